@@ -1,0 +1,160 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kernel is what a plugin of ours touches the node with: sockets in the
+// host's and the container's namespace, the one firewall transaction and the
+// records, opened at first use and shared by all calls of a session.
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Kernel belongs to one session.
+type Kernel struct {
+	NFT     *nft.Conn
+	Records *record.Store
+
+	session   *plugin.Session
+	host      *nl.Conn
+	sandboxes map[string]*nl.Conn
+}
+
+type sessionKey struct{}
+
+// Of returns the session's Kernel. The firewall queue is committed when the
+// session is flushed and forgotten when the request fails.
+func Of(r *plugin.Request) *Kernel {
+	s := r.Session
+	return s.Value(sessionKey{}, func() any { return open(s) }).(*Kernel)
+}
+
+func open(s *plugin.Session) *Kernel {
+	k := &Kernel{
+		NFT:       nft.Open(s.Paths.Run),
+		Records:   record.New(s.Paths.Run),
+		session:   s,
+		sandboxes: make(map[string]*nl.Conn),
+	}
+	s.OnFlush(k.NFT.Commit)
+	s.OnDiscard(k.NFT.Discard)
+	s.OnClose(k.close)
+	return k
+}
+
+// close ends the firewall socket last: closing it waits for the kernel when
+// elements were deleted.
+func (k *Kernel) close() {
+	for _, c := range k.sandboxes {
+		c.Close()
+	}
+	if k.host != nil {
+		k.host.Close()
+	}
+	k.NFT.Close()
+}
+
+// Host returns the socket in the namespace of the process.
+func (k *Kernel) Host() (*nl.Conn, error) {
+	if k.host == nil {
+		c, err := nl.Host(k.session.Paths.Proc)
+		if err != nil {
+			return nil, err
+		}
+		k.host = c
+	}
+	return k.host, nil
+}
+
+// Sandbox returns the socket in the namespace at path. netns.Gone tells from
+// the error that there is none any more.
+func (k *Kernel) Sandbox(path string) (*nl.Conn, error) {
+	if c, ok := k.sandboxes[path]; ok {
+		return c, nil
+	}
+	ns, err := netns.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	c, err := nl.In(ns, k.session.Paths.Proc)
+	if err != nil {
+		return nil, err
+	}
+	k.sandboxes[path] = c
+	return c, nil
+}
+
+// Env opens both namespaces of a request. The sandbox is nil on DEL when the
+// namespace is not given or gone.
+func (k *Kernel) Env(r *plugin.Request) (*netstate.Env, error) {
+	env := &netstate.Env{NFT: k.NFT, Warn: func(err error) { Warn(r, err) }}
+	var err error
+	if env.Host, err = k.Host(); err != nil {
+		return nil, err
+	}
+	if r.NetNS == "" {
+		return env, nil
+	}
+	env.Sandbox, err = k.Sandbox(r.NetNS)
+	if err != nil && !(r.Verb == spec.Del && netns.Gone(err)) {
+		return nil, spec.Errorf(spec.CodeInvalidNetNS, "failed to open netns %q: %w", r.NetNS, err)
+	}
+	return env, nil
+}
+
+// Apply makes s so, with every undo on the request's stack. In a dry session
+// it only writes s down.
+func (k *Kernel) Apply(ctx context.Context, r *plugin.Request, env *netstate.Env, s netstate.State) error {
+	if dry := r.Session.Dry; dry != nil {
+		for _, o := range s {
+			dry(o.String())
+		}
+		return nil
+	}
+	a := netstate.Applier{Env: env, Undo: r.Undo, Step: r.Step}
+	return a.Apply(ctx, s)
+}
+
+// Record writes a plugin's record before it touches anything and pushes its
+// removal to the undo stack. The attachment's names are filled in.
+func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
+	rec.Owner, rec.Network, rec.ContainerID, rec.IfName, rec.NetNS = r.Owner, r.Network, r.ContainerID, r.IfName, r.NetNS
+	if r.Session.Dry != nil {
+		return nil
+	}
+	if err := r.Step("record " + rec.Plugin); err != nil {
+		return err
+	}
+	if err := k.Records.Write(rec); err != nil {
+		return err
+	}
+	r.Undo(func(context.Context) error { return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin) })
+	return nil
+}
+
+// Check turns differences from the kernel into CHECK's error.
+func Check(ctx context.Context, env *netstate.Env, s netstate.State) error {
+	diffs, err := s.Diff(ctx, env)
+	if err != nil {
+		return err
+	}
+	if len(diffs) > 0 {
+		return spec.Errorf(spec.CodeInternal, "%s", strings.Join(diffs, "; "))
+	}
+	return nil
+}
+
+// Warn writes one line to the plugin's standard error.
+func Warn(r *plugin.Request, err error) {
+	fmt.Fprintf(r.Session.Stderr, "patchbay: warning: %s: %v\n", r, err) //nolint:errcheck // a log line
+}

@@ -1,0 +1,90 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netstate
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+)
+
+// Element is one element of the table `inet patchbay` that belongs to one
+// attachment. Ensure queues it; the session commits the queue once.
+type Element struct{ nft.Element }
+
+// String is the nft command.
+func (e Element) String() string { return "host: nft " + e.Element.String() }
+
+// Ensure queues the element. There is nothing to undo: a request that fails
+// discards the queue.
+func (e Element) Ensure(_ context.Context, env *Env) (Undo, error) {
+	env.NFT.Add(e.Element)
+	return nil, nil
+}
+
+// Diff looks the element up by key.
+func (e Element) Diff(_ context.Context, env *Env) (string, error) {
+	return diffElement(env, e.Element)
+}
+
+func diffElement(env *Env, want nft.Element) (string, error) {
+	got, ok, err := env.NFT.Get(want.Set, want.Key)
+	switch {
+	case err != nil:
+		return "", err
+	case !ok:
+		return fmt.Sprintf("%s is missing from the firewall (patchbay repair puts it back)", want), nil
+	case string(got.Data) != string(want.Data):
+		return fmt.Sprintf("%s has other data in the firewall: %s", want, got), nil
+	}
+	return "", nil
+}
+
+// Fact is a shared firewall fact, held by one attachment.
+type Fact struct {
+	record.Fact
+	Owner   owner.Key
+	Records *record.Store
+}
+
+// String lists the elements.
+func (f Fact) String() string {
+	s := "host: nft fact " + f.Name
+	for _, e := range f.Elements {
+		s += "; " + e.String()
+	}
+	return s
+}
+
+// Ensure takes a reference before it queues the elements, so that the last
+// holder of the same fact cannot remove them afterwards.
+func (f Fact) Ensure(_ context.Context, env *Env) (Undo, error) {
+	if err := f.Records.Hold(f.Fact, f.Owner); err != nil {
+		return nil, err
+	}
+	env.NFT.Add(f.Elements...)
+	return func(ctx context.Context) error { return ReleaseFact(ctx, f.Records, f.Name, f.Owner, env.NFT) }, nil
+}
+
+// Diff looks the elements up.
+func (f Fact) Diff(_ context.Context, env *Env) (string, error) {
+	for _, e := range f.Elements {
+		if d, err := diffElement(env, e); err != nil || d != "" {
+			return d, err
+		}
+	}
+	return "", nil
+}
+
+// ReleaseFact drops o's reference; the last one out removes the elements and
+// commits that at once, while it holds the fact's lock.
+func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key, fw *nft.Conn) error {
+	return s.Release(name, o, func(f record.Fact) error {
+		fw.Remove(f.Elements...)
+		return fw.Commit(ctx)
+	})
+}

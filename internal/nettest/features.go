@@ -1,0 +1,35 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nettest
+
+import (
+	"github.com/vishvananda/netlink"
+)
+
+// VLANFiltering is the filtering of VLANs in a bridge.
+func VLANFiltering() Feature {
+	return Feature{"bridge VLAN filtering (CONFIG_BRIDGE_VLAN_FILTERING)", func() error {
+		on := true
+		return tryLink(&netlink.Bridge{LinkAttrs: attrs(), VlanFiltering: &on})
+	}}
+}
+
+// Dummy is the dummy device.
+func Dummy() Feature {
+	return Feature{"dummy device (CONFIG_DUMMY)", func() error { return tryLink(&netlink.Dummy{LinkAttrs: attrs()}) }}
+}
+
+func attrs() netlink.LinkAttrs {
+	a := netlink.NewLinkAttrs()
+	a.Name = "pb-probe0"
+	return a
+}
+
+// tryLink makes a link and removes it again.
+func tryLink(l netlink.Link) error {
+	if err := netlink.LinkAdd(l); err != nil {
+		return err
+	}
+	return netlink.LinkDel(l)
+}

@@ -1,0 +1,85 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package leak
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Dirs names the directories in which plugins keep state: ours (or where
+// PATCHBAY_RUN_DIR says), the runtime library's cache with host-local's
+// addresses, and tuning's backups.
+func Dirs() []string {
+	ours := os.Getenv("PATCHBAY_RUN_DIR")
+	if ours == "" {
+		ours = "/run/patchbay"
+	}
+	return []string{ours, "/var/lib/cni", "/run/cni"}
+}
+
+// files lists every file below dirs that is not a directory; empty ones carry
+// no state. What vanishes while it looks is gone.
+func files(dirs []string) (State, error) {
+	var s State
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err == nil && !d.IsDir() {
+				s = append(s, line("file", path))
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list files: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// Standing says whether a line is something that by design outlives the
+// attachments that needed it, because it belongs to the node or the network:
+//
+//   - a bridge, its gateway address and that address' routes (the reference
+//     never deletes them and deployments rely on it)
+//   - the table of ours with its sets, chains and static rules, and the number
+//     of its schema; never another element
+//   - host-local's lock and last reserved address, and the address index
+//   - locks and the kernel probe's answer under our run directory
+func Standing(line string) bool {
+	w := strings.Fields(line)
+	switch w[0] {
+	case "link", "address", "route", "qdisc":
+		return w[1] == "bridge"
+	case "nft":
+		return standingNft(w[1:])
+	case "file":
+		return standingFile(w[1])
+	}
+	return false
+}
+
+// standingNft judges the words after "nft": kind, family, table, name.
+func standingNft(w []string) bool {
+	if w[2] != "patchbay" {
+		return false
+	}
+	return w[0] != "element" || w[3] == "schema"
+}
+
+// standingFile judges by name: state of an attachment is never called so.
+func standingFile(path string) bool {
+	base := filepath.Base(path)
+	switch {
+	case base == "lock", strings.HasPrefix(base, "last_reserved_ip."), strings.HasSuffix(base, ".lock"):
+		return true
+	}
+	return false
+}

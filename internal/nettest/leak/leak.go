@@ -1,0 +1,108 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package leak counts what a node carries: links, addresses, routes, policy
+// rules, queueing disciplines, nftables objects (iptables-nft writes there
+// too) and files. A test takes a State before it begins and one when it is
+// done; what the second has and the first has not was left behind.
+//
+// Everything is read over netlink from the calling thread's namespace, so a
+// test in another namespace locks its thread and enters it first. Each thing is
+// one line of text, since a leak is read by a person.
+package leak
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// State is what a node carries: one sorted line a thing, the kind first, as in
+// "link veth01234567 veth" or "file /run/patchbay/x".
+type State []string
+
+// Take reads the state of the calling thread's network namespace and the files
+// under the given directories; without any it reads Dirs.
+func Take(dirs ...string) (State, error) {
+	if len(dirs) == 0 {
+		dirs = Dirs()
+	}
+	var s State
+	for _, read := range []func() (State, error){network, ruleset, func() (State, error) { return files(dirs) }} {
+		lines, err := read()
+		if err != nil {
+			return nil, err
+		}
+		s = append(s, lines...)
+	}
+	slices.SortFunc(s, cmp.Compare[string])
+	return s, nil
+}
+
+// Beyond gives the lines of s that before does not have. A line that before has
+// once and s twice is given once: two equal iptables rules are two things.
+func (s State) Beyond(before State) State {
+	had := map[string]int{}
+	for _, line := range before {
+		had[line]++
+	}
+	var more State
+	for _, line := range s {
+		if had[line]--; had[line] < 0 {
+			more = append(more, line)
+		}
+	}
+	return more
+}
+
+// Without gives s less the lines that stays says are to stay.
+func (s State) Without(stays func(line string) bool) State {
+	return slices.DeleteFunc(slices.Clone(s), stays)
+}
+
+// Of gives the lines of s whose kind (the first word) is kind.
+func (s State) Of(kind string) State {
+	return s.Without(func(line string) bool { return !strings.HasPrefix(line, kind+" ") })
+}
+
+// String gives one line a thing, indented, for a test's message.
+func (s State) String() string {
+	if len(s) == 0 {
+		return "  nothing"
+	}
+	return "  " + strings.Join(s, "\n  ")
+}
+
+// Must is Take for tests: an error ends the test.
+func Must(t testing.TB, dirs ...string) State {
+	t.Helper()
+	s, err := Take(dirs...)
+	if err != nil {
+		t.Fatalf("read the node's state: %v", err)
+	}
+	return s
+}
+
+// Nothing fails t when the node carries more than before and what by design
+// stays (Standing). It looks again for at most 100 ms, because an nftables
+// element that DEL expires lives for 1 ms after the commit.
+func Nothing(t testing.TB, before State, dirs ...string) {
+	t.Helper()
+	var left State
+	for range 10 {
+		left = Must(t, dirs...).Beyond(before).Without(Standing)
+		if len(left) == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("left behind:\n%s", left)
+}
+
+// line joins its words with spaces.
+func line(words ...any) string {
+	return strings.TrimSuffix(fmt.Sprintln(words...), "\n")
+}

@@ -1,0 +1,125 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package leak
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+)
+
+// families names the table families as nft does.
+func family(f nftables.TableFamily) string {
+	switch f {
+	case nftables.TableFamilyINet:
+		return "inet"
+	case nftables.TableFamilyIPv4:
+		return "ip"
+	case nftables.TableFamilyIPv6:
+		return "ip6"
+	case nftables.TableFamilyBridge:
+		return "bridge"
+	case nftables.TableFamilyARP:
+		return "arp"
+	}
+	return fmt.Sprint(f)
+}
+
+// ruleset lists every nftables table with its chains, rules, sets and elements.
+func ruleset() (State, error) {
+	c, err := nftables.New(nftables.AsLasting())
+	if err != nil {
+		return nil, fmt.Errorf("open nftables: %w", err)
+	}
+	defer c.CloseLasting()
+	tables, err := c.ListTables()
+	if err != nil {
+		return nil, fmt.Errorf("list tables: %w", err)
+	}
+	var s State
+	for _, t := range tables {
+		s = append(s, line("nft table", family(t.Family), t.Name))
+		sets, err := elements(c, t)
+		if err != nil {
+			return nil, err
+		}
+		s = append(s, sets...)
+	}
+	rules, err := chains(c)
+	return append(s, rules...), err
+}
+
+// elements lists the sets and maps of one table and what is in them; anonymous
+// sets belong to their rule.
+func elements(c *nftables.Conn, t *nftables.Table) (State, error) {
+	sets, err := c.GetSets(t)
+	if err != nil {
+		return nil, fmt.Errorf("list sets of %s: %w", t.Name, err)
+	}
+	var s State
+	for _, set := range sets {
+		if set.Anonymous {
+			continue
+		}
+		name := line(family(t.Family), t.Name, set.Name)
+		s = append(s, "nft set "+name)
+		in, err := c.GetSetElements(set)
+		if err != nil {
+			return nil, fmt.Errorf("list elements of %s: %w", name, err)
+		}
+		for _, e := range in {
+			if !e.IntervalEnd {
+				s = append(s, line("nft element", name, fmt.Sprintf("%x : %x", e.Key, e.Val), e.Comment))
+			}
+		}
+	}
+	return s, nil
+}
+
+// chains lists every chain and its rules.
+func chains(c *nftables.Conn) (State, error) {
+	all, err := c.ListChains()
+	if err != nil {
+		return nil, fmt.Errorf("list chains: %w", err)
+	}
+	var s State
+	for _, ch := range all {
+		name := line(family(ch.Table.Family), ch.Table.Name, ch.Name)
+		s = append(s, "nft chain "+name)
+		rules, err := c.GetRules(ch.Table, ch)
+		if err != nil {
+			return nil, fmt.Errorf("list rules of %s: %w", name, err)
+		}
+		for _, r := range rules {
+			s = append(s, line("nft rule", name, rule(r)))
+		}
+	}
+	return s, nil
+}
+
+// rule writes a rule's expressions without its counters, which move by
+// themselves.
+func rule(r *nftables.Rule) string {
+	var b strings.Builder
+	for _, e := range r.Exprs {
+		switch e := e.(type) {
+		case *expr.Counter:
+			b.WriteString("counter ")
+		case *expr.Cmp:
+			fmt.Fprintf(&b, "cmp(%d %x) ", e.Op, e.Data)
+		case *expr.Match:
+			fmt.Fprintf(&b, "match(%s %v) ", e.Name, e.Info)
+		case *expr.Target:
+			fmt.Fprintf(&b, "target(%s) ", e.Name)
+		case *expr.Verdict:
+			fmt.Fprintf(&b, "verdict(%d %s) ", e.Kind, e.Chain)
+		default:
+			name := strings.TrimPrefix(fmt.Sprintf("%T", e), "*expr.")
+			fmt.Fprintf(&b, "%s%s ", strings.ToLower(name), strings.TrimPrefix(fmt.Sprintf("%+v", e), "&"))
+		}
+	}
+	return strings.TrimSpace(b.String())
+}

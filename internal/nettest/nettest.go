@@ -1,0 +1,119 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nettest gives tests a network of their own. Main re-executes the test
+// binary in new user (for an ordinary user), network and mount namespaces with
+// an empty /run and /var/lib, so `go test ./...` needs no root and cannot touch
+// the machine.
+package nettest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+const inside = "PATCHBAY_NETTEST"
+
+// Main is a package's TestMain: `func TestMain(m *testing.M) { nettest.Main(m) }`.
+func Main(m *testing.M) {
+	if os.Getenv(inside) == "" {
+		os.Exit(reexec())
+	}
+	if err := prepare(); err != nil {
+		fmt.Fprintln(os.Stderr, "nettest:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func reexec() int {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	if os.Geteuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
+	}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		return exit.ExitCode()
+	case errors.Is(err, unix.EPERM):
+		fmt.Fprintf(os.Stderr, "nettest: new namespaces: %v\nnettest: hint: this system forbids unprivileged user namespaces "+
+			"(on Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0); or run the tests as root\n", err)
+		return 1
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "nettest: new namespaces:", err)
+		return 1
+	}
+	return 0
+}
+
+// prepare runs inside: private mounts, loopback up, forwarding on.
+func prepare() error {
+	if err := unix.Mount("", "/", "none", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	for _, dir := range []string{"/run", "/var/lib"} {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
+			return fmt.Errorf("mount tmpfs on %s: %w", dir, err)
+		}
+	}
+	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
+		return err
+	}
+	return loopbackUp()
+}
+
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	return netlink.LinkSetUp(lo)
+}
+
+// NewNS makes a named namespace for one test and returns its path.
+func NewNS(t testing.TB, name string) string {
+	t.Helper()
+	path := filepath.Join("/run/netns", name)
+	if err := netns.Create(path); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netns.Delete(path); err != nil {
+			t.Error(err)
+		}
+	})
+	return path
+}
+
+// Feature is something a kernel may lack. Probe tries it and returns nil when
+// it is there.
+type Feature struct {
+	Name  string
+	Probe func() error
+}
+
+// Need skips a test when, and only when, the probe proves that the running
+// kernel lacks a feature. scripts/test-kernel fails a test that every kernel
+// skips.
+func Need(t testing.TB, f Feature) {
+	t.Helper()
+	if err := f.Probe(); err != nil {
+		t.Skipf("patchbay-skip: %s: %s: %v", t.Name(), f.Name, err)
+	}
+}

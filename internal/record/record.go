@@ -1,0 +1,167 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package record keeps, below /run/patchbay, what only a configuration knows:
+// which objects an attachment has and where. A plugin writes its record before
+// it touches anything; DEL, GC, `ps` and `repair` read it. A record holds what
+// and where, never standard input and never annotations. It is a hint: the
+// kernel is the truth, and a lost or broken record loses nothing that names
+// derived from the owner cannot find.
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+)
+
+// Schema is the number of the record format. A newer one is not read.
+const Schema = 1
+
+// Record is what one plugin did for one attachment.
+type Record struct {
+	Schema      int       `json:"schema"`
+	Plugin      string    `json:"plugin"`
+	Owner       owner.Key `json:"owner"`
+	Network     string    `json:"network"`
+	ContainerID string    `json:"containerID"`
+	IfName      string    `json:"ifname"`
+	NetNS       string    `json:"netns,omitempty"`
+
+	Bridge   string        `json:"bridge,omitempty"`
+	DataDir  string        `json:"dataDir,omitempty"`
+	Links    []string      `json:"links,omitempty"`    // links in the host's namespace
+	Elements []nft.Element `json:"elements,omitempty"` // of this attachment alone
+	Shared   []string      `json:"shared,omitempty"`   // network-level facts it holds
+}
+
+// Store is a directory of records.
+type Store struct{ Dir string }
+
+// New returns the store below a run directory.
+func New(runDir string) *Store { return &Store{Dir: runDir} }
+
+const attachments = "attachments"
+
+func (s *Store) path(network string, o owner.Key, plugin string) string {
+	return filepath.Join(s.Dir, attachments, network, string(o)+"."+plugin)
+}
+
+// Write stores r, replacing an earlier record of the same plugin and owner.
+// network, owner and plugin are validated names, so the path stays inside.
+func (s *Store) Write(r *Record) error {
+	r.Schema = Schema
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode record: %w", err)
+	}
+	path := s.path(r.Network, r.Owner, r.Plugin)
+	tmp := fmt.Sprintf("%s.%d~", path, os.Getpid())
+	if err := s.writeTemp(tmp, data); err != nil {
+		return fmt.Errorf("write record %s: %w", path, err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("write record: %w", errors.Join(err, os.Remove(tmp)))
+	}
+	return nil
+}
+
+// writeTemp makes the directories only when they are missing: the usual ADD
+// pays one open.
+func (s *Store) writeTemp(tmp string, data []byte) error {
+	err := writeNew(tmp, data)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(tmp), 0o700); err != nil {
+		return err
+	}
+	return writeNew(tmp, data)
+}
+
+func writeNew(path string, data []byte) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscallNoFollow, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = f.Write(data)
+	return err
+}
+
+// Read returns the record of a plugin, or nil when there is none. A record
+// that cannot be read (torn, newer schema) is an error with ErrBroken: report
+// it and go on with names.
+func (s *Store) Read(network string, o owner.Key, plugin string) (*Record, error) {
+	return read(s.path(network, o, plugin))
+}
+
+// ErrBroken is wrapped when a record exists and cannot be used.
+var ErrBroken = errors.New("broken record")
+
+func read(path string) (*Record, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read record: %w", err)
+	}
+	r := new(Record)
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("read record %s: %w: %w", path, ErrBroken, err)
+	}
+	if r.Schema > Schema || !r.Owner.Valid() {
+		return nil, fmt.Errorf("read record %s: %w: schema %d, this program reads up to %d", path, ErrBroken, r.Schema, Schema)
+	}
+	return r, nil
+}
+
+// Remove deletes the record of a plugin, and the network's directory with the
+// last one. A missing record is no error.
+func (s *Store) Remove(network string, o owner.Key, plugin string) error {
+	path := s.path(network, o, plugin)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove record: %w", err)
+	}
+	removeEmpty(filepath.Dir(path))
+	return nil
+}
+
+// removeEmpty removes a directory unless something is in it: rmdir itself
+// decides, so no other process's file can be lost.
+func removeEmpty(dir string) { _ = os.Remove(dir) }
+
+// List reads all records, of one network or of all ("" ), in no order. Broken
+// ones come back joined in the error beside the good ones.
+func (s *Store) List(network string) (records []*Record, err error) {
+	pattern := filepath.Join(s.Dir, attachments, "*", "*")
+	if network != "" {
+		pattern = filepath.Join(s.Dir, attachments, network, "*")
+	}
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
+	var errs []error
+	for _, path := range paths {
+		if strings.HasSuffix(path, "~") {
+			continue
+		}
+		r, err := read(path)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if r != nil {
+			records = append(records, r)
+		}
+	}
+	return records, errors.Join(errs...)
+}

@@ -1,0 +1,179 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+)
+
+const (
+	syscallNoFollow = unix.O_NOFOLLOW
+	shared          = "shared"
+	refs            = "refs"
+	factFile        = "fact.json"
+)
+
+// Fact is a firewall fact that several attachments share, such as the
+// masquerade of a subnet. It stands as long as somebody holds it.
+type Fact struct {
+	Name     string        `json:"name"` // kind and subject, such as masq-10.88.0.0/16
+	Elements []nft.Element `json:"elements,omitempty"`
+	Accepts  []string      `json:"accepts,omitempty"` // subnets accepted in a foreign FORWARD chain
+}
+
+// dir is the fact's directory; the name is encoded so that it cannot lead out.
+func (s *Store) factDir(name string) string {
+	return filepath.Join(s.Dir, shared, hex.EncodeToString([]byte(name)))
+}
+
+// Hold notes that o uses f. It comes before the elements are (re-)added, so
+// nobody who counts references can remove them afterwards.
+func (s *Store) Hold(f Fact, o owner.Key) error {
+	dir := s.factDir(f.Name)
+	ref := filepath.Join(dir, refs, string(o))
+	return s.locked(dir, func() error {
+		if err := writeFact(dir, f); err != nil {
+			return fmt.Errorf("hold %s: %w", f.Name, err)
+		}
+		if err := os.Mkdir(filepath.Join(dir, refs), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("hold %s: %w", f.Name, err)
+		}
+		if err := writeNew(ref, nil); err != nil {
+			return fmt.Errorf("hold %s: %w", f.Name, err)
+		}
+		return nil
+	})
+}
+
+// Release drops o's use of the fact called name. The last one out calls remove
+// with the fact, under the lock, and then forgets it; when remove fails the
+// reference stays, so the next DEL or GC tries again.
+func (s *Store) Release(name string, o owner.Key, remove func(Fact) error) error {
+	dir := s.factDir(name)
+	if _, err := os.Lstat(filepath.Join(dir, refs, string(o))); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return s.locked(dir, func() error {
+		ref := filepath.Join(dir, refs, string(o))
+		if err := os.Remove(ref); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("release %s: %w", name, err)
+		}
+		if os.Remove(filepath.Join(dir, refs)) != nil {
+			return nil // others hold it
+		}
+		f, err := readFact(dir)
+		if errors.Is(err, ErrBroken) {
+			f.Name = name // its elements are unknown: GC finds what no fact names
+		} else if err != nil {
+			return fmt.Errorf("release %s: %w", name, err)
+		}
+		if err := remove(f); err != nil {
+			return errors.Join(fmt.Errorf("release %s: %w", name, err), os.Mkdir(filepath.Join(dir, refs), 0o700), writeNew(ref, nil))
+		}
+		return errors.Join(os.Remove(filepath.Join(dir, factFile)), os.Remove(dir))
+	})
+}
+
+// writeFact stores a fact unless a whole one is there: the name says it all, so
+// the content never changes.
+func writeFact(dir string, f Fact) error {
+	if _, err := readFact(dir); err == nil {
+		return nil
+	}
+	data, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(dir, factFile+"~")
+	if err := writeNew(tmp, data); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(dir, factFile))
+}
+
+func readFact(dir string) (f Fact, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, factFile))
+	if err != nil {
+		return f, err
+	}
+	if err := json.Unmarshal(data, &f); err != nil {
+		return f, fmt.Errorf("read fact %s: %w: %w", dir, ErrBroken, err)
+	}
+	return f, nil
+}
+
+// Facts lists every shared fact with its holders.
+func (s *Store) Facts() (map[string][]owner.Key, []Fact, error) {
+	dirs, err := filepath.Glob(filepath.Join(s.Dir, shared, "*"))
+	if err != nil {
+		return nil, nil, fmt.Errorf("list facts: %w", err)
+	}
+	holders := make(map[string][]owner.Key)
+	var facts []Fact
+	var errs []error
+	for _, dir := range dirs {
+		f, err := readFact(dir)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		facts = append(facts, f)
+		names, err := os.ReadDir(filepath.Join(dir, refs))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for _, n := range names {
+			holders[f.Name] = append(holders[f.Name], owner.Key(n.Name()))
+		}
+	}
+	return holders, facts, errors.Join(errs...)
+}
+
+// locked runs fn with the fact's directory made and locked. The lock is on the
+// directory itself; a holder that removed it makes the waiter start over.
+func (s *Store) locked(dir string, fn func() error) error {
+	for {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make fact directory: %w", err)
+		}
+		f, err := os.Open(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("open fact directory: %w", err)
+		}
+		again, err := lockAndRun(f, dir, fn)
+		err = errors.Join(err, f.Close())
+		if !again || err != nil {
+			return err
+		}
+	}
+}
+
+func lockAndRun(f *os.File, dir string, fn func() error) (again bool, err error) {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return false, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	mine, err := f.Stat()
+	if err != nil {
+		return false, fmt.Errorf("stat %s: %w", dir, err)
+	}
+	now, err := os.Stat(dir)
+	if err != nil || !os.SameFile(mine, now) {
+		return true, nil
+	}
+	return false, fn()
+}

@@ -1,0 +1,131 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package invoke
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Exec starts plugins as programs. The zero value works: standard error of a
+// plugin that succeeds goes to this process's standard error.
+type Exec struct {
+	Stderr io.Writer // nil means os.Stderr
+	Env    []string  // K=V added to the environment of every plugin
+}
+
+// busyTries is how often a program that is being replaced ("text file busy")
+// is started again, busyWait apart.
+const (
+	busyTries = 6
+	busyWait  = 200 * time.Millisecond
+)
+
+// Invoke finds the program in call.Path and runs it to its end. Cancelling ctx
+// kills it with everything it started (its process group).
+func (e *Exec) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
+	path, err := Find(pluginType, call.Path)
+	if err != nil {
+		return nil, err
+	}
+	return e.Run(ctx, path, call)
+}
+
+// Run is Invoke for a program whose path is known.
+func (e *Exec) Run(ctx context.Context, path string, call *spec.Call) ([]byte, error) {
+	var stdout, stderr bytes.Buffer
+	for try := 1; ; try++ {
+		stdout.Reset()
+		stderr.Reset()
+		cmd := e.command(ctx, path, call)
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		err := cmd.Run()
+		if err == nil {
+			_, werr := e.stderr().Write(stderr.Bytes())
+			return stdout.Bytes(), ignoreLogError(werr)
+		}
+		if !errors.Is(err, syscall.ETXTBSY) || try == busyTries {
+			return nil, failure(ctx, path, err, stdout.Bytes(), stderr.Bytes())
+		}
+		select {
+		case <-time.After(busyWait):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// command builds a fresh Cmd: one that failed to start cannot be started again.
+func (e *Exec) command(ctx context.Context, path string, call *spec.Call) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Env = environ(os.Environ(), e.Env, call.Environ())
+	cmd.Stdin = bytes.NewReader(call.Config)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // a grandchild may hold the pipes open
+	return cmd
+}
+
+func (e *Exec) stderr() io.Writer {
+	if e.Stderr == nil {
+		return os.Stderr
+	}
+	return e.Stderr
+}
+
+// ignoreLogError: a plugin that did its work must not fail because nobody
+// reads its log.
+func ignoreLogError(error) error { return nil }
+
+// environ merges lists of K=V; later ones win.
+func environ(lists ...[]string) []string {
+	index := map[string]int{}
+	var out []string
+	for _, list := range lists {
+		for _, kv := range list {
+			key, _, _ := strings.Cut(kv, "=")
+			if i, ok := index[key]; ok {
+				out[i] = kv
+				continue
+			}
+			index[key] = len(out)
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+// failure reads the error object of a plugin that failed. The texts are
+// libcni's; runtimes and people search for them.
+func failure(ctx context.Context, path string, err error, stdout, stderr []byte) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("call %s: %w", path, ctx.Err())
+	}
+	switch {
+	case len(stdout) == 0 && len(stderr) == 0:
+		return fmt.Errorf("netplugin failed with no error message: %w", err)
+	case len(stdout) == 0:
+		return fmt.Errorf("netplugin failed: %q: %w", clip(stderr), err)
+	}
+	if e, ok := spec.ParseError(stdout); ok {
+		return e
+	}
+	return fmt.Errorf("netplugin failed but error parsing its diagnostic message %q: %w", clip(stdout), err)
+}
+
+// clip bounds what a misbehaving plugin can put into an error.
+func clip(b []byte) []byte {
+	const most = 4096
+	return b[:min(len(b), most)]
+}

@@ -1,0 +1,52 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package invoke calls one plugin. Invoker is the interface; Exec, here, starts
+// the program found in CNI_PATH, and plugin.Builtin calls a Go function in this
+// process. A test holds both to the same bytes.
+package invoke
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Invoker calls the plugin of a type and returns what it wrote to standard
+// output. An error that the plugin reported is a *spec.Error with its code.
+type Invoker interface {
+	Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error)
+}
+
+// ErrNotFound is wrapped when no directory of the path holds the plugin.
+var ErrNotFound = errors.New("plugin not found")
+
+// Find returns the first regular file named pluginType in dirs. As with libcni,
+// the execute bit is not looked at and links are followed.
+func Find(pluginType string, dirs []string) (string, error) {
+	if err := spec.ValidatePluginType(pluginType); err != nil {
+		return "", err
+	}
+	if len(dirs) == 0 {
+		return "", notFound("no paths provided")
+	}
+	for _, dir := range dirs {
+		full := filepath.Join(dir, pluginType)
+		if fi, err := os.Stat(full); err == nil && fi.Mode().IsRegular() {
+			return full, nil
+		}
+	}
+	return "", notFound(fmt.Sprintf("failed to find plugin %q in path [%s]", pluginType, strings.Join(dirs, " ")))
+}
+
+// notFoundError keeps libcni's text, which runtimes grep, and is ErrNotFound.
+type notFoundError struct{ msg string }
+
+func notFound(msg string) error          { return &notFoundError{msg} }
+func (e *notFoundError) Error() string   { return e.msg }
+func (e *notFoundError) Is(t error) bool { return t == ErrNotFound }

@@ -1,0 +1,83 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Create makes a network namespace and binds it at path, as `ip netns add`
+// does: the directory is made and shared, the namespace lives until Delete.
+func Create(path string) error {
+	if err := shareDir(filepath.Dir(path)); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
+		return fmt.Errorf("make namespace: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("make namespace: %w", err)
+	}
+	if err := onThread(func() error { return bindNew(path) }); err != nil {
+		return errors.Join(fmt.Errorf("make namespace %s: %w", path, err), os.Remove(path))
+	}
+	return nil
+}
+
+// Delete unbinds and removes path. What lives in the namespace ends with its
+// last process or descriptor. A path that is gone is no error.
+func Delete(path string) error {
+	err := unix.Unmount(path, unix.MNT_DETACH)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("delete namespace %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete namespace: %w", err)
+	}
+	return nil
+}
+
+// bindNew runs on a thread that ends afterwards.
+func bindNew(path string) error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	return unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, "")
+}
+
+// shareDir makes dir a shared mount point, so that namespaces bound in it are
+// seen by processes with mount namespaces of their own.
+func shareDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make namespace directory: %w", err)
+	}
+	err := unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "")
+	if errors.Is(err, unix.EINVAL) { // not a mount point yet
+		if err = unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			err = unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("share namespace directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+// onThread runs fn on a thread of its own and ends that thread.
+func onThread(fn func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- fn()
+	}()
+	return <-done
+}

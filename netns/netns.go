@@ -1,0 +1,149 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package netns opens, makes and names network namespaces.
+//
+// A namespace is used through a socket opened in it (internal/nl). Only what
+// the kernel ties to a thread, sysctls and the making of a namespace, goes
+// through Do or a Worker: a goroutine locked to a thread that is thrown away,
+// never one that is switched back.
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotNS is wrapped by Open when the path is no namespace.
+var ErrNotNS = errors.New("not a network namespace")
+
+// NS is an open network namespace.
+type NS struct {
+	path string
+	file *os.File
+}
+
+// Open opens the namespace bound at path, such as /run/netns/x or
+// /proc/42/ns/net. errors.Is(err, fs.ErrNotExist) tells a path that is gone.
+func Open(path string) (*NS, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("failed to Statfs %q: %w", path, unwrapPath(err))
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return nil, errors.Join(fmt.Errorf("failed to Statfs %q: %w", path, err), f.Close())
+	}
+	if st.Type != unix.NSFS_MAGIC && st.Type != unix.PROC_SUPER_MAGIC {
+		return nil, errors.Join(fmt.Errorf("unknown FS magic on %q: %x: %w", path, st.Type, ErrNotNS), f.Close())
+	}
+	return &NS{path: path, file: f}, nil
+}
+
+// Current opens the namespace of the calling thread.
+func Current() (*NS, error) { return Open("/proc/thread-self/ns/net") }
+
+// Gone says whether err means that a namespace does not exist any more: its
+// path is missing or no longer a namespace (a leftover bind point).
+func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNotNS) }
+
+// Path returns what Open was given.
+func (n *NS) Path() string { return n.path }
+
+// Fd returns the descriptor of the namespace, valid until Close.
+func (n *NS) Fd() int { return int(n.file.Fd()) }
+
+// Close lets go of the namespace.
+func (n *NS) Close() error { return n.file.Close() }
+
+// ID identifies a namespace on this node until it is gone.
+type ID struct{ Dev, Ino uint64 }
+
+// ID returns the identity of n.
+func (n *NS) ID() (ID, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(n.Fd(), &st); err != nil {
+		return ID{}, fmt.Errorf("stat namespace %s: %w", n.path, err)
+	}
+	return ID{uint64(st.Dev), st.Ino}, nil //nolint:unconvert // Dev is 32 bits wide on some architectures
+}
+
+// IsCurrent says whether n is the namespace this process started in.
+func (n *NS) IsCurrent() (bool, error) {
+	own, err := Current()
+	if err != nil {
+		return false, err
+	}
+	defer own.Close() //nolint:errcheck // read only
+	a, err := n.ID()
+	if err != nil {
+		return false, err
+	}
+	b, err := own.ID()
+	return a == b, err
+}
+
+// Do runs fn on a thread inside n and ends that thread.
+func (n *NS) Do(fn func() error) error {
+	w := n.NewWorker()
+	defer w.Close()
+	return w.Do(fn)
+}
+
+// Worker is one thread inside a namespace that runs functions in turn.
+type Worker struct {
+	calls chan call
+	once  sync.Once
+}
+
+type call struct {
+	fn   func() error
+	done chan error
+}
+
+// NewWorker starts a thread inside n.
+func (n *NS) NewWorker() *Worker {
+	w := &Worker{calls: make(chan call)}
+	go w.run(n.Fd(), n.path)
+	return w
+}
+
+func (w *Worker) run(fd int, path string) {
+	runtime.LockOSThread() // never unlocked: the thread dies with the goroutine
+	err := unix.Setns(fd, unix.CLONE_NEWNET)
+	if err != nil {
+		err = fmt.Errorf("enter namespace %s: %w", path, err)
+	}
+	for c := range w.calls {
+		if err != nil {
+			c.done <- err
+			continue
+		}
+		c.done <- c.fn()
+	}
+}
+
+// Do runs fn on the worker's thread and returns its error, or the error of
+// entering the namespace.
+func (w *Worker) Do(fn func() error) error {
+	c := call{fn, make(chan error, 1)}
+	w.calls <- c
+	return <-c.done
+}
+
+// Close ends the thread.
+func (w *Worker) Close() { w.once.Do(func() { close(w.calls) }) }
+
+func unwrapPath(err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}

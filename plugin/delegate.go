@@ -1,0 +1,66 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"errors"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Delegate calls another plugin with this request's configuration and
+// environment (SPEC.md section 4): CNI_PATH finds it.
+func (r *Request) Delegate(ctx context.Context, pluginType string, verb spec.Verb) ([]byte, error) {
+	if pluginType == "" {
+		return nil, spec.Errorf(spec.CodeInvalidConfig, "no plugin name provided")
+	}
+	call := *r.Call
+	call.Verb = verb
+	return r.Session.Invoker().Invoke(ctx, pluginType, &call)
+}
+
+// IPAMAdd asks the IPAM plugin of the configuration for addresses and pushes
+// their release to the undo stack. An exec'd plugin may fail half way, so the
+// release is pushed before the call.
+func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
+	if err := r.Step("ipam"); err != nil {
+		return nil, err
+	}
+	if r.Session.Dry == nil && r.Head.IPAM.Type != "" {
+		r.Undo(r.IPAMDel)
+	}
+	out, err := r.Delegate(ctx, r.Head.IPAM.Type, spec.Add)
+	if err != nil {
+		return nil, err
+	}
+	return spec.ParseResult(out, r.Version)
+}
+
+// IPAMDel releases the addresses of the attachment.
+func (r *Request) IPAMDel(ctx context.Context) error {
+	_, err := r.Delegate(ctx, r.Head.IPAM.Type, spec.Del)
+	return err
+}
+
+// IPAMForward passes CHECK, GC or STATUS on to the IPAM plugin; without one
+// there is nothing to ask.
+func (r *Request) IPAMForward(ctx context.Context) error {
+	if r.Head.IPAM.Type == "" {
+		return nil
+	}
+	_, err := r.Delegate(ctx, r.Head.IPAM.Type, r.Verb)
+	return err
+}
+
+// IgnoreGone turns the given errors into success: what DEL does not find is
+// deleted.
+func IgnoreGone(err error, gone ...error) error {
+	for _, g := range gone {
+		if errors.Is(err, g) {
+			return nil
+		}
+	}
+	return err
+}

@@ -1,0 +1,82 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// local calls a plugin in process when the file that CNI_PATH finds is this
+// program, and starts the file otherwise: what an operator put there wins.
+type local struct {
+	session   *Session
+	exec      invoke.Exec
+	outermost bool
+}
+
+func (l *local) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
+	p := find(l.session.Plugins, pluginType)
+	path, err := invoke.Find(pluginType, c.Path)
+	switch {
+	case p != nil && (errors.Is(err, invoke.ErrNotFound) || err == nil && isSelf(path)):
+		return serve(ctx, p, c, l.session, l.outermost)
+	case err != nil:
+		return nil, err
+	case l.session.Dry != nil:
+		return nil, fmt.Errorf("explain: plugin %s is another program and cannot be asked what it would do", path)
+	}
+	return l.exec.Run(ctx, path, c)
+}
+
+func find(list []*Plugin, name string) *Plugin {
+	for _, p := range list {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// isSelf says whether path is the running program: the same inode, or the same
+// build where an installer copied instead of linking.
+func isSelf(path string) bool {
+	const self = "/proc/self/exe"
+	a, err := os.Stat(self)
+	if err != nil {
+		return false
+	}
+	b, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	return os.SameFile(a, b) || a.Size() == b.Size() && sameBuild(self, path)
+}
+
+// sameBuild compares the start of two programs of one size: the ELF header and
+// Go's build id, which the linker places in the first page.
+func sameBuild(a, b string) bool {
+	x, y := firstPage(a), firstPage(b)
+	return x != nil && bytes.Contains(x, []byte("Go\x00\x00")) && bytes.Equal(x, y)
+}
+
+func firstPage(path string) []byte {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close() //nolint:errcheck // read only
+	page := make([]byte, 4096)
+	if _, err := io.ReadFull(f, page); err != nil {
+		return nil
+	}
+	return page
+}

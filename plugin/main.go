@@ -1,0 +1,123 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Main runs p as a program and returns the exit status: 0, or 1 with an error
+// object on standard output. Without CNI_COMMAND it says on standard error what
+// the program is and returns 0, as packages check.
+func Main(p *Plugin) int { return MainOf(p, []*Plugin{p}) }
+
+// MainOf is Main for a program that holds several plugins: those in all may be
+// called in process as delegates.
+func MainOf(p *Plugin, all []*Plugin) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	s := NewSession(all)
+	defer s.Close()
+	return Run(ctx, p, s, Stdio{os.Getenv, os.Stdin, os.Stdout, os.Stderr})
+}
+
+// Stdio is what a process gives a plugin.
+type Stdio struct {
+	Getenv func(string) string
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+}
+
+// Run is Main with the process as an argument.
+func Run(ctx context.Context, p *Plugin, s *Session, io Stdio) int {
+	if io.Getenv("CNI_COMMAND") == "" {
+		about(p, io.Stderr)
+		return 0
+	}
+	out, err := call(ctx, p, s, io)
+	if err == nil {
+		_, err = io.Stdout.Write(out)
+	}
+	if err == nil {
+		return 0
+	}
+	if _, werr := io.Stdout.Write(errorJSON(err)); werr != nil {
+		fmt.Fprintf(io.Stderr, "%s: write error to stdout: %v: %v\n", p.Name, werr, err) //nolint:errcheck // nothing is left to tell
+	}
+	return 1
+}
+
+func call(ctx context.Context, p *Plugin, s *Session, stdio Stdio) ([]byte, error) {
+	c, err := spec.ParseEnviron(stdio.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	if c.Config, err = io.ReadAll(stdio.Stdin); err != nil {
+		return nil, spec.Errorf(spec.CodeIO, "error reading from stdin: %w", err)
+	}
+	return serve(ctx, p, c, s, true)
+}
+
+func about(p *Plugin, w io.Writer) {
+	fmt.Fprintf(w, "CNI %s plugin (patchbay): %s\nCNI protocol versions supported: %s\n", //nolint:errcheck // a banner
+		p.Name, p.About, strings.Join(p.Versions(), ", "))
+}
+
+// errorJSON is the error object, indented like a result.
+func errorJSON(err error) []byte {
+	e := *spec.AsError(err)
+	if e.CNIVersion == "" {
+		e.CNIVersion = spec.Current
+	}
+	data, merr := json.MarshalIndent(&e, "", "    ")
+	if merr != nil {
+		return []byte(`{"code":999,"msg":"error cannot be encoded"}`)
+	}
+	return data
+}
+
+// versionResult echoes the version on input, as the specification has it, and
+// lists what the plugin supports.
+func versionResult(p *Plugin, c *spec.Call) ([]byte, error) {
+	var in struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	if len(c.Config) > 0 {
+		if err := json.Unmarshal(c.Config, &in); err != nil {
+			return nil, spec.Errorf(spec.CodeDecoding, "decode version request: %w", err)
+		}
+	}
+	if in.CNIVersion == "" {
+		in.CNIVersion = spec.Current
+	}
+	data, err := json.Marshal(struct {
+		CNIVersion        string   `json:"cniVersion"`
+		SupportedVersions []string `json:"supportedVersions"`
+	}{in.CNIVersion, p.Versions()})
+	return append(data, '\n'), err
+}
+
+// Builtin calls plugins in this process, each call in a session of its own. It
+// is the in-process half of invoke.Invoker: the other half, exec, serves what
+// is not this program.
+type Builtin struct {
+	NewSession func() *Session
+}
+
+// Invoke runs the call. Plugins that are not in process are exec'd.
+func (b *Builtin) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
+	s := b.NewSession()
+	defer s.Close()
+	return (&local{session: s, outermost: true}).Invoke(ctx, pluginType, c)
+}

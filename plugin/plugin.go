@@ -1,0 +1,64 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package plugin is the SDK for CNI plugins.
+//
+// A plugin is a value: a Plugin with functions that take one Request and return
+// one Result. It never reads the environment, prints, exits or changes its
+// thread's namespace. Main runs it as a program, Builtin runs it inside another
+// one; both refuse the same things before any work and write the same bytes.
+//
+//	func main() {
+//		os.Exit(plugin.Main(&plugin.Plugin{Name: "mine", Add: add, Del: del}))
+//	}
+//
+// A nil function means: accepted, nothing to do.
+package plugin
+
+import (
+	"context"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Kind says where in a chain a plugin stands.
+type Kind int
+
+// The kinds of plugins.
+const (
+	Interface Kind = iota // makes the container's interface; first in a chain
+	Chained               // adjusts what the plugins before it made
+	IPAM                  // gives addresses to another plugin
+)
+
+// String returns the kind's name.
+func (k Kind) String() string { return [...]string{"interface", "chained", "ipam"}[k] }
+
+// Plugin is one CNI plugin.
+type Plugin struct {
+	Name       string // the CNI type, such as "host-local"
+	Kind       Kind
+	About      string // one line for people
+	MinVersion string // oldest version of the specification; empty means 0.1.0
+
+	// Capabilities are the runtimeConfig keys the plugin understands.
+	Capabilities []string
+
+	// Conf returns a pointer to a zero configuration, from which the field
+	// reference is generated.
+	Conf func() any
+
+	Add    func(context.Context, *Request) (*spec.Result, error)
+	Del    func(context.Context, *Request) error
+	Check  func(context.Context, *Request) error
+	GC     func(context.Context, *Request) error
+	Status func(context.Context, *Request) error
+}
+
+// Versions lists what the plugin supports, oldest first.
+func (p *Plugin) Versions() []string {
+	if p.MinVersion == "" {
+		return spec.Versions()
+	}
+	return spec.VersionsFrom(p.MinVersion)
+}

@@ -1,0 +1,174 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Request is one call as a plugin sees it. It is valid until the call returns.
+type Request struct {
+	*spec.Call
+	Network string    // name of the network
+	Version string    // cniVersion of the configuration, of the result and of prevResult
+	Owner   owner.Key // mark of everything the attachment owns; empty for GC and STATUS
+	Head    *spec.Conf
+	Session *Session
+
+	undo undoStack
+	prev *spec.Result
+}
+
+// Decode reads the configuration into v. Keys match in any case, unknown keys
+// are ignored.
+func (r *Request) Decode(v any) error {
+	if err := json.Unmarshal(r.Config, v); err != nil {
+		return spec.Errorf(spec.CodeDecoding, "failed to load netconf: %w", err)
+	}
+	return nil
+}
+
+// Prev returns the previous result, or nil when there is none. The plugin may
+// change it.
+func (r *Request) Prev() *spec.Result { return r.prev }
+
+// CNIArgs returns the pairs of CNI_ARGS.
+func (r *Request) CNIArgs() ([]spec.Arg, error) { return spec.ParseArgs(r.Args) }
+
+// Undo pushes a step that takes back what was just done. The steps run in
+// reverse order when the ADD fails, each even if another failed.
+func (r *Request) Undo(fn func(context.Context) error) { r.undo.push(fn) }
+
+// Step names the next change. Tests make a step fail there to prove that
+// nothing stays behind.
+func (r *Request) Step(name string) error { return r.Session.step(name) }
+
+// undoTime bounds the undoing of one failed ADD.
+const undoTime = 20 * time.Second
+
+type undoStack []func(context.Context) error
+
+func (u *undoStack) push(fn func(context.Context) error) { *u = append(*u, fn) }
+
+// run takes everything back, also when ctx is cancelled already.
+func (u *undoStack) run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	var errs []error
+	for i := len(*u) - 1; i >= 0; i-- {
+		errs = append(errs, (*u)[i](ctx))
+	}
+	*u = nil
+	return errors.Join(errs...)
+}
+
+// newRequest refuses a call that p cannot serve, before any work.
+func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
+	if err := call.Validate(); err != nil {
+		return nil, err
+	}
+	head, err := spec.ParseConf(call.Config)
+	if err != nil {
+		return nil, err
+	}
+	if err := spec.ValidateNetworkName(head.Name); err != nil {
+		return nil, err
+	}
+	if err := allowed(p, call.Verb, head.CNIVersion); err != nil {
+		return nil, err
+	}
+	r := &Request{Call: call, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s}
+	if call.PerContainer() {
+		r.Owner = owner.Of(head.Name, call.ContainerID, call.IfName)
+	}
+	if err := r.checkNetNS(); err != nil {
+		return nil, err
+	}
+	return r, r.parsePrev()
+}
+
+// allowed refuses a version the plugin does not speak and a verb the version
+// does not have. The texts are skel's.
+func allowed(p *Plugin, verb spec.Verb, version string) error {
+	if err := spec.ValidateVersion(version); err != nil {
+		return spec.Errorf(spec.CodeDecoding, "%w", err)
+	}
+	min := map[spec.Verb]string{spec.Check: "0.4.0", spec.GC: "1.1.0", spec.Status: "1.1.0"}[verb]
+	if min != "" && !spec.AtLeast(version, min) {
+		return spec.Errorf(spec.CodeIncompatibleVersion, "config version does not allow %s", verb)
+	}
+	versions := p.Versions()
+	for _, v := range versions {
+		if v == version {
+			return nil
+		}
+	}
+	return spec.Errorf(spec.CodeIncompatibleVersion, "incompatible CNI versions").
+		WithDetails("config is %q, plugin supports %q", version, versions)
+}
+
+// checkNetNS refuses a namespace that is missing (ADD, CHECK) or is the one
+// the plugin runs in.
+func (r *Request) checkNetNS() error {
+	if !r.PerContainer() || r.NetNS == "" {
+		return nil
+	}
+	ns, err := netns.Open(r.NetNS)
+	if err != nil {
+		if r.Verb == spec.Del {
+			return nil // gone is fine, and what else it may be DEL must not trip over
+		}
+		return spec.Errorf(spec.CodeInvalidNetNS, "failed to open netns %q: %w", r.NetNS, err)
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	same, err := ns.IsCurrent()
+	if err != nil {
+		return spec.Errorf(spec.CodeInvalidNetNS, "failed to compare netns %q: %w", r.NetNS, err)
+	}
+	if same && !r.NetNSOverride {
+		return spec.Errorf(spec.CodeInvalidNetNS, "plugin's netns and netns from CNI_NETNS should not be the same").
+			WithDetails("CNI_NETNS %s is the namespace the plugin runs in; set CNI_NETNS_OVERRIDE=1 to allow it", r.NetNS)
+	}
+	return nil
+}
+
+// parsePrev reads prevResult. A DEL goes on without one that cannot be read.
+func (r *Request) parsePrev() error {
+	raw := r.Head.PrevResult
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil
+	}
+	prev, err := spec.ParseResult(raw, r.Version)
+	if err != nil && r.Verb != spec.Del {
+		return spec.Errorf(spec.CodeDecoding, "could not parse prevResult: %w", err)
+	}
+	if err == nil {
+		r.prev = prev
+	}
+	return nil
+}
+
+// Valid says for a GC whether an attachment must stay. A request that names no
+// attachments at all keeps everything (ok is false).
+func (r *Request) Valid() (keep func(containerID, ifName string) bool, ok bool) {
+	list, ok := r.Head.Valid()
+	set := make(map[spec.Attachment]bool, len(list))
+	for _, a := range list {
+		set[a] = true
+	}
+	return func(id, ifName string) bool { return !ok || set[spec.Attachment{ContainerID: id, IfName: ifName}] }, ok
+}
+
+// String tells which call this is, for logs; never the configuration.
+func (r *Request) String() string {
+	return fmt.Sprintf("%s %s %s/%s", r.Verb, r.Network, r.ContainerID, r.IfName)
+}

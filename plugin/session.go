@@ -1,0 +1,99 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/invoke"
+)
+
+// Session is what the calls of one outermost request share: where state lives,
+// how delegates are called, and values such as sockets and the firewall
+// transaction, which is committed once, at the end.
+type Session struct {
+	Paths   paths.Paths
+	Plugins []*Plugin // that may run in process
+	Stderr  io.Writer
+
+	// Dry, when set, makes an ADD write down what it would do instead of doing
+	// it (`patchbay explain`).
+	Dry func(line string)
+
+	// Fault, when set, is asked before every change (tests).
+	Fault func(step string) error
+
+	values  []sessionValue
+	flush   []func(context.Context) error
+	discard []func()
+	close   []func()
+}
+
+type sessionValue struct{ key, value any }
+
+// NewSession returns a session on this node's paths.
+func NewSession(plugins []*Plugin) *Session {
+	return &Session{Paths: paths.Default(), Plugins: plugins, Stderr: os.Stderr}
+}
+
+// Value returns the session's value for key and makes it at the first use.
+func (s *Session) Value(key any, make func() any) any {
+	for _, v := range s.values {
+		if v.key == key {
+			return v.value
+		}
+	}
+	v := make()
+	s.values = append(s.values, sessionValue{key, v})
+	return v
+}
+
+// OnFlush registers work that is queued up during the calls and done once.
+func (s *Session) OnFlush(fn func(context.Context) error) { s.flush = append(s.flush, fn) }
+
+// OnDiscard registers what forgets queued work when a request fails.
+func (s *Session) OnDiscard(fn func()) { s.discard = append(s.discard, fn) }
+
+// OnClose registers what ends with the session.
+func (s *Session) OnClose(fn func()) { s.close = append(s.close, fn) }
+
+// Flush does the queued work now.
+func (s *Session) Flush(ctx context.Context) error {
+	var errs []error
+	for _, fn := range s.flush {
+		errs = append(errs, fn(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// Close ends the session and everything opened in it, last opened first.
+func (s *Session) Close() {
+	for i := len(s.close) - 1; i >= 0; i-- {
+		s.close[i]()
+	}
+	s.close = nil
+}
+
+func (s *Session) forget() {
+	for _, fn := range s.discard {
+		fn()
+	}
+}
+
+func (s *Session) step(name string) error {
+	if s.Fault == nil {
+		return nil
+	}
+	return s.Fault(name)
+}
+
+// Invoker calls the delegates of this session: in process when the program
+// found in CNI_PATH is this one, else by exec.
+func (s *Session) Invoker() invoke.Invoker {
+	return &local{session: s, exec: invoke.Exec{Stderr: s.Stderr}}
+}

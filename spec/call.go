@@ -1,0 +1,161 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"os"
+	"strings"
+)
+
+// Verb is the value of CNI_COMMAND.
+type Verb string
+
+// The verbs of version 1.1.0.
+const (
+	Add     Verb = "ADD"
+	Del     Verb = "DEL"
+	Check   Verb = "CHECK"
+	GC      Verb = "GC"
+	Status  Verb = "STATUS"
+	Version Verb = "VERSION"
+)
+
+// Call is one invocation of a plugin: what the environment and the standard
+// input carry. Runtimes write it with Environ, plugins read it with
+// ParseEnviron, and an in-process call passes it as it is.
+type Call struct {
+	Verb        Verb
+	ContainerID string
+	NetNS       string // path of the container's namespace; may be empty for DEL
+	IfName      string
+	Args        string   // CNI_ARGS, "K=V;K=V"
+	Path        []string // directories of CNI_PATH
+
+	// NetNSOverride skips the refusal of a CNI_NETNS that is the plugin's own
+	// namespace (libcni's CNI_NETNS_OVERRIDE).
+	NetNSOverride bool
+
+	// W3C trace context, passed on as it came (cni#1173).
+	TraceParent, TraceState, Baggage string
+
+	Config []byte // standard input
+}
+
+// Environ returns the CNI variables of c as K=V. Every variable is there, also
+// when empty, so that none of the caller's own environment shines through.
+func (c *Call) Environ() []string {
+	env := []string{
+		"CNI_COMMAND=" + string(c.Verb),
+		"CNI_CONTAINERID=" + c.ContainerID,
+		"CNI_NETNS=" + c.NetNS,
+		"CNI_IFNAME=" + c.IfName,
+		"CNI_ARGS=" + c.Args,
+		"CNI_PATH=" + strings.Join(c.Path, string(os.PathListSeparator)),
+	}
+	if c.NetNSOverride {
+		env = append(env, "CNI_NETNS_OVERRIDE=1")
+	}
+	for _, kv := range [][2]string{
+		{"TRACEPARENT", c.TraceParent}, {"TRACESTATE", c.TraceState}, {"BAGGAGE", c.Baggage},
+	} {
+		if kv[1] != "" {
+			env = append(env, kv[0]+"="+kv[1])
+		}
+	}
+	return env
+}
+
+// ParseEnviron reads a call from an environment and refuses what the verb does
+// not allow: a missing variable, a malformed id or interface name. Config is
+// left empty. The texts are skel's.
+func ParseEnviron(getenv func(string) string) (*Call, error) {
+	c := &Call{
+		Verb:        Verb(getenv("CNI_COMMAND")),
+		ContainerID: getenv("CNI_CONTAINERID"),
+		NetNS:       getenv("CNI_NETNS"),
+		IfName:      getenv("CNI_IFNAME"),
+		Args:        getenv("CNI_ARGS"),
+		TraceParent: getenv("TRACEPARENT"),
+		TraceState:  getenv("TRACESTATE"),
+		Baggage:     getenv("BAGGAGE"),
+	}
+	override := getenv("CNI_NETNS_OVERRIDE")
+	c.NetNSOverride = override == "1" || strings.EqualFold(override, "true")
+	for _, dir := range strings.Split(getenv("CNI_PATH"), string(os.PathListSeparator)) {
+		if dir != "" {
+			c.Path = append(c.Path, dir)
+		}
+	}
+	return c, c.Validate()
+}
+
+// Validate refuses a call that lacks what its verb needs.
+func (c *Call) Validate() error {
+	switch c.Verb {
+	case Add, Del, Check, GC, Status, Version:
+	case "":
+		return Errorf(CodeInvalidEnvironment, "required env variables [CNI_COMMAND] missing")
+	default:
+		return Errorf(CodeInvalidEnvironment, "unknown CNI_COMMAND: %.40s", string(c.Verb))
+	}
+	if missing := c.missing(); len(missing) > 0 {
+		return Errorf(CodeInvalidEnvironment, "required env variables [%s] missing", strings.Join(missing, ","))
+	}
+	if !c.PerContainer() {
+		return nil
+	}
+	if err := ValidateContainerID(c.ContainerID); err != nil {
+		return err
+	}
+	return ValidateIfName(c.IfName)
+}
+
+// PerContainer says whether the verb is about one attachment (ADD, DEL, CHECK).
+func (c *Call) PerContainer() bool { return c.Verb == Add || c.Verb == Del || c.Verb == Check }
+
+func (c *Call) missing() (names []string) {
+	need := func(name string, present bool) {
+		if !present {
+			names = append(names, name)
+		}
+	}
+	if c.PerContainer() {
+		need("CNI_CONTAINERID", c.ContainerID != "")
+		need("CNI_NETNS", c.NetNS != "" || c.Verb == Del)
+		need("CNI_IFNAME", c.IfName != "")
+	}
+	need("CNI_PATH", len(c.Path) > 0 || c.Verb == Version)
+	return names
+}
+
+// Arg is one pair of CNI_ARGS.
+type Arg struct{ Key, Value string }
+
+// ParseArgs splits CNI_ARGS. A pair without exactly one '=' is refused, as by
+// the reference. Nobody's key is unknown here: what a plugin does not know it
+// ignores, so IgnoreUnknown is not needed (pain 33).
+func ParseArgs(s string) ([]Arg, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var args []Arg
+	for _, pair := range strings.Split(s, ";") {
+		k, v, ok := strings.Cut(pair, "=")
+		if !ok || strings.Contains(v, "=") {
+			return nil, Errorf(CodeInvalidEnvironment, "ARGS: invalid pair %.200q", pair)
+		}
+		args = append(args, Arg{k, v})
+	}
+	return args, nil
+}
+
+// LookupArg returns the last value of key in CNI_ARGS, matched exactly.
+func LookupArg(args []Arg, key string) (value string, ok bool) {
+	for _, a := range args {
+		if a.Key == key {
+			value, ok = a.Value, true
+		}
+	}
+	return value, ok
+}

@@ -1,0 +1,51 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import "encoding/json"
+
+// Conf is what the protocol itself reads of a plugin's configuration. The keys
+// match in any case, as encoding/json does; unknown keys are ignored.
+type Conf struct {
+	CNIVersion string `json:"cniVersion"`
+	Name       string `json:"name"`
+	Type       string `json:"type"`
+
+	// PrevResult is the raw result of the plugin before (ADD) or of the whole
+	// chain (CHECK, DEL).
+	PrevResult json.RawMessage `json:"prevResult"`
+
+	IPAM struct {
+		Type string `json:"type"`
+	} `json:"ipam"`
+
+	// A GC names the attachments that are still valid. The tag 1.1.0 called
+	// the key cni.dev/attachments, main renamed it; both are written and read.
+	ValidAttachments *[]Attachment `json:"cni.dev/valid-attachments"`
+	OldAttachments   *[]Attachment `json:"cni.dev/attachments"`
+}
+
+// ParseConf decodes the head of a plugin configuration.
+func ParseConf(data []byte) (*Conf, error) {
+	c := new(Conf)
+	if err := json.Unmarshal(data, c); err != nil {
+		return nil, Errorf(CodeDecoding, "failed to load netconf: %w", err)
+	}
+	if c.CNIVersion == "" {
+		c.CNIVersion = Legacy
+	}
+	return c, nil
+}
+
+// Valid returns the attachments a GC must keep. ok is false when the request
+// names none at all, which is no permission to remove everything.
+func (c *Conf) Valid() (valid []Attachment, ok bool) {
+	switch {
+	case c.ValidAttachments != nil:
+		return *c.ValidAttachments, true
+	case c.OldAttachments != nil:
+		return *c.OldAttachments, true
+	}
+	return nil, false
+}

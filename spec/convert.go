@@ -1,0 +1,187 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+)
+
+// ParseResult reads a result. version is used when the result does not say
+// its own (libcni tolerates that, cni#895); the JSON null is an empty result.
+func ParseResult(data []byte, version string) (*Result, error) {
+	var head struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return nil, Errorf(CodeDecoding, "decode result: %w", err)
+	}
+	if head.CNIVersion != "" {
+		version = head.CNIVersion
+	}
+	switch {
+	case version == "":
+		version = Legacy
+	case !Supported(version):
+		return nil, Errorf(CodeIncompatibleVersion, "unsupported CNI result version %q", version)
+	}
+	if !AtLeast(version, "0.3.0") {
+		return parseLegacy(data, version)
+	}
+	r := new(Result)
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, Errorf(CodeDecoding, "decode result: %w", err)
+	}
+	r.CNIVersion = version
+	return r, nil
+}
+
+// Encode writes r in a version, indented by four spaces and without a final
+// newline, as the reference does. Versions before 0.3.0 hold one address a
+// family and refuse a result without any.
+func (r *Result) Encode(version string) ([]byte, error) {
+	if version == "" {
+		version = Legacy
+	}
+	v, err := r.As(version)
+	if err != nil {
+		return nil, err
+	}
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "    ")
+	if err := enc.Encode(v); err != nil {
+		return nil, Errorf(CodeInternal, "encode result: %w", err)
+	}
+	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
+}
+
+// As returns a value that marshals to r in a version's shape.
+func (r *Result) As(version string) (any, error) {
+	switch {
+	case !Supported(version):
+		return nil, Errorf(CodeIncompatibleVersion, "unsupported CNI result version %q", version)
+	case !AtLeast(version, "0.3.0"):
+		return toLegacy(r, version)
+	case !AtLeast(version, "1.0.0"):
+		return to040(r, version), nil
+	}
+	c := *r
+	c.CNIVersion = version
+	return &c, nil
+}
+
+// result040 is the shape of 0.3.0 to 0.4.0: ips carry their family, an empty
+// dns is printed, interfaces know only name, mac and sandbox.
+type result040 struct {
+	CNIVersion string         `json:"cniVersion"`
+	Interfaces []interface040 `json:"interfaces,omitempty"`
+	IPs        []ip040        `json:"ips,omitempty"`
+	Routes     []Route        `json:"routes,omitempty"`
+	DNS        DNS            `json:"dns"`
+}
+
+type interface040 struct {
+	Name    string `json:"name"`
+	Mac     string `json:"mac,omitempty"`
+	Sandbox string `json:"sandbox,omitempty"`
+}
+
+type ip040 struct {
+	Version string `json:"version"`
+	IPConfig
+}
+
+func to040(r *Result, version string) result040 {
+	out := result040{CNIVersion: version, Routes: r.Routes, DNS: r.DNS}
+	for _, i := range r.Interfaces {
+		out.Interfaces = append(out.Interfaces, interface040{i.Name, i.Mac, i.Sandbox})
+	}
+	for _, ip := range r.IPs {
+		out.IPs = append(out.IPs, ip040{family(ip.Address), ip})
+	}
+	return out
+}
+
+func family(p netip.Prefix) string {
+	if p.Addr().Is4() {
+		return "4"
+	}
+	return "6"
+}
+
+// resultLegacy is the shape of 0.1.0 and 0.2.0.
+type resultLegacy struct {
+	CNIVersion string    `json:"cniVersion,omitempty"`
+	IP4        *ipLegacy `json:"ip4,omitempty"`
+	IP6        *ipLegacy `json:"ip6,omitempty"`
+	DNS        DNS       `json:"dns"`
+}
+
+type ipLegacy struct {
+	IP      netip.Prefix  `json:"ip"`
+	Gateway netip.Addr    `json:"gateway,omitzero"`
+	Routes  []routeLegacy `json:"routes,omitempty"`
+}
+
+// routeLegacy is a Route without what came later.
+type routeLegacy struct {
+	Dst netip.Prefix `json:"dst"`
+	GW  netip.Addr   `json:"gw,omitzero"`
+}
+
+func toLegacy(r *Result, version string) (*resultLegacy, error) {
+	out := &resultLegacy{CNIVersion: version, DNS: r.DNS}
+	for _, ip := range r.IPs {
+		l := &ipLegacy{IP: ip.Address, Gateway: ip.Gateway}
+		switch {
+		case ip.Address.Addr().Is4() && out.IP4 == nil:
+			out.IP4 = l
+		case !ip.Address.Addr().Is4() && out.IP6 == nil:
+			out.IP6 = l
+		}
+	}
+	if out.IP4 == nil && out.IP6 == nil {
+		return nil, Errorf(CodeIncompatibleVersion, "cannot convert: no valid IP addresses").
+			WithDetails("version %s cannot express a result without addresses: raise cniVersion to 0.3.0 or newer", version)
+	}
+	for _, rt := range r.Routes {
+		l := out.IP6
+		if rt.Dst.Addr().Is4() {
+			l = out.IP4
+		}
+		if l != nil {
+			l.Routes = append(l.Routes, routeLegacy{rt.Dst, rt.GW})
+		}
+	}
+	return out, nil
+}
+
+func parseLegacy(data []byte, version string) (*Result, error) {
+	var l resultLegacy
+	if err := json.Unmarshal(data, &l); err != nil {
+		return nil, Errorf(CodeDecoding, "decode result: %w", err)
+	}
+	r := &Result{CNIVersion: version, DNS: l.DNS}
+	for _, ip := range []*ipLegacy{l.IP4, l.IP6} {
+		if ip == nil {
+			continue
+		}
+		if !ip.IP.IsValid() {
+			return nil, Errorf(CodeDecoding, "decode result: %w", fmt.Errorf("an address is missing"))
+		}
+		r.IPs = append(r.IPs, IPConfig{Address: ip.IP, Gateway: ip.Gateway})
+		for _, rt := range ip.Routes {
+			gw := rt.GW
+			if !gw.IsValid() {
+				gw = ip.Gateway // as types/020 converts upwards
+			}
+			r.Routes = append(r.Routes, Route{Dst: rt.Dst, GW: gw})
+		}
+	}
+	return r, nil
+}

@@ -1,0 +1,101 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// Code is an error code of the specification (SPEC.md, "Error"). Codes of 100
+// and more belong to the plugin.
+type Code uint
+
+// The codes of the specification and the two that its library adds.
+const (
+	CodeUnknown             Code = 0
+	CodeIncompatibleVersion Code = 1
+	CodeUnsupportedField    Code = 2
+	CodeUnknownContainer    Code = 3
+	CodeInvalidEnvironment  Code = 4
+	CodeIO                  Code = 5
+	CodeDecoding            Code = 6
+	CodeInvalidConfig       Code = 7
+	CodeInvalidNetNS        Code = 8 // libcni's, not in the specification's table
+	CodeTryAgain            Code = 11
+	CodeNotAvailable        Code = 50
+	CodeLimited             Code = 51 // not available, and existing containers have limited connectivity
+	CodeInternal            Code = 999
+)
+
+// Error is the error object a plugin prints. It wraps the Go error it was made
+// from, so errors.Is still works in process.
+type Error struct {
+	CNIVersion string `json:"cniVersion,omitempty"`
+	Code       Code   `json:"code"`
+	Msg        string `json:"msg"`
+	Details    string `json:"details,omitempty"`
+
+	cause error
+}
+
+// Error returns msg and details as libcni does: "msg; details".
+func (e *Error) Error() string {
+	if e.Details == "" {
+		return e.Msg
+	}
+	return e.Msg + "; " + e.Details
+}
+
+// Unwrap returns the error that Errorf wrapped with %w, or nil.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Errorf makes an Error with a code. The format may use %w.
+func Errorf(code Code, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Code: code, Msg: err.Error(), cause: err}
+}
+
+// WithDetails returns e with details set: what was being done, to which
+// object, and what to do about it.
+func (e *Error) WithDetails(format string, args ...any) *Error {
+	c := *e
+	c.Details = fmt.Sprintf(format, args...)
+	return &c
+}
+
+// AsError gives the wire form of any error. An Error anywhere in the chain
+// lends its code and details; its message is the outermost text, so that no
+// context is lost. Any other error gets CodeInternal.
+func AsError(err error) *Error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return &Error{Code: CodeInternal, Msg: err.Error(), cause: err}
+	}
+	if err == error(e) {
+		return e
+	}
+	out := &Error{CNIVersion: e.CNIVersion, Code: e.Code, Msg: err.Error(), cause: err}
+	return out
+}
+
+// ErrorCode returns the code of err: 0 for nil, CodeInternal for an error
+// without a code.
+func ErrorCode(err error) Code {
+	if err == nil {
+		return 0
+	}
+	return AsError(err).Code
+}
+
+// ParseError reads an error object from a plugin's standard output. ok is
+// false when data is no error object.
+func ParseError(data []byte) (e *Error, ok bool) {
+	e = new(Error)
+	if err := json.Unmarshal(data, e); err != nil || (e.Code == 0 && e.Msg == "") {
+		return nil, false
+	}
+	return e, true
+}

@@ -1,0 +1,93 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"fmt"
+	"strings"
+)
+
+// IfNameMax is the longest interface name Linux takes (IFNAMSIZ less the NUL).
+const IfNameMax = 15
+
+// ValidateContainerID refuses what the specification does: an id starts
+// alphanumeric and goes on with alphanumerics, '_', '.' and '-'.
+func ValidateContainerID(id string) error {
+	if id == "" {
+		return Errorf(CodeUnknownContainer, "missing containerID")
+	}
+	if !validName(id) {
+		return Errorf(CodeInvalidEnvironment, "invalid characters in containerID").
+			WithDetails("%.80q: must start alphanumeric and hold only alphanumerics, '_', '.' and '-'", id)
+	}
+	return tooLong(CodeInvalidEnvironment, "containerID", id)
+}
+
+// ValidateNetworkName is the same rule for the name of a network.
+func ValidateNetworkName(name string) error {
+	if name == "" {
+		return Errorf(CodeInvalidConfig, "missing network name")
+	}
+	if !validName(name) {
+		return Errorf(CodeInvalidConfig, "invalid characters found in network name").
+			WithDetails("%.80q: must start alphanumeric and hold only alphanumerics, '_', '.' and '-'", name)
+	}
+	return tooLong(CodeInvalidConfig, "network name", name)
+}
+
+// A state file is named after network, container and interface: longer names
+// could not be stored (NAME_MAX is 255).
+func tooLong(code Code, what, s string) error {
+	if len(s) > 200 {
+		return Errorf(code, "%s is too long", what).WithDetails("%d bytes, at most 200", len(s))
+	}
+	return nil
+}
+
+// ValidateIfName refuses what the kernel's dev_valid_name does, and ':'.
+func ValidateIfName(name string) error {
+	switch {
+	case name == "":
+		return Errorf(CodeInvalidEnvironment, "interface name is empty")
+	case len(name) > IfNameMax:
+		return Errorf(CodeInvalidEnvironment, "interface name is too long").
+			WithDetails("interface name should be less than %d characters", IfNameMax+1)
+	case name == "." || name == "..":
+		return Errorf(CodeInvalidEnvironment, "interface name is . or ..")
+	}
+	for _, r := range name {
+		if r == '/' || r == ':' || r == 0 || isSpace(r) {
+			return Errorf(CodeInvalidEnvironment, "interface name contains / or : or whitespace characters").
+				WithDetails("%q", name)
+		}
+	}
+	return nil
+}
+
+// ValidatePluginType refuses a plugin type that could name a file outside the
+// search path.
+func ValidatePluginType(t string) error {
+	switch {
+	case t == "":
+		return Errorf(CodeInvalidConfig, "error parsing configuration: missing 'type'")
+	case strings.ContainsAny(t, "/\\\x00") || t == "." || t == "..":
+		return Errorf(CodeInvalidConfig, "invalid plugin name: %s", fmt.Sprintf("%.80q", t))
+	}
+	return nil
+}
+
+func isSpace(r rune) bool {
+	return r == ' ' || (r >= '\t' && r <= '\r') || r == 0x85 || r == 0xa0
+}
+
+func validName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && (i == 0 || c != '_' && c != '.' && c != '-') {
+			return false
+		}
+	}
+	return s != ""
+}

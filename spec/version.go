@@ -1,0 +1,84 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Current is the newest version of the specification this library speaks.
+const Current = "1.1.0"
+
+// Legacy is what a configuration without cniVersion means (as in libcni and
+// skel; the documentation's 0.2.0 was never implemented).
+const Legacy = "0.1.0"
+
+// Versions lists every supported version, oldest first. It is a function
+// because a package variable would be work before main.
+func Versions() []string {
+	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+}
+
+// VersionsFrom lists the supported versions starting at min, oldest first.
+func VersionsFrom(min string) []string {
+	all := Versions()
+	for i, v := range all {
+		if AtLeast(v, min) {
+			return all[i:]
+		}
+	}
+	return nil
+}
+
+// Supported says whether this library can write a result of version v.
+func Supported(v string) bool {
+	for _, s := range Versions() {
+		if s == v {
+			return true
+		}
+	}
+	return false
+}
+
+// Compare orders two versions: negative when a is older than b. Versions that
+// do not parse sort as 0.0.0.
+func Compare(a, b string) int {
+	x, _ := parseVersion(a)
+	y, _ := parseVersion(b)
+	for i := range x {
+		if d := x[i] - y[i]; d != 0 {
+			return d
+		}
+	}
+	return 0
+}
+
+// AtLeast says whether v is min or newer.
+func AtLeast(v, min string) bool { return Compare(v, min) >= 0 }
+
+// ValidateVersion says why v is no version of the form MAJOR[.MINOR[.PATCH]].
+func ValidateVersion(v string) error {
+	_, err := parseVersion(v)
+	return err
+}
+
+func parseVersion(v string) (out [3]int, err error) {
+	if v == "" {
+		return out, fmt.Errorf("invalid version %q: the version is empty", v)
+	}
+	parts := strings.Split(v, ".")
+	if len(parts) > len(out) {
+		return out, fmt.Errorf("invalid version %q: too many parts", v)
+	}
+	for i, p := range parts {
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil {
+			return [3]int{}, fmt.Errorf("invalid version %q: part %q is not a number", v, p)
+		}
+		out[i] = int(n)
+	}
+	return out, nil
+}
