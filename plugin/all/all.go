@@ -1,0 +1,30 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package all lists the plugins of this program. A new plugin is one folder and
+// one line here; a test names the line when it is missing.
+package all
+
+import (
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/patchbay"
+)
+
+// The list is an array of pointers, which the linker lays out: no work before
+// main.
+var list = [...]*plugin.Plugin{
+	&patchbay.Plugin,
+}
+
+// Plugins returns every plugin.
+func Plugins() []*plugin.Plugin { return list[:] }
+
+// Find returns the plugin of a type, or nil.
+func Find(pluginType string) *plugin.Plugin {
+	for _, p := range list {
+		if p.Name == pluginType {
+			return p
+		}
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package patchbay is the plugin `patchbay`: its configuration holds a list of
+// plugins, and it runs them all in this one process with one firewall
+// transaction, so that a runtime pays one exec for a whole chain. `patchbay
+// convert` writes this form from an ordinary conflist.
+//
+// A member runs in process when CNI_PATH finds this program under its name or
+// nothing at all; a foreign file found there is exec'd, as the runtime would.
+package patchbay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "patchbay"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:       name,
+	Kind:       plugin.Interface,
+	About:      "runs a whole list of plugins in one process, with one firewall transaction",
+	MinVersion: "0.3.0", // chaining needs prevResult
+	Conf:       func() any { return new(Conf) },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+// Conf is the configuration.
+type Conf struct {
+	// Plugins are plugin configurations as in a conflist, at least one. Each may
+	// have `capabilities`; the outer plugin must declare their union, which
+	// `patchbay convert` does.
+	Plugins []json.RawMessage `json:"plugins"`
+
+	// RuntimeConfig is written by the runtime and handed to the members that
+	// declare the capability.
+	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
+
+	// Args is handed to members that have none of their own.
+	Args json.RawMessage `json:"args"`
+}
+
+// add runs the members in order. A member that failed may have left something
+// if it is a foreign program, so its DEL is pushed before its ADD runs.
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	members, err := load(r)
+	if err != nil {
+		return nil, err
+	}
+	prev := r.Head.PrevResult
+	for _, m := range members {
+		if err := r.Step("member " + m.kind); err != nil {
+			return nil, err
+		}
+		if r.Session.Dry == nil {
+			r.Undo(func(ctx context.Context) error { return m.void(ctx, r, spec.Del, nil) })
+		}
+		if prev, err = m.call(ctx, r, spec.Add, prev); err != nil {
+			return nil, m.wrap(err, "add")
+		}
+	}
+	return spec.ParseResult(prev, r.Version)
+}
+
+// del runs every member in reverse order, whatever fails on the way.
+func del(ctx context.Context, r *plugin.Request) error {
+	members, err := load(r)
+	var errs []error
+	for i := len(members) - 1; i >= 0; i-- {
+		m := members[i]
+		if err := m.void(ctx, r, spec.Del, r.Head.PrevResult); err != nil {
+			errs = append(errs, m.wrap(err, "delete"))
+		}
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+func check(ctx context.Context, r *plugin.Request) error {
+	return inOrder(ctx, r, spec.Check)
+}
+
+func status(ctx context.Context, r *plugin.Request) error {
+	return inOrder(ctx, r, spec.Status)
+}
+
+// inOrder stops at the first error.
+func inOrder(ctx context.Context, r *plugin.Request, verb spec.Verb) error {
+	members, err := load(r)
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		if err := m.void(ctx, r, verb, r.Head.PrevResult); err != nil {
+			return m.wrap(err, string(verb))
+		}
+	}
+	return nil
+}
+
+// gc asks every member, whatever fails on the way.
+func gc(ctx context.Context, r *plugin.Request) error {
+	members, err := load(r)
+	errs := []error{err}
+	for _, m := range members {
+		if err := m.void(ctx, r, spec.GC, nil); err != nil {
+			errs = append(errs, m.wrap(err, "GC"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// member is one plugin of the list.
+type member struct {
+	kind string // its type
+	conf map[string]json.RawMessage
+}
+
+func (m *member) wrap(err error, verb string) error {
+	return fmt.Errorf("plugin type=%q failed (%s): %w", m.kind, verb, err)
+}
+
+func (m *member) void(ctx context.Context, r *plugin.Request, verb spec.Verb, prev json.RawMessage) error {
+	_, err := m.call(ctx, r, verb, prev)
+	return err
+}
+
+// call runs one verb of a member with the environment of the request.
+func (m *member) call(ctx context.Context, r *plugin.Request, verb spec.Verb, prev json.RawMessage) ([]byte, error) {
+	delete(m.conf, "prevResult")
+	if len(prev) > 0 {
+		m.conf["prevResult"] = prev
+	}
+	stdin, err := json.Marshal(m.conf)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "encode configuration: %w", err)
+	}
+	call := *r.Call
+	call.Verb, call.Config = verb, stdin
+	return r.Session.Invoker().Invoke(ctx, m.kind, &call)
+}
