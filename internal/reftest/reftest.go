@@ -1,0 +1,231 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reftest finds or builds the plugin directories that tests and
+// benchmarks run side by side: the reference plugins at a pinned release,
+// Debian's build of them, and ours.
+//
+// Nothing of it is linked into a product. Building needs the Go toolchain and,
+// the first time, the Go module proxy; the reference's build is kept under the
+// user's cache directory, so that a later run costs nothing.
+package reftest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Version is the release of the reference plugins that we are held against.
+const Version = "v1.9.1"
+
+// debianDir is where Debian's containernetworking-plugins puts its programs.
+const debianDir = "/usr/lib/cni"
+
+const refModule = "github.com/containernetworking/plugins/plugins/..."
+
+// Plugins returns a directory with the reference plugins of [Version], built on
+// first use. It fails the test when they cannot be built.
+func Plugins(tb testing.TB) string {
+	tb.Helper()
+	dir, err := BuildReference()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return dir
+}
+
+// Debian returns the directory of Debian's containernetworking-plugins. It
+// fails the test when the package is not installed: scripts/setup installs it.
+func Debian(tb testing.TB) string {
+	tb.Helper()
+	dir, err := FindDebian()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return dir
+}
+
+// Ours returns a directory that lives as long as the test and holds one copy of
+// our program, built from the working tree, with a link for every plugin.
+func Ours(tb testing.TB) string {
+	tb.Helper()
+	dir := tb.TempDir()
+	if err := BuildOurs(dir); err != nil {
+		tb.Fatal(err)
+	}
+	return dir
+}
+
+// BuildReference returns a directory with the reference plugins of [Version],
+// building them when an earlier run has not.
+func BuildReference() (string, error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "refplugins", Version)
+	if complete(dir) {
+		return dir, nil
+	}
+	unlock, err := lock(filepath.Join(cache, "refplugins.lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if complete(dir) {
+		return dir, nil
+	}
+	return dir, install(dir)
+}
+
+// complete reports whether dir holds the reference's programs. install makes
+// dir by a rename, so one that is there is whole.
+func complete(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "bridge"))
+	return err == nil
+}
+
+func install(dir string) error {
+	tmp := dir + ".new"
+	if err := os.RemoveAll(tmp); err != nil {
+		return fmt.Errorf("clear unfinished build: %w", err)
+	}
+	cmd := exec.Command("go", "install", refModule+"@"+Version)
+	cmd.Dir = os.TempDir() // outside of any module: their go.mod decides, not ours
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+tmp, "GOFLAGS=", "GOWORK=off")
+	if err := run(cmd); err != nil {
+		return fmt.Errorf("build reference plugins %s: %w", Version, err)
+	}
+	return os.Rename(tmp, dir)
+}
+
+// FindDebian returns Debian's plugin directory, or an error that names the
+// package to install.
+func FindDebian() (string, error) {
+	if _, err := os.Stat(filepath.Join(debianDir, "bridge")); err != nil {
+		return "", fmt.Errorf("find Debian's containernetworking-plugins (scripts/setup installs it): %w", err)
+	}
+	return debianDir, nil
+}
+
+// BuildOurs builds cmd/patchbay as it is released (static, trimmed, stripped)
+// and lays it into dir with a link for every plugin, as an operator's
+// /opt/cni/bin holds it.
+func BuildOurs(dir string) error {
+	built, err := Patchbay()
+	if err != nil {
+		return err
+	}
+	if err := copyFile(filepath.Join(dir, "patchbay"), built); err != nil {
+		return err
+	}
+	return linkPlugins(dir)
+}
+
+// Patchbay builds our program and returns its path. The file is replaced by the
+// next build of a changed tree: copy it when that matters.
+func Patchbay() (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	unlock, err := lock(filepath.Join(cache, "ours.lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	bin := filepath.Join(cache, "ours", "patchbay")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin, "./cmd/patchbay")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if err := run(cmd); err != nil {
+		return "", fmt.Errorf("build cmd/patchbay: %w", err)
+	}
+	return bin, nil
+}
+
+// names are the plugins of an ordinary node; the chain's own form comes with
+// the program itself.
+var names = [...]string{
+	"bandwidth", "bridge", "firewall", "host-local", "loopback", "portmap", "ptp", "static", "tuning",
+}
+
+// linkPlugins makes dir/NAME -> patchbay for each plugin, as an installer does.
+func linkPlugins(dir string) error {
+	for _, name := range names {
+		if err := os.Symlink("patchbay", filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Root returns the top directory of this repository: the closest parent of the
+// working directory that holds a go.mod.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == "/" {
+			return "", errors.New("find repository: no go.mod in any parent directory")
+		}
+	}
+}
+
+func cacheDir() (string, error) {
+	user, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find cache directory: %w", err)
+	}
+	dir := filepath.Join(user, "patchbay")
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// lock keeps the other test processes of `go test ./...` from building the same
+// thing at the same time.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+func copyFile(dst, src string) error {
+	b, err := os.ReadFile(src)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(dst, b, 0o755)
+}
+
+// run runs cmd and puts what it said into the error.
+func run(cmd *exec.Cmd) error {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(out.String()))
+	}
+	return nil
+}
