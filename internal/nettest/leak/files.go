@@ -10,17 +10,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// Dirs names the directories in which plugins keep state: ours (or where
-// PATCHBAY_RUN_DIR says), the runtime library's cache with host-local's
-// addresses, and tuning's backups.
+// Dirs names the directories in which plugins keep state: ours, the runtime
+// library's cache with host-local's addresses, and tuning's backups.
 func Dirs() []string {
-	ours := os.Getenv("PATCHBAY_RUN_DIR")
-	if ours == "" {
-		ours = "/run/patchbay"
-	}
-	return []string{ours, "/var/lib/cni", "/run/cni"}
+	p := paths.Default()
+	return []string{p.Run, p.State, p.CNI, "/run/cni"}
 }
 
 // files lists every file below dirs that is not a directory; empty ones carry

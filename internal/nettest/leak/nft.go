@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
 )
 
 // families names the table families as nft does.
@@ -111,9 +112,9 @@ func rule(r *nftables.Rule) string {
 		case *expr.Cmp:
 			fmt.Fprintf(&b, "cmp(%d %x) ", e.Op, e.Data)
 		case *expr.Match:
-			fmt.Fprintf(&b, "match(%s %v) ", e.Name, e.Info)
+			fmt.Fprintf(&b, "match(%s %s) ", e.Name, info(e.Info))
 		case *expr.Target:
-			fmt.Fprintf(&b, "target(%s) ", e.Name)
+			fmt.Fprintf(&b, "target(%s %s) ", e.Name, info(e.Info))
 		case *expr.Verdict:
 			fmt.Fprintf(&b, "verdict(%d %s) ", e.Kind, e.Chain)
 		default:
@@ -122,4 +123,15 @@ func rule(r *nftables.Rule) string {
 		}
 	}
 	return strings.TrimSpace(b.String())
+}
+
+// info writes what an iptables match or target was given: a comment as text.
+func info(i xt.InfoAny) string {
+	switch i := i.(type) {
+	case *xt.Comment:
+		return string(*i)
+	case *xt.Unknown:
+		return strings.TrimRight(string(*i), "\x00")
+	}
+	return strings.TrimPrefix(fmt.Sprintf("%+v", i), "&")
 }

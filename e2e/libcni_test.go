@@ -1,0 +1,286 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+)
+
+// specVersions are all published versions of the specification.
+var specVersions = []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+
+// TestLibcni drives every verb of every specification version through upstream
+// libcni, with the usual chain on a bridge and on ptp, sent what containerd
+// sends, and proves the traffic.
+func TestLibcni(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		newOutside(t)
+		serve(t, outside, 80)
+		for _, main := range []string{"bridge", "ptp"} {
+			for _, v := range specVersions {
+				t.Run(main+"/"+v, func(t *testing.T) { everyVerb(t, newNetwork(t, main, v)) })
+			}
+		}
+	})
+}
+
+// everyVerb is the life of two pods on one network.
+func everyVerb(t *testing.T, n *network) {
+	c := call(t, plugins())
+	warm(c, n)
+	before := leak.Must(t)
+	c.versions(n)
+	c.status(n)
+	one, two := newPod(t, "one", 18080), newPod(t, "two", 18081)
+	c.add(n, one)
+	c.add(n, two)
+	for _, p := range []*pod{one, two} {
+		serve(t, p.id, 80)
+		c.check(n, p)
+	}
+	proveTraffic(t, n, one, two)
+	proveLimits(t, n, one)
+	noSecrets(t)
+	c.gc(n, two)
+	if atLeast(n.version, "1.1.0") { // only then GC says which attachments live
+		c.check(n, two)
+		reaches(t, "", two.addr(false), 80, noAddr)
+	}
+	c.del(n, one)
+	c.del(n, one) // again, as kubelet does
+	if ours() {   // the reference leaks when the namespace went first
+		deleteNamespace(t, two.id)
+	}
+	c.del(n, two)
+	c.gc(n)
+	c.status(n)
+	leak.Nothing(t, before)
+}
+
+// warm attaches and detaches once what is not ours, so that what the reference
+// never removes (chains, tables) stands before anything is counted. Ours gets
+// no such help: leak.Standing knows what may stay.
+func warm(c *caller, n *network) {
+	if ours() {
+		return
+	}
+	p := newPod(c.T, "warm", 18999)
+	c.add(n, p)
+	c.del(n, p)
+	deleteNamespace(c.T, p.id)
+}
+
+// proveTraffic talks across two attached pods in every direction there is.
+func proveTraffic(t *testing.T, n *network, one, two *pod) {
+	t.Helper()
+	for _, v6 := range []bool{false, true} {
+		node, world := node4, outside4
+		if v6 {
+			node, world = node6, outside6
+		}
+		reaches(t, one.id, two.addr(v6), 80, one.addr(v6)) // pod to pod, unmasked
+		reaches(t, two.id, one.addr(v6), 80, two.addr(v6))
+		reaches(t, "", one.addr(v6), 80, noAddr) // node to pod
+		reaches(t, one.id, world, 80, node)      // the way out, masqueraded
+		if !n.has("portmap") {
+			continue
+		}
+		reaches(t, outside, node, one.hostPort, world) // in, the client's address kept
+		reaches(t, outside, node, two.hostPort, world)
+		reaches(t, "", node, one.hostPort, noAddr)     // from the node itself
+		reaches(t, two.id, node, one.hostPort, noAddr) // from a neighbour
+		reaches(t, one.id, node, one.hostPort, noAddr) // hairpin
+		refused(t, outside, node, 18082)
+	}
+	if n.has("portmap") {
+		reaches(t, "", loopback4, one.hostPort, noAddr)
+	}
+}
+
+// proveLimits looks at what bandwidth and tuning did to a pod.
+func proveLimits(t *testing.T, n *network, p *pod) {
+	t.Helper()
+	if n.has("tuning") {
+		if got := run(t, "ip", "netns", "exec", p.id, "cat", "/proc/sys/net/core/somaxconn"); got != "500" {
+			t.Errorf("tuning: somaxconn is %s, want 500", got)
+		}
+	}
+	if n.has("bandwidth") {
+		qdiscs := run(t, "tc", "qdisc", "show")
+		for _, want := range []string{"rate 100Mbit", "rate 80Mbit", "qdisc ingress"} {
+			if !strings.Contains(qdiscs, want) {
+				t.Errorf("bandwidth: no %q in:\n%s", want, qdiscs)
+			}
+		}
+	}
+}
+
+// noSecrets looks for the pod's annotations in every state file but libcni's
+// own cache: what a runtime passes in must not be copied.
+func noSecrets(t *testing.T) {
+	t.Helper()
+	for _, dir := range []string{"/run", "/var/lib/cni/networks"} {
+		filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() || strings.HasPrefix(path, "/run/netns") {
+				return nil
+			}
+			if raw, _ := os.ReadFile(path); strings.Contains(string(raw), "secretsecret") {
+				t.Errorf("%s holds the pod's annotations", path)
+			}
+			return nil
+		})
+	}
+}
+
+// TestLoopback drives the loopback plugin as containerd does, whose list for it
+// is of version 0.3.1, and in every other version.
+func TestLoopback(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		for _, v := range specVersions {
+			t.Run(v, func(t *testing.T) {
+				c, n := call(t, plugins()), newNetwork(t, "loopback", v)
+				before := leak.Must(t)
+				p := newPod(t, "one", 0)
+				p.ifname = "lo"
+				c.versions(n)
+				c.add(n, p)
+				c.check(n, p)
+				serve(t, p.id, 80)
+				reaches(t, p.id, loopback4, 80, loopback4)
+				c.del(n, p)
+				c.del(n, p)
+				leak.Nothing(t, before)
+			})
+		}
+	})
+}
+
+// TestSameResult attaches the same pods with the same configuration by the
+// reference and by the directory under test and holds the results against each
+// other: shape, order and indices.
+func TestSameResult(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		for _, main := range []string{"bridge", "ptp", "loopback"} {
+			for _, v := range specVersions {
+				t.Run(main+"/"+v, func(t *testing.T) {
+					n := newNetwork(t, main, v)
+					want := results(t, reference(), n)
+					got := results(t, plugins(), n)
+					if d := cmp.Diff(want, got); d != "" {
+						t.Errorf("result (-reference +ours):\n%s", d)
+					}
+				})
+			}
+		}
+	})
+}
+
+// results attaches two pods to a node without state and gives what was printed.
+func results(t *testing.T, dir string, n *network) []any {
+	t.Helper()
+	c := call(t, dir)
+	var out []any
+	for _, id := range []string{"one", "two"} {
+		p := newPod(t, id, 18080)
+		if n.main == "loopback" {
+			p.ifname = "lo"
+		}
+		out = append(out, comparable(t, c.add(n, p)))
+		c.del(n, p)
+		deleteNamespace(t, id)
+	}
+	if err := os.RemoveAll("/var/lib/cni/networks"); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+var (
+	vethName = regexp.MustCompile(`^veth[0-9a-f]{8}$`)
+	ifbName  = regexp.MustCompile(`^bwp[0-9a-f]{12}$`)
+)
+
+// comparable is a result as generic JSON with what is random made equal: MAC
+// addresses, names of host interfaces. The MTU of interfaces, which the
+// reference never reports though 1.1.0 has it, is left out.
+func comparable(t *testing.T, r types.Result) any {
+	t.Helper()
+	raw, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v object
+	if err := json.Unmarshal(raw, &v); err != nil {
+		t.Fatal(err)
+	}
+	interfaces, _ := v["interfaces"].([]any)
+	for _, i := range interfaces {
+		i := i.(object)
+		delete(i, "mtu")
+		if mac, ok := i["mac"].(string); ok && len(mac) == 17 && mac != "00:00:00:00:00:00" {
+			i["mac"] = "MAC"
+		}
+		i["name"] = ifbName.ReplaceAllString(vethName.ReplaceAllString(i["name"].(string), "VETH"), "IFB")
+	}
+	return v
+}
+
+// TestRateLimit takes more than the burst through a shaped attachment in both
+// directions and looks at the clock.
+func TestRateLimit(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		c, n := call(t, plugins()), newNetwork(t, "bridge", "1.0.0")
+		n.chained = []object{{"type": "bandwidth",
+			"ingressRate": 16_000_000, "ingressBurst": 800_000, "egressRate": 16_000_000, "egressBurst": 800_000}}
+		n.parse(t)
+		p := newPod(t, "one", 0)
+		c.add(n, p)
+		serve(t, p.id, 80)
+		serve(t, "", 80)
+		gateway := p.result.IPs[0].Gateway.String()
+		const size = 2 << 20 // 16 Mbit/s: a good second
+		for _, took := range []time.Duration{fetch(t, "", p.addr(false), 80, size), fetch(t, p.id, addrOf(t, gateway), 80, size)} {
+			if took < 700*time.Millisecond || took > 4*time.Second {
+				t.Errorf("2 MiB at 16 Mbit/s took %v", took)
+			}
+		}
+		c.check(n, p)
+		c.del(n, p)
+	})
+}
+
+// TestFailedAdd makes the last plugin of the chain refuse and looks whether the
+// runtime's DEL, which follows a failed ADD, leaves a clean node.
+func TestFailedAdd(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		newOutside(t)
+		for _, main := range []string{"bridge", "ptp"} {
+			t.Run(main, func(t *testing.T) {
+				c, n := call(t, plugins()), newNetwork(t, main, "1.0.0")
+				warm(c, n)
+				n.chained = append(n.chained, object{"type": "tuning", "sysctl": object{"net.no.such.key": "1"}})
+				n.parse(t)
+				before := leak.Must(t)
+				p := newPod(t, "one", 18080)
+				if _, err := c.cni.AddNetworkList(context.Background(), n.list, p.runtimeConf()); err == nil {
+					t.Fatal("ADD with an unknown sysctl succeeded")
+				}
+				c.del(n, p)
+				leak.Nothing(t, before)
+			})
+		}
+	})
+}

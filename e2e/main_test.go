@@ -1,0 +1,154 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// insideEnv names the test that runs in this process' namespaces.
+const insideEnv = "PATCHBAY_E2E_INSIDE"
+
+// init keeps the main goroutine on the process' first thread, so that no test
+// that enters another namespace does so on it: /proc/self is that thread.
+func init() { runtime.LockOSThread() }
+
+// TestMain runs the tests where they can run. Elsewhere it says that they did
+// not: its first line is the one by which `go test` prints "[no tests to run]"
+// instead of a bare ok.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if os.Getenv("PATCHBAY_E2E") != "1" {
+		fmt.Println("testing: warning: no tests to run")
+		fmt.Println("e2e: not run without PATCHBAY_E2E=1 and root; `make test` runs them")
+		os.Exit(0)
+	}
+	if err := prepare(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if os.Getenv(insideEnv) == "" {
+		os.RemoveAll(os.Getenv(workEnv))
+	}
+	os.Exit(code)
+}
+
+// prepare readies this process: the outer one builds what all tests use, an
+// inner one makes its namespaces look like a node just booted.
+func prepare() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("needs root, runs as %d", os.Geteuid())
+	}
+	if os.Getenv(insideEnv) != "" {
+		return boot()
+	}
+	return build()
+}
+
+// boot gives the fresh namespaces their own /proc, empty state directories and
+// a loopback that is up.
+func boot() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	for _, dir := range []string{"/run", "/var/lib", "/etc/cni"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
+			return fmt.Errorf("mount %s: %w", dir, err)
+		}
+	}
+	for _, dir := range []string{"/run/netns", "/var/lib/cni"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		return fmt.Errorf("set lo up: %w: %s", err, out)
+	}
+	return nil
+}
+
+// onNode runs body as the test t on a node of its own: this test binary again,
+// in new network, mount and process namespaces. When its first process ends the
+// kernel ends all others, whatever they are.
+func onNode(t *testing.T, body func(t *testing.T)) {
+	t.Helper()
+	if os.Getenv(insideEnv) == t.Name() {
+		body(t)
+		return
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run="+pattern(t.Name()), "-test.v", "-test.timeout=20m")
+	cmd.Env = append(os.Environ(), insideEnv+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	start := time.Now()
+	err := cmd.Run()
+	t.Logf("on a node of its own, %.1f s:\n%s", time.Since(start).Seconds(), indent(out.String()))
+	if err != nil {
+		t.Fatalf("%s: %v", t.Name(), err)
+	}
+	if strings.Contains(out.String(), "--- SKIP") || !strings.Contains(out.String(), "--- PASS: "+t.Name()) {
+		t.Fatalf("%s did not run", t.Name())
+	}
+}
+
+// pattern is the -run pattern for the test name in the inner process, with the
+// subtests that this process was asked for.
+func pattern(name string) string {
+	_, sub, found := strings.Cut(flag.Lookup("test.run").Value.String(), "/")
+	if found {
+		return "^" + name + "$/" + sub
+	}
+	return "^" + name + "$"
+}
+
+// indent keeps the inner test's "--- FAIL" lines from being read as the outer's.
+func indent(s string) string {
+	return "    | " + strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n    | ")
+}
+
+// run runs a command that must succeed and gives its trimmed output.
+func run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", filepath.Base(name), strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// eventually calls probe every 50 ms until it succeeds; after limit its last
+// error ends the test.
+func eventually(t testing.TB, what string, limit time.Duration, probe func() error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if err = probe(); err == nil {
+			return
+		}
+	}
+	t.Fatalf("%s: not within %v: %v", what, limit, err)
+}

@@ -1,0 +1,144 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package probe is the two ends of a conversation that proves traffic: a server
+// that tells each caller which address it saw, over TCP and UDP, and the caller.
+// The tests use it in process, in a namespace they entered, and as a static
+// program inside containers.
+package probe
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// Timeout bounds one conversation.
+const Timeout = 3 * time.Second
+
+// Server listens on one port over TCP and UDP until it is closed.
+type Server struct {
+	tcp net.Listener
+	udp net.PacketConn
+}
+
+// Serve starts a server on addr ("host:port" as net.Listen takes it). Its
+// sockets belong to the calling thread's network namespace for good.
+func Serve(addr string) (*Server, error) {
+	tcp, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	udp, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen: %w", err), tcp.Close())
+	}
+	s := &Server{tcp, udp}
+	go s.serveTCP()
+	go s.serveUDP()
+	return s, nil
+}
+
+// Close ends the server.
+func (s *Server) Close() error { return errors.Join(s.tcp.Close(), s.udp.Close()) }
+
+func (s *Server) serveTCP() {
+	for {
+		c, err := s.tcp.Accept()
+		if err != nil {
+			return
+		}
+		go converse(c)
+	}
+}
+
+// converse answers one request line: "who", or "send N" for N bytes.
+func converse(c net.Conn) {
+	defer c.Close()
+	ask, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil {
+		return
+	}
+	var n int64
+	if _, err := fmt.Sscanf(ask, "send %d", &n); err == nil {
+		io.CopyN(c, zeros{}, n)
+		return
+	}
+	fmt.Fprintln(c, seen(c.RemoteAddr()))
+}
+
+func (s *Server) serveUDP() {
+	buf := make([]byte, 1500)
+	for {
+		_, from, err := s.udp.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		s.udp.WriteTo([]byte(seen(from)+"\n"), from)
+	}
+}
+
+// seen writes an address without the form IPv4 takes on a dual-stack socket.
+func seen(a net.Addr) string {
+	ap, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()).String()
+}
+
+// Who asks the server at addr over network ("tcp" or "udp") which address it
+// sees this caller under. A UDP question is repeated, since a datagram may be
+// lost to neighbour resolution.
+func Who(network, addr string) (netip.AddrPort, error) {
+	c, err := net.DialTimeout(network, addr, Timeout)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	defer c.Close()
+	var answer string
+	for range 3 {
+		if _, err = io.WriteString(c, "who\n"); err != nil {
+			break
+		}
+		c.SetReadDeadline(time.Now().Add(Timeout / 3))
+		if answer, err = bufio.NewReader(c).ReadString('\n'); err == nil {
+			return netip.ParseAddrPort(strings.TrimSpace(answer))
+		}
+		if network == "tcp" {
+			break
+		}
+	}
+	return netip.AddrPort{}, fmt.Errorf("ask %s %s: %w", network, addr, err)
+}
+
+// Fetch takes n bytes from the TCP server at addr and says how long it took.
+func Fetch(addr string, n int64) (time.Duration, error) {
+	start := time.Now()
+	c, err := net.DialTimeout("tcp", addr, Timeout)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	if _, err := fmt.Fprintf(c, "send %d\n", n); err != nil {
+		return 0, err
+	}
+	got, err := io.Copy(io.Discard, c)
+	if err == nil && got != n {
+		err = fmt.Errorf("got %d of %d bytes", got, n)
+	}
+	return time.Since(start), err
+}
+
+// zeros reads as zero bytes without end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
