@@ -12,12 +12,14 @@ import (
 
 // Paths are the directories Patchbay reads and writes.
 type Paths struct {
-	Run   string // PATCHBAY_RUN_DIR: records and locks, gone after a reboot
-	State string // PATCHBAY_STATE_DIR: what survives a reboot
-	CNI   string // PATCHBAY_CNI_DIR: host-local addresses, libcni's cache
-	Proc  string // PATCHBAY_PROC: procfs, for tests
-	Sys   string // PATCHBAY_SYS: sysfs, for tests
-	NetNS string // PATCHBAY_NETNS_DIR: where named namespaces are bound
+	Run    string // PATCHBAY_RUN_DIR: records and locks, gone after a reboot
+	State  string // PATCHBAY_STATE_DIR: what survives a reboot
+	CNI    string // PATCHBAY_CNI_DIR: host-local addresses, libcni's cache
+	Etc    string // PATCHBAY_ETC_DIR: what an operator configures, such as tuning's allow list
+	RunCNI string // PATCHBAY_CNI_RUN_DIR: the reference plugins' own run directory
+	Proc   string // PATCHBAY_PROC: procfs, for tests
+	Sys    string // PATCHBAY_SYS: sysfs, for tests
+	NetNS  string // PATCHBAY_NETNS_DIR: where named namespaces are bound
 }
 
 // Default returns the paths of a node, moved by the environment.
@@ -32,11 +34,13 @@ func From(getenv func(string) string) Paths {
 		return def
 	}
 	return Paths{
-		Run:   dir("PATCHBAY_RUN_DIR", "/run/patchbay"),
-		State: dir("PATCHBAY_STATE_DIR", "/var/lib/patchbay"),
-		CNI:   dir("PATCHBAY_CNI_DIR", "/var/lib/cni"),
-		Proc:  dir("PATCHBAY_PROC", "/proc"),
-		Sys:   dir("PATCHBAY_SYS", "/sys"),
-		NetNS: dir("PATCHBAY_NETNS_DIR", "/run/netns"),
+		Run:    dir("PATCHBAY_RUN_DIR", "/run/patchbay"),
+		State:  dir("PATCHBAY_STATE_DIR", "/var/lib/patchbay"),
+		CNI:    dir("PATCHBAY_CNI_DIR", "/var/lib/cni"),
+		Etc:    dir("PATCHBAY_ETC_DIR", "/etc/cni"),
+		RunCNI: dir("PATCHBAY_CNI_RUN_DIR", "/run/cni"),
+		Proc:   dir("PATCHBAY_PROC", "/proc"),
+		Sys:    dir("PATCHBAY_SYS", "/sys"),
+		NetNS:  dir("PATCHBAY_NETNS_DIR", "/run/netns"),
 	}
 }

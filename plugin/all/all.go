@@ -7,13 +7,17 @@ package all
 
 import (
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/bandwidth"
 	"github.com/patchbay-net/patchbay/plugin/patchbay"
+	"github.com/patchbay-net/patchbay/plugin/tuning"
 )
 
 // The list is an array of pointers, which the linker lays out: no work before
 // main.
 var list = [...]*plugin.Plugin{
+	&bandwidth.Plugin,
 	&patchbay.Plugin,
+	&tuning.Plugin,
 }
 
 // Plugins returns every plugin.

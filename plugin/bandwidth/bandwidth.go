@@ -1,0 +1,229 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bandwidth is the plugin `bandwidth`: it limits what a container
+// receives with a token bucket on the host's end of its veth, and what it sends
+// with one on an ifb device that the veth's traffic is redirected to.
+//
+// Units are bits. A burst that only says "the runtime had none" is replaced by
+// a tenth of a second of the rate (see defaultBurst). Linux >= 3.4.
+package bandwidth
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "bandwidth"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:         name,
+	Kind:         plugin.Chained,
+	About:        "limits the bandwidth of a container's veth",
+	MinVersion:   "0.3.0",
+	Capabilities: []string{"bandwidth"},
+	Conf:         func() any { return new(Conf) },
+
+	Add:   add,
+	Del:   del,
+	Check: check,
+	GC:    gc,
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	limits, err := decode(r)
+	if err != nil || limits.none() {
+		return r.Prev(), err
+	}
+	if r.Prev() == nil {
+		return nil, refuse("must be called as chained plugin")
+	}
+	k := kernel.Of(r)
+	env, err := k.Env(r)
+	if err != nil {
+		return nil, err
+	}
+	host, err := hostLink(env, r)
+	if err != nil {
+		return nil, err
+	}
+	device := ""
+	if limits.egress.rate > 0 {
+		if device, err = freeName(env.Host, candidates(r.Network, r.ContainerID, r.Owner), r.Owner); err != nil {
+			return nil, err
+		}
+		if err := k.Record(r, &record.Record{Plugin: name, Links: []string{device}}); err != nil {
+			return nil, err
+		}
+	}
+	if err := k.Apply(ctx, r, env, compile(limits, host, device, r)); err != nil {
+		return nil, err
+	}
+	return extend(r, env, device)
+}
+
+// compile is the desired state. It touches nothing.
+func compile(limits shapes, host, device string, r *plugin.Request) netstate.State {
+	var s netstate.State
+	if limits.ingress.rate > 0 {
+		s = append(s, tbf{host, limits.ingress})
+	}
+	if limits.egress.rate > 0 {
+		s = append(s, ifb{device, host, r.Owner}, redirect{host, device}, tbf{device, limits.egress})
+	}
+	return s
+}
+
+// extend appends the ifb to the result, as the reference does.
+func extend(r *plugin.Request, env *netstate.Env, device string) (*spec.Result, error) {
+	result := r.Prev()
+	if device == "" {
+		return result, nil
+	}
+	added := spec.Interface{Name: device}
+	if r.Session.Dry == nil {
+		link, err := env.Link(netstate.Host, device)
+		if err != nil {
+			return nil, err
+		}
+		added.Mac = link.Attrs().HardwareAddr.String()
+	}
+	result.Interfaces = append(result.Interfaces, added)
+	return result, nil
+}
+
+// hostLink finds the host's end of the container's veth: it must be the peer of
+// the interface and listed in the previous result.
+func hostLink(env *netstate.Env, r *plugin.Request) (string, error) {
+	if len(r.Prev().Interfaces) == 0 {
+		return "", refuse("no interfaces provided")
+	}
+	inside, err := env.Link(netstate.Sandbox, r.IfName)
+	if err != nil && r.Session.Dry != nil {
+		return firstHostInterface(r.Prev()), nil // nothing has been made yet
+	}
+	if err != nil {
+		return "", fmt.Errorf("container interface %s has no veth peer: %w", r.IfName, err)
+	}
+	if inside.Type() != "veth" || inside.Attrs().ParentIndex <= 0 {
+		return "", refuse("container interface %s has no veth peer: it is a %s", r.IfName, inside.Type())
+	}
+	peer, err := env.Host.LinkByIndex(inside.Attrs().ParentIndex)
+	if err != nil {
+		return "", fmt.Errorf("veth peer with index %d is not in host ns: %w", inside.Attrs().ParentIndex, err)
+	}
+	for _, i := range r.Prev().Interfaces {
+		if i.Sandbox == "" && i.Name == peer.Attrs().Name {
+			env.Remember(netstate.Host, peer)
+			return i.Name, nil
+		}
+	}
+	return "", refuse("no veth peer of container interface found in host ns")
+}
+
+func firstHostInterface(prev *spec.Result) string {
+	name := ""
+	for _, i := range prev.Interfaces {
+		if i.Sandbox == "" {
+			name = i.Name // the host's veth comes after the bridge
+		}
+	}
+	return name
+}
+
+// del removes the ifb; the queues on the veth go with the veth. It needs no
+// configuration, namespace or previous result.
+func del(_ context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	if rec == nil {
+		rec = &record.Record{Network: r.Network, Owner: r.Owner}
+	}
+	rec.Links = append(rec.Links, candidates(r.Network, r.ContainerID, r.Owner)...)
+	return remove(k, rec)
+}
+
+func remove(k *kernel.Kernel, rec *record.Record) error {
+	host, err := k.Host()
+	if err != nil {
+		return err
+	}
+	links, err := owned(host, rec.Links, rec.Owner)
+	errs := []error{err}
+	for _, link := range links {
+		errs = append(errs, deleteLink(host, link))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // the record stays for the next try
+	}
+	return k.Records.Remove(rec.Network, rec.Owner, name)
+}
+
+func check(ctx context.Context, r *plugin.Request) error {
+	limits, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if r.Prev() == nil {
+		return refuse("must be called as a chained plugin")
+	}
+	if limits.none() {
+		return nil
+	}
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return err
+	}
+	host, err := hostLink(env, r)
+	if err != nil {
+		return err
+	}
+	device := ""
+	if limits.egress.rate > 0 {
+		names, err := owned(env.Host, candidates(r.Network, r.ContainerID, r.Owner), r.Owner)
+		if err != nil {
+			return err
+		}
+		if len(names) == 0 {
+			return fmt.Errorf("get ifb device: attachment %s/%s has none", r.ContainerID, r.IfName)
+		}
+		device = names[0]
+	}
+	return kernel.Check(ctx, env, compile(limits, host, device, r))
+}
+
+func gc(_ context.Context, r *plugin.Request) error {
+	keep, ok := r.Valid()
+	if !ok {
+		return nil
+	}
+	k := kernel.Of(r)
+	records, err := k.Records.List(r.Network)
+	errs := []error{err}
+	for _, rec := range records {
+		if rec.Plugin == name && !keep(rec.ContainerID, rec.IfName) {
+			errs = append(errs, remove(k, rec))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// referenceName is the reference plugin's ifb name: "bwp" and hex digits of
+// sha512(network + container id) up to 15 bytes.
+func referenceName(network, containerID string) string {
+	sum := sha512.Sum512([]byte(network + containerID))
+	return "bwp" + hex.EncodeToString(sum[:])[:12]
+}

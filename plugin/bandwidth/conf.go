@@ -1,0 +1,106 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bandwidth
+
+import (
+	"math"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Limits are rates in bits a second and bursts in bits, as seen from the
+// container: ingress is what it receives. A rate of 0 is no limit.
+type Limits struct {
+	IngressRate  uint64 `json:"ingressRate"`
+	IngressBurst uint64 `json:"ingressBurst"`
+	EgressRate   uint64 `json:"egressRate"`
+	EgressBurst  uint64 `json:"egressBurst"`
+}
+
+// Conf is the configuration. When any of the four keys is present the
+// capability `bandwidth` is ignored; nothing is merged.
+type Conf struct {
+	*Limits
+
+	RuntimeConfig struct {
+		Bandwidth *Limits `json:"bandwidth"`
+	} `json:"runtimeConfig"`
+}
+
+// shape is one direction's token bucket in the kernel's units.
+type shape struct {
+	rate  uint64 // bytes a second
+	burst uint32 // bytes
+}
+
+// shapes are both directions; a rate of 0 is none.
+type shapes struct{ ingress, egress shape }
+
+func (s shapes) none() bool { return s.ingress.rate == 0 && s.egress.rate == 0 }
+
+// The bursts that runtimes send when a pod names a rate and no burst: all ones
+// in 32 bits of bits (containerd, 512 MiB) or of bytes (CRI-O, 4 GiB less 8
+// bits; Kubernetes' own constant).
+const (
+	noBurstContainerd = math.MaxUint32
+	noBurstCRIO       = 8*math.MaxUint32 - 1
+)
+
+// decode reads and validates the limits of a request.
+func decode(r *plugin.Request) (shapes, error) {
+	var conf Conf
+	if err := r.Decode(&conf); err != nil {
+		return shapes{}, err
+	}
+	limits, fromRuntime := conf.Limits, false
+	if limits == nil {
+		limits, fromRuntime = conf.RuntimeConfig.Bandwidth, true
+	}
+	if limits == nil {
+		return shapes{}, nil
+	}
+	ingress, err := toShape(limits.IngressRate, limits.IngressBurst, fromRuntime)
+	if err != nil {
+		return shapes{}, err
+	}
+	egress, err := toShape(limits.EgressRate, limits.EgressBurst, fromRuntime)
+	return shapes{ingress, egress}, err
+}
+
+// toShape converts bits to bytes and refuses half a limit.
+func toShape(rate, burst uint64, fromRuntime bool) (shape, error) {
+	if fromRuntime && (burst == noBurstContainerd || burst == noBurstCRIO) {
+		burst = defaultBurst(rate)
+	}
+	switch {
+	case burst == 0 && rate != 0:
+		return shape{}, refuse("if rate is set, burst must also be set")
+	case rate == 0 && burst != 0:
+		return shape{}, refuse("if burst is set, rate must also be set")
+	case burst/8 >= math.MaxUint32:
+		return shape{}, refuse("burst cannot be more than 4GB")
+	case rate != 0 && rate < 8:
+		return shape{}, refuse("invalid rate: %d bits/s is less than a byte a second", rate)
+	case burst != 0 && burst < 8:
+		return shape{}, refuse("invalid burst: %d bits is less than a byte", burst)
+	}
+	return shape{rate: rate / 8, burst: uint32(burst / 8)}, nil
+}
+
+// defaultBurst makes sense of a runtime that has no burst to give: 512 MiB at
+// 10 Mbit/s would let seven minutes of traffic through unlimited
+// (kubernetes#90838). A tenth of a second of the rate, at least two packets of
+// the largest size the stack hands over (GSO, 64 KiB), in bits; 0 without rate.
+func defaultBurst(rate uint64) uint64 {
+	const least = 2 * 65536 * 8
+	if rate == 0 {
+		return 0
+	}
+	return min(max(rate/10, least), 8*(math.MaxUint32-1))
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

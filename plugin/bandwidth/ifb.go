@@ -1,0 +1,117 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bandwidth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+)
+
+// ifb is the device that queues what a container sends.
+type ifb struct {
+	name  string
+	like  string // the host link whose MTU it takes
+	owner owner.Key
+}
+
+func (i ifb) String() string {
+	return fmt.Sprintf("host: ip link add %s up mtu-of %s type ifb", i.name, i.like)
+}
+
+// Ensure makes the device and marks it.
+func (i ifb) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
+	like, err := env.Link(netstate.Host, i.like)
+	if err != nil {
+		return nil, err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.Flags, attrs.TxQLen = i.name, like.Attrs().MTU, unix.IFF_UP, 0
+	link := &netlink.Ifb{LinkAttrs: attrs}
+	if err := env.Host.LinkAdd(link); err != nil {
+		return nil, fmt.Errorf("add link %s type ifb: %w", i.name, err)
+	}
+	undo := func(context.Context) error { return deleteLink(env.Host, i.name) }
+	if err := env.Host.LinkSetAlias(link, i.owner.Alias()); err != nil {
+		return nil, errors.Join(fmt.Errorf("mark link %s: %w", i.name, err), undo(context.Background()))
+	}
+	made, err := env.Host.Link(i.name) // its address goes into the result
+	if err != nil {
+		return nil, errors.Join(err, undo(context.Background()))
+	}
+	env.Remember(netstate.Host, made)
+	return undo, nil
+}
+
+// Diff looks for the device.
+func (i ifb) Diff(_ context.Context, env *netstate.Env) (string, error) {
+	_, err := env.Link(netstate.Host, i.name)
+	if nl.IsNotFound(err) {
+		return fmt.Sprintf("get ifb device: %s is gone", i.name), nil
+	}
+	return "", err
+}
+
+// candidates are the names an attachment's ifb may have: the reference's, which
+// does not hold the interface name, and for a second attachment of one container
+// to one network one of our own.
+func candidates(network, containerID string, o owner.Key) []string {
+	return []string{referenceName(network, containerID), o.LinkName("bwp", 0), o.LinkName("bwp", 1)}
+}
+
+// freeName returns the first candidate that no other attachment has. Its own
+// leftover, of a killed ADD, is removed first.
+func freeName(host *nl.Conn, names []string, o owner.Key) (string, error) {
+	for _, name := range names {
+		link, err := host.Link(name)
+		switch {
+		case nl.IsNotFound(err):
+			return name, nil
+		case err != nil:
+			return "", err
+		case link.Attrs().Alias == o.Alias():
+			return "", fmt.Errorf("adding link: %s of this attachment exists already: %w", name, unix.EEXIST)
+		}
+	}
+	return "", fmt.Errorf("adding link: the names %v are all taken: %w", names, unix.EEXIST)
+}
+
+// owned returns those of the names that are this attachment's: marked so, or
+// without a mark and so made by the reference plugin.
+func owned(host *nl.Conn, names []string, o owner.Key) (mine []string, err error) {
+	var errs []error
+	for _, name := range names {
+		link, err := host.Link(name)
+		if err != nil {
+			if !nl.IsNotFound(err) {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		if alias := link.Attrs().Alias; link.Type() == "ifb" && (alias == "" || alias == o.Alias()) {
+			mine = append(mine, name)
+		}
+	}
+	return mine, errors.Join(errs...)
+}
+
+func deleteLink(host *nl.Conn, name string) error {
+	link, err := host.Link(name)
+	if nl.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if err := host.LinkDel(link); err != nil && !nl.IsNotFound(err) {
+		return fmt.Errorf("delete link %s: %w", name, err)
+	}
+	return nil
+}

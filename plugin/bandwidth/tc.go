@@ -1,0 +1,158 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bandwidth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// latency is how long a packet may wait in a bucket's queue, as the reference
+// has it: 25 ms, in microseconds.
+const latency = 25_000
+
+// tbf is a token bucket filter as the root queue of a host link.
+type tbf struct {
+	link string
+	shape
+}
+
+func (t tbf) String() string {
+	return fmt.Sprintf("host: tc qdisc replace dev %s root handle 1: tbf rate %dbit burst %db latency 25ms", t.link, t.rate*8, t.burst)
+}
+
+// qdisc computes the kernel's numbers exactly as the reference does, so that
+// either one's CHECK accepts the other's work.
+func (t tbf) qdisc(index int) *netlink.Tbf {
+	ticks := float64(uint32(float64(t.burst)*netlink.TIME_UNITS_PER_SEC/float64(t.rate))) * netlink.TickInUsec()
+	return &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       t.rate,
+		Limit:      uint32(float64(t.rate)*latency/netlink.TIME_UNITS_PER_SEC) + t.burst,
+		Buffer:     uint32(ticks),
+	}
+}
+
+// Ensure adds the queue.
+func (t tbf) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
+	link, err := env.Link(netstate.Host, t.link)
+	if err != nil {
+		return nil, err
+	}
+	q := t.qdisc(link.Attrs().Index)
+	if err := env.Host.QdiscAdd(q); err != nil {
+		return nil, fmt.Errorf("create qdisc tbf on %s: %w", t.link, err)
+	}
+	return func(context.Context) error { return deleteQdisc(env, q, t.link) }, nil
+}
+
+// Diff compares rate, limit and buffer.
+func (t tbf) Diff(_ context.Context, env *netstate.Env) (string, error) {
+	link, err := env.Link(netstate.Host, t.link)
+	if nl.IsNotFound(err) {
+		return fmt.Sprintf("Failed to find qdisc: link %s is gone", t.link), nil
+	} else if err != nil {
+		return "", err
+	}
+	list, err := nl.Retry(func() ([]netlink.Qdisc, error) { return env.Host.QdiscList(link) })
+	if err != nil {
+		return "", fmt.Errorf("list qdiscs of %s: %w", t.link, err)
+	}
+	want := t.qdisc(link.Attrs().Index)
+	for _, q := range list {
+		if got, ok := q.(*netlink.Tbf); ok && got.Parent == netlink.HANDLE_ROOT {
+			return compare(t.link, want, got), nil
+		}
+	}
+	return "Failed to find qdisc tbf on " + t.link, nil
+}
+
+func compare(link string, want, got *netlink.Tbf) string {
+	switch {
+	case got.Rate != want.Rate:
+		return fmt.Sprintf("Rate doesn't match on %s: %d bytes/s, should be %d", link, got.Rate, want.Rate)
+	case got.Limit != want.Limit:
+		return fmt.Sprintf("Limit doesn't match on %s: %d bytes, should be %d", link, got.Limit, want.Limit)
+	case got.Buffer != want.Buffer:
+		return fmt.Sprintf("Buffer doesn't match on %s: %d ticks, should be %d", link, got.Buffer, want.Buffer)
+	}
+	return ""
+}
+
+// redirect sends what a host link receives, which is what the container sends,
+// through another link, where it can be queued.
+type redirect struct{ from, to string }
+
+func (d redirect) String() string {
+	return fmt.Sprintf("host: tc filter add dev %s ingress u32 match all action mirred egress redirect dev %s", d.from, d.to)
+}
+
+// Ensure adds the ingress queue and its filter.
+func (d redirect) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
+	from, err := env.Link(netstate.Host, d.from)
+	if err != nil {
+		return nil, err
+	}
+	to, err := env.Link(netstate.Host, d.to)
+	if err != nil {
+		return nil, err
+	}
+	ingress := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: from.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS,
+	}}
+	if err := env.Host.QdiscAdd(ingress); err != nil {
+		return nil, fmt.Errorf("create qdisc ingress on %s: %w", d.from, err)
+	}
+	undo := func(context.Context) error { return deleteQdisc(env, ingress, d.from) }
+	if err := env.Host.FilterAdd(matchAll(from, to)); err != nil {
+		return nil, errors.Join(fmt.Errorf("add filter on %s: %w", d.from, err), undo(context.Background()))
+	}
+	return undo, nil
+}
+
+func matchAll(from, to netlink.Link) netlink.Filter {
+	return &netlink.U32{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: from.Attrs().Index, Parent: netlink.MakeHandle(0xffff, 0), Priority: 1, Protocol: unix.ETH_P_ALL,
+		},
+		ClassId: netlink.MakeHandle(1, 1),
+		Actions: []netlink.Action{&netlink.MirredAction{MirredAction: netlink.TCA_EGRESS_REDIR, Ifindex: to.Attrs().Index}},
+	}
+}
+
+// Diff looks for the filter.
+func (d redirect) Diff(_ context.Context, env *netstate.Env) (string, error) {
+	missing := fmt.Sprintf("traffic of %s is not redirected to %s", d.from, d.to)
+	from, err := env.Link(netstate.Host, d.from)
+	if nl.IsNotFound(err) {
+		return missing, nil
+	} else if err != nil {
+		return "", err
+	}
+	filters, err := nl.Retry(func() ([]netlink.Filter, error) {
+		return env.Host.FilterList(from, netlink.MakeHandle(0xffff, 0))
+	})
+	if err != nil {
+		return "", fmt.Errorf("list filters of %s: %w", d.from, err)
+	}
+	if len(filters) == 0 {
+		return missing, nil
+	}
+	return "", nil
+}
+
+func deleteQdisc(env *netstate.Env, q netlink.Qdisc, link string) error {
+	err := env.Host.QdiscDel(q)
+	if err != nil && !nl.IsNotFound(err) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("delete qdisc of %s: %w", link, err)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tuning
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// attribute is one property of the container's interface, held as functions so
+// that ADD, CHECK and the restoring DEL share them.
+type attribute struct {
+	name   string // as ip(8) writes it
+	ifName string
+	want   string
+	get    func(netlink.Link) string
+	set    func(c *nl.Conn, link netlink.Link, value string) error
+	differ string // CHECK's text: interface, wanted, current
+}
+
+func (a attribute) String() string {
+	return fmt.Sprintf("sandbox: ip link set dev %s %s %s", a.ifName, a.name, a.want)
+}
+
+// Ensure sets the property; undo sets the old value.
+func (a attribute) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
+	link, err := env.Sandbox.Link(a.ifName)
+	if err != nil {
+		return nil, fmt.Errorf("failed to get %q: %w", a.ifName, err)
+	}
+	old := a.get(link)
+	if err := a.apply(env.Sandbox, link, a.want); err != nil {
+		return nil, err
+	}
+	env.Forget(netstate.Sandbox, a.ifName)
+	return func(context.Context) error { return a.apply(env.Sandbox, link, old) }, nil
+}
+
+func (a attribute) apply(c *nl.Conn, link netlink.Link, value string) error {
+	if err := a.set(c, link, value); err != nil {
+		return fmt.Errorf("set %s of %s to %s: %w", a.name, a.ifName, value, err)
+	}
+	return nil
+}
+
+// Diff compares with the kernel.
+func (a attribute) Diff(_ context.Context, env *netstate.Env) (string, error) {
+	link, err := env.Link(netstate.Sandbox, a.ifName)
+	if nl.IsNotFound(err) {
+		return fmt.Sprintf("Cannot find container link %v", a.ifName), nil
+	} else if err != nil {
+		return "", err
+	}
+	if now := a.get(link); now != a.want {
+		return fmt.Sprintf(a.differ, a.ifName, a.want, now), nil
+	}
+	return "", nil
+}
+
+// attributes compiles what a configuration sets, in the reference's order.
+func attributes(c *Conf, ifName string) (list []attribute) {
+	b := saved{Mac: canonicalMAC(c.Mac), MTU: c.MTU, Allmulti: c.Allmulti, TxQLen: c.TxQLen}
+	if c.Promisc {
+		b.Promisc = &c.Promisc
+	}
+	return b.attributes(ifName)
+}
+
+// attributes lists those of s that are set.
+func (s saved) attributes(ifName string) (list []attribute) {
+	if s.Mac != "" {
+		list = append(list, attribute{"address", ifName, s.Mac, getMAC, setMAC,
+			"Error: Tuning configured Ethernet of %s is %s, current value is %s"})
+	}
+	if s.Promisc != nil {
+		list = append(list, attribute{"promisc", ifName, onOff(*s.Promisc), getPromisc, setPromisc,
+			"Error: Tuning link %s configured promisc is %v, current value is %s"})
+	}
+	if s.MTU != 0 {
+		list = append(list, attribute{"mtu", ifName, fmt.Sprint(s.MTU), getMTU, setMTU,
+			"Error: Tuning configured MTU of %s is %s, current value is %s"})
+	}
+	if s.Allmulti != nil {
+		list = append(list, attribute{"allmulticast", ifName, onOff(*s.Allmulti), getAllmulti, setAllmulti,
+			"Error: Tuning configured all-multicast mode of %s is %v, current value is %v"})
+	}
+	if s.TxQLen != nil {
+		list = append(list, attribute{"txqueuelen", ifName, fmt.Sprint(*s.TxQLen), getTxQLen, setTxQLen,
+			"Error: Tuning configured Transmit Queue Length of %s is %s, current value is %s"})
+	}
+	return list
+}
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
+}
+
+func getMAC(l netlink.Link) string      { return l.Attrs().HardwareAddr.String() }
+func getMTU(l netlink.Link) string      { return fmt.Sprint(l.Attrs().MTU) }
+func getTxQLen(l netlink.Link) string   { return fmt.Sprint(l.Attrs().TxQLen) }
+func getPromisc(l netlink.Link) string  { return onOff(l.Attrs().Promisc != 0) }
+func getAllmulti(l netlink.Link) string { return onOff(l.Attrs().RawFlags&unix.IFF_ALLMULTI != 0) }
+
+func setMAC(c *nl.Conn, l netlink.Link, v string) error {
+	mac, err := net.ParseMAC(v)
+	if err != nil {
+		return err
+	}
+	return c.LinkSetHardwareAddr(l, mac)
+}
+
+func setMTU(c *nl.Conn, l netlink.Link, v string) error {
+	return number(v, func(n int) error { return c.LinkSetMTU(l, n) })
+}
+
+func setTxQLen(c *nl.Conn, l netlink.Link, v string) error {
+	return number(v, func(n int) error { return c.LinkSetTxQLen(l, n) })
+}
+
+func setPromisc(c *nl.Conn, l netlink.Link, v string) error {
+	if v == "on" {
+		return c.SetPromiscOn(l)
+	}
+	return c.SetPromiscOff(l)
+}
+
+func setAllmulti(c *nl.Conn, l netlink.Link, v string) error {
+	if v == "on" {
+		return c.LinkSetAllmulticastOn(l)
+	}
+	return c.LinkSetAllmulticastOff(l)
+}
+
+func number(v string, set func(int) error) error {
+	var n int
+	if _, err := fmt.Sscan(v, &n); err != nil {
+		return err
+	}
+	return set(n)
+}
+
+// canonicalMAC writes an address as the kernel reports it; decode has refused
+// what does not parse.
+func canonicalMAC(s string) string {
+	mac, err := net.ParseMAC(s)
+	if err != nil {
+		return s
+	}
+	return mac.String()
+}

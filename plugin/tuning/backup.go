@@ -1,0 +1,103 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tuning
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vishvananda/netlink"
+)
+
+// saved is the reference's backup file: the original value of every attribute
+// that was changed. Either plugin restores what the other one saved.
+type saved struct {
+	Mac      string `json:"mac,omitempty"`
+	Promisc  *bool  `json:"promisc,omitempty"`
+	MTU      int    `json:"mtu,omitempty"`
+	Allmulti *bool  `json:"allmulti,omitempty"`
+	TxQLen   *int   `json:"txQLen,omitempty"`
+}
+
+// original reads from link what c is going to change.
+func original(c *Conf, link netlink.Link) saved {
+	var s saved
+	if c.Mac != "" {
+		s.Mac = link.Attrs().HardwareAddr.String()
+	}
+	if c.Promisc {
+		on := link.Attrs().Promisc != 0
+		s.Promisc = &on
+	}
+	if c.MTU != 0 {
+		s.MTU = link.Attrs().MTU
+	}
+	if c.Allmulti != nil {
+		on := link.Attrs().RawFlags&unix.IFF_ALLMULTI != 0
+		s.Allmulti = &on
+	}
+	if c.TxQLen != nil {
+		n := link.Attrs().TxQLen
+		s.TxQLen = &n
+	}
+	return s
+}
+
+// backupPath names the file; id and ifName are validated names.
+func backupPath(dataDir, id, ifName string) string {
+	return filepath.Join(dataDir, id+"_"+ifName+".json")
+}
+
+// save writes a backup, whole or not at all. A link planted at the place of
+// the temporary file is refused.
+func (s saved) save(path string) error {
+	data, err := json.MarshalIndent(s, "", " ")
+	if err != nil {
+		return fmt.Errorf("encode backup: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("failed to create backup directory: %w", err)
+	}
+	tmp := path + "~"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("write backup: %w", err)
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		return fmt.Errorf("write backup: %w", errors.Join(err, os.Remove(tmp)))
+	}
+	return nil
+}
+
+// loadSaved reads a backup. A missing, empty or torn file holds nothing.
+func loadSaved(path string) (s saved, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return s, fmt.Errorf("read backup: %w", err)
+	}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return saved{}, fmt.Errorf("read backup %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove backup: %w", err)
+	}
+	return nil
+}

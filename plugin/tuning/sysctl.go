@@ -1,0 +1,111 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tuning
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+)
+
+// sysctl is one value inside the container's namespace.
+type sysctl struct{ key, value string } // key with slashes, below net/
+
+func (s sysctl) String() string { return "sandbox: sysctl " + s.key + "=" + s.value }
+
+// Ensure writes the value; undo writes the old one back.
+func (s sysctl) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
+	old, err := env.Sandbox.Sysctl(s.key)
+	if err != nil && !errors.Is(err, fs.ErrPermission) { // some keys can only be written
+		return nil, err
+	}
+	if err := env.Sandbox.SetSysctl(s.key, s.value); err != nil {
+		return nil, err
+	}
+	return func(context.Context) error { return env.Sandbox.SetSysctl(s.key, old) }, nil
+}
+
+// Diff compares the text.
+func (s sysctl) Diff(_ context.Context, env *netstate.Env) (string, error) {
+	now, err := env.Sandbox.Sysctl(s.key)
+	if err != nil {
+		return "", err
+	}
+	if now != strings.TrimSpace(s.value) {
+		return fmt.Sprintf("Error: Tuning configured value of %s is %s, current value is %s", "/proc/sys/"+s.key, s.value, now), nil
+	}
+	return "", nil
+}
+
+// resolve turns a configured key into a path below /proc/sys: dots become
+// slashes and IFNAME the interface, which may hold dots of its own.
+func resolve(key, ifName string) (string, error) {
+	path := strings.ReplaceAll(key, ".", "/")
+	path = filepath.Clean("/" + strings.Replace(path, "IFNAME", ifName, 1))
+	if !strings.HasPrefix(path, "/net/") {
+		return "", refuse("invalid net sysctl key: %q", key)
+	}
+	return path[1:], nil
+}
+
+// resolveAll checks every key against the operator's allow list and resolves
+// it. Without the file everything below net is allowed.
+func resolveAll(list Sysctls, ifName, etc string) ([]sysctl, error) {
+	allowed, restricted, err := allowList(filepath.Join(etc, "tuning", "allowlist.conf"))
+	if err != nil {
+		return nil, err
+	}
+	var out []sysctl
+	for _, s := range list {
+		if restricted {
+			if err := permit(s.Key, allowed); err != nil {
+				return nil, err
+			}
+		}
+		path, err := resolve(s.Key, ifName)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, sysctl{path, s.Value})
+	}
+	return out, nil
+}
+
+// allowList reads one regular expression a line.
+func allowList(path string) (lines []string, present bool, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("read sysctl allow list: %w", err)
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines, true, nil
+}
+
+// permit matches unanchored, as the reference does.
+func permit(key string, allowed []string) error {
+	for _, expr := range allowed {
+		ok, err := regexp.MatchString(expr, key)
+		if err != nil {
+			return fmt.Errorf("read sysctl allow list: line %q: %w", expr, err)
+		}
+		if ok {
+			return nil
+		}
+	}
+	return refuse("Sysctl %s is not allowed. Only the following sysctls are allowed: %+v", key, allowed)
+}

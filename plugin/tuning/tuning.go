@@ -1,0 +1,217 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tuning is the plugin `tuning`: it sets sysctls of the container's
+// namespace and attributes of its interface. DEL restores the attributes, which
+// matters for devices that outlive the namespace; sysctls end with it.
+package tuning
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "tuning"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:         name,
+	Kind:         plugin.Chained,
+	About:        "sets sysctls of the container and attributes of its interface",
+	Capabilities: []string{"mac"},
+	Conf:         func() any { return new(Conf) },
+
+	Add:   add,
+	Del:   del,
+	Check: check,
+	GC:    gc,
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, err
+	}
+	state, err := compile(r, conf)
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev() == nil {
+		return nil, refuse("Required prevResult missing")
+	}
+	k := kernel.Of(r)
+	env, err := k.Env(r)
+	if err != nil {
+		return nil, err
+	}
+	if conf.attributes() && r.Session.Dry == nil {
+		if err := backup(k, r, env, conf); err != nil {
+			return nil, err
+		}
+	}
+	if err := k.Apply(ctx, r, env, state); err != nil {
+		return nil, err
+	}
+	return adjust(r, conf), nil
+}
+
+// compile is the desired state: sysctls, then attributes.
+func compile(r *plugin.Request, conf *Conf) (s netstate.State, err error) {
+	keys, err := resolveAll(conf.Sysctl, r.IfName, r.Session.Paths.Etc)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range keys {
+		s = append(s, k)
+	}
+	for _, a := range attributes(conf, r.IfName) {
+		s = append(s, a)
+	}
+	return s, nil
+}
+
+// backup saves the attributes before the first is changed.
+func backup(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, conf *Conf) error {
+	link, err := env.Sandbox.Link(r.IfName)
+	if err != nil {
+		return refuse("failed to get %q: %w", r.IfName, err)
+	}
+	dir := dataDir(r, conf.DataDir)
+	if err := k.Record(r, &record.Record{Plugin: name, DataDir: dir}); err != nil {
+		return err
+	}
+	path := backupPath(dir, r.ContainerID, r.IfName)
+	if err := r.Step("backup"); err != nil {
+		return err
+	}
+	r.Undo(func(context.Context) error { return removeFile(path) })
+	return original(conf, link).save(path)
+}
+
+func dataDir(r *plugin.Request, configured string) string {
+	if configured != "" {
+		return configured
+	}
+	return filepath.Join(r.Session.Paths.RunCNI, name)
+}
+
+// adjust puts a changed address and MTU into the result.
+func adjust(r *plugin.Request, conf *Conf) *spec.Result {
+	result := r.Prev()
+	for i := range result.Interfaces {
+		entry := &result.Interfaces[i]
+		if entry.Name != r.IfName {
+			continue
+		}
+		if conf.Mac != "" {
+			entry.Mac = canonicalMAC(conf.Mac)
+		}
+		if conf.MTU != 0 && entry.MTU != 0 {
+			entry.MTU = conf.MTU
+		}
+	}
+	return result
+}
+
+// del restores what ADD saved, as far as the interface is still there, and
+// forgets it. Nothing that happens here may fail a DEL but a file that cannot
+// be removed.
+func del(_ context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	dir := dirOnDel(r, rec)
+	path := backupPath(dir, r.ContainerID, r.IfName)
+	s, err := loadSaved(path)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	if env, err := k.Env(r); err != nil {
+		kernel.Warn(r, err)
+	} else if env.Sandbox != nil {
+		restore(r, env.Sandbox, s)
+	}
+	return errors.Join(removeFile(path), k.Records.Remove(r.Network, r.Owner, name))
+}
+
+// dirOnDel prefers the record: the configuration may have changed or be
+// unreadable by now.
+func dirOnDel(r *plugin.Request, rec *record.Record) string {
+	if rec != nil && rec.DataDir != "" {
+		return rec.DataDir
+	}
+	var conf struct {
+		DataDir string `json:"dataDir"`
+	}
+	if err := r.Decode(&conf); err != nil {
+		kernel.Warn(r, err)
+	}
+	return dataDir(r, conf.DataDir)
+}
+
+func restore(r *plugin.Request, c *nl.Conn, s saved) {
+	link, err := c.Link(r.IfName)
+	if err != nil {
+		if !nl.IsNotFound(err) {
+			kernel.Warn(r, err)
+		}
+		return
+	}
+	for _, a := range s.attributes(r.IfName) {
+		if err := a.apply(c, link, a.want); err != nil {
+			kernel.Warn(r, err)
+		}
+	}
+}
+
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if r.Prev() == nil {
+		return refuse("Required prevResult missing")
+	}
+	state, err := compile(r, conf)
+	if err != nil {
+		return err
+	}
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return err
+	}
+	return kernel.Check(ctx, env, state)
+}
+
+// gc removes the backups of attachments that are gone; their devices went with
+// the namespace or were restored by nobody, and the next ADD saves anew.
+func gc(_ context.Context, r *plugin.Request) error {
+	keep, ok := r.Valid()
+	if !ok {
+		return nil
+	}
+	k := kernel.Of(r)
+	records, err := k.Records.List(r.Network)
+	errs := []error{err}
+	for _, rec := range records {
+		if rec.Plugin != name || keep(rec.ContainerID, rec.IfName) {
+			continue
+		}
+		err := removeFile(backupPath(rec.DataDir, rec.ContainerID, rec.IfName))
+		if err == nil {
+			err = k.Records.Remove(rec.Network, rec.Owner, name)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
