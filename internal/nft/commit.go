@@ -1,0 +1,174 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+)
+
+// expireAfter is the timeout a removal gives an element: the shortest there is.
+const expireAfter = time.Millisecond
+
+// plan is one transaction, decided by looking at the kernel.
+type plan struct {
+	tables  []state
+	add     []Element
+	delete  []Element
+	expire  []Element
+	waiting []Element // leaving already, by somebody else's removal
+	extras  []func(*nftables.Conn) error
+}
+
+func (p plan) empty() bool {
+	return len(p.add)+len(p.delete)+len(p.expire)+len(p.extras) == 0
+}
+
+// Commit looks at the kernel and does what is queued in one transaction, the
+// tables included when they are missing or older. It returns when everything
+// is so, removals too. When it fails nothing was changed. The queue is empty
+// afterwards in either case.
+//
+// Errors: *TakenError, *NewerSchemaError, else the kernel's with the message
+// it is about (errors.Is with a syscall.Errno works).
+func (c *Conn) Commit(ctx context.Context) error {
+	defer c.Discard()
+	if !c.Pending() {
+		return nil
+	}
+	if err := c.dial(); err != nil {
+		return err
+	}
+	if len(c.extras) == 0 {
+		return c.commit(ctx)
+	}
+	unlock, err := c.lock()
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.commit(ctx), unlock())
+}
+
+// commit tries again when somebody else changed what was looked at, and looks
+// when the socket overflowed (ENOBUFS): the transaction may have been done.
+func (c *Conn) commit(ctx context.Context) error {
+	const tries = 5
+	for try := 1; ; try++ {
+		err := c.try()
+		if err == nil || try == tries || ctx.Err() != nil || !raced(err) {
+			return err
+		}
+	}
+}
+
+// raced says that an error may be due to somebody else's transaction.
+func raced(err error) bool {
+	for _, e := range [...]error{syscall.EEXIST, syscall.ENOTEMPTY, syscall.ENOENT, syscall.EBUSY, syscall.ENOBUFS, syscall.EINTR} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Conn) try() error {
+	p, err := c.look()
+	if err != nil {
+		return err
+	}
+	if len(p.waiting) > 0 {
+		if _, err := c.gone(p.waiting); err != nil {
+			return err
+		}
+		return syscall.EINTR // look again
+	}
+	if p.empty() {
+		return nil
+	}
+	msgs, err := encode(p.encode)
+	if err != nil {
+		return err
+	}
+	if err := c.send(msgs); err != nil {
+		return err
+	}
+	return c.settle(p.expire)
+}
+
+// encode queues the transaction: tables, removals, additions, the rest.
+func (p plan) encode(enc *nftables.Conn) error {
+	for _, t := range p.tables {
+		if err := t.prepare(enc); err != nil {
+			return err
+		}
+	}
+	for _, part := range []struct {
+		elems   []Element
+		timeout time.Duration
+		do      func(*nftables.Set, []nftables.SetElement) error
+	}{
+		{p.delete, 0, enc.SetDeleteElements},
+		{p.expire, expireAfter, enc.SetAddElements},
+		{p.add, 0, enc.SetAddElements},
+	} {
+		if err := bySet(part.elems, part.timeout, part.do); err != nil {
+			return err
+		}
+	}
+	for _, x := range p.extras {
+		if err := x(enc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bySet sends elements of one set together, up to what a message holds (64 KiB).
+func bySet(elems []Element, timeout time.Duration, do func(*nftables.Set, []nftables.SetElement) error) error {
+	const perMessage = 150
+	for len(elems) > 0 {
+		spec, _ := specOf(elems[0].Set)
+		var group []nftables.SetElement
+		var rest []Element
+		for _, e := range elems {
+			if e.Set != spec.name || len(group) == perMessage {
+				rest = append(rest, e)
+				continue
+			}
+			group = append(group, e.setElement(timeout))
+		}
+		if err := do(spec.set(), group); err != nil {
+			return fmt.Errorf("elements of %s: %w", spec.name, err)
+		}
+		elems = rest
+	}
+	return nil
+}
+
+// lock keeps processes of ours from changing somebody else's table at once,
+// where the kernel cannot refuse a second rule that is the same.
+func (c *Conn) lock() (unlock func() error, err error) {
+	if c.runDir == "" {
+		return func() error { return nil }, nil
+	}
+	if err := os.MkdirAll(c.runDir, 0o700); err != nil {
+		return nil, fmt.Errorf("lock nftables: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(c.runDir, "nft.lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock nftables: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock nftables: %w", err), f.Close())
+	}
+	return f.Close, nil
+}

@@ -1,0 +1,159 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Deleting an element makes the closing socket wait for RCU (11-12 ms) and
+// every other process's transaction with it. Where the kernel changes the
+// timeout of an element that is added again (Linux 6.12 and what backports it),
+// a removal gives it one of a millisecond instead: nobody waits. Older kernels
+// take the same message and change nothing. So the first removal after a boot
+// is the probe: what has not gone by the deadline is deleted, and a file in the
+// run directory says so to the processes after us.
+
+type expiry int
+
+const (
+	expiryUnknown expiry = iota
+	expiryWorks
+	expiryIgnored
+)
+
+// expiryDeadline is how long an element with a timeout of 1 ms may take to go:
+// a tick of the kernel's clock (10 ms at HZ=100) and time to be scheduled.
+const expiryDeadline = 50 * time.Millisecond
+
+// mayExpire says whether to try expiry.
+func (c *Conn) mayExpire() bool {
+	if c.expiry == expiryUnknown {
+		c.expiry = c.recallExpiry()
+	}
+	return c.expiry != expiryIgnored
+}
+
+// settle waits until expired elements are gone and deletes those that stay.
+func (c *Conn) settle(expired []Element) error {
+	if len(expired) == 0 {
+		return nil
+	}
+	left, err := c.gone(expired)
+	if err != nil {
+		return err
+	}
+	if c.expiry == expiryUnknown {
+		c.learnExpiry(len(left) == 0)
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	msgs, err := encode(plan{delete: left}.encode)
+	if err != nil {
+		return err
+	}
+	if err := c.send(msgs); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("delete elements that did not expire: %w", err)
+	}
+	return nil
+}
+
+// gone waits for elements to leave and returns those that did not.
+func (c *Conn) gone(elems []Element) ([]Element, error) {
+	deadline := time.Now().Add(expiryDeadline)
+	for {
+		left, err := c.present(elems)
+		if err != nil || len(left) == 0 || time.Now().After(deadline) {
+			return left, err
+		}
+		elems = left
+		time.Sleep(expireAfter / 4)
+	}
+}
+
+// present returns those of elems that can still be fetched.
+func (c *Conn) present(elems []Element) ([]Element, error) {
+	what := make([]lookup, len(elems))
+	for i, e := range elems {
+		spec, _ := specOf(e.Set)
+		what[i] = lookup{spec, e.Key}
+	}
+	got, err := c.get(what)
+	if err != nil {
+		return nil, err
+	}
+	var left []Element
+	for i, g := range got {
+		if g.found {
+			left = append(left, elems[i])
+		}
+	}
+	return left, nil
+}
+
+// ExpiryWorks says whether removals expire on this kernel (true), delete
+// (false), or nobody has removed anything yet (known is false).
+func (c *Conn) ExpiryWorks() (works, known bool) {
+	c.mayExpire()
+	return c.expiry == expiryWorks, c.expiry != expiryUnknown
+}
+
+func (c *Conn) expiryFile() string { return filepath.Join(c.runDir, "nft-expiry") }
+
+// recallExpiry reads what an earlier process learnt about this kernel.
+func (c *Conn) recallExpiry() expiry {
+	if c.runDir == "" {
+		return expiryUnknown
+	}
+	b, err := os.ReadFile(c.expiryFile())
+	if err != nil {
+		return expiryUnknown
+	}
+	release, answer, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
+	switch {
+	case release != kernelRelease():
+		return expiryUnknown
+	case answer == "works":
+		return expiryWorks
+	case answer == "ignored":
+		return expiryIgnored
+	}
+	return expiryUnknown
+}
+
+// learnExpiry notes it. The file saves time only, so a run directory that
+// cannot be written is no error.
+func (c *Conn) learnExpiry(works bool) {
+	answer := "works"
+	c.expiry = expiryWorks
+	if !works {
+		c.expiry, answer = expiryIgnored, "ignored"
+	}
+	if c.runDir == "" {
+		return
+	}
+	tmp := fmt.Sprintf("%s.%d~", c.expiryFile(), os.Getpid())
+	if err := os.WriteFile(tmp, []byte(kernelRelease()+" "+answer+"\n"), 0o600); err != nil {
+		return
+	}
+	if os.Rename(tmp, c.expiryFile()) != nil {
+		_ = os.Remove(tmp) // it would only lie there
+	}
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

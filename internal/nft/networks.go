@@ -1,0 +1,87 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import "bytes"
+
+// Network-level sets hold ranges, and the kernel refuses one that overlaps
+// another (EEXIST, ENOTEMPTY). Networks may be nested all the same, so a set
+// holds the widest ranges only: what lies within another adds nothing.
+
+// networks plans wishes about ranges: it lists each set concerned (they are as
+// small as the number of networks), applies the wishes and sends the difference.
+func (c *Conn) networks(p *plan, ops []op) error {
+	for len(ops) > 0 {
+		set := ops[0].el.Set
+		have, err := c.List(set)
+		if err != nil {
+			return err
+		}
+		want := have
+		var rest []op
+		for _, o := range ops {
+			switch {
+			case o.el.Set != set:
+				rest = append(rest, o)
+			case o.kind == opRemove:
+				want = without(want, o.el)
+			default:
+				want = append(want[:len(want):len(want)], o.el)
+			}
+		}
+		want = widest(want)
+		p.delete = append(p.delete, minus(have, want)...)
+		p.add = append(p.add, minus(want, have)...)
+		ops = rest
+	}
+	return nil
+}
+
+// without drops a range from a list.
+func without(list []Element, e Element) []Element { return minus(list, []Element{e}) }
+
+// minus is the elements of a whose range is not in b.
+func minus(a, b []Element) []Element {
+	var out []Element
+next:
+	for _, x := range a {
+		for _, y := range b {
+			if x.sameKey(y) {
+				continue next
+			}
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// widest drops ranges that lie within another one, and repetitions.
+func widest(list []Element) []Element {
+	var out []Element
+next:
+	for i, x := range list {
+		for j, y := range list {
+			if i != j && y.covers(x) && (!x.covers(y) || j < i) {
+				continue next
+			}
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// covers says whether each part of o's range lies within e's.
+func (e Element) covers(o Element) bool {
+	spec, _ := specOf(e.Set)
+	at := 0
+	for _, f := range spec.key {
+		end := at + f.size()
+		if len(e.KeyEnd) < end || len(o.KeyEnd) < end || bytes.Compare(e.Key[at:end], o.Key[at:end]) > 0 ||
+			bytes.Compare(o.KeyEnd[at:end], e.KeyEnd[at:end]) > 0 {
+			return false
+		}
+		at += f.padded()
+	}
+	return true
+}

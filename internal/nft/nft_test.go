@@ -1,0 +1,137 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"context"
+	"flag"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+)
+
+var update = flag.Bool("update", false, "write the goldens")
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// open returns a Conn with an empty ruleset and a run directory of its own.
+func open(t testing.TB) *Conn {
+	t.Helper()
+	c := Open(t.TempDir())
+	flush(t, c)
+	t.Cleanup(func() {
+		flush(t, c)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func flush(t testing.TB, c *Conn) {
+	t.Helper()
+	if err := c.dial(); err != nil {
+		t.Fatal(err)
+	}
+	c.lib.FlushRuleset()
+	if err := c.lib.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func commit(t testing.TB, c *Conn) {
+	t.Helper()
+	if err := c.Commit(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const testOwner = "abcdefghijklmno"
+
+func attachment() []Element {
+	com := Comment(testOwner, "pods", "c1", "eth0")
+	to4, to6 := netip.MustParseAddrPort("10.1.0.5:80"), netip.MustParseAddrPort("[fd00:1::5]:80")
+	lo := netip.MustParseAddr("127.0.0.1")
+	return append([]Element{
+		Owner(testOwner, com),
+		Port(Published{Protocol: 6, Port: 8080, To: to4}, nil, com),
+		Port(Published{Protocol: 17, Port: 8080, To: to6}, nil, com),
+		Port(Published{Host: lo, Protocol: 132, Port: 8080, To: to4}, nil, com),
+		Port(Published{Host: netip.MustParseAddr("2001:db8::1"), Protocol: 6, Port: 443, To: to6}, nil, com),
+		MasqAll(to4.Addr(), com),
+		MasqAll(to6.Addr(), com),
+	}, CheckMAC("veth01234567", net.HardwareAddr{2, 0, 0, 0, 0, 1}, com)...)
+}
+
+func network() []Element {
+	s4, s6 := netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/64")
+	out := append(Masquerade(s4, "pods"), Masquerade(s6, "pods")...)
+	return append(out, Hairpin(s4, "pods"), Hairpin(s6, "pods"), LocalSNAT(s4, "pods"), LocalSNAT(s6, "pods"),
+		Isolate("cni0", "pods"), SameBridge("cni0", "pods"))
+}
+
+// nftTool runs nft; the tests that compare with it need it.
+func nftTool(t *testing.T, args ...string) string {
+	t.Helper()
+	path, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("nft(8) is not installed")
+	}
+	out, err := exec.Command(path, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("nft %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// The table as nft prints it, and as nft loads it again.
+func TestGolden(t *testing.T) {
+	c := open(t)
+	c.Add(attachment()...)
+	c.Add(network()...)
+	commit(t, c)
+	got := nftTool(t, "list", "ruleset")
+	golden := filepath.Join("testdata", "table.golden")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("table differs from %s (go test -update writes it):\n%s", golden, got)
+	}
+	saved := filepath.Join(t.TempDir(), "saved.nft")
+	if err := os.WriteFile(saved, []byte(got), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, c)
+	nftTool(t, "-f", saved)
+	if again := nftTool(t, "list", "ruleset"); again != got {
+		t.Errorf("loaded again with nft -f it differs:\n%s", again)
+	}
+	// What nft loaded is ours to go on with.
+	c.Add(attachment()...)
+	c.Add(network()...)
+	if err := c.try(); err != nil {
+		t.Fatal(err)
+	}
+	c.Discard()
+	c.Remove(attachment()...)
+	c.Remove(network()...)
+	commit(t, c)
+	for _, e := range append(attachment(), network()...) {
+		if left, err := c.List(e.Set); err != nil || len(left) > 0 {
+			t.Errorf("after removal %s has %v, %v", e.Set, left, err)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/google/nftables"
+)
+
+type kind int
+
+const (
+	opAdd kind = iota
+	opReplace
+	opRemove
+)
+
+func (k kind) String() string { return [...]string{"add", "replace", "remove"}[k] }
+
+// op is one queued wish about one element.
+type op struct {
+	kind kind
+	el   Element
+}
+
+// Extra is work beside elements that joins the transaction: a network's
+// conditions, a rule in somebody else's table.
+type Extra interface {
+	// String says what it does, for people.
+	String() string
+	// Plan looks at the kernel by lib and returns what queues the change; nil
+	// when there is nothing to change. It may be asked again when somebody else
+	// changed the kernel in between.
+	Plan(lib *nftables.Conn) (func(enc *nftables.Conn) error, error)
+}
+
+// Add queues elements. One that is there already is left alone when it is the
+// same, and replaced in the same transaction when it differs, except that
+// Commit returns a *TakenError when another owner has the key in a map of
+// published ports.
+func (c *Conn) Add(elems ...Element) { c.push(opAdd, elems) }
+
+// Replace queues elements and takes their keys from whoever has them.
+func (c *Conn) Replace(elems ...Element) { c.push(opReplace, elems) }
+
+// Remove queues the removal of elements. What is missing, or belongs to
+// another owner by now, is left alone. In network-level sets it removes
+// exactly this range; a network of the same facts that lies within the range
+// must be added again in the same Commit.
+func (c *Conn) Remove(elems ...Element) { c.push(opRemove, elems) }
+
+// Queue adds work beside elements to the transaction.
+func (c *Conn) Queue(x Extra) { c.extras = append(c.extras, x) }
+
+// push keeps one wish for each element, the last.
+func (c *Conn) push(k kind, elems []Element) {
+next:
+	for _, e := range elems {
+		for i := range c.queue {
+			if c.queue[i].el.sameKey(e) {
+				c.queue[i] = op{k, e}
+				continue next
+			}
+		}
+		c.queue = append(c.queue, op{k, e})
+	}
+}
+
+// Pending says whether Commit has anything to do.
+func (c *Conn) Pending() bool { return len(c.queue)+len(c.extras) > 0 }
+
+// Discard forgets what is queued.
+func (c *Conn) Discard() { c.queue, c.extras = nil, nil }
+
+// String lists the queue, one line each.
+func (c *Conn) String() string {
+	var b strings.Builder
+	for _, o := range c.queue {
+		fmt.Fprintf(&b, "%s element %s\n", o.kind, o.el)
+	}
+	for _, x := range c.extras {
+		b.WriteString(x.String() + "\n")
+	}
+	return b.String()
+}
+
+// TakenError says that an element belongs to another owner.
+type TakenError struct {
+	Want, Have Element
+}
+
+// Error names the other owner by the comment of its element.
+func (e *TakenError) Error() string {
+	return fmt.Sprintf("add %s: taken by %q", e.Want, e.Have.Comment)
+}
+
+// tables are the families whose table the queue needs, inet first.
+func (c *Conn) tables() []nftables.TableFamily {
+	inet := len(c.extras) > 0
+	bridge := false
+	for _, o := range c.queue {
+		spec, _ := specOf(o.el.Set)
+		inet = inet || spec.family == nftables.TableFamilyINet
+		bridge = bridge || spec.family == nftables.TableFamilyBridge
+	}
+	var f []nftables.TableFamily
+	if inet {
+		f = append(f, nftables.TableFamilyINet)
+	}
+	if bridge {
+		f = append(f, nftables.TableFamilyBridge)
+	}
+	return f
+}

@@ -1,0 +1,154 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// match is a sequence of expressions; each ends the rule when it is not met.
+type match = []expr.Any
+
+// Registers. A concatenation fills consecutive 32-bit registers: NFT_REG_1 is
+// the first four of them, reg32(4) the fifth.
+const reg1 = unix.NFT_REG_1
+
+func reg32(i int) uint32 { return uint32(unix.NFT_REG32_00 + i) }
+
+// rule joins expressions.
+func rule(parts ...match) match {
+	var r match
+	for _, p := range parts {
+		r = append(r, p...)
+	}
+	return r
+}
+
+// ipOffsets of the addresses in the network header, with their length.
+func addrField(v6, source bool) (offset, length uint32) {
+	switch {
+	case v6 && source:
+		return 8, 16
+	case v6:
+		return 24, 16
+	case source:
+		return 12, 4
+	}
+	return 16, 4
+}
+
+// family matches IPv4 or IPv6 packets.
+func family(v6 bool) match {
+	proto := byte(unix.NFPROTO_IPV4)
+	if v6 {
+		proto = unix.NFPROTO_IPV6
+	}
+	return match{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{proto}},
+	}
+}
+
+// loadAddr loads the source or destination address into a register.
+func loadAddr(v6, source bool, reg uint32) *expr.Payload {
+	offset, length := addrField(v6, source)
+	return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}
+}
+
+// loadPort loads protocol and destination port behind word 32-bit registers.
+func loadPort(word int) match {
+	meta := uint32(reg1)
+	if word > 0 {
+		meta = reg32(word)
+	}
+	return match{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: meta},
+		&expr.Payload{DestRegister: reg32(word + 1), Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+	}
+}
+
+// inSet matches when what begins in register 1 is in the set.
+func inSet(set string, not bool) *expr.Lookup {
+	return &expr.Lookup{SourceRegister: reg1, SetName: set, Invert: not}
+}
+
+// addrsIn matches (source . destination) against a set.
+func addrsIn(v6 bool, set string) match {
+	second := reg32(1)
+	if v6 {
+		second = unix.NFT_REG_2
+	}
+	return rule(family(v6), match{loadAddr(v6, true, reg1), loadAddr(v6, false, second), inSet(set, false)})
+}
+
+// addrIn matches one address against a set.
+func addrIn(v6, source bool, set string) match {
+	return rule(family(v6), match{loadAddr(v6, source, reg1), inSet(set, false)})
+}
+
+// dnatBy sends a packet to the address and port its key has in a map. With
+// host, the destination address is the first part of the key.
+func dnatBy(v6, host bool, name string) match {
+	to, proto, words := uint32(unix.NFPROTO_IPV4), reg32(1), 1
+	if v6 {
+		to, proto, words = unix.NFPROTO_IPV6, unix.NFT_REG_2, 4
+	}
+	load := loadPort(0)
+	if host {
+		load = rule(family(v6), match{loadAddr(v6, false, reg1)}, loadPort(words))
+	} else {
+		load = rule(family(v6), load)
+	}
+	return rule(load, match{
+		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: name},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: to, RegAddrMin: reg1, RegProtoMin: proto},
+	})
+}
+
+// multicast matches packets to a multicast group.
+func multicast(v6 bool) match {
+	if v6 {
+		return rule(family(v6), match{
+			&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: 24, Len: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0xff}},
+		})
+	}
+	return rule(family(v6), match{
+		loadAddr(v6, false, reg1),
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: []byte{0xf0, 0, 0, 0}, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0xe0, 0, 0, 0}},
+	})
+}
+
+// toLocal matches packets to an address of this host.
+func toLocal() match {
+	return match{
+		&expr.Fib{Register: reg1, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: native(unix.RTN_LOCAL)},
+	}
+}
+
+// published matches packets that arrived by a published port: ct status dnat.
+func published() match {
+	const ipsDstNAT = 1 << 5 // IPS_DST_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
+	return match{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: native(ipsDstNAT), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)},
+	}
+}
+
+// loadMeta loads packet metadata into a register.
+func loadMeta(key expr.MetaKey, reg uint32) *expr.Meta {
+	return &expr.Meta{Key: key, Register: reg}
+}
+
+func masquerade() match { return match{&expr.Masq{}} }
+
+func verdict(kind expr.VerdictKind) match { return match{&expr.Verdict{Kind: kind}} }
+
+func jump(chain string) match {
+	return match{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}
+}

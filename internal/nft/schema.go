@@ -1,0 +1,86 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+
+	"github.com/google/nftables"
+)
+
+// schemaNumber is the schema of the table this program writes. A change of the
+// layout is additive and raises it. It is a string so that a test can link two
+// programs: -ldflags "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=2".
+var schemaNumber = "1"
+
+// Schema returns the number of the table layout this program knows.
+func Schema() uint16 {
+	n, err := strconv.ParseUint(schemaNumber, 10, 16)
+	if err != nil {
+		panic("nft: schemaNumber is not a number: " + schemaNumber) // set by the linker
+	}
+	return uint16(n)
+}
+
+// NewerSchemaError says that a newer program made the table. Nothing was
+// changed.
+type NewerSchemaError struct {
+	Table       string // "inet patchbay"
+	Have, Known uint16
+}
+
+// Error names both numbers and the ways out.
+func (e *NewerSchemaError) Error() string {
+	return fmt.Sprintf("nftables table %q has schema %d, this patchbay knows up to %d: use the newer patchbay, "+
+		"or run `nft delete table %s` and then `patchbay repair` with this one", e.Table, e.Have, e.Known, e.Table)
+}
+
+// state is what a table of ours is like.
+type state struct {
+	layout  layout
+	present bool
+	schema  uint16
+}
+
+// schemaLookup asks for the schema number.
+func schemaLookup(f nftables.TableFamily) lookup {
+	l := layoutOf(f)
+	return lookup{l.sets[0], number(0)}
+}
+
+// stateFrom reads the answer.
+func stateFrom(f nftables.TableFamily, got found) (state, error) {
+	s := state{layout: layoutOf(f), present: got.found}
+	if !got.found {
+		return s, nil
+	}
+	if len(got.Data) != 2 {
+		return s, fmt.Errorf("read schema of table %s %s: %d bytes: %w", familyName(f), TableName, len(got.Data), errMalformed)
+	}
+	s.schema = binary.BigEndian.Uint16(got.Data)
+	if known := Schema(); s.schema > known {
+		return s, &NewerSchemaError{Table: familyName(f) + " " + TableName, Have: s.schema, Known: known}
+	}
+	return s, nil
+}
+
+// prepare queues what brings the table to our schema.
+func (s state) prepare(enc *nftables.Conn) error {
+	switch known := Schema(); {
+	case !s.present:
+		return s.layout.create(enc, known)
+	case s.schema < known:
+		return s.layout.upgrade(enc, s.schema, known)
+	}
+	return nil
+}
+
+func familyName(f nftables.TableFamily) string {
+	if f == nftables.TableFamilyBridge {
+		return "bridge"
+	}
+	return "inet"
+}

@@ -1,0 +1,210 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+)
+
+// The chains. Base chains have the name of their hook.
+const (
+	chainPrerouting  = "prerouting"
+	chainOutput      = "output"
+	chainPostrouting = "postrouting"
+	chainForward     = "forward"
+	chainHostPorts   = "hostports"
+	chainPublished   = "published"
+	chainConditional = "conditional"
+	chainAdmin       = "admin" // the operator's: made empty, never flushed
+)
+
+// Priorities. Published ports come after kube-proxy and Docker (dstnat, -100):
+// a Service that has the same port wins, as with the reference plugins since
+// CVE-2019-9946. Masquerade comes after everybody's own source NAT (srcnat,
+// 100), so an operator's rule wins.
+const (
+	prioPublish    = -95
+	prioMasquerade = 105
+	prioForward    = 0
+	prioSpoof      = -300
+)
+
+// chainSpec is one static chain. A chain without hook is jumped to.
+type chainSpec struct {
+	name  string
+	typ   nftables.ChainType
+	hook  *nftables.ChainHook
+	prio  int
+	rules []staticRule
+	// operator's and per-network chains are made and then left alone
+	keep bool
+}
+
+// staticRule is a rule with the comment a reader of `nft list` sees.
+type staticRule struct {
+	comment string
+	exprs   match
+}
+
+// inetChains lists the chains of `inet patchbay`. Those that are jumped to
+// come first, so that a jump finds them in the same transaction.
+func inetChains() []chainSpec {
+	toPorts := []staticRule{{"", rule(toLocal(), jump(chainHostPorts))}}
+	return []chainSpec{
+		{name: chainAdmin, keep: true},
+		{name: chainConditional, keep: true},
+		{name: chainHostPorts, rules: hostPortRules()},
+		{name: chainPublished, rules: publishedRules()},
+		{name: chainPrerouting, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, prio: prioPublish, rules: toPorts},
+		{name: chainOutput, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, prio: prioPublish, rules: toPorts},
+		{name: chainPostrouting, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookPostrouting, prio: prioMasquerade, rules: postroutingRules()},
+		{name: chainForward, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, prio: prioForward, rules: forwardRules()},
+	}
+}
+
+// hostPortRules: a network with conditions before one without, a mapping with
+// a host address before one for all addresses.
+func hostPortRules() []staticRule {
+	return []staticRule{
+		{"networks with conditions", jump(chainConditional)},
+		{"", dnatBy(false, true, SetHostPorts4)},
+		{"", dnatBy(true, true, SetHostPorts6)},
+		{"", dnatBy(false, false, SetPorts4)},
+		{"", dnatBy(true, false, SetPorts6)},
+	}
+}
+
+// publishedRules say who is masqueraded on the way to a published port.
+// Everybody else's address survives.
+func publishedRules() []staticRule {
+	return []staticRule{
+		{"", rule(addrsIn(false, SetHairpin4), masquerade())},
+		{"", rule(addrsIn(true, SetHairpin6), masquerade())},
+		{"", rule(addrIn(false, false, SetMasqAll4), masquerade())},
+		{"", rule(addrIn(true, false, SetMasqAll6), masquerade())},
+	}
+}
+
+func postroutingRules() []staticRule {
+	ret := verdict(expr.VerdictReturn)
+	return []staticRule{
+		{"", rule(published(), jump(chainPublished))},
+		{"", rule(multicast(false), ret)},
+		{"", rule(multicast(true), ret)},
+		{"", rule(addrsIn(false, SetNoMasq4), ret)},
+		{"", rule(addrsIn(true, SetNoMasq6), ret)},
+		{"", rule(addrsIn(false, SetMasq4), masquerade())},
+		{"", rule(addrsIn(true, SetMasq6), masquerade())},
+	}
+}
+
+func forwardRules() []staticRule {
+	in, out := expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME
+	return []staticRule{
+		{"overrides of the operator", jump(chainAdmin)},
+		{"", match{loadMeta(in, reg1), loadMeta(out, unix.NFT_REG_2), inSet(SetBridgeOK, false), &expr.Verdict{Kind: expr.VerdictReturn}}},
+		{"", match{loadMeta(in, reg1), inSet(SetIsolation, false), loadMeta(out, reg1), inSet(SetIsolation, false), &expr.Verdict{Kind: expr.VerdictDrop}}},
+	}
+}
+
+// bridgeChains lists the chains of `bridge patchbay`.
+func bridgeChains() []chainSpec {
+	iif := loadMeta(expr.MetaKeyIIFNAME, reg1)
+	return []chainSpec{{
+		name: chainPrerouting, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioSpoof,
+		rules: []staticRule{{"source MAC is not the container's", match{
+			iif, inSet(SetSpoofChecked, false),
+			iif, &expr.Payload{DestRegister: unix.NFT_REG_2, Base: expr.PayloadBaseLLHeader, Offset: 6, Len: 6},
+			inSet(SetSpoofAllowed, true), &expr.Verdict{Kind: expr.VerdictDrop},
+		}}},
+	}}
+}
+
+// layout is one of our tables.
+type layout struct {
+	family nftables.TableFamily
+	sets   []setSpec
+	chains []chainSpec
+}
+
+func layoutOf(family nftables.TableFamily) layout {
+	if family == nftables.TableFamilyBridge {
+		return layout{family, bridgeSets(), bridgeChains()}
+	}
+	return layout{family, inetSets(), inetChains()}
+}
+
+func (l layout) table() *nftables.Table {
+	return &nftables.Table{Name: TableName, Family: l.family}
+}
+
+// create queues the whole table. Of two processes that do so at once the
+// second one's transaction fails as a whole (NLM_F_EXCL), so no rule is there
+// twice.
+func (l layout) create(enc *nftables.Conn, schema uint16) error {
+	enc.CreateTable(l.table())
+	return l.fill(enc, nil, schema)
+}
+
+// upgrade queues what turns a table of schema old into this one: everything
+// that is missing is made, the static rules are replaced, elements, the
+// operator's chain and the networks' chains stay.
+func (l layout) upgrade(enc *nftables.Conn, old, schema uint16) error {
+	return l.fill(enc, &old, schema)
+}
+
+func (l layout) fill(enc *nftables.Conn, old *uint16, schema uint16) error {
+	for _, s := range l.sets {
+		if err := enc.AddSet(s.set(), nil); err != nil {
+			return fmt.Errorf("add set %s: %w", s.name, err)
+		}
+	}
+	for _, c := range l.chains {
+		c.add(enc, l.table(), old != nil)
+	}
+	set := l.sets[0].set()
+	if old != nil {
+		if err := enc.SetDeleteElements(set, []nftables.SetElement{{Key: number(0), Val: number(*old)}}); err != nil {
+			return fmt.Errorf("remove schema %d: %w", *old, err)
+		}
+	}
+	return enc.SetAddElements(set, []nftables.SetElement{{Key: number(0), Val: number(schema)}})
+}
+
+// add queues the chain and its rules.
+func (c chainSpec) add(enc *nftables.Conn, t *nftables.Table, flush bool) {
+	chain := &nftables.Chain{Name: c.name, Table: t}
+	if c.hook != nil {
+		accept := nftables.ChainPolicyAccept
+		chain.Type, chain.Hooknum, chain.Priority = c.typ, c.hook, nftables.ChainPriorityRef(nftables.ChainPriority(c.prio))
+		chain.Policy = &accept
+	}
+	enc.AddChain(chain)
+	if flush && !c.keep {
+		enc.FlushChain(chain)
+	}
+	for _, r := range c.rules {
+		enc.AddRule(r.rule(t, chain))
+	}
+}
+
+func (r staticRule) rule(t *nftables.Table, c *nftables.Chain) *nftables.Rule {
+	out := &nftables.Rule{Table: t, Chain: c, Exprs: r.exprs}
+	if r.comment != "" {
+		out.UserData = userdata.AppendString(nil, userdata.TypeComment, r.comment)
+	}
+	return out
+}
+
+// number is a key or value of the schema map.
+func number(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
+
+// native is a number in the byte order of the host, as marks and flags are kept.
+func native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
