@@ -1,0 +1,211 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// callTime bounds one call of a plugin.
+const callTime = 30 * time.Second
+
+func theWorld(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
+
+// condition answers [since:V], [kind:K], [stateless], [unchecked] and [again].
+func (s *Suite) condition(cond, version string) (bool, error) {
+	if v, ok := strings.CutPrefix(cond, "since:"); ok {
+		return spec.AtLeast(version, v), nil
+	}
+	if k, ok := strings.CutPrefix(cond, "kind:"); ok {
+		return s.Subject.Kind == k, nil
+	}
+	switch cond {
+	case "stateless":
+		return s.Subject.Stateless, nil
+	case "unchecked":
+		return s.Subject.Unchecked, nil
+	case "again":
+		return s.Subject.Again, nil
+	}
+	return false, fmt.Errorf("unknown condition %q", cond)
+}
+
+func cmdCNI(ts *testscript.TestScript, neg bool, args []string) {
+	w := theWorld(ts)
+	r, err := parseRequest(args)
+	ts.Check(err)
+	p, err := w.place(r.get("at", ""))
+	ts.Check(err)
+	out, err := w.runFor(p, r)
+	var own *verdict
+	switch {
+	case errors.As(err, &own):
+		ts.Fatalf("%s: %v", r.verb, err)
+	case err != nil && !neg && r.get("may", "") != "fail":
+		ts.Fatalf("%s failed: code %d: %v", r.verb, spec.ErrorCode(err), err)
+	case err == nil && neg:
+		ts.Fatalf("%s succeeded: %s", r.verb, out)
+	case err != nil:
+		w.err = spec.AsError(err)
+		out = []byte(w.err.Error())
+	}
+	_, err = ts.Stdout().Write(append(out, '\n'))
+	ts.Check(err)
+}
+
+// verdict is the suite's own error, not the plugin's: the answer breaks the
+// specification, or the request could not be built.
+type verdict struct{ err error }
+
+func (v *verdict) Error() string { return v.err.Error() }
+
+// runFor is run with a bounded time.
+func (w *world) runFor(p *place, r *request) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	defer cancel()
+	return w.run(ctx, p, r)
+}
+
+// run calls the plugin and keeps the result of an ADD.
+func (w *world) run(ctx context.Context, p *place, r *request) ([]byte, error) {
+	call, err := w.call(p, r)
+	if err != nil {
+		return nil, &verdict{fmt.Errorf("build the request: %w", err)}
+	}
+	out, err := w.suite.Invoker.Invoke(ctx, w.suite.Subject.Type, call)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.judge(p, r, out); err != nil {
+		return out, &verdict{err}
+	}
+	return out, nil
+}
+
+// judge holds standard output to the specification: a result of the asked
+// version after ADD, something after VERSION, nothing after the others.
+func (w *world) judge(p *place, r *request, out []byte) error {
+	switch r.verb {
+	case spec.Version:
+		_, err := spec.ParseVersions(out)
+		return err
+	case spec.Add:
+	default:
+		if len(strings.TrimSpace(string(out))) > 0 {
+			return fmt.Errorf("%s wrote to standard output: %q", r.verb, out)
+		}
+		return nil
+	}
+	var head struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	if err := json.Unmarshal(out, &head); err != nil {
+		return fmt.Errorf("standard output is not one JSON object: %w: %q", err, out)
+	}
+	if head.CNIVersion != w.version {
+		return fmt.Errorf("result is of version %q, asked for was %q", head.CNIVersion, w.version)
+	}
+	result, err := spec.ParseResult(out, w.version)
+	if err == nil {
+		p.Result = result
+	}
+	return err
+}
+
+// cmdError holds the last error object to a code and a text.
+func cmdError(ts *testscript.TestScript, neg bool, args []string) {
+	w := theWorld(ts)
+	if neg || len(args) == 0 || len(args) > 2 {
+		ts.Fatalf("usage: error CODES [regexp]")
+	}
+	if w.err == nil {
+		ts.Fatalf("there was no error")
+	}
+	if w.err.Msg == "" || w.err.Code == 0 {
+		ts.Fatalf("an error needs a code and a message: %+v", w.err)
+	}
+	codes := strings.Split(args[0], ",")
+	if args[0] != "any" && !slices.Contains(codes, strconv.Itoa(int(w.err.Code))) {
+		ts.Fatalf("code is %d, want %s: %v", w.err.Code, args[0], w.err)
+	}
+	if w.broken && !strings.Contains(w.err.Error(), w.suite.BreakError) {
+		ts.Fatalf("after the damage the message is %q, want %q in it", w.err.Error(), w.suite.BreakError)
+	}
+	if len(args) == 2 && !regexp.MustCompile(args[1]).MatchString(w.err.Error()) {
+		ts.Fatalf("message is %q, want %s", w.err.Error(), args[1])
+	}
+}
+
+// cmdBreak damages the first attachment.
+func cmdBreak(ts *testscript.TestScript, neg bool, args []string) {
+	w := theWorld(ts)
+	p, err := w.place("")
+	ts.Check(err)
+	w.broken = true
+	if w.suite.Break != nil {
+		w.suite.Break(w.t, &p.Attachment)
+		return
+	}
+	switch how := w.suite.Subject.breaking(); how {
+	case "del":
+		_, err := w.runFor(p, &request{verb: spec.Del})
+		ts.Check(err)
+	case "prev":
+		breakPrev(p)
+	default:
+		ts.Check(damage(how, &p.Attachment))
+	}
+}
+
+// breakPrev makes the previous result say other gateways.
+func breakPrev(p *place) {
+	for i, ip := range p.Result.IPs {
+		if ip.Gateway.IsValid() {
+			p.Result.IPs[i].Gateway = ip.Gateway.Next().Next()
+		}
+	}
+}
+
+// cmdNetNS deletes a namespace before the plugin is told.
+func cmdNetNS(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 || args[0] != "delete" {
+		ts.Fatalf("usage: netns delete [attachment]")
+	}
+	p, err := theWorld(ts).place(strings.Join(args[1:], ""))
+	ts.Check(err)
+	ts.Check(netns.Delete(p.NetNS))
+	p.gone = true
+}
+
+// cmdClean waits at most a second for the kernel to finish what it does after
+// a call, such as the end of a namespace and of its devices.
+func cmdClean(ts *testscript.TestScript, neg bool, args []string) {
+	left, err := theWorld(ts).settle(time.Second)
+	ts.Check(err)
+	if len(left) > 0 {
+		ts.Fatalf("left behind:\n%s", left)
+	}
+}
+
+// cmdStands proves that clean can tell: an attachment shows.
+func cmdStands(ts *testscript.TestScript, neg bool, args []string) {
+	left, err := theWorld(ts).left()
+	ts.Check(err)
+	if len(left) == 0 {
+		ts.Fatalf("nothing stands after ADD")
+	}
+}

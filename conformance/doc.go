@@ -1,0 +1,42 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package conformance says how every CNI plugin must behave, as data: one short
+// script a rule in contract/, and one description a plugin in subjects/. Run
+// holds the executables of a directory to them, whatever language they are
+// written in; plugin/plugintest holds a plugin.Plugin to the same scripts, in
+// process and by exec.
+//
+// A script is a txtar file in the language of
+// github.com/rogpeppe/go-internal/testscript, with these commands:
+//
+//	cni VERB [key=value...]   call the plugin; "!" expects an error object.
+//	    version=V   cniVersion (default: the version the suite runs at)
+//	    at=second   the second attachment: another container, another namespace
+//	    conf=KIND   bare (only type, name, ipam.type), wrong (every other key
+//	                of the wrong JSON type), garbage (no JSON)
+//	    name=N, id=ID, ifname=IF, args=A   override what the call carries
+//	    netns=none|gone|host   no namespace, a path that is none, the plugin's own
+//	    prev=none   leave the previous result out
+//	    may=fail    an error object is fine too
+//	    valid=LIST  GC: attachments that stay ("first,second", "none"); without
+//	                it the request names none at all
+//	error CODE [REGEXP]       the last error object has this code ("any" for any)
+//	result                    the last ADD's result follows the specification
+//	                          and says what the kernel has
+//	break                     damage what ADD made, as the subject says
+//	netns delete [at]         delete the namespace of an attachment
+//	clean                     nothing is left that was not there at the start
+//	stands [at]               something is there
+//
+// The conditions are [since:V] (the suite runs at V or newer), [kind:K], and
+// [stateless], [unchecked], [again] (see Subject).
+package conformance
+
+import "embed"
+
+//go:embed contract/*.txtar
+var contract embed.FS
+
+//go:embed subjects/*.json
+var subjects embed.FS

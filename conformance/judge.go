@@ -1,0 +1,139 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// cmdResult holds the first attachment's result to the specification.
+func cmdResult(ts *testscript.TestScript, neg bool, args []string) {
+	w := theWorld(ts)
+	p, err := w.place("")
+	ts.Check(err)
+	if p.Result == nil {
+		ts.Fatalf("there was no ADD")
+	}
+	if w.suite.Subject.Kind == "ipam" {
+		ts.Check(ipamResult(p.Result))
+		return
+	}
+	if !spec.AtLeast(w.version, "0.3.0") {
+		return // has no interfaces to look at
+	}
+	ts.Check(inside(p.NetNS, func() error { return interfaceResult(p) }))
+}
+
+// ipamResult: "interfaces" and "ips[].interface" are absent (SPEC.md section 4).
+func ipamResult(r *spec.Result) error {
+	if len(r.Interfaces) > 0 {
+		return fmt.Errorf("an IPAM result has no interfaces: %v", r.Interfaces)
+	}
+	for _, ip := range r.IPs {
+		if ip.Interface != nil {
+			return fmt.Errorf("an IPAM result has no interface index: %s has %d", ip.Address, *ip.Interface)
+		}
+	}
+	if len(r.IPs) == 0 {
+		return fmt.Errorf("the IPAM result has no addresses")
+	}
+	return nil
+}
+
+// interfaceResult compares the result with the namespace it runs in.
+func interfaceResult(p *place) error {
+	found := false
+	for _, i := range p.Result.Interfaces {
+		if i.Sandbox == "" {
+			continue
+		}
+		if i.Sandbox != p.NetNS {
+			return fmt.Errorf("interface %s: sandbox is %q, CNI_NETNS was %q", i.Name, i.Sandbox, p.NetNS)
+		}
+		if err := asKernel(i); err != nil {
+			return err
+		}
+		found = found || i.Name == p.IfName
+	}
+	if !found {
+		return fmt.Errorf("no interface %s of the container in the result", p.IfName)
+	}
+	for _, ip := range p.Result.IPs {
+		if err := hasAddress(p.Result, ip); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func asKernel(i spec.Interface) error {
+	link, err := netlink.LinkByName(i.Name)
+	if err != nil {
+		return fmt.Errorf("interface %s of the result: %w", i.Name, err)
+	}
+	if mac := link.Attrs().HardwareAddr.String(); i.Mac != "" && !strings.EqualFold(mac, i.Mac) {
+		return fmt.Errorf("interface %s: the result says mac %s, the kernel %s", i.Name, i.Mac, mac)
+	}
+	if i.MTU != 0 && i.MTU != link.Attrs().MTU {
+		return fmt.Errorf("interface %s: the result says mtu %d, the kernel %d", i.Name, i.MTU, link.Attrs().MTU)
+	}
+	return nil
+}
+
+// hasAddress finds an address of the container on its interface.
+func hasAddress(r *spec.Result, ip spec.IPConfig) error {
+	if ip.Interface == nil || r.Interfaces[*ip.Interface].Sandbox == "" {
+		return nil
+	}
+	name := r.Interfaces[*ip.Interface].Name
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		bits, _ := a.Mask.Size()
+		addr, _ := netip.AddrFromSlice(a.IP)
+		if netip.PrefixFrom(addr.Unmap(), bits) == ip.Address {
+			return nil
+		}
+	}
+	return fmt.Errorf("address %s of the result is not on %s", ip.Address, name)
+}
+
+// refused holds the plugin to refusing one configuration before any work.
+func (s Suite) refused(t *testing.T, r Refusal) {
+	s.Subject.Conf = merge(s.Subject.Conf, r.Conf)
+	w := newWorld(t, &s, spec.Current)
+	req := &request{verb: spec.Add, opts: map[string]string{}}
+	if r.Args != "" {
+		req.opts["args"] = r.Args
+	}
+	before := leak.Must(t)
+	out, err := w.runFor(w.places["first"], req)
+	if err == nil {
+		t.Fatalf("accepted: %s", bytes.TrimSpace(out))
+	}
+	e := spec.AsError(err)
+	if r.Code != 0 && uint(e.Code) != r.Code {
+		t.Errorf("code is %d, want %d", e.Code, r.Code)
+	}
+	if !strings.Contains(e.Error(), r.Msg) {
+		t.Errorf("message is %q, want %q in it", e.Error(), r.Msg)
+	}
+	leak.Nothing(t, before)
+}

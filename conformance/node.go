@@ -1,0 +1,129 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	vnetns "github.com/vishvananda/netns"
+
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// stateIn reads links, addresses, routes and rules inside a namespace.
+func stateIn(path string) (s leak.State, err error) {
+	err = inside(path, func() error {
+		s, err = leak.Take("/nonexistent") // files are counted once, on the host
+		return err
+	})
+	return s, err
+}
+
+func inside(path string, fn func() error) error {
+	ns, err := netns.Open(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	return ns.Do(fn)
+}
+
+// veth makes a pair from the host into the attachment's namespace and returns
+// the result an interface plugin would have given. The number keeps the
+// addresses of several attachments apart.
+func veth(t *testing.T, a *Attachment, p *Prev, number int) *spec.Result {
+	t.Helper()
+	host := a.ContainerID[:12]
+	ns, err := vnetns.GetFromPath(a.NetNS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = host
+	link := &netlink.Veth{LinkAttrs: attrs, PeerName: a.IfName, PeerNamespace: netlink.NsFd(ns)}
+	if err := netlink.LinkAdd(link); err != nil {
+		t.Fatalf("make veth %s: %v", host, err)
+	}
+	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // gone with the namespace already, or not
+	if err := netlink.LinkSetUp(link); err != nil {
+		t.Fatalf("set %s up: %v", host, err)
+	}
+	r := &spec.Result{Interfaces: []spec.Interface{{Name: host}, {Name: a.IfName, Sandbox: a.NetNS}}}
+	if err := inside(a.NetNS, func() error { return configure(r, a, p, number) }); err != nil {
+		t.Fatalf("configure %s: %v", a.IfName, err)
+	}
+	if l, err := netlink.LinkByName(host); err == nil {
+		r.Interfaces[0].Mac = l.Attrs().HardwareAddr.String()
+	}
+	return r
+}
+
+// configure runs in the namespace: addresses, default routes, link up.
+func configure(r *spec.Result, a *Attachment, p *Prev, number int) error {
+	link, err := netlink.LinkByName(a.IfName)
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return err
+	}
+	r.Interfaces[1].Mac = link.Attrs().HardwareAddr.String()
+	for _, prefix := range p.Addresses {
+		for range number {
+			prefix = netip.PrefixFrom(prefix.Addr().Next(), prefix.Bits())
+		}
+		ipnet := &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}
+		const nodad = 0x2
+		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: ipnet, Flags: nodad}); err != nil {
+			return err
+		}
+		index := 1
+		ip := spec.IPConfig{Interface: &index, Address: prefix}
+		for _, gw := range p.Gateways {
+			if gw.Is4() == prefix.Addr().Is4() {
+				ip.Gateway = gw
+			}
+		}
+		r.IPs = append(r.IPs, ip)
+	}
+	return nil
+}
+
+// damage is what Subject.Break names, done by the suite itself.
+func damage(how string, a *Attachment) error {
+	return inside(a.NetNS, func() error {
+		link, err := netlink.LinkByName(a.IfName)
+		if err != nil {
+			return err
+		}
+		switch how {
+		case "down":
+			return netlink.LinkSetDown(link)
+		case "address":
+			return dropAddresses(link)
+		}
+		return netlink.LinkDel(link)
+	})
+}
+
+func dropAddresses(link netlink.Link) error {
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if a.Scope != int(netlink.SCOPE_LINK) {
+			if err := netlink.AddrDel(link, &a); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// request is one `cni` line: the verb and its key=value words.
+type request struct {
+	verb spec.Verb
+	opts map[string]string
+}
+
+func parseRequest(args []string) (*request, error) {
+	if len(args) == 0 {
+		return nil, fmt.Errorf("usage: cni VERB [key=value...]")
+	}
+	r := &request{verb: spec.Verb(args[0]), opts: map[string]string{}}
+	for _, word := range args[1:] {
+		k, v, ok := strings.Cut(word, "=")
+		if !ok {
+			return nil, fmt.Errorf("cni: %q is not key=value", word)
+		}
+		r.opts[k] = v
+	}
+	return r, nil
+}
+
+// get returns an option, or def when the line does not give it.
+func (r *request) get(key, def string) string {
+	if v, ok := r.opts[key]; ok {
+		return v
+	}
+	return def
+}
+
+// call builds the envelope for an attachment.
+func (w *world) call(p *place, r *request) (*spec.Call, error) {
+	c := &spec.Call{Verb: r.verb, Path: w.suite.Path}
+	if r.verb == spec.Add || r.verb == spec.Del || r.verb == spec.Check {
+		c.ContainerID = r.get("id", p.ContainerID)
+		c.IfName = r.get("ifname", p.IfName)
+		c.Args = r.get("args", w.suite.Subject.Args)
+		c.NetNS = p.NetNS
+	}
+	switch r.get("netns", "") {
+	case "none":
+		c.NetNS = ""
+	case "gone":
+		c.NetNS = p.NetNS + "-gone"
+	case "host":
+		c.NetNS = "/proc/thread-self/ns/net" // the main thread may have ended in another one
+	}
+	var err error
+	c.Config, err = w.config(p, r)
+	return c, err
+}
+
+// config builds standard input.
+func (w *world) config(p *place, r *request) ([]byte, error) {
+	if r.get("conf", "") == "garbage" {
+		return []byte(`{"cniVersion": "1.1.0", "name`), nil
+	}
+	conf := merge(w.suite.Subject.Conf, nil)
+	if p.second {
+		conf = merge(conf, w.suite.Subject.Second)
+	}
+	reduce(conf, r.get("conf", ""))
+	conf["type"] = text(w.suite.Subject.Type)
+	conf["name"] = text(r.get("name", Network))
+	conf["cniVersion"] = text(r.get("version", w.version))
+	if err := w.previous(conf, p, r); err != nil {
+		return nil, err
+	}
+	if valid, ok := r.opts["valid"]; ok {
+		list, err := w.attachments(valid)
+		if err != nil {
+			return nil, err
+		}
+		conf["cni.dev/valid-attachments"], conf["cni.dev/attachments"] = list, list
+	}
+	return json.Marshal(conf)
+}
+
+// reduce makes the configuration another one than ADD had.
+func reduce(conf Object, kind string) {
+	var ipam struct {
+		Type string `json:"type"`
+	}
+	_ = json.Unmarshal(conf["ipam"], &ipam)
+	for key := range conf {
+		switch {
+		case kind == "bare":
+			delete(conf, key)
+		case kind == "wrong" && key != "ipam":
+			conf[key] = json.RawMessage(`{"of":["the","wrong","type"]}`)
+		}
+	}
+	if kind != "" && ipam.Type != "" {
+		conf["ipam"] = json.RawMessage(fmt.Sprintf(`{"type":%q}`, ipam.Type))
+	}
+}
+
+// previous sets prevResult: for ADD what stands before the plugin, for CHECK
+// and DEL the whole result. It travels in the configuration's version.
+func (w *world) previous(conf Object, p *place, r *request) error {
+	prev := p.prev
+	if r.verb == spec.Check || r.verb == spec.Del {
+		prev = p.Result
+	}
+	perContainer := r.verb == spec.Add || r.verb == spec.Check || r.verb == spec.Del
+	if prev == nil || !perContainer || r.get("prev", "") == "none" {
+		return nil
+	}
+	data, err := prev.Encode(w.version)
+	if err != nil {
+		return err
+	}
+	conf["prevResult"] = data
+	return nil
+}
+
+// attachments encodes the list of a GC.
+func (w *world) attachments(names string) (json.RawMessage, error) {
+	list := []spec.Attachment{}
+	for _, name := range strings.Split(names, ",") {
+		if name == "none" {
+			continue
+		}
+		p, err := w.place(name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, spec.Attachment{ContainerID: p.ContainerID, IfName: p.IfName})
+	}
+	return json.Marshal(list)
+}
+
+func text(s string) json.RawMessage {
+	var b bytes.Buffer
+	_ = json.NewEncoder(&b).Encode(s) // a string always encodes
+	return bytes.TrimSpace(b.Bytes())
+}

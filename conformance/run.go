@@ -1,0 +1,155 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Main is the TestMain of a package that calls Run: the tests get a network, a
+// /run and a /var/lib of their own.
+func Main(m *testing.M) { nettest.Main(m) }
+
+// Run holds the plugins of dir to the contract. dir is their CNI_PATH.
+func Run(t *testing.T, dir string, list ...Subject) {
+	for _, s := range list {
+		t.Run(s.title(), func(t *testing.T) {
+			Suite{Subject: s, Invoker: &invoke.Exec{Stderr: testLog{t}}, Path: []string{dir}}.Run(t)
+		})
+	}
+}
+
+// Suite is one plugin held to the contract over one transport.
+type Suite struct {
+	Subject Subject
+	Invoker invoke.Invoker
+	Path    []string // CNI_PATH
+
+	// Prepare, when set, replaces Subject.Prev: it readies the namespace at
+	// netns (and what the host needs) and returns what stands there before the
+	// plugin, or nil. It is called once an attachment.
+	Prepare func(t *testing.T, a *Attachment) *spec.Result
+	// Break, when set, replaces Subject.Break.
+	Break func(t *testing.T, a *Attachment)
+	// BreakError is text that CHECK's error after the damage must contain.
+	BreakError string
+
+	// Scripts holds the rules; nil means Contract().
+	Scripts fs.FS
+}
+
+// Attachment is one of a script's two attachments.
+type Attachment struct {
+	ContainerID string
+	NetNS       string // path
+	IfName      string
+	Result      *spec.Result // of the last ADD; nil before
+}
+
+// Run runs every script at the newest version, and the scripts of versions at
+// each version the subject speaks.
+func (s Suite) Run(t *testing.T) {
+	dir := t.TempDir()
+	all, err := unpack(dir, s.scripts())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.at(t, spec.Current, all)
+	for _, v := range spec.VersionsFrom(s.Subject.minVersion()) {
+		t.Run(v, func(t *testing.T) { s.at(t, v, []string{filepath.Join(dir, "life.txtar")}) })
+	}
+	for _, r := range s.Subject.Refused {
+		t.Run("refused "+r.About, func(t *testing.T) { s.refused(t, r) })
+	}
+}
+
+func (s Suite) scripts() fs.FS {
+	if s.Scripts == nil {
+		return Contract()
+	}
+	return s.Scripts
+}
+
+// at runs scripts at one version of the specification.
+func (s Suite) at(t *testing.T, version string, files []string) {
+	testscript.RunT(shim{t}, testscript.Params{
+		Files:     files,
+		Setup:     func(env *testscript.Env) error { return s.setup(env, version) },
+		Condition: func(cond string) (bool, error) { return s.condition(cond, version) },
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"cni": cmdCNI, "error": cmdError, "result": cmdResult, "break": cmdBreak,
+			"netns": cmdNetNS, "clean": cmdClean, "stands": cmdStands,
+		},
+	})
+}
+
+// setup gives a script two attachments of its own.
+func (s Suite) setup(env *testscript.Env, version string) error {
+	t, ok := env.T().(shim)
+	if !ok {
+		return fmt.Errorf("conformance: unknown T %T", env.T())
+	}
+	env.Values[worldKey{}] = newWorld(t.T, &s, version)
+	return nil
+}
+
+// unpack writes the scripts to dir, which testscript reads them from, and
+// returns their paths.
+func unpack(dir string, fsys fs.FS) ([]string, error) {
+	names, err := fs.Glob(fsys, "*.txtar")
+	if err != nil {
+		return nil, fmt.Errorf("list scripts: %w", err)
+	}
+	slices.Sort(names)
+	var out []string
+	for _, name := range names {
+		data, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			return nil, fmt.Errorf("read script: %w", err)
+		}
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			return nil, fmt.Errorf("unpack script: %w", err)
+		}
+		out = append(out, file)
+	}
+	return out, nil
+}
+
+func (s *Subject) title() string {
+	if s.Name == "" {
+		return s.Type
+	}
+	return s.Name
+}
+
+// shim makes a *testing.T a testscript.T whose scripts run one after the
+// other: they share the host's namespace, in which leaks are counted.
+type shim struct{ *testing.T }
+
+func (t shim) Run(name string, f func(testscript.T)) {
+	t.T.Run(name, func(t *testing.T) { f(shim{t}) })
+}
+func (t shim) Parallel()     {}
+func (t shim) Verbose() bool { return testing.Verbose() }
+
+// testLog sends a plugin's standard error to the test's log.
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(p []byte) (int, error) {
+	l.t.Helper()
+	l.t.Logf("stderr: %s", p)
+	return len(p), nil
+}

@@ -1,0 +1,168 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path"
+	"strings"
+)
+
+// Subject describes a plugin under test: what the suite must know to call it.
+type Subject struct {
+	Type string `json:"type"`           // name of the executable
+	Kind string `json:"kind"`           // interface, chained or ipam
+	Name string `json:"name,omitempty"` // tells several subjects of one plugin apart
+
+	// Conf is the plugin's configuration without name and cniVersion. Second is
+	// merged over it for the second attachment, where both cannot be equal (a
+	// host port, say).
+	Conf   Object `json:"conf,omitempty"`
+	Second Object `json:"second,omitempty"`
+
+	Args       string `json:"args,omitempty"`       // CNI_ARGS
+	IfName     string `json:"ifname,omitempty"`     // default eth0
+	MinVersion string `json:"minVersion,omitempty"` // oldest version it speaks; default 0.1.0
+
+	// Prev is what stands in the container before a chained plugin is called:
+	// a veth pair with these addresses, which the suite makes itself.
+	Prev *Prev `json:"prev,omitempty"`
+
+	// Again says that a second ADD for the same attachment succeeds with the
+	// same result. Otherwise it must fail and leave the first as it was.
+	Again bool `json:"again,omitempty"`
+
+	// Break says how the suite damages an attachment: "link" deletes the
+	// container's interface, "down" sets it down, "address" takes its addresses
+	// away, "del" calls DEL, "prev" changes the gateways in the previous result. The
+	// default is link for an interface plugin, else del.
+	Break string `json:"break,omitempty"`
+
+	// Stateless says that nothing stands between ADD and DEL.
+	Stateless bool `json:"stateless,omitempty"`
+	// Unchecked says that CHECK cannot notice the damage.
+	Unchecked bool `json:"unchecked,omitempty"`
+	// L2 says that the results have no addresses, so that versions before
+	// 0.3.0 cannot express them.
+	L2 bool `json:"l2,omitempty"`
+
+	// Refused lists configurations that ADD must refuse before any work.
+	Refused []Refusal `json:"refused,omitempty"`
+}
+
+// Object is a JSON object.
+type Object = map[string]json.RawMessage
+
+// Prev is the result a chained plugin is given.
+type Prev struct {
+	Addresses []netip.Prefix `json:"addresses"`
+	Gateways  []netip.Addr   `json:"gateways,omitempty"`
+}
+
+// Refusal is one configuration that must not be accepted.
+type Refusal struct {
+	About string `json:"about"`
+	Conf  Object `json:"conf,omitempty"` // merged over Subject.Conf; null removes a key
+	Args  string `json:"args,omitempty"`
+	Code  uint   `json:"code,omitempty"` // 0 means any
+	Msg   string `json:"msg,omitempty"`  // part of the message
+}
+
+// Contract returns the scripts.
+func Contract() fs.FS { return sub(contract, "contract") }
+
+// Subjects returns the descriptions of the plugins we know, one JSON file a
+// plugin.
+func Subjects() fs.FS { return sub(subjects, "subjects") }
+
+func sub(f fs.FS, dir string) fs.FS {
+	s, err := fs.Sub(f, dir)
+	if err != nil {
+		panic(err) // a constant, valid path
+	}
+	return s
+}
+
+// Load reads every subject (*.json) of a directory.
+func Load(fsys fs.FS) ([]Subject, error) {
+	names, err := fs.Glob(fsys, "*.json")
+	if err != nil {
+		return nil, fmt.Errorf("list subjects: %w", err)
+	}
+	var out []Subject
+	for _, name := range names {
+		s, err := load(fsys, name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, *s)
+	}
+	return out, nil
+}
+
+// Named returns one of Subjects by the name of its file.
+func Named(name string) (*Subject, error) { return load(Subjects(), name+".json") }
+
+func load(fsys fs.FS, name string) (*Subject, error) {
+	data, err := fs.ReadFile(fsys, name)
+	if err != nil {
+		return nil, fmt.Errorf("read subject: %w", err)
+	}
+	s := &Subject{Name: strings.TrimSuffix(path.Base(name), ".json")}
+	if err := json.Unmarshal(data, s); err != nil {
+		return nil, fmt.Errorf("read subject %s: %w", name, err)
+	}
+	if s.Type == "" || s.Kind == "" {
+		return nil, fmt.Errorf("read subject %s: type and kind are required", name)
+	}
+	return s, nil
+}
+
+// ifName returns the interface the attachments get.
+func (s *Subject) ifName() string {
+	if s.IfName == "" {
+		return "eth0"
+	}
+	return s.IfName
+}
+
+// breaking returns the way an attachment is damaged.
+func (s *Subject) breaking() string {
+	switch {
+	case s.Break != "":
+		return s.Break
+	case s.Kind == "interface":
+		return "link"
+	}
+	return "del"
+}
+
+func (s *Subject) minVersion() string {
+	switch {
+	case s.MinVersion != "":
+		return s.MinVersion
+	case s.L2:
+		return "0.3.0"
+	}
+	return "0.1.0"
+}
+
+// merge returns base with the keys of over; a null removes a key.
+func merge(base, over Object) Object {
+	out := Object{}
+	for k, v := range base {
+		out[k] = v
+	}
+	for k, v := range over {
+		if string(v) == "null" {
+			delete(out, k)
+			continue
+		}
+		out[k] = v
+	}
+	return out
+}

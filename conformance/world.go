@@ -1,0 +1,132 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Network is the name of the network the scripts attach to.
+const Network = "conformance"
+
+type worldKey struct{}
+
+// world is what one script works on: two attachments in fresh namespaces.
+type world struct {
+	t       *testing.T
+	suite   *Suite
+	version string
+	places  map[string]*place
+	before  leak.State  // host and files, when the script began
+	err     *spec.Error // of the last call that failed
+	broken  bool        // the script said break
+}
+
+// place is an attachment with what stands before the plugin.
+type place struct {
+	Attachment
+	prev   *spec.Result
+	second bool
+	gone   bool       // the namespace was deleted
+	inside leak.State // the namespace before the plugin
+}
+
+// newWorld makes the namespaces. What Prepare makes is part of the start.
+func newWorld(t *testing.T, s *Suite, version string) *world {
+	w := &world{t: t, suite: s, version: version, places: map[string]*place{}}
+	for i, name := range []string{"first", "second"} {
+		id := "pbt" + strings.ToLower(rand.Text()[:12])
+		p := &place{second: i == 1}
+		p.Attachment = Attachment{ContainerID: id, NetNS: nettest.NewNS(t, id), IfName: s.Subject.ifName()}
+		w.prepare(p, i)
+		inside, err := stateIn(p.NetNS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.inside = inside
+		w.places[name] = p
+	}
+	w.before = leak.Must(t)
+	return w
+}
+
+func (w *world) prepare(p *place, number int) {
+	s := w.suite
+	switch {
+	case s.Prepare != nil:
+		p.prev = s.Prepare(w.t, &p.Attachment)
+	case s.Subject.Prev != nil:
+		p.prev = veth(w.t, &p.Attachment, s.Subject.Prev, number)
+	}
+}
+
+// place returns the attachment a command names, the first by default.
+func (w *world) place(name string) (*place, error) {
+	if name == "" {
+		name = "first"
+	}
+	p, ok := w.places[name]
+	if !ok {
+		return nil, fmt.Errorf("no attachment %q", name)
+	}
+	return p, nil
+}
+
+// settle is left, asked again until nothing is left or the time is over.
+func (w *world) settle(most time.Duration) (leak.State, error) {
+	for end := time.Now().Add(most); ; time.Sleep(10 * time.Millisecond) {
+		left, err := w.left()
+		if err != nil || len(left) == 0 || time.Now().After(end) {
+			return left, err
+		}
+	}
+}
+
+// close deletes the namespaces; nettest does so at the end of a test, which is
+// late for one that makes many.
+func (w *world) close() {
+	for _, p := range w.places {
+		if err := netns.Delete(p.NetNS); err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+// left lists what the host and the namespaces have beyond the start, except
+// what by design stays with the network.
+func (w *world) left() (leak.State, error) {
+	now, err := leak.Take()
+	if err != nil {
+		return nil, err
+	}
+	out := now.Beyond(w.before).Without(leak.Standing)
+	for name, p := range w.places {
+		if p.gone {
+			continue
+		}
+		inside, err := stateIn(p.NetNS)
+		if err != nil {
+			return nil, err
+		}
+		for _, line := range inside.Beyond(p.inside).Without(kernels) {
+			out = append(out, name+" sandbox: "+line)
+		}
+	}
+	return out, nil
+}
+
+// kernels says that the kernel made a thing by itself: the addresses of a
+// loopback interface that was up once.
+func kernels(line string) bool {
+	return line == "address loopback lo 127.0.0.1/8" || line == "address loopback lo ::1/128"
+}

@@ -1,0 +1,163 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package plugintest holds a plugin to the contract every plugin keeps. Three
+// lines do:
+//
+//	func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
+//
+//	func TestContract(t *testing.T) {
+//		plugintest.Run(t, &Plugin, plugintest.Case{Subject: plugintest.Subject(t, "host-local")})
+//	}
+//
+// Subject reads conformance/subjects/NAME.json, the description that anybody's
+// plugin of that type can be held to; conformance.Subject documents it. A test
+// may as well write the Subject as a Go value.
+//
+// Run goes through every script of conformance/contract twice, in process
+// (plugin.Builtin) and by exec (the test binary started under the plugin's
+// name), and once for each version of the specification. In process it adds
+// what only Go can: a fault at every Session.Fault step of ADD, a cancelled
+// context, a panic-free refusal of broken input, and a count of goroutines and
+// file descriptors.
+package plugintest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/conformance"
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Case is one configuration of a plugin to be held to the contract.
+type Case struct {
+	conformance.Subject
+
+	// Delegates may be called in process, as if the same binary held them. By
+	// exec they are found too, under their names.
+	Delegates []*plugin.Plugin
+
+	// Prepare replaces Subject.Prev: see conformance.Suite.
+	Prepare func(t *testing.T, a *conformance.Attachment) *spec.Result
+	// Break replaces Subject.Break, and BreakError is text that CHECK's error
+	// must contain afterwards.
+	Break      func(t *testing.T, a *conformance.Attachment)
+	BreakError string
+
+	// NoFaults says that ADD changes nothing that could fail half way.
+	NoFaults bool
+}
+
+// Main is the TestMain of a plugin's package. Started under the name of one of
+// the plugins, the test binary is that plugin; otherwise the tests run in a
+// network, a /run and a /var/lib of their own (internal/nettest). List the
+// delegates too.
+func Main(m *testing.M, plugins ...*plugin.Plugin) {
+	name := filepath.Base(os.Args[0])
+	for _, p := range plugins {
+		if p.Name == name {
+			os.Exit(plugin.MainOf(p, plugins))
+		}
+	}
+	nettest.Main(m)
+}
+
+// Subject reads a description of conformance/subjects.
+func Subject(t testing.TB, name string) conformance.Subject {
+	t.Helper()
+	s, err := conformance.Named(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *s
+}
+
+// Run holds p to the contract in each case.
+func Run(t *testing.T, p *plugin.Plugin, cases ...Case) {
+	t.Helper()
+	for _, c := range cases {
+		c.fill(p)
+		name := c.Name
+		if name == "" {
+			name = p.Name
+		}
+		t.Run(name, func(t *testing.T) { c.run(t, p) })
+	}
+}
+
+// fill takes from the plugin what the case leaves out.
+func (c *Case) fill(p *plugin.Plugin) {
+	if c.Type == "" {
+		c.Type = p.Name
+	}
+	if c.Kind == "" {
+		c.Kind = p.Kind.String()
+	}
+	if c.MinVersion == "" {
+		c.MinVersion = p.MinVersion
+	}
+}
+
+func (c *Case) run(t *testing.T, p *plugin.Plugin) {
+	inProcess := c.builtin(t, p, nil)
+	t.Run("in-process", func(t *testing.T) { c.suite(inProcess, nil).Run(t) })
+	t.Run("exec", func(t *testing.T) {
+		dir := install(t, append([]*plugin.Plugin{p}, c.Delegates...))
+		c.suite(&invoke.Exec{}, []string{dir}).Run(t)
+	})
+	t.Run("faults", func(t *testing.T) { c.faults(t, p) })
+	t.Run("cancelled", func(t *testing.T) { c.cancelled(t, inProcess) })
+	t.Run("leaks", func(t *testing.T) { c.leaks(t, inProcess) })
+}
+
+// suite is the contract over one transport. In process the path names a
+// directory that does not exist, so nothing can be found in it.
+func (c *Case) suite(inv invoke.Invoker, path []string) conformance.Suite {
+	if path == nil {
+		path = []string{"/nonexistent/plugintest"}
+	}
+	return conformance.Suite{
+		Subject: c.Subject, Invoker: inv, Path: path,
+		Prepare: c.Prepare, Break: c.Break, BreakError: c.BreakError,
+	}
+}
+
+// builtin calls p and its delegates in process.
+func (c *Case) builtin(t *testing.T, p *plugin.Plugin, fault func(string) error) invoke.Invoker {
+	return &plugin.Builtin{NewSession: func() *plugin.Session {
+		s := plugin.NewSession(append([]*plugin.Plugin{p}, c.Delegates...))
+		s.Stderr = logWriter{t}
+		s.Fault = fault
+		return s
+	}}
+}
+
+// install links the test binary under the plugins' names.
+func install(t *testing.T, plugins []*plugin.Plugin) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, p := range plugins {
+		if err := os.Symlink(self, filepath.Join(dir, p.Name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// logWriter sends warnings to the test's log.
+type logWriter struct{ t *testing.T }
+
+func (l logWriter) Write(p []byte) (int, error) {
+	l.t.Helper()
+	l.t.Logf("stderr: %s", p)
+	return len(p), nil
+}
