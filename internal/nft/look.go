@@ -67,13 +67,26 @@ func (c *Conn) element(p *plan, spec setSpec, o op, have found) error {
 			c.remove(p, spec, have.Element)
 		}
 	case have.same(o.el):
-	case o.kind == opAdd && spec.exclusive() && o.el.ofAnother(have.Element):
-		return &TakenError{Want: o.el, Have: have.Element}
 	default:
+		if err := o.contest(spec, have.Element); err != nil {
+			return err
+		}
 		p.delete = append(p.delete, have.Element)
 		p.add = append(p.add, o.el)
 	}
 	return nil
+}
+
+// contest says whether a wish may have the place of another element.
+func (o op) contest(spec setSpec, have Element) error {
+	if o.kind != opAdd || !spec.exclusive() || !o.el.ofAnother(have) {
+		return nil
+	}
+	taken := &TakenError{Want: o.el, Have: have}
+	if o.decide == nil {
+		return taken
+	}
+	return o.decide(taken)
 }
 
 // remove chooses how an element goes.

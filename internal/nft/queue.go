@@ -22,8 +22,9 @@ func (k kind) String() string { return [...]string{"add", "replace", "remove"}[k
 
 // op is one queued wish about one element.
 type op struct {
-	kind kind
-	el   Element
+	kind   kind
+	el     Element
+	decide func(*TakenError) error // who is asked when another owner has the key
 }
 
 // Extra is work beside elements that joins the transaction: a network's
@@ -41,31 +42,35 @@ type Extra interface {
 // same, and replaced in the same transaction when it differs, except that
 // Commit returns a *TakenError when another owner has the key in a map of
 // published ports.
-func (c *Conn) Add(elems ...Element) { c.push(opAdd, elems) }
+func (c *Conn) Add(elems ...Element) { c.push(opAdd, nil, elems) }
+
+// Claim is Add with somebody to ask when another owner has the key: decide
+// returns nil to take it over, or the error Commit returns.
+func (c *Conn) Claim(decide func(*TakenError) error, elems ...Element) { c.push(opAdd, decide, elems) }
 
 // Replace queues elements and takes their keys from whoever has them.
-func (c *Conn) Replace(elems ...Element) { c.push(opReplace, elems) }
+func (c *Conn) Replace(elems ...Element) { c.push(opReplace, nil, elems) }
 
 // Remove queues the removal of elements. What is missing, or belongs to
 // another owner by now, is left alone. In network-level sets it removes
 // exactly this range; a network of the same facts that lies within the range
 // must be added again in the same Commit.
-func (c *Conn) Remove(elems ...Element) { c.push(opRemove, elems) }
+func (c *Conn) Remove(elems ...Element) { c.push(opRemove, nil, elems) }
 
 // Queue adds work beside elements to the transaction.
 func (c *Conn) Queue(x Extra) { c.extras = append(c.extras, x) }
 
 // push keeps one wish for each element, the last.
-func (c *Conn) push(k kind, elems []Element) {
+func (c *Conn) push(k kind, decide func(*TakenError) error, elems []Element) {
 next:
 	for _, e := range elems {
 		for i := range c.queue {
 			if c.queue[i].el.sameKey(e) {
-				c.queue[i] = op{k, e}
+				c.queue[i] = op{k, e, decide}
 				continue next
 			}
 		}
-		c.queue = append(c.queue, op{k, e})
+		c.queue = append(c.queue, op{k, e, decide})
 	}
 }
 
