@@ -26,6 +26,7 @@ type network struct {
 	name, version string
 	bridge        string // of a bridge network; such have main == "bridge"
 	main          string // plugin that makes the interface: bridge, ptp or loopback
+	backend       string // the reference's firewall backend, "" for its choice
 	chained       []object
 	list          *libcni.NetworkConfigList
 }
@@ -56,7 +57,16 @@ func newNetwork(t testing.TB, main, version string) *network {
 // parse makes libcni's form of the network; after a change call it again.
 func (n *network) parse(t testing.TB) {
 	t.Helper()
-	conf := object{"cniVersion": n.version, "name": n.name, "plugins": append([]object{n.mainPlugin()}, n.chained...)}
+	plugins := append([]object{n.mainPlugin()}, n.chained...)
+	for _, p := range plugins {
+		switch {
+		case n.backend != "" && p["type"] == "portmap":
+			p["backend"] = n.backend
+		case n.backend != "" && p["ipMasq"] != nil:
+			p["ipMasqBackend"] = n.backend
+		}
+	}
+	conf := object{"cniVersion": n.version, "name": n.name, "plugins": plugins}
 	raw, err := json.Marshal(conf)
 	if err != nil {
 		t.Fatal(err)

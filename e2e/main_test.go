@@ -7,10 +7,12 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,6 +42,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
 	}
+	if os.Getpid() == 1 {
+		os.Exit(reap())
+	}
 	code := m.Run()
 	if os.Getenv(insideEnv) == "" {
 		os.RemoveAll(os.Getenv(workEnv))
@@ -53,10 +58,39 @@ func prepare() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("needs root, runs as %d", os.Geteuid())
 	}
-	if os.Getenv(insideEnv) != "" {
+	switch {
+	case os.Getenv(insideEnv) == "":
+		return build()
+	case os.Getpid() == 1:
 		return boot()
 	}
-	return build()
+	return nil
+}
+
+// reap is the first process of a node: it runs the test as its child and waits
+// for whatever else is left to it (conmon, shims), so that who waits for such a
+// process to be gone does not wait for ever. It gives the test's exit code.
+func reap() int {
+	child, err := os.StartProcess("/proc/self/exe", os.Args, &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			fmt.Fprintln(os.Stderr, "e2e: wait:", err)
+			return 1
+		case pid == child.Pid && status.Exited():
+			return status.ExitStatus()
+		case pid == child.Pid:
+			fmt.Fprintln(os.Stderr, "e2e: test ended by", status.Signal())
+			return 1
+		}
+	}
 }
 
 // boot gives the fresh namespaces their own /proc, empty state directories and
@@ -104,6 +138,7 @@ func onNode(t *testing.T, body func(t *testing.T)) {
 	}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
+	defer sweepCgroups(cgroups())
 	start := time.Now()
 	err := cmd.Run()
 	t.Logf("on a node of its own, %.1f s:\n%s", time.Since(start).Seconds(), indent(out.String()))
@@ -112,6 +147,32 @@ func onNode(t *testing.T, body func(t *testing.T)) {
 	}
 	if strings.Contains(out.String(), "--- SKIP") || !strings.Contains(out.String(), "--- PASS: "+t.Name()) {
 		t.Fatalf("%s did not run", t.Name())
+	}
+}
+
+// cgroups lists the control groups that podman and containerd make, which no
+// namespace takes along when it ends.
+func cgroups() map[string]bool {
+	found := map[string]bool{}
+	for _, pattern := range []string{"k8s.io", "k8s.io/*", "libpod_parent", "libpod_parent/*"} {
+		for _, top := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+			dirs, _ := filepath.Glob(top + pattern)
+			for _, dir := range dirs {
+				found[dir] = true
+			}
+		}
+	}
+	return found
+}
+
+// sweepCgroups removes the control groups that were not there before, the
+// deepest first; one with a process in it cannot be removed.
+func sweepCgroups(before map[string]bool) {
+	dirs := slices.Sorted(maps.Keys(cgroups()))
+	for _, dir := range slices.Backward(dirs) {
+		if !before[dir] {
+			os.Remove(dir)
+		}
 	}
 }
 

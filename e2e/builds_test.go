@@ -1,0 +1,137 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+)
+
+// schemaLdflags makes a build that writes the next schema of our nftables table.
+const schemaLdflags = "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=2"
+
+// TestTwoSchemas runs two builds whose nftables tables have different schema
+// numbers on one node. The newer one upgrades the table, under standing
+// attachments, and serves on; the older one then refuses ADD before it touched
+// anything and says why, detaches what has nothing in the newer table, and
+// breaks nothing.
+func TestTwoSchemas(t *testing.T) {
+	newer := os.Getenv(workEnv) + "/newer"
+	if os.Getenv(insideEnv) == "" {
+		if err := install(newer, schemaLdflags); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onNode(t, func(t *testing.T) {
+		newOutside(t)
+		serve(t, outside, 80)
+		t.Run("older first", func(t *testing.T) { upgrade(t, os.Getenv(workEnv)+"/bin", newer) })
+		run(t, "nft", "delete", "table", "inet", "patchbay")
+		t.Run("newer first", func(t *testing.T) { downgrade(t, os.Getenv(workEnv)+"/bin", newer) })
+	})
+}
+
+// upgrade lets the newer build join a node of the older one.
+func upgrade(t *testing.T, olderDir, newerDir string) {
+	n, older, newer := newNetwork(t, "bridge", "1.1.0"), call(t, olderDir), call(t, newerDir)
+	before := leak.Must(t)
+	one := attach(t, older, n, "one", 18081)
+	two := attach(t, newer, n, "two", 18082)
+	for _, p := range []*pod{one, two} {
+		newer.check(n, p)
+		reaches(t, outside, node4, p.hostPort, outside4)
+	}
+	refuse(t, older, n)
+	for _, p := range []*pod{one, two} {
+		reaches(t, outside, node4, p.hostPort, outside4)
+		newer.del(n, p)
+		refused(t, outside, node4, p.hostPort)
+	}
+	leak.Nothing(t, before)
+}
+
+// downgrade lets the older build come to a node of the newer one, as after a
+// roll-back.
+func downgrade(t *testing.T, olderDir, newerDir string) {
+	n, older, newer := newNetwork(t, "bridge", "1.1.0"), call(t, olderDir), call(t, newerDir)
+	before := leak.Must(t)
+	one := attach(t, newer, n, "one", 18081)
+	refuse(t, older, n)
+	if err := older.cni.GetStatusNetworkList(context.Background(), n.list); err == nil {
+		t.Error("STATUS of the older build is ready beside a newer table")
+	}
+	reaches(t, outside, node4, one.hostPort, outside4)
+	newer.check(n, one)
+	newer.del(n, one)
+	leak.Nothing(t, before)
+}
+
+// attach attaches a pod that answers probes.
+func attach(t *testing.T, c *caller, n *network, id string, port uint16) *pod {
+	t.Helper()
+	p := newPod(t, id, port)
+	c.add(n, p)
+	serve(t, p.id, 80)
+	return p
+}
+
+// refuse expects ADD to fail naming both schema numbers and to leave the node
+// as it was once the runtime sent its DEL.
+func refuse(t *testing.T, c *caller, n *network) {
+	t.Helper()
+	before := leak.Must(t)
+	p := newPod(t, "refused", 18099)
+	_, err := c.cni.AddNetworkList(context.Background(), n.list, p.runtimeConf())
+	if err == nil {
+		t.Fatal("ADD of the older build succeeded beside a newer table")
+	}
+	for _, want := range []string{"schema 2", "up to 1"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the older build's refusal lacks %q: %v", want, err)
+		}
+	}
+	c.del(n, p)
+	deleteNamespace(t, p.id)
+	leak.Nothing(t, before)
+}
+
+// TestRepair flushes the whole firewall under standing attachments, as a
+// firewall's restart does, and lets `patchbay repair` put back what was ours.
+func TestRepair(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		newOutside(t)
+		serve(t, outside, 80)
+		for _, main := range []string{"bridge", "ptp"} {
+			t.Run(main, func(t *testing.T) {
+				n, c := newNetwork(t, main, "1.1.0"), call(t, plugins())
+				before := leak.Must(t)
+				one, two := attach(t, c, n, "one", 18080), attach(t, c, n, "two", 18081)
+				standing := leak.Must(t)
+				for range 2 { // the second time with nothing of ours but records
+					run(t, "nft", "flush", "ruleset")
+					refused(t, outside, node4, one.hostPort)
+					if err := c.cni.CheckNetworkList(context.Background(), n.list, one.runtimeConf()); err == nil {
+						t.Error("CHECK does not notice that the firewall was flushed")
+					}
+					run(t, patchbay(), "repair")
+					proveTraffic(t, n, one, two)
+					for _, p := range []*pod{one, two} {
+						c.check(n, p)
+					}
+					leak.Nothing(t, standing)
+					if lost := standing.Beyond(leak.Must(t)); len(lost) > 0 {
+						t.Errorf("repair did not put back:\n%s", lost)
+					}
+				}
+				c.del(n, one)
+				c.del(n, two)
+				leak.Nothing(t, before)
+			})
+		}
+	})
+}
