@@ -5,6 +5,12 @@
 // command line.
 package main
 
+// A plugin lives for a millisecond: reading cgroup limits and starting a
+// goroutine to follow them would be a tenth of it.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 import (
 	"os"
 	"path/filepath"
