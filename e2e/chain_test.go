@@ -27,6 +27,7 @@ type network struct {
 	bridge        string // of a bridge network; such have main == "bridge"
 	main          string // plugin that makes the interface: bridge, ptp or loopback
 	backend       string // the reference's firewall backend, "" for its choice
+	form          string // "chain" for a plugin list, "patchbay" for one plugin that runs them all
 	chained       []object
 	list          *libcni.NetworkConfigList
 }
@@ -36,7 +37,7 @@ type network struct {
 // and tuning, as far as the version allows them.
 func newNetwork(t testing.TB, main, version string) *network {
 	t.Helper()
-	n := &network{name: main + "-net", version: version, main: main, bridge: "pb0"}
+	n := &network{name: main + "-net", version: version, main: main, bridge: "pb0", form: "chain"}
 	n.chained = []object{{"type": "portmap", "capabilities": object{"portMappings": true}, "snat": true}}
 	if atLeast(version, "0.4.0") {
 		n.chained = append(n.chained, object{"type": "firewall"})
@@ -65,6 +66,9 @@ func (n *network) parse(t testing.TB) {
 		case n.backend != "" && p["ipMasq"] != nil:
 			p["ipMasqBackend"] = n.backend
 		}
+	}
+	if n.form == "patchbay" { // as `patchbay convert` writes it
+		plugins = []object{{"type": "patchbay", "plugins": plugins, "capabilities": object{"portMappings": true, "bandwidth": true}}}
 	}
 	conf := object{"cniVersion": n.version, "name": n.name, "plugins": plugins}
 	raw, err := json.Marshal(conf)
@@ -101,6 +105,9 @@ func (n *network) types() []string {
 	}
 	for _, p := range n.chained {
 		types = append(types, p["type"].(string))
+	}
+	if n.form == "patchbay" {
+		types = append(types, "patchbay")
 	}
 	return types
 }
