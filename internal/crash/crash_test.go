@@ -1,0 +1,318 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package crash
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/all"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// TestMain makes the test binary the plugin too, so that there is a process to
+// kill.
+func TestMain(m *testing.M) {
+	if os.Getenv("CNI_COMMAND") != "" {
+		os.Exit(plugin.MainOf(all.Find("patchbay"), all.Plugins()))
+	}
+	nettest.Main(m)
+}
+
+// chain is the usual chain of a node and the rest of what this program does to
+// one attachment.
+const chain = `{"cniVersion":"1.1.0","name":"crash","type":"patchbay","plugins":[
+	{"type":"bridge","bridge":"crash0","isGateway":true,"ipMasq":true,"hairpinMode":true,
+	 "ipam":{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/16"}],[{"subnet":"fd77::/64"}]],
+	         "routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}},
+	{"type":"portmap","capabilities":{"portMappings":true}},
+	{"type":"firewall","ingressPolicy":"same-bridge"},
+	{"type":"bandwidth","ingressRate":80000000,"ingressBurst":8000000,"egressRate":80000000,"egressBurst":8000000},
+	{"type":"tuning","mtu":1400,"sysctl":{"net.ipv4.conf.IFNAME.arp_notify":"1"}}]%s}`
+
+// request is one container's attachment.
+type request struct {
+	id   string
+	ns   string
+	port int
+}
+
+func (q request) call(verb spec.Verb, extra string) *spec.Call {
+	if verb == spec.Add || verb == spec.Check {
+		extra += fmt.Sprintf(`,"runtimeConfig":{"portMappings":[{"hostPort":%d,"containerPort":80,"protocol":"tcp"},{"hostPort":%d,"containerPort":53,"protocol":"udp"}]}`, q.port, q.port)
+	}
+	c := &spec.Call{Verb: verb, Path: []string{"/nonexistent"}, Config: []byte(fmt.Sprintf(chain, extra))}
+	if c.PerContainer() {
+		c.ContainerID, c.NetNS, c.IfName = q.id, q.ns, "eth0"
+	}
+	return c
+}
+
+// run calls the chain in process.
+func run(q request, verb spec.Verb, extra string, fault func(string) error) ([]byte, error) {
+	b := plugin.Builtin{NewSession: func() *plugin.Session {
+		s := plugin.NewSession(all.Plugins())
+		s.Fault = fault
+		return s
+	}}
+	return b.Invoke(context.Background(), "patchbay", q.call(verb, extra))
+}
+
+func mustRun(t *testing.T, q request, verb spec.Verb, extra string) []byte {
+	t.Helper()
+	out, err := run(q, verb, extra, nil)
+	if err != nil {
+		t.Fatalf("%s %s: %v", verb, q.id, err)
+	}
+	return out
+}
+
+const keepNobody = `,"cni.dev/valid-attachments":[]`
+
+// state counts everything of the node; the bridge and its gateway address stay
+// by design, so they are made before the first count.
+func state(t *testing.T) leak.State {
+	t.Helper()
+	return leak.Must(t, stateDirs()...)
+}
+
+func stateDirs() []string {
+	p := paths.Default()
+	return []string{p.Run, p.CNI, p.RunCNI}
+}
+
+// baseline attaches and detaches one container, so that what a network leaves
+// standing by design stands, and counts.
+func baseline(t *testing.T) leak.State {
+	t.Helper()
+	q := request{"baseline", nettest.NewNS(t, "crash-baseline"), 10000}
+	mustRun(t, q, spec.Add, "")
+	mustRun(t, q, spec.Del, "")
+	return state(t)
+}
+
+func nothingBeyond(t *testing.T, before leak.State, when string) {
+	t.Helper()
+	if left := state(t).Beyond(before).Without(leak.Standing); len(left) > 0 {
+		t.Fatalf("%s left:\n%s", when, left)
+	}
+}
+
+// A fault at every step of the whole chain: ADD fails and leaves nothing, not
+// even for DEL to do.
+func TestFaultAtEveryStep(t *testing.T) {
+	before := baseline(t)
+	q := request{"fault", nettest.NewNS(t, "crash-fault"), 10001}
+	injected := errors.New("injected")
+	for n := 1; ; n++ {
+		step, where := 0, ""
+		_, err := run(q, spec.Add, "", func(name string) error {
+			if step++; step == n {
+				where = name
+				return injected
+			}
+			return nil
+		})
+		if err == nil {
+			if n < 20 {
+				t.Errorf("only %d steps in the whole chain: faults are not injected everywhere", n-1)
+			}
+			break
+		}
+		if !errors.Is(err, injected) {
+			t.Fatalf("step %d (%s): %v", n, where, err)
+		}
+		nothingBeyond(t, before, fmt.Sprintf("a fault at step %d (%s)", n, where))
+	}
+	mustRun(t, q, spec.Check, "")
+	mustRun(t, q, spec.Del, "")
+	nothingBeyond(t, before, "DEL")
+}
+
+// A namespace that is deleted before DEL, and a DEL that knows only three names.
+func TestNamespaceDeletedFirst(t *testing.T) {
+	before := baseline(t)
+	for _, ns := range []string{"", "/run/netns/crash-gone"} {
+		q := request{"gone", nettest.NewNS(t, "crash-gone"), 10002}
+		mustRun(t, q, spec.Add, "")
+		if err := netns.Delete(q.ns); err != nil {
+			t.Fatal(err)
+		}
+		q.ns = ns
+		mustRun(t, q, spec.Del, "")
+		mustRun(t, q, spec.Del, "")
+		nothingBeyond(t, before, "DEL without namespace")
+	}
+}
+
+// A reboot: the kernel and /run forget everything, /var/lib does not.
+func TestReboot(t *testing.T) {
+	before := baseline(t)
+	q := request{"rebooted", nettest.NewNS(t, "crash-rebooted"), 10003}
+	mustRun(t, q, spec.Add, "")
+	if err := netns.Delete(q.ns); err != nil {
+		t.Fatal(err)
+	}
+	forget(t)
+	mustRun(t, request{}, spec.GC, keepNobody)
+	if left := state(t).Of("file").Beyond(before); len(left) > 0 {
+		t.Errorf("GC after a reboot left:\n%s", left)
+	}
+}
+
+// forget is what a reboot does to kernel and /run.
+func forget(t *testing.T) {
+	t.Helper()
+	links, err := netlink.LinkList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		if l.Attrs().Name != "lo" {
+			_ = netlink.LinkDel(l) // the peer may have gone with its end
+		}
+	}
+	for _, dir := range []string{paths.Default().Run, paths.Default().RunCNI} {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// tries is how often a process is killed. PATCHBAY_CRASH_TRIES raises it: `make
+// test` asks for a few thousand.
+func tries() int {
+	if n, err := strconv.Atoi(os.Getenv("PATCHBAY_CRASH_TRIES")); err == nil {
+		return n
+	}
+	return 60
+}
+
+// kill -9 at random points of ADD and DEL; then DEL, or nothing and a GC.
+func TestKill(t *testing.T) {
+	before := baseline(t)
+	usual := typical(t)
+	q := request{"", nettest.NewNS(t, "crash-kill"), 10004}
+	seed := uint64(time.Now().UnixNano())
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	t.Logf("seed %d, an ADD takes %v", seed, usual)
+	killed := 0
+	for n := range tries() {
+		q.id = fmt.Sprintf("kill%d", n)
+		if died(t, q.call(spec.Add, ""), time.Duration(rnd.Int64N(int64(usual)*5/4))) {
+			killed++
+		}
+		switch n % 3 {
+		case 0: // the runtime does what it must
+			mustRun(t, q, spec.Del, "")
+		case 1: // its DEL is killed too, and repeated
+			died(t, q.call(spec.Del, ""), time.Duration(rnd.Int64N(int64(usual)*2)))
+			mustRun(t, q, spec.Del, "")
+		case 2: // the runtime forgot: GC
+			mustRun(t, q, spec.GC, keepNobody)
+		}
+		if n%20 == 0 {
+			nothingBeyond(t, before, fmt.Sprintf("try %d (seed %d)", n, seed))
+		}
+	}
+	mustRun(t, q, spec.GC, keepNobody)
+	nothingBeyond(t, before, "the last GC")
+	if killed < tries()/3 {
+		t.Errorf("only %d of %d processes died before they were done: the test proves little", killed, tries())
+	}
+}
+
+// typical is how long a process takes for one ADD.
+func typical(t *testing.T) time.Duration {
+	t.Helper()
+	q := request{"typical", nettest.NewNS(t, "crash-typical"), 10005}
+	start := time.Now()
+	if died(t, q.call(spec.Add, ""), time.Minute) {
+		t.Fatal("an ADD takes a minute")
+	}
+	took := time.Since(start)
+	mustRun(t, q, spec.Del, "")
+	return took
+}
+
+// died runs a call as a process, kills it after a time and says whether it was
+// still running.
+func died(t *testing.T, c *spec.Call, after time.Duration) bool {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), c.Environ()...)
+	cmd.Stdin = bytes.NewReader(c.Config)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	err := cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == -1 {
+		return true
+	}
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", c.Verb, c.ContainerID, err, out.Bytes())
+	}
+	return false
+}
+
+// Empty, torn and foreign state files are survived by every verb.
+func TestTornFiles(t *testing.T) {
+	before := baseline(t)
+	for _, content := range []string{"", "{", `{"schema":99,"owner":"x"}`} {
+		q := request{"torn", nettest.NewNS(t, "crash-torn"), 10006}
+		mustRun(t, q, spec.Add, "")
+		damaged := damage(t, content)
+		if damaged < 3 {
+			t.Errorf("only %d records to damage", damaged)
+		}
+		mustRun(t, q, spec.Del, "")
+		mustRun(t, q, spec.GC, keepNobody)
+		if left := state(t).Beyond(before).Without(leak.Standing).Of("link"); len(left) > 0 {
+			t.Errorf("DEL with records %q left:\n%s", content, left)
+		}
+		if err := netns.Delete(q.ns); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func damage(t *testing.T, content string) (n int) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(paths.Default().Run, "attachments", "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if strings.HasSuffix(f, "~") {
+			continue
+		}
+		if err := os.WriteFile(f, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	return n
+}
