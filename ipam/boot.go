@@ -1,0 +1,65 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Boot is the run of the kernel we live in. The zero value knows nothing and
+// takes no reservation for one of an earlier boot.
+type Boot struct {
+	ID    string    // the kernel's random boot id
+	Since time.Time // when it started, by today's clock
+}
+
+// ReadBoot reads the boot id and the uptime from procfs at proc ("/proc").
+func ReadBoot(proc string) (Boot, error) {
+	id, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
+	if err != nil {
+		return Boot{}, fmt.Errorf("read boot id: %w", err)
+	}
+	up, err := os.ReadFile(filepath.Join(proc, "uptime"))
+	if err != nil {
+		return Boot{}, fmt.Errorf("read uptime: %w", err)
+	}
+	first, _, _ := strings.Cut(string(up), " ")
+	seconds, err := strconv.ParseFloat(strings.TrimSpace(first), 64)
+	if err != nil {
+		return Boot{}, fmt.Errorf("read uptime: %w", err)
+	}
+	since := time.Now().Add(-time.Duration(seconds * float64(time.Second)))
+	return Boot{ID: strings.TrimSpace(string(id)), Since: since}, nil
+}
+
+// mark is the boot id as the index keeps it; 0 is "not known".
+func (b Boot) mark() uint64 {
+	if b.ID == "" {
+		return 0
+	}
+	sum := sha256.Sum256([]byte(b.ID))
+	return binary.LittleEndian.Uint64(sum[:]) | 1
+}
+
+// bootMargin is how far the clock and the uptime may disagree.
+const bootMargin = 10 * time.Second
+
+// before says whether a reservation is of an earlier boot: by the boot it was
+// made in, or, for one the index only found, by the time of its file.
+func (b Boot) before(mark uint64, since time.Time) bool {
+	if b.ID == "" {
+		return false
+	}
+	if mark != 0 {
+		return mark != b.mark()
+	}
+	return since.Add(bootMargin).Before(b.Since)
+}

@@ -1,0 +1,269 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	lockName     = "lock"
+	cursorPrefix = "last_reserved_ip."
+	tempPrefix   = ".patchbay-" // only where the file system lacks O_TMPFILE
+	maxContent   = 4096         // bytes of a file we look at; ours have under 300
+)
+
+// dir is a network's state directory, held open. Every name is resolved
+// relative to the descriptor and no symbolic link below dataDir is followed.
+type dir struct {
+	fd   int
+	path string
+}
+
+// openDir opens dataDir/network, and makes it when create is set. The error
+// wraps fs.ErrNotExist when it is not there.
+func openDir(dataDir, network string, create bool) (*dir, error) {
+	if err := checkName(network); err != nil {
+		return nil, err
+	}
+	if create {
+		if err := os.MkdirAll(dataDir, 0o755); err != nil {
+			return nil, fmt.Errorf("make state directory: %w", err)
+		}
+	}
+	parent, err := openat(unix.AT_FDCWD, dataDir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open state directory", Path: dataDir, Err: err}
+	}
+	defer unix.Close(parent)
+	path := filepath.Join(dataDir, network)
+	fd, err := openat(parent, network, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if create && err == unix.ENOENT {
+		if err = unix.Mkdirat(parent, network, 0o755); err == nil || err == unix.EEXIST {
+			fd, err = openat(parent, network, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		}
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open state directory", Path: path, Err: err}
+	}
+	return &dir{fd, path}, nil
+}
+
+// checkName refuses a network name that is not a plain file name.
+func checkName(network string) error {
+	if network == "" || network == "." || network == ".." || len(network) > 255 || strings.ContainsAny(network, "/\x00") {
+		return fmt.Errorf("network name %q cannot name a directory", network)
+	}
+	return nil
+}
+
+// openat is openat(2) that is not interrupted and not inherited.
+func openat(at int, name string, flags int, perm uint32) (int, error) {
+	for {
+		fd, err := unix.Openat(at, name, flags|unix.O_CLOEXEC, perm)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+func (d *dir) close() { unix.Close(d.fd) }
+
+// realPath is the path of the directory as the kernel knows it, so that two
+// ways to one directory share an index.
+func (d *dir) realPath() string {
+	if p, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(d.fd)); err == nil {
+		return p
+	}
+	p, _ := filepath.Abs(d.path)
+	return p
+}
+
+func (d *dir) pathError(op, name string, err error) error {
+	return &fs.PathError{Op: op, Path: filepath.Join(d.path, name), Err: err}
+}
+
+// file is what was found under a name.
+type file struct {
+	data  []byte
+	since time.Time // mtime: when it was written
+	plain bool      // a regular file of a sane size; else data is empty
+}
+
+// read reads a file. A symbolic link, a pipe or a directory is found but not
+// plain. The error wraps fs.ErrNotExist when there is nothing.
+func (d *dir) read(name string) (file, error) {
+	fd, err := openat(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err == unix.ELOOP || err == unix.ENXIO {
+		return file{}, nil
+	}
+	if err != nil {
+		return file{}, d.pathError("open", name, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return file{}, d.pathError("stat", name, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > maxContent {
+		return file{}, nil
+	}
+	buf := make([]byte, st.Size)
+	n, err := unix.Pread(fd, buf, 0)
+	if err != nil {
+		return file{}, d.pathError("read", name, err)
+	}
+	return file{data: buf[:n], since: time.Unix(st.Mtim.Unix()), plain: true}, nil
+}
+
+// torn says whether f is what a crash leaves: empty, blank, or blocks of zeros
+// that were allocated and never written. Such a file counts as free.
+func (f *file) torn() bool {
+	return f.plain && (bytes.IndexByte(f.data, 0) >= 0 || len(bytes.TrimSpace(f.data)) == 0)
+}
+
+// names lists the directory.
+func (d *dir) names() ([]string, error) {
+	fd, err := openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, d.pathError("open", "", err)
+	}
+	f := os.NewFile(uintptr(fd), d.path)
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", d.path, err)
+	}
+	return names, nil
+}
+
+// link makes a file with its content in one step: it is there and complete, or
+// not there. It returns the file's mtime. The error wraps fs.ErrExist when the
+// name is taken.
+func (d *dir) link(name string, content []byte) (int64, error) {
+	fd, err := openat(d.fd, ".", unix.O_TMPFILE|unix.O_WRONLY, 0o600)
+	if err == unix.EOPNOTSUPP || err == unix.EISDIR || err == unix.ENOENT {
+		return d.linkNamed(name, content)
+	}
+	if err != nil {
+		return 0, d.pathError("make", name, err)
+	}
+	defer unix.Close(fd)
+	since, err := writeAll(fd, content)
+	if err != nil {
+		return 0, d.pathError("write", name, err)
+	}
+	// Linking the descriptor itself needs CAP_DAC_READ_SEARCH before Linux
+	// 6.10; the way through /proc needs /proc.
+	err = unix.Linkat(fd, "", d.fd, name, unix.AT_EMPTY_PATH)
+	if err == unix.ENOENT || err == unix.EPERM {
+		err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), d.fd, name, unix.AT_SYMLINK_FOLLOW)
+	}
+	if err != nil {
+		return 0, d.pathError("link", name, err)
+	}
+	return since, nil
+}
+
+// linkNamed is link for file systems without unnamed files. A crash leaves a
+// file with tempPrefix, which the next scan removes.
+func (d *dir) linkNamed(name string, content []byte) (int64, error) {
+	temp := tempPrefix + rand.Text()
+	fd, err := openat(d.fd, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return 0, d.pathError("make", temp, err)
+	}
+	defer unix.Close(fd)
+	since, err := writeAll(fd, content)
+	if err == nil {
+		err = unix.Linkat(d.fd, temp, d.fd, name, 0)
+	}
+	if err != nil {
+		err = d.pathError("link", name, err)
+	}
+	return since, errors.Join(err, d.unlink(temp))
+}
+
+// writeAll writes a whole file and returns its mtime.
+func writeAll(fd int, content []byte) (since int64, err error) {
+	n, err := unix.Write(fd, content)
+	if err != nil {
+		return 0, err
+	}
+	if n < len(content) {
+		return 0, unix.ENOSPC
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	return st.Mtim.Nano(), err
+}
+
+// unlink removes a file. One that is gone is no error.
+func (d *dir) unlink(name string) error {
+	err := unix.Unlinkat(d.fd, name, 0)
+	if err != nil && err != unix.ENOENT {
+		return d.pathError("remove", name, err)
+	}
+	return nil
+}
+
+// overwrite replaces what a small file says, in place. A crash in between
+// leaves a text that is no address or not the newest; that is only good for
+// hints. (The reference truncates first, which ext4 answers with a flush.)
+func (d *dir) overwrite(name string, content []byte) error {
+	fd, err := openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return d.pathError("open", name, err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Pwrite(fd, content, 0); err != nil {
+		return d.pathError("write", name, err)
+	}
+	if err := unix.Ftruncate(fd, int64(len(content))); err != nil {
+		return d.pathError("truncate", name, err)
+	}
+	return nil
+}
+
+// touch sets a file's mtime to now.
+func (d *dir) touch(name string) error {
+	now := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Nsec: unix.UTIME_NOW}}
+	if err := unix.UtimesNanoAt(d.fd, name, now, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return d.pathError("touch", name, err)
+	}
+	return nil
+}
+
+// version is what moves whenever somebody adds or removes a file.
+type version struct{ dev, ino, mtime, ctime uint64 }
+
+func (d *dir) version() (version, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(d.fd, &st); err != nil {
+		return version{}, d.pathError("stat", "", err)
+	}
+	return version{uint64(st.Dev), st.Ino, uint64(st.Mtim.Nano()), uint64(st.Ctim.Nano())}, nil
+}
+
+// stamp sets the directory's mtime ten seconds into the past, so that any later
+// change moves it, in the same clock tick too. See the package comment.
+func (d *dir) stamp() error {
+	past := unix.NsecToTimespec(time.Now().Add(-10 * time.Second).UnixNano())
+	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, past}
+	if err := unix.UtimesNanoAt(d.fd, ".", ts, 0); err != nil {
+		return d.pathError("stamp", "", err)
+	}
+	return nil
+}

@@ -1,0 +1,288 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const separator = "\r\n"
+
+// content is what the file of an address says.
+func (o Owner) content() string { return o.ID + separator + o.IfName }
+
+// ownerOf reads the content of a file, also with the line ends scripts leave.
+// The zero Owner is somebody we cannot name.
+func ownerOf(content string) Owner {
+	id, ifName, _ := strings.Cut(strings.TrimSpace(content), "\n")
+	o := Owner{strings.TrimSpace(id), ifName}
+	check := o
+	if check.IfName == "" {
+		check.IfName = "eth0"
+	}
+	if check.Validate() != nil {
+		return Owner{}
+	}
+	return o
+}
+
+// fileTx is a transaction on a FileStore: a lock, and an index that fits the
+// directory. dir is nil when there is no directory.
+type fileTx struct {
+	store  *FileStore
+	mode   Mode
+	dir    *dir
+	lockFD int
+
+	index     *index
+	indexFile *os.File // nil when the index is in memory only
+	changed   bool     // we changed the directory
+	suspect   bool     // the index was found wrong, or is not to be trusted next time
+	owners    map[netip.Addr]Owner
+}
+
+// Close writes down which state of the directory the index fits, and unlocks.
+func (t *fileTx) Close() {
+	t.commitIndex()
+	if t.indexFile != nil {
+		t.indexFile.Close()
+	}
+	if t.lockFD >= 0 {
+		unix.Close(t.lockFD)
+	}
+	if t.dir != nil {
+		t.dir.close()
+	}
+}
+
+func (t *fileTx) reservation(e entry, o Owner) Reservation {
+	return Reservation{e.addr, o, t.store.Boot.before(e.boot, e.time())}
+}
+
+// Held looks for the owner's files, and for those of an older version that hold
+// the id alone when there are none.
+func (t *fileTx) Held(o Owner) ([]Reservation, error) {
+	held, err := t.heldBy(o.content(), o)
+	if err == nil && len(held) == 0 {
+		held, err = t.heldBy(o.ID, Owner{ID: o.ID})
+	}
+	return held, err
+}
+
+func (t *fileTx) heldBy(content string, o Owner) ([]Reservation, error) {
+	k := keyOf(content)
+	found, err := t.index.find(k)
+	if err == nil {
+		var held []Reservation
+		if held, err = t.verified(found, o); err == nil {
+			return held, nil
+		}
+	}
+	// The index is wrong, so the files decide.
+	if err := t.rebuildIndex(); err != nil {
+		return nil, err
+	}
+	if found, err = t.index.find(k); err != nil {
+		return nil, err
+	}
+	return t.verified(found, o)
+}
+
+// verified checks each hit against its file.
+func (t *fileTx) verified(found []entry, o Owner) ([]Reservation, error) {
+	var held []Reservation
+	for _, e := range found {
+		f, err := t.dir.read(e.addr.String())
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if err != nil || entryOf(e.addr, f).key != e.key {
+			return nil, errCorrupt
+		}
+		held = append(held, t.reservation(e, o))
+	}
+	return held, nil
+}
+
+// entryOf is the index entry for a file. What is no regular file is nobody's
+// and never matches an owner.
+func entryOf(a netip.Addr, f file) entry {
+	if !f.plain {
+		return entry{key: keyOf("\x00" + a.String()), addr: a}
+	}
+	return entry{key: keyOf(strings.TrimSpace(string(f.data))), addr: a, since: f.since.UnixNano()}
+}
+
+// Holder reads the file of an address.
+func (t *fileTx) Holder(a netip.Addr) (Reservation, bool, error) {
+	if t.dir == nil {
+		return Reservation{}, false, nil
+	}
+	f, err := t.dir.read(a.String())
+	if errors.Is(err, fs.ErrNotExist) || err == nil && f.torn() {
+		return Reservation{}, false, nil
+	}
+	if err != nil {
+		return Reservation{}, false, err
+	}
+	return t.reservation(t.known(entryOf(a, f)), ownerOf(string(f.data))), true, nil
+}
+
+// known adds to e what only the index knows.
+func (t *fileTx) known(e entry) entry {
+	same, err := t.index.find(e.key)
+	for _, o := range same {
+		if err == nil && o.addr == e.addr && o.since == e.since {
+			return o
+		}
+	}
+	return e
+}
+
+// Free asks the index.
+func (t *fileTx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
+	a, ok, err := t.index.free(first, last)
+	if err == nil {
+		return a, ok, nil
+	}
+	if err := t.rebuildIndex(); err != nil {
+		return a, false, err
+	}
+	return t.index.free(first, last)
+}
+
+// Claim links a complete file into the directory. A torn file counts as free.
+func (t *fileTx) Claim(o Owner, a netip.Addr) (bool, error) {
+	if err := o.Validate(); err != nil {
+		return false, err
+	}
+	t.beginChange()
+	name, content := a.String(), o.content()
+	since, err := t.dir.link(name, []byte(content))
+	if errors.Is(err, fs.ErrExist) {
+		if f, err := t.dir.read(name); err == nil && !f.torn() {
+			// The index had it free, unless it was asked for by name.
+			t.suspect = true
+			t.insert(entryOf(a, f))
+			return false, nil
+		}
+		if err = t.dir.unlink(name); err == nil {
+			since, err = t.dir.link(name, []byte(content))
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	t.insert(entry{keyOf(content), a, t.store.Boot.mark(), since})
+	return true, nil
+}
+
+// Renew gives the file the present time and the index this boot.
+func (t *fileTx) Renew(r Reservation) error {
+	name := r.Addr.String()
+	if err := t.dir.touch(name); err != nil {
+		return err
+	}
+	f, err := t.dir.read(name)
+	if err != nil {
+		return err
+	}
+	t.beginChange()
+	e := entryOf(r.Addr, f)
+	e.boot = t.store.Boot.mark()
+	t.insert(e)
+	return nil
+}
+
+// Release removes the file of an address after it was read again.
+func (t *fileTx) Release(r Reservation) error {
+	if t.dir == nil {
+		return nil
+	}
+	name := r.Addr.String()
+	f, err := t.dir.read(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		t.suspect = true
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if ownerOf(string(f.data)) != r.Owner {
+		t.suspect = true
+		return nil
+	}
+	t.beginChange()
+	if err := t.dir.unlink(name); err != nil {
+		return err
+	}
+	if err := t.index.remove(entryOf(r.Addr, f).key, r.Addr); err != nil {
+		t.suspect = true
+	}
+	return nil
+}
+
+// Cursor reads last_reserved_ip.N, in which the reference leaves an address. What
+// is no address, after a crash, starts at the beginning again.
+func (t *fileTx) Cursor(set int) netip.Addr {
+	if t.dir == nil {
+		return netip.Addr{}
+	}
+	f, err := t.dir.read(cursorName(set))
+	if err != nil {
+		return netip.Addr{}
+	}
+	a, _ := ParseAddr(string(f.data))
+	return a
+}
+
+// SetCursor writes last_reserved_ip.N.
+func (t *fileTx) SetCursor(set int, a netip.Addr) error {
+	return t.dir.overwrite(cursorName(set), []byte(a.String()))
+}
+
+func cursorName(set int) string { return cursorPrefix + strconv.Itoa(set) }
+
+// List reads the owner of each entry from its file.
+func (t *fileTx) List(earlierBoot bool) ([]Reservation, error) {
+	entries, err := t.index.all()
+	if err != nil {
+		return nil, err
+	}
+	var out []Reservation
+	for _, e := range entries {
+		r := t.reservation(e, Owner{})
+		if earlierBoot && !r.EarlierBoot {
+			continue
+		}
+		if r.Owner, err = t.owner(e.addr); err != nil {
+			continue // gone behind our back; a later scan sees it
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+func (t *fileTx) owner(a netip.Addr) (Owner, error) {
+	if o, ok := t.owners[a]; ok {
+		return o, nil
+	}
+	f, err := t.dir.read(a.String())
+	return ownerOf(string(f.data)), err
+}
+
+// Refresh scans the directory, unless the index is fresh from a scan.
+func (t *fileTx) Refresh() (bool, error) {
+	if t.dir == nil || t.index.head.exact == 1 && !t.changed && !t.suspect {
+		return false, nil
+	}
+	return true, t.rebuildIndex()
+}

@@ -1,0 +1,99 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// lock takes the flock(2) the reference takes, on the file "lock", and returns
+// its descriptor; closing that lets go. With shared set the file is not made
+// and readers do not wait for each other; fd is -1 when there is none.
+func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
+	for {
+		fd, err = d.openLock(shared)
+		if err != nil || fd < 0 {
+			return fd, err
+		}
+		how := unix.LOCK_EX
+		if shared {
+			how = unix.LOCK_SH
+		}
+		if err = flock(ctx, fd, how); err != nil {
+			return -1, fmt.Errorf("lock %s: %w", d.path, err)
+		}
+		// Somebody may have removed the file while we waited, and the next
+		// caller made another one.
+		if d.sameFile(fd, lockName) {
+			return fd, nil
+		}
+		unix.Close(fd)
+	}
+}
+
+func (d *dir) openLock(shared bool) (int, error) {
+	flags := unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	if !shared {
+		flags |= unix.O_CREAT
+	}
+	fd, err := openat(d.fd, lockName, flags, 0o750)
+	if shared && err == unix.ENOENT {
+		return -1, nil
+	}
+	if err == unix.ENOENT { // the directory itself was removed
+		return -1, d.pathError("lock", lockName, unix.ESTALE)
+	}
+	if err != nil {
+		return -1, d.pathError("lock", lockName, err)
+	}
+	return fd, nil
+}
+
+func (d *dir) sameFile(fd int, name string) bool {
+	var a, b unix.Stat_t
+	if unix.Fstat(fd, &a) != nil || unix.Fstatat(d.fd, name, &b, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return false
+	}
+	return a.Dev == b.Dev && a.Ino == b.Ino
+}
+
+// flock locks fd, or closes it and returns an error. A wait cannot be
+// interrupted, so when ctx ends first a goroutine is left that lets go of the
+// lock as soon as it gets it.
+func flock(ctx context.Context, fd, how int) error {
+	err := unix.Flock(fd, how|unix.LOCK_NB)
+	if err != unix.EWOULDBLOCK {
+		return closeOn(fd, err)
+	}
+	if ctx.Done() == nil {
+		return closeOn(fd, flockWait(fd, how))
+	}
+	done := make(chan error, 1)
+	go func() { done <- flockWait(fd, how) }()
+	select {
+	case err := <-done:
+		return closeOn(fd, err)
+	case <-ctx.Done():
+		go func() { <-done; unix.Close(fd) }()
+		return ctx.Err()
+	}
+}
+
+func closeOn(fd int, err error) error {
+	if err != nil {
+		unix.Close(fd)
+	}
+	return err
+}
+
+func flockWait(fd, how int) error {
+	for {
+		if err := unix.Flock(fd, how); err != unix.EINTR {
+			return err
+		}
+	}
+}
