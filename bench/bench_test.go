@@ -1,0 +1,104 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPercentile(t *testing.T) {
+	var s sample
+	for i := range 100 {
+		s = append(s, cost{Wall: time.Duration(100 - i)})
+	}
+	for p, want := range map[int]time.Duration{0: 1, 1: 1, 50: 50, 95: 95, 99: 99, 100: 100} {
+		if got := s.wall(p); got != want {
+			t.Errorf("p%d = %d, want %d", p, got, want)
+		}
+	}
+	if got := sample(nil).wall(50); got != 0 {
+		t.Errorf("p50 of nothing = %d, want 0", got)
+	}
+}
+
+func TestLineVerdicts(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		line           line
+		ratio, verdict string
+	}{
+		{"met", line{value: 5, against: 60, target: 1. / 10, limit: 1. / 8}, "1/12.0", met},
+		{"between target and limit", line{value: 7, against: 63, target: 1. / 10, limit: 1. / 8}, "1/9.0", inReserve},
+		{"past the limit", line{value: 20, against: 60, target: 1. / 10, limit: 1. / 8}, "1/3.0", missed},
+		{"more is better, met", line{value: 100, against: 20, target: 5, more: true}, "5.00x", met},
+		{"more is better, missed", line{value: 80, against: 20, target: 5, more: true}, "4.00x", missed},
+		{"never measured", line{against: 60, target: 1}, "-", unmeasured},
+	} {
+		tt.line.unit = millis
+		if got := tt.line.row(); got.Ratio != tt.ratio || got.Verdict != tt.verdict {
+			t.Errorf("%s: %s %s, want %s %s", tt.name, got.Ratio, got.Verdict, tt.ratio, tt.verdict)
+		}
+	}
+}
+
+// Every configuration must be one that libcni takes, in both versions used.
+func TestConflists(t *testing.T) {
+	for _, version := range []string{confVersion, leakVersion} {
+		for _, name := range []string{"full", "full-one", "grow", "grow-one", "bridge", "ptp4", "ptp6", "hl0", "hl60k"} {
+			list, err := conflist(name, version)
+			if err != nil {
+				t.Errorf("%s %s: %v", name, version, err)
+			} else if list.Name != name || len(list.Plugins) == 0 {
+				t.Errorf("%s %s: read back as %q with %d plugins", name, version, list.Name, len(list.Plugins))
+			}
+		}
+	}
+}
+
+// An empty run still names every promise, so that none can go missing unseen.
+func TestReportNamesEveryPromise(t *testing.T) {
+	r := newResults(true)
+	var b bytes.Buffer
+	r.write(&b)
+	if n := strings.Count(b.String(), unmeasured); n != len(r.rows()) {
+		t.Errorf("%d lines unmeasured in an empty run of %d lines:\n%s", n, len(r.rows()), b.String())
+	}
+}
+
+func TestResultsSurviveJSON(t *testing.T) {
+	r := newResults(false)
+	r.Growth[ours] = []point{{Standing: 5, Cost: latency{Add: sample{{Wall: 7}}}}}
+	data, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back results
+	if err := json.Unmarshal(data, &back); err != nil {
+		t.Fatal(err)
+	}
+	if got := back.Growth[ours][0].Cost.Add.wall(50); got != 7 {
+		t.Errorf("growth read back as %d, want 7", got)
+	}
+}
+
+func TestGrowthSVGIsXML(t *testing.T) {
+	svg := growthSVG(map[string][]point{
+		reference: {{Standing: 0, Cost: latency{Add: sample{{Wall: 60e6}}, Del: sample{{Wall: 180e6}}}}, {Standing: 1000}},
+		ours:      {{Standing: 5000, Cost: latency{Add: sample{{Wall: 5e6}}}}},
+	})
+	for d := xml.NewDecoder(bytes.NewReader(svg)); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("%v in\n%s", err, svg)
+		}
+	}
+}

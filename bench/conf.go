@@ -1,0 +1,62 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+)
+
+// The configurations. Every set of plugins gets the same bytes; firewall and
+// masquerade backends are left to the plugins' own choice, as in a configuration
+// of production.
+
+const (
+	bridgePlain = `{"type":"bridge","bridge":"bench0","isGateway":true,"hairpinMode":true,"ipam":` + ipam4 + `}`
+	bridgeMasq  = `{"type":"bridge","bridge":"bench0","isGateway":true,"ipMasq":true,"hairpinMode":true,"ipam":` + ipam4 + `}`
+	ptpMasq     = `{"type":"ptp","ipMasq":true,"ipam":` + ipam4 + `}`
+	ptp4        = `{"type":"ptp","ipam":` + ipam4 + `}`
+	ptp6        = `{"type":"ptp","ipam":` + ipam6 + `}`
+	portmap     = `{"type":"portmap","capabilities":{"portMappings":true}}`
+	firewall    = `{"type":"firewall"}`
+	hostLocal   = `{"type":"host-local","ipam":{"type":"host-local","ranges":[[{"subnet":"10.128.0.0/14"}]]}}`
+
+	ipam4 = `{"type":"host-local","ranges":[[{"subnet":"10.201.0.0/16"}]],"routes":[{"dst":"0.0.0.0/0"}]}`
+	ipam6 = `{"type":"host-local","ranges":[[{"subnet":"fd00:201::/64"}]],"routes":[{"dst":"::/0"}]}`
+)
+
+// conflist returns the configuration of a chain; the name is also the
+// network's. version is the CNI version it is written in.
+func conflist(name, version string) (*libcni.NetworkConfigList, error) {
+	var plugins []string
+	switch name {
+	case "full":
+		plugins = []string{bridgeMasq, portmap, firewall}
+	case "full-one":
+		plugins = []string{one(bridgeMasq, portmap, firewall)}
+	case "grow":
+		plugins = []string{ptpMasq, portmap, firewall}
+	case "grow-one":
+		plugins = []string{one(ptpMasq, portmap, firewall)}
+	case "bridge":
+		plugins = []string{bridgePlain}
+	case "ptp4":
+		plugins = []string{ptp4}
+	case "ptp6":
+		plugins = []string{ptp6}
+	case "hl0", "hl60k":
+		plugins = []string{hostLocal}
+	default:
+		return nil, fmt.Errorf("no chain %q", name)
+	}
+	text := fmt.Sprintf(`{"cniVersion":%q,"name":%q,"plugins":[%s]}`, version, name, strings.Join(plugins, ","))
+	return libcni.ConfListFromBytes([]byte(text))
+}
+
+// one is the chain as one plugin, the form `patchbay convert` writes.
+func one(plugins ...string) string {
+	return `{"type":"patchbay","capabilities":{"portMappings":true},"plugins":[` + strings.Join(plugins, ",") + `]}`
+}

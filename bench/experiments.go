@@ -1,0 +1,253 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// experiment measures one thing on fresh nodes.
+type experiment struct {
+	name, about string
+	run         func(*lab) error
+}
+
+var experiments = [...]experiment{
+	{"size", "bytes of each plugin directory", (*lab).size},
+	{"version", "CPU of answering VERSION", (*lab).version},
+	{"latency", "ADD, CHECK and DEL of each chain, alternating", (*lab).latency},
+	{"processes", "processes of one ADD and one DEL", (*lab).processes},
+	{"burst", "pods a second with 1, 4 and 16 callers", (*lab).bursts},
+	{"ipv6", "ptp with IPv6 beside IPv4", (*lab).ipv6},
+	{"reservations", "host-local at 60,000 reservations", (*lab).reservations},
+	{"leaks", "what is left after lost namespaces and killed plugins", (*lab).leaks},
+	{"growth", "ADD and DEL while up to 5,000 attachments stand", (*lab).growth},
+}
+
+func experimentNames() string {
+	var names []string
+	for _, e := range experiments {
+		names = append(names, e.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// pick returns full, or quick's number in a quick run.
+func (l *lab) pick(full, quick int) int {
+	if l.quick {
+		return quick
+	}
+	return full
+}
+
+// warmup is the number of first rounds that do not count: bridges and base
+// chains are made once.
+const warmup = 2
+
+// alternate measures chain rounds times on each set, the sets taking turns and
+// the order turning with the round, so that no set profits from the moment.
+func (l *lab) alternate(chain string, rounds int, sets ...string) error {
+	sets = l.want(sets...)
+	for round := range rounds + warmup {
+		for i := range sets {
+			set := sets[(i+round)%len(sets)]
+			req := request{Op: "cycle", Chain: chainOf(set, chain)}
+			if set == bare {
+				req = request{Op: "floor"}
+			}
+			rep, err := l.ask(set, req)
+			if err != nil {
+				return err
+			}
+			if err := l.judgeCheck(set, chain, rep.Cycle); err != nil {
+				return err
+			}
+			if round >= warmup {
+				key := set + "/" + chain
+				lat := l.results.Latency[key]
+				lat.append(rep.Cycle)
+				l.results.Latency[key] = lat
+			}
+		}
+	}
+	return nil
+}
+
+// judgeCheck makes a CHECK of ours that failed an error, and anybody else's a
+// note in the report.
+func (l *lab) judgeCheck(set, chain string, c cycle) error {
+	switch {
+	case c.CheckErr == "":
+		return nil
+	case set == ours || set == oursOne:
+		return fmt.Errorf("%s: CHECK of %s: %s", set, chain, c.CheckErr)
+	}
+	l.results.Notes[fmt.Sprintf("CHECK of %s by %s fails", chain, title(set))] = c.CheckErr
+	return nil
+}
+
+func (l *lab) latency() error {
+	rounds := l.pick(100, 10)
+	if err := l.alternate("full", rounds, reference, debian, ours, oursOne, bare); err != nil {
+		return err
+	}
+	return l.alternate("bridge", rounds, reference, debian, ours)
+}
+
+func (l *lab) ipv6() error {
+	rounds := l.pick(8, 2)
+	if err := l.alternate("ptp4", rounds, reference, debian, ours); err != nil {
+		return err
+	}
+	return l.alternate("ptp6", rounds, reference, debian, ours)
+}
+
+func (l *lab) reservations() error {
+	for _, set := range l.want(reference, debian, ours) {
+		if _, err := l.ask(set, request{Op: "fill", Chain: "hl60k", N: l.pick(60000, 6000)}); err != nil {
+			return err
+		}
+	}
+	rounds := l.pick(20, 5)
+	if err := l.alternate("hl0", rounds, reference, debian, ours); err != nil {
+		return err
+	}
+	return l.alternate("hl60k", rounds, reference, debian, ours)
+}
+
+func (l *lab) processes() error {
+	for _, set := range l.want(reference, debian, ours, oursOne) {
+		if _, err := l.ask(set, request{Op: "cycle", Chain: chainOf(set, "full")}); err != nil {
+			return err
+		}
+		for _, verb := range []string{"add", "del"} {
+			rep, err := l.ask(set, request{Op: "count-" + verb, Chain: chainOf(set, "full")})
+			if err != nil {
+				return err
+			}
+			l.results.Processes[set+"/"+verb] = rep.Counts
+		}
+	}
+	return nil
+}
+
+func (l *lab) bursts() error {
+	sets := l.want(reference, debian, ours, oursOne)
+	for round := range l.pick(3, 1) {
+		for _, callers := range []int{1, 4, 16} {
+			for i := range sets {
+				set := sets[(i+round)%len(sets)]
+				req := request{Op: "burst", Chain: chainOf(set, "full"), N: l.pick(64, 16), Callers: callers}
+				rep, err := l.ask(set, req)
+				if err != nil {
+					return err
+				}
+				key := fmt.Sprintf("%s/%d", set, callers)
+				b := l.results.Bursts[key]
+				b.Pods, b.Add, b.Del = req.N, append(b.Add, rep.Cycle.Add), append(b.Del, rep.Cycle.Del)
+				l.results.Bursts[key] = b
+			}
+		}
+	}
+	return nil
+}
+
+func (l *lab) version() error {
+	for range l.pick(20, 4) {
+		for _, set := range l.want(reference, debian, ours) {
+			rep, err := l.ask(set, request{Op: "version", N: 20})
+			if err != nil {
+				return err
+			}
+			l.results.Version[set] = append(l.results.Version[set], rep.Costs...)
+		}
+	}
+	return nil
+}
+
+func (l *lab) leaks() error {
+	for _, set := range l.want(reference, ours, oursOne) {
+		for harm, n := range map[string]int{"netns": l.pick(5, 2), "kill": l.pick(40, 6)} {
+			rep, err := l.ask(set, request{Op: "leak-" + harm, Chain: chainOf(set, "full"), N: n})
+			if err != nil {
+				return err
+			}
+			l.results.Leaks[set+"/"+harm] = rep.Counts
+		}
+	}
+	return nil
+}
+
+// size adds up the plugin directories, a file with several names once.
+func (l *lab) size() error {
+	for _, set := range l.want(reference, debian, ours) {
+		entries, err := os.ReadDir(l.plugins[set])
+		if err != nil {
+			return err
+		}
+		seen := map[uint64]bool{}
+		for _, e := range entries {
+			fi, err := os.Stat(filepath.Join(l.plugins[set], e.Name()))
+			if err != nil {
+				return err
+			}
+			if inode := fi.Sys().(*syscall.Stat_t).Ino; !seen[inode] {
+				seen[inode] = true
+				l.results.Size[set] += fi.Size()
+			}
+		}
+	}
+	return nil
+}
+
+// The numbers of standing attachments at which growth is measured. The
+// reference stops at 1,000: its price by then makes more a matter of minutes.
+var (
+	growthSteps      = [...]int{0, 100, 250, 500, 750, 1000, 2000, 3000, 4000, 5000}
+	quickGrowthSteps = [...]int{0, 25, 50, 100}
+)
+
+const growthReference = 1000
+
+func (l *lab) growth() error {
+	steps := growthSteps[:]
+	if l.quick {
+		steps = quickGrowthSteps[:]
+	}
+	for _, n := range steps {
+		for _, set := range l.want(reference, ours, oursOne) {
+			if set == reference && n > growthReference {
+				continue
+			}
+			if err := l.growTo(set, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// growTo makes attachments stand and measures a few more beside them.
+func (l *lab) growTo(set string, n int) error {
+	chain := chainOf(set, "grow")
+	if _, err := l.ask(set, request{Op: "grow", Chain: chain, N: n}); err != nil {
+		return err
+	}
+	p := point{Standing: n}
+	for i := range l.pick(15, 4) + warmup {
+		rep, err := l.ask(set, request{Op: "cycle", Chain: chain})
+		if err != nil {
+			return err
+		}
+		if i >= warmup {
+			p.Cost.append(rep.Cycle)
+		}
+	}
+	l.results.Growth[set] = append(l.results.Growth[set], p)
+	return nil
+}

@@ -1,0 +1,68 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench measures our plugins beside the reference plugins and
+// Debian's build of them: the same configuration, by the same caller (upstream
+// libcni), in alternating runs on one machine. It prints a table of ratios with
+// the target of each line, and writes docs/bench: results.md, results.json and
+// growth.svg.
+//
+//	bench [-quick] [-only NAME,...] [-out DIR]
+//
+// It needs root. Each set of plugins gets a node of its own: a worker process in
+// private network, mount and process namespaces with empty /run and /var/lib, so
+// that nothing of the machine is touched and no set sees another's firewall
+// rules. The floor beside the numbers is what cannot be saved: the bare netlink
+// calls of the same attachment, and execs of an empty program.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+)
+
+func main() {
+	if os.Getenv(workerEnv) != "" {
+		os.Exit(exit(serve(os.Stdin, os.Stdout)))
+	}
+	var o options
+	flag.BoolVar(&o.quick, "quick", false, "few rounds: a look, not a result to publish")
+	flag.StringVar(&o.only, "only", "", "comma separated experiments to run: "+experimentNames())
+	flag.StringVar(&o.sets, "sets", "reference,debian,ours,one,floor", "comma separated sets of plugins to measure")
+	flag.StringVar(&o.out, "out", "docs/bench", "directory for results.md, results.json, growth.svg; empty: print only")
+	flag.Parse()
+	os.Exit(exit(run(o)))
+}
+
+// options are the command line.
+type options struct {
+	quick bool
+	only  string // experiments, comma separated; empty: all
+	sets  string // sets of plugins, comma separated
+	out   string // directory of the results
+}
+
+func run(o options) error {
+	if os.Geteuid() != 0 {
+		return errors.New("needs root: it makes network namespaces and enters the plugins' world as a runtime does")
+	}
+	l, err := newLab(o)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	if err := l.runAll(); err != nil {
+		return err
+	}
+	return l.report(os.Stdout)
+}
+
+func exit(err error) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, "bench: error:", err)
+	return 1
+}
