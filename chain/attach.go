@@ -1,0 +1,163 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// rollbackTime bounds the taking back of one failed ADD.
+const rollbackTime = time.Minute
+
+// Add attaches a container: every plugin in order, each with the result of the
+// one before, the last result cached. When a plugin or the cache fails, every
+// plugin gets a DEL, also those not reached (SPEC.md, "Attachment"), unless
+// NoRollback is set or a result of this attachment was cached before: then
+// something that works may stand, and it is left to the caller's DEL.
+func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Result, error) {
+	if err := a.validate(list); err != nil {
+		return nil, err
+	}
+	unlock, err := rt.lockAttachment(ctx, a.ContainerID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	before, _ := rt.read(list.Name, &a)
+	result, err := rt.addAll(ctx, list, &a)
+	if err == nil {
+		if err = rt.write(list, &a, result); err == nil {
+			return result, nil
+		}
+		err = fmt.Errorf("failed to set network %q cached result: %w", list.Name, err)
+	}
+	if rt.NoRollback || before != nil {
+		return nil, err
+	}
+	if rerr := rt.rollback(ctx, list, &a, result); rerr != nil {
+		err = fmt.Errorf("%w; rollback: %w", err, rerr)
+	}
+	return nil, err
+}
+
+// addAll returns the last good result also when a plugin failed.
+func (rt *Runtime) addAll(ctx context.Context, list *List, a *Attachment) (*spec.Result, error) {
+	var result *spec.Result
+	for i := range list.Plugins {
+		p := &list.Plugins[i]
+		next, err := rt.addOne(ctx, list, p, a, result)
+		if err != nil {
+			return result, fmt.Errorf("plugin %s failed (add): %w", p, err)
+		}
+		result = next
+	}
+	return result, nil
+}
+
+func (rt *Runtime) addOne(ctx context.Context, list *List, p *Plugin, a *Attachment, prev *spec.Result) (*spec.Result, error) {
+	r := &request{list: list, capabilities: a.Capabilities}
+	if prev != nil {
+		var err error
+		if r.prevResult, err = prev.Encode(list.CNIVersion); err != nil {
+			return nil, err
+		}
+	}
+	out, err := rt.run(ctx, p, r, rt.call(ctx, spec.Add, a), false)
+	if err != nil {
+		return nil, err
+	}
+	return spec.ParseResult(out, list.CNIVersion)
+}
+
+// rollback calls DEL on every plugin, also when ctx has ended.
+func (rt *Runtime) rollback(ctx context.Context, list *List, a *Attachment, result *spec.Result) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
+	defer cancel()
+	return rt.delAll(ctx, list, a, result, true)
+}
+
+// delAll calls DEL on every plugin in reverse order whatever the others say
+// (docs/adr/0010), and joins the errors.
+func (rt *Runtime) delAll(ctx context.Context, list *List, a *Attachment, result *spec.Result, rollback bool) error {
+	r := &request{list: list, capabilities: a.Capabilities}
+	if result != nil && spec.AtLeast(list.CNIVersion, "0.4.0") {
+		data, err := result.Encode(list.CNIVersion)
+		if err != nil {
+			rt.warn(fmt.Errorf("network %q: go on without a previous result: %w", list.Name, err))
+		}
+		r.prevResult = data
+	}
+	var errs []error
+	for i := len(list.Plugins) - 1; i >= 0; i-- {
+		p := &list.Plugins[i]
+		if _, err := rt.run(ctx, p, r, rt.call(ctx, spec.Del, a), rollback); err != nil {
+			errs = append(errs, fmt.Errorf("plugin %s failed (delete): %w", p, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Del detaches a container. The plugins run in reverse order, every one of
+// them; only when all succeeded the cached result is deleted, so that a DEL can
+// be repeated until it works. A cached result that cannot be read goes to Warn.
+// Args and Capabilities that the caller leaves nil are those of the ADD.
+func (rt *Runtime) Del(ctx context.Context, list *List, a Attachment) error {
+	if err := a.validate(list); err != nil {
+		return err
+	}
+	unlock, err := rt.lockAttachment(ctx, a.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return rt.del(ctx, list, &a)
+}
+
+// del is Del without locks.
+func (rt *Runtime) del(ctx context.Context, list *List, a *Attachment) error {
+	cached, err := rt.read(list.Name, a)
+	if err != nil {
+		rt.warn(err)
+	}
+	var result *spec.Result
+	if cached != nil {
+		result = cached.Result
+		cached.fill(a)
+	}
+	if err := rt.delAll(ctx, list, a, result, false); err != nil {
+		return err
+	}
+	return rt.forget(list.Name, a)
+}
+
+// DelCached detaches with the configuration that the ADD was made with, for a
+// network whose configuration is gone or another one by now. Without a cached
+// configuration it is an error that wraps ErrNotCached.
+func (rt *Runtime) DelCached(ctx context.Context, network string, a Attachment) error {
+	if err := a.validate(&List{Name: network}); err != nil {
+		return err
+	}
+	unlock, err := rt.lockAttachment(ctx, a.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	cached, err := rt.read(network, &a)
+	if err != nil {
+		return err
+	}
+	if cached == nil || len(cached.Config) == 0 {
+		return fmt.Errorf("delete %s/%s of network %s: %w", a.ContainerID, a.IfName, network, ErrNotCached)
+	}
+	list, err := ParseList(cached.Config)
+	if err != nil {
+		return fmt.Errorf("delete %s/%s: cached configuration: %w", a.ContainerID, a.IfName, err)
+	}
+	return rt.del(ctx, list, &a)
+}

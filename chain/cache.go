@@ -1,0 +1,305 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chain
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// cacheKind marks libcni's format.
+const cacheKind = "cniCacheV1"
+
+// ErrNotCached says that no result of an attachment is cached.
+var ErrNotCached = errors.New("no cached configuration")
+
+// ErrBrokenCache is wrapped when a cached result exists and cannot be used: a
+// write that a power loss cut short, or another attachment's file.
+var ErrBrokenCache = errors.New("broken cached result")
+
+// cacheFile is libcni's JSON.
+type cacheFile struct {
+	Kind         string          `json:"kind"`
+	ContainerID  string          `json:"containerId"`
+	Config       []byte          `json:"config"`
+	IfName       string          `json:"ifName"`
+	Network      string          `json:"networkName"`
+	NetNS        string          `json:"netns,omitempty"`
+	Args         [][2]string     `json:"cniArgs,omitempty"`
+	Capabilities map[string]any  `json:"capabilityArgs,omitempty"`
+	Result       json.RawMessage `json:"result,omitempty"`
+}
+
+// Cached is an attachment as its ADD left it.
+type Cached struct {
+	Attachment
+	Network string
+	Config  []byte       // the list it was made with; empty in results of old runtimes
+	Result  *spec.Result // nil when it cannot be read
+	Since   time.Time    // of the ADD
+}
+
+func (c *Cached) key() spec.Attachment {
+	return spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}
+}
+
+// fill gives a what the caller of DEL or CHECK left out.
+func (c *Cached) fill(a *Attachment) {
+	if a.Args == nil {
+		a.Args = c.Args
+	}
+	if a.Capabilities == nil {
+		a.Capabilities = c.Capabilities
+	}
+}
+
+// list is the configuration of the ADD, or def when it cannot be read.
+func (c *Cached) list(def *List) *List {
+	l, err := ParseList(c.Config)
+	if err != nil || l.Name != c.Network || len(l.Plugins) == 0 {
+		return def
+	}
+	return l
+}
+
+// cacheName is libcni's file name. It is ambiguous, since all three parts may
+// hold '-', so what is inside decides.
+func cacheName(network string, a *Attachment) string {
+	return network + "-" + a.ContainerID + "-" + a.IfName
+}
+
+func fileNameFits(name string) error {
+	const most = 255 // NAME_MAX
+	if len(name) > most {
+		return spec.Errorf(spec.CodeInvalidEnvironment, "network name, container ID and interface name are too long together").
+			WithDetails("the result could not be cached: %d bytes, at most %d", len(name), most)
+	}
+	return nil
+}
+
+// write caches a result: complete or not at all, readable by root alone. It is
+// not synced to disk: after a power loss the container is gone too, and a torn
+// file is survived on every verb (docs/adr/0005).
+func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
+	c := cacheFile{
+		Kind: cacheKind, ContainerID: a.ContainerID, Config: list.Bytes, IfName: a.IfName, Network: list.Name,
+		NetNS: a.NetNS, Args: a.Args, Capabilities: a.Capabilities,
+	}
+	if result != nil {
+		var err error
+		if c.Result, err = result.Encode(list.CNIVersion); err != nil {
+			return err
+		}
+	}
+	data, err := json.Marshal(&c)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	if err := os.MkdirAll(rt.results(), 0o700); err != nil {
+		return err
+	}
+	return replace(filepath.Join(rt.results(), cacheName(list.Name, a)), data)
+}
+
+// replace writes a file through a temporary one, which the container's lock
+// makes ours and which the next try, or DEL, takes away if this one is killed.
+func replace(path string, data []byte) error {
+	tmp := temporary(path)
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return nil
+}
+
+// temporary is beside the directory of the results, where nobody takes it for
+// one, and short whatever the names are.
+func temporary(path string) string {
+	sum := sha256.Sum256([]byte(filepath.Base(path)))
+	return filepath.Join(filepath.Dir(filepath.Dir(path)), ".result-"+hex.EncodeToString(sum[:8]))
+}
+
+// read returns what is cached for an attachment, nil when there is nothing.
+func (rt *Runtime) read(network string, a *Attachment) (*Cached, error) {
+	path := filepath.Join(rt.results(), cacheName(network, a))
+	c, err := readFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case c.Network == "": // the bare result of an old runtime
+		c.Network, c.ContainerID, c.IfName = network, a.ContainerID, a.IfName
+	case c.Network != network || c.ContainerID != a.ContainerID || c.IfName != a.IfName:
+		return nil, fmt.Errorf("read %s: %w: it is of %s/%s on network %s", path, ErrBrokenCache, c.ContainerID, c.IfName, c.Network)
+	}
+	return c, nil
+}
+
+func readFile(path string) (*Cached, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read cached result: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // read only
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("read cached result: %w", err)
+	}
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return nil, fmt.Errorf("read cached result: %w", err)
+	}
+	c, err := decode(data)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w: %w", path, ErrBrokenCache, err)
+	}
+	c.Since = fi.ModTime()
+	return c, nil
+}
+
+// decode reads libcni's format and the bare result of libcni before 0.8.
+func decode(data []byte) (*Cached, error) {
+	if len(data) == 0 {
+		return nil, errors.New("the file is empty")
+	}
+	var f cacheFile
+	if err := json.Unmarshal(data, &f); err != nil || f.Kind != cacheKind {
+		result, rerr := spec.ParseResult(data, "")
+		if rerr != nil {
+			return nil, errors.Join(err, rerr)
+		}
+		return &Cached{Result: result}, nil
+	}
+	if f.Network == "" || f.ContainerID == "" || f.IfName == "" {
+		return nil, errors.New("it does not say which attachment it is of")
+	}
+	c := &Cached{Network: f.Network, Config: f.Config, Attachment: Attachment{
+		ContainerID: f.ContainerID, NetNS: f.NetNS, IfName: f.IfName, Args: f.Args, Capabilities: f.Capabilities,
+	}}
+	if len(f.Result) > 0 && string(f.Result) != "null" {
+		var err error
+		if c.Result, err = spec.ParseResult(f.Result, ""); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// forget deletes what is cached for an attachment, also when it is broken, but
+// not what belongs to another one.
+func (rt *Runtime) forget(network string, a *Attachment) error {
+	path := filepath.Join(rt.results(), cacheName(network, a))
+	if err := remove(temporary(path)); err != nil {
+		return err
+	}
+	c, err := readFile(path)
+	other := err == nil && c.Network != "" && (c.Network != network || c.ContainerID != a.ContainerID)
+	if other {
+		return nil
+	}
+	return remove(path)
+}
+
+// remove deletes a file; a missing one is deleted.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete cached result: %w", err)
+	}
+	return nil
+}
+
+// Cached returns what is cached for an attachment, nil when there is nothing.
+func (rt *Runtime) Cached(network string, a Attachment) (*Cached, error) {
+	if err := a.validate(&List{Name: network}); err != nil {
+		return nil, err
+	}
+	return rt.read(network, &a)
+}
+
+// Attachments lists what is cached, of one container or of all (""), sorted by
+// file name. Files that cannot be read come back joined in the error beside
+// the others.
+func (rt *Runtime) Attachments(containerID string) (list []Cached, err error) {
+	entries, err := os.ReadDir(rt.results())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list cached results: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if containerID != "" && !strings.Contains(e.Name(), "-"+containerID+"-") {
+			continue
+		}
+		c, err := readFile(filepath.Join(rt.results(), e.Name()))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // deleted meanwhile
+		case err != nil:
+			errs = append(errs, err)
+		case c.Network != "" && (containerID == "" || c.ContainerID == containerID):
+			list = append(list, *c)
+		}
+	}
+	return list, errors.Join(errs...)
+}
+
+// sweepAge is how old a broken file must be before GC deletes it: libcni does
+// not write atomically, so a young one may be half written.
+const sweepAge = time.Minute
+
+// sweep deletes the broken files of a network whose attachments are not valid.
+// Their content is lost, so nothing is lost with them.
+func (rt *Runtime) sweep(k *Keep) error {
+	entries, err := os.ReadDir(rt.results())
+	if err != nil {
+		return nil //nolint:nilerr // Attachments has reported it
+	}
+	valid := map[string]bool{}
+	for _, v := range k.Valid {
+		valid[cacheName(k.List.Name, &Attachment{ContainerID: v.ContainerID, IfName: v.IfName})] = true
+	}
+	var errs []error
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), k.List.Name+"-") || valid[e.Name()] {
+			continue
+		}
+		path := filepath.Join(rt.results(), e.Name())
+		if _, err := readFile(path); errors.Is(err, ErrBrokenCache) && olderThan(e, sweepAge) {
+			errs = append(errs, os.Remove(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func olderThan(e fs.DirEntry, age time.Duration) bool {
+	fi, err := e.Info()
+	return err == nil && time.Since(fi.ModTime()) > age
+}
+
+// trueKeys returns the keys whose value is true, sorted.
+func trueKeys(set map[string]bool) []string {
+	maps.DeleteFunc(set, func(_ string, on bool) bool { return !on })
+	return slices.Sorted(maps.Keys(set))
+}

@@ -1,0 +1,135 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// ErrCheckNotSupported is wrapped by Check for a version before 0.4.0.
+var ErrCheckNotSupported = errors.New("does not support the CHECK command")
+
+// Check asks every plugin whether an attachment is still as ADD made it, and
+// stops at the first that says no. With disableCheck it is nil.
+func (rt *Runtime) Check(ctx context.Context, list *List, a Attachment) error {
+	if err := a.validate(list); err != nil {
+		return err
+	}
+	if !spec.AtLeast(list.CNIVersion, "0.4.0") {
+		return fmt.Errorf("configuration version %q %w", list.CNIVersion, ErrCheckNotSupported)
+	}
+	if list.DisableCheck {
+		return nil
+	}
+	unlock, err := rt.lockContainer(ctx, a.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := rt.checkRequest(list, &a)
+	if err != nil {
+		return err
+	}
+	for i := range list.Plugins {
+		if _, err := rt.run(ctx, &list.Plugins[i], r, rt.call(ctx, spec.Check, &a), false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkRequest carries the whole result of the ADD. Without a cached one the
+// plugins are asked all the same, and say that they miss it.
+func (rt *Runtime) checkRequest(list *List, a *Attachment) (*request, error) {
+	cached, err := rt.read(list.Name, a)
+	if err != nil {
+		return nil, fmt.Errorf("failed to get network %q cached result: %w", list.Name, err)
+	}
+	if cached == nil {
+		return &request{list: list, capabilities: a.Capabilities}, nil
+	}
+	cached.fill(a)
+	r := &request{list: list, capabilities: a.Capabilities}
+	if cached.Result != nil {
+		if r.prevResult, err = cached.Result.Encode(list.CNIVersion); err != nil {
+			return nil, fmt.Errorf("failed to convert cached result to config version %q: %w", list.CNIVersion, err)
+		}
+	}
+	return r, nil
+}
+
+// Status asks every plugin whether an ADD would work now. A single error comes
+// back as it is, with its code; several are joined. Versions before 1.1.0 have
+// no such verb and are taken to be ready.
+func (rt *Runtime) Status(ctx context.Context, list *List) error {
+	if !spec.AtLeast(list.CNIVersion, "1.1.0") {
+		return nil
+	}
+	var errs []error
+	for i := range list.Plugins {
+		call := rt.call(ctx, spec.Status, &Attachment{})
+		if _, err := rt.run(ctx, &list.Plugins[i], &request{list: list}, call, false); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
+}
+
+// VersionInfo asks a plugin for the versions it speaks. One that answers with
+// an error object does not know VERSION and speaks 0.1.0 (SPEC.md 0.2.0).
+func (rt *Runtime) VersionInfo(ctx context.Context, pluginType string) (*spec.VersionInfo, error) {
+	call := rt.call(ctx, spec.Version, &Attachment{NetNS: "dummy", IfName: "dummy"}) // old plugins want them
+	call.Config = []byte(fmt.Sprintf(`{"cniVersion":%q}`, spec.Current))
+	out, err := rt.invoker().Invoke(ctx, pluginType, call)
+	var object *spec.Error
+	if errors.As(err, &object) {
+		return &spec.VersionInfo{CNIVersion: spec.Legacy, SupportedVersions: []string{spec.Legacy}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return spec.ParseVersions(out)
+}
+
+// Validate looks whether every plugin of a list is there and speaks the list's
+// version, and returns the capabilities the list declares, sorted. All that is
+// wrong is in the error.
+func (rt *Runtime) Validate(ctx context.Context, list *List) (capabilities []string, err error) {
+	var errs []error
+	set := map[string]bool{}
+	for i := range list.Plugins {
+		p := &list.Plugins[i]
+		errs = append(errs, rt.validatePlugin(ctx, p.Type, list.CNIVersion))
+		for name, on := range p.Capabilities {
+			set[name] = set[name] || on
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return trueKeys(set), nil
+}
+
+func (rt *Runtime) validatePlugin(ctx context.Context, pluginType, version string) error {
+	if version == "" {
+		version = spec.Legacy
+	}
+	info, err := rt.VersionInfo(ctx, pluginType)
+	if err != nil {
+		return err
+	}
+	for _, v := range info.SupportedVersions {
+		if v == version {
+			return nil
+		}
+	}
+	return spec.Errorf(spec.CodeIncompatibleVersion, "plugin %s does not support config version %q", pluginType, version)
+}

@@ -1,0 +1,194 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chain
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// NotFoundError says that no file of a directory holds a network of a name.
+type NotFoundError struct{ Dir, Name string }
+
+func (e *NotFoundError) Error() string {
+	return fmt.Sprintf("no net configuration with name %q in %s", e.Name, e.Dir)
+}
+
+// NoConfigsFoundError says that a directory holds no configuration at all.
+type NoConfigsFoundError struct{ Dir string }
+
+func (e *NoConfigsFoundError) Error() string {
+	return "no net configurations found in " + e.Dir
+}
+
+// FileError says which configuration file is broken, and why.
+type FileError struct {
+	File string
+	Err  error
+}
+
+func (e *FileError) Error() string { return fmt.Sprintf("read %s: %v", e.File, e.Err) }
+
+// Unwrap returns the cause.
+func (e *FileError) Unwrap() error { return e.Err }
+
+// Dir is what a configuration directory holds.
+type Dir struct {
+	Path   string
+	Lists  []*List      // in the order in which they win: .conflist, then .conf and .json, by name
+	Broken []*FileError // what could not be read; the others do not suffer from it
+}
+
+// LoadDir reads every configuration of a directory. A directory that does not
+// exist is empty.
+func LoadDir(dir string) (*Dir, error) {
+	d := &Dir{Path: dir}
+	lists, err := files(dir, ".conflist")
+	if err != nil {
+		return nil, err
+	}
+	singles, err := files(dir, ".conf", ".json")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range append(lists, singles...) {
+		list, err := LoadFile(file)
+		if err != nil {
+			d.Broken = append(d.Broken, &FileError{file, err})
+			continue
+		}
+		d.Lists = append(d.Lists, list)
+	}
+	return d, nil
+}
+
+// Find returns the first list of a name. A broken file that names this network
+// is the error, since a file that comes later must not take its place; broken
+// files that hide their name are told beside a NotFoundError.
+func (d *Dir) Find(name string) (*List, error) {
+	for _, l := range d.Lists {
+		if l.Name == name && !d.shadowed(l) {
+			return l, nil
+		}
+	}
+	for _, b := range d.Broken {
+		if nameOf(b.File) == name {
+			return nil, b
+		}
+	}
+	if len(d.Lists) == 0 && len(d.Broken) == 0 {
+		return nil, &NoConfigsFoundError{d.Path}
+	}
+	errs := []error{&NotFoundError{d.Path, name}}
+	for _, b := range d.Broken {
+		errs = append(errs, b)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// shadowed says whether a broken file of the same network comes before l.
+func (d *Dir) shadowed(l *List) bool {
+	return slices.ContainsFunc(d.Broken, func(b *FileError) bool {
+		before := rank(b.File) < rank(l.File) || rank(b.File) == rank(l.File) && b.File < l.File
+		return before && nameOf(b.File) == l.Name
+	})
+}
+
+// rank orders the formats: lists come before single plugins.
+func rank(file string) int {
+	if filepath.Ext(file) == ".conflist" {
+		return 0
+	}
+	return 1
+}
+
+// nameOf reads no more than the name of a network from a broken file.
+func nameOf(file string) string {
+	var head struct {
+		Name string `json:"name"`
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	_ = json.Unmarshal(data, &head) // a wrong type elsewhere leaves the name readable
+	return head.Name
+}
+
+// LoadFile reads one configuration: a list (.conflist) with the plugins that
+// other files add to it, or a single plugin (any other name).
+func LoadFile(file string) (*List, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("error reading %s: %w", file, err)
+	}
+	if rank(file) > 0 {
+		l, err := ParseSingle(data)
+		if err == nil {
+			l.File = file
+		}
+		return l, err
+	}
+	l, err := ParseList(data)
+	if err != nil {
+		return nil, err
+	}
+	l.File = file
+	return l, l.aggregate(filepath.Dir(file))
+}
+
+// aggregate appends the plugins of <dir>/<network name>/*.conf, by file name.
+func (l *List) aggregate(dir string) error {
+	if !l.LoadOnlyInlinedPlugins {
+		if err := l.addFiles(filepath.Join(dir, l.Name)); err != nil {
+			return err
+		}
+	}
+	if len(l.Plugins) == 0 {
+		return errors.New("no plugin configs found")
+	}
+	return nil
+}
+
+func (l *List) addFiles(dir string) error {
+	names, err := files(dir, ".conf")
+	if err != nil {
+		return fmt.Errorf("failed to read plugin config files in %s: %w", dir, err)
+	}
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return fmt.Errorf("error reading %s: %w", name, err)
+		}
+		p, err := ParsePlugin(data)
+		if err != nil {
+			return &FileError{name, err}
+		}
+		l.Plugins = append(l.Plugins, *p)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return l.inline()
+}
+
+// files lists the files of dir with one of the extensions, sorted. A directory
+// that is not there has none.
+func files(dir string, extensions ...string) (out []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !e.IsDir() && slices.Contains(extensions, filepath.Ext(e.Name())) {
+			out = append(out, filepath.Join(dir, e.Name()))
+		}
+	}
+	return out, nil
+}
