@@ -1,0 +1,217 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+)
+
+func sample(id string) *Record {
+	return &Record{
+		Plugin: "bridge", Owner: owner.Of("pods", id, "eth0"), Network: "pods", ContainerID: id, IfName: "eth0",
+		NetNS: "/run/netns/x", Bridge: "cni0", DataDir: "/d", Links: []string{"veth0"}, Shared: []string{"masq-10.0.0.0/8"},
+		Elements: []nft.Element{{Set: "owners", Key: []byte("k"), Data: []byte{1}, Comment: "c"}},
+	}
+}
+
+func TestWriteReadRemove(t *testing.T) {
+	s := New(t.TempDir())
+	want := sample("c1")
+	if err := s.Write(want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Read("pods", want.Owner, "bridge")
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("read %+v, %v; want %+v", got, err, want)
+	}
+	if fi, err := os.Stat(s.path("pods", want.Owner, "bridge")); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v; a record is root's alone", fi.Mode(), err)
+	}
+	for range 2 {
+		if err := s.Remove("pods", want.Owner, "bridge"); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Join(s.Dir, attachments)); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if got, err := s.Read("pods", want.Owner, "bridge"); got != nil || err != nil {
+		t.Errorf("a record that is not there: %v, %v", got, err)
+	}
+}
+
+func TestListReportsBrokenOnesBesideTheGood(t *testing.T) {
+	s := New(t.TempDir())
+	for _, id := range []string{"c1", "c2"} {
+		if err := s.Write(sample(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range map[string]string{
+		"empty.bridge": "", "torn.bridge": `{"schema":1,`, "newer.bridge": `{"schema":2,"owner":"nczf7ieoql4ijph"}`, "half.bridge.1~": "x",
+	} {
+		if err := os.WriteFile(filepath.Join(s.Dir, attachments, "pods", name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := s.List("")
+	if len(list) != 2 || !errors.Is(err, ErrBroken) {
+		t.Errorf("%d records, error %v; want 2 and ErrBroken", len(list), err)
+	}
+}
+
+// A link planted where a record is going to be written is not followed.
+func TestPlantedLinkIsNotFollowed(t *testing.T) {
+	s := New(t.TempDir())
+	r := sample("c1")
+	if err := s.Write(r); err != nil {
+		t.Fatal(err)
+	}
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tmp := fmt.Sprintf("%s.%d~", s.path("pods", r.Owner, "bridge"), os.Getpid())
+	if err := os.Symlink(victim, tmp); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Write(r); err == nil {
+		t.Error("wrote through a planted link")
+	}
+	if data, _ := os.ReadFile(victim); string(data) != "precious" {
+		t.Errorf("the link's target now holds %q", data)
+	}
+}
+
+func fact() Fact {
+	return Fact{Name: "masq-10.0.0.0/8", Elements: []nft.Element{{Set: "masq4", Key: []byte{10, 0, 0, 0}}}}
+}
+
+func TestTheLastHolderRemoves(t *testing.T) {
+	s := New(t.TempDir())
+	a, b := owner.Of("n", "a", "e"), owner.Of("n", "b", "e")
+	for _, o := range []owner.Key{a, b, b} {
+		if err := s.Hold(fact(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removed := 0
+	remove := func(f Fact) error {
+		if !reflect.DeepEqual(f, fact()) {
+			t.Errorf("removing %+v", f)
+		}
+		removed++
+		return nil
+	}
+	for i, o := range []owner.Key{a, a, b, b} {
+		if err := s.Release(fact().Name, o, remove); err != nil {
+			t.Fatal(err)
+		}
+		if want := i / 2; removed != want {
+			t.Errorf("after release %d: removed %d times, want %d", i, removed, want)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Join(s.Dir, shared)); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+func TestFailedRemovalKeepsTheReference(t *testing.T) {
+	s := New(t.TempDir())
+	o := owner.Of("n", "a", "e")
+	if err := s.Hold(fact(), o); err != nil {
+		t.Fatal(err)
+	}
+	busy := errors.New("busy")
+	if err := s.Release(fact().Name, o, func(Fact) error { return busy }); !errors.Is(err, busy) {
+		t.Fatalf("release: %v", err)
+	}
+	removed := false
+	if err := s.Release(fact().Name, o, func(Fact) error { removed = true; return nil }); err != nil || !removed {
+		t.Errorf("second release: removed %v, %v", removed, err)
+	}
+}
+
+func TestTornFactIsSurvived(t *testing.T) {
+	s := New(t.TempDir())
+	o := owner.Of("n", "a", "e")
+	if err := s.Hold(fact(), o); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(s.factDir(fact().Name), factFile), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Facts(); !errors.Is(err, ErrBroken) {
+		t.Errorf("listing reports %v", err)
+	}
+	if err := s.Release(fact().Name, o, func(Fact) error { return nil }); err != nil {
+		t.Errorf("release: %v", err)
+	}
+	if err := s.Hold(fact(), o); err != nil {
+		t.Error(err)
+	}
+}
+
+// Many holders come and go at once: whenever somebody holds the fact it stands.
+func TestHoldersRace(t *testing.T) {
+	s := New(t.TempDir())
+	var mu sync.Mutex
+	standing := false
+	var wg sync.WaitGroup
+	for i := range 8 {
+		o := owner.Of("n", fmt.Sprint(i), "e")
+		wg.Go(func() {
+			for range 100 {
+				if err := s.Hold(fact(), o); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				standing = true // the ADD's transaction
+				mu.Unlock()
+				mu.Lock()
+				if !standing {
+					t.Error("removed while held")
+				}
+				mu.Unlock()
+				err := s.Release(fact().Name, o, func(Fact) error {
+					mu.Lock()
+					standing = false
+					mu.Unlock()
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if standing {
+		t.Error("it stands although nobody holds it")
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(`{"schema":1,"owner":"nczf7ieoql4ijph"}`))
+	f.Add([]byte(``))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(t.TempDir(), "r")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := read(path)
+		if err == nil && (r.Schema > Schema || !r.Owner.Valid()) {
+			t.Errorf("accepted %q", data)
+		}
+	})
+}
