@@ -176,11 +176,7 @@ func parseLegacy(data []byte, version string) (*Result, error) {
 		}
 		r.IPs = append(r.IPs, IPConfig{Address: ip.IP, Gateway: ip.Gateway})
 		for _, rt := range ip.Routes {
-			gw := rt.GW
-			if !gw.IsValid() {
-				gw = ip.Gateway // as types/020 converts upwards
-			}
-			r.Routes = append(r.Routes, Route{Dst: rt.Dst, GW: gw})
+			r.Routes = append(r.Routes, Route{Dst: rt.Dst, GW: rt.GW})
 		}
 	}
 	return r, nil
