@@ -35,12 +35,23 @@ func (p plan) empty() bool {
 
 // Commit looks at the kernel and does what is queued in one transaction, the
 // tables included when they are missing or older. It returns when everything
-// is so, removals too. When it fails nothing was changed. The queue is empty
-// afterwards in either case.
+// is so, removals too (2-5 ms where they expire, a tick of the kernel's clock).
+// When it fails nothing was changed. The queue is empty afterwards in either
+// case.
 //
 // Errors: *TakenError, *NewerSchemaError, else the kernel's with the message
 // it is about (errors.Is with a syscall.Errno works).
 func (c *Conn) Commit(ctx context.Context) error {
+	if err := c.Start(ctx); err != nil {
+		return err
+	}
+	return c.settle()
+}
+
+// Start is Commit without the wait for removals to have happened, for a DEL
+// that has a link to delete meanwhile. A Commit, with an empty queue, must
+// follow before anything is given to somebody else.
+func (c *Conn) Start(ctx context.Context) error {
 	defer c.Discard()
 	if !c.Pending() {
 		return nil
@@ -65,9 +76,28 @@ func (c *Conn) commit(ctx context.Context) error {
 	for try := 1; ; try++ {
 		err := c.try()
 		if err == nil || try == tries || ctx.Err() != nil || !raced(err) {
-			return err
+			return c.explain(err)
 		}
 	}
+}
+
+// explain adds what a table without schema means: somebody else made it, or
+// emptied our map.
+func (c *Conn) explain(err error) error {
+	if !errors.Is(err, syscall.EEXIST) {
+		return err
+	}
+	for _, f := range [...]nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge} {
+		got, err2 := c.get([]lookup{schemaLookup(f)})
+		if err2 != nil || got[0].found {
+			continue
+		}
+		if present, err2 := c.HasTable(f, TableName); err2 == nil && present {
+			return fmt.Errorf("table %[1]s %[2]s has no schema number, so it is not ours: run `nft delete table %[1]s %[2]s` and then `patchbay repair`: %[3]w",
+				familyName(f), TableName, err)
+		}
+	}
+	return err
 }
 
 // raced says that an error may be due to somebody else's transaction.
@@ -101,35 +131,27 @@ func (c *Conn) try() error {
 	if err := c.send(msgs); err != nil {
 		return err
 	}
-	return c.settle(p.expire)
+	c.leaving = append(c.leaving, p.expire...)
+	return nil
 }
 
-// encode queues the transaction: tables, removals, additions, the rest.
+// encode queues the transaction: tables, removals, work beside elements (which
+// makes maps to add to and drops maps to remove from), additions.
 func (p plan) encode(enc *nftables.Conn) error {
 	for _, t := range p.tables {
 		if err := t.prepare(enc); err != nil {
 			return err
 		}
 	}
-	for _, part := range []struct {
-		elems   []Element
-		timeout time.Duration
-		do      func(*nftables.Set, []nftables.SetElement) error
-	}{
-		{p.delete, 0, enc.SetDeleteElements},
-		{p.expire, expireAfter, enc.SetAddElements},
-		{p.add, 0, enc.SetAddElements},
-	} {
-		if err := bySet(part.elems, part.timeout, part.do); err != nil {
-			return err
-		}
+	if err := errors.Join(bySet(p.delete, 0, enc.SetDeleteElements), bySet(p.expire, expireAfter, enc.SetAddElements)); err != nil {
+		return err
 	}
 	for _, x := range p.extras {
 		if err := x(enc); err != nil {
 			return err
 		}
 	}
-	return nil
+	return bySet(p.add, 0, enc.SetAddElements)
 }
 
 // bySet sends elements of one set together, up to what a message holds (64 KiB).

@@ -22,8 +22,11 @@ type Conn struct {
 	nl  *netlink.Conn  // lib's socket
 
 	queue  []op
+	index  map[string]int // place in queue by set and key
 	extras []Extra
 	expiry expiry
+
+	leaving []Element // removed by expiry, not seen gone yet
 }
 
 // Open returns a Conn that dials at its first use, in the network namespace of

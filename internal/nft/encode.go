@@ -37,7 +37,13 @@ func encode(fn func(*nftables.Conn) error) ([]netlink.Message, error) {
 	if len(out) < 2 {
 		return nil, nil
 	}
-	return out[1 : len(out)-1], nil
+	out = out[1 : len(out)-1]
+	for _, m := range out {
+		if err := oneByteDirection(m); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // wrap makes one transaction of messages: begin, the messages, end. Only the

@@ -43,14 +43,15 @@ func (c *Conn) mayExpire() bool {
 }
 
 // settle waits until expired elements are gone and deletes those that stay.
-func (c *Conn) settle(expired []Element) error {
-	if len(expired) == 0 {
+func (c *Conn) settle() error {
+	if len(c.leaving) == 0 {
 		return nil
 	}
-	left, err := c.gone(expired)
+	left, err := c.gone(c.leaving)
 	if err != nil {
 		return err
 	}
+	c.leaving = nil
 	if c.expiry == expiryUnknown {
 		c.learnExpiry(len(left) == 0)
 	}

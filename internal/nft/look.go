@@ -31,7 +31,8 @@ func (c *Conn) look() (plan, error) {
 		}
 		p.tables = append(p.tables, s)
 	}
-	return p, c.decide(&p, got[len(families):])
+	err = c.decide(&p, got[len(families):])
+	return p, err
 }
 
 // decide turns wishes and what is there into a plan.
@@ -109,7 +110,7 @@ func (o op) settled(have found) bool {
 
 func (c *Conn) planExtras(p *plan) error {
 	for _, x := range c.extras {
-		do, err := x.Plan(c.lib)
+		do, err := x.Plan(c)
 		if err != nil {
 			return fmt.Errorf("%s: %w", x, err)
 		}

@@ -64,6 +64,8 @@ func attachment() []Element {
 		Port(Published{Protocol: 17, Port: 8080, To: to6}, nil, com),
 		Port(Published{Host: lo, Protocol: 132, Port: 8080, To: to4}, nil, com),
 		Port(Published{Host: netip.MustParseAddr("2001:db8::1"), Protocol: 6, Port: 443, To: to6}, nil, com),
+		SNAT(Published{Protocol: 6, Port: 8080, To: to4}, com),
+		SNAT(Published{Protocol: 17, Port: 8080, To: to6}, com),
 		MasqAll(to4.Addr(), com),
 		MasqAll(to6.Addr(), com),
 	}, CheckMAC("veth01234567", net.HardwareAddr{2, 0, 0, 0, 0, 1}, com)...)
@@ -73,7 +75,7 @@ func network() []Element {
 	s4, s6 := netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/64")
 	out := append(Masquerade(s4, "pods"), Masquerade(s6, "pods")...)
 	return append(out, Hairpin(s4, "pods"), Hairpin(s6, "pods"), LocalSNAT(s4, "pods"), LocalSNAT(s6, "pods"),
-		Isolate("cni0", "pods"), SameBridge("cni0", "pods"))
+		Isolate("cni0", "pods"), SameBridge("cni0", "pods"), GuardLoopback("cni0", "pods"))
 }
 
 // nftTool runs nft; the tests that compare with it need it.

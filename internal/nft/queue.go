@@ -32,10 +32,10 @@ type op struct {
 type Extra interface {
 	// String says what it does, for people.
 	String() string
-	// Plan looks at the kernel by lib and returns what queues the change; nil
-	// when there is nothing to change. It may be asked again when somebody else
+	// Plan looks at the kernel and returns what queues the change; nil when
+	// there is nothing to change. It may be asked again when somebody else
 	// changed the kernel in between.
-	Plan(lib *nftables.Conn) (func(enc *nftables.Conn) error, error)
+	Plan(c *Conn) (func(enc *nftables.Conn) error, error)
 }
 
 // Add queues elements. One that is there already is left alone when it is the
@@ -62,14 +62,16 @@ func (c *Conn) Queue(x Extra) { c.extras = append(c.extras, x) }
 
 // push keeps one wish for each element, the last.
 func (c *Conn) push(k kind, decide func(*TakenError) error, elems []Element) {
-next:
+	if c.index == nil {
+		c.index = make(map[string]int)
+	}
 	for _, e := range elems {
-		for i := range c.queue {
-			if c.queue[i].el.sameKey(e) {
-				c.queue[i] = op{k, e, decide}
-				continue next
-			}
+		id := e.Set + "\x00" + string(e.Key) + "\x00" + string(e.KeyEnd)
+		if i, ok := c.index[id]; ok {
+			c.queue[i] = op{k, e, decide}
+			continue
 		}
+		c.index[id] = len(c.queue)
 		c.queue = append(c.queue, op{k, e, decide})
 	}
 }
@@ -78,7 +80,7 @@ next:
 func (c *Conn) Pending() bool { return len(c.queue)+len(c.extras) > 0 }
 
 // Discard forgets what is queued.
-func (c *Conn) Discard() { c.queue, c.extras = nil, nil }
+func (c *Conn) Discard() { c.queue, c.index, c.extras = nil, nil, nil }
 
 // String lists the queue, one line each.
 func (c *Conn) String() string {

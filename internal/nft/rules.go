@@ -11,11 +11,18 @@ import (
 // match is a sequence of expressions; each ends the rule when it is not met.
 type match = []expr.Any
 
-// Registers. A concatenation fills consecutive 32-bit registers: NFT_REG_1 is
-// the first four of them, reg32(4) the fifth.
+// A concatenation fills consecutive 32-bit registers: NFT_REG_1 is the first
+// four of them, NFT_REG_2 the next. Rules are written as the kernel gives them
+// back, so that Verify can compare.
 const reg1 = unix.NFT_REG_1
 
-func reg32(i int) uint32 { return uint32(unix.NFT_REG32_00 + i) }
+// reg32 is a 32-bit register by the name the kernel uses for it.
+func reg32(i int) uint32 {
+	if i%4 == 0 {
+		return uint32(reg1 + i/4)
+	}
+	return uint32(unix.NFT_REG32_00 + i)
+}
 
 // rule joins expressions.
 func rule(parts ...match) match {
@@ -59,12 +66,8 @@ func loadAddr(v6, source bool, reg uint32) *expr.Payload {
 
 // loadPort loads protocol and destination port behind word 32-bit registers.
 func loadPort(word int) match {
-	meta := uint32(reg1)
-	if word > 0 {
-		meta = reg32(word)
-	}
 	return match{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: meta},
+		loadMeta(expr.MetaKeyL4PROTO, reg32(word)),
 		&expr.Payload{DestRegister: reg32(word + 1), Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 	}
 }
@@ -78,7 +81,7 @@ func inSet(set string, not bool) *expr.Lookup {
 func addrsIn(v6 bool, set string) match {
 	second := reg32(1)
 	if v6 {
-		second = unix.NFT_REG_2
+		second = reg32(4)
 	}
 	return rule(family(v6), match{loadAddr(v6, true, reg1), loadAddr(v6, false, second), inSet(set, false)})
 }
@@ -88,22 +91,25 @@ func addrIn(v6, source bool, set string) match {
 	return rule(family(v6), match{loadAddr(v6, source, reg1), inSet(set, false)})
 }
 
-// dnatBy sends a packet to the address and port its key has in a map. With
-// host, the destination address is the first part of the key.
-func dnatBy(v6, host bool, name string) match {
-	to, proto, words := uint32(unix.NFPROTO_IPV4), reg32(1), 1
+// dnatBy sends a packet that meets the conditions to the address and port its
+// key has in a map. With host, the destination address is the first part of
+// the key.
+func dnatBy(v6, host bool, name string, conditions ...expr.Any) match {
+	to, words := uint32(unix.NFPROTO_IPV4), 1
 	if v6 {
-		to, proto, words = unix.NFPROTO_IPV6, unix.NFT_REG_2, 4
+		to, words = unix.NFPROTO_IPV6, 4
 	}
-	load := loadPort(0)
+	proto := reg32(words)
+	key := loadPort(0)
 	if host {
-		load = rule(family(v6), match{loadAddr(v6, false, reg1)}, loadPort(words))
-	} else {
-		load = rule(family(v6), load)
+		key = rule(match{loadAddr(v6, false, reg1)}, loadPort(words))
 	}
-	return rule(load, match{
+	return rule(family(v6), conditions, key, match{
 		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: name},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: to, RegAddrMin: reg1, RegProtoMin: proto},
+		&expr.NAT{
+			Type: expr.NATTypeDestNAT, Family: to, Specified: true,
+			RegAddrMin: reg1, RegAddrMax: reg1, RegProtoMin: proto, RegProtoMax: proto,
+		},
 	})
 }
 

@@ -40,20 +40,17 @@ func (e *NewerSchemaError) Error() string {
 
 // state is what a table of ours is like.
 type state struct {
-	layout  layout
+	family  nftables.TableFamily
 	present bool
 	schema  uint16
 }
 
 // schemaLookup asks for the schema number.
-func schemaLookup(f nftables.TableFamily) lookup {
-	l := layoutOf(f)
-	return lookup{l.sets[0], number(0)}
-}
+func schemaLookup(f nftables.TableFamily) lookup { return lookup{schemaSpec(f), number(0)} }
 
 // stateFrom reads the answer.
 func stateFrom(f nftables.TableFamily, got found) (state, error) {
-	s := state{layout: layoutOf(f), present: got.found}
+	s := state{family: f, present: got.found}
 	if !got.found {
 		return s, nil
 	}
@@ -71,9 +68,9 @@ func stateFrom(f nftables.TableFamily, got found) (state, error) {
 func (s state) prepare(enc *nftables.Conn) error {
 	switch known := Schema(); {
 	case !s.present:
-		return s.layout.create(enc, known)
+		return layoutOf(s.family).create(enc, known)
 	case s.schema < known:
-		return s.layout.upgrade(enc, s.schema, known)
+		return layoutOf(s.family).upgrade(enc, s.schema, known)
 	}
 	return nil
 }

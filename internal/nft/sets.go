@@ -73,57 +73,75 @@ type setSpec struct {
 	timeout  bool    // attachment level: elements may be removed by expiry
 }
 
-// keyed says that elements belong to owners, so an element of another owner is
-// refused rather than replaced: a port is not taken by asking for it.
-func (s setSpec) exclusive() bool { return len(s.data) > 0 && s.name != SetSchema }
+// exclusive says that an element of another owner is refused rather than
+// replaced: a port is not taken by asking for it.
+func (s setSpec) exclusive() bool { return len(s.data) > 0 }
 
 // inetSets lists the sets of `inet patchbay` in the order nft prints them.
-func inetSets() []setSpec {
-	const inet = nftables.TableFamilyINet
-	v4, v6 := []field{fieldIPv4}, []field{fieldIPv6}
-	port4, port6 := []field{fieldIPv4, fieldPort}, []field{fieldIPv6, fieldPort}
-	pair4, pair6 := []field{fieldIPv4, fieldIPv4}, []field{fieldIPv6, fieldIPv6}
-	return []setSpec{
-		{SetSchema, inet, []field{fieldPort}, []field{fieldPort}, false, false},
-		{SetOwners, inet, []field{fieldIfName}, nil, false, true},
-		{SetPorts4, inet, []field{fieldProto, fieldPort}, port4, false, true},
-		{SetPorts6, inet, []field{fieldProto, fieldPort}, port6, false, true},
-		{SetHostPorts4, inet, []field{fieldIPv4, fieldProto, fieldPort}, port4, false, true},
-		{SetHostPorts6, inet, []field{fieldIPv6, fieldProto, fieldPort}, port6, false, true},
-		{SetMasqAll4, inet, v4, nil, false, true},
-		{SetMasqAll6, inet, v6, nil, false, true},
-		{SetHairpin4, inet, pair4, nil, true, false},
-		{SetHairpin6, inet, pair6, nil, true, false},
-		{SetMasq4, inet, pair4, nil, true, false},
-		{SetMasq6, inet, pair6, nil, true, false},
-		{SetNoMasq4, inet, pair4, nil, true, false},
-		{SetNoMasq6, inet, pair6, nil, true, false},
-		{SetIsolation, inet, []field{fieldIfName}, nil, false, false},
-		{SetBridgeOK, inet, []field{fieldIfName, fieldIfName}, nil, false, false},
-	}
+func inetSets() []string {
+	return []string{SetSchema, SetOwners, SetPorts4, SetPorts6, SetHostPorts4, SetHostPorts6, SetMasqAll4, SetMasqAll6, SetSNAT4, SetSNAT6,
+		SetHairpin4, SetHairpin6, SetMasq4, SetMasq6, SetNoMasq4, SetNoMasq6, SetIsolation, SetBridgeOK, SetLocalNet}
 }
 
 // bridgeSets lists the sets of `bridge patchbay`.
-func bridgeSets() []setSpec {
-	const bridge = nftables.TableFamilyBridge
-	return []setSpec{
-		{SetSchema, bridge, []field{fieldPort}, []field{fieldPort}, false, false},
-		{SetSpoofChecked, bridge, []field{fieldIfName}, nil, false, true},
-		{SetSpoofAllowed, bridge, []field{fieldIfName, fieldEther}, nil, false, true},
-	}
-}
+func bridgeSets() []string { return []string{SetSchema, SetSpoofChecked, SetSpoofAllowed} }
 
 // specOf finds a set by name. The maps of a network's conditions are named
 // "ports4_<id>" and look like "ports4".
-func specOf(name string) (setSpec, bool) {
+func specOf(name string) (spec setSpec, ok bool) {
 	kind, _, conditional := strings.Cut(name, "_")
-	for _, s := range append(inetSets(), bridgeSets()[1:]...) {
-		if s.name == kind && (!conditional || s.exclusive()) {
-			s.name = name
-			return s, true
-		}
+	spec = setSpec{name: name, family: nftables.TableFamilyINet, timeout: true}
+	switch kind {
+	case SetOwners:
+		spec.key = []field{fieldIfName}
+	case SetPorts4:
+		spec.key, spec.data = []field{fieldProto, fieldPort}, []field{fieldIPv4, fieldPort}
+	case SetPorts6:
+		spec.key, spec.data = []field{fieldProto, fieldPort}, []field{fieldIPv6, fieldPort}
+	case SetHostPorts4:
+		spec.key, spec.data = []field{fieldIPv4, fieldProto, fieldPort}, []field{fieldIPv4, fieldPort}
+	case SetHostPorts6:
+		spec.key, spec.data = []field{fieldIPv6, fieldProto, fieldPort}, []field{fieldIPv6, fieldPort}
+	case SetMasqAll4:
+		spec.key = []field{fieldIPv4}
+	case SetMasqAll6:
+		spec.key = []field{fieldIPv6}
+	case SetSNAT4:
+		spec.key = []field{fieldIPv4, fieldProto, fieldPort}
+	case SetSNAT6:
+		spec.key = []field{fieldIPv6, fieldProto, fieldPort}
+	case SetSpoofChecked:
+		spec.family, spec.key = nftables.TableFamilyBridge, []field{fieldIfName}
+	case SetSpoofAllowed:
+		spec.family, spec.key = nftables.TableFamilyBridge, []field{fieldIfName, fieldEther}
+	default:
+		spec, ok = networkSpec(spec)
+		return spec, ok && !conditional
 	}
-	return setSpec{}, false
+	return spec, !conditional || spec.exclusive()
+}
+
+// networkSpec finds the sets of networks.
+func networkSpec(spec setSpec) (setSpec, bool) {
+	spec.timeout = false
+	switch spec.name {
+	case SetHairpin4, SetMasq4, SetNoMasq4:
+		spec.key, spec.interval = []field{fieldIPv4, fieldIPv4}, true
+	case SetHairpin6, SetMasq6, SetNoMasq6:
+		spec.key, spec.interval = []field{fieldIPv6, fieldIPv6}, true
+	case SetIsolation, SetLocalNet:
+		spec.key = []field{fieldIfName}
+	case SetBridgeOK:
+		spec.key = []field{fieldIfName, fieldIfName}
+	default:
+		return spec, false
+	}
+	return spec, true
+}
+
+// schemaSpec is the one map that both tables have.
+func schemaSpec(f nftables.TableFamily) setSpec {
+	return setSpec{name: SetSchema, family: f, key: []field{fieldPort}, data: []field{fieldPort}}
 }
 
 // set returns the library's form, with a table of the same family.

@@ -19,8 +19,10 @@ const (
 	chainOutput      = "output"
 	chainPostrouting = "postrouting"
 	chainForward     = "forward"
+	chainRaw         = "raw"
 	chainHostPorts   = "hostports"
 	chainPublished   = "published"
+	chainHairpin     = "hairpin"
 	chainConditional = "conditional"
 	chainAdmin       = "admin" // the operator's: made empty, never flushed
 )
@@ -34,6 +36,7 @@ const (
 	prioMasquerade = 105
 	prioForward    = 0
 	prioSpoof      = -300
+	prioRaw        = -300 // before connection tracking
 )
 
 // chainSpec is one static chain. A chain without hook is jumped to.
@@ -56,12 +59,15 @@ type staticRule struct {
 // inetChains lists the chains of `inet patchbay`. Those that are jumped to
 // come first, so that a jump finds them in the same transaction.
 func inetChains() []chainSpec {
+	guard := []staticRule{{"not by route_localnet from outside", loopbackGuard()}}
 	toPorts := []staticRule{{"", rule(toLocal(), jump(chainHostPorts))}}
 	return []chainSpec{
 		{name: chainAdmin, keep: true},
 		{name: chainConditional, keep: true},
 		{name: chainHostPorts, rules: hostPortRules()},
+		{name: chainHairpin, rules: hairpinRules()},
 		{name: chainPublished, rules: publishedRules()},
+		{name: chainRaw, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioRaw, rules: guard},
 		{name: chainPrerouting, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, prio: prioPublish, rules: toPorts},
 		{name: chainOutput, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, prio: prioPublish, rules: toPorts},
 		{name: chainPostrouting, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookPostrouting, prio: prioMasquerade, rules: postroutingRules()},
@@ -78,17 +84,6 @@ func hostPortRules() []staticRule {
 		{"", dnatBy(true, true, SetHostPorts6)},
 		{"", dnatBy(false, false, SetPorts4)},
 		{"", dnatBy(true, false, SetPorts6)},
-	}
-}
-
-// publishedRules say who is masqueraded on the way to a published port.
-// Everybody else's address survives.
-func publishedRules() []staticRule {
-	return []staticRule{
-		{"", rule(addrsIn(false, SetHairpin4), masquerade())},
-		{"", rule(addrsIn(true, SetHairpin6), masquerade())},
-		{"", rule(addrIn(false, false, SetMasqAll4), masquerade())},
-		{"", rule(addrIn(true, false, SetMasqAll6), masquerade())},
 	}
 }
 
@@ -130,7 +125,7 @@ func bridgeChains() []chainSpec {
 // layout is one of our tables.
 type layout struct {
 	family nftables.TableFamily
-	sets   []setSpec
+	sets   []string
 	chains []chainSpec
 }
 
@@ -143,6 +138,15 @@ func layoutOf(family nftables.TableFamily) layout {
 
 func (l layout) table() *nftables.Table {
 	return &nftables.Table{Name: TableName, Family: l.family}
+}
+
+// spec is the specification of one of the table's own sets.
+func (l layout) spec(name string) setSpec {
+	if name == SetSchema {
+		return schemaSpec(l.family)
+	}
+	s, _ := specOf(name)
+	return s
 }
 
 // create queues the whole table. Of two processes that do so at once the
@@ -162,14 +166,14 @@ func (l layout) upgrade(enc *nftables.Conn, old, schema uint16) error {
 
 func (l layout) fill(enc *nftables.Conn, old *uint16, schema uint16) error {
 	for _, s := range l.sets {
-		if err := enc.AddSet(s.set(), nil); err != nil {
-			return fmt.Errorf("add set %s: %w", s.name, err)
+		if err := enc.AddSet(l.spec(s).set(), nil); err != nil {
+			return fmt.Errorf("add set %s: %w", s, err)
 		}
 	}
 	for _, c := range l.chains {
 		c.add(enc, l.table(), old != nil)
 	}
-	set := l.sets[0].set()
+	set := schemaSpec(l.family).set()
 	if old != nil {
 		if err := enc.SetDeleteElements(set, []nftables.SetElement{{Key: number(0), Val: number(*old)}}); err != nil {
 			return fmt.Errorf("remove schema %d: %w", *old, err)

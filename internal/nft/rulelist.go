@@ -1,0 +1,283 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// google/nftables v0.3.0 takes the direction of a ct expression for four bytes,
+// where the kernel has one (NFTA_CT_DIRECTION is NLA_U8): it cannot list a
+// chain that has `ct original`, and the kernel warns in its log about such a
+// rule written by it. So rules are compared as attributes, and directions are
+// corrected on their way out.
+
+const (
+	msgGetRule = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE)
+	msgNewRule = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE)
+)
+
+// Rule is a rule of any table as the kernel has it.
+type Rule struct {
+	Handle   uint64
+	UserData []byte
+	Exprs    []Expr
+}
+
+// Expr is one expression of a rule: the kernel's name for it and its
+// attributes, without flags in their types.
+type Expr struct {
+	Name  string
+	Attrs []netlink.Attribute
+}
+
+// String writes names and attributes.
+func (r Rule) String() string {
+	var b strings.Builder
+	for _, e := range r.Exprs {
+		b.WriteString(e.Name + "(")
+		for _, a := range e.Attrs {
+			if e.Name != "counter" { // moves by itself
+				fmt.Fprintf(&b, " %d:%x", a.Type, a.Data)
+			}
+		}
+		b.WriteString(" ) ")
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// ListRules returns the rules of a chain of anybody's table, in order. A
+// missing chain has none.
+func (c *Conn) ListRules(family nftables.TableFamily, table, chain string) ([]Rule, error) {
+	if err := c.dial(); err != nil {
+		return nil, err
+	}
+	ae := netlink.NewAttributeEncoder()
+	ae.String(unix.NFTA_RULE_TABLE, table)
+	ae.String(unix.NFTA_RULE_CHAIN, chain)
+	b, err := ae.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("list chain %s: %w", chain, err)
+	}
+	msgs, err := c.nl.Execute(netlink.Message{
+		Header: netlink.Header{Type: msgGetRule, Flags: netlink.Request | netlink.Dump},
+		Data:   append(genHeader(family), b...),
+	})
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+		return nil, nil
+	case err != nil:
+		return nil, errors.Join(fmt.Errorf("list chain %s: %w", chain, err), c.drain())
+	}
+	var out []Rule
+	for _, m := range msgs {
+		r, err := decodeRule(m)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// decodeRule reads one NFT_MSG_NEWRULE message.
+func decodeRule(m netlink.Message) (r Rule, err error) {
+	if m.Header.Type != msgNewRule || len(m.Data) < 4 {
+		return r, fmt.Errorf("decode rule: type %v, %d bytes: %w", m.Header.Type, len(m.Data), errMalformed)
+	}
+	ad, err := netlink.NewAttributeDecoder(m.Data[4:])
+	if err != nil {
+		return r, fmt.Errorf("decode rule: %w", err)
+	}
+	ad.ByteOrder = binary.BigEndian
+	for ad.Next() {
+		switch ad.Type() {
+		case unix.NFTA_RULE_HANDLE:
+			r.Handle = ad.Uint64()
+		case unix.NFTA_RULE_USERDATA:
+			r.UserData = ad.Bytes()
+		case unix.NFTA_RULE_EXPRESSIONS:
+			ad.Nested(r.decodeExprs)
+		}
+	}
+	if err := ad.Err(); err != nil {
+		return r, fmt.Errorf("decode rule: %w", err)
+	}
+	return r, nil
+}
+
+func (r *Rule) decodeExprs(list *netlink.AttributeDecoder) error {
+	for list.Next() {
+		e, err := decodeExpr(list.Bytes())
+		if err != nil {
+			return err
+		}
+		r.Exprs = append(r.Exprs, e)
+	}
+	return nil
+}
+
+// decodeExpr reads name and attributes of an expression.
+func decodeExpr(b []byte) (Expr, error) {
+	attrs, err := attributes(b)
+	var e Expr
+	for _, a := range attrs {
+		switch a.Type {
+		case unix.NFTA_EXPR_NAME:
+			e.Name = unix.ByteSliceToString(a.Data)
+		case unix.NFTA_EXPR_DATA:
+			e.Attrs, err = attributes(a.Data)
+		}
+	}
+	return e, err
+}
+
+// attributes splits b, without the flags in an attribute's type.
+func attributes(b []byte) ([]netlink.Attribute, error) {
+	attrs, err := netlink.UnmarshalAttributes(b)
+	for i := range attrs {
+		attrs[i].Type &^= unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
+	}
+	return attrs, err
+}
+
+// JumpsTo says whether the rule jumps, or goes, to a chain.
+func (r Rule) JumpsTo(chain string) bool {
+	for _, e := range r.Exprs {
+		if e.Name == "immediate" && e.verdictChain() == chain {
+			return true
+		}
+	}
+	return false
+}
+
+// verdictChain is the chain of an immediate verdict, or "".
+func (e Expr) verdictChain() string {
+	path := [...]uint16{unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN}
+	attrs := e.Attrs
+	for i, typ := range path {
+		var data []byte
+		for _, a := range attrs {
+			if a.Type == typ {
+				data = a.Data
+			}
+		}
+		if i == len(path)-1 || data == nil {
+			return unix.ByteSliceToString(data)
+		}
+		var err error
+		if attrs, err = attributes(data); err != nil {
+			return ""
+		}
+	}
+	return ""
+}
+
+// sameRule says whether a rule of the kernel's does what is wanted: it has
+// every attribute we write, and beside them only what is zero.
+func sameRule(family byte, have []Expr, want []expr.Any) bool {
+	if len(have) != len(want) {
+		return false
+	}
+	for i, e := range want {
+		b, err := expr.Marshal(family, e)
+		if err != nil {
+			return false
+		}
+		w, err := decodeExpr(b)
+		if err != nil || !have[i].is(w) {
+			return false
+		}
+	}
+	return true
+}
+
+func (e Expr) is(want Expr) bool {
+	if e.Name != want.Name {
+		return false
+	}
+	left := make(map[uint16][]byte, len(e.Attrs))
+	for _, a := range e.Attrs {
+		left[a.Type] = a.Data
+	}
+	for _, a := range want.Attrs {
+		switch {
+		case e.Name == "lookup" && a.Type == unix.NFTA_LOOKUP_SET_ID:
+			continue // means something only within a transaction
+		case e.Name == "nat" && a.Type == unix.NFTA_NAT_FLAGS:
+			delete(left, a.Type) // the kernel adds that there is an address and a port
+			continue
+		case e.Name == "ct" && a.Type == unix.NFTA_CT_DIRECTION:
+			a.Data = a.Data[:1]
+		}
+		if !sameAttr(left[a.Type], a.Data) {
+			return false
+		}
+		delete(left, a.Type)
+	}
+	for _, data := range left {
+		if len(bytes.Trim(data, "\x00")) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// sameAttr compares values; nested ones differ in the flags of their types.
+func sameAttr(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	x, err1 := attributes(a)
+	y, err2 := attributes(b)
+	if err1 != nil || err2 != nil || len(x) != len(y) || len(x) == 0 {
+		return false
+	}
+	for i := range x {
+		if x[i].Type != y[i].Type || !sameAttr(x[i].Data, y[i].Data) {
+			return false
+		}
+	}
+	return true
+}
+
+// oneByteDirection corrects the direction of ct expressions in a message. The
+// attribute keeps its place: 4 bytes of header, 1 or 4 of value, padded to 8.
+func oneByteDirection(m netlink.Message) error {
+	if m.Header.Type != msgNewRule {
+		return nil
+	}
+	ae := netlink.NewAttributeEncoder()
+	ae.String(unix.NFTA_EXPR_NAME, "ct")
+	name, err := ae.Encode()
+	if err != nil {
+		return fmt.Errorf("encode ct: %w", err)
+	}
+	wrong, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_CT_DIRECTION, Data: make([]byte, 4)}})
+	if err != nil {
+		return fmt.Errorf("encode ct direction: %w", err)
+	}
+	right, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_CT_DIRECTION, Data: make([]byte, 1)}})
+	if err != nil || len(right) != len(wrong) {
+		return errors.Join(err, syscall.EINVAL)
+	}
+	at := bytes.Index(m.Data, name)
+	if at < 0 {
+		return nil
+	}
+	if i := bytes.Index(m.Data[at:], wrong); i >= 0 {
+		copy(m.Data[at+i:], right)
+	}
+	return nil
+}

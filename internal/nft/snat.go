@@ -1,0 +1,88 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"net/netip"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// The sets of published ports that decide who is masqueraded.
+const (
+	SetSNAT4 = "snat4" // container address . protocol . host port: hairpin and masqall apply
+	SetSNAT6 = "snat6" //
+
+	SetLocalNet = "localnet" // interfaces with route_localnet, from which 127.0.0.0/8 is not reached
+)
+
+// SNAT lets Hairpin, LocalSNAT and MasqAll apply to one published port. Without
+// it they would catch everybody's destination NAT, such as the traffic of a
+// Kubernetes Service between two pods of a subnet, and hide the client.
+func SNAT(p Published, comment string) Element {
+	to := p.To.Addr()
+	return Element{
+		Set:     of(to, SetSNAT4, SetSNAT6),
+		Key:     AddrProtoPort(to, p.Protocol, p.Port),
+		Comment: cleanComment(comment),
+	}
+}
+
+// GuardLoopback keeps packets that come in by an interface from 127.0.0.0/8.
+// The kernel drops them by itself until route_localnet is set, which published
+// ports need to be reached from 127.0.0.1 (CVE-2020-8558).
+func GuardLoopback(ifName, network string) Element {
+	return Element{Set: SetLocalNet, Key: IfName(ifName), Comment: cleanComment(network)}
+}
+
+// publishedRules pick the published ports that snat is on for. One rule for a
+// protocol, because nft (1.0.6) reads `ct original proto-dst` only behind one:
+//
+//	meta l4proto tcp ip daddr . meta l4proto . ct original proto-dst @snat4 jump hairpin
+func publishedRules() (rules []staticRule) {
+	for _, v6 := range []bool{false, true} {
+		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
+			rules = append(rules, staticRule{"", rule(publishedIn(v6, proto), jump(chainHairpin))})
+		}
+	}
+	return rules
+}
+
+func publishedIn(v6 bool, proto byte) match {
+	set, word := SetSNAT4, 1
+	if v6 {
+		set, word = SetSNAT6, 4
+	}
+	l4 := match{loadMeta(expr.MetaKeyL4PROTO, reg1), &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{proto}}}
+	return rule(l4, family(v6), match{
+		loadAddr(v6, false, reg1),
+		loadMeta(expr.MetaKeyL4PROTO, reg32(word)),
+		&expr.Ct{Key: expr.CtKeyPROTODST, Register: reg32(word + 1), Direction: 0}, // IP_CT_DIR_ORIGINAL
+		inSet(set, false),
+	})
+}
+
+// hairpinRules say who is masqueraded on the way to a published port.
+// Everybody else's address survives.
+func hairpinRules() []staticRule {
+	return []staticRule{
+		{"", rule(addrsIn(false, SetHairpin4), masquerade())},
+		{"", rule(addrsIn(true, SetHairpin6), masquerade())},
+		{"", rule(addrIn(false, false, SetMasqAll4), masquerade())},
+		{"", rule(addrIn(true, false, SetMasqAll6), masquerade())},
+	}
+}
+
+// loopbackGuard drops packets for 127.0.0.0/8 from guarded interfaces. It runs
+// before connection tracking gives answers to 127.0.0.1 their address back.
+func loopbackGuard() match {
+	lo := netip.AddrFrom4([4]byte{127})
+	return rule(family(false), match{
+		loadAddr(false, false, reg1),
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: []byte{0xff, 0, 0, 0}, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: lo.AsSlice()},
+		loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetLocalNet, false),
+	}, verdict(expr.VerdictDrop))
+}
