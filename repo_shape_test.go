@@ -1,0 +1,168 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package patchbay_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/plugin/all"
+)
+
+const (
+	maxFileLines     = 400
+	maxFunctionLines = 60
+)
+
+func TestFileLength(t *testing.T) {
+	for _, path := range goFiles(t) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), "\n"); n > maxFileLines {
+			t.Errorf("%s: %d lines, %d at most: split it by topic", path, n, maxFileLines)
+		}
+	}
+}
+
+func TestFunctionLength(t *testing.T) {
+	eachFunction(t, func(set *token.FileSet, f *ast.FuncDecl) {
+		at := set.Position(f.Pos())
+		if strings.HasSuffix(at.Filename, "_test.go") {
+			return // a table of cases is long and easy to read
+		}
+		if n := set.Position(f.End()).Line - at.Line + 1; n > maxFunctionLines {
+			t.Errorf("%s: %s has %d lines, %d at most", at, f.Name.Name, n, maxFunctionLines)
+		}
+	})
+}
+
+// A skip must be proven: nettest.Need probes for what the kernel lacks, and
+// scripts/test-kernel fails a test that every kernel skips.
+func TestNoUnprovenSkips(t *testing.T) {
+	eachFunction(t, func(set *token.FileSet, f *ast.FuncDecl) {
+		at := set.Position(f.Pos())
+		if filepath.Dir(at.Filename) == filepath.Join("internal", "nettest") {
+			return
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if ok && (sel.Sel.Name == "Skip" || sel.Sel.Name == "Skipf" || sel.Sel.Name == "SkipNow") {
+				t.Errorf("%s: a skip by hand; say with nettest.Need what the kernel lacks, or fail", set.Position(n.Pos()))
+			}
+			return true
+		})
+	})
+}
+
+// No program of ours runs the machine's network tools: they are slow, missing,
+// or of another version than the tables they meet.
+func TestNoForksOfNetworkTools(t *testing.T) {
+	tools := map[string]bool{"iptables": true, "ip6tables": true, "nft": true, "ip": true, "tc": true, "sysctl": true, "bridge": true}
+	eachFunction(t, func(set *token.FileSet, f *ast.FuncDecl) {
+		at := set.Position(f.Pos())
+		if !product(at.Filename) {
+			return
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || (sel.Sel.Name != "Command" && sel.Sel.Name != "CommandContext" && sel.Sel.Name != "LookPath") {
+				return true
+			}
+			for _, arg := range call.Args {
+				if lit, ok := arg.(*ast.BasicLit); ok && tools[strings.Trim(lit.Value, `"`)] {
+					t.Errorf("%s: runs %s; say it over netlink", set.Position(n.Pos()), lit.Value)
+				}
+			}
+			return true
+		})
+	})
+}
+
+// product says whether a file is linked into a program of ours.
+func product(path string) bool {
+	if strings.HasSuffix(path, "_test.go") {
+		return false
+	}
+	for _, dir := range []string{"bench/", "e2e/", "examples/", "internal/nettest/", "internal/crash/", "internal/reftest/", "plugin/plugintest/"} {
+		if strings.HasPrefix(path, dir) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestEveryPluginIsListed(t *testing.T) {
+	list, err := os.ReadFile("plugin/all/all.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs, err := os.ReadDir("plugin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range dirs {
+		name := d.Name()
+		if !d.IsDir() || name == "all" || name == "plugintest" || name == "testdata" {
+			continue
+		}
+		if !strings.Contains(string(list), "&"+name+".Plugin,") {
+			t.Errorf("plugin/%s is in no program: add the line\n\t&%s.Plugin,\nto plugin/all/all.go", name, name)
+		}
+	}
+	for _, p := range all.Plugins() {
+		if _, err := os.Stat(filepath.Join("docs", "plugins", p.Name+".md")); err != nil {
+			t.Errorf("plugin %s has no page: %v", p.Name, err)
+		}
+	}
+}
+
+// pathInText is a path of this repository between backquotes: it has a slash
+// and neither a leading one nor a placeholder.
+var pathInText = regexp.MustCompile("`([A-Za-z0-9_.-]+/[A-Za-z0-9_./*-]*)`")
+
+func TestDocumentedPathsExist(t *testing.T) {
+	for _, doc := range []string{"ARCHITECTURE.md", "HACKING.md"} {
+		text, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range pathInText.FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(m[1], "foo") {
+				continue // the plugin that HACKING.md makes
+			}
+			if found, err := filepath.Glob(strings.TrimSuffix(m[1], "/")); err != nil || len(found) == 0 {
+				t.Errorf("%s names %s, which is not there", doc, m[1])
+			}
+		}
+	}
+}
+
+// eachFunction calls f for every function of the tree, tests included.
+func eachFunction(t *testing.T, f func(*token.FileSet, *ast.FuncDecl)) {
+	t.Helper()
+	set := token.NewFileSet()
+	for _, path := range goFiles(t) {
+		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range file.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
+				f(set, fn)
+			}
+		}
+	}
+}

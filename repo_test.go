@@ -1,0 +1,342 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package patchbay_test holds the repository's laws: what a reviewer would have
+// to look for by hand, and what nobody sees until it costs a millisecond on
+// every container of a node.
+package patchbay_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/reftest"
+)
+
+const (
+	module  = "github.com/patchbay-net/patchbay"
+	program = module + "/cmd/patchbay"
+
+	maxProgramBytes = 10e6
+
+	// maxStartAllocs bounds the allocations of all package initialisation
+	// before main: the measured number plus a little air for a new Go release.
+	// What is not there is not paid by every plugin process.
+	maxStartAllocs = 260
+)
+
+const header = "// Copyright the Patchbay authors.\n// SPDX-License-Identifier: Apache-2.0\n"
+
+// pkg is what `go list -json` says of a package of ours.
+type pkg struct {
+	ImportPath, Dir, Doc               string
+	Imports, TestImports, XTestImports []string
+	GoFiles                            []string
+	Deps                               []string
+}
+
+// path is the package below the module: "plugin/bridge".
+func (p pkg) path() string {
+	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+}
+
+// list returns our packages as `go list` sees them, asked once.
+var list = sync.OnceValues(func() ([]pkg, error) {
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Doc,Imports,TestImports,XTestImports,GoFiles,Deps", "./...")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	var pkgs []pkg
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		switch err := d.Decode(&p); {
+		case errors.Is(err, io.EOF):
+			return pkgs, nil
+		case err != nil:
+			return nil, err
+		}
+		pkgs = append(pkgs, p)
+	}
+})
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	pkgs, err := list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pkgs
+}
+
+// goFiles returns the path of every Go file, tests included.
+func goFiles(t *testing.T) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata"):
+			return fs.SkipDir
+		case strings.HasSuffix(path, ".go"):
+			files = append(files, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestLicenceHeader(t *testing.T) {
+	for _, path := range goFiles(t) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(string(text), header) {
+			t.Errorf("%s: does not start with the licence header:\n%s", path, header)
+		}
+	}
+}
+
+func TestPackageDocs(t *testing.T) {
+	for _, p := range packages(t) {
+		if len(p.GoFiles) > 0 && p.Doc == "" {
+			t.Errorf("%s: no package comment", p.ImportPath)
+		}
+	}
+}
+
+// layers says what a package of ours may import of ours: the first rule whose
+// path matches counts. Imports point downwards.
+var layers = []struct {
+	path    string // a package, or "x/..." for everything below
+	may     []string
+	because string
+}{
+	{"spec", nil, "spec is pure: anybody can take it without taking us"},
+	{"netns", nil, "netns stands alone"},
+	{"conformance/...", []string{"spec", "invoke", "netns", "internal/nettest/...", "conformance/..."}, "the suite drives plugins from outside, whoever made them"},
+	{"invoke/...", []string{"spec", "invoke/..."}, "invoke works on bytes and calls, whoever answers"},
+	{"ipam/...", []string{"spec", "netns", "internal/...", "ipam/..."}, "a store knows nothing of plugins"},
+	{"chain/...", []string{"spec", "invoke/...", "internal/...", "chain/..."}, "a runtime that only execs must link no plugin"},
+	{"plugin", []string{"spec", "invoke/...", "netns", "internal/..."}, "the SDK knows no plugin"},
+	{"plugin/all", []string{"plugin/..."}, "the list is only a list"},
+	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam/...", "internal/...", "plugin", "plugin/...", "conformance/..."}, "a plugin is driven by a chain, it does not drive one"},
+	{"internal/cli/...", []string{"..."}, "the commands may use everything"},
+	{"internal/reftest", nil, "it only finds and builds programs"},
+	{"internal/kernel", onSDK, "it joins the SDK's session to the kernel, and knows no plugin"},
+	{"internal/endpoint", onSDK, "it is what bridge and ptp share, and knows neither"},
+	{"internal/...", []string{"spec", "netns", "ipam/...", "invoke/...", "internal/..."}, "kernel code knows neither plugins nor chains"},
+}
+
+// onSDK is what the parts of a plugin that several share may import.
+var onSDK = []string{"plugin", "spec", "netns", "ipam/...", "invoke/...", "internal/..."}
+
+// tools are internal packages that stand above the layer of kernel code:
+// helpers of tests, never linked into the program.
+var tools = []string{"internal/crash", "internal/nettest"}
+
+func TestLayers(t *testing.T) {
+	for _, p := range packages(t) {
+		if slices.ContainsFunc(tools, func(tool string) bool { return matches(tool+"/...", p.path()) }) {
+			continue
+		}
+		for _, l := range layers {
+			if !matches(l.path, p.path()) {
+				continue
+			}
+			for _, imp := range p.Imports {
+				rest, ours := strings.CutPrefix(imp, module+"/")
+				if ours && !slices.ContainsFunc(l.may, func(m string) bool { return matches(m, rest) }) {
+					t.Errorf("%s imports %s: %s", p.path(), rest, l.because)
+				}
+			}
+			break
+		}
+	}
+}
+
+func matches(pattern, path string) bool {
+	base, all := strings.CutSuffix(pattern, "...")
+	if !all {
+		return pattern == path
+	}
+	return strings.HasPrefix(path+"/", base)
+}
+
+// peers are whom we are measured against: only tests and tools may import them.
+func TestProductsDoNotImportThePeers(t *testing.T) {
+	for _, p := range packages(t) {
+		if strings.HasPrefix(p.path(), "bench") || strings.HasPrefix(p.path(), "e2e") {
+			continue
+		}
+		for _, imp := range p.Imports {
+			if strings.HasPrefix(imp, "github.com/containernetworking/") {
+				t.Errorf("%s imports %s: the reference is our peer, not our foundation", p.path(), imp)
+			}
+		}
+	}
+}
+
+// forbidden are packages that must not be linked into the program, and why.
+var forbidden = []struct{ prefix, because string }{
+	{"net/http", "0.35 ms and 4 MB for every plugin process"},
+	{"crypto/tls", "comes with net/http; a plugin speaks to the kernel"},
+	{"text/template", "reflection keeps every method alive: megabytes"},
+	{"html/template", "as text/template"},
+	{"net/rpc", "pulls net/http"},
+	{"expvar", "pulls net/http"},
+	{"k8s.io/", "5.4 ms and 33 MB for every plugin process"},
+	{"sigs.k8s.io/", "as k8s.io; knftables compiles regexps before main"},
+	{"google.golang.org/", "grpc and protobuf fill registries before main"},
+	{"go.etcd.io/", "pulls grpc"},
+	{"github.com/containernetworking/", "our peer"},
+	{"github.com/prometheus/", "metrics belong to a daemon"},
+	{"github.com/spf13/", "pulls text/template"},
+	{"testing", "test code in the product"},
+	{module + "/bench", "a tool"},
+	{module + "/e2e", "a test"},
+	{module + "/internal/nettest", "a test helper"},
+	{module + "/internal/reftest", "a test helper"},
+	{module + "/plugin/plugintest", "a test helper"},
+}
+
+func TestForbiddenImports(t *testing.T) {
+	for _, dep := range linked(t) {
+		for _, f := range forbidden {
+			if matches(strings.TrimSuffix(f.prefix, "/")+"/...", dep) {
+				t.Errorf("cmd/patchbay links %s: %s; who imports it: go mod why -m, or go list -f '{{.ImportPath}} {{.Imports}}' -deps", dep, f.because)
+			}
+		}
+	}
+}
+
+// linked returns the import path of every package in the program.
+func linked(t *testing.T) []string {
+	t.Helper()
+	for _, p := range packages(t) {
+		if p.ImportPath == program {
+			return append(p.Deps, program)
+		}
+	}
+	t.Fatalf("no package %s", program)
+	return nil
+}
+
+// What runs before main is paid by every plugin process, whatever it does.
+func TestNothingBeforeMain(t *testing.T) {
+	deps := linked(t)
+	for _, p := range packages(t) {
+		if !slices.Contains(deps, p.ImportPath) {
+			continue
+		}
+		for _, name := range p.GoFiles {
+			path := filepath.Join(p.Dir, name)
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, decl := range file.Decls {
+				checkDeclaration(t, set, decl)
+			}
+		}
+	}
+}
+
+func checkDeclaration(t *testing.T, set *token.FileSet, decl ast.Decl) {
+	t.Helper()
+	switch d := decl.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil && d.Name.Name == "init" {
+			t.Errorf("%s: init runs in every plugin process", set.Position(d.Pos()))
+		}
+	case *ast.GenDecl:
+		for _, s := range d.Specs {
+			if v, ok := s.(*ast.ValueSpec); ok && d.Tok == token.VAR {
+				for _, value := range v.Values {
+					checkValue(t, set, value)
+				}
+			}
+		}
+	}
+}
+
+// checkValue refuses values of package variables that are made before main.
+// Function literals are left alone: their bodies run later.
+func checkValue(t *testing.T, set *token.FileSet, value ast.Expr) {
+	t.Helper()
+	ast.Inspect(value, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			return false
+		case *ast.MapType:
+			t.Errorf("%s: a package-level map is filled in every plugin process; use a switch or an array", set.Position(n.Pos()))
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok && (x.Name == "regexp" || x.Name == "template") {
+				t.Errorf("%s: a package-level %s is compiled in every plugin process; write it by hand or use sync.OnceValue", set.Position(n.Pos()), x.Name)
+			}
+		}
+		return true
+	})
+}
+
+// The runtime's own trace of package initialisation: none of ours, and a budget
+// for what the libraries do.
+func TestStartBudget(t *testing.T) {
+	bin, err := reftest.Patchbay()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fi, err := os.Stat(bin); err != nil || fi.Size() > maxProgramBytes {
+		t.Errorf("the program is %d bytes (%v), promised are %d at most", fi.Size(), err, int(maxProgramBytes))
+	}
+	cmd := exec.Command(bin)
+	cmd.Args[0] = "loopback"
+	cmd.Env = []string{"GODEBUG=inittrace=1", "CNI_COMMAND=VERSION"}
+	var trace bytes.Buffer
+	cmd.Stderr = &trace
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("VERSION: %v\n%s", err, &trace)
+	}
+	total := 0
+	for lines := bufio.NewScanner(&trace); lines.Scan(); {
+		f := strings.Fields(lines.Text()) // init PKG @0.1 ms, 0.01 ms clock, 24 bytes, 2 allocs
+		if len(f) != 11 || f[0] != "init" {
+			continue
+		}
+		if strings.HasPrefix(f[1], module) {
+			t.Errorf("%s does work before main: %s", f[1], lines.Text())
+		}
+		n, err := strconv.Atoi(f[9])
+		if err != nil {
+			t.Fatalf("read %q: %v", lines.Text(), err)
+		}
+		total += n
+	}
+	t.Logf("%d allocations before main", total)
+	if total == 0 || total > maxStartAllocs {
+		t.Errorf("%d allocations before main, budget 1 to %d:\n%s", total, maxStartAllocs, trace.String())
+	}
+}
