@@ -4,7 +4,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -187,7 +189,7 @@ var floorFiles = [...]string{"/var/lib/cni/networks/full/" + floorIP, "/var/lib/
 func (f *floor) writeFiles() error {
 	for _, path := range floorFiles {
 		err := os.WriteFile(path+".tmp", []byte(floorIP), 0o600)
-		if os.IsNotExist(err) {
+		if errors.Is(err, fs.ErrNotExist) {
 			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 				return err
 			}

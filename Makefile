@@ -1,0 +1,53 @@
+# Patchbay. `make test` is everything that must pass; the rest are parts of it
+# or take longer.
+
+GO      ?= go
+DESTDIR ?=
+CNI_BIN ?= $(DESTDIR)/opt/cni/bin
+
+# Real callers and a second kernel need root: as anybody else `make test` stops
+# after what an ordinary user can run, and says so.
+ROOT    := $(filter 0,$(shell id -u))
+
+.PHONY: build test setup lint unit e2e test-kernel race fuzz bench install nightly demo
+
+build: ## bin/patchbay: static, as it is released
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbay ./cmd/patchbay
+
+test: setup lint unit $(if $(ROOT),e2e test-kernel)
+	@$(if $(ROOT),:,echo 'make: not root: real callers (make e2e) and the second kernel (make test-kernel) were not run' >&2)
+
+setup:
+	scripts/setup
+
+lint: setup
+	scripts/lint
+
+unit: setup
+	$(GO) test ./...
+
+e2e: setup ## podman, containerd under a kubelet, upstream libcni
+	PATCHBAY_E2E=1 $(GO) test -timeout 30m ./e2e/...
+
+test-kernel: setup ## the kernel tests under Debian's 6.1
+	scripts/test-kernel
+
+race: setup
+	CGO_ENABLED=1 $(GO) test -race ./...
+
+fuzz:
+	scripts/fuzz
+
+bench: setup ## beside the reference plugins; writes docs/bench
+	$(GO) run ./bench
+
+install: build
+	bin/patchbay install $(CNI_BIN)
+
+nightly: test race ## longer than a change can wait for
+	FUZZTIME=5m scripts/fuzz
+	PATCHBAY_KILLS=5000 $(GO) test -timeout 60m ./internal/crash/...
+	$(GO) run ./bench
+
+demo: ## two containers, a published port and the way out, then nothing is left
+	$(GO) run ./cmd/patchbay demo
