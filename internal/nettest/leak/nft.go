@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
 // families names the table families as nft does.
@@ -90,15 +92,34 @@ func chains(c *nftables.Conn) (State, error) {
 	for _, ch := range all {
 		name := line(family(ch.Table.Family), ch.Table.Name, ch.Name)
 		s = append(s, "nft chain "+name)
-		rules, err := c.GetRules(ch.Table, ch)
+		texts, err := rules(c, ch)
 		if err != nil {
 			return nil, fmt.Errorf("list rules of %s: %w", name, err)
 		}
-		for _, r := range rules {
-			s = append(s, line("nft rule", name, rule(r)))
+		for _, text := range texts {
+			s = append(s, line("nft rule", name, text))
 		}
 	}
 	return s, nil
+}
+
+// rules writes the rules of one chain. The library cannot list `ct original`,
+// which our own table has.
+func rules(c *nftables.Conn, ch *nftables.Chain) (out []string, err error) {
+	if ch.Table.Name == nft.TableName {
+		fw := nft.Open("")
+		defer fw.Close() //nolint:errcheck // it only read
+		list, err := fw.ListRules(ch.Table.Family, ch.Table.Name, ch.Name)
+		for _, r := range list {
+			out = append(out, r.String())
+		}
+		return out, err
+	}
+	list, err := c.GetRules(ch.Table, ch)
+	for _, r := range list {
+		out = append(out, rule(r))
+	}
+	return out, err
 }
 
 // rule writes a rule's expressions without its counters, which move by
