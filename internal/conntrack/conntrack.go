@@ -1,0 +1,99 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package conntrack lists and deletes connection tracking entries of the
+// current network namespace, over nfnetlink on mdlayher/netlink. It exists
+// because an entry decides where the packets of a UDP flow go for as long as
+// they keep coming: one made before a port was published, or left of a
+// container that is gone, swallows its client's traffic (plugins#123).
+//
+// vishvananda/netlink has the same calls, but lists the whole table: millions
+// of entries on a busy node. Here the kernel filters (CTA_FILTER, Linux >= 5.8).
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Conn is an nfnetlink socket. It is not for concurrent use.
+type Conn struct{ nl *netlink.Conn }
+
+// Dial opens a socket in the network namespace of the calling thread.
+func Dial() (*Conn, error) {
+	nl, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open nfnetlink for conntrack: %w", err)
+	}
+	return &Conn{nl}, nil
+}
+
+// Close closes the socket. After an nftables transaction that deleted something
+// any nfnetlink socket of the namespace waits in close (RCU): close last.
+func (c *Conn) Close() error { return c.nl.Close() }
+
+// Message types of subsystem ctnetlink (linux/netfilter/nfnetlink_conntrack.h).
+const (
+	msgNew    = netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK<<8 | 0)
+	msgGet    = netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK<<8 | 1)
+	msgDelete = netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK<<8 | 2)
+)
+
+// List returns the flows that f matches. A kernel that cannot filter sends
+// everything; what does not match is dropped here.
+func (c *Conn) List(f Filter) ([]Flow, error) {
+	req, err := f.request()
+	if err != nil {
+		return nil, fmt.Errorf("list conntrack entries: %w", err)
+	}
+	msgs, err := c.nl.Execute(req)
+	if err != nil {
+		return nil, fmt.Errorf("list conntrack entries: %w", err)
+	}
+	var flows []Flow
+	for _, m := range msgs {
+		if m.Header.Type != msgNew {
+			continue
+		}
+		flow, err := parse(m.Data)
+		if err != nil {
+			return nil, fmt.Errorf("list conntrack entries: %w", err)
+		}
+		if f.Match(flow) {
+			flows = append(flows, flow)
+		}
+	}
+	return flows, nil
+}
+
+// Delete deletes exactly this flow: by its tuple, its zone and the number the
+// kernel gave it. One that ended already is no error.
+func (c *Conn) Delete(f Flow) error {
+	ae := netlink.NewAttributeEncoder()
+	ae.Bytes(unix.NLA_F_NESTED|ctaTupleOrig, f.tuple)
+	if f.zone != nil {
+		ae.Bytes(ctaZone, f.zone)
+	}
+	if f.id != nil {
+		ae.Bytes(ctaID, f.id)
+	}
+	b, err := ae.Encode()
+	if err != nil {
+		return fmt.Errorf("delete conntrack entry %s: %w", f, err)
+	}
+	_, err = c.nl.Execute(netlink.Message{
+		Header: netlink.Header{Type: msgDelete, Flags: netlink.Request | netlink.Acknowledge},
+		Data:   append(header(f.family()), b...),
+	})
+	if err != nil && !errors.Is(err, syscall.ENOENT) {
+		return fmt.Errorf("delete conntrack entry %s: %w", f, err)
+	}
+	return nil
+}
+
+// header is struct nfgenmsg: family, version, resource id.
+func header(family uint8) []byte { return []byte{family, unix.NFNETLINK_V0, 0, 0} }

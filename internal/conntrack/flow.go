@@ -1,0 +1,242 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Attributes (linux/netfilter/nfnetlink_conntrack.h).
+const (
+	ctaTupleOrig  = 1
+	ctaTupleReply = 2
+	ctaID         = 12
+	ctaZone       = 18
+	ctaFilter     = 25
+
+	ctaTupleIP    = 1
+	ctaTupleProto = 2
+
+	ctaIPv4Src = 1
+	ctaIPv4Dst = 2
+	ctaIPv6Src = 3
+	ctaIPv6Dst = 4
+
+	ctaProtoNum     = 1
+	ctaProtoSrcPort = 2
+	ctaProtoDstPort = 3
+
+	ctaFilterOrigFlags  = 1
+	ctaFilterReplyFlags = 2
+)
+
+// Bits of CTA_FILTER_ORIG_FLAGS and CTA_FILTER_REPLY_FLAGS: which fields of
+// the tuple count (net/netfilter/nf_internals.h).
+const (
+	flagIPSrc     = 1 << 0
+	flagIPDst     = 1 << 1
+	flagProtoNum  = 1 << 3
+	flagProtoSrc  = 1 << 4
+	flagProtoDst  = 1 << 5
+	ipv4Len       = 4
+	ipv6Len       = 16
+	nfgenmsgBytes = 4
+)
+
+// Tuple is one direction of a flow.
+type Tuple struct {
+	Protocol uint8 // IP protocol number
+	Src, Dst netip.AddrPort
+}
+
+// Flow is one entry: what the first packet looked like, and what an answer
+// looks like. Without NAT the answer is the original turned round.
+type Flow struct {
+	Orig, Reply Tuple
+
+	tuple, zone, id []byte // as the kernel sent them
+}
+
+// String is the flow in the manner of conntrack(8).
+func (f Flow) String() string {
+	return fmt.Sprintf("proto %d %s -> %s (answers come from %s)", f.Orig.Protocol, f.Orig.Src, f.Orig.Dst, f.Reply.Src)
+}
+
+func (f Flow) family() uint8 { return familyOf(f.Orig.Dst.Addr()) }
+
+func familyOf(a netip.Addr) uint8 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// Filter selects flows. Zero fields match everything; a port of 0 is none.
+type Filter struct {
+	IPv6         bool
+	Protocol     uint8      // must be given
+	OrigDst      netip.Addr // where the client sent to
+	OrigDstPort  uint16
+	ReplySrc     netip.Addr // who answers
+	ReplySrcPort uint16
+}
+
+// Match says whether a flow is selected.
+func (f Filter) Match(flow Flow) bool {
+	return flow.Orig.Protocol == f.Protocol &&
+		flow.Orig.Dst.Addr().Is6() == f.IPv6 &&
+		matches(f.OrigDst, f.OrigDstPort, flow.Orig.Dst) &&
+		matches(f.ReplySrc, f.ReplySrcPort, flow.Reply.Src)
+}
+
+func matches(a netip.Addr, port uint16, have netip.AddrPort) bool {
+	return (!a.IsValid() || a == have.Addr()) && (port == 0 || port == have.Port())
+}
+
+// request is the dump with the kernel's filter.
+func (f Filter) request() (netlink.Message, error) {
+	ae := netlink.NewAttributeEncoder()
+	orig := f.tuple(ae, ctaTupleOrig, side{f.OrigDst, f.OrigDstPort, ctaIPv4Dst, flagIPDst, ctaProtoDstPort, flagProtoDst})
+	reply := f.tuple(ae, ctaTupleReply, side{f.ReplySrc, f.ReplySrcPort, ctaIPv4Src, flagIPSrc, ctaProtoSrcPort, flagProtoSrc})
+	ae.Nested(ctaFilter, func(fe *netlink.AttributeEncoder) error {
+		fe.Uint32(ctaFilterOrigFlags, orig)
+		fe.Uint32(ctaFilterReplyFlags, reply)
+		return nil
+	})
+	b, err := ae.Encode()
+	family := uint8(unix.AF_INET)
+	if f.IPv6 {
+		family = unix.AF_INET6
+	}
+	return netlink.Message{
+		Header: netlink.Header{Type: msgGet, Flags: netlink.Request | netlink.Dump},
+		Data:   append(header(family), b...),
+	}, err
+}
+
+// side is one end of a tuple: its address and port, and the numbers they have
+// as attributes and as flags.
+type side struct {
+	addr     netip.Addr
+	port     uint16
+	addrType uint16 // of IPv4
+	addrFlag uint32
+	portType uint16
+	portFlag uint32
+}
+
+// tuple encodes what is given and returns its flags. An IPv6 address is left to
+// Match: the kernel's comparison is the wrong way round and drops the entries
+// that have it (ctnetlink_filter_match_tuple, Linux 5.8 to at least 6.18).
+func (f Filter) tuple(ae *netlink.AttributeEncoder, t uint16, s side) (flags uint32) {
+	flags = flagProtoNum
+	ae.Nested(t, func(te *netlink.AttributeEncoder) error {
+		if s.addr.Is4() {
+			flags |= s.addrFlag
+			te.Nested(ctaTupleIP, func(ie *netlink.AttributeEncoder) error {
+				ie.Bytes(s.addrType, s.addr.AsSlice())
+				return nil
+			})
+		}
+		te.Nested(ctaTupleProto, func(pe *netlink.AttributeEncoder) error {
+			pe.Uint8(ctaProtoNum, f.Protocol)
+			if s.port != 0 {
+				flags |= s.portFlag
+				pe.Bytes(s.portType, binary.BigEndian.AppendUint16(nil, s.port))
+			}
+			return nil
+		})
+		return nil
+	})
+	return flags
+}
+
+// errMalformed is returned for messages that do not have the kernel's form.
+var errMalformed = errors.New("malformed message")
+
+// parse reads the payload of an IPCTNL_MSG_CT_NEW message.
+func parse(data []byte) (Flow, error) {
+	var f Flow
+	if len(data) < nfgenmsgBytes {
+		return f, fmt.Errorf("%d bytes: %w", len(data), errMalformed)
+	}
+	ad, err := netlink.NewAttributeDecoder(data[nfgenmsgBytes:])
+	if err != nil {
+		return f, err
+	}
+	for ad.Next() {
+		switch ad.Type() {
+		case ctaTupleOrig:
+			f.tuple = ad.Bytes()
+			ad.Nested(f.Orig.decode)
+		case ctaTupleReply:
+			ad.Nested(f.Reply.decode)
+		case ctaID:
+			f.id = ad.Bytes()
+		case ctaZone:
+			f.zone = ad.Bytes()
+		}
+	}
+	if err := ad.Err(); err != nil {
+		return f, err
+	}
+	if !f.Orig.Dst.IsValid() || !f.Reply.Src.IsValid() {
+		return f, fmt.Errorf("entry without addresses: %w", errMalformed)
+	}
+	return f, nil
+}
+
+// decode reads CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.
+func (t *Tuple) decode(ad *netlink.AttributeDecoder) error {
+	var src, dst netip.Addr
+	var sport, dport uint16
+	for ad.Next() {
+		switch ad.Type() {
+		case ctaTupleIP:
+			ad.Nested(func(in *netlink.AttributeDecoder) error {
+				for in.Next() {
+					switch in.Type() {
+					case ctaIPv4Src, ctaIPv6Src:
+						src = addr(in.Bytes())
+					case ctaIPv4Dst, ctaIPv6Dst:
+						dst = addr(in.Bytes())
+					}
+				}
+				return nil
+			})
+		case ctaTupleProto:
+			ad.Nested(func(in *netlink.AttributeDecoder) error {
+				in.ByteOrder = binary.BigEndian
+				for in.Next() {
+					switch in.Type() {
+					case ctaProtoNum:
+						t.Protocol = in.Uint8()
+					case ctaProtoSrcPort:
+						sport = in.Uint16()
+					case ctaProtoDstPort:
+						dport = in.Uint16()
+					}
+				}
+				return nil
+			})
+		}
+	}
+	t.Src, t.Dst = netip.AddrPortFrom(src, sport), netip.AddrPortFrom(dst, dport)
+	return nil
+}
+
+// addr is an address of 4 or 16 bytes; anything else is the zero Addr.
+func addr(b []byte) netip.Addr {
+	if len(b) != ipv4Len && len(b) != ipv6Len {
+		return netip.Addr{}
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
