@@ -24,10 +24,11 @@ type object = map[string]any
 // network is one configuration list and the plugins it is for.
 type network struct {
 	name, version string
-	bridge        string // of a bridge network; such have main == "bridge"
-	main          string // plugin that makes the interface: bridge, ptp or loopback
-	backend       string // the reference's firewall backend, "" for its choice
-	form          string // "chain" for a plugin list, "patchbay" for one plugin that runs them all
+	bridge        string   // of a bridge network; such have main == "bridge"
+	main          string   // plugin that makes the interface: bridge, ptp or loopback
+	backend       string   // the reference's firewall backend, "" for its choice
+	subnets       []string // one range each
+	form          string   // "chain" for a plugin list, "patchbay" for one plugin that runs them all
 	chained       []object
 	list          *libcni.NetworkConfigList
 }
@@ -37,7 +38,7 @@ type network struct {
 // and tuning, as far as the version allows them.
 func newNetwork(t testing.TB, main, version string) *network {
 	t.Helper()
-	n := &network{name: main + "-net", version: version, main: main, bridge: "pb0", form: "chain"}
+	n := &network{name: main + "-net", version: version, main: main, bridge: "pb0", form: "chain", subnets: []string{"10.88.0.0/24", "fd00:88::/64"}}
 	n.chained = []object{{"type": "portmap", "capabilities": object{"portMappings": true}, "snat": true}}
 	if atLeast(version, "0.4.0") {
 		n.chained = append(n.chained, object{"type": "firewall"})
@@ -85,11 +86,11 @@ func (n *network) mainPlugin() object {
 	if n.main == "loopback" {
 		return object{"type": "loopback"}
 	}
-	ipam := object{
-		"type":   "host-local",
-		"ranges": [][]object{{{"subnet": "10.88.0.0/24"}}, {{"subnet": "fd00:88::/64"}}},
-		"routes": []object{{"dst": "0.0.0.0/0"}, {"dst": "::/0"}},
+	ranges := [][]object{}
+	for _, subnet := range n.subnets {
+		ranges = append(ranges, []object{{"subnet": subnet}})
 	}
+	ipam := object{"type": "host-local", "ranges": ranges, "routes": []object{{"dst": "0.0.0.0/0"}, {"dst": "::/0"}}}
 	p := object{"type": n.main, "ipMasq": true, "ipam": ipam}
 	if n.main == "bridge" {
 		p["bridge"], p["isGateway"], p["hairpinMode"] = n.bridge, true, true

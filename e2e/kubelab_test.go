@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,9 +21,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
-// kubelabEnv says where the script shared/kubelab/kubelab is, if not beside the
-// repository.
-const kubelabEnv = "PATCHBAY_KUBELAB"
+// sharedEnv names the directory that has kubelab, if it is not the one beside
+// the repository.
+const sharedEnv = "PATCHBAY_SHARED"
 
 // probeImage is package probe as a container image, serving on probePort.
 const (
@@ -42,16 +41,17 @@ type kubelab struct {
 // kubelabScript finds kubelab.
 func kubelabScript(t *testing.T) string {
 	t.Helper()
-	root, err := reftest.Root()
-	if err != nil {
-		t.Fatal(err)
+	shared := os.Getenv(sharedEnv)
+	if shared == "" {
+		root, err := reftest.Root()
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared = filepath.Join(root, "../shared")
 	}
-	script := filepath.Join(root, "../shared/kubelab/kubelab")
-	if s := os.Getenv(kubelabEnv); s != "" {
-		script = s
-	}
+	script := filepath.Join(shared, "kubelab/kubelab")
 	if !exists(script) {
-		t.Fatalf("no kubelab at %s; %s names another", script, kubelabEnv)
+		t.Fatalf("no %s: set %s to the directory that holds kubelab", script, sharedEnv)
 	}
 	return script
 }
@@ -121,24 +121,19 @@ func (k *kubelab) apply(o object) {
 }
 
 // install puts the plugin directory on a node and then, by a rename as
-// containerd's watcher needs, a network with the node's own pod CIDRs.
+// containerd's watcher needs, a network with the node's own pod CIDRs. Beside
+// ours one of the nodes has the whole chain as one plugin.
 func (k *kubelab) install(node string) {
 	k.Helper()
 	k.node(node, "sh", "-c", "cp -a "+plugins()+"/. /opt/cni/bin/ && ctr -a /run/containerd/containerd.sock -n k8s.io images import "+k.dir+"/probe.tar")
 	n := newNetwork(k, "bridge", "1.0.0")
-	n.name = "pods"
-	main := n.mainPlugin()
-	ranges := [][]object{}
-	for _, cidr := range k.podCIDRs(node) {
-		ranges = append(ranges, []object{{"subnet": cidr}})
+	n.name, n.subnets = "pods", k.podCIDRs(node)
+	if ours() && node == "n2" {
+		n.form = "patchbay"
 	}
-	main["ipam"].(object)["ranges"] = ranges
-	raw, err := json.Marshal(object{"cniVersion": n.version, "name": n.name, "plugins": append([]object{main}, n.chained...)})
-	if err != nil {
-		k.Fatal(err)
-	}
+	n.parse(k)
 	file := filepath.Join(k.dir, node+".conflist")
-	if err := os.WriteFile(file, raw, 0o644); err != nil {
+	if err := os.WriteFile(file, n.list.Bytes, 0o644); err != nil {
 		k.Fatal(err)
 	}
 	k.node(node, "sh", "-c", "cp "+file+" /etc/cni/net.d/.new && mv /etc/cni/net.d/.new /etc/cni/net.d/10-pods.conflist")
@@ -290,7 +285,7 @@ func (k *kubelab) saveLogs() {
 	}
 	to, err := os.MkdirTemp("", "patchbay-kubelab-logs-")
 	if err == nil {
-		err = os.CopyFS(to, os.DirFS(filepath.Join(k.dir, "log")).(fs.FS))
+		err = os.CopyFS(to, os.DirFS(filepath.Join(k.dir, "log")))
 	}
 	k.Logf("logs of the cluster are in %s (%v)", to, err)
 }

@@ -32,7 +32,7 @@ func TestKubelet(t *testing.T) {
 			k.install(node)
 		}
 		k.ready(time.Minute, "nodes", "--all")
-		before := k.state("n1")
+		n1, n2 := k.state("n1"), k.state("n2")
 
 		k.pod("one", "n1", 18080)
 		k.pod("two", "n1", 18081)
@@ -53,7 +53,8 @@ func TestKubelet(t *testing.T) {
 		k.noLeaks("n1", "one", "two")
 
 		k.kubectl("delete", "pods", "--all")
-		k.nothingLeft("n1", before)
+		k.nothingLeft("n1", n1)
+		k.nothingLeft("n2", n2)
 	})
 }
 
@@ -72,6 +73,7 @@ func (k *kubelab) proveTraffic() {
 			seen := k.node("n2", probeProgram(), "who", "tcp", hostPort(v.to, port))
 			k.seenAs(fmt.Sprintf("host port %d from outside", port), seen, v.from)
 		}
+		k.seenAs("the other node's host port", k.node("n1", probeProgram(), "who", "tcp", hostPort(v.from, 18080)), v.to)
 	}
 }
 
