@@ -66,7 +66,7 @@ func (f Fact) Ensure(_ context.Context, env *Env) (Undo, error) {
 	if err := f.Records.Hold(f.Fact, f.Owner); err != nil {
 		return nil, err
 	}
-	env.NFT.Add(f.Elements...)
+	QueueFact(env.NFT, f.Fact)
 	return func(ctx context.Context) error { return ReleaseFact(ctx, f.Records, f.Name, f.Owner, env.NFT) }, nil
 }
 
@@ -80,11 +80,37 @@ func (f Fact) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
+// QueueFact queues what a fact stands for; `patchbay repair` uses it too.
+func QueueFact(fw *nft.Conn, f record.Fact) {
+	if f.Conditions != nil {
+		fw.Queue(f.Conditions.Ensure())
+	}
+	fw.Add(f.Elements...)
+}
+
 // ReleaseFact drops o's reference; the last one out removes the elements and
-// commits that at once, while it holds the fact's lock.
+// commits that at once, while it holds the fact's lock. Networks may be nested,
+// and the kernel keeps the widest range only: those of the facts that stay are
+// queued again, in case they lay within the one that goes.
 func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key, fw *nft.Conn) error {
 	return s.Release(name, o, func(f record.Fact) error {
 		fw.Remove(f.Elements...)
+		for _, other := range s.Others(name) {
+			fw.Add(ranges(other.Elements)...)
+		}
+		if f.Conditions != nil {
+			fw.Queue(f.Conditions.Drop())
+		}
 		return fw.Commit(ctx)
 	})
+}
+
+// ranges are the elements that others can lie within.
+func ranges(elems []nft.Element) (out []nft.Element) {
+	for _, e := range elems {
+		if len(e.KeyEnd) > 0 {
+			out = append(out, e)
+		}
+	}
+	return out
 }

@@ -103,6 +103,19 @@ func (s *Store) Read(network string, o owner.Key, plugin string) (*Record, error
 	return read(s.path(network, o, plugin))
 }
 
+// Find returns the record of a plugin for an owner whose network is not known,
+// or nil when there is none.
+func (s *Store) Find(o owner.Key, plugin string) (*Record, error) {
+	if !o.Valid() {
+		return nil, nil
+	}
+	paths, err := filepath.Glob(s.path("*", o, plugin))
+	if err != nil || len(paths) == 0 {
+		return nil, err
+	}
+	return read(paths[0])
+}
+
 // ErrBroken is wrapped when a record exists and cannot be used.
 var ErrBroken = errors.New("broken record")
 

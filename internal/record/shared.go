@@ -31,6 +31,10 @@ type Fact struct {
 	Name     string        `json:"name"` // kind and subject, such as masq-10.88.0.0/16
 	Elements []nft.Element `json:"elements,omitempty"`
 	Accepts  []string      `json:"accepts,omitempty"` // subnets accepted in a foreign FORWARD chain
+
+	// Conditions is the network's own chain and maps for published ports. A
+	// fact of conditions has no elements: they belong to the attachments.
+	Conditions *nft.Conditions `json:"conditions,omitempty"`
 }
 
 // dir is the fact's directory; the name is encoded so that it cannot lead out.
@@ -114,6 +118,22 @@ func readFact(dir string) (f Fact, err error) {
 	return f, nil
 }
 
+// Others lists the facts that stand, but for the one called name. What cannot
+// be read is left out: Facts reports it.
+func (s *Store) Others(name string) (facts []Fact) {
+	dirs, err := os.ReadDir(filepath.Join(s.Dir, shared))
+	if err != nil {
+		return nil
+	}
+	for _, d := range dirs {
+		f, err := readFact(filepath.Join(s.Dir, shared, d.Name()))
+		if err == nil && f.Name != name {
+			facts = append(facts, f)
+		}
+	}
+	return facts
+}
+
 // Facts lists every shared fact with its holders.
 func (s *Store) Facts() (map[string][]owner.Key, []Fact, error) {
 	dirs, err := filepath.Glob(filepath.Join(s.Dir, shared, "*"))
@@ -176,4 +196,23 @@ func lockAndRun(f *os.File, dir string, fn func() error) (again bool, err error)
 		return true, nil
 	}
 	return false, fn()
+}
+
+// Held lists the names of the facts that o holds, without reading them: for a
+// DEL that has lost its record.
+func (s *Store) Held(o owner.Key) (names []string, err error) {
+	dirs, err := filepath.Glob(filepath.Join(s.Dir, shared, "*"))
+	if err != nil {
+		return nil, fmt.Errorf("list facts: %w", err)
+	}
+	for _, dir := range dirs {
+		name, err := hex.DecodeString(filepath.Base(dir))
+		if err != nil {
+			continue // not one of ours
+		}
+		if _, err := os.Lstat(filepath.Join(dir, refs, string(o))); err == nil {
+			names = append(names, string(name))
+		}
+	}
+	return names, nil
 }
