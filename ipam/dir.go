@@ -128,6 +128,9 @@ func (d *dir) read(name string) (file, error) {
 	return file{data: buf[:n], since: time.Unix(st.Mtim.Unix()), plain: true}, nil
 }
 
+// errTorn is what Warn is told of a file without content.
+var errTorn = errors.New("empty or torn file of a crash, its address counts as free")
+
 // torn says whether f is what a crash leaves: empty, blank, or blocks of zeros
 // that were allocated and never written. Such a file counts as free.
 func (f *file) torn() bool {
@@ -231,7 +234,11 @@ func (d *dir) overwrite(name string, content []byte) error {
 	if _, err := unix.Pwrite(fd, content, 0); err != nil {
 		return d.pathError("write", name, err)
 	}
-	if err := unix.Ftruncate(fd, int64(len(content))); err != nil {
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && st.Size > int64(len(content)) {
+		err = unix.Ftruncate(fd, int64(len(content)))
+	}
+	if err != nil {
 		return d.pathError("truncate", name, err)
 	}
 	return nil

@@ -25,6 +25,15 @@ type FileStore struct {
 	IndexDir string
 
 	Boot Boot
+
+	// Warn, if set, is told of damage that was repaired.
+	Warn func(error)
+}
+
+func (s *FileStore) warn(err error) {
+	if s.Warn != nil {
+		s.Warn(err)
+	}
 }
 
 // Begin opens the state directory and locks it. With Existing and ReadOnly a

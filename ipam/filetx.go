@@ -46,7 +46,10 @@ type fileTx struct {
 	indexFile *os.File // nil when the index is in memory only
 	changed   bool     // we changed the directory
 	suspect   bool     // the index was found wrong, or is not to be trusted next time
-	owners    map[netip.Addr]Owner
+
+	// What the last scan of this transaction found; nil without one.
+	owners map[netip.Addr]Owner
+	torn   []string
 }
 
 // Close writes down which state of the directory the index fits, and unlocks.
@@ -174,7 +177,7 @@ func (t *fileTx) Claim(o Owner, a netip.Addr) (bool, error) {
 			t.insert(entryOf(a, f))
 			return false, nil
 		}
-		if err = t.dir.unlink(name); err == nil {
+		if err = t.removeTorn(name); err == nil {
 			since, err = t.dir.link(name, []byte(content))
 		}
 	}
@@ -183,6 +186,30 @@ func (t *fileTx) Claim(o Owner, a netip.Addr) (bool, error) {
 	}
 	t.insert(entry{keyOf(content), a, t.store.Boot.mark(), since})
 	return true, nil
+}
+
+// removeTorn frees an address whose file a crash left empty.
+func (t *fileTx) removeTorn(name string) error {
+	t.store.warn(t.dir.pathError("reuse", name, errTorn))
+	return t.dir.unlink(name)
+}
+
+// Sweep scans the directory and removes torn files. Files of linkNamed go with
+// every scan.
+func (t *fileTx) Sweep() error {
+	if t.dir == nil {
+		return nil
+	}
+	if err := t.rebuildIndex(); err != nil {
+		return err
+	}
+	for _, name := range t.torn {
+		t.beginChange()
+		if err := t.removeTorn(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Renew gives the file the present time and the index this boot.

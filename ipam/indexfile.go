@@ -79,7 +79,7 @@ func (t *fileTx) rebuildIndex() error {
 	if s.still {
 		x.head.clean, x.head.exact = 1, 1
 	}
-	t.owners, t.changed, t.suspect = s.owners, false, !s.still
+	t.owners, t.torn, t.changed, t.suspect = s.owners, s.torn, false, !s.still
 	t.keep(x)
 	return nil
 }
@@ -88,6 +88,7 @@ func (t *fileTx) rebuildIndex() error {
 type scan struct {
 	entries []entry
 	owners  map[netip.Addr]Owner
+	torn    []string
 	dir     version
 	still   bool // nobody changed the directory meanwhile, as far as can be known
 }
@@ -124,11 +125,15 @@ func (t *fileTx) scanFile(s *scan, name string) error {
 		return nil
 	}
 	f, err := t.dir.read(name)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && f.torn() {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
+	}
+	if f.torn() {
+		s.torn = append(s.torn, name)
+		return nil
 	}
 	e := entryOf(a, f)
 	if t.index != nil {
@@ -201,9 +206,18 @@ func (t *fileTx) beginChange() {
 	}
 }
 
-// commitIndex notes which state of the directory the index fits now.
+// commitIndex notes which state of the directory the index fits now. With the
+// last reservation the index goes too: nothing of ours stays on a node without
+// attachments, and an empty directory is read faster than an index.
 func (t *fileTx) commitIndex() {
-	if t.indexFile == nil || t.mode == ReadOnly || !t.changed && !t.suspect {
+	if t.indexFile == nil || t.mode == ReadOnly {
+		return
+	}
+	if t.index.head.entries == 0 {
+		t.dropIndex()
+		return
+	}
+	if !t.changed && !t.suspect {
 		return
 	}
 	h := &t.index.head

@@ -202,11 +202,14 @@ func (s RangeSet) String() string {
 	return strings.Join(out, ",")
 }
 
+// ErrNoRanges is returned for a configuration without a single set.
+var ErrNoRanges = errors.New("no IP ranges specified")
+
 // Canonicalize checks the sets of a configuration: each by itself, then for
 // overlaps between them.
 func Canonicalize(sets []RangeSet) error {
 	if len(sets) == 0 {
-		return errors.New("no IP ranges specified")
+		return ErrNoRanges
 	}
 	for i, s := range sets {
 		if err := s.Canonicalize(); err != nil {

@@ -27,11 +27,11 @@ func releaseAll(tx Tx, all []Reservation, err error) ([]Reservation, error) {
 	return done, err
 }
 
-// Collect releases every reservation that keep does not want (GC). What has no
+// Collect releases every reservation that keep does not want, and sweeps (GC). What has no
 // owner it can name is not a reservation of a container and stays: operators
 // block addresses that way. keep gets an empty IfName for files that have none.
 func Collect(tx Tx, keep func(Owner) bool) ([]Reservation, error) {
-	if _, err := tx.Refresh(); err != nil {
+	if err := tx.Sweep(); err != nil {
 		return nil, err
 	}
 	all, err := tx.List(false)

@@ -91,6 +91,10 @@ type Tx interface {
 	// were any. It is called before a pool is said to be full.
 	Refresh() (bool, error)
 
+	// Sweep removes what crashed processes left and nobody owns: empty and torn
+	// files. Refresh is part of it.
+	Sweep() error
+
 	// Close ends the transaction.
 	Close()
 }

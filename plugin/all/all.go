@@ -8,7 +8,9 @@ package all
 import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/bandwidth"
+	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/patchbay"
+	"github.com/patchbay-net/patchbay/plugin/static"
 	"github.com/patchbay-net/patchbay/plugin/tuning"
 )
 
@@ -16,7 +18,9 @@ import (
 // main.
 var list = [...]*plugin.Plugin{
 	&bandwidth.Plugin,
+	&hostlocal.Plugin,
 	&patchbay.Plugin,
+	&static.Plugin,
 	&tuning.Plugin,
 }
 

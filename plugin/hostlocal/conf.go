@@ -1,0 +1,185 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlocal
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the configuration of the calling plugin, as far as we read it.
+type Conf struct {
+	IPAM *IPAM `json:"ipam"`
+
+	RuntimeConfig struct {
+		IPRanges [][]Range `json:"ipRanges"` // sets before all others
+		IPs      []string  `json:"ips"`      // wanted addresses, with or without a prefix length
+	} `json:"runtimeConfig"`
+
+	Args struct {
+		CNI struct {
+			IPs []string `json:"ips"`
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+// IPAM is the section `ipam`. The fields of Range stand for one more set, which
+// goes before those of Ranges.
+type IPAM struct {
+	Range
+	Type       string       `json:"type"`
+	Ranges     [][]Range    `json:"ranges"`     // one address is given from each set
+	Routes     []spec.Route `json:"routes"`     // echoed in the result
+	ResolvConf string       `json:"resolvConf"` // file whose content becomes the result's dns
+	DataDir    string       `json:"dataDir"`    // default /var/lib/cni/networks
+}
+
+// Range is a part of a set.
+type Range struct {
+	Subnet     string `json:"subnet"`
+	RangeStart string `json:"rangeStart"` // default: the first address
+	RangeEnd   string `json:"rangeEnd"`   // default: the last, for IPv4 without broadcast
+	Gateway    string `json:"gateway"`    // default: the first address; never given out
+}
+
+// pool is a validated configuration.
+type pool struct {
+	sets       []ipam.RangeSet
+	requested  []netip.Addr
+	routes     []spec.Route
+	resolvConf string
+	dataDir    string
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}
+
+// load reads and checks everything an ADD needs. Without any range the error wraps
+// ipam.ErrNoRanges.
+func load(r *plugin.Request) (*pool, error) {
+	var conf Conf
+	if err := r.Decode(&conf); err != nil {
+		return nil, err
+	}
+	if conf.IPAM == nil {
+		return nil, refuse("IPAM config missing 'ipam' key")
+	}
+	p := &pool{routes: conf.IPAM.Routes, resolvConf: conf.IPAM.ResolvConf, dataDir: dataDir(r, conf.IPAM.DataDir)}
+	if err := checkRoutes(p.routes); err != nil {
+		return nil, err
+	}
+	var err error
+	if p.requested, err = requested(r, &conf); err != nil {
+		return nil, err
+	}
+	if p.sets, err = sets(conf.all()); err != nil {
+		return nil, refuse("%w", err)
+	}
+	return p, checkFamilies(p.sets, r.Version)
+}
+
+// all lists the sets in the order they are served: capability, flat, ranges.
+func (c *Conf) all() [][]Range {
+	all := append([][]Range(nil), c.RuntimeConfig.IPRanges...)
+	if c.IPAM.Subnet != "" {
+		all = append(all, []Range{c.IPAM.Range})
+	}
+	return append(all, c.IPAM.Ranges...)
+}
+
+func sets(conf [][]Range) ([]ipam.RangeSet, error) {
+	out := make([]ipam.RangeSet, len(conf))
+	for i, set := range conf {
+		for _, c := range set {
+			r, err := ipam.ParseRange(c.Subnet, c.RangeStart, c.RangeEnd, c.Gateway)
+			if err != nil {
+				return nil, err
+			}
+			out[i] = append(out[i], r)
+		}
+	}
+	return out, ipam.Canonicalize(out)
+}
+
+func checkFamilies(sets []ipam.RangeSet, version string) error {
+	v4, v6 := ipam.Families(sets)
+	if (v4 > 1 || v6 > 1) && !spec.AtLeast(version, "0.3.0") {
+		return refuse("CNI version %v does not support more than 1 address per family", version)
+	}
+	return nil
+}
+
+// checkRoutes refuses a route to nowhere, which the reference echoes as
+// something no caller can read.
+func checkRoutes(routes []spec.Route) error {
+	for i, r := range routes {
+		if !r.Dst.IsValid() {
+			return refuse("invalid route %d: no dst", i)
+		}
+	}
+	return nil
+}
+
+// requested adds up what CNI_ARGS, args.cni and the capability ask for.
+func requested(r *plugin.Request, conf *Conf) ([]netip.Addr, error) {
+	var texts []string
+	args, err := r.CNIArgs()
+	if err != nil {
+		return nil, err
+	}
+	if ip, ok := spec.LookupArg(args, "IP"); ok && ip != "" {
+		if _, err := parseIP(ip); err != nil {
+			return nil, spec.Errorf(spec.CodeInvalidEnvironment, "ARGS: error parsing value of pair %q: %w", "IP="+ip, err)
+		}
+		texts = append(texts, ip)
+	}
+	texts = append(append(texts, conf.Args.CNI.IPs...), conf.RuntimeConfig.IPs...)
+	out := make([]netip.Addr, len(texts))
+	for i, s := range texts {
+		if out[i], err = parseIP(s); err != nil {
+			return nil, refuse("cannot understand ip: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// parseIP reads <ip>[/<prefix>].
+func parseIP(s string) (netip.Addr, error) {
+	host, _, hasPrefix := strings.Cut(s, "/")
+	if hasPrefix {
+		if _, err := netip.ParsePrefix(s); err != nil {
+			return netip.Addr{}, fmt.Errorf("invalid IP address %s", s)
+		}
+	}
+	a, err := ipam.ParseAddr(host)
+	if err != nil || !a.IsValid() {
+		return netip.Addr{}, fmt.Errorf("invalid IP address %s", s)
+	}
+	return a, nil
+}
+
+func dataDir(r *plugin.Request, configured string) string {
+	if configured != "" {
+		return configured
+	}
+	return filepath.Join(r.Session.Paths.CNI, "networks")
+}
+
+// configuredDir is the directory of a configuration that need not be valid.
+func configuredDir(r *plugin.Request) (string, error) {
+	var conf struct {
+		IPAM struct {
+			DataDir string `json:"dataDir"`
+		} `json:"ipam"`
+	}
+	err := r.Decode(&conf)
+	return dataDir(r, conf.IPAM.DataDir), err
+}

@@ -1,0 +1,258 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hostlocal is the plugin `host-local`: it gives out addresses of this
+// node's ranges and keeps them in files that the reference's binary can take
+// over at any moment (package ipam).
+package hostlocal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "host-local"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:         name,
+	Kind:         plugin.IPAM,
+	About:        "gives out addresses of this node's ranges",
+	Capabilities: []string{"ipRanges", "ips"},
+	Conf:         func() any { return new(Conf) },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+// store is the reservations of the request's network below dir.
+func store(r *plugin.Request, dir string) *ipam.FileStore {
+	boot, err := ipam.ReadBoot(r.Session.Paths.Proc)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	return &ipam.FileStore{
+		DataDir:  dir,
+		Network:  r.Network,
+		IndexDir: filepath.Join(r.Session.Paths.Run, "ipam"),
+		Boot:     boot,
+		Warn:     func(err error) { kernel.Warn(r, err) },
+	}
+}
+
+func me(r *plugin.Request) ipam.Owner { return ipam.Owner{ID: r.ContainerID, IfName: r.IfName} }
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	p, err := load(r)
+	if err != nil {
+		return nil, err
+	}
+	result := &spec.Result{Routes: p.routes}
+	if p.resolvConf != "" {
+		if result.DNS, err = readResolvConf(p.resolvConf); err != nil {
+			return nil, err
+		}
+	}
+	leases, err := allocate(ctx, r, p)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range leases {
+		result.IPs = append(result.IPs, spec.IPConfig{Address: l.Address, Gateway: l.Gateway})
+	}
+	return result, nil
+}
+
+func allocate(ctx context.Context, r *plugin.Request, p *pool) ([]ipam.Lease, error) {
+	prior, err := kernel.Of(r).Records.Read(r.Network, r.Owner, name)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	refused := true
+	if prior != nil { // if it is a living attachment that refuses us, its record returns
+		r.Undo(func(context.Context) error { return restore(r, prior, refused) })
+	}
+	if err := kernel.Of(r).Record(r, &record.Record{Plugin: name, DataDir: p.dataDir}); err != nil {
+		return nil, err
+	}
+	if err := r.Step("allocate addresses"); err != nil {
+		return nil, err
+	}
+	leases, err := fromStore(ctx, r, p, gone(r, prior))
+	if err != nil {
+		return nil, coded(err)
+	}
+	refused = false
+	told(r, p, leases)
+	return leases, nil
+}
+
+func restore(r *plugin.Request, prior *record.Record, refused bool) error {
+	if !refused || r.Session.Dry != nil {
+		return nil
+	}
+	return kernel.Of(r).Records.Write(prior)
+}
+
+func fromStore(ctx context.Context, r *plugin.Request, p *pool, gone func(ipam.Reservation) bool) ([]ipam.Lease, error) {
+	mode := ipam.Write
+	if r.Session.Dry != nil {
+		mode = ipam.ReadOnly
+	}
+	tx, err := store(r, p.dataDir).Begin(ctx, mode)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Close()
+	return ipam.Allocate(tx, &ipam.Request{
+		Owner: me(r), Sets: p.sets, Requested: p.requested, Gone: gone, Dry: r.Session.Dry != nil,
+	})
+}
+
+// told pushes the release of what was given out or, in a dry run, says it.
+func told(r *plugin.Request, p *pool, leases []ipam.Lease) {
+	if r.Session.Dry == nil {
+		r.Undo(func(ctx context.Context) error { return release(ctx, r, p.dataDir) })
+		return
+	}
+	for _, l := range leases {
+		r.Session.Dry(fmt.Sprintf("reserve %s in %s", l.Address.Addr(), filepath.Join(p.dataDir, r.Network)))
+	}
+}
+
+// coded gives an exhausted pool its code.
+func coded(err error) error {
+	if errors.Is(err, ipam.ErrExhausted) {
+		return spec.Errorf(spec.CodeNotAvailable, "%w", err).
+			WithDetails("every address is reserved; a GC or the DEL of dead containers frees some")
+	}
+	return err
+}
+
+// del releases everything of the attachment, wherever it may be: where the
+// record says and where the configuration says. It does not need a valid
+// configuration.
+func del(ctx context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	dir, err := configuredDir(r)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	errs := []error{release(ctx, r, dir)}
+	if rec != nil && rec.DataDir != "" && rec.DataDir != dir {
+		errs = append(errs, release(ctx, r, rec.DataDir))
+	}
+	// The record stays until everything it tells of is released.
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return k.Records.Remove(r.Network, r.Owner, name)
+}
+
+func release(ctx context.Context, r *plugin.Request, dir string) error {
+	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
+	if err != nil {
+		return err
+	}
+	defer tx.Close()
+	_, err = ipam.Release(tx, me(r))
+	return err
+}
+
+// check finds the reservation of this container and interface, and one for each
+// address of the previous result that is from our ranges.
+func check(ctx context.Context, r *plugin.Request) error {
+	p, err := load(r)
+	if err != nil {
+		return err
+	}
+	tx, err := store(r, p.dataDir).Begin(ctx, ipam.Existing)
+	if err != nil {
+		return err
+	}
+	defer tx.Close()
+	held, err := tx.Held(me(r))
+	if err != nil {
+		return err
+	}
+	if missing := lost(p, r.Prev(), held); len(held) == 0 || missing.IsValid() {
+		return spec.Errorf(spec.CodeInternal, "host-local: Failed to find address added by container %v", r.ContainerID).
+			WithDetails("interface %s, directory %s, missing %s", r.IfName, filepath.Join(p.dataDir, r.Network), missing)
+	}
+	return nil
+}
+
+// lost returns the first address of the result that is ours to give and is not
+// held.
+func lost(p *pool, prev *spec.Result, held []ipam.Reservation) netip.Addr {
+	if prev == nil {
+		return netip.Addr{}
+	}
+	have := map[netip.Addr]bool{}
+	for _, h := range held {
+		have[h.Addr] = true
+	}
+	for _, ip := range prev.IPs {
+		a := ip.Address.Addr().Unmap()
+		for _, set := range p.sets {
+			if set.Contains(a) && !have[a] {
+				return a
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// status says whether an ADD would get its addresses. Ranges that come only
+// with each ADD, by the capability ipRanges, cannot be judged.
+func status(ctx context.Context, r *plugin.Request) error {
+	p, err := load(r)
+	if errors.Is(err, ipam.ErrNoRanges) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := writable(filepath.Join(p.dataDir, r.Network)); err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "state directory is not writable: %w", err)
+	}
+	tx, err := store(r, p.dataDir).Begin(ctx, ipam.Existing)
+	if err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "state directory cannot be used: %w", err)
+	}
+	defer tx.Close()
+	return coded(ipam.Status(tx, p.sets, gone(r, nil)))
+}
+
+// writable asks the kernel about dir or, if that is still to be made, about the
+// closest parent.
+func writable(dir string) error {
+	for {
+		err := unix.Access(dir, unix.W_OK|unix.X_OK)
+		if err != unix.ENOENT || dir == filepath.Dir(dir) {
+			if err != nil {
+				return fmt.Errorf("%s: %w", dir, err)
+			}
+			return nil
+		}
+		dir = filepath.Dir(dir)
+	}
+}

@@ -1,0 +1,181 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package static
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the configuration of the calling plugin, as far as we read it.
+type Conf struct {
+	IPAM *IPAM `json:"ipam"`
+
+	RuntimeConfig struct {
+		IPs []string `json:"ips"` // replace all other addresses
+	} `json:"runtimeConfig"`
+
+	Args struct {
+		CNI struct {
+			IPs []string `json:"ips"` // replace those of the file and of CNI_ARGS
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+// IPAM is the section `ipam`.
+type IPAM struct {
+	Type      string       `json:"type"`
+	Addresses []Address    `json:"addresses"`
+	Routes    []spec.Route `json:"routes"` // echoed in the result
+	DNS       spec.DNS     `json:"dns"`    // echoed in the result
+}
+
+// Address is one address of the file, in CIDR notation, and its gateway.
+type Address struct {
+	Address string `json:"address"`
+	Gateway string `json:"gateway"`
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}
+
+// load reads the configuration and puts the addresses together: those of the
+// file, then CNI_ARGS IP, which add; args.cni and runtimeConfig replace them.
+func load(r *plugin.Request) (*Conf, []address, error) {
+	var conf Conf
+	if err := r.Decode(&conf); err != nil {
+		return nil, nil, err
+	}
+	if conf.IPAM == nil {
+		return nil, nil, refuse("IPAM config missing 'ipam' key")
+	}
+	addrs, err := conf.addresses(r)
+	if err == nil {
+		err = checkFamilies(addrs, r.Version)
+	}
+	for i, route := range conf.IPAM.Routes {
+		if err == nil && !route.Dst.IsValid() {
+			err = refuse("invalid route %d: no dst", i)
+		}
+	}
+	return &conf, addrs, err
+}
+
+func (c *Conf) addresses(r *plugin.Request) ([]address, error) {
+	addrs, err := c.IPAM.addresses()
+	if err != nil {
+		return nil, err
+	}
+	if addrs, err = withArgs(addrs, r); err != nil {
+		return nil, err
+	}
+	for _, ips := range [][]string{c.Args.CNI.IPs, c.RuntimeConfig.IPs} {
+		if len(ips) == 0 {
+			continue
+		}
+		if addrs, err = parseAll(ips, "an entry in the 'ips' field is NOT in CIDR notation, got: '%s'"); err != nil {
+			return nil, refuse("%w", err)
+		}
+	}
+	return addrs, nil
+}
+
+func (c *IPAM) addresses() ([]address, error) {
+	var out []address
+	for i, a := range c.Addresses {
+		p, ok := parseCIDR(a.Address)
+		if !ok {
+			return nil, refuse("the 'address' field is expected to be in CIDR notation, got: '%s'", a.Address)
+		}
+		gw, err := parseGateway(a.Gateway)
+		if err != nil {
+			return nil, refuse("invalid address %d: %w", i, err)
+		}
+		out = append(out, address{p, gw})
+	}
+	return out, nil
+}
+
+// withArgs appends the list IP of CNI_ARGS and gives every address within whose
+// subnet a GATEWAY lies that gateway.
+func withArgs(addrs []address, r *plugin.Request) ([]address, error) {
+	args, err := r.CNIArgs()
+	if err != nil {
+		return nil, err
+	}
+	if list, ok := spec.LookupArg(args, "IP"); ok && list != "" {
+		more, err := parseAll(strings.Split(list, ","), "the 'ip' field is expected to be in CIDR notation, got: '%s'")
+		if err != nil {
+			return nil, spec.Errorf(spec.CodeInvalidEnvironment, "%w", err)
+		}
+		addrs = append(addrs, more...)
+	}
+	list, ok := spec.LookupArg(args, "GATEWAY")
+	if !ok || list == "" {
+		return addrs, nil
+	}
+	for _, text := range strings.Split(list, ",") {
+		gw, err := parseGateway(strings.TrimSpace(text))
+		if err != nil || !gw.IsValid() {
+			return nil, spec.Errorf(spec.CodeInvalidEnvironment, "invalid gateway address: %s", text)
+		}
+		for i := range addrs {
+			if addrs[i].prefix.Contains(gw) {
+				addrs[i].gateway = gw
+			}
+		}
+	}
+	return addrs, nil
+}
+
+// parseAll reads a list of addresses; format is the text for one that is none.
+func parseAll(list []string, format string) ([]address, error) {
+	out := make([]address, 0, len(list))
+	for _, s := range list {
+		s = strings.TrimSpace(s)
+		p, ok := parseCIDR(s)
+		if !ok {
+			return nil, fmt.Errorf(format, s)
+		}
+		out = append(out, address{prefix: p})
+	}
+	return out, nil
+}
+
+func parseCIDR(s string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(s)
+	return p, err == nil && !p.Addr().Is4In6()
+}
+
+// parseGateway reads an address; the empty text is none.
+func parseGateway(s string) (netip.Addr, error) {
+	if s == "" {
+		return netip.Addr{}, nil
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("invalid IP address: %s", s)
+	}
+	return a.Unmap(), nil
+}
+
+func checkFamilies(addrs []address, version string) error {
+	v4, v6 := 0, 0
+	for _, a := range addrs {
+		if a.prefix.Addr().Is4() {
+			v4++
+		} else {
+			v6++
+		}
+	}
+	if (v4 > 1 || v6 > 1) && !spec.AtLeast(version, "0.3.0") {
+		return refuse("CNI version %v does not support more than 1 address per family", version)
+	}
+	return nil
+}
