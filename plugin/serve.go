@@ -24,19 +24,41 @@ func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermos
 		return nil, err
 	}
 	out, err := run(ctx, p, r)
-	if err == nil && outermost {
-		err = finish(ctx, r)
+	if outermost && (err == nil || r.Verb == spec.Del || r.Verb == spec.GC) {
+		err = join(err, finish(ctx, r)) // a removal is finished whatever else failed
 	}
 	if err == nil {
 		return out, nil
 	}
+	return nil, withVersion(join(err, takeBack(ctx, r, outermost)), r.Version)
+}
+
+// takeBack undoes a failed request: queued work is forgotten, every step taken
+// back, and what the taking back queued is done.
+func takeBack(ctx context.Context, r *Request, outermost bool) error {
 	if outermost {
-		s.forget()
+		r.Session.forget()
 	}
-	if uerr := r.undo.run(ctx); uerr != nil {
-		err = errors.Join(err, fmt.Errorf("undo: %w", uerr))
+	err := r.undo.run(ctx)
+	if outermost && r.Verb == spec.Add {
+		err = join(err, r.Session.Flush(context.WithoutCancel(ctx)))
 	}
-	return nil, withVersion(err, r.Version)
+	if err != nil {
+		return fmt.Errorf("undo: %w", err)
+	}
+	return nil
+}
+
+// join is errors.Join that leaves a single error as it is, with its code and
+// details.
+func join(a, b error) error {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return errors.Join(a, b)
 }
 
 // finish does the queued work, of which a dry run has none.
