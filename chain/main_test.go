@@ -140,6 +140,7 @@ func newBench(t *testing.T) *bench {
 	dir := t.TempDir()
 	b := &bench{t: t, log: filepath.Join(dir, "log")}
 	t.Setenv("RECORD", b.log)
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector lets every plugin sleep a second
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

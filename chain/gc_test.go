@@ -1,0 +1,293 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chain_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+func (b *bench) add(list *chain.List, ids ...string) {
+	b.t.Helper()
+	for _, id := range ids {
+		a := chain.Attachment{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0", Args: [][2]string{{"ID", id}}}
+		if _, err := b.Add(b.t.Context(), list, a); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	b.calls()
+}
+
+func TestGC(t *testing.T) {
+	b := newBench(t)
+	list := mustList(t, three)
+	b.add(list, "a", "b", "c")
+	other := mustList(t, strings.Replace(three, `"net"`, `"net-b"`, 1))
+	b.add(other, "a")
+	err := b.GC(t.Context(), chain.Keep{List: list, Valid: []spec.Attachment{{ContainerID: "b", IfName: "eth0"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := b.calls()
+	const del = "DEL rec3, DEL rec2, DEL rec1, "
+	if got := order(calls); got != del+del+"GC rec1, GC rec2, GC rec3" {
+		t.Errorf("calls: %s", got)
+	}
+	if env := calls[0].Env; env["CNI_CONTAINERID"] != "a" || env["CNI_NETNS"] != "/run/netns/a" || env["CNI_ARGS"] != "ID=a" {
+		t.Errorf("stale DEL: %v", env)
+	}
+	for _, c := range calls[6:] {
+		for _, key := range []string{"cni.dev/attachments", "cni.dev/valid-attachments"} {
+			if want := `"` + key + `":[{"containerID":"b","ifname":"eth0"}]`; !strings.Contains(string(c.Stdin), want) {
+				t.Errorf("%s: want %s in %s", c.Plugin, want, c.Stdin)
+			}
+		}
+		if c.Env["CNI_CONTAINERID"] != "" || c.Env["CNI_PATH"] == "" {
+			t.Errorf("GC: %v", c.Env)
+		}
+	}
+	if got := b.cached(); got != "net-b-a-eth0 net-b-eth0" {
+		t.Errorf("cached: %q", got)
+	}
+}
+
+// Nothing valid is an empty list, not none: plugins keep everything without one.
+func TestGCNothingValid(t *testing.T) {
+	b := newBench(t)
+	if err := b.GC(t.Context(), chain.Keep{List: mustList(t, three)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range b.calls() {
+		if !strings.Contains(string(c.Stdin), `"cni.dev/valid-attachments":[]`) {
+			t.Errorf("%s", c.Stdin)
+		}
+	}
+}
+
+func TestGCBatchGoesOn(t *testing.T) {
+	b := newBench(t)
+	broken := mustList(t, failing("GC", 0))
+	old := mustList(t, `{"cniVersion":"1.0.0","name":"old","plugins":[{"type":"rec1","fail":{"DEL":{"code":5,"msg":"stuck"}}}]}`)
+	off := mustList(t, `{"cniVersion":"1.1.0","name":"off","disableGC":true,"plugins":[{"type":"rec1"}]}`)
+	fine := mustList(t, `{"cniVersion":"1.1.0","name":"fine","plugins":[{"type":"rec3"}]}`)
+	b.add(old, "x")
+	b.add(off, "x")
+	err := b.GC(t.Context(), chain.Keep{List: broken}, chain.Keep{List: old}, chain.Keep{List: off}, chain.Keep{List: fine})
+	const want = `failed to GC plugin rec1: not now 1
+failed to GC plugin rec2: not now 2
+failed to GC plugin rec3: not now 3
+failed to delete stale attachment x eth0: plugin type="rec1" failed (delete): stuck`
+	if err == nil || err.Error() != want {
+		t.Errorf("error is %v", err)
+	}
+	if got := order(b.calls()); got != "GC rec1, GC rec2, GC rec3, DEL rec1, GC rec3" {
+		t.Errorf("calls: %s", got)
+	}
+}
+
+// What the ADD was made with is what the stale attachment is deleted with.
+func TestGCUsesTheConfigOfTheAdd(t *testing.T) {
+	b := newBench(t)
+	b.add(mustList(t, three), "a")
+	now := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1"}]}`)
+	if err := b.GC(t.Context(), chain.Keep{List: now}); err != nil {
+		t.Fatal(err)
+	}
+	if got := order(b.calls()); got != "DEL rec3, DEL rec2, DEL rec1, GC rec1" {
+		t.Errorf("calls: %s", got)
+	}
+}
+
+func TestGCSweepsBrokenCache(t *testing.T) {
+	b := newBench(t)
+	list := mustList(t, three)
+	b.add(list, "a")
+	results := filepath.Join(b.CacheDir, "results")
+	for _, name := range []string{"net-stale-eth0", "net-valid-eth0", "net-young-eth0"} {
+		path := filepath.Join(results, name)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if name != "net-young-eth0" {
+			old := time.Now().Add(-time.Hour)
+			if err := os.Chtimes(path, old, old); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	err := b.GC(t.Context(), chain.Keep{List: list, Valid: []spec.Attachment{
+		{ContainerID: "a", IfName: "eth0"}, {ContainerID: "valid", IfName: "eth0"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := b.cached(); got != "net-a-eth0 net-valid-eth0 net-young-eth0" {
+		t.Errorf("cached: %q", got)
+	}
+	if len(b.warned) == 0 || !errors.Is(b.warned[0], chain.ErrBrokenCache) {
+		t.Errorf("warned: %v", b.warned)
+	}
+}
+
+// R18: while GC runs there is no ADD and no DEL, and while one of those runs
+// there is no GC. ADDs of different containers do run together, operations on
+// one container do not (R17).
+func TestExclusion(t *testing.T) {
+	b := newBench(t)
+	b.Event = nil // called by several goroutines here
+	list := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD"}]}`)
+	gc := mustList(t, `{"cniVersion":"1.1.0","name":"other","plugins":[{"type":"rec2","hold":"GC"}]}`)
+	errs := make(chan error)
+	for _, id := range []string{"a", "a", "b", "c", "d"} {
+		go func() {
+			_, err := b.Add(t.Context(), list, chain.Attachment{ContainerID: id, NetNS: "/x", IfName: "eth0"})
+			errs <- err
+		}()
+	}
+	for range 3 {
+		go func() { errs <- b.GC(t.Context(), chain.Keep{List: gc}) }()
+	}
+	for range 8 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	overlap(t, b.calls())
+	if left, _ := filepath.Glob(filepath.Join(b.RunDir, "locks", "*.container.lock")); len(left) > 0 {
+		t.Errorf("lock files stay: %v", left)
+	}
+}
+
+// overlap reads the recorders' log of beginnings and ends.
+func overlap(t *testing.T, calls []record) {
+	t.Helper()
+	adds, gcs, together := map[string]int{}, 0, 0
+	for _, c := range calls {
+		step := map[string]int{"begin": 1, "end": -1}[c.Note]
+		if c.Verb == "GC" {
+			gcs += step
+		} else {
+			adds[c.Env["CNI_CONTAINERID"]] += step
+		}
+		sum := 0
+		for id, n := range adds {
+			sum += n
+			if n > 1 {
+				t.Errorf("two operations on container %s at once", id)
+			}
+		}
+		together = max(together, sum)
+		if gcs > 1 || gcs > 0 && sum > 0 {
+			t.Errorf("%d GC beside %d ADD", gcs, sum)
+		}
+	}
+	if together < 2 {
+		t.Error("ADDs of different containers never ran together")
+	}
+}
+
+func TestLockWaitIsCancelled(t *testing.T) {
+	b := newBench(t)
+	b.Event = nil // called by two goroutines here
+	list := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD"}]}`)
+	done := make(chan error)
+	go func() {
+		_, err := b.Add(t.Context(), list, attachment)
+		done <- err
+	}()
+	for { // until the plugin has begun
+		if data, _ := os.ReadFile(b.log); len(data) > 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	for range 2 {
+		short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		err := b.GC(short, chain.Keep{List: list})
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "operations.lock") {
+			t.Errorf("error is %v", err)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCheckAndStatus(t *testing.T) {
+	b := newBench(t)
+	list := mustList(t, failing("CHECK", 2))
+	b.add(list, "c1")
+	err := b.Check(t.Context(), list, attachment)
+	if err == nil || err.Error() != "not now 2" || spec.ErrorCode(err) != spec.CodeTryAgain {
+		t.Errorf("check: %v", err)
+	}
+	calls := b.calls()
+	if got := order(calls); got != "CHECK rec1, CHECK rec2" {
+		t.Errorf("calls: %s", got)
+	}
+	var in struct{ PrevResult *spec.Result }
+	if err := json.Unmarshal(calls[0].Stdin, &in); err != nil || in.PrevResult == nil || len(in.PrevResult.Interfaces) != 3 {
+		t.Errorf("CHECK does not have the final result: %s", calls[0].Stdin)
+	}
+	if err := b.Status(t.Context(), mustList(t, failing("STATUS", 2))); err == nil || err.Error() != "not now 2" {
+		t.Errorf("status: %v", err)
+	}
+	if err := b.Status(t.Context(), mustList(t, failing("STATUS", 0))); err == nil || err.Error() != "not now 1\nnot now 2\nnot now 3" {
+		t.Errorf("status: %v", err)
+	}
+	if err := b.Status(t.Context(), mustList(t, strings.Replace(failing("STATUS", 2), "1.1.0", "1.0.0", 1))); err != nil {
+		t.Errorf("status before 1.1.0: %v", err)
+	}
+}
+
+func TestCheckSwitches(t *testing.T) {
+	b := newBench(t)
+	off := mustList(t, strings.Replace(failing("CHECK", 0), `"name"`, `"disableCheck":"TRUE","name"`, 1))
+	if err := b.Check(t.Context(), off, attachment); err != nil {
+		t.Errorf("disableCheck: %v", err)
+	}
+	err := b.Check(t.Context(), mustList(t, strings.Replace(three, "1.1.0", "0.3.1", 1)), attachment)
+	if !errors.Is(err, chain.ErrCheckNotSupported) || err.Error() != `configuration version "0.3.1" does not support the CHECK command` {
+		t.Errorf("0.3.1: %v", err)
+	}
+	if calls := b.calls(); len(calls) > 0 {
+		t.Errorf("calls: %s", order(calls))
+	}
+	if err := b.Check(t.Context(), mustList(t, three), attachment); err != nil {
+		t.Errorf("nothing cached: %v", err)
+	}
+	if calls := b.calls(); len(calls) != 3 || strings.Contains(string(calls[0].Stdin), "prevResult") {
+		t.Errorf("nothing cached: %+v", calls)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	b := newBench(t)
+	caps, err := b.Validate(t.Context(), mustList(t, `{"cniVersion":"1.0.0","name":"n","plugins":[
+		{"type":"rec1","capabilities":{"mac":true,"ips":false}},{"type":"rec2","capabilities":{"bandwidth":true}}]}`))
+	if err != nil || strings.Join(caps, " ") != "bandwidth mac" {
+		t.Errorf("%v, %v", caps, err)
+	}
+	_, err = b.Validate(t.Context(), mustList(t, `{"cniVersion":"9.0.0","name":"n","plugins":[{"type":"rec1"},{"type":"missing"},
+		{"type":"rec2","fail":{"VERSION":{"code":4,"msg":"unknown CNI_COMMAND: VERSION"}}}]}`))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{
+		`plugin rec1 does not support config version "9.0.0"`, `failed to find plugin "missing" in path [`, `plugin rec2 does not`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+}
