@@ -125,13 +125,10 @@ func TestKernelFilters(t *testing.T) {
 
 // conntrack(8) agrees, where it is installed.
 func TestTool(t *testing.T) {
-	path, err := exec.LookPath("conntrack")
-	if err != nil {
-		t.Skip("patchbay-skip: conntrack(8) is not installed; it only cross-checks TestDeleteExactly")
-	}
+	nettest.Need(t, nettest.Program("conntrack"))
 	track(t)
 	send(t, "127.0.0.1:7007")
-	out, err := exec.Command(path, "-L", "-p", "udp").CombinedOutput()
+	out, err := exec.Command("conntrack", "-L", "-p", "udp").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "dport=7007") {
 		t.Errorf("%v: %s", err, out)
 	}

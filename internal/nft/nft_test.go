@@ -81,11 +81,8 @@ func network() []Element {
 // nftTool runs nft; the tests that compare with it need it.
 func nftTool(t *testing.T, args ...string) string {
 	t.Helper()
-	path, err := exec.LookPath("nft")
-	if err != nil {
-		t.Skip("nft(8) is not installed")
-	}
-	out, err := exec.Command(path, args...).CombinedOutput()
+	nettest.Need(t, nettest.Program("nft"))
+	out, err := exec.Command("nft", args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("nft %v: %v\n%s", args, err, out)
 	}

@@ -91,7 +91,7 @@ func TestTwoBuilds(t *testing.T) {
 		commit(t, c)
 		return
 	}
-	nettest.Need(t, nettest.Toolchain())
+	nettest.Need(t, nettest.Program("go"))
 	newer := t.TempDir() + "/newer.test"
 	build := exec.Command("go", "test", "-c", "-o", newer,
 		"-ldflags", "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=2", ".")
