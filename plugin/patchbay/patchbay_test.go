@@ -24,7 +24,8 @@ type tape struct {
 	lines   []string
 	fail    string            // "type verb" that fails
 	configs map[string]string // by "type verb"
-	flushed int
+	queued  int               // by ADDs, not yet done
+	flushed int               // how often something queued was done
 	ns      string
 }
 
@@ -47,6 +48,7 @@ func (l *tape) member(name string) *plugin.Plugin {
 			if err := l.hear(name, r); err != nil {
 				return nil, err
 			}
+			l.queued++
 			result := r.Prev()
 			if result == nil {
 				result = &spec.Result{}
@@ -61,7 +63,12 @@ func (l *tape) member(name string) *plugin.Plugin {
 func (l *tape) call(verb spec.Verb, conf string) ([]byte, error) {
 	b := plugin.Builtin{NewSession: func() *plugin.Session {
 		s := plugin.NewSession([]*plugin.Plugin{&Plugin, l.member("one"), l.member("two"), l.member("three")})
-		s.OnFlush(func(context.Context) error { l.flushed++; return nil })
+		s.OnDiscard(func() { l.queued = 0 })
+		s.OnFlush(func(context.Context) error {
+			l.flushed += min(l.queued, 1)
+			l.queued = 0
+			return nil
+		})
 		return s
 	}}
 	call := &spec.Call{Verb: verb, Path: []string{"/nonexistent"}, Config: []byte(conf)}
