@@ -12,6 +12,7 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
 	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -25,6 +26,7 @@ type Conn struct {
 
 	proc   string
 	worker *netns.Worker
+	strict *vnl.SocketHandle // opened by Addrs
 }
 
 // Host opens a socket in the namespace of the process. proc is where procfs is.
@@ -48,6 +50,9 @@ func In(ns *netns.NS, proc string) (*Conn, error) {
 // Close closes the socket, the namespace and the thread that Do uses.
 func (c *Conn) Close() {
 	c.Handle.Close()
+	if c.strict != nil {
+		c.strict.Close()
+	}
 	if c.worker != nil {
 		c.worker.Close()
 	}

@@ -42,7 +42,54 @@ func (c *Conn) SetSysctl(key, value string) error {
 	if err != nil {
 		return err
 	}
-	err = c.Do(func() error { return writeExisting(path, value) })
+	return writeError(key, value, c.Do(func() error { return writeExisting(path, value) }))
+}
+
+// Setting is a sysctl and its value.
+type Setting struct{ Key, Value string }
+
+// String is the form sysctl(8) takes.
+func (s Setting) String() string { return s.Key + "=" + s.Value }
+
+// SwapSysctls writes every value that is not there yet, in one trip into the
+// namespace, and returns the settings that were changed as they were before.
+// A write that fails is put to failed, which returns nil to go on.
+func (c *Conn) SwapSysctls(want []Setting, failed func(Setting, error) error) (old []Setting, err error) {
+	err = c.Do(func() error {
+		for _, s := range want {
+			was, err := c.swapSysctl(s)
+			if err != nil {
+				err = failed(s, err)
+			} else if was != s.Value {
+				old = append(old, Setting{s.Key, was})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return old, err
+}
+
+// swapSysctl runs on a thread in the namespace.
+func (c *Conn) swapSysctl(s Setting) (was string, err error) {
+	path, err := c.sysctlPath(s.Key)
+	if err != nil {
+		return "", err
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read sysctl %s: %w", s.Key, err)
+	}
+	if was = strings.TrimSpace(string(data)); was == s.Value {
+		return was, nil
+	}
+	return was, writeError(s.Key, s.Value, writeExisting(path, s.Value))
+}
+
+// writeError names what could not be written.
+func writeError(key, value string, err error) error {
 	switch {
 	case err == nil:
 		return nil

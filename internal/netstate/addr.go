@@ -1,0 +1,200 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netstate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// Addr is an address of a link.
+type Addr struct {
+	Where  Where
+	Link   string
+	Prefix netip.Prefix
+
+	// DAD makes the kernel look for duplicates of an IPv6 address, 1-2 s in
+	// which it cannot be used. An address that IPAM gave out needs none.
+	DAD bool
+	// NoRoute keeps the kernel from adding the route to the prefix.
+	NoRoute bool
+}
+
+// String is the ip command.
+func (a Addr) String() string {
+	s := fmt.Sprintf("%s: ip addr add %s dev %s", a.Where, a.Prefix, a.Link)
+	if a.flags()&unix.IFA_F_NODAD != 0 {
+		s += " nodad"
+	}
+	if a.NoRoute {
+		s += " noprefixroute"
+	}
+	return s
+}
+
+func (a Addr) flags() (flags int) {
+	if a.Prefix.Addr().Is6() && !a.DAD {
+		flags |= unix.IFA_F_NODAD
+	}
+	if a.NoRoute {
+		flags |= unix.IFA_F_NOPREFIXROUTE
+	}
+	return flags
+}
+
+func (a Addr) message() *netlink.Addr {
+	return &netlink.Addr{IPNet: ipNet(a.Prefix), Flags: a.flags()}
+}
+
+// Ensure adds the address, which must not be there.
+func (a Addr) Ensure(_ context.Context, env *Env) (Undo, error) {
+	link, err := env.Link(a.Where, a.Link)
+	if err != nil {
+		return nil, err
+	}
+	conn := env.Conn(a.Where)
+	if err := conn.AddrAdd(link, a.message()); err != nil {
+		return nil, fmt.Errorf("failed to add IP addr %v to %q: %w", a.Prefix, a.Link, err)
+	}
+	return func(context.Context) error { return deleteAddr(conn, link, a.message()) }, nil
+}
+
+func deleteAddr(conn *nl.Conn, link netlink.Link, addr *netlink.Addr) error {
+	if err := conn.AddrDel(link, addr); err != nil && !nl.IsNotFound(err) {
+		return fmt.Errorf("could not remove IP address from %q: %w", link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// Diff wants the address and, unless NoRoute, a route to its prefix.
+func (a Addr) Diff(_ context.Context, env *Env) (string, error) {
+	link, err := env.Link(a.Where, a.Link)
+	if err != nil {
+		return diffMissing(err)
+	}
+	found, err := hasAddr(env.Conn(a.Where), link, a.Prefix)
+	switch {
+	case err != nil:
+		return "", err
+	case !found:
+		return fmt.Sprintf("Failed to match addr %v on interface %v", a.Prefix, a.Link), nil
+	case a.NoRoute || a.Prefix.IsSingleIP():
+		return "", nil
+	}
+	return Route{Where: a.Where, Link: a.Link, Dst: a.Prefix.Masked()}.Diff(context.Background(), env)
+}
+
+func hasAddr(conn *nl.Conn, link netlink.Link, want netip.Prefix) (bool, error) {
+	addrs, err := conn.Addrs(link.Attrs().Index)
+	for _, a := range addrs {
+		if a.Prefix == want {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+// Gateway is a network's address on the host, which other attachments use too:
+// it stays when the ADD fails and when the last container leaves.
+type Gateway struct {
+	Link   string
+	Prefix netip.Prefix
+	Force  bool // replace another address of the subnet, or any of IPv4
+	DAD    bool
+}
+
+// String is the ip command.
+func (g Gateway) String() string {
+	s := g.addr().String()
+	if g.Force {
+		s += " (in place of others)"
+	}
+	return s
+}
+
+func (g Gateway) addr() Addr { return Addr{Where: Host, Link: g.Link, Prefix: g.Prefix, DAD: g.DAD} }
+
+// Ensure looks first: nearly always the address is there.
+func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
+	link, err := env.Link(Host, g.Link)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := env.Host.Addrs(link.Attrs().Index)
+	if err != nil {
+		return nil, fmt.Errorf("could not get list of IP addresses: %w", err)
+	}
+	others, ok := g.compare(addrs)
+	switch {
+	case ok:
+		return nil, nil
+	case len(others) > 0 && !g.Force:
+		return nil, fmt.Errorf("%q already has an IP address different from %v", g.Link, g.Prefix)
+	}
+	for _, o := range others {
+		if err := deleteAddr(env.Host, link, &netlink.Addr{IPNet: ipNet(o)}); err != nil {
+			return nil, err
+		}
+	}
+	return nil, g.add(env, link)
+}
+
+// compare says whether the address is there (ok), else which are in its way:
+// every IPv4 address, and IPv6 addresses of overlapping subnets.
+func (g Gateway) compare(have []nl.Addr) (others []netip.Prefix, ok bool) {
+	for _, a := range have {
+		switch {
+		case a.Prefix == g.Prefix:
+			return nil, true
+		case a.Prefix.Addr().Is4() != g.Prefix.Addr().Is4():
+		case a.Prefix.Addr().Is4() || a.Prefix.Overlaps(g.Prefix):
+			others = append(others, a.Prefix)
+		}
+	}
+	return others, false
+}
+
+// add adds the address and pins the MAC: what had the network's ports as they
+// came and went must not change any more.
+func (g Gateway) add(env *Env, link netlink.Link) error {
+	err := env.Host.AddrAdd(link, g.addr().message())
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("could not add IP address %s to %q: %w", g.Prefix, g.Link, err)
+	}
+	now, err := env.Host.LinkByIndex(link.Attrs().Index)
+	if err != nil {
+		return fmt.Errorf("could not lookup %q: %w", g.Link, err)
+	}
+	if err := env.Host.LinkSetHardwareAddr(now, now.Attrs().HardwareAddr); err != nil {
+		return fmt.Errorf("could not set bridge's mac: %w", err)
+	}
+	env.Remember(Host, now)
+	return nil
+}
+
+// Diff wants the address.
+func (g Gateway) Diff(_ context.Context, env *Env) (string, error) {
+	link, err := env.Link(Host, g.Link)
+	if err != nil {
+		return diffMissing(err)
+	}
+	found, err := hasAddr(env.Host, link, g.Prefix)
+	if err != nil || found {
+		return "", err
+	}
+	return fmt.Sprintf("Failed to match addr %v on interface %v", g.Prefix, g.Link), nil
+}
+
+// ipNet is a prefix as the library wants it, host bits kept.
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

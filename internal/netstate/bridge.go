@@ -1,0 +1,192 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netstate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// Bridge is a bridge on the host. It belongs to the network, not to an
+// attachment: it is never removed, and one that exists is used as it is.
+type Bridge struct {
+	Name string
+	MTU  int // bytes, of a bridge that is made; 0 is the kernel's default
+	// MAC of a bridge that is made. Without one the bridge takes its lowest
+	// port's, and changes its own as ports come and go.
+	MAC           net.HardwareAddr
+	VLANFiltering bool // of a bridge that is made
+	Promisc       bool
+}
+
+// String is the ip command.
+func (b Bridge) String() string {
+	s := "host: ip link add " + b.Name + " up"
+	if len(b.MAC) > 0 {
+		s += " address " + b.MAC.String()
+	}
+	if b.MTU > 0 {
+		s += fmt.Sprintf(" mtu %d", b.MTU)
+	}
+	if b.Promisc {
+		s += " promisc on"
+	}
+	s += " type bridge"
+	if b.VLANFiltering {
+		s += " vlan_filtering 1"
+	}
+	return s
+}
+
+// Ensure makes the bridge unless there is one, and sets it up.
+func (b Bridge) Ensure(_ context.Context, env *Env) (Undo, error) {
+	if err := b.ensure(env); err != nil {
+		return nil, fmt.Errorf("failed to create bridge %q: %w", b.Name, err)
+	}
+	return nil, nil
+}
+
+func (b Bridge) ensure(env *Env) error {
+	link, err := env.Link(Host, b.Name)
+	if nl.IsNotFound(err) {
+		link, err = b.make(env)
+	}
+	if err != nil {
+		return err
+	}
+	if link.Type() != "bridge" {
+		return fmt.Errorf("%q already exists but is not a bridge", b.Name)
+	}
+	if b.Promisc && link.Attrs().Promisc == 0 {
+		if err := env.Host.SetPromiscOn(link); err != nil {
+			return fmt.Errorf("could not set promiscuous mode on %q: %w", b.Name, err)
+		}
+	}
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		return env.Host.LinkSetUp(link)
+	}
+	return nil
+}
+
+// make creates the bridge. Another process may be faster.
+func (b Bridge) make(env *Env) (netlink.Link, error) {
+	br := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
+	br.Name, br.MTU, br.HardwareAddr, br.Flags = b.Name, b.MTU, b.MAC, net.FlagUp
+	if b.VLANFiltering {
+		br.VlanFiltering = &b.VLANFiltering
+	}
+	if err := env.Host.LinkAdd(br); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, fmt.Errorf("could not add %q: %w", b.Name, err)
+	}
+	return env.Link(Host, b.Name)
+}
+
+// Diff wants a bridge of that name, up, with the MAC of the previous result.
+// Promiscuous mode is wanted when configured; more than that, such as
+// somebody's tcpdump, is no difference.
+func (b Bridge) Diff(_ context.Context, env *Env) (string, error) {
+	link, err := env.Link(Host, b.Name)
+	switch {
+	case nl.IsNotFound(err):
+		return fmt.Sprintf("Interface name %s not found", b.Name), nil
+	case err != nil:
+		return "", err
+	case link.Type() != "bridge":
+		return fmt.Sprintf("Interface %s does not have link type of bridge", b.Name), nil
+	case len(b.MAC) > 0 && !bytes.Equal(link.Attrs().HardwareAddr, b.MAC):
+		return fmt.Sprintf("Bridge interface %s Mac doesn't match: %s", b.Name, b.MAC), nil
+	case b.Promisc && link.Attrs().Promisc == 0:
+		return fmt.Sprintf("Bridge interface %s configured Promisc Mode true doesn't match current state: false", b.Name), nil
+	case link.Attrs().Flags&net.FlagUp == 0:
+		return fmt.Sprintf("Interface %s is down", b.Name), nil
+	}
+	return "", nil
+}
+
+// Port makes a link a port of a bridge. A fresh port has neither flag.
+type Port struct {
+	Link, Bridge string
+	Hairpin      bool
+	Isolated     bool
+}
+
+// String is the ip command.
+func (p Port) String() string {
+	s := fmt.Sprintf("host: ip link set %s master %s", p.Link, p.Bridge)
+	if p.Hairpin {
+		s += " type bridge_slave hairpin on"
+	}
+	if p.Isolated {
+		s += " type bridge_slave isolated on"
+	}
+	return s
+}
+
+// Ensure attaches the link. There is nothing to undo: the link goes.
+func (p Port) Ensure(_ context.Context, env *Env) (Undo, error) {
+	link, err := env.Link(Host, p.Link)
+	if err != nil {
+		return nil, err
+	}
+	br, err := env.Link(Host, p.Bridge)
+	if err != nil {
+		return nil, err
+	}
+	if err := env.Host.LinkSetMaster(link, br); err != nil {
+		return nil, fmt.Errorf("failed to connect %q to bridge %v: %w", p.Link, p.Bridge, err)
+	}
+	link.Attrs().MasterIndex = br.Attrs().Index
+	if p.Hairpin {
+		if err := env.Host.LinkSetHairpin(link, true); err != nil {
+			return nil, fmt.Errorf("failed to setup hairpin mode for %v: %w", p.Link, err)
+		}
+	}
+	if p.Isolated {
+		if err := env.Host.LinkSetIsolated(link, true); err != nil {
+			return nil, fmt.Errorf("failed to set isolated on for %v: %w", p.Link, err)
+		}
+	}
+	return nil, nil
+}
+
+// Diff wants the link in the bridge, with the flags.
+func (p Port) Diff(_ context.Context, env *Env) (string, error) {
+	link, err := env.Link(Host, p.Link)
+	if err != nil {
+		return diffMissing(err)
+	}
+	br, err := env.Link(Host, p.Bridge)
+	if err != nil {
+		return diffMissing(err)
+	}
+	if link.Attrs().MasterIndex != br.Attrs().Index {
+		return fmt.Sprintf("CNI veth created for bridge %s was not found: %s is not a port of it", p.Bridge, p.Link), nil
+	}
+	flags, err := env.Host.PortFlags(link.Attrs().Index)
+	switch {
+	case err != nil:
+		return "", err
+	case flags.Hairpin != p.Hairpin:
+		return fmt.Sprintf("hairpin mode of %s is %v instead of %v", p.Link, flags.Hairpin, p.Hairpin), nil
+	case flags.Isolated != p.Isolated:
+		return fmt.Sprintf("isolation of port %s is %v instead of %v", p.Link, flags.Isolated, p.Isolated), nil
+	}
+	return "", nil
+}
+
+// diffMissing: the object that makes the link reports that it is missing.
+func diffMissing(err error) (string, error) {
+	if nl.IsNotFound(err) {
+		return "", nil
+	}
+	return "", err
+}

@@ -1,0 +1,77 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netstate
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// portUpTime is how long a port may take: what the reference waits in all.
+const portUpTime = 2550 * time.Millisecond
+
+// PortUp waits until a link of the host is operationally up, from when on its
+// bridge forwards. A veth whose ends are both up is up before anybody can ask
+// on Linux >= 6.8 (rtnl_getlink syncs the carrier) and some 0.1 ms later before.
+type PortUp struct{ Link string }
+
+// String says what is waited for.
+func (p PortUp) String() string { return "host: wait for " + p.Link + " to be up" }
+
+// Ensure asks, and only if that is too early listens for events.
+func (p PortUp) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	link, err := env.Link(Host, p.Link)
+	if err != nil {
+		return nil, err
+	}
+	up, err := p.isUp(env, link)
+	if err != nil || up {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, portUpTime)
+	defer cancel()
+	events, done := make(chan netlink.LinkUpdate), make(chan struct{})
+	defer close(done)
+	if err := netlink.LinkSubscribe(events, done); err != nil {
+		return nil, fmt.Errorf("listen for link events: %w", err)
+	}
+	return nil, p.wait(ctx, env, link, events)
+}
+
+// wait asks again at every event of the link, and once before the first: the
+// change may have come before the subscription.
+func (p PortUp) wait(ctx context.Context, env *Env, link netlink.Link, events <-chan netlink.LinkUpdate) error {
+	for {
+		up, err := p.isUp(env, link)
+		if err != nil || up {
+			return err
+		}
+		for changed := false; !changed; {
+			select {
+			case e, ok := <-events:
+				if !ok {
+					return fmt.Errorf("listen for link events: %w", context.Cause(ctx))
+				}
+				changed = int(e.Index) == link.Attrs().Index
+			case <-ctx.Done():
+				return fmt.Errorf("bridge port in error state: %s", link.Attrs().OperState)
+			}
+		}
+	}
+}
+
+func (p PortUp) isUp(env *Env, link netlink.Link) (bool, error) {
+	now, err := env.Host.LinkByIndex(link.Attrs().Index)
+	if err != nil {
+		return false, fmt.Errorf("look at port %s: %w", p.Link, err)
+	}
+	link.Attrs().OperState = now.Attrs().OperState
+	return now.Attrs().OperState == netlink.OperUp, nil
+}
+
+// Diff finds nothing: a container that takes its own interface down may.
+func (p PortUp) Diff(context.Context, *Env) (string, error) { return "", nil }

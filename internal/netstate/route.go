@@ -1,0 +1,177 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netstate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// Route is a route through a link. The zero values mean: no gateway, the
+// kernel's own MTU, MSS and metric, the main table, global scope.
+type Route struct {
+	Where    Where
+	Link     string
+	Dst      netip.Prefix
+	Gateway  netip.Addr
+	Src      netip.Addr
+	MTU      int // bytes
+	AdvMSS   int // bytes
+	Priority int
+	Table    int
+	Scope    int // RT_SCOPE_*: 0 global, 253 link, 254 host
+
+	OnLink  bool // the gateway is there though no route says so
+	Replace bool // a route to the same destination is replaced
+}
+
+// String is the ip command.
+func (r Route) String() string {
+	var b strings.Builder
+	verb := "add"
+	if r.Replace {
+		verb = "replace"
+	}
+	fmt.Fprintf(&b, "%s: ip route %s %s", r.Where, verb, r.Dst)
+	if r.Gateway.IsValid() {
+		fmt.Fprintf(&b, " via %s", r.Gateway)
+	}
+	fmt.Fprintf(&b, " dev %s", r.Link)
+	if r.Src.IsValid() {
+		fmt.Fprintf(&b, " src %s", r.Src)
+	}
+	for _, n := range []struct {
+		word  string
+		value int
+	}{{"mtu", r.MTU}, {"advmss", r.AdvMSS}, {"metric", r.Priority}, {"table", r.Table}, {"scope", r.Scope}} {
+		if n.value != 0 {
+			fmt.Fprintf(&b, " %s %d", n.word, n.value)
+		}
+	}
+	if r.OnLink {
+		b.WriteString(" onlink")
+	}
+	return b.String()
+}
+
+func (r Route) message(index int) *netlink.Route {
+	out := &netlink.Route{
+		LinkIndex: index,
+		Dst:       ipNet(r.Dst.Masked()),
+		Scope:     netlink.Scope(r.Scope),
+		Priority:  r.Priority,
+		Table:     r.Table,
+		MTU:       r.MTU,
+		AdvMSS:    r.AdvMSS,
+	}
+	if r.Gateway.IsValid() {
+		out.Gw = r.Gateway.AsSlice()
+	}
+	if r.Src.IsValid() {
+		out.Src = r.Src.AsSlice()
+	}
+	if r.OnLink {
+		out.Flags |= int(netlink.FLAG_ONLINK)
+	}
+	return out
+}
+
+// Ensure adds the route. Like the reference it does not ask for exclusion
+// (NLM_F_EXCL), so equal destinations stand side by side (IPv6: ECMP).
+func (r Route) Ensure(_ context.Context, env *Env) (Undo, error) {
+	link, err := env.Link(r.Where, r.Link)
+	if err != nil {
+		return nil, err
+	}
+	conn, msg := env.Conn(r.Where), r.message(link.Attrs().Index)
+	add := conn.RouteAddEcmp
+	if r.Replace {
+		add = conn.RouteReplace
+	}
+	if err := add(msg); err != nil {
+		return nil, fmt.Errorf("failed to add route '%v via %v dev %v metric %d (Scope: %v, Table: %d)': %w",
+			r.Dst, gatewayText(r.Gateway), r.Link, r.Priority, msg.Scope, r.Table, err)
+	}
+	return func(context.Context) error {
+		if err := conn.RouteDel(msg); err != nil && !nl.IsNotFound(err) {
+			return fmt.Errorf("remove %s: %w", r, err)
+		}
+		return nil
+	}, nil
+}
+
+// gatewayText prints no gateway as the reference does.
+func gatewayText(gw netip.Addr) string {
+	if !gw.IsValid() {
+		return "<nil>"
+	}
+	return gw.String()
+}
+
+// Diff wants a route to the destination, by the gateway unless it is a default
+// route, in the table if one is given and else in any: a later plugin (sbr,
+// vrf) may have moved it.
+func (r Route) Diff(_ context.Context, env *Env) (string, error) {
+	link, err := env.Link(r.Where, r.Link)
+	if err != nil {
+		return diffMissing(err)
+	}
+	find := r.find
+	if r.Where == Host {
+		find = r.lookup // the host may have many routes
+	}
+	found, err := find(env.Conn(r.Where), link)
+	if err != nil || found {
+		return "", err
+	}
+	return fmt.Sprintf("Expected Route %v not found in routing table", r.text()), nil
+}
+
+func (r Route) text() string {
+	return fmt.Sprintf("{%v %v}", r.Dst, gatewayText(r.Gateway))
+}
+
+// find looks through the tables of a container.
+func (r Route) find(conn *nl.Conn, _ netlink.Link) (bool, error) {
+	family := netlink.FAMILY_V6
+	if r.Dst.Addr().Is4() {
+		family = netlink.FAMILY_V4
+	}
+	filter := &netlink.Route{Dst: ipNet(r.Dst.Masked()), Table: r.Table}
+	mask := netlink.RT_FILTER_DST | netlink.RT_FILTER_TABLE
+	if r.Gateway.IsValid() && r.Dst.Bits() > 0 {
+		filter.Gw = r.Gateway.AsSlice()
+		mask |= netlink.RT_FILTER_GW
+	}
+	routes, err := nl.Retry(func() ([]netlink.Route, error) { return conn.RouteListFiltered(family, filter, mask) })
+	if err != nil {
+		return false, fmt.Errorf("route table lookup error: %w", err)
+	}
+	return len(routes) > 0, nil
+}
+
+// lookup asks for the one route that serves the destination.
+func (r Route) lookup(conn *nl.Conn, link netlink.Link) (bool, error) {
+	routes, err := conn.RouteGetWithOptions(r.Dst.Addr().AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+	switch {
+	case errors.Is(err, unix.ENETUNREACH), nl.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("route table lookup error: %w", err)
+	}
+	for _, got := range routes {
+		if got.LinkIndex == link.Attrs().Index && got.Dst != nil && got.Dst.String() == ipNet(r.Dst.Masked()).String() {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,107 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netstate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	vnetns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// settleTime bounds duplicate address detection, as in the reference.
+const settleTime = 5 * time.Second
+
+// Settle waits until no address of a link in the sandbox is tentative. Only
+// addresses with DAD ever are.
+type Settle struct{ Link string }
+
+// String says what is waited for.
+func (s Settle) String() string {
+	return "sandbox: wait for duplicate address detection on " + s.Link
+}
+
+// Ensure listens for events first, so that none is missed.
+func (s Settle) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	link, err := env.Link(Sandbox, s.Link)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	events, done := make(chan netlink.AddrUpdate), make(chan struct{})
+	defer close(done)
+	ns := vnetns.NsHandle(env.Sandbox.NS.Fd())
+	if err := netlink.AddrSubscribeWithOptions(events, done, netlink.AddrSubscribeOptions{Namespace: &ns}); err != nil {
+		return nil, fmt.Errorf("listen for address events: %w", err)
+	}
+	if err := s.wait(ctx, env, link.Attrs().Index, events); err != nil {
+		return nil, fmt.Errorf("failed to settle addresses for %q: %w", s.Link, err)
+	}
+	return nil, nil
+}
+
+func (s Settle) wait(ctx context.Context, env *Env, index int, events <-chan netlink.AddrUpdate) error {
+	for {
+		tentative, err := s.tentative(env, index)
+		if err != nil || !tentative {
+			return err
+		}
+		select {
+		case _, ok := <-events:
+			if !ok {
+				return errors.New("listen for address events: the socket was closed")
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("link %s still has tentative addresses: %w", s.Link, ctx.Err())
+		}
+	}
+}
+
+// tentative says whether detection is still going on; a duplicate is an error.
+func (s Settle) tentative(env *Env, index int) (yes bool, err error) {
+	addrs, err := env.Sandbox.Addrs(index)
+	for _, a := range addrs {
+		switch {
+		case a.Flags&unix.IFA_F_DADFAILED != 0:
+			return false, fmt.Errorf("link %s has address %s in DADFAILED state", s.Link, a.Prefix.Addr())
+		case a.Flags&unix.IFA_F_TENTATIVE != 0:
+			yes = true
+		}
+	}
+	return yes, err
+}
+
+// Diff finds nothing: it was a wait.
+func (s Settle) Diff(context.Context, *Env) (string, error) { return "", nil }
+
+// Announce makes the kernel send a gratuitous ARP for the addresses of a link
+// in the sandbox (with arp_notify; ndisc_notify for IPv6). It does so by itself
+// when the link goes up, but that is before the bridge's port forwards, so
+// nobody hears it. Setting the Ethernet address to what it is says it again.
+type Announce struct{ Link string }
+
+// String is the ip command.
+func (a Announce) String() string {
+	return fmt.Sprintf("sandbox: ip link set %s address SAME (announces its addresses)", a.Link)
+}
+
+// Ensure announces; nothing changes.
+func (a Announce) Ensure(_ context.Context, env *Env) (Undo, error) {
+	link, err := env.Link(Sandbox, a.Link)
+	if err != nil {
+		return nil, err
+	}
+	if err := env.Sandbox.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
+		return nil, fmt.Errorf("announce addresses of %s: %w", a.Link, err)
+	}
+	return nil, nil
+}
+
+// Diff finds nothing.
+func (a Announce) Diff(context.Context, *Env) (string, error) { return "", nil }

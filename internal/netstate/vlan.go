@@ -1,0 +1,199 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netstate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// VLANs are VLANs on a port of a bridge, First to Last, both included. PVID
+// makes it the VLAN of untagged frames.
+type VLANs struct {
+	First, Last uint16
+	PVID        bool
+}
+
+// PortVLANs are the VLANs of a port.
+type PortVLANs struct {
+	Link, Bridge string
+	KeepDefault  bool // keep the bridge's default VLAN
+	List         []VLANs
+}
+
+// String is a line of bridge commands.
+func (p PortVLANs) String() string {
+	var words []string
+	if !p.KeepDefault {
+		words = append(words, "del DEFAULT")
+	}
+	for _, v := range p.List {
+		s := fmt.Sprintf("add %d", v.First)
+		if v.Last > v.First {
+			s += fmt.Sprintf("-%d", v.Last)
+		}
+		if v.PVID {
+			s += " pvid untagged"
+		}
+		words = append(words, s)
+	}
+	return fmt.Sprintf("host: bridge vlan dev %s: %s", p.Link, strings.Join(words, ", "))
+}
+
+// Ensure sets the VLANs. There is nothing to undo: they go with the link.
+func (p PortVLANs) Ensure(_ context.Context, env *Env) (Undo, error) {
+	link, err := env.Link(Host, p.Link)
+	if err != nil {
+		return nil, err
+	}
+	if !p.KeepDefault {
+		if err := p.removeDefault(env, link); err != nil {
+			return nil, fmt.Errorf("failed to remove default vlan on interface %q: %w", p.Link, err)
+		}
+	}
+	for _, v := range p.List {
+		if err := v.add(env.Host, link); err != nil {
+			return nil, fmt.Errorf("failed to setup vlan tag on interface %q: %w", p.Link, err)
+		}
+	}
+	return nil, nil
+}
+
+func (v VLANs) add(conn *nl.Conn, link netlink.Link) error {
+	if v.Last > v.First {
+		return conn.BridgeVlanAddRange(link, v.First, v.Last, v.PVID, v.PVID, false, true)
+	}
+	return conn.BridgeVlanAdd(link, v.First, v.PVID, v.PVID, false, true)
+}
+
+// removeDefault removes what the bridge gave the port when it was attached. A
+// bridge that does not filter gives nothing.
+func (p PortVLANs) removeDefault(env *Env, link netlink.Link) error {
+	br, err := env.Link(Host, p.Bridge)
+	if err != nil {
+		return err
+	}
+	vid := uint16(1)
+	if b, ok := br.(*netlink.Bridge); ok && b.VlanDefaultPVID != nil {
+		vid = *b.VlanDefaultPVID
+	}
+	if vid == 0 {
+		return nil
+	}
+	err = env.Host.BridgeVlanDel(link, vid, false, false, false, true)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// Diff wants every VLAN on the port. It lists all ports (the kernel has no
+// other way), but only CHECK of a port with VLANs does.
+func (p PortVLANs) Diff(_ context.Context, env *Env) (string, error) {
+	link, err := env.Link(Host, p.Link)
+	if err != nil {
+		return diffMissing(err)
+	}
+	all, err := nl.Retry(env.Host.BridgeVlanList)
+	if err != nil {
+		return "", fmt.Errorf("list vlans: %w", err)
+	}
+	have := make(map[uint16]bool) // vlan: is the PVID
+	for _, v := range all[int32(link.Attrs().Index)] {
+		have[v.Vid] = v.Flags&vnl.BRIDGE_VLAN_INFO_PVID != 0
+	}
+	want := make(map[uint16]bool)
+	for _, v := range p.List {
+		for id := v.First; id <= v.Last; id++ {
+			want[id] = v.PVID
+		}
+	}
+	for id, pvid := range want {
+		if got, ok := have[id]; !ok || got != pvid {
+			return fmt.Sprintf("port %s lacks vlan %d (pvid %v)", p.Link, id, pvid), nil
+		}
+	}
+	return "", nil
+}
+
+// VLANGateway is a veth pair on the host that carries a network's gateway in
+// one VLAN of a bridge: Name has the address, Peer is the port. Like the
+// bridge it belongs to the network and stays.
+type VLANGateway struct {
+	Name, Peer  string
+	Bridge      string
+	VLAN        uint16
+	KeepDefault bool
+}
+
+// String is the ip command.
+func (g VLANGateway) String() string {
+	return fmt.Sprintf("host: ip link add %s up type veth peer name %s up; %s; %s", g.Name, g.Peer, g.port(), g.vlans())
+}
+
+func (g VLANGateway) port() Port { return Port{Link: g.Peer, Bridge: g.Bridge} }
+
+func (g VLANGateway) vlans() PortVLANs {
+	return PortVLANs{Link: g.Peer, Bridge: g.Bridge, KeepDefault: g.KeepDefault, List: []VLANs{{g.VLAN, g.VLAN, true}}}
+}
+
+// Ensure makes the pair, or completes one whose maker was killed.
+func (g VLANGateway) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	link, err := env.Link(Host, g.Name)
+	if nl.IsNotFound(err) {
+		link, err = g.make(env)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to create vlan interface: %w", err)
+	}
+	if link.Type() != "veth" {
+		return nil, fmt.Errorf("failed to create vlan interface: %q exists and is a %s", g.Name, link.Type())
+	}
+	peer, err := env.Host.LinkByIndex(link.Attrs().ParentIndex)
+	if err != nil {
+		return nil, fmt.Errorf("failed to create vlan interface: find the peer of %s: %w", g.Name, err)
+	}
+	if peer.Attrs().MasterIndex != 0 {
+		return nil, nil
+	}
+	return nil, g.attach(ctx, env, link, peer)
+}
+
+func (g VLANGateway) make(env *Env) (netlink.Link, error) {
+	br, err := env.Link(Host, g.Bridge)
+	if err != nil {
+		return nil, err
+	}
+	pair := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: g.Peer}
+	pair.Name, pair.MTU, pair.Flags = g.Name, br.Attrs().MTU, net.FlagUp
+	if err := env.Host.LinkAdd(pair); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, fmt.Errorf("faild to create vlan gateway %q: %w", g.Name, err)
+	}
+	return env.Link(Host, g.Name)
+}
+
+func (g VLANGateway) attach(ctx context.Context, env *Env, link, peer netlink.Link) error {
+	g.Peer = peer.Attrs().Name // the reference's is random
+	env.Remember(Host, peer)
+	for _, o := range []Object{g.port(), g.vlans(), Up{Host, g.Peer}, Up{Host, link.Attrs().Name}} {
+		if _, err := o.Ensure(ctx, env); err != nil {
+			return fmt.Errorf("failed to create vlan interface: %w", err)
+		}
+	}
+	return nil
+}
+
+// Diff wants the interface to be there; Gateway looks at its address.
+func (g VLANGateway) Diff(ctx context.Context, env *Env) (string, error) {
+	return Up{Host, g.Name}.Diff(ctx, env)
+}
