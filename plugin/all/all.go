@@ -8,8 +8,11 @@ package all
 import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/bandwidth"
+	"github.com/patchbay-net/patchbay/plugin/bridge"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
+	"github.com/patchbay-net/patchbay/plugin/loopback"
 	"github.com/patchbay-net/patchbay/plugin/patchbay"
+	"github.com/patchbay-net/patchbay/plugin/ptp"
 	"github.com/patchbay-net/patchbay/plugin/static"
 	"github.com/patchbay-net/patchbay/plugin/tuning"
 )
@@ -18,8 +21,11 @@ import (
 // main.
 var list = [...]*plugin.Plugin{
 	&bandwidth.Plugin,
+	&bridge.Plugin,
 	&hostlocal.Plugin,
+	&loopback.Plugin,
 	&patchbay.Plugin,
+	&ptp.Plugin,
 	&static.Plugin,
 	&tuning.Plugin,
 }

@@ -1,0 +1,134 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Found reads the pair of an attachment from the previous result. The host's
+// end is the peer of the container's interface, and must be in the result too.
+func Found(r *plugin.Request, env *netstate.Env) (*Pair, error) {
+	inside, err := findInside(r, env)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pair{Owner: r.Owner, IfName: inside.Name, NetNS: inside.Sandbox}
+	if p.MAC, err = parseMAC(inside); err != nil {
+		return nil, err
+	}
+	link, err := env.Link(netstate.Sandbox, r.IfName)
+	if nl.IsNotFound(err) {
+		return nil, spec.Errorf(spec.CodeInternal, "CNI created interface in container %s not found", r.IfName)
+	}
+	if err != nil {
+		return nil, err
+	}
+	peer, err := env.Host.LinkByIndex(link.Attrs().ParentIndex)
+	if err != nil {
+		return nil, fmt.Errorf("look up the peer of %s: %w", r.IfName, err)
+	}
+	for _, i := range r.Prev().Interfaces {
+		if i.Sandbox == "" && i.Name == peer.Attrs().Name {
+			p.Host = i.Name
+			p.HostMAC, err = parseMAC(i)
+			return p, err
+		}
+	}
+	return nil, spec.Errorf(spec.CodeInternal, "CNI veth created for %s was not found in prevResult: its peer is %s", r.IfName, peer.Attrs().Name)
+}
+
+// findInside returns the result's entry for the interface in the namespace. A
+// different path to the same namespace is the same namespace.
+func findInside(r *plugin.Request, env *netstate.Env) (spec.Interface, error) {
+	sandbox := ""
+	for _, i := range r.Prev().Interfaces {
+		if i.Name != r.IfName || i.Sandbox == "" {
+			continue
+		}
+		if i.Sandbox == r.NetNS || sameNS(i.Sandbox, env.Sandbox.NS) {
+			return i, nil
+		}
+		sandbox = i.Sandbox
+	}
+	return spec.Interface{}, spec.Errorf(spec.CodeInvalidConfig,
+		"Sandbox in prevResult %s doesn't match configured netns: %s", sandbox, r.NetNS)
+}
+
+func sameNS(path string, ns *netns.NS) bool {
+	other, err := netns.Open(path)
+	if err != nil {
+		return false
+	}
+	defer other.Close() //nolint:errcheck // read only
+	a, err := other.ID()
+	if err != nil {
+		return false
+	}
+	b, err := ns.ID()
+	return err == nil && a == b
+}
+
+// MACOf returns the Ethernet address a result has for an interface of the
+// host; nil when it has none.
+func MACOf(result *spec.Result, name string) (net.HardwareAddr, error) {
+	for _, i := range result.Interfaces {
+		if i.Name == name && i.Sandbox == "" {
+			return parseMAC(i)
+		}
+	}
+	return nil, nil
+}
+
+// Check compares the kernel with a state. The firewall is left out where there
+// is no record: then the reference plugin made the attachment, and what it
+// put into the firewall is not ours.
+func Check(ctx context.Context, r *plugin.Request, env *netstate.Env, pluginName string, s netstate.State) error {
+	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, pluginName)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	if rec == nil && err == nil {
+		s = slices.DeleteFunc(s, inFirewall)
+	}
+	return kernel.Check(ctx, env, s)
+}
+
+func inFirewall(o netstate.Object) bool {
+	switch o.(type) {
+	case netstate.Element, netstate.Fact:
+		return true
+	}
+	return false
+}
+
+// FirewallReady is the part of STATUS that asks whether we may use nftables.
+func FirewallReady(r *plugin.Request) error {
+	if _, _, err := kernel.Of(r).NFT.Get(nft.SetMasq4, make([]byte, 8)); err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "the firewall cannot be used: %w", err)
+	}
+	return nil
+}
+
+func parseMAC(i spec.Interface) (net.HardwareAddr, error) {
+	if i.Mac == "" {
+		return nil, nil
+	}
+	mac, err := net.ParseMAC(i.Mac)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "interface %s in prevResult: %w", i.Name, err)
+	}
+	return mac, nil
+}

@@ -1,0 +1,93 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint
+
+import (
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// EnableIPv6 switches IPv6 on for the container's loopback and interface, and
+// keeps addresses while the interface is down. It is needed when, and only
+// when, there is an IPv6 address.
+func EnableIPv6(ifName string, ips []spec.IPConfig) netstate.State {
+	if !HasFamily(ips, false) {
+		return nil
+	}
+	return netstate.State{netstate.Sysctls{
+		Where:  netstate.Sandbox,
+		Needed: "failed to enable IPv6 for interface \"" + ifName + "\"",
+		List: []nl.Setting{
+			{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
+			{Key: "net/ipv6/conf/" + ifName + "/disable_ipv6", Value: "0"},
+			{Key: "net/ipv6/conf/" + ifName + "/keep_addr_on_down", Value: "1"},
+		},
+	}}
+}
+
+// Forwarding switches forwarding on for the families of the addresses; it is
+// never switched off. needed is the text of its failure.
+func Forwarding(ips []spec.IPConfig, needed string) netstate.State {
+	s := netstate.Sysctls{Where: netstate.Host, Needed: needed}
+	if HasFamily(ips, true) {
+		s.List = append(s.List, nl.Setting{Key: "net/ipv4/ip_forward", Value: "1"})
+	}
+	if HasFamily(ips, false) {
+		s.List = append(s.List, nl.Setting{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
+	}
+	return netstate.State{s}
+}
+
+// HasFamily says whether one of the addresses is of IPv4 (or else of IPv6).
+func HasFamily(ips []spec.IPConfig, v4 bool) bool {
+	for _, ip := range ips {
+		if ip.Address.Addr().Is4() == v4 {
+			return true
+		}
+	}
+	return false
+}
+
+// Routes are the routes of an IPAM result. One without gateway uses the first
+// gateway of its family; where there is none the link itself.
+func Routes(ifName string, result *spec.Result) (s []netstate.Route) {
+	for _, r := range result.Routes {
+		route := netstate.Route{
+			Where: netstate.Sandbox, Link: ifName, Dst: r.Dst, Gateway: r.GW,
+			MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority,
+		}
+		if !route.Gateway.IsValid() {
+			route.Gateway = firstGateway(result.IPs, r.Dst.Addr().Is4())
+		}
+		if r.Table != nil {
+			route.Table = *r.Table
+		}
+		if r.Scope != nil {
+			route.Scope = *r.Scope
+		}
+		s = append(s, route)
+	}
+	return s
+}
+
+func firstGateway(ips []spec.IPConfig, v4 bool) netip.Addr {
+	for _, ip := range ips {
+		if ip.Gateway.IsValid() && ip.Gateway.Is4() == v4 {
+			return ip.Gateway
+		}
+	}
+	return netip.Addr{}
+}
+
+// DNS is what a result says: the configuration's own settings when there are
+// any, and be it an empty list, else IPAM's.
+func DNS(conf, ipam spec.DNS) spec.DNS {
+	if conf.Nameservers != nil || conf.Search != nil || conf.Options != nil || conf.Domain != "" {
+		return conf
+	}
+	return ipam
+}

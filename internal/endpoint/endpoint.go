@@ -1,0 +1,164 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package endpoint is what the plugins that make a veth pair share: names and
+// Ethernet addresses derived from the owner, addresses and routes of an IPAM
+// result as objects, masquerade as shared facts, and the way back: DEL and GC,
+// which find everything without namespace, previous result or configuration.
+package endpoint
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// linkPrefix begins the names of host ends, as the reference's do: tools such
+// as NetworkManager leave "veth*" alone.
+const linkPrefix = "veth"
+
+// candidates is how many names an owner has on the host, should others have
+// taken the first.
+const candidates = 4
+
+// Pair names the two ends of an attachment.
+type Pair struct {
+	Owner   owner.Key
+	Host    string // the host's end
+	IfName  string // the container's end
+	NetNS   string
+	HostMAC net.HardwareAddr
+	MAC     net.HardwareAddr // of the container's end
+}
+
+// New chooses the names of a new pair. It refuses, before anything is touched,
+// an attachment or an interface that is there already.
+func New(r *plugin.Request, env *netstate.Env) (*Pair, error) {
+	p := &Pair{
+		Owner: r.Owner, IfName: r.IfName, NetNS: r.NetNS,
+		HostMAC: MAC(r, "host"), MAC: MAC(r, "container"),
+	}
+	_, err := env.Sandbox.Link(r.IfName)
+	if err == nil {
+		return nil, netstate.ErrVethExists(r.IfName, p.Owner.LinkName(linkPrefix, 0))
+	}
+	if !nl.IsNotFound(err) {
+		return nil, err
+	}
+	p.Host, err = freeName(env.Host, r.Owner, r.IfName)
+	return p, err
+}
+
+// freeName returns the first name of the owner that nobody has. A link of the
+// owner itself is the attachment: a second ADD is an error.
+func freeName(host *nl.Conn, o owner.Key, ifName string) (string, error) {
+	for n := range byte(candidates) {
+		name := o.LinkName(linkPrefix, n)
+		link, err := host.Link(name)
+		switch {
+		case nl.IsNotFound(err):
+			return name, nil
+		case err != nil:
+			return "", err
+		case link.Attrs().Alias == o.Alias():
+			return "", netstate.ErrVethExists(ifName, name)
+		}
+	}
+	return "", fmt.Errorf("failed to find a unique veth name")
+}
+
+// MAC derives a locally administered Ethernet address: stable when an ADD is
+// tried again, different on every node and after every boot (clones of a
+// machine share all but the boot id).
+func MAC(r *plugin.Request, what string) net.HardwareAddr {
+	return deriveMAC(bootID(r), string(r.Owner), what)
+}
+
+// BridgeMAC derives the fixed address of a bridge that is to be made.
+func BridgeMAC(r *plugin.Request, bridge string) net.HardwareAddr {
+	return deriveMAC(bootID(r), "bridge", bridge)
+}
+
+// bootID is "" where procfs has none: the other parts must do then.
+func bootID(r *plugin.Request) string {
+	id, err := os.ReadFile(filepath.Join(r.Session.Paths.Proc, "sys/kernel/random/boot_id"))
+	if err != nil {
+		return ""
+	}
+	return string(id)
+}
+
+func deriveMAC(parts ...string) net.HardwareAddr {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write([]byte(p + "\x00"))
+	}
+	mac := net.HardwareAddr(h.Sum(nil)[:6])
+	mac[0] = mac[0]&^1 | 2 // unicast, locally administered
+	return mac
+}
+
+// Veth is the object that makes the pair. mtu is in bytes, 0 for the kernel's
+// default.
+func (p *Pair) Veth(mtu int) netstate.Veth {
+	return netstate.Veth{
+		Name: p.Host, Peer: p.IfName, MTU: mtu, MAC: p.HostMAC, PeerMAC: p.MAC, Owner: p.Owner, NetNS: p.NetNS,
+	}
+}
+
+// Masquerade is a fact for each subnet of the addresses: what leaves it gets
+// the host's address.
+func Masquerade(ips []spec.IPConfig, network string, o owner.Key, store *record.Store) (s netstate.State) {
+	seen := make(map[netip.Prefix]bool)
+	for _, ip := range ips {
+		subnet := ip.Address.Masked()
+		if seen[subnet] {
+			continue
+		}
+		seen[subnet] = true
+		s = append(s, netstate.Fact{
+			Fact:    record.Fact{Name: "masquerade-" + subnet.String(), Elements: nft.Masquerade(subnet, network)},
+			Owner:   o,
+			Records: store,
+		})
+	}
+	return s
+}
+
+// Note writes into a record what a state holds in the firewall.
+func Note(rec *record.Record, s netstate.State) {
+	for _, o := range s {
+		switch o := o.(type) {
+		case netstate.Element:
+			rec.Elements = append(rec.Elements, o.Element)
+		case netstate.Fact:
+			rec.Shared = append(rec.Shared, o.Name)
+		}
+	}
+}
+
+// Comment is the comment of the attachment's elements.
+func Comment(r *plugin.Request) string {
+	return nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)
+}
+
+// Describe fills name, address and MTU of a link into a result's interface.
+func Describe(env *netstate.Env, w netstate.Where, i *spec.Interface) error {
+	link, err := env.Link(w, i.Name)
+	if err != nil {
+		return err
+	}
+	i.Mac, i.MTU = link.Attrs().HardwareAddr.String(), link.Attrs().MTU
+	return nil
+}

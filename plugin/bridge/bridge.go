@@ -1,0 +1,156 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bridge is the plugin `bridge`: it joins a container to a bridge of
+// the host by a veth pair and gives the bridge, when it is the gateway, an
+// address in each of the container's subnets.
+//
+// The bridge, its addresses and forwarding belong to the network: they are made
+// by the first ADD that needs them and stay. The pair is the attachment's.
+package bridge
+
+import (
+	"context"
+	"errors"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "bridge"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:         name,
+	Kind:         plugin.Interface,
+	About:        "joins a container to a bridge on the host",
+	Capabilities: []string{"mac"},
+	Conf:         func() any { return &Conf{Bridge: defaultBridge} },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, err
+	}
+	k := kernel.Of(r)
+	env, err := k.Env(r)
+	if err != nil {
+		return nil, err
+	}
+	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r), records: k.Records}
+	if in.pair, err = endpoint.New(r, env); err != nil {
+		return nil, err
+	}
+	if conf.mac != nil {
+		in.pair.MAC = conf.mac
+	}
+	in.bridgeMAC = endpoint.BridgeMAC(r, conf.Bridge)
+	if conf.IPAM.Type != "" {
+		if in.ipam, err = r.IPAMAdd(ctx); err != nil {
+			return nil, err
+		}
+	}
+	state, result, err := compile(in)
+	if err != nil {
+		return nil, err
+	}
+	rec := &record.Record{Plugin: name, Bridge: conf.Bridge, Links: []string{in.pair.Host}}
+	endpoint.Note(rec, state)
+	if err := k.Record(r, rec); err != nil {
+		return nil, err
+	}
+	if err := k.Apply(ctx, r, env, state); err != nil || r.Session.Dry != nil {
+		return result, err
+	}
+	return result, describe(env, conf, result)
+}
+
+// describe completes the result with what only the kernel knows. The bridge's
+// address is read again where nothing has pinned it: its ports may change it.
+func describe(env *netstate.Env, c *Conf, result *spec.Result) error {
+	if !c.IsGateway {
+		env.Forget(netstate.Host, c.Bridge)
+	}
+	errs := []error{
+		endpoint.Describe(env, netstate.Host, &result.Interfaces[atBridge]),
+		endpoint.Describe(env, netstate.Sandbox, &result.Interfaces[atContainer]),
+	}
+	result.Interfaces[atHost].MTU = result.Interfaces[atContainer].MTU
+	if len(result.Interfaces) > atVLAN {
+		errs = append(errs, endpoint.Describe(env, netstate.Host, &result.Interfaces[atVLAN]))
+	}
+	return errors.Join(errs...)
+}
+
+func del(ctx context.Context, r *plugin.Request) error {
+	return endpoint.Detach(ctx, r, name)
+}
+
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if err := r.IPAMForward(ctx); err != nil {
+		return err
+	}
+	if r.Prev() == nil {
+		return refuse("Required prevResult missing")
+	}
+	k := kernel.Of(r)
+	env, err := k.Env(r)
+	if err != nil {
+		return err
+	}
+	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r), records: k.Records}
+	if in.pair, err = endpoint.Found(r, env); err != nil {
+		return err
+	}
+	if in.bridgeMAC, err = endpoint.MACOf(r.Prev(), conf.Bridge); err != nil {
+		return err
+	}
+	if conf.IPAM.Type != "" {
+		in.ipam = r.Prev()
+	}
+	state, _, err := compile(in)
+	if err != nil {
+		return err
+	}
+	return endpoint.Check(ctx, r, env, name, state)
+}
+
+func gc(ctx context.Context, r *plugin.Request) error { return endpoint.Collect(ctx, r, name) }
+
+// status says whether an ADD could work: the bridge's name is free or a
+// bridge's, the firewall is ours to change where it is needed, IPAM is ready.
+func status(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	host, err := kernel.Of(r).Host()
+	if err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+	}
+	link, err := host.Link(conf.Bridge)
+	if err == nil && link.Type() != "bridge" {
+		return spec.Errorf(spec.CodeNotAvailable, "%q already exists but is not a bridge", conf.Bridge)
+	}
+	if conf.IPMasq || conf.MacSpoofChk {
+		if err := endpoint.FirewallReady(r); err != nil {
+			return err
+		}
+	}
+	return r.IPAMForward(ctx)
+}

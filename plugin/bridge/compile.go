@@ -1,0 +1,228 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Places in the result's interfaces, which callers count on.
+const (
+	atBridge = iota
+	atHost
+	atContainer
+	atVLAN // only with a gateway in a VLAN
+)
+
+// input is all that compile looks at.
+type input struct {
+	conf      *Conf
+	ipam      *spec.Result // nil: layer 2 only
+	pair      *endpoint.Pair
+	bridgeMAC net.HardwareAddr // of a bridge that must be made
+	network   string
+	comment   string // of firewall elements
+	records   *record.Store
+}
+
+// compile computes the desired state and the result, in which what only the
+// kernel knows (MTU, the address of a bridge that exists) is still missing. It
+// touches nothing.
+func compile(in input) (netstate.State, *spec.Result, error) {
+	c := in.conf
+	result := &spec.Result{Interfaces: []spec.Interface{
+		atBridge:    {Name: c.Bridge},
+		atHost:      {Name: in.pair.Host, Mac: in.pair.HostMAC.String()},
+		atContainer: {Name: in.pair.IfName, Mac: in.pair.MAC.String(), Sandbox: in.pair.NetNS},
+	}}
+	s := layer2(in)
+	if in.ipam == nil {
+		return append(s, bringUp(in)...), result, nil
+	}
+	if len(in.ipam.IPs) == 0 {
+		return nil, nil, refuse("IPAM plugin returned missing IP config")
+	}
+	result.IPs, result.Routes = addressing(c, in.ipam)
+	result.DNS = endpoint.DNS(c.DNS, in.ipam.DNS)
+	s = append(s, container(c, result)...)
+	s = append(s, gateways(c, result)...)
+	s = append(s, bringUp(in)...)
+	s = append(s, settle(c, in.pair, result)...)
+	if c.IPMasq {
+		s = append(s, endpoint.Masquerade(result.IPs, in.network, in.pair.Owner, in.records)...)
+	}
+	return s, result, nil
+}
+
+// layer2 is bridge, veth pair and port.
+func layer2(in input) netstate.State {
+	c := in.conf
+	s := netstate.State{
+		netstate.Bridge{
+			Name: c.Bridge, MTU: c.MTU, MAC: in.bridgeMAC, Promisc: c.PromiscMode,
+			VLANFiltering: c.Vlan != 0 || c.VlanTrunk != nil,
+		},
+		in.pair.Veth(c.MTU),
+		netstate.Port{Link: in.pair.Host, Bridge: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation},
+	}
+	if list := portVLANs(c); len(list) > 0 {
+		s = append(s, netstate.PortVLANs{
+			Link: in.pair.Host, Bridge: c.Bridge, KeepDefault: c.PreserveDefaultVlan, List: list,
+		})
+	}
+	// The routes of these interfaces are ours to set.
+	s = append(s, netstate.Sysctls{Where: netstate.Host, List: []nl.Setting{
+		{Key: "net/ipv6/conf/" + c.Bridge + "/accept_ra", Value: "0"},
+		{Key: "net/ipv6/conf/" + in.pair.Host + "/accept_ra", Value: "0"},
+	}})
+	if c.MacSpoofChk {
+		for _, e := range spoofElements(in.pair, in.comment) {
+			s = append(s, netstate.Element{Element: e})
+		}
+	}
+	return s
+}
+
+// spoofElements let the container send from its own address only.
+func spoofElements(p *endpoint.Pair, comment string) []nft.Element {
+	return append([]nft.Element{nft.Owner(string(p.Owner), comment)}, nft.CheckMAC(p.Host, p.MAC, comment)...)
+}
+
+// portVLANs are in the reference's order, which decides when one VLAN is
+// wanted tagged and untagged. A trunk without vlan has VLAN 1 untagged.
+func portVLANs(c *Conf) (list []netstate.VLANs) {
+	untagged := func(id uint16) netstate.VLANs { return netstate.VLANs{First: id, Last: id, PVID: true} }
+	if c.Vlan != 0 {
+		list = append(list, untagged(uint16(c.Vlan)))
+	}
+	for _, t := range c.trunks {
+		list = append(list, netstate.VLANs{First: t.first, Last: t.last})
+	}
+	if c.Vlan == 0 && len(c.trunks) > 0 {
+		list = append(list, untagged(1))
+	}
+	return list
+}
+
+// addressing completes IPAM's addresses and routes: every address belongs to
+// the container's interface, a gateway is the first address of its subnet
+// unless IPAM says otherwise, and each family gets a default route.
+func addressing(c *Conf, ipam *spec.Result) (ips []spec.IPConfig, routes []spec.Route) {
+	routes = append(routes, ipam.Routes...)
+	done := make(map[bool]bool) // family has its default route
+	for _, ip := range ipam.IPs {
+		at := atContainer
+		ip.Interface = &at
+		if !ip.Gateway.IsValid() && c.IsGateway {
+			ip.Gateway = ip.Address.Masked().Addr().Next()
+		}
+		ips = append(ips, ip)
+		v4 := ip.Address.Addr().Is4()
+		if c.IsDefaultGateway && !done[v4] && !hasDefault(routes, v4) {
+			routes = append(routes, spec.Route{Dst: defaultNet(v4), GW: ip.Gateway})
+		}
+		done[v4] = true
+	}
+	return ips, routes
+}
+
+func hasDefault(routes []spec.Route, v4 bool) bool {
+	for _, r := range routes {
+		if r.GW.IsValid() && r.Dst == defaultNet(v4) {
+			return true
+		}
+	}
+	return false
+}
+
+func defaultNet(v4 bool) netip.Prefix {
+	if v4 {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
+// container is what happens inside: settings, addresses, link, routes.
+func container(c *Conf, result *spec.Result) netstate.State {
+	name := result.Interfaces[atContainer].Name
+	dad := []nl.Setting{{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "0"}}
+	if c.EnableDad {
+		dad = []nl.Setting{
+			{Key: "net/ipv6/conf/" + name + "/enhanced_dad", Value: "1"},
+			{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "1"},
+		}
+	}
+	s := netstate.State{netstate.Sysctls{
+		Where: netstate.Sandbox,
+		List:  append(dad, nl.Setting{Key: "net/ipv4/conf/" + name + "/arp_notify", Value: "1"}),
+	}}
+	s = append(s, endpoint.EnableIPv6(name, result.IPs)...)
+	for _, ip := range result.IPs {
+		s = append(s, netstate.Addr{Where: netstate.Sandbox, Link: name, Prefix: ip.Address, DAD: c.EnableDad})
+	}
+	s = append(s, netstate.Up{Where: netstate.Sandbox, Link: name})
+	for _, route := range endpoint.Routes(name, result) {
+		s = append(s, route)
+	}
+	return s
+}
+
+// gateways gives the bridge, or its interface in the VLAN, the gateways'
+// addresses and switches forwarding on.
+func gateways(c *Conf, result *spec.Result) (s netstate.State) {
+	if !c.IsGateway {
+		return nil
+	}
+	link := c.Bridge
+	if c.Vlan != 0 {
+		link = c.gatewayLink()
+		s = append(s, netstate.VLANGateway{
+			Name: link, Peer: owner.Of("vlan gateway", c.Bridge, link).LinkName("veth", 0),
+			Bridge: c.Bridge, VLAN: uint16(c.Vlan), KeepDefault: c.PreserveDefaultVlan,
+		})
+		result.Interfaces = append(result.Interfaces, spec.Interface{Name: link})
+	}
+	for _, v4 := range []bool{true, false} {
+		for _, ip := range result.IPs {
+			if ip.Address.Addr().Is4() == v4 {
+				prefix := netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
+				s = append(s, netstate.Gateway{Link: link, Prefix: prefix, Force: c.ForceAddress, DAD: c.EnableDad})
+			}
+		}
+	}
+	return append(s, endpoint.Forwarding(result.IPs, "failed to enable forwarding")...)
+}
+
+// gatewayLink is the interface that has the gateway in the VLAN.
+func (c *Conf) gatewayLink() string { return fmt.Sprintf("%s.%d", c.Bridge, c.Vlan) }
+
+// bringUp waits for the port, if the container's end is to be up.
+func bringUp(in input) (s netstate.State) {
+	if in.conf.DisableContainerInterface {
+		return nil
+	}
+	if in.ipam == nil {
+		s = append(s, netstate.Up{Where: netstate.Sandbox, Link: in.pair.IfName})
+	}
+	return append(s, netstate.PortUp{Link: in.pair.Host})
+}
+
+// settle announces the addresses when frames can pass, and waits for duplicate
+// address detection where it is wanted.
+func settle(c *Conf, p *endpoint.Pair, result *spec.Result) (s netstate.State) {
+	if c.EnableDad && endpoint.HasFamily(result.IPs, false) {
+		s = append(s, netstate.Settle{Link: p.IfName})
+	}
+	return append(s, netstate.Announce{Link: p.IfName})
+}

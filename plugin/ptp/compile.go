@@ -1,0 +1,141 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ptp
+
+import (
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Places in the result's interfaces, which callers count on.
+const (
+	atHost = iota
+	atContainer
+)
+
+// input is all that compile looks at.
+type input struct {
+	conf    *Conf
+	ipam    *spec.Result
+	pair    *endpoint.Pair
+	network string
+	records *record.Store
+}
+
+// compile computes the desired state and the result, in which what only the
+// kernel knows (the MTU) is still missing. It touches nothing.
+func compile(in input) (netstate.State, *spec.Result, error) {
+	if len(in.ipam.IPs) == 0 {
+		return nil, nil, refuse("IPAM plugin returned missing IP config")
+	}
+	result := &spec.Result{
+		Interfaces: []spec.Interface{
+			atHost:      {Name: in.pair.Host, Mac: in.pair.HostMAC.String()},
+			atContainer: {Name: in.pair.IfName, Mac: in.pair.MAC.String(), Sandbox: in.pair.NetNS},
+		},
+		Routes: in.ipam.Routes,
+		DNS:    endpoint.DNS(in.conf.DNS, in.ipam.DNS),
+	}
+	for _, ip := range in.ipam.IPs {
+		if !ip.Gateway.IsValid() {
+			return nil, nil, refuse("IPAM plugin returned no gateway for %s: ptp needs one", ip.Address)
+		}
+		at := atContainer
+		ip.Interface = &at
+		result.IPs = append(result.IPs, ip)
+	}
+	s := endpoint.Forwarding(result.IPs, "Could not enable IP forwarding")
+	s = append(s, in.pair.Veth(in.conf.MTU))
+	s = append(s, netstate.Sysctls{Where: netstate.Host, List: []nl.Setting{
+		{Key: "net/ipv6/conf/" + in.pair.Host + "/accept_ra", Value: "0"}, // its routes are ours to set
+	}})
+	s = append(s, container(in.pair.IfName, result)...)
+	s = append(s, host(in.pair.Host, result.IPs)...)
+	s = append(s, netstate.PortUp{Link: in.pair.Host})
+	if in.conf.IPMasq {
+		s = append(s, endpoint.Masquerade(result.IPs, in.network, in.pair.Owner, in.records)...)
+	}
+	return s, result, nil
+}
+
+// container gives the interface its addresses without the kernel's route to
+// the subnet: all of it is behind the gateway, and the gateway on the link.
+func container(name string, result *spec.Result) netstate.State {
+	s := endpoint.EnableIPv6(name, result.IPs)
+	for _, ip := range result.IPs {
+		s = append(s, netstate.Addr{Where: netstate.Sandbox, Link: name, Prefix: ip.Address, NoRoute: true})
+	}
+	s = append(s, netstate.Up{Where: netstate.Sandbox, Link: name})
+	for _, r := range subnetRoutes(name, result.IPs) {
+		s = append(s, r)
+	}
+	for _, r := range endpoint.Routes(name, result) {
+		r.OnLink = needsOnLink(r.Gateway, result.IPs)
+		s = append(s, r)
+	}
+	return s
+}
+
+// subnetRoutes lead to the gateway and by it to the subnet, each once.
+func subnetRoutes(name string, ips []spec.IPConfig) (routes []netstate.Route) {
+	done := make(map[netip.Prefix]bool)
+	add := func(r netstate.Route) {
+		if !done[r.Dst] {
+			done[r.Dst] = true
+			routes = append(routes, r)
+		}
+	}
+	for _, ip := range ips {
+		r := netstate.Route{Where: netstate.Sandbox, Link: name, Src: ip.Address.Addr()}
+		r.Dst, r.Scope = single(ip.Gateway), unix.RT_SCOPE_LINK
+		add(r)
+		if !ip.Address.IsSingleIP() {
+			r.Dst, r.Scope, r.Gateway = ip.Address.Masked(), 0, ip.Gateway
+			add(r)
+		}
+	}
+	return routes
+}
+
+// needsOnLink: the kernel takes a next hop only where a route of link scope
+// leads; within the subnet, only the gateway has one.
+func needsOnLink(gw netip.Addr, ips []spec.IPConfig) (within bool) {
+	if !gw.IsValid() {
+		return false
+	}
+	for _, ip := range ips {
+		if ip.Gateway == gw {
+			return false
+		}
+		within = within || ip.Address.Masked().Contains(gw)
+	}
+	return within
+}
+
+// host gives the host's end the gateways and leads to the addresses.
+func host(name string, ips []spec.IPConfig) (s netstate.State) {
+	done := make(map[netip.Addr]bool)
+	for _, ip := range ips {
+		if !done[ip.Gateway] {
+			done[ip.Gateway] = true
+			s = append(s, netstate.Addr{Where: netstate.Host, Link: name, Prefix: single(ip.Gateway), NoRoute: true})
+		}
+		// A route of an attachment that is just going must not stay in the way.
+		route := netstate.Route{Where: netstate.Host, Link: name, Dst: single(ip.Address.Addr()), Replace: true}
+		if ip.Address.Addr().Is4() {
+			route.Scope = unix.RT_SCOPE_HOST
+		}
+		s = append(s, route)
+	}
+	return s
+}
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

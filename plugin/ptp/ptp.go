@@ -1,0 +1,150 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ptp is the plugin `ptp`: it joins a container to the host by a veth
+// pair, as if it were a point-to-point link. The container's whole subnet is
+// behind the gateway, which every host end has; the host has one route to each
+// container.
+package ptp
+
+import (
+	"context"
+	"errors"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "ptp"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:  name,
+	Kind:  plugin.Interface,
+	About: "joins a container to the host, point to point",
+	Conf:  func() any { return new(Conf) },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+// Conf is the configuration.
+type Conf struct {
+	IPMasq bool `json:"ipMasq"` // masquerade what leaves the subnets
+	MTU    int  `json:"mtu"`    // bytes; 0 is the kernel's default
+
+	// IPMasqBackend is "iptables" or "nftables"; both mean our nftables table.
+	IPMasqBackend *string `json:"ipMasqBackend"`
+
+	IPAM struct {
+		Type string `json:"type"`
+	} `json:"ipam"`
+	DNS spec.DNS `json:"dns"`
+}
+
+func decode(r *plugin.Request) (*Conf, error) {
+	c := new(Conf)
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	if c.MTU < 0 {
+		return nil, refuse("invalid MTU %d", c.MTU)
+	}
+	if b := c.IPMasqBackend; b != nil && *b != "iptables" && *b != "nftables" {
+		return nil, refuse("unknown ipmasq backend %q", *b)
+	}
+	return c, nil
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, err
+	}
+	k := kernel.Of(r)
+	env, err := k.Env(r)
+	if err != nil {
+		return nil, err
+	}
+	in := input{conf: conf, network: r.Network, records: k.Records}
+	if in.pair, err = endpoint.New(r, env); err != nil {
+		return nil, err
+	}
+	if in.ipam, err = r.IPAMAdd(ctx); err != nil {
+		return nil, err
+	}
+	state, result, err := compile(in)
+	if err != nil {
+		return nil, err
+	}
+	rec := &record.Record{Plugin: name, Links: []string{in.pair.Host}}
+	endpoint.Note(rec, state)
+	if err := k.Record(r, rec); err != nil {
+		return nil, err
+	}
+	if err := k.Apply(ctx, r, env, state); err != nil || r.Session.Dry != nil {
+		return result, err
+	}
+	return result, errors.Join(
+		endpoint.Describe(env, netstate.Host, &result.Interfaces[atHost]),
+		endpoint.Describe(env, netstate.Sandbox, &result.Interfaces[atContainer]),
+	)
+}
+
+func del(ctx context.Context, r *plugin.Request) error { return endpoint.Detach(ctx, r, name) }
+
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if err := r.IPAMForward(ctx); err != nil {
+		return err
+	}
+	if r.Prev() == nil {
+		return refuse("ptp: Required prevResult missing")
+	}
+	k := kernel.Of(r)
+	env, err := k.Env(r)
+	if err != nil {
+		return err
+	}
+	in := input{conf: conf, network: r.Network, records: k.Records, ipam: r.Prev()}
+	if in.pair, err = endpoint.Found(r, env); err != nil {
+		return err
+	}
+	state, _, err := compile(in)
+	if err != nil {
+		return err
+	}
+	return endpoint.Check(ctx, r, env, name, state)
+}
+
+func gc(ctx context.Context, r *plugin.Request) error { return endpoint.Collect(ctx, r, name) }
+
+func status(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if _, err := kernel.Of(r).Host(); err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+	}
+	if conf.IPMasq {
+		if err := endpoint.FirewallReady(r); err != nil {
+			return err
+		}
+	}
+	return r.IPAMForward(ctx)
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}
