@@ -27,6 +27,8 @@ type plan struct {
 	expire  []Element
 	waiting []Element // leaving already, by somebody else's removal
 	extras  []func(*nftables.Conn) error
+
+	conditions bool // extras make a network's conditions
 }
 
 func (p plan) empty() bool {
@@ -59,14 +61,12 @@ func (c *Conn) Start(ctx context.Context) error {
 	if err := c.dial(); err != nil {
 		return err
 	}
-	if len(c.extras) == 0 {
-		return c.commit(ctx)
+	err := c.commit(ctx)
+	if c.unlock != nil {
+		err = errors.Join(err, c.unlock())
+		c.unlock = nil
 	}
-	unlock, err := c.lock()
-	if err != nil {
-		return err
-	}
-	return errors.Join(c.commit(ctx), unlock())
+	return err
 }
 
 // commit tries again when somebody else changed what was looked at, and looks
@@ -92,7 +92,7 @@ func (c *Conn) explain(err error) error {
 		if err2 != nil || got[0].found {
 			continue
 		}
-		if present, err2 := c.HasTable(f, TableName); err2 == nil && present {
+		if table, err2 := c.Look(Ref{Family: f, Table: TableName}); err2 == nil && table[0].Found {
 			return fmt.Errorf("table %[1]s %[2]s has no schema number, so it is not ours: run `nft delete table %[1]s %[2]s` and then `patchbay repair`: %[3]w",
 				familyName(f), TableName, err)
 		}
@@ -124,6 +124,12 @@ func (c *Conn) try() error {
 	if p.empty() {
 		return nil
 	}
+	if len(p.extras) > 0 && c.unlock == nil {
+		if err := c.lock(); err != nil {
+			return err
+		}
+		return syscall.EINTR // look again, alone
+	}
 	msgs, err := encode(p.encode)
 	if err != nil {
 		return err
@@ -139,6 +145,9 @@ func (c *Conn) try() error {
 // makes maps to add to and drops maps to remove from), additions.
 func (p plan) encode(enc *nftables.Conn) error {
 	for _, t := range p.tables {
+		if !t.present && !p.needs(t.family) {
+			continue
+		}
 		if err := t.prepare(enc); err != nil {
 			return err
 		}
@@ -152,6 +161,17 @@ func (p plan) encode(enc *nftables.Conn) error {
 		}
 	}
 	return bySet(p.add, 0, enc.SetAddElements)
+}
+
+// needs says whether something is added to a table of ours, so that it must be
+// there.
+func (p plan) needs(f nftables.TableFamily) bool {
+	for _, e := range p.add {
+		if spec, _ := specOf(e.Set); spec.family == f {
+			return true
+		}
+	}
+	return p.conditions && f == nftables.TableFamilyINet
 }
 
 // bySet sends elements of one set together, up to what a message holds (64 KiB).
@@ -176,21 +196,23 @@ func bySet(elems []Element, timeout time.Duration, do func(*nftables.Set, []nfta
 	return nil
 }
 
-// lock keeps processes of ours from changing somebody else's table at once,
-// where the kernel cannot refuse a second rule that is the same.
-func (c *Conn) lock() (unlock func() error, err error) {
+// lock keeps processes of ours from adding the same rule or chain at once,
+// which the kernel would not refuse. Elements never need it.
+func (c *Conn) lock() error {
 	if c.runDir == "" {
-		return func() error { return nil }, nil
+		c.unlock = func() error { return nil }
+		return nil
 	}
 	if err := os.MkdirAll(c.runDir, 0o700); err != nil {
-		return nil, fmt.Errorf("lock nftables: %w", err)
+		return fmt.Errorf("lock nftables: %w", err)
 	}
 	f, err := os.OpenFile(filepath.Join(c.runDir, "nft.lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock nftables: %w", err)
+		return fmt.Errorf("lock nftables: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock nftables: %w", err), f.Close())
+		return errors.Join(fmt.Errorf("lock nftables: %w", err), f.Close())
 	}
-	return f.Close, nil
+	c.unlock = f.Close
+	return nil
 }

@@ -155,42 +155,88 @@ func standing(msgs []netlink.Message) ([]Element, error) {
 	return all, nil
 }
 
-// HasChain says whether a chain is there, in anybody's table: one look.
-func (c *Conn) HasChain(family nftables.TableFamily, table, chain string) (bool, error) {
-	return c.has(unix.NFT_MSG_GETCHAIN, family, table, chain)
+// Ref names a chain of anybody's table, or with an empty Chain the table.
+type Ref struct {
+	Family nftables.TableFamily
+	Table  string
+	Chain  string
 }
 
-// HasTable says whether a table is there: one look.
-func (c *Conn) HasTable(family nftables.TableFamily, table string) (bool, error) {
-	return c.has(unix.NFT_MSG_GETTABLE, family, table)
+// Presence is what Look finds.
+type Presence struct {
+	Found bool
+	Drops bool // a base chain whose policy is drop
 }
 
-// has asks for an object by the names it has, table first.
-func (c *Conn) has(msg netlink.HeaderType, family nftables.TableFamily, names ...string) (bool, error) {
+// Look asks for chains and tables in one system call.
+func (c *Conn) Look(refs ...Ref) ([]Presence, error) {
 	if err := c.dial(); err != nil {
-		return false, err
+		return nil, err
 	}
-	ae := netlink.NewAttributeEncoder()
-	for i, name := range names {
-		typ := uint16(unix.NFTA_TABLE_NAME) // also NFTA_CHAIN_TABLE
-		if i > 0 {
-			typ = unix.NFTA_CHAIN_NAME
+	reqs := make([]netlink.Message, len(refs))
+	for i, r := range refs {
+		m, err := r.request()
+		if err != nil {
+			return nil, err
 		}
-		ae.String(typ, name)
+		reqs[i] = m
+	}
+	if _, err := c.nl.SendMessages(reqs); err != nil {
+		return nil, fmt.Errorf("look for nftables chains: %w", err)
+	}
+	out := make([]Presence, len(refs))
+	for i, r := range refs {
+		got, err := c.nl.Receive()
+		switch {
+		case errors.Is(err, syscall.ENOENT):
+			continue
+		case err != nil:
+			return nil, errors.Join(fmt.Errorf("look for %s %s: %w", r.Table, r.Chain, err), c.drain())
+		}
+		out[i] = Presence{Found: true, Drops: r.Chain != "" && policyDrops(got)}
+	}
+	return out, nil
+}
+
+// HasChain says whether a chain is there.
+func (c *Conn) HasChain(family nftables.TableFamily, table, chain string) (bool, error) {
+	got, err := c.Look(Ref{family, table, chain})
+	return err == nil && got[0].Found, err
+}
+
+func (r Ref) request() (netlink.Message, error) {
+	typ := netlink.HeaderType(unix.NFT_MSG_GETTABLE)
+	ae := netlink.NewAttributeEncoder()
+	ae.String(unix.NFTA_TABLE_NAME, r.Table) // also NFTA_CHAIN_TABLE
+	if r.Chain != "" {
+		typ = unix.NFT_MSG_GETCHAIN
+		ae.String(unix.NFTA_CHAIN_NAME, r.Chain)
 	}
 	b, err := ae.Encode()
 	if err != nil {
-		return false, fmt.Errorf("look for %v: %w", names, err)
+		return netlink.Message{}, fmt.Errorf("look for %s %s: %w", r.Table, r.Chain, err)
 	}
-	_, err = c.nl.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | msg, Flags: netlink.Request},
-		Data:   append(genHeader(family), b...),
-	})
-	switch {
-	case errors.Is(err, syscall.ENOENT):
-		return false, nil
-	case err != nil:
-		return false, errors.Join(fmt.Errorf("look for %v: %w", names, err), c.drain())
+	return netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | typ, Flags: netlink.Request},
+		Data:   append(genHeader(r.Family), b...),
+	}, nil
+}
+
+// policyDrops reads the policy of a chain, where it has one.
+func policyDrops(got []netlink.Message) bool {
+	for _, m := range got {
+		if len(m.Data) < 4 {
+			continue
+		}
+		attrs, err := attributes(m.Data[4:])
+		if err != nil {
+			return false
+		}
+		for _, a := range attrs {
+			if a.Type == unix.NFTA_CHAIN_POLICY {
+				return len(a.Data) == 4 && a.Data[3] == byte(nftables.ChainPolicyDrop)
+			}
+		}
 	}
-	return true, nil
+	return false
 }

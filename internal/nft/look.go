@@ -116,6 +116,8 @@ func (c *Conn) planExtras(p *plan) error {
 		}
 		if do != nil {
 			p.extras = append(p.extras, do)
+			cond, ok := x.(conditionsExtra)
+			p.conditions = p.conditions || ok && !cond.drop
 		}
 	}
 	return nil

@@ -104,21 +104,24 @@ func (e *TakenError) Error() string {
 	return fmt.Sprintf("add %s: taken by %q", e.Want, e.Have.Comment)
 }
 
-// tables are the families whose table the queue needs, inet first.
+// tables are the families whose tables the queue is about.
 func (c *Conn) tables() []nftables.TableFamily {
-	inet := len(c.extras) > 0
-	bridge := false
+	var has [2]bool
+	families := [...]nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge}
 	for _, o := range c.queue {
 		spec, _ := specOf(o.el.Set)
-		inet = inet || spec.family == nftables.TableFamilyINet
-		bridge = bridge || spec.family == nftables.TableFamilyBridge
+		has[0] = has[0] || spec.family == families[0]
+		has[1] = has[1] || spec.family == families[1]
+	}
+	for _, x := range c.extras {
+		_, ours := x.(conditionsExtra)
+		has[0] = has[0] || ours
 	}
 	var f []nftables.TableFamily
-	if inet {
-		f = append(f, nftables.TableFamilyINet)
-	}
-	if bridge {
-		f = append(f, nftables.TableFamilyBridge)
+	for i, family := range families {
+		if has[i] {
+			f = append(f, family)
+		}
 	}
 	return f
 }

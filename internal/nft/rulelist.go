@@ -152,38 +152,6 @@ func attributes(b []byte) ([]netlink.Attribute, error) {
 	return attrs, err
 }
 
-// JumpsTo says whether the rule jumps, or goes, to a chain.
-func (r Rule) JumpsTo(chain string) bool {
-	for _, e := range r.Exprs {
-		if e.Name == "immediate" && e.verdictChain() == chain {
-			return true
-		}
-	}
-	return false
-}
-
-// verdictChain is the chain of an immediate verdict, or "".
-func (e Expr) verdictChain() string {
-	path := [...]uint16{unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN}
-	attrs := e.Attrs
-	for i, typ := range path {
-		var data []byte
-		for _, a := range attrs {
-			if a.Type == typ {
-				data = a.Data
-			}
-		}
-		if i == len(path)-1 || data == nil {
-			return unix.ByteSliceToString(data)
-		}
-		var err error
-		if attrs, err = attributes(data); err != nil {
-			return ""
-		}
-	}
-	return ""
-}
-
 // sameRule says whether a rule of the kernel's does what is wanted: it has
 // every attribute we write, and beside them only what is zero.
 func sameRule(family byte, have []Expr, want []expr.Any) bool {

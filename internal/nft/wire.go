@@ -107,7 +107,7 @@ func (e *Element) decode(ad *netlink.AttributeDecoder) error {
 		case unix.NFTA_SET_ELEM_TIMEOUT:
 			e.leaving = ad.Uint64() != 0
 		case unix.NFTA_SET_ELEM_USERDATA:
-			e.Comment = commentIn(ad.Bytes())
+			e.Comment = commentIn(ad.Bytes(), userdata.NFTNL_UDATA_SET_ELEM_COMMENT)
 		}
 	}
 	return nil
@@ -127,10 +127,10 @@ func decodeValue(to *Hex) func(*netlink.AttributeDecoder) error {
 
 // commentIn finds the comment in user data: type, length and value in turn
 // (libnftnl include/libnftnl/udata.h). The library's reader trusts the length.
-func commentIn(b []byte) string {
+func commentIn(b []byte, typ userdata.Type) string {
 	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
 		value := b[2 : 2+int(b[1])]
-		if userdata.Type(b[0]) == userdata.NFTNL_UDATA_SET_ELEM_COMMENT {
+		if userdata.Type(b[0]) == typ {
 			if n := len(value); n > 0 && value[n-1] == 0 {
 				value = value[:n-1]
 			}

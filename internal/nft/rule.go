@@ -1,0 +1,72 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"encoding/binary"
+
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+)
+
+// Attr returns an attribute of an expression, nil when it has none of that type.
+func (e Expr) Attr(typ uint16) []byte {
+	for _, a := range e.Attrs {
+		if a.Type == typ {
+			return a.Data
+		}
+	}
+	return nil
+}
+
+// Verdict returns where a rule ends: a code (unix.NFT_JUMP, 0 for drop, 1 for
+// accept, …) and the chain of a jump. ok is false when it has no verdict.
+func (r Rule) Verdict() (code int32, chain string, ok bool) {
+	for _, e := range r.Exprs {
+		if e.Name != "immediate" {
+			continue
+		}
+		data, err := attributes(e.Attr(unix.NFTA_IMMEDIATE_DATA))
+		if err != nil {
+			continue
+		}
+		verdict, err := attributes(Expr{Attrs: data}.Attr(unix.NFTA_DATA_VERDICT))
+		v := Expr{Attrs: verdict}
+		if raw := v.Attr(unix.NFTA_VERDICT_CODE); err == nil && len(raw) == 4 {
+			return int32(binary.BigEndian.Uint32(raw)), unix.ByteSliceToString(v.Attr(unix.NFTA_VERDICT_CHAIN)), true
+		}
+	}
+	return 0, "", false
+}
+
+// JumpsTo says whether a rule jumps or goes to a chain.
+func (r Rule) JumpsTo(chain string) bool {
+	_, to, ok := r.Verdict()
+	return ok && to == chain
+}
+
+// Has says whether a rule has an expression of that name, and for iptables'
+// matches and targets ("match", "target") of that kind.
+func (r Rule) Has(name, kind string) bool {
+	for _, e := range r.Exprs {
+		if e.Name == name && (kind == "" || unix.ByteSliceToString(e.Attr(unix.NFTA_MATCH_NAME)) == kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// Comment is the comment of a rule, in nft's place for it or in iptables' own
+// match.
+func (r Rule) Comment() string {
+	if c := commentIn(r.UserData, userdata.TypeComment); c != "" {
+		return c
+	}
+	for _, e := range r.Exprs {
+		if e.Name == "match" && unix.ByteSliceToString(e.Attr(unix.NFTA_MATCH_NAME)) == "comment" {
+			return unix.ByteSliceToString(e.Attr(unix.NFTA_MATCH_INFO))
+		}
+	}
+	return ""
+}
