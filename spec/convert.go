@@ -6,7 +6,6 @@ package spec
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/netip"
 )
 
@@ -36,7 +35,33 @@ func ParseResult(data []byte, version string) (*Result, error) {
 		return nil, Errorf(CodeDecoding, "decode result: %w", err)
 	}
 	r.CNIVersion = version
+	return valid(r)
+}
+
+func valid(r *Result) (*Result, error) {
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
 	return r, nil
+}
+
+// Validate refuses what nobody could use and the reference crashes on: missing
+// addresses and destinations, interface indices that lead nowhere.
+func (r *Result) Validate() error {
+	for i, ip := range r.IPs {
+		if !ip.Address.IsValid() {
+			return Errorf(CodeDecoding, "decode result: ips[%d]: the address is missing", i)
+		}
+		if n := ip.Interface; n != nil && (*n < 0 || *n >= len(r.Interfaces)) {
+			return Errorf(CodeDecoding, "decode result: ips[%d]: %s is on interface %d, and there are %d interfaces", i, ip.Address, *n, len(r.Interfaces))
+		}
+	}
+	for i, rt := range r.Routes {
+		if !rt.Dst.IsValid() {
+			return Errorf(CodeDecoding, "decode result: routes[%d]: the destination is missing", i)
+		}
+	}
+	return nil
 }
 
 // Encode writes r in a version, indented by four spaces and without a final
@@ -171,13 +196,10 @@ func parseLegacy(data []byte, version string) (*Result, error) {
 		if ip == nil {
 			continue
 		}
-		if !ip.IP.IsValid() {
-			return nil, Errorf(CodeDecoding, "decode result: %w", fmt.Errorf("an address is missing"))
-		}
 		r.IPs = append(r.IPs, IPConfig{Address: ip.IP, Gateway: ip.Gateway})
 		for _, rt := range ip.Routes {
 			r.Routes = append(r.Routes, Route{Dst: rt.Dst, GW: rt.GW})
 		}
 	}
-	return r, nil
+	return valid(r)
 }

@@ -43,8 +43,8 @@ func Supported(v string) bool {
 	return false
 }
 
-// Compare orders two versions: negative when a is older than b. Versions that
-// do not parse sort as 0.0.0.
+// Compare orders two versions: negative when a is older than b. An empty
+// version is Legacy; those that do not parse sort as 0.0.0.
 func Compare(a, b string) int {
 	x, _ := parseVersion(a)
 	y, _ := parseVersion(b)
@@ -60,6 +60,7 @@ func Compare(a, b string) int {
 func AtLeast(v, min string) bool { return Compare(v, min) >= 0 }
 
 // ValidateVersion says why v is no version of the form MAJOR[.MINOR[.PATCH]].
+// An empty one is Legacy.
 func ValidateVersion(v string) error {
 	_, err := parseVersion(v)
 	return err
@@ -67,7 +68,7 @@ func ValidateVersion(v string) error {
 
 func parseVersion(v string) (out [3]int, err error) {
 	if v == "" {
-		return out, fmt.Errorf("invalid version %q: the version is empty", v)
+		v = Legacy
 	}
 	parts := strings.Split(v, ".")
 	if len(parts) > len(out) {

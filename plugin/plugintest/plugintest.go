@@ -110,7 +110,9 @@ func (c *Case) run(t *testing.T, p *plugin.Plugin) {
 		dir := install(t, append([]*plugin.Plugin{p}, c.Delegates...))
 		c.suite(&invoke.Exec{}, []string{dir}).Run(t)
 	})
-	t.Run("faults", func(t *testing.T) { c.faults(t, p) })
+	if !c.NoFaults {
+		t.Run("faults", func(t *testing.T) { c.faults(t, p) })
+	}
 	t.Run("cancelled", func(t *testing.T) { c.cancelled(t, inProcess) })
 	t.Run("leaks", func(t *testing.T) { c.leaks(t, inProcess) })
 }
