@@ -96,6 +96,12 @@ func (x conditionsExtra) String() string {
 	return fmt.Sprintf("add chain %s (%s; %s)", x.chainName(), strings.Join(x.V4, " "), strings.Join(x.V6, " "))
 }
 
+// Merge keeps one of two that are the same.
+func (x conditionsExtra) Merge(next Extra) (Extra, bool) {
+	y, ok := next.(conditionsExtra)
+	return x, ok && x.drop == y.drop && x.ID() == y.ID()
+}
+
 // Plan asks for the chain.
 func (x conditionsExtra) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	t := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}

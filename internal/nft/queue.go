@@ -57,8 +57,27 @@ func (c *Conn) Replace(elems ...Element) { c.push(opReplace, nil, elems) }
 // must be added again in the same Commit.
 func (c *Conn) Remove(elems ...Element) { c.push(opRemove, nil, elems) }
 
+// Merger is an Extra that can take in another one. Each of two is planned by
+// what the kernel has, not by what the other will do, so two that make the
+// same chain must become one.
+type Merger interface {
+	Extra
+	// Merge returns both in one; ok is false when they have nothing in common.
+	Merge(next Extra) (both Extra, ok bool)
+}
+
 // Queue adds work beside elements to the transaction.
-func (c *Conn) Queue(x Extra) { c.extras = append(c.extras, x) }
+func (c *Conn) Queue(x Extra) {
+	for i := range c.extras {
+		if m, ok := c.extras[i].(Merger); ok {
+			if both, ok := m.Merge(x); ok {
+				c.extras[i] = both
+				return
+			}
+		}
+	}
+	c.extras = append(c.extras, x)
+}
 
 // push keeps one wish for each element, the last.
 func (c *Conn) push(k kind, decide func(*TakenError) error, elems []Element) {

@@ -1,0 +1,136 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iptnft
+
+import (
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+)
+
+const reg = unix.NFT_REG_1
+
+// addChain queues a chain; one that is there stays.
+func (f filter) addChain(name string) step {
+	return func(enc *nftables.Conn) error {
+		enc.AddChain(&nftables.Chain{Name: name, Table: f.table})
+		return nil
+	}
+}
+
+// top queues a rule before all others of a chain.
+func (f filter) top(ch chain, text string, exprs []expr.Any) step {
+	return func(enc *nftables.Conn) error {
+		enc.InsertRule(f.rule(ch.name, 0, text, exprs))
+		return nil
+	}
+}
+
+// last queues a rule behind all others, but before an end that returns everything.
+func (f filter) last(ch chain, text string, exprs []expr.Any) step {
+	return func(enc *nftables.Conn) error {
+		if at := ch.end(); at != 0 {
+			enc.InsertRule(f.rule(ch.name, at, text, exprs))
+		} else {
+			enc.AddRule(f.rule(ch.name, 0, text, exprs))
+		}
+		return nil
+	}
+}
+
+func (f filter) rule(chainName string, at uint64, text string, exprs []expr.Any) *nftables.Rule {
+	return &nftables.Rule{
+		Table: f.table, Chain: &nftables.Chain{Name: chainName, Table: f.table},
+		Position: at, UserData: comment(text), Exprs: exprs,
+	}
+}
+
+// acceptIn queues both rules of a subnet.
+func (f filter) acceptIn(ch chain, p netip.Prefix) []step {
+	text := commentAccept + p.String()
+	answers := append(append(inSubnet(p, false), established()), accept()...)
+	from := append(inSubnet(p, true), accept()...)
+	return []step{f.last(ch, text, answers), f.last(ch, text, from)}
+}
+
+// deleteRules queues the deletion of rules of one chain.
+func (f filter) deleteRules(chainName string, rules []nft.Rule) (todo []step) {
+	return deleteRules(f.table, chainName, rules)
+}
+
+func deleteRules(t *nftables.Table, chainName string, rules []nft.Rule) (todo []step) {
+	for _, r := range rules {
+		todo = append(todo, func(enc *nftables.Conn) error {
+			return enc.DelRule(&nftables.Rule{Table: t, Chain: &nftables.Chain{Name: chainName, Table: t}, Handle: r.Handle})
+		})
+	}
+	return todo
+}
+
+// dropChain queues the removal of a chain and of the jumps to it.
+func (f filter) dropChain(ch chain, from ...chain) []step {
+	return dropChain(f.table, ch.name, from...)
+}
+
+func dropChain(t *nftables.Table, name string, from ...chain) (todo []step) {
+	for _, f := range from {
+		for _, r := range f.rules {
+			if r.JumpsTo(name) {
+				todo = append(todo, deleteRules(t, f.name, []nft.Rule{r})...)
+			}
+		}
+	}
+	return append(todo, func(enc *nftables.Conn) error {
+		c := &nftables.Chain{Name: name, Table: t}
+		enc.FlushChain(c)
+		enc.DelChain(c)
+		return nil
+	})
+}
+
+// inSubnet matches the source or destination address, as iptables-nft reads it.
+func inSubnet(p netip.Prefix, source bool) []expr.Any {
+	offset, length := uint32(16), uint32(4)
+	switch v6 := p.Addr().Is6(); {
+	case v6 && source:
+		offset, length = 8, 16
+	case v6:
+		offset, length = 24, 16
+	case source:
+		offset = 12
+	}
+	addr := p.Masked().Addr().AsSlice()
+	exprs := []expr.Any{&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}}
+	if !p.IsSingleIP() {
+		exprs = append(exprs, &expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: length, Mask: mask(p), Xor: make([]byte, length)})
+	}
+	return append(exprs, &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: addr})
+}
+
+func mask(p netip.Prefix) []byte {
+	m := make([]byte, p.Addr().BitLen()/8)
+	for bit := range p.Bits() {
+		m[bit/8] |= 0x80 >> (bit % 8)
+	}
+	return m
+}
+
+// established is `-m conntrack --ctstate RELATED,ESTABLISHED`.
+func established() expr.Any {
+	info := xt.ConntrackMtinfo3{}
+	info.MatchFlags = uint16(xt.ConntrackState)
+	info.StateMask = 1<<1 | 1<<2 // XT_CONNTRACK_STATE_BIT of IP_CT_ESTABLISHED and IP_CT_RELATED
+	return &expr.Match{Name: "conntrack", Rev: 3, Info: &info}
+}
+
+func accept() []expr.Any { return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictAccept}} }
+
+func jump(to string) []expr.Any {
+	return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictJump, Chain: to}}
+}
