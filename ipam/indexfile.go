@@ -166,6 +166,7 @@ func writeIndex(path string, x *index) (*os.File, error) {
 	if err := x.writeHeader(); err != nil {
 		return nil, err
 	}
+	removeTemps(path)
 	temp := fmt.Sprintf("%s.%d~", path, os.Getpid())
 	f, err := createIn(temp)
 	if err != nil {
@@ -179,6 +180,19 @@ func writeIndex(path string, x *index) (*os.File, error) {
 		return nil, errors.Join(err, f.Close(), os.Remove(temp))
 	}
 	return f, nil
+}
+
+// removeTemps removes what processes left that were killed writing this index.
+func removeTemps(path string) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return // no directory yet
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), filepath.Base(path)+".") && strings.HasSuffix(e.Name(), "~") {
+			os.Remove(filepath.Join(filepath.Dir(path), e.Name()))
+		}
+	}
 }
 
 // createIn makes a file, and its directory when that is missing.
@@ -235,7 +249,9 @@ func (t *fileTx) commitIndex() {
 // dropIndex removes an index that cannot be written: a wrong one must not stay.
 func (t *fileTx) dropIndex() {
 	t.suspect = true
-	os.Remove(t.store.indexPath(t.dir))
+	path := t.store.indexPath(t.dir)
+	os.Remove(path)
+	removeTemps(path)
 }
 
 // insert adds an entry and makes room for it. If that fails the index is not

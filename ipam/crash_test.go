@@ -1,0 +1,212 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/ipam/storetest"
+)
+
+// crashDir, when set, turns the test binary into a process that allocates and
+// releases until it is killed.
+const crashDir = "PATCHBAY_IPAM_CRASH"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(crashDir); dir != "" {
+		churn(dir)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func crashStore(dir string) *ipam.FileStore {
+	return &ipam.FileStore{DataDir: dir, Network: "net", IndexDir: filepath.Join(dir, "index")}
+}
+
+// churn allocates and releases for owners of its own and of others at random.
+func churn(dir string) {
+	store := crashStore(dir)
+	sets := []ipam.RangeSet{mustSet("10.1.0.0/26"), mustSet("fd00::/122")}
+	for {
+		o := eth0(fmt.Sprint("c", rand.IntN(40)))
+		tx, err := store.Begin(context.Background(), ipam.Write)
+		if err != nil {
+			panic(err)
+		}
+		if rand.IntN(2) == 0 {
+			// Duplicates and a full pool are answers too.
+			_, _ = ipam.Allocate(tx, &ipam.Request{Owner: o, Sets: sets})
+		} else if _, err := ipam.Release(tx, o); err != nil {
+			panic(err)
+		}
+		tx.Close()
+	}
+}
+
+func mustSet(subnet string) ipam.RangeSet {
+	r, err := ipam.ParseRange(subnet, "", "", "")
+	if err != nil {
+		panic(err)
+	}
+	set := ipam.RangeSet{r}
+	if err := set.Canonicalize(); err != nil {
+		panic(err)
+	}
+	return set
+}
+
+// TestKill kills two processes at a time, at random points, and wants after
+// each time: every file whole, nothing else left, and an index, whatever state
+// it was left in, that knows every file.
+func TestKill(t *testing.T) {
+	rounds := 60
+	if testing.Short() {
+		rounds = 10
+	}
+	for where, dir := range benchDirsT(t) {
+		t.Run(where, func(t *testing.T) {
+			for range rounds {
+				killRound(t, dir)
+				checkFiles(t, dir)
+			}
+			releaseAll(t, dir)
+		})
+	}
+}
+
+func killRound(t *testing.T, dir string) {
+	t.Helper()
+	var cmds []*exec.Cmd
+	for range 2 {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), crashDir+"="+dir)
+		cmd.Stderr = os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		cmds = append(cmds, cmd)
+	}
+	time.Sleep(10*time.Millisecond + time.Duration(rand.IntN(30_000))*time.Microsecond)
+	for _, cmd := range cmds {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+			t.Fatalf("the process ended by itself: %v", err)
+		}
+	}
+}
+
+func checkFiles(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(dir, "net"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	owners := map[string]int{}
+	for _, e := range entries {
+		if e.Name() == "lock" || strings.HasPrefix(e.Name(), "last_reserved_ip.") {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(dir, "net", e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var n int
+		if _, err := ipam.ParseAddr(e.Name()); err != nil {
+			t.Fatalf("%s was left behind", e.Name())
+		}
+		if _, err := fmt.Sscanf(string(data), "c%d\r\neth0", &n); err != nil {
+			t.Fatalf("%s: %q is not whole: %v", e.Name(), data, err)
+		}
+		owners[fmt.Sprint("c", n)]++
+	}
+	checkIndex(t, dir, owners)
+}
+
+func checkIndex(t *testing.T, dir string, owners map[string]int) {
+	t.Helper()
+	tx, err := crashStore(dir).Begin(context.Background(), ipam.Existing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Close()
+	for n := range 40 {
+		id := fmt.Sprint("c", n)
+		held, err := tx.Held(eth0(id))
+		if err != nil || len(held) != owners[id] {
+			t.Fatalf("%s holds %v, %v; %d files say so", id, held, err, owners[id])
+		}
+	}
+}
+
+// releaseAll shows that no address was lost for good: what was left is exactly
+// what DEL finds.
+func releaseAll(t *testing.T, dir string) {
+	t.Helper()
+	for n := range 40 {
+		tx, err := crashStore(dir).Begin(context.Background(), ipam.Existing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ipam.Release(tx, eth0(fmt.Sprint("c", n))); err != nil {
+			t.Fatal(err)
+		}
+		tx.Close()
+	}
+	left, err := os.ReadDir(filepath.Join(dir, "net"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range left {
+		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), "last_reserved_ip.") {
+			t.Errorf("%s was left behind", e.Name())
+		}
+	}
+	index, err := os.ReadDir(filepath.Join(dir, "index"))
+	if err != nil || len(index) != 0 {
+		t.Errorf("index files left: %v, %v", index, err)
+	}
+}
+
+// TestManyProcesses has no address given out twice and none lost, with several
+// processes at once.
+func TestManyProcesses(t *testing.T) {
+	dir := t.TempDir()
+	killRound(t, dir)
+	b := newBed(t, storetest.Set(t, "10.1.0.0/26"))
+	b.store = crashStore(dir)
+	seen := map[string]bool{}
+	for i := range 10 {
+		got, err := b.try(&ipam.Request{Owner: eth0(fmt.Sprint("new", i))})
+		if err != nil {
+			break // the churn may have left it full
+		}
+		if seen[got] {
+			t.Fatalf("%s was given out twice", got)
+		}
+		seen[got] = true
+	}
+	checkHeld(t, dir, seen)
+}
+
+func checkHeld(t *testing.T, dir string, addrs map[string]bool) {
+	t.Helper()
+	for a := range addrs {
+		data, err := os.ReadFile(filepath.Join(dir, "net", a))
+		if err != nil || !strings.HasPrefix(string(data), "new") {
+			t.Errorf("%s: %q, %v", a, data, err)
+		}
+	}
+}
