@@ -75,6 +75,18 @@ func hairpinRules() []staticRule {
 	}
 }
 
+// toLoopback6 matches packets to ::1. Sent to a container and masqueraded, the
+// question arrives; the answer does not, because Linux routes ::1 on the
+// loopback device only and IPv6 has no route_localnet. So a client hears at
+// once that nobody is there, and goes on to 127.0.0.1, or meets a server of the
+// host.
+func toLoopback6() match {
+	return rule(family(true), match{
+		loadAddr(true, false, reg1),
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: netip.IPv6Loopback().AsSlice()},
+	})
+}
+
 // loopbackGuard drops packets for 127.0.0.0/8 from guarded interfaces. It runs
 // before connection tracking gives answers to 127.0.0.1 their address back.
 func loopbackGuard() match {

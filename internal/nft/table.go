@@ -79,6 +79,7 @@ func inetChains() []chainSpec {
 // a host address before one for all addresses.
 func hostPortRules() []staticRule {
 	return []staticRule{
+		{"the kernel drops the answers", rule(toLoopback6(), verdict(expr.VerdictReturn))},
 		{"networks with conditions", jump(chainConditional)},
 		{"", dnatBy(false, true, SetHostPorts4)},
 		{"", dnatBy(true, true, SetHostPorts6)},
