@@ -15,13 +15,21 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/patchbay-net/patchbay/internal/cli"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 )
 
 func main() {
-	if p := all.Find(filepath.Base(os.Args[0])); p != nil && (os.Getenv("CNI_COMMAND") != "" || p.Name != "patchbay") {
+	name := filepath.Base(os.Args[0])
+	if p := all.Find(name); p != nil && !commandLine(name) {
 		os.Exit(plugin.MainOf(p, all.Plugins()))
 	}
-	os.Exit(2)
+	os.Exit(cli.Main(all.Plugins()))
+}
+
+// commandLine says whether the program was called by a person under its own
+// name, which is a plugin's too: runtimes set CNI_COMMAND and give no arguments.
+func commandLine(name string) bool {
+	return name == "patchbay" && (len(os.Args) > 1 || os.Getenv("CNI_COMMAND") == "")
 }

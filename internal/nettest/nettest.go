@@ -25,7 +25,8 @@ import (
 const inside = "PATCHBAY_NETTEST"
 
 // Main is a package's TestMain: `func TestMain(m *testing.M) { nettest.Main(m) }`.
-func Main(m *testing.M) {
+// Anything else with a Run can stand around m, such as testscript.Main.
+func Main(m interface{ Run() int }) {
 	if os.Getenv(inside) == "" {
 		os.Exit(reexec())
 	}

@@ -1,0 +1,164 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"crypto/sha512"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// attachment is the part of the command line that add, del and check share. It
+// is cnitool's, environment included, with flags for what cnitool fixes.
+type attachment struct {
+	app    *app
+	ID     string `long:"id" value-name:"ID" description:"container id (derived from the namespace's path, as cnitool does)"`
+	IfName string `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"name of the interface in the container"`
+	JSON   bool   `long:"json" description:"print errors as the CNI error object, too"`
+	wish
+	Args struct {
+		Network networkName `positional-arg-name:"NETWORK" required:"1"`
+		NetNS   string      `positional-arg-name:"NETNS" required:"1"`
+	} `positional-args:"yes"`
+}
+
+// resolve finds the network and names the attachment.
+func (c *attachment) resolve(args []string) (*network, chain.Attachment, error) {
+	c.app.json = c.JSON
+	at := chain.Attachment{IfName: ifName(c.IfName)}
+	if err := noArgs(args); err != nil {
+		return nil, at, err
+	}
+	var err error
+	if at.NetNS, err = c.app.netnsPath(c.Args.NetNS); err != nil {
+		return nil, at, err
+	}
+	if at.ContainerID = c.ID; at.ContainerID == "" {
+		at.ContainerID = containerID(at.NetNS)
+	}
+	if at.Args, err = cniArgs(c.app.getenv("CNI_ARGS")); err != nil {
+		return nil, at, err
+	}
+	n, err := c.app.network(string(c.Args.Network))
+	if err != nil {
+		return nil, at, err
+	}
+	at.Capabilities, err = c.capabilities(c.app, n)
+	return n, at, err
+}
+
+// ifName is the interface to use; a CNI_IFNAME that is set to nothing is not set.
+func ifName(flag string) string { return cmp.Or(flag, "eth0") }
+
+// netnsPath makes an argument a path: a bare name is a named namespace.
+func (a *app) netnsPath(arg string) (string, error) {
+	if !strings.Contains(arg, "/") {
+		return filepath.Join(a.paths.NetNS, arg), nil
+	}
+	path, err := filepath.Abs(arg)
+	if err != nil {
+		return "", fmt.Errorf("find namespace %s: %w", arg, err)
+	}
+	return path, nil
+}
+
+// containerID is cnitool's id of a namespace: "cnitool-" and the first 20
+// digits of the SHA-512 of its path.
+func containerID(netns string) string {
+	sum := sha512.Sum512([]byte(netns))
+	return fmt.Sprintf("cnitool-%x", sum[:10])
+}
+
+// cniArgs splits CNI_ARGS; nil when there are none.
+func cniArgs(s string) (out [][2]string, err error) {
+	pairs, err := spec.ParseArgs(s)
+	if err != nil {
+		return nil, hinted(err, `CNI_ARGS is "KEY=VALUE;KEY=VALUE"`)
+	}
+	for _, p := range pairs {
+		out = append(out, [2]string{p.Key, p.Value})
+	}
+	return out, nil
+}
+
+// capArgs reads CAP_ARGS, a JSON object of capabilities.
+func capArgs(s string) (out map[string]any, err error) {
+	if s == "" {
+		return nil, nil
+	}
+	if err := json.Unmarshal([]byte(s), &out); err != nil {
+		return nil, hinted(fmt.Errorf("read CAP_ARGS: %w", err), `CAP_ARGS is a JSON object such as {"mac":"02:00:00:00:00:01"}`)
+	}
+	return out, nil
+}
+
+const addLong = `Attach the network namespace NETNS (a path, or a name below /run/netns) to
+NETWORK (a name, or a file) and print the result.
+
+The environment is cnitool's: NETCONFPATH, CNI_PATH, CNI_ARGS ("K=V;K=V"),
+CAP_ARGS (a JSON object of capabilities), CNI_IFNAME.
+
+  ip netns add blue
+  patchbay add -p 8080:80 patchbay blue
+  patchbay del patchbay blue`
+
+type addCommand struct{ attachment }
+
+// Execute attaches.
+func (c *addCommand) Execute(args []string) error {
+	n, at, err := c.resolve(args)
+	if err != nil {
+		return err
+	}
+	result, err := c.app.runtime(n).Add(c.app.ctx, n.List, at)
+	if err != nil {
+		return err
+	}
+	data, err := result.Encode(n.CNIVersion)
+	if err != nil {
+		return err
+	}
+	return c.app.print(string(data) + "\n")
+}
+
+const delLong = `Detach NETNS from NETWORK. It succeeds when there is nothing to detach, when
+the namespace is gone, and when the network's file is gone, as long as the
+configuration of the ADD is cached.`
+
+type delCommand struct{ attachment }
+
+// Execute detaches, by the cached configuration where the file is gone.
+func (c *delCommand) Execute(args []string) error {
+	n, at, err := c.resolve(args)
+	if err == nil {
+		return c.app.runtime(n).Del(c.app.ctx, n.List, at)
+	}
+	if isMissingNetwork(err) {
+		derr := c.app.runtime(nil).DelCached(c.app.ctx, string(c.Args.Network), at)
+		if !isNotCached(derr) {
+			return derr
+		}
+	}
+	return err
+}
+
+const checkLong = `Ask every plugin of NETWORK whether the attachment is still as ADD made it.
+The exit status is 0 when it is; otherwise every difference is in the error.`
+
+type checkCommand struct{ attachment }
+
+// Execute checks.
+func (c *checkCommand) Execute(args []string) error {
+	n, at, err := c.resolve(args)
+	if err != nil {
+		return err
+	}
+	return c.app.runtime(n).Check(c.app.ctx, n.List, at)
+}

@@ -1,0 +1,129 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/jessevdk/go-flags"
+
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// app is what every command shares: the process, as values.
+type app struct {
+	ctx     context.Context
+	args    []string
+	getenv  func(string) string
+	stdin   io.Reader
+	stdout  io.Writer
+	stderr  io.Writer
+	paths   paths.Paths
+	plugins []*plugin.Plugin
+	json    bool // set by a command's --json: errors are data too
+}
+
+// Main runs the command line of this process and returns the exit status.
+// plugins are those that may run in this process.
+func Main(plugins []*plugin.Plugin) int {
+	return newApp(plugins).main()
+}
+
+func newApp(plugins []*plugin.Plugin) *app {
+	return &app{
+		ctx:     context.Background(),
+		args:    os.Args[1:],
+		getenv:  os.Getenv,
+		stdin:   os.Stdin,
+		stdout:  os.Stdout,
+		stderr:  os.Stderr,
+		paths:   paths.Default(),
+		plugins: plugins,
+	}
+}
+
+// main parses and runs. An interrupt cancels the context, so that an ADD under
+// way is undone before the process ends.
+func (a *app) main() int {
+	ctx, stop := signal.NotifyContext(a.ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	a.ctx = ctx
+	if len(a.args) == 0 {
+		a.args = []string{"--help"}
+	}
+	p, err := a.parser()
+	if err != nil {
+		return a.report(err)
+	}
+	_, err = p.ParseArgs(a.args)
+	return a.report(err)
+}
+
+// command is one line of the command table.
+type command struct {
+	name, short, long string
+	data              any // flags and Execute
+	passThrough       bool
+}
+
+// parser builds the parser from the command table.
+func (a *app) parser() (*flags.Parser, error) {
+	p := flags.NewNamedParser("patchbay", flags.HelpFlag|flags.PassDoubleDash)
+	p.ShortDescription = "every container, any network"
+	p.LongDescription = about
+	p.Usage = usageLine
+	var errs []error
+	for _, c := range a.commands() {
+		cmd, err := p.AddCommand(c.name, c.short, c.long, c.data)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		cmd.PassAfterNonOption = c.passThrough
+	}
+	return p, errors.Join(errs...)
+}
+
+// usageLine stands for the command and its arguments.
+const usageLine = "COMMAND"
+
+// about is the text above the commands in help and man page.
+const about = `Patchbay gives containers their networks. It is a runtime for the Container
+Network Interface, all its plugins, and the tools around them, in one file.
+
+  patchbay demo                           prove that networking works here
+  patchbay run -p 8080:80 -- nginx        a command in a namespace of its own
+  patchbay add mynet /run/netns/blue      what a container runtime does
+
+Networks are read from $NETCONFPATH (/etc/cni/net.d); with none there, a
+built-in dual stack bridge called "patchbay" serves.`
+
+// commands is the command table in the order of help.
+func (a *app) commands() []command {
+	return []command{
+		{name: "run", short: "run a command attached to a network", long: runLong, data: &runCommand{app: a}, passThrough: true},
+		{name: "demo", short: "prove that networking works on this machine", long: demoLong, data: &demoCommand{app: a}},
+		{name: "add", short: "attach a namespace to a network (ADD)", long: addLong, data: &addCommand{attachment{app: a}}},
+		{name: "del", short: "detach a namespace from a network (DEL)", long: delLong, data: &delCommand{attachment{app: a}}},
+		{name: "check", short: "compare an attachment with the kernel (CHECK)", long: checkLong, data: &checkCommand{attachment{app: a}}},
+		{name: "gc", short: "remove attachments whose containers are gone (GC)", long: gcLong, data: &gcCommand{app: a}},
+		{name: "status", short: "ask whether a network can take containers (STATUS)", long: statusLong, data: &statusCommand{app: a}},
+		{name: "ps", short: "list attachments and where they live", long: psLong, data: &psCommand{app: a}},
+		{name: "network", short: "list, show and validate networks", long: networkLong, data: newNetworkCommand(a)},
+		{name: "explain", short: "print what an ADD would do", long: explainLong, data: &explainCommand{app: a}},
+		{name: "repair", short: "put back what a firewall flush took", long: repairLong, data: &repairCommand{app: a}},
+		{name: "convert", short: "write a conflist in the one-process form", long: convertLong, data: &convertCommand{app: a}},
+		{name: "plugin", short: "list the plugins and their fields", long: pluginLong, data: newPluginCommand(a)},
+		{name: "install", short: "install the plugins into a directory", long: installLong, data: &installCommand{app: a}},
+		{name: "version", short: "print the version", long: versionLong, data: &versionCommand{app: a}},
+		{name: "completion", short: "print a shell completion script", long: completionLong, data: &completionCommand{app: a}},
+		{name: "man", short: "print the man page", long: manLong, data: &manCommand{app: a}},
+	}
+}

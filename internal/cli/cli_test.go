@@ -1,0 +1,222 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/all"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// TestMain registers this program under its own name and under those of its
+// plugins, and runs the tests in a network of their own.
+func TestMain(m *testing.M) {
+	programs := map[string]func(){"patchbay": func() { os.Exit(program(nil)) }, "netns": netnsProgram}
+	for _, p := range testPlugins() {
+		if p.Name != "patchbay" {
+			programs[p.Name] = func() { os.Exit(program(p)) }
+		}
+	}
+	if programs[filepath.Base(os.Args[0])] != nil {
+		testscript.Main(m, programs)
+	}
+	nettest.Main(scripts{m, programs})
+}
+
+// program is what cmd/patchbay does.
+func program(p *plugin.Plugin) int {
+	if p == nil && len(os.Args) == 1 && os.Getenv("CNI_COMMAND") != "" {
+		p = all.Find("patchbay")
+	}
+	if p != nil {
+		return plugin.MainOf(p, testPlugins())
+	}
+	return Main(testPlugins())
+}
+
+type scripts struct {
+	m        *testing.M
+	programs map[string]func()
+}
+
+// Run does not return: testscript.Main exits.
+func (s scripts) Run() int {
+	testscript.Main(s.m, s.programs)
+	return 0
+}
+
+// testPlugins are the real ones and one that misbehaves on request.
+func testPlugins() []*plugin.Plugin {
+	return append([]*plugin.Plugin{{
+		Name: "fake", About: "does what its configuration says, for tests",
+		Capabilities: []string{"portMappings"},
+		Conf:         func() any { return new(fakeConf) },
+		Add:          fakeAdd, Del: fakeDo, Check: fakeDo, Status: fakeDo, GC: fakeDo,
+	}}, all.Plugins()...)
+}
+
+// fakeConf is the configuration of the plugin fake.
+type fakeConf struct {
+	Fail  string `json:"fail"`  // verb that fails
+	Sleep int    `json:"sleep"` // milliseconds that ADD takes
+}
+
+func fakeAdd(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	var conf fakeConf
+	if err := r.Decode(&conf); err != nil {
+		return nil, err
+	}
+	time.Sleep(time.Duration(conf.Sleep) * time.Millisecond)
+	if dry := r.Session.Dry; dry != nil {
+		dry("host: fake " + r.IfName)
+	}
+	return &spec.Result{Interfaces: []spec.Interface{{Name: r.IfName, Sandbox: r.NetNS}}}, fakeDo(ctx, r)
+}
+
+func fakeDo(_ context.Context, r *plugin.Request) error {
+	var conf fakeConf
+	if err := r.Decode(&conf); err != nil {
+		return err
+	}
+	if conf.Fail == string(r.Verb) {
+		return spec.Errorf(spec.CodeTryAgain, "fake fails %s as it was told", r.Verb)
+	}
+	if r.Verb == spec.GC && r.Session.Stderr != nil {
+		valid, _ := r.Head.Valid()
+		fmt.Fprintf(r.Session.Stderr, "fake keeps %d\n", len(valid)) //nolint:errcheck // a test
+	}
+	return nil
+}
+
+func TestScripts(t *testing.T) {
+	testscript.RunT(node{t}, testscript.Params{
+		Dir:                 "testdata",
+		Setup:               setup,
+		UpdateScripts:       *update,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Condition:           condition,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"status": cmdStatus,
+			"until":  cmdUntil,
+			"kill":   cmdKill,
+		},
+	})
+}
+
+// node gives every script a machine of its own: a network, /run, /var/lib and
+// /etc/cni that nobody else sees.
+type node struct{ *testing.T }
+
+func (n node) Run(name string, f func(testscript.T)) {
+	n.T.Run(name, func(t *testing.T) {
+		runtime.LockOSThread() // never unlocked: the thread ends with the script
+		if err := newNode(); err != nil {
+			t.Fatal(err)
+		}
+		f(node{t})
+	})
+}
+
+func (n node) Verbose() bool { return testing.Verbose() }
+
+// Parallel does nothing: the script's thread must stay the script's.
+func (node) Parallel() {}
+
+func newNode() error {
+	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	errs := []error{unix.Mount("", "/", "none", unix.MS_PRIVATE|unix.MS_REC, "")}
+	for _, dir := range []string{"/run", "/var/lib"} {
+		errs = append(errs, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"))
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return errors.Join(append(errs, netlink.LinkSetUp(lo))...)
+}
+
+func setup(env *testscript.Env) error {
+	env.Setenv("NETCONFPATH", filepath.Join(env.WorkDir, "net.d"))
+	env.Setenv("CNI_PATH", filepath.Join(env.WorkDir, "bin"))
+	return nil
+}
+
+func condition(name string) (bool, error) {
+	if name == "ipv6" {
+		return hasIPv6("/proc"), nil
+	}
+	return false, fmt.Errorf("unknown condition %s", name)
+}
+
+// netnsProgram is `netns add|del NAME`, a program because a namespace is made on
+// another thread than the script's.
+func netnsProgram() {
+	path := filepath.Join(paths.Default().NetNS, os.Args[2])
+	do := netns.Create
+	if os.Args[1] == "del" {
+		do = netns.Delete
+	}
+	if err := do(path); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// cmdStatus is `status N COMMAND...`: the command ends with exit status N.
+func cmdStatus(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		got = ended.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, not %d", got, want)
+	}
+}
+
+// cmdUntil is `until FILE`: waits for a file.
+func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		data, err := os.ReadFile(ts.MkAbs(args[0]))
+		if (err == nil && len(data) > 0) != neg {
+			return
+		}
+	}
+	ts.Fatalf("%s does not appear", args[0])
+}
+
+// cmdKill is `kill FILE`: sends SIGKILL to the process whose id the file holds.
+func cmdKill(ts *testscript.TestScript, _ bool, args []string) {
+	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile(args[0])))
+	ts.Check(err)
+	ts.Check(syscall.Kill(pid, syscall.SIGKILL))
+}

@@ -1,0 +1,142 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const convertLong = `Read a network configuration (.conflist, or .conf with one plugin; "-" is
+standard input) and print it with all its plugins inside one plugin of type
+patchbay, which runs them in one process with one firewall transaction.
+Name, version and every other key stay. The plugins keep their own settings,
+and the capabilities they declare are declared for all.`
+
+type convertCommand struct {
+	app  *app
+	Args struct {
+		File string `positional-arg-name:"FILE" required:"1"`
+	} `positional-args:"yes"`
+}
+
+// Execute prints the converted configuration.
+func (c *convertCommand) Execute(args []string) error {
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	data, err := c.app.readInput(c.Args.File)
+	if err != nil {
+		return err
+	}
+	out, err := convert(data)
+	if err != nil {
+		return fmt.Errorf("convert %s: %w", c.Args.File, err)
+	}
+	return c.app.printJSON(out)
+}
+
+// readInput reads a file, or standard input for "-".
+func (a *app) readInput(file string) (data []byte, err error) {
+	if file == "-" {
+		if data, err = io.ReadAll(a.stdin); err != nil {
+			return nil, fmt.Errorf("read standard input: %w", err)
+		}
+		return data, nil
+	}
+	if data, err = os.ReadFile(file); err != nil {
+		return nil, fmt.Errorf("read network: %w", err)
+	}
+	return data, nil
+}
+
+// oneProcessType is the plugin that runs others.
+const oneProcessType = "patchbay"
+
+// oneProcess is the plugin of type patchbay.
+type oneProcess struct {
+	Type         string            `json:"type"`
+	Capabilities map[string]bool   `json:"capabilities,omitempty"`
+	Plugins      []json.RawMessage `json:"plugins"`
+}
+
+// convert wraps the plugins of a network in one of type patchbay. The outer
+// keys come back as they were.
+func convert(data []byte) (map[string]any, error) {
+	var list struct {
+		Name       string            `json:"name"`
+		CNIVersion string            `json:"cniVersion"`
+		Type       string            `json:"type"`
+		Plugins    []json.RawMessage `json:"plugins"`
+	}
+	var outer map[string]json.RawMessage
+	if err := json.Unmarshal(data, &outer); err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration list: %w", err)
+	}
+	if err := json.Unmarshal(data, &list); err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration list: %w", err)
+	}
+	if err := spec.ValidateNetworkName(list.Name); err != nil {
+		return nil, err
+	}
+	if !spec.AtLeast(list.CNIVersion, "0.3.0") {
+		return nil, hinted(fmt.Errorf("cniVersion %q knows no lists of plugins", list.CNIVersion), "set cniVersion to 0.3.0 or newer, best %s", spec.Current)
+	}
+	members := list.Plugins
+	if list.Type != "" {
+		members, outer = []json.RawMessage{data}, map[string]json.RawMessage{}
+	}
+	one, err := wrap(members)
+	if err != nil {
+		return nil, err
+	}
+	return withPlugins(outer, list.Name, list.CNIVersion, one), nil
+}
+
+// wrap makes the one plugin. Members that are one already are refused, as the
+// plugin itself would.
+func wrap(members []json.RawMessage) (*oneProcess, error) {
+	if len(members) == 0 {
+		return nil, spec.Errorf(spec.CodeInvalidConfig, "error parsing configuration list: no plugins in list")
+	}
+	one := &oneProcess{Type: oneProcessType, Plugins: members}
+	for _, raw := range members {
+		var m struct {
+			Type         string          `json:"type"`
+			Capabilities map[string]bool `json:"capabilities"`
+		}
+		if err := json.Unmarshal(raw, &m); err != nil {
+			return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
+		}
+		if err := spec.ValidatePluginType(m.Type); err != nil {
+			return nil, err
+		}
+		if m.Type == one.Type {
+			return nil, fmt.Errorf("it has a plugin of type patchbay already")
+		}
+		for name, on := range m.Capabilities {
+			if on && one.Capabilities == nil {
+				one.Capabilities = make(map[string]bool)
+			}
+			if on {
+				one.Capabilities[name] = true
+			}
+		}
+	}
+	return one, nil
+}
+
+// withPlugins keeps the outer keys of a list beside the one plugin.
+func withPlugins(outer map[string]json.RawMessage, name, version string, one *oneProcess) map[string]any {
+	out := make(map[string]any, len(outer)+3)
+	for key, value := range outer {
+		out[key] = value
+	}
+	out["name"], out["cniVersion"], out["plugins"] = name, version, []*oneProcess{one}
+	return out
+}

@@ -1,0 +1,130 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/paths"
+)
+
+const demoLong = `Attach two containers to the built-in network and prove, over IPv4 and IPv6,
+that they reach each other, that the host reaches them, that a published
+port is reached from outside and by whom, and that the way out is
+masqueraded, to an outside world that reports the address it saw. Then
+everything is removed, and that is proven too.
+
+All of it happens in namespaces of the demo's own: nothing touches this
+machine's network. An ordinary user can run it; nothing needs to be
+installed.`
+
+// demoInside is set in the process that runs inside the namespaces.
+const demoInside = "PATCHBAY_DEMO_INSIDE"
+
+type demoCommand struct {
+	app  *app
+	JSON bool `long:"json" description:"print a JSON object"`
+}
+
+// Execute starts this program again in namespaces of its own.
+func (c *demoCommand) Execute(args []string) error {
+	c.app.json = c.JSON
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	if c.app.getenv(demoInside) != "" {
+		return c.inside()
+	}
+	cmd := exec.CommandContext(c.app.ctx, "/proc/self/exe")
+	cmd.Args = append(os.Args[:1:1], c.app.args...)
+	cmd.Env = append(os.Environ(), demoInside+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.app.stdin, c.app.stdout, c.app.stderr
+	cmd.SysProcAttr = newNamespaces()
+	// An interrupt lets it clean up; a kill leaves nothing either, since all of
+	// it is in namespaces that end with the process.
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	err := cmd.Run()
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		return status(err)
+	}
+	if err != nil {
+		return c.app.noNamespaces(fmt.Errorf("make namespaces: %w", err))
+	}
+	return nil
+}
+
+// newNamespaces are a network and a mount namespace, in a user namespace for
+// whoever is not root.
+func newNamespaces() *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGTERM}
+	if os.Geteuid() != 0 {
+		attr.Cloneflags |= unix.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
+	}
+	return attr
+}
+
+// noNamespaces says what keeps this machine from making namespaces.
+func (a *app) noNamespaces(err error) error {
+	read := func(key string) string {
+		data, rerr := os.ReadFile(filepath.Join(a.paths.Proc, "sys", key))
+		if rerr != nil {
+			return ""
+		}
+		return strings.TrimSpace(string(data))
+	}
+	switch {
+	case !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENOSPC):
+		return err
+	case read("kernel/apparmor_restrict_unprivileged_userns") == "1":
+		return hinted(err, "AppArmor restricts unprivileged user namespaces here (Ubuntu 23.10 and newer): run it as root, or "+
+			"sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0")
+	case read("kernel/unprivileged_userns_clone") == "0":
+		return hinted(err, "this system forbids unprivileged user namespaces: run it as root, or sudo sysctl kernel.unprivileged_userns_clone=1")
+	case read("user/max_user_namespaces") == "0":
+		return hinted(err, "this system forbids user namespaces: run it as root, or sudo sysctl user.max_user_namespaces=10000")
+	}
+	return hinted(err, "in a container it needs the capabilities NET_ADMIN and SYS_ADMIN and no seccomp filter on unshare and mount")
+}
+
+// inside runs in the new namespaces.
+func (c *demoCommand) inside() error {
+	if err := privateRun(); err != nil {
+		return c.app.noNamespaces(err)
+	}
+	c.app.paths = demoPaths(c.app.paths)
+	d := &demo{app: c.app}
+	err := d.run()
+	if c.JSON {
+		return errors.Join(c.app.printJSON(&d.report), err)
+	}
+	return err
+}
+
+// privateRun puts an empty file system over /run, which no other process sees.
+func privateRun() error {
+	if err := unix.Mount("", "/", "none", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=0755"); err != nil {
+		return fmt.Errorf("mount tmpfs on /run: %w", err)
+	}
+	return nil
+}
+
+// demoPaths keep all state in the private /run.
+func demoPaths(p paths.Paths) paths.Paths {
+	p.Run, p.State, p.CNI, p.NetNS = "/run/patchbay", "/run/state", "/run/cni", "/run/netns"
+	return p
+}

@@ -1,0 +1,230 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// The ports of the demo: one a container serves, where it is published, and
+// the outside world's.
+const (
+	webPort       = 80
+	publishedPort = 8080
+	worldPort     = 7
+)
+
+// demo is one run inside the private namespaces.
+type demo struct {
+	app    *app
+	net    *network
+	host   *nl.Conn
+	world  *place
+	web    *place
+	client *place
+	report demoReport
+}
+
+// demoReport is what the demo proved.
+type demoReport struct {
+	Network  string        `json:"network"`
+	Attached []string      `json:"attached"`
+	Proofs   []proof       `json:"proofs"`
+	Took     time.Duration `json:"nanoseconds"`
+	Clean    bool          `json:"nothingLeft"`
+}
+
+// proof is one path that traffic took.
+type proof struct {
+	What string `json:"what"`
+	From string `json:"from"`
+	To   string `json:"to"`
+	Seen string `json:"seen"` // the peer's address, as the server saw it
+	Why  string `json:"because,omitempty"`
+	Err  string `json:"error,omitempty"`
+}
+
+// run builds, proves, removes. Whatever fails, everything ends with the
+// namespaces.
+func (d *demo) run() (err error) {
+	start := time.Now()
+	if err := d.build(); err != nil {
+		return err
+	}
+	defer d.close()
+	if err := d.attachAll(); err != nil {
+		return err
+	}
+	failed := d.prove()
+	if err := d.remove(); err != nil {
+		return err
+	}
+	d.report.Took = time.Since(start)
+	if failed > 0 {
+		return fmt.Errorf("%d of %d paths do not work", failed, len(d.report.Proofs))
+	}
+	return d.say("\nAll %d proven in %s. This machine's own network was not touched.\n", len(d.report.Proofs), d.report.Took.Round(time.Millisecond))
+}
+
+// build makes the world beside the host and the servers' namespaces.
+func (d *demo) build() (err error) {
+	if d.net, err = defaultNetwork(d.app.paths); err != nil {
+		return err
+	}
+	if d.host, err = nl.Host(d.app.paths.Proc); err != nil {
+		return err
+	}
+	if err := setUp(d.host, "lo"); err != nil {
+		return err
+	}
+	for _, p := range []struct {
+		place **place
+		name  string
+	}{{&d.world, "world"}, {&d.web, "web"}, {&d.client, "client"}} {
+		if *p.place, err = newPlace(d.app.paths, p.name); err != nil {
+			return err
+		}
+	}
+	return d.uplink()
+}
+
+func (d *demo) close() {
+	for _, p := range []*place{d.world, d.web, d.client} {
+		p.close()
+	}
+	d.host.Close()
+}
+
+// attachAll gives both containers their network, web with a published port.
+func (d *demo) attachAll() error {
+	d.report.Network = d.net.Name
+	if err := d.say("A private host, two containers on the built-in network %q, and an outside world.\n\n", d.net.Name); err != nil {
+		return err
+	}
+	if err := errors.Join(d.web.serve(webPort), d.world.serve(worldPort)); err != nil {
+		return err
+	}
+	ports := []portMapping{{HostPort: publishedPort, ContainerPort: webPort, Protocol: "tcp"}}
+	if err := d.attach(d.web, map[string]any{"portMappings": ports}); err != nil {
+		return err
+	}
+	if err := d.attach(d.client, nil); err != nil {
+		return err
+	}
+	return d.say("  %-8s %s, beyond %s\n\n", "world", join(d.world.addrs), join(d.uplinkAddrs()))
+}
+
+func (d *demo) attach(p *place, capabilities map[string]any) error {
+	at := p.attachment()
+	at.Capabilities = capabilities
+	start := time.Now()
+	result, err := d.app.runtime(d.net).Add(d.app.ctx, d.net.List, at)
+	if err != nil {
+		return fmt.Errorf("attach %s: %w", p.name, err)
+	}
+	took := time.Since(start)
+	p.learn(result)
+	d.report.Attached = append(d.report.Attached, p.name+" "+join(p.addrs))
+	return d.say("  %-8s %s, attached in %.1f ms\n", p.name, join(p.addrs), float64(took.Microseconds())/1000)
+}
+
+// prove tries every path over every family and counts what failed.
+func (d *demo) prove() (failed int) {
+	for _, client := range d.client.addrs {
+		family := "IPv6"
+		if client.Is4() {
+			family = "IPv4"
+		}
+		for _, t := range d.trials(client.Is4()) {
+			p := t.run(d.app.ctx, family)
+			d.report.Proofs = append(d.report.Proofs, p)
+			if p.Err != "" {
+				failed++
+			}
+			d.app.warn(d.say("%s", p.line()))
+		}
+	}
+	return failed
+}
+
+func (p *proof) line() string {
+	if p.Err != "" {
+		return fmt.Sprintf("  FAIL  %-32s %s -> %s: %s\n", p.What, p.From, p.To, p.Err)
+	}
+	return fmt.Sprintf("  ok    %-32s %s -> %s, seen as %s%s\n", p.What, p.From, p.To, p.Seen, p.Why)
+}
+
+// remove detaches both and looks for what is left.
+func (d *demo) remove() error {
+	var errs []error
+	for _, p := range []*place{d.client, d.web} {
+		errs = append(errs, d.app.runtime(d.net).Del(context.WithoutCancel(d.app.ctx), d.net.List, p.attachment()))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("detach: %w", err)
+	}
+	left, err := d.left()
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("left behind: %s", strings.Join(left, ", "))
+	}
+	d.report.Clean = true
+	return d.say("\n  removed: both containers detached; no address, port, link or record is left\n")
+}
+
+// left lists what detaching should have removed. The bridge stays, as with
+// every bridge plugin: others may be on it.
+func (d *demo) left() (left []string, err error) {
+	links, err := nl.Retry(d.host.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		if l.Attrs().Alias != "" {
+			left = append(left, "link "+l.Attrs().Name)
+		}
+	}
+	standing, err := d.app.standing("")
+	for _, s := range standing {
+		left = append(left, "record of "+s.ContainerID)
+	}
+	files, _ := filepath.Glob(filepath.Join(d.app.paths.CNI, "networks", d.net.Name, "*")) // a valid pattern
+	for _, f := range files {
+		if _, perr := netip.ParseAddr(filepath.Base(f)); perr == nil {
+			left = append(left, "address "+filepath.Base(f))
+		}
+	}
+	for _, addr := range d.uplinkAddrs() {
+		to := netip.AddrPortFrom(addr, publishedPort)
+		if _, derr := d.world.ask(d.app.ctx, to); derr == nil {
+			left = append(left, "published port "+to.String())
+		}
+	}
+	return left, err
+}
+
+func (d *demo) say(format string, args ...any) error {
+	if d.app.json {
+		return nil
+	}
+	return d.app.printf(format, args...)
+}
+
+func join(addrs []netip.Addr) string {
+	var s []string
+	for _, a := range addrs {
+		s = append(s, a.String())
+	}
+	return strings.Join(s, ", ")
+}

@@ -1,0 +1,180 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const explainLong = `Print what an ADD to NETWORK (a name, or a FILE) would do, in the words of
+ip, nft and tc, and the result it would return. Nothing is touched: every
+plugin compiles the state it wants and writes it down; an address is looked
+up but not reserved. A plugin that is another program cannot be asked.`
+
+type explainCommand struct {
+	app    *app
+	ID     string `long:"id" value-name:"ID" default:"example" description:"container id"`
+	IfName string `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"name of the interface in the container"`
+	NetNS  string `long:"netns" value-name:"NETNS" description:"namespace to attach (a new, empty one)"`
+	JSON   bool   `long:"json" description:"print a JSON object"`
+	wish
+	Args struct {
+		Network networkName `positional-arg-name:"NETWORK|FILE" required:"1"`
+	} `positional-args:"yes"`
+}
+
+// explanation is what explain prints.
+type explanation struct {
+	Network string         `json:"network"`
+	Plugins []*pluginSteps `json:"plugins"`
+	Result  any            `json:"result"`
+}
+
+// pluginSteps is the state one plugin compiled.
+type pluginSteps struct {
+	Type  string   `json:"type"`
+	State []string `json:"state"`
+}
+
+// Execute runs an ADD in dry sessions, by the same runtime as a real one.
+func (c *explainCommand) Execute(args []string) error {
+	c.app.json = c.JSON
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	n, err := c.app.network(string(c.Args.Network))
+	if err != nil {
+		return err
+	}
+	e, err := c.explain(n)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return c.app.printJSON(e)
+	}
+	return c.app.print(e.text(n.CNIVersion))
+}
+
+func (c *explainCommand) explain(n *network) (*explanation, error) {
+	at := chain.Attachment{ContainerID: c.ID, IfName: ifName(c.IfName)}
+	var err error
+	if at.Args, err = cniArgs(c.app.getenv("CNI_ARGS")); err != nil {
+		return nil, err
+	}
+	if at.Capabilities, err = c.capabilities(c.app, n); err != nil {
+		return nil, err
+	}
+	dry := &dryInvoker{app: c.app, out: &explanation{Network: n.Name}}
+	if at.NetNS, err = c.netns(dry); err != nil {
+		return nil, err
+	}
+	defer dry.close()
+	tmp, err := os.MkdirTemp("", "patchbay-explain-")
+	if err != nil {
+		return nil, fmt.Errorf("explain: %w", err)
+	}
+	defer os.RemoveAll(tmp) //nolint:errcheck // a directory of our own in /tmp
+	rt := c.app.runtime(n)
+	rt.CacheDir, rt.RunDir, rt.Invoker, rt.NoRollback = tmp, tmp, dry, true
+	result, err := rt.Add(c.app.ctx, n.List, at)
+	if err != nil {
+		return nil, err
+	}
+	dry.out.Result, err = result.As(n.CNIVersion)
+	return dry.out, err
+}
+
+// netns is the namespace to explain with: the one that was asked for, a new
+// one that ends with this process, or, for a user who may not make one, our own.
+func (c *explainCommand) netns(dry *dryInvoker) (string, error) {
+	if c.NetNS != "" {
+		return c.app.netnsPath(c.NetNS)
+	}
+	path, end, err := emptyNamespace()
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		dry.override = true
+		return "/proc/self/ns/net", nil
+	case err != nil:
+		return "", fmt.Errorf("explain: %w", err)
+	}
+	dry.end = end
+	return path, nil
+}
+
+// emptyNamespace makes a namespace that lives as long as a thread of ours.
+func emptyNamespace() (path string, end func(), err error) {
+	made, done := make(chan error), make(chan struct{})
+	var tid int
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		tid = unix.Gettid()
+		made <- unix.Unshare(unix.CLONE_NEWNET)
+		<-done
+	}()
+	if err := <-made; err != nil {
+		close(done)
+		return "", nil, fmt.Errorf("make namespace: %w", err)
+	}
+	return fmt.Sprintf("/proc/self/task/%d/ns/net", tid), func() { close(done) }, nil
+}
+
+// dryInvoker calls plugins in sessions that write down instead of doing.
+type dryInvoker struct {
+	app      *app
+	out      *explanation
+	override bool // the namespace is our own
+	end      func()
+}
+
+// Invoke calls one plugin. Plugins that are not in this process refuse.
+func (d *dryInvoker) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
+	steps := &pluginSteps{Type: pluginType, State: []string{}}
+	d.out.Plugins = append(d.out.Plugins, steps)
+	call.NetNSOverride = d.override
+	b := &plugin.Builtin{NewSession: func() *plugin.Session {
+		s := d.app.session()
+		s.Dry = func(line string) { steps.State = append(steps.State, line) }
+		return s
+	}}
+	out, err := b.Invoke(ctx, pluginType, call)
+	if errors.Is(err, invoke.ErrNotFound) {
+		return nil, hinted(err, "explain needs the plugin to be built in; patchbay plugin list shows those")
+	}
+	return out, err
+}
+
+func (d *dryInvoker) close() {
+	if d.end != nil {
+		d.end()
+	}
+}
+
+// text is one block a plugin, and the result.
+func (e *explanation) text(version string) string {
+	var b strings.Builder
+	for _, p := range e.Plugins {
+		fmt.Fprintf(&b, "# %s\n", p.Type)
+		for _, line := range p.State {
+			b.WriteString(line + "\n")
+		}
+	}
+	fmt.Fprintf(&b, "# result, CNI %s\n", version)
+	b.WriteString(indented(e.Result))
+	return b.String()
+}

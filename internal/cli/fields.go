@@ -1,0 +1,163 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	_ "embed"
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"reflect"
+	"strings"
+)
+
+// fieldDocs are the comments of the configuration types, one line a field:
+// its Go path, a tab, the text. They are read from the source by TestFieldDocs,
+// which fails when the file is old (go test -run TestFieldDocs -update).
+//
+//go:embed fields.txt
+var fieldDocs string
+
+// field is one key of a configuration.
+type field struct {
+	Key     string  `json:"key"`
+	Type    string  `json:"type"`
+	Default string  `json:"default,omitempty"`
+	Doc     string  `json:"doc,omitempty"`
+	Fields  []field `json:"fields,omitempty"`
+}
+
+// fieldsOf lists the keys that conf, a pointer to a struct, decodes, with the
+// values it already holds as defaults.
+func fieldsOf(conf any) []field {
+	v := reflect.Indirect(reflect.ValueOf(conf))
+	if v.Kind() != reflect.Struct {
+		return nil
+	}
+	return structFields(v, goName(v.Type(), ""), 0)
+}
+
+// goName is the path of a type in fieldDocs; a struct without a name has its
+// field's.
+func goName(t reflect.Type, at string) string {
+	if t.Name() == "" {
+		return at
+	}
+	return t.PkgPath() + "." + t.Name()
+}
+
+// deepest bounds types that contain themselves.
+const deepest = 6
+
+func structFields(v reflect.Value, at string, depth int) (out []field) {
+	for i := range v.NumField() {
+		sf := v.Type().Field(i)
+		key, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
+		if key == "-" || !sf.IsExported() && !sf.Anonymous {
+			continue
+		}
+		elem := structOf(v.Field(i))
+		name := at + "." + sf.Name
+		if sf.Anonymous && key == "" && elem.IsValid() {
+			out = append(out, structFields(elem, goName(elem.Type(), name), depth)...)
+			continue
+		}
+		if key == "" {
+			key = sf.Name
+		}
+		f := field{Key: key, Type: typeWord(sf.Type), Default: defaultOf(v.Field(i)), Doc: docOf(name)}
+		if elem.IsValid() && depth < deepest {
+			f.Fields = structFields(elem, goName(elem.Type(), name), depth+1)
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// structOf finds the struct in a pointer, slice or map of structs; the result
+// is invalid when there is none or the type reads itself from JSON.
+func structOf(v reflect.Value) reflect.Value {
+	t := v.Type()
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
+		if decodesItself(t) {
+			return reflect.Value{}
+		}
+		t = t.Elem()
+		v = reflect.Zero(t)
+	}
+	if t.Kind() != reflect.Struct || decodesItself(t) {
+		return reflect.Value{}
+	}
+	return v
+}
+
+func decodesItself(t reflect.Type) bool {
+	p := reflect.PointerTo(t)
+	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
+// typeWord is a type in the words of JSON and networks.
+func typeWord(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[netip.Addr]():
+		return "address"
+	case reflect.TypeFor[netip.Prefix]():
+		return "prefix"
+	case reflect.TypeFor[json.RawMessage]():
+		return "any"
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return typeWord(t.Elem())
+	case reflect.Slice, reflect.Array:
+		return "list of " + typeWord(t.Elem())
+	case reflect.Map:
+		return "map of " + typeWord(t.Elem())
+	case reflect.Struct:
+		return "object"
+	case reflect.Bool:
+		return "boolean"
+	case reflect.String:
+		return "string"
+	case reflect.Interface:
+		return "any"
+	}
+	return "integer"
+}
+
+// defaultOf is the value a configuration starts with; empty for zero values.
+func defaultOf(v reflect.Value) string {
+	if v.IsZero() || v.Kind() == reflect.Struct {
+		return ""
+	}
+	data, err := json.Marshal(v.Interface())
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}
+
+// docOf looks a field's comment up.
+func docOf(name string) string {
+	for line := range strings.Lines(fieldDocs) {
+		if key, doc, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t"); key == name {
+			return doc
+		}
+	}
+	return ""
+}
+
+// line prints a field and those inside it.
+func (f field) line(w io.Writer, indent string) {
+	doc := f.Doc
+	if f.Default != "" {
+		doc = strings.TrimSpace(doc + " (default " + f.Default + ")")
+	}
+	fmt.Fprintf(w, "%s%s\t%s\t%s\n", indent, f.Key, f.Type, doc) //nolint:errcheck // into a string
+	for _, inner := range f.Fields {
+		inner.line(w, indent+"  ")
+	}
+}

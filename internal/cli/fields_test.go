@@ -1,0 +1,124 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/plugin/all"
+)
+
+var update = flag.Bool("update", false, "write the generated files")
+
+const module = "github.com/patchbay-net/patchbay/"
+
+// TestFieldDocs holds fields.txt to the comments in the plugins' source.
+func TestFieldDocs(t *testing.T) {
+	packages := map[string]bool{}
+	for _, p := range all.Plugins() {
+		if p.Conf != nil {
+			packagesOf(reflect.TypeOf(p.Conf()), packages, map[reflect.Type]bool{})
+		}
+	}
+	docs := map[string]string{}
+	for pkg := range packages {
+		commentsOf(t, pkg, docs)
+	}
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(docs)) {
+		b.WriteString(name + "\t" + docs[name] + "\n")
+	}
+	golden(t, "fields.txt", b.String())
+}
+
+// packagesOf notes the packages of this module that t's types come from.
+func packagesOf(t reflect.Type, out map[string]bool, seen map[reflect.Type]bool) {
+	if seen[t] {
+		return
+	}
+	seen[t] = true
+	if dir, ok := strings.CutPrefix(t.PkgPath(), module); ok {
+		out[dir] = true
+	}
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map, reflect.Array:
+		packagesOf(t.Elem(), out, seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			packagesOf(t.Field(i).Type, out, seen)
+		}
+	}
+}
+
+// commentsOf adds the comments of every struct field declared in a package.
+func commentsOf(t *testing.T, dir string, docs map[string]string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("../..", dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(tree, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok {
+				structComments(module+dir+"."+spec.Name.Name, spec.Type, docs)
+			}
+			return true
+		})
+	}
+}
+
+func structComments(at string, expr ast.Expr, docs map[string]string) {
+	switch e := expr.(type) {
+	case *ast.StarExpr:
+		structComments(at, e.X, docs)
+	case *ast.ArrayType:
+		structComments(at, e.Elt, docs)
+	case *ast.MapType:
+		structComments(at, e.Value, docs)
+	case *ast.StructType:
+		for _, f := range e.Fields.List {
+			text := strings.Join(strings.Fields(f.Doc.Text()+" "+f.Comment.Text()), " ")
+			for _, name := range f.Names {
+				if text != "" && name.IsExported() && f.Tag != nil {
+					docs[at+"."+name.Name] = strings.TrimPrefix(text, name.Name+" ")
+				}
+				structComments(at+"."+name.Name, f.Type, docs)
+			}
+		}
+	}
+}
+
+// golden compares text with a file, or writes it with -update.
+func golden(t *testing.T, file, text string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != text {
+		t.Errorf("%s is not what the source says now; go test ./internal/cli -run %s -update", file, t.Name())
+	}
+}

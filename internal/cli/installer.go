@@ -1,0 +1,254 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// buildPrefix begins the name of the one copy of a build in a directory; the
+// plugins are hard links to it. A hard link cannot dangle, so the copy of an
+// older build goes as soon as no name is left on it, without a moment in which
+// a starting pod finds nothing.
+const buildPrefix = ".patchbay-"
+
+// installer puts one build into a directory.
+type installer struct {
+	dir, backup string
+	builds      []string // copies of ours that are there
+	foreign     []string // names that belong to somebody else
+	present     map[string]bool
+}
+
+// open makes and locks the directory and looks at what is there. One installer
+// works in a directory at a time.
+func (in *installer) open(names []string) (unlock func(), err error) {
+	if err := os.MkdirAll(in.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("install: %w", err)
+	}
+	unlock, err = lockDir(in.dir)
+	if err != nil {
+		return nil, fmt.Errorf("install: %w", err)
+	}
+	if err := in.plan(names); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
+// plan sorts the names into ours, foreign and missing. Temporary files are of
+// installers that were killed.
+func (in *installer) plan(names []string) error {
+	entries, err := os.ReadDir(in.dir)
+	if err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	in.present = make(map[string]bool)
+	for _, e := range entries {
+		in.present[e.Name()] = true
+		switch {
+		case !strings.HasPrefix(e.Name(), buildPrefix):
+		case strings.HasSuffix(e.Name(), "~"):
+			_ = os.Remove(filepath.Join(in.dir, e.Name())) // the next install tries again
+		default:
+			in.builds = append(in.builds, e.Name())
+		}
+	}
+	for _, name := range names {
+		if !in.present[name] || in.ours(name) {
+			continue
+		}
+		if fi, err := os.Stat(filepath.Join(in.dir, name)); err == nil && fi.IsDir() {
+			return fmt.Errorf("install: %s is a directory", filepath.Join(in.dir, name))
+		}
+		in.foreign = append(in.foreign, name)
+	}
+	return nil
+}
+
+// ours says whether a name is a link to a build of ours in the directory.
+func (in *installer) ours(name string) bool {
+	for _, b := range in.builds {
+		if sameFile(filepath.Join(in.dir, b), filepath.Join(in.dir, name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// install copies, links and then forgets builds without a name.
+func (in *installer) install(source string, names []string) (*installed, error) {
+	if err := in.keep(); err != nil {
+		return nil, err
+	}
+	build, err := copyBuild(source, in.dir)
+	if err != nil {
+		return nil, fmt.Errorf("install: %w", err)
+	}
+	done := &installed{Dir: in.dir, Build: strings.TrimPrefix(build, buildPrefix)}
+	for _, name := range names {
+		if err := in.link(build, name, done); err != nil {
+			return nil, fmt.Errorf("install: %w", err)
+		}
+	}
+	in.forget(build)
+	return done, syncDir(in.dir)
+}
+
+// keep puts the programs of others aside. What a backup directory holds
+// already is never overwritten: it may be the only copy.
+func (in *installer) keep() error {
+	if in.backup == "" || len(in.foreign) == 0 {
+		return nil
+	}
+	if err := os.MkdirAll(in.backup, 0o755); err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
+	for _, name := range in.foreign {
+		if err := in.keepOne(filepath.Join(in.dir, name), filepath.Join(in.backup, name)); err != nil {
+			return err
+		}
+	}
+	return syncDir(in.backup)
+}
+
+// keepOne links, or copies across file systems and what is itself a symbolic
+// link.
+func (in *installer) keepOne(from, to string) error {
+	fi, err := os.Lstat(from)
+	if err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
+	err = fs.ErrPermission
+	if fi.Mode().IsRegular() {
+		err = os.Link(from, to)
+	}
+	if errors.Is(err, unix.EXDEV) || errors.Is(err, fs.ErrPermission) {
+		_, err = copyFile(from, to, false)
+	}
+	switch {
+	case errors.Is(err, fs.ErrExist) && sameFile(from, to):
+		return nil
+	case errors.Is(err, fs.ErrExist):
+		return hinted(fmt.Errorf("back up %s: %s exists", from, to), "name an empty directory")
+	case err != nil:
+		return fmt.Errorf("back up: %w", err)
+	}
+	return nil
+}
+
+// link gives the build a name. rename(2) does nothing when both are the same
+// file already, and would leave the temporary name.
+func (in *installer) link(build, name string, done *installed) error {
+	from, to := filepath.Join(in.dir, build), filepath.Join(in.dir, name)
+	if sameFile(from, to) {
+		done.Kept = append(done.Kept, name)
+		return nil
+	}
+	tmp := filepath.Join(in.dir, "."+name+"~")
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Link(from, tmp); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, to); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	if in.present[name] {
+		done.Replaced = append(done.Replaced, name)
+	} else {
+		done.New = append(done.New, name)
+	}
+	return nil
+}
+
+// forget removes older builds that have no name left. A process that runs one
+// keeps it open.
+func (in *installer) forget(current string) {
+	for _, b := range in.builds {
+		path := filepath.Join(in.dir, b)
+		var st unix.Stat_t
+		if b != current && unix.Lstat(path, &st) == nil && st.Nlink == 1 {
+			_ = os.Remove(path) // the next install tries again
+		}
+	}
+}
+
+// copyBuild stores source in dir under its content's hash, durably, and returns
+// the name. A whole copy that is there already serves.
+func copyBuild(source, dir string) (string, error) {
+	tmp := filepath.Join(dir, fmt.Sprintf("%s%d~", buildPrefix, os.Getpid()))
+	sum, err := copyFile(source, tmp, true)
+	if err != nil {
+		return "", errors.Join(err, ignoreMissing(os.Remove(tmp)))
+	}
+	name := buildPrefix + sum[:12]
+	err = os.Link(tmp, filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	return name, errors.Join(err, os.Remove(tmp))
+}
+
+// copyFile copies with the mode of a program, syncs, and returns the hash of
+// the content in hexadecimal digits.
+func copyFile(from, to string, replace bool) (sum string, err error) {
+	src, err := os.Open(from)
+	if err != nil {
+		return "", err
+	}
+	defer src.Close() //nolint:errcheck // read only
+	how := os.O_EXCL
+	if replace {
+		how = os.O_TRUNC
+	}
+	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|how|unix.O_NOFOLLOW, 0o755)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, dst.Close()) }()
+	hash := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(dst, hash), src); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(hash.Sum(nil)), errors.Join(dst.Chmod(0o755), dst.Sync())
+}
+
+func lockDir(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
+	}
+	return func() { f.Close() }, nil //nolint:errcheck // releases the lock
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,125 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const (
+	resolvConf = "/etc/resolv.conf"
+
+	// systemdResolvConf names the servers themselves where resolv.conf names
+	// systemd-resolved on the loopback interface, which no other namespace reaches.
+	systemdResolvConf = "/run/systemd/resolve/resolv.conf"
+)
+
+// privateMounts gives the calling thread mounts of its own: a sysfs that shows
+// the namespace's interfaces, and a resolv.conf that works there. Where a mount
+// is not allowed the command runs without; only the new mount namespace is
+// needed, since nothing may reach the machine's.
+func (a *app) privateMounts(dns spec.DNS) error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make mount namespace: %w", err)
+	}
+	if err := unix.Mount("", "/", "none", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	scratch := a.stays()
+	if err := unix.Mount("tmpfs", scratch, "tmpfs", 0, "mode=0755"); err != nil {
+		a.warn(fmt.Errorf("mount tmpfs: %w", err))
+		return nil
+	}
+	if err := mountSysfs(filepath.Join(scratch, "cgroup")); err != nil {
+		a.warn(fmt.Errorf("show the namespace in /sys: %w", err))
+	}
+	if err := a.mountResolvConf(scratch, dns); err != nil {
+		a.warn(fmt.Errorf("replace %s: %w", resolvConf, err))
+	}
+	if err := unix.Unmount(scratch, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount tmpfs: %w", err)
+	}
+	return nil
+}
+
+// mountSysfs covers /sys with the namespace's and keeps the control groups
+// visible, which `ip netns exec` loses. keep is a directory to make.
+func mountSysfs(keep string) error {
+	const cgroup = "/sys/fs/cgroup"
+	if err := os.Mkdir(keep, 0o755); err != nil {
+		return err
+	}
+	kept := unix.Mount(cgroup, keep, "none", unix.MS_BIND|unix.MS_REC, "") == nil
+	if err := unix.Mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return err
+	}
+	if kept {
+		return unix.Mount(keep, cgroup, "none", unix.MS_BIND|unix.MS_REC, "")
+	}
+	return nil
+}
+
+// mountResolvConf puts the network's name servers, or the machine's own where
+// the machine has them hidden behind a stub, in place of resolv.conf.
+func (a *app) mountResolvConf(scratch string, dns spec.DNS) error {
+	file := filepath.Join(scratch, "resolv.conf")
+	switch {
+	case !dns.IsZero():
+		if err := os.WriteFile(file, []byte(resolvText(dns)), 0o644); err != nil {
+			return err
+		}
+	case !onlyLoopback(resolvConf):
+		return nil
+	case onlyLoopback(systemdResolvConf):
+		a.hint("%s names no server that the namespace reaches: names will not resolve there (the network's \"dns\" would be used)", resolvConf)
+		return nil
+	default:
+		file = systemdResolvConf
+	}
+	return unix.Mount(file, resolvConf, "none", unix.MS_BIND, "")
+}
+
+// resolvText is dns in the format of resolv.conf(5).
+func resolvText(dns spec.DNS) string {
+	var b strings.Builder
+	if len(dns.Search) > 0 {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(dns.Search, " "))
+	} else if dns.Domain != "" {
+		fmt.Fprintf(&b, "search %s\n", dns.Domain)
+	}
+	for _, s := range dns.Nameservers {
+		fmt.Fprintf(&b, "nameserver %s\n", s)
+	}
+	if len(dns.Options) > 0 {
+		fmt.Fprintf(&b, "options %s\n", strings.Join(dns.Options, " "))
+	}
+	return b.String()
+}
+
+// onlyLoopback says whether a resolv.conf names no server outside this
+// machine. A missing file, or one without any server, means the loopback too.
+func onlyLoopback(file string) bool {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return true
+	}
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if addr, err := netip.ParseAddr(fields[1]); err == nil && !addr.IsLoopback() {
+			return false
+		}
+	}
+	return true
+}

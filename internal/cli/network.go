@@ -1,0 +1,179 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// defaultConfig serves where no network is configured.
+//
+//go:embed default.conflist
+var defaultConfig string
+
+// defaultPluginDir is where runtimes look when nobody says otherwise.
+const defaultPluginDir = "/opt/cni/bin"
+
+// network is a configuration and where it is from. File is empty for the
+// built-in default.
+type network struct {
+	*chain.List
+	builtin bool
+}
+
+// defaultRange6 is the line of the default's IPv6 range, with the comma before.
+const defaultRange6 = `,
+                            [{"subnet": "fdb6:1e5c:9a07::/64"}]`
+
+// defaultNetwork returns the built-in network, without IPv6 where the machine
+// has none.
+func defaultNetwork(p paths.Paths) (*network, error) {
+	config := defaultConfig
+	if !hasIPv6(p.Proc) {
+		config = strings.Replace(config, defaultRange6, "", 1)
+	}
+	list, err := chain.ParseList([]byte(config))
+	if err != nil {
+		return nil, fmt.Errorf("built-in network: %w", err)
+	}
+	return &network{List: list, builtin: true}, nil
+}
+
+// hasIPv6 says whether new interfaces of this machine get IPv6.
+func hasIPv6(proc string) bool {
+	if _, err := os.Stat(filepath.Join(proc, "net/if_inet6")); err != nil {
+		return false
+	}
+	off, err := os.ReadFile(filepath.Join(proc, "sys/net/ipv6/conf/default/disable_ipv6"))
+	return err == nil && strings.TrimSpace(string(off)) == "0"
+}
+
+// confDir is where networks are read from.
+func confDir(getenv func(string) string) string {
+	if dir := getenv("NETCONFPATH"); dir != "" {
+		return dir
+	}
+	return chain.DefaultConfDir
+}
+
+// networks lists what can be used, in the order in which a runtime prefers
+// them: the configured ones, or the built-in one where there is none. Broken
+// files come back joined in the error beside the others.
+func networks(getenv func(string) string, p paths.Paths) (list []*network, err error) {
+	d, err := chain.LoadDir(confDir(getenv))
+	if err != nil {
+		return nil, fmt.Errorf("list networks: %w", err)
+	}
+	var errs []error
+	for _, l := range d.Lists {
+		list = append(list, &network{List: l})
+	}
+	for _, b := range d.Broken {
+		errs = append(errs, b)
+	}
+	if len(list) > 0 || len(errs) > 0 {
+		return list, errors.Join(errs...)
+	}
+	def, err := defaultNetwork(p)
+	return []*network{def}, err
+}
+
+// network finds a network by name or file. The empty name is the one that a
+// runtime would take. The built-in network answers to its name unless a file
+// does.
+func (a *app) network(name string) (*network, error) {
+	switch {
+	case name == "":
+		return a.firstNetwork()
+	case strings.Contains(name, "/") || filepath.Ext(name) == ".conflist":
+		list, err := chain.LoadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		return &network{List: list}, nil
+	}
+	list, err := a.runtime(nil).Load(name)
+	if err == nil {
+		return &network{List: list}, nil
+	}
+	var missing *chain.NotFoundError
+	var none *chain.NoConfigsFoundError
+	if !errors.As(err, &missing) && !errors.As(err, &none) {
+		return nil, err
+	}
+	if def, derr := defaultNetwork(a.paths); derr != nil || def.Name == name {
+		return def, derr
+	}
+	return nil, hinted(err, "networks are read from $NETCONFPATH, now %s; patchbay network ls lists them", confDir(a.getenv))
+}
+
+// firstNetwork is what runtimes take. A broken file is no reason to take
+// another network than the operator meant, so it is an error when it comes
+// first or alone.
+func (a *app) firstNetwork() (*network, error) {
+	list, err := networks(a.getenv, a.paths)
+	if len(list) == 0 {
+		return nil, err
+	}
+	a.warn(err)
+	return list[0], nil
+}
+
+// runtime returns a runtime for a network. The built-in network uses built-in
+// plugins only; a configured one finds its plugins as a container runtime
+// would, and those that are not installed are built in.
+func (a *app) runtime(n *network) *chain.Runtime {
+	rt := &chain.Runtime{
+		Path:     a.pluginPath(n),
+		ConfDir:  confDir(a.getenv),
+		CacheDir: a.paths.CNI,
+		RunDir:   a.paths.Run,
+		Invoker:  &plugin.Builtin{NewSession: a.session},
+		Warn:     a.warn,
+	}
+	return rt
+}
+
+func (a *app) session() *plugin.Session {
+	s := plugin.NewSession(a.plugins)
+	s.Paths, s.Stderr = a.paths, a.stderr
+	return s
+}
+
+// pluginPath is CNI_PATH. For the built-in network it is a directory that does
+// not exist, so that nothing but this program is found.
+func (a *app) pluginPath(n *network) []string {
+	if n != nil && n.builtin {
+		return []string{filepath.Join(a.paths.Run, "no-plugins")}
+	}
+	var dirs []string
+	for _, dir := range filepath.SplitList(a.getenv("CNI_PATH")) {
+		if dir != "" {
+			dirs = append(dirs, dir)
+		}
+	}
+	if len(dirs) == 0 {
+		return []string{defaultPluginDir}
+	}
+	return dirs
+}
+
+// capability says whether a plugin of the network wants what the runtime knows.
+func (n *network) capability(name string) bool {
+	for _, p := range n.Plugins {
+		if p.Capabilities[name] {
+			return true
+		}
+	}
+	return false
+}

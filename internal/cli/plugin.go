@@ -1,0 +1,137 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/jessevdk/go-flags"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/all"
+)
+
+const pluginLong = `What is built in, and every field of a plugin's configuration.`
+
+// pluginCommand holds the two subcommands.
+type pluginCommand struct {
+	List pluginListCommand `command:"list" description:"list the built-in plugins"`
+	Help pluginHelpCommand `command:"help" description:"print the fields of a plugin's configuration"`
+}
+
+func newPluginCommand(a *app) *pluginCommand {
+	return &pluginCommand{List: pluginListCommand{app: a}, Help: pluginHelpCommand{app: a}}
+}
+
+type pluginListCommand struct {
+	app  *app
+	JSON bool `long:"json" description:"print a JSON array"`
+}
+
+// pluginInfo is a plugin as list and help print it.
+type pluginInfo struct {
+	Type         string   `json:"type"`
+	Kind         string   `json:"kind"`
+	About        string   `json:"about"`
+	Versions     []string `json:"supportedVersions"`
+	Capabilities []string `json:"capabilities,omitempty"`
+	Fields       []field  `json:"fields,omitempty"`
+}
+
+func infoOf(p *plugin.Plugin) pluginInfo {
+	return pluginInfo{Type: p.Name, Kind: p.Kind.String(), About: p.About, Versions: p.Versions(), Capabilities: p.Capabilities}
+}
+
+// Execute prints one line a plugin.
+func (c *pluginListCommand) Execute(args []string) error {
+	c.app.json = c.JSON
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	list := make([]pluginInfo, 0, len(c.app.plugins))
+	for _, p := range c.app.plugins {
+		list = append(list, infoOf(p))
+	}
+	if c.JSON {
+		return c.app.printJSON(list)
+	}
+	t := newTable("TYPE", "KIND", "ABOUT")
+	for _, p := range list {
+		t.row(p.Type, p.Kind, p.About)
+	}
+	return c.app.print(t.String())
+}
+
+type pluginHelpCommand struct {
+	app  *app
+	JSON bool `long:"json" description:"print a JSON object"`
+	Args struct {
+		Name pluginName `positional-arg-name:"NAME" required:"1"`
+	} `positional-args:"yes"`
+}
+
+// pluginName is an argument that completes to a plugin.
+type pluginName string
+
+// Complete lists the plugins that begin with match.
+func (*pluginName) Complete(match string) (out []flags.Completion) {
+	for _, p := range all.Plugins() {
+		if strings.HasPrefix(p.Name, match) {
+			out = append(out, flags.Completion{Item: p.Name, Description: p.About})
+		}
+	}
+	return out
+}
+
+// Execute prints the fields.
+func (c *pluginHelpCommand) Execute(args []string) error {
+	c.app.json = c.JSON
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	p := c.app.plugin(string(c.Args.Name))
+	if p == nil {
+		return hinted(fmt.Errorf("no built-in plugin %q", c.Args.Name), "patchbay plugin list shows them")
+	}
+	info := infoOf(p)
+	if p.Conf != nil {
+		info.Fields = fieldsOf(p.Conf())
+	}
+	if c.JSON {
+		return c.app.printJSON(info)
+	}
+	return c.app.print(info.text())
+}
+
+// plugin returns a built-in plugin, or nil.
+func (a *app) plugin(name string) *plugin.Plugin {
+	for _, p := range a.plugins {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// text is the help page of a plugin.
+func (p pluginInfo) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s (%s): %s\n\n", p.Type, p.Kind, p.About)
+	fmt.Fprintf(&b, "CNI versions: %s\n", strings.Join(p.Versions, " "))
+	if len(p.Capabilities) > 0 {
+		fmt.Fprintf(&b, "Capabilities: %s\n", strings.Join(p.Capabilities, " "))
+	}
+	if len(p.Fields) == 0 {
+		return b.String() + "\nNo fields of its own.\n"
+	}
+	b.WriteString("\nFields:\n")
+	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	for _, f := range p.Fields {
+		f.line(w, "  ")
+	}
+	w.Flush() //nolint:errcheck // a strings.Builder takes everything
+	return b.String()
+}

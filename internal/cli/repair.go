@@ -1,0 +1,172 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/record"
+)
+
+const repairLong = `Put back what somebody took from our firewall table (nft flush ruleset, a
+firewall service restarting, Docker starting later): chains and rules, what
+networks share, and the published ports of every attachment whose namespace
+exists. The records below /run/patchbay say what was there. What stands is
+not touched, so it can be called at any time, from a hook of the firewall's
+service for example.`
+
+type repairCommand struct {
+	app  *app
+	JSON bool `long:"json" description:"print a JSON object"`
+}
+
+// repaired is what repair prints.
+type repaired struct {
+	Rules    []string `json:"rules,omitempty"` // that were missing or changed
+	Restored []string `json:"restored"`        // elements
+	Skipped  []string `json:"skipped,omitempty"`
+}
+
+// Execute repairs everything it can and then fails if something could not be.
+func (c *repairCommand) Execute(args []string) error {
+	c.app.json = c.JSON
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	r := &repairer{
+		fw:    nft.Open(c.app.paths.Run),
+		store: record.New(c.app.paths.Run),
+		out:   repaired{Restored: []string{}},
+	}
+	defer r.fw.Close() //nolint:errcheck // nothing is queued
+	err := r.run(c.app.ctx)
+	if c.JSON {
+		return errors.Join(c.app.printJSON(r.out), err)
+	}
+	return errors.Join(c.app.print(r.out.text()), err)
+}
+
+func (o *repaired) text() string {
+	t := newTable("WHAT", "OBJECT")
+	for _, s := range o.Rules {
+		t.row("rewritten", s)
+	}
+	for _, s := range o.Restored {
+		t.row("restored", s)
+	}
+	for _, s := range o.Skipped {
+		t.row("skipped", s)
+	}
+	if len(o.Rules)+len(o.Restored)+len(o.Skipped) == 0 {
+		return "nothing was missing\n"
+	}
+	return t.String()
+}
+
+type repairer struct {
+	fw      *nft.Conn
+	store   *record.Store
+	out     repaired
+	changed []*record.Record
+}
+
+// run repairs from the ground up: rules, networks, attachments. Each fact and
+// each attachment is a transaction, so that one that is refused does not stop
+// the others.
+func (r *repairer) run(ctx context.Context) error {
+	errs := []error{r.rules(ctx)}
+	_, facts, err := r.store.Facts()
+	errs = append(errs, err)
+	for _, f := range facts {
+		errs = append(errs, r.store.WhileHeld(f.Name, func(f record.Fact) error {
+			netstate.QueueFact(r.fw, f)
+			return r.commit(ctx, f.Name, f.Elements)
+		}))
+	}
+	records, err := r.store.List("")
+	errs = append(errs, err)
+	for _, rec := range records {
+		errs = append(errs, r.attachment(ctx, rec))
+	}
+	return errors.Join(append(errs, r.recheck(ctx))...)
+}
+
+// rules rewrites chains and rules that were changed. A table that is missing
+// altogether comes back with the first element.
+func (r *repairer) rules(ctx context.Context) error {
+	diffs, err := r.fw.Verify()
+	if err != nil || len(diffs) == 0 {
+		return err
+	}
+	r.out.Rules = diffs
+	return r.fw.Rebuild(ctx)
+}
+
+// attachment puts one attachment's elements back. One whose namespace is gone
+// waits for its DEL or GC.
+func (r *repairer) attachment(ctx context.Context, rec *record.Record) error {
+	if len(rec.Elements) == 0 {
+		return nil
+	}
+	name := fmt.Sprintf("%s %s/%s", rec.Network, rec.ContainerID, rec.IfName)
+	if !alive(rec.NetNS) {
+		r.out.Skipped = append(r.out.Skipped, name+": its namespace is gone")
+		return nil
+	}
+	r.fw.Add(rec.Elements...)
+	before := len(r.out.Restored)
+	err := r.commit(ctx, name, rec.Elements)
+	if len(r.out.Restored) > before {
+		r.changed = append(r.changed, rec)
+	}
+	return err
+}
+
+// commit does what is queued and notes which of the elements were missing.
+func (r *repairer) commit(ctx context.Context, name string, elements []nft.Element) error {
+	var missing []string
+	for _, e := range elements {
+		_, there, err := r.fw.Get(e.Set, e.Key)
+		if err != nil {
+			r.fw.Discard()
+			return fmt.Errorf("repair %s: %w", name, err)
+		}
+		if !there {
+			missing = append(missing, e.String())
+		}
+	}
+	if err := r.fw.Commit(ctx); err != nil {
+		return fmt.Errorf("repair %s: %w", name, err)
+	}
+	r.out.Restored = append(r.out.Restored, missing...)
+	return nil
+}
+
+// settled is longer than a DEL takes from its firewall transaction to the
+// removal of its record.
+const settled = time.Second
+
+// recheck takes back what was restored for an attachment that a DEL was
+// removing at the same time: its record is gone by now.
+func (r *repairer) recheck(ctx context.Context) error {
+	if len(r.changed) == 0 {
+		return nil
+	}
+	select {
+	case <-time.After(settled):
+	case <-ctx.Done():
+	}
+	for _, rec := range r.changed {
+		now, err := r.store.Read(rec.Network, rec.Owner, rec.Plugin)
+		if err == nil && now == nil {
+			r.fw.Remove(rec.Elements...)
+		}
+	}
+	return r.fw.Commit(context.WithoutCancel(ctx))
+}

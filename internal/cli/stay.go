@@ -1,0 +1,144 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/chain"
+)
+
+// stay is what a run has made, in a file below /run/patchbay/run that the run
+// keeps locked. A file without a lock is of a run that was killed. It is
+// complete before anything is made, configuration included, because the
+// network's own file may be another one by the time of the cleaning.
+type stay struct {
+	ID           string         `json:"id"`
+	NetNS        string         `json:"netns"`
+	IfName       string         `json:"ifname"`
+	Builtin      bool           `json:"builtin,omitempty"` // the built-in network
+	Config       []byte         `json:"config"`
+	Capabilities map[string]any `json:"capabilities,omitempty"`
+
+	path string
+	file *os.File // holds the lock
+}
+
+func (a *app) stays() string { return filepath.Join(a.paths.Run, "run") }
+
+// newStay writes the file of a new run and locks it.
+func (a *app) newStay(n *network, ifName string, capabilities map[string]any) (*stay, error) {
+	id := newID()
+	s := &stay{
+		ID: id, IfName: ifName, Builtin: n.builtin, Config: n.Bytes, Capabilities: capabilities,
+		NetNS: filepath.Join(a.paths.NetNS, "patchbay-"+id),
+	}
+	data, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("encode run: %w", err)
+	}
+	if err := os.MkdirAll(a.stays(), 0o700); err != nil {
+		return nil, fmt.Errorf("note run: %w", err)
+	}
+	s.path = filepath.Join(a.stays(), id)
+	if s.file, err = writeLocked(s.path, data); err != nil {
+		return nil, fmt.Errorf("note run: %w", err)
+	}
+	return s, nil
+}
+
+// writeLocked makes a file appear complete and locked: it is written without a
+// name and then linked.
+func writeLocked(path string, data []byte) (f *os.File, err error) {
+	f, err = os.OpenFile(filepath.Dir(path), os.O_RDWR|unix.O_TMPFILE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return f, fmt.Errorf("lock: %w", err)
+	}
+	if _, err := f.Write(data); err != nil {
+		return f, err
+	}
+	self := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
+	if err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW); err != nil {
+		return f, fmt.Errorf("link %s: %w", path, err)
+	}
+	return f, nil
+}
+
+func (s *stay) attachment() chain.Attachment {
+	return chain.Attachment{ContainerID: s.ID, NetNS: s.NetNS, IfName: s.IfName, Capabilities: s.Capabilities}
+}
+
+// unlock leaves the file to the next run.
+func (s *stay) unlock() error { return s.file.Close() }
+
+// forget removes the file. It is held until then, so nobody cleans up twice.
+func (s *stay) forget() error {
+	err := ignoreMissing(os.Remove(s.path))
+	return errors.Join(err, s.file.Close())
+}
+
+// reap cleans up after runs that were killed. What cannot be cleaned up is a
+// warning: it must not keep this run from working.
+func (a *app) reap() {
+	entries, err := os.ReadDir(a.stays())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		a.warn(fmt.Errorf("clean up after earlier runs: %w", err))
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "run-") {
+			continue
+		}
+		if err := a.reapOne(filepath.Join(a.stays(), e.Name())); err != nil {
+			a.warn(fmt.Errorf("clean up after %s: %w", e.Name(), err))
+		}
+	}
+}
+
+// reapOne takes the lock of a dead run. A file that is not whole is of nobody:
+// they appear complete.
+func (a *app) reapOne(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = nil // it lives
+		}
+		return errors.Join(err, f.Close())
+	}
+	s := &stay{path: path, file: f}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return f.Close() // somebody else was faster
+	}
+	if err != nil {
+		return errors.Join(err, s.unlock())
+	}
+	if json.Unmarshal(data, s) != nil || s.ID != filepath.Base(path) {
+		return s.forget()
+	}
+	if s.NetNS != filepath.Join(a.paths.NetNS, "patchbay-"+s.ID) {
+		return errors.Join(fmt.Errorf("namespace %s is not a run's", s.NetNS), s.unlock())
+	}
+	return a.leave(s)
+}
+
+func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
