@@ -256,9 +256,12 @@ func TestRateLimit(t *testing.T) {
 		serve(t, "", 80)
 		gateway := p.result.IPs[0].Gateway.String()
 		const size = 2 << 20 // 16 Mbit/s: a good second
-		for _, took := range []time.Duration{fetch(t, "", p.addr(false), 80, size), fetch(t, p.id, addrOf(t, gateway), 80, size)} {
+		for direction, took := range map[string]time.Duration{
+			"egress":  fetch(t, "", p.addr(false), 80, size),
+			"ingress": fetch(t, p.id, addrOf(t, gateway), 80, size),
+		} {
 			if took < 700*time.Millisecond || took > 4*time.Second {
-				t.Errorf("2 MiB at 16 Mbit/s took %v", took)
+				t.Errorf("%s: 2 MiB at 16 Mbit/s took %v\n%s", direction, took, run(t, "tc", "-s", "qdisc", "show"))
 			}
 		}
 		c.check(n, p)

@@ -142,6 +142,16 @@ func (w *world) qdiscs(link string) (kinds []string) {
 	return kinds
 }
 
+// A packet that is not stolen goes on beside its shaped copy, so egress would
+// be neither limited nor sent once.
+func TestRedirectSteals(t *testing.T) {
+	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: 7}}
+	action := matchAll(link, link).Actions[0].(*netlink.MirredAction)
+	if action.Action != netlink.TC_ACT_STOLEN || action.MirredAction != netlink.TCA_EGRESS_REDIR || action.Ifindex != 7 {
+		t.Errorf("action is %v, want a stolen egress redirect to link 7", action)
+	}
+}
+
 func TestLimits(t *testing.T) {
 	w := newWorld(t)
 	result, err := w.call(spec.Add, "c1", "eth0", both, nil)

@@ -118,13 +118,16 @@ func (d redirect) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, e
 	return undo, nil
 }
 
-func matchAll(from, to netlink.Link) netlink.Filter {
+// matchAll steals every packet for the other link. Without TC_ACT_STOLEN, which
+// NewMirredAction sets, the kernel sends a copy there and lets the packet itself
+// go on unshaped.
+func matchAll(from, to netlink.Link) *netlink.U32 {
 	return &netlink.U32{
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: from.Attrs().Index, Parent: netlink.MakeHandle(0xffff, 0), Priority: 1, Protocol: unix.ETH_P_ALL,
 		},
 		ClassId: netlink.MakeHandle(1, 1),
-		Actions: []netlink.Action{&netlink.MirredAction{MirredAction: netlink.TCA_EGRESS_REDIR, Ifindex: to.Attrs().Index}},
+		Actions: []netlink.Action{netlink.NewMirredAction(to.Attrs().Index)},
 	}
 }
 
