@@ -175,8 +175,8 @@ func (p Port) Diff(_ context.Context, env *Env) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case flags.Hairpin != p.Hairpin:
-		return fmt.Sprintf("hairpin mode of %s is %v instead of %v", p.Link, flags.Hairpin, p.Hairpin), nil
+	case p.Hairpin && !flags.Hairpin: // portmap may have set it too
+		return fmt.Sprintf("hairpin mode of %s is off", p.Link), nil
 	case flags.Isolated != p.Isolated:
 		return fmt.Sprintf("isolation of port %s is %v instead of %v", p.Link, flags.Isolated, p.Isolated), nil
 	}

@@ -1,0 +1,110 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// patience is how long a question waits: packets that are dropped cost it all.
+const patience = 400 * time.Millisecond
+
+// Serve answers every question to an address, TCP or UDP, with the name of the
+// namespace and the address it saw the question come from. It ends with the test.
+func (s *Space) Serve(network, addr string) {
+	s.t.Helper()
+	must(s.t, s.conn.Do(func() error {
+		if network == "udp" {
+			conn, err := net.ListenPacket(network, addr)
+			if err == nil {
+				s.t.Cleanup(func() { conn.Close() }) //nolint:errcheck // the end of the test
+				go s.answerUDP(conn)
+			}
+			return err
+		}
+		l, err := net.Listen(network, addr)
+		if err == nil {
+			s.t.Cleanup(func() { l.Close() }) //nolint:errcheck // the end of the test
+			go s.answerTCP(l)
+		}
+		return err
+	}))
+}
+
+func (s *Space) answerTCP(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = conn.Write([]byte(s.answer(conn.RemoteAddr()))) // the client may be gone
+		_ = conn.Close()
+	}
+}
+
+func (s *Space) answerUDP(conn net.PacketConn) {
+	buf := make([]byte, 64)
+	for {
+		_, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		_, _ = conn.WriteTo([]byte(s.answer(from)), from) // the client may be gone
+	}
+}
+
+func (s *Space) answer(from net.Addr) string {
+	return s.Name + " " + netip.MustParseAddrPort(from.String()).Addr().Unmap().String()
+}
+
+// Ask asks a server and returns its answer: "container 198.51.100.2", or what
+// went wrong: "refused", "timeout", or the error.
+func (s *Space) Ask(network, addr string) string { return s.AskFrom(network, "", addr) }
+
+// AskFrom is Ask from an address and port of the client's own.
+func (s *Space) AskFrom(network, from, addr string) (answer string) {
+	err := s.conn.Do(func() error {
+		d := net.Dialer{Timeout: patience}
+		if from != "" {
+			local := netip.MustParseAddrPort(from)
+			d.LocalAddr = net.TCPAddrFromAddrPort(local)
+			if network == "udp" {
+				d.LocalAddr = net.UDPAddrFromAddrPort(local)
+			}
+		}
+		conn, err := d.Dial(network, addr)
+		if err != nil {
+			return err
+		}
+		defer conn.Close() //nolint:errcheck // a question
+		answer, err = question(conn, network)
+		return err
+	})
+	switch {
+	case err == nil:
+		return answer
+	case strings.Contains(err.Error(), "refused"):
+		return "refused"
+	case strings.Contains(err.Error(), "timeout"):
+		return "timeout"
+	}
+	return err.Error()
+}
+
+func question(conn net.Conn, network string) (string, error) {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return "", err
+	}
+	if network == "udp" {
+		if _, err := conn.Write([]byte("who?")); err != nil {
+			return "", err
+		}
+	}
+	buf := make([]byte, 128)
+	n, err := conn.Read(buf)
+	return string(buf[:n]), err
+}

@@ -1,0 +1,252 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the configuration.
+type Conf struct {
+	// SNAT masquerades what could not be answered otherwise: a container, or a
+	// neighbour in its subnet, that uses the published port, and 127.0.0.0/8.
+	// Default true.
+	SNAT *bool `json:"snat"`
+
+	// MasqAll masquerades every client of a published port, so the container
+	// sees the host's address only. Needs snat.
+	MasqAll bool `json:"masqAll"`
+
+	// MarkMasqBit, 0 to 31, is the bit the reference marks packets with that it
+	// masquerades. It is validated and has no effect: we need no mark. Excludes
+	// externalSetMarkChain.
+	MarkMasqBit *int `json:"markMasqBit"`
+
+	// ExternalSetMarkChain is the iptables chain the reference jumps to for what
+	// must be masqueraded. Only KUBE-MARK-MASQ, which asks kube-proxy to
+	// masquerade, is accepted; portmap then masquerades itself.
+	ExternalSetMarkChain *string `json:"externalSetMarkChain"`
+
+	// ConditionsV4 and ConditionsV6 limit the mappings of this network to packets
+	// that meet them: iptables or nft tokens, see docs/plugins/portmap.md.
+	ConditionsV4 []string `json:"conditionsV4"`
+	ConditionsV6 []string `json:"conditionsV6"`
+
+	// Backend is "iptables" or "nftables". Both are accepted and lead to
+	// nftables; it decides in which language the conditions must be.
+	Backend *string `json:"backend"`
+
+	RuntimeConfig struct {
+		// PortMappings is the capability portMappings.
+		PortMappings []PortMapping `json:"portMappings"`
+	} `json:"runtimeConfig"`
+}
+
+// PortMapping is one entry of the capability portMappings.
+type PortMapping struct {
+	HostPort      int    `json:"hostPort"`      // 1 to 65535
+	ContainerPort int    `json:"containerPort"` // 1 to 65535
+	Protocol      string `json:"protocol"`      // tcp (default), udp or sctp, in any case
+	HostIP        string `json:"hostIP"`        // empty, 0.0.0.0 (IPv4) and :: (IPv6) are every local address
+}
+
+// The backends of the reference.
+const (
+	backendIPTables = "iptables"
+	backendNFTables = "nftables"
+)
+
+// kubeMarkMasq is the one chain of externalSetMarkChain whose meaning is known
+// without looking into it: kube-proxy masquerades what has passed it.
+const kubeMarkMasq = "KUBE-MARK-MASQ"
+
+// decode reads and validates a configuration, in the reference's order. What it
+// returns can be compiled.
+func decode(data []byte) (*Conf, []mapping, error) {
+	c := new(Conf)
+	if err := json.Unmarshal(data, c); err != nil {
+		return nil, nil, spec.Errorf(spec.CodeDecoding, "failed to parse network configuration: %w", err)
+	}
+	if err := c.validate(); err != nil {
+		return nil, nil, err
+	}
+	mappings, err := parseMappings(c.RuntimeConfig.PortMappings)
+	return c, mappings, err
+}
+
+func (c *Conf) snat() bool { return c.SNAT == nil || *c.SNAT }
+
+func (c *Conf) validate() error {
+	if c.MarkMasqBit != nil && c.ExternalSetMarkChain != nil {
+		return invalid("Cannot specify externalSetMarkChain and markMasqBit")
+	}
+	if bit := c.MarkMasqBit; bit != nil && (*bit < 0 || *bit > 31) {
+		return invalid("MasqMarkBit must be between 0 and 31")
+	}
+	if err := c.checkBackend(); err != nil {
+		return err
+	}
+	if chain := c.ExternalSetMarkChain; chain != nil && *chain != kubeMarkMasq {
+		return spec.Errorf(spec.CodeUnsupportedField, "unsupported externalSetMarkChain %.100q", *chain).
+			WithDetails("portmap masquerades by itself in nftables and cannot jump to an iptables chain; "+
+				"leave the field out, or name %s", kubeMarkMasq)
+	}
+	return nil
+}
+
+// checkBackend refuses options of one backend beside the other. Without a
+// backend the conditions decide, as the reference documents (its code asked
+// whether the iptables program was there).
+func (c *Conf) checkBackend() error {
+	options := map[string][]string{}
+	note := func(backend, option string) {
+		if backend != "" {
+			options[backend] = append(options[backend], option)
+		}
+	}
+	if c.ExternalSetMarkChain != nil {
+		note(backendIPTables, "externalSetMarkChain")
+	}
+	note(language(c.ConditionsV4), "conditionsV4")
+	note(language(c.ConditionsV6), "conditionsV6")
+
+	backend, other := backendIPTables, backendNFTables
+	switch {
+	case c.Backend != nil && *c.Backend != backendIPTables && *c.Backend != backendNFTables:
+		return invalid("unrecognized backend %q", *c.Backend)
+	case c.Backend != nil && *c.Backend == backendNFTables, c.Backend == nil && len(options[backendIPTables]) == 0:
+		backend, other = other, backend
+	}
+	if wrong := options[other]; len(wrong) > 0 {
+		return invalid("%s backend was requested but configuration contains %s-specific options %v", backend, other, wrong)
+	}
+	return nil
+}
+
+// language tells which program conditions were written for: those of iptables
+// begin with an option or a negation. Empty when there are none.
+func language(conditions []string) string {
+	switch {
+	case len(conditions) == 0 || conditions[0] == "":
+		return ""
+	case conditions[0][0] == '-' || conditions[0][0] == '!':
+		return backendIPTables
+	}
+	return backendNFTables
+}
+
+// mapping is one validated port mapping.
+type mapping struct {
+	host          netip.Addr // invalid: every address of both families
+	hostPort      uint16
+	containerPort uint16
+	protocol      uint8 // IP protocol number
+}
+
+// String is the mapping as a person writes it: 127.0.0.1:8080:80/tcp.
+func (m mapping) String() string {
+	s := fmt.Sprintf("%d:%d/%s", m.hostPort, m.containerPort, protocolName(m.protocol))
+	if m.host.IsValid() {
+		return netip.AddrPortFrom(m.host, m.hostPort).String() + s[strings.IndexByte(s, ':'):]
+	}
+	return s
+}
+
+// serves says whether the mapping is for the family of a container's address.
+func (m mapping) serves(container netip.Addr) bool {
+	return !m.host.IsValid() || m.host.Is4() == container.Is4()
+}
+
+// parseMappings validates the capability. An entry that is there twice counts
+// once; two entries that send one port to two places are refused.
+func parseMappings(entries []PortMapping) ([]mapping, error) {
+	type key struct {
+		host     netip.Addr
+		port     uint16
+		protocol uint8
+	}
+	seen := make(map[key]mapping, len(entries))
+	var out []mapping
+	for _, e := range entries {
+		m, err := e.parse()
+		if err != nil {
+			return nil, err
+		}
+		k := key{m.host, m.hostPort, m.protocol}
+		if have, ok := seen[k]; ok && have != m {
+			return nil, invalid("host port %d/%s is mapped twice: %s and %s", m.hostPort, protocolName(m.protocol), have, m)
+		} else if ok {
+			continue
+		}
+		seen[k] = m
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+func (e PortMapping) parse() (m mapping, err error) {
+	if e.ContainerPort <= 0 || e.ContainerPort > 65535 {
+		return m, invalid("Invalid container port number: %d", e.ContainerPort)
+	}
+	if e.HostPort <= 0 || e.HostPort > 65535 {
+		return m, invalid("Invalid host port number: %d", e.HostPort)
+	}
+	m.hostPort, m.containerPort = uint16(e.HostPort), uint16(e.ContainerPort)
+	if m.protocol, err = parseProtocol(e.Protocol); err != nil {
+		return m, err
+	}
+	m.host, err = parseHostIP(e.HostIP)
+	return m, err
+}
+
+func parseProtocol(s string) (uint8, error) {
+	switch strings.ToLower(s) {
+	case "tcp", "":
+		return unix.IPPROTO_TCP, nil
+	case "udp":
+		return unix.IPPROTO_UDP, nil
+	case "sctp":
+		return unix.IPPROTO_SCTP, nil
+	}
+	return 0, invalid("Invalid protocol: %.40q", s).WithDetails("portMappings takes tcp, udp and sctp")
+}
+
+func protocolName(p uint8) string {
+	switch p {
+	case unix.IPPROTO_TCP:
+		return "tcp"
+	case unix.IPPROTO_UDP:
+		return "udp"
+	}
+	return "sctp"
+}
+
+// parseHostIP reads the host address of a mapping. The reference took garbage
+// for an IPv6 address and mapped nothing.
+func parseHostIP(s string) (netip.Addr, error) {
+	if s == "" {
+		return netip.Addr{}, nil
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil || a.Zone() != "" {
+		return a, invalid("Invalid host IP: %.60q", s).WithDetails("portMappings takes an IPv4 or IPv6 address without a zone")
+	}
+	if a == netip.IPv6Loopback() {
+		return a, spec.Errorf(spec.CodeUnsupportedField, "unsupported hostIP %q", s).
+			WithDetails("Linux never lets an answer from elsewhere reach ::1; use 127.0.0.1, which works")
+	}
+	return a.Unmap(), nil
+}
+
+// invalid is an error of the configuration.
+func invalid(format string, args ...any) *spec.Error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

@@ -1,0 +1,207 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// plan is everything one attachment's mappings lead to. It is made from the
+// configuration and prevResult alone; only route is looked up.
+type plan struct {
+	owner    owner.Key
+	network  string
+	comment  string
+	snat     bool
+	masqAll  bool
+	only     *nft.Conditions // nil without conditions
+	mappings []mapping
+	addrs    []netip.Prefix // the container's first address of each family
+	route    string         // the host's interface towards the container, if it has IPv4
+	port     string         // the bridge port that needs hairpin mode
+}
+
+func newPlan(r *plugin.Request, c *Conf, mappings []mapping) (*plan, error) {
+	only, err := newConditions(r, c)
+	if err != nil {
+		return nil, err
+	}
+	return &plan{
+		owner:    r.Owner,
+		network:  r.Network,
+		comment:  nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName),
+		snat:     c.snat(),
+		masqAll:  c.MasqAll,
+		only:     only,
+		mappings: mappings,
+		addrs:    containerAddrs(r.Prev(), r.IfName),
+	}, nil
+}
+
+// newConditions compiles the conditions. What we cannot express is refused: a
+// condition that was ignored would publish a port to more than was meant.
+func newConditions(r *plugin.Request, c *Conf) (*nft.Conditions, error) {
+	only, err := nft.NewConditions(r.Network, trim(c.ConditionsV4), trim(c.ConditionsV6))
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeUnsupportedField, "unsupported field: %w", err)
+	}
+	return only, nil
+}
+
+// trim treats a list whose first token is empty as no list, as the reference.
+func trim(conditions []string) []string {
+	if language(conditions) == "" {
+		return nil
+	}
+	return conditions
+}
+
+// containerAddrs picks the first address of each family that is on ifName in
+// a sandbox, or on no interface that prevResult names.
+func containerAddrs(prev *spec.Result, ifName string) (addrs []netip.Prefix) {
+	var have4, have6 bool
+	for _, ip := range prev.IPs {
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(prev.Interfaces) {
+			if in := prev.Interfaces[*i]; in.Name != ifName || in.Sandbox == "" {
+				continue
+			}
+		}
+		is4 := ip.Address.Addr().Is4()
+		if is4 && have4 || !is4 && have6 {
+			continue
+		}
+		have4, have6 = have4 || is4, have6 || !is4
+		addrs = append(addrs, ip.Address)
+	}
+	return addrs
+}
+
+// each calls fn for every mapping and container address it serves.
+func (p *plan) each(fn func(m mapping, container netip.Addr)) {
+	for _, a := range p.addrs {
+		for _, m := range p.mappings {
+			if m.serves(a.Addr()) {
+				fn(m, a.Addr())
+			}
+		}
+	}
+}
+
+// unserved lists mappings for a family the container has no address of.
+func (p *plan) unserved() (out []mapping) {
+	served := make(map[mapping]bool)
+	p.each(func(m mapping, _ netip.Addr) { served[m] = true })
+	for _, m := range p.mappings {
+		if !served[m] {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// ports are the elements that others may want too.
+func (p *plan) ports() (elems []nft.Element) {
+	p.each(func(m mapping, to netip.Addr) {
+		elems = append(elems, nft.Port(m.published(to), p.only, p.comment))
+	})
+	return elems
+}
+
+func (m mapping) published(container netip.Addr) nft.Published {
+	return nft.Published{Host: m.host, Protocol: m.protocol, Port: m.hostPort, To: netip.AddrPortFrom(container, m.containerPort)}
+}
+
+// own are the elements that are the attachment's by their key.
+func (p *plan) own() []nft.Element {
+	elems := []nft.Element{nft.Owner(string(p.owner), p.comment)}
+	if !p.snat {
+		return elems
+	}
+	p.each(func(m mapping, to netip.Addr) {
+		elems = append(elems, nft.SNAT(m.published(to), p.comment))
+	})
+	if p.masqAll {
+		for _, a := range p.addrs {
+			elems = append(elems, nft.MasqAll(a.Addr(), p.comment))
+		}
+	}
+	return elems
+}
+
+// facts are what the network's attachments share.
+func (p *plan) facts() (facts []record.Fact) {
+	if p.only != nil {
+		facts = append(facts, record.Fact{Name: factConditions + p.only.ID(), Conditions: p.only})
+	}
+	if !p.snat {
+		return facts
+	}
+	if p.route != "" {
+		guard := nft.GuardLoopback(p.route, p.network)
+		facts = append(facts, record.Fact{Name: factLocalNet + p.route, Elements: []nft.Element{guard}})
+	}
+	for _, a := range p.addrs {
+		subnet := a.Masked()
+		elems := []nft.Element{nft.Hairpin(subnet, p.network)}
+		if a.Addr().Is4() {
+			elems = append(elems, nft.LocalSNAT(subnet, p.network))
+		}
+		facts = append(facts, record.Fact{Name: factHairpin + subnet.String(), Elements: elems})
+	}
+	return facts
+}
+
+// record is what DEL needs.
+func (p *plan) record() *record.Record {
+	rec := &record.Record{Plugin: name, Elements: append(p.own(), p.ports()...)}
+	for _, f := range p.facts() {
+		rec.Shared = append(rec.Shared, f.Name)
+	}
+	return rec
+}
+
+// compile is the desired state. It touches nothing.
+func (p *plan) compile(k *kernel.Kernel) (s netstate.State) {
+	if p.snat && p.route != "" {
+		s = append(s, routeLocalnet(p.route))
+	}
+	if p.port != "" {
+		s = append(s, hairpinPort{p.port})
+	}
+	for _, f := range p.facts() {
+		s = append(s, netstate.Fact{Fact: f, Owner: p.owner, Records: k.Records})
+	}
+	for _, e := range p.own() {
+		s = append(s, netstate.Element{Element: e})
+	}
+	for _, e := range p.ports() {
+		s = append(s, claim{netstate.Element{Element: e}, k})
+	}
+	return s
+}
+
+// The names of the facts begin with what they are about.
+const (
+	factConditions = "conditions-"
+	factLocalNet   = "localnet-"
+	factHairpin    = "hairpin-"
+)
+
+func isOurs(fact string) bool {
+	for _, prefix := range [...]string{factConditions, factLocalNet, factHairpin} {
+		if strings.HasPrefix(fact, prefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,150 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package portmap is the plugin `portmap`: it publishes ports of a container on
+// the host. Each mapping is one element of a map in the table `inet patchbay`,
+// keyed by protocol and host port, so a packet costs one lookup however many
+// ports are published, and an ADD one transaction however many there are.
+//
+// What is decided here (docs/plugins/portmap.md has it for operators):
+//
+//   - A host port belongs to whoever has it. A second attachment that asks for
+//     it is refused with the name of the first, unless the first is dead: its
+//     record or namespace is gone, or the namespace no longer has the address.
+//     The reference appends a rule that never matches.
+//   - A mapping with a host address is looked up before one for all addresses,
+//     a network with conditions before one without.
+//   - Whoever comes first at a local address keeps it: kube-proxy's and Docker's
+//     rules (priority dstnat) run before ours (dstnat + 5).
+//   - A client's address survives. Only what could not be answered is
+//     masqueraded: clients in the container's own subnet, the container itself
+//     among them, because the answer would not pass the host, and 127.0.0.0/8.
+//   - Two attachments of one container have nothing in common: elements carry
+//     the owner of (network, container, interface).
+//   - DEL needs the record alone: no namespace, configuration, prevResult or
+//     runtimeConfig.
+//
+// Linux >= 5.10; SCTP needs the kernel's SCTP connection tracking.
+package portmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "portmap"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:         name,
+	Kind:         plugin.Chained,
+	About:        "publishes a container's ports on the host",
+	Capabilities: []string{"portMappings"},
+	Conf:         func() any { return new(Conf) },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+// add passes the previous result through.
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, mappings, err := decode(r.Config)
+	if err != nil {
+		return nil, fmt.Errorf("failed to parse config: %w", err)
+	}
+	prev := r.Prev()
+	if prev == nil {
+		return nil, invalid("must be called as chained plugin")
+	}
+	if len(mappings) == 0 {
+		return prev, nil
+	}
+	k := kernel.Of(r)
+	env, err := k.Env(r)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPlan(r, conf, mappings)
+	if err != nil {
+		return nil, err
+	}
+	p.findRoute(r, env)
+	for _, m := range p.unserved() {
+		kernel.Warn(r, fmt.Errorf("port mapping %s has no effect: the container has no address of that family", m))
+	}
+	if err := k.Record(r, p.record()); err != nil {
+		return nil, err
+	}
+	if err := k.Apply(ctx, r, env, p.compile(k)); err != nil {
+		return nil, err
+	}
+	flushAfterCommit(r, k, p)
+	return prev, nil
+}
+
+// del removes what the record names, else what the configuration names, and
+// what the reference plugin left for the attachment.
+func del(ctx context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	if rec == nil {
+		rec = withoutRecord(r, k)
+	}
+	return remove(ctx, r, k, rec)
+}
+
+// check compares the kernel with what ADD made.
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, mappings, err := decode(r.Config)
+	if err != nil {
+		return err
+	}
+	if r.Prev() == nil {
+		return invalid("Required prevResult missing")
+	}
+	if len(mappings) == 0 {
+		return nil
+	}
+	k := kernel.Of(r)
+	env, err := k.Env(r)
+	if err != nil {
+		return err
+	}
+	p, err := newPlan(r, conf, mappings)
+	if err != nil {
+		return err
+	}
+	p.findRoute(r, env)
+	return kernel.Check(ctx, env, p.compile(k))
+}
+
+// gc removes what belongs to attachments that are not valid any more.
+func gc(ctx context.Context, r *plugin.Request) error {
+	keep, ok := r.Valid()
+	if !ok {
+		return nil
+	}
+	k := kernel.Of(r)
+	records, err := k.Records.List(r.Network)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	var errs []error
+	for _, rec := range records {
+		if rec.Plugin == name && !keep(rec.ContainerID, rec.IfName) {
+			errs = append(errs, remove(ctx, r, k, rec))
+		}
+	}
+	return errors.Join(errs...)
+}

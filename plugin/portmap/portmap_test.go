@@ -1,0 +1,135 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest/node"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/plugintest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
+
+// attachment is one attachment as a runtime calls for it.
+type attachment struct {
+	network, id, ifName, netns string
+	prev                       *spec.Result
+	fault                      func(string) error
+	stderr                     bytes.Buffer
+}
+
+func of(c *node.Container) *attachment {
+	return &attachment{network: "net", id: c.Name, ifName: "eth0", netns: c.Path, prev: c.Result()}
+}
+
+// call runs a verb in process; conf is merged over the head.
+func (a *attachment) call(t testing.TB, verb spec.Verb, conf string) error {
+	t.Helper()
+	m := map[string]any{"cniVersion": "1.1.0", "name": a.network, "type": name}
+	if a.prev != nil {
+		m["prevResult"] = a.prev
+	}
+	if err := json.Unmarshal([]byte(conf), &m); err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := plugin.Builtin{NewSession: func() *plugin.Session {
+		s := plugin.NewSession([]*plugin.Plugin{&Plugin})
+		s.Fault, s.Stderr = a.fault, &a.stderr
+		return s
+	}}
+	_, err = b.Invoke(context.Background(), name, &spec.Call{
+		Verb: verb, ContainerID: a.id, NetNS: a.netns, IfName: a.ifName, Path: []string{"/nonexistent"}, Config: data,
+	})
+	return err
+}
+
+func (a *attachment) must(t testing.TB, verb spec.Verb, conf string) {
+	t.Helper()
+	if err := a.call(t, verb, conf); err != nil {
+		t.Fatalf("%s: %v", verb, err)
+	}
+}
+
+// ports is a configuration with these mappings, in JSON.
+func ports(mappings string, more ...string) string {
+	return `{"runtimeConfig": {"portMappings": [` + mappings + `]}` + strings.Join(append([]string{""}, more...), ", ") + `}`
+}
+
+const webPort = `{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}`
+
+// expect asks and compares.
+func expect(t *testing.T, about string, from *node.Space, network, addr, want string) {
+	t.Helper()
+	if got := from.Ask(network, addr); got != want {
+		t.Errorf("%s: %s asked %s %s and heard %q, want %q", about, from.Name, network, addr, got, want)
+	}
+}
+
+// elements counts what is in our sets.
+func elements(t *testing.T) (n int) {
+	t.Helper()
+	c := nft.Open("")
+	defer c.Close() //nolint:errcheck // a test
+	for _, set := range []string{nft.SetOwners, nft.SetPorts4, nft.SetPorts6, nft.SetHostPorts4, nft.SetHostPorts6, nft.SetSNAT4,
+		nft.SetSNAT6, nft.SetMasqAll4, nft.SetMasqAll6, nft.SetHairpin4, nft.SetHairpin6, nft.SetLocalNet} {
+		list, err := c.List(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(list)
+	}
+	return n
+}
+
+// flush is `nft flush ruleset`, by an operator or a firewall's restart.
+func flush(t *testing.T) {
+	t.Helper()
+	nftTool(t, "flush", "ruleset")
+}
+
+func nftTool(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("nft", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("nft %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// world is a node with a dual stack bridge and two containers that serve.
+func world(t *testing.T) (n *node.Node, web, other *node.Container) {
+	t.Helper()
+	n = node.New(t)
+	b := n.Bridge("cni0", "10.1.0.1/24", "fd00:1::1/64")
+	web = b.Container("web", "10.1.0.5/24", "fd00:1::5/64")
+	other = b.Container("other", "10.1.0.6/24", "fd00:1::6/64")
+	for _, c := range []*node.Container{web, other} {
+		for _, network := range []string{"tcp", "udp"} {
+			c.Serve(network, ":80")
+		}
+	}
+	return n, web, other
+}
+
+func containsAny(s string, words ...string) bool {
+	for _, w := range words {
+		if strings.Contains(s, w) {
+			return true
+		}
+	}
+	return false
+}

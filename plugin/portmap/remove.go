@@ -1,0 +1,125 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// remove takes away everything of one attachment: for DEL and GC. Every step
+// runs even if another failed; the record goes when all is done.
+func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
+	k.NFT.Remove(rec.Elements...)
+	var errs []error
+	for _, fact := range rec.Shared {
+		errs = append(errs, netstate.ReleaseFact(ctx, k.Records, fact, rec.Owner, k.NFT))
+	}
+	stale := udpMappings(rec.Elements)
+	if len(stale) == 0 && errors.Join(errs...) == nil {
+		return finishLater(ctx, r, k, rec)
+	}
+	errs = append(errs, k.NFT.Commit(ctx))
+	if len(stale) > 0 {
+		forgetFlows(r, stale)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return k.Records.Remove(rec.Network, rec.Owner, name)
+}
+
+// finishLater sends the removal and leaves waiting for it to the end of the
+// session, where a link may have been deleted meanwhile. The record goes when
+// the elements have.
+func finishLater(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
+	if err := k.NFT.Start(ctx); err != nil {
+		return err
+	}
+	r.Session.OnFlush(func(ctx context.Context) error {
+		if err := k.NFT.Commit(ctx); err != nil {
+			return err
+		}
+		return k.Records.Remove(rec.Network, rec.Owner, name)
+	})
+	return nil
+}
+
+// withoutRecord makes up a record from what else there is: the facts the owner
+// holds, the configuration where it is given, and, where the firewall still
+// knows the owner, its elements.
+func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
+	rec := &record.Record{Plugin: name, Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}
+	_, known, err := k.NFT.Get(nft.SetOwners, nft.IfName(string(r.Owner)))
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	if p := planFromConf(r); p != nil {
+		rec.Elements = p.record().Elements
+	}
+	if !known {
+		return rec
+	}
+	sets := []string{nft.SetPorts4, nft.SetPorts6, nft.SetHostPorts4, nft.SetHostPorts6,
+		nft.SetSNAT4, nft.SetSNAT6, nft.SetMasqAll4, nft.SetMasqAll6, nft.SetOwners}
+	held, conditional := heldFacts(r, k)
+	rec.Shared = held
+	for _, set := range append(sets, conditional...) {
+		elems, err := k.NFT.List(set)
+		if err != nil {
+			kernel.Warn(r, err)
+		}
+		rec.Elements = append(rec.Elements, ownedBy(r.Owner, elems)...)
+	}
+	return rec
+}
+
+// planFromConf compiles what a DEL was given, as far as that is enough.
+func planFromConf(r *plugin.Request) *plan {
+	conf, mappings, err := decode(r.Config)
+	if err != nil || r.Prev() == nil || len(mappings) == 0 {
+		return nil
+	}
+	p, err := newPlan(r, conf, mappings)
+	if err != nil {
+		return nil
+	}
+	return p
+}
+
+// heldFacts lists the portmap facts an owner holds, and the maps of those that
+// are conditions.
+func heldFacts(r *plugin.Request, k *kernel.Kernel) (held, maps []string) {
+	holders, facts, err := k.Records.Facts()
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	for _, f := range facts {
+		if !isOurs(f.Name) || !slices.Contains(holders[f.Name], r.Owner) {
+			continue
+		}
+		held = append(held, f.Name)
+		if f.Conditions != nil {
+			maps = append(maps, f.Conditions.Maps()...)
+		}
+	}
+	return held, maps
+}
+
+func ownedBy(o owner.Key, elems []nft.Element) (out []nft.Element) {
+	for _, e := range elems {
+		if k, ok := nft.OwnerOf(e.Comment); ok && k == string(o) {
+			out = append(out, e)
+		}
+	}
+	return out
+}

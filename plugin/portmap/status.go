@@ -1,0 +1,28 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"context"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// status says whether an ADD could work: the configuration is right, and we
+// may change the firewall.
+func status(_ context.Context, r *plugin.Request) error {
+	conf, _, err := decode(r.Config)
+	if err != nil {
+		return err
+	}
+	if _, err := newConditions(r, conf); err != nil {
+		return err
+	}
+	if err := kernel.Of(r).NFT.Status(); err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "portmap cannot publish ports: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest/node"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const both = webPort + `, {"hostPort": 8080, "containerPort": 80, "protocol": "UDP"}`
+
+// Every way to a published port, and whom the container sees: a client's
+// address survives unless the answer would not come back (pains 20, 25).
+func TestTraffic(t *testing.T) {
+	for _, brNetfilter := range []bool{false, true} {
+		t.Run(map[bool]string{false: "bridge", true: "br_netfilter"}[brNetfilter], func(t *testing.T) {
+			n, web, other := world(t)
+			n.BridgeNetfilter(brNetfilter)
+			a := of(web)
+			a.must(t, spec.Add, ports(both))
+			t.Cleanup(func() { a.must(t, spec.Del, "{}") })
+			a.must(t, spec.Check, ports(both))
+			for _, network := range []string{"tcp", "udp"} {
+				expect(t, "outside", n.Client, network, node.Uplink4+":8080", "web "+node.Client4)
+				expect(t, "outside, IPv6", n.Client, network, "["+node.Uplink6+"]:8080", "web "+node.Client6)
+				expect(t, "host by its own address", n.Host, network, node.Uplink4+":8080", "web "+node.Uplink4)
+				expect(t, "host by 127.0.0.1", n.Host, network, "127.0.0.1:8080", "web 10.1.0.1")
+				expect(t, "host by 127.1.2.3", n.Host, network, "127.1.2.3:8080", "web 10.1.0.1")
+				expect(t, "hairpin", web.Space, network, "10.1.0.1:8080", "web 10.1.0.1")
+				expect(t, "hairpin, IPv6", web.Space, network, "[fd00:1::1]:8080", "web fd00:1::1")
+				expect(t, "hairpin by the uplink", web.Space, network, node.Uplink4+":8080", "web 10.1.0.1")
+				expect(t, "neighbour", other.Space, network, "10.1.0.1:8080", "web 10.1.0.1")
+				expect(t, "neighbour, IPv6", other.Space, network, "["+node.Uplink6+"]:8080", "web fd00:1::1")
+				expect(t, "container itself", other.Space, network, "10.1.0.5:80", "web 10.1.0.6")
+			}
+			// route_localnet does not let anybody else in.
+			n.Host.Serve("tcp", "127.0.0.1:9999")
+			expect(t, "loopback service from the host", n.Host, "tcp", "127.0.0.1:9999", "host 127.0.0.1")
+			other.Sysctl("net/ipv4/conf/all/route_localnet", "1")
+			other.Sysctl("net/ipv4/conf/eth0/route_localnet", "1")
+			other.LocalnetVia("eth0", "10.1.0.1")
+			expect(t, "loopback service from a container (CVE-2020-8558)", other.Space, "tcp", "127.0.0.1:9999", "timeout")
+		})
+	}
+}
+
+// The kernel drops answers to ::1, so nobody is sent away from it: a client
+// hears at once that there is nothing, or finds the host's own server.
+func TestLoopback6(t *testing.T) {
+	n, web, _ := world(t)
+	a := of(web)
+	a.must(t, spec.Add, ports(both))
+	t.Cleanup(func() { a.must(t, spec.Del, "{}") })
+	expect(t, "host by ::1", n.Host, "tcp", "[::1]:8080", "refused")
+	n.Host.Serve("tcp", "[::1]:8080")
+	expect(t, "host's own server on ::1", n.Host, "tcp", "[::1]:8080", "host ::1")
+}
+
+func TestSNATOff(t *testing.T) {
+	n, web, other := world(t)
+	n.BridgeNetfilter(false)
+	a := of(web)
+	a.must(t, spec.Add, ports(both, `"snat": false`))
+	t.Cleanup(func() { a.must(t, spec.Del, "{}") })
+	expect(t, "outside", n.Client, "tcp", node.Uplink4+":8080", "web "+node.Client4)
+	expect(t, "hairpin", web.Space, "tcp", "10.1.0.1:8080", "timeout")
+	expect(t, "neighbour", other.Space, "tcp", "10.1.0.1:8080", "timeout")
+	expect(t, "host by 127.0.0.1", n.Host, "tcp", "127.0.0.1:8080", "timeout")
+	if v := n.Host.ReadSysctl("net/ipv4/conf/cni0/route_localnet"); v != "0" {
+		t.Errorf("route_localnet is %s without snat", v)
+	}
+}
+
+func TestMasqAll(t *testing.T) {
+	n, web, _ := world(t)
+	a := of(web)
+	a.must(t, spec.Add, ports(both, `"masqAll": true`))
+	t.Cleanup(func() { a.must(t, spec.Del, "{}") })
+	expect(t, "outside", n.Client, "tcp", node.Uplink4+":8080", "web 10.1.0.1")
+	expect(t, "outside, IPv6", n.Client, "udp", "["+node.Uplink6+"]:8080", "web fd00:1::1")
+	expect(t, "not by a published port", web.Space, "tcp", "10.1.0.5:80", "web 10.1.0.5")
+}
+
+// A host address goes before a wildcard, whoever came first.
+func TestHostIP(t *testing.T) {
+	n, web, other := world(t)
+	all, one := of(web), of(other)
+	all.must(t, spec.Add, ports(webPort))
+	one.must(t, spec.Add, ports(`{"hostPort": 8080, "containerPort": 80, "hostIP": "192.0.2.1"},
+		{"hostPort": 8080, "containerPort": 80, "hostIP": "::ffff:127.0.0.1"}, {"hostPort": 81, "containerPort": 80, "hostIP": "0.0.0.0"},
+		{"hostPort": 82, "containerPort": 80, "hostIP": "::"}`))
+	t.Cleanup(func() { all.must(t, spec.Del, "{}") })
+	expect(t, "the address", n.Client, "tcp", node.Uplink4+":8080", "other "+node.Client4)
+	expect(t, "127.0.0.1", n.Host, "tcp", "127.0.0.1:8080", "other 10.1.0.1")
+	expect(t, "IPv6", n.Client, "tcp", "["+node.Uplink6+"]:8080", "web "+node.Client6)
+	expect(t, "0.0.0.0", n.Client, "tcp", node.Uplink4+":81", "other "+node.Client4)
+	expect(t, "0.0.0.0 is not IPv6", n.Client, "tcp", "["+node.Uplink6+"]:81", "refused")
+	expect(t, ":: is IPv6", n.Client, "tcp", "["+node.Uplink6+"]:82", "other "+node.Client6)
+	expect(t, ":: is not IPv4", n.Client, "tcp", node.Uplink4+":82", "refused")
+	one.must(t, spec.Del, "{}")
+	expect(t, "the address, free again", n.Client, "tcp", node.Uplink4+":8080", "web "+node.Client4)
+}
+
+// Conditions limit one network's ports and nobody else's (pain 24).
+func TestConditions(t *testing.T) {
+	n, web, other := world(t)
+	limited, free := of(web), of(other)
+	limited.network = "limited"
+	conf := ports(both, `"conditionsV4": ["ip", "saddr", "!=", "198.51.100.0/24"]`, `"conditionsV6": ["ip6", "saddr", "2001:db8:2::/64"]`)
+	limited.must(t, spec.Add, conf)
+	limited.must(t, spec.Check, conf)
+	free.must(t, spec.Add, ports(`{"hostPort": 81, "containerPort": 80}`))
+	expect(t, "refused by the condition", n.Client, "tcp", node.Uplink4+":8080", "refused")
+	expect(t, "met", n.Router, "tcp", node.Uplink4+":8080", "web 192.0.2.2")
+	expect(t, "IPv6, met", n.Client, "tcp", "["+node.Uplink6+"]:8080", "web "+node.Client6)
+	expect(t, "IPv6, refused", n.Router, "tcp", "["+node.Uplink6+"]:8080", "refused")
+	expect(t, "another network", n.Client, "tcp", node.Uplink4+":81", "other "+node.Client4)
+	limited.must(t, spec.Del, "{}")
+	free.must(t, spec.Del, "{}")
+	if left := nftTool(t, "list", "table", "inet", "patchbay"); len(left) == 0 || containsAny(left, "cond_", "ports4_") {
+		t.Errorf("conditions are left: %s", left)
+	}
+}
