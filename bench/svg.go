@@ -14,8 +14,8 @@ import (
 // since the curves lie a factor of ten and more apart.
 const (
 	panelWidth, panelHeight = 380, 260
-	marginLeft, marginTop   = 56, 48
-	panelGap                = 70
+	marginLeft, marginTop   = 64, 48
+	panelGap                = 80
 	minMillis, maxMillis    = 1, 1000
 )
 
@@ -32,7 +32,7 @@ polyline{fill:none!important;stroke-width:2}text.reference,text.ours,text.one{st
 // growthSVG draws the growth curves.
 func growthSVG(growth map[string][]point) []byte {
 	var b bytes.Buffer
-	width := marginLeft + 2*panelWidth + panelGap + 20
+	width := marginLeft + 2*panelWidth + panelGap + 24
 	fmt.Fprintf(&b, svgHead, width, marginTop+panelHeight+70, "Time of ADD and DEL against the number of attachments standing")
 	last := 1
 	for _, points := range growth {
