@@ -12,6 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/loopback"
 	"github.com/patchbay-net/patchbay/plugin/patchbay"
+	"github.com/patchbay-net/patchbay/plugin/portmap"
 	"github.com/patchbay-net/patchbay/plugin/ptp"
 	"github.com/patchbay-net/patchbay/plugin/static"
 	"github.com/patchbay-net/patchbay/plugin/tuning"
@@ -25,6 +26,7 @@ var list = [...]*plugin.Plugin{
 	&hostlocal.Plugin,
 	&loopback.Plugin,
 	&patchbay.Plugin,
+	&portmap.Plugin,
 	&ptp.Plugin,
 	&static.Plugin,
 	&tuning.Plugin,
