@@ -82,13 +82,21 @@ func asKernel(i spec.Interface) error {
 	if err != nil {
 		return fmt.Errorf("interface %s of the result: %w", i.Name, err)
 	}
-	if mac := link.Attrs().HardwareAddr.String(); i.Mac != "" && !strings.EqualFold(mac, i.Mac) {
+	const none = "00:00:00:00:00:00" // lo's
+	if mac := or(link.Attrs().HardwareAddr.String(), none); i.Mac != "" && !strings.EqualFold(mac, i.Mac) {
 		return fmt.Errorf("interface %s: the result says mac %s, the kernel %s", i.Name, i.Mac, mac)
 	}
 	if i.MTU != 0 && i.MTU != link.Attrs().MTU {
 		return fmt.Errorf("interface %s: the result says mtu %d, the kernel %d", i.Name, i.MTU, link.Attrs().MTU)
 	}
 	return nil
+}
+
+func or(s, def string) string {
+	if s == "" {
+		return def
+	}
+	return s
 }
 
 // hasAddress finds an address of the container on its interface.

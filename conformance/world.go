@@ -128,5 +128,5 @@ func (w *world) left() (leak.State, error) {
 // kernels says that the kernel made a thing by itself: the addresses of a
 // loopback interface that was up once.
 func kernels(line string) bool {
-	return line == "address loopback lo 127.0.0.1/8" || line == "address loopback lo ::1/128"
+	return line == "address device lo 127.0.0.1/8" || line == "address device lo ::1/128"
 }
