@@ -91,6 +91,9 @@ func fakeAdd(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if dry := r.Session.Dry; dry != nil {
 		dry("host: fake " + r.IfName)
 	}
+	if prev := r.Prev(); prev != nil {
+		return prev, fakeDo(ctx, r)
+	}
 	return &spec.Result{Interfaces: []spec.Interface{{Name: r.IfName, Sandbox: r.NetNS}}}, fakeDo(ctx, r)
 }
 
@@ -118,9 +121,12 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Condition:           condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"status": cmdStatus,
-			"until":  cmdUntil,
-			"kill":   cmdKill,
+			"status":  cmdStatus,
+			"until":   cmdUntil,
+			"sigkill": signalFile(syscall.SIGKILL),
+			"sigterm": signalFile(syscall.SIGTERM),
+			"gone":    cmdGone,
+			"killrun": cmdKillRun,
 		},
 	})
 }
@@ -203,20 +209,66 @@ func cmdStatus(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// cmdUntil is `until FILE`: waits for a file.
-func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		data, err := os.ReadFile(ts.MkAbs(args[0]))
-		if (err == nil && len(data) > 0) != neg {
+// cmdUntil is `until PATTERN`: waits for a file that is not empty.
+func cmdUntil(ts *testscript.TestScript, _ bool, args []string) {
+	waitFor(ts, args[0]+" to appear", func() bool {
+		files, err := filepath.Glob(ts.MkAbs(args[0]))
+		ts.Check(err)
+		for _, f := range files {
+			if fi, err := os.Stat(f); err == nil && fi.Size() > 0 {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func waitFor(ts *testscript.TestScript, what string, done func() bool) {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if done() {
 			return
 		}
 	}
-	ts.Fatalf("%s does not appear", args[0])
+	ts.Fatalf("waited in vain for %s", what)
 }
 
-// cmdKill is `kill FILE`: sends SIGKILL to the process whose id the file holds.
-func cmdKill(ts *testscript.TestScript, _ bool, args []string) {
-	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile(args[0])))
+func pidIn(ts *testscript.TestScript, file string) int {
+	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile(file)))
 	ts.Check(err)
-	ts.Check(syscall.Kill(pid, syscall.SIGKILL))
+	return pid
+}
+
+// signalFile makes `sigkill FILE`: it signals the process whose id the file holds.
+func signalFile(sig syscall.Signal) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, _ bool, args []string) {
+		ts.Check(syscall.Kill(pidIn(ts, args[0]), sig))
+	}
+}
+
+// cmdGone is `gone FILE`: waits until the process whose id the file holds has
+// ended.
+func cmdGone(ts *testscript.TestScript, _ bool, args []string) {
+	pid := pidIn(ts, args[0])
+	waitFor(ts, "the end of a process", func() bool {
+		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || strings.Contains(string(state), ") Z ")
+	})
+}
+
+// cmdKillRun kills the script's background `patchbay run`, which it finds by the
+// namespaces of the script.
+func cmdKillRun(ts *testscript.TestScript, _ bool, _ []string) {
+	mine, err := os.Readlink("/proc/thread-self/ns/mnt")
+	ts.Check(err)
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	ts.Check(err)
+	for _, dir := range dirs {
+		ns, _ := os.Readlink(filepath.Join(dir, "ns/mnt"))
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil && ns == mine && strings.Contains(string(line), "patchbay\x00run\x00") {
+			ts.Check(syscall.Kill(pid, syscall.SIGKILL))
+			return
+		}
+	}
+	ts.Fatalf("no patchbay run")
 }

@@ -95,8 +95,26 @@ func (c *explainCommand) explain(n *network) (*explanation, error) {
 	if err != nil {
 		return nil, err
 	}
+	if dry.end != nil {
+		dry.out.rename(at.NetNS, result)
+	}
 	dry.out.Result, err = result.As(n.CNIVersion)
 	return dry.out, err
+}
+
+// rename gives the passing namespace a name that a person would read past.
+func (e *explanation) rename(path string, r *spec.Result) {
+	const name = "/run/netns/example"
+	for _, p := range e.Plugins {
+		for i, line := range p.State {
+			p.State[i] = strings.ReplaceAll(line, path, name)
+		}
+	}
+	for i := range r.Interfaces {
+		if r.Interfaces[i].Sandbox == path {
+			r.Interfaces[i].Sandbox = name
+		}
+	}
 }
 
 // netns is the namespace to explain with: the one that was asked for, a new
