@@ -4,6 +4,7 @@
 package nft
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/google/nftables/userdata"
@@ -69,4 +70,24 @@ func (r Rule) Comment() string {
 		}
 	}
 	return ""
+}
+
+// Mentions says whether a rule compares with, or sends to, exactly these bytes,
+// such as an address.
+func (r Rule) Mentions(data []byte) bool {
+	for _, e := range r.Exprs {
+		typ := uint16(unix.NFTA_CMP_DATA)
+		switch e.Name {
+		case "cmp":
+		case "immediate":
+			typ = unix.NFTA_IMMEDIATE_DATA
+		default:
+			continue
+		}
+		value, err := attributes(e.Attr(typ))
+		if err == nil && bytes.Equal(Expr{Attrs: value}.Attr(unix.NFTA_DATA_VALUE), data) {
+			return true
+		}
+	}
+	return false
 }

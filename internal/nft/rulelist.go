@@ -249,3 +249,33 @@ func oneByteDirection(m netlink.Message) error {
 	}
 	return nil
 }
+
+// ListChains returns the names of the chains of anybody's table; a missing
+// table has none.
+func (c *Conn) ListChains(family nftables.TableFamily, table string) ([]string, error) {
+	if err := c.dial(); err != nil {
+		return nil, err
+	}
+	msgs, err := c.nl.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN, Flags: netlink.Request | netlink.Dump},
+		Data:   genHeader(family),
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("list chains of %s: %w", table, err), c.drain())
+	}
+	var names []string
+	for _, m := range msgs {
+		if len(m.Data) < 4 {
+			return nil, fmt.Errorf("list chains of %s: %w", table, errMalformed)
+		}
+		attrs, err := attributes(m.Data[4:])
+		if err != nil {
+			return nil, fmt.Errorf("list chains of %s: %w", table, err)
+		}
+		e := Expr{Attrs: attrs}
+		if unix.ByteSliceToString(e.Attr(unix.NFTA_CHAIN_TABLE)) == table {
+			names = append(names, unix.ByteSliceToString(e.Attr(unix.NFTA_CHAIN_NAME)))
+		}
+	}
+	return names, nil
+}

@@ -1,0 +1,209 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iptnft
+
+import (
+	"crypto/sha512"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+)
+
+// Names of the reference plugins v1.9.1: pkg/utils/utils.go,
+// pkg/ip/ipmasq_nftables_linux.go, plugins/meta/portmap, pkg/link/spoofcheck.go.
+const (
+	tableNAT          = "nat"
+	chainPostrouting  = "POSTROUTING"
+	chainPrerouting   = "PREROUTING"
+	chainHostportDNAT = "CNI-HOSTPORT-DNAT"
+	chainHostportSNAT = "CNI-HOSTPORT-SNAT" // before v0.8
+	tableHostport     = "cni_hostport"
+	tableMasquerade   = "cni_plugins_masquerade"
+	chainMasqChecks   = "masq_checks"
+	chainLength       = 28
+)
+
+// Attachment is what the reference derives its names from.
+type Attachment struct {
+	Network, ContainerID, IfName string
+}
+
+func hash(s string) string {
+	sum := sha512.Sum512([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+// chainName is the name of a chain in the nat table; the interface is not in it.
+func (a Attachment) chainName(prefix string) string {
+	return ("CNI-" + prefix + hash(a.Network+a.ContainerID))[:chainLength]
+}
+
+// masqHash is what the comments in masq_checks begin with.
+func (a Attachment) masqHash() string {
+	return hash(a.Network)[:16] + "-" + hash(a.IfName + ":" + a.ContainerID)[:16]
+}
+
+func (a Attachment) spoofChain() string { return "cni-br-iface-" + a.ContainerID + "-" + a.IfName }
+
+// Leftovers removes what the reference plugins (bridge, ptp, portmap, firewall)
+// made for an attachment in iptables-nft and in their own nftables tables, so
+// that a container from before the swap leaves nothing. addrs are the
+// attachment's addresses where they are known, from prevResult or the
+// host-local files: rules of the firewall plugin, which carry no owner, are
+// found by them alone, and those of another attachment of the same container
+// are spared. A node without leftovers pays one look.
+func Leftovers(a Attachment, addrs []netip.Addr) nft.Extra { return leftovers{a, addrs} }
+
+type leftovers struct {
+	Attachment
+	addrs []netip.Addr
+}
+
+// String names the attachment.
+func (l leftovers) String() string {
+	return fmt.Sprintf("remove what the reference plugins left for %s/%s/%s", l.Network, l.ContainerID, l.IfName)
+}
+
+// place is one kind of leftover: where it may be, and what to remove when it is.
+type place struct {
+	ref  nft.Ref
+	plan func(*nft.Conn, nft.Ref) ([]step, error)
+}
+
+// Plan asks for all of them at once.
+func (l leftovers) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
+	places := l.places()
+	refs := make([]nft.Ref, len(places))
+	for i, p := range places {
+		refs[i] = p.ref
+	}
+	got, err := c.Look(refs...)
+	if err != nil {
+		return nil, err
+	}
+	var todo []step
+	for i, p := range places {
+		if !got[i].Found {
+			continue
+		}
+		steps, err := p.plan(c, p.ref)
+		if err != nil {
+			return nil, err
+		}
+		todo = append(todo, steps...)
+	}
+	return run(todo), nil
+}
+
+func (l leftovers) places() []place {
+	all := []place{
+		{nft.Ref{Family: nftables.TableFamilyINet, Table: tableMasquerade, Chain: chainMasqChecks}, l.masquerade},
+		{nft.Ref{Family: nftables.TableFamilyBridge, Table: tableNAT, Chain: l.spoofChain()}, l.spoof},
+	}
+	for _, f := range families() {
+		all = append(all,
+			place{nft.Ref{Family: f, Table: tableNAT, Chain: l.chainName("")}, l.natChain(chainPostrouting)},
+			place{nft.Ref{Family: f, Table: tableNAT, Chain: l.chainName("DN-")}, l.natChain(chainHostportDNAT)},
+			place{nft.Ref{Family: f, Table: tableNAT, Chain: l.chainName("SN-")}, l.natChain(chainHostportSNAT)},
+			place{nft.Ref{Family: f, Table: tableHostport}, l.hostport})
+		if len(l.addrs) > 0 {
+			all = append(all, place{nft.Ref{Family: f, Table: tableFilter, Chain: chainCNIForward}, l.forward})
+		}
+	}
+	return all
+}
+
+// mine says whether a rule is about one of the addresses, or they are unknown.
+func (l leftovers) mine(r nft.Rule) bool {
+	return len(l.addrs) == 0 || l.mentioned(r)
+}
+
+func (l leftovers) mentioned(r nft.Rule) bool {
+	return slices.ContainsFunc(l.addrs, func(a netip.Addr) bool { return r.Mentions(a.Unmap().AsSlice()) })
+}
+
+// natChain removes the container's chain and the entries that lead to it. The
+// masquerade chain is shared by the interfaces of a container in one network:
+// it goes with the last entry.
+func (l leftovers) natChain(entry string) func(*nft.Conn, nft.Ref) ([]step, error) {
+	return func(c *nft.Conn, ref nft.Ref) ([]step, error) {
+		rules, err := c.ListRules(ref.Family, ref.Table, entry)
+		if err != nil {
+			return nil, err
+		}
+		t := &nftables.Table{Name: ref.Table, Family: ref.Family}
+		entries := slices.DeleteFunc(rules, func(r nft.Rule) bool { return !r.JumpsTo(ref.Chain) })
+		gone := entries
+		if entry == chainPostrouting {
+			gone = slices.DeleteFunc(slices.Clone(entries), func(r nft.Rule) bool { return !l.mine(r) })
+		}
+		todo := deleteRules(t, entry, gone)
+		if len(gone) == len(entries) {
+			todo = append(todo, dropChain(t, ref.Chain)...)
+		}
+		return todo, nil
+	}
+}
+
+// masquerade removes the rules with the attachment's hash.
+func (l leftovers) masquerade(c *nft.Conn, ref nft.Ref) ([]step, error) {
+	return deleteWhere(c, ref, func(r nft.Rule) bool { return strings.HasPrefix(r.Comment(), l.masqHash()) })
+}
+
+// hostport removes the rules with the container's id. The reference takes those
+// of all its attachments at once; we spare those for other addresses.
+func (l leftovers) hostport(c *nft.Conn, ref nft.Ref) (todo []step, err error) {
+	for _, chainName := range [...]string{"hostports", "hostip_hostports", "masquerading"} {
+		ref.Chain = chainName
+		steps, err := deleteWhere(c, ref, func(r nft.Rule) bool { return r.Comment() == l.ContainerID && l.mine(r) })
+		if err != nil {
+			return nil, err
+		}
+		todo = append(todo, steps...)
+	}
+	return todo, nil
+}
+
+// spoof removes both chains of macspoofchk and the jump to them.
+func (l leftovers) spoof(c *nft.Conn, ref nft.Ref) ([]step, error) {
+	from := ref
+	from.Chain = chainPrerouting
+	todo, err := deleteWhere(c, from, func(r nft.Rule) bool { return r.JumpsTo(ref.Chain) })
+	if err != nil {
+		return nil, err
+	}
+	t := &nftables.Table{Name: ref.Table, Family: ref.Family}
+	todo = append(todo, dropChain(t, ref.Chain)...)
+	mac, err := c.HasChain(ref.Family, ref.Table, ref.Chain+"-mac")
+	if err == nil && mac {
+		todo = append(todo, dropChain(t, ref.Chain+"-mac")...)
+	}
+	return todo, err
+}
+
+// forward removes the firewall plugin's two rules of each address.
+func (l leftovers) forward(c *nft.Conn, ref nft.Ref) ([]step, error) {
+	return deleteWhere(c, ref, func(r nft.Rule) bool {
+		code, _, ok := r.Verdict()
+		return ok && code == verdictAccept && l.mentioned(r) && !strings.HasPrefix(r.Comment(), commentAccept)
+	})
+}
+
+const verdictAccept = 1 // NF_ACCEPT
+
+// deleteWhere plans the deletion of a chain's rules that are meant.
+func deleteWhere(c *nft.Conn, ref nft.Ref, is func(nft.Rule) bool) ([]step, error) {
+	rules, err := c.ListRules(ref.Family, ref.Table, ref.Chain)
+	if err != nil {
+		return nil, err
+	}
+	rules = slices.DeleteFunc(rules, func(r nft.Rule) bool { return !is(r) })
+	return deleteRules(&nftables.Table{Name: ref.Table, Family: ref.Family}, ref.Chain, rules), nil
+}

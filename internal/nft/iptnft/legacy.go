@@ -1,0 +1,121 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iptnft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// LegacyTables returns the tables of iptables-legacy and ip6tables-legacy that
+// are in use, each once: /proc/net/ip_tables_names and ip6_tables_names below
+// proc, which is where procfs is mounted. Their rules cannot be reached over
+// netlink. A kernel without them has none.
+func LegacyTables(proc string) ([]string, error) {
+	var tables []string
+	for _, file := range [...]string{"ip_tables_names", "ip6_tables_names"} {
+		b, err := os.ReadFile(filepath.Join(proc, "thread-self/net", file))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read iptables-legacy tables: %w", err)
+		}
+		for _, name := range strings.Fields(string(b)) {
+			if v6 := strings.HasPrefix(file, "ip6"); v6 {
+				name = "ip6 " + name
+			} else {
+				name = "ip " + name
+			}
+			tables = append(tables, name)
+		}
+	}
+	return tables, nil
+}
+
+// LegacyForwardDrops says whether the filter table of iptables-legacy, or of
+// ip6tables-legacy, drops in FORWARD by policy or has a rule that drops or
+// rejects there. No rule of ours can accept before it. Ask only when
+// LegacyTables has "ip filter" or "ip6 filter": asking makes the kernel create
+// the table. It needs CAP_NET_ADMIN and CAP_NET_RAW.
+func LegacyForwardDrops(v6 bool) (bool, error) {
+	drops, err := forwardDrops(v6)
+	if err != nil {
+		return false, fmt.Errorf("read iptables-legacy filter table: %w", err)
+	}
+	return drops, nil
+}
+
+// The layout of include/uapi/linux/netfilter_ipv4/ip_tables.h and its IPv6
+// twin: the interface is frozen since 2.6.
+const (
+	soGetInfo    = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
+	soGetEntries = 65
+	infoLen      = 84 // name[32], valid_hooks, hook_entry[5], underflow[5], num_entries, size
+	entriesHead  = 40 // name[32], size, padding
+	hookForward  = 2  // NF_INET_FORWARD
+	targetHead   = 32 // struct xt_entry_target: size, name[29], revision
+)
+
+func forwardDrops(v6 bool) (bool, error) {
+	family, level, targetAt := unix.AF_INET, unix.SOL_IP, 88
+	if v6 {
+		family, level, targetAt = unix.AF_INET6, unix.SOL_IPV6, 140
+	}
+	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return false, fmt.Errorf("open raw socket: %w", err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	info := make([]byte, infoLen)
+	copy(info, tableFilter)
+	if err := getsockopt(fd, level, soGetInfo, info); err != nil {
+		return false, err
+	}
+	word := func(i int) uint32 { return binary.NativeEndian.Uint32(info[32+4*i:]) }
+	first, policy, size := word(1+hookForward), word(6+hookForward), word(12)
+	entries := make([]byte, entriesHead+int(size))
+	copy(entries, tableFilter)
+	binary.NativeEndian.PutUint32(entries[32:], size)
+	if err := getsockopt(fd, level, soGetEntries, entries); err != nil {
+		return false, err // EAGAIN: changed in between; the caller may ask again
+	}
+	return entriesDrop(entries[entriesHead:], int(first), int(policy), targetAt), nil
+}
+
+// entriesDrop walks the entries of a chain, its policy last.
+func entriesDrop(b []byte, at, policy, targetAt int) bool {
+	for at >= 0 && at <= policy && at+targetAt+4 <= len(b) {
+		target := at + int(binary.NativeEndian.Uint16(b[at+targetAt:]))
+		next := int(binary.NativeEndian.Uint16(b[at+targetAt+2:]))
+		if target+targetHead+4 > len(b) || next == 0 {
+			return false
+		}
+		verdict := int32(binary.NativeEndian.Uint32(b[target+targetHead:]))
+		name := unix.ByteSliceToString(b[target+2 : target+targetHead-1])
+		if name == "" && verdict == -1 || name == "REJECT" { // standard target, -NF_DROP - 1
+			return true
+		}
+		at += next
+	}
+	return false
+}
+
+func getsockopt(fd, level, name int, b []byte) error {
+	n := uint32(len(b))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name),
+		uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&n)), 0)
+	if errno != 0 {
+		return fmt.Errorf("getsockopt %d: %w", name, errno)
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iptnft
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/reftest"
+)
+
+// The real plugins make an attachment in each of their forms, its namespace is
+// deleted, and Leftovers removes every trace of it from the firewall.
+func TestRealReference(t *testing.T) {
+	dir := reftest.Plugins(t)
+	sh(t, "iptables -V | grep -q nf_tables") // what the reference calls must be iptables-nft
+	for _, backend := range []string{"iptables", "nftables"} {
+		t.Run(backend, func(t *testing.T) {
+			c := open(t)
+			a := Attachment{"refnet", "0123456789ab", "eth0"}
+			ns := nettest.NewNS(t, "ref-"+backend)
+			result := refAdd(t, dir, "bridge", a, ns, nil, map[string]any{
+				"bridge": "refbr0", "isGateway": true, "ipMasq": true, "ipMasqBackend": backend, "macspoofchk": true,
+				"ipam": map[string]any{"type": "host-local", "subnet": "10.77.0.0/24", "dataDir": t.TempDir()},
+			})
+			refAdd(t, dir, "portmap", a, ns, result, map[string]any{
+				"backend":       backend,
+				"runtimeConfig": map[string]any{"portMappings": []any{map[string]any{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}},
+			})
+			refAdd(t, dir, "firewall", a, ns, result, map[string]any{"backend": "iptables"})
+			const list = "nft -a list ruleset; iptables-nft-save; iptables-nft -t nat -S"
+			before := sh(t, list)
+			traces := []string{"10.77.0.2", a.ContainerID, a.masqHash(), a.chainName(""), a.chainName("DN-")}
+			if n := count(before, traces); n < 3 {
+				t.Fatalf("the reference left only %d kinds of traces:\n%s", n, before)
+			}
+			commit(t, c, Leftovers(a, addrs("10.77.0.2")))
+			if after := sh(t, list); count(after, traces) > 0 {
+				t.Errorf("left behind:\n%s", after)
+			}
+			sh(t, "ip link del refbr0")
+		})
+	}
+}
+
+// count says how many of the traces are in s.
+func count(s string, traces []string) (n int) {
+	for _, x := range traces {
+		if strings.Contains(s, x) {
+			n++
+		}
+	}
+	return n
+}
+
+// refAdd calls ADD of a reference plugin and returns its result.
+func refAdd(t *testing.T, dir, plugin string, a Attachment, ns string, prev json.RawMessage, conf map[string]any) json.RawMessage {
+	t.Helper()
+	conf["cniVersion"], conf["name"], conf["type"] = "1.0.0", a.Network, plugin
+	if prev != nil {
+		conf["prevResult"] = prev
+	}
+	stdin, err := json.Marshal(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(dir, plugin))
+	cmd.Stdin = bytes.NewReader(stdin)
+	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+a.ContainerID, "CNI_IFNAME="+a.IfName, "CNI_NETNS="+ns, "CNI_PATH="+dir)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s ADD: %v\n%s", plugin, err, out)
+	}
+	return out
+}
