@@ -22,8 +22,21 @@ type Conf struct {
 
 	// A GC names the attachments that are still valid. The tag 1.1.0 called
 	// the key cni.dev/attachments, main renamed it; both are written and read.
-	ValidAttachments *[]Attachment `json:"cni.dev/valid-attachments"`
-	OldAttachments   *[]Attachment `json:"cni.dev/attachments"`
+	ValidAttachments attachments `json:"cni.dev/valid-attachments"`
+	OldAttachments   attachments `json:"cni.dev/attachments"`
+}
+
+// attachments is a list that may be absent. null is an empty list: so libcni
+// writes it for a runtime that has no container left.
+type attachments struct {
+	list  []Attachment
+	named bool
+}
+
+// UnmarshalJSON is called for null too.
+func (a *attachments) UnmarshalJSON(data []byte) error {
+	a.named = true
+	return json.Unmarshal(data, &a.list)
 }
 
 // ParseConf decodes the head of a plugin configuration.
@@ -41,11 +54,8 @@ func ParseConf(data []byte) (*Conf, error) {
 // Valid returns the attachments a GC must keep. ok is false when the request
 // names none at all, which is no permission to remove everything.
 func (c *Conf) Valid() (valid []Attachment, ok bool) {
-	switch {
-	case c.ValidAttachments != nil:
-		return *c.ValidAttachments, true
-	case c.OldAttachments != nil:
-		return *c.OldAttachments, true
+	if c.ValidAttachments.named {
+		return c.ValidAttachments.list, true
 	}
-	return nil, false
+	return c.OldAttachments.list, c.OldAttachments.named
 }
