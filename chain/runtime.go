@@ -5,6 +5,7 @@ package chain
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -113,9 +114,13 @@ func (rt *Runtime) call(ctx context.Context, verb spec.Verb, a *Attachment) *spe
 	t := trace(ctx)
 	return &spec.Call{
 		Verb: verb, ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: joinArgs(a.Args), Path: rt.Path,
-		TraceParent: t.Parent, TraceState: t.State, Baggage: t.Baggage,
+		NetNSOverride: override(os.Getenv("CNI_NETNS_OVERRIDE")),
+		TraceParent:   t.Parent, TraceState: t.State, Baggage: t.Baggage,
 	}
 }
+
+// override reads libcni's extension, which an exec'd plugin would inherit.
+func override(s string) bool { return s == "1" || strings.EqualFold(s, "true") }
 
 func joinArgs(args [][2]string) string {
 	pairs := make([]string, len(args))

@@ -51,7 +51,7 @@ func (e *Exec) Run(ctx context.Context, path string, call *spec.Call) ([]byte, e
 		cmd := e.command(ctx, path, call)
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		err := cmd.Run()
-		if err == nil {
+		if err == nil || errors.Is(err, exec.ErrWaitDelay) { // it succeeded, and a child of it holds on to the pipes
 			_, werr := e.stderr().Write(stderr.Bytes())
 			return stdout.Bytes(), ignoreLogError(werr)
 		}

@@ -17,11 +17,12 @@ import (
 // done at the end; a delegate leaves that to its caller.
 func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermost bool) ([]byte, error) {
 	if call.Verb == spec.Version {
-		return versionResult(p, call)
+		out, err := versionResult(p, call)
+		return out, withVersion(err, spec.Current)
 	}
 	r, err := newRequest(p, call, s)
 	if err != nil {
-		return nil, err
+		return nil, withVersion(err, spec.Current)
 	}
 	out, err := run(ctx, p, r)
 	if outermost && (err == nil || r.Verb == spec.Del || r.Verb == spec.GC) {
@@ -109,6 +110,9 @@ func add(ctx context.Context, p *Plugin, r *Request) ([]byte, error) {
 
 // withVersion gives the error its wire form with the version of the request.
 func withVersion(err error, version string) error {
+	if err == nil {
+		return nil
+	}
 	e := *spec.AsError(err)
 	e.CNIVersion = version
 	return &e

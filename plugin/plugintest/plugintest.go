@@ -107,7 +107,7 @@ func (c *Case) run(t *testing.T, p *plugin.Plugin) {
 	inProcess := c.builtin(t, p, nil)
 	t.Run("in-process", func(t *testing.T) { c.suite(inProcess, nil).Run(t) })
 	t.Run("exec", func(t *testing.T) {
-		dir := install(t, append([]*plugin.Plugin{p}, c.Delegates...))
+		dir := Install(t, append([]*plugin.Plugin{p}, c.Delegates...)...)
 		c.suite(&invoke.Exec{}, []string{dir}).Run(t)
 	})
 	if !c.NoFaults {
@@ -139,14 +139,15 @@ func (c *Case) builtin(t *testing.T, p *plugin.Plugin, fault func(string) error)
 	}}
 }
 
-// install links the test binary under the plugins' names.
-func install(t *testing.T, plugins []*plugin.Plugin) string {
+// Install links the test binary under the plugins' names into a directory for
+// CNI_PATH. The plugins must be those of Main.
+func Install(t testing.TB, plugins ...*plugin.Plugin) (dir string) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	dir = t.TempDir()
 	for _, p := range plugins {
 		if err := os.Symlink(self, filepath.Join(dir, p.Name)); err != nil {
 			t.Fatal(err)

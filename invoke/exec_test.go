@@ -1,0 +1,185 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package invoke_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	cni "github.com/containernetworking/cni/pkg/invoke"
+
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// script writes a plugin in shell and returns its directory.
+func script(t *testing.T, body string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "sh-plugin"), []byte("#!/bin/sh\n"+body+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func callIn(dir string) *spec.Call {
+	return &spec.Call{Verb: spec.Add, ContainerID: "c1", NetNS: "/n", IfName: "eth0", Args: "A=1", Path: []string{dir}, Config: []byte(`{"name":"net"}`)}
+}
+
+func TestExec(t *testing.T) {
+	t.Setenv("CNI_ARGS", "of the caller")
+	t.Setenv("CNI_IFNAME", "of the caller")
+	t.Setenv("INHERITED", "yes")
+	var stderr bytes.Buffer
+	e := &invoke.Exec{Stderr: &stderr, Env: []string{"MORE=1"}}
+	dir := script(t, `cat; echo; env | grep -e ^CNI_ -e INHERITED -e MORE | sort; echo warning >&2`)
+	call := callIn(dir)
+	call.Args = ""
+	out, err := e.Invoke(t.Context(), "sh-plugin", call)
+	want := "{\"name\":\"net\"}\nCNI_ARGS=\nCNI_COMMAND=ADD\nCNI_CONTAINERID=c1\nCNI_IFNAME=eth0\nCNI_NETNS=/n\nCNI_PATH=" + dir + "\nINHERITED=yes\nMORE=1\n"
+	if err != nil || string(out) != want {
+		t.Errorf("%v:\n%s\nwant\n%s", err, out, want)
+	}
+	if stderr.String() != "warning\n" {
+		t.Errorf("stderr is %q", stderr.String())
+	}
+}
+
+// TestFailures: the words are libcni's, which runtimes search for.
+func TestFailures(t *testing.T) {
+	tests := []struct{ body, msg string }{
+		{`exit 3`, "netplugin failed with no error message: exit status 3"},
+		{`echo oops >&2; exit 1`, `netplugin failed: "oops\n": exit status 1`},
+		{`echo oops; exit 1`, `netplugin failed but error parsing its diagnostic message "oops\n": `},
+		{`echo '{"code":7,"msg":"bad","details":"why"}'; exit 1`, "bad; why"},
+		{`echo '{"cniVersion":"1.0.0","code":11,"msg":"later"}'; exit 1`, "later"},
+		{`kill -9 $$`, "netplugin failed with no error message: signal: killed"},
+	}
+	for _, test := range tests {
+		call := callIn(script(t, test.body))
+		_, err := (&invoke.Exec{}).Invoke(t.Context(), "sh-plugin", call)
+		_, theirs := (&cni.RawExec{}).ExecPlugin(t.Context(), filepath.Join(call.Path[0], "sh-plugin"), call.Config, call.Environ())
+		for who, err := range map[string]error{"ours": err, "libcni": theirs} {
+			if err == nil || !strings.HasPrefix(err.Error(), test.msg) {
+				t.Errorf("%s: %s: %v, want %s", test.body, who, err, test.msg)
+			}
+		}
+	}
+	_, err := (&invoke.Exec{}).Invoke(t.Context(), "sh-plugin", callIn(script(t, `echo '{"code":7,"msg":"bad"}'; exit 1`)))
+	if spec.ErrorCode(err) != spec.CodeInvalidConfig {
+		t.Errorf("code is %d", spec.ErrorCode(err))
+	}
+	_, err = (&invoke.Exec{}).Invoke(t.Context(), "sh-plugin", callIn(script(t, `yes | head -c 100000 >&2; exit 1`)))
+	if err == nil || len(err.Error()) > 20000 {
+		t.Errorf("an error of %d bytes", len(err.Error()))
+	}
+}
+
+func TestFind(t *testing.T) {
+	dir := script(t, "true")
+	if err := os.Mkdir(filepath.Join(dir, "directory"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "plain"), nil, 0o600); err != nil { // no execute bit
+		t.Fatal(err)
+	}
+	if err := os.Symlink("sh-plugin", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"sh-plugin", "plain", "link", "directory", "missing", "../x", "", ".."} {
+		for _, dirs := range [][]string{{"/nonexistent", dir}, {}, {"relative", dir}} {
+			got, err := invoke.Find(name, dirs)
+			want, terr := cni.FindInPath(name, dirs)
+			if got != want || (err == nil) != (terr == nil) {
+				t.Errorf("%q in %v: %q, %v; libcni says %q, %v", name, dirs, got, err, want, terr)
+			}
+			if slices.Contains([]string{"missing", "directory"}, name) && (!errors.Is(err, invoke.ErrNotFound) || err.Error() != terr.Error()) {
+				t.Errorf("%q in %v: %v; libcni says %v", name, dirs, err, terr)
+			}
+		}
+	}
+}
+
+// TestBusy: a program that is being written is started again until it is whole
+// ("text file busy"), and the error says so when it never is.
+func TestBusy(t *testing.T) {
+	self, err := os.ReadFile("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "busy")
+	if err := os.WriteFile(path, self, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(300*time.Millisecond, func() { _ = f.Close() })
+	if _, err := (&invoke.Exec{}).Invoke(t.Context(), "busy", callIn(dir)); err != nil {
+		t.Errorf("written for 300 ms: %v", err)
+	}
+	f, err = os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // a test's
+	if _, err := (&invoke.Exec{}).Invoke(t.Context(), "busy", callIn(dir)); !errors.Is(err, syscall.ETXTBSY) {
+		t.Errorf("written for ever: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := (&invoke.Exec{}).Invoke(ctx, "busy", callIn(dir)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// TestCancelKillsTheGroup: also what the plugin started.
+func TestCancelKillsTheGroup(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pid")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := (&invoke.Exec{}).Invoke(ctx, "sh-plugin", callIn(script(t, `sleep 100 & echo $! >`+file+`; wait`)))
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error is %v", err)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(5 * time.Second); running(pid); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("process %d lives on", pid)
+		}
+	}
+}
+
+func running(pid int) bool {
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+// TestDaemonHoldsPipes: a plugin may leave a daemon behind that never closes
+// its output; the plugin has succeeded all the same.
+func TestDaemonHoldsPipes(t *testing.T) {
+	start := time.Now()
+	out, err := (&invoke.Exec{}).Invoke(t.Context(), "sh-plugin", callIn(script(t, `sleep 5 & echo '{}'`)))
+	if err != nil || string(out) != "{}\n" || time.Since(start) > 4*time.Second {
+		t.Errorf("%q, %v after %v", out, err, time.Since(start))
+	}
+}
