@@ -89,6 +89,20 @@ func nftTool(t *testing.T, args ...string) string {
 	return string(out)
 }
 
+// reload checks that nft loads what it printed and prints it again.
+func reload(t *testing.T, c *Conn, listing string) {
+	t.Helper()
+	saved := filepath.Join(t.TempDir(), "saved.nft")
+	if err := os.WriteFile(saved, []byte(listing), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, c)
+	nftTool(t, "-f", saved)
+	if again := nftTool(t, "list", "ruleset"); sorted(again) != sorted(listing) {
+		t.Errorf("loaded again with nft -f it differs:\n%s", again)
+	}
+}
+
 // The table as nft prints it, and as nft loads it again.
 func TestGolden(t *testing.T) {
 	c := open(t)
@@ -96,28 +110,8 @@ func TestGolden(t *testing.T) {
 	c.Add(network()...)
 	commit(t, c)
 	got := nftTool(t, "list", "ruleset")
-	golden := filepath.Join("testdata", "table.golden")
-	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("table differs from %s (go test -update writes it):\n%s", golden, got)
-	}
-	saved := filepath.Join(t.TempDir(), "saved.nft")
-	if err := os.WriteFile(saved, []byte(got), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	flush(t, c)
-	nftTool(t, "-f", saved)
-	if again := nftTool(t, "list", "ruleset"); again != got {
-		t.Errorf("loaded again with nft -f it differs:\n%s", again)
-	}
+	golden(t, "table.golden", got)
+	reload(t, c, got)
 	// What nft loaded is ours to go on with.
 	c.Add(attachment()...)
 	c.Add(network()...)

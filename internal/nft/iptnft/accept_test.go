@@ -27,9 +27,7 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 func sh(t *testing.T, lines string) string {
 	t.Helper()
 	for _, tool := range []string{"iptables-nft", "ip6tables-nft", "nft"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("patchbay-skip: %s: %v", t.Name(), err)
-		}
+		nettest.Need(t, nettest.Program(tool))
 	}
 	cmd := exec.Command("sh", "-ec", lines)
 	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(t.TempDir(), "xtables.lock"))

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
@@ -151,15 +152,13 @@ func TestLeftoversOfNobody(t *testing.T) {
 }
 
 func TestLegacy(t *testing.T) {
-	if tables, err := LegacyTables("/proc"); err != nil || len(tables) > 0 {
-		t.Errorf("tables %v, %v", tables, err)
-	}
 	if tables, err := LegacyTables(t.TempDir()); err != nil || len(tables) > 0 {
 		t.Errorf("without procfs: %v, %v", tables, err)
 	}
-	if _, err := exec.LookPath("iptables-legacy"); err != nil {
-		t.Skipf("patchbay-skip: %s: %v", t.Name(), err)
-	}
+	nettest.Need(t, nettest.Program("iptables-legacy"))
+	nettest.Need(t, nettest.Feature{Name: "iptables-legacy (CONFIG_IP_NF_FILTER)", Probe: func() error {
+		return exec.Command("iptables-legacy", "-L").Run()
+	}})
 	for _, c := range []struct {
 		cmd string
 		v6  bool
@@ -174,7 +173,7 @@ func TestLegacy(t *testing.T) {
 		{"ip6tables-legacy -F FORWARD; ip6tables-legacy -P FORWARD DROP", true, true},
 	} {
 		if out, err := exec.Command("sh", "-ec", c.cmd).CombinedOutput(); err != nil {
-			t.Skipf("patchbay-skip: %s: kernel without iptables-legacy: %s: %v\n%s", t.Name(), c.cmd, err, out)
+			t.Fatalf("%s: %v\n%s", c.cmd, err, out)
 		}
 		if got, err := LegacyForwardDrops(c.v6); err != nil || got != c.to {
 			t.Errorf("after %q: drops %v, %v", c.cmd, got, err)

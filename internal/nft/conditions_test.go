@@ -1,0 +1,113 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// Conditions in the reference's tests and documentation, and what of nft and
+// iptables they may be, as nft prints the rules.
+func TestConditionsGolden(t *testing.T) {
+	c := open(t)
+	for i, v4 := range [][]string{
+		{"!", "-d", "192.0.2.0/24"}, // README of portmap
+		{"-s", "10.0.0.0/8", "!", "-i", "eth0"},
+		{"-i", "veth+", "-p", "udp", "-m", "udp", "--dport", "53:60"},
+		{"ip", "saddr", "!=", "10.0.0.0/8"},
+		{"ip saddr 10.1.2.3 ip daddr ! 192.0.2.0/25"},
+		{"meta", "iifname", "==", "\"eth0\"", "meta l4proto tcp"},
+		{"iifname != wan*", "tcp dport != 1000-2000", "th sport 80"},
+		{"ip daddr 0.0.0.0/0"},
+		{"-p", "132", "--sport", "7"},
+		nil,
+	} {
+		v6 := []string{"ip6", "daddr", "2001:db8::/61"}
+		if i%2 == 0 {
+			v6 = []string{"!", "-s", "2001:db8::1"}
+		}
+		cond, err := NewConditions("net"+string(rune('a'+i)), v4, v6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Queue(cond.Ensure())
+		c.Add(Port(Published{Protocol: 6, Port: uint16(i + 1), To: netip.MustParseAddrPort("10.1.0.5:80")}, cond, "x"))
+	}
+	commit(t, c)
+	got := nftTool(t, "list", "ruleset")
+	golden(t, "conditions.golden", got[strings.Index(got, "\tchain cond"):])
+	reload(t, c, got)
+}
+
+func TestConditionsRefused(t *testing.T) {
+	for _, tokens := range []string{
+		"ip", "ip saddr", "ip saddr x", "ip saddr 10.0.0.0/33", "ip saddr fd00::/8", "ip6 saddr fd00::/8", "ip ttl 1",
+		"ip saddr { 10.0.0.1, 10.0.0.2 }", "ip saddr @set", "-s 10.0.0.1,10.0.0.2", "-s", "-s fd00::1", "saddr 10.0.0.1",
+		"-m conntrack --ctstate NEW", "-m tcp --dport http", "--dport 70000", "--dport 9-8", "tcp flags syn", "tcp dport {80}",
+		"meta mark 1", "meta", "ct state new", "-o eth0", "-i", "-i averyveryverylongname", "iifname {a}", "meta l4proto icmp6",
+		"-p 0", "-p 256", "!", "! !", "drop", "ip saddr 10.0.0.1 accept", "counter", "fe80::1%eth0", "-s fe80::1%eth0",
+	} {
+		_, err := NewConditions("n", strings.Fields(tokens), nil)
+		if !errors.Is(err, errCondition) || !strings.Contains(err.Error(), "conditionsV4: ") {
+			t.Errorf("%q: %v", tokens, err)
+		}
+	}
+	if c, err := NewConditions("n", nil, nil); c != nil || err != nil {
+		t.Errorf("no conditions: %v, %v", c, err)
+	}
+	if _, err := NewConditions("n", nil, []string{"ip saddr 10.0.0.1"}); err == nil || !strings.Contains(err.Error(), "conditionsV6: ") {
+		t.Errorf("IPv4 in conditionsV6: %v", err)
+	}
+}
+
+// The chain comes with the first attachment, once, and goes with the last.
+func TestConditionsComeAndGo(t *testing.T) {
+	c := open(t)
+	c.Add(network()...)
+	commit(t, c)
+	before := nftTool(t, "list", "ruleset")
+	cond, err := NewConditions("pods", []string{"-s", "10.0.0.0/8"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := Port(Published{Protocol: 6, Port: 80, To: netip.MustParseAddrPort("10.1.0.5:80")}, cond, Comment(testOwner, "pods", "c", "eth0"))
+	for range 2 {
+		c.Queue(cond.Ensure())
+		c.Queue(cond.Ensure())
+		c.Add(e)
+		commit(t, c)
+	}
+	mustGet(t, c, e)
+	if got := nftTool(t, "list", "ruleset"); strings.Count(got, "jump cond_") != 1 || strings.Count(got, "ip saddr 10.0.0.0/8") != 2 {
+		t.Errorf("not one chain:\n%s", got)
+	}
+	c.Remove(e)
+	c.Queue(cond.Drop())
+	commit(t, c)
+	if got := nftTool(t, "list", "ruleset"); got != before {
+		t.Errorf("left behind:\n%s", got)
+	}
+	c.Queue(cond.Drop())
+	commit(t, c)
+}
+
+func FuzzConditions(f *testing.F) {
+	f.Add("ip saddr 10.0.0.0/8", false)
+	f.Add("! -s fd00::/8 -i eth0 -p tcp --dport 80:90", true)
+	f.Add("meta iifname != \"x*\" th dport 1-2", false)
+	f.Fuzz(func(t *testing.T, tokens string, v6 bool) {
+		out, err := parseConditions([]string{tokens}, v6)
+		if err != nil && (out != nil || !errors.Is(err, errCondition)) {
+			t.Errorf("%q: %v, %v", tokens, out, err)
+		}
+		for _, e := range out {
+			if e == nil {
+				t.Errorf("%q has an empty expression", tokens)
+			}
+		}
+	})
+}
