@@ -1,0 +1,163 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+)
+
+// TestChurn times what an attachment pays for five elements, at none and at
+// 20,000 others: adding them, removing them, and adding while somebody else
+// adds and removes all the time. Each measurement has a socket of its own, as
+// a plugin process has, and includes its closing. RCU waits decide everything
+// here, so the test pins that expiry has none and that nothing grows.
+//
+// The bounds are generous; the log has the numbers.
+func TestChurn(t *testing.T) {
+	for _, how := range []struct {
+		name   string
+		expiry expiry
+	}{{"expire", expiryWorks}, {"delete", expiryIgnored}} {
+		t.Run(how.name, func(t *testing.T) {
+			if how.expiry == expiryWorks {
+				nettest.Need(t, canExpire(t))
+			}
+			none := churn(t, how.expiry, 0)
+			many := churn(t, how.expiry, 20000)
+			none.log(t, "0")
+			many.log(t, "20,000")
+			many.within(t, none, how.expiry == expiryWorks)
+		})
+	}
+}
+
+// canExpire tells from a removal whether this kernel updates timeouts.
+func canExpire(t *testing.T) nettest.Feature {
+	return nettest.Feature{Name: "update of an element's timeout (Linux 6.12)", Probe: func() error {
+		c := open(t)
+		c.Add(attachment()...)
+		commit(t, c)
+		c.Remove(attachment()...)
+		commit(t, c)
+		if works, _ := c.ExpiryWorks(); !works {
+			return errors.New("an element that was added again with a timeout stays")
+		}
+		return nil
+	}}
+}
+
+// times are the durations of one operation.
+type times []time.Duration
+
+func (d times) at(percent int) time.Duration {
+	slices.Sort(d)
+	return d[(len(d)-1)*percent/100]
+}
+
+type churnTimes struct{ add, remove, others times }
+
+func (c churnTimes) log(t *testing.T, n string) {
+	for _, x := range []struct {
+		name string
+		d    times
+	}{{"add", c.add}, {"remove", c.remove}, {"add beside a churning process", c.others}} {
+		t.Logf("at %s elements: %s: p50 %v, p95 %v", n, x.name, x.d.at(50).Round(time.Microsecond), x.d.at(95).Round(time.Microsecond))
+	}
+}
+
+// within holds the numbers at 20,000 to those at none.
+func (c churnTimes) within(t *testing.T, none churnTimes, expires bool) {
+	flat := func(what string, many, few, slack time.Duration) {
+		if many > 3*few+slack {
+			t.Errorf("%s grows: %v at none, %v at 20,000", what, few, many)
+		}
+	}
+	flat("add", c.add.at(50), none.add.at(50), time.Millisecond)
+	flat("remove", c.remove.at(50), none.remove.at(50), 20*time.Millisecond)
+	flat("somebody else's add", c.others.at(50), none.others.at(50), 10*time.Millisecond)
+	if got := c.add.at(50); got > 5*time.Millisecond {
+		t.Errorf("add takes %v", got)
+	}
+	if got := c.others.at(50); expires && got > 5*time.Millisecond {
+		t.Errorf("expiry stalls others: their add takes %v", got)
+	}
+}
+
+// churn measures with n elements standing.
+func churn(t *testing.T, how expiry, n int) (out churnTimes) {
+	c := open(t)
+	for i := range n {
+		c.Add(churnElement(200, i))
+	}
+	c.Add(attachment()...)
+	commit(t, c)
+	out.add, out.remove = addRemove(t, how, 0, 40)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				addRemove(t, how, 1, 1)
+			}
+		}
+	}()
+	for i := range 40 {
+		out.others = append(out.others, oneCommit(t, how, func(d *Conn) { d.Add(five(2, i)...) }))
+		time.Sleep(time.Millisecond)
+	}
+	close(stop)
+	wg.Wait()
+	return out
+}
+
+// addRemove adds and removes five elements, rounds times.
+func addRemove(t *testing.T, how expiry, who, rounds int) (add, remove times) {
+	for i := range rounds {
+		add = append(add, oneCommit(t, how, func(d *Conn) { d.Add(five(who, i)...) }))
+		remove = append(remove, oneCommit(t, how, func(d *Conn) { d.Remove(five(who, i)...) }))
+	}
+	return add, remove
+}
+
+// oneCommit times a process's transaction, from opening to closed.
+func oneCommit(t *testing.T, how expiry, queue func(*Conn)) time.Duration {
+	start := time.Now()
+	d := Open("")
+	d.expiry = how
+	queue(d)
+	if err := errors.Join(d.Commit(context.Background()), d.Close()); err != nil {
+		t.Error(err)
+	}
+	return time.Since(start)
+}
+
+// five are the elements of one attachment: owner, two ports, two facts.
+func five(who, i int) []Element {
+	p := churnElement(who, i)
+	addr := netip.AddrFrom4([4]byte{10, byte(who), byte(i >> 8), byte(i)})
+	return []Element{
+		Owner(testOwner[:13]+string(rune('a'+who))+string(rune('a'+i%26)), "x"),
+		p, {Set: SetPorts6, Key: p.Key, Data: AddrPort(netip.MustParseAddrPort("[fd00::5]:80"))},
+		MasqAll(addr, "x"), SNAT(Published{Protocol: 6, Port: 80, To: netip.AddrPortFrom(addr, 80)}, "x"),
+	}
+}
+
+// churnElement is the i-th port of somebody.
+func churnElement(who, i int) Element {
+	to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(who), byte(i >> 8), byte(i)}), 80)
+	return Port(Published{Protocol: uint8(who), Port: uint16(i + 1), To: to}, nil, "x")
+}
