@@ -202,7 +202,15 @@ func check(ctx context.Context, r *plugin.Request) error {
 		}
 		device = names[0]
 	}
-	return kernel.Check(ctx, env, compile(limits, host, device, r))
+	err = kernel.Check(ctx, env, compile(limits, host, device, r))
+	if asSent, serr := decodeAsSent(r); err != nil && serr == nil && asSent != limits {
+		// The reference shapes with the runtime's burst as it is: what it
+		// attached before a swap of the binaries is no fault.
+		if kernel.Check(ctx, env, compile(asSent, host, device, r)) == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 func gc(_ context.Context, r *plugin.Request) error {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -152,6 +153,19 @@ func TestRedirectSteals(t *testing.T) {
 	}
 }
 
+// unshape removes the root queue, which DEL leaves to the end of the veth.
+func (w *world) unshape(link string) {
+	w.t.Helper()
+	l, err := netlink.LinkByName(link)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	attrs := netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
+	if err := netlink.QdiscDel(&netlink.Tbf{QdiscAttrs: attrs}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 func TestLimits(t *testing.T) {
 	w := newWorld(t)
 	result, err := w.call(spec.Add, "c1", "eth0", both, nil)
@@ -179,6 +193,22 @@ func TestLimits(t *testing.T) {
 	}
 	if _, err := netlink.LinkByName(device); err == nil {
 		t.Errorf("%s is left after DEL", device)
+	}
+}
+
+// The reference took containerd's burst literally; CHECK accepts what it shaped
+// after our binaries were swapped in, and no third burst.
+func TestCheckOfTheReferences(t *testing.T) {
+	const sent = `{"runtimeConfig": {"bandwidth": {"ingressRate": 8000000, "ingressBurst": %d}}}`
+	w := newWorld(t)
+	for burst, want := range map[uint32]bool{math.MaxUint32 / 8: true, 800_000: false} {
+		if _, err := w.call(spec.Add, "c1", "eth0", fmt.Sprintf(`{"ingressRate": 8000000, "ingressBurst": %d}`, uint64(burst)*8), nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.call(spec.Check, "c1", "eth0", fmt.Sprintf(sent, uint32(math.MaxUint32)), nil); (err == nil) != want {
+			t.Errorf("CHECK of a queue with a burst of %d bytes: %v", burst, err)
+		}
+		w.unshape("hostend")
 	}
 }
 

@@ -49,14 +49,19 @@ const (
 )
 
 // decode reads and validates the limits of a request.
-func decode(r *plugin.Request) (shapes, error) {
+func decode(r *plugin.Request) (shapes, error) { return decodeWith(r, true) }
+
+// decodeAsSent is decode with every burst taken as it is.
+func decodeAsSent(r *plugin.Request) (shapes, error) { return decodeWith(r, false) }
+
+func decodeWith(r *plugin.Request, sensible bool) (shapes, error) {
 	var conf Conf
 	if err := r.Decode(&conf); err != nil {
 		return shapes{}, err
 	}
 	limits, fromRuntime := conf.Limits, false
 	if limits == nil {
-		limits, fromRuntime = conf.RuntimeConfig.Bandwidth, true
+		limits, fromRuntime = conf.RuntimeConfig.Bandwidth, sensible
 	}
 	if limits == nil {
 		return shapes{}, nil
