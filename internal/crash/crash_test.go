@@ -124,7 +124,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 	injected := errors.New("injected")
 	for n := 1; ; n++ {
 		step, where := 0, ""
-		_, err := run(q, spec.Add, "", func(name string) error {
+		result, err := run(q, spec.Add, "", func(name string) error {
 			if step++; step == n {
 				where = name
 				return injected
@@ -135,6 +135,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 			if n < 20 {
 				t.Errorf("only %d steps in the whole chain: faults are not injected everywhere", n-1)
 			}
+			mustRun(t, q, spec.Check, `,"prevResult":`+string(result))
 			break
 		}
 		if !errors.Is(err, injected) {
@@ -142,7 +143,6 @@ func TestFaultAtEveryStep(t *testing.T) {
 		}
 		nothingBeyond(t, before, fmt.Sprintf("a fault at step %d (%s)", n, where))
 	}
-	mustRun(t, q, spec.Check, "")
 	mustRun(t, q, spec.Del, "")
 	nothingBeyond(t, before, "DEL")
 }

@@ -14,10 +14,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
@@ -40,6 +41,9 @@ type Record struct {
 	Links    []string      `json:"links,omitempty"`    // links in the host's namespace
 	Elements []nft.Element `json:"elements,omitempty"` // of this attachment alone
 	Shared   []string      `json:"shared,omitempty"`   // network-level facts it holds
+
+	Zone    string         `json:"zone,omitempty"`    // of firewalld, that Sources were added to
+	Sources []netip.Prefix `json:"sources,omitempty"` // single addresses
 }
 
 // Store is a directory of records.
@@ -63,37 +67,19 @@ func (s *Store) Write(r *Record) error {
 		return fmt.Errorf("encode record: %w", err)
 	}
 	path := s.path(r.Network, r.Owner, r.Plugin)
-	tmp := fmt.Sprintf("%s.%d~", path, os.Getpid())
-	if err := s.writeTemp(tmp, data); err != nil {
-		return fmt.Errorf("write record %s: %w", path, err)
+	for range 10 { // the last one out removes the network's directory
+		err = atomicfile.Write(path, data)
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return fmt.Errorf("make directory of records: %w", err)
+		}
 	}
-	if err := os.Rename(tmp, path); err != nil {
-		return fmt.Errorf("write record: %w", errors.Join(err, os.Remove(tmp)))
+	if err != nil {
+		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
-}
-
-// writeTemp makes the directories only when they are missing: the usual ADD
-// pays one open.
-func (s *Store) writeTemp(tmp string, data []byte) error {
-	err := writeNew(tmp, data)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(tmp), 0o700); err != nil {
-		return err
-	}
-	return writeNew(tmp, data)
-}
-
-func writeNew(path string, data []byte) (err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscallNoFollow, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	_, err = f.Write(data)
-	return err
 }
 
 // Read returns the record of a plugin, or nil when there is none. A record
@@ -141,7 +127,7 @@ func read(path string) (*Record, error) {
 // last one. A missing record is no error.
 func (s *Store) Remove(network string, o owner.Key, plugin string) error {
 	path := s.path(network, o, plugin)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := atomicfile.Remove(path); err != nil {
 		return fmt.Errorf("remove record: %w", err)
 	}
 	removeEmpty(filepath.Dir(path))
@@ -165,7 +151,7 @@ func (s *Store) List(network string) (records []*Record, err error) {
 	}
 	var errs []error
 	for _, path := range paths {
-		if strings.HasSuffix(path, "~") {
+		if atomicfile.IsTemp(path) {
 			continue
 		}
 		r, err := read(path)

@@ -81,12 +81,18 @@ func TestPlantedLinkIsNotFollowed(t *testing.T) {
 	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tmp := fmt.Sprintf("%s.%d~", s.path("pods", r.Owner, "bridge"), os.Getpid())
-	if err := os.Symlink(victim, tmp); err != nil {
+	path := s.path("pods", r.Owner, "bridge")
+	if err := s.Remove("pods", r.Owner, "bridge"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Write(r); err == nil {
-		t.Error("wrote through a planted link")
+	if err := s.Write(sample("c2")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, path); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Write(r); err != nil {
+		t.Error(err)
 	}
 	if data, _ := os.ReadFile(victim); string(data) != "precious" {
 		t.Errorf("the link's target now holds %q", data)

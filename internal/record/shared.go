@@ -9,20 +9,21 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 const (
-	syscallNoFollow = unix.O_NOFOLLOW
-	shared          = "shared"
-	refs            = "refs"
-	factFile        = "fact.json"
+	shared   = "shared"
+	refs     = "refs"
+	factFile = "fact.json"
 )
 
 // Fact is a firewall fact that several attachments share, such as the
@@ -30,7 +31,11 @@ const (
 type Fact struct {
 	Name     string        `json:"name"` // kind and subject, such as masq-10.88.0.0/16
 	Elements []nft.Element `json:"elements,omitempty"`
-	Accepts  []string      `json:"accepts,omitempty"` // subnets accepted in a foreign FORWARD chain
+
+	// Accepts are subnets accepted where an iptables-nft FORWARD drops, behind
+	// the operator's AdminChain.
+	Accepts    []netip.Prefix `json:"accepts,omitempty"`
+	AdminChain string         `json:"adminChain,omitempty"`
 
 	// Conditions is the network's own chain and maps for published ports. A
 	// fact of conditions has no elements: they belong to the attachments.
@@ -54,7 +59,7 @@ func (s *Store) Hold(f Fact, o owner.Key) error {
 		if err := os.Mkdir(filepath.Join(dir, refs), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("hold %s: %w", f.Name, err)
 		}
-		if err := writeNew(ref, nil); err != nil {
+		if err := touch(ref); err != nil {
 			return fmt.Errorf("hold %s: %w", f.Name, err)
 		}
 		return nil
@@ -84,10 +89,19 @@ func (s *Store) Release(name string, o owner.Key, remove func(Fact) error) error
 			return fmt.Errorf("release %s: %w", name, err)
 		}
 		if err := remove(f); err != nil {
-			return errors.Join(fmt.Errorf("release %s: %w", name, err), os.Mkdir(filepath.Join(dir, refs), 0o700), writeNew(ref, nil))
+			return errors.Join(fmt.Errorf("release %s: %w", name, err), os.Mkdir(filepath.Join(dir, refs), 0o700), touch(ref))
 		}
-		return errors.Join(os.Remove(filepath.Join(dir, factFile)), os.Remove(dir))
+		return errors.Join(atomicfile.Remove(filepath.Join(dir, factFile)), os.Remove(dir))
 	})
+}
+
+// touch makes an empty file; one that is there already serves.
+func touch(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // writeFact stores a fact unless a whole one is there: the name says it all, so
@@ -100,11 +114,7 @@ func writeFact(dir string, f Fact) error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(dir, factFile+"~")
-	if err := writeNew(tmp, data); err != nil {
-		return err
-	}
-	return os.Rename(tmp, filepath.Join(dir, factFile))
+	return atomicfile.Write(filepath.Join(dir, factFile), data)
 }
 
 func readFact(dir string) (f Fact, err error) {

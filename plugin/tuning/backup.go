@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
 // saved is the reference's backup file: the original value of every attribute
@@ -55,8 +57,7 @@ func backupPath(dataDir, id, ifName string) string {
 	return filepath.Join(dataDir, id+"_"+ifName+".json")
 }
 
-// save writes a backup, whole or not at all. A link planted at the place of
-// the temporary file is refused.
+// save writes a backup, whole or not at all.
 func (s saved) save(path string) error {
 	data, err := json.MarshalIndent(s, "", " ")
 	if err != nil {
@@ -65,17 +66,8 @@ func (s saved) save(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("failed to create backup directory: %w", err)
 	}
-	tmp := path + "~"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
+	if err := atomicfile.Write(path, data); err != nil {
 		return fmt.Errorf("write backup: %w", err)
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		return fmt.Errorf("write backup: %w", errors.Join(err, os.Remove(tmp)))
 	}
 	return nil
 }
@@ -96,7 +88,7 @@ func loadSaved(path string) (s saved, err error) {
 }
 
 func removeFile(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := atomicfile.Remove(path); err != nil {
 		return fmt.Errorf("remove backup: %w", err)
 	}
 	return nil

@@ -1,0 +1,105 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package atomicfile writes a file whole or not at all, and leaves nothing
+// beside it when the process is killed: the data goes into a file without a
+// name, which is then linked to its place (O_TMPFILE, Linux 3.11). There is no
+// fsync; docs/adr/0005-no-fsync-on-add.md says why.
+package atomicfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// suffix names the file a replacement passes through. It is the same for every
+// process, so what a killed one left is overwritten or removed by the next.
+const suffix = "~"
+
+// IsTemp says whether a directory entry is such a file.
+func IsTemp(name string) bool { return len(name) > 0 && name[len(name)-1] == suffix[0] }
+
+// Write makes path hold data, mode 0600. Symbolic links at path are replaced,
+// never followed. The directory must exist.
+func Write(path string, data []byte) error {
+	fd, err := unix.Open(filepath.Dir(path), unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
+		return writeNamed(path, data)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "write", Path: path, Err: err}
+	}
+	err = writeAll(fd, data)
+	if err == nil {
+		err = link(fd, path)
+	}
+	if err = errors.Join(err, unix.Close(fd)); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// Remove deletes path and what a killed replacement left beside it. A missing
+// file is no error.
+func Remove(path string) error {
+	return errors.Join(remove(path), remove(path+suffix))
+}
+
+func remove(path string) error {
+	if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "remove", Path: path, Err: err}
+	}
+	return nil
+}
+
+func writeAll(fd int, data []byte) error {
+	for len(data) > 0 {
+		n, err := unix.Write(fd, data)
+		if err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
+// link gives the nameless file its name; one that is taken is replaced by
+// renaming.
+func link(fd int, path string) error {
+	self := fmt.Sprintf("/proc/self/fd/%d", fd)
+	err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if err := remove(path + suffix); err != nil {
+		return err
+	}
+	if err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path+suffix, unix.AT_SYMLINK_FOLLOW); err != nil {
+		return err
+	}
+	return unix.Rename(path+suffix, path)
+}
+
+// writeNamed is for file systems without O_TMPFILE (some overlays, NFS).
+func writeNamed(path string, data []byte) error {
+	if err := remove(path + suffix); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path+suffix, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(path+suffix, path)
+	}
+	if err != nil {
+		return errors.Join(err, remove(path+suffix))
+	}
+	return nil
+}

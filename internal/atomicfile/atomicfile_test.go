@@ -1,0 +1,81 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package atomicfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestWriteReplaceRemove(t *testing.T) {
+	for name, write := range map[string]func(string, []byte) error{"nameless": Write, "named": writeNamed} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "f")
+			for _, content := range []string{"one", "", "three"} {
+				if err := write(path, []byte(content)); err != nil {
+					t.Fatal(err)
+				}
+				if got, err := os.ReadFile(path); err != nil || string(got) != content {
+					t.Fatalf("%q, %v; want %q", got, err, content)
+				}
+			}
+			if fi, err := os.Stat(path); err != nil || fi.Mode() != 0o600 {
+				t.Errorf("mode %v, %v", fi.Mode(), err)
+			}
+			if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
+				t.Errorf("beside it: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+func TestLinkIsReplacedNotFollowed(t *testing.T) {
+	for name, write := range map[string]func(string, []byte) error{"nameless": Write, "named": writeNamed} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			victim, path := filepath.Join(dir, "victim"), filepath.Join(dir, "f")
+			for _, planted := range []string{path, path + suffix} {
+				if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Symlink(victim, planted); err != nil {
+					t.Fatal(err)
+				}
+				if err := write(path, []byte("ours")); err != nil {
+					t.Fatal(err)
+				}
+				if got, _ := os.ReadFile(victim); string(got) != "precious" {
+					t.Errorf("a link at %s was followed: %q", planted, got)
+				}
+				if err := Remove(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func TestRemoveTakesWhatAKilledWriterLeft(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path+suffix, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Lstat(path + suffix); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+}
+
+func TestMissingDirectory(t *testing.T) {
+	if err := Write(filepath.Join(t.TempDir(), "absent", "f"), nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error %v", err)
+	}
+}
