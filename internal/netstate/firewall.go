@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 )
@@ -57,6 +58,9 @@ func (f Fact) String() string {
 	for _, e := range f.Elements {
 		s += "; " + e.String()
 	}
+	for _, x := range extras(f.Fact) {
+		s += "; " + x.String()
+	}
 	return s
 }
 
@@ -77,15 +81,31 @@ func (f Fact) Diff(_ context.Context, env *Env) (string, error) {
 			return d, err
 		}
 	}
+	for _, x := range extras(f.Fact) {
+		if todo, err := x.Plan(env.NFT); err != nil || todo != nil {
+			return fmt.Sprintf("the firewall does not %s (patchbay repair puts it back)", x), err
+		}
+	}
 	return "", nil
 }
 
 // QueueFact queues what a fact stands for; `patchbay repair` uses it too.
 func QueueFact(fw *nft.Conn, f record.Fact) {
-	if f.Conditions != nil {
-		fw.Queue(f.Conditions.Ensure())
+	for _, x := range extras(f) {
+		fw.Queue(x)
 	}
 	fw.Add(f.Elements...)
+}
+
+// extras is what a fact stands for beside elements.
+func extras(f record.Fact) (out []nft.Extra) {
+	if f.Conditions != nil {
+		out = append(out, f.Conditions.Ensure())
+	}
+	if len(f.Accepts) > 0 {
+		out = append(out, iptnft.Accept(f.Accepts, f.AdminChain))
+	}
+	return out
 }
 
 // ReleaseFact drops o's reference; the last one out removes the elements and
@@ -100,6 +120,9 @@ func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key,
 		}
 		if f.Conditions != nil {
 			fw.Queue(f.Conditions.Drop())
+		}
+		if len(f.Accepts) > 0 {
+			fw.Queue(iptnft.Unaccept(f.Accepts, f.AdminChain))
 		}
 		return fw.Commit(ctx)
 	})
