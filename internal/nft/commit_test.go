@@ -201,7 +201,10 @@ func TestPortRace(t *testing.T) {
 // 20,000 elements fit one transaction (repair after a flush).
 func TestBigCommit(t *testing.T) {
 	c := open(t)
-	const n = 20000
+	n := 20000
+	if testing.Short() {
+		n = 5000
+	}
 	var all []Element
 	for i := range n {
 		a := netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)})

@@ -19,8 +19,8 @@ import (
 // The real plugins make an attachment in each of their forms, its namespace is
 // deleted, and Leftovers removes every trace of it from the firewall.
 func TestRealReference(t *testing.T) {
-	dir := reftest.Plugins(t)
 	sh(t, "iptables -V | grep -q nf_tables") // what the reference calls must be iptables-nft
+	dir := reftest.Plugins(t)
 	for _, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
 			c := open(t)
