@@ -132,6 +132,14 @@ func rule(r *nftables.Rule) string {
 			b.WriteString("counter ")
 		case *expr.Cmp:
 			fmt.Fprintf(&b, "cmp(%d %x) ", e.Op, e.Data)
+		case *expr.Meta:
+			fmt.Fprintf(&b, "meta(%d) ", e.Key)
+		case *expr.Payload:
+			fmt.Fprintf(&b, "header(%d+%d/%d) ", e.Base, e.Offset, e.Len)
+		case *expr.Bitwise:
+			fmt.Fprintf(&b, "mask(%x) ", e.Mask)
+		case *expr.Immediate:
+			fmt.Fprintf(&b, "value(%x) ", e.Data)
 		case *expr.Match:
 			fmt.Fprintf(&b, "match(%s %s) ", e.Name, info(e.Info))
 		case *expr.Target:
