@@ -168,6 +168,38 @@ func TestTornFactIsSurvived(t *testing.T) {
 	}
 }
 
+// A process killed while it took or dropped a fact leaves one that nobody
+// holds: whoever is told to release it, takes it away.
+func TestFactWithoutHoldersGoes(t *testing.T) {
+	s := New(t.TempDir())
+	o := owner.Of("n", "a", "e")
+	for _, left := range []string{"refs", factFile, ""} {
+		if err := s.Hold(fact(), o); err != nil {
+			t.Fatal(err)
+		}
+		dir := s.factDir(fact().Name)
+		if err := os.RemoveAll(filepath.Join(dir, refs)); err != nil {
+			t.Fatal(err)
+		}
+		if left == "refs" {
+			if err := os.Mkdir(filepath.Join(dir, refs), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if left == "" {
+			if err := os.Remove(filepath.Join(dir, factFile)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Release(fact().Name, o, func(Fact) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("with %q left the fact stays: %v", left, err)
+		}
+	}
+}
+
 // Many holders come and go at once: whenever somebody holds the fact it stands.
 func TestHoldersRace(t *testing.T) {
 	s := New(t.TempDir())

@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -67,32 +69,65 @@ func (s *Store) Hold(f Fact, o owner.Key) error {
 }
 
 // Release drops o's use of the fact called name. The last one out calls remove
-// with the fact, under the lock, and then forgets it; when remove fails the
-// reference stays, so the next DEL or GC tries again.
+// with the fact, under the lock. Its reference goes only after that, so when
+// remove fails, or the process is killed, the next DEL or GC tries again. A fact
+// that nobody holds, which a kill can leave, goes with whoever passes by.
 func (s *Store) Release(name string, o owner.Key, remove func(Fact) error) error {
 	dir := s.factDir(name)
-	if _, err := os.Lstat(filepath.Join(dir, refs, string(o))); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return s.locked(dir, func() error {
 		ref := filepath.Join(dir, refs, string(o))
+		others, err := heldByOthers(filepath.Join(dir, refs), string(o))
+		if err == nil && !others {
+			err = removeFact(dir, name, remove)
+		}
+		if err != nil {
+			return fmt.Errorf("release %s: %w", name, err)
+		}
 		if err := os.Remove(ref); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("release %s: %w", name, err)
 		}
-		if os.Remove(filepath.Join(dir, refs)) != nil {
-			return nil // others hold it
+		if others {
+			return nil
 		}
-		f, err := readFact(dir)
-		if errors.Is(err, ErrBroken) {
-			f.Name = name // its elements are unknown: GC finds what no fact names
-		} else if err != nil {
-			return fmt.Errorf("release %s: %w", name, err)
-		}
-		if err := remove(f); err != nil {
-			return errors.Join(fmt.Errorf("release %s: %w", name, err), os.Mkdir(filepath.Join(dir, refs), 0o700), touch(ref))
-		}
-		return errors.Join(atomicfile.Remove(filepath.Join(dir, factFile)), os.Remove(dir))
+		removeEmpty(filepath.Join(dir, refs))
+		err = atomicfile.Remove(filepath.Join(dir, factFile))
+		removeEmpty(dir)
+		return err
 	})
+}
+
+// heldByOthers reads two entries at most, however many there are.
+func heldByOthers(dir, own string) (bool, error) {
+	f, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	names, err := f.Readdirnames(2)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	return slices.ContainsFunc(names, func(n string) bool { return n != own }), nil
+}
+
+// removeFact calls remove with the fact, as far as it can be read.
+func removeFact(dir, name string, remove func(Fact) error) error {
+	f, err := readFact(dir)
+	switch {
+	case errors.Is(err, ErrBroken):
+		f = Fact{Name: name} // its elements are unknown: GC finds what no fact names
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // killed before it was written: nothing was added either
+	case err != nil:
+		return err
+	}
+	return remove(f)
 }
 
 // touch makes an empty file; one that is there already serves.
