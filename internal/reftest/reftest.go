@@ -206,10 +206,10 @@ func lock(path string) (unlock func(), err error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		f.Close()
+		f.Close() //nolint:errcheck // nothing was written
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return func() { f.Close() }, nil
+	return func() { f.Close() }, nil //nolint:errcheck // releases the lock
 }
 
 func copyFile(dst, src string) error {
