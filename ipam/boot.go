@@ -7,11 +7,13 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Boot is the run of the kernel we live in. The zero value knows nothing and
@@ -23,11 +25,11 @@ type Boot struct {
 
 // ReadBoot reads the boot id and the uptime from procfs at proc ("/proc").
 func ReadBoot(proc string) (Boot, error) {
-	id, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
+	id, err := readSmall(filepath.Join(proc, "sys/kernel/random/boot_id"))
 	if err != nil {
 		return Boot{}, fmt.Errorf("read boot id: %w", err)
 	}
-	up, err := os.ReadFile(filepath.Join(proc, "uptime"))
+	up, err := readSmall(filepath.Join(proc, "uptime"))
 	if err != nil {
 		return Boot{}, fmt.Errorf("read uptime: %w", err)
 	}
@@ -38,6 +40,22 @@ func ReadBoot(proc string) (Boot, error) {
 	}
 	since := time.Now().Add(-time.Duration(seconds * float64(time.Second)))
 	return Boot{ID: strings.TrimSpace(string(id)), Since: since}, nil
+}
+
+// readSmall reads a file of one line, without the detour of os.File through the
+// poller.
+func readSmall(path string) ([]byte, error) {
+	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 256)
+	n, err := unix.Read(fd, buf)
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return buf[:n], nil
 }
 
 // mark is the boot id as the index keeps it; 0 is "not known".

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -233,76 +232,6 @@ func TestTornFiles(t *testing.T) {
 	b.del("c1", 1)
 }
 
-// Files from before host-local 0.7 hold the id alone.
-func TestOldFiles(t *testing.T) {
-	b := newBed(t, storetest.Set(t, "10.1.0.0/29"))
-	b.add("other", "10.1.0.2")
-	b.write("10.1.0.3", "c1")
-	b.write("10.1.0.4", "c1\n")
-	b.write("10.1.0.5", "by hand: do not use")
-	_, err := b.try(&ipam.Request{Owner: eth0("c1")})
-	if err == nil || !strings.Contains(err.Error(), "has been allocated to c1, duplicate allocation is not allowed") {
-		t.Error(err)
-	}
-	b.del("c1", 2)
-	tx := b.begin(ipam.Existing)
-	defer tx.Close()
-	gone, err := ipam.Collect(tx, func(ipam.Owner) bool { return false })
-	if err != nil || len(gone) != 1 || gone[0].Owner != eth0("other") {
-		t.Errorf("collected %v, %v; want only other", gone, err)
-	}
-	if _, taken, _ := tx.Holder(netip.MustParseAddr("10.1.0.5")); !taken {
-		t.Error("an address that somebody blocked by hand was freed")
-	}
-}
-
-func TestPlantedLinks(t *testing.T) {
-	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("c1\r\neth0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	plant := func(b *bed, name string) {
-		if err := os.Symlink(secret, filepath.Join(b.dir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b := newBed(t, storetest.Set(t, "10.1.0.0/24"))
-	b.add("c0", "10.1.0.2")
-	plant(b, "10.1.0.3")
-	if err := unix.Mkfifo(filepath.Join(b.dir, "10.1.0.4"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(b.dir, "10.1.0.5"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	b.del("c1", 0)
-	b.add("c1", "10.1.0.6")
-
-	b.remove("last_reserved_ip.0")
-	plant(b, "last_reserved_ip.0")
-	if _, err := b.try(&ipam.Request{Owner: eth0("c2")}); !errors.Is(err, unix.ELOOP) {
-		t.Errorf("last_reserved_ip.0 is a link: %v", err)
-	}
-	b.del("c2", 0)
-	b.remove("lock")
-	plant(b, "lock")
-	if _, err := b.store.Begin(context.Background(), ipam.Existing); !errors.Is(err, unix.ELOOP) {
-		t.Errorf("lock is a link: %v", err)
-	}
-	if err := os.Rename(b.dir, b.dir+".real"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(b.dir+".real", b.dir); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.store.Begin(context.Background(), ipam.Write); !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ELOOP) {
-		t.Errorf("the directory is a link: %v", err)
-	}
-	if data, err := os.ReadFile(secret); err != nil || string(data) != "c1\r\neth0" {
-		t.Errorf("the file behind the links: %q, %v", data, err)
-	}
-}
-
 func TestRefusedNames(t *testing.T) {
 	for _, n := range []string{"", ".", "..", "a/b", "../x", "/etc", "a\x00b", strings.Repeat("x", 256)} {
 		s := &ipam.FileStore{DataDir: t.TempDir(), Network: n}
@@ -316,70 +245,6 @@ func TestRefusedNames(t *testing.T) {
 		if got, err := b.try(&ipam.Request{Owner: o}); err == nil {
 			t.Errorf("%q got %s", o, got)
 		}
-	}
-}
-
-func TestEarlierBoot(t *testing.T) {
-	b := newBed(t, storetest.Set(t, "10.1.0.0/29"))
-	gone := func(r ipam.Reservation) bool { return r.EarlierBoot && r.Owner != eth0("alive") }
-	for i, id := range []string{"a", "b", "alive", "late"} {
-		b.add(id, fmt.Sprint("10.1.0.", i+2))
-	}
-	// Made by the reference two hours ago, before the node booted.
-	b.write("10.1.0.6", "found\r\neth0")
-	old := time.Now().Add(-2 * time.Hour)
-	if err := os.Chtimes(filepath.Join(b.dir, "10.1.0.6"), old, old); err != nil {
-		t.Fatal(err)
-	}
-	req := func(id string) *ipam.Request { return &ipam.Request{Owner: eth0(id), Gone: gone} }
-	if got, err := b.try(req("n1")); err != nil || got != "10.1.0.6" {
-		t.Fatalf("%s, %v: only the reservation found from before the boot may go", got, err)
-	}
-	if _, err := b.try(req("n2")); !errors.Is(err, ipam.ErrExhausted) {
-		t.Fatal(err)
-	}
-	b.store.Boot = ipam.Boot{ID: "next", Since: time.Now()} // the index lives on a disk
-	tx := b.begin(ipam.Existing)
-	if err := ipam.Status(tx, b.sets, gone); err != nil {
-		t.Errorf("reclaimable, and yet: %v", err)
-	}
-	tx.Close()
-	// A repeated ADD of the dead keeps its address and is of this boot then.
-	if got, err := b.try(req("b")); err != nil || got != "10.1.0.3" {
-		t.Fatal(got, err)
-	}
-	if got, err := b.try(&ipam.Request{Owner: eth0("n3"), Gone: gone, Requested: []netip.Addr{netip.MustParseAddr("10.1.0.2")}}); err != nil || got != "10.1.0.2" {
-		t.Fatalf("an address of the dead that was asked for: %s, %v", got, err)
-	}
-	if got, err := b.try(req("n4")); err != nil || got != "10.1.0.5" {
-		t.Fatal(got, err)
-	}
-	b.del("late", 0)
-	b.del("alive", 1)
-	b.del("b", 1)
-}
-
-// The reservations that an index found on disk after a reboot, without the
-// index, are told by the time of their files.
-func TestRenewTouchesTheFile(t *testing.T) {
-	b := newBed(t, storetest.Set(t, "10.1.0.0/29"))
-	b.add("c1", "10.1.0.2")
-	old := time.Now().Add(-2 * time.Hour)
-	if err := os.Chtimes(filepath.Join(b.dir, "10.1.0.2"), old, old); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(b.store.IndexDir); err != nil {
-		t.Fatal(err)
-	}
-	gone := func(r ipam.Reservation) bool { return r.EarlierBoot }
-	if got, err := b.try(&ipam.Request{Owner: eth0("c1"), Gone: gone}); err != nil || got != "10.1.0.2" {
-		t.Fatal(got, err)
-	}
-	if err := os.RemoveAll(b.store.IndexDir); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := b.try(&ipam.Request{Owner: eth0("c1"), Gone: gone}); err == nil {
-		t.Fatalf("%s was given again to a living container", got)
 	}
 }
 
@@ -465,35 +330,4 @@ func TestGrow(t *testing.T) {
 	for i := range 400 {
 		b.del(fmt.Sprint("c", i), 2)
 	}
-}
-
-func FuzzStateFile(f *testing.F) {
-	f.Add([]byte("c1\r\neth0"), []byte("10.1.0.2"), []byte{})
-	f.Add([]byte(""), []byte("x"), []byte("pbipam01"))
-	f.Add([]byte("c1\n"), []byte("fd00::1"), []byte{0})
-	f.Add([]byte("\x00\x00"), []byte("10.1.0.2\n"), make([]byte, 4096))
-	f.Fuzz(func(t *testing.T, content, cursor, index []byte) {
-		b := newBed(t, storetest.Set(t, "10.1.0.0/29"))
-		b.add("keep", "10.1.0.2")
-		b.write("10.1.0.3", string(content))
-		b.write("last_reserved_ip.0", string(cursor))
-		names, _ := filepath.Glob(b.store.IndexDir + "/*")
-		for _, name := range names {
-			if err := os.WriteFile(name, index, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		mine := strings.TrimSpace(string(content)) == "c1\r\neth0" || strings.TrimSpace(string(content)) == "c1"
-		tx := b.begin(ipam.Existing)
-		got, err := ipam.Release(tx, eth0("c1"))
-		tx.Close()
-		if err != nil || mine != (len(got) == 1) {
-			t.Fatalf("%q: released %v, %v", content, got, err)
-		}
-		first, err := b.try(&ipam.Request{Owner: eth0("c8")})
-		if err != nil || first == "10.1.0.2" || first == "10.1.0.1" {
-			t.Fatal(first, err)
-		}
-		b.del("keep", 1)
-	})
 }

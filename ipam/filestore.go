@@ -55,7 +55,7 @@ func (s *FileStore) Begin(ctx context.Context, m Mode) (Tx, error) {
 func (s *FileStore) begin(ctx context.Context, m Mode) (*fileTx, error) {
 	d, err := openDir(s.DataDir, s.Network, m == Write)
 	if m != Write && errors.Is(err, fs.ErrNotExist) {
-		return &fileTx{store: s, mode: m, lockFD: -1, index: buildIndex(nil)}, nil
+		return &fileTx{store: s, mode: m, lockFD: -1, indexFD: -1, index: buildIndex(nil)}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (s *FileStore) begin(ctx context.Context, m Mode) (*fileTx, error) {
 		d.close()
 		return nil, err
 	}
-	tx := &fileTx{store: s, mode: m, dir: d, lockFD: fd}
+	tx := &fileTx{store: s, mode: m, dir: d, lockFD: fd, indexFD: -1}
 	if err := tx.loadIndex(); err != nil {
 		tx.Close()
 		return nil, err

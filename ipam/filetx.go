@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 
@@ -42,10 +41,10 @@ type fileTx struct {
 	dir    *dir
 	lockFD int
 
-	index     *index
-	indexFile *os.File // nil when the index is in memory only
-	changed   bool     // we changed the directory
-	suspect   bool     // the index was found wrong, or is not to be trusted next time
+	index   *index
+	indexFD int  // -1 when the index is in memory only
+	changed bool // we changed the directory
+	suspect bool // the index was found wrong, or is not to be trusted next time
 
 	// What the last scan of this transaction found; nil without one.
 	owners map[netip.Addr]Owner
@@ -55,8 +54,8 @@ type fileTx struct {
 // Close writes down which state of the directory the index fits, and unlocks.
 func (t *fileTx) Close() {
 	t.commitIndex()
-	if t.indexFile != nil {
-		t.indexFile.Close()
+	if t.indexFD >= 0 {
+		unix.Close(t.indexFD)
 	}
 	if t.lockFD >= 0 {
 		unix.Close(t.lockFD)
@@ -280,20 +279,21 @@ func cursorName(set int) string { return cursorPrefix + strconv.Itoa(set) }
 
 // List reads the owner of each entry from its file.
 func (t *fileTx) List(earlierBoot bool) ([]Reservation, error) {
-	entries, err := t.index.all()
+	var want func(*entry) bool
+	if earlierBoot {
+		want = func(e *entry) bool { return t.store.Boot.before(e.boot, e.time()) }
+	}
+	entries, err := t.index.all(want)
 	if err != nil {
 		return nil, err
 	}
 	var out []Reservation
 	for _, e := range entries {
-		r := t.reservation(e, Owner{})
-		if earlierBoot && !r.EarlierBoot {
-			continue
-		}
-		if r.Owner, err = t.owner(e.addr); err != nil {
+		o, err := t.owner(e.addr)
+		if err != nil {
 			continue // gone behind our back; a later scan sees it
 		}
-		out = append(out, r)
+		out = append(out, t.reservation(e, o))
 	}
 	return out, nil
 }

@@ -303,15 +303,15 @@ func (x *index) closeGap(gap uint64) error {
 	return errCorrupt
 }
 
-// all returns every entry, by address.
-func (x *index) all() ([]entry, error) {
+// all returns the entries that want accepts, by address; nil accepts all.
+func (x *index) all(want func(*entry) bool) ([]entry, error) {
 	b := make([]byte, x.head.eslots*entrySize)
 	if _, err := x.pages.ReadAt(b, x.entryOffset(0)); err != nil {
 		return nil, err
 	}
-	out := make([]entry, 0, x.head.entries)
+	var out []entry
 	for ; len(b) > 0; b = b[entrySize:] {
-		if e, used := decodeEntry(b); used {
+		if e, used := decodeEntry(b); used && (want == nil || want(&e)) {
 			out = append(out, e)
 		}
 	}

@@ -74,7 +74,7 @@ func mustInsert(t *testing.T, x *index, e entry) *index {
 	t.Helper()
 	err := x.insert(e)
 	if errors.Is(err, errNoRoom) {
-		all, aerr := x.all()
+		all, aerr := x.all(nil)
 		if aerr != nil {
 			t.Fatal(aerr)
 		}
@@ -180,6 +180,6 @@ func FuzzIndexTables(f *testing.F) {
 		_, _, _ = x.free(a, netip.MustParseAddr("10.0.3.255"))
 		_ = x.insert(entry{key: keyOf("b"), addr: a})
 		_ = x.remove(keyOf("a"), a)
-		_, _ = x.all()
+		_, _ = x.all(nil)
 	})
 }

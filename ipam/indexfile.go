@@ -6,6 +6,7 @@ package ipam
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -33,28 +34,54 @@ func (t *fileTx) openIndex() error {
 	if t.store.IndexDir == "" {
 		return fs.ErrNotExist
 	}
-	flags := os.O_RDWR
+	flags := unix.O_RDWR
 	if t.mode == ReadOnly {
-		flags = os.O_RDONLY
+		flags = unix.O_RDONLY
 	}
-	f, err := os.OpenFile(t.store.indexPath(t.dir), flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	fd, err := openat(unix.AT_FDCWD, t.store.indexPath(t.dir), flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
-	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() {
-		return errors.Join(errCorrupt, err, f.Close())
-	}
-	x, err := readIndex(f, st.Size())
+	x, err := readIndex(descriptor(fd), sizeOf(fd))
 	if err != nil {
-		return errors.Join(err, f.Close())
+		unix.Close(fd)
+		return err
 	}
-	t.index, t.indexFile = x, f
+	t.index, t.indexFD = x, fd
 	now, err := t.dir.version()
 	if err != nil || x.head.clean != 1 || x.head.boot != t.store.Boot.mark() || x.head.dir != now {
 		return errStale
 	}
 	return nil
+}
+
+// sizeOf is the size of a regular file, or -1.
+func sizeOf(fd int) int64 {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return -1
+	}
+	return st.Size
+}
+
+// descriptor is an index in a file. (An os.File would be put into the poller
+// first, which costs a plugin process more than all it reads.)
+type descriptor int
+
+func (d descriptor) ReadAt(p []byte, off int64) (int, error) {
+	n, err := unix.Pread(int(d), p, off)
+	if err == nil && n < len(p) {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+func (d descriptor) WriteAt(p []byte, off int64) (int, error) {
+	n, err := unix.Pwrite(int(d), p, off)
+	if err == nil && n < len(p) {
+		err = io.ErrShortWrite
+	}
+	return n, err
 }
 
 // rebuildIndex makes the index from the files. A directory that does not hold
@@ -147,39 +174,40 @@ func (t *fileTx) scanFile(s *scan, name string) error {
 // keep makes x the index of this transaction and of the next ones: in its file
 // if there may be one, else in memory.
 func (t *fileTx) keep(x *index) {
-	if t.indexFile != nil {
-		t.indexFile.Close()
-		t.indexFile = nil
+	if t.indexFD >= 0 {
+		unix.Close(t.indexFD)
+		t.indexFD = -1
 	}
 	t.index = x
 	if t.mode == ReadOnly || t.store.IndexDir == "" {
 		return
 	}
-	if f, err := writeIndex(t.store.indexPath(t.dir), x); err == nil {
-		t.indexFile, x.pages = f, f
+	if fd, err := writeIndex(t.store.indexPath(t.dir), x); err == nil {
+		t.indexFD, x.pages = fd, descriptor(fd)
 	}
 }
 
 // writeIndex writes an index from memory to a file, in one step for anybody
-// who looks, and returns the file open.
-func writeIndex(path string, x *index) (*os.File, error) {
+// who looks, and returns the descriptor.
+func writeIndex(path string, x *index) (int, error) {
 	if err := x.writeHeader(); err != nil {
-		return nil, err
+		return -1, err
 	}
 	removeTemps(path)
 	temp := fmt.Sprintf("%s.%d~", path, os.Getpid())
-	f, err := createIn(temp)
+	fd, err := createIn(temp)
 	if err != nil {
-		return nil, err
+		return -1, err
 	}
-	_, err = f.Write(x.pages.(memory))
+	_, err = descriptor(fd).WriteAt(x.pages.(memory), 0)
 	if err == nil {
 		err = os.Rename(temp, path)
 	}
 	if err != nil {
-		return nil, errors.Join(err, f.Close(), os.Remove(temp))
+		unix.Close(fd)
+		return -1, errors.Join(err, os.Remove(temp))
 	}
-	return f, nil
+	return fd, nil
 }
 
 // removeTemps removes what processes left that were killed writing this index.
@@ -196,16 +224,16 @@ func removeTemps(path string) {
 }
 
 // createIn makes a file, and its directory when that is missing.
-func createIn(path string) (*os.File, error) {
-	const flags = os.O_RDWR | os.O_CREATE | os.O_TRUNC | unix.O_NOFOLLOW
-	f, err := os.OpenFile(path, flags, 0o600)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return f, err
+func createIn(path string) (int, error) {
+	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC | unix.O_NOFOLLOW
+	fd, err := openat(unix.AT_FDCWD, path, flags, 0o600)
+	if err != unix.ENOENT {
+		return fd, err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, err
+		return -1, err
 	}
-	return os.OpenFile(path, flags, 0o600)
+	return openat(unix.AT_FDCWD, path, flags, 0o600)
 }
 
 // beginChange marks the index as unfinished before the first change.
@@ -215,7 +243,7 @@ func (t *fileTx) beginChange() {
 	}
 	t.changed = true
 	t.index.head.clean = 0
-	if t.indexFile != nil && t.index.writeHeader() != nil {
+	if t.indexFD >= 0 && t.index.writeHeader() != nil {
 		t.dropIndex()
 	}
 }
@@ -224,7 +252,7 @@ func (t *fileTx) beginChange() {
 // last reservation the index goes too: nothing of ours stays on a node without
 // attachments, and an empty directory is read faster than an index.
 func (t *fileTx) commitIndex() {
-	if t.indexFile == nil || t.mode == ReadOnly {
+	if t.indexFD < 0 || t.mode == ReadOnly {
 		return
 	}
 	if t.index.head.entries == 0 {
@@ -270,7 +298,7 @@ func (t *fileTx) insert(e entry) {
 }
 
 func (t *fileTx) growIndex() error {
-	entries, err := t.index.all()
+	entries, err := t.index.all(nil)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,81 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/ipam/storetest"
+)
+
+func TestEarlierBoot(t *testing.T) {
+	b := newBed(t, storetest.Set(t, "10.1.0.0/29"))
+	gone := func(r ipam.Reservation) bool { return r.EarlierBoot && r.Owner != eth0("alive") }
+	for i, id := range []string{"a", "b", "alive", "late"} {
+		b.add(id, fmt.Sprint("10.1.0.", i+2))
+	}
+	// Made by the reference two hours ago, before the node booted.
+	b.write("10.1.0.6", "found\r\neth0")
+	old := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(filepath.Join(b.dir, "10.1.0.6"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	req := func(id string) *ipam.Request { return &ipam.Request{Owner: eth0(id), Gone: gone} }
+	if got, err := b.try(req("n1")); err != nil || got != "10.1.0.6" {
+		t.Fatalf("%s, %v: only the reservation found from before the boot may go", got, err)
+	}
+	if _, err := b.try(req("n2")); !errors.Is(err, ipam.ErrExhausted) {
+		t.Fatal(err)
+	}
+	b.store.Boot = ipam.Boot{ID: "next", Since: time.Now()} // the index lives on a disk
+	tx := b.begin(ipam.Existing)
+	if err := ipam.Status(tx, b.sets, gone); err != nil {
+		t.Errorf("reclaimable, and yet: %v", err)
+	}
+	tx.Close()
+	// A repeated ADD of the dead keeps its address and is of this boot then.
+	if got, err := b.try(req("b")); err != nil || got != "10.1.0.3" {
+		t.Fatal(got, err)
+	}
+	if got, err := b.try(&ipam.Request{Owner: eth0("n3"), Gone: gone, Requested: []netip.Addr{netip.MustParseAddr("10.1.0.2")}}); err != nil || got != "10.1.0.2" {
+		t.Fatalf("an address of the dead that was asked for: %s, %v", got, err)
+	}
+	if got, err := b.try(req("n4")); err != nil || got != "10.1.0.5" {
+		t.Fatal(got, err)
+	}
+	b.del("late", 0)
+	b.del("alive", 1)
+	b.del("b", 1)
+}
+
+// A reservation taken over from an earlier boot is one of this boot, also for an
+// index that has nothing to go by but the time of the file.
+func TestRenewTouchesTheFile(t *testing.T) {
+	b := newBed(t, storetest.Set(t, "10.1.0.0/29"))
+	b.add("c1", "10.1.0.2")
+	old := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(filepath.Join(b.dir, "10.1.0.2"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(b.store.IndexDir); err != nil {
+		t.Fatal(err)
+	}
+	gone := func(r ipam.Reservation) bool { return r.EarlierBoot }
+	if got, err := b.try(&ipam.Request{Owner: eth0("c1"), Gone: gone}); err != nil || got != "10.1.0.2" {
+		t.Fatal(got, err)
+	}
+	if err := os.RemoveAll(b.store.IndexDir); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.try(&ipam.Request{Owner: eth0("c1"), Gone: gone}); err == nil {
+		t.Fatalf("%s was given again to a living container", got)
+	}
+}
