@@ -9,6 +9,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/bandwidth"
 	"github.com/patchbay-net/patchbay/plugin/bridge"
+	"github.com/patchbay-net/patchbay/plugin/firewall"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/loopback"
 	"github.com/patchbay-net/patchbay/plugin/patchbay"
@@ -23,6 +24,7 @@ import (
 var list = [...]*plugin.Plugin{
 	&bandwidth.Plugin,
 	&bridge.Plugin,
+	&firewall.Plugin,
 	&hostlocal.Plugin,
 	&loopback.Plugin,
 	&patchbay.Plugin,

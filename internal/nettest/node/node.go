@@ -66,6 +66,8 @@ func New(t testing.TB) *Node {
 	n.Client.Address("eth0", Client4+"/24", Client6+"/64")
 	n.Host.Default("uplink", "192.0.2.2", "2001:db8:1::2")
 	n.Client.Default("eth0", "198.51.100.1", "2001:db8:2::1")
+	n.Router.Route("10.0.0.0/8", Uplink4)
+	n.Router.Route("fd00::/8", Uplink6)
 	return n
 }
 
@@ -205,6 +207,14 @@ func (s *Space) Default(link string, gateways ...string) {
 		gw := netip.MustParseAddr(g)
 		must(s.t, s.conn.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: gw.AsSlice()}))
 	}
+}
+
+// Route adds a route.
+func (s *Space) Route(to, via string) {
+	s.t.Helper()
+	dst, err := netlink.ParseIPNet(to)
+	must(s.t, err)
+	must(s.t, s.conn.RouteAdd(&netlink.Route{Dst: dst, Gw: netip.MustParseAddr(via).AsSlice()}))
 }
 
 // Sysctl sets a key such as net/ipv4/ip_forward.

@@ -1,0 +1,139 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package firewall
+
+import (
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the configuration.
+type Conf struct {
+	// Backend is "firewalld", or anything else. "iptables" leads to nftables;
+	// without one of the two, firewalld is used when it owns its name on the
+	// system bus.
+	Backend string `json:"backend"`
+
+	// IptablesAdminChainName is the operator's chain of overrides, in the filter
+	// tables of iptables-nft where those drop. Default CNI-ADMIN. The table
+	// `inet patchbay` has one for itself, `admin`.
+	IptablesAdminChainName string `json:"iptablesAdminChainName"`
+
+	// FirewalldZone is the zone the container's addresses become sources of.
+	// Default trusted.
+	FirewalldZone string `json:"firewalldZone"`
+
+	// IngressPolicy is "open" (default), "same-bridge" (other bridges with a
+	// policy cannot reach this one) or "isolated" (nor can containers on this
+	// bridge reach each other).
+	IngressPolicy string `json:"ingressPolicy"`
+}
+
+// The values of Conf.
+const (
+	backendIPTables  = "iptables"
+	backendFirewalld = "firewalld"
+	defaultZone      = "trusted"
+
+	policyOpen       = "open"
+	policySameBridge = "same-bridge"
+	policyIsolated   = "isolated"
+)
+
+func decode(r *plugin.Request) (*Conf, error) {
+	c := new(Conf)
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	if c.FirewalldZone == "" {
+		c.FirewalldZone = defaultZone
+	}
+	if c.IptablesAdminChainName == "" {
+		c.IptablesAdminChainName = iptnft.DefaultAdminChain
+	}
+	return c, c.validate()
+}
+
+// xtNameMax is what an iptables chain name may have (XT_FUNCTION_MAXNAMELEN
+// less the NUL).
+const xtNameMax = 28
+
+func (c *Conf) validate() error {
+	switch c.IngressPolicy {
+	case "", policyOpen, policySameBridge, policyIsolated:
+	default:
+		return invalid("unknown ingress policy: %.60q", c.IngressPolicy)
+	}
+	if n := c.IptablesAdminChainName; len(n) > xtNameMax || !plainName(n) {
+		return invalid("invalid iptablesAdminChainName %.60q", n).
+			WithDetails("a chain of iptables has at most %d letters, digits, '-', '_' and '.'", xtNameMax)
+	}
+	if !plainName(c.FirewalldZone) {
+		return invalid("invalid firewalldZone %.60q", c.FirewalldZone)
+	}
+	return nil
+}
+
+// plainName says whether s has only what names of chains and zones have.
+func plainName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && c != '-' && c != '_' && c != '.' || i == 0 && c == '-' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// isolates says whether the policy is about a bridge.
+func (c *Conf) isolates() bool {
+	return c.IngressPolicy == policySameBridge || c.IngressPolicy == policyIsolated
+}
+
+// bridge is the bridge a policy is about: the first interface of prevResult,
+// where the plugin bridge puts it.
+func (c *Conf) bridge(prev *spec.Result) (string, error) {
+	if len(prev.Interfaces) == 0 {
+		return "", invalid(`interface needs to be set for ingress policy %q, make sure to chain "firewall" plugin with "bridge"`, c.IngressPolicy)
+	}
+	name := prev.Interfaces[0].Name
+	if name == "" {
+		return "", invalid("got empty bridge name")
+	}
+	if err := spec.ValidateIfName(name); err != nil {
+		return "", invalid("invalid bridge name in prevResult: %w", err)
+	}
+	return name, nil
+}
+
+// sources are the container's addresses as firewalld takes them: with the full
+// prefix length.
+func sources(prev *spec.Result) (out []netip.Prefix) {
+	for _, ip := range prev.IPs {
+		a := ip.Address.Addr()
+		out = append(out, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return out
+}
+
+// subnets are the networks of the addresses, each once.
+func subnets(prev *spec.Result) (out []netip.Prefix) {
+	seen := make(map[netip.Prefix]bool)
+	for _, ip := range prev.IPs {
+		if p := ip.Address.Masked(); !seen[p] {
+			seen[p] = true
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// invalid is an error of the configuration.
+func invalid(format string, args ...any) *spec.Error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

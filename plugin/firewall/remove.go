@@ -1,0 +1,148 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// del removes what the record names. Without one the attachment may be the
+// reference's, whose rules are found by name and address.
+func del(ctx context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	if rec == nil {
+		rec = withoutRecord(r, k)
+		k.NFT.Queue(iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}, addresses(ctx, r)))
+	}
+	return remove(ctx, r, k, rec)
+}
+
+// remove takes away everything of one attachment: for DEL and GC. Every step
+// runs even if another failed; the record goes when all is done.
+func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
+	var errs []error
+	for _, fact := range rec.Shared {
+		errs = append(errs, netstate.ReleaseFact(ctx, k.Records, fact, rec.Owner, k.NFT))
+	}
+	errs = append(errs, k.NFT.Commit(ctx))
+	if len(rec.Sources) > 0 {
+		leaveZone(ctx, r, rec)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return k.Records.Remove(rec.Network, rec.Owner, name)
+}
+
+// leaveZone takes the addresses out of their zone. A firewalld that is gone
+// has forgotten them; one that does not answer is reported and survived.
+func leaveZone(ctx context.Context, r *plugin.Request, rec *record.Record) {
+	d, err := connect(ctx)
+	if errors.Is(err, errNoFirewalld) {
+		return
+	}
+	if err != nil {
+		kernel.Warn(r, err)
+		return
+	}
+	defer d.close()
+	for _, s := range rec.Sources {
+		if err := d.remove(ctx, rec.Zone, s); err != nil {
+			kernel.Warn(r, err)
+		}
+	}
+}
+
+// withoutRecord makes up a record: the facts the owner holds, and, as the
+// reference does, the addresses of prevResult in the zone of the configuration.
+func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
+	rec := &record.Record{Plugin: name, Network: r.Network, Owner: r.Owner}
+	held, err := k.Records.Held(r.Owner)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	for _, fact := range held {
+		if isOurs(fact) {
+			rec.Shared = append(rec.Shared, fact)
+		}
+	}
+	if conf, err := decode(r); err == nil && conf.Backend != backendIPTables && r.Prev() != nil {
+		rec.Zone, rec.Sources = conf.FirewalldZone, sources(r.Prev())
+	}
+	return rec
+}
+
+func isOurs(fact string) bool {
+	for _, prefix := range [...]string{factAccept, factIsolation, factSameBridge} {
+		if strings.HasPrefix(fact, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// addresses are those of an attachment: in prevResult, else in the files of
+// host-local, which runs after us on DEL.
+func addresses(ctx context.Context, r *plugin.Request) (out []netip.Addr) {
+	if r.Prev() != nil {
+		for _, s := range sources(r.Prev()) {
+			out = append(out, s.Addr())
+		}
+		return out
+	}
+	store := ipam.FileStore{
+		DataDir:  filepath.Join(r.Session.Paths.CNI, "networks"),
+		Network:  r.Network,
+		IndexDir: filepath.Join(r.Session.Paths.Run, "ipam"),
+	}
+	tx, err := store.Begin(ctx, ipam.ReadOnly)
+	if err != nil {
+		kernel.Warn(r, err)
+		return nil
+	}
+	defer tx.Close()
+	held, err := tx.Held(ipam.Owner{ID: r.ContainerID, IfName: r.IfName})
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	for _, h := range held {
+		out = append(out, h.Addr)
+	}
+	return out
+}
+
+// Restore puts the addresses of a record back into their zone, which a reload
+// of firewalld drops. It is what `patchbay repair` does beside the elements.
+func Restore(ctx context.Context, rec *record.Record) error {
+	if len(rec.Sources) == 0 {
+		return nil
+	}
+	d, err := connect(ctx)
+	if err != nil {
+		return fmt.Errorf("restore zone %s: %w", rec.Zone, err)
+	}
+	defer d.close()
+	var errs []error
+	for _, s := range rec.Sources {
+		_, err := d.add(ctx, rec.Zone, s)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
