@@ -11,17 +11,20 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -32,7 +35,7 @@ import (
 // TestMain registers this program under its own name and under those of its
 // plugins, and runs the tests in a network of their own.
 func TestMain(m *testing.M) {
-	programs := map[string]func(){"patchbay": func() { os.Exit(program(nil)) }, "netns": netnsProgram}
+	programs := map[string]func(){"patchbay": func() { os.Exit(program(nil)) }, "netns": netnsProgram, "fwlist": fwlistProgram}
 	for _, p := range testPlugins() {
 		if p.Name != "patchbay" {
 			programs[p.Name] = func() { os.Exit(program(p)) }
@@ -121,12 +124,13 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Condition:           condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"status":  cmdStatus,
-			"until":   cmdUntil,
-			"sigkill": signalFile(syscall.SIGKILL),
-			"sigterm": signalFile(syscall.SIGTERM),
-			"gone":    cmdGone,
-			"killrun": cmdKillRun,
+			"status":   cmdStatus,
+			"until":    cmdUntil,
+			"elements": cmdElements,
+			"sigkill":  signalFile(syscall.SIGKILL),
+			"sigterm":  signalFile(syscall.SIGTERM),
+			"gone":     cmdGone,
+			"killrun":  cmdKillRun,
 		},
 	})
 }
@@ -190,6 +194,39 @@ func netnsProgram() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// fwlistProgram is `fwlist [flush]`: it lists the elements of published
+// ports and networks, or does what `nft flush ruleset` does.
+func fwlistProgram() {
+	if len(os.Args) > 1 {
+		c := &nftables.Conn{}
+		c.FlushRuleset()
+		if err := c.Flush(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	fw := nft.Open("")
+	for _, set := range []string{nft.SetPorts4, nft.SetHostPorts4, nft.SetMasq4, nft.SetHairpin4, nft.SetOwners} {
+		list, err := fw.List(set)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		slices.SortFunc(list, func(x, y nft.Element) int { return strings.Compare(x.String(), y.String()) })
+		for _, e := range list {
+			fmt.Println(e)
+		}
+	}
+}
+
+// cmdElements is `elements TEXT`: waits until the firewall has an element.
+func cmdElements(ts *testscript.TestScript, _ bool, args []string) {
+	waitFor(ts, "an element", func() bool {
+		out, err := exec.Command("fwlist").Output()
+		return err == nil && strings.Contains(string(out), args[0])
+	})
 }
 
 // cmdStatus is `status N COMMAND...`: the command ends with exit status N.

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -44,35 +42,11 @@ func (c *demoCommand) Execute(args []string) error {
 	if c.app.getenv(demoInside) != "" {
 		return c.inside()
 	}
-	cmd := exec.CommandContext(c.app.ctx, "/proc/self/exe")
-	cmd.Args = append(os.Args[:1:1], c.app.args...)
-	cmd.Env = append(os.Environ(), demoInside+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.app.stdin, c.app.stdout, c.app.stderr
-	cmd.SysProcAttr = newNamespaces()
-	// An interrupt lets it clean up; a kill leaves nothing either, since all of
-	// it is in namespaces that end with the process.
-	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
-	err := cmd.Run()
-	var ended *exec.ExitError
-	if errors.As(err, &ended) {
-		return status(err)
-	}
-	if err != nil {
-		return c.app.noNamespaces(fmt.Errorf("make namespaces: %w", err))
-	}
-	return nil
-}
-
-// newNamespaces are a network and a mount namespace, in a user namespace for
-// whoever is not root.
-func newNamespaces() *syscall.SysProcAttr {
-	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGTERM}
+	flags := uintptr(unix.CLONE_NEWNET | unix.CLONE_NEWNS)
 	if os.Geteuid() != 0 {
-		attr.Cloneflags |= unix.CLONE_NEWUSER
-		attr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
-		attr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
+		flags |= unix.CLONE_NEWUSER
 	}
-	return attr
+	return c.app.again(demoInside, flags)
 }
 
 // noNamespaces says what keeps this machine from making namespaces.
@@ -107,7 +81,7 @@ func (c *demoCommand) inside() error {
 	d := &demo{app: c.app}
 	err := d.run()
 	if c.JSON {
-		return errors.Join(c.app.printJSON(&d.report), err)
+		return errors.Join(c.app.printOnly(&d.report), err)
 	}
 	return err
 }

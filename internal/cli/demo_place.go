@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
@@ -162,24 +163,25 @@ func (d *demo) trials(v4 bool) []trial {
 	web, client, world := pick(d.web.addrs, v4), pick(d.client.addrs, v4), pick(d.world.addrs, v4)
 	uplink, gateway := pick(d.uplinkAddrs(), v4), pick(d.web.gateway, v4)
 	published := netip.AddrPortFrom(uplink, publishedPort)
+	local := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), publishedPort)
 	out := []trial{
 		{"container to container", d.client, "client", netip.AddrPortFrom(web, webPort), client, ""},
 		{"host to container", nil, "host", netip.AddrPortFrom(web, webPort), gateway, ""},
-		{"published port, from outside", d.world, "world", published, world, " (the client's address survives)"},
+		{"published port, from outside", d.world, "world", published, world, "the client's own address"},
 		{"published port, from a container", d.client, "client", published, netip.Addr{}, ""},
 		{"published port, from the host", nil, "host", published, netip.Addr{}, ""},
-		{"way out", d.client, "client", netip.AddrPortFrom(world, worldPort), uplink, " (masqueraded)"},
+		{"published port, on localhost", nil, "host", local, gateway, ""},
+		{"way out", d.client, "client", netip.AddrPortFrom(world, worldPort), uplink, "masqueraded"},
 	}
-	if v4 {
-		local := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), publishedPort)
-		out = append(out, trial{"published port, on localhost", nil, "host", local, gateway, ""})
+	if !v4 {
+		out = slices.DeleteFunc(out, func(t trial) bool { return t.to == local })
 	}
 	return out
 }
 
 // run takes the path.
-func (t *trial) run(ctx context.Context, family string) proof {
-	p := proof{What: t.what + ", " + family, From: t.fromName, To: t.to.String(), Why: t.why}
+func (t *trial) run(ctx context.Context) proof {
+	p := proof{What: t.what, From: t.fromName, To: t.to.String(), Why: t.why}
 	seen, err := t.from.ask(ctx, t.to)
 	switch {
 	case err != nil:

@@ -36,21 +36,22 @@ type demo struct {
 
 // demoReport is what the demo proved.
 type demoReport struct {
-	Network  string        `json:"network"`
-	Attached []string      `json:"attached"`
-	Proofs   []proof       `json:"proofs"`
-	Took     time.Duration `json:"nanoseconds"`
-	Clean    bool          `json:"nothingLeft"`
+	Network  string   `json:"network"`
+	Attached []string `json:"attached"`
+	Proofs   []proof  `json:"proofs"`
+	Took     int64    `json:"milliseconds"`
+	Clean    bool     `json:"nothingLeft"`
 }
 
 // proof is one path that traffic took.
 type proof struct {
-	What string `json:"what"`
-	From string `json:"from"`
-	To   string `json:"to"`
-	Seen string `json:"seen"` // the peer's address, as the server saw it
-	Why  string `json:"because,omitempty"`
-	Err  string `json:"error,omitempty"`
+	Family string `json:"family"`
+	What   string `json:"what"`
+	From   string `json:"from"`
+	To     string `json:"to"`
+	Seen   string `json:"seen"` // the peer's address, as the server saw it
+	Why    string `json:"because,omitempty"`
+	Err    string `json:"error,omitempty"`
 }
 
 // run builds, proves, removes. Whatever fails, everything ends with the
@@ -68,11 +69,11 @@ func (d *demo) run() (err error) {
 	if err := d.remove(); err != nil {
 		return err
 	}
-	d.report.Took = time.Since(start)
+	d.report.Took = time.Since(start).Milliseconds()
 	if failed > 0 {
 		return fmt.Errorf("%d of %d paths do not work", failed, len(d.report.Proofs))
 	}
-	return d.say("\nAll %d proven in %s. This machine's own network was not touched.\n", len(d.report.Proofs), d.report.Took.Round(time.Millisecond))
+	return d.say("\nAll %d proven in %d ms. This machine's own network was not touched.\n", len(d.report.Proofs), d.report.Took)
 }
 
 // build makes the world beside the host and the servers' namespaces.
@@ -120,7 +121,7 @@ func (d *demo) attachAll() error {
 	if err := d.attach(d.client, nil); err != nil {
 		return err
 	}
-	return d.say("  %-8s %s, beyond %s\n\n", "world", join(d.world.addrs), join(d.uplinkAddrs()))
+	return d.say("  %-8s %s, reached from the host as %s\n\n", "world", join(d.world.addrs), join(d.uplinkAddrs()))
 }
 
 func (d *demo) attach(p *place, capabilities map[string]any) error {
@@ -144,8 +145,10 @@ func (d *demo) prove() (failed int) {
 		if client.Is4() {
 			family = "IPv4"
 		}
+		d.app.warn(d.say("%s\n", family))
 		for _, t := range d.trials(client.Is4()) {
-			p := t.run(d.app.ctx, family)
+			p := t.run(d.app.ctx)
+			p.Family = family
 			d.report.Proofs = append(d.report.Proofs, p)
 			if p.Err != "" {
 				failed++
@@ -158,9 +161,13 @@ func (d *demo) prove() (failed int) {
 
 func (p *proof) line() string {
 	if p.Err != "" {
-		return fmt.Sprintf("  FAIL  %-32s %s -> %s: %s\n", p.What, p.From, p.To, p.Err)
+		return fmt.Sprintf("  FAIL  %-32s %6s -> %s: %s\n", p.What, p.From, p.To, p.Err)
 	}
-	return fmt.Sprintf("  ok    %-32s %s -> %s, seen as %s%s\n", p.What, p.From, p.To, p.Seen, p.Why)
+	because := ""
+	if p.Why != "" {
+		because = ", " + p.Why
+	}
+	return fmt.Sprintf("  ok    %-32s %6s -> %-24s seen as %s%s\n", p.What, p.From, p.To, p.Seen, because)
 }
 
 // remove detaches both and looks for what is left.
@@ -180,7 +187,7 @@ func (d *demo) remove() error {
 		return fmt.Errorf("left behind: %s", strings.Join(left, ", "))
 	}
 	d.report.Clean = true
-	return d.say("\n  removed: both containers detached; no address, port, link or record is left\n")
+	return d.say("\nRemoved: both containers detached; no address, port, link or record is left.\n")
 }
 
 // left lists what detaching should have removed. The bridge stays, as with

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"runtime"
 	"strings"
@@ -37,6 +36,11 @@ type explainCommand struct {
 	} `positional-args:"yes"`
 }
 
+// explainInside is set in the process in which an ordinary user may make and
+// enter network namespaces. Its host's is a new one too: whoever leaves the
+// machine's could not go back.
+const explainInside = "PATCHBAY_EXPLAIN_INSIDE"
+
 // explanation is what explain prints.
 type explanation struct {
 	Network string         `json:"network"`
@@ -55,6 +59,10 @@ func (c *explainCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {
 		return err
+	}
+	if os.Geteuid() != 0 && c.app.getenv(explainInside) == "" {
+		c.app.hint("as an ordinary user, on an empty host: links and rules that stand are not seen")
+		return c.app.again(explainInside, unix.CLONE_NEWUSER|unix.CLONE_NEWNET)
 	}
 	n, err := c.app.network(string(c.Args.Network))
 	if err != nil {
@@ -117,21 +125,15 @@ func (e *explanation) rename(path string, r *spec.Result) {
 	}
 }
 
-// netns is the namespace to explain with: the one that was asked for, a new
-// one that ends with this process, or, for a user who may not make one, our own.
-func (c *explainCommand) netns(dry *dryInvoker) (string, error) {
+// netns is the namespace to explain with: the one that was asked for, or a new
+// one that ends with this process.
+func (c *explainCommand) netns(dry *dryInvoker) (path string, err error) {
 	if c.NetNS != "" {
 		return c.app.netnsPath(c.NetNS)
 	}
-	path, end, err := emptyNamespace()
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		dry.override = true
-		return "/proc/self/ns/net", nil
-	case err != nil:
-		return "", fmt.Errorf("explain: %w", err)
+	if path, dry.end, err = emptyNamespace(); err != nil {
+		return "", c.app.noNamespaces(fmt.Errorf("explain: %w", err))
 	}
-	dry.end = end
 	return path, nil
 }
 
@@ -154,17 +156,15 @@ func emptyNamespace() (path string, end func(), err error) {
 
 // dryInvoker calls plugins in sessions that write down instead of doing.
 type dryInvoker struct {
-	app      *app
-	out      *explanation
-	override bool // the namespace is our own
-	end      func()
+	app *app
+	out *explanation
+	end func()
 }
 
 // Invoke calls one plugin. Plugins that are not in this process refuse.
 func (d *dryInvoker) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
 	steps := &pluginSteps{Type: pluginType, State: []string{}}
 	d.out.Plugins = append(d.out.Plugins, steps)
-	call.NetNSOverride = d.override
 	b := &plugin.Builtin{NewSession: func() *plugin.Session {
 		s := d.app.session()
 		s.Dry = func(line string) { steps.State = append(steps.State, line) }

@@ -31,8 +31,46 @@ func (c *manCommand) Execute(args []string) error {
 		_, rest, _ := strings.Cut(text, "\n")
 		text = ".TH patchbay 1 \"\" \"\" \"Patchbay\"\n" + rest
 	}
-	return c.app.print(tidy(preformat(text)))
+	return c.app.print(tidy(preformat(text)) + manTail)
 }
+
+// manTail is what the library does not know of.
+const manTail = `.SH EXIT STATUS
+.TP
+0
+done
+.TP
+1
+it failed: the network, a plugin, the kernel
+.TP
+2
+a mistake on the command line
+.TP
+125
+run failed before the command started
+.TP
+126, 127
+run's command cannot be executed, does not exist
+.TP
+128 + n
+run's command was ended by signal n
+.PP
+Otherwise run ends with the status of its command.
+.SH ENVIRONMENT
+.TP
+NETCONFPATH
+directory of networks (/etc/cni/net.d)
+.TP
+CNI_PATH
+directories of plugins (/opt/cni/bin)
+.TP
+CNI_ARGS, CAP_ARGS, CNI_IFNAME
+as for cnitool: arguments, capabilities, interface
+.TP
+PATCHBAY_RUN_DIR, PATCHBAY_CNI_DIR, PATCHBAY_NETNS_DIR
+where records (/run/patchbay), addresses and results (/var/lib/cni) and named
+namespaces (/run/netns) are
+`
 
 // preformat keeps indented lines as they are: the library would fill them into
 // paragraphs.

@@ -89,7 +89,7 @@ func (c *networkListCommand) Execute(args []string) error {
 		t.row(i.Name, i.CNIVersion, strings.Join(i.Plugins, ","), file)
 	}
 	if c.JSON {
-		return errors.Join(c.app.printJSON(infos), broken)
+		return errors.Join(c.app.printOnly(infos), broken)
 	}
 	return errors.Join(c.app.print(t.String()), broken)
 }

@@ -47,7 +47,7 @@ func (c *repairCommand) Execute(args []string) error {
 	defer r.fw.Close() //nolint:errcheck // nothing is queued
 	err := r.run(c.app.ctx)
 	if c.JSON {
-		return errors.Join(c.app.printJSON(r.out), err)
+		return errors.Join(c.app.printOnly(r.out), err)
 	}
 	return errors.Join(c.app.print(r.out.text()), err)
 }

@@ -154,6 +154,13 @@ func (a *app) printf(format string, args ...any) error { return a.print(fmt.Spri
 // printJSON writes v indented, as plugins write results.
 func (a *app) printJSON(v any) error { return a.print(indented(v)) }
 
+// printOnly is printJSON for output that stands beside an error: standard output
+// stays one document.
+func (a *app) printOnly(v any) error {
+	a.json = false
+	return a.printJSON(v)
+}
+
 // indented encodes what always encodes: our own types and what was JSON before.
 func indented(v any) string {
 	var b strings.Builder
