@@ -3,23 +3,39 @@
 
 // Package nft is the firewall of Patchbay: one nftables table, `inet patchbay`
 // (and `bridge patchbay` once macspoofchk is used), over netlink, without nft
-// or iptables.
+// or iptables. testdata/table.golden shows it as a person reads it.
 //
-// The shape of the API, for the writer of a plugin:
+// The shape of the API:
 //
-//	fw := nft.Open(runDir)             // dials at first use, in the host's namespace
-//	fw.Add(nft.Masquerade(subnet)...)  // queues; constructors are pure
-//	fw.Add(nft.Port(p, comment))       // an error of Commit when another owner has the port
-//	fw.Replace(nft.Port(p, comment))   // takes the port over
-//	fw.Remove(elements...)             // missing is success, another owner's stays
-//	e, ok, err := fw.Get(set, key)     // one element by key, 0.06 ms
-//	err := fw.Commit(ctx)              // looks, then sends one transaction
-//	fw.Close()                         // after the link is gone: see Close
+//	fw := nft.Open(runDir)               // dials at first use, in the host's namespace
+//	fw.Add(nft.Masquerade(subnet, net)...) // queues; constructors are pure
+//	fw.Add(nft.Port(p, cond, comment))   // *TakenError of Commit when another owner has the port
+//	fw.Claim(decide, nft.Port(…))        // decide is asked then
+//	fw.Replace(elements...)              // takes the keys over
+//	fw.Remove(elements...)               // missing is success, another owner's stays
+//	fw.Queue(extra)                      // work beside elements: conditions, package iptnft
+//	e, ok, err := fw.Get(set, key)       // one element by key
+//	err := fw.Commit(ctx)                // looks once, sends one transaction, sees removals done
+//	fw.Close()                           // after the link is gone: see Close
+//
+// A DEL that also deletes a link calls Start before it and Commit after it, and
+// so does not wait for removals at all.
+//
+// # The model
 //
 // What an attachment has is elements of plain sets and data maps, keyed, each
-// with a comment that begins with the owner key; what a network has is
-// elements of interval sets and, for portmap's conditions, a chain. The static
-// chains and rules are made in the transaction of the first element. Every
-// number that decided this is in docs/adr (measured on google/nftables v0.3.0,
-// Linux 6.18) and is measured again by TestChurn.
+// with a comment that begins with the owner key. What a network has is ranges
+// in interval sets and, for portmap's conditions, a chain. The static chains
+// and rules are made in the transaction of the first element and carry a
+// schema number; a program refuses a newer one. Verdict maps with jumps hold
+// no attachments: adding to one makes the kernel validate the table again.
+//
+// # The cost
+//
+// Measured on Linux 6.18 with 2 cores by TestChurn, 0 to 20,000 elements alike:
+// five elements are looked up and added in 0.2 ms, socket included. Removing by
+// expiry is a transaction of 0.2 ms and takes a tick of the kernel's clock to
+// be seen (2-5 ms); removing by deletion makes the socket's closing wait 11-15
+// ms for RCU, and everybody else's transaction with it. Look before you write:
+// a transaction that fails waits as long.
 package nft

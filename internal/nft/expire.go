@@ -81,7 +81,8 @@ func (c *Conn) gone(elems []Element) ([]Element, error) {
 	}
 }
 
-// present returns those of elems that can still be fetched.
+// present returns those of elems that can still be fetched, as they were: an
+// element of somebody else by now is not in the way.
 func (c *Conn) present(elems []Element) ([]Element, error) {
 	what := make([]lookup, len(elems))
 	for i, e := range elems {
@@ -94,7 +95,7 @@ func (c *Conn) present(elems []Element) ([]Element, error) {
 	}
 	var left []Element
 	for i, g := range got {
-		if g.found {
+		if g.found && g.same(elems[i]) {
 			left = append(left, elems[i])
 		}
 	}

@@ -45,6 +45,8 @@ func (c *Conn) decide(p *plan, got []found) error {
 			if err := c.element(p, spec, o, got[i]); err != nil {
 				return err
 			}
+		case got[i].leaving:
+			p.waiting = append(p.waiting, got[i].Element)
 		case !o.settled(got[i]):
 			ranges = append(ranges, o)
 		}
@@ -65,7 +67,7 @@ func (c *Conn) element(p *plan, spec setSpec, o op, have found) error {
 	case !have.found:
 	case o.kind == opRemove:
 		if !o.el.ofAnother(have.Element) {
-			c.remove(p, spec, have.Element)
+			c.remove(p, have.Element)
 		}
 	case have.same(o.el):
 	default:
@@ -91,8 +93,8 @@ func (o op) contest(spec setSpec, have Element) error {
 }
 
 // remove chooses how an element goes.
-func (c *Conn) remove(p *plan, spec setSpec, e Element) {
-	if spec.timeout && c.mayExpire() {
+func (c *Conn) remove(p *plan, e Element) {
+	if c.mayExpire() {
 		p.expire = append(p.expire, e)
 		return
 	}

@@ -31,11 +31,23 @@ func (c *Conn) networks(p *plan, ops []op) error {
 			}
 		}
 		want = widest(want)
-		p.delete = append(p.delete, minus(have, want)...)
 		p.add = append(p.add, minus(want, have)...)
+		c.removeRanges(p, minus(have, want), minus(want, have))
 		ops = rest
 	}
 	return nil
+}
+
+// removeRanges lets ranges expire unless something is added to the set: what
+// expires still stands in the way of a range that overlaps it.
+func (c *Conn) removeRanges(p *plan, gone, added []Element) {
+	if len(added) > 0 {
+		p.delete = append(p.delete, gone...)
+		return
+	}
+	for _, e := range gone {
+		c.remove(p, e)
+	}
 }
 
 // without drops a range from a list.

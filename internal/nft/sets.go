@@ -69,8 +69,7 @@ type setSpec struct {
 	family   nftables.TableFamily
 	key      []field
 	data     []field // not empty: a map
-	interval bool    // network level: elements are ranges and are deleted
-	timeout  bool    // attachment level: elements may be removed by expiry
+	interval bool    // network level: elements are ranges
 }
 
 // exclusive says that an element of another owner is refused rather than
@@ -90,7 +89,7 @@ func bridgeSets() []string { return []string{SetSchema, SetSpoofChecked, SetSpoo
 // "ports4_<id>" and look like "ports4".
 func specOf(name string) (spec setSpec, ok bool) {
 	kind, _, conditional := strings.Cut(name, "_")
-	spec = setSpec{name: name, family: nftables.TableFamilyINet, timeout: true}
+	spec = setSpec{name: name, family: nftables.TableFamilyINet}
 	switch kind {
 	case SetOwners:
 		spec.key = []field{fieldIfName}
@@ -123,7 +122,6 @@ func specOf(name string) (spec setSpec, ok bool) {
 
 // networkSpec finds the sets of networks.
 func networkSpec(spec setSpec) (setSpec, bool) {
-	spec.timeout = false
 	switch spec.name {
 	case SetHairpin4, SetMasq4, SetNoMasq4:
 		spec.key, spec.interval = []field{fieldIPv4, fieldIPv4}, true
@@ -152,7 +150,7 @@ func (s setSpec) set() *nftables.Set {
 		KeyType:       concat(s.key),
 		Concatenation: len(s.key) > 1,
 		Interval:      s.interval,
-		HasTimeout:    s.timeout,
+		HasTimeout:    s.name != SetSchema, // so that elements can expire
 		IsMap:         len(s.data) > 0,
 		KeyByteOrder:  binaryutil.BigEndian,
 	}
