@@ -4,13 +4,16 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
@@ -84,17 +87,33 @@ func (r *repairer) run(ctx context.Context) error {
 	_, facts, err := r.store.Facts()
 	errs = append(errs, err)
 	for _, f := range facts {
-		errs = append(errs, r.store.WhileHeld(f.Name, func(f record.Fact) error {
-			netstate.QueueFact(r.fw, f)
-			return r.commit(ctx, f.Name, f.Elements)
-		}))
+		errs = append(errs, r.store.WhileHeld(f.Name, func(f record.Fact) error { return r.fact(ctx, f) }))
 	}
 	records, err := r.store.List("")
 	errs = append(errs, err)
+	// Who took ports over from another attachment of its container comes last.
+	slices.SortStableFunc(records, func(a, b *record.Record) int { return cmp.Compare(len(a.Displaced), len(b.Displaced)) })
 	for _, rec := range records {
 		errs = append(errs, r.attachment(ctx, rec))
 	}
 	return errors.Join(append(errs, r.recheck(ctx))...)
+}
+
+// fact puts back what several attachments share. Beside elements that may be a
+// chain of conditions or a rule in somebody else's table.
+func (r *repairer) fact(ctx context.Context, f record.Fact) error {
+	beside := f
+	beside.Elements = nil
+	missing, err := netstate.Fact{Fact: beside}.Diff(ctx, &netstate.Env{NFT: r.fw})
+	if err != nil {
+		return fmt.Errorf("repair %s: %w", f.Name, err)
+	}
+	netstate.QueueFact(r.fw, f)
+	err = r.commit(ctx, f.Name, f.Elements)
+	if err == nil && missing != "" {
+		r.out.Restored = append(r.out.Restored, f.Name)
+	}
+	return err
 }
 
 // rules rewrites chains and rules that were changed. A table that is missing
@@ -119,13 +138,24 @@ func (r *repairer) attachment(ctx context.Context, rec *record.Record) error {
 		r.out.Skipped = append(r.out.Skipped, name+": its namespace is gone")
 		return nil
 	}
-	r.fw.Add(rec.Elements...)
+	r.fw.Claim(func(taken *nft.TakenError) error { return r.sibling(rec, taken) }, rec.Elements...)
 	before := len(r.out.Restored)
 	err := r.commit(ctx, name, rec.Elements)
 	if len(r.out.Restored) > before {
 		r.changed = append(r.changed, rec)
 	}
 	return err
+}
+
+// sibling lets an attachment have a published port that another one of its
+// container has, and nobody else's.
+func (r *repairer) sibling(rec *record.Record, taken *nft.TakenError) error {
+	key, _ := nft.OwnerOf(taken.Have.Comment)
+	other, err := r.store.Find(owner.Key(key), rec.Plugin)
+	if err != nil || other == nil || other.ContainerID != rec.ContainerID {
+		return taken
+	}
+	return nil
 }
 
 // commit does what is queued and notes which of the elements were missing.

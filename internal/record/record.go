@@ -42,6 +42,10 @@ type Record struct {
 	Elements []nft.Element `json:"elements,omitempty"` // of this attachment alone
 	Shared   []string      `json:"shared,omitempty"`   // network-level facts it holds
 
+	// Displaced are attachments of the same container whose published ports this
+	// one has taken over; they get them back when it goes.
+	Displaced []owner.Key `json:"displaced,omitempty"`
+
 	Zone    string         `json:"zone,omitempty"`    // of firewalld, that Sources were added to
 	Sources []netip.Prefix `json:"sources,omitempty"` // single addresses
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -16,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -24,39 +26,75 @@ import (
 // claim is a published port: an element that somebody else may have.
 type claim struct {
 	netstate.Element
-	k *kernel.Kernel
+	k         *kernel.Kernel
+	container string
+	rec       *record.Record // nil in CHECK
 }
 
 // Ensure queues the claim. Who has the port is known when the queue is
 // committed, and only then is the owner's life looked at.
 func (c claim) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	env.NFT.Claim(func(taken *nft.TakenError) error {
-		who, alive := ownerOf(c.k, taken.Have)
-		if alive {
-			return spec.Errorf(spec.CodeInvalidConfig, "host port is taken by %s", who).
+		o := ownerOf(c.k, taken.Have)
+		switch {
+		case o.rec != nil && o.rec.ContainerID == c.container:
+			return c.displace(o.rec.Owner)
+		case o.alive:
+			return spec.Errorf(spec.CodeInvalidConfig, "host port is taken by %s", o.who).
 				WithDetails("%s; the other's mapping is %s", taken.Want, taken.Have)
 		}
-		env.Warn(fmt.Errorf("took over %s of %s, which is gone", taken.Have, who))
+		env.Warn(fmt.Errorf("took over %s of %s, which is gone", taken.Have, o.who))
 		return nil
 	}, c.Element.Element)
 	return nil, nil
 }
 
+// displace notes, before the port changes hands, who gets it back.
+func (c claim) displace(o owner.Key) error {
+	if slices.Contains(c.rec.Displaced, o) {
+		return nil
+	}
+	c.rec.Displaced = append(c.rec.Displaced, o)
+	return c.k.Records.Write(c.rec)
+}
+
+// Diff finds no fault with a port that another attachment of the container has.
+func (c claim) Diff(ctx context.Context, env *netstate.Env) (string, error) {
+	diff, err := c.Element.Diff(ctx, env)
+	if diff == "" || err != nil {
+		return diff, err
+	}
+	have, ok, err := env.NFT.Get(c.Set, c.Key)
+	if o := ownerOf(c.k, have); ok && err == nil && o.rec != nil && o.rec.ContainerID == c.container {
+		return "", nil
+	}
+	return diff, err
+}
+
+// holder is the owner of a published port.
+type holder struct {
+	who   string
+	rec   *record.Record // nil when it has none
+	alive bool
+}
+
 // ownerOf names the owner of an element and says whether it still uses it. It
 // is dead when its record or its namespace is gone, or the namespace has not
 // the address the port leads to. What cannot be looked into counts as alive.
-func ownerOf(k *kernel.Kernel, e nft.Element) (who string, alive bool) {
-	who = fmt.Sprintf("%q", e.Comment)
+func ownerOf(k *kernel.Kernel, e nft.Element) holder {
+	h := holder{who: fmt.Sprintf("%q", e.Comment)}
 	key, ok := nft.OwnerOf(e.Comment)
 	if !ok {
-		return who, false
+		return h
 	}
 	rec, err := k.Records.Find(owner.Key(key), name)
 	if err != nil || rec == nil {
-		return who, err != nil
+		h.alive = err != nil
+		return h
 	}
-	who = fmt.Sprintf("container %s (network %s, interface %s)", rec.ContainerID, rec.Network, rec.IfName)
-	return who, uses(k, rec.NetNS, e)
+	h.who = fmt.Sprintf("container %s (network %s, interface %s)", rec.ContainerID, rec.Network, rec.IfName)
+	h.rec, h.alive = rec, uses(k, rec.NetNS, e)
+	return h
 }
 
 // uses says whether the namespace at path is there and has the address of e.

@@ -21,6 +21,7 @@ import (
 type plan struct {
 	owner    owner.Key
 	network  string
+	id       string // of the container
 	comment  string
 	snat     bool
 	masqAll  bool
@@ -39,6 +40,7 @@ func newPlan(r *plugin.Request, c *Conf, mappings []mapping) (*plan, error) {
 	return &plan{
 		owner:    r.Owner,
 		network:  r.Network,
+		id:       r.ContainerID,
 		comment:  nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName),
 		snat:     c.snat(),
 		masqAll:  c.MasqAll,
@@ -170,8 +172,9 @@ func (p *plan) record() *record.Record {
 	return rec
 }
 
-// compile is the desired state. It touches nothing.
-func (p *plan) compile(k *kernel.Kernel) (s netstate.State) {
+// compile is the desired state. It touches nothing. rec is the attachment's
+// record, nil where nothing is applied.
+func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) {
 	if p.snat && p.route != "" {
 		s = append(s, routeLocalnet(p.route))
 	}
@@ -185,7 +188,7 @@ func (p *plan) compile(k *kernel.Kernel) (s netstate.State) {
 		s = append(s, netstate.Element{Element: e})
 	}
 	for _, e := range p.ports() {
-		s = append(s, claim{netstate.Element{Element: e}, k})
+		s = append(s, claim{netstate.Element{Element: e}, k, p.id, rec})
 	}
 	return s
 }

@@ -12,6 +12,8 @@
 //     it is refused with the name of the first, unless the first is dead: its
 //     record or namespace is gone, or the namespace no longer has the address.
 //     The reference appends a rule that never matches.
+//   - A container in two networks publishes its ports for both (podman does so):
+//     the attachment that came last has them, and leaves them to the other one.
 //   - A mapping with a host address is looked up before one for all addresses,
 //     a network with conditions before one without.
 //   - Whoever comes first at a local address keeps it: kube-proxy's and Docker's
@@ -80,10 +82,11 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	for _, m := range p.unserved() {
 		kernel.Warn(r, fmt.Errorf("port mapping %s has no effect: the container has no address of that family", m))
 	}
-	if err := k.Record(r, p.record()); err != nil {
+	rec := p.record()
+	if err := k.Record(r, rec); err != nil {
 		return nil, err
 	}
-	if err := k.Apply(ctx, r, env, p.compile(k)); err != nil {
+	if err := k.Apply(ctx, r, env, p.compile(k, rec)); err != nil {
 		return nil, err
 	}
 	flushAfterCommit(r, k, p)
@@ -126,7 +129,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	p.findRoute(r, env)
-	return kernel.Check(ctx, env, p.compile(k))
+	return kernel.Check(ctx, env, p.compile(k, nil))
 }
 
 // gc removes what belongs to attachments that are not valid any more.

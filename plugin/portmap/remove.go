@@ -4,6 +4,7 @@
 package portmap
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -21,6 +22,9 @@ import (
 func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
 	k.NFT.Remove(rec.Elements...)
 	var errs []error
+	for _, o := range rec.Displaced {
+		errs = append(errs, giveBack(k, rec, o))
+	}
 	for _, fact := range rec.Shared {
 		errs = append(errs, netstate.ReleaseFact(ctx, k.Records, fact, rec.Owner, k.NFT))
 	}
@@ -36,6 +40,22 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 		return err
 	}
 	return k.Records.Remove(rec.Network, rec.Owner, name)
+}
+
+// giveBack queues the ports that rec took over from another attachment of its
+// container, if that one is still there. This replaces the removal of rec's.
+func giveBack(k *kernel.Kernel, rec *record.Record, to owner.Key) error {
+	other, err := k.Records.Find(to, name)
+	if err != nil || other == nil {
+		return err
+	}
+	for _, e := range other.Elements {
+		same := func(ours nft.Element) bool { return ours.Set == e.Set && bytes.Equal(ours.Key, e.Key) }
+		if slices.ContainsFunc(rec.Elements, same) {
+			k.NFT.Replace(e)
+		}
+	}
+	return nil
 }
 
 // finishLater sends the removal and leaves waiting for it to the end of the

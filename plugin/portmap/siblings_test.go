@@ -1,0 +1,46 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest/node"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// podman publishes a container's ports for each of its networks. The last
+// attachment has them, leaves them to the other one when it goes, and no order
+// of DEL closes them too early or leaves them open.
+func TestTwoNetworksOfOneContainer(t *testing.T) {
+	n, web, other := world(t)
+	one, two, stranger := of(web), of(web), of(other)
+	two.network = "net2"
+	answers := func(about, want string) {
+		t.Helper()
+		expect(t, about, n.Client, "tcp", node.Uplink4+":8080", want)
+	}
+	one.must(t, spec.Add, ports(both))
+	for range 2 {
+		two.must(t, spec.Add, ports(both))
+		one.must(t, spec.Check, ports(both))
+		two.must(t, spec.Check, ports(both))
+		if err := stranger.call(t, spec.Add, ports(both)); err == nil {
+			t.Error("another container got the port")
+		}
+		answers("both attached", "web "+node.Client4)
+		two.must(t, spec.Del, "{}")
+		answers("second detached", "web "+node.Client4)
+		one.must(t, spec.Check, ports(both))
+	}
+	two.must(t, spec.Add, ports(both))
+	one.must(t, spec.Del, "{}")
+	answers("first detached", "web "+node.Client4)
+	two.must(t, spec.Check, ports(both))
+	two.must(t, spec.Del, "{}")
+	answers("both detached", "refused")
+	if left := elements(t); left != 0 {
+		t.Errorf("%d elements are left", left)
+	}
+}
