@@ -98,12 +98,23 @@ func structComments(at string, expr ast.Expr, docs map[string]string) {
 			text := strings.Join(strings.Fields(f.Doc.Text()+" "+f.Comment.Text()), " ")
 			for _, name := range f.Names {
 				if text != "" && name.IsExported() && f.Tag != nil {
-					docs[at+"."+name.Name] = strings.TrimPrefix(text, name.Name+" ")
+					docs[at+"."+name.Name] = plain(text, name.Name)
 				}
 				structComments(at+"."+name.Name, f.Type, docs)
 			}
 		}
 	}
+}
+
+// plain makes a Go comment on a field a phrase about a key.
+func plain(text, name string) string {
+	if rest, ok := strings.CutPrefix(text, name+" "); ok {
+		text = strings.TrimPrefix(rest, "is ")
+	}
+	if strings.Count(text, ".") == 1 {
+		text = strings.TrimSuffix(text, ".")
+	}
+	return text
 }
 
 // golden compares text with a file, or writes it with -update.

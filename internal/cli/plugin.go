@@ -6,7 +6,6 @@ package cli
 import (
 	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/jessevdk/go-flags"
 
@@ -127,11 +126,9 @@ func (p pluginInfo) text() string {
 	if len(p.Fields) == 0 {
 		return b.String() + "\nNo fields of its own.\n"
 	}
-	b.WriteString("\nFields:\n")
-	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	t := newTable()
 	for _, f := range p.Fields {
-		f.line(w, "  ")
+		f.line(t.w, "  ")
 	}
-	w.Flush() //nolint:errcheck // a strings.Builder takes everything
-	return b.String()
+	return b.String() + "\nFields:\n" + t.String()
 }

@@ -14,10 +14,13 @@ type table struct {
 	w *tabwriter.Writer
 }
 
+// newTable begins a table, with a line of titles if there are any.
 func newTable(head ...string) *table {
 	t := new(table)
 	t.w = tabwriter.NewWriter(&t.b, 0, 8, 2, ' ', 0)
-	t.row(head...)
+	if len(head) > 0 {
+		t.row(head...)
+	}
 	return t
 }
 
