@@ -6,6 +6,7 @@ package iptnft
 import (
 	"context"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -17,11 +18,26 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
 var update = flag.Bool("update", false, "write the goldens")
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+// reference is where the inner process finds the reference plugins; they are
+// built outside, where there is a network.
+const reference = "PATCHBAY_TEST_REFERENCE"
+
+func TestMain(m *testing.M) {
+	if _, ok := os.LookupEnv(reference); !ok {
+		dir, err := reftest.BuildReference()
+		if err != nil {
+			dir = ""
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Setenv(reference, dir)
+	}
+	nettest.Main(m)
+}
 
 // sh runs shell lines and returns what they print.
 func sh(t *testing.T, lines string) string {

@@ -4,11 +4,14 @@
 package iptnft
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -156,8 +159,8 @@ func TestLegacy(t *testing.T) {
 		t.Errorf("without procfs: %v, %v", tables, err)
 	}
 	nettest.Need(t, nettest.Program("iptables-legacy"))
-	nettest.Need(t, nettest.Feature{Name: "iptables-legacy (CONFIG_IP_NF_FILTER)", Probe: func() error {
-		return exec.Command("iptables-legacy", "-L").Run()
+	nettest.Need(t, nettest.Feature{Name: "iptables-legacy (CONFIG_IP_NF_FILTER) and its list", Probe: func() error {
+		return errors.Join(exec.Command("iptables-legacy", "-L").Run(), unix.Access("/proc/net/ip_tables_names", unix.R_OK))
 	}})
 	for _, c := range []struct {
 		cmd string

@@ -19,12 +19,13 @@ import (
 // LegacyTables returns the tables of iptables-legacy and ip6tables-legacy that
 // are in use, each once: /proc/net/ip_tables_names and ip6_tables_names below
 // proc, which is where procfs is mounted. Their rules cannot be reached over
-// netlink. A kernel without them has none.
+// netlink. A kernel without them has none, and a rootless caller, who may not
+// read the list, sees none.
 func LegacyTables(proc string) ([]string, error) {
 	var tables []string
 	for _, file := range [...]string{"ip_tables_names", "ip6_tables_names"} {
 		b, err := os.ReadFile(filepath.Join(proc, "thread-self/net", file))
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 			continue
 		}
 		if err != nil {

@@ -13,14 +13,16 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
-	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
 // The real plugins make an attachment in each of their forms, its namespace is
 // deleted, and Leftovers removes every trace of it from the firewall.
 func TestRealReference(t *testing.T) {
 	sh(t, "iptables -V | grep -q nf_tables") // what the reference calls must be iptables-nft
-	dir := reftest.Plugins(t)
+	dir := os.Getenv(reference)
+	if dir == "" {
+		t.Fatal("no reference plugins: see above why they were not built")
+	}
 	for _, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
 			c := open(t)
