@@ -1,15 +1,15 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command patchbay is every plugin, chosen by the name it is called by, and the
-// command line.
-package main
-
 // A plugin lives for a millisecond: reading cgroup limits and starting a
 // goroutine to follow them would be a tenth of it.
 //
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
+
+// Command patchbay is every plugin, chosen by the name it is called by, and the
+// command line.
+package main
 
 import (
 	"os"
