@@ -7,11 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
+
+// encoding guards the library's counter of sets, which all its connections
+// share without a lock.
+var encoding sync.Mutex
 
 // encode runs fn on a connection of the library that leads nowhere and returns
 // what it would have sent, without the marks of begin and end. The library can
@@ -20,6 +25,8 @@ import (
 // of echoes are taken for an error of a transaction that was committed. We
 // send the same messages and ask for one answer (see send).
 func encode(fn func(*nftables.Conn) error) ([]netlink.Message, error) {
+	encoding.Lock()
+	defer encoding.Unlock()
 	var out []netlink.Message
 	record := func(req []netlink.Message) ([]netlink.Message, error) {
 		if len(req) > 0 {

@@ -4,7 +4,6 @@
 package iptnft
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/netns"
 )
 
 // madeByReference is what the reference v1.9.1 writes for an attachment in both
@@ -160,8 +160,21 @@ func TestLegacy(t *testing.T) {
 	}
 	nettest.Need(t, nettest.Program("iptables-legacy"))
 	nettest.Need(t, nettest.Feature{Name: "iptables-legacy (CONFIG_IP_NF_FILTER) and its list", Probe: func() error {
-		return errors.Join(exec.Command("iptables-legacy", "-L").Run(), unix.Access("/proc/net/ip_tables_names", unix.R_OK))
+		return unix.Access("/proc/net/ip_tables_names", unix.R_OK)
 	}})
+	// Its tables cannot be removed again, so in a namespace that goes.
+	ns, err := netns.Open(nettest.NewNS(t, "legacy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close() //nolint:errcheck // only read
+	if err := ns.Do(func() error { return legacy(t) }); err != nil {
+		t.Error(err)
+	}
+}
+
+// legacy runs in a namespace without tables.
+func legacy(t *testing.T) error {
 	for _, c := range []struct {
 		cmd string
 		v6  bool
@@ -176,7 +189,7 @@ func TestLegacy(t *testing.T) {
 		{"ip6tables-legacy -F FORWARD; ip6tables-legacy -P FORWARD DROP", true, true},
 	} {
 		if out, err := exec.Command("sh", "-ec", c.cmd).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", c.cmd, err, out)
+			return fmt.Errorf("%s: %w\n%s", c.cmd, err, out)
 		}
 		if got, err := LegacyForwardDrops(c.v6); err != nil || got != c.to {
 			t.Errorf("after %q: drops %v, %v", c.cmd, got, err)
@@ -185,6 +198,7 @@ func TestLegacy(t *testing.T) {
 	if tables, err := LegacyTables("/proc"); err != nil || fmt.Sprint(tables) != "[ip filter ip6 filter]" {
 		t.Errorf("tables %v, %v", tables, err)
 	}
+	return nil
 }
 
 func FuzzEntriesDrop(f *testing.F) {
