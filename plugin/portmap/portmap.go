@@ -103,6 +103,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 	}
 	if rec == nil {
 		rec = withoutRecord(r, k)
+		k.NFT.Queue(leftovers(r))
 	}
 	return remove(ctx, r, k, rec)
 }
@@ -143,7 +144,9 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		kernel.Warn(r, err)
 	}
-	var errs []error
+	valid, _ := r.Head.Valid()
+	k.NFT.Queue(sweep(r.Network, valid))
+	errs := []error{k.NFT.Commit(ctx)}
 	for _, rec := range records {
 		if rec.Plugin == name && !keep(rec.ContainerID, rec.IfName) {
 			errs = append(errs, remove(ctx, r, k, rec))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nettest/node"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
@@ -133,3 +134,5 @@ func containsAny(s string, words ...string) bool {
 	}
 	return false
 }
+
+func ownerKey(a *attachment) string { return string(owner.Of(a.network, a.id, a.ifName)) }

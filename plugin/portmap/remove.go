@@ -7,14 +7,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // remove takes away everything of one attachment: for DEL and GC. Every step
@@ -72,6 +75,27 @@ func finishLater(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *
 		return k.Records.Remove(rec.Network, rec.Owner, name)
 	})
 	return nil
+}
+
+// leftovers is what the reference plugin made for an attachment that has no
+// record of ours.
+func leftovers(r *plugin.Request) nft.Extra {
+	var addrs []netip.Addr
+	if r.Prev() != nil {
+		for _, a := range containerAddrs(r.Prev(), r.IfName) {
+			addrs = append(addrs, a.Addr())
+		}
+	}
+	return iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}, addrs)
+}
+
+// sweep is what it made for attachments that are not valid any more.
+func sweep(network string, valid []spec.Attachment) nft.Extra {
+	keep := make([]iptnft.Attachment, len(valid))
+	for i, a := range valid {
+		keep[i] = iptnft.Attachment{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
+	}
+	return iptnft.Sweep(network, keep)
 }
 
 // withoutRecord makes up a record from what else there is: the facts the owner

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
 // network lists links, their addresses, queueing disciplines and filters, and
@@ -18,7 +20,7 @@ func network() (State, error) {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
-	links, err := h.LinkList()
+	links, err := nl.Retry(h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -41,7 +43,7 @@ func network() (State, error) {
 // nothing.
 func onLink(h *netlink.Handle, l netlink.Link) (State, error) {
 	name := l.Type() + " " + l.Attrs().Name
-	addrs, err := h.AddrList(l, netlink.FAMILY_ALL)
+	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return h.AddrList(l, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses of %s: %w", name, err)
 	}
@@ -51,7 +53,7 @@ func onLink(h *netlink.Handle, l netlink.Link) (State, error) {
 			s = append(s, line("address", name, a.IPNet))
 		}
 	}
-	qdiscs, err := h.QdiscList(l)
+	qdiscs, err := nl.Retry(func() ([]netlink.Qdisc, error) { return h.QdiscList(l) })
 	if err != nil {
 		return nil, fmt.Errorf("list qdiscs of %s: %w", name, err)
 	}
@@ -66,7 +68,9 @@ func onLink(h *netlink.Handle, l netlink.Link) (State, error) {
 // routing lists routes of every table and policy rules, without what the kernel
 // derives from addresses (table local) and links (link-local, multicast).
 func routing(h *netlink.Handle, names map[int]string) (State, error) {
-	routes, err := h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	routes, err := nl.Retry(func() ([]netlink.Route, error) {
+		return h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
@@ -77,7 +81,7 @@ func routing(h *netlink.Handle, names map[int]string) (State, error) {
 			s = append(s, line("route", names[r.LinkIndex], r.Dst, "via", r.Gw, "table", r.Table))
 		}
 	}
-	rules, err := h.RuleList(netlink.FAMILY_ALL)
+	rules, err := nl.Retry(func() ([]netlink.Rule, error) { return h.RuleList(netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list rules: %w", err)
 	}
