@@ -6,7 +6,6 @@ package conformance
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -30,7 +29,7 @@ func (w *World) Attachment() *Attachment { return &w.w.places["first"].Attachmen
 // thing, as the command "clean" does.
 func (w *World) Left() string {
 	w.w.t.Helper()
-	left, err := w.w.settle(time.Second)
+	left, err := w.w.settle()
 	if err != nil {
 		w.w.t.Fatal(err)
 	}

@@ -191,10 +191,9 @@ func cmdNetNS(ts *testscript.TestScript, neg bool, args []string) {
 	p.gone = true
 }
 
-// cmdClean waits at most a second for the kernel to finish what it does after
-// a call, such as the end of a namespace and of its devices.
+// cmdClean looks whether anything is left.
 func cmdClean(ts *testscript.TestScript, neg bool, args []string) {
-	left, err := theWorld(ts).settle(time.Second)
+	left, err := theWorld(ts).settle()
 	ts.Check(err)
 	if len(left) > 0 {
 		ts.Fatalf("left behind:\n%s", left)

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -41,6 +42,10 @@ type Subject struct {
 	// away, "del" calls DEL, "prev" changes the gateways in the previous result. The
 	// default is link for an interface plugin, else del.
 	Break string `json:"break,omitempty"`
+
+	// Leaves lists what DEL may leave on the host because it goes with the
+	// interface, as the beginnings of lines that "clean" prints.
+	Leaves []string `json:"leaves,omitempty"`
 
 	// Stateless says that nothing stands between ADD and DEL.
 	Stateless bool `json:"stateless,omitempty"`
@@ -120,6 +125,11 @@ func load(fsys fs.FS, name string) (*Subject, error) {
 		return nil, fmt.Errorf("read subject %s: type and kind are required", name)
 	}
 	return s, nil
+}
+
+// leaves says whether a line of "clean" is one that may stay.
+func (s *Subject) leaves(line string) bool {
+	return slices.ContainsFunc(s.Leaves, func(start string) bool { return strings.HasPrefix(line, start) })
 }
 
 // ifName returns the interface the attachments get.

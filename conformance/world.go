@@ -82,9 +82,13 @@ func (w *world) place(name string) (*place, error) {
 	return p, nil
 }
 
+// settleTime is how long the kernel may take to finish what it does after a
+// call, such as the end of a namespace and of its devices.
+var settleTime = time.Second
+
 // settle is left, asked again until nothing is left or the time is over.
-func (w *world) settle(most time.Duration) (leak.State, error) {
-	for end := time.Now().Add(most); ; time.Sleep(10 * time.Millisecond) {
+func (w *world) settle() (leak.State, error) {
+	for end := time.Now().Add(settleTime); ; time.Sleep(10 * time.Millisecond) {
 		left, err := w.left()
 		if err != nil || len(left) == 0 || time.Now().After(end) {
 			return left, err
@@ -109,7 +113,7 @@ func (w *world) left() (leak.State, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := now.Beyond(w.before).Without(leak.Standing)
+	out := now.Beyond(w.before).Without(leak.Standing).Without(w.suite.Subject.leaves)
 	for name, p := range w.places {
 		if p.gone {
 			continue
