@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -117,24 +116,18 @@ func allowed(p *Plugin, verb spec.Verb, version string) error {
 }
 
 // checkNetNS refuses a namespace that is missing (ADD, CHECK) or is the one
-// the plugin runs in.
+// the plugin runs in. A session asks the kernel once a path.
 func (r *Request) checkNetNS() error {
 	if !r.PerContainer() || r.NetNS == "" {
 		return nil
 	}
-	ns, err := netns.Open(r.NetNS)
-	if err != nil {
-		if r.Verb == spec.Del {
-			return nil // gone is fine, and what else it may be DEL must not trip over
-		}
+	same, err := r.Session.isOwnNetNS(r.NetNS)
+	switch {
+	case err != nil && r.Verb == spec.Del:
+		return nil // gone is fine, and what else it may be DEL must not trip over
+	case err != nil:
 		return spec.Errorf(spec.CodeInvalidNetNS, "failed to open netns %q: %w", r.NetNS, err)
-	}
-	defer ns.Close() //nolint:errcheck // read only
-	same, err := ns.IsCurrent()
-	if err != nil {
-		return spec.Errorf(spec.CodeInvalidNetNS, "failed to compare netns %q: %w", r.NetNS, err)
-	}
-	if same && !r.NetNSOverride {
+	case same && !r.NetNSOverride:
 		return spec.Errorf(spec.CodeInvalidNetNS, "plugin's netns and netns from CNI_NETNS should not be the same").
 			WithDetails("CNI_NETNS %s is the namespace the plugin runs in; set CNI_NETNS_OVERRIDE=1 to allow it", r.NetNS)
 	}

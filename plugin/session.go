@@ -11,6 +11,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/netns"
 )
 
 // Session is what the calls of one outermost request share: where state lives,
@@ -27,6 +28,8 @@ type Session struct {
 
 	// Fault, when set, is asked before every change (tests).
 	Fault func(step string) error
+
+	foreignNetNS string // known to be another namespace than ours
 
 	values  []sessionValue
 	flush   []func(context.Context) error
@@ -51,6 +54,22 @@ func (s *Session) Value(key any, make func() any) any {
 	v := make()
 	s.values = append(s.values, sessionValue{key, v})
 	return v
+}
+
+// isOwnNetNS says whether path is the namespace of this process.
+func (s *Session) isOwnNetNS(path string) (same bool, err error) {
+	if path == s.foreignNetNS {
+		return false, nil
+	}
+	ns, err := netns.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	if same, err = ns.IsCurrent(); err == nil && !same {
+		s.foreignNetNS = path
+	}
+	return same, err
 }
 
 // OnFlush registers work that is queued up during the calls and done once.
