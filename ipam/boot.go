@@ -49,7 +49,7 @@ func readSmall(path string) ([]byte, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer unix.Close(fd)
+	defer closeFD(fd)
 	buf := make([]byte, 256)
 	n, err := unix.Read(fd, buf)
 	if err != nil {

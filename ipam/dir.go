@@ -47,11 +47,11 @@ func openDir(dataDir, network string, create bool) (*dir, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open state directory", Path: dataDir, Err: err}
 	}
-	defer unix.Close(parent)
+	defer closeFD(parent)
 	path := filepath.Join(dataDir, network)
 	fd, err := openat(parent, network, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if create && err == unix.ENOENT {
-		if err = unix.Mkdirat(parent, network, 0o755); err == nil || err == unix.EEXIST {
+	if create && errors.Is(err, unix.ENOENT) {
+		if err = unix.Mkdirat(parent, network, 0o755); err == nil || errors.Is(err, unix.EEXIST) {
 			fd, err = openat(parent, network, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		}
 	}
@@ -73,13 +73,17 @@ func checkName(network string) error {
 func openat(at int, name string, flags int, perm uint32) (int, error) {
 	for {
 		fd, err := unix.Openat(at, name, flags|unix.O_CLOEXEC, perm)
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			return fd, err
 		}
 	}
 }
 
-func (d *dir) close() { unix.Close(d.fd) }
+// closeFD closes a descriptor whose data, if any, was checked when it was
+// written.
+func closeFD(fd int) { _ = unix.Close(fd) }
+
+func (d *dir) close() { closeFD(d.fd) }
 
 // realPath is the path of the directory as the kernel knows it, so that two
 // ways to one directory share an index.
@@ -106,13 +110,13 @@ type file struct {
 // plain. The error wraps fs.ErrNotExist when there is nothing.
 func (d *dir) read(name string) (file, error) {
 	fd, err := openat(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err == unix.ELOOP || err == unix.ENXIO {
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
 		return file{}, nil
 	}
 	if err != nil {
 		return file{}, d.pathError("open", name, err)
 	}
-	defer unix.Close(fd)
+	defer closeFD(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return file{}, d.pathError("stat", name, err)
@@ -144,7 +148,7 @@ func (d *dir) names() ([]string, error) {
 		return nil, d.pathError("open", "", err)
 	}
 	f := os.NewFile(uintptr(fd), d.path)
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // read only
 	names, err := f.Readdirnames(-1)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", d.path, err)
@@ -157,13 +161,13 @@ func (d *dir) names() ([]string, error) {
 // name is taken.
 func (d *dir) link(name string, content []byte) (int64, error) {
 	fd, err := openat(d.fd, ".", unix.O_TMPFILE|unix.O_WRONLY, 0o600)
-	if err == unix.EOPNOTSUPP || err == unix.EISDIR || err == unix.ENOENT {
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOENT) {
 		return d.linkNamed(name, content)
 	}
 	if err != nil {
 		return 0, d.pathError("make", name, err)
 	}
-	defer unix.Close(fd)
+	defer closeFD(fd)
 	since, err := writeAll(fd, content)
 	if err != nil {
 		return 0, d.pathError("write", name, err)
@@ -171,7 +175,7 @@ func (d *dir) link(name string, content []byte) (int64, error) {
 	// Linking the descriptor itself needs CAP_DAC_READ_SEARCH before Linux
 	// 6.10; the way through /proc needs /proc.
 	err = unix.Linkat(fd, "", d.fd, name, unix.AT_EMPTY_PATH)
-	if err == unix.ENOENT || err == unix.EPERM {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) {
 		err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), d.fd, name, unix.AT_SYMLINK_FOLLOW)
 	}
 	if err != nil {
@@ -188,7 +192,7 @@ func (d *dir) linkNamed(name string, content []byte) (int64, error) {
 	if err != nil {
 		return 0, d.pathError("make", temp, err)
 	}
-	defer unix.Close(fd)
+	defer closeFD(fd)
 	since, err := writeAll(fd, content)
 	if err == nil {
 		err = unix.Linkat(d.fd, temp, d.fd, name, 0)
@@ -216,7 +220,7 @@ func writeAll(fd int, content []byte) (since int64, err error) {
 // unlink removes a file. One that is gone is no error.
 func (d *dir) unlink(name string) error {
 	err := unix.Unlinkat(d.fd, name, 0)
-	if err != nil && err != unix.ENOENT {
+	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return d.pathError("remove", name, err)
 	}
 	return nil
@@ -230,7 +234,7 @@ func (d *dir) overwrite(name string, content []byte) error {
 	if err != nil {
 		return d.pathError("open", name, err)
 	}
-	defer unix.Close(fd)
+	defer closeFD(fd)
 	if _, err := unix.Pwrite(fd, content, 0); err != nil {
 		return d.pathError("write", name, err)
 	}

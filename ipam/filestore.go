@@ -39,17 +39,17 @@ func (s *FileStore) warn(err error) {
 // Begin opens the state directory and locks it. With Existing and ReadOnly a
 // directory that is not there is an empty store, and is not made.
 func (s *FileStore) Begin(ctx context.Context, m Mode) (Tx, error) {
-	for {
-		tx, err := s.begin(ctx, m)
-		// The directory was removed while we opened it.
-		if errors.Is(err, unix.ESTALE) && ctx.Err() == nil {
-			continue
+	tx, err := s.begin(ctx, m)
+	for range 10 { // when the directory is removed while we open it
+		if !errors.Is(err, unix.ESTALE) {
+			break
 		}
-		if err != nil {
-			return nil, err
-		}
-		return tx, nil
+		tx, err = s.begin(ctx, m)
 	}
+	if err != nil {
+		return nil, err
+	}
+	return tx, nil
 }
 
 func (s *FileStore) begin(ctx context.Context, m Mode) (*fileTx, error) {

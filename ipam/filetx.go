@@ -9,8 +9,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 const separator = "\r\n"
@@ -55,10 +53,10 @@ type fileTx struct {
 func (t *fileTx) Close() {
 	t.commitIndex()
 	if t.indexFD >= 0 {
-		unix.Close(t.indexFD)
+		closeFD(t.indexFD)
 	}
 	if t.lockFD >= 0 {
-		unix.Close(t.lockFD)
+		closeFD(t.lockFD)
 	}
 	if t.dir != nil {
 		t.dir.close()

@@ -44,7 +44,7 @@ func (t *fileTx) openIndex() error {
 	}
 	x, err := readIndex(descriptor(fd), sizeOf(fd))
 	if err != nil {
-		unix.Close(fd)
+		closeFD(fd)
 		return err
 	}
 	t.index, t.indexFD = x, fd
@@ -175,7 +175,7 @@ func (t *fileTx) scanFile(s *scan, name string) error {
 // if there may be one, else in memory.
 func (t *fileTx) keep(x *index) {
 	if t.indexFD >= 0 {
-		unix.Close(t.indexFD)
+		closeFD(t.indexFD)
 		t.indexFD = -1
 	}
 	t.index = x
@@ -204,7 +204,7 @@ func writeIndex(path string, x *index) (int, error) {
 		err = os.Rename(temp, path)
 	}
 	if err != nil {
-		unix.Close(fd)
+		closeFD(fd)
 		return -1, errors.Join(err, os.Remove(temp))
 	}
 	return fd, nil
@@ -227,7 +227,7 @@ func removeTemps(path string) {
 func createIn(path string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC | unix.O_NOFOLLOW
 	fd, err := openat(unix.AT_FDCWD, path, flags, 0o600)
-	if err != unix.ENOENT {
+	if !errors.Is(err, unix.ENOENT) {
 		return fd, err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +32,7 @@ func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
 		if d.sameFile(fd, lockName) {
 			return fd, nil
 		}
-		unix.Close(fd)
+		closeFD(fd)
 	}
 }
 
@@ -41,10 +42,10 @@ func (d *dir) openLock(shared bool) (int, error) {
 		flags |= unix.O_CREAT
 	}
 	fd, err := openat(d.fd, lockName, flags, 0o750)
-	if shared && err == unix.ENOENT {
+	if shared && errors.Is(err, unix.ENOENT) {
 		return -1, nil
 	}
-	if err == unix.ENOENT { // the directory itself was removed
+	if errors.Is(err, unix.ENOENT) { // the directory itself was removed
 		return -1, d.pathError("lock", lockName, unix.ESTALE)
 	}
 	if err != nil {
@@ -66,7 +67,7 @@ func (d *dir) sameFile(fd int, name string) bool {
 // lock as soon as it gets it.
 func flock(ctx context.Context, fd, how int) error {
 	err := unix.Flock(fd, how|unix.LOCK_NB)
-	if err != unix.EWOULDBLOCK {
+	if !errors.Is(err, unix.EWOULDBLOCK) {
 		return closeOn(fd, err)
 	}
 	if ctx.Done() == nil {
@@ -78,21 +79,21 @@ func flock(ctx context.Context, fd, how int) error {
 	case err := <-done:
 		return closeOn(fd, err)
 	case <-ctx.Done():
-		go func() { <-done; unix.Close(fd) }()
+		go func() { <-done; closeFD(fd) }()
 		return ctx.Err()
 	}
 }
 
 func closeOn(fd int, err error) error {
 	if err != nil {
-		unix.Close(fd)
+		closeFD(fd)
 	}
 	return err
 }
 
 func flockWait(fd, how int) error {
 	for {
-		if err := unix.Flock(fd, how); err != unix.EINTR {
+		if err := unix.Flock(fd, how); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}

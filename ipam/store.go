@@ -41,6 +41,7 @@ type Reservation struct {
 // Mode says what a transaction may do.
 type Mode int
 
+// The modes.
 const (
 	Write    Mode = iota // make what is missing (ADD)
 	Existing             // work on what is there (DEL, CHECK, GC, STATUS)
