@@ -36,7 +36,7 @@ func Found(r *plugin.Request, env *netstate.Env) (*Pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	peer, err := env.Host.LinkByIndex(link.Attrs().ParentIndex)
+	peer, err := env.Host.LinkAt(link.Attrs().ParentIndex)
 	if err != nil {
 		return nil, fmt.Errorf("look up the peer of %s: %w", r.IfName, err)
 	}

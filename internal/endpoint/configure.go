@@ -4,6 +4,7 @@
 package endpoint
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -13,33 +14,33 @@ import (
 
 // EnableIPv6 switches IPv6 on for the container's loopback and interface, and
 // keeps addresses while the interface is down. It is needed when, and only
-// when, there is an IPv6 address.
-func EnableIPv6(ifName string, ips []spec.IPConfig) netstate.State {
+// when, there is an IPv6 address. more settings go along in the same trip into
+// the namespace.
+func EnableIPv6(ifName string, ips []spec.IPConfig, more ...netstate.LinkIPv6) netstate.State {
 	if !HasFamily(ips, false) {
 		return nil
 	}
-	return netstate.State{netstate.Sysctls{
+	return netstate.State{netstate.IPv6{
 		Where:  netstate.Sandbox,
-		Needed: "failed to enable IPv6 for interface \"" + ifName + "\"",
-		List: []nl.Setting{
-			{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
-			{Key: "net/ipv6/conf/" + ifName + "/disable_ipv6", Value: "0"},
-			{Key: "net/ipv6/conf/" + ifName + "/keep_addr_on_down", Value: "1"},
-		},
+		Needed: fmt.Sprintf("failed to enable IPv6 for interface %q", ifName),
+		List: append([]netstate.LinkIPv6{
+			{Link: "lo", Conf: nl.DisableIPv6, Value: 0},
+			{Link: ifName, Conf: nl.DisableIPv6, Value: 0},
+			{Link: ifName, Conf: nl.KeepAddrOnDown, Value: 1},
+		}, more...),
 	}}
 }
 
+// NoRouters keeps a link of the host from being configured by router
+// advertisements, which a container could send (CVE-2020-10749).
+func NoRouters(link string) netstate.Object {
+	return netstate.IPv6{Where: netstate.Host, List: []netstate.LinkIPv6{{Link: link, Conf: nl.AcceptRA, Value: 0}}}
+}
+
 // Forwarding switches forwarding on for the families of the addresses; it is
-// never switched off. needed is the text of its failure.
-func Forwarding(ips []spec.IPConfig, needed string) netstate.State {
-	s := netstate.Sysctls{Where: netstate.Host, Needed: needed}
-	if HasFamily(ips, true) {
-		s.List = append(s.List, nl.Setting{Key: "net/ipv4/ip_forward", Value: "1"})
-	}
-	if HasFamily(ips, false) {
-		s.List = append(s.List, nl.Setting{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
-	}
-	return netstate.State{s}
+// never switched off. failed is the text of its failure.
+func Forwarding(ips []spec.IPConfig, failed string) netstate.Object {
+	return netstate.Forwarding{IPv4: HasFamily(ips, true), IPv6: HasFamily(ips, false), Failed: failed}
 }
 
 // HasFamily says whether one of the addresses is of IPv4 (or else of IPv6).

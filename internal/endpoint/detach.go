@@ -142,7 +142,7 @@ func deleteInside(env *netstate.Env, rec *record.Record) error {
 	if link.Type() != "veth" {
 		return nil
 	}
-	peer, err := env.Host.LinkByIndex(link.Attrs().ParentIndex)
+	peer, err := env.Host.LinkAt(link.Attrs().ParentIndex)
 	if err != nil && !nl.IsNotFound(err) {
 		return err
 	}

@@ -44,11 +44,8 @@ type Pair struct {
 
 // New chooses the names of a new pair. It refuses, before anything is touched,
 // an attachment or an interface that is there already.
-func New(r *plugin.Request, env *netstate.Env) (*Pair, error) {
-	p := &Pair{
-		Owner: r.Owner, IfName: r.IfName, NetNS: r.NetNS,
-		HostMAC: MAC(r, "host"), MAC: MAC(r, "container"),
-	}
+func New(r *plugin.Request, env *netstate.Env, macs Addresses) (*Pair, error) {
+	p := &Pair{Owner: r.Owner, IfName: r.IfName, NetNS: r.NetNS, HostMAC: macs.Host(), MAC: macs.Container()}
 	_, err := env.Sandbox.Link(r.IfName)
 	if err == nil {
 		return nil, netstate.ErrVethExists(r.IfName, p.Owner.LinkName(linkPrefix, 0))
@@ -78,26 +75,31 @@ func freeName(host *nl.Conn, o owner.Key, ifName string) (string, error) {
 	return "", fmt.Errorf("failed to find a unique veth name")
 }
 
-// MAC derives a locally administered Ethernet address: stable when an ADD is
-// tried again, different on every node and after every boot (clones of a
+// Addresses derives locally administered Ethernet addresses: stable when an ADD
+// is tried again, different on every node and after every boot (clones of a
 // machine share all but the boot id).
-func MAC(r *plugin.Request, what string) net.HardwareAddr {
-	return deriveMAC(bootID(r), string(r.Owner), what)
+type Addresses struct {
+	boot  string
+	owner owner.Key
 }
 
-// BridgeMAC derives the fixed address of a bridge that is to be made.
-func BridgeMAC(r *plugin.Request, bridge string) net.HardwareAddr {
-	return deriveMAC(bootID(r), "bridge", bridge)
-}
-
-// bootID is "" where procfs has none: the other parts must do then.
-func bootID(r *plugin.Request) string {
+// AddressesOf reads the boot id; a procfs without one leaves it to the rest.
+func AddressesOf(r *plugin.Request) Addresses {
 	id, err := os.ReadFile(filepath.Join(r.Session.Paths.Proc, "sys/kernel/random/boot_id"))
 	if err != nil {
-		return ""
+		id = nil
 	}
-	return string(id)
+	return Addresses{string(id), r.Owner}
 }
+
+// Host is that of the host's end, Container of the container's.
+func (a Addresses) Host() net.HardwareAddr { return deriveMAC(a.boot, string(a.owner), "host") }
+func (a Addresses) Container() net.HardwareAddr {
+	return deriveMAC(a.boot, string(a.owner), "container")
+}
+
+// Bridge is the fixed address of a bridge that is to be made.
+func (a Addresses) Bridge(name string) net.HardwareAddr { return deriveMAC(a.boot, "bridge", name) }
 
 func deriveMAC(parts ...string) net.HardwareAddr {
 	h := sha256.New()

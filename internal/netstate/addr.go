@@ -170,7 +170,7 @@ func (g Gateway) add(env *Env, link netlink.Link) error {
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("could not add IP address %s to %q: %w", g.Prefix, g.Link, err)
 	}
-	now, err := env.Host.LinkByIndex(link.Attrs().Index)
+	now, err := env.Host.LinkAt(link.Attrs().Index)
 	if err != nil {
 		return fmt.Errorf("could not lookup %q: %w", g.Link, err)
 	}

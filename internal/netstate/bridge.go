@@ -115,20 +115,22 @@ func (b Bridge) Diff(_ context.Context, env *Env) (string, error) {
 // Port makes a link a port of a bridge. A fresh port has neither flag.
 type Port struct {
 	Link, Bridge string
-	Hairpin      bool
-	Isolated     bool
+	nl.PortFlags
+}
+
+func portText(f nl.PortFlags) (s string) {
+	if f.Hairpin {
+		s += " hairpin on"
+	}
+	if f.Isolated {
+		s += " isolated on"
+	}
+	return s
 }
 
 // String is the ip command.
 func (p Port) String() string {
-	s := fmt.Sprintf("host: ip link set %s master %s", p.Link, p.Bridge)
-	if p.Hairpin {
-		s += " type bridge_slave hairpin on"
-	}
-	if p.Isolated {
-		s += " type bridge_slave isolated on"
-	}
-	return s
+	return fmt.Sprintf("host: ip link set %s master %s%s", p.Link, p.Bridge, portText(p.PortFlags))
 }
 
 // Ensure attaches the link. There is nothing to undo: the link goes.

@@ -27,40 +27,70 @@ type Veth struct {
 	MAC, PeerMAC net.HardwareAddr
 	Owner        owner.Key // goes into the ifalias
 	NetNS        string    // path of the sandbox, for people
+
+	Bridge string // of which Name becomes a port; may be empty
+	Port   nl.PortFlags
 }
 
 // String is the ip command.
 func (v Veth) String() string {
-	mtu := ""
+	mtu, port := "", ""
 	if v.MTU > 0 {
 		mtu = fmt.Sprintf(" mtu %d", v.MTU)
 	}
-	return fmt.Sprintf("host: ip link add %s up address %s%s alias %s type veth peer name %s address %s%s netns %s",
-		v.Name, v.MAC, mtu, v.Owner.Alias(), v.Peer, v.PeerMAC, mtu, v.NetNS)
+	if v.Bridge != "" {
+		port = " master " + v.Bridge
+	}
+	return fmt.Sprintf("host: ip link add %s up%s address %s%s alias %s%s type veth peer name %s address %s%s netns %s",
+		v.Name, port, v.MAC, mtu, v.Owner.Alias(), portText(v.Port), v.Peer, v.PeerMAC, mtu, v.NetNS)
 }
 
-// Ensure makes the pair in one message and marks it.
+// Ensure makes the pair in one message and marks it with a second.
 func (v Veth) Ensure(ctx context.Context, env *Env) (Undo, error) {
-	link := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs()}
-	link.Name, link.MTU, link.HardwareAddr, link.Flags = v.Name, v.MTU, v.MAC, net.FlagUp
-	link.PeerName, link.PeerHardwareAddr, link.PeerMTU = v.Peer, v.PeerMAC, uint32(v.MTU)
-	link.PeerNamespace = netlink.NsFd(env.Sandbox.NS.Fd())
-	err := env.Host.LinkAdd(link)
-	if errors.Is(err, unix.EEXIST) {
-		return nil, ErrVethExists(v.Peer, v.Name)
+	master := 0
+	if v.Bridge != "" {
+		br, err := env.Link(Host, v.Bridge)
+		if err != nil {
+			return nil, err
+		}
+		master = br.Attrs().Index
 	}
+	err := env.Host.AddVeth(nl.Veth{
+		Name: v.Name, Peer: v.Peer, MAC: v.MAC, PeerMAC: v.PeerMAC, MTU: v.MTU,
+		Master: master, PeerNS: env.Sandbox.NS.Fd(),
+	})
 	if err != nil {
-		return nil, fmt.Errorf("failed to make veth pair: %w", err)
+		return nil, v.addError(err)
 	}
-	undo := func(context.Context) error {
+	if err := v.adopt(env); err != nil {
+		return nil, errors.Join(err, v.undo(env)(ctx))
+	}
+	return v.undo(env), nil
+}
+
+func (v Veth) addError(err error) error {
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return ErrVethExists(v.Peer, v.Name)
+	case errors.Is(err, unix.EXFULL):
+		return fmt.Errorf("failed to connect %q to bridge %v: it has all the ports it can have (1023): %w", v.Name, v.Bridge, err)
+	}
+	return fmt.Errorf("failed to make veth pair: %w", err)
+}
+
+func (v Veth) undo(env *Env) Undo {
+	return func(context.Context) error {
 		env.Forget(Host, v.Name)
 		env.Forget(Sandbox, v.Peer)
+		link, err := env.Host.Link(v.Name)
+		if nl.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
 		return DeleteLink(env.Host, link)
 	}
-	if err := v.adopt(env, link); err != nil {
-		return nil, errors.Join(err, undo(ctx))
-	}
-	return undo, nil
 }
 
 // ErrVethExists is what an ADD says when the container has the interface.
@@ -69,18 +99,16 @@ func ErrVethExists(peer, name string) error {
 }
 
 // adopt writes our mark and looks the other end up.
-func (v Veth) adopt(env *Env, link *netlink.Veth) error {
-	if err := env.Host.LinkSetAlias(link, v.Owner.Alias()); err != nil {
-		return fmt.Errorf("set alias of %s: %w", v.Name, err)
+func (v Veth) adopt(env *Env) error {
+	if err := env.Host.SetAlias(v.Name, v.Owner.Alias(), v.Port); err != nil {
+		return fmt.Errorf("set alias%s of %s: %w", portText(v.Port), v.Name, err)
 	}
-	link.Alias = v.Owner.Alias()
-	env.Remember(Host, link)
 	_, err := env.Link(Sandbox, v.Peer)
 	return err
 }
 
 // Diff wants both ends, paired, with the addresses of the previous result.
-func (v Veth) Diff(_ context.Context, env *Env) (string, error) {
+func (v Veth) Diff(ctx context.Context, env *Env) (string, error) {
 	inside, d, err := findVeth(env, Sandbox, v.Peer, v.PeerMAC)
 	if err != nil || d != "" {
 		return d, err
@@ -92,7 +120,10 @@ func (v Veth) Diff(_ context.Context, env *Env) (string, error) {
 	if host.Attrs().ParentIndex != inside.Attrs().Index || inside.Attrs().ParentIndex != host.Attrs().Index {
 		return fmt.Sprintf("%s and %s in the container are not one veth pair", v.Name, v.Peer), nil
 	}
-	return "", nil
+	if v.Bridge == "" {
+		return "", nil
+	}
+	return Port{Link: v.Name, Bridge: v.Bridge, PortFlags: v.Port}.Diff(ctx, env)
 }
 
 // findVeth says in d what is wrong with one end.
@@ -128,10 +159,20 @@ func DeleteLink(c *nl.Conn, link netlink.Link) error {
 type Up struct {
 	Where Where
 	Link  string
+
+	// Notify sets arp_notify as well: the kernel announces the link's IPv4
+	// addresses whenever it goes up or gets another Ethernet address.
+	Notify bool
 }
 
 // String is the ip command.
-func (u Up) String() string { return fmt.Sprintf("%s: ip link set %s up", u.Where, u.Link) }
+func (u Up) String() string {
+	s := fmt.Sprintf("%s: ip link set %s up", u.Where, u.Link)
+	if u.Notify {
+		s += fmt.Sprintf("; sysctl -w net/ipv4/conf/%s/arp_notify=1", u.Link)
+	}
+	return s
+}
 
 // Ensure sets the link up unless it is.
 func (u Up) Ensure(_ context.Context, env *Env) (Undo, error) {
@@ -140,10 +181,10 @@ func (u Up) Ensure(_ context.Context, env *Env) (Undo, error) {
 	if err != nil {
 		return nil, err
 	}
-	if link.Attrs().Flags&net.FlagUp != 0 {
+	if link.Attrs().Flags&net.FlagUp != 0 && !u.Notify {
 		return nil, nil
 	}
-	if err := conn.LinkSetUp(link); err != nil {
+	if err := conn.SetUp(link.Attrs().Index, u.Notify); err != nil {
 		return nil, fmt.Errorf("failed to set %q UP: %w", u.Link, err)
 	}
 	link.Attrs().Flags |= net.FlagUp

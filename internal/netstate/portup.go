@@ -24,13 +24,13 @@ func (p PortUp) String() string { return "host: wait for " + p.Link + " to be up
 
 // Ensure asks, and only if that is too early listens for events.
 func (p PortUp) Ensure(ctx context.Context, env *Env) (Undo, error) {
-	link, err := env.Link(Host, p.Link)
+	link, err := env.Host.Link(p.Link)
 	if err != nil {
 		return nil, err
 	}
-	up, err := p.isUp(env, link)
-	if err != nil || up {
-		return nil, err
+	env.Remember(Host, link)
+	if link.Attrs().OperState == netlink.OperUp {
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, portUpTime)
 	defer cancel()
@@ -65,7 +65,7 @@ func (p PortUp) wait(ctx context.Context, env *Env, link netlink.Link, events <-
 }
 
 func (p PortUp) isUp(env *Env, link netlink.Link) (bool, error) {
-	now, err := env.Host.LinkByIndex(link.Attrs().Index)
+	now, err := env.Host.LinkAt(link.Attrs().Index)
 	if err != nil {
 		return false, fmt.Errorf("look at port %s: %w", p.Link, err)
 	}

@@ -159,7 +159,7 @@ func (g VLANGateway) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	if link.Type() != "veth" {
 		return nil, fmt.Errorf("failed to create vlan interface: %q exists and is a %s", g.Name, link.Type())
 	}
-	peer, err := env.Host.LinkByIndex(link.Attrs().ParentIndex)
+	peer, err := env.Host.LinkAt(link.Attrs().ParentIndex)
 	if err != nil {
 		return nil, fmt.Errorf("failed to create vlan interface: find the peer of %s: %w", g.Name, err)
 	}
@@ -185,7 +185,7 @@ func (g VLANGateway) make(env *Env) (netlink.Link, error) {
 func (g VLANGateway) attach(ctx context.Context, env *Env, link, peer netlink.Link) error {
 	g.Peer = peer.Attrs().Name // the reference's is random
 	env.Remember(Host, peer)
-	for _, o := range []Object{g.port(), g.vlans(), Up{Host, g.Peer}, Up{Host, link.Attrs().Name}} {
+	for _, o := range []Object{g.port(), g.vlans(), Up{Where: Host, Link: g.Peer}, Up{Where: Host, Link: link.Attrs().Name}} {
 		if _, err := o.Ensure(ctx, env); err != nil {
 			return fmt.Errorf("failed to create vlan interface: %w", err)
 		}
@@ -195,5 +195,5 @@ func (g VLANGateway) attach(ctx context.Context, env *Env, link, peer netlink.Li
 
 // Diff wants the interface to be there; Gateway looks at its address.
 func (g VLANGateway) Diff(ctx context.Context, env *Env) (string, error) {
-	return Up{Host, g.Name}.Diff(ctx, env)
+	return Up{Where: Host, Link: g.Name}.Diff(ctx, env)
 }

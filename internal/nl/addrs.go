@@ -8,7 +8,6 @@ import (
 	"net/netip"
 
 	vnl "github.com/vishvananda/netlink/nl"
-	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,12 +18,8 @@ type Addr struct {
 }
 
 // Addrs lists the addresses of one link. Unlike Handle.AddrList it does not
-// make the kernel walk all links: the index is in the request, which Linux
-// >= 4.20 honours on a socket with NETLINK_GET_STRICT_CHK.
+// make the kernel walk all links: the index is in the request.
 func (c *Conn) Addrs(index int) ([]Addr, error) {
-	if err := c.dialStrict(); err != nil {
-		return nil, err
-	}
 	addrs, err := Retry(func() ([]Addr, error) { return c.dumpAddrs(index) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses of link %d: %w", index, err)
@@ -32,32 +27,10 @@ func (c *Conn) Addrs(index int) ([]Addr, error) {
 	return addrs, nil
 }
 
-// dialStrict opens the socket for requests the library cannot express.
-func (c *Conn) dialStrict() error {
-	if c.strict != nil {
-		return nil
-	}
-	ns := vnetns.None()
-	if c.NS != nil {
-		ns = vnetns.NsHandle(c.NS.Fd())
-	}
-	s, err := vnl.GetNetlinkSocketAt(ns, vnetns.None(), unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("open netlink socket: %w", err)
-	}
-	// An older kernel refuses the option and sends all addresses.
-	_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
-	c.strict = &vnl.SocketHandle{Socket: s}
-	return nil
-}
-
 func (c *Conn) dumpAddrs(index int) ([]Addr, error) {
-	req := vnl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
-	req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_ROUTE: c.strict}
 	head := vnl.NewIfAddrmsg(unix.AF_UNSPEC)
 	head.Index = uint32(index)
-	req.AddData(head)
-	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+	msgs, err := c.request(unix.RTM_GETADDR, unix.NLM_F_DUMP, unix.RTM_NEWADDR, head)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
-	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/netns"
@@ -24,35 +23,35 @@ type Conn struct {
 	*netlink.Handle
 	NS *netns.NS // nil for the namespace of the process
 
-	proc   string
+	proc   procfs
 	worker *netns.Worker
-	strict *vnl.SocketHandle // opened by Addrs
+	raw    *vnl.SocketHandle // see request
+	ipv6   map[int][]byte    // settings of links, by index
 }
 
 // Host opens a socket in the namespace of the process. proc is where procfs is.
 func Host(proc string) (*Conn, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	h, raw, err := dial()
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	return &Conn{Handle: h, proc: proc}, nil
+	return &Conn{Handle: h, raw: raw, proc: procfs{path: proc}}, nil
 }
 
 // In opens a socket in ns and takes ns over: Close closes both.
 func In(ns *netns.NS, proc string) (*Conn, error) {
-	h, err := netlink.NewHandleAt(vnetns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
+	h, raw, err := dialIn(ns)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open netlink socket in %s: %w", ns.Path(), err), ns.Close())
 	}
-	return &Conn{Handle: h, NS: ns, proc: proc}, nil
+	return &Conn{Handle: h, NS: ns, raw: raw, proc: procfs{path: proc}}, nil
 }
 
 // Close closes the socket, the namespace and the thread that Do uses.
 func (c *Conn) Close() {
 	c.Handle.Close()
-	if c.strict != nil {
-		c.strict.Close()
-	}
+	c.raw.Close()
+	c.proc.close()
 	if c.worker != nil {
 		c.worker.Close()
 	}
@@ -70,15 +69,6 @@ func (c *Conn) Do(fn func() error) error {
 		c.worker = c.NS.NewWorker()
 	}
 	return c.worker.Do(fn)
-}
-
-// Link returns a link by name. IsNotFound tells that there is none.
-func (c *Conn) Link(name string) (netlink.Link, error) {
-	link, err := c.LinkByName(name)
-	if err != nil {
-		return nil, fmt.Errorf("find link %s: %w", name, err)
-	}
-	return link, nil
 }
 
 // IsNotFound says whether err means that a link, address, route, rule or

@@ -6,9 +6,6 @@ package nl
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,13 +17,8 @@ var ErrReadOnly = errors.New("/proc/sys is read-only")
 // Sysctl returns the value of a key such as net/ipv4/conf/eth0/arp_notify in
 // the namespace. The separator is '/', since interface names may hold dots.
 func (c *Conn) Sysctl(key string) (value string, err error) {
-	path, err := c.sysctlPath(key)
-	if err != nil {
-		return "", err
-	}
 	err = c.Do(func() error {
-		data, err := os.ReadFile(path)
-		value = strings.TrimSpace(string(data))
+		value, err = c.proc.read(key)
 		return err
 	})
 	if err != nil {
@@ -38,11 +30,7 @@ func (c *Conn) Sysctl(key string) (value string, err error) {
 // SetSysctl writes a value. errors.Is(err, ErrReadOnly) tells a read-only
 // /proc/sys.
 func (c *Conn) SetSysctl(key, value string) error {
-	path, err := c.sysctlPath(key)
-	if err != nil {
-		return err
-	}
-	return writeError(key, value, c.Do(func() error { return writeExisting(path, value) }))
+	return writeError(Setting{key, value}, c.Do(func() error { return c.proc.write(key, value) }))
 }
 
 // Setting is a sysctl and its value.
@@ -57,9 +45,9 @@ func (s Setting) String() string { return s.Key + "=" + s.Value }
 func (c *Conn) SwapSysctls(want []Setting, failed func(Setting, error) error) (old []Setting, err error) {
 	err = c.Do(func() error {
 		for _, s := range want {
-			was, err := c.swapSysctl(s)
+			was, err := c.proc.swap(s.Key, s.Value)
 			if err != nil {
-				err = failed(s, err)
+				err = failed(s, writeError(s, err))
 			} else if was != s.Value {
 				old = append(old, Setting{s.Key, was})
 			}
@@ -72,49 +60,13 @@ func (c *Conn) SwapSysctls(want []Setting, failed func(Setting, error) error) (o
 	return old, err
 }
 
-// swapSysctl runs on a thread in the namespace.
-func (c *Conn) swapSysctl(s Setting) (was string, err error) {
-	path, err := c.sysctlPath(s.Key)
-	if err != nil {
-		return "", err
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("read sysctl %s: %w", s.Key, err)
-	}
-	if was = strings.TrimSpace(string(data)); was == s.Value {
-		return was, nil
-	}
-	return was, writeError(s.Key, s.Value, writeExisting(path, s.Value))
-}
-
 // writeError names what could not be written.
-func writeError(key, value string, err error) error {
+func writeError(s Setting, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EROFS):
-		return fmt.Errorf("set sysctl %s=%s: %w: %w", key, value, ErrReadOnly, err)
+		return fmt.Errorf("set sysctl %s: %w: %w", s, ErrReadOnly, err)
 	}
-	return fmt.Errorf("set sysctl %s=%s: %w", key, value, err)
-}
-
-// sysctlPath keeps a key inside /proc/sys.
-func (c *Conn) sysctlPath(key string) (string, error) {
-	root := filepath.Join(c.proc, "sys")
-	path := filepath.Join(root, key)
-	if !strings.HasPrefix(path, root+"/") {
-		return "", fmt.Errorf("sysctl key %q leads out of %s", key, root)
-	}
-	return path, nil
-}
-
-func writeExisting(path, value string) (err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	_, err = f.WriteString(value)
-	return err
+	return fmt.Errorf("set sysctl %s: %w", s, err)
 }

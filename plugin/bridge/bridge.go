@@ -49,13 +49,14 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r), records: k.Records}
-	if in.pair, err = endpoint.New(r, env); err != nil {
+	macs := endpoint.AddressesOf(r)
+	if in.pair, err = endpoint.New(r, env, macs); err != nil {
 		return nil, err
 	}
 	if conf.mac != nil {
 		in.pair.MAC = conf.mac
 	}
-	in.bridgeMAC = endpoint.BridgeMAC(r, conf.Bridge)
+	in.bridgeMAC = macs.Bridge(conf.Bridge)
 	if conf.IPAM.Type != "" {
 		if in.ipam, err = r.IPAMAdd(ctx); err != nil {
 			return nil, err

@@ -68,24 +68,21 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 // layer2 is bridge, veth pair and port.
 func layer2(in input) netstate.State {
 	c := in.conf
+	veth := in.pair.Veth(c.MTU)
+	veth.Bridge, veth.Port = c.Bridge, nl.PortFlags{Hairpin: c.HairpinMode, Isolated: c.PortIsolation}
 	s := netstate.State{
 		netstate.Bridge{
 			Name: c.Bridge, MTU: c.MTU, MAC: in.bridgeMAC, Promisc: c.PromiscMode,
 			VLANFiltering: c.Vlan != 0 || c.VlanTrunk != nil,
 		},
-		in.pair.Veth(c.MTU),
-		netstate.Port{Link: in.pair.Host, Bridge: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation},
+		endpoint.NoRouters(c.Bridge), // its ports have no IP stack of their own
+		veth,
 	}
 	if list := portVLANs(c); len(list) > 0 {
 		s = append(s, netstate.PortVLANs{
 			Link: in.pair.Host, Bridge: c.Bridge, KeepDefault: c.PreserveDefaultVlan, List: list,
 		})
 	}
-	// The routes of these interfaces are ours to set.
-	s = append(s, netstate.Sysctls{Where: netstate.Host, List: []nl.Setting{
-		{Key: "net/ipv6/conf/" + c.Bridge + "/accept_ra", Value: "0"},
-		{Key: "net/ipv6/conf/" + in.pair.Host + "/accept_ra", Value: "0"},
-	}})
 	if c.MacSpoofChk {
 		for _, e := range spoofElements(in.pair, in.comment) {
 			s = append(s, netstate.Element{Element: e})
@@ -156,26 +153,24 @@ func defaultNet(v4 bool) netip.Prefix {
 // container is what happens inside: settings, addresses, link, routes.
 func container(c *Conf, result *spec.Result) netstate.State {
 	name := result.Interfaces[atContainer].Name
-	dad := []nl.Setting{{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "0"}}
-	if c.EnableDad {
-		dad = []nl.Setting{
-			{Key: "net/ipv6/conf/" + name + "/enhanced_dad", Value: "1"},
-			{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "1"},
-		}
-	}
-	s := netstate.State{netstate.Sysctls{
-		Where: netstate.Sandbox,
-		List:  append(dad, nl.Setting{Key: "net/ipv4/conf/" + name + "/arp_notify", Value: "1"}),
-	}}
-	s = append(s, endpoint.EnableIPv6(name, result.IPs)...)
+	s := endpoint.EnableIPv6(name, result.IPs, duplicates(name, c.EnableDad)...)
 	for _, ip := range result.IPs {
 		s = append(s, netstate.Addr{Where: netstate.Sandbox, Link: name, Prefix: ip.Address, DAD: c.EnableDad})
 	}
-	s = append(s, netstate.Up{Where: netstate.Sandbox, Link: name})
+	s = append(s, netstate.Up{Where: netstate.Sandbox, Link: name, Notify: true})
 	for _, route := range endpoint.Routes(name, result) {
 		s = append(s, route)
 	}
 	return s
+}
+
+// duplicates says whether the container's interface looks for duplicates of
+// its IPv6 addresses, also of those it will be given by others.
+func duplicates(name string, look bool) []netstate.LinkIPv6 {
+	if look {
+		return []netstate.LinkIPv6{{Link: name, Conf: nl.EnhancedDAD, Value: 1}, {Link: name, Conf: nl.AcceptDAD, Value: 1}}
+	}
+	return []netstate.LinkIPv6{{Link: name, Conf: nl.AcceptDAD, Value: 0}}
 }
 
 // gateways gives the bridge, or its interface in the VLAN, the gateways'
@@ -201,7 +196,7 @@ func gateways(c *Conf, result *spec.Result) (s netstate.State) {
 			}
 		}
 	}
-	return append(s, endpoint.Forwarding(result.IPs, "failed to enable forwarding")...)
+	return append(s, endpoint.Forwarding(result.IPs, "failed to enable forwarding"))
 }
 
 // gatewayLink is the interface that has the gateway in the VLAN.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/internal/netstate"
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -52,11 +51,11 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 		ip.Interface = &at
 		result.IPs = append(result.IPs, ip)
 	}
-	s := endpoint.Forwarding(result.IPs, "Could not enable IP forwarding")
-	s = append(s, in.pair.Veth(in.conf.MTU))
-	s = append(s, netstate.Sysctls{Where: netstate.Host, List: []nl.Setting{
-		{Key: "net/ipv6/conf/" + in.pair.Host + "/accept_ra", Value: "0"}, // its routes are ours to set
-	}})
+	s := netstate.State{
+		endpoint.Forwarding(result.IPs, "Could not enable IP forwarding"),
+		in.pair.Veth(in.conf.MTU),
+		endpoint.NoRouters(in.pair.Host),
+	}
 	s = append(s, container(in.pair.IfName, result)...)
 	s = append(s, host(in.pair.Host, result.IPs)...)
 	s = append(s, netstate.PortUp{Link: in.pair.Host})

@@ -1,0 +1,150 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netstate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// LinkIPv6 is a setting below net/ipv6/conf/LINK.
+type LinkIPv6 struct {
+	Link  string
+	Conf  nl.IPv6Conf
+	Value int32
+}
+
+func (l LinkIPv6) setting() nl.Setting {
+	return nl.Setting{Key: "net/ipv6/conf/" + l.Link + "/" + l.Conf.String(), Value: strconv.Itoa(int(l.Value))}
+}
+
+// IPv6 is a list of settings of links in one namespace. What they are is read
+// with the links, which costs nothing; only those that differ are written.
+type IPv6 struct {
+	Where Where
+	List  []LinkIPv6
+
+	Needed string // see Sysctls
+}
+
+func (i IPv6) sysctls(list []LinkIPv6) Sysctls {
+	s := Sysctls{Where: i.Where, Needed: i.Needed}
+	for _, l := range list {
+		s.List = append(s.List, l.setting())
+	}
+	return s
+}
+
+// String is the sysctl command.
+func (i IPv6) String() string { return i.sysctls(i.List).String() }
+
+// Ensure writes what differs. A link without IPv6 is left to the kernel's
+// answer if the setting is needed, and else passed over.
+func (i IPv6) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	list, err := i.differing(env)
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	return i.sysctls(list).Ensure(ctx, env)
+}
+
+func (i IPv6) differing(env *Env) (list []LinkIPv6, err error) {
+	for _, l := range i.List {
+		link, err := env.Link(i.Where, l.Link)
+		if err != nil {
+			return nil, err
+		}
+		is, ok := env.Conn(i.Where).IPv6Setting(link.Attrs().Index, l.Conf)
+		if ok && is != l.Value || !ok && i.Needed != "" {
+			list = append(list, l)
+		}
+	}
+	return list, nil
+}
+
+// Diff compares what is needed.
+func (i IPv6) Diff(_ context.Context, env *Env) (string, error) {
+	if i.Needed == "" {
+		return "", nil
+	}
+	list, err := i.differing(env)
+	if err != nil {
+		return diffMissing(err)
+	}
+	var words []string
+	for _, l := range list {
+		words = append(words, l.setting().String())
+	}
+	if len(words) == 0 {
+		return "", nil
+	}
+	return "sysctl is not " + strings.Join(words, ", "), nil
+}
+
+// Forwarding switches forwarding on in the host's namespace. It is never
+// switched off: who else counts on it cannot be known.
+type Forwarding struct {
+	IPv4, IPv6 bool
+	Failed     string // text of a failure
+}
+
+func (f Forwarding) families() (list []int) {
+	if f.IPv4 {
+		list = append(list, unix.AF_INET)
+	}
+	if f.IPv6 {
+		list = append(list, unix.AF_INET6)
+	}
+	return list
+}
+
+func forwardingKey(family int) nl.Setting {
+	if family == unix.AF_INET {
+		return nl.Setting{Key: "net/ipv4/ip_forward", Value: "1"}
+	}
+	return nl.Setting{Key: "net/ipv6/conf/all/forwarding", Value: "1"}
+}
+
+// String is the sysctl command.
+func (f Forwarding) String() string {
+	s := Sysctls{Where: Host}
+	for _, family := range f.families() {
+		s.List = append(s.List, forwardingKey(family))
+	}
+	return s.String()
+}
+
+// Ensure asks by netlink, and writes the sysctl if it must.
+func (f Forwarding) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	s := Sysctls{Where: Host, Needed: f.Failed}
+	for _, family := range f.families() {
+		if on, err := env.Host.Forwarding(family); err != nil || !on {
+			s.List = append(s.List, forwardingKey(family))
+		}
+	}
+	if len(s.List) == 0 {
+		return nil, nil
+	}
+	return s.Ensure(ctx, env)
+}
+
+// Diff wants forwarding.
+func (f Forwarding) Diff(_ context.Context, env *Env) (string, error) {
+	var errs []error
+	for _, family := range f.families() {
+		on, err := env.Host.Forwarding(family)
+		if err == nil && !on {
+			return fmt.Sprintf("sysctl is not %s", forwardingKey(family)), nil
+		}
+		errs = append(errs, err)
+	}
+	return "", errors.Join(errs...)
+}

@@ -1,0 +1,219 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Link returns a link by name. IsNotFound tells that there is none. It leaves
+// the statistics out and keeps the link's IPv6 settings (see IPv6Setting).
+func (c *Conn) Link(name string) (netlink.Link, error) {
+	link, err := c.getLink(0, attr(unix.IFLA_IFNAME, vnl.ZeroTerminated(name)))
+	if err != nil {
+		return nil, fmt.Errorf("find link %s: %w", name, err)
+	}
+	return link, nil
+}
+
+// LinkAt is Link by index.
+func (c *Conn) LinkAt(index int) (netlink.Link, error) {
+	link, err := c.getLink(index)
+	if err != nil {
+		return nil, fmt.Errorf("find link %d: %w", index, err)
+	}
+	return link, nil
+}
+
+// skipStats leaves the statistics out of an answer (RTEXT_FILTER_SKIP_STATS).
+const skipStats = 1 << 3
+
+func (c *Conn) getLink(index int, more ...vnl.NetlinkRequestData) (netlink.Link, error) {
+	parts := append([]vnl.NetlinkRequestData{
+		linkHead(index), attr32(unix.IFLA_EXT_MASK, skipStats),
+	}, more...)
+	msgs, err := c.request(unix.RTM_GETLINK, unix.NLM_F_ACK, 0, parts...)
+	if err != nil {
+		return nil, err
+	}
+	if len(msgs) != 1 {
+		return nil, fmt.Errorf("the kernel sent %d links", len(msgs))
+	}
+	link, err := netlink.LinkDeserialize(nil, msgs[0])
+	if err != nil {
+		return nil, err
+	}
+	conf := find(msgs[0][unix.SizeofIfInfomsg:], unix.IFLA_AF_SPEC, unix.AF_INET6, unix.IFLA_INET6_CONF)
+	if c.ipv6 == nil {
+		c.ipv6 = make(map[int][]byte)
+	}
+	c.ipv6[link.Attrs().Index] = conf
+	return link, nil
+}
+
+// IPv6Conf is the place of a setting in the kernel's list (include/uapi/linux/ipv6.h).
+type IPv6Conf int
+
+// Settings of net/ipv6/conf/LINK.
+const (
+	AcceptRA       IPv6Conf = 3
+	DisableIPv6    IPv6Conf = 26
+	AcceptDAD      IPv6Conf = 27
+	KeepAddrOnDown IPv6Conf = 42
+	EnhancedDAD    IPv6Conf = 46
+)
+
+// String is the name of the sysctl.
+func (i IPv6Conf) String() string {
+	switch i {
+	case AcceptRA:
+		return "accept_ra"
+	case DisableIPv6:
+		return "disable_ipv6"
+	case AcceptDAD:
+		return "accept_dad"
+	case KeepAddrOnDown:
+		return "keep_addr_on_down"
+	case EnhancedDAD:
+		return "enhanced_dad"
+	}
+	return fmt.Sprintf("%d", int(i))
+}
+
+// IPv6Setting is a setting of a link as it was when Link or LinkAt read it. ok
+// is false when the kernel told none: the link has no IPv6 (MTU below 1280) or
+// the kernel has not.
+func (c *Conn) IPv6Setting(index int, conf IPv6Conf) (value int32, ok bool) {
+	list := c.ipv6[index]
+	at := 4 * int(conf)
+	if len(list) < at+4 {
+		return 0, false
+	}
+	return int32(vnl.NativeEndian().Uint32(list[at:])), true
+}
+
+// SetUp sets a link up and, with notify, its arp_notify: both in one message.
+// Unlike the sysctl that needs no thread in the namespace, and does not lengthen
+// the chain of equally named entries below /proc/sys that every namespace shares.
+func (c *Conn) SetUp(index int, notify bool) error {
+	head := linkHead(index)
+	head.Flags, head.Change = unix.IFF_UP, unix.IFF_UP
+	parts := []vnl.NetlinkRequestData{head}
+	if notify {
+		const arpNotify = 22 // IPV4_DEVCONF_ARP_NOTIFY, include/uapi/linux/ip.h
+		spec := attr(unix.IFLA_AF_SPEC, nil)
+		spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil).AddRtAttr(arpNotify, vnl.Uint32Attr(1))
+		parts = append(parts, spec)
+	}
+	_, err := c.request(unix.RTM_SETLINK, unix.NLM_F_ACK, 0, parts...)
+	return err
+}
+
+// Veth describes a pair to be made: the near end here, the far end in another
+// namespace. MTU is in bytes, 0 for the kernel's default; Master is the index
+// of a bridge, 0 for none.
+type Veth struct {
+	Name, Peer   string
+	MAC, PeerMAC net.HardwareAddr
+	MTU          int
+	Master       int
+	PeerNS       int // descriptor of the peer's namespace
+}
+
+// AddVeth makes a pair in one message: the near end up and in its bridge, the
+// far end down. The library needs three, one of them a lookup.
+func (c *Conn) AddVeth(v Veth) error {
+	head := linkHead(0)
+	head.Flags, head.Change = unix.IFF_UP, unix.IFF_UP
+	parts := append([]vnl.NetlinkRequestData{head}, v.end(v.Name, v.MAC)...)
+	if v.Master != 0 {
+		parts = append(parts, attr32(unix.IFLA_MASTER, uint32(v.Master)))
+	}
+	info := attr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(vnl.IFLA_INFO_KIND, vnl.NonZeroTerminated("veth"))
+	peer := info.AddRtAttr(vnl.IFLA_INFO_DATA, nil).AddRtAttr(vnl.VETH_INFO_PEER, nil)
+	vnl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
+	for _, p := range v.end(v.Peer, v.PeerMAC) {
+		peer.AddChild(p)
+	}
+	peer.AddChild(attr32(unix.IFLA_NET_NS_FD, uint32(v.PeerNS)))
+	_, err := c.request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0, append(parts, info)...)
+	return err
+}
+
+func (v Veth) end(name string, mac net.HardwareAddr) []vnl.NetlinkRequestData {
+	out := []vnl.NetlinkRequestData{attr(unix.IFLA_IFNAME, vnl.ZeroTerminated(name))}
+	if len(mac) > 0 {
+		out = append(out, attr(unix.IFLA_ADDRESS, mac))
+	}
+	if v.MTU > 0 {
+		out = append(out, attr32(unix.IFLA_MTU, uint32(v.MTU)))
+	}
+	return out
+}
+
+// PortFlags are flags of a bridge's port.
+type PortFlags struct{ Hairpin, Isolated bool }
+
+// SetAlias writes a link's ifalias and, if it is a port and flags has any set,
+// the port's flags, in one message.
+func (c *Conn) SetAlias(name, alias string, flags PortFlags) error {
+	parts := []vnl.NetlinkRequestData{
+		linkHead(0), attr(unix.IFLA_IFNAME, vnl.ZeroTerminated(name)), attr(unix.IFLA_IFALIAS, []byte(alias)),
+	}
+	if flags != (PortFlags{}) {
+		info := attr(unix.IFLA_LINKINFO, nil)
+		info.AddRtAttr(vnl.IFLA_INFO_SLAVE_KIND, vnl.NonZeroTerminated("bridge"))
+		data := info.AddRtAttr(vnl.IFLA_INFO_SLAVE_DATA, nil)
+		if flags.Hairpin {
+			data.AddRtAttr(vnl.IFLA_BRPORT_MODE, []byte{1})
+		}
+		if flags.Isolated {
+			data.AddRtAttr(vnl.IFLA_BRPORT_ISOLATED, []byte{1})
+		}
+		parts = append(parts, info)
+	}
+	_, err := c.request(unix.RTM_NEWLINK, unix.NLM_F_ACK, 0, parts...)
+	return err
+}
+
+// PortFlags reads the flags of one port (IFLA_INFO_SLAVE_DATA), for which the
+// library would list all ports. A link that is no port has none.
+func (c *Conn) PortFlags(index int) (PortFlags, error) {
+	msgs, err := c.request(unix.RTM_GETLINK, unix.NLM_F_ACK, 0, linkHead(index))
+	if err != nil {
+		return PortFlags{}, fmt.Errorf("read port %d: %w", index, err)
+	}
+	var flags PortFlags
+	isOn := func(v []byte) bool { return len(v) == 1 && v[0] != 0 }
+	for _, m := range msgs {
+		data := find(m[unix.SizeofIfInfomsg:], unix.IFLA_LINKINFO, vnl.IFLA_INFO_SLAVE_DATA)
+		flags.Hairpin = isOn(find(data, vnl.IFLA_BRPORT_MODE))
+		flags.Isolated = isOn(find(data, vnl.IFLA_BRPORT_ISOLATED))
+	}
+	return flags, nil
+}
+
+// Forwarding says whether all interfaces forward a family (unix.AF_INET: the
+// sysctl net/ipv4/ip_forward; unix.AF_INET6: net/ipv6/conf/all/forwarding).
+func (c *Conn) Forwarding(family int) (bool, error) {
+	const ifIndex, forwarding, all = 1, 2, 0xffffffff // NETCONFA_*, include/uapi/linux/netconf.h
+	head := &vnl.RtGenMsg{}
+	head.Family = uint8(family)
+	msgs, err := c.request(unix.RTM_GETNETCONF, unix.NLM_F_ACK, 0, head, attr32(ifIndex, all))
+	if err != nil {
+		return false, fmt.Errorf("read forwarding: %w", err)
+	}
+	if len(msgs) != 1 || len(msgs[0]) < 4 {
+		return false, errors.New("read forwarding: the kernel sent no answer")
+	}
+	v := find(msgs[0][4:], forwarding)
+	return len(v) == 4 && vnl.NativeEndian().Uint32(v) != 0, nil
+}

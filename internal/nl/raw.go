@@ -1,0 +1,98 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"errors"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
+	vnetns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+// request sends one message the library has no function for, and returns the
+// answers of a type (0: of any). It goes over a socket of its own, on which the
+// kernel honours filters in requests (NETLINK_GET_STRICT_CHK, Linux >= 4.20).
+func (c *Conn) request(msgType, flags int, answer uint16, parts ...vnl.NetlinkRequestData) ([][]byte, error) {
+	req := vnl.NewNetlinkRequest(msgType, flags)
+	req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_ROUTE: c.raw}
+	for _, p := range parts {
+		req.AddData(p)
+	}
+	return req.Execute(unix.NETLINK_ROUTE, answer)
+}
+
+// dial opens both sockets of a Conn in the namespace of the calling thread.
+func dial() (*netlink.Handle, *vnl.SocketHandle, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := vnl.GetNetlinkSocketAt(vnetns.None(), vnetns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		h.Close()
+		return nil, nil, err
+	}
+	// A kernel that refuses the option answers with more than was asked for.
+	_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	return h, &vnl.SocketHandle{Socket: s}, nil
+}
+
+// dialIn is dial in another namespace. The thread goes there and back, as in
+// the library; one that cannot come back is given up.
+func dialIn(ns *netns.NS) (h *netlink.Handle, raw *vnl.SocketHandle, err error) {
+	own, err := netns.Current()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer own.Close() //nolint:errcheck // read only
+	runtime.LockOSThread()
+	if err := unix.Setns(ns.Fd(), unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return nil, nil, err
+	}
+	h, raw, err = dial()
+	if back := unix.Setns(own.Fd(), unix.CLONE_NEWNET); back != nil {
+		if err == nil {
+			h.Close()
+			raw.Close()
+		}
+		return nil, nil, errors.Join(err, back) // still locked: the thread ends with the goroutine
+	}
+	runtime.UnlockOSThread()
+	return h, raw, err
+}
+
+// linkHead is the header of a message about the link with an index; 0 is the
+// link that an attribute names.
+func linkHead(index int) *vnl.IfInfomsg {
+	head := vnl.NewIfInfomsg(unix.AF_UNSPEC)
+	head.Index = int32(index)
+	return head
+}
+
+func attr(kind int, value []byte) *vnl.RtAttr { return vnl.NewRtAttr(kind, value) }
+
+func attr32(kind int, value uint32) *vnl.RtAttr { return attr(kind, vnl.Uint32Attr(value)) }
+
+// find descends into nested attributes.
+func find(data []byte, path ...int) []byte {
+	for _, want := range path {
+		attrs, err := vnl.ParseRouteAttr(data)
+		if err != nil {
+			return nil
+		}
+		data = nil
+		for _, a := range attrs {
+			if int(a.Attr.Type&^unix.NLA_F_NESTED) == want {
+				data = a.Value
+			}
+		}
+	}
+	return data
+}
