@@ -8,18 +8,19 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
 // again runs this command line once more in new namespaces, with a variable in
-// its environment that tells it so, and ends with its status. In a new user
-// namespace it is root.
+// its environment that tells it which ones it came from, and ends with its
+// status. In a new user namespace it is root.
 func (a *app) again(variable string, flags uintptr) error {
 	cmd := exec.CommandContext(a.ctx, "/proc/self/exe")
 	cmd.Args = append(os.Args[:1:1], a.args...)
-	cmd.Env = append(os.Environ(), variable+"=1")
+	cmd.Env = append(os.Environ(), variable+"="+namespaces())
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.stdin, a.stdout, a.stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
 	if flags&unix.CLONE_NEWUSER != 0 {
@@ -36,6 +37,24 @@ func (a *app) again(variable string, flags uintptr) error {
 		return status(err)
 	case err != nil:
 		return a.noNamespaces(fmt.Errorf("make namespaces: %w", err))
+	}
+	return nil
+}
+
+// namespaces names the mount and the network namespace of this process.
+func namespaces() string {
+	mnt, _ := os.Readlink("/proc/self/ns/mnt") // without /proc both are empty and isInside refuses
+	net, _ := os.Readlink("/proc/self/ns/net")
+	return mnt + " " + net
+}
+
+// isInside says whether this process has left the namespaces that variable
+// names. A variable set by hand must not make it remount the machine's /run.
+func (a *app) isInside(variable string) error {
+	mnt, net, _ := strings.Cut(a.getenv(variable), " ")
+	ownMnt, ownNet, _ := strings.Cut(namespaces(), " ")
+	if mnt == "" || net == "" || ownMnt == "" || mnt == ownMnt || net == ownNet {
+		return fmt.Errorf("%s is for this program to set: it is not in namespaces of its own", variable)
 	}
 	return nil
 }

@@ -74,6 +74,9 @@ func (a *app) noNamespaces(err error) error {
 
 // inside runs in the new namespaces.
 func (c *demoCommand) inside() error {
+	if err := c.app.isInside(demoInside); err != nil {
+		return err
+	}
 	if err := privateRun(); err != nil {
 		return c.app.noNamespaces(err)
 	}

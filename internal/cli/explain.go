@@ -96,7 +96,7 @@ func (c *explainCommand) explain(n *network) (*explanation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("explain: %w", err)
 	}
-	defer os.RemoveAll(tmp) //nolint:errcheck // a directory of our own in /tmp
+	defer os.RemoveAll(tmp)
 	rt := c.app.runtime(n)
 	rt.CacheDir, rt.RunDir, rt.Invoker, rt.NoRollback = tmp, tmp, dry, true
 	result, err := rt.Add(c.app.ctx, n.List, at)
