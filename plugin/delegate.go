@@ -22,18 +22,18 @@ func (r *Request) Delegate(ctx context.Context, pluginType string, verb spec.Ver
 }
 
 // IPAMAdd asks the IPAM plugin of the configuration for addresses and pushes
-// their release to the undo stack. An exec'd plugin may fail half way, so the
-// release is pushed before the call.
+// their release to the undo stack, once it has given some: one that refuses,
+// because the attachment has addresses already, must not lose them.
 func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 	if err := r.Step("ipam"); err != nil {
 		return nil, err
 	}
-	if r.Session.Dry == nil && r.Head.IPAM.Type != "" {
-		r.Undo(r.IPAMDel)
-	}
 	out, err := r.Delegate(ctx, r.Head.IPAM.Type, spec.Add)
 	if err != nil {
 		return nil, err
+	}
+	if r.Session.Dry == nil {
+		r.Undo(r.IPAMDel)
 	}
 	return spec.ParseResult(out, r.Version)
 }

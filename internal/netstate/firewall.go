@@ -108,10 +108,12 @@ func extras(f record.Fact) (out []nft.Extra) {
 	return out
 }
 
-// ReleaseFact drops o's reference; the last one out removes the elements and
-// commits that at once, while it holds the fact's lock. Networks may be nested,
-// and the kernel keeps the widest range only: those of the facts that stay are
-// queued again, in case they lay within the one that goes.
+// ReleaseFact drops o's reference; the last one out sends the removal of the
+// elements while it holds the fact's lock. The wait for those that expire is
+// left to the Commit at the end of the session: whoever adds one of them in the
+// meantime waits for it to go first. Networks may be nested, and the kernel
+// keeps the widest range only: those of the facts that stay are queued again, in
+// case they lay within the one that goes.
 func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key, fw *nft.Conn) error {
 	return s.Release(name, o, func(f record.Fact) error {
 		fw.Remove(f.Elements...)
@@ -124,8 +126,18 @@ func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key,
 		if len(f.Accepts) > 0 {
 			fw.Queue(iptnft.Unaccept(f.Accepts, f.AdminChain))
 		}
-		return fw.Commit(ctx)
+		return send(ctx, fw)
 	})
+}
+
+// send starts the removal. Where it is not known yet whether elements expire,
+// somebody must stay to delete those that do not: a kill in between would leave
+// them without a reference.
+func send(ctx context.Context, fw *nft.Conn) error {
+	if _, known := fw.ExpiryWorks(); known {
+		return fw.Start(ctx)
+	}
+	return fw.Commit(ctx)
 }
 
 // ranges are the elements that others can lie within.

@@ -41,7 +41,7 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	for _, fact := range rec.Shared {
 		errs = append(errs, netstate.ReleaseFact(ctx, k.Records, fact, rec.Owner, k.NFT))
 	}
-	errs = append(errs, k.NFT.Commit(ctx))
+	errs = append(errs, k.NFT.Start(ctx))
 	if len(rec.Sources) > 0 {
 		leaveZone(ctx, r, rec)
 	}

@@ -52,8 +52,9 @@ type Conf struct {
 	Args json.RawMessage `json:"args"`
 }
 
-// add runs the members in order. A member that failed may have left something
-// if it is a foreign program, so its DEL is pushed before its ADD runs.
+// add runs the members in order and pushes the DEL of each that succeeded. One
+// that failed has taken itself back; a DEL could hit the attachment it refused
+// to make twice.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	members, err := load(r)
 	if err != nil {
@@ -64,11 +65,11 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		if err := r.Step("member " + m.kind); err != nil {
 			return nil, err
 		}
-		if r.Session.Dry == nil {
-			r.Undo(func(ctx context.Context) error { return m.void(ctx, r, spec.Del, nil) })
-		}
 		if prev, err = m.call(ctx, r, spec.Add, prev); err != nil {
 			return nil, m.wrap(err, "add")
+		}
+		if r.Session.Dry == nil {
+			r.Undo(func(ctx context.Context) error { return m.void(ctx, r, spec.Del, nil) })
 		}
 	}
 	return spec.ParseResult(prev, r.Version)
