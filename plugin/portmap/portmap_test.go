@@ -26,6 +26,7 @@ type attachment struct {
 	network, id, ifName, netns string
 	prev                       *spec.Result
 	fault                      func(string) error
+	dry                        func(string)
 	stderr                     bytes.Buffer
 }
 
@@ -49,7 +50,7 @@ func (a *attachment) call(t testing.TB, verb spec.Verb, conf string) error {
 	}
 	b := plugin.Builtin{NewSession: func() *plugin.Session {
 		s := plugin.NewSession([]*plugin.Plugin{&Plugin})
-		s.Fault, s.Stderr = a.fault, &a.stderr
+		s.Fault, s.Stderr, s.Dry = a.fault, &a.stderr, a.dry
 		return s
 	}}
 	_, err = b.Invoke(context.Background(), name, &spec.Call{

@@ -37,7 +37,7 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	}
 	errs = append(errs, k.NFT.Commit(ctx))
 	if len(stale) > 0 {
-		forgetFlows(r, stale)
+		forgetFlows(r, k, stale)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

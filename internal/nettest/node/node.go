@@ -269,3 +269,6 @@ func (s *Space) LocalnetVia(link, gateway string) {
 	must(s.t, err)
 	must(s.t, s.conn.RouteAdd(&netlink.Route{LinkIndex: s.link(link).Attrs().Index, Dst: dst, Gw: gw.AsSlice()}))
 }
+
+// Do runs fn on a thread inside the namespace.
+func (s *Space) Do(fn func() error) error { return s.conn.Do(fn) }
