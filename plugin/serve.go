@@ -34,14 +34,16 @@ func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermos
 	return nil, withVersion(join(err, takeBack(ctx, r, outermost)), r.Version)
 }
 
-// takeBack undoes a failed request: queued work is forgotten, every step taken
-// back, and what the taking back queued is done.
+// takeBack undoes a failed ADD: queued work is forgotten, every step taken
+// back, and what the taking back queued is done. The work of the members before
+// in a chain is forgotten with it, because the chain fails as a whole.
 func takeBack(ctx context.Context, r *Request, outermost bool) error {
-	if outermost {
-		r.Session.forget()
+	if r.Verb != spec.Add {
+		return nil
 	}
+	r.Session.forget()
 	err := r.undo.run(ctx)
-	if outermost && r.Verb == spec.Add {
+	if outermost {
 		err = join(err, r.Session.Flush(context.WithoutCancel(ctx)))
 	}
 	if err != nil {
