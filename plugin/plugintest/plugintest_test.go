@@ -10,7 +10,10 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/conformance"
@@ -85,6 +88,100 @@ func filesGC(_ context.Context, r *plugin.Request) error {
 }
 
 func TestMain(m *testing.M) { Main(m, files(), echo()) }
+
+// TestFilesIs is what TestTeeth runs in a process of its own, with the fault
+// that the environment names.
+func TestFilesIs(t *testing.T) {
+	fault := os.Getenv("FAULT")
+	p := files()
+	if damage, ok := faulty[fault]; ok {
+		damage.plant(p)
+	}
+	Run(t, p, Case{})
+}
+
+// faulty lists ways to get a plugin wrong, and a part of the contract that must
+// notice each.
+var faulty = map[string]struct {
+	plant   func(*plugin.Plugin)
+	noticed string
+}{
+	"DEL does nothing": {func(p *plugin.Plugin) { p.Del = nil }, "in-process/life"},
+	"DEL fails when it is gone": {func(p *plugin.Plugin) {
+		p.Del = func(_ context.Context, r *plugin.Request) error { return os.Remove(fileOf(r, r.Owner)) }
+	}, "in-process/del-again"},
+	"DEL wants a result": {func(p *plugin.Plugin) {
+		p.Del = func(ctx context.Context, r *plugin.Request) error {
+			if r.Prev() == nil {
+				return errors.New("no result")
+			}
+			return filesDel(ctx, r)
+		}
+	}, "in-process/del-no-result"},
+	"DEL wants the namespace": {func(p *plugin.Plugin) {
+		p.Del = func(ctx context.Context, r *plugin.Request) error {
+			if _, err := os.Stat(r.NetNS); err != nil {
+				return err
+			}
+			return filesDel(ctx, r)
+		}
+	}, "in-process/del-netns-gone"},
+	"CHECK sees nothing":  {func(p *plugin.Plugin) { p.Check = nil }, "in-process/check-broken"},
+	"GC does nothing":     {func(p *plugin.Plugin) { p.GC = nil }, "in-process/gc"},
+	"GC takes everything": {func(p *plugin.Plugin) { p.GC = filesClear }, "in-process/gc-valid"},
+	"GC needs no list":    {func(p *plugin.Plugin) { p.GC = filesClear }, "in-process/gc-unlisted"},
+	"ADD again succeeds": {func(p *plugin.Plugin) {
+		p.Add = func(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+			_ = os.Remove(fileOf(r, r.Owner))
+			return filesAdd(ctx, r)
+		}
+	}, "in-process/add-again"},
+	"ADD undoes nothing": {func(p *plugin.Plugin) {
+		p.Add = func(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+			if err := os.MkdirAll(filepath.Dir(fileOf(r, r.Owner)), 0o700); err != nil {
+				return nil, err
+			}
+			if err := os.WriteFile(fileOf(r, r.Owner), nil, 0o600); err != nil {
+				return nil, err
+			}
+			return &spec.Result{IPs: []spec.IPConfig{{Address: netip.MustParsePrefix("10.9.9.9/24")}}}, r.Step("answer")
+		}
+	}, "faults"},
+	"a goroutine stays": {func(p *plugin.Plugin) {
+		p.Status = func(context.Context, *plugin.Request) error { go func() { select {} }(); return nil }
+	}, "leaks"},
+	"a descriptor stays": {func(p *plugin.Plugin) {
+		p.Status = func(context.Context, *plugin.Request) error { _, err := syscall.Dup(0); return err }
+	}, "leaks"},
+	"an interface in an IPAM result": {func(p *plugin.Plugin) {
+		p.Add = func(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+			result, err := filesAdd(ctx, r)
+			if err == nil {
+				result.Interfaces = []spec.Interface{{Name: "eth0"}}
+			}
+			return result, err
+		}
+	}, "in-process/life"},
+}
+
+// filesClear is a GC that reads no list.
+func filesClear(_ context.Context, r *plugin.Request) error {
+	return os.RemoveAll(filepath.Dir(fileOf(r, "x")))
+}
+
+// TestTeeth plants each fault and wants the contract to notice it.
+func TestTeeth(t *testing.T) {
+	for name, fault := range faulty {
+		parts := strings.Split(fault.noticed, "/")
+		run := "^TestFilesIs$/^files$/^" + strings.Join(parts, "$/^") + "$"
+		cmd := exec.Command("/proc/self/exe", "-test.run="+run)
+		cmd.Env = append(os.Environ(), "FAULT="+name)
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "--- FAIL: TestFilesIs/files/"+fault.noticed) {
+			t.Errorf("%s: %s does not notice: %v\n%s", name, fault.noticed, err, out)
+		}
+	}
+}
 
 func TestFiles(t *testing.T) {
 	Run(t, files(), Case{BreakError: "missing"})

@@ -1,0 +1,104 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package examples_test holds the examples to the contract of conformance/ and
+// runs them in a chain beside our own plugins.
+package examples_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/conformance"
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/reftest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+func TestMain(m *testing.M) { conformance.Main(m) }
+
+// install builds the Go example and copies the shell one, as an operator would.
+func install(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "hosts"), "./hosts").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	script, err := os.ReadFile("sh-ipam/sh-ipam")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "sh-ipam"), script, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestConformance(t *testing.T) {
+	subjects, err := conformance.Load(os.DirFS("subjects"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conformance.Run(t, install(t), subjects...)
+}
+
+const network = `{"cniVersion":"1.1.0","name":"mixed","plugins":[
+	{"type":"ptp","ipam":{"type":"sh-ipam","prefix":"10.44.0"}},
+	{"type":"hosts","domain":"pods.example"}]}`
+
+// TestChain: our ptp asks the shell plugin for an address and the Go one writes
+// it down.
+func TestChain(t *testing.T) {
+	rt := &chain.Runtime{Path: []string{install(t), reftest.Ours(t)}, Warn: func(err error) { t.Error(err) }}
+	list, err := chain.ParseList([]byte(network))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rt.Validate(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.Status(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	before := leak.Must(t)
+	a := chain.Attachment{ContainerID: "a", NetNS: nettest.NewNS(t, "a"), IfName: "eth0"}
+	b := chain.Attachment{ContainerID: "b", NetNS: nettest.NewNS(t, "b"), IfName: "eth0"}
+	attach(t, rt, list, a, "10.44.0.2")
+	attach(t, rt, list, b, "10.44.0.3")
+	if err := rt.GC(t.Context(), chain.Keep{List: list, Valid: []spec.Attachment{{ContainerID: "b", IfName: "eth0"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat("/run/cni/hosts/mixed/a@eth0"); err == nil {
+		t.Error("GC left the stale hosts file")
+	}
+	if err := rt.Check(t.Context(), list, b); err != nil {
+		t.Errorf("GC damaged what is valid: %v", err)
+	}
+	if err := rt.Del(t.Context(), list, b); err != nil {
+		t.Error(err)
+	}
+	leak.Nothing(t, before)
+}
+
+func attach(t *testing.T, rt *chain.Runtime, list *chain.List, a chain.Attachment, address string) {
+	t.Helper()
+	result, err := rt.Add(t.Context(), list, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := result.IPs[0].Address.Addr().String(); got != address {
+		t.Errorf("address is %s, want %s", got, address)
+	}
+	hosts, err := os.ReadFile("/run/cni/hosts/mixed/" + a.ContainerID + "@eth0")
+	if err != nil || strings.TrimSpace(string(hosts)) != address+" "+a.ContainerID+".pods.example "+a.ContainerID {
+		t.Errorf("hosts file is %q, %v", hosts, err)
+	}
+	if err := rt.Check(t.Context(), list, a); err != nil {
+		t.Error(err)
+	}
+}
