@@ -76,9 +76,7 @@ func (a *attachment) del(t testing.TB) {
 
 func expect(t *testing.T, about string, from *node.Space, addr, want string) {
 	t.Helper()
-	if got := from.Ask("tcp", addr); got != want {
-		t.Errorf("%s: %s asked %s and heard %q, want %q", about, from.Name, addr, got, want)
-	}
+	from.Expect(about, "tcp", addr, want)
 }
 
 // sh runs shell lines and returns what they print.
@@ -158,7 +156,7 @@ func TestForwardDrop(t *testing.T) {
 				expect(t, about, c.Space, node.Client4+":80", want4)
 				expect(t, about+", IPv6", c.Space, "["+node.Client6+"]:80", want6)
 			}
-			blocked := c.Ask("tcp", node.Client4+":80")
+			blocked := c.AskBriefly("tcp", node.Client4+":80")
 			if strings.HasPrefix(blocked, "client") {
 				t.Fatalf("without the plugin the container heard %q", blocked)
 			}

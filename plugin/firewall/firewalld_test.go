@@ -108,7 +108,7 @@ func TestFirewalld(t *testing.T) {
 	n.Client.Serve("tcp", ":80")
 	d.zone(t, "zone.changeZoneOfInterface", "block", "cni0")
 	outside := node.Client4 + ":80"
-	blocked := c.Ask("tcp", outside)
+	blocked := c.AskBriefly("tcp", outside)
 	if strings.HasPrefix(blocked, "client") {
 		t.Fatalf("zone block let it through: %s", blocked)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nettest/node"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -76,9 +77,7 @@ const webPort = `{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}`
 // expect asks and compares.
 func expect(t *testing.T, about string, from *node.Space, network, addr, want string) {
 	t.Helper()
-	if got := from.Ask(network, addr); got != want {
-		t.Errorf("%s: %s asked %s %s and heard %q, want %q", about, from.Name, network, addr, got, want)
-	}
+	from.Expect(about, network, addr, want)
 }
 
 // elements counts what is in our sets.
@@ -105,6 +104,7 @@ func flush(t *testing.T) {
 
 func nftTool(t testing.TB, args ...string) string {
 	t.Helper()
+	nettest.Need(t, nettest.Program("nft"))
 	out, err := exec.Command("nft", args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("nft %v: %v\n%s", args, err, out)

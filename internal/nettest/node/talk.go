@@ -10,8 +10,12 @@ import (
 	"time"
 )
 
-// patience is how long a question waits: packets that are dropped cost it all.
-const patience = 400 * time.Millisecond
+// How long a question waits: long, because test machines are slow, or as long
+// as somebody waits who knows that nobody will answer.
+const (
+	patience   = 5 * time.Second
+	impatience = 400 * time.Millisecond
+)
 
 // Serve answers every question to an address, TCP or UDP, with the name of the
 // namespace and the address it saw the question come from. It ends with the test.
@@ -63,12 +67,33 @@ func (s *Space) answer(from net.Addr) string {
 
 // Ask asks a server and returns its answer: "container 198.51.100.2", or what
 // went wrong: "refused", "timeout", or the error.
-func (s *Space) Ask(network, addr string) string { return s.AskFrom(network, "", addr) }
+func (s *Space) Ask(network, addr string) string { return s.ask(network, "", addr, patience) }
 
 // AskFrom is Ask from an address and port of the client's own.
-func (s *Space) AskFrom(network, from, addr string) (answer string) {
+func (s *Space) AskFrom(network, from, addr string) string {
+	return s.ask(network, from, addr, patience)
+}
+
+// AskBriefly is Ask by somebody who expects "timeout".
+func (s *Space) AskBriefly(network, addr string) string {
+	return s.ask(network, "", addr, impatience)
+}
+
+// Expect asks and compares.
+func (s *Space) Expect(about, network, addr, want string) {
+	s.t.Helper()
+	ask := s.Ask
+	if want == "timeout" {
+		ask = s.AskBriefly
+	}
+	if got := ask(network, addr); got != want {
+		s.t.Errorf("%s: %s asked %s %s and heard %q, want %q", about, s.Name, network, addr, got, want)
+	}
+}
+
+func (s *Space) ask(network, from, addr string, wait time.Duration) (answer string) {
 	err := s.conn.Do(func() error {
-		d := net.Dialer{Timeout: patience}
+		d := net.Dialer{Timeout: wait}
 		if from != "" {
 			local := netip.MustParseAddrPort(from)
 			d.LocalAddr = net.TCPAddrFromAddrPort(local)
@@ -81,7 +106,7 @@ func (s *Space) AskFrom(network, from, addr string) (answer string) {
 			return err
 		}
 		defer conn.Close() //nolint:errcheck // a question
-		answer, err = question(conn, network)
+		answer, err = question(conn, network, wait)
 		return err
 	})
 	switch {
@@ -95,8 +120,8 @@ func (s *Space) AskFrom(network, from, addr string) (answer string) {
 	return err.Error()
 }
 
-func question(conn net.Conn, network string) (string, error) {
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+func question(conn net.Conn, network string, wait time.Duration) (string, error) {
+	if err := conn.SetDeadline(time.Now().Add(wait)); err != nil {
 		return "", err
 	}
 	if network == "udp" {
