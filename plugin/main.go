@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/spec"
@@ -24,7 +25,14 @@ func Main(p *Plugin) int { return MainOf(p, []*Plugin{p}) }
 //
 // There is no signal handler: it would start two threads, 0.3 ms a call, and a
 // plugin that is terminated is one that was killed, which DEL and GC survive.
+//
+// One P is enough for what runs in turn: more of them wake threads that look for
+// work, an eighth of the CPU of an ADD. Setting it stops the world once, which a
+// VERSION is too short for.
 func MainOf(p *Plugin, all []*Plugin) int {
+	if os.Getenv("CNI_COMMAND") != string(spec.Version) {
+		runtime.GOMAXPROCS(1)
+	}
 	s := NewSession(all)
 	defer s.Close()
 	return Run(context.Background(), p, s, Stdio{os.Getenv, os.Stdin, os.Stdout, os.Stderr})

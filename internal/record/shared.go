@@ -139,10 +139,10 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// writeFact stores a fact unless a whole one is there: the name says it all, so
-// the content never changes.
+// writeFact stores a fact unless it is there: the name says it all, so the
+// content never changes, and files appear whole.
 func writeFact(dir string, f Fact) error {
-	if _, err := readFact(dir); err == nil {
+	if fi, err := os.Lstat(filepath.Join(dir, factFile)); err == nil && fi.Size() > 0 {
 		return nil
 	}
 	data, err := json.Marshal(f)
@@ -210,11 +210,11 @@ func (s *Store) Facts() (map[string][]owner.Key, []Fact, error) {
 // directory itself; a holder that removed it makes the waiter start over.
 func (s *Store) locked(dir string, fn func() error) error {
 	for {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("make fact directory: %w", err)
-		}
 		f, err := os.Open(dir)
 		if errors.Is(err, fs.ErrNotExist) {
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				return fmt.Errorf("make fact directory: %w", err)
+			}
 			continue
 		}
 		if err != nil {
