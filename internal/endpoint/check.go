@@ -11,7 +11,6 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
-	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -116,7 +115,7 @@ func inFirewall(o netstate.Object) bool {
 
 // FirewallReady is the part of STATUS that asks whether we may use nftables.
 func FirewallReady(r *plugin.Request) error {
-	if _, _, err := kernel.Of(r).NFT.Get(nft.SetMasq4, make([]byte, 8)); err != nil {
+	if err := kernel.Of(r).NFT.Status(); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "the firewall cannot be used: %w", err)
 	}
 	return nil

@@ -32,9 +32,21 @@ func EnableIPv6(ifName string, ips []spec.IPConfig, more ...netstate.LinkIPv6) n
 }
 
 // NoRouters keeps a link of the host from being configured by router
-// advertisements, which a container could send (CVE-2020-10749).
-func NoRouters(link string) netstate.Object {
-	return netstate.IPv6{Where: netstate.Host, List: []netstate.LinkIPv6{{Link: link, Conf: nl.AcceptRA, Value: 0}}}
+// advertisements, which a container could send (CVE-2020-10749). more settings
+// go along.
+func NoRouters(link string, more ...netstate.LinkIPv6) netstate.Object {
+	list := append([]netstate.LinkIPv6{{Link: link, Conf: nl.AcceptRA, Value: 0}}, more...)
+	return netstate.IPv6{Where: netstate.Host, List: list}
+}
+
+// NoDuplicates lets a link of a pair that is all ours use its IPv6 addresses at
+// once, the link-local one among them: until the kernel has looked for
+// duplicates of that, 1-2 s, it cannot ask for a neighbour and sends nothing.
+func NoDuplicates(link string, ips []spec.IPConfig) []netstate.LinkIPv6 {
+	if !HasFamily(ips, false) {
+		return nil
+	}
+	return []netstate.LinkIPv6{{Link: link, Conf: nl.AcceptDAD, Value: 0}}
 }
 
 // Forwarding switches forwarding on for the families of the addresses; it is

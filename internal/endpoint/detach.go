@@ -6,12 +6,14 @@ package endpoint
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -20,30 +22,45 @@ import (
 
 // Detach is the DEL of a plugin that makes a veth pair. Each step runs even if
 // another failed: firewall first, so that nothing points at an address that
-// IPAM may give to somebody else, then the link, the address, the record.
-func Detach(ctx context.Context, r *plugin.Request, pluginName string, derived ...nft.Element) error {
+// IPAM may give to somebody else, then the link, the address, the record. lost
+// are elements the attachment would have, for when its record is lost.
+func Detach(ctx context.Context, r *plugin.Request, pluginName string, lost ...nft.Element) error {
 	k := kernel.Of(r)
+	env, err := k.Env(r)
+	if err != nil {
+		kernel.Warn(r, err) // the host's side is what counts
+		env, err = hostOnly(k)
+	}
+	if err != nil {
+		return errors.Join(err, releaseAddress(ctx, r))
+	}
 	rec, err := k.Records.Read(r.Network, r.Owner, pluginName)
 	if err != nil {
 		kernel.Warn(r, err) // broken: names must do
 	}
 	if rec == nil {
-		rec, err = withoutRecord(k, r, pluginName)
-		rec.Elements = derived
-		if err != nil {
-			kernel.Warn(r, err)
-		}
+		rec = withoutRecord(k, r, env, pluginName)
+		rec.Elements = lost
 	}
-	errs := []error{takeDown(ctx, k, rec, func() (*netstate.Env, error) { return k.Env(r) })}
-	if r.Head.IPAM.Type != "" {
-		errs = append(errs, r.IPAMDel(ctx))
+	return finish(k, rec, errors.Join(takeDown(ctx, k, env, rec), releaseAddress(ctx, r)))
+}
+
+func releaseAddress(ctx context.Context, r *plugin.Request) error {
+	if r.Head.IPAM.Type == "" {
+		return nil
 	}
-	return finish(k, rec, errors.Join(errs...))
+	return r.IPAMDel(ctx)
+}
+
+func hostOnly(k *kernel.Kernel) (*netstate.Env, error) {
+	host, err := k.Host()
+	return &netstate.Env{Host: host, NFT: k.NFT}, err
 }
 
 // withoutRecord is what the owner alone tells: names of links and the facts it
-// has a reference to.
-func withoutRecord(k *kernel.Kernel, r *plugin.Request, pluginName string) (*record.Record, error) {
+// has a reference to. Attachments that the reference plugin made have no record
+// either, so what it left in the firewall is looked for.
+func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, pluginName string) *record.Record {
 	rec := &record.Record{
 		Plugin: pluginName, Owner: r.Owner, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName,
 	}
@@ -51,8 +68,40 @@ func withoutRecord(k *kernel.Kernel, r *plugin.Request, pluginName string) (*rec
 		rec.Links = append(rec.Links, r.Owner.LinkName(linkPrefix, n))
 	}
 	var err error
-	rec.Shared, err = k.Records.Held(r.Owner)
-	return rec, err
+	if rec.Shared, err = k.Records.Held(r.Owner); err != nil {
+		kernel.Warn(r, err)
+	}
+	k.NFT.Queue(iptnft.Leftovers(iptnft.Attachment{
+		Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName,
+	}, addresses(r, env)))
+	return rec
+}
+
+// addresses are those of the previous result, else of the interface.
+func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Addr) {
+	if prev := r.Prev(); prev != nil {
+		for _, ip := range prev.IPs {
+			addrs = append(addrs, ip.Address.Addr())
+		}
+		return addrs
+	}
+	if env.Sandbox == nil {
+		return nil
+	}
+	link, err := env.Sandbox.Link(r.IfName)
+	if err != nil {
+		return nil
+	}
+	list, err := env.Sandbox.Addrs(link.Attrs().Index)
+	if err != nil {
+		return nil
+	}
+	for _, a := range list {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() {
+			addrs = append(addrs, a.Prefix.Addr())
+		}
+	}
+	return addrs
 }
 
 // Collect is the GC of a plugin that makes a veth pair: what DEL does, for
@@ -63,33 +112,42 @@ func Collect(ctx context.Context, r *plugin.Request, pluginName string) error {
 		return r.IPAMForward(ctx)
 	}
 	k := kernel.Of(r)
+	env, err := hostOnly(k)
+	if err != nil {
+		return errors.Join(err, r.IPAMForward(ctx))
+	}
 	records, err := k.Records.List(r.Network)
 	errs := []error{err}
-	hostOnly := func() (*netstate.Env, error) {
-		host, err := k.Host()
-		return &netstate.Env{Host: host, NFT: k.NFT}, err
-	}
 	for _, rec := range records {
 		if rec.Plugin == pluginName && !keep(rec.ContainerID, rec.IfName) {
-			errs = append(errs, finish(k, rec, takeDown(ctx, k, rec, hostOnly)))
+			errs = append(errs, finish(k, rec, takeDown(ctx, k, env, rec)))
 		}
 	}
+	k.NFT.Queue(iptnft.Sweep(r.Network, living(r)))
 	return errors.Join(append(errs, r.IPAMForward(ctx))...)
 }
 
-// takeDown removes what is in the kernel.
-func takeDown(ctx context.Context, k *kernel.Kernel, rec *record.Record, open func() (*netstate.Env, error)) error {
-	k.NFT.Remove(rec.Elements...)
+func living(r *plugin.Request) (list []iptnft.Attachment) {
+	valid, _ := r.Head.Valid()
+	for _, a := range valid {
+		list = append(list, iptnft.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
+	}
+	return list
+}
+
+// takeDown removes what is in the kernel. The firewall's removals may take
+// effect while the link is deleted, but have when this returns.
+func takeDown(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *record.Record) error {
 	var errs []error
 	for _, name := range rec.Shared {
 		errs = append(errs, netstate.ReleaseFact(ctx, k.Records, name, rec.Owner, k.NFT))
 	}
-	errs = append(errs, k.NFT.Commit(ctx))
-	env, err := open()
-	if err != nil {
-		return errors.Join(append(errs, err)...)
+	k.NFT.Remove(rec.Elements...)
+	err := k.NFT.Start(ctx)
+	if err != nil && len(rec.Elements)+len(rec.Shared) == 0 {
+		err = nil // no rights for nftables, and nothing of ours in it
 	}
-	return errors.Join(append(errs, deletePair(env, rec))...)
+	return errors.Join(append(errs, err, deletePair(env, rec), k.NFT.Commit(ctx))...)
 }
 
 // finish forgets the record unless something is left to be tried again.

@@ -57,6 +57,21 @@ func New(r *plugin.Request, env *netstate.Env, macs Addresses) (*Pair, error) {
 	return p, err
 }
 
+// Lost is what is known of the pair of a DEL whose record is lost: the name that
+// is the usual one, and the address of the previous result, else the derived one.
+func Lost(r *plugin.Request) *Pair {
+	p := &Pair{Owner: r.Owner, Host: r.Owner.LinkName(linkPrefix, 0), MAC: AddressesOf(r).Container()}
+	if r.Prev() == nil {
+		return p
+	}
+	for _, i := range r.Prev().Interfaces {
+		if mac, err := parseMAC(i); err == nil && i.Name == r.IfName && len(mac) == 6 {
+			p.MAC = mac
+		}
+	}
+	return p
+}
+
 // freeName returns the first name of the owner that nobody has. A link of the
 // owner itself is the attachment: a second ADD is an error.
 func freeName(host *nl.Conn, o owner.Key, ifName string) (string, error) {

@@ -66,6 +66,7 @@ const (
 	AcceptRA       IPv6Conf = 3
 	DisableIPv6    IPv6Conf = 26
 	AcceptDAD      IPv6Conf = 27
+	NdiscNotify    IPv6Conf = 29
 	KeepAddrOnDown IPv6Conf = 42
 	EnhancedDAD    IPv6Conf = 46
 )
@@ -79,6 +80,8 @@ func (i IPv6Conf) String() string {
 		return "disable_ipv6"
 	case AcceptDAD:
 		return "accept_dad"
+	case NdiscNotify:
+		return "ndisc_notify"
 	case KeepAddrOnDown:
 		return "keep_addr_on_down"
 	case EnhancedDAD:

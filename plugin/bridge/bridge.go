@@ -95,7 +95,11 @@ func describe(env *netstate.Env, c *Conf, result *spec.Result) error {
 }
 
 func del(ctx context.Context, r *plugin.Request) error {
-	return endpoint.Detach(ctx, r, name)
+	conf, err := decode(r)
+	if err != nil || !conf.MacSpoofChk {
+		return endpoint.Detach(ctx, r, name) // a configuration that went bad keeps nothing from going
+	}
+	return endpoint.Detach(ctx, r, name, spoofElements(endpoint.Lost(r), endpoint.Comment(r))...)
 }
 
 func check(ctx context.Context, r *plugin.Request) error {

@@ -153,7 +153,7 @@ func defaultNet(v4 bool) netip.Prefix {
 // container is what happens inside: settings, addresses, link, routes.
 func container(c *Conf, result *spec.Result) netstate.State {
 	name := result.Interfaces[atContainer].Name
-	s := endpoint.EnableIPv6(name, result.IPs, duplicates(name, c.EnableDad)...)
+	s := endpoint.EnableIPv6(name, result.IPs, settings(name, c.EnableDad)...)
 	for _, ip := range result.IPs {
 		s = append(s, netstate.Addr{Where: netstate.Sandbox, Link: name, Prefix: ip.Address, DAD: c.EnableDad})
 	}
@@ -164,13 +164,16 @@ func container(c *Conf, result *spec.Result) netstate.State {
 	return s
 }
 
-// duplicates says whether the container's interface looks for duplicates of
-// its IPv6 addresses, also of those it will be given by others.
-func duplicates(name string, look bool) []netstate.LinkIPv6 {
-	if look {
-		return []netstate.LinkIPv6{{Link: name, Conf: nl.EnhancedDAD, Value: 1}, {Link: name, Conf: nl.AcceptDAD, Value: 1}}
+// settings are those of the container's interface: its IPv6 addresses are
+// announced, and looked for duplicates of, also those it will get from others.
+func settings(name string, dad bool) []netstate.LinkIPv6 {
+	list := []netstate.LinkIPv6{{Link: name, Conf: nl.NdiscNotify, Value: 1}}
+	if !dad {
+		return append(list, netstate.LinkIPv6{Link: name, Conf: nl.AcceptDAD, Value: 0})
 	}
-	return []netstate.LinkIPv6{{Link: name, Conf: nl.AcceptDAD, Value: 0}}
+	return append(list,
+		netstate.LinkIPv6{Link: name, Conf: nl.EnhancedDAD, Value: 1},
+		netstate.LinkIPv6{Link: name, Conf: nl.AcceptDAD, Value: 1})
 }
 
 // gateways gives the bridge, or its interface in the VLAN, the gateways'
