@@ -249,8 +249,7 @@ func rewriteNetNS(t *testing.T, a *attachment, path string) {
 
 // An ADD that fails at any step leaves nothing.
 func TestFaults(t *testing.T) {
-	n, web, _ := world(t)
-	n.BridgeNetfilter(true)
+	_, web, _ := world(t)
 	conf := ports(both, `"masqAll": true`, `"conditionsV4": ["ip", "saddr", "10.0.0.0/8"]`)
 	var steps []string
 	a := of(web)

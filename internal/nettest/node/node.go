@@ -239,15 +239,23 @@ func (s *Space) link(name string) netlink.Link {
 }
 
 // BridgeNetfilter says whether frames forwarded by a bridge pass the IP
-// firewall (br_netfilter), which decides how neighbours reach each other.
+// firewall (br_netfilter), which decides how neighbours reach each other. A
+// kernel without the module skips the test that turns it on.
 func (n *Node) BridgeNetfilter(on bool) {
 	n.t.Helper()
-	value := map[bool]string{false: "0", true: "1"}[on]
-	for _, key := range []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
-		if _, err := os.Stat("/proc/sys/" + key); err != nil && !on {
-			continue // not loaded: off
-		}
-		n.Host.Sysctl(key, value)
+	const key = "net/bridge/bridge-nf-call-iptables"
+	loaded := nettest.Feature{Name: "module br_netfilter", Probe: func() error {
+		_, err := os.Stat("/proc/sys/" + key)
+		return err
+	}}
+	switch {
+	case on:
+		nettest.Need(n.t, loaded)
+		n.Host.Sysctl(key, "1")
+		n.Host.Sysctl("net/bridge/bridge-nf-call-ip6tables", "1")
+	case loaded.Probe() == nil:
+		n.Host.Sysctl(key, "0")
+		n.Host.Sysctl("net/bridge/bridge-nf-call-ip6tables", "0")
 	}
 }
 
