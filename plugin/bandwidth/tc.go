@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -48,7 +49,7 @@ func (t tbf) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error)
 		return nil, err
 	}
 	q := t.qdisc(link.Attrs().Index)
-	if err := env.Host.QdiscAdd(q); err != nil {
+	if err := addQdisc(env, q, link); err != nil {
 		return nil, fmt.Errorf("create qdisc tbf on %s: %w", t.link, err)
 	}
 	return func(context.Context) error { return deleteQdisc(env, q, t.link) }, nil
@@ -108,7 +109,7 @@ func (d redirect) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, e
 	ingress := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: from.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS,
 	}}
-	if err := env.Host.QdiscAdd(ingress); err != nil {
+	if err := addQdisc(env, ingress, from); err != nil {
 		return nil, fmt.Errorf("create qdisc ingress on %s: %w", d.from, err)
 	}
 	undo := func(context.Context) error { return deleteQdisc(env, ingress, d.from) }
@@ -150,6 +151,29 @@ func (d redirect) Diff(_ context.Context, env *netstate.Env) (string, error) {
 		return missing, nil
 	}
 	return "", nil
+}
+
+// addQdisc adds a queue in the place of one that an earlier ADD left: DEL lets
+// the queues go with the link, since each of them would cost it an RCU wait.
+func addQdisc(env *netstate.Env, q netlink.Qdisc, link netlink.Link) error {
+	err := env.Host.QdiscAdd(q)
+	if !errors.Is(err, unix.EEXIST) || !leftover(env, q, link) {
+		return err
+	}
+	if err := env.Host.QdiscDel(q); err != nil {
+		return err
+	}
+	return env.Host.QdiscAdd(q)
+}
+
+// leftover says whether the link has a queue of this kind, handle and parent,
+// which nobody but this plugin makes.
+func leftover(env *netstate.Env, q netlink.Qdisc, link netlink.Link) bool {
+	list, err := nl.Retry(func() ([]netlink.Qdisc, error) { return env.Host.QdiscList(link) })
+	return err == nil && slices.ContainsFunc(list, func(other netlink.Qdisc) bool {
+		a, b := q.Attrs(), other.Attrs()
+		return q.Type() == other.Type() && a.Handle == b.Handle && a.Parent == b.Parent
+	})
 }
 
 func deleteQdisc(env *netstate.Env, q netlink.Qdisc, link string) error {

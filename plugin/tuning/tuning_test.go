@@ -19,10 +19,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
 
 func TestResolve(t *testing.T) {
 	for _, tc := range []struct{ key, ifName, want, err string }{
