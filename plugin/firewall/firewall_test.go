@@ -28,6 +28,7 @@ type attachment struct {
 	id, netns string
 	prev      *spec.Result
 	fault     func(string) error
+	dry       func(string)
 	stderr    bytes.Buffer
 }
 
@@ -51,7 +52,7 @@ func (a *attachment) call(t testing.TB, verb spec.Verb, conf string) error {
 	}
 	b := plugin.Builtin{NewSession: func() *plugin.Session {
 		s := plugin.NewSession([]*plugin.Plugin{&Plugin})
-		s.Fault, s.Stderr = a.fault, &a.stderr
+		s.Fault, s.Stderr, s.Dry = a.fault, &a.stderr, a.dry
 		return s
 	}}
 	_, err = b.Invoke(context.Background(), name, &spec.Call{
@@ -149,6 +150,7 @@ func TestForwardDrop(t *testing.T) {
 			n.BridgeNetfilter(false)
 			c := n.Bridge("cni0", "10.1.0.1/24", "fd00:1::1/64").Container("c1", "10.1.0.5/24", "fd00:1::5/64")
 			n.Client.Serve("tcp", ":80")
+			c.Serve("tcp", ":80")
 			sh(t, setup)
 			before := sh(t, rules)
 			passes := func(about, want4, want6 string) {
@@ -164,6 +166,14 @@ func TestForwardDrop(t *testing.T) {
 			a.must(t, spec.Add, `{}`)
 			a.must(t, spec.Check, `{}`)
 			passes("with the plugin", "client 10.1.0.5", "client fd00:1::5")
+			// A port that somebody published comes in, and nothing else does.
+			sh(t, `nft "add table inet published; add chain inet published pre { type nat hook prerouting priority -100; };
+				add rule inet published pre ip daddr `+node.Uplink4+` tcp dport 8080 dnat ip to 10.1.0.5:80"`)
+			expect(t, "published", n.Client, node.Uplink4+":8080", "c1 "+node.Client4)
+			if got := n.Client.AskBriefly("tcp", "10.1.0.5:80"); strings.HasPrefix(got, "c1") {
+				t.Errorf("from outside to the container itself: %q", got)
+			}
+			sh(t, "nft delete table inet published")
 			second := of(c)
 			second.id = "c2"
 			second.must(t, spec.Add, `{}`)

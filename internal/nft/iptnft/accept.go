@@ -34,7 +34,7 @@ const (
 
 // Accept lets a network's traffic through FORWARD in the iptables-nft filter
 // table of each family, where that drops by policy or by a rule: what comes
-// from a subnet, and the answers to it. The two rules go to the end of
+// from a subnet, the answers to it, and published ports. The two rules go to the end of
 // DOCKER-USER where FORWARD jumps to it, else to CNI-FORWARD, which is jumped
 // to from the top. The operator's admin chain comes first in either.
 // Where nothing drops, nothing is done.

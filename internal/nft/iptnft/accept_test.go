@@ -148,7 +148,7 @@ func TestAcceptIsIptables(t *testing.T) {
 	before := sh(t, dump)
 	sh(t, `iptables-nft -C FORWARD -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD
 		iptables-nft -C CNI-FORWARD -m comment --comment "CNI firewall plugin admin overrides" -j OVERRIDES
-		iptables-nft -C CNI-FORWARD -d 10.1.0.0/16 -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "patchbay accepts 10.1.0.0/16" -j ACCEPT
+		iptables-nft -C CNI-FORWARD -d 10.1.0.0/16 -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -m comment --comment "patchbay accepts 10.1.0.0/16" -j ACCEPT
 		iptables-nft-save > $XTABLES_LOCKFILE.save; iptables-nft-restore < $XTABLES_LOCKFILE.save`)
 	if got := sh(t, dump); got != before {
 		t.Errorf("after save and restore:\n%s", got)

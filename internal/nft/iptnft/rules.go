@@ -121,11 +121,12 @@ func mask(p netip.Prefix) []byte {
 	return m
 }
 
-// established is `-m conntrack --ctstate RELATED,ESTABLISHED`.
+// established is `-m conntrack --ctstate RELATED,ESTABLISHED,DNAT`: answers, and
+// published ports, whose first packet the reference left to be dropped.
 func established() expr.Any {
 	info := xt.ConntrackMtinfo3{}
 	info.MatchFlags = uint16(xt.ConntrackState)
-	info.StateMask = 1<<1 | 1<<2 // XT_CONNTRACK_STATE_BIT of IP_CT_ESTABLISHED and IP_CT_RELATED
+	info.StateMask = 1<<1 | 1<<2 | 1<<7 // XT_CONNTRACK_STATE_BIT of IP_CT_ESTABLISHED and IP_CT_RELATED, XT_CONNTRACK_STATE_DNAT
 	return &expr.Match{Name: "conntrack", Rev: 3, Info: &info}
 }
 
