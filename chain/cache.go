@@ -139,7 +139,23 @@ func replace(path string, data []byte) error {
 // one, and short whatever the names are.
 func temporary(path string) string {
 	sum := sha256.Sum256([]byte(filepath.Base(path)))
-	return filepath.Join(filepath.Dir(filepath.Dir(path)), ".result-"+hex.EncodeToString(sum[:8]))
+	return filepath.Join(filepath.Dir(filepath.Dir(path)), temporaryPrefix+hex.EncodeToString(sum[:8]))
+}
+
+const temporaryPrefix = ".result-"
+
+// sweepTemporary deletes what killed ADDs left. GC runs alone, so none of them
+// is being written.
+func (rt *Runtime) sweepTemporary() error {
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(rt.results()), temporaryPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(left))
+	for i, path := range left {
+		errs[i] = remove(path)
+	}
+	return errors.Join(errs...)
 }
 
 // read returns what is cached for an attachment, nil when there is nothing.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -35,7 +34,7 @@ func (rt *Runtime) GC(ctx context.Context, networks ...Keep) error {
 	if err != nil {
 		rt.warn(err) // what can be read is collected all the same
 	}
-	var errs []error
+	errs := []error{rt.sweepTemporary()}
 	for _, k := range networks {
 		if k.List.DisableGC {
 			continue
@@ -47,10 +46,14 @@ func (rt *Runtime) GC(ctx context.Context, networks ...Keep) error {
 
 // delStale detaches the cached attachments of one network that are not valid.
 func (rt *Runtime) delStale(ctx context.Context, k *Keep, cached []Cached) error {
+	valid := make(map[spec.Attachment]bool, len(k.Valid))
+	for _, a := range k.Valid {
+		valid[a] = true
+	}
 	var errs []error
 	for i := range cached {
 		c := &cached[i]
-		if c.Network != k.List.Name || slices.Contains(k.Valid, c.key()) {
+		if c.Network != k.List.Name || valid[c.key()] {
 			continue
 		}
 		a := c.Attachment

@@ -125,6 +125,15 @@ func TestGCSweepsBrokenCache(t *testing.T) {
 			}
 		}
 	}
+	killed := filepath.Join(b.CacheDir, ".result-0123456789abcdef")
+	if err := os.WriteFile(killed, []byte(`{"kind":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, err := os.Stat(killed); err == nil {
+			t.Error("what a killed ADD left is still there")
+		}
+	}()
 	err := b.GC(t.Context(), chain.Keep{List: list, Valid: []spec.Attachment{
 		{ContainerID: "a", IfName: "eth0"}, {ContainerID: "valid", IfName: "eth0"}}})
 	if err != nil {

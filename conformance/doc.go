@@ -13,8 +13,8 @@
 //	cni VERB [key=value...]   call the plugin; "!" expects an error object.
 //	    version=V   cniVersion (default: the version the suite runs at)
 //	    at=second   the second attachment: another container, another namespace
-//	    conf=KIND   bare (only type, name, ipam.type), wrong (every other key
-//	                of the wrong JSON type), garbage (no JSON)
+//	    conf=KIND   bare (only type, name, ipam.type and Subject.Keep), wrong (every
+//	                other key of the wrong JSON type), garbage (no JSON)
 //	    name=N, id=ID, ifname=IF, args=A   override what the call carries
 //	    netns=none|gone|host   no namespace, a path that is none, the plugin's own
 //	    prev=none   leave the previous result out
@@ -27,7 +27,7 @@
 //	break                     damage what ADD made, as the subject says
 //	netns delete [at]         delete the namespace of an attachment
 //	clean                     nothing is left that was not there at the start
-//	stands [at]               something is there
+//	stands                    something is there
 //
 // The conditions are [since:V] (the suite runs at V or newer), [kind:K], and
 // [stateless], [unchecked], [again] (see Subject).

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/spec"
@@ -72,7 +73,7 @@ func (w *world) config(p *place, r *request) ([]byte, error) {
 	if p.second {
 		conf = merge(conf, w.suite.Subject.Second)
 	}
-	reduce(conf, r.get("conf", ""))
+	reduce(conf, w.suite.Subject.Keep, r.get("conf", ""))
 	conf["type"] = text(w.suite.Subject.Type)
 	conf["name"] = text(r.get("name", Network))
 	conf["cniVersion"] = text(r.get("version", w.version))
@@ -90,13 +91,14 @@ func (w *world) config(p *place, r *request) ([]byte, error) {
 }
 
 // reduce makes the configuration another one than ADD had.
-func reduce(conf Object, kind string) {
+func reduce(conf Object, keep []string, kind string) {
 	var ipam struct {
 		Type string `json:"type"`
 	}
 	_ = json.Unmarshal(conf["ipam"], &ipam)
 	for key := range conf {
 		switch {
+		case slices.Contains(keep, key):
 		case kind == "bare":
 			delete(conf, key)
 		case kind == "wrong" && key != "ipam":

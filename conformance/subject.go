@@ -43,6 +43,10 @@ type Subject struct {
 	// default is link for an interface plugin, else del.
 	Break string `json:"break,omitempty"`
 
+	// Keep lists keys of Conf that say what is called, as ipam.type does, and so
+	// stay in "conf=bare" and "conf=wrong".
+	Keep []string `json:"keep,omitempty"`
+
 	// Leaves lists what DEL may leave on the host because it goes with the
 	// interface, as the beginnings of lines that "clean" prints.
 	Leaves []string `json:"leaves,omitempty"`

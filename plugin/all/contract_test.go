@@ -1,0 +1,30 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package all_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/all"
+	"github.com/patchbay-net/patchbay/plugin/plugintest"
+)
+
+func TestMain(m *testing.M) { plugintest.Main(m, all.Plugins()...) }
+
+// TestContract holds the plugin that runs a whole chain to the contract, with
+// every plugin beside it: a fault at each step of each member leaves nothing.
+func TestContract(t *testing.T) {
+	list := all.Plugins()
+	i := slices.IndexFunc(list, func(p *plugin.Plugin) bool { return p.Name == "patchbay" })
+	if i < 0 {
+		t.Fatal("no plugin patchbay")
+	}
+	chain := list[i]
+	plugintest.Run(t, chain, plugintest.Case{
+		Subject:   plugintest.Subject(t, "patchbay"),
+		Delegates: slices.Delete(slices.Clone(list), i, i+1),
+	})
+}
