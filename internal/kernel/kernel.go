@@ -142,6 +142,22 @@ func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	return nil
 }
 
+// Finish sends the removals that are queued for rec. Waiting for them is left
+// to the end of the session, where a link may have been deleted meanwhile, and
+// the record goes when they have happened.
+func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Record) error {
+	if err := k.NFT.Start(ctx); err != nil {
+		return err
+	}
+	r.Session.OnFlush(func(ctx context.Context) error {
+		if err := k.NFT.Commit(ctx); err != nil {
+			return err
+		}
+		return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
+	})
+	return nil
+}
+
 // Check turns differences from the kernel into CHECK's error.
 func Check(ctx context.Context, env *netstate.Env, s netstate.State) error {
 	diffs, err := s.Diff(ctx, env)

@@ -33,7 +33,7 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	}
 	stale := udpMappings(rec.Elements)
 	if len(stale) == 0 && errors.Join(errs...) == nil {
-		return finishLater(ctx, r, k, rec)
+		return k.Finish(ctx, r, rec)
 	}
 	errs = append(errs, k.NFT.Commit(ctx))
 	if len(stale) > 0 {
@@ -58,22 +58,6 @@ func giveBack(k *kernel.Kernel, rec *record.Record, to owner.Key) error {
 			k.NFT.Replace(e)
 		}
 	}
-	return nil
-}
-
-// finishLater sends the removal and leaves waiting for it to the end of the
-// session, where a link may have been deleted meanwhile. The record goes when
-// the elements have.
-func finishLater(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
-	if err := k.NFT.Start(ctx); err != nil {
-		return err
-	}
-	r.Session.OnFlush(func(ctx context.Context) error {
-		if err := k.NFT.Commit(ctx); err != nil {
-			return err
-		}
-		return k.Records.Remove(rec.Network, rec.Owner, name)
-	})
 	return nil
 }
 
