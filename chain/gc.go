@@ -57,11 +57,21 @@ func (rt *Runtime) delStale(ctx context.Context, k *Keep, cached []Cached) error
 			continue
 		}
 		a := c.Attachment
-		if err := rt.del(ctx, c.list(k.List), &a); err != nil {
+		if err := rt.delOne(ctx, c.list(k.List), &a); err != nil {
 			errs = append(errs, fmt.Errorf("failed to delete stale attachment %s %s: %w", a.ContainerID, a.IfName, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// delOne keeps a CHECK of the same container out; ADD and DEL are out already.
+func (rt *Runtime) delOne(ctx context.Context, list *List, a *Attachment) error {
+	unlock, err := rt.lockContainer(ctx, a.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return rt.del(ctx, list, a)
 }
 
 func (rt *Runtime) gcPlugins(ctx context.Context, k *Keep) error {
