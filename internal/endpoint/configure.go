@@ -6,6 +6,7 @@ package endpoint
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -65,8 +66,8 @@ func HasFamily(ips []spec.IPConfig, v4 bool) bool {
 	return false
 }
 
-// Routes are the routes of an IPAM result. One without gateway uses the first
-// gateway of its family; where there is none the link itself.
+// Routes are the routes of an IPAM result, equal ones once. One without gateway
+// uses the first gateway of its family; where there is none the link itself.
 func Routes(ifName string, result *spec.Result) (s []netstate.Route) {
 	for _, r := range result.Routes {
 		route := netstate.Route{
@@ -82,7 +83,9 @@ func Routes(ifName string, result *spec.Result) (s []netstate.Route) {
 		if r.Scope != nil {
 			route.Scope = *r.Scope
 		}
-		s = append(s, route)
+		if !slices.Contains(s, route) {
+			s = append(s, route)
+		}
 	}
 	return s
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -70,23 +69,19 @@ func (i IPv6) differing(env *Env) (list []LinkIPv6, err error) {
 	return list, nil
 }
 
-// Diff compares what is needed.
+// Diff wants IPv6 not to be switched off where it is needed. The other settings
+// are for operators and the tuning plugin to change.
 func (i IPv6) Diff(_ context.Context, env *Env) (string, error) {
-	if i.Needed == "" {
-		return "", nil
-	}
 	list, err := i.differing(env)
 	if err != nil {
 		return diffMissing(err)
 	}
-	var words []string
 	for _, l := range list {
-		words = append(words, l.setting().String())
+		if l.Conf == nl.DisableIPv6 {
+			return fmt.Sprintf("sysctl is not %s", l.setting()), nil
+		}
 	}
-	if len(words) == 0 {
-		return "", nil
-	}
-	return "sysctl is not " + strings.Join(words, ", "), nil
+	return "", nil
 }
 
 // Forwarding switches forwarding on in the host's namespace. It is never

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
@@ -22,11 +23,11 @@ func TestMACPrecedence(t *testing.T) {
 	const args = `, "args": {"cni": {"mac": "02:00:00:00:00:02"}}`
 	const runtime = `, "runtimeConfig": {"mac": "02:00:00:00:00:03"}`
 	for i, conf := range []string{dual, dual + args, dual + args + runtime} {
-		p := w.pod("p"+string(rune('a'+i)), conf)
-		p.call.Args = "IgnoreUnknown=1;MAC=02:00:00:00:00:01;K8S_POD_NAME=x"
-		p.add()
-		w.want("mac", p.Result.Interfaces[atContainer].Mac, "02:00:00:00:00:0"+string(rune('1'+i)))
-		must(t, p.do(spec.Check))
+		p := w.Pod("p"+string(rune('a'+i)), conf)
+		p.Call.Args = "IgnoreUnknown=1;MAC=02:00:00:00:00:01;K8S_POD_NAME=x"
+		p.Add()
+		w.Want("mac", p.Result.Interfaces[atContainer].Mac, "02:00:00:00:00:0"+string(rune('1'+i)))
+		endpointtest.Must(t, p.Do(spec.Check))
 	}
 }
 
@@ -34,22 +35,19 @@ func TestMACPrecedence(t *testing.T) {
 func TestGatewayConflict(t *testing.T) {
 	w := newWorld(t)
 	gw := `"bridge": "tbr0", "isGateway": true, `
-	w.pod("a", gw+fixed("10.9.0.5/24", "fd09::5/64")).add()
-	w.pod("b", gw+fixed("10.8.0.5/24")).fails(`"tbr0" already has an IP address different from 10.8.0.1/24`)
-	w.pod("c", gw+fixed("fd09::1:5/112")).fails(`"tbr0" already has an IP address different from fd09::1:1/112`)
-	w.pod("d", gw+fixed("fd08::5/64")).add() // other IPv6 subnets may be there
-	w.want("addresses", w.addresses("tbr0"), "10.9.0.1/24 fd08::1/64 fd09::1/64")
-	w.pod("e", gw+`"forceAddress": true, `+fixed("10.8.0.5/24", "fd09::1:5/112")).add()
-	w.want("addresses", w.addresses("tbr0"), "10.8.0.1/24 fd08::1/64 fd09::1:1/112")
+	w.Pod("a", gw+endpointtest.Static("10.9.0.5/24", "fd09::5/64")).Add()
+	w.Pod("b", gw+endpointtest.Static("10.8.0.5/24")).Refused(`"tbr0" already has an IP address different from 10.8.0.1/24`)
+	w.Pod("c", gw+endpointtest.Static("fd09::1:5/112")).Refused(`"tbr0" already has an IP address different from fd09::1:1/112`)
+	w.Pod("d", gw+endpointtest.Static("fd08::5/64")).Add() // other IPv6 subnets may be there
+	w.Want("addresses", addresses(w, "tbr0"), "10.9.0.1/24 fd08::1/64 fd09::1/64")
+	w.Pod("e", gw+`"forceAddress": true, `+endpointtest.Static("10.8.0.5/24", "fd09::1:5/112")).Add()
+	w.Want("addresses", addresses(w, "tbr0"), "10.8.0.1/24 fd08::1/64 fd09::1:1/112")
 }
 
-func (w *world) addresses(link string) string {
+func addresses(w *endpointtest.World, link string) string {
 	w.Helper()
-	host := w.host()
-	l, err := host.Link(link)
-	must(w, err)
-	list, err := host.Addrs(l.Attrs().Index)
-	must(w, err)
+	list, err := w.HostConn().Addrs(w.HostLink(link).Attrs().Index)
+	endpointtest.Must(w, err)
 	var words []string
 	for _, a := range list {
 		if !a.Prefix.Addr().IsLinkLocalUnicast() {
@@ -66,40 +64,40 @@ func TestBridgeMAC(t *testing.T) {
 	w := newWorld(t)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "tbr1"
-	must(t, w.host().LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
-	for _, conf := range []string{`"bridge": "tbr0"`, `"bridge": "tbr1", "isGateway": true, ` + fixed("10.7.0.5/24")} {
-		a := w.pod("a"+conf[14:15], conf).add()
+	endpointtest.Must(t, w.HostConn().LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	for _, conf := range []string{`"bridge": "tbr0"`, `"bridge": "tbr1", "isGateway": true, ` + endpointtest.Static("10.7.0.5/24")} {
+		a := w.Pod("a"+conf[14:15], conf).Add()
 		mac := a.Result.Interfaces[atBridge].Mac
-		b := w.pod("b"+conf[14:15], strings.Replace(conf, "0.5", "0.6", 1)+`, "runtimeConfig": {"mac": "02:00:00:00:00:01"}`).add()
-		w.want("bridge mac", b.Result.Interfaces[atBridge].Mac, mac)
-		must(t, a.do(spec.Check))
+		b := w.Pod("b"+conf[14:15], strings.Replace(conf, "0.5", "0.6", 1)+`, "runtimeConfig": {"mac": "02:00:00:00:00:01"}`).Add()
+		w.Want("bridge mac", b.Result.Interfaces[atBridge].Mac, mac)
+		endpointtest.Must(t, a.Do(spec.Check))
 	}
 }
 
 func TestNotABridge(t *testing.T) {
 	w := newWorld(t)
-	w.pod("a", `"bridge": "lo"`).fails(`"lo" already exists but is not a bridge`)
-	w.fails(w.pod("b", `"bridge": "lo"`).do(spec.Status), `"lo" already exists but is not a bridge`)
+	w.Pod("a", `"bridge": "lo"`).Refused(`"lo" already exists but is not a bridge`)
+	w.Fails(w.Pod("b", `"bridge": "lo"`).Do(spec.Status), `"lo" already exists but is not a bridge`)
 }
 
 // What MTU, metrics and tables a route has reaches the kernel and the result
 // (pain 35).
 func TestRoutesAndMTU(t *testing.T) {
 	w := newWorld(t)
-	p := w.pod("a", `"bridge": "tbr0", "isGateway": true, "mtu": 1400, "ipam": {"type": "static",
+	p := w.Pod("a", `"bridge": "tbr0", "isGateway": true, "mtu": 1400, "ipam": {"type": "static",
 		"addresses": [{"address": "10.9.0.5/24", "gateway": "10.9.0.1"}, {"address": "fd09::5/64", "gateway": "fd09::1"}],
 		"dns": {"nameservers": ["9.9.9.9"]},
 		"routes": [{"dst": "10.1.0.0/16", "mtu": 1300, "advmss": 1200, "priority": 50},
 			{"dst": "fd01::/64", "mtu": 1310, "table": 100}, {"dst": "10.2.0.0/16", "gw": "10.9.0.77"},
-			{"dst": "10.3.0.0/16", "scope": 0}]}`).add()
-	must(t, p.do(spec.Check))
+			{"dst": "10.3.0.0/16", "scope": 0}]}`).Add()
+	endpointtest.Must(t, p.Do(spec.Check))
 	v4, err := p.Conn().RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: cidr("10.1.0.0/16")}, netlink.RT_FILTER_DST)
-	must(t, err)
+	endpointtest.Must(t, err)
 	if len(v4) != 1 || v4[0].MTU != 1300 || v4[0].AdvMSS != 1200 || v4[0].Priority != 50 || !v4[0].Gw.Equal(net.ParseIP("10.9.0.1")) {
 		t.Errorf("route: %v", v4)
 	}
 	v6, err := p.Conn().RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Table: 100}, netlink.RT_FILTER_TABLE)
-	must(t, err)
+	endpointtest.Must(t, err)
 	if len(v6) != 1 || v6[0].MTU != 1310 || !v6[0].Gw.Equal(net.ParseIP("fd09::1")) {
 		t.Errorf("route in table 100: %v", v6)
 	}
@@ -108,7 +106,7 @@ func TestRoutesAndMTU(t *testing.T) {
 			t.Errorf("interface %d: mtu %d", at, i.MTU)
 		}
 	}
-	w.want("dns", p.Result.DNS.Nameservers[0], "9.9.9.9")
+	w.Want("dns", p.Result.DNS.Nameservers[0], "9.9.9.9")
 }
 
 func cidr(s string) *net.IPNet {
@@ -120,28 +118,28 @@ func cidr(s string) *net.IPNet {
 // that runtimes send after the failure leaves it alone.
 func TestInterfaceExists(t *testing.T) {
 	w := newWorld(t)
-	a := w.pod("a", dual).add()
-	other := w.pod("other", strings.Replace(dual, "tbr0", "tbr9", 1))
-	other.conf = strings.Replace(other.conf, `"net"`, `"other"`, 1)
-	other.call = a.call // the same container, another network
-	other.fails(`container veth name ("eth0") peer provided ("`)
-	if _, err := w.host().Link("tbr9"); !nl.IsNotFound(err) {
+	a := w.Pod("a", dual).Add()
+	other := w.Pod("other", strings.Replace(dual, "tbr0", "tbr9", 1))
+	other.Conf = strings.Replace(other.Conf, `"net"`, `"other"`, 1)
+	other.Call = a.Call // the same container, another network
+	other.Refused(`container veth name ("eth0") peer provided ("`)
+	if _, err := w.HostConn().Link("tbr9"); !nl.IsNotFound(err) {
 		t.Errorf("the refused ADD made its bridge: %v", err)
 	}
-	must(t, other.do(spec.Del))
-	must(t, a.do(spec.Check))
-	a.fails(`container veth name ("eth0") peer provided ("`)
-	must(t, a.do(spec.Check))
+	endpointtest.Must(t, other.Do(spec.Del))
+	endpointtest.Must(t, a.Do(spec.Check))
+	a.Refused(`container veth name ("eth0") peer provided ("`)
+	endpointtest.Must(t, a.Do(spec.Check))
 }
 
 // The same id and interface in another namespace is the same attachment.
 func TestSameAttachmentElsewhere(t *testing.T) {
 	w := newWorld(t)
-	a := w.pod("a", `"bridge": "tbr0"`).add()
-	b := w.pod("b", `"bridge": "tbr0"`)
-	b.call.ContainerID = "a"
-	b.fails(`container veth name ("eth0") peer provided ("`)
-	must(t, a.do(spec.Check))
+	a := w.Pod("a", `"bridge": "tbr0"`).Add()
+	b := w.Pod("b", `"bridge": "tbr0"`)
+	b.Call.ContainerID = "a"
+	b.Refused(`container veth name ("eth0") peer provided ("`)
+	endpointtest.Must(t, a.Do(spec.Check))
 }
 
 // Another owner's link under the derived name is stepped over, by ADD and DEL.
@@ -151,51 +149,51 @@ func TestNameTaken(t *testing.T) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = taken
 	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: "x0"}
-	must(t, w.host().LinkAdd(pair))
-	must(t, w.host().LinkSetAlias(pair, owner.Of("net", "z", "eth0").Alias()))
-	a := w.pod("a", dual)
+	endpointtest.Must(t, w.HostConn().LinkAdd(pair))
+	endpointtest.Must(t, w.HostConn().LinkSetAlias(pair, owner.Of("net", "z", "eth0").Alias()))
+	a := w.Pod("a", dual)
 	for _, recordLost := range []bool{false, true} {
-		must(t, a.do(spec.Add))
-		w.want("name", a.Result.Interfaces[atHost].Name, owner.Of("net", "a", "eth0").LinkName("veth", 1))
-		must(t, a.do(spec.Check))
+		endpointtest.Must(t, a.Do(spec.Add))
+		w.Want("name", a.Result.Interfaces[atHost].Name, owner.Of("net", "a", "eth0").LinkName("veth", 1))
+		endpointtest.Must(t, a.Do(spec.Check))
 		if recordLost {
-			w.loseRecords()
-			a.call.NetNS = ""
+			w.LoseRecords()
+			a.Call.NetNS = ""
 		}
-		must(t, a.do(spec.Del))
-		w.gone(a.Result.Interfaces[atHost].Name)
+		endpointtest.Must(t, a.Do(spec.Del))
+		w.Gone(a.Result.Interfaces[atHost].Name)
 	}
-	_, err := w.host().Link(taken)
-	must(t, err)
+	_, err := w.HostConn().Link(taken)
+	endpointtest.Must(t, err)
 }
 
 // CHECK sees through another path to the namespace, a capture on the bridge and
 // letter case, and finds what is really wrong (pain 36).
 func TestCheck(t *testing.T) {
 	w := newWorld(t)
-	p := w.pod("a", dual+`, "ipMasq": true, "macspoofchk": true`).add()
-	br, err := w.host().Link("tbr0")
-	must(t, err)
-	must(t, w.host().SetPromiscOn(br))
+	p := w.Pod("a", dual+`, "ipMasq": true, "macspoofchk": true`).Add()
+	br, err := w.HostConn().Link("tbr0")
+	endpointtest.Must(t, err)
+	endpointtest.Must(t, w.HostConn().SetPromiscOn(br))
 	for i := range p.Result.Interfaces {
 		p.Result.Interfaces[i].Mac = strings.ToUpper(p.Result.Interfaces[i].Mac)
 	}
-	p.call.NetNS = "/run/../run/netns/a"
-	must(t, p.do(spec.Check))
+	p.Call.NetNS = "/run/../run/netns/a"
+	endpointtest.Must(t, p.Do(spec.Check))
 	eth0, err := p.Conn().Link("eth0")
-	must(t, err)
+	endpointtest.Must(t, err)
 	for _, damage := range []struct {
 		text string
 		do   func() error
 	}{
-		{"Failed to match addr " + p.ip(1), func() error { return p.Conn().AddrDel(eth0, parseAddr(p.ip(1)+"/64")) }},
-		{"Failed to match addr 10.9.0.1/24 on interface tbr0", func() error { return w.host().AddrDel(br, parseAddr("10.9.0.1/24")) }},
+		{"Failed to match addr " + p.IP(1), func() error { return p.Conn().AddrDel(eth0, parseAddr(p.IP(1)+"/64")) }},
+		{"Failed to match addr 10.9.0.1/24 on interface tbr0", func() error { return w.HostConn().AddrDel(br, parseAddr("10.9.0.1/24")) }},
 		{"Interface eth0 is down", func() error { return p.Conn().LinkSetDown(eth0) }},
-		{"CNI veth created for bridge tbr0 was not found", func() error { return w.host().LinkSetNoMaster(w.port(p)) }},
+		{"CNI veth created for bridge tbr0 was not found", func() error { return w.HostConn().LinkSetNoMaster(port(w, p)) }},
 		{"CNI created interface in container eth0 not found", func() error { return p.Conn().LinkDel(eth0) }},
 	} {
-		must(t, damage.do())
-		w.fails(p.do(spec.Check), damage.text)
+		endpointtest.Must(t, damage.do())
+		w.Fails(p.Do(spec.Check), damage.text)
 	}
 }
 
@@ -211,26 +209,26 @@ func parseAddr(s string) *netlink.Addr {
 // reference). The container's end may be left down for others.
 func TestLayer2(t *testing.T) {
 	w := newWorld(t)
-	p := w.pod("a", `"bridge": "tbr0"`).add()
-	must(t, p.do(spec.Check))
-	must(t, p.do(spec.Status))
-	down := w.pod("b", `"bridge": "tbr0", "disableContainerInterface": true`).add()
+	p := w.Pod("a", `"bridge": "tbr0"`).Add()
+	endpointtest.Must(t, p.Do(spec.Check))
+	endpointtest.Must(t, p.Do(spec.Status))
+	down := w.Pod("b", `"bridge": "tbr0", "disableContainerInterface": true`).Add()
 	eth0, err := down.Conn().Link("eth0")
-	must(t, err)
+	endpointtest.Must(t, err)
 	if eth0.Attrs().Flags&net.FlagUp != 0 {
 		t.Error("disableContainerInterface: eth0 is up")
 	}
-	must(t, down.do(spec.Check))
+	endpointtest.Must(t, down.Do(spec.Check))
 }
 
 func TestPromisc(t *testing.T) {
 	w := newWorld(t)
-	p := w.pod("a", `"bridge": "tbr0", "promiscMode": true`).add()
-	must(t, p.do(spec.Check))
-	br, err := w.host().Link("tbr0")
-	must(t, err)
-	must(t, w.host().SetPromiscOff(br))
-	w.fails(p.do(spec.Check), "Promisc Mode")
+	p := w.Pod("a", `"bridge": "tbr0", "promiscMode": true`).Add()
+	endpointtest.Must(t, p.Do(spec.Check))
+	br, err := w.HostConn().Link("tbr0")
+	endpointtest.Must(t, err)
+	endpointtest.Must(t, w.HostConn().SetPromiscOff(br))
+	w.Fails(p.Do(spec.Check), "Promisc Mode")
 }
 
 // A container's router advertisements do not configure the host (CVE-2020-10749),
@@ -239,28 +237,28 @@ func TestNoRouterAdvertisements(t *testing.T) {
 	w := newWorld(t)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "tbr1"
-	must(t, w.host().LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	endpointtest.Must(t, w.HostConn().LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
 	for _, br := range []string{"tbr0", "tbr1"} {
-		w.pod(br, `"bridge": "`+br+`"`).add()
-		w.want("accept_ra of "+br, w.Host.ReadSysctl("net/ipv6/conf/"+br+"/accept_ra"), "0")
+		w.Pod(br, `"bridge": "`+br+`"`).Add()
+		w.Want("accept_ra of "+br, w.Host.ReadSysctl("net/ipv6/conf/"+br+"/accept_ra"), "0")
 	}
 }
 
 // The settings that the reference makes inside.
 func TestSettings(t *testing.T) {
 	w := newWorld(t)
-	p := w.pod("a", dual)
+	p := w.Pod("a", dual)
 	p.Sysctl("net/ipv6/conf/lo/disable_ipv6", "1")
 	p.Sysctl("net/ipv6/conf/default/disable_ipv6", "1")
 	w.Host.Sysctl("net/ipv4/ip_forward", "0")
 	w.Host.Sysctl("net/ipv6/conf/all/forwarding", "0")
-	p.add()
+	p.Add()
 	for key, want := range map[string]string{
 		"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/keep_addr_on_down": "1", "net/ipv6/conf/eth0/accept_dad": "0",
 		"net/ipv6/conf/lo/disable_ipv6": "0", "net/ipv6/conf/eth0/disable_ipv6": "0",
 	} {
-		w.want(key, p.ReadSysctl(key), want)
+		w.Want(key, p.ReadSysctl(key), want)
 	}
-	w.want("ip_forward", w.Host.ReadSysctl("net/ipv4/ip_forward"), "1")
-	w.want("forwarding", w.Host.ReadSysctl("net/ipv6/conf/all/forwarding"), "1")
+	w.Want("ip_forward", w.Host.ReadSysctl("net/ipv4/ip_forward"), "1")
+	w.Want("forwarding", w.Host.ReadSysctl("net/ipv6/conf/all/forwarding"), "1")
 }

@@ -75,7 +75,7 @@ func layer2(in input) netstate.State {
 			Name: c.Bridge, MTU: c.MTU, MAC: in.bridgeMAC, Promisc: c.PromiscMode,
 			VLANFiltering: c.Vlan != 0 || c.VlanTrunk != nil,
 		},
-		endpoint.NoRouters(c.Bridge), // its ports have no IP stack of their own
+		endpoint.NoRouters(c.Bridge, gatewayDAD(in)...), // its ports have no IP stack of their own
 		veth,
 	}
 	if list := portVLANs(c); len(list) > 0 {
@@ -89,6 +89,14 @@ func layer2(in input) netstate.State {
 		}
 	}
 	return s
+}
+
+// gatewayDAD lets a bridge that is a gateway ask for IPv6 neighbours at once.
+func gatewayDAD(in input) []netstate.LinkIPv6 {
+	if in.ipam == nil || !in.conf.IsGateway || in.conf.EnableDad {
+		return nil
+	}
+	return endpoint.NoDuplicates(in.conf.Bridge, in.ipam.IPs)
 }
 
 // spoofElements let the container send from its own address only.
@@ -188,7 +196,7 @@ func gateways(c *Conf, result *spec.Result) (s netstate.State) {
 		s = append(s, netstate.VLANGateway{
 			Name: link, Peer: owner.Of("vlan gateway", c.Bridge, link).LinkName("veth", 0),
 			Bridge: c.Bridge, VLAN: uint16(c.Vlan), KeepDefault: c.PreserveDefaultVlan,
-		})
+		}, endpoint.NoRouters(link))
 		result.Interfaces = append(result.Interfaces, spec.Interface{Name: link})
 	}
 	for _, v4 := range []bool{true, false} {

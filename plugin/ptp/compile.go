@@ -54,7 +54,7 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	s := netstate.State{
 		endpoint.Forwarding(result.IPs, "Could not enable IP forwarding"),
 		in.pair.Veth(in.conf.MTU),
-		endpoint.NoRouters(in.pair.Host),
+		endpoint.NoRouters(in.pair.Host, endpoint.NoDuplicates(in.pair.Host, result.IPs)...),
 	}
 	s = append(s, container(in.pair.IfName, result)...)
 	s = append(s, host(in.pair.Host, result.IPs)...)
@@ -68,7 +68,7 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 // container gives the interface its addresses without the kernel's route to
 // the subnet: all of it is behind the gateway, and the gateway on the link.
 func container(name string, result *spec.Result) netstate.State {
-	s := endpoint.EnableIPv6(name, result.IPs)
+	s := endpoint.EnableIPv6(name, result.IPs, endpoint.NoDuplicates(name, result.IPs)...)
 	for _, ip := range result.IPs {
 		s = append(s, netstate.Addr{Where: netstate.Sandbox, Link: name, Prefix: ip.Address, NoRoute: true})
 	}

@@ -1,0 +1,80 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/reftest"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// reference calls the reference plugin for a pod and returns its result.
+func reference(t *testing.T, p *endpointtest.Pod, verb spec.Verb) {
+	t.Helper()
+	dir := reftest.Plugins(t)
+	call := p.Call
+	call.Verb, call.Path, call.Config = verb, []string{dir}, []byte("{"+p.Conf+"}")
+	out, err := (&invoke.Exec{}).Run(t.Context(), filepath.Join(dir, "bridge"), &call)
+	endpointtest.Must(t, err)
+	if verb == spec.Add {
+		p.Result, err = spec.ParseResult(out, "1.1.0")
+		endpointtest.Must(t, err)
+	}
+}
+
+// state is where attachments leave files; host-local's index stays while its
+// network has addresses.
+func state() []string {
+	return []string{"/run/patchbay/attachments", "/run/patchbay/shared", "/var/lib/cni", "/run/cni"}
+}
+
+// What the reference attached is checked and detached by us, with nothing left,
+// whatever of namespace and previous result is still there.
+func TestSwapIn(t *testing.T) {
+	for _, backend := range []string{"iptables", "nftables"} {
+		for _, lost := range []string{"nothing", "result", "namespace"} {
+			t.Run(backend+" without "+lost, func(t *testing.T) {
+				nettest.Need(t, nettest.Program(map[string]string{"iptables": "iptables", "nftables": "nft"}[backend]))
+				w := newWorld(t)
+				warm := w.Pod("warm", fmt.Sprintf(`%s, "ipMasq": true, "ipMasqBackend": %q, "macspoofchk": true`, dual, backend))
+				reference(t, warm, spec.Add) // makes what is made once
+				before := leak.Must(t, state()...)
+				p := w.Pod("a", fmt.Sprintf(`%s, "ipMasq": true, "ipMasqBackend": %q, "macspoofchk": true`, dual, backend))
+				reference(t, p, spec.Add)
+				endpointtest.Must(t, p.Do(spec.Check))
+				switch lost {
+				case "result":
+					p.Result = nil
+				case "namespace":
+					p.Call.NetNS = ""
+					endpointtest.Must(t, p.Conn().LinkDel(p.Link("eth0")))
+				}
+				endpointtest.Must(t, p.Do(spec.Del))
+				leak.Nothing(t, before, state()...)
+				endpointtest.Must(t, warm.Do(spec.Check))
+				endpointtest.Must(t, warm.Do(spec.Del))
+			})
+		}
+	}
+}
+
+// What we attached the reference detaches; what it cannot know GC collects.
+func TestSwapOut(t *testing.T) {
+	w := newWorld(t)
+	before := leak.Must(t, state()...)
+	p := w.Pod("a", dual+`, "ipMasq": true`)
+	endpointtest.Must(t, p.Do(spec.Add))
+	reference(t, p, spec.Del)
+	w.Gone(p.Result.Interfaces[atHost].Name)
+	p.Conf += `, "cni.dev/valid-attachments": []`
+	endpointtest.Must(t, p.Do(spec.GC))
+	leak.Nothing(t, before, state()...)
+}
