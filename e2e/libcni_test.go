@@ -281,6 +281,35 @@ func TestRateLimit(t *testing.T) {
 	})
 }
 
+// TestFirstPacket wants a pod to answer over IPv6 once ADD returned: no time for
+// duplicate detection is hidden behind it. The bridge itself stands before.
+func TestFirstPacket(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		newOutside(t)
+		for _, main := range []string{"bridge", "ptp"} {
+			t.Run(main, func(t *testing.T) {
+				c, n := call(t, plugins()), newNetwork(t, main, "1.0.0")
+				first := attach(t, c, n, "first", 18080)
+				eventually(t, "the network is up", 10*time.Second, func() error {
+					_, err := who("", first.addr(true), 80)
+					return err
+				})
+				two := newPod(t, "two", 0)
+				c.add(n, two)
+				serve(t, two.id, 80)
+				start := time.Now()
+				reaches(t, first.id, two.addr(true), 80, first.addr(true))
+				reaches(t, two.id, first.addr(true), 80, two.addr(true))
+				if took := time.Since(start); took > 500*time.Millisecond {
+					t.Errorf("the first packets over IPv6 took %v", took)
+				}
+				c.del(n, first)
+				c.del(n, two)
+			})
+		}
+	})
+}
+
 // TestFailedAdd makes the last plugin of the chain refuse and looks whether the
 // runtime's DEL, which follows a failed ADD, leaves a clean node.
 func TestFailedAdd(t *testing.T) {

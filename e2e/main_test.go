@@ -64,7 +64,7 @@ func prepare() error {
 	case os.Getpid() == 1:
 		return boot()
 	}
-	return nil
+	return knowFamilies()
 }
 
 // reap is the first process of a node: it runs the test as its child and waits

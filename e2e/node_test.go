@@ -6,6 +6,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -87,6 +88,17 @@ func within(name string, f func() error) error {
 		done <- f()
 	}()
 	return <-done
+}
+
+// knowFamilies lets the Go runtime find out, once a process, which address
+// families there are: it would take a namespace whose loopback is still down
+// for one without IPv6.
+func knowFamilies() error {
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
 
 // serve starts a probe server in a namespace on all its addresses.
