@@ -113,9 +113,15 @@ func extras(f record.Fact) (out []nft.Extra) {
 // left to the Commit at the end of the session: whoever adds one of them in the
 // meantime waits for it to go first. Networks may be nested, and the kernel
 // keeps the widest range only: those of the facts that stay are queued again, in
-// case they lay within the one that goes.
-func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key, fw *nft.Conn) error {
+// case they lay within the one that goes. The last one out calls before, if
+// any, first of all.
+func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key, fw *nft.Conn, before ...func(record.Fact) error) error {
 	return s.Release(name, o, func(f record.Fact) error {
+		for _, fn := range before {
+			if err := fn(f); err != nil {
+				return err
+			}
+		}
 		fw.Remove(f.Elements...)
 		for _, other := range s.Others(name) {
 			fw.Add(ranges(other.Elements)...)

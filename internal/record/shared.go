@@ -42,6 +42,10 @@ type Fact struct {
 	// Conditions is the network's own chain and maps for published ports. A
 	// fact of conditions has no elements: they belong to the attachments.
 	Conditions *nft.Conditions `json:"conditions,omitempty"`
+
+	// Before are the host's sysctls that go with the fact, with the values they
+	// had: the last one out sets them so again.
+	Before map[string]string `json:"before,omitempty"`
 }
 
 // dir is the fact's directory; the name is encoded so that it cannot lead out.
@@ -132,7 +136,7 @@ func removeFact(dir, name string, remove func(Fact) error) error {
 
 // touch makes an empty file; one that is there already serves.
 func touch(path string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
 	}
@@ -142,7 +146,7 @@ func touch(path string) error {
 // writeFact stores a fact unless it is there: the name says it all, so the
 // content never changes, and files appear whole.
 func writeFact(dir string, f Fact) error {
-	if fi, err := os.Lstat(filepath.Join(dir, factFile)); err == nil && fi.Size() > 0 {
+	if fi, err := os.Lstat(filepath.Join(dir, factFile)); err == nil && fi.Mode().IsRegular() && fi.Size() > 0 {
 		return nil
 	}
 	data, err := json.Marshal(f)
@@ -153,25 +157,45 @@ func writeFact(dir string, f Fact) error {
 }
 
 func readFact(dir string) (f Fact, err error) {
-	data, err := os.ReadFile(filepath.Join(dir, factFile))
-	if err != nil {
+	data, err := atomicfile.Read(filepath.Join(dir, factFile))
+	if err != nil && !errors.Is(err, atomicfile.ErrIrregular) {
 		return f, err
 	}
-	if err := json.Unmarshal(data, &f); err != nil {
+	if err == nil {
+		err = json.Unmarshal(data, &f)
+	}
+	if err != nil {
 		return f, fmt.Errorf("read fact %s: %w: %w", dir, ErrBroken, err)
 	}
 	return f, nil
 }
 
+// factDirs lists the directories of all facts.
+func (s *Store) factDirs() (dirs []string, err error) {
+	if err := s.guard(shared); err != nil {
+		return nil, fmt.Errorf("list facts: %w", err)
+	}
+	entries, err := os.ReadDir(filepath.Join(s.Dir, shared))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list facts: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() { // and no symbolic link
+			dirs = append(dirs, filepath.Join(s.Dir, shared, e.Name()))
+		}
+	}
+	return dirs, nil
+}
+
 // Others lists the facts that stand, but for the one called name. What cannot
 // be read is left out: Facts reports it.
 func (s *Store) Others(name string) (facts []Fact) {
-	dirs, err := os.ReadDir(filepath.Join(s.Dir, shared))
+	dirs, err := s.factDirs()
 	if err != nil {
 		return nil
 	}
-	for _, d := range dirs {
-		f, err := readFact(filepath.Join(s.Dir, shared, d.Name()))
+	for _, dir := range dirs {
+		f, err := readFact(dir)
 		if err == nil && f.Name != name {
 			facts = append(facts, f)
 		}
@@ -181,9 +205,9 @@ func (s *Store) Others(name string) (facts []Fact) {
 
 // Facts lists every shared fact with its holders.
 func (s *Store) Facts() (map[string][]owner.Key, []Fact, error) {
-	dirs, err := filepath.Glob(filepath.Join(s.Dir, shared, "*"))
+	dirs, err := s.factDirs()
 	if err != nil {
-		return nil, nil, fmt.Errorf("list facts: %w", err)
+		return nil, nil, err
 	}
 	holders := make(map[string][]owner.Key)
 	var facts []Fact
@@ -209,6 +233,9 @@ func (s *Store) Facts() (map[string][]owner.Key, []Fact, error) {
 // locked runs fn with the fact's directory made and locked. The lock is on the
 // directory itself; a holder that removed it makes the waiter start over.
 func (s *Store) locked(dir string, fn func() error) error {
+	if err := s.guard(shared, filepath.Base(dir), refs); err != nil {
+		return fmt.Errorf("open fact directory: %w", err)
+	}
 	for {
 		f, err := os.Open(dir)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -246,9 +273,9 @@ func lockAndRun(f *os.File, dir string, fn func() error) (again bool, err error)
 // Held lists the names of the facts that o holds, without reading them: for a
 // DEL that has lost its record.
 func (s *Store) Held(o owner.Key) (names []string, err error) {
-	dirs, err := filepath.Glob(filepath.Join(s.Dir, shared, "*"))
+	dirs, err := s.factDirs()
 	if err != nil {
-		return nil, fmt.Errorf("list facts: %w", err)
+		return nil, err
 	}
 	for _, dir := range dirs {
 		name, err := hex.DecodeString(filepath.Base(dir))

@@ -141,17 +141,6 @@ func target(e nft.Element) (netip.Addr, bool) {
 	return netip.AddrFromSlice(e.Data[:len(e.Data)-4])
 }
 
-// routeLocalnet lets the host's 127.0.0.0/8 leave by an interface, which the
-// kernel takes for a mistake otherwise. It stays on, as with the reference; the
-// fact of GuardLoopback keeps the other direction shut.
-func routeLocalnet(ifName string) netstate.Sysctls {
-	return netstate.Sysctls{
-		Where:  netstate.Host,
-		List:   []nl.Setting{{Key: "net/ipv4/conf/" + ifName + "/route_localnet", Value: "1"}},
-		Needed: "unable to enable route_localnet",
-	}
-}
-
 // findRoute asks which interface leads to the container: the bridge, or the
 // host's end of a veth. Without a route there is no way from 127.0.0.1 and no
 // hairpin, and the reference says nothing.

@@ -28,7 +28,7 @@ type plan struct {
 	only     *nft.Conditions // nil without conditions
 	mappings []mapping
 	addrs    []netip.Prefix // the container's first address of each family
-	route    string         // the host's interface towards the container, if it has IPv4
+	route    string         // the host's interface towards the container, with snat and IPv4
 	port     string         // the bridge port that needs hairpin mode
 }
 
@@ -148,10 +148,6 @@ func (p *plan) facts() (facts []record.Fact) {
 	if !p.snat {
 		return facts
 	}
-	if p.route != "" {
-		guard := nft.GuardLoopback(p.route, p.network)
-		facts = append(facts, record.Fact{Name: factLocalNet + p.route, Elements: []nft.Element{guard}})
-	}
 	for _, a := range p.addrs {
 		subnet := a.Masked()
 		elems := []nft.Element{nft.Hairpin(subnet, p.network)}
@@ -166,6 +162,9 @@ func (p *plan) facts() (facts []record.Fact) {
 // record is what DEL needs.
 func (p *plan) record() *record.Record {
 	rec := &record.Record{Plugin: name, Elements: append(p.own(), p.ports()...)}
+	if p.route != "" {
+		rec.Shared = append(rec.Shared, factLocalNet+p.route)
+	}
 	for _, f := range p.facts() {
 		rec.Shared = append(rec.Shared, f.Name)
 	}
@@ -175,8 +174,8 @@ func (p *plan) record() *record.Record {
 // compile is the desired state. It touches nothing. rec is the attachment's
 // record, nil where nothing is applied.
 func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) {
-	if p.snat && p.route != "" {
-		s = append(s, routeLocalnet(p.route))
+	if p.route != "" {
+		s = append(s, localNet{p.route, p.network, p.owner, k})
 	}
 	if p.port != "" {
 		s = append(s, hairpinPort{p.port})

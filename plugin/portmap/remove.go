@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
-	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -29,7 +28,7 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 		errs = append(errs, giveBack(k, rec, o))
 	}
 	for _, fact := range rec.Shared {
-		errs = append(errs, netstate.ReleaseFact(ctx, k.Records, fact, rec.Owner, k.NFT))
+		errs = append(errs, release(ctx, k, fact, rec.Owner))
 	}
 	stale := udpMappings(rec.Elements)
 	if len(stale) == 0 && errors.Join(errs...) == nil {

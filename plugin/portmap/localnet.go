@@ -1,0 +1,114 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+)
+
+// localNet lets the host's 127.0.0.0/8 leave by an interface, which the kernel
+// takes for a mistake until route_localnet is set. That opens the other
+// direction too: whoever is behind the interface could reach the host's
+// loopback services (CVE-2020-8558). So a guard in the firewall comes with it,
+// and both go with the last attachment. The reference leaves the door open.
+type localNet struct {
+	ifName, network string
+	owner           owner.Key
+	k               *kernel.Kernel
+}
+
+func (l localNet) key() string { return "net/ipv4/conf/" + l.ifName + "/route_localnet" }
+
+func (l localNet) fact() netstate.Fact {
+	return netstate.Fact{
+		Fact: record.Fact{
+			Name:     factLocalNet + l.ifName,
+			Elements: []nft.Element{nft.GuardLoopback(l.ifName, l.network)},
+		},
+		Owner: l.owner, Records: l.k.Records,
+	}
+}
+
+// String is the guard and the sysctl.
+func (l localNet) String() string { return l.fact().String() + "; sysctl -w " + l.key() + "=1" }
+
+// Ensure holds the fact, queues the guard and sets the sysctl. On a read-only
+// /proc/sys the ports are not reached from 127.0.0.1, and all else works.
+func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
+	f := l.fact()
+	was, err := env.Host.Sysctl(l.key())
+	if err != nil {
+		return nil, fmt.Errorf("unable to enable route_localnet: %w", err)
+	}
+	if was != "1" {
+		f.Before = map[string]string{l.key(): was}
+	}
+	if _, err := f.Ensure(ctx, env); err != nil {
+		return nil, err
+	}
+	undo := func(ctx context.Context) error { return release(ctx, l.k, f.Name, l.owner) }
+	if was == "1" {
+		return undo, nil
+	}
+	err = env.Host.SetSysctl(l.key(), "1")
+	if errors.Is(err, nl.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
+		env.Warn(fmt.Errorf("published ports are not reached from 127.0.0.1: %w", err))
+		return undo, nil
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("unable to enable route_localnet: %w", err), undo(ctx))
+	}
+	return undo, nil
+}
+
+// Diff looks at both.
+func (l localNet) Diff(ctx context.Context, env *netstate.Env) (string, error) {
+	v, err := env.Host.Sysctl(l.key())
+	if err != nil {
+		return "", err
+	}
+	if v != "1" {
+		return fmt.Sprintf("sysctl %s is %s instead of 1", l.key(), v), nil
+	}
+	return l.fact().Diff(ctx, env)
+}
+
+// release drops an owner's reference to a fact. The last one out of route_localnet
+// shuts the door before the guard goes.
+func release(ctx context.Context, k *kernel.Kernel, fact string, o owner.Key) error {
+	if !strings.HasPrefix(fact, factLocalNet) {
+		return netstate.ReleaseFact(ctx, k.Records, fact, o, k.NFT)
+	}
+	return netstate.ReleaseFact(ctx, k.Records, fact, o, k.NFT, func(f record.Fact) error { return setBack(k, f) })
+}
+
+// setBack sets the sysctls of a fact to what they were. An interface that is
+// gone needs nothing; where /proc/sys cannot be written, nothing was.
+func setBack(k *kernel.Kernel, f record.Fact) error {
+	if len(f.Before) == 0 {
+		return nil
+	}
+	host, err := k.Host()
+	if err != nil {
+		return err
+	}
+	for key, value := range f.Before {
+		err := host.SetSysctl(key, value)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, nl.ErrReadOnly) && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return nil
+}
