@@ -14,7 +14,7 @@ import (
 // environment (SPEC.md section 4): CNI_PATH finds it.
 func (r *Request) Delegate(ctx context.Context, pluginType string, verb spec.Verb) ([]byte, error) {
 	if pluginType == "" {
-		return nil, spec.Errorf(spec.CodeInvalidConfig, "no plugin name provided")
+		return nil, errNoDelegate()
 	}
 	call := *r.Call
 	call.Verb = verb
@@ -28,14 +28,21 @@ func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 	if err := r.Step("ipam"); err != nil {
 		return nil, err
 	}
-	out, err := r.Delegate(ctx, r.Head.IPAM.Type, spec.Add)
+	if r.Head.IPAM.Type == "" {
+		return nil, errNoDelegate()
+	}
+	result, err := r.Session.Add(ctx, r.Head.IPAM.Type, r.Call, nil)
 	if err != nil {
 		return nil, err
 	}
 	if r.Session.Dry == nil {
 		r.Undo(r.IPAMDel)
 	}
-	return spec.ParseResult(out, r.Version)
+	return result, nil
+}
+
+func errNoDelegate() error {
+	return spec.Errorf(spec.CodeInvalidConfig, "no plugin name provided")
 }
 
 // IPAMDel releases the addresses of the attachment.

@@ -24,17 +24,54 @@ type local struct {
 }
 
 func (l *local) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
-	p := find(l.session.Plugins, pluginType)
-	path, err := invoke.Find(pluginType, c.Path)
+	p, path, err := l.resolve(pluginType, c)
 	switch {
-	case p != nil && (errors.Is(err, invoke.ErrNotFound) || err == nil && isSelf(path)):
-		return serve(ctx, p, c, l.session, l.outermost)
 	case err != nil:
 		return nil, err
-	case l.session.Dry != nil:
-		return nil, fmt.Errorf("explain: plugin %s is another program and cannot be asked what it would do", path)
+	case p != nil:
+		return serve(ctx, p, c, l.session, l.outermost)
 	}
 	return l.exec.Run(ctx, path, c)
+}
+
+// add is Invoke for an ADD, with prev as the previous result whatever the
+// configuration says.
+func (l *local) add(ctx context.Context, pluginType string, c *spec.Call, prev *spec.Result) (*spec.Result, error) {
+	p, path, err := l.resolve(pluginType, c)
+	if err != nil {
+		return nil, err
+	}
+	if p != nil {
+		return serveAdd(ctx, p, c, prev, l.session)
+	}
+	call := *c
+	if call.Config, err = spec.WithPrevResult(c.Config, prev); err != nil {
+		return nil, err
+	}
+	out, err := l.exec.Run(ctx, path, &call)
+	if err != nil {
+		return nil, err
+	}
+	head, err := spec.ParseConf(c.Config)
+	if err != nil {
+		return nil, err
+	}
+	return spec.ParseResult(out, head.CNIVersion)
+}
+
+// resolve finds the plugin: one of this process, or else the path of a program.
+func (l *local) resolve(pluginType string, c *spec.Call) (p *Plugin, path string, err error) {
+	p = find(l.session.Plugins, pluginType)
+	path, err = invoke.Find(pluginType, c.Path)
+	switch {
+	case p != nil && (errors.Is(err, invoke.ErrNotFound) || err == nil && isSelf(path)):
+		return p, "", nil
+	case err != nil:
+		return nil, "", err
+	case l.session.Dry != nil:
+		return nil, "", fmt.Errorf("explain: plugin %s is another program and cannot be asked what it would do", path)
+	}
+	return nil, path, nil
 }
 
 func find(list []*Plugin, name string) *Plugin {

@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Serve runs one call of p from validation to the encoded result. It is the
+// serve runs one call of p from validation to the encoded result. It is the
 // whole of what both transports share. outermost says that queued work is to be
 // done at the end; a delegate leaves that to its caller.
 func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermost bool) ([]byte, error) {
@@ -24,12 +24,42 @@ func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermos
 	if err != nil {
 		return nil, withVersion(err, spec.Current)
 	}
-	out, err := run(ctx, p, r)
+	result, err := r.handle(ctx, p, outermost)
+	if err != nil || r.Verb != spec.Add {
+		return nil, err
+	}
+	return result.Encode(r.Version)
+}
+
+// serveAdd is serve for an ADD within this process: prev and the result do not
+// pass through JSON, as far as the version has them whole.
+func serveAdd(ctx context.Context, p *Plugin, call *spec.Call, prev *spec.Result, s *Session) (*spec.Result, error) {
+	r, err := newRequest(p, call, s)
+	if err != nil {
+		return nil, withVersion(err, spec.Current)
+	}
+	if prev != nil {
+		r.prev = prev
+	}
+	result, err := r.handle(ctx, p, false)
+	if err != nil || spec.AtLeast(r.Version, "0.3.0") {
+		return result, err
+	}
+	out, err := result.Encode(r.Version)
+	if err != nil {
+		return nil, err
+	}
+	return spec.ParseResult(out, r.Version)
+}
+
+// handle calls the plugin, finishes what is queued or takes everything back.
+func (r *Request) handle(ctx context.Context, p *Plugin, outermost bool) (*spec.Result, error) {
+	result, err := run(ctx, p, r)
 	if outermost && (err == nil || r.Verb == spec.Del || r.Verb == spec.GC) {
 		err = join(err, finish(ctx, r)) // a removal is finished whatever else failed
 	}
 	if err == nil {
-		return out, nil
+		return result, nil
 	}
 	return nil, withVersion(join(err, takeBack(ctx, r, outermost)), r.Version)
 }
@@ -74,7 +104,7 @@ func finish(ctx context.Context, r *Request) error {
 
 // run calls the function of the verb. A panic is the plugin's error, not the
 // process's end: the undo stack must still run.
-func run(ctx context.Context, p *Plugin, r *Request) (out []byte, err error) {
+func run(ctx context.Context, p *Plugin, r *Request) (result *spec.Result, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = spec.Errorf(spec.CodeInternal, "plugin %s panicked: %v", p.Name, v).
@@ -87,16 +117,30 @@ func run(ctx context.Context, p *Plugin, r *Request) (out []byte, err error) {
 	if r.Verb == spec.Add {
 		return add(ctx, p, r)
 	}
-	fn := map[spec.Verb]func(context.Context, *Request) error{
-		spec.Del: p.Del, spec.Check: p.Check, spec.GC: p.GC, spec.Status: p.Status,
-	}[r.Verb]
-	if fn == nil {
-		return nil, nil
+	if fn := p.verb(r.Verb); fn != nil {
+		return nil, fn(ctx, r)
 	}
-	return nil, fn(ctx, r)
+	return nil, nil
 }
 
-func add(ctx context.Context, p *Plugin, r *Request) ([]byte, error) {
+// verb is the function of a verb that has no result.
+func (p *Plugin) verb(v spec.Verb) func(context.Context, *Request) error {
+	switch v {
+	case spec.Del:
+		return p.Del
+	case spec.Check:
+		return p.Check
+	case spec.GC:
+		return p.GC
+	case spec.Status:
+		return p.Status
+	}
+	return nil
+}
+
+// add refuses a result that the version cannot express before anything queued
+// is done.
+func add(ctx context.Context, p *Plugin, r *Request) (*spec.Result, error) {
 	result := r.Prev()
 	if p.Add != nil {
 		var err error
@@ -107,7 +151,9 @@ func add(ctx context.Context, p *Plugin, r *Request) ([]byte, error) {
 	if result == nil {
 		result = &spec.Result{}
 	}
-	return result.Encode(r.Version)
+	result.CNIVersion = r.Version
+	_, err := result.As(r.Version)
+	return result, err
 }
 
 // withVersion gives the error its wire form with the version of the request.

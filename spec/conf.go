@@ -59,3 +59,23 @@ func (c *Conf) Valid() (valid []Attachment, ok bool) {
 	}
 	return c.OldAttachments.list, c.OldAttachments.named
 }
+
+// WithPrevResult returns a plugin configuration with prevResult set to prev in
+// the configuration's version; nil leaves the configuration as it is.
+func WithPrevResult(config []byte, prev *Result) ([]byte, error) {
+	if prev == nil {
+		return config, nil
+	}
+	head, err := ParseConf(config)
+	if err != nil {
+		return nil, err
+	}
+	var conf map[string]json.RawMessage
+	if err := json.Unmarshal(config, &conf); err != nil {
+		return nil, Errorf(CodeDecoding, "failed to load netconf: %w", err)
+	}
+	if conf["prevResult"], err = prev.Encode(head.CNIVersion); err != nil {
+		return nil, err
+	}
+	return json.Marshal(conf)
+}

@@ -60,19 +60,19 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	prev := r.Head.PrevResult
+	prev := r.Prev()
 	for _, m := range members {
 		if err := r.Step("member " + m.kind); err != nil {
 			return nil, err
 		}
-		if prev, err = m.call(ctx, r, spec.Add, prev); err != nil {
+		if prev, err = m.add(ctx, r, prev); err != nil {
 			return nil, m.wrap(err, "add")
 		}
 		if r.Session.Dry == nil {
 			r.Undo(func(ctx context.Context) error { return m.void(ctx, r, spec.Del, nil) })
 		}
 	}
-	return spec.ParseResult(prev, r.Version)
+	return prev, nil
 }
 
 // del runs every member in reverse order, whatever fails on the way.
@@ -133,12 +133,24 @@ func (m *member) wrap(err error, verb string) error {
 }
 
 func (m *member) void(ctx context.Context, r *plugin.Request, verb spec.Verb, prev json.RawMessage) error {
-	_, err := m.call(ctx, r, verb, prev)
+	call, err := m.call(r, verb, prev)
+	if err != nil {
+		return err
+	}
+	_, err = r.Session.Invoker().Invoke(ctx, m.kind, call)
 	return err
 }
 
-// call runs one verb of a member with the environment of the request.
-func (m *member) call(ctx context.Context, r *plugin.Request, verb spec.Verb, prev json.RawMessage) ([]byte, error) {
+func (m *member) add(ctx context.Context, r *plugin.Request, prev *spec.Result) (*spec.Result, error) {
+	call, err := m.call(r, spec.Add, nil)
+	if err != nil {
+		return nil, err
+	}
+	return r.Session.Add(ctx, m.kind, call, prev)
+}
+
+// call is one verb of a member with the environment of the request.
+func (m *member) call(r *plugin.Request, verb spec.Verb, prev json.RawMessage) (*spec.Call, error) {
 	delete(m.conf, "prevResult")
 	if len(prev) > 0 {
 		m.conf["prevResult"] = prev
@@ -149,5 +161,5 @@ func (m *member) call(ctx context.Context, r *plugin.Request, verb spec.Verb, pr
 	}
 	call := *r.Call
 	call.Verb, call.Config = verb, stdin
-	return r.Session.Invoker().Invoke(ctx, m.kind, &call)
+	return &call, nil
 }
