@@ -83,6 +83,12 @@ func SameBridge(bridge, network string) Element {
 	return Element{Set: SetBridgeOK, Key: IfNamePair(bridge, bridge), Comment: cleanComment(network)}
 }
 
+// Apart keeps a bridge from forwarding to itself, also when another network of
+// the bridge has SameBridge.
+func Apart(bridge, network string) Element {
+	return Element{Set: SetApart, Key: IfNamePair(bridge, bridge), Comment: cleanComment(network)}
+}
+
 // CheckMAC drops frames that come in by a host interface with another source
 // address than mac.
 func CheckMAC(hostIf string, mac net.HardwareAddr, comment string) []Element {

@@ -75,7 +75,7 @@ func network() []Element {
 	s4, s6 := netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/64")
 	out := append(Masquerade(s4, "pods"), Masquerade(s6, "pods")...)
 	return append(out, Hairpin(s4, "pods"), Hairpin(s6, "pods"), LocalSNAT(s4, "pods"), LocalSNAT(s6, "pods"),
-		Isolate("cni0", "pods"), SameBridge("cni0", "pods"), GuardLoopback("cni0", "pods"))
+		Isolate("cni0", "pods"), SameBridge("cni0", "pods"), Apart("cni1", "pods"), GuardLoopback("cni0", "pods"))
 }
 
 // nftTool runs nft; the tests that compare with it need it.

@@ -34,6 +34,7 @@ const (
 
 	SetIsolation = "isolation" // bridges that do not forward to each other
 	SetBridgeOK  = "bridgeok"  // bridge . bridge: exceptions from isolation
+	SetApart     = "apart"     // bridge . bridge: no exception, whoever made one
 
 	SetSpoofChecked = "checked" // table bridge: host interfaces whose source MAC is checked
 	SetSpoofAllowed = "allowed" // table bridge: host interface . source MAC
@@ -79,7 +80,8 @@ func (s setSpec) exclusive() bool { return len(s.data) > 0 }
 // inetSets lists the sets of `inet patchbay` in the order nft prints them.
 func inetSets() []string {
 	return []string{SetSchema, SetOwners, SetPorts4, SetPorts6, SetHostPorts4, SetHostPorts6, SetMasqAll4, SetMasqAll6, SetSNAT4, SetSNAT6,
-		SetHairpin4, SetHairpin6, SetMasq4, SetMasq6, SetNoMasq4, SetNoMasq6, SetIsolation, SetBridgeOK, SetLocalNet}
+		SetHairpin4, SetHairpin6, SetMasq4, SetMasq6, SetNoMasq4, SetNoMasq6, SetIsolation, SetBridgeOK, SetApart,
+		SetLocalNet}
 }
 
 // bridgeSets lists the sets of `bridge patchbay`.
@@ -129,7 +131,7 @@ func networkSpec(spec setSpec) (setSpec, bool) {
 		spec.key, spec.interval = []field{fieldIPv6, fieldIPv6}, true
 	case SetIsolation, SetLocalNet:
 		spec.key = []field{fieldIfName}
-	case SetBridgeOK:
+	case SetBridgeOK, SetApart:
 		spec.key = []field{fieldIfName, fieldIfName}
 	default:
 		return spec, false

@@ -105,6 +105,7 @@ func forwardRules() []staticRule {
 	in, out := expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME
 	return []staticRule{
 		{"overrides of the operator", jump(chainAdmin)},
+		{"", match{loadMeta(in, reg1), loadMeta(out, unix.NFT_REG_2), inSet(SetApart, false), &expr.Verdict{Kind: expr.VerdictDrop}}},
 		{"", match{loadMeta(in, reg1), loadMeta(out, unix.NFT_REG_2), inSet(SetBridgeOK, false), &expr.Verdict{Kind: expr.VerdictReturn}}},
 		{"", match{loadMeta(in, reg1), inSet(SetIsolation, false), loadMeta(out, reg1), inSet(SetIsolation, false), &expr.Verdict{Kind: expr.VerdictDrop}}},
 	}

@@ -93,7 +93,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	return kernel.Check(ctx, env, p.compile(k))
+	return k.Excuse(r, name, leftovers(ctx, r), kernel.Check(ctx, env, p.compile(k)))
 }
 
 // gc removes what belongs to attachments that are not valid any more.
@@ -185,17 +185,14 @@ func (p *plan) facts() (facts []record.Fact) {
 	if p.bridge == "" {
 		return facts
 	}
-	facts = append(facts, record.Fact{
+	within := record.Fact{Name: factApart + p.bridge, Elements: []nft.Element{nft.Apart(p.bridge, p.network)}}
+	if p.conf.IngressPolicy == policySameBridge {
+		within = record.Fact{Name: factSameBridge + p.bridge, Elements: []nft.Element{nft.SameBridge(p.bridge, p.network)}}
+	}
+	return append(facts, record.Fact{
 		Name:     factIsolation + p.bridge,
 		Elements: []nft.Element{nft.Isolate(p.bridge, p.network)},
-	})
-	if p.conf.IngressPolicy == policySameBridge {
-		facts = append(facts, record.Fact{
-			Name:     factSameBridge + p.bridge,
-			Elements: []nft.Element{nft.SameBridge(p.bridge, p.network)},
-		})
-	}
-	return facts
+	}, within)
 }
 
 // accept is the fact of a subnet. The operator's chain is part of its name when
@@ -238,4 +235,5 @@ const (
 	factAccept     = "accept-"
 	factIsolation  = "isolation-"
 	factSameBridge = "samebridge-"
+	factApart      = "apart-"
 )

@@ -106,7 +106,7 @@ func elements(t testing.TB) (n int) {
 	t.Helper()
 	c := nft.Open("")
 	defer c.Close() //nolint:errcheck // a test
-	for _, set := range []string{nft.SetIsolation, nft.SetBridgeOK, nft.SetOwners} {
+	for _, set := range []string{nft.SetIsolation, nft.SetBridgeOK, nft.SetApart, nft.SetOwners} {
 		list, err := c.List(set)
 		if err != nil {
 			t.Fatal(err)
@@ -253,6 +253,24 @@ func TestIngressPolicy(t *testing.T) {
 			nothingLeft(t, sh(t, rules))
 		})
 	}
+}
+
+// Of two networks on one bridge the stricter one decides, whoever came first: an
+// operator who tightens a policy need not wait for the last old container.
+func TestStricterPolicyWins(t *testing.T) {
+	reset(t)
+	n := node.New(t)
+	n.BridgeNetfilter(true)
+	br := n.Bridge("cni0", "10.1.0.1/24")
+	one, two := br.Container("c1", "10.1.0.5/24"), br.Container("c2", "10.1.0.6/24")
+	two.Serve("tcp", ":80")
+	of(one).must(t, spec.Add, `{"ingressPolicy": "isolated"}`)
+	of(two).must(t, spec.Add, `{"ingressPolicy": "same-bridge"}`)
+	expect(t, "both policies", one.Space, "10.1.0.6:80", "timeout")
+	of(one).del(t)
+	expect(t, "same-bridge alone", one.Space, "10.1.0.6:80", "c2 10.1.0.5")
+	of(two).del(t)
+	nothingLeft(t, sh(t, rules))
 }
 
 func TestRefused(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
@@ -29,7 +30,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 	}
 	if rec == nil {
 		rec = withoutRecord(r, k)
-		k.NFT.Queue(iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}, addresses(ctx, r)))
+		k.NFT.Queue(leftovers(ctx, r))
 	}
 	return remove(ctx, r, k, rec)
 }
@@ -90,12 +91,17 @@ func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 }
 
 func isOurs(fact string) bool {
-	for _, prefix := range [...]string{factAccept, factIsolation, factSameBridge} {
+	for _, prefix := range [...]string{factAccept, factIsolation, factSameBridge, factApart} {
 		if strings.HasPrefix(fact, prefix) {
 			return true
 		}
 	}
 	return false
+}
+
+// leftovers is what the reference plugins made for an attachment.
+func leftovers(ctx context.Context, r *plugin.Request) nft.Extra {
+	return iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}, addresses(ctx, r))
 }
 
 // addresses are those of an attachment: in prevResult, else in the files of
