@@ -52,24 +52,14 @@ func (c *Conn) dumpAddrs(index int) ([]Addr, error) {
 // there is a peer (IFA_ADDRESS) as well.
 func parseAddr(m []byte) (Addr, error) {
 	head := vnl.DeserializeIfAddrmsg(m)
-	attrs, err := vnl.ParseRouteAttr(m[head.Len():])
-	if err != nil {
-		return Addr{}, fmt.Errorf("decode address: %w", err)
-	}
 	out := Addr{Flags: uint32(head.Flags)}
 	var ip []byte
-	for _, a := range attrs {
-		switch a.Attr.Type {
-		case unix.IFA_LOCAL:
-			ip = a.Value
-		case unix.IFA_ADDRESS:
-			if ip == nil {
-				ip = a.Value
-			}
-		case unix.IFA_FLAGS:
-			if len(a.Value) == 4 {
-				out.Flags = vnl.NativeEndian().Uint32(a.Value)
-			}
+	for kind, value := range attributes(m[head.Len():]) {
+		switch {
+		case kind == unix.IFA_LOCAL, kind == unix.IFA_ADDRESS && ip == nil:
+			ip = value
+		case kind == unix.IFA_FLAGS && len(value) == 4:
+			out.Flags = vnl.NativeEndian().Uint32(value)
 		}
 	}
 	addr, ok := netip.AddrFromSlice(ip)

@@ -5,6 +5,7 @@ package nl
 
 import (
 	"errors"
+	"iter"
 	"runtime"
 
 	"github.com/vishvananda/netlink"
@@ -80,19 +81,31 @@ func attr(kind int, value []byte) *vnl.RtAttr { return vnl.NewRtAttr(kind, value
 
 func attr32(kind int, value uint32) *vnl.RtAttr { return attr(kind, vnl.Uint32Attr(value)) }
 
-// find descends into nested attributes.
-func find(data []byte, path ...int) []byte {
-	for _, want := range path {
-		attrs, err := vnl.ParseRouteAttr(data)
-		if err != nil {
-			return nil
+// attributes yields the kind and value of each attribute. It stops at one that
+// is cut off, where the library's parser may panic.
+func attributes(b []byte) iter.Seq2[int, []byte] {
+	return func(yield func(int, []byte) bool) {
+		for len(b) >= unix.SizeofRtAttr {
+			n := int(vnl.NativeEndian().Uint16(b))
+			kind := vnl.NativeEndian().Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+			if n < unix.SizeofRtAttr || n > len(b) || !yield(int(kind), b[unix.SizeofRtAttr:n]) {
+				return
+			}
+			b = b[min(len(b), (n+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):]
 		}
-		data = nil
-		for _, a := range attrs {
-			if int(a.Attr.Type&^unix.NLA_F_NESTED) == want {
-				data = a.Value
+	}
+}
+
+// find descends into nested attributes.
+func find(data []byte, path ...int) (value []byte) {
+	value = data
+	for _, want := range path {
+		data, value = value, nil
+		for kind, v := range attributes(data) {
+			if kind == want {
+				value = v
 			}
 		}
 	}
-	return data
+	return value
 }

@@ -16,7 +16,7 @@ import (
 // newWorld is a node whose bridges go with the test, which the plugin's never do.
 func newWorld(t *testing.T) *endpointtest.World {
 	w := endpointtest.New(t, &Plugin, &hostlocal.Plugin, &static.Plugin)
-	for _, bridge := range []string{"tbr0", "tbr1"} {
+	for _, bridge := range []string{"tbr0", "tbr1", "tbr0.100"} {
 		t.Cleanup(func() { w.Host.Delete(bridge) })
 	}
 	return w

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package bridge
+package endpoint_test
 
 import (
 	"fmt"
@@ -13,8 +13,21 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 	"github.com/patchbay-net/patchbay/internal/reftest"
 	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/plugin/bridge"
+	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/spec"
 )
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+const dual = `"bridge": "tbr0", "isDefaultGateway": true, "ipam": {"type": "host-local",
+	"ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]}`
+
+func newWorld(t *testing.T) *endpointtest.World {
+	w := endpointtest.New(t, &bridge.Plugin, &hostlocal.Plugin)
+	t.Cleanup(func() { w.Host.Delete("tbr0") })
+	return w
+}
 
 // reference calls the reference plugin for a pod and returns its result.
 func reference(t *testing.T, p *endpointtest.Pod, verb spec.Verb) {
@@ -73,7 +86,7 @@ func TestSwapOut(t *testing.T) {
 	p := w.Pod("a", dual+`, "ipMasq": true`)
 	endpointtest.Must(t, p.Do(spec.Add))
 	reference(t, p, spec.Del)
-	w.Gone(p.Result.Interfaces[atHost].Name)
+	w.Gone(p.Result.Interfaces[1].Name)
 	p.Conf += `, "cni.dev/valid-attachments": []`
 	endpointtest.Must(t, p.Do(spec.GC))
 	leak.Nothing(t, before, state()...)
