@@ -189,6 +189,7 @@ func (u Up) Ensure(_ context.Context, env *Env) (Undo, error) {
 	}
 	link.Attrs().Flags |= net.FlagUp
 	return func(context.Context) error {
+		link.Attrs().Flags &^= net.FlagUp
 		if err := conn.LinkSetDown(link); err != nil && !nl.IsNotFound(err) {
 			return fmt.Errorf("set %s down: %w", u.Link, err)
 		}

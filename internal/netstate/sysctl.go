@@ -83,6 +83,9 @@ func (s Sysctls) Diff(_ context.Context, env *Env) (string, error) {
 	}
 	for _, set := range s.List {
 		got, err := env.Conn(s.Where).Sysctl(set.Key)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Sprintf("sysctl %s is missing", set.Key), nil
+		}
 		if err != nil {
 			return "", err
 		}

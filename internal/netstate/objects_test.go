@@ -1,0 +1,238 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netstate
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newEnv opens the host's and a container's namespace.
+func newEnv(t *testing.T) *Env {
+	t.Helper()
+	host, err := nl.Host("/proc")
+	must(t, err)
+	ns, err := netns.Open(nettest.NewNS(t, "c"))
+	must(t, err)
+	sandbox, err := nl.In(ns, "/proc")
+	must(t, err)
+	t.Cleanup(host.Close)
+	t.Cleanup(sandbox.Close)
+	t.Cleanup(func() {
+		for _, name := range []string{"br0", "v0"} {
+			if l, err := host.Link(name); err == nil {
+				must(t, host.LinkDel(l))
+			}
+		}
+	})
+	return &Env{Host: host, Sandbox: sandbox, Warn: func(err error) { t.Log("warning:", err) }}
+}
+
+// again forgets what was read, as a later call would not know it.
+func again(env *Env) *Env {
+	return &Env{Host: env.Host, Sandbox: env.Sandbox, Warn: env.Warn}
+}
+
+var (
+	testVeth = Veth{
+		Name: "v0", Peer: "eth0", Bridge: "br0", Owner: "abcdefghijklmno",
+		MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, PeerMAC: net.HardwareAddr{2, 0, 0, 0, 0, 2},
+	}
+	testState = State{
+		Bridge{Name: "br0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 3}, MTU: 1400, Promisc: true},
+		testVeth,
+		IPv6{Where: Sandbox, Needed: "needed", List: []LinkIPv6{{"eth0", nl.DisableIPv6, 0}, {"eth0", nl.KeepAddrOnDown, 1}}},
+		Addr{Where: Sandbox, Link: "eth0", Prefix: netip.MustParsePrefix("10.9.0.5/24")},
+		Addr{Where: Sandbox, Link: "eth0", Prefix: netip.MustParsePrefix("fd09::5/64")},
+		Up{Where: Sandbox, Link: "eth0", Notify: true},
+		Route{Where: Sandbox, Link: "eth0", Dst: netip.MustParsePrefix("10.0.0.0/8"), Gateway: netip.MustParseAddr("10.9.0.1"), MTU: 1300},
+		Route{Where: Sandbox, Link: "eth0", Dst: netip.MustParsePrefix("::/0"), Gateway: netip.MustParseAddr("fd09::1"), Table: 7},
+		Gateway{Link: "br0", Prefix: netip.MustParsePrefix("10.9.0.1/24")},
+		Forwarding{IPv4: true, IPv6: true},
+		Sysctls{Where: Sandbox, Needed: "needed", List: []nl.Setting{{Key: "net/ipv4/conf/eth0/arp_ignore", Value: "2"}}},
+		PortUp{Link: "v0"},
+		Settle{Link: "eth0"},
+		Announce{Link: "eth0"},
+	}
+)
+
+// Ensure makes each object so, Diff sees it, and the undos take the
+// attachment's own back, in reverse.
+func TestObjects(t *testing.T) {
+	env := newEnv(t)
+	must(t, env.Host.SetSysctl("net/ipv4/ip_forward", "0"))
+	if diffs, err := testState.Diff(t.Context(), again(env)); err != nil || len(diffs) == 0 {
+		t.Errorf("before: %q %v", diffs, err)
+	}
+	var undos []func(context.Context) error
+	a := Applier{Env: env, Undo: func(f func(context.Context) error) { undos = append(undos, f) }}
+	must(t, a.Apply(t.Context(), testState))
+	diffs, err := testState.Diff(t.Context(), again(env))
+	if err != nil || len(diffs) > 0 {
+		t.Errorf("after: %q %v", diffs, err)
+	}
+	for i := len(undos) - 1; i >= 0; i-- {
+		must(t, undos[i](t.Context()))
+	}
+	if _, err := env.Host.Link("v0"); !nl.IsNotFound(err) {
+		t.Errorf("v0 stayed: %v", err)
+	}
+	if _, err := env.Host.Link("br0"); err != nil {
+		t.Errorf("the network's bridge went: %v", err)
+	}
+}
+
+// What each undo takes back is taken back while the link stays.
+func TestUndoOnStandingLink(t *testing.T) {
+	env := newEnv(t)
+	for _, o := range testState[:2] {
+		_, err := o.Ensure(t.Context(), env)
+		must(t, err)
+	}
+	for _, o := range (State{
+		Addr{Where: Sandbox, Link: "eth0", Prefix: netip.MustParsePrefix("10.9.0.5/24"), NoRoute: true},
+		Up{Where: Sandbox, Link: "eth0"},
+		Route{Where: Sandbox, Link: "eth0", Dst: netip.MustParsePrefix("10.0.0.0/8"), Scope: unix.RT_SCOPE_LINK},
+		Sysctls{Where: Sandbox, Needed: "needed", List: []nl.Setting{{Key: "net/ipv4/conf/eth0/arp_ignore", Value: "2"}}},
+	}) {
+		if _, route := o.(Route); route {
+			_, err := (Up{Where: Sandbox, Link: "eth0"}).Ensure(t.Context(), env)
+			must(t, err)
+		}
+		undo, err := o.Ensure(t.Context(), env)
+		must(t, err)
+		if undo == nil {
+			t.Fatalf("%s: nothing to undo", o)
+		}
+		if d, err := o.Diff(t.Context(), again(env)); d != "" || err != nil {
+			t.Errorf("%s: %s %v", o, d, err)
+		}
+		must(t, undo(t.Context()))
+		if d, err := o.Diff(t.Context(), again(env)); d == "" || err != nil {
+			t.Errorf("%s: not undone (%v)", o, err)
+		}
+		must(t, undo(t.Context())) // what is gone is undone
+	}
+}
+
+// A second pair under the name is refused, and the first stays.
+func TestVethTaken(t *testing.T) {
+	env := newEnv(t)
+	for _, o := range testState[:2] {
+		_, err := o.Ensure(t.Context(), env)
+		must(t, err)
+	}
+	_, err := testVeth.Ensure(t.Context(), again(env))
+	if err == nil || err.Error() != `container veth name ("eth0") peer provided ("v0") already exists` {
+		t.Errorf("got %v", err)
+	}
+	if d, err := testVeth.Diff(t.Context(), again(env)); d != "" || err != nil {
+		t.Errorf("%s %v", d, err)
+	}
+}
+
+// A port that does not come up is an error with the reference's text, after its
+// time; one that comes up late is waited for.
+func TestPortUpLate(t *testing.T) {
+	env := newEnv(t)
+	for _, o := range testState[:2] {
+		_, err := o.Ensure(t.Context(), env)
+		must(t, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := PortUp{Link: "v0"}.Ensure(ctx, env)
+	if err == nil || !strings.Contains(err.Error(), "bridge port in error state: ") {
+		t.Errorf("got %v", err)
+	}
+	done := make(chan error)
+	go func() {
+		_, err := PortUp{Link: "v0"}.Ensure(t.Context(), env)
+		done <- err
+	}()
+	far, err := env.Sandbox.Link("eth0")
+	must(t, err)
+	must(t, env.Sandbox.SetUp(far.Attrs().Index, false))
+	must(t, <-done)
+}
+
+// Sysctls that may not be written are reported and survived; keys that are
+// missing count only where they are needed.
+func TestSysctlsSurvive(t *testing.T) {
+	env := newEnv(t)
+	s := Sysctls{Where: Sandbox, List: []nl.Setting{{Key: "net/ipv4/conf/nobody/arp_ignore", Value: "1"}}}
+	if _, err := s.Ensure(t.Context(), env); err != nil {
+		t.Errorf("not needed: %v", err)
+	}
+	s.Needed = "failed to be nobody"
+	if _, err := s.Ensure(t.Context(), env); err == nil || !strings.HasPrefix(err.Error(), "failed to be nobody: ") {
+		t.Errorf("needed: %v", err)
+	}
+	must(t, unix.Mount("/proc/sys", "/proc/sys", "", unix.MS_BIND, ""))
+	defer unix.Unmount("/proc/sys", unix.MNT_DETACH) //nolint:errcheck // the mounts are the test's
+	must(t, unix.Mount("", "/proc/sys", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	fresh := newHost(t)
+	var warned error
+	env = &Env{Host: fresh, Warn: func(err error) { warned = err }}
+	s = Sysctls{Where: Host, Needed: "needed", List: []nl.Setting{{Key: "net/ipv4/conf/lo/arp_ignore", Value: "3"}}}
+	if _, err := s.Ensure(t.Context(), env); err != nil || !errors.Is(warned, nl.ErrReadOnly) {
+		t.Errorf("read-only: %v, warned %v", err, warned)
+	}
+}
+
+func newHost(t *testing.T) *nl.Conn {
+	t.Helper()
+	c, err := nl.Host("/proc")
+	must(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestGatewayCompare(t *testing.T) {
+	have := []nl.Addr{
+		{Prefix: netip.MustParsePrefix("10.1.0.1/24")}, {Prefix: netip.MustParsePrefix("fd01::1/64")}, {Prefix: netip.MustParsePrefix("fe80::1/64")},
+	}
+	for want, others := range map[string]string{
+		"10.1.0.1/24":    "ok",
+		"10.1.0.2/24":    "10.1.0.1/24",
+		"10.2.0.1/24":    "10.1.0.1/24",
+		"fd01::1/64":     "ok",
+		"fd02::1/64":     "",
+		"fd01::2/112":    "fd01::1/64",
+		"fd01::1/48":     "fd01::1/64",
+		"fd01:0:0:1::/8": "fd01::1/64",
+	} {
+		got, ok := Gateway{Prefix: netip.MustParsePrefix(want)}.compare(have)
+		text := "ok"
+		if !ok {
+			var words []string
+			for _, p := range got {
+				words = append(words, p.String())
+			}
+			text = strings.Join(words, " ")
+		}
+		if text != others {
+			t.Errorf("%s: got %q, want %q", want, text, others)
+		}
+	}
+}
