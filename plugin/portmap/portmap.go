@@ -130,7 +130,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	p.findRoute(r, env)
-	return kernel.Check(ctx, env, p.compile(k, nil))
+	return k.Excuse(r, name, leftovers(r), kernel.Check(ctx, env, p.compile(k, nil)))
 }
 
 // gc removes what belongs to attachments that are not valid any more.

@@ -124,3 +124,20 @@ func TestConditions(t *testing.T) {
 		t.Errorf("conditions are left: %s", left)
 	}
 }
+
+// Others translate first (kube-proxy, Docker: dstnat), and what they translate
+// is not masqueraded for us: a Service between two containers of a subnet keeps
+// its client, even to a container with published ports.
+func TestBesideOthers(t *testing.T) {
+	n, web, other := world(t)
+	n.BridgeNetfilter(true)
+	a := of(web)
+	a.must(t, spec.Add, ports(webPort+`, {"hostPort": 80, "containerPort": 80}`))
+	t.Cleanup(func() { a.del(t); nftTool(t, "delete", "table", "ip", "others") })
+	nftTool(t, `add table ip others; add chain ip others pre { type nat hook prerouting priority dstnat; };`+
+		`add rule ip others pre ip daddr 10.96.0.1 tcp dport 8081 dnat to 10.1.0.5:80;`+
+		`add rule ip others pre fib daddr type local tcp dport 80 dnat to 10.1.0.6:80`)
+	expect(t, "Service", other.Space, "tcp", "10.96.0.1:8081", "web 10.1.0.6")
+	expect(t, "another's port", n.Client, "tcp", node.Uplink4+":80", "other "+node.Client4)
+	expect(t, "ours", n.Client, "tcp", node.Uplink4+":8080", "web "+node.Client4)
+}
