@@ -4,6 +4,8 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -23,6 +25,21 @@ func TestSwap(t *testing.T) {
 				t.Run(main+"/"+backend, func(t *testing.T) { swap(t, main, backend) })
 			}
 		}
+	})
+}
+
+// TestSwapFlushed lets the firewall lose the rules of what the reference
+// attached: our CHECK, which accepts its rules for ours, must not accept none.
+func TestSwapFlushed(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		n, ours := newNetwork(t, "bridge", "1.1.0"), call(t, plugins())
+		p := attach(t, call(t, reference()), n, "one", 18080)
+		ours.check(n, p)
+		run(t, "nft", "flush", "ruleset")
+		if err := ours.cni.CheckNetworkList(context.Background(), n.list, p.runtimeConf()); err == nil {
+			t.Error("CHECK succeeds though the firewall has no rule at all")
+		}
+		ours.del(n, p)
 	})
 }
 
@@ -47,8 +64,9 @@ func swap(t *testing.T, main, backend string) {
 	// Our directory is swapped in.
 	four, five := s.add(s.ours, "four", 18084), s.add(s.ours, "five", 18085)
 	s.traffic(one, two, three, four, five)
-	s.ours.check(s.n, four)
-	s.ours.check(s.n, two)
+	for _, p := range []*pod{one, two, three, four} {
+		s.ours.check(s.n, p)
+	}
 	s.gone(s.ours, one)
 	s.traffic(two, three, four, five)
 	// Back out: what ours made is detached by the reference.
@@ -98,6 +116,7 @@ func (s *swapping) gone(c *caller, p *pod) {
 	s.Helper()
 	c.del(s.n, p)
 	refused(s.T, outside, node4, p.hostPort)
+	s.noMention(p)
 	s.forget(p)
 }
 
@@ -107,16 +126,17 @@ func (s *swapping) forget(p *pod) {
 	deleteNamespace(s, p.id)
 	delete(s.living, p.addr(false))
 	delete(s.living, p.addr(true))
-	s.noMention(p)
 }
 
-// noMention looks for a detached pod in what remains: its address may only be
-// in host-local's note of the last one it gave out.
+// noMention looks for the addresses of a detached pod in what remains, as text
+// or as the bytes of a firewall rule.
 func (s *swapping) noMention(p *pod) {
 	s.Helper()
 	for _, l := range leak.Must(s) {
-		if strings.Contains(l, "/"+p.addr(false).String()) || strings.Contains(l, " "+p.addr(false).String()+"/32") {
-			s.Errorf("%s is detached and yet: %s", p.id, l)
+		for _, a := range []netip.Addr{p.addr(false), p.addr(true)} {
+			if strings.Contains(l+" ", "/"+a.String()+" ") || strings.Contains(l, fmt.Sprintf("%x", a.AsSlice())) {
+				s.Errorf("%s is detached and yet: %s", p.id, l)
+			}
 		}
 	}
 }
