@@ -56,19 +56,37 @@ func upgrade(t *testing.T, olderDir, newerDir string) {
 }
 
 // downgrade lets the older build come to a node of the newer one, as after a
-// roll-back.
+// roll-back. Its DEL fails with the reason and is finished by the newer one;
+// whoever else is attached does not notice.
 func downgrade(t *testing.T, olderDir, newerDir string) {
 	n, older, newer := newNetwork(t, "bridge", "1.1.0"), call(t, olderDir), call(t, newerDir)
 	before := leak.Must(t)
-	one := attach(t, newer, n, "one", 18081)
+	one, two := attach(t, newer, n, "one", 18081), attach(t, newer, n, "two", 18082)
 	refuse(t, older, n)
-	if err := older.cni.GetStatusNetworkList(context.Background(), n.list); err == nil {
-		t.Error("STATUS of the older build is ready beside a newer table")
-	}
+	namesSchemas(t, "STATUS", older.cni.GetStatusNetworkList(context.Background(), n.list))
 	reaches(t, outside, node4, one.hostPort, outside4)
 	newer.check(n, one)
+
+	namesSchemas(t, "DEL", older.cni.DelNetworkList(context.Background(), n.list, one.runtimeConf()))
+	reaches(t, outside, node4, two.hostPort, outside4)
+	newer.check(n, two)
 	newer.del(n, one)
+	newer.del(n, two)
 	leak.Nothing(t, before)
+}
+
+// namesSchemas expects the older build to refuse and to name both numbers.
+func namesSchemas(t *testing.T, verb string, err error) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s of the older build succeeded beside a newer table", verb)
+		return
+	}
+	for _, want := range []string{"schema 2", "up to 1"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s of the older build: the refusal lacks %q: %v", verb, want, err)
+		}
+	}
 }
 
 // attach attaches a pod that answers probes.
@@ -87,14 +105,7 @@ func refuse(t *testing.T, c *caller, n *network) {
 	before := leak.Must(t)
 	p := newPod(t, "refused", 18099)
 	_, err := c.cni.AddNetworkList(context.Background(), n.list, p.runtimeConf())
-	if err == nil {
-		t.Fatal("ADD of the older build succeeded beside a newer table")
-	}
-	for _, want := range []string{"schema 2", "up to 1"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the older build's refusal lacks %q: %v", want, err)
-		}
-	}
+	namesSchemas(t, "ADD", err)
 	c.del(n, p)
 	deleteNamespace(t, p.id)
 	leak.Nothing(t, before)
