@@ -38,9 +38,9 @@ func (c *Conn) Close() error { return c.nl.Close() }
 
 // Message types of subsystem ctnetlink (linux/netfilter/nfnetlink_conntrack.h).
 const (
-	msgNew    = netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK<<8 | 0)
-	msgGet    = netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK<<8 | 1)
-	msgDelete = netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK<<8 | 2)
+	msgNew netlink.HeaderType = unix.NFNL_SUBSYS_CTNETLINK<<8 + iota
+	msgGet
+	msgDelete
 )
 
 // List returns the flows that f matches. A kernel that cannot filter sends

@@ -176,8 +176,12 @@ func TestStatus(t *testing.T) {
 
 // A FORWARD of iptables-legacy that drops is out of reach: said plainly.
 func TestLegacy(t *testing.T) {
-	nettest.Need(t, nettest.Feature{Name: "iptables-legacy", Probe: func() error {
-		return exec.Command("iptables-legacy", "-S", "FORWARD").Run()
+	nettest.Need(t, nettest.Feature{Name: "iptables-legacy (CONFIG_IP_NF_FILTER) and its list", Probe: func() error {
+		if err := exec.Command("iptables-legacy", "-S", "FORWARD").Run(); err != nil {
+			return err
+		}
+		_, err := os.ReadFile("/proc/thread-self/net/ip_tables_names") // root's alone, also in a user namespace
+		return err
 	}})
 	reset(t)
 	n := node.New(t)

@@ -106,15 +106,11 @@ func TestUDPExactly(t *testing.T) {
 
 func TestUDPMappings(t *testing.T) {
 	to := netip.MustParseAddr("10.1.0.5")
-	p := plan{comment: "x", addrs: []netip.Prefix{netip.PrefixFrom(to, 24)}}
-	for _, m := range []mapping{
+	p := plan{comment: "x", snat: true, addrs: []netip.Prefix{netip.PrefixFrom(to, 24)}, mappings: []mapping{
 		{hostPort: 53, containerPort: 5353, protocol: unix.IPPROTO_UDP},
 		{hostPort: 54, containerPort: 54, protocol: unix.IPPROTO_UDP, host: netip.MustParseAddr("192.0.2.1")},
 		{hostPort: 80, containerPort: 80, protocol: unix.IPPROTO_TCP},
-	} {
-		p.mappings = append(p.mappings, m)
-	}
-	p.snat = true
+	}}
 	got := udpMappings(p.record().Elements)
 	want := []udpMapping{
 		{port: 53, to: netip.AddrPortFrom(to, 5353)},

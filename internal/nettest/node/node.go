@@ -25,8 +25,10 @@ import (
 
 // The addresses outside.
 const (
-	Uplink4, Uplink6 = "192.0.2.1", "2001:db8:1::1"
-	Client4, Client6 = "198.51.100.2", "2001:db8:2::2"
+	Uplink4 = "192.0.2.1"
+	Uplink6 = "2001:db8:1::1"
+	Client4 = "198.51.100.2"
+	Client6 = "2001:db8:2::2"
 )
 
 // Node is the node with what is around it.
