@@ -27,7 +27,7 @@ unit: setup
 	$(GO) test ./...
 
 e2e: setup ## podman, containerd under a kubelet, upstream libcni
-	PATCHBAY_E2E=1 $(GO) test -timeout 30m ./e2e/...
+	PATCHBAY_E2E=1 $(GO) test -count=1 -timeout 40m ./e2e/...
 
 test-kernel: setup ## the kernel tests under Debian's 6.1
 	scripts/test-kernel
@@ -46,7 +46,7 @@ install: build
 
 nightly: test race ## longer than a change can wait for
 	FUZZTIME=5m scripts/fuzz
-	PATCHBAY_KILLS=5000 $(GO) test -timeout 60m ./internal/crash/...
+	PATCHBAY_CRASH_TRIES=5000 $(GO) test -timeout 60m ./internal/crash/...
 	$(GO) run ./bench
 
 demo: ## two containers, a published port and the way out, then nothing is left

@@ -228,33 +228,63 @@ func (k *kubelab) reboot(node string) {
 		"--node-ip", ip+",fd00:99::2"+node[1:], "--root-dir", k.dir+"/nodes/"+node+"/kubelet", "--v=2")
 }
 
-// powerOff kills everything in a node's mount namespace but the process that
-// holds it, and every container, whose mount namespaces are their own, by its
-// parent: what a node started is in no other namespace.
+// powerOff kills at once everything in a node's mount namespace but the process
+// that holds it, and what those started elsewhere: containers.
 func (k *kubelab) powerOff(node, holder string) {
 	k.Helper()
-	k.node(node, "sh", "-c", "for t in $(ctr -a /run/containerd/containerd.sock -n k8s.io tasks ls -q); do ctr -a /run/containerd/containerd.sock -n k8s.io tasks kill -s KILL $t; done")
-	mnt, err := os.Readlink("/proc/" + holder + "/ns/mnt")
-	if err != nil {
-		k.Fatal(err)
-	}
 	eventually(k, node+" is off", 10*time.Second, func() error {
-		procs, err := filepath.Glob("/proc/[0-9]*")
-		left := 0
-		for _, proc := range procs {
-			if ns, _ := os.Readlink(proc + "/ns/mnt"); ns != mnt || proc == "/proc/"+holder {
-				continue
-			}
-			pid, _ := strconv.Atoi(filepath.Base(proc))
-			if err := unix.Kill(pid, unix.SIGKILL); err == nil {
-				left++
+		pids, err := processesOf(holder)
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
 			}
 		}
-		if left > 0 {
-			return fmt.Errorf("%d processes left", left)
+		if len(pids) > 0 {
+			return fmt.Errorf("killed %d processes, looking for more", len(pids))
 		}
 		return err
 	})
+}
+
+// processesOf lists the processes in the mount namespace of holder and their
+// descendants, without holder itself and what is dead already.
+func processesOf(holder string) (pids []int, err error) {
+	mnt, err := os.Readlink("/proc/" + holder + "/ns/mnt")
+	if err != nil {
+		return nil, err
+	}
+	children, roots := map[int][]int{}, []int{}
+	all, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
+	for _, link := range all {
+		proc := filepath.Dir(filepath.Dir(link))
+		pid, _ := strconv.Atoi(filepath.Base(proc))
+		ns, err := os.Readlink(link)
+		if err != nil || filepath.Base(proc) == holder { // a zombie has no namespace
+			continue
+		}
+		children[parentOf(proc)] = append(children[parentOf(proc)], pid)
+		if ns == mnt {
+			roots = append(roots, pid)
+		}
+	}
+	seen := map[int]bool{}
+	for len(roots) > 0 {
+		pid := roots[0]
+		if roots = roots[1:]; !seen[pid] {
+			seen[pid] = true
+			pids, roots = append(pids, pid), append(roots, children[pid]...)
+		}
+	}
+	return pids, err
+}
+
+// parentOf reads the parent's process id, 0 when the process is gone.
+func parentOf(proc string) (pid int) {
+	raw, _ := os.ReadFile(proc + "/stat") // pid (name) state ppid
+	if i := strings.LastIndex(string(raw), ") "); i >= 0 {
+		fmt.Sscanf(string(raw[i+2:]), "%1s %d", new(string), &pid)
+	}
+	return pid
 }
 
 // start starts a node's program the way kubelab does, so that `kubelab down`
