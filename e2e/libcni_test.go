@@ -159,6 +159,35 @@ func noSecrets(t *testing.T) {
 	}
 }
 
+// TestGCAlone loses everything a runtime knows about a pod, its namespace and
+// its cached result, as a crash or an administrator with rm does: the plugins'
+// GC alone takes away what is left of it and leaves its neighbour alone.
+func TestGCAlone(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		newOutside(t)
+		for _, main := range []string{"bridge", "ptp"} {
+			for _, form := range []string{"chain", "patchbay"} {
+				t.Run(main+"/"+form, func(t *testing.T) {
+					c, n := call(t, plugins()), newNetwork(t, main, "1.1.0")
+					n.form = form
+					n.parse(t)
+					stays := attach(t, c, n, "stays", 18080)
+					before := leak.Must(t)
+					lost := attach(t, c, n, "lost", 18081)
+					deleteNamespace(t, lost.id)
+					run(t, "rm", cacheFile(n, lost))
+					c.gc(n, stays)
+					leak.Nothing(t, before)
+					refused(t, outside, node4, lost.hostPort)
+					c.check(n, stays)
+					reaches(t, outside, node4, stays.hostPort, outside4)
+					c.del(n, stays)
+				})
+			}
+		}
+	})
+}
+
 // TestLoopback drives the loopback plugin as containerd does, whose list for it
 // is of version 0.3.1, and in every other version.
 func TestLoopback(t *testing.T) {
