@@ -15,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin/firewall"
 )
 
 const repairLong = `Put back what somebody took from our firewall table (nft flush ruleset, a
@@ -130,7 +131,7 @@ func (r *repairer) rules(ctx context.Context) error {
 // attachment puts one attachment's elements back. One whose namespace is gone
 // waits for its DEL or GC.
 func (r *repairer) attachment(ctx context.Context, rec *record.Record) error {
-	if len(rec.Elements) == 0 {
+	if len(rec.Elements)+len(rec.Sources) == 0 {
 		return nil
 	}
 	name := fmt.Sprintf("%s %s/%s", rec.Network, rec.ContainerID, rec.IfName)
@@ -138,13 +139,17 @@ func (r *repairer) attachment(ctx context.Context, rec *record.Record) error {
 		r.out.Skipped = append(r.out.Skipped, name+": its namespace is gone")
 		return nil
 	}
+	added, zoneErr := firewall.Restore(ctx, rec)
+	for _, a := range added {
+		r.out.Restored = append(r.out.Restored, fmt.Sprintf("firewalld zone %s: %s", rec.Zone, a))
+	}
 	r.fw.Claim(func(taken *nft.TakenError) error { return r.sibling(rec, taken) }, rec.Elements...)
 	before := len(r.out.Restored)
 	err := r.commit(ctx, name, rec.Elements)
 	if len(r.out.Restored) > before {
 		r.changed = append(r.changed, rec)
 	}
-	return err
+	return errors.Join(zoneErr, err)
 }
 
 // sibling lets an attachment have a published port that another one of its

@@ -135,20 +135,24 @@ func addresses(ctx context.Context, r *plugin.Request) (out []netip.Addr) {
 }
 
 // Restore puts the addresses of a record back into their zone, which a reload
-// of firewalld drops. It is what `patchbay repair` does beside the elements.
-func Restore(ctx context.Context, rec *record.Record) error {
+// of firewalld drops, and returns those that were missing. It is what `patchbay
+// repair` does beside elements.
+func Restore(ctx context.Context, rec *record.Record) (added []netip.Prefix, err error) {
 	if len(rec.Sources) == 0 {
-		return nil
+		return nil, nil
 	}
 	d, err := connect(ctx)
 	if err != nil {
-		return fmt.Errorf("restore zone %s: %w", rec.Zone, err)
+		return nil, fmt.Errorf("restore zone %s: %w", rec.Zone, err)
 	}
 	defer d.close()
 	var errs []error
 	for _, s := range rec.Sources {
-		_, err := d.add(ctx, rec.Zone, s)
+		missing, err := d.add(ctx, rec.Zone, s)
+		if missing {
+			added = append(added, s)
+		}
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return added, errors.Join(errs...)
 }
