@@ -79,29 +79,3 @@ func (s Settle) tentative(env *Env, index int) (yes bool, err error) {
 
 // Diff finds nothing: it was a wait.
 func (s Settle) Diff(context.Context, *Env) (string, error) { return "", nil }
-
-// Announce makes the kernel send a gratuitous ARP for the addresses of a link
-// in the sandbox (with arp_notify; ndisc_notify for IPv6). It does so by itself
-// when the link goes up, but that is before the bridge's port forwards, so
-// nobody hears it. Setting the Ethernet address to what it is says it again.
-type Announce struct{ Link string }
-
-// String is the ip command.
-func (a Announce) String() string {
-	return fmt.Sprintf("sandbox: ip link set %s address SAME (announces its addresses)", a.Link)
-}
-
-// Ensure announces; nothing changes.
-func (a Announce) Ensure(_ context.Context, env *Env) (Undo, error) {
-	link, err := env.Link(Sandbox, a.Link)
-	if err != nil {
-		return nil, err
-	}
-	if err := env.Sandbox.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
-		return nil, fmt.Errorf("announce addresses of %s: %w", a.Link, err)
-	}
-	return nil, nil
-}
-
-// Diff finds nothing.
-func (a Announce) Diff(context.Context, *Env) (string, error) { return "", nil }

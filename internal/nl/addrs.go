@@ -4,9 +4,11 @@
 package nl
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
+	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -68,4 +70,22 @@ func parseAddr(m []byte) (Addr, error) {
 	}
 	out.Prefix = netip.PrefixFrom(addr, int(head.Prefixlen))
 	return out, nil
+}
+
+// HasNeighbour says whether a link has an entry for an address in its neighbour
+// table, in whatever state.
+func (c *Conn) HasNeighbour(index int, addr netip.Addr) (bool, error) {
+	family := unix.AF_INET
+	if addr.Is6() {
+		family = unix.AF_INET6
+	}
+	head := &netlink.Ndmsg{Family: uint8(family), Index: uint32(index)}
+	_, err := c.request(unix.RTM_GETNEIGH, unix.NLM_F_ACK, 0, head, attr(unix.NDA_DST, addr.AsSlice()))
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look up neighbour %s: %w", addr, err)
+	}
+	return true, nil
 }

@@ -39,25 +39,19 @@ var Plugin = plugin.Plugin{
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, err := decode(r)
+	env, in, err := prepare(r)
 	if err != nil {
 		return nil, err
 	}
-	k := kernel.Of(r)
-	env, err := k.Env(r)
-	if err != nil {
-		return nil, err
+	done := 0
+	if ipamNeedsLink(in.conf.IPAM.Type) {
+		state := layer2(in)
+		if err := apply(ctx, r, env, in, state, state); err != nil {
+			return nil, err
+		}
+		done = len(state)
 	}
-	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r), records: k.Records}
-	macs := endpoint.AddressesOf(r)
-	if in.pair, err = endpoint.New(r, env, macs); err != nil {
-		return nil, err
-	}
-	if conf.mac != nil {
-		in.pair.MAC = conf.mac
-	}
-	in.bridgeMAC = macs.Bridge(conf.Bridge)
-	if conf.IPAM.Type != "" {
+	if in.conf.IPAM.Type != "" {
 		if in.ipam, err = r.IPAMAdd(ctx); err != nil {
 			return nil, err
 		}
@@ -66,15 +60,49 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	rec := &record.Record{Plugin: name, Bridge: conf.Bridge, Links: []string{in.pair.Host}}
-	endpoint.Note(rec, state)
-	if err := k.Record(r, rec); err != nil {
-		return nil, err
-	}
-	if err := k.Apply(ctx, r, env, state); err != nil || r.Session.Dry != nil {
+	if err := apply(ctx, r, env, in, state, state[done:]); err != nil || r.Session.Dry != nil {
 		return result, err
 	}
-	return result, describe(env, conf, result)
+	return result, describe(env, in.conf, result)
+}
+
+// prepare reads everything and refuses what is wrong before anything is touched.
+func prepare(r *plugin.Request) (env *netstate.Env, in input, err error) {
+	if in.conf, err = decode(r); err != nil {
+		return nil, in, err
+	}
+	k := kernel.Of(r)
+	if env, err = k.Env(r); err != nil {
+		return nil, in, err
+	}
+	in.network, in.comment, in.records = r.Network, endpoint.Comment(r), k.Records
+	macs := endpoint.AddressesOf(r)
+	if in.pair, err = endpoint.New(r, env, macs); err != nil {
+		return nil, in, err
+	}
+	if in.conf.mac != nil {
+		in.pair.MAC = in.conf.mac
+	}
+	in.bridgeMAC = macs.Bridge(in.conf.Bridge)
+	return env, in, nil
+}
+
+// ipamNeedsLink says whether an IPAM plugin may work through the container's
+// interface, as dhcp does: those of others are called when it is there, as the
+// reference calls all. With ours an exhausted pool costs no link.
+func ipamNeedsLink(ipamType string) bool {
+	return ipamType != "" && ipamType != "host-local" && ipamType != "static"
+}
+
+// apply records a state and makes the part of it that is still to be made.
+func apply(ctx context.Context, r *plugin.Request, env *netstate.Env, in input, state, rest netstate.State) error {
+	k := kernel.Of(r)
+	rec := &record.Record{Plugin: name, Bridge: in.conf.Bridge, Links: []string{in.pair.Host}}
+	endpoint.Note(rec, state)
+	if err := k.Record(r, rec); err != nil {
+		return err
+	}
+	return k.Apply(ctx, r, env, rest)
 }
 
 // describe completes the result with what only the kernel knows. The bridge's

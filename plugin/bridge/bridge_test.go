@@ -4,6 +4,8 @@
 package bridge
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -13,8 +15,11 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -261,4 +266,35 @@ func TestSettings(t *testing.T) {
 	}
 	w.Want("ip_forward", w.Host.ReadSysctl("net/ipv4/ip_forward"), "1")
 	w.Want("forwarding", w.Host.ReadSysctl("net/ipv6/conf/all/forwarding"), "1")
+}
+
+// An IPAM plugin of others may work through the interface, as dhcp does. When
+// it fails the link goes again.
+func TestIPAMNeedsLink(t *testing.T) {
+	fail := errors.New("no lease")
+	asker := plugin.Plugin{Name: "asker", Kind: plugin.IPAM, Add: func(_ context.Context, r *plugin.Request) (*spec.Result, error) {
+		ns, err := netns.Open(r.NetNS)
+		if err != nil {
+			return nil, err
+		}
+		c, err := nl.In(ns, "/proc")
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		if _, err := c.Link(r.IfName); err != nil {
+			return nil, err
+		}
+		return &spec.Result{IPs: []spec.IPConfig{{Address: netip.MustParsePrefix("10.9.0.5/24")}}}, fail
+	}}
+	w := endpointtest.New(t, &Plugin, &asker)
+	t.Cleanup(func() { w.Host.Delete("tbr0") })
+	before := leak.Must(t)
+	p := w.Pod("a", `"bridge": "tbr0", "isGateway": true, "ipMasq": true, "ipam": {"type": "asker"}`)
+	p.Refused("no lease")
+	leak.Nothing(t, before)
+	fail = nil
+	p.Add()
+	endpointtest.Must(t, p.Do(spec.Check))
+	w.Want("addresses", addresses(w, "tbr0"), "10.9.0.1/24")
 }

@@ -190,9 +190,8 @@ func gateways(c *Conf, result *spec.Result) (s netstate.State) {
 	if !c.IsGateway {
 		return nil
 	}
-	link := c.Bridge
+	link := c.gatewayLink()
 	if c.Vlan != 0 {
-		link = c.gatewayLink()
 		s = append(s, netstate.VLANGateway{
 			Name: link, Peer: owner.Of("vlan gateway", c.Bridge, link).LinkName("veth", 0),
 			Bridge: c.Bridge, VLAN: uint16(c.Vlan), KeepDefault: c.PreserveDefaultVlan,
@@ -210,8 +209,14 @@ func gateways(c *Conf, result *spec.Result) (s netstate.State) {
 	return append(s, endpoint.Forwarding(result.IPs, "failed to enable forwarding"))
 }
 
-// gatewayLink is the interface that has the gateway in the VLAN.
-func (c *Conf) gatewayLink() string { return fmt.Sprintf("%s.%d", c.Bridge, c.Vlan) }
+// gatewayLink is the interface that has the gateways: the bridge, or one of our
+// own in the VLAN.
+func (c *Conf) gatewayLink() string {
+	if c.Vlan == 0 {
+		return c.Bridge
+	}
+	return fmt.Sprintf("%s.%d", c.Bridge, c.Vlan)
+}
 
 // bringUp waits for the port, if the container's end is to be up.
 func bringUp(in input) (s netstate.State) {
@@ -224,11 +229,19 @@ func bringUp(in input) (s netstate.State) {
 	return append(s, netstate.PortUp{Link: in.pair.Host})
 }
 
-// settle announces the addresses when frames can pass, and waits for duplicate
-// address detection where it is wanted.
+// settle waits for duplicate address detection where it is wanted, and announces
+// the addresses when frames can pass. host-local gives an address again when all
+// others had their turn; then the gateway remembers it, if it was used at all.
 func settle(c *Conf, p *endpoint.Pair, result *spec.Result) (s netstate.State) {
 	if c.EnableDad && endpoint.HasFamily(result.IPs, false) {
 		s = append(s, netstate.Settle{Link: p.IfName})
 	}
-	return append(s, netstate.Announce{Link: p.IfName})
+	a := netstate.Announce{Link: p.IfName}
+	if c.IsGateway && c.IPAM.Type == "host-local" {
+		a.Gateway = c.gatewayLink()
+		for _, ip := range result.IPs {
+			a.Addrs = append(a.Addrs, ip.Address.Addr())
+		}
+	}
+	return append(s, a)
 }

@@ -41,19 +41,26 @@ func TestTrafficPlain(t *testing.T) {
 // An address that goes from one container to the next works at once, though the
 // host and its neighbours have the former one's Ethernet address (pain 26).
 func TestReuse(t *testing.T) {
-	w := newWorld(t)
-	neighbour := w.Pod("n", `"bridge": "tbr0", "isDefaultGateway": true, `+endpointtest.Static("10.9.0.2/24", "fd09::2/64")).Add()
-	for i, name := range []string{"one", "two", "three"} {
-		p := w.Pod(name, `"bridge": "tbr0", "isDefaultGateway": true, `+endpointtest.Static("10.9.0.9/24", "fd09::9/64"))
-		endpointtest.Must(t, p.Do(spec.Add))
-		for _, addr := range []string{"10.9.0.9", "fd09::9"} {
-			p.Serve("tcp", endpointtest.Join(addr, "80"))
-			w.Want("host to container "+name, w.Host.Ask("tcp", endpointtest.Join(addr, "80")), name+" "+map[string]string{"10.9.0.9": "10.9.0.1", "fd09::9": "fd09::1"}[addr])
-			w.Want("neighbour to container "+name, neighbour.Ask("tcp", endpointtest.Join(addr, "80")), name+" "+neighbour.IP(map[string]int{"10.9.0.9": 0, "fd09::9": 1}[addr]))
-		}
-		if i < 2 {
-			endpointtest.Must(t, p.Do(spec.Del))
-		}
+	const gateway = `"bridge": "tbr0", "isDefaultGateway": true, `
+	for name, conf := range map[string]string{"static": gateway + endpointtest.Static("10.9.0.9/24", "fd09::9/64"), "host-local": dual} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			neighbour := w.Pod("n", gateway+endpointtest.Static("10.9.0.200/24", "fd09::200/64")).Add()
+			for _, name := range []string{"one", "two", "three"} {
+				p := w.Pod(name, conf)
+				if conf == dual {
+					p.Call.Args = "IP=10.9.0.9"
+				}
+				endpointtest.Must(t, p.Do(spec.Add))
+				for n := range p.Result.IPs {
+					at := endpointtest.Join(p.IP(n), "80")
+					p.Serve("tcp", at)
+					w.Want("host to container "+name, w.Host.Ask("tcp", at), name+" "+p.Gateway(n))
+					w.Want("neighbour to container "+name, neighbour.Ask("tcp", at), name+" "+neighbour.IP(n))
+				}
+				endpointtest.Must(t, p.Do(spec.Del))
+			}
+		})
 	}
 }
 
