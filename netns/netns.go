@@ -32,10 +32,11 @@ type NS struct {
 // Open opens the namespace bound at path, such as /run/netns/x or
 // /proc/42/ns/net. errors.Is(err, fs.ErrNotExist) tells a path that is gone.
 func Open(path string) (*NS, error) {
-	f, err := os.Open(path)
+	fd, err := openFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("failed to Statfs %q: %w", path, unwrapPath(err))
+		return nil, fmt.Errorf("failed to Statfs %q: %w", path, err)
 	}
+	f := os.NewFile(uintptr(fd), path)
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
 		return nil, errors.Join(fmt.Errorf("failed to Statfs %q: %w", path, err), f.Close())
@@ -140,10 +141,13 @@ func (w *Worker) Do(fn func() error) error {
 // Close ends the thread.
 func (w *Worker) Close() { w.once.Do(func() { close(w.calls) }) }
 
-func unwrapPath(err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
-		return pe.Err
+// openFile is os.Open without offering the file to the poller, which takes none
+// of its kind: five system calls less.
+func openFile(path string) (int, error) {
+	for {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
 	}
-	return err
 }

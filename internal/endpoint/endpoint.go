@@ -12,8 +12,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -100,11 +101,17 @@ type Addresses struct {
 
 // AddressesOf reads the boot id; a procfs without one leaves it to the rest.
 func AddressesOf(r *plugin.Request) Addresses {
-	id, err := os.ReadFile(filepath.Join(r.Session.Paths.Proc, "sys/kernel/random/boot_id"))
+	a := Addresses{owner: r.Owner}
+	fd, err := unix.Open(filepath.Join(r.Session.Paths.Proc, "sys/kernel/random/boot_id"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		id = nil
+		return a
 	}
-	return Addresses{string(id), r.Owner}
+	defer unix.Close(fd) //nolint:errcheck // read only
+	var id [36]byte
+	if n, err := unix.Read(fd, id[:]); err == nil {
+		a.boot = string(id[:n])
+	}
+	return a
 }
 
 // Host is that of the host's end, Container of the container's.
