@@ -79,7 +79,10 @@ func flock(ctx context.Context, fd, how int) error {
 	case err := <-done:
 		return closeOn(fd, err)
 	case <-ctx.Done():
-		go func() { <-done; closeFD(fd) }()
+		go func() {
+			<-done //nolint:errcheck // nobody waits for the lock any more
+			closeFD(fd)
+		}()
 		return ctx.Err()
 	}
 }

@@ -74,7 +74,7 @@ func AsError(err error) *Error {
 	if !errors.As(err, &e) {
 		return &Error{Code: CodeInternal, Msg: err.Error(), cause: err}
 	}
-	if err == error(e) {
+	if err == error(e) { //nolint:errorlint // identity: an Error that nothing wraps
 		return e
 	}
 	out := &Error{CNIVersion: e.CNIVersion, Code: e.Code, Msg: err.Error(), cause: err}

@@ -153,7 +153,7 @@ func write(path, text string) error {
 		return err
 	}
 	tmp := filepath.Join(dir, "."+filepath.Base(path))
-	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil { //nolint:forbidigo // renamed below
+	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {
 		return errors.Join(err, os.Remove(tmp))
 	}
 	return os.Rename(tmp, path)

@@ -37,7 +37,7 @@ func ruleset() (State, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
-	defer c.CloseLasting()
+	defer c.CloseLasting() //nolint:errcheck // read only
 	tables, err := c.ListTables()
 	if err != nil {
 		return nil, fmt.Errorf("list tables: %w", err)

@@ -34,7 +34,9 @@ func TestMain(m *testing.M) {
 			dir = ""
 			fmt.Fprintln(os.Stderr, err)
 		}
-		os.Setenv(reference, dir)
+		if err := os.Setenv(reference, dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
 	}
 	nettest.Main(m)
 }
