@@ -107,21 +107,18 @@ func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Addr) {
 // Collect is the GC of a plugin that makes a veth pair: what DEL does, for
 // every record of the network that is not on the list of the living.
 func Collect(ctx context.Context, r *plugin.Request, pluginName string) error {
-	keep, ok := r.Valid()
+	k := kernel.Of(r)
+	stale, ok := k.Stale(r, pluginName)
 	if !ok {
 		return r.IPAMForward(ctx)
 	}
-	k := kernel.Of(r)
 	env, err := hostOnly(k)
 	if err != nil {
 		return errors.Join(err, r.IPAMForward(ctx))
 	}
-	records, err := k.Records.List(r.Network)
-	errs := []error{err}
-	for _, rec := range records {
-		if rec.Plugin == pluginName && !keep(rec.ContainerID, rec.IfName) {
-			errs = append(errs, finish(k, rec, takeDown(ctx, k, env, rec)))
-		}
+	var errs []error
+	for _, rec := range stale {
+		errs = append(errs, finish(k, rec, takeDown(ctx, k, env, rec)))
 	}
 	k.NFT.Queue(iptnft.Sweep(r.Network, living(r)))
 	return errors.Join(append(errs, r.IPAMForward(ctx))...)

@@ -177,3 +177,23 @@ func Check(ctx context.Context, env *netstate.Env, s netstate.State) error {
 func Warn(r *plugin.Request, err error) {
 	fmt.Fprintf(r.Session.Stderr, "patchbay: warning: %s: %v\n", r, err) //nolint:errcheck // a log line
 }
+
+// Stale returns a plugin's records of attachments that a GC request does not
+// list as valid, and so must go. ok is false when the request has no list: then
+// nothing may go. Records that cannot be read are reported and left.
+func (k *Kernel) Stale(r *plugin.Request, pluginName string) (stale []*record.Record, ok bool) {
+	keep, ok := r.Valid()
+	if !ok {
+		return nil, false
+	}
+	records, err := k.Records.List(r.Network)
+	if err != nil {
+		Warn(r, err)
+	}
+	for _, rec := range records {
+		if rec.Plugin == pluginName && !keep(rec.ContainerID, rec.IfName) {
+			stale = append(stale, rec)
+		}
+	}
+	return stale, true
+}

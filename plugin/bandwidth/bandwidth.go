@@ -214,17 +214,11 @@ func check(ctx context.Context, r *plugin.Request) error {
 }
 
 func gc(_ context.Context, r *plugin.Request) error {
-	keep, ok := r.Valid()
-	if !ok {
-		return nil
-	}
 	k := kernel.Of(r)
-	records, err := k.Records.List(r.Network)
-	errs := []error{err}
-	for _, rec := range records {
-		if rec.Plugin == name && !keep(rec.ContainerID, rec.IfName) {
-			errs = append(errs, remove(k, rec))
-		}
+	stale, _ := k.Stale(r, name)
+	var errs []error
+	for _, rec := range stale {
+		errs = append(errs, remove(k, rec))
 	}
 	return errors.Join(errs...)
 }

@@ -196,17 +196,10 @@ func check(ctx context.Context, r *plugin.Request) error {
 // gc removes the backups of attachments that are gone; their devices went with
 // the namespace or were restored by nobody, and the next ADD saves anew.
 func gc(_ context.Context, r *plugin.Request) error {
-	keep, ok := r.Valid()
-	if !ok {
-		return nil
-	}
 	k := kernel.Of(r)
-	records, err := k.Records.List(r.Network)
-	errs := []error{err}
-	for _, rec := range records {
-		if rec.Plugin != name || keep(rec.ContainerID, rec.IfName) {
-			continue
-		}
+	stale, _ := k.Stale(r, name)
+	var errs []error
+	for _, rec := range stale {
 		err := removeFile(backupPath(rec.DataDir, rec.ContainerID, rec.IfName))
 		if err == nil {
 			err = k.Records.Remove(rec.Network, rec.Owner, name)
