@@ -62,7 +62,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	k := kernel.Of(r)
-	env, err := k.Env(r)
+	env, err := k.HostEnv(r)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	k := kernel.Of(r)
-	env, err := k.Env(r)
+	env, err := k.HostEnv(r)
 	if err != nil {
 		return err
 	}
@@ -98,20 +98,11 @@ func check(ctx context.Context, r *plugin.Request) error {
 
 // gc removes what belongs to attachments that are not valid any more.
 func gc(ctx context.Context, r *plugin.Request) error {
-	keep, ok := r.Valid()
-	if !ok {
-		return nil
-	}
 	k := kernel.Of(r)
-	records, err := k.Records.List(r.Network)
-	if err != nil {
-		kernel.Warn(r, err)
-	}
+	stale, _ := k.Stale(r, name)
 	var errs []error
-	for _, rec := range records {
-		if rec.Plugin == name && !keep(rec.ContainerID, rec.IfName) {
-			errs = append(errs, remove(ctx, r, k, rec))
-		}
+	for _, rec := range stale {
+		errs = append(errs, remove(ctx, r, k, rec))
 	}
 	return errors.Join(errs...)
 }

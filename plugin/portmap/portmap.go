@@ -70,7 +70,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return prev, nil
 	}
 	k := kernel.Of(r)
-	env, err := k.Env(r)
+	env, err := k.HostEnv(r)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		return nil
 	}
 	k := kernel.Of(r)
-	env, err := k.Env(r)
+	env, err := k.HostEnv(r)
 	if err != nil {
 		return err
 	}
@@ -135,22 +135,16 @@ func check(ctx context.Context, r *plugin.Request) error {
 
 // gc removes what belongs to attachments that are not valid any more.
 func gc(ctx context.Context, r *plugin.Request) error {
-	keep, ok := r.Valid()
+	k := kernel.Of(r)
+	stale, ok := k.Stale(r, name)
 	if !ok {
 		return nil
-	}
-	k := kernel.Of(r)
-	records, err := k.Records.List(r.Network)
-	if err != nil {
-		kernel.Warn(r, err)
 	}
 	valid, _ := r.Head.Valid()
 	k.NFT.Queue(sweep(r.Network, valid))
 	errs := []error{k.NFT.Commit(ctx)}
-	for _, rec := range records {
-		if rec.Plugin == name && !keep(rec.ContainerID, rec.IfName) {
-			errs = append(errs, remove(ctx, r, k, rec))
-		}
+	for _, rec := range stale {
+		errs = append(errs, remove(ctx, r, k, rec))
 	}
 	return errors.Join(errs...)
 }
