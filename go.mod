@@ -2,17 +2,30 @@ module github.com/patchbay-net/patchbay
 
 go 1.26.0
 
+// What the program is built on (DESIGN, "Built on"; docs/adr).
 require (
-	github.com/containernetworking/cni v1.3.1 // indirect
-	github.com/godbus/dbus/v5 v5.2.4 // indirect
-	github.com/google/go-cmp v0.7.0 // indirect
-	github.com/google/nftables v0.3.0 // indirect
-	github.com/mdlayher/netlink v1.11.2 // indirect
+	github.com/godbus/dbus/v5 v5.2.4
+	github.com/google/nftables v0.3.0
+	github.com/jessevdk/go-flags v1.6.1
+	github.com/mdlayher/netlink v1.11.2
+	github.com/vishvananda/netlink v1.3.1
+	github.com/vishvananda/netns v0.0.5
+	golang.org/x/sys v0.49.0
+)
+
+// Tests and benchmarks only: our peers and the script runner.
+require (
+	github.com/containernetworking/cni v1.3.1
+	github.com/google/go-cmp v0.7.0
+	github.com/rogpeppe/go-internal v1.16.0
+	golang.org/x/sync v0.20.0
+)
+
+// What those need.
+require (
 	github.com/mdlayher/socket v0.6.0 // indirect
-	github.com/rogpeppe/go-internal v1.16.0 // indirect
-	github.com/vishvananda/netlink v1.3.1 // indirect
-	github.com/vishvananda/netns v0.0.5 // indirect
+	go.opentelemetry.io/otel v1.29.0 // indirect
+	go.opentelemetry.io/otel/trace v1.29.0 // indirect
 	golang.org/x/net v0.53.0 // indirect
-	golang.org/x/sync v0.20.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/tools v0.26.0 // indirect
 )
