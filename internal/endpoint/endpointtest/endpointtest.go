@@ -93,8 +93,10 @@ func (p *Pod) Refused(text string) {
 	p.w.Fails(p.Do(spec.Add), text)
 }
 
-// IP returns the nth address, Gateway its gateway.
-func (p *Pod) IP(n int) string      { return p.Result.IPs[n].Address.Addr().String() }
+// IP returns the nth address.
+func (p *Pod) IP(n int) string { return p.Result.IPs[n].Address.Addr().String() }
+
+// Gateway returns the gateway of the nth address.
 func (p *Pod) Gateway(n int) string { return p.Result.IPs[n].Gateway.String() }
 
 // Link is a link of the container.
@@ -106,7 +108,7 @@ func (p *Pod) Link(name string) netlink.Link {
 }
 
 // HostConn is a socket in the host's namespace.
-func (w *World) HostConn() *nl.Conn { return w.Node.Host.Conn() }
+func (w *World) HostConn() *nl.Conn { return w.Host.Conn() }
 
 // HostLink is a link of the host.
 func (w *World) HostLink(name string) netlink.Link {

@@ -1,0 +1,47 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Many containers at once on a network whose bridge, gateway and masquerade
+// nobody has made yet, coming and going: each works, and the last takes along
+// what they shared.
+func TestConcurrent(t *testing.T) {
+	w := newWorld(t)
+	before := leak.Must(t)
+	var pods []*endpointtest.Pod
+	for i := range 12 {
+		pods = append(pods, w.Pod(fmt.Sprintf("p%d", i), dual+`, "ipMasq": true, "macspoofchk": true`))
+	}
+	for round := range 3 {
+		each(t, pods, func(p *endpointtest.Pod) error { return p.Do(spec.Add) })
+		each(t, pods, func(p *endpointtest.Pod) error { return p.Do(spec.Check) })
+		each(t, pods[:round*4], func(p *endpointtest.Pod) error { return p.Do(spec.Del) })
+		each(t, pods[round*4:], func(p *endpointtest.Pod) error { return p.Do(spec.Check) })
+		each(t, pods, func(p *endpointtest.Pod) error { return p.Do(spec.Del) })
+		leak.Nothing(t, before)
+	}
+}
+
+func each(t *testing.T, pods []*endpointtest.Pod, do func(*endpointtest.Pod) error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for _, p := range pods {
+		wg.Go(func() {
+			if err := do(p); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
