@@ -114,8 +114,10 @@ func AddressesOf(r *plugin.Request) Addresses {
 	return a
 }
 
-// Host is that of the host's end, Container of the container's.
+// Host is the address of the host's end.
 func (a Addresses) Host() net.HardwareAddr { return deriveMAC(a.boot, string(a.owner), "host") }
+
+// Container is the address of the container's end.
 func (a Addresses) Container() net.HardwareAddr {
 	return deriveMAC(a.boot, string(a.owner), "container")
 }
