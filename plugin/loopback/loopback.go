@@ -29,7 +29,8 @@ var Plugin = plugin.Plugin{
 	Check: check,
 }
 
-var state = netstate.State{netstate.Up{Where: netstate.Sandbox, Link: lo}}
+// compile is the desired state, whatever the configuration.
+func compile() netstate.State { return netstate.State{netstate.Up{Where: netstate.Sandbox, Link: lo}} }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	k := kernel.Of(r)
@@ -37,7 +38,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := k.Apply(ctx, r, env, state); err != nil {
+	if err := k.Apply(ctx, r, env, compile()); err != nil {
 		return nil, err
 	}
 	ips, err := addresses(env)
