@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -92,6 +93,14 @@ func fileNameFits(name string) error {
 	return nil
 }
 
+// guard refuses a directory of results that others could have put there.
+func (rt *Runtime) guard() error {
+	if err := statedir.Check(or(rt.CacheDir, DefaultCacheDir), "results"); err != nil {
+		return fmt.Errorf("cached results: %w", err)
+	}
+	return nil
+}
+
 // write caches a result: complete or not at all, readable by root alone. It is
 // not synced to disk: after a power loss the container is gone too, and a torn
 // file is survived on every verb (docs/adr/0005).
@@ -110,7 +119,7 @@ func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 	if err != nil {
 		return fmt.Errorf("encode: %w", err)
 	}
-	if err := os.MkdirAll(rt.results(), 0o700); err != nil {
+	if err := statedir.Make(or(rt.CacheDir, DefaultCacheDir), "results"); err != nil {
 		return err
 	}
 	return replace(filepath.Join(rt.results(), cacheName(list.Name, a)), data)
@@ -160,6 +169,9 @@ func (rt *Runtime) sweepTemporary() error {
 
 // read returns what is cached for an attachment, nil when there is nothing.
 func (rt *Runtime) read(network string, a *Attachment) (*Cached, error) {
+	if err := rt.guard(); err != nil {
+		return nil, err
+	}
 	path := filepath.Join(rt.results(), cacheName(network, a))
 	c, err := readFile(path)
 	switch {
@@ -176,7 +188,10 @@ func (rt *Runtime) read(network string, a *Attachment) (*Cached, error) {
 }
 
 func readFile(path string) (*Cached, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, fmt.Errorf("read %s: %w: a symbolic link", path, ErrBrokenCache)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read cached result: %w", err)
 	}
@@ -184,6 +199,9 @@ func readFile(path string) (*Cached, error) {
 	fi, err := f.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("read cached result: %w", err)
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("read %s: %w: %v", path, ErrBrokenCache, fi.Mode())
 	}
 	data, err := io.ReadAll(f)
 	if err != nil {
@@ -228,6 +246,9 @@ func decode(data []byte) (*Cached, error) {
 // forget deletes what is cached for an attachment, also when it is broken, but
 // not what belongs to another one.
 func (rt *Runtime) forget(network string, a *Attachment) error {
+	if err := rt.guard(); err != nil {
+		return err
+	}
 	path := filepath.Join(rt.results(), cacheName(network, a))
 	if err := remove(temporary(path)); err != nil {
 		return err
@@ -260,6 +281,9 @@ func (rt *Runtime) Cached(network string, a Attachment) (*Cached, error) {
 // file name. Files that cannot be read come back joined in the error beside
 // the others.
 func (rt *Runtime) Attachments(containerID string) (list []Cached, err error) {
+	if err := rt.guard(); err != nil {
+		return nil, err
+	}
 	entries, err := os.ReadDir(rt.results())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list cached results: %w", err)
@@ -289,7 +313,7 @@ const sweepAge = time.Minute
 // Their content is lost, so nothing is lost with them.
 func (rt *Runtime) sweep(k *Keep) error {
 	entries, err := os.ReadDir(rt.results())
-	if err != nil {
+	if err != nil || rt.guard() != nil {
 		return nil //nolint:nilerr // Attachments has reported it
 	}
 	valid := map[string]bool{}

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
 // Locks are files under RunDir/locks, held by flock(2), so they end with the
@@ -117,7 +119,11 @@ func tryLock(path string, how int) (*os.File, error) {
 
 // openLock makes the directory only when it is missing.
 func openLock(path string) (*os.File, error) {
-	const flags = os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW
+	const flags = os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+	runDir, locks := filepath.Split(filepath.Dir(path))
+	if err := statedir.Check(filepath.Clean(runDir), locks); err != nil {
+		return nil, err
+	}
 	f, err := os.OpenFile(path, flags, 0o600)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
 // errStale means that an index is sound and describes another state of the
@@ -33,6 +35,9 @@ func (t *fileTx) loadIndex() error {
 func (t *fileTx) openIndex() error {
 	if t.store.IndexDir == "" {
 		return fs.ErrNotExist
+	}
+	if err := checkIndexDir(t.store.indexPath(t.dir)); err != nil {
+		return err
 	}
 	flags := unix.O_RDWR
 	if t.mode == ReadOnly {
@@ -193,6 +198,9 @@ func writeIndex(path string, x *index) (int, error) {
 	if err := x.writeHeader(); err != nil {
 		return -1, err
 	}
+	if err := checkIndexDir(path); err != nil {
+		return -1, err
+	}
 	removeTemps(path)
 	temp := fmt.Sprintf("%s.%d~", path, os.Getpid())
 	fd, err := createIn(temp)
@@ -223,9 +231,16 @@ func removeTemps(path string) {
 	}
 }
 
+// checkIndexDir refuses a directory of indexes that others could have put
+// there, and the run directory it is in.
+func checkIndexDir(path string) error {
+	run, dir := filepath.Split(filepath.Dir(path))
+	return statedir.Check(filepath.Clean(run), dir)
+}
+
 // createIn makes a file, and its directory when that is missing.
 func createIn(path string) (int, error) {
-	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC | unix.O_NOFOLLOW
+	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	fd, err := openat(unix.AT_FDCWD, path, flags, 0o600)
 	if !errors.Is(err, unix.ENOENT) {
 		return fd, err

@@ -10,6 +10,7 @@ package atomicfile
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -42,6 +43,40 @@ func Write(path string, data []byte) error {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
+}
+
+// ErrIrregular is wrapped when there is something else than a regular file of
+// a sane size: a symbolic link, a pipe that nobody would ever write to.
+var ErrIrregular = errors.New("not a regular file of ours")
+
+// maxSize is more than any state file of ours holds, in bytes.
+const maxSize = 1 << 20
+
+// Read returns what a state file says. It follows no symbolic link, waits for
+// no pipe and reads 1 MiB at most. The error of a missing file wraps
+// fs.ErrNotExist.
+func Read(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("%w: %w", ErrIrregular, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() || fi.Size() > maxSize {
+		return nil, fmt.Errorf("%w: %v of %d bytes", ErrIrregular, fi.Mode(), fi.Size())
+	}
+	data := make([]byte, fi.Size())
+	n, err := io.ReadFull(f, data)
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		err = nil // cut short meanwhile
+	}
+	return data[:n], err
 }
 
 // Remove deletes path and what a killed replacement left beside it. A missing

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestWriteReplaceRemove(t *testing.T) {
@@ -71,6 +73,34 @@ func TestRemoveTakesWhatAKilledWriterLeft(t *testing.T) {
 	}
 	if _, err := os.Lstat(path + suffix); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
+	}
+}
+
+// Nothing but a file of a sane size is read, and nobody's pipe is waited for.
+func TestReadsFilesOnly(t *testing.T) {
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	for name, make := range map[string]func(string) error{
+		"link": func(p string) error { return os.Symlink("/etc/hostname", p) },
+		"pipe": func(p string) error { return unix.Mkfifo(p, 0o600) },
+		"dir":  func(p string) error { return os.Mkdir(p, 0o700) },
+		"huge": func(p string) error { return errors.Join(os.WriteFile(p, nil, 0o600), os.Truncate(p, 1<<40)) },
+	} {
+		if err := make(path(name)); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := Read(path(name)); !errors.Is(err, ErrIrregular) {
+			t.Errorf("%s: %d bytes, %v", name, len(data), err)
+		}
+	}
+	if _, err := Read(path("absent")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing file: %v", err)
+	}
+	if err := Write(path("ours"), []byte("text")); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := Read(path("ours")); err != nil || string(data) != "text" {
+		t.Errorf("%q, %v", data, err)
 	}
 }
 

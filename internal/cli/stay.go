@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
 // stay is what a run has made, in a file below /run/patchbay/run that the run
@@ -46,7 +47,7 @@ func (a *app) newStay(n *network, ifName string, capabilities map[string]any) (*
 	if err != nil {
 		return nil, fmt.Errorf("encode run: %w", err)
 	}
-	if err := os.MkdirAll(a.stays(), 0o700); err != nil {
+	if err := statedir.Make(a.paths.Run, "run"); err != nil {
 		return nil, fmt.Errorf("note run: %w", err)
 	}
 	s.path = filepath.Join(a.stays(), id)
@@ -97,12 +98,16 @@ func (s *stay) forget() error {
 // reap cleans up after runs that were killed. What cannot be cleaned up is a
 // warning: it must not keep this run from working.
 func (a *app) reap() {
+	if err := statedir.Check(a.paths.Run, "run"); err != nil {
+		a.warn(fmt.Errorf("clean up after earlier runs: %w", err))
+		return
+	}
 	entries, err := os.ReadDir(a.stays())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		a.warn(fmt.Errorf("clean up after earlier runs: %w", err))
 	}
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "run-") {
+		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), "run-") {
 			continue
 		}
 		if err := a.reapOne(filepath.Join(a.stays(), e.Name())); err != nil {

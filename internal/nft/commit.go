@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
 // expireAfter is the timeout a removal gives an element: the shortest there is.
@@ -203,7 +205,7 @@ func (c *Conn) lock() error {
 		c.unlock = func() error { return nil }
 		return nil
 	}
-	if err := os.MkdirAll(c.runDir, 0o700); err != nil {
+	if err := statedir.Make(c.runDir); err != nil {
 		return fmt.Errorf("lock nftables: %w", err)
 	}
 	f, err := os.OpenFile(filepath.Join(c.runDir, "nft.lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)

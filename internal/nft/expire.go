@@ -6,12 +6,13 @@ package nft
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
 // Deleting an element makes the closing socket wait for RCU (11-12 ms) and
@@ -116,7 +117,7 @@ func (c *Conn) recallExpiry() expiry {
 	if c.runDir == "" {
 		return expiryUnknown
 	}
-	b, err := os.ReadFile(c.expiryFile())
+	b, err := atomicfile.Read(c.expiryFile())
 	if err != nil {
 		return expiryUnknown
 	}
@@ -143,13 +144,7 @@ func (c *Conn) learnExpiry(works bool) {
 	if c.runDir == "" {
 		return
 	}
-	tmp := fmt.Sprintf("%s.%d~", c.expiryFile(), os.Getpid())
-	if err := os.WriteFile(tmp, []byte(kernelRelease()+" "+answer+"\n"), 0o600); err != nil {
-		return
-	}
-	if os.Rename(tmp, c.expiryFile()) != nil {
-		_ = os.Remove(tmp) // it would only lie there
-	}
+	_ = atomicfile.Write(c.expiryFile(), []byte(kernelRelease()+" "+answer+"\n"))
 }
 
 func kernelRelease() string {

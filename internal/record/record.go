@@ -21,6 +21,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // Schema is the number of the record format. A newer one is not read.
@@ -62,6 +64,9 @@ func (s *Store) path(network string, o owner.Key, plugin string) string {
 	return filepath.Join(s.Dir, attachments, network, string(o)+"."+plugin)
 }
 
+// guard refuses directories that others could have put there or write to.
+func (s *Store) guard(below ...string) error { return statedir.Check(s.Dir, below...) }
+
 // Write stores r, replacing an earlier record of the same plugin and owner.
 // network, owner and plugin are validated names, so the path stays inside.
 func (s *Store) Write(r *Record) error {
@@ -69,6 +74,9 @@ func (s *Store) Write(r *Record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
+	}
+	if err := s.guard(attachments, r.Network); err != nil {
+		return fmt.Errorf("write record: %w", err)
 	}
 	path := s.path(r.Network, r.Owner, r.Plugin)
 	for range 10 { // the last one out removes the network's directory
@@ -90,6 +98,9 @@ func (s *Store) Write(r *Record) error {
 // that cannot be read (torn, newer schema) is an error with ErrBroken: report
 // it and go on with names.
 func (s *Store) Read(network string, o owner.Key, plugin string) (*Record, error) {
+	if err := s.guard(attachments, network); err != nil {
+		return nil, fmt.Errorf("read record: %w: %w", ErrBroken, err)
+	}
 	return read(s.path(network, o, plugin))
 }
 
@@ -103,33 +114,56 @@ func (s *Store) Find(o owner.Key, plugin string) (*Record, error) {
 	if err != nil || len(paths) == 0 {
 		return nil, err
 	}
-	return read(paths[0])
+	return s.Read(filepath.Base(filepath.Dir(paths[0])), o, plugin)
 }
 
 // ErrBroken is wrapped when a record exists and cannot be used.
 var ErrBroken = errors.New("broken record")
 
 func read(path string) (*Record, error) {
-	data, err := os.ReadFile(path)
+	data, err := atomicfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read record: %w", err)
-	}
 	r := new(Record)
-	if err := json.Unmarshal(data, r); err != nil {
+	if err == nil {
+		err = json.Unmarshal(data, r)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read record %s: %w: %w", path, ErrBroken, err)
 	}
 	if r.Schema > Schema || !r.Owner.Valid() {
 		return nil, fmt.Errorf("read record %s: %w: schema %d, this program reads up to %d", path, ErrBroken, r.Schema, Schema)
 	}
+	if !r.belongs(path) {
+		return nil, fmt.Errorf("read record %s: %w: it is another attachment's", path, ErrBroken)
+	}
 	return r, nil
+}
+
+// belongs says whether r is what its path says. Its names become parts of other
+// paths, so they must be the ones that were validated when the owner was made.
+func (r *Record) belongs(path string) bool {
+	dir, file := filepath.Split(path)
+	return r.Owner == owner.Of(r.Network, r.ContainerID, r.IfName) &&
+		file == string(r.Owner)+"."+r.Plugin && filepath.Base(dir) == r.Network &&
+		spec.ValidateContainerID(r.ContainerID) == nil && spec.ValidateIfName(r.IfName) == nil
+}
+
+// readFound reads a record whose directory was found by a pattern.
+func (s *Store) readFound(path string) (*Record, error) {
+	if err := s.guard(attachments, filepath.Base(filepath.Dir(path))); err != nil {
+		return nil, fmt.Errorf("read record %s: %w: %w", path, ErrBroken, err)
+	}
+	return read(path)
 }
 
 // Remove deletes the record of a plugin, and the network's directory with the
 // last one. A missing record is no error.
 func (s *Store) Remove(network string, o owner.Key, plugin string) error {
+	if err := s.guard(attachments, network); err != nil {
+		return fmt.Errorf("remove record: %w", err)
+	}
 	path := s.path(network, o, plugin)
 	if err := atomicfile.Remove(path); err != nil {
 		return fmt.Errorf("remove record: %w", err)
@@ -158,7 +192,7 @@ func (s *Store) List(network string) (records []*Record, err error) {
 		if atomicfile.IsTemp(path) {
 			continue
 		}
-		r, err := read(path)
+		r, err := s.readFound(path)
 		if err != nil {
 			errs = append(errs, err)
 		}

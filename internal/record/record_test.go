@@ -4,16 +4,20 @@
 package record
 
 import (
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
 func sample(id string) *Record {
@@ -96,6 +100,61 @@ func TestPlantedLinkIsNotFollowed(t *testing.T) {
 	}
 	if data, _ := os.ReadFile(victim); string(data) != "precious" {
 		t.Errorf("the link's target now holds %q", data)
+	}
+}
+
+// A record names paths that DEL and GC delete, so it must be the attachment's
+// that its own path says.
+func TestAnotherAttachmentsRecordIsBroken(t *testing.T) {
+	s := New(t.TempDir())
+	r := sample("c1")
+	if err := s.Write(r); err != nil {
+		t.Fatal(err)
+	}
+	for what, change := range map[string]func(*Record){
+		"id": func(r *Record) { r.ContainerID = "../../c1" }, "interface": func(r *Record) { r.IfName = "../x" },
+		"network": func(r *Record) { r.Network = ".." }, "plugin": func(r *Record) { r.Plugin = "ptp" },
+		"owner": func(r *Record) { r.Owner = owner.Of("pods", "c2", "eth0") },
+	} {
+		bad := *r
+		change(&bad)
+		data, err := json.Marshal(&bad)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(s.path("pods", r.Owner, "bridge"), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Read("pods", r.Owner, "bridge"); !errors.Is(err, ErrBroken) || got != nil {
+			t.Errorf("another %s: %+v, %v", what, got, err)
+		}
+	}
+}
+
+// Directories planted by somebody else are neither read nor written through.
+func TestPlantedDirectories(t *testing.T) {
+	for _, at := range []string{attachments, attachments + "/pods", shared, shared + "/" + hex.EncodeToString([]byte(fact().Name))} {
+		s, outside := New(t.TempDir()), t.TempDir()
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(s.Dir, at)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(outside, filepath.Join(s.Dir, at)); err != nil {
+			t.Fatal(err)
+		}
+		r := sample("c1")
+		var err error
+		if strings.HasPrefix(at, attachments) {
+			_, rerr := s.Read("pods", r.Owner, "bridge")
+			err = errors.Join(s.Write(r), rerr, s.Remove("pods", r.Owner, "bridge"))
+		} else {
+			err = errors.Join(s.Hold(fact(), r.Owner), s.Release(fact().Name, r.Owner, func(Fact) error { return nil }))
+		}
+		if !errors.Is(err, statedir.ErrNotOurs) {
+			t.Errorf("%s is a link: %v", at, err)
+		}
+		if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
+			t.Errorf("%s is a link, written outside: %v, %v", at, left, err)
+		}
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
 // saved is the reference's backup file: the original value of every attribute
@@ -63,7 +63,7 @@ func (s saved) save(path string) error {
 	if err != nil {
 		return fmt.Errorf("encode backup: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	if err := statedir.Make(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("failed to create backup directory: %w", err)
 	}
 	if err := atomicfile.Write(path, data); err != nil {
@@ -74,7 +74,10 @@ func (s saved) save(path string) error {
 
 // loadSaved reads a backup. A missing, empty or torn file holds nothing.
 func loadSaved(path string) (s saved, err error) {
-	data, err := os.ReadFile(path)
+	if err := statedir.Check(filepath.Dir(path)); err != nil {
+		return s, fmt.Errorf("read backup: %w", err)
+	}
+	data, err := atomicfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
@@ -88,6 +91,9 @@ func loadSaved(path string) (s saved, err error) {
 }
 
 func removeFile(path string) error {
+	if err := statedir.Check(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("remove backup: %w", err)
+	}
 	if err := atomicfile.Remove(path); err != nil {
 		return fmt.Errorf("remove backup: %w", err)
 	}

@@ -1,0 +1,88 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package statedir looks at a state directory before anything is written,
+// read or deleted in it. Nobody but us and root may own it or write to it, and
+// below the base it may not be a symbolic link: then nobody else can plant
+// anything in it afterwards either, and paths below it mean what they say.
+package statedir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotOurs is wrapped when a directory is another user's, open to others, a
+// symbolic link, or no directory at all.
+var ErrNotOurs = errors.New("not a state directory of ours")
+
+// Check refuses base and the directories named one below the other in it. What
+// is not there passes. An operator may make base itself a symbolic link to
+// where the state shall be; root's or our own is followed.
+func Check(base string, below ...string) error {
+	if err := checkLink(base); err != nil {
+		return err
+	}
+	if err := check(base, unix.Stat); err != nil {
+		return err
+	}
+	path := base
+	for _, name := range below {
+		path = filepath.Join(path, name)
+		if err := check(path, unix.Lstat); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Make is Check, and makes what is missing, for root alone (0700).
+func Make(base string, below ...string) error {
+	if err := Check(base, below...); err != nil {
+		return err
+	}
+	return os.MkdirAll(filepath.Join(append([]string{base}, below...)...), 0o700)
+}
+
+// checkLink refuses a base that is somebody else's symbolic link.
+func checkLink(path string) error {
+	var st unix.Stat_t
+	err := unix.Lstat(path, &st)
+	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK && !trusted(st.Uid) {
+		return fmt.Errorf("use %s: %w: a symbolic link of user %d", path, ErrNotOurs, st.Uid)
+	}
+	return missing(path, err)
+}
+
+func check(path string, stat func(string, *unix.Stat_t) error) error {
+	var st unix.Stat_t
+	if err := stat(path, &st); err != nil {
+		return missing(path, err)
+	}
+	switch kind := st.Mode & unix.S_IFMT; {
+	case kind == unix.S_IFLNK:
+		return fmt.Errorf("use %s: %w: a symbolic link", path, ErrNotOurs)
+	case kind != unix.S_IFDIR:
+		return fmt.Errorf("use %s: %w: no directory", path, ErrNotOurs)
+	case !trusted(st.Uid):
+		return fmt.Errorf("use %s: %w: it belongs to user %d", path, ErrNotOurs, st.Uid)
+	case st.Mode&0o002 != 0:
+		return fmt.Errorf("use %s: %w: everybody may write to it (mode %#o)", path, ErrNotOurs, st.Mode&0o7777)
+	}
+	return nil
+}
+
+func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
+
+// missing turns what is not there into nothing to refuse.
+func missing(path string, err error) error {
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return &fs.PathError{Op: "look at", Path: path, Err: err}
+}
