@@ -78,7 +78,7 @@ func (c *Conn) gone(elems []Element) ([]Element, error) {
 			return left, err
 		}
 		elems = left
-		time.Sleep(expireAfter / 4)
+		time.Sleep(expireAfter / 4) //nolint:forbidigo // the kernel tells nobody when an element expires
 	}
 }
 
