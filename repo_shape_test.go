@@ -91,6 +91,31 @@ func TestNoForksOfNetworkTools(t *testing.T) {
 	})
 }
 
+// Nothing from a configuration reaches a shell: these files start programs, and
+// none of them starts one that a configuration names but by its plugin type.
+func TestWhoStartsPrograms(t *testing.T) {
+	may := map[string]string{
+		"invoke/exec.go":         "a plugin of CNI_PATH, by its validated type, without a shell",
+		"internal/cli/run.go":    "waits for the command the user typed",
+		"internal/cli/inside.go": "the command the user typed",
+		"internal/cli/again.go":  "this program again",
+	}
+	for _, path := range goFiles(t) {
+		if !product(path) {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, imp := range file.Imports {
+			if imp.Path.Value == `"os/exec"` && may[path] == "" {
+				t.Errorf("%s imports os/exec: only %v may start programs", path, may)
+			}
+		}
+	}
+}
+
 // product says whether a file is linked into a program of ours.
 func product(path string) bool {
 	if strings.HasSuffix(path, "_test.go") {

@@ -155,7 +155,7 @@ var onSDK = []string{"plugin", "spec", "netns", "ipam/...", "invoke/...", "inter
 
 // tools are internal packages that stand above the layer of kernel code:
 // helpers of tests, never linked into the program.
-var tools = []string{"internal/crash", "internal/nettest"}
+var tools = []string{"internal/crash", "internal/endpoint/endpointtest", "internal/nettest"}
 
 func TestLayers(t *testing.T) {
 	for _, p := range packages(t) {

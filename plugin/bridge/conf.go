@@ -107,7 +107,10 @@ func (c *Conf) validate() error {
 	if err := spec.ValidateIfName(c.Bridge); err != nil {
 		return refuse("invalid bridge name %q: %w", c.Bridge, err)
 	}
-	return nil
+	if c.IPAM.Type == "" {
+		return nil // layer 2 only
+	}
+	return spec.ValidatePluginType(c.IPAM.Type) // before a bridge is made for nothing
 }
 
 // containerMAC is the address asked for, or nil.

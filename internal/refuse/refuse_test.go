@@ -1,0 +1,219 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package refuse
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/all"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// run calls a plugin in process and gives what it wrote to standard error too.
+func run(pluginType string, c *spec.Call) (out []byte, stderr string, err error) {
+	var log bytes.Buffer
+	b := plugin.Builtin{NewSession: func() *plugin.Session {
+		s := plugin.NewSession(all.Plugins())
+		s.Stderr = &log
+		return s
+	}}
+	out, err = b.Invoke(context.Background(), pluginType, c)
+	return out, log.String(), err
+}
+
+func call(verb spec.Verb, ns, conf string) *spec.Call {
+	return &spec.Call{Verb: verb, ContainerID: "bad", NetNS: ns, IfName: "eth0", Path: []string{"/nonexistent"}, Config: []byte(conf)}
+}
+
+const prev = `{"cniVersion":"1.0.0","interfaces":[{"name":"br0"},{"name":"eth0","sandbox":"/run/netns/refuse"}],"ips":[{"address":"10.9.0.2/24","interface":1}]}`
+
+// valid is a configuration each plugin would accept, without its head.
+var valid = map[string]string{
+	"bandwidth":  `"ingressRate":8000000,"ingressBurst":80000,"prevResult":` + prev,
+	"bridge":     `"bridge":"refuse0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
+	"firewall":   `"prevResult":` + prev,
+	"host-local": `"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
+	"loopback":   `"x":1`,
+	"patchbay":   `"plugins":[{"type":"bridge","bridge":"refuse0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}]`,
+	"portmap":    `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},"prevResult":` + prev,
+	"ptp":        `"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
+	"static":     `"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24"}]}`,
+	"tuning":     `"mtu":1400,"prevResult":` + prev,
+}
+
+// conf puts a head before fields.
+func conf(fields string) string { return `{"cniVersion":"1.0.0","name":"refuse",` + fields + `}` }
+
+// refusal is one bad input to ADD.
+type refusal struct {
+	about string
+	bad   func(c *spec.Call)
+	code  spec.Code
+	msg   string
+}
+
+// hold calls every ADD and wants the code, the words and an untouched node.
+func hold(t *testing.T, pluginType, ns, good string, table []refusal) {
+	t.Helper()
+	runtime.LockOSThread() // /proc/thread-self is the namespace of the test
+	defer runtime.UnlockOSThread()
+	before := leak.Must(t)
+	for _, r := range table {
+		c := call(spec.Add, ns, good)
+		r.bad(c)
+		_, _, err := run(pluginType, c)
+		if err == nil || spec.ErrorCode(err) != r.code || !strings.Contains(err.Error(), r.msg) {
+			t.Errorf("%s: %s: code %d, %v; want code %d, %q", pluginType, r.about, spec.ErrorCode(err), err, r.code, r.msg)
+		}
+		if left := leak.Must(t).Beyond(before); len(left) > 0 {
+			t.Fatalf("%s: %s: left\n%s", pluginType, r.about, left)
+		}
+	}
+}
+
+func field(about, fields string, code spec.Code, msg string) refusal {
+	return refusal{about, func(c *spec.Call) { c.Config = []byte(conf(fields)) }, code, msg}
+}
+
+// TestEnvelope: what every plugin refuses.
+func TestEnvelope(t *testing.T) {
+	ns := nettest.NewNS(t, "refuse")
+	if got, want := slices.Sorted(maps.Keys(valid)), len(all.Plugins()); len(got) != want {
+		t.Fatalf("%d plugins, and configurations for %v", want, got)
+	}
+	var table []refusal
+	for id, msg := range map[string]string{
+		"": "required env variables [CNI_CONTAINERID] missing", "..": "invalid characters in containerID", "../x": "invalid characters in containerID",
+		"a/../../b": "invalid characters in containerID", "a\x00b": "invalid characters in containerID", strings.Repeat("x", 300): "containerID is too long",
+	} {
+		table = append(table, refusal{fmt.Sprintf("id %.20q", id), func(c *spec.Call) { c.ContainerID = id }, spec.CodeInvalidEnvironment, msg})
+	}
+	for name, msg := range map[string]string{
+		"": "required env variables [CNI_IFNAME] missing", "..": "interface name is . or ..", "a/b": "interface name contains / or :",
+		"eth0:1": "interface name contains / or :", "a b": "interface name contains / or :", "a\x00": "interface name contains / or :", "sixteen-letters-": "interface name is too long",
+	} {
+		table = append(table, refusal{fmt.Sprintf("interface %q", name), func(c *spec.Call) { c.IfName = name }, spec.CodeInvalidEnvironment, msg})
+	}
+	for path, msg := range map[string]string{"/nonexistent": "failed to open netns", "/etc/passwd": "failed to open netns", "/proc/thread-self/ns/net": "plugin's netns and netns from CNI_NETNS should not be the same"} {
+		table = append(table, refusal{"namespace " + path, func(c *spec.Call) { c.NetNS = path }, spec.CodeInvalidNetNS, msg})
+	}
+	for text, want := range map[string]refusal{
+		``: {code: 6, msg: "failed to load netconf: "}, `{`: {code: 6, msg: "failed to load netconf: "}, `[]`: {code: 6, msg: "failed to load netconf: "},
+		`null`: {code: 7, msg: "missing network name"}, `{"cniVersion":"1.0.0"}`: {code: 7, msg: "missing network name"},
+		`{"cniVersion":"1.0.0","name":1}`:                                                                 {code: 6, msg: "failed to load netconf: "},
+		`{"cniVersion":"1.0.0","name":"../x"}`:                                                            {code: 7, msg: "invalid characters found in network name"},
+		`{"cniVersion":"1.0.0","name":"a\u0000b"}`:                                                        {code: 7, msg: "invalid characters found in network name"},
+		`{"cniVersion":"1.0.0","name":"n","ipam":"host"}`:                                                 {code: 6, msg: "failed to load netconf: "},
+		`{"cniVersion":"9.9.9","name":"n"}`:                                                               {code: 1, msg: "incompatible CNI versions"},
+		`{"cniVersion":"one","name":"n"}`:                                                                 {code: 6, msg: ""},
+		`{"cniVersion":"1.0.0","name":"n","prevResult":"x"}`:                                              {code: 6, msg: "could not parse prevResult"},
+		`{"cniVersion":"1.0.0","name":"n","prevResult":[1,2]}`:                                            {code: 6, msg: "could not parse prevResult"},
+		`{"cniVersion":"1.0.0","name":"n","prevResult":{"ips":[{"address":"10.0.0.1"}]}}`:                 {code: 6, msg: "could not parse prevResult"},
+		`{"cniVersion":"1.0.0","name":"n","prevResult":{"ips":[{"address":"10.0.0.1/8","interface":7}]}}`: {code: 6, msg: "could not parse prevResult"},
+		`{"cniVersion":"1.0.0","name":"` + strings.Repeat("n", 300) + `"}`:                                {code: 7, msg: "network name is too long"},
+	} {
+		table = append(table, refusal{fmt.Sprintf("configuration %.80q", text), func(c *spec.Call) { c.Config = []byte(text) }, want.code, want.msg})
+	}
+	for _, p := range all.Plugins() {
+		t.Run(p.Name, func(t *testing.T) { hold(t, p.Name, ns, conf(valid[p.Name]), table) })
+	}
+}
+
+// TestConfigurations: the reference's refusals, in its words, and ours.
+func TestConfigurations(t *testing.T) {
+	ns := nettest.NewNS(t, "refuse")
+	args := func(s string) refusal {
+		return refusal{"CNI_ARGS " + s, func(c *spec.Call) { c.Args = s }, spec.CodeInvalidEnvironment, "ARGS: invalid pair"}
+	}
+	ports := func(p string) string { return `"runtimeConfig":{"portMappings":[` + p + `]},"prevResult":` + prev }
+	for name, table := range map[string][]refusal{
+		"bandwidth": {
+			field("rate alone", `"ingressRate":8,"prevResult":`+prev, 7, "if rate is set, burst must also be set"),
+			field("burst alone", `"egressBurst":8,"prevResult":`+prev, 7, "if burst is set, rate must also be set"),
+			field("4 GiB", `"egressRate":8,"egressBurst":34359738368,"prevResult":`+prev, 7, "burst cannot be more than 4GB"),
+			field("first in the chain", `"ingressRate":8,"ingressBurst":8`, 7, "must be called as chained plugin"),
+			field("negative", `"ingressRate":-1`, 6, "failed to load netconf"),
+		},
+		"bridge": {
+			args("IP"), args("MAC=a=b"),
+			field("mac", `"runtimeConfig":{"mac":"$(id)"}`, 7, "invalid mac"),
+			field("bridge", `"bridge":"../../x"`, 7, "invalid bridge name"),
+			field("IPAM type", `"bridge":"refuse0","ipam":{"type":"../../bin/sh"}`, 7, "invalid plugin name"),
+			field("both modes", `"hairpinMode":true,"promiscMode":true`, 7, "cannot set hairpin mode and promiscuous mode at the same time"),
+			field("VLAN", `"vlan":4095`, 7, "invalid VLAN ID 4095 (must be between 0 and 4094)"),
+			field("trunk", `"vlanTrunk":[{"minID":9,"maxID":1}]`, 7, "minID is greater than maxID in trunk parameter"),
+			field("trunk id", `"vlanTrunk":[{"id":4095}]`, 7, "incorrect trunk id parameter"),
+			field("IPAM and no interface", `"disableContainerInterface":true,"ipam":{"type":"host-local"}`, 7, "cannot use IPAM when DisableContainerInterface flag is set"),
+		},
+		"firewall": {
+			field("policy", `"ingressPolicy":"x","prevResult":`+prev, 7, `unknown ingress policy: "x"`),
+			field("no result", `"ingressPolicy":"open"`, 7, "missing prevResult from earlier plugin"),
+			field("chain", `"iptablesAdminChainName":"a; reboot","prevResult":`+prev, 7, "invalid iptablesAdminChainName"),
+			field("zone", `"firewalldZone":"a b","prevResult":`+prev, 7, "invalid firewalldZone"),
+		},
+		"host-local": {
+			args("IP"),
+			field("no ipam", `"x":1`, 7, "IPAM config missing 'ipam' key"),
+			field("no ranges", `"ipam":{}`, 7, "no IP ranges specified"),
+			field("too small", `"ipam":{"subnet":"10.9.0.0/31"}`, 7, "too small to allocate from"),
+			field("host bits", `"ipam":{"subnet":"10.9.0.1/24"}`, 7, "has host bits set"),
+			field("start", `"ipam":{"subnet":"10.9.0.0/24","rangeStart":"10.8.0.1"}`, 7, "RangeStart 10.8.0.1 not in network"),
+			field("end", `"ipam":{"subnet":"10.9.0.0/24","rangeEnd":"10.8.0.1"}`, 7, "RangeEnd 10.8.0.1 not in network"),
+			field("overlap", `"ipam":{"ranges":[[{"subnet":"10.9.0.0/24"}],[{"subnet":"10.9.0.0/25"}]]}`, 7, "overlaps with"),
+			field("families", `"ipam":{"ranges":[[{"subnet":"10.9.0.0/24"},{"subnet":"fd00::/64"}]]}`, 7, "mixed address families"),
+			field("wanted", `"ipam":{"subnet":"10.9.0.0/24"},"runtimeConfig":{"ips":["x"]}`, 7, "cannot understand ip"),
+		},
+		"patchbay": {
+			field("no plugins", `"plugins":[]`, 7, "no plugins in list"),
+			field("itself", `"plugins":[{"type":"patchbay"}]`, 7, "cannot be a member of another one"),
+			field("a path", `"plugins":[{"type":"/bin/sh"}]`, 7, "invalid plugin name"),
+			field("no type", `"plugins":[{}]`, 7, "missing 'type'"),
+			field("no object", `"plugins":["bridge"]`, 6, "error parsing configuration"),
+		},
+		"portmap": {
+			field("host port", ports(`{"hostPort":0,"containerPort":80}`), 7, "Invalid host port number: 0"),
+			field("container port", ports(`{"hostPort":80,"containerPort":70000}`), 7, "Invalid container port number: 70000"),
+			field("protocol", ports(`{"hostPort":80,"containerPort":80,"protocol":"icmp"}`), 7, "Invalid protocol"),
+			field("host address", ports(`{"hostPort":80,"containerPort":80,"hostIP":"x"}`), 7, "Invalid host IP"),
+			field("::1", ports(`{"hostPort":80,"containerPort":80,"hostIP":"::1"}`), 2, "unsupported hostIP"),
+			field("bit", `"markMasqBit":32,`+ports(""), 7, "MasqMarkBit must be between 0 and 31"),
+			field("bit and chain", `"markMasqBit":3,"externalSetMarkChain":"X",`+ports(""), 7, "Cannot specify externalSetMarkChain and markMasqBit"),
+			field("backend", `"backend":"x",`+ports(""), 7, `unrecognized backend "x"`),
+			field("first in the chain", `"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80}]}`, 7, "must be called as chained plugin"),
+		},
+		"ptp": {
+			field("no IPAM", `"mtu":1400`, 7, "no plugin name provided"),
+			field("MTU", `"mtu":-1`, 7, "invalid MTU -1"),
+			field("backend", `"ipMasqBackend":"x"`, 7, "unknown ipmasq backend"),
+		},
+		"static": {
+			args("IP"),
+			field("address", `"ipam":{"addresses":[{"address":"10.9.0.2"}]}`, 7, "the 'address' field is expected to be in CIDR notation, got: '10.9.0.2'"),
+			field("ips", `"ipam":{},"runtimeConfig":{"ips":["x"]}`, 7, "an entry in the 'ips' field is NOT in CIDR notation, got: 'x'"),
+			field("gateway", `"ipam":{"addresses":[{"address":"10.9.0.2/24","gateway":"x"}]}`, 7, "invalid address 0"),
+		},
+		"tuning": {
+			args("MAC"),
+			field("outside net", `"sysctl":{"kernel.pid_max":"1"},"prevResult":`+prev, 7, "invalid net sysctl key"),
+			field("a path", `"sysctl":{"net/../kernel/pid_max":"1"},"prevResult":`+prev, 999, "read sysctl net/kernel/pid_max: no such file"),
+			field("twice", `"sysctl":{"net.a":"1","net.a":"2"},"prevResult":`+prev, 6, "duplicated sysctl keys are not allowed"),
+			field("no result", `"mtu":1400`, 7, "Required prevResult missing"),
+			field("mac", `"mac":"x","prevResult":`+prev, 7, "for MAC addr"),
+		},
+	} {
+		t.Run(name, func(t *testing.T) { hold(t, name, ns, conf(valid[name]), table) })
+	}
+}
