@@ -8,8 +8,10 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -234,5 +236,40 @@ func TestGatewayCompare(t *testing.T) {
 		if text != others {
 			t.Errorf("%s: got %q, want %q", want, text, others)
 		}
+	}
+}
+
+// Waiting leaves no goroutine of the library behind, though events come that
+// nobody asked for.
+func TestWaitLeavesNothing(t *testing.T) {
+	env := newEnv(t)
+	for _, o := range testState[:2] {
+		_, err := o.Ensure(t.Context(), env)
+		must(t, err)
+	}
+	before := runtime.NumGoroutine()
+	for range 5 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		go func() {
+			for ctx.Err() == nil {
+				_ = env.Sandbox.SetAlias("eth0", "x", nl.PortFlags{})
+				host, err := nl.Host("/proc")
+				if err == nil {
+					_ = host.SetAlias("br0", "x", nl.PortFlags{})
+					host.Close()
+				}
+			}
+		}()
+		_, err := PortUp{Link: "v0"}.Ensure(ctx, env)
+		if err == nil {
+			t.Error("v0 is up")
+		}
+		cancel()
+	}
+	for end := time.Now().Add(time.Second); runtime.NumGoroutine() > before && time.Now().Before(end); {
+		runtime.Gosched()
+	}
+	if n := runtime.NumGoroutine(); n > before {
+		t.Errorf("goroutines: %d, before %d", n, before)
 	}
 }

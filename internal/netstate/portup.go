@@ -35,33 +35,15 @@ func (p PortUp) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	ctx, cancel := context.WithTimeout(ctx, portUpTime)
 	defer cancel()
 	events, done := make(chan netlink.LinkUpdate), make(chan struct{})
-	defer close(done)
 	if err := netlink.LinkSubscribe(events, done); err != nil {
 		return nil, fmt.Errorf("listen for link events: %w", err)
 	}
-	return nil, p.wait(ctx, env, link, events)
-}
-
-// wait asks again at every event of the link, and once before the first: the
-// change may have come before the subscription.
-func (p PortUp) wait(ctx context.Context, env *Env, link netlink.Link, events <-chan netlink.LinkUpdate) error {
-	for {
-		up, err := p.isUp(env, link)
-		if err != nil || up {
-			return err
-		}
-		for changed := false; !changed; {
-			select {
-			case e, ok := <-events:
-				if !ok {
-					return fmt.Errorf("listen for link events: %w", context.Cause(ctx))
-				}
-				changed = int(e.Index) == link.Attrs().Index
-			case <-ctx.Done():
-				return fmt.Errorf("bridge port in error state: %s", link.Attrs().OperState)
-			}
-		}
+	defer unsubscribe(events, done)
+	up, err := until(ctx, events, func() (bool, error) { return p.isUp(env, link) })
+	if err == nil && !up {
+		err = fmt.Errorf("bridge port in error state: %s", link.Attrs().OperState)
 	}
+	return nil, err
 }
 
 func (p PortUp) isUp(env *Env, link netlink.Link) (bool, error) {

@@ -5,7 +5,6 @@ package netstate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -35,32 +34,22 @@ func (s Settle) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	events, done := make(chan netlink.AddrUpdate), make(chan struct{})
-	defer close(done)
 	ns := vnetns.NsHandle(env.Sandbox.NS.Fd())
 	if err := netlink.AddrSubscribeWithOptions(events, done, netlink.AddrSubscribeOptions{Namespace: &ns}); err != nil {
 		return nil, fmt.Errorf("listen for address events: %w", err)
 	}
-	if err := s.wait(ctx, env, link.Attrs().Index, events); err != nil {
+	defer unsubscribe(events, done)
+	settled, err := until(ctx, events, func() (bool, error) {
+		tentative, err := s.tentative(env, link.Attrs().Index)
+		return !tentative, err
+	})
+	if err == nil && !settled {
+		err = fmt.Errorf("link %s still has tentative addresses: %w", s.Link, ctx.Err())
+	}
+	if err != nil {
 		return nil, fmt.Errorf("failed to settle addresses for %q: %w", s.Link, err)
 	}
 	return nil, nil
-}
-
-func (s Settle) wait(ctx context.Context, env *Env, index int, events <-chan netlink.AddrUpdate) error {
-	for {
-		tentative, err := s.tentative(env, index)
-		if err != nil || !tentative {
-			return err
-		}
-		select {
-		case _, ok := <-events:
-			if !ok {
-				return errors.New("listen for address events: the socket was closed")
-			}
-		case <-ctx.Done():
-			return fmt.Errorf("link %s still has tentative addresses: %w", s.Link, ctx.Err())
-		}
-	}
 }
 
 // tentative says whether detection is still going on; a duplicate is an error.
