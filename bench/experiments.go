@@ -250,5 +250,23 @@ func (l *lab) growTo(set string, n int) error {
 		}
 	}
 	l.results.Growth[set] = append(l.results.Growth[set], p)
+	if set == ours {
+		return l.growFloor(n)
+	}
+	return nil
+}
+
+// growFloor measures the bare calls on the node where ours stand: what the
+// kernel itself takes with that many links and namespaces.
+func (l *lab) growFloor(n int) error {
+	p := point{Standing: n}
+	for range l.pick(15, 4) {
+		rep, err := l.ask(ours, request{Op: "floor"})
+		if err != nil {
+			return err
+		}
+		p.Cost.append(rep.Cycle)
+	}
+	l.results.Growth[bare] = append(l.results.Growth[bare], p)
 	return nil
 }

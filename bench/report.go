@@ -125,7 +125,7 @@ func (r *results) writeBursts(w io.Writer) {
 func (r *results) writeGrowth(w io.Writer) {
 	fmt.Fprintf(w, "\n## Growth\n\nptp + masquerade + portmap + firewall, medians in milliseconds. ![growth](growth.svg)\n\n")
 	fmt.Fprintf(w, "| standing | plugins | ADD | CHECK | DEL |\n| --: | --- | --: | --: | --: |\n")
-	for _, set := range []string{reference, ours, oursOne} {
+	for _, set := range []string{reference, ours, oursOne, bare} {
 		for _, p := range r.Growth[set] {
 			fmt.Fprintf(w, "| %d | %s | %s | %s | %s |\n", p.Standing, title(set),
 				ms(p.Cost.Add.wall(50)), ms(p.Cost.Check.wall(50)), ms(p.Cost.Del.wall(50)))
