@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding"
 	"encoding/json"
@@ -14,20 +15,24 @@ import (
 	"strings"
 )
 
-// fieldDocs are the comments of the configuration types, one line a field:
-// its Go path, a tab, the text. They are read from the source by TestFieldDocs,
-// which fails when the file is old (go test -run TestFieldDocs -update).
+// fieldDocs are the comments of the configuration types, one line a field: its
+// Go path, what it does, its default, what differs from the reference, with tabs
+// between. They are read from the source by TestFieldDocs, which fails when the
+// file is old (go test -run TestFieldDocs -update).
 //
 //go:embed fields.txt
 var fieldDocs string
 
 // field is one key of a configuration.
 type field struct {
-	Key     string  `json:"key"`
-	Type    string  `json:"type"`
-	Default string  `json:"default,omitempty"`
-	Doc     string  `json:"doc,omitempty"`
-	Fields  []field `json:"fields,omitempty"`
+	Key       string  `json:"key"`
+	Type      string  `json:"type"`
+	Default   string  `json:"default,omitempty"`
+	Doc       string  `json:"doc,omitempty"`
+	Reference string  `json:"reference,omitempty"` // what differs from the reference
+	Fields    []field `json:"fields,omitempty"`
+
+	name string // Go path
 }
 
 // fieldsOf lists the keys that conf, a pointer to a struct, decodes, with the
@@ -68,7 +73,9 @@ func structFields(v reflect.Value, at string, depth int) (out []field) {
 		if key == "" {
 			key = sf.Name
 		}
-		f := field{Key: key, Type: typeWord(sf.Type), Default: defaultOf(v.Field(i)), Doc: docOf(name)}
+		f := field{Key: key, Type: typeWord(sf.Type), name: name}
+		f.Doc, f.Default, f.Reference = docOf(name)
+		f.Default = cmp.Or(defaultOf(v.Field(i)), f.Default)
 		if elem.IsValid() && depth < deepest {
 			f.Fields = structFields(elem, goName(elem.Type(), name), depth+1)
 		}
@@ -141,13 +148,14 @@ func defaultOf(v reflect.Value) string {
 }
 
 // docOf looks a field's comment up.
-func docOf(name string) string {
+func docOf(name string) (doc, byDefault, reference string) {
 	for line := range strings.Lines(fieldDocs) {
-		if key, doc, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t"); key == name {
-			return doc
+		parts := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if parts[0] == name && len(parts) == 4 {
+			return parts[1], parts[2], parts[3]
 		}
 	}
-	return ""
+	return "", "", ""
 }
 
 // line prints a field and those inside it.

@@ -98,7 +98,7 @@ func structComments(at string, expr ast.Expr, docs map[string]string) {
 			text := strings.Join(strings.Fields(f.Doc.Text()+" "+f.Comment.Text()), " ")
 			for _, name := range f.Names {
 				if text != "" && name.IsExported() && f.Tag != nil {
-					docs[at+"."+name.Name] = plain(text, name.Name)
+					docs[at+"."+name.Name] = columns(text, name.Name)
 				}
 				structComments(at+"."+name.Name, f.Type, docs)
 			}
@@ -106,15 +106,20 @@ func structComments(at string, expr ast.Expr, docs map[string]string) {
 	}
 }
 
+// columns are what a field does, its default and what differs from the
+// reference: a comment may end in "Default: ..." and in "Reference: ...".
+func columns(text, name string) string {
+	text, reference, _ := strings.Cut(" "+text, " Reference: ")
+	text, byDefault, _ := strings.Cut(text, " Default: ")
+	return strings.Join([]string{plain(strings.TrimSpace(text), name), plain(byDefault, ""), plain(reference, "")}, "\t")
+}
+
 // plain makes a Go comment on a field a phrase about a key.
 func plain(text, name string) string {
-	if rest, ok := strings.CutPrefix(text, name+" "); ok {
-		text = strings.TrimPrefix(rest, "is ")
+	if rest, ok := strings.CutPrefix(text, name+" "); ok && name != "" {
+		text = strings.TrimPrefix(strings.TrimPrefix(rest, "is "), "are ")
 	}
-	if strings.Count(text, ".") == 1 {
-		text = strings.TrimSuffix(text, ".")
-	}
-	return text
+	return strings.TrimSuffix(text, ".")
 }
 
 // golden compares text with a file, or writes it with -update.

@@ -150,8 +150,8 @@ func TestNoNamespaces(t *testing.T) {
 	}
 }
 
-// TestFields walks through every shape a configuration has.
-func TestFields(t *testing.T) {
+// TestFieldsOf walks through every shape a configuration has.
+func TestFieldsOf(t *testing.T) {
 	type inner struct {
 		Name string `json:"name"`
 	}

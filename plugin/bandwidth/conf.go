@@ -13,10 +13,21 @@ import (
 // Limits are rates in bits a second and bursts in bits, as seen from the
 // container: ingress is what it receives. A rate of 0 is no limit.
 type Limits struct {
-	IngressRate  uint64 `json:"ingressRate"`
+	// IngressRate is what the container may receive, in bits a second; 0 is no limit.
+	// Reference: below 8 becomes 0.
+	IngressRate uint64 `json:"ingressRate"`
+
+	// IngressBurst is in bits, less than 4 GiB; required with the rate.
+	// Reference: the largest value, which runtimes send for "none", is taken as it is.
 	IngressBurst uint64 `json:"ingressBurst"`
-	EgressRate   uint64 `json:"egressRate"`
-	EgressBurst  uint64 `json:"egressBurst"`
+
+	// EgressRate is what the container may send, in bits a second; 0 is no limit.
+	// Reference: below 8 becomes 0; a second attachment of the container to the network fails.
+	EgressRate uint64 `json:"egressRate"`
+
+	// EgressBurst is in bits, less than 4 GiB; required with the rate.
+	// Reference: the largest value, which runtimes send for "none", is taken as it is.
+	EgressBurst uint64 `json:"egressBurst"`
 }
 
 // Conf is the configuration. When any of the four keys is present the
@@ -25,6 +36,9 @@ type Conf struct {
 	*Limits
 
 	RuntimeConfig struct {
+		// Bandwidth has the same four keys; ignored when one of them is in the
+		// configuration.
+		// Reference: same.
 		Bandwidth *Limits `json:"bandwidth"`
 	} `json:"runtimeConfig"`
 }

@@ -13,43 +13,101 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	Bridge string `json:"bridge"` // name of the bridge; "cni0"
+	// Bridge is made when it is missing, used as it is when it is there, never
+	// removed.
+	// Reference: one it makes has a changing Ethernet address until it is a gateway.
+	Bridge string `json:"bridge"`
 
-	IsGateway        bool `json:"isGateway"`        // give the bridge an address in each subnet
-	IsDefaultGateway bool `json:"isDefaultGateway"` // also route everything through it
-	ForceAddress     bool `json:"forceAddress"`     // replace another address of the bridge
-	IPMasq           bool `json:"ipMasq"`           // masquerade what leaves the subnets
+	// IsGateway gives the bridge an address in each of the container's subnets,
+	// IPAM's gateway, else the first address, and switches forwarding on.
+	// Reference: IPv6 addresses of the bridge wait for duplicate address detection.
+	IsGateway bool `json:"isGateway"`
 
-	// IPMasqBackend is "iptables" or "nftables"; both mean our nftables table.
+	// IsDefaultGateway is isGateway, and a default route of each family unless IPAM
+	// gives one with a gateway.
+	// Reference: same.
+	IsDefaultGateway bool `json:"isDefaultGateway"`
+
+	// ForceAddress replaces another IPv4 address of the bridge, or an overlapping
+	// IPv6 one, which is an error otherwise.
+	// Reference: same.
+	ForceAddress bool `json:"forceAddress"`
+
+	// IPMasq gives what leaves the subnets the host's address.
+	// Reference: rules for each container, which stay when the namespace went before DEL.
+	IPMasq bool `json:"ipMasq"`
+
+	// IPMasqBackend may be iptables or nftables; both mean our table `inet patchbay`.
+	// Reference: runs iptables (default) or nft.
 	IPMasqBackend *string `json:"ipMasqBackend"`
 
-	MTU           int  `json:"mtu"`           // bytes; 0 is the kernel's default
-	HairpinMode   bool `json:"hairpinMode"`   // a container may reach itself through the bridge
-	PromiscMode   bool `json:"promiscMode"`   // of the bridge
-	PortIsolation bool `json:"portIsolation"` // isolated ports do not reach each other
-	MacSpoofChk   bool `json:"macspoofchk"`   // drop frames with another source address
-	EnableDad     bool `json:"enabledad"`     // look for duplicate IPv6 addresses, 1-2 s
+	// MTU in bytes of the pair, and of a bridge that is made; 0 is the kernel's.
+	// Reference: does not report it in the result.
+	MTU int `json:"mtu"`
 
-	// DisableContainerInterface leaves the container's end down, for whoever
-	// takes it over; not with IPAM.
+	// HairpinMode lets the bridge send frames back to the port they came from.
+	// Excludes promiscMode.
+	// Reference: same.
+	HairpinMode bool `json:"hairpinMode"`
+
+	// PromiscMode makes the bridge device promiscuous.
+	// Reference: CHECK fails while somebody captures on a bridge that is not.
+	PromiscMode bool `json:"promiscMode"`
+
+	// PortIsolation isolates the port: such ports reach the host and other ports, not each other.
+	// Reference: same.
+	PortIsolation bool `json:"portIsolation"`
+
+	// MacSpoofChk drops frames with another source address than the container's.
+	// Reference: runs nft; leaves its chains when the namespace went before DEL.
+	MacSpoofChk bool `json:"macspoofchk"`
+
+	// EnableDad looks for duplicates of the IPv6 addresses of container and bridge,
+	// 1-2 s.
+	// Reference: of the container's only; the bridge's are looked for in any case.
+	EnableDad bool `json:"enabledad"`
+
+	// DisableContainerInterface leaves the container's end down, for whoever takes
+	// it over. Excludes ipam.
+	// Reference: same.
 	DisableContainerInterface bool `json:"disableContainerInterface"`
 
-	Vlan                int     `json:"vlan"`                // untagged VLAN of the port; 0 is none
-	VlanTrunk           []Trunk `json:"vlanTrunk"`           // tagged VLANs of the port
-	PreserveDefaultVlan bool    `json:"preserveDefaultVlan"` // keep the bridge's default VLAN on the port
+	// Vlan is the untagged VLAN of the port, 1 to 4094; 0 is none.
+	// Reference: same.
+	Vlan int `json:"vlan"`
 
+	// VlanTrunk lists the tagged VLANs of the port; without vlan, VLAN 1 is its
+	// untagged one.
+	// Reference: same.
+	VlanTrunk []Trunk `json:"vlanTrunk"`
+
+	// PreserveDefaultVlan keeps the bridge's default VLAN on the port, too.
+	// Reference: same since v1.8.0; true by default before.
+	PreserveDefaultVlan bool `json:"preserveDefaultVlan"`
+
+	// IPAM is the section of the IPAM plugin; without a type, layer 2 only.
+	// Reference: CHECK fails without.
 	IPAM struct {
+		// Type is the IPAM plugin; what else is in the section is its own.
+		// Reference: same.
 		Type string `json:"type"`
-	} `json:"ipam"` // without: layer 2 only
+	} `json:"ipam"`
+
+	// DNS replaces IPAM's when any of its keys is there.
+	// Reference: same.
 	DNS spec.DNS `json:"dns"`
 
 	Args struct {
 		CNI struct {
-			MAC string `json:"mac"` // Ethernet address of the container
+			// MAC is the container's Ethernet address; beats MAC= in CNI_ARGS.
+			// Reference: same.
+			MAC string `json:"mac"`
 		} `json:"cni"`
 	} `json:"args"`
 	RuntimeConfig struct {
-		MAC string `json:"mac"` // beats args.cni, which beats CNI_ARGS
+		// MAC is the container's Ethernet address; beats args.cni.
+		// Reference: same; without any, a random one.
+		MAC string `json:"mac"`
 	} `json:"runtimeConfig"`
 
 	mac    net.HardwareAddr
@@ -58,9 +116,17 @@ type Conf struct {
 
 // Trunk is one VLAN or a range of them, or both.
 type Trunk struct {
+	// MinID is the first VLAN of a range, with maxID; 1 to 4094.
+	// Reference: same.
 	MinID *int `json:"minID"`
+
+	// MaxID is the last VLAN of a range.
+	// Reference: same.
 	MaxID *int `json:"maxID"`
-	ID    *int `json:"id"`
+
+	// ID is one VLAN.
+	// Reference: same.
+	ID *int `json:"id"`
 }
 
 const (

@@ -13,23 +13,29 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// Backend is "firewalld", or anything else. "iptables" leads to nftables;
-	// without one of the two, firewalld is used when it owns its name on the
-	// system bus.
+	// Backend may be firewalld, or iptables, which means nftables without asking for
+	// firewalld (0.5 ms where there is a bus). Any other value is the default.
+	// Default: firewalld if it owns its name on the system bus, else nftables.
+	// Reference: needs iptables and ip6tables, and has no nftables.
 	Backend string `json:"backend"`
 
-	// IptablesAdminChainName is the operator's chain of overrides, in the filter
-	// tables of iptables-nft where those drop. Default CNI-ADMIN. The table
-	// `inet patchbay` has one for itself, `admin`.
+	// IptablesAdminChainName is the operator's chain of overrides in the filter
+	// tables of iptables-nft where those drop; `inet patchbay` has one for itself,
+	// `admin`.
+	// Default: CNI-ADMIN.
+	// Reference: takes names that iptables cannot have.
 	IptablesAdminChainName string `json:"iptablesAdminChainName"`
 
 	// FirewalldZone is the zone the container's addresses become sources of.
-	// Default trusted.
+	// Default: trusted.
+	// Reference: CHECK takes any answer; a reload of firewalld loses the sources for good.
 	FirewalldZone string `json:"firewalldZone"`
 
-	// IngressPolicy is "open" (default), "same-bridge" (other bridges with a
-	// policy cannot reach this one) or "isolated" (nor can containers on this
-	// bridge reach each other).
+	// IngressPolicy is open, same-bridge (other bridges with a policy cannot reach
+	// this one) or isolated (nor can containers on this bridge reach each other). It
+	// is kept in nftables with every backend.
+	// Default: open.
+	// Reference: rules of a bridge are never removed, nor looked at by CHECK.
 	IngressPolicy string `json:"ingressPolicy"`
 }
 

@@ -19,12 +19,19 @@ type Conf struct {
 	IPAM *IPAM `json:"ipam"`
 
 	RuntimeConfig struct {
-		IPRanges [][]Range `json:"ipRanges"` // sets before all others
-		IPs      []string  `json:"ips"`      // wanted addresses, with or without a prefix length
+		// IPRanges are sets before all others.
+		// Reference: same.
+		IPRanges [][]Range `json:"ipRanges"`
+
+		// IPs are wanted addresses, with or without a prefix length.
+		// Reference: same.
+		IPs []string `json:"ips"`
 	} `json:"runtimeConfig"`
 
 	Args struct {
 		CNI struct {
+			// IPs are wanted addresses too, as IP in CNI_ARGS is; all add up.
+			// Reference: other keys in CNI_ARGS are an error unless IgnoreUnknown is set.
 			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`
@@ -34,19 +41,50 @@ type Conf struct {
 // goes before those of Ranges.
 type IPAM struct {
 	Range
-	Type       string       `json:"type"`
-	Ranges     [][]Range    `json:"ranges"`     // one address is given from each set
-	Routes     []spec.Route `json:"routes"`     // echoed in the result
-	ResolvConf string       `json:"resolvConf"` // file whose content becomes the result's dns
-	DataDir    string       `json:"dataDir"`    // default /var/lib/cni/networks
+
+	// Type is host-local.
+	// Reference: same.
+	Type string `json:"type"`
+
+	// Ranges are sets of the same four keys; one address is given from each.
+	// Reference: a full set stays full after a reboot, and an empty file is lost for good.
+	Ranges [][]Range `json:"ranges"`
+
+	// Routes are echoed in the result.
+	// Reference: takes one without dst.
+	Routes []spec.Route `json:"routes"`
+
+	// ResolvConf is a file whose nameserver, domain, search and options lines
+	// become the result's dns.
+	// Reference: same.
+	ResolvConf string `json:"resolvConf"`
+
+	// DataDir is where the reservations are, a directory a network.
+	// Default: /var/lib/cni/networks.
+	// Reference: DEL looks in the configured one only.
+	DataDir string `json:"dataDir"`
 }
 
 // Range is a part of a set.
 type Range struct {
-	Subnet     string `json:"subnet"`
-	RangeStart string `json:"rangeStart"` // default: the first address
-	RangeEnd   string `json:"rangeEnd"`   // default: the last, for IPv4 without broadcast
-	Gateway    string `json:"gateway"`    // default: the first address; never given out
+	// Subnet in CIDR notation; with the next three a set before those of ranges.
+	// Reference: same.
+	Subnet string `json:"subnet"`
+
+	// RangeStart is the first address to give out.
+	// Default: the subnet's first.
+	// Reference: same.
+	RangeStart string `json:"rangeStart"`
+
+	// RangeEnd is the last address to give out.
+	// Default: the subnet's last, for IPv4 without broadcast.
+	// Reference: takes one before the start.
+	RangeEnd string `json:"rangeEnd"`
+
+	// Gateway is told to the container and never given out.
+	// Default: the subnet's first address.
+	// Reference: same.
+	Gateway string `json:"gateway"`
 }
 
 // pool is a validated configuration.

@@ -42,13 +42,16 @@ type Conf struct {
 	// Plugins are plugin configurations as in a conflist, at least one. Each may
 	// have `capabilities`; the outer plugin must declare their union, which
 	// `patchbay convert` does.
+	// Reference: none, ours only.
 	Plugins []json.RawMessage `json:"plugins"`
 
 	// RuntimeConfig is written by the runtime and handed to the members that
 	// declare the capability.
+	// Reference: none, ours only.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 
 	// Args is handed to members that have none of their own.
+	// Reference: none, ours only.
 	Args json.RawMessage `json:"args"`
 }
 

@@ -18,44 +18,70 @@ import (
 type Conf struct {
 	// SNAT masquerades what could not be answered otherwise: a container, or a
 	// neighbour in its subnet, that uses the published port, and 127.0.0.0/8.
-	// Default true.
+	// Default: true.
+	// Reference: with iptables the whole subnet, whatever it connects to by the port.
 	SNAT *bool `json:"snat"`
 
 	// MasqAll masquerades every client of a published port, so the container
 	// sees the host's address only. Needs snat.
+	// Reference: same; wrong with nftables in v1.9.1.
 	MasqAll bool `json:"masqAll"`
 
-	// MarkMasqBit, 0 to 31, is the bit the reference marks packets with that it
-	// masquerades. It is validated and has no effect: we need no mark. Excludes
+	// MarkMasqBit, 0 to 31, is validated and has no effect: nothing is marked, so
+	// there is no bit to be in the way of another program's. Excludes
 	// externalSetMarkChain.
+	// Reference: the bit it marks packets with that it masquerades, 13 by default.
 	MarkMasqBit *int `json:"markMasqBit"`
 
-	// ExternalSetMarkChain is the iptables chain the reference jumps to for what
-	// must be masqueraded. Only KUBE-MARK-MASQ, which asks kube-proxy to
-	// masquerade, is accepted; portmap then masquerades itself.
+	// ExternalSetMarkChain may be KUBE-MARK-MASQ, which asks kube-proxy to
+	// masquerade; portmap then does it itself. Any other is refused with code 2: what
+	// is in it is not known, and nftables cannot jump into iptables.
+	// Reference: the iptables chain it jumps to for what must be masqueraded.
 	ExternalSetMarkChain *string `json:"externalSetMarkChain"`
 
-	// ConditionsV4 and ConditionsV6 limit the mappings of this network to packets
-	// that meet them: iptables or nft tokens, see docs/plugins/portmap.md.
+	// ConditionsV4 limits the mappings of this network to IPv4 packets that meet
+	// it: iptables or nft tokens, see "Conditions".
+	// Reference: with nftables the last ADD's hold for every network; any token is passed on.
 	ConditionsV4 []string `json:"conditionsV4"`
+
+	// ConditionsV6 is the same for IPv6.
+	// Reference: as conditionsV4.
 	ConditionsV6 []string `json:"conditionsV6"`
 
-	// Backend is "iptables" or "nftables". Both are accepted and lead to
-	// nftables; it decides in which language the conditions must be.
+	// Backend may be iptables or nftables. Both lead to nftables; it decides in
+	// which language the conditions must be.
+	// Default: the conditions' language.
+	// Reference: runs iptables (default) or nft; conditions of nft's need backend nftables.
 	Backend *string `json:"backend"`
 
 	RuntimeConfig struct {
-		// PortMappings is the capability portMappings.
+		// PortMappings is the capability portMappings, keys in any case of letters;
+		// an empty list passes through.
+		// Reference: DEL without the list leaves every rule.
 		PortMappings []PortMapping `json:"portMappings"`
 	} `json:"runtimeConfig"`
 }
 
 // PortMapping is one entry of the capability portMappings.
 type PortMapping struct {
-	HostPort      int    `json:"hostPort"`      // 1 to 65535
-	ContainerPort int    `json:"containerPort"` // 1 to 65535
-	Protocol      string `json:"protocol"`      // tcp (default), udp or sctp, in any case
-	HostIP        string `json:"hostIP"`        // empty, 0.0.0.0 (IPv4) and :: (IPv6) are every local address
+	// HostPort is 1 to 65535; required.
+	// Reference: has no upper bound, and a port that is taken is published to nobody.
+	HostPort int `json:"hostPort"`
+
+	// ContainerPort is 1 to 65535; required.
+	// Reference: has no upper bound.
+	ContainerPort int `json:"containerPort"`
+
+	// Protocol is tcp, udp or sctp, in any case of letters.
+	// Default: tcp.
+	// Reference: is not validated.
+	Protocol string `json:"protocol"`
+
+	// HostIP limits the mapping to one address of the host; 0.0.0.0 is every IPv4,
+	// :: every IPv6 address, ::1 is refused.
+	// Default: every local address.
+	// Reference: takes garbage for IPv6, and ::1, which never works.
+	HostIP string `json:"hostIP"`
 }
 
 // The backends of the reference.

@@ -37,15 +37,27 @@ var Plugin = plugin.Plugin{
 
 // Conf is the configuration.
 type Conf struct {
-	IPMasq bool `json:"ipMasq"` // masquerade what leaves the subnets
-	MTU    int  `json:"mtu"`    // bytes; 0 is the kernel's default
+	// IPMasq gives what leaves the subnets the host's address.
+	// Reference: rules for each container, which stay when the namespace went before DEL.
+	IPMasq bool `json:"ipMasq"`
 
-	// IPMasqBackend is "iptables" or "nftables"; both mean our nftables table.
+	// MTU in bytes of the pair; 0 is the kernel's.
+	// Reference: does not report it in the result.
+	MTU int `json:"mtu"`
+
+	// IPMasqBackend may be iptables or nftables; both mean our table `inet patchbay`.
+	// Reference: runs iptables (default) or nft.
 	IPMasqBackend *string `json:"ipMasqBackend"`
 
 	IPAM struct {
+		// Type is the IPAM plugin, required; it must give a gateway with each address.
+		// What else is in the section is its own.
+		// Reference: fails in netlink without a gateway.
 		Type string `json:"type"`
 	} `json:"ipam"`
+
+	// DNS replaces IPAM's when any of its keys is there.
+	// Reference: same.
 	DNS spec.DNS `json:"dns"`
 }
 

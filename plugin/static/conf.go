@@ -17,27 +17,48 @@ type Conf struct {
 	IPAM *IPAM `json:"ipam"`
 
 	RuntimeConfig struct {
-		IPs []string `json:"ips"` // replace all other addresses
+		// IPs, in CIDR notation, replace all other addresses.
+		// Reference: same.
+		IPs []string `json:"ips"`
 	} `json:"runtimeConfig"`
 
 	Args struct {
 		CNI struct {
-			IPs []string `json:"ips"` // replace those of the file and of CNI_ARGS
+			// IPs replace those of the configuration and of CNI_ARGS.
+			// Reference: same.
+			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`
 }
 
 // IPAM is the section `ipam`.
 type IPAM struct {
-	Type      string       `json:"type"`
-	Addresses []Address    `json:"addresses"`
-	Routes    []spec.Route `json:"routes"` // echoed in the result
-	DNS       spec.DNS     `json:"dns"`    // echoed in the result
+	// Type is static.
+	// Reference: same.
+	Type string `json:"type"`
+
+	// Addresses may be empty; IP in CNI_ARGS, a list with commas, adds to them.
+	// Reference: CHECK lets a missing one pass.
+	Addresses []Address `json:"addresses"`
+
+	// Routes are echoed in the result.
+	// Reference: takes one without dst.
+	Routes []spec.Route `json:"routes"`
+
+	// DNS is echoed in the result.
+	// Reference: same.
+	DNS spec.DNS `json:"dns"`
 }
 
 // Address is one address of the file, in CIDR notation, and its gateway.
 type Address struct {
+	// Address is in CIDR notation.
+	// Reference: same.
 	Address string `json:"address"`
+
+	// Gateway of this address. GATEWAY in CNI_ARGS is that of every address within
+	// whose subnet it lies.
+	// Reference: GATEWAY reaches only the addresses of IP.
 	Gateway string `json:"gateway"`
 }
 

@@ -16,15 +16,40 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	DataDir  string  `json:"dataDir"` // backups of what DEL restores; default /run/cni/tuning
-	Sysctl   Sysctls `json:"sysctl"`  // below net; IFNAME in a key stands for the interface
-	Mac      string  `json:"mac"`
-	Promisc  bool    `json:"promisc"`
-	MTU      int     `json:"mtu"`      // bytes; 0 leaves it
-	TxQLen   *int    `json:"txQLen"`   // packets
-	Allmulti *bool   `json:"allmulti"` // receive every multicast
+	// DataDir has the backups of what DEL restores.
+	// Default: /run/cni/tuning.
+	// Reference: a backup stays when the namespace is gone.
+	DataDir string `json:"dataDir"`
+
+	// Sysctl has keys below net, with dots or slashes; IFNAME stands for the
+	// interface. They are written in the order given, and not restored: they end with
+	// the namespace.
+	// Reference: writes in any order; a name of an interface with dots breaks the key.
+	Sysctl Sysctls `json:"sysctl"`
+
+	// Mac is the hardware address.
+	// Reference: same.
+	Mac string `json:"mac"`
+
+	// Promisc is promiscuous mode.
+	// Reference: CHECK compares it also when it is not configured.
+	Promisc bool `json:"promisc"`
+
+	// MTU in bytes; 0 leaves it.
+	// Reference: same.
+	MTU int `json:"mtu"`
+
+	// TxQLen is the length of the send queue in packets; without, it is left.
+	// Reference: same.
+	TxQLen *int `json:"txQLen"`
+
+	// Allmulti receives every multicast; without, it is left.
+	// Reference: same.
+	Allmulti *bool `json:"allmulti"`
 
 	RuntimeConfig struct {
+		// Mac is the capability; beats MAC= in CNI_ARGS and the configuration.
+		// Reference: same.
 		Mac string `json:"mac"`
 	} `json:"runtimeConfig"`
 	Args struct {
@@ -34,12 +59,29 @@ type Conf struct {
 
 // Overrides are args.cni, which beat everything else, runtimeConfig included.
 type Overrides struct {
-	Sysctl   Sysctls `json:"sysctl"`
-	Mac      *string `json:"mac"`
-	Promisc  *bool   `json:"promisc"`
-	MTU      *int    `json:"mtu"`
-	Allmulti *bool   `json:"allmulti"`
-	TxQLen   *int    `json:"txQLen"`
+	// Sysctl adds to the configuration's and beats it key by key.
+	// Reference: crashes when the configuration has none.
+	Sysctl Sysctls `json:"sysctl"`
+
+	// Mac beats every other.
+	// Reference: same.
+	Mac *string `json:"mac"`
+
+	// Promisc beats the configuration's.
+	// Reference: same.
+	Promisc *bool `json:"promisc"`
+
+	// MTU beats the configuration's.
+	// Reference: same.
+	MTU *int `json:"mtu"`
+
+	// Allmulti beats the configuration's.
+	// Reference: same.
+	Allmulti *bool `json:"allmulti"`
+
+	// TxQLen beats the configuration's.
+	// Reference: same.
+	TxQLen *int `json:"txQLen"`
 }
 
 // Sysctl is one key as written and its value.
