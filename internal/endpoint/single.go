@@ -1,0 +1,144 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint
+
+import (
+	"context"
+	"net"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Single is an attachment of one interface that is in the container's namespace
+// alone: a tap, a dummy, a device of the host.
+type Single struct {
+	Plugin string           // whose record it is
+	MAC    net.HardwareAddr // as far as it is known before; nil
+	Link   netstate.State   // makes the interface, down
+	Record *record.Record   // what DEL must know beyond names; may be nil
+	DNS    spec.DNS         // of the configuration
+
+	// Exists is the refusal when the container has an interface of the name.
+	Exists error
+}
+
+// Attach is the ADD. An IPAM plugin that works through the interface, as dhcp
+// does, is called when it is there; the others before, so that a pool that is
+// exhausted costs nothing.
+func (s *Single) Attach(ctx context.Context, r *plugin.Request, env *netstate.Env) (*spec.Result, error) {
+	if err := s.begin(r, env); err != nil {
+		return nil, err
+	}
+	k, done := kernel.Of(r), 0
+	if IPAMNeedsLink(r.Head.IPAM.Type) {
+		if err := k.Apply(ctx, r, env, s.Link); err != nil {
+			return nil, err
+		}
+		done = len(s.Link)
+	}
+	var ipam *spec.Result
+	if r.Head.IPAM.Type != "" {
+		var err error
+		if ipam, err = r.IPAMAdd(ctx); err != nil {
+			return nil, err
+		}
+	}
+	state, result, err := s.Compile(r.IfName, r.NetNS, ipam)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.Apply(ctx, r, env, state[done:]); err != nil || r.Session.Dry != nil {
+		return result, err
+	}
+	return result, Describe(env, netstate.Sandbox, &result.Interfaces[0])
+}
+
+// begin refuses an interface that is there and writes the record.
+func (s *Single) begin(r *plugin.Request, env *netstate.Env) error {
+	_, err := env.Sandbox.Link(r.IfName)
+	if err == nil {
+		return s.Exists
+	}
+	if !nl.IsNotFound(err) {
+		return err
+	}
+	rec := s.Record
+	if rec == nil {
+		rec = &record.Record{}
+	}
+	rec.Plugin = s.Plugin
+	return kernel.Of(r).Record(r, rec)
+}
+
+// IPAMNeedsLink says whether an IPAM plugin may work through the container's
+// interface: the reference calls all when it is there, and only ours are known
+// not to look at it.
+func IPAMNeedsLink(ipamType string) bool {
+	return ipamType != "" && ipamType != "host-local" && ipamType != "static"
+}
+
+// Compile computes the desired state, which begins with Link, and the result.
+// It touches nothing. Without IPAM (nil) the interface is only set up.
+func (s *Single) Compile(ifName, sandbox string, ipam *spec.Result) (netstate.State, *spec.Result, error) {
+	result := &spec.Result{
+		Interfaces: []spec.Interface{{Name: ifName, Mac: s.MAC.String(), Sandbox: sandbox}},
+		DNS:        s.DNS,
+	}
+	state := append(netstate.State{}, s.Link...)
+	if ipam == nil {
+		return append(state, netstate.Up{Where: netstate.Sandbox, Link: ifName}), result, nil
+	}
+	if len(ipam.IPs) == 0 {
+		return nil, nil, spec.Errorf(spec.CodeInvalidConfig, "IPAM plugin returned missing IP config")
+	}
+	result.Routes, result.DNS = ipam.Routes, DNS(s.DNS, ipam.DNS)
+	for _, ip := range ipam.IPs {
+		ip.Interface = new(int) // the only one
+		result.IPs = append(result.IPs, ip)
+	}
+	return append(state, Configure(ifName, result)...), result, nil
+}
+
+// Configure gives an interface of the container the addresses and routes of a
+// result and sets it up, so that it announces itself.
+func Configure(ifName string, result *spec.Result) netstate.State {
+	s := EnableIPv6(ifName, result.IPs, NoDuplicates(ifName, result.IPs)...)
+	for _, ip := range result.IPs {
+		s = append(s, netstate.Addr{Where: netstate.Sandbox, Link: ifName, Prefix: ip.Address})
+	}
+	s = append(s, netstate.Up{Where: netstate.Sandbox, Link: ifName, Notify: true})
+	for _, r := range Routes(ifName, result) {
+		s = append(s, r)
+	}
+	return s
+}
+
+// FoundMAC is the Ethernet address that the previous result has for the
+// container's interface (nil: none). A result without one for this interface
+// and namespace is an error.
+func FoundMAC(r *plugin.Request, env *netstate.Env) (net.HardwareAddr, error) {
+	inside, err := findInside(r, env)
+	if err != nil {
+		return nil, err
+	}
+	return parseMAC(inside)
+}
+
+// Check is the CHECK: IPAM's, then the state that the previous result tells of.
+func (s *Single) Check(ctx context.Context, r *plugin.Request, env *netstate.Env) error {
+	var ipam *spec.Result
+	if r.Head.IPAM.Type != "" {
+		ipam = r.Prev()
+	}
+	state, _, err := s.Compile(r.IfName, r.NetNS, ipam)
+	if err != nil {
+		return err
+	}
+	return kernel.Check(ctx, env, state)
+}

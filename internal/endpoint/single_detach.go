@@ -1,0 +1,128 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint
+
+import (
+	"context"
+	"errors"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// TakeAway removes what a plugin put into a container's namespace. rec is nil
+// when there is no record.
+type TakeAway func(ctx context.Context, at Place, rec *record.Record) error
+
+// Place is a container's namespace on its way out.
+type Place struct {
+	Conn *nl.Conn // nil: the namespace is gone
+	// Old says that the path is from a record, not from the runtime. By now
+	// another namespace may have it: only what is marked is ours.
+	Old bool
+}
+
+// Delete is the TakeAway of an interface that the plugin made. kind is the
+// kernel's name of it ("tuntap"): one that was made by the reference plugin has
+// no mark, and one of another kind is somebody else's.
+func Delete(r *plugin.Request, kind string) TakeAway {
+	return func(_ context.Context, at Place, rec *record.Record) error {
+		if at.Conn == nil {
+			return nil // it went with the namespace
+		}
+		o, ifName := r.Owner, r.IfName
+		if rec != nil {
+			o, ifName = rec.Owner, rec.IfName
+		}
+		link, err := own(at, ifName, o, kind)
+		if err != nil || link == nil {
+			return err
+		}
+		return netstate.DeleteLink(at.Conn, link)
+	}
+}
+
+// own finds the owner's interface by its name, or by its mark if the container
+// renamed it.
+func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error) {
+	link, err := at.Conn.Link(ifName)
+	if err == nil && link.Type() == kind {
+		theirs, marked := owner.FromAlias(link.Attrs().Alias)
+		if theirs == o || !marked && !at.Old {
+			return link, nil
+		}
+	}
+	if err != nil && !nl.IsNotFound(err) {
+		return nil, err
+	}
+	links, err := nl.Retry(at.Conn.LinkList)
+	for _, l := range links {
+		if l.Attrs().Alias == o.Alias() && l.Type() == kind {
+			return l, nil
+		}
+	}
+	return nil, err
+}
+
+// DetachSingle is the DEL of a Single: take is done, IPAM is told whether or not
+// that failed, and the record goes last.
+func DetachSingle(ctx context.Context, r *plugin.Request, pluginName string, take TakeAway) error {
+	k := kernel.Of(r)
+	rec, err := k.Records.Read(r.Network, r.Owner, pluginName)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	at := Place{Conn: openPlace(k, r, r.NetNS)}
+	if r.NetNS == "" && rec != nil {
+		at = Place{Conn: openPlace(k, r, rec.NetNS), Old: true}
+	}
+	err = take(ctx, at, rec)
+	if err = errors.Join(err, releaseAddress(ctx, r)); err != nil {
+		return err
+	}
+	return k.Records.Remove(r.Network, r.Owner, pluginName)
+}
+
+// openPlace opens a namespace that may be gone. The process's own is no
+// container's: a path below /proc means another one when a process id is used
+// again.
+func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
+	if path == "" {
+		return nil
+	}
+	c, err := k.Sandbox(path)
+	if err == nil {
+		var own bool
+		if own, err = c.NS.IsCurrent(); err == nil && (!own || r.NetNSOverride) {
+			return c
+		}
+	}
+	if err != nil && !netns.Gone(err) {
+		kernel.Warn(r, err)
+	}
+	return nil
+}
+
+// CollectSingle is the GC of a Single: take for each record that is not on the
+// list of the living.
+func CollectSingle(ctx context.Context, r *plugin.Request, pluginName string, take TakeAway) error {
+	k := kernel.Of(r)
+	stale, _ := k.Stale(r, pluginName)
+	var errs []error
+	for _, rec := range stale {
+		err := take(ctx, Place{Conn: openPlace(k, r, rec.NetNS), Old: true}, rec)
+		if err == nil {
+			err = k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, r.IPAMForward(ctx))...)
+}
