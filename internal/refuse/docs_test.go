@@ -4,10 +4,12 @@
 package refuse
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -68,21 +70,79 @@ func names(typ reflect.Type) (out []string) {
 	return out
 }
 
-// TestExamples attaches, checks and detaches with every JSON example.
-func TestExamples(t *testing.T) {
-	for _, p := range all.Plugins() {
-		parts := strings.Split(page(t, p), "```json\n")
-		if len(parts) == 1 {
-			t.Errorf("docs/plugins/%s.md has no example", p.Name)
+// fence is a block of code on a page.
+type fence struct{ lang, text string }
+
+// fences lists the blocks of a page. Its lines between them begin in column 1.
+func fences(page string) (list []fence) {
+	var open *fence
+	for line := range strings.Lines(page) {
+		lang, edge := strings.CutPrefix(strings.TrimRight(line, "\n"), "```")
+		switch {
+		case edge && open == nil:
+			open = &fence{lang: lang}
+		case edge:
+			list, open = append(list, *open), nil
+		case open != nil:
+			open.text += line
 		}
-		for i, part := range parts[1:] {
-			text, _, _ := strings.Cut(part, "```")
-			t.Run(fmt.Sprintf("%s-%d", p.Name, i+1), func(t *testing.T) { example(t, p, text) })
+	}
+	return list
+}
+
+// TestEveryExampleIsRun: a block is JSON or shell, which TestExamples runs, or
+// text that is no configuration.
+func TestEveryExampleIsRun(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/plugins/*.md")
+	if err != nil || len(pages) < len(all.Plugins()) {
+		t.Fatalf("%d pages for %d plugins, %v", len(pages), len(all.Plugins()), err)
+	}
+	for _, path := range pages {
+		if name := strings.TrimSuffix(filepath.Base(path), ".md"); all.Find(name) == nil {
+			t.Errorf("%s: no plugin %s, so nothing runs its examples", path, name)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range fences(string(text)) {
+			var conf struct {
+				Type, Plugins, IPAM any
+			}
+			runs := f.lang == "json" || f.lang == "sh"
+			isConf := json.Unmarshal([]byte(f.text), &conf) == nil && (conf.Type != nil || conf.Plugins != nil || conf.IPAM != nil)
+			if !runs && (f.lang != "text" || isConf) {
+				t.Errorf("%s: a block marked %q is not run; mark a configuration ```json, commands ```sh, and what is neither ```text:\n%s", path, f.lang, f.text)
+			}
 		}
 	}
 }
 
-func example(t *testing.T, p *plugin.Plugin, text string) {
+// TestExamples attaches, checks and detaches with every JSON example. Commands
+// run while the page's first one is attached.
+func TestExamples(t *testing.T) {
+	for _, p := range all.Plugins() {
+		first, n := "", 0
+		for _, f := range fences(page(t, p)) {
+			commands := ""
+			switch f.lang {
+			case "json":
+				n++
+				first = cmp.Or(first, f.text)
+			case "sh":
+				commands, f.text = f.text, first
+			default:
+				continue
+			}
+			t.Run(fmt.Sprintf("%s-%d%s", p.Name, n, f.lang), func(t *testing.T) { example(t, p, f.text, commands) })
+		}
+		if n == 0 {
+			t.Errorf("docs/plugins/%s.md has no example", p.Name)
+		}
+	}
+}
+
+func example(t *testing.T, p *plugin.Plugin, text, commands string) {
 	var object map[string]any
 	if err := json.Unmarshal([]byte(text), &object); err != nil {
 		t.Fatalf("%v:\n%s", err, text)
@@ -97,6 +157,9 @@ func example(t *testing.T, p *plugin.Plugin, text string) {
 	maps.Copy(object, map[string]any{"cniVersion": "1.1.0", "name": "refuse"})
 	ns := nettest.NewNS(t, "example")
 	result := step(t, spec.Add, ns, object)
+	if commands != "" {
+		shell(t, commands)
+	}
 	object["prevResult"] = json.RawMessage(result)
 	step(t, spec.Check, ns, object)
 	step(t, spec.Del, ns, object)
@@ -113,6 +176,19 @@ func chainOf(p *plugin.Plugin, object map[string]any) []any {
 		return []any{first, object}
 	}
 	return []any{object}
+}
+
+// shell runs commands, whose first words must be there.
+func shell(t *testing.T, commands string) {
+	t.Helper()
+	for line := range strings.Lines(commands) {
+		if words := strings.Fields(line); len(words) > 0 {
+			nettest.Need(t, nettest.Program(words[0]))
+		}
+	}
+	if out, err := exec.Command("sh", "-ec", commands).CombinedOutput(); err != nil {
+		t.Errorf("%v:\n%s%s", err, commands, out)
+	}
 }
 
 func step(t *testing.T, verb spec.Verb, ns string, object map[string]any) []byte {

@@ -27,7 +27,7 @@ type Conf struct {
 	// Reference: same; wrong with nftables in v1.9.1.
 	MasqAll bool `json:"masqAll"`
 
-	// MarkMasqBit, 0 to 31, is validated and has no effect: nothing is marked, so
+	// MarkMasqBit is 0 to 31, validated, and without effect: nothing is marked, so
 	// there is no bit to be in the way of another program's. Excludes
 	// externalSetMarkChain.
 	// Reference: the bit it marks packets with that it masquerades, 13 by default.
