@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -50,10 +51,23 @@ type Record struct {
 
 	Zone    string         `json:"zone,omitempty"`    // of firewalld, that Sources were added to
 	Sources []netip.Prefix `json:"sources,omitempty"` // single addresses
+
+	Rules []Rule `json:"rules,omitempty"` // in the container's namespace
+}
+
+// Rule sends what comes from an address of the container to a routing table.
+type Rule struct {
+	Src   netip.Addr `json:"src"`
+	Table int        `json:"table"`
+	Own   bool       `json:"own,omitempty"` // the table is this attachment's alone
 }
 
 // Store is a directory of records.
-type Store struct{ Dir string }
+type Store struct {
+	Dir string
+
+	locks locks
+}
 
 // New returns the store below a run directory.
 func New(runDir string) *Store { return &Store{Dir: runDir} }
@@ -67,7 +81,8 @@ func (s *Store) path(network string, o owner.Key, plugin string) string {
 // guard refuses directories that others could have put there or write to.
 func (s *Store) guard(below ...string) error { return statedir.Check(s.Dir, below...) }
 
-// Write stores r, replacing an earlier record of the same plugin and owner.
+// Write stores r, replacing an earlier record of the same plugin and owner, and
+// keeps it locked until the Store is closed or the record removed.
 // network, owner and plugin are validated names, so the path stays inside.
 func (s *Store) Write(r *Record) error {
 	r.Schema = Schema
@@ -79,8 +94,13 @@ func (s *Store) Write(r *Record) error {
 		return fmt.Errorf("write record: %w", err)
 	}
 	path := s.path(r.Network, r.Owner, r.Plugin)
-	for range 10 { // the last one out removes the network's directory
-		err = atomicfile.Write(path, data)
+	s.lock(path, patience) // an earlier one may be somebody's work
+	for range 10 {         // the last one out removes the network's directory
+		var fd int
+		fd, err = atomicfile.WriteLocked(path, data)
+		if err == nil {
+			s.keep(path, fd)
+		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -168,6 +188,7 @@ func (s *Store) Remove(network string, o owner.Key, plugin string) error {
 	if err := atomicfile.Remove(path); err != nil {
 		return fmt.Errorf("remove record: %w", err)
 	}
+	s.unlock(path)
 	removeEmpty(filepath.Dir(path))
 	return nil
 }
@@ -176,16 +197,35 @@ func (s *Store) Remove(network string, o owner.Key, plugin string) error {
 // decides, so no other process's file can be lost.
 func removeEmpty(dir string) { _ = os.Remove(dir) }
 
-// List reads all records, of one network or of all ("" ), in no order. Broken
+// Torn is a record that exists and cannot be used. Its path tells whose it is.
+type Torn struct {
+	Network string
+	Owner   owner.Key
+	Plugin  string
+	Err     error // wraps ErrBroken
+}
+
+// List reads all records, of one network or of all (""), in no order. Broken
 // ones come back joined in the error beside the good ones.
 func (s *Store) List(network string) (records []*Record, err error) {
+	records, torn, err := s.Scan(network)
+	errs := []error{err}
+	for _, t := range torn {
+		errs = append(errs, t.Err)
+	}
+	return records, errors.Join(errs...)
+}
+
+// Scan is List with the broken records apart, as far as their names are those
+// of records. What is called otherwise is in the error.
+func (s *Store) Scan(network string) (records []*Record, torn []Torn, err error) {
 	pattern := filepath.Join(s.Dir, attachments, "*", "*")
 	if network != "" {
 		pattern = filepath.Join(s.Dir, attachments, network, "*")
 	}
 	paths, err := filepath.Glob(pattern)
 	if err != nil {
-		return nil, fmt.Errorf("list records: %w", err)
+		return nil, nil, fmt.Errorf("list records: %w", err)
 	}
 	var errs []error
 	for _, path := range paths {
@@ -193,12 +233,22 @@ func (s *Store) List(network string) (records []*Record, err error) {
 			continue
 		}
 		r, err := s.readFound(path)
-		if err != nil {
+		t, named := tornAt(path, err)
+		switch {
+		case r != nil:
+			records = append(records, r)
+		case err != nil && named:
+			torn = append(torn, t)
+		case err != nil:
 			errs = append(errs, err)
 		}
-		if r != nil {
-			records = append(records, r)
-		}
 	}
-	return records, errors.Join(errs...)
+	return records, torn, errors.Join(errs...)
+}
+
+// tornAt reads in a record's path what it is of.
+func tornAt(path string, err error) (t Torn, ok bool) {
+	key, plugin, ok := strings.Cut(filepath.Base(path), ".")
+	t = Torn{Network: filepath.Base(filepath.Dir(path)), Owner: owner.Key(key), Plugin: plugin, Err: err}
+	return t, ok && plugin != "" && t.Owner.Valid() && spec.ValidateNetworkName(t.Network) == nil
 }

@@ -1,0 +1,135 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// LinkRoutes lists the unicast routes of one link in a table, both families, in
+// the kernel's order. A route of several next hops is one of the link when all
+// of them are.
+func (c *Conn) LinkRoutes(index, table int) (out []netlink.Route, err error) {
+	all, err := Retry(func() ([]netlink.Route, error) {
+		return c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes of table %d: %w", table, err)
+	}
+	for _, r := range all {
+		if r.Type == unix.RTN_UNICAST && through(r, index) {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+func through(r netlink.Route, index int) bool {
+	for _, hop := range r.MultiPath {
+		if hop.LinkIndex != index {
+			return false
+		}
+	}
+	return len(r.MultiPath) > 0 || r.LinkIndex == index
+}
+
+// Rules lists the policy rules of both families.
+func (c *Conn) Rules() ([]netlink.Rule, error) {
+	rules, err := Retry(func() ([]netlink.Rule, error) { return c.RuleList(netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list rules: %w", err)
+	}
+	return rules, nil
+}
+
+// FreeTable returns the first number from first on of a routing table that
+// nobody uses: no rule names it, no route is in it, no VRF has it, it is none of
+// the kernel's (253 default, 254 main, 255 local) and it is not in taken.
+// Between this and the use of the table hold Lock.
+func (c *Conn) FreeTable(first int, taken ...int) (int, error) {
+	used := map[int]bool{unix.RT_TABLE_DEFAULT: true, unix.RT_TABLE_MAIN: true, unix.RT_TABLE_LOCAL: true}
+	for _, t := range taken {
+		used[t] = true
+	}
+	if err := c.tablesInUse(used); err != nil {
+		return 0, fmt.Errorf("find a free routing table: %w", err)
+	}
+	for used[first] {
+		first++
+	}
+	return first, nil
+}
+
+func (c *Conn) tablesInUse(used map[int]bool) error {
+	rules, err := c.Rules()
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		used[r.Table] = true
+	}
+	routes, err := Retry(func() ([]netlink.Route, error) {
+		return c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range routes {
+		used[r.Table] = true
+	}
+	links, err := Retry(c.LinkList)
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if vrf, ok := l.(*netlink.Vrf); ok {
+			used[int(vrf.Table)] = true
+		}
+	}
+	return nil
+}
+
+// lockPoll is how often a lock that another process holds is tried again.
+const lockPoll = 2 * time.Millisecond
+
+// Lock takes the lock of the namespace, which the reference's sbr takes too: a
+// flock of the namespace itself, so that it does not matter by what path anybody
+// came. It ends with the process that holds it.
+func (c *Conn) Lock(ctx context.Context) (unlock func(), err error) {
+	if c.NS == nil {
+		return nil, errors.New("lock namespace: not for the host's")
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", c.NS.Fd()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("lock namespace %s: %w", c.NS.Path(), err)
+	}
+	for {
+		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { unix.Close(fd) }, nil //nolint:errcheck // read only
+		}
+		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+			err = pause(ctx)
+		}
+		if err != nil {
+			unix.Close(fd) //nolint:errcheck // read only
+			return nil, fmt.Errorf("lock namespace %s: %w", c.NS.Path(), err)
+		}
+	}
+}
+
+func pause(ctx context.Context) error {
+	select {
+	case <-time.After(lockPoll):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
