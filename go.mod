@@ -13,6 +13,12 @@ require (
 	golang.org/x/sys v0.49.0
 )
 
+// What patchbayd is built on besides (DESIGN, "Two programs").
+require (
+	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
+	github.com/mdlayher/packet v1.1.2
+)
+
 // Tests and benchmarks only: our peers and the script runner.
 require (
 	github.com/containernetworking/cni v1.3.1
@@ -23,9 +29,12 @@ require (
 
 // What those need.
 require (
+	github.com/josharian/native v1.1.0 // indirect
 	github.com/mdlayher/socket v0.6.0 // indirect
+	github.com/pierrec/lz4/v4 v4.1.14 // indirect
+	github.com/u-root/uio v0.0.0-20230220225925-ffce2a382923 // indirect
 	go.opentelemetry.io/otel v1.29.0 // indirect
 	go.opentelemetry.io/otel/trace v1.29.0 // indirect
-	golang.org/x/net v0.53.0 // indirect
+	golang.org/x/net v0.55.0 // indirect
 	golang.org/x/tools v0.26.0 // indirect
 )

@@ -1,0 +1,156 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dhcprpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/rpc"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// DHCP is the reference's service, as net/rpc serves it.
+type DHCP struct{ got *skel.CmdArgs }
+
+func upstreamResult() current.Result {
+	link, table := 253, 100
+	return current.Result{
+		CNIVersion: "1.0.0",
+		IPs: []*current.IPConfig{
+			{Address: net.IPNet{IP: net.IPv4(10, 0, 0, 7), Mask: net.CIDRMask(24, 32)}, Gateway: net.IPv4(10, 0, 0, 1)},
+			{Address: net.IPNet{IP: net.ParseIP("fd00::7"), Mask: net.CIDRMask(128, 128)}},
+		},
+		Routes: []*types.Route{
+			{Dst: net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, GW: net.IPv4(10, 0, 0, 1), Priority: 7, MTU: 1400, AdvMSS: 1300, Table: &table},
+			{Dst: net.IPNet{IP: net.IPv4(10, 9, 0, 0), Mask: net.CIDRMask(16, 32)}, GW: net.IPv4zero, Scope: &link},
+		},
+		DNS: types.DNS{Nameservers: []string{"10.0.0.1", "10.0.0.2"}, Domain: "lan", Search: []string{"a.lan"}},
+	}
+}
+
+// Allocate answers with a fixed result.
+func (d *DHCP) Allocate(a *skel.CmdArgs, result *current.Result) error {
+	d.got = a
+	*result = upstreamResult()
+	return nil
+}
+
+// Release fails.
+func (d *DHCP) Release(*skel.CmdArgs, *struct{}) error { return errors.New("not today") }
+
+func serve(t *testing.T) (*DHCP, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &DHCP{}
+	srv := rpc.NewServer()
+	if err := srv.Register(d); err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle(rpc.DefaultRPCPath, srv)
+	s := &http.Server{Handler: mux}
+	go s.Serve(l) //nolint:errcheck // ends with Close
+	t.Cleanup(func() { s.Close() })
+	return d, path
+}
+
+// Our client and Go's own net/rpc and gob, with upstream's types.
+func TestUpstreamServer(t *testing.T) {
+	d, path := serve(t)
+	c, err := Dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if c.Ours {
+		t.Error("the reference's daemon passes for ours")
+	}
+	want := &Args{ContainerID: "c1", NetNS: "/run/netns/x", IfName: "eth0", Args: "A=b", Path: "/opt", Config: bytes.Repeat([]byte("{}"), 5000)}
+	for range 3 {
+		got, err := c.Call(t.Context(), Allocate, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		link, table := 253, 100
+		wantResult := &spec.Result{
+			CNIVersion: "1.0.0",
+			IPs: []spec.IPConfig{{Address: netip.MustParsePrefix("10.0.0.7/24"), Gateway: netip.MustParseAddr("10.0.0.1")},
+				{Address: netip.MustParsePrefix("fd00::7/128")}},
+			Routes: []spec.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.0.0.1"), Priority: 7, MTU: 1400, AdvMSS: 1300, Table: &table},
+				{Dst: netip.MustParsePrefix("10.9.0.0/16"), GW: netip.MustParseAddr("0.0.0.0"), Scope: &link}},
+			DNS: spec.DNS{Nameservers: []string{"10.0.0.1", "10.0.0.2"}, Domain: "lan", Search: []string{"a.lan"}},
+		}
+		if !reflect.DeepEqual(got, wantResult) {
+			t.Errorf("%+v", got)
+		}
+		if g := d.got; g.ContainerID != "c1" || g.Netns != want.NetNS || g.IfName != "eth0" || g.Args != "A=b" || g.Path != "/opt" || !bytes.Equal(g.StdinData, want.Config) {
+			t.Errorf("the server got %+v", g)
+		}
+		if _, err := c.Call(t.Context(), Release, want); !errors.Is(err, ErrKeeper) || err.Error() != "error calling DHCP.Release: not today" {
+			t.Errorf("release: %v", err)
+		}
+	}
+	if _, err := c.Call(t.Context(), Collect, want); !errors.Is(err, ErrKeeper) || !strings.Contains(err.Error(), "can't find method") {
+		t.Errorf("collect: %v", err)
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	if _, err := Dial(t.Context(), filepath.Join(t.TempDir(), "absent")); !errors.Is(err, ErrDial) {
+		t.Error(err)
+	}
+}
+
+// A keeper that says nothing is not waited for longer than the caller likes.
+func TestSilence(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Dial(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	var b bytes.Buffer
+	enc := gob.NewEncoder(&b)
+	if err := errors.Join(enc.Encode(rpc.Response{ServiceMethod: Allocate, Seq: 3, Error: "x"}), enc.Encode(upstreamResult())); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.Bytes())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		d := newDecoder(bytes.NewReader(data))
+		for range 10 {
+			r, err := d.next()
+			if err != nil {
+				return
+			}
+			_, _ = decodeResult(r)
+		}
+	})
+}
