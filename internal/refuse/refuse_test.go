@@ -50,6 +50,7 @@ var valid = map[string]string{
 	"patchbay":   `"plugins":[{"type":"bridge","bridge":"refuse0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}]`,
 	"portmap":    `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},"prevResult":` + prev,
 	"ptp":        `"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
+	"sbr": `"x":1,"prevResult":` + prev,
 	"static":     `"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24"}]}`,
 	"tuning":     `"mtu":1400,"prevResult":` + prev,
 }
@@ -198,6 +199,15 @@ func TestConfigurations(t *testing.T) {
 			field("no IPAM", `"mtu":1400`, 7, "no plugin name provided"),
 			field("MTU", `"mtu":-1`, 7, "invalid MTU -1"),
 			field("backend", `"ipMasqBackend":"x"`, 7, "unknown ipmasq backend"),
+		},
+		"sbr": {
+			field("no result", `"table":7`, 7, "must be called as chained plugin"),
+			field("table", `"table":0,"prevResult":`+prev, 7, "invalid table 0"),
+			field("two gateways", `"gateways":["10.9.0.1","10.9.0.2"],"prevResult":`+prev, 7, "one address of IPv4 and one of IPv6 at most"),
+			field("gateway", `"gateways":["x"],"prevResult":`+prev, 6, "failed to load netconf"),
+			field("gateway and table", `"table":7,"gateways":["10.9.0.1"],"prevResult":`+prev, 7, "cannot be set with table 7"),
+			field("no address", `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0"}]}`, 7, "No IP addresses supplied on interface: eth0"),
+			field("no interface", `"prevResult":`+prev, 999, "Cannot find network interface eth0"),
 		},
 		"static": {
 			args("IP"),

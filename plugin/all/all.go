@@ -15,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/patchbay"
 	"github.com/patchbay-net/patchbay/plugin/portmap"
 	"github.com/patchbay-net/patchbay/plugin/ptp"
+	"github.com/patchbay-net/patchbay/plugin/sbr"
 	"github.com/patchbay-net/patchbay/plugin/static"
 	"github.com/patchbay-net/patchbay/plugin/tuning"
 )
@@ -30,6 +31,7 @@ var list = [...]*plugin.Plugin{
 	&patchbay.Plugin,
 	&portmap.Plugin,
 	&ptp.Plugin,
+	&sbr.Plugin,
 	&static.Plugin,
 	&tuning.Plugin,
 }

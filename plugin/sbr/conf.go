@@ -1,0 +1,98 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sbr
+
+import (
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the configuration.
+type Conf struct {
+	// Table is a routing table that somebody else fills: only rules that lead to it
+	// are made, and no route is touched. Without, each address gets a table of its
+	// own, the first from 100 on that no rule, route or VRF has.
+	// Reference: looks for free tables only in rules and the main table.
+	Table *int `json:"table"`
+
+	// Gateways, one of IPv4 and one of IPv6 at most, serve in place of those of the
+	// addresses for the default routes of the tables. Refused with `table`.
+	// Reference: not in v1.9.1; named so in its development branch.
+	Gateways []netip.Addr `json:"gateways"`
+
+	// AddSourceHints names the address as preferred source in those routes of its
+	// table that name none. Refused with `table`.
+	// Reference: not in v1.9.1; named so in its development branch.
+	AddSourceHints bool `json:"addSourceHints"`
+}
+
+// maxTable is the largest number of a table, 32 bits without the sign.
+const maxTable = 1<<32 - 1
+
+func decode(r *plugin.Request) (*Conf, error) {
+	conf := new(Conf)
+	if err := r.Decode(conf); err != nil {
+		return nil, err
+	}
+	return conf, conf.validate()
+}
+
+func (c *Conf) validate() error {
+	if c.Table != nil && (*c.Table < 1 || *c.Table > maxTable) {
+		return refuse("invalid table %d: must be between 1 and %d", *c.Table, maxTable)
+	}
+	if c.Table != nil && (len(c.Gateways) > 0 || c.AddSourceHints) {
+		return refuse("gateways and addSourceHints cannot be set with table %d: its routes are not made here", *c.Table)
+	}
+	var families [2]bool
+	for _, gw := range c.Gateways {
+		if !gw.IsValid() || gw.Zone() != "" {
+			return refuse("invalid gateway %q", gw)
+		}
+		family := &families[0]
+		if gw.Is4() {
+			family = &families[1]
+		}
+		if *family {
+			return refuse("gateways may have one address of IPv4 and one of IPv6 at most")
+		}
+		*family = true
+	}
+	return nil
+}
+
+// gateway is the next hop of the default route for an address; it may be
+// invalid, then there is no default route but those the link has.
+func (c *Conf) gateway(ip spec.IPConfig) netip.Addr {
+	for _, gw := range c.Gateways {
+		if gw.Is4() == ip.Address.Addr().Is4() {
+			return gw
+		}
+	}
+	return ip.Gateway
+}
+
+// sources are the addresses of the interface in the previous result. One that
+// names no interface is taken for the interface's.
+func sources(r *plugin.Request) (ips []spec.IPConfig, err error) {
+	prev := r.Prev()
+	if prev == nil {
+		return nil, refuse("This plugin must be called as chained plugin")
+	}
+	for _, ip := range prev.IPs {
+		if i := ip.Interface; i == nil || *i < 0 || *i >= len(prev.Interfaces) || prev.Interfaces[*i].Name == r.IfName {
+			ips = append(ips, ip)
+		}
+	}
+	if len(ips) == 0 {
+		return nil, refuse("No IP addresses supplied on interface: %s", r.IfName)
+	}
+	return ips, nil
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

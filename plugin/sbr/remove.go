@@ -1,0 +1,150 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sbr
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// del takes the rules away and gives the link its routes back, as far as the
+// namespace is still there. What it cannot read must not keep a runtime from
+// deleting the interface, with which the rest goes.
+func del(ctx context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	env, err := k.Env(r)
+	if err != nil {
+		kernel.Warn(r, err)
+	} else if env.Sandbox != nil {
+		if err := release(ctx, r, env.Sandbox, rec); err != nil {
+			return err
+		}
+	}
+	return k.Records.Remove(r.Network, r.Owner, name)
+}
+
+func release(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Record) error {
+	unlock, err := c.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	link, err := linkOf(r, c)
+	if err != nil {
+		return err
+	}
+	rules, err := owned(r, c, rec, link)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, u := range rules {
+		if u.Own && link != nil {
+			errs = append(errs, giveBack(r, c, link, u.Table))
+		}
+		errs = append(errs, rule{u.Src, u.Table}.remove(c)) // last: it leads a second DEL to the table
+	}
+	return errors.Join(errs...)
+}
+
+// owned are the rules of the record. Without one, for an attachment of the
+// reference plugin say, they are found by the addresses of the link and of the
+// previous result.
+func owned(r *plugin.Request, c *nl.Conn, rec *record.Record, link netlink.Link) (out []record.Rule, err error) {
+	if rec != nil {
+		return rec.Rules, nil
+	}
+	var conf Conf
+	if err := r.Decode(&conf); err != nil {
+		kernel.Warn(r, err)
+	}
+	rules, err := c.Rules()
+	if err != nil {
+		return nil, err
+	}
+	ips, err := addresses(r, c, link)
+	if err != nil {
+		return nil, err
+	}
+	for _, ip := range ips {
+		for _, u := range rulesFrom(rules, ip) {
+			if conf.Table == nil && !kernels(u.table) || conf.Table != nil && *conf.Table == u.table {
+				out = append(out, record.Rule{Src: u.src, Table: u.table, Own: conf.Table == nil})
+			}
+		}
+	}
+	return out, nil
+}
+
+// giveBack moves the routes of a table back to the main one, unless another
+// route has taken the place, and without default routes: until the interface is
+// deleted, which comes next, they could draw the container's other traffic.
+func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error {
+	list, err := c.LinkRoutes(link.Attrs().Index, table)
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(list, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) }) // next hops after what leads to them
+	main, err := c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, back := range movable(list) {
+		if bits, _ := back.Dst.Mask.Size(); bits > 0 && !has(main, back.Dst) {
+			home := back
+			home.Table = unix.RT_TABLE_MAIN
+			if err := c.RouteAdd(&home); err != nil && !errors.Is(err, unix.EEXIST) {
+				kernel.Warn(r, err)
+			}
+		}
+		errs = append(errs, drop(c, back))
+	}
+	return errors.Join(errs...)
+}
+
+func has(routes []netlink.Route, dst *net.IPNet) bool {
+	return slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Dst.String() == dst.String() })
+}
+
+// addresses are those of the link and of the previous result.
+func addresses(r *plugin.Request, c *nl.Conn, link netlink.Link) (out []netip.Addr, err error) {
+	if r.Prev() != nil {
+		ips, err := sources(r)
+		if err != nil {
+			kernel.Warn(r, err)
+		}
+		for _, ip := range ips {
+			out = append(out, ip.Address.Addr())
+		}
+	}
+	if link == nil {
+		return out, nil
+	}
+	have, err := c.Addrs(link.Attrs().Index)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range have {
+		if !slices.Contains(out, a.Prefix.Addr()) {
+			out = append(out, a.Prefix.Addr())
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,209 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sbr is the plugin `sbr`, source based routing: what a container sends
+// from an address of an interface leaves by that interface, however many
+// others it has. Each address gets a rule and a routing table, into which the
+// routes of the interface move. Everything is in the container's namespace.
+package sbr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "sbr"
+
+// firstTable is where the search for free tables begins.
+const firstTable = 100
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:       name,
+	Kind:       plugin.Chained,
+	About:      "routes by source: traffic from an interface's address leaves by that interface",
+	MinVersion: "0.3.0", // chaining needs prevResult
+	Conf:       func() any { return new(Conf) },
+
+	Add:   add,
+	Del:   del,
+	Check: check,
+	GC:    gc,
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, err
+	}
+	ips, err := sources(r)
+	if err != nil {
+		return nil, err
+	}
+	k := kernel.Of(r)
+	env, err := k.Env(r)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := env.Sandbox.Lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	list, err := assign(env.Sandbox, conf, ips)
+	if err != nil {
+		return nil, err
+	}
+	state, err := desired(r, env, conf, list)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.Record(r, &record.Record{Plugin: name, Rules: rulesOf(conf, list)}); err != nil {
+		return nil, err
+	}
+	return r.Prev(), k.Apply(ctx, r, env, state)
+}
+
+// assign gives each address its table: the configured one, else the one that a
+// rule for the address already leads to, else a free one.
+func assign(c *nl.Conn, conf *Conf, ips []spec.IPConfig) (list []source, err error) {
+	rules, err := c.Rules()
+	if err != nil {
+		return nil, err
+	}
+	var taken []int
+	for _, ip := range ips {
+		src := source{IPConfig: ip}
+		have := slices.DeleteFunc(rulesFrom(rules, ip.Address.Addr()), func(u rule) bool { return kernels(u.table) })
+		switch {
+		case conf.Table != nil:
+			src.table = *conf.Table
+		case len(have) > 0:
+			src.table = have[0].table
+		default:
+			if src.table, err = c.FreeTable(firstTable, taken...); err != nil {
+				return nil, err
+			}
+		}
+		taken = append(taken, src.table)
+		list = append(list, src)
+	}
+	return list, nil
+}
+
+// kernels says whether a table is one of the kernel's own.
+func kernels(table int) bool {
+	return table == unix.RT_TABLE_DEFAULT || table == unix.RT_TABLE_MAIN || table == unix.RT_TABLE_LOCAL
+}
+
+// desired compiles from the routes that the link has. In a dry run there may be
+// no link yet: then from those it is going to have.
+func desired(r *plugin.Request, env *netstate.Env, conf *Conf, list []source) (netstate.State, error) {
+	if conf.Table != nil {
+		return rulesOnly(list), nil
+	}
+	link, err := env.Link(netstate.Sandbox, r.IfName)
+	if err != nil && r.Session.Dry != nil {
+		return compile(conf, r.IfName, list, promised(r.Prev(), list)), nil
+	}
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeInternal, "Cannot find network interface %s: %w", r.IfName, err)
+	}
+	have, err := env.Sandbox.LinkRoutes(link.Attrs().Index, unix.RT_TABLE_MAIN)
+	if err != nil {
+		return nil, err
+	}
+	return compile(conf, r.IfName, list, have), nil
+}
+
+func rulesOf(conf *Conf, list []source) (rules []record.Rule) {
+	for _, src := range list {
+		rules = append(rules, record.Rule{Src: src.Address.Addr(), Table: src.table, Own: conf.Table == nil})
+	}
+	return rules
+}
+
+// check compares with what the previous result says: for each address a rule,
+// and in its table the default route and the routes that are the address's.
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	ips, err := sources(r)
+	if err != nil {
+		return err
+	}
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return err
+	}
+	rules, err := env.Sandbox.Rules()
+	if err != nil {
+		return err
+	}
+	var list []source
+	for _, ip := range ips {
+		have := rulesFrom(rules, ip.Address.Addr())
+		if len(have) == 0 {
+			return spec.Errorf(spec.CodeInternal, "no rule from %s found", ip.Address.Addr())
+		}
+		table := have[0].table
+		if conf.Table != nil {
+			table = *conf.Table
+		}
+		list = append(list, source{ip, table})
+	}
+	return kernel.Check(ctx, env, expected(r, conf, list))
+}
+
+// expected is compile with what the previous result promises, and without what
+// is to be gone: later plugins and programs may add routes.
+func expected(r *plugin.Request, conf *Conf, list []source) (s netstate.State) {
+	if conf.Table != nil {
+		return rulesOnly(list)
+	}
+	for _, o := range compile(conf, r.IfName, list, promised(r.Prev(), list)) {
+		if o, ok := o.(route); ok && o.gone {
+			continue
+		}
+		s = append(s, o)
+	}
+	return s
+}
+
+// gc forgets attachments that are gone: what they had went with their
+// namespaces.
+func gc(_ context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	stale, _ := k.Stale(r, name)
+	var errs []error
+	for _, rec := range stale {
+		errs = append(errs, k.Records.Remove(rec.Network, rec.Owner, name))
+	}
+	return errors.Join(errs...)
+}
+
+// linkOf returns the interface, or nil when it is gone.
+func linkOf(r *plugin.Request, c *nl.Conn) (netlink.Link, error) {
+	link, err := c.Link(r.IfName)
+	if nl.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("Failed to get link %s: %w", r.IfName, err) //nolint:staticcheck // the reference's text
+	}
+	return link, nil
+}
