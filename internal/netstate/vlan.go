@@ -134,12 +134,19 @@ type VLANGateway struct {
 	Bridge      string
 	VLAN        uint16
 	KeepDefault bool
+
+	// Settings are written before the link is up, when the kernel begins to look
+	// for duplicates of its link-local address.
+	Settings []LinkIPv6
 }
 
 // String is the ip command.
 func (g VLANGateway) String() string {
-	return fmt.Sprintf("host: ip link add %s up type veth peer name %s up; %s; %s", g.Name, g.Peer, g.port(), g.vlans())
+	return fmt.Sprintf("host: ip link add %s type veth peer name %s up; %s; %s", g.Name, g.Peer, g.port(), g.vlans()) +
+		fmt.Sprintf("\n%s\nhost: ip link set %s up", g.settings(), g.Name)
 }
+
+func (g VLANGateway) settings() IPv6 { return IPv6{Where: Host, List: g.Settings} }
 
 func (g VLANGateway) port() Port { return Port{Link: g.Peer, Bridge: g.Bridge} }
 
@@ -163,7 +170,7 @@ func (g VLANGateway) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to create vlan interface: find the peer of %s: %w", g.Name, err)
 	}
-	if peer.Attrs().MasterIndex != 0 {
+	if peer.Attrs().MasterIndex != 0 && link.Attrs().Flags&net.FlagUp != 0 {
 		return nil, nil
 	}
 	return nil, g.attach(ctx, env, link, peer)
@@ -175,7 +182,7 @@ func (g VLANGateway) make(env *Env) (netlink.Link, error) {
 		return nil, err
 	}
 	pair := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: g.Peer}
-	pair.Name, pair.MTU, pair.Flags = g.Name, br.Attrs().MTU, net.FlagUp
+	pair.Name, pair.MTU = g.Name, br.Attrs().MTU
 	if err := env.Host.LinkAdd(pair); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, fmt.Errorf("faild to create vlan gateway %q: %w", g.Name, err)
 	}
@@ -185,7 +192,7 @@ func (g VLANGateway) make(env *Env) (netlink.Link, error) {
 func (g VLANGateway) attach(ctx context.Context, env *Env, link, peer netlink.Link) error {
 	g.Peer = peer.Attrs().Name // the reference's is random
 	env.Remember(Host, peer)
-	for _, o := range []Object{g.port(), g.vlans(), Up{Where: Host, Link: g.Peer}, Up{Where: Host, Link: link.Attrs().Name}} {
+	for _, o := range []Object{g.port(), g.vlans(), Up{Where: Host, Link: g.Peer}, g.settings(), Up{Where: Host, Link: link.Attrs().Name}} {
 		if _, err := o.Ensure(ctx, env); err != nil {
 			return fmt.Errorf("failed to create vlan interface: %w", err)
 		}

@@ -75,7 +75,7 @@ func layer2(in input) netstate.State {
 			Name: c.Bridge, MTU: c.MTU, MAC: in.bridgeMAC, Promisc: c.PromiscMode,
 			VLANFiltering: c.Vlan != 0 || c.VlanTrunk != nil,
 		},
-		endpoint.NoRouters(c.Bridge, gatewayDAD(in)...), // its ports have no IP stack of their own
+		endpoint.NoRouters(c.Bridge, bridgeDAD(in)...), // its ports have no IP stack of their own
 		veth,
 	}
 	if list := portVLANs(c); len(list) > 0 {
@@ -91,12 +91,22 @@ func layer2(in input) netstate.State {
 	return s
 }
 
-// gatewayDAD lets a bridge that is a gateway ask for IPv6 neighbours at once.
-func gatewayDAD(in input) []netstate.LinkIPv6 {
-	if in.ipam == nil || !in.conf.IsGateway || in.conf.EnableDad {
+// bridgeDAD is gatewayDAD for a bridge that is the gateway itself.
+func bridgeDAD(in input) []netstate.LinkIPv6 {
+	if in.ipam == nil || in.conf.Vlan != 0 {
 		return nil
 	}
-	return endpoint.NoDuplicates(in.conf.Bridge, in.ipam.IPs)
+	return gatewayDAD(in.conf, in.ipam.IPs)
+}
+
+// gatewayDAD lets a gateway ask for IPv6 neighbours at once: its link is ours,
+// and it is set before the kernel begins to look for duplicates of the link-local
+// address, which for a bridge is when it has its first port.
+func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
+	if !c.IsGateway || c.EnableDad {
+		return nil
+	}
+	return endpoint.NoDuplicates(c.gatewayLink(), ips)
 }
 
 // spoofElements let the container send from its own address only.
@@ -195,7 +205,8 @@ func gateways(c *Conf, result *spec.Result) (s netstate.State) {
 		s = append(s, netstate.VLANGateway{
 			Name: link, Peer: owner.Of("vlan gateway", c.Bridge, link).LinkName("veth", 0),
 			Bridge: c.Bridge, VLAN: uint16(c.Vlan), KeepDefault: c.PreserveDefaultVlan,
-		}, endpoint.NoRouters(link))
+			Settings: append(gatewayDAD(c, result.IPs), netstate.LinkIPv6{Link: link, Conf: nl.AcceptRA, Value: 0}),
+		})
 		result.Interfaces = append(result.Interfaces, spec.Interface{Name: link})
 	}
 	for _, v4 := range []bool{true, false} {
