@@ -24,6 +24,11 @@ type Single struct {
 	Record *record.Record   // what DEL must know beyond names; may be nil
 	DNS    spec.DNS         // of the configuration
 
+	// Addresses are used instead of asking IPAM; may be nil.
+	Addresses *spec.Result
+	// Configure replaces the function of that name; may be nil.
+	Configure func(ifName string, result *spec.Result) netstate.State
+
 	// Exists is the refusal when the container has an interface of the name.
 	Exists error
 }
@@ -42,8 +47,8 @@ func (s *Single) Attach(ctx context.Context, r *plugin.Request, env *netstate.En
 		}
 		done = len(s.Link)
 	}
-	var ipam *spec.Result
-	if r.Head.IPAM.Type != "" {
+	ipam := s.Addresses
+	if ipam == nil && r.Head.IPAM.Type != "" {
 		var err error
 		if ipam, err = r.IPAMAdd(ctx); err != nil {
 			return nil, err
@@ -102,7 +107,11 @@ func (s *Single) Compile(ifName, sandbox string, ipam *spec.Result) (netstate.St
 		ip.Interface = new(int) // the only one
 		result.IPs = append(result.IPs, ip)
 	}
-	return append(state, Configure(ifName, result)...), result, nil
+	configure := s.Configure
+	if configure == nil {
+		configure = Configure
+	}
+	return append(state, configure(ifName, result)...), result, nil
 }
 
 // Configure gives an interface of the container the addresses and routes of a

@@ -1,0 +1,240 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Child is an attachment whose interface is a link on top of another one, its
+// master: what macvlan, ipvlan and vlan have in common.
+type Child struct {
+	Plugin      string // whose record it is
+	Kind        netstate.ChildKind
+	Master      string // "": the interface of the default route
+	InContainer bool   // the master is in the container
+	MTU         int    // bytes; 0 is the master's
+	MAC         net.HardwareAddr
+	DAD         bool     // look for duplicates of IPv6 addresses
+	NoARP       bool     // neighbours do not ask for the link's addresses
+	DNS         spec.DNS // of the configuration
+
+	Addresses *spec.Result // are used instead of asking IPAM; may be nil
+}
+
+// Attach is the ADD.
+func (c *Child) Attach(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.prepare(r, env); err != nil {
+		return nil, err
+	}
+	return c.single(c.link(r)).Attach(ctx, r, env)
+}
+
+// prepare refuses what cannot be, before anything is touched.
+func (c *Child) prepare(r *plugin.Request, env *netstate.Env) error {
+	if t := r.Head.IPAM.Type; t != "" {
+		if err := spec.ValidatePluginType(t); err != nil {
+			return err
+		}
+	}
+	if c.Master == "" {
+		name, err := defaultInterface(env.Conn(c.where()))
+		if err != nil {
+			return err
+		}
+		c.Master = name
+	}
+	master, err := env.Link(c.where(), c.Master)
+	if err != nil {
+		return invalid("failed to lookup master %q: %w", c.Master, err)
+	}
+	if most := master.Attrs().MTU; c.MTU < 0 || c.MTU > most {
+		return invalid("invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, most)
+	}
+	return nil
+}
+
+func (c *Child) where() netstate.Where {
+	if c.InContainer {
+		return netstate.Sandbox
+	}
+	return netstate.Host
+}
+
+// link is the object. It is made under a name that derives from the owner.
+func (c *Child) link(r *plugin.Request) netstate.Child {
+	return netstate.Child{
+		Kind: c.Kind, Name: r.IfName, Temp: tempName(r.Owner), Master: c.Master, MasterIn: c.where(),
+		MTU: c.MTU, MAC: c.MAC, Owner: r.Owner, NetNS: r.NetNS,
+	}
+}
+
+func (c *Child) single(link netstate.Child) *Single {
+	return &Single{
+		Plugin: c.Plugin, MAC: link.MAC, Link: netstate.State{link}, DNS: c.DNS,
+		Addresses: c.Addresses, Configure: c.configure,
+		Exists: fmt.Errorf("failed to rename %s to %q: %w", c.Kind.Type(), link.Name, unix.EEXIST),
+	}
+}
+
+// Compile computes the desired state and the result; it touches nothing.
+func (c *Child) Compile(link netstate.Child, ipam *spec.Result) (netstate.State, *spec.Result, error) {
+	return c.single(link).Compile(link.Name, link.NetNS, ipam)
+}
+
+// configure gives the link its settings, addresses and routes, and tells the
+// segment.
+func (c *Child) configure(name string, result *spec.Result) netstate.State {
+	s := c.settings(name, result.IPs)
+	var addrs []netip.Addr
+	for _, ip := range result.IPs {
+		s = append(s, netstate.Addr{Where: netstate.Sandbox, Link: name, Prefix: ip.Address, DAD: c.DAD})
+		addrs = append(addrs, ip.Address.Addr())
+	}
+	s = append(s, netstate.Up{Where: netstate.Sandbox, Link: name, Notify: true})
+	for _, route := range Routes(name, result) {
+		s = append(s, route)
+	}
+	if c.DAD && HasFamily(result.IPs, false) {
+		s = append(s, netstate.Settle{Link: name})
+	}
+	if !c.NoARP {
+		s = append(s, netstate.Advertise{Link: name, Addrs: addrs})
+	}
+	return s
+}
+
+// settings: IPv6 addresses are announced, also those the link gets from a
+// router. Unlike a bridge's port the link is on a segment with strangers, so the
+// kernel goes on looking for duplicates of what it chooses by itself; what IPAM
+// gave out can be used at once (pain 7).
+func (c *Child) settings(name string, ips []spec.IPConfig) netstate.State {
+	more := []netstate.LinkIPv6{{Link: name, Conf: nl.NdiscNotify, Value: 1}}
+	if c.DAD {
+		more = append(more,
+			netstate.LinkIPv6{Link: name, Conf: nl.EnhancedDAD, Value: 1},
+			netstate.LinkIPv6{Link: name, Conf: nl.AcceptDAD, Value: 1})
+	}
+	if HasFamily(ips, false) {
+		return EnableIPv6(name, ips, more...)
+	}
+	return netstate.State{netstate.IPv6{Where: netstate.Sandbox, List: more}}
+}
+
+// Check is the CHECK but for the IPAM plugin's: it compares the kernel with what
+// an ADD would make of the previous result.
+func (c *Child) Check(ctx context.Context, r *plugin.Request) error {
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return err
+	}
+	inside, err := findInside(r, env)
+	if err != nil {
+		return err
+	}
+	link := c.link(r)
+	link.AnyMaster = c.Master == "" // the default route may have changed since
+	if link.MAC, err = parseMAC(inside); err != nil {
+		return err
+	}
+	addresses := addressesOf(r.Prev(), inside)
+	if len(addresses.IPs) == 0 {
+		addresses = nil
+	}
+	state, _, err := c.Compile(link, addresses)
+	if err != nil {
+		return err
+	}
+	return kernel.Check(ctx, env, state)
+}
+
+// addressesOf is a result with the addresses of one interface alone: a plugin
+// after this one may have added others.
+func addressesOf(result *spec.Result, inside spec.Interface) *spec.Result {
+	out := *result
+	out.IPs = nil
+	for _, ip := range result.IPs {
+		if ip.Interface == nil || *ip.Interface >= len(result.Interfaces) || result.Interfaces[*ip.Interface] == inside {
+			out.IPs = append(out.IPs, ip)
+		}
+	}
+	return &out
+}
+
+// Detach is the DEL: the link, then IPAM's, both in any case. It reads neither
+// the configuration (except IPAM's type) nor the master, which may be gone.
+func (c *Child) Detach(ctx context.Context, r *plugin.Request) error {
+	return DetachSingle(ctx, r, c.Plugin, c.takeAway(r))
+}
+
+// Collect is the GC.
+func (c *Child) Collect(ctx context.Context, r *plugin.Request) error {
+	return CollectSingle(ctx, r, c.Plugin, c.takeAway(r))
+}
+
+func (c *Child) takeAway(r *plugin.Request) TakeAway {
+	named := Delete(r, c.Kind.Type())
+	return func(ctx context.Context, at Place, rec *record.Record) error {
+		if at.Conn == nil {
+			return nil
+		}
+		o := r.Owner
+		if rec != nil {
+			o = rec.Owner
+		}
+		if err := netstate.DeleteUnmarked(at.Conn, tempName(o), c.Kind.Type()); err != nil {
+			return err
+		}
+		return named(ctx, at, rec)
+	}
+}
+
+func tempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
+
+// Status says whether an ADD could work: the master is there, IPAM is ready.
+// One in a container, and one that a chain may choose, cannot be known.
+func (c *Child) Status(ctx context.Context, r *plugin.Request, mayInherit bool) error {
+	if !c.InContainer && (c.Master != "" || !mayInherit) {
+		if err := c.masterReady(r); err != nil {
+			return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+		}
+	}
+	return r.IPAMForward(ctx)
+}
+
+func (c *Child) masterReady(r *plugin.Request) error {
+	host, err := kernel.Of(r).Host()
+	if err != nil {
+		return err
+	}
+	if c.Master == "" {
+		_, err := defaultInterface(host)
+		return err
+	}
+	if _, err := host.Link(c.Master); err != nil {
+		return fmt.Errorf("failed to lookup master %q: %w", c.Master, err)
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

@@ -1,0 +1,186 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netstate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+)
+
+// Child is a link in the sandbox on top of another one, its master, still down.
+//
+// It is made under the name Temp, directly in the sandbox, and then renamed:
+// before Linux 6.15 the kernel looks for a link of that name where the request
+// comes from, and the host has an eth0 too.
+type Child struct {
+	Kind      ChildKind
+	Name      string
+	Temp      string // derived from the owner, so that DEL finds it
+	Master    string // "" for a kind without
+	MasterIn  Where
+	MTU       int              // bytes; 0 is the master's
+	MAC       net.HardwareAddr // nil: the kernel's choice
+	Owner     owner.Key        // goes into the ifalias
+	NetNS     string           // path of the sandbox, for people
+	AnyMaster bool             // Diff does not compare the master
+}
+
+// ChildKind is one of Macvlan, IPVlan and VLAN.
+type ChildKind interface {
+	// Type is the name of the kind in ip(8).
+	Type() string
+	fmt.Stringer
+	link(netlink.LinkAttrs) netlink.Link
+	// diff says in words how a link of the kind differs.
+	diff(netlink.Link) string
+}
+
+// String is the ip command.
+func (c Child) String() string {
+	s := fmt.Sprintf("%s: ip link add", c.MasterIn)
+	if c.Master != "" {
+		s += " link " + c.Master
+	}
+	s += " name " + c.Temp
+	if c.MAC != nil {
+		s += " address " + c.MAC.String()
+	}
+	if c.MTU > 0 {
+		s += fmt.Sprintf(" mtu %d", c.MTU)
+	}
+	return fmt.Sprintf("%s netns %s type %s; sandbox: ip link set %s name %s alias %s",
+		s, c.NetNS, c.Kind, c.Temp, c.Name, c.Owner.Alias())
+}
+
+// Ensure makes the link and marks it.
+func (c Child) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = c.Temp, c.MTU, c.MAC
+	if c.MasterIn == Host {
+		attrs.Namespace = netlink.NsFd(env.Sandbox.NS.Fd())
+	}
+	if c.Master != "" {
+		master, err := env.Link(c.MasterIn, c.Master)
+		if err != nil {
+			return nil, fmt.Errorf("failed to lookup master %q: %w", c.Master, err)
+		}
+		attrs.ParentIndex = master.Attrs().Index
+	}
+	if err := env.Conn(c.MasterIn).LinkAdd(c.Kind.link(attrs)); err != nil {
+		return nil, fmt.Errorf("failed to create %s: %w", c.Kind.Type(), c.explain(err))
+	}
+	if err := c.adopt(env); err != nil {
+		return nil, errors.Join(err, c.undo(env)(ctx))
+	}
+	return c.undo(env), nil
+}
+
+// explain adds what an error of the kernel means here.
+func (c Child) explain(err error) error {
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("%w (%s is used otherwise: a port of a bridge or bond, or the master of links of another kind)", err, c.Master)
+	case errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("%w (%s has a %s already)", err, c.Master, c.Kind)
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("%w (the kernel has no %s: module %[2]s)", err, c.Kind.Type())
+	}
+	return err
+}
+
+// adopt gives the link its name and our mark in one message, so that nobody sees
+// it under the name without. A macvlan that passes everything through has its
+// master's Ethernet address until it is given another.
+func (c Child) adopt(env *Env) error {
+	link, err := env.Sandbox.Link(c.Temp)
+	if err != nil {
+		return err
+	}
+	alias := c.Owner.Alias()
+	to := nl.LinkChange{Name: c.Name, Alias: &alias}
+	if c.MAC != nil && !bytes.Equal(link.Attrs().HardwareAddr, c.MAC) {
+		to.MAC, link.Attrs().HardwareAddr = c.MAC, c.MAC
+	}
+	if err := env.Sandbox.SetLink(link.Attrs().Index, to); err != nil {
+		return fmt.Errorf("failed to rename %s to %q: %w", c.Kind.Type(), c.Name, err)
+	}
+	link.Attrs().Name, link.Attrs().Alias = c.Name, alias
+	env.Remember(Sandbox, link)
+	return nil
+}
+
+func (c Child) undo(env *Env) Undo {
+	return func(context.Context) error {
+		env.Forget(Sandbox, c.Name)
+		if err := DeleteUnmarked(env.Sandbox, c.Temp, c.Kind.Type()); err != nil {
+			return err
+		}
+		link, err := env.Sandbox.Link(c.Name)
+		if nl.IsNotFound(err) || err == nil && link.Attrs().Alias != c.Owner.Alias() {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return DeleteLink(env.Sandbox, link)
+	}
+}
+
+// DeleteUnmarked deletes what an ADD that was killed made under its temporary
+// name and did not come to mark.
+func DeleteUnmarked(conn *nl.Conn, temp, kind string) error {
+	link, err := conn.Link(temp)
+	if nl.IsNotFound(err) || err == nil && (link.Type() != kind || link.Attrs().Alias != "") {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return DeleteLink(conn, link)
+}
+
+// Diff wants the link, of its kind, on its master, with its Ethernet address.
+func (c Child) Diff(_ context.Context, env *Env) (string, error) {
+	link, err := env.Link(Sandbox, c.Name)
+	switch {
+	case nl.IsNotFound(err):
+		return fmt.Sprintf("Container Interface name in prevResult: %s not found", c.Name), nil
+	case err != nil:
+		return "", err
+	case link.Type() != c.Kind.Type():
+		return fmt.Sprintf("Error: Container interface %s not of type %s", c.Name, c.Kind.Type()), nil
+	}
+	if d := c.Kind.diff(link); d != "" {
+		return d, nil
+	}
+	if has := link.Attrs().HardwareAddr; c.MAC != nil && !bytes.Equal(has, c.MAC) {
+		return fmt.Sprintf("Interface %s Mac %s doesn't match container Mac: %s", c.Name, c.MAC, has), nil
+	}
+	return c.diffMaster(env, link)
+}
+
+func (c Child) diffMaster(env *Env, link netlink.Link) (string, error) {
+	if c.AnyMaster || c.Master == "" {
+		return "", nil
+	}
+	master, err := env.Link(c.MasterIn, c.Master)
+	switch {
+	case nl.IsNotFound(err):
+		return fmt.Sprintf("failed to lookup master %q: Link not found", c.Master), nil
+	case err != nil:
+		return "", err
+	case master.Attrs().Index != link.Attrs().ParentIndex:
+		return fmt.Sprintf("Interface %s is not on master %s", c.Name, c.Master), nil
+	}
+	return "", nil
+}
