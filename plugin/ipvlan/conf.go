@@ -1,0 +1,79 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipvlan
+
+import (
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the configuration.
+type Conf struct {
+	// Master is the link below. Default: in a chain the one interface of the previous result, else
+	// the default route's.
+	// Reference: DEL fails when the default cannot be found, CHECK always.
+	Master string `json:"master"`
+
+	// Mode is l2, the container is on the master's segment; l3, the host routes
+	// between the containers, and nobody asks for their addresses; l3s, so that
+	// the host's firewall sees them. Default: l2.
+	// Reference: same.
+	Mode string `json:"mode"`
+
+	// MTU in bytes, at most the master's; 0 is the master's, and follows it.
+	// Reference: not in the result.
+	MTU int `json:"mtu"`
+
+	// LinkInContainer says that the master is in the container.
+	// Reference: same.
+	LinkInContainer bool `json:"linkInContainer"`
+
+	// EnableDad looks for duplicates of the IPv6 addresses, 1-2 s.
+	// Reference: none, it always does.
+	EnableDad bool `json:"enabledad"`
+
+	// IPAM is the section of the IPAM plugin. In a chain it may be left out: then
+	// the link gets the addresses of the previous result.
+	// Reference: same.
+	IPAM struct {
+		// Type is the IPAM plugin; what else is in the section is its own.
+		// Reference: same.
+		Type string `json:"type"`
+	} `json:"ipam"`
+
+	// DNS replaces IPAM's when any of its keys is there.
+	// Reference: always replaces IPAM's.
+	DNS spec.DNS `json:"dns"`
+
+	mode netlink.IPVlanMode
+}
+
+// decode reads and validates the configuration. The texts are the reference's.
+func decode(r *plugin.Request) (*Conf, error) {
+	c := new(Conf)
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	var err error
+	c.mode, err = modeOf(c.Mode)
+	return c, err
+}
+
+func modeOf(s string) (netlink.IPVlanMode, error) {
+	switch s {
+	case "", "l2":
+		return netlink.IPVLAN_MODE_L2, nil
+	case "l3":
+		return netlink.IPVLAN_MODE_L3, nil
+	case "l3s":
+		return netlink.IPVLAN_MODE_L3S, nil
+	}
+	return 0, refuse("unknown ipvlan mode: %q", s)
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

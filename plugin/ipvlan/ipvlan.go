@@ -1,0 +1,104 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ipvlan is the plugin `ipvlan`: a link of the container's own on top of
+// one of the host, whose Ethernet address they share. Where a switch or a cloud
+// lets only one address through, it does what macvlan cannot.
+//
+// The kernel needs CONFIG_IPVLAN. A link cannot be the master of ipvlans and of
+// macvlans at once.
+package ipvlan
+
+import (
+	"context"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "ipvlan"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:  name,
+	Kind:  plugin.Interface,
+	About: "puts a container on the segment of a link, with the link's Ethernet address",
+	Conf:  func() any { return new(Conf) },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, err
+	}
+	c := child(conf)
+	if prev := r.Prev(); prev != nil {
+		if err := inherit(c, prev, conf.IPAM.Type); err != nil {
+			return nil, err
+		}
+	}
+	if c.Addresses == nil && conf.IPAM.Type == "" {
+		return nil, refuse("no plugin name provided")
+	}
+	return c.Attach(ctx, r)
+}
+
+// inherit takes the master from the previous result if the configuration has
+// none, and the addresses if there is no IPAM to ask.
+func inherit(c *endpoint.Child, prev *spec.Result, ipamType string) error {
+	if c.Master == "" {
+		if len(prev.Interfaces) != 1 || prev.Interfaces[0].Name == "" {
+			return refuse("chained master failure. PrevResult lacks a single named interface")
+		}
+		c.Master = prev.Interfaces[0].Name
+	}
+	if ipamType == "" && len(prev.IPs) > 0 {
+		c.Addresses = prev
+	}
+	return nil
+}
+
+func child(c *Conf) *endpoint.Child {
+	return &endpoint.Child{
+		Plugin: name, Kind: netstate.IPVlan{Mode: c.mode},
+		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, DAD: c.EnableDad, DNS: c.DNS,
+		NoARP: c.mode != netlink.IPVLAN_MODE_L2,
+	}
+}
+
+func del(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Detach(ctx, r) }
+
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if err := r.IPAMForward(ctx); err != nil {
+		return err
+	}
+	if r.Prev() == nil {
+		return refuse("Required prevResult missing")
+	}
+	return child(conf).Check(ctx, r)
+}
+
+func gc(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Collect(ctx, r) }
+
+// status cannot look for a master that the rest of a chain may provide.
+func status(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	return child(conf).Status(ctx, r, conf.IPAM.Type == "")
+}

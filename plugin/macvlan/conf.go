@@ -1,0 +1,126 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package macvlan
+
+import (
+	"net"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the configuration.
+type Conf struct {
+	// Master is the link below. Default: the default route's.
+	// Reference: same.
+	Master string `json:"master"`
+
+	// Mode says whom a container reaches through the master: bridge, its siblings
+	// too; private, none of them; vepa, those the switch sends it back to; passthru,
+	// the only child gets all there is. Default: bridge.
+	// Reference: same; passthru loses mac.
+	Mode string `json:"mode"`
+
+	// MTU in bytes, at most the master's; 0 is the master's.
+	// Reference: not in the result.
+	MTU int `json:"mtu"`
+
+	// Mac is the Ethernet address; without, one derived from the owner, which stays
+	// when an ADD is tried again and is another on every node.
+	// Reference: without, a random one, of which clones of a machine draw the same.
+	Mac string `json:"mac"`
+
+	// LinkInContainer says that the master is in the container.
+	// Reference: same.
+	LinkInContainer bool `json:"linkInContainer"`
+
+	// BcQueueLen is how many broadcast frames may wait at the master; 0 is the kernel's
+	// 1000. The largest of all children counts. Linux >= 5.11.
+	// Reference: same.
+	BcQueueLen uint32 `json:"bcqueuelen"`
+
+	// EnableDad looks for duplicates of the IPv6 addresses, 1-2 s.
+	// Reference: none, it always does.
+	EnableDad bool `json:"enabledad"`
+
+	// IPAM is the section of the IPAM plugin; without a type, layer 2 only.
+	// Reference: same.
+	IPAM struct {
+		// Type is the IPAM plugin; what else is in the section is its own.
+		// Reference: same.
+		Type string `json:"type"`
+	} `json:"ipam"`
+
+	// DNS replaces IPAM's when any of its keys is there.
+	// Reference: always replaces IPAM's.
+	DNS spec.DNS `json:"dns"`
+
+	RuntimeConfig struct {
+		// Mac beats MAC= in CNI_ARGS, which beats mac.
+		// Reference: same.
+		Mac string `json:"mac"`
+	} `json:"runtimeConfig"`
+
+	mac  net.HardwareAddr
+	mode netlink.MacvlanMode
+}
+
+// decode reads and validates the configuration. The texts are the reference's.
+func decode(r *plugin.Request) (*Conf, error) {
+	c := new(Conf)
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	var err error
+	if c.mode, err = modeOf(c.Mode); err != nil {
+		return nil, err
+	}
+	args, err := r.CNIArgs()
+	if err != nil {
+		return nil, err
+	}
+	if mac, ok := spec.LookupArg(args, "MAC"); ok && mac != "" {
+		c.Mac = mac
+	}
+	if c.RuntimeConfig.Mac != "" {
+		c.Mac = c.RuntimeConfig.Mac
+	}
+	c.mac, err = parseMAC(c.Mac)
+	return c, err
+}
+
+func modeOf(s string) (netlink.MacvlanMode, error) {
+	switch s {
+	case "", "bridge":
+		return netlink.MACVLAN_MODE_BRIDGE, nil
+	case "private":
+		return netlink.MACVLAN_MODE_PRIVATE, nil
+	case "vepa":
+		return netlink.MACVLAN_MODE_VEPA, nil
+	case "passthru":
+		return netlink.MACVLAN_MODE_PASSTHRU, nil
+	}
+	return 0, refuse("unknown macvlan mode: %q", s)
+}
+
+// parseMAC is nil for no address.
+func parseMAC(s string) (net.HardwareAddr, error) {
+	if s == "" {
+		return nil, nil
+	}
+	mac, err := net.ParseMAC(s)
+	switch {
+	case err != nil:
+		return nil, refuse("invalid args %.40v for MAC addr: %w", s, err)
+	case len(mac) != 6 || mac[0]&1 != 0:
+		return nil, refuse("invalid args %.40v for MAC addr: want six bytes, the first one even", s)
+	}
+	return mac, nil
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

@@ -1,0 +1,67 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vlan
+
+import (
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the configuration.
+type Conf struct {
+	// Master is the link below, required.
+	// Reference: DEL fails, and the address leaks, when it is gone.
+	Master string `json:"master"`
+
+	// VlanID is the VLAN, 0 to 4094. A link has one interface for each.
+	// Reference: same.
+	VlanID int `json:"vlanId"`
+
+	// MTU in bytes, at most the master's; 0 is the master's.
+	// Reference: not in the result.
+	MTU int `json:"mtu"`
+
+	// LinkInContainer says that the master is in the container.
+	// Reference: DEL fails when the namespace is gone.
+	LinkInContainer bool `json:"linkInContainer"`
+
+	// EnableDad looks for duplicates of the IPv6 addresses, 1-2 s.
+	// Reference: none, it always does.
+	EnableDad bool `json:"enabledad"`
+
+	// IPAM is the section of the IPAM plugin, required.
+	// Reference: same.
+	IPAM struct {
+		// Type is the IPAM plugin; what else is in the section is its own.
+		// Reference: same.
+		Type string `json:"type"`
+	} `json:"ipam"`
+
+	// DNS replaces IPAM's when any of its keys is there.
+	// Reference: always replaces IPAM's.
+	DNS spec.DNS `json:"dns"`
+}
+
+const maxVLAN = 4094
+
+// decode reads and validates the configuration. The texts are the reference's.
+func decode(r *plugin.Request) (*Conf, error) {
+	c := new(Conf)
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	switch {
+	case c.Master == "":
+		return nil, refuse(`"master" field is required. It specifies the host interface name to create the VLAN for`)
+	case c.VlanID < 0 || c.VlanID > maxVLAN:
+		return nil, refuse("invalid VLAN ID %d (must be between 0 and %d inclusive)", c.VlanID, maxVLAN)
+	case c.IPAM.Type == "":
+		return nil, refuse("failed to execute IPAM delegate: no plugin name provided")
+	}
+	return c, nil
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

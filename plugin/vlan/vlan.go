@@ -1,0 +1,74 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package vlan is the plugin `vlan`: the interface to one VLAN (802.1Q) of a
+// link of the host becomes the container's.
+//
+// The kernel needs CONFIG_VLAN_8021Q.
+package vlan
+
+import (
+	"context"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "vlan"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:  name,
+	Kind:  plugin.Interface,
+	About: "puts a container into a VLAN of a link",
+	Conf:  func() any { return new(Conf) },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, err
+	}
+	return child(conf).Attach(ctx, r)
+}
+
+func child(c *Conf) *endpoint.Child {
+	return &endpoint.Child{
+		Plugin: name, Kind: netstate.VLAN{ID: c.VlanID, MTU: c.MTU},
+		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, DAD: c.EnableDad, DNS: c.DNS,
+	}
+}
+
+func del(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Detach(ctx, r) }
+
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if err := r.IPAMForward(ctx); err != nil {
+		return err
+	}
+	if r.Prev() == nil {
+		return refuse("vlan: Required prevResult missing")
+	}
+	return child(conf).Check(ctx, r)
+}
+
+func gc(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Collect(ctx, r) }
+
+func status(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	return child(conf).Status(ctx, r, false)
+}
