@@ -28,21 +28,45 @@ func IsTemp(name string) bool { return len(name) > 0 && name[len(name)-1] == suf
 // Write makes path hold data, mode 0600. Symbolic links at path are replaced,
 // never followed. The directory must exist.
 func Write(path string, data []byte) error {
-	fd, err := unix.Open(filepath.Dir(path), unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
-		return writeNamed(path, data)
-	}
+	fd, err := place(path, data, false)
 	if err != nil {
-		return &fs.PathError{Op: "write", Path: path, Err: err}
+		return err
 	}
-	err = writeAll(fd, data)
-	if err == nil {
-		err = link(fd, path)
-	}
-	if err = errors.Join(err, unix.Close(fd)); err != nil {
+	if err := unix.Close(fd); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
+}
+
+// WriteLocked is Write with an exclusive flock(2) on the file from before it has
+// its name until the caller closes fd.
+func WriteLocked(path string, data []byte) (fd int, err error) { return place(path, data, true) }
+
+// place writes and returns the open file.
+func place(path string, data []byte, lock bool) (fd int, err error) {
+	fd, err = unix.Open(filepath.Dir(path), unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
+		return placeNamed(path, data, lock)
+	}
+	if err != nil {
+		return -1, &fs.PathError{Op: "write", Path: path, Err: err}
+	}
+	if err = fill(fd, data, lock); err == nil {
+		err = link(fd, path)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("write %s: %w", path, errors.Join(err, unix.Close(fd)))
+	}
+	return fd, nil
+}
+
+// fill writes what nobody else can see yet, so its lock is free to take. A file
+// system without locks has none to offer.
+func fill(fd int, data []byte, lock bool) error {
+	if lock {
+		_ = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	}
+	return writeAll(fd, data)
 }
 
 // ErrIrregular is wrapped when there is something else than a regular file of
@@ -120,21 +144,20 @@ func link(fd int, path string) error {
 	return unix.Rename(path+suffix, path)
 }
 
-// writeNamed is for file systems without O_TMPFILE (some overlays, NFS).
-func writeNamed(path string, data []byte) error {
+// placeNamed is for file systems without O_TMPFILE (some overlays, NFS).
+func placeNamed(path string, data []byte, lock bool) (fd int, err error) {
 	if err := remove(path + suffix); err != nil {
-		return err
+		return -1, err
 	}
-	f, err := os.OpenFile(path+suffix, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	fd, err = unix.Open(path+suffix, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return err
+		return -1, &fs.PathError{Op: "write", Path: path, Err: err}
 	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Close()); err == nil {
+	if err = fill(fd, data, lock); err == nil {
 		err = os.Rename(path+suffix, path)
 	}
 	if err != nil {
-		return errors.Join(err, remove(path+suffix))
+		return -1, errors.Join(err, unix.Close(fd), remove(path+suffix))
 	}
-	return nil
+	return fd, nil
 }

@@ -14,7 +14,7 @@ import (
 )
 
 func TestWriteReplaceRemove(t *testing.T) {
-	for name, write := range map[string]func(string, []byte) error{"nameless": Write, "named": writeNamed} {
+	for name, write := range map[string]func(string, []byte) error{"nameless": Write, "named": named, "locked": locked} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "f")
 			for _, content := range []string{"one", "", "three"} {
@@ -36,7 +36,7 @@ func TestWriteReplaceRemove(t *testing.T) {
 }
 
 func TestLinkIsReplacedNotFollowed(t *testing.T) {
-	for name, write := range map[string]func(string, []byte) error{"nameless": Write, "named": writeNamed} {
+	for name, write := range map[string]func(string, []byte) error{"nameless": Write, "named": named, "locked": locked} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			victim, path := filepath.Join(dir, "victim"), filepath.Join(dir, "f")
@@ -107,5 +107,39 @@ func TestReadsFilesOnly(t *testing.T) {
 func TestMissingDirectory(t *testing.T) {
 	if err := Write(filepath.Join(t.TempDir(), "absent", "f"), nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error %v", err)
+	}
+}
+
+func named(path string, data []byte) error { return closed(placeNamed(path, data, false)) }
+
+func locked(path string, data []byte) error { return closed(WriteLocked(path, data)) }
+
+func closed(fd int, err error) error {
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// Who opens the file by its name finds the lock taken.
+func TestWriteLocked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	fd, err := WriteLocked(path, []byte("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := unix.Open(path, unix.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(other) //nolint:errcheck // a test
+	if err := unix.Flock(other, unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("lock of a file that is being kept: %v", err)
+	}
+	if err := unix.Close(fd); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(other, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		t.Errorf("lock of a file that nobody keeps: %v", err)
 	}
 }

@@ -1,0 +1,180 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/owner"
+)
+
+// A record is locked with flock(2) by whoever changes what it tells of: an ADD
+// from its Write and a DEL from its Take until their session ends, `patchbay
+// repair` and `patchbay gc` while they work on it. So repair puts nothing back
+// that a DEL is taking away or that a failing ADD will not own, and gc never
+// meets an ADD of the same attachment half way. The kernel drops the locks of a
+// process that is killed.
+
+// patience is how long ADD and DEL wait for somebody else's lock. A DEL must
+// work beside an ADD that hangs, so it goes on without.
+const patience = time.Second
+
+// lockStep is how long it takes to ask again: a blocking flock has no timeout.
+const lockStep = time.Millisecond
+
+// locks are the locked files of a Store, by path.
+type locks struct {
+	mu   sync.Mutex
+	held map[string]int // file descriptors
+}
+
+// Take is Read for who is going to remove what the record tells of: it locks
+// the record first, until the Store is closed or the record removed. When
+// somebody else keeps the lock longer than a second it goes on without.
+func (s *Store) Take(network string, o owner.Key, plugin string) (*Record, error) {
+	if s.guard(attachments, network) == nil {
+		s.lock(s.path(network, o, plugin), patience)
+	}
+	return s.Read(network, o, plugin)
+}
+
+// TryTake is Take for who may as well come another time: ok is false when
+// somebody else still has the lock after wait.
+func (s *Store) TryTake(network string, o owner.Key, plugin string, wait time.Duration) (r *Record, ok bool, err error) {
+	if err := s.guard(attachments, network); err != nil {
+		return nil, true, fmt.Errorf("read record: %w: %w", ErrBroken, err)
+	}
+	if !s.lock(s.path(network, o, plugin), wait) {
+		return nil, false, nil
+	}
+	r, err = s.Read(network, o, plugin)
+	return r, true, err
+}
+
+// Busy says whether somebody else has a record locked right now.
+func (s *Store) Busy(network string, o owner.Key, plugin string) bool {
+	path := s.path(network, o, plugin)
+	if s.holds(path) {
+		return false
+	}
+	if !s.lock(path, 0) {
+		return true
+	}
+	s.unlock(path)
+	return false
+}
+
+// Unlock gives the lock of a record back before the Store is closed.
+func (s *Store) Unlock(network string, o owner.Key, plugin string) {
+	s.unlock(s.path(network, o, plugin))
+}
+
+// Close gives every lock back.
+func (s *Store) Close() {
+	s.locks.mu.Lock()
+	defer s.locks.mu.Unlock()
+	for _, fd := range s.locks.held {
+		unix.Close(fd) //nolint:errcheck // read only, or written already
+	}
+	s.locks.held = nil
+}
+
+// lock says false when somebody else has the lock. What is not there, cannot
+// be opened or is on a file system without locks keeps nobody out.
+func (s *Store) lock(path string, wait time.Duration) bool {
+	if s.holds(path) {
+		return true
+	}
+	for end := time.Now().Add(wait); ; {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return true
+		}
+		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil && isAt(fd, path) {
+			s.keep(path, fd)
+			return true
+		}
+		unix.Close(fd) //nolint:errcheck // read only
+		switch {
+		case err != nil && !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return true
+		case err != nil && !time.Now().Before(end):
+			return false
+		case err != nil:
+			time.Sleep(lockStep)
+		}
+	}
+}
+
+// isAt says whether an open file is still what stands at path.
+func isAt(fd int, path string) bool {
+	var open, there unix.Stat_t
+	if unix.Fstat(fd, &open) != nil || unix.Lstat(path, &there) != nil {
+		return false
+	}
+	return open.Dev == there.Dev && open.Ino == there.Ino
+}
+
+func (s *Store) holds(path string) bool {
+	s.locks.mu.Lock()
+	defer s.locks.mu.Unlock()
+	_, ok := s.locks.held[path]
+	return ok
+}
+
+// keep notes a lock. That of the file that stood there before ends.
+func (s *Store) keep(path string, fd int) {
+	s.locks.mu.Lock()
+	defer s.locks.mu.Unlock()
+	if old, ok := s.locks.held[path]; ok {
+		unix.Close(old) //nolint:errcheck // read only, or written already
+	}
+	if s.locks.held == nil {
+		s.locks.held = make(map[string]int)
+	}
+	s.locks.held[path] = fd
+}
+
+func (s *Store) unlock(path string) {
+	s.locks.mu.Lock()
+	defer s.locks.mu.Unlock()
+	if fd, ok := s.locks.held[path]; ok {
+		unix.Close(fd) //nolint:errcheck // read only, or written already
+		delete(s.locks.held, path)
+	}
+}
+
+// Collecting keeps repair out while a GC works, until the returned function is
+// called; Repairing keeps GCs out. A GC removes thousands of records in one go,
+// for which one lock does. Without a directory of records there is nothing to
+// keep anybody out of.
+func (s *Store) Collecting() (done func(), err error) { return s.lockAll(unix.LOCK_SH) }
+
+// Repairing is the other side of Collecting.
+func (s *Store) Repairing() (done func(), err error) { return s.lockAll(unix.LOCK_EX) }
+
+func (s *Store) lockAll(how int) (done func(), err error) {
+	if err := s.guard(attachments); err != nil {
+		return nil, fmt.Errorf("lock records: %w", err)
+	}
+	f, err := os.Open(filepath.Join(s.Dir, attachments))
+	if errors.Is(err, os.ErrNotExist) {
+		return func() {}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock records: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), how); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock records: %w", err), f.Close())
+	}
+	return func() { f.Close() }, nil //nolint:errcheck // read only
+}

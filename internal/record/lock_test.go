@@ -1,0 +1,136 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/owner"
+)
+
+// An ADD keeps others away from its record until its session ends, and a DEL
+// goes on without the lock when an ADD hangs.
+func TestLock(t *testing.T) {
+	add := New(t.TempDir())
+	r := sample("c1")
+	if err := add.Write(r); err != nil {
+		t.Fatal(err)
+	}
+	other := New(add.Dir)
+	if _, ok, err := other.TryTake(r.Network, r.Owner, r.Plugin, 0); ok || err != nil {
+		t.Errorf("taken from an ADD under way: %v, %v", ok, err)
+	}
+	if !other.Busy(r.Network, r.Owner, r.Plugin) || add.Busy(r.Network, r.Owner, r.Plugin) {
+		t.Error("busy is who is kept out, not who keeps out")
+	}
+	start := time.Now()
+	if got, err := other.Take(r.Network, r.Owner, r.Plugin); got == nil || err != nil || time.Since(start) < patience {
+		t.Errorf("DEL beside an ADD that hangs, after %v: %v, %v", time.Since(start), got, err)
+	}
+	add.Close()
+	if got, ok, err := other.TryTake(r.Network, r.Owner, r.Plugin, 0); got == nil || !ok || err != nil {
+		t.Errorf("after the ADD: %v, %v, %v", got, ok, err)
+	}
+	other.Unlock(r.Network, r.Owner, r.Plugin)
+	if New(add.Dir).Busy(r.Network, r.Owner, r.Plugin) {
+		t.Error("busy although nobody has it")
+	}
+}
+
+// Who waits for a record that is removed or replaced meanwhile gets what stands
+// then.
+func TestLockOfWhatIsReplaced(t *testing.T) {
+	first, second := New(t.TempDir()), New("")
+	second.Dir = first.Dir
+	r := sample("c1")
+	if err := first.Write(r); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan *Record)
+	go func() {
+		rec, err := second.Take(r.Network, r.Owner, r.Plugin)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- rec
+	}()
+	time.Sleep(20 * time.Millisecond)
+	if err := first.Remove(r.Network, r.Owner, r.Plugin); err != nil {
+		t.Fatal(err)
+	}
+	if rec := <-got; rec != nil {
+		t.Errorf("taken: %+v, which is removed", rec)
+	}
+	again := *r
+	again.NetNS = "/run/netns/new"
+	if err := second.Write(&again); err != nil {
+		t.Fatal(err)
+	}
+	go second.Close()
+	rec, err := first.Take(r.Network, r.Owner, r.Plugin)
+	if err != nil || rec == nil || rec.NetNS != again.NetNS {
+		t.Errorf("%+v, %v", rec, err)
+	}
+}
+
+func TestCollectingKeepsRepairOut(t *testing.T) {
+	s := New(t.TempDir())
+	if done, err := s.Repairing(); err != nil {
+		t.Error(err)
+	} else {
+		done()
+	}
+	if err := s.Write(sample("c1")); err != nil {
+		t.Fatal(err)
+	}
+	var done [2]func()
+	for i := range done { // GCs do not keep each other out
+		var err error
+		if done[i], err = s.Collecting(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	repairs := make(chan struct{})
+	go func() {
+		if done, err := s.Repairing(); err == nil {
+			done()
+		}
+		close(repairs)
+	}()
+	select {
+	case <-repairs:
+		t.Error("repairs beside a GC")
+	case <-time.After(20 * time.Millisecond):
+	}
+	done[0]()
+	done[1]()
+	<-repairs
+}
+
+// A torn record is found by its name, which tells whose it is.
+func TestScan(t *testing.T) {
+	s := New(t.TempDir())
+	r := sample("c1")
+	for _, id := range []string{"c1", "c2"} {
+		if err := s.Write(sample(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range map[string]string{string(r.Owner) + ".bridge": `{"sch`, "README": "x"} {
+		if err := os.WriteFile(filepath.Join(s.Dir, attachments, "pods", name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	records, torn, err := s.Scan("")
+	if len(records) != 1 || !errors.Is(err, ErrBroken) {
+		t.Errorf("%d records, %v", len(records), err)
+	}
+	if len(torn) != 1 || torn[0].Owner != owner.Of("pods", "c1", "eth0") || torn[0].Plugin != "bridge" || torn[0].Network != "pods" {
+		t.Errorf("torn: %+v", torn)
+	}
+}
