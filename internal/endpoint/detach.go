@@ -34,7 +34,7 @@ func Detach(ctx context.Context, r *plugin.Request, pluginName string, lost ...n
 	if err != nil {
 		return errors.Join(err, releaseAddress(ctx, r))
 	}
-	rec, err := k.Records.Read(r.Network, r.Owner, pluginName)
+	rec, err := k.Records.Take(r.Network, r.Owner, pluginName)
 	if err != nil {
 		kernel.Warn(r, err) // broken: names must do
 	}

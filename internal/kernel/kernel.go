@@ -25,17 +25,20 @@ type Kernel struct {
 	NFT     *nft.Conn
 	Records *record.Store
 
-	session   *plugin.Session
-	host      *nl.Conn
-	sandboxes map[string]*nl.Conn
+	session    *plugin.Session
+	host       *nl.Conn
+	sandboxes  map[string]*nl.Conn
+	collecting bool
 }
 
 type sessionKey struct{}
 
 // Of returns the session's Kernel. The firewall queue is committed when the
 // session is flushed and forgotten when the request fails.
-func Of(r *plugin.Request) *Kernel {
-	s := r.Session
+func Of(r *plugin.Request) *Kernel { return OfSession(r.Session) }
+
+// OfSession is Of for who has a session and no request yet.
+func OfSession(s *plugin.Session) *Kernel {
 	return s.Value(sessionKey{}, func() any { return open(s) }).(*Kernel)
 }
 
@@ -61,7 +64,8 @@ func (k *Kernel) close() {
 	if k.host != nil {
 		k.host.Close()
 	}
-	k.NFT.Close() //nolint:errcheck // what was queued is committed or forgotten
+	k.Records.Close() // before the wait
+	k.NFT.Close()     //nolint:errcheck // what was queued is committed or forgotten
 }
 
 // Host returns the socket in the namespace of the process.
@@ -176,24 +180,4 @@ func Check(ctx context.Context, env *netstate.Env, s netstate.State) error {
 // Warn writes one line to the plugin's standard error.
 func Warn(r *plugin.Request, err error) {
 	fmt.Fprintf(r.Session.Stderr, "patchbay: warning: %s: %v\n", r, err) //nolint:errcheck // a log line
-}
-
-// Stale returns a plugin's records of attachments that a GC request does not
-// list as valid, and so must go. ok is false when the request has no list: then
-// nothing may go. Records that cannot be read are reported and left.
-func (k *Kernel) Stale(r *plugin.Request, pluginName string) (stale []*record.Record, ok bool) {
-	keep, ok := r.Valid()
-	if !ok {
-		return nil, false
-	}
-	records, err := k.Records.List(r.Network)
-	if err != nil {
-		Warn(r, err)
-	}
-	for _, rec := range records {
-		if rec.Plugin == pluginName && !keep(rec.ContainerID, rec.IfName) {
-			stale = append(stale, rec)
-		}
-	}
-	return stale, true
 }

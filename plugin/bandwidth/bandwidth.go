@@ -145,7 +145,7 @@ func firstHostInterface(prev *spec.Result) string {
 // configuration, namespace or previous result.
 func del(_ context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	rec, err := k.Records.Take(r.Network, r.Owner, name)
 	if err != nil {
 		kernel.Warn(r, err)
 	}

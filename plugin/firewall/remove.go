@@ -24,7 +24,7 @@ import (
 // reference's, whose rules are found by name and address.
 func del(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	rec, err := k.Records.Take(r.Network, r.Owner, name)
 	if err != nil {
 		kernel.Warn(r, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -27,7 +28,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 		kernel.Warn(r, err)
 	}
 	k := kernel.Of(r)
-	records, err := k.Records.List(r.Network)
+	records, _, err := k.Records.Scan(r.Network)
 	errs := []error{err}
 	dirs := []string{dir}
 	for _, rec := range records {
@@ -36,15 +37,14 @@ func gc(ctx context.Context, r *plugin.Request) error {
 		}
 	}
 	for _, d := range dirs {
-		errs = append(errs, collect(ctx, r, d, keep))
+		errs = append(errs, collect(ctx, r, d, spare(r, keep)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	for _, rec := range records {
-		if rec.Plugin == name && !keep(ownerIn(rec)) {
-			errs = append(errs, k.Records.Remove(rec.Network, rec.Owner, name))
-		}
+	stale, _ := k.Stale(r, name)
+	for _, rec := range stale {
+		errs = append(errs, k.Records.Remove(rec.Network, rec.Owner, name))
 	}
 	return errors.Join(errs...)
 }
@@ -58,6 +58,14 @@ func keeper(valid []spec.Attachment) func(ipam.Owner) bool {
 		set[ipam.Owner{ID: a.ContainerID}] = true
 	}
 	return func(o ipam.Owner) bool { return set[o] }
+}
+
+// spare keeps what an ADD or DEL is working on right now.
+func spare(r *plugin.Request, keep func(ipam.Owner) bool) func(ipam.Owner) bool {
+	records := kernel.Of(r).Records
+	return func(o ipam.Owner) bool {
+		return keep(o) || records.Busy(r.Network, owner.Of(r.Network, o.ID, o.IfName), name)
+	}
 }
 
 func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Owner) bool) error {

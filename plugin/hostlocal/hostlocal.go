@@ -152,7 +152,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		kernel.Warn(r, err)
 	}
-	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	rec, err := k.Records.Take(r.Network, r.Owner, name)
 	if err != nil {
 		kernel.Warn(r, err)
 	}

@@ -97,7 +97,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 // what the reference plugin left for the attachment.
 func del(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	rec, err := k.Records.Take(r.Network, r.Owner, name)
 	if err != nil {
 		kernel.Warn(r, err)
 	}

@@ -126,7 +126,7 @@ func adjust(r *plugin.Request, conf *Conf) *spec.Result {
 // be removed.
 func del(_ context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	rec, err := k.Records.Take(r.Network, r.Owner, name)
 	if err != nil {
 		kernel.Warn(r, err)
 	}

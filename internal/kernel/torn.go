@@ -1,0 +1,220 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// Derive makes up the record that a torn one was, from what carries its owner:
+// the facts it holds and no readable record tells of, elements, links, and the
+// names of the attachment where anything still knows them.
+func (k *Kernel) Derive(t record.Torn) (*record.Record, error) {
+	rec := &record.Record{Plugin: t.Plugin, Owner: t.Owner, Network: t.Network}
+	if t.Plugin == "tuning" {
+		rec.DataDir = filepath.Join(k.session.Paths.RunCNI, t.Plugin)
+	}
+	var err error
+	if rec.Shared, err = k.unclaimed(t); err != nil {
+		return nil, err
+	}
+	elems, err := k.owned()
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range elems {
+		if o, _ := nft.OwnerOf(e.Comment); o == string(t.Owner) {
+			rec.Elements = append(rec.Elements, e)
+		}
+	}
+	if rec.Links, err = k.marked(t.Owner); err != nil {
+		return nil, err
+	}
+	rec.ContainerID, rec.IfName = Names(k.session.Paths, t.Network, t.Owner, rec.Elements)
+	return rec, nil
+}
+
+// unclaimed are the facts that the owner holds and that no other plugin's
+// record of it has for its own.
+func (k *Kernel) unclaimed(t record.Torn) (names []string, err error) {
+	held, err := k.Records.Held(t.Owner)
+	if err != nil || len(held) == 0 {
+		return nil, err
+	}
+	records, _, _ := k.Records.Scan(t.Network)
+	claimed := make(map[string]bool)
+	for _, r := range records {
+		for _, name := range r.Shared {
+			claimed[name] = claimed[name] || r.Owner == t.Owner
+		}
+	}
+	for _, name := range held {
+		if !claimed[name] {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// owned are the elements of attachments, those in the maps of conditions too.
+func (k *Kernel) owned() ([]nft.Element, error) {
+	_, facts, _ := k.Records.Facts() // what is broken has no maps
+	var maps []string
+	for _, f := range facts {
+		if f.Conditions != nil {
+			maps = append(maps, f.Conditions.Maps()...)
+		}
+	}
+	return k.NFT.Owned(maps...)
+}
+
+// marked are the host's links with the owner in their alias, and the names an
+// ADD may have given one before it could mark it.
+func (k *Kernel) marked(o owner.Key) (names []string, err error) {
+	host, err := k.Host()
+	if err != nil {
+		return nil, err
+	}
+	links, err := nl.Retry(host.LinkList)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		if l.Attrs().Alias == o.Alias() {
+			names = append(names, l.Attrs().Name)
+		}
+	}
+	if unmarked := o.LinkName("veth", 0); !contains(names, unmarked) {
+		names = append(names, unmarked)
+	}
+	return names, nil
+}
+
+func contains(list []string, s string) bool {
+	for _, e := range list {
+		if e == s {
+			return true
+		}
+	}
+	return false
+}
+
+// Names finds container id and interface name of an owner in whatever still
+// tells them: comments of elements, cached results, address files and tuning's
+// backups. The owner is their hash, so a match is a proof; without one both are
+// empty.
+func Names(p paths.Paths, network string, o owner.Key, elems []nft.Element) (id, ifName string) {
+	try := func(a, b string) bool {
+		if owner.Of(network, a, b) == o {
+			id, ifName = a, b
+		}
+		return ifName != ""
+	}
+	for _, e := range elems {
+		_, rest, _ := strings.Cut(e.Comment, " ")
+		if parts := strings.Split(rest, "/"); len(parts) == 3 && try(parts[1], parts[2]) {
+			return id, ifName
+		}
+	}
+	for _, at := range []struct{ pattern, prefix, suffix, sep string }{
+		{filepath.Join(p.CNI, "results", "*"), network + "-", "", "-"},
+		{filepath.Join(p.RunCNI, "tuning", "*"), "", ".json", "_"},
+	} {
+		found, _ := filepath.Glob(at.pattern)
+		for _, path := range found {
+			name, ok := strings.CutPrefix(strings.TrimSuffix(filepath.Base(path), at.suffix), at.prefix)
+			if ok && splits(name, at.sep, try) {
+				return id, ifName
+			}
+		}
+	}
+	found, _ := filepath.Glob(filepath.Join(p.CNI, "networks", network, "*"))
+	for _, path := range found {
+		text, err := os.ReadFile(path)
+		if a, b, ok := strings.Cut(strings.TrimSpace(string(text)), "\r\n"); err == nil && ok && try(a, b) {
+			return id, ifName
+		}
+	}
+	return "", ""
+}
+
+// splits tries every way to read name as two names: both may hold sep.
+func splits(name, sep string, try func(a, b string) bool) bool {
+	for i := range len(name) {
+		if name[i:i+1] == sep && try(name[:i], name[i+1:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// Stale returns a plugin's records of attachments that a GC request does not
+// list as valid, and so must go. ok is false when the request has no list: then
+// nothing may go. What an ADD or DEL is working on is left to it. A record that
+// cannot be read is derived from its owner, which its file name tells.
+func (k *Kernel) Stale(r *plugin.Request, pluginName string) (stale []*record.Record, ok bool) {
+	keep, ok := r.Valid()
+	if !ok {
+		return nil, false
+	}
+	k.collect(r)
+	records, torn, err := k.Records.Scan(r.Network)
+	if err != nil {
+		Warn(r, err)
+	}
+	for _, rec := range records {
+		if rec.Plugin == pluginName && !keep(rec.ContainerID, rec.IfName) && !k.Records.Busy(rec.Network, rec.Owner, rec.Plugin) {
+			stale = append(stale, rec)
+		}
+	}
+	return append(stale, k.staleTorn(r, pluginName, torn)...), true
+}
+
+func (k *Kernel) staleTorn(r *plugin.Request, pluginName string, torn []record.Torn) (stale []*record.Record) {
+	valid, _ := r.Head.Valid()
+	keep := make(map[owner.Key]bool, len(valid))
+	for _, a := range valid {
+		keep[owner.Of(r.Network, a.ContainerID, a.IfName)] = true
+	}
+	for _, t := range torn {
+		if t.Plugin != pluginName {
+			continue
+		}
+		Warn(r, t.Err)
+		if keep[t.Owner] || k.Records.Busy(t.Network, t.Owner, t.Plugin) {
+			continue
+		}
+		rec, err := k.Derive(t)
+		if err != nil {
+			Warn(r, err)
+			continue
+		}
+		stale = append(stale, rec)
+	}
+	return stale
+}
+
+// collect keeps `patchbay repair` out until the session ends: it would put back
+// what is being removed.
+func (k *Kernel) collect(r *plugin.Request) {
+	if k.collecting {
+		return
+	}
+	k.collecting = true
+	done, err := k.Records.Collecting()
+	if err != nil {
+		Warn(r, err)
+		return
+	}
+	k.session.OnClose(done)
+}
