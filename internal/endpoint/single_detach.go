@@ -31,8 +31,9 @@ type Place struct {
 }
 
 // Delete is the TakeAway of an interface that the plugin made. kind is the
-// kernel's name of it ("tuntap"): one that was made by the reference plugin has
-// no mark, and one of another kind is somebody else's.
+// library's name of it ("tuntap"): one that was made by the reference plugin has
+// no mark, and one of another kind is somebody else's. So is one that is not
+// marked where the namespace is only known from a record.
 func Delete(r *plugin.Request, kind string) TakeAway {
 	return func(_ context.Context, at Place, rec *record.Record) error {
 		if at.Conn == nil {
@@ -42,6 +43,9 @@ func Delete(r *plugin.Request, kind string) TakeAway {
 		if rec != nil {
 			o, ifName = rec.Owner, rec.IfName
 		}
+		if err := netstate.DeleteUnmarked(at.Conn, TempName(o), kind); err != nil {
+			return err
+		}
 		link, err := own(at, ifName, o, kind)
 		if err != nil || link == nil {
 			return err
@@ -49,6 +53,10 @@ func Delete(r *plugin.Request, kind string) TakeAway {
 		return netstate.DeleteLink(at.Conn, link)
 	}
 }
+
+// TempName is the name an interface is made under in the container. It derives
+// from the owner, so that DEL finds one that was not marked yet.
+func TempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
 
 // own finds the owner's interface by its name, or by its mark if the container
 // renamed it.
@@ -76,7 +84,7 @@ func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error
 // that failed, and the record goes last.
 func DetachSingle(ctx context.Context, r *plugin.Request, pluginName string, take TakeAway) error {
 	k := kernel.Of(r)
-	rec, err := k.Records.Read(r.Network, r.Owner, pluginName)
+	rec, err := k.Records.Take(r.Network, r.Owner, pluginName)
 	if err != nil {
 		kernel.Warn(r, err)
 	}

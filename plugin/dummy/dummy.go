@@ -1,0 +1,126 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dummy is the plugin `dummy`: a device that leads nowhere, to hold
+// addresses of a container that must not depend on any link. The kernel needs
+// CONFIG_DUMMY.
+package dummy
+
+import (
+	"context"
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "dummy"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:  name,
+	Kind:  plugin.Interface,
+	About: "gives a container addresses on a device that leads nowhere",
+	Conf:  func() any { return new(Conf) },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+// Conf is the configuration.
+type Conf struct {
+	IPAM struct {
+		// Type is the IPAM plugin, required; what else is in the section is its own.
+		// Reference: same.
+		Type string `json:"type"`
+	} `json:"ipam"`
+
+	// DNS replaces IPAM's when any of its keys is there.
+	// Reference: not looked at, the result has IPAM's.
+	DNS spec.DNS `json:"dns"`
+}
+
+func decode(r *plugin.Request) (*Conf, error) {
+	c := new(Conf)
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	if c.IPAM.Type == "" {
+		return nil, refuse("dummy interface requires an IPAM configuration")
+	}
+	return c, nil
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, err
+	}
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return nil, err
+	}
+	return single(r, conf, endpoint.AddressesOf(r).Container()).Attach(ctx, r, env)
+}
+
+// single is the attachment. The address of a new one is derived from the owner,
+// so that it stays when an ADD is tried again.
+func single(r *plugin.Request, conf *Conf, mac net.HardwareAddr) *endpoint.Single {
+	link := netstate.Child{
+		Kind: netstate.Dummy{}, Name: r.IfName, Temp: endpoint.TempName(r.Owner), MasterIn: netstate.Sandbox,
+		MAC: mac, Owner: r.Owner, NetNS: r.NetNS,
+	}
+	return &endpoint.Single{
+		Plugin: name, DNS: conf.DNS, MAC: mac, Link: netstate.State{link},
+		Exists: spec.Errorf(spec.CodeInternal, "failed to create dummy: %w", unix.EEXIST),
+	}
+}
+
+func del(ctx context.Context, r *plugin.Request) error {
+	return endpoint.DetachSingle(ctx, r, name, endpoint.Delete(r, "dummy"))
+}
+
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if err := r.IPAMForward(ctx); err != nil {
+		return err
+	}
+	if r.Prev() == nil {
+		return refuse("dummy: Required prevResult missing")
+	}
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return err
+	}
+	mac, err := endpoint.FoundMAC(r, env)
+	if err != nil {
+		return err
+	}
+	return single(r, conf, mac).Check(ctx, r, env)
+}
+
+func gc(ctx context.Context, r *plugin.Request) error {
+	return endpoint.CollectSingle(ctx, r, name, endpoint.Delete(r, "dummy"))
+}
+
+func status(ctx context.Context, r *plugin.Request) error {
+	if _, err := decode(r); err != nil {
+		return err
+	}
+	return r.IPAMForward(ctx)
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

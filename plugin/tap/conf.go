@@ -1,0 +1,107 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tap
+
+import (
+	"net"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the configuration.
+type Conf struct {
+	// MultiQueue lets whoever opens the tap open several queues.
+	// Reference: same.
+	MultiQueue bool `json:"multiQueue"`
+
+	// MTU in bytes; 0 is the kernel's.
+	// Reference: lost when owner and group are both given; not in the result.
+	MTU int `json:"mtu"`
+
+	// Mac is the Ethernet address of the tap; without, one derived from the owner,
+	// which stays when an ADD is tried again.
+	// Reference: lost when owner and group are both given; without, a random one.
+	Mac string `json:"mac"`
+
+	// Owner is the id of the user who may open the tap; without, nobody in
+	// particular.
+	// Reference: same; without, ip(8) of iproute2 makes the tap.
+	Owner *uint32 `json:"owner"`
+
+	// Group is the id of the group that may open the tap.
+	// Reference: same; without, ip(8) of iproute2 makes the tap.
+	Group *uint32 `json:"group"`
+
+	// SelinuxContext is the label of the process that makes the tap, which the
+	// policy looks at when somebody opens it.
+	// Reference: same; ip(8) of iproute2 is that process.
+	SelinuxContext string `json:"selinuxContext"`
+
+	// Bridge is a bridge in the container, of which the tap becomes a port.
+	// Reference: same.
+	Bridge string `json:"bridge"`
+
+	// IPAM is the section of the IPAM plugin; without a type, layer 2 only.
+	// Reference: same.
+	IPAM struct {
+		// Type is the IPAM plugin; what else is in the section is its own.
+		// Reference: same.
+		Type string `json:"type"`
+	} `json:"ipam"`
+
+	// DNS replaces IPAM's when any of its keys is there.
+	// Reference: always replaces IPAM's.
+	DNS spec.DNS `json:"dns"`
+
+	RuntimeConfig struct {
+		// Mac beats MAC= in CNI_ARGS, which beats mac.
+		// Reference: same.
+		Mac string `json:"mac"`
+	} `json:"runtimeConfig"`
+
+	mac net.HardwareAddr
+}
+
+// decode reads and validates the configuration. The texts are the reference's.
+func decode(r *plugin.Request) (*Conf, error) {
+	c := new(Conf)
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	args, err := r.CNIArgs()
+	if err != nil {
+		return nil, err
+	}
+	if mac, ok := spec.LookupArg(args, "MAC"); ok && mac != "" {
+		c.Mac = mac
+	}
+	if c.RuntimeConfig.Mac != "" {
+		c.Mac = c.RuntimeConfig.Mac
+	}
+	return c, c.validate()
+}
+
+func (c *Conf) validate() (err error) {
+	if c.Mac != "" {
+		if c.mac, err = net.ParseMAC(c.Mac); err == nil && len(c.mac) != 6 {
+			err = &net.AddrError{Err: "not an Ethernet address", Addr: c.Mac}
+		}
+	}
+	switch {
+	case err != nil:
+		return refuse("invalid args %v for MAC addr: %w", c.Mac, err)
+	case len(c.mac) > 0 && c.mac[0]&1 != 0:
+		return refuse("invalid args %v for MAC addr: it is a group's address", c.Mac)
+	case c.MTU < 0:
+		return refuse("invalid MTU %d", c.MTU)
+	case c.Bridge != "" && spec.ValidateIfName(c.Bridge) != nil:
+		return refuse("invalid bridge name %q: %w", c.Bridge, spec.ValidateIfName(c.Bridge))
+	}
+	return nil
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

@@ -1,0 +1,109 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tap is the plugin `tap`: a tap device in the container's namespace,
+// for a virtual machine or any program that makes frames itself. It is made by
+// ioctl on /dev/net/tun (CONFIG_TUN) and needs no other program.
+package tap
+
+import (
+	"context"
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "tap"
+
+// kind is the library's name of a tap.
+const kind = "tuntap"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:         name,
+	Kind:         plugin.Interface,
+	About:        "makes a tap device in the container, for a virtual machine",
+	Capabilities: []string{"mac"},
+	Conf:         func() any { return new(Conf) },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, err
+	}
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return nil, err
+	}
+	mac := conf.mac
+	if mac == nil {
+		mac = endpoint.AddressesOf(r).Container()
+	}
+	return single(r, conf, mac).Attach(ctx, r, env)
+}
+
+func single(r *plugin.Request, conf *Conf, mac net.HardwareAddr) *endpoint.Single {
+	link := netstate.Tap{
+		Tap: nl.Tap{Name: r.IfName, MultiQueue: conf.MultiQueue, Owner: conf.Owner, Group: conf.Group},
+		MAC: mac, MTU: conf.MTU, Mark: r.Owner, Temp: endpoint.TempName(r.Owner), Bridge: conf.Bridge,
+	}
+	return &endpoint.Single{
+		Plugin: name, DNS: conf.DNS, MAC: mac, Link: netstate.State{link},
+		Exists: spec.Errorf(spec.CodeInternal, "failed to rename tap to %q: %w", r.IfName, unix.EEXIST),
+	}
+}
+
+func del(ctx context.Context, r *plugin.Request) error {
+	return endpoint.DetachSingle(ctx, r, name, endpoint.Delete(r, kind))
+}
+
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if err := r.IPAMForward(ctx); err != nil {
+		return err
+	}
+	if r.Prev() == nil {
+		return refuse("Required prevResult missing")
+	}
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return err
+	}
+	mac, err := endpoint.FoundMAC(r, env)
+	if err != nil {
+		return err
+	}
+	return single(r, conf, mac).Check(ctx, r, env)
+}
+
+func gc(ctx context.Context, r *plugin.Request) error {
+	return endpoint.CollectSingle(ctx, r, name, endpoint.Delete(r, kind))
+}
+
+// status: a node without /dev/net/tun makes no taps.
+func status(ctx context.Context, r *plugin.Request) error {
+	if _, err := decode(r); err != nil {
+		return err
+	}
+	if err := nl.CanTap(); err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "taps cannot be made: %w", err)
+	}
+	return r.IPAMForward(ctx)
+}
