@@ -43,9 +43,11 @@ func (c *repairCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
 	}
+	store := record.New(c.app.paths.Run)
+	defer store.Close()
 	r := &repairer{
 		fw:    nft.Open(c.app.paths.Run),
-		store: record.New(c.app.paths.Run),
+		store: store,
 		out:   repaired{Restored: []string{}},
 	}
 	defer r.fw.Close() //nolint:errcheck // nothing is queued
@@ -74,16 +76,20 @@ func (o *repaired) text() string {
 }
 
 type repairer struct {
-	fw      *nft.Conn
-	store   *record.Store
-	out     repaired
-	changed []*record.Record
+	fw    *nft.Conn
+	store *record.Store
+	out   repaired
 }
 
 // run repairs from the ground up: rules, networks, attachments. Each fact and
 // each attachment is a transaction, so that one that is refused does not stop
 // the others.
 func (r *repairer) run(ctx context.Context) error {
+	done, err := r.store.Repairing()
+	if err != nil {
+		return err
+	}
+	defer done()
 	errs := []error{r.rules(ctx)}
 	_, facts, err := r.store.Facts()
 	errs = append(errs, err)
@@ -97,7 +103,7 @@ func (r *repairer) run(ctx context.Context) error {
 	for _, rec := range records {
 		errs = append(errs, r.attachment(ctx, rec))
 	}
-	return errors.Join(append(errs, r.recheck(ctx))...)
+	return errors.Join(errs...)
 }
 
 // fact puts back what several attachments share. Beside elements that may be a
@@ -128,14 +134,23 @@ func (r *repairer) rules(ctx context.Context) error {
 	return r.fw.Rebuild(ctx)
 }
 
-// attachment puts one attachment's elements back. One whose namespace is gone
-// waits for its DEL or GC.
-func (r *repairer) attachment(ctx context.Context, rec *record.Record) error {
-	if len(rec.Elements)+len(rec.Sources) == 0 {
+// attachment puts one attachment's elements back, with its record locked: an
+// ADD or DEL under way comes before or after, never in between. One whose
+// namespace is gone waits for its DEL or GC.
+func (r *repairer) attachment(ctx context.Context, listed *record.Record) error {
+	if len(listed.Elements)+len(listed.Sources) == 0 {
 		return nil
 	}
-	name := fmt.Sprintf("%s %s/%s", rec.Network, rec.ContainerID, rec.IfName)
-	if !alive(rec.NetNS) {
+	name := fmt.Sprintf("%s %s/%s", listed.Network, listed.ContainerID, listed.IfName)
+	rec, ok, err := r.store.TryTake(listed.Network, listed.Owner, listed.Plugin, settle)
+	defer r.store.Unlock(listed.Network, listed.Owner, listed.Plugin)
+	switch {
+	case !ok:
+		r.out.Skipped = append(r.out.Skipped, name+": an ADD or DEL is working on it")
+		return nil
+	case err != nil || rec == nil: // deleted meanwhile
+		return err
+	case !alive(rec.NetNS):
 		r.out.Skipped = append(r.out.Skipped, name+": its namespace is gone")
 		return nil
 	}
@@ -144,13 +159,12 @@ func (r *repairer) attachment(ctx context.Context, rec *record.Record) error {
 		r.out.Restored = append(r.out.Restored, fmt.Sprintf("firewalld zone %s: %s", rec.Zone, a))
 	}
 	r.fw.Claim(func(taken *nft.TakenError) error { return r.sibling(rec, taken) }, rec.Elements...)
-	before := len(r.out.Restored)
-	err := r.commit(ctx, name, rec.Elements)
-	if len(r.out.Restored) > before {
-		r.changed = append(r.changed, rec)
-	}
-	return errors.Join(zoneErr, err)
+	return errors.Join(zoneErr, r.commit(ctx, name, rec.Elements))
 }
+
+// settle is how long repair waits for an ADD or DEL of one attachment. Both
+// leave the firewall as it should be.
+const settle = 2 * time.Second
 
 // sibling lets an attachment have a published port that another one of its
 // container has, and nobody else's.
@@ -181,27 +195,4 @@ func (r *repairer) commit(ctx context.Context, name string, elements []nft.Eleme
 	}
 	r.out.Restored = append(r.out.Restored, missing...)
 	return nil
-}
-
-// settled is longer than a DEL takes from its firewall transaction to the
-// removal of its record.
-const settled = time.Second
-
-// recheck takes back what was restored for an attachment that a DEL was
-// removing at the same time: its record is gone by now.
-func (r *repairer) recheck(ctx context.Context) error {
-	if len(r.changed) == 0 {
-		return nil
-	}
-	select {
-	case <-time.After(settled):
-	case <-ctx.Done():
-	}
-	for _, rec := range r.changed {
-		now, err := r.store.Read(rec.Network, rec.Owner, rec.Plugin)
-		if err == nil && now == nil {
-			r.fw.Remove(rec.Elements...)
-		}
-	}
-	return r.fw.Commit(context.WithoutCancel(ctx))
 }

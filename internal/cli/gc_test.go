@@ -1,0 +1,50 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/record"
+)
+
+// holdRecordProgram is `holdrecord PLUGIN COMMAND...`: it runs the command while
+// the records of a plugin are locked, as by an ADD that takes its time.
+func holdRecordProgram() {
+	store := record.New(paths.Default().Run)
+	defer store.Close()
+	list, err := store.List("")
+	for _, rec := range list {
+		if err == nil && rec.Plugin == os.Args[1] {
+			_, err = store.Take(rec.Network, rec.Owner, rec.Plugin)
+		}
+	}
+	if err == nil {
+		cmd := exec.Command(os.Args[2], os.Args[3:]...)
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		err = cmd.Run()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// tearProgram is `tear`: it cuts every record short.
+func tearProgram() {
+	found, err := filepath.Glob(filepath.Join(paths.Default().Run, "attachments", "*", "*"))
+	for _, path := range found {
+		if err == nil {
+			err = os.Truncate(path, 20)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
