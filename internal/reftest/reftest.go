@@ -7,7 +7,9 @@
 //
 // Nothing of it is linked into a product. Building needs the Go toolchain and,
 // the first time, the Go module proxy; the reference's build is kept under the
-// user's cache directory, so that a later run costs nothing.
+// user's cache directory, so that a later run costs nothing. A machine without
+// them, the second kernel's, is told by environment where programs are that
+// another built (OursEnv and its neighbours; command stage lays them out).
 package reftest
 
 import (
@@ -25,6 +27,14 @@ import (
 
 // Version is the release of the reference plugins that we are held against.
 const Version = "v1.9.1"
+
+// The environment variables that name directories somebody laid out before:
+// nothing is built then.
+const (
+	OursEnv      = "PATCHBAY_OURS_DIR"
+	ReferenceEnv = "PATCHBAY_REFERENCE_DIR"
+	DebianEnv    = "PATCHBAY_DEBIAN_DIR"
+)
 
 // debianDir is where Debian's containernetworking-plugins puts its programs.
 const debianDir = "/usr/lib/cni"
@@ -57,6 +67,9 @@ func Debian(tb testing.TB) string {
 // our program, built from the working tree, with a link for every plugin.
 func Ours(tb testing.TB) string {
 	tb.Helper()
+	if dir := os.Getenv(OursEnv); dir != "" {
+		return dir
+	}
 	dir := tb.TempDir()
 	if err := BuildOurs(dir); err != nil {
 		tb.Fatal(err)
@@ -67,6 +80,9 @@ func Ours(tb testing.TB) string {
 // BuildReference returns a directory with the reference plugins of [Version],
 // building them when an earlier run has not.
 func BuildReference() (string, error) {
+	if dir := os.Getenv(ReferenceEnv); dir != "" {
+		return dir, nil
+	}
 	cache, err := cacheDir()
 	if err != nil {
 		return "", err
@@ -110,6 +126,9 @@ func install(dir string) error {
 // FindDebian returns Debian's plugin directory, or an error that names the
 // package to install.
 func FindDebian() (string, error) {
+	if dir := os.Getenv(DebianEnv); dir != "" {
+		return dir, nil
+	}
 	if _, err := os.Stat(filepath.Join(debianDir, "bridge")); err != nil {
 		return "", fmt.Errorf("find Debian's containernetworking-plugins (scripts/setup installs it): %w", err)
 	}
@@ -117,17 +136,17 @@ func FindDebian() (string, error) {
 }
 
 // BuildOurs builds cmd/patchbay as it is released (static, trimmed, stripped)
-// and lays it into dir with a link for every plugin, as an operator's
-// /opt/cni/bin holds it.
+// and lets it install itself into dir with every plugin's name, as an operator
+// does.
 func BuildOurs(dir string) error {
 	built, err := Patchbay()
 	if err != nil {
 		return err
 	}
-	if err := copyFile(filepath.Join(dir, "patchbay"), built); err != nil {
-		return err
+	if err := run(exec.Command(built, "install", dir)); err != nil {
+		return fmt.Errorf("install into %s: %w", dir, err)
 	}
-	return linkPlugins(dir)
+	return nil
 }
 
 // Patchbay builds our program and returns its path. The file is replaced by the
@@ -154,22 +173,6 @@ func Patchbay() (string, error) {
 		return "", fmt.Errorf("build cmd/patchbay: %w", err)
 	}
 	return bin, nil
-}
-
-// names are the plugins of an ordinary node; the chain's own form comes with
-// the program itself.
-var names = [...]string{
-	"bandwidth", "bridge", "firewall", "host-local", "loopback", "portmap", "ptp", "static", "tuning",
-}
-
-// linkPlugins makes dir/NAME -> patchbay for each plugin, as an installer does.
-func linkPlugins(dir string) error {
-	for _, name := range names {
-		if err := os.Symlink("patchbay", filepath.Join(dir, name)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Root returns the top directory of this repository: the closest parent of the
@@ -210,14 +213,6 @@ func lock(path string) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return func() { f.Close() }, nil //nolint:errcheck // releases the lock
-}
-
-func copyFile(dst, src string) error {
-	b, err := os.ReadFile(src)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(dst, b, 0o755)
 }
 
 // run runs cmd and puts what it said into the error.

@@ -11,6 +11,11 @@ import (
 	"testing"
 )
 
+// names are the plugins of an ordinary node.
+var names = [...]string{
+	"bandwidth", "bridge", "firewall", "host-local", "loopback", "portmap", "ptp", "static", "tuning",
+}
+
 func TestReferenceIsTheRelease(t *testing.T) {
 	dir := Plugins(t)
 	for _, name := range names {
