@@ -30,19 +30,27 @@ type Veth struct {
 
 	Bridge string // of which Name becomes a port; may be empty
 	Port   nl.PortFlags
+
+	// NoIPv6 keeps the kernel from giving the host's end an IPv6 address of its
+	// own: a bridge's port needs none, nor does a link for IPv4 alone. A link that
+	// IPv6 is forwarded to does: the kernel asks for its neighbours from there.
+	NoIPv6 bool
 }
 
 // String is the ip command.
 func (v Veth) String() string {
-	mtu, port := "", ""
+	mtu, port, mode := "", "", ""
 	if v.MTU > 0 {
 		mtu = fmt.Sprintf(" mtu %d", v.MTU)
 	}
 	if v.Bridge != "" {
 		port = " master " + v.Bridge
 	}
-	return fmt.Sprintf("host: ip link add %s up%s address %s%s alias %s%s type veth peer name %s address %s%s netns %s",
-		v.Name, port, v.MAC, mtu, v.Owner.Alias(), portText(v.Port), v.Peer, v.PeerMAC, mtu, v.NetNS)
+	if v.NoIPv6 {
+		mode = " addrgenmode none"
+	}
+	return fmt.Sprintf("host: ip link add %s up%s address %s%s alias %s%s%s type veth peer name %s address %s%s netns %s",
+		v.Name, port, v.MAC, mtu, v.Owner.Alias(), mode, portText(v.Port), v.Peer, v.PeerMAC, mtu, v.NetNS)
 }
 
 // Ensure makes the pair in one message and marks it with a second.
@@ -100,7 +108,11 @@ func ErrVethExists(peer, name string) error {
 
 // adopt writes our mark and looks the other end up.
 func (v Veth) adopt(env *Env) error {
-	if err := env.Host.SetAlias(v.Name, v.Owner.Alias(), v.Port); err != nil {
+	setAlias := env.Host.SetAlias
+	if v.NoIPv6 {
+		setAlias = env.Host.SetAliasQuiet
+	}
+	if err := setAlias(v.Name, v.Owner.Alias(), v.Port); err != nil {
 		return fmt.Errorf("set alias%s of %s: %w", portText(v.Port), v.Name, err)
 	}
 	_, err := env.Link(Sandbox, v.Peer)

@@ -168,9 +168,28 @@ type PortFlags struct{ Hairpin, Isolated bool }
 // SetAlias writes a link's ifalias and, if it is a port and flags has any set,
 // the port's flags, in one message.
 func (c *Conn) SetAlias(name, alias string, flags PortFlags) error {
-	parts := []vnl.NetlinkRequestData{
-		linkHead(0), attr(unix.IFLA_IFNAME, vnl.ZeroTerminated(name)), attr(unix.IFLA_IFALIAS, []byte(alias)),
+	return c.mark(name, alias, flags)
+}
+
+// SetAliasQuiet is SetAlias, and keeps the kernel from giving the link an IPv6
+// address of its own when its carrier comes (IFLA_INET6_ADDR_GEN_MODE none). Each
+// such address makes every later link that goes down slower on this node: the
+// kernel walks all IPv6 routes.
+func (c *Conn) SetAliasQuiet(name, alias string, flags PortFlags) error {
+	const genModeNone = 1 // IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
+	spec := attr(unix.IFLA_AF_SPEC, nil)
+	spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{genModeNone})
+	err := c.mark(name, alias, flags, spec)
+	if errors.Is(err, unix.EAFNOSUPPORT) { // no IPv6, no address
+		return c.mark(name, alias, flags)
 	}
+	return err
+}
+
+func (c *Conn) mark(name, alias string, flags PortFlags, more ...vnl.NetlinkRequestData) error {
+	parts := append([]vnl.NetlinkRequestData{
+		linkHead(0), attr(unix.IFLA_IFNAME, vnl.ZeroTerminated(name)), attr(unix.IFLA_IFALIAS, []byte(alias)),
+	}, more...)
 	if flags != (PortFlags{}) {
 		info := attr(unix.IFLA_LINKINFO, nil)
 		info.AddRtAttr(vnl.IFLA_INFO_SLAVE_KIND, vnl.NonZeroTerminated("bridge"))

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -262,5 +263,29 @@ func BenchmarkSysctl(b *testing.B) {
 				c.Close()
 			}
 		})
+	}
+}
+
+// The kernel gives a link with a carrier an IPv6 address; not one that was
+// marked quietly.
+func TestSetAliasQuiet(t *testing.T) {
+	host, inside := open(t, "c")
+	near, far := pair(t, host, inside, Veth{})
+	must(t, host.SetAliasQuiet("v0", "patchbay:x", PortFlags{}))
+	must(t, inside.SetUp(far.Attrs().Index, false))
+	for range 200 { // the far end shows that the carrier has come
+		if list, err := inside.Addrs(far.Attrs().Index); err != nil || len(list) > 0 {
+			must(t, err)
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	list, err := host.Addrs(near.Attrs().Index)
+	must(t, err)
+	if len(list) > 0 {
+		t.Errorf("the near end got %v", list)
+	}
+	if link, err := host.Link("v0"); err != nil || link.Attrs().Alias != "patchbay:x" {
+		t.Errorf("alias: %v %v", link, err)
 	}
 }

@@ -70,6 +70,7 @@ func layer2(in input) netstate.State {
 	c := in.conf
 	veth := in.pair.Veth(c.MTU)
 	veth.Bridge, veth.Port = c.Bridge, nl.PortFlags{Hairpin: c.HairpinMode, Isolated: c.PortIsolation}
+	veth.NoIPv6 = true
 	s := netstate.State{
 		netstate.Bridge{
 			Name: c.Bridge, MTU: c.MTU, MAC: in.bridgeMAC, Promisc: c.PromiscMode,

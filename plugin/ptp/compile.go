@@ -5,6 +5,7 @@ package ptp
 
 import (
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -51,9 +52,11 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 		ip.Interface = &at
 		result.IPs = append(result.IPs, ip)
 	}
+	veth := in.pair.Veth(in.conf.MTU)
+	veth.NoIPv6 = !slices.ContainsFunc(result.IPs, func(ip spec.IPConfig) bool { return ip.Address.Addr().Is6() })
 	s := netstate.State{
 		endpoint.Forwarding(result.IPs, "Could not enable IP forwarding"),
-		in.pair.Veth(in.conf.MTU),
+		veth,
 		endpoint.NoRouters(in.pair.Host, endpoint.NoDuplicates(in.pair.Host, result.IPs)...),
 	}
 	s = append(s, container(in.pair.IfName, result)...)
