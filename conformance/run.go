@@ -61,6 +61,7 @@ type Attachment struct {
 // Run runs every script at the newest version, and the scripts of versions at
 // each version the subject speaks.
 func (s Suite) Run(t *testing.T) {
+	s.Subject.need(t)
 	dir := t.TempDir()
 	all, err := unpack(dir, s.scripts())
 	if err != nil {

@@ -33,6 +33,12 @@ type Subject struct {
 	// a veth pair with these addresses, which the suite makes itself.
 	Prev *Prev `json:"prev,omitempty"`
 
+	// Needs is a kind of link, as in ip(8), that the kernel must be able to make.
+	Needs string `json:"needs,omitempty"`
+	// Master is an Ethernet interface of the host that Conf names: the suite
+	// makes it.
+	Master string `json:"master,omitempty"`
+
 	// Again says that a second ADD for the same attachment succeeds with the
 	// same result. Otherwise it must fail and leave the first as it was.
 	Again bool `json:"again,omitempty"`

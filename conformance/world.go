@@ -43,6 +43,8 @@ type place struct {
 
 // newWorld makes the namespaces. What Prepare makes is part of the start.
 func newWorld(t *testing.T, s *Suite, version string) *world {
+	s.Subject.need(t)
+	s.Subject.master(t)
 	w := &world{t: t, suite: s, version: version, places: map[string]*place{}}
 	for i, name := range []string{"first", "second"} {
 		id := "pbt" + strings.ToLower(rand.Text()[:12])

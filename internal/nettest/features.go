@@ -4,8 +4,23 @@
 package nettest
 
 import (
+	"errors"
+
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
+
+// LinkKind is a kind of link, as in ip(8). A kernel that knows it may want more
+// than the probe gives (a master, say), and says so.
+func LinkKind(kind string) Feature {
+	return Feature{"links of type " + kind, func() error {
+		err := tryLink(&netlink.GenericLink{LinkAttrs: attrs(), LinkType: kind})
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
+		return nil
+	}}
+}
 
 // VLANFiltering is the filtering of VLANs in a bridge.
 func VLANFiltering() Feature {
