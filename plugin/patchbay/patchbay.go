@@ -41,7 +41,7 @@ var Plugin = plugin.Plugin{
 type Conf struct {
 	// Plugins are plugin configurations as in a conflist, at least one. Each may
 	// have `capabilities`; the outer plugin must declare their union, which
-	// `patchbay convert` does.
+	// `patchbay convert` does. DEL and GC do without, by the records.
 	// Reference: none, ours only.
 	Plugins []json.RawMessage `json:"plugins"`
 
@@ -65,14 +65,14 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	}
 	prev := r.Prev()
 	for _, m := range members {
-		if err := r.Step("member " + m.kind); err != nil {
+		if err := r.Step("member " + m.Type); err != nil {
 			return nil, err
 		}
-		if prev, err = m.add(ctx, r, prev); err != nil {
-			return nil, m.wrap(err, "add")
+		if prev, err = m.Add(ctx, prev); err != nil {
+			return nil, failed(m, err, "add")
 		}
 		if r.Session.Dry == nil {
-			r.Undo(func(ctx context.Context) error { return m.void(ctx, r, spec.Del, nil) })
+			r.Undo(func(ctx context.Context) error { return m.Do(ctx, spec.Del, nil) })
 		}
 	}
 	return prev, nil
@@ -80,15 +80,15 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 
 // del runs every member in reverse order, whatever fails on the way.
 func del(ctx context.Context, r *plugin.Request) error {
-	members, err := load(r)
+	members := remaining(r)
 	var errs []error
 	for i := len(members) - 1; i >= 0; i-- {
 		m := members[i]
-		if err := m.void(ctx, r, spec.Del, r.Head.PrevResult); err != nil {
-			errs = append(errs, m.wrap(err, "delete"))
+		if err := m.Do(ctx, spec.Del, r.Head.PrevResult); err != nil {
+			errs = append(errs, failed(m, err, "delete"))
 		}
 	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
 }
 
 func check(ctx context.Context, r *plugin.Request) error {
@@ -106,8 +106,8 @@ func inOrder(ctx context.Context, r *plugin.Request, verb spec.Verb) error {
 		return err
 	}
 	for _, m := range members {
-		if err := m.void(ctx, r, verb, r.Head.PrevResult); err != nil {
-			return m.wrap(err, string(verb))
+		if err := m.Do(ctx, verb, r.Head.PrevResult); err != nil {
+			return failed(m, err, string(verb))
 		}
 	}
 	return nil
@@ -115,54 +115,16 @@ func inOrder(ctx context.Context, r *plugin.Request, verb spec.Verb) error {
 
 // gc asks every member, whatever fails on the way.
 func gc(ctx context.Context, r *plugin.Request) error {
-	members, err := load(r)
-	errs := []error{err}
-	for _, m := range members {
-		if err := m.void(ctx, r, spec.GC, nil); err != nil {
-			errs = append(errs, m.wrap(err, "GC"))
+	var errs []error
+	for _, m := range remaining(r) {
+		if err := m.Do(ctx, spec.GC, nil); err != nil {
+			errs = append(errs, failed(m, err, "GC"))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// member is one plugin of the list.
-type member struct {
-	kind string // its type
-	conf map[string]json.RawMessage
-}
-
-func (m *member) wrap(err error, verb string) error {
-	return fmt.Errorf("plugin type=%q failed (%s): %w", m.kind, verb, err)
-}
-
-func (m *member) void(ctx context.Context, r *plugin.Request, verb spec.Verb, prev json.RawMessage) error {
-	call, err := m.call(r, verb, prev)
-	if err != nil {
-		return err
-	}
-	_, err = r.Session.Invoker().Invoke(ctx, m.kind, call)
-	return err
-}
-
-func (m *member) add(ctx context.Context, r *plugin.Request, prev *spec.Result) (*spec.Result, error) {
-	call, err := m.call(r, spec.Add, nil)
-	if err != nil {
-		return nil, err
-	}
-	return r.Session.Add(ctx, m.kind, call, prev)
-}
-
-// call is one verb of a member with the environment of the request.
-func (m *member) call(r *plugin.Request, verb spec.Verb, prev json.RawMessage) (*spec.Call, error) {
-	delete(m.conf, "prevResult")
-	if len(prev) > 0 {
-		m.conf["prevResult"] = prev
-	}
-	stdin, err := json.Marshal(m.conf)
-	if err != nil {
-		return nil, spec.Errorf(spec.CodeDecoding, "encode configuration: %w", err)
-	}
-	call := *r.Call
-	call.Verb, call.Config = verb, stdin
-	return &call, nil
+// failed says which member an error is from.
+func failed(m *plugin.Inner, err error, verb string) error {
+	return fmt.Errorf("plugin type=%q failed (%s): %w", m.Type, verb, err)
 }
