@@ -10,8 +10,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// load decodes every member. Nothing runs unless all are well-formed.
-func load(r *plugin.Request) ([]*plugin.Inner, error) {
+// load decodes every member. Nothing may run unless all are well-formed, except
+// for DEL and GC: those that are come beside the first error.
+func load(r *plugin.Request) (members []*plugin.Inner, err error) {
 	var conf Conf
 	if err := r.Decode(&conf); err != nil {
 		return nil, err
@@ -19,15 +20,15 @@ func load(r *plugin.Request) ([]*plugin.Inner, error) {
 	if len(conf.Plugins) == 0 {
 		return nil, spec.Errorf(spec.CodeInvalidConfig, "error parsing configuration list: no plugins in list")
 	}
-	members := make([]*plugin.Inner, 0, len(conf.Plugins))
 	for i, raw := range conf.Plugins {
-		m, err := loadMember(raw, r, &conf)
-		if err != nil {
-			return nil, spec.AsError(err).WithDetails("member %d of %d in network %s", i+1, len(conf.Plugins), r.Network)
+		m, merr := loadMember(raw, r, &conf)
+		if merr == nil {
+			members = append(members, m)
+		} else if err == nil {
+			err = spec.AsError(merr).WithDetails("member %d of %d in network %s", i+1, len(conf.Plugins), r.Network)
 		}
-		members = append(members, m)
 	}
-	return members, nil
+	return members, err
 }
 
 func loadMember(raw json.RawMessage, r *plugin.Request, conf *Conf) (*plugin.Inner, error) {

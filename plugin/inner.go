@@ -1,0 +1,152 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Inner is a plugin whose configuration is a part of another one's: a member of
+// a `patchbay` list, what `wrap` wraps. It is called as a runtime would call it,
+// with the environment of the outer request.
+type Inner struct {
+	Type string
+
+	request *Request
+	conf    map[string]json.RawMessage
+}
+
+// Given is what an outer plugin hands down. Caps are the runtimeConfig it was
+// given; Args its args, for an inner one without its own. AllCaps hands all of
+// Caps to one that declares no capabilities.
+type Given struct {
+	Caps    map[string]json.RawMessage
+	Args    json.RawMessage
+	AllCaps bool
+}
+
+// NewInner reads an inner plugin's configuration and gives it what a runtime
+// would: name, version, its share of runtimeConfig, the attachments of a GC.
+func NewInner(r *Request, raw json.RawMessage, given Given) (*Inner, error) {
+	var head struct {
+		Type         string          `json:"type"`
+		Capabilities map[string]bool `json:"capabilities"`
+	}
+	i := &Inner{request: r}
+	if err := json.Unmarshal(raw, &head); err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
+	}
+	if err := json.Unmarshal(raw, &i.conf); err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
+	}
+	if err := spec.ValidatePluginType(head.Type); err != nil {
+		return nil, err
+	}
+	i.Type = head.Type
+	i.grant(head.Capabilities, given)
+	if _, own := i.conf["args"]; !own && len(given.Args) > 0 {
+		i.conf["args"] = given.Args
+	}
+	i.head()
+	return i, nil
+}
+
+// head writes what belongs to the runtime.
+func (i *Inner) head() {
+	i.set("name", i.request.Network)
+	i.set("cniVersion", i.request.Version)
+	i.set("type", i.Type)
+	if valid, ok := i.request.Head.Valid(); ok {
+		i.set("cni.dev/valid-attachments", valid)
+		i.set("cni.dev/attachments", valid)
+	}
+}
+
+// grant writes runtimeConfig with the capabilities the plugin declares, and
+// removes the declaration, as a runtime must (SPEC.md, "Deriving request").
+func (i *Inner) grant(declared map[string]bool, given Given) {
+	all := given.AllCaps && len(declared) == 0
+	delete(i.conf, "capabilities")
+	delete(i.conf, "runtimeConfig")
+	share := make(map[string]json.RawMessage)
+	for name, value := range given.Caps {
+		if all || declared[name] {
+			share[name] = value
+		}
+	}
+	if len(share) > 0 {
+		i.set("runtimeConfig", share)
+	}
+}
+
+// set writes a key whose value always marshals: strings, lists of strings and
+// what was JSON before.
+func (i *Inner) set(key string, value any) {
+	data, err := json.Marshal(value)
+	if err != nil {
+		panic("patchbay: encode " + key + ": " + err.Error())
+	}
+	i.conf[key] = data
+}
+
+// Config returns the whole configuration with prev, a previous result in the
+// request's version; nil for none.
+func (i *Inner) Config(prev json.RawMessage) ([]byte, error) {
+	delete(i.conf, "prevResult")
+	if len(prev) > 0 {
+		i.conf["prevResult"] = prev
+	}
+	data, err := json.Marshal(i.conf)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "encode configuration: %w", err)
+	}
+	return data, nil
+}
+
+// SetConfig replaces the configuration, except for what belongs to the runtime:
+// name, cniVersion, type, previous result and the attachments of a GC.
+func (i *Inner) SetConfig(data []byte) error {
+	conf := make(map[string]json.RawMessage)
+	if err := json.Unmarshal(data, &conf); err != nil {
+		return spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
+	}
+	delete(conf, "cni.dev/valid-attachments")
+	delete(conf, "cni.dev/attachments")
+	i.conf = conf
+	i.head()
+	return nil
+}
+
+// Add calls ADD with prev as the previous result.
+func (i *Inner) Add(ctx context.Context, prev *spec.Result) (*spec.Result, error) {
+	call, err := i.Call(spec.Add, nil)
+	if err != nil {
+		return nil, err
+	}
+	return i.request.Session.Add(ctx, i.Type, call, prev)
+}
+
+// Do calls a verb that has no result.
+func (i *Inner) Do(ctx context.Context, verb spec.Verb, prev json.RawMessage) error {
+	call, err := i.Call(verb, prev)
+	if err != nil {
+		return err
+	}
+	_, err = i.request.Session.Invoker().Invoke(ctx, i.Type, call)
+	return err
+}
+
+// Call is a verb of the plugin with the environment of the request.
+func (i *Inner) Call(verb spec.Verb, prev json.RawMessage) (*spec.Call, error) {
+	stdin, err := i.Config(prev)
+	if err != nil {
+		return nil, err
+	}
+	call := *i.request.Call
+	call.Verb, call.Config = verb, stdin
+	return &call, nil
+}
