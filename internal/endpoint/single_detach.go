@@ -30,6 +30,10 @@ type Place struct {
 	Old bool
 }
 
+// ErrUnfinished is wrapped by a TakeAway that did what can be done by now. It does
+// not fail a DEL or GC: the record stays, so that the next GC tries again.
+var ErrUnfinished = errors.New("not finished")
+
 // Delete is the TakeAway of an interface that the plugin made. kind is the
 // library's name of it ("tuntap"): one that was made by the reference plugin has
 // no mark, and one of another kind is somebody else's. So is one that is not
@@ -93,7 +97,12 @@ func DetachSingle(ctx context.Context, r *plugin.Request, pluginName string, tak
 		at = Place{Conn: openPlace(k, r, rec.NetNS), Old: true}
 	}
 	err = take(ctx, at, rec)
-	if err = errors.Join(err, releaseAddress(ctx, r)); err != nil {
+	unfinished := errors.Is(err, ErrUnfinished)
+	if unfinished {
+		kernel.Warn(r, err)
+		err = nil
+	}
+	if err = errors.Join(err, releaseAddress(ctx, r)); err != nil || unfinished {
 		return err
 	}
 	return k.Records.Remove(r.Network, r.Owner, pluginName)
@@ -127,7 +136,11 @@ func CollectSingle(ctx context.Context, r *plugin.Request, pluginName string, ta
 	var errs []error
 	for _, rec := range stale {
 		err := take(ctx, Place{Conn: openPlace(k, r, rec.NetNS), Old: true}, rec)
-		if err == nil {
+		switch {
+		case errors.Is(err, ErrUnfinished):
+			kernel.Warn(r, err)
+			err = nil
+		case err == nil:
 			err = k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
 		}
 		errs = append(errs, err)

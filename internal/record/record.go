@@ -49,6 +49,8 @@ type Record struct {
 	// one has taken over; they get them back when it goes.
 	Displaced []owner.Key `json:"displaced,omitempty"`
 
+	Device *Device `json:"device,omitempty"` // of the host, that is in the container
+
 	Zone    string         `json:"zone,omitempty"`    // of firewalld, that Sources were added to
 	Sources []netip.Prefix `json:"sources,omitempty"` // single addresses
 
