@@ -68,6 +68,9 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		if err := r.Step("member " + m.Type); err != nil {
 			return nil, err
 		}
+		if dry := r.Session.Dry; dry != nil {
+			dry("# " + m.Type)
+		}
 		if prev, err = m.Add(ctx, prev); err != nil {
 			return nil, failed(m, err, "add")
 		}
