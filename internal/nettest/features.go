@@ -14,7 +14,9 @@ import (
 // than the probe gives (a master, say), and says so.
 func LinkKind(kind string) Feature {
 	return Feature{"links of type " + kind, func() error {
-		err := tryLink(&netlink.GenericLink{LinkAttrs: attrs(), LinkType: kind})
+		a := attrs()
+		a.ParentIndex = 1 // lo: the library wants one for some kinds
+		err := tryLink(&netlink.GenericLink{LinkAttrs: a, LinkType: kind})
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			return err
 		}

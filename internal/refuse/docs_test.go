@@ -147,6 +147,7 @@ func example(t *testing.T, p *plugin.Plugin, text, commands string) {
 	if err := json.Unmarshal([]byte(text), &object); err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}
+	stage(t, p, object)
 	if list, ok := object["plugins"].([]any); ok && object["type"] == nil {
 		if object = list[0].(map[string]any); object["type"] != "patchbay" {
 			object = map[string]any{"type": "patchbay", "plugins": list}

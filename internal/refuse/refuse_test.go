@@ -46,13 +46,16 @@ var valid = map[string]string{
 	"bridge":     `"bridge":"refuse0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
 	"firewall":   `"prevResult":` + prev,
 	"host-local": `"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
+	"ipvlan":     `"master":"refuse1","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
 	"loopback":   `"x":1`,
+	"macvlan":    `"master":"refuse1","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
 	"patchbay":   `"plugins":[{"type":"bridge","bridge":"refuse0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}]`,
 	"portmap":    `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},"prevResult":` + prev,
 	"ptp":        `"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
-	"sbr": `"x":1,"prevResult":` + prev,
+	"sbr":        `"x":1,"prevResult":` + prev,
 	"static":     `"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24"}]}`,
 	"tuning":     `"mtu":1400,"prevResult":` + prev,
+	"vlan":       `"master":"refuse1","vlanId":5,"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
 }
 
 // conf puts a head before fields.

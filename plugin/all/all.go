@@ -11,13 +11,16 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/bridge"
 	"github.com/patchbay-net/patchbay/plugin/firewall"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
+	"github.com/patchbay-net/patchbay/plugin/ipvlan"
 	"github.com/patchbay-net/patchbay/plugin/loopback"
+	"github.com/patchbay-net/patchbay/plugin/macvlan"
 	"github.com/patchbay-net/patchbay/plugin/patchbay"
 	"github.com/patchbay-net/patchbay/plugin/portmap"
 	"github.com/patchbay-net/patchbay/plugin/ptp"
 	"github.com/patchbay-net/patchbay/plugin/sbr"
 	"github.com/patchbay-net/patchbay/plugin/static"
 	"github.com/patchbay-net/patchbay/plugin/tuning"
+	"github.com/patchbay-net/patchbay/plugin/vlan"
 )
 
 // The list is an array of pointers, which the linker lays out: no work before
@@ -27,13 +30,16 @@ var list = [...]*plugin.Plugin{
 	&bridge.Plugin,
 	&firewall.Plugin,
 	&hostlocal.Plugin,
+	&ipvlan.Plugin,
 	&loopback.Plugin,
+	&macvlan.Plugin,
 	&patchbay.Plugin,
 	&portmap.Plugin,
 	&ptp.Plugin,
 	&sbr.Plugin,
 	&static.Plugin,
 	&tuning.Plugin,
+	&vlan.Plugin,
 }
 
 // Plugins returns every plugin.
