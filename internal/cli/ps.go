@@ -142,10 +142,10 @@ func alive(path string) bool {
 
 // findProcesses notes the first process in each namespace: one pass over /proc.
 func (a *app) findProcesses(list []*standing) {
-	byNS := map[netns.ID]*standing{}
+	byNS := map[netns.ID][]*standing{}
 	for _, s := range list {
 		if id, ok := nsID(s.NetNS); ok && s.Alive {
-			byNS[id] = s
+			byNS[id] = append(byNS[id], s)
 		}
 	}
 	pids, err := filepath.Glob(filepath.Join(a.paths.Proc, "[0-9]*"))
@@ -154,14 +154,16 @@ func (a *app) findProcesses(list []*standing) {
 	}
 	for _, dir := range pids {
 		id, ok := nsID(filepath.Join(dir, "ns/net"))
-		s := byNS[id]
+		there := byNS[id]
 		pid, err := strconv.Atoi(filepath.Base(dir))
-		if !ok || s == nil || err != nil || s.PID != 0 && s.PID < pid {
+		if !ok || len(there) == 0 || err != nil || there[0].PID != 0 && there[0].PID < pid {
 			continue
 		}
 		comm, err := os.ReadFile(filepath.Join(dir, "comm"))
-		if err == nil {
-			s.PID, s.Process = pid, strings.TrimSpace(string(comm))
+		for _, s := range there {
+			if err == nil {
+				s.PID, s.Process = pid, strings.TrimSpace(string(comm))
+			}
 		}
 	}
 }

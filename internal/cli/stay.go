@@ -23,26 +23,32 @@ import (
 // complete before anything is made, configuration included, because the
 // network's own file may be another one by the time of the cleaning.
 type stay struct {
-	ID           string         `json:"id"`
-	NetNS        string         `json:"netns"`
-	IfName       string         `json:"ifname"`
-	Builtin      bool           `json:"builtin,omitempty"` // the built-in network
-	Config       []byte         `json:"config"`
-	Capabilities map[string]any `json:"capabilities,omitempty"`
+	ID    string `json:"id"`
+	NetNS string `json:"netns"`
+	joined
+	More []joined `json:"more,omitempty"` // the other networks
 
 	path string
 	file *os.File // holds the lock
 }
 
+// joined is one network of a stay.
+type joined struct {
+	IfName       string         `json:"ifname"`
+	Builtin      bool           `json:"builtin,omitempty"` // the built-in network
+	Config       []byte         `json:"config"`
+	Capabilities map[string]any `json:"capabilities,omitempty"`
+}
+
+// all lists the networks in the order of attaching.
+func (s *stay) all() []joined { return append([]joined{s.joined}, s.More...) }
+
 func (a *app) stays() string { return filepath.Join(a.paths.Run, "run") }
 
 // newStay writes the file of a new run and locks it.
-func (a *app) newStay(n *network, ifName string, capabilities map[string]any) (*stay, error) {
+func (a *app) newStay(networks []joined) (*stay, error) {
 	id := newID()
-	s := &stay{
-		ID: id, IfName: ifName, Builtin: n.builtin, Config: n.Bytes, Capabilities: capabilities,
-		NetNS: filepath.Join(a.paths.NetNS, "patchbay-"+id),
-	}
+	s := &stay{ID: id, NetNS: filepath.Join(a.paths.NetNS, "patchbay-"+id), joined: networks[0], More: networks[1:]}
 	data, err := json.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("encode run: %w", err)
@@ -82,8 +88,14 @@ func writeLocked(path string, data []byte) (f *os.File, err error) {
 	return f, nil
 }
 
-func (s *stay) attachment() chain.Attachment {
-	return chain.Attachment{ContainerID: s.ID, NetNS: s.NetNS, IfName: s.IfName, Capabilities: s.Capabilities}
+func (s *stay) attachment(j joined) chain.Attachment {
+	return chain.Attachment{ContainerID: s.ID, NetNS: s.NetNS, IfName: j.IfName, Capabilities: j.Capabilities}
+}
+
+// network is that of the time of joining: its file may be another one by now.
+func (j joined) network() (*network, error) {
+	list, err := chain.ParseList(j.Config)
+	return &network{List: list, builtin: j.Builtin}, err
 }
 
 // unlock leaves the file to the next run.
