@@ -1,0 +1,194 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package differential
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/reftest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// number reads a number from the environment.
+func number(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// cases is how many configurations a plugin gets. The second kernel is emulated
+// and gets fewer.
+func cases(t *testing.T) uint64 {
+	t.Helper()
+	if testing.Short() {
+		return number(t, "PATCHBAY_DIFF_CASES", 8)
+	}
+	return number(t, "PATCHBAY_DIFF_CASES", 30)
+}
+
+// thorough is from how many cases on every listed difference must have come up.
+const thorough = 200
+
+func TestSame(t *testing.T) {
+	ref, ours, listed := reftest.Plugins(t), reftest.Ours(t), readKnown(t)
+	seed, n := number(t, "PATCHBAY_DIFF_SEED", 1), cases(t)
+	for _, s := range slices.Concat(subjects, chained) {
+		t.Run(s.plugin, func(t *testing.T) {
+			for _, f := range s.needs {
+				nettest.Need(t, f)
+			}
+			for i := range n {
+				t.Run(fmt.Sprint(i), func(t *testing.T) {
+					d := s.draw(seed, int(i))
+					for _, line := range compare(t, s, d, ref, ours) {
+						if !lists(listed, s.plugin, d.input(), line) {
+							t.Errorf("reference → ours: %s", line)
+						}
+					}
+					if t.Failed() {
+						t.Logf("PATCHBAY_DIFF_SEED=%d go test ./differential -run '%s'\ninput (wrong: %q): %s", seed, t.Name(), d.wrong, d.input())
+					}
+				})
+			}
+		})
+	}
+	if n >= thorough && !t.Failed() {
+		stale(t, listed)
+	}
+}
+
+// stale fails the entries that list what is no longer different.
+func stale(t *testing.T, listed []*known) {
+	t.Helper()
+	for _, k := range listed {
+		for i, times := range k.seen {
+			if times == 0 {
+				t.Errorf("known.txt:%d: nothing differs like this any more: %v", k.line, k.differs[i])
+			}
+		}
+	}
+}
+
+// TestReferenceIsItsEqual holds the instrument itself: the reference beside the
+// reference shows no difference at all.
+func TestReferenceIsItsEqual(t *testing.T) {
+	ref := reftest.Plugins(t)
+	for _, s := range slices.Concat(subjects, chained) {
+		t.Run(s.plugin, func(t *testing.T) {
+			for _, f := range s.needs {
+				nettest.Need(t, f)
+			}
+			for i := range 3 {
+				d := s.draw(2, i)
+				for _, line := range compare(t, s, d, ref, ref) {
+					t.Errorf("%s: %s", d.input(), line)
+				}
+			}
+		})
+	}
+}
+
+// compare lets both sides go through a case and gives the differences, sorted.
+func compare(t *testing.T, s *subject, d drawn, ref, ours string) []string {
+	t.Helper()
+	return differences(story(t, s, d, ref), story(t, s, d, ours))
+}
+
+// story is the life of one attachment on a node of its own, as it can be seen.
+func story(t *testing.T, s *subject, d drawn, dir string) (out view) {
+	t.Helper()
+	inWorld(t, dir, func(w *world) {
+		v, prev, input := view{}, map[string]any(nil), d.input()
+		d.conf = maps.Clone(d.conf)
+		if s.prepare != nil {
+			var err error
+			if prev, err = s.prepare(w); err != nil {
+				t.Errorf("prepare: %v", err)
+				return
+			}
+		}
+		input += fmt.Sprint(prev)
+		if prev != nil && d.conf["prevResult"] == nil && !d.first {
+			d.conf["prevResult"] = inVersion(prev, d.conf["cniVersion"])
+		}
+		result := w.tell(v, d.call, spec.Add, "ADD")
+		when := "up"
+		if v["ADD"] != "done" {
+			when = "after the refusal"
+		}
+		macs, err := w.look(v, when)
+		if result != nil {
+			d.conf["prevResult"] = result
+			w.tell(v, d.call, spec.Check, "CHECK")
+		}
+		w.tell(v, d.call, spec.Del, "DEL")
+		if err == nil && when == "up" {
+			_, err = w.look(v, "down")
+		}
+		w.tell(v, d.call, spec.Del, "second DEL")
+		if err != nil {
+			t.Errorf("look: %v", err)
+		}
+		out = normal(v, macs, input)
+	})
+	return out
+}
+
+// tell calls a verb and puts what came of it; it gives the result.
+func (w *world) tell(v view, c call, verb spec.Verb, what string) map[string]any {
+	c.verb = verb
+	a := w.run(c)
+	if a.fail != nil {
+		v.put(what, fmt.Sprintf("refused %d: %s", a.fail.Code, a.fail))
+		return nil
+	}
+	v.put(what, "done")
+	var result map[string]any
+	if len(a.out) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(a.out, &result); err != nil {
+		v.put(what+" output", string(a.out))
+		return nil
+	}
+	v.flatten(what+" result", result)
+	return result
+}
+
+// inVersion gives a result of 1.1.0 as the runtime of an older version does.
+func inVersion(result map[string]any, version any) map[string]any {
+	out := clone(result).(map[string]any)
+	v, _ := version.(string)
+	out["cniVersion"] = v
+	legacy := obj{"cniVersion": v, "dns": out["dns"]}
+	for _, ip := range out["ips"].([]any) {
+		m, family := ip.(map[string]any), "4"
+		if strings.Count(m["address"].(string), ":") > 1 {
+			family = "6"
+		}
+		if strings.HasPrefix(v, "0.") {
+			m["version"] = family
+		}
+		legacy["ip"+family] = obj{"ip": m["address"], "gateway": m["gateway"]}
+	}
+	if v == "" || v == "0.1.0" || v == "0.2.0" {
+		return legacy
+	}
+	return out
+}
