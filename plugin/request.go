@@ -98,12 +98,14 @@ func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 // allowed refuses a version the plugin does not speak and a verb the version
 // does not have. The texts are skel's.
 func allowed(p *Plugin, verb spec.Verb, version string) error {
-	if err := spec.ValidateVersion(version); err != nil {
-		return spec.Errorf(spec.CodeDecoding, "%w", err)
-	}
 	min := map[spec.Verb]string{spec.Check: "0.4.0", spec.GC: "1.1.0", spec.Status: "1.1.0"}[verb]
-	if min != "" && !spec.AtLeast(version, min) {
-		return spec.Errorf(spec.CodeIncompatibleVersion, "config version does not allow %s", verb)
+	if min != "" { // skel cannot compare a version that is none, and lists it as one not spoken otherwise
+		if err := spec.ValidateVersion(version); err != nil {
+			return spec.Errorf(spec.CodeDecoding, "%w", err)
+		}
+		if !spec.AtLeast(version, min) {
+			return spec.Errorf(spec.CodeIncompatibleVersion, "config version does not allow %s", verb)
+		}
 	}
 	versions := p.Versions()
 	for _, v := range versions {
