@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -21,16 +22,20 @@ Programs of others under these names are only replaced with --backup or
 
   patchbay install --backup /opt/cni/bin.before /opt/cni/bin
 
-To go back, move the files of the backup directory over those in DIR.`
+The way back is as safe: every program of the backup directory takes its name
+again by a rename, then the names that only this program has are removed:
+
+  patchbay install --restore /opt/cni/bin.before /opt/cni/bin`
 
 type installCommand struct {
-	app    *app
-	Backup string   `long:"backup" value-name:"DIR" description:"keep the programs that are replaced in DIR"`
-	Force  bool     `long:"force" description:"replace programs of others without keeping them"`
-	Only   []string `long:"only" value-name:"NAME" description:"install this plugin only; may be repeated"`
-	Source string   `long:"from" value-name:"FILE" hidden:"1" description:"the program to install (this one)"`
-	JSON   bool     `long:"json" description:"print a JSON object"`
-	Args   struct {
+	app     *app
+	Backup  string   `long:"backup" value-name:"DIR" description:"keep the programs that are replaced in DIR"`
+	Restore string   `long:"restore" value-name:"DIR" description:"put the programs kept in DIR back and remove this one's names"`
+	Force   bool     `long:"force" description:"replace programs of others without keeping them"`
+	Only    []string `long:"only" value-name:"NAME" description:"install this plugin only; may be repeated"`
+	Source  string   `long:"from" value-name:"FILE" hidden:"1" description:"the program to install (this one)"`
+	JSON    bool     `long:"json" description:"print a JSON object"`
+	Args    struct {
 		Dir string `positional-arg-name:"DIR" required:"1"`
 	} `positional-args:"yes"`
 }
@@ -38,10 +43,12 @@ type installCommand struct {
 // installed is what install prints.
 type installed struct {
 	Dir      string   `json:"dir"`
-	Build    string   `json:"build"`
+	Build    string   `json:"build,omitempty"`
 	New      []string `json:"new,omitempty"`
 	Replaced []string `json:"replaced,omitempty"`
-	Kept     []string `json:"kept,omitempty"` // were this program already
+	Kept     []string `json:"kept,omitempty"`     // were as they shall be already
+	Restored []string `json:"restored,omitempty"` // from the backup
+	Removed  []string `json:"removed,omitempty"`  // were this program's alone
 }
 
 // Execute refuses everything it must before the first change.
@@ -54,20 +61,13 @@ func (c *installCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
-	in := &installer{dir: c.Args.Dir, backup: c.Backup}
+	in := &installer{dir: c.Args.Dir, backup: cmp.Or(c.Restore, c.Backup)}
 	unlock, err := in.open(names)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if len(in.foreign) > 0 && c.Backup == "" && !c.Force {
-		return hinted(fmt.Errorf("install into %s: programs of others are there: %s", in.dir, strings.Join(in.foreign, " ")),
-			"--backup DIR keeps them in DIR, --force replaces them")
-	}
-	if c.Source == "" {
-		c.Source = "/proc/self/exe"
-	}
-	done, err := in.install(c.Source, names)
+	done, err := c.do(in, names)
 	if err != nil {
 		return err
 	}
@@ -77,12 +77,30 @@ func (c *installCommand) Execute(args []string) error {
 	return c.app.print(done.text())
 }
 
+// do installs, or goes back.
+func (c *installCommand) do(in *installer, names []string) (*installed, error) {
+	if c.Restore != "" {
+		return in.restore(names, c.Force)
+	}
+	if len(in.foreign) > 0 && c.Backup == "" && !c.Force {
+		return nil, hinted(fmt.Errorf("install into %s: programs of others are there: %s", in.dir, strings.Join(in.foreign, " ")),
+			"--backup DIR keeps them in DIR, --force replaces them")
+	}
+	if c.Source == "" {
+		c.Source = "/proc/self/exe"
+	}
+	return in.install(c.Source, names)
+}
+
 // names are the plugins to install; --only must name known ones.
 func (c *installCommand) names() (names []string, err error) {
 	for _, p := range c.app.plugins {
 		names = append(names, p.Name)
 	}
-	if len(c.Only) == 0 {
+	switch {
+	case c.Restore != "" && (c.Backup != "" || c.Source != "" || len(c.Only) > 0):
+		return nil, usage("", "--restore goes with --force only")
+	case len(c.Only) == 0:
 		return names, nil
 	}
 	for _, name := range c.Only {
@@ -98,10 +116,13 @@ func (d installed) text() string {
 	for _, part := range []struct {
 		what  string
 		names []string
-	}{{"new", d.New}, {"replaced", d.Replaced}, {"unchanged", d.Kept}} {
+	}{{"new", d.New}, {"replaced", d.Replaced}, {"restored", d.Restored}, {"removed", d.Removed}, {"unchanged", d.Kept}} {
 		if len(part.names) > 0 {
 			fmt.Fprintf(&b, "%-9s  %s\n", part.what, strings.Join(part.names, " "))
 		}
+	}
+	if d.Build == "" {
+		return b.String()
 	}
 	return fmt.Sprintf("build %s in %s\n%s", d.Build, d.Dir, b.String())
 }

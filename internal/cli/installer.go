@@ -139,7 +139,7 @@ func (in *installer) keepOne(from, to string) error {
 		_, err = copyFile(from, to, false)
 	}
 	switch {
-	case errors.Is(err, fs.ErrExist) && sameFile(from, to):
+	case errors.Is(err, fs.ErrExist) && (sameFile(from, to) || sameContent(from, to)):
 		return nil
 	case errors.Is(err, fs.ErrExist):
 		return hinted(fmt.Errorf("back up %s: %s exists", from, to), "name an empty directory")
