@@ -65,6 +65,33 @@ func veth(t *testing.T, a *Attachment, p *Prev, number int) *spec.Result {
 	return r
 }
 
+// device makes a device on the host, whose other end is up. One that an earlier
+// script left in a namespace goes with that, which takes its time.
+func device(t *testing.T, name string) {
+	t.Helper()
+	if _, err := netlink.LinkByName(name); err == nil {
+		return
+	}
+	other := name + "p"
+	if old, err := netlink.LinkByName(other); err == nil {
+		_ = netlink.LinkDel(old) // or just gone
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	link := &netlink.Veth{LinkAttrs: attrs, PeerName: other}
+	if err := netlink.LinkAdd(link); err != nil {
+		t.Fatalf("make device %s: %v", name, err)
+	}
+	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // gone with a namespace already, or not
+	peer, err := netlink.LinkByName(other)
+	if err == nil {
+		err = netlink.LinkSetUp(peer)
+	}
+	if err != nil {
+		t.Fatalf("make device %s: %v", name, err)
+	}
+}
+
 // configure runs in the namespace: addresses, default routes, link up.
 func configure(r *spec.Result, a *Attachment, p *Prev, number int) error {
 	link, err := netlink.LinkByName(a.IfName)

@@ -39,6 +39,10 @@ type Subject struct {
 	// makes it.
 	Master string `json:"master,omitempty"`
 
+	// Devices are names of devices that stand on the host before every script: one
+	// end of a veth pair each.
+	Devices []string `json:"devices,omitempty"`
+
 	// Again says that a second ADD for the same attachment succeeds with the
 	// same result. Otherwise it must fail and leave the first as it was.
 	Again bool `json:"again,omitempty"`

@@ -46,6 +46,9 @@ func newWorld(t *testing.T, s *Suite, version string) *world {
 	s.Subject.need(t)
 	s.Subject.master(t)
 	w := &world{t: t, suite: s, version: version, places: map[string]*place{}}
+	for _, name := range s.Subject.Devices {
+		device(t, name)
+	}
 	for i, name := range []string{"first", "second"} {
 		id := "pbt" + strings.ToLower(rand.Text()[:12])
 		p := &place{second: i == 1}

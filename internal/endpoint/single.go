@@ -128,6 +128,12 @@ func Configure(ifName string, result *spec.Result) netstate.State {
 	return s
 }
 
+// OnSegment is Configure for an interface that is on a segment with strangers: it
+// announces itself to them.
+func OnSegment(ifName string, result *spec.Result) netstate.State {
+	return new(Child).configure(ifName, result)
+}
+
 // FoundMAC is the Ethernet address that the previous result has for the
 // container's interface (nil: none). A result without one for this interface
 // and namespace is an error.

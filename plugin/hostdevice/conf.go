@@ -1,0 +1,100 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdevice
+
+import (
+	"net"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the configuration. Of the ways to name the device the first in this
+// order that is given counts.
+type Conf struct {
+	// Device is the name of the device on the host.
+	// Reference: same.
+	Device string `json:"device"`
+
+	// HWAddr is the device's address. A real device comes before virtual ones that
+	// share it (a bridge, a VLAN).
+	// Reference: the first of all that have it.
+	HWAddr string `json:"hwaddr"`
+
+	// KernelPath is the device's directory below /sys/devices/.
+	// Reference: same; ".." leads out of it.
+	KernelPath string `json:"kernelpath"`
+
+	// PCIBusID is the device's address on the PCI bus, such as 0000:00:1f.6; virtio
+	// devices are found behind it. One with a driver of user space (vfio-pci,
+	// uio_pci_generic, igb_uio) is not moved, but IPAM gives it addresses.
+	// Reference: same.
+	PCIBusID string `json:"pciBusID"`
+
+	// DPDKMode says that a program in user space drives the device: nothing is
+	// moved. It is found out where there is a PCI address.
+	// Reference: same, though not documented.
+	DPDKMode bool `json:"dpdkMode"`
+
+	// IPAM is the section of the IPAM plugin; without a type, no addresses.
+	// Reference: one that fails leaves the device in the container.
+	IPAM struct {
+		// Type is the IPAM plugin; what else is in the section is its own.
+		// Reference: same.
+		Type string `json:"type"`
+	} `json:"ipam"`
+
+	// DNS replaces IPAM's when any of its keys is there.
+	// Reference: always replaces IPAM's.
+	DNS spec.DNS `json:"dns"`
+
+	RuntimeConfig struct {
+		// DeviceID is a device's address on the PCI bus, which beats pciBusID, or its
+		// name on the auxiliary bus.
+		// Reference: same.
+		DeviceID string `json:"deviceID"`
+	} `json:"runtimeConfig"`
+
+	hwaddr    net.HardwareAddr
+	auxDevice string
+}
+
+const noSelector = `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`
+
+// decode reads and validates the configuration. The texts are the reference's.
+func decode(r *plugin.Request) (*Conf, error) {
+	c := new(Conf)
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	return c, c.validate()
+}
+
+func (c *Conf) validate() (err error) {
+	if c.HWAddr != "" {
+		if c.hwaddr, err = net.ParseMAC(c.HWAddr); err != nil {
+			return refuse("failed to find host device: failed to parse MAC address %q: %w", c.HWAddr, err)
+		}
+	}
+	if p := c.KernelPath; p != "" && !strings.HasPrefix(filepath.Clean(p), "/sys/devices/") {
+		return refuse("failed to find host device: kernel device path %q must be absolute and begin with /sys/devices/", p)
+	}
+	for _, id := range []string{c.PCIBusID, c.RuntimeConfig.DeviceID} {
+		if id != "" && !filepath.IsLocal(id) || strings.ContainsAny(id, "/*?[\\\x00") {
+			return refuse("invalid device id %q", id)
+		}
+	}
+	return nil
+}
+
+// selects says whether the configuration names a device.
+func (c *Conf) selects() bool {
+	return c.Device != "" || c.HWAddr != "" || c.KernelPath != "" || c.PCIBusID != "" || c.auxDevice != ""
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

@@ -1,0 +1,140 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdevice
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
+)
+
+// describe reads what a device is before it leaves the host.
+func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, error) {
+	a := link.Attrs()
+	d := &record.Device{
+		Name: a.Name, Index: a.Index, Kind: link.Type(), MTU: a.MTU, Up: a.Flags&net.FlagUp != 0,
+		MAC: a.HardwareAddr.String(), Burnt: a.PermHWAddr.String(), Path: sys.path(a.Name), Alias: a.Alias,
+	}
+	if d.Alias == d.Name {
+		d.Alias = "" // our mark, of an ADD that was killed
+	}
+	if a.MasterIndex != 0 {
+		master, err := host.LinkAt(a.MasterIndex)
+		if err != nil {
+			return nil, fmt.Errorf("look up the master of %s: %w", a.Name, err)
+		}
+		d.Master = master.Attrs().Name
+	}
+	var err error
+	if d.Addrs, err = addresses(host, link); err != nil {
+		return nil, err
+	}
+	d.Routes, err = routes(host, a.Index)
+	return d, err
+}
+
+// addresses lists what nobody would bring back: not what the kernel makes
+// (link-local), nor what has an end (DHCP, router advertisements).
+func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err error) {
+	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return host.AddrList(link, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
+	}
+	for _, a := range addrs {
+		prefix := prefixOf(a.IPNet)
+		if a.Flags&unix.IFA_F_PERMANENT == 0 || prefix.Addr().Is6() && prefix.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		list = append(list, record.DeviceAddr{
+			Prefix: prefix, Peer: prefixOf(a.Peer), Label: a.Label, Scope: a.Scope,
+			Flags: a.Flags & (unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD),
+		})
+	}
+	return list, nil
+}
+
+// routes lists what the kernel does not make of the addresses.
+func routes(host *nl.Conn, index int) (list []record.DeviceRoute, err error) {
+	filter := &netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_UNSPEC}
+	found, err := nl.Retry(func() ([]netlink.Route, error) {
+		return host.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes of link %d: %w", index, err)
+	}
+	for _, r := range found {
+		if r.Protocol == unix.RTPROT_KERNEL || r.Protocol == unix.RTPROT_RA || r.Type != unix.RTN_UNICAST {
+			continue
+		}
+		list = append(list, record.DeviceRoute{
+			Dst: prefixOf(r.Dst), Gateway: addrOf(r.Gw), Src: addrOf(r.Src), Table: r.Table, Priority: r.Priority,
+			Scope: int(r.Scope), Protocol: int(r.Protocol), MTU: r.MTU, AdvMSS: r.AdvMSS, Flags: r.Flags & int(netlink.FLAG_ONLINK),
+		})
+	}
+	return list, nil
+}
+
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+func prefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(addrOf(n.IP), bits)
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	if !p.IsValid() {
+		return nil
+	}
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// is says whether a link is the device. Its name and namespace change with the
+// move, its index and address may; the alias says what it was called.
+func is(d *record.Device, link netlink.Link, ifName string) bool {
+	a := link.Attrs()
+	mac, burnt := a.HardwareAddr.String() == d.MAC && d.MAC != "", a.PermHWAddr.String() == d.Burnt && d.Burnt != ""
+	switch {
+	case link.Type() != d.Kind:
+		return false
+	case a.Alias == d.Name:
+		return mac || burnt || a.Index == d.Index || a.Name == ifName
+	}
+	return burnt && mac || mac && a.Index == d.Index
+}
+
+// search finds the device in a namespace, under any name; nil when it is not
+// there.
+func search(c *nl.Conn, d *record.Device, ifName string) (netlink.Link, error) {
+	for _, name := range []string{ifName, d.Name} {
+		link, err := c.Link(name)
+		if err == nil && is(d, link, ifName) {
+			return link, nil
+		}
+		if err != nil && !nl.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	links, err := nl.Retry(c.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		if is(d, l, ifName) {
+			return l, nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,168 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdevice
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// kindOfReal is what the library calls a device without a kind. The kernel does
+// not destroy those with a namespace but gives them back to the first one.
+const kindOfReal = "device"
+
+// sysfs is where sysfs is mounted: /sys, or a test's.
+type sysfs string
+
+func (s sysfs) pci(id string) string { return filepath.Join(string(s), "bus/pci/devices", id) }
+
+func (s sysfs) auxiliary(id string) string {
+	return filepath.Join(string(s), "bus/auxiliary/devices", id)
+}
+
+// resolve finds out what bus a runtime's device id is of, and whether the device
+// has a driver in user space.
+func (s sysfs) resolve(c *Conf) error {
+	if id := c.RuntimeConfig.DeviceID; id != "" {
+		switch {
+		case exists(s.pci(id)):
+			c.PCIBusID = id
+		case exists(s.auxiliary(id)):
+			c.PCIBusID, c.auxDevice = "", id
+		default:
+			return refuse("runtime config DeviceID %s not found or unsupported", id)
+		}
+	}
+	if !c.selects() {
+		return refuse("%s", noSelector)
+	}
+	if c.PCIBusID == "" {
+		return nil
+	}
+	driver, err := os.Readlink(filepath.Join(s.pci(c.PCIBusID), "driver"))
+	if err != nil {
+		return refuse("error with host device: %w", err)
+	}
+	switch filepath.Base(driver) {
+	case "vfio-pci", "uio_pci_generic", "igb_uio":
+		c.DPDKMode = true
+	default:
+		c.DPDKMode = false
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// find looks the device up on the host.
+func (s sysfs) find(c *Conf, host *nl.Conn) (netlink.Link, error) {
+	link, err := s.lookup(c, host)
+	if err != nil {
+		return nil, refuse("failed to find host device: %w", err)
+	}
+	return link, nil
+}
+
+func (s sysfs) lookup(c *Conf, host *nl.Conn) (netlink.Link, error) {
+	dir := ""
+	switch {
+	case c.Device != "":
+		return host.Link(c.Device)
+	case c.hwaddr != nil:
+		return byAddress(c, host)
+	case c.KernelPath != "":
+		dir = filepath.Join(s.kernel(c.KernelPath), "net")
+	case c.PCIBusID != "":
+		var err error
+		if dir, err = s.pciNet(c.PCIBusID); err != nil {
+			return nil, err
+		}
+	default:
+		dir = filepath.Join(s.auxiliary(c.auxDevice), "net")
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read directory %s: %w", dir, err)
+	}
+	if len(entries) == 0 {
+		return nil, fmt.Errorf("failed to find network device in path %s", dir)
+	}
+	return host.Link(entries[0].Name())
+}
+
+// pciNet is the directory with the devices of a PCI function. Those of virtio
+// are one level down.
+func (s sysfs) pciNet(id string) (string, error) {
+	dir := filepath.Join(s.pci(id), "net")
+	if exists(dir) {
+		return dir, nil
+	}
+	dirs, err := filepath.Glob(filepath.Join(s.pci(id), "virtio*", "net"))
+	if err != nil || len(dirs) == 0 {
+		return "", fmt.Errorf("no net directory under pci device %s", id)
+	}
+	return dirs[0], nil
+}
+
+// byAddress prefers a real device: bridges, bonds and VLANs share the address of
+// the one below.
+func byAddress(c *Conf, host *nl.Conn) (found netlink.Link, err error) {
+	links, err := nl.Retry(host.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("failed to list node links: %w", err)
+	}
+	for _, l := range links {
+		if !bytes.Equal(l.Attrs().HardwareAddr, c.hwaddr) {
+			continue
+		}
+		if l.Type() == kindOfReal {
+			return l, nil
+		}
+		if found == nil {
+			found = l
+		}
+	}
+	if found == nil {
+		return nil, errors.New("failed to find physical interface")
+	}
+	return found, nil
+}
+
+// kernel is where a path below /sys is.
+func (s sysfs) kernel(path string) string {
+	return filepath.Join(string(s), strings.TrimPrefix(filepath.Clean(path), "/sys"))
+}
+
+// path is where the hardware of a device is below /sys/devices; empty for a
+// virtual device.
+func (s sysfs) path(name string) string {
+	return s.real(filepath.Join(string(s), "class/net", name, "device"))
+}
+
+// real follows links; empty when there is nothing.
+func (s sysfs) real(path string) string {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
+// unplugged says whether the hardware at a path is gone.
+func unplugged(path string) bool {
+	_, err := os.Lstat(path)
+	return path != "" && errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,197 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hostdevice is the plugin `host-device`: it moves a device of the host
+// into a container, a network card or a virtual function as a rule, and brings
+// it home afterwards, as it was. What it was is in the record before it moves.
+package hostdevice
+
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "host-device"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:         name,
+	Kind:         plugin.Interface,
+	About:        "moves a device of the host into a container",
+	Capabilities: []string{"deviceID"},
+	Conf:         func() any { return new(Conf) },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, err
+	}
+	sys := sysfs(r.Session.Paths.Sys)
+	if err := sys.resolve(conf); err != nil {
+		return nil, err
+	}
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return nil, err
+	}
+	if conf.DPDKMode {
+		return addUserSpace(ctx, r, conf)
+	}
+	link, err := findHealed(ctx, r, env, conf)
+	if err != nil {
+		return nil, err
+	}
+	device, err := describe(env.Host, sys, link)
+	if err != nil {
+		return nil, err
+	}
+	m := move{device: device, ifName: r.IfName, netns: r.NetNS, mac: link.Attrs().HardwareAddr}
+	return single(r, conf, m).Attach(ctx, r, env)
+}
+
+func single(r *plugin.Request, conf *Conf, m move) *endpoint.Single {
+	return &endpoint.Single{
+		Plugin: name, DNS: conf.DNS, MAC: m.mac, Link: netstate.State{m},
+		Record:    &record.Record{Device: m.device},
+		Configure: endpoint.OnSegment,
+		Exists:    spec.Errorf(spec.CodeInternal, "failed to move link: the container has an interface %q: %w", r.IfName, unix.EEXIST),
+	}
+}
+
+// addUserSpace gives addresses to a device that the kernel does not drive. The
+// record without a device says that nothing was moved.
+func addUserSpace(ctx context.Context, r *plugin.Request, conf *Conf) (*spec.Result, error) {
+	if err := kernel.Of(r).Record(r, &record.Record{Plugin: name}); err != nil {
+		return nil, err
+	}
+	result := &spec.Result{
+		Interfaces: []spec.Interface{{Name: r.IfName, Sandbox: r.NetNS}},
+		DNS:        conf.DNS,
+	}
+	if conf.IPAM.Type == "" {
+		return result, nil
+	}
+	ipam, err := r.IPAMAdd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(ipam.IPs) == 0 {
+		return nil, refuse("IPAM plugin returned missing IP config")
+	}
+	for _, ip := range ipam.IPs {
+		ip.Interface = new(int)
+		result.IPs = append(result.IPs, ip)
+	}
+	result.Routes, result.DNS = ipam.Routes, endpoint.DNS(conf.DNS, ipam.DNS)
+	return result, nil
+}
+
+func del(ctx context.Context, r *plugin.Request) error {
+	return endpoint.DetachSingle(ctx, r, name, bringHome(r))
+}
+
+func gc(ctx context.Context, r *plugin.Request) error {
+	return endpoint.CollectSingle(ctx, r, name, bringHome(r))
+}
+
+// bringHome takes the device out of the container, or finds it on the host when
+// the namespace is gone.
+func bringHome(r *plugin.Request) endpoint.TakeAway {
+	return func(ctx context.Context, at endpoint.Place, rec *record.Record) error {
+		host, err := kernel.Of(r).Host()
+		if err != nil {
+			return err
+		}
+		t := trip{ifName: r.IfName, sandbox: at.Conn, host: host}
+		if rec == nil {
+			if t.Device, err = unrecorded(r, host, at); err != nil || t.Device == nil {
+				return err
+			}
+			return t.home(ctx)
+		}
+		if rec.Device == nil {
+			return nil
+		}
+		t.Device, t.ifName = rec.Device, rec.IfName
+		return t.home(ctx)
+	}
+}
+
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if err := r.IPAMForward(ctx); err != nil {
+		return err
+	}
+	if r.Prev() == nil {
+		return refuse("Required prevResult missing")
+	}
+	k := kernel.Of(r)
+	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	if rec == nil { // the reference plugin's
+		if err := sysfs(r.Session.Paths.Sys).resolve(conf); err != nil {
+			return err
+		}
+		rec = &record.Record{}
+	} else {
+		conf.DPDKMode = rec.Device == nil
+	}
+	if conf.DPDKMode {
+		return nil
+	}
+	env, err := k.Env(r)
+	if err != nil {
+		return err
+	}
+	m := move{device: rec.Device, ifName: r.IfName, netns: r.NetNS}
+	if m.mac, err = endpoint.FoundMAC(r, env); err != nil {
+		return err
+	}
+	return single(r, conf, m).Check(ctx, r, env)
+}
+
+// status says whether the device is there: on the host, or in a container of
+// ours and so only busy. A device that the runtime chooses is not known.
+func status(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if !conf.selects() {
+		return r.IPAMForward(ctx)
+	}
+	k, sys := kernel.Of(r), sysfs(r.Session.Paths.Sys)
+	if err := sys.resolve(conf); err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+	}
+	host, err := k.Host()
+	if err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+	}
+	if !conf.DPDKMode {
+		if _, err := sys.find(conf, host); err != nil && !inUse(r, sys, conf) {
+			return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+		}
+	}
+	return r.IPAMForward(ctx)
+}

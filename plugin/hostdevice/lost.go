@@ -1,0 +1,150 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdevice
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// moved lists the records of devices that are away, of every network.
+func moved(r *plugin.Request) (list []*record.Record) {
+	records, err := kernel.Of(r).Records.List("")
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	for _, rec := range records {
+		if rec.Plugin == name && rec.Device != nil {
+			list = append(list, rec)
+		}
+	}
+	return list
+}
+
+// findHealed is find for an ADD. A container that ended without DEL gives its
+// device back under the container's name: that is put right first, or the name
+// it had would be forgotten.
+func findHealed(ctx context.Context, r *plugin.Request, env *netstate.Env, conf *Conf) (netlink.Link, error) {
+	sys := sysfs(r.Session.Paths.Sys)
+	link, err := sys.find(conf, env.Host)
+	if err == nil && (link.Attrs().Alias == "" || link.Attrs().Alias == link.Attrs().Name) || r.Session.Dry != nil {
+		return link, err
+	}
+	for _, rec := range moved(r) {
+		if err := heal(ctx, r, env.Host, rec); err != nil {
+			return nil, err
+		}
+	}
+	return sys.find(conf, env.Host)
+}
+
+// heal restores a device that is on the host under another name than its own.
+func heal(ctx context.Context, r *plugin.Request, host *nl.Conn, rec *record.Record) error {
+	link, err := search(host, rec.Device, rec.IfName)
+	if err != nil || link == nil || link.Attrs().Alias != rec.Device.Name || link.Attrs().Name == rec.Device.Name {
+		return err
+	}
+	t := trip{Device: rec.Device, ifName: rec.IfName, host: host}
+	if err := t.restore(link); err != nil {
+		return err
+	}
+	return kernel.Of(r).Records.Remove(rec.Network, rec.Owner, rec.Plugin)
+}
+
+// inUse says whether the device is in a container of ours.
+func inUse(r *plugin.Request, sys sysfs, c *Conf) bool {
+	pci := ""
+	if c.PCIBusID != "" {
+		pci = sys.real(sys.pci(c.PCIBusID))
+	}
+	if c.KernelPath != "" {
+		pci = sys.real(sys.kernel(c.KernelPath))
+	}
+	for _, rec := range moved(r) {
+		d := rec.Device
+		switch {
+		case c.Device != "" && d.Name == c.Device,
+			c.Device == "" && c.hwaddr != nil && d.MAC == c.hwaddr.String(),
+			c.Device == "" && c.hwaddr == nil && pci != "" && (d.Path == pci || strings.HasPrefix(d.Path, pci+"/")):
+			return true
+		}
+	}
+	return false
+}
+
+// unrecorded is what is known of a device without record: the reference plugin
+// moved it, or the record is lost. nil: there is none, or it is not known to be
+// this attachment's. What it was before is in the alias, its name; no more.
+func unrecorded(r *plugin.Request, host *nl.Conn, at endpoint.Place) (*record.Device, error) {
+	if at.Conn == nil {
+		return unrecordedOnHost(r, host)
+	}
+	link, err := at.Conn.Link(r.IfName)
+	if nl.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	home := link.Attrs().Alias
+	if home == "" && link.Type() == kindOfReal {
+		var conf Conf
+		if r.Decode(&conf) == nil {
+			home = conf.Device
+		}
+	}
+	if spec.ValidateIfName(home) != nil || claimed(r, home) {
+		return nil, nil
+	}
+	return deviceOf(link, home), nil
+}
+
+func deviceOf(link netlink.Link, home string) *record.Device {
+	a := link.Attrs()
+	return &record.Device{Name: home, Index: a.Index, Kind: link.Type(), MAC: a.HardwareAddr.String(), Burnt: a.PermHWAddr.String()}
+}
+
+// unrecordedOnHost finds the device when the namespace is gone: one that the
+// configuration names, or whose alias is the name that it has; and it is called
+// as the kernel calls one it gives back.
+func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, nil //nolint:nilerr // a configuration that went bad names nothing
+	}
+	links, err := nl.Retry(host.LinkList)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		wanted := a.Alias == conf.Device || conf.hwaddr != nil && a.HardwareAddr.String() == conf.hwaddr.String()
+		returned := l.Type() == kindOfReal && a.Alias != a.Name && (a.Name == r.IfName || a.Name == "dev"+strconv.Itoa(a.Index))
+		if wanted && returned && spec.ValidateIfName(a.Alias) == nil && !claimed(r, a.Alias) {
+			return deviceOf(l, a.Alias), nil
+		}
+	}
+	return nil, nil
+}
+
+// claimed says whether another attachment's record tells of the device.
+func claimed(r *plugin.Request, home string) bool {
+	for _, rec := range moved(r) {
+		if rec.Device.Name == home {
+			return true
+		}
+	}
+	return false
+}
