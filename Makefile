@@ -40,6 +40,7 @@ fuzz:
 
 bench: setup ## beside the reference plugins; writes docs/bench
 	$(GO) run ./bench
+	scripts/bench-kernel
 
 install: build
 	bin/patchbay install $(CNI_BIN)

@@ -20,6 +20,9 @@ const (
 	ptpMasq     = `{"type":"ptp","ipMasq":true,"ipam":` + ipam4 + `}`
 	ptp4        = `{"type":"ptp","ipam":` + ipam4 + `}`
 	ptp6        = `{"type":"ptp","ipam":` + ipam6 + `}`
+	macvlan4    = `{"type":"macvlan","master":"` + segmentLink + `","mode":"bridge","ipam":` + ipam4 + `}`
+	macvlan6    = `{"type":"macvlan","master":"` + segmentLink + `","mode":"bridge","ipam":` + ipam6 + `}`
+	ipvlan4     = `{"type":"ipvlan","master":"` + segmentLink + `","mode":"l2","ipam":` + ipam4 + `}`
 	portmap     = `{"type":"portmap","capabilities":{"portMappings":true}}`
 	firewall    = `{"type":"firewall"}`
 	hostLocal   = `{"type":"host-local","ipam":{"type":"host-local","ranges":[[{"subnet":"10.128.0.0/14"}]]}}`
@@ -47,6 +50,12 @@ func conflist(name, version string) (*libcni.NetworkConfigList, error) {
 		plugins = []string{ptp4}
 	case "ptp6":
 		plugins = []string{ptp6}
+	case "macvlan4":
+		plugins = []string{macvlan4}
+	case "macvlan6":
+		plugins = []string{macvlan6}
+	case "ipvlan4":
+		plugins = []string{ipvlan4}
 	case "hl0", "hl60k":
 		plugins = []string{hostLocal}
 	default:

@@ -53,10 +53,8 @@ func newLab(o options) (*lab, error) {
 }
 
 func (l *lab) findPlugins() (err error) {
-	for _, name := range []string{"empty", "dellink"} {
-		if err := goBuild(l.path(name), "./bench/floor/"+name); err != nil {
-			return err
-		}
+	if err := l.buildFloor(); err != nil {
+		return err
 	}
 	if l.plugins[reference], err = reftest.BuildReference(); err != nil {
 		return err
@@ -64,8 +62,11 @@ func (l *lab) findPlugins() (err error) {
 	if l.plugins[debian], err = reftest.FindDebian(); err != nil {
 		return err
 	}
-	l.plugins[bare] = l.dir
 	if len(l.want(ours, oursOne)) == 0 {
+		return nil
+	}
+	if dir := os.Getenv(reftest.OursEnv); dir != "" {
+		l.plugins[ours], l.plugins[oursOne] = dir, dir
 		return nil
 	}
 	if err := os.Mkdir(l.path("ours"), 0o755); err != nil {
@@ -73,6 +74,19 @@ func (l *lab) findPlugins() (err error) {
 	}
 	l.plugins[ours], l.plugins[oursOne] = l.path("ours"), l.path("ours")
 	return reftest.BuildOurs(l.path("ours"))
+}
+
+func (l *lab) buildFloor() error {
+	if len(l.want(bare)) == 0 {
+		return nil
+	}
+	l.plugins[bare] = l.dir
+	for _, name := range []string{"empty", "dellink"} {
+		if err := goBuild(l.path(name), "./bench/floor/"+name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func goBuild(out, pkg string) error {

@@ -126,6 +126,8 @@ func (r *results) loadLines() []line {
 		same("host-local ADD at 60,000 reservations, against ours at 0", hl60k.Add, hl0.Add, 1.2, "flat (<= 1.2x of ours at 0)"),
 		same("host-local DEL at 60,000 reservations, against ours at 0", hl60k.Del, hl0.Del, 1.2, "flat (<= 1.2x of ours at 0)"),
 		same("ptp ADD with IPv6, against ours with IPv4", r.Latency[ours+"/ptp6"].Add, r.Latency[ours+"/ptp4"].Add, 1.3, "as IPv4 (<= 1.3x)"),
+		same("macvlan ADD with IPv6, against ours with IPv4", r.Latency[ours+"/macvlan6"].Add, r.Latency[ours+"/macvlan4"].Add, 1.3, "as IPv4 (<= 1.3x)"),
+		{what: "macvlan ADD with IPv6", value: p50(r.Latency[ours+"/macvlan6"].Add), against: p50(r.Latency[reference+"/macvlan6"].Add), target: 1. / 100, unit: millis, promise: "no wait for duplicate detection (<= 1/100)"},
 		same("ADD with 5,000 attachments standing, against ours with none", last.Add, first.Add, 1.3, "<= 1.3x"),
 		same("the same as `type: patchbay`", lastOne.Add, firstOne.Add, 1.3, "<= 1.3x"),
 	}

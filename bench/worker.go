@@ -52,6 +52,8 @@ func (w *worker) do(req request) (rep reply, err error) {
 		rep.Cycle, err = w.burst(req)
 	case "fill":
 		err = fill(req.Chain, req.N)
+	case "segment":
+		rep.Counts, err = makeSegment()
 	case "version":
 		rep.Costs, err = w.version(req.N)
 	case "floor":

@@ -1,0 +1,94 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Attachments to a segment: links of the container's own on top of one of the
+// host's, which here is one end of a veth pair.
+const (
+	segmentLink = "seg0" // the master
+	segmentPeer = "seg1" // the rest of the segment
+)
+
+// segmentChains are measured one after the other, as far as the kernel has them.
+var segmentChains = [...]string{"macvlan4", "macvlan6", "ipvlan4"}
+
+// links measures the plugins that put a container on a segment. What the kernel
+// lacks is a note in the report: scripts/bench-kernel measures it on another.
+func (l *lab) links() error {
+	sets := l.want(reference, debian, ours)
+	has := map[string]int{}
+	for _, set := range sets {
+		rep, err := l.ask(set, request{Op: "segment"})
+		if err != nil {
+			return err
+		}
+		has = rep.Counts
+	}
+	for _, chain := range segmentChains {
+		kind := chain[:len(chain)-1]
+		if has[kind] == 0 {
+			l.results.Notes[kind] = "this kernel has none; scripts/bench-kernel measures it on another"
+			continue
+		}
+		if err := l.alternate(chain, l.pick(8, 2), reference, debian, ours); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeSegment makes the segment, up at both ends, and counts the kinds of links
+// that the kernel can put on it.
+func makeSegment() (map[string]int, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = segmentLink
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: segmentPeer}); err != nil {
+		return nil, fmt.Errorf("make segment: %w", err)
+	}
+	for _, name := range []string{segmentLink, segmentPeer} {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return nil, err
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return nil, fmt.Errorf("set %s up: %w", name, err)
+		}
+	}
+	return segmentKinds()
+}
+
+func segmentKinds() (map[string]int, error) {
+	master, err := netlink.LinkByName(segmentLink)
+	if err != nil {
+		return nil, err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.ParentIndex = "probe", master.Attrs().Index
+	has := map[string]int{}
+	for _, link := range []netlink.Link{
+		&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE},
+		&netlink.IPVlan{LinkAttrs: attrs, Mode: netlink.IPVLAN_MODE_L2},
+	} {
+		err := netlink.LinkAdd(link)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			continue
+		}
+		if err == nil {
+			err = netlink.LinkDel(link)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("try %s: %w", link.Type(), err)
+		}
+		has[link.Type()]++
+	}
+	return has, nil
+}
