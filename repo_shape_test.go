@@ -96,6 +96,7 @@ func TestNoForksOfNetworkTools(t *testing.T) {
 func TestWhoStartsPrograms(t *testing.T) {
 	may := map[string]string{
 		"invoke/exec.go":         "a plugin of CNI_PATH, by its validated type, without a shell",
+		"plugin/dhcp/start.go":   "patchbayd, where its package puts it",
 		"internal/cli/run.go":    "waits for the command the user typed",
 		"internal/cli/inside.go": "the command the user typed",
 		"internal/cli/again.go":  "this program again",

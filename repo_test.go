@@ -143,6 +143,8 @@ var layers = []struct {
 	{"plugin", []string{"spec", "invoke/...", "netns", "internal/..."}, "the SDK knows no plugin"},
 	{"plugin/all", []string{"plugin/..."}, "the list is only a list"},
 	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam/...", "internal/...", "plugin", "plugin/...", "conformance/..."}, "a plugin is driven by a chain, it does not drive one"},
+	{"lease/...", []string{"spec", "netns", "internal/...", "lease/..."}, "the keeper of leases knows no plugin"},
+	{"internal/daemon", []string{"lease/...", "internal/..."}, "the commands of patchbayd start its services"},
 	{"internal/cli/...", []string{"..."}, "the commands may use everything"},
 	{"internal/reftest", nil, "it only finds and builds programs"},
 	{"internal/kernel", onSDK, "it joins the SDK's session to the kernel, and knows no plugin"},

@@ -18,10 +18,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/cli"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
+	"github.com/patchbay-net/patchbay/plugin/dhcp"
 )
 
 func main() {
 	name := filepath.Base(os.Args[0])
+	if name == "dhcp" && len(os.Args) > 1 && os.Args[1] == "daemon" {
+		os.Exit(dhcp.Daemon(os.Args[2:], os.Stderr))
+	}
 	if p := all.Find(name); p != nil && !commandLine(name) {
 		os.Exit(plugin.MainOf(p, all.Plugins()))
 	}

@@ -8,15 +8,26 @@ package dhcpconf
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
 // DefaultSocket is where the keeper listens, the reference's path.
 const DefaultSocket = "/run/cni/dhcp.sock"
+
+// LeaseDir is where our keeper has its leases, below the run directory.
+const LeaseDir = "dhcp"
+
+// LeaseFile is the file of an attachment's leases below a run directory. The
+// plugin removes it when there is no keeper to do so.
+func LeaseFile(run string, o owner.Key) string {
+	return filepath.Join(run, LeaseDir, string(o)+".json")
+}
 
 // Conf is the configuration of the calling plugin, as far as we read it.
 type Conf struct {
@@ -233,4 +244,16 @@ func lookup(args, key string) (value string, ok bool) {
 		}
 	}
 	return value, ok
+}
+
+// Head reads the name of the network alone, for verbs that must not fail for
+// what else a configuration says.
+func Head(config []byte) (*Conf, error) {
+	var c struct {
+		Name string `json:"name"`
+	}
+	if err := json.Unmarshal(config, &c); err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "failed to load netconf: %w", err)
+	}
+	return &Conf{Name: c.Name}, nil
 }

@@ -41,6 +41,7 @@ type Record struct {
 
 	Bridge   string        `json:"bridge,omitempty"`
 	DataDir  string        `json:"dataDir,omitempty"`
+	Socket   string        `json:"socket,omitempty"`   // of the keeper that has the lease
 	Links    []string      `json:"links,omitempty"`    // links in the host's namespace
 	Elements []nft.Element `json:"elements,omitempty"` // of this attachment alone
 	Shared   []string      `json:"shared,omitempty"`   // network-level facts it holds

@@ -1,0 +1,100 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package daemon is the command line of patchbayd: one subcommand a service.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/jessevdk/go-flags"
+)
+
+// command is one line of the table.
+type command struct {
+	name, short, long string
+	data              any // flags and Execute
+}
+
+// app is what the commands share.
+type app struct {
+	ctx context.Context
+	log io.Writer
+}
+
+func (a *app) commands() []command {
+	return []command{
+		{"dhcp", "keep DHCP leases for the plugin dhcp", dhcpLong, &dhcpCommand{app: a}},
+	}
+}
+
+// about stands above the commands.
+const about = `patchbayd is the part of Patchbay that stays. Each command is one service, in the
+foreground, logging to standard error; SIGTERM ends it.`
+
+// Main runs a command and returns the exit status.
+func Main(args []string, log io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	a := &app{ctx: ctx, log: log}
+	p := flags.NewNamedParser("patchbayd", flags.HelpFlag|flags.PassDoubleDash)
+	p.ShortDescription = "the part of Patchbay that stays"
+	p.LongDescription = about
+	for _, c := range a.commands() {
+		if _, err := p.AddCommand(c.name, c.short, c.long, c.data); err != nil {
+			return a.report(err)
+		}
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	_, err := p.ParseArgs(longFlags(args))
+	return a.report(err)
+}
+
+// longFlags doubles the dash of -pidfile and its like: the reference's daemon
+// takes long names after one. No command has a flag of one letter but -h.
+func longFlags(args []string) []string {
+	out := make([]string, 0, len(args))
+	for _, arg := range args {
+		if len(arg) > 2 && arg[0] == '-' && arg[1] >= 'a' && arg[1] <= 'z' {
+			arg = "-" + arg
+		}
+		switch arg { // the only one that is true or false
+		case "--broadcast=true":
+			arg = "--broadcast"
+		case "--broadcast=false":
+			continue
+		}
+		out = append(out, arg)
+	}
+	return out
+}
+
+// report prints an error and returns the exit status.
+func (a *app) report(err error) int {
+	var usage *flags.Error
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage) && usage.Type == flags.ErrHelp:
+		fmt.Fprintln(os.Stdout, usage.Message) //nolint:errcheck // help
+		return 0
+	case errors.As(err, &usage):
+		a.print("error", err)
+		a.print("hint", errors.New("patchbayd --help"))
+		return 2
+	}
+	a.print("error", err)
+	return 1
+}
+
+func (a *app) print(kind string, err error) {
+	fmt.Fprintf(a.log, "patchbayd: %s: %v\n", kind, err) //nolint:errcheck // nobody to tell
+}

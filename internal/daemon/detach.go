@@ -1,0 +1,157 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/statedir"
+)
+
+// detach starts the keeper as a process of its own and returns when its socket
+// is there. It shares nothing with its starter: a new session, no descriptors
+// but the socket and the log, a cgroup of its own where cgroup v2 allows, an
+// environment with what Patchbay reads, and / as its directory. When another
+// keeper has the socket, there is nothing to do.
+func (c *dhcpCommand) detach() error {
+	path := c.HostPrefix + c.SocketPath
+	l, err := listen(path)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ul := l.(*net.UnixListener)
+	ul.SetUnlinkOnClose(false)
+	defer ul.Close() //nolint:errcheck // the child has it
+	socket, err := ul.File()
+	if err != nil {
+		return err
+	}
+	defer socket.Close() //nolint:errcheck // as above
+	return c.start(socket)
+}
+
+func (c *dhcpCommand) start(socket *os.File) error {
+	logFile, err := openLog()
+	if err != nil {
+		return err
+	}
+	defer logFile.Close() //nolint:errcheck // the child has it
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close() //nolint:errcheck // as above
+	attr := &os.ProcAttr{
+		Dir:   "/",
+		Env:   environment(),
+		Files: []*os.File{null, null, logFile, socket},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	}
+	if err := keepNothingOpen(); err != nil {
+		return err
+	}
+	argv := append([]string{"patchbayd", "dhcp"}, c.flags()...)
+	if group, err := cgroup(); err == nil {
+		defer group.Close() //nolint:errcheck // a directory
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(group.Fd())
+		if p, err := os.StartProcess("/proc/self/exe", argv, attr); err == nil {
+			return p.Release()
+		}
+		attr.Sys.UseCgroupFD = false
+	}
+	p, err := os.StartProcess("/proc/self/exe", argv, attr)
+	if err != nil {
+		return fmt.Errorf("start keeper: %w", err)
+	}
+	return p.Release()
+}
+
+// keepNothingOpen marks every descriptor but the first three, which may be the
+// starter's own, to be closed in the child. os.StartProcess passes on the others.
+func keepNothingOpen() error {
+	err := unix.CloseRange(firstFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // Linux 5.11
+	if err == nil {
+		return nil
+	}
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return fmt.Errorf("list descriptors: %w", err)
+	}
+	for _, e := range list {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= firstFD {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
+}
+
+// inherited names the variable that says that descriptor 3 is the socket: only
+// the starter can set it, and LISTEN_PID it cannot know.
+const inherited = "PATCHBAY_LISTEN_FD"
+
+// environment is what the keeper reads and nothing else of its starter's.
+func environment() []string {
+	env := []string{inherited + "=" + strconv.Itoa(firstFD), "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	for _, name := range []string{"PATCHBAY_RUN_DIR", "PATCHBAY_PROC"} {
+		if v := os.Getenv(name); v != "" {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+func (c *dhcpCommand) flags() []string {
+	out := []string{
+		"--socketpath", c.SocketPath, "--timeout", c.Timeout.String(), "--resendmax", c.ResendMax.String(),
+		"--resendtimeout", c.ResendTimeout.String(), "--watch", c.Watch.String(),
+	}
+	if c.PidFile != "" {
+		out = append(out, "--pidfile", c.PidFile)
+	}
+	if c.HostPrefix != "" {
+		out = append(out, "--hostprefix", c.HostPrefix)
+	}
+	if c.Broadcast {
+		out = append(out, "--broadcast")
+	}
+	return out
+}
+
+// openLog starts the log of a keeper that has no journal.
+func openLog() (*os.File, error) {
+	run := paths.Default().Run
+	if err := statedir.Make(run, "dhcp"); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(filepath.Join(run, "dhcp", "keeper.log"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+}
+
+// cgroup opens a cgroup of the keeper's own (v2, CLONE_INTO_CGROUP since Linux
+// 5.7): in the starter's it would end with the runtime's service.
+func cgroup() (*os.File, error) {
+	const dir = "/sys/fs/cgroup/patchbay-dhcp"
+	var st unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(dir), &st); err != nil {
+		return nil, err
+	}
+	if st.Type != unix.CGROUP2_SUPER_MAGIC {
+		return nil, errors.New("no cgroup v2")
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	return os.Open(dir)
+}

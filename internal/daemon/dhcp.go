@@ -1,0 +1,97 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/lease"
+	"github.com/patchbay-net/patchbay/lease/rpc"
+)
+
+const dhcpLong = `Keeps DHCP leases for the plugin dhcp, Patchbay's or the reference's: gets
+addresses, renews them while the container's interface lives, gives them back.
+
+Systemd starts it by its socket (patchbay-dhcp.socket); by hand it makes the
+socket itself. The leases are below /run/patchbay/dhcp, and a keeper that is
+started again goes on with them. The flags are the reference daemon's.`
+
+// dhcpCommand is `patchbayd dhcp`.
+type dhcpCommand struct {
+	PidFile       string        `long:"pidfile" value-name:"FILE" description:"write the process id there (an absolute path)"`
+	HostPrefix    string        `long:"hostprefix" value-name:"DIR" description:"where the host's root is, for socket and namespaces"`
+	SocketPath    string        `long:"socketpath" value-name:"PATH" default:"/run/cni/dhcp.sock" description:"where to listen"`
+	Broadcast     bool          `long:"broadcast" description:"ask servers to broadcast their answers"`
+	Timeout       time.Duration `long:"timeout" value-name:"TIME" default:"10s" description:"of one request"`
+	ResendMax     time.Duration `long:"resendmax" value-name:"TIME" default:"62s" description:"the longest wait between two requests"`
+	ResendTimeout time.Duration `long:"resendtimeout" value-name:"TIME" default:"208s" description:"how long an ADD tries"`
+	Watch         time.Duration `long:"watch" value-name:"TIME" default:"30s" description:"how often an interface is looked after"`
+	Detach        bool          `long:"detach" description:"go into the background once the socket is there"`
+
+	app *app
+}
+
+// Execute keeps leases until the process is told to end.
+func (c *dhcpCommand) Execute([]string) error {
+	switch {
+	case c.PidFile != "" && !filepath.IsAbs(c.PidFile):
+		return fmt.Errorf("Error writing pidfile %q: path not absolute", c.PidFile) //nolint:staticcheck // the reference's words
+	case c.Timeout <= 0 || c.ResendMax <= 0 || c.ResendTimeout <= 0 || c.Watch <= 0:
+		return errors.New("timeout, resendmax, resendtimeout and watch must be more than 0")
+	case c.Detach:
+		return c.detach()
+	}
+	l, err := listener(c.HostPrefix + c.SocketPath)
+	if err != nil {
+		return fmt.Errorf("Error getting listener: %w", err) //nolint:staticcheck // the reference's words
+	}
+	defer l.Close() //nolint:errcheck // the process ends
+	if err := c.writePID(); err != nil {
+		return err
+	}
+	err = c.serve(l)
+	if c.PidFile != "" {
+		err = errors.Join(err, os.Remove(c.PidFile))
+	}
+	return err
+}
+
+func (c *dhcpCommand) writePID() error {
+	if c.PidFile == "" {
+		return nil
+	}
+	if err := atomicfile.Write(c.PidFile, []byte(strconv.Itoa(os.Getpid()))); err != nil {
+		return fmt.Errorf("Error writing pidfile %q: %w", c.PidFile, err) //nolint:staticcheck // the reference's words
+	}
+	return os.Chmod(c.PidFile, 0o644)
+}
+
+func (c *dhcpCommand) serve(l net.Listener) error {
+	logger := log.New(c.app.log, "", log.LstdFlags)
+	where := paths.Default()
+	k, err := lease.New(lease.Options{
+		RunDir: where.Run, Proc: where.Proc, HostPrefix: c.HostPrefix, Broadcast: c.Broadcast,
+		Timeout: c.Timeout, ResendMax: c.ResendMax, ResendTimeout: c.ResendTimeout, Watch: c.Watch, Log: logger.Printf,
+	})
+	if err != nil {
+		return err
+	}
+	s := rpc.New(k, logger.Printf)
+	defer context.AfterFunc(c.app.ctx, func() { l.Close() })() //nolint:errcheck // Serve tells
+	logger.Printf("keeping %d leases, listening on %s", k.Held(), l.Addr())
+	err = s.Serve(l)
+	s.Close() // calls under way end, and what they asked for is given back
+	k.Close()
+	return err
+}

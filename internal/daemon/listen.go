@@ -1,0 +1,121 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// firstFD is the first descriptor that systemd passes (sd_listen_fds(3)).
+const firstFD = 3
+
+// listener is the socket that systemd has passed, or else a new one at path.
+func listener(path string) (net.Listener, error) {
+	n, err := passed()
+	switch {
+	case err != nil:
+		return nil, err
+	case n > 1:
+		return nil, fmt.Errorf("Too many (%v) FDs passed through socket activation", n) //nolint:staticcheck // the reference's words
+	case n == 1:
+		return fromFD(firstFD)
+	}
+	return listen(path)
+}
+
+// passed is the number of descriptors that are meant for this process, and
+// takes the word of them out of the environment.
+func passed() (int, error) {
+	if os.Getenv(inherited) == strconv.Itoa(firstFD) {
+		return 1, os.Unsetenv(inherited)
+	}
+	pid, fds := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
+	if fds == "" || pid != strconv.Itoa(os.Getpid()) {
+		return 0, nil
+	}
+	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+		if err := os.Unsetenv(name); err != nil {
+			return 0, err
+		}
+	}
+	n, err := strconv.Atoi(fds)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("invalid LISTEN_FDS %q", fds)
+	}
+	return n, nil
+}
+
+func fromFD(fd int) (net.Listener, error) {
+	unix.CloseOnExec(fd)
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close() //nolint:errcheck // the listener has a copy
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("use passed socket: %w", err)
+	}
+	return l, nil
+}
+
+// socketMode is the systemd unit's: root and its group.
+const socketMode = 0o660
+
+// listen makes the socket for root alone. One that nobody listens on any more
+// is replaced; two keepers that start at once are kept apart by a lock.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	unlock, err := lock(path + ".lock")
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if alive(path) {
+		return nil, fmt.Errorf("listen on %s: %w: another keeper has it", path, unix.EADDRINUSE)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("replace dead socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, socketMode); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// alive says whether somebody listens.
+func alive(path string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, unix.EAGAIN) // too busy to answer
+	}
+	conn.Close() //nolint:errcheck // nothing was said
+	return true
+}
+
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+	}
+	return func() { f.Close() }, nil //nolint:errcheck // releases the lock
+}

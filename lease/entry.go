@@ -1,0 +1,233 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/lease/grant"
+	"github.com/patchbay-net/patchbay/lease/place"
+	"github.com/patchbay-net/patchbay/lease/store"
+	"github.com/patchbay-net/patchbay/lease/v4"
+	"github.com/patchbay-net/patchbay/lease/v6"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// entry is one attachment.
+type entry struct {
+	k   *Keeper
+	rec *store.Record // its Place and names never change
+
+	ready chan struct{} // closed when it has leases, or err
+	err   error
+
+	ctx  context.Context // ends with the entry
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	mu    sync.Mutex // guards rec.V4, rec.V6, the addresses' grant, and gone
+	addrs []*address
+	gone  bool // the interface is, and the file too
+}
+
+// address is what one protocol has granted an entry.
+type address struct {
+	name  string // for the log
+	proto grant.Protocol
+	held  *store.Held
+	grant *grant.Grant // nil while there is none
+}
+
+func (k *Keeper) newEntry(r *store.Record) *entry {
+	e := &entry{k: k, rec: r, ready: make(chan struct{})}
+	e.ctx, e.stop = context.WithCancel(k.ctx)
+	return e
+}
+
+// String names the attachment as its client id does.
+func (e *entry) String() string { return v4.ID(e.rec.ContainerID, e.rec.Network, e.rec.IfName) }
+
+func (e *entry) failed() bool { return e.err != nil }
+
+func (e *entry) add(name string, proto grant.Protocol, held *store.Held) *address {
+	a := &address{name: name, proto: proto, held: held}
+	e.addrs = append(e.addrs, a)
+	return a
+}
+
+func (e *entry) v4() grant.Protocol {
+	o := e.k.opts
+	return &v4.Client{ID: e.String(), Options: e.rec.Options, Broadcast: o.Broadcast, Timeout: o.Timeout}
+}
+
+func (e *entry) v6() grant.Protocol { return &v6.Client{ID: e.String(), Timeout: e.k.opts.Timeout} }
+
+// restore makes the grants of the stored messages.
+func (e *entry) restore() error {
+	if e.rec.V4 != nil {
+		e.add("DHCPv4", e.v4(), e.rec.V4)
+	}
+	if e.rec.V6 != nil {
+		e.add("DHCPv6", e.v6(), e.rec.V6)
+	}
+	for _, a := range e.addrs {
+		if len(a.held.Raw) == 0 {
+			continue
+		}
+		var err error
+		if a.grant, err = a.proto.Parse(a.held.Raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// acquire asks for what the configuration wants, both families at once. All
+// must succeed.
+func (e *entry) acquire(ctx context.Context, conf *dhcpconf.IPAM) error {
+	if conf.V4() {
+		e.rec.V4 = new(store.Held)
+		e.add("DHCPv4", e.v4(), e.rec.V4)
+	}
+	if conf.DHCPv6 {
+		e.rec.V6 = new(store.Held)
+		e.add("DHCPv6", e.v6(), e.rec.V6)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, e.k.opts.ResendTimeout, errNoMoreTries)
+	defer cancel()
+	defer context.AfterFunc(e.ctx, cancel)() // a DEL meanwhile
+	errs := make([]error, len(e.addrs))
+	var both sync.WaitGroup
+	for i, a := range e.addrs {
+		both.Go(func() {
+			if errs[i] = e.ask(ctx, a); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	both.Wait()
+	return worst(errs)
+}
+
+// worst leaves out what only followed from another's failure.
+func worst(errs []error) error {
+	var first error
+	for _, err := range errs {
+		if err != nil && (first == nil || errors.Is(first, context.Canceled)) {
+			first = err
+		}
+	}
+	return first
+}
+
+// accept notes what was granted now.
+func (e *entry) accept(a *address, g *grant.Grant) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	a.grant = g
+	a.held.Raw, a.held.Since = g.Raw, store.Now()
+}
+
+// age is how long ago the grant was.
+func (a *address) age() time.Duration { return store.Now() - a.held.Since }
+
+// setup is what a plugin made of a grant.
+func (e *entry) setup(g *grant.Grant) *place.Setup {
+	s := &place.Setup{Address: g.Address, Gateway: g.Gateway}
+	for _, r := range g.Routes {
+		s.Routes = append(s.Routes, withPriority(r, e.rec.Priority))
+	}
+	return s
+}
+
+func withPriority(r spec.Route, priority int) spec.Route {
+	if priority != 0 {
+		r.Priority = priority
+	}
+	return r
+}
+
+// result is the leases in the form of an ADD's result.
+func (e *entry) result() (*spec.Result, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := &spec.Result{}
+	for _, a := range e.addrs {
+		g := a.grant
+		if g == nil {
+			return nil, fmt.Errorf("the %s lease was lost; a server is being looked for", a.name)
+		}
+		out.IPs = append(out.IPs, spec.IPConfig{Address: g.Address, Gateway: g.Gateway})
+		for _, r := range g.Routes {
+			out.Routes = append(out.Routes, withPriority(r, e.rec.Priority))
+		}
+		out.DNS.Nameservers = append(out.DNS.Nameservers, g.DNS.Nameservers...)
+		out.DNS.Search = append(out.DNS.Search, g.DNS.Search...)
+		if out.DNS.Domain == "" {
+			out.DNS.Domain = g.DNS.Domain
+		}
+	}
+	return out, nil
+}
+
+// describe says for the log what is held and how long.
+func (e *entry) describe() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var out []string
+	for _, a := range e.addrs {
+		if a.grant == nil {
+			out = append(out, a.name+" lost")
+			continue
+		}
+		left := max(0, a.grant.Valid-a.age())
+		out = append(out, fmt.Sprintf("%s %s for %v", a.name, a.grant.Address, left.Round(time.Second)))
+	}
+	return strings.Join(out, ", ")
+}
+
+// save writes the record as it is now.
+func (e *entry) save() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.gone {
+		return
+	}
+	if err := e.k.store.Write(e.rec); err != nil {
+		e.k.opts.Log("%s: %v", e, err)
+	}
+}
+
+// releaseTime bounds what a DEL waits for.
+const releaseTime = 2 * time.Second
+
+// release tells the servers, as far as they can be reached.
+func (e *entry) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, releaseTime)
+	defer cancel()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, a := range e.addrs {
+		if a.grant == nil {
+			continue
+		}
+		e.k.opts.Log("%s: releasing %s lease", e, a.name)
+		if err := a.proto.Release(ctx, &e.rec.Place, a.grant); err != nil {
+			e.k.opts.Log("%s: failed to release %s lease: %v", e, a.name, err)
+		}
+		a.grant = nil
+	}
+}
+
+// end stops the upkeep and waits for it.
+func (e *entry) end() {
+	e.stop()
+	e.work.Wait()
+}

@@ -1,0 +1,293 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lease is the keeper of DHCP leases: it gets an address for an
+// attachment, renews it for as long as the interface lives, and gives it back.
+// What it holds is on disk (package store), so a keeper that was killed is
+// followed by one that goes on. There is a goroutine for each address and no
+// thread in anybody's namespace.
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/lease/place"
+	"github.com/patchbay-net/patchbay/lease/store"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Options of a keeper. The zero value of a time is the reference's default.
+type Options struct {
+	RunDir        string
+	Proc          string        // where procfs is
+	HostPrefix    string        // put before the paths of namespaces
+	Broadcast     bool          // ask DHCPv4 servers to broadcast their answers
+	Timeout       time.Duration // of one request: 10s
+	ResendMax     time.Duration // the longest wait between two requests: 62s
+	ResendTimeout time.Duration // how long an ADD tries: 208s
+	Watch         time.Duration // how often an interface is looked after: 30s
+	Log           func(format string, args ...any)
+}
+
+// Keeper keeps leases.
+type Keeper struct {
+	opts  Options
+	store *store.Store
+
+	ctx  context.Context // of the upkeep
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	entries map[owner.Key]*entry
+}
+
+// errUnknown answers for an attachment that has no lease.
+var errUnknown = errors.New("no lease is held")
+
+// New returns a keeper that goes on with the leases on disk.
+func New(opts Options) (*Keeper, error) {
+	setDefault(&opts.Timeout, 10*time.Second)
+	setDefault(&opts.ResendMax, 62*time.Second)
+	setDefault(&opts.ResendTimeout, 208*time.Second)
+	setDefault(&opts.Watch, 30*time.Second)
+	st, err := store.New(opts.RunDir, opts.Proc)
+	if err != nil {
+		return nil, err
+	}
+	k := &Keeper{opts: opts, store: st, entries: map[owner.Key]*entry{}}
+	k.ctx, k.stop = context.WithCancel(context.Background())
+	records, err := st.List()
+	if err != nil {
+		opts.Log("%v", err)
+	}
+	for _, r := range records {
+		k.adopt(r)
+	}
+	return k, nil
+}
+
+func setDefault(d *time.Duration, def time.Duration) {
+	if *d <= 0 {
+		*d = def
+	}
+}
+
+// Close ends the upkeep and releases nothing: the next keeper goes on.
+func (k *Keeper) Close() {
+	k.stop()
+	k.mu.Lock()
+	entries := make([]*entry, 0, len(k.entries))
+	for _, e := range k.entries {
+		entries = append(entries, e)
+	}
+	k.mu.Unlock()
+	for _, e := range entries {
+		e.end()
+	}
+}
+
+// Held is how many attachments have leases or ask for them.
+func (k *Keeper) Held() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.entries)
+}
+
+// adopt goes on with a lease of the last keeper.
+func (k *Keeper) adopt(r *store.Record) {
+	r.Place.Proc = k.opts.Proc
+	e := k.newEntry(r)
+	if err := e.restore(); err != nil {
+		k.opts.Log("%s: take up lease: %v", e, err)
+		return
+	}
+	close(e.ready)
+	k.entries[r.Owner] = e
+	k.opts.Log("%s: lease taken up, %s", e, e.describe())
+	e.upkeep()
+}
+
+// Allocate returns the lease of an attachment, asking servers if there is none.
+// When ctx ends before a server has answered, nothing is kept.
+func (k *Keeper) Allocate(ctx context.Context, a *dhcprpc.Args) (*spec.Result, error) {
+	r, conf, err := k.record(a)
+	if err != nil {
+		return nil, err
+	}
+	p, err := place.Find(k.opts.HostPrefix+a.NetNS, a.IfName)
+	if err != nil {
+		return nil, err
+	}
+	p.Proc = k.opts.Proc
+	r.Place = *p
+	for {
+		e, mine := k.claim(r)
+		if mine {
+			return k.acquire(ctx, e, conf)
+		}
+		select {
+		case <-e.ready:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if e.failed() {
+			continue
+		}
+		if e.rec.Place.Same(p) {
+			return e.result()
+		}
+		if err := k.forget(ctx, e); err != nil { // another interface of the same name: the old one is gone
+			return nil, err
+		}
+	}
+}
+
+// record reads what a call is about.
+func (k *Keeper) record(a *dhcprpc.Args) (*store.Record, *dhcpconf.IPAM, error) {
+	conf, err := dhcpconf.Parse(a.Config)
+	if err != nil {
+		return nil, nil, err
+	}
+	opts, err := conf.IPAM.Options(a.Args)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, err := range []error{spec.ValidateContainerID(a.ContainerID), spec.ValidateIfName(a.IfName), spec.ValidateNetworkName(conf.Name)} {
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return &store.Record{
+		Owner: owner.Of(conf.Name, a.ContainerID, a.IfName), Network: conf.Name, ContainerID: a.ContainerID, IfName: a.IfName,
+		Options: *opts, Priority: conf.IPAM.Priority,
+	}, conf.IPAM, nil
+}
+
+// claim returns the entry of r's attachment; mine says that it is new.
+func (k *Keeper) claim(r *store.Record) (e *entry, mine bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e := k.entries[r.Owner]; e != nil {
+		return e, false
+	}
+	e = k.newEntry(r)
+	k.entries[r.Owner] = e
+	return e, true
+}
+
+// acquire fills a new entry. Whoever waits for it learns of a failure too.
+func (k *Keeper) acquire(ctx context.Context, e *entry, conf *dhcpconf.IPAM) (*spec.Result, error) {
+	k.opts.Log("%s: acquiring lease", e)
+	err := e.acquire(ctx, conf)
+	if err == nil {
+		err = k.store.Write(e.rec)
+	}
+	if err != nil {
+		e.release(context.WithoutCancel(ctx))
+		k.drop(e)
+		e.err = err
+		close(e.ready)
+		return nil, err
+	}
+	k.opts.Log("%s: lease acquired, %s", e, e.describe())
+	result, err := e.result()
+	close(e.ready)
+	e.upkeep()
+	return result, err
+}
+
+// drop takes an entry out, unless another has its place.
+func (k *Keeper) drop(e *entry) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.entries[e.rec.Owner] == e {
+		delete(k.entries, e.rec.Owner)
+	}
+}
+
+// Release gives an attachment's leases back, also while they are being asked
+// for. An attachment without any is no error.
+func (k *Keeper) Release(ctx context.Context, a *dhcprpc.Args) error {
+	conf, err := dhcpconf.Head(a.Config)
+	if err != nil {
+		return err
+	}
+	o := owner.Of(conf.Name, a.ContainerID, a.IfName)
+	k.mu.Lock()
+	e := k.entries[o]
+	k.mu.Unlock()
+	if e == nil {
+		return k.store.Remove(o)
+	}
+	return k.forget(ctx, e)
+}
+
+// forget ends an entry's upkeep, tells the servers and removes the file.
+func (k *Keeper) forget(ctx context.Context, e *entry) error {
+	e.end()
+	<-e.ready
+	e.release(context.WithoutCancel(ctx))
+	err := k.store.Remove(e.rec.Owner)
+	k.drop(e)
+	return err
+}
+
+// Check returns the lease that is held and asks nobody.
+func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error) {
+	conf, err := dhcpconf.Head(a.Config)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	e := k.entries[owner.Of(conf.Name, a.ContainerID, a.IfName)]
+	k.mu.Unlock()
+	if e == nil {
+		return nil, errUnknown
+	}
+	select {
+	case <-e.ready:
+	default:
+		return nil, fmt.Errorf("%w yet: it is being asked for", errUnknown)
+	}
+	if err := e.rec.Place.Look(); err != nil {
+		return nil, err
+	}
+	return e.result()
+}
+
+// Collect releases the leases of a network that a GC configuration does not
+// list. One that lists nothing at all releases nothing.
+func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
+	head, err := spec.ParseConf(a.Config)
+	if err != nil {
+		return err
+	}
+	list, ok := head.Valid()
+	if !ok {
+		return nil
+	}
+	valid := map[spec.Attachment]bool{}
+	for _, at := range list {
+		valid[at] = true
+	}
+	k.mu.Lock()
+	var stale []*entry
+	for _, e := range k.entries {
+		if e.rec.Network == head.Name && !valid[spec.Attachment{ContainerID: e.rec.ContainerID, IfName: e.rec.IfName}] {
+			stale = append(stale, e)
+		}
+	}
+	k.mu.Unlock()
+	var errs []error
+	for _, e := range stale {
+		errs = append(errs, k.forget(ctx, e))
+	}
+	return errors.Join(errs...)
+}

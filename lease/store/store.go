@@ -1,0 +1,152 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package store keeps the leases of a keeper below /run/patchbay/dhcp, one file
+// an attachment, so that a keeper that was killed or replaced goes on where the
+// last one stopped. /run is right for that: after a reboot the containers are
+// gone too. A file holds no configuration and no annotations.
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/lease/place"
+)
+
+// Schema is the number of the format. A newer one is not read.
+const Schema = 1
+
+// Record is one attachment's leases.
+type Record struct {
+	Schema      int       `json:"schema"`
+	Boot        string    `json:"boot"` // times are since this boot
+	Owner       owner.Key `json:"owner"`
+	Network     string    `json:"network"`
+	ContainerID string    `json:"containerID"`
+	IfName      string    `json:"ifname"`
+
+	Place    place.Place      `json:"place"`
+	Options  dhcpconf.Options `json:"options"`
+	Priority int              `json:"priority,omitempty"`
+	V4       *Held            `json:"v4,omitempty"`
+	V6       *Held            `json:"v6,omitempty"`
+}
+
+// Held is one address.
+type Held struct {
+	Raw   []byte        `json:"raw,omitempty"` // the server's message; empty when the address was lost
+	Since time.Duration `json:"since"`         // CLOCK_BOOTTIME of the grant
+	// Lost was on the interface when it expired or was refused: its successor goes there.
+	Lost bool `json:"lost,omitempty"`
+}
+
+// Store is a directory of records, of one boot.
+type Store struct{ Run, Boot string }
+
+// New opens the store below a run directory. proc is where procfs is.
+func New(run, proc string) (*Store, error) {
+	boot, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
+	if err != nil {
+		return nil, fmt.Errorf("read boot id: %w", err)
+	}
+	return &Store{Run: run, Boot: strings.TrimSpace(string(boot))}, nil
+}
+
+// Now is the time since boot, suspended or not, which no clock setting moves.
+func Now() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic("store: CLOCK_BOOTTIME: " + err.Error()) // since Linux 2.6.39
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Write stores a record.
+func (s *Store) Write(r *Record) error {
+	r.Schema, r.Boot = Schema, s.Boot
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode lease: %w", err)
+	}
+	if err := statedir.Make(s.Run, dhcpconf.LeaseDir); err != nil {
+		return fmt.Errorf("write lease: %w", err)
+	}
+	if err := atomicfile.Write(dhcpconf.LeaseFile(s.Run, r.Owner), data); err != nil {
+		return fmt.Errorf("write lease: %w", err)
+	}
+	return nil
+}
+
+// Remove forgets a record. One that is not there is no error.
+func (s *Store) Remove(o owner.Key) error {
+	if err := statedir.Check(s.Run, dhcpconf.LeaseDir); err != nil {
+		return fmt.Errorf("remove lease: %w", err)
+	}
+	return atomicfile.Remove(dhcpconf.LeaseFile(s.Run, o))
+}
+
+// List reads every record of this boot and removes those of another. Broken
+// ones come back joined in the error beside the good ones, and stay.
+func (s *Store) List() (records []*Record, err error) {
+	if err := statedir.Check(s.Run, dhcpconf.LeaseDir); err != nil {
+		return nil, fmt.Errorf("read leases: %w", err)
+	}
+	dir, err := os.ReadDir(filepath.Join(s.Run, dhcpconf.LeaseDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read leases: %w", err)
+	}
+	var errs []error
+	for _, e := range dir {
+		key, ok := strings.CutSuffix(e.Name(), ".json")
+		if !ok || !owner.Key(key).Valid() {
+			continue
+		}
+		r, err := s.read(owner.Key(key))
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if r != nil {
+			records = append(records, r)
+		}
+	}
+	return records, errors.Join(errs...)
+}
+
+func (s *Store) read(o owner.Key) (*Record, error) {
+	path := dhcpconf.LeaseFile(s.Run, o)
+	data, err := atomicfile.Read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	r := new(Record)
+	if err == nil {
+		err = json.Unmarshal(data, r)
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read lease %s: %w", path, err)
+	case r.Schema > Schema:
+		return nil, fmt.Errorf("read lease %s: schema %d, this program reads up to %d", path, r.Schema, Schema)
+	case r.Owner != o || o != owner.Of(r.Network, r.ContainerID, r.IfName):
+		return nil, fmt.Errorf("read lease %s: it is another attachment's", path)
+	case r.Boot != s.Boot:
+		return nil, atomicfile.Remove(path)
+	}
+	return r, nil
+}

@@ -1,0 +1,113 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v4
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/lease/place"
+)
+
+// conn reads from one socket and writes to another.
+type conn struct {
+	net.PacketConn                // reads what a server sends to the client's port, to whatever address
+	write          net.PacketConn // has the source address
+}
+
+func (c *conn) WriteTo(b []byte, to net.Addr) (int, error) { return c.write.WriteTo(b, to) }
+
+// Close closes both; broadcasting they are one.
+func (c *conn) Close() error {
+	err := c.PacketConn.Close()
+	if c.write != c.PacketConn {
+		err = errors.Join(err, c.write.Close())
+	}
+	if errors.Is(err, net.ErrClosed) { // two views of one packet socket
+		return nil
+	}
+	return err
+}
+
+// broadcast opens a packet socket on the interface, whose addresses do not
+// matter. What it sends comes from src, which may be unspecified, and goes to
+// everybody on the link.
+func broadcast(p *place.Place, src netip.Addr) (*conn, error) {
+	c := new(conn)
+	err := p.Do(func() error {
+		raw, err := listen(p)
+		if err != nil {
+			return err
+		}
+		c.PacketConn = nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{Port: nclient4.ClientPort})
+		c.write = c.PacketConn
+		if src.IsValid() {
+			c.write = nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{IP: src.AsSlice(), Port: nclient4.ClientPort})
+		}
+		return nil
+	})
+	return c, err
+}
+
+// unicast is broadcast with an ordinary socket to write to: the kernel finds
+// the way to a server that may be behind a router. Without the address on the
+// interface it cannot be had.
+func unicast(p *place.Place, src netip.Addr) (*conn, error) {
+	c := new(conn)
+	err := p.Do(func() error {
+		raw, err := listen(p)
+		if err != nil {
+			return err
+		}
+		c.PacketConn = nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{Port: nclient4.ClientPort})
+		lc := net.ListenConfig{Control: func(_, _ string, s syscall.RawConn) error { return bind(s, p.IfName) }}
+		c.write, err = lc.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(src, nclient4.ClientPort).String())
+		if err != nil {
+			return errors.Join(err, raw.Close())
+		}
+		return nil
+	})
+	return c, err
+}
+
+// bind ties a socket to the interface and lets another client's stand beside it.
+func bind(s syscall.RawConn, ifName string) error {
+	var err error
+	return errors.Join(s.Control(func(fd uintptr) {
+		err = errors.Join(unix.BindToDevice(int(fd), ifName), unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	}), err)
+}
+
+func listen(p *place.Place) (*packet.Conn, error) {
+	return packet.Listen(p.Interface(), packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: filter()})
+}
+
+// filter lets UDP to the client's port pass, so that the container's own
+// traffic wakes nobody. It sees packets from the IP header on.
+func filter() []bpf.RawInstruction {
+	const whole, none = 0x40000, 0
+	raw, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: 9, Size: 1},
+		bpf.JumpIf{Val: unix.IPPROTO_UDP, SkipFalse: 6},
+		bpf.LoadAbsolute{Off: 6, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x1fff, SkipTrue: 4}, // a later fragment
+		bpf.LoadMemShift{Off: 0},
+		bpf.LoadIndirect{Off: 2, Size: 2},
+		bpf.JumpIf{Val: nclient4.ClientPort, SkipFalse: 1},
+		bpf.RetConstant{Val: whole},
+		bpf.RetConstant{Val: none},
+	})
+	if err != nil {
+		panic("v4: filter: " + err.Error()) // constant
+	}
+	return raw
+}

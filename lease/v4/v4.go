@@ -1,0 +1,251 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package v4 is the DHCPv4 client of one attachment (RFC 2131): discover,
+// request, renew, rebind, release, each one try over sockets that are opened in
+// the container's namespace and closed afterwards.
+package v4
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+
+	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/lease/grant"
+	"github.com/patchbay-net/patchbay/lease/place"
+)
+
+// Client is a grant.Protocol.
+type Client struct {
+	ID        string // option 61, as the reference has it
+	Options   dhcpconf.Options
+	Broadcast bool          // ask servers to broadcast their answers
+	Timeout   time.Duration // of a request that follows an offer
+}
+
+// maxID bounds the client id: an option has 255 bytes, of which the type takes
+// one. So the reference does.
+const maxID = 254
+
+// ID is the client id of an attachment, container/network/interface, the
+// reference's: an address survives a change of programs.
+func ID(containerID, network, ifName string) string {
+	id := containerID + "/" + network + "/" + ifName
+	return id[:min(len(id), maxID)]
+}
+
+// modifiers go into every message: the id first, since `provide` may replace it.
+func (c *Client) modifiers() []dhcpv4.Modifier {
+	mods := []dhcpv4.Modifier{
+		dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(nclient4.MaxMessageSize)),
+		dhcpv4.WithOption(dhcpv4.OptClientIdentifier(append([]byte{0}, c.ID...))),
+	}
+	for _, o := range c.Options.Provide {
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.Option{Code: dhcpv4.GenericOptionCode(o.Code), Value: dhcpv4.OptionGeneric{Data: o.Value}}))
+	}
+	if len(c.Options.Request) > 0 {
+		var list dhcpv4.OptionCodeList
+		for _, code := range c.Options.Request {
+			list.Add(dhcpv4.GenericOptionCode(code))
+		}
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.Option{Code: dhcpv4.OptionParameterRequestList, Value: list}))
+	}
+	return mods
+}
+
+// broadcasting adds the broadcast flag if the operator wants it.
+func (c *Client) broadcasting() []dhcpv4.Modifier {
+	mods := c.modifiers()
+	if c.Broadcast {
+		mods = append(mods, dhcpv4.WithBroadcast(true))
+	}
+	return mods
+}
+
+// Parse reads a stored DHCPACK.
+func (c *Client) Parse(raw []byte) (*grant.Grant, error) {
+	ack, err := dhcpv4.FromBytes(raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode DHCPACK: %w", err)
+	}
+	return parse(ack)
+}
+
+// Acquire is DISCOVER, OFFER, REQUEST, ACK. wait bounds the wait for an offer.
+func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration) (*grant.Grant, error) {
+	sock, err := broadcast(p, netip.Addr{})
+	if err != nil {
+		return nil, fmt.Errorf("open packet socket on %s: %w", p.IfName, err)
+	}
+	discover, err := dhcpv4.NewDiscovery(p.MAC, c.broadcasting()...)
+	if err != nil {
+		return nil, errors.Join(err, sock.Close())
+	}
+	client, err := c.open(sock, p, wait)
+	if err != nil {
+		return nil, err
+	}
+	offer, err := exchange(ctx, client, discover, nclient4.IsMessageType(dhcpv4.MessageTypeOffer))
+	client.Close() //nolint:errcheck // it was only read from
+	if err != nil {
+		return nil, fmt.Errorf("discover: %w", err)
+	}
+	return c.request(ctx, p, offer)
+}
+
+// request takes an offer, asking three times as a server that has offered is
+// there.
+func (c *Client) request(ctx context.Context, p *place.Place, offer *dhcpv4.DHCPv4) (*grant.Grant, error) {
+	sock, err := broadcast(p, netip.Addr{})
+	if err != nil {
+		return nil, fmt.Errorf("open packet socket on %s: %w", p.IfName, err)
+	}
+	client, err := c.open(sock, p, c.Timeout/7, nclient4.WithRetry(3)) // 1+2+4 parts
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close() //nolint:errcheck // as above
+	request, err := dhcpv4.NewRequestFromOffer(offer, c.broadcasting()...)
+	if err != nil {
+		return nil, err
+	}
+	ack, err := exchange(ctx, client, request, nclient4.IsAll(nclient4.IsCorrectServer(offer.ServerIdentifier()), answers))
+	if err != nil {
+		return nil, fmt.Errorf("request %s: %w", offer.YourIPAddr, err)
+	}
+	return accept(ack)
+}
+
+// open takes sock over.
+func (c *Client) open(sock net.PacketConn, p *place.Place, wait time.Duration, opts ...nclient4.ClientOpt) (*nclient4.Client, error) {
+	opts = append([]nclient4.ClientOpt{nclient4.WithTimeout(wait), nclient4.WithRetry(1)}, opts...)
+	client, err := nclient4.NewWithConn(sock, p.MAC, opts...)
+	if err != nil {
+		return nil, errors.Join(err, sock.Close())
+	}
+	return client, nil
+}
+
+// answers matches what a server says to a request.
+func answers(m *dhcpv4.DHCPv4) bool {
+	return m.MessageType() == dhcpv4.MessageTypeAck || m.MessageType() == dhcpv4.MessageTypeNak
+}
+
+// exchange sends to everybody and waits for a match.
+func exchange(ctx context.Context, c *nclient4.Client, m *dhcpv4.DHCPv4, match nclient4.Matcher) (*dhcpv4.DHCPv4, error) {
+	return exchangeWith(ctx, c, nclient4.DefaultServers, m, match)
+}
+
+func exchangeWith(ctx context.Context, c *nclient4.Client, to *net.UDPAddr, m *dhcpv4.DHCPv4, match nclient4.Matcher) (*dhcpv4.DHCPv4, error) {
+	answer, err := c.SendAndRead(ctx, to, m, match)
+	if errors.Is(err, nclient4.ErrNoResponse) {
+		return nil, fmt.Errorf("%w: %w", grant.ErrSilent, err)
+	}
+	return answer, err
+}
+
+// accept makes a grant of an ACK, and an error of a NAK.
+func accept(m *dhcpv4.DHCPv4) (*grant.Grant, error) {
+	if m.MessageType() == dhcpv4.MessageTypeNak {
+		return nil, fmt.Errorf("%w: %s", grant.ErrNak, m.Message())
+	}
+	return parse(m)
+}
+
+// Renew asks the server that granted g.
+func (c *Client) Renew(ctx context.Context, p *place.Place, g *grant.Grant, wait time.Duration) (*grant.Grant, error) {
+	ack, err := dhcpv4.FromBytes(g.Raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode DHCPACK: %w", err)
+	}
+	server := ack.ServerIdentifier()
+	if server == nil {
+		return c.Rebind(ctx, p, g, wait)
+	}
+	sock, err := unicast(p, g.Address.Addr())
+	if err != nil && !errors.Is(err, place.ErrGone) {
+		sock, err = broadcast(p, g.Address.Addr()) // the address is not there, or its port is taken
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open socket on %s: %w", p.IfName, err)
+	}
+	return c.again(ctx, &asking{place: p, sock: sock, before: ack, to: &net.UDPAddr{IP: server, Port: nclient4.ServerPort}, wait: wait})
+}
+
+// Rebind asks every server.
+func (c *Client) Rebind(ctx context.Context, p *place.Place, g *grant.Grant, wait time.Duration) (*grant.Grant, error) {
+	ack, err := dhcpv4.FromBytes(g.Raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode DHCPACK: %w", err)
+	}
+	sock, err := broadcast(p, g.Address.Addr())
+	if err != nil {
+		return nil, fmt.Errorf("open packet socket on %s: %w", p.IfName, err)
+	}
+	return c.again(ctx, &asking{place: p, sock: sock, before: ack, to: nclient4.DefaultServers, wait: wait})
+}
+
+// asking is a renewal or a rebinding.
+type asking struct {
+	place  *place.Place
+	sock   *conn
+	before *dhcpv4.DHCPv4 // the last ACK
+	to     *net.UDPAddr
+	wait   time.Duration
+}
+
+func (c *Client) again(ctx context.Context, a *asking) (*grant.Grant, error) {
+	client, err := c.open(a.sock, a.place, a.wait)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close() //nolint:errcheck // it was only read from
+	// A transaction of its own: NewRenewFromAck would take over the last one's.
+	request, err := dhcpv4.New(dhcpv4.PrependModifiers(c.modifiers(),
+		dhcpv4.WithHwAddr(a.place.MAC), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(a.before.YourIPAddr),
+		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainName, dhcpv4.OptionDomainNameServer))...)
+	if err != nil {
+		return nil, err
+	}
+	ack, err := exchangeWith(ctx, client, a.to, request, answers)
+	if err != nil {
+		return nil, err
+	}
+	complete(ack, a.before)
+	return accept(ack)
+}
+
+// Release tells the server. The interface may have lost the address already.
+func (c *Client) Release(_ context.Context, p *place.Place, g *grant.Grant) error {
+	ack, err := dhcpv4.FromBytes(g.Raw)
+	if err != nil {
+		return fmt.Errorf("decode DHCPACK: %w", err)
+	}
+	release, err := dhcpv4.NewReleaseFromACK(ack, c.modifiers()...)
+	if err != nil {
+		return err
+	}
+	release.DeleteOption(dhcpv4.OptionParameterRequestList)
+	release.DeleteOption(dhcpv4.OptionMaximumDHCPMessageSize)
+	sock, err := unicast(p, g.Address.Addr())
+	if err != nil && !errors.Is(err, place.ErrGone) {
+		sock, err = broadcast(p, g.Address.Addr())
+	}
+	if err != nil {
+		return fmt.Errorf("open socket on %s: %w", p.IfName, err)
+	}
+	defer sock.Close() //nolint:errcheck // it was sent, or not
+	server := ack.ServerIdentifier()
+	if server == nil {
+		server = net.IPv4bcast
+	}
+	_, err = sock.WriteTo(release.ToBytes(), &net.UDPAddr{IP: server, Port: nclient4.ServerPort})
+	return err
+}

@@ -1,0 +1,291 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package v6 is the DHCPv6 client of one attachment (RFC 8415): one address
+// (IA_NA) by solicit, request, renew, rebind and release, from the interface's
+// link-local address. The default route comes from router advertisements, never
+// from DHCPv6.
+package v6
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/dhcpv6/nclient6"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/lease/grant"
+	"github.com/patchbay-net/patchbay/lease/place"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Client is a grant.Protocol.
+type Client struct {
+	ID      string        // container/network/interface, from which the DUID is made
+	Timeout time.Duration // of a request that follows an advertisement
+}
+
+// duid is a DUID-UUID (RFC 6355) that is the attachment's alone, as option 61
+// is with DHCPv4.
+func (c *Client) duid() dhcpv6.DUID {
+	sum := sha256.Sum256([]byte(c.ID))
+	d := &dhcpv6.DUIDUUID{}
+	copy(d.UUID[:], sum[:])
+	return d
+}
+
+// iaid is the identity association: an attachment has one.
+func (c *Client) iaid() [4]byte { return [4]byte{0, 0, 0, 1} }
+
+// Parse reads a stored reply.
+func (c *Client) Parse(raw []byte) (*grant.Grant, error) {
+	m, err := dhcpv6.MessageFromBytes(raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode DHCPv6 reply: %w", err)
+	}
+	return parse(m)
+}
+
+// Acquire is SOLICIT, ADVERTISE, REQUEST, REPLY. wait bounds the wait for an
+// advertisement, and for the link-local address before it.
+func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration) (*grant.Grant, error) {
+	client, err := c.open(ctx, p, wait)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close() //nolint:errcheck // it was only read from
+	solicit, err := dhcpv6.NewSolicit(p.MAC, dhcpv6.WithClientID(c.duid()), dhcpv6.WithIAID(c.iaid()))
+	if err != nil {
+		return nil, err
+	}
+	offer, err := c.exchange(ctx, client, solicit, func(m *dhcpv6.Message) bool {
+		_, err := parse(m)
+		return m.MessageType == dhcpv6.MessageTypeAdvertise && err == nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("solicit: %w", err)
+	}
+	request, err := dhcpv6.NewRequestFromAdvertise(offer)
+	if err != nil {
+		return nil, err
+	}
+	return c.ask(ctx, client, request)
+}
+
+// Renew asks the server that granted g.
+func (c *Client) Renew(ctx context.Context, p *place.Place, g *grant.Grant, wait time.Duration) (*grant.Grant, error) {
+	return c.again(ctx, p, g, dhcpv6.MessageTypeRenew, wait)
+}
+
+// Rebind asks every server.
+func (c *Client) Rebind(ctx context.Context, p *place.Place, g *grant.Grant, wait time.Duration) (*grant.Grant, error) {
+	return c.again(ctx, p, g, dhcpv6.MessageTypeRebind, wait)
+}
+
+func (c *Client) again(ctx context.Context, p *place.Place, g *grant.Grant, kind dhcpv6.MessageType, wait time.Duration) (*grant.Grant, error) {
+	m, err := c.message(g, kind)
+	if err != nil {
+		return nil, err
+	}
+	client, err := c.open(ctx, p, wait)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close() //nolint:errcheck // it was only read from
+	return c.ask(ctx, client, m)
+}
+
+// Release tells the server, and does not wait for its answer.
+func (c *Client) Release(ctx context.Context, p *place.Place, g *grant.Grant) error {
+	m, err := c.message(g, dhcpv6.MessageTypeRelease)
+	if err != nil {
+		return err
+	}
+	sock, err := c.listen(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer sock.Close() //nolint:errcheck // it was sent, or not
+	_, err = sock.WriteTo(m.ToBytes(), nclient6.AllDHCPRelayAgentsAndServers)
+	return err
+}
+
+// message is a message about the address that is held.
+func (c *Client) message(g *grant.Grant, kind dhcpv6.MessageType) (*dhcpv6.Message, error) {
+	reply, err := dhcpv6.MessageFromBytes(g.Raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode DHCPv6 reply: %w", err)
+	}
+	m, err := dhcpv6.NewMessage(dhcpv6.WithClientID(c.duid()))
+	if err != nil {
+		return nil, err
+	}
+	m.MessageType = kind
+	if server := reply.Options.ServerID(); server != nil && kind != dhcpv6.MessageTypeRebind {
+		m.AddOption(dhcpv6.OptServerID(server))
+	}
+	m.AddOption(dhcpv6.OptElapsedTime(0))
+	if kind != dhcpv6.MessageTypeRelease {
+		m.AddOption(dhcpv6.OptRequestedOption(dhcpv6.OptionDNSRecursiveNameServer, dhcpv6.OptionDomainSearchList))
+	}
+	m.AddOption(&dhcpv6.OptIANA{IaId: c.iaid(), Options: dhcpv6.IdentityOptions{Options: dhcpv6.Options{
+		&dhcpv6.OptIAAddress{IPv6Addr: g.Address.Addr().AsSlice()},
+	}}})
+	return m, nil
+}
+
+// ask sends a message that a reply answers.
+func (c *Client) ask(ctx context.Context, client *nclient6.Client, m *dhcpv6.Message) (*grant.Grant, error) {
+	reply, err := c.exchange(ctx, client, m, nclient6.IsMessageType(dhcpv6.MessageTypeReply))
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", m.MessageType, err)
+	}
+	return parse(reply)
+}
+
+func (c *Client) exchange(ctx context.Context, client *nclient6.Client, m *dhcpv6.Message, match nclient6.Matcher) (*dhcpv6.Message, error) {
+	answer, err := client.SendAndRead(ctx, nclient6.AllDHCPRelayAgentsAndServers, m, match)
+	if errors.Is(err, nclient6.ErrNoResponse) {
+		return nil, fmt.Errorf("%w: %w", grant.ErrSilent, err)
+	}
+	return answer, err
+}
+
+func (c *Client) open(ctx context.Context, p *place.Place, wait time.Duration) (*nclient6.Client, error) {
+	within, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	sock, err := c.listen(within, p)
+	if err != nil {
+		return nil, err
+	}
+	client, err := nclient6.NewWithConn(sock, p.MAC, nclient6.WithTimeout(wait), nclient6.WithRetry(1))
+	if err != nil {
+		return nil, errors.Join(err, sock.Close())
+	}
+	return client, nil
+}
+
+// zoned sends to the interface whatever the destination says.
+type zoned struct {
+	net.PacketConn
+	zone string
+}
+
+func (z *zoned) WriteTo(b []byte, to net.Addr) (int, error) {
+	u, ok := to.(*net.UDPAddr)
+	if !ok {
+		return 0, net.InvalidAddrError("no UDP address")
+	}
+	return z.PacketConn.WriteTo(b, &net.UDPAddr{IP: u.IP, Port: u.Port, Zone: z.zone})
+}
+
+// listen opens a socket on the interface's link-local address. The zone is a
+// number: package net keeps one table of interface names for the whole process,
+// whatever the namespace.
+func (c *Client) listen(ctx context.Context, p *place.Place) (net.PacketConn, error) {
+	local, err := linkLocal(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	z := &zoned{zone: strconv.Itoa(p.Index)}
+	err = p.Do(func() error {
+		z.PacketConn, err = net.ListenUDP("udp6", &net.UDPAddr{IP: local.AsSlice(), Port: dhcpv6.DefaultClientPort, Zone: z.zone})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open socket on %s: %w", p.IfName, err)
+	}
+	return z, nil
+}
+
+// lookAgain is between two looks for the link-local address, which is there
+// after duplicate address detection, 1-2 s after the link has come up.
+const lookAgain = 50 * time.Millisecond
+
+func linkLocal(ctx context.Context, p *place.Place) (netip.Addr, error) {
+	conn, _, err := p.Conn()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer conn.Close()
+	if err := enable(conn, p.IfName); err != nil {
+		return netip.Addr{}, err
+	}
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		addrs, err := conn.Addrs(p.Index)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		for _, a := range addrs {
+			if a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
+				return a.Prefix.Addr(), nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return netip.Addr{}, fmt.Errorf("%w: %s has no link-local address: %w", grant.ErrSilent, p.IfName, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// enable turns IPv6 on where a runtime has turned it off.
+func enable(conn *nl.Conn, ifName string) error {
+	key := "net/ipv6/conf/" + ifName + "/disable_ipv6"
+	off, err := conn.Sysctl(key)
+	if err != nil || off == "0" {
+		return err
+	}
+	return conn.SetSysctl(key, "0")
+}
+
+// Defaults where a server names no time (RFC 8415, 14.2).
+const (
+	defaultT1 = 0.5
+	defaultT2 = 0.8
+)
+
+// parse makes a grant of a reply or an advertisement. A reply without an
+// address refuses the one that is held.
+func parse(m *dhcpv6.Message) (*grant.Grant, error) {
+	if s := m.Options.Status(); s != nil && s.StatusCode != 0 {
+		return nil, fmt.Errorf("%w: %v %s", grant.ErrNak, s.StatusCode, s.StatusMessage)
+	}
+	na := m.Options.OneIANA()
+	if na == nil {
+		return nil, fmt.Errorf("%w: no IA_NA in the reply", grant.ErrNak)
+	}
+	if s := na.Options.Status(); s != nil && s.StatusCode != 0 {
+		return nil, fmt.Errorf("%w: %v %s", grant.ErrNak, s.StatusCode, s.StatusMessage)
+	}
+	for _, a := range na.Options.Addresses() {
+		ip, ok := netip.AddrFromSlice(a.IPv6Addr)
+		if !ok || a.ValidLifetime < time.Second {
+			continue
+		}
+		g := &grant.Grant{Raw: m.ToBytes(), Address: netip.PrefixFrom(ip, 128), DNS: dns(m), Valid: a.ValidLifetime, T1: na.T1, T2: na.T2}
+		g.Order(defaultT1, defaultT2)
+		return g, nil
+	}
+	return nil, fmt.Errorf("%w: no address in the reply", grant.ErrNak)
+}
+
+func dns(m *dhcpv6.Message) (d spec.DNS) {
+	for _, ip := range m.Options.DNS() {
+		d.Nameservers = append(d.Nameservers, ip.String())
+	}
+	if search := m.Options.DomainSearchList(); search != nil {
+		d.Search = search.Labels
+	}
+	return d
+}

@@ -1,0 +1,266 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dhcp is the plugin `dhcp`: it gets addresses from DHCP servers on the
+// container's network. A lease must be renewed, so somebody has to stay: the
+// keeper, `patchbayd dhcp` or the reference's daemon, on a unix socket. The
+// plugin is called with the interface in place, which servers are reached
+// through.
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "dhcp"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:  name,
+	Kind:  plugin.IPAM,
+	About: "gets addresses from DHCP servers, through a keeper of leases",
+	Conf:  func() any { return new(dhcpconf.Conf) },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+// load refuses everything that the keeper would, before it is called.
+func load(r *plugin.Request) (*dhcpconf.IPAM, error) {
+	conf, err := dhcpconf.Parse(r.Config)
+	if err != nil {
+		return nil, err
+	}
+	_, err = conf.IPAM.Options(r.Args)
+	return conf.IPAM, err
+}
+
+// argsOf is the request as the keeper is told of it. It may run in another
+// directory.
+func argsOf(r *plugin.Request) (*dhcprpc.Args, error) {
+	a := &dhcprpc.Args{ContainerID: r.ContainerID, NetNS: r.NetNS, IfName: r.IfName, Args: r.Args, Config: r.Config}
+	if r.NetNS == "" {
+		return a, nil
+	}
+	var err error
+	if a.NetNS, err = filepath.Abs(r.NetNS); err != nil {
+		return nil, fmt.Errorf("failed to make %q an absolute path: %w", r.NetNS, err)
+	}
+	return a, nil
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, err := load(r)
+	if err != nil {
+		return nil, err
+	}
+	if dry := r.Session.Dry; dry != nil {
+		return pretend(conf, dry), nil
+	}
+	args, err := argsOf(r)
+	if err != nil {
+		return nil, err
+	}
+	k, err := dial(ctx, r, conf)
+	if err != nil {
+		return nil, err
+	}
+	defer k.Close()
+	if err := kernel.Of(r).Record(r, &record.Record{Plugin: name, Socket: conf.Socket()}); err != nil {
+		return nil, err
+	}
+	if err := r.Step("ask for a lease"); err != nil {
+		return nil, err
+	}
+	r.Undo(func(ctx context.Context) error { return release(ctx, r, conf.Socket(), args) })
+	return k.Call(ctx, dhcprpc.Allocate, args)
+}
+
+// pretend is the ADD of a dry run. Nobody knows the address before a server is
+// asked: one of the documentation's stands for it.
+func pretend(conf *dhcpconf.IPAM, dry func(string)) *spec.Result {
+	result := &spec.Result{}
+	say := func(family, address, gateway string) {
+		dry(fmt.Sprintf("ask a %s server, by the keeper at %s; %s stands for its answer", family, conf.Socket(), address))
+		gw, _ := netip.ParseAddr(gateway)
+		result.IPs = append(result.IPs, spec.IPConfig{Address: netip.MustParsePrefix(address), Gateway: gw})
+	}
+	if conf.V4() {
+		say("DHCPv4", "192.0.2.2/24", "192.0.2.1")
+	}
+	if conf.DHCPv6 {
+		say("DHCPv6", "2001:db8::2/128", "")
+	}
+	return result
+}
+
+// dial connects to the keeper, after starting one if that is wanted.
+func dial(ctx context.Context, r *plugin.Request, conf *dhcpconf.IPAM) (*dhcprpc.Client, error) {
+	k, err := dhcprpc.Dial(ctx, conf.Socket())
+	if errors.Is(err, dhcprpc.ErrDial) && conf.StartKeeper {
+		if err := startKeeper(ctx, conf.Socket()); err != nil {
+			return nil, noKeeper(err)
+		}
+		k, err = dhcprpc.Dial(ctx, conf.Socket())
+	}
+	if err != nil {
+		return nil, noKeeper(err)
+	}
+	if !k.Ours && (conf.DHCPv6 || !conf.V4()) {
+		k.Close()
+		return nil, spec.Errorf(spec.CodeUnsupportedField, "the keeper at %s knows DHCPv4 only", conf.Socket()).
+			WithDetails("it is not patchbayd: stop it and start `patchbayd dhcp`, or leave dhcpv4 and dhcpv6 out")
+	}
+	return k, nil
+}
+
+// noKeeper is code 50 with what to do.
+func noKeeper(err error) error {
+	return spec.Errorf(spec.CodeNotAvailable, "error dialing DHCP daemon: %w", err).
+		WithDetails("start a keeper of leases: systemctl enable --now patchbay-dhcp.socket, or without systemd: patchbayd dhcp --detach")
+}
+
+// releaseTime bounds what DEL waits for a keeper.
+const releaseTime = 15 * time.Second
+
+// release gives the lease back at the keeper. Without one the lease is
+// forgotten where the next keeper would find it; the server forgets it when it
+// expires.
+func release(ctx context.Context, r *plugin.Request, socket string, a *dhcprpc.Args) error {
+	ctx, cancel := context.WithTimeout(ctx, releaseTime)
+	defer cancel()
+	k, err := dhcprpc.Dial(ctx, socket)
+	if errors.Is(err, dhcprpc.ErrDial) {
+		kernel.Warn(r, fmt.Errorf("lease of %s/%s is left to expire: %w", a.ContainerID, a.IfName, err))
+		return forget(r, a)
+	}
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	_, err = k.Call(ctx, dhcprpc.Release, a)
+	return err
+}
+
+// del needs no valid configuration: the record knows the socket.
+func del(ctx context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	args, err := argsOf(r)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, socket := range sockets(r, rec) {
+		errs = append(errs, release(ctx, r, socket, args))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return k.Records.Remove(r.Network, r.Owner, name)
+}
+
+// sockets are where the lease may be: where the record says, else where the
+// configuration does.
+func sockets(r *plugin.Request, rec *record.Record) []string {
+	if rec != nil && rec.Socket != "" {
+		return []string{rec.Socket}
+	}
+	conf, err := dhcpconf.Parse(r.Config)
+	if err != nil {
+		kernel.Warn(r, err)
+		return []string{dhcpconf.DefaultSocket}
+	}
+	return []string{conf.IPAM.Socket()}
+}
+
+// checkTime bounds a CHECK: the reference's daemon may never answer one.
+const checkTime = 15 * time.Second
+
+// check wants the lease at the keeper and its addresses in the previous result.
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, err := load(r)
+	if err != nil {
+		return err
+	}
+	args, err := argsOf(r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	k, err := dhcprpc.Dial(ctx, conf.Socket())
+	if err != nil {
+		return noKeeper(err)
+	}
+	defer k.Close()
+	method := dhcprpc.Allocate // all that the reference's daemon has
+	if k.Ours {
+		method = dhcprpc.Check
+	}
+	lease, err := k.Call(ctx, method, args)
+	if err != nil {
+		return err
+	}
+	return match(r, lease)
+}
+
+// match compares the lease with the previous result, if there is one. A server
+// may have changed the address meanwhile.
+func match(r *plugin.Request, lease *spec.Result) error {
+	if r.Prev() == nil {
+		return nil
+	}
+	for _, want := range lease.IPs {
+		found := false
+		for _, have := range r.Prev().IPs {
+			found = found || have.Address.Addr() == want.Address.Addr()
+		}
+		if !found {
+			return spec.Errorf(spec.CodeInternal, "dhcp: Failed to match addr %v on interface %v", want.Address.Addr(), r.IfName).
+				WithDetails("the server has given the container another address since")
+		}
+	}
+	return nil
+}
+
+// status is ready when a keeper listens, or can be started.
+func status(ctx context.Context, r *plugin.Request) error {
+	conf, err := load(r)
+	if err != nil {
+		return err
+	}
+	k, err := dhcprpc.Dial(ctx, conf.Socket())
+	if errors.Is(err, dhcprpc.ErrDial) && conf.StartKeeper {
+		if _, err := findKeeper(); err != nil {
+			return noKeeper(err)
+		}
+		return nil
+	}
+	if err != nil {
+		return noKeeper(err)
+	}
+	k.Close()
+	if !k.Ours && (conf.DHCPv6 || !conf.V4()) {
+		return spec.Errorf(spec.CodeNotAvailable, "the keeper at %s knows DHCPv4 only", conf.Socket())
+	}
+	return nil
+}

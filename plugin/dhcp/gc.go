@@ -1,0 +1,70 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dhcp
+
+import (
+	"context"
+	"errors"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// gc releases the leases of attachments that are gone: those we have a record
+// of, at whichever keeper, and those that our keeper got for the reference's
+// plugin.
+func gc(ctx context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	stale, ok := k.Stale(r, name)
+	if !ok {
+		return nil
+	}
+	errs := []error{collect(ctx, r)}
+	for _, rec := range stale {
+		errs = append(errs, releaseRecorded(ctx, r, rec))
+	}
+	return errors.Join(errs...)
+}
+
+func releaseRecorded(ctx context.Context, r *plugin.Request, rec *record.Record) error {
+	socket := rec.Socket
+	if socket == "" {
+		socket = dhcpconf.DefaultSocket
+	}
+	args := &dhcprpc.Args{ContainerID: rec.ContainerID, NetNS: rec.NetNS, IfName: rec.IfName, Config: r.Config}
+	if err := release(ctx, r, socket, args); err != nil {
+		return err
+	}
+	return kernel.Of(r).Records.Remove(rec.Network, rec.Owner, name)
+}
+
+// collect passes the GC on to the configured keeper if it is ours.
+func collect(ctx context.Context, r *plugin.Request) error {
+	ctx, cancel := context.WithTimeout(ctx, releaseTime)
+	defer cancel()
+	k, err := dhcprpc.Dial(ctx, sockets(r, nil)[0])
+	if errors.Is(err, dhcprpc.ErrDial) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	if !k.Ours {
+		return nil
+	}
+	_, err = k.Call(ctx, dhcprpc.Collect, &dhcprpc.Args{Config: r.Config})
+	return err
+}
+
+// forget removes what a keeper that is not running has on disk, so that the
+// next one does not go on with it.
+func forget(r *plugin.Request, a *dhcprpc.Args) error {
+	return atomicfile.Remove(dhcpconf.LeaseFile(r.Session.Paths.Run, owner.Of(r.Network, a.ContainerID, a.IfName)))
+}

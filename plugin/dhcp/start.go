@@ -1,0 +1,67 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dhcp
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+)
+
+// program is what keeps leases.
+const program = "patchbayd"
+
+// findKeeper returns the path of patchbayd: beside this program, in PATH, or
+// where packages put it.
+func findKeeper() (string, error) {
+	var candidates []string
+	if self, err := os.Executable(); err == nil {
+		candidates = append(candidates, filepath.Join(filepath.Dir(self), program))
+	}
+	if path, err := exec.LookPath(program); err == nil {
+		candidates = append(candidates, path)
+	}
+	for _, dir := range [...]string{"/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin"} {
+		candidates = append(candidates, filepath.Join(dir, program))
+	}
+	for _, path := range candidates {
+		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("find %s: not in %v: %w", program, candidates, os.ErrNotExist)
+}
+
+// startKeeper starts a keeper that detaches itself, and returns when its socket
+// is there. Several that start at once agree on one.
+func startKeeper(ctx context.Context, socket string) error {
+	path, err := findKeeper()
+	if err != nil {
+		return err
+	}
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, path, "dhcp", "--detach", "--socketpath", socket)
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("start %s: %w: %s", path, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return nil
+}
+
+// Daemon is `dhcp daemon`, as units written for the reference start its keeper:
+// this process becomes patchbayd with the same arguments. It returns only when
+// that fails, with the exit status.
+func Daemon(args []string, stderr io.Writer) int {
+	path, err := findKeeper()
+	if err == nil {
+		err = syscall.Exec(path, append([]string{program, name}, args...), os.Environ())
+	}
+	fmt.Fprintf(stderr, "dhcp: error: start keeper: %v\n", err) //nolint:errcheck // nobody else to tell
+	return 1
+}
