@@ -1,0 +1,18 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vlan
+
+import (
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/hostlocal"
+	"github.com/patchbay-net/patchbay/plugin/static"
+)
+
+// TestChild: what all plugins have in common that put a link on a master.
+func TestChild(t *testing.T) {
+	endpointtest.Child{Plugins: []*plugin.Plugin{&Plugin, &hostlocal.Plugin, &static.Plugin}, Conf: `"vlanId": 5, `}.Run(t)
+}
