@@ -115,7 +115,7 @@ func (l *lab) reservations() error {
 			return err
 		}
 	}
-	rounds := l.pick(20, 5)
+	rounds := l.pick(60, 5)
 	if err := l.alternate("hl0", rounds, reference, debian, ours); err != nil {
 		return err
 	}
