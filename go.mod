@@ -4,6 +4,7 @@ go 1.26.0
 
 // What the program is built on (DESIGN, "Built on"; docs/adr).
 require (
+	github.com/evanphx/json-patch/v5 v5.9.11
 	github.com/godbus/dbus/v5 v5.2.4
 	github.com/google/nftables v0.3.0
 	github.com/jessevdk/go-flags v1.6.1

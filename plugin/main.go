@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/spec"
@@ -30,10 +31,14 @@ func Main(p *Plugin) int { return MainOf(p, []*Plugin{p}) }
 // work, an eighth of the CPU of an ADD. Setting it stops the world once, which a
 // VERSION is too short for.
 func MainOf(p *Plugin, all []*Plugin) int {
+	if status, ok := helper(p, os.Args, os.Stderr); ok {
+		return status
+	}
 	if os.Getenv("CNI_COMMAND") != string(spec.Version) {
 		runtime.GOMAXPROCS(1)
 	}
 	s := NewSession(all)
+	s.Self = selfPath
 	defer s.Close()
 	return Run(context.Background(), p, s, Stdio{os.Getenv, os.Stdin, os.Stdout, os.Stderr})
 }
@@ -96,7 +101,7 @@ func errorJSON(err error) []byte {
 
 // versionResult echoes the version on input, as the specification has it, and
 // lists what the plugin supports.
-func versionResult(p *Plugin, c *spec.Call) ([]byte, error) {
+func versionResult(ctx context.Context, p *Plugin, c *spec.Call, s *Session) ([]byte, error) {
 	var in struct {
 		CNIVersion string `json:"cniVersion"`
 	}
@@ -111,8 +116,21 @@ func versionResult(p *Plugin, c *spec.Call) ([]byte, error) {
 	data, err := json.Marshal(struct {
 		CNIVersion        string   `json:"cniVersion"`
 		SupportedVersions []string `json:"supportedVersions"`
-	}{in.CNIVersion, p.Versions()})
+	}{in.CNIVersion, p.versionsFor(ctx, c, s)})
 	return append(data, '\n'), err
+}
+
+// versionsFor is Versions without those that the configuration rules out.
+func (p *Plugin) versionsFor(ctx context.Context, c *spec.Call, s *Session) []string {
+	versions := p.Versions()
+	if p.VersionsFor == nil || len(c.Config) == 0 {
+		return versions
+	}
+	narrow := p.VersionsFor(ctx, s, c)
+	if narrow == nil {
+		return versions
+	}
+	return slices.DeleteFunc(slices.Clone(versions), func(v string) bool { return !slices.Contains(narrow, v) })
 }
 
 // Builtin calls plugins in this process, each call in a session of its own. It

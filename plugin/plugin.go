@@ -48,6 +48,14 @@ type Plugin struct {
 	// reference is generated.
 	Conf func() any
 
+	// VersionsFor, which may be nil, narrows Versions down by what the
+	// configuration in a VERSION request, if any, says. nil leaves all of them.
+	VersionsFor func(context.Context, *Session, *spec.Call) []string
+
+	// Helper, which may be nil, is work that a plugin does in a process of its own,
+	// started with HelperArgs: under another security label, say.
+	Helper func(args []string) error
+
 	Add    func(context.Context, *Request) (*spec.Result, error)
 	Del    func(context.Context, *Request) error
 	Check  func(context.Context, *Request) error

@@ -17,7 +17,7 @@ import (
 // done at the end; a delegate leaves that to its caller.
 func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermost bool) ([]byte, error) {
 	if call.Verb == spec.Version {
-		out, err := versionResult(p, call)
+		out, err := versionResult(ctx, p, call, s)
 		return out, withVersion(err, spec.Current)
 	}
 	r, err := newRequest(p, call, s)

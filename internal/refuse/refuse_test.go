@@ -56,6 +56,7 @@ var valid = map[string]string{
 	"static":     `"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24"}]}`,
 	"tuning":     `"mtu":1400,"prevResult":` + prev,
 	"vlan":       `"master":"refuse1","vlanId":5,"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
+	"wrap":       `"plugin":{"type":"bridge","bridge":"refuse0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}`,
 }
 
 // conf puts a head before fields.
@@ -225,6 +226,22 @@ func TestConfigurations(t *testing.T) {
 			field("twice", `"sysctl":{"net.a":"1","net.a":"2"},"prevResult":`+prev, 6, "duplicated sysctl keys are not allowed"),
 			field("no result", `"mtu":1400`, 7, "Required prevResult missing"),
 			field("mac", `"mac":"x","prevResult":`+prev, 7, "for MAC addr"),
+		},
+		"wrap": {
+			field("no plugin", `"timeout":"1s"`, 7, "no plugin to wrap"),
+			field("a path", `"plugin":{"type":"/bin/sh"}`, 7, "invalid plugin name"),
+			field("no object", `"plugin":"bridge"`, 6, "error parsing configuration"),
+			field("a shell command", `"plugin":{"type":"bridge"},"around":{"ADD":{"before":[{"argv":["rm -rf"]}]}}`, 7, "must begin with the absolute path of a program"),
+			field("no program", `"plugin":{"type":"bridge"},"around":{"ADD":{"before":[{}]}}`, 7, "must begin with the absolute path of a program"),
+			field("a way around", `"plugin":{"type":"bridge"},"around":{"ADD":{"before":[{"argv":["/bin/../bin/sh"]}]}}`, 7, "must begin with the absolute path of a program"),
+			field("verb", `"plugin":{"type":"bridge"},"around":{"add":{}}`, 7, "unknown verb \"add\" in around"),
+			field("output", `"plugin":{"type":"bridge"},"around":{"ADD":{"before":[{"argv":["/bin/true"],"output":"json"}]}}`, 7, "invalid output \"json\""),
+			field("output of DEL", `"plugin":{"type":"bridge"},"around":{"DEL":{"after":[{"argv":["/bin/true"],"output":"merge"}]}}`, 7, "DEL has no result"),
+			field("timeout", `"plugin":{"type":"bridge"},"timeout":"30"`, 7, "invalid timeout \"30\""),
+			field("retries", `"plugin":{"type":"bridge"},"retry":{"times":11}`, 7, "invalid retry.times 11"),
+			field("log", `"plugin":{"type":"bridge"},"log":"../x"`, 7, "invalid log"),
+			field("merge", `"plugin":{"type":"bridge"},"config":{"merge":[]}`, 7, "invalid patch of config: merge must be an object"),
+			field("patch", `"plugin":{"type":"bridge"},"result":{"patch":[{"op":"x","path":"/a"}]}`, 7, "invalid patch of result"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) { hold(t, name, ns, conf(valid[name]), table) })

@@ -21,6 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/static"
 	"github.com/patchbay-net/patchbay/plugin/tuning"
 	"github.com/patchbay-net/patchbay/plugin/vlan"
+	"github.com/patchbay-net/patchbay/plugin/wrap"
 )
 
 // The list is an array of pointers, which the linker lays out: no work before
@@ -40,6 +41,7 @@ var list = [...]*plugin.Plugin{
 	&static.Plugin,
 	&tuning.Plugin,
 	&vlan.Plugin,
+	&wrap.Plugin,
 }
 
 // Plugins returns every plugin.

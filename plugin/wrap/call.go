@@ -1,0 +1,181 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package wrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// call calls the plugin by fn, again when it says so (code 11), each time within
+// the timeout.
+func (w *wrapped) call(ctx context.Context, fn func(context.Context) error) error {
+	if w.conf.Retry.Times > 0 {
+		// A plugin in process that fails forgets what the members before it in a
+		// `patchbay` list have queued; they do not fail with it if another try succeeds.
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
+	}
+	for try := 0; ; try++ {
+		err := w.timed("plugin", w.Type, func() error { return w.once(ctx, fn) })
+		if spec.ErrorCode(err) != spec.CodeTryAgain || try == w.conf.Retry.Times {
+			return err
+		}
+		select {
+		case <-time.After(w.wait):
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		}
+	}
+}
+
+func (w *wrapped) once(ctx context.Context, fn func(context.Context) error) error {
+	if w.timeout == 0 {
+		return fn(ctx)
+	}
+	limited, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
+	err := fn(limited)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("it took longer than %v: %w", w.timeout, err)
+	}
+	return err
+}
+
+// flush does what is queued, the firewall's changes, so that a command finds it
+// done.
+func (w *wrapped) flush(ctx context.Context) error {
+	if w.request.Session.Dry != nil {
+		return nil
+	}
+	return w.request.Session.Flush(ctx)
+}
+
+// before runs the commands before the plugin; the first that fails ends it.
+func (w *wrapped) before(ctx context.Context) error { return w.eachBefore(ctx, true) }
+
+func (w *wrapped) eachBefore(ctx context.Context, stop bool) error {
+	return w.each(w.conf.Around[w.request.Verb].Before, stop, func(c *Command) error {
+		stdin, err := w.stdin()
+		if err != nil {
+			return err
+		}
+		p, err := w.command(ctx, "before", c, stdin)
+		if err != nil {
+			return err
+		}
+		return w.changeConfig(p)
+	})
+}
+
+// stdin is the configuration as the plugin has it.
+func (w *wrapped) stdin() ([]byte, error) {
+	r := w.request
+	if r.Verb != spec.Add || r.Prev() == nil {
+		return w.Config(r.Head.PrevResult)
+	}
+	prev, err := r.Prev().Encode(r.Version) // in a chain within one process it is in no JSON
+	if err != nil {
+		return nil, err
+	}
+	return w.Config(prev)
+}
+
+// after runs the commands after a verb without result.
+func (w *wrapped) after(ctx context.Context, stop bool) error {
+	list := w.conf.Around[w.request.Verb].After
+	if len(list) == 0 {
+		return nil
+	}
+	flushed := w.flush(ctx)
+	return errors.Join(flushed, w.each(list, stop, func(c *Command) error {
+		stdin, err := w.stdin()
+		if err != nil {
+			return err
+		}
+		_, err = w.command(ctx, "after", c, stdin)
+		return err
+	}))
+}
+
+// afterAdd runs the commands after ADD, each with the result as it is by then.
+func (w *wrapped) afterAdd(ctx context.Context, result *spec.Result) (*spec.Result, error) {
+	list := w.conf.Around[spec.Add].After
+	if len(list) == 0 {
+		return result, nil
+	}
+	if err := w.flush(ctx); err != nil {
+		return nil, err
+	}
+	err := w.each(list, true, func(c *Command) error {
+		stdin, err := result.Encode(w.request.Version)
+		if err != nil {
+			return err
+		}
+		p, err := w.command(ctx, "after", c, stdin)
+		if err != nil || p == nil {
+			return err
+		}
+		result, err = w.changeResult(result, p)
+		return err
+	})
+	return result, err
+}
+
+// each calls fn for every command, to the first error or to the end.
+func (w *wrapped) each(list []Command, stop bool, fn func(*Command) error) error {
+	var errs []error
+	for i := range list {
+		c := &list[i]
+		err := fn(c)
+		if err != nil && c.MayFail {
+			w.warn(fmt.Errorf("command %s: %w", c.Argv[0], err))
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("command %s: %w", c.Argv[0], err))
+		}
+		if err != nil && stop {
+			break
+		}
+	}
+	return join(errs)
+}
+
+// join leaves a single error as it is, with its code.
+func join(errs []error) error {
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
+}
+
+// command runs one command and returns the patch it printed, if it is to print
+// one. In a dry run it is only written down.
+func (w *wrapped) command(ctx context.Context, when string, c *Command, stdin []byte) (p *Patch, err error) {
+	if dry := w.request.Session.Dry; dry != nil {
+		dry(fmt.Sprintf("host: run %s", strings.Join(c.Argv, " ")))
+		return nil, nil
+	}
+	if err := w.request.Step(when + " " + c.Argv[0]); err != nil {
+		return nil, err
+	}
+	err = w.timed(when, c.Argv[0], func() error {
+		stdout, stderr, err := c.run(ctx, w.request.Call, stdin)
+		if len(stderr) > 0 && err == nil {
+			w.request.Session.Stderr.Write(stderr) //nolint:errcheck // a log
+		}
+		if err == nil && c.Output != "" {
+			p, err = c.patchOf(stdout)
+		}
+		return err
+	})
+	return p, err
+}

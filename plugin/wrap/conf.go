@@ -1,0 +1,240 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package wrap
+
+import (
+	"encoding/json"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the configuration.
+type Conf struct {
+	// Plugin is the configuration of the plugin that is wrapped, as it would stand in a
+	// list; required.
+	// Reference: has no such plugin; ours alone.
+	Plugin json.RawMessage `json:"plugin"`
+
+	// Config changes the configuration that the plugin gets, for every verb.
+	// Reference: ours alone.
+	Config *Patch `json:"config"`
+
+	// Result changes the result of ADD before the commands after it see it. The runtime
+	// and the plugins that follow know only what comes out.
+	// Reference: ours alone.
+	Result *Patch `json:"result"`
+
+	// Around has, by verb (ADD, DEL, CHECK, GC, STATUS), what happens before and after
+	// the plugin is called.
+	// Reference: ours alone.
+	Around map[spec.Verb]Around `json:"around"`
+
+	// Timeout bounds each call of the plugin, as in 20s or 1m30s; without, none. One by
+	// exec is killed with everything it started, and an ADD that ends so is taken back by DEL.
+	// Reference: ours alone.
+	Timeout string `json:"timeout"`
+
+	// Retry calls the plugin again when, and only when, it fails with code 11 (try again
+	// later).
+	// Reference: ours alone.
+	Retry Retry `json:"retry"`
+
+	// Log is the absolute path of a file that gets a line of JSON for each step: time,
+	// attachment, step, milliseconds, error. Never configurations or results.
+	// Reference: ours alone.
+	Log string `json:"log"`
+
+	// RuntimeConfig goes to the plugin: all of it, or what the plugin declares in
+	// capabilities of its own.
+	// Reference: ours alone.
+	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
+
+	// Args go to a plugin that has none of its own.
+	// Reference: ours alone.
+	Args json.RawMessage `json:"args"`
+}
+
+// Around is what happens around one verb.
+type Around struct {
+	// Before are commands to run before the plugin is called, in order. The first that
+	// fails ends the call, except for DEL and GC.
+	// Reference: ours alone.
+	Before []Command `json:"before"`
+
+	// After are commands to run when the plugin has succeeded; for DEL and GC always. One
+	// that fails ends the call, and for ADD the plugin's ADD is taken back.
+	// Reference: ours alone.
+	After []Command `json:"after"`
+}
+
+// Command is a program to run. It has the environment that a plugin has, on
+// standard input the plugin's configuration, or after ADD its result.
+type Command struct {
+	// Argv is the program, an absolute path, and its arguments. There is no shell.
+	// Reference: ours alone.
+	Argv []string `json:"argv"`
+
+	// Timeout ends it with everything it started; 10s by default.
+	// Reference: ours alone.
+	Timeout string `json:"timeout"`
+
+	// MayFail makes a failure a warning.
+	// Reference: ours alone.
+	MayFail bool `json:"mayFail"`
+
+	// Output says what its standard output is: merge (JSON Merge Patch) or patch (JSON
+	// Patch) of the configuration before, of the result after ADD; nothing by default.
+	// Reference: ours alone.
+	Output string `json:"output"`
+
+	timeout time.Duration
+}
+
+// Patch changes a JSON document: first Merge, then Patch.
+type Patch struct {
+	// Merge is a JSON Merge Patch (RFC 7396): an object whose keys replace, null removes.
+	// Reference: ours alone.
+	Merge json.RawMessage `json:"merge"`
+
+	// Patch is a JSON Patch (RFC 6902): a list of operations; test makes it conditional.
+	// Reference: ours alone.
+	Patch json.RawMessage `json:"patch"`
+}
+
+// Retry says how often to try again.
+type Retry struct {
+	// Times is how often the plugin is called again, 10 at most.
+	// Reference: ours alone.
+	Times int `json:"times"`
+
+	// Wait is the time before each, 200ms by default.
+	// Reference: ours alone.
+	Wait string `json:"wait"`
+}
+
+const (
+	mostRetries    = 10
+	retryWait      = 200 * time.Millisecond
+	commandTimeout = 10 * time.Second
+)
+
+// wrapped is a configuration that was read: durations are durations, and the
+// plugin is ready to be called.
+type wrapped struct {
+	*plugin.Inner
+	conf    *Conf
+	request *plugin.Request
+	timeout time.Duration
+	wait    time.Duration
+}
+
+// load reads the whole configuration and refuses what is wrong before any work.
+func load(r *plugin.Request) (*wrapped, error) {
+	conf := new(Conf)
+	if err := r.Decode(conf); err != nil {
+		return nil, err
+	}
+	w, err := loadPlugin(r, conf)
+	if err != nil {
+		return nil, err
+	}
+	if w.timeout, err = duration("timeout", conf.Timeout, 0); err != nil {
+		return nil, err
+	}
+	if w.wait, err = duration("retry.wait", conf.Retry.Wait, retryWait); err != nil {
+		return nil, err
+	}
+	if err := conf.validate(); err != nil {
+		return nil, err
+	}
+	return w, w.patchConfig()
+}
+
+func loadPlugin(r *plugin.Request, conf *Conf) (*wrapped, error) {
+	if len(conf.Plugin) == 0 {
+		return nil, refuse("no plugin to wrap: set plugin to a configuration with a type")
+	}
+	inner, err := plugin.NewInner(r, conf.Plugin, plugin.Given{Caps: conf.RuntimeConfig, Args: conf.Args, AllCaps: true})
+	if err != nil {
+		return nil, err
+	}
+	return &wrapped{Inner: inner, conf: conf, request: r}, nil
+}
+
+func (c *Conf) validate() error {
+	if n := c.Retry.Times; n < 0 || n > mostRetries {
+		return refuse("invalid retry.times %d: must be between 0 and %d", n, mostRetries)
+	}
+	if c.Log != "" && !clean(c.Log) {
+		return refuse("invalid log %q: must be an absolute path", c.Log)
+	}
+	for name, p := range map[string]*Patch{"config": c.Config, "result": c.Result} {
+		if err := p.validate(); err != nil {
+			return refuse("invalid patch of %s: %w", name, err)
+		}
+	}
+	for _, verb := range slices.Sorted(maps.Keys(c.Around)) {
+		if err := c.Around[verb].validate(verb); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func clean(path string) bool { return filepath.IsAbs(path) && filepath.Clean(path) == path }
+
+func (a Around) validate(verb spec.Verb) error {
+	switch verb {
+	case spec.Add, spec.Del, spec.Check, spec.GC, spec.Status:
+	default:
+		return refuse("unknown verb %q in around: one of ADD, DEL, CHECK, GC, STATUS", verb)
+	}
+	for i := range a.Before {
+		if err := a.Before[i].validate(verb, "before"); err != nil {
+			return err
+		}
+	}
+	for i := range a.After {
+		if err := a.After[i].validate(verb, "after"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Command) validate(verb spec.Verb, when string) (err error) {
+	if len(c.Argv) == 0 || !clean(c.Argv[0]) {
+		return refuse("invalid argv %q %s %s: must begin with the absolute path of a program", c.Argv, when, verb)
+	}
+	switch c.Output {
+	case "", outputMerge, outputPatch:
+	default:
+		return refuse("invalid output %q of %s: must be %s or %s", c.Output, c.Argv[0], outputMerge, outputPatch)
+	}
+	if c.Output != "" && when == "after" && verb != spec.Add {
+		return refuse("output of %s cannot be used: %s has no result", c.Argv[0], verb)
+	}
+	c.timeout, err = duration("timeout of "+c.Argv[0], c.Timeout, commandTimeout)
+	return err
+}
+
+func duration(what, text string, otherwise time.Duration) (time.Duration, error) {
+	if text == "" {
+		return otherwise, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, refuse("invalid %s %q: must be a time such as 500ms or 20s", what, text)
+	}
+	return d, nil
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}
