@@ -8,11 +8,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/cli"
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -20,7 +22,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+// TestMain is also the program whose command lines are refused.
+func TestMain(m *testing.M) {
+	if name, value, _ := strings.Cut(asProgram, "="); os.Getenv(name) == value {
+		os.Exit(cli.Main(all.Plugins()))
+	}
+	nettest.Main(m)
+}
 
 // run calls a plugin in process and gives what it wrote to standard error too.
 func run(pluginType string, c *spec.Call) (out []byte, stderr string, err error) {
@@ -123,7 +131,7 @@ func TestEnvelope(t *testing.T) {
 		`{"cniVersion":"1.0.0","name":"a\u0000b"}`:                                                        {code: 7, msg: "invalid characters found in network name"},
 		`{"cniVersion":"1.0.0","name":"n","ipam":"host"}`:                                                 {code: 6, msg: "failed to load netconf: "},
 		`{"cniVersion":"9.9.9","name":"n"}`:                                                               {code: 1, msg: "incompatible CNI versions"},
-		`{"cniVersion":"one","name":"n"}`:                                                                 {code: 6, msg: ""},
+		`{"cniVersion":"one","name":"n"}`:                                                                 {code: 1, msg: "incompatible CNI versions"},
 		`{"cniVersion":"1.0.0","name":"n","prevResult":"x"}`:                                              {code: 6, msg: "could not parse prevResult"},
 		`{"cniVersion":"1.0.0","name":"n","prevResult":[1,2]}`:                                            {code: 6, msg: "could not parse prevResult"},
 		`{"cniVersion":"1.0.0","name":"n","prevResult":{"ips":[{"address":"10.0.0.1"}]}}`:                 {code: 6, msg: "could not parse prevResult"},

@@ -193,11 +193,16 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	if missing := lost(p, r.Prev(), held); len(held) == 0 || missing.IsValid() {
-		return spec.Errorf(spec.CodeInternal, "host-local: Failed to find address added by container %v", r.ContainerID).
-			WithDetails("interface %s, directory %s, missing %s", r.IfName, filepath.Join(p.dataDir, r.Network), missing)
+	missing := lost(p, r.Prev(), held)
+	if len(held) > 0 && !missing.IsValid() {
+		return nil
 	}
-	return nil
+	what := "any"
+	if missing.IsValid() {
+		what = missing.String()
+	}
+	return spec.Errorf(spec.CodeInternal, "host-local: Failed to find address added by container %v", r.ContainerID).
+		WithDetails("interface %s, directory %s, missing %s", r.IfName, filepath.Join(p.dataDir, r.Network), what)
 }
 
 // lost returns the first address of the result that is ours to give and is not
