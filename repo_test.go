@@ -146,6 +146,8 @@ var layers = []struct {
 	{"lease/...", []string{"spec", "netns", "internal/...", "lease/..."}, "the keeper of leases knows no plugin"},
 	{"internal/daemon", []string{"lease/...", "internal/..."}, "the commands of patchbayd start its services"},
 	{"internal/cli/...", []string{"..."}, "the commands may use everything"},
+	{"internal/gc", onRuntime, "it stands beside the commands, above plugins and chains"},
+	{"internal/doctor", onRuntime, "as internal/gc"},
 	{"internal/reftest", nil, "it only finds and builds programs"},
 	{"internal/kernel", onSDK, "it joins the SDK's session to the kernel, and knows no plugin"},
 	{"internal/endpoint", onSDK, "it is what bridge and ptp share, and knows neither"},
@@ -154,6 +156,9 @@ var layers = []struct {
 
 // onSDK is what the parts of a plugin that several share may import.
 var onSDK = []string{"plugin", "spec", "netns", "ipam/...", "invoke/...", "internal/..."}
+
+// onRuntime is what looks after a whole node.
+var onRuntime = []string{"chain", "plugin", "spec", "netns", "ipam/...", "invoke/...", "internal/..."}
 
 // tools are internal packages that stand above the layer of kernel code:
 // helpers of tests, never linked into the program.

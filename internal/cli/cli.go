@@ -113,7 +113,7 @@ func (a *app) commands() []command {
 		{name: "add", short: "attach a namespace to a network (ADD)", long: addLong, data: &addCommand{attachment{app: a}}},
 		{name: "del", short: "detach a namespace from a network (DEL)", long: delLong, data: &delCommand{attachment{app: a}}},
 		{name: "check", short: "compare an attachment with the kernel (CHECK)", long: checkLong, data: &checkCommand{attachment{app: a}}},
-		{name: "gc", short: "remove attachments whose containers are gone (GC)", long: gcLong, data: &gcCommand{app: a}},
+		{name: "gc", short: "remove what dead containers left (GC)", long: gcLong, data: &gcCommand{app: a}},
 		{name: "status", short: "ask whether a network can take containers (STATUS)", long: statusLong, data: &statusCommand{app: a}},
 		{name: "ps", short: "list attachments and where they live", long: psLong, data: &psCommand{app: a}},
 		{name: "network", short: "list, show and validate networks", long: networkLong, data: newNetworkCommand(a)},

@@ -12,22 +12,32 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const gcLong = `Remove what is left of the attachments of NETWORK whose containers are gone.
+const gcLong = `Without NETWORK, look at the whole node: compare records, cached results of
+every runtime, address files, links and firewall rules (also those of the
+reference plugins) with the namespaces that exist, and show what is dead.
+--apply removes it. An attachment is dead when its namespace is gone and, with
+--from, the runtime does not list its container. What is not certain stays
+and is shown with the reason.
 
-Without a flag, the attachments whose namespace still exists are kept.
---valid names those to keep, whether their namespace exists or not;
-everything else goes. --all keeps none: it detaches every container of the
-network, as cnitool gc does.`
+  patchbay gc                     what would go
+  patchbay gc --apply --from podman
+
+With NETWORK, the GC of the specification: remove what is left of the
+attachments of NETWORK whose containers are gone. Without a flag, the
+attachments whose namespace still exists are kept. --valid names those to keep,
+whether their namespace exists or not; everything else goes. --all keeps none:
+it detaches every container of the network, as cnitool gc does.`
 
 type gcCommand struct {
-	app    *app
+	app *app
+	nodeFlags
 	Valid  []string `long:"valid" value-name:"ID[/IFNAME]" description:"keep this attachment and remove all others; may be repeated"`
 	All    bool     `long:"all" description:"keep no attachment"`
 	DryRun bool     `long:"dry-run" short:"n" description:"only print what would be removed"`
 	IfName string   `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"interface of a --valid without one"`
 	JSON   bool     `long:"json" description:"print a JSON array, or the error as an object"`
 	Args   struct {
-		Network networkName `positional-arg-name:"NETWORK" required:"1"`
+		Network networkName `positional-arg-name:"NETWORK"`
 	} `positional-args:"yes"`
 }
 
@@ -36,6 +46,12 @@ func (c *gcCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {
 		return err
+	}
+	if c.Args.Network == "" {
+		return c.node()
+	}
+	if c.Apply || c.From != "" {
+		return usage("patchbay gc without NETWORK takes them", "--apply and --from are for the whole node")
 	}
 	if c.All && len(c.Valid) > 0 {
 		return usage("", "--all and --valid exclude each other")

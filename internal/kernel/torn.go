@@ -6,6 +6,7 @@ package kernel
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -28,7 +29,7 @@ func (k *Kernel) Derive(t record.Torn) (*record.Record, error) {
 	if rec.Shared, err = k.unclaimed(t); err != nil {
 		return nil, err
 	}
-	elems, err := k.owned()
+	elems, err := k.OwnedElements()
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +67,9 @@ func (k *Kernel) unclaimed(t record.Torn) (names []string, err error) {
 	return names, nil
 }
 
-// owned are the elements of attachments, those in the maps of conditions too.
-func (k *Kernel) owned() ([]nft.Element, error) {
+// OwnedElements are the elements of attachments, those in the maps of conditions
+// too. It lists all sets: for GC.
+func (k *Kernel) OwnedElements() ([]nft.Element, error) {
 	_, facts, _ := k.Records.Facts() // what is broken has no maps
 	var maps []string
 	for _, f := range facts {
@@ -94,19 +96,10 @@ func (k *Kernel) marked(o owner.Key) (names []string, err error) {
 			names = append(names, l.Attrs().Name)
 		}
 	}
-	if unmarked := o.LinkName("veth", 0); !contains(names, unmarked) {
+	if unmarked := o.LinkName("veth", 0); !slices.Contains(names, unmarked) {
 		names = append(names, unmarked)
 	}
 	return names, nil
-}
-
-func contains(list []string, s string) bool {
-	for _, e := range list {
-		if e == s {
-			return true
-		}
-	}
-	return false
 }
 
 // Names finds container id and interface name of an owner in whatever still

@@ -1,0 +1,100 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+)
+
+// Object is one thing that stands for an attachment.
+type Object struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+}
+
+// Attachment is all evidence of one attachment, and what became of it.
+type Attachment struct {
+	Network     string    `json:"network"`
+	ContainerID string    `json:"containerID,omitempty"`
+	IfName      string    `json:"ifname,omitempty"`
+	Owner       owner.Key `json:"owner"`
+
+	State   State     `json:"state"`
+	Why     string    `json:"why"`
+	Since   time.Time `json:"since,omitzero"`
+	Objects []Object  `json:"objects"`
+	Removed bool      `json:"removed"`
+	Error   string    `json:"error,omitempty"`
+	NetNS   []string  `json:"netns,omitempty"` // paths, as records and caches tell
+
+	Addrs []netip.Addr `json:"addresses,omitempty"`
+
+	records  []*record.Record
+	torn     []record.Torn
+	cached   *chain.Cached
+	pools    []pool // where addresses are reserved
+	links    []link
+	elements []nft.Element
+	facts    []string
+	files    []string // of plugins, to be deleted
+	kernel   []Object // those of Objects that do not survive a boot
+}
+
+// pool is a directory of addresses.
+type pool struct{ dataDir, network string }
+
+// link is a host's link as it was seen: another one under its name has another
+// index.
+type link struct {
+	name  string
+	index int
+}
+
+// have notes a thing that stands.
+func (a *Attachment) have(kind, name string, inKernel bool) {
+	o := Object{kind, name}
+	if slices.Contains(a.Objects, o) {
+		return
+	}
+	a.Objects = append(a.Objects, o)
+	if inKernel {
+		a.kernel = append(a.kernel, o)
+	}
+}
+
+// at notes where the attachment's namespace is said to be.
+func (a *Attachment) at(path string) {
+	if path != "" && !slices.Contains(a.NetNS, path) {
+		a.NetNS = append(a.NetNS, path)
+	}
+}
+
+// seen makes the attachment as young as its youngest evidence.
+func (a *Attachment) seen(t time.Time) {
+	if t.After(a.Since) {
+		a.Since = t
+	}
+}
+
+func (a *Attachment) addr(addr netip.Addr) {
+	if addr = addr.Unmap(); addr.IsValid() && !slices.Contains(a.Addrs, addr) {
+		a.Addrs = append(a.Addrs, addr)
+	}
+}
+
+// Name is the attachment for people.
+func (a *Attachment) Name() string {
+	if a.ContainerID == "" {
+		return cmp.Or(a.Network, "?") + " owner " + string(a.Owner)
+	}
+	return a.Network + " " + a.ContainerID + "/" + a.IfName
+}

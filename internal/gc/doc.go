@@ -1,0 +1,23 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gc finds what dead attachments left on a node and removes it: `patchbay
+// gc` without a network.
+//
+// Everything that names an attachment is evidence of it: records, cached results
+// of every runtime, address files, links, firewall elements, rules of the
+// reference plugins. Evidence is put together by attachment and judged (judge),
+// a pure function; who is dead beyond doubt is removed (remove), and everything
+// else is told with the reason why it stays.
+//
+// # What keeps an ADD that is under way safe
+//
+// An ADD of ours writes its record before anything else and keeps it locked
+// until it ends. gc locks each record before it touches anything, leaves an
+// attachment one of whose records is locked, and judges again from what it reads
+// under the lock: an ADD that wrote before is seen, one that comes after waits
+// for the lock and finds nothing left. An ADD of the reference plugins has no
+// record; its namespace exists, its files are younger than the grace period, and
+// links are deleted by index, so a new link under an old name is another one. Two
+// gcs take turns.
+package gc

@@ -1,0 +1,174 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// Options say how to look and whether to remove.
+type Options struct {
+	Paths      paths.Paths
+	Runtime    *chain.Runtime // finds plugins for the DELs of cached results
+	NewSession func() *plugin.Session
+
+	Grace time.Duration   // what is younger stays
+	Live  map[string]bool // the container ids that a runtime lists; nil when none was asked
+	Apply bool
+}
+
+// Report is what was found, and removed with Options.Apply.
+type Report struct {
+	Applied     bool          `json:"applied"`
+	Attachments []*Attachment `json:"attachments"` // dead and unsure ones
+	Stray       []*Stray      `json:"stray,omitempty"`
+	Legacy      *Legacy       `json:"iptablesLegacy,omitempty"`
+	Alive       int           `json:"alive"` // how many attachments live
+}
+
+// Dead counts what is dead and stands.
+func (r *Report) Dead() (n int) {
+	for _, a := range r.Attachments {
+		if a.State == Dead && !a.Removed {
+			n++
+		}
+	}
+	for _, s := range r.Stray {
+		if s.State == Dead && !s.Removed {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *Report) dead() (list []iptnft.Attachment) {
+	for _, a := range r.Attachments {
+		if a.State == Dead && a.ContainerID != "" {
+			list = append(list, iptnft.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName})
+		}
+	}
+	return list
+}
+
+// Run looks at the node and, with Apply, removes what is dead. The error tells
+// what could not be read or removed; the report is whole as far as that goes.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	unlock, err := o.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	c := &collector{Options: o, seen: loadSeen(o.Paths.Run)}
+	report, err := c.look(ctx)
+	if o.Apply {
+		err = errors.Join(err, c.apply(ctx, report))
+	}
+	return report, errors.Join(err, c.seen.save(o.Paths.Run))
+}
+
+// lock makes gcs take turns, those that only look as well: both remember what
+// they saw.
+func (o *Options) lock() (unlock func(), err error) {
+	if err := statedir.Make(o.Paths.Run, "locks"); err != nil {
+		return nil, fmt.Errorf("lock gc: %w", err)
+	}
+	path := filepath.Join(o.Paths.Run, "locks", "node-gc.lock")
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		err = unix.Flock(fd, unix.LOCK_EX)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { unix.Close(fd) }, nil //nolint:errcheck // releases the lock
+}
+
+type collector struct {
+	Options
+	seen  *seen
+	world *world
+}
+
+// look gathers and judges.
+func (c *collector) look(ctx context.Context) (*Report, error) {
+	s := c.NewSession()
+	defer s.Close()
+	ev := &evidence{k: kernel.OfSession(s), rt: c.Runtime, paths: c.Paths}
+	boot, err := ipam.ReadBoot(c.Paths.Proc)
+	ev.fail(err)
+	ev.boot = boot
+	c.world = c.newWorld(boot.Since)
+	report := &Report{Applied: c.Apply, Attachments: []*Attachment{}}
+	for _, a := range ev.gather(ctx) {
+		a.State, a.Why = c.world.judge(a)
+		switch {
+		case a.State == Alive:
+			report.Alive++
+		case len(a.Objects) > 0:
+			report.Attachments = append(report.Attachments, a)
+		}
+	}
+	report.Stray = c.strays(ev)
+	report.Legacy, err = LegacyRules(ctx, c.Paths.Proc, report.dead())
+	ev.fail(err)
+	return report, errors.Join(ev.errs...)
+}
+
+func (c *collector) newWorld(boot time.Time) *world {
+	w := &world{now: time.Now(), boot: boot, grace: c.Grace, namespace: exists}
+	if c.Live != nil {
+		w.listed = func(id string) bool { return c.Live[id] }
+	}
+	w.firstSeen = func(a *Attachment) time.Time { return c.seen.since(a.Owner, w.now) }
+	all := sync.OnceValues(func() (map[netip.Addr]string, error) { return addresses(c.Paths.Proc) })
+	w.inUse = func(addrs []netip.Addr) (string, error) {
+		where, err := all()
+		for _, a := range addrs {
+			if at, ok := where[a]; ok {
+				return at, nil
+			}
+		}
+		return "", err
+	}
+	return w
+}
+
+// apply removes what is dead, each attachment in a session of its own, so that
+// one that fails does not stop the others.
+func (c *collector) apply(ctx context.Context, report *Report) error {
+	var errs []error
+	for _, a := range report.Attachments {
+		if a.State != Dead || ctx.Err() != nil {
+			continue
+		}
+		if err := c.remove(ctx, a); err != nil {
+			a.Error = err.Error()
+			errs = append(errs, fmt.Errorf("remove %s: %w", a.Name(), err))
+		}
+	}
+	if report.Legacy != nil {
+		errs = append(errs, report.Legacy.Remove(ctx))
+	}
+	return errors.Join(append(errs, c.applyStrays(ctx, report.Stray), ctx.Err())...)
+}
+
+// key makes an age book entry of what is no attachment.
+func key(kind, name string) owner.Key { return owner.Of(kind, name, "") }

@@ -1,0 +1,129 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+// exists says whether a namespace is there and a container's. One that cannot
+// be looked at counts as there: nothing is removed on a guess. The host's own
+// is none: a path below /proc names it once the process id is used again.
+func exists(path string) bool {
+	ns, err := netns.Open(path)
+	if err != nil {
+		return !netns.Gone(err)
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	host, err := ns.IsCurrent()
+	return err != nil || !host
+}
+
+// namespaces are the network namespaces of this node: those that processes are
+// in and those that are bound somewhere in our mount namespace, each once.
+func namespaces(proc string) (byID map[netns.ID]string, err error) {
+	candidates, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "ns", "net"))
+	if err != nil {
+		return nil, err
+	}
+	bound, err := boundNamespaces(proc)
+	if err != nil {
+		return nil, err
+	}
+	byID = make(map[netns.ID]string)
+	for _, path := range append(bound, candidates...) {
+		ns, err := netns.Open(path)
+		if netns.Gone(err) || errors.Is(err, fs.ErrPermission) && !slices.Contains(bound, path) {
+			continue // the process ended, or is another user's
+		}
+		if err != nil {
+			return nil, err
+		}
+		id, err := ns.ID()
+		host, herr := ns.IsCurrent()
+		ns.Close() //nolint:errcheck // read only
+		if err = errors.Join(err, herr); err != nil {
+			return nil, err
+		}
+		if _, known := byID[id]; !known && !host {
+			byID[id] = path
+		}
+	}
+	return byID, nil
+}
+
+// boundNamespaces reads the mounts of network namespaces: their file system is
+// nsfs and their root net:[INODE] (proc(5), mountinfo).
+func boundNamespaces(proc string) (paths []string, err error) {
+	f, err := os.Open(filepath.Join(proc, "thread-self", "mountinfo"))
+	if err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // read only
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if w := strings.Fields(lines.Text()); len(w) > 4 && strings.HasPrefix(w[3], "net:[") {
+			paths = append(paths, unescape(w[4]))
+		}
+	}
+	return paths, lines.Err()
+}
+
+// unescape takes back what the kernel writes for blanks and backslashes.
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+// addresses are those of all namespaces but the host's, and where each is.
+func addresses(proc string) (map[netip.Addr]string, error) {
+	spaces, err := namespaces(proc)
+	if err != nil {
+		return nil, err
+	}
+	where := make(map[netip.Addr]string)
+	for _, path := range spaces {
+		if err := addressesIn(path, proc, where); err != nil {
+			return nil, err
+		}
+	}
+	return where, nil
+}
+
+func addressesIn(path, proc string, where map[netip.Addr]string) error {
+	ns, err := netns.Open(path)
+	if netns.Gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c, err := nl.In(ns, proc)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	list, err := nl.Retry(func() ([]netlink.Addr, error) { return c.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return fmt.Errorf("list addresses in %s: %w", path, err)
+	}
+	for _, a := range list {
+		if addr, ok := netip.AddrFromSlice(a.IP); ok && !addr.IsLoopback() {
+			where[addr.Unmap()] = path
+		}
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// remover takes one attachment away.
+type remover struct {
+	*collector
+	s *plugin.Session
+	k *kernel.Kernel
+	a *Attachment
+}
+
+// remove locks the attachment, judges again, and removes everything: first what
+// records tell of, then by the cached configuration, then what still stands.
+// Every step runs whatever the others say.
+func (c *collector) remove(ctx context.Context, a *Attachment) error {
+	s := c.NewSession()
+	defer s.Close()
+	r := &remover{c, s, kernel.OfSession(s), a}
+	done, err := r.k.Records.Collecting()
+	if err != nil {
+		return err
+	}
+	s.OnClose(done)
+	if why := r.take(); why != "" {
+		a.State, a.Why = Unsure, why
+		return nil
+	}
+	err = errors.Join(r.delRecords(ctx), r.delCached(ctx), r.delKernel(ctx), r.delAddresses(ctx), r.delFiles())
+	a.Removed = err == nil
+	return err
+}
+
+// take locks every record of the attachment and looks again: why is not empty
+// when it must stay. What comes after this finds the records locked and waits.
+func (r *remover) take() (why string) {
+	const busy = "an ADD or DEL is working on it"
+	for _, p := range r.plugins() {
+		if _, ok, _ := r.k.Records.TryTake(r.a.Network, r.a.Owner, p, 0); !ok {
+			return busy
+		}
+	}
+	records, _, _ := r.k.Records.Scan(r.a.Network)
+	for _, rec := range records {
+		switch {
+		case rec.Owner != r.a.Owner:
+		case !slices.Contains(r.plugins(), rec.Plugin):
+			return busy
+		case rec.NetNS != "" && exists(rec.NetNS):
+			return "its namespace " + rec.NetNS + " exists"
+		}
+	}
+	if r.a.cached == nil {
+		return ""
+	}
+	now, err := r.Runtime.Cached(r.a.Network, r.attachment())
+	if err == nil && now != nil && now.NetNS != "" && exists(now.NetNS) {
+		return "its namespace " + now.NetNS + " exists"
+	}
+	return ""
+}
+
+func (r *remover) attachment() chain.Attachment {
+	return chain.Attachment{ContainerID: r.a.ContainerID, IfName: r.a.IfName}
+}
+
+// plugins are those that have a record, in the order of a DEL: chained ones,
+// then those that make interfaces, then those that give addresses.
+func (r *remover) plugins() (names []string) {
+	for _, rec := range r.a.records {
+		names = append(names, rec.Plugin)
+	}
+	for _, t := range r.a.torn {
+		names = append(names, t.Plugin)
+	}
+	place := func(name string) int {
+		for _, p := range r.s.Plugins {
+			if p.Name == name {
+				return [...]int{plugin.Chained: 0, plugin.Interface: 1, plugin.IPAM: 2}[p.Kind]
+			}
+		}
+		return 0
+	}
+	slices.SortStableFunc(names, func(x, y string) int { return cmp.Compare(place(x), place(y)) })
+	return names
+}
+
+// delRecords calls the DEL of each plugin that has a record. The record tells it
+// everything, so the configuration is only a name.
+func (r *remover) delRecords(ctx context.Context) error {
+	var errs []error
+	for _, name := range r.plugins() {
+		conf, err := json.Marshal(map[string]string{"cniVersion": spec.Current, "name": r.a.Network, "type": name})
+		if err != nil {
+			return err
+		}
+		call := &spec.Call{
+			Verb: spec.Del, ContainerID: r.a.ContainerID, IfName: r.a.IfName, Config: conf,
+			Path: []string{filepath.Join(r.Paths.Run, "no-plugins")}, // nothing there: this program's
+		}
+		if _, err := r.Invoke(ctx, name, call); err != nil {
+			errs = append(errs, fmt.Errorf("plugin %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Invoke calls a plugin in the session that holds the locks, or another program.
+func (r *remover) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
+	out, err := r.s.Invoker().Invoke(ctx, pluginType, call)
+	return out, errors.Join(err, r.s.Flush(ctx))
+}
+
+// delCached detaches with the configuration that the ADD was made with, which
+// reaches the plugins of others. Without one only the result is forgotten.
+func (r *remover) delCached(ctx context.Context) error {
+	if r.a.cached == nil {
+		return nil
+	}
+	list, err := chain.ParseList(r.a.cached.Config)
+	if err != nil || list.Name != r.a.Network {
+		list = &chain.List{Name: r.a.Network, CNIVersion: spec.Current}
+	}
+	rt := *r.Runtime
+	rt.Invoker = r
+	return rt.Del(ctx, list, r.attachment())
+}
+
+// delKernel removes what nobody's DEL has found: elements, references to shared
+// facts, rules of the reference plugins, links.
+func (r *remover) delKernel(ctx context.Context) error {
+	var errs []error
+	held, err := r.k.Records.Held(r.a.Owner)
+	errs = append(errs, err)
+	for _, fact := range held {
+		errs = append(errs, netstate.ReleaseFact(ctx, r.k.Records, fact, r.a.Owner, r.k.NFT))
+	}
+	r.k.NFT.Remove(r.a.elements...)
+	if r.a.ContainerID != "" {
+		ev := evidence{k: r.k}
+		r.k.NFT.Queue(ev.leftovers(r.a))
+	}
+	errs = append(errs, r.k.NFT.Commit(ctx))
+	host, err := r.k.Host()
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, l := range r.a.links {
+		errs = append(errs, deleteLink(host, l))
+	}
+	return errors.Join(errs...)
+}
+
+// deleteLink deletes the very link that was seen.
+func deleteLink(host *nl.Conn, l link) error {
+	now, err := host.LinkAt(l.index)
+	if nl.IsNotFound(err) || err == nil && now.Attrs().Name != l.name {
+		return nil
+	}
+	if err == nil {
+		err = netstate.DeleteLink(host, now)
+	}
+	if err != nil && !nl.IsNotFound(err) {
+		return fmt.Errorf("delete link %s: %w", l.name, err)
+	}
+	return nil
+}
+
+// delAddresses releases what the attachment still holds, under the lock of the
+// directory. A file that is younger than what was judged is another ADD's.
+func (r *remover) delAddresses(ctx context.Context) error {
+	var errs []error
+	for _, p := range r.a.pools {
+		errs = append(errs, r.release(ctx, p))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *remover) release(ctx context.Context, p pool) error {
+	ev := evidence{paths: r.Paths}
+	tx, err := ev.store(p).Begin(ctx, ipam.Existing)
+	if err != nil {
+		return err
+	}
+	defer tx.Close()
+	held, err := tx.Held(ipam.Owner{ID: r.a.ContainerID, IfName: r.a.IfName})
+	errs := []error{err}
+	for _, res := range held {
+		file := filepath.Join(p.dataDir, p.network, res.Addr.String())
+		if !ev.mtime(file).After(r.a.Since) {
+			errs = append(errs, tx.Release(res))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *remover) delFiles() error {
+	var errs []error
+	for _, path := range r.a.files {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

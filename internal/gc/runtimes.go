@@ -1,0 +1,105 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// errNoProgram is wrapped when a program is not installed.
+var errNoProgram = errors.New("not installed")
+
+// listTime bounds the runtime's answer.
+const listTime = time.Minute
+
+// command is how a container runtime lists the ids it calls CNI plugins with:
+// of pods with crictl. Stopped containers are listed too: what a runtime still
+// knows it may start again under the same id.
+func command(runtime string) []string {
+	switch runtime {
+	case "crictl":
+		return []string{"crictl", "pods", "--quiet", "--no-trunc"}
+	case "podman":
+		return []string{"podman", "ps", "--all", "--quiet", "--no-trunc"}
+	case "docker":
+		return []string{"docker", "ps", "--all", "--quiet", "--no-trunc"}
+	}
+	return nil
+}
+
+// Containers lists the containers that live: from is crictl, podman or docker,
+// which is asked, else a file with one id a line ("-" is stdin). Empty lines and
+// what follows a '#' do not count.
+func Containers(ctx context.Context, from string, stdin io.Reader) (map[string]bool, error) {
+	var text []byte
+	var err error
+	switch argv := command(from); {
+	case argv != nil:
+		text, err = ask(ctx, argv)
+	case from == "-":
+		text, err = io.ReadAll(stdin)
+	default:
+		text, err = os.ReadFile(from)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	ids, err := parseIDs(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("list containers from %s: %w", from, err)
+	}
+	return ids, nil
+}
+
+// parseIDs refuses what is no list of ids: a table with titles, or an error
+// message, would make everything look dead.
+func parseIDs(text string) (map[string]bool, error) {
+	ids := make(map[string]bool)
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "#")
+		line = strings.TrimSpace(line)
+		if line == "" {
+			continue
+		}
+		if err := spec.ValidateContainerID(line); err != nil {
+			return nil, fmt.Errorf("%q is no container id: %w", line, err)
+		}
+		ids[line] = true
+	}
+	return ids, nil
+}
+
+func ask(ctx context.Context, argv []string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // fixed, and asked for by the operator
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil, fmt.Errorf("run %s: %w", argv[0], errNoProgram)
+	}
+	if err != nil {
+		said := strings.TrimSpace(stderr.String())
+		return nil, fmt.Errorf("run %s: %w", strings.Join(argv, " "), errors.Join(err, sayIf(said)))
+	}
+	return out, nil
+}
+
+func sayIf(s string) error {
+	if s == "" {
+		return nil
+	}
+	return errors.New(s)
+}

@@ -1,0 +1,65 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/statedir"
+)
+
+// seenFile remembers when gc first saw attachments of which only links,
+// elements or rules are left: those have no age of their own.
+const seenFile = "gc-seen.json"
+
+type seen struct {
+	path  string
+	first map[owner.Key]time.Time // as it was read
+	now   map[owner.Key]time.Time // as it is to be written: without what is gone
+}
+
+// loadSeen starts anew when the file is missing or broken: then everything is
+// seen for the first time.
+func loadSeen(runDir string) *seen {
+	s := &seen{path: filepath.Join(runDir, seenFile), now: make(map[owner.Key]time.Time)}
+	data, err := atomicfile.Read(s.path)
+	if err == nil && json.Unmarshal(data, &s.first) != nil {
+		s.first = nil
+	}
+	return s
+}
+
+// since is when an owner was first seen, which may be now.
+func (s *seen) since(o owner.Key, now time.Time) time.Time {
+	t, ok := s.first[o]
+	if !ok || t.After(now) {
+		t = now
+	}
+	s.now[o] = t
+	return t
+}
+
+func (s *seen) save(runDir string) error {
+	if len(s.now) == 0 && len(s.first) == 0 {
+		return nil
+	}
+	if err := statedir.Make(runDir); err != nil {
+		return fmt.Errorf("remember what was seen: %w", err)
+	}
+	data, err := json.Marshal(s.now)
+	if err != nil {
+		return fmt.Errorf("remember what was seen: %w", err)
+	}
+	if err := atomicfile.Write(s.path, data); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remember what was seen: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// Stray is something that no attachment is known for.
+type Stray struct {
+	Object
+	State   State  `json:"state"`
+	Why     string `json:"why"`
+	Removed bool   `json:"removed"`
+	Error   string `json:"error,omitempty"`
+
+	remove func(context.Context, *kernel.Kernel) error
+}
+
+// strays lists files that were cut short, facts that nobody holds, and ifbs that
+// nothing is redirected to.
+func (c *collector) strays(ev *evidence) []*Stray {
+	list := c.strayFiles("cached result", filepath.Join(c.Paths.CNI, "results", "*"), tornJSON)
+	list = append(list, c.strayFiles("temporary file", filepath.Join(c.Paths.CNI, ".result-*"), anyFile)...)
+	return append(append(list, c.strayFacts(ev)...), c.strayIFBs(ev)...)
+}
+
+func anyFile(string) bool { return true }
+
+// tornJSON says whether a file is empty or was cut short.
+func tornJSON(path string) bool {
+	data, err := os.ReadFile(path)
+	return err == nil && !json.Valid(data)
+}
+
+// strayFiles are regular files older than the grace period: libcni does not
+// write them in one go.
+func (c *collector) strayFiles(kind, pattern string, stray func(string) bool) (list []*Stray) {
+	found, _ := filepath.Glob(pattern)
+	for _, path := range found {
+		fi, err := os.Lstat(path)
+		if err != nil || !fi.Mode().IsRegular() || c.world.now.Sub(fi.ModTime()) < c.Grace || !stray(path) {
+			continue
+		}
+		list = append(list, &Stray{
+			Object: Object{kind, path}, State: Dead, Why: "it was cut short while it was written",
+			remove: func(context.Context, *kernel.Kernel) error { return removeOld(path, fi.ModTime()) },
+		})
+	}
+	return list
+}
+
+// removeOld deletes a file unless somebody has written it again.
+func removeOld(path string, was time.Time) error {
+	fi, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !fi.ModTime().Equal(was) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.Remove(path)
+}
+
+// strayFacts are those that a kill left without a holder.
+func (c *collector) strayFacts(ev *evidence) (list []*Stray) {
+	holders, facts, _ := ev.k.Records.Facts() // gather reports what is broken
+	for _, f := range facts {
+		if len(holders[f.Name]) > 0 {
+			continue
+		}
+		list = append(list, &Stray{
+			Object: Object{"shared fact", f.Name}, State: Dead, Why: "no attachment holds it",
+			remove: func(ctx context.Context, k *kernel.Kernel) error {
+				return errors.Join(netstate.ReleaseFact(ctx, k.Records, f.Name, "", k.NFT), k.NFT.Commit(ctx))
+			},
+		})
+	}
+	return list
+}
+
+// strayIFBs are devices of the bandwidth plugins whose veth is gone: no filter
+// redirects to them. An ADD makes the device before the filter, and a link has
+// no age, so gc must have seen it before.
+func (c *collector) strayIFBs(ev *evidence) (list []*Stray) {
+	host, err := ev.k.Host()
+	if err != nil {
+		return nil
+	}
+	links, err := nl.Retry(host.LinkList)
+	if err != nil {
+		return nil
+	}
+	targets := redirects(host, links)
+	for _, l := range links {
+		at := l.Attrs()
+		if l.Type() != "ifb" || !strings.HasPrefix(at.Name, "bwp") || at.Alias != "" || targets[at.Index] || ev.claimed(at.Index) {
+			continue
+		}
+		s := &Stray{Object: Object{"link", at.Name}, State: Dead, Why: "no traffic is redirected to it"}
+		s.remove = func(_ context.Context, k *kernel.Kernel) error {
+			host, err := k.Host()
+			if err != nil {
+				return err
+			}
+			return deleteLink(host, link{at.Name, at.Index})
+		}
+		first := c.seen.since(key("ifb", fmt.Sprint(at.Name, at.Index)), c.world.now)
+		if c.world.now.Sub(first) < c.Grace {
+			s.State, s.Why = Unsure, s.Why+fmt.Sprintf(", but it was first seen less than %v ago", c.Grace)
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// claimed says whether an attachment is known to have a link.
+func (ev *evidence) claimed(index int) bool {
+	for _, a := range ev.all {
+		for _, l := range a.links {
+			if l.index == index {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// redirects are the links that filters of others send packets to.
+func redirects(host *nl.Conn, links []netlink.Link) map[int]bool {
+	to := make(map[int]bool)
+	for _, l := range links {
+		filters, err := host.FilterList(l, netlink.MakeHandle(0xffff, 0)) // ingress
+		if err != nil {
+			continue
+		}
+		for _, f := range filters {
+			for _, a := range actions(f) {
+				if m, ok := a.(*netlink.MirredAction); ok {
+					to[m.Ifindex] = true
+				}
+			}
+		}
+	}
+	return to
+}
+
+func actions(f netlink.Filter) []netlink.Action {
+	switch f := f.(type) {
+	case *netlink.U32:
+		return f.Actions
+	case *netlink.MatchAll:
+		return f.Actions
+	case *netlink.BpfFilter:
+		return nil
+	}
+	return nil
+}
+
+// applyStrays removes those that are dead.
+func (c *collector) applyStrays(ctx context.Context, list []*Stray) error {
+	s := c.NewSession()
+	defer s.Close()
+	var errs []error
+	for _, x := range list {
+		if x.State != Dead {
+			continue
+		}
+		err := x.remove(ctx, kernel.OfSession(s))
+		if x.Removed = err == nil; err != nil {
+			x.Error = err.Error()
+			errs = append(errs, fmt.Errorf("remove %s %s: %w", x.Kind, x.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
