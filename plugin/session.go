@@ -27,6 +27,10 @@ type Session struct {
 	// it (`patchbay explain`).
 	Dry func(line string)
 
+	// Self is the path of a program whose main is Main or MainOf, this one as a
+	// rule; empty when plugins run inside somebody else's.
+	Self string
+
 	// Fault, when set, is asked before every change (tests).
 	Fault func(step string) error
 

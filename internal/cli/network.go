@@ -146,7 +146,7 @@ func (a *app) runtime(n *network) *chain.Runtime {
 
 func (a *app) session() *plugin.Session {
 	s := plugin.NewSession(a.plugins)
-	s.Paths, s.Stderr = a.paths, a.stderr
+	s.Paths, s.Stderr, s.Self = a.paths, a.stderr, plugin.SelfPath
 	return s
 }
 

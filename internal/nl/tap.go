@@ -21,12 +21,12 @@ type Tap struct {
 }
 
 // AddTap makes a tap, down. One that exists is EBUSY or EEXIST.
-func (c *Conn) AddTap(t Tap) error { return c.Do(t.add) }
+func (c *Conn) AddTap(t Tap) error { return c.Do(t.Add) }
 
-// add makes the tap in the namespace of the calling thread. Whether frames carry
+// Add makes the tap in the namespace of the calling thread. Whether frames carry
 // a header (IFF_VNET_HDR, IFF_NO_PI) is for whoever opens it to say; until
 // TUNSETPERSIST the device goes with the descriptor.
-func (t Tap) add() error {
+func (t Tap) Add() error {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", tunDevice, err)

@@ -33,6 +33,8 @@ var Plugin = plugin.Plugin{
 	Capabilities: []string{"mac"},
 	Conf:         func() any { return new(Conf) },
 
+	Helper: helper,
+
 	Add:    add,
 	Del:    del,
 	Check:  check,
@@ -53,16 +55,27 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if mac == nil {
 		mac = endpoint.AddressesOf(r).Container()
 	}
-	return single(r, conf, mac).Attach(ctx, r, env)
+	link := object(r, conf, mac)
+	if conf.SelinuxContext != "" {
+		l, err := newLabelled(r, conf.SelinuxContext)
+		if err != nil {
+			return nil, err
+		}
+		link.Make = l.add
+	}
+	return single(r, conf, link).Attach(ctx, r, env)
 }
 
-func single(r *plugin.Request, conf *Conf, mac net.HardwareAddr) *endpoint.Single {
-	link := netstate.Tap{
+func object(r *plugin.Request, conf *Conf, mac net.HardwareAddr) netstate.Tap {
+	return netstate.Tap{
 		Tap: nl.Tap{Name: r.IfName, MultiQueue: conf.MultiQueue, Owner: conf.Owner, Group: conf.Group},
 		MAC: mac, MTU: conf.MTU, Mark: r.Owner, Temp: endpoint.TempName(r.Owner), Bridge: conf.Bridge,
 	}
+}
+
+func single(r *plugin.Request, conf *Conf, link netstate.Tap) *endpoint.Single {
 	return &endpoint.Single{
-		Plugin: name, DNS: conf.DNS, MAC: mac, Link: netstate.State{link},
+		Plugin: name, DNS: conf.DNS, MAC: link.MAC, Link: netstate.State{link},
 		Exists: spec.Errorf(spec.CodeInternal, "failed to rename tap to %q: %w", r.IfName, unix.EEXIST),
 	}
 }
@@ -90,7 +103,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	return single(r, conf, mac).Check(ctx, r, env)
+	return single(r, conf, object(r, conf, mac)).Check(ctx, r, env)
 }
 
 func gc(ctx context.Context, r *plugin.Request) error {
