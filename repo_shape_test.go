@@ -98,13 +98,13 @@ func TestWhoStartsPrograms(t *testing.T) {
 	may := map[string]string{
 		"invoke/exec.go":         "a plugin of CNI_PATH, by its validated type, without a shell",
 		"plugin/wrap/command.go": "what wrap is for: programs the operator names in the configuration, by absolute paths, arguments as a list, without a shell",
+		"plugin/tap/selinux.go": "this program again, under the SELinux label of the configuration",
 		"plugin/dhcp/start.go":   "patchbayd, where its package puts it",
 		"internal/cli/run.go":    "waits for the command the user typed",
 		"internal/cli/inside.go": "the command the user typed",
 		"internal/cli/again.go":  "this program again",
 
 		"internal/gc/runtimes.go": "the operator's gc and doctor: crictl, podman, docker, iptables-legacy, with fixed arguments and no shell",
-		"internal/gc/legacy.go":   "only to know the error of a program that is missing",
 	}
 	for _, path := range goFiles(t) {
 		if !product(path) {
