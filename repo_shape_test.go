@@ -98,7 +98,7 @@ func TestWhoStartsPrograms(t *testing.T) {
 	may := map[string]string{
 		"invoke/exec.go":         "a plugin of CNI_PATH, by its validated type, without a shell",
 		"plugin/wrap/command.go": "what wrap is for: programs the operator names in the configuration, by absolute paths, arguments as a list, without a shell",
-		"plugin/tap/selinux.go": "this program again, under the SELinux label of the configuration",
+		"plugin/tap/selinux.go":  "this program again, under the SELinux label of the configuration",
 		"plugin/dhcp/start.go":   "patchbayd, where its package puts it",
 		"internal/cli/run.go":    "waits for the command the user typed",
 		"internal/cli/inside.go": "the command the user typed",

@@ -38,7 +38,7 @@ func MainOf(p *Plugin, all []*Plugin) int {
 		runtime.GOMAXPROCS(1)
 	}
 	s := NewSession(all)
-	s.Self = selfPath
+	s.Self = SelfPath
 	defer s.Close()
 	return Run(context.Background(), p, s, Stdio{os.Getenv, os.Stdin, os.Stdout, os.Stderr})
 }

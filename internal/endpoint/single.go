@@ -66,6 +66,11 @@ func (s *Single) Attach(ctx context.Context, r *plugin.Request, env *netstate.En
 
 // begin refuses an interface that is there and writes the record.
 func (s *Single) begin(r *plugin.Request, env *netstate.Env) error {
+	if t := r.Head.IPAM.Type; t != "" {
+		if err := spec.ValidatePluginType(t); err != nil {
+			return err
+		}
+	}
 	_, err := env.Sandbox.Link(r.IfName)
 	if err == nil {
 		return s.Exists

@@ -13,12 +13,18 @@ import (
 )
 
 // stage makes what a configuration takes for granted: the link that it names as
-// a master. A kernel without the plugin's kind of link skips the test.
+// a master or as the device to move. A kernel without the plugin's kind of link skips the test.
 func stage(t *testing.T, p *plugin.Plugin, conf map[string]any) {
 	t.Helper()
 	if name, ok := conf["master"].(string); ok {
 		nettest.Need(t, nettest.LinkKind(p.Name))
 		master(t, name)
+	}
+	if name, ok := conf["device"].(string); ok {
+		master(t, name)
+	}
+	if p.Name == "dummy" {
+		nettest.Need(t, nettest.Dummy())
 	}
 }
 

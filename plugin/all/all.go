@@ -9,7 +9,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/bandwidth"
 	"github.com/patchbay-net/patchbay/plugin/bridge"
+	"github.com/patchbay-net/patchbay/plugin/dummy"
 	"github.com/patchbay-net/patchbay/plugin/firewall"
+	"github.com/patchbay-net/patchbay/plugin/hostdevice"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/ipvlan"
 	"github.com/patchbay-net/patchbay/plugin/loopback"
@@ -19,6 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/ptp"
 	"github.com/patchbay-net/patchbay/plugin/sbr"
 	"github.com/patchbay-net/patchbay/plugin/static"
+	"github.com/patchbay-net/patchbay/plugin/tap"
 	"github.com/patchbay-net/patchbay/plugin/tuning"
 	"github.com/patchbay-net/patchbay/plugin/vlan"
 	"github.com/patchbay-net/patchbay/plugin/wrap"
@@ -29,7 +32,9 @@ import (
 var list = [...]*plugin.Plugin{
 	&bandwidth.Plugin,
 	&bridge.Plugin,
+	&dummy.Plugin,
 	&firewall.Plugin,
+	&hostdevice.Plugin,
 	&hostlocal.Plugin,
 	&ipvlan.Plugin,
 	&loopback.Plugin,
@@ -39,6 +44,7 @@ var list = [...]*plugin.Plugin{
 	&ptp.Plugin,
 	&sbr.Plugin,
 	&static.Plugin,
+	&tap.Plugin,
 	&tuning.Plugin,
 	&vlan.Plugin,
 	&wrap.Plugin,
