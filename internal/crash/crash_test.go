@@ -37,9 +37,9 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
-// chain is the usual chain of a node and the rest of what this program does to
+// usualChain is the usual chain of a node and the rest of what this program does to
 // one attachment.
-const chain = `{"cniVersion":"1.1.0","name":"crash","type":"patchbay","plugins":[
+const usualChain = `{"cniVersion":"1.1.0","name":"crash","type":"patchbay","plugins":[
 	{"type":"bridge","bridge":"crash0","isGateway":true,"ipMasq":true,"hairpinMode":true,
 	 "ipam":{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/16"}],[{"subnet":"fd77::/64"}]],
 	         "routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}},
@@ -59,7 +59,7 @@ func (q request) call(verb spec.Verb, extra string) *spec.Call {
 	if verb == spec.Add || verb == spec.Check {
 		extra += fmt.Sprintf(`,"runtimeConfig":{"portMappings":[{"hostPort":%d,"containerPort":80,"protocol":"tcp"},{"hostPort":%d,"containerPort":53,"protocol":"udp"}]}`, q.port, q.port)
 	}
-	c := &spec.Call{Verb: verb, Path: []string{"/nonexistent"}, Config: []byte(fmt.Sprintf(chain, extra))}
+	c := &spec.Call{Verb: verb, Path: []string{"/nonexistent"}, Config: []byte(fmt.Sprintf(usualChain, extra))}
 	if c.PerContainer() {
 		c.ContainerID, c.NetNS, c.IfName = q.id, q.ns, "eth0"
 	}
