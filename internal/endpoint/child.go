@@ -45,7 +45,7 @@ func (c *Child) Attach(ctx context.Context, r *plugin.Request) (*spec.Result, er
 	if err := c.prepare(r, env); err != nil {
 		return nil, err
 	}
-	return c.single(c.link(r)).Attach(ctx, r, env)
+	return c.single(c.Link(r.Owner, r.IfName, r.NetNS)).Attach(ctx, r, env)
 }
 
 // prepare refuses what cannot be, before anything is touched.
@@ -79,11 +79,12 @@ func (c *Child) where() netstate.Where {
 	return netstate.Host
 }
 
-// link is the object. It is made under a name that derives from the owner.
-func (c *Child) link(r *plugin.Request) netstate.Child {
+// Link is the object that makes the link of an attachment, at first under a name
+// that derives from the owner.
+func (c *Child) Link(o owner.Key, ifName, netNS string) netstate.Child {
 	return netstate.Child{
-		Kind: c.Kind, Name: r.IfName, Temp: tempName(r.Owner), Master: c.Master, MasterIn: c.where(),
-		MTU: c.MTU, MAC: c.MAC, Owner: r.Owner, NetNS: r.NetNS,
+		Kind: c.Kind, Name: ifName, Temp: tempName(o), Master: c.Master, MasterIn: c.where(),
+		MTU: c.MTU, MAC: c.MAC, Owner: o, NetNS: netNS,
 	}
 }
 
@@ -150,7 +151,7 @@ func (c *Child) Check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	link := c.link(r)
+	link := c.Link(r.Owner, r.IfName, r.NetNS)
 	link.AnyMaster = c.Master == "" // the default route may have changed since
 	if link.MAC, err = parseMAC(inside); err != nil {
 		return err
