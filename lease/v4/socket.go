@@ -58,9 +58,25 @@ func broadcast(p *place.Place, src netip.Addr) (*conn, error) {
 	return c, err
 }
 
-// unicast is broadcast with an ordinary socket to write to: the kernel finds
-// the way to a server that may be behind a router. Without the address on the
-// interface it cannot be had.
+// toServer is the socket for a message to one server. With the address on the
+// interface it writes to an ordinary socket: the kernel finds the way, also to a
+// server behind a router. Otherwise it is broadcast. (bind(2) does not tell: in a
+// namespace that never had an IPv4 address it takes any.)
+func toServer(p *place.Place, src netip.Prefix) (*conn, error) {
+	had, err := p.Holds(src)
+	if err != nil {
+		return nil, err
+	}
+	if had {
+		c, err := unicast(p, src.Addr())
+		if err == nil || errors.Is(err, place.ErrGone) {
+			return c, err
+		}
+		// Somebody else's client has the port, without SO_REUSEADDR.
+	}
+	return broadcast(p, src.Addr())
+}
+
 func unicast(p *place.Place, src netip.Addr) (*conn, error) {
 	c := new(conn)
 	err := p.Do(func() error {

@@ -169,10 +169,7 @@ func (c *Client) Renew(ctx context.Context, p *place.Place, g *grant.Grant, wait
 	if server == nil {
 		return c.Rebind(ctx, p, g, wait)
 	}
-	sock, err := unicast(p, g.Address.Addr())
-	if err != nil && !errors.Is(err, place.ErrGone) {
-		sock, err = broadcast(p, g.Address.Addr()) // the address is not there, or its port is taken
-	}
+	sock, err := toServer(p, g.Address)
 	if err != nil {
 		return nil, fmt.Errorf("open socket on %s: %w", p.IfName, err)
 	}
@@ -234,10 +231,7 @@ func (c *Client) Release(_ context.Context, p *place.Place, g *grant.Grant) erro
 	}
 	release.DeleteOption(dhcpv4.OptionParameterRequestList)
 	release.DeleteOption(dhcpv4.OptionMaximumDHCPMessageSize)
-	sock, err := unicast(p, g.Address.Addr())
-	if err != nil && !errors.Is(err, place.ErrGone) {
-		sock, err = broadcast(p, g.Address.Addr())
-	}
+	sock, err := toServer(p, g.Address)
 	if err != nil {
 		return fmt.Errorf("open socket on %s: %w", p.IfName, err)
 	}

@@ -1,0 +1,306 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/lease/leasetest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// world is a network with a container, and a keeper.
+type world struct {
+	*testing.T
+	ns     string
+	opts   Options
+	keeper *Keeper
+	log    *leasetest.Log
+}
+
+func newWorld(t *testing.T) *world {
+	leasetest.LAN(t, "br0", "10.77.0.1/24", "fd77::1/64")
+	w := &world{T: t, ns: nettest.NewNS(t, "c1"), log: new(leasetest.Log)}
+	leasetest.Plug(t, "br0", w.ns)
+	w.opts = Options{
+		RunDir: t.TempDir(), Proc: "/proc", Timeout: time.Second, ResendMax: 2 * time.Second, ResendTimeout: 8 * time.Second,
+		Watch: 200 * time.Millisecond, Log: w.log.Printf,
+	}
+	w.start()
+	t.Cleanup(func() {
+		w.keeper.Close()
+		if t.Failed() {
+			t.Logf("the keeper said:\n%s", w.log)
+		}
+	})
+	return w
+}
+
+func (w *world) start() {
+	w.Helper()
+	k, err := New(w.opts)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.keeper = k
+}
+
+// args calls for a container with more fields in the section ipam.
+func (w *world) args(id, ipam string) *dhcprpc.Args {
+	if ipam != "" {
+		ipam = "," + ipam
+	}
+	return &dhcprpc.Args{ContainerID: id, NetNS: w.ns, IfName: "eth0", Config: fmt.Appendf(nil, `{"name":"net","ipam":{"type":"dhcp"%s}}`, ipam)}
+}
+
+func (w *world) add(ipam string) *spec.Result {
+	w.Helper()
+	r, err := w.keeper.Allocate(w.Context(), w.args("c1", ipam))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r
+}
+
+func (w *world) del() {
+	w.Helper()
+	if err := w.keeper.Release(w.Context(), w.args("c1", "")); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// configured is add, with the first address on the interface.
+func (w *world) configured(ipam string) string {
+	w.Helper()
+	r := w.add(ipam)
+	gw := ""
+	if r.IPs[0].Gateway.IsValid() {
+		gw = r.IPs[0].Gateway.String()
+	}
+	leasetest.Configure(w, w.ns, r.IPs[0].Address.String(), gw)
+	return r.IPs[0].Address.String()
+}
+
+func (w *world) has(addr string) bool {
+	for _, a := range leasetest.Addrs(w, w.ns) {
+		if a == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// files lists the leases on disk.
+func (w *world) files() int {
+	list, err := os.ReadDir(w.opts.RunDir + "/dhcp")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		w.Fatal(err)
+	}
+	return len(list)
+}
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func TestResult(t *testing.T) {
+	w := newWorld(t)
+	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m",
+		"--dhcp-option=option:dns-server,10.77.0.2,10.77.0.3", "--dhcp-option=option:domain-name,lan", "--dhcp-option=option:domain-search,a.lan,b.lan",
+		"--dhcp-option=option:classless-static-route,10.9.0.0/16,10.77.0.9,10.8.0.0/16,0.0.0.0")
+	got := w.add(`"priority":7,"provide":[{"option":"host-name","value":"web"}]`)
+	want := &spec.Result{
+		IPs:    []spec.IPConfig{{Address: prefix("10.77.0.10/24"), Gateway: netip.MustParseAddr("10.77.0.1")}},
+		Routes: []spec.Route{{Dst: prefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.77.0.1"), Priority: 7}},
+		DNS:    spec.DNS{Nameservers: []string{"10.77.0.2", "10.77.0.3"}, Domain: "lan", Search: []string{"a.lan", "b.lan"}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if again := w.add(`"priority":7`); !reflect.DeepEqual(again, want) {
+		t.Errorf("a second ADD: %+v", again)
+	}
+	if !s.Said("client provides name: web") {
+		t.Error("the server did not hear of the host name")
+	}
+	w.del()
+	s.WaitFor("DHCPRELEASE")
+	if n := w.files(); n != 0 {
+		t.Errorf("%d leases on disk", n)
+	}
+	w.del() // twice
+	link := 253
+	got = w.add(`"request":[{"option":"121"}]`)
+	want.Routes = []spec.Route{{Dst: prefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.77.0.9")},
+		{Dst: prefix("10.8.0.0/16"), GW: netip.MustParseAddr("0.0.0.0"), Scope: &link}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("classless: %+v", got)
+	}
+	w.del()
+	if got = w.add(`"request":[{"skipDefault":true},{"option":"subnet-mask"}]`); got.IPs[0].Gateway.IsValid() || len(got.Routes) != 0 || !got.DNS.IsZero() {
+		t.Errorf("the mask alone: %+v", got)
+	}
+}
+
+// short is a lease of Kea with the times T1, T2 and end in seconds.
+func short(subnet string, t1, t2, valid int) string {
+	return fmt.Sprintf(`"interfaces-config": {"interfaces": ["br0"]}, "renew-timer": %d, "rebind-timer": %d, "valid-lifetime": %d,
+		"calculate-tee-times": false, "authoritative": true, "subnet4": [{"subnet": "%s.0/24", "pools": [{"pool": "%s.10 - %s.10"}],
+		"option-data": [{"name": "routers", "data": "%s.1"}]}]`, t1, t2, valid, subnet, subnet, subnet, subnet)
+}
+
+func TestRenewAndRebind(t *testing.T) {
+	w := newWorld(t)
+	s := leasetest.Kea(t, "kea-dhcp4", short("10.77.0", 1, 4, 12))
+	addr := w.configured("")
+	leasetest.Eventually(t, "two renewals", func() bool { return strings.Count(w.log.String(), "lease renewed") >= 2 })
+	s.Stop()
+	leasetest.Eventually(t, "a renewal fails", func() bool { return strings.Contains(w.log.String(), "no DHCP server answered") })
+	time.Sleep(4 * time.Second) // past T2
+	s.Start()
+	leasetest.Eventually(t, "any server is asked", func() bool { return strings.Contains(w.log.String(), "lease rebound") })
+	if !w.has(addr) {
+		t.Errorf("the interface has %v, leased is %s", leasetest.Addrs(t, w.ns), addr)
+	}
+}
+
+// A lease that expires is no longer used, and is back when a server is.
+func TestExpiry(t *testing.T) {
+	w := newWorld(t)
+	s := leasetest.Kea(t, "kea-dhcp4", short("10.77.0", 1, 2, 3))
+	addr := w.configured("")
+	s.Stop()
+	leasetest.Eventually(t, "the address goes", func() bool { return !w.has(addr) })
+	if _, err := w.keeper.Check(t.Context(), w.args("c1", "")); err == nil || !strings.Contains(err.Error(), "the DHCPv4 lease was lost") {
+		t.Error(err)
+	}
+	w.keeper.Close() // the next one knows that the interface waits for an address
+	w.start()
+	s.Start()
+	leasetest.Eventually(t, "the address comes back", func() bool {
+		return w.has(addr) && reflect.DeepEqual(leasetest.Routes(t, w.ns), []string{"0.0.0.0/0 via 10.77.0.1 metric 0"})
+	})
+}
+
+// A server that has moved to another subnet refuses the address: it goes, and
+// the new one comes with its route.
+func TestNak(t *testing.T) {
+	w := newWorld(t)
+	s := leasetest.Kea(t, "kea-dhcp4", short("10.77.0", 2, 5, 30))
+	w.configured(`"priority":7`)
+	s.Stop()
+	leasetest.SetAddr(t, "br0", "10.78.0.1/24")
+	leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.78.0.10,10.78.0.10,255.255.255.0,2m")
+	leasetest.Eventually(t, "the new address", func() bool {
+		return reflect.DeepEqual(leasetest.Addrs(t, w.ns), []string{"10.78.0.10/24"}) &&
+			reflect.DeepEqual(leasetest.Routes(t, w.ns), []string{"0.0.0.0/0 via 10.78.0.1 metric 7"})
+	})
+	if r := w.add(""); r.IPs[0].Address != prefix("10.78.0.10/24") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A keeper that is killed says nothing; the next one goes on, namespace by
+// namespace, and knows how old the lease is.
+func TestTakenUpAgain(t *testing.T) {
+	w := newWorld(t)
+	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m", "--dhcp-option=option:T1,3")
+	before := w.add("")
+	w.keeper.Close()
+	if s.Said("DHCPRELEASE") {
+		t.Error("a keeper that ends releases nothing")
+	}
+	w.start()
+	acks := s.Count("DHCPACK")
+	got, err := w.keeper.Check(t.Context(), w.args("c1", ""))
+	if err != nil || !reflect.DeepEqual(got, before) {
+		t.Errorf("%+v, %v; want %+v", got, err, before)
+	}
+	leasetest.Eventually(t, "a renewal by the second keeper", func() bool { return s.Count("DHCPACK") > acks })
+	w.del()
+	s.WaitFor("DHCPRELEASE")
+}
+
+func TestInterfaceGone(t *testing.T) {
+	w := newWorld(t)
+	leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
+	w.add("")
+	leasetest.Unplug(t, w.ns)
+	leasetest.Eventually(t, "the lease is dropped", func() bool { return w.keeper.Held() == 0 && w.files() == 0 })
+	if _, err := w.keeper.Check(t.Context(), w.args("c1", "")); !errors.Is(err, errUnknown) {
+		t.Error(err)
+	}
+	if _, err := w.keeper.Allocate(t.Context(), w.args("c1", "")); err == nil || !strings.Contains(err.Error(), `error looking up "eth0"`) {
+		t.Error(err)
+	}
+	leasetest.Plug(t, "br0", w.ns)
+	if r := w.add(""); r.IPs[0].Address != prefix("10.77.0.10/24") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	w := newWorld(t)
+	w.keeper.opts.ResendTimeout = 3 * time.Second
+	start := time.Now()
+	_, err := w.keeper.Allocate(t.Context(), w.args("c1", ""))
+	if !errors.Is(err, errNoMoreTries) || time.Since(start) > 5*time.Second {
+		t.Errorf("after %v: %v", time.Since(start), err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := w.keeper.Allocate(ctx, w.args("c1", "")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the caller went: %v", err)
+	}
+	if w.keeper.Held() != 0 || w.files() != 0 {
+		t.Error("something is kept")
+	}
+}
+
+// A DEL ends an ADD that still waits.
+func TestReleaseDuringAllocate(t *testing.T) {
+	w := newWorld(t)
+	failed := make(chan error)
+	go func() {
+		_, err := w.keeper.Allocate(context.Background(), w.args("c1", ""))
+		failed <- err
+	}()
+	leasetest.Eventually(t, "the ADD has begun", func() bool { return w.keeper.Held() == 1 })
+	w.del()
+	if err := <-failed; err == nil {
+		t.Error("the ADD succeeded")
+	}
+}
+
+func TestCollect(t *testing.T) {
+	w := newWorld(t)
+	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.20,255.255.255.0,2m")
+	for _, id := range []string{"c1", "c2"} {
+		if _, err := w.keeper.Allocate(t.Context(), w.args(id, "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		conf string
+		left int
+	}{
+		{`{"name":"net"}`, 2}, {`{"name":"other","cni.dev/valid-attachments":[]}`, 2},
+		{`{"name":"net","cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]}`, 1}, {`{"name":"net","cni.dev/valid-attachments":[]}`, 0},
+	} {
+		if err := w.keeper.Collect(t.Context(), &dhcprpc.Args{Config: []byte(tc.conf)}); err != nil || w.keeper.Held() != tc.left {
+			t.Errorf("%s: %d left, %v", tc.conf, w.keeper.Held(), err)
+		}
+	}
+	leasetest.Eventually(t, "both are released", func() bool { return s.Count("DHCPRELEASE") >= 2 })
+}
