@@ -37,7 +37,7 @@ func (c Child) Run(t *testing.T) {
 	nettest.Need(t, nettest.LinkKind(c.kind()))
 	for name, test := range map[string]func(*World, Child){
 		"del": testDel, "foreign": testForeign, "killed": testKilled, "gc": testGC, "inside": testInside,
-		"check": testCheck, "result": testResult, "ipv6": testIPv6, "status": testStatus, "ipam": testIPAM,
+		"check": testCheck, "result": testResult, "ipv6": testIPv6, "status": testStatus, "ipam": testIPAM, "kill": testKill,
 	} {
 		t.Run(name, func(t *testing.T) { test(New(t, append(c.Plugins, looker())...), c) })
 	}

@@ -1,0 +1,62 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package endpointtest
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/plugin/plugintest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// testKill: kill -9 at any moment of an ADD; what it leaves goes with DEL, and
+// with GC.
+func testKill(w *World, c Child) {
+	w.Master("m0")
+	dir := plugintest.Install(w.T, c.Plugins[:2]...)
+	p := w.Pod("kill", c.on("m0", Dual))
+	usual := p.killed(dir, time.Minute)
+	Must(w, p.Do(spec.Del))
+	tries, early := 60, 0
+	if testing.Short() {
+		tries = 12
+	}
+	for n := range tries {
+		after := time.Duration(rand.Int64N(int64(usual) * 5 / 4))
+		if p.killed(dir, after) <= after {
+			early++
+		}
+		w.collect(p, []spec.Verb{spec.Del, spec.GC}[n%2])
+		links, err := p.Conn().LinkList()
+		if err != nil || len(links) != 1 {
+			w.Fatalf("try %d, killed after %v: links %v (%v)", n, after, links, err)
+		}
+		w.Forgotten()
+	}
+	if early == tries {
+		w.Errorf("none of %d processes was killed: the test proves nothing", tries)
+	}
+}
+
+// killed runs an ADD as a process, kills it after a time and says how long it
+// ran.
+func (p *Pod) killed(dir string, after time.Duration) time.Duration {
+	p.w.Helper()
+	cmd := exec.Command(filepath.Join(dir, p.w.kind))
+	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+p.Call.ContainerID,
+		"CNI_NETNS="+p.Call.NetNS, "CNI_IFNAME="+p.Call.IfName, "CNI_PATH="+dir)
+	cmd.Stdin = bytes.NewBufferString("{" + p.Conf + "}")
+	start := time.Now()
+	Must(p.w, cmd.Start())
+	end := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // may have ended
+	defer end.Stop()
+	_ = cmd.Wait() // killed
+	return time.Since(start)
+}
