@@ -18,10 +18,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// carrierTime is how long an announcement waits for a link that is up to have
+// announceTime is how long an announcement waits for a link that is up to have
 // its carrier: on Linux < 6.8 the kernel takes note of it some 0.1 ms later, and
 // a cable that is out must not hold the ADD up.
-const carrierTime = 100 * time.Millisecond
+const announceTime = 100 * time.Millisecond
 
 // Advertise tells a shared segment the addresses of a link in the sandbox, on
 // top of what the kernel does with arp_notify and ndisc_notify (see
@@ -62,7 +62,7 @@ func running(l netlink.Link) bool { return l.Attrs().Flags&net.FlagRunning != 0 
 
 // wait returns when frames can pass, or with an error that says they cannot.
 func (a Advertise) wait(ctx context.Context, conn *nl.Conn, index int) error {
-	ctx, cancel := context.WithTimeout(ctx, carrierTime)
+	ctx, cancel := context.WithTimeout(ctx, announceTime)
 	defer cancel()
 	events, done := make(chan netlink.LinkUpdate), make(chan struct{})
 	ns := vnetns.NsHandle(conn.NS.Fd())
