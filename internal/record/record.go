@@ -56,6 +56,13 @@ type Record struct {
 	Sources []netip.Prefix `json:"sources,omitempty"` // single addresses
 
 	Rules []Rule `json:"rules,omitempty"` // in the container's namespace
+	VRF   *VRF   `json:"vrf,omitempty"`   // in the container's namespace
+}
+
+// VRF is a virtual router that the interface is in.
+type VRF struct {
+	Name string `json:"name"`
+	Made bool   `json:"made,omitempty"` // there was none before
 }
 
 // Rule sends what comes from an address of the container to a routing table.

@@ -1,0 +1,148 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Call calls a method, such as "NetworkDriver.Join". in is the request (nil: an
+// empty body), out a pointer to the answer (nil: not looked at). The error wraps
+// ErrUnreachable, ErrTimeout, ErrBadAnswer, or is a *DriverError; ctx ends it too.
+func (c *Client) Call(ctx context.Context, method string, in, out any) error {
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return fmt.Errorf("%s: encode request: %w", method, err)
+		}
+	}
+	resp, err := c.reach(ctx, method, body)
+	if err != nil {
+		return fmt.Errorf("driver %s: %s: %w", c.at, method, err)
+	}
+	if err := resp.decode(method, out); err != nil {
+		return fmt.Errorf("driver %s: %w", c.at, err)
+	}
+	return nil
+}
+
+// reach posts until somebody listens or the patience ends.
+func (c *Client) reach(ctx context.Context, method string, body []byte) (*answer, error) {
+	end := time.Now().Add(c.opts.Patience)
+	for pause := firstPause; ; pause *= 2 {
+		a, err := c.post(ctx, method, body)
+		switch {
+		case !unreachable(err):
+			return a, err
+		case time.Now().Add(pause).After(end):
+			return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+}
+
+// answer is what came back.
+type answer struct {
+	status int
+	body   []byte
+}
+
+// post makes one attempt.
+func (c *Client) post(ctx context.Context, method string, body []byte) (*answer, error) {
+	limit, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(limit, http.MethodPost, c.base+"/"+method, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", ContentType)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, timedOut(ctx, limit, err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // read only
+	data, err := io.ReadAll(io.LimitReader(resp.Body, MaxBody+1))
+	switch {
+	case err != nil:
+		return nil, timedOut(ctx, limit, err)
+	case len(data) > MaxBody:
+		return nil, fmt.Errorf("%w: more than %d bytes", ErrBadAnswer, MaxBody)
+	}
+	return &answer{resp.StatusCode, data}, nil
+}
+
+// timedOut tells our own limit from the caller's.
+func timedOut(ctx, limit context.Context, err error) error {
+	if ctx.Err() == nil && limit.Err() != nil && !unreachable(err) {
+		return fmt.Errorf("%w: %w", ErrTimeout, err)
+	}
+	return err
+}
+
+// decode reads the error, under either name, and then the answer. An empty body
+// is an answer that says nothing.
+func (a *answer) decode(method string, out any) error {
+	data := bytes.TrimSpace(a.body)
+	var e errorBody
+	err := error(nil)
+	if len(data) > 0 {
+		err = json.Unmarshal(data, &e)
+	}
+	text := e.Err
+	if text == "" {
+		text = e.Error
+	}
+	switch {
+	case a.status != http.StatusOK:
+		if text == "" {
+			text = strings.TrimSpace(fmt.Sprintf("%.400s", data))
+		}
+		return &DriverError{method, text, a.status}
+	case err != nil:
+		return fmt.Errorf("%s: %w: %w: %.200q", method, ErrBadAnswer, err, data)
+	case text != "":
+		return &DriverError{method, text, a.status}
+	case out == nil || len(data) == 0:
+		return nil
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return fmt.Errorf("%s: %w: %w: %.200q", method, ErrBadAnswer, err, data)
+	}
+	return nil
+}
+
+// query is Call with an answer of its own.
+func query[Out any](ctx context.Context, c *Client, method string, in any) (*Out, error) {
+	out := new(Out)
+	if err := c.Call(ctx, method, in, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Activate asks what the plugin implements. Managed plugins know no such call:
+// errors.Is(err, ErrNotImplemented).
+func (c *Client) Activate(ctx context.Context) (*Manifest, error) {
+	return query[Manifest](ctx, c, "Plugin.Activate", nil)
+}
+
+// Gone says whether an error means that nobody answered, so that the driver may
+// or may not have done what it was asked.
+func Gone(err error) bool {
+	var said *DriverError
+	return err != nil && !errors.As(err, &said)
+}

@@ -1,0 +1,157 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnm
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+)
+
+// Endpoint is where a driver listens.
+type Endpoint struct {
+	Name string `json:"name,omitempty"` // for messages
+	// URL is unix:///path, tcp://host:port, http://host:port or https://host:port.
+	URL string `json:"url"`
+	TLS *TLS   `json:"tls,omitempty"` // nil: none, unless URL says https
+}
+
+// TLS are the keys of a .json file's TLSConfig. All files are PEM.
+type TLS struct {
+	InsecureSkipVerify bool   `json:"insecureSkipVerify,omitempty"` // do not look whose certificate the driver shows
+	CAFile             string `json:"caFile,omitempty"`             // who signed it; "": the system's list
+	CertFile           string `json:"certFile,omitempty"`           // our certificate
+	KeyFile            string `json:"keyFile,omitempty"`
+}
+
+// String is the name, or the URL when there is none.
+func (e Endpoint) String() string {
+	if e.Name != "" {
+		return e.Name
+	}
+	return e.URL
+}
+
+// ClientOptions are a client's times; zero values take the defaults.
+type ClientOptions struct {
+	// Timeout bounds one call, connecting not counted. Default 30 s.
+	Timeout time.Duration
+	// Patience is how long a driver may be away, as in a restart, before a call
+	// fails. Default 2 s. Docker has 15.
+	Patience time.Duration
+}
+
+const (
+	defaultTimeout  = 30 * time.Second
+	defaultPatience = 2 * time.Second
+	firstPause      = 50 * time.Millisecond
+)
+
+// Client calls one driver. It is a NetworkDriver with all optional interfaces,
+// and an IPAMDriver. It may be used by many goroutines.
+type Client struct {
+	at   Endpoint
+	base string // http://host
+	http *http.Client
+	opts ClientOptions
+}
+
+// NewClient connects to nobody yet. It fails when the endpoint makes no sense
+// or its files cannot be read.
+func NewClient(at Endpoint, opts ClientOptions) (*Client, error) {
+	if opts.Timeout <= 0 {
+		opts.Timeout = defaultTimeout
+	}
+	if opts.Patience <= 0 {
+		opts.Patience = defaultPatience
+	}
+	u, err := url.Parse(at.URL)
+	if err != nil {
+		return nil, fmt.Errorf("driver %s: %w", at, err)
+	}
+	c := &Client{at: at, opts: opts}
+	// A connection that is kept may be that of a driver which restarted meanwhile.
+	transport := &http.Transport{DisableCompression: true, DisableKeepAlives: true}
+	if c.base, err = target(u, at.TLS != nil, transport); err != nil {
+		return nil, fmt.Errorf("driver %s: %w", at, err)
+	}
+	if at.TLS != nil {
+		if transport.TLSClientConfig, err = at.TLS.config(); err != nil {
+			return nil, fmt.Errorf("driver %s: %w", at, err)
+		}
+	}
+	c.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return c, nil
+}
+
+// unixHost is what Docker calls the host behind a socket.
+const unixHost = "plugin.moby.localhost"
+
+// target turns a driver's URL into one of HTTP.
+func target(u *url.URL, secure bool, transport *http.Transport) (string, error) {
+	switch u.Scheme {
+	case "unix":
+		path := u.Host + u.Path
+		if path == "" || path[0] != '/' {
+			return "", fmt.Errorf("url %s: want unix:///absolute/path", u)
+		}
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+		return "http://" + unixHost, nil
+	case "tcp", "http", "https":
+		if u.Port() == "" && u.Scheme == "tcp" || u.Host == "" {
+			return "", fmt.Errorf("url %s: want host and port", u)
+		}
+		if secure || u.Scheme == "https" {
+			return "https://" + u.Host, nil
+		}
+		return "http://" + u.Host, nil
+	}
+	return "", fmt.Errorf("url %q: want unix, tcp, http or https", u)
+}
+
+func (t *TLS) config() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: t.InsecureSkipVerify} //nolint:gosec // the operator said so
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read CA file: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("read CA file %s: no certificate in it", t.CAFile)
+		}
+	}
+	if t.CertFile == "" && t.KeyFile == "" {
+		return c, nil
+	}
+	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("read certificate: %w", err)
+	}
+	c.Certificates = []tls.Certificate{pair}
+	return c, nil
+}
+
+// Endpoint returns where the driver listens.
+func (c *Client) Endpoint() Endpoint { return c.at }
+
+// Close ends idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// unreachable says whether a call never got to a driver: nobody listens there.
+// What happened after a connection was made is something else, as the driver may
+// have done what it was asked.
+func unreachable(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}

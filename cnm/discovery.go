@@ -1,0 +1,125 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// SocketDir is where drivers put their sockets.
+const SocketDir = "/run/docker/plugins"
+
+// Dirs are the directories drivers are looked for in.
+type Dirs struct {
+	Sockets []string // NAME.sock or NAME/NAME.sock
+	Specs   []string // NAME.spec or NAME.json, or the same below NAME/
+}
+
+// DefaultDirs are Docker's directories. For who is not root those of rootless
+// Docker come first.
+func DefaultDirs() Dirs {
+	d := Dirs{Sockets: []string{SocketDir}, Specs: []string{"/etc/docker/plugins", "/usr/lib/docker/plugins"}}
+	if os.Geteuid() == 0 {
+		return d
+	}
+	home := os.Getenv("HOME")
+	config := os.Getenv("XDG_CONFIG_HOME")
+	if config == "" {
+		config = filepath.Join(home, ".config")
+	}
+	d.Specs = append([]string{filepath.Join(config, "docker/plugins"), filepath.Join(home, ".local/lib/docker/plugins")}, d.Specs...)
+	return d
+}
+
+// Find looks a driver up by its name. Sockets win over files, .spec over .json,
+// the first directory over the others. The error wraps ErrNoDriver when there is
+// nothing of that name.
+func (d Dirs) Find(name string) (Endpoint, error) {
+	if !validName(name) {
+		return Endpoint{}, fmt.Errorf("driver %.80q: a name is of letters, digits, '_', '.', '-', ':' and '/'", name)
+	}
+	for _, dir := range d.Sockets {
+		for _, path := range candidates(dir, name, ".sock") {
+			if fi, err := os.Stat(path); err == nil && fi.Mode().Type() == os.ModeSocket {
+				return Endpoint{Name: name, URL: "unix://" + path}, nil
+			}
+		}
+	}
+	for _, dir := range d.Specs {
+		for _, ext := range []string{".spec", ".json"} {
+			for _, path := range candidates(dir, name, ext) {
+				if at, err := readSpec(name, path); !errors.Is(err, fs.ErrNotExist) {
+					return at, err
+				}
+			}
+		}
+	}
+	return Endpoint{}, fmt.Errorf("driver %s: %w in %s", name, ErrNoDriver, strings.Join(append(d.Sockets, d.Specs...), ", "))
+}
+
+// validName keeps a name inside its directory.
+func validName(name string) bool {
+	for _, part := range strings.Split(name, "/") {
+		if part == "" || part == "." || part == ".." {
+			return false
+		}
+	}
+	for _, c := range name {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.ContainsRune("_.-:/", c):
+		default:
+			return false
+		}
+	}
+	return len(name) <= 200
+}
+
+func candidates(dir, name, ext string) []string {
+	return []string{filepath.Join(dir, name+ext), filepath.Join(dir, name, filepath.Base(name)+ext)}
+}
+
+// readSpec reads a file that tells where a driver is: the URL alone (.spec) or
+// an object with Addr and TLSConfig (.json).
+func readSpec(name, path string) (Endpoint, error) {
+	data, err := readSmall(path)
+	if err != nil {
+		return Endpoint{}, err
+	}
+	at := Endpoint{Name: name, URL: strings.TrimSpace(string(data))}
+	if filepath.Ext(path) == ".json" {
+		// encoding/json matches keys in any case: TLS's own tags do.
+		var file struct {
+			Addr      string
+			TLSConfig *TLS
+		}
+		if err := json.Unmarshal(data, &file); err != nil {
+			return Endpoint{}, fmt.Errorf("read %s: %w", path, err)
+		}
+		at.URL, at.TLS = file.Addr, file.TLSConfig
+	}
+	if u, err := url.Parse(at.URL); err != nil || u.Scheme == "" {
+		return Endpoint{}, fmt.Errorf("read %s: %.200q is no URL of a driver, such as unix:///run/x.sock or tcp://host:port", path, at.URL)
+	}
+	return at, nil
+}
+
+// maxSpec is more than any such file holds, in bytes.
+const maxSpec = 64 << 10
+
+func readSmall(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	return io.ReadAll(io.LimitReader(f, maxSpec))
+}

@@ -1,0 +1,72 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnm
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// What can go wrong with a driver besides what it says itself (DriverError).
+var (
+	// ErrUnreachable is wrapped when there is nobody at the driver's address.
+	ErrUnreachable = errors.New("driver cannot be reached")
+	// ErrNotImplemented is wrapped when the driver does not know a method (404).
+	ErrNotImplemented = errors.New("driver does not implement it")
+	// ErrBadAnswer is wrapped when the answer is not of the protocol.
+	ErrBadAnswer = errors.New("bad answer of the driver")
+	// ErrNoDriver is wrapped when no driver of a name is found.
+	ErrNoDriver = errors.New("plugin not found")
+	// ErrTimeout is wrapped when the driver did not answer in time.
+	ErrTimeout = errors.New("no answer in time")
+)
+
+// DriverError is what a driver answers instead of doing what it was asked.
+type DriverError struct {
+	Method string // "NetworkDriver.Join"
+	Text   string
+	Status int // of HTTP; 200 for an error in a good answer
+}
+
+// Error is Docker's text.
+func (e *DriverError) Error() string {
+	if e.Status == http.StatusOK {
+		return fmt.Sprintf("%s: %s", e.Method, e.Text)
+	}
+	return fmt.Sprintf("%s: HTTP status %d: %s", e.Method, e.Status, e.Text)
+}
+
+// Is says that a 404 is ErrNotImplemented.
+func (e *DriverError) Is(target error) bool {
+	return target == ErrNotImplemented && e.Status == http.StatusNotFound
+}
+
+// SaysMissing says whether a driver answered that it does not know a network,
+// an endpoint or a pool. The protocol has no codes, only text that each driver
+// words as it likes; so a false answer must cost no more than one call.
+func SaysMissing(err error) bool {
+	return says(err, "not found", "unknown", "no such", "not exist", "n't exist", "not known", "no network", "invalid network", "invalid pool", "missing network") ||
+		errors.Is(err, ErrNotImplemented)
+}
+
+// SaysExists says whether a driver answered that something is there already.
+func SaysExists(err error) bool {
+	return says(err, "exist", "already", "duplicate", "in use", "conflict") && !SaysMissing(err)
+}
+
+func says(err error, words ...string) bool {
+	var d *DriverError
+	if !errors.As(err, &d) {
+		return false
+	}
+	text := strings.ToLower(d.Text)
+	for _, w := range words {
+		if strings.Contains(text, w) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,104 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// drain is how long running calls may take when a server ends.
+const drain = 10 * time.Second
+
+// Serve answers calls on l until ctx ends, then lets running ones finish. It
+// closes l. A socket that systemd made (socket activation) serves as well as
+// ListenUnix's: while nobody serves it, the kernel keeps calls waiting.
+func Serve(ctx context.Context, l net.Listener, h *Handler) error {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: drain}
+	done := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+		defer cancel()
+		done <- errors.Join(srv.Shutdown(ctx), srv.Close())
+	})
+	err := srv.Serve(l)
+	if !stop() && errors.Is(err, http.ErrServerClosed) {
+		return <-done
+	}
+	return fmt.Errorf("serve %s: %w", l.Addr(), err)
+}
+
+// ListenUnix makes the socket a driver is found at (SocketDir/NAME.sock). It is
+// root's alone, or, with a gid of 0 or more, that group's too: who may connect
+// may have the host's network changed. What stands at path is replaced when
+// nobody answers there.
+func ListenUnix(path string, gid int) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("make directory of socket: %w", err)
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		return nil, errors.Join(fmt.Errorf("listen at %s: somebody else does", path), c.Close())
+	}
+	if err := removeSocket(path); err != nil {
+		return nil, err
+	}
+	// Nobody may connect before the mode is right: the socket is made beside.
+	temp := path + "~"
+	if err := removeSocket(temp); err != nil {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temp, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", path, err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := publish(temp, path, gid); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen at %s: %w", path, err), l.Close(), os.Remove(temp))
+	}
+	return &unixListener{l, path}, nil
+}
+
+func publish(temp, path string, gid int) error {
+	mode := os.FileMode(0o600)
+	if gid >= 0 {
+		mode = 0o660
+		if err := os.Chown(temp, -1, gid); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(temp, mode); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
+}
+
+// removeSocket removes a socket that is left over, and nothing else.
+func removeSocket(path string) error {
+	fi, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at %s: %w", path, err)
+	case fi.Mode().Type() != os.ModeSocket:
+		return fmt.Errorf("listen at %s: there is something else than a socket", path)
+	}
+	return os.Remove(path)
+}
+
+type unixListener struct {
+	*net.UnixListener
+	path string
+}
+
+// Close removes the socket too.
+func (l *unixListener) Close() error {
+	return errors.Join(l.UnixListener.Close(), removeSocket(l.path))
+}

@@ -1,0 +1,203 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime/debug"
+	"time"
+)
+
+// ContentType is the media type of both directions.
+const ContentType = "application/vnd.docker.plugins.v1.2+json"
+
+// MaxBody bounds one message, in bytes.
+const MaxBody = 1 << 20
+
+// Implements lists, in a Manifest, the interfaces of a plugin.
+const (
+	ImplementsNetwork = "NetworkDriver"
+	ImplementsIPAM    = "IpamDriver"
+)
+
+// Manifest is the answer to Plugin.Activate.
+type Manifest struct{ Implements []string }
+
+// Handler serves drivers over HTTP: POST /Service.Method with a JSON body. It
+// serves many calls at once, as dockerd makes them.
+type Handler struct {
+	Network NetworkDriver // nil: none
+	IPAM    IPAMDriver    // nil: none
+
+	// Timeout bounds a call. Docker has no limit of its own and keeps locks while
+	// it waits, so a driver that hangs must be answered for. The context of the
+	// call ends then, and Docker gets an error. 0 is no limit.
+	Timeout time.Duration
+
+	// Log, when set, hears of every call that was answered.
+	Log func(Call)
+}
+
+// Call is one call that was answered.
+type Call struct {
+	Method string
+	Took   time.Duration
+	Err    error
+}
+
+// ServeHTTP answers one call. It looks at neither Host (empty on 20.10) nor the
+// headers. Errors go into a good answer, under the names both kinds of drivers
+// use; what is no method is 404.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	method := r.URL.Path
+	if len(method) > 0 {
+		method = method[1:]
+	}
+	fn := h.find(method)
+	switch {
+	case fn == nil:
+		http.Error(w, "no such method", http.StatusNotFound)
+		return
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "only POST", http.StatusMethodNotAllowed)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+	var answer any
+	if err == nil {
+		answer, err = h.watch(r.Context(), method, fn, bytes.TrimSpace(body))
+	}
+	write(w, answer, err)
+	if h.Log != nil {
+		h.Log(Call{method, time.Since(start), err})
+	}
+}
+
+// errorBody has the error under the names of both kinds of drivers.
+type errorBody struct{ Err, Error string }
+
+func write(w http.ResponseWriter, answer any, err error) {
+	if err != nil {
+		answer = errorBody{err.Error(), err.Error()}
+	}
+	data, err := json.Marshal(answer)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", ContentType)
+	w.Write(append(data, '\n')) //nolint:errcheck // the caller is gone
+}
+
+type result struct {
+	answer any
+	err    error
+}
+
+// watch runs a call under the time limit. A driver that does not look at its
+// context goes on alone; the caller is answered.
+func (h *Handler) watch(ctx context.Context, method string, fn methodFunc, body []byte) (any, error) {
+	if h.Timeout == 0 {
+		return safely(ctx, method, fn, body)
+	}
+	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
+	defer cancel()
+	done := make(chan result, 1)
+	go func() {
+		answer, err := safely(ctx, method, fn, body)
+		done <- result{answer, err}
+	}()
+	select {
+	case r := <-done:
+		return r.answer, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%s: %w (%v)", method, ErrTimeout, h.Timeout)
+	}
+}
+
+// safely turns a panic into an error: one broken call must not end the driver
+// of all containers.
+func safely(ctx context.Context, method string, fn methodFunc, body []byte) (answer any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("%s panicked: %v\n%s", method, v, debug.Stack())
+		}
+	}()
+	return fn(ctx, body)
+}
+
+// methodFunc is a method on the wire.
+type methodFunc func(ctx context.Context, body []byte) (any, error)
+
+// request is what decode needs of a message: valid refuses one that does not
+// say what it is about.
+type request[T any] interface {
+	*T
+	valid() error
+}
+
+// errEmpty refuses a message without names. dockerd sends an empty body when it
+// tries a call again whose body it has read already.
+var errEmpty = errors.New("the request does not say what it is about")
+
+// ask is a method with an answer.
+func ask[In, Out any, P request[In]](fn func(context.Context, P) (*Out, error)) methodFunc {
+	return func(ctx context.Context, body []byte) (any, error) {
+		in, err := decode[In, P](body)
+		if err != nil {
+			return nil, err
+		}
+		out, err := fn(ctx, in)
+		if err == nil && out == nil {
+			out = new(Out)
+		}
+		return out, err
+	}
+}
+
+// tell is a method without one.
+func tell[In any, P request[In]](fn func(context.Context, P) error) methodFunc {
+	return func(ctx context.Context, body []byte) (any, error) {
+		in, err := decode[In, P](body)
+		if err != nil {
+			return nil, err
+		}
+		return Nothing{}, fn(ctx, in)
+	}
+}
+
+// remove is tell for what takes something away: an empty body, which names
+// nothing, is answered well and passed on to nobody.
+func remove[In any, P request[In]](fn func(context.Context, P) error) methodFunc {
+	next := tell[In, P](fn)
+	return func(ctx context.Context, body []byte) (any, error) {
+		if len(body) == 0 {
+			return Nothing{}, nil
+		}
+		return next(ctx, body)
+	}
+}
+
+// get is a method that is asked nothing; a body is not looked at.
+func get[Out any](fn func(context.Context) (*Out, error)) methodFunc {
+	return func(ctx context.Context, _ []byte) (any, error) { return fn(ctx) }
+}
+
+func decode[T any, P request[T]](body []byte) (P, error) {
+	in := P(new(T))
+	if len(body) > 0 {
+		if err := json.Unmarshal(body, in); err != nil {
+			return nil, fmt.Errorf("decode request: %w", err)
+		}
+	}
+	return in, in.valid()
+}
