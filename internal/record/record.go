@@ -57,6 +57,8 @@ type Record struct {
 
 	Rules []Rule `json:"rules,omitempty"` // in the container's namespace
 	VRF   *VRF   `json:"vrf,omitempty"`   // in the container's namespace
+
+	Remote json.RawMessage `json:"remote,omitempty"` // what was asked of a driver outside: cnm/remote's
 }
 
 // VRF is a virtual router that the interface is in.
