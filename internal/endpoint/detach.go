@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // Detach is the DEL of a plugin that makes a veth pair. Each step runs even if
@@ -45,11 +46,23 @@ func Detach(ctx context.Context, r *plugin.Request, pluginName string, lost ...n
 	return finish(k, rec, errors.Join(takeDown(ctx, k, env, rec), releaseAddress(ctx, r)))
 }
 
+// releaseAddress asks the IPAM plugin of the configuration. One that a changed
+// configuration names no more has a record.
 func releaseAddress(ctx context.Context, r *plugin.Request) error {
-	if r.Head.IPAM.Type == "" {
-		return nil
+	if r.Head.IPAM.Type != "" {
+		return r.IPAMDel(ctx)
 	}
-	return r.IPAMDel(ctx)
+	var errs []error
+	for _, p := range r.Session.Plugins {
+		if p.Kind != plugin.IPAM {
+			continue
+		}
+		if rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, p.Name); rec != nil || err != nil {
+			_, err = r.Delegate(ctx, p.Name, spec.Del)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func hostOnly(k *kernel.Kernel) (*netstate.Env, error) {
