@@ -35,7 +35,7 @@ import (
 // TestMain registers this program under its own name and under those of its
 // plugins, and runs the tests in a network of their own.
 func TestMain(m *testing.M) {
-	programs := map[string]func(){"patchbay": func() { os.Exit(program(nil)) }, "netns": netnsProgram, "fwlist": fwlistProgram, "holdrecord": holdRecordProgram, "tear": tearProgram}
+	programs := map[string]func(){"patchbay": func() { os.Exit(program(nil)) }, "netns": netnsProgram, "fwlist": fwlistProgram, "holdrecord": holdRecordProgram, "tear": tearProgram, "sysctl": sysctlProgram}
 	for _, p := range testPlugins() {
 		if p.Name != "patchbay" {
 			programs[p.Name] = func() { os.Exit(program(p)) }
@@ -115,9 +115,15 @@ func fakeDo(_ context.Context, r *plugin.Request) error {
 	return nil
 }
 
-func TestScripts(t *testing.T) {
-	testscript.RunT(node{t}, testscript.Params{
-		Dir:                 "testdata",
+func TestScripts(t *testing.T) { testscript.RunT(node{t}, params("testdata")) }
+
+// TestPains runs one script for each pain of the reference's users
+// (docs/pains.md).
+func TestPains(t *testing.T) { testscript.RunT(node{t}, params("testdata/pains")) }
+
+func params(dir string) testscript.Params {
+	return testscript.Params{
+		Dir:                 dir,
 		Setup:               setup,
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
@@ -132,7 +138,7 @@ func TestScripts(t *testing.T) {
 			"gone":     cmdGone,
 			"killrun":  cmdKillRun,
 		},
-	})
+	}
 }
 
 // node gives every script a machine of its own: a network, /run, /var/lib and
