@@ -117,28 +117,31 @@ func (s sysfs) pciNet(id string) (string, error) {
 	return dirs[0], nil
 }
 
-// byAddress prefers a real device: bridges, bonds and VLANs share the address of
-// the one below.
-func byAddress(c *Conf, host *nl.Conn) (found netlink.Link, err error) {
+func byAddress(c *Conf, host *nl.Conn) (netlink.Link, error) {
 	links, err := nl.Retry(host.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("failed to list node links: %w", err)
 	}
-	for _, l := range links {
-		if !bytes.Equal(l.Attrs().HardwareAddr, c.hwaddr) {
-			continue
-		}
-		if l.Type() == kindOfReal {
-			return l, nil
-		}
-		if found == nil {
-			found = l
-		}
-	}
+	found := pick(links, c)
 	if found == nil {
 		return nil, errors.New("failed to find physical interface")
 	}
 	return found, nil
+}
+
+// pick prefers a real device: bridges, bonds and VLANs share the address of the
+// one below.
+func pick(links []netlink.Link, c *Conf) (found netlink.Link) {
+	for _, l := range links {
+		switch {
+		case !bytes.Equal(l.Attrs().HardwareAddr, c.hwaddr):
+		case l.Type() == kindOfReal:
+			return l
+		case found == nil:
+			found = l
+		}
+	}
+	return found
 }
 
 // kernel is where a path below /sys is.

@@ -65,19 +65,21 @@ func heal(ctx context.Context, r *plugin.Request, host *nl.Conn, rec *record.Rec
 
 // inUse says whether the device is in a container of ours.
 func inUse(r *plugin.Request, sys sysfs, c *Conf) bool {
-	pci := ""
-	if c.PCIBusID != "" {
-		pci = sys.real(sys.pci(c.PCIBusID))
-	}
-	if c.KernelPath != "" {
-		pci = sys.real(sys.kernel(c.KernelPath))
+	at := ""
+	switch {
+	case c.KernelPath != "":
+		at = sys.real(sys.kernel(c.KernelPath))
+	case c.PCIBusID != "":
+		at = sys.real(sys.pci(c.PCIBusID))
+	case c.auxDevice != "":
+		at = sys.real(sys.auxiliary(c.auxDevice))
 	}
 	for _, rec := range moved(r) {
 		d := rec.Device
 		switch {
 		case c.Device != "" && d.Name == c.Device,
 			c.Device == "" && c.hwaddr != nil && d.MAC == c.hwaddr.String(),
-			c.Device == "" && c.hwaddr == nil && pci != "" && (d.Path == pci || strings.HasPrefix(d.Path, pci+"/")):
+			c.Device == "" && c.hwaddr == nil && at != "" && (d.Path == at || strings.HasPrefix(d.Path, at+"/")):
 			return true
 		}
 	}
