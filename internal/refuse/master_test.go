@@ -26,6 +26,9 @@ func stage(t *testing.T, p *plugin.Plugin, conf map[string]any) {
 	if p.Name == "dummy" {
 		nettest.Need(t, nettest.Dummy())
 	}
+	if p.Name == "vrf" {
+		nettest.Need(t, nettest.LinkKind("vrf"))
+	}
 }
 
 func master(t *testing.T, name string) {

@@ -67,6 +67,7 @@ var valid = map[string]string{
 	"tap":         `"mtu":1400,"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
 	"tuning":      `"mtu":1400,"prevResult":` + prev,
 	"vlan":        `"master":"refuse1","vlanId":5,"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
+	"vrf":         `"vrfname":"blue","prevResult":` + prev,
 	"wrap":        `"plugin":{"type":"bridge","bridge":"refuse0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}`,
 }
 
@@ -266,6 +267,15 @@ func TestConfigurations(t *testing.T) {
 			field("twice", `"sysctl":{"net.a":"1","net.a":"2"},"prevResult":`+prev, 6, "duplicated sysctl keys are not allowed"),
 			field("no result", `"mtu":1400`, 7, "Required prevResult missing"),
 			field("mac", `"mac":"x","prevResult":`+prev, 7, "for MAC addr"),
+		},
+		"vrf": {
+			field("no name", `"prevResult":`+prev, 7, "configuration is expected to have a valid vrf name"),
+			field("a path", `"vrfname":"../x","prevResult":`+prev, 7, "configuration is expected to have a valid vrf name"),
+			field("too long", `"vrfname":"sixteen-letters-","prevResult":`+prev, 7, "configuration is expected to have a valid vrf name"),
+			field("the interface", `"vrfname":"eth0","prevResult":`+prev, 7, "cannot have the name of the interface"),
+			field("no result", `"vrfname":"blue"`, 7, "missing prevResult from earlier plugin"),
+			field("table", `"vrfname":"blue","table":-1,"prevResult":`+prev, 6, "failed to load netconf"),
+			field("not a VRF", `"vrfname":"lo","prevResult":`+prev, 999, "Netlink lo is not a VRF"),
 		},
 		"wrap": {
 			field("no plugin", `"timeout":"1s"`, 7, "no plugin to wrap"),

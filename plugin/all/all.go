@@ -24,6 +24,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/tap"
 	"github.com/patchbay-net/patchbay/plugin/tuning"
 	"github.com/patchbay-net/patchbay/plugin/vlan"
+	"github.com/patchbay-net/patchbay/plugin/vrf"
 	"github.com/patchbay-net/patchbay/plugin/wrap"
 )
 
@@ -47,6 +48,7 @@ var list = [...]*plugin.Plugin{
 	&tap.Plugin,
 	&tuning.Plugin,
 	&vlan.Plugin,
+	&vrf.Plugin,
 	&wrap.Plugin,
 }
 

@@ -1,0 +1,50 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vrf
+
+import (
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the configuration.
+type Conf struct {
+	// VRFName is the VRF in the container that the interface joins; required. It is made
+	// if it is missing, and removed with its last interface.
+	// Reference: removes one too that was there before.
+	VRFName string `json:"vrfname"`
+
+	// Table is the VRF's routing table. Without, it is the one of a VRF that is there, or
+	// the first from 1 on that no VRF, rule or route has.
+	// Reference: looks only at other VRFs, so it may take a table of somebody else's, or main.
+	Table uint32 `json:"table"`
+}
+
+func decode(r *plugin.Request) (*Conf, error) {
+	conf := new(Conf)
+	if err := r.Decode(conf); err != nil {
+		return nil, err
+	}
+	return conf, conf.validate(r)
+}
+
+func (c *Conf) validate(r *plugin.Request) error {
+	if c.VRFName == "" {
+		return refuse("configuration is expected to have a valid vrf name")
+	}
+	if err := spec.ValidateIfName(c.VRFName); err != nil {
+		return refuse("configuration is expected to have a valid vrf name: %q: %w", c.VRFName, err)
+	}
+	if c.VRFName == r.IfName {
+		return refuse("vrf %q cannot have the name of the interface", c.VRFName)
+	}
+	if r.Prev() == nil {
+		return refuse("missing prevResult from earlier plugin")
+	}
+	return nil
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

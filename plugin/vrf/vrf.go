@@ -1,0 +1,190 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package vrf is the plugin `vrf`: it puts the container's interface into a VRF,
+// a virtual router with a routing table of its own (Linux 4.3, CONFIG_NET_VRF).
+// The VRF is made in the container's namespace for the first interface and goes
+// with the last.
+package vrf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "vrf"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:       name,
+	Kind:       plugin.Chained,
+	About:      "puts the container's interface into a VRF, with a routing table of its own",
+	MinVersion: "0.3.1", // the reference's
+	Conf:       func() any { return new(Conf) },
+
+	Add:   add,
+	Del:   del,
+	Check: check,
+	GC:    gc,
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, err
+	}
+	k := kernel.Of(r)
+	env, err := k.Env(r)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := env.Sandbox.Lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	table, there, err := choose(env.Sandbox, conf)
+	if err != nil {
+		return nil, err
+	}
+	rec := &record.Record{Plugin: name, VRF: &record.VRF{Name: conf.VRFName, Made: !there}}
+	if err := keepRecord(k, r, env.Sandbox, rec); err != nil {
+		return nil, err
+	}
+	return r.Prev(), k.Apply(ctx, r, env, compile(r, conf, table))
+}
+
+// choose finds the table: the configured one, the one that the VRF has, else a
+// free one. there says that the VRF is.
+func choose(c *nl.Conn, conf *Conf) (table int, there bool, err error) {
+	have, err := netstate.FindVRF(c, conf.VRFName)
+	switch {
+	case err != nil:
+		return 0, false, err
+	case have != nil && conf.Table != 0 && have.Table != conf.Table:
+		return 0, true, refuse("VRF %s already exist with different routing table %d", conf.VRFName, have.Table)
+	case have != nil:
+		return int(have.Table), true, nil
+	case conf.Table != 0:
+		return int(conf.Table), false, nil
+	}
+	table, err = c.FreeTable(1)
+	return table, false, err
+}
+
+// keepRecord writes the record, unless the interface is a member of something
+// already: then this ADD is going to be refused, and the record is the first one's.
+func keepRecord(k *kernel.Kernel, r *plugin.Request, c *nl.Conn, rec *record.Record) error {
+	if link, err := c.Link(r.IfName); err == nil && link.Attrs().MasterIndex != 0 {
+		return nil
+	}
+	return k.Record(r, rec)
+}
+
+func compile(r *plugin.Request, conf *Conf, table int) netstate.State {
+	return netstate.State{
+		netstate.VRF{Name: conf.VRFName, Table: table},
+		netstate.Member{Link: r.IfName, VRF: conf.VRFName},
+	}
+}
+
+// check wants the VRF, its member, and the result's routes in its table.
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return err
+	}
+	state := compile(r, conf, int(conf.Table))
+	if have, err := netstate.FindVRF(env.Sandbox, conf.VRFName); err == nil && have != nil {
+		for _, rt := range r.Prev().Routes {
+			if rt.Table == nil || *rt.Table == 0 {
+				state = append(state, netstate.Route{
+					Where: netstate.Sandbox, Link: r.IfName, Dst: rt.Dst, Gateway: rt.GW, Table: int(have.Table),
+				})
+			}
+		}
+	}
+	return kernel.Check(ctx, env, state)
+}
+
+// del takes the interface out, and the VRF away when it was the last.
+func del(ctx context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	env, err := k.Env(r)
+	if err != nil {
+		kernel.Warn(r, err)
+	} else if env.Sandbox != nil {
+		if err := leave(ctx, r, env.Sandbox, rec); err != nil {
+			return err
+		}
+	}
+	return k.Records.Remove(r.Network, r.Owner, name)
+}
+
+func leave(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Record) error {
+	unlock, err := c.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	vrfName, made := whereabouts(r, rec)
+	if vrfName == "" {
+		return nil
+	}
+	have, err := netstate.FindVRF(c, vrfName)
+	if err != nil || have == nil {
+		return nil //nolint:nilerr // gone, or another link has the name: nothing is ours
+	}
+	link, err := c.Link(r.IfName)
+	switch {
+	case nl.IsNotFound(err):
+	case err != nil:
+		return err
+	case link.Attrs().MasterIndex == have.Index:
+		if err := c.LinkSetNoMaster(link); err != nil && !nl.IsNotFound(err) {
+			return fmt.Errorf("resetMaster: could not take %s out of %s: %w", r.IfName, vrfName, err)
+		}
+	}
+	return netstate.DeleteEmptyVRF(c, vrfName, made)
+}
+
+// whereabouts names the VRF, and says whether it may go though it has no mark of
+// ours: this attachment made it, or the reference plugin did, of which there is
+// no record.
+func whereabouts(r *plugin.Request, rec *record.Record) (vrfName string, made bool) {
+	if rec != nil && rec.VRF != nil {
+		return rec.VRF.Name, rec.VRF.Made
+	}
+	var conf Conf
+	if err := r.Decode(&conf); err != nil {
+		kernel.Warn(r, err)
+	}
+	return conf.VRFName, true
+}
+
+// gc forgets attachments that are gone: their VRFs went with their namespaces.
+func gc(_ context.Context, r *plugin.Request) error {
+	k := kernel.Of(r)
+	stale, _ := k.Stale(r, name)
+	var errs []error
+	for _, rec := range stale {
+		errs = append(errs, k.Records.Remove(rec.Network, rec.Owner, name))
+	}
+	return errors.Join(errs...)
+}
