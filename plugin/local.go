@@ -98,6 +98,10 @@ func isSelf(path string) bool {
 	return os.SameFile(a, b) || a.Size() == b.Size() && sameBuild(self, path)
 }
 
+// IsSelf says whether the program at path is this one, so that calling it is
+// calling this process: for who looks at an installation.
+func IsSelf(path string) bool { return isSelf(path) }
+
 // sameBuild compares the start of two programs of one size: the ELF header and
 // Go's build id, which the linker places in the first page.
 func sameBuild(a, b string) bool {

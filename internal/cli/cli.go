@@ -118,6 +118,7 @@ func (a *app) commands() []command {
 		{name: "ps", short: "list attachments and where they live", long: psLong, data: &psCommand{app: a}},
 		{name: "network", short: "list, show and validate networks", long: networkLong, data: newNetworkCommand(a)},
 		{name: "explain", short: "print what an ADD would do", long: explainLong, data: &explainCommand{app: a}},
+		{name: "doctor", short: "say what is wrong on this node", long: doctorLong, data: &doctorCommand{app: a}},
 		{name: "repair", short: "put back what a firewall flush took", long: repairLong, data: &repairCommand{app: a}},
 		{name: "convert", short: "write a conflist in the one-process form", long: convertLong, data: &convertCommand{app: a}},
 		{name: "plugin", short: "list the plugins and their fields", long: pluginLong, data: newPluginCommand(a)},

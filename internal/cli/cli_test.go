@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,6 +42,7 @@ func TestMain(m *testing.M) {
 			programs[p.Name] = func() { os.Exit(program(p)) }
 		}
 	}
+	maps.Copy(programs, toolPrograms())
 	if programs[filepath.Base(os.Args[0])] != nil {
 		testscript.Main(m, programs)
 	}
@@ -116,10 +118,6 @@ func fakeDo(_ context.Context, r *plugin.Request) error {
 }
 
 func TestScripts(t *testing.T) { testscript.RunT(node{t}, params("testdata")) }
-
-// TestPains runs one script for each pain of the reference's users
-// (docs/pains.md).
-func TestPains(t *testing.T) { testscript.RunT(node{t}, params("testdata/pains")) }
 
 func params(dir string) testscript.Params {
 	return testscript.Params{

@@ -48,3 +48,11 @@ func tearProgram() {
 		os.Exit(1)
 	}
 }
+
+// sysctlProgram is `sysctl KEY VALUE`.
+func sysctlProgram() {
+	if err := os.WriteFile(filepath.Join("/proc/sys", os.Args[1]), []byte(os.Args[2]), 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

@@ -46,6 +46,9 @@ it failed: the network, a plugin, the kernel
 2
 a mistake on the command line
 .TP
+0, 1, 2, 3
+doctor: healthy, warnings, problems, could not be run as asked
+.TP
 125
 run failed before the command started
 .TP

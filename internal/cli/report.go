@@ -22,6 +22,9 @@ const (
 	exitOK          = 0
 	exitFailure     = 1
 	exitUsage       = 2
+	exitWarnings    = 1   // doctor: warnings only
+	exitProblems    = 2   // doctor
+	exitUnknown     = 3   // doctor could not be run as asked
 	exitRun         = 125 // run failed before the command started
 	exitNotRunnable = 126 // run's command cannot be executed
 	exitNotFound    = 127 // run's command does not exist
@@ -84,6 +87,9 @@ func (a *app) reportParse(e *flags.Error) int {
 		hint = "see patchbay " + a.args[0] + " --help"
 	}
 	a.complain(e.Message, hint)
+	if len(a.args) > 0 && a.args[0] == "doctor" { // its 2 means something else
+		return exitUnknown
+	}
 	return exitUsage
 }
 

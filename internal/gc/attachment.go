@@ -30,6 +30,7 @@ type Attachment struct {
 
 	State   State     `json:"state"`
 	Why     string    `json:"why"`
+	Young   bool      `json:"young,omitempty"` // unsure for its age alone
 	Since   time.Time `json:"since,omitzero"`
 	Objects []Object  `json:"objects"`
 	Removed bool      `json:"removed"`

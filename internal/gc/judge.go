@@ -46,6 +46,7 @@ func (w *world) judge(a *Attachment) (State, string) {
 		since = w.firstSeen(a)
 	}
 	if age := w.now.Sub(since); age < w.grace {
+		a.Young = true
 		return Unsure, fmt.Sprintf("it is %v old, less than the grace period of %v", age.Round(time.Second), w.grace)
 	}
 	switch {

@@ -1,0 +1,183 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// configurations asks every plugin of every network for its versions, as
+// `patchbay network validate` does, and tells of files that nobody can read.
+func configurations(ctx context.Context, n *Node) (found []Finding, err error) {
+	if len(n.Networks)+len(n.Broken) == 0 {
+		return []Finding{warning("no network is configured in "+n.ConfDir, "patchbay network show patchbay > %s", filepath.Join(n.ConfDir, "10-patchbay.conflist"))}, nil
+	}
+	for _, b := range n.Broken {
+		found = append(found, problem(b.Error(), "repair or remove %s: runtimes stop at a broken file that comes first", b.File))
+	}
+	files := make(map[string]string)
+	for _, net := range n.Networks {
+		if other, twice := files[net.Name]; twice {
+			found = append(found, warning(fmt.Sprintf("network %s is in %s and in %s: only the first is used", net.Name, other, net.File), "remove one of them"))
+			continue
+		}
+		files[net.Name] = net.File
+		found = append(found, n.validate(ctx, net)...)
+	}
+	return found, nil
+}
+
+func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
+	fix := "patchbay network validate " + net.Name
+	if _, err := n.Runtime.Validate(ctx, net.List); err != nil {
+		return []Finding{problem(fmt.Sprintf("network %s: %v", net.Name, err), "%s; install what is missing with patchbay install", fix)}
+	}
+	for i := range net.Members {
+		if _, err := net.Members[i].sets(); err != nil {
+			found = append(found, problem(fmt.Sprintf("network %s: the ranges of plugin %s: %v", net.Name, net.Members[i].Type, err), "%s", fix))
+		}
+		ipamType := net.Members[i].IPAM.Type
+		if ipamType == "" {
+			continue
+		}
+		if _, err := n.Runtime.VersionInfo(ctx, ipamType); err != nil {
+			found = append(found, problem(fmt.Sprintf("network %s: IPAM plugin %s: %v", net.Name, ipamType, err), "%s", fix))
+		}
+	}
+	return found
+}
+
+// statuses ask every network whether an ADD would work now.
+func statuses(ctx context.Context, n *Node) (found []Finding, err error) {
+	for _, net := range n.Networks {
+		if !spec.AtLeast(net.CNIVersion, "1.1.0") {
+			continue
+		}
+		if err := n.Runtime.Status(ctx, net.List); err != nil {
+			what := fmt.Sprintf("network %s takes no containers now: %v", net.Name, err)
+			if d := spec.AsError(err).Details; d != "" {
+				what += " (" + d + ")"
+			}
+			found = append(found, problem(what, "patchbay status %s, once it is repaired", net.Name))
+		}
+	}
+	return found, nil
+}
+
+// binaries tells what the names of our plugins lead to in CNI_PATH. A mix is
+// legal, since state is shared, but seldom meant.
+func binaries(_ context.Context, n *Node) (found []Finding, err error) {
+	byKind := map[string][]string{}
+	for _, p := range n.NewSession().Plugins {
+		path := find(n.Runtime.Path, p.Name)
+		if path == "" {
+			continue
+		}
+		kind, kerr := kindOf(path)
+		err = errors.Join(err, kerr)
+		byKind[kind] = append(byKind[kind], p.Name)
+	}
+	dir := strings.Join(n.Runtime.Path, ":")
+	if names := byKind["other build"]; len(names) > 0 {
+		found = append(found, warning(fmt.Sprintf("%s in %s are of another build of patchbay than this one", strings.Join(names, " "), dir), "patchbay install %s", n.Runtime.Path[0]))
+	}
+	if names := byKind["other"]; len(names) > 0 {
+		found = append(found, warning(fmt.Sprintf("%s in %s are not patchbay's", strings.Join(names, " "), dir),
+			"patchbay install --backup DIR %s, or leave it so if that is meant", n.Runtime.Path[0]))
+	}
+	if names := byKind["broken"]; len(names) > 0 {
+		found = append(found, problem(fmt.Sprintf("%s in %s cannot be executed", strings.Join(names, " "), dir), "patchbay install %s", n.Runtime.Path[0]))
+	}
+	return found, err
+}
+
+// find is where a runtime finds a plugin; empty where it finds none.
+func find(dirs []string, name string) string {
+	for _, dir := range dirs {
+		path := filepath.Join(dir, name)
+		if _, err := os.Lstat(path); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// kindOf reads a program's build information, without running it.
+func kindOf(path string) (string, error) {
+	fi, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) { // a link that leads nowhere
+		return "broken", nil
+	}
+	if err != nil {
+		return "broken", fmt.Errorf("look at %s: %w", path, err)
+	}
+	if !fi.Mode().IsRegular() || fi.Mode()&0o111 == 0 || fi.Size() == 0 {
+		return "broken", nil
+	}
+	if plugin.IsSelf(path) {
+		return "ours", nil
+	}
+	if fi.Size() > maxProgram {
+		return "other", nil
+	}
+	// The build information, as the linker wrote it; debug/buildinfo would cost
+	// every plugin process its start.
+	text, err := os.ReadFile(path)
+	if bytes.Contains(text, []byte("path\tgithub.com/patchbay-net/patchbay/cmd/patchbay\n")) {
+		return "other build", err
+	}
+	return "other", err
+}
+
+// maxProgram is more than a build of ours has, in bytes.
+const maxProgram = 64 << 20
+
+// dhcpKeepers: a lease runs out when nobody renews it. The socket is where the
+// keeper is reached, ours or the reference's.
+func dhcpKeepers(ctx context.Context, n *Node) (found []Finding, err error) {
+	asked := make(map[string]bool)
+	for _, net := range n.Networks {
+		for _, m := range net.Members {
+			if m.IPAM.Type != "dhcp" {
+				continue
+			}
+			socket := cmp.Or(m.IPAM.SocketPath, filepath.Join(n.Paths.RunCNI, "dhcp.sock"))
+			if asked[socket] {
+				continue
+			}
+			asked[socket] = true
+			if err := dial(ctx, socket); err != nil {
+				found = append(found, problem(fmt.Sprintf("network %s gets its addresses by DHCP, but no keeper of leases answers at %s: %v", net.Name, socket, err),
+					"systemctl enable --now patchbay-dhcp.socket, or without systemd: patchbayd dhcp --detach"))
+			}
+		}
+	}
+	return found, nil
+}
+
+func dial(ctx context.Context, socket string) error {
+	d := net.Dialer{Timeout: 2 * time.Second}
+	c, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			return op.Err
+		}
+		return err
+	}
+	return c.Close()
+}

@@ -1,0 +1,106 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package doctor finds what is wrong with the networking of a node, says it in
+// plain words, and what to do about it: `patchbay doctor`.
+//
+// A check is one function with a line in the table of Checks. It looks and never
+// changes; what the kernel can do is tried in a namespace of its own, never
+// concluded from a version. A check that cannot look returns an error, which is
+// a warning of its own: nobody is told that all is well because nobody looked.
+package doctor
+
+import (
+	"context"
+	"fmt"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+// The levels. A warning will hurt somebody some day; with a problem, something
+// does not work now or an ADD would fail.
+const (
+	Warning Level = "warning"
+	Problem Level = "problem"
+)
+
+// Finding is one thing that is wrong.
+type Finding struct {
+	Check string `json:"check"` // the id of the check
+	Level Level  `json:"level"`
+	What  string `json:"what"`
+	Fix   string `json:"fix"` // what to do about it
+}
+
+// Check is one thing to look at.
+type Check struct {
+	ID    string // stable, for --check and for monitoring
+	Title string // what is well when nothing is found
+	Run   func(context.Context, *Node) ([]Finding, error)
+}
+
+// Checks is the table of checks, in the order of a report.
+func Checks() []Check {
+	return []Check{
+		{"privileges", "this process may look at everything", privileges},
+		{"kernel", "the kernel has what the networks need", kernelFeatures},
+		{"config", "the configurations are valid and their plugins are there", configurations},
+		{"status", "an ADD would work on every network", statuses},
+		{"plugins", "the plugins in CNI_PATH are of this build", binaries},
+		{"dhcp", "leases of DHCP have a keeper", dhcpKeepers},
+		{"overlap", "no two networks, and no route of the host, share addresses", overlaps},
+		{"bridges", "no two networks fight over a bridge", bridges},
+		{"mtu", "MTUs fit together", mtus},
+		{"pools", "the pools have free addresses", pools},
+		{"leftovers", "nothing is left of dead containers", leftovers},
+		{"firewall", "our firewall table is as it should be", ourTable},
+		{"drop", "no other program drops the containers' traffic", otherDrops},
+		{"forwarding", "the host forwards", forwarding},
+		{"rp-filter", "reverse path filters let answers through", reversePaths},
+		{"br-netfilter", "bridged traffic is not filtered by surprise", bridgeNetfilter},
+		{"conntrack", "the connection table has room", conntrackTable},
+	}
+}
+
+// Report is what the checks found.
+type Report struct {
+	Checks   []string  `json:"checks"` // that ran
+	Findings []Finding `json:"findings"`
+}
+
+// Worst is the level of the worst finding; empty when there is none.
+func (r *Report) Worst() (worst Level) {
+	for _, f := range r.Findings {
+		if f.Level == Problem {
+			return Problem
+		}
+		worst = f.Level
+	}
+	return worst
+}
+
+// Examine runs the checks.
+func Examine(ctx context.Context, n *Node, checks []Check) *Report {
+	r := &Report{Findings: []Finding{}}
+	for _, c := range checks {
+		found, err := c.Run(ctx, n)
+		if err != nil {
+			found = append(found, warning("doctor could not look: "+err.Error(), "run it as root, where the containers' runtime runs"))
+		}
+		for _, f := range found {
+			f.Check = c.ID
+			r.Findings = append(r.Findings, f)
+		}
+		r.Checks = append(r.Checks, c.ID)
+	}
+	return r
+}
+
+func warning(what, fix string, args ...any) Finding {
+	return Finding{Level: Warning, What: what, Fix: fmt.Sprintf(fix, args...)}
+}
+
+func problem(what, fix string, args ...any) Finding {
+	return Finding{Level: Problem, What: what, Fix: fmt.Sprintf(fix, args...)}
+}

@@ -1,0 +1,239 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// privileges are root's, or at least CAP_NET_ADMIN, and a /proc/sys that can be
+// written: both are missing in rootless containers.
+func privileges(_ context.Context, n *Node) (found []Finding, err error) {
+	if err := n.Kernel.NFT.Status(); errors.Is(err, unix.EPERM) {
+		found = append(found, problem("no right to look at the firewall (CAP_NET_ADMIN)", "run doctor as root"))
+	}
+	key := filepath.Join(n.Paths.Proc, "sys/net/ipv4/ip_forward")
+	if err := unix.Access(key, unix.W_OK); errors.Is(err, unix.EROFS) {
+		found = append(found, warning("/proc/sys is read-only, so plugins cannot set forwarding and other sysctls",
+			"set them on the host, or run the runtime with a /proc/sys that can be written"))
+	}
+	return found, nil
+}
+
+// forwarding must be on for each family that a container with a gateway on this
+// host has an address of. Plugins switch it on; a sysctl service or a network
+// manager switches it off again.
+func forwarding(_ context.Context, n *Node) (found []Finding, err error) {
+	for _, f := range [...]struct {
+		key  string
+		v6   bool
+		name string
+	}{{"net/ipv4/ip_forward", false, "IPv4"}, {"net/ipv6/conf/all/forwarding", true, "IPv6"}} {
+		v, ok := n.sysctlNumber(f.key)
+		users := n.routed(f.v6)
+		if !ok || v != 0 || len(users) == 0 {
+			continue
+		}
+		found = append(found, problem(
+			fmt.Sprintf("%s forwarding is off, so containers of %s reach nothing beyond this host", f.name, strings.Join(users, ", ")),
+			"%s; find who switches it off: grep -r forward /etc/sysctl.d /run/sysctl.d /usr/lib/sysctl.d", setBy(f.key, "1")))
+	}
+	return found, nil
+}
+
+// routed are the networks with attachments in a family that this host routes for.
+func (n *Node) routed(v6 bool) (names []string) {
+	live := n.liveAddresses()
+	for _, net := range n.Networks {
+		gateway := slices.ContainsFunc(net.Members, func(m Member) bool {
+			return m.Type == "ptp" || m.Type == "bridge" && (m.IsGateway || m.IsDefault)
+		})
+		if gateway && slices.ContainsFunc(live[net.Name], func(a netip.Addr) bool { return a.Is6() == v6 }) {
+			names = append(names, net.Name)
+		}
+	}
+	return names
+}
+
+// liveAddresses are those of cached results whose namespace exists, by network.
+func (n *Node) liveAddresses() map[string][]netip.Addr {
+	out := make(map[string][]netip.Addr)
+	cached, _ := n.Runtime.Attachments("") // the check of leftovers tells of broken ones
+	for _, c := range cached {
+		if _, err := os.Stat(c.NetNS); c.NetNS == "" || err != nil || c.Result == nil {
+			continue
+		}
+		for _, ip := range c.Result.IPs {
+			out[c.Network] = append(out[c.Network], ip.Address.Addr().Unmap())
+		}
+	}
+	return out
+}
+
+// reversePaths warns of a strict filter where packets may come in by another
+// interface than their answers go out by: with more than one way out, or with
+// policy rules.
+func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
+	ways, err := n.waysOut()
+	if err != nil {
+		return nil, err
+	}
+	rules, err := nl.Retry(func() ([]netlink.Rule, error) { return n.Host.RuleList(netlink.FAMILY_V4) })
+	if err != nil {
+		return nil, fmt.Errorf("list rules: %w", err)
+	}
+	why := ""
+	switch {
+	case len(ways) > 1:
+		why = fmt.Sprintf("there are %d ways out (%s)", len(ways), strings.Join(ways, ", "))
+	case len(rules) > 3: // local, main, default
+		why = fmt.Sprintf("there are %d routing rules of policy", len(rules)-3)
+	default:
+		return nil, nil
+	}
+	for _, name := range ways {
+		if n.strict(name) {
+			found = append(found, warning(
+				fmt.Sprintf("the reverse path filter of %s is strict and %s: answers that come in by the other way are dropped without a word", name, why),
+				"%s (loose)", setBy("net/ipv4/conf/"+name+"/rp_filter", "2")))
+		}
+	}
+	return found, nil
+}
+
+// strict: the kernel takes the higher of an interface's own value and that of
+// all; 1 is strict, 2 is loose (Documentation/networking/ip-sysctl.rst).
+func (n *Node) strict(name string) bool {
+	all, _ := n.sysctlNumber("net/ipv4/conf/all/rp_filter")
+	own, _ := n.sysctlNumber("net/ipv4/conf/" + name + "/rp_filter")
+	return max(all, own) == 1
+}
+
+// waysOut are the links with a default route, in any table.
+func (n *Node) waysOut() (names []string, err error) {
+	routes, err := n.routes()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range routes {
+		if !isDefault(r) {
+			continue
+		}
+		for _, index := range outLinks(r) {
+			link, err := n.Host.LinkAt(index)
+			if err == nil && !slices.Contains(names, link.Attrs().Name) {
+				names = append(names, link.Attrs().Name)
+			}
+		}
+	}
+	return names, nil
+}
+
+func isDefault(r netlink.Route) bool {
+	if r.Dst == nil {
+		return r.Type == unix.RTN_UNICAST
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return ones == 0 && r.Type == unix.RTN_UNICAST
+}
+
+func outLinks(r netlink.Route) (indexes []int) {
+	for _, hop := range r.MultiPath {
+		indexes = append(indexes, hop.LinkIndex)
+	}
+	if r.LinkIndex > 0 {
+		indexes = append(indexes, r.LinkIndex)
+	}
+	return indexes
+}
+
+// routes are those of all tables but local, of both families.
+func (n *Node) routes() ([]netlink.Route, error) {
+	list, err := nl.Retry(func() ([]netlink.Route, error) {
+		return n.Host.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	return slices.DeleteFunc(list, func(r netlink.Route) bool { return r.Table == unix.RT_TABLE_LOCAL }), nil
+}
+
+// bridgeNetfilter: with the module on, frames between ports of one bridge pass
+// the forward chain. That surprises where FORWARD drops, and a kube-proxy needs
+// it.
+func bridgeNetfilter(_ context.Context, n *Node) (found []Finding, err error) {
+	const key = "net/bridge/bridge-nf-call-iptables"
+	on, _ := n.sysctlNumber(key)
+	names := n.bridgeNetworks()
+	if len(names) == 0 {
+		return nil, nil
+	}
+	drops, err := n.forwardDrops()
+	if err != nil {
+		return nil, err
+	}
+	if on == 1 && len(drops) > 0 {
+		found = append(found, warning(
+			fmt.Sprintf("frames between containers of one bridge pass the firewall (br_netfilter), and %s drops: containers of %s may not reach each other",
+				drops[0], strings.Join(names, ", ")),
+			"%s, unless kube-proxy needs it; or the plugin firewall in the networks", setBy(key, "0")))
+	}
+	kube, err := n.kubeProxy()
+	if err == nil && kube && on == 0 {
+		found = append(found, warning(
+			"kube-proxy works here but bridged traffic does not pass iptables: a pod does not reach a Service that leads to a pod on its own bridge",
+			"modprobe br_netfilter, a file in /etc/modules-load.d, and %s", setBy(key, "1")))
+	}
+	return found, err
+}
+
+func (n *Node) bridgeNetworks() (names []string) {
+	for _, net := range n.Networks {
+		if slices.ContainsFunc(net.Members, func(m Member) bool { return m.Type == "bridge" }) {
+			names = append(names, net.Name)
+		}
+	}
+	return names
+}
+
+// kubeProxy says whether its iptables rules are here.
+func (n *Node) kubeProxy() (bool, error) {
+	got, err := n.Kernel.NFT.Look(nft.Ref{Family: 2, Table: "nat", Chain: "KUBE-SERVICES"}, nft.Ref{Family: 2, Table: "kube-proxy"})
+	if err != nil {
+		return false, err
+	}
+	return got[0].Found, nil
+}
+
+// conntrackTable warns before new connections are dropped, which the kernel does
+// when the table is full.
+func conntrackTable(_ context.Context, n *Node) (found []Finding, err error) {
+	count, ok := n.sysctlNumber("net/netfilter/nf_conntrack_count")
+	most, ok2 := n.sysctlNumber("net/netfilter/nf_conntrack_max")
+	if !ok || !ok2 || most == 0 {
+		return nil, nil // connection tracking is not in use
+	}
+	what := fmt.Sprintf("%d of %d entries of the connection table are used", count, most)
+	fix := setBy("net/netfilter/nf_conntrack_max", fmt.Sprint(2*most))
+	switch {
+	case count*100 >= most*95:
+		return []Finding{problem(what+": new connections are dropped", "%s", fix)}, nil
+	case count*100 >= most*75:
+		return []Finding{warning(what+"; when it is full, new connections are dropped", "%s", fix)}, nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,260 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// overlaps: two networks that give out the same addresses, and a network over
+// which the host has a route to somewhere else.
+func overlaps(_ context.Context, n *Node) (found []Finding, err error) {
+	for i, a := range n.Networks {
+		for _, b := range n.Networks[i+1:] {
+			if x, y, ok := common(a, b); ok {
+				found = append(found, problem(
+					fmt.Sprintf("networks %s (%s) and %s (%s) give out the same addresses", a.Name, x, b.Name, y),
+					"give one of them another subnet, or both ranges that do not overlap"))
+			}
+		}
+	}
+	routes, err := n.routes()
+	if err != nil {
+		return found, err
+	}
+	for _, net := range n.Networks {
+		for _, subnet := range net.subnets() {
+			found = append(found, n.inTheWay(net, subnet, routes)...)
+		}
+	}
+	return found, nil
+}
+
+// common finds ranges of two networks that share addresses. Networks on one
+// bridge or master may share a subnet, but no range of it.
+func common(a, b *Network) (x, y string, ok bool) {
+	if a.Name == b.Name {
+		return "", "", false // the second one is never used: the check of configurations
+	}
+	for i := range a.Members {
+		for j := range b.Members {
+			as, aerr := a.Members[i].sets()
+			bs, berr := b.Members[j].sets()
+			if aerr != nil || berr != nil {
+				continue
+			}
+			for _, p := range as {
+				for _, q := range bs {
+					if p.Overlaps(q) {
+						return p.String(), q.String(), true
+					}
+				}
+			}
+		}
+	}
+	return "", "", false
+}
+
+// inTheWay are the host's routes that overlap a subnet and lead elsewhere than
+// to the network's own links.
+func (n *Node) inTheWay(net *Network, subnet netip.Prefix, routes []netlink.Route) (found []Finding) {
+	for _, r := range routes {
+		to, ok := prefixOf(r.Dst)
+		if !ok || to.Bits() == 0 || !to.Overlaps(subnet) || n.ownLink(net, r) {
+			continue
+		}
+		dev := "nowhere"
+		if link, err := n.Host.LinkAt(r.LinkIndex); err == nil {
+			dev = link.Attrs().Name
+		}
+		what := fmt.Sprintf("the host's route to %s by %s overlaps %s of network %s", to, dev, subnet, net.Name)
+		if to.Bits() >= subnet.Bits() {
+			found = append(found, problem(what+": answers to its containers go astray", "give the network another subnet"))
+		} else {
+			found = append(found, warning(what+": what is there cannot be reached from here", "give the network another subnet, unless that is meant"))
+		}
+	}
+	return found
+}
+
+func prefixOf(dst interface{ String() string }) (netip.Prefix, bool) {
+	if dst == nil {
+		return netip.Prefix{}, false
+	}
+	p, err := netip.ParsePrefix(dst.String())
+	return p, err == nil && !p.Addr().IsLinkLocalUnicast() && !p.Addr().IsMulticast()
+}
+
+// ownLink says whether a route leads to the network: to its bridge or master, or
+// to a veth, as ptp's do.
+func (n *Node) ownLink(net *Network, r netlink.Route) bool {
+	link, err := n.Host.LinkAt(r.LinkIndex)
+	if err != nil {
+		return false
+	}
+	name := link.Attrs().Name
+	return slices.ContainsFunc(net.Members, func(m Member) bool {
+		return m.bridge() == name || m.Master == name || m.Type == "ptp" && link.Type() == "veth" ||
+			m.Master == "" && (m.Type == "macvlan" || m.Type == "ipvlan") && n.isWayOut(name)
+	})
+}
+
+func (n *Node) isWayOut(name string) bool {
+	ways, err := n.waysOut()
+	return err == nil && slices.Contains(ways, name)
+}
+
+// bridges: several networks may share a bridge, but not when they want
+// different things of it; and an address on it that no network names is left
+// from an older configuration.
+func bridges(_ context.Context, n *Node) (found []Finding, err error) {
+	type use struct {
+		network string
+		member  Member
+	}
+	uses := make(map[string][]use)
+	var order []string
+	for _, net := range n.Networks {
+		for _, m := range net.Members {
+			if b := m.bridge(); b != "" {
+				if uses[b] == nil {
+					order = append(order, b)
+				}
+				uses[b] = append(uses[b], use{net.Name, m})
+			}
+		}
+	}
+	for _, b := range order {
+		first := uses[b][0]
+		for _, other := range uses[b][1:] {
+			if other.member.MTU != first.member.MTU {
+				found = append(found, warning(
+					fmt.Sprintf("networks %s and %s share bridge %s with MTU %d and %d: which one counts depends on who comes first", first.network, other.network, b, first.member.MTU, other.member.MTU),
+					"give them the same mtu, or each a bridge of its own"))
+			}
+		}
+		more, berr := n.bridgeItself(b, first.network)
+		if berr != nil {
+			return found, berr
+		}
+		found = append(found, more...)
+	}
+	return found, nil
+}
+
+// bridgeItself looks at the link and its addresses.
+func (n *Node) bridgeItself(name, network string) (found []Finding, err error) {
+	link, err := n.Host.Link(name)
+	if nl.IsNotFound(err) {
+		return nil, nil // the first ADD makes it
+	}
+	if err != nil {
+		return nil, err
+	}
+	if link.Type() != "bridge" {
+		return []Finding{problem(fmt.Sprintf("%s, the bridge of network %s, is a %s", name, network, link.Type()),
+			"remove or rename it, or name another bridge in the network")}, nil
+	}
+	addrs, err := n.Host.Addrs(link.Attrs().Index)
+	if err != nil {
+		return nil, err
+	}
+	known := n.subnetsOn(name)
+	for _, a := range addrs {
+		if a.Prefix.Addr().IsLinkLocalUnicast() || len(known) == 0 ||
+			slices.ContainsFunc(known, func(s netip.Prefix) bool { return s.Contains(a.Prefix.Addr()) }) {
+			continue
+		}
+		found = append(found, warning(fmt.Sprintf("bridge %s has the address %s, of no network that uses it (%s)", name, a.Prefix, join(known)),
+			"ip address del %s dev %s, if it is left from an older configuration", a.Prefix, name))
+	}
+	return found, nil
+}
+
+func (n *Node) subnetsOn(bridge string) (out []netip.Prefix) {
+	for _, net := range n.Networks {
+		if slices.ContainsFunc(net.Members, func(m Member) bool { return m.bridge() == bridge }) {
+			out = append(out, net.subnets()...)
+		}
+	}
+	return out
+}
+
+func join(list []netip.Prefix) string {
+	s := make([]string, len(list))
+	for i, p := range list {
+		s[i] = p.String()
+	}
+	return strings.Join(s, ", ")
+}
+
+// mtus: a container with a larger MTU than the way out loses large packets where
+// path MTU discovery is filtered; ports of one bridge must agree.
+func mtus(_ context.Context, n *Node) (found []Finding, err error) {
+	ways, err := n.waysOut()
+	if err != nil {
+		return nil, err
+	}
+	least, way := 0, ""
+	for _, name := range ways {
+		if link, lerr := n.Host.Link(name); lerr == nil && (least == 0 || link.Attrs().MTU < least) {
+			least, way = link.Attrs().MTU, name
+		}
+	}
+	links, err := n.links()
+	if err != nil {
+		return nil, err
+	}
+	for _, net := range n.Networks {
+		for _, m := range net.Members {
+			found = append(found, n.mtuOf(net, m, links, least, way)...)
+		}
+	}
+	return found, nil
+}
+
+func (n *Node) mtuOf(net *Network, m Member, links []netlink.Link, least int, way string) (found []Finding) {
+	fix := fmt.Sprintf(`"mtu": %d in the plugin %s of network %s, and attach its containers again`, least, m.Type, net.Name)
+	if least > 0 && m.MTU > least && (m.bridge() != "" || m.Type == "ptp") {
+		return []Finding{warning(fmt.Sprintf("network %s has MTU %d, but the way out, %s, only %d: large packets may get lost", net.Name, m.MTU, way, least), "%s", fix)}
+	}
+	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == m.bridge() && l.Type() == "bridge" })
+	if m.bridge() == "" || i < 0 {
+		return nil
+	}
+	bridge := links[i].Attrs()
+	if least > 0 && bridge.MTU > least && m.MTU == 0 && hasPorts(links, bridge.Index) {
+		found = append(found, warning(fmt.Sprintf("bridge %s of network %s has MTU %d, but the way out, %s, only %d: large packets may get lost",
+			bridge.Name, net.Name, bridge.MTU, way, least), "%s", fix))
+	}
+	for _, l := range links {
+		if p := l.Attrs(); p.MasterIndex == bridge.Index && p.MTU > bridge.MTU {
+			found = append(found, warning(fmt.Sprintf("port %s has MTU %d and its bridge %s only %d: what is larger is dropped without a word", p.Name, p.MTU, p.Name, bridge.MTU),
+				"ip link set %s mtu %d, and the same in the container", p.Name, bridge.MTU))
+			break // one tells
+		}
+	}
+	return found
+}
+
+func hasPorts(links []netlink.Link, bridge int) bool {
+	return slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().MasterIndex == bridge })
+}
+
+// poolDir is where a member's addresses are kept.
+func (n *Node) poolDir(m *Member) string {
+	if m.IPAM.DataDir != "" {
+		return m.IPAM.DataDir
+	}
+	return filepath.Join(n.Paths.CNI, "networks")
+}
