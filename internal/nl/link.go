@@ -14,9 +14,14 @@ import (
 )
 
 // Link returns a link by name. IsNotFound tells that there is none. It leaves
-// the statistics out and keeps the link's IPv6 settings (see IPv6Setting).
+// the statistics out and keeps the link's IPv6 settings (see IPv6Setting). A
+// name may be one of the link's alternative names, which may be long.
 func (c *Conn) Link(name string) (netlink.Link, error) {
-	link, err := c.getLink(0, attr(unix.IFLA_IFNAME, vnl.ZeroTerminated(name)))
+	kind := unix.IFLA_IFNAME
+	if len(name) >= unix.IFNAMSIZ {
+		kind = unix.IFLA_ALT_IFNAME
+	}
+	link, err := c.getLink(0, attr(kind, vnl.ZeroTerminated(name)))
 	if err != nil {
 		return nil, fmt.Errorf("find link %s: %w", name, err)
 	}
