@@ -28,6 +28,7 @@ type Child struct {
 	Master      string // "": the interface of the default route
 	InContainer bool   // the master is in the container
 	MTU         int    // bytes; 0 is the master's
+	AnyMTU      bool   // it may be more than the master's
 	MAC         net.HardwareAddr
 	DAD         bool     // look for duplicates of IPv6 addresses
 	NoARP       bool     // neighbours do not ask for the link's addresses
@@ -64,12 +65,20 @@ func (c *Child) prepare(r *plugin.Request, env *netstate.Env) error {
 	}
 	master, err := env.Link(c.where(), c.Master)
 	if err != nil {
-		return invalid("failed to lookup master %q: %w", c.Master, err)
+		return noMaster(c.Master, err)
 	}
-	if most := master.Attrs().MTU; c.MTU < 0 || c.MTU > most {
+	if most := master.Attrs().MTU; c.MTU < 0 || c.MTU > most && !c.AnyMTU {
 		return invalid("invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, most)
 	}
 	return nil
+}
+
+// noMaster has the reference's text for a link that is not there.
+func noMaster(name string, err error) error {
+	if nl.IsNotFound(err) {
+		return invalid("failed to lookup master %q: Link not found", name)
+	}
+	return invalid("failed to lookup master %q: %w", name, err)
 }
 
 func (c *Child) where() netstate.Where {
@@ -231,7 +240,7 @@ func (c *Child) masterReady(r *plugin.Request) error {
 		return err
 	}
 	if _, err := host.Link(c.Master); err != nil {
-		return fmt.Errorf("failed to lookup master %q: %w", c.Master, err)
+		return noMaster(c.Master, err)
 	}
 	return nil
 }

@@ -8,7 +8,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/lease/keepertest"
+	"github.com/patchbay-net/patchbay/lease/leasetest"
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
@@ -25,6 +28,11 @@ func stage(t *testing.T, p *plugin.Plugin, conf map[string]any) {
 	}
 	if p.Name == "dummy" {
 		nettest.Need(t, nettest.Dummy())
+	}
+	if p.Name == "dhcp" { // its example is attached to docs0
+		leasetest.LAN(t, "docs0", "10.66.0.1/24")
+		leasetest.Dnsmasq(t, "docs0", "--dhcp-range=10.66.0.10,10.66.0.20,255.255.255.0,2m")
+		keepertest.Serve(t, dhcpconf.DefaultSocket)
 	}
 	if p.Name == "vrf" {
 		nettest.Need(t, nettest.LinkKind("vrf"))
@@ -56,7 +64,6 @@ func TestMasters(t *testing.T) {
 	common := []refusal{
 		field("no such master", `"master":"nosuch"`+ipam, 7, `failed to lookup master "nosuch"`),
 		field("a long master", `"master":"../../../../../../../x"`+ipam, 7, `failed to lookup master "../`),
-		field("above the master's MTU", on+`"mtu":1501`+ipam, 7, "invalid MTU 1501, must be [0, master MTU(1500)]"),
 		field("below zero", on+`"mtu":-1`+ipam, 7, "invalid MTU -1, must be [0, master MTU(1500)]"),
 		field("IPAM type", on+`"ipam":{"type":"../../bin/sh"}`, 7, "invalid plugin name"),
 		field("master in the container", on+`"linkInContainer":true`+ipam, 7, `failed to lookup master "refuse1"`),
@@ -64,6 +71,7 @@ func TestMasters(t *testing.T) {
 	}
 	for name, table := range map[string][]refusal{
 		"macvlan": {
+			field("above the master's MTU", on+`"mtu":1501`+ipam, 7, "invalid MTU 1501, must be [0, master MTU(1500)]"),
 			field("mode", on+`"mode":"l2"`, 7, `unknown macvlan mode: "l2"`),
 			field("mac", on+`"mac":"$(id)"`, 7, "for MAC addr"),
 			field("multicast mac", on+`"runtimeConfig":{"mac":"01:00:5e:00:00:01"}`, 7, "for MAC addr"),
@@ -79,6 +87,7 @@ func TestMasters(t *testing.T) {
 		},
 		"vlan": {
 			field("no master", `"vlanId":5`+ipam, 7, `"master" field is required. It specifies the host interface name to create the VLAN for`),
+			field("above the master's MTU", on+`"vlanId":5,"mtu":1501`+ipam, 7, "invalid MTU 1501, must be [0, master MTU(1500)]"),
 			field("VLAN", on+`"vlanId":4095`+ipam, 7, "invalid VLAN ID 4095 (must be between 0 and 4094 inclusive)"),
 			field("no IPAM", on+`"vlanId":5`, 7, "failed to execute IPAM delegate: no plugin name provided"),
 		},

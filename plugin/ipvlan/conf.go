@@ -23,8 +23,9 @@ type Conf struct {
 	// Reference: same.
 	Mode string `json:"mode"`
 
-	// MTU in bytes, at most the master's; 0 is the master's, and follows it.
-	// Reference: not in the result.
+	// MTU in bytes; 0 is the master's, and follows it. It may be more
+	// than the master's.
+	// Reference: below 0 passed over; not in the result.
 	MTU int `json:"mtu"`
 
 	// LinkInContainer says that the master is in the container.

@@ -71,7 +71,7 @@ func inherit(c *endpoint.Child, prev *spec.Result, ipamType string) error {
 func child(c *Conf) *endpoint.Child {
 	return &endpoint.Child{
 		Plugin: name, Kind: netstate.IPVlan{Mode: c.mode},
-		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, DAD: c.EnableDad, DNS: c.DNS,
+		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, AnyMTU: true, DAD: c.EnableDad, DNS: c.DNS,
 		NoARP: c.mode != netlink.IPVLAN_MODE_L2,
 	}
 }

@@ -115,6 +115,12 @@ func testDel(w *World, c Child) {
 	}
 	p := w.Pod("route", c.Conf+Dual).Add()
 	w.Want("master", w.parent(p), "uplink")
+	Must(w, w.HostConn().LinkAddAltName(w.Master("m9"), "a-long-alternative-name"))
+	long := w.Pod("long", c.on("a-long-alternative-name", Static("10.9.0.9/24")))
+	Must(w, long.Do(spec.Add))
+	Must(w, long.Do(spec.Check))
+	w.Want("master by its other name", w.parent(long), "m9")
+	Must(w, long.Do(spec.Del))
 	w.Host.Delete("uplink")
 	Must(w, p.Do(spec.Del))
 	w.Detached(p)
