@@ -104,31 +104,68 @@ func wrap(members []json.RawMessage) (*oneProcess, error) {
 	if len(members) == 0 {
 		return nil, spec.Errorf(spec.CodeInvalidConfig, "error parsing configuration list: no plugins in list")
 	}
-	one := &oneProcess{Type: oneProcessType, Plugins: members}
+	one := &oneProcess{Type: oneProcessType}
 	for _, raw := range members {
-		var m struct {
-			Type         string          `json:"type"`
-			Capabilities map[string]bool `json:"capabilities"`
-		}
-		if err := json.Unmarshal(raw, &m); err != nil {
-			return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
-		}
-		if err := spec.ValidatePluginType(m.Type); err != nil {
+		m, raw, err := declared(raw)
+		if err != nil {
 			return nil, err
 		}
 		if m.Type == one.Type {
 			return nil, fmt.Errorf("it has a plugin of type patchbay already")
 		}
-		for name, on := range m.Capabilities {
-			if on && one.Capabilities == nil {
-				one.Capabilities = make(map[string]bool)
-			}
-			if on {
-				one.Capabilities[name] = true
-			}
-		}
+		one.Plugins = append(one.Plugins, raw)
+		one.Capabilities = union(one.Capabilities, m.Capabilities)
 	}
 	return one, nil
+}
+
+// wrapType is the plugin that calls another one, in this process where it can.
+const wrapType = "wrap"
+
+// member is what convert reads of a plugin.
+type member struct {
+	Type         string          `json:"type"`
+	Capabilities map[string]bool `json:"capabilities"`
+	Plugin       json.RawMessage `json:"plugin"` // of wrap
+}
+
+// declared reads a member. One of type wrap comes back with the capabilities
+// that the plugin in it declares, which else would not get through to it.
+func declared(raw json.RawMessage) (m member, out json.RawMessage, err error) {
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return m, nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
+	}
+	if err := spec.ValidatePluginType(m.Type); err != nil {
+		return m, nil, err
+	}
+	if m.Type != wrapType || len(m.Plugin) == 0 {
+		return m, raw, nil
+	}
+	inner, plugin, err := declared(m.Plugin)
+	if err != nil || len(inner.Capabilities) == 0 {
+		return m, raw, err
+	}
+	m.Capabilities = union(m.Capabilities, inner.Capabilities)
+	var all map[string]any
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return m, nil, err
+	}
+	all["capabilities"], all["plugin"] = m.Capabilities, plugin
+	out, err = json.Marshal(all)
+	return m, out, err
+}
+
+// union adds what more switches on.
+func union(to, more map[string]bool) map[string]bool {
+	for name, on := range more {
+		if on && to == nil {
+			to = make(map[string]bool)
+		}
+		if on {
+			to[name] = true
+		}
+	}
+	return to
 }
 
 // withPlugins keeps the outer keys of a list beside the one plugin.

@@ -52,19 +52,31 @@ func (n *network) info() networkInfo {
 	return i
 }
 
-// members are the types inside a plugin of type patchbay.
+// members are the types inside a plugin of type patchbay or wrap.
 func members(raw json.RawMessage) (types []string) {
 	var conf struct {
-		Type    string `json:"type"`
-		Plugins []struct {
-			Type string `json:"type"`
-		} `json:"plugins"`
+		Type    string            `json:"type"`
+		Plugin  json.RawMessage   `json:"plugin"`
+		Plugins []json.RawMessage `json:"plugins"`
 	}
-	if json.Unmarshal(raw, &conf) != nil || conf.Type != oneProcessType {
+	if json.Unmarshal(raw, &conf) != nil {
 		return nil
 	}
-	for _, m := range conf.Plugins {
-		types = append(types, m.Type)
+	list := conf.Plugins
+	switch conf.Type {
+	case oneProcessType:
+	case wrapType:
+		list = []json.RawMessage{conf.Plugin}
+	default:
+		return nil
+	}
+	for _, m := range list {
+		var head struct {
+			Type string `json:"type"`
+		}
+		if json.Unmarshal(m, &head) == nil {
+			types = append(append(types, head.Type), members(m)...)
+		}
 	}
 	return types
 }

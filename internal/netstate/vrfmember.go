@@ -152,7 +152,7 @@ func (m move) restoreAddresses(ctx context.Context, before []netlink.Addr) error
 // linkUpTime how long a link may take to have a carrier: without one it does
 // not even begin.
 const (
-	usableTime  = 5 * time.Second
+	usableTime = 5 * time.Second
 	linkUpTime = time.Second
 )
 
