@@ -155,19 +155,23 @@ func (k *Keeper) record(a *dhcprpc.Args) (*store.Record, *dhcpconf.IPAM, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	opts, err := conf.IPAM.Options(a.Args)
+	opts, err := conf.Options(a.Args)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, err := range []error{spec.ValidateContainerID(a.ContainerID), spec.ValidateIfName(a.IfName), spec.ValidateNetworkName(conf.Name)} {
+	network, err := dhcpconf.Network(a.Config)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, err := range []error{spec.ValidateContainerID(a.ContainerID), spec.ValidateIfName(a.IfName), spec.ValidateNetworkName(network)} {
 		if err != nil {
 			return nil, nil, err
 		}
 	}
 	return &store.Record{
-		Owner: owner.Of(conf.Name, a.ContainerID, a.IfName), Network: conf.Name, ContainerID: a.ContainerID, IfName: a.IfName,
-		Options: *opts, Priority: conf.IPAM.Priority,
-	}, conf.IPAM, nil
+		Owner: owner.Of(network, a.ContainerID, a.IfName), Network: network, ContainerID: a.ContainerID, IfName: a.IfName,
+		Options: *opts, Priority: conf.Priority,
+	}, conf, nil
 }
 
 // claim returns the entry of r's attachment; mine says that it is new.
@@ -215,11 +219,11 @@ func (k *Keeper) drop(e *entry) {
 // Release gives an attachment's leases back, also while they are being asked
 // for. An attachment without any is no error.
 func (k *Keeper) Release(ctx context.Context, a *dhcprpc.Args) error {
-	conf, err := dhcpconf.Head(a.Config)
+	network, err := dhcpconf.Network(a.Config)
 	if err != nil {
 		return err
 	}
-	o := owner.Of(conf.Name, a.ContainerID, a.IfName)
+	o := owner.Of(network, a.ContainerID, a.IfName)
 	k.mu.Lock()
 	e := k.entries[o]
 	k.mu.Unlock()
@@ -241,12 +245,12 @@ func (k *Keeper) forget(ctx context.Context, e *entry) error {
 
 // Check returns the lease that is held and asks nobody.
 func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error) {
-	conf, err := dhcpconf.Head(a.Config)
+	network, err := dhcpconf.Network(a.Config)
 	if err != nil {
 		return nil, err
 	}
 	k.mu.Lock()
-	e := k.entries[owner.Of(conf.Name, a.ContainerID, a.IfName)]
+	e := k.entries[owner.Of(network, a.ContainerID, a.IfName)]
 	k.mu.Unlock()
 	if e == nil {
 		return nil, errUnknown

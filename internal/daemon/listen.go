@@ -37,7 +37,7 @@ func listener(path string) (net.Listener, error) {
 // takes the word of them out of the environment.
 func passed() (int, error) {
 	if os.Getenv(inherited) == strconv.Itoa(firstFD) {
-		return 1, os.Unsetenv(inherited)
+		return 1, os.Unsetenv(inherited) // from our own --detach
 	}
 	pid, fds := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	if fds == "" || pid != strconv.Itoa(os.Getpid()) {

@@ -31,8 +31,7 @@ func LeaseFile(run string, o owner.Key) string {
 
 // Conf is the configuration of the calling plugin, as far as we read it.
 type Conf struct {
-	Name string `json:"name"`
-	IPAM *IPAM  `json:"ipam"`
+	IPAM *IPAM `json:"ipam"`
 }
 
 // IPAM is the section `ipam`.
@@ -61,16 +60,16 @@ type IPAM struct {
 
 	// DHCPv4 may be false for a network with DHCPv6 only.
 	// Default: true.
-	// Reference: not there.
+	// Reference: none, ours only.
 	DHCPv4 *bool `json:"dhcpv4"`
 
 	// DHCPv6 asks for an address by DHCPv6 (IA_NA) too. It does not depend on the M flag
 	// of router advertisements: this decides. Both families must answer, or the ADD fails.
-	// Reference: not there, so its daemon is refused with it.
+	// Reference: none, ours only; its daemon is refused with it.
 	DHCPv6 bool `json:"dhcpv6"`
 
 	// StartKeeper starts `patchbayd dhcp` when nobody listens on the socket.
-	// Reference: not there.
+	// Reference: none, ours only.
 	StartKeeper bool `json:"startKeeper"`
 }
 
@@ -103,7 +102,7 @@ type Request struct {
 }
 
 // Parse reads a configuration and refuses one without the section.
-func Parse(config []byte) (*Conf, error) {
+func Parse(config []byte) (*IPAM, error) {
 	c := new(Conf)
 	if err := json.Unmarshal(config, c); err != nil {
 		return nil, spec.Errorf(spec.CodeDecoding, "failed to load netconf: %w", err)
@@ -117,7 +116,7 @@ func Parse(config []byte) (*Conf, error) {
 	if c.IPAM.Priority < 0 {
 		return nil, refuse("invalid priority %d", c.IPAM.Priority)
 	}
-	return c, nil
+	return c.IPAM, nil
 }
 
 func refuse(format string, args ...any) error {
@@ -246,14 +245,14 @@ func lookup(args, key string) (value string, ok bool) {
 	return value, ok
 }
 
-// Head reads the name of the network alone, for verbs that must not fail for
+// Network reads the name of the network alone, for verbs that must not fail for
 // what else a configuration says.
-func Head(config []byte) (*Conf, error) {
+func Network(config []byte) (string, error) {
 	var c struct {
 		Name string `json:"name"`
 	}
 	if err := json.Unmarshal(config, &c); err != nil {
-		return nil, spec.Errorf(spec.CodeDecoding, "failed to load netconf: %w", err)
+		return "", spec.Errorf(spec.CodeDecoding, "failed to load netconf: %w", err)
 	}
-	return &Conf{Name: c.Name}, nil
+	return c.Name, nil
 }

@@ -25,7 +25,7 @@ func TestOptions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := c.IPAM.Options(tc.args)
+		o, err := c.Options(tc.args)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestRefused(t *testing.T) {
 	} {
 		c, err := Parse([]byte(tc.conf))
 		if err == nil {
-			_, err = c.IPAM.Options(tc.args)
+			_, err = c.Options(tc.args)
 		}
 		if err == nil || spec.ErrorCode(err) != tc.code || !strings.HasPrefix(err.Error(), tc.msg) {
 			t.Errorf("%.80s: code %d, %v; want %d, %s", tc.conf, spec.ErrorCode(err), err, tc.code, tc.msg)

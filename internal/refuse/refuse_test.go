@@ -52,6 +52,7 @@ const prev = `{"cniVersion":"1.0.0","interfaces":[{"name":"br0"},{"name":"eth0",
 var valid = map[string]string{
 	"bandwidth":   `"ingressRate":8000000,"ingressBurst":80000,"prevResult":` + prev,
 	"bridge":      `"bridge":"refuse0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
+	"dhcp":        `"ipam":{"type":"dhcp","daemonSocketPath":"/nonexistent/dhcp.sock"}`,
 	"dummy":       `"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
 	"firewall":    `"prevResult":` + prev,
 	"host-device": `"device":"refuse2","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
@@ -174,6 +175,14 @@ func TestConfigurations(t *testing.T) {
 			field("trunk", `"vlanTrunk":[{"minID":9,"maxID":1}]`, 7, "minID is greater than maxID in trunk parameter"),
 			field("trunk id", `"vlanTrunk":[{"id":4095}]`, 7, "incorrect trunk id parameter"),
 			field("IPAM and no interface", `"disableContainerInterface":true,"ipam":{"type":"host-local"}`, 7, "cannot use IPAM when DisableContainerInterface flag is set"),
+		},
+		"dhcp": {
+			field("no ipam", `"x":1`, 7, "IPAM config missing 'ipam' key"),
+			field("no keeper", `"ipam":{"daemonSocketPath":"/nonexistent/dhcp.sock"}`, 50, "error dialing DHCP daemon: "),
+			field("an unknown option", `"ipam":{"provide":[{"option":"tea","value":"x"}]}`, 7, `Can not parse option "tea"`),
+			field("a long value", `"ipam":{"provide":[{"option":"12","value":"`+strings.Repeat("x", 256)+`"}]}`, 7, `value too long for option "12"`),
+			field("nothing to ask for", `"ipam":{"dhcpv4":false}`, 7, "there is nothing to ask for"),
+			field("a metric", `"ipam":{"priority":-1}`, 7, "invalid priority -1"),
 		},
 		"firewall": {
 			field("policy", `"ingressPolicy":"x","prevResult":`+prev, 7, `unknown ingress policy: "x"`),

@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -22,18 +23,23 @@ import (
 
 	"github.com/vishvananda/netlink"
 	vnetns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/netns"
 )
 
-// LAN makes a bridge with addresses in CIDR notation.
+// LAN makes a bridge with addresses in CIDR notation. One that is there serves
+// too, and stays.
 func LAN(t testing.TB, name string, addrs ...string) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
 	br := &netlink.Bridge{LinkAttrs: attrs}
-	must(t, netlink.LinkAdd(br))
-	t.Cleanup(func() { must(t, netlink.LinkDel(br)) })
+	if err := netlink.LinkAdd(br); !errors.Is(err, unix.EEXIST) {
+		must(t, err)
+		t.Cleanup(func() { must(t, netlink.LinkDel(br)) })
+	}
 	must(t, netlink.LinkSetUp(br))
 	for _, a := range addrs {
 		SetAddr(t, name, a)
@@ -48,7 +54,7 @@ func SetAddr(t testing.TB, link, addr string) {
 	a, err := netlink.ParseAddr(addr)
 	must(t, err)
 	if a.IP.To4() == nil {
-		a.Flags = 2 // IFA_F_NODAD
+		a.Flags = unix.IFA_F_NODAD
 	}
 	must(t, netlink.AddrAdd(l, a))
 }
@@ -73,6 +79,23 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Quiet turns IPv6 off in a namespace, before Plug: then nothing appears there
+// by itself.
+func Quiet(t testing.TB, path string) {
+	t.Helper()
+	ns, err := netns.Open(path)
+	must(t, err)
+	defer ns.Close() //nolint:errcheck // read only
+	must(t, ns.Do(func() error {
+		for _, conf := range []string{"all", "default"} {
+			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/disable_ipv6", []byte("1"), 0o644); err != nil { //nolint:forbidigo // a sysctl
+				return err
+			}
+		}
+		return nil
+	}))
 }
 
 // Server is a running DHCP server.
@@ -132,6 +155,7 @@ func Kea(t testing.TB, program, section string) *Server {
 		"loggers": [{"name": "*", "severity": "INFO", "output_options": [{"output": "stdout"}]}]}}`, name, section)
 	path := filepath.Join(dir, "conf.json")
 	must(t, os.WriteFile(path, []byte(conf), 0o600))
+	must(t, os.MkdirAll("/var/lib/kea", 0o755)) // of the test's own: it keeps its DUID there
 	t.Setenv("KEA_PIDFILE_DIR", dir)
 	t.Setenv("KEA_LOCKFILE_DIR", dir)
 	return run(t, program, "-c", path)
@@ -140,13 +164,13 @@ func Kea(t testing.TB, program, section string) *Server {
 func run(t testing.TB, name string, args ...string) *Server {
 	t.Helper()
 	s := &Server{t: t, name: name, args: args, log: new(Log)}
-	s.Start()
 	t.Cleanup(func() {
 		s.Stop()
 		if t.Failed() {
 			t.Logf("%s said:\n%s", name, s.log)
 		}
 	})
+	s.Start()
 	return s
 }
 
@@ -267,4 +291,10 @@ func in(t testing.TB, ns string, fn func(*netlink.Handle, netlink.Link)) {
 	link, err := h.LinkByName("eth0")
 	must(t, err)
 	fn(h, link)
+}
+
+// Up sets eth0 up.
+func Up(t testing.TB, ns string) {
+	t.Helper()
+	in(t, ns, func(h *netlink.Handle, link netlink.Link) { must(t, h.LinkSetUp(link)) })
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/bandwidth"
 	"github.com/patchbay-net/patchbay/plugin/bridge"
+	"github.com/patchbay-net/patchbay/plugin/dhcp"
 	"github.com/patchbay-net/patchbay/plugin/dummy"
 	"github.com/patchbay-net/patchbay/plugin/firewall"
 	"github.com/patchbay-net/patchbay/plugin/hostdevice"
@@ -33,6 +34,7 @@ import (
 var list = [...]*plugin.Plugin{
 	&bandwidth.Plugin,
 	&bridge.Plugin,
+	&dhcp.Plugin,
 	&dummy.Plugin,
 	&firewall.Plugin,
 	&hostdevice.Plugin,

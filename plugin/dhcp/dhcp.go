@@ -46,8 +46,8 @@ func load(r *plugin.Request) (*dhcpconf.IPAM, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = conf.IPAM.Options(r.Args)
-	return conf.IPAM, err
+	_, err = conf.Options(r.Args)
+	return conf, err
 }
 
 // argsOf is the request as the keeper is told of it. It may run in another
@@ -189,7 +189,7 @@ func sockets(r *plugin.Request, rec *record.Record) []string {
 		kernel.Warn(r, err)
 		return []string{dhcpconf.DefaultSocket}
 	}
-	return []string{conf.IPAM.Socket()}
+	return []string{conf.Socket()}
 }
 
 // checkTime bounds a CHECK: the reference's daemon may never answer one.

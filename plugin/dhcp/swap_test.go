@@ -1,0 +1,236 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dhcp
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/reftest"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/lease/keepertest"
+	"github.com/patchbay-net/patchbay/lease/leasetest"
+	"github.com/patchbay-net/patchbay/plugin/plugintest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// reference is the reference's program, which is plugin and daemon.
+func reference(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(reftest.Plugins(t), "dhcp")
+}
+
+// referenceDaemon starts the reference's daemon.
+func referenceDaemon(t *testing.T, socket string) *leasetest.Log {
+	t.Helper()
+	log := new(leasetest.Log)
+	cmd := exec.Command(reference(t), "daemon", "-socketpath", socket)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("the reference's daemon said:\n%s", log)
+		}
+	})
+	leasetest.Eventually(t, "the daemon listens", func() bool { _, err := os.Stat(socket); return err == nil })
+	return log
+}
+
+const options = `"priority":5,"provide":[{"option":"host-name","fromArg":"NAME"},{"option":"user-class","value":"x"}],"request":[{"skipDefault":true},{"option":"subnet-mask"},{"option":"routers"},{"option":"121"}]`
+
+// TestEitherWay: our plugin with the reference's daemon and the reference's
+// plugin with our keeper, and each with its own: all four give the same result.
+func TestEitherWay(t *testing.T) {
+	leasetest.LAN(t, "br0", "10.77.0.1/24")
+	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m",
+		"--dhcp-option=option:classless-static-route,10.9.0.0/16,10.77.0.9,10.8.0.0/16,0.0.0.0,0.0.0.0/0,10.77.0.1")
+	ns := nettest.NewNS(t, "c1")
+	leasetest.Plug(t, "br0", ns)
+	if err := os.MkdirAll("/run/cni", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	sockets := map[string]string{"the reference's": "/run/cni/theirs.sock", "our": "/run/cni/ours.sock"}
+	referenceDaemon(t, sockets["the reference's"])
+	keepertest.Serve(t, sockets["our"])
+	dirs := map[string]string{"the reference's": filepath.Dir(reference(t)), "our": plugintest.Install(t, &Plugin)}
+	var first map[string]any
+	for plugin, dir := range dirs {
+		for keeper, socket := range sockets {
+			name := plugin + " plugin with " + keeper + " keeper"
+			call := &spec.Call{Verb: spec.Add, ContainerID: "c1", NetNS: ns, IfName: "eth0", Path: []string{dir}, Args: "NAME=web;IgnoreUnknown=1",
+				Config: []byte(`{"cniVersion":"1.0.0","name":"net","type":"x","ipam":{"type":"dhcp","daemonSocketPath":"` + socket + `",` + options + `}}`)}
+			got := life(t, name, call)
+			if first == nil {
+				first = got
+			}
+			if !reflect.DeepEqual(got, first) {
+				t.Errorf("%s: %v, others %v", name, got, first)
+			}
+		}
+	}
+	// The reference's daemon sends its releases from 0.0.0.0, which Linux drops.
+	leasetest.Eventually(t, "our keeper's two releases", func() bool { return s.Count("DHCPRELEASE") == 2 })
+	if n := s.Count("client provides name: web"); n < 8 {
+		t.Errorf("%d of 8 requests with the name", n)
+	}
+}
+
+// life is ADD, CHECK, DEL twice, by exec, and returns the result of ADD.
+func life(t *testing.T, name string, c *spec.Call) (result map[string]any) {
+	t.Helper()
+	for _, verb := range []spec.Verb{spec.Add, spec.Check, spec.Del, spec.Del} {
+		call := *c
+		call.Verb = verb
+		out, err := (&invoke.Exec{}).Invoke(t.Context(), "dhcp", &call)
+		if err != nil {
+			t.Fatalf("%s: %s: %v", name, verb, err)
+		}
+		if verb == spec.Add {
+			if err := json.Unmarshal(out, &result); err != nil {
+				t.Fatalf("%s: %v: %s", name, err, out)
+			}
+		}
+	}
+	return result
+}
+
+// The reference's daemon is refused what it would ignore.
+func TestReferenceDaemonKnowsNoV6(t *testing.T) {
+	referenceDaemon(t, "/run/theirs.sock")
+	n := newNode(t)
+	const conf = `"daemonSocketPath":"/run/theirs.sock","dhcpv6":true`
+	if _, err := n.call(spec.Add, n.ns, n.conf(conf, "")); spec.ErrorCode(err) != spec.CodeUnsupportedField {
+		t.Error(err)
+	}
+	if _, err := n.call(spec.Status, "", n.conf(conf, "")); spec.ErrorCode(err) != spec.CodeNotAvailable {
+		t.Error(err)
+	}
+	if _, err := n.call(spec.GC, "", n.conf(conf, `,"cni.dev/valid-attachments":[]`)); err != nil {
+		t.Error(err)
+	}
+}
+
+// build makes both programs beside each other.
+func build(t *testing.T) (dir string) {
+	t.Helper()
+	root, err := reftest.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = t.TempDir()
+	cmd := exec.Command("go", "build", "-o", dir, "./cmd/patchbay", "./cmd/patchbayd")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := os.Symlink("patchbay", filepath.Join(dir, "dhcp")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// `dhcp daemon`, as units for the reference have it, is our keeper; with
+// startKeeper the plugin starts one that shares nothing with it.
+func TestPrograms(t *testing.T) {
+	nettest.Need(t, nettest.Program("go"))
+	dir := build(t)
+	lan(t)
+	n := newNode(t)
+	leasetest.Plug(t, "br0", n.ns)
+	var log bytes.Buffer
+	daemon := exec.Command(filepath.Join(dir, "dhcp"), "daemon", "-socketpath", "/run/d.sock", "-pidfile", "/run/d.pid", "-timeout", "5s", "-broadcast=true")
+	daemon.Stderr = &log
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = daemon.Process.Kill() })
+	leasetest.Eventually(t, "it writes its pid", func() bool { _, err := os.Stat("/run/d.pid"); return err == nil })
+	call := &spec.Call{ContainerID: "c1", NetNS: n.ns, IfName: "eth0", Path: []string{dir}, Config: []byte(n.conf(`"daemonSocketPath":"/run/d.sock"`, ""))}
+	life(t, "dhcp daemon", call)
+	if err := daemon.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := daemon.Wait(); err != nil {
+		t.Errorf("%v: %s", err, &log)
+	}
+	for _, path := range []string{"/run/d.pid", "/run/d.sock"} {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s is still there", path)
+		}
+	}
+	call.Config = []byte(n.conf(`"daemonSocketPath":"/run/s.sock","startKeeper":true`, ""))
+	t.Cleanup(func() { killKeeper(t, "/run/s.sock") })
+	for range 2 {
+		life(t, "startKeeper", call)
+	}
+}
+
+// killKeeper ends the keeper of a socket, which it must be alone to have, and
+// looks how it was started.
+func killKeeper(t *testing.T, socket string) {
+	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, path := range procs {
+		line, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(line), "dhcp\x00--socketpath\x00"+socket+"\x00") {
+			continue
+		}
+		found++
+		looksDetached(t, filepath.Dir(path))
+		pid := 0
+		if err := json.Unmarshal([]byte(filepath.Base(filepath.Dir(path))), &pid); err != nil {
+			t.Fatal(err)
+		}
+		p, err := os.FindProcess(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = p.Kill()
+	}
+	if found != 1 {
+		t.Errorf("%d keepers at %s", found, socket)
+	}
+}
+
+func looksDetached(t *testing.T, proc string) {
+	stat, err := os.ReadFile(proc + "/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := strings.Fields(string(stat)) // pid (comm) state ppid pgrp session
+	if f[5] != f[0] {
+		t.Errorf("no session of its own: %s", stat)
+	}
+	fds, err := filepath.Glob(proc + "/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		to, err := os.Readlink(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(to, "socket:") && !strings.HasPrefix(to, "anon_inode:") && to != "/dev/null" && !strings.HasSuffix(to, "/keeper.log") && !strings.HasPrefix(to, "pipe:") {
+			t.Errorf("%s is %s", fd, to)
+		}
+	}
+	if cwd, err := os.Readlink(proc + "/cwd"); err != nil || cwd != "/" {
+		t.Errorf("its directory is %s, %v", cwd, err)
+	}
+}
