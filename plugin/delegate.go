@@ -33,6 +33,9 @@ func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 	}
 	result, err := r.Session.Add(ctx, r.Head.IPAM.Type, r.Call, nil)
 	if err != nil {
+		if errors.Is(err, ErrResult) {
+			r.Undo(r.IPAMDel)
+		}
 		return nil, err
 	}
 	if r.Session.Dry == nil {

@@ -56,8 +56,16 @@ func (l *local) add(ctx context.Context, pluginType string, c *spec.Call, prev *
 	if err != nil {
 		return nil, err
 	}
-	return spec.ParseResult(out, head.CNIVersion)
+	result, err := spec.ParseResult(out, head.CNIVersion)
+	if err != nil {
+		return nil, fmt.Errorf("%w of %s: %w", ErrResult, path, err)
+	}
+	return result, nil
 }
+
+// ErrResult is wrapped when another program's ADD succeeded and what it printed
+// is no result: unlike one that failed, it must be taken back by its DEL.
+var ErrResult = errors.New("invalid result")
 
 // resolve finds the plugin: one of this process, or else the path of a program.
 func (l *local) resolve(pluginType string, c *spec.Call) (p *Plugin, path string, err error) {

@@ -71,11 +71,12 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		if dry := r.Session.Dry; dry != nil {
 			dry("# " + m.Type)
 		}
-		if prev, err = m.Add(ctx, prev); err != nil {
-			return nil, failed(m, err, "add")
-		}
-		if r.Session.Dry == nil {
+		prev, err = m.Add(ctx, prev)
+		if (err == nil || errors.Is(err, plugin.ErrResult)) && r.Session.Dry == nil {
 			r.Undo(func(ctx context.Context) error { return m.Do(ctx, spec.Del, nil) })
+		}
+		if err != nil {
+			return nil, failed(m, err, "add")
 		}
 	}
 	return prev, nil

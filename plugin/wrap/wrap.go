@@ -61,7 +61,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 
 // addInner calls the plugin's ADD. One that fails takes itself back, and a DEL
 // could hit the attachment it refused to make twice; but one that was killed in
-// the middle cannot.
+// the middle cannot, and one that succeeded with a useless result did not.
 func (w *wrapped) addInner(ctx context.Context) (result *spec.Result, err error) {
 	r := w.request
 	if err := r.Step("wrapped " + w.Type); err != nil {
@@ -69,7 +69,8 @@ func (w *wrapped) addInner(ctx context.Context) (result *spec.Result, err error)
 	}
 	undo := func(ctx context.Context) error { return w.undo(ctx, result) }
 	err = w.call(ctx, func(ctx context.Context) error {
-		if result, err = w.Add(ctx, r.Prev()); err != nil && ctx.Err() != nil {
+		result, err = w.Add(ctx, r.Prev())
+		if err != nil && (ctx.Err() != nil || errors.Is(err, plugin.ErrResult)) {
 			r.Undo(undo)
 		}
 		return err

@@ -1,0 +1,232 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package wrap
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/patchbay"
+	"github.com/patchbay-net/patchbay/plugin/plugintest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// chained calls `patchbay` with a plugin that queues work, wrap around inner and
+// another one; flushed tells how often the work was done, and lost how often it
+// was forgotten undone.
+func (b *bench) chained(verb spec.Verb, more string) (queued, flushed, lost int, err error) {
+	b.t.Helper()
+	first := &plugin.Plugin{
+		Name: "first",
+		Add: func(_ context.Context, r *plugin.Request) (*spec.Result, error) {
+			queued++
+			b.note("first-ADD")
+			return &spec.Result{Interfaces: []spec.Interface{{Name: "first"}}}, nil
+		},
+		Del: func(context.Context, *plugin.Request) error { b.note("first-DEL"); return nil },
+	}
+	in := plugin.Builtin{NewSession: func() *plugin.Session {
+		s := plugin.NewSession([]*plugin.Plugin{&patchbay.Plugin, &Plugin, first, b.inner()})
+		s.Stderr = &b.stderr
+		s.OnDiscard(func() { lost, queued = lost+queued, 0 })
+		s.OnFlush(func(context.Context) error {
+			if queued > 0 {
+				b.note("flush")
+				flushed, queued = flushed+queued, 0
+			}
+			return nil
+		})
+		return s
+	}}
+	c := &spec.Call{Verb: verb, ContainerID: "c1", NetNS: b.ns, IfName: "eth0", Path: []string{"/nonexistent"}}
+	c.Config = []byte(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"patchbay","runtimeConfig":{"mac":"02:00:00:00:00:01"},"args":{"cni":{"a":1}},
+		"plugins":[{"type":"first"},{"type":"wrap","capabilities":{"mac":true}%s}]}`, more))
+	_, err = in.Invoke(context.Background(), "patchbay", c)
+	return queued, flushed, lost, err
+}
+
+// TestWithinPatchbay: one transaction, which is done before a command could look.
+func TestWithinPatchbay(t *testing.T) {
+	b := newBench(t)
+	_, flushed, _, err := b.chained(spec.Add, innerConf)
+	if err != nil || flushed != 1 {
+		t.Errorf("flushed %d, %v", flushed, err)
+	}
+	b.wantHeard("first-ADD inner-ADD flush")
+	b.has("configuration", b.config[spec.Add], `"runtimeConfig":{"mac":"02:00:00:00:00:01"}`)
+	b.has("configuration", b.config[spec.Add], `"args":{"cni":{"a":1}}`)
+
+	b = newBench(t)
+	if _, _, _, err := b.chained(spec.Add, b.around(spec.Add, "cat >"+b.dir+"/in", "")); err != nil {
+		t.Error(err)
+	}
+	b.wantHeard("first-ADD before inner-ADD flush after")
+	stdin, err := os.ReadFile(b.dir + "/in")
+	if err != nil || !bytes.Contains(stdin, []byte(`"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"first"}]}`)) {
+		t.Errorf("%v: the command before does not see the previous result: %s", err, stdin)
+	}
+
+	b = newBench(t)
+	if _, _, _, err := b.chained(spec.Add, b.around(spec.Add, "", "exit 1")); err == nil {
+		t.Error("ADD succeeds")
+	}
+	b.wantHeard("first-ADD before inner-ADD flush after inner-DEL first-DEL")
+}
+
+// TestRetryWithinPatchbay: a try that fails does not lose what the members before
+// have queued.
+func TestRetryWithinPatchbay(t *testing.T) {
+	b := newBench(t)
+	b.fail[spec.Add], b.times = spec.Errorf(spec.CodeTryAgain, "later"), 1
+	_, flushed, lost, err := b.chained(spec.Add, innerConf+`,"retry":{"times":1,"wait":"1ms"}`)
+	if err != nil || flushed != 1 || lost != 0 {
+		t.Errorf("flushed %d, lost %d, %v", flushed, lost, err)
+	}
+	b.wantHeard("first-ADD flush inner-ADD inner-ADD")
+}
+
+// TestExplain writes down what would run.
+func TestExplain(t *testing.T) {
+	b := newBench(t)
+	b.dry = []string{}
+	if _, err := b.call(spec.Add, b.around(spec.Add, "", "")); err != nil {
+		t.Fatal(err)
+	}
+	want := "host: run " + b.dir + "/before\nhost: run " + b.dir + "/after"
+	if got := strings.Join(b.dry, "\n"); got != want {
+		t.Errorf("explain:\n%s\nwant:\n%s", got, want)
+	}
+	b.wantHeard("inner-ADD")
+}
+
+// TestVersion is the plugin's where the request says which one it is.
+func TestVersion(t *testing.T) {
+	for config, want := range map[string]string{
+		`{"cniVersion":"1.1.0"}`:                                                    strings.Join(spec.Versions(), " "),
+		`{"cniVersion":"1.1.0","plugin":{"type":"inner"}}`:                          strings.Join(spec.VersionsFrom("0.4.0"), " "),
+		`{"cniVersion":"1.1.0","plugin":{"type":"absent"}}`:                         strings.Join(spec.Versions(), " "),
+		`{"cniVersion":"1.1.0","plugin":"x"}`:                                       strings.Join(spec.Versions(), " "),
+		`{"cniVersion":"1.1.0","plugin":{"type":"wrap","plugin":{"type":"inner"}}}`: strings.Join(spec.VersionsFrom("0.4.0"), " "),
+	} {
+		b := newBench(t)
+		in := plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession([]*plugin.Plugin{&Plugin, b.inner()}) }}
+		out, err := in.Invoke(t.Context(), name, &spec.Call{Verb: spec.Version, Path: []string{"/nonexistent"}, Config: []byte(config)})
+		var got struct{ SupportedVersions []string }
+		if err != nil || json.Unmarshal(out, &got) != nil || strings.Join(got.SupportedVersions, " ") != want {
+			t.Errorf("%s: %s, %v; want %s", config, out, err, want)
+		}
+	}
+	b := newBench(t)
+	old := func(c *spec.Call) { c.Config = []byte(`{"cniVersion":"0.3.1","name":"net","plugin":{"type":"inner"}}`) }
+	if _, err := b.call(spec.Add, "", old); spec.ErrorCode(err) != spec.CodeIncompatibleVersion {
+		t.Errorf("ADD in a version that inner does not speak: %v", err)
+	}
+}
+
+// foreign is a plugin in shell in a directory for CNI_PATH; wrap is exec'd too.
+func (b *bench) foreign(body string) (path []string) {
+	b.t.Helper()
+	dir := b.t.TempDir()
+	text := fmt.Sprintf("#!/bin/sh\necho foreign-$CNI_COMMAND >>%s\n%s\n", b.tape, body)
+	if err := os.WriteFile(filepath.Join(dir, "foreign"), []byte(text), 0o700); err != nil {
+		b.t.Fatal(err)
+	}
+	return []string{dir, plugintest.Install(b.t, &Plugin)}
+}
+
+func (b *bench) exec(verb spec.Verb, path []string, more string) ([]byte, error) {
+	conf := `{"cniVersion":"1.1.0","name":"net","type":"wrap","plugin":{"type":"foreign"}` + more + `}`
+	call := &spec.Call{Verb: verb, ContainerID: "c1", NetNS: b.ns, IfName: "eth0", Path: path, Config: []byte(conf)}
+	return (&invoke.Exec{Stderr: &b.stderr}).Invoke(context.Background(), name, call)
+}
+
+// TestForeignPlugin by exec: result, error object, standard error, and what it
+// must not print.
+func TestForeignPlugin(t *testing.T) {
+	b := newBench(t)
+	path := b.foreign(`[ $CNI_COMMAND = ADD ] && echo '{"cniVersion":"1.1.0","interfaces":[{"name":"x"}]}'; echo hello >&2; true`)
+	out, err := b.exec(spec.Add, path, `,"result":{"merge":{"dns":{"domain":"d"}}}`)
+	if err != nil || !strings.Contains(string(out), `"domain": "d"`) || !strings.Contains(string(out), `"name": "x"`) {
+		t.Errorf("%v: %s", err, out)
+	}
+	b.has("standard error", b.stderr.String(), "hello\n")
+	for _, verb := range []spec.Verb{spec.Check, spec.Del, spec.Status, spec.GC} {
+		if out, err := b.exec(verb, path, ""); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v, %q", verb, err, out)
+		}
+	}
+	b.wantHeard("foreign-ADD foreign-CHECK foreign-DEL foreign-STATUS foreign-GC")
+	for body, want := range map[string]string{
+		`echo '{"code":11,"msg":"later"}'; exit 1`:                                      `wrapped plugin type="foreign" failed (ADD): later`,
+		`echo '{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24","interface":4}]}'`: "on interface 4, and there are 0 interfaces",
+		`echo nonsense`:                 "decode result",
+		`echo '{"cniVersion":"9.0.0"}'`: "unsupported CNI result version",
+	} {
+		_, err := b.exec(spec.Add, b.foreign(body), "")
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", body, err, want)
+		}
+		if undone := strings.HasSuffix(b.heard(), "foreign-DEL"); undone == strings.Contains(body, "exit 1") {
+			t.Errorf("%s: %s", body, b.heard())
+		}
+	}
+}
+
+// TestForeignPluginTakesTooLong: it is killed, and its DEL takes back the half
+// that it may have done.
+func TestForeignPluginTakesTooLong(t *testing.T) {
+	b := newBench(t)
+	path := b.foreign(`[ $CNI_COMMAND = DEL ] || sleep 100`)
+	_, err := b.exec(spec.Add, path, `,"timeout":"500ms"`)
+	if err == nil || !strings.Contains(err.Error(), "it took longer than 500ms") {
+		t.Errorf("error: %v", err)
+	}
+	b.wantHeard("foreign-ADD foreign-DEL")
+}
+
+// TestLog has a line for each step, and nothing of what passed through.
+func TestLog(t *testing.T) {
+	b := newBench(t)
+	b.fail[spec.Add] = spec.Errorf(spec.CodeTryAgain, "later")
+	path := filepath.Join(b.dir, "log")
+	if _, err := b.call(spec.Add, fmt.Sprintf(`%s,"log":%q,"retry":{"times":1,"wait":"1ms"}`, b.around(spec.Add, "", ""), path)); err == nil {
+		t.Fatal("ADD succeeds")
+	}
+	data, err := os.ReadFile(path)
+	if err != nil || strings.Contains(string(data), "own") {
+		t.Fatalf("%v: %s", err, data)
+	}
+	var got []string
+	for line := range strings.Lines(string(data)) {
+		var s step
+		if err := json.Unmarshal([]byte(line), &s); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprint(s.Verb, " ", s.Network, "/", s.ContainerID, "/", s.IfName, " ", s.Step, " ", filepath.Base(s.Name), " ", s.Code, " ", s.Error))
+	}
+	want := "ADD net/c1/eth0 before before 0 \nADD net/c1/eth0 plugin inner 11 later\nADD net/c1/eth0 plugin inner 11 later"
+	if strings.Join(got, "\n") != want {
+		t.Errorf("log:\n%s\nwant:\n%s", strings.Join(got, "\n"), want)
+	}
+	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("log: %v, %v", fi.Mode(), err)
+	}
+	link := filepath.Join(b.dir, "link")
+	if err := os.Symlink("/etc/passwd", link); err != nil {
+		t.Fatal(err)
+	}
+	b.fail = map[spec.Verb]error{}
+	if _, err := b.call(spec.Add, fmt.Sprintf(`%s,"log":%q`, innerConf, link)); err != nil {
+		t.Errorf("a log that cannot be written ends an ADD: %v", err)
+	}
+	b.has("standard error", b.stderr.String(), "write log: ")
+}
