@@ -134,7 +134,7 @@ func Collect(ctx context.Context, r *plugin.Request, pluginName string) error {
 		errs = append(errs, finish(k, rec, takeDown(ctx, k, env, rec)))
 	}
 	k.NFT.Queue(iptnft.Sweep(r.Network, living(r)))
-	return errors.Join(append(errs, r.IPAMForward(ctx))...)
+	return errors.Join(append(errs, k.SweepAbandoned(ctx, r, pluginName), r.IPAMForward(ctx))...)
 }
 
 func living(r *plugin.Request) (list []iptnft.Attachment) {

@@ -145,5 +145,5 @@ func CollectSingle(ctx context.Context, r *plugin.Request, pluginName string, ta
 		}
 		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, r.IPAMForward(ctx))...)
+	return errors.Join(append(errs, k.SweepAbandoned(ctx, r, pluginName), r.IPAMForward(ctx))...)
 }

@@ -11,8 +11,6 @@ package bandwidth
 
 import (
 	"context"
-	"crypto/sha512"
-	"encoding/hex"
 	"errors"
 	"fmt"
 
@@ -221,11 +219,4 @@ func gc(_ context.Context, r *plugin.Request) error {
 		errs = append(errs, remove(k, rec))
 	}
 	return errors.Join(errs...)
-}
-
-// referenceName is the reference plugin's ifb name: "bwp" and hex digits of
-// sha512(network + container id) up to 15 bytes.
-func referenceName(network, containerID string) string {
-	sum := sha512.Sum512([]byte(network + containerID))
-	return "bwp" + hex.EncodeToString(sum[:])[:12]
 }

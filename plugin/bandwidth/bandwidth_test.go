@@ -14,6 +14,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
@@ -173,7 +174,7 @@ func TestLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	device := referenceName("net", "c1")
+	device := kernel.ReferenceIFB("net", "c1")
 	if last := result.Interfaces[len(result.Interfaces)-1]; last.Name != device || last.Mac == "" || last.Sandbox != "" {
 		t.Errorf("result ends in %+v, want the ifb %s", last, device)
 	}
@@ -257,7 +258,7 @@ func TestFaults(t *testing.T) {
 		if got := fmt.Sprint(w.qdiscs("hostend")); got != "[]" {
 			t.Errorf("fault at step %d leaves queues %s", n, got)
 		}
-		if _, err := netlink.LinkByName(referenceName("net", "c1")); err == nil {
+		if _, err := netlink.LinkByName(kernel.ReferenceIFB("net", "c1")); err == nil {
 			t.Errorf("fault at step %d leaves the ifb", n)
 		}
 		if err := netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "hostend"}}); err != nil {
@@ -296,13 +297,13 @@ func TestGC(t *testing.T) {
 	if _, err := w.call(spec.GC, "", "", `{"cni.dev/valid-attachments":[{"containerID":"dead","ifname":"eth0"}]}`, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := netlink.LinkByName(referenceName("net", "dead")); err != nil {
+	if _, err := netlink.LinkByName(kernel.ReferenceIFB("net", "dead")); err != nil {
 		t.Fatalf("GC took a valid attachment's device: %v", err)
 	}
 	if _, err := w.call(spec.GC, "", "", `{"cni.dev/valid-attachments":[]}`, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := netlink.LinkByName(referenceName("net", "dead")); err == nil {
+	if _, err := netlink.LinkByName(kernel.ReferenceIFB("net", "dead")); err == nil {
 		t.Error("GC left the device of a dead attachment")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -64,7 +65,7 @@ func (i ifb) Diff(_ context.Context, env *netstate.Env) (string, error) {
 // does not hold the interface name, and for a second attachment of one container
 // to one network one of our own.
 func candidates(network, containerID string, o owner.Key) []string {
-	return []string{referenceName(network, containerID), o.LinkName("bwp", 0), o.LinkName("bwp", 1)}
+	return []string{kernel.ReferenceIFB(network, containerID), o.LinkName("bwp", 0), o.LinkName("bwp", 1)}
 }
 
 // freeName returns the first candidate that no other attachment has. Its own

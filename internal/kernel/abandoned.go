@@ -1,0 +1,114 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// SweepAbandoned removes what the reference plugins made for attachments that
+// only address files still tell of: firewall rules, the ifb of
+// bandwidth, the backup of tuning. They carry no owner and are found by the
+// container's names, so it comes before the GC of the addresses, and is the
+// first plugin's, since runtimes send a GC in the order of the list. For an
+// attachment of ours, one with a record of pluginName, it does nothing.
+func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request, pluginName string) error {
+	var errs []error
+	for o, addrs := range k.abandoned(ctx, r, pluginName) {
+		errs = append(errs, k.NFT.Commit(ctx)) // what is queued may be removals of the same rules
+		k.NFT.Queue(iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: o.ID, IfName: o.IfName}, addrs))
+		errs = append(errs, k.NFT.Commit(ctx))
+		backup := filepath.Join(r.Session.Paths.RunCNI, "tuning", o.ID+"_"+o.IfName+".json")
+		if err := os.Remove(backup); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		errs = append(errs, k.deleteReferenceIFB(r, o.ID))
+	}
+	return errors.Join(errs...)
+}
+
+// abandoned lists, with their addresses, the attachments that host-local's files
+// name, a GC request does not list as valid and pluginName has no record of. The
+// files are looked for in their default directory.
+func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request, pluginName string) map[ipam.Owner][]netip.Addr {
+	keep, ok := r.Valid()
+	if !ok {
+		return nil
+	}
+	held, err := reserved(ctx, r)
+	if err != nil {
+		Warn(r, err)
+	}
+	list := map[ipam.Owner][]netip.Addr{}
+	for _, h := range held {
+		o := h.Owner
+		if o.Validate() == nil && !keep(o.ID, o.IfName) && !k.recorded(r, o, pluginName) {
+			list[o] = append(list[o], h.Addr)
+		}
+	}
+	return list
+}
+
+// recorded says whether an attachment is ours, or may be.
+func (k *Kernel) recorded(r *plugin.Request, o ipam.Owner, pluginName string) bool {
+	rec, err := k.Records.Read(r.Network, owner.Of(r.Network, o.ID, o.IfName), pluginName)
+	return rec != nil || err != nil
+}
+
+func reserved(ctx context.Context, r *plugin.Request) ([]ipam.Reservation, error) {
+	p := r.Session.Paths
+	store := ipam.FileStore{DataDir: filepath.Join(p.CNI, "networks"), Network: r.Network, IndexDir: filepath.Join(p.Run, "ipam")}
+	tx, err := store.Begin(ctx, ipam.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Close()
+	return tx.List(false)
+}
+
+// deleteReferenceIFB deletes the ifb of the reference's bandwidth. Its name does
+// not hold the interface's: another attachment of the container may use it.
+func (k *Kernel) deleteReferenceIFB(r *plugin.Request, containerID string) error {
+	valid, _ := r.Head.Valid()
+	for _, v := range valid {
+		if v.ContainerID == containerID {
+			return nil
+		}
+	}
+	host, err := k.Host()
+	if err != nil {
+		return err
+	}
+	link, err := host.Link(ReferenceIFB(r.Network, containerID))
+	if nl.IsNotFound(err) {
+		return nil
+	}
+	if err != nil || link.Type() != "ifb" || link.Attrs().Alias != "" {
+		return err
+	}
+	if err := host.LinkDel(link); !nl.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// ReferenceIFB is the name of the reference's ifb: "bwp" and hex digits of
+// sha512(network + container id) up to 15 bytes.
+func ReferenceIFB(network, containerID string) string {
+	sum := sha512.Sum512([]byte(network + containerID))
+	return "bwp" + hex.EncodeToString(sum[:])[:12]
+}
