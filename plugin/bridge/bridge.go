@@ -150,8 +150,10 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if in.pair, err = endpoint.Found(r, env); err != nil {
 		return err
 	}
-	if in.bridgeMAC, err = endpoint.MACOf(r.Prev(), conf.Bridge); err != nil {
-		return err
+	if conf.IsGateway { // without an address, one of the reference's takes that of its ports, as they come and go
+		if in.bridgeMAC, err = endpoint.MACOf(r.Prev(), conf.Bridge); err != nil {
+			return err
+		}
 	}
 	if conf.IPAM.Type != "" {
 		in.ipam = r.Prev()
