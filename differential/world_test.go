@@ -87,6 +87,16 @@ func quicken() error {
 	return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 }
 
+// quickenAt is quicken in the namespace of a path.
+func (w *world) quickenAt(path string) error {
+	ns, err := vnetns.GetFromPath(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close() //nolint:errcheck // a read-only descriptor
+	return w.enter(ns, quicken)
+}
+
 // enter calls f in a namespace and comes back to the host's.
 func (w *world) enter(ns vnetns.NsHandle, f func() error) error {
 	if err := vnetns.Set(ns); err != nil {
