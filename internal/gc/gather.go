@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -273,4 +274,9 @@ func parts(err error) []error {
 		return joined.Unwrap()
 	}
 	return []error{err}
+}
+
+func readSmall(path string) (string, error) {
+	text, err := atomicfile.Read(path)
+	return strings.TrimSpace(string(text)), err
 }

@@ -59,10 +59,10 @@ func (r *Report) Dead() (n int) {
 	return n
 }
 
-func (r *Report) dead() (list []iptnft.Attachment) {
+func (r *Report) dead() (list []dead) {
 	for _, a := range r.Attachments {
 		if a.State == Dead && a.ContainerID != "" {
-			list = append(list, iptnft.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName})
+			list = append(list, dead{iptnft.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}, a.Addrs})
 		}
 	}
 	return list
@@ -127,7 +127,7 @@ func (c *collector) look(ctx context.Context) (*Report, error) {
 		}
 	}
 	report.Stray = c.strays(ev)
-	report.Legacy, err = LegacyRules(ctx, c.Paths.Proc, report.dead())
+	report.Legacy, err = legacyRules(ctx, c.Paths.Proc, report.dead())
 	ev.fail(err)
 	return report, errors.Join(ev.errs...)
 }

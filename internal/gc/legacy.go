@@ -6,7 +6,7 @@ package gc
 import (
 	"context"
 	"errors"
-	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -21,31 +21,37 @@ type Legacy struct {
 	Removed  bool       `json:"removed"`
 }
 
-// LegacyRules looks through the nat table of iptables-legacy with the program
-// itself, when the table is in use; nil when nothing is there. dead are the
-// attachments whose rules go. Without the program the note says what to do.
-func LegacyRules(ctx context.Context, proc string, dead []iptnft.Attachment) (*Legacy, error) {
+// dead is whose rules go.
+type dead struct {
+	iptnft.Attachment
+	addrs []netip.Addr
+}
+
+// legacyRules looks through the nat and filter tables of iptables-legacy with
+// the program itself, where they are in use; nil when nothing is there. Without
+// the program the note says what to do.
+func legacyRules(ctx context.Context, proc string, list []dead) (*Legacy, error) {
 	tables, err := iptnft.LegacyTables(proc)
-	if err != nil || len(dead) == 0 {
+	if err != nil || len(list) == 0 {
 		return nil, err
 	}
 	all := new(Legacy)
-	for _, f := range [...]struct{ table, program string }{{"ip nat", "iptables-legacy"}, {"ip6 nat", "ip6tables-legacy"}} {
-		if !slices.Contains(tables, f.table) {
-			continue
-		}
-		save, err := ask(ctx, []string{f.program + "-save", "-t", "nat"})
-		if errors.Is(err, errNoProgram) {
-			all.Note = fmt.Sprintf("%s is not installed; see `%s-save -t nat` where it is", f.program, f.program)
-			for _, a := range dead {
-				all.Commands = append(all.Commands, chainCommands(f.program, a.LegacyChains(), nil)...)
+	for _, f := range [...]struct{ family, program string }{{"ip ", "iptables-legacy"}, {"ip6 ", "ip6tables-legacy"}} {
+		for _, table := range [...]string{"nat", "filter"} {
+			if !slices.Contains(tables, f.family+table) {
+				continue
 			}
-			continue
+			save, err := ask(ctx, []string{f.program + "-save", "-t", table})
+			if errors.Is(err, errNoProgram) {
+				all.Note = f.program + " is not installed; see `" + f.program + "-save` where it is"
+				all.Commands = append(all.Commands, blind(f.program, table, list)...)
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			all.Commands = append(all.Commands, planLegacy(f.program, table, string(save), list)...)
 		}
-		if err != nil {
-			return nil, err
-		}
-		all.Commands = append(all.Commands, planLegacy(f.program, string(save), dead)...)
 	}
 	if len(all.Commands) == 0 {
 		return nil, nil
@@ -53,13 +59,27 @@ func LegacyRules(ctx context.Context, proc string, dead []iptnft.Attachment) (*L
 	return all, nil
 }
 
+// blind are the commands for who has the program and we have not.
+func blind(program, table string, list []dead) (commands [][]string) {
+	for _, d := range list {
+		if table == "nat" {
+			commands = append(commands, chainCommands(program, d.LegacyChains())...)
+		}
+	}
+	return commands
+}
+
 // planLegacy reads the output of iptables-save: the entries that lead to a dead
-// attachment's chains or name it go, then the chains.
-func planLegacy(program, save string, dead []iptnft.Attachment) (commands [][]string) {
+// attachment's chains, name it or accept its address go, then the chains.
+func planLegacy(program, table, save string, list []dead) (commands [][]string) {
 	chains := make(map[string]bool)
-	for _, a := range dead {
-		for _, c := range a.LegacyChains() {
+	addrs := make(map[string]bool)
+	for _, d := range list {
+		for _, c := range d.LegacyChains() {
 			chains[c] = true
+		}
+		for _, a := range d.addrs {
+			addrs[netip.PrefixFrom(a, a.BitLen()).String()] = true
 		}
 	}
 	var present []string
@@ -71,25 +91,30 @@ func planLegacy(program, save string, dead []iptnft.Attachment) (commands [][]st
 		if len(words) < 2 || words[0] != "-A" || chains[words[1]] {
 			continue
 		}
-		if i := slices.Index(words, "-j"); i > 0 && i+1 < len(words) && chains[words[i+1]] || namesDead(words, dead) {
-			commands = append(commands, append([]string{program, "-t", "nat", "-D"}, words[1:]...))
+		accepts := words[1] == "CNI-FORWARD" && after(words, "-j") == "ACCEPT" && (addrs[after(words, "-s")] || addrs[after(words, "-d")])
+		if chains[after(words, "-j")] || accepts || namesDead(words, list) {
+			commands = append(commands, append([]string{program, "-t", table, "-D"}, words[1:]...))
 		}
 	}
-	return append(commands, chainCommands(program, present, nil)...)
+	return append(commands, chainCommands(program, present)...)
 }
 
-func namesDead(words []string, dead []iptnft.Attachment) bool {
-	i := slices.Index(words, "--comment")
-	if i < 0 || i+1 >= len(words) {
-		return false
+// after is the word that follows a flag; empty without one.
+func after(words []string, flag string) string {
+	if i := slices.Index(words, flag); i >= 0 && i+1 < len(words) {
+		return words[i+1]
 	}
-	a, ok := iptnft.ParseComment(words[i+1])
-	return ok && slices.ContainsFunc(dead, func(d iptnft.Attachment) bool {
+	return ""
+}
+
+func namesDead(words []string, list []dead) bool {
+	a, ok := iptnft.ParseComment(after(words, "--comment"))
+	return ok && slices.ContainsFunc(list, func(d dead) bool {
 		return d.Network == a.Network && d.ContainerID == a.ContainerID
 	})
 }
 
-func chainCommands(program string, chains []string, commands [][]string) [][]string {
+func chainCommands(program string, chains []string) (commands [][]string) {
 	for _, flag := range [...]string{"-F", "-X"} {
 		for _, c := range chains {
 			commands = append(commands, []string{program, "-t", "nat", flag, c})

@@ -48,8 +48,8 @@ func (s *seen) since(o owner.Key, now time.Time) time.Time {
 }
 
 func (s *seen) save(runDir string) error {
-	if len(s.now) == 0 && len(s.first) == 0 {
-		return nil
+	if len(s.now) == 0 {
+		return atomicfile.Remove(s.path)
 	}
 	if err := statedir.Make(runDir); err != nil {
 		return fmt.Errorf("remember what was seen: %w", err)

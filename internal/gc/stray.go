@@ -37,7 +37,8 @@ type Stray struct {
 func (c *collector) strays(ev *evidence) []*Stray {
 	list := c.strayFiles("cached result", filepath.Join(c.Paths.CNI, "results", "*"), tornJSON)
 	list = append(list, c.strayFiles("temporary file", filepath.Join(c.Paths.CNI, ".result-*"), anyFile)...)
-	return append(append(list, c.strayFacts(ev)...), c.strayIFBs(ev)...)
+	list = append(append(list, c.strayFacts(ev)...), c.strayIFBs(ev)...)
+	return append(list, c.strayAccepts(ev)...)
 }
 
 func anyFile(string) bool { return true }

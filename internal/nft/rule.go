@@ -91,3 +91,17 @@ func (r Rule) Mentions(data []byte) bool {
 	}
 	return false
 }
+
+// Compared lists the values that a rule compares something with.
+func (r Rule) Compared() (values [][]byte) {
+	for _, e := range r.Exprs {
+		if e.Name != "cmp" {
+			continue
+		}
+		value, err := attributes(e.Attr(unix.NFTA_CMP_DATA))
+		if err == nil {
+			values = append(values, Expr{Attrs: value}.Attr(unix.NFTA_DATA_VALUE))
+		}
+	}
+	return values
+}

@@ -75,7 +75,7 @@ func standingNft(w []string) bool {
 func standingFile(path string) bool {
 	base := filepath.Base(path)
 	switch {
-	case base == "lock", base == "nft-expiry", strings.HasPrefix(base, "last_reserved_ip."), strings.HasSuffix(base, ".lock"):
+	case base == "lock", base == "nft-expiry", strings.HasPrefix(base, "last_reserved_ip."), strings.HasSuffix(base, ".lock"), strings.HasSuffix(base, ".idx"):
 		return true
 	}
 	return false

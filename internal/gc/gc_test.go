@@ -1,0 +1,215 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/gc"
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/reftest"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/all"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// ours calls the plugins of this program, others those in path.
+func runtimeOf(path ...string) *chain.Runtime {
+	p := paths.Default()
+	return &chain.Runtime{Path: append(path, "/nonexistent"), CacheDir: p.CNI, RunDir: p.Run, Invoker: &plugin.Builtin{NewSession: session}}
+}
+
+func session() *plugin.Session {
+	s := plugin.NewSession(all.Plugins())
+	s.Stderr = io.Discard
+	return s
+}
+
+func collect(t *testing.T, rt *chain.Runtime, live map[string]bool) *gc.Report {
+	t.Helper()
+	report, err := gc.Run(context.Background(), gc.Options{
+		Paths: paths.Default(), Runtime: rt, NewSession: session, Live: live, Apply: true,
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return report
+}
+
+func list(t *testing.T, text string) *chain.List {
+	t.Helper()
+	l, err := chain.ParseList([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// everything is a network that uses what leaves something behind.
+const everything = `{"cniVersion":"1.0.0","name":"every","plugins":[
+	{"type":"bridge","bridge":"gc0","isGateway":true,"ipMasq":true,%s
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.90.0.0/24"}],[{"subnet":"fd90::/64"}]]}},
+	{"type":"portmap","capabilities":{"portMappings":true}},
+	{"type":"bandwidth","ingressRate":1000000,"ingressBurst":1000000,"egressRate":1000000,"egressBurst":1000000},
+	{"type":"firewall"},
+	{"type":"tuning","promisc":true}]}`
+
+func ports(i int) map[string]any {
+	return map[string]any{"portMappings": []map[string]any{{"hostPort": 8000 + i, "containerPort": 80, "protocol": "tcp"}}}
+}
+
+// What the reference plugins made for a container goes when its namespace is
+// gone without a DEL: links, rules of either kind, files, whoever's plugins are
+// installed by now.
+func TestReferenceLeftovers(t *testing.T) {
+	ref := reftest.Plugins(t)
+	for _, tc := range []struct {
+		name, conf, iptables string
+		installed            []string
+	}{
+		{"iptables-nft, ours installed", "", "iptables-nft", nil},
+		{"iptables-nft, theirs installed", "", "iptables-nft", []string{ref}},
+		{"nftables, ours installed", `"ipMasqBackend":"nftables",`, "iptables-nft", nil},
+		{"iptables-legacy, ours installed", "", "iptables-legacy", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			useIPTables(t, tc.iptables)
+			l := list(t, fmt.Sprintf(everything, tc.conf))
+			theirs := runtimeOf(ref)
+			warm(t, theirs, l) // chains and a bridge that stay
+			before := leak.Must(t)
+			path := attach(t, theirs, l, "dead", 1)
+			dead := address(t, theirs, "dead")
+			if err := netns.Delete(path); err != nil {
+				t.Fatal(err)
+			}
+			alive := attach(t, theirs, l, "alive", 2)
+			report := collect(t, runtimeOf(tc.installed...), nil)
+			if len(report.Attachments) != 1 || !report.Attachments[0].Removed || report.Alive != 1 {
+				t.Errorf("%+v, %d alive", report.Attachments, report.Alive)
+			}
+			if text := saved(t, tc.iptables); !strings.Contains(text, "10.90.0.") || strings.Contains(text, dead) {
+				t.Errorf("rules of %s:\n%s", dead, text)
+			}
+			detach(t, theirs, l, "alive", alive)
+			leak.Nothing(t, before)
+		})
+	}
+}
+
+// useIPTables makes a form of iptables the one that the reference plugins call.
+func useIPTables(t *testing.T, form string) {
+	t.Helper()
+	nettest.Need(t, nettest.Program(form))
+	dir := t.TempDir()
+	for _, v := range [...]string{"", "6"} {
+		for _, suffix := range [...]string{"", "-save", "-restore"} {
+			to, err := exec.LookPath("ip" + v + strings.TrimPrefix(form, "ip") + suffix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(to, filepath.Join(dir, "ip"+v+"tables"+suffix)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+func saved(t *testing.T, form string) string {
+	t.Helper()
+	out, err := exec.Command(form + "-save").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s-save: %v\n%s", form, err, out)
+	}
+	return string(out)
+}
+
+// warm attaches and detaches once: what stays then stays by design.
+func warm(t *testing.T, rt *chain.Runtime, l *chain.List) {
+	t.Helper()
+	detach(t, rt, l, "warm", attach(t, rt, l, "warm", 0))
+	collect(t, runtimeOf(), nil) // makes the index of addresses
+}
+
+func attach(t *testing.T, rt *chain.Runtime, l *chain.List, id string, i int) (path string) {
+	t.Helper()
+	path = filepath.Join("/run/netns", id)
+	if err := netns.Create(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rt.Add(context.Background(), l, chain.Attachment{ContainerID: id, NetNS: path, IfName: "eth0", Capabilities: ports(i)}); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// address is the IPv4 address of a container, as iptables writes it.
+func address(t *testing.T, rt *chain.Runtime, id string) string {
+	t.Helper()
+	c, err := rt.Cached("every", chain.Attachment{ContainerID: id, IfName: "eth0"})
+	if err != nil || c == nil {
+		t.Fatal(c, err)
+	}
+	return c.Result.IPs[0].Address.Addr().String() + "/32"
+}
+
+func detach(t *testing.T, rt *chain.Runtime, l *chain.List, id, path string) {
+	t.Helper()
+	if err := rt.Del(context.Background(), l, chain.Attachment{ContainerID: id, NetNS: path, IfName: "eth0"}); err != nil {
+		t.Error(err)
+	}
+	if err := netns.Delete(path); err != nil {
+		t.Error(err)
+	}
+}
+
+// The cache of a reference attachment is lost: its addresses tell who it was,
+// and only the runtime's list tells that it is dead.
+func TestLostCache(t *testing.T) {
+	useIPTables(t, "iptables-nft")
+	l := list(t, fmt.Sprintf(everything, ""))
+	theirs := runtimeOf(reftest.Plugins(t))
+	warm(t, theirs, l)
+	before := leak.Must(t)
+	dead, alive := attach(t, theirs, l, "dead", 1), attach(t, theirs, l, "alive", 2)
+	if err := os.RemoveAll(filepath.Join(paths.Default().CNI, "results")); err != nil {
+		t.Fatal(err)
+	}
+	if err := netns.Delete(dead); err != nil {
+		t.Fatal(err)
+	}
+	if r := collect(t, runtimeOf(), nil); r.Dead() != 0 || removed(r) != 0 || len(r.Attachments) != 2 {
+		t.Errorf("without a list: %d dead, %d removed, %d shown", r.Dead(), removed(r), len(r.Attachments))
+	}
+	if r := collect(t, runtimeOf(), map[string]bool{}); removed(r) != 1 {
+		t.Errorf("with a list that lacks both, of which one uses its address: %d removed", removed(r))
+	}
+	detach(t, theirs, l, "alive", alive)
+	for range 2 { // the second one forgets what the first one has seen
+		collect(t, runtimeOf(), map[string]bool{})
+	}
+	leak.Nothing(t, before)
+}
+
+func removed(r *gc.Report) (n int) {
+	for _, a := range r.Attachments {
+		if a.Removed {
+			n++
+		}
+	}
+	return n
+}
