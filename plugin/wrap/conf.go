@@ -18,45 +18,45 @@ import (
 type Conf struct {
 	// Plugin is the configuration of the plugin that is wrapped, as it would stand in a
 	// list; required.
-	// Reference: has no such plugin; ours alone.
+	// Reference: none, ours only.
 	Plugin json.RawMessage `json:"plugin"`
 
 	// Config changes the configuration that the plugin gets, for every verb.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Config *Patch `json:"config"`
 
 	// Result changes the result of ADD before the commands after it see it. The runtime
 	// and the plugins that follow know only what comes out.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Result *Patch `json:"result"`
 
 	// Around has, by verb (ADD, DEL, CHECK, GC, STATUS), what happens before and after
 	// the plugin is called.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Around map[spec.Verb]Around `json:"around"`
 
 	// Timeout bounds each call of the plugin, as in 20s or 1m30s; without, none. One by
 	// exec is killed with everything it started, and an ADD that ends so is taken back by DEL.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Timeout string `json:"timeout"`
 
 	// Retry calls the plugin again when, and only when, it fails with code 11 (try again
 	// later).
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Retry Retry `json:"retry"`
 
 	// Log is the absolute path of a file that gets a line of JSON for each step: time,
 	// attachment, step, milliseconds, error. Never configurations or results.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Log string `json:"log"`
 
 	// RuntimeConfig goes to the plugin: all of it, or what the plugin declares in
 	// capabilities of its own.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 
 	// Args go to a plugin that has none of its own.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Args json.RawMessage `json:"args"`
 }
 
@@ -64,12 +64,12 @@ type Conf struct {
 type Around struct {
 	// Before are commands to run before the plugin is called, in order. The first that
 	// fails ends the call, except for DEL and GC.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Before []Command `json:"before"`
 
 	// After are commands to run when the plugin has succeeded; for DEL and GC always. One
 	// that fails ends the call, and for ADD the plugin's ADD is taken back.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	After []Command `json:"after"`
 }
 
@@ -77,20 +77,20 @@ type Around struct {
 // standard input the plugin's configuration, or after ADD its result.
 type Command struct {
 	// Argv is the program, an absolute path, and its arguments. There is no shell.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Argv []string `json:"argv"`
 
 	// Timeout ends it with everything it started; 10s by default.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Timeout string `json:"timeout"`
 
 	// MayFail makes a failure a warning.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	MayFail bool `json:"mayFail"`
 
 	// Output says what its standard output is: merge (JSON Merge Patch) or patch (JSON
 	// Patch) of the configuration before, of the result after ADD; nothing by default.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Output string `json:"output"`
 
 	timeout time.Duration
@@ -99,22 +99,22 @@ type Command struct {
 // Patch changes a JSON document: first Merge, then Patch.
 type Patch struct {
 	// Merge is a JSON Merge Patch (RFC 7396): an object whose keys replace, null removes.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Merge json.RawMessage `json:"merge"`
 
 	// Patch is a JSON Patch (RFC 6902): a list of operations; test makes it conditional.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Patch json.RawMessage `json:"patch"`
 }
 
 // Retry says how often to try again.
 type Retry struct {
 	// Times is how often the plugin is called again, 10 at most.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Times int `json:"times"`
 
 	// Wait is the time before each, 200ms by default.
-	// Reference: ours alone.
+	// Reference: none, ours only.
 	Wait string `json:"wait"`
 }
 
