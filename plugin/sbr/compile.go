@@ -69,19 +69,27 @@ func zero(a netip.Addr) *net.IPNet {
 }
 
 // movable leaves out the link-local routes of IPv6, which the interface itself
-// needs whatever the source, and flags that tell the state of the moment.
+// needs whatever the source.
 func movable(have []netlink.Route) (out []netlink.Route) {
 	for _, r := range have {
-		if r.Dst == nil || r.Dst.IP.IsLinkLocalUnicast() && r.Dst.IP.To4() == nil {
-			continue
+		if r.Dst != nil && !linkLocal(r) {
+			out = append(out, steady(r))
 		}
-		r.Flags &= int(netlink.FLAG_ONLINK)
-		for _, hop := range r.MultiPath {
-			hop.Flags &= int(netlink.FLAG_ONLINK)
-		}
-		out = append(out, r)
 	}
 	return out
+}
+
+func linkLocal(r netlink.Route) bool {
+	return r.Dst != nil && r.Dst.IP.IsLinkLocalUnicast() && r.Dst.IP.To4() == nil
+}
+
+// steady is a route without the flags that tell the state of the moment.
+func steady(r netlink.Route) netlink.Route {
+	r.Flags &= int(netlink.FLAG_ONLINK)
+	for _, hop := range r.MultiPath {
+		hop.Flags &= int(netlink.FLAG_ONLINK)
+	}
+	return r
 }
 
 // serves says whether a route goes into the table of src: its next hop or its

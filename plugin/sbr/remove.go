@@ -6,7 +6,6 @@ package sbr
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -106,11 +105,11 @@ func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error
 		return err
 	}
 	var errs []error
-	for _, back := range movable(list) {
-		if bits, _ := back.Dst.Mask.Size(); bits > 0 && !has(main, back.Dst) {
-			home := back
+	for _, back := range list {
+		if bits, _ := back.Dst.Mask.Size(); bits > 0 && !has(main, back) {
+			home := steady(back)
 			home.Table = unix.RT_TABLE_MAIN
-			if err := c.RouteAdd(&home); err != nil && !errors.Is(err, unix.EEXIST) {
+			if err := c.RouteAddEcmp(&home); err != nil && !errors.Is(err, unix.EEXIST) {
 				kernel.Warn(r, err)
 			}
 		}
@@ -119,8 +118,12 @@ func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error
 	return errors.Join(errs...)
 }
 
-func has(routes []netlink.Route, dst *net.IPNet) bool {
-	return slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Dst.String() == dst.String() })
+// has says whether a route to the destination is there. Each link has the
+// link-local one of IPv6 for itself, which the reference takes away.
+func has(routes []netlink.Route, want netlink.Route) bool {
+	return slices.ContainsFunc(routes, func(r netlink.Route) bool {
+		return r.Dst.String() == want.Dst.String() && (!linkLocal(want) || r.LinkIndex == want.LinkIndex)
+	})
 }
 
 // addresses are those of the link and of the previous result.
