@@ -31,6 +31,12 @@ func TestContract(t *testing.T) {
 	})
 }
 
+// What DEL, GC and a kill -9 at any moment leave: nothing.
+func TestAlone(t *testing.T) {
+	nettest.Need(t, nettest.Dummy())
+	endpointtest.Child{Plugins: []*plugin.Plugin{&Plugin, &hostlocal.Plugin, &static.Plugin}}.RunAlone(t)
+}
+
 const both = `"ipam": {"type": "static", "addresses": [{"address": "10.9.0.5/24"}, {"address": "fd09::5/64"}],
 	"routes": [{"dst": "10.77.0.0/16", "mtu": 1300}], "dns": {"nameservers": ["10.9.0.1"]}}`
 

@@ -92,13 +92,25 @@ func (t trip) out(link netlink.Link) error {
 		return err
 	}
 	defer own.Close() //nolint:errcheck // read only
+	return t.send(link, own.Fd())
+}
+
+// send moves the device to the host. When its name is taken there it gets the
+// kernel's next one, and alternative names that are taken are lost.
+func (t trip) send(link netlink.Link, hostNS int) (err error) {
+	index := link.Attrs().Index
 	for _, name := range []string{t.Name, fallback} {
-		err = t.sandbox.SetLink(index, nl.LinkChange{NetNS: own.Fd(), Name: name})
-		if err == nil || nl.IsNotFound(err) || !errors.Is(err, unix.EEXIST) {
+		err = t.sandbox.SetLink(index, nl.LinkChange{NetNS: hostNS, Name: name})
+		if !errors.Is(err, unix.EEXIST) {
 			break
 		}
-		if still, lerr := t.sandbox.LinkAt(index); lerr != nil || still == nil {
-			return nil // it moved, and has another name than it should
+		if _, gone := t.sandbox.LinkAt(index); gone != nil {
+			return nil // it moved and was not renamed: restore does it
+		}
+		for _, alt := range link.Attrs().AltNames {
+			if _, err := t.host.Link(alt); err == nil {
+				_ = t.sandbox.LinkDelAltName(link, alt) // the next try tells
+			}
 		}
 	}
 	if err != nil && !nl.IsNotFound(err) {

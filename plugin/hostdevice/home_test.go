@@ -156,6 +156,26 @@ func TestNameTaken(t *testing.T) {
 	w.isHome("GC", "hd0")
 }
 
+// The host gave another device the alternative name of the one that was away.
+func TestAlternativeName(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"card-in-the-first-slot", "alt0"} {
+		endpointtest.Must(t, w.HostConn().LinkAddAltName(w.HostLink("hd0"), name))
+	}
+	p := w.Pod("a", `"device": "card-in-the-first-slot"`)
+	endpointtest.Must(t, p.Do(spec.Add))
+	endpointtest.Must(t, p.Do(spec.Del))
+	w.isHome("DEL", "hd0")
+	w.Want("index", fmt.Sprint(w.HostLink("alt0").Attrs().Index), fmt.Sprint(w.HostLink("hd0").Attrs().Index))
+	endpointtest.Must(t, p.Do(spec.Add))
+	endpointtest.Must(t, w.HostConn().LinkAdd(&netlink.Bridge{LinkAttrs: attrs("alt0")}))
+	t.Cleanup(func() { w.Host.Delete("alt0") })
+	endpointtest.Must(t, p.Do(spec.Del))
+	endpointtest.Must(t, collect(p))
+	w.isHome("GC", "hd0")
+	w.Want("the other name", w.HostLink("card-in-the-first-slot").Attrs().Name, "hd0")
+}
+
 // run calls in a session of its own, with a fault.
 func run(p *endpointtest.Pod, fault func(string) error) error {
 	inv := plugin.Builtin{NewSession: func() *plugin.Session {

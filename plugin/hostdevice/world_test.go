@@ -16,6 +16,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/static"
 	"github.com/patchbay-net/patchbay/spec"
@@ -32,8 +33,9 @@ const (
 	mac1 = "02:00:00:00:08:02"
 )
 
-func newWorld(t *testing.T) *world {
-	w := &world{endpointtest.New(t, &Plugin, &hostlocal.Plugin, &static.Plugin), map[string]string{}}
+func newWorld(t *testing.T, more ...*plugin.Plugin) *world {
+	plugins := append([]*plugin.Plugin{&Plugin, &hostlocal.Plugin, &static.Plugin}, more...)
+	w := &world{endpointtest.New(t, plugins...), map[string]string{}}
 	w.device("hd0", mac0)
 	return w
 }

@@ -35,6 +35,11 @@ func TestContract(t *testing.T) {
 	}
 }
 
+// What DEL, GC and a kill -9 at any moment leave: nothing.
+func TestAlone(t *testing.T) {
+	endpointtest.Child{Plugins: []*plugin.Plugin{&Plugin, &hostlocal.Plugin, &static.Plugin}, Conf: `"mtu": 1400, `}.RunAlone(t)
+}
+
 func newWorld(t *testing.T) *endpointtest.World {
 	return endpointtest.New(t, &Plugin, &hostlocal.Plugin, &static.Plugin)
 }

@@ -43,6 +43,16 @@ func (c Child) Run(t *testing.T) {
 	}
 }
 
+// RunAlone is the part of Run that holds for a link without a master too, whose
+// plugin does not know the key.
+func (c Child) RunAlone(t *testing.T) {
+	for name, test := range map[string]func(*World, Child){
+		"del": testDel, "killed": testKilled, "gc": testGC, "ipam": testIPAM, "kill": testKill,
+	} {
+		t.Run(name, func(t *testing.T) { test(New(t, append(c.Plugins, looker())...), c) })
+	}
+}
+
 func (c Child) kind() string { return c.Plugins[0].Name }
 
 // on is a configuration on a master, with more behind it.

@@ -22,7 +22,7 @@ func testKill(w *World, c Child) {
 	w.Master("m0")
 	dir := plugintest.Install(w.T, c.Plugins[:2]...)
 	p := w.Pod("kill", c.on("m0", Dual))
-	usual := p.killed(dir, time.Minute)
+	usual := p.Killed(dir, time.Minute)
 	Must(w, p.Do(spec.Del))
 	tries, early := 60, 0
 	if testing.Short() {
@@ -30,7 +30,7 @@ func testKill(w *World, c Child) {
 	}
 	for n := range tries {
 		after := time.Duration(rand.Int64N(int64(usual) * 5 / 4))
-		if p.killed(dir, after) <= after {
+		if p.Killed(dir, after) <= after {
 			early++
 		}
 		w.collect(p, []spec.Verb{spec.Del, spec.GC}[n%2])
@@ -45,9 +45,9 @@ func testKill(w *World, c Child) {
 	}
 }
 
-// killed runs an ADD as a process, kills it after a time and says how long it
+// Killed runs an ADD as a process, kills it after a time and says how long it
 // ran.
-func (p *Pod) killed(dir string, after time.Duration) time.Duration {
+func (p *Pod) Killed(dir string, after time.Duration) time.Duration {
 	p.w.Helper()
 	cmd := exec.Command(filepath.Join(dir, p.w.kind))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+p.Call.ContainerID,

@@ -1,0 +1,101 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdevice
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/hostlocal"
+	"github.com/patchbay-net/patchbay/plugin/plugintest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Processes that are killed at a random moment, and what they leave.
+func TestKill(t *testing.T) {
+	w := newWorld(t)
+	dir := plugintest.Install(t, &Plugin, &hostlocal.Plugin)
+	p := w.Pod("kill", `"device": "hd0", "ipam": {"type": "host-local", "subnet": "10.9.0.0/24"}`)
+	usual := p.Killed(dir, time.Minute)
+	endpointtest.Must(t, p.Do(spec.Del))
+	tries, away := 60, 0
+	if testing.Short() {
+		tries = 12
+	}
+	for n := range tries {
+		p.Killed(dir, time.Duration(rand.Int64N(int64(usual)*5/4)))
+		if _, err := w.HostConn().Link("hd0"); err != nil {
+			away++
+		}
+		endpointtest.Must(t, []func() error{func() error { return p.Do(spec.Del) }, func() error { return collect(p) }}[n%2]())
+		w.isHome("killed", "hd0")
+	}
+	if away == 0 {
+		t.Errorf("the device was home after each of %d kills: the test proves nothing", tries)
+	}
+}
+
+// IPAM that works through the interface, as dhcp does, is called when it is
+// there; when it fails the device goes home.
+func TestIPAMFails(t *testing.T) {
+	looked := false
+	looker := &plugin.Plugin{Name: "looker", Kind: plugin.IPAM, Add: func(context.Context, *plugin.Request) (*spec.Result, error) {
+		looked = true
+		return nil, errors.New("nothing to give")
+	}}
+	w := newWorld(t, looker)
+	p := w.Pod("fails", `"device": "hd0", "ipam": {"type": "looker"}`)
+	p.Refused("nothing to give")
+	w.isHome("ADD", "hd0")
+	if !looked {
+		t.Error("IPAM was not called")
+	}
+}
+
+// A real device does not come back at once when its namespace ends, and perhaps
+// never. The record makes it look real.
+func TestNowhere(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod("nowhere")
+	endpointtest.Must(t, p.Do(spec.Add))
+	path := records(t)[0]
+	edit := func(old, to string) {
+		text, err := os.ReadFile(path)
+		endpointtest.Must(t, err)
+		if !strings.Contains(string(text), old) {
+			t.Fatalf("no %s in %s", old, text)
+		}
+		endpointtest.Must(t, os.WriteFile(path, []byte(strings.Replace(string(text), old, to, 1)), 0o600))
+	}
+	edit(`"kind":"veth"`, `"kind":"device"`)
+	endpointtest.Must(t, p.Conn().LinkDel(p.Link("eth0")))
+	start := time.Now()
+	endpointtest.Must(t, p.Do(spec.Del))
+	if took := time.Since(start); took < endTime {
+		t.Errorf("DEL waited %v", took)
+	}
+	if len(records(t)) != 1 {
+		t.Error("DEL forgot a device that may come back")
+	}
+	hardware := filepath.Join(t.TempDir(), "0000:00:01.0")
+	endpointtest.Must(t, os.Mkdir(hardware, 0o755))
+	edit(`"kind":"device"`, `"kind":"device","path":"`+hardware+`"`)
+	endpointtest.Must(t, collect(p))
+	if len(records(t)) != 1 {
+		t.Error("GC forgot a device that may come back")
+	}
+	endpointtest.Must(t, os.Remove(hardware))
+	endpointtest.Must(t, collect(p))
+	if left := records(t); len(left) > 0 {
+		t.Errorf("GC keeps what was unplugged: %q", left)
+	}
+}
