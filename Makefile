@@ -11,8 +11,9 @@ ROOT    := $(filter 0,$(shell id -u))
 
 .PHONY: build test setup lint unit e2e test-kernel race fuzz bench install nightly demo
 
-build: ## bin/patchbay: static, as it is released
+build: ## bin/patchbay and bin/patchbayd: static, as they are released
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbay ./cmd/patchbay
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbayd ./cmd/patchbayd
 
 test: setup lint unit $(if $(ROOT),e2e test-kernel)
 	@$(if $(ROOT),:,echo 'make: not root: real callers (make e2e) and the second kernel (make test-kernel) were not run' >&2)

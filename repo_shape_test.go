@@ -127,7 +127,7 @@ func product(path string) bool {
 	if strings.HasSuffix(path, "_test.go") {
 		return false
 	}
-	for _, dir := range []string{"bench/", "e2e/", "examples/", "internal/nettest/", "internal/crash/", "internal/reftest/", "plugin/plugintest/"} {
+	for _, dir := range []string{"bench/", "e2e/", "examples/", "internal/nettest/", "internal/crash/", "internal/reftest/", "plugin/plugintest/", "lease/leasetest/", "lease/keepertest/"} {
 		if strings.HasPrefix(path, dir) {
 			return false
 		}

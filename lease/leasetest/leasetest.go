@@ -102,6 +102,7 @@ func Quiet(t testing.TB, path string) {
 type Server struct {
 	t    testing.TB
 	name string
+	path string
 	args []string
 	cmd  *exec.Cmd
 	log  *Log
@@ -138,7 +139,7 @@ func Dnsmasq(t testing.TB, bridge string, args ...string) *Server {
 	nettest.Need(t, nettest.Program("dnsmasq"))
 	dir := t.TempDir()
 	return run(t, "dnsmasq", append([]string{
-		"--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=", "--no-ping", "--log-facility=-", "--log-dhcp", "--no-resolv",
+		"--no-daemon", "--conf-file=/dev/null", "--port=0", "--no-ping", "--log-facility=-", "--log-dhcp", "--no-resolv",
 		"--pid-file=" + filepath.Join(dir, "pid"), "--dhcp-leasefile=" + filepath.Join(dir, "leases"),
 		"--interface=" + bridge, "--bind-interfaces", "--dhcp-authoritative",
 	}, args...)...)
@@ -163,7 +164,7 @@ func Kea(t testing.TB, program, section string) *Server {
 
 func run(t testing.TB, name string, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, name: name, args: args, log: new(Log)}
+	s := &Server{t: t, name: name, path: outside(t, name), args: args, log: new(Log)}
 	t.Cleanup(func() {
 		s.Stop()
 		if t.Failed() {
@@ -174,10 +175,23 @@ func run(t testing.TB, name string, args ...string) *Server {
 	return s
 }
 
+// outside copies a program to where no AppArmor profile knows it: Debian's
+// confine DHCP servers to the files of the system's own.
+func outside(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	must(t, err)
+	data, err := os.ReadFile(path)
+	must(t, err)
+	out := filepath.Join(t.TempDir(), name)
+	must(t, os.WriteFile(out, data, 0o755))
+	return out
+}
+
 // Start starts it again.
 func (s *Server) Start() {
 	s.t.Helper()
-	s.cmd = exec.Command(s.name, s.args...)
+	s.cmd = exec.Command(s.path, s.args...)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	must(s.t, s.cmd.Start())
 	s.WaitFor("started", "sockets bound exclusively", "DHCP4_STARTED", "DHCP6_STARTED")

@@ -4,13 +4,11 @@
 package dhcp
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
@@ -119,118 +117,5 @@ func TestReferenceDaemonKnowsNoV6(t *testing.T) {
 	}
 	if _, err := n.call(spec.GC, "", n.conf(conf, `,"cni.dev/valid-attachments":[]`)); err != nil {
 		t.Error(err)
-	}
-}
-
-// build makes both programs beside each other.
-func build(t *testing.T) (dir string) {
-	t.Helper()
-	root, err := reftest.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir = t.TempDir()
-	cmd := exec.Command("go", "build", "-o", dir, "./cmd/patchbay", "./cmd/patchbayd")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	if err := os.Symlink("patchbay", filepath.Join(dir, "dhcp")); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// `dhcp daemon`, as units for the reference have it, is our keeper; with
-// startKeeper the plugin starts one that shares nothing with it.
-func TestPrograms(t *testing.T) {
-	nettest.Need(t, nettest.Program("go"))
-	dir := build(t)
-	lan(t)
-	n := newNode(t)
-	leasetest.Plug(t, "br0", n.ns)
-	var log bytes.Buffer
-	daemon := exec.Command(filepath.Join(dir, "dhcp"), "daemon", "-socketpath", "/run/d.sock", "-pidfile", "/run/d.pid", "-timeout", "5s", "-broadcast=true")
-	daemon.Stderr = &log
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = daemon.Process.Kill() })
-	leasetest.Eventually(t, "it writes its pid", func() bool { _, err := os.Stat("/run/d.pid"); return err == nil })
-	call := &spec.Call{ContainerID: "c1", NetNS: n.ns, IfName: "eth0", Path: []string{dir}, Config: []byte(n.conf(`"daemonSocketPath":"/run/d.sock"`, ""))}
-	life(t, "dhcp daemon", call)
-	if err := daemon.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if err := daemon.Wait(); err != nil {
-		t.Errorf("%v: %s", err, &log)
-	}
-	for _, path := range []string{"/run/d.pid", "/run/d.sock"} {
-		if _, err := os.Stat(path); err == nil {
-			t.Errorf("%s is still there", path)
-		}
-	}
-	call.Config = []byte(n.conf(`"daemonSocketPath":"/run/s.sock","startKeeper":true`, ""))
-	t.Cleanup(func() { killKeeper(t, "/run/s.sock") })
-	for range 2 {
-		life(t, "startKeeper", call)
-	}
-}
-
-// killKeeper ends the keeper of a socket, which it must be alone to have, and
-// looks how it was started.
-func killKeeper(t *testing.T, socket string) {
-	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := 0
-	for _, path := range procs {
-		line, err := os.ReadFile(path)
-		if err != nil || !strings.Contains(string(line), "dhcp\x00--socketpath\x00"+socket+"\x00") {
-			continue
-		}
-		found++
-		looksDetached(t, filepath.Dir(path))
-		pid := 0
-		if err := json.Unmarshal([]byte(filepath.Base(filepath.Dir(path))), &pid); err != nil {
-			t.Fatal(err)
-		}
-		p, err := os.FindProcess(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = p.Kill()
-	}
-	if found != 1 {
-		t.Errorf("%d keepers at %s", found, socket)
-	}
-}
-
-func looksDetached(t *testing.T, proc string) {
-	stat, err := os.ReadFile(proc + "/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := strings.Fields(string(stat)) // pid (comm) state ppid pgrp session
-	if f[5] != f[0] {
-		t.Errorf("no session of its own: %s", stat)
-	}
-	fds, err := filepath.Glob(proc + "/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, fd := range fds {
-		to, err := os.Readlink(fd)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.HasPrefix(to, "socket:") && !strings.HasPrefix(to, "anon_inode:") && to != "/dev/null" && !strings.HasSuffix(to, "/keeper.log") && !strings.HasPrefix(to, "pipe:") {
-			t.Errorf("%s is %s", fd, to)
-		}
-	}
-	if cwd, err := os.Readlink(proc + "/cwd"); err != nil || cwd != "/" {
-		t.Errorf("its directory is %s, %v", cwd, err)
 	}
 }

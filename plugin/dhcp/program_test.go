@@ -1,0 +1,250 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dhcp
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/reftest"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/lease/leasetest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// programs are patchbay and patchbayd beside each other, with a container.
+type programs struct {
+	*node
+	dir string
+}
+
+func newPrograms(t *testing.T) *programs {
+	nettest.Need(t, nettest.Program("go"))
+	root, err := reftest.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &programs{dir: t.TempDir()}
+	cmd := exec.Command("go", "build", "-o", p.dir, "./cmd/patchbay", "./cmd/patchbayd")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := os.Symlink("patchbay", filepath.Join(p.dir, "dhcp")); err != nil {
+		t.Fatal(err)
+	}
+	lan(t)
+	p.node = newNode(t)
+	leasetest.Plug(t, "br0", p.ns)
+	return p
+}
+
+// start starts a keeper and waits until it says that it listens.
+func (p *programs) start(cmd *exec.Cmd) *leasetest.Log {
+	p.Helper()
+	log := new(leasetest.Log)
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if p.Failed() {
+			p.Logf("%v said:\n%s", cmd.Args, log)
+		}
+	})
+	leasetest.Eventually(p, "the keeper listens", func() bool { return strings.Contains(log.String(), "listening on") })
+	return log
+}
+
+func (p *programs) call(ipam string) *spec.Call {
+	return &spec.Call{ContainerID: "c1", NetNS: p.ns, IfName: "eth0", Path: []string{p.dir}, Config: []byte(p.conf(ipam, ""))}
+}
+
+func (p *programs) invoke(verb spec.Verb, c *spec.Call) {
+	p.Helper()
+	call := *c
+	call.Verb = verb
+	if _, err := (&invoke.Exec{}).Invoke(p.Context(), "dhcp", &call); err != nil {
+		p.Fatalf("%s: %v", verb, err)
+	}
+}
+
+// `dhcp daemon`, as units for the reference have it, is our keeper.
+func TestDaemon(t *testing.T) {
+	p := newPrograms(t)
+	cmd := exec.Command(filepath.Join(p.dir, "dhcp"), "daemon", "-socketpath", "/run/d.sock", "-pidfile=/run/d.pid", "-timeout", "5s",
+		"-resendmax", "30s", "-resendtimeout", "60s", "-hostprefix", "", "-broadcast")
+	p.start(cmd)
+	pid, err := os.ReadFile("/run/d.pid")
+	if err != nil || string(pid) != strconv.Itoa(cmd.Process.Pid) {
+		t.Errorf("pidfile: %q, %v", pid, err)
+	}
+	life(t, "dhcp daemon", p.call(`"daemonSocketPath":"/run/d.sock"`))
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	for _, path := range []string{"/run/d.pid", "/run/d.sock"} {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s is still there", path)
+		}
+	}
+}
+
+// kill -9 leaves a socket and the leases: the next keeper takes both.
+func TestKilled(t *testing.T) {
+	p := newPrograms(t)
+	keeper := func() *exec.Cmd {
+		return exec.Command(filepath.Join(p.dir, "patchbayd"), "dhcp", "--socketpath", "/run/d.sock")
+	}
+	first := keeper()
+	p.start(first)
+	if out, err := keeper().CombinedOutput(); err == nil || !strings.Contains(string(out), "another keeper has it") {
+		t.Errorf("a second keeper: %v: %s", err, out)
+	}
+	call := p.call(`"daemonSocketPath":"/run/d.sock"`)
+	p.invoke(spec.Add, call)
+	threads(t, first.Process.Pid)
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait()
+	log := p.start(keeper())
+	if !strings.Contains(log.String(), "keeping 1 leases") {
+		t.Errorf("the second keeper: %s", log)
+	}
+	p.invoke(spec.Check, call)
+	p.invoke(spec.Del, call)
+	if !strings.Contains(log.String(), "releasing DHCPv4 lease") {
+		t.Errorf("the second keeper: %s", log)
+	}
+}
+
+// threads wants every thread of a process in its own network namespace.
+func threads(t *testing.T, pid int) {
+	t.Helper()
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/ns/net")
+	if err != nil || len(tasks) == 0 {
+		t.Fatalf("%v, %v", tasks, err)
+	}
+	for _, task := range tasks {
+		if ns, err := os.Readlink(task); err == nil && ns != own {
+			t.Errorf("%s is in %s", task, ns)
+		}
+	}
+}
+
+// A socket that systemd passes is used as it is, and stays.
+func TestSocketActivation(t *testing.T) {
+	p := newPrograms(t)
+	l, err := net.Listen("unix", "/run/a.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.(*net.UnixListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" dhcp --socketpath /nonexistent/x`, filepath.Join(p.dir, "patchbayd"))
+	cmd.ExtraFiles = []*os.File{f}
+	p.start(cmd)
+	life(t, "socket activation", p.call(`"daemonSocketPath":"/run/a.sock"`))
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat("/run/a.sock"); err != nil {
+		t.Error("systemd's socket is gone")
+	}
+}
+
+// With startKeeper the plugin starts a keeper that shares nothing with it.
+func TestStartKeeper(t *testing.T) {
+	p := newPrograms(t)
+	t.Cleanup(func() { p.killKeeper("/run/s.sock") })
+	for range 2 {
+		life(t, "startKeeper", p.call(`"daemonSocketPath":"/run/s.sock","startKeeper":true`))
+	}
+}
+
+// killKeeper ends the keeper of a socket, which it must be alone to have, after
+// a look at how it was started.
+func (p *programs) killKeeper(socket string) {
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		p.Fatal(err)
+	}
+	found := 0
+	for _, path := range lines {
+		line, err := os.ReadFile(path)
+		if err != nil || !slices.Contains(strings.Split(string(line), "\x00"), socket) {
+			continue
+		}
+		proc := filepath.Dir(path)
+		if exe, err := os.Readlink(proc + "/exe"); err != nil || exe != filepath.Join(p.dir, "patchbayd") {
+			continue
+		}
+		found++
+		p.looksDetached(proc)
+		pid, err := strconv.Atoi(filepath.Base(proc))
+		if err != nil {
+			p.Fatal(err)
+		}
+		if keeper, err := os.FindProcess(pid); err == nil {
+			_ = keeper.Kill()
+		}
+	}
+	if found != 1 {
+		p.Errorf("%d keepers at %s", found, socket)
+	}
+}
+
+func (p *programs) looksDetached(proc string) {
+	stat, err := os.ReadFile(proc + "/stat")
+	if err != nil {
+		p.Fatal(err)
+	}
+	f := strings.Fields(string(stat)) // pid (comm) state ppid pgrp session
+	if f[5] != f[0] {
+		p.Errorf("no session of its own: %s", stat)
+	}
+	fds, err := filepath.Glob(proc + "/fd/*")
+	if err != nil {
+		p.Fatal(err)
+	}
+	// Besides the socket and the log: the runtime's poller, and the CPU limit
+	// that it follows.
+	own := func(to string) bool {
+		return to == "/dev/null" || strings.HasSuffix(to, "/keeper.log") || strings.HasPrefix(to, "socket:") ||
+			strings.HasPrefix(to, "anon_inode:") || strings.HasPrefix(to, "pipe:") || strings.HasPrefix(to, "/sys/fs/cgroup/")
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && !own(to) {
+			p.Errorf("%s is %s", fd, to)
+		}
+	}
+	if cwd, err := os.Readlink(proc + "/cwd"); err != nil || cwd != "/" {
+		p.Errorf("its directory is %s, %v", cwd, err)
+	}
+}
