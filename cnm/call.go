@@ -140,9 +140,9 @@ func (c *Client) Activate(ctx context.Context) (*Manifest, error) {
 	return query[Manifest](ctx, c, "Plugin.Activate", nil)
 }
 
-// Gone says whether an error means that nobody answered, so that the driver may
-// or may not have done what it was asked.
+// Gone says whether an error means that nobody answered: the driver may or may
+// not have done what it was asked.
 func Gone(err error) bool {
 	var said *DriverError
-	return err != nil && !errors.As(err, &said)
+	return err != nil && !errors.As(err, &said) && !errors.Is(err, ErrBadAnswer)
 }

@@ -1,0 +1,314 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cnmipam is the plugin `cnm-ipam`: it lets a Docker IPAM driver, such as
+// Infoblox's or Calico's, give the addresses of any CNI plugin. The driver's pools
+// are the network's (package pool); each attachment has one address of each.
+package cnmipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/pool"
+	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = pool.Plugin
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:         name,
+	Kind:         plugin.IPAM,
+	About:        "gives addresses of a Docker IPAM driver",
+	Capabilities: []string{"ips", "mac"},
+	Conf:         func() any { return new(Conf) },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+// Conf is the configuration of the calling plugin, as far as we read it.
+type Conf struct {
+	IPAM *pool.Conf `json:"ipam"`
+
+	remote.Wanted
+}
+
+func decode(r *plugin.Request) (*Conf, error) {
+	c := new(Conf)
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	if c.IPAM == nil {
+		return nil, refuse("IPAM config missing 'ipam' key")
+	}
+	return c, nil
+}
+
+// ipam is one request at work.
+type ipam struct {
+	r      *plugin.Request
+	conf   *Conf
+	keeper *pool.Keeper
+	store  *remote.Store
+	wanted []remote.AddressWanted
+}
+
+func load(r *plugin.Request) (*ipam, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, err
+	}
+	i := &ipam{r: r, conf: conf, store: remote.Of(r)}
+	if i.keeper, err = pool.New(r, conf.IPAM); err != nil {
+		return nil, err
+	}
+	i.wanted, err = conf.IPs(r)
+	return i, err
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	i, err := load(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Session.Dry != nil {
+		return i.explain(), nil
+	}
+	if err := i.store.Fresh(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) }); err != nil {
+		return nil, err
+	}
+	i.endOthers(ctx)
+	if err := r.Step("pools"); err != nil {
+		return nil, err
+	}
+	pools, err := i.keeper.Ensure(ctx, cnm.GwAllocCheckResponse{})
+	if err != nil {
+		return nil, err
+	}
+	if err := i.canServe(pools); err != nil {
+		return nil, err
+	}
+	a := i.store.New(r, pools.Driver)
+	if err := i.store.Begin(r, name, a, func(ctx context.Context) error { return i.end(ctx, a) }); err != nil {
+		return nil, err
+	}
+	for _, p := range pools.Pools {
+		if err := i.request(ctx, pools, p, a); err != nil {
+			return nil, err
+		}
+	}
+	return i.result(a.Addresses), nil
+}
+
+// canServe refuses a wanted address that is in no pool.
+func (i *ipam) canServe(pools *pool.State) error {
+	for _, w := range i.wanted {
+		found := false
+		for _, p := range pools.Pools {
+			found = found || p.Prefix.Contains(w.Addr)
+		}
+		if !found {
+			return refuse("requested IP address %s is not in any pool of network %s", w.Addr, i.r.Network)
+		}
+	}
+	return nil
+}
+
+// request asks for an address of one pool and writes it down; the undoing of
+// the record gives it back.
+func (i *ipam) request(ctx context.Context, pools *pool.State, p *pool.Pool, a *remote.Attachment) error {
+	if err := i.r.Step("request address of " + p.Prefix.String()); err != nil {
+		return err
+	}
+	options := map[string]string{cnm.OptionEndpointName: i.r.ContainerID}
+	if pools.RequiresMAC {
+		mac, err := remote.ChosenMAC(i.r)
+		if err != nil {
+			return err
+		}
+		options[cnm.OptionMAC] = mac.String()
+	}
+	var want netip.Addr
+	for _, w := range i.wanted {
+		if p.Prefix.Contains(w.Addr) {
+			want = w.Addr
+		}
+	}
+	got, err := i.keeper.Address(ctx, pools, p, want, options)
+	if err != nil {
+		return err
+	}
+	has := remote.Address{PoolID: p.ID, Address: got, Gateway: p.Has.Addr()}
+	a.Addresses = append(a.Addresses, has)
+	return i.store.Write(i.r.Network, name, a)
+}
+
+func release(ctx context.Context, c *cnm.Client, a remote.Address) error {
+	return c.ReleaseAddress(ctx, &cnm.ReleaseAddressRequest{PoolID: a.PoolID, Address: a.Address.Addr()})
+}
+
+func (i *ipam) result(addrs []remote.Address) *spec.Result {
+	out := &spec.Result{Routes: i.conf.IPAM.Routes, DNS: i.conf.IPAM.DNS}
+	for _, a := range addrs {
+		out.IPs = append(out.IPs, spec.IPConfig{Address: a.Address, Gateway: a.Gateway})
+	}
+	return out
+}
+
+// explain writes down what would be asked for. What the driver would answer
+// nobody knows.
+func (i *ipam) explain() *spec.Result {
+	for _, p := range i.keeper.Wanted().Pools {
+		remote.Explain(i.r, "IpamDriver.RequestPool %q (once a network), RequestAddress", p.Request.Pool)
+	}
+	return i.result(nil)
+}
+
+// end takes the addresses of an attachment back and forgets it, or keeps it
+// until the driver is there.
+func (i *ipam) end(ctx context.Context, a *remote.Attachment) error {
+	return i.store.Finish(i.r, name, a, i.tell(ctx, a), i.conf.IPAM.DelIgnoreUnreachable)
+}
+
+// tell releases every address. The first that the driver did not hear of is the
+// error; what it answers is only worth a warning.
+func (i *ipam) tell(ctx context.Context, a *remote.Attachment) error {
+	if len(a.Addresses) == 0 {
+		return nil
+	}
+	c, err := i.conf.IPAM.Recorded(i.r, a.Driver)
+	if err != nil {
+		return err
+	}
+	for _, addr := range a.Addresses {
+		err := release(ctx, c, addr)
+		if cnm.Gone(err) {
+			return err
+		}
+		if err != nil {
+			kernel.Warn(i.r, err)
+		}
+	}
+	return nil
+}
+
+// endOthers tells the driver what earlier DELs could not.
+func (i *ipam) endOthers(ctx context.Context) {
+	for _, a := range i.store.Ended(i.r, name) {
+		if err := i.end(ctx, a); err != nil {
+			kernel.Warn(i.r, err)
+		}
+	}
+}
+
+// careful is load for what must work with any configuration.
+func careful(r *plugin.Request) *ipam {
+	i := &ipam{r: r, store: remote.Of(r), conf: new(Conf)}
+	if err := r.Decode(i.conf); err != nil {
+		kernel.Warn(r, err)
+	}
+	if i.conf.IPAM == nil {
+		i.conf.IPAM = new(pool.Conf)
+	}
+	return i
+}
+
+func del(ctx context.Context, r *plugin.Request) error {
+	i := careful(r)
+	a, torn := i.store.Take(r, name)
+	switch {
+	case torn:
+		return i.store.Records.Remove(r.Network, r.Owner, name)
+	case a == nil:
+		return nil
+	}
+	return i.end(ctx, a)
+}
+
+// check wants the record, and its addresses in the previous result.
+func check(_ context.Context, r *plugin.Request) error {
+	if _, err := load(r); err != nil {
+		return err
+	}
+	if r.Prev() == nil {
+		return refuse("Required prevResult missing")
+	}
+	a, err := remote.Of(r).Read(r, name)
+	if err != nil {
+		return err
+	}
+	if a == nil || a.Ended {
+		return spec.Errorf(spec.CodeInternal, "cnm-ipam: Failed to find address added by container %v", r.ContainerID)
+	}
+	for _, addr := range a.Addresses {
+		if !hasAddress(r.Prev(), addr.Address) {
+			return spec.Errorf(spec.CodeInternal, "cnm-ipam: Failed to match addr %v on interface %v", addr.Address, r.IfName)
+		}
+	}
+	return nil
+}
+
+func hasAddress(result *spec.Result, want netip.Prefix) bool {
+	for _, ip := range result.IPs {
+		if ip.Address == want {
+			return true
+		}
+	}
+	return false
+}
+
+// gc releases what nobody has any more, and the pools with the last one if the
+// configuration says so.
+func gc(ctx context.Context, r *plugin.Request) error {
+	i := careful(r)
+	stale, ok, err := i.store.Stale(r, name)
+	if !ok {
+		return err
+	}
+	errs := []error{err}
+	for _, a := range stale {
+		errs = append(errs, i.end(ctx, a))
+	}
+	if keep := i.conf.IPAM.KeepPool; keep != nil && !*keep {
+		errs = append(errs, i.releasePools(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func (i *ipam) releasePools(ctx context.Context) error {
+	k, err := pool.New(i.r, i.conf.IPAM)
+	if err != nil {
+		return err
+	}
+	if err := k.Release(ctx); err != nil {
+		return fmt.Errorf("release the pools of network %s: %w", i.r.Network, err)
+	}
+	return nil
+}
+
+func status(ctx context.Context, r *plugin.Request) error {
+	i, err := load(r)
+	if err != nil {
+		return err
+	}
+	c, err := i.keeper.Client()
+	if err == nil {
+		err = remote.Ready(ctx, c, cnm.ImplementsIPAM)
+	}
+	return remote.NotAvailable(err)
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

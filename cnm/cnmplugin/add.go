@@ -1,0 +1,213 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/pool"
+	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// work is one request at work.
+type work struct {
+	r      *plugin.Request
+	conf   *Conf
+	store  *remote.Store
+	env    *netstate.Env
+	client *cnm.Client
+	caps   *cnm.Capabilities
+	keeper *pool.Keeper // nil unless IPAM is a driver too
+
+	net  *Network
+	at   *remote.Attachment
+	ipam *spec.Result      // of another IPAM plugin, or of cnm-ipam; nil without
+	mac  net.HardwareAddr  // the driver is told; nil: it chooses
+	want *cnm.Interface    // what the driver was told
+	has  *cnm.Interface    // what the endpoint has
+	join *cnm.JoinResponse // how it is attached
+	old  map[int]bool      // links of the container before
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, err := decode(r)
+	if err != nil {
+		return nil, err
+	}
+	w := &work{r: r, conf: conf, store: remote.Of(r)}
+	if err := w.newKeeper(); err != nil {
+		return nil, err
+	}
+	if w.env, err = kernel.Of(r).Env(r); err != nil {
+		return nil, err
+	}
+	if err := w.vacant(); err != nil {
+		return nil, err
+	}
+	if r.Session.Dry != nil {
+		return w.explain(ctx)
+	}
+	if err := w.store.Fresh(r, name, func(a *remote.Attachment) error { return w.over(ctx, a) }); err != nil {
+		return nil, err
+	}
+	for _, step := range []func(context.Context) error{
+		w.greet, w.endOthers, w.addressesBefore, w.ensureNetwork, w.addresses, w.createEndpoint, w.attach, w.open, w.inform,
+	} {
+		if err := step(ctx); err != nil {
+			return nil, remote.Error(err)
+		}
+	}
+	return w.result()
+}
+
+// vacant refuses an interface that is there.
+func (w *work) vacant() error {
+	links, err := nl.Retry(w.env.Sandbox.LinkList)
+	if err != nil {
+		return fmt.Errorf("list links of the container: %w", err)
+	}
+	w.old = make(map[int]bool, len(links))
+	for _, l := range links {
+		w.old[l.Attrs().Index] = true
+		if l.Attrs().Name == w.r.IfName {
+			return spec.Errorf(spec.CodeInternal, "cnm: container %s has interface %s already", w.r.ContainerID, w.r.IfName)
+		}
+	}
+	return nil
+}
+
+// greet finds the driver and asks what it can.
+func (w *work) greet(ctx context.Context) (err error) {
+	if err := w.r.Step("activate"); err != nil {
+		return err
+	}
+	if w.client, err = w.conf.Client(w.r); err != nil {
+		return err
+	}
+	if err := remote.Ready(ctx, w.client, cnm.ImplementsNetwork); err != nil {
+		return err
+	}
+	w.caps, err = w.client.Capabilities(ctx)
+	if errors.Is(err, cnm.ErrNotImplemented) {
+		w.caps, err = &cnm.Capabilities{Scope: cnm.ScopeLocal}, nil
+	}
+	return err
+}
+
+// addressesBefore asks an IPAM plugin that is no driver before the network is
+// made, whose pools are derived from the addresses.
+func (w *work) addressesBefore(ctx context.Context) (err error) {
+	if w.conf.IPAM.Type != "" && w.keeper == nil {
+		w.ipam, err = w.ipamAdd(ctx)
+	}
+	return err
+}
+
+func (w *work) ipamAdd(ctx context.Context) (*spec.Result, error) {
+	out, err := w.r.IPAMAdd(ctx)
+	if err == nil && len(out.IPs) == 0 {
+		err = refuse("IPAM plugin returned missing IP config")
+	}
+	return out, err
+}
+
+// addresses asks an IPAM driver, whose pools are there by now. From here on a
+// failing ADD ends what it began; the address is given back after that.
+func (w *work) addresses(ctx context.Context) (err error) {
+	if w.keeper != nil {
+		if w.ipam, err = w.ipamAdd(ctx); err != nil {
+			return errors.Join(err, w.store.Records.Remove(w.r.Network, w.r.Owner, name))
+		}
+	}
+	w.r.Undo(func(ctx context.Context) error {
+		_, err := w.end(ctx, w.at)
+		return err
+	})
+	return nil
+}
+
+// open publishes the ports, if there is a way out to publish them on.
+func (w *work) open(ctx context.Context) error {
+	if w.conf.Internal || !w.hasGateway() {
+		return nil
+	}
+	opts, err := w.options(false)
+	if err != nil {
+		return err
+	}
+	w.at.Opened = true
+	if err := w.step("program external connectivity"); err != nil {
+		return err
+	}
+	err = w.client.ProgramExternalConnectivity(ctx, &cnm.ConnectivityRequest{
+		NetworkID: w.at.NetworkID, EndpointID: w.at.EndpointID, Options: opts,
+	})
+	if errors.Is(err, cnm.ErrNotImplemented) {
+		return nil
+	}
+	return err
+}
+
+func (w *work) hasGateway() bool { return w.join.Gateway.IsValid() || w.join.GatewayIPv6.IsValid() }
+
+// inform asks for the endpoint's information, which nobody needs: some drivers
+// finish their work there. Its failure is none, as to Docker.
+func (w *work) inform(ctx context.Context) error {
+	if err := w.r.Step("endpoint information"); err != nil {
+		return err
+	}
+	_, err := w.client.EndpointOperInfo(ctx, w.id())
+	return w.heard(err)
+}
+
+func (w *work) id() *cnm.EndpointRequest {
+	return &cnm.EndpointRequest{NetworkID: w.at.NetworkID, EndpointID: w.at.EndpointID}
+}
+
+// step writes the attachment down before what it tells of is done.
+func (w *work) step(what string) error {
+	if err := w.r.Step(what); err != nil {
+		return err
+	}
+	return w.store.Write(w.r.Network, name, w.at)
+}
+
+// explain writes down what would be asked of the driver. What it would answer
+// nobody knows but the driver.
+func (w *work) explain(ctx context.Context) (*spec.Result, error) {
+	if err := w.addressesBefore(ctx); err != nil {
+		return nil, err
+	}
+	say := func(format string, args ...any) { remote.Explain(w.r, format, args...) }
+	say("%s NetworkDriver.CreateNetwork (once a network)", w.conf.driver())
+	if w.keeper != nil {
+		if _, err := w.r.IPAMAdd(ctx); err != nil {
+			return nil, err
+		}
+	}
+	say("%s NetworkDriver.CreateEndpoint, Join %s", w.conf.driver(), w.r.NetNS)
+	w.r.Session.Dry(fmt.Sprintf("host: ip link set (the link the driver names) netns %s name %s", w.r.NetNS, w.r.IfName))
+	result := &spec.Result{
+		Interfaces: []spec.Interface{{Name: w.r.IfName, Sandbox: w.r.NetNS}},
+		DNS:        w.conf.DNS,
+	}
+	if w.ipam != nil {
+		result.DNS = endpoint.DNS(w.conf.DNS, w.ipam.DNS)
+		for _, ip := range w.ipam.IPs {
+			ip.Interface = new(int)
+			result.IPs = append(result.IPs, ip)
+		}
+	}
+	return result, nil
+}

@@ -1,0 +1,103 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// check compares the container with the previous result, and asks the driver
+// whether it still knows the endpoint.
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if err := r.IPAMForward(ctx); err != nil {
+		return err
+	}
+	if r.Prev() == nil {
+		return refuse("cnm: Required prevResult missing")
+	}
+	w := &work{r: r, conf: conf, store: remote.Of(r)}
+	if w.at, err = w.store.Read(r, name); err != nil {
+		return err
+	}
+	if w.at == nil || w.at.Ended {
+		return spec.Errorf(spec.CodeInternal, "cnm: no endpoint of the driver is known for container %s", r.ContainerID)
+	}
+	if w.env, err = kernel.Of(r).Env(r); err != nil {
+		return err
+	}
+	state, err := w.expected()
+	if err != nil {
+		return err
+	}
+	if err := kernel.Check(ctx, w.env, state); err != nil {
+		return err
+	}
+	return w.checkDriver(ctx)
+}
+
+// expected is the state of the container's interfaces that the previous result
+// tells of.
+func (w *work) expected() (s netstate.State, err error) {
+	prev := w.r.Prev()
+	for n, i := range prev.Interfaces {
+		if i.Sandbox == "" || w.at.Link != nil && i.Name != w.r.IfName {
+			continue // the host's, or of a plugin after us
+		}
+		h := handover{To: i.Name}
+		if i.Mac != "" {
+			if h.MAC, err = net.ParseMAC(i.Mac); err != nil {
+				return nil, spec.Errorf(spec.CodeDecoding, "interface %s in prevResult: %w", i.Name, err)
+			}
+		}
+		var ips []spec.IPConfig
+		for _, ip := range prev.IPs {
+			if ip.Interface == nil || *ip.Interface == n {
+				ips = append(ips, ip)
+			}
+		}
+		s = append(s, h)
+		s = append(s, configure(i.Name, ips, prev.Routes)...)
+	}
+	if len(s) == 0 && w.at.Link != nil {
+		return nil, spec.Errorf(spec.CodeInvalidConfig, "prevResult has no interface %s of the container", w.r.IfName)
+	}
+	return s, nil
+}
+
+func (w *work) checkDriver(ctx context.Context) error {
+	c, err := w.conf.Recorded(w.r, w.at.Driver)
+	if err != nil {
+		return err
+	}
+	if _, err := c.EndpointOperInfo(ctx, w.id()); err != nil && !errors.Is(err, cnm.ErrNotImplemented) {
+		return remote.Error(err)
+	}
+	return nil
+}
+
+// status says whether an ADD could work: the driver answers, and so does IPAM.
+func status(ctx context.Context, r *plugin.Request) error {
+	conf, err := decode(r)
+	if err != nil {
+		return err
+	}
+	w := &work{r: r, conf: conf}
+	if err := w.greet(ctx); err != nil {
+		return remote.NotAvailable(err)
+	}
+	return r.IPAMForward(ctx)
+}

@@ -1,0 +1,155 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// compile computes, from what the driver and IPAM said, the result for an
+// interface of the container. It touches nothing.
+func (w *work) compile() *spec.Result {
+	result := &spec.Result{
+		Interfaces: []spec.Interface{{Name: w.r.IfName, Sandbox: w.r.NetNS}},
+		DNS:        w.conf.DNS,
+	}
+	var routes []spec.Route
+	if w.ipam != nil {
+		result.DNS = endpoint.DNS(w.conf.DNS, w.ipam.DNS)
+		routes = w.ipam.Routes
+	}
+	result.IPs = w.ips()
+	for i := range result.IPs {
+		result.IPs[i].Interface = new(int)
+	}
+	result.Routes = w.routes(result.IPs, routes)
+	return result
+}
+
+// ips are the addresses: IPAM's, or else the driver's. The gateway is the one
+// the driver told at Join, or else IPAM's.
+func (w *work) ips() (list []spec.IPConfig) {
+	if w.ipam != nil {
+		list = append(list, w.ipam.IPs...)
+	}
+	for _, p := range []netip.Prefix{w.has.Address, w.has.AddressIPv6} {
+		known := slices.ContainsFunc(list, func(ip spec.IPConfig) bool { return ip.Address == p })
+		if p.IsValid() && !known {
+			list = append(list, spec.IPConfig{Address: p})
+		}
+	}
+	for i := range list {
+		if gw := w.gateway(list[i].Address.Addr().Is4()); gw.IsValid() {
+			list[i].Gateway = gw
+		}
+		if w.conf.Internal {
+			list[i].Gateway = netip.Addr{}
+		}
+	}
+	return list
+}
+
+// gateway is the driver's for a family.
+func (w *work) gateway(want4 bool) netip.Addr {
+	gw := w.join.GatewayIPv6
+	if want4 {
+		gw = w.join.Gateway
+	}
+	if w.conf.Internal || gw.IsValid() && gw.IsUnspecified() {
+		return netip.Addr{}
+	}
+	return gw
+}
+
+// routes are, in this order: those on the link, among them to a gateway that no
+// address leads to; the driver's; the default; IPAM's to where none leads yet.
+func (w *work) routes(ips []spec.IPConfig, more []spec.Route) (list []spec.Route) {
+	add := func(r spec.Route) {
+		known := slices.ContainsFunc(list, func(o spec.Route) bool { return o.Dst == r.Dst })
+		if !known && (!w.conf.Internal || r.Dst.Bits() > 0) {
+			list = append(list, r)
+		}
+	}
+	for _, r := range w.join.StaticRoutes {
+		own := func(ip spec.IPConfig) bool { return ip.Address.Masked() == r.Destination.Masked() }
+		if r.RouteType == cnm.Connected && !slices.ContainsFunc(ips, own) {
+			add(onLink(r.Destination.Masked()))
+		}
+	}
+	for _, r := range w.join.StaticRoutes {
+		if r.RouteType != cnm.Connected {
+			add(spec.Route{Dst: r.Destination.Masked(), GW: r.NextHop})
+		}
+	}
+	for _, all := range []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")} {
+		if gw := w.gateway(all.Addr().Is4()); gw.IsValid() {
+			if !reaches(ips, list, gw) {
+				list = slices.Insert(list, 0, onLink(netip.PrefixFrom(gw, gw.BitLen())))
+			}
+			add(spec.Route{Dst: all, GW: gw})
+		}
+	}
+	for _, r := range more {
+		if !r.GW.IsValid() {
+			r.GW = gatewayOf(ips, r.Dst.Addr().Is4())
+		}
+		add(r)
+	}
+	return list
+}
+
+func onLink(dst netip.Prefix) spec.Route {
+	scope := unix.RT_SCOPE_LINK
+	return spec.Route{Dst: dst, Scope: &scope}
+}
+
+// reaches says whether the container finds an address on its link.
+func reaches(ips []spec.IPConfig, routes []spec.Route, a netip.Addr) bool {
+	if a.IsLinkLocalUnicast() && a.Is6() {
+		return true
+	}
+	return slices.ContainsFunc(ips, func(ip spec.IPConfig) bool { return ip.Address.Masked().Contains(a) }) ||
+		slices.ContainsFunc(routes, func(r spec.Route) bool { return r.Scope != nil && r.Dst.Contains(a) })
+}
+
+func gatewayOf(ips []spec.IPConfig, want4 bool) netip.Addr {
+	for _, ip := range ips {
+		if ip.Gateway.IsValid() && ip.Gateway.Is4() == want4 {
+			return ip.Gateway
+		}
+	}
+	return netip.Addr{}
+}
+
+// configure gives the link of a result its addresses and routes. It serves ADD
+// and CHECK.
+func configure(ifName string, ips []spec.IPConfig, routes []spec.Route) netstate.State {
+	s := endpoint.EnableIPv6(ifName, ips, endpoint.NoDuplicates(ifName, ips)...)
+	for _, ip := range ips {
+		s = append(s, netstate.Addr{Where: netstate.Sandbox, Link: ifName, Prefix: ip.Address})
+	}
+	s = append(s, netstate.Up{Where: netstate.Sandbox, Link: ifName, Notify: true})
+	for _, r := range routes {
+		route := netstate.Route{
+			Where: netstate.Sandbox, Link: ifName, Dst: r.Dst, Gateway: r.GW,
+			MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority,
+		}
+		if r.Scope != nil {
+			route.Scope = *r.Scope
+		}
+		if r.Table != nil {
+			route.Table = *r.Table
+		}
+		s = append(s, route)
+	}
+	return s
+}

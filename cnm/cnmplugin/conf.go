@@ -1,0 +1,226 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cnmplugin is the plugin `cnm`: it lets a Docker network driver attach
+// a container. The plugin is to the driver what dockerd is: it makes the network
+// at the first ADD, then an endpoint for each attachment, moves the link that the
+// driver hands over into the container and configures it.
+//
+// Ids derive from names, so every call can be made again, and what was asked of
+// the driver is written down before. Docker's own bridge and overlay drivers are
+// inside dockerd and cannot be driven; docs/plugins/cnm.md says what replaces them.
+package cnmplugin
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/pool"
+	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const name = "cnm"
+
+// Plugin is the plugin.
+var Plugin = plugin.Plugin{
+	Name:         name,
+	Kind:         plugin.Interface,
+	About:        "attaches a container by a Docker network driver",
+	Capabilities: []string{"portMappings", "ips", "mac"},
+	Conf:         func() any { return new(Conf) },
+
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
+}
+
+// Conf is the configuration.
+type Conf struct {
+	remote.Conf
+
+	// Options are the driver's own, for the network, as -o of docker network create.
+	// Reference: none, ours only.
+	Options map[string]string `json:"options"`
+
+	// EndpointOptions are the driver's own, for each attachment, as --driver-opt of
+	// docker network connect.
+	// Reference: none, ours only.
+	EndpointOptions map[string]string `json:"endpointOptions"`
+
+	// Internal asks for a network without a way out. No gateway and no default route
+	// is set, whatever driver and IPAM say, and no port is published.
+	// Reference: none, ours only.
+	Internal bool `json:"internal"`
+
+	// IPv6 tells the driver that the network has IPv6 where the addresses do not say it.
+	// Reference: none, ours only.
+	IPv6 bool `json:"ipv6"`
+
+	// NetworkID is the network's id for the driver.
+	// Default: 64 hex digits derived from driver and name.
+	// Reference: none, ours only.
+	NetworkID string `json:"networkId"`
+
+	// KeepNetwork is false to delete the network in the GC that finds no attachment left.
+	// Default: true.
+	// Reference: none, ours only.
+	KeepNetwork *bool `json:"keepNetwork"`
+
+	// EmulateSwarm calls AllocateNetwork before CreateNetwork, as a manager of a swarm
+	// does for a driver of scope global, and passes on the options it answers.
+	// Reference: none, ours only.
+	EmulateSwarm bool `json:"emulateSwarm"`
+
+	// Labels of the network. No call carries them; they are for drivers that look
+	// them up in Docker's API (patchbay-cnm docker-api).
+	// Reference: none, ours only.
+	Labels map[string]string `json:"labels"`
+
+	// DNS replaces IPAM's when any of its keys is there.
+	// Reference: none, ours only.
+	DNS spec.DNS `json:"dns"`
+
+	IPAM struct {
+		// Type is the IPAM plugin: cnm-ipam for a Docker IPAM driver, any other that
+		// needs no interface, or none when the network driver chooses the addresses.
+		// Reference: none, ours only.
+		Type string `json:"type"`
+	} `json:"ipam"`
+
+	RuntimeConfig Runtime     `json:"runtimeConfig"`
+	Args          remote.Args `json:"args"`
+
+	pools *pool.Conf // of cnm-ipam
+}
+
+// Runtime are the capabilities.
+type Runtime struct {
+	remote.Runtime
+
+	// PortMappings are published by the driver.
+	// Reference: none, ours only.
+	PortMappings []PortMapping `json:"portMappings"`
+}
+
+// PortMapping is a published port.
+type PortMapping struct {
+	// HostPort is the port of the host; 0 leaves the choice to the driver.
+	// Reference: none, ours only.
+	HostPort int `json:"hostPort"`
+
+	// ContainerPort is the port of the container.
+	// Reference: none, ours only.
+	ContainerPort int `json:"containerPort"`
+
+	// Protocol is tcp, udp or sctp, in any case.
+	// Default: tcp.
+	// Reference: none, ours only.
+	Protocol string `json:"protocol"`
+
+	// HostIP is the address of the host the port is published on; empty is all.
+	// Reference: none, ours only.
+	HostIP string `json:"hostIP"`
+}
+
+func decode(r *plugin.Request) (*Conf, error) {
+	c := new(Conf)
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.NetworkID != "" && strings.Trim(c.NetworkID, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.-") != "" || len(c.NetworkID) > 200 {
+		return nil, refuse("invalid networkId %.80q: want letters, digits, '_', '.' and '-'", c.NetworkID)
+	}
+	switch c.IPAM.Type {
+	case "":
+	case "dhcp":
+		return nil, refuse("IPAM plugin dhcp works through the interface, and a driver wants the address before there is one")
+	case pool.Plugin:
+		var with struct {
+			IPAM *pool.Conf `json:"ipam"`
+		}
+		if err := r.Decode(&with); err != nil {
+			return nil, err
+		}
+		c.pools = with.IPAM
+	default:
+		if err := spec.ValidatePluginType(c.IPAM.Type); err != nil {
+			return nil, err
+		}
+	}
+	_, err := c.ports()
+	return c, err
+}
+
+// wanted is what the caller asks for.
+func (c *Conf) wanted() *remote.Wanted {
+	return &remote.Wanted{RuntimeConfig: c.RuntimeConfig.Runtime, Args: c.Args}
+}
+
+// driver is the network's driver as one word.
+func (c *Conf) driver() string {
+	for _, s := range []string{c.Driver, c.Socket, c.URL} {
+		if s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// ports are the published ports in the driver's words.
+func (c *Conf) ports() ([]cnm.PortBinding, error) {
+	list := []cnm.PortBinding{}
+	for _, p := range c.RuntimeConfig.PortMappings {
+		proto, ok := protocol(p.Protocol)
+		switch {
+		case !ok:
+			return nil, refuse("unknown protocol %.40q of port mapping", p.Protocol)
+		case p.ContainerPort < 1 || p.ContainerPort > 65535:
+			return nil, refuse("invalid container port number: %d", p.ContainerPort)
+		case p.HostPort < 0 || p.HostPort > 65535:
+			return nil, refuse("invalid host port number: %d", p.HostPort)
+		}
+		if p.HostIP != "" {
+			if _, err := netip.ParseAddr(p.HostIP); err != nil {
+				return nil, refuse("invalid hostIP %.80q of port mapping", p.HostIP)
+			}
+		}
+		host := uint16(p.HostPort)
+		list = append(list, cnm.PortBinding{Proto: proto, Port: uint16(p.ContainerPort), HostIP: p.HostIP, HostPort: host, HostPortEnd: host})
+	}
+	return list, nil
+}
+
+func protocol(s string) (uint8, bool) {
+	switch strings.ToLower(s) {
+	case "", "tcp":
+		return 6, true
+	case "udp":
+		return 17, true
+	case "sctp":
+		return 132, true
+	}
+	return 0, false
+}
+
+// hash is of what CreateNetwork says and of whom it is said to.
+func (c *Conf) hash() string {
+	return remote.Hash([]any{c.Identity(), c.Options, c.Internal, c.IPv6, c.NetworkID, c.EmulateSwarm, c.IPAM.Type})
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}
+
+// bad is a driver's answer that breaks the protocol.
+func bad(method, format string, args ...any) error {
+	return fmt.Errorf("%s: %w: %s", method, cnm.ErrBadAnswer, fmt.Sprintf(format, args...))
+}

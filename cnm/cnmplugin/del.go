@@ -1,0 +1,246 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// careful is a request that must work with any configuration and without one.
+func careful(r *plugin.Request) (*work, error) {
+	w := &work{r: r, store: remote.Of(r), conf: new(Conf)}
+	if err := r.Decode(w.conf); err != nil {
+		kernel.Warn(r, err)
+	}
+	k := kernel.Of(r)
+	host, err := k.Host()
+	w.env = &netstate.Env{NFT: k.NFT, Host: host, Warn: func(err error) { kernel.Warn(r, err) }}
+	return w, err
+}
+
+// del ends the attachment at the driver, then gives the addresses back. While
+// the driver is away it has the endpoint, so the addresses stay with it: DEL
+// succeeds, and a later ADD or GC of the network does the rest.
+func del(ctx context.Context, r *plugin.Request) error {
+	w, err := careful(r)
+	if err != nil {
+		return err
+	}
+	a, torn := w.store.Take(r, name)
+	if torn {
+		a = w.derived(&remote.Attachment{Owner: r.Owner, NetNS: r.NetNS})
+	}
+	if a == nil {
+		return w.releaseIPAM(ctx)
+	}
+	if r.NetNS != "" {
+		a.NetNS = r.NetNS
+	}
+	done, err := w.end(ctx, a)
+	if err != nil || !done {
+		return err
+	}
+	return w.releaseIPAM(ctx)
+}
+
+func (w *work) releaseIPAM(ctx context.Context) error {
+	if w.r.Head.IPAM.Type == "" {
+		return nil
+	}
+	return w.r.IPAMDel(ctx)
+}
+
+// derived is what must have been asked for, of an attachment whose record cannot
+// be read: ids derive from names.
+func (w *work) derived(a *remote.Attachment) *remote.Attachment {
+	have := new(Network)
+	ok, err := w.store.Load(remote.Networks, w.r.Network, have)
+	if err != nil {
+		kernel.Warn(w.r, err)
+	}
+	if ok && have.Request != nil {
+		a.Driver, a.NetworkID = have.Driver, have.Request.NetworkID
+		a.EndpointID = remote.EndpointID(a.NetworkID, a.Owner)
+		a.Created, a.Joined, a.Opened = true, true, true
+	}
+	return a
+}
+
+// end takes back what an attachment tells of, in reverse order, and forgets it,
+// or keeps it while the driver is away (done is false).
+func (w *work) end(ctx context.Context, a *remote.Attachment) (done bool, err error) {
+	told, err := w.tell(ctx, a)
+	if err != nil {
+		return false, err
+	}
+	forget := w.conf.DelIgnoreUnreachable
+	if err := w.store.Finish(w.r, name, a, told, forget); err != nil {
+		return false, err
+	}
+	return forget || !cnm.Gone(told), nil
+}
+
+// over ends an attachment that an ADD finds, and gives its addresses back.
+func (w *work) over(ctx context.Context, a *remote.Attachment) error {
+	if w.env.Host == nil {
+		return nil
+	}
+	done, err := w.end(ctx, a)
+	if err != nil || !done {
+		return err
+	}
+	return w.release(ctx, a)
+}
+
+// release gives back the addresses of any attachment of the network.
+func (w *work) release(ctx context.Context, a *remote.Attachment) error {
+	if w.r.Head.IPAM.Type == "" || a.ContainerID == "" {
+		return nil
+	}
+	call := *w.r.Call
+	call.Verb, call.ContainerID, call.IfName, call.NetNS, call.Args = spec.Del, a.ContainerID, a.IfName, "", ""
+	var conf map[string]json.RawMessage
+	if err := json.Unmarshal(call.Config, &conf); err != nil {
+		return err
+	}
+	delete(conf, "prevResult")
+	delete(conf, "runtimeConfig")
+	var err error
+	if call.Config, err = json.Marshal(conf); err != nil {
+		return err
+	}
+	_, err = w.r.Session.Invoker().Invoke(ctx, w.r.Head.IPAM.Type, &call)
+	return err
+}
+
+// endOthers tells the driver, now that it is there, what earlier DELs could not.
+func (w *work) endOthers(ctx context.Context) error {
+	for _, a := range w.store.Ended(w.r, name) {
+		if err := w.over(ctx, a); err != nil {
+			kernel.Warn(w.r, err)
+		}
+	}
+	return nil
+}
+
+// tell goes Docker's way back: Revoke, Leave, the link to the host, and
+// DeleteEndpoint. told is why the driver did not hear of it; what it answers is
+// a warning. err is ours.
+func (w *work) tell(ctx context.Context, a *remote.Attachment) (told, err error) {
+	c, err := w.driverOf(a)
+	if err != nil {
+		return nil, err
+	}
+	id := &cnm.EndpointRequest{NetworkID: a.NetworkID, EndpointID: a.EndpointID}
+	if a.Opened {
+		told = w.heard(c.RevokeExternalConnectivity(ctx, id))
+	}
+	if a.Joined && told == nil {
+		told = w.heard(c.Leave(ctx, id))
+	}
+	if err := w.bringBack(a); err != nil {
+		kernel.Warn(w.r, err)
+	}
+	forgotten := told != nil && w.conf.DelIgnoreUnreachable
+	if a.Created && told == nil {
+		err := c.DeleteEndpoint(ctx, id)
+		told = w.heard(err)
+		forgotten = err != nil && (told == nil || w.conf.DelIgnoreUnreachable)
+	}
+	if told != nil && !forgotten {
+		return told, nil
+	}
+	return told, tidy(w.env.Host, a.Owner, a.Link, forgotten)
+}
+
+func (w *work) driverOf(a *remote.Attachment) (*cnm.Client, error) {
+	if w.client != nil {
+		return w.client, nil
+	}
+	return w.conf.Recorded(w.r, a.Driver)
+}
+
+// bringBack moves the link out of a container that is still there. By the path
+// of a record another container may be found: only the mark counts.
+func (w *work) bringBack(a *remote.Attachment) error {
+	if a.NetNS == "" {
+		return nil
+	}
+	sandbox, err := kernel.Of(w.r).Sandbox(a.NetNS)
+	if err != nil {
+		if netns.Gone(err) {
+			return nil
+		}
+		return err
+	}
+	if own, err := sandbox.NS.IsCurrent(); err != nil || own {
+		return err
+	}
+	env := *w.env
+	env.Sandbox = sandbox
+	to := remote.Link{Name: a.Owner.LinkName("cnm", 0)}
+	if a.Link != nil {
+		to = *a.Link
+	}
+	return giveBack(&env, a.Owner, to)
+}
+
+// gc ends what nobody has any more, and the network with the last one if the
+// configuration says so.
+func gc(ctx context.Context, r *plugin.Request) error {
+	w, err := careful(r)
+	if err != nil {
+		return err
+	}
+	stale, ok, err := w.store.Stale(r, name)
+	errs := []error{err}
+	for _, a := range stale {
+		if a.EndpointID == "" {
+			a = w.derived(a)
+		}
+		_, err := w.end(ctx, a)
+		errs = append(errs, err)
+	}
+	errs = append(errs, r.IPAMForward(ctx))
+	if keep := w.conf.KeepNetwork; ok && keep != nil && !*keep {
+		errs = append(errs, w.endNetwork(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// endNetwork gives the pools back and deletes the network, if nobody is in it.
+func (w *work) endNetwork(ctx context.Context) error {
+	unlock, err := w.store.Lock(ctx, remote.Networks, w.r.Network)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	have := new(Network)
+	if n, err := w.members(); err != nil || n > 0 {
+		return err
+	}
+	if ok, err := w.store.Load(remote.Networks, w.r.Network, have); err != nil || !ok {
+		return err
+	}
+	if conf, err := decode(w.r); err == nil && conf.pools != nil {
+		w.conf = conf
+		if err := w.newKeeper(); err != nil {
+			return err
+		}
+		if err := w.keeper.Release(ctx); err != nil {
+			return err
+		}
+	}
+	return w.deleteNetwork(ctx, have)
+}

@@ -1,0 +1,228 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/pool"
+	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// createEndpoint asks for the endpoint; again, with the network before, when
+// the driver has forgotten it.
+func (w *work) createEndpoint(ctx context.Context) error {
+	in, err := w.endpointRequest()
+	if err != nil {
+		return err
+	}
+	w.at.Created = true
+	if err := w.step("create endpoint"); err != nil {
+		return err
+	}
+	out, err := w.client.CreateEndpoint(ctx, in)
+	if cnm.SaysMissing(err) && w.createAgain(ctx) {
+		out, err = w.client.CreateEndpoint(ctx, in)
+	}
+	var said *cnm.DriverError
+	if errors.As(err, &said) {
+		w.at.Created = false // it says so: there is nothing to delete
+	}
+	if err != nil {
+		return err
+	}
+	w.has, err = merge(w.want, out.Interface)
+	return err
+}
+
+// endpointRequest is CreateEndpoint's.
+func (w *work) endpointRequest() (*cnm.CreateEndpointRequest, error) {
+	if err := w.wish(); err != nil {
+		return nil, err
+	}
+	opts, err := w.options(w.conf.Internal)
+	if err != nil {
+		return nil, err
+	}
+	for k, v := range w.conf.EndpointOptions {
+		if err := opts.Set(k, v); err != nil {
+			return nil, err
+		}
+	}
+	if user, err := w.conf.wanted().MAC(w.r); err != nil {
+		return nil, err
+	} else if user != nil {
+		if err := opts.Set(cnm.OptionMAC, cnm.MACOption(user)); err != nil {
+			return nil, err
+		}
+	}
+	return &cnm.CreateEndpointRequest{
+		NetworkID: w.at.NetworkID, EndpointID: w.at.EndpointID, Interface: w.want, Options: opts,
+	}, nil
+}
+
+// options are those of the sandbox: ports. Docker tells CreateEndpoint of none
+// in an internal network.
+func (w *work) options(none bool) (cnm.Options, error) {
+	ports, err := w.conf.ports()
+	if err != nil {
+		return nil, err
+	}
+	exposed := []cnm.ExposedPort{}
+	if none {
+		ports = ports[:0]
+	}
+	for _, p := range ports {
+		exposed = append(exposed, cnm.ExposedPort{Port: p.Port, Proto: p.Proto})
+	}
+	opts := cnm.Options{}
+	return opts, errors.Join(opts.Set(cnm.OptionPortMap, ports), opts.Set(cnm.OptionExposedPorts, exposed))
+}
+
+// wish is what the endpoint shall have: the addresses IPAM gave, or those the
+// caller wants where there is no IPAM; the wanted Ethernet address, or the one
+// the IPAM driver was told.
+func (w *work) wish() (err error) {
+	w.want = new(cnm.Interface)
+	if w.mac, err = w.conf.wanted().MAC(w.r); err != nil {
+		return err
+	}
+	if w.mac == nil && w.keeper != nil && w.tellMAC() {
+		if w.mac, err = remote.ChosenMAC(w.r); err != nil {
+			return err
+		}
+	}
+	w.want.MacAddress = w.mac.String()
+	if w.ipam != nil {
+		for _, ip := range w.ipam.IPs {
+			w.give(ip.Address)
+		}
+		return nil
+	}
+	ips, err := w.conf.wanted().IPs(w.r)
+	if err != nil {
+		return err
+	}
+	for _, ip := range ips {
+		if ip.Bits < 0 {
+			return refuse("requested IP address %s needs a prefix length where there is no IPAM plugin", ip.Addr)
+		}
+		if !w.give(netip.PrefixFrom(ip.Addr, ip.Bits)) {
+			return refuse("requested IP address %s is the second of its family: an endpoint has one", ip.Addr)
+		}
+	}
+	return nil
+}
+
+// tellMAC says whether the IPAM driver wanted to know the Ethernet address.
+func (w *work) tellMAC() bool {
+	s := new(pool.State)
+	ok, err := w.store.Load(remote.Pools, w.r.Network, s)
+	return err == nil && ok && s.RequiresMAC
+}
+
+// give asks for an address; the endpoint has room for one of each family, and
+// others are added to the link all the same.
+func (w *work) give(p netip.Prefix) bool {
+	switch {
+	case p.Addr().Is4() && !w.want.Address.IsValid():
+		w.want.Address = p
+	case p.Addr().Is6() && !w.want.AddressIPv6.IsValid():
+		w.want.AddressIPv6 = p
+	default:
+		return false
+	}
+	return true
+}
+
+// merge takes what the driver chose. It may not change what it was told.
+func merge(want, got *cnm.Interface) (*cnm.Interface, error) {
+	out := *want
+	if got == nil {
+		return &out, nil
+	}
+	const method = "NetworkDriver.CreateEndpoint"
+	for _, f := range []struct{ out, got *netip.Prefix }{{&out.Address, &got.Address}, {&out.AddressIPv6, &got.AddressIPv6}} {
+		switch {
+		case !f.got.IsValid():
+		case f.out.IsValid() && *f.out != *f.got:
+			return nil, bad(method, "driver modified interface address: %s to %s", *f.out, *f.got)
+		default:
+			*f.out = *f.got
+		}
+	}
+	switch {
+	case got.MacAddress == "":
+	case out.MacAddress != "" && !sameMAC(out.MacAddress, got.MacAddress):
+		return nil, bad(method, "driver modified interface MAC address: %s to %s", out.MacAddress, got.MacAddress)
+	default:
+		out.MacAddress = got.MacAddress
+	}
+	return &out, plausible(&out)
+}
+
+func plausible(i *cnm.Interface) error {
+	const method = "NetworkDriver.CreateEndpoint"
+	if i.MacAddress != "" {
+		if _, err := net.ParseMAC(i.MacAddress); err != nil {
+			return bad(method, "MAC address %.40q", i.MacAddress)
+		}
+	}
+	if i.Address.IsValid() && !i.Address.Addr().Is4() || i.AddressIPv6.IsValid() && !i.AddressIPv6.Addr().Is6() {
+		return bad(method, "addresses %s and %s", i.Address, i.AddressIPv6)
+	}
+	return nil
+}
+
+func sameMAC(a, b string) bool {
+	x, err := net.ParseMAC(a)
+	if err != nil {
+		return false
+	}
+	y, err := net.ParseMAC(b)
+	return err == nil && x.String() == y.String()
+}
+
+// attach joins the endpoint to the container and configures the link that the
+// driver hands over. One that hands over none has done it all, or there is none.
+func (w *work) attach(ctx context.Context) error {
+	if err := w.joinEndpoint(ctx); err != nil {
+		return err
+	}
+	if w.join.InterfaceName == nil || w.join.InterfaceName.SrcName == "" {
+		return nil
+	}
+	return w.takeOver(ctx)
+}
+
+func (w *work) joinEndpoint(ctx context.Context) error {
+	opts, err := w.options(false)
+	if err != nil {
+		return err
+	}
+	w.at.Joined = true
+	if err := w.step("join"); err != nil {
+		return err
+	}
+	w.join, err = w.client.Join(ctx, &cnm.JoinRequest{
+		NetworkID: w.at.NetworkID, EndpointID: w.at.EndpointID, SandboxKey: w.r.NetNS, Options: opts,
+	})
+	if err != nil {
+		return err
+	}
+	if n := w.join.InterfaceName; n != nil && n.SrcName != "" && spec.ValidateIfName(n.SrcName) != nil {
+		return bad("NetworkDriver.Join", "interface %.80q", n.SrcName)
+	}
+	for _, route := range w.join.StaticRoutes {
+		if !route.Destination.IsValid() || route.RouteType == cnm.NextHop && !route.NextHop.IsValid() {
+			return bad("NetworkDriver.Join", "static route to %s of type %d by %s", route.Destination, route.RouteType, route.NextHop)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,321 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/pool"
+	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Network is what a driver was asked for a network (remote.Networks).
+type Network struct {
+	Driver  cnm.Endpoint              `json:"driver"`
+	Hash    string                    `json:"hash"` // of the configuration
+	Request *cnm.CreateNetworkRequest `json:"request"`
+	Labels  map[string]string         `json:"labels,omitempty"`
+
+	Allocated bool `json:"allocated,omitempty"` // AllocateNetwork was called
+	Created   bool `json:"created,omitempty"`   // CreateNetwork succeeded
+	Times     int  `json:"times,omitempty"`     // it was sent again after that
+}
+
+// ensureNetwork makes the network, at most once, and begins the attachment:
+// both under the network's lock, so that no GC deletes the one between.
+func (w *work) ensureNetwork(ctx context.Context) error {
+	unlock, err := w.store.Lock(ctx, remote.Networks, w.r.Network)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	have := new(Network)
+	ok, err := w.store.Load(remote.Networks, w.r.Network, have)
+	switch {
+	case errors.Is(err, remote.ErrBroken):
+		kernel.Warn(w.r, err)
+	case err != nil:
+		return err
+	case ok && have.Hash == w.conf.hash() && have.Created:
+		w.net = have
+		return w.begin()
+	case ok && have.Hash != w.conf.hash():
+		if err := w.replace(ctx, have); err != nil {
+			return err
+		}
+	}
+	if err := w.r.Step("create network"); err != nil {
+		return err
+	}
+	if err := w.createNetwork(ctx); err != nil {
+		return err
+	}
+	return w.begin()
+}
+
+// begin writes the attachment before the driver is asked for it.
+func (w *work) begin() error {
+	w.at = w.store.New(w.r, w.net.Driver)
+	w.at.NetworkID = w.net.Request.NetworkID
+	w.at.EndpointID = remote.EndpointID(w.at.NetworkID, w.r.Owner)
+	if err := w.r.Step("record " + name); err != nil {
+		return err
+	}
+	return w.store.Write(w.r.Network, name, w.at)
+}
+
+// replace deletes a network whose configuration changed, if nobody is in it.
+func (w *work) replace(ctx context.Context, have *Network) error {
+	n, err := w.members()
+	switch {
+	case err != nil:
+		return err
+	case n > 0:
+		return spec.Errorf(spec.CodeInvalidConfig, "network %s was made with other options or by another driver, and %d attachments are in it", w.r.Network, n).
+			WithDetails("detach them first, or give the network another name")
+	}
+	return w.deleteNetwork(ctx, have)
+}
+
+func (w *work) members() (int, error) {
+	list, torn, err := w.store.List(w.r.Network, name)
+	return len(list) + len(torn), err
+}
+
+// createNetwork asks the driver for the network and writes down that it has it.
+func (w *work) createNetwork(ctx context.Context) error {
+	w.net = &Network{Driver: w.client.Endpoint(), Hash: w.conf.hash(), Labels: w.conf.Labels}
+	var err error
+	if w.net.Request, err = w.networkRequest(ctx); err != nil {
+		return err
+	}
+	if err := w.store.Save(remote.Networks, w.r.Network, w.net); err != nil {
+		return err
+	}
+	if err = w.allocate(ctx); err == nil {
+		err = w.create(ctx)
+	}
+	if err != nil {
+		return errors.Join(remote.Error(err), w.giveUp(context.WithoutCancel(ctx), err))
+	}
+	w.net.Created = true
+	return w.store.Save(remote.Networks, w.r.Network, w.net)
+}
+
+// create sends CreateNetwork. A driver that has the network already knows it
+// from an ADD whose end we did not see; with nobody in it, it is made anew.
+func (w *work) create(ctx context.Context) error {
+	err := w.client.CreateNetwork(ctx, w.net.Request)
+	if !cnm.SaysExists(err) {
+		return err
+	}
+	n, lerr := w.members()
+	if lerr != nil || n > 0 {
+		return lerr
+	}
+	kernel.Warn(w.r, err)
+	if derr := w.client.DeleteNetwork(ctx, &cnm.NetworkRequest{NetworkID: w.net.Request.NetworkID}); cnm.Gone(derr) {
+		return derr
+	}
+	if err = w.client.CreateNetwork(ctx, w.net.Request); cnm.SaysExists(err) {
+		return nil
+	}
+	return err
+}
+
+// giveUp forgets a network that the driver refused, with what was asked for it.
+// Where the driver did not answer, the next ADD finds out.
+func (w *work) giveUp(ctx context.Context, failed error) error {
+	if cnm.Gone(failed) {
+		return nil
+	}
+	errs := []error{w.free(ctx, w.client, w.net), w.store.Remove(remote.Networks, w.r.Network)}
+	if w.keeper != nil {
+		errs = append(errs, w.keeper.Release(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// allocate does for a global driver what a swarm's manager does.
+func (w *work) allocate(ctx context.Context) error {
+	if !w.conf.EmulateSwarm {
+		return nil
+	}
+	in := &cnm.AllocateNetworkRequest{
+		NetworkID: w.net.Request.NetworkID, Options: w.conf.Options,
+		IPv4Data: w.net.Request.IPv4Data, IPv6Data: w.net.Request.IPv6Data,
+	}
+	out, err := w.client.AllocateNetwork(ctx, in)
+	if err != nil {
+		return err
+	}
+	w.net.Allocated = true
+	if err := w.net.Request.Options.Set(cnm.OptionGeneric, options(out.Options)); err != nil {
+		return err
+	}
+	return w.store.Save(remote.Networks, w.r.Network, w.net)
+}
+
+func options(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
+	}
+	return m
+}
+
+// networkRequest is CreateNetwork's.
+func (w *work) networkRequest(ctx context.Context) (*cnm.CreateNetworkRequest, error) {
+	id := w.conf.NetworkID
+	if id == "" {
+		id = remote.NetworkID(w.conf.Identity(), w.r.Network)
+	}
+	in := &cnm.CreateNetworkRequest{NetworkID: id, Options: cnm.Options{}}
+	if err := in.Options.Set(cnm.OptionGeneric, options(w.conf.Options)); err != nil {
+		return nil, err
+	}
+	if w.conf.Internal {
+		if err := in.Options.Set(cnm.OptionInternal, true); err != nil {
+			return nil, err
+		}
+	}
+	v4, v6, err := w.data(ctx, in.Options)
+	if err != nil {
+		return nil, err
+	}
+	in.IPv4Data, in.IPv6Data = append([]cnm.IPAMData{}, v4...), append([]cnm.IPAMData{}, v6...)
+	return in, errors.Join(
+		in.Options.Set(cnm.OptionEnableIPv4, len(v4) > 0),
+		in.Options.Set(cnm.OptionEnableIPv6, len(v6) > 0),
+	)
+}
+
+// data are the network's pools: of the IPAM driver, derived from what a CNI
+// plugin gave, or Docker's for a network without IPAM.
+func (w *work) data(ctx context.Context, opts cnm.Options) (v4, v6 []cnm.IPAMData, err error) {
+	switch {
+	case w.keeper != nil:
+		skip, err := w.skipGateways(ctx, opts)
+		if err != nil {
+			return nil, nil, err
+		}
+		pools, err := w.keeper.Ensure(ctx, skip)
+		if err != nil {
+			return nil, nil, err
+		}
+		v4, v6 = pools.Data()
+	case w.ipam != nil:
+		v4, v6 = derive(w.ipam.IPs, true), derive(w.ipam.IPs, false)
+	default:
+		v4 = null("0.0.0.0/0")
+		if w.conf.IPv6 {
+			v6 = null("::/0")
+		}
+	}
+	return v4, v6, nil
+}
+
+func null(all string) []cnm.IPAMData {
+	return []cnm.IPAMData{{AddressSpace: "null", Pool: netip.MustParsePrefix(all)}}
+}
+
+// derive takes a pool from the first address of a family. The address space is
+// what Docker calls its own.
+func derive(ips []spec.IPConfig, want4 bool) []cnm.IPAMData {
+	for _, ip := range ips {
+		if ip.Address.Addr().Is4() != want4 {
+			continue
+		}
+		d := cnm.IPAMData{AddressSpace: "LocalDefault", Pool: ip.Address.Masked()}
+		if ip.Gateway.IsValid() {
+			d.Gateway = netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
+		}
+		return []cnm.IPAMData{d}
+	}
+	return nil
+}
+
+// skipGateways asks a driver that announced it which gateways it does not need.
+func (w *work) skipGateways(ctx context.Context, opts cnm.Options) (skip cnm.GwAllocCheckResponse, err error) {
+	if !w.caps.GwAllocChecker {
+		return skip, nil
+	}
+	out, err := w.client.GwAllocCheck(ctx, &cnm.GwAllocCheckRequest{Options: opts})
+	if err != nil {
+		return skip, remote.Error(err)
+	}
+	return *out, nil
+}
+
+// deleteNetwork deletes a network at the driver and forgets it. An error that
+// the driver answers is only worth a warning, as it is to Docker.
+func (w *work) deleteNetwork(ctx context.Context, have *Network) error {
+	c, err := w.conf.Recorded(w.r, have.Driver)
+	if err != nil {
+		return err
+	}
+	if have.Request != nil {
+		if err := w.heard(c.DeleteNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID})); err != nil {
+			return remote.Error(err)
+		}
+		if err := w.free(ctx, c, have); err != nil {
+			return remote.Error(err)
+		}
+	}
+	return w.store.Remove(remote.Networks, w.r.Network)
+}
+
+func (w *work) free(ctx context.Context, c *cnm.Client, have *Network) error {
+	if !have.Allocated {
+		return nil
+	}
+	return w.heard(c.FreeNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
+}
+
+// heard turns what a driver answered into a warning, and leaves that it did not.
+func (w *work) heard(err error) error {
+	if err == nil || cnm.Gone(err) {
+		return err
+	}
+	if !errors.Is(err, cnm.ErrNotImplemented) {
+		kernel.Warn(w.r, err)
+	}
+	return nil
+}
+
+// createAgain sends CreateNetwork again to a driver that has forgotten the
+// network: many keep theirs in memory. ok is false when it had not.
+func (w *work) createAgain(ctx context.Context) (ok bool) {
+	unlock, err := w.store.Lock(ctx, remote.Networks, w.r.Network)
+	if err != nil {
+		kernel.Warn(w.r, err)
+		return false
+	}
+	defer unlock()
+	now := new(Network)
+	if ok, err := w.store.Load(remote.Networks, w.r.Network, now); err == nil && ok && now.Times > w.net.Times {
+		return true // another ADD was faster
+	}
+	if err := w.client.CreateNetwork(ctx, w.net.Request); err != nil {
+		kernel.Warn(w.r, err)
+		return false
+	}
+	w.net.Times++
+	if err := w.store.Save(remote.Networks, w.r.Network, w.net); err != nil {
+		kernel.Warn(w.r, err)
+	}
+	return true
+}
+
+// newKeeper is of the pools when IPAM is a driver too.
+func (w *work) newKeeper() (err error) {
+	if w.conf.pools != nil {
+		w.keeper, err = pool.New(w.r, w.conf.pools)
+	}
+	return err
+}

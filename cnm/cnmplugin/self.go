@@ -1,0 +1,128 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// result is the ADD's: of the link that was taken over, or of what the driver
+// did to the container by itself.
+func (w *work) result() (*spec.Result, error) {
+	result := w.compile()
+	if w.at.Link != nil {
+		return result, endpoint.Describe(w.env, netstate.Sandbox, &result.Interfaces[0])
+	}
+	links, err := w.appeared()
+	if err != nil {
+		return nil, err
+	}
+	if len(links) == 0 { // a driver without a link, such as one for a host's own network
+		result.Interfaces = nil
+		for i := range result.IPs {
+			result.IPs[i].Interface = nil
+		}
+		return result, nil
+	}
+	return w.found(result, links)
+}
+
+// appeared are the links of the container that were not there before, the one of
+// CNI_IFNAME first.
+func (w *work) appeared() (list []netlink.Link, err error) {
+	links, err := nl.Retry(w.env.Sandbox.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links of the container: %w", err)
+	}
+	for _, l := range links {
+		switch {
+		case w.old[l.Attrs().Index]:
+		case l.Attrs().Name == w.r.IfName:
+			list = append([]netlink.Link{l}, list...)
+		default:
+			list = append(list, l)
+		}
+	}
+	return list, nil
+}
+
+// found describes what a driver did by itself as the kernel has it: the driver
+// told nothing.
+func (w *work) found(result *spec.Result, links []netlink.Link) (*spec.Result, error) {
+	result.Interfaces, result.IPs, result.Routes = nil, nil, nil
+	for n, l := range links {
+		a := l.Attrs()
+		result.Interfaces = append(result.Interfaces, spec.Interface{
+			Name: a.Name, Mac: a.HardwareAddr.String(), MTU: a.MTU, Sandbox: w.r.NetNS,
+		})
+		routes, err := w.env.Sandbox.LinkRoutes(a.Index, unix.RT_TABLE_MAIN)
+		if err != nil {
+			return nil, err
+		}
+		addrs, err := w.env.Sandbox.Addrs(a.Index)
+		if err != nil {
+			return nil, err
+		}
+		for _, addr := range addrs {
+			if addr.Prefix.Addr().IsLinkLocalUnicast() {
+				continue
+			}
+			at := n
+			result.IPs = append(result.IPs, spec.IPConfig{Interface: &at, Address: addr.Prefix, Gateway: defaultGateway(routes, addr.Prefix.Addr().Is4())})
+		}
+		result.Routes = append(result.Routes, told(routes)...)
+	}
+	return result, nil
+}
+
+// defaultGateway is the next hop of the first default route of a family.
+func defaultGateway(routes []netlink.Route, want4 bool) netip.Addr {
+	for _, r := range routes {
+		gw, ok := netip.AddrFromSlice(r.Gw)
+		if gw = gw.Unmap(); ok && gw.Is4() == want4 && prefixOf(r).Bits() == 0 {
+			return gw
+		}
+	}
+	return netip.Addr{}
+}
+
+// told are the routes that somebody made, not the kernel.
+func told(routes []netlink.Route) (list []spec.Route) {
+	for _, r := range routes {
+		if r.Protocol == unix.RTPROT_KERNEL || r.Protocol == unix.RTPROT_RA {
+			continue
+		}
+		gw, _ := netip.AddrFromSlice(r.Gw)
+		route := spec.Route{Dst: prefixOf(r), GW: gw.Unmap(), Priority: r.Priority}
+		if !route.GW.IsValid() {
+			scope := int(r.Scope)
+			route.Scope = &scope
+		}
+		list = append(list, route)
+	}
+	return list
+}
+
+// prefixOf is a route's destination; the library leaves it out of some default
+// routes.
+func prefixOf(r netlink.Route) netip.Prefix {
+	if r.Dst != nil {
+		a, _ := netip.AddrFromSlice(r.Dst.IP)
+		bits, _ := r.Dst.Mask.Size()
+		return netip.PrefixFrom(a.Unmap(), bits)
+	}
+	if r.Family == unix.AF_INET6 {
+		return netip.MustParsePrefix("::/0")
+	}
+	return netip.MustParsePrefix("0.0.0.0/0")
+}

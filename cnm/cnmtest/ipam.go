@@ -1,0 +1,144 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/cnm"
+)
+
+// pool is a pool with the addresses that are out.
+type pool struct {
+	prefix, part netip.Prefix
+	used         map[netip.Addr]bool
+}
+
+// IPAMCapabilities implements cnm.IPAMDriver.
+func (d *Driver) IPAMCapabilities(context.Context) (*cnm.IPAMCapabilities, error) {
+	return &cnm.IPAMCapabilities{RequiresMACAddress: d.RequiresMAC}, nil
+}
+
+// AddressSpaces implements cnm.IPAMDriver.
+func (d *Driver) AddressSpaces(context.Context) (*cnm.AddressSpaces, error) {
+	return &cnm.AddressSpaces{LocalDefaultAddressSpace: "lablocal", GlobalDefaultAddressSpace: "lablocal"}, nil
+}
+
+// RequestPool implements cnm.IPAMDriver.
+func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cnm.RequestPoolResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	text := in.Pool
+	if text == "" {
+		text = map[bool]string{false: "10.77.0.0/16", true: "fd77::/64"}[in.V6]
+	}
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		return nil, err
+	}
+	id := "lab-" + text
+	if d.pools[id] != nil {
+		return nil, fmt.Errorf("pool %s is in use", text)
+	}
+	p := &pool{prefix: prefix, part: prefix, used: map[netip.Addr]bool{prefix.Addr(): true}}
+	if in.SubPool != "" {
+		if p.part, err = netip.ParsePrefix(in.SubPool); err != nil {
+			return nil, err
+		}
+	}
+	if d.pools == nil {
+		d.pools = map[string]*pool{}
+	}
+	d.pools[id] = p
+	out := &cnm.RequestPoolResponse{PoolID: id, Pool: prefix, Data: map[string]string{}}
+	if d.GatewayInPool {
+		gw := prefix.Addr().Next()
+		p.used[gw] = true
+		out.Data[cnm.OptionGateway] = netip.PrefixFrom(gw, prefix.Bits()).String()
+	}
+	return out, nil
+}
+
+// ReleasePool implements cnm.IPAMDriver.
+func (d *Driver) ReleasePool(_ context.Context, in *cnm.ReleasePoolRequest) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pools[in.PoolID] == nil {
+		return fmt.Errorf("unknown pool %s", in.PoolID)
+	}
+	delete(d.pools, in.PoolID)
+	return nil
+}
+
+// RequestAddress implements cnm.IPAMDriver.
+func (d *Driver) RequestAddress(_ context.Context, in *cnm.RequestAddressRequest) (*cnm.RequestAddressResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.pools[in.PoolID]
+	if p == nil {
+		return nil, fmt.Errorf("unknown pool %s", in.PoolID)
+	}
+	gateway := in.Options[cnm.OptionAddressType] == cnm.OptionGateway
+	if d.RequiresMAC && in.Options[cnm.OptionMAC] == "" && !gateway && !in.Address.IsValid() {
+		return nil, errors.New("no MAC address")
+	}
+	a := in.Address
+	if !a.IsValid() {
+		a = p.free(gateway)
+	}
+	if !p.prefix.Contains(a) || p.used[a] {
+		return nil, fmt.Errorf("address %s is not available", a)
+	}
+	p.used[a] = true
+	return &cnm.RequestAddressResponse{Address: netip.PrefixFrom(a, p.prefix.Bits()), Data: map[string]string{}}, nil
+}
+
+// free finds an address nobody has; a gateway may be outside the part.
+func (p *pool) free(gateway bool) netip.Addr {
+	in := p.part
+	if gateway {
+		in = p.prefix
+	}
+	for a := in.Addr().Next(); in.Contains(a); a = a.Next() {
+		if !p.used[a] {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// ReleaseAddress implements cnm.IPAMDriver.
+func (d *Driver) ReleaseAddress(_ context.Context, in *cnm.ReleaseAddressRequest) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.pools[in.PoolID]
+	if p == nil {
+		return fmt.Errorf("unknown pool %s", in.PoolID)
+	}
+	if !p.used[in.Address] {
+		return fmt.Errorf("address %s is not in use", in.Address)
+	}
+	delete(p.used, in.Address)
+	return nil
+}
+
+// Addresses counts the addresses that are out, gateways included.
+func (d *Driver) Addresses() (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.pools {
+		n += len(p.used) - 1 // the network's own
+	}
+	return n
+}
+
+// Pools counts the pools that are out.
+func (d *Driver) Pools() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.pools)
+}

@@ -1,0 +1,213 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pool keeps the address pools a Docker IPAM driver gave for a network:
+// asked for once, at the first ADD, under the network's lock, written down after
+// every answer, asked for again when the driver has forgotten them.
+package pool
+
+import (
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf is the section `ipam` of cnm-ipam. The fields of Subnet stand for one
+// more pool, which goes before those of Pools.
+type Conf struct {
+	remote.Conf
+	Subnet
+
+	// Type is cnm-ipam.
+	// Reference: none, ours only.
+	Type string `json:"type"`
+
+	// Pools are several pools; one address is given from each. At most one of a family.
+	// Default: one of IPv4 that the driver chooses.
+	// Reference: none, ours only.
+	Pools []Subnet `json:"pools"`
+
+	// Options are the driver's own, as --ipam-opt of Docker.
+	// Reference: none, ours only.
+	Options map[string]string `json:"options"`
+
+	// AddressSpace names the driver's address space.
+	// Default: the one the driver calls its local default.
+	// Reference: none, ours only.
+	AddressSpace string `json:"addressSpace"`
+
+	// Routes are echoed in the result; one without gw leads to the gateway.
+	// Reference: none, ours only.
+	Routes []spec.Route `json:"routes"`
+
+	// DNS is echoed in the result.
+	// Reference: none, ours only.
+	DNS spec.DNS `json:"dns"`
+
+	// KeepPool is false to give the pools back in the GC that finds no attachment left.
+	// Default: true.
+	// Reference: none, ours only.
+	KeepPool *bool `json:"keepPool"`
+}
+
+// Subnet is a pool as it is asked for.
+type Subnet struct {
+	// Subnet in CIDR notation, as --subnet of Docker; empty leaves the choice to the driver.
+	// Reference: none, ours only.
+	Subnet string `json:"subnet"`
+
+	// IPRange is the part of the subnet to give out, as --ip-range.
+	// Reference: none, ours only.
+	IPRange string `json:"ipRange"`
+
+	// Gateway is the wanted gateway; empty leaves the choice to the driver.
+	// Reference: none, ours only.
+	Gateway string `json:"gateway"`
+
+	// AuxAddresses are addresses to keep out, by a name of their user, as --aux-address.
+	// Reference: none, ours only.
+	AuxAddresses map[string]string `json:"auxAddresses"`
+
+	// IPv6 asks for an IPv6 pool where subnet does not say it.
+	// Reference: none, ours only.
+	IPv6 bool `json:"ipv6"`
+}
+
+// State is what a driver gave a network.
+type State struct {
+	Driver      cnm.Endpoint `json:"driver"`
+	Hash        string       `json:"hash"` // of what is asked for
+	Space       string       `json:"space"`
+	RequiresMAC bool         `json:"requiresMAC,omitempty"`
+	Pools       []*Pool      `json:"pools"`
+}
+
+// Pool is one pool. What the driver has not given yet is zero.
+type Pool struct {
+	Request cnm.RequestPoolRequest `json:"request"`
+	Gateway netip.Addr             `json:"gateway,omitzero"` // wanted
+	Aux     map[string]netip.Addr  `json:"aux,omitempty"`    // wanted
+
+	ID       string                  `json:"id,omitempty"`
+	Prefix   netip.Prefix            `json:"prefix,omitzero"`
+	Has      netip.Prefix            `json:"has,omitzero"`      // the gateway it has
+	Reserved bool                    `json:"reserved,omitzero"` // the gateway is an address of its own
+	HasAux   map[string]netip.Prefix `json:"hasAux,omitempty"`
+	Done     bool                    `json:"done,omitempty"`
+}
+
+// Data are the pools as a network driver is told of them.
+func (s *State) Data() (v4, v6 []cnm.IPAMData) {
+	for _, p := range s.Pools {
+		d := cnm.IPAMData{AddressSpace: s.Space, Pool: p.Prefix, Gateway: p.Has, AuxAddresses: p.HasAux}
+		if p.Request.V6 {
+			v6 = append(v6, d)
+		} else {
+			v4 = append(v4, d)
+		}
+	}
+	return v4, v6
+}
+
+// Load reads what a configuration asks for. Errors have the code 7.
+func (c *Conf) load() (*State, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s := &State{Space: c.AddressSpace}
+	families := map[bool]bool{}
+	for _, sub := range c.all() {
+		p, err := sub.pool(c.Options)
+		if err != nil {
+			return nil, err
+		}
+		if families[p.Request.V6] {
+			return nil, refuse("two pools of one family: an endpoint of Docker has one address of each")
+		}
+		families[p.Request.V6] = true
+		s.Pools = append(s.Pools, p)
+	}
+	for i, r := range c.Routes {
+		if !r.Dst.IsValid() {
+			return nil, refuse("invalid route %d: no dst", i)
+		}
+	}
+	s.Hash = remote.Hash([]any{c.Identity(), c.AddressSpace, s.Pools})
+	return s, nil
+}
+
+func (c *Conf) all() []Subnet {
+	if c.Subnet.isZero() && len(c.Pools) > 0 {
+		return c.Pools
+	}
+	return append([]Subnet{c.Subnet}, c.Pools...)
+}
+
+func (s *Subnet) isZero() bool {
+	return s.Subnet == "" && s.IPRange == "" && s.Gateway == "" && len(s.AuxAddresses) == 0 && !s.IPv6
+}
+
+func (s *Subnet) pool(options map[string]string) (*Pool, error) {
+	p := &Pool{Request: cnm.RequestPoolRequest{Pool: s.Subnet, SubPool: s.IPRange, Options: options, V6: s.IPv6}}
+	if p.Request.Options == nil {
+		p.Request.Options = map[string]string{}
+	}
+	subnet, err := s.prefixes()
+	if err != nil {
+		return nil, err
+	}
+	if subnet.IsValid() {
+		p.Request.V6 = subnet.Addr().Is6()
+	}
+	if s.Gateway != "" {
+		if p.Gateway, err = p.within("gateway", s.Gateway, subnet); err != nil {
+			return nil, err
+		}
+	}
+	for name, text := range s.AuxAddresses {
+		a, err := p.within("auxAddresses."+name, text, subnet)
+		if err != nil {
+			return nil, err
+		}
+		if p.Aux == nil {
+			p.Aux = map[string]netip.Addr{}
+		}
+		p.Aux[name] = a
+	}
+	return p, nil
+}
+
+// prefixes checks subnet and ipRange.
+func (s *Subnet) prefixes() (subnet netip.Prefix, err error) {
+	if s.Subnet == "" {
+		if s.IPRange != "" {
+			return subnet, refuse("ipRange %s needs a subnet", s.IPRange)
+		}
+		return subnet, nil
+	}
+	if subnet, err = netip.ParsePrefix(s.Subnet); err != nil || subnet != subnet.Masked() {
+		return subnet, refuse("invalid subnet %.80q: want a network in CIDR notation", s.Subnet)
+	}
+	if s.IPRange == "" {
+		return subnet, nil
+	}
+	part, err := netip.ParsePrefix(s.IPRange)
+	if err != nil || !subnet.Contains(part.Addr()) || part.Bits() < subnet.Bits() {
+		return subnet, refuse("ipRange %.80q is not part of subnet %s", s.IPRange, subnet)
+	}
+	return subnet, nil
+}
+
+func (p *Pool) within(what, text string, subnet netip.Prefix) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Is6() != p.Request.V6 || subnet.IsValid() && !subnet.Contains(a) {
+		return a, refuse("%s %.80q is no address of the subnet %s", what, text, p.Request.Pool)
+	}
+	return a, nil
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

@@ -1,0 +1,222 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Plugin is the name of the plugin whose attachments use the pools.
+const Plugin = "cnm-ipam"
+
+// Keeper works on the pools of a request's network.
+type Keeper struct {
+	conf   *Conf
+	r      *plugin.Request
+	store  *remote.Store
+	client *cnm.Client
+	want   *State
+}
+
+// New checks the configuration. It calls nobody.
+func New(r *plugin.Request, conf *Conf) (*Keeper, error) {
+	want, err := conf.load()
+	if err != nil {
+		return nil, err
+	}
+	return &Keeper{conf: conf, r: r, store: remote.Of(r), want: want}, nil
+}
+
+// Client returns the client of the driver, found at the first use.
+func (k *Keeper) Client() (*cnm.Client, error) {
+	if k.client == nil {
+		c, err := k.conf.Client(k.r)
+		if err != nil {
+			return nil, err
+		}
+		k.client = c
+	}
+	return k.client, nil
+}
+
+// Wanted is what is to be asked for (dry runs).
+func (k *Keeper) Wanted() *State { return k.want }
+
+// Ensure makes the pools so: at most once a network. skip leaves gateways out.
+// A configuration that changed is refused as long as attachments use the pools.
+func (k *Keeper) Ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
+	unlock, err := k.store.Lock(ctx, remote.Pools, k.r.Network)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	return k.ensure(ctx, skip)
+}
+
+func (k *Keeper) ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
+	have := new(State)
+	ok, err := k.store.Load(remote.Pools, k.r.Network, have)
+	switch {
+	case errors.Is(err, remote.ErrBroken):
+		kernel.Warn(k.r, err)
+	case err != nil:
+		return nil, err
+	case ok && have.Hash == k.want.Hash && have.done():
+		return have, nil
+	case ok:
+		if err := k.replace(ctx, have); err != nil {
+			return nil, err
+		}
+	}
+	return k.request(ctx, skip)
+}
+
+func (s *State) done() bool {
+	for _, p := range s.Pools {
+		if !p.Done {
+			return false
+		}
+	}
+	return true
+}
+
+// replace gives back the pools of a configuration that changed, or what an ADD
+// that was killed got of them.
+func (k *Keeper) replace(ctx context.Context, have *State) error {
+	if have.done() {
+		list, torn, err := k.store.List(k.r.Network, Plugin)
+		if err != nil {
+			return err
+		}
+		if n := len(list) + len(torn); n > 0 {
+			return spec.Errorf(spec.CodeInvalidConfig, "the pools of network %s were asked for with another configuration, and %d attachments use them", k.r.Network, n).
+				WithDetails("detach them first, or give the network another name")
+		}
+	}
+	return k.give(ctx, have)
+}
+
+// request asks the driver for everything. What it gave is written down at once,
+// and given back if the rest fails.
+func (k *Keeper) request(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
+	c, err := k.Client()
+	if err != nil {
+		return nil, err
+	}
+	if err := remote.Ready(ctx, c, cnm.ImplementsIPAM); err != nil {
+		return nil, err
+	}
+	s := k.want
+	s.Driver = c.Endpoint()
+	if err := k.describe(ctx, s); err != nil {
+		return nil, remote.Error(err)
+	}
+	for _, p := range s.Pools {
+		p.Request.AddressSpace = s.Space
+		if err := k.fill(ctx, s, p, skip); err != nil {
+			return nil, errors.Join(remote.Error(err), k.give(context.WithoutCancel(ctx), s))
+		}
+	}
+	return s, nil
+}
+
+// describe asks what the driver needs and how it calls its address space.
+func (k *Keeper) describe(ctx context.Context, s *State) error {
+	caps, err := k.client.IPAMCapabilities(ctx)
+	switch {
+	case errors.Is(err, cnm.ErrNotImplemented): // as old drivers do
+	case err != nil:
+		return err
+	default:
+		s.RequiresMAC = caps.RequiresMACAddress
+	}
+	if s.Space != "" {
+		return nil
+	}
+	spaces, err := k.client.AddressSpaces(ctx)
+	if err != nil {
+		return err
+	}
+	if s.Space = spaces.LocalDefaultAddressSpace; s.Space == "" {
+		return fmt.Errorf("IpamDriver.GetDefaultAddressSpaces: %w: no local address space", cnm.ErrBadAnswer)
+	}
+	return nil
+}
+
+// fill asks for one pool, its gateway and the addresses to keep out.
+func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCheckResponse) error {
+	got, err := k.client.RequestPool(ctx, &p.Request)
+	if err != nil {
+		return err
+	}
+	if got.PoolID == "" || !got.Pool.IsValid() {
+		return fmt.Errorf("IpamDriver.RequestPool: %w: pool id %q, pool %v", cnm.ErrBadAnswer, got.PoolID, got.Pool)
+	}
+	p.ID, p.Prefix = got.PoolID, got.Pool
+	if err := k.save(s); err != nil {
+		return err
+	}
+	if err := k.gateway(ctx, s, p, got.Data[cnm.OptionGateway], skip); err != nil {
+		return err
+	}
+	for name, a := range p.Aux {
+		has, err := k.address(ctx, p, a, nil)
+		if err != nil {
+			return err
+		}
+		if p.HasAux == nil {
+			p.HasAux = map[string]netip.Prefix{}
+		}
+		p.HasAux[name] = has
+		if err := k.save(s); err != nil {
+			return err
+		}
+	}
+	p.Done = true
+	return k.save(s)
+}
+
+// gateway takes the one that came with the pool, or asks for one.
+func (k *Keeper) gateway(ctx context.Context, s *State, p *Pool, given string, skip cnm.GwAllocCheckResponse) (err error) {
+	switch {
+	case given != "":
+		if p.Has, err = netip.ParsePrefix(given); err != nil {
+			return fmt.Errorf("IpamDriver.RequestPool: %w: gateway %q", cnm.ErrBadAnswer, given)
+		}
+		return nil
+	case p.Request.V6 && skip.SkipIPv6, !p.Request.V6 && skip.SkipIPv4:
+		return nil
+	}
+	p.Has, err = k.address(ctx, p, p.Gateway, map[string]string{cnm.OptionAddressType: cnm.OptionGateway})
+	if err != nil {
+		return err
+	}
+	p.Reserved = true
+	return k.save(s)
+}
+
+// address asks for one address of a pool.
+func (k *Keeper) address(ctx context.Context, p *Pool, want netip.Addr, options map[string]string) (netip.Prefix, error) {
+	got, err := k.client.RequestAddress(ctx, &cnm.RequestAddressRequest{PoolID: p.ID, Address: want, Options: options})
+	switch {
+	case err != nil:
+		return netip.Prefix{}, err
+	case !got.Address.IsValid() || got.Address.Addr().Is6() != p.Request.V6:
+		return netip.Prefix{}, fmt.Errorf("IpamDriver.RequestAddress: %w: address %v of a pool %s", cnm.ErrBadAnswer, got.Address, p.Prefix)
+	case want.IsValid() && got.Address.Addr() != want:
+		return netip.Prefix{}, fmt.Errorf("IpamDriver.RequestAddress: %w: %v was asked for, %v given", cnm.ErrBadAnswer, want, got.Address)
+	}
+	return got.Address, nil
+}
+
+func (k *Keeper) save(s *State) error { return k.store.Save(remote.Pools, k.r.Network, s) }

@@ -1,0 +1,226 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Attachment is what a driver was asked for one attachment. It is written
+// before the first call, so that whoever finds it can take everything back.
+type Attachment struct {
+	Owner       owner.Key `json:"-"`
+	ContainerID string    `json:"-"`
+	IfName      string    `json:"-"`
+	NetNS       string    `json:"-"`
+
+	Driver cnm.Endpoint `json:"driver"`
+	Boot   string       `json:"boot,omitempty"`
+	// Ended says that the container is gone and that the driver could not be told
+	// yet.
+	Ended bool `json:"ended,omitempty"`
+
+	NetworkID  string `json:"networkId,omitempty"`
+	EndpointID string `json:"endpointId,omitempty"`
+	Created    bool   `json:"created,omitempty"` // CreateEndpoint was called, or is about to be
+	Joined     bool   `json:"joined,omitempty"`  // Join, likewise
+	Opened     bool   `json:"opened,omitempty"`  // ProgramExternalConnectivity, likewise
+	Link       *Link  `json:"link,omitempty"`
+
+	Addresses []Address `json:"addresses,omitempty"` // of an IPAM driver
+}
+
+// Link is the link of the host that a driver handed over.
+type Link struct {
+	Name  string `json:"name"`            // on the host
+	Alias string `json:"alias,omitempty"` // that it had there
+}
+
+// Address is an address of a pool.
+type Address struct {
+	PoolID  string       `json:"poolId"`
+	Address netip.Prefix `json:"address"`
+	Gateway netip.Addr   `json:"gateway,omitzero"`
+}
+
+// New is the attachment of a request.
+func (s *Store) New(r *plugin.Request, at cnm.Endpoint) *Attachment {
+	return &Attachment{Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: s.boot}
+}
+
+// Write stores an attachment and locks it until the session ends.
+func (s *Store) Write(network, pluginName string, a *Attachment) error {
+	data, err := json.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("encode record: %w", err)
+	}
+	return s.Records.Write(&record.Record{
+		Plugin: pluginName, Owner: a.Owner, Network: network,
+		ContainerID: a.ContainerID, IfName: a.IfName, NetNS: a.NetNS, Remote: data,
+	})
+}
+
+// Begin writes the attachment of an ADD and pushes what ends it again.
+func (s *Store) Begin(r *plugin.Request, pluginName string, a *Attachment, end func(context.Context) error) error {
+	if err := r.Step("record " + pluginName); err != nil {
+		return err
+	}
+	if err := s.Write(r.Network, pluginName, a); err != nil {
+		return err
+	}
+	r.Undo(end)
+	return nil
+}
+
+// Take reads and locks the attachment of a DEL; nil when there is none. torn
+// says that there is one which cannot be read.
+func (s *Store) Take(r *plugin.Request, pluginName string) (a *Attachment, torn bool) {
+	rec, err := s.Records.Take(r.Network, r.Owner, pluginName)
+	if err == nil && rec != nil {
+		a, err = fromRecord(rec)
+	}
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	return a, err != nil
+}
+
+// Read is Take without the lock, and with the error.
+func (s *Store) Read(r *plugin.Request, pluginName string) (*Attachment, error) {
+	rec, err := s.Records.Read(r.Network, r.Owner, pluginName)
+	if err != nil || rec == nil {
+		return nil, err
+	}
+	return fromRecord(rec)
+}
+
+func fromRecord(rec *record.Record) (*Attachment, error) {
+	a := new(Attachment)
+	if err := json.Unmarshal(rec.Remote, a); err != nil {
+		return nil, fmt.Errorf("record of %s/%s: %w: %w", rec.ContainerID, rec.IfName, record.ErrBroken, err)
+	}
+	a.Owner, a.ContainerID, a.IfName, a.NetNS = rec.Owner, rec.ContainerID, rec.IfName, rec.NetNS
+	return a, nil
+}
+
+// Dead says whether an attachment is over, though nobody may have said DEL: its
+// container's namespace is gone, or the node has booted since.
+func (s *Store) Dead(a *Attachment) bool {
+	if a.Ended || a.Boot != s.boot {
+		return true
+	}
+	ns, err := netns.Open(a.NetNS)
+	if err != nil {
+		return netns.Gone(err)
+	}
+	ns.Close() //nolint:errcheck // read only
+	return false
+}
+
+// Fresh makes room for an ADD: what is dead under its names is ended by end;
+// what lives is refused.
+func (s *Store) Fresh(r *plugin.Request, pluginName string, end func(*Attachment) error) error {
+	old, err := s.Read(r, pluginName)
+	if err != nil {
+		kernel.Warn(r, err) // as good as none; Write replaces it
+	}
+	if old == nil {
+		return nil
+	}
+	if !s.Dead(old) {
+		return spec.Errorf(spec.CodeInternal, "%s: container %s has interface %s already", pluginName, r.ContainerID, r.IfName)
+	}
+	return end(old)
+}
+
+// List reads the attachments of a network, as far as they can be read; torn are
+// the owners of the others.
+func (s *Store) List(network, pluginName string) (list []*Attachment, torn []owner.Key, err error) {
+	records, broken, err := s.Records.Scan(network)
+	for _, rec := range records {
+		if rec.Plugin != pluginName {
+			continue
+		}
+		a, ferr := fromRecord(rec)
+		if ferr != nil {
+			torn = append(torn, rec.Owner)
+			continue
+		}
+		list = append(list, a)
+	}
+	for _, t := range broken {
+		if t.Plugin == pluginName {
+			torn = append(torn, t.Owner)
+		}
+	}
+	return list, torn, err
+}
+
+// Stale lists what a GC request does not name; ok is false when it names
+// nothing, which is no permission. What an ADD or DEL works on is left to it.
+func (s *Store) Stale(r *plugin.Request, pluginName string) (stale []*Attachment, ok bool, err error) {
+	keep, ok := r.Valid()
+	if !ok {
+		return nil, false, nil
+	}
+	valid, _ := r.Head.Valid()
+	living := make(map[owner.Key]bool, len(valid))
+	for _, v := range valid {
+		living[owner.Of(r.Network, v.ContainerID, v.IfName)] = true
+	}
+	list, torn, err := s.List(r.Network, pluginName)
+	for _, a := range list {
+		if (a.Ended || !keep(a.ContainerID, a.IfName)) && !s.Records.Busy(r.Network, a.Owner, pluginName) {
+			stale = append(stale, a)
+		}
+	}
+	for _, o := range torn {
+		if !living[o] && !s.Records.Busy(r.Network, o, pluginName) {
+			stale = append(stale, &Attachment{Owner: o})
+		}
+	}
+	return stale, true, err
+}
+
+// Ended lists what earlier DELs could not tell the driver.
+func (s *Store) Ended(r *plugin.Request, pluginName string) (ended []*Attachment) {
+	list, _, err := s.List(r.Network, pluginName)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	for _, a := range list {
+		if a.Ended && !s.Records.Busy(r.Network, a.Owner, pluginName) {
+			ended = append(ended, a)
+		}
+	}
+	return ended
+}
+
+// Finish ends an attachment's record by what telling the driver gave: gone, or
+// kept for later when the driver was not there. Only errors of our own fail.
+func (s *Store) Finish(r *plugin.Request, pluginName string, a *Attachment, told error, forget bool) error {
+	if !cnm.Gone(told) || forget {
+		if told != nil {
+			kernel.Warn(r, told)
+		}
+		return s.Records.Remove(r.Network, a.Owner, pluginName)
+	}
+	kernel.Warn(r, fmt.Errorf("%w; a later ADD or GC of network %s tries again", told, r.Network))
+	if a.ContainerID == "" {
+		return nil // torn: it stays as it is
+	}
+	a.Ended = true
+	return s.Write(r.Network, pluginName, a)
+}

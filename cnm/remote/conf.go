@@ -1,0 +1,177 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package remote is what the plugins cnm and cnm-ipam share: where a driver is,
+// errors of drivers as errors of CNI, and the state that outlives a reboot, as
+// that of Docker's drivers does: what was asked of a driver for a network (its
+// file, under its lock) and for an attachment (its record).
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Conf says where a driver is: by exactly one of driver, socket and url.
+type Conf struct {
+	// Driver is the name of a driver, found where Docker finds it: /run/docker/plugins,
+	// then .spec and .json files in /etc/docker/plugins and /usr/lib/docker/plugins.
+	// Reference: none, ours only.
+	Driver string `json:"driver"`
+
+	// Socket is the path of the driver's socket, instead of driver.
+	// Reference: none, ours only.
+	Socket string `json:"socket"`
+
+	// URL is unix://, tcp://, http:// or https:// and where the driver is, instead of driver.
+	// Reference: none, ours only.
+	URL string `json:"url"`
+
+	// TLS are certificates for socket and url: insecureSkipVerify, caFile, certFile, keyFile.
+	// Reference: none, ours only.
+	TLS *cnm.TLS `json:"tls"`
+
+	// Timeout bounds one call of the driver, in seconds.
+	// Default: 30.
+	// Reference: none, ours only.
+	Timeout int `json:"timeout"`
+
+	// DelIgnoreUnreachable forgets an attachment at DEL though the driver cannot be
+	// reached. Without, DEL succeeds too, and a later ADD or GC tells the driver.
+	// Reference: none, ours only.
+	DelIgnoreUnreachable bool `json:"delIgnoreUnreachable"`
+}
+
+// Endpoint finds the driver.
+func (c *Conf) Endpoint() (cnm.Endpoint, error) {
+	if err := c.Validate(); err != nil {
+		return cnm.Endpoint{}, err
+	}
+	switch {
+	case c.Socket != "":
+		return cnm.Endpoint{URL: "unix://" + c.Socket, TLS: c.TLS}, nil
+	case c.URL != "":
+		return cnm.Endpoint{URL: c.URL, TLS: c.TLS}, nil
+	}
+	return cnm.DefaultDirs().Find(c.Driver)
+}
+
+// Validate refuses what names no driver, or several.
+func (c *Conf) Validate() error {
+	n := 0
+	for _, s := range []string{c.Driver, c.Socket, c.URL} {
+		if s != "" {
+			n++
+		}
+	}
+	switch {
+	case n != 1:
+		return refuse("exactly one of driver, socket and url must be set")
+	case c.Socket != "" && !filepath.IsAbs(c.Socket):
+		return refuse("socket %q: the path must be absolute", c.Socket)
+	case c.Driver != "" && c.TLS != nil:
+		return refuse("tls goes with url; a driver with a name has it in its .json file")
+	case c.Timeout < 0 || c.Timeout > 600:
+		return refuse("timeout %d: want seconds up to 600", c.Timeout)
+	}
+	if c.URL != "" {
+		if _, err := cnm.NewClient(cnm.Endpoint{URL: c.URL}, cnm.ClientOptions{}); err != nil {
+			return refuse("%w", err)
+		}
+	}
+	return nil
+}
+
+// Identity is what tells drivers apart.
+func (c *Conf) Identity() string { return c.Driver + "\x00" + c.Socket + "\x00" + c.URL }
+
+// Client finds the driver and makes a client of it that ends with the session.
+func (c *Conf) Client(r *plugin.Request) (*cnm.Client, error) {
+	at, err := c.Endpoint()
+	if err != nil {
+		return nil, Error(err)
+	}
+	return c.client(r, at)
+}
+
+func (c *Conf) client(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
+	client, err := cnm.NewClient(at, cnm.ClientOptions{Timeout: time.Duration(c.Timeout) * time.Second})
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeInvalidConfig, "%w", err)
+	}
+	r.Session.OnClose(client.Close)
+	return client, nil
+}
+
+// Recorded makes a client of a driver that a record tells of. One with a name is
+// looked for again: it may have another socket by now.
+func (c *Conf) Recorded(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
+	if at.Name != "" {
+		if found, err := cnm.DefaultDirs().Find(at.Name); err == nil {
+			at = found
+		}
+	}
+	return c.client(r, at)
+}
+
+// CodeDriver is the code of an error that a driver answered.
+const CodeDriver spec.Code = 100
+
+// Error gives an error of a driver its code.
+func Error(err error) error {
+	var said *cnm.DriverError
+	var coded *spec.Error
+	switch {
+	case err == nil, errors.As(err, &coded):
+		return err
+	case errors.As(err, &said):
+		return spec.Errorf(CodeDriver, "%w", err)
+	case errors.Is(err, cnm.ErrBadAnswer):
+		return spec.Errorf(spec.CodeDecoding, "%w", err)
+	case errors.Is(err, cnm.ErrUnreachable), errors.Is(err, cnm.ErrTimeout), errors.Is(err, cnm.ErrNoDriver), errors.Is(err, context.DeadlineExceeded):
+		return spec.Errorf(spec.CodeTryAgain, "%w", err)
+	}
+	return err
+}
+
+// Ready says whether the driver is there and implements a service, for STATUS
+// and before the first call. Managed plugins do not answer Activate.
+func Ready(ctx context.Context, c *cnm.Client, service string) error {
+	m, err := c.Activate(ctx)
+	switch {
+	case errors.Is(err, cnm.ErrNotImplemented):
+		return nil
+	case err != nil:
+		return Error(err)
+	}
+	for _, s := range m.Implements {
+		if s == service {
+			return nil
+		}
+	}
+	return spec.Errorf(spec.CodeInvalidConfig, "driver %s is no %s: it implements %q", c.Endpoint(), service, m.Implements)
+}
+
+// NotAvailable is STATUS's code around an error.
+func NotAvailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}
+
+// Explain writes down a call that a dry run does not make.
+func Explain(r *plugin.Request, format string, args ...any) {
+	r.Session.Dry("driver: " + fmt.Sprintf(format, args...))
+}

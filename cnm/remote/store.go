@@ -1,0 +1,210 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package remote
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Store is the state below /var/lib/patchbay/cnm.
+type Store struct {
+	Dir     string
+	Records *record.Store // of attachments
+
+	boot string
+}
+
+type storeKey struct{}
+
+// Of returns the session's store.
+func Of(r *plugin.Request) *Store {
+	return r.Session.Value(storeKey{}, func() any {
+		s := Open(r.Session.Paths.State)
+		s.boot = bootID(r.Session.Paths.Proc)
+		r.Session.OnClose(s.Records.Close)
+		return s
+	}).(*Store)
+}
+
+// Open returns the store below a state directory.
+func Open(stateDir string) *Store {
+	dir := filepath.Join(stateDir, "cnm")
+	return &Store{Dir: dir, Records: record.New(dir)}
+}
+
+// bootID tells boots apart; without one all are the same.
+func bootID(proc string) string {
+	data, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
+
+// Schema is the number of the format of the files. A newer one is not read.
+const Schema = 1
+
+// Kinds of files: what a driver was asked for a network.
+const (
+	Networks = "networks"
+	Pools    = "pools"
+)
+
+// header begins every file.
+type header struct {
+	Schema int             `json:"schema"`
+	Name   string          `json:"name"` // of the network
+	State  json.RawMessage `json:"state"`
+}
+
+// ErrBroken is wrapped when a file exists and cannot be used.
+var ErrBroken = errors.New("broken state")
+
+func (s *Store) path(kind, network string) string {
+	return filepath.Join(s.Dir, kind, network+".json")
+}
+
+// Load reads a network's file into v. ok is false when there is none.
+func (s *Store) Load(kind, network string, v any) (ok bool, err error) {
+	if err := statedir.Check(s.Dir, kind); err != nil {
+		return false, fmt.Errorf("read state: %w", err)
+	}
+	path := s.path(kind, network)
+	data, err := atomicfile.Read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	var h header
+	if err == nil {
+		err = json.Unmarshal(data, &h)
+	}
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("read %s: %w: %w", path, ErrBroken, err)
+	case h.Schema > Schema || h.Name != network:
+		return false, fmt.Errorf("read %s: %w: schema %d of %q, this program reads up to %d", path, ErrBroken, h.Schema, h.Name, Schema)
+	}
+	if err := json.Unmarshal(h.State, v); err != nil {
+		return false, fmt.Errorf("read %s: %w: %w", path, ErrBroken, err)
+	}
+	return true, nil
+}
+
+// Save writes a network's file.
+func (s *Store) Save(kind, network string, v any) error {
+	state, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode state: %w", err)
+	}
+	data, err := json.Marshal(header{Schema, network, state})
+	if err != nil {
+		return fmt.Errorf("encode state: %w", err)
+	}
+	if err := statedir.Make(s.Dir, kind); err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	return atomicfile.Write(s.path(kind, network), data)
+}
+
+// Remove forgets a network. A missing file is no error.
+func (s *Store) Remove(kind, network string) error {
+	if err := statedir.Check(s.Dir, kind); err != nil {
+		return fmt.Errorf("remove state: %w", err)
+	}
+	return atomicfile.Remove(s.path(kind, network))
+}
+
+// lockTime is how long a call waits for others of its network: they wait for
+// the driver. lockStep is how long it takes to ask again.
+const (
+	lockTime = 60 * time.Second
+	lockStep = 5 * time.Millisecond
+)
+
+// Lock takes the lock of a network's file, which the kernel drops with the
+// process.
+func (s *Store) Lock(ctx context.Context, kind, network string) (unlock func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, lockTime)
+	defer cancel()
+	if err := statedir.Make(s.Dir, kind); err != nil {
+		return nil, fmt.Errorf("lock state: %w", err)
+	}
+	path := filepath.Join(s.Dir, kind, network+".lock")
+	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
+	}
+	for {
+		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return func() { unix.Close(fd) }, nil //nolint:errcheck // nothing was written
+		case errors.Is(err, unix.EWOULDBLOCK), errors.Is(err, unix.EINTR):
+			err = pause(ctx)
+		}
+		if err != nil {
+			unix.Close(fd) //nolint:errcheck // nothing was written
+			return nil, spec.Errorf(spec.CodeTryAgain, "wait for the lock of network %s: %w", network, err)
+		}
+	}
+}
+
+func pause(ctx context.Context) error {
+	select {
+	case <-time.After(lockStep):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Names lists the networks that have a file.
+func (s *Store) Names(kind string) (names []string, err error) {
+	paths, err := filepath.Glob(filepath.Join(s.Dir, kind, "*.json"))
+	for _, p := range paths {
+		names = append(names, strings.TrimSuffix(filepath.Base(p), ".json"))
+	}
+	return names, err
+}
+
+// NetworkID is the id of a network: 64 hex digits, always the same for a driver
+// and a name.
+func NetworkID(driver, network string) string { return id(driver, network) }
+
+// EndpointID is the id of an attachment. It derives from the owner, so that a
+// record of which only the name is left tells it.
+func EndpointID(networkID string, o owner.Key) string { return id(networkID, string(o)) }
+
+func id(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:])
+}
+
+// Hash is the hash of a value's JSON, to see whether a configuration changed.
+func Hash(v any) string {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic("cnm: hash: " + err.Error()) // plain data
+	}
+	return id(string(data))
+}

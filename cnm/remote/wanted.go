@@ -1,0 +1,114 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package remote
+
+import (
+	"encoding/json"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Wanted is what a caller may ask for besides the configuration.
+type Wanted struct {
+	RuntimeConfig Runtime `json:"runtimeConfig"`
+	Args          Args    `json:"args"`
+}
+
+// Runtime are the capabilities mac and ips.
+type Runtime struct {
+	// MAC is the wanted Ethernet address, before args.cni.mac and MAC= in CNI_ARGS.
+	// Reference: none, ours only.
+	MAC string `json:"mac"`
+
+	// IPs are wanted addresses, with or without a prefix length.
+	// Reference: none, ours only.
+	IPs []string `json:"ips"`
+}
+
+// Args is the key `args`.
+type Args struct {
+	CNI struct {
+		// MAC is as in runtimeConfig.
+		// Reference: none, ours only.
+		MAC string `json:"mac"`
+
+		// IPs are as in runtimeConfig, as IP= in CNI_ARGS is; all add up.
+		// Reference: none, ours only.
+		IPs []string `json:"ips"`
+	} `json:"cni"`
+}
+
+// MAC is the wanted Ethernet address, nil when there is none.
+func (w *Wanted) MAC(r *plugin.Request) (net.HardwareAddr, error) {
+	args, err := r.CNIArgs()
+	if err != nil {
+		return nil, err
+	}
+	text, _ := spec.LookupArg(args, "MAC")
+	if w.Args.CNI.MAC != "" {
+		text = w.Args.CNI.MAC
+	}
+	if w.RuntimeConfig.MAC != "" {
+		text = w.RuntimeConfig.MAC
+	}
+	if text == "" {
+		return nil, nil
+	}
+	mac, err := net.ParseMAC(text)
+	if err != nil || len(mac) != 6 {
+		return nil, refuse("invalid mac %.40q: want six bytes as 02:00:00:00:00:01", text)
+	}
+	return mac, nil
+}
+
+// AddressWanted is a wanted address; Bits is -1 without a prefix length.
+type AddressWanted struct {
+	Addr netip.Addr
+	Bits int
+}
+
+// IPs are the wanted addresses.
+func (w *Wanted) IPs(r *plugin.Request) (list []AddressWanted, err error) {
+	args, err := r.CNIArgs()
+	if err != nil {
+		return nil, err
+	}
+	var texts []string
+	if ip, ok := spec.LookupArg(args, "IP"); ok && ip != "" {
+		texts = strings.Split(ip, ",")
+	}
+	texts = append(append(texts, w.Args.CNI.IPs...), w.RuntimeConfig.IPs...)
+	for _, text := range texts {
+		a := AddressWanted{Bits: -1}
+		if p, perr := netip.ParsePrefix(text); perr == nil {
+			a = AddressWanted{p.Addr().Unmap(), p.Bits()}
+		} else if a.Addr, err = netip.ParseAddr(text); err != nil || a.Addr.Zone() != "" {
+			return nil, refuse("cannot understand ip: invalid IP address %.80q", text)
+		}
+		a.Addr = a.Addr.Unmap()
+		list = append(list, a)
+	}
+	return list, nil
+}
+
+// ChosenMAC is the Ethernet address an attachment has if nobody cares: the
+// wanted one, else one derived from the owner, which is also what our other
+// plugins give their interface. So an IPAM driver that wants to know it is told
+// the truth before there is an interface.
+func ChosenMAC(r *plugin.Request) (net.HardwareAddr, error) {
+	var w Wanted
+	if err := json.Unmarshal(r.Config, &w); err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "failed to load netconf: %w", err)
+	}
+	mac, err := w.MAC(r)
+	if mac == nil && err == nil {
+		mac = endpoint.AddressesOf(r).Container()
+	}
+	return mac, err
+}
