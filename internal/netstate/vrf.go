@@ -41,7 +41,7 @@ func FindVRF(c *nl.Conn, name string) (*netlink.Vrf, error) {
 	}
 	vrf, ok := link.(*netlink.Vrf)
 	if !ok {
-		return nil, fmt.Errorf("Netlink %s is not a VRF", name) //nolint:staticcheck // the reference's text
+		return nil, fmt.Errorf("Netlink %s is not a VRF", name)
 	}
 	return vrf, nil
 }

@@ -39,14 +39,14 @@ func (u rule) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, err
 		return nil, err
 	}
 	if err := env.Sandbox.RuleAdd(u.message()); err != nil {
-		return nil, fmt.Errorf("Failed to add rule from %s to table %d: %w", u.src, u.table, err) //nolint:staticcheck // the reference's text
+		return nil, fmt.Errorf("Failed to add rule from %s to table %d: %w", u.src, u.table, err)
 	}
 	return func(context.Context) error { return u.remove(env.Sandbox) }, nil
 }
 
 func (u rule) remove(c *nl.Conn) error {
 	if err := c.RuleDel(u.message()); err != nil && !nl.IsNotFound(err) {
-		return fmt.Errorf("Failed to delete rule from %s to table %d: %w", u.src, u.table, err) //nolint:staticcheck // the reference's text
+		return fmt.Errorf("Failed to delete rule from %s to table %d: %w", u.src, u.table, err)
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (o route) String() string {
 func (o route) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	link, err := env.Link(netstate.Sandbox, o.link)
 	if err != nil {
-		return nil, fmt.Errorf("Cannot find network interface %s: %w", o.link, err) //nolint:staticcheck // the reference's text
+		return nil, fmt.Errorf("Cannot find network interface %s: %w", o.link, err)
 	}
 	if len(o.msg.MultiPath) == 0 {
 		o.msg.LinkIndex = link.Attrs().Index
@@ -119,7 +119,7 @@ func (o route) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, erro
 		return o.take(env.Sandbox)
 	}
 	if err := env.Sandbox.RouteReplace(&o.msg); err != nil {
-		return nil, fmt.Errorf("Failed to readd route: %s: %w", o, err) //nolint:staticcheck // the reference's text
+		return nil, fmt.Errorf("Failed to readd route: %s: %w", o, err)
 	}
 	return func(context.Context) error { return drop(env.Sandbox, o.msg) }, nil
 }
@@ -134,7 +134,7 @@ func (o route) take(c *nl.Conn) (netstate.Undo, error) {
 // drop deletes a route; one that is gone is no error.
 func drop(c *nl.Conn, r netlink.Route) error {
 	if err := c.RouteDel(&r); err != nil && !nl.IsNotFound(err) {
-		return fmt.Errorf("Failed to delete route: %s from table %d: %w", r.Dst, r.Table, err) //nolint:staticcheck // the reference's text
+		return fmt.Errorf("Failed to delete route: %s from table %d: %w", r.Dst, r.Table, err)
 	}
 	return nil
 }

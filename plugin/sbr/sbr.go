@@ -31,11 +31,10 @@ const firstTable = 100
 
 // Plugin is the plugin.
 var Plugin = plugin.Plugin{
-	Name:       name,
-	Kind:       plugin.Chained,
-	About:      "routes by source: traffic from an interface's address leaves by that interface",
-	MinVersion: "0.3.0", // chaining needs prevResult
-	Conf:       func() any { return new(Conf) },
+	Name:  name,
+	Kind:  plugin.Chained,
+	About: "routes by source: traffic from an interface's address leaves by that interface",
+	Conf:  func() any { return new(Conf) },
 
 	Add:   add,
 	Del:   del,
@@ -203,7 +202,7 @@ func linkOf(r *plugin.Request, c *nl.Conn) (netlink.Link, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("Failed to get link %s: %w", r.IfName, err) //nolint:staticcheck // the reference's text
+		return nil, fmt.Errorf("Failed to get link %s: %w", r.IfName, err)
 	}
 	return link, nil
 }

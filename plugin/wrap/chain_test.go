@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -229,4 +231,34 @@ func TestLog(t *testing.T) {
 		t.Errorf("a log that cannot be written ends an ADD: %v", err)
 	}
 	b.has("standard error", b.stderr.String(), "write log: ")
+}
+
+// TestKilled: a command does not go on when its plugin was killed.
+func TestKilled(t *testing.T) {
+	b := newBench(t)
+	path := b.foreign(`echo '{"cniVersion":"1.1.0"}'`)
+	slow := b.script("slow", "echo $$ >"+b.dir+"/new; mv "+b.dir+"/new "+b.dir+"/pid; exec sleep 100")
+	ctx, cancel := context.WithCancel(t.Context())
+	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","plugin":{"type":"foreign"},"around":{"ADD":{"after":[{"argv":[%q],"timeout":"1m"}]}}}`, slow)
+	call := &spec.Call{Verb: spec.Add, ContainerID: "c1", NetNS: b.ns, IfName: "eth0", Path: path, Config: []byte(conf)}
+	done := make(chan error)
+	go func() {
+		_, err := (&invoke.Exec{}).Invoke(ctx, name, call)
+		done <- err
+	}()
+	var pid int
+	for end := time.Now().Add(10 * time.Second); pid == 0 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if data, err := os.ReadFile(b.dir + "/pid"); err == nil {
+			pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
+		}
+	}
+	cancel() // kills wrap's process group, of which the command is none
+	if err := <-done; err == nil || pid == 0 {
+		t.Fatalf("pid %d, %v", pid, err)
+	}
+	for end := time.Now().Add(5 * time.Second); running(pid); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("process %d lives on", pid)
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -43,16 +44,20 @@ func (l *limited) Write(p []byte) (int, error) {
 const drained = time.Second
 
 // run runs the command to its end and returns what it printed. It is in a
-// process group of its own, which is killed when the time is over.
+// process group of its own, which is killed when the time is over. It does not
+// outlive this process either: what it does must not come after the DEL that
+// follows an ADD that was killed. That is the thread's to tell, so it stays.
 func (c *Command) run(ctx context.Context, call *spec.Call, stdin []byte) (stdout, stderr []byte, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("it took longer than %v: %w", c.timeout, context.DeadlineExceeded))
 	defer cancel()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
 	cmd.Env = append(os.Environ(), call.Environ()...) // the last of equal names wins
 	cmd.Stdin = bytes.NewReader(stdin)
 	out, log := &limited{most: mostPatch}, &limited{most: mostLog}
 	cmd.Stdout, cmd.Stderr = out, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = drained
 	err = cmd.Run()

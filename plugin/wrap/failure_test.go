@@ -58,11 +58,12 @@ func TestDelTellsEverything(t *testing.T) {
 // TestDelCallsThePlugin whatever has become of the rest.
 func TestDelCallsThePlugin(t *testing.T) {
 	for what, more := range map[string]string{
-		"a patch with nothing to change": `,"config":{"patch":[{"op":"remove","path":"/runtimeConfig/portMappings"}]}`,
-		"another type":                   `,"around":7`,
-		"a verb that is none":            `,"around":{"DELETE":{}}`,
-		"a timeout":                      `,"timeout":"soon"`,
-		"a program that is gone":         `,"around":{"DEL":{"before":[{"argv":["/gone"],"mayFail":true}]}}`,
+		"a patch with nothing to change":  `,"config":{"patch":[{"op":"remove","path":"/runtimeConfig/portMappings"}]}`,
+		"a patch the library panics over": `,"config":{"patch":[{"op":"copy","from":"/own","path":"00/0"},{"op":"test","path":""}]}`,
+		"another type":                    `,"around":7`,
+		"a verb that is none":             `,"around":{"DELETE":{}}`,
+		"a timeout":                       `,"timeout":"soon"`,
+		"a program that is gone":          `,"around":{"DEL":{"before":[{"argv":["/gone"],"mayFail":true}]}}`,
 	} {
 		b := newBench(t)
 		if _, err := b.call(spec.Del, innerConf+more); err != nil {
