@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -126,5 +127,18 @@ func TestGC(t *testing.T) {
 	gc(`[]`)
 	if _, err := os.Stat("/run/patchbay/attachments/net"); err == nil {
 		t.Error("GC left the record")
+	}
+}
+
+// TestStatus tells a kernel that has VRFs from one that has not, and makes none.
+func TestStatus(t *testing.T) {
+	w := &world{t: t, ns: "/run/netns/none"}
+	err := w.call(spec.Status, 0, `"vrfname":"blue"`, func(c *spec.Call) { c.ContainerID, c.NetNS, c.IfName = "", "", "" })
+	probe := nettest.LinkKind("vrf").Probe()
+	if (err == nil) != (probe == nil) || err != nil && spec.ErrorCode(err) != spec.CodeNotAvailable {
+		t.Errorf("STATUS: %v; the kernel: %v", err, probe)
+	}
+	if _, err := netlink.LinkByName("patchbay-probe"); err == nil {
+		t.Error("STATUS made a link")
 	}
 }

@@ -30,10 +30,11 @@ var Plugin = plugin.Plugin{
 	MinVersion: "0.3.1", // the reference's
 	Conf:       func() any { return new(Conf) },
 
-	Add:   add,
-	Del:   del,
-	Check: check,
-	GC:    gc,
+	Add:    add,
+	Del:    del,
+	Check:  check,
+	GC:     gc,
+	Status: status,
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
