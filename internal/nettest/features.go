@@ -5,6 +5,7 @@ package nettest
 
 import (
 	"errors"
+	"os"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -35,6 +36,18 @@ func VLANFiltering() Feature {
 // Dummy is the dummy device.
 func Dummy() Feature {
 	return Feature{"dummy device (CONFIG_DUMMY)", func() error { return tryLink(&netlink.Dummy{LinkAttrs: attrs()}) }}
+}
+
+// Tun is the device that makes taps. The module's node may be missing until it is
+// loaded.
+func Tun() Feature {
+	return Feature{"taps (CONFIG_TUN)", func() error {
+		f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	}}
 }
 
 func attrs() netlink.LinkAttrs {

@@ -26,8 +26,11 @@ func stage(t *testing.T, p *plugin.Plugin, conf map[string]any) {
 	if name, ok := conf["device"].(string); ok {
 		master(t, name)
 	}
-	if p.Name == "dummy" {
+	switch p.Name {
+	case "dummy":
 		nettest.Need(t, nettest.Dummy())
+	case "tap":
+		nettest.Need(t, nettest.Tun())
 	}
 	if p.Name == "dhcp" { // its example is attached to docs0
 		leasetest.LAN(t, "docs0", "10.66.0.1/24")

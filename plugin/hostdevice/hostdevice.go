@@ -52,7 +52,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if conf.DPDKMode {
 		return addUserSpace(ctx, r, conf)
 	}
-	link, err := findHealed(ctx, r, env, conf)
+	link, err := findHealed(r, env, conf)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@
 package hostdevice
 
 import (
-	"context"
 	"strconv"
 	"strings"
 
@@ -36,14 +35,14 @@ func moved(r *plugin.Request) (list []*record.Record) {
 // findHealed is find for an ADD. A container that ended without DEL gives its
 // device back under the container's name: that is put right first, or the name
 // it had would be forgotten.
-func findHealed(ctx context.Context, r *plugin.Request, env *netstate.Env, conf *Conf) (netlink.Link, error) {
+func findHealed(r *plugin.Request, env *netstate.Env, conf *Conf) (netlink.Link, error) {
 	sys := sysfs(r.Session.Paths.Sys)
 	link, err := sys.find(conf, env.Host)
 	if err == nil && (link.Attrs().Alias == "" || link.Attrs().Alias == link.Attrs().Name) || r.Session.Dry != nil {
 		return link, err
 	}
 	for _, rec := range moved(r) {
-		if err := heal(ctx, r, env.Host, rec); err != nil {
+		if err := heal(r, env.Host, rec); err != nil {
 			return nil, err
 		}
 	}
@@ -51,7 +50,7 @@ func findHealed(ctx context.Context, r *plugin.Request, env *netstate.Env, conf 
 }
 
 // heal restores a device that is on the host under another name than its own.
-func heal(ctx context.Context, r *plugin.Request, host *nl.Conn, rec *record.Record) error {
+func heal(r *plugin.Request, host *nl.Conn, rec *record.Record) error {
 	link, err := search(host, rec.Device, rec.IfName)
 	if err != nil || link == nil || link.Attrs().Alias != rec.Device.Name || link.Attrs().Name == rec.Device.Name {
 		return err

@@ -35,6 +35,7 @@ func labels(t *testing.T, s *plugin.Session) (exec string) {
 
 // The tap is made by another process, in the container, and is like any other.
 func TestSELinux(t *testing.T) {
+	nettest.Need(t, nettest.Tun())
 	ns := nettest.NewNS(t, "selinux")
 	exec := ""
 	inv := plugin.Builtin{NewSession: func() *plugin.Session {
@@ -73,6 +74,7 @@ func TestSELinux(t *testing.T) {
 
 // What is wrong under a label is told, and nothing is left.
 func TestSELinuxFails(t *testing.T) {
+	nettest.Need(t, nettest.Tun())
 	ns := nettest.NewNS(t, "selinux")
 	for text, spoil := range map[string]func(s *plugin.Session) error{
 		"SELinux is not enabled": func(s *plugin.Session) error { return os.RemoveAll(s.Paths.Sys) },

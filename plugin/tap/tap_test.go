@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
@@ -25,6 +26,7 @@ import (
 func TestMain(m *testing.M) { plugintest.Main(m, &Plugin, &hostlocal.Plugin) }
 
 func TestContract(t *testing.T) {
+	nettest.Need(t, nettest.Tun())
 	full := plugintest.Subject(t, "tap")
 	layer2 := full
 	layer2.Name, layer2.L2, layer2.Refused = "layer2", true, nil
@@ -37,10 +39,12 @@ func TestContract(t *testing.T) {
 
 // What DEL, GC and a kill -9 at any moment leave: nothing.
 func TestAlone(t *testing.T) {
+	nettest.Need(t, nettest.Tun())
 	endpointtest.Child{Plugins: []*plugin.Plugin{&Plugin, &hostlocal.Plugin, &static.Plugin}, Conf: `"mtu": 1400, `}.RunAlone(t)
 }
 
 func newWorld(t *testing.T) *endpointtest.World {
+	nettest.Need(t, nettest.Tun())
 	return endpointtest.New(t, &Plugin, &hostlocal.Plugin, &static.Plugin)
 }
 
@@ -169,6 +173,7 @@ func TestBridge(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
+	nettest.Need(t, nettest.Tun())
 	conf := `"mtu": 1400, "owner": 5, ` + endpointtest.Static("10.9.0.5/24 10.9.0.1") + `, "x": 0`
 	for text, damage := range map[string]func(p *endpointtest.Pod) error{
 		"has MTU 1300 instead of 1400": func(p *endpointtest.Pod) error { return p.Conn().LinkSetMTU(p.Link("eth0"), 1300) },
