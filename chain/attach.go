@@ -119,6 +119,26 @@ func (rt *Runtime) Del(ctx context.Context, list *List, a Attachment) error {
 	return rt.del(ctx, list, &a)
 }
 
+// Alone runs fn while nothing else of this runtime works on a container, nor a
+// GC. detach is Del for who has the locks already. entered is false when ctx
+// ended while it waited for them.
+func (rt *Runtime) Alone(ctx context.Context, containerID string, fn func(detach func(context.Context, *List, Attachment) error) error) (entered bool, err error) {
+	if err := spec.ValidateContainerID(containerID); err != nil {
+		return false, err
+	}
+	unlock, err := rt.lockAttachment(ctx, containerID)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	return true, fn(func(ctx context.Context, list *List, a Attachment) error {
+		if err := a.validate(list); err != nil {
+			return err
+		}
+		return rt.del(ctx, list, &a)
+	})
+}
+
 // del is Del without locks.
 func (rt *Runtime) del(ctx context.Context, list *List, a *Attachment) error {
 	cached, err := rt.read(list.Name, a)

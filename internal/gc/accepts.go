@@ -5,7 +5,6 @@ package gc
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -32,9 +31,7 @@ func (c *collector) strayAccepts(ev *evidence) (list []*Stray) {
 			k.NFT.Queue(iptnft.Forget(a))
 			return k.NFT.Commit(ctx)
 		}
-		if c.world.now.Sub(c.seen.since(key("accept", a.String()), c.world.now)) < c.Grace {
-			s.State, s.Why = Unsure, fmt.Sprintf("%s, but it was first seen less than %v ago", s.Why, c.Grace)
-		}
+		c.ageless(s, key("accept", a.String()))
 		list = append(list, s)
 	}
 	return list

@@ -12,12 +12,11 @@
 //
 // # What keeps an ADD that is under way safe
 //
-// An ADD of ours writes its record before anything else and keeps it locked
-// until it ends. gc locks each record before it touches anything, leaves an
-// attachment one of whose records is locked, and judges again from what it reads
-// under the lock: an ADD that wrote before is seen, one that comes after waits
-// for the lock and finds nothing left. An ADD of the reference plugins has no
-// record; its namespace exists, its files are younger than the grace period, and
-// links are deleted by index, so a new link under an old name is another one. Two
-// gcs take turns.
+// gc claims an attachment and then looks for its records; an ADD of ours writes
+// its record first of all and then looks for a claim (record.Claim). So one sees
+// the other: gc leaves the attachment alone, or the ADD waits until gc is done.
+// Records are locked as long as an ADD or DEL works, and gc leaves what is
+// locked. An ADD of the reference plugins has no record; its namespace exists,
+// its files are younger than the grace period, and links are deleted by index,
+// so a new link under an old name is another one. Two gcs take turns.
 package gc

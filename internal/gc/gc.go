@@ -19,6 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -154,7 +155,7 @@ func (c *collector) newWorld(boot time.Time) *world {
 // apply removes what is dead, each attachment in a session of its own, so that
 // one that fails does not stop the others.
 func (c *collector) apply(ctx context.Context, report *Report) error {
-	var errs []error
+	errs := []error{record.New(c.Paths.Run).SweepClaims()}
 	for _, a := range report.Attachments {
 		if a.State != Dead || ctx.Err() != nil {
 			continue

@@ -5,13 +5,17 @@ package gc_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/gc"
@@ -199,10 +203,37 @@ func TestLostCache(t *testing.T) {
 		t.Errorf("with a list that lacks both, of which one uses its address: %d removed", removed(r))
 	}
 	detach(t, theirs, l, "alive", alive)
-	for range 2 { // the second one forgets what the first one has seen
+	for range 3 { // it gets to know what has no age, removes it, and forgets it
 		collect(t, runtimeOf(), map[string]bool{})
+		age(t)
 	}
 	leak.Nothing(t, before)
+}
+
+// age makes what gc remembers an hour older.
+func age(t *testing.T) {
+	t.Helper()
+	path := filepath.Join(paths.Default().Run, "gc-seen.json")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	seen := make(map[string]time.Time)
+	if err == nil {
+		err = json.Unmarshal(text, &seen)
+	}
+	for o, at := range seen {
+		seen[o] = at.Add(-time.Hour)
+	}
+	if err == nil {
+		text, err = json.Marshal(seen)
+	}
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func removed(r *gc.Report) (n int) {

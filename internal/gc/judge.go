@@ -31,6 +31,10 @@ type world struct {
 	firstSeen func(*Attachment) time.Time                  // by gc, for what has no age of its own
 }
 
+// least is how long gc must have known what has no age of its own: without a
+// grace period still longer than the steps of one ADD are apart.
+func (w *world) least() time.Duration { return max(w.grace, 10*time.Second) }
+
 // judge decides, from what is certain to what is likely.
 func (w *world) judge(a *Attachment) (State, string) {
 	for _, path := range a.NetNS {
@@ -41,13 +45,13 @@ func (w *world) judge(a *Attachment) (State, string) {
 	if w.listed != nil && a.ContainerID != "" && w.listed(a.ContainerID) {
 		return Unsure, "the runtime lists its container"
 	}
-	since := a.Since
+	since, grace := a.Since, w.grace
 	if since.IsZero() {
-		since = w.firstSeen(a)
+		since, grace = w.firstSeen(a), w.least()
 	}
-	if age := w.now.Sub(since); age < w.grace {
+	if age := w.now.Sub(since); age < grace {
 		a.Young = true
-		return Unsure, fmt.Sprintf("it is %v old, less than the grace period of %v", age.Round(time.Second), w.grace)
+		return Unsure, fmt.Sprintf("it is %v old, less than the grace period of %v", age.Round(time.Second), grace)
 	}
 	switch {
 	case len(a.NetNS) > 0:

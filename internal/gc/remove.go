@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/kernel"
@@ -26,36 +27,68 @@ import (
 // remover takes one attachment away.
 type remover struct {
 	*collector
-	s *plugin.Session
-	k *kernel.Kernel
-	a *Attachment
+	s      *plugin.Session
+	k      *kernel.Kernel
+	a      *Attachment
+	detach func(context.Context, *chain.List, chain.Attachment) error // DEL, with the container's locks held
 }
 
-// remove locks the attachment, judges again, and removes everything: first what
-// records tell of, then by the cached configuration, then what still stands.
-// Every step runs whatever the others say.
+// busy is why something that is being worked on stays.
+const busy = "an ADD or DEL is working on it"
+
+// lockTime is how long gc waits for an operation of the runtime library.
+const lockTime = 2 * time.Second
+
+// remove takes the locks of the runtime library and the claim, which keeps ADDs
+// out, and then removes the attachment. What is in use is left.
 func (c *collector) remove(ctx context.Context, a *Attachment) error {
 	s := c.NewSession()
 	defer s.Close()
-	r := &remover{c, s, kernel.OfSession(s), a}
+	r := &remover{collector: c, s: s, k: kernel.OfSession(s), a: a}
+	if a.ContainerID == "" {
+		return fmt.Errorf("%s has no name", a.Name()) // judge calls none of these dead
+	}
+	rt := *c.Runtime
+	rt.Invoker = r
+	waiting, cancel := context.WithTimeout(ctx, lockTime)
+	defer cancel()
+	entered, err := rt.Alone(waiting, a.ContainerID, func(detach func(context.Context, *chain.List, chain.Attachment) error) error {
+		r.detach = detach
+		return r.alone(ctx)
+	})
+	if !entered && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		a.State, a.Why = Unsure, busy
+		return nil
+	}
+	return err
+}
+
+// alone judges again and removes everything: first what records tell of, then by
+// the cached configuration, then what still stands. Every step runs whatever the
+// others say.
+func (r *remover) alone(ctx context.Context) error {
 	done, err := r.k.Records.Collecting()
 	if err != nil {
 		return err
 	}
-	s.OnClose(done)
+	defer done()
+	release, err := r.k.Records.Claim(r.a.Network, r.a.Owner)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if why := r.take(); why != "" {
-		a.State, a.Why = Unsure, why
+		r.a.State, r.a.Why = Unsure, why
 		return nil
 	}
 	err = errors.Join(r.delRecords(ctx), r.delCached(ctx), r.delKernel(ctx), r.delAddresses(ctx), r.delFiles())
-	a.Removed = err == nil
+	r.a.Removed = err == nil
 	return err
 }
 
 // take locks every record of the attachment and looks again: why is not empty
-// when it must stay. What comes after this finds the records locked and waits.
+// when it must stay.
 func (r *remover) take() (why string) {
-	const busy = "an ADD or DEL is working on it"
 	for _, p := range r.plugins() {
 		if _, ok, _ := r.k.Records.TryTake(r.a.Network, r.a.Owner, p, 0); !ok {
 			return busy
@@ -142,9 +175,7 @@ func (r *remover) delCached(ctx context.Context) error {
 	if err != nil || list.Name != r.a.Network {
 		list = &chain.List{Name: r.a.Network, CNIVersion: spec.Current}
 	}
-	rt := *r.Runtime
-	rt.Invoker = r
-	return rt.Del(ctx, list, r.attachment())
+	return r.detach(ctx, list, r.attachment())
 }
 
 // delKernel removes what nobody's DEL has found: elements, references to shared

@@ -19,6 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 // Stray is something that no attachment is known for.
@@ -121,13 +122,17 @@ func (c *collector) strayIFBs(ev *evidence) (list []*Stray) {
 			}
 			return deleteLink(host, link{at.Name, at.Index})
 		}
-		first := c.seen.since(key("ifb", fmt.Sprint(at.Name, at.Index)), c.world.now)
-		if c.world.now.Sub(first) < c.Grace {
-			s.State, s.Why = Unsure, s.Why+fmt.Sprintf(", but it was first seen less than %v ago", c.Grace)
-		}
+		c.ageless(s, key("ifb", fmt.Sprint(at.Name, at.Index)))
 		list = append(list, s)
 	}
 	return list
+}
+
+// ageless keeps what has no age of its own until gc has known it for a while.
+func (c *collector) ageless(s *Stray, k owner.Key) {
+	if least := c.world.least(); c.world.now.Sub(c.seen.since(k, c.world.now)) < least {
+		s.State, s.Why = Unsure, fmt.Sprintf("%s, but gc has known it for less than %v", s.Why, least)
+	}
 }
 
 // claimed says whether an attachment is known to have a link.

@@ -134,3 +134,56 @@ func TestScan(t *testing.T) {
 		t.Errorf("torn: %+v", torn)
 	}
 }
+
+// An ADD that comes while gc removes the attachment waits, and then writes its
+// record again, since gc may have removed it.
+func TestClaim(t *testing.T) {
+	gc, add := New(t.TempDir()), New("")
+	add.Dir = gc.Dir
+	r := sample("c1")
+	release, err := gc.Claim(r.Network, r.Owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if records, torn, err := gc.Scan(""); len(records)+len(torn) > 0 || err != nil {
+		t.Errorf("a claim is no record: %v, %v, %v", records, torn, err)
+	}
+	written := make(chan error)
+	go func() { written <- add.Write(r) }()
+	select {
+	case err := <-written:
+		t.Errorf("an ADD beside gc: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := gc.Remove(r.Network, r.Owner, r.Plugin); err != nil {
+		t.Error(err)
+	}
+	release()
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+	if got, err := add.Read(r.Network, r.Owner, r.Plugin); got == nil || err != nil {
+		t.Errorf("the record: %v, %v", got, err)
+	}
+}
+
+// A gc that was killed keeps nobody waiting, and the next one removes its claim.
+func TestClaimOfAKilledGC(t *testing.T) {
+	s, killed := New(t.TempDir()), New("")
+	killed.Dir = s.Dir
+	for _, network := range []string{"pods", "others"} {
+		if _, err := killed.Claim(network, sample("c1").Owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	killed.Close()
+	if err := s.Write(sample("c1")); err != nil {
+		t.Error(err)
+	}
+	if err := s.SweepClaims(); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(s.Dir, attachments, "*", "*~")); len(left) > 0 || err != nil {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

@@ -107,23 +107,32 @@ func (s *Store) Write(r *Record) error {
 	}
 	path := s.path(r.Network, r.Owner, r.Plugin)
 	s.lock(path, patience) // an earlier one may be somebody's work
-	for range 10 {         // the last one out removes the network's directory
+	for {
+		if err := s.place(path, data); err != nil {
+			return fmt.Errorf("write record: %w", err)
+		}
+		if !s.yield(r.Network, r.Owner) {
+			return nil
+		}
+	}
+}
+
+// place writes a file and keeps it locked.
+func (s *Store) place(path string, data []byte) (err error) {
+	for range 10 { // the last one out removes the network's directory
 		var fd int
 		fd, err = atomicfile.WriteLocked(path, data)
 		if err == nil {
 			s.keep(path, fd)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
-			break
+			return err
 		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return fmt.Errorf("make directory of records: %w", err)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("write record: %w", err)
-	}
-	return nil
+	return err
 }
 
 // Read returns the record of a plugin, or nil when there is none. A record

@@ -1,0 +1,83 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/owner"
+)
+
+// A claim keeps ADDs of an attachment out while `patchbay gc` removes it, which
+// goes by names as well as by records. gc claims and then looks for records; an
+// ADD writes its record and then looks for a claim. So one of them sees the
+// other: gc leaves the attachment alone, or the ADD waits until gc is done and
+// writes its record again. Locks of records alone do not do: they go with the
+// records, while gc is still at work.
+
+// claimSuffix makes Scan take a claim for no record (atomicfile.IsTemp).
+const claimSuffix = ".gc~"
+
+// claimTime is how long an ADD waits for a gc that lives: longer than the DELs
+// of one attachment take. That of a killed one is free at once.
+const claimTime = 30 * time.Second
+
+func (s *Store) claimPath(network string, o owner.Key) string {
+	return filepath.Join(s.Dir, attachments, network, string(o)+claimSuffix)
+}
+
+// Claim keeps ADDs of an attachment waiting until release is called.
+func (s *Store) Claim(network string, o owner.Key) (release func(), err error) {
+	if err := s.guard(attachments, network); err != nil {
+		return nil, fmt.Errorf("claim attachment: %w", err)
+	}
+	path := s.claimPath(network, o)
+	if !s.lock(path, patience) {
+		return nil, fmt.Errorf("claim attachment: %s is another gc's", path)
+	}
+	if err := s.place(path, nil); err != nil {
+		return nil, fmt.Errorf("claim attachment: %w", err)
+	}
+	return func() { s.dropClaim(path) }, nil
+}
+
+func (s *Store) dropClaim(path string) {
+	_ = atomicfile.Remove(path) // one that stays is free, and the next ADD or gc removes it
+	s.unlock(path)
+	removeEmpty(filepath.Dir(path))
+}
+
+// yield waits for a gc that has claimed an attachment, and says whether there
+// was one.
+func (s *Store) yield(network string, o owner.Key) bool {
+	path := s.claimPath(network, o)
+	if s.holds(path) || errors.Is(unix.Access(path, unix.F_OK), unix.ENOENT) {
+		return false
+	}
+	if !s.lock(path, claimTime) {
+		return false // it hangs; the container shall not
+	}
+	s.dropClaim(path)
+	return true
+}
+
+// SweepClaims removes what killed gcs left.
+func (s *Store) SweepClaims() error {
+	if err := s.guard(attachments); err != nil {
+		return fmt.Errorf("sweep claims: %w", err)
+	}
+	found, err := filepath.Glob(filepath.Join(s.Dir, attachments, "*", "*"+claimSuffix))
+	for _, path := range found {
+		if s.lock(path, 0) {
+			s.dropClaim(path)
+		}
+	}
+	return err
+}
