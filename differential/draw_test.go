@@ -40,12 +40,15 @@ type field struct {
 // subject is a plugin and what its configurations are drawn from.
 type subject struct {
 	plugin string
+	title  string // where one plugin has two
 	fields []field
 	// prepare makes what an ADD expects on the node, and gives the previous
 	// result that a chained plugin is called with.
 	prepare func(w *world) (prevResult map[string]any, err error)
 	needs   []nettest.Feature // without which the reference cannot work either
 }
+
+func (s *subject) name() string { return cmp.Or(s.title, s.plugin) }
 
 // iptables is what the reference execs.
 var iptables = []nettest.Feature{nettest.Program("iptables")}

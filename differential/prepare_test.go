@@ -61,8 +61,12 @@ func uplinked(*world) (map[string]any, error) {
 	)
 }
 
-// inside makes uplink and spare in the container instead.
-func inside(w *world) (map[string]any, error) {
+// everywhere makes uplink and spare in the container too, for links that are made
+// on a master there.
+func everywhere(w *world) (map[string]any, error) {
+	if _, err := uplinked(w); err != nil {
+		return nil, err
+	}
 	return nil, w.enter(w.container, func() error { _, err := uplinked(w); return err })
 }
 

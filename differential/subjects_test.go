@@ -95,6 +95,13 @@ var subjects = []*subject{
 		{at: "preserveDefaultVlan", odds: 10, ok: flag, bad: of("x")},
 		{at: "disableContainerInterface", odds: 6, ok: flag, bad: of("x")},
 	})},
+	{plugin: "bridge", title: "bridge-vlan", needs: vlans, fields: with(ipam(70), []field{
+		{at: "vlan", odds: 60, ok: of(0, 1, 7, 4094), bad: of(-1, 4095, "7")},
+		{at: "vlanTrunk", odds: 50, ok: of(list{obj{"id": 9}}, list{obj{"minID": 20, "maxID": 24}, obj{"id": 30}}, list{obj{"minID": 5, "maxID": 5}}, list{}),
+			bad: of(list{obj{"id": 0}}, list{obj{"id": 4095}}, list{obj{"minID": 9, "maxID": 3}}, list{obj{"minID": 9}}, list{obj{"maxID": 9}}, list{obj{}}, "x")},
+		{at: "preserveDefaultVlan", odds: 30, ok: flag, bad: of("x")},
+		{at: "isGateway", odds: 30, ok: flag, bad: of("x")},
+	})},
 	{plugin: "ptp", fields: with(names, ipam(97), mtu, []field{
 		{at: "ipMasq", odds: 25, ok: flag, bad: of("yes")},
 		{at: "ipMasqBackend", odds: 10, ok: of("iptables", "nftables"), bad: of("ebpf", 1)},

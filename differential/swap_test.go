@@ -31,8 +31,8 @@ func TestSwap(t *testing.T) {
 	ours := reftest.Ours(t)
 	for _, of := range []struct{ release, dir string }{{"v1.1.1", reftest.Debian(t)}, {reftest.Version, reftest.Plugins(t)}} {
 		for _, row := range swapRows {
-			if row.newer && of.release == "v1.1.1" {
-				continue
+			if row.newer && of.release == "v1.1.1" || testing.Short() && row.needs == nil {
+				continue // the second kernel is slow, and there for what others lack
 			}
 			t.Run(of.release+"/"+row.name, func(t *testing.T) {
 				for _, f := range row.needs {
