@@ -48,7 +48,9 @@ install: build
 
 nightly: test race ## longer than a change can wait for
 	FUZZTIME=5m scripts/fuzz
-	PATCHBAY_CRASH_TRIES=5000 $(GO) test -timeout 60m ./internal/crash/...
+	PATCHBAY_CRASH_TRIES=5000 PATCHBAY_CHURN=10m $(GO) test -timeout 90m ./internal/crash/...
+	seed=$$(date +%s); echo "PATCHBAY_DIFF_SEED=$$seed"; \
+		PATCHBAY_DIFF_SEED=$$seed PATCHBAY_DIFF_CASES=300 $(GO) test -timeout 240m ./differential
 	$(GO) run ./bench
 
 demo: ## two containers, a published port and the way out, then nothing is left
