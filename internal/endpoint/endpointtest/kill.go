@@ -4,14 +4,14 @@
 package endpointtest
 
 import (
-	"bytes"
+	"context"
+	"io"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -45,18 +45,15 @@ func testKill(w *World, c Child) {
 	}
 }
 
-// Killed runs an ADD as a process, kills it after a time and says how long it
-// ran.
+// Killed runs an ADD as a process, kills it (SIGKILL) after a time and says how
+// long it ran.
 func (p *Pod) Killed(dir string, after time.Duration) time.Duration {
 	p.w.Helper()
-	cmd := exec.Command(filepath.Join(dir, p.w.kind))
-	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+p.Call.ContainerID,
-		"CNI_NETNS="+p.Call.NetNS, "CNI_IFNAME="+p.Call.IfName, "CNI_PATH="+dir)
-	cmd.Stdin = bytes.NewBufferString("{" + p.Conf + "}")
+	call := p.Call
+	call.Verb, call.Path, call.Config = spec.Add, []string{dir}, []byte("{"+p.Conf+"}")
+	ctx, cancel := context.WithTimeout(p.w.Context(), after)
+	defer cancel()
 	start := time.Now()
-	Must(p.w, cmd.Start())
-	end := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // may have ended
-	defer end.Stop()
-	_ = cmd.Wait() // killed
+	_, _ = (&invoke.Exec{Stderr: io.Discard}).Run(ctx, filepath.Join(dir, p.w.kind), &call) // killed
 	return time.Since(start)
 }
