@@ -102,17 +102,21 @@ func ipNet(p netip.Prefix) *net.IPNet {
 }
 
 // is says whether a link is the device. Its name and namespace change with the
-// move, its index and address may; the alias says what it was called.
+// move, its index and address may, and the container may take the alias away,
+// which says what it was called. Then two things must agree, one of them an
+// address: other containers have an eth0 of a low index too.
 func is(d *record.Device, link netlink.Link, ifName string) bool {
 	a := link.Attrs()
-	mac, burnt := a.HardwareAddr.String() == d.MAC && d.MAC != "", a.PermHWAddr.String() == d.Burnt && d.Burnt != ""
+	mac := d.MAC != "" && a.HardwareAddr.String() == d.MAC
+	burnt := d.Burnt != "" && a.PermHWAddr.String() == d.Burnt
+	index, name := a.Index == d.Index, a.Name == ifName
 	switch {
 	case link.Type() != d.Kind:
 		return false
 	case a.Alias == d.Name:
-		return mac || burnt || a.Index == d.Index || a.Name == ifName
+		return mac || burnt || index || name
 	}
-	return burnt && mac || mac && a.Index == d.Index
+	return mac && (burnt || index || name) || burnt && (index || name)
 }
 
 // search finds the device in a namespace, under any name; nil when it is not

@@ -1,0 +1,30 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tap
+
+import (
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// TestCompile holds what a configuration and IPAM's answer become, as text.
+func TestCompile(t *testing.T) {
+	endpointtest.Goldens(t, func(t *testing.T, conf []byte, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error) {
+		r := &plugin.Request{Call: &spec.Call{Config: conf, IfName: pair.IfName, NetNS: pair.NetNS}, Owner: pair.Owner}
+		c, err := decode(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mac := pair.MAC
+		if c.mac != nil {
+			mac = c.mac
+		}
+		return single(r, c, object(r, c, mac)).Compile(pair.IfName, pair.NetNS, ipam)
+	})
+}
