@@ -193,7 +193,8 @@ func (f filter) drops() bool {
 	return false
 }
 
-// accept plans the rules of the subnets that have none yet.
+// accept plans the rules of the subnets that have none yet, and the jump that a
+// flush of FORWARD takes from those that have.
 func (f filter) accept(subnets []netip.Prefix) (todo []step) {
 	target := f.cni
 	if f.forward.jump(f.user.name) != nil {
@@ -204,7 +205,7 @@ func (f filter) accept(subnets []netip.Prefix) (todo []step) {
 			todo = append(todo, f.acceptIn(target, p)...)
 		}
 	}
-	if len(todo) == 0 {
+	if len(todo) == 0 && f.forward.jump(target.name) != nil {
 		return nil
 	}
 	return append(f.frame(target), todo...)
