@@ -239,7 +239,7 @@ func (n *Node) mtuOf(net *Network, m Member, links []netlink.Link, least int, wa
 	}
 	for _, l := range links {
 		if p := l.Attrs(); p.MasterIndex == bridge.Index && p.MTU > bridge.MTU {
-			found = append(found, warning(fmt.Sprintf("port %s has MTU %d and its bridge %s only %d: what is larger is dropped without a word", p.Name, p.MTU, p.Name, bridge.MTU),
+			found = append(found, warning(fmt.Sprintf("port %s has MTU %d and its bridge %s only %d: what is larger is dropped without a word", p.Name, p.MTU, bridge.Name, bridge.MTU),
 				"ip link set %s mtu %d, and the same in the container", p.Name, bridge.MTU))
 			break // one tells
 		}
