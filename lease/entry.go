@@ -63,11 +63,10 @@ func (e *entry) add(name string, proto grant.Protocol, held *store.Held) *addres
 }
 
 func (e *entry) v4() grant.Protocol {
-	o := e.k.opts
-	return &v4.Client{ID: e.String(), Options: e.rec.Options, Broadcast: o.Broadcast, Timeout: o.Timeout}
+	return &v4.Client{ID: e.String(), Options: e.rec.Options, Broadcast: e.k.opts.Broadcast}
 }
 
-func (e *entry) v6() grant.Protocol { return &v6.Client{ID: e.String(), Timeout: e.k.opts.Timeout} }
+func (e *entry) v6() grant.Protocol { return &v6.Client{ID: e.String()} }
 
 // restore makes the grants of the stored messages.
 func (e *entry) restore() error {

@@ -155,14 +155,14 @@ func TestResult(t *testing.T) {
 
 // short is a lease of Kea with the times T1, T2 and end in seconds.
 func short(subnet string, t1, t2, valid int) string {
-	return fmt.Sprintf(`"interfaces-config": {"interfaces": ["br0"]}, "renew-timer": %d, "rebind-timer": %d, "valid-lifetime": %d,
+	return fmt.Sprintf(`"renew-timer": %d, "rebind-timer": %d, "valid-lifetime": %d,
 		"calculate-tee-times": false, "authoritative": true, "subnet4": [{"subnet": "%s.0/24", "pools": [{"pool": "%s.10 - %s.10"}],
 		"option-data": [{"name": "routers", "data": "%s.1"}]}]`, t1, t2, valid, subnet, subnet, subnet, subnet)
 }
 
 func TestRenewAndRebind(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Kea(t, "kea-dhcp4", short("10.77.0", 1, 4, 12))
+	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 1, 4, 12))
 	addr := w.configured("")
 	leasetest.Eventually(t, "two renewals", func() bool { return strings.Count(w.log.String(), "lease renewed") >= 2 })
 	s.Stop()
@@ -178,7 +178,7 @@ func TestRenewAndRebind(t *testing.T) {
 // A lease that expires is no longer used, and is back when a server is.
 func TestExpiry(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Kea(t, "kea-dhcp4", short("10.77.0", 1, 2, 3))
+	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 1, 2, 3))
 	addr := w.configured("")
 	s.Stop()
 	leasetest.Eventually(t, "the address goes", func() bool { return !w.has(addr) })
@@ -197,7 +197,7 @@ func TestExpiry(t *testing.T) {
 // the new one comes with its route.
 func TestNak(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Kea(t, "kea-dhcp4", short("10.77.0", 2, 5, 30))
+	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 2, 5, 30))
 	w.configured(`"priority":7`)
 	s.Stop()
 	leasetest.SetAddr(t, "br0", "10.78.0.1/24")

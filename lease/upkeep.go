@@ -6,6 +6,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -58,31 +59,26 @@ func sleep(ctx context.Context, d time.Duration) {
 // an answer is the wait before the next request.
 func (e *entry) ask(ctx context.Context, a *address) error {
 	b := backoff{most: e.k.opts.ResendMax}
+	var last error
 	for {
 		wait := b.wait()
 		end := time.Now().Add(wait)
 		g, err := a.proto.Acquire(ctx, &e.rec.Place, min(wait, e.k.opts.Timeout))
-		if err == nil {
+		switch {
+		case err == nil:
 			e.accept(a, g)
 			return nil
-		}
-		if ctx.Err() != nil {
-			return errors.Join(context.Cause(ctx), quiet(err))
-		}
-		if errors.Is(err, place.ErrGone) {
+		case ctx.Err() != nil && last != nil:
+			return fmt.Errorf("%w: %s: %w", context.Cause(ctx), a.name, last)
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, place.ErrGone):
 			return err
 		}
+		last = err
 		e.k.opts.Log("%s: %s: %v", e, a.name, err)
 		sleep(ctx, time.Until(end))
 	}
-}
-
-// quiet leaves out what only says that the time is up.
-func quiet(err error) error {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return nil
-	}
-	return err
 }
 
 // upkeep starts the goroutines of an entry: one for each address, and one that

@@ -51,7 +51,7 @@ func TestV6Missing(t *testing.T) {
 }
 
 func short6(pool string, t1, t2, valid int) string {
-	return fmt.Sprintf(`"interfaces-config": {"interfaces": ["br0"], "service-sockets-max-retries": 100, "service-sockets-retry-wait-time": 50}, "renew-timer": %d, "rebind-timer": %d, "preferred-lifetime": %d, "valid-lifetime": %d,
+	return fmt.Sprintf(`"renew-timer": %d, "rebind-timer": %d, "preferred-lifetime": %d, "valid-lifetime": %d,
 		"subnet6": [{"subnet": "fd77::/64", "interface": "br0", "pools": [{"pool": "%s - %s"}]}]`, t1, t2, valid-1, valid, pool, pool)
 }
 
@@ -59,11 +59,11 @@ func short6(pool string, t1, t2, valid int) string {
 // address changes on the interface.
 func TestV6Upkeep(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Kea(t, "kea-dhcp6", short6("fd77::20", 1, 3, 6))
+	s := leasetest.Kea(t, "kea-dhcp6", "br0", short6("fd77::20", 1, 3, 6))
 	addr := w.configured(`"dhcpv4":false,"dhcpv6":true`)
 	leasetest.Eventually(t, "a renewal", func() bool { return strings.Contains(w.log.String(), "lease renewed") })
 	s.Stop()
 	leasetest.Eventually(t, "the address goes", func() bool { return !w.has(addr) })
-	leasetest.Kea(t, "kea-dhcp6", short6("fd77::30", 1, 3, 6))
+	leasetest.Kea(t, "kea-dhcp6", "br0", short6("fd77::30", 1, 3, 6))
 	leasetest.Eventually(t, "another address", func() bool { return w.has("fd77::30/128") })
 }

@@ -145,15 +145,17 @@ func Dnsmasq(t testing.TB, bridge string, args ...string) *Server {
 	}, args...)...)
 }
 
-// Kea starts a server of ISC Kea, kea-dhcp4 or kea-dhcp6, with the inside of its
-// section of the configuration.
-func Kea(t testing.TB, program, section string) *Server {
+// Kea starts a server of ISC Kea, kea-dhcp4 or kea-dhcp6, on a bridge, with the
+// inside of its section of the configuration. It tries to listen until the bridge
+// runs.
+func Kea(t testing.TB, program, bridge, section string) *Server {
 	t.Helper()
 	nettest.Need(t, nettest.Program(program))
 	dir := t.TempDir()
 	name := map[string]string{"kea-dhcp4": "Dhcp4", "kea-dhcp6": "Dhcp6"}[program]
 	conf := fmt.Sprintf(`{%q: {"lease-database": {"type": "memfile", "persist": false}, %s,
-		"loggers": [{"name": "*", "severity": "INFO", "output_options": [{"output": "stdout"}]}]}}`, name, section)
+		"interfaces-config": {"interfaces": [%q], "service-sockets-max-retries": 400, "service-sockets-retry-wait-time": 20},
+		"loggers": [{"name": "*", "severity": "INFO", "output_options": [{"output": "stdout"}]}]}}`, name, section, bridge)
 	path := filepath.Join(dir, "conf.json")
 	must(t, os.WriteFile(path, []byte(conf), 0o600))
 	must(t, os.MkdirAll("/var/lib/kea", 0o755)) // of the test's own: it keeps its DUID there

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/announce"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -45,12 +46,23 @@ func (p *Place) Put(s *Setup) error {
 		return err
 	}
 	defer conn.Close()
-	return s.add(conn, link)
+	if err := s.add(conn, link); err != nil {
+		return err
+	}
+	return announce.Send(conn, link, []netip.Addr{s.Address.Addr()})
 }
 
 // Change replaces one setup by another, if the interface has the first. The new
-// address is there before the old one goes.
+// address is there before the old one goes. What both have is not touched: a
+// later plugin (sbr, vrf) may have moved the routes to a table of its own.
 func (p *Place) Change(from, to *Setup) error {
+	gone, come := from.without(to), to.without(from)
+	if from.Address != to.Address {
+		gone, come = from, to // the kernel takes the routes with the address
+	}
+	if !gone.Address.IsValid() && len(gone.Routes) == 0 && len(come.Routes) == 0 {
+		return nil
+	}
 	conn, link, err := p.Conn()
 	if err != nil {
 		return err
@@ -59,12 +71,14 @@ func (p *Place) Change(from, to *Setup) error {
 	if had, err := holds(conn, link, from.Address); !had {
 		return err
 	}
-	if from.Address != to.Address {
-		if err := addAddr(conn, link, to.Address); err != nil {
-			return err
-		}
+	if err := addAddr(conn, link, to.Address); err != nil {
+		return err
 	}
-	return errors.Join(from.without(to).remove(conn, link), to.add(conn, link))
+	err = errors.Join(gone.remove(conn, link), come.add(conn, link))
+	if from.Address != to.Address {
+		err = errors.Join(err, announce.Send(conn, link, []netip.Addr{to.Address.Addr()}))
+	}
+	return err
 }
 
 // Holds says whether the interface has an address.
@@ -120,8 +134,10 @@ func (s *Setup) via(r spec.Route) spec.Route {
 }
 
 func (s *Setup) add(conn *nl.Conn, link netlink.Link) error {
-	if err := addAddr(conn, link, s.Address); err != nil {
-		return err
+	if s.Address.IsValid() {
+		if err := addAddr(conn, link, s.Address); err != nil {
+			return err
+		}
 	}
 	for _, r := range s.Routes {
 		r = s.via(r)

@@ -24,12 +24,11 @@ var ErrGone = errors.New("the interface is gone")
 
 // Place is one interface. It is stored as JSON.
 type Place struct {
-	NetNS  string           `json:"netns"` // as the keeper can open it
-	ID     netns.ID         `json:"id"`    // of the namespace
-	IfName string           `json:"ifname"`
-	Index  int              `json:"index"`
-	MAC    net.HardwareAddr `json:"mac"`
-	Proc   string           `json:"-"` // where procfs is; "" means /proc
+	NetNS  string   `json:"netns"` // as the keeper can open it
+	ID     netns.ID `json:"id"`    // of the namespace
+	IfName string   `json:"ifname"`
+	Index  int      `json:"index"`
+	Proc   string   `json:"-"` // where procfs is; "" means /proc
 }
 
 // Find looks an interface up and sets it up, which a server must be reached
@@ -53,7 +52,7 @@ func Find(path, ifName string) (*Place, error) {
 	if err != nil {
 		return nil, fmt.Errorf("error looking up %q: %w", ifName, goneOr(err))
 	}
-	p.Index, p.MAC = link.Attrs().Index, link.Attrs().HardwareAddr
+	p.Index = link.Attrs().Index
 	if link.Attrs().Flags&net.FlagUp == 0 {
 		if err := conn.LinkSetUp(link); err != nil {
 			return nil, fmt.Errorf("set %s up: %w", ifName, err)
@@ -135,7 +134,14 @@ func (p *Place) Look() error {
 	return nil
 }
 
-// Interface is the link as package net has it.
-func (p *Place) Interface() *net.Interface {
-	return &net.Interface{Index: p.Index, Name: p.IfName, HardwareAddr: p.MAC}
+// Interface is the link as package net has it, with the Ethernet address it has
+// now: a later plugin (tuning) may have changed that.
+func (p *Place) Interface() (*net.Interface, error) {
+	conn, link, err := p.Conn()
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	a := link.Attrs()
+	return &net.Interface{Index: a.Index, Name: a.Name, MTU: a.MTU, HardwareAddr: a.HardwareAddr}, nil
 }

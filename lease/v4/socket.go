@@ -22,6 +22,8 @@ import (
 type conn struct {
 	net.PacketConn                // reads what a server sends to the client's port, to whatever address
 	write          net.PacketConn // has the source address
+
+	mac net.HardwareAddr // of the interface
 }
 
 func (c *conn) WriteTo(b []byte, to net.Addr) (int, error) { return c.write.WriteTo(b, to) }
@@ -42,9 +44,13 @@ func (c *conn) Close() error {
 // matter. What it sends comes from src, which may be unspecified, and goes to
 // everybody on the link.
 func broadcast(p *place.Place, src netip.Addr) (*conn, error) {
-	c := new(conn)
-	err := p.Do(func() error {
-		raw, err := listen(p)
+	link, err := p.Interface()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{mac: link.HardwareAddr}
+	err = p.Do(func() error {
+		raw, err := listen(link)
 		if err != nil {
 			return err
 		}
@@ -78,14 +84,18 @@ func toServer(p *place.Place, src netip.Prefix) (*conn, error) {
 }
 
 func unicast(p *place.Place, src netip.Addr) (*conn, error) {
-	c := new(conn)
-	err := p.Do(func() error {
-		raw, err := listen(p)
+	link, err := p.Interface()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{mac: link.HardwareAddr}
+	err = p.Do(func() error {
+		raw, err := listen(link)
 		if err != nil {
 			return err
 		}
 		c.PacketConn = nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{Port: nclient4.ClientPort})
-		lc := net.ListenConfig{Control: func(_, _ string, s syscall.RawConn) error { return bind(s, p.IfName) }}
+		lc := net.ListenConfig{Control: func(_, _ string, s syscall.RawConn) error { return bind(s, p.Index) }}
 		c.write, err = lc.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(src, nclient4.ClientPort).String())
 		if err != nil {
 			return errors.Join(err, raw.Close())
@@ -96,15 +106,17 @@ func unicast(p *place.Place, src netip.Addr) (*conn, error) {
 }
 
 // bind ties a socket to the interface and lets another client's stand beside it.
-func bind(s syscall.RawConn, ifName string) error {
+func bind(s syscall.RawConn, index int) error {
 	var err error
-	return errors.Join(s.Control(func(fd uintptr) {
-		err = errors.Join(unix.BindToDevice(int(fd), ifName), unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
-	}), err)
+	cerr := s.Control(func(fd uintptr) {
+		err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index), // Linux 5.0
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	})
+	return errors.Join(cerr, err)
 }
 
-func listen(p *place.Place) (*packet.Conn, error) {
-	return packet.Listen(p.Interface(), packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: filter()})
+func listen(link *net.Interface) (*packet.Conn, error) {
+	return packet.Listen(link, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: filter()})
 }
 
 // filter lets UDP to the client's port pass, so that the container's own

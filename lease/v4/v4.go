@@ -26,8 +26,7 @@ import (
 type Client struct {
 	ID        string // option 61, as the reference has it
 	Options   dhcpconf.Options
-	Broadcast bool          // ask servers to broadcast their answers
-	Timeout   time.Duration // of a request that follows an offer
+	Broadcast bool // ask servers to broadcast their answers
 }
 
 // maxID bounds the client id: an option has 255 bytes, of which the type takes
@@ -78,55 +77,48 @@ func (c *Client) Parse(raw []byte) (*grant.Grant, error) {
 	return parse(ack)
 }
 
-// Acquire is DISCOVER, OFFER, REQUEST, ACK. wait bounds the wait for an offer.
+// Acquire is DISCOVER, OFFER, REQUEST, ACK. wait bounds the wait for each answer.
 func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration) (*grant.Grant, error) {
 	sock, err := broadcast(p, netip.Addr{})
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket on %s: %w", p.IfName, err)
 	}
-	discover, err := dhcpv4.NewDiscovery(p.MAC, c.broadcasting()...)
+	client, err := c.open(sock, wait)
 	if err != nil {
-		return nil, errors.Join(err, sock.Close())
+		return nil, err
 	}
-	client, err := c.open(sock, p, wait)
+	defer letGo(client)
+	discover, err := dhcpv4.NewDiscovery(sock.mac, c.broadcasting()...)
 	if err != nil {
 		return nil, err
 	}
 	offer, err := exchange(ctx, client, discover, nclient4.IsMessageType(dhcpv4.MessageTypeOffer))
-	client.Close() //nolint:errcheck // it was only read from
 	if err != nil {
 		return nil, fmt.Errorf("discover: %w", err)
 	}
-	return c.request(ctx, p, offer)
-}
-
-// request takes an offer, asking three times as a server that has offered is
-// there.
-func (c *Client) request(ctx context.Context, p *place.Place, offer *dhcpv4.DHCPv4) (*grant.Grant, error) {
-	sock, err := broadcast(p, netip.Addr{})
-	if err != nil {
-		return nil, fmt.Errorf("open packet socket on %s: %w", p.IfName, err)
-	}
-	client, err := c.open(sock, p, c.Timeout/7, nclient4.WithRetry(3)) // 1+2+4 parts
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close() //nolint:errcheck // as above
 	request, err := dhcpv4.NewRequestFromOffer(offer, c.broadcasting()...)
 	if err != nil {
 		return nil, err
 	}
 	ack, err := exchange(ctx, client, request, nclient4.IsAll(nclient4.IsCorrectServer(offer.ServerIdentifier()), answers))
+	if errors.Is(err, grant.ErrSilent) { // a server that has offered is there
+		ack, err = exchange(ctx, client, request, answers)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("request %s: %w", offer.YourIPAddr, err)
 	}
 	return accept(ack)
 }
 
+// letGo closes a client in the background: closing a packet socket waits for the
+// kernel, 8-16 ms (docs/adr/0016), which no ADD should.
+func letGo(c *nclient4.Client) {
+	go c.Close() //nolint:errcheck // it was only read from
+}
+
 // open takes sock over.
-func (c *Client) open(sock net.PacketConn, p *place.Place, wait time.Duration, opts ...nclient4.ClientOpt) (*nclient4.Client, error) {
-	opts = append([]nclient4.ClientOpt{nclient4.WithTimeout(wait), nclient4.WithRetry(1)}, opts...)
-	client, err := nclient4.NewWithConn(sock, p.MAC, opts...)
+func (c *Client) open(sock *conn, wait time.Duration) (*nclient4.Client, error) {
+	client, err := nclient4.NewWithConn(sock, sock.mac, nclient4.WithTimeout(wait), nclient4.WithRetry(1))
 	if err != nil {
 		return nil, errors.Join(err, sock.Close())
 	}
@@ -173,7 +165,7 @@ func (c *Client) Renew(ctx context.Context, p *place.Place, g *grant.Grant, wait
 	if err != nil {
 		return nil, fmt.Errorf("open socket on %s: %w", p.IfName, err)
 	}
-	return c.again(ctx, &asking{place: p, sock: sock, before: ack, to: &net.UDPAddr{IP: server, Port: nclient4.ServerPort}, wait: wait})
+	return c.again(ctx, &asking{sock: sock, before: ack, to: &net.UDPAddr{IP: server, Port: nclient4.ServerPort}, wait: wait})
 }
 
 // Rebind asks every server.
@@ -186,12 +178,11 @@ func (c *Client) Rebind(ctx context.Context, p *place.Place, g *grant.Grant, wai
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket on %s: %w", p.IfName, err)
 	}
-	return c.again(ctx, &asking{place: p, sock: sock, before: ack, to: nclient4.DefaultServers, wait: wait})
+	return c.again(ctx, &asking{sock: sock, before: ack, to: nclient4.DefaultServers, wait: wait})
 }
 
 // asking is a renewal or a rebinding.
 type asking struct {
-	place  *place.Place
 	sock   *conn
 	before *dhcpv4.DHCPv4 // the last ACK
 	to     *net.UDPAddr
@@ -199,14 +190,14 @@ type asking struct {
 }
 
 func (c *Client) again(ctx context.Context, a *asking) (*grant.Grant, error) {
-	client, err := c.open(a.sock, a.place, a.wait)
+	client, err := c.open(a.sock, a.wait)
 	if err != nil {
 		return nil, err
 	}
-	defer client.Close() //nolint:errcheck // it was only read from
+	defer letGo(client)
 	// A transaction of its own: NewRenewFromAck would take over the last one's.
 	request, err := dhcpv4.New(dhcpv4.PrependModifiers(c.modifiers(),
-		dhcpv4.WithHwAddr(a.place.MAC), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(a.before.YourIPAddr),
+		dhcpv4.WithHwAddr(a.sock.mac), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(a.before.YourIPAddr),
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainName, dhcpv4.OptionDomainNameServer))...)
 	if err != nil {
 		return nil, err
@@ -235,7 +226,7 @@ func (c *Client) Release(_ context.Context, p *place.Place, g *grant.Grant) erro
 	if err != nil {
 		return fmt.Errorf("open socket on %s: %w", p.IfName, err)
 	}
-	defer sock.Close() //nolint:errcheck // it was sent, or not
+	defer func() { go sock.Close() }() //nolint:errcheck // as letGo
 	server := ack.ServerIdentifier()
 	if server == nil {
 		server = net.IPv4bcast

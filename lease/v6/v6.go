@@ -29,8 +29,7 @@ import (
 
 // Client is a grant.Protocol.
 type Client struct {
-	ID      string        // container/network/interface, from which the DUID is made
-	Timeout time.Duration // of a request that follows an advertisement
+	ID string // container/network/interface, from which the DUID is made
 }
 
 // duid is a DUID-UUID (RFC 6355) that is the attachment's alone, as option 61
@@ -62,7 +61,11 @@ func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration
 		return nil, err
 	}
 	defer client.Close() //nolint:errcheck // it was only read from
-	solicit, err := dhcpv6.NewSolicit(p.MAC, dhcpv6.WithClientID(c.duid()), dhcpv6.WithIAID(c.iaid()))
+	link, err := p.Interface()
+	if err != nil {
+		return nil, err
+	}
+	solicit, err := dhcpv6.NewSolicit(link.HardwareAddr, dhcpv6.WithClientID(c.duid()), dhcpv6.WithIAID(c.iaid()))
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +169,7 @@ func (c *Client) open(ctx context.Context, p *place.Place, wait time.Duration) (
 	if err != nil {
 		return nil, err
 	}
-	client, err := nclient6.NewWithConn(sock, p.MAC, nclient6.WithTimeout(wait), nclient6.WithRetry(1))
+	client, err := nclient6.NewWithConn(sock, nil, nclient6.WithTimeout(wait), nclient6.WithRetry(1))
 	if err != nil {
 		return nil, errors.Join(err, sock.Close())
 	}

@@ -1,0 +1,90 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestLongFlags(t *testing.T) {
+	got := longFlags([]string{"dhcp", "-pidfile", "/run/x", "-socketpath=/y", "--timeout", "1s", "-broadcast=true", "-broadcast=false", "-h", "-", "-1"})
+	want := []string{"dhcp", "--pidfile", "/run/x", "--socketpath=/y", "--timeout", "1s", "--broadcast", "-h", "-", "-1"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"tea"}, 2, "patchbayd: hint: patchbayd --help"},
+		{[]string{"dhcp", "-tea"}, 2, "unknown flag `tea'"},
+		{[]string{"dhcp", "-timeout", "soon"}, 2, "invalid argument for flag `--timeout'"},
+		{[]string{"dhcp", "-timeout", "0s"}, 1, "must be more than 0"},
+		{[]string{"dhcp", "-pidfile", "here"}, 1, `Error writing pidfile "here": path not absolute`},
+	} {
+		var log bytes.Buffer
+		if code := Main(tc.args, &log); code != tc.code || !strings.Contains(log.String(), tc.says) {
+			t.Errorf("%q: %d, %s", tc.args, code, &log)
+		}
+	}
+}
+
+// A dead socket is replaced, a living one is not.
+func TestListen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dir", "s")
+	l, err := listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o660 {
+		t.Errorf("%v, %v", fi.Mode(), err)
+	}
+	if _, err := listen(path); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("a second keeper: %v", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close() //nolint:errcheck // as a kill would
+	again, err := listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close() //nolint:errcheck // the test ends
+}
+
+func TestPassed(t *testing.T) {
+	for _, tc := range []struct {
+		pid, fds string
+		want     int
+		bad      bool
+	}{
+		{"", "", 0, false}, {"1", "1", 0, false}, {strconv.Itoa(os.Getpid()), "1", 1, false}, {strconv.Itoa(os.Getpid()), "2", 2, false},
+		{strconv.Itoa(os.Getpid()), "x", 0, true},
+	} {
+		t.Setenv("LISTEN_PID", tc.pid)
+		t.Setenv("LISTEN_FDS", tc.fds)
+		n, err := passed()
+		if n != tc.want || (err != nil) != tc.bad {
+			t.Errorf("%+v: %d, %v", tc, n, err)
+		}
+	}
+	t.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
+	t.Setenv("LISTEN_FDS", "2")
+	if _, err := listener("/nonexistent"); err == nil || err.Error() != "Too many (2) FDs passed through socket activation" {
+		t.Error(err)
+	}
+}

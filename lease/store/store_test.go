@@ -1,0 +1,94 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/lease/place"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+func record(id string) *Record {
+	return &Record{
+		Owner: owner.Of("net", id, "eth0"), Network: "net", ContainerID: id, IfName: "eth0",
+		Place:   place.Place{NetNS: "/run/netns/x", ID: netns.ID{Dev: 4, Ino: 5}, IfName: "eth0", Index: 7},
+		Options: dhcpconf.Options{Provide: []dhcpconf.Option{{Code: 12, Value: []byte("web")}}, Request: []uint8{1, 3}}, Priority: 9,
+		V4: &Held{Raw: []byte{1, 2}, Since: 77}, V6: &Held{Lost: true},
+	}
+}
+
+func TestWriteListRemove(t *testing.T) {
+	s, err := New(filepath.Join(t.TempDir(), "run"), "/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err := s.List(); err != nil || len(list) != 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	r := record("c1")
+	if err := s.Write(r); err != nil {
+		t.Fatal(err)
+	}
+	path := dhcpconf.LeaseFile(s.Run, r.Owner)
+	for p, mode := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o700} {
+		if fi, err := os.Stat(p); err != nil || fi.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", p, fi.Mode(), err)
+		}
+	}
+	list, err := s.List()
+	if err != nil || len(list) != 1 || !reflect.DeepEqual(list[0], r) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for range 2 {
+		if err := s.Remove(r.Owner); err != nil {
+			t.Error(err)
+		}
+	}
+	if list, err := s.List(); err != nil || len(list) != 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+// What cannot be used is told of and stays; what is of another boot goes.
+func TestBroken(t *testing.T) {
+	s := &Store{Run: t.TempDir(), Boot: "now"}
+	if err := s.Write(record("good")); err != nil {
+		t.Fatal(err)
+	}
+	old := &Store{Run: s.Run, Boot: "then"}
+	if err := old.Write(record("old")); err != nil {
+		t.Fatal(err)
+	}
+	plant := func(id, text string) {
+		t.Helper()
+		if err := os.WriteFile(dhcpconf.LeaseFile(s.Run, owner.Of("net", id, "eth0")), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plant("torn", `{"schema":1,`)
+	plant("newer", `{"schema":99}`)
+	plant("other", `{"schema":1,"boot":"now","owner":"aaaaaaaaaaaaaaa"}`)
+	if err := os.WriteFile(filepath.Join(s.Run, dhcpconf.LeaseDir, "keeper.log"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.List()
+	if len(list) != 1 || list[0].ContainerID != "good" {
+		t.Errorf("%+v", list)
+	}
+	for _, want := range []string{"unexpected end of JSON input", "schema 99, this program reads up to 1", "it is another attachment's"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+	if _, err := os.Stat(dhcpconf.LeaseFile(s.Run, owner.Of("net", "old", "eth0"))); !os.IsNotExist(err) {
+		t.Errorf("the lease of another boot: %v", err)
+	}
+}
