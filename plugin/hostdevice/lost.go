@@ -118,26 +118,38 @@ func deviceOf(link netlink.Link, home string) *record.Device {
 }
 
 // unrecordedOnHost finds the device when the namespace is gone: one that the
-// configuration names, or whose alias is the name that it has; and it is called
-// as the kernel calls one it gives back.
+// configuration names, if the kernel gave it back: it is called as in the
+// container, or devN, and has its name as its alias.
 func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) {
 	conf, err := decode(r)
-	if err != nil {
+	sys := sysfs(r.Session.Paths.Sys)
+	if err != nil || sys.resolve(conf) != nil || conf.DPDKMode {
 		return nil, nil //nolint:nilerr // a configuration that went bad names nothing
 	}
-	links, err := nl.Retry(host.LinkList)
-	if err != nil {
-		return nil, err
+	link, err := sys.lookup(conf, host)
+	if conf.Device != "" {
+		link, err = byAlias(host, conf.Device)
 	}
+	if err != nil || link == nil || link.Type() != kindOfReal {
+		return nil, nil //nolint:nilerr // what is not found is not there
+	}
+	a := link.Attrs()
+	returned := a.Name == r.IfName || a.Name == "dev"+strconv.Itoa(a.Index)
+	if !returned || a.Alias == a.Name || spec.ValidateIfName(a.Alias) != nil || claimed(r, a.Alias) {
+		return nil, nil
+	}
+	return deviceOf(link, a.Alias), nil
+}
+
+// byAlias finds the link of an alias; nil when there is none.
+func byAlias(host *nl.Conn, alias string) (netlink.Link, error) {
+	links, err := nl.Retry(host.LinkList)
 	for _, l := range links {
-		a := l.Attrs()
-		wanted := a.Alias == conf.Device || conf.hwaddr != nil && a.HardwareAddr.String() == conf.hwaddr.String()
-		returned := l.Type() == kindOfReal && a.Alias != a.Name && (a.Name == r.IfName || a.Name == "dev"+strconv.Itoa(a.Index))
-		if wanted && returned && spec.ValidateIfName(a.Alias) == nil && !claimed(r, a.Alias) {
-			return deviceOf(l, a.Alias), nil
+		if l.Attrs().Alias == alias {
+			return l, nil
 		}
 	}
-	return nil, nil
+	return nil, err
 }
 
 // claimed says whether another attachment's record tells of the device.
