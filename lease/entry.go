@@ -56,10 +56,8 @@ func (e *entry) String() string { return v4.ID(e.rec.ContainerID, e.rec.Network,
 
 func (e *entry) failed() bool { return e.err != nil }
 
-func (e *entry) add(name string, proto grant.Protocol, held *store.Held) *address {
-	a := &address{name: name, proto: proto, held: held}
-	e.addrs = append(e.addrs, a)
-	return a
+func (e *entry) add(name string, proto grant.Protocol, held *store.Held) {
+	e.addrs = append(e.addrs, &address{name: name, proto: proto, held: held})
 }
 
 func (e *entry) v4() grant.Protocol {

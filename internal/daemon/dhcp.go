@@ -46,7 +46,7 @@ type dhcpCommand struct {
 func (c *dhcpCommand) Execute([]string) error {
 	switch {
 	case c.PidFile != "" && !filepath.IsAbs(c.PidFile):
-		return fmt.Errorf("Error writing pidfile %q: path not absolute", c.PidFile) //nolint:staticcheck // the reference's words
+		return fmt.Errorf("Error writing pidfile %q: path not absolute", c.PidFile)
 	case c.Timeout <= 0 || c.ResendMax <= 0 || c.ResendTimeout <= 0 || c.Watch <= 0:
 		return errors.New("timeout, resendmax, resendtimeout and watch must be more than 0")
 	case c.Detach:
@@ -54,7 +54,7 @@ func (c *dhcpCommand) Execute([]string) error {
 	}
 	l, err := listener(c.HostPrefix + c.SocketPath)
 	if err != nil {
-		return fmt.Errorf("Error getting listener: %w", err) //nolint:staticcheck // the reference's words
+		return fmt.Errorf("Error getting listener: %w", err)
 	}
 	defer l.Close() //nolint:errcheck // the process ends
 	if err := c.writePID(); err != nil {
@@ -72,7 +72,7 @@ func (c *dhcpCommand) writePID() error {
 		return nil
 	}
 	if err := atomicfile.Write(c.PidFile, []byte(strconv.Itoa(os.Getpid()))); err != nil {
-		return fmt.Errorf("Error writing pidfile %q: %w", c.PidFile, err) //nolint:staticcheck // the reference's words
+		return fmt.Errorf("Error writing pidfile %q: %w", c.PidFile, err)
 	}
 	return os.Chmod(c.PidFile, 0o644)
 }

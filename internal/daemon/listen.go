@@ -26,7 +26,7 @@ func listener(path string) (net.Listener, error) {
 	case err != nil:
 		return nil, err
 	case n > 1:
-		return nil, fmt.Errorf("Too many (%v) FDs passed through socket activation", n) //nolint:staticcheck // the reference's words
+		return nil, fmt.Errorf("Too many (%v) FDs passed through socket activation", n)
 	case n == 1:
 		return fromFD(firstFD)
 	}

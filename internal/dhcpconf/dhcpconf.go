@@ -226,7 +226,7 @@ func optionCode(name string) (uint8, error) {
 	}
 	code, err := strconv.ParseUint(name, 10, 8)
 	if err != nil {
-		return 0, refuse("Can not parse option %q: %w", name, fmt.Errorf("Can not parse option: %w", err)) //nolint:staticcheck // the reference's words
+		return 0, refuse("Can not parse option %q: %w", name, fmt.Errorf("Can not parse option: %w", err))
 	}
 	if code == 0 || code == 255 {
 		return 0, refuse("Can not parse option %q: it is padding or the end of a message", name)

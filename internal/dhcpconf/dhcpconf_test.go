@@ -29,11 +29,11 @@ func TestOptions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		provide := []string{}
+		var provide []any
 		for _, p := range o.Provide {
 			provide = append(provide, fmt.Sprintf("%d:%s", p.Code, p.Value))
 		}
-		if got := fmt.Sprint(provide, o.Request); got != tc.want {
+		if got := fmt.Sprintf("%v %v", provide, o.Request); got != tc.want {
 			t.Errorf("%s %s: %s, want %s", tc.ipam, tc.args, got, tc.want)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -90,7 +90,7 @@ func Quiet(t testing.TB, path string) {
 	defer ns.Close() //nolint:errcheck // read only
 	must(t, ns.Do(func() error {
 		for _, conf := range []string{"all", "default"} {
-			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/disable_ipv6", []byte("1"), 0o644); err != nil { //nolint:forbidigo // a sysctl
+			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/disable_ipv6", []byte("1"), 0o644); err != nil {
 				return err
 			}
 		}
@@ -285,7 +285,7 @@ func Configure(t testing.TB, ns, addr, gateway string) {
 		must(t, h.AddrAdd(link, a))
 		must(t, h.LinkSetUp(link))
 		if gateway != "" {
-			must(t, h.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: net.ParseIP(gateway)}))
+			must(t, h.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: netip.MustParseAddr(gateway).AsSlice()}))
 		}
 	})
 }

@@ -76,7 +76,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := dial(ctx, r, conf)
+	k, err := dial(ctx, conf)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func pretend(conf *dhcpconf.IPAM, dry func(string)) *spec.Result {
 }
 
 // dial connects to the keeper, after starting one if that is wanted.
-func dial(ctx context.Context, r *plugin.Request, conf *dhcpconf.IPAM) (*dhcprpc.Client, error) {
+func dial(ctx context.Context, conf *dhcpconf.IPAM) (*dhcprpc.Client, error) {
 	k, err := dhcprpc.Dial(ctx, conf.Socket())
 	if errors.Is(err, dhcprpc.ErrDial) && conf.StartKeeper {
 		if err := startKeeper(ctx, conf.Socket()); err != nil {

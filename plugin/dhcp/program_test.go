@@ -158,12 +158,12 @@ func TestSocketActivation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer l.Close() //nolint:errcheck // the test ends
 	f, err := l.(*net.UnixListener).File()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // as above
 	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" dhcp --socketpath /nonexistent/x`, filepath.Join(p.dir, "patchbayd"))
 	cmd.ExtraFiles = []*os.File{f}
 	p.start(cmd)
