@@ -27,11 +27,18 @@ import (
 // first plugin's, since runtimes send a GC in the order of the list. For an
 // attachment of ours, one with a record of pluginName, it does nothing.
 func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request, pluginName string) error {
-	var errs []error
-	for o, addrs := range k.abandoned(ctx, r, pluginName) {
-		errs = append(errs, k.NFT.Commit(ctx)) // what is queued may be removals of the same rules
-		k.NFT.Queue(iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: o.ID, IfName: o.IfName}, addrs))
-		errs = append(errs, k.NFT.Commit(ctx))
+	list := k.abandoned(ctx, r, pluginName)
+	if len(list) == 0 {
+		return nil
+	}
+	rules, err := iptnft.Present(k.NFT)
+	errs := []error{err}
+	for o, addrs := range list {
+		if rules {
+			errs = append(errs, k.NFT.Commit(ctx)) // what is queued may be removals of the same rules
+			k.NFT.Queue(iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: o.ID, IfName: o.IfName}, addrs))
+			errs = append(errs, k.NFT.Commit(ctx))
+		}
 		backup := filepath.Join(r.Session.Paths.RunCNI, "tuning", o.ID+"_"+o.IfName+".json")
 		if err := os.Remove(backup); !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)

@@ -61,6 +61,19 @@ func (a Attachment) spoofChain() string { return "cni-br-iface-" + a.ContainerID
 // are spared. A node without leftovers pays one look.
 func Leftovers(a Attachment, addrs []netip.Addr) nft.Extra { return leftovers{a, addrs} }
 
+// Present says, by one look, whether any table is there that Leftovers might
+// find something in.
+func Present(c *nft.Conn) (bool, error) {
+	refs := []nft.Ref{{Family: nftables.TableFamilyINet, Table: tableMasquerade}, {Family: nftables.TableFamilyBridge, Table: tableNAT}}
+	for _, f := range families() {
+		for _, table := range [...]string{tableNAT, tableHostport, tableFilter} {
+			refs = append(refs, nft.Ref{Family: f, Table: table})
+		}
+	}
+	got, err := c.Look(refs...)
+	return slices.ContainsFunc(got, func(p nft.Presence) bool { return p.Found }), err
+}
+
 type leftovers struct {
 	Attachment
 	addrs []netip.Addr
