@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/nettest"
@@ -88,6 +89,7 @@ func swap(t *testing.T, w *world, row swapRow, release, ref, ours string) {
 		s.del(s.ours, p)
 	}
 	s.gc()
+	s.vanish(start)
 	leak.Nothing(t, start)
 }
 
@@ -208,6 +210,19 @@ func (s *swapping) end(p *swapped) {
 	}
 }
 
+// vanish waits for the kernel to delete the pair whose end was in a namespace
+// that is gone, which it does in its own time.
+func (s *swapping) vanish(before leak.State) {
+	for range 500 {
+		pairs := leak.Must(s).Beyond(before).Without(func(line string) bool { return !strings.HasPrefix(line, "link veth ") })
+		if len(pairs) == 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	s.Error("the kernel does not delete the pair of a namespace that is gone")
+}
+
 // release notes that a container's addresses are free.
 func (s *swapping) release(p *swapped) {
 	for a, id := range s.lives {
@@ -228,6 +243,7 @@ func (s *swapping) nothing(p *swapped, after string) {
 	if s.Failed() {
 		return
 	}
+	s.vanish(p.made)
 	leak.Nothing(s, p.made)
 	if s.Failed() {
 		s.Logf("that was after %s", after)
