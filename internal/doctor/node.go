@@ -108,14 +108,14 @@ func (n *Node) Close() { n.close() }
 func members(l *chain.List) (out []Member) {
 	for _, p := range l.Plugins {
 		var m Member
-		_ = json.Unmarshal(p.Raw, &m) //nolint:errcheck // see above
+		_ = json.Unmarshal(p.Raw, &m) // see above
 		out = append(out, m)
 		if m.Type != "patchbay" {
 			continue
 		}
 		for _, raw := range m.Plugins {
 			var inner Member
-			_ = json.Unmarshal(raw, &inner) //nolint:errcheck // see above
+			_ = json.Unmarshal(raw, &inner) // see above
 			out = append(out, inner)
 		}
 	}

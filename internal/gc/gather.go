@@ -49,6 +49,7 @@ func (ev *evidence) gather(ctx context.Context) []*Attachment {
 	ev.readRecords()
 	ev.readCache()
 	ev.readPools(ctx)
+	ev.readLeases()
 	ev.readReference()
 	ev.addElements(elems)
 	ev.addLinks(links)

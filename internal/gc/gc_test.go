@@ -18,9 +18,11 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/gc"
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/reftest"
 	"github.com/patchbay-net/patchbay/netns"
@@ -243,4 +245,29 @@ func removed(r *gc.Report) (n int) {
 		}
 	}
 	return n
+}
+
+// A lease whose keeper is not there any more, of a namespace that is gone.
+func TestLease(t *testing.T) {
+	dead, alive := owner.Of("lan", "dead", "eth0"), owner.Of("lan", "alive", "eth0")
+	run := paths.Default().Run
+	if err := os.MkdirAll(filepath.Join(run, dhcpconf.LeaseDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for id, o := range map[string]owner.Key{"dead": dead, "alive": alive} {
+		text := fmt.Sprintf(`{"schema":1,"owner":%q,"network":"lan","containerID":%q,"ifname":"eth0","place":{"netns":"/run/netns/%s"}}`, o, id, id)
+		if err := os.WriteFile(dhcpconf.LeaseFile(run, o), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nettest.NewNS(t, "alive")
+	if r := collect(t, runtimeOf(), nil); removed(r) != 1 || r.Alive != 1 {
+		t.Errorf("%+v, %d alive", r.Attachments, r.Alive)
+	}
+	if _, err := os.Stat(dhcpconf.LeaseFile(run, dead)); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("the dead one's lease: ", err)
+	}
+	if err := os.Remove(dhcpconf.LeaseFile(run, alive)); err != nil {
+		t.Error("the living one's lease: ", err)
+	}
 }

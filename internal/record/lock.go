@@ -110,7 +110,7 @@ func (s *Store) lock(path string, wait time.Duration) bool {
 		case err != nil && !time.Now().Before(end):
 			return false
 		case err != nil:
-			time.Sleep(lockStep)
+			<-time.After(lockStep)
 		}
 	}
 }

@@ -1,0 +1,45 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// readLeases reads the files of the DHCP keeper. A keeper that runs ends the
+// lease of an interface that is gone itself; what one left that does not run any
+// more is found here. The server is not told: it takes the lease back in time.
+func (ev *evidence) readLeases() {
+	found, err := filepath.Glob(filepath.Join(ev.paths.Run, dhcpconf.LeaseDir, "*.json"))
+	ev.fail(err)
+	for _, path := range found {
+		data, err := atomicfile.Read(path)
+		ev.fail(err)
+		var lease struct {
+			Network     string `json:"network"`
+			ContainerID string `json:"containerID"`
+			IfName      string `json:"ifname"`
+			Place       struct {
+				NetNS string `json:"netns"`
+			} `json:"place"`
+		}
+		o := owner.Key(strings.TrimSuffix(filepath.Base(path), ".json"))
+		if json.Unmarshal(data, &lease) != nil || o != owner.Of(lease.Network, lease.ContainerID, lease.IfName) ||
+			spec.ValidateNetworkName(lease.Network) != nil {
+			continue // the keeper reports it
+		}
+		a := ev.get(lease.Network, lease.ContainerID, lease.IfName)
+		a.at(lease.Place.NetNS)
+		a.seen(ev.mtime(path))
+		a.files = append(a.files, path)
+		a.have("dhcp lease", filepath.Base(path), true)
+	}
+}
