@@ -25,13 +25,19 @@ type Tap struct {
 	Mark   owner.Key // goes into the ifalias
 	Bridge string    // of the sandbox, of which it becomes a port; may be empty
 
-	// Make replaces the making, by a process with another security label.
-	Make func(*nl.Conn, nl.Tap) error
+	// Make replaces the making, by a process with another security label. Label is
+	// that, for people.
+	Make  func(*nl.Conn, nl.Tap) error
+	Label string
 }
 
 // String is the ip commands.
 func (t Tap) String() string {
-	s := "sandbox: ip tuntap add mode tap name " + t.Temp
+	s := "sandbox: "
+	if t.Label != "" {
+		s += "runcon " + t.Label + " "
+	}
+	s += "ip tuntap add mode tap name " + t.Temp
 	if t.MultiQueue {
 		s += " multi_queue"
 	}

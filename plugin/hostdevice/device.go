@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -33,8 +34,8 @@ func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, erro
 		d.Master = master.Attrs().Name
 	}
 	var err error
-	if d.Addrs, err = addresses(host, link); err != nil {
-		return nil, err
+	if d.Addrs, err = addresses(host, link); err != nil || !d.Up {
+		return d, err // a link that is down has no routes
 	}
 	d.Routes, err = routes(host, a.Index)
 	return d, err
@@ -43,13 +44,17 @@ func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, erro
 // addresses lists what nobody would bring back: not what the kernel makes
 // (link-local), nor what has an end (DHCP, router advertisements).
 func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err error) {
+	few, err := host.Addrs(link.Attrs().Index) // the library asks for those of all links
+	if err != nil || !slices.ContainsFunc(few, func(a nl.Addr) bool { return stays(a.Prefix, int(a.Flags)) }) {
+		return nil, err
+	}
 	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return host.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
 	}
 	for _, a := range addrs {
 		prefix := prefixOf(a.IPNet)
-		if a.Flags&unix.IFA_F_PERMANENT == 0 || prefix.Addr().Is6() && prefix.Addr().IsLinkLocalUnicast() {
+		if !stays(prefix, a.Flags) {
 			continue
 		}
 		list = append(list, record.DeviceAddr{
@@ -58,6 +63,10 @@ func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err 
 		})
 	}
 	return list, nil
+}
+
+func stays(p netip.Prefix, flags int) bool {
+	return flags&unix.IFA_F_PERMANENT != 0 && !(p.Addr().Is6() && p.Addr().IsLinkLocalUnicast())
 }
 
 // routes lists what the kernel does not make of the addresses.

@@ -38,7 +38,7 @@ func moved(r *plugin.Request) (list []*record.Record) {
 func findHealed(r *plugin.Request, env *netstate.Env, conf *Conf) (netlink.Link, error) {
 	sys := sysfs(r.Session.Paths.Sys)
 	link, err := sys.find(conf, env.Host)
-	if err == nil && (link.Attrs().Alias == "" || link.Attrs().Alias == link.Attrs().Name) || r.Session.Dry != nil {
+	if err == nil && !misnamed(link) || r.Session.Dry != nil {
 		return link, err
 	}
 	for _, rec := range moved(r) {
@@ -49,10 +49,16 @@ func findHealed(r *plugin.Request, env *netstate.Env, conf *Conf) (netlink.Link,
 	return sys.find(conf, env.Host)
 }
 
+// misnamed says whether a link may have had another name: its alias is one.
+func misnamed(link netlink.Link) bool {
+	a := link.Attrs()
+	return a.Alias != a.Name && spec.ValidateIfName(a.Alias) == nil
+}
+
 // heal restores a device that is on the host under another name than its own.
 func heal(r *plugin.Request, host *nl.Conn, rec *record.Record) error {
 	link, err := search(host, rec.Device, rec.IfName)
-	if err != nil || link == nil || link.Attrs().Alias != rec.Device.Name || link.Attrs().Name == rec.Device.Name {
+	if err != nil || link == nil || link.Attrs().Alias != rec.Device.Name || !misnamed(link) {
 		return err
 	}
 	t := trip{Device: rec.Device, ifName: rec.IfName, host: host}
@@ -135,7 +141,7 @@ func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) 
 	}
 	a := link.Attrs()
 	returned := a.Name == r.IfName || a.Name == "dev"+strconv.Itoa(a.Index)
-	if !returned || a.Alias == a.Name || spec.ValidateIfName(a.Alias) != nil || claimed(r, a.Alias) {
+	if !returned || !misnamed(link) || claimed(r, a.Alias) {
 		return nil, nil
 	}
 	return deviceOf(link, a.Alias), nil

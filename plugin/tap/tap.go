@@ -61,7 +61,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		link.Make = l.add
+		link.Make, link.Label = l.add, l.label
 	}
 	return single(r, conf, link).Attach(ctx, r, env)
 }
@@ -110,13 +110,20 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return endpoint.CollectSingle(ctx, r, name, endpoint.Delete(r, kind))
 }
 
-// status: a node without /dev/net/tun makes no taps.
+// status: a node without /dev/net/tun makes no taps, and one without SELinux none
+// under a label.
 func status(ctx context.Context, r *plugin.Request) error {
-	if _, err := decode(r); err != nil {
+	conf, err := decode(r)
+	if err != nil {
 		return err
 	}
 	if err := nl.CanTap(); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "taps cannot be made: %w", err)
+	}
+	if conf.SelinuxContext != "" {
+		if _, err := newLabelled(r, conf.SelinuxContext); err != nil {
+			return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+		}
 	}
 	return r.IPAMForward(ctx)
 }
