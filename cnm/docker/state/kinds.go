@@ -1,0 +1,49 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+// SaveNetwork writes a network. It is on the disk when this returns.
+func (s *Store) SaveNetwork(n *Network) error { return s.save(networks, n.ID, n) }
+
+// Network reads a network; the error wraps ErrUnknown when there is none.
+func (s *Store) Network(id string) (*Network, error) { return load[Network](s, networks, id) }
+
+// DropNetwork forgets a network. One that is gone is no error.
+func (s *Store) DropNetwork(id string) error { return s.drop(networks, id) }
+
+// Networks lists all networks that can be read; the error tells of the others.
+func (s *Store) Networks() ([]*Network, error) { return list[Network](s, networks) }
+
+// SaveEndpoint writes an endpoint. It is on the disk when this returns.
+func (s *Store) SaveEndpoint(e *Endpoint) error { return s.save(endpoints, e.ID, e) }
+
+// Endpoint reads an endpoint; the error wraps ErrUnknown when there is none.
+func (s *Store) Endpoint(id string) (*Endpoint, error) { return load[Endpoint](s, endpoints, id) }
+
+// DropEndpoint forgets an endpoint. One that is gone is no error.
+func (s *Store) DropEndpoint(id string) error { return s.drop(endpoints, id) }
+
+// Endpoints lists all endpoints that can be read; the error tells of the others.
+func (s *Store) Endpoints() ([]*Endpoint, error) { return list[Endpoint](s, endpoints) }
+
+// SavePool writes a pool. It is on the disk when this returns.
+func (s *Store) SavePool(p *Pool) error { return s.save(pools, p.ID, p) }
+
+// Pool reads a pool; the error wraps ErrUnknown when there is none.
+func (s *Store) Pool(id string) (*Pool, error) { return load[Pool](s, pools, id) }
+
+// DropPool forgets a pool. One that is gone is no error.
+func (s *Store) DropPool(id string) error { return s.drop(pools, id) }
+
+// SaveLease writes a lease. It is on the disk when this returns.
+func (s *Store) SaveLease(l *Lease) error { return s.save(leases, l.ID, l) }
+
+// Lease reads a lease; the error wraps ErrUnknown when there is none.
+func (s *Store) Lease(id string) (*Lease, error) { return load[Lease](s, leases, id) }
+
+// DropLease forgets a lease. One that is gone is no error.
+func (s *Store) DropLease(id string) error { return s.drop(leases, id) }
+
+// Leases lists all leases that can be read; the error tells of the others.
+func (s *Store) Leases() ([]*Lease, error) { return list[Lease](s, leases) }

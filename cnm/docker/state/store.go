@@ -1,0 +1,153 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/statedir"
+)
+
+// ErrUnknown is wrapped when there is no file of a name.
+var ErrUnknown = errors.New("not known to this driver")
+
+// Store is the directory, such as /var/lib/patchbay/docker.
+type Store struct {
+	base  string
+	below string
+}
+
+// Open makes the directory below base for root alone, and refuses one that
+// others may write to.
+func Open(base, below string) (*Store, error) {
+	for _, kind := range []string{networks, endpoints, pools, leases} {
+		if err := statedir.Make(base, below, kind); err != nil {
+			return nil, fmt.Errorf("open state: %w", err)
+		}
+	}
+	return &Store{base, below}, nil
+}
+
+// The kinds are the names of the directories.
+const (
+	networks  = "networks"
+	endpoints = "endpoints"
+	pools     = "pools"
+	leases    = "leases"
+)
+
+// Dir is the store's directory.
+func (s *Store) Dir() string { return filepath.Join(s.base, s.below) }
+
+func (s *Store) path(kind, id string) (string, error) {
+	if id == "" || len(id) > 128 || strings.ContainsFunc(id, odd) || id[0] == '.' {
+		return "", fmt.Errorf("%s %.140q: not an id", strings.TrimSuffix(kind, "s"), id)
+	}
+	return filepath.Join(s.Dir(), kind, id), nil
+}
+
+// odd says whether a character has no place in an id, which becomes a file name.
+func odd(c rune) bool {
+	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '.' && c != '_'
+}
+
+// save writes a file whole and waits until it is on the disk.
+func (s *Store) save(kind, id string, v any) error {
+	path, err := s.path(kind, id)
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", path, err)
+	}
+	if err := writeSynced(path, data); err != nil {
+		return fmt.Errorf("save state: %w", err)
+	}
+	return nil
+}
+
+// writeSynced replaces path. What a killed one left beside it is overwritten.
+func writeSynced(path string, data []byte) (err error) {
+	temp := path + "~"
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func (s *Store) drop(kind, id string) error {
+	path, err := s.path(kind, id)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Remove(path); err != nil {
+		return fmt.Errorf("drop state: %w", err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func load[T any](s *Store, kind, id string) (*T, error) {
+	path, err := s.path(kind, id)
+	if err != nil {
+		return nil, err
+	}
+	data, err := atomicfile.Read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s %.12s: %w", strings.TrimSuffix(kind, "s"), id, ErrUnknown)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
+	out := new(T)
+	if err := json.Unmarshal(data, out); err != nil {
+		return nil, fmt.Errorf("read state %s: %w", path, err)
+	}
+	return out, nil
+}
+
+// list returns what can be read; the error joins what cannot.
+func list[T any](s *Store, kind string) (all []*T, err error) {
+	entries, err := os.ReadDir(filepath.Join(s.Dir(), kind))
+	if err != nil {
+		return nil, fmt.Errorf("list state: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if atomicfile.IsTemp(e.Name()) {
+			continue
+		}
+		v, err := load[T](s, kind, e.Name())
+		switch {
+		case err == nil:
+			all = append(all, v)
+		case !errors.Is(err, ErrUnknown): // else it went meanwhile
+			errs = append(errs, err)
+		}
+	}
+	return all, errors.Join(errs...)
+}

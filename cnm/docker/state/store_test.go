@@ -1,0 +1,168 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+func open(t *testing.T) *Store {
+	t.Helper()
+	base := filepath.Join(t.TempDir(), "patchbay")
+	s, err := Open(base, "docker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+
+// full has every field set.
+func full() *Endpoint {
+	return &Endpoint{
+		ID: strings.Repeat("e", 64), Network: strings.Repeat("d", 64), Boot: "b", Since: time.Unix(1, 0).UTC(),
+		Phase: Joined, Post: Done, Ports: Doing,
+		Wanted: cnm.Interface{Address: prefix("10.1.0.5/24"), AddressIPv6: prefix("fd00::5/64"), MacAddress: "02:00:00:00:00:01"},
+		Args:   map[string]string{"K": "V"}, IfName: "lan0",
+		Published: []Port{{Proto: 6, Port: 80, HostIP: addr("127.0.0.1"), HostPort: 8080, Chosen: true}},
+		Asked:     []cnm.PortBinding{{Proto: 6, Port: 80, HostPort: 8000, HostPortEnd: 9000}},
+		Hold:      "/run/patchbay/docker/netns/e", Result: &spec.Result{IPs: []spec.IPConfig{{Address: prefix("10.1.0.5/24"), Gateway: addr("10.1.0.1")}}},
+		Kernel: &Snapshot{
+			Name: "eth0", MAC: "02:00:00:00:00:01", MTU: 1400, Alias: "patchbay:x", Addrs: []netip.Prefix{prefix("10.1.0.5/24")},
+			Routes:     []Route{{Dst: prefix("0.0.0.0/0"), GW: addr("10.1.0.1"), Src: addr("10.1.0.5"), Table: 254, Metric: 7, MTU: 1300, AdvMSS: 1200, Scope: 253, Protocol: 4, OnLink: true}},
+			Neighbours: []Neighbour{{addr("10.1.0.1"), "02:00:00:00:00:02"}},
+		},
+		Link: "pb0", Sandbox: "/var/run/docker/netns/x", SandboxID: netns.ID{Dev: 1, Ino: 2}, InSandbox: "eth0", Container: "c",
+	}
+}
+
+func TestEndpointSurvives(t *testing.T) {
+	s, e := open(t), full()
+	must(t, s.SaveEndpoint(e))
+	again, err := Open(filepath.Dir(s.Dir()), "docker")
+	must(t, err)
+	got, err := again.Endpoint(e.ID)
+	must(t, err)
+	same := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+	if d := cmp.Diff(e, got, same, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+		t.Error(d)
+	}
+	must(t, s.DropEndpoint(e.ID))
+	must(t, s.DropEndpoint(e.ID))
+	if _, err := s.Endpoint(e.ID); !errors.Is(err, ErrUnknown) {
+		t.Errorf("after drop: %v", err)
+	}
+}
+
+// A fact that has no field in the file would be lost with the process.
+func TestNothingOfAnEndpointIsUnsaid(t *testing.T) {
+	data, err := json.Marshal(full())
+	must(t, err)
+	var keys map[string]any
+	must(t, json.Unmarshal(data, &keys))
+	for key, v := range keys {
+		if v == nil || v == "" {
+			t.Errorf("the test leaves %q empty", key)
+		}
+	}
+}
+
+func TestOtherKinds(t *testing.T) {
+	s := open(t)
+	must(t, s.SaveNetwork(&Network{ID: "n", Config: json.RawMessage(`{}`)}))
+	must(t, s.SavePool(&Pool{ID: "p", Config: json.RawMessage(`{}`), Prefix: prefix("10.1.0.0/16")}))
+	must(t, s.SaveLease(&Lease{ID: "l", Config: json.RawMessage(`{}`), Wanted: []netip.Addr{addr("fd00::1")}}))
+	nets, err := s.Networks()
+	must(t, err)
+	ls, err := s.Leases()
+	must(t, err)
+	pool, err := s.Pool("p")
+	must(t, err)
+	if len(nets) != 1 || len(ls) != 1 || pool.Prefix != prefix("10.1.0.0/16") {
+		t.Errorf("%v %v %v", nets, ls, pool)
+	}
+	must(t, errors.Join(s.DropNetwork("n"), s.DropPool("p"), s.DropLease("l")))
+	if nets, err = s.Networks(); err != nil || len(nets) != 0 {
+		t.Errorf("%v %v", nets, err)
+	}
+}
+
+func TestNamesStayInside(t *testing.T) {
+	s := open(t)
+	for _, id := range []string{"", ".", "..", "../x", "a/b", "~", "x~", "a\x00b", "ä", strings.Repeat("a", 129)} {
+		if err := s.SaveEndpoint(&Endpoint{ID: id}); err == nil {
+			t.Errorf("%q was taken", id)
+		}
+		if _, err := s.Endpoint(id); err == nil || errors.Is(err, ErrUnknown) {
+			t.Errorf("%q: %v", id, err)
+		}
+	}
+}
+
+// What a killed write left must neither be read nor be in the way.
+func TestKilledWrite(t *testing.T) {
+	s, e := open(t), full()
+	path := filepath.Join(s.Dir(), endpoints, e.ID)
+	must(t, os.WriteFile(path+"~", []byte(`{"id":`), 0o600))
+	if all, err := s.Endpoints(); err != nil || len(all) != 0 {
+		t.Errorf("%v %v", all, err)
+	}
+	must(t, s.SaveEndpoint(e))
+	all, err := s.Endpoints()
+	if err != nil || len(all) != 1 {
+		t.Errorf("%v %v", all, err)
+	}
+	must(t, os.WriteFile(path+"~", nil, 0o600))
+	must(t, s.DropEndpoint(e.ID))
+	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestTornFileDoesNotHideOthers(t *testing.T) {
+	s := open(t)
+	must(t, s.SaveEndpoint(full()))
+	must(t, os.WriteFile(filepath.Join(s.Dir(), endpoints, "torn"), nil, 0o600))
+	all, err := s.Endpoints()
+	if len(all) != 1 || err == nil || !strings.Contains(err.Error(), "torn") {
+		t.Errorf("%v %v", all, err)
+	}
+}
+
+func TestForRootAlone(t *testing.T) {
+	s := open(t)
+	must(t, s.SaveEndpoint(full()))
+	for path, want := range map[string]os.FileMode{s.Dir(): 0o700, filepath.Join(s.Dir(), endpoints, full().ID): 0o600} {
+		fi, err := os.Stat(path)
+		if err != nil || fi.Mode().Perm() != want {
+			t.Errorf("%s: %v %v", path, fi.Mode(), err)
+		}
+	}
+	must(t, os.Chmod(s.Dir(), 0o777))
+	if _, err := Open(filepath.Dir(s.Dir()), "docker"); err == nil {
+		t.Error("took a directory that everybody may write to")
+	}
+}
