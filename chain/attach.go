@@ -48,7 +48,7 @@ func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Res
 
 // addAll returns the last good result also when a plugin failed.
 func (rt *Runtime) addAll(ctx context.Context, list *List, a *Attachment) (*spec.Result, error) {
-	var result *spec.Result
+	result := a.Prev
 	for i := range list.Plugins {
 		p := &list.Plugins[i]
 		next, err := rt.addOne(ctx, list, p, a, result)

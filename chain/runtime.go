@@ -49,6 +49,9 @@ type Attachment struct {
 	// Capabilities is what the runtime knows, by capability. A plugin gets
 	// those it declares.
 	Capabilities map[string]any
+	// Prev is the result the first plugin of an ADD builds on, for a list that is
+	// the rest of a chain whose beginning ran elsewhere. It is not cached.
+	Prev *spec.Result
 }
 
 // Load reads the configuration of a network from ConfDir. Broken files of

@@ -1,0 +1,29 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chain_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// The rest of a chain builds on what its beginning made elsewhere.
+func TestAddGoesOnFromAResult(t *testing.T) {
+	b := newBench(t)
+	a := attachment
+	a.Prev = &spec.Result{CNIVersion: "1.0.0", Interfaces: []spec.Interface{{Name: "before"}}}
+	result, err := b.Add(t.Context(), mustList(t, three), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in struct{ PrevResult *spec.Result }
+	if err := json.Unmarshal(b.calls()[0].Stdin, &in); err != nil {
+		t.Fatal(err)
+	}
+	if in.PrevResult == nil || len(in.PrevResult.Interfaces) != 1 || len(result.Interfaces) != 4 {
+		t.Errorf("the first plugin got %+v, the result is %+v", in.PrevResult, result)
+	}
+}
