@@ -189,7 +189,7 @@ func (i *ipam) tell(ctx context.Context, a *remote.Attachment) error {
 	}
 	c, err := i.conf.IPAM.Recorded(i.r, a.Driver)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // its certificate is gone, say
 	}
 	for _, addr := range a.Addresses {
 		err := release(ctx, c, addr)

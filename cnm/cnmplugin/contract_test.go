@@ -15,8 +15,6 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 )
 
-func TestMain(m *testing.M) { plugintest.Main(m, &Plugin, &cnmipam.Plugin, &hostlocal.Plugin) }
-
 // object decodes a configuration.
 func object(t testing.TB, text string) conformance.Object {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/remote"
@@ -38,11 +39,11 @@ func del(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	a, torn := w.store.Take(r, name)
-	if torn {
-		a = w.derived(&remote.Attachment{Owner: r.Owner, NetNS: r.NetNS})
+	if a == nil { // the interface may be there all the same, with our mark
+		a = &remote.Attachment{Owner: r.Owner}
 	}
-	if a == nil {
-		return w.releaseIPAM(ctx)
+	if torn {
+		a = w.derived(a)
 	}
 	if r.NetNS != "" {
 		a.NetNS = r.NetNS
@@ -64,12 +65,7 @@ func (w *work) releaseIPAM(ctx context.Context) error {
 // derived is what must have been asked for, of an attachment whose record cannot
 // be read: ids derive from names.
 func (w *work) derived(a *remote.Attachment) *remote.Attachment {
-	have := new(Network)
-	ok, err := w.store.Load(remote.Networks, w.r.Network, have)
-	if err != nil {
-		kernel.Warn(w.r, err)
-	}
-	if ok && have.Request != nil {
+	if have := w.known(); have != nil {
 		a.Driver, a.NetworkID = have.Driver, have.Request.NetworkID
 		a.EndpointID = remote.EndpointID(a.NetworkID, a.Owner)
 		a.Created, a.Joined, a.Opened = true, true, true
@@ -93,9 +89,6 @@ func (w *work) end(ctx context.Context, a *remote.Attachment) (done bool, err er
 
 // over ends an attachment that an ADD finds, and gives its addresses back.
 func (w *work) over(ctx context.Context, a *remote.Attachment) error {
-	if w.env.Host == nil {
-		return nil
-	}
 	done, err := w.end(ctx, a)
 	if err != nil || !done {
 		return err
@@ -138,12 +131,14 @@ func (w *work) endOthers(ctx context.Context) error {
 // DeleteEndpoint. told is why the driver did not hear of it; what it answers is
 // a warning. err is ours.
 func (w *work) tell(ctx context.Context, a *remote.Attachment) (told, err error) {
-	c, err := w.driverOf(a)
-	if err != nil {
-		return nil, err
-	}
 	id := &cnm.EndpointRequest{NetworkID: a.NetworkID, EndpointID: a.EndpointID}
-	if a.Opened {
+	var c *cnm.Client
+	if a.Opened || a.Joined || a.Created {
+		if c, err = w.driverOf(a); err != nil {
+			told = fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // its certificate is gone, say
+		}
+	}
+	if a.Opened && told == nil {
 		told = w.heard(c.RevokeExternalConnectivity(ctx, id))
 	}
 	if a.Joined && told == nil {
@@ -152,16 +147,16 @@ func (w *work) tell(ctx context.Context, a *remote.Attachment) (told, err error)
 	if err := w.bringBack(a); err != nil {
 		kernel.Warn(w.r, err)
 	}
-	forgotten := told != nil && w.conf.DelIgnoreUnreachable
+	var said error
 	if a.Created && told == nil {
-		err := c.DeleteEndpoint(ctx, id)
-		told = w.heard(err)
-		forgotten = err != nil && (told == nil || w.conf.DelIgnoreUnreachable)
+		said = c.DeleteEndpoint(ctx, id)
+		told = w.heard(said)
 	}
-	if told != nil && !forgotten {
-		return told, nil
+	if told != nil && !w.conf.DelIgnoreUnreachable {
+		return told, nil // the link waits for it under its name
 	}
-	return told, tidy(w.env.Host, a.Owner, a.Link, forgotten)
+	unknown := told != nil || said != nil || a.Link == nil
+	return told, tidy(w.env.Host, a.Owner, a.Link, unknown)
 }
 
 func (w *work) driverOf(a *remote.Attachment) (*cnm.Client, error) {
@@ -226,12 +221,12 @@ func (w *work) endNetwork(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	have := new(Network)
 	if n, err := w.members(); err != nil || n > 0 {
 		return err
 	}
-	if ok, err := w.store.Load(remote.Networks, w.r.Network, have); err != nil || !ok {
-		return err
+	have := w.known()
+	if have == nil {
+		return nil
 	}
 	if conf, err := decode(w.r); err == nil && conf.pools != nil {
 		w.conf = conf

@@ -138,7 +138,7 @@ func marked(conn *nl.Conn, o owner.Key) (netlink.Link, error) {
 // tidy looks after a link that is on the host again and still there after the
 // driver was told: a device that is the driver's to keep loses our mark; one
 // that was made for the container, and that the driver knows nothing of any
-// more, goes.
+// more, or not by the name it has now, goes.
 func tidy(host *nl.Conn, o owner.Key, was *remote.Link, forgotten bool) error {
 	link, err := marked(host, o)
 	if err != nil || link == nil {

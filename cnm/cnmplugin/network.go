@@ -169,13 +169,36 @@ func options(m map[string]string) map[string]string {
 	return m
 }
 
+func (w *work) networkID() string {
+	if w.conf.NetworkID != "" {
+		return w.conf.NetworkID
+	}
+	return remote.NetworkID(w.conf.Identity(), w.r.Network)
+}
+
+// known reads what a driver was asked for the network, or makes it up from the
+// configuration when it cannot be read; nil when there is nothing.
+func (w *work) known() *Network {
+	have := new(Network)
+	ok, err := w.store.Load(remote.Networks, w.r.Network, have)
+	if err == nil && (!ok || have.Request == nil) {
+		return nil
+	}
+	if err == nil {
+		return have
+	}
+	kernel.Warn(w.r, err)
+	at, err := w.conf.Endpoint()
+	if err != nil {
+		kernel.Warn(w.r, err)
+		return nil
+	}
+	return &Network{Driver: at, Request: &cnm.CreateNetworkRequest{NetworkID: w.networkID()}}
+}
+
 // networkRequest is CreateNetwork's.
 func (w *work) networkRequest(ctx context.Context) (*cnm.CreateNetworkRequest, error) {
-	id := w.conf.NetworkID
-	if id == "" {
-		id = remote.NetworkID(w.conf.Identity(), w.r.Network)
-	}
-	in := &cnm.CreateNetworkRequest{NetworkID: id, Options: cnm.Options{}}
+	in := &cnm.CreateNetworkRequest{NetworkID: w.networkID(), Options: cnm.Options{}}
 	if err := in.Options.Set(cnm.OptionGeneric, options(w.conf.Options)); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/patchbay-net/patchbay/cnm"
 )
@@ -40,7 +41,7 @@ func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cn
 	if err != nil {
 		return nil, err
 	}
-	id := "lab-" + text
+	id := "lab-" + strings.ReplaceAll(text, "/", "_")
 	if d.pools[id] != nil {
 		return nil, fmt.Errorf("pool %s is in use", text)
 	}

@@ -134,9 +134,11 @@ func doItself(in *cnm.JoinRequest, e *endpoint) error {
 	if err != nil {
 		return err
 	}
-	if e.Address.IsValid() {
-		if err := conn.AddrAdd(inside, address(e.Address)); err != nil {
-			return err
+	for _, p := range []netip.Prefix{e.Address, e.AddressIPv6} {
+		if p.IsValid() {
+			if err := conn.AddrAdd(inside, address(p)); err != nil {
+				return err
+			}
 		}
 	}
 	return conn.LinkSetUp(inside)

@@ -157,11 +157,11 @@ func Cut() http.HandlerFunc {
 	return func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 }
 
-// DoAndCut does what was asked, and ends the connection without an answer.
-func (s *Server) DoAndCut() http.HandlerFunc {
-	return func(_ http.ResponseWriter, r *http.Request) {
+// DoAnd does what was asked, and then answers otherwise.
+func (s *Server) DoAnd(answer http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		s.Handler.ServeHTTP(discard{http.Header{}}, r.WithContext(context.WithoutCancel(r.Context())))
-		panic(http.ErrAbortHandler)
+		answer(w, r)
 	}
 }
 

@@ -6,7 +6,9 @@ package pool
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/remote"
@@ -32,13 +34,24 @@ func (k *Keeper) Address(ctx context.Context, s *State, p *Pool, want netip.Addr
 	return got, remote.Error(err)
 }
 
-// again asks for the pool that the network has.
+// again asks for the pool that the network has, and for everything that is out
+// of it, as dockerd does for a driver that RequiresRequestReplay.
 func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 	unlock, err := k.store.Lock(ctx, remote.Pools, k.r.Network)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	now := new(State)
+	if ok, err := k.store.Load(remote.Pools, k.r.Network, now); err == nil && ok && now.Times > s.Times {
+		s.Times = now.Times // another ADD was faster
+		for _, q := range now.Pools {
+			if q.Prefix == p.Prefix {
+				p.ID = q.ID
+			}
+		}
+		return nil
+	}
 	request := p.Request
 	request.Pool = p.Prefix.String()
 	got, err := k.client.RequestPool(ctx, &request)
@@ -48,17 +61,39 @@ func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 	if got.PoolID == "" || got.Pool != p.Prefix {
 		return cnm.ErrBadAnswer
 	}
+	old := p.ID
 	p.ID = got.PoolID
+	s.Times++
 	errs := []error{k.save(s)}
 	if p.Reserved {
 		_, err := k.address(ctx, p, p.Has.Addr(), map[string]string{cnm.OptionAddressType: cnm.OptionGateway})
 		errs = append(errs, err)
 	}
-	for _, a := range p.Aux {
+	for _, a := range append(slices.Collect(maps.Values(p.Aux)), k.out(old)...) {
 		_, err := k.address(ctx, p, a, nil)
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		kernel.Warn(k.r, err)
+	}
+	return nil
+}
+
+// out are the addresses of a pool that attachments have: without being told, the
+// driver would give them out once more.
+func (k *Keeper) out(id string) (addrs []netip.Addr) {
+	list, _, err := k.store.List(k.r.Network, Plugin)
+	if err != nil {
+		kernel.Warn(k.r, err)
+	}
+	for _, a := range list {
+		for _, has := range a.Addresses {
+			if has.PoolID == id {
+				addrs = append(addrs, has.Address.Addr())
+			}
+		}
+	}
+	return addrs
 }
 
 // Release gives the pools of a network back if no attachment uses them.

@@ -82,6 +82,7 @@ type State struct {
 	Space       string       `json:"space"`
 	RequiresMAC bool         `json:"requiresMAC,omitempty"`
 	Pools       []*Pool      `json:"pools"`
+	Times       int          `json:"times,omitempty"` // a pool was asked for again
 }
 
 // Pool is one pool. What the driver has not given yet is zero.

@@ -1,0 +1,231 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/cnmtest"
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// TestDriverAway: DEL does not fail for a driver that is gone; what it was not
+// told, the next ADD or a GC tells it.
+func TestDriverAway(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	finish := map[string]func(){
+		"an ADD": func() {
+			p := l.Pod("later", both)
+			endpointtest.Must(t, p.Do(spec.Add))
+			endpointtest.Must(t, p.Do(spec.Del))
+		},
+		"a GC":  func() { endpointtest.Must(t, l.gc(l.Pod("gc", both), "")) },
+		"a DEL": nil,
+	}
+	for _, by := range []string{"an ADD", "a GC", "a DEL"} {
+		p := l.Pod("gone-before-"+strings.Fields(by)[1], both)
+		endpointtest.Must(t, p.Do(spec.Add))
+		l.srv.Stop()
+		endpointtest.Must(t, p.Do(spec.Del))
+		endpointtest.Must(t, p.Do(spec.Del))
+		if _, err := p.Conn().Link("eth0"); err == nil {
+			t.Error("the container has its interface after DEL")
+		}
+		if err := p.Do(spec.Check); err == nil {
+			t.Error("CHECK after DEL succeeds")
+		}
+		l.srv.Serve(t)
+		if n := l.driver.Endpoints(); n != 1 {
+			t.Fatalf("%d endpoints, want the one that was not told of", n)
+		}
+		if fn := finish[by]; fn != nil {
+			fn()
+		} else {
+			endpointtest.Must(t, p.Do(spec.Del))
+		}
+		l.clean("after " + by)
+		if n := l.driver.Addresses(); n != 2 {
+			t.Errorf("after %s: %d addresses are out, not the gateways alone", by, n)
+		}
+	}
+}
+
+// The driver is gone for good: the attachment may be forgotten, with its link.
+func TestIgnoreUnreachable(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p := l.Pod("a", `"delIgnoreUnreachable":true,`+strings.Replace(both, `"cnm-ipam",`, `"cnm-ipam","delIgnoreUnreachable":true,`, 1))
+	endpointtest.Must(t, p.Do(spec.Add))
+	l.srv.Stop()
+	endpointtest.Must(t, p.Do(spec.Del))
+	if left := l.left(); len(left) > 0 {
+		t.Errorf("left behind:\n%s", left)
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p := l.Pod("a", both)
+	endpointtest.Must(t, p.Do(spec.Status))
+	l.srv.Stop()
+	for verb, code := range map[spec.Verb]spec.Code{spec.Status: spec.CodeNotAvailable, spec.Add: spec.CodeTryAgain} {
+		if err := p.Do(verb); spec.ErrorCode(err) != code {
+			t.Errorf("%s without a driver: code %d, %v", verb, spec.ErrorCode(err), err)
+		}
+	}
+	endpointtest.Must(t, os.WriteFile(l.srv.Path, nil, 0o600)) // no socket
+	if err := p.Do(spec.Add); spec.ErrorCode(err) != spec.CodeTryAgain {
+		t.Error(err)
+	}
+	endpointtest.Must(t, os.Remove(l.srv.Path))
+	endpointtest.Must(t, p.Do(spec.Del))
+	l.clean("after nothing")
+	l.srv.Handler = &cnm.Handler{IPAM: l.driver}
+	l.srv.Serve(t)
+	l.Fails(p.Do(spec.Status), "is no NetworkDriver")
+}
+
+// TestReboot: the driver, the links and /run are as new, our state is not. The
+// network comes back, and a container of the same name too, which nobody DELed.
+func TestReboot(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p := l.Pod("a", both)
+	endpointtest.Must(t, p.Do(spec.Add))
+	l.Fails(p.Do(spec.Add), "has interface eth0 already")
+	endpointtest.Must(t, p.Conn().LinkDel(p.Link("eth0")))
+	l.Fails(p.Do(spec.Add), "has interface eth0 already") // the record says it
+	l.driver.Forget()
+	l.removeBridges()
+	for _, path := range l.attachments() {
+		data, err := os.ReadFile(path)
+		endpointtest.Must(t, err)
+		boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+		endpointtest.Must(t, err)
+		data = bytes.ReplaceAll(data, bytes.TrimSpace(boot), []byte("another boot"))
+		endpointtest.Must(t, os.WriteFile(path, data, 0o600))
+	}
+	endpointtest.Must(t, p.Do(spec.Add))
+	endpointtest.Must(t, p.Do(spec.Check))
+	endpointtest.Must(t, p.Do(spec.Del))
+	l.clean("after DEL")
+}
+
+// TestNamespaceGone: neither the namespace nor its path are there at DEL.
+func TestNamespaceGone(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p := l.Pod("a", both)
+	p.Call.NetNS = "/run/netns/another" // that nobody else has open
+	endpointtest.Must(t, netns.Create(p.Call.NetNS))
+	endpointtest.Must(t, p.Do(spec.Add))
+	endpointtest.Must(t, netns.Delete(p.Call.NetNS))
+	endpointtest.Must(t, p.Do(spec.Del))
+	l.clean("after DEL")
+}
+
+// TestTornRecords: DEL and GC of a record that cannot be read find everything by
+// what derives from names; only the addresses of cnm-ipam are in the record alone.
+func TestTornRecords(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	conf := `"driver":"lab","ipam":{"type":"host-local","subnet":"10.97.0.0/24"}`
+	for _, verb := range []spec.Verb{spec.Del, spec.GC} {
+		for _, torn := range []string{"", `{"sch`, `{"schema":99}`} {
+			p := l.Pod(fmt.Sprintf("a%s%d", verb, len(torn)), conf)
+			endpointtest.Must(t, p.Do(spec.Add))
+			for _, path := range l.attachments() {
+				endpointtest.Must(t, os.WriteFile(path, []byte(torn), 0o600))
+			}
+			if verb == spec.GC {
+				endpointtest.Must(t, l.gc(p, ""))
+				endpointtest.Must(t, p.Do(spec.Del)) // the interface, which GC does not know where to find
+			}
+			endpointtest.Must(t, p.Do(spec.Del))
+			l.clean(fmt.Sprintf("%s with %q", verb, torn))
+		}
+	}
+	for i, file := range []string{"networks", "pools"} {
+		p := l.Pod("b"+file, strings.ReplaceAll(both, "88", fmt.Sprint(80+i)))
+		p.Conf = strings.Replace(p.Conf, `"net"`, `"`+file+`"`, 1)
+		endpointtest.Must(t, p.Do(spec.Add))
+		endpointtest.Must(t, p.Do(spec.Del))
+		path := filepath.Join("/var/lib/patchbay/cnm", file, file+".json")
+		endpointtest.Must(t, os.WriteFile(path, []byte("{"), 0o600))
+		err := p.Do(spec.Add)
+		if file == "networks" {
+			endpointtest.Must(t, err)
+			endpointtest.Must(t, p.Do(spec.Del))
+		} else {
+			l.Fails(err, "is in use") // the driver's, which has it: an operator decides
+		}
+		l.clean("torn " + file)
+	}
+}
+
+// TestChangedOptions: a network of other options is another network.
+func TestChangedOptions(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	a, b := l.Pod("a", both), l.Pod("b", `"options":{"mtu":"1400"},`+both)
+	c := l.Pod("c", strings.Replace(both, "10.88.0.0/24", "10.87.0.0/24", 1))
+	endpointtest.Must(t, a.Do(spec.Add))
+	b.Refused("was made with other options or by another driver, and 1 attachments are in it")
+	c.Refused("were asked for with another configuration, and 1 attachments use them")
+	endpointtest.Must(t, a.Do(spec.Del))
+	endpointtest.Must(t, b.Do(spec.Add))
+	l.Want("networks", fmt.Sprint(len(l.driver.Networks())), "1")
+	l.Want("options", string(l.driver.Networks()[0].Options[cnm.OptionGeneric]), `{"mtu":"1400"}`)
+	endpointtest.Must(t, b.Do(spec.Del))
+	endpointtest.Must(t, c.Do(spec.Add))
+	l.Want("address", c.IP(0), "10.87.0.2")
+	endpointtest.Must(t, c.Do(spec.Del))
+	l.clean("after DEL")
+}
+
+// TestGC: stale attachments go, the network with the last one if it shall.
+func TestGC(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	a, b := l.Pod("a", both), l.Pod("b", both)
+	endpointtest.Must(t, a.Do(spec.Add))
+	endpointtest.Must(t, b.Do(spec.Add))
+	endpointtest.Must(t, l.gc(a, `,"keepNetwork":false`, "b"))
+	endpointtest.Must(t, b.Do(spec.Check))
+	l.Want("endpoints", fmt.Sprint(l.driver.Endpoints()), "1")
+	l.Want("networks", fmt.Sprint(len(l.driver.Networks())), "1")
+	endpointtest.Must(t, l.gc(a, ""))
+	l.clean("after GC")
+	l.Want("networks", fmt.Sprint(len(l.driver.Networks())), "1")
+	endpointtest.Must(t, l.gc(a, `,"keepNetwork":false`))
+	l.Want("networks and pools", fmt.Sprint(len(l.driver.Networks()), l.driver.Pools(), l.driver.Addresses()), "0 0 0")
+}
+
+// A driver of a swarm, and one that needs no gateways.
+func TestSwarmAndGateways(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{Scope: cnm.ScopeGlobal, SkipGateways: true})
+	p := l.Pod("a", `"emulateSwarm":true,"options":{"x":"y"},`+both).Add()
+	l.Want("options", string(l.driver.Networks()[0].Options[cnm.OptionGeneric]), `{"vni":"4711","x":"y"}`)
+	if p.Result.IPs[0].Gateway.IsValid() || l.driver.Networks()[0].IPv4Data[0].Gateway.IsValid() {
+		t.Error("a gateway was asked for")
+	}
+	calls := l.srv.Methods()
+	if check, pool := index(calls, "NetworkDriver.GwAllocCheck"), index(calls, "IpamDriver.RequestPool"); check < 0 || check > pool {
+		t.Errorf("GwAllocCheck is not before RequestPool: %q", calls)
+	}
+	endpointtest.Must(t, p.Do(spec.Del))
+	endpointtest.Must(t, l.gc(p, `,"keepNetwork":false`))
+	l.Want("networks freed", fmt.Sprint(count(l.srv.Methods(), "NetworkDriver.FreeNetwork")), "1")
+}
+
+func index(list []string, what string) int {
+	for i, s := range list {
+		if s == what {
+			return i
+		}
+	}
+	return -1
+}

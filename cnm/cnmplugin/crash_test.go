@@ -1,0 +1,96 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/cnm/cnmipam"
+	"github.com/patchbay-net/patchbay/cnm/cnmtest"
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/hostlocal"
+	"github.com/patchbay-net/patchbay/plugin/plugintest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// killAt tells a process of the plugin before which step it gets a kill -9.
+const killAt = "CNMTEST_KILL_AT"
+
+func TestMain(m *testing.M) {
+	all := []*plugin.Plugin{&Plugin, &cnmipam.Plugin, &hostlocal.Plugin}
+	if at, err := strconv.Atoi(os.Getenv(killAt)); err == nil && filepath.Base(os.Args[0]) == name {
+		s := plugin.NewSession(all)
+		n := 0
+		s.Fault = func(string) error {
+			if n++; n == at {
+				syscall.Kill(os.Getpid(), syscall.SIGKILL) //nolint:errcheck // dead
+			}
+			return nil
+		}
+		os.Exit(plugin.Run(context.Background(), &Plugin, s, plugin.Stdio{Getenv: os.Getenv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}))
+	}
+	plugintest.Main(m, all...)
+}
+
+// TestKilledAtEveryStep: an ADD is killed before each of its steps in turn, once
+// with a new network and once in one that is there. DEL takes everything back, or
+// a GC does; and what it left is in nobody's way.
+func TestKilledAtEveryStep(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	dir := plugintest.Install(t, &Plugin, &cnmipam.Plugin)
+	p, gc := l.Pod("x", both), l.Pod("gc", both)
+	for _, fresh := range []bool{true, false} {
+		for step := 1; ; step++ {
+			if fresh {
+				l.reset(gc, "dies after")
+			} else {
+				endpointtest.Must(t, p.Do(spec.Add))
+				endpointtest.Must(t, p.Do(spec.Del))
+			}
+			killed := killedAdd(t, dir, p, step)
+			what := fmt.Sprintf("killed at step %d (new network: %v)", step, fresh)
+			if step%2 == 0 {
+				endpointtest.Must(t, l.gc(p, ""))
+			}
+			endpointtest.Must(t, p.Do(spec.Del)) // the runtime's, whether or not a GC came first
+			l.clean(what)
+			if n := l.driver.Addresses() - l.driver.Pools(); n > 0 {
+				t.Errorf("%s: %d addresses are out besides the gateways", what, n)
+			}
+			if !killed {
+				if step < 10 {
+					t.Errorf("an ADD has %d steps only", step-1)
+				}
+				break
+			}
+		}
+	}
+}
+
+// killedAdd runs an ADD that may be killed, and says whether it was.
+func killedAdd(t *testing.T, dir string, p *endpointtest.Pod, step int) bool {
+	t.Helper()
+	call := p.Call
+	call.Verb, call.Path, call.Config = spec.Add, []string{dir}, []byte("{"+p.Conf+"}")
+	cmd := exec.Command(filepath.Join(dir, name))
+	cmd.Env = append(call.Environ(), fmt.Sprintf("%s=%d", killAt, step))
+	cmd.Stdin = strings.NewReader(string(call.Config))
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return false
+	}
+	if cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("step %d: %v\n%s", step, err, out)
+	}
+	return true
+}

@@ -1,0 +1,123 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/cnm/cnmipam"
+	"github.com/patchbay-net/patchbay/cnm/cnmtest"
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/plugin/hostlocal"
+	"github.com/patchbay-net/patchbay/plugin/static"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// lab is a node with a driver called lab on it.
+type lab struct {
+	*endpointtest.World
+	srv    *cnmtest.Server
+	driver *cnmtest.Driver
+	before leak.State
+}
+
+// newLab starts the driver; what is counted as left behind begins here.
+func newLab(t *testing.T, d *cnmtest.Driver) *lab {
+	runtime.LockOSThread() // leaks are read from the thread's namespace
+	t.Cleanup(runtime.UnlockOSThread)
+	l := &lab{World: endpointtest.New(t, &Plugin, &cnmipam.Plugin, &hostlocal.Plugin, &static.Plugin), driver: d}
+	t.Cleanup(func() { endpointtest.Must(t, os.RemoveAll("/var/lib/patchbay")) })
+	t.Cleanup(l.removeBridges)
+	l.srv = cnmtest.Start(t, "lab", d)
+	l.before = leak.Must(t)
+	return l
+}
+
+// removeBridges takes the driver's networks away.
+func (l *lab) removeBridges() {
+	links, err := l.HostConn().LinkList()
+	endpointtest.Must(l.T, err)
+	for _, link := range links {
+		if link.Type() == "bridge" && strings.HasPrefix(link.Attrs().Name, "cn") {
+			endpointtest.Must(l.T, l.HostConn().LinkDel(link))
+		}
+	}
+}
+
+// left is what is there beyond the start and what the network has.
+func (l *lab) left() leak.State {
+	l.Helper()
+	return leak.Must(l.T).Beyond(l.before).Without(leak.Standing).Without(func(line string) bool {
+		return strings.HasPrefix(line, leaves[0]) || strings.HasPrefix(line, leaves[1])
+	})
+}
+
+// clean wants nothing left, here and at the driver.
+func (l *lab) clean(when string) {
+	l.Helper()
+	left := l.left()
+	for range 100 { // a namespace ends some time after its path
+		if len(left) == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+		left = l.left()
+	}
+	if len(left) > 0 {
+		l.Errorf("%s: left behind:\n%s", when, left)
+	}
+	if n := l.driver.Endpoints(); n > 0 {
+		l.Errorf("%s: the driver has %d endpoints", when, n)
+	}
+	if n := len(l.driver.Opened()); n > 0 {
+		l.Errorf("%s: the driver has %d endpoints open", when, n)
+	}
+}
+
+// both is a configuration with the driver for everything.
+const both = `"driver":"lab","timeout":2,"ipam":{"type":"cnm-ipam","driver":"lab","timeout":2,"pools":[{"subnet":"10.88.0.0/24"},{"subnet":"fd88::/64"}]}`
+
+// gc calls GC with a list of containers that live.
+func (l *lab) gc(p *endpointtest.Pod, more string, living ...string) error {
+	l.Helper()
+	var list []string
+	for _, id := range living {
+		list = append(list, fmt.Sprintf(`{"containerID":%q,"ifname":"eth0"}`, id))
+	}
+	q := *p
+	q.Conf = p.Conf + more + `,"cni.dev/valid-attachments":[` + strings.Join(list, ",") + `]`
+	q.Result = nil
+	q.Call.ContainerID, q.Call.IfName, q.Call.NetNS = "", "", ""
+	return q.Do(spec.GC)
+}
+
+// attachments are the records there are.
+func (l *lab) attachments() []string {
+	l.Helper()
+	list, err := filepath.Glob("/var/lib/patchbay/cnm/attachments/*/*")
+	endpointtest.Must(l.T, err)
+	return list
+}
+
+func count(list []string, what string) (n int) {
+	for _, s := range list {
+		if s == what {
+			n++
+		}
+	}
+	return n
+}
+
+// forget loses our state.
+func (l *lab) forget() {
+	l.Helper()
+	endpointtest.Must(l.T, os.RemoveAll("/var/lib/patchbay"))
+}

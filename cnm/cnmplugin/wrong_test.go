@@ -1,0 +1,211 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/cnmtest"
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// onAdd are the calls of a first ADD whose failure fails it.
+var onAdd = []string{
+	"NetworkDriver.GetCapabilities", "IpamDriver.GetDefaultAddressSpaces", "IpamDriver.RequestPool", "IpamDriver.RequestAddress",
+	"NetworkDriver.CreateNetwork", "NetworkDriver.CreateEndpoint", "NetworkDriver.Join", "NetworkDriver.ProgramExternalConnectivity",
+}
+
+// TestEveryCallFails: whatever call of an ADD fails in whatever way, the ADD
+// fails with a code that says how, and leaves nothing behind: not even what the
+// driver did before it failed to say so.
+func TestEveryCallFails(t *testing.T) {
+	d := &cnmtest.Driver{}
+	l := newLab(t, d)
+	p, gc := l.Pod("x", both), l.Pod("gc", both)
+	for _, method := range onAdd {
+		for _, c := range []struct {
+			about  string
+			answer http.HandlerFunc
+			code   spec.Code
+		}{
+			{"refuses", cnmtest.Refuse("out of order"), 100},
+			{"says so in Error", cnmtest.Say(200, `{"Error":"out of order"}`), 100},
+			{"fails in HTTP", cnmtest.Say(500, `{"Err":"out of order"}`), 100},
+			{"speaks another language", cnmtest.Say(200, "<html>"), 6},
+			{"answers a list", cnmtest.Say(200, "[1]"), 6},
+			{"dies before", cnmtest.Cut(), 999},
+			{"dies after", l.srv.DoAnd(cnmtest.Cut()), 999},
+		} {
+			what := method + " " + c.about
+			l.srv.Fault(method, 1, c.answer)
+			err := p.Do(spec.Add)
+			l.srv.Well()
+			if err == nil || spec.ErrorCode(err) != c.code {
+				t.Errorf("%s: code %d, %v; want code %d", what, spec.ErrorCode(err), err, c.code)
+			}
+			l.clean(what)
+			endpointtest.Must(t, p.Do(spec.Del))
+			l.reset(gc, what)
+		}
+	}
+}
+
+// reset ends the network, so that the next ADD is a first one again, and looks
+// whether the driver got everything back but an address it never told of.
+func (l *lab) reset(p *endpointtest.Pod, what string) {
+	l.Helper()
+	endpointtest.Must(l.T, l.gc(p, `,"keepNetwork":false`))
+	if n := len(l.driver.Networks()) + l.driver.Pools(); n > 0 && !strings.HasSuffix(what, "dies after") {
+		l.Errorf("%s: %d networks and pools stay", what, n)
+	}
+	l.driver.Forget()
+	l.removeBridges()
+}
+
+func TestHangs(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p := l.Pod("x", strings.ReplaceAll(both, `"timeout":2`, `"timeout":1`))
+	for _, method := range []string{"NetworkDriver.CreateEndpoint", "NetworkDriver.Join"} {
+		l.srv.Fault(method, 1, cnmtest.Hang())
+		err := p.Do(spec.Add)
+		if spec.ErrorCode(err) != spec.CodeTryAgain {
+			t.Errorf("%s: code %d, %v", method, spec.ErrorCode(err), err)
+		}
+		l.clean(method + " hangs")
+	}
+}
+
+func TestBadAnswers(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	l.Pod("first", both).Add() // the network is there
+	p := l.Pod("x", both)
+	for _, c := range []struct {
+		method, answer, text string
+		code                 spec.Code
+	}{
+		{"NetworkDriver.CreateEndpoint", `{"Interface":{"Address":"10.88.0.99/24"}}`, "driver modified interface address", 6},
+		{"NetworkDriver.CreateEndpoint", `{"Interface":{"Address":"10.88.0.99"}}`, "bad answer", 6},
+		{"NetworkDriver.CreateEndpoint", `{"Interface":{"MacAddress":"no"}}`, "MAC address", 6},
+		{"NetworkDriver.Join", `{"InterfaceName":{"SrcName":"../../x"}}`, "interface", 6},
+		{"NetworkDriver.Join", `{"InterfaceName":{"SrcName":"nothere"}}`, "which is not in the host's namespace", 100},
+		{"NetworkDriver.Join", `{"InterfaceName":{"SrcName":"lo"}}`, "failed to move", 999},
+		{"NetworkDriver.Join", `{"Gateway":"10.88.0.1/24"}`, "bad answer", 6},
+		{"NetworkDriver.Join", `{"StaticRoutes":[{"Destination":"10.0.0.0/8","RouteType":0}]}`, "static route", 6},
+		{"NetworkDriver.Join", `{"StaticRoutes":[{"Destination":"","RouteType":1}]}`, "static route", 6},
+		{"IpamDriver.RequestAddress", `{"Address":""}`, "bad answer", 6},
+		{"IpamDriver.RequestAddress", `{"Address":"fd88::9/64"}`, "bad answer", 6},
+	} {
+		l.srv.Fault(c.method, 1, cnmtest.Say(200, c.answer))
+		err := p.Do(spec.Add)
+		l.srv.Well()
+		if spec.ErrorCode(err) != c.code || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s answers %s: code %d, %v; want %d, %q", c.method, c.answer, spec.ErrorCode(err), err, c.code, c.text)
+		}
+		if n := l.driver.Endpoints(); n != 1 {
+			t.Errorf("%s answers %s: the driver has %d endpoints", c.method, c.answer, n)
+		}
+		if n := len(l.attachments()); n != 2 {
+			t.Errorf("%s answers %s: %d records, not the first's two", c.method, c.answer, n)
+		}
+	}
+}
+
+// What Docker forgives is forgiven: methods of newer versions, the endpoint's
+// information, an IPAM driver without capabilities, empty answers.
+func TestForgiven(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	for _, m := range []string{
+		"Plugin.Activate", "NetworkDriver.GetCapabilities", "IpamDriver.GetCapabilities", "NetworkDriver.ProgramExternalConnectivity",
+		"NetworkDriver.EndpointOperInfo", "NetworkDriver.RevokeExternalConnectivity",
+	} {
+		l.srv.Fault(m, -1, cnmtest.Say(404, "404 page not found\n"))
+	}
+	l.srv.Fault("NetworkDriver.CreateNetwork", 0, nil)
+	p := l.Pod("a", both).Add()
+	endpointtest.Must(t, p.Do(spec.Check))
+	endpointtest.Must(t, p.Do(spec.Status))
+	l.srv.Fault("NetworkDriver.Leave", -1, cnmtest.Refuse("out of order"))
+	l.srv.Fault("NetworkDriver.DeleteEndpoint", 1, l.srv.DoAnd(cnmtest.Say(200, "")))
+	endpointtest.Must(t, p.Do(spec.Del))
+	l.srv.Fault("IpamDriver.ReleaseAddress", -1, cnmtest.Refuse("out of order"))
+	endpointtest.Must(t, p.Do(spec.Del))
+}
+
+// TestForgets: a driver that restarted and remembers nothing is asked for the
+// network and its pools again, once; DEL of what it forgot is clean.
+func TestForgets(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	old := l.Pod("old", both).Add()
+	l.driver.Forget()
+	l.srv.Calls()
+	p := l.Pod("new", both).Add()
+	methods := l.srv.Methods()
+	l.Want("networks made again", fmt.Sprint(count(methods, "NetworkDriver.CreateNetwork")), "1")
+	l.Want("endpoints asked for", fmt.Sprint(count(methods, "NetworkDriver.CreateEndpoint")), "2")
+	l.Want("an address of its own", p.IP(0)+" "+p.IP(1), "10.88.0.3 fd88::3")
+	l.Want("pools asked for", fmt.Sprint(count(methods, "IpamDriver.RequestPool")), "2")
+	if err := old.Do(spec.Check); err == nil || !strings.Contains(err.Error(), "not found") {
+		t.Errorf("CHECK of what the driver forgot: %v", err)
+	}
+	endpointtest.Must(t, old.Do(spec.Del))
+	endpointtest.Must(t, p.Do(spec.Del))
+	l.clean("after DEL")
+	// One that says of everything that it is unknown is not asked for ever.
+	l.srv.Fault("NetworkDriver.CreateEndpoint", -1, cnmtest.Refuse("unknown network"))
+	l.srv.Fault("NetworkDriver.CreateNetwork", -1, cnmtest.Say(200, "{}"))
+	l.srv.Calls()
+	l.Pod("x", both).Refused("unknown network")
+	l.Want("tries", fmt.Sprint(count(l.srv.Methods(), "NetworkDriver.CreateEndpoint")), "2")
+	l.clean("after a refused ADD")
+}
+
+// TestAlreadyExists: our own state is lost, the driver's is not.
+func TestAlreadyExists(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p := l.Pod("a", `"driver":"lab",`+endpointtest.Static("10.99.0.9/24 10.99.0.1")).Add()
+	endpointtest.Must(t, p.Do(spec.Del))
+	l.forget()
+	endpointtest.Must(t, p.Do(spec.Add))
+	methods := l.srv.Methods()
+	l.Want("networks deleted", fmt.Sprint(count(methods, "NetworkDriver.DeleteNetwork")), "1")
+	l.forget()
+	l.srv.Fault("NetworkDriver.CreateNetwork", -1, cnmtest.Refuse("network already exists"))
+	l.srv.Fault("NetworkDriver.DeleteNetwork", -1, cnmtest.Refuse("network is not empty"))
+	endpointtest.Must(t, l.Pod("b", p.Conf[strings.Index(p.Conf, `"driver"`):]).Do(spec.Add))
+}
+
+// TestCheckNotices what is missing in the container.
+func TestCheckNotices(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p := l.Pod("a", both).Add()
+	for _, damage := range []struct {
+		text string
+		do   func() error
+	}{
+		{"Expected Route {0.0.0.0/0", func() error {
+			return p.Conn().RouteDel(&netlink.Route{Gw: p.Result.IPs[0].Gateway.AsSlice(), LinkIndex: p.Link("eth0").Attrs().Index})
+		}},
+		{"Failed to match addr 10.88.0.2/24", func() error {
+			addr, err := netlink.ParseAddr("10.88.0.2/24")
+			endpointtest.Must(t, err)
+			return p.Conn().AddrDel(p.Link("eth0"), addr)
+		}},
+		{"Interface eth0 is down", func() error { return p.Conn().LinkSetDown(p.Link("eth0")) }},
+		{"doesn't match container Mac", func() error {
+			return p.Conn().LinkSetHardwareAddr(p.Link("eth0"), cnm.MACOption([]byte{2, 0, 0, 0, 0, 9}))
+		}},
+		{"not found", func() error { return p.Conn().LinkDel(p.Link("eth0")) }},
+	} {
+		endpointtest.Must(t, damage.do())
+		l.Fails(p.Do(spec.Check), damage.text)
+	}
+	l.Fails(l.Pod("b", both).Do(spec.Check), "Required prevResult missing")
+}
