@@ -14,13 +14,16 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -54,7 +57,7 @@ func New(r *plugin.Request, env *netstate.Env, macs Addresses) (*Pair, error) {
 	if !nl.IsNotFound(err) {
 		return nil, err
 	}
-	p.Host, err = freeName(env.Host, r.Owner, r.IfName)
+	p.Host, err = freeName(r, env)
 	return p, err
 }
 
@@ -74,21 +77,47 @@ func Lost(r *plugin.Request) *Pair {
 }
 
 // freeName returns the first name of the owner that nobody has. A link of the
-// owner itself is the attachment: a second ADD is an error.
-func freeName(host *nl.Conn, o owner.Key, ifName string) (string, error) {
+// owner itself is the attachment: a second ADD is an error, unless the first one's
+// namespace is gone and the kernel has not come to its links yet.
+func freeName(r *plugin.Request, env *netstate.Env) (string, error) {
 	for n := range byte(candidates) {
-		name := o.LinkName(linkPrefix, n)
-		link, err := host.Link(name)
+		name := r.Owner.LinkName(linkPrefix, n)
+		link, err := env.Host.Link(name)
 		switch {
 		case nl.IsNotFound(err):
 			return name, nil
 		case err != nil:
 			return "", err
-		case link.Attrs().Alias == o.Alias():
-			return "", netstate.ErrVethExists(ifName, name)
+		case link.Attrs().Alias != r.Owner.Alias():
+			continue
+		case !orphaned(r, env, link):
+			return "", netstate.ErrVethExists(r.IfName, name)
+		case r.Session.Dry != nil:
+			return name, nil
 		}
+		return name, netstate.DeleteLink(env.Host, link)
 	}
 	return "", fmt.Errorf("failed to find a unique veth name")
+}
+
+// orphaned says whether the namespace that our record has for a link is gone. One
+// of the same path as the request's is another one by now if the link's other end
+// is not in it.
+func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
+	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Head.Type)
+	if err != nil || rec == nil || rec.NetNS == "" {
+		return false
+	}
+	if rec.NetNS == r.NetNS {
+		peer, err := env.Sandbox.LinkAt(link.Attrs().ParentIndex)
+		return nl.IsNotFound(err) || err == nil && peer.Attrs().ParentIndex != link.Attrs().Index
+	}
+	ns, err := netns.Open(rec.NetNS)
+	if err != nil {
+		return netns.Gone(err)
+	}
+	ns.Close() //nolint:errcheck // read only
+	return false
 }
 
 // Addresses derives locally administered Ethernet addresses: stable when an ADD

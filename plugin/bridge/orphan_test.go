@@ -1,0 +1,46 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// A container that comes back under its id after a crash, at once: the kernel
+// takes its time for the links of the namespace that is gone, here for ever,
+// because somebody has it open. They are in nobody's way (pain 12).
+func TestBackAfterACrash(t *testing.T) {
+	for again, conf := range map[string]string{
+		"/run/netns/elsewhere": dual,
+		"/run/netns/crashed":   `"bridge": "tbr0", ` + endpointtest.Static("10.9.0.5/24"), // a path has no age: host-local waits for DEL
+	} {
+		t.Run(again, func(t *testing.T) {
+			w := newWorld(t)
+			p := w.Pod("crash", conf+`, "ipMasq": true`)
+			p.Call.NetNS = "/run/netns/crashed"
+			endpointtest.Must(t, netns.Create(p.Call.NetNS))
+			endpointtest.Must(t, p.Do(spec.Add))
+			held, err := netns.Open(p.Call.NetNS)
+			endpointtest.Must(t, err)
+			t.Cleanup(func() { held.Close() }) //nolint:errcheck // read only
+			endpointtest.Must(t, netns.Delete(p.Call.NetNS))
+
+			p.Call.NetNS = again
+			endpointtest.Must(t, netns.Create(again))
+			t.Cleanup(func() { endpointtest.Must(t, netns.Delete(again)) })
+			first := p.IP(0)
+			endpointtest.Must(t, p.Do(spec.Add))
+			w.Want("address", p.IP(0), first)
+			endpointtest.Must(t, p.Do(spec.Check))
+			w.Fails(p.Do(spec.Add), "already exists") // it lives
+			endpointtest.Must(t, p.Do(spec.Check))
+			endpointtest.Must(t, p.Do(spec.Del))
+			w.Gone(p.Result.Interfaces[atHost].Name)
+		})
+	}
+}
