@@ -140,8 +140,8 @@ func legacyFix(l *gc.Legacy) string {
 		return "patchbay gc --apply"
 	}
 	lines := []string{l.Note}
-	for _, argv := range l.Commands {
-		lines = append(lines, strings.Join(argv, " "))
+	for _, argv := range l.Commands { // with a note they are lines for a shell
+		lines = append(lines, argv[len(argv)-1])
 	}
 	return strings.Join(lines, "; ")
 }

@@ -32,7 +32,10 @@ type evidence struct {
 	paths paths.Paths
 	boot  ipam.Boot
 
-	all  map[owner.Key]*Attachment
+	all map[owner.Key]*Attachment
+
+	ofNetworks []nft.Element // elements of networks
+
 	errs []error // what could not be read; the rest is judged all the same
 }
 
@@ -41,6 +44,8 @@ type evidence struct {
 func (ev *evidence) gather(ctx context.Context) []*Attachment {
 	ev.all = make(map[owner.Key]*Attachment)
 	elems, err := ev.k.OwnedElements()
+	ev.fail(err)
+	ev.ofNetworks, err = ev.k.NFT.OfNetworks()
 	ev.fail(err)
 	links, err := ev.hostLinks()
 	ev.fail(err)

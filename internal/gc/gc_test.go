@@ -271,3 +271,32 @@ func TestLease(t *testing.T) {
 		t.Error("the living one's lease: ", err)
 	}
 }
+
+// The run directory is lost with everything in it, and then the containers: what
+// networks had in the firewall goes when nobody can need it.
+func TestLostRunDirectory(t *testing.T) {
+	l := list(t, fmt.Sprintf(everything, ""))
+	rt := runtimeOf()
+	warm(t, rt, l)
+	before := leak.Must(t)
+	path := attach(t, rt, l, "c1", 1)
+	for _, dir := range []string{"attachments", "shared"} {
+		if err := os.RemoveAll(filepath.Join(paths.Default().Run, dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if r := collect(t, rt, nil); r.Alive != 1 || removed(r) != 0 {
+			t.Errorf("of a living container: %+v", r.Attachments)
+		}
+		age(t)
+	}
+	if err := netns.Delete(path); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		collect(t, rt, nil)
+		age(t)
+	}
+	leak.Nothing(t, before)
+}

@@ -6,6 +6,7 @@ package gc
 import (
 	"errors"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 )
 
@@ -108,6 +110,38 @@ func TestPlanLegacyFilter(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, planLegacy("iptables-legacy", "filter", save, []dead{c1})); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// What the operator is told to run where we cannot look does what it says.
+func TestBlind(t *testing.T) {
+	nettest.Need(t, nettest.Program("iptables-legacy"))
+	c1 := dead{iptnft.Attachment{Network: "n", ContainerID: "c1"}, []netip.Addr{netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("fd00::5")}}
+	chain := c1.LegacyChains()[0]
+	run := func(argv ...string) string {
+		out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", argv, err, out)
+		}
+		return string(out)
+	}
+	for _, rule := range []string{
+		"-t nat -N " + chain, "-t nat -A POSTROUTING -s 10.1.0.5/32 -j " + chain, "-t nat -A POSTROUTING -s 10.1.0.6/32 -j ACCEPT",
+		"-t filter -N CNI-FORWARD", "-t filter -A CNI-FORWARD -s 10.1.0.5/32 -j ACCEPT", "-t filter -A CNI-FORWARD -s 10.1.0.50/32 -j ACCEPT",
+	} {
+		run(append([]string{"iptables-legacy"}, strings.Fields(rule)...)...)
+	}
+	for _, table := range []string{"nat", "filter"} {
+		for _, argv := range blind("iptables-legacy", table, []dead{c1}) {
+			run(argv...)
+		}
+	}
+	left := run("iptables-legacy-save")
+	if strings.Contains(left, chain) || strings.Contains(left, "10.1.0.5/32") || !strings.Contains(left, "10.1.0.6/32") || !strings.Contains(left, "10.1.0.50/32") {
+		t.Error(left)
+	}
+	for _, clean := range []string{"-t nat -F", "-t filter -F", "-t filter -X"} {
+		run(append([]string{"iptables-legacy"}, strings.Fields(clean)...)...)
 	}
 }
 

@@ -6,6 +6,7 @@ package gc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -59,14 +60,29 @@ func legacyRules(ctx context.Context, proc string, list []dead) (*Legacy, error)
 	return all, nil
 }
 
-// blind are the commands for who has the program and we have not.
-func blind(program, table string, list []dead) (commands [][]string) {
+// blind is a command for who has the program, when we have not and so cannot
+// see the rules: it puts the table back without the lines of dead attachments.
+func blind(program, table string, list []dead) [][]string {
+	var patterns []string
 	for _, d := range list {
 		if table == "nat" {
-			commands = append(commands, chainCommands(program, d.LegacyChains())...)
+			patterns = append(patterns, d.LegacyChains()...)
+			continue
+		}
+		for _, a := range d.addrs {
+			if a.Is4() == (program == "iptables-legacy") {
+				patterns = append(patterns, fmt.Sprintf("^-A CNI-FORWARD .*%s ", netip.PrefixFrom(a, a.BitLen())))
+			}
 		}
 	}
-	return commands
+	if len(patterns) == 0 {
+		return nil
+	}
+	line := program + "-save -t " + table + " | grep -v"
+	for _, p := range patterns {
+		line += " -e '" + p + "'"
+	}
+	return [][]string{{"sh", "-c", line + " | " + program + "-restore -T " + table}}
 }
 
 // planLegacy reads the output of iptables-save: the entries that lead to a dead

@@ -39,7 +39,8 @@ func (c *collector) strays(ev *evidence) []*Stray {
 	list := c.strayFiles("cached result", filepath.Join(c.Paths.CNI, "results", "*"), tornJSON)
 	list = append(list, c.strayFiles("temporary file", filepath.Join(c.Paths.CNI, ".result-*"), anyFile)...)
 	list = append(append(list, c.strayFacts(ev)...), c.strayIFBs(ev)...)
-	return append(list, c.strayAccepts(ev)...)
+	list = append(list, c.strayAccepts(ev)...)
+	return append(list, c.strayElements(ev)...)
 }
 
 func anyFile(string) bool { return true }

@@ -25,3 +25,16 @@ func attachmentSets() []string {
 	return []string{SetOwners, SetPorts4, SetPorts6, SetHostPorts4, SetHostPorts6, SetMasqAll4, SetMasqAll6,
 		SetSNAT4, SetSNAT6, SetSpoofChecked, SetSpoofAllowed}
 }
+
+// OfNetworks lists the elements of networks. Each comment is the network's name.
+func (c *Conn) OfNetworks() (elems []Element, err error) {
+	for _, set := range [...]string{SetHairpin4, SetHairpin6, SetMasq4, SetMasq6, SetNoMasq4, SetNoMasq6,
+		SetIsolation, SetBridgeOK, SetApart, SetLocalNet} {
+		list, err := c.List(set)
+		if err != nil {
+			return nil, err
+		}
+		elems = append(elems, list...)
+	}
+	return elems, nil
+}
