@@ -46,6 +46,8 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	entries map[owner.Key]*entry
+
+	adopting sync.WaitGroup
 }
 
 // errUnknown answers for an attachment that has no lease.
@@ -82,6 +84,7 @@ func setDefault(d *time.Duration, def time.Duration) {
 // Close ends the upkeep and releases nothing: the next keeper goes on.
 func (k *Keeper) Close() {
 	k.stop()
+	k.adopting.Wait()
 	k.mu.Lock()
 	entries := make([]*entry, 0, len(k.entries))
 	for _, e := range k.entries {

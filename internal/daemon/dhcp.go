@@ -17,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/lease"
+	"github.com/patchbay-net/patchbay/lease/libcni"
 	"github.com/patchbay-net/patchbay/lease/rpc"
 )
 
@@ -87,6 +88,11 @@ func (c *dhcpCommand) serve(l net.Listener) error {
 	if err != nil {
 		return err
 	}
+	left, err := libcni.List(filepath.Join(where.CNI, "results"), c.SocketPath)
+	if err != nil {
+		logger.Print(err)
+	}
+	k.Adopt(left)
 	s := rpc.New(k, logger.Printf)
 	defer context.AfterFunc(c.app.ctx, func() { l.Close() })() //nolint:errcheck // Serve tells
 	logger.Printf("keeping %d leases, listening on %s", k.Held(), l.Addr())

@@ -39,8 +39,10 @@ func newPrograms(t *testing.T) *programs {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if err := os.Symlink("patchbay", filepath.Join(p.dir, "dhcp")); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"dhcp", "bridge"} {
+		if err := os.Symlink("patchbay", filepath.Join(p.dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	lan(t)
 	p.node = newNode(t)

@@ -1,0 +1,58 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dhcp
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/lease/leasetest"
+)
+
+// A container made by the reference, plugins and daemon and library, is kept on
+// when ours take their places: our keeper asks for its lease, CHECK and DEL by
+// our plugins find it.
+func TestTakeOver(t *testing.T) {
+	p := newPrograms(t)
+	leasetest.Unplug(t, p.ns) // the bridge plugin makes its own
+	conf, err := libcni.NetworkConfFromBytes([]byte(`{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"br0","ipam":{"type":"dhcp"}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := &libcni.RuntimeConf{ContainerID: "c9", NetNS: p.ns, IfName: "eth0"}
+	daemon := exec.Command(reference(t), "daemon")
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cni := libcni.NewCNIConfig([]string{filepath.Dir(reference(t))}, nil)
+	leasetest.Eventually(t, "the daemon listens", func() bool { _, err := os.Stat(dhcpconf.DefaultSocket); return err == nil })
+	if _, err := cni.AddNetworkList(t.Context(), conf, rt); err != nil {
+		t.Fatal(err)
+	}
+	before := leasetest.Addrs(t, p.ns)
+	_ = daemon.Process.Kill()
+	_ = daemon.Wait()
+
+	log := p.start(exec.Command(filepath.Join(p.dir, "patchbayd"), "dhcp"))
+	leasetest.Eventually(t, "our keeper takes over", func() bool { return strings.Contains(log.String(), "lease acquired") })
+	if after := leasetest.Addrs(t, p.ns); len(after) != 1 || after[0] != before[0] {
+		t.Errorf("%v, before %v", after, before)
+	}
+	ours := libcni.NewCNIConfig([]string{p.dir}, nil)
+	if err := ours.CheckNetworkList(t.Context(), conf, rt); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	if err := ours.DelNetworkList(t.Context(), conf, rt); err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+	if !strings.Contains(log.String(), "releasing DHCPv4 lease") {
+		t.Errorf("the keeper at %s: %s", dhcpconf.DefaultSocket, log)
+	}
+}
