@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/gc"
@@ -299,4 +301,33 @@ func TestLostRunDirectory(t *testing.T) {
 		age(t)
 	}
 	leak.Nothing(t, before)
+}
+
+// A port whose other end only an open file keeps: shown, never removed.
+func TestDanglingVeth(t *testing.T) {
+	l := list(t, `{"cniVersion":"1.0.0","name":"held","plugins":[{"type":"bridge","bridge":"gc1",
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.91.0.0/24"}]]}}]}`)
+	theirs := runtimeOf(reftest.Plugins(t))
+	path := attach(t, theirs, l, "held", 1)
+	if r := collect(t, runtimeOf(), nil); len(r.Stray) != 0 {
+		t.Errorf("of a living container: %+v", r.Stray[0])
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close() //nolint:errcheck // a test
+	if err := theirs.Del(context.Background(), l, chain.Attachment{ContainerID: "held", IfName: "eth0"}); err != nil {
+		t.Error(err) // without the namespace the reference leaves the pair
+	}
+	if err := netns.Delete(path); err != nil {
+		t.Fatal(err)
+	}
+	r := collect(t, runtimeOf(), nil)
+	if len(r.Stray) != 1 || r.Stray[0].State != gc.Unsure || r.Stray[0].Kind != "link" {
+		t.Errorf("%+v", r.Stray)
+	}
+	if _, err := netlink.LinkByName(r.Stray[0].Name); err != nil {
+		t.Error(err)
+	}
 }

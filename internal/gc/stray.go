@@ -40,7 +40,7 @@ func (c *collector) strays(ev *evidence) []*Stray {
 	list = append(list, c.strayFiles("temporary file", filepath.Join(c.Paths.CNI, ".result-*"), anyFile)...)
 	list = append(append(list, c.strayFacts(ev)...), c.strayIFBs(ev)...)
 	list = append(list, c.strayAccepts(ev)...)
-	return append(list, c.strayElements(ev)...)
+	return append(append(list, c.strayElements(ev)...), c.danglingVeths(ev)...)
 }
 
 func anyFile(string) bool { return true }
