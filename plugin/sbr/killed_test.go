@@ -1,0 +1,82 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sbr
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// killedAt runs ADD up to its n-th step and no further: nothing is undone, as if
+// the process had been killed there. It returns how many steps were reached.
+func (w *world) killedAt(n int) (steps int) {
+	w.t.Helper()
+	prev, err := w.prev(0).Encode("1.1.0")
+	must(w.t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s := plugin.NewSession([]*plugin.Plugin{&Plugin})
+		defer s.Close()
+		s.Fault = func(string) error {
+			if steps++; steps == n {
+				runtime.Goexit()
+			}
+			return nil
+		}
+		b := plugin.Builtin{NewSession: func() *plugin.Session { return s }}
+		_, err := b.Invoke(context.Background(), name, &spec.Call{
+			Verb: spec.Add, ContainerID: "c1", NetNS: w.ns, IfName: "net0", Path: []string{"/nonexistent"},
+			Config: []byte(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","prevResult":%s}`, prev)),
+		})
+		if err != nil {
+			w.t.Error(err)
+		}
+	}()
+	<-done
+	return steps
+}
+
+// TestKilledAnywhere: after a kill at any step DEL takes away what is there, and
+// an ADD that comes before DEL completes the work.
+func TestKilledAnywhere(t *testing.T) {
+	for n := 1; ; n++ {
+		last := false
+		t.Run(fmt.Sprint("step ", n), func(t *testing.T) {
+			w := newWorld(t, 1)
+			want := w.table(unix.RT_TABLE_MAIN)
+			last = w.killedAt(n) < n
+			must(t, w.call(spec.Del, 0, ""))
+			if rules := w.rules(); len(rules) > 0 {
+				t.Errorf("rules left: %v", rules)
+			}
+			for _, table := range []int{100, 101} {
+				w.same(fmt.Sprint("table ", table), w.table(table), "")
+			}
+			if n <= 2 { // nothing was moved yet
+				w.same("main", w.table(unix.RT_TABLE_MAIN), want)
+			}
+		})
+		t.Run(fmt.Sprint("step ", n, ", then ADD"), func(t *testing.T) {
+			w := newWorld(t, 1)
+			w.killedAt(n)
+			must(t, w.call(spec.Add, 0, ""))
+			must(t, w.call(spec.Check, 0, ""))
+			must(t, w.call(spec.Del, 0, ""))
+			if rules := w.rules(); len(rules) > 0 {
+				t.Errorf("rules left: %v", rules)
+			}
+		})
+		if last {
+			return
+		}
+	}
+}

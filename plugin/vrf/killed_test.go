@@ -1,0 +1,80 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vrf
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// killedAt runs ADD up to its n-th step and no further: nothing is undone, as if
+// the process had been killed there. It returns how many steps were reached.
+func (w *world) killedAt(n int) (steps int) {
+	w.t.Helper()
+	prev, err := w.prev(0).Encode("1.1.0")
+	must(w.t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s := plugin.NewSession([]*plugin.Plugin{&Plugin})
+		defer s.Close()
+		s.Fault = func(string) error {
+			if steps++; steps == n {
+				runtime.Goexit()
+			}
+			return nil
+		}
+		b := plugin.Builtin{NewSession: func() *plugin.Session { return s }}
+		_, err := b.Invoke(context.Background(), name, &spec.Call{
+			Verb: spec.Add, ContainerID: "c1", NetNS: w.ns, IfName: "net0", Path: []string{"/nonexistent"},
+			Config: []byte(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","vrfname":"blue","prevResult":%s}`, prev)),
+		})
+		if err != nil {
+			w.t.Error(err)
+		}
+	}()
+	<-done
+	return steps
+}
+
+// TestKilledAnywhere: after a kill at any step DEL takes away what is there.
+func TestKilledAnywhere(t *testing.T) {
+	nettest.Need(t, nettest.LinkKind("vrf"))
+	for n := 1; ; n++ {
+		last := false
+		t.Run(fmt.Sprint("step ", n), func(t *testing.T) {
+			w := newWorld(t, 1)
+			last = w.killedAt(n) < n
+			must(t, w.call(spec.Del, 0, `"vrfname":"blue"`))
+			if w.vrf("blue") != nil {
+				t.Error("the VRF is left")
+			}
+			if _, err := os.Stat("/run/patchbay/attachments/net"); err == nil {
+				t.Error("the record is left")
+			}
+		})
+		if last {
+			return
+		}
+	}
+}
+
+// TestUnmarked: a kill between making the VRF and marking it.
+func TestUnmarked(t *testing.T) {
+	w := newWorld(t, 1)
+	w.killedAt(3) // the VRF is there, the interface is no member
+	must(t, w.c.SetAlias("blue", "", nl.PortFlags{}))
+	must(t, w.call(spec.Del, 0, `"vrfname":"blue"`))
+	if w.vrf("blue") != nil {
+		t.Error("the VRF is left")
+	}
+}
