@@ -127,6 +127,7 @@ func (c *Child) configure(name string, result *spec.Result) netstate.State {
 		s = append(s, netstate.Settle{Link: name})
 	}
 	if !c.NoARP {
+		s = append(s, Answering(netstate.Sandbox, name, addrs...)...)
 		s = append(s, netstate.Advertise{Link: name, Addrs: addrs})
 	}
 	return s

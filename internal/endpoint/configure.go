@@ -50,6 +50,32 @@ func NoDuplicates(link string, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	return []netstate.LinkIPv6{{Link: link, Conf: nl.AcceptDAD, Value: 0}}
 }
 
+// Answering waits for the kernel to answer for IPv6 addresses of a link, so that
+// the first packet to them is not the one that is lost.
+func Answering(where netstate.Where, link string, addrs ...netip.Addr) netstate.State {
+	a := netstate.Answering{Where: where, Link: link}
+	for _, addr := range addrs {
+		if addr.Is6() {
+			a.Addrs = append(a.Addrs, addr)
+		}
+	}
+	if len(a.Addrs) == 0 {
+		return nil
+	}
+	return netstate.State{a}
+}
+
+// Of lists the addresses, and their gateways.
+func Of(ips []spec.IPConfig) (addrs, gateways []netip.Addr) {
+	for _, ip := range ips {
+		addrs = append(addrs, ip.Address.Addr())
+		if ip.Gateway.IsValid() && !slices.Contains(gateways, ip.Gateway) {
+			gateways = append(gateways, ip.Gateway)
+		}
+	}
+	return addrs, gateways
+}
+
 // Forwarding switches forwarding on for the families of the addresses; it is
 // never switched off. failed is the text of its failure.
 func Forwarding(ips []spec.IPConfig, failed string) netstate.Object {

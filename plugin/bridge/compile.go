@@ -255,5 +255,10 @@ func settle(c *Conf, p *endpoint.Pair, result *spec.Result) (s netstate.State) {
 			a.Addrs = append(a.Addrs, ip.Address.Addr())
 		}
 	}
-	return append(s, a)
+	addrs, gateways := endpoint.Of(result.IPs)
+	s = append(append(s, a), endpoint.Answering(netstate.Sandbox, p.IfName, addrs...)...)
+	if c.IsGateway {
+		s = append(s, endpoint.Answering(netstate.Host, c.gatewayLink(), gateways...)...)
+	}
+	return s
 }

@@ -61,7 +61,10 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	}
 	s = append(s, container(in.pair.IfName, result)...)
 	s = append(s, host(in.pair.Host, result.IPs)...)
+	addrs, gateways := endpoint.Of(result.IPs)
 	s = append(s, netstate.PortUp{Link: in.pair.Host})
+	s = append(s, endpoint.Answering(netstate.Sandbox, in.pair.IfName, addrs...)...)
+	s = append(s, endpoint.Answering(netstate.Host, in.pair.Host, gateways...)...)
 	if in.conf.IPMasq {
 		s = append(s, endpoint.Masquerade(result.IPs, in.network, in.pair.Owner, in.records)...)
 	}
