@@ -71,9 +71,9 @@ func TestNormal(t *testing.T) {
 }
 
 func TestDifferences(t *testing.T) {
-	ref := view{"ADD": "done", "up host link a type": "veth", "up host link a mtu": "1", "up host sysctl net/conf/a/x": "1", "same": "1", "DEL": "refused 999: no such thing", "y": "1"}
-	ours := view{"ADD": "done", "same": "1", "DEL": "refused 7: the plugin says: no such thing", "y": "2", "z": "3"}
-	want := []string{"up host link a type: veth → nothing", "y: 1 → 2", "z: nothing → 3"}
+	ref := view{"ADD": "done", "up host link a type": "veth", "up host link a mtu": "1", "up host sysctl net/conf/a/x": "1", "same": "1", "DEL": "refused 999: no such thing", "CHECK": "refused 1: old", "y": "1"}
+	ours := view{"ADD": "done", "same": "1", "DEL": "refused 7: other words", "CHECK": "refused 1: new", "y": "2", "z": "3"}
+	want := []string{"CHECK: refused 1: old → refused 1: new", "up host link a type: veth → nothing", "y: 1 → 2", "z: nothing → 3"}
 	if d := cmp.Diff(want, differences(ref, ours)); d != "" {
 		t.Error(d)
 	}

@@ -114,17 +114,20 @@ var nameInFact = regexp.MustCompile(`[^ /]+`)
 // refused splits the value of a verb that failed.
 var refused = regexp.MustCompile(`^refused (-?[0-9]+): (?s)(.*)$`)
 
-// equal compares two values. Two refusals are of one class when one text
-// contains the other; the reference has only the code 999 for what a plugin's
-// body refuses, so that ours may be any that says more.
+// equal compares two values. Two refusals are of one class when the same part
+// refuses: the envelope of the call, which has codes of its own and must say the
+// same, or the plugin's body, for which the reference has only the code 999 and
+// ours may have one that says more. What ours says is held by internal/refuse.
 func equal(theirs, ours string) bool {
 	a, b := refused.FindStringSubmatch(theirs), refused.FindStringSubmatch(ours)
-	if a == nil || b == nil {
+	switch {
+	case a == nil || b == nil:
 		return theirs == ours
+	case a[1] == "999":
+		return b[1] != "-1"
 	}
-	code := a[1] == b[1] || a[1] == "999" && b[1] != "-1"
 	x, y := gist(a[2]), gist(b[2])
-	return code && (strings.Contains(x, y) || strings.Contains(y, x))
+	return a[1] == b[1] && (strings.Contains(x, y) || strings.Contains(y, x))
 }
 
 // decoder is what encoding/json says of Go types, which are each side's own.

@@ -54,11 +54,13 @@ const thorough = 200
 func TestSame(t *testing.T) {
 	ref, ours, listed := reftest.Plugins(t), reftest.Ours(t), readKnown(t)
 	seed := number(t, "PATCHBAY_DIFF_SEED", 1)
+	ran := map[string]bool{}
 	for _, s := range everySubject() {
 		t.Run(s.name(), func(t *testing.T) {
 			for _, f := range s.needs {
 				nettest.Need(t, f)
 			}
+			ran[s.plugin] = true
 			for i := range s.cases(t) {
 				t.Run(fmt.Sprint(i), func(t *testing.T) {
 					d := s.draw(seed, int(i))
@@ -75,14 +77,18 @@ func TestSame(t *testing.T) {
 		})
 	}
 	if number(t, "PATCHBAY_DIFF_CASES", 0) >= thorough && !t.Failed() {
-		stale(t, listed)
+		stale(t, listed, ran)
 	}
 }
 
-// stale fails the entries that list what is no longer different.
-func stale(t *testing.T, listed []*known) {
+// stale fails the entries that list what is no longer different. One that is
+// also about a plugin which this kernel cannot run may wait for the other.
+func stale(t *testing.T, listed []*known, ran map[string]bool) {
 	t.Helper()
 	for _, k := range listed {
+		if k.plugins[0] != "all" && slices.ContainsFunc(k.plugins, func(p string) bool { return !ran[p] }) {
+			continue
+		}
 		for i, times := range k.seen {
 			if times == 0 {
 				t.Errorf("known.txt:%d: nothing differs like this any more: %v", k.line, k.differs[i])

@@ -88,5 +88,6 @@ var swapRows = []swapRow{
 	{name: "dummy", newer: true, needs: []nettest.Feature{nettest.Dummy()}, plugins: `{"type":"dummy",` + swapIPAM + `}`},
 	{name: "tap", newer: true, plugins: `{"type":"tap",` + swapIPAM + `}`},
 	{name: "sbr", plugins: swapBridge + `,{"type":"sbr"}`},
-	{name: "vrf", needs: kind("vrf"), plugins: swapBridge + `,{"type":"vrf","vrfname":"blue"}`},
+	// Without routes: v1.1.1 loses them, and CHECK would say so.
+	{name: "vrf", needs: kind("vrf"), plugins: `{"type":"bridge","bridge":"br0","ipam":{"type":"host-local","subnet":"10.1.0.0/28"}},{"type":"vrf","vrfname":"blue"}`},
 }
