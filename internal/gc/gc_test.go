@@ -122,6 +122,12 @@ func TestReferenceLeftovers(t *testing.T) {
 func useIPTables(t *testing.T, form string) {
 	t.Helper()
 	nettest.Need(t, nettest.Program(form))
+	nettest.Need(t, nettest.Feature{Name: form + " for this user", Probe: func() error {
+		if out, err := exec.Command(form, "-t", "nat", "-L").CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return exec.Command(form + "-save").Run()
+	}})
 	dir := t.TempDir()
 	for _, v := range [...]string{"", "6"} {
 		for _, suffix := range [...]string{"", "-save", "-restore"} {
@@ -325,7 +331,7 @@ func TestDanglingVeth(t *testing.T) {
 	}
 	r := collect(t, runtimeOf(), nil)
 	if len(r.Stray) != 1 || r.Stray[0].State != gc.Unsure || r.Stray[0].Kind != "link" {
-		t.Errorf("%+v", r.Stray)
+		t.Fatalf("%+v", r.Stray)
 	}
 	if _, err := netlink.LinkByName(r.Stray[0].Name); err != nil {
 		t.Error(err)

@@ -115,7 +115,9 @@ func TestPlanLegacyFilter(t *testing.T) {
 
 // What the operator is told to run where we cannot look does what it says.
 func TestBlind(t *testing.T) {
-	nettest.Need(t, nettest.Program("iptables-legacy"))
+	nettest.Need(t, nettest.Feature{Name: "iptables-legacy for this user", Probe: func() error {
+		return errors.Join(exec.Command("iptables-legacy", "-L").Run(), exec.Command("iptables-legacy-save").Run())
+	}})
 	c1 := dead{iptnft.Attachment{Network: "n", ContainerID: "c1"}, []netip.Addr{netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("fd00::5")}}
 	chain := c1.LegacyChains()[0]
 	run := func(argv ...string) string {

@@ -6,7 +6,6 @@ package gc_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -103,7 +102,7 @@ func live(t *testing.T, l *chain.List, id string, i, life int) bool {
 	// The locks of the runtime library keep its own calls apart; a runtime
 	// with libcni has none.
 	rt := runtimeOf()
-	rt.RunDir = filepath.Join(os.TempDir(), "gc-race", id)
+	rt.RunDir = t.TempDir()
 	a := chain.Attachment{ContainerID: id, NetNS: path, IfName: "eth0", Capabilities: ports(i)}
 	if _, err := rt.Add(context.Background(), l, a); err != nil {
 		t.Error("ADD:", err)
