@@ -6,6 +6,7 @@ package endpoint
 import (
 	"context"
 	"net"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -34,7 +35,7 @@ type Single struct {
 }
 
 // Attach is the ADD. An IPAM plugin that works through the interface, as dhcp
-// does, is called when it is there; the others before, so that a pool that is
+// does, is called when it is there and up; the others before, so that a pool that is
 // exhausted costs nothing.
 func (s *Single) Attach(ctx context.Context, r *plugin.Request, env *netstate.Env) (*spec.Result, error) {
 	if err := s.begin(r, env); err != nil {
@@ -42,7 +43,8 @@ func (s *Single) Attach(ctx context.Context, r *plugin.Request, env *netstate.En
 	}
 	k, done := kernel.Of(r), 0
 	if IPAMNeedsLink(r.Head.IPAM.Type) {
-		if err := k.Apply(ctx, r, env, s.Link); err != nil {
+		up := netstate.Up{Where: netstate.Sandbox, Link: r.IfName}
+		if err := k.Apply(ctx, r, env, append(slices.Clone(s.Link), up)); err != nil {
 			return nil, err
 		}
 		done = len(s.Link)
