@@ -36,7 +36,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{T: t, ns: nettest.NewNS(t, "c1"), log: new(leasetest.Log)}
 	leasetest.Plug(t, "br0", w.ns)
 	w.opts = Options{
-		RunDir: t.TempDir(), Proc: "/proc", Timeout: time.Second, ResendMax: 2 * time.Second, ResendTimeout: 8 * time.Second,
+		RunDir: t.TempDir(), Proc: "/proc", Timeout: time.Second, ResendMax: 2 * time.Second, ResendTimeout: 30 * time.Second,
 		Watch: 200 * time.Millisecond, Log: w.log.Printf,
 	}
 	w.start()

@@ -7,8 +7,14 @@ package main
 
 import (
 	"os"
+	"runtime"
 
 	"github.com/patchbay-net/patchbay/internal/daemon"
 )
+
+// The first thread is kept for main: of all threads it alone cannot end, and a
+// goroutine that entered a container's namespace on it would leave it there and
+// keep the namespace alive.
+func init() { runtime.LockOSThread() } //nolint:gochecknoinits // only here is main sure to be on it
 
 func main() { os.Exit(daemon.Main(os.Args[1:], os.Stderr)) }

@@ -22,7 +22,7 @@ func Serve(t testing.TB, socket string) *leasetest.Log {
 	t.Helper()
 	log := new(leasetest.Log)
 	k, err := lease.New(lease.Options{
-		RunDir: "/run/patchbay", Proc: "/proc", Timeout: time.Second, ResendMax: 2 * time.Second, ResendTimeout: 8 * time.Second,
+		RunDir: "/run/patchbay", Proc: "/proc", Timeout: time.Second, ResendMax: 2 * time.Second, ResendTimeout: 30 * time.Second,
 		Watch: 200 * time.Millisecond, Log: log.Printf,
 	})
 	must(t, err)

@@ -77,7 +77,9 @@ func (s *Server) connection(conn net.Conn) {
 	}
 	r := bufio.NewReader(conn)
 	if err := handshake(conn, r); err != nil {
-		s.log("handshake: %v", err)
+		if !errors.Is(err, io.EOF) { // somebody who looked whether we are there
+			s.log("handshake: %v", err)
+		}
 		return
 	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {

@@ -138,7 +138,7 @@ func TestKilled(t *testing.T) {
 // threads wants every thread of a process in its own network namespace.
 func threads(t *testing.T, pid int) {
 	t.Helper()
-	own, err := os.Readlink("/proc/self/ns/net")
+	own, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
