@@ -11,9 +11,10 @@ ROOT    := $(filter 0,$(shell id -u))
 
 .PHONY: build test setup lint unit e2e test-kernel race fuzz bench install nightly demo
 
-build: ## bin/patchbay and bin/patchbayd: static, as they are released
+build: ## bin/patchbay, bin/patchbayd and bin/patchbay-cnm: static, as they are released
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbay ./cmd/patchbay
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbayd ./cmd/patchbayd
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbay-cnm ./cmd/patchbay-cnm
 
 test: setup lint unit $(if $(ROOT),e2e test-kernel)
 	@$(if $(ROOT),:,echo 'make: not root: real callers (make e2e) and the second kernel (make test-kernel) were not run' >&2)

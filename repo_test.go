@@ -143,6 +143,9 @@ var layers = []struct {
 	{"plugin", []string{"spec", "invoke/...", "netns", "internal/..."}, "the SDK knows no plugin"},
 	{"plugin/all", []string{"plugin/..."}, "the list is only a list"},
 	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam/...", "internal/...", "plugin", "plugin/...", "conformance/..."}, "a plugin is driven by a chain, it does not drive one"},
+	{"cnm", nil, "the protocol of Docker's drivers stands alone"},
+	{"cnm/docker/...", []string{"..."}, "a runtime, as the commands are"},
+	{"cnm/...", []string{"cnm", "cnm/...", "plugin", "spec", "netns", "ipam/...", "invoke/...", "internal/..."}, "plugins too, on a protocol that costs HTTP"},
 	{"lease/...", []string{"spec", "netns", "internal/...", "lease/..."}, "the keeper of leases knows no plugin"},
 	{"internal/daemon", []string{"lease/...", "internal/..."}, "the commands of patchbayd start its services"},
 	{"internal/cli/...", []string{"..."}, "the commands may use everything"},
@@ -162,7 +165,7 @@ var onRuntime = []string{"chain", "plugin", "spec", "netns", "ipam/...", "invoke
 
 // tools are internal packages that stand above the layer of kernel code:
 // helpers of tests, never linked into the program.
-var tools = []string{"internal/crash", "internal/endpoint/endpointtest", "internal/nettest"}
+var tools = []string{"cnm/cnmtest", "internal/crash", "internal/endpoint/endpointtest", "internal/nettest"}
 
 func TestLayers(t *testing.T) {
 	for _, p := range packages(t) {
@@ -206,8 +209,11 @@ func TestProductsDoNotImportThePeers(t *testing.T) {
 	}
 }
 
+// forbiddenImport is a package, with all below it, and why it is none of ours.
+type forbiddenImport struct{ prefix, because string }
+
 // forbidden are packages that must not be linked into the program, and why.
-var forbidden = []struct{ prefix, because string }{
+var forbidden = []forbiddenImport{
 	{"net/http", "0.35 ms and 4 MB for every plugin process"},
 	{"crypto/tls", "comes with net/http; a plugin speaks to the kernel"},
 	{"text/template", "reflection keeps every method alive: megabytes"},
@@ -222,25 +228,41 @@ var forbidden = []struct{ prefix, because string }{
 	{"github.com/prometheus/", "metrics belong to a daemon"},
 	{"github.com/spf13/", "pulls text/template"},
 	{"testing", "test code in the product"},
+	{module + "/cnm", "speaks HTTP: cmd/patchbay-cnm is for it"},
 	{module + "/bench", "a tool"},
 	{module + "/e2e", "a test"},
 	{module + "/internal/nettest", "a test helper"},
 	{module + "/internal/reftest", "a test helper"},
+	{module + "/cnm/cnmtest", "a test helper"},
 	{module + "/plugin/plugintest", "a test helper"},
 }
 
 func TestForbiddenImports(t *testing.T) {
-	for _, dep := range linked(t) {
-		for _, f := range forbidden {
+	refuseImports(t, program, forbidden)
+}
+
+// TestForbiddenImportsOfDrivers: the third program pays for HTTP and TLS, which
+// it is there for, and for nothing else of the list.
+func TestForbiddenImportsOfDrivers(t *testing.T) {
+	may := []string{"net/http", "crypto/tls", module + "/cnm"}
+	refuseImports(t, module+"/cmd/patchbay-cnm", slices.DeleteFunc(slices.Clone(forbidden), func(f forbiddenImport) bool {
+		return slices.Contains(may, f.prefix)
+	}))
+}
+
+func refuseImports(t *testing.T, program string, list []forbiddenImport) {
+	t.Helper()
+	for _, dep := range linked(t, program) {
+		for _, f := range list {
 			if matches(strings.TrimSuffix(f.prefix, "/")+"/...", dep) {
-				t.Errorf("cmd/patchbay links %s: %s; who imports it: go mod why -m, or go list -f '{{.ImportPath}} {{.Imports}}' -deps", dep, f.because)
+				t.Errorf("%s links %s: %s; who imports it: go mod why -m, or go list -f '{{.ImportPath}} {{.Imports}}' -deps", program, dep, f.because)
 			}
 		}
 	}
 }
 
-// linked returns the import path of every package in the program.
-func linked(t *testing.T) []string {
+// linked returns the import path of every package in a program.
+func linked(t *testing.T, program string) []string {
 	t.Helper()
 	for _, p := range packages(t) {
 		if p.ImportPath == program {
@@ -253,7 +275,7 @@ func linked(t *testing.T) []string {
 
 // What runs before main is paid by every plugin process, whatever it does.
 func TestNothingBeforeMain(t *testing.T) {
-	deps := linked(t)
+	deps := linked(t, program)
 	for _, p := range packages(t) {
 		if !slices.Contains(deps, p.ImportPath) {
 			continue

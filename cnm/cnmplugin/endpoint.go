@@ -38,6 +38,7 @@ func (w *work) createEndpoint(ctx context.Context) error {
 		return err
 	}
 	w.has, err = merge(w.want, out.Interface)
+	w.at.Interface = w.has
 	return err
 }
 

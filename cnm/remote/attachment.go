@@ -39,6 +39,8 @@ type Attachment struct {
 	Opened     bool   `json:"opened,omitempty"`  // ProgramExternalConnectivity, likewise
 	Link       *Link  `json:"link,omitempty"`
 
+	Interface *cnm.Interface `json:"interface,omitempty"` // what the endpoint has, as far as it is known
+
 	Addresses []Address `json:"addresses,omitempty"` // of an IPAM driver
 }
 
@@ -143,6 +145,17 @@ func (s *Store) Fresh(r *plugin.Request, pluginName string, end func(*Attachment
 		return spec.Errorf(spec.CodeInternal, "%s: container %s has interface %s already", pluginName, r.ContainerID, r.IfName)
 	}
 	return end(old)
+}
+
+// Living lists the attachments of a network that have not ended.
+func (s *Store) Living(network, pluginName string) (living []*Attachment, err error) {
+	list, _, err := s.List(network, pluginName)
+	for _, a := range list {
+		if !a.Ended {
+			living = append(living, a)
+		}
+	}
+	return living, err
 }
 
 // List reads the attachments of a network, as far as they can be read; torn are

@@ -1,0 +1,105 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cnmcli is the list of patchbay-cnm's plugins and its commands: install
+// the plugins, list and delete the networks that drivers were asked for, and the
+// stand-in for Docker's API.
+package cnmcli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/patchbay-net/patchbay/cnm/cnmipam"
+	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// Plugins returns the plugins of the program.
+func Plugins() []*plugin.Plugin { return []*plugin.Plugin{&cnmplugin.Plugin, &cnmipam.Plugin} }
+
+// Find returns the plugin of a type, or nil.
+func Find(pluginType string) *plugin.Plugin {
+	for _, p := range Plugins() {
+		if p.Name == pluginType {
+			return p
+		}
+	}
+	return nil
+}
+
+const usage = `patchbay-cnm is two CNI plugins, which are called by their names: cnm attaches
+containers by a Docker network driver, cnm-ipam gives addresses of a Docker
+IPAM driver.
+
+  patchbay-cnm install DIR              put the plugins into DIR, such as /opt/cni/bin
+  patchbay-cnm networks                 the networks that drivers were asked for
+  patchbay-cnm rm NETWORK               delete one that nobody is in, at its drivers
+  patchbay-cnm docker-api [SOCKET]      stand in for Docker's API, for drivers that look
+                                        things up there (default /run/patchbay/docker.sock)
+`
+
+// errUsage is a mistake on the command line.
+var errUsage = errors.New("see patchbay-cnm help")
+
+// app is the process as values.
+type app struct {
+	stdout io.Writer
+	stderr io.Writer
+	paths  paths.Paths
+}
+
+// Main runs a command and returns the exit status: 0, 1 when it failed, 2 for a
+// mistake on the command line. A SIGTERM ends docker-api well.
+func Main(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	a := &app{stdout, stderr, paths.Default()}
+	err := a.run(ctx, args)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, "patchbay-cnm: error:", err) //nolint:errcheck // nothing is left to tell
+	if errors.Is(err, errUsage) {
+		return 2
+	}
+	return 1
+}
+
+func (a *app) run(ctx context.Context, args []string) error {
+	command, rest := "help", args
+	if len(args) > 0 {
+		command, rest = args[0], args[1:]
+	}
+	switch {
+	case command == "help" || command == "--help" || command == "-h":
+		_, err := io.WriteString(a.stdout, usage)
+		return err
+	case command == "install" && len(rest) == 1:
+		return a.install(rest[0])
+	case command == "networks" && len(rest) == 0:
+		return a.networks()
+	case command == "rm" && len(rest) == 1:
+		return a.rm(ctx, rest[0])
+	case command == "docker-api" && len(rest) <= 1:
+		return a.dockerAPI(ctx, rest)
+	}
+	return fmt.Errorf("%q: %w", args, errUsage)
+}
+
+// say prints one line of data.
+func (a *app) say(format string, args ...any) error {
+	_, err := fmt.Fprintf(a.stdout, format+"\n", args...)
+	return err
+}
+
+// self is the running program.
+const self = "/proc/self/exe"
+
+func openSelf() (*os.File, error) { return os.Open(self) }

@@ -1,0 +1,161 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmcli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
+	"github.com/patchbay-net/patchbay/cnm/dockerapi"
+	"github.com/patchbay-net/patchbay/cnm/pool"
+	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// known is what drivers were asked for under one name.
+type known struct {
+	network *cnmplugin.Network // nil: only addresses
+	pools   *pool.State        // nil: none
+	living  []spec.Attachment
+}
+
+func (a *app) known(name string) (*known, error) {
+	s := remote.Open(a.paths.State)
+	k := &known{network: new(cnmplugin.Network), pools: new(pool.State)}
+	if ok, err := s.Load(remote.Networks, name, k.network); err != nil {
+		return nil, err
+	} else if !ok {
+		k.network = nil
+	}
+	if ok, err := s.Load(remote.Pools, name, k.pools); err != nil {
+		return nil, err
+	} else if !ok {
+		k.pools = nil
+	}
+	set := map[spec.Attachment]bool{}
+	for _, p := range Plugins() {
+		list, err := s.Living(name, p.Name)
+		if err != nil {
+			return nil, err
+		}
+		for _, at := range list {
+			set[spec.Attachment{ContainerID: at.ContainerID, IfName: at.IfName}] = true
+		}
+	}
+	k.living = slices.Collect(maps.Keys(set))
+	return k, nil
+}
+
+func (a *app) networks() error {
+	s := remote.Open(a.paths.State)
+	names := map[string]bool{}
+	for _, kind := range []string{remote.Networks, remote.Pools} {
+		list, err := s.Names(kind)
+		if err != nil {
+			return err
+		}
+		for _, n := range list {
+			names[n] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		k, err := a.known(name)
+		if err != nil {
+			return err
+		}
+		if err := a.say("%s", k.line(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// line tells a network: name, driver, id, IPAM driver, pools, attachments.
+func (k *known) line(name string) string {
+	line := name
+	if k.network != nil {
+		line += fmt.Sprintf(" driver=%s id=%s", k.network.Driver, k.network.Request.NetworkID)
+	}
+	if k.pools != nil {
+		line += fmt.Sprintf(" ipam=%s", k.pools.Driver)
+		for _, p := range k.pools.Pools {
+			line += fmt.Sprintf(" pool=%s", p.Prefix)
+		}
+	}
+	return line + fmt.Sprintf(" attachments=%d", len(k.living))
+}
+
+// rm deletes a network by the plugins' own GC, which refuses nothing that
+// nobody is in and touches nothing that somebody is in.
+func (a *app) rm(ctx context.Context, name string) error {
+	if err := spec.ValidateNetworkName(name); err != nil {
+		return err
+	}
+	k, err := a.known(name)
+	switch {
+	case err != nil:
+		return err
+	case k.network == nil && k.pools == nil:
+		return fmt.Errorf("no driver was asked for a network %s", name)
+	case len(k.living) > 0:
+		return fmt.Errorf("network %s has %d attachments", name, len(k.living))
+	}
+	if k.network != nil {
+		if err := a.collect(ctx, name, cnmplugin.Plugin.Name, at(k.network.Driver)); err != nil {
+			return err
+		}
+	}
+	if k.pools != nil {
+		return a.collect(ctx, name, pool.Plugin, map[string]any{"ipam": at(k.pools.Driver)})
+	}
+	return nil
+}
+
+// at is the part of a configuration that says where a driver is.
+func at(e cnm.Endpoint) map[string]any {
+	conf := map[string]any{"keepNetwork": false, "keepPool": false}
+	if e.Name != "" {
+		conf["driver"] = e.Name
+		return conf
+	}
+	conf["url"], conf["tls"] = e.URL, e.TLS
+	return conf
+}
+
+func (a *app) collect(ctx context.Context, name, pluginType string, conf map[string]any) error {
+	maps.Copy(conf, map[string]any{
+		"cniVersion": spec.Current, "name": name, "type": pluginType, "cni.dev/valid-attachments": []spec.Attachment{},
+	})
+	data, err := json.Marshal(conf)
+	if err != nil {
+		return err
+	}
+	b := plugin.Builtin{NewSession: func() *plugin.Session {
+		s := plugin.NewSession(Plugins())
+		s.Paths, s.Stderr = a.paths, a.stderr
+		return s
+	}}
+	_, err = b.Invoke(ctx, pluginType, &spec.Call{Verb: spec.GC, Path: []string{"/nonexistent"}, Config: data})
+	return err
+}
+
+// dockerAPI serves until the process is told to end.
+func (a *app) dockerAPI(ctx context.Context, args []string) error {
+	path := filepath.Join(a.paths.Run, "docker.sock")
+	if len(args) > 0 {
+		path = args[0]
+	}
+	l, err := cnm.ListenUnix(path, -1)
+	if err != nil {
+		return err
+	}
+	return dockerapi.Serve(ctx, l, &dockerapi.API{Store: remote.Open(a.paths.State)})
+}
