@@ -23,8 +23,8 @@ import (
 
 // Detach is the DEL of a plugin that makes a veth pair. Each step runs even if
 // another failed: firewall first, so that nothing points at an address that
-// IPAM may give to somebody else, then the link, the address, the record. lost
-// are elements the attachment would have, for when its record is lost.
+// IPAM may give to somebody else, then the link, the address, the record (see
+// takeAndRelease). lost are elements the attachment would have, for when its record is lost.
 func Detach(ctx context.Context, r *plugin.Request, pluginName string, lost ...nft.Element) error {
 	k := kernel.Of(r)
 	env, err := k.Env(r)
@@ -43,7 +43,20 @@ func Detach(ctx context.Context, r *plugin.Request, pluginName string, lost ...n
 		rec = withoutRecord(k, r, env, pluginName)
 		rec.Elements = lost
 	}
-	return finish(k, rec, errors.Join(takeDown(ctx, k, env, rec), releaseAddress(ctx, r)))
+	return finish(k, rec, takeAndRelease(ctx, r, func() error { return takeDown(ctx, k, env, rec) }))
+}
+
+// takeAndRelease takes away what the plugin made and gives the address back, each
+// whether or not the other fails. The address goes last, since somebody else may
+// have it from then on; but an IPAM plugin that works through the interface is
+// called while there is one: dhcp tells the server from there.
+func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
+	if IPAMNeedsLink(r.Head.IPAM.Type) {
+		err := releaseAddress(ctx, r)
+		return errors.Join(err, take())
+	}
+	err := take()
+	return errors.Join(err, releaseAddress(ctx, r))
 }
 
 // releaseAddress asks the IPAM plugin of the configuration. One that a changed

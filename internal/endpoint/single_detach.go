@@ -84,8 +84,8 @@ func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error
 	return nil, err
 }
 
-// DetachSingle is the DEL of a Single: take is done, IPAM is told whether or not
-// that failed, and the record goes last.
+// DetachSingle is the DEL of a Single: take is done and IPAM is told (see
+// takeAndRelease), and the record goes last.
 func DetachSingle(ctx context.Context, r *plugin.Request, pluginName string, take TakeAway) error {
 	k := kernel.Of(r)
 	rec, err := k.Records.Take(r.Network, r.Owner, pluginName)
@@ -96,13 +96,16 @@ func DetachSingle(ctx context.Context, r *plugin.Request, pluginName string, tak
 	if r.NetNS == "" && rec != nil {
 		at = Place{Conn: openPlace(k, r, rec.NetNS), Old: true}
 	}
-	err = take(ctx, at, rec)
-	unfinished := errors.Is(err, ErrUnfinished)
-	if unfinished {
-		kernel.Warn(r, err)
-		err = nil
-	}
-	if err = errors.Join(err, releaseAddress(ctx, r)); err != nil || unfinished {
+	unfinished := false
+	err = takeAndRelease(ctx, r, func() error {
+		err := take(ctx, at, rec)
+		if unfinished = errors.Is(err, ErrUnfinished); unfinished {
+			kernel.Warn(r, err)
+			return nil
+		}
+		return err
+	})
+	if err != nil || unfinished {
 		return err
 	}
 	return k.Records.Remove(r.Network, r.Owner, pluginName)

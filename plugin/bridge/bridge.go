@@ -44,7 +44,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	done := 0
-	if ipamNeedsLink(in.conf.IPAM.Type) {
+	if endpoint.IPAMNeedsLink(in.conf.IPAM.Type) {
 		state := layer2(in)
 		if err := apply(ctx, r, env, in, state, state); err != nil {
 			return nil, err
@@ -85,13 +85,6 @@ func prepare(r *plugin.Request) (env *netstate.Env, in input, err error) {
 	}
 	in.bridgeMAC = macs.Bridge(in.conf.Bridge)
 	return env, in, nil
-}
-
-// ipamNeedsLink says whether an IPAM plugin may work through the container's
-// interface, as dhcp does: those of others are called when it is there, as the
-// reference calls all. With ours an exhausted pool costs no link.
-func ipamNeedsLink(ipamType string) bool {
-	return ipamType != "" && ipamType != "host-local" && ipamType != "static"
 }
 
 // apply records a state and makes the part of it that is still to be made.

@@ -272,21 +272,30 @@ func TestSettings(t *testing.T) {
 // it fails the link goes again.
 func TestIPAMNeedsLink(t *testing.T) {
 	fail := errors.New("no lease")
-	asker := plugin.Plugin{Name: "asker", Kind: plugin.IPAM, Add: func(_ context.Context, r *plugin.Request) (*spec.Result, error) {
+	look := func(r *plugin.Request) error {
 		ns, err := netns.Open(r.NetNS)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		c, err := nl.In(ns, "/proc")
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer c.Close()
-		if _, err := c.Link(r.IfName); err != nil {
-			return nil, err
-		}
-		return &spec.Result{IPs: []spec.IPConfig{{Address: netip.MustParsePrefix("10.9.0.5/24")}}}, fail
-	}}
+		_, err = c.Link(r.IfName)
+		return err
+	}
+	released := errors.New("no DEL")
+	asker := plugin.Plugin{
+		Name: "asker", Kind: plugin.IPAM,
+		Add: func(_ context.Context, r *plugin.Request) (*spec.Result, error) {
+			if err := look(r); err != nil {
+				return nil, err
+			}
+			return &spec.Result{IPs: []spec.IPConfig{{Address: netip.MustParsePrefix("10.9.0.5/24")}}}, fail
+		},
+		Del: func(_ context.Context, r *plugin.Request) error { released = look(r); return nil },
+	}
 	w := endpointtest.New(t, &Plugin, &asker)
 	t.Cleanup(func() { w.Host.Delete("tbr0") })
 	before := leak.Must(t)
@@ -297,4 +306,6 @@ func TestIPAMNeedsLink(t *testing.T) {
 	p.Add()
 	endpointtest.Must(t, p.Do(spec.Check))
 	w.Want("addresses", addresses(w, "tbr0"), "10.9.0.1/24")
+	endpointtest.Must(t, p.Do(spec.Del))
+	endpointtest.Must(t, released)
 }
