@@ -52,7 +52,7 @@ func TestLineVerdicts(t *testing.T) {
 // Every configuration must be one that libcni takes, in both versions used.
 func TestConflists(t *testing.T) {
 	for _, version := range []string{confVersion, leakVersion} {
-		for _, name := range []string{"full", "full-one", "grow", "grow-one", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "hl0", "hl60k"} {
+		for _, name := range []string{"full", "full-one", "grow", "grow-one", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "dhcp", "hl0", "hl60k"} {
 			list, err := conflist(name, version)
 			if err != nil {
 				t.Errorf("%s %s: %v", name, version, err)

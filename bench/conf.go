@@ -23,6 +23,7 @@ const (
 	macvlan4    = `{"type":"macvlan","master":"` + segmentLink + `","mode":"bridge","ipam":` + ipam4 + `}`
 	macvlan6    = `{"type":"macvlan","master":"` + segmentLink + `","mode":"bridge","ipam":` + ipam6 + `}`
 	ipvlan4     = `{"type":"ipvlan","master":"` + segmentLink + `","mode":"l2","ipam":` + ipam4 + `}`
+	macvlanDHCP = `{"type":"macvlan","master":"` + segmentLink + `","mode":"bridge","ipam":{"type":"dhcp"}}`
 	portmap     = `{"type":"portmap","capabilities":{"portMappings":true}}`
 	firewall    = `{"type":"firewall"}`
 	hostLocal   = `{"type":"host-local","ipam":{"type":"host-local","ranges":[[{"subnet":"10.128.0.0/14"}]]}}`
@@ -56,6 +57,8 @@ func conflist(name, version string) (*libcni.NetworkConfigList, error) {
 		plugins = []string{macvlan6}
 	case "ipvlan4":
 		plugins = []string{ipvlan4}
+	case "dhcp":
+		plugins = []string{macvlanDHCP}
 	case "hl0", "hl60k":
 		plugins = []string{hostLocal}
 	default:

@@ -26,6 +26,7 @@ var experiments = [...]experiment{
 	{"burst", "pods a second with 1, 4 and 16 callers", (*lab).bursts},
 	{"ipv6", "ptp with IPv6 beside IPv4", (*lab).ipv6},
 	{"links", "macvlan, with IPv4 and IPv6, and ipvlan", (*lab).links},
+	{"dhcp", "macvlan with addresses from a DHCP server", (*lab).dhcp},
 	{"reservations", "host-local at 60,000 reservations", (*lab).reservations},
 	{"leaks", "what is left after lost namespaces and killed plugins", (*lab).leaks},
 	{"growth", "ADD and DEL while up to 5,000 attachments stand", (*lab).growth},

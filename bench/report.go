@@ -80,7 +80,7 @@ func (r *results) write(w io.Writer) {
 func (r *results) writeLatency(w io.Writer) {
 	fmt.Fprintf(w, "\n## Latency and CPU\n\nMilliseconds; CPU is user and system of every process started, a mean.\n\n")
 	fmt.Fprintf(w, "| chain | plugins | verb | p50 | p95 | p99 | CPU | rounds |\n| --- | --- | --- | --: | --: | --: | --: | --: |\n")
-	for _, chain := range []string{"full", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "hl0", "hl60k"} {
+	for _, chain := range []string{"full", "bridge", "ptp4", "ptp6", "macvlan4", "macvlan6", "ipvlan4", "dhcp", "hl0", "hl60k"} {
 		for _, set := range []string{reference, debian, ours, oursOne, bare} {
 			lat, ok := r.Latency[set+"/"+chain]
 			if !ok {

@@ -28,6 +28,8 @@ type request struct {
 	Chain   string `json:"chain,omitempty"`
 	N       int    `json:"n,omitempty"`
 	Callers int    `json:"callers,omitempty"`
+
+	Keeper []string `json:"keeper,omitempty"` // command that keeps DHCP leases
 }
 
 // cost is what one operation took.

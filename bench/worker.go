@@ -54,6 +54,8 @@ func (w *worker) do(req request) (rep reply, err error) {
 		err = fill(req.Chain, req.N)
 	case "segment":
 		rep.Counts, err = makeSegment()
+	case "dhcp":
+		err = startDHCP(req.Keeper)
 	case "version":
 		rep.Costs, err = w.version(req.N)
 	case "floor":
