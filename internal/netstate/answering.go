@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	vnetns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // answerTime bounds the wait for a work queue of the kernel. What is late then
@@ -46,6 +47,9 @@ func (a Answering) Ensure(ctx context.Context, env *Env) (Undo, error) {
 		return nil, err
 	}
 	index := link.Attrs().Index
+	if link.Attrs().RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) != 0 {
+		return nil, nil // nobody asks there
+	}
 	if yes, err := a.answers(env, index); yes || err != nil {
 		return nil, err
 	}
