@@ -285,6 +285,7 @@ func TestReleaseDuringAllocate(t *testing.T) {
 
 func TestCollect(t *testing.T) {
 	w := newWorld(t)
+	w.keeper.opts.HostPrefix = "/proc/self/root" // as if the host were mounted there
 	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.20,255.255.255.0,2m")
 	for _, id := range []string{"c1", "c2"} {
 		if _, err := w.keeper.Allocate(t.Context(), w.args(id, "")); err != nil {

@@ -88,7 +88,7 @@ func (c *dhcpCommand) serve(l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	left, err := libcni.List(filepath.Join(where.CNI, "results"), c.SocketPath)
+	left, err := libcni.List(filepath.Join(c.HostPrefix, where.CNI, "results"), c.SocketPath)
 	if err != nil {
 		logger.Print(err)
 	}
