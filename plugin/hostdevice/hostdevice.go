@@ -49,6 +49,9 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := earlier(ctx, r, env.Host); err != nil {
+		return nil, err
+	}
 	if conf.DPDKMode {
 		return addUserSpace(ctx, r, conf)
 	}
@@ -128,6 +131,9 @@ func bringHome(r *plugin.Request) endpoint.TakeAway {
 			return nil
 		}
 		t.Device, t.ifName = rec.Device, rec.IfName
+		if in := holder(r, t.Device, rec); in != nil {
+			t.sandbox = in // whatever namespace the runtime names
+		}
 		return t.home(ctx)
 	}
 }

@@ -91,8 +91,31 @@ func TestRefusedTakesNothing(t *testing.T) {
 	other.Refused(`failed to move link: the container has an interface "eth0"`)
 	endpointtest.Must(t, other.Do(spec.Del))
 	endpointtest.Must(t, p.Do(spec.Check))
-	p.Refused("failed to find host device")
+	p.Refused("device hd0 of this attachment is in " + p.Path)
 	endpointtest.Must(t, p.Do(spec.Check))
+}
+
+// A second ADD of an attachment into another namespace, with another device, does
+// not forget the first; and DEL finds the device wherever it is.
+func TestOtherNamespace(t *testing.T) {
+	w := newWorld(t)
+	w.device("hd1", mac1)
+	p := w.pod("a")
+	endpointtest.Must(t, p.Do(spec.Add))
+	other := w.Pod("b", `"device": "hd1"`)
+	other.Call.ContainerID = p.Call.ContainerID
+	other.Refused("device hd0 of this attachment is in " + p.Path)
+	endpointtest.Must(t, p.Do(spec.Check))
+	endpointtest.Must(t, other.Do(spec.Del))
+	w.isHome("DEL by another namespace", "hd0")
+	w.isHome("", "hd1")
+
+	endpointtest.Must(t, p.Do(spec.Add))
+	w.giveBack(p, "eth0")
+	endpointtest.Must(t, other.Do(spec.Add)) // a new sandbox, and another device
+	endpointtest.Must(t, other.Do(spec.Del))
+	w.isHome("the next ADD", "hd0")
+	w.isHome("", "hd1")
 }
 
 // The same without a record, which is all that tells the two apart but the

@@ -4,6 +4,7 @@
 package hostdevice
 
 import (
+	"context"
 	"strconv"
 	"strings"
 
@@ -66,6 +67,39 @@ func heal(r *plugin.Request, host *nl.Conn, rec *record.Record) error {
 		return err
 	}
 	return kernel.Of(r).Records.Remove(rec.Network, rec.Owner, rec.Plugin)
+}
+
+// earlier finishes what an ADD of this attachment began that was killed, before
+// its record is replaced. A device that is still in a container needs a DEL.
+func earlier(ctx context.Context, r *plugin.Request, host *nl.Conn) error {
+	k := kernel.Of(r)
+	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	if err != nil || rec == nil || rec.Device == nil || r.Session.Dry != nil {
+		return nil //nolint:nilerr // a broken record tells nothing
+	}
+	t := trip{Device: rec.Device, ifName: rec.IfName, host: host}
+	if in := holder(r, t.Device, rec); in != nil {
+		return spec.Errorf(spec.CodeInternal, "failed to move link: device %s of this attachment is in %s", t.Name, rec.NetNS)
+	}
+	return t.home(ctx)
+}
+
+// holder is the namespace of a record if the device is in it; else nil.
+func holder(r *plugin.Request, d *record.Device, rec *record.Record) *nl.Conn {
+	if rec.NetNS == "" {
+		return nil
+	}
+	c, err := kernel.Of(r).Sandbox(rec.NetNS)
+	if err != nil {
+		return nil // gone
+	}
+	if own, err := c.NS.IsCurrent(); err != nil || own {
+		return nil // the path means another namespace by now
+	}
+	if link, err := search(c, d, rec.IfName); err != nil || link == nil {
+		return nil
+	}
+	return c
 }
 
 // inUse says whether the device is in a container of ours.
