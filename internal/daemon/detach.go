@@ -105,7 +105,7 @@ const inherited = "PATCHBAY_LISTEN_FD"
 // environment is what the keeper reads and nothing else of its starter's.
 func environment() []string {
 	env := []string{inherited + "=" + strconv.Itoa(firstFD), "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	for _, name := range []string{"PATCHBAY_RUN_DIR", "PATCHBAY_PROC"} {
+	for _, name := range []string{"PATCHBAY_RUN_DIR", "PATCHBAY_CNI_DIR", "PATCHBAY_PROC"} {
 		if v := os.Getenv(name); v != "" {
 			env = append(env, name+"="+v)
 		}

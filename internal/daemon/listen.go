@@ -21,6 +21,13 @@ const firstFD = 3
 
 // listener is the socket that systemd has passed, or else a new one at path.
 func listener(path string) (net.Listener, error) {
+	if os.Getenv(inherited) == strconv.Itoa(firstFD) { // from our own --detach
+		l, err := fromFD(firstFD)
+		if ul, ok := l.(*net.UnixListener); ok {
+			ul.SetUnlinkOnClose(true) // it is ours to remove, systemd's is not
+		}
+		return l, errors.Join(err, os.Unsetenv(inherited))
+	}
 	n, err := passed()
 	switch {
 	case err != nil:
@@ -36,9 +43,6 @@ func listener(path string) (net.Listener, error) {
 // passed is the number of descriptors that are meant for this process, and
 // takes the word of them out of the environment.
 func passed() (int, error) {
-	if os.Getenv(inherited) == strconv.Itoa(firstFD) {
-		return 1, os.Unsetenv(inherited) // from our own --detach
-	}
 	pid, fds := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	if fds == "" || pid != strconv.Itoa(os.Getpid()) {
 		return 0, nil

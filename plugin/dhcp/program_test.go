@@ -214,7 +214,8 @@ func (p *programs) killKeeper(socket string) {
 			p.Fatal(err)
 		}
 		if keeper, err := os.FindProcess(pid); err == nil {
-			_ = keeper.Kill()
+			_ = keeper.Signal(os.Interrupt)
+			leasetest.Eventually(p, "it removes its socket", func() bool { _, err := os.Stat(socket); return err != nil })
 		}
 	}
 	if found != 1 {
