@@ -18,6 +18,7 @@ require (
 require (
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
 	github.com/mdlayher/packet v1.1.2
+	golang.org/x/net v0.55.0
 )
 
 // Tests and benchmarks only: our peers and the script runner.
@@ -36,6 +37,5 @@ require (
 	github.com/u-root/uio v0.0.0-20230220225925-ffce2a382923 // indirect
 	go.opentelemetry.io/otel v1.29.0 // indirect
 	go.opentelemetry.io/otel/trace v1.29.0 // indirect
-	golang.org/x/net v0.55.0 // indirect
 	golang.org/x/tools v0.26.0 // indirect
 )
