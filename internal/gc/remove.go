@@ -150,13 +150,23 @@ func (r *remover) delRecords(ctx context.Context) error {
 		}
 		call := &spec.Call{
 			Verb: spec.Del, ContainerID: r.a.ContainerID, IfName: r.a.IfName, Config: conf,
-			Path: []string{filepath.Join(r.Paths.Run, "no-plugins")}, // nothing there: this program's
+			Path: r.path(name),
 		}
 		if _, err := r.Invoke(ctx, name, call); err != nil {
 			errs = append(errs, fmt.Errorf("plugin %s: %w", name, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// path is where a plugin is looked for: those of this program nowhere else. One
+// that is a program of its own locks its record itself; the claim stays.
+func (r *remover) path(name string) []string {
+	if slices.ContainsFunc(r.s.Plugins, func(p *plugin.Plugin) bool { return p.Name == name }) {
+		return []string{filepath.Join(r.Paths.Run, "no-plugins")}
+	}
+	r.k.Records.Unlock(r.a.Network, r.a.Owner, name)
+	return r.Runtime.Path
 }
 
 // Invoke calls a plugin in the session that holds the locks, or another program.
