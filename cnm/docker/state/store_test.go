@@ -55,7 +55,8 @@ func full() *Endpoint {
 			Routes:     []Route{{Dst: prefix("0.0.0.0/0"), GW: addr("10.1.0.1"), Src: addr("10.1.0.5"), Table: 254, Metric: 7, MTU: 1300, AdvMSS: 1200, Scope: 253, Protocol: 4, OnLink: true}},
 			Neighbours: []Neighbour{{addr("10.1.0.1"), "02:00:00:00:00:02"}},
 		},
-		Link: "pb0", Sandbox: "/var/run/docker/netns/x", SandboxID: netns.ID{Dev: 1, Ino: 2}, InSandbox: "eth0", Container: "c",
+		Link: "pb0", Sandbox: "/var/run/docker/netns/x", SandboxID: netns.ID{Dev: 1, Ino: 2},
+		PostAt: Where{"/x", "eth1"}, PortsAt: Where{"/x", "eth1"}, Container: "c", Name: "web",
 	}
 }
 

@@ -77,8 +77,17 @@ type Endpoint struct {
 
 	Sandbox   string   `json:"sandbox,omitempty"`   // SandboxKey
 	SandboxID netns.ID `json:"sandboxID,omitzero"`  // once it was seen
-	InSandbox string   `json:"inSandbox,omitempty"` // the interface's name there
+	PostAt    Where    `json:"postAt,omitzero"`     // what the part was called with
+	PortsAt   Where    `json:"portsAt,omitzero"`    // as PostAt
 	Container string   `json:"container,omitempty"` // its id, if it was found
+	Name      string   `json:"name,omitempty"`      // of the container, if it was found
+}
+
+// Where is the namespace and the name of the interface of one ADD: its DEL must
+// say the same.
+type Where struct {
+	NetNS  string `json:"netns"`
+	IfName string `json:"ifname"`
 }
 
 // Port is a published port with what was chosen for it.

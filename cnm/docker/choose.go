@@ -1,0 +1,152 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+)
+
+// Where random ports come from: the part of the range of ephemeral ports that is
+// Docker's own choice when the kernel's cannot be read.
+const (
+	firstRandom = 49153
+	lastRandom  = 65535
+)
+
+// taken is what other endpoints have published.
+type taken struct{ list []state.Port }
+
+func (t *taken) add(list []state.Port) { t.list = append(t.list, list...) }
+
+// has says whether a port is published already on an address that overlaps.
+func (t *taken) has(proto uint8, ip netip.Addr, port uint16) bool {
+	for _, p := range t.list {
+		if p.Proto == proto && p.HostPort == port && overlap(p.HostIP, ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// overlap says whether two addresses of the host may get the same packet; no
+// address is all of them.
+func overlap(a, b netip.Addr) bool {
+	switch {
+	case !a.IsValid() || !b.IsValid():
+		return true
+	case a.Is4() != b.Is4():
+		return false
+	}
+	return a == b || a.IsUnspecified() || b.IsUnspecified()
+}
+
+// choose decides the host's ports. Docker leaves to the driver what it asks as 0
+// or as a range; a fixed one is the plugin's to refuse.
+func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, err error) {
+	for _, b := range asked {
+		p := state.Port{Proto: b.Proto, Port: b.Port, HostPort: b.HostPort}
+		if b.HostIP != "" {
+			if p.HostIP, err = netip.ParseAddr(b.HostIP); err != nil {
+				return nil, fmt.Errorf("publish port %d: host address: %w", b.Port, err)
+			}
+		}
+		first, last := b.HostPort, max(b.HostPort, b.HostPortEnd)
+		if first == 0 {
+			first, last = firstRandom, lastRandom
+		}
+		if p.Chosen = first != last; p.Chosen {
+			if p.HostPort, err = free(&p, first, last, used, start(b, first, last, try)); err != nil {
+				return nil, err
+			}
+		}
+		if used.has(p.Proto, p.HostIP, p.HostPort) {
+			return nil, fmt.Errorf("publish port %d: host port %d/%s is another container's", b.Port, p.HostPort, protocol(p.Proto))
+		}
+		used.add([]state.Port{p})
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// start is where the search begins: anywhere for a random port, at the first of
+// a range as Docker does it, and further on after each that did not work.
+func start(b cnm.PortBinding, first, last uint16, try int) int {
+	size := int(last) - int(first) + 1
+	if b.HostPort == 0 {
+		return rand.IntN(size)
+	}
+	return try % size
+}
+
+// free finds the next port that nobody has published or listens on.
+func free(p *state.Port, first, last uint16, used *taken, from int) (uint16, error) {
+	size := int(last) - int(first) + 1
+	for i := range size {
+		port := uint16(int(first) + (from+i)%size)
+		if !used.has(p.Proto, p.HostIP, port) && bindable(p.Proto, p.HostIP, port) {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("publish port %d: no host port of %d-%d is free", p.Port, first, last)
+}
+
+// bindable tries whether a program has the port. For SCTP the plugin must find
+// out.
+func bindable(proto uint8, ip netip.Addr, port uint16) bool {
+	host := ""
+	if ip.IsValid() {
+		host = ip.String()
+	}
+	at := net.JoinHostPort(host, strconv.Itoa(int(port)))
+	var conf net.ListenConfig
+	switch proto {
+	case unix.IPPROTO_TCP:
+		l, err := conf.Listen(context.Background(), "tcp", at)
+		return err == nil && l.Close() == nil
+	case unix.IPPROTO_UDP:
+		l, err := conf.ListenPacket(context.Background(), "udp", at)
+		return err == nil && l.Close() == nil
+	}
+	return true
+}
+
+// protocol is the name of an IP protocol.
+func protocol(proto uint8) string {
+	switch proto {
+	case unix.IPPROTO_TCP:
+		return "tcp"
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_SCTP:
+		return "sctp"
+	}
+	return strconv.Itoa(int(proto))
+}
+
+// Ports is a list of published ports as `docker ps` would show it.
+type Ports []state.Port
+
+// String is "0.0.0.0:8080->80/tcp, …".
+func (list Ports) String() string {
+	out := make([]string, len(list))
+	for i, p := range list {
+		host := "*"
+		if p.HostIP.IsValid() {
+			host = p.HostIP.String()
+		}
+		out[i] = fmt.Sprintf("%s->%d/%s", net.JoinHostPort(host, strconv.Itoa(int(p.HostPort))), p.Port, protocol(p.Proto))
+	}
+	return strings.Join(out, ", ")
+}

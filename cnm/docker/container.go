@@ -1,0 +1,106 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+// waiting is the process that waits in a sandbox to become the container's
+// (runc's init), 0 when there is none: then the container runs, or it is not
+// runc's.
+func (d *Driver) waiting(id netns.ID) int {
+	comms, err := filepath.Glob(filepath.Join(d.opts.Paths.Proc, "[0-9]*", "comm"))
+	if err != nil {
+		return 0
+	}
+	for _, path := range comms {
+		name, err := os.ReadFile(path)
+		if err != nil || !strings.HasPrefix(string(name), "runc:[") {
+			continue
+		}
+		dir := filepath.Dir(path)
+		if at, ok := live(filepath.Join(dir, "ns", "net")); ok && at == id {
+			pid, _ := strconv.Atoi(filepath.Base(dir))
+			return pid
+		}
+	}
+	return 0
+}
+
+// failClosed keeps a container from a network that is not what its chain says:
+// the waiting process is killed, so that `docker run` fails; a container that
+// runs already loses this interface's link.
+func (d *Driver) failClosed(e *state.Endpoint) error {
+	id, there := live(e.Sandbox)
+	if !there {
+		return nil
+	}
+	if pid := d.waiting(id); pid > 0 {
+		d.opts.Log("endpoint %.12s: end the start of its container (process %d)", e.ID, pid)
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("end the start of the container: %w", err)
+		}
+		return nil
+	}
+	c, err := d.inside(e.Sandbox)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	link, err := find(c, e)
+	if err != nil {
+		return err
+	}
+	d.opts.Log("endpoint %.12s: set its interface %s down", e.ID, link.Attrs().Name)
+	return c.SetLink(link.Attrs().Index, nl.LinkChange{Down: true})
+}
+
+// identify finds out which container it is, as far as that goes without asking
+// Docker: from the process that waits, its cgroup, and Docker's file.
+func (d *Driver) identify(e *state.Endpoint) {
+	pid := d.waiting(e.SandboxID)
+	if pid == 0 {
+		return
+	}
+	text, err := os.ReadFile(filepath.Join(d.opts.Paths.Proc, strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return
+	}
+	if e.Container = containerID(string(text)); e.Container == "" {
+		return
+	}
+	data, err := os.ReadFile(filepath.Join(d.opts.DataRoot, "containers", e.Container, "config.v2.json"))
+	var config struct{ Name string }
+	if err == nil && json.Unmarshal(data, &config) == nil {
+		e.Name = strings.TrimPrefix(config.Name, "/")
+	}
+}
+
+// idLen is the length of Docker's ids, hexadecimal.
+const idLen = 64
+
+// containerID finds a container's id in the text of /proc/PID/cgroup: the last
+// run of 64 hexadecimal digits.
+func containerID(text string) string {
+	words := strings.FieldsFunc(text, func(c rune) bool { return (c < '0' || c > '9') && (c < 'a' || c > 'z') })
+	for i := len(words) - 1; i >= 0; i-- {
+		if len(words[i]) == idLen && strings.Trim(words[i], "0123456789abcdef") == "" {
+			return words[i]
+		}
+	}
+	return ""
+}

@@ -1,0 +1,302 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+// dockerd plays the calls of `docker run` and `docker stop` in their order, and
+// does to the interface what libnetwork does.
+type dockerd struct {
+	*testing.T
+	c   *cnm.Client
+	old bool // as before 28: the sandbox comes after Join
+	n   int
+}
+
+// container is one endpoint as `docker inspect` shows it.
+type container struct {
+	d                 *dockerd
+	endpoint, network string
+	key               string // SandboxKey
+	told              cnm.Interface
+	join              *cnm.JoinResponse
+	name              string // of the interface
+	src               string
+}
+
+// run is what a container is started with.
+type run struct {
+	network string
+	iface   cnm.Interface
+	ports   []cnm.PortBinding
+	options map[string]any
+	notGW   bool // another network has the default gateway
+	key     string
+}
+
+func (d *dockerd) id() string {
+	d.n++
+	return fmt.Sprintf("%064x", 0xabc000+d.n)
+}
+
+func (d *dockerd) createNetwork(options map[string]string, more map[string]any) (string, error) {
+	in := &cnm.CreateNetworkRequest{
+		NetworkID: d.id(), Options: cnm.Options{},
+		IPv4Data: []cnm.IPAMData{{AddressSpace: "null", Pool: netip.MustParsePrefix("0.0.0.0/0")}},
+	}
+	must(d, in.Options.Set(cnm.OptionGeneric, options))
+	for k, v := range more {
+		must(d, in.Options.Set(k, v))
+	}
+	return in.NetworkID, d.c.CreateNetwork(d.Context(), in)
+}
+
+func (d *dockerd) network(name string) string {
+	id, err := d.createNetwork(map[string]string{"cni.network": name}, nil)
+	must(d, err)
+	d.Cleanup(func() { d.check(d.c.DeleteNetwork(d.ctx(), &cnm.NetworkRequest{NetworkID: id})) })
+	return id
+}
+
+func (d *dockerd) check(err error) {
+	d.Helper()
+	if err != nil {
+		d.Error(err)
+	}
+}
+
+// begin makes the container's endpoint.
+func (d *dockerd) begin(r run) (*container, error) {
+	c := &container{d: d, endpoint: d.id(), network: r.network, told: r.iface, key: r.key}
+	if c.key == "" {
+		c.key = "/var/run/docker/netns/" + c.endpoint[52:]
+	}
+	in := &cnm.CreateEndpointRequest{NetworkID: r.network, EndpointID: c.endpoint, Interface: &r.iface, Options: cnm.Options{}}
+	must(d, in.Options.Set(cnm.OptionPortMap, r.ports))
+	for k, v := range r.options {
+		must(d, in.Options.Set(k, v))
+	}
+	out, err := d.c.CreateEndpoint(d.ctx(), in)
+	if err != nil {
+		return nil, err
+	}
+	got := out.Interface
+	c.told.Address = either(d, c.told.Address, got.Address)
+	c.told.AddressIPv6 = either(d, c.told.AddressIPv6, got.AddressIPv6)
+	c.told.MacAddress = either(d, c.told.MacAddress, got.MacAddress)
+	return c, nil
+}
+
+// either refuses a driver that changes what it was given, as Docker does.
+func either[T comparable](d *dockerd, given, answered T) T {
+	d.Helper()
+	var zero T
+	if given != zero && answered != zero {
+		d.Errorf("driver modified %v to %v", given, answered)
+	}
+	if given == zero {
+		return answered
+	}
+	return given
+}
+
+// start is `docker run`.
+func (d *dockerd) start(r run) (*container, error) {
+	if !d.old && r.key == "" {
+		r.key = d.sandbox()
+	}
+	c, err := d.begin(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.joins(r); err != nil {
+		d.check(c.leave())
+		d.check(c.leave())
+		return nil, errors.Join(err, c.delete())
+	}
+	return c, nil
+}
+
+func (c *container) joins(r run) (err error) {
+	d := c.d
+	options := cnm.Options{}
+	must(d, options.Set(cnm.OptionPortMap, r.ports))
+	in := &cnm.JoinRequest{NetworkID: c.network, EndpointID: c.endpoint, SandboxKey: c.key, Options: options}
+	if c.join, err = d.c.Join(d.ctx(), in); err != nil {
+		return err
+	}
+	c.src = c.join.InterfaceName.SrcName
+	if !d.old {
+		c.place()
+	}
+	if c.join.Gateway.IsValid() && !r.notGW {
+		err := d.c.ProgramExternalConnectivity(d.ctx(), &cnm.ConnectivityRequest{NetworkID: c.network, EndpointID: c.endpoint, Options: options})
+		if err != nil {
+			return err
+		}
+	}
+	for range 2 {
+		if _, err := d.c.EndpointOperInfo(d.ctx(), c.request()); err != nil {
+			d.Logf("EndpointOperInfo: %v", err) // Docker says no more of it
+		}
+	}
+	if d.old {
+		must(d, netns.Create(c.key))
+		c.place()
+	}
+	return nil
+}
+
+func (c *container) request() *cnm.EndpointRequest {
+	return &cnm.EndpointRequest{NetworkID: c.network, EndpointID: c.endpoint}
+}
+
+// sandbox makes the namespace of a container of the current Docker.
+func (d *dockerd) sandbox() string {
+	key := "/var/run/docker/netns/" + d.id()[52:]
+	must(d, netns.Create(key))
+	d.Cleanup(func() { must(d, netns.Delete(key)) })
+	return key
+}
+
+// place is libnetwork's osl.Namespace.AddInterface and what follows.
+func (c *container) place() {
+	d := c.d
+	host, in := conn(d, ""), conn(d, c.key)
+	link, err := host.LinkByName(c.src)
+	must(d, err)
+	must(d, host.LinkSetDown(link))
+	must(d, host.LinkSetNsFd(link, in.NS.Fd()))
+	link, err = in.LinkByName(c.src)
+	must(d, err)
+	c.name = c.freeName(in)
+	must(d, in.LinkSetName(link, c.name))
+	if link.Attrs().HardwareAddr.String() != c.told.MacAddress {
+		d.Errorf("the interface has %s, told was %s", link.Attrs().HardwareAddr, c.told.MacAddress)
+	}
+	must(d, in.SetSysctl("net/ipv6/conf/"+c.name+"/disable_ipv6", map[bool]string{true: "0", false: "1"}[c.told.AddressIPv6.IsValid()]))
+	for _, a := range []netip.Prefix{c.told.Address, c.told.AddressIPv6} {
+		if a.IsValid() {
+			must(d, addAddr(in, link, a))
+		}
+	}
+	must(d, in.LinkSetUp(link))
+	c.routes(in, link.Attrs().Index)
+}
+
+func (c *container) freeName(in *nl.Conn) string {
+	if c.join.InterfaceName.DstName != "" {
+		return c.join.InterfaceName.DstName
+	}
+	for i := 0; ; i++ {
+		name := fmt.Sprintf("%s%d", c.join.InterfaceName.DstPrefix, i)
+		if _, err := in.LinkByName(name); err != nil {
+			return name
+		}
+	}
+}
+
+func (c *container) routes(in *nl.Conn, index int) {
+	d, j := c.d, c.join
+	for _, kind := range []int{cnm.Connected, cnm.NextHop} {
+		for _, r := range j.StaticRoutes {
+			route := &netlink.Route{LinkIndex: index, Dst: ipNet(r.Destination)}
+			if r.RouteType != kind {
+				continue
+			}
+			if kind == cnm.Connected {
+				route.Scope = unix.RT_SCOPE_LINK
+			} else {
+				route.Gw = r.NextHop.AsSlice()
+			}
+			if err := in.RouteAdd(route); err != nil {
+				d.Errorf("static route %v: %v", r, err)
+			}
+		}
+	}
+	for _, gw := range []netip.Addr{j.Gateway, j.GatewayIPv6} {
+		if !gw.IsValid() {
+			continue
+		}
+		if err := in.RouteAdd(&netlink.Route{LinkIndex: index, Gw: gw.AsSlice()}); err != nil {
+			d.Errorf("set gateway %s: %v", gw, err)
+		}
+	}
+}
+
+func (c *container) leave() error { return c.d.c.Leave(c.d.ctx(), c.request()) }
+
+func (c *container) delete() error { return c.d.c.DeleteEndpoint(c.d.ctx(), c.request()) }
+
+// unplace is libnetwork taking the interface back: down, its old name, the host.
+func (c *container) unplace() {
+	d := c.d
+	in := conn(d, c.key)
+	link, err := in.LinkByName(c.name)
+	must(d, err)
+	must(d, in.LinkSetDown(link))
+	must(d, in.LinkSetName(link, c.src))
+	host, err := netns.Current()
+	must(d, err)
+	defer host.Close() //nolint:errcheck // test
+	must(d, in.LinkSetNsFd(link, host.Fd()))
+}
+
+// stop is `docker stop`. revoke is false as after a restart with live-restore.
+func (c *container) stop(revoke bool) {
+	d := c.d
+	if revoke {
+		d.check(d.c.RevokeExternalConnectivity(d.ctx(), c.request()))
+	}
+	d.check(c.leave())
+	c.unplace()
+	d.check(c.delete())
+	c.die()
+}
+
+// die is the end of the sandbox.
+func (c *container) die() { must(c.d, netns.Delete(c.key)) }
+
+func conn(t testing.TB, path string) *nl.Conn {
+	t.Helper()
+	if path == "" {
+		c, err := nl.Host("/proc")
+		must(t, err)
+		t.Cleanup(c.Close)
+		return c
+	}
+	ns, err := netns.Open(path)
+	must(t, err)
+	c, err := nl.In(ns, "/proc")
+	must(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func writeFile(t testing.TB, path, text string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte(text), 0o644))
+}

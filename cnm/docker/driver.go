@@ -1,0 +1,124 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/ipam"
+)
+
+// Options say where things are. Only Plugins is required.
+type Options struct {
+	Plugins []string // directories of CNI plugins
+	ConfDir string   // of configurations; default /etc/cni/net.d
+	Paths   paths.Paths
+	Invoker invoke.Invoker // how plugins are called; nil: by exec
+
+	// Limit bounds one call. It must be less than what the server waits, so that
+	// a plugin that hangs is killed before Docker is told.
+	Limit time.Duration
+	// Grace is how old what nobody uses must be before Sweep removes it.
+	Grace    time.Duration
+	DataRoot string // Docker's, to find names of containers; default /var/lib/docker
+	Log      func(format string, args ...any)
+}
+
+// The defaults of Options.
+const (
+	DefaultLimit    = 45 * time.Second
+	DefaultGrace    = 5 * time.Minute
+	DefaultDataRoot = "/var/lib/docker"
+)
+
+// Driver is a cnm.NetworkDriver and a cnm.IPAMDriver. Its methods may be called
+// by many goroutines.
+type Driver struct {
+	opts  Options
+	store *state.Store
+	boot  string
+	locks locks
+	run   [parts]*chain.Runtime
+}
+
+// The Driver is both kinds, with what publishes ports.
+var (
+	_ cnm.NetworkDriver = (*Driver)(nil)
+	_ cnm.Connectivity  = (*Driver)(nil)
+)
+
+// New opens the state. It changes nothing else: Sweep does.
+func New(o Options) (*Driver, error) {
+	if o.Limit == 0 {
+		o.Limit = DefaultLimit
+	}
+	if o.Grace == 0 {
+		o.Grace = DefaultGrace
+	}
+	if o.DataRoot == "" {
+		o.DataRoot = DefaultDataRoot
+	}
+	if o.Log == nil {
+		o.Log = func(string, ...any) {}
+	}
+	if len(o.Plugins) == 0 {
+		return nil, errors.New("no directory of CNI plugins")
+	}
+	store, err := state.Open(o.Paths.State, "docker")
+	if err != nil {
+		return nil, err
+	}
+	if err := statedir.Make(o.Paths.Run, "docker"); err != nil {
+		return nil, fmt.Errorf("make run directory: %w", err)
+	}
+	boot, err := ipam.ReadBoot(o.Paths.Proc)
+	if err != nil {
+		return nil, err
+	}
+	d := &Driver{opts: o, store: store, boot: boot.ID}
+	for p := range d.run {
+		d.run[p] = d.runtime(part(p))
+	}
+	return d, nil
+}
+
+// runtime keeps the results of each part apart, and away from libcni's: a
+// runtime that collects garbage on the same network does not know our endpoints.
+func (d *Driver) runtime(p part) *chain.Runtime {
+	return &chain.Runtime{
+		Path: d.opts.Plugins, ConfDir: d.opts.ConfDir, Invoker: d.opts.Invoker, RunDir: d.opts.Paths.Run,
+		CacheDir: filepath.Join(d.store.Dir(), "cache", p.String()),
+		Warn:     func(err error) { d.opts.Log("warning: %v", err) },
+		Event: func(e chain.Event) {
+			d.opts.Log("%s %s %s/%.12s: %s in %v%s", e.Verb, e.Plugin, e.Network, e.ContainerID, e.Outcome(), e.Duration.Round(time.Millisecond), because(e.Err))
+		},
+	}
+}
+
+func because(err error) string {
+	if err == nil {
+		return ""
+	}
+	return ": " + err.Error()
+}
+
+// limit gives a call its time.
+func (d *Driver) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, d.opts.Limit)
+}
+
+// Capabilities implements cnm.NetworkDriver: networks are this host's alone.
+func (d *Driver) Capabilities(context.Context) (*cnm.Capabilities, error) {
+	return &cnm.Capabilities{Scope: cnm.ScopeLocal, ConnectivityScope: cnm.ScopeLocal}, nil
+}

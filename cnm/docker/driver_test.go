@@ -1,0 +1,154 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/cnm"
+)
+
+const (
+	dual = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.91.0.0/24"}],[{"subnet":"fd91::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}`
+
+	bridgeNet  = `{"cniVersion":"1.1.0","name":"podnet","plugins":[{"type":"bridge","bridge":"br-t0","isGateway":true,"ipMasq":true,` + dual + `}]}`
+	ptpNet     = `{"cniVersion":"1.1.0","name":"ptpnet","plugins":[{"type":"ptp","ipMasq":true,` + dual + `}]}`
+	macvlanNet = `{"cniVersion":"1.1.0","name":"macnet","plugins":[{"type":"macvlan","master":"parent0",` + dual + `}]}`
+)
+
+// both runs a test against a dockerd from before 28 and a current one.
+func both(t *testing.T, fn func(t *testing.T, old bool)) {
+	for name, old := range map[string]bool{"27": true, "28": false} {
+		t.Run(name, func(t *testing.T) { fn(t, old) })
+	}
+}
+
+func TestTwoContainers(t *testing.T) {
+	both(t, func(t *testing.T, old bool) {
+		for name, conf := range map[string]string{"podnet": bridgeNet, "ptpnet": ptpNet, "macnet": macvlanNet} {
+			t.Run(name, func(t *testing.T) { twoContainers(t, name, conf, old) })
+		}
+	})
+}
+
+func twoContainers(t *testing.T, name, conf string, old bool) {
+	n := newNode(t, conf)
+	n.old = old
+	if name == "macnet" {
+		n.parent("parent0")
+	}
+	network := n.network(name)
+	a, b := n.mustStart(run{network: network}), n.mustStart(run{network: network})
+	for _, c := range []*container{a, b} {
+		if !c.told.Address.Addr().Is4() || !c.told.AddressIPv6.Addr().Is6() || c.told.MacAddress == "" || !c.join.Gateway.IsValid() || c.join.DisableGatewayService {
+			t.Errorf("inspect shows %+v, %+v", c.told, c.join)
+		}
+	}
+	for _, to := range []netip.Prefix{b.told.Address, b.told.AddressIPv6} {
+		if err := a.reaches(b, to.Addr()); err != nil {
+			t.Errorf("%s: %v", to, err)
+		}
+	}
+	a.stop(true)
+	b.stop(false)
+	if err := b.delete(); err != nil {
+		t.Errorf("deleted twice: %v", err)
+	}
+	if err := b.leave(); err != nil {
+		t.Errorf("left after it was deleted: %v", err)
+	}
+}
+
+func TestAddressAndMACOfTheUser(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	network := n.network("podnet")
+	want := cnm.Interface{MacAddress: "02:42:aa:bb:cc:01", Address: netip.MustParsePrefix("10.91.0.77/24")}
+	c := n.mustStart(run{network: network, iface: want, options: map[string]any{cnm.OptionIfName: "lan0", "cni.args": "K8S_POD=x"}})
+	if c.told.Address != want.Address || c.name != "lan0" || !c.told.AddressIPv6.IsValid() {
+		t.Errorf("%+v as %s", c.told, c.name)
+	}
+	c.stop(true)
+}
+
+func TestInternal(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	id, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, map[string]any{cnm.OptionInternal: true})
+	must(t, err)
+	c := n.mustStart(run{network: id})
+	if c.join.Gateway.IsValid() || c.join.GatewayIPv6.IsValid() || len(c.join.StaticRoutes) > 0 || !c.join.DisableGatewayService {
+		t.Errorf("told %s", asJSON(c.join))
+	}
+	c.stop(true)
+	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: id}))
+}
+
+// The file of the configuration is gone when the container stops.
+func TestConfigurationIsKept(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	c := n.mustStart(run{network: n.network("podnet")})
+	n.stop()
+	n.opts.ConfDir = t.TempDir()
+	n.boot()
+	c.stop(true)
+}
+
+// Docker forgets a network whose deletion fails; its endpoints go with it.
+func TestDeleteNetworkTakesItsEndpointsAlong(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	id, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, nil)
+	must(t, err)
+	c := n.mustStart(run{network: id})
+	c.die()
+	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: id}))
+	must(t, c.delete())
+}
+
+func TestRefusals(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	for _, c := range []struct {
+		options map[string]string
+		want    string
+	}{
+		{nil, "say which CNI network"},
+		{map[string]string{"cni.network": "podnet", "cni.conf": "{}"}, "say which CNI network"},
+		{map[string]string{"cni.network": "nosuch"}, "nosuch"},
+		{map[string]string{"cni.network": "podnet", "cni.netwrok": "x"}, `option "cni.netwrok" is not one`},
+		{map[string]string{"cni.network": "podnet", "cni.portmap": "yes"}, "want auto or off"},
+		{map[string]string{"cni.network": "podnet", "cni.mode": "sandbox"}, "want auto or hold"},
+		{map[string]string{"cni.network": "podnet", "cni.gwbridge": "maybe"}, "want true or false"},
+		{map[string]string{"cni.network": "podnet", "cni.args": "IP=1.2.3.4"}, "is Docker's to set"},
+		{map[string]string{"cni.network": "podnet", "cni.args": "x"}, "is not KEY=VALUE"},
+		{map[string]string{"cni.network": "podnet", "cni.ifprefix": "a/b"}, "characters of an interface name"},
+		{map[string]string{"cni.conf": "relative"}, "want JSON or an absolute path"},
+		{map[string]string{"cni.conf": `{"cniVersion":"1.1.0","name":"x","plugins":[{"type":"nosuchplugin"}]}`}, "nosuchplugin"},
+	} {
+		_, err := n.createNetwork(c.options, nil)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.options, err, c.want)
+		}
+	}
+}
+
+// A failed CreateEndpoint gets no DeleteEndpoint.
+func TestFailedCreateLeavesNothing(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	network := n.network("podnet")
+	for _, r := range []run{
+		{network: network, iface: cnm.Interface{Address: netip.MustParsePrefix("10.7.7.7/24")}},
+		{network: network, options: map[string]any{"cni.ip": "x"}},
+		{network: strings.Repeat("0", 64)},
+	} {
+		if _, err := n.begin(r); err == nil {
+			t.Errorf("%+v was made", r)
+		}
+	}
+	if left := n.left().Of("link"); len(left) > 0 {
+		t.Errorf("links: %s", left)
+	}
+	if all, err := n.driver.store.Endpoints(); err != nil || len(all) > 0 {
+		t.Errorf("endpoints: %v %v", all, err)
+	}
+}

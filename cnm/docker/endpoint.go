@@ -1,0 +1,272 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+// CreateEndpoint implements cnm.NetworkDriver: the first plugin makes the
+// interface in a holding namespace. When it fails Docker sends no
+// DeleteEndpoint, so nothing may stay.
+func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (*cnm.CreateEndpointResponse, error) {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	release, err := d.locks.take(ctx, in.EndpointID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	n, err := d.network(in.NetworkID)
+	if err != nil {
+		return nil, err
+	}
+	switch e, err := d.store.Endpoint(in.EndpointID); {
+	case err == nil && e.Phase == state.Created && e.Network == in.NetworkID:
+		return answer(e), nil // the answer got lost
+	case err == nil:
+		return nil, fmt.Errorf("endpoint %.12s already exists", in.EndpointID)
+	case !errors.Is(err, state.ErrUnknown):
+		return nil, err
+	}
+	e, err := d.newEndpoint(n, in)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.create(ctx, n, e); err != nil {
+		return nil, errors.Join(err, d.rollback(ctx, e))
+	}
+	return answer(e), nil
+}
+
+// newEndpoint writes the intent.
+func (d *Driver) newEndpoint(n *network, in *cnm.CreateEndpointRequest) (*state.Endpoint, error) {
+	e := &state.Endpoint{
+		ID: in.EndpointID, Network: in.NetworkID, Boot: d.boot, Since: time.Now(),
+		Phase: state.Creating, Hold: d.holdPath(in.EndpointID), Args: maps.Clone(n.args),
+	}
+	if in.Interface != nil {
+		e.Wanted = *in.Interface
+	}
+	if err := readEndpointOptions(e, in.Options); err != nil {
+		return nil, err
+	}
+	return e, d.store.SaveEndpoint(e)
+}
+
+func readEndpointOptions(e *state.Endpoint, o cnm.Options) error {
+	if _, err := o.Get(cnm.OptionPortMap, &e.Asked); err != nil {
+		return err
+	}
+	if _, err := o.Get(cnm.OptionIfName, &e.IfName); err != nil {
+		return err
+	}
+	for key := range o {
+		if strings.HasPrefix(key, "cni.") && key != optArgs {
+			return fmt.Errorf("driver option %q is not one of an endpoint (docs/docker.md)", key)
+		}
+	}
+	var args string
+	ok, err := o.Get(optArgs, &args)
+	if err != nil || !ok {
+		return err
+	}
+	more, err := parseArgs(args)
+	if err != nil {
+		return err
+	}
+	if e.Args == nil {
+		e.Args = map[string]string{}
+	}
+	maps.Copy(e.Args, more)
+	return nil
+}
+
+func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) error {
+	if len(e.Asked) > 0 && !n.portmap && !publishes(n.list) {
+		return fmt.Errorf("-p: nothing in network %s publishes ports, and %s is off", n.list.Name, optPortmap)
+	}
+	if err := d.makeHold(e.Hold); err != nil {
+		return err
+	}
+	list, err := d.holdList(n, e)
+	if err != nil {
+		return err
+	}
+	if e.Result, err = d.run[hold].Add(ctx, list, d.attachment(e, state.Where{NetNS: e.Hold, IfName: holdName})); err != nil {
+		return err
+	}
+	if err := d.look(e); err != nil {
+		return err
+	}
+	if err := wantedMet(e); err != nil {
+		return err
+	}
+	e.Phase = state.Created
+	return d.store.SaveEndpoint(e)
+}
+
+// holdList is the first plugin; with an address of our IPAM driver it gets that
+// instead of asking for another.
+func (d *Driver) holdList(n *network, e *state.Endpoint) (*chain.List, error) {
+	list := n.part(hold)
+	section, err := d.leased(n, e)
+	if err != nil || section == nil {
+		return list, err
+	}
+	return withIPAM(list, section)
+}
+
+// look snapshots the holding namespace.
+func (d *Driver) look(e *state.Endpoint) error {
+	c, err := d.inside(e.Hold)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	link, err := c.Link(holdName)
+	if err != nil {
+		return fmt.Errorf("the chain made no interface %s to hand over: %w", holdName, err)
+	}
+	e.Kernel, err = snapshot(c, link)
+	return err
+}
+
+// wantedMet refuses an interface without the address that Docker has written
+// down: --ip, or another IPAM driver's.
+func wantedMet(e *state.Endpoint) error {
+	for _, want := range []netip.Prefix{e.Wanted.Address, e.Wanted.AddressIPv6} {
+		has := slices.ContainsFunc(e.Kernel.Addrs, func(a netip.Prefix) bool { return a.Addr() == want.Addr() })
+		if want.IsValid() && !has {
+			return fmt.Errorf("the network's IPAM plugin gave %v instead of %s: use --ipam-driver patchbay or null", e.Kernel.Addrs, want.Addr())
+		}
+	}
+	if want := e.Wanted.MacAddress; want != "" && !strings.EqualFold(want, e.Kernel.MAC) {
+		return fmt.Errorf("the interface has MAC address %s instead of %s: the plugin cannot set it", e.Kernel.MAC, want)
+	}
+	return nil
+}
+
+// answer has what Docker did not know before.
+func answer(e *state.Endpoint) *cnm.CreateEndpointResponse {
+	v4, v6 := addresses(e.Kernel)
+	out := &cnm.Interface{MacAddress: e.Kernel.MAC}
+	if !e.Wanted.Address.IsValid() {
+		out.Address = v4
+	}
+	if !e.Wanted.AddressIPv6.IsValid() {
+		out.AddressIPv6 = v6
+	}
+	if e.Wanted.MacAddress != "" {
+		out.MacAddress = ""
+	}
+	return &cnm.CreateEndpointResponse{Interface: out}
+}
+
+// attachment is what a part of the chain is called with.
+func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment {
+	a := chain.Attachment{
+		ContainerID: e.ID, NetNS: at.NetNS, IfName: at.IfName,
+		Args: [][2]string{{"IgnoreUnknown", "1"}}, Capabilities: map[string]any{},
+	}
+	var ips []string
+	for _, p := range []netip.Prefix{e.Wanted.Address, e.Wanted.AddressIPv6} {
+		if p.IsValid() {
+			ips = append(ips, p.String())
+		}
+	}
+	if len(ips) > 0 {
+		a.Capabilities["ips"] = ips
+		first, _, _ := strings.Cut(ips[0], "/")
+		a.Args = append(a.Args, [2]string{"IP", first})
+	}
+	if e.Wanted.MacAddress != "" {
+		a.Capabilities["mac"] = e.Wanted.MacAddress
+		a.Args = append(a.Args, [2]string{"MAC", e.Wanted.MacAddress})
+	}
+	for _, k := range slices.Sorted(maps.Keys(e.Args)) {
+		a.Args = append(a.Args, [2]string{k, e.Args[k]})
+	}
+	return a
+}
+
+// rollbackTime bounds the taking back of a call that failed, in time for its
+// answer.
+const rollbackTime = 10 * time.Second
+
+// rollback takes an endpoint back also when ctx has ended. What it cannot take
+// back is Sweep's.
+func (d *Driver) rollback(ctx context.Context, e *state.Endpoint) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
+	defer cancel()
+	return d.remove(ctx, e)
+}
+
+// DeleteEndpoint implements cnm.NetworkDriver. Docker asks once, whatever the
+// answer, so what cannot be removed now stays in the state for Sweep.
+func (d *Driver) DeleteEndpoint(ctx context.Context, in *cnm.EndpointRequest) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	release, err := d.locks.take(ctx, in.EndpointID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	e, err := d.store.Endpoint(in.EndpointID)
+	if errors.Is(err, state.ErrUnknown) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.remove(ctx, e)
+}
+
+// remove takes everything of an endpoint away, in reverse order. It goes on from
+// wherever a call before was killed.
+func (d *Driver) remove(ctx context.Context, e *state.Endpoint) error {
+	n, err := d.network(e.Network)
+	if err != nil {
+		return err
+	}
+	e.Phase = state.Deleting
+	if err := d.store.SaveEndpoint(e); err != nil {
+		return err
+	}
+	errs := []error{d.undoParts(ctx, n, e), d.takeBack(e), d.undoHold(ctx, n, e)}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("endpoint %.12s stays until it can be removed: %w", e.ID, err)
+	}
+	if err := netns.Delete(e.Hold); err != nil {
+		return err
+	}
+	d.unbind(e)
+	return d.store.DropEndpoint(e.ID)
+}
+
+// undoHold is DEL of the first plugin. After a reboot the namespace is gone with
+// all that was in it; addresses and rules are what is left to remove.
+func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) error {
+	at := state.Where{NetNS: e.Hold, IfName: holdName}
+	if _, ok := live(e.Hold); !ok {
+		at.NetNS = ""
+	}
+	list, err := d.holdList(n, e)
+	if err != nil {
+		list = n.part(hold)
+	}
+	return d.run[hold].Del(ctx, list, d.attachment(e, at))
+}

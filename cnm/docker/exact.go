@@ -1,0 +1,102 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// exact makes the link in a sandbox what it was in the holding namespace:
+// further addresses, neighbours, and the routes that Docker could not be told.
+// It may be repeated.
+func exact(c *nl.Conn, index int, want *state.Snapshot, internal bool) error {
+	link, err := c.LinkAt(index)
+	if err != nil {
+		return err
+	}
+	have, err := snapshot(c, link)
+	if err != nil {
+		return err
+	}
+	for _, a := range want.Addrs {
+		if slices.ContainsFunc(have.Addrs, func(x netip.Prefix) bool { return x.Addr() == a.Addr() }) {
+			continue
+		}
+		if err := addAddr(c, link, a); err != nil {
+			return err
+		}
+	}
+	for _, n := range want.Neighbours {
+		if err := addNeighbour(c, index, n); err != nil {
+			return err
+		}
+	}
+	return exactRoutes(c, index, have.Routes, wantedRoutes(want, have, internal))
+}
+
+// wantedRoutes are those that libnetwork could not make. A default route is only
+// wanted where Docker has chosen this endpoint for it.
+func wantedRoutes(want, have *state.Snapshot, internal bool) (out []state.Route) {
+	for i := range want.Routes {
+		r := want.Routes[i]
+		isMainDefault := r.Dst.Bits() == 0 && r.Table == unix.RT_TABLE_MAIN
+		if r.Kernel || plain(&r) || isMainDefault && (internal || !hasDefault(have, r.Dst.Addr().Is6())) {
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func hasDefault(s *state.Snapshot, v6 bool) bool {
+	return slices.ContainsFunc(s.Routes, func(r state.Route) bool {
+		return r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == v6 && r.Table == unix.RT_TABLE_MAIN
+	})
+}
+
+// exactRoutes adds first and then removes libnetwork's version, so that there is
+// a way at any time.
+func exactRoutes(c *nl.Conn, index int, have, want []state.Route) error {
+	for i := range want {
+		w := &want[i]
+		if slices.Contains(have, *w) {
+			continue
+		}
+		if err := c.RouteReplace(toKernel(w, index)); err != nil {
+			return fmt.Errorf("add route to %s in table %d: %w", w.Dst, w.Table, err)
+		}
+		for j := range have {
+			h := &have[j]
+			if h.Dst != w.Dst || h.Table != w.Table || h.Metric == w.Metric || slices.Contains(want, *h) {
+				continue // another one, or replaced
+			}
+			if err := c.RouteDel(toKernel(h, index)); err != nil && !nl.IsNotFound(err) {
+				return fmt.Errorf("remove route to %s with metric %d: %w", h.Dst, h.Metric, err)
+			}
+		}
+	}
+	return nil
+}
+
+func addNeighbour(c *nl.Conn, index int, n state.Neighbour) error {
+	mac, err := net.ParseMAC(n.MAC)
+	if err != nil {
+		return err
+	}
+	err = c.NeighSet(&netlink.Neigh{LinkIndex: index, State: unix.NUD_PERMANENT, IP: n.Addr.AsSlice(), HardwareAddr: mac})
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add neighbour %s: %w", n.Addr, err)
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+// holdName is the interface's name in the holding namespace.
+const holdName = "eth0"
+
+// holdPath is where an endpoint's holding namespace is bound: a directory of our
+// own, where no tool looks for containers.
+func (d *Driver) holdPath(endpointID string) string {
+	return filepath.Join(d.opts.Paths.Run, "docker", "netns", short(endpointID, 32))
+}
+
+// linkName is the interface's name while it is the host's: prefix and 10 of the
+// 64 digits of an id that is drawn by chance.
+func linkName(endpointID string) string { return "cni" + short(endpointID, 10) }
+
+// marker is the alias that finds a link again which has none.
+func marker(endpointID string) string { return "patchbay-docker:" + short(endpointID, 32) }
+
+func short(s string, n int) string { return s[:min(n, len(s))] }
+
+func (d *Driver) inside(path string) (*nl.Conn, error) {
+	ns, err := netns.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return nl.In(ns, d.opts.Paths.Proc)
+}
+
+// makeHold makes the holding namespace anew.
+func (d *Driver) makeHold(path string) error {
+	if err := netns.Delete(path); err != nil {
+		return err
+	}
+	return netns.Create(path)
+}
+
+// live says whether a namespace is at a path, and which.
+func live(path string) (netns.ID, bool) {
+	if path == "" {
+		return netns.ID{}, false
+	}
+	ns, err := netns.Open(path)
+	if err != nil {
+		return netns.ID{}, false
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	id, err := ns.ID()
+	return id, err == nil
+}
+
+// offer moves the interface from the holding namespace to the host's, under a
+// name and with a mark that find it again.
+func (d *Driver) offer(e *state.Endpoint) error {
+	c, err := d.inside(e.Hold)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	link, err := c.Link(holdName)
+	if nl.IsNotFound(err) && d.offered(e) {
+		return nil // by a Join before
+	}
+	if err != nil {
+		return fmt.Errorf("hand over interface: %w", err)
+	}
+	host, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer host.Close() //nolint:errcheck // read only
+	to := nl.LinkChange{NetNS: host.Fd(), Name: linkName(e.ID)}
+	if e.Kernel.Alias == "" {
+		mark := marker(e.ID)
+		to.Alias = &mark
+	}
+	index := link.Attrs().Index
+	if err := c.SetLink(index, nl.LinkChange{Down: true}); err != nil {
+		return fmt.Errorf("set interface down: %w", err)
+	}
+	if err := c.SetLink(index, to); err != nil {
+		return fmt.Errorf("move interface to the host as %s: %w", to.Name, err)
+	}
+	return nil
+}
+
+func (d *Driver) offered(e *state.Endpoint) bool {
+	c, err := nl.Host(d.opts.Paths.Proc)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	link, err := c.Link(linkName(e.ID))
+	return err == nil && ours(e, link)
+}
+
+// ours says whether a link is the endpoint's.
+func ours(e *state.Endpoint, link netlink.Link) bool {
+	alias := marker(e.ID)
+	if e.Kernel != nil && e.Kernel.Alias != "" {
+		alias = e.Kernel.Alias
+	}
+	return link.Attrs().Alias == alias
+}
+
+// find returns the endpoint's link in a namespace, whatever it is called there.
+func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
+	if l, err := c.Link(linkName(e.ID)); err == nil && ours(e, l) {
+		return l, nil
+	}
+	links, err := nl.Retry(c.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		if ours(e, l) {
+			return l, nil
+		}
+	}
+	return nil, netlink.LinkNotFoundError{}
+}
+
+// takeBack moves the interface into the holding namespace, from the host or from
+// a sandbox that lost its container, and gives it back name and addresses:
+// plugins look for them when they remove their rules. What is gone is no error.
+func (d *Driver) takeBack(e *state.Endpoint) error {
+	c, err := d.inside(e.Hold)
+	if netns.Gone(err) || e.Kernel == nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := c.Link(holdName); nl.IsNotFound(err) {
+		err = d.fetch(e, c.NS)
+		if nl.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("take interface back: %w", err)
+		}
+	}
+	return readdress(c, e.Kernel)
+}
+
+// fetch looks for the link where it can be: on the host, in its sandbox.
+func (d *Driver) fetch(e *state.Endpoint, to *netns.NS) error {
+	host, err := nl.Host(d.opts.Paths.Proc)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	err = bring(host, e, to)
+	if id, ok := live(e.Sandbox); !nl.IsNotFound(err) || !ok || id != e.SandboxID {
+		return err
+	}
+	sandbox, err := d.inside(e.Sandbox)
+	if err != nil {
+		return err
+	}
+	defer sandbox.Close()
+	return bring(sandbox, e, to)
+}
+
+func bring(c *nl.Conn, e *state.Endpoint, to *netns.NS) error {
+	link, err := find(c, e)
+	if err != nil {
+		return err
+	}
+	index := link.Attrs().Index
+	if err := c.SetLink(index, nl.LinkChange{Down: true}); err != nil {
+		return err
+	}
+	alias := e.Kernel.Alias
+	return c.SetLink(index, nl.LinkChange{NetNS: to.Fd(), Name: holdName, Alias: &alias})
+}
+
+// readdress puts back the addresses that libnetwork flushed.
+func readdress(c *nl.Conn, s *state.Snapshot) error {
+	link, err := c.Link(holdName)
+	if err != nil {
+		return err
+	}
+	errs := []error{c.LinkSetUp(link)}
+	for _, a := range s.Addrs {
+		errs = append(errs, addAddr(c, link, a))
+	}
+	return errors.Join(errs...)
+}
+
+func addAddr(c *nl.Conn, link netlink.Link, a netip.Prefix) error {
+	addr := &netlink.Addr{IPNet: ipNet(a)}
+	if a.Addr().Is6() {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	if err := c.AddrAdd(link, addr); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add address %s: %w", a, err)
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+)
+
+// enter takes the lock of an endpoint and reads it.
+func (d *Driver) enter(ctx context.Context, id string) (e *state.Endpoint, release func(), err error) {
+	release, err = d.locks.take(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if e, err = d.store.Endpoint(id); err != nil {
+		release()
+		return nil, nil, err
+	}
+	return e, release, nil
+}
+
+// Join implements cnm.NetworkDriver: the interface goes to where libnetwork
+// takes it from. When the sandbox is not there yet (before Docker 28, at the
+// start of a container) there will be no moment to run the rest of the chain in
+// it, so it runs before the interface leaves the holding namespace.
+func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinResponse, error) {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	e, release, err := d.enter(ctx, in.EndpointID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	n, err := d.network(e.Network)
+	if err != nil {
+		return nil, err
+	}
+	switch e.Phase {
+	case state.Created, state.Joining, state.Joined:
+	default:
+		return nil, fmt.Errorf("endpoint %.12s cannot join: it is %s", e.ID, e.Phase)
+	}
+	e.Sandbox, e.Phase = in.SandboxKey, state.Joining
+	if len(e.Asked) == 0 { // not told to CreateEndpoint, as of internal networks
+		if _, err := in.Options.Get(cnm.OptionPortMap, &e.Asked); err != nil {
+			return nil, err
+		}
+	}
+	var there bool
+	e.SandboxID, there = live(e.Sandbox)
+	if err := d.join(ctx, n, e, there && !n.hold); err != nil {
+		return nil, err // Docker sends Leave and DeleteEndpoint
+	}
+	return d.joinAnswer(n, e), nil
+}
+
+func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later bool) error {
+	if err := d.store.SaveEndpoint(e); err != nil {
+		return err
+	}
+	if !later && e.Post != state.Done {
+		if err := d.addPost(ctx, n, e, state.Where{NetNS: e.Hold, IfName: holdName}); err != nil {
+			return err
+		}
+		if err := d.look(e); err != nil {
+			return err
+		}
+	}
+	if err := d.offer(e); err != nil {
+		return err
+	}
+	e.Link, e.Phase = linkName(e.ID), state.Joined
+	return d.store.SaveEndpoint(e)
+}
+
+func (d *Driver) joinAnswer(n *network, e *state.Endpoint) *cnm.JoinResponse {
+	out := joined(e.Kernel, n.Internal, n.gwbridge)
+	out.InterfaceName = &cnm.InterfaceName{SrcName: e.Link, DstPrefix: n.prefix, DstName: e.IfName}
+	return out
+}
+
+// Leave implements cnm.NetworkDriver: what was done in the sandbox is undone
+// while the interface is still there. It comes twice after a Join that failed,
+// and without the Revoke before it after a restart of dockerd with live-restore.
+func (d *Driver) Leave(ctx context.Context, in *cnm.EndpointRequest) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	e, release, err := d.enter(ctx, in.EndpointID)
+	if errors.Is(err, state.ErrUnknown) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer release()
+	if e.Phase == state.Left || e.Phase == state.Deleting {
+		return nil
+	}
+	n, err := d.network(e.Network)
+	if err != nil {
+		return err
+	}
+	e.Phase = state.Leaving
+	if err := d.store.SaveEndpoint(e); err != nil {
+		return err
+	}
+	if err := d.leave(ctx, n, e); err != nil {
+		// Docker goes on whatever is said; DeleteEndpoint tries again.
+		d.opts.Log("endpoint %.12s: leave: %v", e.ID, err)
+	}
+	e.Phase = state.Left
+	return d.store.SaveEndpoint(e)
+}
+
+// leave undoes the parts that know the sandbox. What ran in the holding
+// namespace is undone there, when the interface is back.
+func (d *Driver) leave(ctx context.Context, n *network, e *state.Endpoint) error {
+	err := d.delPorts(ctx, n, e)
+	if e.PostAt.NetNS == e.Hold {
+		return err
+	}
+	return errors.Join(err, d.delPost(ctx, n, e))
+}
+
+// undoParts is leave for an endpoint that is removed, however far it got.
+func (d *Driver) undoParts(ctx context.Context, n *network, e *state.Endpoint) error {
+	err := d.leave(ctx, n, e)
+	if e.PostAt.NetNS == e.Hold && e.Post != "" {
+		err = errors.Join(err, d.takeBack(e), d.delPost(ctx, n, e))
+	}
+	return err
+}

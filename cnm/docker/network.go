@@ -1,0 +1,132 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+)
+
+// network is a network with what its file means.
+type network struct {
+	*state.Network
+	options
+	list *chain.List
+}
+
+// part returns one part of the network's chain.
+func (n *network) part(p part) *chain.List { return cut(n.list, p, n.portmap) }
+
+// CreateNetwork implements cnm.NetworkDriver: it looks whether the configuration
+// works here and keeps a copy.
+func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	release, err := d.locks.take(ctx, "network "+in.NetworkID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	switch _, err := d.store.Network(in.NetworkID); {
+	case err == nil:
+		return fmt.Errorf("network %.12s already exists", in.NetworkID)
+	case !errors.Is(err, state.ErrUnknown):
+		return err
+	}
+	n, err := d.newNetwork(ctx, in)
+	if err != nil {
+		return err
+	}
+	return d.store.SaveNetwork(n)
+}
+
+func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (*state.Network, error) {
+	user, err := in.Options.Strings()
+	if err != nil {
+		return nil, err
+	}
+	o, err := parseOptions(user)
+	if err != nil {
+		return nil, err
+	}
+	internal, err := in.Options.Flag(cnm.OptionInternal, false)
+	if err != nil {
+		return nil, err
+	}
+	list, err := d.resolve(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.usable(ctx, list, o); err != nil {
+		return nil, fmt.Errorf("network %s: %w", list.Name, err)
+	}
+	sum := sha256.Sum256(list.Bytes)
+	return &state.Network{
+		ID: in.NetworkID, Options: maps.Clone(user), Internal: internal,
+		Config: encodeList(list), Hash: hex.EncodeToString(sum[:]),
+		IPv4: in.IPv4Data, IPv6: in.IPv6Data, Since: time.Now(),
+	}, nil
+}
+
+// usable asks the plugins before Docker relies on them.
+func (d *Driver) usable(ctx context.Context, list *chain.List, o *options) error {
+	for p := range parts {
+		l := cut(list, p, o.portmap)
+		if len(l.Plugins) == 0 {
+			continue
+		}
+		if _, err := d.run[p].Validate(ctx, l); err != nil {
+			return err
+		}
+		if err := d.run[p].Status(ctx, l); err != nil {
+			return fmt.Errorf("not ready: %w", err)
+		}
+	}
+	return nil
+}
+
+// DeleteNetwork implements cnm.NetworkDriver. Docker forgets the network
+// whatever is answered, so what is left of its endpoints goes with it.
+func (d *Driver) DeleteNetwork(ctx context.Context, in *cnm.NetworkRequest) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	all, err := d.store.Endpoints()
+	errs := []error{err}
+	for _, e := range all {
+		if e.Network == in.NetworkID {
+			d.opts.Log("endpoint %.12s: its network is deleted", e.ID)
+			errs = append(errs, d.DeleteEndpoint(ctx, &cnm.EndpointRequest{NetworkID: e.Network, EndpointID: e.ID}))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("network %.12s stays until it can be cleaned up: %w", in.NetworkID, err)
+	}
+	return d.store.DropNetwork(in.NetworkID)
+}
+
+// network reads a network and decodes it.
+func (d *Driver) network(id string) (*network, error) {
+	n, err := d.store.Network(id)
+	if err != nil {
+		return nil, err
+	}
+	o, err := parseOptions(n.Options)
+	if err != nil {
+		return nil, fmt.Errorf("network %.12s: %w", id, err)
+	}
+	list, err := chain.ParseList(n.Config)
+	if err != nil {
+		return nil, fmt.Errorf("network %.12s: %w", id, err)
+	}
+	return &network{n, *o, list}, nil
+}

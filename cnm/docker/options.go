@@ -1,0 +1,133 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/chain"
+)
+
+// The user's options of a network (-o).
+const (
+	optNetwork = "cni.network" // name of a configuration
+	optConf    = "cni.conf"    // or the configuration itself, or its file
+	optPortmap = "cni.portmap" // auto, off
+	optBridge  = "cni.gwbridge"
+	optMode    = "cni.mode" // auto, hold
+	optArgs    = "cni.args" // K=V;K=V, CNI_ARGS; also of an endpoint
+	optPrefix  = "cni.ifprefix"
+)
+
+// options are a network's, decoded.
+type options struct {
+	network, conf string
+	portmap       bool // publish ports by our portmap when the chain has none
+	gwbridge      bool // let Docker add docker_gwbridge when there is no default route
+	hold          bool // run the whole chain in the holding namespace
+	args          map[string]string
+	prefix        string // of the interface's name in the container
+}
+
+// parseOptions refuses what it does not know: an option with a typing error must
+// not make another network than was wanted.
+func parseOptions(in map[string]string) (*options, error) {
+	o := &options{portmap: true, prefix: "eth"}
+	for _, key := range slices.Sorted(maps.Keys(in)) {
+		if err := o.set(key, in[key]); err != nil {
+			return nil, err
+		}
+	}
+	if (o.network == "") == (o.conf == "") {
+		return nil, fmt.Errorf("say which CNI network it is, by -o %s=NAME or -o %s=FILE", optNetwork, optConf)
+	}
+	return o, nil
+}
+
+func (o *options) set(key, value string) (err error) {
+	switch key {
+	case optNetwork:
+		o.network = value
+	case optConf:
+		o.conf = value
+	case optPortmap:
+		o.portmap, err = choice(key, value, "auto", "off")
+	case optMode:
+		var auto bool
+		auto, err = choice(key, value, "auto", "hold")
+		o.hold = !auto
+	case optBridge:
+		if o.gwbridge, err = strconv.ParseBool(value); err != nil {
+			err = fmt.Errorf("option %s=%q: want true or false", key, value)
+		}
+	case optArgs:
+		o.args, err = parseArgs(value)
+	case optPrefix:
+		o.prefix, err = value, validPrefix(value)
+	default:
+		err = fmt.Errorf("option %q is not one of this driver (docs/docker.md)", key)
+	}
+	return err
+}
+
+// choice is true for the first of two words.
+func choice(key, value, first, second string) (bool, error) {
+	if value != first && value != second {
+		return false, fmt.Errorf("option %s=%q: want %s or %s", key, value, first, second)
+	}
+	return value == first, nil
+}
+
+// maxPrefix leaves room for a number in an interface name.
+const maxPrefix = 11
+
+func validPrefix(s string) error {
+	if s == "" || len(s) > maxPrefix || strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' || c == '/' || c == ':' }) {
+		return fmt.Errorf("option %s=%q: want up to %d characters of an interface name", optPrefix, s, maxPrefix)
+	}
+	return nil
+}
+
+// parseArgs reads CNI_ARGS. Names that we set ourselves are refused.
+func parseArgs(s string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, pair := range strings.Split(s, ";") {
+		k, v, ok := strings.Cut(pair, "=")
+		if !ok || k == "" {
+			return nil, fmt.Errorf("option %s: %q is not KEY=VALUE", optArgs, pair)
+		}
+		if k == "IP" || k == "MAC" || k == "IgnoreUnknown" {
+			return nil, fmt.Errorf("option %s: %s is Docker's to set (--ip, --mac-address)", optArgs, k)
+		}
+		out[k] = v
+	}
+	return out, nil
+}
+
+// resolve reads the configuration that the options name.
+func (d *Driver) resolve(o *options) (list *chain.List, err error) {
+	switch {
+	case o.network != "":
+		list, err = d.run[hold].Load(o.network)
+	case strings.HasPrefix(strings.TrimSpace(o.conf), "{"):
+		list, err = chain.ParseList([]byte(o.conf))
+	case filepath.IsAbs(o.conf):
+		list, err = chain.LoadFile(o.conf)
+	default:
+		return nil, fmt.Errorf("option %s=%q: want JSON or an absolute path", optConf, o.conf)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(list.Plugins) == 0 {
+		return nil, errors.New("the configuration has no plugins")
+	}
+	return list, nil
+}

@@ -1,0 +1,128 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// part is one of the lists that a chain is cut into.
+type part int
+
+const (
+	hold part = iota
+	post
+	ports
+	parts
+)
+
+// String is the name of the part's cache.
+func (p part) String() string { return [...]string{"hold", "post", "ports"}[p] }
+
+// portMappings is the capability of plugins that publish ports.
+const portMappings = "portMappings"
+
+// cut returns one part of a list. What publishes ports is on its own: the ports
+// follow the default gateway from endpoint to endpoint. With auto a list that has
+// nothing for them gets our portmap.
+func cut(list *chain.List, p part, auto bool) *chain.List {
+	out := *list
+	out.Plugins = nil
+	for i, plugin := range list.Plugins {
+		if of := partOf(i, &plugin); of == p {
+			out.Plugins = append(out.Plugins, plugin)
+		}
+	}
+	if p == ports && auto && len(out.Plugins) == 0 {
+		out.Plugins = []chain.Plugin{ourPortmap()}
+	}
+	// The cached copy must be of this part.
+	out.Bytes = encodeList(&out)
+	return &out
+}
+
+func partOf(i int, p *chain.Plugin) part {
+	switch {
+	case i == 0:
+		return hold
+	case p.Capabilities[portMappings]:
+		return ports
+	}
+	return post
+}
+
+func ourPortmap() chain.Plugin {
+	return chain.Plugin{
+		Type: "portmap", Capabilities: map[string]bool{portMappings: true},
+		Raw: json.RawMessage(`{"type":"portmap","capabilities":{"portMappings":true}}`),
+	}
+}
+
+// encodeList writes a list that needs no other file.
+func encodeList(l *chain.List) []byte {
+	plugins := make([]json.RawMessage, len(l.Plugins))
+	for i, p := range l.Plugins {
+		plugins[i] = p.Raw
+	}
+	data, err := json.Marshal(map[string]any{
+		"name": l.Name, "cniVersion": l.CNIVersion, "disableCheck": l.DisableCheck, "disableGC": l.DisableGC,
+		"loadOnlyInlinedPlugins": true, "plugins": plugins,
+	})
+	if err != nil {
+		panic("docker: encode list: " + err.Error()) // parts of a document that was decoded
+	}
+	return data
+}
+
+// publishes says whether a list has a plugin of its own for ports. The first
+// plugin does not count: it runs when nobody knows whether the ports are wanted.
+func publishes(list *chain.List) bool {
+	for i, p := range list.Plugins {
+		if partOf(i, &p) == ports {
+			return true
+		}
+	}
+	return false
+}
+
+// withIPAM returns a list whose first plugin has another ipam section.
+func withIPAM(list *chain.List, ipam any) (*chain.List, error) {
+	var conf map[string]json.RawMessage
+	if err := json.Unmarshal(list.Plugins[0].Raw, &conf); err != nil {
+		return nil, fmt.Errorf("decode plugin %s: %w", &list.Plugins[0], err)
+	}
+	section, err := json.Marshal(ipam)
+	if err != nil {
+		return nil, fmt.Errorf("encode ipam: %w", err)
+	}
+	conf["ipam"] = section
+	raw, err := json.Marshal(conf)
+	if err != nil {
+		return nil, fmt.Errorf("encode plugin: %w", err)
+	}
+	out := *list
+	out.Plugins = append([]chain.Plugin{}, list.Plugins...)
+	out.Plugins[0].Raw = raw
+	out.Bytes = encodeList(&out)
+	return &out, nil
+}
+
+// moved is a result as the next part must see it: what was in the holding
+// namespace is in another, under another name.
+func moved(r *spec.Result, from, to, ifName string) *spec.Result {
+	out := r.Clone()
+	for i := range out.Interfaces {
+		if in := &out.Interfaces[i]; in.Sandbox == from {
+			in.Sandbox = to
+			if in.Name == holdName {
+				in.Name = ifName
+			}
+		}
+	}
+	return out
+}

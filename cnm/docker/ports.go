@@ -1,0 +1,176 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+)
+
+// ProgramExternalConnectivity implements cnm.Connectivity: the endpoint has the
+// default gateway, and the ports with it. Docker takes a failure for that of the
+// container's start.
+func (d *Driver) ProgramExternalConnectivity(ctx context.Context, in *cnm.ConnectivityRequest) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	e, release, err := d.enter(ctx, in.EndpointID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := d.finish(ctx, e); err != nil {
+		return err
+	}
+	if _, err := in.Options.Get(cnm.OptionPortMap, &e.Asked); err != nil {
+		return err
+	}
+	if len(e.Asked) == 0 || e.Ports == state.Done {
+		return nil
+	}
+	n, err := d.network(e.Network)
+	if err != nil {
+		return err
+	}
+	return d.addPorts(ctx, n, e)
+}
+
+// RevokeExternalConnectivity implements cnm.Connectivity.
+func (d *Driver) RevokeExternalConnectivity(ctx context.Context, in *cnm.EndpointRequest) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	e, release, err := d.enter(ctx, in.EndpointID)
+	if errors.Is(err, state.ErrUnknown) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer release()
+	n, err := d.network(e.Network)
+	if err != nil {
+		return err
+	}
+	return d.delPorts(ctx, n, e)
+}
+
+// portTries is how many choices are tried: another program may have taken a port
+// that looked free.
+const portTries = 16
+
+// addPorts chooses and publishes. The lock is held until the choice is on the
+// disk, where the next one looks.
+func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) error {
+	if e.Ports == state.Doing {
+		if err := d.delPorts(ctx, n, e); err != nil {
+			return err
+		}
+	}
+	list := n.part(ports)
+	if len(list.Plugins) == 0 {
+		return fmt.Errorf("-p: nothing in network %s publishes ports, and %s is off", n.list.Name, optPortmap)
+	}
+	at := d.portsAt(e)
+	var last error
+	for try := range portTries {
+		chosen, err := d.choosePorts(ctx, e, at, try)
+		if err != nil {
+			return errors.Join(err, last)
+		}
+		if last = d.publish(ctx, n, e, list); last == nil {
+			break
+		}
+		err = d.delPorts(ctx, n, e)
+		if !chosen || err != nil || ctx.Err() != nil {
+			return errors.Join(last, err)
+		}
+	}
+	if last != nil {
+		return last
+	}
+	e.Ports = state.Done
+	d.opts.Log("endpoint %.12s: published %s", e.ID, Ports(e.Published))
+	return d.store.SaveEndpoint(e)
+}
+
+// portsAt is where the address that ports lead to is.
+func (d *Driver) portsAt(e *state.Endpoint) state.Where {
+	if e.PostAt.NetNS != "" && e.PostAt.NetNS != e.Hold {
+		return e.PostAt
+	}
+	return state.Where{NetNS: e.Hold, IfName: holdName}
+}
+
+// choosePorts writes down what is to be published. chosen is false when another
+// try would bring the same.
+func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, at state.Where, try int) (chosen bool, err error) {
+	release, err := d.locks.take(ctx, "ports")
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	all, err := d.store.Endpoints()
+	if err != nil {
+		d.opts.Log("choose ports: %v", err) // what cannot be read has none that matter
+	}
+	taken := new(taken)
+	for _, other := range all {
+		if other.ID != e.ID {
+			taken.add(other.Published)
+		}
+	}
+	if e.Published, err = choose(e.Asked, taken, try); err != nil {
+		return false, err
+	}
+	e.Ports, e.PortsAt = state.Doing, at
+	return slices.ContainsFunc(e.Published, func(p state.Port) bool { return p.Chosen }), d.store.SaveEndpoint(e)
+}
+
+func (d *Driver) publish(ctx context.Context, n *network, e *state.Endpoint, list *chain.List) (err error) {
+	a := d.attachment(e, e.PortsAt)
+	a.Capabilities[portMappings] = mappings(e.Published)
+	if a.Prev, err = d.result(n, e, e.PortsAt); err != nil {
+		return err
+	}
+	_, err = d.run[ports].Add(ctx, list, a)
+	return err
+}
+
+// mapping is one of the capability portMappings.
+type mapping struct {
+	HostPort      uint16 `json:"hostPort"`
+	ContainerPort uint16 `json:"containerPort"`
+	Protocol      string `json:"protocol"`
+	HostIP        string `json:"hostIP,omitempty"`
+}
+
+func mappings(list []state.Port) (out []mapping) {
+	for _, p := range list {
+		m := mapping{HostPort: p.HostPort, ContainerPort: p.Port, Protocol: protocol(p.Proto)}
+		if p.HostIP.IsValid() {
+			m.HostIP = p.HostIP.String()
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// delPorts undoes the part, as far as it got.
+func (d *Driver) delPorts(ctx context.Context, n *network, e *state.Endpoint) error {
+	if e.Ports == "" {
+		return nil
+	}
+	a := d.attachment(e, gone(e.PortsAt))
+	a.Capabilities[portMappings] = mappings(e.Published)
+	if err := d.run[ports].Del(ctx, n.part(ports), a); err != nil {
+		return err
+	}
+	e.Ports, e.Published, e.PortsAt = "", nil, state.Where{}
+	return d.store.SaveEndpoint(e)
+}

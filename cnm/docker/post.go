@@ -1,0 +1,143 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// EndpointOperInfo implements cnm.NetworkDriver. Docker asks it of every
+// endpoint after it moved the interface and before the container's process
+// starts, and again later; the first one with a sandbox that is there runs the
+// rest of the chain. Docker does not look at errors, so a container whose
+// network is not what its chain says is kept from it.
+func (d *Driver) EndpointOperInfo(ctx context.Context, in *cnm.EndpointRequest) (*cnm.EndpointInfo, error) {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	e, release, err := d.enter(ctx, in.EndpointID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := d.finish(ctx, e); err != nil {
+		d.opts.Log("endpoint %.12s: %v", e.ID, err)
+		return nil, errors.Join(err, d.failClosed(e))
+	}
+	return &cnm.EndpointInfo{Value: info(e)}, nil
+}
+
+func info(e *state.Endpoint) map[string]any {
+	out := map[string]any{"phase": e.Phase, "sandbox": e.Sandbox}
+	if e.Container != "" {
+		out["container"] = e.Container
+	}
+	return out
+}
+
+// finish runs the post part once, when there is a sandbox with the interface.
+func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
+	if e.Phase != state.Joined || e.Post == state.Done {
+		return nil
+	}
+	id, there := live(e.Sandbox)
+	if !there {
+		return nil
+	}
+	e.SandboxID = id
+	n, err := d.network(e.Network)
+	if err != nil {
+		return err
+	}
+	c, err := d.inside(e.Sandbox)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	link, err := find(c, e)
+	if err != nil {
+		return fmt.Errorf("look for the interface in %s: %w", e.Sandbox, err)
+	}
+	if err := exact(c, link.Attrs().Index, e.Kernel, n.Internal); err != nil {
+		return err
+	}
+	d.identify(e)
+	return d.addPost(ctx, n, e, state.Where{NetNS: e.Sandbox, IfName: link.Attrs().Name})
+}
+
+// addPost runs the part. An ADD that was killed is undone first.
+func (d *Driver) addPost(ctx context.Context, n *network, e *state.Endpoint, at state.Where) error {
+	if e.Post == state.Doing {
+		if err := d.delPost(ctx, n, e); err != nil {
+			return err
+		}
+	}
+	list := n.part(post)
+	e.Post, e.PostAt = state.Doing, at
+	if err := d.store.SaveEndpoint(e); err != nil {
+		return err
+	}
+	if len(list.Plugins) > 0 {
+		a := d.attachment(e, at)
+		a.Args = append(a.Args, who(e)...)
+		a.Prev = moved(e.Result, e.Hold, at.NetNS, at.IfName)
+		if _, err := d.run[post].Add(ctx, list, a); err != nil {
+			return err
+		}
+	}
+	e.Post = state.Done
+	return d.store.SaveEndpoint(e)
+}
+
+// who are CNI_ARGS that tell the container, where it is known.
+func who(e *state.Endpoint) (args [][2]string) {
+	if e.Container != "" {
+		args = append(args, [2]string{"DOCKER_CONTAINER_ID", e.Container})
+	}
+	if e.Name != "" {
+		args = append(args, [2]string{"DOCKER_CONTAINER_NAME", e.Name})
+	}
+	return args
+}
+
+// delPost undoes the part, as far as it got.
+func (d *Driver) delPost(ctx context.Context, n *network, e *state.Endpoint) error {
+	if e.Post == "" {
+		return nil
+	}
+	if list := n.part(post); len(list.Plugins) > 0 {
+		if err := d.run[post].Del(ctx, list, d.attachment(e, gone(e.PostAt))); err != nil {
+			return err
+		}
+	}
+	e.Post, e.PostAt = "", state.Where{}
+	return d.store.SaveEndpoint(e)
+}
+
+// gone leaves out the namespace of an ADD when it is no more.
+func gone(at state.Where) state.Where {
+	if _, there := live(at.NetNS); !there {
+		at.NetNS = ""
+	}
+	return at
+}
+
+// result is what the chain has come to, as the ports part must see it.
+func (d *Driver) result(n *network, e *state.Endpoint, at state.Where) (*spec.Result, error) {
+	if e.Post == state.Done {
+		c, err := d.run[post].Cached(n.list.Name, d.attachment(e, e.PostAt))
+		if err != nil {
+			return nil, err
+		}
+		if c != nil && c.Result != nil {
+			return moved(c.Result, e.PostAt.NetNS, at.NetNS, at.IfName), nil
+		}
+	}
+	return moved(e.Result, e.Hold, at.NetNS, at.IfName), nil
+}
