@@ -26,7 +26,7 @@ lint: setup
 	scripts/lint
 
 unit: setup
-	$(GO) test ./...
+	$(GO) test -timeout 30m ./...
 
 e2e: setup ## podman, containerd under a kubelet, upstream libcni
 	PATCHBAY_E2E=1 $(GO) test -count=1 -timeout 40m ./e2e/...
@@ -35,7 +35,7 @@ test-kernel: setup ## the kernel tests under Debian's 6.1
 	scripts/test-kernel
 
 race: setup
-	CGO_ENABLED=1 $(GO) test -race ./...
+	CGO_ENABLED=1 $(GO) test -race -timeout 60m ./...
 
 fuzz:
 	scripts/fuzz
