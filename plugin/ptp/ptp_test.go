@@ -4,6 +4,7 @@
 package ptp
 
 import (
+	"fmt"
 	"net"
 	"slices"
 	"testing"
@@ -48,16 +49,20 @@ func TestIPv6AtOnce(t *testing.T) {
 	for _, key := range []string{"net/ipv6/conf/all/accept_dad", "net/ipv6/conf/default/accept_dad"} {
 		w.Host.Sysctl(key, "1")
 	}
-	p := w.Pod("a", `"ipMasq": true, `+endpointtest.Static("fd09::5/64 fd09::1"))
-	start := time.Now()
-	p.Add()
-	if took := time.Since(start); took > 500*time.Millisecond {
-		t.Errorf("ADD of an IPv6 address took %v", took)
+	// The best of three: duplicate detection would cost each of them a second or
+	// two, a busy machine only some.
+	best := time.Hour
+	for n := range 3 {
+		name, ip := fmt.Sprintf("p%d", n), fmt.Sprintf("fd09::%d", 5+n)
+		p := w.Pod(name, `"ipMasq": true, `+endpointtest.Static(ip+"/64 fd09::1"))
+		start := time.Now()
+		p.Add()
+		p.Serve("tcp", endpointtest.Join(ip, "80"))
+		w.Want("host to container", w.Host.Ask("tcp", endpointtest.Join(ip, "80")), name+" fd09::1")
+		best = min(best, time.Since(start))
 	}
-	p.Serve("tcp", "[fd09::5]:80")
-	w.Want("host to container", w.Host.Ask("tcp", "[fd09::5]:80"), "a fd09::1")
-	if took := time.Since(start); took > time.Second {
-		t.Errorf("first answer after %v", took)
+	if best > 900*time.Millisecond {
+		t.Errorf("ADD and first answer took %v", best)
 	}
 }
 
