@@ -4,6 +4,7 @@
 package docker
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -51,7 +52,7 @@ type run struct {
 
 func (d *dockerd) id() string {
 	d.n++
-	return fmt.Sprintf("%064x", 0xabc000+d.n)
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(fmt.Sprint(d.Name(), d.n))))
 }
 
 func (d *dockerd) createNetwork(options map[string]string, more map[string]any) (string, error) {
@@ -142,7 +143,7 @@ func (c *container) joins(r run) (err error) {
 	}
 	c.src = c.join.InterfaceName.SrcName
 	if !d.old {
-		c.place()
+		c.place(!r.notGW)
 	}
 	if c.join.Gateway.IsValid() && !r.notGW {
 		err := d.c.ProgramExternalConnectivity(d.ctx(), &cnm.ConnectivityRequest{NetworkID: c.network, EndpointID: c.endpoint, Options: options})
@@ -157,7 +158,7 @@ func (c *container) joins(r run) (err error) {
 	}
 	if d.old {
 		must(d, netns.Create(c.key))
-		c.place()
+		c.place(!r.notGW)
 	}
 	return nil
 }
@@ -175,7 +176,7 @@ func (d *dockerd) sandbox() string {
 }
 
 // place is libnetwork's osl.Namespace.AddInterface and what follows.
-func (c *container) place() {
+func (c *container) place(gateway bool) {
 	d := c.d
 	host, in := conn(d, ""), conn(d, c.key)
 	link, err := host.LinkByName(c.src)
@@ -197,6 +198,9 @@ func (c *container) place() {
 	}
 	must(d, in.LinkSetUp(link))
 	c.routes(in, link.Attrs().Index)
+	if gateway {
+		c.gateways(in, link.Attrs().Index)
+	}
 }
 
 func (c *container) freeName(in *nl.Conn) string {
@@ -229,6 +233,10 @@ func (c *container) routes(in *nl.Conn, index int) {
 			}
 		}
 	}
+}
+
+func (c *container) gateways(in *nl.Conn, index int) {
+	d, j := c.d, c.join
 	for _, gw := range []netip.Addr{j.Gateway, j.GatewayIPv6} {
 		if !gw.IsValid() {
 			continue

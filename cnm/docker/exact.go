@@ -45,13 +45,13 @@ func exact(c *nl.Conn, index int, want *state.Snapshot, internal bool) error {
 	return exactRoutes(c, index, have.Routes, wantedRoutes(want, have, internal))
 }
 
-// wantedRoutes are those that libnetwork could not make. A default route is only
-// wanted where Docker has chosen this endpoint for it.
+// wantedRoutes are those that no address makes. A default route is only wanted
+// where Docker has chosen this endpoint for it.
 func wantedRoutes(want, have *state.Snapshot, internal bool) (out []state.Route) {
 	for i := range want.Routes {
 		r := want.Routes[i]
 		isMainDefault := r.Dst.Bits() == 0 && r.Table == unix.RT_TABLE_MAIN
-		if r.Kernel || plain(&r) || isMainDefault && (internal || !hasDefault(have, r.Dst.Addr().Is6())) {
+		if r.Kernel || isMainDefault && (internal || !hasDefault(have, r.Dst.Addr().Is6())) {
 			continue
 		}
 		out = append(out, r)
@@ -70,7 +70,7 @@ func hasDefault(s *state.Snapshot, v6 bool) bool {
 func exactRoutes(c *nl.Conn, index int, have, want []state.Route) error {
 	for i := range want {
 		w := &want[i]
-		if slices.Contains(have, *w) {
+		if contains(have, w) {
 			continue
 		}
 		if err := c.RouteReplace(toKernel(w, index)); err != nil {
@@ -78,7 +78,7 @@ func exactRoutes(c *nl.Conn, index int, have, want []state.Route) error {
 		}
 		for j := range have {
 			h := &have[j]
-			if h.Dst != w.Dst || h.Table != w.Table || h.Metric == w.Metric || slices.Contains(want, *h) {
+			if h.Dst != w.Dst || h.Table != w.Table || h.Metric == w.Metric || contains(want, h) {
 				continue // another one, or replaced
 			}
 			if err := c.RouteDel(toKernel(h, index)); err != nil && !nl.IsNotFound(err) {
@@ -87,6 +87,15 @@ func exactRoutes(c *nl.Conn, index int, have, want []state.Route) error {
 		}
 	}
 	return nil
+}
+
+// contains looks for a route whoever made it: libnetwork has made what it was
+// told.
+func contains(list []state.Route, r *state.Route) bool {
+	return slices.ContainsFunc(list, func(x state.Route) bool {
+		x.Protocol = r.Protocol
+		return x == *r
+	})
 }
 
 func addNeighbour(c *nl.Conn, index int, n state.Neighbour) error {

@@ -43,48 +43,66 @@ func onLink(s *state.Snapshot, subnet netip.Prefix) bool {
 	return false
 }
 
-// ip6Metric is what the kernel makes of metric 0 (IP6_RT_PRIO_USER).
-const ip6Metric = 1024
-
-// plain says whether a route is just as libnetwork makes it when it is told
-// destination and gateway. The rest is put right after the interface moved.
-func plain(r *state.Route) bool {
-	metric := r.Metric == 0 || r.Dst.Addr().Is6() && r.Metric == ip6Metric
-	return r.Table == unix.RT_TABLE_MAIN && metric && r.MTU == 0 && r.AdvMSS == 0 && !r.OnLink && !r.Src.IsValid()
-}
-
-// joined is what Join answers: gateways, and routes that lead to them. A network
-// that is internal gets neither gateway nor default route.
+// joined is what Join answers: gateways, and routes in the main table whose
+// gateway Docker can reach with what it is told. The rest, and what Docker has no
+// words for, is put right after the interface moved. A network that is internal
+// gets neither gateway nor default route.
 func joined(s *state.Snapshot, internal, gwbridge bool) *cnm.JoinResponse {
 	out := &cnm.JoinResponse{}
-	var connected, hops []cnm.StaticRoute
-	outward := false
+	connected, outward := connectedRoutes(s, internal)
 	for i := range s.Routes {
 		r := &s.Routes[i]
-		isDefault := r.Dst.Bits() == 0
-		switch {
-		case r.Kernel || r.Table != unix.RT_TABLE_MAIN || isDefault && internal:
-			continue
-		case isDefault:
+		if r.Dst.Bits() == 0 && r.GW.IsValid() && r.Table == unix.RT_TABLE_MAIN && !internal {
+			connected = append(connected, gateway(out, s, connected, r.GW)...)
 			outward = true
-			if r.GW.IsValid() {
-				connected = append(connected, gateway(out, s, r.GW)...)
-				continue
-			}
-		case r.GW.IsValid():
-			hops = append(hops, cnm.StaticRoute{Destination: r.Dst, RouteType: cnm.NextHop, NextHop: r.GW})
-			continue
 		}
-		connected = append(connected, cnm.StaticRoute{Destination: r.Dst, RouteType: cnm.Connected})
 	}
-	out.StaticRoutes = unique(append(connected, hops...))
+	out.StaticRoutes = unique(append(connected, hops(s, connected)...))
 	out.DisableGatewayService = !outward && !gwbridge
 	return out
 }
 
+// connectedRoutes are those without a gateway; outward is true when one of them
+// is the default route.
+func connectedRoutes(s *state.Snapshot, internal bool) (out []cnm.StaticRoute, outward bool) {
+	for _, r := range s.Routes {
+		isDefault := r.Dst.Bits() == 0
+		if r.Kernel || r.GW.IsValid() || r.Table != unix.RT_TABLE_MAIN || isDefault && internal {
+			continue
+		}
+		outward = outward || isDefault
+		out = append(out, cnm.StaticRoute{Destination: r.Dst, RouteType: cnm.Connected})
+	}
+	return out, outward
+}
+
+// hops are the routes by a gateway that is reached, but the default ones.
+func hops(s *state.Snapshot, connected []cnm.StaticRoute) (out []cnm.StaticRoute) {
+	for _, r := range s.Routes {
+		if r.GW.IsValid() && r.Dst.Bits() > 0 && r.Table == unix.RT_TABLE_MAIN && reached(s, connected, r.GW) {
+			out = append(out, cnm.StaticRoute{Destination: r.Dst, RouteType: cnm.NextHop, NextHop: r.GW})
+		}
+	}
+	return out
+}
+
+// reached says whether a gateway is on the link by what Docker is told.
+func reached(s *state.Snapshot, connected []cnm.StaticRoute, gw netip.Addr) bool {
+	v4, v6 := addresses(s)
+	if v4.IsValid() && v4.Masked().Contains(gw) || v6.IsValid() && v6.Masked().Contains(gw) {
+		return true
+	}
+	for _, r := range connected {
+		if r.Destination.Contains(gw) {
+			return true
+		}
+	}
+	return false
+}
+
 // gateway sets a family's gateway, the first that comes, and returns the route
-// to it where the addresses make none.
-func gateway(out *cnm.JoinResponse, s *state.Snapshot, gw netip.Addr) []cnm.StaticRoute {
+// to it where there is none.
+func gateway(out *cnm.JoinResponse, s *state.Snapshot, connected []cnm.StaticRoute, gw netip.Addr) []cnm.StaticRoute {
 	field := &out.Gateway
 	if gw.Is6() {
 		field = &out.GatewayIPv6
@@ -93,10 +111,8 @@ func gateway(out *cnm.JoinResponse, s *state.Snapshot, gw netip.Addr) []cnm.Stat
 		return nil
 	}
 	*field = gw
-	for _, a := range s.Addrs {
-		if a.Masked().Contains(gw) && onLink(s, a.Masked()) {
-			return nil
-		}
+	if reached(s, connected, gw) {
+		return nil
 	}
 	return []cnm.StaticRoute{{Destination: netip.PrefixFrom(gw, gw.BitLen()), RouteType: cnm.Connected}}
 }

@@ -1,0 +1,157 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm"
+)
+
+const tunedNet = `{"cniVersion":"1.1.0","name":"tuned","plugins":[{"type":"bridge","bridge":"br-t1","isGateway":true,` + dual + `},
+	{"type":"tuning","sysctl":{"net.core.somaxconn":"777","net.ipv4.conf.IFNAME.arp_notify":"1"}}]}`
+
+func TestPostKeepsSysctls(t *testing.T) {
+	both(t, func(t *testing.T, old bool) {
+		n := newNode(t, tunedNet)
+		n.old = old
+		c := n.mustStart(run{network: n.network("tuned")})
+		if old { // docs/docker.md: what is the namespace's is lost before 28
+			c.stop(true)
+			return
+		}
+		for key, want := range map[string]string{"net/core/somaxconn": "777", "net/ipv4/conf/eth0/arp_notify": "1"} {
+			if got, err := conn(t, c.key).Sysctl(key); got != want || err != nil {
+				t.Errorf("%s is %q (%v), want %s", key, got, err, want)
+			}
+		}
+		c.stop(true)
+	})
+}
+
+// Two networks in one container: each runs its post part with the name its
+// interface got.
+func TestSecondNetwork(t *testing.T) {
+	second := strings.NewReplacer("tuned", "other", "br-t1", "br-t2", "10.91", "10.92", "fd91", "fd92").Replace(tunedNet)
+	n := newNode(t, tunedNet, second)
+	a := n.mustStart(run{network: n.network("tuned")})
+	b := n.mustStart(run{network: n.network("other"), key: a.key, notGW: true, options: map[string]any{cnm.OptionIfName: "eth7"}})
+	if got, err := conn(t, a.key).Sysctl("net/ipv4/conf/eth7/arp_notify"); got != "1" || err != nil {
+		t.Errorf("arp_notify of the second is %q %v", got, err)
+	}
+	must(t, b.leave())
+	b.unplace()
+	must(t, b.delete())
+	a.stop(true)
+}
+
+const brokenNet = `{"cniVersion":"1.1.0","name":"broken","plugins":[{"type":"bridge","bridge":"br-t3",` + dual + `},
+	{"type":"tuning","sysctl":{"net.core.nosuchthing":"1"}}]}`
+
+// A container whose post part fails must not run with half a network.
+func TestPostFailureEndsTheStart(t *testing.T) {
+	n := newNode(t, brokenNet)
+	network, key := n.network("broken"), n.sandbox()
+	init := startInit(t, key)
+	c := n.mustStart(run{network: network, key: key, notGW: true})
+	select {
+	case <-init:
+	case <-time.After(10 * time.Second):
+		t.Error("the container's init still waits")
+	}
+	c.stop(true)
+}
+
+// startInit is runc's init waiting in a sandbox.
+func startInit(t *testing.T, key string) (ended chan error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "runc:[2:INIT]")
+	must(t, copyFile("/bin/sleep", path))
+	cmd := exec.Command(path, "60")
+	within(t, key, cmd.Start)
+	ended = make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	for range 100 { // until exec has set the name
+		name, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "comm"))
+		if strings.HasPrefix(string(name), "runc:[") {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return ended
+}
+
+func copyFile(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o755)
+}
+
+// A container that runs already is not killed.
+func TestPostFailureTakesTheLinkDown(t *testing.T) {
+	n := newNode(t, brokenNet)
+	c := n.mustStart(run{network: n.network("broken"), notGW: true})
+	link, err := conn(t, c.key).LinkByName(c.name)
+	must(t, err)
+	if link.Attrs().RawFlags&unix.IFF_UP != 0 {
+		t.Error("the interface is up")
+	}
+	c.stop(true)
+}
+
+const routedNet = `{"cniVersion":"1.1.0","name":"routed","plugins":[{"type":"bridge","bridge":"br-t4","ipam":{"type":"host-local",
+	"ranges":[[{"subnet":"10.94.0.0/24"}],[{"subnet":"10.95.0.0/24"}],[{"subnet":"fd94::/64"}]],
+	"routes":[{"dst":"0.0.0.0/0","priority":77},{"dst":"::/0"},{"dst":"10.200.0.0/16","gw":"10.94.0.9","mtu":1300},{"dst":"10.201.0.0/16","table":100},{"dst":"10.202.0.0/16","gw":"10.95.0.9"}]}}]}`
+
+// What Docker cannot be told is put right in the sandbox.
+func TestExactRoutes(t *testing.T) {
+	n := newNode(t, routedNet)
+	c := n.mustStart(run{network: n.network("routed")})
+	e, err := n.driver.store.Endpoint(c.endpoint)
+	must(t, err)
+	in := conn(t, c.key)
+	link, err := in.LinkByName(c.name)
+	must(t, err)
+	got, err := snapshot(in, link)
+	must(t, err)
+	if len(got.Addrs) != 3 {
+		t.Errorf("addresses: %v", got.Addrs)
+	}
+	for _, want := range e.Kernel.Routes {
+		if !contains(got.Routes, &want) {
+			t.Errorf("missing %s\nhave %s", asJSON(want), asJSON(got.Routes))
+		}
+	}
+	if len(got.Routes) != len(e.Kernel.Routes) {
+		t.Errorf("%d routes of %d\n%s\n%s", len(got.Routes), len(e.Kernel.Routes), asJSON(got.Routes), asJSON(e.Kernel.Routes))
+	}
+	c.stop(true)
+}
+
+func TestContainerID(t *testing.T) {
+	id := strings.Repeat("0a", 32)
+	for _, text := range []string{
+		"0::/system.slice/docker-" + id + ".scope\n", "12:net_cls:/docker/" + id + "\n0::/docker/" + id + "\n",
+	} {
+		if got := containerID(text); got != id {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+	for _, text := range []string{"", "0::/\n", "0::/docker-" + id + "ff.scope"} {
+		if got := containerID(text); got != "" {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+}
