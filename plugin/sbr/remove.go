@@ -18,24 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// del takes the rules away and gives the link its routes back, as far as the
-// namespace is still there. What it cannot read must not keep a runtime from
-// deleting the interface, with which the rest goes.
+// del takes the rules away and gives the link its routes back.
 func del(ctx context.Context, r *plugin.Request) error {
-	k := kernel.Of(r)
-	rec, err := k.Records.Read(r.Network, r.Owner, name)
-	if err != nil {
-		kernel.Warn(r, err)
-	}
-	env, err := k.Env(r)
-	if err != nil {
-		kernel.Warn(r, err)
-	} else if env.Sandbox != nil {
-		if err := release(ctx, r, env.Sandbox, rec); err != nil {
-			return err
-		}
-	}
-	return k.Records.Remove(r.Network, r.Owner, name)
+	return kernel.DelInside(ctx, r, name, func(c *nl.Conn, rec *record.Record) error { return release(ctx, r, c, rec) })
 }
 
 func release(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Record) error {

@@ -122,20 +122,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 
 // del takes the interface out, and the VRF away when it was the last.
 func del(ctx context.Context, r *plugin.Request) error {
-	k := kernel.Of(r)
-	rec, err := k.Records.Read(r.Network, r.Owner, name)
-	if err != nil {
-		kernel.Warn(r, err)
-	}
-	env, err := k.Env(r)
-	if err != nil {
-		kernel.Warn(r, err)
-	} else if env.Sandbox != nil {
-		if err := leave(ctx, r, env.Sandbox, rec); err != nil {
-			return err
-		}
-	}
-	return k.Records.Remove(r.Network, r.Owner, name)
+	return kernel.DelInside(ctx, r, name, func(c *nl.Conn, rec *record.Record) error { return leave(ctx, r, c, rec) })
 }
 
 func leave(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Record) error {
