@@ -66,14 +66,18 @@ func list(t *testing.T, text string) *chain.List {
 	return l
 }
 
+// subnet is this process's: gc looks for addresses in the namespaces of every
+// process, and other tests may run beside.
+var subnet = fmt.Sprintf("10.%d.%d", 128+os.Getpid()/250%120, os.Getpid()%250)
+
 // everything is a network that uses what leaves something behind.
-const everything = `{"cniVersion":"1.0.0","name":"every","plugins":[
+var everything = strings.ReplaceAll(`{"cniVersion":"1.0.0","name":"every","plugins":[
 	{"type":"bridge","bridge":"gc0","isGateway":true,"ipMasq":true,%s
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.90.0.0/24"}],[{"subnet":"fd90::/64"}]]}},
 	{"type":"portmap","capabilities":{"portMappings":true}},
 	{"type":"bandwidth","ingressRate":1000000,"ingressBurst":1000000,"egressRate":1000000,"egressBurst":1000000},
 	{"type":"firewall"},
-	{"type":"tuning","promisc":true}]}`
+	{"type":"tuning","promisc":true}]}`, "10.90.0", subnet)
 
 func ports(i int) map[string]any {
 	return map[string]any{"portMappings": []map[string]any{{"hostPort": 8000 + i, "containerPort": 80, "protocol": "tcp"}}}
@@ -109,7 +113,7 @@ func TestReferenceLeftovers(t *testing.T) {
 			if len(report.Attachments) != 1 || !report.Attachments[0].Removed || report.Alive != 1 {
 				t.Errorf("%+v, %d alive", report.Attachments, report.Alive)
 			}
-			if text := saved(t, tc.iptables); !strings.Contains(text, "10.90.0.") || strings.Contains(text, dead) {
+			if text := saved(t, tc.iptables); !strings.Contains(text, subnet+".") || strings.Contains(text, dead) {
 				t.Errorf("rules of %s:\n%s", dead, text)
 			}
 			detach(t, theirs, l, "alive", alive)
@@ -210,7 +214,7 @@ func TestLostCache(t *testing.T) {
 		t.Errorf("without a list: %d dead, %d removed, %d shown", r.Dead(), removed(r), len(r.Attachments))
 	}
 	if r := collect(t, runtimeOf(), map[string]bool{}); removed(r) != 1 {
-		t.Errorf("with a list that lacks both, of which one uses its address: %d removed", removed(r))
+		t.Errorf("with a list that lacks both, of which one uses its address: %d removed; %s, %s", removed(r), r.Attachments[0].Why, r.Attachments[1].Why)
 	}
 	detach(t, theirs, l, "alive", alive)
 	for range 3 { // it gets to know what has no age, removes it, and forgets it

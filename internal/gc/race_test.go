@@ -110,7 +110,8 @@ func live(t *testing.T, l *chain.List, id string, i, life int) bool {
 	}
 	for range 3 {
 		if err := rt.Check(context.Background(), l, a); err != nil {
-			t.Error("CHECK:", err)
+			time.Sleep(100 * time.Millisecond)
+			t.Errorf("CHECK: %v\nand a moment later: %v", err, rt.Check(context.Background(), l, a))
 			return false
 		}
 	}
