@@ -33,6 +33,8 @@ type Options struct {
 	Grace    time.Duration
 	DataRoot string // Docker's, to find names of containers; default /var/lib/docker
 	Log      func(format string, args ...any)
+
+	step func() // called before and after the state is written; for tests that kill
 }
 
 // The defaults of Options.
@@ -71,6 +73,9 @@ func New(o Options) (*Driver, error) {
 	}
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
+	}
+	if o.step == nil {
+		o.step = func() {}
 	}
 	if len(o.Plugins) == 0 {
 		return nil, errors.New("no directory of CNI plugins")
@@ -111,6 +116,14 @@ func because(err error) string {
 		return ""
 	}
 	return ": " + err.Error()
+}
+
+// save writes an endpoint down before the work goes on.
+func (d *Driver) save(e *state.Endpoint) error {
+	d.opts.step()
+	err := d.store.SaveEndpoint(e)
+	d.opts.step()
+	return err
 }
 
 // limit gives a call its time.

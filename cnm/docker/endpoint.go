@@ -64,7 +64,7 @@ func (d *Driver) newEndpoint(n *network, in *cnm.CreateEndpointRequest) (*state.
 	if err := readEndpointOptions(e, in.Options); err != nil {
 		return nil, err
 	}
-	return e, d.store.SaveEndpoint(e)
+	return e, d.save(e)
 }
 
 func readEndpointOptions(e *state.Endpoint, o cnm.Options) error {
@@ -116,7 +116,7 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 		return err
 	}
 	e.Phase = state.Created
-	return d.store.SaveEndpoint(e)
+	return d.save(e)
 }
 
 // holdList is the first plugin; with an address of our IPAM driver it gets that
@@ -243,7 +243,7 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint) error {
 		return err
 	}
 	e.Phase = state.Deleting
-	if err := d.store.SaveEndpoint(e); err != nil {
+	if err := d.save(e); err != nil {
 		return err
 	}
 	errs := []error{d.undoParts(ctx, n, e), d.takeBack(e), d.undoHold(ctx, n, e)}

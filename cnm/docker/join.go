@@ -61,7 +61,7 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 }
 
 func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later bool) error {
-	if err := d.store.SaveEndpoint(e); err != nil {
+	if err := d.save(e); err != nil {
 		return err
 	}
 	if !later && e.Post != state.Done {
@@ -76,7 +76,7 @@ func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later 
 		return err
 	}
 	e.Link, e.Phase = linkName(e.ID), state.Joined
-	return d.store.SaveEndpoint(e)
+	return d.save(e)
 }
 
 func (d *Driver) joinAnswer(n *network, e *state.Endpoint) *cnm.JoinResponse {
@@ -107,7 +107,7 @@ func (d *Driver) Leave(ctx context.Context, in *cnm.EndpointRequest) error {
 		return err
 	}
 	e.Phase = state.Leaving
-	if err := d.store.SaveEndpoint(e); err != nil {
+	if err := d.save(e); err != nil {
 		return err
 	}
 	if err := d.leave(ctx, n, e); err != nil {
@@ -115,7 +115,7 @@ func (d *Driver) Leave(ctx context.Context, in *cnm.EndpointRequest) error {
 		d.opts.Log("endpoint %.12s: leave: %v", e.ID, err)
 	}
 	e.Phase = state.Left
-	return d.store.SaveEndpoint(e)
+	return d.save(e)
 }
 
 // leave undoes the parts that know the sandbox. What ran in the holding

@@ -4,6 +4,8 @@
 package docker
 
 import (
+	"context"
+
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 )
 
@@ -13,3 +15,5 @@ func (d *Driver) leased(*network, *state.Endpoint) (any, error) { return nil, ni
 
 // unbind leaves an endpoint's lease without it.
 func (d *Driver) unbind(*state.Endpoint) {}
+
+func (d *Driver) sweepLeases(context.Context) error { return nil }

@@ -96,7 +96,7 @@ func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) er
 	}
 	e.Ports = state.Done
 	d.opts.Log("endpoint %.12s: published %s", e.ID, Ports(e.Published))
-	return d.store.SaveEndpoint(e)
+	return d.save(e)
 }
 
 // portsAt is where the address that ports lead to is.
@@ -129,7 +129,7 @@ func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, at state.Wh
 		return false, err
 	}
 	e.Ports, e.PortsAt = state.Doing, at
-	return slices.ContainsFunc(e.Published, func(p state.Port) bool { return p.Chosen }), d.store.SaveEndpoint(e)
+	return slices.ContainsFunc(e.Published, func(p state.Port) bool { return p.Chosen }), d.save(e)
 }
 
 func (d *Driver) publish(ctx context.Context, n *network, e *state.Endpoint, list *chain.List) (err error) {
@@ -172,5 +172,5 @@ func (d *Driver) delPorts(ctx context.Context, n *network, e *state.Endpoint) er
 		return err
 	}
 	e.Ports, e.Published, e.PortsAt = "", nil, state.Where{}
-	return d.store.SaveEndpoint(e)
+	return d.save(e)
 }

@@ -80,7 +80,7 @@ func (d *Driver) addPost(ctx context.Context, n *network, e *state.Endpoint, at 
 	}
 	list := n.part(post)
 	e.Post, e.PostAt = state.Doing, at
-	if err := d.store.SaveEndpoint(e); err != nil {
+	if err := d.save(e); err != nil {
 		return err
 	}
 	if len(list.Plugins) > 0 {
@@ -92,7 +92,7 @@ func (d *Driver) addPost(ctx context.Context, n *network, e *state.Endpoint, at 
 		}
 	}
 	e.Post = state.Done
-	return d.store.SaveEndpoint(e)
+	return d.save(e)
 }
 
 // who are CNI_ARGS that tell the container, where it is known.
@@ -117,7 +117,7 @@ func (d *Driver) delPost(ctx context.Context, n *network, e *state.Endpoint) err
 		}
 	}
 	e.Post, e.PostAt = "", state.Where{}
-	return d.store.SaveEndpoint(e)
+	return d.save(e)
 }
 
 // gone leaves out the namespace of an ADD when it is no more.

@@ -3,6 +3,8 @@
 
 package state
 
+import "time"
+
 // SaveNetwork writes a network. It is on the disk when this returns.
 func (s *Store) SaveNetwork(n *Network) error { return s.save(networks, n.ID, n) }
 
@@ -15,8 +17,12 @@ func (s *Store) DropNetwork(id string) error { return s.drop(networks, id) }
 // Networks lists all networks that can be read; the error tells of the others.
 func (s *Store) Networks() ([]*Network, error) { return list[Network](s, networks) }
 
-// SaveEndpoint writes an endpoint. It is on the disk when this returns.
-func (s *Store) SaveEndpoint(e *Endpoint) error { return s.save(endpoints, e.ID, e) }
+// SaveEndpoint writes an endpoint and the time in it. It is on the disk when this
+// returns.
+func (s *Store) SaveEndpoint(e *Endpoint) error {
+	e.Changed = time.Now().UTC().Round(0)
+	return s.save(endpoints, e.ID, e)
+}
 
 // Endpoint reads an endpoint; the error wraps ErrUnknown when there is none.
 func (s *Store) Endpoint(id string) (*Endpoint, error) { return load[Endpoint](s, endpoints, id) }

@@ -59,6 +59,7 @@ type Endpoint struct {
 	Network string    `json:"network"` // its id
 	Boot    string    `json:"boot"`    // the kernel's boot id, when it was made
 	Since   time.Time `json:"since"`
+	Changed time.Time `json:"changed"` // when this was written
 
 	Phase Phase `json:"phase"`
 	Post  Step  `json:"post,omitempty"`  // the plugins after the first

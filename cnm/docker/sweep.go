@@ -1,0 +1,122 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+// sweepEvery is how often Keep sweeps.
+const sweepEvery = time.Minute
+
+// Keep sweeps now and then until ctx ends.
+func (d *Driver) Keep(ctx context.Context) {
+	for {
+		if _, err := d.Sweep(ctx); err != nil && ctx.Err() == nil {
+			d.opts.Log("sweep: %v", err)
+		}
+		select {
+		case <-time.After(sweepEvery):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Sweep removes what dockerd will never delete: endpoints of containers that
+// were gone when it came back, calls that were cut short with this process or
+// the node, deletes that failed. It asks dockerd nothing, since that may be
+// waiting for us: the boot id, the sandbox and the phase tell. It returns how
+// many it removed.
+func (d *Driver) Sweep(ctx context.Context) (removed int, err error) {
+	all, err := d.store.Endpoints()
+	errs := []error{err}
+	for _, e := range all {
+		done, err := d.sweepOne(ctx, e.ID)
+		if done {
+			removed++
+		}
+		errs = append(errs, err)
+	}
+	return removed, errors.Join(append(errs, d.sweepLeases(ctx))...)
+}
+
+func (d *Driver) sweepOne(ctx context.Context, id string) (removed bool, err error) {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	e, release, err := d.enter(ctx, id)
+	if errors.Is(err, state.ErrUnknown) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	f := facts{boot: d.boot, grace: d.opts.Grace, now: time.Now()}
+	f.look(e)
+	if e.Phase == state.Joined && e.SandboxID == (netns.ID{}) && f.there {
+		e.SandboxID = f.sandbox // it came after Join, as before Docker 28
+		return false, d.save(e)
+	}
+	why := f.dead(e)
+	if why == "" {
+		return false, nil
+	}
+	d.opts.Log("endpoint %.12s: %s: removing it", e.ID, why)
+	if err := d.remove(ctx, e); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// facts are what an endpoint is judged by.
+type facts struct {
+	boot  string
+	grace time.Duration
+	now   time.Time
+
+	sandbox netns.ID
+	there   bool // a namespace is at the sandbox's path
+	missing bool // nothing is
+}
+
+func (f *facts) look(e *state.Endpoint) {
+	f.sandbox, f.there = live(e.Sandbox)
+	_, err := os.Lstat(e.Sandbox)
+	f.missing = errors.Is(err, fs.ErrNotExist)
+}
+
+// dead says why nobody will ask for an endpoint again; "" when somebody may. It
+// is judged with the endpoint's lock held, so a phase in -ing is one whose call
+// was killed.
+func (f *facts) dead(e *state.Endpoint) string {
+	old := f.now.Sub(e.Changed) >= f.grace
+	switch {
+	case e.Boot != f.boot:
+		return "it is from before the node booted"
+	case e.Phase == state.Creating:
+		return "it was never finished, and Docker knows"
+	case e.Phase == state.Deleting:
+		return "it was not removed completely"
+	case e.Phase != state.Joined:
+		if old {
+			return fmt.Sprintf("it is %s since %v", e.Phase, e.Changed.Format(time.RFC3339))
+		}
+	case e.SandboxID == (netns.ID{}):
+		if old && f.missing {
+			return "its container never came"
+		}
+	case !f.there || f.sandbox != e.SandboxID:
+		return "its sandbox is gone"
+	}
+	return ""
+}

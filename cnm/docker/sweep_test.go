@@ -1,0 +1,89 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+func TestDead(t *testing.T) {
+	now, id := time.Now(), netns.ID{Dev: 1, Ino: 2}
+	young, old := now.Add(-time.Second), now.Add(-time.Hour)
+	for name, c := range map[string]struct {
+		e     state.Endpoint
+		there bool
+		dead  bool
+	}{
+		"of another boot":                  {state.Endpoint{Boot: "before", Phase: state.Joined, SandboxID: id, Changed: young}, true, true},
+		"killed in CreateEndpoint":         {state.Endpoint{Boot: "now", Phase: state.Creating, Changed: young}, false, true},
+		"waits for Join":                   {state.Endpoint{Boot: "now", Phase: state.Created, Changed: young}, false, false},
+		"Join never came":                  {state.Endpoint{Boot: "now", Phase: state.Created, Changed: old}, false, true},
+		"runs":                             {state.Endpoint{Boot: "now", Phase: state.Joined, SandboxID: id, Changed: old}, true, false},
+		"sandbox gone":                     {state.Endpoint{Boot: "now", Phase: state.Joined, SandboxID: id, Changed: old}, false, true},
+		"another sandbox in its place":     {state.Endpoint{Boot: "now", Phase: state.Joined, SandboxID: netns.ID{Dev: 1, Ino: 3}, Changed: old}, true, true},
+		"sandbox to come":                  {state.Endpoint{Boot: "now", Phase: state.Joined, Changed: young}, false, false},
+		"sandbox never came":               {state.Endpoint{Boot: "now", Phase: state.Joined, Changed: old}, false, true},
+		"between Leave and DeleteEndpoint": {state.Endpoint{Boot: "now", Phase: state.Left, Changed: young}, true, false},
+		"DeleteEndpoint lost":              {state.Endpoint{Boot: "now", Phase: state.Left, Changed: old}, true, true},
+		"DeleteEndpoint failed":            {state.Endpoint{Boot: "now", Phase: state.Deleting, Changed: young}, true, true},
+	} {
+		f := facts{boot: "now", grace: time.Minute, now: now, there: c.there, missing: !c.there}
+		if c.there {
+			f.sandbox = id
+		}
+		if why := f.dead(&c.e); (why != "") != c.dead {
+			t.Errorf("%s: %q", name, why)
+		}
+	}
+}
+
+func (n *node) sweep(want int) {
+	n.Helper()
+	got, err := n.driver.Sweep(n.ctx())
+	must(n, err)
+	if got != want {
+		n.Errorf("%d swept, want %d", got, want)
+	}
+}
+
+// dockerd was killed: containers ended, and nobody says so.
+func TestSweepAfterDockerd(t *testing.T) {
+	both(t, func(t *testing.T, old bool) {
+		n := newNode(t, portNet)
+		n.old = old
+		network := n.network("ports")
+		a := n.mustStart(run{network: network, ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
+		b := n.mustStart(run{network: network})
+		n.sweep(0)
+		a.die()
+		n.stop()
+		n.boot()
+		n.sweep(1)
+		if l := n.published(b); len(l) > 0 {
+			t.Errorf("published %v", l)
+		}
+		b.stop(true)
+	})
+}
+
+// After a reboot namespaces and links are gone; addresses and state are not.
+func TestSweepAfterReboot(t *testing.T) {
+	n := newNode(t, portNet)
+	c := n.mustStart(run{network: n.network("ports"), ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
+	c.die()
+	e, err := n.driver.store.Endpoint(c.endpoint)
+	must(t, err)
+	must(t, netns.Delete(e.Hold))
+	e.Boot = "an earlier one"
+	must(t, n.driver.save(e))
+	if len(addressFiles(t)) != 2 {
+		t.Errorf("addresses: %v", addressFiles(t))
+	}
+	n.sweep(1)
+}
