@@ -26,10 +26,22 @@ type Endpoint struct {
 
 // TLS are the keys of a .json file's TLSConfig. All files are PEM.
 type TLS struct {
-	InsecureSkipVerify bool   `json:"insecureSkipVerify,omitempty"` // do not look whose certificate the driver shows
-	CAFile             string `json:"caFile,omitempty"`             // who signed it; "": the system's list
-	CertFile           string `json:"certFile,omitempty"`           // our certificate
-	KeyFile            string `json:"keyFile,omitempty"`
+	// InsecureSkipVerify does not look whose certificate the driver shows.
+	// Reference: none, ours only.
+	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
+
+	// CAFile are the certificates of who signed the driver's.
+	// Default: the system's list.
+	// Reference: none, ours only.
+	CAFile string `json:"caFile,omitempty"`
+
+	// CertFile is our certificate.
+	// Reference: none, ours only.
+	CertFile string `json:"certFile,omitempty"`
+
+	// KeyFile is its key.
+	// Reference: none, ours only.
+	KeyFile string `json:"keyFile,omitempty"`
 }
 
 // String is the name, or the URL when there is none.

@@ -34,7 +34,7 @@ type Conf struct {
 	// Reference: none, ours only.
 	URL string `json:"url"`
 
-	// TLS are certificates for socket and url: insecureSkipVerify, caFile, certFile, keyFile.
+	// TLS are the certificates for socket and url.
 	// Reference: none, ours only.
 	TLS *cnm.TLS `json:"tls"`
 

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/cnm/cnmcli"
 	"github.com/patchbay-net/patchbay/plugin/all"
 )
 
@@ -26,7 +27,7 @@ const module = "github.com/patchbay-net/patchbay/"
 // TestFieldDocs holds fields.txt to the comments in the plugins' source.
 func TestFieldDocs(t *testing.T) {
 	packages := map[string]bool{}
-	for _, p := range all.Plugins() {
+	for _, p := range append(all.Plugins(), cnmcli.Plugins()...) {
 		if p.Conf != nil {
 			packagesOf(reflect.TypeOf(p.Conf()), packages, map[reflect.Type]bool{})
 		}

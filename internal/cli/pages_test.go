@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/cnm/cnmcli"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 )
@@ -30,7 +31,7 @@ and give a default that the value of Conf() does not show with "Default: ..." be
 // TestFieldTables holds the table in docs/plugins/NAME.md to the code, and
 // wants every field to say what differs from the reference.
 func TestFieldTables(t *testing.T) {
-	for _, p := range all.Plugins() {
+	for _, p := range append(all.Plugins(), cnmcli.Plugins()...) {
 		var rows []string
 		if p.Conf != nil {
 			rows = tableRows(t, p, fieldsOf(p.Conf()), "", map[string]bool{})

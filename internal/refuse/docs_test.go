@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/cnm/cnmcli"
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
@@ -33,7 +34,7 @@ func page(t *testing.T, p *plugin.Plugin) string {
 // TestEveryFieldIsDocumented looks for each JSON name of a configuration on its
 // plugin's page.
 func TestEveryFieldIsDocumented(t *testing.T) {
-	for _, p := range all.Plugins() {
+	for _, p := range append(all.Plugins(), cnmcli.Plugins()...) {
 		if p.Conf == nil {
 			continue
 		}
@@ -98,7 +99,8 @@ func TestEveryExampleIsRun(t *testing.T) {
 		t.Fatalf("%d pages for %d plugins, %v", len(pages), len(all.Plugins()), err)
 	}
 	for _, path := range pages {
-		if name := strings.TrimSuffix(filepath.Base(path), ".md"); all.Find(name) == nil {
+		name := strings.TrimSuffix(filepath.Base(path), ".md")
+		if all.Find(name) == nil && cnmcli.Find(name) == nil {
 			t.Errorf("%s: no plugin %s, so nothing runs its examples", path, name)
 		}
 		text, err := os.ReadFile(path)
@@ -118,7 +120,8 @@ func TestEveryExampleIsRun(t *testing.T) {
 	}
 }
 
-// TestExamples attaches, checks and detaches with every JSON example. Commands
+// TestExamples attaches, checks and detaches with every JSON example; those of
+// patchbay-cnm's plugins are run by cnm/cnmcli, which has a driver. Commands
 // run while the page's first one is attached.
 func TestExamples(t *testing.T) {
 	for _, p := range all.Plugins() {
