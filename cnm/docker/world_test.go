@@ -26,7 +26,12 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(childStep) != "" { // in the namespaces of its parent
+		os.Exit(m.Run())
+	}
+	nettest.Main(m)
+}
 
 // node is a host with our driver, and a dockerd that uses it.
 type node struct {

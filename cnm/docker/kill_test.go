@@ -1,0 +1,181 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// What a driver in a process of its own is told by.
+const (
+	childStep    = "PATCHBAY_DOCKER_STEP" // at which it kills itself
+	childPlugins = "PATCHBAY_DOCKER_PLUGINS"
+	childConf    = "PATCHBAY_DOCKER_CONF"
+)
+
+// killer counts the steps of a driver and ends the process at one of them.
+type killer struct {
+	invoke.Exec
+	left int
+}
+
+func (k *killer) step() {
+	if k.left--; k.left == 0 {
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+		time.Sleep(time.Hour)
+	}
+}
+
+// Invoke is a step before and after each plugin.
+func (k *killer) Invoke(ctx context.Context, name string, call *spec.Call) ([]byte, error) {
+	k.step()
+	out, err := k.Exec.Invoke(ctx, name, call)
+	k.step()
+	return out, err
+}
+
+// TestChild is the driver that is killed; it does nothing in the test itself.
+func TestChild(t *testing.T) {
+	at, err := strconv.Atoi(os.Getenv(childStep))
+	if err != nil {
+		return
+	}
+	k := &killer{left: at}
+	d, err := New(Options{
+		Plugins: []string{os.Getenv(childPlugins)}, ConfDir: os.Getenv(childConf), Paths: paths.Default(), Invoker: k, step: k.step,
+	})
+	must(t, err)
+	must(t, os.Remove(socket))
+	l, err := cnm.ListenUnix(socket, -1)
+	must(t, err)
+	_ = cnm.Serve(t.Context(), l, &cnm.Handler{Network: d})
+}
+
+// child starts a driver that is killed at a step.
+func (n *node) child(step int) *exec.Cmd {
+	n.Helper()
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestChild$", "-test.count=1")
+	cmd.Env = append(os.Environ(), childStep+"="+strconv.Itoa(step), childPlugins+"="+n.opts.Plugins[0], childConf+"="+n.opts.ConfDir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	before, err := os.Stat(socket)
+	if errors.Is(err, os.ErrNotExist) {
+		must(n, os.WriteFile(socket, nil, 0o600)) // for the child to replace
+		before, err = os.Stat(socket)
+	}
+	must(n, err)
+	must(n, cmd.Start())
+	for range 1000 {
+		if now, err := os.Stat(socket); err == nil && !os.SameFile(before, now) {
+			return cmd
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	n.Fatal("the child does not come")
+	return nil
+}
+
+// TestKilled kills the driver at every step of a container's life. Afterwards
+// Docker either goes on as it does when a call fails, or is gone with the
+// container, and nothing may be left.
+func TestKilled(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		for _, silent := range []bool{true, false} {
+			t.Run(fmt.Sprintf("old=%v silent=%v", old, silent), func(t *testing.T) {
+				n := newNode(t, portNet)
+				n.old = old
+				network := n.network("ports")
+				n.stop()
+				steps := 1
+				for ; n.lifeKilledAt(steps, network, silent); steps++ {
+				}
+				t.Logf("%d steps", steps-1)
+				n.boot()
+			})
+		}
+	}
+}
+
+// lifeKilledAt returns false when the life ended before the step.
+func (n *node) lifeKilledAt(step int, network string, silent bool) (killed bool) {
+	n.Helper()
+	cmd := n.child(step)
+	c := &container{d: n.dockerd, endpoint: n.id(), network: network}
+	c.key = "/var/run/docker/netns/" + c.endpoint[52:]
+	if !n.old {
+		must(n, netns.Create(c.key))
+	}
+	err := c.life()
+	if err == nil {
+		_ = cmd.Process.Kill()
+	}
+	_ = cmd.Wait()
+	n.boot()
+	defer n.stop()
+	if err != nil && !silent {
+		n.check(c.leave())
+		n.check(c.leave())
+		n.check(c.delete())
+	}
+	must(n, netns.Delete(c.key))
+	if _, err := n.driver.Sweep(n.ctx()); err != nil {
+		n.Errorf("step %d: %v", step, err)
+	}
+	n.nothing(fmt.Sprintf("step %d (%v)", step, err))
+	return err != nil
+}
+
+func (n *node) nothing(when string) {
+	n.Helper()
+	all, err := n.driver.store.Endpoints()
+	if err != nil || len(all) > 0 {
+		n.Errorf("%s: endpoints %s %v", when, asJSON(all), err)
+	}
+	if files := addressFiles(n); len(files) > 0 {
+		n.Errorf("%s: addresses %v", when, files)
+	}
+	for _, kind := range []string{"link", "nft", "route"} {
+		if left := n.left().Of(kind); len(left) > 0 {
+			n.Errorf("%s: %s", when, left)
+		}
+	}
+	if list, err := os.ReadDir("/run/patchbay/docker/netns"); err == nil && len(list) > 0 {
+		n.Errorf("%s: holding namespaces %v", when, list)
+	}
+}
+
+// life is start and stop of a container in which any call may fail.
+func (c *container) life() error {
+	r := run{network: c.network, ports: []cnm.PortBinding{tcp(80, 8080, 8080)}}
+	in := &cnm.CreateEndpointRequest{NetworkID: c.network, EndpointID: c.endpoint, Interface: &cnm.Interface{}, Options: cnm.Options{}}
+	must(c.d, in.Options.Set(cnm.OptionPortMap, r.ports))
+	out, err := c.d.c.CreateEndpoint(c.d.ctx(), in)
+	if err != nil {
+		return err
+	}
+	c.told = *out.Interface
+	if err := c.joins(r); err != nil {
+		return err
+	}
+	if err := c.leave(); err != nil {
+		return err
+	}
+	c.unplace()
+	return c.delete()
+}
