@@ -113,8 +113,10 @@ func TestEmptyHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	fmt.Fprintf(c, "POST /Plugin.Activate HTTP/1.1\r\nHost: \r\nContent-Length: 0\r\nAccept: %s\r\n\r\n", ContentType)
+	defer c.Close() //nolint:errcheck // a test
+	if _, err := fmt.Fprintf(c, "POST /Plugin.Activate HTTP/1.1\r\nHost: \r\nContent-Length: 0\r\nAccept: %s\r\n\r\n", ContentType); err != nil {
+		t.Fatal(err)
+	}
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +165,7 @@ func TestListen(t *testing.T) {
 		if _, err := ListenUnix(path, -1); err == nil || !strings.Contains(err.Error(), "somebody else does") {
 			t.Errorf("a second listener: %v", err)
 		}
-		l.(*unixListener).UnixListener.Close() // as a kill would: the socket stays
+		l.(*unixListener).UnixListener.Close() //nolint:errcheck // as a kill would: the socket stays
 	}
 	l, err := ListenUnix(path, -1)
 	if err != nil {
@@ -188,7 +190,7 @@ func TestClientErrors(t *testing.T) {
 	var status int
 	var body string
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body) // else nobody notices that the caller goes
+		io.Copy(io.Discard, r.Body) //nolint:errcheck // else nobody notices that the caller goes
 		switch body {
 		case "hang":
 			<-r.Context().Done()
@@ -198,7 +200,7 @@ func TestClientErrors(t *testing.T) {
 			http.Redirect(w, r, "/elsewhere", http.StatusFound)
 		default:
 			w.WriteHeader(status)
-			io.WriteString(w, body)
+			io.WriteString(w, body) //nolint:errcheck // a test
 		}
 	}))
 	defer srv.Close()

@@ -172,7 +172,7 @@ func TestDockerAPI(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		must(t, err)
-		defer resp.Body.Close()
+		defer resp.Body.Close() //nolint:errcheck // a test
 		if v != nil && resp.StatusCode == 200 {
 			must(t, json.NewDecoder(resp.Body).Decode(v))
 		}

@@ -62,6 +62,7 @@ type ipam struct {
 	keeper *pool.Keeper
 	store  *remote.Store
 	wanted []remote.AddressWanted
+	away   error // why the driver did not hear of a release
 }
 
 func load(r *plugin.Request) (*ipam, error) {
@@ -184,8 +185,8 @@ func (i *ipam) end(ctx context.Context, a *remote.Attachment) error {
 // tell releases every address. The first that the driver did not hear of is the
 // error; what it answers is only worth a warning.
 func (i *ipam) tell(ctx context.Context, a *remote.Attachment) error {
-	if len(a.Addresses) == 0 {
-		return nil
+	if len(a.Addresses) == 0 || i.away != nil {
+		return i.away
 	}
 	c, err := i.conf.IPAM.Recorded(i.r, a.Driver)
 	if err != nil {
@@ -194,6 +195,7 @@ func (i *ipam) tell(ctx context.Context, a *remote.Attachment) error {
 	for _, addr := range a.Addresses {
 		err := release(ctx, c, addr)
 		if cnm.Gone(err) {
+			i.away = err
 			return err
 		}
 		if err != nil {
@@ -206,6 +208,9 @@ func (i *ipam) tell(ctx context.Context, a *remote.Attachment) error {
 // endOthers tells the driver what earlier DELs could not.
 func (i *ipam) endOthers(ctx context.Context) {
 	for _, a := range i.store.Ended(i.r, name) {
+		if a = i.store.Claim(i.r, name, a); a == nil {
+			continue
+		}
 		if err := i.end(ctx, a); err != nil {
 			kernel.Warn(i.r, err)
 		}
@@ -278,7 +283,9 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	}
 	errs := []error{err}
 	for _, a := range stale {
-		errs = append(errs, i.end(ctx, a))
+		if a = i.store.Claim(r, name, a); a != nil {
+			errs = append(errs, i.end(ctx, a))
+		}
 	}
 	if keep := i.conf.IPAM.KeepPool; keep != nil && !*keep {
 		errs = append(errs, i.releasePools(ctx))

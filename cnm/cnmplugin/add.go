@@ -29,6 +29,7 @@ type work struct {
 	client *cnm.Client
 	caps   *cnm.Capabilities
 	keeper *pool.Keeper // nil unless IPAM is a driver too
+	away   error        // why the driver did not hear of the end of an attachment
 
 	net  *Network
 	at   *remote.Attachment

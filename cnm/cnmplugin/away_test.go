@@ -10,11 +10,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/cnmtest"
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -228,4 +232,49 @@ func index(list []string, what string) int {
 		}
 	}
 	return -1
+}
+
+// TestManyAway: a GC of many does not wait for a dead driver many times.
+func TestManyAway(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	var last *endpointtest.Pod
+	for i := range 5 {
+		last = l.Pod(fmt.Sprintf("p%d", i), both)
+		endpointtest.Must(t, last.Do(spec.Add))
+	}
+	l.srv.Stop()
+	start := time.Now()
+	endpointtest.Must(t, l.gc(last, ""))
+	if took := time.Since(start); took > 8*time.Second {
+		t.Errorf("a GC took %v", took)
+	}
+	l.srv.Serve(t)
+	endpointtest.Must(t, l.gc(last, ""))
+	l.clean("after GC")
+}
+
+// TestExplain: a dry ADD asks no driver and writes nothing.
+func TestExplain(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	for _, conf := range []string{both, `"driver":"lab","ipam":{"type":"host-local","subnet":"10.97.0.0/24"}`, `"driver":"lab"`} {
+		p := l.Pod(fmt.Sprintf("p%d", len(conf)), conf)
+		var lines []string
+		b := plugin.Builtin{NewSession: func() *plugin.Session {
+			s := plugin.NewSession([]*plugin.Plugin{&Plugin, &cnmipam.Plugin, &hostlocal.Plugin})
+			s.Dry = func(line string) { lines = append(lines, line) }
+			return s
+		}}
+		call := p.Call
+		call.Verb, call.Config = spec.Add, []byte("{"+p.Conf+"}")
+		_, err := b.Invoke(t.Context(), name, &call)
+		endpointtest.Must(t, err)
+		text := strings.Join(lines, "\n")
+		if !strings.Contains(text, "driver: lab NetworkDriver.CreateNetwork (once a network)") || !strings.Contains(text, "name eth0") {
+			t.Errorf("explained:\n%s", text)
+		}
+	}
+	if calls := l.srv.Calls(); len(calls) > 0 {
+		t.Errorf("called: %v", calls)
+	}
+	l.clean("after nothing")
 }

@@ -120,6 +120,9 @@ func (w *work) release(ctx context.Context, a *remote.Attachment) error {
 // endOthers tells the driver, now that it is there, what earlier DELs could not.
 func (w *work) endOthers(ctx context.Context) error {
 	for _, a := range w.store.Ended(w.r, name) {
+		if a = w.store.Claim(w.r, name, a); a == nil {
+			continue
+		}
 		if err := w.over(ctx, a); err != nil {
 			kernel.Warn(w.r, err)
 		}
@@ -132,12 +135,7 @@ func (w *work) endOthers(ctx context.Context) error {
 // a warning. err is ours.
 func (w *work) tell(ctx context.Context, a *remote.Attachment) (told, err error) {
 	id := &cnm.EndpointRequest{NetworkID: a.NetworkID, EndpointID: a.EndpointID}
-	var c *cnm.Client
-	if a.Opened || a.Joined || a.Created {
-		if c, err = w.driverOf(a); err != nil {
-			told = fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // its certificate is gone, say
-		}
-	}
+	c, told := w.reach(a)
 	if a.Opened && told == nil {
 		told = w.heard(c.RevokeExternalConnectivity(ctx, id))
 	}
@@ -152,11 +150,28 @@ func (w *work) tell(ctx context.Context, a *remote.Attachment) (told, err error)
 		said = c.DeleteEndpoint(ctx, id)
 		told = w.heard(said)
 	}
+	w.away = told
 	if told != nil && !w.conf.DelIgnoreUnreachable {
 		return told, nil // the link waits for it under its name
 	}
 	unknown := told != nil || said != nil || a.Link == nil
 	return told, tidy(w.env.Host, a.Owner, a.Link, unknown)
+}
+
+// reach returns a client of the driver, unless there is nothing to tell it. One
+// that did not hear of another attachment just now is not waited for again.
+func (w *work) reach(a *remote.Attachment) (c *cnm.Client, told error) {
+	if !a.Opened && !a.Joined && !a.Created {
+		return nil, nil
+	}
+	if w.away != nil {
+		return nil, w.away
+	}
+	c, err := w.driverOf(a)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // its certificate is gone, say
+	}
+	return c, nil
 }
 
 func (w *work) driverOf(a *remote.Attachment) (*cnm.Client, error) {
@@ -201,6 +216,9 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	stale, ok, err := w.store.Stale(r, name)
 	errs := []error{err}
 	for _, a := range stale {
+		if a = w.store.Claim(r, name, a); a == nil {
+			continue
+		}
 		if a.EndpointID == "" {
 			a = w.derived(a)
 		}

@@ -140,7 +140,7 @@ func (c *Conf) load() (*State, error) {
 }
 
 func (c *Conf) all() []Subnet {
-	if c.Subnet.isZero() && len(c.Pools) > 0 {
+	if c.isZero() && len(c.Pools) > 0 {
 		return c.Pools
 	}
 	return append([]Subnet{c.Subnet}, c.Pools...)

@@ -214,11 +214,31 @@ func (s *Store) Ended(r *plugin.Request, pluginName string) (ended []*Attachment
 		kernel.Warn(r, err)
 	}
 	for _, a := range list {
-		if a.Ended && !s.Records.Busy(r.Network, a.Owner, pluginName) {
+		if a.Ended && a.Owner != r.Owner {
 			ended = append(ended, a)
 		}
 	}
 	return ended
+}
+
+// Claim locks an attachment of another request, and reads it again. nil: somebody
+// works on it, or it is not what it was.
+func (s *Store) Claim(r *plugin.Request, pluginName string, a *Attachment) *Attachment {
+	rec, ok, err := s.Records.TryTake(r.Network, a.Owner, pluginName, 0)
+	if !ok {
+		return nil
+	}
+	if a.ContainerID == "" && err != nil {
+		return a // torn, as it was
+	}
+	if err != nil || rec == nil {
+		return nil
+	}
+	now, err := fromRecord(rec)
+	if err != nil || now.Ended != a.Ended {
+		return nil
+	}
+	return now
 }
 
 // Finish ends an attachment's record by what telling the driver gave: gone, or
