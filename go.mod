@@ -24,6 +24,7 @@ require (
 // Tests and benchmarks only: our peers and the script runner.
 require (
 	github.com/containernetworking/cni v1.3.1
+	github.com/docker/go-plugins-helpers v0.0.0-20240701071450-45e2431495c8
 	github.com/google/go-cmp v0.7.0
 	github.com/rogpeppe/go-internal v1.16.0
 	golang.org/x/sync v0.20.0
@@ -31,6 +32,9 @@ require (
 
 // What those need.
 require (
+	github.com/Microsoft/go-winio v0.5.2 // indirect
+	github.com/coreos/go-systemd v0.0.0-20191104093116-d3cd4ed1dbcf // indirect
+	github.com/docker/go-connections v0.4.0 // indirect
 	github.com/josharian/native v1.1.0 // indirect
 	github.com/mdlayher/socket v0.6.0 // indirect
 	github.com/pierrec/lz4/v4 v4.1.14 // indirect
