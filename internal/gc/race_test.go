@@ -109,15 +109,7 @@ func live(t *testing.T, l *chain.List, id string, i, life int) bool {
 		return false
 	}
 	for range 3 {
-		// Seen about once in ten runs: while other attachments of the network
-		// come and go, a lookup misses the network's elements for a moment.
-		// What is lost stays lost.
 		err := rt.Check(context.Background(), l, a)
-		if err != nil {
-			t.Logf("CHECK failed for a moment: %v", err)
-			time.Sleep(100 * time.Millisecond)
-			err = rt.Check(context.Background(), l, a)
-		}
 		if err != nil {
 			t.Error("CHECK:", err)
 			return false

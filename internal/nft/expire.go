@@ -43,7 +43,8 @@ func (c *Conn) mayExpire() bool {
 	return c.expiry != expiryIgnored
 }
 
-// settle waits until expired elements are gone and deletes those that stay.
+// settle waits until expired elements are gone and deletes those that stay on a
+// kernel that ignores the timeout.
 func (c *Conn) settle() error {
 	if len(c.leaving) == 0 {
 		return nil
@@ -56,7 +57,7 @@ func (c *Conn) settle() error {
 	if c.expiry == expiryUnknown {
 		c.learnExpiry(len(left) == 0)
 	}
-	if len(left) == 0 {
+	if len(left) == 0 || c.expiry == expiryWorks { // what still stands there is on its way out
 		return nil
 	}
 	msgs, err := encode(plan{delete: left}.encode)
@@ -82,8 +83,10 @@ func (c *Conn) gone(elems []Element) ([]Element, error) {
 	}
 }
 
-// present returns those of elems that can still be fetched, as they were: an
-// element of somebody else by now is not in the way.
+// present returns those of elems that can still be fetched, as they were. An
+// element of somebody else by now is not in the way, nor is an equal one without
+// a timeout where timeouts work: somebody has added it again since ours went, and
+// needs it.
 func (c *Conn) present(elems []Element) ([]Element, error) {
 	what := make([]lookup, len(elems))
 	for i, e := range elems {
@@ -94,9 +97,10 @@ func (c *Conn) present(elems []Element) ([]Element, error) {
 	if err != nil {
 		return nil, err
 	}
+	works, _ := c.ExpiryWorks()
 	var left []Element
 	for i, g := range got {
-		if g.found && g.same(elems[i]) {
+		if g.found && g.same(elems[i]) && (g.leaving || !works) {
 			left = append(left, elems[i])
 		}
 	}
@@ -106,7 +110,7 @@ func (c *Conn) present(elems []Element) ([]Element, error) {
 // ExpiryWorks says whether removals expire on this kernel (true), delete
 // (false), or nobody has removed anything yet (known is false).
 func (c *Conn) ExpiryWorks() (works, known bool) {
-	c.mayExpire()
+	c.mayExpire() // reads what is known
 	return c.expiry == expiryWorks, c.expiry != expiryUnknown
 }
 

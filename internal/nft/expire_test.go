@@ -5,6 +5,7 @@ package nft
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"testing"
 )
@@ -66,24 +67,47 @@ func TestRemoveIsSeen(t *testing.T) {
 // An element that does not expire is deleted, as on a kernel that ignores the
 // timeout: here the timeout is never sent.
 func TestDeleteWhatDoesNotExpire(t *testing.T) {
-	for _, how := range []expiry{expiryUnknown, expiryWorks} {
-		c := open(t)
-		c.expiry = how
-		e := port(80, "10.1.0.5:80", testOwner)
-		c.Add(e)
-		commit(t, c)
-		c.leaving = []Element{e}
-		if err := c.Commit(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		mustMiss(t, c, e)
-		want := how
-		if how == expiryUnknown {
-			want = expiryIgnored
-		}
-		if c.expiry != want {
-			t.Errorf("after %v it thinks %v", how, c.expiry)
-		}
+	c := open(t)
+	c.expiry = expiryUnknown
+	e := port(80, "10.1.0.5:80", testOwner)
+	c.Add(e)
+	commit(t, c)
+	c.leaving = []Element{e}
+	if err := c.Commit(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	mustMiss(t, c, e)
+	if c.expiry != expiryIgnored {
+		t.Errorf("it thinks %v", c.expiry)
+	}
+}
+
+// What one process lets expire another adds again, as soon as it has gone, while
+// the first is still waiting to see it gone: that one must leave it alone.
+func TestAddedAgainWhileItLeaves(t *testing.T) {
+	for name, e := range map[string]Element{"attachment": port(80, "10.1.0.5:80", testOwner), "network": Masquerade(netip.MustParsePrefix("10.1.0.0/24"), "pods")[0]} {
+		t.Run(name, func(t *testing.T) {
+			last := open(t)
+			last.Add(e)
+			commit(t, last)
+			last.Remove(e)
+			commit(t, last) // it knows by now whether elements expire
+			last.Add(e)
+			commit(t, last)
+
+			last.Remove(e)
+			if err := last.Start(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			next := Open(last.runDir)
+			t.Cleanup(func() { next.Close() }) //nolint:errcheck // the namespace ends
+			next.Add(e)
+			commit(t, next)
+			commit(t, last)
+			if _, ok, err := next.Get(e.Set, e.Key); err != nil || !ok {
+				t.Errorf("%s: found %v, %v", e, ok, err)
+			}
+		})
 	}
 }
 
