@@ -6,6 +6,7 @@ package netstate
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
@@ -112,9 +113,10 @@ func extras(f record.Fact) (out []nft.Extra) {
 // elements while it holds the fact's lock. The wait for those that expire is
 // left to the Commit at the end of the session: whoever adds one of them in the
 // meantime waits for it to go first. Networks may be nested, and the kernel
-// keeps the widest range only: those of the facts that stay are queued again, in
-// case they lay within the one that goes. The last one out calls before, if
-// any, first of all.
+// keeps the widest range only: those of the facts that stay are queued again
+// where they lay within one that goes. Only those: other facts may be going as
+// well, under locks of their own. The last one out calls before, if any, first
+// of all.
 func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key, fw *nft.Conn, before ...func(record.Fact) error) error {
 	return s.Release(name, o, func(f record.Fact) error {
 		for _, fn := range before {
@@ -124,7 +126,7 @@ func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key,
 		}
 		fw.Remove(f.Elements...)
 		for _, other := range s.Others(name) {
-			fw.Add(ranges(other.Elements)...)
+			fw.Add(within(f.Elements, other.Elements)...)
 		}
 		if f.Conditions != nil {
 			fw.Queue(f.Conditions.Drop())
@@ -146,10 +148,10 @@ func send(ctx context.Context, fw *nft.Conn) error {
 	return fw.Commit(ctx)
 }
 
-// ranges are the elements that others can lie within.
-func ranges(elems []nft.Element) (out []nft.Element) {
+// within are those of elems that lie within a range of wide.
+func within(wide, elems []nft.Element) (out []nft.Element) {
 	for _, e := range elems {
-		if len(e.KeyEnd) > 0 {
+		if slices.ContainsFunc(wide, func(w nft.Element) bool { return w.Covers(e) }) {
 			out = append(out, e)
 		}
 	}

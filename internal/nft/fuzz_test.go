@@ -39,7 +39,7 @@ func FuzzDecodeElements(f *testing.F) {
 		for _, e := range elems {
 			_ = e.String()
 			_, _ = OwnerOf(e.Comment)
-			_ = e.covers(e)
+			_ = e.Covers(e)
 		}
 	})
 }

@@ -74,7 +74,7 @@ func widest(list []Element) []Element {
 next:
 	for i, x := range list {
 		for j, y := range list {
-			if i != j && y.covers(x) && (!x.covers(y) || j < i) {
+			if i != j && y.Covers(x) && (!x.Covers(y) || j < i) {
 				continue next
 			}
 		}
@@ -83,8 +83,12 @@ next:
 	return out
 }
 
-// covers says whether each part of o's range lies within e's.
-func (e Element) covers(o Element) bool {
+// Covers says whether each part of o's range lies within e's. Elements of
+// different sets, and those that are no ranges, cover nothing.
+func (e Element) Covers(o Element) bool {
+	if e.Set != o.Set || len(e.KeyEnd) == 0 {
+		return false
+	}
 	spec, _ := specOf(e.Set)
 	at := 0
 	for _, f := range spec.key {
