@@ -147,7 +147,7 @@ var layers = []struct {
 	{"cnm/docker/...", []string{"..."}, "a runtime, as the commands are"},
 	{"cnm/...", []string{"cnm", "cnm/...", "plugin", "spec", "netns", "ipam/...", "invoke/...", "internal/..."}, "plugins too, on a protocol that costs HTTP"},
 	{"lease/...", []string{"spec", "netns", "internal/...", "lease/..."}, "the keeper of leases knows no plugin"},
-	{"internal/daemon", []string{"lease/...", "internal/..."}, "the commands of patchbayd start its services"},
+	{"internal/daemon", []string{"lease/...", "cnm", "cnm/docker/...", "internal/..."}, "the commands of patchbayd start its services"},
 	{"internal/cli/...", []string{"..."}, "the commands may use everything"},
 	{"internal/gc", onRuntime, "it stands beside the commands, above plugins and chains"},
 	{"internal/doctor", onRuntime, "as internal/gc"},

@@ -51,7 +51,7 @@ type Driver struct {
 	store *state.Store
 	boot  string
 	locks locks
-	run   [parts]*chain.Runtime
+	run   map[part]*chain.Runtime
 }
 
 // The Driver is both kinds, with what publishes ports.
@@ -91,9 +91,9 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{opts: o, store: store, boot: boot.ID}
-	for p := range d.run {
-		d.run[p] = d.runtime(part(p))
+	d := &Driver{opts: o, store: store, boot: boot.ID, run: map[part]*chain.Runtime{}}
+	for _, p := range []part{hold, post, ports, lease} {
+		d.run[p] = d.runtime(p)
 	}
 	return d, nil
 }

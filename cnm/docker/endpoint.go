@@ -8,14 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
@@ -102,7 +106,7 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	if err := d.makeHold(e.Hold); err != nil {
 		return err
 	}
-	list, err := d.holdList(n, e)
+	list, err := d.holdList(ctx, n, e)
 	if err != nil {
 		return err
 	}
@@ -121,12 +125,13 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 
 // holdList is the first plugin; with an address of our IPAM driver it gets that
 // instead of asking for another.
-func (d *Driver) holdList(n *network, e *state.Endpoint) (*chain.List, error) {
+func (d *Driver) holdList(ctx context.Context, n *network, e *state.Endpoint) (*chain.List, error) {
 	list := n.part(hold)
-	section, err := d.leased(n, e)
+	section, err := d.leased(ctx, n, e)
 	if err != nil || section == nil {
 		return list, err
 	}
+	e.Leased = true
 	return withIPAM(list, section)
 }
 
@@ -141,8 +146,28 @@ func (d *Driver) look(e *state.Endpoint) error {
 	if err != nil {
 		return fmt.Errorf("the chain made no interface %s to hand over: %w", holdName, err)
 	}
+	if err := setMAC(c, link, e.Wanted.MacAddress); err != nil {
+		return err
+	}
 	e.Kernel, err = snapshot(c, link)
 	return err
+}
+
+// setMAC gives an interface the address that Docker has written down, when the
+// plugin has no say in it, as ptp. libnetwork would do it in the sandbox.
+func setMAC(c *nl.Conn, link netlink.Link, wanted string) error {
+	if wanted == "" || strings.EqualFold(wanted, link.Attrs().HardwareAddr.String()) {
+		return nil
+	}
+	mac, err := net.ParseMAC(wanted)
+	if err != nil {
+		return fmt.Errorf("--mac-address: %w", err)
+	}
+	if err := c.SetLink(link.Attrs().Index, nl.LinkChange{MAC: mac}); err != nil {
+		return fmt.Errorf("--mac-address %s: %w", mac, err)
+	}
+	link.Attrs().HardwareAddr = mac
+	return nil
 }
 
 // wantedMet refuses an interface without the address that Docker has written
@@ -153,9 +178,6 @@ func wantedMet(e *state.Endpoint) error {
 		if want.IsValid() && !has {
 			return fmt.Errorf("the network's IPAM plugin gave %v instead of %s: use --ipam-driver patchbay or null", e.Kernel.Addrs, want.Addr())
 		}
-	}
-	if want := e.Wanted.MacAddress; want != "" && !strings.EqualFold(want, e.Kernel.MAC) {
-		return fmt.Errorf("the interface has MAC address %s instead of %s: the plugin cannot set it", e.Kernel.MAC, want)
 	}
 	return nil
 }
@@ -184,7 +206,7 @@ func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment 
 	}
 	var ips []string
 	for _, p := range []netip.Prefix{e.Wanted.Address, e.Wanted.AddressIPv6} {
-		if p.IsValid() {
+		if p.IsValid() && !e.Leased {
 			ips = append(ips, p.String())
 		}
 	}
@@ -253,7 +275,9 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint) error {
 	if err := netns.Delete(e.Hold); err != nil {
 		return err
 	}
-	d.unbind(e)
+	if _, err := d.bind(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), ""); err != nil {
+		return err
+	}
 	return d.store.DropEndpoint(e.ID)
 }
 
@@ -264,7 +288,7 @@ func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) er
 	if _, ok := live(e.Hold); !ok {
 		at.NetNS = ""
 	}
-	list, err := d.holdList(n, e)
+	list, err := d.holdList(ctx, n, e)
 	if err != nil {
 		list = n.part(hold)
 	}

@@ -65,7 +65,7 @@ func TestChild(t *testing.T) {
 	must(t, os.Remove(socket))
 	l, err := cnm.ListenUnix(socket, -1)
 	must(t, err)
-	_ = cnm.Serve(t.Context(), l, &cnm.Handler{Network: d})
+	_ = cnm.Serve(t.Context(), l, &cnm.Handler{Network: d, IPAM: d})
 }
 
 // child starts a driver that is killed at a step.

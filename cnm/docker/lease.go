@@ -5,15 +5,345 @@ package docker
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
+// leaseID is the container id of an IPAM plugin's calls: Docker tells no more
+// than the MAC address of the interface to be.
+func leaseID(network, mac string) string {
+	sum := sha256.Sum256([]byte(network + "\x00" + strings.ToLower(mac)))
+	return "docker-" + hex.EncodeToString(sum[:16])
+}
+
+// RequestAddress implements cnm.IPAMDriver. The first request for a MAC address
+// asks the IPAM plugin, which gives all families; the second is answered with
+// what it gave.
+func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressRequest) (*cnm.RequestAddressResponse, error) {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	p, err := d.store.Pool(in.PoolID)
+	if err != nil {
+		return nil, err
+	}
+	mac := in.Options[cnm.OptionMAC]
+	switch {
+	case in.Options[cnm.OptionAddressType] == cnm.OptionGateway:
+		return reserved(p, in.Address)
+	case mac == "":
+		return nil, errors.New("--aux-address: leave the address out of the ranges of the CNI configuration")
+	}
+	id := leaseID(p.Network, mac)
+	release, err := d.locks.take(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	l, err := d.store.Lease(id)
+	if errors.Is(err, state.ErrUnknown) {
+		l, err = &state.Lease{ID: id, Network: p.Network, Config: p.Config}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return d.give(ctx, p, l, in.Address)
+}
+
+// give answers out of a lease, which is asked for, or asked for again when it
+// has not the address that is wanted.
+func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
+	got := ofFamily(l.Result, p.V6, wanted)
+	if got == nil {
+		if wanted.IsValid() {
+			l.Wanted = append(l.Wanted, wanted)
+		}
+		if err := d.ask(ctx, l); err != nil {
+			return nil, err
+		}
+		if got = ofFamily(l.Result, p.V6, wanted); got == nil {
+			return nil, fmt.Errorf("the IPAM plugin gave no such address, but %s", asText(l.Result))
+		}
+	}
+	if addr := got.Address.Addr(); !slices.Contains(l.Given, addr) {
+		l.Given = append(l.Given, addr)
+	}
+	if err := d.saveLease(l); err != nil {
+		return nil, err
+	}
+	return &cnm.RequestAddressResponse{Address: told(l, got.Address)}, nil
+}
+
+// told is an address as ptp needs it, which has no subnet on its link.
+func told(l *state.Lease, a netip.Prefix) netip.Prefix {
+	if list, err := chain.ParseList(l.Config); err == nil && list.Plugins[0].Type == "ptp" {
+		return netip.PrefixFrom(a.Addr(), a.Addr().BitLen())
+	}
+	return a
+}
+
+func ofFamily(r *spec.Result, v6 bool, wanted netip.Addr) *spec.IPConfig {
+	if r == nil {
+		return nil
+	}
+	for i, ip := range r.IPs {
+		if a := ip.Address.Addr(); a.Is6() == v6 && (!wanted.IsValid() || a == wanted) {
+			return &r.IPs[i]
+		}
+	}
+	return nil
+}
+
+func asText(r *spec.Result) string {
+	var out []string
+	for _, ip := range r.IPs {
+		out = append(out, ip.Address.String())
+	}
+	return strings.Join(out, ", ")
+}
+
+func (d *Driver) saveLease(l *state.Lease) error {
+	l.Since = time.Now()
+	d.opts.step()
+	err := d.store.SaveLease(l)
+	d.opts.step()
+	return err
+}
+
+// ask calls the IPAM plugin, after giving back what it gave before.
+func (d *Driver) ask(ctx context.Context, l *state.Lease) error {
+	fresh := l.Result == nil
+	l.Result = nil
+	if err := d.saveLease(l); err != nil {
+		return err
+	}
+	list, err := leaseList(l)
+	if err != nil {
+		return err
+	}
+	a, err := d.leaseAttachment(ctx, l)
+	if err != nil {
+		return err
+	}
+	if !fresh {
+		if err := d.run[lease].Del(ctx, list, a); err != nil {
+			return err
+		}
+	}
+	if l.Result, err = d.run[lease].Add(ctx, list, a); err == nil {
+		return nil
+	}
+	if len(l.Given) == 0 { // Docker gives back what it got, and it got nothing
+		err = errors.Join(err, d.store.DropLease(l.ID), d.dropStandIn(context.WithoutCancel(ctx)))
+	}
+	return err
+}
+
+// leaseList is the first plugin's configuration, for its IPAM plugin: they are
+// called with the same.
+func leaseList(l *state.Lease) (*chain.List, error) {
+	list, err := chain.ParseList(l.Config)
+	if err != nil {
+		return nil, err
+	}
+	section, err := sectionOf(list)
+	if err != nil {
+		return nil, err
+	}
+	p := list.Plugins[0]
+	p.Type, p.Capabilities = section.Type, map[string]bool{"ips": true}
+	list.Plugins = []chain.Plugin{p}
+	return list, nil
+}
+
+// leaseAttachment has a namespace that stands for the interface's, as there is
+// none yet and a plugin refuses its caller's own.
+func (d *Driver) leaseAttachment(ctx context.Context, l *state.Lease) (chain.Attachment, error) {
+	path := d.standIn()
+	a := chain.Attachment{ContainerID: l.ID, NetNS: path, IfName: holdName, Args: [][2]string{{"IgnoreUnknown", "1"}}, Capabilities: map[string]any{}}
+	if len(l.Wanted) > 0 {
+		var ips []string
+		for _, w := range l.Wanted {
+			ips = append(ips, w.String())
+		}
+		a.Capabilities["ips"] = ips
+	}
+	release, err := d.locks.take(ctx, path)
+	if err != nil {
+		return a, err
+	}
+	defer release()
+	if _, there := live(path); there {
+		return a, nil
+	}
+	return a, d.makeHold(path)
+}
+
+// ReleaseAddress implements cnm.IPAMDriver. The lease goes with its last address.
+func (d *Driver) ReleaseAddress(ctx context.Context, in *cnm.ReleaseAddressRequest) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	p, err := d.store.Pool(in.PoolID)
+	if errors.Is(err, state.ErrUnknown) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	all, err := d.store.Leases()
+	for _, l := range all {
+		if l.Network == p.Network && slices.Contains(l.Given, in.Address) {
+			return d.giveBack(ctx, l.ID, in.Address)
+		}
+	}
+	return err
+}
+
+func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error {
+	release, err := d.locks.take(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	l, err := d.store.Lease(id)
+	if errors.Is(err, state.ErrUnknown) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l.Given = slices.DeleteFunc(l.Given, func(a netip.Addr) bool { return a == addr })
+	if err := d.saveLease(l); err != nil || len(l.Given) > 0 {
+		return err
+	}
+	return d.dropLease(ctx, l)
+}
+
+func (d *Driver) dropLease(ctx context.Context, l *state.Lease) error {
+	list, err := leaseList(l)
+	if err != nil {
+		return err
+	}
+	a, err := d.leaseAttachment(ctx, l)
+	if err != nil {
+		return err
+	}
+	if err := d.run[lease].Del(ctx, list, a); err != nil {
+		return err
+	}
+	return errors.Join(d.store.DropLease(l.ID), d.dropStandIn(ctx))
+}
+
+// standIn is the path of the namespace that IPAM plugins are called with.
+func (d *Driver) standIn() string {
+	return filepath.Join(d.opts.Paths.Run, "docker", "netns", "ipam")
+}
+
+// dropStandIn removes it with the last lease. Who asks for one has written that
+// down before.
+func (d *Driver) dropStandIn(ctx context.Context) error {
+	release, err := d.locks.take(ctx, d.standIn())
+	if err != nil {
+		return err
+	}
+	defer release()
+	if all, err := d.store.Leases(); err != nil || len(all) > 0 {
+		return err
+	}
+	return netns.Delete(d.standIn())
+}
+
+// static is an ipam section that gives what a lease has.
+type static struct {
+	Type      string          `json:"type"`
+	Addresses []staticAddress `json:"addresses"`
+	Routes    []spec.Route    `json:"routes,omitempty"`
+	DNS       spec.DNS        `json:"dns,omitzero"`
+}
+
+type staticAddress struct {
+	Address netip.Prefix `json:"address"`
+	Gateway netip.Addr   `json:"gateway,omitzero"`
+}
+
 // leased is the ipam section for an endpoint whose address our IPAM driver gave,
-// nil for any other.
-func (d *Driver) leased(*network, *state.Endpoint) (any, error) { return nil, nil }
+// nil for any other. The lease is the endpoint's from then on.
+func (d *Driver) leased(ctx context.Context, n *network, e *state.Endpoint) (any, error) {
+	l, err := d.bind(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), e.ID)
+	if l == nil || err != nil || l.Result == nil {
+		return nil, err
+	}
+	out := static{Type: "static", Routes: l.Result.Routes, DNS: l.Result.DNS}
+	for _, ip := range l.Result.IPs {
+		out.Addresses = append(out.Addresses, staticAddress{ip.Address, ip.Gateway})
+	}
+	return out, nil
+}
 
-// unbind leaves an endpoint's lease without it.
-func (d *Driver) unbind(*state.Endpoint) {}
+// bind makes a lease an endpoint's, or nobody's; nil when there is none.
+func (d *Driver) bind(ctx context.Context, id, endpointID string) (*state.Lease, error) {
+	release, err := d.locks.take(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	l, err := d.store.Lease(id)
+	if errors.Is(err, state.ErrUnknown) {
+		return nil, nil //nolint:nilnil // documented
+	}
+	if err != nil || l.Endpoint == endpointID {
+		return l, err
+	}
+	l.Endpoint = endpointID
+	return l, d.saveLease(l)
+}
 
-func (d *Driver) sweepLeases(context.Context) error { return nil }
+// sweepLeases gives back what no endpoint uses, and has not for some time:
+// Docker asks for the address first, and gives it back last.
+func (d *Driver) sweepLeases(ctx context.Context) error {
+	all, err := d.store.Leases()
+	errs := []error{err}
+	for _, l := range all {
+		errs = append(errs, d.sweepLease(ctx, l.ID))
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Driver) sweepLease(ctx context.Context, id string) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	release, err := d.locks.take(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	l, err := d.store.Lease(id)
+	if errors.Is(err, state.ErrUnknown) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if l.Endpoint != "" {
+		if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
+			return err
+		}
+	}
+	if time.Since(l.Since) < d.opts.Grace {
+		return nil
+	}
+	d.opts.Log("addresses %v of %s: no endpoint uses them", l.Given, l.Network)
+	return d.dropLease(ctx, l)
+}

@@ -19,10 +19,14 @@ const (
 	post
 	ports
 	parts
+
+	lease // is no part, but has a cache
 )
 
 // String is the name of the part's cache.
-func (p part) String() string { return [...]string{"hold", "post", "ports"}[p] }
+func (p part) String() string {
+	return [...]string{hold: "hold", post: "post", ports: "ports", lease: "lease"}[p]
+}
 
 // portMappings is the capability of plugins that publish ports.
 const portMappings = "portMappings"

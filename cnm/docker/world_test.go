@@ -75,7 +75,7 @@ func (n *node) boot() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = cnm.Serve(ctx, l, &cnm.Handler{Network: n.driver, Timeout: time.Minute, Log: func(c cnm.Call) { n.Logf("%s %v %v", c.Method, c.Took, c.Err) }})
+		_ = cnm.Serve(ctx, l, &cnm.Handler{Network: n.driver, IPAM: n.driver, Timeout: time.Minute, Log: func(c cnm.Call) { n.Logf("%s %v %v", c.Method, c.Took, c.Err) }})
 	}()
 	n.stop = func() { cancel(); <-done }
 	at, err := cnm.DefaultDirs().Find("patchbay")

@@ -31,6 +31,7 @@ type app struct {
 func (a *app) commands() []command {
 	return []command{
 		{"dhcp", "keep DHCP leases for the plugin dhcp", dhcpLong, &dhcpCommand{app: a}},
+		{"docker", "make CNI networks Docker's", dockerLong, &dockerCommand{app: a}},
 	}
 }
 

@@ -46,7 +46,7 @@ func full() *Endpoint {
 		ID: strings.Repeat("e", 64), Network: strings.Repeat("d", 64), Boot: "b", Since: time.Unix(1, 0).UTC(),
 		Phase: Joined, Post: Done, Ports: Doing,
 		Wanted: cnm.Interface{Address: prefix("10.1.0.5/24"), AddressIPv6: prefix("fd00::5/64"), MacAddress: "02:00:00:00:00:01"},
-		Args:   map[string]string{"K": "V"}, IfName: "lan0",
+		Leased: true, Args: map[string]string{"K": "V"}, IfName: "lan0",
 		Published: []Port{{Proto: 6, Port: 80, HostIP: addr("127.0.0.1"), HostPort: 8080, Chosen: true}},
 		Asked:     []cnm.PortBinding{{Proto: 6, Port: 80, HostPort: 8000, HostPortEnd: 9000}},
 		Hold:      "/run/patchbay/docker/netns/e", Result: &spec.Result{IPs: []spec.IPConfig{{Address: prefix("10.1.0.5/24"), Gateway: addr("10.1.0.1")}}},

@@ -66,6 +66,7 @@ type Endpoint struct {
 	Ports Step  `json:"ports,omitempty"` // those that publish ports
 
 	Wanted    cnm.Interface     `json:"wanted"`           // what CreateEndpoint brought along
+	Leased    bool              `json:"leased,omitempty"` // its address is our IPAM driver's
 	Args      map[string]string `json:"args,omitempty"`   // CNI_ARGS
 	IfName    string            `json:"ifname,omitempty"` // wanted by the user
 	Published []Port            `json:"published,omitempty"`

@@ -1,0 +1,156 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+)
+
+// space is the one address space. The local and the global one must be the same:
+// else dockerd asks for ever when a pool overlaps a route of the host.
+const space = "patchbay"
+
+// The Driver is an IPAM driver too.
+var _ cnm.IPAMDriver = (*Driver)(nil)
+
+// IPAMCapabilities implements cnm.IPAMDriver. The MAC address is what tells that
+// two requests, and an endpoint, belong together.
+func (d *Driver) IPAMCapabilities(context.Context) (*cnm.IPAMCapabilities, error) {
+	return &cnm.IPAMCapabilities{RequiresMACAddress: true}, nil
+}
+
+// AddressSpaces implements cnm.IPAMDriver.
+func (d *Driver) AddressSpaces(context.Context) (*cnm.AddressSpaces, error) {
+	return &cnm.AddressSpaces{LocalDefaultAddressSpace: space, GlobalDefaultAddressSpace: space}, nil
+}
+
+// RequestPool implements cnm.IPAMDriver: the pool is what the configuration of
+// --ipam-opt cni.network=NAME says, and --subnet may only repeat it.
+func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cnm.RequestPoolResponse, error) {
+	if in.SubPool != "" {
+		return nil, errors.New("--ip-range: the ranges are those of the CNI configuration")
+	}
+	o, err := parseOptions(in.Options)
+	if err != nil {
+		return nil, fmt.Errorf("--ipam-opt: %w", err)
+	}
+	list, err := d.resolve(o)
+	if err != nil {
+		return nil, err
+	}
+	p := &state.Pool{ID: rand.Text(), Network: list.Name, Config: encodeList(list), V6: in.V6, Since: time.Now()}
+	if err := poolOf(p, list, in.Pool); err != nil {
+		return nil, fmt.Errorf("network %s: %w", list.Name, err)
+	}
+	out := &cnm.RequestPoolResponse{PoolID: p.ID, Pool: p.Prefix, Data: map[string]string{cnm.OptionGateway: p.Gateway.String()}}
+	return out, d.store.SavePool(p)
+}
+
+// ipamSection is what can be known of an ipam section: host-local's ranges.
+type ipamSection struct {
+	Type string `json:"type"`
+	ipamRange
+	Ranges [][]ipamRange `json:"ranges"`
+}
+
+type ipamRange struct {
+	Subnet  string `json:"subnet"`
+	Gateway string `json:"gateway"`
+}
+
+func sectionOf(list *chain.List) (*ipamSection, error) {
+	var conf struct {
+		IPAM ipamSection `json:"ipam"`
+	}
+	if err := json.Unmarshal(list.Plugins[0].Raw, &conf); err != nil {
+		return nil, fmt.Errorf("decode ipam: %w", err)
+	}
+	switch conf.IPAM.Type {
+	case "":
+		return nil, errors.New("its first plugin has no ipam section")
+	case "dhcp":
+		return nil, errors.New("DHCP needs the interface itself: use --ipam-driver null")
+	}
+	return &conf.IPAM, nil
+}
+
+// poolOf finds the family's pool. IPAM plugins whose ranges cannot be read here
+// get one that has every address.
+func poolOf(p *state.Pool, list *chain.List, wanted string) error {
+	section, err := sectionOf(list)
+	if err != nil {
+		return err
+	}
+	p.Prefix, p.Gateway = defaultRoute(p.V6), defaultRoute(p.V6)
+	ranges := []ipamRange{section.ipamRange}
+	for _, set := range section.Ranges {
+		ranges = append(ranges, set...)
+	}
+	known := false
+	for _, r := range ranges {
+		subnet, err := netip.ParsePrefix(r.Subnet)
+		if err != nil {
+			continue
+		}
+		known = true
+		if subnet.Addr().Is6() == p.V6 {
+			p.Prefix, p.Gateway = subnet.Masked(), gatewayOf(subnet, r.Gateway)
+			break
+		}
+	}
+	if known && p.Prefix.Bits() == 0 {
+		return fmt.Errorf("no range of the %s family", map[bool]string{true: "IPv6", false: "IPv4"}[p.V6])
+	}
+	return matches(p, wanted)
+}
+
+// gatewayOf is host-local's choice without one: the subnet's first address.
+func gatewayOf(subnet netip.Prefix, text string) netip.Prefix {
+	gw, err := netip.ParseAddr(text)
+	if err != nil {
+		gw = subnet.Masked().Addr().Next()
+	}
+	return netip.PrefixFrom(gw, subnet.Bits())
+}
+
+// matches takes --subnet where it says what is true.
+func matches(p *state.Pool, wanted string) error {
+	if wanted == "" {
+		return nil
+	}
+	subnet, err := netip.ParsePrefix(wanted)
+	if err != nil {
+		return fmt.Errorf("--subnet: %w", err)
+	}
+	if p.Prefix.Bits() == 0 && subnet.Addr().Is6() == p.V6 {
+		p.Prefix, p.Gateway = subnet.Masked(), gatewayOf(subnet, "")
+	}
+	if p.Prefix != subnet.Masked() {
+		return fmt.Errorf("--subnet %s: the configuration has %s", subnet, p.Prefix)
+	}
+	return nil
+}
+
+// ReleasePool implements cnm.IPAMDriver.
+func (d *Driver) ReleasePool(_ context.Context, in *cnm.ReleasePoolRequest) error {
+	return d.store.DropPool(in.PoolID)
+}
+
+// reserved answers for a gateway, which the configuration knows.
+func reserved(p *state.Pool, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
+	if wanted.IsValid() && p.Gateway.Bits() > 0 && wanted != p.Gateway.Addr() {
+		return nil, fmt.Errorf("--gateway %s: the configuration has %s", wanted, p.Gateway.Addr())
+	}
+	return &cnm.RequestAddressResponse{Address: p.Gateway}, nil
+}

@@ -1,0 +1,72 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+)
+
+// PS lists the endpoints whose state is below base, with what `docker ps` has no
+// place for. It needs no driver to run.
+func PS(w io.Writer, base string) error {
+	store, err := state.Open(base, "docker")
+	if err != nil {
+		return err
+	}
+	all, err := store.Endpoints()
+	slices.SortFunc(all, func(a, b *state.Endpoint) int { return cmp.Compare(a.ID, b.ID) })
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ENDPOINT\tCONTAINER\tNETWORK\tPHASE\tADDRESSES\tPORTS") //nolint:errcheck // Flush tells
+	for _, e := range all {
+		fmt.Fprintf(t, "%.12s\t%s\t%s\t%s\t%s\t%s\n", e.ID, containerOf(e), networkOf(store, e), e.Phase, addressesOf(e), orDash(Ports(e.Published).String())) //nolint:errcheck // as above
+	}
+	return errors.Join(err, t.Flush())
+}
+
+func containerOf(e *state.Endpoint) string {
+	if e.Name != "" {
+		return e.Name
+	}
+	return orDash(short(e.Container, 12))
+}
+
+// networkOf is the name of the CNI network, as Docker's never gets here.
+func networkOf(store *state.Store, e *state.Endpoint) string {
+	n, err := store.Network(e.Network)
+	if err != nil {
+		return short(e.Network, 12)
+	}
+	if name := n.Options[optNetwork]; name != "" {
+		return name
+	}
+	return short(e.Network, 12)
+}
+
+func addressesOf(e *state.Endpoint) string {
+	if e.Kernel == nil {
+		return "-"
+	}
+	text := ""
+	for i, a := range e.Kernel.Addrs {
+		if i > 0 {
+			text += ","
+		}
+		text += a.Addr().String()
+	}
+	return orDash(text)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,133 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker"
+	"github.com/patchbay-net/patchbay/internal/paths"
+)
+
+const dockerLong = `Makes CNI networks Docker's:
+
+  docker network create -d patchbay --ipam-driver null -o cni.network=NAME NAME
+
+Systemd starts it by its socket (patchbay-docker.socket), which must be there
+before dockerd; by hand it makes the socket itself. What it knows is below
+/var/lib/patchbay/docker.
+
+patchbayd docker ps shows the endpoints with their published ports, which Docker
+cannot show of drivers outside of it.`
+
+// dockerCommand is `patchbayd docker`.
+type dockerCommand struct {
+	Socket   string        `long:"socket" value-name:"PATH" default:"/run/docker/plugins/patchbay.sock" description:"where to listen; the file's name is the driver's"`
+	Group    string        `long:"group" value-name:"GROUP" description:"who may connect besides root, which is as good as root"`
+	Plugins  string        `long:"plugins" value-name:"DIR:DIR" default:"/opt/cni/bin" env:"CNI_PATH" description:"directories of CNI plugins"`
+	ConfDir  string        `long:"conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"CNI configurations"`
+	DataRoot string        `long:"data-root" value-name:"DIR" default:"/var/lib/docker" description:"Docker's, where names of containers are read"`
+	Timeout  time.Duration `long:"timeout" value-name:"TIME" default:"1m" description:"of one call; Docker itself waits for ever"`
+	Grace    time.Duration `long:"grace" value-name:"TIME" default:"5m" description:"how old what Docker forgot must be before it is removed"`
+
+	app *app
+}
+
+// Execute serves until the process is told to end.
+func (c *dockerCommand) Execute(args []string) error {
+	where := paths.Default()
+	switch {
+	case len(args) == 1 && args[0] == "ps":
+		return docker.PS(os.Stdout, where.State)
+	case len(args) > 0:
+		return fmt.Errorf("patchbayd docker %q: there is nothing but ps", args)
+	case c.Timeout <= 0 || c.Grace <= 0:
+		return errors.New("timeout and grace must be more than 0")
+	}
+	logger := log.New(c.app.log, "", log.LstdFlags)
+	d, err := docker.New(docker.Options{
+		Plugins: filepath.SplitList(c.Plugins), ConfDir: c.ConfDir, DataRoot: c.DataRoot, Paths: where,
+		Limit: c.Timeout * 3 / 4, Grace: c.Grace, Log: logger.Printf,
+	})
+	if err != nil {
+		return err
+	}
+	unlock, err := alone(filepath.Join(where.State, "docker", "lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	l, err := c.listen()
+	if err != nil {
+		return err
+	}
+	logger.Printf("listening on %s", l.Addr())
+	go d.Keep(c.app.ctx)
+	return cnm.Serve(c.app.ctx, l, &cnm.Handler{Network: d, IPAM: d, Timeout: c.Timeout, Log: logCalls(logger)})
+}
+
+// logCalls tells of what failed or took long.
+func logCalls(logger *log.Logger) func(cnm.Call) {
+	const long = time.Second
+	return func(c cnm.Call) {
+		if c.Err != nil || c.Took > long {
+			logger.Printf("%s: %v after %v", c.Method, c.Err, c.Took.Round(time.Millisecond))
+		}
+	}
+}
+
+// listen is the socket that systemd has passed, or else a new one.
+func (c *dockerCommand) listen() (net.Listener, error) {
+	n, err := passed()
+	switch {
+	case err != nil:
+		return nil, err
+	case n > 1:
+		return nil, fmt.Errorf("%d sockets were passed, one is wanted", n)
+	case n == 1:
+		return fromFD(firstFD)
+	}
+	gid := -1
+	if c.Group != "" {
+		if gid, err = groupID(c.Group); err != nil {
+			return nil, err
+		}
+	}
+	return cnm.ListenUnix(c.Socket, gid)
+}
+
+// groupID finds a group by name or number.
+func groupID(name string) (int, error) {
+	if gid, err := strconv.ParseUint(name, 10, 31); err == nil {
+		return int(gid), nil
+	}
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(g.Gid)
+}
+
+// alone keeps a second process from the same state.
+func alone(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: another patchbayd docker runs: %w", path, err), f.Close())
+	}
+	return func() { f.Close() }, nil //nolint:errcheck // releases the lock
+}
