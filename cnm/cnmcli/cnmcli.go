@@ -40,7 +40,8 @@ IPAM driver.
 
   patchbay-cnm install DIR              put the plugins into DIR, such as /opt/cni/bin
   patchbay-cnm networks                 the networks that drivers were asked for
-  patchbay-cnm rm NETWORK               delete one that nobody is in, at its drivers
+  patchbay-cnm rm [--force] NETWORK     delete one that nobody is in, at its drivers;
+                                        with --force also when they cannot be reached
   patchbay-cnm docker-api [SOCKET]      stand in for Docker's API, for drivers that look
                                         things up there (default /run/patchbay/docker.sock)
 `
@@ -85,8 +86,10 @@ func (a *app) run(ctx context.Context, args []string) error {
 		return a.install(rest[0])
 	case command == "networks" && len(rest) == 0:
 		return a.networks()
+	case command == "rm" && len(rest) == 2 && rest[0] == "--force":
+		return a.rm(ctx, rest[1], true)
 	case command == "rm" && len(rest) == 1:
-		return a.rm(ctx, rest[0])
+		return a.rm(ctx, rest[0], false)
 	case command == "docker-api" && len(rest) <= 1:
 		return a.dockerAPI(ctx, rest)
 	}

@@ -95,7 +95,7 @@ func command(args ...string) (status int, stdout, stderr string) {
 func TestCommands(t *testing.T) {
 	fresh(t)
 	d := &cnmtest.Driver{}
-	cnmtest.Start(t, "lab", d)
+	srv := cnmtest.Start(t, "lab", d)
 	w := endpointtest.New(t, append([]*plugin.Plugin{&cnmplugin.Plugin}, Plugins()[1:]...)...)
 	p := w.Pod("a", `"driver":"lab","ipam":{"type":"cnm-ipam","driver":"lab","subnet":"10.88.0.0/24"}`)
 	must(t, p.Do(spec.Add))
@@ -125,6 +125,15 @@ func TestCommands(t *testing.T) {
 	}
 	if n := len(d.Networks()) + d.Pools() + d.Addresses(); n > 0 {
 		t.Errorf("the driver has %d things left", n)
+	}
+	must(t, p.Do(spec.Add))
+	srv.Stop()
+	must(t, p.Do(spec.Del))
+	if status, _, errs := command("rm", "net"); status != 1 || !strings.Contains(errs, "driver cannot be reached") {
+		t.Errorf("rm without a driver: %d %s", status, errs)
+	}
+	if status, _, errs := command("rm", "--force", "net"); status != 0 {
+		t.Errorf("rm --force without a driver: %d %s", status, errs)
 	}
 	if status, out, _ := command("networks"); status != 0 || out != "" {
 		t.Errorf("networks: %d %s", status, out)

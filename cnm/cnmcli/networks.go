@@ -27,9 +27,9 @@ type known struct {
 	living  []spec.Attachment
 }
 
-func (a *app) known(name string) (*known, error) {
+func (a *app) known(name string) (k *known, err error) {
 	s := remote.Open(a.paths.State)
-	k := &known{network: new(cnmplugin.Network), pools: new(pool.State)}
+	k = &known{network: new(cnmplugin.Network), pools: new(pool.State)}
 	if ok, err := s.Load(remote.Networks, name, k.network); err != nil {
 		return nil, err
 	} else if !ok {
@@ -40,18 +40,27 @@ func (a *app) known(name string) (*known, error) {
 	} else if !ok {
 		k.pools = nil
 	}
-	set := map[spec.Attachment]bool{}
-	for _, p := range Plugins() {
-		list, err := s.Living(name, p.Name)
+	k.living, err = living(s, name)
+	return k, err
+}
+
+// living are the attachments of a network. While the network's driver cannot be
+// told of an end, the address is kept too: that is no life.
+func living(s *remote.Store, network string) ([]spec.Attachment, error) {
+	set, ended := map[spec.Attachment]bool{}, map[spec.Attachment]bool{}
+	for _, p := range Plugins() { // cnm first
+		list, _, err := s.List(network, p.Name)
 		if err != nil {
 			return nil, err
 		}
 		for _, at := range list {
-			set[spec.Attachment{ContainerID: at.ContainerID, IfName: at.IfName}] = true
+			key := spec.Attachment{ContainerID: at.ContainerID, IfName: at.IfName}
+			ended[key] = ended[key] || at.Ended
+			set[key] = true
 		}
 	}
-	k.living = slices.Collect(maps.Keys(set))
-	return k, nil
+	maps.DeleteFunc(set, func(key spec.Attachment, _ bool) bool { return ended[key] })
+	return slices.Collect(maps.Keys(set)), nil
 }
 
 func (a *app) networks() error {
@@ -93,9 +102,9 @@ func (k *known) line(name string) string {
 	return line + fmt.Sprintf(" attachments=%d", len(k.living))
 }
 
-// rm deletes a network by the plugins' own GC, which refuses nothing that
-// nobody is in and touches nothing that somebody is in.
-func (a *app) rm(ctx context.Context, name string) error {
+// rm deletes a network by the plugins' own GC, which touches nothing that
+// somebody is in. force forgets what drivers that are away cannot be told.
+func (a *app) rm(ctx context.Context, name string, force bool) error {
 	if err := spec.ValidateNetworkName(name); err != nil {
 		return err
 	}
@@ -109,19 +118,24 @@ func (a *app) rm(ctx context.Context, name string) error {
 		return fmt.Errorf("network %s has %d attachments", name, len(k.living))
 	}
 	if k.network != nil {
-		if err := a.collect(ctx, name, cnmplugin.Plugin.Name, at(k.network.Driver)); err != nil {
+		if err := a.collect(ctx, name, cnmplugin.Plugin.Name, at(k.network.Driver, force)); err != nil {
 			return err
 		}
 	}
 	if k.pools != nil {
-		return a.collect(ctx, name, pool.Plugin, map[string]any{"ipam": at(k.pools.Driver)})
+		if err := a.collect(ctx, name, pool.Plugin, map[string]any{"ipam": at(k.pools.Driver, force)}); err != nil {
+			return err
+		}
 	}
-	return nil
+	if k, err = a.known(name); err == nil && (k.network != nil || k.pools != nil) {
+		err = fmt.Errorf("network %s stays, as its drivers cannot be reached; see rm --force", name)
+	}
+	return err
 }
 
 // at is the part of a configuration that says where a driver is.
-func at(e cnm.Endpoint) map[string]any {
-	conf := map[string]any{"keepNetwork": false, "keepPool": false}
+func at(e cnm.Endpoint, force bool) map[string]any {
+	conf := map[string]any{"keepNetwork": false, "keepPool": false, "delIgnoreUnreachable": force}
 	if e.Name != "" {
 		conf["driver"] = e.Name
 		return conf

@@ -41,7 +41,7 @@ func TestContract(t *testing.T) {
 		{"driver-ipam", `{"driver":"contract","ipam":` + dual + `}`, []conformance.Refusal{
 			{About: "no driver", Conf: object(t, `{"driver":null}`), Code: 7, Msg: "exactly one of driver, socket and url must be set"},
 			{About: "two drivers", Conf: object(t, `{"url":"unix:///x"}`), Code: 7, Msg: "exactly one of driver, socket and url must be set"},
-			{About: "a driver outside its directory", Conf: object(t, `{"driver":"../x"}`), Msg: "a name is of letters"},
+			{About: "a driver outside its directory", Conf: object(t, `{"driver":"../x"}`), Code: 7, Msg: "a name is of letters"},
 			{About: "a driver nobody has", Conf: object(t, `{"driver":"nobody"}`), Code: 11, Msg: "plugin not found"},
 			{About: "a relative socket", Conf: object(t, `{"driver":null,"socket":"x.sock"}`), Code: 7, Msg: "the path must be absolute"},
 			{About: "an unknown scheme", Conf: object(t, `{"driver":null,"url":"ftp://x"}`), Code: 7, Msg: "want unix, tcp, http or https"},

@@ -113,7 +113,7 @@ func TestGoPluginsHelpers(t *testing.T) {
 	go func() { done <- network.NewHandler(&helped{t, d}).Serve(listener) }()
 	t.Cleanup(func() {
 		listener.Close() //nolint:errcheck // a test
-		<-done
+		<-done           //nolint:errcheck // a test
 		os.Remove(path)
 	})
 	conf := `"driver":"helped","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},"ipam":{"type":"host-local","subnet":"10.85.0.0/24"}`

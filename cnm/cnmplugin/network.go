@@ -276,19 +276,24 @@ func (w *work) skipGateways(ctx context.Context, opts cnm.Options) (skip cnm.GwA
 }
 
 // deleteNetwork deletes a network at the driver and forgets it. An error that
-// the driver answers is only worth a warning, as it is to Docker.
+// the driver answers is only worth a warning, as it is to Docker; so is a driver
+// that is away for good.
 func (w *work) deleteNetwork(ctx context.Context, have *Network) error {
 	c, err := w.conf.Recorded(w.r, have.Driver)
 	if err != nil {
 		return err
 	}
 	if have.Request != nil {
-		if err := w.heard(c.DeleteNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID})); err != nil {
+		err = w.heard(c.DeleteNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
+		if err == nil {
+			err = w.free(ctx, c, have)
+		}
+	}
+	if err != nil {
+		if !w.conf.DelIgnoreUnreachable {
 			return remote.Error(err)
 		}
-		if err := w.free(ctx, c, have); err != nil {
-			return remote.Error(err)
-		}
+		kernel.Warn(w.r, err)
 	}
 	return w.store.Remove(remote.Networks, w.r.Network)
 }

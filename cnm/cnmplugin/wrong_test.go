@@ -41,6 +41,7 @@ func TestEveryCallFails(t *testing.T) {
 			{"fails in HTTP", cnmtest.Say(500, `{"Err":"out of order"}`), 100},
 			{"speaks another language", cnmtest.Say(200, "<html>"), 6},
 			{"answers a list", cnmtest.Say(200, "[1]"), 6},
+			{"answers twice", cnmtest.Say(200, "{}{}"), 6},
 			{"dies before", cnmtest.Cut(), 999},
 			{"dies after", l.srv.DoAnd(cnmtest.Cut()), 999},
 		} {

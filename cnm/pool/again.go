@@ -149,9 +149,9 @@ func (k *Keeper) giveOne(ctx context.Context, c *cnm.Client, p *Pool) error {
 	return k.heard(c.ReleasePool(ctx, &cnm.ReleasePoolRequest{PoolID: p.ID}))
 }
 
-// heard turns a driver's own error into a warning.
+// heard turns a driver's own error into a warning, and that it is away for good.
 func (k *Keeper) heard(err error) error {
-	if err == nil || cnm.Gone(err) {
+	if err == nil || cnm.Gone(err) && !k.conf.DelIgnoreUnreachable {
 		return err
 	}
 	kernel.Warn(k.r, err)

@@ -95,8 +95,11 @@ func (c *Conf) Identity() string { return c.Driver + "\x00" + c.Socket + "\x00" 
 // Client finds the driver and makes a client of it that ends with the session.
 func (c *Conf) Client(r *plugin.Request) (*cnm.Client, error) {
 	at, err := c.Endpoint()
-	if err != nil {
+	switch {
+	case errors.Is(err, cnm.ErrNoDriver):
 		return nil, Error(err)
+	case err != nil:
+		return nil, refuse("%w", err)
 	}
 	return c.client(r, at)
 }
