@@ -128,12 +128,19 @@ func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
+	var twin netlink.Link // another program has put its own alias on it
 	for _, l := range links {
 		if ours(e, l) {
 			return l, nil
 		}
+		if e.Kernel != nil && e.Kernel.MAC != "" && l.Attrs().HardwareAddr.String() == e.Kernel.MAC {
+			twin = l
+		}
 	}
-	return nil, netlink.LinkNotFoundError{}
+	if twin == nil {
+		return nil, netlink.LinkNotFoundError{}
+	}
+	return twin, nil
 }
 
 // takeBack moves the interface into the holding namespace, from the host or from

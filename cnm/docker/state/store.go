@@ -59,8 +59,15 @@ func odd(c rune) bool {
 	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '.' && c != '_'
 }
 
+// current is the schema of all kinds.
+const current = 1
+
+// versioned is every kind of file.
+type versioned interface{ version() *int }
+
 // save writes a file whole and waits until it is on the disk.
-func (s *Store) save(kind, id string, v any) error {
+func (s *Store) save(kind, id string, v versioned) error {
+	*v.version() = current
 	path, err := s.path(kind, id)
 	if err != nil {
 		return err
@@ -111,7 +118,10 @@ func (s *Store) drop(kind, id string) error {
 	return syncDir(filepath.Dir(path))
 }
 
-func load[T any](s *Store, kind, id string) (*T, error) {
+func load[T any, P interface {
+	*T
+	versioned
+}](s *Store, kind, id string) (*T, error) {
 	path, err := s.path(kind, id)
 	if err != nil {
 		return nil, err
@@ -127,11 +137,17 @@ func load[T any](s *Store, kind, id string) (*T, error) {
 	if err := json.Unmarshal(data, out); err != nil {
 		return nil, fmt.Errorf("read state %s: %w", path, err)
 	}
+	if v := *P(out).version(); v != current {
+		return nil, fmt.Errorf("read state %s: schema %d, this program knows %d", path, v, current)
+	}
 	return out, nil
 }
 
 // list returns what can be read; the error joins what cannot.
-func list[T any](s *Store, kind string) (all []*T, err error) {
+func list[T any, P interface {
+	*T
+	versioned
+}](s *Store, kind string) (all []*T, err error) {
 	entries, err := os.ReadDir(filepath.Join(s.Dir(), kind))
 	if err != nil {
 		return nil, fmt.Errorf("list state: %w", err)
@@ -141,7 +157,7 @@ func list[T any](s *Store, kind string) (all []*T, err error) {
 		if atomicfile.IsTemp(e.Name()) {
 			continue
 		}
-		v, err := load[T](s, kind, e.Name())
+		v, err := load[T, P](s, kind, e.Name())
 		switch {
 		case err == nil:
 			all = append(all, v)

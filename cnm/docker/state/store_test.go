@@ -68,7 +68,7 @@ func TestEndpointSurvives(t *testing.T) {
 	got, err := again.Endpoint(e.ID)
 	must(t, err)
 	same := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
-	if d := cmp.Diff(e, got, same, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+	if d := cmp.Diff(e, got, cmp.AllowUnexported(Endpoint{}), same, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 		t.Error(d)
 	}
 	must(t, s.DropEndpoint(e.ID))
@@ -148,6 +148,10 @@ func TestTornFileDoesNotHideOthers(t *testing.T) {
 	must(t, s.SaveEndpoint(full()))
 	must(t, os.WriteFile(filepath.Join(s.Dir(), endpoints, "torn"), nil, 0o600))
 	all, err := s.Endpoints()
+	must(t, os.WriteFile(filepath.Join(s.Dir(), networks, "later"), []byte(`{"schema":2}`), 0o600))
+	if _, err := s.Network("later"); err == nil || !strings.Contains(err.Error(), "schema 2") {
+		t.Errorf("a later schema: %v", err)
+	}
 	if len(all) != 1 || err == nil || !strings.Contains(err.Error(), "torn") {
 		t.Errorf("%v %v", all, err)
 	}

@@ -13,8 +13,17 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
+// schema is the version of a file, 1. A file of a later one is not understood,
+// and left alone.
+type schema struct {
+	Schema int `json:"schema"`
+}
+
+func (s *schema) version() *int { return &s.Schema }
+
 // Network is one `docker network create`.
 type Network struct {
+	schema
 	ID       string            `json:"id"`
 	Options  map[string]string `json:"options"` // the user's -o
 	Internal bool              `json:"internal,omitempty"`
@@ -55,6 +64,7 @@ const (
 
 // Endpoint is one attachment of a container.
 type Endpoint struct {
+	schema
 	ID      string    `json:"id"`
 	Network string    `json:"network"` // its id
 	Boot    string    `json:"boot"`    // the kernel's boot id, when it was made
@@ -136,6 +146,7 @@ type Neighbour struct {
 
 // Pool is a pool of the IPAM driver.
 type Pool struct {
+	schema
 	ID      string          `json:"id"`
 	Network string          `json:"network"` // name of the configuration
 	Config  json.RawMessage `json:"config"`
@@ -147,6 +158,7 @@ type Pool struct {
 
 // Lease is what the IPAM plugin gave for one MAC address: all families at once.
 type Lease struct {
+	schema
 	ID      string          `json:"id"`      // container id of the IPAM plugin's calls
 	Network string          `json:"network"` // name of the configuration
 	Config  json.RawMessage `json:"config"`
