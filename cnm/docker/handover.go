@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -31,7 +32,9 @@ func (d *Driver) holdPath(endpointID string) string {
 func linkName(endpointID string) string { return "cni" + short(endpointID, 10) }
 
 // marker is the alias that finds a link again which has none.
-func marker(endpointID string) string { return "patchbay-docker:" + short(endpointID, 32) }
+func marker(endpointID string) string { return markerPrefix + short(endpointID, 32) }
+
+const markerPrefix = "patchbay-docker:"
 
 func short(s string, n int) string { return s[:min(n, len(s))] }
 
@@ -119,28 +122,44 @@ func ours(e *state.Endpoint, link netlink.Link) bool {
 	return link.Attrs().Alias == alias
 }
 
-// find returns the endpoint's link in a namespace, whatever it is called there.
+// find returns the endpoint's link: on the host by its name alone, as others
+// there may have its MAC address (the master of an ipvlan), in a sandbox whatever
+// it is called.
 func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
-	if l, err := c.Link(linkName(e.ID)); err == nil && ours(e, l) {
+	l, err := c.Link(linkName(e.ID))
+	if err == nil && (ours(e, l) || twin(e, l)) {
 		return l, nil
+	}
+	if err != nil && !nl.IsNotFound(err) {
+		return nil, err
+	}
+	if c.NS == nil {
+		return nil, netlink.LinkNotFoundError{}
 	}
 	links, err := nl.Retry(c.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	var twin netlink.Link // another program has put its own alias on it
+	var twins []netlink.Link // another program may have put its own alias on it
 	for _, l := range links {
 		if ours(e, l) {
 			return l, nil
 		}
-		if e.Kernel != nil && e.Kernel.MAC != "" && l.Attrs().HardwareAddr.String() == e.Kernel.MAC {
-			twin = l
+		if twin(e, l) {
+			twins = append(twins, l)
 		}
 	}
-	if twin == nil {
+	if len(twins) != 1 {
 		return nil, netlink.LinkNotFoundError{}
 	}
-	return twin, nil
+	return twins[0], nil
+}
+
+// twin says whether a link has the endpoint's MAC address and is no other
+// endpoint's.
+func twin(e *state.Endpoint, l netlink.Link) bool {
+	return e.Kernel != nil && e.Kernel.MAC != "" && l.Attrs().HardwareAddr.String() == e.Kernel.MAC &&
+		!strings.HasPrefix(l.Attrs().Alias, markerPrefix)
 }
 
 // takeBack moves the interface into the holding namespace, from the host or from
