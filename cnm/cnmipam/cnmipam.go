@@ -112,15 +112,26 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return i.result(a.Addresses), nil
 }
 
-// canServe refuses a wanted address that is in no pool.
+// canServe refuses a wanted address that is in no pool, or the second of one.
 func (i *ipam) canServe(pools *pool.State) error {
+	taken := map[*pool.Pool]bool{}
 	for _, w := range i.wanted {
-		found := false
-		for _, p := range pools.Pools {
-			found = found || p.Prefix.Contains(w.Addr)
-		}
-		if !found {
+		p := poolOf(pools, w.Addr)
+		switch {
+		case p == nil:
 			return refuse("requested IP address %s is not in any pool of network %s", w.Addr, i.r.Network)
+		case taken[p]:
+			return refuse("requested IP address %s is the second of pool %s: an endpoint has one", w.Addr, p.Prefix)
+		}
+		taken[p] = true
+	}
+	return nil
+}
+
+func poolOf(pools *pool.State, a netip.Addr) *pool.Pool {
+	for _, p := range pools.Pools {
+		if p.Prefix.Contains(a) {
+			return p
 		}
 	}
 	return nil

@@ -49,6 +49,7 @@ func TestContract(t *testing.T) {
 			{About: "two of a family", Conf: ipam(`"pools":[{"subnet":"10.94.0.0/16"},{"subnet":"10.95.0.0/16"}]`), Code: 7, Msg: "two pools of one family"},
 			{About: "a route to nowhere", Conf: ipam(`"routes":[{"gw":"10.94.0.1"}]`), Code: 7, Msg: "invalid route 0"},
 			{About: "an address outside", Args: "IP=10.98.0.9", Code: 7, Msg: "is not in any pool"},
+			{About: "two addresses of a pool", Conf: object(t, `{"runtimeConfig":{"ips":["10.94.1.8","10.94.1.9"]}}`), Code: 7, Msg: "is the second of pool"},
 			{About: "a bad address", Args: "IP=x", Code: 7, Msg: "cannot understand ip"},
 			{About: "a bad mac", Conf: object(t, `{"runtimeConfig":{"mac":3}}`), Code: 6, Msg: "failed to load netconf"},
 		},

@@ -83,7 +83,7 @@ func (l *lab) clean(when string) {
 }
 
 // both is a configuration with the driver for everything.
-const both = `"driver":"lab","timeout":2,"ipam":{"type":"cnm-ipam","driver":"lab","timeout":2,"pools":[{"subnet":"10.88.0.0/24"},{"subnet":"fd88::/64"}]}`
+const both = `"driver":"lab","timeout":20,"ipam":{"type":"cnm-ipam","driver":"lab","timeout":20,"pools":[{"subnet":"10.88.0.0/24"},{"subnet":"fd88::/64"}]}`
 
 // gc calls GC with a list of containers that live.
 func (l *lab) gc(p *endpointtest.Pod, more string, living ...string) error {

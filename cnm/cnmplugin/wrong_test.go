@@ -73,7 +73,7 @@ func (l *lab) reset(p *endpointtest.Pod, what string) {
 
 func TestHangs(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
-	p := l.Pod("x", strings.ReplaceAll(both, `"timeout":2`, `"timeout":1`))
+	p := l.Pod("x", strings.ReplaceAll(both, `"timeout":20`, `"timeout":1`))
 	for _, method := range []string{"NetworkDriver.CreateEndpoint", "NetworkDriver.Join"} {
 		l.srv.Fault(method, 1, cnmtest.Hang())
 		err := p.Do(spec.Add)
