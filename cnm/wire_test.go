@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -187,9 +188,9 @@ func TestListen(t *testing.T) {
 
 // TestClientErrors tells apart who did not answer, what did, and what it said.
 func TestClientErrors(t *testing.T) {
-	var status int
-	var body string
+	var now atomic.Pointer[answer]
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status, body := now.Load().status, string(now.Load().body)
 		io.Copy(io.Discard, r.Body) //nolint:errcheck // else nobody notices that the caller goes
 		switch body {
 		case "hang":
@@ -229,7 +230,7 @@ func TestClientErrors(t *testing.T) {
 		{200, ``, nil, "", false},
 		{200, `{"Tomorrow":1}`, nil, "", false},
 	} {
-		status, body = e.status, e.body
+		now.Store(&answer{e.status, []byte(e.body)})
 		_, err := c.Join(t.Context(), &JoinRequest{NetworkID: "n", EndpointID: "e"})
 		if (err == nil) != (e.text == "") || err != nil && !strings.Contains(err.Error(), e.text) || e.is != nil && !errors.Is(err, e.is) || Gone(err) != e.gone {
 			t.Errorf("%d %.60s: %v (gone: %v)", e.status, e.body, err, Gone(err))
