@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -256,6 +257,21 @@ func TestFactWithoutHoldersGoes(t *testing.T) {
 		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("with %q left the fact stays: %v", left, err)
 		}
+	}
+}
+
+// Somebody may have taken a fact since gc saw that nobody holds it.
+func TestReleaseByNobody(t *testing.T) {
+	s := New(t.TempDir())
+	o := owner.Of("n", "a", "e")
+	if err := s.Hold(fact(), o); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Release(fact().Name, "", func(Fact) error { return errors.New("removed") }); err != nil {
+		t.Fatal(err)
+	}
+	if holders, _, err := s.Facts(); err != nil || !slices.Equal(holders[fact().Name], []owner.Key{o}) {
+		t.Errorf("held by %v, %v", holders, err)
 	}
 }
 

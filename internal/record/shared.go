@@ -75,7 +75,8 @@ func (s *Store) Hold(f Fact, o owner.Key) error {
 // Release drops o's use of the fact called name. The last one out calls remove
 // with the fact, under the lock. Its reference goes only after that, so when
 // remove fails, or the process is killed, the next DEL or GC tries again. A fact
-// that nobody holds, which a kill can leave, goes with whoever passes by.
+// that nobody holds, which a kill can leave, goes with whoever passes by: o is
+// empty for a caller that never held it.
 func (s *Store) Release(name string, o owner.Key, remove func(Fact) error) error {
 	dir := s.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -90,7 +91,10 @@ func (s *Store) Release(name string, o owner.Key, remove func(Fact) error) error
 		if err != nil {
 			return fmt.Errorf("release %s: %w", name, err)
 		}
-		if err := os.Remove(ref); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if o != "" {
+			err = atomicfile.Remove(ref)
+		}
+		if err != nil {
 			return fmt.Errorf("release %s: %w", name, err)
 		}
 		if others {
