@@ -64,7 +64,8 @@ func TestPostFailureEndsTheStart(t *testing.T) {
 	init := startInit(t, key)
 	c := n.mustStart(run{network: network, key: key, notGW: true})
 	select {
-	case <-init:
+	case err := <-init:
+		t.Logf("init ended: %v", err)
 	case <-time.After(10 * time.Second):
 		t.Error("the container's init still waits")
 	}
