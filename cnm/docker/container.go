@@ -22,14 +22,17 @@ import (
 // waiting is the process that waits in a sandbox to become the container's
 // (runc's init), 0 when there is none: then the container runs, or it is not
 // runc's.
-func (d *Driver) waiting(id netns.ID) int {
+func (d *Driver) waiting(id netns.ID) int { return d.process(id, "runc:[") }
+
+// process is one that is in a namespace and whose name begins so.
+func (d *Driver) process(id netns.ID, prefix string) int {
 	comms, err := filepath.Glob(filepath.Join(d.opts.Paths.Proc, "[0-9]*", "comm"))
 	if err != nil {
 		return 0
 	}
 	for _, path := range comms {
 		name, err := os.ReadFile(path)
-		if err != nil || !strings.HasPrefix(string(name), "runc:[") {
+		if err != nil || !strings.HasPrefix(string(name), prefix) {
 			continue
 		}
 		dir := filepath.Dir(path)
@@ -70,9 +73,8 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 }
 
 // identify finds out which container it is, as far as that goes without asking
-// Docker: from the process that waits, its cgroup, and Docker's file.
-func (d *Driver) identify(e *state.Endpoint) {
-	pid := d.waiting(e.SandboxID)
+// Docker: from a process in the sandbox, its cgroup, and Docker's file.
+func (d *Driver) identify(e *state.Endpoint, pid int) {
 	if pid == 0 {
 		return
 	}

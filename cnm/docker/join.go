@@ -57,6 +57,9 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 	if err := d.join(ctx, n, e, there && !n.hold); err != nil {
 		return nil, err // Docker sends Leave and DeleteEndpoint
 	}
+	if !there {
+		go d.await(e.ID, e.Sandbox)
+	}
 	return d.joinAnswer(n, e), nil
 }
 

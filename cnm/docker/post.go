@@ -67,7 +67,7 @@ func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 	if err := exact(c, link.Attrs().Index, e.Kernel, n.Internal); err != nil {
 		return err
 	}
-	d.identify(e)
+	d.identify(e, d.waiting(id))
 	return d.addPost(ctx, n, e, state.Where{NetNS: e.Sandbox, IfName: link.Attrs().Name})
 }
 

@@ -15,17 +15,18 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// sweepEvery is how often Keep sweeps.
+// sweepEvery is how often Keep sweeps, at most.
 const sweepEvery = time.Minute
 
 // Keep sweeps now and then until ctx ends.
 func (d *Driver) Keep(ctx context.Context) {
+	every := max(min(sweepEvery, d.opts.Grace/2), time.Second)
 	for {
 		if _, err := d.Sweep(ctx); err != nil && ctx.Err() == nil {
 			d.opts.Log("sweep: %v", err)
 		}
 		select {
-		case <-time.After(sweepEvery):
+		case <-time.After(every):
 		case <-ctx.Done():
 			return
 		}
@@ -64,8 +65,7 @@ func (d *Driver) sweepOne(ctx context.Context, id string) (removed bool, err err
 	f := facts{boot: d.boot, grace: d.opts.Grace, now: time.Now()}
 	f.look(e)
 	if e.Phase == state.Joined && e.SandboxID == (netns.ID{}) && f.there {
-		e.SandboxID = f.sandbox // it came after Join, as before Docker 28
-		return false, d.save(e)
+		return false, d.adopt(e, f.sandbox)
 	}
 	why := f.dead(e)
 	if why == "" {
@@ -119,4 +119,34 @@ func (f *facts) dead(e *state.Endpoint) string {
 		return "its sandbox is gone"
 	}
 	return ""
+}
+
+// adopt writes down the sandbox that came after Join, as before Docker 28. By it
+// the end of the container is seen.
+func (d *Driver) adopt(e *state.Endpoint, id netns.ID) error {
+	e.SandboxID = id
+	d.identify(e, d.process(id, ""))
+	return d.save(e)
+}
+
+// How long, and how often, a sandbox is waited for after Join; Docker makes it
+// within milliseconds.
+const (
+	awaitTime  = 10 * time.Second
+	awaitEvery = 50 * time.Millisecond
+)
+
+// await adopts the sandbox as soon as it is there.
+func (d *Driver) await(endpointID, path string) {
+	for end := time.Now().Add(awaitTime); time.Now().Before(end); time.Sleep(awaitEvery) {
+		if _, there := live(path); !there {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), d.opts.Limit)
+		defer cancel()
+		if _, err := d.sweepOne(ctx, endpointID); err != nil {
+			d.opts.Log("endpoint %.12s: %v", endpointID, err)
+		}
+		return
+	}
 }

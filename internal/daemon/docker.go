@@ -73,7 +73,7 @@ func (c *dockerCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
-	logger.Printf("listening on %s", l.Addr())
+	logger.Printf("listening, plugins in %s", c.Plugins)
 	go d.Keep(c.app.ctx)
 	return cnm.Serve(c.app.ctx, l, &cnm.Handler{Network: d, IPAM: d, Timeout: c.Timeout, Log: logCalls(logger)})
 }
