@@ -46,25 +46,7 @@ type Args struct {
 
 // MAC is the wanted Ethernet address, nil when there is none.
 func (w *Wanted) MAC(r *plugin.Request) (net.HardwareAddr, error) {
-	args, err := r.CNIArgs()
-	if err != nil {
-		return nil, err
-	}
-	text, _ := spec.LookupArg(args, "MAC")
-	if w.Args.CNI.MAC != "" {
-		text = w.Args.CNI.MAC
-	}
-	if w.RuntimeConfig.MAC != "" {
-		text = w.RuntimeConfig.MAC
-	}
-	if text == "" {
-		return nil, nil
-	}
-	mac, err := net.ParseMAC(text)
-	if err != nil || len(mac) != 6 {
-		return nil, refuse("invalid mac %.40q: want six bytes as 02:00:00:00:00:01", text)
-	}
-	return mac, nil
+	return endpoint.WantedMAC(r, w.RuntimeConfig.MAC, w.Args.CNI.MAC)
 }
 
 // AddressWanted is a wanted address; Bits is -1 without a prefix length.

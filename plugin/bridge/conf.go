@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 
+	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -150,7 +151,7 @@ func decode(r *plugin.Request) (*Conf, error) {
 	if c.trunks, err = trunkVLANs(c.VlanTrunk); err != nil {
 		return nil, err
 	}
-	c.mac, err = containerMAC(c, r)
+	c.mac, err = endpoint.WantedMAC(r, c.RuntimeConfig.MAC, c.Args.CNI.MAC)
 	return c, err
 }
 
@@ -177,29 +178,6 @@ func (c *Conf) validate() error {
 		return nil // layer 2 only
 	}
 	return spec.ValidatePluginType(c.IPAM.Type) // before a bridge is made for nothing
-}
-
-// containerMAC is the address asked for, or nil.
-func containerMAC(c *Conf, r *plugin.Request) (net.HardwareAddr, error) {
-	args, err := r.CNIArgs()
-	if err != nil {
-		return nil, err
-	}
-	text, _ := spec.LookupArg(args, "MAC")
-	if c.Args.CNI.MAC != "" {
-		text = c.Args.CNI.MAC
-	}
-	if c.RuntimeConfig.MAC != "" {
-		text = c.RuntimeConfig.MAC
-	}
-	if text == "" {
-		return nil, nil
-	}
-	mac, err := net.ParseMAC(text)
-	if err != nil || len(mac) != 6 {
-		return nil, refuse("invalid mac %.40q: want six bytes as 02:00:00:00:00:01", text)
-	}
-	return mac, nil
 }
 
 // vlanRange is first to last, both included.
