@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strconv"
@@ -91,6 +92,9 @@ func (n *node) child(step int) *exec.Cmd {
 	return nil
 }
 
+// tooMany is more steps than anything takes here.
+const tooMany = 100
+
 // TestKilled kills the driver at every step of a container's life. Afterwards
 // Docker either goes on as it does when a call fails, or is gone with the
 // container, and nothing may be left.
@@ -103,7 +107,10 @@ func TestKilled(t *testing.T) {
 				network := n.network("ports")
 				n.stop()
 				steps := 1
-				for ; n.lifeKilledAt(steps, network, silent); steps++ {
+				for ; steps < tooMany && n.lifeKilledAt(steps, network, silent); steps++ {
+				}
+				if steps == tooMany {
+					t.Error("it never comes to its end")
 				}
 				t.Logf("%d steps", steps-1)
 				n.boot()
@@ -122,10 +129,13 @@ func (n *node) lifeKilledAt(step int, network string, silent bool) (killed bool)
 		must(n, netns.Create(c.key))
 	}
 	err := c.life()
-	if err == nil {
+	if err == nil || !cnm.Gone(err) {
 		_ = cmd.Process.Kill()
 	}
 	_ = cmd.Wait()
+	if err != nil && !cnm.Gone(err) {
+		n.Fatalf("step %d: the driver lives: %v", step, err)
+	}
 	n.boot()
 	defer n.stop()
 	if err != nil && !silent {
@@ -158,6 +168,74 @@ func (n *node) nothing(when string) {
 	if list, err := os.ReadDir("/run/patchbay/docker/netns"); err == nil && len(list) > 0 {
 		n.Errorf("%s: holding namespaces %v", when, list)
 	}
+}
+
+// TestKilledIPAM kills the IPAM driver at every step of the life of an address.
+func TestKilledIPAM(t *testing.T) {
+	n := newNode(t, portNet)
+	x := n.ipamNetwork("ports")
+	n.stop()
+	steps := 1
+	for ; steps < tooMany && n.addressKilledAt(steps, x); steps++ {
+	}
+	if steps == tooMany {
+		t.Error("it never comes to its end")
+	}
+	t.Logf("%d steps", steps-1)
+	n.boot()
+}
+
+func (n *node) addressKilledAt(step int, x *ipamNet) (killed bool) {
+	n.Helper()
+	cmd := n.child(step)
+	err := x.life(fmt.Sprintf("02:42:00:00:00:%02x", step))
+	if err == nil || !cnm.Gone(err) {
+		_ = cmd.Process.Kill()
+	}
+	_ = cmd.Wait()
+	if err != nil && !cnm.Gone(err) {
+		n.Fatalf("step %d: the driver lives: %v", step, err)
+	}
+	n.boot()
+	defer n.stop()
+	for range 2 { // a lease after its endpoint
+		if _, err := n.driver.Sweep(n.ctx()); err != nil {
+			n.Errorf("step %d: %v", step, err)
+		}
+	}
+	n.nothing(fmt.Sprintf("step %d (%v)", step, err))
+	if leases, err := n.driver.store.Leases(); err != nil || len(leases) > 0 {
+		n.Errorf("step %d: leases %s %v", step, asJSON(leases), err)
+	}
+	return err != nil
+}
+
+// life is an address that is asked for, used and given back, and any call may
+// fail.
+func (x *ipamNet) life(mac string) error {
+	d := x.n
+	v4, err := x.address(0, mac, "")
+	if err != nil {
+		return err
+	}
+	v6, err := x.address(1, mac, "fd91::77")
+	if err != nil {
+		return err
+	}
+	c := &container{d: d.dockerd, endpoint: d.id(), network: x.id}
+	in := &cnm.CreateEndpointRequest{NetworkID: x.id, EndpointID: c.endpoint, Interface: &cnm.Interface{Address: v4, AddressIPv6: v6, MacAddress: mac}}
+	if _, err := d.c.CreateEndpoint(d.ctx(), in); err != nil {
+		return err
+	}
+	if err := c.delete(); err != nil {
+		return err
+	}
+	for i, a := range []netip.Prefix{v4, v6} {
+		if err := d.c.ReleaseAddress(d.ctx(), &cnm.ReleaseAddressRequest{PoolID: x.pools[i].PoolID, Address: a.Addr()}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // life is start and stop of a container in which any call may fail.

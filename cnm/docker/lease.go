@@ -173,11 +173,13 @@ func leaseList(l *state.Lease) (*chain.List, error) {
 func (d *Driver) leaseAttachment(ctx context.Context, l *state.Lease) (chain.Attachment, error) {
 	path := d.standIn()
 	a := chain.Attachment{ContainerID: l.ID, NetNS: path, IfName: holdName, Args: [][2]string{{"IgnoreUnknown", "1"}}, Capabilities: map[string]any{}}
-	if len(l.Wanted) > 0 {
-		var ips []string
-		for _, w := range l.Wanted {
-			ips = append(ips, w.String())
+	var ips []string
+	for _, addr := range slices.Concat(l.Wanted, l.Given) { // what Docker was told must come again
+		if text := addr.String(); !slices.Contains(ips, text) {
+			ips = append(ips, text)
 		}
+	}
+	if len(ips) > 0 {
 		a.Capabilities["ips"] = ips
 	}
 	release, err := d.locks.take(ctx, path)

@@ -38,6 +38,9 @@ func info(e *state.Endpoint) map[string]any {
 	if e.Container != "" {
 		out["container"] = e.Container
 	}
+	if len(e.Published) > 0 {
+		out["ports"] = Ports(e.Published).String()
+	}
 	return out
 }
 

@@ -138,15 +138,21 @@ const (
 
 // await adopts the sandbox as soon as it is there.
 func (d *Driver) await(endpointID, path string) {
-	for end := time.Now().Add(awaitTime); time.Now().Before(end); time.Sleep(awaitEvery) {
-		if _, there := live(path); !there {
-			continue
+	ctx, cancel := context.WithTimeout(context.Background(), awaitTime)
+	defer cancel()
+	tick := time.NewTicker(awaitEvery)
+	defer tick.Stop()
+	for {
+		if _, there := live(path); there {
+			if _, err := d.sweepOne(ctx, endpointID); err != nil {
+				d.opts.Log("endpoint %.12s: %v", endpointID, err)
+			}
+			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), d.opts.Limit)
-		defer cancel()
-		if _, err := d.sweepOne(ctx, endpointID); err != nil {
-			d.opts.Log("endpoint %.12s: %v", endpointID, err)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
 		}
-		return
 	}
 }
