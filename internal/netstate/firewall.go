@@ -125,9 +125,7 @@ func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key,
 			}
 		}
 		fw.Remove(f.Elements...)
-		for _, other := range s.Others(name) {
-			fw.Add(within(f.Elements, other.Elements)...)
-		}
+		fw.Add(nested(s, f)...)
 		if f.Conditions != nil {
 			fw.Queue(f.Conditions.Drop())
 		}
@@ -148,11 +146,18 @@ func send(ctx context.Context, fw *nft.Conn) error {
 	return fw.Commit(ctx)
 }
 
-// within are those of elems that lie within a range of wide.
-func within(wide, elems []nft.Element) (out []nft.Element) {
-	for _, e := range elems {
-		if slices.ContainsFunc(wide, func(w nft.Element) bool { return w.Covers(e) }) {
-			out = append(out, e)
+// nested are elements of other facts that lie within a range of f. Facts without
+// ranges, such as those of a single link, have none to look for: as many of them
+// stand as attachments.
+func nested(s *record.Store, f record.Fact) (out []nft.Element) {
+	if !slices.ContainsFunc(f.Elements, func(e nft.Element) bool { return len(e.KeyEnd) > 0 }) {
+		return nil
+	}
+	for _, other := range s.Others(f.Name) {
+		for _, e := range other.Elements {
+			if slices.ContainsFunc(f.Elements, func(wide nft.Element) bool { return wide.Covers(e) }) {
+				out = append(out, e)
+			}
 		}
 	}
 	return out
