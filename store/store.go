@@ -1,0 +1,85 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+)
+
+// What a call fails with, beside what the engine says of itself (it is away, it
+// refuses us): those may be tried again.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrExists   = errors.New("exists already")
+	// ErrConflict is a change of something that changed meanwhile: read it again.
+	ErrConflict = errors.New("changed meanwhile")
+	// ErrCompacted is a Watch from a revision that the engine no longer has: list again.
+	ErrCompacted = errors.New("revision is too old to watch from")
+)
+
+// Revision is a point in the history of one Table, or of one object in it. It is
+// the engine's own word, good for nothing but to hand it back. The zero value is
+// no revision.
+type Revision string
+
+// Store is an engine with our four tables. Its methods may be called by many
+// goroutines.
+type Store interface {
+	Networks() Table[Network]
+	Nodes() Table[Node]
+	Blocks() Table[Block]
+	Endpoints() Table[Endpoint]
+
+	// Lease begins a lease that is kept alive until ctx ends, it is ended, or the
+	// engine was away for longer than ttl.
+	Lease(ctx context.Context, ttl time.Duration) (Lease, error)
+	Close() error
+}
+
+// Lease is the presence of one host. What was created with it goes when it ends.
+type Lease interface {
+	// Lost is closed when the lease is over, and all that hung on it is gone.
+	Lost() <-chan struct{}
+	// End removes what was created with it, now.
+	End(ctx context.Context) error
+}
+
+// Object is what a table has: its key names it there.
+type Object interface{ Key() string }
+
+// Item is an object with the revision of its last change.
+type Item[T Object] struct {
+	Object   T
+	Revision Revision
+}
+
+// Event is one change. Of an object that is gone only what Key needs is certain.
+type Event[T Object] struct {
+	Item[T]
+	Gone bool
+}
+
+// Table is all objects of one kind.
+type Table[T Object] interface {
+	// Get returns one object, or ErrNotFound.
+	Get(ctx context.Context, key string) (Item[T], error)
+	// List returns all objects whose key begins with prefix, by key, and the revision to watch from.
+	List(ctx context.Context, prefix string) ([]Item[T], Revision, error)
+	// Create adds an object, or fails with ErrExists. With a lease, which may be
+	// nil, it goes when the lease ends.
+	Create(ctx context.Context, object T, lease Lease) (Revision, error)
+	// Update replaces the object that was read at revision, or fails with
+	// ErrConflict (also when it is gone). Its lease stays what it is.
+	Update(ctx context.Context, object T, at Revision) (Revision, error)
+	// Delete removes the object as it was at revision, or fails with ErrConflict;
+	// the zero revision is any. What is not there is not an error.
+	Delete(ctx context.Context, key string, at Revision) error
+	// Watch tells of each change after a revision, in order, until ctx ends or the
+	// loop does. It survives an engine that is away for a while; an error, such as
+	// ErrCompacted, is the last thing it yields.
+	Watch(ctx context.Context, after Revision) iter.Seq2[Event[T], error]
+}
