@@ -1,0 +1,61 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+
+	"github.com/patchbay-net/patchbay/internal/reftest"
+)
+
+// built are programs that all labs of this process use.
+type built struct{ script, dockerd, plugins, patchbayd string }
+
+// madeDir is where they are, once there is one.
+var madeDir string
+
+// programs builds them, once.
+var programs = sync.OnceValues(func() (built, error) {
+	root, err := reftest.Root()
+	if err != nil {
+		return built{}, err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return built{}, err
+	}
+	if madeDir, err = os.MkdirTemp("", "patchbay-docker"); err != nil {
+		return built{}, err
+	}
+	shared := os.Getenv("PATCHBAY_SHARED")
+	if shared == "" {
+		shared = filepath.Join(root, "../shared")
+	}
+	b := built{
+		script: filepath.Join(shared, "dockerlab/dockerlab"), dockerd: filepath.Join(cache, "dockerlab"),
+		plugins: filepath.Join(madeDir, "bin"), patchbayd: filepath.Join(madeDir, "patchbayd"),
+	}
+	build := exec.Command(b.script, "build")
+	build.Env = append(os.Environ(), "DOCKERLAB_DIR="+b.dockerd)
+	compile := exec.Command("go", "build", "-C", root, "-o", b.patchbayd, "./cmd/patchbayd")
+	for _, cmd := range []*exec.Cmd{build, compile} {
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return b, fmt.Errorf("%v: %w: %s", cmd.Args, err, out)
+		}
+	}
+	return b, errors.Join(os.Mkdir(b.plugins, 0o755), reftest.BuildOurs(b.plugins))
+})
+
+// Clean removes the programs that were built for labs. A TestMain calls it after
+// the tests.
+func Clean() {
+	if madeDir != "" {
+		os.RemoveAll(madeDir)
+	}
+}

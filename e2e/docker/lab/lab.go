@@ -1,0 +1,71 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// The addresses of a lab: the host's on its bridge out0, and those of the
+// namespace Outside behind it, which is the default gateway.
+const (
+	Host4, Host6       = "192.0.2.10", "2001:db8::10"
+	Outside4, Outside6 = "192.0.2.1", "2001:db8::1"
+	Outside            = "outside"
+)
+
+// Options say what lab is wanted.
+type Options struct {
+	Name string   // one of its own on this machine
+	Kind string   // dockerlab's: old (20.10), new
+	Args []string // of dockerd
+	Late bool     // the driver is not started
+}
+
+// Lab is one dockerd with our driver, as a test sees it. Tests that run at the
+// same time need labs of their own.
+type Lab struct {
+	testing.TB
+	*node
+}
+
+// node is what all tests of a lab share.
+type node struct {
+	Kind      string
+	name      string
+	Plugins   string // our plugin directory
+	Patchbayd string
+	dir       string // DOCKERLAB_DIR
+	script    string
+	env       []string
+	driver    *exec.Cmd
+	log       *os.File
+}
+
+// New starts a dockerd and the driver beside it; both end with the test.
+func New(t testing.TB, o Options) *Lab {
+	t.Helper()
+	bin, err := programs()
+	must(t, err)
+	l := &Lab{t, &node{Kind: o.Kind, name: o.Name, Plugins: bin.plugins, Patchbayd: bin.patchbayd, script: bin.script, dir: t.TempDir()}}
+	must(t, os.Symlink(filepath.Join(bin.dockerd, "bin"), filepath.Join(l.dir, "bin")))
+	l.env = append(os.Environ(), "DOCKERLAB_DIR="+l.dir)
+	if o.Kind == "old" { // a newer client refuses some flags to an old daemon
+		l.env = append(l.env, "PATH=/usr/bin:"+os.Getenv("PATH"))
+	}
+	t.Cleanup(func() { l.lab("down", o.Name) })
+	l.Up(o.Args...)
+	l.furnish()
+	if !o.Late {
+		l.StartDriver()
+	}
+	t.Cleanup(l.end)
+	return l
+}
+
+// With is the lab for a part of the test.
+func (l *Lab) With(t testing.TB) *Lab { return &Lab{t, l.node} }

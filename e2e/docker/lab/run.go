@@ -1,0 +1,157 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// furnish gives the lab both families, directories that plugins take for a real
+// host's, and a namespace in the outside world.
+func (l *Lab) furnish() {
+	l.Helper()
+	l.In("sh", "-ec", `chmod 755 /var/lib/patchbay /run/patchbay /var/lib/cni /run/cni /etc/cni
+		ip -6 addr add `+Host6+`/64 dev out0 nodad
+		ip netns add `+Outside+`
+		ip link add p-out type veth peer name eth0 netns `+Outside+`
+		ip link set p-out master out0 up
+		ip -n `+Outside+` link set lo up
+		ip -n `+Outside+` addr add `+Outside4+`/24 dev eth0
+		ip -n `+Outside+` -6 addr add `+Outside6+`/64 dev eth0 nodad
+		ip -n `+Outside+` link set eth0 up
+		ip -6 route add default via `+Outside6+`
+		ip netns exec `+Outside+` busybox httpd -p 80`)
+}
+
+// lab runs dockerlab.
+func (l *Lab) lab(args ...string) string {
+	l.Helper()
+	out, err := l.try(append([]string{l.script}, args...)...)
+	if err != nil {
+		l.Fatal(err)
+	}
+	return out
+}
+
+// try runs a command of dockerlab and gives its output.
+func (l *Lab) try(argv ...string) (string, error) {
+	var out, said bytes.Buffer
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = l.env, &out, &said
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s%s", strings.Join(argv[1:], " "), err, &out, &said)
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+// Up starts the dockerd, at first or after KillDocker.
+func (l *Lab) Up(args ...string) {
+	l.Helper()
+	l.lab(append([]string{"up", l.name, l.Kind}, args...)...)
+}
+
+// KillDocker is kill -9 of dockerd alone.
+func (l *Lab) KillDocker() {
+	l.Helper()
+	l.lab("kill", l.name)
+}
+
+// In runs a command beside the dockerd, which must succeed, and gives its output.
+func (l *Lab) In(argv ...string) string {
+	l.Helper()
+	return l.lab(append([]string{"in", l.name}, argv...)...)
+}
+
+// Sh runs a shell script beside the dockerd, whatever comes of it.
+func (l *Lab) Sh(script string) string {
+	l.Helper()
+	return l.In("sh", "-c", "{ "+script+"\n} 2>&1; true")
+}
+
+func (l *Lab) ok(argv ...string) bool {
+	_, err := l.try(append([]string{l.script, "in", l.name}, argv...)...)
+	return err == nil
+}
+
+// Docker runs the docker client, which must succeed, and gives its output.
+func (l *Lab) Docker(args ...string) string {
+	l.Helper()
+	return l.lab(append([]string{"docker", l.name}, args...)...)
+}
+
+// TryDocker is Docker for what may fail.
+func (l *Lab) TryDocker(args ...string) (string, error) {
+	return l.try(append([]string{l.script, "docker", l.name}, args...)...)
+}
+
+// Refused is Docker for what must fail; it returns what was said.
+func (l *Lab) Refused(args ...string) string {
+	l.Helper()
+	out, err := l.TryDocker(args...)
+	if err == nil {
+		l.Errorf("docker %v worked: %s", args, out)
+		return out
+	}
+	return err.Error()
+}
+
+// Conf writes a CNI configuration.
+func (l *Lab) Conf(name, text string) {
+	l.Helper()
+	l.Write("/etc/cni/net.d/"+name+".conflist", text)
+}
+
+// Write makes a file inside the lab, whose directories are its own.
+func (l *Lab) Write(path, text string) {
+	l.Helper()
+	cmd := l.Inside("sh", "-c", `mkdir -p "$(dirname "$0")"; cat > "$0"`, path)
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		l.Fatalf("write %s: %v: %s", path, err, out)
+	}
+}
+
+// left is what stands of attachments: links, state, addresses, records.
+func (l *Lab) left() string {
+	l.Helper()
+	return l.Sh(`ip -o link | grep -E 'veth|cni[0-9a-f]{10}' | grep -v docker0
+		for d in /var/lib/patchbay/docker/endpoints /var/lib/patchbay/docker/leases /var/lib/patchbay/docker/cache /run/patchbay/attachments; do
+			[ -d $d ] && find $d -type f
+		done
+		[ -d /run/patchbay/docker/netns ] && ls /run/patchbay/docker/netns
+		[ -d /var/lib/cni/networks ] && find /var/lib/cni/networks -name '*[.:]*' ! -name 'last_*'`)
+}
+
+// Gone waits until nothing is left of attachments.
+func (l *Lab) Gone(when string) {
+	l.Helper()
+	left := ""
+	for end := time.Now().Add(pollTime); time.Now().Before(end); time.Sleep(2 * pollEvery) {
+		if left = l.left(); left == "" {
+			return
+		}
+	}
+	l.Errorf("%s: left behind:\n%s", when, left)
+}
+
+// Dir is a directory on the machine that lives as long as the lab.
+func (l *Lab) Dir(name string) string {
+	l.Helper()
+	dir := l.dir + "/" + name
+	must(l, os.MkdirAll(dir, 0o755))
+	return dir
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
