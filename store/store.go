@@ -19,6 +19,15 @@ var (
 	ErrConflict = errors.New("changed meanwhile")
 	// ErrCompacted is a Watch from a revision that the engine no longer has: list again.
 	ErrCompacted = errors.New("revision is too old to watch from")
+	// ErrUnreadable is an object that is there, and damaged or written by a newer
+	// Patchbay. The error says which. Delete without a revision removes it.
+	ErrUnreadable = errors.New("unreadable")
+	// ErrName is an object with a name that no engine takes: Table says which it takes.
+	ErrName = errors.New("bad name")
+	// ErrLeaseOver is the use of a lease that has ended.
+	ErrLeaseOver = errors.New("the lease is over")
+	// ErrClosed is the use of a store after Close.
+	ErrClosed = errors.New("the store is closed")
 )
 
 // Revision is a point in the history of one Table, or of one object in it. It is
@@ -34,17 +43,21 @@ type Store interface {
 	Blocks() Table[Block]
 	Endpoints() Table[Endpoint]
 
-	// Lease begins a lease that is kept alive until ctx ends, it is ended, or the
-	// engine was away for longer than ttl.
+	// Lease begins a lease that is kept alive until ctx ends, it is ended, the
+	// store is closed, or the engine was away for longer than ttl. The ttl is a
+	// second or more; engines round it up to whole seconds.
 	Lease(ctx context.Context, ttl time.Duration) (Lease, error)
+	// Close ends every Watch with ErrClosed. Leases are no longer kept: what hangs
+	// on them goes when their time is over, so that a restart is no absence.
 	Close() error
 }
 
 // Lease is the presence of one host. What was created with it goes when it ends.
 type Lease interface {
-	// Lost is closed when the lease is over, and all that hung on it is gone.
+	// Lost is closed when nobody keeps the lease any longer. What hung on it is gone,
+	// or goes within a ttl (after ctx ended, or when the engine is away).
 	Lost() <-chan struct{}
-	// End removes what was created with it, now.
+	// End removes what was created with it, now. Once more is no error.
 	End(ctx context.Context) error
 }
 
@@ -63,11 +76,16 @@ type Event[T Object] struct {
 	Gone bool
 }
 
-// Table is all objects of one kind.
+// Table is all objects of one kind. The names in a key are ASCII letters, digits
+// and "_.-:", and begin with a letter, a digit, "_" or ":"; a key has 200 bytes at
+// most. With any other name, a call fails with ErrName and touches nothing.
 type Table[T Object] interface {
 	// Get returns one object, or ErrNotFound.
 	Get(ctx context.Context, key string) (Item[T], error)
-	// List returns all objects whose key begins with prefix, by key, and the revision to watch from.
+	// List returns all objects whose key begins with prefix, by key, and the revision
+	// to watch from. An object that cannot be read is left out and named by the
+	// error, which then is ErrUnreadable: what is returned beside it is good, and
+	// no more than that one object is in doubt.
 	List(ctx context.Context, prefix string) ([]Item[T], Revision, error)
 	// Create adds an object, or fails with ErrExists. With a lease, which may be
 	// nil, it goes when the lease ends.
@@ -79,7 +97,8 @@ type Table[T Object] interface {
 	// the zero revision is any. What is not there is not an error.
 	Delete(ctx context.Context, key string, at Revision) error
 	// Watch tells of each change after a revision, in order, until ctx ends or the
-	// loop does. It survives an engine that is away for a while; an error, such as
-	// ErrCompacted, is the last thing it yields.
+	// loop does; the zero revision is before all changes. It survives an engine that
+	// is away for a while; an error, such as ErrCompacted or ErrUnreadable, is the
+	// last thing it yields: list again, and watch from there.
 	Watch(ctx context.Context, after Revision) iter.Seq2[Event[T], error]
 }

@@ -1,0 +1,122 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package file keeps a store in a directory, for one host and all its processes:
+// the store of who has no other.
+//
+//	v1/lock             flock(2) of whoever reads or writes
+//	v1/log/17           the 17th change, as JSON: the newest ones, for watchers
+//	v1/networks/x.json  an object, with the number of its last change
+//	v1/leases/3f….json  a lease, with its end
+//
+// A change is made when its file in the log has its name, and the object follows:
+// whoever takes the lock next repeats the newest change if its object does not
+// show it. So a process may be killed anywhere. Both files are on the disk
+// (fsync) before a call returns.
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/store/typed"
+)
+
+// version is the layout of the directory. A newer one has a directory of its own.
+const version = "v1"
+
+// Options are what may be left at zero.
+type Options struct {
+	Keep int    // changes for watchers to look back; 0: 1024
+	Proc string // procfs; "": /proc
+}
+
+// Store is an open directory.
+type Store struct {
+	typed.Tables
+	dir  string
+	keep int
+	boot string
+
+	turn    chan struct{} // one of our own goroutines at a time asks for the lock
+	head    int64         // the newest change we know of; under the lock
+	settled int64         // the change up to which objects are certain; under the lock
+
+	ctx   context.Context // until Close
+	close context.CancelCauseFunc
+	work  sync.WaitGroup
+}
+
+// Open opens a directory, which is made when it is missing, for root alone. The
+// errors of one that somebody else owns or may write to wrap statedir.ErrNotOurs.
+func Open(dir string, o Options) (*Store, error) {
+	if o.Keep == 0 {
+		o.Keep = 1024
+	}
+	if o.Proc == "" {
+		o.Proc = "/proc"
+	}
+	s := &Store{dir: filepath.Join(dir, version), keep: o.Keep, turn: make(chan struct{}, 1)}
+	s.Rows = func(table string) typed.Rows { return rows{s, table} }
+	for _, below := range append(typed.Names(), "log", "leases") {
+		if err := statedir.Make(dir, version, below); err != nil {
+			return nil, fmt.Errorf("open store %s: %w", dir, err)
+		}
+	}
+	var err error
+	if s.boot, err = bootID(o.Proc); err != nil {
+		return nil, fmt.Errorf("open store %s: %w", dir, err)
+	}
+	s.ctx, s.close = context.WithCancelCause(context.Background())
+	if err := s.start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open store %s: %w", dir, err), s.Close())
+	}
+	return s, nil
+}
+
+// start sweeps up what killed processes left, and begins to watch over leases.
+func (s *Store) start() error {
+	ctx, cancel := context.WithTimeout(s.ctx, openTimeout)
+	defer cancel()
+	if err := s.locked(ctx, s.sweep); err != nil {
+		return err
+	}
+	s.work.Go(s.reap)
+	return nil
+}
+
+// openTimeout is how long Open waits for a process that holds the lock. One that
+// works holds it for milliseconds.
+const openTimeout = 30 * time.Second
+
+// Close is store.Store's.
+func (s *Store) Close() error {
+	s.close(store.ErrClosed)
+	s.work.Wait()
+	return nil
+}
+
+// until is ctx, or until Close, which is its cause then.
+func (s *Store) until(ctx context.Context) (context.Context, func()) {
+	both, cancel := context.WithCancelCause(ctx)
+	if s.ctx.Err() != nil {
+		cancel(context.Cause(s.ctx)) // now: what is called afterwards takes a moment
+	}
+	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
+	return both, func() { stop(); cancel(nil) }
+}
+
+func bootID(proc string) (string, error) {
+	id, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
+	if err != nil {
+		return "", fmt.Errorf("read boot id: %w", err)
+	}
+	return string(id[:len(id)-1]), nil
+}

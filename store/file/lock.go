@@ -1,0 +1,76 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// locked runs f with the lock: nobody else, of this process or another, reads or
+// writes meanwhile, and f sees no change that is half made and no lease that is
+// over.
+func (s *Store) locked(ctx context.Context, f func() error) error {
+	ctx, done := s.until(ctx)
+	defer done()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	fd, err := s.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written to it
+	if err := s.settle(); err != nil {
+		return err
+	}
+	if err := s.expire(); err != nil {
+		return err
+	}
+	return f()
+}
+
+// lock waits for flock(2) until ctx ends, by asking: nobody holds it for long.
+func (s *Store) lock(ctx context.Context) (fd int, err error) {
+	path := filepath.Join(s.dir, "lock")
+	fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return -1, &fs.PathError{Op: "lock", Path: path, Err: err}
+	}
+	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return fd, nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return -1, errors.Join(&fs.PathError{Op: "lock", Path: path, Err: err}, unix.Close(fd))
+		}
+		pause(ctx, wait)
+		if ctx.Err() != nil {
+			err := fmt.Errorf("lock %s, which another process holds: %w", path, context.Cause(ctx))
+			return -1, errors.Join(err, unix.Close(fd))
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

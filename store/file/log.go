@@ -1,0 +1,203 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package file
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/store/typed"
+)
+
+// change is a file of the log.
+type change struct {
+	Table string `json:"table"`
+	Key   string `json:"key"`
+	Gone  bool   `json:"gone,omitempty"`
+	row
+}
+
+// errTorn is a file that a crash of the machine cut short.
+var errTorn = errors.New("damaged")
+
+func (s *Store) logFile(n int64) string {
+	return filepath.Join(s.dir, "log", strconv.FormatInt(n, 10))
+}
+
+// readLog returns the n-th change, fs.ErrNotExist, or errTorn.
+func (s *Store) readLog(n int64) (c change, err error) {
+	data, err := atomicfile.Read(s.logFile(n))
+	if err != nil {
+		return c, err
+	}
+	if json.Unmarshal(data, &c) != nil || c.Table == "" || c.Revision != n {
+		return c, fmt.Errorf("read %s: %w", s.logFile(n), errTorn)
+	}
+	return c, nil
+}
+
+// newestLog is the number of the newest change of the log, zero when it is empty.
+func (s *Store) newestLog() (newest int64, err error) {
+	names, err := readNames(filepath.Join(s.dir, "log"))
+	for _, name := range names {
+		if n, err := strconv.ParseInt(name, 10, 64); err == nil { // or a killed writer left it
+			newest = max(newest, n)
+		}
+	}
+	return newest, err
+}
+
+// findHead looks for the newest change: a few steps from the one we know.
+func (s *Store) findHead() (int64, error) {
+	known, err := exists(s.logFile(s.head))
+	if err != nil {
+		return 0, err
+	}
+	if !known {
+		newest, err := s.newestLog()
+		if newest == 0 && err == nil {
+			newest, err = s.newestRow() // somebody removed the log
+		}
+		return newest, err
+	}
+	for n := s.head; ; n++ {
+		if next, err := exists(s.logFile(n + 1)); !next || err != nil {
+			return n, err
+		}
+	}
+}
+
+// settle finds the newest change, and makes its object show it: whoever wrote it
+// may have been killed before. A change that is torn was never promised to anybody.
+func (s *Store) settle() (err error) {
+	if s.head, err = s.findHead(); err != nil || s.head == s.settled {
+		return err
+	}
+	c, err := s.readLog(s.head)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errTorn):
+	case err != nil:
+		return err
+	default:
+		if err := s.apply(c); err != nil {
+			return err
+		}
+	}
+	s.settled = s.head
+	return nil
+}
+
+// commit makes a change, with the next number.
+func (s *Store) commit(c change) (store.Revision, error) {
+	c.Revision = s.head + 1
+	data, err := typed.Marshal(c)
+	if err != nil {
+		return "", err
+	}
+	if err := write(s.logFile(c.Revision), data); err != nil {
+		return "", err
+	}
+	s.head = c.Revision
+	if err := s.apply(c); err != nil {
+		return "", err
+	}
+	s.settled = s.head
+	if old := s.head - int64(s.keep); old > 0 {
+		err = atomicfile.Remove(s.logFile(old))
+	}
+	return revision(c.Revision), err
+}
+
+// apply makes the object show a change, once or again.
+func (s *Store) apply(c change) error {
+	path := s.path(c.Table, c.Key)
+	if c.Gone {
+		if err := atomicfile.Remove(path); err != nil {
+			return err
+		}
+		return syncDir(path)
+	}
+	if r, err := readRow(path); err == nil && r.Revision >= c.Revision {
+		return nil
+	}
+	data, err := typed.Marshal(c.row)
+	if err != nil {
+		return err
+	}
+	return write(path, data)
+}
+
+// sweep removes what was to be removed from the log when somebody was killed.
+func (s *Store) sweep() error {
+	names, err := readNames(filepath.Join(s.dir, "log"))
+	for _, name := range names {
+		n, e := strconv.ParseInt(name, 10, 64)
+		if e != nil || n <= s.head-int64(s.keep) {
+			err = errors.Join(err, atomicfile.Remove(filepath.Join(s.dir, "log", name)))
+		}
+	}
+	return err
+}
+
+func revision(n int64) store.Revision { return store.Revision(strconv.FormatInt(n, 10)) }
+
+// parse reads a revision of ours; the zero one is 0.
+func parse(r store.Revision) (int64, error) {
+	if r == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(string(r), 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%q is no revision of this store", r)
+	}
+	return n, nil
+}
+
+// write puts a file in its place, and both on the disk.
+func write(path string, data []byte) error {
+	fd, err := atomicfile.WriteLocked(path, data)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(unix.Fsync(fd), unix.Close(fd)); err != nil {
+		return &fs.PathError{Op: "write", Path: path, Err: err}
+	}
+	return syncDir(path)
+}
+
+// syncDir puts the name of a file, or that it is gone, on the disk.
+func syncDir(path string) error {
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func exists(path string) (bool, error) {
+	_, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// readNames lists a directory, in no order.
+func readNames(dir string) (names []string, err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close() //nolint:errcheck // read only
+	return d.Readdirnames(-1)
+}

@@ -1,0 +1,155 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+func (s *suite) lease(ttl time.Duration) store.Lease {
+	s.Helper()
+	l, err := s.s.Lease(s.ctx, ttl)
+	s.must(err)
+	return l
+}
+
+func (s *suite) leaseEnds() {
+	l, t := s.lease(time.Hour), s.s.Endpoints()
+	other := s.another().Endpoints()
+	_, revision, err := other.List(s.ctx, "")
+	s.must(err)
+	at, err := t.Create(s.ctx, endpoint("n", "h", "leased"), l)
+	s.must(err)
+	_, err = t.Update(s.ctx, endpoint("n", "h", "leased"), at) // it still hangs on it
+	s.must(err)
+	create(s, t, endpoint("n", "h", "free"))
+	select {
+	case <-l.Lost():
+		s.Error("the lease is lost")
+	default:
+	}
+	s.must(l.End(s.ctx))
+	s.must(l.End(s.ctx))
+	<-l.Lost()
+	_, err = other.Get(s.ctx, "n/h/leased")
+	s.is(err, store.ErrNotFound)
+	_, err = other.Get(s.ctx, "n/h/free")
+	s.must(err)
+	if got := events(s, other, revision, 4); got[3] != "-n/h/leased" {
+		s.Errorf("watchers saw %v", got)
+	}
+	_, err = t.Create(s.ctx, endpoint("n", "h", "late"), l)
+	s.is(err, store.ErrLeaseOver)
+}
+
+// leaseIsKept for several ttls by whoever lives.
+func (s *suite) leaseIsKept() {
+	l := s.lease(2 * time.Second)
+	_, err := s.s.Nodes().Create(s.ctx, node("n"), l)
+	s.must(err)
+	other := s.another()
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		_, err := other.Nodes().Get(s.ctx, "n")
+		s.must(err)
+	}
+	select {
+	case <-l.Lost():
+		s.Error("the lease is lost")
+	default:
+	}
+}
+
+// leaseIsLost when nobody keeps it; a watcher who does nothing else is told.
+func (s *suite) leaseIsLost() {
+	ctx, cancel := context.WithCancel(s.ctx)
+	l, err := s.s.Lease(ctx, time.Second)
+	s.must(err)
+	other := s.another().Endpoints()
+	_, revision, err := other.List(s.ctx, "")
+	s.must(err)
+	_, err = s.s.Endpoints().Create(s.ctx, endpoint("n", "h", "e"), l)
+	s.must(err)
+	cancel()
+	<-l.Lost()
+	if got := events(s, other, revision, 2); got[1] != "-n/h/e" {
+		s.Errorf("watchers saw %v", got)
+	}
+	items, _, err := other.List(s.ctx, "")
+	s.must(err)
+	s.same(items, []store.Item[store.Endpoint]{})
+	_, err = s.s.Endpoints().Create(s.ctx, endpoint("n", "h", "late"), l)
+	s.is(err, store.ErrLeaseOver)
+}
+
+// leaseOfAnother: a lease is good for the store that gave it.
+func (s *suite) leaseOfAnother() {
+	l := s.lease(time.Hour)
+	if _, err := s.another().Nodes().Create(s.ctx, node("n"), l); err == nil {
+		s.Error("another store took the lease")
+	}
+	s.must(l.End(s.ctx))
+}
+
+// oneWinner: many want the same block.
+func (s *suite) oneWinner() {
+	stores := []store.Store{s.s, s.another()}
+	for round := range 5 {
+		prefix := fmt.Sprintf("10.1.%d.0/24", round)
+		var won atomic.Int32
+		var all sync.WaitGroup
+		for i := range 16 {
+			all.Go(func() {
+				_, err := stores[i%2].Blocks().Create(s.ctx, block("n", prefix, fmt.Sprint(i)), nil)
+				switch {
+				case err == nil:
+					won.Add(1)
+				case !errors.Is(err, store.ErrExists):
+					s.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if won.Load() != 1 {
+			s.Errorf("%d got %s", won.Load(), prefix)
+		}
+	}
+}
+
+// counters: no compare-and-swap overwrites another.
+func (s *suite) counters() {
+	const adders, each = 8, 5
+	stores := []store.Store{s.s, s.another()}
+	create(s, s.s.Networks(), store.Network{Name: "n"})
+	var all sync.WaitGroup
+	for i := range adders {
+		all.Go(func() {
+			for done := 0; done < each; {
+				item, err := stores[i%2].Networks().Get(s.ctx, "n")
+				if err != nil {
+					s.Error(err)
+					return
+				}
+				item.Object.MTU++
+				switch _, err = stores[i%2].Networks().Update(s.ctx, item.Object, item.Revision); {
+				case err == nil:
+					done++
+				case !errors.Is(err, store.ErrConflict):
+					s.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if item, err := s.s.Networks().Get(s.ctx, "n"); err != nil || item.Object.MTU != adders*each {
+		s.Errorf("counted %d, %v; want %d", item.Object.MTU, err, adders*each)
+	}
+}

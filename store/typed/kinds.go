@@ -1,0 +1,107 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package typed
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// The tables, as engines call them.
+const (
+	Networks  = "networks"
+	Nodes     = "nodes"
+	Blocks    = "blocks"
+	Endpoints = "endpoints"
+)
+
+// Names are the names of all tables.
+func Names() []string { return []string{Networks, Nodes, Blocks, Endpoints} }
+
+// kind is what differs from table to table.
+type kind[T store.Object] struct {
+	table string
+	one   string // an object of it, in errors
+	parts int    // names in a key
+	// blank is an object that has nothing but its key.
+	blank func(names []string) (T, error)
+}
+
+func networks() kind[store.Network] {
+	return kind[store.Network]{Networks, "network", 1, func(names []string) (store.Network, error) {
+		return store.Network{Name: names[0]}, nil
+	}}
+}
+
+func nodes() kind[store.Node] {
+	return kind[store.Node]{Nodes, "node", 1, func(names []string) (store.Node, error) {
+		return store.Node{ID: names[0]}, nil
+	}}
+}
+
+func blocks() kind[store.Block] {
+	return kind[store.Block]{Blocks, "block", 2, func(names []string) (store.Block, error) {
+		prefix, err := unescape(names[1])
+		return store.Block{Network: names[0], Prefix: prefix}, err
+	}}
+}
+
+func endpoints() kind[store.Endpoint] {
+	return kind[store.Endpoint]{Endpoints, "endpoint", 3, func(names []string) (store.Endpoint, error) {
+		return store.Endpoint{Network: names[0], Node: names[1], ID: names[2]}, nil
+	}}
+}
+
+// unescape reads a prefix as a block's key has it: 10.1.2.0-24.
+func unescape(name string) (netip.Prefix, error) {
+	i := strings.LastIndexByte(name, '-')
+	if i < 0 {
+		return netip.Prefix{}, fmt.Errorf("%w: %q is no address-bits", store.ErrName, name)
+	}
+	p, err := netip.ParsePrefix(name[:i] + "/" + name[i+1:])
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%w: %w", store.ErrName, err)
+	}
+	return p, nil
+}
+
+// maxKey is the bytes of a key: with an ending, it is a file name everywhere.
+const maxKey = 200
+
+// names splits a key, and refuses what is not the key of an object of this kind.
+func (k kind[T]) names(key string) ([]string, error) {
+	names := strings.Split(key, "/")
+	if len(names) != k.parts {
+		return nil, fmt.Errorf("%w: it needs %d parts between slashes", store.ErrName, k.parts)
+	}
+	if len(key) > maxKey {
+		return nil, fmt.Errorf("%w: it is longer than %d bytes", store.ErrName, maxKey)
+	}
+	for _, name := range names {
+		if !isName(name) {
+			return nil, fmt.Errorf("%w: %q is not made of letters, digits and _.-: only, or begins with . or -", store.ErrName, name)
+		}
+	}
+	return names, nil
+}
+
+func isName(name string) bool {
+	for i := range len(name) {
+		if !inName(name[i]) {
+			return false
+		}
+	}
+	return name != "" && name[0] != '.' && name[0] != '-'
+}
+
+func inName(c byte) bool {
+	switch {
+	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		return true
+	}
+	return c == '_' || c == '.' || c == '-' || c == ':'
+}
