@@ -19,7 +19,8 @@ import (
 )
 
 // Attachment is what a driver was asked for one attachment. It is written
-// before the first call, so that whoever finds it can take everything back.
+// before the first call, so that whoever finds it can take everything back. The
+// program patchbay reads a part of it as record.Driver.
 type Attachment struct {
 	Owner       owner.Key `json:"-"`
 	ContainerID string    `json:"-"`
@@ -64,14 +65,22 @@ func (s *Store) New(r *plugin.Request, at cnm.Endpoint) *Attachment {
 
 // Write stores an attachment and locks it until the session ends.
 func (s *Store) Write(network, pluginName string, a *Attachment) error {
+	rec, err := a.record(network, pluginName)
+	if err != nil {
+		return err
+	}
+	return s.Records.Write(rec)
+}
+
+func (a *Attachment) record(network, pluginName string) (*record.Record, error) {
 	data, err := json.Marshal(a)
 	if err != nil {
-		return fmt.Errorf("encode record: %w", err)
+		return nil, fmt.Errorf("encode record: %w", err)
 	}
-	return s.Records.Write(&record.Record{
+	return &record.Record{
 		Plugin: pluginName, Owner: a.Owner, Network: network,
 		ContainerID: a.ContainerID, IfName: a.IfName, NetNS: a.NetNS, Remote: data,
-	})
+	}, nil
 }
 
 // Begin writes the attachment of an ADD and pushes what ends it again.
@@ -255,5 +264,9 @@ func (s *Store) Finish(r *plugin.Request, pluginName string, a *Attachment, told
 		return nil // torn: it stays as it is
 	}
 	a.Ended = true
-	return s.Write(r.Network, pluginName, a)
+	rec, err := a.record(r.Network, pluginName)
+	if err != nil {
+		return err
+	}
+	return s.Records.Rewrite(rec)
 }

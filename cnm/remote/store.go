@@ -48,8 +48,8 @@ func Of(r *plugin.Request) *Store {
 
 // Open returns the store below a state directory.
 func Open(stateDir string) *Store {
-	dir := filepath.Join(stateDir, "cnm")
-	return &Store{Dir: dir, Records: record.New(dir)}
+	records := record.OfDrivers(stateDir)
+	return &Store{Dir: records.Dir, Records: records}
 }
 
 // bootID tells boots apart; without one all are the same.

@@ -24,8 +24,9 @@ import (
 )
 
 const psLong = `List the attachments of this node, from the cached results of every runtime
-that keeps them in the usual place and from the records of our plugins, with
-the namespace each lives in and a process that is there.`
+that keeps them in the usual place and from the records of our plugins, those
+of patchbay-cnm too, with the namespace each lives in and a process that is
+there.`
 
 type psCommand struct {
 	app     *app
@@ -45,6 +46,7 @@ type standing struct {
 	Addresses   []string  `json:"addresses,omitempty"`
 	HostLinks   []string  `json:"hostLinks,omitempty"`
 	Plugins     []string  `json:"plugins,omitempty"` // that keep a record
+	Driver      string    `json:"driver,omitempty"`  // of Docker, that attached it
 	Since       time.Time `json:"since,omitzero"`
 	Cached      bool      `json:"cached"` // a runtime keeps its result
 }
@@ -103,6 +105,7 @@ func (a *app) standing(network string) ([]*standing, error) {
 		s.HostLinks = append(s.HostLinks, r.Links...)
 		s.Plugins = append(s.Plugins, r.Plugin)
 	}
+	derr := a.ofDrivers(get)
 	list := []*standing{}
 	for _, s := range slices.Collect(maps.Values(all)) {
 		if network == "" || s.Network == network {
@@ -114,7 +117,41 @@ func (a *app) standing(network string) ([]*standing, error) {
 	slices.SortFunc(list, func(x, y *standing) int {
 		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.ContainerID, y.ContainerID), cmp.Compare(x.IfName, y.IfName))
 	})
-	return list, errors.Join(cerr, rerr)
+	return list, errors.Join(cerr, rerr, derr)
+}
+
+// ofDrivers adds what patchbay-cnm had Docker's drivers attach. What is detached
+// and only waits for its driver is no attachment any more: gc tells of it.
+func (a *app) ofDrivers(get func(network, id, ifName string) *standing) error {
+	records, err := record.OfDrivers(a.paths.State).List("")
+	ended := map[owner.Key]bool{}
+	found := make([]*record.Driver, len(records))
+	for i, r := range records {
+		d, derr := r.DriverOf()
+		err = errors.Join(err, derr)
+		if found[i] = d; d != nil {
+			ended[r.Owner] = ended[r.Owner] || d.Ended
+		}
+	}
+	for i, r := range records {
+		if d := found[i]; d != nil && !ended[r.Owner] {
+			get(r.Network, r.ContainerID, r.IfName).byDriver(r, d)
+		}
+	}
+	return err
+}
+
+func (s *standing) byDriver(r *record.Record, d *record.Driver) {
+	s.NetNS = cmp.Or(s.NetNS, r.NetNS)
+	s.Plugins = append(s.Plugins, r.Plugin)
+	if d.Interface != nil {
+		s.Driver = d.String()
+	}
+	for _, p := range d.Prefixes() {
+		if !s.Cached && !slices.Contains(s.Addresses, p.String()) {
+			s.Addresses = append(s.Addresses, p.String())
+		}
+	}
 }
 
 func (s *standing) addresses(r *spec.Result) {

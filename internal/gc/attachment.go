@@ -41,6 +41,8 @@ type Attachment struct {
 
 	records  []*record.Record
 	torn     []record.Torn
+	drivers  []string // plugins of patchbay-cnm that have a record, torn ones too
+	untold   string   // the driver that has not heard of the DEL
 	cached   *chain.Cached
 	pools    []pool // where addresses are reserved
 	links    []link

@@ -21,6 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -34,7 +35,8 @@ type evidence struct {
 
 	all map[owner.Key]*Attachment
 
-	ofNetworks []nft.Element // elements of networks
+	ofNetworks []nft.Element   // elements of networks
+	driver     map[string]bool // container ids that `patchbayd docker` will detach
 
 	errs []error // what could not be read; the rest is judged all the same
 }
@@ -52,10 +54,12 @@ func (ev *evidence) gather(ctx context.Context) []*Attachment {
 	holders, _, err := ev.k.Records.Facts()
 	ev.fail(err)
 	ev.readRecords()
+	ev.readDrivers()
 	ev.readCache()
 	ev.readPools(ctx)
 	ev.readLeases()
 	ev.readReference()
+	ev.readDriver()
 	ev.addElements(elems)
 	ev.addLinks(links)
 	ev.addFacts(holders)
@@ -103,15 +107,22 @@ func (ev *evidence) readRecords() {
 		}
 	}
 	for _, t := range torn {
-		id, ifName := kernel.Names(ev.paths, t.Network, t.Owner, nil)
-		a := ev.owned(t.Owner)
-		a.Network, a.torn = t.Network, append(a.torn, t)
-		if ifName != "" {
-			a.ContainerID, a.IfName = id, ifName
-		}
+		a := ev.tornOwner(t)
+		a.torn = append(a.torn, t)
 		a.have("torn record", t.Plugin, true)
 		a.seen(ev.mtime(filepath.Join(ev.paths.Run, "attachments", t.Network, string(t.Owner)+"."+t.Plugin)))
 	}
+}
+
+// tornOwner is the attachment of a record of which only the path can be read.
+func (ev *evidence) tornOwner(t record.Torn) *Attachment {
+	id, ifName := kernel.Names(ev.paths, t.Network, t.Owner, nil)
+	a := ev.owned(t.Owner)
+	a.Network = t.Network
+	if ifName != "" {
+		a.ContainerID, a.IfName = id, ifName
+	}
+	return a
 }
 
 func (ev *evidence) mtime(path string) time.Time {

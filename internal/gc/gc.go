@@ -118,7 +118,9 @@ func (c *collector) look(ctx context.Context) (*Report, error) {
 	ev.boot = boot
 	c.world = c.newWorld(boot.Since)
 	report := &Report{Applied: c.Apply, Attachments: []*Attachment{}}
-	for _, a := range ev.gather(ctx) {
+	all := ev.gather(ctx)
+	c.world.driver = func(id string) bool { return ev.driver[id] }
+	for _, a := range all {
 		a.State, a.Why = c.world.judge(a)
 		switch {
 		case a.State == Alive:
@@ -155,7 +157,7 @@ func (c *collector) newWorld(boot time.Time) *world {
 // apply removes what is dead, each attachment in a session of its own, so that
 // one that fails does not stop the others.
 func (c *collector) apply(ctx context.Context, report *Report) error {
-	errs := []error{record.New(c.Paths.Run).SweepClaims()}
+	errs := []error{record.New(c.Paths.Run).SweepClaims(), record.OfDrivers(c.Paths.State).SweepClaims()}
 	for _, a := range report.Attachments {
 		if a.State != Dead || ctx.Err() != nil {
 			continue

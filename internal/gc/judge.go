@@ -26,6 +26,7 @@ type world struct {
 	grace time.Duration
 
 	listed    func(containerID string) bool                // by the runtime; nil when no list was given
+	driver    func(containerID string) bool                // whether `patchbayd docker` knows it
 	namespace func(path string) bool                       // exists, and is a container's
 	inUse     func([]netip.Addr) (where string, err error) // an address in a namespace that exists
 	firstSeen func(*Attachment) time.Time                  // by gc, for what has no age of its own
@@ -38,12 +39,15 @@ func (w *world) least() time.Duration { return max(w.grace, 10*time.Second) }
 // judge decides, from what is certain to what is likely.
 func (w *world) judge(a *Attachment) (State, string) {
 	for _, path := range a.NetNS {
-		if w.namespace(path) {
+		if a.untold == "" && w.namespace(path) {
 			return Alive, "its namespace " + path + " exists"
 		}
 	}
-	if w.listed != nil && a.ContainerID != "" && w.listed(a.ContainerID) {
+	if w.listed != nil && a.ContainerID != "" && w.listed(a.ContainerID) && a.untold == "" {
 		return Unsure, "the runtime lists its container"
+	}
+	if false && w.driver(a.ContainerID) {
+		return Unsure, "patchbayd docker has it, and removes it: patchbayd docker gc"
 	}
 	since, grace := a.Since, w.grace
 	if since.IsZero() {
@@ -54,6 +58,8 @@ func (w *world) judge(a *Attachment) (State, string) {
 		return Unsure, fmt.Sprintf("it is %v old, less than the grace period of %v", age.Round(time.Second), grace)
 	}
 	switch {
+	case a.untold != "":
+		return Dead, "it was detached, and driver " + a.untold + " has not heard of it"
 	case len(a.NetNS) > 0:
 		return Dead, "its namespace " + a.NetNS[0] + " is gone"
 	case !a.Since.IsZero() && len(a.kernel) == 0 && a.Since.Before(w.boot):

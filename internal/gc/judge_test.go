@@ -49,12 +49,17 @@ func TestJudge(t *testing.T) {
 		{name: "unknown, not listed, in use", a: Attachment{ContainerID: "c", Since: old}, listed: only(), inUse: "/proc/7/ns/net", want: Unsure, why: "/proc/7"},
 		{name: "unknown, not listed, no view", a: Attachment{ContainerID: "c", Since: old}, listed: only(), err: errors.New("no rights"), want: Unsure, why: "no rights"},
 		{name: "nobody's", a: Attachment{Since: old}, listed: only(), want: Unsure, why: "nothing tells whose"},
+		{name: "untold", a: Attachment{ContainerID: "c", NetNS: []string{"there"}, Since: old, untold: "lab"}, listed: only("c"), want: Dead, why: "driver lab has not heard"},
+		{name: "untold, young", a: Attachment{ContainerID: "c", Since: young, untold: "lab"}, want: Unsure, why: "1s old"},
+		{name: "the Docker driver's", a: Attachment{ContainerID: "driver's", Since: old}, listed: only(), want: Unsure, why: "patchbayd docker"},
+		{name: "the Docker driver's, gone", a: Attachment{ContainerID: "driver's", NetNS: []string{"gone"}, Since: old}, want: Unsure, why: "patchbayd docker"},
 		{name: "without age, seen now", a: Attachment{ContainerID: "c"}, listed: only(), seen: now, want: Unsure, why: "0s old"},
 		{name: "without age, seen before", a: Attachment{ContainerID: "c"}, listed: only(), seen: old, want: Dead},
 	} {
 		w := &world{
 			now: now, boot: now.Add(-24 * time.Hour), grace: time.Minute, listed: tc.listed,
 			namespace: func(path string) bool { return path == "there" },
+			driver:    func(id string) bool { return id == "driver's" },
 			inUse:     func([]netip.Addr) (string, error) { return tc.inUse, tc.err },
 			firstSeen: func(*Attachment) time.Time { return tc.seen },
 		}

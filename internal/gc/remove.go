@@ -77,11 +77,29 @@ func (r *remover) alone(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	if why := r.take(); why != "" {
+	free, why, err := r.claimDrivers()
+	if err != nil {
+		return err
+	}
+	defer free()
+	if why == "" {
+		why = r.take()
+	}
+	if why != "" {
 		r.a.State, r.a.Why = Unsure, why
 		return nil
 	}
-	err = errors.Join(r.delRecords(ctx), r.delCached(ctx), r.delKernel(ctx), r.delAddresses(ctx), r.delFiles())
+	return r.removeAll(ctx)
+}
+
+func (r *remover) removeAll(ctx context.Context) error {
+	err := r.delRecords(ctx)
+	why, derr := r.delDrivers(ctx)
+	if why != "" {
+		r.a.State, r.a.Why = Unsure, why
+		return err
+	}
+	err = errors.Join(err, derr, r.delCached(ctx), r.delKernel(ctx), r.delAddresses(ctx), r.delFiles())
 	r.a.Removed = err == nil
 	return err
 }
@@ -100,11 +118,11 @@ func (r *remover) take() (why string) {
 		case rec.Owner != r.a.Owner:
 		case !slices.Contains(r.plugins(), rec.Plugin):
 			return busy
-		case rec.NetNS != "" && exists(rec.NetNS):
+		case rec.NetNS != "" && r.a.untold == "" && exists(rec.NetNS):
 			return "its namespace " + rec.NetNS + " exists"
 		}
 	}
-	if r.a.cached == nil {
+	if r.a.cached == nil || r.a.untold != "" {
 		return ""
 	}
 	now, err := r.Runtime.Cached(r.a.Network, r.attachment())

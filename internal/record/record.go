@@ -97,6 +97,16 @@ func (s *Store) guard(below ...string) error { return statedir.Check(s.Dir, belo
 // keeps it locked until the Store is closed or the record removed.
 // network, owner and plugin are validated names, so the path stays inside.
 func (s *Store) Write(r *Record) error {
+	for {
+		if err := s.Rewrite(r); err != nil || !s.yield(r.Network, r.Owner) {
+			return err
+		}
+	}
+}
+
+// Rewrite is Write for a DEL that keeps what it could not finish: it waits for
+// no gc, which may be who called it.
+func (s *Store) Rewrite(r *Record) error {
 	r.Schema = Schema
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -107,14 +117,10 @@ func (s *Store) Write(r *Record) error {
 	}
 	path := s.path(r.Network, r.Owner, r.Plugin)
 	s.lock(path, patience) // an earlier one may be somebody's work
-	for {
-		if err := s.place(path, data); err != nil {
-			return fmt.Errorf("write record: %w", err)
-		}
-		if !s.yield(r.Network, r.Owner) {
-			return nil
-		}
+	if err := s.place(path, data); err != nil {
+		return fmt.Errorf("write record: %w", err)
 	}
+	return nil
 }
 
 // place writes a file and keeps it locked.

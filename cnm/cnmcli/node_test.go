@@ -1,0 +1,132 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmcli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
+	"github.com/patchbay-net/patchbay/cnm/cnmtest"
+	"github.com/patchbay-net/patchbay/internal/doctor"
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/gc"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/all"
+	"github.com/patchbay-net/patchbay/plugin/plugintest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// node is what the program patchbay sees: its own plugins, and in a directory
+// those of patchbay-cnm.
+type node struct {
+	*endpointtest.World
+	dir string
+}
+
+func session() *plugin.Session {
+	s := plugin.NewSession(all.Plugins())
+	s.Stderr = io.Discard
+	return s
+}
+
+func (n *node) options(apply bool) gc.Options {
+	p := paths.Default()
+	rt := &chain.Runtime{Path: []string{n.dir}, CacheDir: p.CNI, RunDir: p.Run, Invoker: &plugin.Builtin{NewSession: session}}
+	return gc.Options{Paths: p, Runtime: rt, NewSession: session, Apply: apply}
+}
+
+// gc wants what `patchbay gc` says of the one attachment that does not live, and
+// how many do.
+func (n *node) gc(apply bool, alive int, state gc.State, why string, removed bool) {
+	n.Helper()
+	report, err := gc.Run(n.T.Context(), n.options(apply))
+	must(n, err)
+	if report.Alive != alive || len(report.Attachments) != 1 {
+		n.Fatalf("%d live, %d others, not %d and 1: %+v", report.Alive, len(report.Attachments), alive, report.Attachments)
+	}
+	a := report.Attachments[0]
+	if a.State != state || !strings.Contains(a.Why, why) || a.Removed != removed {
+		n.Errorf("%s: %s because %s, removed: %v; want %s because %s, %v", a.Name(), a.State, a.Why, a.Removed, state, why, removed)
+	}
+}
+
+// doctor wants a finding about leftovers.
+func (n *node) doctor(text string) {
+	n.Helper()
+	o := n.options(false)
+	d := &doctor.Node{Paths: o.Paths, ConfDir: n.dir, Runtime: o.Runtime, NewSession: session, GC: o}
+	must(n, d.Open())
+	defer d.Close()
+	checks := slices.DeleteFunc(doctor.Checks(), func(c doctor.Check) bool { return c.ID != "leftovers" })
+	report := doctor.Examine(n.T.Context(), d, checks)
+	if s := fmt.Sprint(report.Findings); !strings.Contains(s, text) || text == "" && len(report.Findings) > 0 {
+		n.Errorf("doctor finds %s, want %q", s, text)
+	}
+}
+
+// TestNodeGC: `patchbay gc` and `patchbay doctor` know what drivers attached, do
+// not harm what lives, and have the plugins of patchbay-cnm called for the rest.
+func TestNodeGC(t *testing.T) {
+	fresh(t)
+	d := &cnmtest.Driver{}
+	srv := cnmtest.Start(t, "lab", d)
+	n := &node{World: endpointtest.New(t, append([]*plugin.Plugin{&cnmplugin.Plugin}, Plugins()[1:]...)...), dir: t.TempDir()}
+	conf := `"driver":"lab","timeout":20,"ipam":{"type":"cnm-ipam","driver":"lab","timeout":20,"subnet":"10.88.0.0/24"}`
+	a, b, c := n.Pod("a", conf), n.Pod("b", conf), n.Pod("c", conf)
+	a.Call.NetNS = "/run/netns/another" // that nobody else has open
+	must(t, netns.Create(a.Call.NetNS))
+	for _, p := range []*endpointtest.Pod{a, b, c} {
+		must(t, p.Do(spec.Add))
+	}
+	n.doctor("")
+	must(t, netns.Delete(a.Call.NetNS))
+
+	n.gc(false, 2, gc.Dead, "its namespace /run/netns/another is gone", false)
+	n.doctor("1 dead attachment left 1 addresses and more behind: net a/eth0")
+	n.gc(true, 2, gc.Unsure, "patchbay-cnm install DIR", false) // nobody here can tell the driver
+	n.Want("endpoints", fmt.Sprint(d.Endpoints()), "3")
+	n.dir = plugintest.Install(t, Plugins()...)
+	n.gc(true, 2, gc.Dead, "is gone", true)
+	n.Want("endpoints and addresses", fmt.Sprint(d.Endpoints(), d.Addresses()), "2 3") // with the gateway
+	n.doctor("")
+
+	// Detached while the driver was away: gc tells it once it is back, and leaves
+	// the link to it as long as it is not.
+	srv.Stop()
+	must(t, b.Do(spec.Del))
+	n.gc(false, 1, gc.Dead, "it was detached, and driver lab has not heard of it", false)
+	n.gc(true, 1, gc.Unsure, "a later gc, ADD or GC tells it", false)
+	srv.Serve(t)
+	n.Want("endpoints and links", fmt.Sprint(d.Endpoints(), n.links()), "2 1")
+	n.gc(true, 1, gc.Dead, "has not heard", true)
+	n.Want("endpoints and links", fmt.Sprint(d.Endpoints(), n.links()), "1 0")
+	must(t, c.Do(spec.Check))
+	must(t, c.Do(spec.Del))
+	n.Want("endpoints and addresses", fmt.Sprint(d.Endpoints(), d.Addresses()), "0 1")
+	n.doctor("")
+	if _, err := c.Conn().Link("eth0"); !nl.IsNotFound(err) {
+		t.Errorf("the container has its interface: %v", err)
+	}
+}
+
+// links counts those of the host that the driver is to get back.
+func (n *node) links() (count int) {
+	n.Helper()
+	links, err := n.HostConn().LinkList()
+	must(n, err)
+	for _, l := range links {
+		if strings.HasPrefix(l.Attrs().Name, "cs") {
+			count++
+		}
+	}
+	return count
+}

@@ -1,0 +1,45 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package remote
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+)
+
+// TestRecordDriver: what is written here is what the program patchbay reads.
+func TestRecordDriver(t *testing.T) {
+	dir := t.TempDir()
+	s := Open(dir)
+	defer s.Records.Close()
+	a := &Attachment{
+		Owner: owner.Of("net", "c", "eth0"), ContainerID: "c", IfName: "eth0", NetNS: "/run/netns/c", Ended: true,
+		Driver:    cnm.Endpoint{Name: "lab", URL: "unix:///x"},
+		Interface: &cnm.Interface{Address: netip.MustParsePrefix("10.1.2.3/24"), MacAddress: "02:42:aa:bb:cc:01"},
+		Addresses: []Address{{PoolID: "p", Address: netip.MustParsePrefix("fd88::2/64"), Gateway: netip.MustParseAddr("fd88::1")}},
+	}
+	if err := s.Write("net", "cnm", a); err != nil {
+		t.Fatal(err)
+	}
+	list, err := record.OfDrivers(dir).List("")
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	d, err := list[0].DriverOf()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(d, d.Ended, d.Prefixes()), "lab true [fd88::2/64 10.1.2.3/24]"; got != want || list[0].NetNS != a.NetNS {
+		t.Errorf("%s, want %s", got, want)
+	}
+	d.Driver.Name = ""
+	if d.String() != "unix:///x" {
+		t.Error(d)
+	}
+}

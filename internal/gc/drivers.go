@@ -1,0 +1,109 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// What Docker's drivers attached is patchbay-cnm's: it has the records, in a
+// directory of its own that outlives a reboot, and only it can speak to drivers.
+// So gc judges by those records and has its plugins called, as any runtime would.
+
+// readDrivers reads those records, torn ones too.
+func (ev *evidence) readDrivers() {
+	store := record.OfDrivers(ev.paths.State)
+	records, torn, err := store.Scan("")
+	ev.fail(err)
+	age := func(a *Attachment, plugin string) {
+		a.seen(ev.mtime(filepath.Join(store.Dir, "attachments", a.Network, string(a.Owner)+"."+plugin)))
+	}
+	for _, r := range records {
+		d, err := r.DriverOf()
+		if err != nil || d == nil {
+			torn = append(torn, record.Torn{Network: r.Network, Owner: r.Owner, Plugin: r.Plugin, Err: err})
+			continue
+		}
+		a := ev.get(r.Network, r.ContainerID, r.IfName)
+		a.attached(d, r)
+		age(a, r.Plugin)
+	}
+	for _, t := range torn {
+		a := ev.tornOwner(t)
+		a.drivers = append(a.drivers, t.Plugin)
+		a.have("torn record", t.Plugin, false)
+		age(a, t.Plugin)
+	}
+}
+
+// attached notes what a record of patchbay-cnm tells.
+func (a *Attachment) attached(d *record.Driver, r *record.Record) {
+	a.drivers = append(a.drivers, r.Plugin)
+	a.at(r.NetNS)
+	a.have("record", fmt.Sprintf("%s (driver %s)", r.Plugin, d), false)
+	for _, p := range d.Prefixes() {
+		a.addr(p.Addr())
+	}
+	if d.Ended {
+		a.untold = d.String()
+	}
+}
+
+// claimDrivers keeps ADDs of patchbay-cnm out, and says why the attachment must
+// stay when one is under way, or has been meanwhile.
+func (r *remover) claimDrivers() (release func(), why string, err error) {
+	if len(r.a.drivers) == 0 {
+		return func() {}, "", nil
+	}
+	store := record.OfDrivers(r.Paths.State)
+	drop, err := store.Claim(r.a.Network, r.a.Owner)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, p := range r.a.drivers {
+		rec, free, _ := store.TryTake(r.a.Network, r.a.Owner, p, 0) // a torn one is removed as such
+		store.Unlock(r.a.Network, r.a.Owner, p)                     // the plugin takes it
+		if !free {
+			why = busy
+		} else if rec != nil && r.a.untold == "" && exists(rec.NetNS) {
+			why = "its namespace " + rec.NetNS + " exists"
+		}
+	}
+	return func() { drop(); store.Close() }, why, nil
+}
+
+// delDrivers calls the plugins of patchbay-cnm, the one of the interface first.
+// As a driver that is away fails no DEL, the record that stays tells; what is on
+// the host then waits for the driver as it is.
+func (r *remover) delDrivers(ctx context.Context) (why string, err error) {
+	slices.SortFunc(r.a.drivers, func(x, y string) int { return len(x) - len(y) }) // cnm, cnm-ipam
+	for _, name := range r.a.drivers {
+		conf, err := json.Marshal(map[string]any{"cniVersion": spec.Current, "name": r.a.Network, "type": name, "ipam": map[string]string{}})
+		if err != nil {
+			return "", err
+		}
+		call := &spec.Call{Verb: spec.Del, ContainerID: r.a.ContainerID, IfName: r.a.IfName, Config: conf, Path: r.Runtime.Path}
+		_, err = r.Invoke(ctx, name, call)
+		switch {
+		case errors.Is(err, invoke.ErrNotFound):
+			return fmt.Sprintf("its driver can only be told by patchbay-cnm: %v; patchbay-cnm install DIR", err), nil
+		case err != nil:
+			return "", fmt.Errorf("plugin %s: %w", name, err)
+		}
+		rec, err := record.OfDrivers(r.Paths.State).Read(r.a.Network, r.a.Owner, name)
+		if rec != nil || err != nil {
+			return fmt.Sprintf("the driver that plugin %s asked for it is away; a later gc, ADD or GC tells it", name), nil
+		}
+	}
+	return "", nil
+}

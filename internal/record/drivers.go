@@ -1,0 +1,72 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+)
+
+// OfDrivers returns the store of patchbay-cnm below a state directory: what its
+// plugins asked Docker's drivers for. It outlives a reboot, as the drivers' own
+// state does.
+func OfDrivers(stateDir string) *Store { return New(filepath.Join(stateDir, "cnm")) }
+
+// Driver is what a record of OfDrivers tells whoever does not speak to drivers:
+// the part of Record.Remote that package cnm/remote promises to keep.
+type Driver struct {
+	Driver struct {
+		Name string `json:"name"` // empty for one that is known by its URL
+		URL  string `json:"url"`
+	} `json:"driver"`
+
+	// Ended says that DEL was called, and that the driver has not heard of it.
+	Ended bool `json:"ended"`
+
+	Interface *struct{ Address, AddressIPv6 netip.Prefix } `json:"interface"` // of a network driver
+
+	Addresses []struct {
+		Address netip.Prefix `json:"address"`
+	} `json:"addresses"` // of an IPAM driver
+}
+
+// DriverOf decodes Remote; nil for a record of a plugin that asks no driver. The
+// error wraps ErrBroken.
+func (r *Record) DriverOf() (*Driver, error) {
+	if len(r.Remote) == 0 {
+		return nil, nil
+	}
+	d := new(Driver)
+	if err := json.Unmarshal(r.Remote, d); err != nil {
+		return nil, fmt.Errorf("record of %s/%s: %w: %w", r.ContainerID, r.IfName, ErrBroken, err)
+	}
+	return d, nil
+}
+
+// String is the driver's name, or where it is.
+func (d *Driver) String() string {
+	if d.Driver.Name != "" {
+		return d.Driver.Name
+	}
+	return d.Driver.URL
+}
+
+// Prefixes are the addresses that the driver knows of.
+func (d *Driver) Prefixes() (list []netip.Prefix) {
+	for _, a := range d.Addresses {
+		list = append(list, a.Address)
+	}
+	if d.Interface != nil {
+		list = append(list, d.Interface.Address, d.Interface.AddressIPv6)
+	}
+	valid := list[:0]
+	for _, p := range list {
+		if p.IsValid() {
+			valid = append(valid, p)
+		}
+	}
+	return valid
+}
