@@ -19,16 +19,17 @@ import (
 // report prints the tables and writes the files. It fails when an experiment
 // did, after everything that was measured is on disk.
 func (l *lab) report(w io.Writer) error {
-	var b bytes.Buffer
-	l.results.write(&b)
-	for _, f := range l.failed {
-		fmt.Fprintf(&b, "\nFailed: %s\n", f)
-	}
-	if _, err := w.Write(b.Bytes()); err != nil {
+	files, err := l.files()
+	if err != nil {
 		return err
 	}
+	for _, name := range []string{"results.md", "docker.md"} {
+		if _, err := w.Write(files[name]); err != nil {
+			return err
+		}
+	}
 	if l.out != "" {
-		if err := l.save(b.Bytes()); err != nil {
+		if err := save(l.out, files); err != nil {
 			return err
 		}
 	}
@@ -38,18 +39,38 @@ func (l *lab) report(w io.Writer) error {
 	return nil
 }
 
-func (l *lab) save(text []byte) error {
-	if err := os.MkdirAll(l.out, 0o755); err != nil {
+// files is what is to be written, by name. A run of docker alone leaves the other
+// results as they are, and one without docker its.
+func (l *lab) files() (files map[string][]byte, err error) {
+	files = map[string][]byte{}
+	if len(l.results.Docker) > 0 {
+		var b bytes.Buffer
+		l.results.writeDocker(&b)
+		files["docker.md"] = b.Bytes()
+		if files["docker.json"], err = json.Marshal(l.results.Docker); err != nil {
+			return nil, err
+		}
+	}
+	if l.only == dockerExperiment {
+		return files, nil
+	}
+	var b bytes.Buffer
+	l.results.write(&b)
+	for _, f := range l.failed {
+		fmt.Fprintf(&b, "\nFailed: %s\n", f)
+	}
+	files["results.md"], files["growth.svg"] = b.Bytes(), growthSVG(l.results.Growth)
+	files["results.json"], err = json.Marshal(l.results)
+	return files, err
+}
+
+func save(dir string, files map[string][]byte) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	data, err := json.Marshal(l.results)
-	if err != nil {
-		return err
-	}
-	for name, content := range map[string][]byte{
-		"results.md": text, "results.json": append(data, '\n'), "growth.svg": growthSVG(l.results.Growth),
-	} {
-		if err := os.WriteFile(filepath.Join(l.out, name), content, 0o644); err != nil {
+	for name, content := range files {
+		content = append(bytes.TrimSuffix(content, []byte("\n")), '\n')
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
 			return err
 		}
 	}

@@ -29,6 +29,8 @@ type results struct {
 	Size      map[string]int64          `json:"size"`      // by set, bytes
 	Growth    map[string][]point        `json:"growth"`    // by set
 	Notes     map[string]string         `json:"notes,omitempty"`
+
+	Docker map[string]*dockerResult `json:"-"` // by dockerlab's name of the dockerd; in a file of its own
 }
 
 type machine struct {
