@@ -21,6 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/reftest"
 	"github.com/patchbay-net/patchbay/netns"
@@ -188,8 +189,13 @@ func (n *node) parent(name string) {
 	}
 	n.Cleanup(func() {
 		l, err := c.LinkByName(name)
+		if nl.IsNotFound(err) { // it went with the namespace of its other end
+			return
+		}
 		must(n, err)
-		must(n, c.LinkDel(l))
+		if err := c.LinkDel(l); !nl.IsNotFound(err) {
+			must(n, err)
+		}
 	})
 }
 

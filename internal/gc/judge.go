@@ -46,7 +46,7 @@ func (w *world) judge(a *Attachment) (State, string) {
 	if w.listed != nil && a.ContainerID != "" && w.listed(a.ContainerID) && a.untold == "" {
 		return Unsure, "the runtime lists its container"
 	}
-	if false && w.driver(a.ContainerID) {
+	if w.driver(a.ContainerID) {
 		return Unsure, "patchbayd docker has it, and removes it: patchbayd docker gc"
 	}
 	since, grace := a.Since, w.grace

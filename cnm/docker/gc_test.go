@@ -1,0 +1,102 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"io"
+	"os/exec"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/internal/gc"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/reftest"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/all"
+)
+
+// nodeGC is `patchbay gc --apply --grace 0s --from docker` where Docker lists no
+// container: it never lists the ids that we call plugins with.
+func (n *node) nodeGC() *gc.Report {
+	n.Helper()
+	session := func() *plugin.Session {
+		s := plugin.NewSession(all.Plugins())
+		s.Stderr = io.Discard
+		return s
+	}
+	p := paths.Default()
+	report, err := gc.Run(n.ctx(), gc.Options{
+		Paths: p, NewSession: session, Live: map[string]bool{}, Apply: true,
+		Runtime: &chain.Runtime{Path: n.opts.Plugins, CacheDir: p.CNI, RunDir: p.Run},
+	})
+	must(n, err)
+	return report
+}
+
+// with makes the driver use the plugins of dir before ours. The chains that the
+// reference's leave for ever go with the test.
+func (n *node) with(dir string) {
+	n.Helper()
+	n.stop()
+	n.opts.Plugins = []string{dir, n.opts.Plugins[0]}
+	n.boot()
+	n.Cleanup(func() { must(n, exec.Command("nft", "flush", "ruleset").Run()) })
+}
+
+// What the driver has is not patchbay gc's to remove, at no point of an
+// endpoint's life and whoever's plugins made it.
+func TestNodeGCLeavesEndpoints(t *testing.T) {
+	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, portNet)
+			n.with(dir)
+			network := n.network("ports")
+			a, err := n.begin(run{network: network, key: n.sandbox()}) // between two calls
+			must(t, err)
+			b := n.mustStart(run{network: network, ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
+			before, rules := addressFiles(t), n.left().Of("nft")
+			n.unremoved(n.nodeGC())
+			if after := addressFiles(t); len(before) != 4 || len(after) != len(before) {
+				t.Errorf("addresses were %v, are %v", before, after)
+			}
+			if after := n.left().Of("nft"); len(after) != len(rules) {
+				t.Errorf("rules were\n%s\nare\n%s", rules, after)
+			}
+			must(t, a.joins(run{}))
+			if err := a.reaches(b, b.told.Address.Addr()); err != nil {
+				t.Error(err)
+			}
+			a.stop(true)
+			b.stop(true)
+		})
+	}
+}
+
+// An address that Docker has asked for waits for its endpoint.
+func TestNodeGCLeavesLeases(t *testing.T) {
+	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, bridgeNet)
+			n.with(dir)
+			x := n.ipamNetwork("podnet")
+			v4, err := x.address(0, "02:42:00:00:00:01", "")
+			must(t, err)
+			n.unremoved(n.nodeGC())
+			if files := addressFiles(t); len(files) != 2 {
+				t.Errorf("addresses: %v", files)
+			}
+			x.release(0, v4)
+		})
+	}
+}
+
+func (n *node) unremoved(r *gc.Report) {
+	n.Helper()
+	for _, a := range r.Attachments {
+		if a.Removed || a.State == gc.Dead {
+			n.Errorf("%s: %s (%s)", a.Name(), a.State, a.Why)
+		}
+	}
+}
