@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,22 +27,39 @@ func (d *Driver) waiting(id netns.ID) int { return d.process(id, "runc:[") }
 
 // process is one that is in a namespace and whose name begins so.
 func (d *Driver) process(id netns.ID, prefix string) int {
-	comms, err := filepath.Glob(filepath.Join(d.opts.Paths.Proc, "[0-9]*", "comm"))
-	if err != nil {
-		return 0
-	}
-	for _, path := range comms {
-		name, err := os.ReadFile(path)
+	for _, pid := range d.processes() {
+		dir := filepath.Join(d.opts.Paths.Proc, strconv.Itoa(pid))
+		name, err := os.ReadFile(filepath.Join(dir, "comm"))
 		if err != nil || !strings.HasPrefix(string(name), prefix) {
 			continue
 		}
-		dir := filepath.Dir(path)
 		if at, ok := live(filepath.Join(dir, "ns", "net")); ok && at == id {
-			pid, _ := strconv.Atoi(filepath.Base(dir))
 			return pid
 		}
 	}
 	return 0
+}
+
+// processes are the ids of all processes. The highest come first, as the one
+// looked for is among the newest of a host that may have thousands.
+func (d *Driver) processes() (pids []int) {
+	dir, err := os.Open(d.opts.Paths.Proc)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()                 //nolint:errcheck // read only
+	names, err := dir.Readdirnames(-1) // not Glob, which lists each process's directory
+	if err != nil {
+		return nil
+	}
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	slices.Reverse(pids)
+	return pids
 }
 
 // failClosed keeps a container from a network that is not what its chain says:

@@ -88,7 +88,7 @@ func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted
 
 // told is an address as ptp needs it, which has no subnet on its link.
 func told(l *state.Lease, a netip.Prefix) netip.Prefix {
-	if list, err := chain.ParseList(l.Config); err == nil && list.Plugins[0].Type == "ptp" {
+	if list, err := chain.ParseList(l.Config); err == nil && first(list).Type == "ptp" {
 		return netip.PrefixFrom(a.Addr(), a.Addr().BitLen())
 	}
 	return a
@@ -162,7 +162,7 @@ func leaseList(l *state.Lease) (*chain.List, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := list.Plugins[0]
+	p := *first(list)
 	p.Type, p.Capabilities = section.Type, map[string]bool{"ips": true}
 	list.Plugins = []chain.Plugin{p}
 	return list, nil

@@ -129,5 +129,12 @@ func (d *Driver) resolve(o *options) (list *chain.List, err error) {
 	if len(list.Plugins) == 0 {
 		return nil, errors.New("the configuration has no plugins")
 	}
+	for i := range list.Plugins {
+		if p := &list.Plugins[i]; p.Type == packed {
+			if _, err := unpack(p); err != nil {
+				return nil, err
+			}
+		}
+	}
 	return list, nil
 }

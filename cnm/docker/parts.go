@@ -37,10 +37,16 @@ const portMappings = "portMappings"
 func cut(list *chain.List, p part, auto bool) *chain.List {
 	out := *list
 	out.Plugins = nil
-	for i, plugin := range list.Plugins {
-		if of := partOf(i, &plugin); of == p {
-			out.Plugins = append(out.Plugins, plugin)
+	n := 0
+	for i := range list.Plugins {
+		var of []chain.Plugin
+		for _, m := range members(&list.Plugins[i]) {
+			if partOf(n, &m) == p {
+				of = append(of, m)
+			}
+			n++
 		}
+		out.Plugins = append(out.Plugins, pack(&list.Plugins[i], of)...)
 	}
 	if p == ports && auto && len(out.Plugins) == 0 {
 		out.Plugins = []chain.Plugin{ourPortmap()}
@@ -68,50 +74,36 @@ func ourPortmap() chain.Plugin {
 }
 
 // encodeList writes a list that needs no other file.
-func encodeList(l *chain.List) []byte {
+func encodeList(l *chain.List) json.RawMessage {
 	plugins := make([]json.RawMessage, len(l.Plugins))
 	for i, p := range l.Plugins {
 		plugins[i] = p.Raw
 	}
-	data, err := json.Marshal(map[string]any{
+	return encode(map[string]any{
 		"name": l.Name, "cniVersion": l.CNIVersion, "disableCheck": l.DisableCheck, "disableGC": l.DisableGC,
 		"loadOnlyInlinedPlugins": true, "plugins": plugins,
 	})
-	if err != nil {
-		panic("docker: encode list: " + err.Error()) // parts of a document that was decoded
-	}
-	return data
 }
 
 // publishes says whether a list has a plugin of its own for ports. The first
 // plugin does not count: it runs when nobody knows whether the ports are wanted.
-func publishes(list *chain.List) bool {
-	for i, p := range list.Plugins {
-		if partOf(i, &p) == ports {
-			return true
-		}
-	}
-	return false
-}
+func publishes(list *chain.List) bool { return len(cut(list, ports, false).Plugins) > 0 }
 
 // withIPAM returns a list whose first plugin has another ipam section.
 func withIPAM(list *chain.List, ipam any) (*chain.List, error) {
+	of := members(&list.Plugins[0])
 	var conf map[string]json.RawMessage
-	if err := json.Unmarshal(list.Plugins[0].Raw, &conf); err != nil {
-		return nil, fmt.Errorf("decode plugin %s: %w", &list.Plugins[0], err)
+	if err := json.Unmarshal(of[0].Raw, &conf); err != nil {
+		return nil, fmt.Errorf("decode plugin %s: %w", &of[0], err)
 	}
 	section, err := json.Marshal(ipam)
 	if err != nil {
 		return nil, fmt.Errorf("encode ipam: %w", err)
 	}
 	conf["ipam"] = section
-	raw, err := json.Marshal(conf)
-	if err != nil {
-		return nil, fmt.Errorf("encode plugin: %w", err)
-	}
+	of[0].Raw = encode(conf)
 	out := *list
-	out.Plugins = append([]chain.Plugin{}, list.Plugins...)
-	out.Plugins[0].Raw = raw
+	out.Plugins = append(pack(&list.Plugins[0], of), list.Plugins[1:]...)
 	out.Bytes = encodeList(&out)
 	return &out, nil
 }

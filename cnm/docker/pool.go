@@ -73,7 +73,7 @@ func sectionOf(list *chain.List) (*ipamSection, error) {
 	var conf struct {
 		IPAM ipamSection `json:"ipam"`
 	}
-	if err := json.Unmarshal(list.Plugins[0].Raw, &conf); err != nil {
+	if err := json.Unmarshal(first(list).Raw, &conf); err != nil {
 		return nil, fmt.Errorf("decode ipam: %w", err)
 	}
 	switch conf.IPAM.Type {
