@@ -13,11 +13,13 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Call calls a method, such as "NetworkDriver.Join". in is the request (nil: an
 // empty body), out a pointer to the answer (nil: not looked at). The error wraps
-// ErrUnreachable, ErrTimeout, ErrBadAnswer, or is a *DriverError; ctx ends it too.
+// ErrUnreachable, ErrTimeout, ErrLost, ErrBadAnswer, or is a *DriverError; ctx ends it too.
 func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	var body []byte
 	if in != nil {
@@ -72,23 +74,28 @@ func (c *Client) post(ctx context.Context, method string, body []byte) (*answer,
 	req.Header.Set("Accept", ContentType)
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, timedOut(ctx, limit, err)
+		return nil, broken(ctx, limit, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // read only
 	data, err := io.ReadAll(io.LimitReader(resp.Body, MaxBody+1))
 	switch {
 	case err != nil:
-		return nil, timedOut(ctx, limit, err)
+		return nil, broken(ctx, limit, err)
 	case len(data) > MaxBody:
 		return nil, fmt.Errorf("%w: more than %d bytes", ErrBadAnswer, MaxBody)
 	}
 	return &answer{resp.StatusCode, data}, nil
 }
 
-// timedOut tells our own limit from the caller's.
-func timedOut(ctx, limit context.Context, err error) error {
-	if ctx.Err() == nil && limit.Err() != nil && !unreachable(err) {
+// broken says why there is no answer; our own limit is told from the caller's.
+func broken(ctx, limit context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil || unreachable(err):
+		return err
+	case limit.Err() != nil:
 		return fmt.Errorf("%w: %w", ErrTimeout, err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
+		return fmt.Errorf("%w: %w", ErrLost, err)
 	}
 	return err
 }

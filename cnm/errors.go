@@ -14,6 +14,9 @@ import (
 var (
 	// ErrUnreachable is wrapped when there is nobody at the driver's address.
 	ErrUnreachable = errors.New("driver cannot be reached")
+	// ErrLost is wrapped when the driver ended the connection instead of answering,
+	// as one does that dies over a call. It may have done what it was asked.
+	ErrLost = errors.New("driver ended the connection without an answer")
 	// ErrNotImplemented is wrapped when the driver does not know a method (404).
 	ErrNotImplemented = errors.New("driver does not implement it")
 	// ErrBadAnswer is wrapped when the answer is not of the protocol.

@@ -35,7 +35,7 @@ type exchange struct {
 func recordings(t testing.TB) map[string][]exchange {
 	t.Helper()
 	files, err := filepath.Glob("testdata/recordings/*.log")
-	if err != nil || len(files) < 20 {
+	if err != nil || len(files) != 29 {
 		t.Fatalf("%d recordings, %v", len(files), err)
 	}
 	out := map[string][]exchange{}
@@ -54,6 +54,9 @@ func exchanges(t testing.TB, file, text string) (list []exchange) {
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
+		if strings.HasPrefix(line, ">> ") { // the managed plugin's has neither times nor answers
+			line = "0 " + line
+		}
 		f := strings.SplitN(strings.TrimSpace(line), " ", 4)
 		method := strings.TrimPrefix(f[2], "/")
 		switch f[1] {
@@ -64,7 +67,11 @@ func exchanges(t testing.TB, file, text string) (list []exchange) {
 				e.body = rest
 			}
 			e.host = hostOf(t, header)
-			waiting[method] = append(waiting[method], len(list))
+			if f[0] == "0" {
+				e.status, e.answer = http.StatusOK, "{}"
+			} else {
+				waiting[method] = append(waiting[method], len(list))
+			}
 			list = append(list, e)
 		case "<<":
 			status, answer, _ := strings.Cut(f[3], " ")

@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // drain is how long running calls may take when a server ends.
@@ -43,26 +45,52 @@ func ListenUnix(path string, gid int) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make directory of socket: %w", err)
 	}
-	if c, err := net.Dial("unix", path); err == nil {
-		return nil, errors.Join(fmt.Errorf("listen at %s: somebody else does", path), c.Close())
+	if err := vacant(path); err != nil {
+		return nil, err
 	}
 	if err := removeSocket(path); err != nil {
 		return nil, err
 	}
-	// Nobody may connect before the mode is right: the socket is made beside.
-	temp := path + "~"
-	if err := removeSocket(temp); err != nil {
-		return nil, err
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temp, Net: "unix"})
+	l, err := listenAt(path, gid)
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
+	return &unixListener{l, path}, nil
+}
+
+// vacant refuses a path that somebody listens at. Whoever is too busy to be
+// connected to, or not to be asked by us, is somebody.
+func vacant(path string) error {
+	c, err := net.Dial("unix", path)
+	switch {
+	case err == nil:
+		return errors.Join(fmt.Errorf("listen at %s: somebody else does", path), c.Close())
+	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
+		return nil
+	}
+	return fmt.Errorf("listen at %s: somebody else may: %w", path, err)
+}
+
+// listenAt makes the socket in a directory of root's alone and moves it out when
+// its mode is right: whatever the umask is, nobody else connects before.
+func listenAt(path string, gid int) (l *net.UnixListener, err error) {
+	private := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"~")
+	if err := os.RemoveAll(private); err != nil { // a kill left it
+		return nil, err
+	}
+	if err := os.Mkdir(private, 0o700); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(private)) }()
+	temp := filepath.Join(private, "s")
+	if l, err = net.ListenUnix("unix", &net.UnixAddr{Name: temp, Net: "unix"}); err != nil {
+		return nil, err
+	}
 	l.SetUnlinkOnClose(false)
 	if err := publish(temp, path, gid); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen at %s: %w", path, err), l.Close(), os.Remove(temp))
+		return nil, errors.Join(err, l.Close())
 	}
-	return &unixListener{l, path}, nil
+	return l, nil
 }
 
 func publish(temp, path string, gid int) error {

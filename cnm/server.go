@@ -5,6 +5,7 @@ package cnm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,6 +44,8 @@ type Handler struct {
 
 	// Log, when set, hears of every call that was answered.
 	Log func(Call)
+
+	bodyTime time.Duration // instead of slowest, for tests
 }
 
 // Call is one call that was answered.
@@ -71,10 +74,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "only POST", http.StatusMethodNotAllowed)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
 	var answer any
+	body, err := h.read(w, r)
 	if err == nil {
-		answer, err = h.watch(r.Context(), method, fn, bytes.TrimSpace(body))
+		answer, err = h.watch(r.Context(), method, fn, body)
 	}
 	write(w, answer, err)
 	if h.Log != nil {
@@ -82,12 +85,35 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// slowest is how long a caller may take to send a body. Docker's are a few
+// hundred bytes and come at once.
+const slowest = 10 * time.Second
+
+// read takes a body in whole, from callers that send it in time.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	conn := http.NewResponseController(w)
+	limited := conn.SetReadDeadline(time.Now().Add(cmp.Or(h.bodyTime, slowest))) == nil
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+	if limited && err == nil { // the connection is watched for the caller's end from here on
+		err = conn.SetReadDeadline(time.Time{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read request: %w", err)
+	}
+	return bytes.TrimSpace(body), nil
+}
+
 // errorBody has the error under the names of both kinds of drivers.
 type errorBody struct{ Err, Error string }
 
 func write(w http.ResponseWriter, answer any, err error) {
 	if err != nil {
-		answer = errorBody{err.Error(), err.Error()}
+		text := err.Error()
+		var p *panicError
+		if errors.As(err, &p) {
+			text = p.short() // what is for the log is not for `docker run`
+		}
+		answer = errorBody{text, text}
 	}
 	data, err := json.Marshal(answer)
 	if err != nil {
@@ -120,16 +146,31 @@ func (h *Handler) watch(ctx context.Context, method string, fn methodFunc, body 
 	case r := <-done:
 		return r.answer, r.err
 	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil, fmt.Errorf("%s: the caller has gone: %w", method, ctx.Err())
+		}
 		return nil, fmt.Errorf("%s: %w (%v)", method, ErrTimeout, h.Timeout)
 	}
 }
+
+// panicError is a call that panicked.
+type panicError struct {
+	method string
+	value  any
+	stack  []byte
+}
+
+func (p *panicError) short() string { return fmt.Sprintf("%s panicked: %v", p.method, p.value) }
+
+// Error is for a log.
+func (p *panicError) Error() string { return fmt.Sprintf("%s\n%s", p.short(), p.stack) }
 
 // safely turns a panic into an error: one broken call must not end the driver
 // of all containers.
 func safely(ctx context.Context, method string, fn methodFunc, body []byte) (answer any, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("%s panicked: %v\n%s", method, v, debug.Stack())
+			err = &panicError{method, v, debug.Stack()}
 		}
 	}()
 	return fn(ctx, body)

@@ -138,7 +138,7 @@ func Error(err error) error {
 		return spec.Errorf(CodeDriver, "%w", err)
 	case errors.Is(err, cnm.ErrBadAnswer):
 		return spec.Errorf(spec.CodeDecoding, "%w", err)
-	case errors.Is(err, cnm.ErrUnreachable), errors.Is(err, cnm.ErrTimeout), errors.Is(err, cnm.ErrNoDriver), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, cnm.ErrUnreachable), errors.Is(err, cnm.ErrTimeout), errors.Is(err, cnm.ErrLost), errors.Is(err, cnm.ErrNoDriver), errors.Is(err, context.DeadlineExceeded):
 		return spec.Errorf(spec.CodeTryAgain, "%w", err)
 	}
 	return err
