@@ -1,0 +1,216 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Reach is what the kernel says of the way to an underlay address.
+type Reach struct {
+	Link   string // "": there is no way now
+	OnLink bool   // without a gateway
+}
+
+// Facts are what only the kernel knows.
+type Facts struct {
+	Reach  map[netip.Addr]Reach // of every peer's underlay addresses
+	MTU    int                  // bytes, the least of the links with Self's underlay addresses
+	NoIPv6 bool                 // the kernel was booted without
+}
+
+// Compile computes the state. It touches nothing. The error tells which peers or
+// blocks were left out and why, joined; the State serves all the others, so one
+// bad entry of somebody's list does not cut anybody else off. Only an error that
+// wraps ErrSelf comes without a State.
+func Compile(self Self, peers []Peer, facts Facts) (State, error) {
+	c := &compiler{self: self.withDefaults(), facts: facts, macs: make(map[string]string)}
+	if err := c.self.validate(); err != nil {
+		return State{}, fmt.Errorf("%w: %w", ErrSelf, err)
+	}
+	c.state = State{Name: c.self.Name, Protocol: c.self.Protocol, Subnets: slices.Clone(c.self.Subnets)}
+	for i, s := range c.state.Subnets {
+		c.state.Subnets[i].Prefix = s.Prefix.Masked()
+	}
+	for _, p := range inOrder(peers) {
+		c.peer(p)
+	}
+	c.sort()
+	return c.state, errors.Join(c.errs...)
+}
+
+// ErrSelf is wrapped when the host's own description is wrong.
+var ErrSelf = errors.New("mesh: this host cannot be part of it")
+
+type compiler struct {
+	self  Self
+	facts Facts
+	state State
+	errs  []error
+
+	macs map[string]string // Ethernet address: id of the peer that has it
+	used []claim
+}
+
+// claim is a block that a peer was given a route for.
+type claim struct {
+	block netip.Prefix
+	peer  string
+}
+
+// inOrder makes the result independent of the list's order: where two peers
+// claim the same, it is always the same one that gets it.
+func inOrder(peers []Peer) []Peer {
+	peers = slices.Clone(peers)
+	slices.SortStableFunc(peers, func(a, b Peer) int { return strings.Compare(a.ID, b.ID) })
+	return peers
+}
+
+func (c *compiler) fail(p Peer, format string, args ...any) {
+	c.errs = append(c.errs, fmt.Errorf("peer %s: %w", p.label(), fmt.Errorf(format, args...)))
+}
+
+func (c *compiler) peer(p Peer) {
+	if err := c.check(p); err != nil {
+		c.fail(p, "%w", err)
+		return
+	}
+	for _, b := range p.Blocks {
+		b = b.Masked()
+		if err := c.checkBlock(p, b); err != nil {
+			c.fail(p, "%w", err)
+			continue
+		}
+		r, err := c.route(p, b)
+		if err != nil {
+			c.fail(p, "%w", err)
+			continue
+		}
+		c.used = append(c.used, claim{b, p.ID})
+		c.state.Routes = append(c.state.Routes, r)
+	}
+}
+
+// route decides how one block is reached.
+func (c *compiler) route(p Peer, block netip.Prefix) (Route, error) {
+	if p.Transport != VXLAN {
+		if r, ok := c.direct(p, block); ok {
+			return r, nil
+		}
+		if p.Transport == Routes {
+			return Route{}, fmt.Errorf("no route to %s: the kernel reaches none of its addresses %v without a gateway, "+
+				"and transport %q wants all hosts on one link", block, p.Underlay, Routes)
+		}
+	}
+	return c.tunnel(p, block)
+}
+
+// direct is a route by the peer's underlay address, of the block's own family
+// first. IPv4 goes by an IPv6 next hop too, but not the other way round.
+func (c *compiler) direct(p Peer, block netip.Prefix) (r Route, ok bool) {
+	for _, v4 := range []bool{true, false} {
+		if v4 && block.Addr().Is6() {
+			continue
+		}
+		for _, a := range p.Underlay {
+			if at := c.facts.Reach[a]; a.Is4() == v4 && at.OnLink && at.Link != "" {
+				return Route{Dst: block, Via: a, Link: at.Link}, true
+			}
+		}
+	}
+	return r, false
+}
+
+// tunnel is a route by the device of the family that both have, with the
+// device's entries for the peer.
+func (c *compiler) tunnel(p Peer, block netip.Prefix) (Route, error) {
+	local, remote, ok := c.ends(p)
+	if !ok {
+		return Route{}, fmt.Errorf("no tunnel: it has %v and this host %v, which have no family in common", p.Underlay, c.self.Underlay)
+	}
+	hop := NextHop(p.vtep())
+	if c.facts.NoIPv6 {
+		if block.Addr().Is6() {
+			return Route{}, fmt.Errorf("no route to %s: this kernel was booted without IPv6", block)
+		}
+		hop = block.Addr()
+	}
+	d, err := c.device(local)
+	if err != nil {
+		return Route{}, err
+	}
+	d.add(p, remote, cmp.Or(p.Port, c.self.Port), hop)
+	return Route{Dst: block, Via: hop, Link: d.Name, OnLink: true}, nil
+}
+
+// ends picks IPv4 where both have it, which both sides decide alike.
+func (c *compiler) ends(p Peer) (local, remote netip.Addr, ok bool) {
+	for _, v4 := range []bool{true, false} {
+		of := func(a netip.Addr) bool { return a.Is4() == v4 }
+		i, j := slices.IndexFunc(c.self.Underlay, of), slices.IndexFunc(p.Underlay, of)
+		if i >= 0 && j >= 0 {
+			return c.self.Underlay[i], p.Underlay[j], true
+		}
+	}
+	return local, remote, false
+}
+
+// device returns that of a local address, making it at the first use.
+func (c *compiler) device(local netip.Addr) (*Device, error) {
+	i := slices.IndexFunc(c.state.Devices, func(d Device) bool { return d.Local == local })
+	if i >= 0 {
+		return &c.state.Devices[i], nil
+	}
+	d := Device{
+		Name: c.self.Device, VNI: c.self.VNI, Port: c.self.Port, Local: local,
+		MAC: c.self.VTEP, MTU: c.self.MTU, NoIPv6: c.facts.NoIPv6,
+	}
+	if local.Is6() {
+		d.Name += "6"
+	}
+	if d.MTU == 0 {
+		d.MTU = c.facts.MTU - Overhead(local)
+	}
+	if d.MTU < minMTU {
+		return nil, fmt.Errorf("no tunnel: an MTU of %d is below %d, the least of IPv6", d.MTU, minMTU)
+	}
+	c.state.Devices = append(c.state.Devices, d)
+	return &c.state.Devices[len(c.state.Devices)-1], nil
+}
+
+// minMTU is IPv6's (RFC 8200 section 5): below it the kernel takes IPv6, and
+// with it our next hops, from the device.
+const minMTU = 1280
+
+func (d *Device) add(p Peer, remote netip.Addr, port uint16, hop netip.Addr) {
+	i := slices.IndexFunc(d.Tunnels, func(t Tunnel) bool { return bytes.Equal(t.MAC, p.vtep()) })
+	if i < 0 {
+		d.Tunnels = append(d.Tunnels, Tunnel{MAC: p.vtep(), Remote: remote, Port: port})
+		i = len(d.Tunnels) - 1
+	}
+	if t := &d.Tunnels[i]; !slices.Contains(t.Hops, hop) {
+		t.Hops = append(t.Hops, hop)
+	}
+}
+
+func (c *compiler) sort() {
+	byPrefix := func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	}
+	slices.SortFunc(c.state.Routes, func(a, b Route) int { return byPrefix(a.Dst, b.Dst) })
+	slices.SortFunc(c.state.Subnets, func(a, b Subnet) int { return byPrefix(a.Prefix, b.Prefix) })
+	slices.SortFunc(c.state.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
+	for _, d := range c.state.Devices {
+		slices.SortFunc(d.Tunnels, func(a, b Tunnel) int { return bytes.Compare(a.MAC, b.MAC) })
+		for _, t := range d.Tunnels {
+			slices.SortFunc(t.Hops, netip.Addr.Compare)
+		}
+	}
+}

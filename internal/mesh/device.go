@@ -1,0 +1,248 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// device makes d so and returns its index. It is made anew only where the kernel
+// cannot change what differs.
+func (m *Mesh) device(s State, d Device) (int, error) {
+	link, err := m.conn.Link(d.Name)
+	if err == nil && !ours(link, s.mark(), d) {
+		return 0, fmt.Errorf("make link %s: a link of this name is somebody else's", d.Name)
+	}
+	if err == nil && !d.fits(link) {
+		if err := m.conn.LinkDel(link); err != nil && !nl.IsNotFound(err) {
+			return 0, fmt.Errorf("replace link %s: %w", d.Name, err)
+		}
+		link, err = m.create(d)
+	} else if nl.IsNotFound(err) {
+		link, err = m.create(d)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("make link %s: %w", d.Name, err)
+	}
+	if err := m.adjust(link.(*netlink.Vxlan), s.mark(), d); err != nil {
+		return 0, fmt.Errorf("set up link %s: %w", d.Name, err)
+	}
+	return link.Attrs().Index, nil
+}
+
+// ours tells by the alias. A link that is as we make it, and still down, is one
+// that a kill kept from getting its alias.
+func ours(link netlink.Link, k mark, d Device) bool {
+	at := link.Attrs()
+	return at.Alias == k.alias() || at.Alias == "" && at.Flags&net.FlagUp == 0 && d.fits(link)
+}
+
+// fits says whether a link differs at most in what can be changed.
+func (d Device) fits(link netlink.Link) bool {
+	vx, ok := link.(*netlink.Vxlan)
+	return ok && vx.VxlanId == int(d.VNI) && vx.Port == int(d.Port) && !vx.Learning && !vx.FlowBased && !vx.GBP &&
+		vx.VtepDevIndex == 0 && vx.UDPCSum && addrOf(vx.SrcAddr).Is4() == d.Local.Is4() && (len(vx.Group) == 0 || vx.Group.IsUnspecified())
+}
+
+func (m *Mesh) create(d Device) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = d.Name, d.MTU, d.MAC
+	err := m.conn.LinkAdd(&netlink.Vxlan{
+		LinkAttrs: attrs, VxlanId: int(d.VNI), Port: int(d.Port), SrcAddr: d.Local.AsSlice(), UDPCSum: true, NoAge: true,
+	})
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return nil, fmt.Errorf("%w (this kernel has no VXLAN; hosts on one link can use transport %q)", err, Routes)
+	case errors.Is(err, unix.EEXIST):
+		return nil, fmt.Errorf("%w (another link has VNI %d on port %d)", err, d.VNI, d.Port)
+	case err != nil:
+		return nil, err
+	}
+	return m.conn.Link(d.Name)
+}
+
+// adjust changes what differs, while packets pass.
+func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
+	at := vx.Attrs()
+	var change nl.LinkChange
+	if alias := k.alias(); at.Alias != alias {
+		change.Alias = &alias
+	}
+	if !bytes.Equal(at.HardwareAddr, d.MAC) {
+		change.MAC = d.MAC
+	}
+	if at.MTU != d.MTU {
+		change.MTU = d.MTU
+	}
+	if change.Alias != nil || change.MAC != nil || change.MTU != 0 {
+		if err := m.conn.SetLink(at.Index, change); err != nil {
+			return err
+		}
+	}
+	if addrOf(vx.SrcAddr) != d.Local {
+		if err := m.conn.SetVXLANLocal(at.Index, d.Local); err != nil {
+			return fmt.Errorf("change its address to %s: %w", d.Local, err)
+		}
+	}
+	if err := m.sysctls(d); err != nil { // before it is up: no address of the kernel's own
+		return err
+	}
+	if at.Flags&net.FlagUp != 0 {
+		return nil
+	}
+	return m.conn.SetLink(at.Index, nl.LinkChange{Up: true})
+}
+
+// sysctls: packets of a host that is reached by routes may come in by the tunnel
+// and the answers go by the routes, which a strict rp_filter would drop. The
+// device needs no IPv6 address and hears no routers.
+func (m *Mesh) sysctls(d Device) error {
+	list := []nl.Setting{{Key: "net/ipv4/conf/" + d.Name + "/rp_filter", Value: "2"}}
+	if !d.NoIPv6 {
+		v6 := "net/ipv6/conf/" + d.Name + "/"
+		list = append(list, nl.Setting{Key: v6 + "addr_gen_mode", Value: "1"}, nl.Setting{Key: v6 + "accept_ra", Value: "0"},
+			nl.Setting{Key: v6 + "accept_dad", Value: "0"}, nl.Setting{Key: v6 + "disable_ipv6", Value: "0"})
+	}
+	_, err := m.conn.SwapSysctls(list, func(_ nl.Setting, err error) error {
+		if errors.Is(err, nl.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
+			m.opts.Warn(err)
+			return nil
+		}
+		return err
+	})
+	return err
+}
+
+// tunnels makes the entries of every peer.
+func (m *Mesh) tunnels(d Device, index int) error {
+	fdb, err := m.conn.FDB(index)
+	if err != nil {
+		return err
+	}
+	hops, err := m.neighbours(index)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, t := range d.Tunnels {
+		if e := d.entry(t); !slices.ContainsFunc(fdb, func(have nl.FDBEntry) bool { return sameEntry(have, e) }) {
+			if err := m.conn.SetFDB(index, e); err != nil {
+				errs = append(errs, fmt.Errorf("set tunnel of %s to %s: %w", t.MAC, t.Remote, err))
+			}
+		}
+		for _, h := range t.Hops {
+			if bytes.Equal(hops[h], t.MAC) {
+				continue
+			}
+			if err := m.conn.NeighSet(neighbour(index, h, t.MAC)); err != nil {
+				errs = append(errs, fmt.Errorf("set neighbour %s on %s: %w", h, d.Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// entry leaves out the port that is the device's: so does the kernel.
+func (d Device) entry(t Tunnel) nl.FDBEntry {
+	e := nl.FDBEntry{MAC: t.MAC, Remote: t.Remote, Port: t.Port}
+	if t.Port == d.Port {
+		e.Port = 0
+	}
+	return e
+}
+
+func sameEntry(a, b nl.FDBEntry) bool {
+	return bytes.Equal(a.MAC, b.MAC) && a.Remote == b.Remote && a.Port == b.Port
+}
+
+// prune removes entries that no peer has. The device is ours, so all are.
+func (m *Mesh) prune(d Device, index int) error {
+	fdb, err := m.conn.FDB(index)
+	if err != nil {
+		return err
+	}
+	hops, err := m.neighbours(index)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range fdb {
+		if slices.ContainsFunc(d.Tunnels, func(t Tunnel) bool { return bytes.Equal(t.MAC, e.MAC) }) {
+			continue
+		}
+		if err := m.conn.DeleteFDB(index, e); err != nil && !nl.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("remove tunnel of %s: %w", e.MAC, err))
+		}
+	}
+	for h, mac := range hops {
+		if slices.ContainsFunc(d.Tunnels, func(t Tunnel) bool { return slices.Contains(t.Hops, h) }) {
+			continue
+		}
+		if err := m.conn.NeighDel(neighbour(index, h, mac)); err != nil && !nl.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("remove neighbour %s: %w", h, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// neighbours are the permanent ones of a link.
+func (m *Mesh) neighbours(index int) (map[netip.Addr]net.HardwareAddr, error) {
+	out := make(map[netip.Addr]net.HardwareAddr)
+	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		list, err := nl.Retry(func() ([]netlink.Neigh, error) { return m.conn.NeighList(index, family) })
+		if err != nil {
+			return nil, fmt.Errorf("list neighbours: %w", err)
+		}
+		for _, n := range list {
+			if n.State&netlink.NUD_PERMANENT != 0 {
+				out[addrOf(n.IP)] = n.HardwareAddr
+			}
+		}
+	}
+	return out, nil
+}
+
+func neighbour(index int, hop netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
+	family := netlink.FAMILY_V6
+	if hop.Is4() {
+		family = netlink.FAMILY_V4
+	}
+	return &netlink.Neigh{LinkIndex: index, Family: family, State: netlink.NUD_PERMANENT, IP: hop.AsSlice(), HardwareAddr: mac}
+}
+
+// dropDevices removes the mesh's links that are not wanted.
+func (m *Mesh) dropDevices(k mark, wanted []Device) error {
+	links, err := nl.Retry(m.conn.LinkList)
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		at := l.Attrs()
+		if at.Alias != k.alias() || slices.ContainsFunc(wanted, func(d Device) bool { return d.Name == at.Name }) {
+			continue
+		}
+		if err := m.conn.LinkDel(l); err != nil && !nl.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("remove link %s: %w", at.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// addrOf is the invalid address for what is none.
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}

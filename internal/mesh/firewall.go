@@ -1,0 +1,78 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/record"
+)
+
+// forwarding is switched on as the bridge plugin does it: for the families of
+// the networks, and never off again.
+func (s State) forwarding(ctx context.Context, env *netstate.Env) error {
+	f := netstate.Forwarding{Failed: "failed to enable forwarding"}
+	for _, x := range s.Subnets {
+		f.IPv4 = f.IPv4 || x.Prefix.Addr().Is4()
+		f.IPv6 = f.IPv6 || x.Prefix.Addr().Is6()
+	}
+	_, err := f.Ensure(ctx, env)
+	return err
+}
+
+// facts are those that a bridge on the whole subnet would have, by the same
+// names: whoever else has them shares them.
+func (x Subnet) facts() []record.Fact {
+	out := []record.Fact{{Name: "accept-" + x.Prefix.String(), Accepts: []netip.Prefix{x.Prefix}}}
+	if !x.NoMasquerade {
+		out = append(out, record.Fact{Name: "masquerade-" + x.Prefix.String(), Elements: nft.Masquerade(x.Prefix, x.Network)})
+	}
+	return out
+}
+
+// holder holds facts for a mesh. It is no owner of an attachment, so no gc of
+// attachments looks for its container.
+type holder struct {
+	mark  mark
+	store *record.Store
+}
+
+// take holds what is wanted and puts back what somebody took from the firewall.
+func (h holder) take(ctx context.Context, env *netstate.Env, subnets []Subnet) error {
+	var errs []error
+	for _, x := range subnets {
+		for _, f := range x.facts() {
+			_, err := netstate.Fact{Fact: f, Owner: h.mark.holder(), Records: h.store}.Ensure(ctx, env)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, env.NFT.Commit(ctx))...)
+}
+
+// drop releases what is held and not wanted.
+func (h holder) drop(ctx context.Context, env *netstate.Env, subnets []Subnet) error {
+	var want []string
+	for _, x := range subnets {
+		for _, f := range x.facts() {
+			want = append(want, f.Name)
+		}
+	}
+	held, err := h.store.Held(h.mark.holder())
+	errs := []error{err}
+	for _, name := range held {
+		if slices.Contains(want, name) {
+			continue
+		}
+		if err := netstate.ReleaseFact(ctx, h.store, name, h.mark.holder(), env.NFT); err != nil {
+			errs = append(errs, fmt.Errorf("release %s: %w", name, err))
+		}
+	}
+	return errors.Join(append(errs, env.NFT.Commit(ctx))...)
+}

@@ -1,0 +1,100 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// Look asks the kernel for the way to every peer, and for what Compile must know
+// of this host. It fails when the host does not have the addresses it is told to
+// be reached at.
+func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
+	f := Facts{Reach: make(map[netip.Addr]Reach)}
+	_, err := m.conn.Sysctl("net/ipv6/conf/all/forwarding")
+	f.NoIPv6 = errors.Is(err, fs.ErrNotExist)
+	if f.MTU, err = m.UplinkMTU(self.Underlay); err != nil {
+		return Facts{}, fmt.Errorf("%w: %w", ErrSelf, err)
+	}
+	for _, p := range peers {
+		for _, a := range p.Underlay {
+			if _, done := f.Reach[a]; done || !a.IsValid() {
+				continue
+			}
+			if f.Reach[a], err = m.reach(a); err != nil {
+				return Facts{}, err
+			}
+		}
+	}
+	return f, nil
+}
+
+// reach asks for the route to one address. A link that is no Ethernet (WireGuard,
+// GRE) has peers without a gateway, and yet does not carry what is sent to others
+// by them.
+func (m *Mesh) reach(a netip.Addr) (Reach, error) {
+	routes, err := m.conn.RouteGet(a.AsSlice())
+	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
+		return Reach{}, noRoute(a, err)
+	}
+	r := routes[0]
+	link, err := m.conn.LinkAt(r.LinkIndex)
+	if err != nil {
+		return Reach{}, noRoute(a, err)
+	}
+	return Reach{
+		Link:   link.Attrs().Name,
+		OnLink: len(r.Gw) == 0 && r.Via == nil && link.Attrs().EncapType == "ether",
+	}, nil
+}
+
+// noRoute passes over what only says that there is no way at the moment.
+func noRoute(a netip.Addr, err error) error {
+	for _, none := range [...]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.EACCES, unix.EAGAIN} {
+		if errors.Is(err, none) {
+			return nil
+		}
+	}
+	if err == nil || nl.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("ask for the route to %s: %w", a, err)
+}
+
+// UplinkMTU is the least MTU, in bytes, of the links that have these addresses.
+func (m *Mesh) UplinkMTU(underlay []netip.Addr) (int, error) {
+	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return m.conn.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return 0, fmt.Errorf("list addresses: %w", err)
+	}
+	least := 0
+	for _, a := range underlay {
+		link, err := m.linkOf(a, addrs)
+		if err != nil {
+			return 0, err
+		}
+		if mtu := link.Attrs().MTU; least == 0 || mtu < least {
+			least = mtu
+		}
+	}
+	return least, nil
+}
+
+func (m *Mesh) linkOf(a netip.Addr, addrs []netlink.Addr) (netlink.Link, error) {
+	for _, have := range addrs {
+		if have.IP.Equal(net.IP(a.AsSlice())) {
+			return m.conn.LinkAt(have.LinkIndex)
+		}
+	}
+	return nil, fmt.Errorf("underlay address %s is on no link of this host", a)
+}

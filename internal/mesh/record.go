@@ -1,0 +1,130 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// recordDir is below the run directory: a file for each mesh that is wanted.
+const recordDir = "mesh"
+
+// recordSchema is the number of the record's format. A newer one is not read.
+const recordSchema = 1
+
+// note is the record of a mesh: written before anything is made, removed when
+// everything is gone.
+type note struct {
+	Schema   int    `json:"schema"`
+	Name     string `json:"name"`
+	Protocol uint8  `json:"protocol"`
+	Wanted   string `json:"wanted,omitempty"` // see Options
+}
+
+func (n *note) mark() mark { return mark{n.Protocol, n.Name} }
+
+// stands says whether the mesh is still wanted.
+func (n *note) stands() bool {
+	if n.Wanted == "" {
+		return true
+	}
+	_, err := os.Lstat(n.Wanted)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// mark is what devices and facts of a mesh carry: from it alone everything of
+// the mesh is found.
+type mark struct {
+	protocol uint8
+	name     string
+}
+
+const (
+	aliasPrefix  = "patchbay-mesh:"
+	holderPrefix = "mesh." // no owner of an attachment has a dot
+)
+
+func (k mark) String() string { return fmt.Sprintf("%d.%s", k.protocol, k.name) }
+
+func (k mark) alias() string { return aliasPrefix + k.String() }
+
+func (k mark) holder() owner.Key { return owner.Key(holderPrefix + k.String()) }
+
+// parseMark reads what follows either prefix.
+func parseMark(s string) (k mark, ok bool) {
+	number, name, ok := strings.Cut(s, ".")
+	n, err := strconv.ParseUint(number, 10, 8)
+	k = mark{uint8(n), name}
+	return k, ok && err == nil && k.String() == s && spec.ValidateNetworkName(name) == nil
+}
+
+func recordPath(p paths.Paths, name string) string {
+	return filepath.Join(p.Run, recordDir, name+".json")
+}
+
+// note writes the record unless it says so already. A mesh that had another mark
+// is cleared: nothing else would find what carries the old one.
+func (m *Mesh) note(ctx context.Context, s State) error {
+	want := note{recordSchema, s.Name, s.Protocol, m.opts.Wanted}
+	old, err := readRecord(m.opts.Paths, s.Name)
+	switch {
+	case err != nil:
+		m.opts.Warn(err) // it is written anew
+	case old != nil && old.mark() != want.mark():
+		if err := m.clear(ctx, old.mark()); err != nil {
+			return err
+		}
+	case old != nil && *old == want:
+		return nil
+	}
+	data, err := json.Marshal(want)
+	if err != nil {
+		return fmt.Errorf("write record of mesh %s: %w", s.Name, err)
+	}
+	if err := atomicfile.Write(recordPath(m.opts.Paths, s.Name), data); err != nil {
+		return fmt.Errorf("write record of mesh %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// readRecord returns nil when there is none.
+func readRecord(p paths.Paths, name string) (*note, error) {
+	data, err := atomicfile.Read(recordPath(p, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	n := new(note)
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(data))
+		err = d.Decode(n)
+	}
+	if err == nil && (n.Schema > recordSchema || n.Name != name || n.Protocol == 0) {
+		err = fmt.Errorf("schema %d of mesh %q; this program reads up to %d", n.Schema, n.Name, recordSchema)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read record of mesh %s: %w", name, err)
+	}
+	return n, nil
+}
+
+func dropRecord(p paths.Paths, name string) error {
+	if err := atomicfile.Remove(recordPath(p, name)); err != nil {
+		return fmt.Errorf("remove record of mesh %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// ErrForeignRoute is wrapped when somebody else's route is in the way of one of
+// ours. It is never replaced.
+var ErrForeignRoute = errors.New("somebody else's route is in the way")
+
+// routes makes the routes so: what is new or changed first, each in one step,
+// then what is no longer wanted goes.
+func (m *Mesh) routes(s State) error {
+	have, err := m.ourRoutes(s.Protocol)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	stale := make([]bool, len(have))
+	for i := range stale {
+		stale[i] = true
+	}
+	for _, r := range s.Routes {
+		want, err := m.message(r, s.Protocol)
+		if err == nil {
+			err = m.ensure(want, have, stale)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", r, err))
+		}
+	}
+	for i := range have {
+		if stale[i] {
+			errs = append(errs, m.remove(&have[i]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ensure adds or replaces one route, and says which of those that are there stays.
+func (m *Mesh) ensure(want *netlink.Route, have []netlink.Route, stale []bool) error {
+	dst, at := prefixOf(want.Dst), -1
+	for i := range have {
+		if prefixOf(have[i].Dst) != dst || have[i].Priority != want.Priority {
+			continue
+		}
+		if same(have[i], *want) {
+			stale[i] = false
+			return m.foreign(dst, want.Protocol)
+		}
+		at = i
+	}
+	if err := m.foreign(dst, want.Protocol); err != nil {
+		return err
+	}
+	if at >= 0 {
+		stale[at] = false
+		return m.conn.RouteReplace(want)
+	}
+	err := m.conn.RouteAdd(want)
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("%w: %w", ErrForeignRoute, err)
+	}
+	return err
+}
+
+// foreign asks which route the kernel takes into a block: somebody else's for the
+// same block, or for a part of it, is told.
+func (m *Mesh) foreign(dst netip.Prefix, protocol netlink.RouteProtocol) error {
+	a := dst.Addr()
+	if !dst.IsSingleIP() {
+		a = a.Next() // the first address may be a broadcast address
+	}
+	got, err := m.conn.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+	if err != nil || len(got) == 0 {
+		return noRoute(a, err)
+	}
+	r := got[0]
+	p := prefixOf(r.Dst)
+	if r.Protocol == protocol || !p.IsValid() || p.Addr().Is4() != a.Is4() || p.Bits() < dst.Bits() {
+		return nil
+	}
+	where := ""
+	if link, err := m.conn.LinkAt(r.LinkIndex); err == nil {
+		where = " dev " + link.Attrs().Name
+	}
+	return fmt.Errorf("%w: %s%s proto %s", ErrForeignRoute, p, where, r.Protocol)
+}
+
+// ipv6Metric is what the kernel gives an IPv6 route without one (IP6_RT_PRIO_USER).
+const ipv6Metric = 1024
+
+func (m *Mesh) message(r Route, protocol uint8) (*netlink.Route, error) {
+	link, err := m.conn.Link(r.Link)
+	if err != nil {
+		return nil, err
+	}
+	out := &netlink.Route{
+		LinkIndex: link.Attrs().Index, Dst: ipNet(r.Dst), Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST,
+		Protocol: netlink.RouteProtocol(protocol),
+	}
+	if r.Dst.Addr().Is6() {
+		out.Priority = ipv6Metric
+	}
+	if r.OnLink {
+		out.Flags = int(netlink.FLAG_ONLINK)
+	}
+	if r.Dst.Addr().Is4() && r.Via.Is6() {
+		out.Via = &netlink.Via{AddrFamily: unix.AF_INET6, Addr: r.Via.AsSlice()}
+	} else {
+		out.Gw = r.Via.AsSlice()
+	}
+	return out, nil
+}
+
+func same(a, b netlink.Route) bool {
+	return a.LinkIndex == b.LinkIndex && hop(a) == hop(b) && a.Type == b.Type &&
+		a.Flags&int(netlink.FLAG_ONLINK) == b.Flags&int(netlink.FLAG_ONLINK)
+}
+
+func hop(r netlink.Route) netip.Addr {
+	if via, ok := r.Via.(*netlink.Via); ok {
+		return addrOf(via.Addr)
+	}
+	return addrOf(r.Gw)
+}
+
+// ourRoutes are those of our protocol in the main table.
+func (m *Mesh) ourRoutes(protocol uint8) ([]netlink.Route, error) {
+	filter := &netlink.Route{Protocol: netlink.RouteProtocol(protocol), Table: unix.RT_TABLE_MAIN}
+	const by = netlink.RT_FILTER_PROTOCOL | netlink.RT_FILTER_TABLE
+	list, err := nl.Retry(func() ([]netlink.Route, error) {
+		return m.conn.RouteListFiltered(netlink.FAMILY_ALL, filter, by)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	return list, nil
+}
+
+func (m *Mesh) remove(r *netlink.Route) error {
+	if err := m.conn.RouteDel(r); err != nil && !nl.IsNotFound(err) {
+		return fmt.Errorf("remove route %s: %w", prefixOf(r.Dst), err)
+	}
+	return nil
+}
+
+// dropRoutes removes all routes of our protocol.
+func (m *Mesh) dropRoutes(protocol uint8) error {
+	have, err := m.ourRoutes(protocol)
+	errs := []error{err}
+	for i := range have {
+		errs = append(errs, m.remove(&have[i]))
+	}
+	return errors.Join(errs...)
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// prefixOf is the invalid prefix for a default route's nil.
+func prefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(addrOf(n.IP), bits)
+}

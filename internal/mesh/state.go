@@ -1,0 +1,98 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// State is what shall be on this host.
+type State struct {
+	Name     string
+	Protocol uint8
+	Devices  []Device // at most one for each family of the underlay
+	Routes   []Route
+	Subnets  []Subnet
+}
+
+// Device is one end of the tunnel.
+type Device struct {
+	Name    string
+	VNI     uint32
+	Port    uint16
+	Local   netip.Addr // the underlay address
+	MAC     net.HardwareAddr
+	MTU     int  // bytes
+	NoIPv6  bool // the kernel has none
+	Tunnels []Tunnel
+}
+
+// Tunnel is the way to one peer.
+type Tunnel struct {
+	MAC    net.HardwareAddr
+	Remote netip.Addr   // the peer's underlay address
+	Port   uint16       // UDP, the peer's
+	Hops   []netip.Addr // neighbours with this MAC that routes go by
+}
+
+// Route is a route to one block of a peer.
+type Route struct {
+	Dst    netip.Prefix
+	Via    netip.Addr // of either family
+	Link   string
+	OnLink bool // nothing tells that Via is on the link
+}
+
+// String says it in the words of ip(8), bridge(8) and nft(8), one object a line.
+func (s State) String() string {
+	var b strings.Builder
+	for _, x := range s.Subnets {
+		fmt.Fprintf(&b, "forward %s; accept it where FORWARD drops", x.Prefix)
+		if !x.NoMasquerade {
+			fmt.Fprintf(&b, "; masquerade ip saddr %[1]s ip daddr != %[1]s", x.Prefix)
+		}
+		fmt.Fprintf(&b, " # %s\n", x.Network)
+	}
+	for _, d := range s.Devices {
+		b.WriteString(d.String())
+	}
+	for _, r := range s.Routes {
+		fmt.Fprintf(&b, "%s proto %d\n", r, s.Protocol)
+	}
+	return b.String()
+}
+
+// String is the device with its peers.
+func (d Device) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "ip link add %s mtu %d address %s type vxlan id %d local %s dstport %d nolearning udpcsum\n",
+		d.Name, d.MTU, d.MAC, d.VNI, d.Local, d.Port)
+	for _, t := range d.Tunnels {
+		fmt.Fprintf(&b, "bridge fdb replace %s dev %s dst %s", t.MAC, d.Name, t.Remote)
+		if t.Port != d.Port {
+			fmt.Fprintf(&b, " port %d", t.Port)
+		}
+		b.WriteString(" self permanent\n")
+		for _, h := range t.Hops {
+			fmt.Fprintf(&b, "ip neigh replace %s lladdr %s dev %s nud permanent\n", h, t.MAC, d.Name)
+		}
+	}
+	return b.String()
+}
+
+// String is the ip command.
+func (r Route) String() string {
+	via := r.Via.String()
+	if r.Dst.Addr().Is4() && r.Via.Is6() {
+		via = "inet6 " + via
+	}
+	s := fmt.Sprintf("ip route replace %s via %s dev %s", r.Dst, via, r.Link)
+	if r.OnLink {
+		s += " onlink"
+	}
+	return s
+}
