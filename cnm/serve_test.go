@@ -179,6 +179,44 @@ func TestCallerGoes(t *testing.T) {
 	}
 }
 
+// careful deletes an endpoint in two steps.
+type careful struct {
+	NetworkDriver
+	begun, gone chan struct{}
+	end         chan error
+}
+
+func (c *careful) DeleteEndpoint(ctx context.Context, _ *EndpointRequest) error {
+	close(c.begun)
+	<-c.gone
+	_, limited := ctx.Deadline()
+	if !limited {
+		c.end <- errors.New("the call has no time limit")
+	}
+	c.end <- ctx.Err()
+	return nil
+}
+
+// TestDeleteOutlivesCaller: Docker does not ask again for a deletion, so one goes
+// on when dockerd dies over it.
+func TestDeleteOutlivesCaller(t *testing.T) {
+	d := &careful{&scripted{answer: "{}"}, make(chan struct{}), make(chan struct{}), make(chan error, 2)}
+	answered := make(chan Call, 1)
+	h := &Handler{Network: d, Timeout: generous, Log: func(c Call) { answered <- c }}
+	ctx, cancel := context.WithCancel(t.Context())
+	r := httptest.NewRequestWithContext(ctx, "POST", "/NetworkDriver.DeleteEndpoint", strings.NewReader(`{"NetworkID":"n","EndpointID":"e"}`))
+	go h.ServeHTTP(httptest.NewRecorder(), r)
+	<-d.begun
+	cancel()
+	if c := <-answered; !errors.Is(c.Err, context.Canceled) {
+		t.Errorf("logged: %v", c.Err)
+	}
+	close(d.gone)
+	if err := <-d.end; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestSlowCaller: who announces a body and does not send it is sent away; who
 // takes long to be answered is not.
 func TestSlowCaller(t *testing.T) {

@@ -217,15 +217,28 @@ func tell[In any, P request[In]](fn func(context.Context, P) error) methodFunc {
 }
 
 // remove is tell for what takes something away: an empty body, which names
-// nothing, is answered well and passed on to nobody.
+// nothing, is answered well and passed on to nobody; and a caller that goes ends
+// nothing, since Docker never asks again.
 func remove[In any, P request[In]](fn func(context.Context, P) error) methodFunc {
 	next := tell[In, P](fn)
 	return func(ctx context.Context, body []byte) (any, error) {
 		if len(body) == 0 {
 			return Nothing{}, nil
 		}
+		ctx, cancel := outlive(ctx)
+		defer cancel()
 		return next(ctx, body)
 	}
+}
+
+// outlive is a context that ends with the time limit only.
+func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, limited := ctx.Deadline()
+	ctx = context.WithoutCancel(ctx)
+	if !limited {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, end)
 }
 
 // get is a method that is asked nothing; a body is not looked at.
