@@ -47,7 +47,7 @@ func (d *Driver) processes() (pids []int) {
 	if err != nil {
 		return nil
 	}
-	defer dir.Close()                 //nolint:errcheck // read only
+	defer dir.Close()                  //nolint:errcheck // read only
 	names, err := dir.Readdirnames(-1) // not Glob, which lists each process's directory
 	if err != nil {
 		return nil

@@ -133,5 +133,5 @@ func (d *Driver) limit(ctx context.Context) (context.Context, context.CancelFunc
 
 // Capabilities implements cnm.NetworkDriver: networks are this host's alone.
 func (d *Driver) Capabilities(context.Context) (*cnm.Capabilities, error) {
-	return &cnm.Capabilities{Scope: cnm.ScopeLocal, ConnectivityScope: cnm.ScopeLocal}, nil
+	return &cnm.Capabilities{Scope: cnm.ScopeLocal, ConnectivityScope: cnm.ScopeLocal, GwAllocChecker: true}, nil
 }

@@ -53,7 +53,10 @@ func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cn
 	if err := poolOf(p, list, in.Pool); err != nil {
 		return nil, fmt.Errorf("network %s: %w", list.Name, err)
 	}
-	out := &cnm.RequestPoolResponse{PoolID: p.ID, Pool: p.Prefix, Data: map[string]string{cnm.OptionGateway: p.Gateway.String()}}
+	out := &cnm.RequestPoolResponse{PoolID: p.ID, Pool: p.Prefix}
+	if hasGateway(list, in.V6) { // else Docker asks for one only before 28
+		out.Data = map[string]string{cnm.OptionGateway: p.Gateway.String()}
+	}
 	return out, d.store.SavePool(p)
 }
 

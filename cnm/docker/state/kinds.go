@@ -17,8 +17,9 @@ func (s *Store) DropNetwork(id string) error { return s.drop(networks, id) }
 // Networks lists all networks that can be read; the error tells of the others.
 func (s *Store) Networks() ([]*Network, error) { return list[Network](s, networks) }
 
-// SaveEndpoint writes an endpoint and the time in it. It is on the disk when this
-// returns.
+// SaveEndpoint writes an endpoint and the time in it. When this returns, a power
+// loss leaves it or what was saved of it before, whichever: nothing it says of
+// phases counts after a reboot.
 func (s *Store) SaveEndpoint(e *Endpoint) error {
 	e.Changed = time.Now().UTC().Round(0)
 	return s.save(endpoints, e.ID, e)
@@ -42,7 +43,7 @@ func (s *Store) Pool(id string) (*Pool, error) { return load[Pool](s, pools, id)
 // DropPool forgets a pool. One that is gone is no error.
 func (s *Store) DropPool(id string) error { return s.drop(pools, id) }
 
-// SaveLease writes a lease. It is on the disk when this returns.
+// SaveLease writes a lease, to the disk as SaveEndpoint does.
 func (s *Store) SaveLease(l *Lease) error { return s.save(leases, l.ID, l) }
 
 // Lease reads a lease; the error wraps ErrUnknown when there is none.

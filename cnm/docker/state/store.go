@@ -82,8 +82,11 @@ func (s *Store) save(kind, id string, v versioned) error {
 	return nil
 }
 
-// writeSynced replaces path. What a killed one left beside it is overwritten.
+// writeSynced replaces path. What a killed one left beside it is overwritten. A
+// name that is there already needs no fsync of the directory: after a power loss
+// it is the old file or the new one, each whole.
 func writeSynced(path string, data []byte) (err error) {
+	_, missing := os.Lstat(path)
 	temp := path + "~"
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -93,7 +96,7 @@ func writeSynced(path string, data []byte) (err error) {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(temp, path); err != nil {
+	if err := os.Rename(temp, path); err != nil || missing == nil {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
