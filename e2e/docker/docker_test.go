@@ -42,7 +42,8 @@ func scenarios(t *testing.T, kind string) {
 		fn   func(*lab.Lab)
 	}{
 		{"two containers", twoContainers}, {"ports", published}, {"connect", connect}, {"addresses", addresses},
-		{"internal", internal}, {"restart", restart}, {"driver killed", driverKilled}, {"dockerd killed", dockerdKilled},
+		{"internal", internal}, {"IPv6 only", sixOnly}, {"outside", outside}, {"gateways", gateways}, {"host addresses", hostAddresses}, {"whole chain", wholeChain}, {"names", names}, {"DHCP", leased}, {"ipvlan", ipvlan},
+		{"restart", restart}, {"driver killed", driverKilled}, {"dockerd killed", dockerdKilled},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			inner := l.With(t)
@@ -129,13 +130,18 @@ func addresses(l *lab.Lab) {
 	l.Docker("network", "rm", "fixed")
 }
 
+// internal: no way out and no ports, but containers reach each other.
 func internal(l *lab.Lab) {
 	l.Docker("network", "create", "--internal", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network=podnet", "inside")
-	l.Start("c1", "inside")
-	if routes := l.Docker("exec", "c1", "ip", "route"); strings.Contains(routes, "default") {
+	l.Start("c1", "inside", "-p", "8080:80")
+	l.Start("c2", "inside")
+	if routes := l.Exec("c1", "sh", "-c", "ip route; ip -6 route"); strings.Contains(routes, "default") {
 		l.Errorf("routes: %s", routes)
 	}
-	l.Remove("c1")
+	l.Ping("c2", "c1")
+	l.Ping("c2", l.Inspect("c1", "inside", "GlobalIPv6Address"))
+	l.Closed(lab.FromOutside(), lab.Host4, "8080")
+	l.Remove("c1", "c2")
 	l.Docker("network", "rm", "inside")
 }
 

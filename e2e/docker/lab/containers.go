@@ -4,10 +4,14 @@
 package lab
 
 import (
+	"bytes"
 	"fmt"
 	"net"
+	"os/exec"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Start runs a container that answers on port 80 and else sleeps.
@@ -94,4 +98,49 @@ func (l *Lab) From(container string) []string {
 	l.Helper()
 	pid := l.Docker("inspect", container, "--format", "{{.State.Pid}}")
 	return []string{"nsenter", "-t", pid, "-n", "--"}
+}
+
+// Program is something that runs beside the dockerd until it is stopped.
+type Program struct {
+	l   *Lab
+	cmd *exec.Cmd
+	out bytes.Buffer
+}
+
+// Run starts a program beside the dockerd.
+func (l *Lab) Run(argv ...string) *Program {
+	l.Helper()
+	p := &Program{l: l, cmd: l.Inside(argv...)}
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	must(l, p.cmd.Start())
+	return p
+}
+
+// Stop ends it, and shows what it said if the test failed.
+func (p *Program) Stop() {
+	_ = p.cmd.Process.Signal(unix.SIGTERM)
+	_ = p.cmd.Wait()
+	if p.l.Failed() {
+		p.l.Logf("%v:\n%s", p.cmd.Args, &p.out)
+	}
+}
+
+// Dnsmasq is a DHCP server in the outside world. It is a copy in a place that no
+// AppArmor profile knows.
+func (l *Lab) Dnsmasq(args ...string) *Program {
+	l.Helper()
+	copied := l.Dir("dnsmasq") + "/dnsmasq"
+	l.In("sh", "-ec", `cp "$(command -v dnsmasq)" "$0"`, copied)
+	argv := append(FromOutside(), copied, "--no-daemon", "--conf-file=/dev/null", "--port=0", "--no-ping", "--log-facility=-", "--log-dhcp",
+		"--no-resolv", "--pid-file="+l.Dir("dnsmasq")+"/pid", "--dhcp-leasefile="+l.Dir("dnsmasq")+"/leases", "--interface=eth0", "--bind-interfaces",
+		"--dhcp-authoritative")
+	return l.Run(append(argv, args...)...)
+}
+
+// Keeper is patchbayd dhcp.
+func (l *Lab) Keeper(args ...string) *Program {
+	l.Helper()
+	p := l.Run(append([]string{l.Patchbayd, "dhcp"}, args...)...)
+	l.Eventually("the keeper's socket", func() bool { return l.ok("test", "-S", "/run/cni/dhcp.sock") })
+	return p
 }

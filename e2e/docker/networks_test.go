@@ -1,0 +1,197 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/e2e/docker/lab"
+	"github.com/patchbay-net/patchbay/internal/nettest"
+)
+
+// create makes a network of a configuration and removes it with the test.
+func create(l *lab.Lab, name, text string, more ...string) {
+	l.Helper()
+	l.Conf(name, text)
+	args := append([]string{"network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network=" + name}, more...)
+	l.Docker(append(args, name)...)
+}
+
+// sixOnly: Docker 28 and later take a network without IPv4. Before, --ipv6 is
+// refused with the IPAM driver null, so a configuration that gives no IPv4
+// address is what there is: Docker adds its docker_gwbridge for the missing IPv4
+// gateway, and knows no name.
+func sixOnly(l *lab.Lab) {
+	text := `{"cniVersion":"1.1.0","name":"sixnet","plugins":[{"type":"bridge","bridge":"cni6","isGateway":true,"ipMasq":true,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"fd66::/64"}]],"routes":[{"dst":"::/0"}]}},
+		{"type":"firewall"},{"type":"portmap","capabilities":{"portMappings":true}}]}`
+	var more []string
+	if l.Kind == "new" {
+		more = []string{"--ipv6", "--ipv4=false"}
+	}
+	create(l, "sixnet", text, more...)
+	l.Start("c1", "sixnet", "-p", "8080:80")
+	l.Start("c2", "sixnet")
+	if v4 := l.Inspect("c1", "sixnet", "IPAddress"); v4 != "" && v4 != "invalid IP" {
+		l.Errorf("IPv4 address %s", v4)
+	}
+	if got := l.Exec("c1", "ip", "-4", "-o", "addr", "show", "eth0"); got != "" {
+		l.Errorf("IPv4 addresses: %s", got)
+	}
+	l.Ping("c2", l.Inspect("c1", "sixnet", "GlobalIPv6Address"))
+	if l.Kind == "new" {
+		l.Ping("c2", "c1")
+		l.Ping("c2", lab.Outside6)
+	}
+	l.Fetch(lab.FromOutside(), lab.Host6, "8080")
+	l.Remove("c1", "c2")
+	l.Docker("network", "rm", "sixnet")
+}
+
+// outside: containers reach the world, with both families.
+func outside(l *lab.Lab) {
+	for _, network := range []string{"podnet", "ptpnet"} {
+		l.Start("c1", network)
+		l.Ping("c1", lab.Outside4)
+		l.Ping("c1", lab.Outside6)
+		l.Remove("c1")
+	}
+}
+
+// defaultVia is the first of three octets of a container's gateway.
+func defaultVia(l *lab.Lab, name string) string {
+	l.Helper()
+	for _, line := range strings.Split(l.Exec(name, "ip", "-4", "route"), "\n") {
+		if via, ok := strings.CutPrefix(line, "default via "); ok {
+			return via[:strings.LastIndex(via, ".")]
+		}
+	}
+	return ""
+}
+
+// gateways: of two networks one has the default route, by priority or else by
+// name, and the published ports go with it from one to the other.
+func gateways(l *lab.Lab) {
+	l.Docker("create", "--name", "c1", "--network", "podnet", "-p", "8080:80", "bb", "httpd", "-f", "-p", "80")
+	first, second := []string{"podnet", "10.91.0"}, []string{"ptpnet", "10.93.0"}
+	connect := []string{"network", "connect"}
+	if l.Kind == "new" {
+		connect = append(connect, "--gw-priority", "10")
+		first, second = second, first
+	}
+	l.Docker(append(connect, "ptpnet", "c1")...)
+	l.Docker("start", "c1")
+	served := func(when string, by []string) {
+		l.Helper()
+		if got := defaultVia(l, "c1"); got != by[1] {
+			l.Errorf("%s: the default route is by %s, not %s", when, got, by[1])
+		}
+		if ps := l.In(l.Patchbayd, "docker", "ps"); strings.Count(ps, ":8080->80/tcp") != 1 {
+			l.Errorf("%s: ports\n%s", when, ps)
+		}
+		l.Fetch(lab.FromOutside(), lab.Host4, "8080")
+		l.Fetch(lab.FromOutside(), lab.Host6, "8080")
+	}
+	served("started", first)
+	l.Docker("network", "disconnect", first[0], "c1")
+	served("disconnected", second)
+	l.Docker(append(connect[:2:2], append(connect[2:], first[0], "c1")...)...)
+	served("connected", first)
+	l.Docker("network", "disconnect", second[0], "c1")
+	served("the other disconnected", first)
+	l.Remove("c1")
+}
+
+// hostAddresses: ports on one address of the host are on no other.
+func hostAddresses(l *lab.Lab) {
+	l.Start("c1", "podnet", "-p", "127.0.0.1:8081:80", "-p", lab.Host4+":8082:80", "-p", "["+lab.Host6+"]:8083:80", "-p", "8084:80")
+	out := lab.FromOutside()
+	l.Fetch(nil, "127.0.0.1", "8081")
+	l.Closed(out, lab.Host4, "8081")
+	l.Fetch(out, lab.Host4, "8082")
+	l.Fetch(nil, lab.Host4, "8082")
+	l.Closed(out, lab.Host6, "8082")
+	l.Fetch(out, lab.Host6, "8083")
+	l.Closed(out, lab.Host4, "8083")
+	for _, host := range []string{lab.Host4, lab.Host6} {
+		l.Fetch(out, host, "8084")
+		l.Fetch(nil, host, "8084")
+		l.Fetch(l.From("c1"), host, "8084") // hairpin
+	}
+	l.Fetch(nil, "127.0.0.1", "8084")
+	l.Remove("c1")
+	l.Closed(out, lab.Host4, "8084")
+}
+
+// ipvlan needs a kernel that has it.
+func ipvlan(l *lab.Lab) {
+	nettest.Need(l, nettest.LinkKind("ipvlan"))
+	create(l, "ipnet", `{"cniVersion":"1.1.0","name":"ipnet","plugins":[{"type":"ipvlan","master":"out0",`+ipamOf(97)+`}]}`)
+	l.Start("c1", "ipnet")
+	l.Start("c2", "ipnet")
+	l.Ping("c2", "c1")
+	l.Ping("c2", l.Inspect("c1", "ipnet", "GlobalIPv6Address"))
+	l.Remove("c1", "c2")
+	l.Docker("network", "rm", "ipnet")
+}
+
+// wholeChain is a chain in the form of one plugin.
+func wholeChain(l *lab.Lab) {
+	create(l, "whole", `{"cniVersion":"1.1.0","name":"whole","plugins":[{"type":"patchbay","capabilities":{"portMappings":true},"plugins":[
+		{"type":"bridge","bridge":"cniw","isGateway":true,"ipMasq":true,`+ipamOf(96)+`},
+		{"type":"firewall"},{"type":"portmap","capabilities":{"portMappings":true}}]}]}`)
+	l.Start("c1", "whole", "-p", "8080:80")
+	l.Start("c2", "whole")
+	l.Ping("c2", "c1")
+	l.Ping("c2", l.Inspect("c1", "whole", "GlobalIPv6Address"))
+	l.Ping("c2", lab.Outside4)
+	l.Fetch(lab.FromOutside(), lab.Host4, "8080")
+	l.Remove("c1", "c2")
+	l.Docker("network", "rm", "whole")
+}
+
+// names: Docker's own DNS knows containers by name and alias, and their
+// addresses.
+func names(l *lab.Lab) {
+	l.Start("c1", "podnet", "--network-alias", "web")
+	l.Start("c2", "podnet")
+	v4, v6 := l.Inspect("c1", "podnet", "IPAddress"), l.Inspect("c1", "podnet", "GlobalIPv6Address")
+	for _, name := range []string{"c1", "web"} {
+		got := l.Exec("c2", "nslookup", name, "127.0.0.11")
+		if !strings.Contains(got, v4) || !strings.Contains(got, netip.MustParseAddr(v6).String()) {
+			l.Errorf("%s is %s, %s: %s", name, v4, v6, got)
+		}
+		l.Ping("c2", name)
+	}
+	if got := l.Exec("c2", "nslookup", v4, "127.0.0.11"); !strings.Contains(got, "c1.podnet") {
+		l.Errorf("PTR of %s: %s", v4, got)
+	}
+	l.Remove("c1", "c2")
+}
+
+// leased: addresses of a DHCP server in the outside world, on a bridge and on a
+// macvlan, kept by patchbayd dhcp.
+func leased(l *lab.Lab) {
+	server := l.Dnsmasq("--dhcp-range=192.0.2.100,192.0.2.150,255.255.255.0,2m", "--dhcp-option=option:router,"+lab.Outside4)
+	keeper := l.Keeper()
+	defer keeper.Stop()
+	defer server.Stop()
+	for _, first := range []string{`"type":"bridge","bridge":"out0"`, `"type":"macvlan","master":"out0"`} {
+		create(l, "dhcpnet", fmt.Sprintf(`{"cniVersion":"1.1.0","name":"dhcpnet","plugins":[{%s,"ipam":{"type":"dhcp"}}]}`, first))
+		l.Start("c1", "dhcpnet")
+		l.Start("c2", "dhcpnet")
+		v4 := l.Inspect("c1", "dhcpnet", "IPAddress")
+		if !netip.MustParsePrefix("192.0.2.0/24").Contains(netip.MustParseAddr(v4)) || !strings.Contains(l.Exec("c1", "ip", "addr"), v4+"/24") {
+			l.Errorf("inspect shows %s", v4)
+		}
+		l.Ping("c1", lab.Outside4)
+		l.Ping("c2", "c1")
+		l.Docker("restart", "-t", "0", "c1")
+		l.Ping("c2", "c1")
+		l.Remove("c1", "c2")
+		l.Docker("network", "rm", "dhcpnet")
+	}
+}
