@@ -1,0 +1,176 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// Options are an agent's.
+type Options struct {
+	Store    store.Store
+	Name     string       // what people call this host
+	Underlay []netip.Addr // where other hosts reach it; none: the uplink's addresses
+	Port     uint16       // UDP, of the tunnel
+	Paths    paths.Paths  // State has the agent's own directory and the driver's, CNI host-local's
+	ConfDir  string       // of CNI configurations, such as /etc/cni/net.d
+	DataRoot string       // Docker's, such as /var/lib/docker
+	TTL      time.Duration
+	Reclaim  time.Duration // how long a host must be gone before its block may be taken
+	DNS      []string      // networks whose containers are told of our resolver; "*" is all
+	Fabric   Fabric
+	Log      func(format string, args ...any)
+}
+
+// Fabric carries packets between the hosts: *mesh.Mesh.
+type Fabric interface {
+	Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error
+	UplinkMTU(underlay []netip.Addr) (int, error)
+	// Watch calls changed when Apply has to be called again, until ctx ends.
+	Watch(ctx context.Context, changed func()) error
+}
+
+// Agent is one host's.
+type Agent struct {
+	opts Options
+	self *identity
+	dir  string // below Paths.State
+
+	mirror mirror
+	said   said
+
+	local    chan struct{} // the kernel or files are to be looked at
+	upstream chan struct{} // the store is
+
+	mu         sync.Mutex
+	docker     docker
+	containers []container
+	copies     []dockerCopy
+
+	lease     store.Lease
+	run       string                                // names the lease
+	published map[string]store.Item[store.Endpoint] // what hangs on it, by key
+	checked   time.Time                             // when published was compared with the store
+	saved     []byte                                // what the cache's file has
+}
+
+// New makes an agent. It reads who this host is and what it last knew.
+func New(opts Options) (*Agent, error) {
+	if opts.TTL < time.Second || opts.Reclaim <= 0 {
+		return nil, errors.New("the ttl must be a second at least, and the time to reclaim more than 0")
+	}
+	if err := statedir.Make(opts.Paths.State, "hosts"); err != nil {
+		return nil, fmt.Errorf("open state: %w", err)
+	}
+	a := &Agent{
+		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), said: said{log: opts.Log},
+		local: make(chan struct{}, 1), upstream: make(chan struct{}, 1),
+		docker: docker{state: opts.Paths.State, data: opts.DataRoot},
+	}
+	a.mirror.changed = a.wake
+	var err error
+	if a.self, err = loadIdentity(a.dir); err != nil {
+		return nil, err
+	}
+	a.said.tell("cache", a.mirror.load(a.dir))
+	return a, nil
+}
+
+// ID is the host's.
+func (a *Agent) ID() string { return a.self.ID }
+
+// How often everything is looked at, whether or not anything happened.
+const (
+	reconcileEvery = time.Minute
+	dockerEvery    = 500 * time.Millisecond
+	settleTime     = 20 * time.Millisecond // many changes come together
+)
+
+// Run works until ctx ends. What was made stays: the containers are there, too.
+func (a *Agent) Run(ctx context.Context) {
+	a.readDocker()
+	a.mirror.follow(ctx, a.opts.Store, a.said.tell)
+	var wg sync.WaitGroup
+	wg.Go(func() { a.watchDocker(ctx) })
+	wg.Go(func() { a.tendStore(ctx) })
+	wg.Go(func() { a.tendHost(ctx) })
+	wg.Go(func() {
+		keep(ctx, func(err error) { a.said.tell("watch the kernel", err) }, func() error {
+			return a.opts.Fabric.Watch(ctx, func() { ring(a.local) })
+		})
+	})
+	wg.Wait()
+}
+
+// wake has both loops look.
+func (a *Agent) wake() {
+	ring(a.local)
+	ring(a.upstream)
+}
+
+func ring(bell chan struct{}) {
+	select {
+	case bell <- struct{}{}:
+	default: // it will look anyhow
+	}
+}
+
+// tendHost keeps the kernel and the files of this host as the world says. It
+// never waits for the store.
+func (a *Agent) tendHost(ctx context.Context) {
+	tick := time.NewTicker(reconcileEvery)
+	defer tick.Stop()
+	for {
+		a.apply(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-a.local:
+			wait(ctx, settleTime)
+		}
+	}
+}
+
+// watchDocker looks at the files of the driver and of dockerd. Nobody tells us,
+// so that nobody waits for us.
+func (a *Agent) watchDocker(ctx context.Context) {
+	for ctx.Err() == nil {
+		if a.readDocker() {
+			a.wake()
+		}
+		wait(ctx, dockerEvery)
+	}
+}
+
+func (a *Agent) readDocker() (changed bool) {
+	containers, copies, err := a.docker.read()
+	a.said.tell("docker", err)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if reflect.DeepEqual(containers, a.containers) && reflect.DeepEqual(copies, a.copies) {
+		return false
+	}
+	a.containers, a.copies = containers, copies
+	return true
+}
+
+// here are the endpoints of this host's containers.
+func (a *Agent) here() ([]container, []dockerCopy) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.containers, a.copies
+}

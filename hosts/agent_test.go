@@ -1,0 +1,224 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/store/file"
+)
+
+// fakeFabric keeps what it was told.
+type fakeFabric struct {
+	mu    sync.Mutex
+	self  mesh.Self
+	peers []mesh.Peer
+	calls int
+}
+
+func (f *fakeFabric) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.self, f.peers, f.calls = self, peers, f.calls+1
+	return nil
+}
+
+func (f *fakeFabric) UplinkMTU([]netip.Addr) (int, error) { return 1500, nil }
+
+func (f *fakeFabric) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
+
+// routes are the blocks that are reached, with their hosts.
+func (f *fakeFabric) routes() (out []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.peers {
+		for _, b := range p.Blocks {
+			out = append(out, b.String()+" "+p.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// host is one agent with what it works on.
+type host struct {
+	t      *testing.T
+	name   string
+	dir    string
+	addr   netip.Addr
+	store  store.Store
+	fabric *fakeFabric
+	agent  *Agent
+	stop   func()
+	log    lines
+}
+
+type lines struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) add(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, fmt.Sprintf(format, args...))
+}
+
+func (l *lines) has(part string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.all, func(s string) bool { return strings.Contains(s, part) })
+}
+
+func newHost(t *testing.T, s store.Store, n int) *host {
+	h := &host{t: t, name: fmt.Sprint("host", n), dir: t.TempDir(), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), store: s}
+	t.Cleanup(func() {
+		if h.stop != nil {
+			h.stop()
+		}
+		if t.Failed() {
+			t.Logf("%s:\n%s", h.name, strings.Join(h.log.all, "\n"))
+		}
+	})
+	return h
+}
+
+func (h *host) start() {
+	h.t.Helper()
+	h.fabric = &fakeFabric{}
+	var err error
+	h.agent, err = New(Options{
+		Store: h.store, Name: h.name, Underlay: []netip.Addr{h.addr}, ConfDir: h.dir + "/net.d", DataRoot: h.dir + "/docker-data",
+		Paths: paths.Paths{State: h.dir + "/state", CNI: h.dir + "/cni", Proc: "/proc"}, TTL: 2 * time.Second, Reclaim: 24 * time.Hour,
+		Fabric: h.fabric, Log: h.log.add,
+	})
+	must(h.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); h.agent.Run(ctx) }()
+	h.stop = func() { cancel(); <-done; h.stop = nil }
+}
+
+func (h *host) conf(network string) string {
+	data, err := os.ReadFile(filepath.Join(h.dir, "net.d", network+".conflist"))
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}
+
+// block waits for a configuration and returns its first range.
+func (h *host) block(network string) netip.Prefix {
+	h.t.Helper()
+	until(h.t, h.name+" has a configuration", func() bool { return h.conf(network) != "" })
+	if _, err := chain.ParseList([]byte(h.conf(network))); err != nil {
+		h.t.Fatal(err)
+	}
+	w, _, _ := h.agent.mirror.snapshot()
+	return w.Own[network][0]
+}
+
+// attach writes down a container as the driver would.
+func (h *host) attach(id, network, addr, name string) {
+	h.t.Helper()
+	st, err := state.Open(h.dir+"/state", "docker")
+	must(h.t, err)
+	must(h.t, st.SaveNetwork(&state.Network{ID: "net-" + network, Config: []byte(`{"name":"` + network + `","plugins":[]}`)}))
+	must(h.t, st.SaveEndpoint(&state.Endpoint{
+		ID: id, Network: "net-" + network, Phase: state.Joined, Name: name,
+		Kernel: &state.Snapshot{MAC: "02:00:00:00:00:01", Addrs: prefixes(addr + "/24")},
+	}))
+	must(h.t, os.MkdirAll(h.dir+"/cni/networks/"+network, 0o755))
+	must(h.t, os.WriteFile(h.dir+"/cni/networks/"+network+"/"+addr, []byte(id+"\r\neth0"), 0o644))
+}
+
+func (h *host) detach(id, network, addr string) {
+	h.t.Helper()
+	st, err := state.Open(h.dir+"/state", "docker")
+	must(h.t, err)
+	must(h.t, errors.Join(st.DropEndpoint(id), os.Remove(h.dir+"/cni/networks/"+network+"/"+addr)))
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in 30 s: %s", what)
+		}
+	}
+}
+
+func openStore(t *testing.T) store.Store {
+	t.Helper()
+	s, err := file.Open(filepath.Join(t.TempDir(), "store"), file.Options{})
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return s
+}
+
+func lan() store.Network {
+	return store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/16"), BlockBits4: 24, Transport: store.Auto}
+}
+
+// endpointNames are the names in the store, with their hosts.
+func endpointNames(t *testing.T, s store.Store) (out []string) {
+	t.Helper()
+	all, _, err := list(t.Context(), s.Endpoints(), "")
+	must(t, err)
+	for _, e := range sorted(all) {
+		if e.Network != presence {
+			out = append(out, strings.Join(e.Names, "+"))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestThreeHosts(t *testing.T) {
+	s := openStore(t)
+	admin := Admin{s}
+	must(t, admin.Create(t.Context(), lan()))
+	var hosts []*host
+	for n := range 3 {
+		hosts = append(hosts, newHost(t, s, n+1))
+		hosts[n].start()
+	}
+	var want []string
+	for _, h := range hosts {
+		want = append(want, h.block("lan").String()+" "+h.name)
+	}
+	for i, h := range hosts {
+		others := slices.Delete(slices.Clone(want), i, i+1)
+		slices.Sort(others)
+		until(t, "routes to the others", func() bool { return slices.Equal(h.fabric.routes(), others) })
+	}
+	hosts[0].attach("e1", "lan", hosts[0].block("lan").Addr().Next().Next().String(), "web")
+	until(t, "the name is there", func() bool { return slices.Equal(endpointNames(t, s), []string{"web"}) })
+	if err := admin.Remove(t.Context(), "lan", false); err == nil || !strings.Contains(err.Error(), "web on host1") {
+		t.Errorf("remove: %v", err)
+	}
+	must(t, admin.Remove(t.Context(), "lan", true))
+	for _, h := range hosts {
+		until(t, "configuration gone", func() bool { return h.conf("lan") == "" && len(h.fabric.routes()) == 0 })
+	}
+	until(t, "endpoints and blocks gone", func() bool {
+		blocks, _, err := list(t.Context(), s.Blocks(), "")
+		return err == nil && len(blocks) == 0 && len(endpointNames(t, s)) == 0
+	})
+}

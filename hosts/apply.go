@@ -1,0 +1,215 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// apply makes this host be what the world says: configurations, the fabric and
+// the names. What is only remembered is not complete, so nothing goes by it.
+func (a *Agent) apply(ctx context.Context) {
+	w, known, synced := a.mirror.snapshot()
+	if !known {
+		return // the first time, and the store is away: there is nothing to go by
+	}
+	self, err := a.node()
+	if a.said.tell("underlay", err); err != nil {
+		return
+	}
+	uplink, err := a.opts.Fabric.UplinkMTU(self.Underlay)
+	if a.said.tell("fabric", err); err != nil {
+		return
+	}
+	parts, wrong := a.parts(&w, self, uplink)
+	a.said.tellAll("network", wrong)
+	a.said.tellAll("configuration of", a.configure(parts, synced))
+	host, peers := meshOf(&w, self, parts)
+	a.said.tell("fabric", a.opts.Fabric.Apply(ctx, host, peers))
+	a.said.tellAll("Docker network", a.stale(parts))
+	a.said.tell("cache", a.save(&w, synced))
+	a.said.tell("status", a.saveStatus())
+}
+
+// part is one network as this host takes part in it.
+type part struct {
+	plan
+	holding
+	ready bool // it can be configured
+}
+
+// parts are the networks of this host, and what is wrong with some. Uplink is
+// the MTU of the way to the other hosts, in bytes.
+func (a *Agent) parts(w *world, self store.Node, uplink int) (out []part, wrong map[string]error) {
+	networks, wrong := usable(w, self.Underlay)
+	for _, n := range networks {
+		h := holdingOf(&n, a.self.ID, w.blocksOf(n.Name), w.Own[n.Name])
+		p := part{plan: plan{Network: n, Blocks: h.have, DNS: a.answers(n.Name)}, holding: h, ready: h.complete()}
+		if len(h.lost) > 0 {
+			p.Blocks = w.Own[n.Name] // they are in use here until `used` says otherwise
+		}
+		p.MTU = n.MTU
+		if p.MTU == 0 {
+			p.MTU = mesh.ContainerMTU(uplink, mesh.Transport(n.Transport), self.Underlay)
+		}
+		out = append(out, p)
+	}
+	return out, wrong
+}
+
+// answers says whether our resolver is for a network's containers.
+func (a *Agent) answers(network string) bool {
+	return slices.Contains(a.opts.DNS, "*") || slices.Contains(a.opts.DNS, network)
+}
+
+// usable are the networks that this host can take part in, and why not in the
+// others. Of two that overlap it is the one that the host has a block of already.
+func usable(w *world, underlay []netip.Addr) (out []store.Network, wrong map[string]error) {
+	wrong = map[string]error{}
+	all := slices.Clone(w.Networks)
+	slices.SortStableFunc(all, func(a, b store.Network) int { return cmp.Compare(len(w.Own[b.Name]), len(w.Own[a.Name])) })
+	for _, n := range all {
+		if err := errors.Join(Check(&n), apart(&n, out), outside(&n, underlay)); err != nil {
+			wrong[n.Name] = err
+			continue
+		}
+		out = append(out, n)
+	}
+	return out, wrong
+}
+
+// apart refuses a network that overlaps another.
+func apart(n *store.Network, others []store.Network) error {
+	for _, o := range others {
+		for _, s := range n.Subnets {
+			if i := slices.IndexFunc(o.Subnets, s.Overlaps); i >= 0 && o.Name != n.Name {
+				return fmt.Errorf("subnet %s overlaps %s of network %s", s, o.Subnets[i], o.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// outside refuses a network that has the hosts' own addresses in it.
+func outside(n *store.Network, underlay []netip.Addr) error {
+	for _, addr := range underlay {
+		if i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return s.Contains(addr) }); i >= 0 {
+			return fmt.Errorf("subnet %s has this host's own address %s in it", n.Subnets[i], addr)
+		}
+	}
+	return nil
+}
+
+// configure writes the configurations of networks that have their blocks, and
+// removes those of others.
+func (a *Agent) configure(parts []part, synced bool) (wrong map[string]error) {
+	wrong = map[string]error{}
+	ready := map[string]bool{}
+	for _, p := range parts {
+		ready[p.Network.Name] = p.ready
+		if !p.ready {
+			continue
+		}
+		data, err := render(&p.plan)
+		if err == nil {
+			err = writeConf(a.opts.ConfDir, p.Network.Name, data)
+		}
+		if err != nil {
+			wrong[p.Network.Name] = err
+		}
+	}
+	if !synced {
+		return wrong
+	}
+	removed, err := removeConfs(a.opts.ConfDir, func(network string) bool { return ready[network] })
+	if err != nil {
+		wrong["networks that are no more"] = err
+	}
+	for _, network := range removed {
+		a.opts.Log("network %s: configuration removed", network)
+	}
+	return wrong
+}
+
+// meshOf is this host and the others with their blocks. A host that is not
+// present is reached as before: it may be cut off from the store alone.
+func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
+	out := mesh.Self{ID: self.ID, Underlay: self.Underlay, Port: self.Port}
+	var peers []mesh.Peer
+	for _, p := range parts {
+		for _, s := range p.Network.Subnets {
+			out.Subnets = append(out.Subnets, mesh.Subnet{Network: p.Network.Name, Prefix: s})
+		}
+		out.Blocks = append(out.Blocks, p.Blocks...)
+		for _, n := range w.Nodes {
+			if peer := peerOf(w, &p, &n); n.ID != self.ID && len(peer.Blocks) > 0 {
+				peers = append(peers, peer)
+			}
+		}
+	}
+	return out, peers
+}
+
+// peerOf is another host's part of a network, but for blocks that were this
+// host's and are in use here.
+func peerOf(w *world, p *part, n *store.Node) mesh.Peer {
+	peer := mesh.Peer{ID: n.ID, Name: n.Name, Underlay: n.Underlay, Port: n.Port, Transport: mesh.Transport(p.Network.Transport)}
+	peer.VTEP, _ = net.ParseMAC(n.VTEP) // without one it follows from the id
+	for _, b := range w.blocksOf(p.Network.Name) {
+		if b.Node == n.ID && !slices.ContainsFunc(p.Blocks, b.Prefix.Overlaps) {
+			peer.Blocks = append(peer.Blocks, b.Prefix)
+		}
+	}
+	return peer
+}
+
+// stale are Docker networks whose copy of the configuration has another block
+// than this host.
+func (a *Agent) stale(parts []part) map[string]error {
+	out := map[string]error{}
+	_, copies := a.here()
+	for _, c := range copies {
+		i := slices.IndexFunc(parts, func(p part) bool { return p.Network.Name == c.Network })
+		if i < 0 || len(parts[i].have) == 0 {
+			continue
+		}
+		for _, r := range c.Ranges {
+			if !slices.Contains(parts[i].have, r) {
+				out[c.ID[:min(len(c.ID), shortID)]] = fmt.Errorf("it gives out %s, which is not this host's block of %s: remove it and create it again", r, c.Network)
+			}
+		}
+	}
+	return out
+}
+
+// save keeps the world for the next start.
+func (a *Agent) save(w *world, synced bool) error {
+	if !synced {
+		return nil // it is what the file has, but for a block that was lost
+	}
+	data, err := json.Marshal(w)
+	if err != nil {
+		return fmt.Errorf("encode what is known: %w", err)
+	}
+	if bytes.Equal(data, a.saved) {
+		return nil
+	}
+	if err := writeSynced(filepath.Join(a.dir, cacheFile), data, 0o600); err != nil {
+		return err
+	}
+	a.saved = data
+	return nil
+}

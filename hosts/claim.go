@@ -1,0 +1,209 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// claim sees to it that this node has a block of each subnet of a network. The
+// world tells whether there is anything to do; what is done goes by the store.
+func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
+	if h := holdingOf(n, a.self.ID, w.blocksOf(n.Name), w.Own[n.Name]); h.complete() && len(h.extra) == 0 {
+		a.mirror.remember(n.Name, h.have)
+		return nil
+	}
+	blocks, _, err := list(ctx, a.opts.Store.Blocks(), n.Name+"/")
+	if err != nil {
+		return err
+	}
+	all := sorted(blocks)
+	h := holdingOf(n, a.self.ID, all, w.Own[n.Name])
+	if len(h.lost) > 0 {
+		if used := a.used(n.Name, w.Own[n.Name]); used > 0 {
+			return fmt.Errorf("block %s of this host is %s's now, and %d addresses of it are in use here: remove those containers, and make the Docker network again",
+				h.lost[0].Prefix, w.nodeName(h.lost[0].Node), used)
+		}
+		a.opts.Log("network %s: block %s of this host is %s's now: taking another one", n.Name, h.lost[0].Prefix, w.nodeName(h.lost[0].Node))
+	}
+	for _, subnet := range h.missing {
+		b, err := a.claimOne(ctx, n, subnet, all, w.Own[n.Name])
+		if err != nil {
+			return err
+		}
+		all = append(all, b)
+		h.have = append(h.have, b.Prefix)
+		a.opts.Log("network %s: claimed block %s", n.Name, b.Prefix)
+	}
+	a.mirror.remember(n.Name, h.have)
+	for _, b := range h.extra {
+		if a.used(n.Name, []netip.Prefix{b.Prefix}) == 0 {
+			a.opts.Log("network %s: giving back block %s", n.Name, b.Prefix)
+			err = errors.Join(err, a.dropBlock(ctx, b))
+		}
+	}
+	return err
+}
+
+// used counts the addresses of blocks that containers of this host have, by
+// host-local's files: they are Docker's and everybody else's.
+func (a *Agent) used(network string, blocks []netip.Prefix) (n int) {
+	entries, err := os.ReadDir(filepath.Join(a.opts.Paths.CNI, "networks", network))
+	if err != nil {
+		return 0 // no address was ever given
+	}
+	for _, e := range entries {
+		addr, err := netip.ParseAddr(strings.ReplaceAll(e.Name(), "_", ":")) // host-local's, on file systems without colons
+		if err == nil && slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(addr) }) {
+			n++
+		}
+	}
+	return n
+}
+
+// maxRaces bounds how often somebody else may be faster.
+const maxRaces = 100
+
+// claimOne creates a block: the one we had, or a free one, or one whose node is
+// long gone.
+func (a *Agent) claimOne(ctx context.Context, n *store.Network, subnet netip.Prefix, blocks []store.Block, had []netip.Prefix) (store.Block, error) {
+	taken := make([]netip.Prefix, len(blocks))
+	for i, b := range blocks {
+		taken[i] = b.Prefix
+	}
+	for range maxRaces {
+		prefix, ok := old(n, subnet, had, taken)
+		if !ok {
+			prefix, ok = freeBlock(subnet, bitsOf(n, subnet), taken, a.self.ID+" "+n.Name)
+		}
+		if !ok {
+			return a.reclaim(ctx, n, subnet, blocks)
+		}
+		b := store.Block{Network: n.Name, Prefix: prefix, Node: a.self.ID}
+		switch err := a.createBlock(ctx, b); {
+		case err == nil:
+			return b, nil
+		case !errors.Is(err, store.ErrExists):
+			return b, fmt.Errorf("claim block %s: %w", prefix, err)
+		}
+		taken = append(taken, prefix) // somebody was faster
+	}
+	return store.Block{}, fmt.Errorf("claim a block of %s: others were faster %d times", subnet, maxRaces)
+}
+
+// old is the block that this node had, if it can have it again.
+func old(n *store.Network, subnet netip.Prefix, had, taken []netip.Prefix) (netip.Prefix, bool) {
+	i := slices.IndexFunc(had, func(p netip.Prefix) bool { return fits(n, subnet, p) && !slices.ContainsFunc(taken, p.Overlaps) })
+	if i < 0 {
+		return netip.Prefix{}, false
+	}
+	return had[i], true
+}
+
+func (a *Agent) createBlock(ctx context.Context, b store.Block) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	_, err := a.opts.Store.Blocks().Create(ctx, b, nil)
+	if !errors.Is(err, store.ErrExists) {
+		return err
+	}
+	if at, err := a.opts.Store.Blocks().Get(ctx, b.Key()); err == nil && at.Object.Node == a.self.ID {
+		return nil // the answer to an earlier call was lost
+	}
+	return err
+}
+
+// dropBlock gives a block back, unless it is not what it was.
+func (a *Agent) dropBlock(ctx context.Context, b store.Block) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	at, err := a.opts.Store.Blocks().Get(ctx, b.Key())
+	if errors.Is(err, store.ErrNotFound) || (err == nil && at.Object != b) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return a.opts.Store.Blocks().Delete(ctx, b.Key(), at.Revision)
+}
+
+// reclaim takes the block of the node that is gone for longest, if for long
+// enough. Two that do so at once delete the same, and one of them creates it.
+func (a *Agent) reclaim(ctx context.Context, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
+	holders, err := a.holders(ctx, n, subnet, blocks)
+	if err != nil {
+		return store.Block{}, err
+	}
+	for _, h := range holders {
+		if h.present || time.Since(h.seen) < a.opts.Reclaim {
+			continue
+		}
+		b := store.Block{Network: n.Name, Prefix: h.Prefix, Node: a.self.ID}
+		if err := a.dropBlock(ctx, h.Block); err == nil && a.createBlock(ctx, b) == nil {
+			a.opts.Log("network %s: %s, the holder of block %s, was not seen since %s", n.Name, h.name, h.Prefix, h.seen.Format(time.RFC3339))
+			return b, nil
+		}
+	}
+	return store.Block{}, fmt.Errorf("no block of %s is free: %s", subnet, tellHolders(holders))
+}
+
+// holder is who has a block.
+type holder struct {
+	store.Block
+	name    string
+	seen    time.Time
+	present bool
+}
+
+// holders are those who have blocks of a subnet, the longest unseen first. A
+// node that was forgotten was never seen.
+func (a *Agent) holders(ctx context.Context, n *store.Network, subnet netip.Prefix, blocks []store.Block) ([]holder, error) {
+	nodes, _, err := list(ctx, a.opts.Store.Nodes(), "")
+	if err != nil {
+		return nil, err
+	}
+	there, _, err := list(ctx, a.opts.Store.Endpoints(), presence+"/")
+	if err != nil {
+		return nil, err
+	}
+	present := (&world{Endpoints: sorted(there)}).present()
+	var out []holder
+	for _, b := range blocks {
+		if fits(n, subnet, b.Prefix) {
+			node := nodes[b.Node]
+			out = append(out, holder{b, cmp.Or(node.Name, b.Node), node.Seen, present[b.Node]})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b holder) int { return a.seen.Compare(b.seen) })
+	return out, nil
+}
+
+// maxTold bounds how many holders an error names.
+const maxTold = 8
+
+func tellHolders(all []holder) string {
+	var out []string
+	for _, h := range all[:min(len(all), maxTold)] {
+		state := "present"
+		if !h.present {
+			state = "last seen " + h.seen.Format(time.RFC3339)
+		}
+		out = append(out, fmt.Sprintf("%s has %s (%s)", h.name, h.Prefix, state))
+	}
+	if more := len(all) - maxTold; more > 0 {
+		out = append(out, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,86 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// confMode is that of what an operator writes there.
+const confMode = 0o644
+
+// confSuffix is a configuration's, in libcni's words.
+const confSuffix = ".conflist"
+
+// errForeign is wrapped when a file is not ours to write.
+var errForeign = errors.New("somebody else wrote it: it is left alone")
+
+// writeConf makes a network's configuration say what it shall.
+func writeConf(dir, network string, data []byte) error {
+	path := filepath.Join(dir, network+confSuffix)
+	was, err := ours(path)
+	if err == nil && bytes.Equal(was, data) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return writeSynced(path, data, confMode)
+}
+
+// ours reads a configuration that carries our mark.
+func ours(path string) ([]byte, error) {
+	fi, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w", path, errForeign)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var list conflist
+	if json.Unmarshal(data, &list) != nil || list.Generated != mark {
+		return nil, fmt.Errorf("%s: %w", path, errForeign)
+	}
+	return data, nil
+}
+
+// removeConfs removes our configurations of all networks but those to keep, and
+// says which.
+func removeConfs(dir string, keep func(network string) bool) (removed []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, e := range entries {
+		network, ok := strings.CutSuffix(e.Name(), confSuffix)
+		if !ok || keep(network) {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		if _, err := ours(path); err != nil {
+			continue // not ours, or gone
+		}
+		errs = append(errs, os.Remove(path))
+		removed = append(removed, network)
+	}
+	return removed, errors.Join(errs...)
+}

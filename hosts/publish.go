@@ -1,0 +1,139 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// endpoints are those of this host by key: its presence, and its containers on
+// networks of the store. What hangs on one lease is called by the lease's name,
+// so that those of the next can stand beside it until it is taken away, and no
+// name is gone meanwhile.
+func (a *Agent) endpoints(w *world) map[string]store.Endpoint {
+	out := map[string]store.Endpoint{}
+	add := func(e store.Endpoint) {
+		e.Node, e.ID = a.self.ID, e.ID+"."+a.run
+		out[e.Key()] = e
+	}
+	add(store.Endpoint{Network: presence, ID: "host"})
+	containers, _ := a.here()
+	for _, c := range containers {
+		if e, ok := endpointOf(w, &c); ok {
+			add(e)
+		}
+	}
+	return out
+}
+
+// endpointOf is a container as an endpoint, false when it is on no network of
+// the store. Addresses that are not the network's are nobody else's business.
+func endpointOf(w *world, c *container) (store.Endpoint, bool) {
+	i := slices.IndexFunc(w.Networks, func(n store.Network) bool { return n.Name == c.Network })
+	if i < 0 {
+		return store.Endpoint{}, false
+	}
+	e := store.Endpoint{Network: c.Network, ID: c.ID, MAC: c.MAC, Container: c.Docker, Names: c.Names}
+	for _, addr := range c.Addrs {
+		if slices.ContainsFunc(w.Networks[i].Subnets, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+			e.Addrs = append(e.Addrs, addr)
+		}
+	}
+	return e, len(e.Addrs) > 0
+}
+
+// publish makes the store's endpoints of this host be those of its containers.
+func (a *Agent) publish(ctx context.Context, w *world, synced bool) error {
+	want := a.endpoints(w)
+	var errs []error
+	if synced && time.Since(a.checked) >= reconcileEvery {
+		errs = append(errs, a.check(ctx, w))
+	}
+	for key, e := range want {
+		if was, ok := a.published[key]; !ok || !reflect.DeepEqual(was.Object, e) {
+			errs = append(errs, a.put(ctx, key, e))
+		}
+	}
+	if len(errs) > 0 && errors.Join(errs...) != nil {
+		return errors.Join(errs...) // nothing goes before its successor is there
+	}
+	for key := range a.published {
+		if _, ok := want[key]; !ok {
+			errs = append(errs, a.drop(ctx, key))
+		}
+	}
+	for _, e := range w.Endpoints {
+		if _, ok := want[e.Key()]; synced && !ok && e.Node == a.self.ID {
+			errs = append(errs, a.drop(ctx, e.Key()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// check reads what the store has of this host on its lease: somebody may have
+// deleted it.
+func (a *Agent) check(ctx context.Context, w *world) error {
+	published := map[string]store.Item[store.Endpoint]{}
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	for _, network := range append([]store.Network{{Name: presence}}, w.Networks...) {
+		items, _, err := a.opts.Store.Endpoints().List(ctx, network.Name+"/"+a.self.ID+"/")
+		if err != nil {
+			return err
+		}
+		for _, i := range items {
+			if strings.HasSuffix(i.Object.ID, "."+a.run) {
+				published[i.Object.Key()] = i
+			}
+		}
+	}
+	a.published, a.checked = published, time.Now()
+	return nil
+}
+
+// put creates or changes one endpoint.
+func (a *Agent) put(ctx context.Context, key string, e store.Endpoint) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	table := a.opts.Store.Endpoints()
+	at := a.published[key].Revision
+	var err error
+	if at != "" {
+		at, err = table.Update(ctx, e, at)
+	}
+	if at == "" || errors.Is(err, store.ErrConflict) {
+		at, err = table.Create(ctx, e, a.lease)
+	}
+	if errors.Is(err, store.ErrExists) { // the answer to an earlier call was lost
+		was, err := table.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		if at, err = table.Update(ctx, e, was.Revision); err != nil {
+			return err
+		}
+	} else if err != nil {
+		return err
+	}
+	a.published[key] = store.Item[store.Endpoint]{Object: e, Revision: at}
+	return nil
+}
+
+func (a *Agent) drop(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	if err := a.opts.Store.Endpoints().Delete(ctx, key, ""); err != nil {
+		return err
+	}
+	delete(a.published, key)
+	return nil
+}

@@ -1,0 +1,129 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// cniVersion is the version of the configurations that are rendered.
+const cniVersion = "1.1.0"
+
+// mark says whose a configuration is; one without it is never touched.
+const mark = "patchbayd hosts; changes are overwritten"
+
+// conflist is the configuration of one network on one host.
+type conflist struct {
+	CNIVersion string            `json:"cniVersion"`
+	Name       string            `json:"name"`
+	Generated  string            `json:"generatedBy"`
+	Plugins    []json.RawMessage `json:"plugins"`
+}
+
+// bridgeConf is the first plugin: the reference's fields.
+type bridgeConf struct {
+	Type      string    `json:"type"`
+	Bridge    string    `json:"bridge"`
+	IsGateway bool      `json:"isGateway"`
+	Hairpin   bool      `json:"hairpinMode"`
+	IPMasq    bool      `json:"ipMasq"` // false: the whole network is masqueraded, not the block
+	MTU       int       `json:"mtu,omitempty"`
+	IPAM      ipamConf  `json:"ipam"`
+	DNS       *spec.DNS `json:"dns,omitempty"`
+}
+
+type ipamConf struct {
+	Type   string        `json:"type"`
+	Ranges [][]rangeConf `json:"ranges"`
+	Routes []routeConf   `json:"routes"`
+}
+
+type rangeConf struct {
+	Subnet netip.Prefix `json:"subnet"`
+}
+
+type routeConf struct {
+	Dst netip.Prefix `json:"dst"`
+}
+
+// plan is one network as this host takes part in it.
+type plan struct {
+	Network store.Network
+	Blocks  []netip.Prefix // ours, one of each family
+	MTU     int            // bytes, of containers; 0 is the kernel's
+	DNS     bool           // containers are told of our resolver
+}
+
+// gateways are the addresses of the bridge, where the resolver answers, too.
+func (p *plan) gateways() (out []netip.Addr) {
+	for _, b := range p.Blocks {
+		out = append(out, b.Masked().Addr().Next()) // host-local's default
+	}
+	return out
+}
+
+// render writes the configuration of a network.
+func render(p *plan) ([]byte, error) {
+	b := bridgeConf{
+		Type: "bridge", Bridge: bridgeName(p.Network.Name), IsGateway: true, Hairpin: true, MTU: p.MTU,
+		IPAM: ipamConf{Type: "host-local"},
+	}
+	for _, block := range p.Blocks {
+		b.IPAM.Ranges = append(b.IPAM.Ranges, []rangeConf{{block}})
+		b.IPAM.Routes = append(b.IPAM.Routes, routeConf{anywhere(block)})
+	}
+	if p.DNS {
+		b.DNS = &spec.DNS{}
+		for _, a := range p.gateways() {
+			b.DNS.Nameservers = append(b.DNS.Nameservers, a.String())
+		}
+	}
+	first, err := json.Marshal(b)
+	if err != nil {
+		return nil, fmt.Errorf("render network %s: %w", p.Network.Name, err)
+	}
+	list := conflist{CNIVersion: cniVersion, Name: p.Network.Name, Generated: mark, Plugins: append([]json.RawMessage{first}, following(&p.Network)...)}
+	out, err := json.MarshalIndent(list, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("render network %s: %w", p.Network.Name, err)
+	}
+	return append(out, '\n'), nil
+}
+
+// following are the plugins after the bridge.
+func following(n *store.Network) []json.RawMessage {
+	if n.Plugins != nil {
+		return n.Plugins
+	}
+	return []json.RawMessage{
+		json.RawMessage(`{"type":"firewall"}`),
+		json.RawMessage(`{"type":"portmap","capabilities":{"portMappings":true}}`),
+	}
+}
+
+// anywhere is the default route of a family.
+func anywhere(of netip.Prefix) netip.Prefix {
+	if of.Addr().Is4() {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
+// bridgeName is the bridge of a network: its name where that fits, as it is for
+// people to read.
+func bridgeName(network string) string {
+	const prefix = "pb-"
+	if name := prefix + network; spec.ValidateIfName(name) == nil {
+		return name
+	}
+	sum := sha256.Sum256([]byte(network))
+	return prefix + hex.EncodeToString(sum[:6])
+}

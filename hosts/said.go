@@ -1,0 +1,66 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// said is what is wrong, by what it is about. It is logged once, not each time
+// that it is found again.
+type said struct {
+	log func(format string, args ...any)
+
+	mu  sync.Mutex
+	now map[string]string
+}
+
+// tell sets what is wrong with something; nil when nothing is.
+func (s *said) tell(about string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.now[about]
+	switch {
+	case err == nil && was != "":
+		delete(s.now, about)
+		s.log("%s: well again", about)
+	case err != nil && err.Error() != was:
+		if s.now == nil {
+			s.now = map[string]string{}
+		}
+		s.now[about] = err.Error()
+		s.log("%s: %v", about, err)
+	}
+}
+
+// tellAll sets what is wrong with all things of a kind.
+func (s *said) tellAll(kind string, wrong map[string]error) {
+	for name, err := range wrong {
+		s.tell(kind+" "+name, err)
+	}
+	for _, about := range s.abouts() {
+		if name, ok := strings.CutPrefix(about, kind+" "); ok && wrong[name] == nil {
+			s.tell(about, nil)
+		}
+	}
+}
+
+func (s *said) abouts() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.now))
+}
+
+// all is what is wrong now.
+func (s *said) all() (out []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, about := range slices.Sorted(maps.Keys(s.now)) {
+		out = append(out, about+": "+s.now[about])
+	}
+	return out
+}

@@ -1,0 +1,199 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// status is what the agent of this host says of itself, for ls.
+type status struct {
+	Node  string   `json:"node"`
+	Wrong []string `json:"wrong,omitempty"`
+}
+
+const statusFile = "status.json"
+
+// saveStatus writes what is wrong on this host.
+func (a *Agent) saveStatus() error {
+	data, err := json.Marshal(status{a.self.ID, a.said.all()})
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(a.dir, statusFile)
+	if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, data) {
+		return nil
+	}
+	return writeSynced(path, data, 0o600)
+}
+
+// Listing is what ls shows.
+type Listing struct {
+	Networks []NetworkLine    `json:"networks"`
+	Nodes    []NodeLine       `json:"nodes"`
+	Blocks   []BlockLine      `json:"blocks"`
+	Endpoint []store.Endpoint `json:"endpoints"`
+	// Wrong is what is wrong on this host.
+	Wrong []string `json:"wrong,omitempty"`
+	// Remembered says that the store is away, and why: the rest is what it last said.
+	Remembered string `json:"remembered,omitempty"`
+}
+
+// NetworkLine is a network.
+type NetworkLine struct {
+	store.Network
+}
+
+// NodeLine is a host.
+type NodeLine struct {
+	store.Node
+	Present bool `json:"present"`
+}
+
+// BlockLine is a block with the name of who has it.
+type BlockLine struct {
+	store.Block
+	NodeName string `json:"nodeName"`
+	Present  bool   `json:"present"`
+}
+
+// List reads the store, or what the agent below dir remembers of it.
+func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
+	w, err := a.read(ctx)
+	out := &Listing{}
+	if err != nil {
+		m := &mirror{}
+		if m.load(dir) != nil || !m.known {
+			return nil, err
+		}
+		w, out.Remembered = m.cache, err.Error()
+	}
+	present := w.present()
+	for _, n := range w.Networks {
+		out.Networks = append(out.Networks, NetworkLine{n})
+	}
+	for _, n := range w.Nodes {
+		out.Nodes = append(out.Nodes, NodeLine{n, present[n.ID]})
+	}
+	for _, b := range w.Blocks {
+		out.Blocks = append(out.Blocks, BlockLine{b, w.nodeName(b.Node), present[b.Node]})
+	}
+	for _, e := range w.Endpoints {
+		if e.Network != presence {
+			out.Endpoint = append(out.Endpoint, e)
+		}
+	}
+	out.Wrong, err = wrongHere(dir)
+	return out, err
+}
+
+// wrongHere is what the agent of this host says, if there is one.
+func wrongHere(dir string) ([]string, error) {
+	data, err := os.ReadFile(filepath.Join(dir, statusFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var s status
+	if err := json.Unmarshal(data, &s); err != nil {
+		return nil, fmt.Errorf("read status: %w", err)
+	}
+	return s.Wrong, nil
+}
+
+func (a Admin) read(ctx context.Context) (w world, err error) {
+	networks, _, err := list(ctx, a.Store.Networks(), "")
+	if err != nil {
+		return w, err
+	}
+	nodes, _, err := list(ctx, a.Store.Nodes(), "")
+	if err != nil {
+		return w, err
+	}
+	blocks, _, err := list(ctx, a.Store.Blocks(), "")
+	if err != nil {
+		return w, err
+	}
+	endpoints, _, err := list(ctx, a.Store.Endpoints(), "")
+	return world{Networks: sorted(networks), Nodes: sorted(nodes), Blocks: sorted(blocks), Endpoints: sorted(endpoints)}, err
+}
+
+// Print writes a listing for people.
+func (l *Listing) Print(to io.Writer) error {
+	var out bytes.Buffer
+	if l.Remembered != "" {
+		fmt.Fprintf(&out, "the store is away, this is what it last said: %s\n\n", l.Remembered)
+	}
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	names := map[string]string{}
+	row := func(cells ...string) { fmt.Fprintln(w, strings.Join(cells, "\t")) }
+	row("NETWORK", "SUBNETS", "BLOCKS", "TRANSPORT")
+	for _, n := range l.Networks {
+		row(n.Name, join(n.Subnets), fmt.Sprint(l.count(n.Name)), string(n.Transport))
+	}
+	row()
+	row("HOST", "ID", "ADDRESSES", "STATE")
+	for _, n := range l.Nodes {
+		names[n.ID] = n.Name
+		row(n.Name, n.ID, join(n.Underlay), presentWord(n.Present, n.Seen))
+	}
+	row()
+	row("BLOCK", "NETWORK", "HOST")
+	for _, b := range l.Blocks {
+		row(b.Prefix.String(), b.Network, b.NodeName)
+	}
+	row()
+	row("ENDPOINT", "NETWORK", "HOST", "ADDRESSES", "NAMES")
+	for _, e := range l.Endpoint {
+		row(e.ID[:min(len(e.ID), shortID)], e.Network, names[e.Node], join(e.Addrs), strings.Join(e.Names, ", "))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, s := range l.Wrong {
+		fmt.Fprintf(&out, "\nwrong on this host: %s\n", s)
+	}
+	_, err := to.Write(out.Bytes())
+	return err
+}
+
+func (l *Listing) count(network string) (n int) {
+	for _, b := range l.Blocks {
+		if b.Network == network {
+			n++
+		}
+	}
+	return n
+}
+
+func presentWord(present bool, seen time.Time) string {
+	if present {
+		return "present"
+	}
+	return "gone, last seen " + seen.Format(time.RFC3339)
+}
+
+func join[T netip.Addr | netip.Prefix](all []T) string {
+	var out []string
+	for _, x := range all {
+		out = append(out, fmt.Sprint(x))
+	}
+	return strings.Join(slices.Clip(out), ",")
+}

@@ -1,0 +1,161 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// tendStore keeps what the store has of this host: its node, its lease, its
+// blocks and its containers. A store that is away is tried again.
+func (a *Agent) tendStore(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := a.tend(ctx)
+		if ctx.Err() == nil {
+			a.said.tell("store", err)
+		}
+		pause := reconcileEvery
+		if err != nil {
+			pause = againAfter
+		}
+		if a.await(ctx, pause); err == nil {
+			wait(ctx, settleTime)
+		}
+	}
+}
+
+// await returns when there may be something to do.
+func (a *Agent) await(ctx context.Context, most time.Duration) {
+	var lost <-chan struct{}
+	if a.lease != nil {
+		lost = a.lease.Lost()
+	}
+	select {
+	case <-ctx.Done():
+	case <-lost:
+	case <-a.upstream:
+	case <-time.After(most):
+	}
+}
+
+// tend is one look at everything of ours in the store. What concerns one network
+// does not keep the others waiting.
+func (a *Agent) tend(ctx context.Context) error {
+	self, err := a.node()
+	if a.said.tell("underlay", err); err != nil {
+		return nil //nolint:nilerr // it is told, and is no failure of the store
+	}
+	if err := a.putNode(ctx, self); err != nil {
+		return fmt.Errorf("put node: %w", err)
+	}
+	if err := a.ensureLease(ctx); err != nil {
+		return fmt.Errorf("begin lease: %w", err)
+	}
+	w, _, synced := a.mirror.snapshot()
+	if !synced {
+		return a.publish(ctx, &w, false)
+	}
+	networks, _ := usable(&w, self.Underlay)
+	wrong := map[string]error{}
+	for i := range networks {
+		wrong[networks[i].Name] = a.claim(ctx, &w, &networks[i])
+	}
+	a.said.tellAll("block of", wrong)
+	ring(a.local) // what is remembered may be new
+	return errors.Join(a.leave(ctx, &w), a.publish(ctx, &w, true))
+}
+
+// node is what others need to know of this host.
+func (a *Agent) node() (store.Node, error) {
+	addrs := a.opts.Underlay
+	if len(addrs) == 0 {
+		var err error
+		if addrs, err = uplinkAddrs(a.opts.Paths.Proc); err != nil {
+			return store.Node{}, err
+		}
+	}
+	return store.Node{ID: a.self.ID, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self.ID).String(), Port: a.opts.Port, Seen: time.Now().UTC().Round(0)}, nil
+}
+
+// seenEvery is how often the store is told that this host is there, beside the
+// lease: it is what is known when the lease is gone.
+const seenEvery = time.Minute
+
+// putNode writes down this host when something of it is new.
+func (a *Agent) putNode(ctx context.Context, self store.Node) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	nodes := a.opts.Store.Nodes()
+	was, err := nodes.Get(ctx, self.ID)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		_, err = nodes.Create(ctx, self, nil)
+	case err == nil && (!sameNode(was.Object, self) || self.Seen.Sub(was.Object.Seen) >= seenEvery):
+		_, err = nodes.Update(ctx, self, was.Revision)
+	}
+	return err
+}
+
+func sameNode(a, b store.Node) bool {
+	return a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && a.VTEP == b.VTEP && a.Port == b.Port
+}
+
+// ensureLease begins a new lease when there is none, or it was lost: then all
+// that hung on it is gone, and is put again.
+func (a *Agent) ensureLease(ctx context.Context) error {
+	if a.lease != nil {
+		select {
+		case <-a.lease.Lost():
+			a.opts.Log("store: the lease of this host was lost: beginning another one")
+		default:
+			return nil
+		}
+	}
+	lease, err := a.begin(ctx)
+	if err != nil {
+		return err
+	}
+	a.lease, a.run, a.published, a.checked = lease, random(3), map[string]store.Item[store.Endpoint]{}, time.Time{}
+	return nil
+}
+
+// begin is Lease with a limit: its context is the lease's, and must not end with
+// the call.
+func (a *Agent) begin(ctx context.Context) (store.Lease, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	limit := time.AfterFunc(callTime, cancel)
+	lease, err := a.opts.Store.Lease(ctx, a.opts.TTL)
+	if err != nil || !limit.Stop() {
+		cancel()
+		return nil, errors.Join(err, ctx.Err())
+	}
+	return lease, nil
+}
+
+// leave gives back the blocks of networks that are no more.
+func (a *Agent) leave(ctx context.Context, w *world) error {
+	gone := func(network string) bool {
+		return !slices.ContainsFunc(w.Networks, func(n store.Network) bool { return n.Name == network })
+	}
+	var errs []error
+	for _, b := range w.Blocks {
+		if b.Node == a.self.ID && gone(b.Network) {
+			a.opts.Log("network %s is no more: giving back block %s", b.Network, b.Prefix)
+			errs = append(errs, a.dropBlock(ctx, b))
+		}
+	}
+	for network := range w.Own {
+		if gone(network) {
+			a.mirror.remember(network, nil)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,89 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// uplinkAddrs are the addresses that this host is reached at when nobody says:
+// for each family the first global one of the link with the default route.
+func uplinkAddrs(proc string) (out []netip.Addr, err error) {
+	conn, err := nl.Host(proc)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		link, err := uplink(conn, family)
+		if err != nil {
+			return nil, err
+		}
+		if link == 0 {
+			continue
+		}
+		addr, err := globalAddr(conn, link, family)
+		if err != nil {
+			return nil, err
+		}
+		if addr.IsValid() {
+			out = append(out, addr)
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("no interface has a default route and an address: say where other hosts reach this one with --address")
+	}
+	return out, nil
+}
+
+// uplink is the link of the default route with the least metric, 0 when there
+// is none.
+func uplink(conn *nl.Conn, family int) (index int, err error) {
+	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}
+	routes, err := nl.Retry(func() ([]netlink.Route, error) {
+		return conn.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("find default route: %w", err)
+	}
+	metric := 0
+	for _, r := range routes {
+		if ones := 0; r.Dst != nil {
+			if ones, _ = r.Dst.Mask.Size(); ones > 0 {
+				continue
+			}
+		}
+		at := r.LinkIndex
+		if at == 0 && len(r.MultiPath) > 0 {
+			at = r.MultiPath[0].LinkIndex
+		}
+		if at != 0 && (index == 0 || r.Priority < metric) {
+			index, metric = at, r.Priority
+		}
+	}
+	return index, nil
+}
+
+// globalAddr is the first address of a link that others can use and that does not
+// go away by itself: no link-local, temporary or deprecated one.
+func globalAddr(conn *nl.Conn, index, family int) (netip.Addr, error) {
+	addrs, err := conn.Addrs(index)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, a := range addrs {
+		addr := a.Prefix.Addr()
+		if addr.Is4() == (family == netlink.FAMILY_V4) && addr.IsGlobalUnicast() && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE) == 0 {
+			return addr, nil
+		}
+	}
+	return netip.Addr{}, nil
+}

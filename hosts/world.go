@@ -1,0 +1,151 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// world is what a host knows of all hosts: the store's tables, or what they last
+// were while the store is away.
+type world struct {
+	Networks  []store.Network  `json:"networks"`
+	Nodes     []store.Node     `json:"nodes"`
+	Blocks    []store.Block    `json:"blocks"`
+	Endpoints []store.Endpoint `json:"endpoints"`
+	// Own are the blocks this node had last, by network: to ask for them first,
+	// and to notice when one became somebody else's.
+	Own map[string][]netip.Prefix `json:"own"`
+}
+
+// blocksOf are the blocks of one network.
+func (w *world) blocksOf(network string) (out []store.Block) {
+	for _, b := range w.Blocks {
+		if b.Network == network {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// node finds a node by its id.
+func (w *world) node(id string) (store.Node, bool) {
+	i := slices.IndexFunc(w.Nodes, func(n store.Node) bool { return n.ID == id })
+	if i < 0 {
+		return store.Node{}, false
+	}
+	return w.Nodes[i], true
+}
+
+// nodeName is what people call a node.
+func (w *world) nodeName(id string) string {
+	n, _ := w.node(id)
+	return cmp.Or(n.Name, id)
+}
+
+// present says which nodes are there, by what hangs on their leases.
+func (w *world) present() map[string]bool {
+	out := map[string]bool{}
+	for _, e := range w.Endpoints {
+		if e.Network == presence {
+			out[e.Node] = true
+		}
+	}
+	return out
+}
+
+// presence is the network of the endpoints that say no more than that a node is
+// there. No network of CNI can be called so.
+const presence = "_present"
+
+// mirror is the world as it follows the store. Its methods may be called by many
+// goroutines.
+type mirror struct {
+	mu    sync.Mutex
+	known bool // once there is anything to go by: the cache, or the store
+	heard [4]bool
+	cache world
+	tables
+	changed func()
+}
+
+// tables are the mirror's objects, by key.
+type tables struct {
+	networks  map[string]store.Network
+	nodes     map[string]store.Node
+	blocks    map[string]store.Block
+	endpoints map[string]store.Endpoint
+}
+
+// snapshot is the world now. Known says whether it can be acted on at all, and
+// synced whether the store itself has said so since this process began: what is
+// missing in a world that is only remembered may be there.
+func (m *mirror) snapshot() (w world, known, synced bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w = m.cache
+	w.Own = maps.Clone(m.cache.Own)
+	if synced = m.heard == [4]bool{true, true, true, true}; synced {
+		w.Networks, w.Nodes, w.Blocks, w.Endpoints = sorted(m.networks), sorted(m.nodes), sorted(m.blocks), sorted(m.endpoints)
+	}
+	return w, m.known || synced, synced
+}
+
+// sorted is a table by key.
+func sorted[T any](table map[string]T) []T {
+	out := make([]T, 0, len(table))
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		out = append(out, table[key])
+	}
+	return out
+}
+
+// remember sets which blocks are this node's.
+func (m *mirror) remember(network string, blocks []netip.Prefix) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cache.Own == nil {
+		m.cache.Own = map[string][]netip.Prefix{}
+	}
+	if len(blocks) == 0 {
+		delete(m.cache.Own, network)
+		return
+	}
+	m.cache.Own[network] = slices.Clone(blocks)
+}
+
+// cacheFile is the world on the disk.
+const cacheFile = "world.json"
+
+// load reads the world that was saved last. One that is missing or torn is as
+// none: the store has it.
+func (m *mirror) load(dir string) error {
+	data, err := os.ReadFile(filepath.Join(dir, cacheFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read what was known: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := json.Unmarshal(data, &m.cache); err != nil {
+		m.cache = world{}
+		return fmt.Errorf("read what was known: %w", err)
+	}
+	m.known = true
+	return nil
+}
