@@ -212,8 +212,7 @@ func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment 
 	}
 	if len(ips) > 0 {
 		a.Capabilities["ips"] = ips
-		first, _, _ := strings.Cut(ips[0], "/")
-		a.Args = append(a.Args, [2]string{"IP", first})
+		a.Args = append(a.Args, [2]string{"IP", ips[0]}) // static wants the length, host-local takes it
 	}
 	if e.Wanted.MacAddress != "" {
 		a.Capabilities["mac"] = e.Wanted.MacAddress

@@ -4,11 +4,13 @@
 package docker
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
 func TestHasGateway(t *testing.T) {
@@ -70,5 +72,25 @@ func TestGwAllocCheck(t *testing.T) {
 			t.Errorf("%s %v, want gateway %q", asJSON(p), err, want)
 		}
 		must(t, n.c.ReleasePool(n.ctx(), &cnm.ReleasePoolRequest{PoolID: p.PoolID}))
+	}
+}
+
+// Where Docker's own IPAM driver has the subnet the plugin is told the address,
+// by capability and by CNI_ARGS.
+func TestAddressesOfDocker(t *testing.T) {
+	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
+		for _, ipam := range []string{`"ipam":{"type":"static"}`, `"capabilities":{"ips":true},"ipam":{"type":"static"}`, `"ipam":{"type":"host-local","subnet":"10.91.0.0/24"}`} {
+			t.Run(name, func(t *testing.T) {
+				n := newNode(t, `{"cniVersion":"1.0.0","name":"podnet","plugins":[{"type":"bridge","bridge":"br-t0",`+ipam+`}]}`)
+				n.with(dir)
+				want := netip.MustParsePrefix("10.91.0.77/24")
+				c := n.mustStart(run{network: n.network("podnet"), iface: cnm.Interface{Address: want}})
+				e, err := n.driver.store.Endpoint(c.endpoint)
+				if err != nil || len(e.Kernel.Addrs) != 1 || e.Kernel.Addrs[0] != want {
+					t.Errorf("%s: %v %v", ipam, e.Kernel.Addrs, err)
+				}
+				c.stop(true)
+			})
+		}
 	}
 }
