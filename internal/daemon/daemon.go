@@ -32,6 +32,7 @@ func (a *app) commands() []command {
 	return []command{
 		{"dhcp", "keep DHCP leases for the plugin dhcp", dhcpLong, &dhcpCommand{app: a}},
 		{"docker", "make CNI networks Docker's", dockerLong, &dockerCommand{app: a}},
+		{"hosts", "make CNI networks span many hosts", hostsLong, newHostsCommand(a)},
 	}
 }
 
@@ -48,9 +49,11 @@ func Main(args []string, log io.Writer) int {
 	p.ShortDescription = "the part of Patchbay that stays"
 	p.LongDescription = about
 	for _, c := range a.commands() {
-		if _, err := p.AddCommand(c.name, c.short, c.long, c.data); err != nil {
+		added, err := p.AddCommand(c.name, c.short, c.long, c.data)
+		if err != nil {
 			return a.report(err)
 		}
+		added.SubcommandsOptional = true // the command itself is the service
 	}
 	if len(args) == 0 {
 		args = []string{"--help"}

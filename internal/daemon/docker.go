@@ -29,6 +29,10 @@ Systemd starts it by its socket (patchbay-docker.socket), which must be there
 before dockerd; by hand it makes the socket itself. What it knows is below
 /var/lib/patchbay/docker.
 
+patchbayd docker install puts this program into /usr/local/bin and its units into
+/etc/systemd/system, and starts the socket; again, it updates them. uninstall
+takes them away.
+
 patchbayd docker ps shows the endpoints with their published ports, which Docker
 cannot show of drivers outside of it.`
 
@@ -42,6 +46,8 @@ type dockerCommand struct {
 	Timeout  time.Duration `long:"timeout" value-name:"TIME" default:"1m" description:"of one call; Docker itself waits for ever"`
 	Grace    time.Duration `long:"grace" value-name:"TIME" default:"5m" description:"how old what Docker forgot must be before it is removed"`
 
+	Install installFlags `group:"patchbayd docker install, uninstall"`
+
 	app *app
 }
 
@@ -51,8 +57,12 @@ func (c *dockerCommand) Execute(args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "ps":
 		return docker.PS(os.Stdout, where.State)
+	case len(args) == 1 && args[0] == "install":
+		return newInstaller(c.Install, os.Stdout).install()
+	case len(args) == 1 && args[0] == "uninstall":
+		return newInstaller(c.Install, os.Stdout).uninstall(networksIn(where.State))
 	case len(args) > 0:
-		return fmt.Errorf("patchbayd docker %q: there is nothing but ps", args)
+		return fmt.Errorf("patchbayd docker %q: there are ps, install and uninstall", args)
 	case c.Timeout <= 0 || c.Grace <= 0:
 		return errors.New("timeout and grace must be more than 0")
 	}
@@ -127,7 +137,7 @@ func alone(path string) (unlock func(), err error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: another patchbayd docker runs: %w", path, err), f.Close())
+		return nil, errors.Join(fmt.Errorf("lock %s: another patchbayd %s runs: %w", path, filepath.Base(filepath.Dir(path)), err), f.Close())
 	}
 	return func() { f.Close() }, nil //nolint:errcheck // releases the lock
 }

@@ -1,0 +1,134 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/patchbay-net/patchbay/hosts"
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/store"
+)
+
+const hostsLong = `Makes a CNI network span many hosts: each runs this agent, and all know one store.
+
+  patchbayd hosts create NAME --subnet 10.200.0.0/16     once, on any host
+  docker network create -d patchbay --ipam-driver null -o cni.network=NAME NAME     on each
+
+The agent prepares: it takes a block of addresses for this host, writes the
+network's configuration, and keeps the routes to the other hosts. No container
+waits for it or for the store. What it knows is below /var/lib/patchbay/hosts.`
+
+// hostsCommand is `patchbayd hosts`.
+type hostsCommand struct {
+	storeFlag
+	Address  []string      `long:"address" value-name:"ADDRESS" description:"where other hosts reach this one, at most one of each family (default: those of the interface with the default route)"`
+	Name     string        `long:"name" value-name:"NAME" description:"what people call this host (default: its hostname)"`
+	TTL      time.Duration `long:"ttl" value-name:"TIME" default:"30s" description:"how long after its last word a host counts as gone"`
+	Reclaim  time.Duration `long:"reclaim" value-name:"TIME" default:"24h" description:"how long a host must be gone before another may take its block, when no other is free"`
+	Port     uint16        `long:"port" value-name:"PORT" default:"4789" description:"of the tunnel, UDP"`
+	ConfDir  string        `long:"conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where CNI configurations are written"`
+	DataRoot string        `long:"data-root" value-name:"DIR" default:"/var/lib/docker" description:"Docker's, where names of containers are read"`
+
+	Create hostsCreateCommand `command:"create" description:"add a network that all hosts take up"`
+	Remove hostsRemoveCommand `command:"rm" description:"remove a network from all hosts"`
+	List   hostsListCommand   `command:"ls" description:"show networks, hosts, blocks and endpoints"`
+	Forget hostsForgetCommand `command:"forget" description:"give back what a host has that will not come back"`
+
+	app *app
+}
+
+// newHostsCommand joins the subcommands to the flag that they share.
+func newHostsCommand(a *app) *hostsCommand {
+	c := &hostsCommand{app: a}
+	at := admin{a, &c.storeFlag}
+	c.Create.admin, c.Remove.admin, c.List.admin, c.Forget.admin = at, at, at, at
+	return c
+}
+
+// storeFlag is where all hosts look.
+type storeFlag struct {
+	Store string `long:"store" value-name:"URL" env:"PATCHBAY_STORE" description:"what all hosts know: etcd://HOST:2379,HOST:2379/PREFIX, or file:///DIR for one host (default: file:///var/lib/patchbay/hosts)"`
+}
+
+// open opens the store. One that is away is no error yet.
+func (f *storeFlag) open(where paths.Paths) (store.Store, error) {
+	return openStore(cmp.Or(f.Store, "file://"+filepath.Join(where.State, "hosts")))
+}
+
+// Execute runs the agent until the process is told to end.
+func (c *hostsCommand) Execute(args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("patchbayd hosts %q: there is create, rm, ls and forget", args)
+	}
+	logger := log.New(c.app.log, "", log.LstdFlags)
+	opts, err := c.options(paths.Default(), logger.Printf)
+	if err != nil {
+		return err
+	}
+	if opts.Store, err = c.open(opts.Paths); err != nil {
+		return err
+	}
+	defer opts.Store.Close() //nolint:errcheck // the process ends
+	fabric, err := mesh.Open(mesh.Options{Paths: opts.Paths, Wanted: filepath.Join(opts.Paths.State, "hosts"), Warn: func(err error) { logger.Print(err) }})
+	if err != nil {
+		return err
+	}
+	defer fabric.Close()
+	opts.Fabric = fabric
+	a, err := hosts.New(opts)
+	if err != nil {
+		return err
+	}
+	unlock, err := alone(filepath.Join(opts.Paths.State, "hosts", "lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	logger.Printf("this is host %s, %s", opts.Name, a.ID())
+	a.Run(c.app.ctx)
+	return nil
+}
+
+func (c *hostsCommand) options(where paths.Paths, say func(string, ...any)) (o hosts.Options, err error) {
+	o = hosts.Options{
+		Name: c.Name, Port: c.Port, Paths: where, ConfDir: c.ConfDir, DataRoot: c.DataRoot,
+		TTL: c.TTL, Reclaim: c.Reclaim, Log: say,
+	}
+	if o.Name == "" {
+		if o.Name, err = os.Hostname(); err != nil {
+			return o, fmt.Errorf("find the name of this host: %w", err)
+		}
+	}
+	o.Underlay, err = addresses(c.Address)
+	return o, err
+}
+
+// addresses reads what hosts may be reached at.
+func addresses(texts []string) (out []netip.Addr, err error) {
+	for _, text := range texts {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, fmt.Errorf("read --address: %w", err)
+		}
+		if !addr.IsGlobalUnicast() || addr.Zone() != "" {
+			return nil, fmt.Errorf("read --address: %s is no address of one host", addr)
+		}
+		for _, other := range out {
+			if other.Is4() == addr.Is4() {
+				return nil, errors.New("read --address: at most one of each family")
+			}
+		}
+		out = append(out, addr)
+	}
+	return out, nil
+}

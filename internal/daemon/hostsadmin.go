@@ -1,0 +1,158 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/patchbay-net/patchbay/hosts"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// admin is what the subcommands of `patchbayd hosts` share.
+type admin struct {
+	app   *app
+	store *storeFlag
+}
+
+// patience is how long a subcommand waits for the store.
+const patience = 15 * time.Second
+
+// do opens the store for one command.
+func (a *admin) do(fn func(context.Context, hosts.Admin) error) error {
+	ctx, cancel := context.WithTimeout(a.app.ctx, patience)
+	defer cancel()
+	s, err := a.store.open(paths.Default())
+	if err != nil {
+		return err
+	}
+	return errors.Join(fn(ctx, hosts.Admin{Store: s}), s.Close())
+}
+
+// one is the positional argument of commands that have one.
+type one struct {
+	Name string `positional-arg-name:"NAME" required:"1"`
+}
+
+// hostsCreateCommand is `patchbayd hosts create`.
+type hostsCreateCommand struct {
+	Subnet    []string `long:"subnet" value-name:"PREFIX" required:"1" description:"the range of all hosts together, at most one of each family"`
+	Block     int      `long:"block" value-name:"BITS" description:"prefix length of one host's IPv4 addresses (default: 24)"`
+	Block6    int      `long:"block6" value-name:"BITS" description:"and of its IPv6 addresses (default: 64)"`
+	Transport string   `long:"transport" choice:"auto" choice:"routes" choice:"vxlan" default:"auto" description:"between hosts: plain routes, which need one link; VXLAN; or routes where there is one link"`
+	MTU       int      `long:"mtu" value-name:"BYTES" description:"of containers (default: the uplink's, less the tunnel's header)"`
+	Plugins   string   `long:"plugins" value-name:"FILE" description:"the plugins after the bridge: a list, or a .conflist (default: firewall and portmap)"`
+	Args      one      `positional-args:"yes"`
+
+	admin admin
+}
+
+// Execute adds a network.
+func (c *hostsCreateCommand) Execute([]string) error {
+	n := store.Network{Name: c.Args.Name, Transport: store.Transport(c.Transport), MTU: c.MTU}
+	for _, text := range c.Subnet {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("read --subnet: %w", err)
+		}
+		n.Subnets = append(n.Subnets, p)
+		if p.Addr().Is4() {
+			n.BlockBits4 = blockBits(c.Block, p, 24)
+		} else {
+			n.BlockBits6 = blockBits(c.Block6, p, 64)
+		}
+	}
+	if c.Plugins != "" {
+		var err error
+		if n.Plugins, err = readPlugins(c.Plugins); err != nil {
+			return err
+		}
+	}
+	return c.admin.do(func(ctx context.Context, a hosts.Admin) error { return a.Create(ctx, n) })
+}
+
+// blockBits is the length of a block: what was said, or usual, or sixteen blocks
+// of a small subnet.
+func blockBits(said int, subnet netip.Prefix, usual int) int {
+	if said != 0 {
+		return said
+	}
+	return max(usual, subnet.Bits()+4)
+}
+
+// readPlugins reads a list of plugins, or a configuration for the sake of its
+// plugins.
+func readPlugins(path string) (out []json.RawMessage, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if json.Unmarshal(data, &out) == nil && out != nil {
+		return out, nil
+	}
+	var list struct{ Plugins []json.RawMessage }
+	if err := json.Unmarshal(data, &list); err != nil {
+		return nil, fmt.Errorf("read plugins of %s: %w", path, err)
+	}
+	return append([]json.RawMessage{}, list.Plugins...), nil
+}
+
+// hostsRemoveCommand is `patchbayd hosts rm`.
+type hostsRemoveCommand struct {
+	Force bool `long:"force" description:"also when containers are on it"`
+	Args  one  `positional-args:"yes"`
+
+	admin admin
+}
+
+// Execute removes a network.
+func (c *hostsRemoveCommand) Execute([]string) error {
+	return c.admin.do(func(ctx context.Context, a hosts.Admin) error { return a.Remove(ctx, c.Args.Name, c.Force) })
+}
+
+// hostsForgetCommand is `patchbayd hosts forget`.
+type hostsForgetCommand struct {
+	Args one `positional-args:"yes"`
+
+	admin admin
+}
+
+// Execute forgets a host.
+func (c *hostsForgetCommand) Execute([]string) error {
+	return c.admin.do(func(ctx context.Context, a hosts.Admin) error { return a.Forget(ctx, c.Args.Name) })
+}
+
+// hostsListCommand is `patchbayd hosts ls`.
+type hostsListCommand struct {
+	JSON bool `long:"json" description:"print one JSON object"`
+
+	admin admin
+}
+
+// Execute prints what the hosts know.
+func (c *hostsListCommand) Execute(args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("patchbayd hosts ls %q: it takes no arguments", args)
+	}
+	return c.admin.do(func(ctx context.Context, a hosts.Admin) error {
+		l, err := a.List(ctx, filepath.Join(paths.Default().State, "hosts"))
+		if err != nil {
+			return err
+		}
+		if !c.JSON {
+			return l.Print(os.Stdout)
+		}
+		out := json.NewEncoder(os.Stdout)
+		out.SetIndent("", "  ")
+		return out.Encode(l)
+	})
+}
