@@ -104,7 +104,8 @@ func TestWhoStartsPrograms(t *testing.T) {
 		"internal/cli/inside.go": "the command the user typed",
 		"internal/cli/again.go":  "this program again",
 
-		"internal/gc/runtimes.go": "the operator's gc and doctor: crictl, podman, docker, iptables-legacy, with fixed arguments and no shell",
+		"internal/daemon/install.go": "systemctl of patchbayd docker install, with fixed arguments and no shell",
+		"internal/gc/runtimes.go":    "the operator's gc and doctor: crictl, podman, docker, iptables-legacy, with fixed arguments and no shell",
 	}
 	for _, path := range goFiles(t) {
 		if !product(path) {

@@ -62,7 +62,7 @@ func TestDockerRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"docker", "rm"}, "there is nothing but ps"},
+		{[]string{"docker", "rm"}, "there are ps, install and uninstall"},
 		{[]string{"docker", "--timeout", "0s"}, "must be more than 0"},
 		{[]string{"docker", "--plugins", ""}, "no directory of CNI plugins"},
 		{[]string{"docker", "--socket", "/nosuch/x", "--group", "nosuchgroup"}, "nosuchgroup"},

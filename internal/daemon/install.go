@@ -1,0 +1,219 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/dist/systemd"
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+)
+
+// Where an administrator's programs and units are (file-hierarchy(7),
+// systemd.unit(5)). The units name the program by this path.
+const (
+	programPath = "/usr/local/bin/patchbayd"
+	unitDir     = "/etc/systemd/system"
+)
+
+// The units of `patchbayd docker`. The socket is what is enabled: the service
+// comes with the first call.
+const (
+	dockerService = "patchbay-docker.service"
+	dockerSocket  = "patchbay-docker.socket"
+)
+
+// installFlags are those of `patchbayd docker install` and `uninstall`.
+type installFlags struct {
+	DestDir string `long:"destdir" value-name:"DIR" description:"install, uninstall: below DIR, for a package or an image; systemd is not told"`
+	Print   bool   `long:"print" description:"install, uninstall: say what would be done, and do nothing"`
+	Force   bool   `long:"force" description:"uninstall: although networks of Docker use the driver"`
+}
+
+// step is one change. What is as it should be is no step, so that a second run
+// finds little to do and one that was interrupted is just run again.
+type step struct {
+	says string
+	do   func() error
+}
+
+// installer puts this program and its units where systemd finds them.
+type installer struct {
+	installFlags
+	out    io.Writer
+	source string // the program
+	booted string // there while systemd runs (sd_booted(3))
+}
+
+func newInstaller(f installFlags, out io.Writer) *installer {
+	return &installer{installFlags: f, out: out, source: "/proc/self/exe", booted: "/run/systemd/system"}
+}
+
+// install brings the driver up, or up to date.
+func (in *installer) install() error {
+	steps, err := in.files()
+	if err != nil {
+		return err
+	}
+	if in.DestDir == "" {
+		update := len(steps) > 0
+		steps = append(steps, systemctl("daemon-reload"), systemctl("enable", "--now", dockerSocket))
+		if update { // Docker's calls wait at the socket meanwhile
+			steps = append(steps, systemctl("try-restart", dockerService))
+		}
+	}
+	return in.run(steps)
+}
+
+// uninstall takes away what install made. The state stays while networks are in
+// it, which is why it refuses before.
+func (in *installer) uninstall(networks int) error {
+	if networks > 0 && !in.Force {
+		return fmt.Errorf("%d of Docker's networks use the driver: `docker network rm` them first, or --force", networks)
+	}
+	var gone []step
+	for _, unit := range []string{dockerSocket, dockerService} {
+		path := in.at(filepath.Join(unitDir, unit))
+		if _, err := os.Lstat(path); err == nil {
+			gone = append(gone, remove(path))
+		}
+	}
+	var steps []step
+	if len(gone) > 0 && in.DestDir == "" {
+		steps = append(steps, systemctl("disable", "--now", dockerSocket, dockerService))
+		gone = append(gone, systemctl("daemon-reload"))
+	}
+	steps = append(steps, gone...)
+	if path := in.at(programPath); !in.needed() {
+		if _, err := os.Lstat(path); err == nil {
+			steps = append(steps, remove(path))
+		}
+	}
+	return in.run(steps)
+}
+
+// networksIn counts Docker's networks in the driver's state.
+func networksIn(stateDir string) (n int) {
+	entries, err := os.ReadDir(filepath.Join(stateDir, "docker", "networks"))
+	if err != nil {
+		return 0 // never used
+	}
+	for _, e := range entries {
+		if !atomicfile.IsTemp(e.Name()) {
+			n++
+		}
+	}
+	return n
+}
+
+// needed says whether another unit of Patchbay starts the program.
+func (in *installer) needed() bool {
+	units, _ := filepath.Glob(in.at(unitDir + "/patchbay-*.service")) // the pattern is right
+	return slices.ContainsFunc(units, func(path string) bool { return filepath.Base(path) != dockerService })
+}
+
+func (in *installer) at(path string) string { return filepath.Join(in.DestDir, path) }
+
+// files are the steps that write what differs.
+func (in *installer) files() (steps []step, err error) {
+	program, err := os.ReadFile(in.source)
+	if err != nil {
+		return nil, fmt.Errorf("read this program: %w", err)
+	}
+	if steps, err = in.file(steps, programPath, program, 0o755); err != nil {
+		return nil, err
+	}
+	for _, unit := range []string{dockerService, dockerSocket} {
+		text, err := systemd.Units.ReadFile(unit)
+		if err != nil {
+			return nil, err
+		}
+		if steps, err = in.file(steps, filepath.Join(unitDir, unit), text, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return steps, nil
+}
+
+// file adds the step that writes one, unless it is there. Units of others and
+// what is no file are left alone.
+func (in *installer) file(steps []step, path string, want []byte, mode fs.FileMode) ([]step, error) {
+	path = in.at(path)
+	fi, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case !fi.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is %v: not a file of ours", path, fi.Mode().Type())
+	default:
+		have, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if strings.HasPrefix(path, in.at(unitDir)) && !bytes.Contains(have, []byte("Documentation=https://github.com/patchbay-net/patchbay/")) {
+			return nil, fmt.Errorf("%s is not Patchbay's", path)
+		}
+		if bytes.Equal(have, want) && fi.Mode().Perm() == mode {
+			return steps, nil
+		}
+	}
+	return append(steps, step{"write " + path, func() error { return write(path, want, mode) }}), nil
+}
+
+// write replaces a file whole: a program that runs goes on with the old one.
+func write(path string, data []byte, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := atomicfile.Write(path, data); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode)
+}
+
+func remove(path string) step {
+	return step{"remove " + path, func() error { return atomicfile.Remove(path) }}
+}
+
+func systemctl(args ...string) step {
+	says := "systemctl " + strings.Join(args, " ")
+	return step{says, func() error {
+		if out, err := exec.Command("systemctl", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", says, err, bytes.TrimSpace(out))
+		}
+		return nil
+	}}
+}
+
+// run takes the steps, each said before.
+func (in *installer) run(steps []step) error {
+	if in.DestDir == "" && !in.Print {
+		if _, err := os.Stat(in.booted); err != nil {
+			return errors.New("systemd does not run here: start `patchbayd docker` before dockerd by what does")
+		}
+		if os.Geteuid() != 0 {
+			return errors.New("needs root, or --destdir")
+		}
+	}
+	for _, s := range steps {
+		fmt.Fprintln(in.out, s.says) //nolint:errcheck // nobody to tell
+		if in.Print {
+			continue
+		}
+		if err := s.do(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
