@@ -117,6 +117,24 @@ func TestSweepLease(t *testing.T) {
 	n.sweep(0)
 }
 
+// The driver was killed while it asked, and dockerd asks the next one again.
+func TestAskAgain(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	x := n.ipamNetwork("podnet")
+	const mac = "02:42:00:00:00:01"
+	_, err := x.address(0, mac, "")
+	must(t, err)
+	l, err := n.driver.store.Lease(leaseID("podnet", mac))
+	must(t, err)
+	l.Result, l.Given = nil, nil // as it was written before the plugin was called
+	must(t, n.driver.store.SaveLease(l))
+	n.stop()
+	n.boot()
+	v4, err := x.address(0, mac, "")
+	must(t, err)
+	x.release(0, v4)
+}
+
 func TestIPAMRefusals(t *testing.T) {
 	dhcp := `{"cniVersion":"1.1.0","name":"dhcpnet","plugins":[{"type":"bridge","bridge":"br-t6","ipam":{"type":"dhcp"}}]}`
 	bare := `{"cniVersion":"1.1.0","name":"bare","plugins":[{"type":"bridge","bridge":"br-t7"}]}`

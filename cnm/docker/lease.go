@@ -124,7 +124,7 @@ func (d *Driver) saveLease(l *state.Lease) error {
 
 // ask calls the IPAM plugin, after giving back what it gave before.
 func (d *Driver) ask(ctx context.Context, l *state.Lease) error {
-	fresh := l.Result == nil
+	fresh := l.Since.IsZero() // of any other one the plugin may have been asked, by whoever was killed then
 	l.Result = nil
 	if err := d.saveLease(l); err != nil {
 		return err
