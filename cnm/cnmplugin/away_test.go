@@ -4,7 +4,6 @@
 package cnmplugin
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -98,27 +97,29 @@ func TestNobodyThere(t *testing.T) {
 }
 
 // TestReboot: the driver, the links and /run are as new, our state is not. The
-// network comes back, and a container of the same name too, which nobody DELed.
+// network comes back, and a container of the same name too, which nobody DELed;
+// one that does not come back goes with a GC.
 func TestReboot(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
-	p := l.Pod("a", both)
+	p, lost := l.Pod("a", both), l.Pod("lost", both).Add()
 	endpointtest.Must(t, p.Do(spec.Add))
 	l.Fails(p.Do(spec.Add), "has interface eth0 already")
 	endpointtest.Must(t, p.Conn().LinkDel(p.Link("eth0")))
 	l.Fails(p.Do(spec.Add), "has interface eth0 already") // the record says it
 	l.driver.Forget()
 	l.removeBridges()
-	for _, path := range l.attachments() {
-		data, err := os.ReadFile(path)
-		endpointtest.Must(t, err)
-		boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-		endpointtest.Must(t, err)
-		data = bytes.ReplaceAll(data, bytes.TrimSpace(boot), []byte("another boot"))
-		endpointtest.Must(t, os.WriteFile(path, data, 0o600))
-	}
+	l.boot()
+	endpointtest.Must(t, lost.Conn().LinkDel(lost.Link("eth0")))
 	endpointtest.Must(t, p.Do(spec.Add))
 	endpointtest.Must(t, p.Do(spec.Check))
+	q := l.Pod("new", both).Add()
+	q.Serve("tcp", endpointtest.Join(q.IP(0), "80"))
+	l.Want("container to container", p.Ask("tcp", endpointtest.Join(q.IP(0), "80")), "new "+p.IP(0))
+	l.Want("networks", fmt.Sprint(len(l.driver.Networks())), "1")
+	endpointtest.Must(t, l.gc(p, "", "a", "new"))
+	endpointtest.Must(t, q.Do(spec.Check))
 	endpointtest.Must(t, p.Do(spec.Del))
+	endpointtest.Must(t, q.Do(spec.Del))
 	l.clean("after DEL")
 }
 
@@ -206,23 +207,6 @@ func TestGC(t *testing.T) {
 	l.Want("networks", fmt.Sprint(len(l.driver.Networks())), "1")
 	endpointtest.Must(t, l.gc(a, `,"keepNetwork":false`))
 	l.Want("networks and pools", fmt.Sprint(len(l.driver.Networks()), l.driver.Pools(), l.driver.Addresses()), "0 0 0")
-}
-
-// A driver of a swarm, and one that needs no gateways.
-func TestSwarmAndGateways(t *testing.T) {
-	l := newLab(t, &cnmtest.Driver{Scope: cnm.ScopeGlobal, SkipGateways: true})
-	p := l.Pod("a", `"emulateSwarm":true,"options":{"x":"y"},`+both).Add()
-	l.Want("options", string(l.driver.Networks()[0].Options[cnm.OptionGeneric]), `{"vni":"4711","x":"y"}`)
-	if p.Result.IPs[0].Gateway.IsValid() || l.driver.Networks()[0].IPv4Data[0].Gateway.IsValid() {
-		t.Error("a gateway was asked for")
-	}
-	calls := l.srv.Methods()
-	if check, pool := index(calls, "NetworkDriver.GwAllocCheck"), index(calls, "IpamDriver.RequestPool"); check < 0 || check > pool {
-		t.Errorf("GwAllocCheck is not before RequestPool: %q", calls)
-	}
-	endpointtest.Must(t, p.Do(spec.Del))
-	endpointtest.Must(t, l.gc(p, `,"keepNetwork":false`))
-	l.Want("networks freed", fmt.Sprint(count(l.srv.Methods(), "NetworkDriver.FreeNetwork")), "1")
 }
 
 func index(list []string, what string) int {

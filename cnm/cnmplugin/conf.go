@@ -77,6 +77,16 @@ type Conf struct {
 	// Reference: none, ours only.
 	EmulateSwarm bool `json:"emulateSwarm"`
 
+	// NodeAddress is this node's, as --advertise-addr of a swarm. With emulateSwarm the
+	// driver is told of it (DiscoverNew).
+	// Reference: none, ours only.
+	NodeAddress string `json:"nodeAddress"`
+
+	// Nodes are the addresses of the other nodes, which the driver is told of, and of
+	// those that are not on the list any more (DiscoverDelete).
+	// Reference: none, ours only.
+	Nodes []string `json:"nodes"`
+
 	// Labels of the network. No call carries them; they are for drivers that look
 	// them up in Docker's API (patchbay-cnm docker-api).
 	// Reference: none, ours only.
@@ -155,6 +165,9 @@ func decode(r *plugin.Request) (*Conf, error) {
 		if err := spec.ValidatePluginType(c.IPAM.Type); err != nil {
 			return nil, err
 		}
+	}
+	if _, err := c.nodes(); err != nil {
+		return nil, err
 	}
 	_, err := c.ports()
 	return c, err

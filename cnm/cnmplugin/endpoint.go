@@ -4,6 +4,7 @@
 package cnmplugin
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -165,20 +166,19 @@ func merge(want, got *cnm.Interface) (*cnm.Interface, error) {
 	default:
 		out.MacAddress = got.MacAddress
 	}
-	return &out, plausible(&out)
+	if want.MacAddress == "" && got.MacAddress != "" && !ethernet(got.MacAddress) {
+		return nil, bad(method, "MAC address %.40q", got.MacAddress)
+	}
+	if out.Address.IsValid() && !out.Address.Addr().Is4() || out.AddressIPv6.IsValid() && !out.AddressIPv6.Addr().Is6() {
+		return nil, bad(method, "addresses %s and %s", out.Address, out.AddressIPv6)
+	}
+	return &out, nil
 }
 
-func plausible(i *cnm.Interface) error {
-	const method = "NetworkDriver.CreateEndpoint"
-	if i.MacAddress != "" {
-		if _, err := net.ParseMAC(i.MacAddress); err != nil {
-			return bad(method, "MAC address %.40q", i.MacAddress)
-		}
-	}
-	if i.Address.IsValid() && !i.Address.Addr().Is4() || i.AddressIPv6.IsValid() && !i.AddressIPv6.Addr().Is6() {
-		return bad(method, "addresses %s and %s", i.Address, i.AddressIPv6)
-	}
-	return nil
+// ethernet says whether a text is an address that one interface can have.
+func ethernet(s string) bool {
+	mac, err := net.ParseMAC(s)
+	return err == nil && len(mac) == 6 && mac[0]&1 == 0 && !bytes.Equal(mac, make([]byte, 6))
 }
 
 func sameMAC(a, b string) bool {
@@ -220,9 +220,20 @@ func (w *work) joinEndpoint(ctx context.Context) error {
 	if n := w.join.InterfaceName; n != nil && n.SrcName != "" && spec.ValidateIfName(n.SrcName) != nil {
 		return bad("NetworkDriver.Join", "interface %.80q", n.SrcName)
 	}
-	for _, route := range w.join.StaticRoutes {
-		if !route.Destination.IsValid() || route.RouteType == cnm.NextHop && !route.NextHop.IsValid() {
-			return bad("NetworkDriver.Join", "static route to %s of type %d by %s", route.Destination, route.RouteType, route.NextHop)
+	return possible(w.join)
+}
+
+// possible refuses gateways and routes that the kernel would, with the driver's
+// name on them.
+func possible(j *cnm.JoinResponse) error {
+	const method = "NetworkDriver.Join"
+	if j.Gateway.IsValid() && !j.Gateway.Is4() || j.GatewayIPv6.IsValid() && !j.GatewayIPv6.Is6() {
+		return bad(method, "gateways %s and %s", j.Gateway, j.GatewayIPv6)
+	}
+	for _, r := range j.StaticRoutes {
+		byHop := r.NextHop.IsValid() && r.NextHop.Is4() == r.Destination.Addr().Is4()
+		if !r.Destination.IsValid() || r.RouteType == cnm.NextHop && !byHop {
+			return bad(method, "static route to %s of type %d by %s", r.Destination, r.RouteType, r.NextHop)
 		}
 	}
 	return nil

@@ -22,6 +22,8 @@ type Network struct {
 	Request *cnm.CreateNetworkRequest `json:"request"`
 	Labels  map[string]string         `json:"labels,omitempty"`
 
+	Nodes []cnm.DiscoveryData `json:"nodes,omitempty"` // that the driver was told of
+
 	Allocated bool `json:"allocated,omitempty"` // AllocateNetwork was called
 	Created   bool `json:"created,omitempty"`   // CreateNetwork succeeded
 	Times     int  `json:"times,omitempty"`     // it was sent again after that
@@ -44,6 +46,9 @@ func (w *work) ensureNetwork(ctx context.Context) error {
 		return err
 	case ok && have.Hash == w.conf.hash() && have.Created:
 		w.net = have
+		if err := w.discover(ctx); err != nil {
+			return remote.Error(err)
+		}
 		return w.begin()
 	case ok && have.Hash != w.conf.hash():
 		if err := w.replace(ctx, have); err != nil {
@@ -95,18 +100,23 @@ func (w *work) createNetwork(ctx context.Context) error {
 	if w.net.Request, err = w.networkRequest(ctx); err != nil {
 		return err
 	}
-	if err := w.store.Save(remote.Networks, w.r.Network, w.net); err != nil {
+	if err := w.saveNetwork(); err != nil {
 		return err
 	}
-	if err = w.allocate(ctx); err == nil {
+	if err = w.discover(ctx); err == nil {
+		err = w.allocate(ctx)
+	}
+	if err == nil {
 		err = w.create(ctx)
 	}
 	if err != nil {
 		return errors.Join(remote.Error(err), w.giveUp(context.WithoutCancel(ctx), err))
 	}
 	w.net.Created = true
-	return w.store.Save(remote.Networks, w.r.Network, w.net)
+	return w.saveNetwork()
 }
+
+func (w *work) saveNetwork() error { return w.store.Save(remote.Networks, w.r.Network, w.net) }
 
 // create sends CreateNetwork. A driver that has the network already knows it
 // from an ADD whose end we did not see; with nobody in it, it is made anew.
@@ -159,7 +169,7 @@ func (w *work) allocate(ctx context.Context) error {
 	if err := w.net.Request.Options.Set(cnm.OptionGeneric, options(out.Options)); err != nil {
 		return err
 	}
-	return w.store.Save(remote.Networks, w.r.Network, w.net)
+	return w.saveNetwork()
 }
 
 func options(m map[string]string) map[string]string {
@@ -221,19 +231,19 @@ func (w *work) networkRequest(ctx context.Context) (*cnm.CreateNetworkRequest, e
 // data are the network's pools: of the IPAM driver, derived from what a CNI
 // plugin gave, or Docker's for a network without IPAM.
 func (w *work) data(ctx context.Context, opts cnm.Options) (v4, v6 []cnm.IPAMData, err error) {
+	skip, err := w.skipGateways(ctx, opts)
+	if err != nil {
+		return nil, nil, err
+	}
 	switch {
 	case w.keeper != nil:
-		skip, err := w.skipGateways(ctx, opts)
-		if err != nil {
-			return nil, nil, err
-		}
 		pools, err := w.keeper.Ensure(ctx, skip)
 		if err != nil {
 			return nil, nil, err
 		}
 		v4, v6 = pools.Data()
 	case w.ipam != nil:
-		v4, v6 = derive(w.ipam.IPs, true), derive(w.ipam.IPs, false)
+		v4, v6 = derive(w.ipam.IPs, true, skip.SkipIPv4), derive(w.ipam.IPs, false, skip.SkipIPv6)
 	default:
 		v4 = null("0.0.0.0/0")
 		if w.conf.IPv6 {
@@ -247,15 +257,15 @@ func null(all string) []cnm.IPAMData {
 	return []cnm.IPAMData{{AddressSpace: "null", Pool: netip.MustParsePrefix(all)}}
 }
 
-// derive takes a pool from the first address of a family. The address space is
-// what Docker calls its own.
-func derive(ips []spec.IPConfig, want4 bool) []cnm.IPAMData {
+// derive takes a pool from the first address of a family, with the gateway unless
+// the driver needs none. The address space is what Docker calls its own.
+func derive(ips []spec.IPConfig, want4, noGateway bool) []cnm.IPAMData {
 	for _, ip := range ips {
 		if ip.Address.Addr().Is4() != want4 {
 			continue
 		}
 		d := cnm.IPAMData{AddressSpace: "LocalDefault", Pool: ip.Address.Masked()}
-		if ip.Gateway.IsValid() {
+		if ip.Gateway.IsValid() && !noGateway {
 			d.Gateway = netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
 		}
 		return []cnm.IPAMData{d}
@@ -329,12 +339,16 @@ func (w *work) createAgain(ctx context.Context) (ok bool) {
 	if ok, err := w.store.Load(remote.Networks, w.r.Network, now); err == nil && ok && now.Times > w.net.Times {
 		return true // another ADD was faster
 	}
+	w.net.Nodes = nil // forgotten, too
+	if err := w.discover(ctx); err != nil {
+		kernel.Warn(w.r, err)
+	}
 	if err := w.client.CreateNetwork(ctx, w.net.Request); err != nil {
 		kernel.Warn(w.r, err)
 		return false
 	}
 	w.net.Times++
-	if err := w.store.Save(remote.Networks, w.r.Network, w.net); err != nil {
+	if err := w.saveNetwork(); err != nil {
 		kernel.Warn(w.r, err)
 	}
 	return true

@@ -4,6 +4,7 @@
 package cnmplugin
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -120,4 +121,20 @@ func count(list []string, what string) (n int) {
 func (l *lab) forget() {
 	l.Helper()
 	endpointtest.Must(l.T, os.RemoveAll("/var/lib/patchbay"))
+}
+
+// boot makes all state be of an earlier boot, and /run empty.
+func (l *lab) boot() {
+	l.Helper()
+	now, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	endpointtest.Must(l.T, err)
+	files, err := filepath.Glob("/var/lib/patchbay/cnm/*/*.json")
+	endpointtest.Must(l.T, err)
+	for _, path := range append(files, l.attachments()...) {
+		data, err := os.ReadFile(path)
+		endpointtest.Must(l.T, err)
+		data = bytes.ReplaceAll(data, bytes.TrimSpace(now), []byte("another boot"))
+		endpointtest.Must(l.T, os.WriteFile(path, data, 0o600))
+	}
+	endpointtest.Must(l.T, os.RemoveAll("/run/patchbay"))
 }

@@ -13,7 +13,9 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/cnmtest"
+	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -42,8 +44,9 @@ func TestEveryCallFails(t *testing.T) {
 			{"speaks another language", cnmtest.Say(200, "<html>"), 6},
 			{"answers a list", cnmtest.Say(200, "[1]"), 6},
 			{"answers twice", cnmtest.Say(200, "{}{}"), 6},
-			{"dies before", cnmtest.Cut(), 999},
-			{"dies after", l.srv.DoAnd(cnmtest.Cut()), 999},
+			{"says nothing of the protocol", cnmtest.Say(403, "<html>Forbidden"), 100},
+			{"dies before", cnmtest.Cut(), 11},
+			{"dies after", l.srv.DoAnd(cnmtest.Cut()), 11},
 		} {
 			what := method + " " + c.about
 			l.srv.Fault(method, 1, c.answer)
@@ -71,17 +74,164 @@ func (l *lab) reset(p *endpointtest.Pod, what string) {
 	l.removeBridges()
 }
 
+// TestHangs: a call without an answer ends, whichever it is; also when nothing of
+// what is taken back is answered either. Then the next GC does it.
 func TestHangs(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
-	p := l.Pod("x", strings.ReplaceAll(both, `"timeout":20`, `"timeout":1`))
-	for _, method := range []string{"NetworkDriver.CreateEndpoint", "NetworkDriver.Join"} {
+	conf := strings.ReplaceAll(both, `"timeout":20`, `"timeout":1`)
+	p, gc := l.Pod("x", conf), l.Pod("gc", conf)
+	for _, method := range onAdd {
 		l.srv.Fault(method, 1, cnmtest.Hang())
 		err := p.Do(spec.Add)
-		if spec.ErrorCode(err) != spec.CodeTryAgain {
+		if spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "no answer in time") {
 			t.Errorf("%s: code %d, %v", method, spec.ErrorCode(err), err)
 		}
+		l.srv.Well()
+		l.clean(method + " hangs")
+		l.reset(gc, method)
+	}
+	for _, method := range []string{"NetworkDriver.RevokeExternalConnectivity", "NetworkDriver.Leave", "NetworkDriver.DeleteEndpoint", "IpamDriver.ReleaseAddress"} {
+		endpointtest.Must(t, p.Do(spec.Add))
+		l.srv.Fault(method, -1, cnmtest.Hang())
+		endpointtest.Must(t, p.Do(spec.Del))
+		l.srv.Well()
+		endpointtest.Must(t, l.gc(gc, ""))
 		l.clean(method + " hangs")
 	}
+	endpointtest.Must(t, p.Do(spec.Add))
+	endpointtest.Must(t, p.Do(spec.Del))
+	l.srv.Fault("NetworkDriver.Join", -1, cnmtest.Hang())
+	for _, method := range []string{"NetworkDriver.Leave", "NetworkDriver.DeleteEndpoint", "IpamDriver.ReleaseAddress"} {
+		l.srv.Fault(method, -1, cnmtest.Hang())
+	}
+	if err := p.Do(spec.Add); spec.ErrorCode(err) != spec.CodeTryAgain {
+		t.Errorf("everything hangs: code %d, %v", spec.ErrorCode(err), err)
+	}
+	l.srv.Well()
+	endpointtest.Must(t, l.gc(gc, ""))
+	l.clean("everything hangs")
+	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "2")
+}
+
+// TestUnknownMethods: what Docker must have is an error, with nothing left.
+func TestUnknownMethods(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p, gc := l.Pod("x", both), l.Pod("gc", both)
+	for _, method := range onAdd {
+		if method == "NetworkDriver.GetCapabilities" || method == "NetworkDriver.ProgramExternalConnectivity" {
+			continue // TestForgiven
+		}
+		l.srv.Fault(method, -1, cnmtest.Say(404, "404 page not found\n"))
+		err := p.Do(spec.Add)
+		l.srv.Well()
+		if spec.ErrorCode(err) != 100 || !strings.Contains(err.Error(), method+": HTTP status 404") {
+			t.Errorf("%s: code %d, %v", method, spec.ErrorCode(err), err)
+		}
+		l.clean(method)
+		l.reset(gc, method)
+	}
+}
+
+// TestEmptyNames: what names nothing in a first ADD.
+func TestEmptyNames(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p, gc := l.Pod("x", both), l.Pod("gc", both)
+	for _, c := range []struct {
+		method, answer, text string
+		code                 spec.Code
+	}{
+		{"Plugin.Activate", `{}`, "is no NetworkDriver", 7},
+		{"Plugin.Activate", `{"Implements":[""]}`, "is no NetworkDriver", 7},
+		{"Plugin.Activate", `{"Implements":"NetworkDriver"}`, "bad answer", 6},
+		{"NetworkDriver.GetCapabilities", `{"Scope":7}`, "bad answer", 6},
+		{"IpamDriver.GetDefaultAddressSpaces", `{"LocalDefaultAddressSpace":""}`, "no local address space", 6},
+		{"IpamDriver.RequestPool", `{}`, `pool id ""`, 6},
+		{"IpamDriver.RequestPool", `{"PoolID":"","Pool":"10.88.0.0/24"}`, `pool id ""`, 6},
+		{"IpamDriver.RequestPool", `{"PoolID":"p","Pool":""}`, "bad answer", 6},
+		{"IpamDriver.RequestPool", `{"PoolID":"p","Pool":"10.88.0.0/24","Data":{"com.docker.network.gateway":"10.88.0.1"}}`, "gateway", 6},
+		{"IpamDriver.RequestAddress", `{"Address":"10.88.0.1"}`, "bad answer", 6},
+	} {
+		l.srv.Fault(c.method, 1, cnmtest.Say(200, c.answer))
+		err := p.Do(spec.Add)
+		l.srv.Well()
+		if spec.ErrorCode(err) != c.code || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s answers %s: code %d, %v; want %d, %q", c.method, c.answer, spec.ErrorCode(err), err, c.code, c.text)
+		}
+		l.clean(c.method + " " + c.answer)
+		l.reset(gc, c.method)
+	}
+	p.Add()
+	l.srv.Fault("NetworkDriver.Join", 1, l.srv.DoAnd(cnmtest.Say(200, `{"InterfaceName":{"SrcName":""},"Gateway":""}`)))
+	q := l.Pod("y", both).Add() // as without an InterfaceName: there is no link
+	if len(q.Result.Interfaces) != 0 {
+		t.Errorf("%+v", q.Result)
+	}
+	endpointtest.Must(t, q.Do(spec.Del))
+	endpointtest.Must(t, p.Do(spec.Del))
+	l.clean("after DEL")
+}
+
+// TestWrongMAC: the address the driver tells is the link's, whichever it has, as
+// Docker does it; also when it is not the one that was wanted of the link.
+func TestWrongMAC(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	l.srv.Fault("NetworkDriver.CreateEndpoint", 1, l.srv.DoAnd(cnmtest.Say(200, `{"Interface":{"MacAddress":"02:42:0A:58:00:02"}}`)))
+	p := l.Pod("a", both).Add()
+	l.Want("mac", p.Link("eth0").Attrs().HardwareAddr.String()+" "+p.Result.Interfaces[0].Mac, "02:42:0a:58:00:02 02:42:0a:58:00:02")
+	endpointtest.Must(t, p.Do(spec.Check))
+	l.srv.Fault("NetworkDriver.CreateEndpoint", 1, l.srv.DoAnd(cnmtest.Say(200, `{"Interface":{"MacAddress":"02:42:0a:58:00:09"}}`)))
+	q := l.Pod("b", both+`,"runtimeConfig":{"mac":"02:42:0a:58:00:03"}`)
+	err := q.Do(spec.Add)
+	if spec.ErrorCode(err) != 6 || !strings.Contains(err.Error(), "driver modified interface MAC address: 02:42:0a:58:00:03 to 02:42:0a:58:00:09") {
+		t.Errorf("code %d, %v", spec.ErrorCode(err), err)
+	}
+	endpointtest.Must(t, p.Do(spec.Del))
+	l.clean("after DEL")
+}
+
+// TestTwice: two answers to one call, the same address and the same link for two
+// containers. The second fails alone; the first keeps what it has.
+func TestTwice(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	l.srv.Fault("NetworkDriver.Join", 1, l.srv.DoAnd(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		endpointtest.Must(t, err)
+		answer := `{"Err":"out of order"}`
+		for range 2 {
+			fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(answer), answer) //nolint:errcheck // a test
+			answer = `{"InterfaceName":{"SrcName":"lo"}}`
+		}
+		conn.Close() //nolint:errcheck // a test
+	}))
+	x := l.Pod("x", both)
+	if err := x.Do(spec.Add); spec.ErrorCode(err) != 100 || !strings.Contains(err.Error(), "out of order") {
+		t.Errorf("two answers: %v", err)
+	}
+	l.clean("two answers")
+	p := l.Pod("a", both).Add()
+	src := "cs" + l.endpoint(p)
+	for method, answer := range map[string]string{
+		"IpamDriver.RequestAddress": fmt.Sprintf(`{"Address":%q}`, p.Result.IPs[0].Address),
+		"NetworkDriver.Join":        fmt.Sprintf(`{"InterfaceName":{"SrcName":%q}}`, src),
+	} {
+		l.srv.Fault(method, 1, cnmtest.Say(200, answer))
+		err := x.Do(spec.Add)
+		l.srv.Well()
+		if method == "NetworkDriver.Join" && spec.ErrorCode(err) != 100 {
+			t.Errorf("%s: code %d, %v", method, spec.ErrorCode(err), err)
+		}
+		endpointtest.Must(t, x.Do(spec.Del))
+		endpointtest.Must(t, p.Do(spec.Check))
+		l.Want("endpoints", fmt.Sprint(l.driver.Endpoints()), "1")
+	}
+	endpointtest.Must(t, p.Do(spec.Del))
+	l.clean("after DEL")
+}
+
+// endpoint is the beginning of a pod's endpoint id.
+func (l *lab) endpoint(p *endpointtest.Pod) string {
+	o := owner.Of("net", p.Call.ContainerID, p.Call.IfName)
+	return remote.EndpointID(l.driver.Networks()[0].NetworkID, o)[:10]
 }
 
 func TestBadAnswers(t *testing.T) {
@@ -95,10 +245,17 @@ func TestBadAnswers(t *testing.T) {
 		{"NetworkDriver.CreateEndpoint", `{"Interface":{"Address":"10.88.0.99/24"}}`, "driver modified interface address", 6},
 		{"NetworkDriver.CreateEndpoint", `{"Interface":{"Address":"10.88.0.99"}}`, "bad answer", 6},
 		{"NetworkDriver.CreateEndpoint", `{"Interface":{"MacAddress":"no"}}`, "MAC address", 6},
+		{"NetworkDriver.CreateEndpoint", `{"Interface":{"MacAddress":"01:00:5e:00:00:01"}}`, "MAC address", 6},
+		{"NetworkDriver.CreateEndpoint", `{"Interface":{"MacAddress":"00:00:00:00:00:00"}}`, "MAC address", 6},
+		{"NetworkDriver.CreateEndpoint", `{"Interface":{"MacAddress":"02:42:0a:58:00:02:00:00"}}`, "MAC address", 6},
+		{"NetworkDriver.CreateEndpoint", `{"Interface":[]}`, "bad answer", 6},
 		{"NetworkDriver.Join", `{"InterfaceName":{"SrcName":"../../x"}}`, "interface", 6},
 		{"NetworkDriver.Join", `{"InterfaceName":{"SrcName":"nothere"}}`, "which is not in the host's namespace", 100},
 		{"NetworkDriver.Join", `{"InterfaceName":{"SrcName":"lo"}}`, "failed to move", 999},
 		{"NetworkDriver.Join", `{"Gateway":"10.88.0.1/24"}`, "bad answer", 6},
+		{"NetworkDriver.Join", `{"Gateway":"fd88::1"}`, "gateways fd88::1", 6},
+		{"NetworkDriver.Join", `{"GatewayIPv6":"10.88.0.1"}`, "and 10.88.0.1", 6},
+		{"NetworkDriver.Join", `{"StaticRoutes":[{"Destination":"10.0.0.0/8","RouteType":0,"NextHop":"fd88::1"}]}`, "static route", 6},
 		{"NetworkDriver.Join", `{"StaticRoutes":[{"Destination":"10.0.0.0/8","RouteType":0}]}`, "static route", 6},
 		{"NetworkDriver.Join", `{"StaticRoutes":[{"Destination":"","RouteType":1}]}`, "static route", 6},
 		{"IpamDriver.RequestAddress", `{"Address":""}`, "bad answer", 6},

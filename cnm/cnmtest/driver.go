@@ -34,12 +34,17 @@ type Driver struct {
 
 	// RequiresMAC is a capability of the IPAM driver.
 	RequiresMAC bool
+	// RequiresReplay is another.
+	RequiresReplay bool
 	// SkipGateways is announced and answered to GwAllocCheck.
 	SkipGateways bool
 	// NoGateway leaves the gateway out of Join's answer.
 	NoGateway bool
 	// Routes are returned by Join.
 	Routes []cnm.StaticRoute
+	// ZeroPool is an IPAM driver as Calico's: pools of everything, single addresses,
+	// a gateway that is in none of their networks.
+	ZeroPool bool
 	// GatewayInPool tells the gateway in RequestPool's Data.
 	GatewayInPool bool
 
@@ -47,6 +52,7 @@ type Driver struct {
 	networks map[string]*network
 	pools    map[string]*pool
 	opened   map[string]cnm.Options // endpoints with external connectivity
+	nodes    map[string]bool        // by address; whether it is this one
 }
 
 type network struct {
@@ -64,7 +70,7 @@ type endpoint struct {
 func (d *Driver) Forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.networks, d.pools, d.opened = nil, nil, nil
+	d.networks, d.pools, d.opened, d.nodes = nil, nil, nil, nil
 }
 
 // Networks returns the CreateNetwork of every network.
@@ -183,6 +189,9 @@ func (d *Driver) CreateEndpoint(_ context.Context, in *cnm.CreateEndpointRequest
 		answer.Address = e.Address
 	}
 	if err := d.makeLink(n, in.NetworkID, in.EndpointID, e); err != nil {
+		return nil, err
+	}
+	if err := routeSingles(bridgeOf(in.NetworkID), e); err != nil {
 		return nil, err
 	}
 	n.endpoints[in.EndpointID] = e

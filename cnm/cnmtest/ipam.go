@@ -21,7 +21,7 @@ type pool struct {
 
 // IPAMCapabilities implements cnm.IPAMDriver.
 func (d *Driver) IPAMCapabilities(context.Context) (*cnm.IPAMCapabilities, error) {
-	return &cnm.IPAMCapabilities{RequiresMACAddress: d.RequiresMAC}, nil
+	return &cnm.IPAMCapabilities{RequiresMACAddress: d.RequiresMAC, RequiresRequestReplay: d.RequiresReplay}, nil
 }
 
 // AddressSpaces implements cnm.IPAMDriver.
@@ -34,6 +34,9 @@ func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cn
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	text := in.Pool
+	if d.ZeroPool {
+		text = map[bool]string{false: "0.0.0.0/0", true: "::/0"}[in.V6]
+	}
 	if text == "" {
 		text = map[bool]string{false: "10.77.0.0/16", true: "fd77::/64"}[in.V6]
 	}
@@ -88,6 +91,9 @@ func (d *Driver) RequestAddress(_ context.Context, in *cnm.RequestAddressRequest
 		return nil, errors.New("no MAC address")
 	}
 	a := in.Address
+	if d.ZeroPool {
+		return p.single(a, gateway)
+	}
 	if !a.IsValid() {
 		a = p.free(gateway)
 	}
@@ -96,6 +102,23 @@ func (d *Driver) RequestAddress(_ context.Context, in *cnm.RequestAddressRequest
 	}
 	p.used[a] = true
 	return &cnm.RequestAddressResponse{Address: netip.PrefixFrom(a, p.prefix.Bits()), Data: map[string]string{}}, nil
+}
+
+// single is an address of a ZeroPool.
+func (p *pool) single(a netip.Addr, gateway bool) (*cnm.RequestAddressResponse, error) {
+	v6 := p.prefix.Addr().Is6()
+	if gateway {
+		a = netip.MustParseAddr(map[bool]string{false: "169.254.1.1", true: "fd77:1::1"}[v6])
+	}
+	if !a.IsValid() {
+		part := pool{part: netip.MustParsePrefix(map[bool]string{false: "192.168.77.0/24", true: "fd77::/64"}[v6]), used: p.used}
+		a = part.free(false)
+	}
+	if p.used[a] {
+		return nil, fmt.Errorf("address %s is not available", a)
+	}
+	p.used[a] = true
+	return &cnm.RequestAddressResponse{Address: netip.PrefixFrom(a, a.BitLen()), Data: map[string]string{}}, nil
 }
 
 // free finds an address nobody has; a gateway may be outside the part.

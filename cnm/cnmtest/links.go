@@ -46,6 +46,23 @@ func address(p netip.Prefix) *netlink.Addr {
 	return a
 }
 
+// routeSingles leads to addresses that no network of the bridge has.
+func routeSingles(bridge string, e *endpoint) error {
+	for _, p := range []netip.Prefix{e.Address, e.AddressIPv6} {
+		if !p.IsValid() || !p.IsSingleIP() {
+			continue
+		}
+		link, err := netlink.LinkByName(bridge)
+		if err != nil {
+			return err
+		}
+		if err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: address(p).IPNet, Scope: netlink.SCOPE_LINK}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func deleteLink(name string) error {
 	link, err := netlink.LinkByName(name)
 	if nl.IsNotFound(err) {

@@ -35,7 +35,7 @@ func (k *Keeper) Address(ctx context.Context, s *State, p *Pool, want netip.Addr
 }
 
 // again asks for the pool that the network has, and for everything that is out
-// of it, as dockerd does for a driver that RequiresRequestReplay.
+// of it, unless another ADD has just done so.
 func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 	unlock, err := k.store.Lock(ctx, remote.Pools, k.r.Network)
 	if err != nil {
@@ -52,6 +52,33 @@ func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 		}
 		return nil
 	}
+	return k.repeat(ctx, s, p)
+}
+
+// replay asks a driver that RequiresRequestReplay for everything again when the
+// node has booted since: what it keeps in memory is gone, and it may not notice.
+func (k *Keeper) replay(ctx context.Context, s *State) error {
+	if !s.RequiresReplay || s.Boot == k.store.Boot() {
+		return nil
+	}
+	if _, err := k.Client(); err != nil {
+		return err
+	}
+	for _, p := range s.Pools {
+		err := k.repeat(ctx, s, p)
+		if cnm.Gone(err) {
+			return remote.Error(err)
+		}
+		if err != nil { // it has kept it
+			kernel.Warn(k.r, err)
+		}
+	}
+	s.Boot = k.store.Boot()
+	return k.save(s)
+}
+
+// repeat is again with the lock held.
+func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 	request := p.Request
 	request.Pool = p.Prefix.String()
 	got, err := k.client.RequestPool(ctx, &request)

@@ -82,7 +82,12 @@ type State struct {
 	Space       string       `json:"space"`
 	RequiresMAC bool         `json:"requiresMAC,omitempty"`
 	Pools       []*Pool      `json:"pools"`
-	Times       int          `json:"times,omitempty"` // a pool was asked for again
+
+	// RequiresReplay is the driver's capability; Boot is when it was asked last.
+	RequiresReplay bool   `json:"requiresReplay,omitempty"`
+	Boot           string `json:"boot,omitempty"`
+
+	Times int `json:"times,omitempty"` // a pool was asked for again
 }
 
 // Pool is one pool. What the driver has not given yet is zero.

@@ -72,7 +72,7 @@ func (k *Keeper) ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*St
 	case err != nil:
 		return nil, err
 	case ok && have.Hash == k.want.Hash && have.done():
-		return have, nil
+		return have, k.replay(ctx, have)
 	case ok:
 		if err := k.replace(ctx, have); err != nil {
 			return nil, err
@@ -138,7 +138,8 @@ func (k *Keeper) describe(ctx context.Context, s *State) error {
 	case err != nil:
 		return err
 	default:
-		s.RequiresMAC = caps.RequiresMACAddress
+		s.RequiresMAC, s.RequiresReplay = caps.RequiresMACAddress, caps.RequiresRequestReplay
+		s.Boot = k.store.Boot()
 	}
 	if s.Space != "" {
 		return nil

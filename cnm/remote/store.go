@@ -61,6 +61,9 @@ func bootID(proc string) string {
 	return strings.TrimSpace(string(data))
 }
 
+// Boot tells this boot of the node from others.
+func (s *Store) Boot() string { return s.boot }
+
 // Schema is the number of the format of the files. A newer one is not read.
 const Schema = 1
 

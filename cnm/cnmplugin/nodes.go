@@ -1,0 +1,63 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/cnm"
+)
+
+// nodes are those that a driver of a swarm is told of, this one first.
+func (c *Conf) nodes() (list []cnm.DiscoveryData, err error) {
+	if c.NodeAddress == "" && len(c.Nodes) == 0 {
+		return nil, nil
+	}
+	if !c.EmulateSwarm || c.NodeAddress == "" {
+		return nil, refuse("nodes goes with nodeAddress, and both with emulateSwarm")
+	}
+	for i, text := range append([]string{c.NodeAddress}, c.Nodes...) {
+		a, err := netip.ParseAddr(text)
+		if err != nil || slices.ContainsFunc(list, func(d cnm.DiscoveryData) bool { return d.Address == a.String() }) {
+			return nil, refuse("node %.80q: want the addresses of different nodes", text)
+		}
+		d := cnm.DiscoveryData{Address: a.String(), Self: i == 0}
+		if d.Self {
+			d.BindAddress = d.Address
+		}
+		list = append(list, d)
+	}
+	return list, nil
+}
+
+// discover tells the driver which nodes came and went since it was told last. A
+// driver that does not want to know is not asked to.
+func (w *work) discover(ctx context.Context) error {
+	want, err := w.conf.nodes()
+	if err != nil || slices.Equal(want, w.net.Nodes) {
+		return err
+	}
+	for _, n := range w.net.Nodes {
+		if !slices.Contains(want, n) {
+			if err := w.heard(w.client.DiscoverDelete(ctx, discovered(n))); err != nil {
+				return err
+			}
+		}
+	}
+	for _, n := range want {
+		if !slices.Contains(w.net.Nodes, n) {
+			if err := w.heard(w.client.DiscoverNew(ctx, discovered(n))); err != nil {
+				return err
+			}
+		}
+	}
+	w.net.Nodes = want
+	return w.saveNetwork()
+}
+
+func discovered(n cnm.DiscoveryData) *cnm.DiscoveryRequest {
+	return &cnm.DiscoveryRequest{DiscoveryType: cnm.DiscoverNode, DiscoveryData: n}
+}
