@@ -50,7 +50,10 @@ type Attachment struct {
 	// those it declares.
 	Capabilities map[string]any
 	// Prev is the result the first plugin of an ADD builds on, for a list that is
-	// the rest of a chain whose beginning ran elsewhere. It is not cached.
+	// the rest of a chain whose beginning ran elsewhere, and what a failed ADD is
+	// rolled back with. It is not cached, but the result that grew from it is: CHECK
+	// and DEL go on from that. Beginning and rest have one key, so each needs a
+	// CacheDir of its own.
 	Prev *spec.Result
 }
 
