@@ -33,13 +33,13 @@ type Stray struct {
 	remove func(context.Context, *kernel.Kernel) error
 }
 
-// strays lists files that were cut short, facts that nobody holds, and ifbs that
-// nothing is redirected to.
+// strays lists files that were cut short, facts that nobody holds, ifbs that
+// nothing is redirected to, and meshes whose agent is gone.
 func (c *collector) strays(ev *evidence) []*Stray {
 	list := c.strayFiles("cached result", filepath.Join(c.Paths.CNI, "results", "*"), tornJSON)
 	list = append(list, c.strayFiles("temporary file", filepath.Join(c.Paths.CNI, ".result-*"), anyFile)...)
 	list = append(append(list, c.strayFacts(ev)...), c.strayIFBs(ev)...)
-	list = append(list, c.strayAccepts(ev)...)
+	list = append(append(list, c.strayAccepts(ev)...), c.strayMeshes(ev)...)
 	return append(append(list, c.strayElements(ev)...), c.danglingVeths(ev)...)
 }
 

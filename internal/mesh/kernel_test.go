@@ -3,17 +3,37 @@
 
 package mesh
 
-import "testing"
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
 
 func TestRoutes(t *testing.T) {
-	l := newLab(t)
 	for _, underlay := range []string{"46", "6"} {
 		t.Run(underlay, func(t *testing.T) {
+			l := newLab(t)
 			u := setup{Routes, underlay}
 			u.all(l.hosts[:3]...)
 			talk(t, l.hosts[:3]...)
+			quiet(t, u, l.hosts[:3]...)
 		})
 	}
+}
+
+// A host behind a router is refused by routes, and nobody else is for it.
+func TestRoutesBehindRouter(t *testing.T) {
+	l := newLab(t)
+	u := setup{Routes, "46"}
+	for _, h := range l.hosts[:2] {
+		err := h.conn.Do(func() error { return h.mesh.Apply(ctx, u.self(h), u.peers(h, l.hosts...)) })
+		if err == nil || !strings.Contains(err.Error(), "node-4: no route to 10.40.4.0/24") || strings.Contains(err.Error(), "node-3") {
+			t.Errorf("%v", err)
+		}
+	}
+	talk(t, l.hosts[:2]...)
 }
 
 func TestVXLAN(t *testing.T) {
@@ -24,8 +44,35 @@ func TestVXLAN(t *testing.T) {
 			u := setup{VXLAN, underlay}
 			u.all(l.hosts...)
 			talk(t, l.hosts...)
+			quiet(t, u, l.hosts...)
 		})
 	}
+}
+
+// Hosts of both families, and some with one of them: two devices on those that
+// need both.
+func TestMixedUnderlay(t *testing.T) {
+	needVXLAN(t)
+	l := newLab(t)
+	of := map[*host]string{l.hosts[0]: "46", l.hosts[1]: "4", l.hosts[2]: "6"}
+	hosts := []*host{l.hosts[0], l.hosts[1], l.hosts[2]}
+	for _, h := range hosts {
+		u := setup{VXLAN, of[h]}
+		var peers []Peer
+		for _, p := range hosts {
+			peers = append(peers, setup{VXLAN, of[p]}.peers(h, p)...)
+		}
+		err := h.conn.Do(func() error { return h.mesh.Apply(ctx, u.self(h), peers) })
+		if h == l.hosts[0] {
+			must(t, err)
+		} else if err == nil || !strings.Contains(err.Error(), "no family in common") {
+			t.Errorf("host %d: %v", h.number, err)
+		}
+	}
+	talk(t, l.hosts[0], l.hosts[1])
+	talk(t, l.hosts[0], l.hosts[2])
+	l.hosts[0].link(DefaultDevice)
+	l.hosts[0].link(DefaultDevice + "6")
 }
 
 func TestAuto(t *testing.T) {
@@ -34,4 +81,190 @@ func TestAuto(t *testing.T) {
 	u := setup{Auto, "46"}
 	u.all(l.hosts...)
 	talk(t, l.hosts...)
+	quiet(t, u, l.hosts...)
+	if n := len(l.hosts[0].list(t, "neigh")); n != 1 {
+		t.Errorf("host 1 has %d tunnels, and one host is behind the router", n)
+	}
+}
+
+// A connection outlives whatever happens to the mesh around it.
+func TestStream(t *testing.T) {
+	transports := []Transport{Routes}
+	if u := needsVXLAN(); u == nil {
+		transports = append(transports, VXLAN, Auto, Routes)
+	}
+	l := newLab(t)
+	h1, h2, h3 := l.hosts[0], l.hosts[1], l.hosts[2]
+	for _, h := range []*host{h1, h2} {
+		h.sysctl("net/ipv4/conf/all/rp_filter", "1") // the strict one, as distributions have it
+	}
+	setup{Routes, "46"}.all(h1, h2, h3)
+	four := connect(t, h1.container, h2.container, "10.40.2.5")
+	six := connect(t, h1.container, h2.container, "fd40:2::5")
+	survives := func(what string) {
+		t.Helper()
+		for _, s := range []*stream{four, six} {
+			if err := s.echo(what); err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+		}
+	}
+	survives("at first")
+	for _, transport := range transports {
+		u := setup{transport, "46"}
+		u.all(h1, h2)
+		survives(string(transport))
+		u.all(h1, h2, h3)
+		survives("a peer came")
+		h1.mesh.Close()
+		h1.open()
+		u.all(h1, h2)
+		survives("a peer left, and the agent started again")
+	}
+}
+
+// needsVXLAN is nil on a kernel that has it.
+func needsVXLAN() error { return nettestVXLAN().Probe() }
+
+// A peer gets another address, leaves and comes back.
+func TestPeerMoves(t *testing.T) {
+	for _, transport := range []Transport{Routes, VXLAN} {
+		t.Run(string(transport), func(t *testing.T) {
+			if transport == VXLAN {
+				needVXLAN(t)
+			}
+			l := newLab(t)
+			u := setup{transport, "4"}
+			if transport == Routes {
+				u.underlay = "46"
+			}
+			h1, h2 := l.hosts[0], l.hosts[1]
+			u.all(h1, h2)
+			talk(t, h1, h2)
+			index := h2.deviceIndex()
+
+			h2.renumber("192.0.2.22", "2001:db8:1::22")
+			u.all(h2, h1)
+			talk(t, h1, h2)
+			if now := h2.deviceIndex(); now != index {
+				t.Errorf("the device was made anew: %d, %d", index, now)
+			}
+
+			u.sync(h1, h1) // it left
+			if left := h1.list(t, "routes"); len(left) != 0 {
+				t.Errorf("routes to a host that left: %v", left)
+			}
+			if left := append(h1.list(t, "neigh"), h1.list(t, "fdb")...); len(left) != 0 {
+				t.Errorf("tunnels to a host that left: %v", left)
+			}
+			u.sync(h1, h2)
+			talk(t, h1, h2)
+		})
+	}
+}
+
+// What leaves the whole network is masqueraded, once, and what stays in it never.
+func TestMasquerade(t *testing.T) {
+	l := newLab(t)
+	u := setup{Routes, "46"}
+	u.all(l.hosts[:2]...)
+	h1 := l.hosts[0]
+	for dst, want := range map[string]string{"198.51.100.4": "192.0.2.1", "2001:db8:2::4": "2001:db8:1::1"} {
+		if got := ask(t, h1.container, l.hosts[3].space, dst); got != want {
+			t.Errorf("to %s outside: seen as %q, want %q", dst, got, want)
+		}
+	}
+	talk(t, l.hosts[:2]...)
+
+	self := u.self(h1)
+	for i := range self.Subnets {
+		self.Subnets[i].NoMasquerade = true
+	}
+	l.router.route("10.40.1.0/24", "192.0.2.1")
+	h1.do(func() error { return h1.mesh.Apply(ctx, self, u.peers(h1, l.hosts[1])) })
+	if got := ask(t, h1.container, l.hosts[3].space, "198.51.100.4"); got != "10.40.1.5" {
+		t.Errorf("without masquerading: seen as %q", got)
+	}
+}
+
+func TestForeign(t *testing.T) {
+	l := newLab(t)
+	u := setup{Routes, "46"}
+	h := l.hosts[0]
+	apply := func() error {
+		return h.conn.Do(func() error { return h.mesh.Apply(ctx, u.self(h), u.peers(h, l.hosts[:3]...)) })
+	}
+	for _, tc := range []struct{ dst, via, block string }{
+		{"10.40.2.0/24", "192.0.2.254", "10.40.2.0/24"},
+		{"10.40.2.0/25", "192.0.2.254", "10.40.2.0/24"},
+		{"fd40:2::/64", "2001:db8:1::fe", "fd40:2::/64"},
+	} {
+		t.Run(tc.dst, func(t *testing.T) {
+			p := netip.MustParsePrefix(tc.dst)
+			theirs := &netlink.Route{Dst: ipNet(p), Gw: netip.MustParseAddr(tc.via).AsSlice(), Protocol: 4, Priority: 7}
+			must(t, h.conn.RouteAdd(theirs))
+			defer func() { must(t, h.conn.RouteDel(theirs)) }()
+			err := apply()
+			if err == nil || !strings.Contains(err.Error(), tc.block) || !strings.Contains(err.Error(), "somebody else's route is in the way: "+tc.dst) {
+				t.Errorf("%v", err)
+			}
+			if n := len(h.list(t, "routes")); n != 3 {
+				t.Errorf("%d routes of ours, want those of 3 other blocks", n)
+			}
+			h.do(func() error { return h.mesh.Clear(ctx, "") })
+			got, err := h.conn.RouteListFiltered(netlink.FAMILY_ALL, theirs, netlink.RT_FILTER_DST)
+			if err != nil || len(got) != 1 || got[0].Protocol != 4 {
+				t.Errorf("their route: %v, %v", got, err)
+			}
+		})
+	}
+	must(t, apply())
+}
+
+// A link that has our name and is not ours stays; one of ours with other
+// parameters is made anew, and one with the same is not.
+func TestDevice(t *testing.T) {
+	needVXLAN(t)
+	l := newLab(t)
+	u := setup{VXLAN, "4"}
+	h := l.hosts[0]
+	h.bridge(DefaultDevice)
+	err := h.conn.Do(func() error { return h.mesh.Apply(ctx, u.self(h), u.peers(h, l.hosts...)) })
+	if err == nil || !strings.Contains(err.Error(), "make link patchbay-vx: a link of this name is somebody else's") {
+		t.Errorf("%v", err)
+	}
+	must(t, h.conn.LinkDel(h.link(DefaultDevice)))
+
+	self, was := u.self(h), 0
+	for _, step := range []struct {
+		name   string
+		change func()
+		anew   bool
+	}{
+		{"first", func() {}, true},
+		{"again", func() {}, false},
+		{"MTU", func() { self.MTU = 1400 }, false},
+		{"address", func() { self.VTEP = VTEP("another") }, false},
+		{"port", func() { self.Port = 8472 }, true},
+		{"VNI", func() { self.VNI = 77 }, true},
+	} {
+		step.change()
+		h.do(func() error { return h.mesh.Apply(ctx, self, u.peers(h, l.hosts...)) })
+		if now := h.deviceIndex(); (now != was) != step.anew {
+			t.Errorf("%s: index %d, was %d", step.name, now, was)
+		} else {
+			was = now
+		}
+	}
+	at := h.link(DefaultDevice).Attrs()
+	if at.MTU != 1400 || at.HardwareAddr.String() != self.VTEP.String() || at.Alias != "patchbay-mesh:112.hosts" {
+		t.Errorf("%+v", at)
+	}
+	// A kill before the alias was written.
+	must(t, h.conn.LinkSetDown(h.link(DefaultDevice)))
+	must(t, h.conn.LinkSetAlias(h.link(DefaultDevice), ""))
+	h.do(func() error { return h.mesh.Apply(ctx, self, u.peers(h, l.hosts...)) })
+	if now := h.deviceIndex(); now != was {
+		t.Errorf("a device that was nearly finished was made anew")
+	}
 }

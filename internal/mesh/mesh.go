@@ -148,6 +148,9 @@ func (m *Mesh) clear(ctx context.Context, k mark) error {
 	if err != nil {
 		return fmt.Errorf("clear mesh %s: %w", k.name, err)
 	}
+	if rec, err := readRecord(m.opts.Paths, k.name); err == nil && rec != nil && rec.mark() != k {
+		return nil // another one's, of the same name
+	}
 	return dropRecord(m.opts.Paths, k.name)
 }
 

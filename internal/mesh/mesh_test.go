@@ -33,7 +33,8 @@ func must(t testing.TB, err error) {
 
 // needVXLAN leaves tests of the tunnel to a kernel that has it.
 func needVXLAN(t testing.TB) {
-	nettest.Need(t, nettest.LinkKind("vxlan"))
+	t.Helper()
+	nettest.Need(t, nettestVXLAN())
 }
 
 // lab is hosts on a switch, and a router with one more host behind it:
@@ -66,6 +67,8 @@ type host struct {
 	paths     paths.Paths
 	mesh      *Mesh
 	warned    []string
+
+	moved4, moved6 string // other underlay addresses
 }
 
 func newSpace(t testing.TB, name string) *space {
@@ -195,6 +198,9 @@ func (h *host) do(fn func() error) {
 
 // underlay4 and underlay6 are a host's addresses.
 func (h *host) underlay4() netip.Addr {
+	if h.moved4 != "" {
+		return netip.MustParseAddr(h.moved4)
+	}
 	if h.number == 4 {
 		return netip.MustParseAddr("198.51.100.4")
 	}
@@ -202,6 +208,9 @@ func (h *host) underlay4() netip.Addr {
 }
 
 func (h *host) underlay6() netip.Addr {
+	if h.moved6 != "" {
+		return netip.MustParseAddr(h.moved6)
+	}
 	if h.number == 4 {
 		return netip.MustParseAddr("2001:db8:2::4")
 	}

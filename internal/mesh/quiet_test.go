@@ -1,0 +1,151 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+func nettestVXLAN() nettest.Feature { return nettest.LinkKind("vxlan") }
+
+// quiet checks that one more Sync changes nothing: the kernel tells of no change
+// of links, addresses, routes, our neighbours, settings or nftables, and no file
+// is written.
+func quiet(t *testing.T, u setup, hosts ...*host) {
+	t.Helper()
+	for _, h := range hosts {
+		files := h.files(t)
+		var heard []string
+		h.do(func() error {
+			route, err := vnl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_ROUTE,
+				unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
+			if err != nil {
+				return err
+			}
+			defer route.Close()
+			tables, err := vnl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+			if err != nil {
+				return err
+			}
+			defer tables.Close()
+			if err := h.mesh.Apply(ctx, u.self(h), u.peers(h, hosts...)); err != nil {
+				return err
+			}
+			heard = append(messages(t, route), messages(t, tables)...)
+			return nil
+		})
+		if len(heard) > 0 {
+			t.Errorf("host %d: a second Sync changed something: %v", h.number, heard)
+		}
+		if now := h.files(t); now != files {
+			t.Errorf("host %d: a second Sync wrote files:\n%s\nwas\n%s", h.number, now, files)
+		}
+	}
+}
+
+// messages reads what was heard so far.
+func messages(t *testing.T, s *vnl.NetlinkSocket) (heard []string) {
+	t.Helper()
+	buf := make([]byte, 1<<16)
+	for {
+		n, _, err := unix.Recvfrom(s.GetFd(), buf, unix.MSG_DONTWAIT)
+		if err != nil {
+			return heard
+		}
+		list, err := syscall.ParseNetlinkMessage(buf[:n])
+		must(t, err)
+		for _, m := range list {
+			if m.Header.Type == unix.RTM_NEWNEIGH && vnl.NativeEndian().Uint16(m.Data[8:])&unix.NUD_PERMANENT == 0 {
+				continue // what the lab's own packets taught the kernel
+			}
+			heard = append(heard, fmt.Sprintf("type %d of %d bytes", m.Header.Type, len(m.Data)))
+		}
+	}
+}
+
+// files lists the host's run directory with times and inodes.
+func (h *host) files(t *testing.T) (out string) {
+	t.Helper()
+	must(t, filepath.WalkDir(h.paths.Run, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		out += fmt.Sprintf("%s inode %d changed %d.%d\n", path, st.Ino, st.Mtim.Sec, st.Mtim.Nsec)
+		return nil
+	}))
+	return out
+}
+
+// list shows what a host has of ours: routes, neigh, fdb.
+func (h *host) list(t *testing.T, what string) (out []string) {
+	t.Helper()
+	if what == "routes" {
+		routes, err := h.mesh.ourRoutes(DefaultProtocol)
+		must(t, err)
+		for _, r := range routes {
+			out = append(out, r.String())
+		}
+		return out
+	}
+	link, err := h.conn.Link(DefaultDevice)
+	if nl.IsNotFound(err) {
+		return nil
+	}
+	must(t, err)
+	if what == "fdb" {
+		entries, err := h.conn.FDB(link.Attrs().Index)
+		must(t, err)
+		for _, e := range entries {
+			out = append(out, fmt.Sprint(e))
+		}
+		return out
+	}
+	neighs, err := h.mesh.neighbours(link.Attrs().Index)
+	must(t, err)
+	for a := range neighs {
+		out = append(out, a.String())
+	}
+	return out
+}
+
+// deviceIndex is 0 without a device.
+func (h *host) deviceIndex() int {
+	link, err := h.conn.Link(DefaultDevice)
+	if err != nil {
+		return 0
+	}
+	return link.Attrs().Index
+}
+
+// renumber gives a host other underlay addresses. Its gateways stay.
+func (h *host) renumber(four, six string) {
+	h.t.Helper()
+	link := h.link("eth0")
+	h.moved4, h.moved6 = four, six
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		addrs, err := h.conn.AddrList(link, family)
+		must(h.t, err)
+		for _, a := range addrs {
+			if a.Scope == unix.RT_SCOPE_UNIVERSE {
+				must(h.t, h.conn.AddrDel(link, &a))
+			}
+		}
+	}
+	h.addr("eth0", four+"/24", six+"/64")
+}

@@ -1,0 +1,119 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
+)
+
+// Stale is a mesh that nobody wants any more and that is still there: its record
+// is gone, or what Options.Wanted named.
+type Stale struct {
+	Name, Why string
+	mark      mark
+}
+
+// Stale lists them. What can be read is in the list, whatever the error.
+func (m *Mesh) Stale() ([]Stale, error) {
+	marks, err := m.marks()
+	errs := []error{err}
+	var list []Stale
+	for _, k := range marks {
+		why, err := m.unwanted(k)
+		if errs = append(errs, err); why != "" {
+			list = append(list, Stale{Name: k.name, Why: why, mark: k})
+		}
+	}
+	return list, errors.Join(errs...)
+}
+
+// unwanted is why a mesh may go; "" when it may not. A record that cannot be read
+// may be a newer program's.
+func (m *Mesh) unwanted(k mark) (why string, err error) {
+	rec, err := readRecord(m.opts.Paths, k.name)
+	switch {
+	case err != nil:
+		return "", err
+	case rec == nil || rec.mark() != k:
+		return "no record tells of it", nil
+	case !rec.stands():
+		return rec.Wanted + " is gone, so its agent is", nil
+	}
+	return "", nil
+}
+
+// Remove removes a stale mesh, unless an agent has taken it up again.
+func (m *Mesh) Remove(ctx context.Context, s Stale) error {
+	unlock, err := lock(m.opts.Paths)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if why, err := m.unwanted(s.mark); err != nil || why == "" {
+		return err
+	}
+	return m.clear(ctx, s.mark)
+}
+
+// marks finds every mesh that has a record, a device or a fact. Routes without
+// any of them are the default's.
+func (m *Mesh) marks() (list []mark, err error) {
+	note := func(s, prefix string) {
+		rest, ok := strings.CutPrefix(s, prefix)
+		if k, valid := parseMark(rest); ok && valid && !slices.Contains(list, k) {
+			list = append(list, k)
+		}
+	}
+	links, err := nl.Retry(m.conn.LinkList)
+	errs := []error{err}
+	for _, l := range links {
+		note(l.Attrs().Alias, aliasPrefix)
+	}
+	store := record.New(m.opts.Paths.Run)
+	defer store.Close()
+	holders, _, err := store.Facts()
+	errs = append(errs, err)
+	for _, owners := range holders {
+		for _, o := range owners {
+			note(string(o), holderPrefix)
+		}
+	}
+	recorded, err := m.recorded()
+	errs = append(errs, err)
+	for _, k := range recorded {
+		note(k.String(), "")
+	}
+	if !slices.ContainsFunc(list, func(k mark) bool { return k.protocol == DefaultProtocol }) {
+		routes, err := m.ourRoutes(DefaultProtocol)
+		if errs = append(errs, err); len(routes) > 0 {
+			list = append(list, mark{DefaultProtocol, DefaultName})
+		}
+	}
+	return list, errors.Join(errs...)
+}
+
+// recorded are the marks of records that can be read.
+func (m *Mesh) recorded() (list []mark, err error) {
+	entries, err := os.ReadDir(filepath.Join(m.opts.Paths.Run, recordDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list meshes: %w", err)
+	}
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), ".json")
+		if rec, err := readRecord(m.opts.Paths, name); ok && err == nil && rec != nil {
+			list = append(list, rec.mark())
+		}
+	}
+	return list, nil
+}
