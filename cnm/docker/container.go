@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,21 +24,27 @@ import (
 // waiting is the process that waits in a sandbox to become the container's
 // (runc's init), 0 when there is none: then the container runs, or it is not
 // runc's.
-func (d *Driver) waiting(id netns.ID) int { return d.process(id, "runc:[") }
-
-// process is one that is in a namespace and whose name begins so.
-func (d *Driver) process(id netns.ID, prefix string) int {
-	for _, pid := range d.processes() {
-		dir := filepath.Join(d.opts.Paths.Proc, strconv.Itoa(pid))
-		name, err := os.ReadFile(filepath.Join(dir, "comm"))
-		if err != nil || !strings.HasPrefix(string(name), prefix) {
-			continue
-		}
-		if at, ok := live(filepath.Join(dir, "ns", "net")); ok && at == id {
-			return pid
-		}
+func (d *Driver) waiting(id netns.ID) int {
+	for pid := range d.inSandbox(id, "runc:[") {
+		return pid
 	}
 	return 0
+}
+
+// inSandbox are the processes in a namespace whose name begins so.
+func (d *Driver) inSandbox(id netns.ID, prefix string) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for _, pid := range d.processes() {
+			dir := filepath.Join(d.opts.Paths.Proc, strconv.Itoa(pid))
+			name, err := os.ReadFile(filepath.Join(dir, "comm"))
+			if err != nil || !strings.HasPrefix(string(name), prefix) {
+				continue
+			}
+			if at, ok := live(filepath.Join(dir, "ns", "net")); ok && at == id && !yield(pid) {
+				return
+			}
+		}
+	}
 }
 
 // processes are the ids of all processes. The highest come first, as the one
@@ -92,22 +99,54 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 
 // identify finds out which container it is, as far as that goes without asking
 // Docker: from a process in the sandbox, its cgroup, and Docker's file.
-func (d *Driver) identify(e *state.Endpoint, pid int) {
-	if pid == 0 {
+func (d *Driver) identify(e *state.Endpoint, id netns.ID) {
+	if e.Container != "" {
 		return
 	}
+	for _, prefix := range []string{"runc:[", ""} { // the first is cheap, and enough at a start
+		for pid := range d.inSandbox(id, prefix) {
+			if d.identifyBy(e, pid); e.Container != "" {
+				return
+			}
+		}
+	}
+}
+
+func (d *Driver) identifyBy(e *state.Endpoint, pid int) {
 	text, err := os.ReadFile(filepath.Join(d.opts.Paths.Proc, strconv.Itoa(pid), "cgroup"))
 	if err != nil {
 		return
 	}
-	if e.Container = containerID(string(text)); e.Container == "" {
-		return
+	e.Container = containerID(string(text))
+	if c, err := d.containerFile(e); err == nil {
+		e.Name = strings.TrimPrefix(c.Name, "/")
+	}
+}
+
+// containerFile is what Docker's file has of one.
+type containerFile struct {
+	ID, Name       string
+	ResolvConfPath string // empty on the disk when a container starts for the first time
+	Config         struct{ Labels map[string]string }
+	MountPoints    map[string]json.RawMessage // by path in the container
+}
+
+// errNoContainer is when nothing tells whose sandbox it is.
+var errNoContainer = errors.New("the container cannot be found, which takes runc and Docker's --data-root")
+
+func (d *Driver) containerFile(e *state.Endpoint) (*containerFile, error) {
+	if e.Container == "" {
+		return nil, errNoContainer
 	}
 	data, err := os.ReadFile(filepath.Join(d.opts.DataRoot, "containers", e.Container, "config.v2.json"))
-	var config struct{ Name string }
-	if err == nil && json.Unmarshal(data, &config) == nil {
-		e.Name = strings.TrimPrefix(config.Name, "/")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoContainer, err)
 	}
+	c := new(containerFile)
+	if err := json.Unmarshal(data, c); err != nil {
+		return nil, fmt.Errorf("read the container %.12s: %w", e.Container, err)
+	}
+	return c, nil
 }
 
 // idLen is the length of Docker's ids, hexadecimal.

@@ -122,6 +122,9 @@ func TestRefusals(t *testing.T) {
 		{map[string]string{"cni.network": "podnet", "cni.args": "IP=1.2.3.4"}, "is Docker's to set"},
 		{map[string]string{"cni.network": "podnet", "cni.args": "x"}, "is not KEY=VALUE"},
 		{map[string]string{"cni.network": "podnet", "cni.ifprefix": "a/b"}, "characters of an interface name"},
+		{map[string]string{"cni.network": "podnet", "cni.dns": "keep"}, "want docker or replace"},
+		{map[string]string{"cni.network": "podnet", "cni.labels": ""}, "say how the names"},
+		{map[string]string{"cni.network": "podnet", "cni.labels": "a", "cni.mode": "hold"}, "no plugin runs when they are known"},
 		{map[string]string{"cni.conf": "relative"}, "want JSON or an absolute path"},
 		{map[string]string{"cni.conf": `{"cniVersion":"1.1.0","name":"x","plugins":[{"type":"nosuchplugin"}]}`}, "nosuchplugin"},
 	} {

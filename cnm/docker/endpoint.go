@@ -62,6 +62,9 @@ func (d *Driver) newEndpoint(n *network, in *cnm.CreateEndpointRequest) (*state.
 		ID: in.EndpointID, Network: in.NetworkID, Boot: d.boot, Since: time.Now(),
 		Phase: state.Creating, Hold: d.holdPath(in.EndpointID), Args: maps.Clone(n.args),
 	}
+	if n.dns {
+		e.DNS = new(state.Resolv)
+	}
 	if in.Interface != nil {
 		e.Wanted = *in.Interface
 	}
@@ -112,6 +115,9 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	}
 	if e.Result, err = d.run[hold].Add(ctx, list, d.attachment(e, state.Where{NetNS: e.Hold, IfName: holdName})); err != nil {
 		return err
+	}
+	if n.dns && len(n.part(post).Plugins) == 0 && len(e.Result.DNS.Nameservers) == 0 {
+		return fmt.Errorf("network %s: %s=replace: %w", n.list.Name, optDNS, errNoDNS)
 	}
 	if err := d.look(e); err != nil {
 		return err
@@ -220,6 +226,9 @@ func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment 
 	}
 	for _, k := range slices.Sorted(maps.Keys(e.Args)) {
 		a.Args = append(a.Args, [2]string{k, e.Args[k]})
+	}
+	if at.NetNS != e.Hold { // there nobody knows the container
+		a.Args = append(a.Args, who(e)...)
 	}
 	return a
 }

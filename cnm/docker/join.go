@@ -25,6 +25,9 @@ func (d *Driver) enter(ctx context.Context, id string) (e *state.Endpoint, relea
 	return e, release, nil
 }
 
+// errTooOld is of options that need the container before its process starts.
+var errTooOld = errors.New(optDNS + "=replace and " + optLabels + " need Docker 28 or later")
+
 // Join implements cnm.NetworkDriver: the interface goes to where libnetwork
 // takes it from. When the sandbox is not there yet (before Docker 28, at the
 // start of a container) there will be no moment to run the rest of the chain in
@@ -54,6 +57,9 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 	}
 	var there bool
 	e.SandboxID, there = live(e.Sandbox)
+	if err := d.foresee(ctx, n, e, there); err != nil {
+		return nil, fmt.Errorf("network %s: %w", n.list.Name, err)
+	}
 	if err := d.join(ctx, n, e, there && !n.hold); err != nil {
 		return nil, err // Docker sends Leave and DeleteEndpoint
 	}
@@ -61,6 +67,26 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 		go d.await(e.ID, e.Sandbox)
 	}
 	return d.joinAnswer(n, e), nil
+}
+
+// foresee refuses what will be refused when the interface is in the sandbox:
+// Docker shows the error of a Join, and no later one.
+func (d *Driver) foresee(ctx context.Context, n *network, e *state.Endpoint, there bool) error {
+	if !n.dns && n.labels == "" {
+		return nil
+	}
+	if !there {
+		return errTooOld
+	}
+	d.identify(e, e.SandboxID)
+	if err := d.label(n, e); err != nil || !n.dns {
+		return err
+	}
+	c, err := d.containerFile(e)
+	if err != nil {
+		return fmt.Errorf("%s=replace: %w", optDNS, err)
+	}
+	return d.unused(ctx, e, d.resolvOf(c))
 }
 
 func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later bool) error {
@@ -124,7 +150,7 @@ func (d *Driver) Leave(ctx context.Context, in *cnm.EndpointRequest) error {
 // leave undoes the parts that know the sandbox. What ran in the holding
 // namespace is undone there, when the interface is back.
 func (d *Driver) leave(ctx context.Context, n *network, e *state.Endpoint) error {
-	err := d.delPorts(ctx, n, e)
+	err := errors.Join(d.restoreDNS(ctx, e), d.delPorts(ctx, n, e))
 	if e.PostAt.NetNS == e.Hold {
 		return err
 	}

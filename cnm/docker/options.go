@@ -24,6 +24,8 @@ const (
 	optMode    = "cni.mode" // auto, hold
 	optArgs    = "cni.args" // K=V;K=V, CNI_ARGS; also of an endpoint
 	optPrefix  = "cni.ifprefix"
+	optDNS     = "cni.dns"    // docker, replace
+	optLabels  = "cni.labels" // the beginning of labels' names, for CNI_ARGS
 )
 
 // options are a network's, decoded.
@@ -34,6 +36,8 @@ type options struct {
 	hold          bool // run the whole chain in the holding namespace
 	args          map[string]string
 	prefix        string // of the interface's name in the container
+	dns           bool   // write the chain's DNS into the container's resolv.conf
+	labels        string // tell plugins the container's labels that begin so; empty: none
 }
 
 // parseOptions refuses what it does not know: an option with a typing error must
@@ -47,6 +51,9 @@ func parseOptions(in map[string]string) (*options, error) {
 	}
 	if (o.network == "") == (o.conf == "") {
 		return nil, fmt.Errorf("say which CNI network it is, by -o %s=NAME or -o %s=FILE", optNetwork, optConf)
+	}
+	if o.hold && o.labels != "" {
+		return nil, fmt.Errorf("%s: no plugin runs when they are known with %s=hold", optLabels, optMode)
 	}
 	return o, nil
 }
@@ -63,6 +70,14 @@ func (o *options) set(key, value string) (err error) {
 		var auto bool
 		auto, err = choice(key, value, "auto", "hold")
 		o.hold = !auto
+	case optDNS:
+		var keep bool
+		keep, err = choice(key, value, "docker", "replace")
+		o.dns = !keep
+	case optLabels:
+		if o.labels = value; value == "" {
+			err = fmt.Errorf("option %s: say how the names of the labels begin", key)
+		}
 	case optBridge:
 		if o.gwbridge, err = strconv.ParseBool(value); err != nil {
 			err = fmt.Errorf("option %s=%q: want true or false", key, value)

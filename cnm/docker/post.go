@@ -44,9 +44,11 @@ func info(e *state.Endpoint) map[string]any {
 	return out
 }
 
-// finish runs the post part once, when there is a sandbox with the interface.
+// finish does once what needs the sandbox with the interface: the post part, and
+// the container's resolv.conf.
 func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
-	if e.Phase != state.Joined || e.Post == state.Done {
+	replaced := e.DNS == nil || e.DNS.Step == state.Done
+	if e.Phase != state.Joined || e.Post == state.Done && replaced {
 		return nil
 	}
 	id, there := live(e.Sandbox)
@@ -58,6 +60,19 @@ func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 	if err != nil {
 		return err
 	}
+	d.identify(e, id)
+	if e.Post != state.Done {
+		if err := d.finishPost(ctx, n, e); err != nil {
+			return err
+		}
+	}
+	if replaced {
+		return nil
+	}
+	return d.replaceDNS(n, e)
+}
+
+func (d *Driver) finishPost(ctx context.Context, n *network, e *state.Endpoint) error {
 	c, err := d.inside(e.Sandbox)
 	if err != nil {
 		return err
@@ -70,7 +85,6 @@ func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 	if err := exact(c, link.Attrs().Index, e.Kernel, n.Internal); err != nil {
 		return err
 	}
-	d.identify(e, d.waiting(id))
 	return d.addPost(ctx, n, e, state.Where{NetNS: e.Sandbox, IfName: link.Attrs().Name})
 }
 
@@ -88,7 +102,6 @@ func (d *Driver) addPost(ctx context.Context, n *network, e *state.Endpoint, at 
 	}
 	if len(list.Plugins) > 0 {
 		a := d.attachment(e, at)
-		a.Args = append(a.Args, who(e)...)
 		a.Prev = moved(e.Result, e.Hold, at.NetNS, at.IfName)
 		if _, err := d.run[post].Add(ctx, list, a); err != nil {
 			return err
@@ -96,17 +109,6 @@ func (d *Driver) addPost(ctx context.Context, n *network, e *state.Endpoint, at 
 	}
 	e.Post = state.Done
 	return d.save(e)
-}
-
-// who are CNI_ARGS that tell the container, where it is known.
-func who(e *state.Endpoint) (args [][2]string) {
-	if e.Container != "" {
-		args = append(args, [2]string{"DOCKER_CONTAINER_ID", e.Container})
-	}
-	if e.Name != "" {
-		args = append(args, [2]string{"DOCKER_CONTAINER_NAME", e.Name})
-	}
-	return args
 }
 
 // delPost undoes the part, as far as it got.

@@ -5,7 +5,6 @@ package docker
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -75,21 +74,21 @@ func TestPostFailureEndsTheStart(t *testing.T) {
 // startInit is runc's init waiting in a sandbox.
 func startInit(t *testing.T, key string) (ended chan error) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "runc:[2:INIT]")
-	must(t, copyFile("/bin/sleep", path))
-	cmd := exec.Command(path, "60")
-	within(t, key, cmd.Start)
-	ended = make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	for range 100 { // until exec has set the name
-		name, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "comm"))
+	ended, _ = startInitPid(t, key)
+	return ended
+}
+
+// waitForName returns when exec has set the name of runc's init.
+func waitForName(t *testing.T, pid int) {
+	t.Helper()
+	for range 1000 {
+		name, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
 		if strings.HasPrefix(string(name), "runc:[") {
-			break
+			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return ended
+	t.Fatal("runc's init does not come")
 }
 
 func copyFile(from, to string) error {

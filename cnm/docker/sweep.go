@@ -125,7 +125,7 @@ func (f *facts) dead(e *state.Endpoint) string {
 // the end of the container is seen.
 func (d *Driver) adopt(e *state.Endpoint, id netns.ID) error {
 	e.SandboxID = id
-	d.identify(e, d.process(id, ""))
+	d.identify(e, id)
 	return d.save(e)
 }
 

@@ -93,6 +93,34 @@ type Endpoint struct {
 	PortsAt   Where    `json:"portsAt,omitzero"`    // as PostAt
 	Container string   `json:"container,omitempty"` // its id, if it was found
 	Name      string   `json:"name,omitempty"`      // of the container, if it was found
+
+	Labels map[string]string `json:"labels,omitempty"` // of the container, as CNI_ARGS
+	DNS    *Resolv           `json:"dns,omitempty"`    // nil: the container has Docker's
+}
+
+// Resolv is a container's resolv.conf that gets the chain's DNS. After is empty
+// for a file that is somebody else's, and before it is written.
+type Resolv struct {
+	Step   Step   `json:"step,omitempty"`
+	Path   string `json:"path,omitempty"`
+	Before string `json:"before,omitempty"` // its text as Docker made it
+	After  string `json:"after,omitempty"`  // and as we did
+}
+
+// Mine says whether a text is what we wrote, as far as we came: a longer one is
+// overwritten before it is cut.
+func (r *Resolv) Mine(text string) bool {
+	if text == r.After {
+		return true
+	}
+	if r.Step != Doing {
+		return false
+	}
+	half := r.After
+	if len(r.Before) > len(half) {
+		half += r.Before[len(half):]
+	}
+	return text == r.Before || text == half
 }
 
 // Where is the namespace and the name of the interface of one ADD: its DEL must

@@ -1,0 +1,261 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// errNoDNS is of a network that says cni.dns=replace and has nothing to replace
+// with.
+var errNoDNS = errors.New("its plugins give no DNS servers (`dns` of the result, as from an ipam section's)")
+
+// resolvConf is resolv.conf(5) of what a chain says. An entry that would be more
+// than one word there is refused.
+func resolvConf(dns spec.DNS) (string, error) {
+	if len(dns.Nameservers) == 0 {
+		return "", errNoDNS
+	}
+	var out strings.Builder
+	line := func(key string, words ...string) error {
+		for _, w := range words {
+			if w == "" || strings.ContainsFunc(w, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
+				return fmt.Errorf("dns: %s %q is no word", key, w)
+			}
+		}
+		if len(words) > 0 {
+			fmt.Fprintf(&out, "%s %s\n", key, strings.Join(words, " "))
+		}
+		return nil
+	}
+	var errs []error
+	for _, ns := range dns.Nameservers {
+		if _, err := netip.ParseAddr(ns); err != nil {
+			errs = append(errs, fmt.Errorf("dns: nameserver %q: %w", ns, err))
+			continue
+		}
+		errs = append(errs, line("nameserver", ns))
+	}
+	if dns.Domain != "" { // before search, which overrides it where both count
+		errs = append(errs, line("domain", dns.Domain))
+	}
+	errs = append(errs, line("search", dns.Search...), line("options", dns.Options...))
+	return out.String(), errors.Join(errs...)
+}
+
+// Docker's file.
+const (
+	resolvName = "resolv.conf"
+	embedded   = "127.0.0.11" // Docker's DNS server in each container
+	maxResolv  = 64 << 10
+)
+
+// replaceDNS writes what the chain says into the container's resolv.conf. The
+// file is bound into the container, so it is written in place. A file that is not
+// as Docker wrote it is its owner's, and stays.
+func (d *Driver) replaceDNS(n *network, e *state.Endpoint) error {
+	result, err := d.result(n, e, e.PostAt)
+	if err != nil {
+		return err
+	}
+	text, err := resolvConf(result.DNS)
+	if err != nil {
+		return fmt.Errorf("%s=replace: %w", optDNS, err)
+	}
+	f, err := d.openResolv(e.DNS.Path)
+	if err != nil {
+		return fmt.Errorf("%s=replace: %w", optDNS, err)
+	}
+	if f == nil {
+		d.opts.Log("endpoint %.12s: the container's %s is the user's own: it stays", e.ID, resolvName)
+		e.DNS.Step = state.Done
+		return d.save(e)
+	}
+	defer f.Close() //nolint:errcheck // what is written is checked
+	return d.writeDNS(e, f, text)
+}
+
+func (d *Driver) writeDNS(e *state.Endpoint, f *os.File, text string) error {
+	old, err := readResolv(f)
+	if err != nil {
+		return err
+	}
+	switch hash, _ := os.ReadFile(e.DNS.Path + ".hash"); {
+	case e.DNS.Step == state.Doing && e.DNS.Mine(old):
+		// by a call that was killed
+	case !dockers(old, string(hash)):
+		d.opts.Log("endpoint %.12s: somebody has edited %s: it stays", e.ID, e.DNS.Path)
+		e.DNS.Step = state.Done
+		return d.save(e)
+	default:
+		e.DNS.Before = old
+	}
+	e.DNS.After, e.DNS.Step = text, state.Doing
+	if err := d.save(e); err != nil {
+		return err
+	}
+	if err := overwrite(f, text); err != nil {
+		return err
+	}
+	e.DNS.Step = state.Done
+	return d.save(e)
+}
+
+// resolvOf is the path of a container's resolv.conf, empty when it is the user's
+// own, by -v.
+func (d *Driver) resolvOf(c *containerFile) string {
+	switch _, mounted := c.MountPoints["/etc/"+resolvName]; {
+	case mounted:
+		return ""
+	case c.ResolvConfPath != "":
+		return c.ResolvConfPath
+	}
+	return filepath.Join(d.opts.DataRoot, "containers", c.ID, resolvName)
+}
+
+// unused refuses a second network of a container for its file, and takes it. An
+// endpoint of a sandbox before, which nobody has removed yet, is none.
+func (d *Driver) unused(ctx context.Context, e *state.Endpoint, path string) error {
+	if path == "" {
+		return nil
+	}
+	release, err := d.locks.take(ctx, "file "+path)
+	if err != nil {
+		return err
+	}
+	defer release()
+	for _, other := range d.alsoOn(e, path) {
+		if other.Sandbox == e.Sandbox {
+			return fmt.Errorf("%s=replace: another network of the container does so too", optDNS)
+		}
+	}
+	e.DNS.Path = path
+	return d.save(e)
+}
+
+// alsoOn are other endpoints that have taken a file.
+func (d *Driver) alsoOn(e *state.Endpoint, path string) (list []*state.Endpoint) {
+	all, err := d.store.Endpoints()
+	if err != nil {
+		d.opts.Log("look for %s: %v", path, err) // what cannot be read has written nothing that counts
+	}
+	for _, other := range all {
+		if other.ID != e.ID && other.DNS != nil && other.DNS.Path == path {
+			list = append(list, other)
+		}
+	}
+	return list
+}
+
+// restoreDNS gives Docker's file back as it was: a container that only leaves
+// this network goes on with Docker's DNS. What fails with a container's file is
+// no reason to keep its endpoint.
+func (d *Driver) restoreDNS(ctx context.Context, e *state.Endpoint) error {
+	if e.DNS == nil || e.DNS.Path == "" {
+		return nil
+	}
+	release, err := d.locks.take(ctx, "file "+e.DNS.Path)
+	if err != nil {
+		return err
+	}
+	defer release()
+	// The container may have been started again since, with another endpoint.
+	if e.DNS.After != "" && len(d.alsoOn(e, e.DNS.Path)) == 0 {
+		if err := d.putBack(e.DNS); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.opts.Log("endpoint %.12s: restore its container's DNS: %v", e.ID, err)
+		}
+	}
+	e.DNS = &state.Resolv{}
+	return d.save(e)
+}
+
+func (d *Driver) putBack(r *state.Resolv) error {
+	f, err := d.openResolv(r.Path)
+	if f == nil || err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // what is written is checked
+	now, err := readResolv(f)
+	if err != nil || !r.Mine(now) {
+		return err
+	}
+	return overwrite(f, r.Before)
+}
+
+// openResolv opens a container's file, nil for one that is not Docker's: with
+// `-v FILE:/etc/resolv.conf` it is the user's own.
+func (d *Driver) openResolv(path string) (*os.File, error) {
+	if path == "" {
+		return nil, nil //nolint:nilnil // documented
+	}
+	root, err := filepath.EvalSymlinks(filepath.Join(d.opts.DataRoot, "containers"))
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	if id := filepath.Base(dir); filepath.Base(path) != resolvName || filepath.Join(root, id) != dir || containerID(id) != id {
+		return nil, nil //nolint:nilnil // documented
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("%s is no regular file", path), err, f.Close())
+	}
+	return f, nil
+}
+
+func readResolv(f *os.File) (string, error) {
+	data, err := io.ReadAll(io.NewSectionReader(f, 0, maxResolv))
+	return string(data), err
+}
+
+// overwrite writes before it cuts: a process that reads meanwhile, or a kill,
+// finds no empty file.
+func overwrite(f *os.File, text string) error {
+	if _, err := f.WriteAt([]byte(text), 0); err != nil {
+		return err
+	}
+	return f.Truncate(int64(len(text)))
+}
+
+// dockers says whether a resolv.conf is as Docker made it: it has the hash that
+// Docker wrote beside it, or is for the embedded server, which gets no hash
+// (libnetwork's rebuildDNS).
+func dockers(text, hash string) bool {
+	sum := sha256.Sum256([]byte(text))
+	if strings.TrimSpace(hash) == "sha256:"+hex.EncodeToString(sum[:]) {
+		return true
+	}
+	servers := 0
+	for line := range strings.Lines(text) {
+		w := strings.Fields(line)
+		switch {
+		case len(w) == 2 && w[0] == "nameserver" && w[1] == embedded:
+			servers++
+		case len(w) > 0 && w[0] == "nameserver":
+			return false
+		}
+	}
+	return servers == 1
+}
