@@ -11,7 +11,8 @@ import (
 )
 
 // What a call fails with, beside what the engine says of itself (it is away, it
-// refuses us): those may be tried again.
+// refuses us). After such an error a change may have been made or not: read, or
+// try again.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("exists already")
@@ -97,8 +98,9 @@ type Table[T Object] interface {
 	// the zero revision is any. What is not there is not an error.
 	Delete(ctx context.Context, key string, at Revision) error
 	// Watch tells of each change after a revision, in order, until ctx ends or the
-	// loop does; the zero revision is before all changes. It survives an engine that
-	// is away for a while; an error, such as ErrCompacted or ErrUnreadable, is the
-	// last thing it yields: list again, and watch from there.
+	// loop does; the zero revision is before all changes. Whoever goes on from the
+	// revision of an event misses none, but may be told twice of what is gone. It
+	// survives an engine that is away for a while; an error, such as ErrCompacted or
+	// ErrUnreadable, is the last thing it yields: list again, and watch from there.
 	Watch(ctx context.Context, after Revision) iter.Seq2[Event[T], error]
 }

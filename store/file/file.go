@@ -21,11 +21,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/statedir"
-	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
@@ -49,9 +47,7 @@ type Store struct {
 	head    int64         // the newest change we know of; under the lock
 	settled int64         // the change up to which objects are certain; under the lock
 
-	ctx   context.Context // until Close
-	close context.CancelCauseFunc
-	work  sync.WaitGroup
+	life *typed.Life
 }
 
 // Open opens a directory, which is made when it is missing, for root alone. The
@@ -63,7 +59,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if o.Proc == "" {
 		o.Proc = "/proc"
 	}
-	s := &Store{dir: filepath.Join(dir, version), keep: o.Keep, turn: make(chan struct{}, 1)}
+	s := &Store{dir: filepath.Join(dir, version), keep: o.Keep, turn: make(chan struct{}, 1), life: typed.NewLife()}
 	s.Rows = func(table string) typed.Rows { return rows{s, table} }
 	for _, below := range append(typed.Names(), "log", "leases") {
 		if err := statedir.Make(dir, version, below); err != nil {
@@ -74,7 +70,6 @@ func Open(dir string, o Options) (*Store, error) {
 	if s.boot, err = bootID(o.Proc); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", dir, err)
 	}
-	s.ctx, s.close = context.WithCancelCause(context.Background())
 	if err := s.start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open store %s: %w", dir, err), s.Close())
 	}
@@ -83,12 +78,12 @@ func Open(dir string, o Options) (*Store, error) {
 
 // start sweeps up what killed processes left, and begins to watch over leases.
 func (s *Store) start() error {
-	ctx, cancel := context.WithTimeout(s.ctx, openTimeout)
+	ctx, cancel := context.WithTimeout(s.life.Ctx(), openTimeout)
 	defer cancel()
 	if err := s.locked(ctx, s.sweep); err != nil {
 		return err
 	}
-	s.work.Go(s.reap)
+	s.life.Work.Go(s.reap)
 	return nil
 }
 
@@ -98,19 +93,8 @@ const openTimeout = 30 * time.Second
 
 // Close is store.Store's.
 func (s *Store) Close() error {
-	s.close(store.ErrClosed)
-	s.work.Wait()
+	s.life.End()
 	return nil
-}
-
-// until is ctx, or until Close, which is its cause then.
-func (s *Store) until(ctx context.Context) (context.Context, func()) {
-	both, cancel := context.WithCancelCause(ctx)
-	if s.ctx.Err() != nil {
-		cancel(context.Cause(s.ctx)) // now: what is called afterwards takes a moment
-	}
-	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
-	return both, func() { stop(); cancel(nil) }
 }
 
 func bootID(proc string) (string, error) {

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -51,21 +50,19 @@ func (s *Store) leaseFile(id string) string { return filepath.Join(s.dir, "lease
 
 // lease is one that this process keeps.
 type lease struct {
-	s    *Store
-	id   string
-	ttl  time.Duration
-	lost chan struct{}
-	over func() // closes lost, once
+	*typed.Kept
+	s   *Store
+	id  string
+	ttl time.Duration
 }
 
 // Lease is store.Store's.
 func (s *Store) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
-	l := &lease{s: s, id: rand.Text(), ttl: max((ttl + time.Second - 1).Truncate(time.Second), time.Second), lost: make(chan struct{})}
-	l.over = sync.OnceFunc(func() { close(l.lost) })
+	l := &lease{s: s, id: rand.Text(), ttl: max((ttl + time.Second - 1).Truncate(time.Second), time.Second)}
 	if err := s.locked(ctx, l.write); err != nil {
 		return nil, fmt.Errorf("begin lease: %w", err)
 	}
-	s.work.Go(func() { l.keep(ctx) })
+	l.Kept = s.life.Keep(ctx, l.ttl, l.renew)
 	return l, nil
 }
 
@@ -77,33 +74,8 @@ func (l *lease) write() error {
 	return atomicfile.Write(l.s.leaseFile(l.id), data) // after a crash of the machine it is over: no fsync
 }
 
-// keep renews a lease until it is over.
-func (l *lease) keep(ctx context.Context) {
-	ctx, done := l.s.until(ctx)
-	defer done()
-	defer l.over()
-	for ends := time.Now().Add(l.ttl); time.Now().Before(ends); {
-		select {
-		case <-ctx.Done():
-			return
-		case <-l.lost:
-			return
-		case <-time.After(l.ttl / 3):
-		}
-		begin := time.Now()
-		switch err := l.renew(ctx, ends); {
-		case err == nil:
-			ends = begin.Add(l.ttl)
-		case errors.Is(err, store.ErrLeaseOver):
-			return
-		}
-	}
-}
-
 // renew fails with ErrLeaseOver when somebody found that the lease has ended.
-func (l *lease) renew(ctx context.Context, ends time.Time) error {
-	ctx, cancel := context.WithDeadline(ctx, ends)
-	defer cancel()
+func (l *lease) renew(ctx context.Context) error {
 	return l.s.locked(ctx, func() error {
 		if there, err := exists(l.s.leaseFile(l.id)); err != nil || !there {
 			return errors.Join(err, store.ErrLeaseOver)
@@ -112,15 +84,12 @@ func (l *lease) renew(ctx context.Context, ends time.Time) error {
 	})
 }
 
-// Lost is store.Lease's.
-func (l *lease) Lost() <-chan struct{} { return l.lost }
-
 // End is store.Lease's.
 func (l *lease) End(ctx context.Context) error {
 	if err := l.s.locked(ctx, func() error { return l.s.drop([]string{l.id}) }); err != nil {
 		return fmt.Errorf("end lease: %w", err)
 	}
-	l.over()
+	l.Over()
 	return nil
 }
 
@@ -182,12 +151,12 @@ func (s *Store) drop(leases []string) error {
 
 // reap ends leases of processes that are gone, when nobody asks for anything.
 func (s *Store) reap() {
-	for s.ctx.Err() == nil {
+	for s.life.Ctx().Err() == nil {
 		next := s.nextEnd()
 		if next == 0 {
-			_ = s.locked(s.ctx, func() error { return nil }) // whoever asks next is told of what fails
+			_ = s.locked(s.life.Ctx(), func() error { return nil }) // whoever asks next is told of what fails
 		}
-		pause(s.ctx, max(next, 50*time.Millisecond))
+		typed.Pause(s.life.Ctx(), max(next, 50*time.Millisecond))
 	}
 }
 

@@ -12,13 +12,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/store/typed"
 )
 
 // locked runs f with the lock: nobody else, of this process or another, reads or
 // writes meanwhile, and f sees no change that is half made and no lease that is
 // over.
 func (s *Store) locked(ctx context.Context, f func() error) error {
-	ctx, done := s.until(ctx)
+	ctx, done := s.life.Until(ctx)
 	defer done()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -58,19 +60,10 @@ func (s *Store) lock(ctx context.Context) (fd int, err error) {
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
 			return -1, errors.Join(&fs.PathError{Op: "lock", Path: path, Err: err}, unix.Close(fd))
 		}
-		pause(ctx, wait)
+		typed.Pause(ctx, wait)
 		if ctx.Err() != nil {
 			err := fmt.Errorf("lock %s, which another process holds: %w", path, context.Cause(ctx))
 			return -1, errors.Join(err, unix.Close(fd))
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }

@@ -22,7 +22,7 @@ import (
 // Watch reads the log. inotify(7) only says when to look.
 func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.Change, error] {
 	return func(yield func(typed.Change, error) bool) {
-		ctx, done := t.until(ctx)
+		ctx, done := t.life.Until(ctx)
 		defer done()
 		at, err := parse(after)
 		if err != nil {
@@ -34,7 +34,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 		for ; ; at++ {
 			c, err := t.next(ctx, at, b)
 			if err != nil {
-				if err = ended(ctx, err); err != nil {
+				if err = typed.Ended(ctx, err); err != nil {
 					yield(typed.Change{}, err)
 				}
 				return
@@ -44,17 +44,6 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 			}
 		}
 	}
-}
-
-// ended says nothing of an end that the caller asked for.
-func ended(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	if errors.Is(context.Cause(ctx), store.ErrClosed) {
-		return store.ErrClosed
-	}
-	return nil
 }
 
 func (c change) typed() typed.Change {
@@ -112,7 +101,7 @@ func newBell(ctx context.Context, dir string) *bell {
 // wait returns when somebody wrote, ctx ended, or it is time to look anyway.
 func (b *bell) wait(ctx context.Context) {
 	if b.f == nil {
-		pause(ctx, everyWithoutBell)
+		typed.Pause(ctx, everyWithoutBell)
 		return
 	}
 	var events [4096]byte

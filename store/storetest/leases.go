@@ -50,13 +50,46 @@ func (s *suite) leaseEnds() {
 	s.is(err, store.ErrLeaseOver)
 }
 
+// leaseOfMany: whoever leaves a watch at any event and goes on from there misses
+// none, though they all went at once.
+func (s *suite) leaseOfMany() {
+	l := s.lease(time.Hour)
+	want := map[string]bool{}
+	for i := range 5 {
+		e := endpoint("n", "h", fmt.Sprint("e", i))
+		want[e.Key()] = true
+		_, err := s.s.Endpoints().Create(s.ctx, e, l)
+		s.must(err)
+	}
+	_, at, err := s.s.Endpoints().List(s.ctx, "")
+	s.must(err)
+	s.must(l.End(s.ctx))
+	for _, leave := range []int{2, 1, 0} { // once within, once at the first, and then not until all is told
+		told := 0
+		for e, err := range s.s.Endpoints().Watch(s.ctx, at) {
+			s.must(err)
+			if !e.Gone {
+				s.Errorf("%q came", e.Object.Key())
+			}
+			at = e.Revision
+			delete(want, e.Object.Key())
+			if told++; told == leave || len(want) == 0 {
+				break
+			}
+		}
+	}
+	if len(want) > 0 {
+		s.Errorf("nobody told of %v", want)
+	}
+}
+
 // leaseIsKept for several ttls by whoever lives.
 func (s *suite) leaseIsKept() {
 	l := s.lease(2 * time.Second)
 	_, err := s.s.Nodes().Create(s.ctx, node("n"), l)
 	s.must(err)
 	other := s.another()
-	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
 		_, err := other.Nodes().Get(s.ctx, "n")
 		s.must(err)
 	}

@@ -49,6 +49,7 @@ func Run(t *testing.T, place func(t *testing.T) Engine) {
 		{"Unreadable", (*suite).unreadable},
 		{"UnreadableInWatch", (*suite).unreadableInWatch},
 		{"LeaseEnds", (*suite).leaseEnds},
+		{"LeaseOfMany", (*suite).leaseOfMany},
 		{"LeaseIsKept", (*suite).leaseIsKept},
 		{"LeaseIsLost", (*suite).leaseIsLost},
 		{"LeaseOfAnother", (*suite).leaseOfAnother},

@@ -130,7 +130,7 @@ func (s *suite) watchLeavesNothing() {
 
 func (s *suite) eventually(what string, f func() bool) {
 	s.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); !f(); <-time.After(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			s.Fatalf("not in %v: %s", patience, what)
 		}
@@ -230,7 +230,7 @@ func (s *suite) closed() {
 		}
 		close(ended)
 	}()
-	time.Sleep(20 * time.Millisecond) // both ways to end are right: before it began, and within
+	<-time.After(20 * time.Millisecond) // both ways to end are right: before it began, and within
 	s.must(other.Close())
 	s.must(other.Close())
 	s.is(<-ended, store.ErrClosed)
