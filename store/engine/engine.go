@@ -1,0 +1,126 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package engine opens the store that a URL names. It links all engines, so only
+// patchbayd has it.
+//
+//	file:///var/lib/patchbay/hosts
+//	etcd://HOST[:PORT][,HOST[:PORT]...]/CLUSTER
+//	etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE&password-file=FILE
+//
+// A port is 2379 when there is none. etcds is TLS with the system's authorities, or
+// those of ca; etcd with ca, cert or key is TLS too. A password may stand in the
+// URL after the user, where others may see it in the list of processes.
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/store/etcd"
+	"github.com/patchbay-net/patchbay/store/file"
+)
+
+// Open opens a store. It waits neither for etcd nor for a network.
+func Open(address string) (store.Store, error) {
+	scheme, rest, _ := strings.Cut(address, "://")
+	switch scheme {
+	case "file":
+		if !filepath.IsAbs(rest) || strings.ContainsAny(rest, "?#%") {
+			return nil, fmt.Errorf("open store %q: it has to be file:// and an absolute path", address)
+		}
+		return file.Open(rest, file.Options{})
+	case "etcd", "etcds":
+		o, err := etcdOptions(rest)
+		if err != nil {
+			return nil, fmt.Errorf("open store %s: %w", withoutPassword(address), err)
+		}
+		o.TLS.On = scheme == "etcds"
+		return etcd.Open(o)
+	}
+	return nil, fmt.Errorf("open store %s: it begins with none of file://, etcd:// and etcds://", withoutPassword(address))
+}
+
+// withoutPassword is an address as it may be logged.
+func withoutPassword(address string) string {
+	begin := strings.Index(address, "://") + len("://")
+	at := strings.LastIndexByte(address, '@')
+	colon := strings.IndexByte(address[min(begin, len(address)):], ':')
+	if at < begin || colon < 0 || begin+colon > at {
+		return address
+	}
+	return address[:begin+colon] + ":..." + address[at:]
+}
+
+// etcdOptions reads what follows etcd://. The library knows no list of hosts.
+func etcdOptions(rest string) (o etcd.Options, err error) {
+	hosts, tail, _ := strings.Cut(rest, "/")
+	if i := strings.LastIndexByte(hosts, '@'); i >= 0 {
+		user, password, _ := strings.Cut(hosts[:i], ":")
+		o.User, err = url.PathUnescape(user)
+		var err2 error
+		o.Password, err2 = url.PathUnescape(password)
+		if err = errors.Join(err, err2); err != nil {
+			return o, errors.New("user or password: % is written %25")
+		}
+		hosts = hosts[i+1:]
+	}
+	for host := range strings.SplitSeq(hosts, ",") {
+		endpoint, err := withPort(host)
+		if err != nil {
+			return o, err
+		}
+		o.Endpoints = append(o.Endpoints, endpoint)
+	}
+	cluster, query, _ := strings.Cut(tail, "?")
+	o.Cluster = cluster
+	return o, parameters(&o, query)
+}
+
+// withPort is host:port of a host, an IPv6 address in brackets or not, or both.
+func withPort(host string) (string, error) {
+	if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return net.JoinHostPort(addr.String(), "2379"), nil
+	}
+	if !strings.Contains(host, ":") {
+		host += ":2379"
+	}
+	name, port, err := net.SplitHostPort(host)
+	if err != nil || name == "" || port == "" {
+		return "", fmt.Errorf("%q is no host:port", host)
+	}
+	return host, nil
+}
+
+func parameters(o *etcd.Options, query string) error {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return fmt.Errorf("parameters: %w", err)
+	}
+	for name, v := range values {
+		switch name {
+		case "ca":
+			o.TLS.CA = v[0]
+		case "cert":
+			o.TLS.Cert = v[0]
+		case "key":
+			o.TLS.Key = v[0]
+		case "password-file":
+			password, err := os.ReadFile(v[0])
+			if err != nil {
+				return fmt.Errorf("password: %w", err)
+			}
+			o.Password = strings.TrimRight(string(password), "\r\n")
+		default:
+			return fmt.Errorf("no parameter is called %q: there are ca, cert, key and password-file", name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package etcd keeps a store in etcd v3, for many hosts. Each cluster of hosts has
+// a prefix of its own, and needs no right to anything else in the etcd:
+//
+//	/patchbay/v1/CLUSTER/networks/x
+//
+// Compare-and-swap is a transaction on the revision of a key, a lease is one of
+// etcd's. Nothing is asked when a store is opened: a host that boots while etcd is
+// away has its store, and each call says what is wrong.
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/grpclog"
+
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/store/typed"
+)
+
+// Options say where etcd is, and who we are to it.
+type Options struct {
+	Endpoints      []string // host:port of its members, at least one
+	Cluster        string   // whose prefix it is: a name as package store takes it
+	TLS            TLS
+	User, Password string
+	Timeout        time.Duration // of one call, when its ctx allows more; 0: 5 s
+}
+
+// Store is an etcd.
+type Store struct {
+	typed.Tables
+	opts   Options
+	tls    *tls.Config
+	prefix string
+	life   *typed.Life
+
+	mu     sync.Mutex
+	client *clientv3.Client // nil until it could log in
+}
+
+const defaultTimeout = 5 * time.Second
+
+// Open checks the options and reads the files they name. It does not wait for etcd.
+func Open(o Options) (*Store, error) {
+	if len(o.Endpoints) == 0 || o.Cluster == "" || strings.ContainsAny(o.Cluster, "/\x00") {
+		return nil, fmt.Errorf("open etcd: %q at %q: it needs the name of a cluster, and host:port of etcd", o.Cluster, o.Endpoints)
+	}
+	if (o.User == "") != (o.Password == "") {
+		return nil, errors.New("open etcd: user and password go together")
+	}
+	config, err := o.TLS.config()
+	if err != nil {
+		return nil, fmt.Errorf("open etcd: %w", err)
+	}
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
+	}
+	quietOnce()
+	s := &Store{opts: o, tls: config, prefix: "/patchbay/v1/" + o.Cluster + "/", life: typed.NewLife()}
+	s.Rows = func(table string) typed.Rows { return rows{s, s.prefix + table + "/"} }
+	return s, nil
+}
+
+// quietOnce keeps grpc from writing to stderr: what it has to say is in our errors.
+// Nothing else of ours uses it.
+func quietOnce() {
+	quiet.Do(func() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)) })
+}
+
+var quiet sync.Once
+
+// dial returns the client. It has to log in first when there is a password, which
+// etcd may not be there for.
+func (s *Store) dial() (*clientv3.Client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil {
+		return s.client, nil
+	}
+	scheme := "http://"
+	if s.tls != nil {
+		scheme = "https://"
+	}
+	var endpoints []string
+	for _, e := range s.opts.Endpoints {
+		endpoints = append(endpoints, scheme+e)
+	}
+	var err error
+	s.client, err = clientv3.New(clientv3.Config{
+		Endpoints: endpoints, TLS: s.tls, Username: s.opts.User, Password: s.opts.Password,
+		Context: s.life.Ctx(), DialTimeout: s.opts.Timeout, Logger: zap.NewNop(),
+		// A member that hangs, or is behind a partition, answers no ping. Servers
+		// allow one in 5 s, grpc does not send them more often than every 10 s.
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(noteReason), grpc.WithConnectParams(reconnect())},
+	})
+	return s.client, err
+}
+
+// reconnect is often enough that hosts are back soon after etcd is.
+func reconnect() grpc.ConnectParams {
+	return grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+		MinConnectTimeout: 3 * time.Second,
+	}
+}
+
+// call runs f with the client, for the time that a call may take.
+func (s *Store) call(ctx context.Context, f func(context.Context, *clientv3.Client) error) error {
+	ctx, done := s.life.Until(ctx)
+	defer done()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	short, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	defer cancel()
+	short, why := withReason(short)
+	client, err := s.dial()
+	if err == nil {
+		err = f(short, client)
+	}
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%w (%s)", context.Cause(ctx), why.orElse(err))
+	}
+	return s.explain(err, why)
+}
+
+// Close is store.Store's.
+func (s *Store) Close() error {
+	s.life.End()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client == nil {
+		return nil
+	}
+	err := s.client.Close()
+	s.client = nil
+	if errors.Is(err, context.Canceled) {
+		return nil // of what we just ended
+	}
+	return err
+}
+
+var _ store.Store = (*Store)(nil)

@@ -1,0 +1,327 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/store/storetest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// patience is how long a test waits for what must happen; the machine may be busy.
+const patience = 60 * time.Second
+
+// server is an etcd of one test, of Debian's.
+type server struct {
+	t        testing.TB
+	endpoint string
+	args     []string
+	cmd      *exec.Cmd
+}
+
+func newServer(t testing.TB, args ...string) *server {
+	t.Helper()
+	nettest.Need(t, nettest.Program("etcd"))
+	s := &server{t: t, endpoint: freePort(t)}
+	scheme := "http://"
+	if len(args) > 0 {
+		scheme = "https://"
+	}
+	peer := "http://" + freePort(t)
+	s.args = append([]string{
+		"--name=one", "--data-dir=" + filepath.Join(t.TempDir(), "data"), "--logger=zap", "--log-level=error",
+		"--listen-client-urls=" + scheme + s.endpoint, "--advertise-client-urls=" + scheme + s.endpoint,
+		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=one=" + peer,
+	}, args...)
+	s.start()
+	t.Cleanup(s.kill)
+	return s
+}
+
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // nobody connected
+	return l.Addr().String()
+}
+
+func (s *server) start() {
+	s.t.Helper()
+	s.cmd = exec.Command("etcd", s.args...)
+	s.cmd.Stderr = os.Stderr
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// kill is what the kernel does when memory is short.
+func (s *server) kill() {
+	if s.cmd != nil {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+func (s *server) signal(sig syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *server) options(t testing.TB) Options {
+	return Options{Endpoints: []string{s.endpoint}, Cluster: strings.NewReplacer("/", "-", "#", "-").Replace(t.Name()), Timeout: patience}
+}
+
+func open(t testing.TB, o Options) *Store {
+	t.Helper()
+	s, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestContract(t *testing.T) {
+	server := newServer(t)
+	admin := open(t, server.options(t))
+	var places atomic.Int32
+	storetest.Run(t, func(t *testing.T) storetest.Engine {
+		o := server.options(t)
+		o.Cluster += fmt.Sprint(places.Add(1))
+		return storetest.Engine{
+			Open: func() store.Store { return open(t, o) },
+			Put: func(table, key string, data []byte) {
+				must(t, admin.call(t.Context(), func(ctx context.Context, c *clientv3.Client) error {
+					_, err := c.Put(ctx, "/patchbay/v1/"+o.Cluster+"/"+table+"/"+key, string(data))
+					return err
+				}))
+			},
+			Compact: func() { compact(t, admin) },
+		}
+	})
+}
+
+func compact(t testing.TB, s *Store) {
+	t.Helper()
+	must(t, s.call(t.Context(), func(ctx context.Context, c *clientv3.Client) error {
+		got, err := c.Get(ctx, "x")
+		if err == nil {
+			_, err = c.Compact(ctx, got.Header.Revision)
+		}
+		return err
+	}))
+}
+
+// again changes something until etcd says that it is changed. One that dies may
+// have done it without a word.
+func again(t testing.TB, change func() error) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		err := change()
+		if err == nil || errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrConflict) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// watched are the keys that a watch told of; an error is told as one.
+func watched(ctx context.Context, t store.Table[store.Network], after store.Revision) <-chan string {
+	keys := make(chan string, 100)
+	go func() {
+		defer close(keys)
+		for e, err := range t.Watch(ctx, after) {
+			switch {
+			case errors.Is(err, store.ErrCompacted):
+				keys <- "compacted"
+			case err != nil:
+				keys <- err.Error()
+			case e.Gone:
+				keys <- "-" + e.Object.Name
+			default:
+				keys <- "+" + e.Object.Name
+			}
+		}
+	}()
+	return keys
+}
+
+func want(t testing.TB, keys <-chan string, what ...string) {
+	t.Helper()
+	for _, w := range what {
+		select {
+		case got := <-keys:
+			if got != w {
+				t.Fatalf("the watch told %q, want %q", got, w)
+			}
+		case <-time.After(patience):
+			t.Fatalf("the watch is silent, want %q", w)
+		}
+	}
+}
+
+func network(name string) store.Network { return store.Network{Name: name} }
+
+// Killed and started again: watches and leases go on, nothing is lost.
+func TestRestart(t *testing.T) {
+	server := newServer(t)
+	s := open(t, server.options(t))
+	ctx := t.Context()
+	l, err := s.Lease(ctx, patience)
+	must(t, err)
+	_, revision, err := s.Networks().List(ctx, "")
+	must(t, err)
+	keys := watched(ctx, s.Networks(), revision)
+	_, err = s.Networks().Create(ctx, network("before"), l)
+	must(t, err)
+	want(t, keys, "+before")
+	for round := range 2 {
+		server.kill()
+		server.start()
+		name := fmt.Sprint("after", round)
+		again(t, func() error { _, err := s.Networks().Create(ctx, network(name), l); return err })
+		want(t, keys, "+"+name)
+	}
+	items, _, err := s.Networks().List(ctx, "")
+	must(t, err)
+	if len(items) != 3 {
+		t.Errorf("%v", items)
+	}
+	must(t, l.End(ctx))
+	want(t, keys, "-after0", "-after1", "-before")
+}
+
+// Away for longer than a ttl: the holder notices by itself, calls say what is
+// wrong within their time, and when it is back another lease does.
+func TestAwayLongerThanALease(t *testing.T) {
+	for how, away := range map[string]struct{ begin, end func(*server) }{
+		"killed":  {(*server).kill, (*server).start},
+		"stopped": {func(s *server) { s.signal(syscall.SIGSTOP) }, func(s *server) { s.signal(syscall.SIGCONT) }},
+	} {
+		t.Run(how, func(t *testing.T) {
+			server := newServer(t)
+			o := server.options(t)
+			s := open(t, o)
+			ctx := t.Context()
+			l, err := s.Lease(ctx, 3*time.Second)
+			must(t, err)
+			_, revision, err := s.Networks().List(ctx, "")
+			must(t, err)
+			keys := watched(ctx, s.Networks(), revision)
+			_, err = s.Networks().Create(ctx, network("leased"), l)
+			must(t, err)
+			want(t, keys, "+leased")
+			away.begin(server)
+			select {
+			case <-l.Lost():
+			case <-time.After(patience):
+				t.Fatal("the loss is not noticed")
+			}
+			o.Timeout = 2 * time.Second
+			unanswered(t, open(t, o), server.endpoint)
+			away.end(server)
+			want(t, keys, "-leased")
+			again, err := s.Lease(ctx, patience)
+			must(t, err)
+			_, err = s.Networks().Create(ctx, network("leased"), again)
+			must(t, err)
+			want(t, keys, "+leased")
+		})
+	}
+}
+
+func unanswered(t *testing.T, s *Store, endpoint string) {
+	t.Helper()
+	_, err := s.Networks().Get(t.Context(), "x")
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), endpoint) || !strings.Contains(err.Error(), "within 2s") {
+		t.Errorf("etcd is away: %v", err)
+	}
+	t.Log(err)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err = s.Networks().Get(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("etcd is away, and the caller has no time: %v", err)
+	}
+}
+
+// A partition long enough that the client gives the connection up, and history
+// that is compacted behind it: the watch says so instead of leaving a gap.
+func TestCompactedWhileAway(t *testing.T) {
+	server := newServer(t)
+	s, other := open(t, server.options(t)), open(t, server.options(t))
+	ctx := t.Context()
+	_, revision, err := s.Networks().List(ctx, "")
+	must(t, err)
+	for range 3 {
+		_, err = other.Networks().Create(ctx, network("n"), nil)
+		must(t, err)
+		must(t, other.Networks().Delete(ctx, "n", ""))
+	}
+	compact(t, other)
+	want(t, watched(ctx, s.Networks(), revision), "compacted")
+	_, revision, err = s.Networks().List(ctx, "")
+	must(t, err)
+	keys := watched(ctx, s.Networks(), revision)
+	_, err = other.Networks().Create(ctx, network("n"), nil)
+	must(t, err)
+	want(t, keys, "+n")
+}
+
+// An etcd that was set up anew under a watch: its revisions begin anew too.
+func TestEtcdIsAnotherOne(t *testing.T) {
+	server := newServer(t)
+	s := open(t, server.options(t))
+	ctx := t.Context()
+	for i := range 5 {
+		_, err := s.Networks().Create(ctx, network(fmt.Sprint("n", i)), nil)
+		must(t, err)
+	}
+	_, revision, err := s.Networks().List(ctx, "")
+	must(t, err)
+	keys := watched(ctx, s.Networks(), revision)
+	_, err = s.Networks().Create(ctx, network("last"), nil)
+	must(t, err)
+	want(t, keys, "+last")
+	server.kill()
+	server.args = append(server.args, "--data-dir="+filepath.Join(t.TempDir(), "data"))
+	server.start()
+	want(t, keys, "compacted")
+}

@@ -1,0 +1,152 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/store/typed"
+)
+
+// rows is a table.
+type rows struct {
+	*Store
+	prefix string // of its keys in etcd
+}
+
+// page is how many keys are asked for at once: with objects as large as they may
+// be, 64 MiB.
+const page = 256
+
+func (t rows) Get(ctx context.Context, key string) (out typed.Row, err error) {
+	err = t.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
+		got, err := c.Get(ctx, t.prefix+key)
+		if err != nil {
+			return err
+		}
+		if len(got.Kvs) == 0 {
+			return store.ErrNotFound
+		}
+		out = typed.Row{Key: key, Data: got.Kvs[0].Value, Revision: revision(got.Kvs[0].ModRevision)}
+		return nil
+	})
+	return out, err
+}
+
+// List reads all pages at the revision of the first one.
+func (t rows) List(ctx context.Context, prefix string) (out []typed.Row, at store.Revision, err error) {
+	for range 3 { // the revision may be compacted while we read
+		if out, at, err = t.pages(ctx, t.prefix+prefix); !errors.Is(err, store.ErrCompacted) {
+			break
+		}
+	}
+	return out, at, err
+}
+
+func (t rows) pages(ctx context.Context, prefix string) (out []typed.Row, at store.Revision, err error) {
+	end, from, rev := clientv3.GetPrefixRangeEnd(prefix), prefix, int64(0)
+	for more := true; more; {
+		var got *clientv3.GetResponse
+		err := t.call(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
+			got, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithRev(rev), clientv3.WithLimit(page))
+			return err
+		})
+		if err != nil {
+			return nil, "", err
+		}
+		if rev == 0 {
+			rev = got.Header.Revision
+		}
+		for _, kv := range got.Kvs {
+			out = append(out, typed.Row{Key: strings.TrimPrefix(string(kv.Key), t.prefix), Data: kv.Value, Revision: revision(kv.ModRevision)})
+			from = string(kv.Key) + "\x00"
+		}
+		more = got.More && len(got.Kvs) > 0
+	}
+	return out, revision(rev), nil
+}
+
+func (t rows) Create(ctx context.Context, key string, data []byte, l store.Lease) (store.Revision, error) {
+	var opts []clientv3.OpOption
+	if l != nil {
+		id, err := t.leaseID(l)
+		if err != nil {
+			return "", err
+		}
+		opts = append(opts, clientv3.WithLease(id))
+	}
+	absent := clientv3.Compare(clientv3.CreateRevision(t.prefix+key), "=", 0)
+	return t.swap(ctx, absent, clientv3.OpPut(t.prefix+key, string(data), opts...), store.ErrExists)
+}
+
+func (t rows) Update(ctx context.Context, key string, data []byte, at store.Revision) (store.Revision, error) {
+	n, err := parse(at)
+	if err != nil {
+		return "", err
+	}
+	if n == 0 {
+		return "", store.ErrConflict // to etcd it is the revision of what is not there
+	}
+	same := clientv3.Compare(clientv3.ModRevision(t.prefix+key), "=", n)
+	return t.swap(ctx, same, clientv3.OpPut(t.prefix+key, string(data), clientv3.WithIgnoreLease()), store.ErrConflict)
+}
+
+// swap does op if cond holds, and fails with otherwise.
+func (t rows) swap(ctx context.Context, cond clientv3.Cmp, op clientv3.Op, otherwise error) (at store.Revision, err error) {
+	err = t.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
+		done, err := c.Txn(ctx).If(cond).Then(op).Commit()
+		if err != nil {
+			return err
+		}
+		if !done.Succeeded {
+			return otherwise
+		}
+		at = revision(done.Header.Revision)
+		return nil
+	})
+	return at, err
+}
+
+func (t rows) Delete(ctx context.Context, key string, at store.Revision) error {
+	n, err := parse(at)
+	if err != nil {
+		return err
+	}
+	remove := clientv3.OpDelete(t.prefix + key)
+	if n == 0 {
+		return t.call(ctx, func(ctx context.Context, c *clientv3.Client) error { _, err := c.Do(ctx, remove); return err })
+	}
+	return t.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
+		same := clientv3.Compare(clientv3.ModRevision(t.prefix+key), "=", n)
+		done, err := c.Txn(ctx).If(same).Then(remove).Else(clientv3.OpGet(t.prefix+key, clientv3.WithKeysOnly())).Commit()
+		switch {
+		case err != nil || done.Succeeded:
+			return err
+		case len(done.Responses[0].GetResponseRange().Kvs) == 0:
+			return nil
+		}
+		return store.ErrConflict
+	})
+}
+
+func revision(n int64) store.Revision { return store.Revision(strconv.FormatInt(n, 10)) }
+
+// parse reads a revision of ours; the zero one is 0.
+func parse(r store.Revision) (int64, error) {
+	if r == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(string(r), 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%q is no revision of etcd", r)
+	}
+	return n, nil
+}

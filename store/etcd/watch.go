@@ -1,0 +1,156 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/store/typed"
+)
+
+// How a watch is kept from stalling: the client begins anew by itself when a
+// connection breaks, and we do when it is silent.
+const (
+	beginTimeout = 20 * time.Second // for etcd to say that it watches
+	heartbeat    = 5 * time.Second  // how often we ask the watch for its progress
+	maxSilent    = 3                // heartbeats without any answer
+)
+
+// watch is a Watch that goes on over many streams.
+type watch struct {
+	rows
+	at    int64 // the last revision of which all was told
+	yield func(typed.Change, error) bool
+}
+
+// errBroken is a stream that ended, of which no more is to be said: the next one
+// begins with a question that says why.
+var errBroken = errors.New("the stream of a watch ended")
+
+// errEnough is a caller who left the loop.
+var errEnough = errors.New("the loop ended")
+
+func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.Change, error] {
+	return func(yield func(typed.Change, error) bool) {
+		ctx, done := t.life.Until(ctx)
+		defer done()
+		at, err := parse(after)
+		w := &watch{rows: t, at: at, yield: yield}
+		for wait := 100 * time.Millisecond; err == nil && ctx.Err() == nil; wait = min(2*wait, 3*time.Second) {
+			if err = w.stream(ctx, &wait); !refused(err) && !errors.Is(err, errEnough) {
+				err = nil
+				typed.Pause(ctx, wait)
+			}
+		}
+		if ctx.Err() != nil {
+			err = typed.Ended(ctx, ctx.Err())
+		}
+		if err != nil && !errors.Is(err, errEnough) {
+			yield(typed.Change{}, err)
+		}
+	}
+}
+
+// stream watches until something breaks. What it is told sets back the wait for
+// the next one.
+func (w *watch) stream(ctx context.Context, wait *time.Duration) error {
+	if err := w.check(ctx); err != nil {
+		return err
+	}
+	c, err := w.dial()
+	if err != nil {
+		return err
+	}
+	// Watches with the same metadata share a stream: what stalls one should stall no other.
+	ctx = metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), "patchbay-watch", strconv.FormatInt(time.Now().UnixNano(), 36))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	late := time.AfterFunc(beginTimeout, cancel)
+	changes := c.Watch(ctx, w.prefix, clientv3.WithPrefix(), clientv3.WithRev(w.at+1), clientv3.WithCreatedNotify())
+	late.Stop()
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for silent := 0; silent <= maxSilent; {
+		select {
+		case told, ok := <-changes:
+			if !ok {
+				return errBroken
+			}
+			if err := w.tell(ctx, told); err != nil {
+				return err
+			}
+			silent, *wait = 0, 100*time.Millisecond
+		case <-beat.C:
+			silent++
+			progress(ctx, c)
+		}
+	}
+	return errBroken
+}
+
+// progress asks for a sign of life. It waits for the client when that has no stream.
+func progress(ctx context.Context, c *clientv3.Client) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_ = c.RequestProgress(ctx) // without it there will be no answer either
+}
+
+// check asks etcd whether it has us and our revision: one that was set up anew, or
+// from a backup, may be behind it.
+func (w *watch) check(ctx context.Context) error {
+	return w.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
+		got, err := c.Get(ctx, w.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err == nil && got.Header.Revision < w.at {
+			return store.ErrCompacted
+		}
+		return err
+	})
+}
+
+// tell hands on what etcd told.
+func (w *watch) tell(ctx context.Context, told clientv3.WatchResponse) error {
+	switch {
+	case told.CompactRevision != 0:
+		return store.ErrCompacted
+	case told.Err() != nil:
+		return errBroken
+	case len(told.Events) == 0:
+		if told.Header.Revision < w.at { // or only that member is
+			return w.check(ctx)
+		}
+		return nil
+	}
+	for i, e := range told.Events {
+		last := i+1 == len(told.Events) || told.Events[i+1].Kv.ModRevision != e.Kv.ModRevision
+		if !w.yield(change(e, w.prefix, last), nil) {
+			return errEnough
+		}
+		if last {
+			w.at = e.Kv.ModRevision
+		}
+	}
+	return nil
+}
+
+// change is an event. When a lease ends, many objects go at one revision: only the
+// last of them has a revision to go on from, and the others the one before it.
+func change(e *clientv3.Event, prefix string, last bool) typed.Change {
+	c := typed.Change{Gone: e.Type == mvccpb.DELETE}
+	at := e.Kv.ModRevision
+	if c.Gone && !last {
+		at--
+	}
+	c.Row = typed.Row{Key: strings.TrimPrefix(string(e.Kv.Key), prefix), Data: e.Kv.Value, Revision: revision(at)}
+	return c
+}
