@@ -84,7 +84,7 @@ func (c *compiler) peer(p Peer) {
 	}
 	for _, b := range p.Blocks {
 		b = b.Masked()
-		if err := c.checkBlock(p, b); err != nil {
+		if err := c.checkBlock(b); err != nil {
 			c.fail(p, "%w", err)
 			continue
 		}

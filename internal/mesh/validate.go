@@ -109,7 +109,7 @@ func (c *compiler) check(p Peer) error {
 }
 
 // checkBlock keeps a peer from claiming what is not its own.
-func (c *compiler) checkBlock(p Peer, block netip.Prefix) error {
+func (c *compiler) checkBlock(block netip.Prefix) error {
 	within := func(s Subnet) bool {
 		return block.IsValid() && s.Prefix.Overlaps(block) && s.Prefix.Bits() <= block.Bits()
 	}

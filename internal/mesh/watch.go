@@ -91,6 +91,6 @@ func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 
 // drain lets the library's goroutine see that nobody listens any more.
 func drain[T any](c <-chan T) {
-	for range c { //nolint:revive // nothing to do
+	for range c {
 	}
 }

@@ -1,0 +1,214 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+)
+
+// sh runs commands in a namespace and returns what they print.
+func (s *space) sh(lines string) (out string) {
+	s.t.Helper()
+	must(s.t, s.conn.Do(func() error {
+		cmd := exec.Command("sh", "-ec", lines)
+		cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(s.t.TempDir(), "lock"))
+		b, err := cmd.CombinedOutput()
+		if out = string(b); err != nil {
+			s.t.Logf("%s", b)
+		}
+		return err
+	}))
+	return out
+}
+
+// Docker's policy does not stop what comes from other hosts, also when Docker
+// starts after us.
+func TestForwardDrop(t *testing.T) {
+	nettest.Need(t, nettest.Program("iptables-nft"))
+	l := newLab(t)
+	u := setup{Routes, "46"}
+	h1, h2 := l.hosts[0], l.hosts[1]
+	u.all(h1, h2)
+	h1.sh("iptables-nft -P FORWARD DROP; ip6tables-nft -P FORWARD DROP")
+	h2.sh(`for i in iptables-nft ip6tables-nft; do $i -N DOCKER-USER; $i -A DOCKER-USER -j RETURN
+		$i -A FORWARD -j DOCKER-USER; $i -P FORWARD DROP; done`)
+	before := h2.sh("iptables-nft -S; ip6tables-nft -S")
+	if c, err := h1.container.dial("10.40.2.5:9", 200*time.Millisecond); err == nil || !strings.Contains(err.Error(), "timeout") {
+		t.Fatalf("without our rules: %v, %v", c, err)
+	}
+	u.all(h1, h2)
+	talk(t, h1, h2)
+	quiet(t, u, h1, h2)
+	h2.do(func() error { return h2.mesh.Clear(ctx, "") })
+	if after := h2.sh("iptables-nft -S; ip6tables-nft -S"); after != before {
+		t.Errorf("rules after Clear:\n%swere\n%s", after, before)
+	}
+}
+
+// snapshot is all there is in a host's kernel that a mesh may have made.
+func (h *host) snapshot() string {
+	return h.sh("ip -o link | cut -d: -f2; ip route; ip -6 route; nft list sets | grep -A9 10.40 || true")
+}
+
+func TestClear(t *testing.T) {
+	nettest.Need(t, nettest.Program("nft"))
+	transport := VXLAN
+	if nettestVXLAN().Probe() != nil {
+		transport = Routes
+	}
+	l := newLab(t)
+	u := setup{transport, "46"}
+	h := l.hosts[0]
+	h.do(func() error { return h.mesh.Clear(ctx, "") }) // never there
+	before := h.snapshot()
+	u.sync(h, l.hosts[:3]...)
+	if h.snapshot() == before {
+		t.Fatal("the snapshot shows nothing of a mesh")
+	}
+	h.do(func() error { return h.mesh.Clear(ctx, "") })
+	if after := h.snapshot(); after != before {
+		t.Errorf("after Clear:\n%swas\n%s", after, before)
+	}
+	for _, dir := range []string{"mesh", "shared"} {
+		if left, err := os.ReadDir(filepath.Join(h.paths.Run, dir)); err != nil || len(left) > 0 {
+			t.Errorf("left in %s: %v, %v", dir, left, err)
+		}
+	}
+}
+
+// A second mesh of the host, and one whose number was changed, do not take each
+// other's.
+func TestTwoMeshes(t *testing.T) {
+	l := newLab(t)
+	h := l.hosts[0]
+	u := setup{Routes, "46"}
+	u.sync(h, l.hosts[:3]...)
+	other := u.self(h)
+	other.Name, other.Protocol, other.Device = "k8s", 113, "kube-vx"
+	other.Subnets = []Subnet{{Network: "pods", Prefix: netip.MustParsePrefix("10.41.0.0/16")}}
+	other.Blocks = nil
+	peers := u.peers(h, l.hosts[2])
+	peers[0].Blocks[0], peers[0].Blocks = netip.MustParsePrefix("10.41.3.0/24"), peers[0].Blocks[:1]
+	apply := func() { h.t.Helper(); h.do(func() error { return h.mesh.Apply(ctx, other, peers) }) }
+	count := func(protocol uint8) int {
+		list, err := h.mesh.ourRoutes(protocol)
+		must(t, err)
+		return len(list)
+	}
+	apply()
+	if count(112) != 4 || count(113) != 1 {
+		t.Errorf("%d and %d routes", count(112), count(113))
+	}
+	other.Protocol = 114
+	apply()
+	if count(112) != 4 || count(113) != 0 || count(114) != 1 {
+		t.Errorf("after the number changed: %d, %d and %d routes", count(112), count(113), count(114))
+	}
+	h.do(func() error { return h.mesh.Clear(ctx, "k8s") })
+	if count(112) != 4 || count(114) != 0 {
+		t.Errorf("after Clear: %d and %d routes", count(112), count(114))
+	}
+}
+
+// What a mesh has is stale when its record is gone, or what it named as wanted.
+func TestStale(t *testing.T) {
+	l := newLab(t)
+	h := l.hosts[0]
+	u := setup{Routes, "46"}
+	state := t.TempDir() + "/agent"
+	must(t, os.Mkdir(state, 0o700))
+	stale := func() (list []Stale) {
+		t.Helper()
+		h.do(func() (err error) { list, err = h.mesh.Stale(); return err })
+		return list
+	}
+	none := func(when string) {
+		t.Helper()
+		if list := stale(); len(list) > 0 {
+			t.Errorf("%s: %+v", when, list)
+		}
+	}
+	one := func(why string) Stale {
+		t.Helper()
+		list := stale()
+		if len(list) != 1 || !strings.Contains(list[0].Why, why) {
+			t.Fatalf("%+v, want one: %s", list, why)
+		}
+		return list[0]
+	}
+	none("nothing there")
+	h.mesh.opts.Wanted = state
+	u.sync(h, l.hosts[:3]...)
+	none("wanted")
+	must(t, os.Remove(state))
+	seen := one("is gone, so its agent is")
+	must(t, os.Mkdir(state, 0o700))
+	h.do(func() error { return h.mesh.Remove(ctx, seen) })
+	if len(h.list(t, "routes")) != 4 {
+		t.Errorf("a mesh was removed that is wanted again")
+	}
+	must(t, os.Remove(recordPath(h.paths, DefaultName)))
+	one("no record")
+	must(t, os.RemoveAll(h.paths.Run))
+	seen = one("no record") // by the routes alone
+	h.do(func() error { return h.mesh.Remove(ctx, seen) })
+	none("removed")
+	if left := h.list(t, "routes"); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// An uplink that goes down takes the routes along; Watch tells, and the next Sync
+// puts them back.
+func TestWatch(t *testing.T) {
+	l := newLab(t)
+	h := l.hosts[0]
+	u := setup{Routes, "46"}
+	u.all(l.hosts[:2]...)
+	ctx, cancel := context.WithCancel(ctx)
+	changed, ended := make(chan bool, 1000), make(chan error, 1)
+	go func() { ended <- h.conn.Do(func() error { return h.mesh.Watch(ctx, func() { changed <- true }) }) }()
+	h.quietly(t, changed)
+	must(t, l.hosts[0].mesh.conn.LinkSetDown(h.link("eth0")))
+	must(t, l.hosts[0].mesh.conn.LinkSetUp(h.link("eth0")))
+	select {
+	case <-changed:
+	case <-time.After(patience):
+		t.Error("nothing was told")
+	}
+	cancel()
+	must(t, <-ended)
+	h.addr("eth0", "2001:db8:1::1/64") // went with the link
+	u.sync(h, l.hosts[:2]...)
+	talk(t, l.hosts[:2]...)
+}
+
+// quietly waits until Watch listens: a change of a link that the mesh goes by is
+// told.
+func (h *host) quietly(t *testing.T, changed <-chan bool) {
+	t.Helper()
+	end := time.After(patience)
+	for n := 0; ; n++ {
+		must(t, h.mesh.conn.LinkSetAlias(h.link("eth0"), strings.Repeat("x", 1+n%2)))
+		select {
+		case <-changed:
+			for len(changed) > 0 {
+				<-changed
+			}
+			return
+		case <-time.After(20 * time.Millisecond):
+		case <-end:
+			t.Fatal("Watch hears nothing")
+		}
+	}
+}

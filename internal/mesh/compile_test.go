@@ -1,0 +1,198 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"errors"
+	"flag"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// world is a self, its peers and what the kernel says, for the pure tests.
+func world() (Self, []Peer, Facts) {
+	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
+	self := Self{
+		ID: "node-1", Underlay: []netip.Addr{addr("192.0.2.1"), addr("2001:db8:1::1")},
+		Subnets: []Subnet{
+			{Network: "blue", Prefix: prefix("10.40.0.0/16")},
+			{Network: "blue", Prefix: prefix("fd40::/16")},
+			{Network: "plain", Prefix: prefix("10.50.0.0/16"), NoMasquerade: true},
+		},
+		Blocks: []netip.Prefix{prefix("10.40.1.0/24"), prefix("fd40:1::/64")},
+	}
+	near := Peer{
+		ID: "node-2", Name: "near", Underlay: []netip.Addr{addr("192.0.2.2"), addr("2001:db8:1::2")},
+		Blocks: []netip.Prefix{prefix("10.40.2.0/24"), prefix("fd40:2::/64"), prefix("10.40.77.0/24")},
+	}
+	far := Peer{
+		ID: "node-4", Name: "far", Underlay: []netip.Addr{addr("198.51.100.4")}, Port: 8472,
+		Blocks: []netip.Prefix{prefix("10.40.4.0/24"), prefix("fd40:4::/64")},
+	}
+	six := Peer{
+		ID: "node-6", Name: "six", Underlay: []netip.Addr{addr("2001:db8:2::6")}, Transport: Auto,
+		VTEP: net.HardwareAddr{2, 0, 0, 0, 0, 6}, Blocks: []netip.Prefix{prefix("10.40.6.0/24")},
+	}
+	facts := Facts{MTU: 1500, Reach: map[netip.Addr]Reach{
+		addr("192.0.2.2"): {"eth0", true}, addr("2001:db8:1::2"): {"eth0", true},
+		addr("198.51.100.4"): {"eth0", false}, addr("2001:db8:2::6"): {"eth0", false},
+	}}
+	return self, []Peer{six, far, near}, facts
+}
+
+func TestCompile(t *testing.T) {
+	for name, change := range map[string]func(*Self, []Peer, *Facts){
+		"auto": func(*Self, []Peer, *Facts) {},
+		"vxlan": func(_ *Self, peers []Peer, _ *Facts) {
+			for i := range peers {
+				peers[i].Transport = VXLAN
+			}
+		},
+		"two-transports": func(_ *Self, peers []Peer, _ *Facts) { // of one peer, for two networks
+			peers[1] = peers[2]
+			peers[1].Blocks, peers[1].Transport = []netip.Prefix{netip.MustParsePrefix("10.50.2.0/24")}, VXLAN
+		},
+		"ipv4-blocks-by-ipv6": func(self *Self, peers []Peer, _ *Facts) {
+			self.Underlay = self.Underlay[1:]
+			peers[2].Underlay = peers[2].Underlay[1:]
+			peers[1] = peers[2]
+			peers[1].ID, peers[1].Blocks = "none", nil
+			peers[1].Underlay = []netip.Addr{netip.MustParseAddr("2001:db8:1::9")}
+		},
+		"no-ipv6": func(self *Self, peers []Peer, facts *Facts) {
+			facts.NoIPv6 = true
+			self.Underlay, self.Subnets = self.Underlay[:1], self.Subnets[:1]
+			for i := range peers {
+				peers[i].Underlay, peers[i].Transport, peers[i].VTEP = []netip.Addr{netip.MustParseAddr("192.0.2.4")}, VXLAN, nil
+				peers[i].Blocks = peers[i].Blocks[:1]
+			}
+		},
+		"options": func(self *Self, _ []Peer, _ *Facts) {
+			self.Name, self.Device, self.VNI, self.Protocol, self.Port, self.MTU = "k8s", "kube-vx", 9, 113, 8472, 1380
+		},
+		"alone": func(_ *Self, peers []Peer, _ *Facts) {
+			for i := range peers {
+				peers[i].Blocks = nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			self, peers, facts := world()
+			change(&self, peers, &facts)
+			s, err := Compile(self, peers, facts)
+			must(t, err)
+			golden(t, name, s.String())
+		})
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".txt")
+	if *update {
+		must(t, os.WriteFile(path, []byte(got), 0o644)) //nolint:gosec // a golden file
+	}
+	want, err := os.ReadFile(path)
+	must(t, err)
+	if got != string(want) {
+		t.Errorf("%s: got\n%swant\n%s", path, got, want)
+	}
+}
+
+// What one peer's entry claims wrongly is left out and told, and everybody else
+// is served.
+func TestCompileRefuses(t *testing.T) {
+	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
+	for _, tc := range []struct {
+		name   string
+		change func(*Self, []Peer, *Facts)
+		want   string
+	}{
+		{"outside", func(_ *Self, p []Peer, _ *Facts) { p[2].Blocks[0] = prefix("0.0.0.0/0") },
+			"peer near (node-2): block 0.0.0.0/0 lies in none of the networks"},
+		{"wider", func(_ *Self, p []Peer, _ *Facts) { p[2].Blocks[0] = prefix("10.0.0.0/8") }, "lies in none of the networks"},
+		{"nothing", func(_ *Self, p []Peer, _ *Facts) { p[2].Blocks[0] = netip.Prefix{} }, "lies in none of the networks"},
+		{"ours", func(_ *Self, p []Peer, _ *Facts) { p[2].Blocks[0] = prefix("10.40.1.128/25") },
+			"block 10.40.1.128/25 overlaps 10.40.1.0/24 of this host"},
+		{"twice", func(_ *Self, p []Peer, _ *Facts) { p[1].Blocks[0] = prefix("10.40.2.0/24") },
+			"peer far (node-4): block 10.40.2.0/24 overlaps 10.40.2.0/24 of peer node-2"},
+		{"transport", func(_ *Self, p []Peer, _ *Facts) { p[2].Transport = "wireguard" }, `unknown transport "wireguard"`},
+		{"no underlay", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay = nil }, "no underlay address"},
+		{"within", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay[0] = addr("10.40.9.9") },
+			"underlay address 10.40.9.9 lies within 10.40.0.0/16 of network blue"},
+		{"multicast", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay[0] = addr("224.0.0.1") }, "is no address of one host"},
+		{"our address", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay[0] = addr("192.0.2.1") }, "is this host's own"},
+		{"our VTEP", func(_ *Self, p []Peer, _ *Facts) { p[2].VTEP = VTEP("node-1") }, "do two hosts have one id?"},
+		{"one VTEP", func(_ *Self, p []Peer, _ *Facts) { p[1].VTEP = VTEP("node-2") }, "is that of peer node-2"},
+		{"no MAC", func(_ *Self, p []Peer, _ *Facts) { p[2].VTEP = net.HardwareAddr{1, 2, 3} }, "is no Ethernet address of one host"},
+		{"far routes", func(_ *Self, p []Peer, _ *Facts) { p[1].Transport = Routes }, "wants all hosts on one link"},
+		{"MTU", func(_ *Self, _ []Peer, f *Facts) { f.MTU = 1300 }, "an MTU of 1250 is below 1280"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			self, peers, facts := world()
+			tc.change(&self, peers, &facts)
+			s, err := Compile(self, peers, facts)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || errors.Is(err, ErrSelf) {
+				t.Errorf("%v", err)
+			}
+			for _, r := range s.Routes {
+				if r.Dst.Bits() < 16 {
+					t.Errorf("a route was made: %s", r)
+				}
+			}
+			if len(s.Routes) < 2 {
+				t.Errorf("only these routes are left:\n%s", s)
+			}
+		})
+	}
+}
+
+func TestCompileRefusesSelf(t *testing.T) {
+	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
+	for want, change := range map[string]func(*Self){
+		"no underlay address":        func(s *Self) { s.Underlay = nil },
+		"at most one of each family": func(s *Self) { s.Underlay[1] = addr("192.0.2.9") },
+		"lies within 10.40.0.0/16":   func(s *Self) { s.Underlay[0] = addr("10.40.0.1") },
+		"is no subnet":               func(s *Self) { s.Subnets[0].Prefix = prefix("0.0.0.0/0") },
+		"overlaps 10.40.0.0/16":      func(s *Self) { s.Subnets[2].Prefix = prefix("10.40.128.0/17") },
+		`device "0123456789abcde"`:   func(s *Self) { s.Device = "0123456789abcde" },
+		`name "../../etc"`:           func(s *Self) { s.Name = "../../etc" },
+		"has more than 24 bits":      func(s *Self) { s.VNI = 1 << 24 },
+		"route protocol 2 is":        func(s *Self) { s.Protocol = 2 },
+		"is no Ethernet address":     func(s *Self) { s.VTEP = net.HardwareAddr{1, 0, 0, 0, 0, 1} },
+	} {
+		self, peers, facts := world()
+		change(&self)
+		s, err := Compile(self, peers, facts)
+		if !errors.Is(err, ErrSelf) || !strings.Contains(err.Error(), want) || len(s.Routes) > 0 {
+			t.Errorf("want %q: %v", want, err)
+		}
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	mac := VTEP("node-1")
+	if mac[0] != 2 || mac.String() != VTEP("node-1").String() || mac.String() == VTEP("node-2").String() {
+		t.Errorf("VTEP %s", mac)
+	}
+	if hop := NextHop(net.HardwareAddr{2, 0x11, 0x22, 0x33, 0x44, 0x55}); hop.String() != "fe80::11:22ff:fe33:4455" {
+		t.Errorf("next hop %s", hop)
+	}
+	four, six := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	for _, tc := range []struct {
+		t     Transport
+		addrs []netip.Addr
+		want  int
+	}{{Routes, []netip.Addr{four}, 1500}, {VXLAN, []netip.Addr{four}, 1450}, {Auto, []netip.Addr{four, six}, 1430}} {
+		if got := ContainerMTU(1500, tc.t, tc.addrs); got != tc.want {
+			t.Errorf("%v: MTU %d, want %d", tc, got, tc.want)
+		}
+	}
+}
