@@ -94,20 +94,28 @@ func readSpec(name, path string) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, err
 	}
+	at, err := parseSpec(name, filepath.Ext(path), data)
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	return at, nil
+}
+
+func parseSpec(name, ext string, data []byte) (Endpoint, error) {
 	at := Endpoint{Name: name, URL: strings.TrimSpace(string(data))}
-	if filepath.Ext(path) == ".json" {
+	if ext == ".json" {
 		// encoding/json matches keys in any case: TLS's own tags do.
 		var file struct {
 			Addr      string
 			TLSConfig *TLS
 		}
 		if err := json.Unmarshal(data, &file); err != nil {
-			return Endpoint{}, fmt.Errorf("read %s: %w", path, err)
+			return Endpoint{}, err
 		}
 		at.URL, at.TLS = file.Addr, file.TLSConfig
 	}
 	if u, err := url.Parse(at.URL); err != nil || u.Scheme == "" {
-		return Endpoint{}, fmt.Errorf("read %s: %.200q is no URL of a driver, such as unix:///run/x.sock or tcp://host:port", path, at.URL)
+		return Endpoint{}, fmt.Errorf("%.200q is no URL of a driver, such as unix:///run/x.sock or tcp://host:port", at.URL)
 	}
 	return at, nil
 }

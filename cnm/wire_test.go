@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -290,44 +289,4 @@ func TestOptions(t *testing.T) {
 	if o.Set("f", func() {}) == nil {
 		t.Error("a function can be sent")
 	}
-}
-
-// FuzzHandler: whatever comes, the answer is JSON or a status, and nothing panics.
-func FuzzHandler(f *testing.F) {
-	for _, list := range recordings(f) {
-		for _, e := range list {
-			f.Add(e.method, e.body)
-		}
-	}
-	f.Fuzz(func(t *testing.T, method, body string) {
-		d := &scripted{answer: "{}"}
-		h := &Handler{Network: d, IPAM: d}
-		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
-		r.URL.Path = "/" + method
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
-		if strings.Contains(w.Body.String(), "panicked") {
-			t.Error(w.Body)
-		}
-	})
-}
-
-// FuzzAnswer: whatever a driver answers, the client says what it is.
-func FuzzAnswer(f *testing.F) {
-	for _, list := range recordings(f) {
-		for _, e := range list {
-			f.Add(e.status, e.answer)
-		}
-	}
-	f.Fuzz(func(t *testing.T, status int, body string) {
-		var out JoinResponse
-		a := answer{status, []byte(body)}
-		var said *DriverError
-		if err := a.decode("x", &out); err != nil && !errors.As(err, &said) && !errors.Is(err, ErrBadAnswer) {
-			t.Error(err)
-		}
-		if out.Gateway != (netip.Addr{}) && !out.Gateway.IsValid() {
-			t.Error(out.Gateway)
-		}
-	})
 }

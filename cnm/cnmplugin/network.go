@@ -29,6 +29,14 @@ type Network struct {
 	Times     int  `json:"times,omitempty"`     // it was sent again after that
 }
 
+// Whole refuses a file that does not say what was asked.
+func (n *Network) Whole() error {
+	if n.Request == nil {
+		return errors.New("no request")
+	}
+	return nil
+}
+
 // ensureNetwork makes the network, at most once, and begins the attachment:
 // both under the network's lock, so that no GC deletes the one between.
 func (w *work) ensureNetwork(ctx context.Context) error {
@@ -191,11 +199,11 @@ func (w *work) networkID() string {
 func (w *work) known() *Network {
 	have := new(Network)
 	ok, err := w.store.Load(remote.Networks, w.r.Network, have)
-	if err == nil && (!ok || have.Request == nil) {
-		return nil
-	}
-	if err == nil {
+	switch {
+	case err == nil && ok:
 		return have
+	case err == nil:
+		return nil
 	}
 	kernel.Warn(w.r, err)
 	at, err := w.conf.Endpoint()
@@ -293,11 +301,9 @@ func (w *work) deleteNetwork(ctx context.Context, have *Network) error {
 	if err != nil {
 		return err
 	}
-	if have.Request != nil {
-		err = w.heard(c.DeleteNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
-		if err == nil {
-			err = w.free(ctx, c, have)
-		}
+	err = w.heard(c.DeleteNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
+	if err == nil {
+		err = w.free(ctx, c, have)
 	}
 	if err != nil {
 		if !w.conf.DelIgnoreUnreachable {

@@ -100,7 +100,7 @@ func (a *API) read() (list []network, err error) {
 	for _, name := range names {
 		n := network{name: name, Network: new(cnmplugin.Network)}
 		ok, err := a.Store.Load(remote.Networks, name, n.Network)
-		if err != nil || !ok || n.Request == nil {
+		if err != nil || !ok {
 			continue // it is being made, or torn: Docker does not show such either
 		}
 		if n.members, err = a.Store.Living(name, cnmplugin.Plugin.Name); err != nil {

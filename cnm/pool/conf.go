@@ -7,7 +7,9 @@
 package pool
 
 import (
+	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/remote"
@@ -88,6 +90,14 @@ type State struct {
 	Boot           string `json:"boot,omitempty"`
 
 	Times int `json:"times,omitempty"` // a pool was asked for again
+}
+
+// Whole refuses a file with nothing where a pool should be.
+func (s *State) Whole() error {
+	if slices.Contains(s.Pools, nil) {
+		return errors.New("a pool without content")
+	}
+	return nil
 }
 
 // Pool is one pool. What the driver has not given yet is zero.

@@ -87,7 +87,8 @@ func (s *Store) path(kind, network string) string {
 	return filepath.Join(s.Dir, kind, network+".json")
 }
 
-// Load reads a network's file into v. ok is false when there is none.
+// Load reads a network's file into v, which may say by Whole() that something is
+// missing. ok is false when there is none.
 func (s *Store) Load(kind, network string, v any) (ok bool, err error) {
 	if err := statedir.Check(s.Dir, kind); err != nil {
 		return false, fmt.Errorf("read state: %w", err)
@@ -107,7 +108,11 @@ func (s *Store) Load(kind, network string, v any) (ok bool, err error) {
 	case h.Schema > Schema || h.Name != network:
 		return false, fmt.Errorf("read %s: %w: schema %d of %q, this program reads up to %d", path, ErrBroken, h.Schema, h.Name, Schema)
 	}
-	if err := json.Unmarshal(h.State, v); err != nil {
+	err = json.Unmarshal(h.State, v)
+	if whole, ok := v.(interface{ Whole() error }); ok && err == nil {
+		err = whole.Whole()
+	}
+	if err != nil {
 		return false, fmt.Errorf("read %s: %w: %w", path, ErrBroken, err)
 	}
 	return true, nil
