@@ -35,11 +35,15 @@ func (a *Agent) apply(ctx context.Context) {
 		return
 	}
 	parts, wrong := a.parts(&w, self, uplink)
+	if synced {
+		a.said.tell("bridges", a.tidy(&w, parts)) // before routes to where they lead
+	}
 	a.said.tellAll("network", wrong)
 	a.said.tellAll("configuration of", a.configure(parts, synced))
 	host, peers := meshOf(&w, self, parts)
 	a.said.tell("fabric", a.opts.Fabric.Apply(ctx, host, peers))
 	a.said.tellAll("Docker network", a.stale(parts))
+	w, _, _ = a.mirror.snapshot() // with what was remembered meanwhile
 	a.said.tell("cache", a.save(&w, synced))
 	a.said.tell("status", a.saveStatus())
 }

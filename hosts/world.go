@@ -29,6 +29,8 @@ type world struct {
 	// Own are the blocks this node had last, by network: to ask for them first,
 	// and to notice when one became somebody else's.
 	Own map[string][]netip.Prefix `json:"own"`
+	// Bridges are the networks that may have a bridge here.
+	Bridges []string `json:"bridges"`
 }
 
 // blocksOf are the blocks of one network.
@@ -97,7 +99,7 @@ func (m *mirror) snapshot() (w world, known, synced bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w = m.cache
-	w.Own = maps.Clone(m.cache.Own)
+	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
 	if synced = m.heard == [4]bool{true, true, true, true}; synced {
 		w.Networks, w.Nodes, w.Blocks, w.Endpoints = sorted(m.networks), sorted(m.nodes), sorted(m.blocks), sorted(m.endpoints)
 	}
@@ -125,6 +127,19 @@ func (m *mirror) remember(network string, blocks []netip.Prefix) {
 		return
 	}
 	m.cache.Own[network] = slices.Clone(blocks)
+}
+
+// bridged notes whether a network may have a bridge here.
+func (m *mirror) bridged(network string, is bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, found := slices.BinarySearch(m.cache.Bridges, network)
+	switch {
+	case is && !found:
+		m.cache.Bridges = slices.Insert(m.cache.Bridges, i, network)
+	case !is && found:
+		m.cache.Bridges = slices.Delete(m.cache.Bridges, i, i+1)
+	}
 }
 
 // cacheFile is the world on the disk.

@@ -17,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/store/engine"
 )
 
 const hostsLong = `Makes a CNI network span many hosts: each runs this agent, and all know one store.
@@ -57,12 +58,12 @@ func newHostsCommand(a *app) *hostsCommand {
 
 // storeFlag is where all hosts look.
 type storeFlag struct {
-	Store string `long:"store" value-name:"URL" env:"PATCHBAY_STORE" description:"what all hosts know: etcd://HOST:2379,HOST:2379/PREFIX, or file:///DIR for one host (default: file:///var/lib/patchbay/hosts)"`
+	Store string `long:"store" value-name:"URL" env:"PATCHBAY_STORE" description:"what all hosts know: etcd://HOST,HOST/CLUSTER, etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE, or file:///DIR for one host (default: file:///var/lib/patchbay/hosts)"`
 }
 
 // open opens the store. One that is away is no error yet.
 func (f *storeFlag) open(where paths.Paths) (store.Store, error) {
-	return openStore(cmp.Or(f.Store, "file://"+filepath.Join(where.State, "hosts")))
+	return engine.Open(cmp.Or(f.Store, "file://"+filepath.Join(where.State, "hosts")))
 }
 
 // Execute runs the agent until the process is told to end.

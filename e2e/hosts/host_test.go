@@ -1,0 +1,205 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// host is one dockerd with our driver and our agent.
+type host struct {
+	*world
+	name, kind    string
+	addr          string
+	pid           string // of what holds its namespaces
+	driver, agent *exec.Cmd
+	dead          bool
+}
+
+// env is dockerlab's. A newer client refuses some flags to an old daemon.
+func (h *host) env() []string {
+	out := []string{"DOCKERLAB_DIR=" + h.dir}
+	if h.kind == "old" {
+		out = append(out, "PATH=/usr/bin:"+os.Getenv("PATH"))
+	}
+	return out
+}
+
+func (h *host) up() {
+	if _, err := try(h.env(), h.script, "up", h.name, h.kind); err != nil {
+		h.Error(err)
+	}
+}
+
+// join puts the host at the switch, which is its way out.
+func (h *host) join() {
+	h.Helper()
+	text, err := os.ReadFile(filepath.Join(h.dir, h.name, "holder.pid"))
+	must(h, err)
+	h.pid = strings.TrimSpace(string(text))
+	h.plug(h.pid, h.name, h.addr)
+	h.in("sh", "-c", "ip addr flush dev out0; ip route replace default via 192.0.2.1 dev up0; chmod 755 /var/lib/patchbay /run/patchbay /var/lib/cni /run/cni /etc/cni")
+}
+
+// in runs a command on the host.
+func (h *host) in(argv ...string) string {
+	h.Helper()
+	return run(h.T, h.env(), append([]string{h.script, "in", h.name}, argv...)...)
+}
+
+func (h *host) docker(args ...string) string {
+	h.Helper()
+	return run(h.T, h.env(), append([]string{h.script, "docker", h.name}, args...)...)
+}
+
+// begin starts patchbayd on the host; nsenter becomes it.
+func (h *host) begin(what string, args ...string) *exec.Cmd {
+	h.Helper()
+	argv := append([]string{"nsenter", "-t", h.pid, "-m", "-n", "--", h.patchbayd, what, "--data-root", filepath.Join(h.dir, h.name, "data-"+h.kind)}, args...)
+	return h.command(h.name+"-"+what+".log", argv...)
+}
+
+func (h *host) startDriver() {
+	h.Helper()
+	h.driver = h.begin("docker", "--plugins", h.plugins, "--grace", "1s")
+	h.until("the driver is there", func() bool {
+		_, err := try(h.env(), h.script, "in", h.name, "test", "-S", "/run/docker/plugins/patchbay.sock")
+		return err == nil
+	})
+}
+
+// ttl is how long a host that died is believed in.
+const ttl = 3 * time.Second
+
+func (h *host) startAgent() {
+	h.Helper()
+	h.agent = h.begin("hosts", "--store", h.etcd.store(), "--name", h.name, "--ttl", ttl.String())
+}
+
+// hosts runs a command of patchbayd hosts.
+func (h *host) tell(args ...string) string {
+	h.Helper()
+	return h.in(append([]string{h.patchbayd, "hosts", "--store", h.etcd.store()}, args...)...)
+}
+
+// listing is the part of ls that the tests look at.
+type listing struct {
+	Nodes []struct {
+		Name    string
+		Present bool
+	}
+	Blocks    []struct{ Network, Prefix, NodeName string }
+	Endpoints []struct {
+		Network string
+		Names   []string
+	}
+	Wrong []string
+}
+
+func (h *host) ls() (l listing) {
+	h.Helper()
+	must(h, json.Unmarshal([]byte(h.tell("ls", "--json")), &l))
+	return l
+}
+
+// die ends everything on the host at once, as a loss of power would.
+func (h *host) die() {
+	h.Helper()
+	h.dead = true
+	for _, cmd := range []*exec.Cmd{h.agent, h.driver} {
+		must(h, cmd.Process.Kill())
+		_ = cmd.Wait()
+	}
+	run(h.T, h.env(), h.script, "kill", h.name)
+	run(h.T, h.env(), h.script, "down", h.name)
+}
+
+func (h *host) killAgent() {
+	h.Helper()
+	must(h, h.agent.Process.Kill())
+	_ = h.agent.Wait()
+}
+
+// down ends what there is. The dockerd is killed before the driver: it would wait
+// for it otherwise.
+func (h *host) down() {
+	if h.dead {
+		return
+	}
+	if h.agent != nil {
+		end(h.agent)
+	}
+	if _, err := try(h.env(), h.script, "kill", h.name); err != nil {
+		h.Error(err)
+	}
+	if h.driver != nil {
+		end(h.driver)
+	}
+	if _, err := try(h.env(), h.script, "down", h.name); err != nil {
+		h.Error(err)
+	}
+}
+
+// network makes Docker's network of a CNI network as soon as that is there.
+func (h *host) network(name string) {
+	h.Helper()
+	h.until(h.name+" has the configuration of "+name, func() bool {
+		_, err := try(h.env(), h.script, "in", h.name, "test", "-f", "/etc/cni/net.d/"+name+".conflist")
+		return err == nil
+	})
+	h.docker("network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network="+name, name)
+}
+
+// gateway is the host's own address on a network, where the resolver answers.
+func (h *host) gateway(network string) string {
+	h.Helper()
+	for _, b := range h.ls().Blocks {
+		if b.Network == network && b.NodeName == h.name && strings.Contains(b.Prefix, ".") {
+			return strings.TrimSuffix(strings.Split(b.Prefix, "/")[0], "0") + "1"
+		}
+	}
+	h.Fatalf("%s has no block of %s", h.name, network)
+	return ""
+}
+
+// start runs a container that sleeps; its own names are answered by Docker, all
+// others by us.
+func (h *host) start(name, network string, more ...string) {
+	h.Helper()
+	h.docker(append(append([]string{"run", "-d", "--name", name, "--network", network, "--dns", h.gateway(network)}, more...), "bb", "sleep", "1000")...)
+}
+
+func (h *host) address(name, network string) string {
+	h.Helper()
+	return h.docker("inspect", name, "--format", fmt.Sprintf("{{(index .NetworkSettings.Networks %q).IPAddress}}", network))
+}
+
+// pings says whether one echo comes back.
+func (h *host) pings(from, to string) bool {
+	out, err := try(h.env(), h.script, "docker", h.name, "exec", from, "sh", "-c", "ping -c1 -w2 "+to+" || true")
+	return err == nil && strings.Contains(out, " 1 packets received")
+}
+
+func (h *host) reaches(from, to string) {
+	h.Helper()
+	h.until(from+" reaches "+to, func() bool { return h.pings(from, to) })
+}
+
+// until waits for what must come.
+func (w *world) until(what string, ok func() bool) {
+	w.Helper()
+	began := time.Now()
+	for !ok() {
+		if time.Since(began) > 40*time.Second {
+			w.Fatalf("not in 40 s: %s", what)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}

@@ -1,0 +1,189 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestThreeHosts(t *testing.T) {
+	w := newWorld(t)
+	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
+	w.until("etcd answers", func() bool {
+		_, err := try(a.env(), a.script, "in", a.name, a.patchbayd, "hosts", "--store", w.etcd.store(), "create", "lan", "--subnet", "10.200.0.0/16", "--subnet", "fd00:200::/48", "--transport", "vxlan")
+		return err == nil
+	})
+	a.tell("create", "flat", "--subnet", "10.201.0.0/16", "--transport", "routes")
+	for _, h := range w.hosts {
+		h.network("lan")
+		h.network("flat")
+	}
+	a.start("web", "lan", "-p", "8080:80")
+	b.start("db", "lan", "--network-alias", "sql")
+	c.start("old", "lan")
+	a.start("fweb", "flat")
+	c.start("fold", "flat")
+	for _, s := range []struct {
+		name string
+		fn   func(w *world)
+	}{
+		{"talk", talk}, {"etcd killed", etcdKilled}, {"etcd away", etcdAway}, {"host killed", hostKilled}, {"removed", removed},
+	} {
+		began := time.Now()
+		t.Run(s.name, func(t *testing.T) {
+			inner := w.within(t)
+			s.fn(inner)
+			w.take(inner)
+			t.Logf("%v", time.Since(began).Round(time.Millisecond))
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// within is the world as a part of the test sees it.
+func (w *world) within(t *testing.T) *world {
+	in := *w
+	in.T, in.hosts = t, nil
+	etcd := *w.etcd
+	in.etcd = &etcd
+	in.etcd.world = &in
+	for _, h := range w.hosts {
+		h := *h
+		h.world = &in
+		in.hosts = append(in.hosts, &h)
+	}
+	return &in
+}
+
+// take takes over which processes there are now.
+func (w *world) take(in *world) {
+	w.etcd.cmd = in.etcd.cmd
+	for i, h := range in.hosts {
+		w.hosts[i].agent, w.hosts[i].driver, w.hosts[i].dead = h.agent, h.driver, h.dead
+	}
+}
+
+// talk: addresses and names, in all directions, by tunnel and by route.
+func talk(w *world) {
+	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
+	a.reaches("web", b.address("db", "lan"))
+	b.reaches("db", c.address("old", "lan"))
+	c.reaches("old", a.address("web", "lan"))
+	a.reaches("fweb", c.address("fold", "flat"))
+	c.reaches("fold", a.address("fweb", "flat"))
+	if true {
+		return
+	}
+	for _, name := range []string{"db", "sql", "old"} {
+		a.reaches("web", name)
+	}
+	for _, name := range []string{"web", "old", "sql"} {
+		b.reaches("db", name)
+	}
+	c.reaches("old", "web")
+	c.reaches("fold", "fweb")
+	a.docker("exec", "-d", "web", "httpd", "-f", "-p", "80")
+	b.until("the published port answers", func() bool {
+		out, err := try(b.env(), b.script, "in", b.name, "sh", "-c", `(printf 'GET /ok HTTP/1.0\r\n\r\n'; sleep 0.3) | busybox nc -w 3 `+a.addr+` 8080 || true`)
+		return err == nil && len(out) > 8 && out[:6] == "HTTP/1"
+	})
+}
+
+// etcdKilled: with its data it goes on, and so does everybody.
+func etcdKilled(w *world) {
+	a, b := w.hosts[0], w.hosts[1]
+	w.etcd.kill()
+	a.reaches("web", b.address("db", "lan"))
+	w.etcd.start()
+	b.start("late", "lan")
+	a.reaches("web", "late")
+	b.docker("rm", "-f", "late")
+}
+
+// etcdAway: for longer than any lease. Running containers talk, new ones start,
+// and an agent that comes without a store takes nothing away.
+func etcdAway(w *world) {
+	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
+	gateway := a.gateway("lan")
+	w.etcd.link("down")
+	began := time.Now()
+	a.docker("run", "-d", "--name", "alone", "--network", "lan", "--dns", gateway, "bb", "sleep", "1000")
+	if took := time.Since(began); took > 10*time.Second {
+		w.Errorf("a start without the store took %v", took)
+	}
+	b.killAgent()
+	b.startAgent()
+	for time.Since(began) < 3*ttl {
+		for _, to := range []string{b.address("db", "lan"), c.address("old", "lan")} {
+			if !a.pings("alone", to) {
+				w.Fatalf("no way to %s after %v", to, time.Since(began))
+			}
+		}
+		if !b.pings("db", a.address("web", "lan")) || !a.pings("fweb", c.address("fold", "flat")) {
+			w.Fatalf("no way back after %v", time.Since(began))
+		}
+	}
+	a.reaches("alone", "web") // this host's, and another's that was known
+	a.reaches("alone", "db")
+	w.etcd.link("up")
+	b.reaches("db", "alone")
+	for _, to := range []string{"web", "old"} {
+		b.reaches("db", to)
+	}
+	a.docker("rm", "-f", "alone")
+}
+
+// hostKilled: its names go with its lease, and it blocks nothing.
+func hostKilled(w *world) {
+	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
+	b.die()
+	a.until("db is forgotten", func() bool {
+		l := a.ls()
+		for _, e := range l.Endpoints {
+			if slices.Contains(e.Names, "db") {
+				return false
+			}
+		}
+		return !slices.ContainsFunc(l.Nodes, func(n struct {
+			Name    string
+			Present bool
+		}) bool {
+			return n.Name == b.name && n.Present
+		})
+	})
+	if out, err := try(a.env(), a.script, "docker", a.name, "exec", "web", "nslookup", "db"); err == nil {
+		w.Errorf("db is still known: %s", out)
+	}
+	a.reaches("web", "old")
+	c.docker("rm", "-f", "old")
+	c.docker("network", "rm", "lan")
+	c.network("lan")
+	c.start("old", "lan")
+	a.reaches("web", "old")
+	a.tell("forget", b.name)
+}
+
+// removed: a network goes from everywhere, and leaves nothing.
+func removed(w *world) {
+	a, c := w.hosts[0], w.hosts[2]
+	a.docker("rm", "-f", "web", "fweb")
+	c.docker("rm", "-f", "old", "fold")
+	for _, h := range []*host{a, c} {
+		h.docker("network", "rm", "lan", "flat")
+	}
+	w.until("nobody is on lan", func() bool { return len(a.ls().Endpoints) == 0 })
+	a.tell("rm", "lan")
+	a.tell("rm", "flat")
+	for _, h := range []*host{a, c} {
+		left := ""
+		w.until("nothing is left on "+h.name, func() bool {
+			left = h.in("sh", "-c", `ls /etc/cni/net.d; ip -o link | grep -E 'veth|vx|pb-'; ip route | grep -E '10.20[01]'; find /var/lib/patchbay/docker/endpoints -type f; true`)
+			return left == ""
+		})
+	}
+}

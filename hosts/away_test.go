@@ -1,0 +1,358 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/store"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+var errAway = errors.New("the store is away")
+
+// gate is a store that can be away. It keeps the leases that were begun.
+type gate struct {
+	store.Store
+	mu     sync.Mutex
+	away   bool
+	leases []store.Lease
+}
+
+func (g *gate) set(away bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.away = away
+}
+
+func (g *gate) err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.away {
+		return errAway
+	}
+	return nil
+}
+
+func (g *gate) Networks() store.Table[store.Network] {
+	return door[store.Network]{g.Store.Networks(), g}
+}
+func (g *gate) Nodes() store.Table[store.Node]   { return door[store.Node]{g.Store.Nodes(), g} }
+func (g *gate) Blocks() store.Table[store.Block] { return door[store.Block]{g.Store.Blocks(), g} }
+func (g *gate) Endpoints() store.Table[store.Endpoint] {
+	return door[store.Endpoint]{g.Store.Endpoints(), g}
+}
+
+func (g *gate) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
+	if err := g.err(); err != nil {
+		return nil, err
+	}
+	l, err := g.Store.Lease(ctx, ttl)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.leases = append(g.leases, l)
+	return l, err
+}
+
+func (g *gate) lease() store.Lease {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.leases[len(g.leases)-1]
+}
+
+// door is a table behind a gate.
+type door[T store.Object] struct {
+	store.Table[T]
+	g *gate
+}
+
+func (d door[T]) Get(ctx context.Context, key string) (store.Item[T], error) {
+	if err := d.g.err(); err != nil {
+		return store.Item[T]{}, err
+	}
+	return d.Table.Get(ctx, key)
+}
+
+func (d door[T]) List(ctx context.Context, prefix string) ([]store.Item[T], store.Revision, error) {
+	if err := d.g.err(); err != nil {
+		return nil, "", err
+	}
+	return d.Table.List(ctx, prefix)
+}
+
+func (d door[T]) Create(ctx context.Context, o T, l store.Lease) (store.Revision, error) {
+	if err := d.g.err(); err != nil {
+		return "", err
+	}
+	return d.Table.Create(ctx, o, l)
+}
+
+func (d door[T]) Update(ctx context.Context, o T, at store.Revision) (store.Revision, error) {
+	if err := d.g.err(); err != nil {
+		return "", err
+	}
+	return d.Table.Update(ctx, o, at)
+}
+
+func (d door[T]) Watch(ctx context.Context, after store.Revision) iter.Seq2[store.Event[T], error] {
+	return func(yield func(store.Event[T], error) bool) {
+		for e, err := range d.Table.Watch(ctx, after) {
+			for d.g.err() != nil && ctx.Err() == nil { // told later
+				wait(ctx, 10*time.Millisecond)
+			}
+			if ctx.Err() != nil || !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+// An agent that starts without its store goes on from what it knew, and takes
+// nothing away.
+func TestStoreAway(t *testing.T) {
+	g := &gate{Store: openStore(t)}
+	must(t, Admin{g}.Create(t.Context(), lan()))
+	a, b := newHost(t, g, 1), newHost(t, g, 2)
+	a.start()
+	b.start()
+	block, other := a.block("lan"), b.block("lan").String()+" host2"
+	until(t, "the route", func() bool { return slices.Equal(a.fabric.routes(), []string{other}) })
+	until(t, "it is saved", func() bool {
+		text, _ := os.ReadFile(filepath.Join(a.dir, "state/hosts/world.json"))
+		return strings.Contains(string(text), b.agent.ID())
+	})
+	a.stop()
+	conf := a.conf("lan")
+	g.set(true)
+	a.start()
+	until(t, "the route, from memory", func() bool { return slices.Equal(a.fabric.routes(), []string{other}) })
+	if a.conf("lan") != conf {
+		t.Error("the configuration changed")
+	}
+	a.attach("e1", "lan", block.Addr().Next().Next().String(), "web")
+	until(t, "it says so", func() bool { return a.log.has("store: put node: the store is away") })
+	g.set(false)
+	until(t, "told afterwards", func() bool { return slices.Equal(endpointNames(t, g), []string{"web"}) })
+	if a.conf("lan") != conf {
+		t.Error("the configuration changed when the store came back")
+	}
+}
+
+// The first start, and no store: there is nothing to go by, so nothing is done.
+func TestNothingKnown(t *testing.T) {
+	g := &gate{Store: openStore(t), away: true}
+	a := newHost(t, g, 1)
+	must(t, writeConf(a.dir+"/net.d", "lan", []byte(`{"generatedBy":"`+mark+`"}`)))
+	a.start()
+	until(t, "it says so", func() bool { return a.log.has("the store is away") })
+	a.stop()
+	if a.fabric.calls != 0 || a.conf("lan") == "" {
+		t.Errorf("%d calls, configuration %q", a.fabric.calls, a.conf("lan"))
+	}
+}
+
+// A lease that is lost takes the names along; they come back with the next.
+func TestLeaseLost(t *testing.T) {
+	g := &gate{Store: openStore(t)}
+	must(t, Admin{g}.Create(t.Context(), lan()))
+	a := newHost(t, g, 1)
+	a.start()
+	a.attach("e1", "lan", a.block("lan").Addr().Next().Next().String(), "web")
+	until(t, "the name is there", func() bool { return slices.Equal(endpointNames(t, g), []string{"web"}) })
+	must(t, g.lease().End(t.Context()))
+	until(t, "again", func() bool { return a.log.has("was lost") && slices.Equal(endpointNames(t, g), []string{"web"}) })
+	a.detach("e1", "lan", a.block("lan").Addr().Next().Next().String())
+	until(t, "gone", func() bool { return len(endpointNames(t, g)) == 0 })
+}
+
+// While an agent is restarted its names are there all the time.
+func TestRestartShowsNoGap(t *testing.T) {
+	s := openStore(t)
+	must(t, Admin{s}.Create(t.Context(), lan()))
+	a := newHost(t, s, 1)
+	a.start()
+	a.attach("e1", "lan", a.block("lan").Addr().Next().Next().String(), "web")
+	until(t, "the name is there", func() bool { return slices.Equal(endpointNames(t, s), []string{"web"}) })
+	keys := func() []string {
+		all, _, err := list(t.Context(), s.Endpoints(), "lan/")
+		must(t, err)
+		var out []string
+		for key := range all {
+			out = append(out, key)
+		}
+		return out
+	}
+	before := keys()
+	a.stop()
+	a.start()
+	until(t, "the next lease's, and only that", func() bool {
+		now := keys()
+		if len(now) == 0 {
+			t.Fatal("a gap")
+		}
+		return len(now) == 1 && now[0] != before[0]
+	})
+}
+
+// Four blocks for five hosts: the fifth has to wait until one is long gone.
+func TestReclaim(t *testing.T) {
+	s := openStore(t)
+	small := store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/28"), BlockBits4: 30, Transport: store.Auto}
+	must(t, Admin{s}.Create(t.Context(), small))
+	long := time.Now().Add(-25 * time.Hour)
+	for i, seen := range []time.Time{time.Now(), long, long.Add(-time.Hour), time.Now()} {
+		id := "node" + string(rune('a'+i))
+		_, err := s.Nodes().Create(t.Context(), store.Node{ID: id, Name: id, Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.10")}, Seen: seen}, nil)
+		must(t, err)
+		_, err = s.Blocks().Create(t.Context(), store.Block{Network: "lan", Prefix: nth(small.Subnets[0], 30, uint64(i)), Node: id}, nil)
+		must(t, err)
+	}
+	// c is gone for longest, but there.
+	_, err := s.Endpoints().Create(t.Context(), store.Endpoint{Network: presence, ID: "host", Node: "nodec"}, nil)
+	must(t, err)
+	a, b := newHost(t, s, 1), newHost(t, s, 2)
+	a.start()
+	if got := a.block("lan"); got != prefix("10.200.0.4/30") {
+		t.Errorf("took %s", got)
+	}
+	b.start()
+	until(t, "an error that names the holders", func() bool {
+		return b.log.has("no block of 10.200.0.0/28 is free: nodec has 10.200.0.8/30 (present), node")
+	})
+	if b.conf("lan") != "" {
+		t.Error("a configuration without a block")
+	}
+	a.stop()
+	must(t, s.Endpoints().Delete(t.Context(), a.presenceKey(), ""))
+	must(t, Admin{s}.Forget(t.Context(), "host1"))
+	if got := b.block("lan"); got != prefix("10.200.0.4/30") {
+		t.Errorf("after forget: %s", got)
+	}
+}
+
+func (h *host) presenceKey() string {
+	h.t.Helper()
+	all, _, err := list(h.t.Context(), h.store.Endpoints(), presence+"/"+h.agent.ID()+"/")
+	must(h.t, err)
+	for key := range all {
+		return key
+	}
+	return ""
+}
+
+// A block that became somebody else's meanwhile is not handed out from, and the
+// containers that have its addresses come first.
+func TestBlockLost(t *testing.T) {
+	s := openStore(t)
+	must(t, Admin{s}.Create(t.Context(), lan()))
+	a := newHost(t, s, 1)
+	a.start()
+	block := a.block("lan")
+	web := block.Addr().Next().Next().String()
+	a.attach("e1", "lan", web, "web")
+	bridge(t, "pb-lan", netip.PrefixFrom(block.Addr().Next(), 24))
+	until(t, "saved", func() bool {
+		text, _ := os.ReadFile(filepath.Join(a.dir, "state/hosts/world.json"))
+		return strings.Contains(string(text), `"own":{"lan":["`+block.String())
+	})
+	a.stop()
+	lost := store.Block{Network: "lan", Prefix: block, Node: "other"}
+	must(t, s.Blocks().Delete(t.Context(), lost.Key(), ""))
+	_, err := s.Blocks().Create(t.Context(), lost, nil)
+	must(t, err)
+	_, err = s.Nodes().Create(t.Context(), store.Node{ID: "other", Name: "thief", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.99")}}, nil)
+	must(t, err)
+	a.start()
+	until(t, "it says so", func() bool {
+		return a.log.has("block " + block.String() + " of this host is thief's now, and 1 addresses of it are in use here")
+	})
+	until(t, "no configuration", func() bool { return a.conf("lan") == "" })
+	if len(a.fabric.routes()) != 0 {
+		t.Errorf("a route over our own containers: %v", a.fabric.routes())
+	}
+	a.detach("e1", "lan", web)
+	until(t, "another one", func() bool { return a.conf("lan") != "" && a.block("lan") != block })
+	until(t, "the route to the block", func() bool { return slices.Equal(a.fabric.routes(), []string{block.String() + " thief"}) })
+	until(t, "the bridge without the old address", func() bool { return len(addresses(t, "pb-lan")) == 0 })
+	until(t, "nobody is on it", func() bool { return Admin{s}.Remove(t.Context(), "lan", false) == nil })
+	until(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName("pb-lan"); return err != nil })
+}
+
+func bridge(t *testing.T, name string, addr netip.Prefix) {
+	t.Helper()
+	link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}
+	must(t, netlink.LinkAdd(link))
+	t.Cleanup(func() { _ = netlink.LinkDel(link) })
+	must(t, netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(addr.Bits(), 32)}}))
+}
+
+func addresses(t *testing.T, name string) []netlink.Addr {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	must(t, err)
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	must(t, err)
+	return addrs
+}
+
+// What somebody else wrote is left alone, and said.
+func TestForeignConfiguration(t *testing.T) {
+	s := openStore(t)
+	a := newHost(t, s, 1)
+	must(t, os.MkdirAll(a.dir+"/net.d", 0o755))
+	must(t, os.WriteFile(a.dir+"/net.d/lan.conflist", []byte(`{"name":"lan"}`), 0o644))
+	a.start()
+	must(t, Admin{s}.Create(t.Context(), lan()))
+	until(t, "it says so", func() bool { return a.log.has("somebody else wrote it") })
+	until(t, "ls says so", func() bool {
+		l, err := Admin{s}.List(t.Context(), a.dir+"/state/hosts")
+		must(t, err)
+		return len(l.Wrong) == 1 && strings.Contains(l.Wrong[0], "somebody else wrote it")
+	})
+	if a.conf("lan") != `{"name":"lan"}` {
+		t.Error(a.conf("lan"))
+	}
+}
+
+// ls works without a store where an agent was.
+func TestListRemembered(t *testing.T) {
+	g := &gate{Store: openStore(t)}
+	must(t, Admin{g}.Create(t.Context(), lan()))
+	a := newHost(t, g, 1)
+	a.start()
+	block := a.block("lan")
+	until(t, "saved", func() bool {
+		text, _ := os.ReadFile(filepath.Join(a.dir, "state/hosts/world.json"))
+		return strings.Contains(string(text), block.String())
+	})
+	a.stop()
+	g.set(true)
+	l, err := Admin{g}.List(t.Context(), a.dir+"/state/hosts")
+	must(t, err)
+	var out strings.Builder
+	must(t, l.Print(&out))
+	for _, want := range []string{"the store is away, this is what it last said", block.String() + "  lan      host1", "present"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+	if _, err := (Admin{g}).List(t.Context(), t.TempDir()); !errors.Is(err, errAway) {
+		t.Error(err)
+	}
+}
