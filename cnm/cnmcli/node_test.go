@@ -48,7 +48,7 @@ func (n *node) options(apply bool) gc.Options {
 // how many do.
 func (n *node) gc(apply bool, alive int, state gc.State, why string, removed bool) {
 	n.Helper()
-	report, err := gc.Run(n.T.Context(), n.options(apply))
+	report, err := gc.Run(n.Context(), n.options(apply))
 	must(n, err)
 	if report.Alive != alive || len(report.Attachments) != 1 {
 		n.Fatalf("%d live, %d others, not %d and 1: %+v", report.Alive, len(report.Attachments), alive, report.Attachments)
@@ -67,7 +67,7 @@ func (n *node) doctor(text string) {
 	must(n, d.Open())
 	defer d.Close()
 	checks := slices.DeleteFunc(doctor.Checks(), func(c doctor.Check) bool { return c.ID != "leftovers" })
-	report := doctor.Examine(n.T.Context(), d, checks)
+	report := doctor.Examine(n.Context(), d, checks)
 	if s := fmt.Sprint(report.Findings); !strings.Contains(s, text) || text == "" && len(report.Findings) > 0 {
 		n.Errorf("doctor finds %s, want %q", s, text)
 	}

@@ -317,7 +317,22 @@ func TestHoldersRace(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"schema":1,"owner":"nczf7ieoql4ijph"}`))
 	f.Add([]byte(``))
+	f.Add([]byte(`{"remote":{"driver":{"name":"lab"},"ended":true,"interface":{"Address":"10.0.0.2/8"},"addresses":[{"address":""}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		alone := new(Record) // whoever it is of
+		if json.Unmarshal(data, alone) == nil {
+			d, err := alone.DriverOf()
+			if err != nil && !errors.Is(err, ErrBroken) {
+				t.Error(err)
+			}
+			if d != nil {
+				for _, p := range d.Prefixes() {
+					if !p.IsValid() {
+						t.Errorf("%q: an address that is none", data)
+					}
+				}
+			}
+		}
 		path := filepath.Join(t.TempDir(), "r")
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
