@@ -1,0 +1,94 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/e2e/docker/lab"
+	"github.com/patchbay-net/patchbay/e2e/docs/page"
+)
+
+// TestMain says when the tests were not run, by the line that `go test` knows.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	switch {
+	case os.Getenv("PATCHBAY_E2E") != "1":
+		fmt.Println("testing: warning: no tests to run")
+		fmt.Println("e2e: not run without PATCHBAY_E2E=1 and root; `make test` runs them")
+		os.Exit(0)
+	case os.Geteuid() != 0:
+		fmt.Fprintln(os.Stderr, "e2e: needs root")
+		os.Exit(1)
+	}
+	code := m.Run()
+	lab.Clean()
+	os.Exit(code)
+}
+
+// pages are the pages for users, with what a host must have that the page takes
+// for granted.
+var pages = []struct {
+	path    string
+	kinds   []string // of dockerd
+	prepare func(*host)
+}{
+	{"docs/docker.md", []string{"old", "new"}, aLAN},
+}
+
+// TestPages does what the pages say.
+func TestPages(t *testing.T) {
+	for _, p := range pages {
+		text, err := os.ReadFile(filepath.Join(root(t), p.path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps, err := page.Parse(string(text))
+		if err != nil {
+			t.Fatalf("%s: %v", p.path, err)
+		}
+		for _, kind := range p.kinds {
+			t.Run(filepath.Base(p.path)+"/"+kind, func(t *testing.T) {
+				h := newHost(t, "docs"+kind, kind)
+				if p.prepare != nil {
+					p.prepare(h)
+				}
+				for _, s := range steps {
+					h.step(p.path, s)
+				}
+			})
+		}
+	}
+}
+
+// step does one thing; the next ones build upon it.
+func (h *host) step(path string, s page.Step) {
+	h.Helper()
+	at := fmt.Sprintf("%s:%d", path, s.Line)
+	if s.File != "" {
+		h.Write(s.File, s.Text)
+		return
+	}
+	printed, err := h.shell(s.Command)
+	if err != nil {
+		h.Fatalf("%s: %s: %v\n%s", at, s.Command, err, printed)
+	}
+	if !s.Matches(printed) {
+		h.Errorf("%s: %s printed\n%sand not\n%s", at, s.Command, printed, strings.Join(s.Prints, "\n"))
+	}
+}
+
+// aLAN gives the host a bridge into a network with a DHCP server.
+func aLAN(h *host) {
+	h.In("sh", "-ec", `ip link add br0 type bridge; ip link set br0 up
+		ip link add to-lan type veth peer name from-br0
+		ip link set to-lan master br0 up; ip link set from-br0 master out0 up`)
+	server := h.Dnsmasq("--dhcp-range=192.0.2.100,192.0.2.199,255.255.255.0,1h")
+	h.Cleanup(server.Stop)
+}
