@@ -1,0 +1,115 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmipam
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	helpers "github.com/docker/go-plugins-helpers/ipam"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/cnmtest"
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/plugin/bridge"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// helped is an IPAM driver as most in the wild are made: with the types and the
+// server of docker/go-plugins-helpers, whose errors are HTTP 500 and called Err.
+type helped struct {
+	t *testing.T
+	d *cnmtest.Driver
+}
+
+// as turns a value of one library's types into another's, which is what the
+// wire does too.
+func as[T any](h *helped, v any) *T {
+	data, err := json.Marshal(v)
+	if err != nil {
+		h.t.Error(err)
+	}
+	out := new(T)
+	if err := json.Unmarshal(data, out); err != nil {
+		h.t.Errorf("%v: %s", err, data)
+	}
+	return out
+}
+
+func (h *helped) GetCapabilities() (*helpers.CapabilitiesResponse, error) {
+	return &helpers.CapabilitiesResponse{RequiresMACAddress: true}, nil
+}
+
+func (h *helped) GetDefaultAddressSpaces() (*helpers.AddressSpacesResponse, error) {
+	return &helpers.AddressSpacesResponse{LocalDefaultAddressSpace: "l", GlobalDefaultAddressSpace: "g"}, nil
+}
+
+func (h *helped) RequestPool(in *helpers.RequestPoolRequest) (*helpers.RequestPoolResponse, error) {
+	out, err := h.d.RequestPool(h.t.Context(), as[cnm.RequestPoolRequest](h, in))
+	if err != nil {
+		return nil, err
+	}
+	return as[helpers.RequestPoolResponse](h, out), nil
+}
+
+func (h *helped) ReleasePool(in *helpers.ReleasePoolRequest) error {
+	return h.d.ReleasePool(h.t.Context(), as[cnm.ReleasePoolRequest](h, in))
+}
+
+func (h *helped) RequestAddress(in *helpers.RequestAddressRequest) (*helpers.RequestAddressResponse, error) {
+	out, err := h.d.RequestAddress(h.t.Context(), as[cnm.RequestAddressRequest](h, in))
+	if err != nil {
+		return nil, err
+	}
+	return as[helpers.RequestAddressResponse](h, out), nil
+}
+
+func (h *helped) ReleaseAddress(in *helpers.ReleaseAddressRequest) error {
+	return h.d.ReleaseAddress(h.t.Context(), as[cnm.ReleaseAddressRequest](h, in))
+}
+
+// TestGoPluginsHelpers: addresses of an IPAM driver made with Docker's own
+// library, for our bridge; what it refuses reaches the user, and what it forgot
+// comes back.
+func TestGoPluginsHelpers(t *testing.T) {
+	must := endpointtest.Must
+	must(t, os.RemoveAll("/var/lib/patchbay")) // the network's name is that of other tests
+	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
+	must(t, os.MkdirAll(cnm.SocketDir, 0o755))
+	path := filepath.Join(cnm.SocketDir, "helpedipam.sock")
+	listener, err := net.Listen("unix", path)
+	must(t, err)
+	d := &cnmtest.Driver{RequiresMAC: true}
+	done := make(chan error, 1)
+	go func() { done <- helpers.NewHandler(&helped{t, d}).Serve(listener) }()
+	t.Cleanup(func() {
+		listener.Close() //nolint:errcheck // a test
+		<-done           //nolint:errcheck // a test
+		os.Remove(path)
+	})
+	w := endpointtest.New(t, &bridge.Plugin, &Plugin)
+	conf := `"bridge":"helped0","isGateway":true,"ipam":{"type":"cnm-ipam","driver":"helpedipam","pools":[{"subnet":"10.86.0.0/24"},{"subnet":"fd86::/64"}]}`
+	a, b := w.Pod("a", conf).Add(), w.Pod("b", conf).Add()
+	for n := range 2 {
+		b.Serve("tcp", endpointtest.Join(b.IP(n), "80"))
+		w.Want("container to container", a.Ask("tcp", endpointtest.Join(b.IP(n), "80")), "b "+a.IP(n))
+	}
+	must(t, a.Do(spec.Check))
+	must(t, a.Do(spec.Status))
+	c := w.Pod("c", conf+`,"runtimeConfig":{"ips":["`+a.IP(0)+`"]}`)
+	c.Refused("IpamDriver.RequestAddress: HTTP status 500: address " + a.IP(0) + " is not available")
+	w.Want("addresses out", fmt.Sprint(d.Addresses()), "6")
+	d.Forget()
+	must(t, w.Pod("d", conf).Do(spec.Add)) // asks for the pools again, and for what is out of them
+	w.Want("addresses out", fmt.Sprint(d.Addresses()), "8")
+	for _, p := range []*endpointtest.Pod{a, b} {
+		must(t, p.Do(spec.Del))
+		must(t, p.Do(spec.Del))
+	}
+	w.Want("addresses out", fmt.Sprint(d.Addresses()), "4")
+}
