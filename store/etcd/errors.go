@@ -59,7 +59,7 @@ func (r *reason) orElse(err error) string {
 // explain says where an error comes from, and what to do about it. Those of package
 // store are answers, not trouble.
 func (s *Store) explain(err error, why *reason) error {
-	for _, answer := range []error{nil, store.ErrNotFound, store.ErrExists, store.ErrConflict, store.ErrLeaseOver} {
+	for _, answer := range []error{nil, store.ErrNotFound, store.ErrExists, store.ErrConflict, store.ErrLeaseOver, store.ErrCompacted} {
 		if errors.Is(err, answer) {
 			return err
 		}

@@ -48,7 +48,7 @@ type Store struct {
 	prefix string
 	life   *typed.Life
 
-	mu     sync.Mutex
+	turn   chan struct{}    // for who looks at or makes the client
 	client *clientv3.Client // nil until it could log in
 }
 
@@ -70,7 +70,7 @@ func Open(o Options) (*Store, error) {
 		o.Timeout = defaultTimeout
 	}
 	quietOnce()
-	s := &Store{opts: o, tls: config, prefix: "/patchbay/v1/" + o.Cluster + "/", life: typed.NewLife()}
+	s := &Store{opts: o, tls: config, prefix: "/patchbay/v1/" + o.Cluster + "/", life: typed.NewLife(), turn: make(chan struct{}, 1)}
 	s.Rows = func(table string) typed.Rows { return rows{s, s.prefix + table + "/"} }
 	return s, nil
 }
@@ -84,13 +84,18 @@ func quietOnce() {
 var quiet sync.Once
 
 // dial returns the client. It has to log in first when there is a password, which
-// etcd may not be there for.
-func (s *Store) dial() (*clientv3.Client, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.client != nil {
-		return s.client, nil
+// etcd may not be there for: ctx needs a deadline.
+func (s *Store) dial(ctx context.Context) (*clientv3.Client, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
+	if s.client != nil || ctx.Err() != nil {
+		return s.client, ctx.Err()
+	}
+	deadline, _ := ctx.Deadline()
 	scheme := "http://"
 	if s.tls != nil {
 		scheme = "https://"
@@ -102,7 +107,7 @@ func (s *Store) dial() (*clientv3.Client, error) {
 	var err error
 	s.client, err = clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: s.tls, Username: s.opts.User, Password: s.opts.Password,
-		Context: s.life.Ctx(), DialTimeout: s.opts.Timeout, Logger: zap.NewNop(),
+		Context: s.life.Ctx(), DialTimeout: time.Until(deadline), Logger: zap.NewNop(),
 		// A member that hangs, or is behind a partition, answers no ping. Servers
 		// allow one in 5 s, grpc does not send them more often than every 10 s.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
@@ -129,7 +134,7 @@ func (s *Store) call(ctx context.Context, f func(context.Context, *clientv3.Clie
 	short, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
 	short, why := withReason(short)
-	client, err := s.dial()
+	client, err := s.dial(short)
 	if err == nil {
 		err = f(short, client)
 	}
@@ -142,8 +147,8 @@ func (s *Store) call(ctx context.Context, f func(context.Context, *clientv3.Clie
 // Close is store.Store's.
 func (s *Store) Close() error {
 	s.life.End()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
 	if s.client == nil {
 		return nil
 	}

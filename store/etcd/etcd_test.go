@@ -202,6 +202,7 @@ func network(name string) store.Network { return store.Network{Name: name} }
 
 // Killed and started again: watches and leases go on, nothing is lost.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	server := newServer(t)
 	s := open(t, server.options(t))
 	ctx := t.Context()
@@ -232,11 +233,13 @@ func TestRestart(t *testing.T) {
 // Away for longer than a ttl: the holder notices by itself, calls say what is
 // wrong within their time, and when it is back another lease does.
 func TestAwayLongerThanALease(t *testing.T) {
+	t.Parallel()
 	for how, away := range map[string]struct{ begin, end func(*server) }{
 		"killed":  {(*server).kill, (*server).start},
 		"stopped": {func(s *server) { s.signal(syscall.SIGSTOP) }, func(s *server) { s.signal(syscall.SIGCONT) }},
 	} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel()
 			server := newServer(t)
 			o := server.options(t)
 			s := open(t, o)
@@ -285,6 +288,7 @@ func unanswered(t *testing.T, s *Store, endpoint string) {
 // A partition long enough that the client gives the connection up, and history
 // that is compacted behind it: the watch says so instead of leaving a gap.
 func TestCompactedWhileAway(t *testing.T) {
+	t.Parallel()
 	server := newServer(t)
 	s, other := open(t, server.options(t)), open(t, server.options(t))
 	ctx := t.Context()
@@ -307,6 +311,7 @@ func TestCompactedWhileAway(t *testing.T) {
 
 // An etcd that was set up anew under a watch: its revisions begin anew too.
 func TestEtcdIsAnotherOne(t *testing.T) {
+	t.Parallel()
 	server := newServer(t)
 	s := open(t, server.options(t))
 	ctx := t.Context()

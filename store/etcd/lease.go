@@ -9,17 +9,26 @@ import (
 	"fmt"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
-// lease is one of etcd's that this process keeps.
+// lease is one of etcd's that this process keeps. Its stream stays open as long as
+// it answers: each new one is a login, which costs etcd a tenth of a second. One
+// that is late is dropped, and the next attempt is at another member.
 type lease struct {
 	*typed.Kept
 	s  *Store
 	id clientv3.LeaseID
+
+	ctx    context.Context //nolint:containedctx // of the stream
+	hangUp context.CancelFunc
+	stream pb.Lease_LeaseKeepAliveClient // nil: none is open
 }
 
 // Lease is store.Store's. The ttl becomes longer when etcd has a minimum: 1.5 times
@@ -34,15 +43,48 @@ func (s *Store) Lease(ctx context.Context, ttl time.Duration) (store.Lease, erro
 		return nil, fmt.Errorf("begin lease: %w", err)
 	}
 	l := &lease{s: s, id: granted.ID}
-	l.Kept = s.life.Keep(ctx, time.Duration(granted.TTL)*time.Second, l.renew)
+	l.Kept = s.life.Keep(ctx, time.Duration(granted.TTL)*time.Second, l.renew, l.drop)
 	return l, nil
 }
 
 func (l *lease) renew(ctx context.Context) error {
 	return l.s.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
-		_, err := c.KeepAliveOnce(ctx, l.id)
-		return err
+		if l.hangUp == nil {
+			l.ctx, l.hangUp = context.WithCancel(l.s.life.Ctx())
+		}
+		inTime := context.AfterFunc(ctx, l.hangUp)
+		left, err := l.exchange(c)
+		if !inTime() || err != nil {
+			l.drop()
+		}
+		if err == nil && left <= 0 {
+			err = store.ErrLeaseOver
+		}
+		return errors.Join(err, ctx.Err())
 	})
+}
+
+// exchange sends one request and waits for its answer, how many seconds are left.
+func (l *lease) exchange(c *clientv3.Client) (left int64, err error) {
+	if l.stream == nil {
+		l.stream, err = pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(clientv3.WithRequireLeader(l.ctx), grpc.WaitForReady(true))
+		if err != nil {
+			return 0, rpctypes.Error(err)
+		}
+	}
+	if err := l.stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(l.id)}); err != nil {
+		return 0, rpctypes.Error(err)
+	}
+	answer, err := l.stream.Recv()
+	return answer.GetTTL(), rpctypes.Error(err)
+}
+
+// drop ends the stream.
+func (l *lease) drop() {
+	if l.hangUp != nil {
+		l.hangUp()
+	}
+	l.hangUp, l.stream = nil, nil
 }
 
 // End is store.Lease's.

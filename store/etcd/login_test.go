@@ -70,6 +70,7 @@ func (a *authority) write(name, kind string, der []byte) {
 func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	ca, stranger := newAuthority(t), newAuthority(t)
 	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	ca.issue("server", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: both})
@@ -111,6 +112,7 @@ func TestTLS(t *testing.T) {
 // What a user may do ends at the prefix of a cluster; a password is asked for
 // again after a restart, which forgets all logins.
 func TestPassword(t *testing.T) {
+	t.Parallel()
 	server := newServer(t)
 	o := server.options(t)
 	admin := open(t, o)
@@ -157,6 +159,14 @@ func TestPassword(t *testing.T) {
 	want(t, keys, "-n")
 	if _, err := s.Networks().Create(ctx, network("n"), l); !errors.Is(err, store.ErrLeaseOver) {
 		t.Error(err)
+	}
+	server.kill()
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	_, err = login("patchbay", "secret", o.Cluster).Networks().Get(short, "n")
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > patience/2 {
+		t.Errorf("nobody to log in at: %v after %v", err, time.Since(begin))
 	}
 }
 

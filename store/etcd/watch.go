@@ -65,10 +65,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 // stream watches until something breaks. What it is told sets back the wait for
 // the next one.
 func (w *watch) stream(ctx context.Context, wait *time.Duration) error {
-	if err := w.check(ctx); err != nil {
-		return err
-	}
-	c, err := w.dial()
+	c, err := w.check(ctx)
 	if err != nil {
 		return err
 	}
@@ -108,14 +105,16 @@ func progress(ctx context.Context, c *clientv3.Client) {
 
 // check asks etcd whether it has us and our revision: one that was set up anew, or
 // from a backup, may be behind it.
-func (w *watch) check(ctx context.Context) error {
-	return w.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
+func (w *watch) check(ctx context.Context) (client *clientv3.Client, err error) {
+	err = w.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
+		client = c
 		got, err := c.Get(ctx, w.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err == nil && got.Header.Revision < w.at {
 			return store.ErrCompacted
 		}
 		return err
 	})
+	return client, err
 }
 
 // tell hands on what etcd told.
@@ -127,7 +126,8 @@ func (w *watch) tell(ctx context.Context, told clientv3.WatchResponse) error {
 		return errBroken
 	case len(told.Events) == 0:
 		if told.Header.Revision < w.at { // or only that member is
-			return w.check(ctx)
+			_, err := w.check(ctx)
+			return err
 		}
 		return nil
 	}

@@ -62,7 +62,7 @@ func (s *Store) Lease(ctx context.Context, ttl time.Duration) (store.Lease, erro
 	if err := s.locked(ctx, l.write); err != nil {
 		return nil, fmt.Errorf("begin lease: %w", err)
 	}
-	l.Kept = s.life.Keep(ctx, l.ttl, l.renew)
+	l.Kept = s.life.Keep(ctx, l.ttl, l.renew, func() {})
 	return l, nil
 }
 

@@ -80,13 +80,15 @@ func (k *Kept) Lost() <-chan struct{} { return k.lost }
 // Over says that the lease has ended.
 func (k *Kept) Over() { k.over() }
 
-// Keep renews a lease that began now until ctx or the life ends, or it is over.
-func (l *Life) Keep(ctx context.Context, ttl time.Duration, renew func(context.Context) error) *Kept {
+// Keep renews a lease that began now until ctx or the life ends, or it is over;
+// then it calls end, in the goroutine that calls renew.
+func (l *Life) Keep(ctx context.Context, ttl time.Duration, renew func(context.Context) error, end func()) *Kept {
 	ctx, done := l.Until(ctx)
 	k := &Kept{lost: make(chan struct{})}
 	k.over = sync.OnceFunc(func() { done(); close(k.lost) })
 	l.Work.Go(func() {
 		defer k.over()
+		defer end()
 		keep(ctx, ttl, renew)
 	})
 	return k
