@@ -17,7 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/internal/gc"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
@@ -95,6 +97,11 @@ func TestNodeGC(t *testing.T) {
 	n.gc(true, 2, gc.Unsure, "patchbay-cnm install DIR", false) // nobody here can tell the driver
 	n.Want("endpoints", fmt.Sprint(d.Endpoints()), "3")
 	n.dir = plugintest.Install(t, Plugins()...)
+	adding := record.OfDrivers(paths.Default().State) // as an ADD has it
+	_, err := adding.Take("net", owner.Of("net", "a", "eth0"), "cnm")
+	must(t, err)
+	n.gc(true, 2, gc.Unsure, "an ADD or DEL is working on it", false)
+	adding.Close()
 	n.gc(true, 2, gc.Dead, "is gone", true)
 	n.Want("endpoints and addresses", fmt.Sprint(d.Endpoints(), d.Addresses()), "2 3") // with the gateway
 	n.doctor("")
