@@ -163,7 +163,8 @@ func (w *work) open(ctx context.Context) error {
 func (w *work) hasGateway() bool { return w.join.Gateway.IsValid() || w.join.GatewayIPv6.IsValid() }
 
 // inform asks for the endpoint's information, which nobody needs: some drivers
-// finish their work there. Its failure is none, as to Docker.
+// finish their work there. An error that it answers is none, as to Docker; a
+// driver that does not answer is gone, and nobody knows what it did.
 func (w *work) inform(ctx context.Context) error {
 	if err := w.r.Step("endpoint information"); err != nil {
 		return err
