@@ -30,30 +30,53 @@ func TestOld(t *testing.T) { scenarios(t, "old") }
 // TestNew is the current dockerd.
 func TestNew(t *testing.T) { scenarios(t, "new") }
 
+// TestNFTables is the current dockerd with its nftables backend.
+func TestNFTables(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t, lab.Options{Name: "pbnft", Kind: "new", Args: []string{"--firewall-backend", "nftables"}})
+	networks(l)
+	each(l, []scenario{{"two containers", twoContainers}, {"ports", published}, {"outside", outside}, {"host addresses", hostAddresses}, {"beside", beside}, {"one network", oneNetwork}})
+}
+
+// scenario is a part of the test on one lab.
+type scenario struct {
+	name string
+	fn   func(*lab.Lab)
+}
+
 func scenarios(t *testing.T, kind string) {
 	t.Parallel()
 	l := lab.New(t, lab.Options{Name: "pb" + kind, Kind: kind})
-	for name, text := range map[string]string{"podnet": podnet, "ptpnet": ptpnet, "macnet": macnet} {
-		l.Conf(name, text)
-		l.Docker("network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network="+name, name)
-	}
-	for _, s := range []struct {
-		name string
-		fn   func(*lab.Lab)
-	}{
+	networks(l)
+	each(l, []scenario{
 		{"two containers", twoContainers}, {"ports", published}, {"connect", connect}, {"addresses", addresses},
-		{"internal", internal}, {"IPv6 only", sixOnly}, {"outside", outside}, {"gateways", gateways}, {"host addresses", hostAddresses}, {"whole chain", wholeChain}, {"names", names}, {"DHCP", leased}, {"ipvlan", ipvlan},
+		{"internal", internal}, {"IPv6 only", sixOnly}, {"outside", outside}, {"gateways", gateways}, {"host addresses", hostAddresses},
+		{"whole chain", wholeChain}, {"names", names}, {"DHCP", leased}, {"ipvlan", ipvlan}, {"beside", beside}, {"one network", oneNetwork},
 		{"restart", restart}, {"driver killed", driverKilled}, {"dockerd killed", dockerdKilled},
-	} {
+	})
+	l.Docker("network", "rm", "podnet", "ptpnet", "macnet")
+	if left := l.Sh("ls /var/lib/patchbay/docker/networks /var/lib/patchbay/docker/pools | grep -v :"); left != "" {
+		t.Errorf("networks left: %s", left)
+	}
+}
+
+// networks makes those that the scenarios share.
+func networks(l *lab.Lab) {
+	l.Helper()
+	create(l, "podnet", podnet)
+	create(l, "ptpnet", ptpnet)
+	create(l, "macnet", macnet)
+}
+
+// each runs scenarios one after the other. After each nothing is left.
+func each(l *lab.Lab, list []scenario) {
+	t, _ := l.TB.(*testing.T)
+	for _, s := range list {
 		t.Run(s.name, func(t *testing.T) {
 			inner := l.With(t)
 			s.fn(inner)
 			inner.Gone(s.name)
 		})
-	}
-	l.Docker("network", "rm", "podnet", "ptpnet", "macnet")
-	if left := l.In("sh", "-c", "ls /var/lib/patchbay/docker/networks /var/lib/patchbay/docker/pools | grep -v :; true"); left != "" {
-		t.Errorf("networks left: %s", left)
 	}
 }
 
@@ -89,7 +112,7 @@ func published(l *lab.Lab) {
 		l.Fatalf("ps shows\n%s", ps)
 	}
 	for _, p := range ports {
-		l.Fetch(nil, lab.Host4, p[1])
+		l.Fetch(l.Here(), lab.Host4, p[1])
 	}
 	if said := l.Refused("run", "--rm", "--network", "podnet", "-p", "8080:80", "bb", "true"); !strings.Contains(said, "another container's") {
 		l.Errorf("a port twice: %s", said)
@@ -140,7 +163,7 @@ func internal(l *lab.Lab) {
 	}
 	l.Ping("c2", "c1")
 	l.Ping("c2", l.Inspect("c1", "inside", "GlobalIPv6Address"))
-	l.Closed(lab.FromOutside(), lab.Host4, "8080")
+	l.Closed(l.Outside(), lab.Host4, "8080")
 	l.Remove("c1", "c2")
 	l.Docker("network", "rm", "inside")
 }

@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e: needs root")
 		os.Exit(1)
 	}
+	if err := flag.Set("test.parallel", "3"); err != nil { // they mostly wait
+		panic(err)
+	}
 	code := m.Run()
 	lab.Clean()
 	os.Exit(code)

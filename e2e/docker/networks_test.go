@@ -46,7 +46,7 @@ func sixOnly(l *lab.Lab) {
 		l.Ping("c2", "c1")
 		l.Ping("c2", lab.Outside6)
 	}
-	l.Fetch(lab.FromOutside(), lab.Host6, "8080")
+	l.Fetch(l.Outside(), lab.Host6, "8080")
 	l.Remove("c1", "c2")
 	l.Docker("network", "rm", "sixnet")
 }
@@ -92,8 +92,8 @@ func gateways(l *lab.Lab) {
 		if ps := l.In(l.Patchbayd, "docker", "ps"); strings.Count(ps, ":8080->80/tcp") != 1 {
 			l.Errorf("%s: ports\n%s", when, ps)
 		}
-		l.Fetch(lab.FromOutside(), lab.Host4, "8080")
-		l.Fetch(lab.FromOutside(), lab.Host6, "8080")
+		l.Fetch(l.Outside(), lab.Host4, "8080")
+		l.Fetch(l.Outside(), lab.Host6, "8080")
 	}
 	served("started", first)
 	l.Docker("network", "disconnect", first[0], "c1")
@@ -108,27 +108,28 @@ func gateways(l *lab.Lab) {
 // hostAddresses: ports on one address of the host are on no other.
 func hostAddresses(l *lab.Lab) {
 	l.Start("c1", "podnet", "-p", "127.0.0.1:8081:80", "-p", lab.Host4+":8082:80", "-p", "["+lab.Host6+"]:8083:80", "-p", "8084:80")
-	out := lab.FromOutside()
-	l.Fetch(nil, "127.0.0.1", "8081")
+	out := l.Outside()
+	l.Fetch(l.Here(), "127.0.0.1", "8081")
 	l.Closed(out, lab.Host4, "8081")
 	l.Fetch(out, lab.Host4, "8082")
-	l.Fetch(nil, lab.Host4, "8082")
+	l.Fetch(l.Here(), lab.Host4, "8082")
 	l.Closed(out, lab.Host6, "8082")
 	l.Fetch(out, lab.Host6, "8083")
 	l.Closed(out, lab.Host4, "8083")
 	for _, host := range []string{lab.Host4, lab.Host6} {
 		l.Fetch(out, host, "8084")
-		l.Fetch(nil, host, "8084")
-		l.Fetch(l.From("c1"), host, "8084") // hairpin
+		l.Fetch(l.Here(), host, "8084")
+		l.Fetch(l.Of("c1"), host, "8084") // hairpin
 	}
-	l.Fetch(nil, "127.0.0.1", "8084")
+	l.Fetch(l.Here(), "127.0.0.1", "8084")
 	l.Remove("c1")
 	l.Closed(out, lab.Host4, "8084")
 }
 
 // ipvlan needs a kernel that has it.
 func ipvlan(l *lab.Lab) {
-	nettest.Need(l, nettest.LinkKind("ipvlan"))
+	kind := nettest.LinkKind("ipvlan")
+	nettest.Need(l, nettest.Feature{Name: kind.Name, Probe: func() error { return l.Do(kind.Probe) }})
 	create(l, "ipnet", `{"cniVersion":"1.1.0","name":"ipnet","plugins":[{"type":"ipvlan","master":"out0",`+ipamOf(97)+`}]}`)
 	l.Start("c1", "ipnet")
 	l.Start("c2", "ipnet")
@@ -148,7 +149,7 @@ func wholeChain(l *lab.Lab) {
 	l.Ping("c2", "c1")
 	l.Ping("c2", l.Inspect("c1", "whole", "GlobalIPv6Address"))
 	l.Ping("c2", lab.Outside4)
-	l.Fetch(lab.FromOutside(), lab.Host4, "8080")
+	l.Fetch(l.Outside(), lab.Host4, "8080")
 	l.Remove("c1", "c2")
 	l.Docker("network", "rm", "whole")
 }
@@ -194,4 +195,28 @@ func leased(l *lab.Lab) {
 		l.Remove("c1", "c2")
 		l.Docker("network", "rm", "dhcpnet")
 	}
+}
+
+// beside: what Docker does with its firewall, and another program with the
+// policy of FORWARD, keeps nobody from our networks.
+func beside(l *lab.Lab) {
+	l.In("sh", "-ec", "iptables -P FORWARD DROP; ip6tables -P FORWARD DROP")
+	l.Start("docker0", "bridge")
+	l.Start("c1", "podnet", "-p", "8080:80")
+	l.Start("c2", "ptpnet", "-p", "8081:80")
+	l.Start("c3", "podnet")
+	out := l.Outside()
+	for _, port := range []string{"8080", "8081"} {
+		for _, host := range []string{lab.Host4, lab.Host6} {
+			l.Fetch(out, host, port)
+			l.Fetch(l.Here(), host, port)
+			l.Fetch(l.Of("c3"), host, port)
+		}
+		l.Fetch(l.Of("docker0"), lab.Host4, port)
+	}
+	for _, to := range []string{lab.Outside4, lab.Outside6, "c1", l.Inspect("c1", "podnet", "GlobalIPv6Address")} {
+		l.Ping("c3", to)
+	}
+	l.Ping("c2", lab.Outside4)
+	l.Remove("c1", "c2", "c3", "docker0")
 }

@@ -6,12 +6,15 @@ package lab
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"os/exec"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/netns"
 )
 
 // Start runs a container that answers on port 80 and else sleeps.
@@ -51,11 +54,11 @@ func (l *Lab) Ping(from, to string) {
 	}
 }
 
-// PingFrom is Ping from anything that a command leads to.
-func (l *Lab) PingFrom(who string, enter []string, to string) {
+// PingFrom is Ping from a namespace.
+func (l *Lab) PingFrom(path, to string) {
 	l.Helper()
-	if out := l.In(append(enter, "/bin/busybox", "sh", "-c", ping(to))...); !strings.Contains(out, "bytes from") {
-		l.Errorf("%s does not reach %s: %s", who, to, out)
+	if out := l.lab("in", l.name, "nsenter", "--net="+path, "--", "/bin/busybox", "sh", "-c", ping(to)); !strings.Contains(out, "bytes from") {
+		l.Errorf("%s does not reach %s: %s", path, to, out)
 	}
 }
 
@@ -63,41 +66,67 @@ func ping(to string) string {
 	return fmt.Sprintf("for i in $(seq %d); do ping -c1 -W2 %s && break; done 2>&1; true", pingTries, to)
 }
 
-// Fetch asks a port for a page until it answers; enter leads to where from, and
-// is nil for the host.
-func (l *Lab) Fetch(enter []string, host, port string) {
+// Fetch asks a port for a page until it answers; path is the namespace to ask
+// from.
+func (l *Lab) Fetch(path, host, port string) {
 	l.Helper()
-	out := ""
-	for end := time.Now().Add(pollTime / 2); time.Now().Before(end); time.Sleep(2 * pollEvery) {
-		if out = l.get(enter, host, port); strings.Contains(out, "HTTP/1") {
+	var err error
+	for end := time.Now().Add(pollTime / 3); time.Now().Before(end); time.Sleep(pollEvery) {
+		if err = get(path, host, port); err == nil {
 			return
 		}
 	}
-	l.Errorf("%v: %s says %q", enter, net.JoinHostPort(host, port), out)
+	l.Errorf("from %s: %v", path, err)
 }
 
 // Closed fails the test when a port answers.
-func (l *Lab) Closed(enter []string, host, port string) {
+func (l *Lab) Closed(path, host, port string) {
 	l.Helper()
-	if out := l.get(enter, host, port); strings.Contains(out, "HTTP/1") {
-		l.Errorf("%v: %s answers", enter, net.JoinHostPort(host, port))
+	if get(path, host, port) == nil {
+		l.Errorf("from %s: %s answers", path, net.JoinHostPort(host, port))
 	}
 }
 
-func (l *Lab) get(enter []string, host, port string) string {
-	l.Helper()
-	script := fmt.Sprintf(`(printf 'GET /ok HTTP/1.0\r\n\r\n'; sleep 0.3) | busybox nc -w 2 %s %s; true`, host, port)
-	return l.In(append(enter, "busybox", "sh", "-c", script)...)
+// getTime bounds one try.
+const getTime = 2 * time.Second
+
+func get(path, host, port string) error {
+	ns, err := netns.Open(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	var conn net.Conn
+	if err := ns.Do(func() (err error) {
+		conn, err = net.DialTimeout("tcp", net.JoinHostPort(host, port), getTime)
+		return err
+	}); err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // read only
+	if err := conn.SetDeadline(time.Now().Add(getTime)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("GET / HTTP/1.0\r\n\r\n")); err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(conn)
+	if !strings.HasPrefix(string(answer), "HTTP/1") {
+		return fmt.Errorf("%s says %q: %w", conn.RemoteAddr(), answer, err)
+	}
+	return nil
 }
 
-// FromOutside leads to the outside world.
-func FromOutside() []string { return []string{"ip", "netns", "exec", Outside} }
+// Here is the namespace of the dockerd.
+func (l *Lab) Here() string { return "/proc/" + l.holder() + "/ns/net" }
 
-// From leads to the inside of a container's network, with the host's files.
-func (l *Lab) From(container string) []string {
+// Outside is the namespace of the outside world.
+func (l *Lab) Outside() string { return "/proc/" + l.holder() + "/root/run/netns/" + outside }
+
+// Of is the namespace of a container.
+func (l *Lab) Of(container string) string {
 	l.Helper()
-	pid := l.Docker("inspect", container, "--format", "{{.State.Pid}}")
-	return []string{"nsenter", "-t", pid, "-n", "--"}
+	return "/proc/" + l.Docker("inspect", container, "--format", "{{.State.Pid}}") + "/ns/net"
 }
 
 // Program is something that runs beside the dockerd until it is stopped.
@@ -125,13 +154,16 @@ func (p *Program) Stop() {
 	}
 }
 
+// Wait waits until it ends by itself.
+func (p *Program) Wait() { _ = p.cmd.Wait() }
+
 // Dnsmasq is a DHCP server in the outside world. It is a copy in a place that no
 // AppArmor profile knows.
 func (l *Lab) Dnsmasq(args ...string) *Program {
 	l.Helper()
 	copied := l.Dir("dnsmasq") + "/dnsmasq"
 	l.In("sh", "-ec", `cp "$(command -v dnsmasq)" "$0"`, copied)
-	argv := append(FromOutside(), copied, "--no-daemon", "--conf-file=/dev/null", "--port=0", "--no-ping", "--log-facility=-", "--log-dhcp",
+	argv := append([]string{"ip", "netns", "exec", outside}, copied, "--no-daemon", "--conf-file=/dev/null", "--port=0", "--no-ping", "--log-facility=-", "--log-dhcp",
 		"--no-resolv", "--pid-file="+l.Dir("dnsmasq")+"/pid", "--dhcp-leasefile="+l.Dir("dnsmasq")+"/leases", "--interface=eth0", "--bind-interfaces",
 		"--dhcp-authoritative")
 	return l.Run(append(argv, args...)...)

@@ -11,12 +11,14 @@ import (
 )
 
 // The addresses of a lab: the host's on its bridge out0, and those of the
-// namespace Outside behind it, which is the default gateway.
+// outside world behind it, which is the default gateway.
 const (
 	Host4, Host6       = "192.0.2.10", "2001:db8::10"
 	Outside4, Outside6 = "192.0.2.1", "2001:db8::1"
-	Outside            = "outside"
 )
+
+// outside is the name of that namespace.
+const outside = "outside"
 
 // Options say what lab is wanted.
 type Options struct {
@@ -39,6 +41,7 @@ type node struct {
 	name      string
 	Plugins   string // our plugin directory
 	Patchbayd string
+	Shared    string // the directory that has dockerlab
 	dir       string // DOCKERLAB_DIR
 	script    string
 	env       []string
@@ -51,7 +54,7 @@ func New(t testing.TB, o Options) *Lab {
 	t.Helper()
 	bin, err := programs()
 	must(t, err)
-	l := &Lab{t, &node{Kind: o.Kind, name: o.Name, Plugins: bin.plugins, Patchbayd: bin.patchbayd, script: bin.script, dir: t.TempDir()}}
+	l := &Lab{t, &node{Kind: o.Kind, name: o.Name, Plugins: bin.plugins, Patchbayd: bin.patchbayd, script: bin.script, Shared: filepath.Dir(filepath.Dir(bin.script)), dir: t.TempDir()}}
 	must(t, os.Symlink(filepath.Join(bin.dockerd, "bin"), filepath.Join(l.dir, "bin")))
 	l.env = append(os.Environ(), "DOCKERLAB_DIR="+l.dir)
 	if o.Kind == "old" { // a newer client refuses some flags to an old daemon

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/patchbay-net/patchbay/netns"
 )
 
 // furnish gives the lab both families, directories that plugins take for a real
@@ -19,15 +21,15 @@ func (l *Lab) furnish() {
 	l.Helper()
 	l.In("sh", "-ec", `chmod 755 /var/lib/patchbay /run/patchbay /var/lib/cni /run/cni /etc/cni
 		ip -6 addr add `+Host6+`/64 dev out0 nodad
-		ip netns add `+Outside+`
-		ip link add p-out type veth peer name eth0 netns `+Outside+`
+		ip netns add `+outside+`
+		ip link add p-out type veth peer name eth0 netns `+outside+`
 		ip link set p-out master out0 up
-		ip -n `+Outside+` link set lo up
-		ip -n `+Outside+` addr add `+Outside4+`/24 dev eth0
-		ip -n `+Outside+` -6 addr add `+Outside6+`/64 dev eth0 nodad
-		ip -n `+Outside+` link set eth0 up
+		ip -n `+outside+` link set lo up
+		ip -n `+outside+` addr add `+Outside4+`/24 dev eth0
+		ip -n `+outside+` -6 addr add `+Outside6+`/64 dev eth0 nodad
+		ip -n `+outside+` link set eth0 up
 		ip -6 route add default via `+Outside6+`
-		ip netns exec `+Outside+` busybox httpd -p 80`)
+		ip netns exec `+outside+` busybox httpd -p 80`)
 }
 
 // lab runs dockerlab.
@@ -100,6 +102,15 @@ func (l *Lab) Refused(args ...string) string {
 		return out
 	}
 	return err.Error()
+}
+
+// Do runs fn on a thread in the dockerd's network namespace.
+func (l *Lab) Do(fn func() error) error {
+	l.Helper()
+	ns, err := netns.Open(l.Here())
+	must(l, err)
+	defer ns.Close() //nolint:errcheck // read only
+	return ns.Do(fn)
 }
 
 // Conf writes a CNI configuration.
