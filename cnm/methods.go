@@ -21,6 +21,8 @@ func (h *Handler) find(method string) methodFunc {
 		return optionalMethod(h.Network, name)
 	case service == ImplementsIPAM && h.IPAM != nil:
 		return ipamMethod(h.IPAM, name)
+	case h.Others[method] != nil:
+		return methodFunc(h.Others[method])
 	}
 	return nil
 }

@@ -42,11 +42,18 @@ type Handler struct {
 	// call ends then, and Docker gets an error. 0 is no limit.
 	Timeout time.Duration
 
+	// Others are methods that are no driver's, by their whole name.
+	Others map[string]Method
+
 	// Log, when set, hears of every call that was answered.
 	Log func(Call)
 
 	bodyTime time.Duration // instead of slowest, for tests
 }
+
+// Method answers one call: body is the request as it came, perhaps empty. What it
+// returns is written as JSON.
+type Method func(ctx context.Context, body []byte) (answer any, err error)
 
 // Call is one call that was answered.
 type Call struct {

@@ -32,7 +32,10 @@ type Options struct {
 	// Grace is how old what nobody uses must be before Sweep removes it.
 	Grace    time.Duration
 	DataRoot string // Docker's, to find names of containers; default /var/lib/docker
+	Engine   Engine // Docker, to ask which networks it has; nil: never asked
 	Log      func(format string, args ...any)
+
+	doubt time.Duration // for tests: inDoubt
 
 	step func() // called before and after the state is written; for tests that kill
 }
@@ -73,6 +76,9 @@ func New(o Options) (*Driver, error) {
 	}
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
+	}
+	if o.doubt == 0 {
+		o.doubt = inDoubt
 	}
 	if o.step == nil {
 		o.step = func() {}

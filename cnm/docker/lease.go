@@ -314,16 +314,16 @@ func (d *Driver) bind(ctx context.Context, id, endpointID string) (*state.Lease,
 
 // sweepLeases gives back what no endpoint uses, and has not for some time:
 // Docker asks for the address first, and gives it back last.
-func (d *Driver) sweepLeases(ctx context.Context) error {
+func (d *Driver) sweepLeases(ctx context.Context, s *sweep) error {
 	all, err := d.store.Leases()
 	errs := []error{err}
 	for _, l := range all {
-		errs = append(errs, d.sweepLease(ctx, l.ID))
+		errs = append(errs, d.sweepLease(ctx, s, l.ID))
 	}
 	return errors.Join(errs...)
 }
 
-func (d *Driver) sweepLease(ctx context.Context, id string) error {
+func (d *Driver) sweepLease(ctx context.Context, s *sweep, id string) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
 	release, err := d.locks.take(ctx, id)
@@ -343,9 +343,9 @@ func (d *Driver) sweepLease(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	if time.Since(l.Since) < d.opts.Grace {
+	if time.Since(l.Since) < s.grace {
 		return nil
 	}
-	d.opts.Log("addresses %v of %s: no endpoint uses them", l.Given, l.Network)
-	return d.dropLease(ctx, l)
+	name := fmt.Sprintf("%v of %s", l.Given, l.Network)
+	return s.take(d, Item{Kind: kindAddresses, Name: name, Why: "no endpoint uses them"}, func() error { return d.dropLease(ctx, l) })
 }

@@ -98,20 +98,24 @@ func (d *Driver) usable(ctx context.Context, list *chain.List, o *options) error
 // DeleteNetwork implements cnm.NetworkDriver. Docker forgets the network
 // whatever is answered, so what is left of its endpoints goes with it.
 func (d *Driver) DeleteNetwork(ctx context.Context, in *cnm.NetworkRequest) error {
+	return d.deleteNetwork(ctx, in.NetworkID)
+}
+
+func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
 	all, err := d.store.Endpoints()
 	errs := []error{err}
 	for _, e := range all {
-		if e.Network == in.NetworkID {
+		if e.Network == id {
 			d.opts.Log("endpoint %.12s: its network is deleted", e.ID)
 			errs = append(errs, d.DeleteEndpoint(ctx, &cnm.EndpointRequest{NetworkID: e.Network, EndpointID: e.ID}))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("network %.12s stays until it can be cleaned up: %w", in.NetworkID, err)
+		return fmt.Errorf("network %.12s stays until it can be cleaned up: %w", id, err)
 	}
-	return d.store.DropNetwork(in.NetworkID)
+	return d.store.DropNetwork(id)
 }
 
 // network reads a network and decodes it.

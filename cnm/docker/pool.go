@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -49,7 +50,7 @@ func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cn
 	if err != nil {
 		return nil, err
 	}
-	p := &state.Pool{ID: rand.Text(), Network: list.Name, Config: encodeList(list), V6: in.V6, Since: time.Now()}
+	p := &state.Pool{ID: rand.Text(), Network: list.Name, Config: encodeList(list), Options: maps.Clone(in.Options), V6: in.V6, Since: time.Now()}
 	if err := poolOf(p, list, in.Pool); err != nil {
 		return nil, fmt.Errorf("network %s: %w", list.Name, err)
 	}

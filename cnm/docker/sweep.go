@@ -18,8 +18,11 @@ import (
 // sweepEvery is how often Keep sweeps, at most.
 const sweepEvery = time.Minute
 
-// Keep sweeps now and then until ctx ends.
+// Keep sweeps now and then until ctx ends, and asks Docker now and then.
 func (d *Driver) Keep(ctx context.Context) {
+	if d.opts.Engine != nil {
+		go d.keepAsking(ctx)
+	}
 	every := max(min(sweepEvery, d.opts.Grace/2), time.Second)
 	for {
 		if _, err := d.Sweep(ctx); err != nil && ctx.Err() == nil {
@@ -33,49 +36,93 @@ func (d *Driver) Keep(ctx context.Context) {
 	}
 }
 
+// Item is something that nobody uses.
+type Item struct {
+	Kind    string `json:"kind"` // endpoint, addresses, network, pool
+	Name    string `json:"name"`
+	Why     string `json:"why"`
+	Removed bool   `json:"removed"`
+	Error   string `json:"error,omitempty"`
+}
+
+// sweep is one look at everything.
+type sweep struct {
+	grace time.Duration // what is younger stays
+	dry   bool          // remove nothing
+	found []Item
+}
+
+// take removes an item, unless it is only to be told.
+func (s *sweep) take(d *Driver, i Item, remove func() error) error {
+	var err error
+	if !s.dry {
+		d.opts.Log("%s %s: %s: removing it", i.Kind, i.Name, i.Why)
+		if err = remove(); err != nil {
+			i.Error = err.Error()
+		}
+		i.Removed = err == nil
+	}
+	s.found = append(s.found, i)
+	return err
+}
+
 // Sweep removes what dockerd will never delete: endpoints of containers that
 // were gone when it came back, calls that were cut short with this process or
 // the node, deletes that failed. It asks dockerd nothing, since that may be
 // waiting for us: the boot id, the sandbox and the phase tell. It returns how
-// many it removed.
+// many endpoints it removed.
 func (d *Driver) Sweep(ctx context.Context) (removed int, err error) {
+	s := &sweep{grace: d.opts.Grace}
+	err = d.sweep(ctx, s)
+	for _, i := range s.found {
+		if i.Kind == kindEndpoint && i.Removed {
+			removed++
+		}
+	}
+	return removed, err
+}
+
+func (d *Driver) sweep(ctx context.Context, s *sweep) error {
 	all, err := d.store.Endpoints()
 	errs := []error{err}
 	for _, e := range all {
-		done, err := d.sweepOne(ctx, e.ID)
-		if done {
-			removed++
-		}
-		errs = append(errs, err)
+		errs = append(errs, d.sweepOne(ctx, s, e.ID))
 	}
-	return removed, errors.Join(append(errs, d.sweepLeases(ctx))...)
+	return errors.Join(append(errs, d.sweepLeases(ctx, s))...)
 }
 
-func (d *Driver) sweepOne(ctx context.Context, id string) (removed bool, err error) {
+// The kinds of items.
+const (
+	kindEndpoint  = "endpoint"
+	kindAddresses = "addresses"
+	kindNetwork   = "network"
+	kindPool      = "pool"
+)
+
+func (d *Driver) sweepOne(ctx context.Context, s *sweep, id string) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
 	e, release, err := d.enter(ctx, id)
 	if errors.Is(err, state.ErrUnknown) {
-		return false, nil
+		return nil
 	}
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer release()
-	f := facts{boot: d.boot, grace: d.opts.Grace, now: time.Now()}
+	f := facts{boot: d.boot, grace: s.grace, now: time.Now()}
 	f.look(e)
 	if e.Phase == state.Joined && e.SandboxID == (netns.ID{}) && f.there {
-		return false, d.adopt(e, f.sandbox)
+		if s.dry {
+			return nil
+		}
+		return d.adopt(e, f.sandbox)
 	}
 	why := f.dead(e)
 	if why == "" {
-		return false, nil
+		return nil
 	}
-	d.opts.Log("endpoint %.12s: %s: removing it", e.ID, why)
-	if err := d.remove(ctx, e); err != nil {
-		return false, err
-	}
-	return true, nil
+	return s.take(d, Item{Kind: kindEndpoint, Name: short(e.ID, 12), Why: why}, func() error { return d.remove(ctx, e) })
 }
 
 // facts are what an endpoint is judged by.
@@ -144,7 +191,7 @@ func (d *Driver) await(endpointID, path string) {
 	defer tick.Stop()
 	for {
 		if _, there := live(path); there {
-			if _, err := d.sweepOne(ctx, endpointID); err != nil {
+			if err := d.sweepOne(ctx, &sweep{grace: d.opts.Grace}, endpointID); err != nil {
 				d.opts.Log("endpoint %.12s: %v", endpointID, err)
 			}
 			return

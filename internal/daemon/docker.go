@@ -18,6 +18,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/docker"
+	"github.com/patchbay-net/patchbay/cnm/docker/engine"
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
@@ -34,7 +35,9 @@ patchbayd docker install puts this program into /usr/local/bin and its units int
 takes them away.
 
 patchbayd docker ps shows the endpoints with their published ports, which Docker
-cannot show of drivers outside of it.`
+cannot show of drivers outside of it. patchbayd docker gc removes what it holds
+for containers and networks that are gone, by asking the driver that runs, or by
+itself; patchbay gc --from docker calls it.`
 
 // dockerCommand is `patchbayd docker`.
 type dockerCommand struct {
@@ -43,9 +46,11 @@ type dockerCommand struct {
 	Plugins  string        `long:"plugins" value-name:"DIR:DIR" default:"/opt/cni/bin" env:"CNI_PATH" description:"directories of CNI plugins"`
 	ConfDir  string        `long:"conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"CNI configurations"`
 	DataRoot string        `long:"data-root" value-name:"DIR" default:"/var/lib/docker" description:"Docker's, where names of containers are read"`
+	Docker   string        `long:"docker" value-name:"URL" default:"unix:///var/run/docker.sock" description:"Docker's API, asked now and then which networks it still has; empty: never"`
 	Timeout  time.Duration `long:"timeout" value-name:"TIME" default:"1m" description:"of one call; Docker itself waits for ever"`
 	Grace    time.Duration `long:"grace" value-name:"TIME" default:"5m" description:"how old what Docker forgot must be before it is removed"`
 
+	GC      gcFlags      `group:"patchbayd docker gc"`
 	Install installFlags `group:"patchbayd docker install, uninstall"`
 
 	app *app
@@ -57,20 +62,19 @@ func (c *dockerCommand) Execute(args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "ps":
 		return docker.PS(os.Stdout, where.State)
+	case len(args) == 1 && args[0] == "gc":
+		return c.collect(os.Stdout)
 	case len(args) == 1 && args[0] == "install":
 		return newInstaller(c.Install, os.Stdout).install()
 	case len(args) == 1 && args[0] == "uninstall":
 		return newInstaller(c.Install, os.Stdout).uninstall(networksIn(where.State))
 	case len(args) > 0:
-		return fmt.Errorf("patchbayd docker %q: there are ps, install and uninstall", args)
+		return fmt.Errorf("patchbayd docker %q: there are ps, gc, install and uninstall", args)
 	case c.Timeout <= 0 || c.Grace <= 0:
 		return errors.New("timeout and grace must be more than 0")
 	}
 	logger := log.New(c.app.log, "", log.LstdFlags)
-	d, err := docker.New(docker.Options{
-		Plugins: filepath.SplitList(c.Plugins), ConfDir: c.ConfDir, DataRoot: c.DataRoot, Paths: where,
-		Limit: c.Timeout * 3 / 4, Grace: c.Grace, Log: logger.Printf,
-	})
+	d, err := c.driver(logger)
 	if err != nil {
 		return err
 	}
@@ -85,7 +89,23 @@ func (c *dockerCommand) Execute(args []string) error {
 	}
 	logger.Printf("listening, plugins in %s", c.Plugins)
 	go d.Keep(c.app.ctx)
-	return cnm.Serve(c.app.ctx, l, &cnm.Handler{Network: d, IPAM: d, Timeout: c.Timeout, Log: logCalls(logger)})
+	h := &cnm.Handler{Network: d, IPAM: d, Timeout: c.Timeout, Log: logCalls(logger), Others: map[string]cnm.Method{collectMethod: collector(d)}}
+	return cnm.Serve(c.app.ctx, l, h)
+}
+
+func (c *dockerCommand) driver(logger *log.Logger) (*docker.Driver, error) {
+	o := docker.Options{
+		Plugins: filepath.SplitList(c.Plugins), ConfDir: c.ConfDir, DataRoot: c.DataRoot, Paths: paths.Default(),
+		Limit: c.Timeout * 3 / 4, Grace: c.Grace, Log: logger.Printf,
+	}
+	if c.Docker != "" {
+		asked, err := engine.New(c.Docker)
+		if err != nil {
+			return nil, err
+		}
+		o.Engine = asked
+	}
+	return docker.New(o)
 }
 
 // logCalls tells of what failed or took long.

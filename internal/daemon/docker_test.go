@@ -8,11 +8,14 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
 // dockerEnv puts everything that patchbayd docker touches below one directory.
@@ -50,9 +53,73 @@ func TestDockerServes(t *testing.T) {
 	if err := c.Execute(nil); err == nil || !strings.Contains(err.Error(), "another patchbayd docker runs") {
 		t.Errorf("a second one: %v", err)
 	}
+	collects(t, c) // by asking it
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+	collects(t, c) // by itself
+}
+
+func collects(t *testing.T, c *dockerCommand) {
+	t.Helper()
+	alone := *c
+	alone.app = &app{ctx: t.Context(), log: &bytes.Buffer{}}
+	var out bytes.Buffer
+	if err := alone.collect(&out); err != nil || out.String() != "nothing is left over\n" {
+		t.Errorf("%v %q", err, &out)
+	}
+}
+
+// What the driver has of containers that are gone is shown, and removed when
+// that is asked for.
+func TestDockerGC(t *testing.T) {
+	dir := dockerEnv(t)
+	store, err := state.Open(paths.Default().State, "docker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := strings.Repeat("ab", 32)
+	if err := store.SavePool(&state.Pool{ID: "p", Network: "podnet", Config: []byte(`{}`)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.SaveEndpoint(&state.Endpoint{ID: id, Network: "gone", Boot: "before", Phase: state.Joined}); err != nil {
+		t.Fatal(err)
+	}
+	run := func(flags ...string) (string, error) {
+		var out bytes.Buffer
+		c := &dockerCommand{Plugins: dir, Timeout: time.Minute, app: &app{ctx: t.Context(), log: &bytes.Buffer{}}}
+		c.GC.DryRun, c.GC.JSON = slices.Contains(flags, "dry"), slices.Contains(flags, "json")
+		err := c.collect(&out)
+		return out.String(), err
+	}
+	const row = "dead   endpoint  abababababab  it is from before the node booted"
+	if out, err := run("dry"); err != nil || !strings.Contains(out, row) {
+		t.Errorf("%v %q", err, out)
+	}
+	if out, err := run("dry", "json"); err != nil || !strings.HasPrefix(out, `[{"kind":"endpoint","name":"abababababab"`) {
+		t.Errorf("%v %q", err, out)
+	}
+	// Its network's configuration is lost: it cannot be detached, and is not.
+	if out, err := run(); err == nil || !strings.Contains(out, "dead") {
+		t.Errorf("%v %q", err, out)
+	}
+	conf := []byte(`{"name":"podnet","cniVersion":"1.1.0","plugins":[{"type":"nosuch"}]}`)
+	if err := store.SaveNetwork(&state.Network{ID: "gone", Options: map[string]string{"cni.network": "podnet"}, Config: conf}); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := run(); err == nil || !strings.Contains(out, "dead") {
+		t.Errorf("%v %q", err, out)
+	}
+	del := "#!/bin/sh\n[ $CNI_COMMAND = VERSION ] && echo '{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"1.1.0\"]}'\nexit 0\n"
+	if err := os.WriteFile(filepath.Join(dir, "nosuch"), []byte(del), 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	if out, err := run(); err != nil || !strings.Contains(out, "removed  endpoint  abababababab") {
+		t.Errorf("%v %q", err, out)
+	}
+	if out, err := run("json"); err != nil || out != "[]\n" {
+		t.Errorf("%v %q", err, out)
 	}
 }
 
@@ -62,8 +129,10 @@ func TestDockerRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"docker", "rm"}, "there are ps, install and uninstall"},
+		{[]string{"docker", "rm"}, "there are ps, gc, install and uninstall"},
 		{[]string{"docker", "--timeout", "0s"}, "must be more than 0"},
+		{[]string{"docker", "--docker", "/var/run/docker.sock"}, "want unix:///PATH"},
+		{[]string{"docker", "--grace", "-1s", "gc"}, "grace not less"},
 		{[]string{"docker", "--plugins", ""}, "no directory of CNI plugins"},
 		{[]string{"docker", "--socket", "/nosuch/x", "--group", "nosuchgroup"}, "nosuchgroup"},
 	} {

@@ -43,6 +43,9 @@ func (s *Store) Pool(id string) (*Pool, error) { return load[Pool](s, pools, id)
 // DropPool forgets a pool. One that is gone is no error.
 func (s *Store) DropPool(id string) error { return s.drop(pools, id) }
 
+// Pools lists all pools that can be read; the error tells of the others.
+func (s *Store) Pools() ([]*Pool, error) { return list[Pool](s, pools) }
+
 // SaveLease writes a lease, to the disk as SaveEndpoint does.
 func (s *Store) SaveLease(l *Lease) error { return s.save(leases, l.ID, l) }
 

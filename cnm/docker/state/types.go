@@ -175,13 +175,14 @@ type Neighbour struct {
 // Pool is a pool of the IPAM driver.
 type Pool struct {
 	schema
-	ID      string          `json:"id"`
-	Network string          `json:"network"` // name of the configuration
-	Config  json.RawMessage `json:"config"`
-	V6      bool            `json:"v6,omitempty"`
-	Prefix  netip.Prefix    `json:"prefix"`
-	Gateway netip.Prefix    `json:"gateway,omitzero"`
-	Since   time.Time       `json:"since"`
+	ID      string            `json:"id"`
+	Network string            `json:"network"` // name of the configuration
+	Config  json.RawMessage   `json:"config"`
+	Options map[string]string `json:"options,omitempty"` // --ipam-opt
+	V6      bool              `json:"v6,omitempty"`
+	Prefix  netip.Prefix      `json:"prefix"`
+	Gateway netip.Prefix      `json:"gateway,omitzero"`
+	Since   time.Time         `json:"since"`
 }
 
 // Lease is what the IPAM plugin gave for one MAC address: all families at once.

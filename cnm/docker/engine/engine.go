@@ -1,0 +1,149 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package engine asks a Docker daemon which networks it has. These are three
+// questions of its API that every version answers alike (GET /info, /networks,
+// /networks/ID, without a version in the path), so it takes no client of Docker's.
+//
+// A daemon that boots holds its locks and answers nobody: who asks must not be
+// waited for by it, and has a limit.
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// limit bounds one question, maxAnswer an answer, in bytes.
+const (
+	limit     = 10 * time.Second
+	maxAnswer = 64 << 20
+)
+
+// Client asks one daemon. It may be used by many goroutines.
+type Client struct {
+	base string
+	http *http.Client
+}
+
+// New makes a client for unix:///PATH or tcp://HOST:PORT (without TLS), as
+// DOCKER_HOST has them. It connects to nobody yet.
+func New(host string) (*Client, error) {
+	u, err := url.Parse(host)
+	if err != nil {
+		return nil, fmt.Errorf("docker host: %w", err)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	c := &Client{base: "http://docker", http: &http.Client{Transport: transport, Timeout: limit}}
+	switch path := u.Path; {
+	case u.Scheme == "unix" && u.Host == "" && path != "":
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	case u.Scheme == "tcp" && u.Port() != "" && strings.Trim(path, "/") == "":
+		c.base = "http://" + u.Host
+	default:
+		return nil, fmt.Errorf("docker host %q: want unix:///PATH or tcp://HOST:PORT", host)
+	}
+	return c, nil
+}
+
+// Network is one of Docker's.
+type Network struct {
+	ID     string `json:"Id"`
+	Name   string
+	Driver string
+	IPAM   struct {
+		Driver  string
+		Options map[string]string
+	}
+}
+
+// Root is the daemon's data root: it tells one daemon of a host from another.
+func (c *Client) Root(ctx context.Context) (string, error) {
+	var info struct{ DockerRootDir string }
+	if err := c.get(ctx, "/info", &info); err != nil {
+		return "", err
+	}
+	if info.DockerRootDir == "" {
+		return "", errors.New("ask docker: /info tells no DockerRootDir")
+	}
+	return info.DockerRootDir, nil
+}
+
+// Networks lists all networks. A daemon has some of its own, so an answer without
+// any is none.
+func (c *Client) Networks(ctx context.Context) ([]Network, error) {
+	var list []Network
+	if err := c.get(ctx, "/networks", &list); err != nil {
+		return nil, err
+	}
+	if len(list) == 0 {
+		return nil, errors.New("ask docker: /networks has none")
+	}
+	for _, n := range list {
+		if n.ID == "" {
+			return nil, errors.New("ask docker: /networks has one without an id")
+		}
+	}
+	return list, nil
+}
+
+// Endpoints are the ids of a network's endpoints. known is false when there is no
+// such network.
+func (c *Client) Endpoints(ctx context.Context, network string) (ids map[string]bool, known bool, err error) {
+	var n struct {
+		ID         string `json:"Id"`
+		Containers map[string]struct{ EndpointID string }
+	}
+	err = c.get(ctx, "/networks/"+url.PathEscape(network), &n)
+	if errors.Is(err, errNotFound) {
+		return nil, false, nil
+	}
+	if err == nil && n.ID != network {
+		err = fmt.Errorf("ask docker: it answers %q for network %q", n.ID, network)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	ids = make(map[string]bool, len(n.Containers))
+	for _, e := range n.Containers {
+		ids[e.EndpointID] = true
+	}
+	return ids, true, nil
+}
+
+var errNotFound = errors.New("no such object")
+
+func (c *Client) get(ctx context.Context, path string, out any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("ask docker: %w", err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask docker: %w", err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // read only
+	body := io.LimitReader(resp.Body, maxAnswer)
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return fmt.Errorf("ask docker: %s: %w", path, errNotFound)
+	default:
+		said, _ := io.ReadAll(io.LimitReader(body, 512))
+		return fmt.Errorf("ask docker: %s: %s: %s", path, resp.Status, strings.TrimSpace(string(said)))
+	}
+	if err := json.NewDecoder(body).Decode(out); err != nil {
+		return fmt.Errorf("ask docker: %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// serve answers paths with texts, at a socket.
+func serve(t *testing.T, answers map[string]string) *Client {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "docker.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, ok := answers[r.URL.Path]
+		switch {
+		case r.Method != http.MethodGet || !ok:
+			http.Error(w, `{"message":"not found"}`, http.StatusNotFound)
+		case strings.HasPrefix(text, "!"):
+			http.Error(w, text[1:], http.StatusInternalServerError)
+		default:
+			_, _ = io.WriteString(w, text)
+		}
+	}))
+	srv.Listener.Close() //nolint:errcheck // replaced
+	srv.Listener = l
+	srv.Start()
+	t.Cleanup(srv.Close)
+	c, err := New("unix://" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestAnswers(t *testing.T) {
+	ctx := t.Context()
+	c := serve(t, map[string]string{
+		"/info":        `{"DockerRootDir":"/var/lib/docker","Name":"x"}`,
+		"/networks":    `[{"Id":"n1","Name":"one","Driver":"patchbay","IPAM":{"Driver":"patchbay","Options":{"cni.network":"podnet"}}},{"Id":"n2","IPAM":{"Options":null}}]`,
+		"/networks/n1": `{"Id":"n1","Containers":{"c1":{"EndpointID":"e1"},"ep-e2":{"EndpointID":"e2"}}}`,
+		"/networks/n2": `{"Id":"n2"}`,
+		"/networks/n3": `{"Id":"n1"}`,
+	})
+	if root, err := c.Root(ctx); err != nil || root != "/var/lib/docker" {
+		t.Errorf("%q %v", root, err)
+	}
+	list, err := c.Networks(ctx)
+	if err != nil || len(list) != 2 || list[0].IPAM.Options["cni.network"] != "podnet" || list[0].Driver != "patchbay" {
+		t.Errorf("%+v %v", list, err)
+	}
+	if ids, known, err := c.Endpoints(ctx, "n1"); err != nil || !known || len(ids) != 2 || !ids["e1"] || !ids["e2"] {
+		t.Errorf("%v %v %v", ids, known, err)
+	}
+	if ids, known, err := c.Endpoints(ctx, "n2"); err != nil || !known || len(ids) != 0 {
+		t.Errorf("%v %v %v", ids, known, err)
+	}
+	if _, known, err := c.Endpoints(ctx, "gone"); err != nil || known {
+		t.Errorf("%v %v", known, err)
+	}
+	if _, _, err := c.Endpoints(ctx, "n3"); err == nil {
+		t.Error("an answer about another network was taken")
+	}
+}
+
+// What is no answer must not look like a daemon without networks.
+func TestNoAnswer(t *testing.T) {
+	for name, text := range map[string]string{"an error": "!boom", "no list": `{}`, "no JSON": "<html>", "nothing": "", "no ids": `[{}]`, "null": "null", "none": "[]"} {
+		c := serve(t, map[string]string{"/networks": text, "/info": `{}`})
+		if list, err := c.Networks(t.Context()); err == nil {
+			t.Errorf("%s: %v", name, list)
+		}
+		if root, err := c.Root(t.Context()); err == nil {
+			t.Errorf("root %q", root)
+		}
+	}
+	c := serve(t, nil)
+	if _, err := c.Networks(t.Context()); err == nil {
+		t.Error("404 is a list")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "boots.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // test
+	boots, err := New("unix://" + l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := boots.Networks(ctx); err == nil {
+		t.Error("a daemon that boots answered")
+	}
+}
+
+func TestHosts(t *testing.T) {
+	for _, bad := range []string{"", "unix://", "unix://host/x", "/var/run/docker.sock", "https://x:1", "tcp://x", "tcp://x:1/path", "unix://%"} {
+		if _, err := New(bad); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+	if _, err := New("tcp://127.0.0.1:2375"); err != nil {
+		t.Error(err)
+	}
+}

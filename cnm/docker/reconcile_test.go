@@ -1,0 +1,126 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/cnm/docker/engine"
+)
+
+// answers is Docker's API.
+type answers struct {
+	root      string
+	networks  []engine.Network
+	endpoints map[string]map[string]bool
+	err       error
+}
+
+func (a *answers) Root(context.Context) (string, error) { return a.root, nil }
+
+func (a *answers) Networks(context.Context) ([]engine.Network, error) { return a.networks, a.err }
+
+func (a *answers) Endpoints(_ context.Context, id string) (map[string]bool, bool, error) {
+	ids, known := a.endpoints[id]
+	return ids, known, a.err
+}
+
+// asking gives the node a Docker that knows one network.
+func (n *node) asking(network string) *answers {
+	n.Helper()
+	a := &answers{root: n.TempDir(), endpoints: map[string]map[string]bool{network: {}}}
+	a.networks = []engine.Network{{ID: "bridge"}, {ID: network}}
+	n.stop()
+	n.opts.DataRoot, n.opts.Engine, n.opts.doubt = a.root, a, time.Nanosecond
+	n.boot()
+	return a
+}
+
+// collect is `patchbayd docker gc`.
+func (n *node) collect(dry bool, want ...string) *Collected {
+	n.Helper()
+	out := n.driver.Collect(n.ctx(), Collection{Dry: dry})
+	if out.Failed != "" {
+		n.Error(out.Failed)
+	}
+	var got []string
+	for _, i := range out.Items {
+		got = append(got, i.Kind+": "+i.Why)
+		if i.Removed == dry || i.Error != "" {
+			n.Errorf("%+v", i)
+		}
+	}
+	if asJSON(got) != asJSON(want) {
+		n.Errorf("collected %s, want %s", asJSON(got), asJSON(want))
+	}
+	return out
+}
+
+const forgot = "Docker has it no more"
+
+// The deletion of a network was lost with the driver down.
+func TestForgottenNetwork(t *testing.T) {
+	n := newNode(t, portNet)
+	x := n.ipamNetwork("ports")
+	gone := n.network("ports")
+	a := n.asking(gone)
+	a.networks = append(a.networks, engine.Network{ID: x.id})
+	a.networks[2].IPAM.Options = map[string]string{optNetwork: "ports"}
+	c := n.mustStart(run{network: gone})
+	n.collect(false)            // all there
+	a.networks = a.networks[:1] // none of ours, though a container runs
+	if out := n.driver.Collect(n.ctx(), Collection{Grace: time.Hour}); len(out.Items) > 0 || out.Failed != "" {
+		t.Errorf("young, and collected: %s", asJSON(out))
+	}
+	n.collect(true, kindNetwork+": "+forgot, kindPool+": no network of Docker's uses it", kindPool+": no network of Docker's uses it")
+	n.collect(false, kindNetwork+": "+forgot, kindPool+": no network of Docker's uses it", kindPool+": no network of Docker's uses it")
+	if nets, err := n.driver.store.Networks(); err != nil || len(nets) != 1 || nets[0].ID != gone {
+		t.Errorf("networks %s %v", asJSON(nets), err)
+	}
+	c.die()
+	n.collect(false, kindEndpoint+": its sandbox is gone", kindNetwork+": "+forgot)
+	if nets, err := n.driver.store.Networks(); err != nil || len(nets) != 0 {
+		t.Errorf("networks %s %v", asJSON(nets), err)
+	}
+}
+
+// What cannot be Docker's word removes nothing.
+func TestNotAsked(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	a := n.asking(n.network("podnet"))
+	a.networks = a.networks[:1]
+	a.err = errors.New("it boots")
+	if out := n.collect(false); out.NotAsked == "" {
+		t.Error("an error was an answer")
+	}
+	a.err, a.root = nil, "/somebody/elses"
+	if out := n.collect(false); out.NotAsked == "" {
+		t.Error("another Docker was asked")
+	}
+	a.root = n.opts.DataRoot
+	n.collect(false, kindNetwork+": "+forgot)
+}
+
+// Disconnected while the driver was down: the container runs on, the interface
+// is the host's again.
+func TestForgottenEndpoint(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	network := n.network("podnet")
+	a := n.asking(network)
+	c, d := n.mustStart(run{network: network}), n.mustStart(run{network: network})
+	n.collect(false) // in their sandboxes, whatever Docker lists
+	c.unplace()
+	a.endpoints[network] = map[string]bool{c.endpoint: true}
+	n.collect(false)
+	a.endpoints[network] = map[string]bool{d.endpoint: true}
+	n.collect(false, kindEndpoint+": "+forgot)
+	if _, err := conn(t, d.key).LinkByName(d.name); err != nil {
+		t.Errorf("of the other one: %v", err)
+	}
+	c.die()
+	d.stop(true)
+}
