@@ -30,6 +30,11 @@ const (
 	OptionGateway      = "com.docker.network.gateway"               // IPAM: CIDR in RequestPool's Data
 	OptionAddressType  = "RequestAddressType"                       // IPAM: OptionGateway, or absent
 	OptionIfName       = "com.docker.network.endpoint.ifname"       // driver-opt, since 28
+	OptionSysctls      = "com.docker.network.endpoint.sysctls"      // driver-opt, since 27
+	OptionDNSServers   = "com.docker.network.endpoint.dnsservers"   // of the container
+	// OptionNoProxy6To4 is true in ProgramExternalConnectivity when another endpoint
+	// is the sandbox's IPv6 gateway. Docker's own, since 29.
+	OptionNoProxy6To4 = "com.docker.network.driver.private.no_proxy_6to4"
 )
 
 // Options are options whose types depend on their keys.
