@@ -1,0 +1,221 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package names
+
+import (
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// ttl is for how long a positive answer may be kept, in seconds. A container's
+// address is somebody else's soon after it has stopped.
+const ttl = 5
+
+// handler answers the queries that arrive at one network's address.
+type handler struct {
+	*Server
+	network string
+}
+
+// ServeDNS answers or forwards one query.
+func (h handler) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+	_, udp := w.RemoteAddr().(*net.UDPAddr)
+	from := addrOf(w.RemoteAddr())
+	reply := h.reply(q, from, udp)
+	if reply != nil {
+		w.WriteMsg(reply) //nolint:errcheck // whoever asked asks again
+	}
+}
+
+// reply is what is sent back; nil is nothing.
+func (h handler) reply(q *dns.Msg, from netip.Addr, udp bool) *dns.Msg {
+	reply, ours := h.answer(q, from)
+	if !ours {
+		reply = h.forward.ask(h.Server, q, udp)
+	}
+	if reply == nil {
+		return nil
+	}
+	reply.Id, reply.Response = q.Id, true
+	if udp {
+		reply.Truncate(sizeOf(q))
+	}
+	return reply
+}
+
+// sizeOf is what fits into one datagram to whoever asked.
+func sizeOf(q *dns.Msg) int {
+	size := dns.MinMsgSize
+	if opt := q.IsEdns0(); opt != nil {
+		size = max(size, int(opt.UDPSize()))
+	}
+	return min(size, maxUDP)
+}
+
+// answer is pure but for the View. ours is false for what is to be forwarded.
+func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool) {
+	reply = new(dns.Msg)
+	if len(q.Question) != 1 || q.Opcode != dns.OpcodeQuery {
+		rcode := dns.RcodeFormatError
+		if q.Opcode != dns.OpcodeQuery {
+			rcode = dns.RcodeNotImplemented
+		}
+		return reply.SetRcode(q, rcode), true
+	}
+	reply.SetReply(q)
+	reply.RecursionAvailable = true
+	question := q.Question[0]
+	if opt := q.IsEdns0(); opt != nil {
+		reply.SetEdns0(maxUDP, opt.Do())
+		if opt.Version() != 0 {
+			reply.Rcode = dns.RcodeBadVers
+			return reply, true
+		}
+	}
+	transfer := question.Qtype == dns.TypeAXFR || question.Qtype == dns.TypeIXFR
+	if !h.View.Contains(h.network, from) || question.Qclass != dns.ClassINET || transfer {
+		reply.Rcode = dns.RcodeRefused
+		return reply, true
+	}
+	records, known, ours := h.look(question)
+	if !ours {
+		return nil, false
+	}
+	reply.Authoritative = true
+	if !known {
+		reply.Rcode = dns.RcodeNameError
+	}
+	reply.Answer = records
+	return reply, true
+}
+
+// look finds the records of a name; known says that it exists, ours that nobody
+// else is to be asked.
+func (h handler) look(q dns.Question) (records []dns.RR, known, ours bool) {
+	asked := strings.ToLower(strings.TrimSuffix(q.Name, "."))
+	if addr, ok := reverse(asked); ok {
+		names := h.View.Names(h.network, addr)
+		if len(names) == 0 {
+			return nil, false, h.View.Contains(h.network, addr)
+		}
+		return h.pointers(q, names), true, true
+	}
+	name, within := h.cut(asked)
+	if addrs, ok := h.View.Addrs(h.network, asked); ok && asked != "" {
+		return addresses(q, addrs), true, true
+	}
+	switch {
+	case name != "":
+		addrs, ok := h.View.Addrs(h.network, name)
+		return addresses(q, addrs), ok, true
+	case within: // the network itself
+		return nil, true, true
+	case asked == "" || strings.Contains(asked, ".") || ofZone(q.Qtype):
+		return nil, false, false
+	}
+	return nil, false, true
+}
+
+// ofZone are types that are asked of a top-level domain, and of no container.
+func ofZone(qtype uint16) bool {
+	return qtype == dns.TypeNS || qtype == dns.TypeSOA || qtype == dns.TypeDS || qtype == dns.TypeDNSKEY
+}
+
+// cut takes the network's suffixes off; within says that there was one.
+func (h handler) cut(asked string) (name string, within bool) {
+	suffixes := []string{strings.ToLower(h.network)}
+	if d := strings.ToLower(strings.Trim(h.Domain, ".")); d != "" {
+		suffixes = []string{suffixes[0] + "." + d, suffixes[0]}
+	}
+	for _, s := range suffixes {
+		if asked == s {
+			return "", true
+		}
+		if name, ok := strings.CutSuffix(asked, "."+s); ok {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// addresses are the records of the wanted family, in any order.
+func addresses(q dns.Question, addrs []netip.Addr) (records []dns.RR) {
+	head := dns.RR_Header{Name: q.Name, Class: dns.ClassINET, Ttl: ttl}
+	for _, a := range addrs {
+		a = a.Unmap()
+		switch {
+		case a.Is4() && (q.Qtype == dns.TypeA || q.Qtype == dns.TypeANY):
+			head.Rrtype = dns.TypeA
+			records = append(records, &dns.A{Hdr: head, A: a.AsSlice()})
+		case a.Is6() && (q.Qtype == dns.TypeAAAA || q.Qtype == dns.TypeANY):
+			head.Rrtype = dns.TypeAAAA
+			records = append(records, &dns.AAAA{Hdr: head, AAAA: a.WithZone("").AsSlice()})
+		}
+	}
+	rand.Shuffle(len(records), func(i, j int) { records[i], records[j] = records[j], records[i] })
+	return records
+}
+
+// pointers are NAME.NETWORK, so that what is got can be asked.
+func (h handler) pointers(q dns.Question, names []string) (records []dns.RR) {
+	if q.Qtype != dns.TypePTR && q.Qtype != dns.TypeANY {
+		return nil
+	}
+	suffix := "." + h.network
+	if d := strings.Trim(h.Domain, "."); d != "" {
+		suffix += "." + d
+	}
+	for _, name := range names {
+		to := dns.Fqdn(name + suffix)
+		if _, ok := dns.IsDomainName(to); !ok {
+			continue // a name that no query can be for
+		}
+		records = append(records, &dns.PTR{
+			Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypePTR, Class: dns.ClassINET, Ttl: ttl}, Ptr: to,
+		})
+	}
+	return records
+}
+
+// reverse reads the address in 5.2.40.10.in-addr.arpa or its IPv6 form.
+func reverse(asked string) (addr netip.Addr, ok bool) {
+	if rest, found := strings.CutSuffix(asked, ".in-addr.arpa"); found {
+		parts := strings.Split(rest, ".")
+		if len(parts) != 4 {
+			return addr, false
+		}
+		addr, err := netip.ParseAddr(parts[3] + "." + parts[2] + "." + parts[1] + "." + parts[0])
+		return addr, err == nil
+	}
+	rest, found := strings.CutSuffix(asked, ".ip6.arpa")
+	if !found || len(rest) != 63 {
+		return addr, false
+	}
+	var b strings.Builder
+	for i := 62; i >= 0; i -= 2 {
+		if i < 62 && rest[i+1] != '.' {
+			return addr, false
+		}
+		b.WriteByte(rest[i])
+		if i%8 == 0 && i > 0 {
+			b.WriteByte(':')
+		}
+	}
+	addr, err := netip.ParseAddr(b.String())
+	return addr, err == nil && addr.Is6() && addr.Zone() == ""
+}
+
+func addrOf(a net.Addr) netip.Addr {
+	switch a := a.(type) {
+	case *net.UDPAddr:
+		return a.AddrPort().Addr().Unmap().WithZone("")
+	case *net.TCPAddr:
+		return a.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,30 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package names answers for the names of containers on other hosts: a resolver
+// that listens on the gateway addresses of networks that opted in. It never
+// writes a file: a container comes to it by the DNS servers of its CNI result, or
+// by docker run --dns, and whatever else is in its resolv.conf stays somebody
+// else's (the lesson of moby#17190).
+//
+// # What is answered
+//
+// The address that a query arrived at says which network it belongs to. NAME,
+// NAME.NETWORK and, where a domain is set, NAME.NETWORK.DOMAIN are looked up in
+// the View: A, AAAA and the PTR of their addresses, without regard to case. A
+// name may have several addresses, which come shuffled; a name that exists
+// without an address of the wanted family, or that is asked for anything else, is
+// answered with no records (NODATA). There is no such name (NXDOMAIN) only under
+// the network's own suffixes, for addresses of its own ranges, and for bare names.
+// Nothing carries an SOA, so nobody keeps a negative answer; positive ones are
+// for 5 seconds. Only who has an address of the network is answered at all, or a
+// gateway would be an open resolver to whoever can reach the host.
+//
+// # What is forwarded
+//
+// Everything else, to the servers of the host's resolv.conf. Bare names that
+// nobody has are not: they are names of containers that are gone, or mistyped,
+// and the servers outside need not learn how the containers here are called; nor
+// may whoever answers there for a dotless name take a container's place. What a
+// resolver asks about a top-level domain itself (NS, SOA, DS, DNSKEY) passes.
+package names

@@ -1,0 +1,195 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package names
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// How upstreams are asked: glibc's three, each for 2 s, so that the last one has
+// answered before whoever asked gives us up (5 s, and then once more).
+const (
+	maxUpstreams = 3
+	perUpstream  = 2 * time.Second
+)
+
+// forwarder asks upstreams.
+type forwarder struct {
+	once  sync.Once
+	slots chan struct{} // of queries under way
+
+	mu     sync.Mutex
+	own    map[netip.Addr]bool // where this server listens
+	read   stamp               // of the file that servers are from
+	from   []netip.AddrPort
+	failed string // what was said last of the file
+}
+
+// avoid notes the server's own addresses: a resolv.conf that names one of them
+// would send queries round in circles.
+func (f *forwarder) avoid(own map[netip.Addr]string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.own = make(map[netip.Addr]bool, len(own))
+	for a := range own {
+		f.own[a] = true
+	}
+}
+
+// ask asks one upstream after the other. It answers SERVFAIL when none does, and
+// at once when too many queries are under way.
+func (f *forwarder) ask(s *Server, q *dns.Msg, udp bool) *dns.Msg {
+	f.once.Do(func() { f.slots = make(chan struct{}, maxForwards) })
+	select {
+	case f.slots <- struct{}{}:
+		defer func() { <-f.slots }()
+	default:
+		return fail(q)
+	}
+	var last *dns.Msg
+	for _, upstream := range f.upstreams(s) {
+		reply, err := exchange(q, upstream, udp)
+		if err != nil {
+			s.logf("ask %s for %s: %v", upstream, q.Question[0].Name, err)
+			continue
+		}
+		last = reply
+		if reply.Rcode != dns.RcodeServerFailure && reply.Rcode != dns.RcodeRefused && reply.Rcode != dns.RcodeNotImplemented {
+			return reply
+		}
+	}
+	if last == nil {
+		return fail(q)
+	}
+	return last
+}
+
+func fail(q *dns.Msg) *dns.Msg {
+	reply := new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
+	reply.RecursionAvailable = true
+	if opt := q.IsEdns0(); opt != nil {
+		reply.SetEdns0(maxUDP, opt.Do())
+	}
+	return reply
+}
+
+// errMismatch is an answer to something else.
+var errMismatch = errors.New("the answer is to another question")
+
+// exchange asks the way it was asked. A truncated answer is passed on: whoever
+// asked comes again by TCP. The query gets an id and a port of its own, so nobody
+// outside can guess them from the container's.
+func exchange(q *dns.Msg, upstream netip.AddrPort, udp bool) (*dns.Msg, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), perUpstream)
+	defer cancel()
+	query := q.Copy()
+	query.Id = dns.Id()
+	if opt := query.IsEdns0(); opt != nil {
+		opt.SetUDPSize(maxUDP)
+	}
+	client := dns.Client{Net: "tcp", Timeout: perUpstream}
+	if udp {
+		client.Net = "udp"
+	}
+	reply, _, err := client.ExchangeContext(ctx, query, upstream.String())
+	if err != nil {
+		return nil, err
+	}
+	asked := query.Question[0]
+	same := len(reply.Question) == 1 && strings.EqualFold(reply.Question[0].Name, asked.Name) &&
+		reply.Question[0].Qtype == asked.Qtype && reply.Question[0].Qclass == asked.Qclass
+	if !reply.Response || !same {
+		return nil, errMismatch
+	}
+	reply.Question[0].Name = asked.Name
+	return reply, nil
+}
+
+// upstreams are the servers to ask, without those that would ask us: our own
+// addresses, and Docker's embedded resolver, which forwards to us where we are a
+// container's server.
+func (f *forwarder) upstreams(s *Server) (list []netip.AddrPort) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	from := s.Upstreams
+	if len(from) == 0 {
+		path := s.ResolvConf
+		if path == "" {
+			path = "/etc/resolv.conf"
+		}
+		if err := f.reread(path); err != nil && err.Error() != f.failed {
+			f.failed = err.Error()
+			s.logf("%v", err)
+		} else if err == nil {
+			f.failed = ""
+		}
+		from = f.from
+	}
+	for _, u := range from {
+		a := u.Addr().Unmap()
+		own := f.own[a.WithZone("")] && u.Port() == s.port()
+		if !own && a != embedded && len(list) < maxUpstreams {
+			list = append(list, u)
+		}
+	}
+	return list
+}
+
+// embedded is where Docker's resolver listens inside containers.
+var embedded = netip.AddrFrom4([4]byte{127, 0, 0, 11})
+
+// stamp tells a file from what it was.
+type stamp struct {
+	info os.FileInfo
+}
+
+func (a stamp) same(info os.FileInfo) bool {
+	return a.info != nil && os.SameFile(a.info, info) && a.info.ModTime().Equal(info.ModTime()) && a.info.Size() == info.Size()
+}
+
+// reread reads the file if it changed. One that cannot be read leaves the servers
+// as they were: it may be in the middle of being written.
+func (f *forwarder) reread(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("read upstream servers: %w", err)
+	}
+	if f.read.same(info) {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read upstream servers: %w", err)
+	}
+	f.read, f.from = stamp{info}, parseResolvConf(string(text))
+	if len(f.from) == 0 {
+		return fmt.Errorf("read upstream servers: %s names none: only names of containers are answered", path)
+	}
+	return nil
+}
+
+// parseResolvConf reads the nameserver lines (resolv.conf(5)), equal ones once.
+func parseResolvConf(text string) (list []netip.AddrPort) {
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) < 2 || words[0] != "nameserver" {
+			continue
+		}
+		addr, err := netip.ParseAddr(words[1])
+		if u := netip.AddrPortFrom(addr, 53); err == nil && !slices.Contains(list, u) {
+			list = append(list, u)
+		}
+	}
+	return list
+}

@@ -1,0 +1,218 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package names
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+)
+
+// View is what is known of names. Its methods are called by many goroutines at
+// once and must not wait for anything. Names are passed in lower case and without
+// a dot at the end.
+type View interface {
+	// Addrs are the addresses of a name in a network, of both families; ok says
+	// that the name exists.
+	Addrs(network, name string) (addrs []netip.Addr, ok bool)
+	// Names are what an address is called in a network.
+	Names(network string, addr netip.Addr) []string
+	// Contains says whether an address lies in the network's ranges.
+	Contains(network string, addr netip.Addr) bool
+}
+
+// Server is a resolver. Fields are set before the first Listen.
+type Server struct {
+	View   View
+	Domain string // a further suffix, such as "patchbay.internal"; "" is none
+	Port   uint16 // 0: 53
+
+	// Upstreams are asked for everything else, in turn. Empty: those of ResolvConf,
+	// which is read again when it changes; "" is /etc/resolv.conf.
+	Upstreams  []netip.AddrPort
+	ResolvConf string
+
+	Log func(format string, args ...any) // may be nil
+
+	mu        sync.Mutex
+	listening map[netip.Addr]*listener
+	forward   forwarder
+}
+
+// listener is one address with its two sockets.
+type listener struct {
+	network string
+	servers []*dns.Server
+	sockets []io.Closer
+}
+
+// Listen makes the server listen on exactly these addresses, each for its
+// network. It changes what differs: queries under way on the others are not
+// disturbed. The addresses need not be there yet (IP_FREEBIND): a gateway's comes
+// with the first container. The error tells which could not be had, joined.
+func (s *Server) Listen(want map[netip.Addr]string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listening == nil {
+		s.listening = make(map[netip.Addr]*listener)
+	}
+	for addr, l := range s.listening {
+		if network, ok := want[addr]; !ok || network != l.network {
+			l.close()
+			delete(s.listening, addr)
+		}
+	}
+	s.forward.avoid(want)
+	var errs []error
+	for addr, network := range want {
+		if s.listening[addr] != nil {
+			continue
+		}
+		l, err := s.open(addr, network)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		s.listening[addr] = l
+	}
+	return errors.Join(errs...)
+}
+
+// Close ends listening.
+func (s *Server) Close() { s.Listen(nil) } //nolint:errcheck // closing does not fail
+
+func (s *Server) port() uint16 {
+	if s.Port == 0 {
+		return 53
+	}
+	return s.Port
+}
+
+func (s *Server) logf(format string, args ...any) {
+	if s.Log != nil {
+		s.Log(format, args...)
+	}
+}
+
+// Limits. A query takes at most a few KB, and one that is forwarded some seconds.
+const (
+	maxForwards = 256             // at once; more are refused
+	maxConns    = 64              // TCP, at once and for each address; more wait
+	idle        = 5 * time.Second // how long a TCP connection may say nothing
+	maxUDP      = 1232            // bytes: fits every path without fragments (DNS flag day 2020)
+)
+
+// open opens both sockets of an address.
+func (s *Server) open(addr netip.Addr, network string) (*listener, error) {
+	at := net.JoinHostPort(addr.String(), strconv.Itoa(int(s.port())))
+	conf := net.ListenConfig{Control: freebind}
+	udp, err := conf.ListenPacket(context.Background(), "udp", at)
+	if err != nil {
+		return nil, fmt.Errorf("answer names of network %s: %w", network, err)
+	}
+	tcp, err := conf.Listen(context.Background(), "tcp", at)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("answer names of network %s: %w", network, err), udp.Close())
+	}
+	l := &listener{network: network, sockets: []io.Closer{udp, tcp}}
+	h := handler{s, network}
+	l.serve(&dns.Server{PacketConn: udp, Handler: h, UDPSize: maxUDP}, s.logf)
+	l.serve(&dns.Server{
+		Listener: limit(tcp, maxConns), Handler: h,
+		ReadTimeout: idle, WriteTimeout: idle, IdleTimeout: func() time.Duration { return idle },
+	}, s.logf)
+	return l, nil
+}
+
+// serve returns when the server has started, so that it can be shut down.
+func (l *listener) serve(d *dns.Server, logf func(string, ...any)) {
+	started, ended := make(chan struct{}), make(chan struct{})
+	d.NotifyStartedFunc = func() { close(started) }
+	l.servers = append(l.servers, d)
+	go func() {
+		defer close(ended)
+		if err := d.ActivateAndServe(); err != nil && !errors.Is(err, net.ErrClosed) {
+			logf("answer names of network %s: %v", l.network, err)
+		}
+	}()
+	select {
+	case <-started:
+	case <-ended:
+	}
+}
+
+// close does not wait for queries that are being forwarded, which the library
+// would, with the sockets open: whoever asked asks again.
+func (l *listener) close() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, d := range l.servers {
+		_ = d.ShutdownContext(ctx) // it had ended
+	}
+	for _, c := range l.sockets {
+		_ = c.Close() // nothing is to be written
+	}
+}
+
+// freebind allows an address that no link has yet. UDP needs no SO_REUSEADDR:
+// with it two servers could share the address unawares, and each would get some
+// of the queries.
+func freebind(network, _ string, c syscall.RawConn) error {
+	var err error
+	control := c.Control(func(fd uintptr) {
+		level, option := unix.SOL_IP, unix.IP_FREEBIND
+		if network == "udp6" || network == "tcp6" {
+			level, option = unix.SOL_IPV6, unix.IPV6_FREEBIND
+		}
+		err = unix.SetsockoptInt(int(fd), level, option, 1)
+	})
+	return errors.Join(control, err)
+}
+
+// limit lets a listener have some connections at once; more wait to be accepted.
+func limit(l net.Listener, most int) net.Listener {
+	return &limited{Listener: l, slots: make(chan struct{}, most)}
+}
+
+type limited struct {
+	net.Listener
+	slots chan struct{}
+}
+
+// Accept waits for a slot after the connection, since the listener's Close
+// cannot end the wait for a slot before it.
+func (l *limited) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case l.slots <- struct{}{}:
+	case <-time.After(2 * idle): // all the others have ended by then
+		c.Close() //nolint:errcheck // it was not used
+		return l.Accept()
+	}
+	return &slot{Conn: c, free: sync.OnceFunc(func() { <-l.slots })}, nil
+}
+
+type slot struct {
+	net.Conn
+	free func()
+}
+
+// Close frees the slot.
+func (s *slot) Close() error {
+	defer s.free()
+	return s.Conn.Close()
+}
