@@ -29,6 +29,7 @@ func (c *gcCommand) node() error {
 	}
 	o := gc.Options{Paths: c.app.paths, Runtime: c.app.runtime(nil), NewSession: c.app.session, Grace: c.Grace, Apply: c.Apply}
 	if c.From != "" {
+		o.Driver = c.From == "docker"
 		var err error
 		if o.Live, err = gc.Containers(c.app.ctx, c.From, c.app.stdin); err != nil {
 			return err

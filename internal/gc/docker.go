@@ -4,8 +4,16 @@
 package gc
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/paths"
@@ -33,4 +41,68 @@ func (ev *evidence) readDriver() {
 			}
 		}
 	}
+}
+
+// driverTime bounds `patchbayd docker gc`, which calls plugins.
+const driverTime = 5 * time.Minute
+
+// askDriver has the Docker driver collect, since its endpoints, networks and
+// addresses can only be removed with what it knows: dead ones go with apply. It
+// is not there to be asked on a node where it never was.
+func askDriver(ctx context.Context, o *Options) ([]*Stray, error) {
+	if !o.Driver || !used(DriverState(o.Paths)) {
+		return nil, nil
+	}
+	program, err := driverProgram()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, driverTime)
+	defer cancel()
+	argv := []string{"docker", "gc", "--json", "--grace=" + o.Grace.String()}
+	if !o.Apply {
+		argv = append(argv, "--dry-run")
+	}
+	cmd := exec.CommandContext(ctx, program, argv...) //nolint:gosec // fixed words
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	var items []struct {
+		Stray
+		Kind string `json:"kind"`
+	}
+	if derr := json.Unmarshal(out, &items); derr != nil || err != nil {
+		err = fmt.Errorf("run patchbayd docker gc: %w", errors.Join(err, derr, sayIf(strings.TrimSpace(stderr.String()))))
+	}
+	list := make([]*Stray, len(items))
+	for i := range items {
+		list[i] = &items[i].Stray
+		list[i].Kind, list[i].State = "docker "+items[i].Kind, Dead
+	}
+	return list, err
+}
+
+// used says whether the driver has files of anything.
+func used(dir string) bool {
+	for _, kind := range []string{"networks", "endpoints", "pools", "leases"} {
+		if entries, err := os.ReadDir(filepath.Join(dir, kind)); err == nil && len(entries) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// installed is where docs/docker.md puts the program, which a timer's PATH may
+// not have.
+const installed = "/usr/local/bin/patchbayd"
+
+func driverProgram() (string, error) {
+	if path, err := exec.LookPath("patchbayd"); err == nil {
+		return path, nil
+	}
+	path, err := exec.LookPath(installed)
+	if err != nil {
+		return "", fmt.Errorf("what patchbayd docker holds is not collected: run patchbayd: %w", errNoProgram)
+	}
+	return path, nil
 }

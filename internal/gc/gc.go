@@ -31,9 +31,10 @@ type Options struct {
 	Runtime    *chain.Runtime // finds plugins for the DELs of cached results
 	NewSession func() *plugin.Session
 
-	Grace time.Duration   // what is younger stays
-	Live  map[string]bool // the container ids that a runtime lists; nil when none was asked
-	Apply bool
+	Grace  time.Duration   // what is younger stays
+	Live   map[string]bool // the container ids that a runtime lists; nil when none was asked
+	Driver bool            // ask the Docker driver too, when it has anything
+	Apply  bool
 }
 
 // Report is what was found, and removed with Options.Apply.
@@ -78,11 +79,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	defer unlock()
 	c := &collector{Options: o, seen: loadSeen(o.Paths.Run)}
+	docker, derr := askDriver(ctx, &o) // first: what it detaches is not looked at twice
 	report, err := c.look(ctx)
 	if o.Apply {
 		err = errors.Join(err, c.apply(ctx, report))
 	}
-	return report, errors.Join(err, c.seen.save(o.Paths.Run))
+	report.Stray = append(report.Stray, docker...)
+	return report, errors.Join(derr, err, c.seen.save(o.Paths.Run))
 }
 
 // lock makes gcs take turns, those that only look as well: both remember what
