@@ -26,7 +26,6 @@ const (
 
 // forwarder asks upstreams.
 type forwarder struct {
-	once  sync.Once
 	slots chan struct{} // of queries under way
 
 	mu     sync.Mutex
@@ -36,11 +35,14 @@ type forwarder struct {
 	failed string // what was said last of the file
 }
 
-// avoid notes the server's own addresses: a resolv.conf that names one of them
-// would send queries round in circles.
+// avoid notes the server's own addresses, before it listens on them: a resolv.conf
+// that names one of them would send queries round in circles.
 func (f *forwarder) avoid(own map[netip.Addr]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.slots == nil {
+		f.slots = make(chan struct{}, maxForwards)
+	}
 	f.own = make(map[netip.Addr]bool, len(own))
 	for a := range own {
 		f.own[a] = true
@@ -50,7 +52,6 @@ func (f *forwarder) avoid(own map[netip.Addr]string) {
 // ask asks one upstream after the other. It answers SERVFAIL when none does, and
 // at once when too many queries are under way.
 func (f *forwarder) ask(s *Server, q *dns.Msg, udp bool) *dns.Msg {
-	f.once.Do(func() { f.slots = make(chan struct{}, maxForwards) })
 	select {
 	case f.slots <- struct{}{}:
 		defer func() { <-f.slots }()

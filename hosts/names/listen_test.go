@@ -171,7 +171,7 @@ func TestBounds(t *testing.T) {
 	c, err := net.Dial("udp", "127.0.2.1:53")
 	must(t, err)
 	defer c.Close() //nolint:errcheck // a test
-	full := func() bool { return s.forward.slots != nil && len(s.forward.slots) == maxForwards }
+	full := func() bool { return len(s.forward.slots) == maxForwards }
 	for end := time.Now().Add(20 * time.Second); !full(); {
 		if time.Now().After(end) {
 			t.Fatal("not as many are forwarded as may be")
