@@ -4,7 +4,9 @@
 package looptest
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
@@ -212,4 +215,69 @@ func TestKilled(t *testing.T) {
 	must(t, r.del(c))
 	must(t, r.gc())
 	h.nothing(a, b, c)
+}
+
+// TestReboot: everything but the state on the disk is gone. The networks of both
+// sides come back with the first container; one that does not come back goes with
+// a GC.
+func TestReboot(t *testing.T) {
+	h := newHost(t)
+	r := h.own(list("reboot", `"options":{"cni.network":"podnet"}`)).(*own)
+	a, lost := h.Pod("a", ""), h.Pod("lost", "")
+	must(t, r.add(a, 0))
+	must(t, r.add(lost, 0))
+	h.reboot(a, lost)
+	must(t, r.del(a)) // as kubelet, who knows it from before
+	b := h.Pod("b", "")
+	must(t, r.add(a, 0))
+	must(t, r.add(b, 0))
+	h.talk(a, b)
+	must(t, r.check(a))
+	keep := chain.Keep{List: r.List, Valid: []spec.Attachment{{ContainerID: "a", IfName: "eth0"}, {ContainerID: "b", IfName: "eth0"}}}
+	must(t, r.GC(t.Context(), keep))
+	must(t, r.check(b))
+	must(t, r.del(a))
+	must(t, r.del(b))
+	must(t, r.gc())
+	h.nothing(a, b, lost)
+}
+
+// reboot ends patchbayd and takes away what does not survive: links, namespaces,
+// /run; and makes what does be of an earlier boot.
+func (h *host) reboot(pods ...*endpointtest.Pod) {
+	h.Helper()
+	h.kill()
+	for _, p := range pods {
+		must(h, p.Conn().LinkDel(p.Link("eth0")))
+	}
+	links, err := h.HostConn().LinkList()
+	must(h, err)
+	for _, l := range links {
+		if l.Type() == "bridge" {
+			must(h, h.HostConn().LinkDel(l))
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	must(h, err)
+	for line := range strings.Lines(string(mounts)) {
+		if path := strings.Fields(line)[1]; strings.HasPrefix(path, "/run/patchbay/") {
+			if err := unix.Unmount(path, unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) { // gone with one above
+				must(h, err)
+			}
+		}
+	}
+	must(h, os.RemoveAll("/run/patchbay"))
+	now, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	must(h, err)
+	must(h, filepath.WalkDir("/var/lib/patchbay", func(path string, e os.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(data, bytes.TrimSpace(now)) {
+			return err
+		}
+		return os.WriteFile(path, bytes.ReplaceAll(data, bytes.TrimSpace(now), []byte("another boot")), 0o600)
+	}))
+	h.start()
 }
