@@ -5,6 +5,7 @@ package cnm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -100,6 +101,9 @@ func broken(ctx, limit context.Context, err error) error {
 	return err
 }
 
+// maxText is how much of a driver's error is passed on, in characters.
+const maxText = 2000
+
 // decode reads the error, under either name, and then the answer. An empty body
 // is an answer that says nothing.
 func (a *answer) decode(method string, out any) error {
@@ -109,10 +113,7 @@ func (a *answer) decode(method string, out any) error {
 	if len(data) > 0 {
 		err = json.Unmarshal(data, &e)
 	}
-	text := e.Err
-	if text == "" {
-		text = e.Error
-	}
+	text := fmt.Sprintf("%.*s", maxText, cmp.Or(e.Err, e.Error))
 	switch {
 	case a.status != http.StatusOK:
 		if text == "" {

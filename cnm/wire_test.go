@@ -217,6 +217,7 @@ func TestClientErrors(t *testing.T) {
 	}{
 		{200, `{"Err":"no"}`, nil, "driver x: NetworkDriver.Join: no", false},
 		{200, `{"Error":"no"}`, nil, "driver x: NetworkDriver.Join: no", false},
+		{200, `{"Err":"` + strings.Repeat("x", MaxBody/2) + `"}`, nil, "NetworkDriver.Join: " + strings.Repeat("x", maxText), false},
 		{500, `{"Err":"no"}`, nil, "HTTP status 500: no", false},
 		{500, `oh`, nil, "HTTP status 500: oh", false},
 		{404, `404 page not found`, ErrNotImplemented, "HTTP status 404", false},
@@ -231,7 +232,7 @@ func TestClientErrors(t *testing.T) {
 	} {
 		now.Store(&answer{e.status, []byte(e.body)})
 		_, err := c.Join(t.Context(), &JoinRequest{NetworkID: "n", EndpointID: "e"})
-		if (err == nil) != (e.text == "") || err != nil && !strings.Contains(err.Error(), e.text) || e.is != nil && !errors.Is(err, e.is) || Gone(err) != e.gone {
+		if (err == nil) != (e.text == "") || err != nil && !strings.Contains(err.Error(), e.text) || e.is != nil && !errors.Is(err, e.is) || Gone(err) != e.gone || err != nil && len(err.Error()) > 2*maxText {
 			t.Errorf("%d %.60s: %v (gone: %v)", e.status, e.body, err, Gone(err))
 		}
 	}
