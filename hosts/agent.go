@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/patchbay-net/patchbay/hosts/names"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/statedir"
@@ -31,8 +32,11 @@ type Options struct {
 	TTL      time.Duration
 	Reclaim  time.Duration // how long a host must be gone before its block may be taken
 	DNS      []string      // networks whose containers are told of our resolver; "*" is all
-	Fabric   Fabric
-	Log      func(format string, args ...any)
+	Domain   string        // of names, beside NAME.NETWORK; "" is none
+	// Upstreams are asked for all other names; none: those of the host's resolv.conf.
+	Upstreams []netip.AddrPort
+	Fabric    Fabric
+	Log       func(format string, args ...any)
 }
 
 // Fabric carries packets between the hosts: *mesh.Mesh.
@@ -51,20 +55,28 @@ type Agent struct {
 
 	mirror mirror
 	said   said
+	view   view
+	names  names.Server
 
-	local    chan struct{} // the kernel or files are to be looked at
-	upstream chan struct{} // the store is
+	local    chan struct{} // something is new for this host
+	kernel   chan struct{} // the kernel is not what it was
+	upstream chan struct{} // something is new for the store
 
 	mu         sync.Mutex
 	docker     docker
 	containers []container
 	copies     []dockerCopy
 
+	// tendStore's
+	told      store.Node // what the store was told of this host
 	lease     store.Lease
 	run       string                                // names the lease
 	published map[string]store.Item[store.Endpoint] // what hangs on it, by key
 	checked   time.Time                             // when published was compared with the store
-	saved     []byte                                // what the cache's file has
+
+	// tendHost's
+	meshed meshed
+	saved  saved
 }
 
 // New makes an agent. It reads who this host is and what it last knew.
@@ -77,10 +89,11 @@ func New(opts Options) (*Agent, error) {
 	}
 	a := &Agent{
 		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), said: said{log: opts.Log},
-		local: make(chan struct{}, 1), upstream: make(chan struct{}, 1),
+		local: make(chan struct{}, 1), kernel: make(chan struct{}, 1), upstream: make(chan struct{}, 1),
 		docker: docker{state: opts.Paths.State, data: opts.DataRoot},
 	}
 	a.mirror.changed = a.wake
+	a.names.View, a.names.Domain, a.names.Upstreams, a.names.Log = &a.view, opts.Domain, opts.Upstreams, opts.Log
 	var err error
 	if a.self, err = loadIdentity(a.dir); err != nil {
 		return nil, err
@@ -103,13 +116,14 @@ const (
 func (a *Agent) Run(ctx context.Context) {
 	a.readDocker()
 	a.mirror.follow(ctx, a.opts.Store, a.said.tell)
+	defer a.names.Close()
 	var wg sync.WaitGroup
 	wg.Go(func() { a.watchDocker(ctx) })
 	wg.Go(func() { a.tendStore(ctx) })
 	wg.Go(func() { a.tendHost(ctx) })
 	wg.Go(func() {
 		keep(ctx, func(err error) { a.said.tell("watch the kernel", err) }, func() error {
-			return a.opts.Fabric.Watch(ctx, func() { ring(a.local) })
+			return a.opts.Fabric.Watch(ctx, func() { ring(a.kernel) })
 		})
 	})
 	wg.Wait()
@@ -133,13 +147,21 @@ func ring(bell chan struct{}) {
 func (a *Agent) tendHost(ctx context.Context) {
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
-	for {
-		a.apply(ctx)
+	for all := true; ; {
+		a.apply(ctx, all)
 		select {
 		case <-ctx.Done():
+			if w, _, synced := a.mirror.snapshot(); synced {
+				a.said.tell("cache", a.save(&w, true))
+			}
 			return
 		case <-tick.C:
+			all = true
+		case <-a.kernel:
+			all = true
+			wait(ctx, settleTime)
 		case <-a.local:
+			all = false
 			wait(ctx, settleTime)
 		}
 	}

@@ -5,6 +5,7 @@ package hosts
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -127,11 +128,11 @@ func (h *host) conf(network string) string {
 func (h *host) block(network string) netip.Prefix {
 	h.t.Helper()
 	until(h.t, h.name+" has a configuration", func() bool { return h.conf(network) != "" })
-	if _, err := chain.ParseList([]byte(h.conf(network))); err != nil {
-		h.t.Fatal(err)
-	}
-	w, _, _ := h.agent.mirror.snapshot()
-	return w.Own[network][0]
+	list, err := chain.ParseList([]byte(h.conf(network)))
+	must(h.t, err)
+	var b struct{ IPAM ipamConf }
+	must(h.t, json.Unmarshal(list.Plugins[0].Raw, &b))
+	return b.IPAM.Ranges[0][0].Subnet
 }
 
 // attach writes down a container as the driver would.

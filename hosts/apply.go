@@ -4,15 +4,13 @@
 package hosts
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"path/filepath"
+	"reflect"
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
@@ -21,7 +19,8 @@ import (
 
 // apply makes this host be what the world says: configurations, the fabric and
 // the names. What is only remembered is not complete, so nothing goes by it.
-func (a *Agent) apply(ctx context.Context) {
+// With all, the kernel is compared even if nothing is new.
+func (a *Agent) apply(ctx context.Context, all bool) {
 	w, known, synced := a.mirror.snapshot()
 	if !known {
 		return // the first time, and the store is away: there is nothing to go by
@@ -41,11 +40,28 @@ func (a *Agent) apply(ctx context.Context) {
 	a.said.tellAll("network", wrong)
 	a.said.tellAll("configuration of", a.configure(parts, synced))
 	host, peers := meshOf(&w, self, parts)
-	a.said.tell("fabric", a.opts.Fabric.Apply(ctx, host, peers))
+	if next := (meshed{host, peers, true}); all || !reflect.DeepEqual(next, a.meshed) {
+		err := a.opts.Fabric.Apply(ctx, host, peers)
+		next.done = err == nil
+		a.said.tell("fabric", err)
+		a.meshed = next
+	}
+	containers, _ := a.here()
+	a.view.look(&w, a.self.ID, containers)
+	a.said.tell("names", a.names.Listen(a.listening(parts)))
 	a.said.tellAll("Docker network", a.stale(parts))
 	w, _, _ = a.mirror.snapshot() // with what was remembered meanwhile
-	a.said.tell("cache", a.save(&w, synced))
+	if synced {
+		a.said.tell("cache", a.save(&w, all))
+	}
 	a.said.tell("status", a.saveStatus())
+}
+
+// meshed is what the fabric was told last.
+type meshed struct {
+	self  mesh.Self
+	peers []mesh.Peer
+	done  bool // without an error
 }
 
 // part is one network as this host takes part in it.
@@ -197,23 +213,4 @@ func (a *Agent) stale(parts []part) map[string]error {
 		}
 	}
 	return out
-}
-
-// save keeps the world for the next start.
-func (a *Agent) save(w *world, synced bool) error {
-	if !synced {
-		return nil // it is what the file has, but for a block that was lost
-	}
-	data, err := json.Marshal(w)
-	if err != nil {
-		return fmt.Errorf("encode what is known: %w", err)
-	}
-	if bytes.Equal(data, a.saved) {
-		return nil
-	}
-	if err := writeSynced(filepath.Join(a.dir, cacheFile), data, 0o600); err != nil {
-		return err
-	}
-	a.saved = data
-	return nil
 }

@@ -40,6 +40,9 @@ type dockerCopy struct {
 type docker struct {
 	state, data string // /var/lib/patchbay, /var/lib/docker
 	configs     map[string]dockerConfig
+	files       string // of the driver, as they were read last
+	networks    []*state.Network
+	endpoints   []*state.Endpoint
 }
 
 // dockerConfig is what a container's config.v2.json says, at one time.
@@ -66,29 +69,62 @@ type containerConfig struct {
 
 // read lists the endpoints that containers have, and the Docker networks.
 func (d *docker) read() (all []container, copies []dockerCopy, err error) {
-	if _, err := os.Stat(filepath.Join(d.state, "docker")); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil // no driver was ever here
-	}
-	st, err := state.Open(d.state, "docker")
-	if err != nil {
-		return nil, nil, err
-	}
-	networks, err := st.Networks()
-	endpoints, err2 := st.Endpoints()
+	errs := []error{d.readState()}
 	names := map[string]string{}
-	for _, n := range networks {
-		c, err3 := copyOf(n)
-		err = errors.Join(err, err3)
+	for _, n := range d.networks {
+		c, err := copyOf(n)
+		errs = append(errs, err)
 		copies = append(copies, c)
 		names[n.ID] = c.Network
 	}
-	configs, err4 := d.readConfigs()
-	for _, e := range endpoints {
+	configs, err := d.readConfigs()
+	errs = append(errs, err)
+	for _, e := range d.endpoints {
 		if e.Phase == state.Joined && e.Kernel != nil && names[e.Network] != "" {
 			all = append(all, containerOf(e, names[e.Network], configs))
 		}
 	}
-	return all, copies, errors.Join(err, err2, err4)
+	return all, copies, errors.Join(errs...)
+}
+
+// readState reads the driver's files when they are not as they were.
+func (d *docker) readState() error {
+	dir := filepath.Join(d.state, "docker")
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil // no driver was ever here
+	}
+	files, err := fingerprint(filepath.Join(dir, "networks"), filepath.Join(dir, "endpoints"))
+	if err != nil || files == d.files {
+		return err
+	}
+	st, err := state.Open(d.state, "docker")
+	if err != nil {
+		return err
+	}
+	networks, err := st.Networks()
+	endpoints, err2 := st.Endpoints()
+	d.networks, d.endpoints = networks, endpoints
+	if err = errors.Join(err, err2); err == nil {
+		d.files = files
+	}
+	return err
+}
+
+// fingerprint tells whether files below directories were replaced.
+func fingerprint(dirs ...string) (string, error) {
+	var out strings.Builder
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		for _, e := range entries {
+			if fi, err := e.Info(); err == nil {
+				fmt.Fprintf(&out, "%s %d %d\n", e.Name(), fi.Size(), fi.ModTime().UnixNano())
+			}
+		}
+	}
+	return out.String(), nil
 }
 
 // copyOf reads the configuration that a Docker network copied.

@@ -53,13 +53,13 @@ func (a *Agent) tend(ctx context.Context) error {
 	if a.said.tell("underlay", err); err != nil {
 		return nil //nolint:nilerr // it is told, and is no failure of the store
 	}
-	if err := a.putNode(ctx, self); err != nil {
+	w, _, synced := a.mirror.snapshot()
+	if err := a.putNode(ctx, self, synced && !w.has(self.ID)); err != nil {
 		return fmt.Errorf("put node: %w", err)
 	}
 	if err := a.ensureLease(ctx); err != nil {
 		return fmt.Errorf("begin lease: %w", err)
 	}
-	w, _, synced := a.mirror.snapshot()
 	if !synced {
 		return a.publish(ctx, &w, false)
 	}
@@ -89,8 +89,12 @@ func (a *Agent) node() (store.Node, error) {
 // lease: it is what is known when the lease is gone.
 const seenEvery = time.Minute
 
-// putNode writes down this host when something of it is new.
-func (a *Agent) putNode(ctx context.Context, self store.Node) error {
+// putNode writes down this host when something of it is new, or the store has
+// lost it.
+func (a *Agent) putNode(ctx context.Context, self store.Node, lost bool) error {
+	if !lost && sameNode(a.told, self) && self.Seen.Sub(a.told.Seen) < seenEvery {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	nodes := a.opts.Store.Nodes()
@@ -98,14 +102,17 @@ func (a *Agent) putNode(ctx context.Context, self store.Node) error {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		_, err = nodes.Create(ctx, self, nil)
-	case err == nil && (!sameNode(was.Object, self) || self.Seen.Sub(was.Object.Seen) >= seenEvery):
+	case err == nil:
 		_, err = nodes.Update(ctx, self, was.Revision)
+	}
+	if err == nil {
+		a.told = self
 	}
 	return err
 }
 
 func sameNode(a, b store.Node) bool {
-	return a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && a.VTEP == b.VTEP && a.Port == b.Port
+	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && a.VTEP == b.VTEP && a.Port == b.Port
 }
 
 // ensureLease begins a new lease when there is none, or it was lost: then all
@@ -115,6 +122,7 @@ func (a *Agent) ensureLease(ctx context.Context) error {
 		select {
 		case <-a.lease.Lost():
 			a.opts.Log("store: the lease of this host was lost: beginning another one")
+			a.lease = nil
 		default:
 			return nil
 		}
@@ -133,9 +141,12 @@ func (a *Agent) begin(ctx context.Context) (store.Lease, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	limit := time.AfterFunc(callTime, cancel)
 	lease, err := a.opts.Store.Lease(ctx, a.opts.TTL)
-	if err != nil || !limit.Stop() {
+	if err == nil && !limit.Stop() {
+		err = ctx.Err()
+	}
+	if err != nil {
 		cancel()
-		return nil, errors.Join(err, ctx.Err())
+		return nil, err
 	}
 	return lease, nil
 }

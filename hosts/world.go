@@ -5,14 +5,8 @@ package hosts
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 
@@ -51,6 +45,8 @@ func (w *world) node(id string) (store.Node, bool) {
 	}
 	return w.Nodes[i], true
 }
+
+func (w *world) has(id string) bool { _, ok := w.node(id); return ok }
 
 // nodeName is what people call a node.
 func (w *world) nodeName(id string) string {
@@ -140,27 +136,4 @@ func (m *mirror) bridged(network string, is bool) {
 	case !is && found:
 		m.cache.Bridges = slices.Delete(m.cache.Bridges, i, i+1)
 	}
-}
-
-// cacheFile is the world on the disk.
-const cacheFile = "world.json"
-
-// load reads the world that was saved last. One that is missing or torn is as
-// none: the store has it.
-func (m *mirror) load(dir string) error {
-	data, err := os.ReadFile(filepath.Join(dir, cacheFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read what was known: %w", err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := json.Unmarshal(data, &m.cache); err != nil {
-		m.cache = world{}
-		return fmt.Errorf("read what was known: %w", err)
-	}
-	m.known = true
-	return nil
 }

@@ -5,12 +5,16 @@ package hosts
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // host is one dockerd with our driver and our agent.
@@ -33,7 +37,10 @@ func (h *host) env() []string {
 }
 
 func (h *host) up() {
-	if _, err := try(h.env(), h.script, "up", h.name, h.kind); err != nil {
+	_, err := try(h.env(), h.script, "up", h.name, h.kind)
+	text, err2 := os.ReadFile(filepath.Join(h.dir, h.name, "holder.pid"))
+	h.pid = strings.TrimSpace(string(text))
+	if err := errors.Join(err, err2); err != nil {
 		h.Error(err)
 	}
 }
@@ -41,9 +48,6 @@ func (h *host) up() {
 // join puts the host at the switch, which is its way out.
 func (h *host) join() {
 	h.Helper()
-	text, err := os.ReadFile(filepath.Join(h.dir, h.name, "holder.pid"))
-	must(h, err)
-	h.pid = strings.TrimSpace(string(text))
 	h.plug(h.pid, h.name, h.addr)
 	h.in("sh", "-c", "ip addr flush dev out0; ip route replace default via 192.0.2.1 dev up0; chmod 755 /var/lib/patchbay /run/patchbay /var/lib/cni /run/cni /etc/cni")
 }
@@ -80,7 +84,7 @@ const ttl = 3 * time.Second
 
 func (h *host) startAgent() {
 	h.Helper()
-	h.agent = h.begin("hosts", "--store", h.etcd.store(), "--name", h.name, "--ttl", ttl.String())
+	h.agent = h.begin("hosts", "--store", h.etcd.store(), "--name", h.name, "--ttl", ttl.String(), "--dns")
 }
 
 // hosts runs a command of patchbayd hosts.
@@ -114,11 +118,46 @@ func (h *host) die() {
 	h.Helper()
 	h.dead = true
 	for _, cmd := range []*exec.Cmd{h.agent, h.driver} {
-		must(h, cmd.Process.Kill())
-		_ = cmd.Wait()
+		if cmd != nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
 	}
-	run(h.T, h.env(), h.script, "kill", h.name)
-	run(h.T, h.env(), h.script, "down", h.name)
+	if h.pid == "" {
+		return
+	}
+	home, err := os.Readlink("/proc/" + h.pid + "/ns/mnt")
+	must(h, err)
+	for range 2 { // who was starting when the first one looked
+		for _, p := range inside(home) {
+			_ = unix.Kill(p, unix.SIGKILL)
+		}
+	}
+	h.until("all processes of "+h.name+" are gone", func() bool { return len(inside(home)) == 0 })
+}
+
+// inside are the processes in a mount namespace, and their children: those of
+// containers have another one.
+func inside(home string) (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	there := map[string]bool{}
+	parent := map[string]string{}
+	for _, dir := range all {
+		p := filepath.Base(dir)
+		if at, err := os.Readlink(dir + "/ns/mnt"); err == nil && at == home {
+			there[p] = true
+		}
+		stat, _ := os.ReadFile(dir + "/stat")
+		if _, rest, ok := strings.Cut(string(stat), ") "); ok && len(strings.Fields(rest)) > 1 {
+			parent[p] = strings.Fields(rest)[1]
+		}
+	}
+	for p, of := range parent {
+		if n, err := strconv.Atoi(p); err == nil && (there[p] || there[of]) {
+			pids = append(pids, n)
+		}
+	}
+	return pids
 }
 
 func (h *host) killAgent() {
@@ -127,23 +166,10 @@ func (h *host) killAgent() {
 	_ = h.agent.Wait()
 }
 
-// down ends what there is. The dockerd is killed before the driver: it would wait
-// for it otherwise.
+// down is for the end of the test.
 func (h *host) down() {
-	if h.dead {
-		return
-	}
-	if h.agent != nil {
-		end(h.agent)
-	}
-	if _, err := try(h.env(), h.script, "kill", h.name); err != nil {
-		h.Error(err)
-	}
-	if h.driver != nil {
-		end(h.driver)
-	}
-	if _, err := try(h.env(), h.script, "down", h.name); err != nil {
-		h.Error(err)
+	if !h.dead {
+		h.die()
 	}
 }
 

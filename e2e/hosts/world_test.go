@@ -88,11 +88,9 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) down() {
-	var wg sync.WaitGroup
 	for _, h := range w.hosts {
-		wg.Go(h.down)
+		h.down()
 	}
-	wg.Wait()
 	if w.Failed() {
 		w.dump()
 	}

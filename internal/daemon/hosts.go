@@ -38,6 +38,9 @@ type hostsCommand struct {
 	Reclaim  time.Duration `long:"reclaim" value-name:"TIME" default:"24h" description:"how long a host must be gone before another may take its block, when no other is free"`
 	Port     uint16        `long:"port" value-name:"PORT" default:"4789" description:"of the tunnel, UDP"`
 	ConfDir  string        `long:"conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where CNI configurations are written"`
+	DNS      []string      `long:"dns" optional:"yes" optional-value:"*" value-name:"NETWORK" description:"answer for the names of containers, on the gateway addresses of a network, or of all"`
+	Domain   string        `long:"domain" value-name:"DOMAIN" description:"answer for NAME.NETWORK.DOMAIN, too"`
+	Upstream []string      `long:"upstream" value-name:"ADDRESS[:PORT]" description:"DNS servers for all other names (default: those of /etc/resolv.conf)"`
 	DataRoot string        `long:"data-root" value-name:"DIR" default:"/var/lib/docker" description:"Docker's, where names of containers are read"`
 
 	Create hostsCreateCommand `command:"create" description:"add a network that all hosts take up"`
@@ -103,7 +106,14 @@ func (c *hostsCommand) Execute(args []string) error {
 func (c *hostsCommand) options(where paths.Paths, say func(string, ...any)) (o hosts.Options, err error) {
 	o = hosts.Options{
 		Name: c.Name, Port: c.Port, Paths: where, ConfDir: c.ConfDir, DataRoot: c.DataRoot,
-		TTL: c.TTL, Reclaim: c.Reclaim, Log: say,
+		TTL: c.TTL, Reclaim: c.Reclaim, DNS: c.DNS, Domain: c.Domain, Log: say,
+	}
+	for _, text := range c.Upstream {
+		server, err := upstream(text)
+		if err != nil {
+			return o, err
+		}
+		o.Upstreams = append(o.Upstreams, server)
 	}
 	if o.Name == "" {
 		if o.Name, err = os.Hostname(); err != nil {
@@ -132,4 +142,17 @@ func addresses(texts []string) (out []netip.Addr, err error) {
 		out = append(out, addr)
 	}
 	return out, nil
+}
+
+// upstream reads the address of a DNS server.
+func upstream(text string) (netip.AddrPort, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		const port = 53
+		return netip.AddrPortFrom(addr, port), nil
+	}
+	server, err := netip.ParseAddrPort(text)
+	if err != nil {
+		return server, fmt.Errorf("read --upstream: %w", err)
+	}
+	return server, nil
 }

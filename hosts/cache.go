@@ -1,0 +1,82 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// cacheFile is the world on the disk.
+const cacheFile = "world.json"
+
+// load reads the world that was saved last. One that is missing or torn is as
+// none: the store has it.
+func (m *mirror) load(dir string) error {
+	data, err := os.ReadFile(filepath.Join(dir, cacheFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read what was known: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := json.Unmarshal(data, &m.cache); err != nil {
+		m.cache = world{}
+		return fmt.Errorf("read what was known: %w", err)
+	}
+	m.known = true
+	return nil
+}
+
+// saved is what the file has.
+type saved struct {
+	all, lasting []byte // lasting is all but endpoints and when hosts were seen
+	at           time.Time
+}
+
+// saveEvery is how often the file is written because of what comes and goes all
+// the time. What packets go by is on the disk at once.
+const saveEvery = 5 * time.Second
+
+// save keeps the world for the next start, unless it is as it was.
+func (a *Agent) save(w *world, now bool) error {
+	all, err := json.Marshal(w)
+	lasting, err2 := json.Marshal(w.lasting())
+	if err := errors.Join(err, err2); err != nil {
+		return fmt.Errorf("encode what is known: %w", err)
+	}
+	if bytes.Equal(all, a.saved.all) {
+		return nil
+	}
+	if rest := saveEvery - time.Since(a.saved.at); rest > 0 && !now && bytes.Equal(lasting, a.saved.lasting) {
+		time.AfterFunc(rest, func() { ring(a.local) })
+		return nil
+	}
+	if err := writeSynced(filepath.Join(a.dir, cacheFile), all, 0o600); err != nil {
+		return err
+	}
+	a.saved = saved{all, lasting, time.Now()}
+	return nil
+}
+
+// lasting is a world without what changes all the time.
+func (w *world) lasting() world {
+	out := *w
+	out.Endpoints, out.Nodes = nil, make([]store.Node, len(w.Nodes))
+	for i, n := range w.Nodes {
+		n.Seen = time.Time{}
+		out.Nodes[i] = n
+	}
+	return out
+}

@@ -1,0 +1,106 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// view is names.View: an index that is replaced whole.
+type view struct {
+	now atomic.Pointer[map[string]*index]
+}
+
+// index is what one network's endpoints are called.
+type index struct {
+	subnets []netip.Prefix
+	addrs   map[string][]netip.Addr // by name, in lower case
+	names   map[netip.Addr][]string
+}
+
+func (v *view) of(network string) *index {
+	if all := v.now.Load(); all != nil {
+		return (*all)[network]
+	}
+	return nil
+}
+
+// Addrs implements names.View.
+func (v *view) Addrs(network, name string) ([]netip.Addr, bool) {
+	if i := v.of(network); i != nil {
+		addrs, ok := i.addrs[name]
+		return addrs, ok
+	}
+	return nil, false
+}
+
+// Names implements names.View.
+func (v *view) Names(network string, addr netip.Addr) []string {
+	if i := v.of(network); i != nil {
+		return i.names[addr]
+	}
+	return nil
+}
+
+// Contains implements names.View.
+func (v *view) Contains(network string, addr netip.Addr) bool {
+	i := v.of(network)
+	return i != nil && slices.ContainsFunc(i.subnets, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// look makes the index: what the store has of other hosts, and of this one what
+// is here, whatever the store has heard of it.
+func (v *view) look(w *world, self string, here []container) {
+	all := map[string]*index{}
+	for _, n := range w.Networks {
+		all[n.Name] = &index{n.Subnets, map[string][]netip.Addr{}, map[netip.Addr][]string{}}
+	}
+	for i := range w.Endpoints {
+		if e := &w.Endpoints[i]; e.Node != self {
+			all[e.Network].add(e)
+		}
+	}
+	for i := range here {
+		if e, ok := endpointOf(w, &here[i]); ok {
+			all[e.Network].add(&e)
+		}
+	}
+	v.now.Store(&all)
+}
+
+// add indexes an endpoint. One may be told twice, by a lease and the next.
+func (i *index) add(e *store.Endpoint) {
+	if i == nil {
+		return // a network that is no more, or presence
+	}
+	for _, name := range e.Names {
+		name = strings.ToLower(name)
+		for _, addr := range e.Addrs {
+			if !slices.Contains(i.addrs[name], addr) {
+				i.addrs[name] = append(i.addrs[name], addr)
+			}
+			if !slices.Contains(i.names[addr], name) {
+				i.names[addr] = append(i.names[addr], name)
+			}
+		}
+	}
+}
+
+// listening are the addresses where names are answered, with their networks.
+func (a *Agent) listening(parts []part) map[netip.Addr]string {
+	out := map[netip.Addr]string{}
+	for i := range parts {
+		if parts[i].DNS && parts[i].ready {
+			for _, addr := range parts[i].gateways() {
+				out[addr] = parts[i].Network.Name
+			}
+		}
+	}
+	return out
+}
