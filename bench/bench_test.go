@@ -102,3 +102,24 @@ func TestGrowthSVGIsXML(t *testing.T) {
 		}
 	}
 }
+
+func TestDockerReport(t *testing.T) {
+	r := newResults(false)
+	at := func(n time.Duration) sample { return sample{{Wall: n * time.Millisecond}} }
+	r.Docker = map[string]*dockerResult{"new": {
+		Version: "29", Run: map[string]sample{"none": at(150), "ours-p": at(290)}, Remove: map[string]sample{"none": at(90), "ours-p": at(190)},
+		Bursts:  map[string]burst{"none": {Pods: 16, Add: at(2000), Del: at(1000)}},
+		Calls:   map[string]sample{".CreateEndpoint": at(20), ".Join": at(15), ".DeleteEndpoint": at(50)},
+		Plugins: map[string][]millisecond{"ADD bridge": {9, 10, 30}, "ADD firewall": {5}, "DEL bridge": {25}},
+	}}
+	var b bytes.Buffer
+	r.writeDocker(&b)
+	for _, want := range []string{
+		"## dockerd 29\n", "| `--network none`, the floor | 150 | 150 | 0 | 90 | 90 | 0 | 8.0/s | 16.0/s | 1 |",
+		"| CreateEndpoint | 20.00 |", "costs 140 ms more than none: 35 in the driver, 15 of them in plugins", "costs 100 ms more than none: 50 in the driver, 25",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, &b)
+		}
+	}
+}

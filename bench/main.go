@@ -9,6 +9,11 @@
 //
 //	bench [-quick] [-only NAME,...] [-out DIR]
 //
+// The experiment docker measures `docker run` on two dockerds of shared/dockerlab,
+// with our driver beside Docker's bridge, and writes docker.md and docker.json.
+// Where dockerlab or Docker is missing it is left out, and the report says so.
+// `-only docker` leaves the other results as they are.
+//
 // It needs root. Each set of plugins gets a node of its own: a worker process in
 // private network, mount and process namespaces with empty /run and /var/lib, so
 // that nothing of the machine is touched and no set sees another's firewall
