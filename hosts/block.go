@@ -21,7 +21,7 @@ const maxTries = 1 << 20
 func freeBlock(subnet netip.Prefix, length int, taken []netip.Prefix, who string) (netip.Prefix, bool) {
 	count := uint64(1) << min(length-subnet.Bits(), maxSpan)
 	h := fnv.New64a()
-	h.Write([]byte(who)) //nolint:errcheck // never fails
+	h.Write([]byte(who))
 	first := h.Sum64() % count
 	for n := range min(count, maxTries) {
 		b := nth(subnet, length, (first+n)%count)

@@ -54,6 +54,6 @@ func newIdentity(path string) (*identity, error) {
 // random is n random bytes in hexadecimal digits.
 func random(n int) string {
 	b := make([]byte, n)
-	rand.Read(b) //nolint:errcheck // never fails
+	rand.Read(b)
 	return hex.EncodeToString(b)
 }
