@@ -36,7 +36,7 @@ import (
 // TestMain registers this program under its own name and under those of its
 // plugins, and runs the tests in a network of their own.
 func TestMain(m *testing.M) {
-	programs := map[string]func(){"patchbay": func() { os.Exit(program(nil)) }, "netns": netnsProgram, "fwlist": fwlistProgram, "holdrecord": holdRecordProgram, "tear": tearProgram, "sysctl": sysctlProgram}
+	programs := map[string]func(){"patchbay": func() { os.Exit(program(nil)) }, "netns": netnsProgram, "fwlist": fwlistProgram, "holdrecord": holdRecordProgram, "tear": tearProgram, "sysctl": sysctlProgram, "mesh": meshProgram}
 	for _, p := range testPlugins() {
 		if p.Name != "patchbay" {
 			programs[p.Name] = func() { os.Exit(program(p)) }

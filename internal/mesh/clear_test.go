@@ -55,6 +55,24 @@ func TestForwardDrop(t *testing.T) {
 	}
 }
 
+// What nothing in nftables can accept is said, once.
+func TestLegacyDrop(t *testing.T) {
+	nettest.Need(t, nettest.Program("iptables-legacy"))
+	l := newLab(t)
+	h := l.hosts[0]
+	nettest.Need(t, nettest.Feature{Name: "iptables-legacy for this user", Probe: func() error {
+		return h.conn.Do(func() error { return exec.Command("iptables-legacy", "-t", "filter", "-L").Run() })
+	}})
+	h.sh("iptables-legacy -P FORWARD DROP")
+	u := setup{Routes, "46"}
+	for range 2 {
+		u.sync(h, l.hosts[:2]...)
+	}
+	if len(h.warned) != 1 || !strings.Contains(h.warned[0], "FORWARD of iptables-legacy drops") {
+		t.Errorf("%q", h.warned)
+	}
+}
+
 // snapshot is all there is in a host's kernel that a mesh may have made.
 func (h *host) snapshot() string {
 	return h.sh("ip -o link | cut -d: -f2; ip route; ip -6 route; nft list sets | grep -A9 10.40 || true")

@@ -26,8 +26,8 @@ type Facts struct {
 	NoIPv6 bool                 // the kernel was booted without
 }
 
-// Compile computes the state. It touches nothing. The error tells which peers or
-// blocks were left out and why, joined; the State serves all the others, so one
+// Compile computes the state. It touches nothing. The error tells which networks,
+// peers or blocks were left out and why, joined; the State serves all the others, so one
 // bad entry of somebody's list does not cut anybody else off. Only an error that
 // wraps ErrSelf comes without a State.
 func Compile(self Self, peers []Peer, facts Facts) (State, error) {
@@ -35,6 +35,7 @@ func Compile(self Self, peers []Peer, facts Facts) (State, error) {
 	if err := c.self.validate(); err != nil {
 		return State{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
+	c.apart()
 	c.state = State{Name: c.self.Name, Protocol: c.self.Protocol, Subnets: slices.Clone(c.self.Subnets)}
 	for i, s := range c.state.Subnets {
 		c.state.Subnets[i].Prefix = s.Prefix.Masked()
@@ -55,6 +56,7 @@ type compiler struct {
 	state State
 	errs  []error
 
+	left []netip.Prefix    // networks that were left out
 	macs map[string]string // Ethernet address: id of the peer that has it
 	used []claim
 }
@@ -84,6 +86,9 @@ func (c *compiler) peer(p Peer) {
 	}
 	for _, b := range p.Blocks {
 		b = b.Masked()
+		if slices.ContainsFunc(c.left, b.Overlaps) {
+			continue // told already
+		}
 		if err := c.checkBlock(b); err != nil {
 			c.fail(p, "%w", err)
 			continue

@@ -133,6 +133,9 @@ func TestCompileRefuses(t *testing.T) {
 		{"one VTEP", func(_ *Self, p []Peer, _ *Facts) { p[1].VTEP = VTEP("node-2") }, "is that of peer node-2"},
 		{"no MAC", func(_ *Self, p []Peer, _ *Facts) { p[2].VTEP = net.HardwareAddr{1, 2, 3} }, "is no Ethernet address of one host"},
 		{"far routes", func(_ *Self, p []Peer, _ *Facts) { p[1].Transport = Routes }, "wants all hosts on one link"},
+		{"our network", func(s *Self, _ []Peer, _ *Facts) {
+			s.Subnets = append(s.Subnets, Subnet{Network: "huge", Prefix: prefix("192.0.0.0/8")})
+		}, "network huge is left out: underlay address 192.0.2.1 lies within 192.0.0.0/8 of network huge"},
 		{"MTU", func(_ *Self, _ []Peer, f *Facts) { f.MTU = 1300 }, "an MTU of 1250 is below 1280"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -159,7 +162,6 @@ func TestCompileRefusesSelf(t *testing.T) {
 	for want, change := range map[string]func(*Self){
 		"no underlay address":        func(s *Self) { s.Underlay = nil },
 		"at most one of each family": func(s *Self) { s.Underlay[1] = addr("192.0.2.9") },
-		"lies within 10.40.0.0/16":   func(s *Self) { s.Underlay[0] = addr("10.40.0.1") },
 		"is no subnet":               func(s *Self) { s.Subnets[0].Prefix = prefix("0.0.0.0/0") },
 		"overlaps 10.40.0.0/16":      func(s *Self) { s.Subnets[2].Prefix = prefix("10.40.128.0/17") },
 		`device "0123456789abcde"`:   func(s *Self) { s.Device = "0123456789abcde" },

@@ -12,6 +12,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
@@ -25,6 +26,24 @@ func (s State) forwarding(ctx context.Context, env *netstate.Env) error {
 	}
 	_, err := f.Ensure(ctx, env)
 	return err
+}
+
+// warnLegacy says once what nothing of ours can accept.
+func (m *Mesh) warnLegacy(subnets []Subnet) {
+	var concerned []netip.Prefix
+	for _, x := range subnets {
+		concerned = append(concerned, x.Prefix)
+	}
+	if len(concerned) == 0 {
+		return
+	}
+	said := ""
+	if err := iptnft.LegacyDrops(m.opts.Paths.Proc, concerned); err != nil {
+		if said = err.Error(); said != m.legacy {
+			m.opts.Warn(err)
+		}
+	}
+	m.legacy = said
 }
 
 // facts are those that a bridge on the whole subnet would have, by the same

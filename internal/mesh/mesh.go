@@ -40,6 +40,8 @@ type Mesh struct {
 	opts Options
 	conn *nl.Conn
 
+	legacy string // what was said last of iptables-legacy
+
 	mu      sync.Mutex
 	depends map[string]int // links that the last State goes by, for Watch: their indexes
 }
@@ -89,6 +91,7 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	defer fw.Close() //nolint:errcheck // committed
 	env := &netstate.Env{Host: m.conn, NFT: fw, Warn: m.opts.Warn}
 	h := holder{s.mark(), store}
+	m.warnLegacy(s.Subnets)
 	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, s.Subnets)}
 	var links []placed
 	for _, d := range s.Devices {

@@ -34,7 +34,7 @@ func (s Self) validate() error {
 	if err := s.validateSubnets(); err != nil {
 		return err
 	}
-	return s.checkUnderlay(s.Underlay)
+	return checkUnderlay(s.Underlay)
 }
 
 func (s Self) validateSubnets() error {
@@ -52,9 +52,7 @@ func (s Self) validateSubnets() error {
 	return nil
 }
 
-// checkUnderlay keeps the outer packets out of the networks: they would be sent
-// into the tunnel they come from.
-func (s Self) checkUnderlay(addrs []netip.Addr) error {
+func checkUnderlay(addrs []netip.Addr) error {
 	if len(addrs) == 0 {
 		return errors.New("no underlay address")
 	}
@@ -65,11 +63,36 @@ func (s Self) checkUnderlay(addrs []netip.Addr) error {
 		if i > 1 || i == 1 && a.Is4() == addrs[0].Is4() {
 			return fmt.Errorf("underlay addresses %v: at most one of each family", addrs)
 		}
-		if j := slices.IndexFunc(s.Subnets, func(n Subnet) bool { return n.Prefix.Contains(a) }); j >= 0 {
-			return fmt.Errorf("underlay address %v lies within %v of network %s", a, s.Subnets[j].Prefix, s.Subnets[j].Network)
+	}
+	return nil
+}
+
+// within is the network that an underlay address lies in: outer packets to it
+// would be sent into the tunnel they come from.
+func within(addrs []netip.Addr, subnets []Subnet) error {
+	for _, a := range addrs {
+		for _, n := range subnets {
+			if n.Prefix.Contains(a) {
+				return fmt.Errorf("underlay address %v lies within %v of network %s", a, n.Prefix, n.Network)
+			}
 		}
 	}
 	return nil
+}
+
+// apart leaves out networks that this host's own underlay addresses lie in: they
+// cannot work here, and the others can.
+func (c *compiler) apart() {
+	var kept []Subnet
+	for _, n := range c.self.Subnets {
+		if err := within(c.self.Underlay, []Subnet{n}); err != nil {
+			c.errs = append(c.errs, fmt.Errorf("network %s is left out: %w", n.Network, err))
+			c.left = append(c.left, n.Prefix)
+			continue
+		}
+		kept = append(kept, n)
+	}
+	c.self.Subnets = kept
 }
 
 func checkMAC(mac net.HardwareAddr) error {
@@ -86,7 +109,10 @@ func (c *compiler) check(p Peer) error {
 	default:
 		return fmt.Errorf("unknown transport %q", p.Transport)
 	}
-	if err := c.self.checkUnderlay(p.Underlay); err != nil {
+	if err := checkUnderlay(p.Underlay); err != nil {
+		return err
+	}
+	if err := within(p.Underlay, c.self.Subnets); err != nil {
 		return err
 	}
 	for _, a := range p.Underlay {
@@ -110,10 +136,10 @@ func (c *compiler) check(p Peer) error {
 
 // checkBlock keeps a peer from claiming what is not its own.
 func (c *compiler) checkBlock(block netip.Prefix) error {
-	within := func(s Subnet) bool {
+	holds := func(s Subnet) bool {
 		return block.IsValid() && s.Prefix.Overlaps(block) && s.Prefix.Bits() <= block.Bits()
 	}
-	if !slices.ContainsFunc(c.self.Subnets, within) {
+	if !slices.ContainsFunc(c.self.Subnets, holds) {
 		return fmt.Errorf("block %v lies in none of the networks", block)
 	}
 	for _, b := range c.self.Blocks {
