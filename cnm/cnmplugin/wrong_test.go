@@ -32,7 +32,8 @@ func TestEveryCallFails(t *testing.T) {
 	d := &cnmtest.Driver{}
 	l := newLab(t, d)
 	p, gc := l.Pod("x", both), l.Pod("gc", both)
-	for _, method := range onAdd {
+	for i := 0; i < len(onAdd); i += stride() {
+		method := onAdd[i]
 		for _, c := range []struct {
 			about  string
 			answer http.HandlerFunc
@@ -80,7 +81,8 @@ func TestHangs(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	conf := strings.ReplaceAll(both, `"timeout":20`, `"timeout":1`)
 	p, gc := l.Pod("x", conf), l.Pod("gc", conf)
-	for _, method := range onAdd {
+	for i := 0; i < len(onAdd); i += stride() {
+		method := onAdd[i]
 		l.srv.Fault(method, 1, cnmtest.Hang())
 		err := p.Do(spec.Add)
 		if spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "no answer in time") {
