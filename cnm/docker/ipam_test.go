@@ -135,6 +135,31 @@ func TestAskAgain(t *testing.T) {
 	x.release(0, v4)
 }
 
+// Docker before 28 asks for ever for a pool without a route of the host's.
+func TestPoolLoopEnds(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	in := &cnm.RequestPoolRequest{AddressSpace: space, Options: map[string]string{"cni.network": "podnet"}}
+	var pools []string
+	for range again {
+		p, err := n.c.RequestPool(n.ctx(), in)
+		must(t, err)
+		pools = append(pools, p.PoolID)
+	}
+	if _, err := n.c.RequestPool(n.ctx(), in); err == nil || !strings.Contains(err.Error(), "say --subnet") {
+		t.Error(err)
+	}
+	subnet := *in
+	subnet.Pool = "10.91.0.0/24"
+	p, err := n.c.RequestPool(n.ctx(), &subnet)
+	must(t, err)
+	for _, id := range append(pools, p.PoolID) {
+		must(t, n.c.ReleasePool(n.ctx(), &cnm.ReleasePoolRequest{PoolID: id}))
+	}
+	p, err = n.c.RequestPool(n.ctx(), in)
+	must(t, err)
+	must(t, n.c.ReleasePool(n.ctx(), &cnm.ReleasePoolRequest{PoolID: p.PoolID}))
+}
+
 func TestIPAMRefusals(t *testing.T) {
 	dhcp := `{"cniVersion":"1.1.0","name":"dhcpnet","plugins":[{"type":"bridge","bridge":"br-t6","ipam":{"type":"dhcp"}}]}`
 	bare := `{"cniVersion":"1.1.0","name":"bare","plugins":[{"type":"bridge","bridge":"br-t7"}]}`

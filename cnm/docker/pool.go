@@ -50,6 +50,9 @@ func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cn
 	if err != nil {
 		return nil, err
 	}
+	if err := d.notAgain(in); err != nil {
+		return nil, fmt.Errorf("network %s: %w", list.Name, err)
+	}
 	p := &state.Pool{ID: rand.Text(), Network: list.Name, Config: encodeList(list), Options: maps.Clone(in.Options), V6: in.V6, Since: time.Now()}
 	if err := poolOf(p, list, in.Pool); err != nil {
 		return nil, fmt.Errorf("network %s: %w", list.Name, err)
@@ -59,6 +62,33 @@ func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cn
 		out.Data = map[string]string{cnm.OptionGateway: p.Gateway.String()}
 	}
 	return out, d.store.SavePool(p)
+}
+
+// How many pools may be asked for with the same words, and in what time, before
+// it is dockerd going round in circles, a thousand times a second.
+const (
+	again     = 8
+	againTime = 10 * time.Second
+)
+
+// notAgain ends a loop of Docker's before 28: it asks for another pool for ever
+// when the one that is offered overlaps a route of the host, and so does every
+// CNI network that is in use here.
+func (d *Driver) notAgain(in *cnm.RequestPoolRequest) error {
+	if in.Pool != "" {
+		return nil
+	}
+	all, err := d.store.Pools()
+	n := 0
+	for _, p := range all {
+		if p.V6 == in.V6 && maps.Equal(p.Options, in.Options) && time.Since(p.Since) < againTime {
+			n++
+		}
+	}
+	if n >= again {
+		return errors.New("the host has a route to its subnet, and this Docker wants another one: say --subnet, as the configuration has it")
+	}
+	return err
 }
 
 // ipamSection is what can be known of an ipam section: host-local's ranges.

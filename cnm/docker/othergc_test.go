@@ -1,0 +1,52 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"testing"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/internal/paths"
+)
+
+// A runtime on the same network that collects garbage (containerd 2 when it
+// starts) does not know Docker's containers. What it should know, and does not,
+// goes all the same.
+func TestGCOfAnotherRuntime(t *testing.T) {
+	n := newNode(t, portNet)
+	network := n.network("ports")
+	var docker []*container
+	for i := range uint16(2) {
+		docker = append(docker, n.mustStart(run{network: network, ports: []cnm.PortBinding{tcp(80, 8080+i, 8080+i)}}))
+	}
+	before, rules := addressFiles(t), n.left().Of("nft")
+	p := paths.Default()
+	other := func() (*chain.Runtime, *chain.List) {
+		rt := &chain.Runtime{Path: n.opts.Plugins, ConfDir: n.opts.ConfDir, RunDir: p.Run, CacheDir: t.TempDir()}
+		list, err := rt.Load("ports")
+		must(t, err)
+		return rt, list
+	}
+	rt, list := other()
+	lost := chain.Attachment{ContainerID: "lost", NetNS: n.sandbox(), IfName: "eth0"}
+	_, err := rt.Add(n.ctx(), list, lost)
+	must(t, err)
+
+	rt, list = other() // forgot it
+	must(t, rt.GC(n.ctx(), chain.Keep{List: list}))
+	if after := addressFiles(t); len(after) != len(before) {
+		t.Errorf("addresses were %v, are %v", before, after)
+	}
+	if after := n.left().Of("nft"); len(after) != len(rules) {
+		t.Errorf("elements were\n%s\nare\n%s", rules, after)
+	}
+	if err := docker[0].reaches(docker[1], docker[1].told.Address.Addr()); err != nil {
+		t.Error(err)
+	}
+	for _, c := range docker {
+		c.stop(true)
+	}
+	must(t, rt.GC(n.ctx(), chain.Keep{List: list}))
+}
