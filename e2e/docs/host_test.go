@@ -57,7 +57,7 @@ func (h *host) boot(t *testing.T) {
 	h.In("sh", "-ec", "mount -t tmpfs -o mode=755 tmpfs "+run+"; mkdir "+run+"/system")
 	h.install("testdata/systemctl", h.stub+"/bin/systemctl")
 	// Docker's files are not where the unit expects them, and the test has no time.
-	h.write(h.stub+"/args/patchbay-docker.service", "--data-root "+h.DataRoot()+" --grace 1s")
+	h.write(h.stub+"/args/patchbay-docker.service", "--data-root "+h.DataRoot()+" --docker "+h.docker()+" --grace 1s")
 	t.Cleanup(func() {
 		_, _ = h.shell("docker ps -aq | xargs -r docker rm -f") // what a failed page leaves waits for the driver
 		h.Sh(`for f in ` + h.stub + `/*.pid; do [ ! -e $f ] || kill $(cat $f); done`)
@@ -103,12 +103,16 @@ func (h *host) shell(command string) (printed string, err error) {
 	if h.Kind == "old" { // a newer client refuses some flags to an old daemon
 		path = h.stub + "/bin:/usr/bin:/usr/local/bin:/usr/sbin:/sbin:/bin"
 	}
-	socket := filepath.Join(filepath.Dir(h.DataRoot()), "docker.sock")
-	cmd.Env = append(cmd.Env, "PATH="+path, "STUB="+h.stub, "DOCKER_HOST=unix://"+socket)
+	cmd.Env = append(cmd.Env, "PATH="+path, "STUB="+h.stub, "DOCKER_HOST="+h.docker())
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()
 	return out.String(), err
+}
+
+// docker is where the dockerd listens.
+func (h *host) docker() string {
+	return "unix://" + filepath.Join(filepath.Dir(h.DataRoot()), "docker.sock")
 }
 
 // root is the repository.

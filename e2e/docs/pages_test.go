@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/patchbay-net/patchbay/dist/systemd"
 	"github.com/patchbay-net/patchbay/e2e/docker/lab"
 	"github.com/patchbay-net/patchbay/e2e/docs/page"
 )
@@ -32,40 +34,39 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// pages are the pages for users, with what a host must have that the page takes
-// for granted.
-var pages = []struct {
-	path    string
-	kinds   []string // of dockerd
-	prepare func(*host)
-}{
-	{"docs/docker.md", []string{"old", "new"}, aLAN},
+// prepare makes what a host has that a page takes for granted.
+var prepare = map[string]func(*host){
+	"docs/docker.md": aLAN,
+	"docs/hosts.md":  aCluster,
 }
 
 // TestPages does what the pages say.
 func TestPages(t *testing.T) {
-	for _, p := range pages {
-		text, err := os.ReadFile(filepath.Join(root(t), p.path))
+	for _, name := range page.Tested {
+		text, err := os.ReadFile(filepath.Join(root(t), name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		steps, err := page.Parse(string(text))
 		if err != nil {
-			t.Fatalf("%s: %v", p.path, err)
+			t.Fatalf("%s: %v", name, err)
 		}
-		for _, kind := range p.kinds {
-			t.Run(filepath.Base(p.path)+"/"+kind, func(t *testing.T) {
+		for _, kind := range []string{"old", "new"} {
+			t.Run(filepath.Base(name)+"/"+kind, func(t *testing.T) {
 				h := newHost(t, "docs"+kind, kind)
-				if p.prepare != nil {
-					p.prepare(h)
+				if p := prepare[name]; p != nil {
+					p(h)
 				}
 				for _, s := range steps {
-					h.step(p.path, s)
+					h.step(name, s)
 				}
 			})
 		}
 	}
 }
+
+// patience is for what the page says that it takes a moment.
+const patience = 30 * time.Second
 
 // step does one thing; the next ones build upon it.
 func (h *host) step(path string, s page.Step) {
@@ -76,6 +77,9 @@ func (h *host) step(path string, s page.Step) {
 		return
 	}
 	printed, err := h.shell(s.Command)
+	for end := time.Now().Add(patience); err != nil && s.Wait && time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		printed, err = h.shell(s.Command)
+	}
 	if err != nil {
 		h.Fatalf("%s: %s: %v\n%s", at, s.Command, err, printed)
 	}
@@ -91,4 +95,20 @@ func aLAN(h *host) {
 		ip link set to-lan master br0 up; ip link set from-br0 master out0 up`)
 	server := h.Dnsmasq("--dhcp-range=192.0.2.100,192.0.2.199,255.255.255.0,1h")
 	h.Cleanup(server.Stop)
+}
+
+// aCluster gives the host what the page says is there: an etcd at the addresses
+// that it names, and patchbayd docker.
+func aCluster(h *host) {
+	h.In("sh", "-ec", "for n in 1 2 3; do ip addr add 10.0.0.$n/32 dev lo; done")
+	etcd := h.Run("etcd", "--data-dir", h.Dir("etcd"), "--listen-client-urls", "http://10.0.0.1:2379", "--advertise-client-urls", "http://10.0.0.1:2379",
+		"--listen-peer-urls", "http://127.0.0.1:2380")
+	h.Cleanup(etcd.Stop)
+	h.must(os.CopyFS(h.work+"/dist/systemd", systemd.Units))
+	h.write(h.stub+"/args/patchbay-hosts.service", "--data-root "+h.DataRoot())
+	for _, command := range []string{"bin/patchbay install /opt/cni/bin", "bin/patchbayd docker install"} {
+		if said, err := h.shell(command); err != nil {
+			h.Fatalf("%s: %v: %s", command, err, said)
+		}
+	}
 }

@@ -5,6 +5,7 @@
 // fenced blocks of commands and files, in their order. A block is one of
 //
 //	```console                  commands after "# " or "$ ", and what they print
+//	```console wait             the same, for commands that work only in a moment
 //	```json title=/etc/x.json   a file, in any language
 //	```text                     something to look at, in which nothing is a command
 //
@@ -17,11 +18,15 @@ import (
 	"strings"
 )
 
+// Tested are the pages for users whose every command is run by e2e/docs.
+var Tested = [...]string{"docs/docker.md", "docs/hosts.md"}
+
 // Step is one thing that the reader does: a command, or a file to write.
 type Step struct {
 	Line    int      // of the page
 	Command string   // for a shell; empty: write a file
 	Prints  []string // what the page says that the command prints; nil: anything
+	Wait    bool     // it works in a moment
 	File    string   // an absolute path
 	Text    string   // of the file
 }
@@ -30,7 +35,7 @@ type Step struct {
 const fence = "```"
 
 // command is a line that looks like one.
-var command = regexp.MustCompile(`^\s*([#$] )?(sudo |bin/)?(docker|patchbay|patchbayd|patchbay-cnm|systemctl|install|make|ip|nft|podman|crictl|etcdctl|etcd|mkdir|cp|cat)( |$)`)
+var command = regexp.MustCompile(`^\s{0,4}([#$] )?(sudo |bin/)?(docker|patchbay|patchbayd|patchbay-cnm|systemctl|install|make|ip|nft|podman|crictl|etcdctl|etcd|mkdir|cp|cat)( |$)`)
 
 // Parse returns the steps of a page. The error names the line of what is none of
 // the known kinds.
@@ -64,7 +69,9 @@ func block(info string, lines []string, line int) ([]Step, error) {
 	case isFile && strings.HasPrefix(title, "/"):
 		return []Step{{Line: line, File: title, Text: strings.Join(lines, "\n") + "\n"}}, nil
 	case language == "console":
-		return console(lines, line)
+		return console(lines, line, false)
+	case language == "console wait":
+		return console(lines, line, true)
 	}
 	for i, l := range lines {
 		if language == "console" || language == "sh" || language == "bash" || language == "shell" || command.MatchString(l) {
@@ -76,7 +83,7 @@ func block(info string, lines []string, line int) ([]Step, error) {
 
 // console reads commands with what they print. A backslash at the end of a line
 // continues it.
-func console(lines []string, line int) (steps []Step, err error) {
+func console(lines []string, line int, wait bool) (steps []Step, err error) {
 	for i := 0; i < len(lines); i++ {
 		l := lines[i]
 		if !strings.HasPrefix(l, "# ") && !strings.HasPrefix(l, "$ ") {
@@ -87,7 +94,7 @@ func console(lines []string, line int) (steps []Step, err error) {
 			last.Prints = append(last.Prints, l)
 			continue
 		}
-		s := Step{Line: line + i, Command: l[2:]}
+		s := Step{Line: line + i, Command: l[2:], Wait: wait}
 		for strings.HasSuffix(s.Command, "\\") && i+1 < len(lines) {
 			i++
 			s.Command += "\n" + lines[i]

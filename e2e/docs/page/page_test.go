@@ -4,6 +4,7 @@
 package page
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -85,5 +86,18 @@ func TestMatches(t *testing.T) {
 	}
 	if !(Step{}).Matches("anything") {
 		t.Error("what is not shown is not compared")
+	}
+}
+
+// The pages that e2e/docs runs can be read: no root is needed to find out.
+func TestPagesCanBeRead(t *testing.T) {
+	for _, name := range Tested {
+		text, err := os.ReadFile("../../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if steps, err := Parse(string(text)); err != nil || len(steps) == 0 {
+			t.Errorf("%s: %d steps, %v", name, len(steps), err)
+		}
 	}
 }
