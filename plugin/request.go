@@ -85,6 +85,9 @@ func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 	if err := allowed(p, call.Verb, head.CNIVersion); err != nil {
 		return nil, err
 	}
+	if call, head, err = vouch(call, head, s); err != nil {
+		return nil, err
+	}
 	r := &Request{Call: call, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s}
 	if call.PerContainer() {
 		r.Owner = owner.Of(head.Name, call.ContainerID, call.IfName)

@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/internal/vouched"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -250,7 +251,7 @@ func (d *Driver) dropLease(ctx context.Context, l *state.Lease) error {
 
 // standIn is the path of the namespace that IPAM plugins are called with.
 func (d *Driver) standIn() string {
-	return filepath.Join(d.opts.Paths.Run, "docker", "netns", "ipam")
+	return filepath.Join(vouched.Holds(d.opts.Paths.Run), "ipam")
 }
 
 // dropStandIn removes it with the last lease. Who asks for one has written that

@@ -1,0 +1,86 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package vouched tells which attachments of a network are looked after by
+// patchbayd docker. A runtime that shares the network with Docker does not know
+// them and leaves them out of the list of a GC; they are valid all the same.
+package vouched
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Holds is the directory below runDir with the namespaces in which the Docker
+// driver keeps an attachment, from before its ADD until after its DEL.
+func Holds(runDir string) string { return filepath.Join(runDir, "docker", "netns") }
+
+// note is what counts here of a record (internal/record, which brings along more
+// than every plugin made with the SDK should carry).
+type note struct {
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifname"`
+	NetNS       string `json:"netns"`
+}
+
+// Attachments returns those of a network whose container the driver holds a
+// namespace for; of such a container all, wherever they were made. A record that
+// cannot be read vouches for nothing.
+func Attachments(runDir, network string) ([]spec.Attachment, error) {
+	if _, err := os.Lstat(Holds(runDir)); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // no such driver
+	}
+	notes, err := read(runDir, network)
+	if err != nil {
+		return nil, err
+	}
+	held := map[string]bool{}
+	for _, n := range notes {
+		if filepath.Dir(n.NetNS) == Holds(runDir) && stands(n.NetNS) {
+			held[n.ContainerID] = true
+		}
+	}
+	var out []spec.Attachment
+	for _, n := range notes {
+		if held[n.ContainerID] {
+			out = append(out, spec.Attachment{ContainerID: n.ContainerID, IfName: n.IfName})
+		}
+	}
+	return out, nil
+}
+
+func read(runDir, network string) (notes []note, err error) {
+	if err := statedir.Check(runDir, "attachments", network); err != nil {
+		return nil, fmt.Errorf("read records: %w", err)
+	}
+	dir := filepath.Join(runDir, "attachments", network)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read records: %w", err)
+	}
+	for _, e := range entries {
+		var n note
+		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err == nil && json.Unmarshal(data, &n) == nil && n.ContainerID != "" {
+			notes = append(notes, n)
+		}
+	}
+	return notes, nil
+}
+
+// stands says whether a namespace is there: after a reboot none is.
+func stands(path string) bool {
+	ns, err := netns.Open(path)
+	if err != nil {
+		return false
+	}
+	return ns.Close() == nil
+}
