@@ -33,6 +33,8 @@ type forwarder struct {
 	read   stamp               // of the file that servers are from
 	from   []netip.AddrPort
 	failed string // what was said last of the file
+
+	sick map[netip.AddrPort]bool // upstreams that did not answer when they were asked last
 }
 
 // avoid notes the server's own addresses, before it listens on them: a resolv.conf
@@ -61,8 +63,8 @@ func (f *forwarder) ask(s *Server, q *dns.Msg, udp bool) *dns.Msg {
 	var last *dns.Msg
 	for _, upstream := range f.upstreams(s) {
 		reply, err := exchange(q, upstream, udp)
+		f.tell(s, upstream, err)
 		if err != nil {
-			s.logf("ask %s for %s: %v", upstream, q.Question[0].Name, err)
 			continue
 		}
 		last = reply
@@ -74,6 +76,24 @@ func (f *forwarder) ask(s *Server, q *dns.Msg, udp bool) *dns.Msg {
 		return fail(q)
 	}
 	return last
+}
+
+// tell logs a server that does not answer once, until it answers again. What was
+// asked is nobody's business.
+func (f *forwarder) tell(s *Server, upstream netip.AddrPort, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case err != nil && !f.sick[upstream]:
+		if f.sick == nil {
+			f.sick = make(map[netip.AddrPort]bool)
+		}
+		f.sick[upstream] = true
+		s.logf("upstream server %s does not answer: %v", upstream, err)
+	case err == nil && f.sick[upstream]:
+		delete(f.sick, upstream)
+		s.logf("upstream server %s answers again", upstream)
+	}
 }
 
 func fail(q *dns.Msg) *dns.Msg {

@@ -160,6 +160,19 @@ func TestTaken(t *testing.T) {
 	}
 }
 
+// An address is free as soon as it is given up.
+func TestAgain(t *testing.T) {
+	s := &Server{View: testBook(), Log: t.Logf}
+	defer s.Close()
+	at := netip.MustParseAddr("127.0.2.1")
+	for i := range 200 {
+		must(t, s.Listen(map[netip.Addr]string{at: []string{"blue", "Red.net"}[i%2]}))
+		if i%10 == 0 {
+			exchangeWith(t, "127.0.2.1", query("web", dns.TypeA), []string{"udp", "tcp"}[i/10%2])
+		}
+	}
+}
+
 // Queries that wait for an upstream are bounded, and names of containers are
 // answered meanwhile. Closing does not wait for them.
 func TestBounds(t *testing.T) {

@@ -153,15 +153,16 @@ func (l *listener) serve(d *dns.Server, logf func(string, ...any)) {
 }
 
 // close does not wait for queries that are being forwarded, which the library
-// would, with the sockets open: whoever asked asks again.
+// would, with the sockets open: whoever asked asks again. The sockets are closed
+// here first: only the first Close of a socket waits until the address is free.
 func (l *listener) close() {
+	for _, c := range l.sockets {
+		_ = c.Close() // nothing is to be written
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, d := range l.servers {
 		_ = d.ShutdownContext(ctx) // it had ended
-	}
-	for _, c := range l.sockets {
-		_ = c.Close() // nothing is to be written
 	}
 }
 
