@@ -40,7 +40,7 @@ type gatewayConf struct {
 	IsGateway        bool `json:"isGateway"`
 	IsDefaultGateway bool `json:"isDefaultGateway"`
 	IPAM             struct {
-		ipamSection
+		Type      string      `json:"type"`
 		Addresses []ipamRange `json:"addresses"`
 		Routes    []struct {
 			Dst string `json:"dst"`
@@ -50,10 +50,11 @@ type gatewayConf struct {
 }
 
 // Plugins that have no gateway unless their ipam section names one, and IPAM
-// plugins that have none but what stands there.
+// plugins that have none but what stands there. host-local is none of them: it
+// keeps the first address of a subnet from everybody.
 var (
 	layer2     = [...]string{"bridge", "macvlan", "ipvlan", "vlan", "host-device", "dummy", "tap"}
-	inTheirOwn = [...]string{"", "host-local", "static"}
+	inTheirOwn = [...]string{"", "static"}
 )
 
 // hasGateway says whether an address of the subnet is a gateway's, and so is none
@@ -68,14 +69,14 @@ func hasGateway(list *chain.List, v6 bool) bool {
 	if p.Type == "bridge" && (conf.IsGateway || conf.IsDefaultGateway) {
 		return true
 	}
-	named := []string{conf.IPAM.Gateway}
-	for _, r := range slices.Concat(append(conf.IPAM.Ranges, conf.IPAM.Addresses)...) {
-		named = append(named, r.Gateway)
+	named := []string{}
+	for _, a := range conf.IPAM.Addresses {
+		named = append(named, a.Gateway)
 	}
 	for _, r := range conf.IPAM.Routes {
 		dst, err := netip.ParsePrefix(r.Dst)
 		if err == nil && dst.Bits() == 0 && dst.Addr().Is6() == v6 {
-			return true // by the IPAM plugin's choice, where it names none
+			return true
 		}
 		named = append(named, r.GW)
 	}

@@ -16,22 +16,21 @@ import (
 func TestHasGateway(t *testing.T) {
 	const ranges = `"ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd01::/64"}]]`
 	for text, want := range map[string]string{
-		`{"type":"macvlan","ipam":{"type":"host-local",` + ranges + `}}`: "",
-		`{"type":"macvlan"}`: "",
-		`{"type":"macvlan","ipam":{"type":"host-local",` + ranges + `,"routes":[{"dst":"0.0.0.0/0"}]}}`:                "4",
-		`{"type":"macvlan","ipam":{"type":"host-local",` + ranges + `,"routes":[{"dst":"10.9.0.0/16"}]}}`:              "",
-		`{"type":"macvlan","ipam":{"type":"host-local",` + ranges + `,"routes":[{"dst":"fd09::/64","gw":"fd01::9"}]}}`: "6",
-		`{"type":"ipvlan","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","gateway":"10.1.0.1"}]]}}`:    "4",
-		`{"type":"ipvlan","ipam":{"type":"host-local","subnet":"10.1.0.0/24","gateway":"10.1.0.1"}}`:                   "4",
-		`{"type":"vlan","ipam":{"type":"static","addresses":[{"address":"fd01::5/64","gateway":"fd01::1"}]}}`:          "6",
-		`{"type":"bridge","ipam":{"type":"host-local",` + ranges + `}}`:                                                "",
-		`{"type":"bridge","isGateway":true,"ipam":{"type":"host-local",` + ranges + `}}`:                               "46",
-		`{"type":"bridge","isDefaultGateway":true}`:                                                                    "46",
-		`{"type":"ptp","ipam":{"type":"host-local",` + ranges + `}}`:                                                   "46",
-		`{"type":"macvlan","ipam":{"type":"dhcp"}}`:                                                                    "46",
-		`{"type":"somebodys"}`: "46",
-		`{"type":"patchbay","plugins":[{"type":"macvlan"},{"type":"tuning"}]}`: "",
-		`{"type":"macvlan","ipam":7}`:                                          "46",
+		`{"type":"macvlan","ipam":{"type":"static"}}`:                                                         "",
+		`{"type":"macvlan"}`:                                                                                  "",
+		`{"type":"macvlan","ipam":{"type":"host-local",` + ranges + `}}`:                                      "46",
+		`{"type":"macvlan","ipam":{"type":"static","routes":[{"dst":"0.0.0.0/0"}]}}`:                          "4",
+		`{"type":"macvlan","ipam":{"type":"static","routes":[{"dst":"10.9.0.0/16"}]}}`:                        "",
+		`{"type":"macvlan","ipam":{"type":"static","routes":[{"dst":"fd09::/64","gw":"fd01::9"}]}}`:           "6",
+		`{"type":"vlan","ipam":{"type":"static","addresses":[{"address":"fd01::5/64","gateway":"fd01::1"}]}}`: "6",
+		`{"type":"bridge","ipam":{"type":"static"}}`:                                                          "",
+		`{"type":"bridge","isGateway":true,"ipam":{"type":"static"}}`:                                         "46",
+		`{"type":"bridge","isDefaultGateway":true}`:                                                           "46",
+		`{"type":"ptp","ipam":{"type":"static"}}`:                                                             "46",
+		`{"type":"macvlan","ipam":{"type":"dhcp"}}`:                                                           "46",
+		`{"type":"somebodys"}`:                                                                                "46",
+		`{"type":"patchbay","plugins":[{"type":"macvlan"},{"type":"tuning"}]}`:                                "",
+		`{"type":"macvlan","ipam":7}`:                                                                         "46",
 	} {
 		list, err := chain.ParseList([]byte(`{"name":"n","cniVersion":"1.1.0","plugins":[` + text + `]}`))
 		must(t, err)
@@ -49,8 +48,8 @@ func TestHasGateway(t *testing.T) {
 
 // Our IPAM driver tells of no gateway either where there is none.
 func TestGwAllocCheck(t *testing.T) {
-	macnet := strings.ReplaceAll(macvlanNet, `"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]`, `"routes":[{"dst":"::/0"}]`)
-	n := newNode(t, macnet)
+	n := newNode(t, `{"cniVersion":"1.1.0","name":"macnet","plugins":[{"type":"macvlan","master":"parent0","capabilities":{"ips":true},"ipam":{"type":"static","routes":[{"dst":"::/0"}]}}]}`)
+	n.parent("parent0")
 	if c, err := n.c.Capabilities(n.ctx()); err != nil || !c.GwAllocChecker {
 		t.Errorf("%+v %v", c, err)
 	}
@@ -66,7 +65,7 @@ func TestGwAllocCheck(t *testing.T) {
 	if _, err := ask(map[string]string{optNetwork: "nosuch"}); err == nil || !strings.Contains(err.Error(), "nosuch") {
 		t.Error(err)
 	}
-	for v6, want := range map[bool]string{false: "", true: "fd91::1/64"} {
+	for v6, want := range map[bool]string{false: "", true: "::/0"} {
 		p, err := n.c.RequestPool(n.ctx(), &cnm.RequestPoolRequest{AddressSpace: space, V6: v6, Options: of})
 		if err != nil || p.Data[cnm.OptionGateway] != want {
 			t.Errorf("%s %v, want gateway %q", asJSON(p), err, want)

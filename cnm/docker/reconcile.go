@@ -202,7 +202,7 @@ func wanted(p *state.Pool, list []engine.Network) bool {
 
 // Collection says what Collect is to do.
 type Collection struct {
-	Grace time.Duration // what is younger stays
+	Grace time.Duration // what is younger stays; at least 10 s, as a start takes its time
 	Dry   bool          // remove nothing
 }
 
@@ -216,7 +216,7 @@ type Collected struct {
 
 // Collect is Sweep on demand, after which it asks Docker too.
 func (d *Driver) Collect(ctx context.Context, c Collection) *Collected {
-	s, out := &sweep{grace: c.Grace, dry: c.Dry}, &Collected{}
+	s, out := &sweep{grace: max(c.Grace, d.opts.doubt), dry: c.Dry}, &Collected{}
 	err := d.sweep(ctx, s)
 	if d.opts.Engine != nil {
 		more := d.reconcile(ctx, s)
