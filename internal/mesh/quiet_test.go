@@ -27,31 +27,51 @@ func quiet(t *testing.T, u setup, hosts ...*host) {
 	t.Helper()
 	for _, h := range hosts {
 		files := h.files(t)
-		var heard []string
-		h.do(func() error {
-			route, err := vnl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_ROUTE,
-				unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
-			if err != nil {
-				return err
-			}
-			defer route.Close()
-			tables, err := vnl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
-			if err != nil {
-				return err
-			}
-			defer tables.Close()
-			if err := h.mesh.Apply(ctx, u.self(h), u.peers(h, hosts...)); err != nil {
-				return err
-			}
-			heard = append(messages(t, route), messages(t, tables)...)
-			return nil
-		})
-		if len(heard) > 0 {
+		if heard := changes(t, u, h, hosts...); len(heard) > 0 {
 			t.Errorf("host %d: a second Sync changed something: %v", h.number, heard)
 		}
 		if now := h.files(t); now != files {
 			t.Errorf("host %d: a second Sync wrote files:\n%s\nwas\n%s", h.number, now, files)
 		}
+	}
+}
+
+// changes is what the kernel tells of while h syncs.
+func changes(t *testing.T, u setup, h *host, hosts ...*host) (heard []string) {
+	t.Helper()
+	h.do(func() error {
+		route, err := vnl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_ROUTE,
+			unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
+		if err != nil {
+			return err
+		}
+		defer route.Close()
+		tables, err := vnl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+		if err != nil {
+			return err
+		}
+		defer tables.Close()
+		if err := h.mesh.Apply(ctx, u.self(h), u.peers(h, hosts...)); err != nil {
+			return err
+		}
+		heard = append(messages(t, route), messages(t, tables)...)
+		return nil
+	})
+	return heard
+}
+
+// What quiet listens for is heard.
+func TestChangesAreHeard(t *testing.T) {
+	l := newLab(t)
+	h, u := l.hosts[0], setup{Routes, "46"}
+	first := changes(t, u, h, l.hosts[:3]...)
+	// Four routes, and more than one message of nftables.
+	if len(first) < 6 {
+		t.Errorf("the first Sync: %v", first)
+	}
+	h.do(func() error { return h.mesh.dropRoutes(DefaultProtocol) })
+	if again := changes(t, u, h, l.hosts[:3]...); len(again) != 4 {
+		t.Errorf("four routes were put back: %v", again)
 	}
 }
 
