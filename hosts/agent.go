@@ -98,6 +98,7 @@ func New(opts Options) (*Agent, error) {
 	if a.self, err = loadIdentity(a.dir); err != nil {
 		return nil, err
 	}
+	a.mirror.self = a.self.ID
 	a.said.tell("cache", a.mirror.load(a.dir))
 	return a, nil
 }
@@ -110,6 +111,7 @@ const (
 	reconcileEvery = time.Minute
 	dockerEvery    = 500 * time.Millisecond
 	settleTime     = 20 * time.Millisecond // many changes come together
+	restFactor     = 4                     // times as long as work took, before the next
 )
 
 // Run works until ctx ends. What was made stays: the containers are there, too.
@@ -148,7 +150,9 @@ func (a *Agent) tendHost(ctx context.Context) {
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
 	for all := true; ; {
+		began := time.Now()
 		a.apply(ctx, all)
+		took := time.Since(began)
 		select {
 		case <-ctx.Done():
 			if w, _, synced := a.mirror.snapshot(); synced {
@@ -159,13 +163,17 @@ func (a *Agent) tendHost(ctx context.Context) {
 			all = true
 		case <-a.kernel:
 			all = true
-			wait(ctx, settleTime)
+			wait(ctx, settle(took))
 		case <-a.local:
 			all = false
-			wait(ctx, settleTime)
+			wait(ctx, settle(took))
 		}
 	}
 }
+
+// settle is how long to let changes come together: the more there is to look at,
+// the longer, so that looking never takes a whole processor.
+func settle(took time.Duration) time.Duration { return max(settleTime, restFactor*took) }
 
 // watchDocker looks at the files of the driver and of dockerd. Nobody tells us,
 // so that nobody waits for us.

@@ -69,6 +69,7 @@ type part struct {
 	plan
 	holding
 	ready bool // it can be configured
+	soon  bool // as it was: its blocks are about to be claimed again
 }
 
 // parts are the networks of this host, and what is wrong with some. Uplink is
@@ -78,6 +79,7 @@ func (a *Agent) parts(w *world, self store.Node, uplink int) (out []part, wrong 
 	for _, n := range networks {
 		h := holdingOf(&n, a.self.ID, w.blocksOf(n.Name), w.Own[n.Name])
 		p := part{plan: plan{Network: n, Blocks: h.have, DNS: a.answers(n.Name)}, holding: h, ready: h.complete()}
+		p.soon = len(h.lost) == 0 && remembered(&n, h.missing, w.Own[n.Name])
 		if len(h.lost) > 0 {
 			p.Blocks = w.Own[n.Name] // they are in use here until `used` says otherwise
 		}
@@ -88,6 +90,13 @@ func (a *Agent) parts(w *world, self store.Node, uplink int) (out []part, wrong 
 		out = append(out, p)
 	}
 	return out, wrong
+}
+
+// remembered says whether this node had a block of each subnet.
+func remembered(n *store.Network, subnets, own []netip.Prefix) bool {
+	return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool {
+		return !slices.ContainsFunc(own, func(b netip.Prefix) bool { return fits(n, s, b) })
+	})
 }
 
 // answers says whether our resolver is for a network's containers.
@@ -137,9 +146,9 @@ func outside(n *store.Network, underlay []netip.Addr) error {
 // removes those of others.
 func (a *Agent) configure(parts []part, synced bool) (wrong map[string]error) {
 	wrong = map[string]error{}
-	ready := map[string]bool{}
+	keep := map[string]bool{}
 	for _, p := range parts {
-		ready[p.Network.Name] = p.ready
+		keep[p.Network.Name] = p.ready || p.soon
 		if !p.ready {
 			continue
 		}
@@ -154,7 +163,7 @@ func (a *Agent) configure(parts []part, synced bool) (wrong map[string]error) {
 	if !synced {
 		return wrong
 	}
-	removed, err := removeConfs(a.opts.ConfDir, func(network string) bool { return ready[network] })
+	removed, err := removeConfs(a.opts.ConfDir, func(network string) bool { return keep[network] })
 	if err != nil {
 		wrong["networks that are no more"] = err
 	}

@@ -146,7 +146,7 @@ func TestStoreAway(t *testing.T) {
 		t.Error("the configuration changed")
 	}
 	a.attach("e1", "lan", block.Addr().Next().Next().String(), "web")
-	until(t, "it says so", func() bool { return a.log.has("store: put node: the store is away") })
+	until(t, "it says so", func() bool { return a.log.has("follow nodes: the store is away") })
 	g.set(false)
 	until(t, "told afterwards", func() bool { return slices.Equal(endpointNames(t, g), []string{"web"}) })
 	if a.conf("lan") != conf {
@@ -309,6 +309,38 @@ func addresses(t *testing.T, name string) []netlink.Addr {
 	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
 	must(t, err)
 	return addrs
+}
+
+// A store that has lost its data is not believed. When its networks are created
+// again, the hosts have their old blocks again.
+func TestStoreLostItsData(t *testing.T) {
+	g := &gate{Store: openStore(t)}
+	must(t, Admin{g}.Create(t.Context(), lan()))
+	a, b := newHost(t, g, 1), newHost(t, g, 2)
+	a.start()
+	b.start()
+	routes := []string{b.block("lan").String() + " host2"}
+	until(t, "the route", func() bool { return slices.Equal(a.fabric.routes(), routes) })
+	conf := a.conf("lan")
+	a.stop()
+	b.stop()
+	blank := openStore(t)
+	a.store, b.store = blank, blank
+	a.start()
+	b.start()
+	until(t, "it says so", func() bool { return a.log.has("as if its data were lost") })
+	until(t, "the route, from memory", func() bool { return slices.Equal(a.fabric.routes(), routes) })
+	if nodes, _, err := list(t.Context(), blank.Nodes(), ""); err != nil || len(nodes) > 0 || a.conf("lan") != conf {
+		t.Errorf("%v %v %s", nodes, err, a.conf("lan"))
+	}
+	must(t, Admin{blank}.Create(t.Context(), lan()))
+	until(t, "the old blocks", func() bool {
+		blocks, _, err := list(t.Context(), blank.Blocks(), "")
+		return err == nil && len(blocks) == 2 && slices.Equal(a.fabric.routes(), routes)
+	})
+	if a.conf("lan") != conf || a.log.has("configuration removed") || b.log.has("configuration removed") {
+		t.Error(a.conf("lan"))
+	}
 }
 
 // What somebody else wrote is left alone, and said.

@@ -52,10 +52,10 @@ func endpointOf(w *world, c *container) (store.Endpoint, bool) {
 }
 
 // publish makes the store's endpoints of this host be those of its containers.
-func (a *Agent) publish(ctx context.Context, w *world, synced bool) error {
+func (a *Agent) publish(ctx context.Context, w *world) error {
 	want := a.endpoints(w)
 	var errs []error
-	if synced && time.Since(a.checked) >= reconcileEvery {
+	if time.Since(a.checked) >= reconcileEvery {
 		errs = append(errs, a.check(ctx, w))
 	}
 	for key, e := range want {
@@ -72,7 +72,7 @@ func (a *Agent) publish(ctx context.Context, w *world, synced bool) error {
 		}
 	}
 	for _, e := range w.Endpoints {
-		if _, ok := want[e.Key()]; synced && !ok && e.Node == a.self.ID {
+		if _, ok := want[e.Key()]; !ok && e.Node == a.self.ID {
 			errs = append(errs, a.drop(ctx, e.Key()))
 		}
 	}

@@ -44,19 +44,14 @@ func (a *Agent) saveStatus() error {
 
 // Listing is what ls shows.
 type Listing struct {
-	Networks []NetworkLine    `json:"networks"`
-	Nodes    []NodeLine       `json:"nodes"`
-	Blocks   []BlockLine      `json:"blocks"`
-	Endpoint []store.Endpoint `json:"endpoints"`
+	Networks  []store.Network  `json:"networks"`
+	Nodes     []NodeLine       `json:"nodes"`
+	Blocks    []BlockLine      `json:"blocks"`
+	Endpoints []store.Endpoint `json:"endpoints"`
 	// Wrong is what is wrong on this host.
 	Wrong []string `json:"wrong,omitempty"`
 	// Remembered says that the store is away, and why: the rest is what it last said.
 	Remembered string `json:"remembered,omitempty"`
-}
-
-// NetworkLine is a network.
-type NetworkLine struct {
-	store.Network
 }
 
 // NodeLine is a host.
@@ -75,7 +70,7 @@ type BlockLine struct {
 // List reads the store, or what the agent below dir remembers of it.
 func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
 	w, err := a.read(ctx)
-	out := &Listing{}
+	out := &Listing{Nodes: []NodeLine{}, Blocks: []BlockLine{}, Endpoints: []store.Endpoint{}}
 	if err != nil {
 		m := &mirror{}
 		if m.load(dir) != nil || !m.known {
@@ -84,9 +79,7 @@ func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
 		w, out.Remembered = m.cache, err.Error()
 	}
 	present := w.present()
-	for _, n := range w.Networks {
-		out.Networks = append(out.Networks, NetworkLine{n})
-	}
+	out.Networks = append([]store.Network{}, w.Networks...)
 	for _, n := range w.Nodes {
 		out.Nodes = append(out.Nodes, NodeLine{n, present[n.ID]})
 	}
@@ -95,7 +88,7 @@ func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
 	}
 	for _, e := range w.Endpoints {
 		if e.Network != presence {
-			out.Endpoint = append(out.Endpoint, e)
+			out.Endpoints = append(out.Endpoints, e)
 		}
 	}
 	out.Wrong, err = wrongHere(dir)
@@ -161,7 +154,7 @@ func (l *Listing) Print(to io.Writer) error {
 	}
 	row()
 	row("ENDPOINT", "NETWORK", "HOST", "ADDRESSES", "NAMES")
-	for _, e := range l.Endpoint {
+	for _, e := range l.Endpoints {
 		row(e.ID[:min(len(e.ID), shortID)], e.Network, names[e.Node], join(e.Addrs), strings.Join(e.Names, ", "))
 	}
 	if err := w.Flush(); err != nil {

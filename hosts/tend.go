@@ -18,7 +18,9 @@ import (
 // blocks and its containers. A store that is away is tried again.
 func (a *Agent) tendStore(ctx context.Context) {
 	for ctx.Err() == nil {
+		began := time.Now()
 		err := a.tend(ctx)
+		took := time.Since(began)
 		if ctx.Err() == nil {
 			a.said.tell("store", err)
 		}
@@ -27,7 +29,7 @@ func (a *Agent) tendStore(ctx context.Context) {
 			pause = againAfter
 		}
 		if a.await(ctx, pause); err == nil {
-			wait(ctx, settleTime)
+			wait(ctx, settle(took))
 		}
 	}
 }
@@ -54,14 +56,14 @@ func (a *Agent) tend(ctx context.Context) error {
 		return nil //nolint:nilerr // it is told, and is no failure of the store
 	}
 	w, _, synced := a.mirror.snapshot()
-	if err := a.putNode(ctx, self, synced && !w.has(self.ID)); err != nil {
+	if !synced {
+		return a.mirror.lost() // who has not heard the store has nothing to tell it
+	}
+	if err := a.putNode(ctx, self, !w.has(self.ID)); err != nil {
 		return fmt.Errorf("put node: %w", err)
 	}
 	if err := a.ensureLease(ctx); err != nil {
 		return fmt.Errorf("begin lease: %w", err)
-	}
-	if !synced {
-		return a.publish(ctx, &w, false)
 	}
 	networks, _ := usable(&w, self.Underlay)
 	wrong := map[string]error{}
@@ -70,7 +72,7 @@ func (a *Agent) tend(ctx context.Context) error {
 	}
 	a.said.tellAll("block of", wrong)
 	ring(a.local) // what is remembered may be new
-	return errors.Join(a.leave(ctx, &w), a.publish(ctx, &w, true))
+	return errors.Join(a.leave(ctx, &w), a.publish(ctx, &w))
 }
 
 // node is what others need to know of this host.

@@ -5,6 +5,7 @@ package hosts
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -72,6 +73,7 @@ const presence = "_present"
 // mirror is the world as it follows the store. Its methods may be called by many
 // goroutines.
 type mirror struct {
+	self  string // id of this node
 	mu    sync.Mutex
 	known bool // once there is anything to go by: the cache, or the store
 	heard [4]bool
@@ -96,11 +98,38 @@ func (m *mirror) snapshot() (w world, known, synced bool) {
 	defer m.mu.Unlock()
 	w = m.cache
 	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
-	if synced = m.heard == [4]bool{true, true, true, true}; synced {
+	if synced = m.told() && !m.blank(); synced {
 		w.Networks, w.Nodes, w.Blocks, w.Endpoints = sorted(m.networks), sorted(m.nodes), sorted(m.blocks), sorted(m.endpoints)
+		m.cache = w
+		w.Own, w.Bridges = maps.Clone(w.Own), slices.Clone(w.Bridges)
 	}
 	return w, m.known || synced, synced
 }
+
+// told says whether all tables were heard.
+func (m *mirror) told() bool { return m.heard == [4]bool{true, true, true, true} }
+
+// blank says whether the store has lost its data, or is another one: it knows of
+// no network and not of this host, which knows better. It is not believed, or
+// every host would take its networks down.
+func (m *mirror) blank() bool {
+	_, here := m.nodes[m.self]
+	return len(m.networks) == 0 && !here && len(m.cache.Networks) > 0 && m.cache.has(m.self)
+}
+
+// lost is the error of a store that is blank.
+func (m *mirror) lost() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.told() && m.blank() {
+		return errBlank
+	}
+	return nil
+}
+
+// errBlank is told until somebody decides.
+var errBlank = errors.New("it knows neither this host nor any network, as if its data were lost: " +
+	"going on with what was known; create the networks again, and hosts take their old blocks")
 
 // sorted is a table by key.
 func sorted[T any](table map[string]T) []T {

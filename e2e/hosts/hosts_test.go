@@ -109,12 +109,14 @@ func ports(w *world) {
 		out, err := try(b.env(), b.script, "docker", b.name, "exec", "db", "sh", "-c", get)
 		return err == nil && strings.HasPrefix(out, "HTTP/1")
 	})
-	a.docker("exec", "-d", "web", "sh", "-c", "nc -l -p 7000 -e sh -c 'echo $NCAT; cat /proc/net/tcp >/tmp/peers; sleep 2'")
+	a.docker("exec", "-d", "web", "nc", "-ll", "-p", "7000", "-e", "cat", "/proc/net/tcp6")
+	peers := ""
 	b.until("db talks to web", func() bool {
-		_, err := try(b.env(), b.script, "docker", b.name, "exec", "db", "sh", "-c", "echo | nc -w 1 "+a.address("web", "lan")+" 7000")
-		return err == nil && strings.Contains(a.docker("exec", "web", "cat", "/tmp/peers"), "1B58")
+		out, err := try(b.env(), b.script, "docker", b.name, "exec", "db", "sh", "-c", "sleep 1 | nc -w 3 "+a.address("web", "lan")+" 7000")
+		peers = out
+		return err == nil && strings.Contains(out, ":1B58")
 	})
-	if peers := a.docker("exec", "web", "cat", "/tmp/peers"); !strings.Contains(peers, hexAddr(b.address("db", "lan"))) {
+	if !strings.Contains(peers, hexAddr(b.address("db", "lan"))+":") {
 		w.Errorf("web does not see db's address %s:\n%s", b.address("db", "lan"), peers)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/hosts"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/engine"
 )
@@ -79,6 +80,14 @@ func (c *hostsCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := statedir.Make(opts.Paths.State, "hosts"); err != nil {
+		return err
+	}
+	unlock, err := alone(filepath.Join(opts.Paths.State, "hosts", "lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if opts.Store, err = c.open(opts.Paths); err != nil {
 		return err
 	}
@@ -93,11 +102,6 @@ func (c *hostsCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := alone(filepath.Join(opts.Paths.State, "hosts", "lock"))
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	logger.Printf("this is host %s, %s", opts.Name, a.ID())
 	a.Run(c.app.ctx)
 	return nil
