@@ -283,7 +283,7 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint) error {
 	if err := netns.Delete(e.Hold); err != nil {
 		return err
 	}
-	if _, err := d.bind(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), ""); err != nil {
+	if err := d.unbind(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), e.ID); err != nil {
 		return err
 	}
 	return d.store.DropEndpoint(e.ID)
@@ -296,9 +296,11 @@ func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) er
 	if _, ok := live(e.Hold); !ok {
 		at.NetNS = ""
 	}
-	list, err := d.holdList(ctx, n, e)
-	if err != nil {
-		list = n.part(hold)
+	list := n.part(hold)
+	if l, err := d.store.Lease(leaseID(n.list.Name, e.Wanted.MacAddress)); err == nil && l.Endpoint == e.ID && l.Result != nil {
+		if with, err := withIPAM(list, staticOf(l)); err == nil {
+			list = with
+		}
 	}
 	return d.run[hold].Del(ctx, list, d.attachment(e, at))
 }

@@ -135,6 +135,29 @@ func TestAskAgain(t *testing.T) {
 	x.release(0, v4)
 }
 
+// A container with --mac-address starts again after dockerd was killed: the
+// endpoint from before must not take the address along.
+func TestLeaseOfTheNext(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	x := n.ipamNetwork("podnet")
+	const mac = "02:42:00:00:00:01"
+	start := func() *container {
+		v4, err := x.address(0, mac, "")
+		must(t, err)
+		return n.mustStart(run{network: x.id, iface: cnm.Interface{Address: v4, MacAddress: mac}})
+	}
+	before := start()
+	before.die()
+	after := start()
+	n.sweep(1)
+	n.sweep(0)
+	if l, err := n.driver.store.Lease(leaseID("podnet", mac)); err != nil || l.Endpoint != after.endpoint || len(addressFiles(t)) != 2 {
+		t.Errorf("lease %s %v, addresses %v", asJSON(l), err, addressFiles(t))
+	}
+	after.stop(true)
+	x.release(0, after.told.Address)
+}
+
 // Docker before 28 asks for ever for a pool without a route of the host's.
 func TestPoolLoopEnds(t *testing.T) {
 	n := newNode(t, bridgeNet)

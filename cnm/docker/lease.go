@@ -288,14 +288,37 @@ func (d *Driver) leased(ctx context.Context, n *network, e *state.Endpoint) (any
 	if l == nil || err != nil || l.Result == nil {
 		return nil, err
 	}
+	return staticOf(l), nil
+}
+
+func staticOf(l *state.Lease) static {
 	out := static{Type: "static", Routes: l.Result.Routes, DNS: l.Result.DNS}
 	for _, ip := range l.Result.IPs {
 		out.Addresses = append(out.Addresses, staticAddress{ip.Address, ip.Gateway})
 	}
-	return out, nil
+	return out
 }
 
-// bind makes a lease an endpoint's, or nobody's; nil when there is none.
+// unbind makes an endpoint's lease nobody's. With --mac-address it may be that of
+// the endpoint after it, which Docker made before the first was removed.
+func (d *Driver) unbind(ctx context.Context, id, endpointID string) error {
+	release, err := d.locks.take(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	l, err := d.store.Lease(id)
+	if errors.Is(err, state.ErrUnknown) || err == nil && l.Endpoint != endpointID {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l.Endpoint = ""
+	return d.saveLease(l)
+}
+
+// bind makes a lease an endpoint's; nil when there is none.
 func (d *Driver) bind(ctx context.Context, id, endpointID string) (*state.Lease, error) {
 	release, err := d.locks.take(ctx, id)
 	if err != nil {
