@@ -29,6 +29,12 @@ func (l *local) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]
 	case err != nil:
 		return nil, err
 	case p != nil:
+		if ctx, err = deeper(ctx, pluginType); err != nil {
+			if c.Verb == spec.Del {
+				return nil, nil // it has been done as often as it was called
+			}
+			return nil, err
+		}
 		return serve(ctx, p, c, l.session, l.outermost)
 	}
 	return l.exec.Run(ctx, path, c)
@@ -42,6 +48,9 @@ func (l *local) add(ctx context.Context, pluginType string, c *spec.Call, prev *
 		return nil, err
 	}
 	if p != nil {
+		if ctx, err = deeper(ctx, pluginType); err != nil {
+			return nil, err
+		}
 		return serveAdd(ctx, p, c, prev, l.session)
 	}
 	call := *c
@@ -61,6 +70,22 @@ func (l *local) add(ctx context.Context, pluginType string, c *spec.Call, prev *
 		return nil, fmt.Errorf("%w of %s: %w", ErrResult, path, err)
 	}
 	return result, nil
+}
+
+// maxDepth is more plugins than call each other for any purpose: a list, a
+// wrapper, an interface and an address are four.
+const maxDepth = 8
+
+type depthKey struct{}
+
+// deeper counts how deep plugins of this process call each other: one that is
+// its own IPAM plugin would never end.
+func deeper(ctx context.Context, pluginType string) (context.Context, error) {
+	depth, _ := ctx.Value(depthKey{}).(int)
+	if depth == maxDepth {
+		return nil, spec.Errorf(spec.CodeInvalidConfig, "plugin %s is called by plugins that it calls: is it its own IPAM plugin or delegate?", pluginType)
+	}
+	return context.WithValue(ctx, depthKey{}, depth+1), nil
 }
 
 // ErrResult is wrapped when another program's ADD succeeded and what it printed

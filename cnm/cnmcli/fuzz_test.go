@@ -33,6 +33,7 @@ func FuzzConfiguration(f *testing.F) {
 		`"socket":"/x.sock","internal":true,"ipv6":true,"networkId":"n","emulateSwarm":true,"nodeAddress":"192.0.2.1","nodes":["192.0.2.2"],"ipam":{"type":"cnm-ipam","url":"tcp://h:1","tls":{"caFile":"/ca"}}`,
 		`"url":"unix:///x","runtimeConfig":{"mac":"02:00:00:00:00:01","ips":["10.0.0.1/24"],"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"UDP","hostIP":"::1"}]}`,
 		`"driver":"lab","args":{"cni":{"mac":"x","ips":["fd00::1"]}},"dns":{"nameservers":["1.1.1.1"]},"ipam":{"type":"cnm-ipam","driver":"lab","routes":[{"dst":"0.0.0.0/0"}]}`,
+		`"driver":"lab","ipam":{"type":"cnm"}`, // found: it called itself without end
 		`"driver":null`, `"ipam":[]`, `"ipam":{"type":"cnm-ipam","pools":[null]}`,
 	} {
 		f.Add(fields)
