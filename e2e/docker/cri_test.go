@@ -133,9 +133,13 @@ func (c *containerd) remove(id string) {
 // of the hierarchy. One with a process in it stays.
 func removeCgroups(name string) {
 	for _, top := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
-		dirs, _ := filepath.Glob(top + name)
-		for _, dir := range dirs {
-			os.Remove(dir)
+		for _, depth := range []string{"/*/*", "/*", ""} {
+			dirs, _ := filepath.Glob(top + name + depth)
+			for _, dir := range dirs {
+				if info, err := os.Lstat(dir); err == nil && info.IsDir() {
+					os.Remove(dir)
+				}
+			}
 		}
 	}
 }

@@ -122,7 +122,8 @@ network_config_dir = "/etc/cni/one.d"
 	l.In("sh", "-ec", `for m in /dev/shm /run/containers; do mkdir -p $m; mount -t tmpfs tmpfs $m; done
 		cd `+dir+`; mkdir -p rootfs/bin rootfs/proc rootfs/sys rootfs/dev rootfs/etc
 		cp /bin/busybox rootfs/bin/; chroot rootfs /bin/busybox --install -s /bin`)
-	podman(l, "run", "-d", "--name", "p1", "--network", "onenet", "-p", "8002:80", "--rootfs", dir+"/rootfs", "/bin/httpd", "-f", "-p", "80")
+	id := podman(l, "run", "-d", "--name", "p1", "--network", "onenet", "-p", "8002:80", "--rootfs", dir+"/rootfs", "/bin/httpd", "-f", "-p", "80")
+	l.Cleanup(func() { removeCgroups("libpod_parent/libpod-" + id + "*") })
 	pid := podman(l, "inspect", "p1", "--format", "{{.State.Pid}}")
 	return &member{name: "podman", path: "/proc/" + pid + "/ns/net", port: "8002"}
 }

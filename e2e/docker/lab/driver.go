@@ -4,6 +4,10 @@
 package lab
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,7 +29,8 @@ func (l *Lab) StartDriver() {
 	l.Eventually("the driver's socket", func() bool { return l.ok("test", "-S", DriverSocket) })
 }
 
-// DriverCommand is `patchbayd docker` inside the lab; nsenter becomes it.
+// DriverCommand is `patchbayd docker` inside the lab; nsenter becomes it. Plugins
+// in Dir("plugins") come first.
 func (l *Lab) DriverCommand(more ...string) *exec.Cmd {
 	l.Helper()
 	if l.log == nil {
@@ -33,7 +38,8 @@ func (l *Lab) DriverCommand(more ...string) *exec.Cmd {
 		l.log, err = os.Create(filepath.Join(l.dir, "driver.log"))
 		must(l, err)
 	}
-	args := append([]string{"docker", "--plugins", l.Plugins, "--data-root", l.DataRoot(), "--grace", "1s"}, more...)
+	args := append([]string{"docker", "--plugins", l.Dir("plugins") + ":" + l.Plugins, "--data-root", l.DataRoot(), "--grace", "1s",
+		"--docker", "unix://" + filepath.Join(l.dir, l.name, "docker.sock")}, more...)
 	cmd := l.Inside(append([]string{l.Patchbayd}, args...)...)
 	cmd.Stderr = l.log
 	return cmd
@@ -66,9 +72,6 @@ func (l *Lab) DockerLog() string {
 	must(l, err)
 	return string(text)
 }
-
-// SetDriver makes a process that the test has started the driver.
-func (l *Lab) SetDriver(cmd *exec.Cmd) { l.driver = cmd }
 
 // KillDriver is kill -9; its socket stays, as one of systemd's would.
 func (l *Lab) KillDriver() {
@@ -112,4 +115,50 @@ func (l *Lab) Eventually(what string, holds func() bool) {
 		}
 	}
 	l.Fatalf("not within %v: %s", pollTime, what)
+}
+
+// Listen makes the driver's socket as systemd does: it is there before, and
+// whoever starts later.
+func (l *Lab) Listen() *os.File {
+	l.Helper()
+	dir, err := os.Open("/proc/" + l.holder() + "/root" + filepath.Dir(DriverSocket))
+	must(l, err)
+	defer dir.Close() //nolint:errcheck // read only
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(DriverSocket))
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.Fatal(err)
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	must(l, err)
+	defer listener.Close() //nolint:errcheck // the file stays open
+	listener.SetUnlinkOnClose(false)
+	file, err := listener.File()
+	must(l, err)
+	l.Cleanup(func() { file.Close() }) //nolint:errcheck // a socket
+	return file
+}
+
+// Queued says whether somebody waits at a socket of Listen for being answered.
+func Queued(socket *os.File) bool {
+	fds := []unix.PollFd{{Fd: int32(socket.Fd()), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 1
+}
+
+// StartDriverOn starts the driver with a socket of Listen, as systemd would.
+func (l *Lab) StartDriverOn(socket *os.File) {
+	l.Helper()
+	cmd := l.DriverCommand()
+	script := `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" "$@"`
+	cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", script}, cmd.Args...)
+	cmd.ExtraFiles = []*os.File{socket}
+	l.driver = cmd
+	must(l, cmd.Start())
+}
+
+// Gap is how the driver is taken away for a while, with its socket.
+func (l *Lab) Gap() {
+	l.Helper()
+	l.KillDriver()
+	l.In("rm", "-f", DriverSocket)
 }

@@ -38,6 +38,7 @@ type Lab struct {
 // node is what all tests of a lab share.
 type node struct {
 	Kind      string
+	Args      []string // of dockerd
 	name      string
 	Plugins   string // our plugin directory
 	Patchbayd string
@@ -54,7 +55,7 @@ func New(t testing.TB, o Options) *Lab {
 	t.Helper()
 	bin, err := programs()
 	must(t, err)
-	l := &Lab{t, &node{Kind: o.Kind, name: o.Name, Plugins: bin.plugins, Patchbayd: bin.patchbayd, script: bin.script, Shared: filepath.Dir(filepath.Dir(bin.script)), dir: t.TempDir()}}
+	l := &Lab{t, &node{Kind: o.Kind, Args: o.Args, name: o.Name, Plugins: bin.plugins, Patchbayd: bin.patchbayd, script: bin.script, Shared: filepath.Dir(filepath.Dir(bin.script)), dir: t.TempDir()}}
 	must(t, os.Symlink(filepath.Join(bin.dockerd, "bin"), filepath.Join(l.dir, "bin")))
 	l.env = append(os.Environ(), "DOCKERLAB_DIR="+l.dir)
 	if o.Kind == "old" { // a newer client refuses some flags to an old daemon

@@ -59,6 +59,11 @@ func (l *Lab) Up(args ...string) {
 	l.lab(append([]string{"up", l.name, l.Kind}, args...)...)
 }
 
+// TryUp is Up for what may fail.
+func (l *Lab) TryUp(args ...string) (string, error) {
+	return l.try(append([]string{l.script, "up", l.name, l.Kind}, args...)...)
+}
+
 // KillDocker is kill -9 of dockerd alone.
 func (l *Lab) KillDocker() {
 	l.Helper()

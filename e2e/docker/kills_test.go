@@ -1,0 +1,144 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/e2e/docker/lab"
+)
+
+// halting is a plugin that calls another, and halts before or after it for as
+// long as a file says so. It tells who halts.
+const halting = `#!/bin/sh
+name=${0##*/halting-}
+halt() {
+	f=/run/patchbay/halt/$name.$CNI_COMMAND.$1
+	[ -e $f ] || return 0
+	echo $$ > $f.reached
+	while [ -e $f ]; do sleep 0.05; done
+}
+halt before
+out=$(PLUGINS/$name); code=$?
+halt after
+printf '%s' "$out"
+exit $code
+`
+
+// haltnet has a plugin that halts in each part of the chain.
+var haltnet = `{"cniVersion":"1.1.0","name":"haltnet","plugins":[{"type":"halting-bridge","bridge":"cnih","isGateway":true,"ipMasq":true,` + ipamOf(99) + `},
+	{"type":"halting-firewall"},{"type":"halting-portmap","capabilities":{"portMappings":true}}]}`
+
+// haltingNetwork makes it.
+func haltingNetwork(l *lab.Lab) {
+	l.Helper()
+	for _, name := range []string{"bridge", "firewall", "portmap"} {
+		script := strings.ReplaceAll(halting, "PLUGINS", l.Plugins)
+		if err := os.WriteFile(l.Dir("plugins")+"/halting-"+name, []byte(script), 0o755); err != nil {
+			l.Fatal(err)
+		}
+	}
+	l.In("mkdir", "-p", "/run/patchbay/halt")
+	create(l, "haltnet", haltnet)
+}
+
+// phases are the moments of one container's life at which something dies.
+func phases(fn func(plugin, when string)) {
+	for _, plugin := range []string{"bridge", "firewall", "portmap"} {
+		for _, when := range []string{"before", "after"} {
+			fn(plugin, when)
+		}
+	}
+}
+
+// caught runs docker until a plugin halts, and calls die. The plugin dies too.
+func caught(l *lab.Lab, plugin, verb, when string, die func(), docker ...string) (wait func()) {
+	l.Helper()
+	file := "/run/patchbay/halt/" + plugin + "." + verb + "." + when
+	l.In("touch", file)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = l.TryDocker(docker...) // it may fail, and is tried again
+	}()
+	l.Eventually(file+" is reached", func() bool {
+		return l.Sh("cat "+file+".reached") != "" && !strings.Contains(l.Sh("cat "+file+".reached"), "No such")
+	})
+	die()
+	l.Sh("kill -9 $(cat " + file + ".reached); rm -f " + file + "*")
+	return func() { <-done }
+}
+
+// driverKilledAnywhere: whatever the driver was doing, the next one knows what to
+// do about it, and the container starts and stops.
+func driverKilledAnywhere(l *lab.Lab) {
+	haltingNetwork(l)
+	l.Start("c0", "haltnet")
+	phases(func(plugin, when string) {
+		wait := caught(l, plugin, "ADD", when, l.KillDriver, "run", "-d", "--name", "c1", "--network", "haltnet", "-p", "8080:80", "bb", "httpd", "-f", "-p", "80")
+		l.StartDriver()
+		wait()
+		l.Eventually("c1 starts after a kill "+when+" ADD of "+plugin, func() bool {
+			_, err := l.TryDocker("start", "c1")
+			return err == nil
+		})
+		l.Ping("c0", l.Inspect("c1", "haltnet", "IPAddress"))
+		l.Fetch(l.Outside(), lab.Host4, "8080")
+		wait = caught(l, plugin, "DEL", when, l.KillDriver, "rm", "-f", "c1")
+		l.StartDriver()
+		wait()
+		l.Eventually("c1 is removed", func() bool {
+			_, err := l.TryDocker("rm", "-f", "c1")
+			return err == nil
+		})
+	})
+	l.Remove("c0")
+	l.Gone("driver killed in all phases")
+	l.Docker("network", "rm", "haltnet")
+}
+
+// bothKilled: dockerd and the driver die together, in the middle of a start and
+// in the middle of an end.
+func bothKilled(l *lab.Lab) {
+	haltingNetwork(l)
+	both := func() {
+		l.KillDriver()
+		l.KillDocker()
+	}
+	for _, verb := range []string{"ADD", "DEL"} {
+		l.Docker("create", "--name", "c1", "--network", "haltnet", "-p", "8080:80", "bb", "httpd", "-f", "-p", "80")
+		argv := []string{"start", "c1"}
+		if verb == "DEL" {
+			l.Docker("start", "c1")
+			argv = []string{"stop", "-t", "0", "c1"}
+		}
+		wait := caught(l, "firewall", verb, "after", both, argv...)
+		wait()
+		l.StartDriver()
+		l.Up(l.Args...)
+		l.Eventually("c1 starts after both were killed in "+verb, func() bool {
+			_, err := l.TryDocker("start", "c1")
+			return err == nil
+		})
+		l.Fetch(l.Outside(), lab.Host4, "8080")
+		l.Remove("c1")
+		l.Gone("both killed in " + verb)
+	}
+	l.Docker("network", "rm", "haltnet")
+}
+
+// TestKilledOld and TestKilledNew end things in the middle of others.
+func TestKilledOld(t *testing.T) { killed(t, "old") }
+
+// TestKilledNew is TestKilledOld on a current dockerd.
+func TestKilledNew(t *testing.T) { killed(t, "new") }
+
+func killed(t *testing.T, kind string) {
+	t.Parallel()
+	l := lab.New(t, lab.Options{Name: "pbk" + kind, Kind: kind})
+	networks(l)
+	each(l, []scenario{{"driver", driverKilledAnywhere}, {"both", bothKilled}, {"driver absent", driverAbsent}, {"driver later", driverLater}, {"reboot", reboot}})
+}

@@ -1,0 +1,81 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// kept are the directories of the lab's own that a disk would keep.
+const kept = "/var/lib/patchbay /var/lib/cni /etc/cni"
+
+// Reboot ends everything at once and starts it again with what a disk keeps:
+// another boot id, no namespaces, links and rules. dockerd and the driver start
+// beside each other, as they do without an order.
+func (l *Lab) Reboot() {
+	l.Helper()
+	disk := l.Dir("disk") + "/disk.tar"
+	l.In("sh", "-c", "tar -cf "+disk+" "+kept)
+	l.crash()
+	up := make(chan struct{})
+	go func() {
+		defer close(up)
+		_, _ = l.TryUp(l.Args...)
+	}()
+	ready := filepath.Join(l.dir, l.name, "ready")
+	l.Eventually("the lab is up again", func() bool {
+		_, err := os.Stat(ready)
+		return err == nil
+	})
+	l.In("sh", "-ec", "tar -C / -xf "+disk+`; cat /proc/sys/kernel/random/uuid >/run/patchbay/boot; mount --bind /run/patchbay/boot /proc/sys/kernel/random/boot_id`)
+	l.furnish()
+	l.StartDriver()
+	<-up
+	l.Docker("version")
+}
+
+// crash kills all that is in the lab, with its containers, and the lab.
+func (l *Lab) crash() {
+	l.Helper()
+	pids := strings.Fields(l.Sh("docker -H unix://" + filepath.Join(l.dir, l.name, "docker.sock") + ` ps -q | while read -r c; do docker -H unix://` +
+		filepath.Join(l.dir, l.name, "docker.sock") + ` inspect --format '{{.State.Pid}}' $c; done`))
+	holder := l.holder()
+	mine, err := os.Readlink("/proc/" + holder + "/ns/mnt")
+	must(l, err)
+	all, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
+	must(l, err)
+	for _, link := range all {
+		if ns, err := os.Readlink(link); err == nil && ns == mine {
+			pids = append(pids, strings.Split(link, "/")[2])
+		}
+	}
+	for _, pid := range pids {
+		if n, err := strconv.Atoi(pid); err == nil && n > 1 {
+			_ = unix.Kill(n, unix.SIGKILL)
+		}
+	}
+	_ = l.driver.Wait()
+	l.driver = nil
+	for _, file := range []string{"ready", "dockerd.pid"} {
+		_ = os.Remove(filepath.Join(l.dir, l.name, file))
+	}
+	l.Eventually("the lab is down", func() bool { return unix.Kill(atoi(holder), 0) != nil || zombie(holder) })
+	_ = os.Remove(filepath.Join(l.dir, l.name, "holder.pid"))
+}
+
+func atoi(s string) int {
+	n, _ := strconv.Atoi(s)
+	return n
+}
+
+// zombie says whether a process has ended and waits for its parent.
+func zombie(pid string) bool {
+	stat, _ := os.ReadFile("/proc/" + pid + "/stat")
+	return strings.Contains(string(stat), ") Z ")
+}
