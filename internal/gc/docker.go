@@ -4,15 +4,12 @@
 package gc
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
@@ -63,16 +60,13 @@ func askDriver(ctx context.Context, o *Options) ([]*Stray, error) {
 	if !o.Apply {
 		argv = append(argv, "--dry-run")
 	}
-	cmd := exec.CommandContext(ctx, program, argv...) //nolint:gosec // fixed words
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+	out, err := output(ctx, append([]string{program}, argv...))
 	var items []struct {
 		Stray
 		Kind string `json:"kind"`
 	}
-	if derr := json.Unmarshal(out, &items); derr != nil || err != nil {
-		err = fmt.Errorf("run patchbayd docker gc: %w", errors.Join(err, derr, sayIf(strings.TrimSpace(stderr.String()))))
+	if derr := json.Unmarshal(out, &items); derr != nil {
+		err = errors.Join(err, fmt.Errorf("answer of patchbayd docker gc: %w", derr))
 	}
 	list := make([]*Stray, len(items))
 	for i := range items {
@@ -90,19 +84,4 @@ func used(dir string) bool {
 		}
 	}
 	return false
-}
-
-// installed is where docs/docker.md puts the program, which a timer's PATH may
-// not have.
-const installed = "/usr/local/bin/patchbayd"
-
-func driverProgram() (string, error) {
-	if path, err := exec.LookPath("patchbayd"); err == nil {
-		return path, nil
-	}
-	path, err := exec.LookPath(installed)
-	if err != nil {
-		return "", fmt.Errorf("what patchbayd docker holds is not collected: run patchbayd: %w", errNoProgram)
-	}
-	return path, nil
 }

@@ -83,6 +83,15 @@ func parseIDs(text string) (map[string]bool, error) {
 func ask(ctx context.Context, argv []string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
+	out, err := output(ctx, argv)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// output runs a program. What it wrote is returned also when it failed.
+func output(ctx context.Context, argv []string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // fixed, and asked for by the operator
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -92,7 +101,7 @@ func ask(ctx context.Context, argv []string) ([]byte, error) {
 	}
 	if err != nil {
 		said := strings.TrimSpace(stderr.String())
-		return nil, fmt.Errorf("run %s: %w", strings.Join(argv, " "), errors.Join(err, sayIf(said)))
+		return out, fmt.Errorf("run %s: %w", strings.Join(argv, " "), errors.Join(err, sayIf(said)))
 	}
 	return out, nil
 }
@@ -102,4 +111,19 @@ func sayIf(s string) error {
 		return nil
 	}
 	return errors.New(s)
+}
+
+// installed is where docs/docker.md puts the program, which a timer's PATH may
+// not have.
+const installed = "/usr/local/bin/patchbayd"
+
+func driverProgram() (string, error) {
+	if path, err := exec.LookPath("patchbayd"); err == nil {
+		return path, nil
+	}
+	path, err := exec.LookPath(installed)
+	if err != nil {
+		return "", fmt.Errorf("what patchbayd docker holds is not collected: run patchbayd: %w", errNoProgram)
+	}
+	return path, nil
 }
