@@ -105,7 +105,7 @@ func (h *host) start() {
 	h.fabric = &fakeFabric{}
 	var err error
 	h.agent, err = New(Options{
-		Store: h.store, Name: h.name, Underlay: []netip.Addr{h.addr}, ConfDir: h.dir + "/net.d", DataRoot: h.dir + "/docker-data",
+		Store: h.store, Name: h.name, Underlay: h.underlay(), ConfDir: h.dir + "/net.d", DataRoot: h.dir + "/docker-data",
 		Paths: paths.Paths{State: h.dir + "/state", CNI: h.dir + "/cni", Proc: "/proc"}, TTL: 2 * time.Second, Reclaim: 24 * time.Hour,
 		Fabric: h.fabric, Log: h.log.add,
 	})
@@ -222,4 +222,11 @@ func TestThreeHosts(t *testing.T) {
 		blocks, _, err := list(t.Context(), s.Blocks(), "")
 		return err == nil && len(blocks) == 0 && len(endpointNames(t, s)) == 0
 	})
+}
+
+func (h *host) underlay() []netip.Addr {
+	if !h.addr.IsValid() {
+		return nil
+	}
+	return []netip.Addr{h.addr}
 }

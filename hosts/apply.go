@@ -25,36 +25,51 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	if !known {
 		return // the first time, and the store is away: there is nothing to go by
 	}
-	self, err := a.node()
-	if a.said.tell("underlay", err); err != nil {
-		return
-	}
-	uplink, err := a.opts.Fabric.UplinkMTU(self.Underlay)
-	if a.said.tell("fabric", err); err != nil {
-		return
-	}
+	self, uplink := a.way()
 	parts, wrong := a.parts(&w, self, uplink)
 	if synced {
 		a.said.tell("bridges", a.tidy(&w, parts)) // before routes to where they lead
 	}
 	a.said.tellAll("network", wrong)
 	a.said.tellAll("configuration of", a.configure(parts, synced))
-	host, peers := meshOf(&w, self, parts)
-	if next := (meshed{host, peers, true}); all || !reflect.DeepEqual(next, a.meshed) {
-		err := a.opts.Fabric.Apply(ctx, host, peers)
-		next.done = err == nil
-		a.said.tell("fabric", err)
-		a.meshed = next
+	if uplink > 0 {
+		a.carry(ctx, &w, self, parts, all)
 	}
 	containers, _ := a.here()
 	a.view.look(&w, a.self.ID, containers)
 	a.said.tell("names", a.names.Listen(a.listening(parts)))
 	a.said.tellAll("Docker network", a.stale(parts))
-	w, _, _ = a.mirror.snapshot() // with what was remembered meanwhile
 	if synced {
+		a.mirror.refresh(&w) // what was remembered meanwhile
 		a.said.tell("cache", a.save(&w, all))
 	}
 	a.said.tell("status", a.saveStatus())
+}
+
+// way is this host as others reach it, and the MTU of the way to them, in bytes;
+// 0 while there is none. Then names are answered and configurations stay.
+func (a *Agent) way() (self store.Node, uplink int) {
+	self, err := a.node()
+	if err == nil {
+		uplink, err = a.opts.Fabric.UplinkMTU(self.Underlay)
+	}
+	if a.said.tell("uplink", err); err != nil {
+		return self, 0
+	}
+	return self, uplink
+}
+
+// carry tells the fabric of this host and the others, when there is anything new.
+func (a *Agent) carry(ctx context.Context, w *world, self store.Node, parts []part, all bool) {
+	host, peers := meshOf(w, self, parts)
+	next := meshed{host, peers, true}
+	if !all && reflect.DeepEqual(next, a.meshed) {
+		return
+	}
+	err := a.opts.Fabric.Apply(ctx, host, peers)
+	next.done = err == nil
+	a.said.tell("fabric", err)
+	a.meshed = next
 }
 
 // meshed is what the fabric was told last.
@@ -69,7 +84,7 @@ type part struct {
 	plan
 	holding
 	ready bool // it can be configured
-	soon  bool // as it was: its blocks are about to be claimed again
+	soon  bool // it stays as it was: its blocks are about to be claimed again
 }
 
 // parts are the networks of this host, and what is wrong with some. Uplink is
@@ -78,7 +93,7 @@ func (a *Agent) parts(w *world, self store.Node, uplink int) (out []part, wrong 
 	networks, wrong := usable(w, self.Underlay)
 	for _, n := range networks {
 		h := holdingOf(&n, a.self.ID, w.blocksOf(n.Name), w.Own[n.Name])
-		p := part{plan: plan{Network: n, Blocks: h.have, DNS: a.answers(n.Name)}, holding: h, ready: h.complete()}
+		p := part{plan: plan{Network: n, Blocks: h.have, DNS: a.answers(n.Name)}, holding: h, ready: h.complete() && uplink > 0}
 		p.soon = len(h.lost) == 0 && remembered(&n, h.missing, w.Own[n.Name])
 		if len(h.lost) > 0 {
 			p.Blocks = w.Own[n.Name] // they are in use here until `used` says otherwise
@@ -148,7 +163,7 @@ func (a *Agent) configure(parts []part, synced bool) (wrong map[string]error) {
 	wrong = map[string]error{}
 	keep := map[string]bool{}
 	for _, p := range parts {
-		keep[p.Network.Name] = p.ready || p.soon
+		keep[p.Network.Name] = p.complete() || p.soon
 		if !p.ready {
 			continue
 		}
@@ -183,26 +198,35 @@ func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 			out.Subnets = append(out.Subnets, mesh.Subnet{Network: p.Network.Name, Prefix: s})
 		}
 		out.Blocks = append(out.Blocks, p.Blocks...)
+		blocks := blocksOfPeers(w, &p)
 		for _, n := range w.Nodes {
-			if peer := peerOf(w, &p, &n); n.ID != self.ID && len(peer.Blocks) > 0 {
-				peers = append(peers, peer)
+			if len(blocks[n.ID]) > 0 && n.ID != self.ID {
+				peers = append(peers, peerOf(&p, &n, blocks[n.ID]))
 			}
 		}
 	}
 	return out, peers
 }
 
-// peerOf is another host's part of a network, but for blocks that were this
-// host's and are in use here.
-func peerOf(w *world, p *part, n *store.Node) mesh.Peer {
-	peer := mesh.Peer{ID: n.ID, Name: n.Name, Underlay: n.Underlay, Port: n.Port, Transport: mesh.Transport(p.Network.Transport)}
-	peer.VTEP, _ = net.ParseMAC(n.VTEP) // without one it follows from the id
+// blocksOfPeers are the others' blocks of a network by node, but for those that
+// were this host's and are in use here.
+func blocksOfPeers(w *world, p *part) map[string][]netip.Prefix {
+	out := map[string][]netip.Prefix{}
 	for _, b := range w.blocksOf(p.Network.Name) {
-		if b.Node == n.ID && !slices.ContainsFunc(p.Blocks, b.Prefix.Overlaps) {
-			peer.Blocks = append(peer.Blocks, b.Prefix)
+		if !slices.ContainsFunc(p.Blocks, b.Prefix.Overlaps) {
+			out[b.Node] = append(out[b.Node], b.Prefix)
 		}
 	}
-	return peer
+	return out
+}
+
+// peerOf is another host's part of a network.
+func peerOf(p *part, n *store.Node, blocks []netip.Prefix) mesh.Peer {
+	vtep, _ := net.ParseMAC(n.VTEP) // without one it follows from the id
+	return mesh.Peer{
+		ID: n.ID, Name: n.Name, Underlay: n.Underlay, VTEP: vtep, Port: n.Port,
+		Blocks: blocks, Transport: mesh.Transport(p.Network.Transport),
+	}
 }
 
 // stale are Docker networks whose copy of the configuration has another block

@@ -43,6 +43,7 @@ func (m *mirror) load(dir string) error {
 type saved struct {
 	all, lasting []byte // lasting is all but endpoints and when hosts were seen
 	at           time.Time
+	later        bool // there will be another look
 }
 
 // saveEvery is how often the file is written because of what comes and goes all
@@ -51,22 +52,28 @@ const saveEvery = 5 * time.Second
 
 // save keeps the world for the next start, unless it is as it was.
 func (a *Agent) save(w *world, now bool) error {
-	all, err := json.Marshal(w)
-	lasting, err2 := json.Marshal(w.lasting())
-	if err := errors.Join(err, err2); err != nil {
+	lasting, err := json.Marshal(w.lasting())
+	if err != nil {
 		return fmt.Errorf("encode what is known: %w", err)
 	}
-	if bytes.Equal(all, a.saved.all) {
+	if rest := saveEvery - time.Since(a.saved.at); rest > 0 && !now && bytes.Equal(lasting, a.saved.lasting) {
+		if !a.saved.later {
+			a.saved.later = true
+			time.AfterFunc(rest, func() { ring(a.local) })
+		}
 		return nil
 	}
-	if rest := saveEvery - time.Since(a.saved.at); rest > 0 && !now && bytes.Equal(lasting, a.saved.lasting) {
-		time.AfterFunc(rest, func() { ring(a.local) })
+	all, err := json.Marshal(w)
+	if err != nil {
+		return fmt.Errorf("encode what is known: %w", err)
+	}
+	if a.saved.later = false; bytes.Equal(all, a.saved.all) {
 		return nil
 	}
 	if err := writeSynced(filepath.Join(a.dir, cacheFile), all, 0o600); err != nil {
 		return err
 	}
-	a.saved = saved{all, lasting, time.Now()}
+	a.saved = saved{all: all, lasting: lasting, at: time.Now()}
 	return nil
 }
 

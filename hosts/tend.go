@@ -52,7 +52,7 @@ func (a *Agent) await(ctx context.Context, most time.Duration) {
 // does not keep the others waiting.
 func (a *Agent) tend(ctx context.Context) error {
 	self, err := a.node()
-	if a.said.tell("underlay", err); err != nil {
+	if a.said.tell("uplink", err); err != nil {
 		return nil //nolint:nilerr // it is told, and is no failure of the store
 	}
 	w, _, synced := a.mirror.snapshot()

@@ -96,7 +96,7 @@ func (i *index) add(e *store.Endpoint) {
 func (a *Agent) listening(parts []part) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for i := range parts {
-		if parts[i].DNS && parts[i].ready {
+		if parts[i].DNS && parts[i].complete() {
 			for _, addr := range parts[i].gateways() {
 				out[addr] = parts[i].Network.Name
 			}

@@ -106,6 +106,13 @@ func (m *mirror) snapshot() (w world, known, synced bool) {
 	return w, m.known || synced, synced
 }
 
+// refresh sets in w what this host remembers of itself.
+func (m *mirror) refresh(w *world) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
+}
+
 // told says whether all tables were heard.
 func (m *mirror) told() bool { return m.heard == [4]bool{true, true, true, true} }
 
