@@ -31,7 +31,7 @@ func (r *results) writeDocker(w io.Writer) {
 }
 
 const dockerHow = `
-Containers of one image, made one after the other, the networks taking turns. Measured at Docker's API: *to running* is create and start, what
+Containers of one image, made one after the other, the networks taking turns in an order drawn for each round. Measured at Docker's API: *to running* is create and start, what
 ` + "`docker run -d`" + ` waits for, without the start of the client program; *remove* is ` + "`docker rm -f`" + `. Pods a second are those of 8 callers at
 once. The data of Docker and of our driver are on one disk. Docker's bridge is a network of its own with Docker's defaults; ours is a bridge with
 masquerade, hairpin and the plugin firewall. Milliseconds.
@@ -89,7 +89,7 @@ func (d *dockerResult) writeCalls(w io.Writer) {
 		{"gone", "DEL", dockerRemoveCalls[:], d.Remove["ours-p"], d.Remove["none"]},
 	} {
 		driver, plugins := d.callTime(way.calls), d.pluginTime(way.verb)
-		fmt.Fprintf(w, "\nOn the way to %s a network of ours costs %s ms more than none: %s in the driver, %s of them in plugins, and the rest in dockerd.\n",
+		fmt.Fprintf(w, "\nOn the way to %s a network of ours with a port costs %s ms more than none: %s in the driver, %s of them in plugins, and the rest in dockerd.\n",
 			way.to, whole(way.ours.wall(50)-way.none.wall(50)), whole(driver), whole(plugins))
 	}
 }
@@ -138,7 +138,7 @@ the same work of its own for both: the namespace of the container, addresses, ro
 - **A holding namespace.** CNI makes an interface in a namespace, Docker takes one from the host's, and a container's namespace is not there yet before
   Docker 28. So there is one more namespace to make and to destroy, and the interface moves twice more: into the host's namespace before
   Docker takes it, and back before DEL. Each set down and each move waits for all processors (RCU), under the lock that all network
-  configuration of the kernel shares.
+  configuration of the kernel shares; the kernel destroys namespaces under it too, later, when the next container waits for it.
 - **What is written before it is done.** The endpoint's file is synced to the disk before each step, so that a driver killed between any two knows
   what is there: 7 times on the way to running (9 with a port), 5 times on the way back. On a disk that is slow to sync this is what counts.
 
