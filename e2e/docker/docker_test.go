@@ -51,7 +51,7 @@ func scenarios(t *testing.T, kind string) {
 	each(l, []scenario{
 		{"two containers", twoContainers}, {"ports", published}, {"connect", connect}, {"addresses", addresses},
 		{"internal", internal}, {"IPv6 only", sixOnly}, {"outside", outside}, {"gateways", gateways}, {"host addresses", hostAddresses},
-		{"whole chain", wholeChain}, {"names", names}, {"DHCP", leased}, {"ipvlan", ipvlan}, {"beside", beside}, {"one network", oneNetwork},
+		{"mistakes", mistakes}, {"overlap", overlap}, {"zero pool", zeroPool}, {"whole chain", wholeChain}, {"names", names}, {"DHCP", leased}, {"ipvlan", ipvlan}, {"beside", beside}, {"one network", oneNetwork},
 		{"restart", restart}, {"driver killed", driverKilled}, {"dockerd killed", dockerdKilled},
 	})
 	l.Docker("network", "rm", "podnet", "ptpnet", "macnet")
