@@ -142,7 +142,7 @@ func etcdKilled(w *world) {
 // and an agent that comes without a store takes nothing away.
 func etcdAway(w *world) {
 	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
-	gateway := a.gateway("lan")
+	gateway, gatewayOfB := a.gateway("lan"), b.gateway("lan")
 	w.etcd.link("down")
 	began := time.Now()
 	a.docker("run", "-d", "--name", "alone", "--network", "lan", "--dns", gateway, "bb", "sleep", "1000")
@@ -163,6 +163,13 @@ func etcdAway(w *world) {
 	}
 	a.reaches("alone", "web") // this host's, and another's that was known
 	a.reaches("alone", "db")
+	a.until("this host's resolver knows it", func() bool {
+		out, err := try(a.env(), a.script, "docker", a.name, "exec", "web", "nslookup", "alone", gateway)
+		return err == nil && strings.Contains(out, a.address("alone", "lan"))
+	})
+	if out, err := try(b.env(), b.script, "docker", b.name, "exec", "db", "nslookup", "alone", gatewayOfB); err == nil {
+		w.Errorf("another host's knows it without a store: %s", out)
+	}
 	w.etcd.link("up")
 	b.reaches("db", "alone")
 	for _, to := range []string{"web", "old"} {
