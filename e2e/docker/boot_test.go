@@ -46,10 +46,7 @@ func driverAbsent(l *lab.Lab) {
 	})
 	l.Logf("c1: %s", l.Docker("inspect", "c1", "--format", "{{.State.Status}}: {{.State.Error}}"))
 	l.StartDriver()
-	l.Eventually("c1 can be started", func() bool {
-		_, err := l.TryDocker("start", "c1")
-		return err == nil
-	})
+	starts(l, "c1", "podnet")
 	running(l, "c1")
 	l.Remove("c1")
 }

@@ -74,6 +74,7 @@ func each(l *lab.Lab, list []scenario) {
 	for _, s := range list {
 		t.Run(s.name, func(t *testing.T) {
 			inner := l.With(t)
+			defer inner.Tidy() // so that the next one can be judged
 			s.fn(inner)
 			inner.Gone(s.name)
 		})

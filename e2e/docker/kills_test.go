@@ -4,6 +4,7 @@
 package docker
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -72,6 +73,19 @@ func caught(l *lab.Lab, plugin, verb, when string, die func(), docker ...string)
 	return func() { <-done }
 }
 
+// starts starts a container until it is there: a current dockerd that still
+// cleans up after a start that failed says that the container runs.
+func starts(l *lab.Lab, name, network string) {
+	l.Helper()
+	l.Eventually(name+" starts", func() bool {
+		if _, err := l.TryDocker("start", name); err != nil {
+			return false
+		}
+		addr, err := l.TryDocker("inspect", name, "--format", fmt.Sprintf("{{(index .NetworkSettings.Networks %q).IPAddress}}", network))
+		return err == nil && addr != "" && addr != "invalid IP"
+	})
+}
+
 // driverKilledAnywhere: whatever the driver was doing, the next one knows what to
 // do about it, and the container starts and stops.
 func driverKilledAnywhere(l *lab.Lab) {
@@ -81,10 +95,7 @@ func driverKilledAnywhere(l *lab.Lab) {
 		wait := caught(l, plugin, "ADD", when, l.KillDriver, "run", "-d", "--name", "c1", "--network", "haltnet", "-p", "8080:80", "bb", "httpd", "-f", "-p", "80")
 		l.StartDriver()
 		wait()
-		l.Eventually("c1 starts after a kill "+when+" ADD of "+plugin, func() bool {
-			_, err := l.TryDocker("start", "c1")
-			return err == nil
-		})
+		starts(l, "c1", "haltnet")
 		l.Ping("c0", l.Inspect("c1", "haltnet", "IPAddress"))
 		l.Fetch(l.Outside(), lab.Host4, "8080")
 		wait = caught(l, plugin, "DEL", when, l.KillDriver, "rm", "-f", "c1")
@@ -119,10 +130,7 @@ func bothKilled(l *lab.Lab) {
 		wait()
 		l.StartDriver()
 		l.Up(l.Args...)
-		l.Eventually("c1 starts after both were killed in "+verb, func() bool {
-			_, err := l.TryDocker("start", "c1")
-			return err == nil
-		})
+		starts(l, "c1", "haltnet")
 		l.Fetch(l.Outside(), lab.Host4, "8080")
 		l.Remove("c1")
 		l.Gone("both killed in " + verb)

@@ -30,6 +30,16 @@ func (l *Lab) Remove(names ...string) {
 	l.Docker(append([]string{"rm", "-f"}, names...)...)
 }
 
+// Tidy removes all containers after a test that failed.
+func (l *Lab) Tidy() {
+	if l.Failed() {
+		l.Sh("docker -H " + l.host() + " ps -aq | xargs -r docker -H " + l.host() + " rm -f")
+	}
+}
+
+// host is the dockerd's address.
+func (l *Lab) host() string { return "unix://" + l.dir + "/" + l.name + "/docker.sock" }
+
 // Exec runs a command in a container.
 func (l *Lab) Exec(name string, argv ...string) string {
 	l.Helper()

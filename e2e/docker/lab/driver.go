@@ -20,6 +20,10 @@ import (
 // DriverSocket is where Docker looks for the driver, inside the lab.
 const DriverSocket = "/run/docker/plugins/patchbay.sock"
 
+// grace is how old what Docker forgot must be. A busy machine may take seconds
+// from Join to the sandbox.
+const grace = "8s"
+
 // StartDriver starts patchbayd in the dockerd's namespaces and waits for its
 // socket.
 func (l *Lab) StartDriver() {
@@ -38,8 +42,8 @@ func (l *Lab) DriverCommand(more ...string) *exec.Cmd {
 		l.log, err = os.Create(filepath.Join(l.dir, "driver.log"))
 		must(l, err)
 	}
-	args := append([]string{"docker", "--plugins", l.Dir("plugins") + ":" + l.Plugins, "--data-root", l.DataRoot(), "--grace", "1s",
-		"--docker", "unix://" + filepath.Join(l.dir, l.name, "docker.sock")}, more...)
+	args := append([]string{"docker", "--plugins", l.Dir("plugins") + ":" + l.Plugins, "--data-root", l.DataRoot(), "--grace", grace,
+		"--docker", l.host()}, more...)
 	cmd := l.Inside(append([]string{l.Patchbayd}, args...)...)
 	cmd.Stderr = l.log
 	return cmd

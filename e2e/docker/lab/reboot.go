@@ -43,8 +43,7 @@ func (l *Lab) Reboot() {
 // crash kills all that is in the lab, with its containers, and the lab.
 func (l *Lab) crash() {
 	l.Helper()
-	pids := strings.Fields(l.Sh("docker -H unix://" + filepath.Join(l.dir, l.name, "docker.sock") + ` ps -q | while read -r c; do docker -H unix://` +
-		filepath.Join(l.dir, l.name, "docker.sock") + ` inspect --format '{{.State.Pid}}' $c; done`))
+	pids := strings.Fields(l.Sh("docker -H " + l.host() + " ps -q | xargs -r docker -H " + l.host() + " inspect --format '{{.State.Pid}}'"))
 	holder := l.holder()
 	mine, err := os.Readlink("/proc/" + holder + "/ns/mnt")
 	must(l, err)
