@@ -72,6 +72,7 @@ type Agent struct {
 	lease     store.Lease
 	run       string                                // names the lease
 	published map[string]store.Item[store.Endpoint] // what hangs on it, by key
+	others    map[string]time.Time                  // leases with what is this host's, since when
 	checked   time.Time                             // when published was compared with the store
 
 	// tendHost's
@@ -90,6 +91,7 @@ func New(opts Options) (*Agent, error) {
 	a := &Agent{
 		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), said: said{log: opts.Log},
 		local: make(chan struct{}, 1), kernel: make(chan struct{}, 1), upstream: make(chan struct{}, 1),
+		others: map[string]time.Time{},
 		docker: docker{state: opts.Paths.State, data: opts.DataRoot},
 	}
 	a.mirror.changed = a.wake

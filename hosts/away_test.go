@@ -210,6 +210,28 @@ func TestRestartShowsNoGap(t *testing.T) {
 	})
 }
 
+// Two hosts with one id are told of each other; an agent before this one is none.
+func TestTwin(t *testing.T) {
+	s := openStore(t)
+	a := newHost(t, s, 1)
+	a.start()
+	a.stop()
+	g, now := a.agent, time.Now()
+	e := &store.Endpoint{Network: presence, ID: "host.before", Node: g.ID()}
+	own := &store.Endpoint{Network: "lan", ID: "e1." + g.run, Node: g.ID()}
+	for _, after := range []time.Duration{0, time.Second, twinAfter / 2} {
+		if err := errors.Join(g.twin(e, now.Add(after)), g.twin(own, now.Add(after))); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := g.twin(e, now.Add(twinAfter)); err == nil || !strings.Contains(err.Error(), "node.json") {
+		t.Error(err)
+	}
+	if err := g.twin(own, now.Add(time.Hour)); err != nil {
+		t.Error(err)
+	}
+}
+
 // Four blocks for five hosts: the fifth has to wait until one is long gone.
 func TestReclaim(t *testing.T) {
 	s := openStore(t)

@@ -21,10 +21,12 @@ type identity struct {
 	ID string `json:"id"` // 16 hexadecimal digits
 }
 
+const identityFile = "node.json"
+
 // loadIdentity reads who this host is, or makes that up, once. A file that
 // cannot be read is an error: another id would leave its blocks behind.
 func loadIdentity(dir string) (*identity, error) {
-	path := filepath.Join(dir, "node.json")
+	path := filepath.Join(dir, identityFile)
 	data, err := atomicfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return newIdentity(path)

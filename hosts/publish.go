@@ -6,7 +6,9 @@ package hosts
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -73,10 +75,33 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 	}
 	for _, e := range w.Endpoints {
 		if _, ok := want[e.Key()]; !ok && e.Node == a.self.ID {
+			a.said.tell("id", a.twin(&e, time.Now()))
 			errs = append(errs, a.drop(ctx, e.Key()))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// twinAfter is more than a change needs to be heard of.
+const twinAfter = 15 * time.Second
+
+// twin hears of endpoints of this host that hang on another lease. Those of the
+// agent before this one are removed once; if they come again, another host has
+// the same id, as copies of a machine do.
+func (a *Agent) twin(e *store.Endpoint, now time.Time) error {
+	run := e.ID[strings.LastIndexByte(e.ID, '.')+1:]
+	if run == a.run {
+		return nil
+	}
+	first, seen := a.others[run]
+	if !seen {
+		a.others[run] = now
+		return nil
+	}
+	if now.Sub(first) < twinAfter {
+		return nil
+	}
+	return fmt.Errorf("another host has the id %s of this one: stop the agent on one of them, remove %s there, and start it", a.self.ID, filepath.Join(a.dir, identityFile))
 }
 
 // check reads what the store has of this host on its lease: somebody may have
