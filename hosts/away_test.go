@@ -4,16 +4,13 @@
 package hosts
 
 import (
-	"context"
 	"errors"
-	"iter"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,104 +21,6 @@ import (
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }
-
-var errAway = errors.New("the store is away")
-
-// gate is a store that can be away. It keeps the leases that were begun.
-type gate struct {
-	store.Store
-	mu     sync.Mutex
-	away   bool
-	leases []store.Lease
-}
-
-func (g *gate) set(away bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.away = away
-}
-
-func (g *gate) err() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.away {
-		return errAway
-	}
-	return nil
-}
-
-func (g *gate) Networks() store.Table[store.Network] {
-	return door[store.Network]{g.Store.Networks(), g}
-}
-func (g *gate) Nodes() store.Table[store.Node]   { return door[store.Node]{g.Store.Nodes(), g} }
-func (g *gate) Blocks() store.Table[store.Block] { return door[store.Block]{g.Store.Blocks(), g} }
-func (g *gate) Endpoints() store.Table[store.Endpoint] {
-	return door[store.Endpoint]{g.Store.Endpoints(), g}
-}
-
-func (g *gate) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
-	if err := g.err(); err != nil {
-		return nil, err
-	}
-	l, err := g.Store.Lease(ctx, ttl)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.leases = append(g.leases, l)
-	return l, err
-}
-
-func (g *gate) lease() store.Lease {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.leases[len(g.leases)-1]
-}
-
-// door is a table behind a gate.
-type door[T store.Object] struct {
-	store.Table[T]
-	g *gate
-}
-
-func (d door[T]) Get(ctx context.Context, key string) (store.Item[T], error) {
-	if err := d.g.err(); err != nil {
-		return store.Item[T]{}, err
-	}
-	return d.Table.Get(ctx, key)
-}
-
-func (d door[T]) List(ctx context.Context, prefix string) ([]store.Item[T], store.Revision, error) {
-	if err := d.g.err(); err != nil {
-		return nil, "", err
-	}
-	return d.Table.List(ctx, prefix)
-}
-
-func (d door[T]) Create(ctx context.Context, o T, l store.Lease) (store.Revision, error) {
-	if err := d.g.err(); err != nil {
-		return "", err
-	}
-	return d.Table.Create(ctx, o, l)
-}
-
-func (d door[T]) Update(ctx context.Context, o T, at store.Revision) (store.Revision, error) {
-	if err := d.g.err(); err != nil {
-		return "", err
-	}
-	return d.Table.Update(ctx, o, at)
-}
-
-func (d door[T]) Watch(ctx context.Context, after store.Revision) iter.Seq2[store.Event[T], error] {
-	return func(yield func(store.Event[T], error) bool) {
-		for e, err := range d.Table.Watch(ctx, after) {
-			for d.g.err() != nil && ctx.Err() == nil { // told later
-				wait(ctx, 10*time.Millisecond)
-			}
-			if ctx.Err() != nil || !yield(e, err) {
-				return
-			}
-		}
-	}
-}
 
 // An agent that starts without its store goes on from what it knew, and takes
 // nothing away.
