@@ -98,7 +98,7 @@ func aLAN(h *host) {
 }
 
 // aCluster gives the host what the page says is there: an etcd at the addresses
-// that it names, and patchbayd docker.
+// that it names.
 func aCluster(h *host) {
 	h.In("sh", "-ec", "for n in 1 2 3; do ip addr add 10.0.0.$n/32 dev lo; done")
 	etcd := h.Run("etcd", "--data-dir", h.Dir("etcd"), "--listen-client-urls", "http://10.0.0.1:2379", "--advertise-client-urls", "http://10.0.0.1:2379",
@@ -106,9 +106,4 @@ func aCluster(h *host) {
 	h.Cleanup(etcd.Stop)
 	h.must(os.CopyFS(h.work+"/dist/systemd", systemd.Units))
 	h.write(h.stub+"/args/patchbay-hosts.service", "--data-root "+h.DataRoot())
-	for _, command := range []string{"bin/patchbay install /opt/cni/bin", "bin/patchbayd docker install"} {
-		if said, err := h.shell(command); err != nil {
-			h.Fatalf("%s: %v: %s", command, err, said)
-		}
-	}
 }
