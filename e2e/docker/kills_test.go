@@ -63,7 +63,9 @@ func caught(l *lab.Lab, plugin, verb, when string, die func(), docker ...string)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = l.TryDocker(docker...) // it may fail, and is tried again
+		if _, err := l.TryDocker(docker...); err != nil { // it may, and is tried again
+			l.Log(err)
+		}
 	}()
 	l.Eventually(file+" is reached", func() bool {
 		return l.Sh("cat "+file+".reached") != "" && !strings.Contains(l.Sh("cat "+file+".reached"), "No such")
@@ -73,11 +75,15 @@ func caught(l *lab.Lab, plugin, verb, when string, die func(), docker ...string)
 	return func() { <-done }
 }
 
-// starts starts a container until it is there: a current dockerd that still
-// cleans up after a start that failed says that the container runs.
+// starts starts a container until it has its network. A current dockerd forgets a
+// container's network when its start fails after Join, whatever the driver, and
+// would start it without: it must be connected again.
 func starts(l *lab.Lab, name, network string) {
 	l.Helper()
 	l.Eventually(name+" starts", func() bool {
+		if has, err := l.TryDocker("inspect", name, "--format", "{{len .NetworkSettings.Networks}}"); err != nil || has == "0" {
+			_, _ = l.TryDocker("network", "connect", network, name)
+		}
 		if _, err := l.TryDocker("start", name); err != nil {
 			return false
 		}
