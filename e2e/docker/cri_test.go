@@ -55,7 +55,7 @@ state = "%[1]s/state"
 	if err != nil {
 		l.Fatal(err)
 	}
-	l.Cleanup(func() { conn.Close() }) //nolint:errcheck // of a client
+	l.Cleanup(func() { conn.Close() })
 	c := &containerd{l, cri.NewRuntimeServiceClient(conn)}
 	l.Eventually("containerd's network is ready", c.ready)
 	c.image(dir, socket)

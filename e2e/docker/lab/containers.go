@@ -105,7 +105,7 @@ func get(path, host, port string) error {
 	if err != nil {
 		return err
 	}
-	defer ns.Close() //nolint:errcheck // read only
+	defer ns.Close()
 	var conn net.Conn
 	if err := ns.Do(func() (err error) {
 		conn, err = net.DialTimeout("tcp", net.JoinHostPort(host, port), getTime)
@@ -113,7 +113,7 @@ func get(path, host, port string) error {
 	}); err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // read only
+	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(getTime)); err != nil {
 		return err
 	}

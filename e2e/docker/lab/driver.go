@@ -127,18 +127,18 @@ func (l *Lab) Listen() *os.File {
 	l.Helper()
 	dir, err := os.Open("/proc/" + l.holder() + "/root" + filepath.Dir(DriverSocket))
 	must(l, err)
-	defer dir.Close() //nolint:errcheck // read only
+	defer dir.Close()
 	path := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(DriverSocket))
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		l.Fatal(err)
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 	must(l, err)
-	defer listener.Close() //nolint:errcheck // the file stays open
+	defer listener.Close()
 	listener.SetUnlinkOnClose(false)
 	file, err := listener.File()
 	must(l, err)
-	l.Cleanup(func() { file.Close() }) //nolint:errcheck // a socket
+	l.Cleanup(func() { file.Close() })
 	return file
 }
 

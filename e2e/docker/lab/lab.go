@@ -13,8 +13,10 @@ import (
 // The addresses of a lab: the host's on its bridge out0, and those of the
 // outside world behind it, which is the default gateway.
 const (
-	Host4, Host6       = "192.0.2.10", "2001:db8::10"
-	Outside4, Outside6 = "192.0.2.1", "2001:db8::1"
+	Host4    = "192.0.2.10"
+	Host6    = "2001:db8::10"
+	Outside4 = "192.0.2.1"
+	Outside6 = "2001:db8::1"
 )
 
 // outside is the name of that namespace.

@@ -114,7 +114,7 @@ func (l *Lab) Do(fn func() error) error {
 	l.Helper()
 	ns, err := netns.Open(l.Here())
 	must(l, err)
-	defer ns.Close() //nolint:errcheck // read only
+	defer ns.Close()
 	return ns.Do(fn)
 }
 
