@@ -36,7 +36,7 @@ func (h handler) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 func (h handler) reply(q *dns.Msg, from netip.Addr, udp bool) *dns.Msg {
 	reply, ours := h.answer(q, from)
 	if !ours {
-		reply = h.forward.ask(h.Server, q, udp)
+		reply = h.forward.ask(h.Server, q, from, udp)
 	}
 	if reply == nil {
 		return nil
@@ -105,15 +105,15 @@ func (h handler) look(q dns.Question) (records []dns.RR, known, ours bool) {
 		}
 		return h.pointers(q, names), true, true
 	}
-	name, within := h.cut(asked)
 	if addrs, ok := h.View.Addrs(h.network, asked); ok && asked != "" {
 		return addresses(q, addrs), true, true
 	}
+	name, within, whole := h.cut(asked)
+	addrs, known := h.View.Addrs(h.network, name)
 	switch {
-	case name != "":
-		addrs, ok := h.View.Addrs(h.network, name)
-		return addresses(q, addrs), ok, true
-	case within: // the network itself
+	case name != "" && (known || whole):
+		return addresses(q, addrs), known, true
+	case within && name == "" && !ofZone(q.Qtype): // the network itself
 		return nil, true, true
 	case asked == "" || strings.Contains(asked, ".") || ofZone(q.Qtype):
 		return nil, false, false
@@ -126,22 +126,32 @@ func ofZone(qtype uint16) bool {
 	return qtype == dns.TypeNS || qtype == dns.TypeSOA || qtype == dns.TypeDS || qtype == dns.TypeDNSKEY
 }
 
-// cut takes the network's suffixes off; within says that there was one.
-func (h handler) cut(asked string) (name string, within bool) {
-	suffixes := []string{strings.ToLower(h.network)}
+// cut takes the network's suffixes off; within says that there was one, and whole
+// that it was the one with the domain, below which nobody else has names. A network
+// may be called as a top-level domain of the world is: what it has not is not
+// for us to deny there.
+func (h handler) cut(asked string) (name string, within, whole bool) {
+	network := strings.ToLower(h.network)
 	if d := strings.ToLower(strings.Trim(h.Domain, ".")); d != "" {
-		suffixes = []string{suffixes[0] + "." + d, suffixes[0]}
-	}
-	for _, s := range suffixes {
-		if asked == s {
-			return "", true
-		}
-		if name, ok := strings.CutSuffix(asked, "."+s); ok {
-			return name, true
+		if name, ok := below(asked, network+"."+d); ok {
+			return name, true, true
 		}
 	}
-	return "", false
+	name, within = below(asked, network)
+	return name, within, false
 }
+
+// below is what stands before a suffix.
+func below(asked, suffix string) (name string, ok bool) {
+	if asked == suffix {
+		return "", true
+	}
+	return strings.CutSuffix(asked, "."+suffix)
+}
+
+// maxRecords bounds an answer, at random: with names as long as they may be, it
+// fits into a message.
+const maxRecords = 200
 
 // addresses are the records of the wanted family, in any order.
 func addresses(q dns.Question, addrs []netip.Addr) (records []dns.RR) {
@@ -158,7 +168,7 @@ func addresses(q dns.Question, addrs []netip.Addr) (records []dns.RR) {
 		}
 	}
 	rand.Shuffle(len(records), func(i, j int) { records[i], records[j] = records[j], records[i] })
-	return records
+	return records[:min(len(records), maxRecords)]
 }
 
 // pointers are NAME.NETWORK, so that what is got can be asked.
@@ -170,7 +180,7 @@ func (h handler) pointers(q dns.Question, names []string) (records []dns.RR) {
 	if d := strings.Trim(h.Domain, "."); d != "" {
 		suffix += "." + d
 	}
-	for _, name := range names {
+	for _, name := range names[:min(len(names), maxRecords/2)] { // two names a record
 		to := dns.Fqdn(name + suffix)
 		if _, ok := dns.IsDomainName(to); !ok {
 			continue // a name that no query can be for

@@ -14,8 +14,9 @@
 // the View: A, AAAA and the PTR of their addresses, without regard to case. A
 // name may have several addresses, which come shuffled; a name that exists
 // without an address of the wanted family, or that is asked for anything else, is
-// answered with no records (NODATA). There is no such name (NXDOMAIN) only under
-// the network's own suffixes, for addresses of its own ranges, and for bare names.
+// answered with no records (NODATA). There is no such name (NXDOMAIN) only for bare
+// names, for addresses of the network's own ranges, and under NETWORK.DOMAIN; under
+// NETWORK alone others may have names: a network may well be called "dev".
 // Nothing carries an SOA, so nobody keeps a negative answer; positive ones are
 // for 5 seconds. Only who has an address of the network is answered at all, or a
 // gateway would be an open resolver to whoever can reach the host.

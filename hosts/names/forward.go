@@ -26,9 +26,9 @@ const (
 
 // forwarder asks upstreams.
 type forwarder struct {
-	slots chan struct{} // of queries under way
-
 	mu     sync.Mutex
+	asking map[netip.Addr]int  // queries under way, by who asked
+	busy   int                 // all of them
 	own    map[netip.Addr]bool // where this server listens
 	read   stamp               // of the file that servers are from
 	from   []netip.AddrPort
@@ -42,26 +42,50 @@ type forwarder struct {
 func (f *forwarder) avoid(own map[netip.Addr]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.slots == nil {
-		f.slots = make(chan struct{}, maxForwards)
-	}
 	f.own = make(map[netip.Addr]bool, len(own))
 	for a := range own {
 		f.own[a] = true
 	}
 }
 
-// ask asks one upstream after the other. It answers SERVFAIL when none does, and
-// at once when too many queries are under way.
-func (f *forwarder) ask(s *Server, q *dns.Msg, udp bool) *dns.Msg {
-	select {
-	case f.slots <- struct{}{}:
-		defer func() { <-f.slots }()
-	default:
+// begin takes a slot for a query; none is left when too many are under way, or too
+// many of one container's: it must not keep the others waiting.
+func (f *forwarder) begin(from netip.Addr) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.busy >= maxForwards || f.asking[from] >= maxForwardsOfOne {
+		return false
+	}
+	if f.asking == nil {
+		f.asking = make(map[netip.Addr]int)
+	}
+	f.asking[from]++
+	f.busy++
+	return true
+}
+
+func (f *forwarder) end(from netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.busy--
+	if f.asking[from]--; f.asking[from] == 0 {
+		delete(f.asking, from)
+	}
+}
+
+// ask asks one upstream after the other, but not the one who asks us: that is a
+// resolver in a container, which the host uses, too. It answers SERVFAIL when none
+// does, and at once when too many queries are under way.
+func (f *forwarder) ask(s *Server, q *dns.Msg, from netip.Addr, udp bool) *dns.Msg {
+	if !f.begin(from) {
 		return fail(q)
 	}
+	defer f.end(from)
 	var last *dns.Msg
 	for _, upstream := range f.upstreams(s) {
+		if upstream.Addr().Unmap() == from {
+			continue
+		}
 		reply, err := exchange(q, upstream, udp)
 		f.tell(s, upstream, err)
 		if err != nil {

@@ -121,10 +121,10 @@ func busybox(t *testing.T, inside *nl.Conn) {
 		return
 	}
 	for args, want := range map[string][]string{
-		"four 10.40.1.1":        {"Address: 10.40.1.6"},
-		"db.blue fd40:1::1":     {"Address: 10.40.1.7", "Address: fd40:1::7"},
-		"10.40.1.6 10.40.1.1":   {"name = four.blue"},
-		"nobody.blue 10.40.1.1": {"can't find nobody.blue: NXDOMAIN"},
+		"four 10.40.1.1":      {"Address: 10.40.1.6"},
+		"db.blue fd40:1::1":   {"Address: 10.40.1.7", "Address: fd40:1::7"},
+		"10.40.1.6 10.40.1.1": {"name = four.blue"},
+		"nobody 10.40.1.1":    {"can't find nobody: NXDOMAIN"},
 	} {
 		var out []byte
 		_ = inside.Do(func() (err error) {
@@ -181,19 +181,34 @@ func TestBounds(t *testing.T) {
 	defer hole.Close() //nolint:errcheck // a test
 	s := &Server{View: testBook(), Upstreams: []netip.AddrPort{netip.MustParseAddrPort("127.0.1.97:53")}}
 	serve(t, s, map[string]string{"127.0.2.1": "blue"})
-	c, err := net.Dial("udp", "127.0.2.1:53")
+	question, err := query("x.example.org", dns.TypeA).Pack()
 	must(t, err)
-	defer c.Close() //nolint:errcheck // a test
-	full := func() bool { return len(s.forward.slots) == maxForwards }
-	for end := time.Now().Add(20 * time.Second); !full(); {
-		if time.Now().After(end) {
-			t.Fatal("not as many are forwarded as may be")
+	flood := func(containers int, until func() bool) {
+		t.Helper()
+		var all []net.Conn
+		for i := range containers {
+			d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 0, 3, byte(i+1))}}
+			c, err := d.DialContext(context.Background(), "udp", "127.0.2.1:53")
+			must(t, err)
+			defer c.Close() //nolint:errcheck // a test
+			all = append(all, c)
 		}
-		b, err := query(fmt.Sprintf("x%d.example.org", end.UnixNano()), dns.TypeA).Pack()
-		must(t, err)
-		_, err = c.Write(b)
-		must(t, err)
+		for end := time.Now().Add(20 * time.Second); !until(); {
+			if time.Now().After(end) {
+				t.Fatalf("%d are forwarded", s.forward.under())
+			}
+			for _, c := range all {
+				_, err := c.Write(question)
+				must(t, err)
+			}
+		}
 	}
+	sent := 0
+	flood(1, func() bool { sent++; return sent > 2*maxForwards })
+	if n := s.forward.under(); n > maxForwardsOfOne {
+		t.Errorf("%d of one container", n)
+	}
+	flood(8, func() bool { return s.forward.under() == maxForwards })
 	if reply := exchangeWith(t, "127.0.2.1", query("four", dns.TypeA), "udp"); len(reply.Answer) != 1 {
 		t.Errorf("%v", reply)
 	}
@@ -204,14 +219,35 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Connections that say nothing do not keep others out for long.
+// under is how many queries are under way.
+func (f *forwarder) under() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.busy
+}
+
+// Connections that say nothing do not keep others out for long, those of one
+// container not at all.
 func TestIdleConnections(t *testing.T) {
 	serve(t, &Server{View: testBook()}, map[string]string{"127.0.2.1": "blue"})
-	for range maxConns {
-		d := net.Dialer{Timeout: 10 * time.Second}
-		c, err := d.DialContext(context.Background(), "tcp", "127.0.2.1:53")
-		must(t, err)
-		defer c.Close() //nolint:errcheck // a test
+	hold := func(from string, n int) {
+		for range n {
+			d := net.Dialer{Timeout: 10 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+			c, err := d.DialContext(context.Background(), "tcp", "127.0.2.1:53")
+			must(t, err)
+			t.Cleanup(func() { c.Close() }) //nolint:errcheck // a test
+		}
+	}
+	hold("127.0.3.1", 2*maxConns)
+	began := time.Now()
+	if reply := exchangeWith(t, "127.0.2.1", query("four", dns.TypeA), "tcp"); len(reply.Answer) != 1 {
+		t.Errorf("%v", reply)
+	}
+	if took := time.Since(began); took > idle {
+		t.Errorf("one container kept another waiting for %v", took)
+	}
+	for i := range maxConns / maxConnsOfOne {
+		hold(fmt.Sprintf("127.0.3.%d", i+2), maxConnsOfOne)
 	}
 	if reply := exchangeWith(t, "127.0.2.1", query("four", dns.TypeA), "tcp"); len(reply.Answer) != 1 {
 		t.Errorf("%v", reply)

@@ -77,6 +77,9 @@ func testBook() book {
 		"Red.net/web":  addrs("10.50.1.5"),
 		"Red.net/only": addrs("10.50.1.6"),
 	}
+	for i := range 5000 {
+		b["blue/crowd"] = append(b["blue/crowd"], netip.AddrFrom4([4]byte{10, 40, byte(100 + i/250), byte(i % 250)}))
+	}
 	for i := range 200 {
 		b["blue/many"] = append(b["blue/many"], netip.AddrFrom4([4]byte{10, 40, 9, byte(i)}))
 	}
@@ -119,9 +122,11 @@ func TestAnswer(t *testing.T) {
 		{"blue", dns.TypeA, ""},
 		{"blue.patchbay.internal", dns.TypeA, ""},
 		{"nobody", dns.TypeA, "NXDOMAIN"},
-		{"nobody.blue", dns.TypeA, "NXDOMAIN"},
+		{"nobody.blue", dns.TypeA, forwarded}, // somebody else's, if the world has a domain "blue"
+		{"blue", dns.TypeSOA, forwarded},
 		{"nobody.blue.patchbay.internal", dns.TypeAAAA, "NXDOMAIN"},
-		{"web.blue.blue", dns.TypeA, "NXDOMAIN"},
+		{"web.blue.blue", dns.TypeA, forwarded},
+		{"web.blue.blue.patchbay.internal", dns.TypeA, "NXDOMAIN"},
 		{"only", dns.TypeA, "NXDOMAIN"}, // another network's
 		{"only.red.net", dns.TypeA, forwarded},
 		{"web.patchbay.internal", dns.TypeA, forwarded},
@@ -318,9 +323,16 @@ func TestForward(t *testing.T) {
 	if reply := ask(query("long.example.org", dns.TypeA), "tcp", long.at); len(reply.Answer) != 2000 {
 		t.Errorf("a long answer by TCP: %d records", len(reply.Answer))
 	}
+	if reply := ask(query("www.blue", dns.TypeA), "udp", good.at); len(reply.Answer) != 1 {
+		t.Errorf("a name that others have below ours: %v", reply)
+	}
 	before := good.asked.Load()
+	asks := netip.MustParseAddrPort("127.0.0.1:53") // where our questions are from
+	if reply := ask(query("www.example.org", dns.TypeA), "udp", asks); reply.Rcode != dns.RcodeServerFailure {
+		t.Errorf("who asks was asked: %v", reply)
+	}
 	ask(query("nobody", dns.TypeA), "udp", good.at)
-	ask(query("nobody.blue", dns.TypeAAAA), "tcp", good.at)
+	ask(query("nobody", dns.TypeAAAA), "tcp", good.at)
 	if n := good.asked.Load() - before; n != 0 {
 		t.Errorf("names of containers were told outside: %v", good.queries)
 	}
@@ -342,6 +354,9 @@ func TestSizes(t *testing.T) {
 		}
 		if reply := exchangeWith(t, at, query("many", dns.TypeA), "tcp"); len(reply.Answer) != 200 {
 			t.Errorf("%s, TCP: %d records", at, len(reply.Answer))
+		}
+		if reply := exchangeWith(t, at, query("crowd", dns.TypeA), "tcp"); len(reply.Answer) != maxRecords {
+			t.Errorf("%s, more than a message has room for: %d records", at, len(reply.Answer))
 		}
 	}
 }

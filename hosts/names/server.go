@@ -107,10 +107,13 @@ func (s *Server) logf(format string, args ...any) {
 
 // Limits. A query takes at most a few KB, and one that is forwarded some seconds.
 const (
-	maxForwards = 256             // at once; more are refused
-	maxConns    = 64              // TCP, at once and for each address; more wait
-	idle        = 5 * time.Second // how long a TCP connection may say nothing
-	maxUDP      = 1232            // bytes: fits every path without fragments (DNS flag day 2020)
+	maxForwards = 256 // at once; more are refused
+	maxConns    = 64  // TCP, at once and for each address; more wait
+
+	maxForwardsOfOne = maxForwards / 4 // for one container, of the above
+	maxConnsOfOne    = maxConns / 4
+	idle             = 5 * time.Second // how long a TCP connection may say nothing
+	maxUDP           = 1232            // bytes: fits every path without fragments (DNS flag day 2020)
 )
 
 // open opens both sockets of an address.
@@ -129,7 +132,7 @@ func (s *Server) open(addr netip.Addr, network string) (*listener, error) {
 	h := handler{s, network}
 	l.serve(&dns.Server{PacketConn: udp, Handler: h, UDPSize: maxUDP}, s.logf)
 	l.serve(&dns.Server{
-		Listener: limit(tcp, maxConns), Handler: h,
+		Listener: limit(tcp, maxConns, maxConnsOfOne), Handler: h,
 		ReadTimeout: idle, WriteTimeout: idle, IdleTimeout: func() time.Duration { return idle },
 	}, s.logf)
 	return l, nil
@@ -182,29 +185,57 @@ func freebind(network, _ string, c syscall.RawConn) error {
 }
 
 // limit lets a listener have some connections at once; more wait to be accepted.
-func limit(l net.Listener, most int) net.Listener {
-	return &limited{Listener: l, slots: make(chan struct{}, most)}
+// Of one address it has fewer, so that nobody takes all of them.
+func limit(l net.Listener, most, ofOne int) net.Listener {
+	return &limited{Listener: l, slots: make(chan struct{}, most), ofOne: ofOne, open: make(map[netip.Addr]int)}
 }
 
 type limited struct {
 	net.Listener
 	slots chan struct{}
+	ofOne int
+
+	mu   sync.Mutex
+	open map[netip.Addr]int
 }
 
 // Accept waits for a slot after the connection, since the listener's Close
 // cannot end the wait for a slot before it.
 func (l *limited) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		from := addrOf(c.RemoteAddr())
+		if l.count(from, 1) > l.ofOne || !l.slot() {
+			l.count(from, -1)
+			c.Close() //nolint:errcheck // it was not used
+			continue
+		}
+		return &slot{Conn: c, free: sync.OnceFunc(func() { <-l.slots; l.count(from, -1) })}, nil
 	}
+}
+
+// slot waits for one: after twice the time that a connection may say nothing, all
+// the others have ended.
+func (l *limited) slot() bool {
 	select {
 	case l.slots <- struct{}{}:
-	case <-time.After(2 * idle): // all the others have ended by then
-		c.Close() //nolint:errcheck // it was not used
-		return l.Accept()
+		return true
+	case <-time.After(2 * idle):
+		return false
 	}
-	return &slot{Conn: c, free: sync.OnceFunc(func() { <-l.slots })}, nil
+}
+
+// count adds to the connections of an address, and returns how many there are.
+func (l *limited) count(from netip.Addr, n int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open[from] += n; l.open[from] == 0 {
+		delete(l.open, from)
+	}
+	return l.open[from]
 }
 
 type slot struct {
