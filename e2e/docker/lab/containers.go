@@ -173,7 +173,7 @@ func (l *Lab) Dnsmasq(args ...string) *Program {
 	l.Helper()
 	copied := l.Dir("dnsmasq") + "/dnsmasq"
 	l.In("sh", "-ec", `cp "$(command -v dnsmasq)" "$0"`, copied)
-	argv := append([]string{"ip", "netns", "exec", outside}, copied, "--no-daemon", "--conf-file=/dev/null", "--port=0", "--no-ping", "--log-facility=-", "--log-dhcp",
+	argv := append([]string{"nsenter", "--net=/run/netns/" + outside, "--"}, copied, "--no-daemon", "--conf-file=/dev/null", "--port=0", "--no-ping", "--log-facility=-", "--log-dhcp",
 		"--no-resolv", "--pid-file="+l.Dir("dnsmasq")+"/pid", "--dhcp-leasefile="+l.Dir("dnsmasq")+"/leases", "--interface=eth0", "--bind-interfaces",
 		"--dhcp-authoritative")
 	return l.Run(append(argv, args...)...)

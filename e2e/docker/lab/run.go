@@ -29,7 +29,7 @@ func (l *Lab) furnish() {
 		ip -n `+outside+` -6 addr add `+Outside6+`/64 dev eth0 nodad
 		ip -n `+outside+` link set eth0 up
 		ip -6 route add default via `+Outside6+`
-		ip netns exec `+outside+` busybox httpd -p 80`)
+		nsenter --net=/run/netns/`+outside+` busybox httpd -p 80`)
 }
 
 // lab runs dockerlab.
