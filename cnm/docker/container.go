@@ -25,14 +25,14 @@ import (
 // (runc's init), 0 when there is none: then the container runs, or it is not
 // runc's.
 func (d *Driver) waiting(id netns.ID) int {
-	for pid := range d.inSandbox(id, "runc:[") {
+	for pid := range d.processesIn(id, "runc:[") {
 		return pid
 	}
 	return 0
 }
 
-// inSandbox are the processes in a namespace whose name begins so.
-func (d *Driver) inSandbox(id netns.ID, prefix string) iter.Seq[int] {
+// processesIn are the processes in a namespace whose name begins so.
+func (d *Driver) processesIn(id netns.ID, prefix string) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for _, pid := range d.processes() {
 			dir := filepath.Join(d.opts.Paths.Proc, strconv.Itoa(pid))
@@ -40,7 +40,7 @@ func (d *Driver) inSandbox(id netns.ID, prefix string) iter.Seq[int] {
 			if err != nil || !strings.HasPrefix(string(name), prefix) {
 				continue
 			}
-			if at, ok := live(filepath.Join(dir, "ns", "net")); ok && at == id && !yield(pid) {
+			if at, ok, _ := live(filepath.Join(dir, "ns", "net")); ok && at == id && !yield(pid) {
 				return
 			}
 		}
@@ -73,9 +73,9 @@ func (d *Driver) processes() (pids []int) {
 // the waiting process is killed, so that `docker run` fails; a container that
 // runs already loses this interface's link.
 func (d *Driver) failClosed(e *state.Endpoint) error {
-	id, there := live(e.Sandbox)
+	id, there, err := live(e.Sandbox)
 	if !there {
-		return nil
+		return err
 	}
 	if pid := d.waiting(id); pid > 0 {
 		d.opts.Log("endpoint %.12s: end the start of its container (process %d)", e.ID, pid)
@@ -104,7 +104,7 @@ func (d *Driver) identify(e *state.Endpoint, id netns.ID) {
 		return
 	}
 	for _, prefix := range []string{"runc:[", ""} { // the first is cheap, and enough at a start
-		for pid := range d.inSandbox(id, prefix) {
+		for pid := range d.processesIn(id, prefix) {
 			if d.identifyBy(e, pid); e.Container != "" {
 				return
 			}

@@ -293,7 +293,10 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint) error {
 // all that was in it; addresses and rules are what is left to remove.
 func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) error {
 	at := state.Where{NetNS: e.Hold, IfName: holdName}
-	if _, ok := live(e.Hold); !ok {
+	switch _, there, err := live(e.Hold); {
+	case err != nil:
+		return err
+	case !there:
 		at.NetNS = ""
 	}
 	list := n.part(hold)

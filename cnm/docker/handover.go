@@ -4,6 +4,7 @@
 package docker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -55,18 +56,29 @@ func (d *Driver) makeHold(path string) error {
 	return netns.Create(path)
 }
 
-// live says whether a namespace is at a path, and which.
-func live(path string) (netns.ID, bool) {
+// live says whether a namespace is at a path, and which. What cannot be told, as
+// with too many open files, is an error: nobody may take a container that runs
+// for a dead one.
+func live(path string) (id netns.ID, there bool, err error) {
 	if path == "" {
-		return netns.ID{}, false
+		return netns.ID{}, false, nil
 	}
 	ns, err := netns.Open(path)
+	if netns.Gone(err) || errors.Is(err, unix.ENOTDIR) {
+		return netns.ID{}, false, nil
+	}
 	if err != nil {
-		return netns.ID{}, false
+		return netns.ID{}, false, err
 	}
 	defer ns.Close() //nolint:errcheck // read only
-	id, err := ns.ID()
-	return id, err == nil
+	id, err = ns.ID()
+	return id, err == nil, err
+}
+
+// inSandbox says whether the sandbox is there that the endpoint joined.
+func inSandbox(e *state.Endpoint) (bool, error) {
+	id, there, err := live(e.Sandbox)
+	return there && id == e.SandboxID, err
 }
 
 // offer moves the interface from the holding namespace to the host's, under a
@@ -195,8 +207,11 @@ func (d *Driver) fetch(e *state.Endpoint, to *netns.NS) error {
 	}
 	defer host.Close()
 	err = bring(host, e, to)
-	if id, ok := live(e.Sandbox); !nl.IsNotFound(err) || !ok || id != e.SandboxID {
+	if !nl.IsNotFound(err) {
 		return err
+	}
+	if here, unsure := inSandbox(e); !here {
+		return cmp.Or(unsure, err)
 	}
 	sandbox, err := d.inside(e.Sandbox)
 	if err != nil {

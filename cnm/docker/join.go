@@ -56,7 +56,9 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 		}
 	}
 	var there bool
-	e.SandboxID, there = live(e.Sandbox)
+	if e.SandboxID, there, err = live(e.Sandbox); err != nil {
+		return nil, err
+	}
 	if err := d.foresee(ctx, n, e, there); err != nil {
 		return nil, fmt.Errorf("network %s: %w", n.list.Name, err)
 	}

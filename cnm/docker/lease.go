@@ -188,8 +188,8 @@ func (d *Driver) leaseAttachment(ctx context.Context, l *state.Lease) (chain.Att
 		return a, err
 	}
 	defer release()
-	if _, there := live(path); there {
-		return a, nil
+	if _, there, err := live(path); there || err != nil {
+		return a, err
 	}
 	return a, d.makeHold(path)
 }

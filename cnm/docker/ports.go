@@ -166,7 +166,11 @@ func (d *Driver) delPorts(ctx context.Context, n *network, e *state.Endpoint) er
 	if e.Ports == "" {
 		return nil
 	}
-	a := d.attachment(e, gone(e.PortsAt))
+	at, err := gone(e, e.PortsAt)
+	if err != nil {
+		return err
+	}
+	a := d.attachment(e, at)
 	a.Capabilities[portMappings] = mappings(e.Published)
 	if err := d.run[ports].Del(ctx, n.part(ports), a); err != nil {
 		return err

@@ -51,9 +51,9 @@ func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 	if e.Phase != state.Joined || e.Post == state.Done && replaced {
 		return nil
 	}
-	id, there := live(e.Sandbox)
+	id, there, err := live(e.Sandbox)
 	if !there {
-		return nil
+		return err
 	}
 	e.SandboxID = id
 	n, err := d.network(e.Network)
@@ -117,7 +117,11 @@ func (d *Driver) delPost(ctx context.Context, n *network, e *state.Endpoint) err
 		return nil
 	}
 	if list := n.part(post); len(list.Plugins) > 0 {
-		if err := d.run[post].Del(ctx, list, d.attachment(e, gone(e.PostAt))); err != nil {
+		at, err := gone(e, e.PostAt)
+		if err != nil {
+			return err
+		}
+		if err := d.run[post].Del(ctx, list, d.attachment(e, at)); err != nil {
 			return err
 		}
 	}
@@ -125,12 +129,14 @@ func (d *Driver) delPost(ctx context.Context, n *network, e *state.Endpoint) err
 	return d.save(e)
 }
 
-// gone leaves out the namespace of an ADD when it is no more.
-func gone(at state.Where) state.Where {
-	if _, there := live(at.NetNS); !there {
+// gone leaves out the namespace of an ADD when it is no more, or when another has
+// its path: what is there is another container's.
+func gone(e *state.Endpoint, at state.Where) (state.Where, error) {
+	id, there, err := live(at.NetNS)
+	if !there || at.NetNS == e.Sandbox && id != e.SandboxID {
 		at.NetNS = ""
 	}
-	return at
+	return at, err
 }
 
 // result is what the chain has come to, as the ports part must see it.

@@ -164,8 +164,8 @@ func (d *Driver) forgotten(ctx context.Context, s *sweep, id string, asked time.
 
 // inUse says whether the interface is in the sandbox, or may be.
 func (d *Driver) inUse(e *state.Endpoint) bool {
-	if id, there := live(e.Sandbox); !there || id != e.SandboxID {
-		return false
+	if here, unsure := inSandbox(e); !here {
+		return unsure != nil
 	}
 	c, err := d.inside(e.Sandbox)
 	if err != nil {

@@ -111,7 +111,9 @@ func (d *Driver) sweepOne(ctx context.Context, s *sweep, id string) error {
 	}
 	defer release()
 	f := facts{boot: d.boot, grace: s.grace, now: time.Now()}
-	f.look(e)
+	if err := f.look(e); err != nil {
+		return fmt.Errorf("endpoint %.12s: whether its sandbox is gone: %w", e.ID, err)
+	}
 	if e.Phase == state.Joined && e.SandboxID == (netns.ID{}) && f.there {
 		if s.dry {
 			return nil
@@ -136,10 +138,11 @@ type facts struct {
 	missing bool // nothing is
 }
 
-func (f *facts) look(e *state.Endpoint) {
-	f.sandbox, f.there = live(e.Sandbox)
-	_, err := os.Lstat(e.Sandbox)
-	f.missing = errors.Is(err, fs.ErrNotExist)
+func (f *facts) look(e *state.Endpoint) (err error) {
+	f.sandbox, f.there, err = live(e.Sandbox)
+	_, none := os.Lstat(e.Sandbox)
+	f.missing = errors.Is(none, fs.ErrNotExist)
+	return err
 }
 
 // dead says why nobody will ask for an endpoint again; "" when somebody may. It
@@ -190,7 +193,7 @@ func (d *Driver) await(endpointID, path string) {
 	tick := time.NewTicker(awaitEvery)
 	defer tick.Stop()
 	for {
-		if _, there := live(path); there {
+		if _, there, _ := live(path); there {
 			if err := d.sweepOne(ctx, &sweep{grace: d.opts.Grace}, endpointID); err != nil {
 				d.opts.Log("endpoint %.12s: %v", endpointID, err)
 			}

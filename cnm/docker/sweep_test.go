@@ -4,8 +4,11 @@
 package docker
 
 import (
+	"errors"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
@@ -86,4 +89,41 @@ func TestSweepAfterReboot(t *testing.T) {
 		t.Errorf("addresses: %v", addressFiles(t))
 	}
 	n.sweep(1)
+}
+
+// Without descriptors to spare nothing tells whether a sandbox is there: that is
+// no dead container.
+func TestLiveUnsure(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	c := n.mustStart(run{network: n.network("podnet")})
+	e, err := n.driver.store.Endpoint(c.endpoint)
+	must(t, err)
+	var limit unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}))
+	f := facts{boot: n.driver.boot, now: time.Now()}
+	looked := f.look(e)
+	used := n.driver.inUse(e)
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	if !errors.Is(looked, unix.EMFILE) || !used {
+		t.Errorf("look: %v, in use: %v", looked, used)
+	}
+	c.stop(true)
+}
+
+// Another container's namespace has the path by now.
+func TestAnotherSandbox(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	c := n.mustStart(run{network: n.network("podnet")})
+	e, err := n.driver.store.Endpoint(c.endpoint)
+	must(t, err)
+	at := state.Where{NetNS: c.key, IfName: c.name}
+	if same, err := gone(e, at); same != at || err != nil {
+		t.Errorf("its own: %v %v", same, err)
+	}
+	e.SandboxID.Ino++ // as if it had come after ours
+	if other, err := gone(e, at); other.NetNS != "" || err != nil {
+		t.Errorf("another's: %v %v", other, err)
+	}
+	c.stop(true)
 }

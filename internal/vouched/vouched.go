@@ -33,7 +33,8 @@ type note struct {
 
 // Attachments returns those of a network whose container the driver holds a
 // namespace for; of such a container all, wherever they were made. A record that
-// cannot be read vouches for nothing.
+// makes no sense vouches for nothing; one that cannot be read is an error, since
+// what is left out is collected.
 func Attachments(runDir, network string) ([]spec.Attachment, error) {
 	if _, err := os.Lstat(Holds(runDir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // no such driver
@@ -44,8 +45,11 @@ func Attachments(runDir, network string) ([]spec.Attachment, error) {
 	}
 	held := map[string]bool{}
 	for _, n := range notes {
-		if filepath.Dir(n.NetNS) == Holds(runDir) && stands(n.NetNS) {
-			held[n.ContainerID] = true
+		if filepath.Dir(n.NetNS) != Holds(runDir) || held[n.ContainerID] {
+			continue
+		}
+		if held[n.ContainerID], err = stands(n.NetNS); err != nil {
+			return nil, err
 		}
 	}
 	var out []spec.Attachment
@@ -69,7 +73,11 @@ func read(runDir, network string) (notes []note, err error) {
 	for _, e := range entries {
 		var n note
 		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err == nil && json.Unmarshal(data, &n) == nil && n.ContainerID != "" {
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // it went meanwhile
+		case err != nil:
+			return nil, fmt.Errorf("read records: %w", err)
+		case json.Unmarshal(data, &n) == nil && n.ContainerID != "":
 			notes = append(notes, n)
 		}
 	}
@@ -77,10 +85,13 @@ func read(runDir, network string) (notes []note, err error) {
 }
 
 // stands says whether a namespace is there: after a reboot none is.
-func stands(path string) bool {
+func stands(path string) (bool, error) {
 	ns, err := netns.Open(path)
-	if err != nil {
-		return false
+	if netns.Gone(err) {
+		return false, nil
 	}
-	return ns.Close() == nil
+	if err != nil {
+		return false, err
+	}
+	return true, ns.Close()
 }
