@@ -44,9 +44,9 @@ type Store interface {
 	Blocks() Table[Block]
 	Endpoints() Table[Endpoint]
 
-	// Lease begins a lease that is kept alive until ctx ends, it is ended, the
-	// store is closed, or the engine was away for longer than ttl. The ttl is a
-	// second or more; engines round it up to whole seconds.
+	// Lease begins a lease that is kept alive until ctx ends, it is ended, the store
+	// is closed, or the engine says that it is over: it could not be reached for
+	// longer than ttl. The ttl is a second or more; engines round it up to whole seconds.
 	Lease(ctx context.Context, ttl time.Duration) (Lease, error)
 	// Close ends every Watch with ErrClosed. Leases are no longer kept: what hangs
 	// on them goes when their time is over, so that a restart is no absence.
@@ -56,7 +56,7 @@ type Store interface {
 // Lease is the presence of one host. What was created with it goes when it ends.
 type Lease interface {
 	// Lost is closed when nobody keeps the lease any longer. What hung on it is gone,
-	// or goes within a ttl (after ctx ended, or when the engine is away).
+	// or goes within a ttl (after ctx ended). While the engine is away nobody knows.
 	Lost() <-chan struct{}
 	// End removes what was created with it, now. Once more is no error.
 	End(ctx context.Context) error

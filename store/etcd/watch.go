@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
@@ -50,7 +51,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 		for wait := 100 * time.Millisecond; err == nil && ctx.Err() == nil; wait = min(2*wait, 3*time.Second) {
 			if err = w.stream(ctx, &wait); !refused(err) && !errors.Is(err, errEnough) {
 				err = nil
-				typed.Pause(ctx, wait)
+				typed.Pause(ctx, wait/2+rand.N(wait)) // not all hosts at once
 			}
 		}
 		if ctx.Err() != nil {
@@ -104,11 +105,12 @@ func progress(ctx context.Context, c *clientv3.Client) {
 }
 
 // check asks etcd whether it has us and our revision: one that was set up anew, or
-// from a backup, may be behind it.
+// from a backup, may be behind it. The key is none that anybody has: to count those
+// that there are would cost etcd a walk over all of them.
 func (w *watch) check(ctx context.Context) (client *clientv3.Client, err error) {
 	err = w.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
 		client = c
-		got, err := c.Get(ctx, w.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		got, err := c.Get(ctx, w.prefix)
 		if err == nil && got.Header.Revision < w.at {
 			return store.ErrCompacted
 		}

@@ -6,6 +6,7 @@ package typed
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -80,7 +81,7 @@ func (k *Kept) Lost() <-chan struct{} { return k.lost }
 // Over says that the lease has ended.
 func (k *Kept) Over() { k.over() }
 
-// Keep renews a lease that began now until ctx or the life ends, or it is over;
+// Keep renews a lease that began just now until ctx or the life ends, or it is over;
 // then it calls end, in the goroutine that calls renew.
 func (l *Life) Keep(ctx context.Context, ttl time.Duration, renew func(context.Context) error, end func()) *Kept {
 	ctx, done := l.Until(ctx)
@@ -94,22 +95,23 @@ func (l *Life) Keep(ctx context.Context, ttl time.Duration, renew func(context.C
 	return k
 }
 
-// keep renews until ctx ends, renew says ErrLeaseOver, or it did not succeed for a
-// ttl. An attempt has a third of it, so one that hangs is not the last one.
+// keep renews until ctx ends or renew says ErrLeaseOver. No other error is the end:
+// an engine that was away for longer than a ttl may well have the lease still
+// (etcd gives each a full ttl when it starts), and all that hangs on it would be
+// written again by all hosts at once, just when it is back. An attempt has a third
+// of the ttl, so one that hangs is not the last one in time.
 func keep(ctx context.Context, ttl time.Duration, renew func(context.Context) error) {
-	ends, wait := time.Now().Add(ttl), ttl/3
-	for time.Now().Before(ends) {
-		Pause(ctx, min(wait, time.Until(ends)))
+	for wait := ttl / 4; ; {
+		Pause(ctx, wait+rand.N(wait/2)) // not all hosts at once
 		if ctx.Err() != nil {
 			return
 		}
-		begin := time.Now()
 		attempt, cancel := context.WithTimeout(ctx, ttl/3)
 		err := renew(attempt)
 		cancel()
 		switch {
 		case err == nil:
-			ends, wait = begin.Add(ttl), ttl/3
+			wait = ttl / 4
 		case errors.Is(err, store.ErrLeaseOver):
 			return
 		default:
