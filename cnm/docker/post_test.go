@@ -78,17 +78,17 @@ func startInit(t *testing.T, key string) (ended chan error) {
 	return ended
 }
 
-// waitForName returns when exec has set the name of runc's init.
-func waitForName(t *testing.T, pid int) {
+// waitForName returns when exec has set a process's name.
+func waitForName(t *testing.T, pid int, want string) {
 	t.Helper()
 	for range 1000 {
 		name, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
-		if strings.HasPrefix(string(name), "runc:[") {
+		if strings.TrimSpace(string(name)) == want {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatal("runc's init does not come")
+	t.Fatalf("%s does not come", want)
 }
 
 func copyFile(from, to string) error {
@@ -145,12 +145,12 @@ func TestContainerID(t *testing.T) {
 	for _, text := range []string{
 		"0::/system.slice/docker-" + id + ".scope\n", "12:net_cls:/docker/" + id + "\n0::/docker/" + id + "\n",
 	} {
-		if got := containerID(text); got != id {
+		if got := containerIDs(text); len(got) == 0 || got[0] != id {
 			t.Errorf("%q: %q", text, got)
 		}
 	}
 	for _, text := range []string{"", "0::/\n", "0::/docker-" + id + "ff.scope"} {
-		if got := containerID(text); got != "" {
+		if got := containerIDs(text); len(got) > 0 {
 			t.Errorf("%q: %q", text, got)
 		}
 	}

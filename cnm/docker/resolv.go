@@ -212,7 +212,7 @@ func (d *Driver) openResolv(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if id := filepath.Base(dir); filepath.Base(path) != resolvName || filepath.Join(root, id) != dir || containerID(id) != id {
+	if id := filepath.Base(dir); filepath.Base(path) != resolvName || filepath.Join(root, id) != dir || !isID(id) {
 		return nil, nil //nolint:nilnil // documented
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)

@@ -94,13 +94,20 @@ func (n *node) containedAs(id, key, resolv string, labels map[string]string) (pa
 	writeFile(n, filepath.Join(dir, "config.v2.json"), asJSON(map[string]any{
 		"ID": id, "Name": "/web", "Config": map[string]any{"Labels": labels},
 	}))
+	writeFile(n, filepath.Join(dir, "hostconfig.json"), `{"NetworkMode":"podnet"}`)
 	_, pid := startInitPid(n.T, key)
-	group := filepath.Join(n.TempDir(), "cgroup")
-	writeFile(n, group, "0::/docker/"+id+"\n")
-	at := fmt.Sprintf("/proc/%d/cgroup", pid)
-	must(n, unix.Mount(group, at, "", unix.MS_BIND, ""))
-	n.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	n.group(pid, "/docker/"+id)
 	return path
+}
+
+// group puts a process into a cgroup.
+func (n *node) group(pid int, path string) {
+	n.Helper()
+	text := filepath.Join(n.TempDir(), "cgroup")
+	writeFile(n, text, "0::"+path+"\n")
+	at := fmt.Sprintf("/proc/%d/cgroup", pid)
+	must(n, unix.Mount(text, at, "", unix.MS_BIND, ""))
+	n.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
 }
 
 // onDisk makes the node's Docker keep its containers in a directory.
@@ -318,13 +325,19 @@ func TestLabelsRefused(t *testing.T) {
 // startInitPid is startInit with the process id.
 func startInitPid(t *testing.T, key string) (ended chan error, pid int) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "runc:[2:INIT]")
+	return startNamed(t, key, "runc:[2:INIT]")
+}
+
+// startNamed is a process with a name in a sandbox.
+func startNamed(t *testing.T, key, name string) (ended chan error, pid int) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
 	must(t, copyFile("/bin/sleep", path))
 	cmd := exec.Command(path, "60")
 	within(t, key, cmd.Start)
 	ended = make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	waitForName(t, cmd.Process.Pid)
+	waitForName(t, cmd.Process.Pid, name)
 	return ended, cmd.Process.Pid
 }
