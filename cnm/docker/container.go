@@ -106,7 +106,11 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 		return err
 	}
 	d.opts.Log("endpoint %.12s: set its interface %s down", e.ID, link.Attrs().Name)
-	return c.SetLink(link.Attrs().Index, nl.LinkChange{Down: true})
+	if err := c.SetLink(link.Attrs().Index, nl.LinkChange{Down: true}); err != nil {
+		return err
+	}
+	e.Closed = true
+	return d.save(e)
 }
 
 // end kills the processes that wait.

@@ -367,7 +367,7 @@ func (d *Driver) sweepLease(ctx context.Context, s *sweep, id string) error {
 			return err
 		}
 	}
-	if time.Since(l.Since) < s.grace {
+	if time.Since(l.Since).Abs() < s.grace {
 		return nil
 	}
 	name := fmt.Sprintf("%v of %s", l.Given, l.Network)

@@ -26,11 +26,19 @@ func (d *Driver) EndpointOperInfo(ctx context.Context, in *cnm.EndpointRequest) 
 		return nil, err
 	}
 	defer release()
-	if err := d.finish(ctx, e); err != nil {
-		d.opts.Log("endpoint %.12s: %v", e.ID, err)
-		return nil, errors.Join(err, d.failClosed(e))
+	if err := d.finishOrClose(ctx, e); err != nil {
+		return nil, err
 	}
 	return &cnm.EndpointInfo{Value: info(e)}, nil
+}
+
+func (d *Driver) finishOrClose(ctx context.Context, e *state.Endpoint) error {
+	err := d.finish(ctx, e)
+	if err == nil {
+		return nil
+	}
+	d.opts.Log("endpoint %.12s: %v", e.ID, err)
+	return errors.Join(err, d.failClosed(e))
 }
 
 func info(e *state.Endpoint) map[string]any {
@@ -47,8 +55,7 @@ func info(e *state.Endpoint) map[string]any {
 // finish does once what needs the sandbox with the interface: the post part, and
 // the container's resolv.conf.
 func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
-	replaced := e.DNS == nil || e.DNS.Step == state.Done
-	if e.Phase != state.Joined || e.Post == state.Done && replaced {
+	if e.Phase != state.Joined || finished(e) {
 		return nil
 	}
 	id, there, err := live(e.Sandbox)
@@ -66,11 +73,16 @@ func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 			return err
 		}
 	}
-	if replaced {
+	if hasDNS(e) {
 		return nil
 	}
 	return d.replaceDNS(n, e)
 }
+
+// finished says whether nothing is left to be done in the sandbox.
+func finished(e *state.Endpoint) bool { return e.Post == state.Done && hasDNS(e) }
+
+func hasDNS(e *state.Endpoint) bool { return e.DNS == nil || e.DNS.Step == state.Done }
 
 func (d *Driver) finishPost(ctx context.Context, n *network, e *state.Endpoint) error {
 	c, err := d.inside(e.Sandbox)

@@ -121,6 +121,9 @@ func (d *Driver) sweepOne(ctx context.Context, s *sweep, id string) error {
 		return d.adopt(e, f.sandbox)
 	}
 	why := f.dead(e)
+	if why == "" && f.unfinished(e) && !s.dry {
+		return d.finishOrClose(ctx, e)
+	}
 	if why == "" {
 		return nil
 	}
@@ -149,7 +152,7 @@ func (f *facts) look(e *state.Endpoint) (err error) {
 // is judged with the endpoint's lock held, so a phase in -ing is one whose call
 // was killed.
 func (f *facts) dead(e *state.Endpoint) string {
-	old := f.now.Sub(e.Changed) >= f.grace
+	old := f.old(e)
 	switch {
 	case e.Boot != f.boot:
 		return "it is from before the node booted"
@@ -170,6 +173,20 @@ func (f *facts) dead(e *state.Endpoint) string {
 	}
 	return ""
 }
+
+// unfinished says whether a container runs with half a network: the call that was
+// to finish it was cut short, or got lost, and Docker does not ask again.
+func (f *facts) unfinished(e *state.Endpoint) bool {
+	if e.Phase != state.Joined || !f.there || f.sandbox != e.SandboxID || e.Closed || finished(e) {
+		return false
+	}
+	begun := e.Post == state.Doing || e.DNS != nil && e.DNS.Step == state.Doing
+	return begun || f.old(e)
+}
+
+// old is how nobody's call takes any more. The clock may have been set meanwhile,
+// so what is from the future is as old as it is far away.
+func (f *facts) old(e *state.Endpoint) bool { return f.now.Sub(e.Changed).Abs() >= f.grace }
 
 // adopt writes down the sandbox that came after Join, as before Docker 28. By it
 // the end of the container is seen.

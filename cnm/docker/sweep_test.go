@@ -34,6 +34,7 @@ func TestDead(t *testing.T) {
 		"sandbox never came":               {state.Endpoint{Boot: "now", Phase: state.Joined, Changed: old}, false, true},
 		"between Leave and DeleteEndpoint": {state.Endpoint{Boot: "now", Phase: state.Left, Changed: young}, true, false},
 		"DeleteEndpoint lost":              {state.Endpoint{Boot: "now", Phase: state.Left, Changed: old}, true, true},
+		"Join never came, clock set back":  {state.Endpoint{Boot: "now", Phase: state.Created, Changed: now.Add(time.Hour)}, false, true},
 		"DeleteEndpoint failed":            {state.Endpoint{Boot: "now", Phase: state.Deleting, Changed: young}, true, true},
 	} {
 		f := facts{boot: "now", grace: time.Minute, now: now, there: c.there, missing: !c.there}
@@ -125,5 +126,55 @@ func TestAnotherSandbox(t *testing.T) {
 	if other, err := gone(e, at); other.NetNS != "" || err != nil {
 		t.Errorf("another's: %v %v", other, err)
 	}
+	c.stop(true)
+}
+
+// interrupted is an endpoint whose post part was being run, by a driver that was
+// killed then.
+func (n *node) interrupted(c *container) {
+	n.Helper()
+	e, err := n.driver.store.Endpoint(c.endpoint)
+	must(n, err)
+	e.Closed, e.Post, e.PostAt = false, state.Doing, state.Where{NetNS: c.key, IfName: c.name}
+	must(n, n.driver.save(e))
+}
+
+// The driver was killed while Docker asked EndpointOperInfo, which Docker does not
+// mind: the container runs, so the next driver finishes its network, or takes it
+// away.
+func TestFinishedBySweep(t *testing.T) {
+	n := newNode(t, tunedNet)
+	c := n.mustStart(run{network: n.network("tuned"), notGW: true})
+	in := conn(t, c.key)
+	must(t, in.SetSysctl("net/core/somaxconn", "4096"))
+	n.interrupted(c)
+	if out := n.driver.Collect(n.ctx(), Collection{Dry: true, Grace: time.Hour}); out.Failed != "" || len(out.Items) > 0 {
+		t.Errorf("dry: %s", asJSON(out))
+	}
+	if got, err := in.Sysctl("net/core/somaxconn"); got != "4096" || err != nil {
+		t.Errorf("dry, and somaxconn is %q %v", got, err)
+	}
+	n.sweep(0)
+	if got, err := in.Sysctl("net/core/somaxconn"); got != "777" || err != nil {
+		t.Errorf("somaxconn is %q %v", got, err)
+	}
+	c.stop(true)
+}
+
+func TestClosedBySweep(t *testing.T) {
+	n := newNode(t, brokenNet)
+	c := n.mustStart(run{network: n.network("broken"), notGW: true})
+	in := conn(t, c.key)
+	link, err := in.LinkByName(c.name)
+	must(t, err)
+	must(t, in.LinkSetUp(link)) // as if nobody had come to set it down
+	n.interrupted(c)
+	if _, err := n.driver.Sweep(n.ctx()); err == nil {
+		t.Error("swept without a word")
+	}
+	if link, err = in.LinkByName(c.name); err != nil || link.Attrs().RawFlags&unix.IFF_UP != 0 {
+		t.Errorf("the interface is up (%v)", err)
+	}
+	n.sweep(0) // once is enough
 	c.stop(true)
 }

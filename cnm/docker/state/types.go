@@ -93,6 +93,7 @@ type Endpoint struct {
 	PortsAt   Where    `json:"portsAt,omitzero"`    // as PostAt
 	Container string   `json:"container,omitempty"` // its id, if it was found
 	Name      string   `json:"name,omitempty"`      // of the container, if it was found
+	Closed    bool     `json:"closed,omitempty"`    // its link was set down, as the chain failed
 
 	Labels map[string]string `json:"labels,omitempty"` // of the container, as CNI_ARGS
 	DNS    *Resolv           `json:"dns,omitempty"`    // nil: the container has Docker's
