@@ -23,7 +23,7 @@ import (
 // entry is one attachment.
 type entry struct {
 	k   *Keeper
-	rec *store.Record // its Place and names never change
+	rec *store.Record // its Place, Away and names never change
 
 	ready chan struct{} // closed when it has leases, or err
 	err   error
@@ -35,6 +35,9 @@ type entry struct {
 	mu    sync.Mutex // guards rec.V4, rec.V6, the addresses' grant, and gone
 	addrs []*address
 	gone  bool // the interface is, and the file too
+
+	next    *entry // that goes on at another place; guarded by Keeper.mu
+	leaving bool   // it is being released; guarded by Keeper.mu
 }
 
 // address is what one protocol has granted an entry.

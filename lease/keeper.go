@@ -238,6 +238,7 @@ func (k *Keeper) Release(ctx context.Context, a *dhcprpc.Args) error {
 
 // forget ends an entry's upkeep, tells the servers and removes the file.
 func (k *Keeper) forget(ctx context.Context, e *entry) error {
+	e = k.leave(e)
 	e.end()
 	<-e.ready
 	e.release(context.WithoutCancel(ctx))

@@ -82,8 +82,13 @@ func (e *entry) ask(ctx context.Context, a *address) error {
 }
 
 // upkeep starts the goroutines of an entry: one for each address, and one that
-// looks whether the interface is still there.
+// looks whether the interface is still there. One whose interface is on its way
+// waits for it to arrive.
 func (e *entry) upkeep() {
+	if e.rec.Away != 0 {
+		e.work.Go(func() { e.wait(e.ctx) })
+		return
+	}
 	for _, a := range e.addrs {
 		e.work.Go(func() { e.keep(e.ctx, a) })
 	}

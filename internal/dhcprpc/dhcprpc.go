@@ -25,13 +25,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Methods of the keeper. The last two are ours: the reference's daemon has not
+// Methods of the keeper. The last three are ours: the reference's daemon has not
 // got them.
 const (
 	Allocate = "DHCP.Allocate"
 	Release  = "DHCP.Release"
 	Check    = "DHCP.Check"   // fails unless the lease is held; never asks a server
 	Collect  = "DHCP.Collect" // releases what a GC configuration does not list
+	// Move says that the interface is in NetNS now, under the name in Path; with
+	// neither, that it is about to be moved, and not gone when it cannot be found.
+	Move = "DHCP.Move"
 )
 
 // Mark is the header by which our keeper tells in the handshake that it is one.
@@ -158,7 +161,7 @@ func (c *Client) Call(ctx context.Context, method string, a *Args) (*spec.Result
 	if err != nil {
 		return nil, fmt.Errorf("error calling %s: %w", method, cause(ctx, noEOF(err)))
 	}
-	if method == Release || method == Collect {
+	if method == Release || method == Collect || method == Move {
 		return nil, nil
 	}
 	return decodeResult(body)

@@ -314,3 +314,16 @@ func Up(t testing.TB, ns string) {
 	t.Helper()
 	in(t, ns, func(h *netlink.Handle, link netlink.Link) { must(t, h.LinkSetUp(link)) })
 }
+
+// Move moves eth0 from one namespace to another, where it is called eth0 again.
+// Its addresses are lost on the way.
+func Move(t testing.TB, from, to string) {
+	t.Helper()
+	in(t, from, func(h *netlink.Handle, link netlink.Link) {
+		fd, err := vnetns.GetFromPath(to)
+		must(t, err)
+		defer fd.Close() //nolint:errcheck // read only
+		must(t, h.LinkSetNsFd(link, int(fd)))
+	})
+	Up(t, to)
+}

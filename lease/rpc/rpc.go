@@ -28,6 +28,7 @@ type Keeper interface {
 	Check(context.Context, *dhcprpc.Args) (*spec.Result, error)
 	Release(context.Context, *dhcprpc.Args) error
 	Collect(context.Context, *dhcprpc.Args) error
+	Move(context.Context, *dhcprpc.Args) error
 }
 
 // Server serves connections until it is closed.
@@ -199,6 +200,8 @@ func (s *Server) method(ctx context.Context, name string, a *dhcprpc.Args) (body
 		return struct{}{}, s.keeper.Release(ctx, a)
 	case dhcprpc.Collect:
 		return struct{}{}, s.keeper.Collect(ctx, a)
+	case dhcprpc.Move:
+		return struct{}{}, s.keeper.Move(ctx, a)
 	}
 	return nil, fmt.Errorf("rpc: can't find method %.80s", name)
 }

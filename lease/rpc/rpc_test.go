@@ -43,6 +43,7 @@ func (f *fake) Check(context.Context, *dhcprpc.Args) (*spec.Result, error) {
 }
 func (f *fake) Release(context.Context, *dhcprpc.Args) error { return nil }
 func (f *fake) Collect(context.Context, *dhcprpc.Args) error { return errors.New("no") }
+func (f *fake) Move(context.Context, *dhcprpc.Args) error    { return nil }
 
 func serve(t *testing.T) (*fake, string) {
 	t.Helper()

@@ -38,7 +38,11 @@ type Record struct {
 	ContainerID string    `json:"containerID"`
 	IfName      string    `json:"ifname"`
 
-	Place    place.Place      `json:"place"`
+	Place place.Place `json:"place"`
+	// Away is until when, in the time since boot, the interface may be nowhere:
+	// somebody moves it. 0 means that it is at Place.
+	Away time.Duration `json:"away,omitempty"`
+
 	Options  dhcpconf.Options `json:"options"`
 	Priority int              `json:"priority,omitempty"`
 	V4       *Held            `json:"v4,omitempty"`
