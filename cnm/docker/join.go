@@ -68,6 +68,9 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 	if !there {
 		go d.await(e.ID, e.Sandbox)
 	}
+	if e.Keeper != "" {
+		go d.follow(e.ID)
+	}
 	return d.joinAnswer(n, e), nil
 }
 
@@ -103,6 +106,7 @@ func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later 
 			return err
 		}
 	}
+	d.tell(ctx, n.list.Name, e, state.Where{})
 	if err := d.offer(e); err != nil {
 		return err
 	}
@@ -145,6 +149,7 @@ func (d *Driver) Leave(ctx context.Context, in *cnm.EndpointRequest) error {
 		// Docker goes on whatever is said; DeleteEndpoint tries again.
 		d.opts.Log("endpoint %.12s: leave: %v", e.ID, err)
 	}
+	d.tell(ctx, n.list.Name, e, state.Where{})
 	e.Phase = state.Left
 	return d.save(e)
 }

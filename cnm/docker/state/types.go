@@ -87,6 +87,7 @@ type Endpoint struct {
 	Kernel *Snapshot    `json:"kernel,omitempty"` // of the holding namespace, after ADD
 	Link   string       `json:"link,omitempty"`   // the interface's name while it is the host's
 
+	Keeper    string   `json:"keeper,omitempty"`    // socket of who keeps its DHCP lease
 	Sandbox   string   `json:"sandbox,omitempty"`   // SandboxKey
 	SandboxID netns.ID `json:"sandboxID,omitzero"`  // once it was seen
 	PostAt    Where    `json:"postAt,omitzero"`     // what the part was called with
