@@ -193,6 +193,8 @@ func leased(l *lab.Lab) {
 		l.Docker("restart", "-t", "0", "c1")
 		l.Ping("c2", "c1")
 		l.Remove("c1", "c2")
+		leases := l.Dir("dnsmasq") + "/leases"
+		l.Eventually("the server has its addresses back", func() bool { return !strings.Contains(l.In("cat", leases), "192.0.2.") })
 		l.Docker("network", "rm", "dhcpnet")
 	}
 }
