@@ -29,6 +29,7 @@ const (
 	childStep    = "PATCHBAY_DOCKER_STEP" // at which it kills itself
 	childPlugins = "PATCHBAY_DOCKER_PLUGINS"
 	childConf    = "PATCHBAY_DOCKER_CONF"
+	childData    = "PATCHBAY_DOCKER_DATA"
 )
 
 // killer counts the steps of a driver and ends the process at one of them.
@@ -60,7 +61,7 @@ func TestChild(t *testing.T) {
 	}
 	k := &killer{left: at}
 	d, err := New(Options{
-		Plugins: []string{os.Getenv(childPlugins)}, ConfDir: os.Getenv(childConf), Paths: paths.Default(), Invoker: k, step: k.step,
+		Plugins: []string{os.Getenv(childPlugins)}, ConfDir: os.Getenv(childConf), DataRoot: os.Getenv(childData), Paths: paths.Default(), Invoker: k, step: k.step,
 	})
 	must(t, err)
 	must(t, os.Remove(socket))
@@ -73,7 +74,7 @@ func TestChild(t *testing.T) {
 func (n *node) child(step int) *exec.Cmd {
 	n.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestChild$", "-test.count=1")
-	cmd.Env = append(os.Environ(), childStep+"="+strconv.Itoa(step), childPlugins+"="+n.opts.Plugins[0], childConf+"="+n.opts.ConfDir)
+	cmd.Env = append(os.Environ(), childStep+"="+strconv.Itoa(step), childPlugins+"="+n.opts.Plugins[0], childConf+"="+n.opts.ConfDir, childData+"="+n.opts.DataRoot)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	before, err := os.Stat(socket)
 	if errors.Is(err, os.ErrNotExist) {
@@ -107,26 +108,67 @@ func TestKilled(t *testing.T) {
 				network := n.network("ports")
 				n.stop()
 				steps := 1
-				for ; steps < tooMany && n.lifeKilledAt(steps, network, silent); steps++ {
+				for ; steps < tooMany && n.lifeKilledAt(steps, network, silent, nil); steps++ {
 				}
-				if steps == tooMany {
-					t.Error("it never comes to its end")
-				}
-				t.Logf("%d steps", steps-1)
-				n.boot()
+				n.ended(steps)
 			})
 		}
 	}
 }
 
-// lifeKilledAt returns false when the life ended before the step.
-func (n *node) lifeKilledAt(step int, network string, silent bool) (killed bool) {
+func (n *node) ended(steps int) {
+	n.Helper()
+	if steps == tooMany {
+		n.Error("it never comes to its end")
+	}
+	n.Logf("%d steps", steps-1)
+	n.boot()
+}
+
+// TestKilledPacked is TestKilled with a list that is one plugin.
+func TestKilledPacked(t *testing.T) {
+	n := newNode(t, packedNet)
+	network := n.network("packed")
+	n.stop()
+	steps := 1
+	for ; steps < tooMany && n.lifeKilledAt(steps, network, true, nil); steps++ {
+	}
+	n.ended(steps)
+}
+
+// TestKilledDNS is TestKilled where the container's resolv.conf is written, and
+// must be Docker's again.
+func TestKilledDNS(t *testing.T) {
+	for _, silent := range []bool{true, false} {
+		t.Run(fmt.Sprintf("silent=%v", silent), func(t *testing.T) {
+			n := newNode(t, dnsNet)
+			n.onDisk()
+			network := n.replacing()
+			n.stop()
+			steps := 1
+			path := ""
+			waits := func(key string) { path = n.contained(key, headResolv, nil) }
+			for ; steps < tooMany && n.lifeKilledAt(steps, network, silent, waits); steps++ {
+				n.reads(path, headResolv)
+			}
+			n.reads(path, headResolv)
+			n.ended(steps)
+		})
+	}
+}
+
+// lifeKilledAt returns false when the life ended before the step. Into the sandbox
+// comes what waits puts there.
+func (n *node) lifeKilledAt(step int, network string, silent bool, waits func(key string)) (killed bool) {
 	n.Helper()
 	cmd := n.child(step)
 	c := &container{d: n.dockerd, endpoint: n.id(), network: network}
 	c.key = "/var/run/docker/netns/" + c.endpoint[52:]
 	if !n.old {
 		must(n, netns.Create(c.key))
+	}
+	if waits != nil {
+		waits(c.key)
 	}
 	err := c.life()
 	if err == nil || !cnm.Gone(err) {

@@ -110,7 +110,7 @@ func (d *Driver) writeDNS(e *state.Endpoint, f *os.File, text string) error {
 	if err := d.save(e); err != nil {
 		return err
 	}
-	if err := overwrite(f, text); err != nil {
+	if err := d.overwrite(f, text); err != nil {
 		return err
 	}
 	e.DNS.Step = state.Done
@@ -177,7 +177,7 @@ func (d *Driver) restoreDNS(ctx context.Context, e *state.Endpoint) error {
 	defer release()
 	// The container may have been started again since, with another endpoint.
 	if e.DNS.After != "" && len(d.alsoOn(e, e.DNS.Path)) == 0 {
-		if err := d.putBack(e.DNS); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := d.putBack(e); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			d.opts.Log("endpoint %.12s: restore its container's DNS: %v", e.ID, err)
 		}
 	}
@@ -185,17 +185,21 @@ func (d *Driver) restoreDNS(ctx context.Context, e *state.Endpoint) error {
 	return d.save(e)
 }
 
-func (d *Driver) putBack(r *state.Resolv) error {
-	f, err := d.openResolv(r.Path)
+func (d *Driver) putBack(e *state.Endpoint) error {
+	f, err := d.openResolv(e.DNS.Path)
 	if f == nil || err != nil {
 		return err
 	}
 	defer f.Close() //nolint:errcheck // what is written is checked
 	now, err := readResolv(f)
-	if err != nil || !r.Mine(now) {
+	if err != nil || !e.DNS.Mine(now) {
 		return err
 	}
-	return overwrite(f, r.Before)
+	e.DNS.Step = state.Doing
+	if err := d.save(e); err != nil {
+		return err
+	}
+	return d.overwrite(f, e.DNS.Before)
 }
 
 // openResolv opens a container's file, nil for one that is not Docker's: with
@@ -232,10 +236,11 @@ func readResolv(f *os.File) (string, error) {
 
 // overwrite writes before it cuts: a process that reads meanwhile, or a kill,
 // finds no empty file.
-func overwrite(f *os.File, text string) error {
+func (d *Driver) overwrite(f *os.File, text string) error {
 	if _, err := f.WriteAt([]byte(text), 0); err != nil {
 		return err
 	}
+	d.opts.step()
 	return f.Truncate(int64(len(text)))
 }
 

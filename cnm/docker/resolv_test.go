@@ -73,6 +73,11 @@ func TestMine(t *testing.T) {
 			t.Errorf("%q: %v", text, !want)
 		}
 	}
+	r.Before, r.After = r.After, r.Before // as it is put back
+	if !r.Mine("aftere, and long") {
+		t.Error("half put back")
+	}
+	r.Before, r.After = r.After, r.Before
 	if r.Step = state.Done; r.Mine("before, and long") || !r.Mine("after") {
 		t.Error("done")
 	}

@@ -101,7 +101,8 @@ type Endpoint struct {
 }
 
 // Resolv is a container's resolv.conf that gets the chain's DNS. After is empty
-// for a file that is somebody else's, and before it is written.
+// for a file that is somebody else's, and before it is written. While it is
+// written, in either direction, Step is Doing.
 type Resolv struct {
 	Step   Step   `json:"step,omitempty"`
 	Path   string `json:"path,omitempty"`
@@ -118,11 +119,15 @@ func (r *Resolv) Mine(text string) bool {
 	if r.Step != Doing {
 		return false
 	}
-	half := r.After
-	if len(r.Before) > len(half) {
-		half += r.Before[len(half):]
+	return text == r.Before || text == onto(r.Before, r.After) || text == onto(r.After, r.Before)
+}
+
+// onto is a text of which another has replaced the beginning.
+func onto(old, text string) string {
+	if len(old) > len(text) {
+		return text + old[len(text):]
 	}
-	return text == r.Before || text == half
+	return text
 }
 
 // Where is the namespace and the name of the interface of one ADD: its DEL must
