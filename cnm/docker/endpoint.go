@@ -60,7 +60,7 @@ func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointReque
 func (d *Driver) newEndpoint(n *network, in *cnm.CreateEndpointRequest) (*state.Endpoint, error) {
 	e := &state.Endpoint{
 		ID: in.EndpointID, Network: in.NetworkID, Boot: d.boot, Since: time.Now(),
-		Phase: state.Creating, Hold: d.holdPath(in.EndpointID), Args: maps.Clone(n.args),
+		Phase: state.Creating, Hold: d.holdPath(in.EndpointID), Args: maps.Clone(n.args), Keeper: keeperOf(n.list),
 	}
 	if n.dns {
 		e.DNS = new(state.Resolv)
@@ -242,7 +242,7 @@ const rollbackTime = 10 * time.Second
 func (d *Driver) rollback(ctx context.Context, e *state.Endpoint) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
 	defer cancel()
-	return d.remove(ctx, e)
+	return d.remove(ctx, e, unbind)
 }
 
 // DeleteEndpoint implements cnm.NetworkDriver. Docker asks once, whatever the
@@ -262,12 +262,12 @@ func (d *Driver) DeleteEndpoint(ctx context.Context, in *cnm.EndpointRequest) er
 	if err != nil {
 		return err
 	}
-	return d.remove(ctx, e)
+	return d.remove(ctx, e, unbind)
 }
 
 // remove takes everything of an endpoint away, in reverse order. It goes on from
 // wherever a call before was killed.
-func (d *Driver) remove(ctx context.Context, e *state.Endpoint) error {
+func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) error {
 	n, err := d.network(e.Network)
 	if err != nil {
 		return err
@@ -276,14 +276,16 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint) error {
 	if err := d.save(e); err != nil {
 		return err
 	}
-	errs := []error{d.undoParts(ctx, n, e), d.takeBack(e), d.undoHold(ctx, n, e)}
+	errs := []error{d.undoParts(ctx, n, e), d.takeBack(e)}
+	d.home(ctx, n.list.Name, e)
+	errs = append(errs, d.undoHold(ctx, n, e))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("endpoint %.12s stays until it can be removed: %w", e.ID, err)
 	}
 	if err := netns.Delete(e.Hold); err != nil {
 		return err
 	}
-	if err := d.unbind(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), e.ID); err != nil {
+	if err := d.endLease(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), e.ID, end); err != nil {
 		return err
 	}
 	return d.store.DropEndpoint(e.ID)

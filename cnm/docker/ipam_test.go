@@ -148,8 +148,7 @@ func TestLeaseOfTheNext(t *testing.T) {
 	}
 	before := start()
 	before.die()
-	after := start()
-	n.sweep(1)
+	after := start() // which removes the one before
 	n.sweep(0)
 	if l, err := n.driver.store.Lease(leaseID("podnet", mac)); err != nil || l.Endpoint != after.endpoint || len(addressFiles(t)) != 2 {
 		t.Errorf("lease %s %v, addresses %v", asJSON(l), err, addressFiles(t))

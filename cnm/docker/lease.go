@@ -48,6 +48,9 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 		return nil, errors.New("--aux-address: leave the address out of the ranges of the CNI configuration")
 	}
 	id := leaseID(p.Network, mac)
+	if err := d.freeAddress(ctx, p.Network, id, in.Address); err != nil {
+		return nil, err
+	}
 	release, err := d.locks.take(ctx, id)
 	if err != nil {
 		return nil, err
@@ -75,7 +78,7 @@ func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted
 			return nil, err
 		}
 		if got = ofFamily(l.Result, p.V6, wanted); got == nil {
-			return nil, fmt.Errorf("the IPAM plugin gave no such address, but %s", asText(l.Result))
+			return nil, errors.Join(fmt.Errorf("the IPAM plugin gave no such address, but %s", asText(l.Result)), d.refused(ctx, l))
 		}
 	}
 	if addr := got.Address.Addr(); !slices.Contains(l.Given, addr) {
@@ -85,6 +88,15 @@ func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted
 		return nil, err
 	}
 	return &cnm.RequestAddressResponse{Address: told(l, got.Address)}, nil
+}
+
+// refused gives back what a plugin gave that is not what Docker asked for: Docker
+// does not know of it. What it got before, it gives back itself.
+func (d *Driver) refused(ctx context.Context, l *state.Lease) error {
+	if len(l.Given) > 0 {
+		return nil
+	}
+	return d.dropLease(ctx, l)
 }
 
 // told is an address as ptp needs it, which has no subnet on its link.
@@ -231,6 +243,11 @@ func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error
 	if err := d.saveLease(l); err != nil || len(l.Given) > 0 {
 		return err
 	}
+	if l.Endpoint != "" { // it could not be removed: nobody else may have its address yet
+		if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
+			return err
+		}
+	}
 	return d.dropLease(ctx, l)
 }
 
@@ -299,9 +316,18 @@ func staticOf(l *state.Lease) static {
 	return out
 }
 
-// unbind makes an endpoint's lease nobody's. With --mac-address it may be that of
-// the endpoint after it, which Docker made before the first was removed.
-func (d *Driver) unbind(ctx context.Context, id, endpointID string) error {
+// leaseEnd is what becomes of a lease when its endpoint is removed.
+type leaseEnd int
+
+const (
+	unbind  leaseEnd = iota // Docker gives the address back, or has done so
+	abandon                 // it will not
+)
+
+// endLease makes an endpoint's lease nobody's, or gives it back. With
+// --mac-address it may be that of the endpoint after it, which Docker made before
+// the first was removed.
+func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseEnd) error {
 	release, err := d.locks.take(ctx, id)
 	if err != nil {
 		return err
@@ -313,6 +339,9 @@ func (d *Driver) unbind(ctx context.Context, id, endpointID string) error {
 	}
 	if err != nil {
 		return err
+	}
+	if end == abandon || len(l.Given) == 0 {
+		return d.dropLease(ctx, l)
 	}
 	l.Endpoint = ""
 	return d.saveLease(l)
@@ -334,42 +363,4 @@ func (d *Driver) bind(ctx context.Context, id, endpointID string) (*state.Lease,
 	}
 	l.Endpoint = endpointID
 	return l, d.saveLease(l)
-}
-
-// sweepLeases gives back what no endpoint uses, and has not for some time:
-// Docker asks for the address first, and gives it back last.
-func (d *Driver) sweepLeases(ctx context.Context, s *sweep) error {
-	all, err := d.store.Leases()
-	errs := []error{err}
-	for _, l := range all {
-		errs = append(errs, d.sweepLease(ctx, s, l.ID))
-	}
-	return errors.Join(errs...)
-}
-
-func (d *Driver) sweepLease(ctx context.Context, s *sweep, id string) error {
-	ctx, cancel := d.limit(ctx)
-	defer cancel()
-	release, err := d.locks.take(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer release()
-	l, err := d.store.Lease(id)
-	if errors.Is(err, state.ErrUnknown) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if l.Endpoint != "" {
-		if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
-			return err
-		}
-	}
-	if time.Since(l.Since).Abs() < s.grace {
-		return nil
-	}
-	name := fmt.Sprintf("%v of %s", l.Given, l.Network)
-	return s.take(d, Item{Kind: kindAddresses, Name: name, Why: "no endpoint uses them"}, func() error { return d.dropLease(ctx, l) })
 }

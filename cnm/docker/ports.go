@@ -25,6 +25,9 @@ func (d *Driver) ProgramExternalConnectivity(ctx context.Context, in *cnm.Connec
 		return err
 	}
 	defer release()
+	if e.Phase != state.Joined {
+		return fmt.Errorf("endpoint %.12s cannot publish ports: it is %s", e.ID, e.Phase)
+	}
 	if err := d.finish(ctx, e); err != nil {
 		return err
 	}
@@ -76,6 +79,7 @@ func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) er
 	if len(list.Plugins) == 0 {
 		return fmt.Errorf("-p: nothing in network %s publishes ports, and %s is off", n.list.Name, optPortmap)
 	}
+	d.makeWay(ctx, e)
 	at := d.portsAt(e)
 	var last error
 	for try := range portTries {
@@ -121,7 +125,7 @@ func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, at state.Wh
 	}
 	taken := new(taken)
 	for _, other := range all {
-		if other.ID != e.ID {
+		if other.ID != e.ID && !apart(other, e) {
 			taken.add(other.Published)
 		}
 	}

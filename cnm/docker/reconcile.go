@@ -159,7 +159,7 @@ func (d *Driver) forgotten(ctx context.Context, s *sweep, id string, asked time.
 		return nil
 	}
 	i := Item{Kind: kindEndpoint, Name: short(id, 12), Why: "Docker has it no more"}
-	return s.take(d, i, func() error { return d.remove(ctx, e) })
+	return s.take(d, i, func() error { return d.remove(ctx, e, unbind) })
 }
 
 // inUse says whether the interface is in the sandbox, or may be.

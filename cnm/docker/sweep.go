@@ -50,6 +50,8 @@ type sweep struct {
 	grace time.Duration // what is younger stays
 	dry   bool          // remove nothing
 	found []Item
+
+	keepLease bool // its MAC address is asked for again
 }
 
 // take removes an item, unless it is only to be told.
@@ -125,9 +127,16 @@ func (d *Driver) sweepOne(ctx context.Context, s *sweep, id string) error {
 		return d.finishOrClose(ctx, e)
 	}
 	if why == "" {
+		if e.Keeper != "" && e.Phase == state.Joined && !s.dry {
+			d.untold(e, d.arrived(ctx, e))
+		}
 		return nil
 	}
-	return s.take(d, Item{Kind: kindEndpoint, Name: short(e.ID, 12), Why: why}, func() error { return d.remove(ctx, e) })
+	lease := unbind
+	if f.abandoned(e) && !s.keepLease {
+		lease = abandon
+	}
+	return s.take(d, Item{Kind: kindEndpoint, Name: short(e.ID, 12), Why: why}, func() error { return d.remove(ctx, e, lease) })
 }
 
 // facts are what an endpoint is judged by.
@@ -188,12 +197,56 @@ func (f *facts) unfinished(e *state.Endpoint) bool {
 // so what is from the future is as old as it is far away.
 func (f *facts) old(e *state.Endpoint) bool { return f.now.Sub(e.Changed).Abs() >= f.grace }
 
+// abandoned says whether a dead endpoint's address will not be given back by
+// Docker, which does that before it ends the sandbox.
+func (f *facts) abandoned(e *state.Endpoint) bool {
+	return e.Boot != f.boot || e.Phase == state.Joined && e.SandboxID != (netns.ID{})
+}
+
 // adopt writes down the sandbox that came after Join, as before Docker 28. By it
 // the end of the container is seen.
 func (d *Driver) adopt(e *state.Endpoint, id netns.ID) error {
 	e.SandboxID = id
 	d.identify(e, id)
 	return d.save(e)
+}
+
+// sweepLeases gives back what no endpoint uses, and has not for some time:
+// Docker asks for the address first, and gives it back last.
+func (d *Driver) sweepLeases(ctx context.Context, s *sweep) error {
+	all, err := d.store.Leases()
+	errs := []error{err}
+	for _, l := range all {
+		errs = append(errs, d.sweepLease(ctx, s, l.ID))
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Driver) sweepLease(ctx context.Context, s *sweep, id string) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	release, err := d.locks.take(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	l, err := d.store.Lease(id)
+	if errors.Is(err, state.ErrUnknown) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if l.Endpoint != "" {
+		if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
+			return err
+		}
+	}
+	if time.Since(l.Since).Abs() < s.grace {
+		return nil
+	}
+	name := fmt.Sprintf("%v of %s", l.Given, l.Network)
+	return s.take(d, Item{Kind: kindAddresses, Name: name, Why: "no endpoint uses them"}, func() error { return d.dropLease(ctx, l) })
 }
 
 // How long, and how often, a sandbox is waited for after Join; Docker makes it

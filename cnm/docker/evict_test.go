@@ -1,0 +1,168 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+// leaseStart is `docker run --ip --mac-address`, with a port.
+func (x *ipamNet) leaseStart(mac, ip string, ports ...cnm.PortBinding) (*container, error) {
+	v4, err := x.address(0, mac, ip)
+	if err != nil {
+		return nil, err
+	}
+	return x.n.start(run{network: x.id, iface: cnm.Interface{Address: v4, MacAddress: mac}, ports: ports})
+}
+
+// dockerd was killed with its containers, and starts them again before anybody
+// has swept: ports and addresses are theirs.
+func TestDeadMakesWay(t *testing.T) {
+	both(t, func(t *testing.T, old bool) {
+		n := newNode(t, portNet)
+		n.old = old
+		x := n.ipamNetwork("ports")
+		before, err := x.leaseStart("02:42:00:00:00:01", "10.91.0.77", tcp(80, 8080, 8080))
+		must(t, err)
+		if old {
+			n.sweep(0) // adopts the sandbox
+		}
+		before.die()
+		after, err := x.leaseStart("02:42:00:00:00:02", "10.91.0.77", tcp(80, 8080, 8080))
+		must(t, err)
+		n.sweep(0)
+		after.stop(true)
+		x.release(0, after.told.Address)
+	})
+}
+
+// Of containers that run nothing is taken, and two have not one address.
+func TestLivingStays(t *testing.T) {
+	n := newNode(t, portNet)
+	x := n.ipamNetwork("ports")
+	const mac = "02:42:00:00:00:01"
+	a, err := x.leaseStart(mac, "10.91.0.77")
+	must(t, err)
+	if _, err := x.leaseStart(mac, ""); !errorHas(err, "choose another --mac-address") {
+		t.Errorf("the same MAC address: %v", err)
+	}
+	if _, err := x.leaseStart("02:42:00:00:00:02", "10.91.0.77"); err == nil {
+		t.Error("the same address was given")
+	}
+	a.stop(true)
+	x.release(0, a.told.Address)
+}
+
+// Docker gives an address back although the endpoint could not be removed.
+func TestReleaseWaitsForEndpoint(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	x := n.ipamNetwork("podnet")
+	c, err := x.leaseStart("02:42:00:00:00:01", "")
+	must(t, err)
+	must(t, c.leave())
+	c.unplace()
+	x.release(0, c.told.Address)
+	if files := addressFiles(t); len(files) != 2 {
+		t.Errorf("while the endpoint is there: %v", files)
+	}
+	must(t, c.delete())
+	if files := addressFiles(t); len(files) != 0 {
+		t.Errorf("after it: %v", files)
+	}
+	c.die()
+}
+
+// stubborn is an IPAM plugin that gives what it likes.
+const stubborn = `#!/bin/sh
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.0.0","1.1.0"]}' ;;
+ADD) touch /run/stubborn; echo '{"cniVersion":"1.1.0","ips":[{"address":"10.99.0.9/24"}]}' ;;
+DEL) rm -f /run/stubborn ;;
+esac
+`
+
+func TestOtherAddressIsGivenBack(t *testing.T) {
+	n := newNode(t, `{"cniVersion":"1.1.0","name":"odd","plugins":[{"type":"bridge","bridge":"br-t9","ipam":{"type":"stubborn"}}]}`)
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "stubborn"), []byte(stubborn), 0o755))
+	n.stop()
+	n.opts.Plugins = append(n.opts.Plugins, dir)
+	n.boot()
+	p, err := n.c.RequestPool(n.ctx(), &cnm.RequestPoolRequest{AddressSpace: space, Options: map[string]string{optNetwork: "odd"}})
+	must(t, err)
+	_, err = n.c.RequestAddress(n.ctx(), &cnm.RequestAddressRequest{PoolID: p.PoolID, Address: netip.MustParseAddr("10.99.0.77"), Options: map[string]string{cnm.OptionMAC: "02:42:00:00:00:01"}})
+	if !errorHas(err, "gave no such address") {
+		t.Error(err)
+	}
+	if _, err := os.Stat("/run/stubborn"); !os.IsNotExist(err) {
+		t.Errorf("the plugin still has it: %v", err)
+	}
+	must(t, n.c.ReleasePool(n.ctx(), &cnm.ReleasePoolRequest{PoolID: p.PoolID}))
+}
+
+// noDefault takes the default routes away, as libnetwork does when another
+// network becomes the gateway's.
+func (c *container) noDefault() {
+	in := conn(c.d, c.key)
+	link, err := in.LinkByName(c.name)
+	must(c.d, err)
+	all, err := in.LinkRoutes(link.Attrs().Index, unix.RT_TABLE_MAIN)
+	must(c.d, err)
+	for i := range all {
+		if r, _ := fromKernel(&all[i]); r.Dst.Bits() == 0 {
+			must(c.d, in.RouteDel(&all[i]))
+		}
+	}
+}
+
+// After a restart with live-restore Docker sends no Revoke when the gateway goes
+// to another network.
+func TestPortsFollowTheGateway(t *testing.T) {
+	second := strings.NewReplacer("ports", "other", "br-t5", "br-t6", "10.91", "10.92", "fd91", "fd92").Replace(portNet)
+	n := newNode(t, portNet, second)
+	a := n.mustStart(run{network: n.network("ports"), ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
+	b := n.mustStart(run{network: n.network("other"), key: a.key, notGW: true})
+	program := &cnm.ConnectivityRequest{NetworkID: b.network, EndpointID: b.endpoint, Options: cnm.Options{}}
+	must(t, program.Options.Set(cnm.OptionPortMap, []cnm.PortBinding{tcp(80, 8080, 8080)}))
+	if err := n.c.ProgramExternalConnectivity(n.ctx(), program); !errorHas(err, "another container's") {
+		t.Errorf("while the first is the gateway: %v", err)
+	}
+	a.noDefault()
+	must(t, n.c.ProgramExternalConnectivity(n.ctx(), program))
+	if len(n.published(a)) > 0 || len(n.published(b)) != 1 {
+		t.Errorf("published %v and %v", n.published(a), n.published(b))
+	}
+	must(t, netns.Delete(a.key))
+	n.sweep(2)
+}
+
+// One network is the container's gateway for IPv4, another for IPv6.
+func TestPortsOfTwoFamilies(t *testing.T) {
+	conf := func(name, bridge, subnet, dst string) string {
+		return `{"cniVersion":"1.1.0","name":"` + name + `","plugins":[{"type":"bridge","bridge":"` + bridge + `","isGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"` + subnet + `"}]],"routes":[{"dst":"` + dst + `"}]}}]}`
+	}
+	n := newNode(t, conf("four", "br-t6", "10.96.0.0/24", "0.0.0.0/0"), conf("six", "br-t7", "fd97::/64", "::/0"))
+	ports := []cnm.PortBinding{tcp(80, 8080, 8080)}
+	a := n.mustStart(run{network: n.network("four"), ports: ports})
+	b := n.mustStart(run{network: n.network("six"), key: a.key})
+	program := &cnm.ConnectivityRequest{NetworkID: b.network, EndpointID: b.endpoint, Options: cnm.Options{}}
+	must(t, program.Options.Set(cnm.OptionPortMap, ports))
+	must(t, n.c.ProgramExternalConnectivity(n.ctx(), program))
+	if len(n.published(a)) != 1 || len(n.published(b)) != 1 {
+		t.Errorf("published %v and %v", n.published(a), n.published(b))
+	}
+	must(t, b.leave())
+	b.unplace()
+	must(t, b.delete())
+	a.stop(true)
+}
