@@ -5,6 +5,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -53,7 +54,8 @@ func overlap(a, b netip.Addr) bool {
 }
 
 // choose decides the host's ports. Docker leaves to the driver what it asks as 0
-// or as a range; a fixed one is the plugin's to refuse.
+// or as a range. A fixed one that a program listens on is refused, as Docker's own
+// drivers do: portmap would take its connections away.
 func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, err error) {
 	for _, b := range asked {
 		p := state.Port{Proto: b.Proto, Port: b.Port, HostPort: b.HostPort}
@@ -75,6 +77,9 @@ func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, er
 			return nil, fmt.Errorf("publish port %d: host port %d/%s is another container's", b.Port, p.HostPort, protocol(p.Proto))
 		}
 		used.add([]state.Port{p})
+		if err := bind(p.Proto, p.HostIP, p.HostPort); !p.Chosen && errors.Is(err, unix.EADDRINUSE) {
+			return nil, fmt.Errorf("publish port %d: host port %d/%s is a program's of this host: %w", b.Port, p.HostPort, protocol(p.Proto), err)
+		}
 		out = append(out, p)
 	}
 	return out, nil
@@ -95,16 +100,15 @@ func free(p *state.Port, first, last uint16, used *taken, from int) (uint16, err
 	size := int(last) - int(first) + 1
 	for i := range size {
 		port := uint16(int(first) + (from+i)%size)
-		if !used.has(p.Proto, p.HostIP, port) && bindable(p.Proto, p.HostIP, port) {
+		if !used.has(p.Proto, p.HostIP, port) && bind(p.Proto, p.HostIP, port) == nil {
 			return port, nil
 		}
 	}
 	return 0, fmt.Errorf("publish port %d: no host port of %d-%d is free", p.Port, first, last)
 }
 
-// bindable tries whether a program has the port. For SCTP the plugin must find
-// out.
-func bindable(proto uint8, ip netip.Addr, port uint16) bool {
+// bind tries whether a program has the port. For SCTP nobody knows.
+func bind(proto uint8, ip netip.Addr, port uint16) error {
 	host := ""
 	if ip.IsValid() {
 		host = ip.String()
@@ -114,12 +118,18 @@ func bindable(proto uint8, ip netip.Addr, port uint16) bool {
 	switch proto {
 	case unix.IPPROTO_TCP:
 		l, err := conf.Listen(context.Background(), "tcp", at)
-		return err == nil && l.Close() == nil
+		if err != nil {
+			return err
+		}
+		return l.Close()
 	case unix.IPPROTO_UDP:
 		l, err := conf.ListenPacket(context.Background(), "udp", at)
-		return err == nil && l.Close() == nil
+		if err != nil {
+			return err
+		}
+		return l.Close()
 	}
-	return true
+	return nil
 }
 
 // protocol is the name of an IP protocol.

@@ -58,6 +58,9 @@ func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointReque
 
 // newEndpoint writes the intent.
 func (d *Driver) newEndpoint(n *network, in *cnm.CreateEndpointRequest) (*state.Endpoint, error) {
+	if !isID(in.EndpointID) { // it becomes names of links and files
+		return nil, fmt.Errorf("endpoint %.140q: its id is not %d hexadecimal digits", in.EndpointID, idLen)
+	}
 	e := &state.Endpoint{
 		ID: in.EndpointID, Network: in.NetworkID, Boot: d.boot, Since: time.Now(),
 		Phase: state.Creating, Hold: d.holdPath(in.EndpointID), Args: maps.Clone(n.args), Keeper: keeperOf(n.list),

@@ -102,6 +102,20 @@ func TestPortTaken(t *testing.T) {
 	a.stop(true)
 }
 
+// A port that a program of the host listens on stays that program's.
+func TestPortOfAProgram(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	busy, err := net.Listen("tcp", "127.0.0.1:9000")
+	must(t, err)
+	defer busy.Close() //nolint:errcheck // test
+	r := run{network: n.network("podnet"), ports: []cnm.PortBinding{tcp(80, 9000, 9000)}}
+	if _, err := n.start(r); !errorHas(err, "host port 9000/tcp is a program's of this host") {
+		t.Errorf("error is %v", err)
+	}
+	must(t, busy.Close())
+	n.mustStart(r).stop(true)
+}
+
 func TestPortsOff(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	id, err := n.createNetwork(map[string]string{"cni.network": "podnet", "cni.portmap": "off"}, nil)
