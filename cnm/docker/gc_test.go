@@ -92,6 +92,31 @@ func TestNodeGCLeavesLeases(t *testing.T) {
 	}
 }
 
+// A network whose endpoint could not be removed goes when that can be: Docker
+// deletes it once.
+func TestNetworkDeletedLater(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	network, err := n.createNetwork(map[string]string{optNetwork: "podnet"}, nil)
+	must(t, err)
+	c := n.mustStart(run{network: network})
+	n.stop()
+	plugins := n.opts.Plugins
+	n.opts.Plugins = []string{t.TempDir()} // without any: DEL fails
+	n.boot()
+	if err := n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: network}); err == nil {
+		t.Error("deleted without plugins")
+	}
+	n.stop()
+	n.opts.Plugins = plugins
+	n.boot()
+	n.sweep(1)
+	if nets, err := n.driver.store.Networks(); err != nil || len(nets) > 0 {
+		t.Errorf("networks %s %v", asJSON(nets), err)
+	}
+	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: network}))
+	c.die()
+}
+
 func (n *node) unremoved(r *gc.Report) {
 	n.Helper()
 	for _, a := range r.Attachments {

@@ -104,6 +104,11 @@ func (d *Driver) DeleteNetwork(ctx context.Context, in *cnm.NetworkRequest) erro
 func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
+	if err := d.markDeleted(id); errors.Is(err, state.ErrUnknown) {
+		return nil
+	} else if err != nil {
+		return err
+	}
 	all, err := d.store.Endpoints()
 	errs := []error{err}
 	for _, e := range all {
@@ -116,6 +121,30 @@ func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 		return fmt.Errorf("network %.12s stays until it can be cleaned up: %w", id, err)
 	}
 	return d.store.DropNetwork(id)
+}
+
+// markDeleted writes down that Docker has the network no more: whatever happens
+// to the endpoints that are left, Sweep tries again.
+func (d *Driver) markDeleted(id string) error {
+	n, err := d.store.Network(id)
+	if err != nil || n.Deleted {
+		return err
+	}
+	n.Deleted = true
+	return d.store.SaveNetwork(n)
+}
+
+// sweepNetworks deletes what could not be deleted when Docker asked.
+func (d *Driver) sweepNetworks(ctx context.Context, s *sweep) error {
+	all, err := d.store.Networks()
+	errs := []error{err}
+	for _, n := range all {
+		if n.Deleted {
+			i := Item{Kind: kindNetwork, Name: short(n.ID, 12), Why: "it was not removed completely"}
+			errs = append(errs, s.take(d, i, func() error { return d.deleteNetwork(ctx, n.ID) }))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // network reads a network and decodes it.

@@ -75,7 +75,7 @@ func (d *Driver) reconcile(ctx context.Context, s *sweep) error {
 	for _, n := range all {
 		if theirs[n.ID] {
 			errs = append(errs, d.reconcileEndpoints(ctx, s, n.ID, asked))
-		} else if n.Since.Before(asked) {
+		} else if !n.Deleted && n.Since.Before(asked) {
 			errs = append(errs, d.forgottenNetwork(ctx, s, n.ID))
 		}
 	}

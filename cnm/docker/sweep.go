@@ -90,7 +90,7 @@ func (d *Driver) sweep(ctx context.Context, s *sweep) error {
 	for _, e := range all {
 		errs = append(errs, d.sweepOne(ctx, s, e.ID))
 	}
-	return errors.Join(append(errs, d.sweepLeases(ctx, s))...)
+	return errors.Join(append(errs, d.sweepNetworks(ctx, s), d.sweepLeases(ctx, s))...)
 }
 
 // The kinds of items.

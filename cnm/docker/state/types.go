@@ -36,6 +36,8 @@ type Network struct {
 	IPv4  []cnm.IPAMData `json:"ipv4,omitempty"`
 	IPv6  []cnm.IPAMData `json:"ipv6,omitempty"`
 	Since time.Time      `json:"since"`
+
+	Deleted bool `json:"deleted,omitempty"` // by Docker, and not by us completely
 }
 
 // Phase is how far an endpoint has come. Those in -ing are written before the
