@@ -13,7 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/netns"
 )
 
 // sh runs commands in a namespace and returns what they print.
@@ -48,6 +52,11 @@ func TestForwardDrop(t *testing.T) {
 	}
 	u.all(h1, h2)
 	talk(t, h1, h2)
+	for to, want := range map[string]string{"10.40.2.5": "10.40.1.1", "fd40:2::5": "fd40:1::1"} {
+		if got := ask(t, h1.space, h2.container, to); got != want {
+			t.Errorf("a process of host 1 to %s: seen as %q, want %q", to, got, want)
+		}
+	}
 	quiet(t, u, h1, h2)
 	h2.do(func() error { return h2.mesh.Clear(ctx, "") })
 	if after := h2.sh("iptables-nft -S; ip6tables-nft -S"); after != before {
@@ -199,16 +208,77 @@ func TestWatch(t *testing.T) {
 	h.quietly(t, changed)
 	must(t, l.hosts[0].mesh.conn.LinkSetDown(h.link("eth0")))
 	must(t, l.hosts[0].mesh.conn.LinkSetUp(h.link("eth0")))
-	select {
-	case <-changed:
-	case <-time.After(patience):
-		t.Error("nothing was told")
-	}
+	told(t, "the link", changed)
 	cancel()
 	must(t, <-ended)
 	h.addr("eth0", "2001:db8:1::1/64") // went with the link
 	u.sync(h, l.hosts[:2]...)
 	talk(t, l.hosts[:2]...)
+}
+
+func told(t *testing.T, what string, changed <-chan bool) {
+	t.Helper()
+	select {
+	case <-changed:
+	case <-time.After(patience):
+		t.Errorf("%s: nothing was told", what)
+	}
+}
+
+// Tunnels go by no link, and yet the uplink matters: another address of DHCP's or
+// another MTU is told. The bridge's address is that of the host's processes once
+// it is there, and the routes do without when it goes.
+func TestWatchAddresses(t *testing.T) {
+	l := newLab(t)
+	h := l.hosts[0]
+	u := setup{Routes, "46"}
+	before := netip.MustParsePrefix("10.40.1.1/24")
+	must(t, h.conn.AddrDel(h.link("cni0"), &netlink.Addr{IPNet: ipNet(before)}))
+	_, err := h.mesh.Look(u.self(h), nil) // no State goes by a link
+	must(t, err)
+	ctx, cancel := context.WithCancel(ctx)
+	changed, ended := make(chan bool, 1000), make(chan error, 1)
+	ns, err := netns.Open(h.path)
+	must(t, err)
+	listener, err := nl.In(ns, "/proc") // a thread of its own: h's works meanwhile
+	must(t, err)
+	defer listener.Close()
+	go func() { ended <- listener.Do(func() error { return h.mesh.Watch(ctx, func() { changed <- true }) }) }()
+	h.quietly(t, changed)
+	must(t, h.mesh.conn.LinkSetMTU(h.link("eth0"), 1400))
+	told(t, "the MTU", changed)
+	sources := func() (out string) {
+		u.sync(h, l.hosts[:2]...)
+		settled(t, u, h, l.hosts[:2]...)
+		for len(changed) > 0 {
+			<-changed
+		}
+		routes, err := h.mesh.ourRoutes(DefaultProtocol)
+		must(t, err)
+		for _, r := range routes {
+			out += r.Dst.String() + " from " + addrOf(r.Src).String() + "\n"
+		}
+		return out
+	}
+	for _, step := range []struct{ link, add, remove, want string }{
+		{"cni0", "10.40.1.1/24", "", "10.40.2.0/24 from 10.40.1.1"},
+		{"cni0", "", "10.40.1.1/24", "10.40.2.0/24 from invalid IP"},
+		{"eth0", "192.0.2.77/24", "", "10.40.2.0/24 from invalid IP"},
+	} {
+		sources()
+		if step.add != "" {
+			h.addr(step.link, step.add)
+		} else {
+			p := netip.MustParsePrefix(step.remove)
+			must(t, h.conn.AddrDel(h.link(step.link), &netlink.Addr{IPNet: ipNet(p)}))
+		}
+		told(t, step.add+step.remove, changed)
+		if got := sources(); !strings.Contains(got, step.want) || !strings.Contains(got, "fd40:2::/64 from fd40:1::1") {
+			t.Errorf("%+v:\n%s", step, got)
+		}
+	}
+	cancel()
+	must(t, <-ended)
 }
 
 // quietly waits until Watch listens: a change of a link that the mesh goes by is
@@ -228,5 +298,13 @@ func (h *host) quietly(t *testing.T, changed <-chan bool) {
 		case <-end:
 			t.Fatal("Watch hears nothing")
 		}
+	}
+}
+
+// settled checks that one more Sync of h changes nothing.
+func settled(t *testing.T, u setup, h *host, hosts ...*host) {
+	t.Helper()
+	if heard := changes(t, u, h, hosts...); len(heard) > 0 {
+		t.Errorf("a second Sync changed something: %v", heard)
 	}
 }

@@ -24,6 +24,9 @@ type Facts struct {
 	Reach  map[netip.Addr]Reach // of every peer's underlay addresses
 	MTU    int                  // bytes, the least of the links with Self's underlay addresses
 	NoIPv6 bool                 // the kernel was booted without
+
+	// Own are the host's addresses in Self's blocks: those of its bridges.
+	Own map[netip.Prefix]netip.Addr
 }
 
 // Compile computes the state. It touches nothing. The error tells which networks,
@@ -35,7 +38,9 @@ func Compile(self Self, peers []Peer, facts Facts) (State, error) {
 	if err := c.self.validate(); err != nil {
 		return State{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
-	c.apart()
+	if err := c.apart(); err != nil {
+		return State{}, fmt.Errorf("%w: %w", ErrSelf, err)
+	}
 	c.state = State{Name: c.self.Name, Protocol: c.self.Protocol, Subnets: slices.Clone(c.self.Subnets)}
 	for i, s := range c.state.Subnets {
 		c.state.Subnets[i].Prefix = s.Prefix.Masked()
@@ -58,13 +63,7 @@ type compiler struct {
 
 	left []netip.Prefix    // networks that were left out
 	macs map[string]string // Ethernet address: id of the peer that has it
-	used []claim
-}
-
-// claim is a block that a peer was given a route for.
-type claim struct {
-	block netip.Prefix
-	peer  string
+	used claims
 }
 
 // inOrder makes the result independent of the list's order: where two peers
@@ -98,9 +97,25 @@ func (c *compiler) peer(p Peer) {
 			c.fail(p, "%w", err)
 			continue
 		}
-		c.used = append(c.used, claim{b, p.ID})
+		c.used.add(b, p.ID)
+		r.Src = c.source(b)
 		c.state.Routes = append(c.state.Routes, r)
 	}
+}
+
+// source is this host's address in the network of a block.
+func (c *compiler) source(block netip.Prefix) (src netip.Addr) {
+	for _, n := range c.self.Subnets {
+		if !n.Prefix.Overlaps(block) {
+			continue
+		}
+		for _, own := range c.self.Blocks {
+			if a, ok := c.facts.Own[own]; ok && n.Prefix.Contains(a) {
+				return a
+			}
+		}
+	}
+	return src
 }
 
 // route decides how one block is reached.

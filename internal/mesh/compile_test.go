@@ -136,6 +136,16 @@ func TestCompileRefuses(t *testing.T) {
 		{"our network", func(s *Self, _ []Peer, _ *Facts) {
 			s.Subnets = append(s.Subnets, Subnet{Network: "huge", Prefix: prefix("192.0.0.0/8")})
 		}, "network huge is left out: underlay address 192.0.2.1 lies within 192.0.0.0/8 of network huge"},
+		{"everything", func(s *Self, _ []Peer, _ *Facts) {
+			s.Subnets = append(s.Subnets, Subnet{Network: "all", Prefix: prefix("0.0.0.0/0")}, Subnet{Network: "all", Prefix: prefix("::/0")})
+		}, "network all is left out: 0.0.0.0/0 is no subnet for containers: it overlaps 0.0.0.0/8"},
+		{"metadata", func(s *Self, p []Peer, _ *Facts) {
+			s.Subnets = append(s.Subnets, Subnet{Network: "cloud", Prefix: prefix("169.254.0.0/16")})
+			p[2].Blocks = append(p[2].Blocks, prefix("169.254.169.0/24"))
+		}, "block 169.254.169.0/24 lies in none of the networks"},
+		{"loopback", func(s *Self, _ []Peer, _ *Facts) {
+			s.Subnets = append(s.Subnets, Subnet{Network: "lo", Prefix: prefix("::/64")})
+		}, "network lo is left out"},
 		{"MTU", func(_ *Self, _ []Peer, f *Facts) { f.MTU = 1300 }, "an MTU of 1250 is below 1280"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -162,7 +172,6 @@ func TestCompileRefusesSelf(t *testing.T) {
 	for want, change := range map[string]func(*Self){
 		"no underlay address":        func(s *Self) { s.Underlay = nil },
 		"at most one of each family": func(s *Self) { s.Underlay[1] = addr("192.0.2.9") },
-		"is no subnet":               func(s *Self) { s.Subnets[0].Prefix = prefix("0.0.0.0/0") },
 		"overlaps 10.40.0.0/16":      func(s *Self) { s.Subnets[2].Prefix = prefix("10.40.128.0/17") },
 		`device "0123456789abcde"`:   func(s *Self) { s.Device = "0123456789abcde" },
 		`name "../../etc"`:           func(s *Self) { s.Name = "../../etc" },
@@ -175,6 +184,41 @@ func TestCompileRefusesSelf(t *testing.T) {
 		s, err := Compile(self, peers, facts)
 		if !errors.Is(err, ErrSelf) || !strings.Contains(err.Error(), want) || len(s.Routes) > 0 {
 			t.Errorf("want %q: %v", want, err)
+		}
+	}
+}
+
+// What hosts claim of each other is compared in all lengths.
+func TestClaims(t *testing.T) {
+	var c claims
+	c.add(netip.MustParsePrefix("10.40.2.0/24"), "a")
+	c.add(netip.MustParsePrefix("10.40.4.0/22"), "b")
+	for block, free := range map[string]bool{
+		"10.40.2.0/24": false, "10.40.2.128/25": false, "10.40.2.0/23": false, "10.40.0.0/16": false, "10.40.7.0/24": false,
+		"10.40.3.0/24": true, "10.40.8.0/22": true, "fd40::/64": true,
+	} {
+		if err := c.overlap(netip.MustParsePrefix(block)); (err == nil) != free {
+			t.Errorf("%s: %v", block, err)
+		}
+	}
+}
+
+// BenchmarkCompile is 500 hosts on ten networks.
+func BenchmarkCompile(b *testing.B) {
+	self, _, facts := world()
+	self.Subnets, self.Blocks = []Subnet{{Network: "ten", Prefix: netip.MustParsePrefix("10.0.0.0/8")}}, nil
+	var peers []Peer
+	for n := range 500 {
+		at := netip.AddrFrom4([4]byte{198, 51, byte(n / 250), byte(1 + n%250)})
+		facts.Reach[at] = Reach{"eth0", true}
+		for network := range 10 {
+			block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(network*2 + n/250), byte(n % 250), 0}), 24)
+			peers = append(peers, Peer{ID: at.String(), Underlay: []netip.Addr{at}, Blocks: []netip.Prefix{block}})
+		}
+	}
+	for b.Loop() {
+		if s, err := Compile(self, peers, facts); err != nil || len(s.Routes) != len(peers) {
+			b.Fatal(len(s.Routes), err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -23,9 +24,14 @@ func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
 	f := Facts{Reach: make(map[netip.Addr]Reach)}
 	_, err := m.conn.Sysctl("net/ipv6/conf/all/forwarding")
 	f.NoIPv6 = errors.Is(err, fs.ErrNotExist)
-	if f.MTU, err = m.UplinkMTU(self.Underlay); err != nil {
+	addrs, err := m.addrs()
+	if err != nil {
+		return Facts{}, err
+	}
+	if f.MTU, err = m.uplinkMTU(self.Underlay, addrs); err != nil {
 		return Facts{}, fmt.Errorf("%w: %w", ErrSelf, err)
 	}
+	f.Own = m.own(self.Blocks, addrs)
 	for _, p := range peers {
 		for _, a := range p.Underlay {
 			if _, done := f.Reach[a]; done || !a.IsValid() {
@@ -71,22 +77,60 @@ func noRoute(a netip.Addr, err error) error {
 	return fmt.Errorf("ask for the route to %s: %w", a, err)
 }
 
+// addrs are the host's addresses that can be used.
+func (m *Mesh) addrs() ([]netlink.Addr, error) {
+	list, err := nl.Retry(func() ([]netlink.Addr, error) { return m.conn.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	return slices.DeleteFunc(list, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }), nil
+}
+
+// own finds the host's addresses in its blocks, and notes for Watch where it looked.
+func (m *Mesh) own(blocks []netip.Prefix, addrs []netlink.Addr) map[netip.Prefix]netip.Addr {
+	out := make(map[netip.Prefix]netip.Addr)
+	for _, b := range blocks {
+		for _, a := range addrs {
+			if ip := addrOf(a.IP); b.Contains(ip) {
+				out[b] = ip
+				break
+			}
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.blocks, m.known = blocks, make(map[netip.Addr]bool)
+	for _, a := range addrs {
+		m.known[addrOf(a.IP)] = true
+	}
+	return out
+}
+
 // UplinkMTU is the least MTU, in bytes, of the links that have these addresses.
 func (m *Mesh) UplinkMTU(underlay []netip.Addr) (int, error) {
-	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return m.conn.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := m.addrs()
 	if err != nil {
-		return 0, fmt.Errorf("list addresses: %w", err)
+		return 0, err
 	}
+	return m.uplinkMTU(underlay, addrs)
+}
+
+func (m *Mesh) uplinkMTU(underlay []netip.Addr, addrs []netlink.Addr) (int, error) {
 	least := 0
+	var uplinks []int
 	for _, a := range underlay {
 		link, err := m.linkOf(a, addrs)
 		if err != nil {
 			return 0, err
 		}
+		uplinks = append(uplinks, link.Attrs().Index)
 		if mtu := link.Attrs().MTU; least == 0 || mtu < least {
 			least = mtu
 		}
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.uplinks = uplinks
 	return least, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"sync"
 
@@ -42,8 +43,12 @@ type Mesh struct {
 
 	legacy string // what was said last of iptables-legacy
 
+	// For Watch: what to listen for.
 	mu      sync.Mutex
-	depends map[string]int // links that the last State goes by, for Watch: their indexes
+	depends map[string]int      // links that the last State goes by: their indexes
+	uplinks []int               // links with the underlay addresses
+	blocks  []netip.Prefix      // Self's
+	known   map[netip.Addr]bool // addresses that were there
 }
 
 // Open opens a socket. It changes nothing.

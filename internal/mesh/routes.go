@@ -26,46 +26,55 @@ func (m *Mesh) routes(s State) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	stale := make([]bool, len(have))
-	for i := range stale {
-		stale[i] = true
+	there := make(map[routeKey]*existing, len(have))
+	for i := range have {
+		there[keyOf(&have[i])] = &existing{route: &have[i], stale: true}
 	}
+	var errs []error
+	links := make(map[string]int)
 	for _, r := range s.Routes {
-		want, err := m.message(r, s.Protocol)
+		want, err := m.message(r, s.Protocol, links)
 		if err == nil {
-			err = m.ensure(want, have, stale)
+			err = m.ensure(want, there[keyOf(want)])
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", r, err))
 		}
 	}
-	for i := range have {
-		if stale[i] {
-			errs = append(errs, m.remove(&have[i]))
+	for _, old := range there {
+		if old.stale {
+			errs = append(errs, m.remove(old.route))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// ensure adds or replaces one route, and says which of those that are there stays.
-func (m *Mesh) ensure(want *netlink.Route, have []netlink.Route, stale []bool) error {
-	dst, at := prefixOf(want.Dst), -1
-	for i := range have {
-		if prefixOf(have[i].Dst) != dst || have[i].Priority != want.Priority {
-			continue
-		}
-		if same(have[i], *want) {
-			stale[i] = false
-			return m.foreign(dst, want.Protocol)
-		}
-		at = i
+// routeKey is what the kernel has one route of, but for its next hop.
+type routeKey struct {
+	dst    netip.Prefix
+	metric int
+}
+
+func keyOf(r *netlink.Route) routeKey { return routeKey{prefixOf(r.Dst), r.Priority} }
+
+// existing is a route of ours that is there.
+type existing struct {
+	route *netlink.Route
+	stale bool // nobody wants it
+}
+
+// ensure adds or replaces one route, and says that the one that is there stays.
+func (m *Mesh) ensure(want *netlink.Route, have *existing) error {
+	dst := prefixOf(want.Dst)
+	if have != nil && same(*have.route, *want) {
+		have.stale = false
+		return m.foreign(dst, want.Protocol)
 	}
 	if err := m.foreign(dst, want.Protocol); err != nil {
 		return err
 	}
-	if at >= 0 {
-		stale[at] = false
+	if have != nil {
+		have.stale = false
 		return m.conn.RouteReplace(want)
 	}
 	err := m.conn.RouteAdd(want)
@@ -101,17 +110,24 @@ func (m *Mesh) foreign(dst netip.Prefix, protocol netlink.RouteProtocol) error {
 // ipv6Metric is what the kernel gives an IPv6 route without one (IP6_RT_PRIO_USER).
 const ipv6Metric = 1024
 
-func (m *Mesh) message(r Route, protocol uint8) (*netlink.Route, error) {
-	link, err := m.conn.Link(r.Link)
-	if err != nil {
-		return nil, err
+// message is a route as the kernel takes it. Links are the indexes found so far.
+func (m *Mesh) message(r Route, protocol uint8, links map[string]int) (*netlink.Route, error) {
+	if links[r.Link] == 0 {
+		link, err := m.conn.Link(r.Link)
+		if err != nil {
+			return nil, err
+		}
+		links[r.Link] = link.Attrs().Index
 	}
 	out := &netlink.Route{
-		LinkIndex: link.Attrs().Index, Dst: ipNet(r.Dst), Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST,
+		LinkIndex: links[r.Link], Dst: ipNet(r.Dst), Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST,
 		Protocol: netlink.RouteProtocol(protocol),
 	}
 	if r.Dst.Addr().Is6() {
 		out.Priority = ipv6Metric
+	}
+	if r.Src.IsValid() {
+		out.Src = r.Src.AsSlice()
 	}
 	if r.OnLink {
 		out.Flags = int(netlink.FLAG_ONLINK)
@@ -125,7 +141,7 @@ func (m *Mesh) message(r Route, protocol uint8) (*netlink.Route, error) {
 }
 
 func same(a, b netlink.Route) bool {
-	return a.LinkIndex == b.LinkIndex && hop(a) == hop(b) && a.Type == b.Type &&
+	return a.LinkIndex == b.LinkIndex && hop(a) == hop(b) && addrOf(a.Src) == addrOf(b.Src) && a.Type == b.Type &&
 		a.Flags&int(netlink.FLAG_ONLINK) == b.Flags&int(netlink.FLAG_ONLINK)
 }
 

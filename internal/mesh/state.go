@@ -45,6 +45,10 @@ type Route struct {
 	Via    netip.Addr // of either family
 	Link   string
 	OnLink bool // nothing tells that Via is on the link
+	// Src is what the host's own processes are seen as: its address in the network,
+	// once it has one. With its underlay address they would come to the other side
+	// from outside the network, where a FORWARD policy drops them.
+	Src netip.Addr
 }
 
 // String says it in the words of ip(8), bridge(8) and nft(8), one object a line.
@@ -93,6 +97,9 @@ func (r Route) String() string {
 	s := fmt.Sprintf("ip route replace %s via %s dev %s", r.Dst, via, r.Link)
 	if r.OnLink {
 		s += " onlink"
+	}
+	if r.Src.IsValid() {
+		s += " src " + r.Src.String()
 	}
 	return s
 }

@@ -31,22 +31,32 @@ func (s Self) validate() error {
 	if err := checkMAC(s.VTEP); err != nil {
 		return err
 	}
-	if err := s.validateSubnets(); err != nil {
-		return err
-	}
 	return checkUnderlay(s.Underlay)
 }
 
-func (s Self) validateSubnets() error {
-	for i, a := range s.Subnets {
-		p := a.Prefix
-		if !p.IsValid() || p.Addr().Is4In6() || p.Bits() == 0 {
-			return fmt.Errorf("network %s: %v is no subnet", a.Network, p)
-		}
-		for _, b := range s.Subnets[:i] {
-			if p.Overlaps(b.Prefix) {
-				return fmt.Errorf("network %s: %v overlaps %v of network %s", a.Network, p, b.Prefix, b.Network)
-			}
+// reserved are ranges that no network may have a part of: what is routed for them
+// would be the host's own, or everything.
+func reserved() []netip.Prefix {
+	return []netip.Prefix{
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{}), 8),                  // this network, and the default route
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8),               // loopback
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254}), 16),         // link-local, and the metadata of clouds
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4),               // multicast
+		netip.PrefixFrom(netip.IPv6Unspecified(), 96),                    // ::1, and the default route
+		netip.PrefixFrom(netip.AddrFrom16([16]byte{10: 0xff, 0xff}), 96), // IPv4 in IPv6
+		netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfe, 0x80}), 10),     // link-local
+		netip.PrefixFrom(netip.AddrFrom16([16]byte{0xff}), 8),            // multicast
+	}
+}
+
+// CheckSubnet refuses a range that no network can have.
+func CheckSubnet(p netip.Prefix) error {
+	if !p.IsValid() || p.Addr().Is4In6() {
+		return fmt.Errorf("%v is no subnet", p)
+	}
+	for _, r := range reserved() {
+		if p.Overlaps(r) {
+			return fmt.Errorf("%v is no subnet for containers: it overlaps %v", p, r)
 		}
 	}
 	return nil
@@ -80,19 +90,31 @@ func within(addrs []netip.Addr, subnets []Subnet) error {
 	return nil
 }
 
-// apart leaves out networks that this host's own underlay addresses lie in: they
-// cannot work here, and the others can.
-func (c *compiler) apart() {
+// apart leaves out networks that no host can have, and those that this host's own
+// underlay addresses lie in: they cannot work here, and the others can. Two that
+// overlap are an error, since nobody can tell whose blocks are whose.
+func (c *compiler) apart() error {
 	var kept []Subnet
 	for _, n := range c.self.Subnets {
-		if err := within(c.self.Underlay, []Subnet{n}); err != nil {
+		err := CheckSubnet(n.Prefix)
+		if err == nil {
+			for _, other := range kept {
+				if n.Prefix.Overlaps(other.Prefix) {
+					return fmt.Errorf("network %s: %v overlaps %v of network %s", n.Network, n.Prefix, other.Prefix, other.Network)
+				}
+			}
+			if err = within(c.self.Underlay, []Subnet{n}); err != nil {
+				c.left = append(c.left, n.Prefix)
+			}
+		}
+		if err != nil {
 			c.errs = append(c.errs, fmt.Errorf("network %s is left out: %w", n.Network, err))
-			c.left = append(c.left, n.Prefix)
 			continue
 		}
 		kept = append(kept, n)
 	}
 	c.self.Subnets = kept
+	return nil
 }
 
 func checkMAC(mac net.HardwareAddr) error {
@@ -147,10 +169,5 @@ func (c *compiler) checkBlock(block netip.Prefix) error {
 			return fmt.Errorf("block %v overlaps %v of this host", block, b)
 		}
 	}
-	for _, u := range c.used {
-		if u.block.Overlaps(block) {
-			return fmt.Errorf("block %v overlaps %v of peer %s", block, u.block, u.peer)
-		}
-	}
-	return nil
+	return c.used.overlap(block)
 }

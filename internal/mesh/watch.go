@@ -6,8 +6,11 @@ package mesh
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // remember notes the links that a State goes by.
@@ -34,7 +37,7 @@ func (m *Mesh) remember(s State) {
 func (m *Mesh) concerns(name string, index int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, ok := m.depends[name]; ok {
+	if _, ok := m.depends[name]; ok || slices.Contains(m.uplinks, index) {
 		return true
 	}
 	for _, i := range m.depends {
@@ -45,16 +48,30 @@ func (m *Mesh) concerns(name string, index int) bool {
 	return false
 }
 
+// moved says whether an address matters that came or went: an uplink's, or this
+// host's in one of its blocks. That a lifetime was renewed is told as an address
+// that comes.
+func (m *Mesh) moved(u netlink.AddrUpdate) bool {
+	a := addrOf(u.LinkAddress.IP)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if u.Flags&unix.IFA_F_TENTATIVE != 0 || u.NewAddr == m.known[a] {
+		return false
+	}
+	return slices.Contains(m.uplinks, u.LinkIndex) || slices.ContainsFunc(m.blocks, func(b netip.Prefix) bool { return b.Contains(a) })
+}
+
 // Watch calls changed, from one goroutine, when something happened to the links
-// that the last Sync went by, or to routes by them: an uplink that went down took
-// our routes along. Sync again then, after a
-// moment, for changes come in swarms; what Sync itself changes is told too, and
-// the second Sync writes nothing. Watch returns when ctx ends, or with an error
-// when the kernel cannot be listened to. It may run beside Sync.
+// that the last Sync went by or that have the underlay addresses, to routes by
+// them, to a default route, or to addresses of this host that matter: an uplink
+// that went down took our routes along, one got another address or MTU. Sync again
+// then, after a moment, for changes come in swarms; what Sync itself changes is
+// told too, and the second Sync writes nothing. Watch returns when ctx ends, or
+// with an error when the kernel cannot be listened to. It may run beside Sync.
 func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 	done := make(chan struct{})
-	links, routes := make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate)
-	lost := make(chan error, 2)
+	links, routes, addrs := make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate), make(chan netlink.AddrUpdate)
+	lost := make(chan error, 3)
 	fail := func(err error) {
 		select {
 		case lost <- err:
@@ -65,26 +82,32 @@ func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: fail}); err != nil {
 		return fmt.Errorf("watch links: %w", err)
 	}
+	defer func() { go drain(links) }()
 	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: fail}); err != nil {
-		go drain(links)
 		return fmt.Errorf("watch routes: %w", err)
 	}
-	defer func() { go drain(links); go drain(routes) }()
+	defer func() { go drain(routes) }()
+	if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{ErrorCallback: fail}); err != nil {
+		return fmt.Errorf("watch addresses: %w", err)
+	}
+	defer func() { go drain(addrs) }()
 	for {
+		matters := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-lost:
 			changed() // whatever was missed
-			return fmt.Errorf("watch links and routes: %w", err)
+			return fmt.Errorf("watch links, routes and addresses: %w", err)
 		case u := <-links:
-			if m.concerns(u.Attrs().Name, u.Attrs().Index) {
-				changed()
-			}
+			matters = m.concerns(u.Attrs().Name, u.Attrs().Index)
 		case u := <-routes:
-			if m.concerns("", u.LinkIndex) {
-				changed()
-			}
+			matters = m.concerns("", u.LinkIndex) || prefixOf(u.Dst).Bits() <= 0
+		case u := <-addrs:
+			matters = m.moved(u)
+		}
+		if matters {
+			changed()
 		}
 	}
 }

@@ -1,0 +1,48 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// claims are the blocks that peers were given routes for. There may be thousands,
+// nearly always all of one length for each network.
+type claims struct {
+	peers map[netip.Prefix]string // id of the peer
+	bits  map[int]bool            // lengths that there are
+}
+
+func (c *claims) add(block netip.Prefix, peer string) {
+	if c.peers == nil {
+		c.peers, c.bits = make(map[netip.Prefix]string), make(map[int]bool)
+	}
+	c.peers[block], c.bits[block.Bits()] = peer, true
+}
+
+// overlap refuses a block that overlaps another one: one that is shorter or the
+// same is looked up, longer ones are looked for where there are any.
+func (c *claims) overlap(block netip.Prefix) error {
+	longer := false
+	for bits := range c.bits {
+		if bits > block.Bits() {
+			longer = true
+			continue
+		}
+		p, err := block.Addr().Prefix(bits)
+		if peer, taken := c.peers[p]; err == nil && taken {
+			return fmt.Errorf("block %v overlaps %v of peer %s", block, p, peer)
+		}
+	}
+	if !longer {
+		return nil
+	}
+	for p, peer := range c.peers {
+		if p.Overlaps(block) {
+			return fmt.Errorf("block %v overlaps %v of peer %s", block, p, peer)
+		}
+	}
+	return nil
+}
