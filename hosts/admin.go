@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/store"
 )
@@ -58,6 +59,9 @@ func checkSubnets(n *store.Network) error {
 		return errors.New("a network needs a subnet")
 	}
 	for i, s := range n.Subnets {
+		if err := mesh.CheckSubnet(s); err != nil {
+			return err
+		}
 		if !s.IsValid() || s != s.Masked() || s.Addr().Is4In6() || s.Addr().IsMulticast() {
 			return fmt.Errorf("subnet %s: want a network address and its length", s)
 		}

@@ -76,8 +76,9 @@ type Agent struct {
 	checked   time.Time                             // when published was compared with the store
 
 	// tendHost's
-	meshed meshed
-	saved  saved
+	meshed  meshed
+	saved   saved
+	reached []netip.Addr // where others reach this host, when it was looked at last
 }
 
 // New makes an agent. It reads who this host is and what it last knew.

@@ -56,6 +56,10 @@ func (a *Agent) way() (self store.Node, uplink int) {
 	if a.said.tell("uplink", err); err != nil {
 		return self, 0
 	}
+	if !slices.Equal(self.Underlay, a.reached) {
+		a.reached = self.Underlay
+		ring(a.upstream) // the others have to know soon
+	}
 	return self, uplink
 }
 
@@ -213,6 +217,10 @@ func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 func blocksOfPeers(w *world, p *part) map[string][]netip.Prefix {
 	out := map[string][]netip.Prefix{}
 	for _, b := range w.blocksOf(p.Network.Name) {
+		whole := func(s netip.Prefix) bool { return fits(&p.Network, s, b.Prefix) }
+		if !slices.ContainsFunc(p.Network.Subnets, whole) {
+			continue // nobody claims so, and one that is wider would take others' addresses
+		}
 		if !slices.ContainsFunc(p.Blocks, b.Prefix.Overlaps) {
 			out[b.Node] = append(out[b.Node], b.Prefix)
 		}

@@ -131,6 +131,9 @@ func TestCheck(t *testing.T) {
 		"plugin":           func(n *store.Network) { n.Plugins = append(n.Plugins, []byte(`{"type":"../x"}`)) },
 		"not a plugin":     func(n *store.Network) { n.Plugins = append(n.Plugins, []byte(`7`)) },
 		"zero subnet":      func(n *store.Network) { n.Subnets[0] = netip.Prefix{} },
+		"default route":    func(n *store.Network) { n.Subnets[0], n.BlockBits4 = prefix("0.0.0.0/0"), 24 },
+		"metadata":         func(n *store.Network) { n.Subnets[0] = prefix("169.254.0.0/16") },
+		"loopback":         func(n *store.Network) { n.Subnets[0] = prefix("127.0.0.0/8") },
 		"multicast subnet": func(n *store.Network) { n.Subnets[0] = prefix("224.0.0.0/8") },
 	} {
 		if n := good(); true {

@@ -21,18 +21,21 @@ func (a *Agent) tendStore(ctx context.Context) {
 		began := time.Now()
 		err := a.tend(ctx)
 		took := time.Since(began)
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !errors.Is(err, errNoUplink) {
 			a.said.tell("store", err)
 		}
 		pause := reconcileEvery
 		if err != nil {
-			pause = againAfter
+			pause = jitter(againAfter)
 		}
 		if a.await(ctx, pause); err == nil {
 			wait(ctx, settle(took))
 		}
 	}
 }
+
+// errNoUplink is told as what it is, and is no failure of the store.
+var errNoUplink = errors.New("no uplink")
 
 // await returns when there may be something to do.
 func (a *Agent) await(ctx context.Context, most time.Duration) {
@@ -53,7 +56,7 @@ func (a *Agent) await(ctx context.Context, most time.Duration) {
 func (a *Agent) tend(ctx context.Context) error {
 	self, err := a.node()
 	if a.said.tell("uplink", err); err != nil {
-		return nil //nolint:nilerr // it is told, and is no failure of the store
+		return errNoUplink
 	}
 	w, _, synced := a.mirror.snapshot()
 	if !synced {
@@ -88,13 +91,17 @@ func (a *Agent) node() (store.Node, error) {
 }
 
 // seenEvery is how often the store is told that this host is there, beside the
-// lease: it is what is known when the lease is gone.
-const seenEvery = time.Minute
+// lease: it is what is known when the lease is gone. All hosts hear of each time,
+// and only who reclaims wants to know.
+func (a *Agent) seenEvery() time.Duration {
+	const part = 24
+	return min(max(a.opts.Reclaim/part, time.Minute), time.Hour)
+}
 
 // putNode writes down this host when something of it is new, or the store has
 // lost it.
 func (a *Agent) putNode(ctx context.Context, self store.Node, lost bool) error {
-	if !lost && sameNode(a.told, self) && self.Seen.Sub(a.told.Seen) < seenEvery {
+	if !lost && sameNode(a.told, self) && self.Seen.Sub(a.told.Seen) < a.seenEvery() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
@@ -166,7 +173,8 @@ func (a *Agent) leave(ctx context.Context, w *world) error {
 		}
 	}
 	for network := range w.Own {
-		if gone(network) {
+		// Whoever removed it by mistake creates it again, and gets what it was.
+		if gone(network) && a.used(network, w.Own[network]) == 0 {
 			a.mirror.remember(network, nil)
 		}
 	}

@@ -61,6 +61,9 @@ func TestNoUplink(t *testing.T) {
 	a.start()
 	until(t, "it says so", func() bool { return a.log.has("uplink: no interface has a default route") })
 	a.stop()
+	if err := a.agent.tend(t.Context()); err == nil {
+		t.Error("it would look again in a minute only")
+	}
 	if a.conf("lan") != conf || a.fabric.calls != 0 {
 		t.Errorf("%d calls, %s", a.fabric.calls, a.conf("lan"))
 	}

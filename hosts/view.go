@@ -61,27 +61,37 @@ func (v *view) look(w *world, self string, here []container) {
 	for _, n := range w.Networks {
 		all[n.Name] = &index{n.Subnets, map[string][]netip.Addr{}, map[netip.Addr][]string{}}
 	}
+	blocks := map[[2]string][]netip.Prefix{}
+	for _, b := range w.Blocks {
+		at := [2]string{b.Network, b.Node}
+		blocks[at] = append(blocks[at], b.Prefix)
+	}
 	for i := range w.Endpoints {
 		if e := &w.Endpoints[i]; e.Node != self {
-			all[e.Network].add(e)
+			all[e.Network].add(e, blocks[[2]string{e.Network, e.Node}])
 		}
 	}
 	for i := range here {
 		if e, ok := endpointOf(w, &here[i]); ok {
-			all[e.Network].add(&e)
+			all[e.Network].add(&e, w.network(e.Network).Subnets)
 		}
 	}
 	v.now.Store(&all)
 }
 
-// add indexes an endpoint. One may be told twice, by a lease and the next.
-func (i *index) add(e *store.Endpoint) {
+// add indexes an endpoint with its addresses within some ranges: an address in a
+// block that is another host's by now is another container's. One may be told
+// twice, by a lease and the next.
+func (i *index) add(e *store.Endpoint, within []netip.Prefix) {
 	if i == nil {
 		return // a network that is no more, or presence
 	}
 	for _, name := range e.Names {
 		name = strings.ToLower(name)
 		for _, addr := range e.Addrs {
+			if !slices.ContainsFunc(within, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+				continue
+			}
 			if !slices.Contains(i.addrs[name], addr) {
 				i.addrs[name] = append(i.addrs[name], addr)
 			}

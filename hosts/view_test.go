@@ -18,7 +18,12 @@ func TestView(t *testing.T) {
 	addr := netip.MustParseAddr
 	w := &world{
 		Networks: []store.Network{lan(), {Name: "other", Subnets: prefixes("10.201.0.0/16")}},
+		Blocks: []store.Block{
+			{Network: "lan", Prefix: prefix("10.200.2.0/24"), Node: "b"}, {Network: "lan", Prefix: prefix("10.200.3.0/24"), Node: "c"},
+		},
 		Endpoints: []store.Endpoint{
+			// c has the block now that b had, and b's containers do not know it.
+			{Network: "lan", ID: "5.x", Node: "b", Addrs: []netip.Addr{addr("10.200.3.7"), addr("192.0.2.1")}, Names: []string{"shared", "lost"}},
 			{Network: presence, ID: "host", Node: "b"},
 			{Network: "lan", ID: "1.x", Node: "b", Addrs: []netip.Addr{addr("10.200.2.2")}, Names: []string{"Web", "shared"}},
 			{Network: "lan", ID: "1.y", Node: "b", Addrs: []netip.Addr{addr("10.200.2.2")}, Names: []string{"Web", "shared"}},
@@ -36,7 +41,7 @@ func TestView(t *testing.T) {
 		{Network: "unknown", ID: "5", Addrs: []netip.Addr{addr("10.9.1.2")}, Names: []string{"x"}},
 	})
 	for name, want := range map[string][]netip.Addr{
-		"web": {addr("10.200.2.2")}, "shared": {addr("10.200.2.2"), addr("10.200.3.2")}, "mine": {addr("10.200.1.2")}, "old": nil,
+		"web": {addr("10.200.2.2")}, "shared": {addr("10.200.2.2"), addr("10.200.3.2")}, "mine": {addr("10.200.1.2")}, "old": nil, "lost": nil,
 	} {
 		if got, ok := v.Addrs("lan", name); !slices.Equal(got, want) || ok != (want != nil) {
 			t.Errorf("%s: %v %v", name, got, ok)

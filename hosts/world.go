@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/patchbay-net/patchbay/store"
 )
@@ -36,6 +37,14 @@ func (w *world) blocksOf(network string) (out []store.Block) {
 		}
 	}
 	return out
+}
+
+// network finds a network by its name.
+func (w *world) network(name string) (n store.Network) {
+	if i := slices.IndexFunc(w.Networks, func(n store.Network) bool { return n.Name == name }); i >= 0 {
+		n = w.Networks[i]
+	}
+	return n
 }
 
 // node finds a node by its id.
@@ -80,6 +89,7 @@ type mirror struct {
 	cache world
 	tables
 	changed func()
+	doubted time.Time // until when what is missing may only have been lost
 }
 
 // tables are the mirror's objects, by key.
@@ -100,6 +110,7 @@ func (m *mirror) snapshot() (w world, known, synced bool) {
 	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
 	if synced = m.told() && !m.blank(); synced {
 		w.Networks, w.Nodes, w.Blocks, w.Endpoints = sorted(m.networks), sorted(m.nodes), sorted(m.blocks), sorted(m.endpoints)
+		m.rebuild(&w)
 		m.cache = w
 		w.Own, w.Bridges = maps.Clone(w.Own), slices.Clone(w.Bridges)
 	}

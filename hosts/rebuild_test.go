@@ -1,0 +1,182 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// A store that lost its data gets its networks again one by one: the others stay
+// as they are meanwhile, and so do the routes to hosts that are slower.
+func TestNetworksComeBackOneByOne(t *testing.T) {
+	s := openStore(t)
+	other := lan()
+	other.Name, other.Subnets = "other", prefixes("10.201.0.0/16")
+	must(t, Admin{s}.Create(t.Context(), lan()))
+	must(t, Admin{s}.Create(t.Context(), other))
+	a, b := newHost(t, s, 1), newHost(t, s, 2)
+	a.start()
+	b.start()
+	want := []string{b.block("lan").String() + " host2", b.block("other").String() + " host2"}
+	until(t, "the routes", func() bool { return slices.Equal(a.fabric.routes(), want) })
+	conf, block := a.conf("other"), a.block("other")
+	b.stop()
+	a.stop()
+	a.store = openStore(t)
+	a.start()
+	until(t, "it says so", func() bool { return a.log.has("as if its data were lost") })
+	must(t, Admin{a.store}.Create(t.Context(), lan()))
+	until(t, "the old block", func() bool {
+		_, err := a.store.Blocks().Get(t.Context(), store.Block{Network: "lan", Prefix: a.block("lan")}.Key())
+		return err == nil
+	})
+	if got := a.fabric.routes(); !slices.Equal(got, want) || a.conf("other") != conf || a.log.has("configuration removed") {
+		t.Errorf("%v, %s", got, a.conf("other"))
+	}
+	must(t, Admin{a.store}.Create(t.Context(), other))
+	until(t, "the other's", func() bool {
+		at, err := a.store.Blocks().Get(t.Context(), store.Block{Network: "other", Prefix: block}.Key())
+		return err == nil && at.Object.Node == a.agent.ID()
+	})
+	a.agent.mirror.mu.Lock()
+	a.agent.mirror.doubted = time.Now()
+	a.agent.mirror.mu.Unlock()
+	must(t, Admin{a.store}.Remove(t.Context(), "other", true))
+	until(t, "what is removed goes", func() bool { return a.conf("other") == "" })
+}
+
+// A network that was deleted while containers are on it is created again, and the
+// host has the block that its containers have addresses of.
+func TestDeletedByMistake(t *testing.T) {
+	s := openStore(t)
+	a := newHost(t, s, 1)
+	a.start()
+	a.stop()
+	usual, _ := freeBlock(lan().Subnets[0], 24, nil, a.agent.ID()+" lan")
+	must(t, Admin{s}.Create(t.Context(), lan()))
+	foreign := store.Block{Network: "lan", Prefix: usual, Node: "x"}
+	_, err := s.Blocks().Create(t.Context(), foreign, nil)
+	must(t, err)
+	a.start()
+	block := a.block("lan")
+	a.attach("e1", "lan", block.Addr().Next().Next().String(), "web")
+	must(t, s.Blocks().Delete(t.Context(), foreign.Key(), ""))
+	must(t, s.Networks().Delete(t.Context(), "lan", ""))
+	until(t, "the network is gone", func() bool {
+		blocks, _, err := list(t.Context(), s.Blocks(), "")
+		return err == nil && len(blocks) == 0 && a.conf("lan") == ""
+	})
+	must(t, Admin{s}.Create(t.Context(), lan()))
+	until(t, "it is there again", func() bool { return a.conf("lan") != "" })
+	if got := a.block("lan"); got != block || got == usual {
+		t.Errorf("%s, was %s", got, block)
+	}
+}
+
+// slowTable is a table of two objects, one of which a newer Patchbay wrote.
+type slowTable struct {
+	store.Table[store.Block]
+	most time.Duration
+}
+
+func (s *slowTable) List(ctx context.Context, _ string) ([]store.Item[store.Block], store.Revision, error) {
+	if end, ok := ctx.Deadline(); ok {
+		s.most = time.Until(end)
+	}
+	return []store.Item[store.Block]{{Object: store.Block{Network: "lan", Prefix: prefix("10.200.1.0/24"), Node: "a"}}}, "1", store.ErrUnreadable
+}
+
+func (s *slowTable) Get(_ context.Context, key string) (store.Item[store.Block], error) {
+	if key == "lan/10.200.2.0-24" {
+		return store.Item[store.Block]{}, store.ErrUnreadable
+	}
+	return store.Item[store.Block]{}, store.ErrNotFound
+}
+
+func (s *slowTable) Watch(context.Context, store.Revision) iter.Seq2[store.Event[store.Block], error] {
+	return func(func(store.Event[store.Block], error) bool) {}
+}
+
+// What cannot be read stays as it was known, also from before this start, what is
+// gone goes, and a large table has time.
+func TestUnreadable(t *testing.T) {
+	known := world{Blocks: []store.Block{
+		{Network: "lan", Prefix: prefix("10.200.2.0/24"), Node: "b"}, {Network: "lan", Prefix: prefix("10.200.3.0/24"), Node: "c"},
+	}}
+	m := &mirror{tables: tablesOf(&known), changed: func() {}}
+	table := &slowTable{}
+	f := follower[store.Block]{m, table, m.blocks, &m.heard[2], func(string, error) {}, "blocks"}
+	if err := f.follow(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := slices.Sorted(maps.Keys(m.blocks)); !slices.Equal(got, []string{"lan/10.200.1.0-24", "lan/10.200.2.0-24"}) {
+		t.Errorf("%v", got)
+	}
+	if table.most < time.Minute {
+		t.Errorf("it has %v", table.most)
+	}
+}
+
+// That a host is still there is written for who reclaims its block: 500 hosts do
+// not look at everything because of it.
+func TestSeenWakesNobody(t *testing.T) {
+	woken := 0
+	m := &mirror{tables: tablesOf(&world{}), changed: func() { woken++ }}
+	f := follower[store.Node]{m: m, into: m.nodes}
+	tell := func(n store.Node, gone bool) int {
+		f.change(store.Event[store.Node]{Item: store.Item[store.Node]{Object: n}, Gone: gone})
+		return woken
+	}
+	n := store.Node{ID: "a", Name: "a", Seen: time.Unix(1, 0)}
+	later, moved := n, n
+	later.Seen, moved.Port = time.Unix(2, 0), 4790
+	if got := []int{tell(n, false), tell(later, false), tell(moved, false), tell(moved, true)}; !slices.Equal(got, []int{1, 1, 2, 3}) {
+		t.Errorf("%v", got)
+	}
+	for reclaim, want := range map[time.Duration]time.Duration{24 * time.Hour: time.Hour, time.Minute: time.Minute, 1000 * time.Hour: time.Hour, 12 * time.Hour: 30 * time.Minute} {
+		if got := (&Agent{opts: Options{Reclaim: reclaim}}).seenEvery(); got != want {
+			t.Errorf("%v: %v", reclaim, got)
+		}
+	}
+}
+
+// A store that fails is asked less and less often, and not by all at once.
+func TestAgainAfter(t *testing.T) {
+	seen := map[time.Duration]bool{}
+	for range 100 {
+		d := jitter(time.Second)
+		if seen[d] = true; d < time.Second/2 || d > 3*time.Second/2 {
+			t.Fatal(d)
+		}
+	}
+	if len(seen) < 50 {
+		t.Error("all at once")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	calls := 0
+	keep(ctx, func(error) {}, func() error { calls++; return errors.New("away") })
+	if calls > 4 { // after 0.5, 1.5 and 3.5 s at the earliest
+		t.Errorf("%d calls", calls)
+	}
+}
+
+// A block that is wider than a host's share takes nobody else's addresses.
+func TestWideBlock(t *testing.T) {
+	p := &part{plan: plan{Network: lan()}}
+	w := &world{Blocks: []store.Block{
+		{Network: "lan", Prefix: prefix("10.200.128.0/17"), Node: "a"}, {Network: "lan", Prefix: prefix("10.200.130.0/24"), Node: "b"},
+	}}
+	if got := blocksOfPeers(w, p); len(got) != 1 || len(got["b"]) != 1 {
+		t.Errorf("%v", got)
+	}
+}
