@@ -38,6 +38,11 @@ func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 		}
 		a.opts.Log("network %s: block %s of this host is %s's now: taking another one", n.Name, h.lost[0].Prefix, w.nodeName(h.lost[0].Node))
 	}
+	if len(h.have) == 0 && len(w.Own[n.Name]) == 0 {
+		if err := a.inTheWay(n); err != nil {
+			return err
+		}
+	}
 	for _, subnet := range h.missing {
 		b, err := a.claimOne(ctx, n, subnet, all, w.Own[n.Name])
 		if err != nil {

@@ -180,3 +180,16 @@ func TestWideBlock(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// A host that is a neighbour in the range of a network takes no part in it.
+func TestInTheWay(t *testing.T) {
+	s := openStore(t)
+	bridge(t, "lan0", prefix("10.200.7.9/20"))
+	a := newHost(t, s, 1)
+	a.start()
+	must(t, Admin{s}.Create(t.Context(), lan()))
+	until(t, "it says so", func() bool { return a.log.has("overlaps 10.200.7.9/20, an address of this host on lan0") })
+	if blocks, _, err := list(t.Context(), s.Blocks(), ""); err != nil || len(blocks) > 0 || a.conf("lan") != "" {
+		t.Errorf("%v %v", blocks, err)
+	}
+}

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/store"
 )
 
 // uplinkAddrs are the addresses that this host is reached at when nobody says:
@@ -86,4 +88,32 @@ func globalAddr(conn *nl.Conn, index, family int) (netip.Addr, error) {
 		}
 	}
 	return netip.Addr{}, nil
+}
+
+// inTheWay refuses to begin with a network that this host is a neighbour in, or
+// has an address of: its bridge would take others' packets. What was begun goes on.
+func (a *Agent) inTheWay(n *store.Network) error {
+	conn, err := nl.Host(a.opts.Paths.Proc)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return conn.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	for _, at := range addrs {
+		addr, _ := netip.AddrFromSlice(at.IP)
+		ones, _ := at.Mask.Size()
+		p := netip.PrefixFrom(addr.Unmap(), ones)
+		i := slices.IndexFunc(n.Subnets, p.Masked().Overlaps)
+		if i < 0 {
+			continue
+		}
+		link, err := conn.LinkAt(at.LinkIndex)
+		if err == nil && link.Attrs().Name != bridgeName(n.Name) {
+			return fmt.Errorf("subnet %s overlaps %s, an address of this host on %s: it takes no part", n.Subnets[i], p, link.Attrs().Name)
+		}
+	}
+	return nil
 }

@@ -221,6 +221,23 @@ func TestForeign(t *testing.T) {
 	must(t, apply())
 }
 
+// A block amid a link of the host's own is not taken from its neighbours.
+func TestAmidNeighbours(t *testing.T) {
+	l := newLab(t)
+	u := setup{Routes, "46"}
+	h := l.hosts[0]
+	h.addr("eth0", "10.40.2.200/23", "fd40:2::7/48")
+	err := h.conn.Do(func() error { return h.mesh.Apply(ctx, u.self(h), u.peers(h, l.hosts[1])) })
+	for _, want := range []string{"in the way: 10.40.2.0/23 dev eth0", "in the way: fd40:2::/48 dev eth0"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+	if got := h.list(t, "routes"); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+}
+
 // A link that has our name and is not ours stays; one of ours with other
 // parameters is made anew, and one with the same is not.
 func TestDevice(t *testing.T) {

@@ -85,7 +85,8 @@ func (m *Mesh) ensure(want *netlink.Route, have *existing) error {
 }
 
 // foreign asks which route the kernel takes into a block: somebody else's for the
-// same block, or for a part of it, is told.
+// same block, or for a part of it, is told. So is a link of the host's own that is
+// all around the block: packets for neighbours there would go to a peer.
 func (m *Mesh) foreign(dst netip.Prefix, protocol netlink.RouteProtocol) error {
 	a := dst.Addr()
 	if !dst.IsSingleIP() {
@@ -97,7 +98,8 @@ func (m *Mesh) foreign(dst netip.Prefix, protocol netlink.RouteProtocol) error {
 	}
 	r := got[0]
 	p := prefixOf(r.Dst)
-	if r.Protocol == protocol || !p.IsValid() || p.Addr().Is4() != a.Is4() || p.Bits() < dst.Bits() {
+	neighbours := r.Protocol == unix.RTPROT_KERNEL && hop(r) == netip.Addr{} && p.Bits() > 0
+	if r.Protocol == protocol || !p.IsValid() || p.Addr().Is4() != a.Is4() || p.Bits() < dst.Bits() && !neighbours {
 		return nil
 	}
 	where := ""
