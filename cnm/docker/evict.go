@@ -116,7 +116,7 @@ func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted net
 	case err != nil:
 		return err
 	case l.Endpoint != "" && !d.evict(ctx, l.Endpoint, true):
-		return fmt.Errorf("the MAC address is that of endpoint %.12s in network %s: choose another --mac-address", l.Endpoint, network)
+		return takenBy(l)
 	}
 	if !wanted.IsValid() {
 		return nil
@@ -128,6 +128,10 @@ func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted net
 		}
 	}
 	return err
+}
+
+func takenBy(l *state.Lease) error {
+	return fmt.Errorf("the MAC address is that of endpoint %.12s in network %s: choose another --mac-address", l.Endpoint, l.Network)
 }
 
 // apart says whether two endpoints of one container are of different families: one

@@ -63,6 +63,31 @@ func TestLivingStays(t *testing.T) {
 	x.release(0, a.told.Address)
 }
 
+// Two containers with one --mac-address ask before either has its endpoint.
+func TestOneAddressForOne(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	x := n.ipamNetwork("podnet")
+	const mac = "02:42:00:00:00:01"
+	v4, err := x.address(0, mac, "")
+	must(t, err)
+	again, err := x.address(0, mac, "")
+	must(t, err)
+	r := run{network: x.id, iface: cnm.Interface{Address: v4, MacAddress: mac}}
+	a := n.mustStart(r)
+	r.iface.Address = again
+	if _, err := n.start(r); !errorHas(err, "choose another --mac-address") {
+		t.Errorf("the second: %v", err)
+	}
+	x.release(0, again)
+	if files := addressFiles(t); len(files) != 2 {
+		t.Errorf("of the first: %v", files)
+	}
+	a.stop(true)
+	if files := addressFiles(t); len(files) != 0 {
+		t.Errorf("after both: %v", files)
+	}
+}
+
 // Docker gives an address back although the endpoint could not be removed.
 func TestReleaseWaitsForEndpoint(t *testing.T) {
 	n := newNode(t, bridgeNet)

@@ -361,6 +361,11 @@ func (d *Driver) bind(ctx context.Context, id, endpointID string) (*state.Lease,
 	if err != nil || l.Endpoint == endpointID {
 		return l, err
 	}
+	if l.Endpoint != "" { // two asked at once for one MAC address
+		if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
+			return nil, errors.Join(err, takenBy(l))
+		}
+	}
 	l.Endpoint = endpointID
 	return l, d.saveLease(l)
 }
