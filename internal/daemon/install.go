@@ -171,15 +171,25 @@ func (in *installer) file(steps []step, path string, want []byte, mode fs.FileMo
 	return append(steps, step{"write " + path, func() error { return write(path, want, mode) }}), nil
 }
 
-// write replaces a file whole: a program that runs goes on with the old one.
+// write replaces a file whole: a program that runs goes on with the old one. What
+// has the name can be run, and is on the disk, whenever systemd starts it.
 func write(path string, data []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := atomicfile.Write(path, data); err != nil {
+	temp := path + "~" // what an installation before has left is overwritten
+	if err := atomicfile.Remove(temp); err != nil {
 		return err
 	}
-	return os.Chmod(path, mode)
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
 }
 
 func remove(path string) step {
