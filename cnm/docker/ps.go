@@ -26,7 +26,7 @@ func PS(w io.Writer, base string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ENDPOINT\tCONTAINER\tNETWORK\tPHASE\tADDRESSES\tPORTS") //nolint:errcheck // Flush tells
 	for _, e := range all {
-		fmt.Fprintf(t, "%.12s\t%s\t%s\t%s\t%s\t%s\n", e.ID, containerOf(e), networkOf(store, e), e.Phase, addressesOf(e), orDash(Ports(e.Published).String())) //nolint:errcheck // as above
+		fmt.Fprintf(t, "%.12s\t%s\t%s\t%s\t%s\t%s\n", e.ID, containerOf(e), networkOf(store, e), phaseOf(e), addressesOf(e), orDash(Ports(e.Published).String())) //nolint:errcheck // as above
 	}
 	return errors.Join(err, t.Flush())
 }
@@ -36,6 +36,14 @@ func containerOf(e *state.Endpoint) string {
 		return e.Name
 	}
 	return orDash(short(e.Container, 12))
+}
+
+// phaseOf tells of a container whose link was set down, which nothing else shows.
+func phaseOf(e *state.Endpoint) string {
+	if e.Closed {
+		return "failed"
+	}
+	return string(e.Phase)
 }
 
 // networkOf is the name of the CNI network, as Docker's never gets here.

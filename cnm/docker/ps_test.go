@@ -24,11 +24,13 @@ func TestPS(t *testing.T) {
 		},
 	}))
 	must(t, s.SaveEndpoint(&state.Endpoint{ID: strings.Repeat("f", 64), Network: strings.Repeat("0", 64), Phase: state.Creating, Container: strings.Repeat("c", 64)}))
+	must(t, s.SaveEndpoint(&state.Endpoint{ID: strings.Repeat("g", 64), Network: strings.Repeat("0", 64), Phase: state.Joined, Closed: true}))
 	var out strings.Builder
 	must(t, PS(&out, base))
 	const want = `ENDPOINT      CONTAINER     NETWORK       PHASE     ADDRESSES         PORTS
 eeeeeeeeeeee  web           podnet        joined    10.1.0.5,fd01::5  *:49160->80/tcp, [::1]:53->53/udp
 ffffffffffff  cccccccccccc  000000000000  creating  -                 -
+gggggggggggg  -             000000000000  failed    -                 -
 `
 	if out.String() != want {
 		t.Errorf("got\n%s", out.String())
