@@ -4,7 +4,6 @@
 package docs
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,20 +14,12 @@ import (
 	"github.com/patchbay-net/patchbay/dist/systemd"
 	"github.com/patchbay-net/patchbay/e2e/docker/lab"
 	"github.com/patchbay-net/patchbay/e2e/docs/page"
+	"github.com/patchbay-net/patchbay/e2e/gate"
 )
 
-// TestMain says when the tests were not run, by the line that `go test` knows.
+// TestMain removes what labs share.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	switch {
-	case os.Getenv("PATCHBAY_E2E") != "1":
-		fmt.Println("testing: warning: no tests to run")
-		fmt.Println("e2e: not run without PATCHBAY_E2E=1 and root; `make test` runs them")
-		os.Exit(0)
-	case os.Geteuid() != 0:
-		fmt.Fprintln(os.Stderr, "e2e: needs root")
-		os.Exit(1)
-	}
+	gate.Enter()
 	code := m.Run()
 	lab.Clean()
 	os.Exit(code)

@@ -5,7 +5,6 @@ package hosts
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,21 +17,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/e2e/gate"
 	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
-// TestMain says when the tests were not run, by the line that `go test` knows.
+// TestMain runs the tests where they can run.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	switch {
-	case os.Getenv("PATCHBAY_E2E") != "1":
-		fmt.Println("testing: warning: no tests to run")
-		fmt.Println("e2e: not run without PATCHBAY_E2E=1 and root; `make test` runs them")
-		os.Exit(0)
-	case os.Geteuid() != 0:
-		fmt.Fprintln(os.Stderr, "e2e: needs root")
-		os.Exit(1)
-	}
+	gate.Enter()
 	os.Exit(m.Run())
 }
 
