@@ -35,8 +35,10 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	if uplink > 0 {
 		a.carry(ctx, &w, self, parts, all)
 	}
-	containers, _ := a.here()
-	a.view.look(&w, a.self.ID, containers)
+	if len(a.opts.DNS) > 0 {
+		containers, _ := a.here()
+		a.view.look(&w, a.self.ID, containers)
+	}
 	a.said.tell("names", a.names.Listen(a.listening(parts)))
 	a.said.tellAll("Docker network", a.stale(parts))
 	if synced {

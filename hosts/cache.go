@@ -50,13 +50,22 @@ type saved struct {
 // the time. What packets go by is on the disk at once.
 const saveEvery = 5 * time.Second
 
+// saveRate bounds the bytes a second that are written for that: with 25000
+// containers the file has ten megabytes, and some container always comes or goes.
+const saveRate = 64 << 10
+
+// pause is how long to wait after a file of so many bytes.
+func (s *saved) pause() time.Duration {
+	return max(saveEvery, time.Duration(len(s.all)/saveRate)*time.Second)
+}
+
 // save keeps the world for the next start, unless it is as it was.
 func (a *Agent) save(w *world, now bool) error {
 	lasting, err := json.Marshal(w.lasting())
 	if err != nil {
 		return fmt.Errorf("encode what is known: %w", err)
 	}
-	if rest := saveEvery - time.Since(a.saved.at); rest > 0 && !now && bytes.Equal(lasting, a.saved.lasting) {
+	if rest := a.saved.pause() - time.Since(a.saved.at); rest > 0 && !now && bytes.Equal(lasting, a.saved.lasting) {
 		if !a.saved.later {
 			a.saved.later = true
 			time.AfterFunc(rest, func() { ring(a.local) })

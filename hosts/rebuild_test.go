@@ -8,6 +8,7 @@ import (
 	"errors"
 	"iter"
 	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -191,5 +192,66 @@ func TestInTheWay(t *testing.T) {
 	until(t, "it says so", func() bool { return a.log.has("overlaps 10.200.7.9/20, an address of this host on lan0") })
 	if blocks, _, err := list(t.Context(), s.Blocks(), ""); err != nil || len(blocks) > 0 || a.conf("lan") != "" {
 		t.Errorf("%v %v", blocks, err)
+	}
+}
+
+// One name for all containers of all hosts is one append each, and a large file is
+// not written all the time.
+func TestCrowd(t *testing.T) {
+	w := &world{Networks: []store.Network{lan()}, Blocks: []store.Block{{Network: "lan", Prefix: lan().Subnets[0], Node: "b"}}}
+	for n := range 50000 {
+		addr := netip.AddrFrom4([4]byte{10, 200, byte(n / 250), byte(n % 250)})
+		w.Endpoints = append(w.Endpoints, store.Endpoint{Network: "lan", Node: "b", ID: addr.String(), Addrs: []netip.Addr{addr}, Names: []string{"web"}})
+	}
+	began, v := time.Now(), &view{}
+	for range 20 {
+		v.look(w, "me", nil)
+	}
+	if addrs, _ := v.Addrs("lan", "web"); len(addrs) != 50000 {
+		t.Errorf("%d addresses", len(addrs))
+	}
+	if took := time.Since(began); took > 10*time.Second { // a tenth of a second, and a minute with the square
+		t.Errorf("it took %v", took)
+	}
+	if small, large := (&saved{}).pause(), (&saved{all: make([]byte, 10<<20)}).pause(); small != saveEvery || large < time.Minute {
+		t.Errorf("%v, %v", small, large)
+	}
+}
+
+// The two loops do not wake each other for nothing.
+func TestQuiet(t *testing.T) {
+	s := openStore(t)
+	must(t, Admin{s}.Create(t.Context(), lan()))
+	a := newHost(t, s, 1)
+	a.start()
+	a.block("lan")
+	a.stop()
+	g := a.agent
+	g.mirror.changed = func() {}
+	select {
+	case <-g.local:
+	default:
+	}
+	before := g.said.changes() + g.mirror.changes()
+	g.mirror.remember("lan", []netip.Prefix{a.block("lan")})
+	g.said.tell("x", nil)
+	if g.said.changes()+g.mirror.changes() != before {
+		t.Error("nothing changed, and is told as a change")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan bool)
+	go func() { g.tendStore(ctx); close(ended) }()
+	select {
+	case <-g.local:
+		t.Error("the other loop was woken")
+	case <-time.After(2 * time.Second):
+	}
+	cancel()
+	<-ended
+	g.mirror.remember("lan", prefixes("10.200.250.0/24"))
+	g.said.tell("x", errors.New("y"))
+	if got := g.said.changes() + g.mirror.changes(); got != before+2 {
+		t.Errorf("%d, was %d", got, before)
 	}
 }

@@ -17,6 +17,7 @@ type said struct {
 
 	mu  sync.Mutex
 	now map[string]string
+	n   int // how often it changed
 }
 
 // tell sets what is wrong with something; nil when nothing is.
@@ -24,6 +25,9 @@ func (s *said) tell(about string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.now[about]
+	if (err != nil || was != "") && (err == nil || err.Error() != was) {
+		s.n++
+	}
 	switch {
 	case err == nil && was != "":
 		delete(s.now, about)
@@ -53,6 +57,13 @@ func (s *said) abouts() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.now))
+}
+
+// changes is how often anything changed.
+func (s *said) changes() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.n
 }
 
 // all is what is wrong now.

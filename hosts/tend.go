@@ -18,11 +18,14 @@ import (
 // blocks and its containers. A store that is away is tried again.
 func (a *Agent) tendStore(ctx context.Context) {
 	for ctx.Err() == nil {
-		began := time.Now()
+		began, before := time.Now(), a.said.changes()+a.mirror.changes()
 		err := a.tend(ctx)
 		took := time.Since(began)
 		if ctx.Err() == nil && !errors.Is(err, errNoUplink) {
 			a.said.tell("store", err)
+		}
+		if a.said.changes()+a.mirror.changes() != before {
+			ring(a.local) // for the kernel, the cache and the status
 		}
 		pause := reconcileEvery
 		if err != nil {
@@ -74,7 +77,6 @@ func (a *Agent) tend(ctx context.Context) error {
 		wrong[networks[i].Name] = a.claim(ctx, &w, &networks[i])
 	}
 	a.said.tellAll("block of", wrong)
-	ring(a.local) // what is remembered may be new
 	return errors.Join(a.leave(ctx, &w), a.publish(ctx, &w))
 }
 

@@ -92,11 +92,9 @@ func (i *index) add(e *store.Endpoint, within []netip.Prefix) {
 			if !slices.ContainsFunc(within, func(p netip.Prefix) bool { return p.Contains(addr) }) {
 				continue
 			}
-			if !slices.Contains(i.addrs[name], addr) {
-				i.addrs[name] = append(i.addrs[name], addr)
-			}
-			if !slices.Contains(i.names[addr], name) {
+			if !slices.Contains(i.names[addr], name) { // a name may have thousands of addresses, but not the other way round
 				i.names[addr] = append(i.names[addr], name)
+				i.addrs[name] = append(i.addrs[name], addr)
 			}
 		}
 	}

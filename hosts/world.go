@@ -89,6 +89,7 @@ type mirror struct {
 	cache world
 	tables
 	changed func()
+	owned   int       // how often what this node remembers of its blocks changed
 	doubted time.Time // until when what is missing may only have been lost
 }
 
@@ -162,6 +163,10 @@ func sorted[T any](table map[string]T) []T {
 func (m *mirror) remember(network string, blocks []netip.Prefix) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if slices.Equal(m.cache.Own[network], blocks) {
+		return
+	}
+	m.owned++
 	if m.cache.Own == nil {
 		m.cache.Own = map[string][]netip.Prefix{}
 	}
@@ -170,6 +175,13 @@ func (m *mirror) remember(network string, blocks []netip.Prefix) {
 		return
 	}
 	m.cache.Own[network] = slices.Clone(blocks)
+}
+
+// changes is how often what this node remembers of its blocks changed.
+func (m *mirror) changes() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.owned
 }
 
 // bridged notes whether a network may have a bridge here.
