@@ -6,8 +6,6 @@ package etcd
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strconv"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -35,7 +33,7 @@ func (t rows) Get(ctx context.Context, key string) (out typed.Row, err error) {
 		if len(got.Kvs) == 0 {
 			return store.ErrNotFound
 		}
-		out = typed.Row{Key: key, Data: got.Kvs[0].Value, Revision: revision(got.Kvs[0].ModRevision)}
+		out = typed.Row{Key: key, Data: got.Kvs[0].Value, Revision: typed.Revision(got.Kvs[0].ModRevision)}
 		return nil
 	})
 	return out, err
@@ -66,12 +64,12 @@ func (t rows) pages(ctx context.Context, prefix string) (out []typed.Row, at sto
 			rev = got.Header.Revision
 		}
 		for _, kv := range got.Kvs {
-			out = append(out, typed.Row{Key: strings.TrimPrefix(string(kv.Key), t.prefix), Data: kv.Value, Revision: revision(kv.ModRevision)})
+			out = append(out, typed.Row{Key: strings.TrimPrefix(string(kv.Key), t.prefix), Data: kv.Value, Revision: typed.Revision(kv.ModRevision)})
 			from = string(kv.Key) + "\x00"
 		}
 		more = got.More && len(got.Kvs) > 0
 	}
-	return out, revision(rev), nil
+	return out, typed.Revision(rev), nil
 }
 
 func (t rows) Create(ctx context.Context, key string, data []byte, l store.Lease) (store.Revision, error) {
@@ -88,7 +86,7 @@ func (t rows) Create(ctx context.Context, key string, data []byte, l store.Lease
 }
 
 func (t rows) Update(ctx context.Context, key string, data []byte, at store.Revision) (store.Revision, error) {
-	n, err := parse(at)
+	n, err := typed.Number(at)
 	if err != nil {
 		return "", err
 	}
@@ -109,14 +107,14 @@ func (t rows) swap(ctx context.Context, cond clientv3.Cmp, op clientv3.Op, other
 		if !done.Succeeded {
 			return otherwise
 		}
-		at = revision(done.Header.Revision)
+		at = typed.Revision(done.Header.Revision)
 		return nil
 	})
 	return at, err
 }
 
 func (t rows) Delete(ctx context.Context, key string, at store.Revision) error {
-	n, err := parse(at)
+	n, err := typed.Number(at)
 	if err != nil {
 		return err
 	}
@@ -135,18 +133,4 @@ func (t rows) Delete(ctx context.Context, key string, at store.Revision) error {
 		}
 		return store.ErrConflict
 	})
-}
-
-func revision(n int64) store.Revision { return store.Revision(strconv.FormatInt(n, 10)) }
-
-// parse reads a revision of ours; the zero one is 0.
-func parse(r store.Revision) (int64, error) {
-	if r == "" {
-		return 0, nil
-	}
-	n, err := strconv.ParseInt(string(r), 10, 64)
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is no revision of etcd", r)
-	}
-	return n, nil
 }

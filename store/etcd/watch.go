@@ -46,7 +46,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 	return func(yield func(typed.Change, error) bool) {
 		ctx, done := t.life.Until(ctx)
 		defer done()
-		at, err := parse(after)
+		at, err := typed.Number(after)
 		w := &watch{rows: t, at: at, yield: yield}
 		for wait := 100 * time.Millisecond; err == nil && ctx.Err() == nil; wait = min(2*wait, 3*time.Second) {
 			if err = w.stream(ctx, &wait); !refused(err) && !errors.Is(err, errEnough) {
@@ -153,6 +153,6 @@ func change(e *clientv3.Event, prefix string, last bool) typed.Change {
 	if c.Gone && !last {
 		at--
 	}
-	c.Row = typed.Row{Key: strings.TrimPrefix(string(e.Kv.Key), prefix), Data: e.Kv.Value, Revision: revision(at)}
+	c.Row = typed.Row{Key: strings.TrimPrefix(string(e.Kv.Key), prefix), Data: e.Kv.Value, Revision: typed.Revision(at)}
 	return c
 }

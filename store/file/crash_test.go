@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/store/typed"
 )
 
 const asWriter = "PATCHBAY_TEST_WRITER"
@@ -71,7 +72,7 @@ func TestKilledWriters(t *testing.T) {
 		s := open(t, dir, Options{Keep: 1 << 20})
 		items, revision, err := s.Networks().List(t.Context(), "")
 		must(t, err)
-		head, err := parse(revision)
+		head, err := typed.Number(revision)
 		must(t, err)
 		if head < promised {
 			t.Fatalf("revision %d was promised, there is %d", promised, head)
@@ -118,7 +119,7 @@ func runWriter(t *testing.T, dir string, life time.Duration) (promised int64) {
 		if n == 0 {
 			time.AfterFunc(life, func() { _ = cmd.Process.Kill() })
 		}
-		at, err := parse(store.Revision(lines.Text()))
+		at, err := typed.Number(store.Revision(lines.Text()))
 		if err != nil {
 			t.Errorf("a writer failed: %s", lines.Text())
 		}

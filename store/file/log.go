@@ -115,7 +115,7 @@ func (s *Store) commit(c change) (store.Revision, error) {
 	if old := s.head - int64(s.keep); old > 0 {
 		err = atomicfile.Remove(s.logFile(old))
 	}
-	return revision(c.Revision), err
+	return typed.Revision(c.Revision), err
 }
 
 // apply makes the object show a change, once or again.
@@ -147,20 +147,6 @@ func (s *Store) sweep() error {
 		}
 	}
 	return err
-}
-
-func revision(n int64) store.Revision { return store.Revision(strconv.FormatInt(n, 10)) }
-
-// parse reads a revision of ours; the zero one is 0.
-func parse(r store.Revision) (int64, error) {
-	if r == "" {
-		return 0, nil
-	}
-	n, err := strconv.ParseInt(string(r), 10, 64)
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is no revision of this store", r)
-	}
-	return n, nil
 }
 
 // write puts a file in its place, and both on the disk.

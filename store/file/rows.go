@@ -108,7 +108,7 @@ func (t rows) read(key string) (row, error) {
 func (t rows) Get(ctx context.Context, key string) (out typed.Row, err error) {
 	err = t.locked(ctx, func() error {
 		r, err := t.read(key)
-		out = typed.Row{Key: key, Data: r.Value, Revision: revision(r.Revision)}
+		out = typed.Row{Key: key, Data: r.Value, Revision: typed.Revision(r.Revision)}
 		return err
 	})
 	return out, err
@@ -116,9 +116,9 @@ func (t rows) Get(ctx context.Context, key string) (out typed.Row, err error) {
 
 func (t rows) List(ctx context.Context, prefix string) (out []typed.Row, at store.Revision, err error) {
 	err = t.locked(ctx, func() error {
-		at = revision(t.head)
+		at = typed.Revision(t.head)
 		return t.each(t.table, prefix, func(key string, r row) error {
-			out = append(out, typed.Row{Key: key, Data: r.Value, Revision: revision(r.Revision)})
+			out = append(out, typed.Row{Key: key, Data: r.Value, Revision: typed.Revision(r.Revision)})
 			return nil
 		})
 	})
@@ -146,7 +146,7 @@ func (t rows) Create(ctx context.Context, key string, data []byte, l store.Lease
 func (t rows) Update(ctx context.Context, key string, data []byte, read store.Revision) (at store.Revision, err error) {
 	err = t.locked(ctx, func() error {
 		r, err := t.read(key)
-		if errors.Is(err, store.ErrNotFound) || err == nil && revision(r.Revision) != read {
+		if errors.Is(err, store.ErrNotFound) || err == nil && typed.Revision(r.Revision) != read {
 			return store.ErrConflict
 		}
 		if err != nil {
@@ -166,7 +166,7 @@ func (t rows) Delete(ctx context.Context, key string, at store.Revision) error {
 			return nil
 		case err != nil:
 			return err
-		case at != "" && revision(r.Revision) != at:
+		case at != "" && typed.Revision(r.Revision) != at:
 			return fmt.Errorf("%w: it is at %d", store.ErrConflict, r.Revision)
 		}
 		_, err = t.commit(change{Table: t.table, Key: key, Gone: true})

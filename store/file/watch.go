@@ -24,7 +24,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 	return func(yield func(typed.Change, error) bool) {
 		ctx, done := t.life.Until(ctx)
 		defer done()
-		at, err := parse(after)
+		at, err := typed.Number(after)
 		if err != nil {
 			yield(typed.Change{}, err)
 			return
@@ -47,7 +47,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 }
 
 func (c change) typed() typed.Change {
-	return typed.Change{Row: typed.Row{Key: c.Key, Data: c.Value, Revision: revision(c.Revision)}, Gone: c.Gone}
+	return typed.Change{Row: typed.Row{Key: c.Key, Data: c.Value, Revision: typed.Revision(c.Revision)}, Gone: c.Gone}
 }
 
 // next waits for the change that follows a number. A torn one is as good as one
