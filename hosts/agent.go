@@ -79,6 +79,7 @@ type Agent struct {
 	meshed  meshed
 	saved   saved
 	reached []netip.Addr // where others reach this host, when it was looked at last
+	lost    bool         // there was no way to the others
 }
 
 // New makes an agent. It reads who this host is and what it last knew.
@@ -112,6 +113,7 @@ func (a *Agent) ID() string { return a.self.ID }
 // How often everything is looked at, whether or not anything happened.
 const (
 	reconcileEvery = time.Minute
+	wayEvery       = 3 * time.Second // while there is none to the others
 	dockerEvery    = 500 * time.Millisecond
 	settleTime     = 20 * time.Millisecond // many changes come together
 	restFactor     = 4                     // times as long as work took, before the next
@@ -156,7 +158,13 @@ func (a *Agent) tendHost(ctx context.Context) {
 		began := time.Now()
 		a.apply(ctx, all)
 		took := time.Since(began)
+		var way <-chan time.Time
+		if a.lost { // an address that is only being made ready is told by nobody
+			way = time.After(jitter(wayEvery))
+		}
 		select {
+		case <-way:
+			all = true
 		case <-ctx.Done():
 			if w, _, synced := a.mirror.snapshot(); synced {
 				a.said.tell("cache", a.save(&w, true))

@@ -31,6 +31,7 @@ type fakeFabric struct {
 	self  mesh.Self
 	peers []mesh.Peer
 	calls int
+	late  int // how often the underlay addresses are not there yet
 }
 
 func (f *fakeFabric) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) error {
@@ -40,7 +41,15 @@ func (f *fakeFabric) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer)
 	return nil
 }
 
-func (f *fakeFabric) UplinkMTU([]netip.Addr) (int, error) { return 1500, nil }
+func (f *fakeFabric) UplinkMTU([]netip.Addr) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.late > 0 {
+		f.late--
+		return 0, errors.New("not yet")
+	}
+	return 1500, nil
+}
 
 func (f *fakeFabric) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
 
@@ -68,6 +77,7 @@ type host struct {
 	agent  *Agent
 	stop   func()
 	log    lines
+	late   int // see fakeFabric
 }
 
 type lines struct {
@@ -102,7 +112,7 @@ func newHost(t *testing.T, s store.Store, n int) *host {
 
 func (h *host) start() {
 	h.t.Helper()
-	h.fabric = &fakeFabric{}
+	h.fabric = &fakeFabric{late: h.late}
 	var err error
 	h.agent, err = New(Options{
 		Store: h.store, Name: h.name, Underlay: h.underlay(), ConfDir: h.dir + "/net.d", DataRoot: h.dir + "/docker-data",

@@ -52,12 +52,15 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 // 0 while there is none. Then names are answered and configurations stay.
 func (a *Agent) way() (self store.Node, uplink int) {
 	self, err := a.node()
-	if err == nil {
+	if a.said.tell("uplink", err); err == nil {
 		uplink, err = a.opts.Fabric.UplinkMTU(self.Underlay)
+		a.said.tell("uplink's address", err) // the loop of the store knows nothing of it
 	}
-	if a.said.tell("uplink", err); err != nil {
+	if err != nil {
+		a.lost = true
 		return self, 0
 	}
+	a.lost = false
 	if !slices.Equal(self.Underlay, a.reached) {
 		a.reached = self.Underlay
 		ring(a.upstream) // the others have to know soon

@@ -255,3 +255,17 @@ func TestQuiet(t *testing.T) {
 		t.Errorf("%d, was %d", got, before)
 	}
 }
+
+// An address that comes a moment after the agent is not waited for a minute long,
+// and the loop of the store does not say that all is well meanwhile.
+func TestLateAddress(t *testing.T) {
+	s := openStore(t)
+	must(t, Admin{s}.Create(t.Context(), lan()))
+	a := newHost(t, s, 1)
+	a.late = 4
+	a.start()
+	until(t, "the network", func() bool { return a.conf("lan") != "" })
+	if !a.log.has("uplink's address: not yet") || a.log.has("uplink: well again") {
+		t.Error("what was said")
+	}
+}
