@@ -96,15 +96,11 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 	if pids := d.waiting(id); len(pids) > 0 {
 		return d.end(e, pids)
 	}
-	c, err := d.inside(e.Sandbox)
+	c, link, err := d.inSandbox(e)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	link, err := find(c, e)
-	if err != nil {
-		return err
-	}
 	d.opts.Log("endpoint %.12s: set its interface %s down", e.ID, link.Attrs().Name)
 	if err := c.SetLink(link.Attrs().Index, nl.LinkChange{Down: true}); err != nil {
 		return err

@@ -56,6 +56,21 @@ func (d *Driver) makeHold(path string) error {
 	return netns.Create(path)
 }
 
+// inSandbox opens the sandbox, and finds the endpoint's link there. The caller
+// closes.
+func (d *Driver) inSandbox(e *state.Endpoint) (*nl.Conn, netlink.Link, error) {
+	c, err := d.inside(e.Sandbox)
+	if err != nil {
+		return nil, nil, err
+	}
+	link, err := find(c, e)
+	if err != nil {
+		c.Close()
+		return nil, nil, fmt.Errorf("look for the interface in %s: %w", e.Sandbox, err)
+	}
+	return c, link, nil
+}
+
 // live says whether a namespace is at a path, and which. What cannot be told, as
 // with too many open files, is an error: nobody may take a container that runs
 // for a dead one.

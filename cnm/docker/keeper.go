@@ -81,15 +81,11 @@ func (d *Driver) home(ctx context.Context, network string, e *state.Endpoint) {
 // arrived tells the keeper of an interface that is in its sandbox. It fails while
 // it is not.
 func (d *Driver) arrived(ctx context.Context, e *state.Endpoint) error {
-	c, err := d.inside(e.Sandbox)
+	c, link, err := d.inSandbox(e)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	link, err := find(c, e)
-	if err != nil {
-		return err
-	}
 	n, err := d.network(e.Network)
 	if err != nil {
 		return err

@@ -6,7 +6,6 @@ package docker
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
@@ -85,15 +84,11 @@ func finished(e *state.Endpoint) bool { return e.Post == state.Done && hasDNS(e)
 func hasDNS(e *state.Endpoint) bool { return e.DNS == nil || e.DNS.Step == state.Done }
 
 func (d *Driver) finishPost(ctx context.Context, n *network, e *state.Endpoint) error {
-	c, err := d.inside(e.Sandbox)
+	c, link, err := d.inSandbox(e)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	link, err := find(c, e)
-	if err != nil {
-		return fmt.Errorf("look for the interface in %s: %w", e.Sandbox, err)
-	}
 	if err := exact(c, link.Attrs().Index, e.Kernel, n.Internal); err != nil {
 		return err
 	}
