@@ -209,7 +209,15 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%d of one container", n)
 	}
 	flood(8, func() bool { return s.forward.under() == maxForwards })
-	if reply := exchangeWith(t, "127.0.2.1", query("four", dns.TypeA), "udp"); len(reply.Answer) != 1 {
+	c := dns.Client{Timeout: 2 * time.Second}
+	reply, _, err := c.Exchange(query("four", dns.TypeA), "127.0.2.1:53")
+	for range 10 { // the kernel drops what finds the socket's buffer full of the flood, and resolvers ask again
+		if err == nil {
+			break
+		}
+		reply, _, err = c.Exchange(query("four", dns.TypeA), "127.0.2.1:53")
+	}
+	if must(t, err); len(reply.Answer) != 1 {
 		t.Errorf("%v", reply)
 	}
 	started := time.Now()
