@@ -29,6 +29,7 @@ func TestNetworksComeBackOneByOne(t *testing.T) {
 	b.start()
 	want := []string{b.block("lan").String() + " host2", b.block("other").String() + " host2"}
 	until(t, "the routes", func() bool { return slices.Equal(a.fabric.routes(), want) })
+	until(t, "the configuration", func() bool { return a.conf("other") != "" })
 	conf, block := a.conf("other"), a.block("other")
 	b.stop()
 	a.stop()
