@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
@@ -25,6 +26,7 @@ func nettestVXLAN() nettest.Feature { return nettest.LinkKind("vxlan") }
 // is written.
 func quiet(t *testing.T, u setup, hosts ...*host) {
 	t.Helper()
+	settle(t, hosts...)
 	for _, h := range hosts {
 		files := h.files(t)
 		if heard := changes(t, u, h, hosts...); len(heard) > 0 {
@@ -34,6 +36,36 @@ func quiet(t *testing.T, u setup, hosts ...*host) {
 			t.Errorf("host %d: a second Sync wrote files:\n%s\nwas\n%s", h.number, now, files)
 		}
 	}
+}
+
+// settle waits until the kernels of hosts tell of nothing any more. What was done
+// before is still told of later: a change of carrier by up to a second
+// (net/core/link_watch.c), which would be heard as one of the next Sync.
+func settle(t *testing.T, hosts ...*host) {
+	t.Helper()
+	var fds []unix.PollFd
+	for _, h := range hosts {
+		h.do(func() error {
+			s, err := vnl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(s.Close)
+			fds = append(fds, unix.PollFd{Fd: int32(s.GetFd()), Events: unix.POLLIN})
+			return nil
+		})
+	}
+	buf := make([]byte, 1<<16)
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		n, err := unix.Poll(fds, 1200)
+		if err == nil && n == 0 {
+			return
+		}
+		for _, f := range fds {
+			unix.Recvfrom(int(f.Fd), buf, unix.MSG_DONTWAIT) //nolint:errcheck // asked again
+		}
+	}
+	t.Errorf("links still change after %s", patience)
 }
 
 // changes is what the kernel tells of while h syncs.
