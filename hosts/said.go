@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/patchbay-net/patchbay/internal/once"
 )
 
 // said is what is wrong, by what it is about. It is logged once, not each time
@@ -16,7 +18,7 @@ type said struct {
 	log func(format string, args ...any)
 
 	mu  sync.Mutex
-	now map[string]string
+	now map[string]once.Failure
 	n   int // how often it changed
 }
 
@@ -24,21 +26,21 @@ type said struct {
 func (s *said) tell(about string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was := s.now[about]
-	if (err != nil || was != "") && (err == nil || err.Error() != was) {
-		s.n++
+	last := s.now[about]
+	if !last.News(err) {
+		return
 	}
-	switch {
-	case err == nil && was != "":
+	s.n++
+	if err == nil {
 		delete(s.now, about)
 		s.log("%s: well again", about)
-	case err != nil && err.Error() != was:
-		if s.now == nil {
-			s.now = map[string]string{}
-		}
-		s.now[about] = err.Error()
-		s.log("%s: %v", about, err)
+		return
 	}
+	if s.now == nil {
+		s.now = map[string]once.Failure{}
+	}
+	s.now[about] = last
+	s.log("%s: %v", about, err)
 }
 
 // tellAll sets what is wrong with all things of a kind.
@@ -71,7 +73,7 @@ func (s *said) all() (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, about := range slices.Sorted(maps.Keys(s.now)) {
-		out = append(out, about+": "+s.now[about])
+		out = append(out, about+": "+s.now[about].String())
 	}
 	return out
 }

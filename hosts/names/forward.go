@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/patchbay-net/patchbay/internal/once"
 )
 
 // How upstreams are asked: glibc's three, each for 2 s, so that the last one has
@@ -32,7 +34,7 @@ type forwarder struct {
 	own    map[netip.Addr]bool // where this server listens
 	read   stamp               // of the file that servers are from
 	from   []netip.AddrPort
-	failed string // what was said last of the file
+	failed once.Failure // of the file
 
 	sick map[netip.AddrPort]bool // upstreams that did not answer when they were asked last
 }
@@ -173,11 +175,8 @@ func (f *forwarder) upstreams(s *Server) (list []netip.AddrPort) {
 		if path == "" {
 			path = "/etc/resolv.conf"
 		}
-		if err := f.reread(path); err != nil && err.Error() != f.failed {
-			f.failed = err.Error()
+		if err := f.reread(path); f.failed.News(err) && err != nil {
 			s.logf("%v", err)
-		} else if err == nil {
-			f.failed = ""
 		}
 		from = f.from
 	}

@@ -37,13 +37,9 @@ func (m *Mesh) warnLegacy(subnets []Subnet) {
 	if len(concerned) == 0 {
 		return
 	}
-	said := ""
-	if err := iptnft.LegacyDrops(m.opts.Paths.Proc, concerned); err != nil {
-		if said = err.Error(); said != m.legacy {
-			m.opts.Warn(err)
-		}
+	if err := iptnft.LegacyDrops(m.opts.Paths.Proc, concerned); m.legacy.News(err) && err != nil {
+		m.opts.Warn(err)
 	}
-	m.legacy = said
 }
 
 // facts are those that a bridge on the whole subnet would have, by the same

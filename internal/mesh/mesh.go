@@ -16,6 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/once"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/statedir"
@@ -41,7 +42,7 @@ type Mesh struct {
 	opts Options
 	conn *nl.Conn
 
-	legacy string // what was said last of iptables-legacy
+	legacy once.Failure // of iptables-legacy's rules
 
 	// For Watch: what to listen for.
 	mu      sync.Mutex

@@ -1,0 +1,40 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package once
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+)
+
+func TestNews(t *testing.T) {
+	away, full := errors.New("the store is away"), errors.New("the disk is full")
+	var f Failure
+	for i, c := range []struct {
+		err  error
+		news bool
+	}{
+		{nil, false}, // nothing was wrong
+		{away, true},
+		{away, false},
+		{fmt.Errorf("the store %s", "is away"), false}, // another error, the same text
+		{full, true},
+		{away, true}, // only the last is known
+		{nil, true},
+		{nil, false},
+		{away, true}, // again, after it was well
+	} {
+		if got := f.News(c.err); got != c.news {
+			t.Errorf("%d: %v is news: %v", i, c.err, got)
+		}
+		want := ""
+		if c.err != nil {
+			want = c.err.Error()
+		}
+		if f.String() != want {
+			t.Errorf("%d: %q, want %q", i, f, want)
+		}
+	}
+}
