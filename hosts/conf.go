@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
 // confMode is that of what an operator writes there.
@@ -36,7 +38,7 @@ func writeConf(dir, network string, data []byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return writeSynced(path, data, confMode)
+	return atomicfile.WriteDurable(path, data, confMode)
 }
 
 // ours reads a configuration that carries our mark.

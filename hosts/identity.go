@@ -50,7 +50,7 @@ func newIdentity(path string) (*identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode who this host is: %w", err)
 	}
-	return self, writeSynced(path, data, 0o600)
+	return self, atomicfile.WriteDurable(path, data, 0o600)
 }
 
 // random is n random bytes in hexadecimal digits.

@@ -18,6 +18,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -39,7 +40,7 @@ func (a *Agent) saveStatus() error {
 	if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, data) {
 		return nil
 	}
-	return writeSynced(path, data, 0o600)
+	return atomicfile.WriteDurable(path, data, 0o600)
 }
 
 // Listing is what ls shows.

@@ -4,7 +4,8 @@
 // Package atomicfile writes a file whole or not at all, and leaves nothing
 // beside it when the process is killed: the data goes into a file without a
 // name, which is then linked to its place (O_TMPFILE, Linux 3.11). There is no
-// fsync; docs/adr/0005-no-fsync-on-add.md says why.
+// fsync; docs/adr/0005-no-fsync-on-add.md says why. WriteSynced is for what a
+// power loss must not take.
 package atomicfile
 
 import (

@@ -13,8 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// writers are all ways to write a file, by name.
+func writers() map[string]func(string, []byte) error {
+	return map[string]func(string, []byte) error{
+		"nameless": Write, "named": named, "locked": locked,
+		"synced":  func(path string, data []byte) error { return WriteSynced(path, data, 0o600) },
+		"durable": func(path string, data []byte) error { return WriteDurable(path, data, 0o600) },
+	}
+}
+
 func TestWriteReplaceRemove(t *testing.T) {
-	for name, write := range map[string]func(string, []byte) error{"nameless": Write, "named": named, "locked": locked} {
+	for name, write := range writers() {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "f")
 			for _, content := range []string{"one", "", "three"} {
@@ -36,7 +45,7 @@ func TestWriteReplaceRemove(t *testing.T) {
 }
 
 func TestLinkIsReplacedNotFollowed(t *testing.T) {
-	for name, write := range map[string]func(string, []byte) error{"nameless": Write, "named": named, "locked": locked} {
+	for name, write := range writers() {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			victim, path := filepath.Join(dir, "victim"), filepath.Join(dir, "f")

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
 // buildPrefix begins the name of the one copy of a build in a directory; the
@@ -104,7 +106,7 @@ func (in *installer) install(source string, names []string) (*installed, error) 
 		}
 	}
 	in.forget(build)
-	return done, syncDir(in.dir)
+	return done, atomicfile.SyncDir(in.dir)
 }
 
 // keep puts the programs of others aside. What a backup directory holds
@@ -121,7 +123,7 @@ func (in *installer) keep() error {
 			return err
 		}
 	}
-	return syncDir(in.backup)
+	return atomicfile.SyncDir(in.backup)
 }
 
 // keepOne links, or copies across file systems and what is itself a symbolic
@@ -236,14 +238,6 @@ func lockDir(dir string) (unlock func(), err error) {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
 	}
 	return func() { f.Close() }, nil //nolint:errcheck // releases the lock
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 func ignoreMissing(err error) error {

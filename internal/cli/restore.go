@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
 // restore is the way back: the programs in in.backup take their names in in.dir
@@ -47,7 +49,7 @@ func (in *installer) restore(names []string, force bool) (*installed, error) {
 		}
 	}
 	in.forget("")
-	return done, syncDir(in.dir)
+	return done, atomicfile.SyncDir(in.dir)
 }
 
 // keptPrograms lists what a backup directory holds.

@@ -177,19 +177,7 @@ func write(path string, data []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	temp := path + "~" // what an installation before has left is overwritten
-	if err := atomicfile.Remove(temp); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp, path)
+	return atomicfile.WriteSynced(path, data, mode)
 }
 
 func remove(path string) step {

@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
@@ -104,7 +102,7 @@ func (s *Store) commit(c change) (store.Revision, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := write(s.logFile(c.Revision), data); err != nil {
+	if err := atomicfile.WriteDurable(s.logFile(c.Revision), data, 0o600); err != nil {
 		return "", err
 	}
 	s.head = c.Revision
@@ -125,7 +123,7 @@ func (s *Store) apply(c change) error {
 		if err := atomicfile.Remove(path); err != nil {
 			return err
 		}
-		return syncDir(path)
+		return atomicfile.SyncDir(filepath.Dir(path))
 	}
 	if r, err := readRow(path); err == nil && r.Revision >= c.Revision {
 		return nil
@@ -134,7 +132,7 @@ func (s *Store) apply(c change) error {
 	if err != nil {
 		return err
 	}
-	return write(path, data)
+	return atomicfile.WriteDurable(path, data, 0o600)
 }
 
 // sweep removes what was to be removed from the log when somebody was killed.
@@ -147,27 +145,6 @@ func (s *Store) sweep() error {
 		}
 	}
 	return err
-}
-
-// write puts a file in its place, and both on the disk.
-func write(path string, data []byte) error {
-	fd, err := atomicfile.WriteLocked(path, data)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(unix.Fsync(fd), unix.Close(fd)); err != nil {
-		return &fs.PathError{Op: "write", Path: path, Err: err}
-	}
-	return syncDir(path)
-}
-
-// syncDir puts the name of a file, or that it is gone, on the disk.
-func syncDir(path string) error {
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 func exists(path string) (bool, error) {
