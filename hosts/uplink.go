@@ -25,9 +25,9 @@ func uplinkAddrs(proc string) (out []netip.Addr, err error) {
 	}
 	defer conn.Close()
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		link, err := uplink(conn, family)
+		link, err := conn.DefaultLink(family, false) // one that refuses is what the host goes by, too
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("find default route: %w", err)
 		}
 		if link == 0 {
 			continue
@@ -44,34 +44,6 @@ func uplinkAddrs(proc string) (out []netip.Addr, err error) {
 		return nil, errors.New("no interface has a default route and an address: say where other hosts reach this one with --address")
 	}
 	return out, nil
-}
-
-// uplink is the link of the default route with the least metric, 0 when there
-// is none.
-func uplink(conn *nl.Conn, family int) (index int, err error) {
-	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}
-	routes, err := nl.Retry(func() ([]netlink.Route, error) {
-		return conn.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE)
-	})
-	if err != nil {
-		return 0, fmt.Errorf("find default route: %w", err)
-	}
-	metric := 0
-	for _, r := range routes {
-		if ones := 0; r.Dst != nil {
-			if ones, _ = r.Dst.Mask.Size(); ones > 0 {
-				continue
-			}
-		}
-		at := r.LinkIndex
-		if at == 0 && len(r.MultiPath) > 0 {
-			at = r.MultiPath[0].LinkIndex
-		}
-		if at != 0 && (index == 0 || r.Priority < metric) {
-			index, metric = at, r.Priority
-		}
-	}
-	return index, nil
 }
 
 // globalAddr is the first address of a link that others can use and that does not

@@ -40,6 +40,34 @@ func through(r netlink.Route, index int) bool {
 	return len(r.MultiPath) > 0 || r.LinkIndex == index
 }
 
+// DefaultLink is the index of the link of the main table's default route with the
+// least metric, the first in the kernel's order of equal ones, and 0 when there is
+// none. family is AF_INET or AF_INET6. Of several next hops the first counts.
+// unicast passes over a route that refuses what it matches: of IPv4 such a route
+// has no link and never counts, of IPv6 its link is lo. The error is the kernel's.
+func (c *Conn) DefaultLink(family int, unicast bool) (index int, err error) {
+	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST} // Dst nil: the default's
+	var mask uint64 = netlink.RT_FILTER_DST | netlink.RT_FILTER_TABLE
+	if unicast {
+		mask |= netlink.RT_FILTER_TYPE
+	}
+	routes, err := Retry(func() ([]netlink.Route, error) { return c.RouteListFiltered(family, filter, mask) })
+	if err != nil {
+		return 0, err
+	}
+	least := 0
+	for _, r := range routes {
+		at := r.LinkIndex
+		if at == 0 && len(r.MultiPath) > 0 {
+			at = r.MultiPath[0].LinkIndex
+		}
+		if at != 0 && (index == 0 || r.Priority < least) {
+			index, least = at, r.Priority
+		}
+	}
+	return index, nil
+}
+
 // Rules lists the policy rules of both families.
 func (c *Conn) Rules() ([]netlink.Rule, error) {
 	rules, err := Retry(func() ([]netlink.Rule, error) { return c.RuleList(netlink.FAMILY_ALL) })
