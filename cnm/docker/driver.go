@@ -90,6 +90,7 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	store.Keep()
 	if err := statedir.Make(o.Paths.Run, "docker"); err != nil {
 		return nil, fmt.Errorf("make run directory: %w", err)
 	}

@@ -6,7 +6,7 @@ package state
 import "time"
 
 // SaveNetwork writes a network. It is on the disk when this returns.
-func (s *Store) SaveNetwork(n *Network) error { return s.save(networks, n.ID, n) }
+func (s *Store) SaveNetwork(n *Network) error { return save(s, networks, n.ID, n) }
 
 // Network reads a network; the error wraps ErrUnknown when there is none.
 func (s *Store) Network(id string) (*Network, error) { return load[Network](s, networks, id) }
@@ -22,7 +22,7 @@ func (s *Store) Networks() ([]*Network, error) { return list[Network](s, network
 // phases counts after a reboot.
 func (s *Store) SaveEndpoint(e *Endpoint) error {
 	e.Changed = time.Now().UTC().Round(0)
-	return s.save(endpoints, e.ID, e)
+	return save(s, endpoints, e.ID, e)
 }
 
 // Endpoint reads an endpoint; the error wraps ErrUnknown when there is none.
@@ -32,10 +32,11 @@ func (s *Store) Endpoint(id string) (*Endpoint, error) { return load[Endpoint](s
 func (s *Store) DropEndpoint(id string) error { return s.drop(endpoints, id) }
 
 // Endpoints lists all endpoints that can be read; the error tells of the others.
+// As with every list, what it returns is not to be changed.
 func (s *Store) Endpoints() ([]*Endpoint, error) { return list[Endpoint](s, endpoints) }
 
 // SavePool writes a pool. It is on the disk when this returns.
-func (s *Store) SavePool(p *Pool) error { return s.save(pools, p.ID, p) }
+func (s *Store) SavePool(p *Pool) error { return save(s, pools, p.ID, p) }
 
 // Pool reads a pool; the error wraps ErrUnknown when there is none.
 func (s *Store) Pool(id string) (*Pool, error) { return load[Pool](s, pools, id) }
@@ -47,7 +48,7 @@ func (s *Store) DropPool(id string) error { return s.drop(pools, id) }
 func (s *Store) Pools() ([]*Pool, error) { return list[Pool](s, pools) }
 
 // SaveLease writes a lease, to the disk as SaveEndpoint does.
-func (s *Store) SaveLease(l *Lease) error { return s.save(leases, l.ID, l) }
+func (s *Store) SaveLease(l *Lease) error { return save(s, leases, l.ID, l) }
 
 // Lease reads a lease; the error wraps ErrUnknown when there is none.
 func (s *Store) Lease(id string) (*Lease, error) { return load[Lease](s, leases, id) }

@@ -23,6 +23,7 @@ var ErrUnknown = errors.New("not known to this driver")
 type Store struct {
 	base  string
 	below string
+	kept  kept
 }
 
 // Open makes the directory below base for root alone, and refuses one that
@@ -33,7 +34,7 @@ func Open(base, below string) (*Store, error) {
 			return nil, fmt.Errorf("open state: %w", err)
 		}
 	}
-	return &Store{base, below}, nil
+	return &Store{base: base, below: below}, nil
 }
 
 // The kinds are the names of the directories.
@@ -62,11 +63,14 @@ func odd(c rune) bool {
 // current is the schema of all kinds.
 const current = 1
 
-// versioned is every kind of file.
-type versioned interface{ version() *int }
+// object is every kind of file.
+type object[T any] interface {
+	*T
+	version() *int
+}
 
 // save writes a file whole and waits until it is on the disk.
-func (s *Store) save(kind, id string, v versioned) error {
+func save[T any, P object[T]](s *Store, kind, id string, v P) error {
 	*v.version() = current
 	path, err := s.path(kind, id)
 	if err != nil {
@@ -77,8 +81,15 @@ func (s *Store) save(kind, id string, v versioned) error {
 		return fmt.Errorf("encode %s: %w", path, err)
 	}
 	if err := writeSynced(path, data); err != nil {
+		s.kept.forget(kind)
 		return fmt.Errorf("save state: %w", err)
 	}
+	written, err := decode[T, P](path, data) // the caller goes on changing its own
+	if err != nil {
+		s.kept.forget(kind)
+		return err
+	}
+	s.kept.put(kind, id, written)
 	return nil
 }
 
@@ -118,13 +129,11 @@ func (s *Store) drop(kind, id string) error {
 	if err := atomicfile.Remove(path); err != nil {
 		return fmt.Errorf("drop state: %w", err)
 	}
+	s.kept.drop(kind, id)
 	return syncDir(filepath.Dir(path))
 }
 
-func load[T any, P interface {
-	*T
-	versioned
-}](s *Store, kind, id string) (*T, error) {
+func load[T any, P object[T]](s *Store, kind, id string) (*T, error) {
 	path, err := s.path(kind, id)
 	if err != nil {
 		return nil, err
@@ -136,6 +145,10 @@ func load[T any, P interface {
 	if err != nil {
 		return nil, fmt.Errorf("read state: %w", err)
 	}
+	return decode[T, P](path, data)
+}
+
+func decode[T any, P object[T]](path string, data []byte) (*T, error) {
 	out := new(T)
 	if err := json.Unmarshal(data, out); err != nil {
 		return nil, fmt.Errorf("read state %s: %w", path, err)
@@ -146,15 +159,22 @@ func load[T any, P interface {
 	return out, nil
 }
 
-// list returns what can be read; the error joins what cannot.
-func list[T any, P interface {
-	*T
-	versioned
-}](s *Store, kind string) (all []*T, err error) {
+// list returns what can be read; the error joins what cannot. Nobody may change
+// what it returns: with Keep others have it too.
+func list[T any, P object[T]](s *Store, kind string) (all []*T, err error) {
+	objects, err := s.kept.list(kind, func() (map[string]any, error) { return read[T, P](s, kind) })
+	for _, o := range objects {
+		all = append(all, o.(*T))
+	}
+	return all, err
+}
+
+func read[T any, P object[T]](s *Store, kind string) (map[string]any, error) {
 	entries, err := os.ReadDir(filepath.Join(s.Dir(), kind))
 	if err != nil {
 		return nil, fmt.Errorf("list state: %w", err)
 	}
+	all := make(map[string]any, len(entries))
 	var errs []error
 	for _, e := range entries {
 		if atomicfile.IsTemp(e.Name()) {
@@ -163,7 +183,7 @@ func list[T any, P interface {
 		v, err := load[T, P](s, kind, e.Name())
 		switch {
 		case err == nil:
-			all = append(all, v)
+			all[e.Name()] = v
 		case !errors.Is(err, ErrUnknown): // else it went meanwhile
 			errs = append(errs, err)
 		}

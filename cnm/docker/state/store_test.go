@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -153,6 +154,74 @@ func TestTornFileDoesNotHideOthers(t *testing.T) {
 		t.Errorf("a later schema: %v", err)
 	}
 	if len(all) != 1 || err == nil || !strings.Contains(err.Error(), "torn") {
+		t.Errorf("%v %v", all, err)
+	}
+}
+
+// With Keep a list does not read the disk again, and tells of what was written
+// through the store.
+func TestKeep(t *testing.T) {
+	s := open(t)
+	must(t, s.SaveEndpoint(&Endpoint{ID: "a"}))
+	s.Keep()
+	_, err := s.Endpoints()
+	must(t, err)
+	b := &Endpoint{ID: "b", Phase: Created}
+	must(t, s.SaveEndpoint(b))
+	b.Phase = Joined // not saved
+	must(t, os.Remove(filepath.Join(s.Dir(), endpoints, "a")))
+	all, err := s.Endpoints()
+	must(t, err)
+	if len(all) != 2 || all[0].ID != "a" || all[1].Phase != Created {
+		t.Errorf("%+v", all)
+	}
+	must(t, s.DropEndpoint("a"))
+	if all, err = s.Endpoints(); err != nil || len(all) != 1 {
+		t.Errorf("after drop: %v %v", all, err)
+	}
+	must(t, os.Rename(filepath.Join(s.Dir(), endpoints), filepath.Join(s.Dir(), "gone")))
+	if s.SaveEndpoint(b) == nil {
+		t.Error("saved into a directory that is gone")
+	}
+	if _, err := s.Endpoints(); err == nil {
+		t.Error("what was kept stands for what could not be written")
+	}
+}
+
+func TestKeepTogether(t *testing.T) {
+	s := open(t)
+	s.Keep()
+	var all sync.WaitGroup
+	for _, id := range []string{"a", "b", "c", "d"} {
+		all.Go(func() {
+			for range 20 {
+				must(t, s.SaveEndpoint(&Endpoint{ID: id}))
+				if _, err := s.Endpoints(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if list, err := s.Endpoints(); err != nil || len(list) != 4 {
+		t.Errorf("%v %v", list, err)
+	}
+}
+
+// What cannot be read hides nothing else, and is tried again.
+func TestKeepTorn(t *testing.T) {
+	s := open(t)
+	s.Keep()
+	must(t, s.SaveEndpoint(full()))
+	torn := filepath.Join(s.Dir(), endpoints, "torn")
+	must(t, os.WriteFile(torn, nil, 0o600))
+	for range 2 {
+		if all, err := s.Endpoints(); len(all) != 1 || err == nil {
+			t.Errorf("%v %v", all, err)
+		}
+	}
+	must(t, os.Remove(torn))
+	if all, err := s.Endpoints(); len(all) != 1 || err != nil {
 		t.Errorf("%v %v", all, err)
 	}
 }
