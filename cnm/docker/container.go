@@ -96,7 +96,7 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 	if pids := d.waiting(id); len(pids) > 0 {
 		return d.end(e, pids)
 	}
-	c, link, err := d.inSandbox(e)
+	c, link, err := d.sandboxLink(e)
 	if err != nil {
 		return err
 	}

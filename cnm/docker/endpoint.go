@@ -251,21 +251,7 @@ func (d *Driver) rollback(ctx context.Context, e *state.Endpoint) error {
 // DeleteEndpoint implements cnm.NetworkDriver. Docker asks once, whatever the
 // answer, so what cannot be removed now stays in the state for Sweep.
 func (d *Driver) DeleteEndpoint(ctx context.Context, in *cnm.EndpointRequest) error {
-	ctx, cancel := d.limit(ctx)
-	defer cancel()
-	release, err := d.locks.take(ctx, in.EndpointID)
-	if err != nil {
-		return err
-	}
-	defer release()
-	e, err := d.store.Endpoint(in.EndpointID)
-	if errors.Is(err, state.ErrUnknown) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return d.remove(ctx, e, unbind)
+	return d.known(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error { return d.remove(ctx, e, unbind) })
 }
 
 // remove takes everything of an endpoint away, in reverse order. It goes on from

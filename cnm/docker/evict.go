@@ -88,18 +88,14 @@ func (d *Driver) handOver(ctx context.Context, id string) error {
 
 // isGateway says whether a default route of the sandbox is the endpoint's.
 func (d *Driver) isGateway(e *state.Endpoint) (bool, error) {
-	c, err := d.inside(e.Sandbox)
-	if err != nil {
-		return false, err
-	}
-	defer c.Close()
-	link, err := find(c, e)
+	c, link, err := d.sandboxLink(e)
 	if nl.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
+	defer c.Close()
 	s, err := snapshot(c, link)
 	if err != nil {
 		return false, err

@@ -20,15 +20,7 @@ var _ cnm.GatewayChecker = (*Driver)(nil)
 // they take an address of the pool for a gateway. It is called before
 // CreateNetwork, with the same options.
 func (d *Driver) GwAllocCheck(_ context.Context, in *cnm.GwAllocCheckRequest) (*cnm.GwAllocCheckResponse, error) {
-	user, err := in.Options.Strings()
-	if err != nil {
-		return nil, err
-	}
-	o, err := parseOptions(user)
-	if err != nil {
-		return nil, err
-	}
-	list, err := d.resolve(o)
+	_, list, err := d.configured(in.Options)
 	if err != nil {
 		return nil, err
 	}

@@ -56,9 +56,9 @@ func (d *Driver) makeHold(path string) error {
 	return netns.Create(path)
 }
 
-// inSandbox opens the sandbox, and finds the endpoint's link there. The caller
+// sandboxLink opens the sandbox, and finds the endpoint's link there. The caller
 // closes.
-func (d *Driver) inSandbox(e *state.Endpoint) (*nl.Conn, netlink.Link, error) {
+func (d *Driver) sandboxLink(e *state.Endpoint) (*nl.Conn, netlink.Link, error) {
 	c, err := d.inside(e.Sandbox)
 	if err != nil {
 		return nil, nil, err

@@ -25,6 +25,22 @@ func (d *Driver) enter(ctx context.Context, id string) (e *state.Endpoint, relea
 	return e, release, nil
 }
 
+// known does something with an endpoint, within its lock and the time of a call.
+// One that is gone is no error.
+func (d *Driver) known(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	e, release, err := d.enter(ctx, id)
+	if errors.Is(err, state.ErrUnknown) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer release()
+	return do(ctx, e)
+}
+
 // errTooOld is of options that need the container before its process starts.
 var errTooOld = errors.New(optDNS + "=replace and " + optLabels + " need Docker 28 or later")
 
@@ -66,10 +82,10 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 		return nil, err // Docker sends Leave and DeleteEndpoint
 	}
 	if !there {
-		go d.await(e.ID, e.Sandbox)
+		go await(func(ctx context.Context) bool { return d.adoptOnce(ctx, in.EndpointID, in.SandboxKey) })
 	}
 	if e.Keeper != "" {
-		go d.follow(e.ID)
+		go await(func(ctx context.Context) bool { return d.followOnce(ctx, in.EndpointID) })
 	}
 	return d.joinAnswer(n, e), nil
 }
@@ -124,16 +140,10 @@ func (d *Driver) joinAnswer(n *network, e *state.Endpoint) *cnm.JoinResponse {
 // while the interface is still there. It comes twice after a Join that failed,
 // and without the Revoke before it after a restart of dockerd with live-restore.
 func (d *Driver) Leave(ctx context.Context, in *cnm.EndpointRequest) error {
-	ctx, cancel := d.limit(ctx)
-	defer cancel()
-	e, release, err := d.enter(ctx, in.EndpointID)
-	if errors.Is(err, state.ErrUnknown) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer release()
+	return d.known(ctx, in.EndpointID, d.left)
+}
+
+func (d *Driver) left(ctx context.Context, e *state.Endpoint) error {
 	if e.Phase == state.Left || e.Phase == state.Deleting {
 		return nil
 	}

@@ -81,7 +81,7 @@ func (d *Driver) home(ctx context.Context, network string, e *state.Endpoint) {
 // arrived tells the keeper of an interface that is in its sandbox. It fails while
 // it is not.
 func (d *Driver) arrived(ctx context.Context, e *state.Endpoint) error {
-	c, link, err := d.inSandbox(e)
+	c, link, err := d.sandboxLink(e)
 	if err != nil {
 		return err
 	}
@@ -93,26 +93,8 @@ func (d *Driver) arrived(ctx context.Context, e *state.Endpoint) error {
 	return tell(ctx, n.list.Name, e, state.Where{NetNS: e.Sandbox, IfName: link.Attrs().Name})
 }
 
-// follow tries until the interface has arrived in its sandbox, under its last
-// name. No call waits for it; what it misses is Sweep's.
-func (d *Driver) follow(endpointID string) {
-	ctx, cancel := context.WithTimeout(context.Background(), awaitTime)
-	defer cancel()
-	tick := time.NewTicker(awaitEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		if d.followOnce(ctx, endpointID) {
-			return
-		}
-	}
-}
-
-// followOnce says whether there is nothing to wait for any more.
+// followOnce tells the keeper when the interface has arrived in its sandbox, under
+// its last name, and says whether there is nothing to wait for any more.
 func (d *Driver) followOnce(ctx context.Context, endpointID string) bool {
 	e, release, err := d.enter(ctx, endpointID)
 	if err != nil {

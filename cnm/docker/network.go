@@ -51,19 +51,11 @@ func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest
 }
 
 func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (*state.Network, error) {
-	user, err := in.Options.Strings()
-	if err != nil {
-		return nil, err
-	}
-	o, err := parseOptions(user)
+	o, list, err := d.configured(in.Options)
 	if err != nil {
 		return nil, err
 	}
 	internal, err := in.Options.Flag(cnm.OptionInternal, false)
-	if err != nil {
-		return nil, err
-	}
-	list, err := d.resolve(o)
 	if err != nil {
 		return nil, err
 	}
@@ -72,10 +64,25 @@ func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (
 	}
 	sum := sha256.Sum256(list.Bytes)
 	return &state.Network{
-		ID: in.NetworkID, Options: maps.Clone(user), Internal: internal,
+		ID: in.NetworkID, Options: maps.Clone(o.user), Internal: internal,
 		Config: encodeList(list), Hash: hex.EncodeToString(sum[:]),
 		IPv4: in.IPv4Data, IPv6: in.IPv6Data, Since: time.Now(),
 	}, nil
+}
+
+// configured is what the user's options of a network say, and the configuration
+// they name.
+func (d *Driver) configured(in cnm.Options) (*options, *chain.List, error) {
+	user, err := in.Strings()
+	if err != nil {
+		return nil, nil, err
+	}
+	o, err := parseOptions(user)
+	if err != nil {
+		return nil, nil, err
+	}
+	list, err := d.resolve(o)
+	return o, list, err
 }
 
 // usable asks the plugins before Docker relies on them.

@@ -30,6 +30,7 @@ const (
 
 // options are a network's, decoded.
 type options struct {
+	user          map[string]string // as they were given
 	network, conf string
 	portmap       bool // publish ports by our portmap when the chain has none
 	gwbridge      bool // let Docker add docker_gwbridge when there is no default route
@@ -43,7 +44,7 @@ type options struct {
 // parseOptions refuses what it does not know: an option with a typing error must
 // not make another network than was wanted.
 func parseOptions(in map[string]string) (*options, error) {
-	o := &options{portmap: true, prefix: "eth"}
+	o := &options{user: in, portmap: true, prefix: "eth"}
 	for _, key := range slices.Sorted(maps.Keys(in)) {
 		if err := o.set(key, in[key]); err != nil {
 			return nil, err

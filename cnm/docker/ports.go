@@ -46,21 +46,13 @@ func (d *Driver) ProgramExternalConnectivity(ctx context.Context, in *cnm.Connec
 
 // RevokeExternalConnectivity implements cnm.Connectivity.
 func (d *Driver) RevokeExternalConnectivity(ctx context.Context, in *cnm.EndpointRequest) error {
-	ctx, cancel := d.limit(ctx)
-	defer cancel()
-	e, release, err := d.enter(ctx, in.EndpointID)
-	if errors.Is(err, state.ErrUnknown) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer release()
-	n, err := d.network(e.Network)
-	if err != nil {
-		return err
-	}
-	return d.delPorts(ctx, n, e)
+	return d.known(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error {
+		n, err := d.network(e.Network)
+		if err != nil {
+			return err
+		}
+		return d.delPorts(ctx, n, e)
+	})
 }
 
 // portTries is how many choices are tried: another program may have taken a port

@@ -84,7 +84,7 @@ func finished(e *state.Endpoint) bool { return e.Post == state.Done && hasDNS(e)
 func hasDNS(e *state.Endpoint) bool { return e.DNS == nil || e.DNS.Step == state.Done }
 
 func (d *Driver) finishPost(ctx context.Context, n *network, e *state.Endpoint) error {
-	c, link, err := d.inSandbox(e)
+	c, link, err := d.sandboxLink(e)
 	if err != nil {
 		return err
 	}

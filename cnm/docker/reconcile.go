@@ -145,21 +145,13 @@ func (d *Driver) reconcileEndpoints(ctx context.Context, s *sweep, network strin
 // not in its sandbox. One that is there serves a container that runs: it goes
 // with the sandbox.
 func (d *Driver) forgotten(ctx context.Context, s *sweep, id string, asked time.Time) error {
-	ctx, cancel := d.limit(ctx)
-	defer cancel()
-	e, release, err := d.enter(ctx, id)
-	if errors.Is(err, state.ErrUnknown) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer release()
-	if e.Phase != state.Joined || !e.Changed.Before(asked) || d.inUse(e) {
-		return nil
-	}
-	i := Item{Kind: kindEndpoint, Name: short(id, 12), Why: "Docker has it no more"}
-	return s.take(d, i, func() error { return d.remove(ctx, e, unbind) })
+	return d.known(ctx, id, func(ctx context.Context, e *state.Endpoint) error {
+		if e.Phase != state.Joined || !e.Changed.Before(asked) || d.inUse(e) {
+			return nil
+		}
+		i := Item{Kind: kindEndpoint, Name: short(id, 12), Why: "Docker has it no more"}
+		return s.take(d, i, func() error { return d.remove(ctx, e, unbind) })
+	})
 }
 
 // inUse says whether the interface is in the sandbox, or may be.
@@ -167,12 +159,10 @@ func (d *Driver) inUse(e *state.Endpoint) bool {
 	if here, unsure := inSandbox(e); !here {
 		return unsure != nil
 	}
-	c, err := d.inside(e.Sandbox)
-	if err != nil {
-		return true
+	c, _, err := d.sandboxLink(e)
+	if err == nil {
+		c.Close()
 	}
-	defer c.Close()
-	_, err = find(c, e)
 	return !nl.IsNotFound(err)
 }
 

@@ -102,16 +102,12 @@ const (
 )
 
 func (d *Driver) sweepOne(ctx context.Context, s *sweep, id string) error {
-	ctx, cancel := d.limit(ctx)
-	defer cancel()
-	e, release, err := d.enter(ctx, id)
-	if errors.Is(err, state.ErrUnknown) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer release()
+	return d.known(ctx, id, func(ctx context.Context, e *state.Endpoint) error { return d.judge(ctx, s, e) })
+}
+
+// judge removes an endpoint that is dead, and goes on with one whose call was cut
+// short.
+func (d *Driver) judge(ctx context.Context, s *sweep, e *state.Endpoint) error {
 	f := facts{boot: d.boot, grace: s.grace, now: time.Now()}
 	if err := f.look(e); err != nil {
 		return fmt.Errorf("endpoint %.12s: whether its sandbox is gone: %w", e.ID, err)
@@ -249,30 +245,35 @@ func (d *Driver) sweepLease(ctx context.Context, s *sweep, id string) error {
 	return s.take(d, Item{Kind: kindAddresses, Name: name, Why: "no endpoint uses them"}, func() error { return d.dropLease(ctx, l) })
 }
 
-// How long, and how often, a sandbox is waited for after Join; Docker makes it
-// within milliseconds.
+// How long, and how often, is waited for what Docker does after Join: within
+// milliseconds.
 const (
 	awaitTime  = 10 * time.Second
 	awaitEvery = 50 * time.Millisecond
 )
 
-// await adopts the sandbox as soon as it is there.
-func (d *Driver) await(endpointID, path string) {
+// await tries until done. No call waits for it; what it misses is Sweep's.
+func await(done func(context.Context) bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), awaitTime)
 	defer cancel()
 	tick := time.NewTicker(awaitEvery)
 	defer tick.Stop()
-	for {
-		if _, there, _ := live(path); there {
-			if err := d.sweepOne(ctx, &sweep{grace: d.opts.Grace}, endpointID); err != nil {
-				d.opts.Log("endpoint %.12s: %v", endpointID, err)
-			}
-			return
-		}
+	for !done(ctx) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// adoptOnce adopts the sandbox, and says whether it is there.
+func (d *Driver) adoptOnce(ctx context.Context, endpointID, path string) bool {
+	if _, there, _ := live(path); !there {
+		return false
+	}
+	if err := d.sweepOne(ctx, &sweep{grace: d.opts.Grace}, endpointID); err != nil {
+		d.opts.Log("endpoint %.12s: %v", endpointID, err)
+	}
+	return true
 }
