@@ -16,6 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/names"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/store"
 )
@@ -174,10 +175,10 @@ func (a *Agent) tendHost(ctx context.Context) {
 			all = true
 		case <-a.kernel:
 			all = true
-			wait(ctx, settle(took))
+			sleep.For(ctx, settle(took))
 		case <-a.local:
 			all = false
-			wait(ctx, settle(took))
+			sleep.For(ctx, settle(took))
 		}
 	}
 }
@@ -193,7 +194,7 @@ func (a *Agent) watchDocker(ctx context.Context) {
 		if a.readDocker() {
 			a.wake()
 		}
-		wait(ctx, dockerEvery)
+		sleep.For(ctx, dockerEvery)
 	}
 }
 

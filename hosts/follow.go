@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -38,20 +39,12 @@ func keep(ctx context.Context, failed func(error), fn func() error) {
 		if err == nil || time.Since(began) > againAtLast {
 			pause = againAfter // it was well for a while
 		}
-		wait(ctx, jitter(pause))
+		sleep.For(ctx, jitter(pause))
 	}
 }
 
 // jitter is about d, and not the same for all hosts.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
-
-// wait returns after d, or when ctx ends.
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
 
 // follower is one table of a mirror.
 type follower[T store.Object] struct {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -102,7 +103,7 @@ func (d door[T]) Watch(ctx context.Context, after store.Revision) iter.Seq2[stor
 	return func(yield func(store.Event[T], error) bool) {
 		for e, err := range d.Table.Watch(ctx, after) {
 			for d.g.err() != nil && ctx.Err() == nil { // told later
-				wait(ctx, 10*time.Millisecond)
+				sleep.For(ctx, 10*time.Millisecond)
 			}
 			if ctx.Err() != nil || !yield(e, err) {
 				return

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -32,7 +33,7 @@ func (a *Agent) tendStore(ctx context.Context) {
 			pause = jitter(againAfter)
 		}
 		if a.await(ctx, pause); err == nil {
-			wait(ctx, settle(took))
+			sleep.For(ctx, settle(took))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/lease/place"
 	"github.com/patchbay-net/patchbay/lease/store"
 )
@@ -110,6 +111,6 @@ func (e *entry) wait(ctx context.Context) {
 			e.vanish()
 			return
 		}
-		sleep(ctx, min(left, e.k.opts.Watch)) // a suspended machine stops timers
+		sleep.For(ctx, min(left, e.k.opts.Watch)) // a suspended machine stops timers
 	}
 }

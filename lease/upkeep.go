@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/lease/grant"
 	"github.com/patchbay-net/patchbay/lease/place"
 )
@@ -45,16 +46,6 @@ func (b *backoff) wait() time.Duration {
 	return base + rand.N(2*jitter) - jitter
 }
 
-// sleep waits, at most until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}
-
 // ask asks for a new address until a server gives one or ctx ends. The wait for
 // an answer is the wait before the next request.
 func (e *entry) ask(ctx context.Context, a *address) error {
@@ -77,7 +68,7 @@ func (e *entry) ask(ctx context.Context, a *address) error {
 		}
 		last = err
 		e.k.opts.Log("%s: %s: %v", e, a.name, err)
-		sleep(ctx, time.Until(end))
+		sleep.For(ctx, time.Until(end))
 	}
 }
 
@@ -104,7 +95,7 @@ func (e *entry) watch(ctx context.Context) {
 			e.vanish()
 			return
 		}
-		sleep(ctx, e.k.opts.Watch)
+		sleep.For(ctx, e.k.opts.Watch)
 	}
 }
 
@@ -137,7 +128,7 @@ func (e *entry) keep(ctx context.Context, a *address) {
 		case age >= g.T1:
 			e.extend(ctx, a, &extension{"renewed", a.proto.Renew, g.T2})
 		default:
-			sleep(ctx, min(g.T1-age, e.k.opts.Watch)) // a suspended machine stops timers
+			sleep.For(ctx, min(g.T1-age, e.k.opts.Watch)) // a suspended machine stops timers
 		}
 	}
 }
@@ -165,7 +156,7 @@ func (e *entry) extend(ctx context.Context, a *address, x *extension) {
 		e.lose(a)
 	case err != nil:
 		e.k.opts.Log("%s: %s: %v", e, a.name, err)
-		sleep(ctx, time.Until(end))
+		sleep.For(ctx, time.Until(end))
 	default:
 		e.accept(a, granted)
 		e.change(g, granted)
@@ -211,7 +202,7 @@ func (e *entry) lose(a *address) {
 func (e *entry) regain(ctx context.Context, a *address) {
 	if err := e.ask(ctx, a); err != nil {
 		if ctx.Err() == nil {
-			sleep(ctx, e.k.opts.Watch) // the interface is gone: watch ends the entry
+			sleep.For(ctx, e.k.opts.Watch) // the interface is gone: watch ends the entry
 		}
 		return
 	}

@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
@@ -51,7 +52,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 		for wait := 100 * time.Millisecond; err == nil && ctx.Err() == nil; wait = min(2*wait, 3*time.Second) {
 			if err = w.stream(ctx, &wait); !refused(err) && !errors.Is(err, errEnough) {
 				err = nil
-				typed.Pause(ctx, wait/2+rand.N(wait)) // not all hosts at once
+				sleep.For(ctx, wait/2+rand.N(wait)) // not all hosts at once
 			}
 		}
 		if ctx.Err() != nil {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
@@ -156,7 +157,7 @@ func (s *Store) reap() {
 		if next == 0 {
 			_ = s.locked(s.life.Ctx(), func() error { return nil }) // whoever asks next is told of what fails
 		}
-		typed.Pause(s.life.Ctx(), max(next, 50*time.Millisecond))
+		sleep.For(s.life.Ctx(), max(next, 50*time.Millisecond))
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/store/typed"
+	"github.com/patchbay-net/patchbay/internal/sleep"
 )
 
 // locked runs f with the lock: nobody else, of this process or another, reads or
@@ -60,7 +60,7 @@ func (s *Store) lock(ctx context.Context) (fd int, err error) {
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
 			return -1, errors.Join(&fs.PathError{Op: "lock", Path: path, Err: err}, unix.Close(fd))
 		}
-		typed.Pause(ctx, wait)
+		sleep.For(ctx, wait)
 		if ctx.Err() != nil {
 			err := fmt.Errorf("lock %s, which another process holds: %w", path, context.Cause(ctx))
 			return -1, errors.Join(err, unix.Close(fd))

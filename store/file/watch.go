@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
@@ -101,7 +102,7 @@ func newBell(ctx context.Context, dir string) *bell {
 // wait returns when somebody wrote, ctx ended, or it is time to look anyway.
 func (b *bell) wait(ctx context.Context) {
 	if b.f == nil {
-		typed.Pause(ctx, everyWithoutBell)
+		sleep.For(ctx, everyWithoutBell)
 		return
 	}
 	var events [4096]byte

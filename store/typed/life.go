@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -59,16 +60,6 @@ func Ended(ctx context.Context, err error) error {
 	return nil
 }
 
-// Pause waits, at most until ctx ends.
-func Pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}
-
 // Kept is a lease that is renewed, the half of store.Lease that no engine differs in.
 type Kept struct {
 	lost chan struct{}
@@ -102,7 +93,7 @@ func (l *Life) Keep(ctx context.Context, ttl time.Duration, renew func(context.C
 // of the ttl, so one that hangs is not the last one in time.
 func keep(ctx context.Context, ttl time.Duration, renew func(context.Context) error) {
 	for wait := ttl / 4; ; {
-		Pause(ctx, wait+rand.N(wait/2)) // not all hosts at once
+		sleep.For(ctx, wait+rand.N(wait/2)) // not all hosts at once
 		if ctx.Err() != nil {
 			return
 		}

@@ -1,0 +1,33 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sleep
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		defer cancel()
+		began := time.Now()
+		for i, c := range []struct {
+			d, after time.Duration
+			whole    bool
+		}{
+			{0, 0, true},
+			{-time.Second, 0, true}, // what is over already
+			{time.Minute, time.Minute, true},
+			{time.Minute, 90 * time.Second, false},
+			{time.Minute, 90 * time.Second, false}, // at once
+		} {
+			if whole := For(ctx, c.d); whole != c.whole || time.Since(began) != c.after {
+				t.Errorf("%d: %s: %v after %s", i, c.d, whole, time.Since(began))
+			}
+		}
+	})
+}
