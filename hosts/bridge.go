@@ -6,7 +6,6 @@ package hosts
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -64,7 +63,7 @@ func (a *Agent) tidyAddrs(conn *nl.Conn, p *part) error {
 			continue
 		}
 		a.opts.Log("network %s: taking address %s from %s", p.Network.Name, at.Prefix, link.Attrs().Name)
-		if err := conn.AddrDel(link, &netlink.Addr{IPNet: ipNet(at.Prefix)}); err != nil && !nl.IsNotFound(err) {
+		if err := conn.AddrDel(link, &netlink.Addr{IPNet: nl.IPNet(at.Prefix)}); err != nil && !nl.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("take address %s from %s: %w", at.Prefix, link.Attrs().Name, err))
 		}
 	}
@@ -94,8 +93,4 @@ func dropBridge(conn *nl.Conn, name string) (gone bool, err error) {
 		return false, fmt.Errorf("remove %s: %w", name, err)
 	}
 	return true, nil
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

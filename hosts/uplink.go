@@ -75,9 +75,7 @@ func (a *Agent) inTheWay(n *store.Network) error {
 		return fmt.Errorf("list addresses: %w", err)
 	}
 	for _, at := range addrs {
-		addr, _ := netip.AddrFromSlice(at.IP)
-		ones, _ := at.Mask.Size()
-		p := netip.PrefixFrom(addr.Unmap(), ones)
+		p := nl.PrefixOf(at.IPNet)
 		i := slices.IndexFunc(n.Subnets, p.Masked().Overlaps)
 		if i < 0 {
 			continue

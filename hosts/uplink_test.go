@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
 func TestUplink(t *testing.T) {
@@ -23,7 +25,7 @@ func TestUplink(t *testing.T) {
 	bridge(t, "up1", prefix("192.0.2.7/24"))
 	bridge(t, "up2", prefix("198.51.100.7/24"))
 	up1, up2 := up(t, "up1"), up(t, "up2")
-	must(t, netlink.AddrAdd(up2, &netlink.Addr{IPNet: ipNet(prefix("2001:db8::7/64")), Flags: unix.IFA_F_NODAD}))
+	must(t, netlink.AddrAdd(up2, &netlink.Addr{IPNet: nl.IPNet(prefix("2001:db8::7/64")), Flags: unix.IFA_F_NODAD}))
 	route := func(link netlink.Link, gw string, metric int) {
 		must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: net.ParseIP(gw), Priority: metric}))
 	}

@@ -88,8 +88,7 @@ func (w *work) found(result *spec.Result, links []netlink.Link) (*spec.Result, e
 // defaultGateway is the next hop of the first default route of a family.
 func defaultGateway(routes []netlink.Route, want4 bool) netip.Addr {
 	for _, r := range routes {
-		gw, ok := netip.AddrFromSlice(r.Gw)
-		if gw = gw.Unmap(); ok && gw.Is4() == want4 && prefixOf(r).Bits() == 0 {
+		if gw := nl.AddrOf(r.Gw); gw.IsValid() && gw.Is4() == want4 && prefixOf(r).Bits() == 0 {
 			return gw
 		}
 	}
@@ -102,8 +101,7 @@ func told(routes []netlink.Route) (list []spec.Route) {
 		if r.Protocol == unix.RTPROT_KERNEL || r.Protocol == unix.RTPROT_RA {
 			continue
 		}
-		gw, _ := netip.AddrFromSlice(r.Gw)
-		route := spec.Route{Dst: prefixOf(r), GW: gw.Unmap(), Priority: r.Priority}
+		route := spec.Route{Dst: prefixOf(r), GW: nl.AddrOf(r.Gw), Priority: r.Priority}
 		if !route.GW.IsValid() {
 			scope := int(r.Scope)
 			route.Scope = &scope
@@ -117,9 +115,7 @@ func told(routes []netlink.Route) (list []spec.Route) {
 // routes.
 func prefixOf(r netlink.Route) netip.Prefix {
 	if r.Dst != nil {
-		a, _ := netip.AddrFromSlice(r.Dst.IP)
-		bits, _ := r.Dst.Mask.Size()
-		return netip.PrefixFrom(a.Unmap(), bits)
+		return nl.PrefixOf(r.Dst)
 	}
 	if r.Family == unix.AF_INET6 {
 		return netip.MustParsePrefix("::/0")

@@ -121,8 +121,8 @@ func addressesIn(path, proc string, where map[netip.Addr]string) error {
 		return fmt.Errorf("list addresses in %s: %w", path, err)
 	}
 	for _, a := range list {
-		if addr, ok := netip.AddrFromSlice(a.IP); ok && !addr.IsLoopback() {
-			where[addr.Unmap()] = path
+		if addr := nl.AddrOf(a.IP); addr.IsValid() && !addr.IsLoopback() {
+			where[addr] = path
 		}
 	}
 	return nil

@@ -233,7 +233,7 @@ func TestWatchAddresses(t *testing.T) {
 	h := l.hosts[0]
 	u := setup{Routes, "46"}
 	before := netip.MustParsePrefix("10.40.1.1/24")
-	must(t, h.conn.AddrDel(h.link("cni0"), &netlink.Addr{IPNet: ipNet(before)}))
+	must(t, h.conn.AddrDel(h.link("cni0"), &netlink.Addr{IPNet: nl.IPNet(before)}))
 	_, err := h.mesh.Look(u.self(h), nil) // no State goes by a link
 	must(t, err)
 	ctx, cancel := context.WithCancel(ctx)
@@ -256,7 +256,7 @@ func TestWatchAddresses(t *testing.T) {
 		routes, err := h.mesh.ourRoutes(DefaultProtocol)
 		must(t, err)
 		for _, r := range routes {
-			out += r.Dst.String() + " from " + addrOf(r.Src).String() + "\n"
+			out += r.Dst.String() + " from " + nl.AddrOf(r.Src).String() + "\n"
 		}
 		return out
 	}
@@ -270,7 +270,7 @@ func TestWatchAddresses(t *testing.T) {
 			h.addr(step.link, step.add)
 		} else {
 			p := netip.MustParsePrefix(step.remove)
-			must(t, h.conn.AddrDel(h.link(step.link), &netlink.Addr{IPNet: ipNet(p)}))
+			must(t, h.conn.AddrDel(h.link(step.link), &netlink.Addr{IPNet: nl.IPNet(p)}))
 		}
 		told(t, step.add+step.remove, changed)
 		if got := sources(); !strings.Contains(got, step.want) || !strings.Contains(got, "fd40:2::/64 from fd40:1::1") {

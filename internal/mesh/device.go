@@ -53,7 +53,7 @@ func ours(link netlink.Link, k mark, d Device) bool {
 func (d Device) fits(link netlink.Link) bool {
 	vx, ok := link.(*netlink.Vxlan)
 	return ok && vx.VxlanId == int(d.VNI) && vx.Port == int(d.Port) && !vx.Learning && !vx.FlowBased && !vx.GBP &&
-		vx.VtepDevIndex == 0 && vx.UDPCSum && addrOf(vx.SrcAddr).Is4() == d.Local.Is4() && (len(vx.Group) == 0 || vx.Group.IsUnspecified())
+		vx.VtepDevIndex == 0 && vx.UDPCSum && nl.AddrOf(vx.SrcAddr).Is4() == d.Local.Is4() && (len(vx.Group) == 0 || vx.Group.IsUnspecified())
 }
 
 func (m *Mesh) create(d Device) (netlink.Link, error) {
@@ -91,7 +91,7 @@ func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 			return err
 		}
 	}
-	if addrOf(vx.SrcAddr) != d.Local {
+	if nl.AddrOf(vx.SrcAddr) != d.Local {
 		if err := m.conn.SetVXLANLocal(at.Index, d.Local); err != nil {
 			return fmt.Errorf("change its address to %s: %w", d.Local, err)
 		}
@@ -207,7 +207,7 @@ func (m *Mesh) neighbours(index int) (map[netip.Addr]net.HardwareAddr, error) {
 		}
 		for _, n := range list {
 			if n.State&netlink.NUD_PERMANENT != 0 {
-				out[addrOf(n.IP)] = n.HardwareAddr
+				out[nl.AddrOf(n.IP)] = n.HardwareAddr
 			}
 		}
 	}
@@ -239,10 +239,4 @@ func (m *Mesh) dropDevices(k mark, wanted []Device) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// addrOf is the invalid address for what is none.
-func addrOf(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
 func TestRoutes(t *testing.T) {
@@ -201,7 +203,7 @@ func TestForeign(t *testing.T) {
 	} {
 		t.Run(tc.dst, func(t *testing.T) {
 			p := netip.MustParsePrefix(tc.dst)
-			theirs := &netlink.Route{Dst: ipNet(p), Gw: netip.MustParseAddr(tc.via).AsSlice(), Protocol: 4, Priority: 7}
+			theirs := &netlink.Route{Dst: nl.IPNet(p), Gw: netip.MustParseAddr(tc.via).AsSlice(), Protocol: 4, Priority: 7}
 			must(t, h.conn.RouteAdd(theirs))
 			defer func() { must(t, h.conn.RouteDel(theirs)) }()
 			err := apply()

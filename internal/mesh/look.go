@@ -91,7 +91,7 @@ func (m *Mesh) own(blocks []netip.Prefix, addrs []netlink.Addr) map[netip.Prefix
 	out := make(map[netip.Prefix]netip.Addr)
 	for _, b := range blocks {
 		for _, a := range addrs {
-			if ip := addrOf(a.IP); b.Contains(ip) {
+			if ip := nl.AddrOf(a.IP); b.Contains(ip) {
 				out[b] = ip
 				break
 			}
@@ -101,7 +101,7 @@ func (m *Mesh) own(blocks []netip.Prefix, addrs []netlink.Addr) map[netip.Prefix
 	defer m.mu.Unlock()
 	m.blocks, m.known = blocks, make(map[netip.Addr]bool)
 	for _, a := range addrs {
-		m.known[addrOf(a.IP)] = true
+		m.known[nl.AddrOf(a.IP)] = true
 	}
 	return out
 }

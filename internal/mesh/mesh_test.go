@@ -116,7 +116,7 @@ func (s *space) addr(link string, addrs ...string) {
 func (s *space) route(dst, via string) {
 	s.t.Helper()
 	p := netip.MustParsePrefix(dst)
-	must(s.t, s.conn.RouteAdd(&netlink.Route{Dst: ipNet(p), Gw: netip.MustParseAddr(via).AsSlice()}))
+	must(s.t, s.conn.RouteAdd(&netlink.Route{Dst: nl.IPNet(p), Gw: netip.MustParseAddr(via).AsSlice()}))
 }
 
 func (s *space) bridge(name string) {

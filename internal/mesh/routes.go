@@ -6,7 +6,6 @@ package mesh
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -55,7 +54,7 @@ type routeKey struct {
 	metric int
 }
 
-func keyOf(r *netlink.Route) routeKey { return routeKey{prefixOf(r.Dst), r.Priority} }
+func keyOf(r *netlink.Route) routeKey { return routeKey{nl.PrefixOf(r.Dst), r.Priority} }
 
 // existing is a route of ours that is there.
 type existing struct {
@@ -65,7 +64,7 @@ type existing struct {
 
 // ensure adds or replaces one route, and says that the one that is there stays.
 func (m *Mesh) ensure(want *netlink.Route, have *existing) error {
-	dst := prefixOf(want.Dst)
+	dst := nl.PrefixOf(want.Dst)
 	if have != nil && same(*have.route, *want) {
 		have.stale = false
 		return m.foreign(dst, want.Protocol)
@@ -97,7 +96,7 @@ func (m *Mesh) foreign(dst netip.Prefix, protocol netlink.RouteProtocol) error {
 		return noRoute(a, err)
 	}
 	r := got[0]
-	p := prefixOf(r.Dst)
+	p := nl.PrefixOf(r.Dst)
 	neighbours := r.Protocol == unix.RTPROT_KERNEL && hop(r) == netip.Addr{} && p.Bits() > 0
 	if r.Protocol == protocol || !p.IsValid() || p.Addr().Is4() != a.Is4() || p.Bits() < dst.Bits() && !neighbours {
 		return nil
@@ -122,7 +121,7 @@ func (m *Mesh) message(r Route, protocol uint8, links map[string]int) (*netlink.
 		links[r.Link] = link.Attrs().Index
 	}
 	out := &netlink.Route{
-		LinkIndex: links[r.Link], Dst: ipNet(r.Dst), Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST,
+		LinkIndex: links[r.Link], Dst: nl.IPNet(r.Dst), Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST,
 		Protocol: netlink.RouteProtocol(protocol),
 	}
 	if r.Dst.Addr().Is6() {
@@ -143,15 +142,15 @@ func (m *Mesh) message(r Route, protocol uint8, links map[string]int) (*netlink.
 }
 
 func same(a, b netlink.Route) bool {
-	return a.LinkIndex == b.LinkIndex && hop(a) == hop(b) && addrOf(a.Src) == addrOf(b.Src) && a.Type == b.Type &&
+	return a.LinkIndex == b.LinkIndex && hop(a) == hop(b) && nl.AddrOf(a.Src) == nl.AddrOf(b.Src) && a.Type == b.Type &&
 		a.Flags&int(netlink.FLAG_ONLINK) == b.Flags&int(netlink.FLAG_ONLINK)
 }
 
 func hop(r netlink.Route) netip.Addr {
 	if via, ok := r.Via.(*netlink.Via); ok {
-		return addrOf(via.Addr)
+		return nl.AddrOf(via.Addr)
 	}
-	return addrOf(r.Gw)
+	return nl.AddrOf(r.Gw)
 }
 
 // ourRoutes are those of our protocol in the main table.
@@ -169,7 +168,7 @@ func (m *Mesh) ourRoutes(protocol uint8) ([]netlink.Route, error) {
 
 func (m *Mesh) remove(r *netlink.Route) error {
 	if err := m.conn.RouteDel(r); err != nil && !nl.IsNotFound(err) {
-		return fmt.Errorf("remove route %s: %w", prefixOf(r.Dst), err)
+		return fmt.Errorf("remove route %s: %w", nl.PrefixOf(r.Dst), err)
 	}
 	return nil
 }
@@ -182,17 +181,4 @@ func (m *Mesh) dropRoutes(protocol uint8) error {
 		errs = append(errs, m.remove(&have[i]))
 	}
 	return errors.Join(errs...)
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-// prefixOf is the invalid prefix for a default route's nil.
-func prefixOf(n *net.IPNet) netip.Prefix {
-	if n == nil {
-		return netip.Prefix{}
-	}
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(addrOf(n.IP), bits)
 }

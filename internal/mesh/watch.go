@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
 // remember notes the links that a State goes by.
@@ -52,7 +54,7 @@ func (m *Mesh) concerns(name string, index int) bool {
 // host's in one of its blocks. That a lifetime was renewed is told as an address
 // that comes.
 func (m *Mesh) moved(u netlink.AddrUpdate) bool {
-	a := addrOf(u.LinkAddress.IP)
+	a := nl.AddrOf(u.LinkAddress.IP)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if u.Flags&unix.IFA_F_TENTATIVE != 0 || u.NewAddr == m.known[a] {
@@ -102,7 +104,7 @@ func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 		case u := <-links:
 			matters = m.concerns(u.Attrs().Name, u.Attrs().Index)
 		case u := <-routes:
-			matters = m.concerns("", u.LinkIndex) || prefixOf(u.Dst).Bits() <= 0
+			matters = m.concerns("", u.LinkIndex) || nl.PrefixOf(u.Dst).Bits() <= 0
 		case u := <-addrs:
 			matters = m.moved(u)
 		}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -52,7 +51,7 @@ func (a Addr) flags() (flags int) {
 }
 
 func (a Addr) message() *netlink.Addr {
-	return &netlink.Addr{IPNet: ipNet(a.Prefix), Flags: a.flags()}
+	return &netlink.Addr{IPNet: nl.IPNet(a.Prefix), Flags: a.flags()}
 }
 
 // Ensure adds the address, which must not be there.
@@ -141,7 +140,7 @@ func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 		return nil, fmt.Errorf("%q already has an IP address different from %v", g.Link, g.Prefix)
 	}
 	for _, o := range others {
-		if err := deleteAddr(env.Host, link, &netlink.Addr{IPNet: ipNet(o)}); err != nil {
+		if err := deleteAddr(env.Host, link, &netlink.Addr{IPNet: nl.IPNet(o)}); err != nil {
 			return nil, err
 		}
 	}
@@ -192,9 +191,4 @@ func (g Gateway) Diff(_ context.Context, env *Env) (string, error) {
 		return "", err
 	}
 	return fmt.Sprintf("Failed to match addr %v on interface %v", g.Prefix, g.Link), nil
-}
-
-// ipNet is a prefix as the library wants it, host bits kept.
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -66,7 +66,7 @@ func (r Route) String() string {
 func (r Route) message(index int) *netlink.Route {
 	out := &netlink.Route{
 		LinkIndex: index,
-		Dst:       ipNet(r.Dst.Masked()),
+		Dst:       nl.IPNet(r.Dst.Masked()),
 		Scope:     netlink.Scope(r.Scope),
 		Priority:  r.Priority,
 		Table:     r.Table,
@@ -146,7 +146,7 @@ func (r Route) find(conn *nl.Conn, _ netlink.Link) (bool, error) {
 	if r.Dst.Addr().Is4() {
 		family = netlink.FAMILY_V4
 	}
-	filter := &netlink.Route{Dst: ipNet(r.Dst.Masked()), Table: r.Table}
+	filter := &netlink.Route{Dst: nl.IPNet(r.Dst.Masked()), Table: r.Table}
 	mask := netlink.RT_FILTER_DST | netlink.RT_FILTER_TABLE
 	if r.Gateway.IsValid() && r.Dst.Bits() > 0 {
 		filter.Gw = r.Gateway.AsSlice()
@@ -169,7 +169,7 @@ func (r Route) lookup(conn *nl.Conn, link netlink.Link) (bool, error) {
 		return false, fmt.Errorf("route table lookup error: %w", err)
 	}
 	for _, got := range routes {
-		if got.LinkIndex == link.Attrs().Index && got.Dst != nil && got.Dst.String() == ipNet(r.Dst.Masked()).String() {
+		if got.LinkIndex == link.Attrs().Index && got.Dst != nil && got.Dst.String() == nl.IPNet(r.Dst.Masked()).String() {
 			return true, nil
 		}
 	}

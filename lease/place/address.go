@@ -6,7 +6,6 @@ package place
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -156,7 +155,7 @@ func (s *Setup) remove(conn *nl.Conn, link netlink.Link) error {
 		}
 	}
 	if s.Address.IsValid() {
-		if err := conn.AddrDel(link, &netlink.Addr{IPNet: ipNet(s.Address)}); err != nil && !nl.IsNotFound(err) {
+		if err := conn.AddrDel(link, &netlink.Addr{IPNet: nl.IPNet(s.Address)}); err != nil && !nl.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("remove address %s: %w", s.Address, err))
 		}
 	}
@@ -166,7 +165,7 @@ func (s *Setup) remove(conn *nl.Conn, link netlink.Link) error {
 // addAddr adds an address that a server has given to nobody else: without
 // looking for duplicates.
 func addAddr(conn *nl.Conn, link netlink.Link, a netip.Prefix) error {
-	msg := &netlink.Addr{IPNet: ipNet(a)}
+	msg := &netlink.Addr{IPNet: nl.IPNet(a)}
 	if a.Addr().Is6() {
 		msg.Flags = unix.IFA_F_NODAD
 	}
@@ -177,7 +176,7 @@ func addAddr(conn *nl.Conn, link netlink.Link, a netip.Prefix) error {
 }
 
 func route(link netlink.Link, r spec.Route) *netlink.Route {
-	out := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(r.Dst.Masked()), Priority: r.Priority}
+	out := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: nl.IPNet(r.Dst.Masked()), Priority: r.Priority}
 	if r.GW.IsValid() && !r.GW.IsUnspecified() {
 		out.Gw = r.GW.AsSlice()
 	}
@@ -185,8 +184,4 @@ func route(link netlink.Link, r spec.Route) *netlink.Route {
 		out.Scope = netlink.Scope(*r.Scope)
 	}
 	return out
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

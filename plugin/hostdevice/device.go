@@ -53,12 +53,12 @@ func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err 
 		return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
 	}
 	for _, a := range addrs {
-		prefix := prefixOf(a.IPNet)
+		prefix := nl.PrefixOf(a.IPNet)
 		if !stays(prefix, a.Flags) {
 			continue
 		}
 		list = append(list, record.DeviceAddr{
-			Prefix: prefix, Peer: prefixOf(a.Peer), Label: a.Label, Scope: a.Scope,
+			Prefix: prefix, Peer: nl.PrefixOf(a.Peer), Label: a.Label, Scope: a.Scope,
 			Flags: a.Flags & (unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD),
 		})
 	}
@@ -83,31 +83,19 @@ func routes(host *nl.Conn, index int) (list []record.DeviceRoute, err error) {
 			continue
 		}
 		list = append(list, record.DeviceRoute{
-			Dst: prefixOf(r.Dst), Gateway: addrOf(r.Gw), Src: addrOf(r.Src), Table: r.Table, Priority: r.Priority,
+			Dst: nl.PrefixOf(r.Dst), Gateway: nl.AddrOf(r.Gw), Src: nl.AddrOf(r.Src), Table: r.Table, Priority: r.Priority,
 			Scope: int(r.Scope), Protocol: int(r.Protocol), MTU: r.MTU, AdvMSS: r.AdvMSS, Flags: r.Flags & int(netlink.FLAG_ONLINK),
 		})
 	}
 	return list, nil
 }
 
-func addrOf(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
-}
-
-func prefixOf(n *net.IPNet) netip.Prefix {
-	if n == nil {
-		return netip.Prefix{}
-	}
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(addrOf(n.IP), bits)
-}
-
+// ipNet is nil for what was nil: no peer, a default route.
 func ipNet(p netip.Prefix) *net.IPNet {
 	if !p.IsValid() {
 		return nil
 	}
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+	return nl.IPNet(p)
 }
 
 // is says whether a link is the device. Its name and namespace change with the

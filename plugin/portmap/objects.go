@@ -125,8 +125,8 @@ func uses(k *kernel.Kernel, path string, e nft.Element) bool {
 func addresses(c *nl.Conn) (out []netip.Addr, err error) {
 	list, err := c.AddrList(nil, 0)
 	for _, a := range list {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			out = append(out, ip.Unmap())
+		if ip := nl.AddrOf(a.IP); ip.IsValid() {
+			out = append(out, ip)
 		}
 	}
 	return out, err

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -111,7 +112,7 @@ func serves(r netlink.Route, src source, all []source) bool {
 
 func within(src source, r netlink.Route) bool {
 	for _, ip := range append([]net.IP{r.Src, r.Gw}, hops(r)...) {
-		if a, ok := netip.AddrFromSlice(ip); ok && src.Address.Contains(a.Unmap()) {
+		if a := nl.AddrOf(ip); a.IsValid() && src.Address.Contains(a) {
 			return true
 		}
 	}
@@ -130,14 +131,14 @@ func hops(r netlink.Route) (out []net.IP) {
 func promised(prev *spec.Result, list []source) (out []netlink.Route) {
 	for _, src := range list {
 		if !src.Address.IsSingleIP() {
-			out = append(out, netlink.Route{Dst: ipNet(src.Address.Masked()), Src: src.Address.Addr().AsSlice()})
+			out = append(out, netlink.Route{Dst: nl.IPNet(src.Address.Masked()), Src: src.Address.Addr().AsSlice()})
 		}
 	}
 	for _, r := range prev.Routes {
 		if r.Table != nil && *r.Table != 0 && *r.Table != unix.RT_TABLE_MAIN {
 			continue // not in the main table, so not moved
 		}
-		m := netlink.Route{Dst: ipNet(r.Dst.Masked())}
+		m := netlink.Route{Dst: nl.IPNet(r.Dst.Masked())}
 		if gw := nextHop(r, list); gw.IsValid() {
 			m.Gw = gw.AsSlice()
 		}
@@ -160,8 +161,4 @@ func nextHop(r spec.Route, list []source) netip.Addr {
 		}
 	}
 	return netip.Addr{}
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -65,11 +65,11 @@ func (w *world) plug(n int) {
 	must(w.t, err)
 	must(w.t, w.c.LinkSetUp(link))
 	for _, ip := range w.ips(n) {
-		must(w.t, w.c.AddrAdd(link, &netlink.Addr{IPNet: ipNet(ip.Address), Flags: unix.IFA_F_NODAD}))
+		must(w.t, w.c.AddrAdd(link, &netlink.Addr{IPNet: nl.IPNet(ip.Address), Flags: unix.IFA_F_NODAD}))
 		must(w.t, w.c.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: zero(ip.Gateway), Gw: ip.Gateway.AsSlice(), Priority: n + 1}))
 	}
 	far := netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/32", n))
-	must(w.t, w.c.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(far), Gw: w.ips(n)[0].Gateway.AsSlice(), MTU: 1300}))
+	must(w.t, w.c.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: nl.IPNet(far), Gw: w.ips(n)[0].Gateway.AsSlice(), MTU: 1300}))
 }
 
 func (w *world) ips(n int) []spec.IPConfig {
