@@ -4,11 +4,8 @@
 package cnmipam
 
 import (
-	"encoding/json"
 	"fmt"
-	"net"
 	"os"
-	"path/filepath"
 	"testing"
 
 	helpers "github.com/docker/go-plugins-helpers/ipam"
@@ -27,20 +24,6 @@ type helped struct {
 	d *cnmtest.Driver
 }
 
-// as turns a value of one library's types into another's, which is what the
-// wire does too.
-func as[T any](h *helped, v any) *T {
-	data, err := json.Marshal(v)
-	if err != nil {
-		h.t.Error(err)
-	}
-	out := new(T)
-	if err := json.Unmarshal(data, out); err != nil {
-		h.t.Errorf("%v: %s", err, data)
-	}
-	return out
-}
-
 func (h *helped) GetCapabilities() (*helpers.CapabilitiesResponse, error) {
 	return &helpers.CapabilitiesResponse{RequiresMACAddress: true}, nil
 }
@@ -50,27 +33,27 @@ func (h *helped) GetDefaultAddressSpaces() (*helpers.AddressSpacesResponse, erro
 }
 
 func (h *helped) RequestPool(in *helpers.RequestPoolRequest) (*helpers.RequestPoolResponse, error) {
-	out, err := h.d.RequestPool(h.t.Context(), as[cnm.RequestPoolRequest](h, in))
+	out, err := h.d.RequestPool(h.t.Context(), cnmtest.As[cnm.RequestPoolRequest](h.t, in))
 	if err != nil {
 		return nil, err
 	}
-	return as[helpers.RequestPoolResponse](h, out), nil
+	return cnmtest.As[helpers.RequestPoolResponse](h.t, out), nil
 }
 
 func (h *helped) ReleasePool(in *helpers.ReleasePoolRequest) error {
-	return h.d.ReleasePool(h.t.Context(), as[cnm.ReleasePoolRequest](h, in))
+	return h.d.ReleasePool(h.t.Context(), cnmtest.As[cnm.ReleasePoolRequest](h.t, in))
 }
 
 func (h *helped) RequestAddress(in *helpers.RequestAddressRequest) (*helpers.RequestAddressResponse, error) {
-	out, err := h.d.RequestAddress(h.t.Context(), as[cnm.RequestAddressRequest](h, in))
+	out, err := h.d.RequestAddress(h.t.Context(), cnmtest.As[cnm.RequestAddressRequest](h.t, in))
 	if err != nil {
 		return nil, err
 	}
-	return as[helpers.RequestAddressResponse](h, out), nil
+	return cnmtest.As[helpers.RequestAddressResponse](h.t, out), nil
 }
 
 func (h *helped) ReleaseAddress(in *helpers.ReleaseAddressRequest) error {
-	return h.d.ReleaseAddress(h.t.Context(), as[cnm.ReleaseAddressRequest](h, in))
+	return h.d.ReleaseAddress(h.t.Context(), cnmtest.As[cnm.ReleaseAddressRequest](h.t, in))
 }
 
 // TestGoPluginsHelpers: addresses of an IPAM driver made with Docker's own
@@ -80,18 +63,8 @@ func TestGoPluginsHelpers(t *testing.T) {
 	must := endpointtest.Must
 	must(t, os.RemoveAll("/var/lib/patchbay")) // the network's name is that of other tests
 	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
-	must(t, os.MkdirAll(cnm.SocketDir, 0o755))
-	path := filepath.Join(cnm.SocketDir, "helpedipam.sock")
-	listener, err := net.Listen("unix", path)
-	must(t, err)
 	d := &cnmtest.Driver{RequiresMAC: true}
-	done := make(chan error, 1)
-	go func() { done <- helpers.NewHandler(&helped{t, d}).Serve(listener) }()
-	t.Cleanup(func() {
-		listener.Close() //nolint:errcheck // a test
-		<-done           //nolint:errcheck // a test
-		os.Remove(path)
-	})
+	cnmtest.StartHelped(t, "helpedipam", helpers.NewHandler(&helped{t, d}))
 	w := endpointtest.New(t, &bridge.Plugin, &Plugin)
 	conf := `"bridge":"helped0","isGateway":true,"ipam":{"type":"cnm-ipam","driver":"helpedipam","pools":[{"subnet":"10.86.0.0/24"},{"subnet":"fd86::/64"}]}`
 	a, b := w.Pod("a", conf).Add(), w.Pod("b", conf).Add()

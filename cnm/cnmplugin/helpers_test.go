@@ -4,11 +4,7 @@
 package cnmplugin
 
 import (
-	"encoding/json"
 	"errors"
-	"net"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/docker/go-plugins-helpers/network"
@@ -26,26 +22,12 @@ type helped struct {
 	d *cnmtest.Driver
 }
 
-// as turns a value of one library's types into another's, which is what the
-// wire does too.
-func as[T any](h *helped, v any) *T {
-	data, err := json.Marshal(v)
-	if err != nil {
-		h.t.Error(err)
-	}
-	out := new(T)
-	if err := json.Unmarshal(data, out); err != nil {
-		h.t.Errorf("%v: %s", err, data)
-	}
-	return out
-}
-
 func (h *helped) GetCapabilities() (*network.CapabilitiesResponse, error) {
 	return &network.CapabilitiesResponse{Scope: network.LocalScope}, nil
 }
 
 func (h *helped) CreateNetwork(in *network.CreateNetworkRequest) error {
-	return h.d.CreateNetwork(h.t.Context(), as[cnm.CreateNetworkRequest](h, in))
+	return h.d.CreateNetwork(h.t.Context(), cnmtest.As[cnm.CreateNetworkRequest](h.t, in))
 }
 
 func (h *helped) AllocateNetwork(*network.AllocateNetworkRequest) (*network.AllocateNetworkResponse, error) {
@@ -53,52 +35,52 @@ func (h *helped) AllocateNetwork(*network.AllocateNetworkRequest) (*network.Allo
 }
 
 func (h *helped) DeleteNetwork(in *network.DeleteNetworkRequest) error {
-	return h.d.DeleteNetwork(h.t.Context(), as[cnm.NetworkRequest](h, in))
+	return h.d.DeleteNetwork(h.t.Context(), cnmtest.As[cnm.NetworkRequest](h.t, in))
 }
 
 func (h *helped) FreeNetwork(*network.FreeNetworkRequest) error { return nil }
 
 func (h *helped) CreateEndpoint(in *network.CreateEndpointRequest) (*network.CreateEndpointResponse, error) {
-	out, err := h.d.CreateEndpoint(h.t.Context(), as[cnm.CreateEndpointRequest](h, in))
+	out, err := h.d.CreateEndpoint(h.t.Context(), cnmtest.As[cnm.CreateEndpointRequest](h.t, in))
 	if err != nil {
 		return nil, err
 	}
-	return as[network.CreateEndpointResponse](h, out), nil
+	return cnmtest.As[network.CreateEndpointResponse](h.t, out), nil
 }
 
 func (h *helped) DeleteEndpoint(in *network.DeleteEndpointRequest) error {
-	return h.d.DeleteEndpoint(h.t.Context(), as[cnm.EndpointRequest](h, in))
+	return h.d.DeleteEndpoint(h.t.Context(), cnmtest.As[cnm.EndpointRequest](h.t, in))
 }
 
 func (h *helped) EndpointInfo(in *network.InfoRequest) (*network.InfoResponse, error) {
-	out, err := h.d.EndpointOperInfo(h.t.Context(), as[cnm.EndpointRequest](h, in))
+	out, err := h.d.EndpointOperInfo(h.t.Context(), cnmtest.As[cnm.EndpointRequest](h.t, in))
 	if err != nil {
 		return nil, err
 	}
-	return as[network.InfoResponse](h, out), nil
+	return cnmtest.As[network.InfoResponse](h.t, out), nil
 }
 
 func (h *helped) Join(in *network.JoinRequest) (*network.JoinResponse, error) {
-	out, err := h.d.Join(h.t.Context(), as[cnm.JoinRequest](h, in))
+	out, err := h.d.Join(h.t.Context(), cnmtest.As[cnm.JoinRequest](h.t, in))
 	if err != nil {
 		return nil, err
 	}
-	return as[network.JoinResponse](h, out), nil
+	return cnmtest.As[network.JoinResponse](h.t, out), nil
 }
 
 func (h *helped) Leave(in *network.LeaveRequest) error {
-	return h.d.Leave(h.t.Context(), as[cnm.EndpointRequest](h, in))
+	return h.d.Leave(h.t.Context(), cnmtest.As[cnm.EndpointRequest](h.t, in))
 }
 
 func (h *helped) DiscoverNew(*network.DiscoveryNotification) error    { return nil }
 func (h *helped) DiscoverDelete(*network.DiscoveryNotification) error { return nil }
 
 func (h *helped) ProgramExternalConnectivity(in *network.ProgramExternalConnectivityRequest) error {
-	return h.d.ProgramExternalConnectivity(h.t.Context(), as[cnm.ConnectivityRequest](h, in))
+	return h.d.ProgramExternalConnectivity(h.t.Context(), cnmtest.As[cnm.ConnectivityRequest](h.t, in))
 }
 
 func (h *helped) RevokeExternalConnectivity(in *network.RevokeExternalConnectivityRequest) error {
-	return h.d.RevokeExternalConnectivity(h.t.Context(), as[cnm.EndpointRequest](h, in))
+	return h.d.RevokeExternalConnectivity(h.t.Context(), cnmtest.As[cnm.EndpointRequest](h.t, in))
 }
 
 // TestGoPluginsHelpers: two containers by a driver made with Docker's own library
@@ -106,16 +88,7 @@ func (h *helped) RevokeExternalConnectivity(in *network.RevokeExternalConnectivi
 func TestGoPluginsHelpers(t *testing.T) {
 	d := &cnmtest.Driver{}
 	l := newLab(t, d)
-	path := filepath.Join(cnm.SocketDir, "helped.sock")
-	listener, err := net.Listen("unix", path)
-	endpointtest.Must(t, err)
-	done := make(chan error, 1)
-	go func() { done <- network.NewHandler(&helped{t, d}).Serve(listener) }()
-	t.Cleanup(func() {
-		listener.Close() //nolint:errcheck // a test
-		<-done           //nolint:errcheck // a test
-		os.Remove(path)
-	})
+	cnmtest.StartHelped(t, "helped", network.NewHandler(&helped{t, d}))
 	conf := `"driver":"helped","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},"ipam":{"type":"host-local","subnet":"10.85.0.0/24"}`
 	a, b := l.Pod("a", conf).Add(), l.Pod("b", conf).Add()
 	b.Serve("tcp", endpointtest.Join(b.IP(0), "80"))
