@@ -125,29 +125,42 @@ func (m *Mesh) sysctls(d Device) error {
 	return err
 }
 
+// placed is a device that is there, and what it had before this Sync.
+type placed struct {
+	Device
+	index int
+	fdb   []nl.FDBEntry
+	hops  map[netip.Addr]net.HardwareAddr
+}
+
+// place makes d so and looks what it has.
+func (m *Mesh) place(s State, d Device) (p placed, err error) {
+	p.Device = d
+	if p.index, err = m.device(s, d); err != nil {
+		return p, err
+	}
+	if p.fdb, err = m.conn.FDB(p.index); err != nil {
+		return p, err
+	}
+	p.hops, err = m.neighbours(p.index)
+	return p, err
+}
+
 // tunnels makes the entries of every peer.
-func (m *Mesh) tunnels(d Device, index int) error {
-	fdb, err := m.conn.FDB(index)
-	if err != nil {
-		return err
-	}
-	hops, err := m.neighbours(index)
-	if err != nil {
-		return err
-	}
+func (m *Mesh) tunnels(p placed) error {
 	var errs []error
-	for _, t := range d.Tunnels {
-		if e := d.entry(t); !slices.ContainsFunc(fdb, func(have nl.FDBEntry) bool { return sameEntry(have, e) }) {
-			if err := m.conn.SetFDB(index, e); err != nil {
+	for _, t := range p.Tunnels {
+		if e := p.entry(t); !slices.ContainsFunc(p.fdb, func(have nl.FDBEntry) bool { return sameEntry(have, e) }) {
+			if err := m.conn.SetFDB(p.index, e); err != nil {
 				errs = append(errs, fmt.Errorf("set tunnel of %s to %s: %w", t.MAC, t.Remote, err))
 			}
 		}
 		for _, h := range t.Hops {
-			if bytes.Equal(hops[h], t.MAC) {
+			if bytes.Equal(p.hops[h], t.MAC) {
 				continue
 			}
-			if err := m.conn.NeighSet(neighbour(index, h, t.MAC)); err != nil {
-				errs = append(errs, fmt.Errorf("set neighbour %s on %s: %w", h, d.Name, err))
+			if err := m.conn.NeighSet(neighbour(p.index, h, t.MAC)); err != nil {
+				errs = append(errs, fmt.Errorf("set neighbour %s on %s: %w", h, p.Name, err))
 			}
 		}
 	}
@@ -167,30 +180,24 @@ func sameEntry(a, b nl.FDBEntry) bool {
 	return bytes.Equal(a.MAC, b.MAC) && a.Remote == b.Remote && a.Port == b.Port
 }
 
-// prune removes entries that no peer has. The device is ours, so all are.
-func (m *Mesh) prune(d Device, index int) error {
-	fdb, err := m.conn.FDB(index)
-	if err != nil {
-		return err
-	}
-	hops, err := m.neighbours(index)
-	if err != nil {
-		return err
-	}
+// prune removes entries that no peer has. The device is ours, so all are. What it
+// had before tunnels is enough to know: an entry is told by its MAC and a neighbour
+// by its address, and tunnels touches those that a peer has, which stay.
+func (m *Mesh) prune(p placed) error {
 	var errs []error
-	for _, e := range fdb {
-		if slices.ContainsFunc(d.Tunnels, func(t Tunnel) bool { return bytes.Equal(t.MAC, e.MAC) }) {
+	for _, e := range p.fdb {
+		if slices.ContainsFunc(p.Tunnels, func(t Tunnel) bool { return bytes.Equal(t.MAC, e.MAC) }) {
 			continue
 		}
-		if err := m.conn.DeleteFDB(index, e); err != nil && !nl.IsNotFound(err) {
+		if err := m.conn.DeleteFDB(p.index, e); err != nil && !nl.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("remove tunnel of %s: %w", e.MAC, err))
 		}
 	}
-	for h, mac := range hops {
-		if slices.ContainsFunc(d.Tunnels, func(t Tunnel) bool { return slices.Contains(t.Hops, h) }) {
+	for h, mac := range p.hops {
+		if slices.ContainsFunc(p.Tunnels, func(t Tunnel) bool { return slices.Contains(t.Hops, h) }) {
 			continue
 		}
-		if err := m.conn.NeighDel(neighbour(index, h, mac)); err != nil && !nl.IsNotFound(err) {
+		if err := m.conn.NeighDel(neighbour(p.index, h, mac)); err != nil && !nl.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("remove neighbour %s: %w", h, err))
 		}
 	}

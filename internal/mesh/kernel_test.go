@@ -4,7 +4,9 @@
 package mesh
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -162,6 +164,42 @@ func TestPeerMoves(t *testing.T) {
 			u.sync(h1, h2)
 			talk(t, h1, h2)
 		})
+	}
+}
+
+// One Sync makes what is new, changes what is there and removes what is left over.
+func TestPeersSwap(t *testing.T) {
+	needVXLAN(t)
+	l := newLab(t)
+	u := setup{VXLAN, "4"}
+	h, two, three, four := l.hosts[0], l.hosts[1], l.hosts[2], l.hosts[3]
+	at2, at3 := two.underlay4(), three.underlay4()
+	for _, step := range []struct {
+		name string
+		want map[*host]netip.Addr
+	}{
+		{"two", map[*host]netip.Addr{two: at2, three: at3}},
+		{"one leaves, one comes, one stays", map[*host]netip.Addr{three: at3, four: at2}},
+		{"another stays, at another address", map[*host]netip.Addr{two: at2, four: at3}},
+		{"they change places", map[*host]netip.Addr{two: at3, four: at2}},
+		{"one is where the other was, which left", map[*host]netip.Addr{two: at2}},
+		{"none", nil},
+	} {
+		var peers []Peer
+		var fdb, neigh []string
+		for p, at := range step.want {
+			mac := VTEP(p.id())
+			peers = append(peers, Peer{ID: p.id(), Underlay: []netip.Addr{at}, Blocks: p.blocks(), Transport: VXLAN})
+			fdb, neigh = append(fdb, fmt.Sprint(nl.FDBEntry{MAC: mac, Remote: at})), append(neigh, NextHop(mac).String())
+		}
+		h.do(func() error { return h.mesh.Apply(ctx, u.self(h), peers) })
+		for what, want := range map[string][]string{"fdb": fdb, "neigh": neigh} {
+			got := h.list(t, what)
+			slices.Sort(want)
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("%s: %s %v, want %v", step.name, what, got, want)
+			}
+		}
 	}
 }
 

@@ -101,26 +101,20 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, s.Subnets)}
 	var links []placed
 	for _, d := range s.Devices {
-		index, err := m.device(s, d)
+		p, err := m.place(s, d)
 		if err == nil {
-			links = append(links, placed{d, index})
-			err = m.tunnels(d, index)
+			links = append(links, p)
+			err = m.tunnels(p)
 		}
 		errs = append(errs, err)
 	}
 	errs = append(errs, m.routes(s))
-	for _, l := range links {
-		errs = append(errs, m.prune(l.Device, l.index))
+	for _, p := range links {
+		errs = append(errs, m.prune(p))
 	}
 	errs = append(errs, m.dropDevices(s.mark(), s.Devices), h.drop(ctx, env, s.Subnets))
 	m.remember(s)
 	return errors.Join(errs...)
-}
-
-// placed is a device that is there.
-type placed struct {
-	Device
-	index int
 }
 
 // mark is what everything of this mesh carries.
