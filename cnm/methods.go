@@ -14,6 +14,8 @@ func (h *Handler) find(method string) methodFunc {
 	switch {
 	case method == "Plugin.Activate":
 		return get(h.activate)
+	case h.Down != nil && name != "GetCapabilities":
+		return func(context.Context, []byte) (any, error) { return nil, h.Down }
 	case service == ImplementsNetwork && h.Network != nil:
 		if fn := networkMethod(h.Network, name); fn != nil {
 			return fn

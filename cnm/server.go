@@ -37,6 +37,10 @@ type Handler struct {
 	Network NetworkDriver // nil: none
 	IPAM    IPAMDriver    // nil: none
 
+	// Down is told to every caller, if it is set, whatever they call but what a
+	// driver is. That Docker asks once in its life and remembers.
+	Down error
+
 	// Timeout bounds a call. Docker has no limit of its own and keeps locks while
 	// it waits, so a driver that hangs must be answered for. The context of the
 	// call ends then, and Docker gets an error. 0 is no limit.

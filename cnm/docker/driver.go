@@ -125,6 +125,15 @@ func because(err error) string {
 	return ": " + err.Error()
 }
 
+// Down answers for a driver that cannot start.
+func Down(why error) *cnm.Handler {
+	d := new(Driver) // says what it is; nothing else is called
+	return &cnm.Handler{
+		Network: d, IPAM: d,
+		Down: fmt.Errorf("the network driver cannot start (journalctl -u patchbay-docker): %w", why),
+	}
+}
+
 // save writes an endpoint down before the work goes on.
 func (d *Driver) save(e *state.Endpoint) error {
 	d.opts.step()

@@ -59,6 +59,9 @@ func Main(args []string, log io.Writer) int {
 		args = []string{"--help"}
 	}
 	_, err := p.ParseArgs(longFlags(args))
+	if args[0] == "docker" && err != nil && !isHelp(err) {
+		a.excuse(err)
+	}
 	return a.report(err)
 }
 
@@ -87,8 +90,8 @@ func (a *app) report(err error) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &usage) && usage.Type == flags.ErrHelp:
-		fmt.Fprintln(os.Stdout, usage.Message) //nolint:errcheck // help
+	case isHelp(err):
+		fmt.Fprintln(os.Stdout, err) //nolint:errcheck // help
 		return 0
 	case errors.As(err, &usage):
 		a.print("error", err)
@@ -97,6 +100,11 @@ func (a *app) report(err error) int {
 	}
 	a.print("error", err)
 	return 1
+}
+
+func isHelp(err error) bool {
+	var usage *flags.Error
+	return errors.As(err, &usage) && usage.Type == flags.ErrHelp
 }
 
 func (a *app) print(kind string, err error) {

@@ -4,6 +4,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log"
@@ -91,6 +92,29 @@ func (c *dockerCommand) Execute(args []string) error {
 	go d.Keep(c.app.ctx)
 	h := &cnm.Handler{Network: d, IPAM: d, Timeout: c.Timeout, Log: logCalls(logger), Others: map[string]cnm.Method{collectMethod: collector(d)}}
 	return cnm.Serve(c.app.ctx, l, h)
+}
+
+// excuseTime is how long a driver that cannot start tells so, before systemd tries
+// again.
+const excuseTime = 10 * time.Second
+
+// excuse answers Docker when the driver cannot start and systemd has passed it the
+// socket. Calls would wait there, for ever: Docker has no limit, and does not come
+// up before those of its containers are answered.
+func (a *app) excuse(why error) {
+	if n, err := passed(); n != 1 || err != nil {
+		return
+	}
+	l, err := fromFD(firstFD)
+	if err != nil {
+		a.print("error", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(a.ctx, excuseTime)
+	defer cancel()
+	if err := cnm.Serve(ctx, l, docker.Down(why)); err != nil {
+		a.print("error", err)
+	}
 }
 
 func (c *dockerCommand) driver(logger *log.Logger) (*docker.Driver, error) {
