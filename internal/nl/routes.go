@@ -47,7 +47,7 @@ func through(r netlink.Route, index int) bool {
 // has no link and never counts, of IPv6 its link is lo. The error is the kernel's.
 func (c *Conn) DefaultLink(family int, unicast bool) (index int, err error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST} // Dst nil: the default's
-	var mask uint64 = netlink.RT_FILTER_DST | netlink.RT_FILTER_TABLE
+	mask := netlink.RT_FILTER_DST | netlink.RT_FILTER_TABLE
 	if unicast {
 		mask |= netlink.RT_FILTER_TYPE
 	}
