@@ -59,7 +59,11 @@ func (a *Agent) tidyAddrs(conn *nl.Conn, p *part) error {
 	for _, at := range addrs {
 		block := at.Prefix.Masked()
 		theirs := !slices.ContainsFunc(p.Network.Subnets, func(s netip.Prefix) bool { return s.Contains(block.Addr()) })
-		if theirs || slices.Contains(p.Blocks, block) || a.used(p.Network.Name, []netip.Prefix{block}) > 0 {
+		if theirs || slices.Contains(p.Blocks, block) {
+			continue
+		}
+		used, err := a.used(p.Network.Name, []netip.Prefix{block})
+		if errs = append(errs, err); err != nil || used > 0 {
 			continue
 		}
 		a.opts.Log("network %s: taking address %s from %s", p.Network.Name, at.Prefix, link.Attrs().Name)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -32,11 +33,9 @@ func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 	all := sorted(blocks)
 	h := holdingOf(n, a.self.ID, all, w.Own[n.Name])
 	if len(h.lost) > 0 {
-		if used := a.used(n.Name, w.Own[n.Name]); used > 0 {
-			return fmt.Errorf("block %s of this host is %s's now, and %d addresses of it are in use here: remove those containers, and make the Docker network again",
-				h.lost[0].Prefix, w.nodeName(h.lost[0].Node), used)
+		if err := a.yield(w, n, h.lost[0]); err != nil {
+			return err
 		}
-		a.opts.Log("network %s: block %s of this host is %s's now: taking another one", n.Name, h.lost[0].Prefix, w.nodeName(h.lost[0].Node))
 	}
 	if len(h.have) == 0 && len(w.Own[n.Name]) == 0 {
 		if err := a.inTheWay(n); err != nil {
@@ -53,21 +52,49 @@ func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 		a.opts.Log("network %s: claimed block %s", n.Name, b.Prefix)
 	}
 	a.mirror.remember(n.Name, h.have)
-	for _, b := range h.extra {
-		if a.used(n.Name, []netip.Prefix{b.Prefix}) == 0 {
-			a.opts.Log("network %s: giving back block %s", n.Name, b.Prefix)
-			err = errors.Join(err, a.dropBlock(ctx, b))
-		}
+	return a.giveBack(ctx, n, h.extra)
+}
+
+// yield gives up what is somebody else's block now, when no container of this
+// host has an address of it.
+func (a *Agent) yield(w *world, n *store.Network, lost store.Block) error {
+	used, err := a.used(n.Name, w.Own[n.Name])
+	if err != nil {
+		return err
 	}
-	return err
+	if used > 0 {
+		return fmt.Errorf("block %s of this host is %s's now, and %d addresses of it are in use here: remove those containers, and make the Docker network again",
+			lost.Prefix, w.nodeName(lost.Node), used)
+	}
+	a.opts.Log("network %s: block %s of this host is %s's now: taking another one", n.Name, lost.Prefix, w.nodeName(lost.Node))
+	return nil
+}
+
+// giveBack gives back blocks that are more than one of a subnet, once nobody has
+// an address of them.
+func (a *Agent) giveBack(ctx context.Context, n *store.Network, extra []store.Block) error {
+	var errs []error
+	for _, b := range extra {
+		used, err := a.used(n.Name, []netip.Prefix{b.Prefix})
+		if err == nil && used == 0 {
+			a.opts.Log("network %s: giving back block %s", n.Name, b.Prefix)
+			err = a.dropBlock(ctx, b)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // used counts the addresses of blocks that containers of this host have, by
-// host-local's files: they are Docker's and everybody else's.
-func (a *Agent) used(network string, blocks []netip.Prefix) (n int) {
+// host-local's files: they are Docker's and everybody else's. With an error
+// nobody knows, and nothing may go.
+func (a *Agent) used(network string, blocks []netip.Prefix) (n int, err error) {
 	entries, err := os.ReadDir(filepath.Join(a.opts.Paths.CNI, "networks", network))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil // no address was ever given
+	}
 	if err != nil {
-		return 0 // no address was ever given
+		return 0, fmt.Errorf("count addresses in use: %w", err)
 	}
 	for _, e := range entries {
 		addr, err := netip.ParseAddr(strings.ReplaceAll(e.Name(), "_", ":")) // host-local's, on file systems without colons
@@ -75,7 +102,7 @@ func (a *Agent) used(network string, blocks []netip.Prefix) (n int) {
 			n++
 		}
 	}
-	return n
+	return n, nil
 }
 
 // maxRaces bounds how often somebody else may be faster.

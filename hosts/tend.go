@@ -176,10 +176,15 @@ func (a *Agent) leave(ctx context.Context, w *world) error {
 		}
 	}
 	for network := range w.Own {
+		if !gone(network) {
+			continue
+		}
 		// Whoever removed it by mistake creates it again, and gets what it was.
-		if gone(network) && a.used(network, w.Own[network]) == 0 {
+		used, err := a.used(network, w.Own[network])
+		if err == nil && used == 0 {
 			a.mirror.remember(network, nil)
 		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
