@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/boot"
 )
 
 // Boot is the run of the kernel we live in. The zero value knows nothing and
@@ -25,9 +27,9 @@ type Boot struct {
 
 // ReadBoot reads the boot id and the uptime from procfs at proc ("/proc").
 func ReadBoot(proc string) (Boot, error) {
-	id, err := readSmall(filepath.Join(proc, "sys/kernel/random/boot_id"))
+	id, err := boot.ID(proc)
 	if err != nil {
-		return Boot{}, fmt.Errorf("read boot id: %w", err)
+		return Boot{}, err
 	}
 	up, err := readSmall(filepath.Join(proc, "uptime"))
 	if err != nil {
@@ -39,7 +41,7 @@ func ReadBoot(proc string) (Boot, error) {
 		return Boot{}, fmt.Errorf("read uptime: %w", err)
 	}
 	since := time.Now().Add(-time.Duration(seconds * float64(time.Second)))
-	return Boot{ID: strings.TrimSpace(string(id)), Since: since}, nil
+	return Boot{ID: id, Since: since}, nil
 }
 
 // readSmall reads a file of one line, without the detour of os.File through the

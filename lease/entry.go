@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/lease/grant"
 	"github.com/patchbay-net/patchbay/lease/place"
@@ -132,11 +133,11 @@ func (e *entry) accept(a *address, g *grant.Grant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a.grant = g
-	a.held.Raw, a.held.Since = g.Raw, store.Now()
+	a.held.Raw, a.held.Since = g.Raw, boot.Since()
 }
 
 // age is how long ago the grant was.
-func (a *address) age() time.Duration { return store.Now() - a.held.Since }
+func (a *address) age() time.Duration { return boot.Since() - a.held.Since }
 
 // setup is what a plugin made of a grant.
 func (e *entry) setup(g *grant.Grant) *place.Setup {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -46,7 +47,7 @@ func (k *Keeper) Move(ctx context.Context, a *dhcprpc.Args) error {
 	rec := *e.rec
 	e.mu.Unlock()
 	if rec.Away = 0; a.NetNS == "" {
-		rec.Away = store.Now() + awayTime
+		rec.Away = boot.Since() + awayTime
 	} else {
 		at, err := place.Find(k.opts.HostPrefix+a.NetNS, a.Path)
 		if err != nil {
@@ -105,7 +106,7 @@ func (k *Keeper) leave(e *entry) *entry {
 // wait ends the entry when its interface did not arrive in time.
 func (e *entry) wait(ctx context.Context) {
 	for ctx.Err() == nil {
-		left := e.rec.Away - store.Now()
+		left := e.rec.Away - boot.Since()
 		if left <= 0 {
 			e.k.opts.Log("%s: the interface was moved, and did not arrive: lease dropped", e)
 			e.vanish()

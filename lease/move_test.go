@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/lease/leasetest"
-	"github.com/patchbay-net/patchbay/lease/store"
 )
 
 func (w *world) move(ns, name string) error {
@@ -73,7 +73,7 @@ func TestMovedAway(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Away == 0 {
 		t.Fatalf("%+v %v", list, err)
 	}
-	list[0].Away = store.Now() + time.Second
+	list[0].Away = boot.Since() + time.Second
 	if err := w.keeper.store.Write(list[0]); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/statedir"
@@ -40,7 +40,7 @@ type storeKey struct{}
 func Of(r *plugin.Request) *Store {
 	return r.Session.Value(storeKey{}, func() any {
 		s := Open(r.Session.Paths.State)
-		s.boot = bootID(r.Session.Paths.Proc)
+		s.boot, _ = boot.ID(r.Session.Paths.Proc) // without one all boots are the same
 		r.Session.OnClose(s.Records.Close)
 		return s
 	}).(*Store)
@@ -50,15 +50,6 @@ func Of(r *plugin.Request) *Store {
 func Open(stateDir string) *Store {
 	records := record.OfDrivers(stateDir)
 	return &Store{Dir: records.Dir, Records: records}
-}
-
-// bootID tells boots apart; without one all are the same.
-func bootID(proc string) string {
-	data, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(data))
 }
 
 // Boot tells this boot of the node from others.

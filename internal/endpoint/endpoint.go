@@ -12,11 +12,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"path/filepath"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -130,17 +129,8 @@ type Addresses struct {
 
 // AddressesOf reads the boot id; a procfs without one leaves it to the rest.
 func AddressesOf(r *plugin.Request) Addresses {
-	a := Addresses{owner: r.Owner}
-	fd, err := unix.Open(filepath.Join(r.Session.Paths.Proc, "sys/kernel/random/boot_id"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return a
-	}
-	defer unix.Close(fd) //nolint:errcheck // read only
-	var id [36]byte
-	if n, err := unix.Read(fd, id[:]); err == nil {
-		a.boot = string(id[:n])
-	}
-	return a
+	id, _ := boot.ID(r.Session.Paths.Proc)
+	return Addresses{boot: id, owner: r.Owner}
 }
 
 // Host is the address of the host's end.

@@ -17,9 +17,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/statedir"
@@ -62,20 +61,11 @@ type Store struct{ Run, Boot string }
 
 // New opens the store below a run directory. proc is where procfs is.
 func New(run, proc string) (*Store, error) {
-	boot, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
+	id, err := boot.ID(proc)
 	if err != nil {
-		return nil, fmt.Errorf("read boot id: %w", err)
+		return nil, err
 	}
-	return &Store{Run: run, Boot: strings.TrimSpace(string(boot))}, nil
-}
-
-// Now is the time since boot, suspended or not, which no clock setting moves.
-func Now() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic("store: CLOCK_BOOTTIME: " + err.Error()) // since Linux 2.6.39
-	}
-	return time.Duration(ts.Nano())
+	return &Store{Run: run, Boot: id}, nil
 }
 
 // Write stores a record.

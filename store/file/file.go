@@ -19,10 +19,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
@@ -67,7 +67,7 @@ func Open(dir string, o Options) (*Store, error) {
 		}
 	}
 	var err error
-	if s.boot, err = bootID(o.Proc); err != nil {
+	if s.boot, err = boot.ID(o.Proc); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", dir, err)
 	}
 	if err := s.start(); err != nil {
@@ -95,12 +95,4 @@ const openTimeout = 30 * time.Second
 func (s *Store) Close() error {
 	s.life.End()
 	return nil
-}
-
-func bootID(proc string) (string, error) {
-	id, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
-	if err != nil {
-		return "", fmt.Errorf("read boot id: %w", err)
-	}
-	return string(id[:len(id)-1]), nil
 }

@@ -14,9 +14,8 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
@@ -36,15 +35,7 @@ func (s *Store) left(path string) time.Duration {
 	if err != nil || json.Unmarshal(data, &t) != nil || t.Boot != s.boot {
 		return 0
 	}
-	return max(t.Ends-bootTime(), 0)
-}
-
-func bootTime() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic("store: CLOCK_BOOTTIME: " + err.Error()) // since Linux 2.6.39
-	}
-	return time.Duration(ts.Nano())
+	return max(t.Ends-boot.Since(), 0)
 }
 
 func (s *Store) leaseFile(id string) string { return filepath.Join(s.dir, "leases", id+ending) }
@@ -68,7 +59,7 @@ func (s *Store) Lease(ctx context.Context, ttl time.Duration) (store.Lease, erro
 }
 
 func (l *lease) write() error {
-	data, err := json.Marshal(term{Boot: l.s.boot, Ends: bootTime() + l.ttl})
+	data, err := json.Marshal(term{Boot: l.s.boot, Ends: boot.Since() + l.ttl})
 	if err != nil {
 		return err
 	}

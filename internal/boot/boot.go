@@ -1,0 +1,42 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package boot tells the runs of the kernel apart, and the time in one: what
+// files go by that must not outlive a reboot or trust a clock somebody may set.
+package boot
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ID is the kernel's random boot id, 36 characters, from procfs at
+// proc ("/proc"). The error of a procfs without one wraps fs.ErrNotExist.
+func ID(proc string) (string, error) {
+	path := filepath.Join(proc, "sys/kernel/random/boot_id")
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) // os.File would start the poller
+	if err != nil {
+		return "", fmt.Errorf("read boot id: %w", &fs.PathError{Op: "open", Path: path, Err: err})
+	}
+	defer unix.Close(fd) //nolint:errcheck // read only
+	var id [64]byte
+	n, err := unix.Read(fd, id[:])
+	if err != nil {
+		return "", fmt.Errorf("read boot id: %w", &fs.PathError{Op: "read", Path: path, Err: err})
+	}
+	return strings.TrimSpace(string(id[:n])), nil
+}
+
+// Since is the time since boot (CLOCK_BOOTTIME), suspended or not, which no clock setting moves.
+func Since() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic("CLOCK_BOOTTIME: " + err.Error()) // since Linux 2.6.39
+	}
+	return time.Duration(ts.Nano())
+}
