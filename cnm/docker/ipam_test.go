@@ -4,7 +4,11 @@
 package docker
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -133,6 +137,42 @@ func TestAskAgain(t *testing.T) {
 	v4, err := x.address(0, mac, "")
 	must(t, err)
 	x.release(0, v4)
+}
+
+// away is an IPAM plugin whose server goes away when it has reserved an address,
+// and is back when the file is gone.
+const away = `#!/bin/sh
+case $CNI_COMMAND in
+ADD) touch %[1]s/reserved %[1]s/down; echo '{"cniVersion":"1.1.0","code":11,"msg":"no answer"}'; exit 1;;
+DEL) [ -e %[1]s/down ] && { echo '{"cniVersion":"1.1.0","code":11,"msg":"no answer"}'; exit 1; }; rm -f %[1]s/reserved;;
+VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.1.0"]}';;
+esac
+exit 0
+`
+
+// An address that was reserved and cannot be given back at once is not forgotten.
+func TestLeaseOfAServerThatIsAway(t *testing.T) {
+	n := newNode(t, `{"cniVersion":"1.1.0","name":"away","plugins":[{"type":"bridge","bridge":"br-t9","ipam":{"type":"away"}}]}`)
+	n.stop()
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "away"), fmt.Appendf(nil, away, dir), 0o755))
+	n.opts.Plugins = append(n.opts.Plugins, dir)
+	n.boot()
+	p, err := n.c.RequestPool(n.ctx(), &cnm.RequestPoolRequest{AddressSpace: space, Options: map[string]string{"cni.network": "away"}})
+	must(t, err)
+	_, err = n.c.RequestAddress(n.ctx(), &cnm.RequestAddressRequest{PoolID: p.PoolID, Options: map[string]string{cnm.OptionMAC: "02:42:00:00:00:01"}})
+	if err == nil || !strings.Contains(err.Error(), "no answer") {
+		t.Errorf("the server is away: %v", err)
+	}
+	must(t, os.Remove(filepath.Join(dir, "down")))
+	n.sweep(0)
+	if _, err := os.Stat(filepath.Join(dir, "reserved")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the address is still reserved: %v", err)
+	}
+	if all, err := n.driver.store.Leases(); err != nil || len(all) > 0 {
+		t.Errorf("leases: %v %v", asJSON(all), err)
+	}
+	must(t, n.c.ReleasePool(n.ctx(), &cnm.ReleasePoolRequest{PoolID: p.PoolID}))
 }
 
 // A container with --mac-address starts again after dockerd was killed: the

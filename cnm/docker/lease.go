@@ -158,10 +158,12 @@ func (d *Driver) ask(ctx context.Context, l *state.Lease) error {
 	if l.Result, err = d.run[lease].Add(ctx, list, a); err == nil {
 		return nil
 	}
-	if len(l.Given) == 0 { // Docker gives back what it got, and it got nothing
-		err = errors.Join(err, d.store.DropLease(l.ID), d.dropStandIn(context.WithoutCancel(ctx)))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
+	defer cancel()
+	if len(l.Given) > 0 { // Docker gives back what it got
+		return errors.Join(err, d.run[lease].Del(ctx, list, a))
 	}
-	return err
+	return errors.Join(err, d.dropLease(ctx, l))
 }
 
 // leaseList is the first plugin's configuration, for its IPAM plugin: they are
@@ -251,6 +253,8 @@ func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error
 	return d.dropLease(ctx, l)
 }
 
+// dropLease gives a lease back. One that cannot be given back now stays written
+// down, for Sweep.
 func (d *Driver) dropLease(ctx context.Context, l *state.Lease) error {
 	list, err := leaseList(l)
 	if err != nil {
