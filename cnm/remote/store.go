@@ -19,6 +19,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/internal/statedir"
@@ -134,11 +135,8 @@ func (s *Store) Remove(kind, network string) error {
 }
 
 // lockTime is how long a call waits for others of its network: they wait for
-// the driver. lockStep is how long it takes to ask again.
-const (
-	lockTime = 60 * time.Second
-	lockStep = 5 * time.Millisecond
-)
+// the driver.
+const lockTime = 60 * time.Second
 
 // Lock takes the lock of a network's file, which the kernel drops with the
 // process.
@@ -153,28 +151,11 @@ func (s *Store) Lock(ctx context.Context, kind, network string) (unlock func(), 
 	if err != nil {
 		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
 	}
-	for {
-		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return func() { unix.Close(fd) }, nil //nolint:errcheck // nothing was written
-		case errors.Is(err, unix.EWOULDBLOCK), errors.Is(err, unix.EINTR):
-			err = pause(ctx)
-		}
-		if err != nil {
-			unix.Close(fd) //nolint:errcheck // nothing was written
-			return nil, spec.Errorf(spec.CodeTryAgain, "wait for the lock of network %s: %w", network, err)
-		}
+	if err := flock.Exclusive(ctx, fd); err != nil {
+		unix.Close(fd) //nolint:errcheck // nothing was written
+		return nil, spec.Errorf(spec.CodeTryAgain, "wait for the lock of network %s: %w", network, err)
 	}
-}
-
-func pause(ctx context.Context) error {
-	select {
-	case <-time.After(lockStep):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return func() { unix.Close(fd) }, nil //nolint:errcheck // nothing was written
 }
 
 // Names lists the networks that have a file.

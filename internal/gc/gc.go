@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -73,7 +74,7 @@ func (r *Report) dead() (list []dead) {
 // Run looks at the node and, with Apply, removes what is dead. The error tells
 // what could not be read or removed; the report is whole as far as that goes.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	unlock, err := o.lock()
+	unlock, err := o.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -90,14 +91,14 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 // lock makes gcs take turns, those that only look as well: both remember what
 // they saw.
-func (o *Options) lock() (unlock func(), err error) {
+func (o *Options) lock(ctx context.Context) (unlock func(), err error) {
 	if err := statedir.Make(o.Paths.Run, "locks"); err != nil {
 		return nil, fmt.Errorf("lock gc: %w", err)
 	}
 	path := filepath.Join(o.Paths.Run, "locks", "node-gc.lock")
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err == nil {
-		err = unix.Flock(fd, unix.LOCK_EX)
+		err = flock.Exclusive(ctx, fd)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -84,7 +85,7 @@ func (m *Mesh) Apply(ctx context.Context, self Self, peers []Peer) error {
 // Sync makes the kernel so, by difference. It goes on where one thing fails and
 // returns all errors, joined. New ways are made before old ones go.
 func (m *Mesh) Sync(ctx context.Context, s State) error {
-	unlock, err := lock(m.opts.Paths)
+	unlock, err := lock(ctx, m.opts.Paths)
 	if err != nil {
 		return err
 	}
@@ -127,7 +128,7 @@ func (m *Mesh) Clear(ctx context.Context, name string) error {
 	if name == "" {
 		name = DefaultName
 	}
-	unlock, err := lock(m.opts.Paths)
+	unlock, err := lock(ctx, m.opts.Paths)
 	if err != nil {
 		return err
 	}
@@ -158,14 +159,14 @@ func (m *Mesh) clear(ctx context.Context, k mark) error {
 }
 
 // lock makes Sync, Clear and gc take turns.
-func lock(p paths.Paths) (unlock func(), err error) {
+func lock(ctx context.Context, p paths.Paths) (unlock func(), err error) {
 	if err := statedir.Make(p.Run, recordDir); err != nil {
 		return nil, fmt.Errorf("lock mesh: %w", err)
 	}
 	path := filepath.Join(p.Run, recordDir)
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == nil {
-		err = unix.Flock(fd, unix.LOCK_EX)
+		err = flock.Exclusive(ctx, fd)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)

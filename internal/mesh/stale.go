@@ -55,7 +55,7 @@ func (m *Mesh) unwanted(k mark) (why string, err error) {
 
 // Remove removes a stale mesh, unless an agent has taken it up again.
 func (m *Mesh) Remove(ctx context.Context, s Stale) error {
-	unlock, err := lock(m.opts.Paths)
+	unlock, err := lock(ctx, m.opts.Paths)
 	if err != nil {
 		return err
 	}

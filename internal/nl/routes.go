@@ -7,10 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/flock"
 )
 
 // LinkRoutes lists the unicast routes of one link in a table, both families, in
@@ -124,9 +125,6 @@ func (c *Conn) tablesInUse(used map[int]bool) error {
 	return nil
 }
 
-// lockPoll is how often a lock that another process holds is tried again.
-const lockPoll = 2 * time.Millisecond
-
 // Lock takes the lock of the namespace, which the reference's sbr takes too: a
 // flock of the namespace itself, so that it does not matter by what path anybody
 // came. It ends with the process that holds it.
@@ -138,26 +136,9 @@ func (c *Conn) Lock(ctx context.Context) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock namespace %s: %w", c.NS.Path(), err)
 	}
-	for {
-		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { unix.Close(fd) }, nil //nolint:errcheck // read only
-		}
-		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
-			err = pause(ctx)
-		}
-		if err != nil {
-			unix.Close(fd) //nolint:errcheck // read only
-			return nil, fmt.Errorf("lock namespace %s: %w", c.NS.Path(), err)
-		}
+	if err := flock.Exclusive(ctx, fd); err != nil {
+		unix.Close(fd) //nolint:errcheck // read only
+		return nil, fmt.Errorf("lock namespace %s: %w", c.NS.Path(), err)
 	}
-}
-
-func pause(ctx context.Context) error {
-	select {
-	case <-time.After(lockPoll):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return func() { unix.Close(fd) }, nil //nolint:errcheck // read only
 }

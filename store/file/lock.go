@@ -6,14 +6,12 @@ package file
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/flock"
 )
 
 // locked runs f with the lock: nobody else, of this process or another, reads or
@@ -52,18 +50,8 @@ func (s *Store) lock(ctx context.Context) (fd int, err error) {
 	if err != nil {
 		return -1, &fs.PathError{Op: "lock", Path: path, Err: err}
 	}
-	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return fd, nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			return -1, errors.Join(&fs.PathError{Op: "lock", Path: path, Err: err}, unix.Close(fd))
-		}
-		sleep.For(ctx, wait)
-		if ctx.Err() != nil {
-			err := fmt.Errorf("lock %s, which another process holds: %w", path, context.Cause(ctx))
-			return -1, errors.Join(err, unix.Close(fd))
-		}
+	if err := flock.Exclusive(ctx, fd); err != nil {
+		return -1, errors.Join(&fs.PathError{Op: "lock", Path: path, Err: err}, unix.Close(fd))
 	}
+	return fd, nil
 }

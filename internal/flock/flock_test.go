@@ -1,0 +1,41 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package flock
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestExclusive(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	open := func() *os.File {
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() }) //nolint:errcheck // twice
+		return f
+	}
+	first, second := open(), open()
+	if err := Exclusive(t.Context(), int(first.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := Exclusive(ctx, int(second.Fd())); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a second one: %v", err)
+	}
+	time.AfterFunc(10*time.Millisecond, func() { first.Close() }) //nolint:errcheck // only locked
+	if err := Exclusive(t.Context(), int(second.Fd())); err != nil {
+		t.Errorf("after the first: %v", err)
+	}
+	if err := Exclusive(t.Context(), -1); err == nil {
+		t.Error("no file is locked")
+	}
+}
