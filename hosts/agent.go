@@ -191,10 +191,11 @@ func settle(took time.Duration) time.Duration { return max(settleTime, restFacto
 // so that nobody waits for us.
 func (a *Agent) watchDocker(ctx context.Context) {
 	for ctx.Err() == nil {
+		began := time.Now()
 		if a.readDocker() {
 			a.wake()
 		}
-		sleep.For(ctx, dockerEvery)
+		sleep.For(ctx, max(dockerEvery, settle(time.Since(began))))
 	}
 }
 

@@ -43,13 +43,18 @@ type docker struct {
 	files       string // of the driver, as they were read last
 	networks    []*state.Network
 	endpoints   []*state.Endpoint
+
+	// What follows from all that, as long as nothing changes.
+	whole  bool // without an error
+	all    []container
+	copies []dockerCopy
 }
 
 // dockerConfig is what a container's config.v2.json says, at one time.
 type dockerConfig struct {
 	changed time.Time
 	size    int64
-	config  containerConfig
+	config  *containerConfig
 }
 
 // containerConfig is the part of Docker's file that names come from. DNSNames is
@@ -67,9 +72,15 @@ type containerConfig struct {
 	}
 }
 
-// read lists the endpoints that containers have, and the Docker networks.
+// read lists the endpoints that containers have, and the Docker networks: the same
+// slices again when no file has changed.
 func (d *docker) read() (all []container, copies []dockerCopy, err error) {
-	errs := []error{d.readState()}
+	news, err := d.readState()
+	configs, more, err2 := d.readConfigs()
+	errs := []error{err, err2}
+	if d.whole && !news && !more && errors.Join(errs...) == nil {
+		return d.all, d.copies, nil
+	}
 	names := map[string]string{}
 	for _, n := range d.networks {
 		c, err := copyOf(n)
@@ -77,29 +88,30 @@ func (d *docker) read() (all []container, copies []dockerCopy, err error) {
 		copies = append(copies, c)
 		names[n.ID] = c.Network
 	}
-	configs, err := d.readConfigs()
-	errs = append(errs, err)
+	places := placesOf(configs)
 	for _, e := range d.endpoints {
 		if e.Phase == state.Joined && e.Kernel != nil && names[e.Network] != "" {
-			all = append(all, containerOf(e, names[e.Network], configs))
+			all = append(all, containerOf(e, names[e.Network], places))
 		}
 	}
-	return all, copies, errors.Join(errs...)
+	err = errors.Join(errs...)
+	d.whole, d.all, d.copies = err == nil, all, copies
+	return all, copies, err
 }
 
 // readState reads the driver's files when they are not as they were.
-func (d *docker) readState() error {
+func (d *docker) readState() (news bool, err error) {
 	dir := filepath.Join(d.state, "docker")
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil // no driver was ever here
+		return false, nil // no driver was ever here
 	}
 	files, err := fingerprint(filepath.Join(dir, "networks"), filepath.Join(dir, "endpoints"))
 	if err != nil || files == d.files {
-		return err
+		return false, err
 	}
 	st, err := state.Open(d.state, "docker")
 	if err != nil {
-		return err
+		return false, err
 	}
 	networks, err := st.Networks()
 	endpoints, err2 := st.Endpoints()
@@ -107,7 +119,7 @@ func (d *docker) readState() error {
 	if err = errors.Join(err, err2); err == nil {
 		d.files = files
 	}
-	return err
+	return true, err
 }
 
 // fingerprint tells whether files below directories were replaced.
@@ -147,7 +159,40 @@ func copyOf(n *state.Network) (c dockerCopy, err error) {
 	return c, nil
 }
 
-func containerOf(e *state.Endpoint, network string, configs []containerConfig) container {
+// place is a container on one network.
+type place struct {
+	container *containerConfig
+	names     []string // there, beside its own
+}
+
+// places finds them by Docker's id of the endpoint, and by those of container and
+// network: what runs has no endpoint's id in the file for a moment.
+type places struct {
+	endpoints map[string]place
+	networks  map[[2]string]place
+}
+
+func placesOf(configs []*containerConfig) places {
+	out := places{map[string]place{}, map[[2]string]place{}}
+	for _, c := range configs {
+		for _, at := range c.NetworkSettings.Networks {
+			p := place{c, slices.Concat(at.DNSNames, at.Aliases)}
+			out.endpoints[at.EndpointID] = p
+			out.networks[[2]string{c.ID, at.NetworkID}] = p
+		}
+	}
+	return out
+}
+
+func (p *places) of(e *state.Endpoint) (place, bool) {
+	at, ok := p.endpoints[e.ID]
+	if !ok {
+		at, ok = p.networks[[2]string{e.Container, e.Network}]
+	}
+	return at, ok
+}
+
+func containerOf(e *state.Endpoint, network string, in places) container {
 	c := container{Network: network, ID: e.ID, MAC: e.Kernel.MAC, Docker: e.Container}
 	for _, p := range e.Kernel.Addrs {
 		c.Addrs = append(c.Addrs, p.Addr())
@@ -155,13 +200,9 @@ func containerOf(e *state.Endpoint, network string, configs []containerConfig) c
 	if e.Name != "" {
 		c.Names = []string{e.Name}
 	}
-	for _, config := range configs {
-		for _, at := range config.NetworkSettings.Networks {
-			if at.EndpointID == e.ID || (e.Container != "" && config.ID == e.Container && at.NetworkID == e.Network) {
-				c.Docker = config.ID
-				c.Names = dockerNames(&config, slices.Concat(at.DNSNames, at.Aliases))
-			}
-		}
+	if at, ok := in.of(e); ok {
+		c.Docker = at.container.ID
+		c.Names = dockerNames(at.container, at.names)
 	}
 	return c
 }
@@ -183,29 +224,40 @@ func dockerNames(c *containerConfig, more []string) []string {
 	return out
 }
 
-// readConfigs reads the containers' files, those that changed.
-func (d *docker) readConfigs() (out []containerConfig, err error) {
-	paths, err := filepath.Glob(filepath.Join(d.data, "containers", "*", "config.v2.json"))
-	if err != nil {
-		return nil, fmt.Errorf("list containers of Docker: %w", err)
+// readConfigs reads the containers' files, those that changed. News says whether
+// any did, came or went.
+func (d *docker) readConfigs() (out []*containerConfig, news bool, err error) {
+	dir := filepath.Join(d.data, "containers")
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, false, fmt.Errorf("list containers of Docker: %w", err)
 	}
 	before := d.configs
-	d.configs = map[string]dockerConfig{}
+	d.configs = make(map[string]dockerConfig, len(entries))
 	var errs []error
-	for _, path := range paths {
-		c, err := readConfig(path, before[path])
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		path := filepath.Join(dir, e.Name(), "config.v2.json")
+		was := before[path]
+		c, err := readConfig(path, was)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		errs = append(errs, err)
 		d.configs[path] = c
 		out = append(out, c.config)
+		news = news || c.config != was.config
 	}
-	return out, errors.Join(errs...)
+	return out, news || len(d.configs) != len(before), errors.Join(errs...)
 }
 
 // readConfig reads one file unless it is as it was. Docker replaces it whole.
 func readConfig(path string, was dockerConfig) (dockerConfig, error) {
+	if was.config == nil {
+		was.config = &containerConfig{}
+	}
 	fi, err := os.Stat(path)
 	if err != nil {
 		return was, err
@@ -217,8 +269,8 @@ func readConfig(path string, was dockerConfig) (dockerConfig, error) {
 	if err != nil {
 		return was, err
 	}
-	var c containerConfig
-	if err := json.Unmarshal(data, &c); err != nil {
+	c := new(containerConfig)
+	if err := json.Unmarshal(data, c); err != nil {
 		return was, fmt.Errorf("read %s: %w", path, err)
 	}
 	return dockerConfig{fi.ModTime(), fi.Size(), c}, nil

@@ -7,9 +7,12 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/store"
 )
@@ -42,5 +45,78 @@ func BenchmarkApply(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		m.endpoints["one"] = store.Endpoint{Network: "lan", ID: "one", Node: "x", Names: []string{fmt.Sprint(i)}}
 		a.apply(context.Background(), false)
+	}
+}
+
+// manyContainers writes what the driver and dockerd have of n containers.
+func manyContainers(tb testing.TB, n int) *docker {
+	tb.Helper()
+	dir := tb.TempDir()
+	d := &docker{state: filepath.Join(dir, "state"), data: filepath.Join(dir, "data")}
+	st, err := state.Open(d.state, "docker")
+	must(tb, err)
+	must(tb, st.SaveNetwork(&state.Network{ID: "n1", Config: []byte(`{"name":"lan","plugins":[]}`)}))
+	for i := range n {
+		must(tb, st.SaveEndpoint(&state.Endpoint{
+			ID: fmt.Sprint("e", i), Network: "n1", Phase: state.Joined,
+			Kernel: &state.Snapshot{MAC: "02:00:00:00:00:01", Addrs: prefixes(fmt.Sprintf("10.200.%d.%d/16", i/250, i%250+2))},
+		}))
+		d.rename(tb, i, "web")
+	}
+	return d
+}
+
+// rename has dockerd write down container i again.
+func (d *docker) rename(tb testing.TB, i int, name string) {
+	tb.Helper()
+	dir := filepath.Join(d.data, "containers", fmt.Sprint("c", i))
+	must(tb, os.MkdirAll(dir, 0o755))
+	text := fmt.Sprintf(`{"ID":"c%d","Name":"/%s%d","NetworkSettings":{"Networks":{"lan":{"NetworkID":"n1","EndpointID":"e%d"}}}}`, i, name, i, i)
+	must(tb, os.WriteFile(filepath.Join(dir, "config.v2.json"), []byte(text), 0o644))
+}
+
+// Twice a second, and nearly always nothing has changed: then nothing is put
+// together again, and nobody compares.
+func TestReadOnlyNews(t *testing.T) {
+	d := manyContainers(t, 3)
+	read := func() []container {
+		t.Helper()
+		all, _, err := d.read()
+		must(t, err)
+		return all
+	}
+	first, again := read(), read()
+	if len(first) != 3 || &first[0] != &again[0] {
+		t.Fatalf("%d of 3, and %d put together again", len(first), len(again))
+	}
+	d.rename(t, 1, "mail")
+	if now := read(); now[1].Names[0] != "mail1" || now[0].Names[0] != "web0" {
+		t.Errorf("after a container was renamed: %+v", now)
+	}
+	must(t, os.RemoveAll(filepath.Join(d.data, "containers/c2")))
+	if now := read(); len(now[2].Names) != 0 {
+		t.Errorf("after a container's file went: %+v", now[2])
+	}
+	st, err := state.Open(d.state, "docker")
+	must(t, err)
+	must(t, st.DropEndpoint("e0"))
+	if now := read(); len(now) != 2 {
+		t.Errorf("after one left: %+v", now)
+	}
+}
+
+// BenchmarkRead is one look at 2000 containers, of which none or one changed.
+func BenchmarkRead(b *testing.B) {
+	for _, name := range []string{"same", "changed"} {
+		b.Run(name, func(b *testing.B) {
+			d := manyContainers(b, 2000)
+			for i := 0; b.Loop(); i++ {
+				if name == "changed" {
+					d.rename(b, 7, fmt.Sprint("v", i, "-"))
+				}
+				_, _, err := d.read()
+				must(b, err)
+			}
+		})
 	}
 }
