@@ -219,7 +219,7 @@ func (c *container) routes(in *nl.Conn, index int) {
 	d, j := c.d, c.join
 	for _, kind := range []int{cnm.Connected, cnm.NextHop} {
 		for _, r := range j.StaticRoutes {
-			route := &netlink.Route{LinkIndex: index, Dst: ipNet(r.Destination)}
+			route := &netlink.Route{LinkIndex: index, Dst: nl.IPNet(r.Destination)}
 			if r.RouteType != kind {
 				continue
 			}

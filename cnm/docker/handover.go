@@ -263,7 +263,7 @@ func readdress(c *nl.Conn, s *state.Snapshot) error {
 }
 
 func addAddr(c *nl.Conn, link netlink.Link, a netip.Prefix) error {
-	addr := &netlink.Addr{IPNet: ipNet(a)}
+	addr := &netlink.Addr{IPNet: nl.IPNet(a)}
 	if a.Addr().Is6() {
 		addr.Flags = unix.IFA_F_NODAD
 	}

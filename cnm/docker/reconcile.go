@@ -14,6 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/docker/engine"
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/once"
+	"github.com/patchbay-net/patchbay/internal/sleep"
 )
 
 // Engine is what is asked of Docker, by nobody whom Docker waits for.
@@ -34,19 +36,15 @@ const (
 )
 
 func (d *Driver) keepAsking(ctx context.Context) {
-	last := ""
+	var last once.Failure
 	for {
 		pause := askEvery
-		if err := d.reconcile(ctx, &sweep{grace: d.opts.Grace}); err != nil && ctx.Err() == nil {
+		err := d.reconcile(ctx, &sweep{grace: d.opts.Grace})
+		if err != nil {
 			pause = askUntil
-			if err.Error() != last {
-				last = err.Error()
-				d.opts.Log("%v", err)
-			}
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		d.news(ctx, &last, err)
+		if !sleep.For(ctx, pause) {
 			return
 		}
 	}

@@ -58,14 +58,14 @@ func fromKernel(r *netlink.Route) (state.Route, bool) {
 		Scope: uint8(r.Scope), Protocol: int(r.Protocol), OnLink: r.Flags&int(netlink.FLAG_ONLINK) != 0,
 		Kernel: r.Protocol == unix.RTPROT_KERNEL,
 	}
-	out.GW, out.Src = addrOf(r.Gw), addrOf(r.Src)
+	out.GW, out.Src = nl.AddrOf(r.Gw), nl.AddrOf(r.Src)
 	return out, len(r.MultiPath) == 0
 }
 
 // toKernel is fromKernel's reverse.
 func toKernel(r *state.Route, index int) *netlink.Route {
 	out := &netlink.Route{
-		LinkIndex: index, Dst: ipNet(r.Dst), Table: r.Table, Priority: r.Metric, MTU: r.MTU, AdvMSS: r.AdvMSS,
+		LinkIndex: index, Dst: nl.IPNet(r.Dst), Table: r.Table, Priority: r.Metric, MTU: r.MTU, AdvMSS: r.AdvMSS,
 		Scope: netlink.Scope(r.Scope), Protocol: netlink.RouteProtocol(r.Protocol),
 	}
 	if r.GW.IsValid() {
@@ -86,7 +86,7 @@ func neighbours(c *nl.Conn, index int) (out []state.Neighbour, err error) {
 		return nil, fmt.Errorf("list neighbours: %w", err)
 	}
 	for _, n := range all {
-		if addr := addrOf(n.IP); n.State == unix.NUD_PERMANENT && addr.IsValid() && len(n.HardwareAddr) > 0 {
+		if addr := nl.AddrOf(n.IP); n.State == unix.NUD_PERMANENT && addr.IsValid() && len(n.HardwareAddr) > 0 {
 			out = append(out, state.Neighbour{Addr: addr, MAC: n.HardwareAddr.String()})
 		}
 	}
@@ -97,8 +97,7 @@ func prefixOf(n *net.IPNet, family int) netip.Prefix {
 	if n == nil {
 		return defaultRoute(family == unix.AF_INET6)
 	}
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(addrOf(n.IP), bits)
+	return nl.PrefixOf(n)
 }
 
 func defaultRoute(v6 bool) netip.Prefix {
@@ -106,13 +105,4 @@ func defaultRoute(v6 bool) netip.Prefix {
 		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	}
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-}
-
-func addrOf(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

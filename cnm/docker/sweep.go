@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/internal/once"
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
@@ -24,15 +26,20 @@ func (d *Driver) Keep(ctx context.Context) {
 		go d.keepAsking(ctx)
 	}
 	every := max(min(sweepEvery, d.opts.Grace/2), time.Second)
+	var last once.Failure
 	for {
-		if _, err := d.Sweep(ctx); err != nil && ctx.Err() == nil {
-			d.opts.Log("sweep: %v", err)
-		}
-		select {
-		case <-time.After(every):
-		case <-ctx.Done():
+		_, err := d.Sweep(ctx)
+		d.news(ctx, &last, err)
+		if !sleep.For(ctx, every) {
 			return
 		}
+	}
+}
+
+// news logs what goes wrong again and again when it changes.
+func (d *Driver) news(ctx context.Context, last *once.Failure, err error) {
+	if ctx.Err() == nil && last.News(err) && err != nil {
+		d.opts.Log("%v", err)
 	}
 }
 

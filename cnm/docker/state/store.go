@@ -80,7 +80,7 @@ func save[T any, P object[T]](s *Store, kind, id string, v P) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", path, err)
 	}
-	if err := writeSynced(path, data); err != nil {
+	if err := atomicfile.WriteSynced(path, data, 0o600); err != nil {
 		s.kept.forget(kind)
 		return fmt.Errorf("save state: %w", err)
 	}
@@ -93,34 +93,6 @@ func save[T any, P object[T]](s *Store, kind, id string, v P) error {
 	return nil
 }
 
-// writeSynced replaces path. What a killed one left beside it is overwritten. A
-// name that is there already needs no fsync of the directory: after a power loss
-// it is the old file or the new one, each whole.
-func writeSynced(path string, data []byte) (err error) {
-	_, missing := os.Lstat(path)
-	temp := path + "~"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temp, path); err != nil || missing == nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
 func (s *Store) drop(kind, id string) error {
 	path, err := s.path(kind, id)
 	if err != nil {
@@ -130,7 +102,7 @@ func (s *Store) drop(kind, id string) error {
 		return fmt.Errorf("drop state: %w", err)
 	}
 	s.kept.drop(kind, id)
-	return syncDir(filepath.Dir(path))
+	return atomicfile.SyncDir(filepath.Dir(path))
 }
 
 func load[T any, P object[T]](s *Store, kind, id string) (*T, error) {
