@@ -161,13 +161,40 @@ func (i *ipam) request(ctx context.Context, pools *pool.State, p *pool.Pool, a *
 	if err != nil {
 		return err
 	}
-	has := remote.Address{PoolID: p.ID, Address: got, Gateway: p.Has.Addr()}
-	a.Addresses = append(a.Addresses, has)
+	return i.keep(ctx, p, a, got)
+}
+
+// keep writes an address down, unless somebody else has it.
+func (i *ipam) keep(ctx context.Context, p *pool.Pool, a *remote.Attachment, got netip.Prefix) error {
+	const method = "IpamDriver.RequestAddress"
+	if what, ok := p.Keeps(got.Addr()); ok {
+		return fmt.Errorf("driver %s: %w", a.Driver, remote.Twice(method, got, what))
+	}
+	// From here on the undoing looks whether to give it back.
+	a.Addresses = append(a.Addresses, remote.Address{PoolID: p.ID, Address: got, Gateway: p.Has.Addr()})
+	unlock, err := i.store.Lock(ctx, remote.Pools, i.r.Network)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := i.store.Alone(i.r, name, method, got); err != nil {
+		return fmt.Errorf("driver %s: %w", a.Driver, err)
+	}
 	return i.store.Write(i.r.Network, name, a)
 }
 
-func release(ctx context.Context, c *cnm.Client, a remote.Address) error {
-	return c.ReleaseAddress(ctx, &cnm.ReleaseAddressRequest{PoolID: a.PoolID, Address: a.Address.Addr()})
+// release gives an address back, unless another container has it by now: the
+// driver gave it twice, or has heard of this before, when we did not hear so.
+func (i *ipam) release(ctx context.Context, c *cnm.Client, a *remote.Attachment, has remote.Address) error {
+	other, err := i.store.Holder(i.r.Network, name, a.Owner, has.Address.Addr())
+	switch {
+	case other != nil:
+		kernel.Warn(i.r, fmt.Errorf("driver %s: address %s is not released: container %s has it", c.Endpoint(), has.Address, other.ContainerID))
+		return nil
+	case err != nil:
+		kernel.Warn(i.r, err)
+	}
+	return c.ReleaseAddress(ctx, &cnm.ReleaseAddressRequest{PoolID: has.PoolID, Address: has.Address.Addr()})
 }
 
 func (i *ipam) result(addrs []remote.Address) *spec.Result {
@@ -203,8 +230,9 @@ func (i *ipam) tell(ctx context.Context, a *remote.Attachment) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // its certificate is gone, say
 	}
+	i.store.Ending(i.r, name, a)
 	for _, addr := range a.Addresses {
-		err := release(ctx, c, addr)
+		err := i.release(ctx, c, a, addr)
 		if cnm.Gone(err) {
 			i.away = err
 			return err

@@ -136,6 +136,9 @@ func (w *work) endOthers(ctx context.Context) error {
 func (w *work) tell(ctx context.Context, a *remote.Attachment) (told, err error) {
 	id := &cnm.EndpointRequest{NetworkID: a.NetworkID, EndpointID: a.EndpointID}
 	c, told := w.reach(a)
+	if c != nil && told == nil {
+		w.store.Ending(w.r, name, a)
+	}
 	if a.Opened && told == nil {
 		told = w.heard(c.RevokeExternalConnectivity(ctx, id))
 	}

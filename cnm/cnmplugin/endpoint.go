@@ -7,8 +7,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/pool"
@@ -38,9 +40,34 @@ func (w *work) createEndpoint(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.has, err = merge(w.want, out.Interface)
+	if w.has, err = merge(w.want, out.Interface); err != nil {
+		return err
+	}
+	return w.keep(ctx)
+}
+
+// keep writes down what the driver chose, unless another container has it. What
+// IPAM chose is IPAM's to look after.
+func (w *work) keep(ctx context.Context) error {
+	chosen := slices.DeleteFunc([]netip.Prefix{w.has.Address, w.has.AddressIPv6}, func(p netip.Prefix) bool {
+		return !p.IsValid() || p == w.want.Address || p == w.want.AddressIPv6
+	})
+	if len(chosen) == 0 {
+		w.at.Interface = w.has
+		return nil
+	}
+	unlock, err := w.store.Lock(ctx, remote.Networks, w.r.Network)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, p := range chosen {
+		if err := w.store.Alone(w.r, name, "NetworkDriver.CreateEndpoint", p); err != nil {
+			return fmt.Errorf("driver %s: %w", w.client.Endpoint(), err)
+		}
+	}
 	w.at.Interface = w.has
-	return err
+	return w.store.Write(w.r.Network, name, w.at)
 }
 
 // endpointRequest is CreateEndpoint's.

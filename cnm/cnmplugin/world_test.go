@@ -28,13 +28,14 @@ type lab struct {
 	srv    *cnmtest.Server
 	driver *cnmtest.Driver
 	before leak.State
+	port   int // that was used last
 }
 
 // newLab starts the driver; what is counted as left behind begins here.
 func newLab(t *testing.T, d *cnmtest.Driver) *lab {
 	runtime.LockOSThread() // leaks are read from the thread's namespace
 	t.Cleanup(runtime.UnlockOSThread)
-	l := &lab{World: endpointtest.New(t, &Plugin, &cnmipam.Plugin, &hostlocal.Plugin, &static.Plugin), driver: d}
+	l := &lab{World: endpointtest.New(t, &Plugin, &cnmipam.Plugin, &hostlocal.Plugin, &static.Plugin), driver: d, port: 9000}
 	t.Cleanup(func() { endpointtest.Must(t, os.RemoveAll("/var/lib/patchbay")) })
 	t.Cleanup(l.removeBridges)
 	l.srv = cnmtest.Start(t, "lab", d)

@@ -13,9 +13,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/cnmtest"
-	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
-	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -189,51 +187,6 @@ func TestWrongMAC(t *testing.T) {
 	}
 	endpointtest.Must(t, p.Do(spec.Del))
 	l.clean("after DEL")
-}
-
-// TestTwice: two answers to one call, the same address and the same link for two
-// containers. The second fails alone; the first keeps what it has.
-func TestTwice(t *testing.T) {
-	l := newLab(t, &cnmtest.Driver{})
-	l.srv.Fault("NetworkDriver.Join", 1, l.srv.DoAnd(func(w http.ResponseWriter, _ *http.Request) {
-		conn, _, err := w.(http.Hijacker).Hijack()
-		endpointtest.Must(t, err)
-		answer := `{"Err":"out of order"}`
-		for range 2 {
-			fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(answer), answer) //nolint:errcheck // a test
-			answer = `{"InterfaceName":{"SrcName":"lo"}}`
-		}
-		conn.Close() //nolint:errcheck // a test
-	}))
-	x := l.Pod("x", both)
-	if err := x.Do(spec.Add); spec.ErrorCode(err) != 100 || !strings.Contains(err.Error(), "out of order") {
-		t.Errorf("two answers: %v", err)
-	}
-	l.clean("two answers")
-	p := l.Pod("a", both).Add()
-	src := "cs" + l.endpoint(p)
-	for method, answer := range map[string]string{
-		"IpamDriver.RequestAddress": fmt.Sprintf(`{"Address":%q}`, p.Result.IPs[0].Address),
-		"NetworkDriver.Join":        fmt.Sprintf(`{"InterfaceName":{"SrcName":%q}}`, src),
-	} {
-		l.srv.Fault(method, 1, cnmtest.Say(200, answer))
-		err := x.Do(spec.Add)
-		l.srv.Well()
-		if method == "NetworkDriver.Join" && spec.ErrorCode(err) != 100 {
-			t.Errorf("%s: code %d, %v", method, spec.ErrorCode(err), err)
-		}
-		endpointtest.Must(t, x.Do(spec.Del))
-		endpointtest.Must(t, p.Do(spec.Check))
-		l.Want("endpoints", fmt.Sprint(l.driver.Endpoints()), "1")
-	}
-	endpointtest.Must(t, p.Do(spec.Del))
-	l.clean("after DEL")
-}
-
-// endpoint is the beginning of a pod's endpoint id.
-func (l *lab) endpoint(p *endpointtest.Pod) string {
-	o := owner.Of("net", p.Call.ContainerID, p.Call.IfName)
-	return remote.EndpointID(l.driver.Networks()[0].NetworkID, o)[:10]
 }
 
 func TestBadAnswers(t *testing.T) {

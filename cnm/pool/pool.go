@@ -220,4 +220,17 @@ func (k *Keeper) address(ctx context.Context, p *Pool, want netip.Addr, options 
 	return got.Address, nil
 }
 
+// Keeps says what an address of a pool is kept for, if it is: "the gateway's", say.
+func (p *Pool) Keeps(a netip.Addr) (what string, ok bool) {
+	if p.Has.IsValid() && p.Has.Addr() == a {
+		return "the gateway's", true
+	}
+	for name, has := range p.HasAux {
+		if has.Addr() == a {
+			return fmt.Sprintf("auxAddresses.%s", name), true
+		}
+	}
+	return "", false
+}
+
 func (k *Keeper) save(s *State) error { return k.store.Save(remote.Pools, k.r.Network, s) }

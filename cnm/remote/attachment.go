@@ -29,8 +29,8 @@ type Attachment struct {
 
 	Driver cnm.Endpoint `json:"driver"`
 	Boot   string       `json:"boot,omitempty"`
-	// Ended says that the container is gone and that the driver could not be told
-	// yet.
+	// Ended says that the attachment is over: the driver is being told, or could not
+	// be told yet.
 	Ended bool `json:"ended,omitempty"`
 
 	NetworkID  string `json:"networkId,omitempty"`

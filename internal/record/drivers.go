@@ -23,7 +23,7 @@ type Driver struct {
 		URL  string `json:"url"`
 	} `json:"driver"`
 
-	// Ended says that DEL was called, and that the driver has not heard of it.
+	// Ended says that DEL was called, and that the driver may not have heard of it.
 	Ended bool `json:"ended"`
 
 	Interface *struct{ Address, AddressIPv6 netip.Prefix } `json:"interface"` // of a network driver
