@@ -5,6 +5,7 @@ package cnmplugin
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/docker/go-plugins-helpers/network"
@@ -84,22 +85,47 @@ func (h *helped) RevokeExternalConnectivity(in *network.RevokeExternalConnectivi
 }
 
 // TestGoPluginsHelpers: two containers by a driver made with Docker's own library
-// talk; what the driver says reaches the user.
+// talk, by IPv4 and IPv6; what the driver says reaches the user, and no DEL too
+// many takes anything from anybody.
 func TestGoPluginsHelpers(t *testing.T) {
 	d := &cnmtest.Driver{}
 	l := newLab(t, d)
 	cnmtest.StartHelped(t, "helped", network.NewHandler(&helped{t, d}))
-	conf := `"driver":"helped","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},"ipam":{"type":"host-local","subnet":"10.85.0.0/24"}`
+	conf := `"driver":"helped","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.85.0.0/24"}],[{"subnet":"fd85::/64"}]]}`
 	a, b := l.Pod("a", conf).Add(), l.Pod("b", conf).Add()
-	b.Serve("tcp", endpointtest.Join(b.IP(0), "80"))
-	l.Want("container to container", a.Ask("tcp", endpointtest.Join(b.IP(0), "80")), "b "+a.IP(0))
+	l.bothWays(a, b)
 	endpointtest.Must(t, a.Do(spec.Check))
 	endpointtest.Must(t, a.Do(spec.Status))
-	endpointtest.Must(t, b.Do(spec.Del))
+	for range 2 {
+		endpointtest.Must(t, b.Do(spec.Del))
+		l.Want("endpoints", fmt.Sprint(d.Endpoints()), "1")
+		endpointtest.Must(t, a.Do(spec.Check))
+	}
 	d.Forget()
 	l.Fails(a.Do(spec.Check), "HTTP status 500: unknown network")
 	endpointtest.Must(t, b.Do(spec.Add)) // the network is made again
-	endpointtest.Must(t, a.Do(spec.Del))
-	endpointtest.Must(t, b.Do(spec.Del))
+	for range 2 {
+		endpointtest.Must(t, a.Do(spec.Del))
+	}
+	c := l.Pod("c", conf).Add()
+	l.bothWays(c, b)
+	for _, p := range []*endpointtest.Pod{b, c, b, c} {
+		endpointtest.Must(t, p.Do(spec.Del))
+	}
 	l.clean("after DEL")
+}
+
+// bothWays wants that two containers reach each other by IPv4 and IPv6.
+func (l *lab) bothWays(a, b *endpointtest.Pod) {
+	l.Helper()
+	l.port++
+	for n := range 2 {
+		for _, way := range [][2]*endpointtest.Pod{{a, b}, {b, a}} {
+			from, to := way[0], way[1]
+			at := endpointtest.Join(to.IP(n), fmt.Sprint(l.port))
+			to.Serve("tcp", at)
+			l.Want(from.Name+" to "+to.Name, from.Ask("tcp", at), to.Name+" "+from.IP(n))
+		}
+	}
 }
