@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/dist/systemd"
 )
 
 // host is one dockerd with our driver and our agent.
@@ -66,8 +68,23 @@ func (h *host) docker(args ...string) string {
 // begin starts patchbayd on the host; nsenter becomes it.
 func (h *host) begin(what string, args ...string) *exec.Cmd {
 	h.Helper()
-	argv := append([]string{"nsenter", "-t", h.pid, "-m", "-n", "--", h.patchbayd, what, "--data-root", filepath.Join(h.dir, h.name, "data-"+h.kind)}, args...)
-	return h.command(h.name+"-"+what+".log", argv...)
+	argv := append([]string{"nsenter", "-t", h.pid, "-m", "-n", "--"}, h.confined(what)...)
+	argv = append(argv, h.patchbayd, what, "--data-root", filepath.Join(h.dir, h.name, "data-"+h.kind))
+	return h.command(h.name+"-"+what+".log", append(argv, args...)...)
+}
+
+// confined is what the unit takes from its service, as setpriv(1) says it.
+func (h *host) confined(what string) []string {
+	h.Helper()
+	unit, err := systemd.Units.ReadFile("patchbay-" + what + ".service")
+	must(h, err)
+	_, rest, found := strings.Cut(string(unit), "\nCapabilityBoundingSet=")
+	if !found {
+		return nil
+	}
+	left, _, _ := strings.Cut(rest, "\n")
+	left = strings.NewReplacer("CAP_", "+", " ", ",").Replace(left)
+	return []string{"setpriv", "--no-new-privs", "--bounding-set=-all," + strings.ToLower(left), "--"}
 }
 
 func (h *host) startDriver() {
