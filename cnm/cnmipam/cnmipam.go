@@ -194,7 +194,8 @@ func (i *ipam) release(ctx context.Context, c *cnm.Client, a *remote.Attachment,
 	case err != nil:
 		kernel.Warn(i.r, err)
 	}
-	return c.ReleaseAddress(ctx, &cnm.ReleaseAddressRequest{PoolID: has.PoolID, Address: has.Address.Addr()})
+	id := pool.IDOf(i.store, i.r.Network, has)
+	return c.ReleaseAddress(ctx, &cnm.ReleaseAddressRequest{PoolID: id, Address: has.Address.Addr()})
 }
 
 func (i *ipam) result(addrs []remote.Address) *spec.Result {

@@ -36,3 +36,29 @@ func TestZeroPool(t *testing.T) {
 	must(t, b.Do(spec.Del))
 	w.Want("addresses out", fmt.Sprint(d.Addresses()), "2") // the gateways
 }
+
+// TestNewIDs: a driver that forgot its pools gives them other ids when it is asked
+// again. What is out of them it is told each time, and it all goes back to it.
+func TestNewIDs(t *testing.T) {
+	must := endpointtest.Must
+	must(t, os.RemoveAll("/var/lib/patchbay")) // the network's name is that of other tests
+	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
+	d := &cnmtest.Driver{NewIDs: true}
+	cnmtest.Start(t, "newids", d)
+	w := endpointtest.New(t, &ptp.Plugin, &Plugin)
+	conf := `"ipam":{"type":"cnm-ipam","driver":"newids","pools":[{"subnet":"10.84.0.0/24","auxAddresses":{"router":"10.84.0.200"}},{"subnet":"fd84::/64"}]}`
+	var pods []*endpointtest.Pod
+	for n := range 4 {
+		p := w.Pod(fmt.Sprintf("p%d", n), conf).Add()
+		w.Want("addresses", p.IP(0)+" "+p.IP(1), fmt.Sprintf("10.84.0.%d fd84::%d", n+2, n+2))
+		w.Want("addresses out", fmt.Sprint(d.Addresses()), fmt.Sprint(3+2*(n+1)))
+		pods = append(pods, p)
+		d.Forget()
+	}
+	last := w.Pod("last", conf).Add()
+	for _, p := range append(pods, last) {
+		must(t, p.Do(spec.Check))
+		must(t, p.Do(spec.Del))
+	}
+	w.Want("addresses out", fmt.Sprint(d.Addresses()), "3") // the gateways and the router's
+}

@@ -45,12 +45,15 @@ type Driver struct {
 	// ZeroPool is an IPAM driver as Calico's: pools of everything, single addresses,
 	// a gateway that is in none of their networks.
 	ZeroPool bool
+	// NewIDs gives a pool another id whenever it is asked for.
+	NewIDs bool
 	// GatewayInPool tells the gateway in RequestPool's Data.
 	GatewayInPool bool
 
 	mu       sync.Mutex
 	networks map[string]*network
 	pools    map[string]*pool
+	asked    int                    // pools that were asked for; Forget does not forget it
 	opened   map[string]cnm.Options // endpoints with external connectivity
 	nodes    map[string]bool        // by address; whether it is this one
 }

@@ -45,6 +45,9 @@ func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cn
 		return nil, err
 	}
 	id := "lab-" + strings.ReplaceAll(text, "/", "_")
+	if d.asked++; d.NewIDs {
+		id += fmt.Sprint("-", d.asked)
+	}
 	if d.pools[id] != nil {
 		return nil, fmt.Errorf("pool %s is in use", text)
 	}

@@ -88,7 +88,6 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 	if got.PoolID == "" || got.Pool != p.Prefix {
 		return cnm.ErrBadAnswer
 	}
-	old := p.ID
 	p.ID = got.PoolID
 	s.Times++
 	errs := []error{k.save(s)}
@@ -96,7 +95,7 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 		_, err := k.address(ctx, p, p.Has.Addr(), map[string]string{cnm.OptionAddressType: cnm.OptionGateway})
 		errs = append(errs, err)
 	}
-	for _, a := range append(slices.Collect(maps.Values(p.Aux)), k.out(old)...) {
+	for _, a := range append(slices.Collect(maps.Values(p.Aux)), k.out(p.Request.V6)...) {
 		_, err := k.address(ctx, p, a, nil)
 		errs = append(errs, err)
 	}
@@ -106,21 +105,37 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 	return nil
 }
 
-// out are the addresses of a pool that attachments have: without being told, the
-// driver would give them out once more.
-func (k *Keeper) out(id string) (addrs []netip.Addr) {
+// out are the addresses of a family that attachments have, of its one pool by
+// whatever id: without being told, the driver would give them out once more.
+func (k *Keeper) out(v6 bool) (addrs []netip.Addr) {
 	list, _, err := k.store.List(k.r.Network, Plugin)
 	if err != nil {
 		kernel.Warn(k.r, err)
 	}
 	for _, a := range list {
 		for _, has := range a.Addresses {
-			if has.PoolID == id {
+			if has.Address.Addr().Is6() == v6 {
 				addrs = append(addrs, has.Address.Addr())
 			}
 		}
 	}
 	return addrs
+}
+
+// IDOf is the id by which the driver knows the pool of an address now. It may be
+// another than when it gave the address: of a pool that it forgot and was asked
+// for again.
+func IDOf(s *remote.Store, network string, a remote.Address) string {
+	now := new(State)
+	if ok, err := s.Load(remote.Pools, network, now); err != nil || !ok {
+		return a.PoolID
+	}
+	for _, p := range now.Pools {
+		if p.ID != "" && p.Request.V6 == a.Address.Addr().Is6() {
+			return p.ID
+		}
+	}
+	return a.PoolID
 }
 
 // Release gives the pools of a network back if no attachment uses them.
