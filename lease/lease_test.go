@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/lease/leasetest"
@@ -266,6 +268,29 @@ func TestNobodyAnswers(t *testing.T) {
 	if w.keeper.Held() != 0 || w.files() != 0 {
 		t.Error("something is kept")
 	}
+}
+
+// A DEL of bridge or macvlan deletes the interface as soon as the lease is given
+// back, and the server's Ethernet address may have to be found for that.
+func TestReleaseBeforeTheInterfaceGoes(t *testing.T) {
+	w := newWorld(t)
+	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.100,10.77.0.150,255.255.255.0,2m")
+	w.configured("")
+	br, err := netlink.LinkByName("br0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetARPOff(br); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(200*time.Millisecond, func() {
+		if err := netlink.LinkSetARPOn(br); err != nil {
+			t.Error(err)
+		}
+	})
+	w.del()
+	leasetest.Unplug(t, w.ns)
+	s.WaitFor("DHCPRELEASE")
 }
 
 // A DEL ends an ADD that still waits.

@@ -6,15 +6,18 @@ package v4
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"github.com/mdlayher/packet"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/lease/place"
 )
 
@@ -38,6 +41,35 @@ func (c *conn) Close() error {
 		return nil
 	}
 	return err
+}
+
+// sentEvery is how often sent looks.
+const sentEvery = time.Millisecond
+
+// sent waits until nothing that was written is the kernel's any more. It may have
+// to find the server's Ethernet address first, on a link that has come up just
+// now, and ask for that again after a second; whoever deletes the interface
+// meanwhile takes the packet along. A packet socket keeps nothing.
+func (c *conn) sent(ctx context.Context) error {
+	udp, ok := c.write.(*net.UDPConn)
+	if !ok {
+		return nil
+	}
+	raw, err := udp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for {
+		var queued int
+		var ierr error
+		err := raw.Control(func(fd uintptr) { queued, ierr = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+		if err = errors.Join(err, ierr); err != nil || queued == 0 {
+			return err
+		}
+		if !sleep.For(ctx, sentEvery) {
+			return fmt.Errorf("the kernel finds no way to the server: %w", context.Cause(ctx))
+		}
+	}
 }
 
 // broadcast opens a packet socket on the interface, whose addresses do not

@@ -210,8 +210,9 @@ func (c *Client) again(ctx context.Context, a *asking) (*grant.Grant, error) {
 	return accept(ack)
 }
 
-// Release tells the server. The interface may have lost the address already.
-func (c *Client) Release(_ context.Context, p *place.Place, g *grant.Grant) error {
+// Release tells the server, which answers nothing. The interface may have lost the
+// address already, and may be gone when this returns.
+func (c *Client) Release(ctx context.Context, p *place.Place, g *grant.Grant) error {
 	ack, err := dhcpv4.FromBytes(g.Raw)
 	if err != nil {
 		return fmt.Errorf("decode DHCPACK: %w", err)
@@ -231,6 +232,8 @@ func (c *Client) Release(_ context.Context, p *place.Place, g *grant.Grant) erro
 	if server == nil {
 		server = net.IPv4bcast
 	}
-	_, err = sock.WriteTo(release.ToBytes(), &net.UDPAddr{IP: server, Port: nclient4.ServerPort})
-	return err
+	if _, err = sock.WriteTo(release.ToBytes(), &net.UDPAddr{IP: server, Port: nclient4.ServerPort}); err != nil {
+		return err
+	}
+	return sock.sent(ctx)
 }
