@@ -30,6 +30,9 @@ The agent prepares: it takes a block of addresses for this host, writes the
 network's configuration, and keeps the routes to the other hosts. No container
 waits for it or for the store. What it knows is below /var/lib/patchbay/hosts.`
 
+// usualConfDir is the default of --conf-dir.
+const usualConfDir = "/etc/cni/net.d"
+
 // hostsCommand is `patchbayd hosts`.
 type hostsCommand struct {
 	storeFlag
@@ -55,6 +58,7 @@ type hostsCommand struct {
 // newHostsCommand joins the subcommands to the flag that they share.
 func newHostsCommand(a *app) *hostsCommand {
 	c := &hostsCommand{app: a}
+	c.service = serviceFile
 	at := admin{a, &c.storeFlag}
 	c.Create.admin, c.Remove.admin, c.List.admin, c.Forget.admin = at, at, at, at
 	return c
@@ -62,12 +66,27 @@ func newHostsCommand(a *app) *hostsCommand {
 
 // storeFlag is where all hosts look.
 type storeFlag struct {
-	Store string `long:"store" value-name:"URL" env:"PATCHBAY_STORE" description:"what all hosts know: etcd://HOST,HOST/CLUSTER, etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE, or file:///DIR for one host (default: file:///var/lib/patchbay/hosts)"`
+	Store string `long:"store" value-name:"URL" env:"PATCHBAY_STORE" description:"what all hosts know: etcd://HOST,HOST/CLUSTER, etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE, or file:///DIR for one host (default: that of /etc/patchbay/hosts.env, or file:///var/lib/patchbay/hosts)"`
+
+	service string // hosts.env
 }
 
 // open opens the store. One that is away is no error yet.
 func (f *storeFlag) open(where paths.Paths) (store.Store, error) {
-	return engine.Open(cmp.Or(f.Store, "file://"+filepath.Join(where.State, "hosts")))
+	url, err := f.url(where)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Open(url)
+}
+
+// url is the store that was said, the service's, or one for this host alone.
+func (f *storeFlag) url(where paths.Paths) (string, error) {
+	if f.Store != "" {
+		return f.Store, nil
+	}
+	s, err := readService(f.service)
+	return cmp.Or(s.Store, "file://"+filepath.Join(where.State, "hosts")), err
 }
 
 // Execute runs the agent until the process is told to end.
@@ -126,6 +145,15 @@ func (c *hostsCommand) options(where paths.Paths, say func(string, ...any)) (o h
 	}
 	o.Underlay, err = addresses(c.Address)
 	return o, err
+}
+
+// confDir is what was said, or the service's.
+func (c *hostsCommand) confDir() (string, error) {
+	if c.ConfDir != usualConfDir {
+		return c.ConfDir, nil
+	}
+	s, err := readService(c.service)
+	return cmp.Or(s.ConfDir, usualConfDir), err
 }
 
 // addresses reads what hosts may be reached at.

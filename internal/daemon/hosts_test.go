@@ -36,6 +36,7 @@ func hostsSays(t *testing.T, args ...string) (code int, out, log string) {
 
 func TestHostsCommands(t *testing.T) {
 	dir := dockerEnv(t)
+	t.Setenv("PATCHBAY_STORE", "file://"+dir+"/state/hosts") // not that of the machine
 	plugins := filepath.Join(dir, "plugins.json")
 	if err := os.WriteFile(plugins, []byte(`{"name":"x","plugins":[{"type":"tuning"}]}`), 0o644); err != nil {
 		t.Fatal(err)
@@ -100,6 +101,7 @@ func TestHostsServes(t *testing.T) {
 	cancel() // it starts, and ends
 	c := newHostsCommand(&app{ctx: ctx, log: &bytes.Buffer{}})
 	c.TTL, c.Reclaim, c.ConfDir, c.DataRoot = 30e9, 3600e9, dir, dir
+	c.service = filepath.Join(dir, "hosts.env") // not that of the machine
 	if err := c.Execute(nil); err != nil {
 		t.Error(err)
 	}
