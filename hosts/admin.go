@@ -114,7 +114,8 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 	if err := a.Store.Networks().Delete(ctx, name, at.Revision); err != nil {
 		return err
 	}
-	return a.drop(ctx, func(b store.Block) bool { return b.Network == name })
+	_, err = a.drop(ctx, func(b store.Block) bool { return b.Network == name })
+	return err
 }
 
 // tell names some endpoints and their hosts.
@@ -142,40 +143,48 @@ func called(e *store.Endpoint) string {
 	return e.ID[:min(len(e.ID), shortID)]
 }
 
-// drop removes blocks.
-func (a Admin) drop(ctx context.Context, which func(store.Block) bool) error {
+// drop removes blocks, and says which.
+func (a Admin) drop(ctx context.Context, which func(store.Block) bool) (gone []store.Block, err error) {
 	blocks, _, err := list(ctx, a.Store.Blocks(), "")
 	errs := []error{err}
-	for key, b := range blocks {
-		if which(b) {
-			errs = append(errs, a.Store.Blocks().Delete(ctx, key, ""))
+	for _, b := range sorted(blocks) {
+		if !which(b) {
+			continue
 		}
+		if err := a.Store.Blocks().Delete(ctx, b.Key(), ""); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		gone = append(gone, b)
 	}
-	return errors.Join(errs...)
+	return gone, errors.Join(errs...)
 }
 
-// Forget removes a host that will not come back, and gives back its blocks. One
-// that is present is refused: it would be there again at once.
-func (a Admin) Forget(ctx context.Context, name string) error {
+// Forget removes a host that will not come back, and returns its blocks, which
+// other hosts may have from now on. One that is present is refused: it would be
+// there again at once. Nobody can tell whether containers of one that is not still
+// run there.
+func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	nodes, _, err := list(ctx, a.Store.Nodes(), "")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	there, _, err := list(ctx, a.Store.Endpoints(), presence+"/")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n, err := find(sorted(nodes), name)
 	if err != nil {
-		return fmt.Errorf("forget host: %w", err)
+		return nil, fmt.Errorf("forget host: %w", err)
 	}
 	if (&world{Endpoints: sorted(there)}).present()[n.ID] {
-		return fmt.Errorf("forget host %s: it is present: stop patchbayd hosts there, and wait for its lease to end", name)
+		return nil, fmt.Errorf("forget host %s: it is present: run `patchbayd hosts leave` there, or stop the service and wait for its lease to end", name)
 	}
-	if err := a.drop(ctx, func(b store.Block) bool { return b.Node == n.ID }); err != nil {
-		return err
+	gone, err := a.drop(ctx, func(b store.Block) bool { return b.Node == n.ID })
+	if err != nil {
+		return gone, err
 	}
-	return a.Store.Nodes().Delete(ctx, n.ID, "")
+	return gone, a.Store.Nodes().Delete(ctx, n.ID, "")
 }
 
 // find is the node of an id or a name.

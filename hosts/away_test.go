@@ -161,7 +161,9 @@ func TestReclaim(t *testing.T) {
 	}
 	a.stop()
 	must(t, s.Endpoints().Delete(t.Context(), a.presenceKey(), ""))
-	must(t, Admin{s}.Forget(t.Context(), "host1"))
+	if gone, err := (Admin{s}).Forget(t.Context(), "host1"); err != nil || len(gone) != 1 || gone[0].Prefix != prefix("10.200.0.4/30") {
+		t.Errorf("forget: %v %v", gone, err)
+	}
 	if got := b.block("lan"); got != prefix("10.200.0.4/30") {
 		t.Errorf("after forget: %s", got)
 	}

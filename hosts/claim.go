@@ -85,11 +85,15 @@ func (a *Agent) giveBack(ctx context.Context, n *store.Network, extra []store.Bl
 	return errors.Join(errs...)
 }
 
-// used counts the addresses of blocks that containers of this host have, by
-// host-local's files: they are Docker's and everybody else's. With an error
-// nobody knows, and nothing may go.
+// used counts the addresses of blocks that containers of this host have.
 func (a *Agent) used(network string, blocks []netip.Prefix) (n int, err error) {
-	entries, err := os.ReadDir(filepath.Join(a.opts.Paths.CNI, "networks", network))
+	return usedBelow(a.opts.Paths.CNI, network, blocks)
+}
+
+// usedBelow counts by host-local's files: they are Docker's and everybody else's.
+// With an error nobody knows, and nothing may go.
+func usedBelow(cni, network string, blocks []netip.Prefix) (n int, err error) {
+	entries, err := os.ReadDir(filepath.Join(cni, "networks", network))
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil // no address was ever given
 	}

@@ -26,11 +26,17 @@ const identityFile = "node.json"
 // loadIdentity reads who this host is, or makes that up, once. A file that
 // cannot be read is an error: another id would leave its blocks behind.
 func loadIdentity(dir string) (*identity, error) {
+	self, err := readIdentity(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return newIdentity(filepath.Join(dir, identityFile))
+	}
+	return self, err
+}
+
+// readIdentity makes nothing up. The error is fs.ErrNotExist where no agent was.
+func readIdentity(dir string) (*identity, error) {
 	path := filepath.Join(dir, identityFile)
 	data, err := atomicfile.Read(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return newIdentity(path)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("read who this host is: %w", err)
 	}

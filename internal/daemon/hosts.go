@@ -51,6 +51,7 @@ type hostsCommand struct {
 	Remove hostsRemoveCommand `command:"rm" description:"remove a network from all hosts"`
 	List   hostsListCommand   `command:"ls" description:"show networks, hosts, blocks and endpoints"`
 	Forget hostsForgetCommand `command:"forget" description:"give back what a host has that will not come back"`
+	Leave  hostsLeaveCommand  `command:"leave" description:"take this host out of all networks, when the agent is stopped"`
 
 	app *app
 }
@@ -60,7 +61,8 @@ func newHostsCommand(a *app) *hostsCommand {
 	c := &hostsCommand{app: a}
 	c.service = serviceFile
 	at := admin{a, &c.storeFlag}
-	c.Create.admin, c.Remove.admin, c.List.admin, c.Forget.admin = at, at, at, at
+	c.Create.admin, c.Remove.admin, c.List.admin, c.Forget.admin, c.Leave.admin = at, at, at, at, at
+	c.Leave.hosts = c
 	return c
 }
 
@@ -92,7 +94,7 @@ func (f *storeFlag) url(where paths.Paths) (string, error) {
 // Execute runs the agent until the process is told to end.
 func (c *hostsCommand) Execute(args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("patchbayd hosts %q: there is create, rm, ls and forget", args)
+		return fmt.Errorf("patchbayd hosts %q: there is create, rm, ls, forget and leave", args)
 	}
 	logger := log.New(c.app.log, "", log.LstdFlags)
 	opts, err := c.options(paths.Default(), logger.Printf)

@@ -126,9 +126,15 @@ type hostsForgetCommand struct {
 	admin admin
 }
 
-// Execute forgets a host.
+// Execute forgets a host, and says what others may have now.
 func (c *hostsForgetCommand) Execute([]string) error {
-	return c.admin.do(func(ctx context.Context, a hosts.Admin) error { return a.Forget(ctx, c.Args.Name) })
+	return c.admin.do(func(ctx context.Context, a hosts.Admin) error {
+		gone, err := a.Forget(ctx, c.Args.Name)
+		for _, b := range gone {
+			say("network %s: block %s is free: what still runs on %s may have addresses that others get now", b.Network, b.Prefix, c.Args.Name)
+		}
+		return err
+	})
 }
 
 // hostsListCommand is `patchbayd hosts ls`.

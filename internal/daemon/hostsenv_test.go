@@ -54,3 +54,19 @@ func TestServiceFileIsTheUnits(t *testing.T) {
 		t.Errorf("%s %v", text, err)
 	}
 }
+
+// A host whose agent runs would be there again at once.
+func TestLeaveRefuses(t *testing.T) {
+	dir := dockerEnv(t)
+	if err := os.MkdirAll(filepath.Join(dir, "state/hosts"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := alone(filepath.Join(dir, "state/hosts/lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if code, _, log := hostsSays(t, "leave"); code != 1 || !strings.Contains(log, "another patchbayd hosts runs") || !strings.Contains(log, "systemctl disable --now patchbay-hosts.service") {
+		t.Errorf("%d %s", code, log)
+	}
+}

@@ -1,0 +1,160 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// Leaving takes from a host what its agent made there. No agent may run.
+type Leaving struct {
+	Store   store.Store
+	Paths   paths.Paths                 // as the agent's
+	ConfDir string                      // as the agent's
+	Force   bool                        // although addresses of this host's blocks are in use
+	Clear   func(context.Context) error // takes down what the fabric made
+	Say     func(format string, args ...any)
+
+	dir string
+}
+
+// Do takes this host out of all networks. It refuses while containers have
+// addresses of its blocks or Docker networks give them out: others may have them
+// afterwards. What is away or fails does not keep the rest; then, or when it was
+// killed, it is called again. A host that takes no part is none the worse for it.
+func (l Leaving) Do(ctx context.Context) error {
+	l.dir = filepath.Join(l.Paths.State, "hosts")
+	m := mirror{}
+	if err := m.load(l.dir); err != nil && !l.Force {
+		return err
+	}
+	if err := l.idle(m.cache.Own); err != nil {
+		return err
+	}
+	removed, err := removeConfs(l.ConfDir, func(string) bool { return false })
+	for _, network := range removed {
+		l.Say("network %s: configuration removed", network)
+	}
+	if err := errors.Join(err, l.idle(m.cache.Own)); err != nil { // who read one before it went
+		return err
+	}
+	if err := errors.Join(l.giveBack(ctx), l.Clear(ctx), l.dropBridges(m.cache.Bridges)); err != nil {
+		return err
+	}
+	return l.forget()
+}
+
+// idle refuses while addresses of blocks, by network, are in use here.
+func (l *Leaving) idle(own map[string][]netip.Prefix) error {
+	if l.Force {
+		return nil
+	}
+	errs := []error{l.unused(own)}
+	d := docker{state: l.Paths.State}
+	_, err := d.readState()
+	errs = append(errs, err)
+	for _, n := range d.networks {
+		c, err := copyOf(n)
+		if err == nil && slices.ContainsFunc(c.Ranges, func(r netip.Prefix) bool { return slices.ContainsFunc(own[c.Network], r.Overlaps) }) {
+			err = fmt.Errorf("Docker network %.12s gives out addresses of %s: `docker network rm` it first", c.ID, c.Network)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// unused refuses blocks that containers have addresses of.
+func (l *Leaving) unused(own map[string][]netip.Prefix) error {
+	var errs []error
+	for network, blocks := range own {
+		used, err := usedBelow(l.Paths.CNI, network, blocks)
+		if err == nil && used > 0 {
+			err = fmt.Errorf("network %s: %d addresses of %s are in use here: remove those containers first", network, used, join(blocks))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// giveBack removes this host from the store: what hangs on its last lease, its
+// blocks, and itself.
+func (l *Leaving) giveBack(ctx context.Context) error {
+	self, err := readIdentity(l.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	w, err := Admin{l.Store}.read(ctx)
+	if err != nil {
+		return fmt.Errorf("give back blocks: %w", err)
+	}
+	var errs []error
+	for _, b := range w.Blocks {
+		if b.Node == self.ID {
+			errs = append(errs, l.giveBackOne(ctx, b))
+		}
+	}
+	for _, e := range w.Endpoints {
+		if e.Node == self.ID {
+			errs = append(errs, l.Store.Endpoints().Delete(ctx, e.Key(), ""))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("give back blocks: %w", err)
+	}
+	return l.Store.Nodes().Delete(ctx, self.ID, "")
+}
+
+// giveBackOne asks once more: this host may have forgotten a block of its own.
+func (l *Leaving) giveBackOne(ctx context.Context, b store.Block) error {
+	if err := l.idle(map[string][]netip.Prefix{b.Network: {b.Prefix}}); err != nil {
+		return err
+	}
+	if err := l.Store.Blocks().Delete(ctx, b.Key(), ""); err != nil {
+		return err
+	}
+	l.Say("network %s: gave back block %s", b.Network, b.Prefix)
+	return nil
+}
+
+// dropBridges removes the bridges that nobody is on.
+func (l *Leaving) dropBridges(networks []string) error {
+	conn, err := nl.Host(l.Paths.Proc)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var errs []error
+	for _, network := range networks {
+		gone, err := dropBridge(conn, bridgeName(network))
+		if errs = append(errs, err); !gone && err == nil {
+			l.Say("network %s: %s stays: something is on it", network, bridgeName(network))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// forget removes what the agent remembers, who it is last. A store in the same
+// directory stays.
+func (l *Leaving) forget() error {
+	for _, name := range []string{cacheFile, statusFile, identityFile} {
+		if err := atomicfile.Remove(filepath.Join(l.dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/hosts"
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/statedir"
+)
+
+// hostsLeaveCommand is `patchbayd hosts leave`.
+type hostsLeaveCommand struct {
+	Force bool `long:"force" description:"although containers or Docker networks have addresses of this host's blocks, which others may have then, too"`
+
+	admin admin
+	hosts *hostsCommand
+}
+
+// Execute takes this host out of everything, and says what it does.
+func (c *hostsLeaveCommand) Execute(args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("patchbayd hosts leave %q: it takes no arguments", args)
+	}
+	where := paths.Default()
+	if err := statedir.Make(where.State, "hosts"); err != nil {
+		return err
+	}
+	lock := filepath.Join(where.State, "hosts", "lock")
+	unlock, err := alone(lock)
+	if err != nil {
+		return fmt.Errorf("%w: systemctl disable --now patchbay-hosts.service", err)
+	}
+	defer unlock()
+	if err := c.leave(where); err != nil {
+		return err
+	}
+	_ = os.Remove(lock)
+	_ = os.Remove(filepath.Dir(lock)) // a store may be there
+	return nil
+}
+
+func (c *hostsLeaveCommand) leave(where paths.Paths) error {
+	dir, err := c.hosts.confDir()
+	if err != nil {
+		return err
+	}
+	fabric, err := mesh.Open(mesh.Options{Paths: where})
+	if err != nil {
+		return err
+	}
+	defer fabric.Close()
+	return c.admin.do(func(ctx context.Context, a hosts.Admin) error {
+		return hosts.Leaving{
+			Store: a.Store, Paths: where, ConfDir: dir, Force: c.Force,
+			Clear: func(ctx context.Context) error { return fabric.Clear(ctx, "") },
+			Say:   say,
+		}.Do(ctx)
+	})
+}
+
+// say prints a line of what a command does.
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stdout, format+"\n", args...) //nolint:errcheck // nobody to tell
+}
