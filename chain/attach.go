@@ -4,6 +4,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// rollbackTime bounds the taking back of one failed ADD.
+// rollbackTime is the default of RollbackTime.
 const rollbackTime = time.Minute
 
 // Add attaches a container: every plugin in order, each with the result of the
@@ -77,7 +78,7 @@ func (rt *Runtime) addOne(ctx context.Context, list *List, p *Plugin, a *Attachm
 
 // rollback calls DEL on every plugin, also when ctx has ended.
 func (rt *Runtime) rollback(ctx context.Context, list *List, a *Attachment, result *spec.Result) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(rt.RollbackTime, rollbackTime))
 	defer cancel()
 	return rt.delAll(ctx, list, a, result, true)
 }

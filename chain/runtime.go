@@ -32,6 +32,9 @@ type Runtime struct {
 
 	// NoRollback leaves what a failed ADD made to the caller's DEL.
 	NoRollback bool
+	// RollbackTime bounds the taking back of a failed ADD, which goes on when the
+	// caller's context has ended; default a minute.
+	RollbackTime time.Duration
 	// Event, when set, hears of every call of a plugin after it ended. Calls
 	// of one operation come one after the other.
 	Event func(Event)

@@ -109,8 +109,9 @@ func New(o Options) (*Driver, error) {
 // runtime that collects garbage on the same network does not know our endpoints.
 func (d *Driver) runtime(p part) *chain.Runtime {
 	return &chain.Runtime{
-		NoRollback: p == lease, // ask does it, who forgets none that cannot be taken back
-		Path:       d.opts.Plugins, ConfDir: d.opts.ConfDir, Invoker: d.opts.Invoker, RunDir: d.opts.Paths.Run,
+		RollbackTime: rollbackTime,
+		NoRollback:   p == lease, // ask does it, who forgets none that cannot be taken back
+		Path:         d.opts.Plugins, ConfDir: d.opts.ConfDir, Invoker: d.opts.Invoker, RunDir: d.opts.Paths.Run,
 		CacheDir: filepath.Join(d.store.Dir(), "cache", p.String()),
 		Warn:     func(err error) { d.opts.Log("warning: %v", err) },
 		Event: func(e chain.Event) {
