@@ -26,19 +26,29 @@ const (
 	lastRandom  = 65535
 )
 
-// taken is what other endpoints have published.
-type taken struct{ list []state.Port }
+// taken is what endpoints have published.
+type taken struct{ list []takenPort }
 
-func (t *taken) add(list []state.Port) { t.list = append(t.list, list...) }
+type takenPort struct {
+	state.Port
+	by string // a container's name or id
+}
 
-// has says whether a port is published already on an address that overlaps.
-func (t *taken) has(proto uint8, ip netip.Addr, port uint16) bool {
+func (t *taken) add(list []state.Port, by string) {
+	for _, p := range list {
+		t.list = append(t.list, takenPort{p, by})
+	}
+}
+
+// has says whether a port is published already on an address that overlaps, and
+// by whom.
+func (t *taken) has(proto uint8, ip netip.Addr, port uint16) (by string, has bool) {
 	for _, p := range t.list {
 		if p.Proto == proto && p.HostPort == port && overlap(p.HostIP, ip) {
-			return true
+			return p.by, true
 		}
 	}
-	return false
+	return "", false
 }
 
 // overlap says whether two addresses of the host may get the same packet; no
@@ -73,10 +83,10 @@ func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, er
 				return nil, err
 			}
 		}
-		if used.has(p.Proto, p.HostIP, p.HostPort) {
-			return nil, fmt.Errorf("publish port %d: host port %d/%s is another container's", b.Port, p.HostPort, protocol(p.Proto))
+		if by, has := used.has(p.Proto, p.HostIP, p.HostPort); has {
+			return nil, fmt.Errorf("publish port %d: host port %d/%s is another container's, %s (patchbayd docker ps)", b.Port, p.HostPort, protocol(p.Proto), by)
 		}
-		used.add([]state.Port{p})
+		used.add([]state.Port{p}, "its own")
 		if err := bind(p.Proto, p.HostIP, p.HostPort); !p.Chosen && errors.Is(err, unix.EADDRINUSE) {
 			return nil, fmt.Errorf("publish port %d: host port %d/%s is a program's of this host: %w", b.Port, p.HostPort, protocol(p.Proto), err)
 		}
@@ -100,7 +110,7 @@ func free(p *state.Port, first, last uint16, used *taken, from int) (uint16, err
 	size := int(last) - int(first) + 1
 	for i := range size {
 		port := uint16(int(first) + (from+i)%size)
-		if !used.has(p.Proto, p.HostIP, port) && bind(p.Proto, p.HostIP, port) == nil {
+		if _, has := used.has(p.Proto, p.HostIP, port); !has && bind(p.Proto, p.HostIP, port) == nil {
 			return port, nil
 		}
 	}

@@ -59,8 +59,7 @@ func (d *Driver) RevokeExternalConnectivity(ctx context.Context, in *cnm.Endpoin
 // that looked free.
 const portTries = 16
 
-// addPorts chooses and publishes. The lock is held until the choice is on the
-// disk, where the next one looks.
+// addPorts chooses and publishes.
 func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) error {
 	if e.Ports == state.Doing {
 		if err := d.delPorts(ctx, n, e); err != nil {
@@ -104,7 +103,9 @@ func (d *Driver) portsAt(e *state.Endpoint) state.Where {
 }
 
 // choosePorts writes down what is to be published. chosen is false when another
-// try would bring the same.
+// try would bring the same. The lock is everybody's, the only one of this kind:
+// two that choose at once must see each other's choice. It is held for some
+// milliseconds, until the choice is on the disk, and never while a plugin runs.
 func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, at state.Where, try int) (chosen bool, err error) {
 	release, err := d.locks.take(ctx, "ports")
 	if err != nil {
@@ -118,7 +119,7 @@ func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, at state.Wh
 	taken := new(taken)
 	for _, other := range all {
 		if other.ID != e.ID && !apart(other, e) {
-			taken.add(other.Published)
+			taken.add(other.Published, containerOf(other))
 		}
 	}
 	if e.Published, err = choose(e.Asked, taken, try); err != nil {

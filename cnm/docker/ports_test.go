@@ -129,7 +129,9 @@ func TestPortsOff(t *testing.T) {
 func TestChoose(t *testing.T) {
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	used := func() *taken {
-		return &taken{[]state.Port{{Proto: 6, HostPort: 21000}, {Proto: 6, HostPort: 21001, HostIP: one}, {Proto: 17, HostPort: 21002}}}
+		all := new(taken)
+		all.add([]state.Port{{Proto: 6, HostPort: 21000}, {Proto: 6, HostPort: 21001, HostIP: one}, {Proto: 17, HostPort: 21002}}, "web")
+		return all
 	}
 	on := func(b cnm.PortBinding, ip netip.Addr) cnm.PortBinding {
 		b.HostIP = ip.String()
@@ -143,7 +145,7 @@ func TestChoose(t *testing.T) {
 		"fixed":                    {tcp(80, 21002, 21002), 0, "*:21002->80/tcp"},
 		"first that is free":       {tcp(80, 21000, 21005), 0, "*:21002->80/tcp"},
 		"other address":            {on(tcp(80, 21001, 21001), two), 0, "192.0.2.2:21001->80/tcp"},
-		"same address":             {on(tcp(80, 21001, 21001), one), 0, "another container's"},
+		"same address":             {on(tcp(80, 21001, 21001), one), 0, "another container's, web"},
 		"on every address":         {tcp(80, 21001, 21001), 0, "another container's"},
 		"full":                     {tcp(80, 21000, 21001), 0, "no host port of 21000-21001 is free"},
 		"after one that was taken": {tcp(80, 21002, 21009), 3, "*:21005->80/tcp"},
