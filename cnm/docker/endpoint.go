@@ -153,7 +153,7 @@ func (d *Driver) look(e *state.Endpoint) error {
 	defer c.Close()
 	link, err := c.Link(holdName)
 	if err != nil {
-		return fmt.Errorf("the chain made no interface %s to hand over: %w", holdName, err)
+		return fmt.Errorf("the first plugin of a network for Docker makes its interface, and this one made no %s: %w", holdName, err)
 	}
 	if err := setMAC(c, link, e.Wanted.MacAddress); err != nil {
 		return err
@@ -258,6 +258,9 @@ func (d *Driver) DeleteEndpoint(ctx context.Context, in *cnm.EndpointRequest) er
 // wherever a call before was killed.
 func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) error {
 	n, err := d.network(e.Network)
+	if errors.Is(err, state.ErrUnknown) {
+		return d.bury(ctx, e)
+	}
 	if err != nil {
 		return err
 	}

@@ -178,3 +178,20 @@ func TestClosedBySweep(t *testing.T) {
 	n.sweep(0) // once is enough
 	c.stop(true)
 }
+
+// An endpoint whose network's file was lost is removed all the same.
+func TestBuried(t *testing.T) {
+	n := newNode(t, portNet)
+	network := n.network("ports")
+	c := n.mustStart(run{network: network, ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
+	must(t, n.driver.store.DropNetwork(network))
+	if err := c.leave(); !errorHas(err, "not known to this driver") {
+		t.Errorf("leave: %v", err)
+	}
+	c.unplace()
+	must(t, c.delete())
+	c.die()
+	if all, err := n.driver.store.Endpoints(); err != nil || len(all) > 0 {
+		t.Errorf("endpoints: %v %v", asJSON(all), err)
+	}
+}

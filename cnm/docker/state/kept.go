@@ -18,7 +18,8 @@ type kept struct {
 }
 
 // Keep is for the process that alone writes here: from now on lists are read from
-// the disk once. Others who open the directory read it anew each time.
+// the disk once. Others who open the directory read it anew each time. A file that
+// somebody else removes is missed when the process starts again.
 func (s *Store) Keep() {
 	s.kept.mu.Lock()
 	defer s.kept.mu.Unlock()

@@ -16,8 +16,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
-// ErrUnknown is wrapped when there is no file of a name.
-var ErrUnknown = errors.New("not known to this driver")
+// ErrUnknown is wrapped when there is no file of a name. Docker says such a name
+// only when our files were lost.
+var ErrUnknown = errors.New("not known to this driver: if /var/lib/patchbay/docker was lost, remove the network from Docker and create it again")
 
 // Store is the directory, such as /var/lib/patchbay/docker.
 type Store struct {
