@@ -158,10 +158,13 @@ func (i *ipam) request(ctx context.Context, pools *pool.State, p *pool.Pool, a *
 		}
 	}
 	got, err := i.keeper.Address(ctx, pools, p, want, options)
-	if err != nil {
+	if !got.IsValid() {
 		return err
 	}
-	return i.keep(ctx, p, a, got)
+	if err := i.keep(ctx, p, a, got); err != nil {
+		return err
+	}
+	return err // for an address that was not wanted; the undoing gives it back
 }
 
 // keep writes an address down, unless somebody else has it.

@@ -41,7 +41,7 @@ func (w *work) createEndpoint(ctx context.Context) error {
 		return err
 	}
 	if w.has, err = merge(w.want, out.Interface); err != nil {
-		return err
+		return w.blame(err)
 	}
 	return w.keep(ctx)
 }
@@ -63,7 +63,7 @@ func (w *work) keep(ctx context.Context) error {
 	defer unlock()
 	for _, p := range chosen {
 		if err := w.store.Alone(w.r, name, "NetworkDriver.CreateEndpoint", p); err != nil {
-			return fmt.Errorf("driver %s: %w", w.client.Endpoint(), err)
+			return w.blame(err)
 		}
 	}
 	w.at.Interface = w.has
@@ -245,9 +245,17 @@ func (w *work) joinEndpoint(ctx context.Context) error {
 		return err
 	}
 	if n := w.join.InterfaceName; n != nil && n.SrcName != "" && spec.ValidateIfName(n.SrcName) != nil {
-		return bad("NetworkDriver.Join", "interface %.80q", n.SrcName)
+		return w.blame(bad("NetworkDriver.Join", "interface %.80q", n.SrcName))
 	}
-	return possible(w.join)
+	return w.blame(possible(w.join))
+}
+
+// blame says whose an answer is that breaks the protocol.
+func (w *work) blame(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("driver %s: %w", w.client.Endpoint(), err)
 }
 
 // possible refuses gateways and routes that the kernel would, with the driver's

@@ -45,7 +45,7 @@ func (w *work) takeOver(ctx context.Context) error {
 		From: src, To: w.r.IfName, Alias: link.Attrs().Alias, MAC: mac, Owner: w.r.Owner, NetNS: w.r.NetNS,
 	}}
 	state = append(state, configure(w.r.IfName, result.IPs, result.Routes)...)
-	return kernel.Of(w.r).Apply(ctx, w.r, w.env, state)
+	return w.blame(kernel.Of(w.r).Apply(ctx, w.r, w.env, state))
 }
 
 // handover is a link of the host that a driver made, in the container.

@@ -5,9 +5,11 @@ package cnmplugin
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -82,9 +84,13 @@ func TestHangs(t *testing.T) {
 	for i := 0; i < len(onAdd); i += stride() {
 		method := onAdd[i]
 		l.srv.Fault(method, 1, cnmtest.Hang())
+		start := time.Now()
 		err := p.Do(spec.Add)
-		if spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "no answer in time") {
+		if spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "driver lab: "+method+": no answer in time") {
 			t.Errorf("%s: code %d, %v", method, spec.ErrorCode(err), err)
+		}
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("%s: took %v with a timeout of a second", method, took)
 		}
 		l.srv.Well()
 		l.clean(method + " hangs")
@@ -148,13 +154,14 @@ func TestEmptyNames(t *testing.T) {
 		{"IpamDriver.RequestPool", `{}`, `pool id ""`, 6},
 		{"IpamDriver.RequestPool", `{"PoolID":"","Pool":"10.88.0.0/24"}`, `pool id ""`, 6},
 		{"IpamDriver.RequestPool", `{"PoolID":"p","Pool":""}`, "bad answer", 6},
+		{"IpamDriver.RequestPool", `{"PoolID":"p","Pool":"fd88::/64"}`, "pool fd88::/64", 6},
 		{"IpamDriver.RequestPool", `{"PoolID":"p","Pool":"10.88.0.0/24","Data":{"com.docker.network.gateway":"10.88.0.1"}}`, "gateway", 6},
 		{"IpamDriver.RequestAddress", `{"Address":"10.88.0.1"}`, "bad answer", 6},
 	} {
 		l.srv.Fault(c.method, 1, cnmtest.Say(200, c.answer))
 		err := p.Do(spec.Add)
 		l.srv.Well()
-		if spec.ErrorCode(err) != c.code || !strings.Contains(err.Error(), c.text) {
+		if spec.ErrorCode(err) != c.code || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "driver lab") {
 			t.Errorf("%s answers %s: code %d, %v; want %d, %q", c.method, c.answer, spec.ErrorCode(err), err, c.code, c.text)
 		}
 		l.clean(c.method + " " + c.answer)
@@ -168,6 +175,27 @@ func TestEmptyNames(t *testing.T) {
 	}
 	endpointtest.Must(t, q.Do(spec.Del))
 	endpointtest.Must(t, p.Do(spec.Del))
+	l.clean("after DEL")
+}
+
+// TestGivesBackWhatItRefuses: a pool and an address that the driver did give,
+// with an answer that we refuse.
+func TestGivesBackWhatItRefuses(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	l.srv.Fault("IpamDriver.RequestPool", 1, l.srv.DoAnd(cnmtest.Say(200, `{"PoolID":"lab-10.88.0.0_24","Pool":""}`)))
+	x := l.Pod("x", both)
+	x.Refused("pool id")
+	l.Want("pools out", fmt.Sprint(l.driver.Pools()), "0")
+	endpointtest.Must(t, x.Do(spec.Add)) // nothing is in its way
+	l.srv.Fault("IpamDriver.RequestAddress", 1, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		endpointtest.Must(t, err)
+		r.Body = io.NopCloser(strings.NewReader(strings.ReplaceAll(string(body), "10.88.0.77", "10.88.0.66")))
+		l.srv.Handler.ServeHTTP(w, r)
+	})
+	l.Pod("y", both+`,"runtimeConfig":{"ips":["10.88.0.77"]}`).Refused("driver lab: IpamDriver.RequestAddress: bad answer of the driver: 10.88.0.77 was asked for, 10.88.0.66/24 given")
+	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "4")
+	endpointtest.Must(t, x.Do(spec.Del))
 	l.clean("after DEL")
 }
 
@@ -219,7 +247,7 @@ func TestBadAnswers(t *testing.T) {
 		l.srv.Fault(c.method, 1, cnmtest.Say(200, c.answer))
 		err := p.Do(spec.Add)
 		l.srv.Well()
-		if spec.ErrorCode(err) != c.code || !strings.Contains(err.Error(), c.text) {
+		if spec.ErrorCode(err) != c.code || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "driver lab") {
 			t.Errorf("%s answers %s: code %d, %v; want %d, %q", c.method, c.answer, spec.ErrorCode(err), err, c.code, c.text)
 		}
 		if n := l.driver.Endpoints(); n != 1 {

@@ -17,7 +17,7 @@ import (
 
 // Address asks for an address of an attachment. When the driver does not know
 // the pool any more, because it restarted without a memory, it is asked for the
-// same pool once more.
+// same pool once more. An address with an error is to be given back.
 func (k *Keeper) Address(ctx context.Context, s *State, p *Pool, want netip.Addr, options map[string]string) (netip.Prefix, error) {
 	if _, err := k.Client(); err != nil {
 		return netip.Prefix{}, err
@@ -86,7 +86,7 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 		return err
 	}
 	if got.PoolID == "" || got.Pool != p.Prefix {
-		return cnm.ErrBadAnswer
+		return k.bad("RequestPool", "%s was asked for again, pool id %q, pool %v given", p.Prefix, got.PoolID, got.Pool)
 	}
 	p.ID = got.PoolID
 	s.Times++

@@ -149,7 +149,7 @@ func (k *Keeper) describe(ctx context.Context, s *State) error {
 		return err
 	}
 	if s.Space = spaces.LocalDefaultAddressSpace; s.Space == "" {
-		return fmt.Errorf("IpamDriver.GetDefaultAddressSpaces: %w: no local address space", cnm.ErrBadAnswer)
+		return k.bad("GetDefaultAddressSpaces", "no local address space")
 	}
 	return nil
 }
@@ -160,10 +160,10 @@ func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCh
 	if err != nil {
 		return err
 	}
-	if got.PoolID == "" || !got.Pool.IsValid() {
-		return fmt.Errorf("IpamDriver.RequestPool: %w: pool id %q, pool %v", cnm.ErrBadAnswer, got.PoolID, got.Pool)
+	p.ID, p.Prefix = got.PoolID, got.Pool // to give back, whatever it is
+	if got.PoolID == "" || !got.Pool.IsValid() || got.Pool.Addr().Is6() != p.Request.V6 {
+		return k.bad("RequestPool", "pool id %q, pool %v", got.PoolID, got.Pool)
 	}
-	p.ID, p.Prefix = got.PoolID, got.Pool
 	if err := k.save(s); err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (k *Keeper) gateway(ctx context.Context, s *State, p *Pool, given string, s
 	switch {
 	case given != "":
 		if p.Has, err = netip.ParsePrefix(given); err != nil {
-			return fmt.Errorf("IpamDriver.RequestPool: %w: gateway %q", cnm.ErrBadAnswer, given)
+			return k.bad("RequestPool", "gateway %q", given)
 		}
 		return nil
 	case p.Request.V6 && skip.SkipIPv6, !p.Request.V6 && skip.SkipIPv4:
@@ -206,18 +206,24 @@ func (k *Keeper) gateway(ctx context.Context, s *State, p *Pool, given string, s
 	return k.save(s)
 }
 
-// address asks for one address of a pool.
+// address asks for one address of a pool. With the error of an address that was
+// not wanted comes that address, which is out of the pool now.
 func (k *Keeper) address(ctx context.Context, p *Pool, want netip.Addr, options map[string]string) (netip.Prefix, error) {
 	got, err := k.client.RequestAddress(ctx, &cnm.RequestAddressRequest{PoolID: p.ID, Address: want, Options: options})
 	switch {
 	case err != nil:
 		return netip.Prefix{}, err
 	case !got.Address.IsValid() || got.Address.Addr().Is6() != p.Request.V6:
-		return netip.Prefix{}, fmt.Errorf("IpamDriver.RequestAddress: %w: address %v of a pool %s", cnm.ErrBadAnswer, got.Address, p.Prefix)
+		return netip.Prefix{}, k.bad("RequestAddress", "address %v of a pool %s", got.Address, p.Prefix)
 	case want.IsValid() && got.Address.Addr() != want:
-		return netip.Prefix{}, fmt.Errorf("IpamDriver.RequestAddress: %w: %v was asked for, %v given", cnm.ErrBadAnswer, want, got.Address)
+		return got.Address, k.bad("RequestAddress", "%v was asked for, %v given", want, got.Address)
 	}
 	return got.Address, nil
+}
+
+// bad is an answer of the driver that breaks the protocol.
+func (k *Keeper) bad(method, format string, args ...any) error {
+	return fmt.Errorf("driver %s: IpamDriver.%s: %w: %s", k.client.Endpoint(), method, cnm.ErrBadAnswer, fmt.Sprintf(format, args...))
 }
 
 // Keeps says what an address of a pool is kept for, if it is: "the gateway's", say.
