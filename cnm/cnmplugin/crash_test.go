@@ -6,6 +6,7 @@ package cnmplugin
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,4 +102,56 @@ func killedAdd(t *testing.T, dir string, p *endpointtest.Pod, step int) bool {
 		t.Fatalf("step %d: %v\n%s", step, err, out)
 	}
 	return true
+}
+
+// TestKilledInDel: a DEL is killed after each of its calls in turn, whose answer
+// it does not see. What it gave back may be another's before the DEL is repeated,
+// or a GC does its work, and stays that.
+func TestKilledInDel(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	dir := plugintest.Install(t, &Plugin, &cnmipam.Plugin)
+	gc := l.Pod("gc", both)
+	onDel := []string{
+		"NetworkDriver.RevokeExternalConnectivity", "NetworkDriver.Leave", "NetworkDriver.DeleteEndpoint", "IpamDriver.ReleaseAddress",
+	}
+	n := 0
+	for _, method := range onDel {
+		for _, again := range []string{"a DEL", "a GC"} {
+			what := fmt.Sprintf("killed after %s, then %s", method, again)
+			n++
+			p := l.Pod(fmt.Sprintf("p%d", n), both)
+			endpointtest.Must(t, p.Do(spec.Add))
+			l.killedDel(dir, p, method)
+			q := l.Pod(fmt.Sprintf("q%d", n), both)
+			endpointtest.Must(t, q.Do(spec.Add))
+			if again == "a GC" {
+				endpointtest.Must(t, l.gc(gc, "", q.Call.ContainerID))
+			}
+			endpointtest.Must(t, p.Do(spec.Del))
+			endpointtest.Must(t, q.Do(spec.Check))
+			l.Want(what+": addresses out", fmt.Sprint(l.driver.Addresses()), "4")
+			l.talks(q, what)
+			endpointtest.Must(t, q.Do(spec.Del))
+			l.clean(what)
+			l.Want(what+": addresses out in the end", fmt.Sprint(l.driver.Addresses()), "2")
+		}
+	}
+}
+
+// killedDel runs a DEL that is killed when the driver has done what a method is for.
+func (l *lab) killedDel(dir string, p *endpointtest.Pod, method string) {
+	l.Helper()
+	call := p.Call
+	call.Verb, call.Path, call.Config = spec.Del, []string{dir}, []byte("{"+p.Conf+"}")
+	cmd := exec.Command(filepath.Join(dir, name))
+	cmd.Env = append(call.Environ(), killAt+"=0")
+	cmd.Stdin = strings.NewReader(string(call.Config))
+	l.srv.Fault(method, 1, l.srv.DoAnd(func(http.ResponseWriter, *http.Request) {
+		cmd.Process.Kill() //nolint:errcheck // it waits for us
+	}))
+	out, err := cmd.CombinedOutput()
+	l.srv.Well()
+	if err == nil || cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		l.Fatalf("%s: %v\n%s", method, err, out)
+	}
 }
