@@ -162,7 +162,7 @@ func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 		return nil, err
 	}
 	if c.NS == nil {
-		return nil, netlink.LinkNotFoundError{}
+		return nil, noLink(e)
 	}
 	links, err := nl.Retry(c.LinkList)
 	if err != nil {
@@ -178,9 +178,15 @@ func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 		}
 	}
 	if len(twins) != 1 {
-		return nil, netlink.LinkNotFoundError{}
+		return nil, noLink(e)
 	}
 	return twins[0], nil
+}
+
+// noLink is the error of an endpoint without its link. The library's own has no
+// text, and panics when it is asked for one.
+func noLink(e *state.Endpoint) error {
+	return fmt.Errorf("no interface of endpoint %.12s: %w", e.ID, unix.ENODEV)
 }
 
 // twin says whether a link has the endpoint's MAC address and is no other
