@@ -199,6 +199,22 @@ func TestGivesBackWhatItRefuses(t *testing.T) {
 	l.clean("after DEL")
 }
 
+// TestPoolTaken: a pool that is out at the driver, for an answer that nobody heard,
+// is refused with what to do about it.
+func TestPoolTaken(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	x := l.Pod("x", both)
+	l.srv.Fault("IpamDriver.RequestPool", 1, l.srv.DoAnd(cnmtest.Cut()))
+	x.Refused("without an answer")
+	err := x.Do(spec.Add)
+	if spec.ErrorCode(err) != 100 {
+		t.Errorf("code %d, %v", spec.ErrorCode(err), err)
+	}
+	l.Fails(err, "driver lab: IpamDriver.RequestPool: pool 10.88.0.0/24 is in use")
+	l.Fails(err, "release it with the driver's own tools")
+	l.clean("refused")
+}
+
 // TestWrongMAC: the address the driver tells is the link's, whichever it has, as
 // Docker does it; also when it is not the one that was wanted of the link.
 func TestWrongMAC(t *testing.T) {

@@ -158,7 +158,7 @@ func (k *Keeper) describe(ctx context.Context, s *State) error {
 func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCheckResponse) error {
 	got, err := k.client.RequestPool(ctx, &p.Request)
 	if err != nil {
-		return err
+		return taken(err)
 	}
 	p.ID, p.Prefix = got.PoolID, got.Pool // to give back, whatever it is
 	if got.PoolID == "" || !got.Pool.IsValid() || got.Pool.Addr().Is6() != p.Request.V6 {
@@ -185,6 +185,17 @@ func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCh
 	}
 	p.Done = true
 	return k.save(s)
+}
+
+// taken says what to do about a pool that is out, to whom we do not know: to us,
+// if an ADD was killed when the driver answered it.
+func taken(err error) error {
+	if !cnm.SaysExists(err) {
+		return err
+	}
+	return spec.Errorf(remote.CodeDriver, "%w", err).
+		WithDetails("another network has the pool, or an ADD that was killed before it heard the pool's id: " +
+			"release it with the driver's own tools, or ask for another subnet")
 }
 
 // gateway takes the one that came with the pool, or asks for one.

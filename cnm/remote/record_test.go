@@ -4,13 +4,18 @@
 package remote
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // TestRecordDriver: what is written here is what the program patchbay reads.
@@ -42,4 +47,26 @@ func TestRecordDriver(t *testing.T) {
 	if d.String() != "unix:///x" {
 		t.Error(d)
 	}
+}
+
+// TestLockWaits no longer than it may, and says what for.
+func TestLockWaits(t *testing.T) {
+	s := Open(t.TempDir())
+	defer s.Records.Close()
+	unlock, err := s.Lock(t.Context(), Pools, "net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = s.Lock(ctx, Pools, "net")
+	var e *spec.Error
+	if !errors.As(err, &e) || e.Code != spec.CodeTryAgain || !strings.Contains(e.Details, "look whether the driver answers") {
+		t.Errorf("%v", err)
+	}
+	unlock()
+	if unlock, err = s.Lock(t.Context(), Pools, "net"); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
 }

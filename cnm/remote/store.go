@@ -153,7 +153,8 @@ func (s *Store) Lock(ctx context.Context, kind, network string) (unlock func(), 
 	}
 	if err := flock.Exclusive(ctx, fd); err != nil {
 		unix.Close(fd) //nolint:errcheck // nothing was written
-		return nil, spec.Errorf(spec.CodeTryAgain, "wait for the lock of network %s: %w", network, err)
+		return nil, spec.Errorf(spec.CodeTryAgain, "wait for the lock of network %s: %w", network, err).
+			WithDetails("another ADD, DEL or GC of the network waits for its driver; look whether the driver answers (STATUS says so), and try again")
 	}
 	return func() { unix.Close(fd) }, nil //nolint:errcheck // nothing was written
 }
