@@ -31,6 +31,11 @@ var prepare = map[string]func(*host){
 	"docs/hosts.md":  aCluster,
 }
 
+// afterwards looks whether a page has done what it says that it does.
+var afterwards = map[string]func(*host){
+	"docs/hosts.md": nothingLeft,
+}
+
 // TestPages does what the pages say.
 func TestPages(t *testing.T) {
 	for _, name := range page.Tested {
@@ -51,6 +56,9 @@ func TestPages(t *testing.T) {
 				for _, s := range steps {
 					h.step(name, s)
 				}
+				if look := afterwards[name]; look != nil {
+					look(h)
+				}
 			})
 		}
 	}
@@ -68,7 +76,7 @@ func (h *host) step(path string, s page.Step) {
 		return
 	}
 	printed, err := h.shell(s.Command)
-	for end := time.Now().Add(patience); err != nil && s.Wait && time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(patience); s.Wait && (err != nil || !s.Matches(printed)) && time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		printed, err = h.shell(s.Command)
 	}
 	if err != nil {
@@ -96,5 +104,16 @@ func aCluster(h *host) {
 		"--listen-peer-urls", "http://127.0.0.1:2380")
 	h.Cleanup(etcd.Stop)
 	h.must(os.CopyFS(h.work+"/dist/systemd", systemd.Units))
-	h.write(h.stub+"/args/patchbay-hosts.service", "--data-root "+h.DataRoot())
+	h.write(h.stub+"/args/patchbay-hosts.service", "--name host1 --data-root "+h.DataRoot())
+}
+
+// nothingLeft looks for what the agent makes on a host, and in the store.
+func nothingLeft(h *host) {
+	h.Helper()
+	left, err := h.shell(`ls -d /etc/cni/net.d/lan.conflist /var/lib/patchbay/hosts /run/patchbay/mesh/* /etc/patchbay/* 2>/dev/null
+		ip -o link | grep -E 'pb-|patchbay-vx'; ip route | grep 10.200; nft list table inet patchbay | grep -E '10.200.|fd00:200:'
+		patchbayd hosts --store etcd://10.0.0.1/prod ls --json | grep -E '"(id|prefix)"'; true`)
+	if err != nil || left != "" {
+		h.Errorf("left behind: %v\n%s", err, left)
+	}
 }

@@ -5,7 +5,7 @@
 // fenced blocks of commands and files, in their order. A block is one of
 //
 //	```console                  commands after "# " or "$ ", and what they print
-//	```console wait             the same, for commands that work only in a moment
+//	```console wait             the same, for commands that work, or print this, only in a moment
 //	```json title=/etc/x.json   a file, in any language
 //	```text                     something to look at, in which nothing is a command
 //
