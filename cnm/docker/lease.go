@@ -229,6 +229,23 @@ func (d *Driver) ReleaseAddress(ctx context.Context, in *cnm.ReleaseAddressReque
 }
 
 func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error {
+	return d.knownLease(ctx, id, func(l *state.Lease) error {
+		l.Given = slices.DeleteFunc(l.Given, func(a netip.Addr) bool { return a == addr })
+		if err := d.saveLease(l); err != nil || len(l.Given) > 0 {
+			return err
+		}
+		if l.Endpoint != "" { // it could not be removed: nobody else may have its address yet
+			if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
+				return err
+			}
+		}
+		return d.dropLease(ctx, l)
+	})
+}
+
+// knownLease does something with a lease, within its lock. One that is gone is no
+// error.
+func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Lease) error) error {
 	release, err := d.locks.take(ctx, id)
 	if err != nil {
 		return err
@@ -241,16 +258,7 @@ func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error
 	if err != nil {
 		return err
 	}
-	l.Given = slices.DeleteFunc(l.Given, func(a netip.Addr) bool { return a == addr })
-	if err := d.saveLease(l); err != nil || len(l.Given) > 0 {
-		return err
-	}
-	if l.Endpoint != "" { // it could not be removed: nobody else may have its address yet
-		if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
-			return err
-		}
-	}
-	return d.dropLease(ctx, l)
+	return do(l)
 }
 
 // dropLease gives a lease back. One that cannot be given back now stays written
@@ -332,23 +340,16 @@ const (
 // --mac-address it may be that of the endpoint after it, which Docker made before
 // the first was removed.
 func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseEnd) error {
-	release, err := d.locks.take(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer release()
-	l, err := d.store.Lease(id)
-	if errors.Is(err, state.ErrUnknown) || err == nil && l.Endpoint != endpointID {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if end == abandon || len(l.Given) == 0 {
-		return d.dropLease(ctx, l)
-	}
-	l.Endpoint = ""
-	return d.saveLease(l)
+	return d.knownLease(ctx, id, func(l *state.Lease) error {
+		switch {
+		case l.Endpoint != endpointID:
+			return nil
+		case end == abandon || len(l.Given) == 0:
+			return d.dropLease(ctx, l)
+		}
+		l.Endpoint = ""
+		return d.saveLease(l)
+	})
 }
 
 // bind makes a lease an endpoint's; nil when there is none.

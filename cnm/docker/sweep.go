@@ -228,28 +228,18 @@ func (d *Driver) sweepLeases(ctx context.Context, s *sweep) error {
 func (d *Driver) sweepLease(ctx context.Context, s *sweep, id string) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
-	release, err := d.locks.take(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer release()
-	l, err := d.store.Lease(id)
-	if errors.Is(err, state.ErrUnknown) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if l.Endpoint != "" {
-		if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
-			return err
+	return d.knownLease(ctx, id, func(l *state.Lease) error {
+		if l.Endpoint != "" {
+			if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
+				return err
+			}
 		}
-	}
-	if time.Since(l.Since).Abs() < s.grace {
-		return nil
-	}
-	name := fmt.Sprintf("%v of %s", l.Given, l.Network)
-	return s.take(d, Item{Kind: kindAddresses, Name: name, Why: "no endpoint uses them"}, func() error { return d.dropLease(ctx, l) })
+		if time.Since(l.Since).Abs() < s.grace {
+			return nil
+		}
+		name := fmt.Sprintf("%v of %s", l.Given, l.Network)
+		return s.take(d, Item{Kind: kindAddresses, Name: name, Why: "no endpoint uses them"}, func() error { return d.dropLease(ctx, l) })
+	})
 }
 
 // How long, and how often, is waited for what Docker does after Join: within
