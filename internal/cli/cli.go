@@ -116,6 +116,7 @@ func (a *app) commands() []command {
 		{name: "gc", short: "remove what dead containers left (GC)", long: gcLong, data: &gcCommand{app: a}},
 		{name: "status", short: "ask whether a network can take containers (STATUS)", long: statusLong, data: &statusCommand{app: a}},
 		{name: "ps", short: "list attachments and where they live", long: psLong, data: &psCommand{app: a}},
+		{name: "docker", short: "look after the driver of Docker's networks", long: dockerLong, data: &dockerCommand{app: a}, passThrough: true},
 		{name: "network", short: "list, show and validate networks", long: networkLong, data: newNetworkCommand(a)},
 		{name: "explain", short: "print what an ADD would do", long: explainLong, data: &explainCommand{app: a}},
 		{name: "doctor", short: "say what is wrong on this node", long: doctorLong, data: &doctorCommand{app: a}},

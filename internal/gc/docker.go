@@ -50,9 +50,9 @@ func askDriver(ctx context.Context, o *Options) ([]*Stray, error) {
 	if !o.Driver || !used(DriverState(o.Paths)) {
 		return nil, nil
 	}
-	program, err := driverProgram()
+	program, err := DriverProgram()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("what patchbayd docker holds is not collected: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, driverTime)
 	defer cancel()

@@ -117,13 +117,14 @@ func sayIf(s string) error {
 // not have.
 const installed = "/usr/local/bin/patchbayd"
 
-func driverProgram() (string, error) {
+// DriverProgram finds patchbayd.
+func DriverProgram() (string, error) {
 	if path, err := exec.LookPath("patchbayd"); err == nil {
 		return path, nil
 	}
 	path, err := exec.LookPath(installed)
 	if err != nil {
-		return "", fmt.Errorf("what patchbayd docker holds is not collected: run patchbayd: %w", errNoProgram)
+		return "", fmt.Errorf("run patchbayd: %w", errNoProgram)
 	}
 	return path, nil
 }
