@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -40,20 +41,36 @@ func (l Leaving) Do(ctx context.Context) error {
 	if err := m.load(l.dir); err != nil && !l.Force {
 		return err
 	}
-	if err := l.idle(m.cache.Own); err != nil {
+	theirs, away := l.inStore(ctx)
+	own := maps.Clone(m.cache.Own)
+	for _, b := range theirs.Blocks { // this host may have forgotten one
+		own = with(own, b)
+	}
+	if err := l.idle(own); err != nil {
 		return err
 	}
 	removed, err := removeConfs(l.ConfDir, func(string) bool { return false })
 	for _, network := range removed {
 		l.Say("network %s: configuration removed", network)
 	}
-	if err := errors.Join(err, l.idle(m.cache.Own)); err != nil { // who read one before it went
+	if err := errors.Join(err, l.idle(own)); err != nil { // who read one before it went
 		return err
 	}
-	if err := errors.Join(l.giveBack(ctx), l.Clear(ctx), l.dropBridges(m.cache.Bridges)); err != nil {
+	if err := errors.Join(away, l.giveBack(ctx, theirs), l.Clear(ctx), l.dropBridges(m.cache.Bridges)); err != nil {
 		return err
 	}
 	return l.forget()
+}
+
+// with is own and a block.
+func with(own map[string][]netip.Prefix, b store.Block) map[string][]netip.Prefix {
+	if own == nil {
+		own = map[string][]netip.Prefix{}
+	}
+	if !slices.Contains(own[b.Network], b.Prefix) {
+		own[b.Network] = append(slices.Clip(own[b.Network]), b.Prefix)
+	}
+	return own
 }
 
 // idle refuses while addresses of blocks, by network, are in use here.
@@ -88,46 +105,43 @@ func (l *Leaving) unused(own map[string][]netip.Prefix) error {
 	return errors.Join(errs...)
 }
 
-// giveBack removes this host from the store: what hangs on its last lease, its
-// blocks, and itself.
-func (l *Leaving) giveBack(ctx context.Context) error {
+// inStore is what the store has of this host.
+func (l *Leaving) inStore(ctx context.Context) (w world, err error) {
 	self, err := readIdentity(l.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return w, nil
 	}
 	if err != nil {
-		return err
+		return w, err
 	}
-	w, err := Admin{l.Store}.read(ctx)
-	if err != nil {
-		return fmt.Errorf("give back blocks: %w", err)
+	if w, err = (Admin{l.Store}).read(ctx); err != nil {
+		return world{}, fmt.Errorf("give back blocks: %w", err)
 	}
+	w.Blocks = slices.DeleteFunc(w.Blocks, func(b store.Block) bool { return b.Node != self.ID })
+	w.Endpoints = slices.DeleteFunc(w.Endpoints, func(e store.Endpoint) bool { return e.Node != self.ID })
+	w.Nodes = slices.DeleteFunc(w.Nodes, func(n store.Node) bool { return n.ID != self.ID })
+	return w, nil
+}
+
+// giveBack removes what the store has of this host: its blocks, what hangs on its
+// last lease, and at last itself.
+func (l *Leaving) giveBack(ctx context.Context, theirs world) error {
 	var errs []error
-	for _, b := range w.Blocks {
-		if b.Node == self.ID {
-			errs = append(errs, l.giveBackOne(ctx, b))
+	for _, b := range theirs.Blocks {
+		err := l.Store.Blocks().Delete(ctx, b.Key(), "")
+		if errs = append(errs, err); err == nil {
+			l.Say("network %s: gave back block %s", b.Network, b.Prefix)
 		}
 	}
-	for _, e := range w.Endpoints {
-		if e.Node == self.ID {
-			errs = append(errs, l.Store.Endpoints().Delete(ctx, e.Key(), ""))
-		}
+	for _, e := range theirs.Endpoints {
+		errs = append(errs, l.Store.Endpoints().Delete(ctx, e.Key(), ""))
+	}
+	for _, n := range theirs.Nodes {
+		errs = append(errs, l.Store.Nodes().Delete(ctx, n.ID, ""))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("give back blocks: %w", err)
 	}
-	return l.Store.Nodes().Delete(ctx, self.ID, "")
-}
-
-// giveBackOne asks once more: this host may have forgotten a block of its own.
-func (l *Leaving) giveBackOne(ctx context.Context, b store.Block) error {
-	if err := l.idle(map[string][]netip.Prefix{b.Network: {b.Prefix}}); err != nil {
-		return err
-	}
-	if err := l.Store.Blocks().Delete(ctx, b.Key(), ""); err != nil {
-		return err
-	}
-	l.Say("network %s: gave back block %s", b.Network, b.Prefix)
 	return nil
 }
 
