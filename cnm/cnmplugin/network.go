@@ -52,14 +52,8 @@ func (w *work) ensureNetwork(ctx context.Context) error {
 		kernel.Warn(w.r, err)
 	case err != nil:
 		return err
-	case ok && have.Hash == w.conf.hash() && have.Created:
-		w.net = have
-		if err := w.discover(ctx); err != nil {
-			return remote.Error(err)
-		}
-		return w.begin()
-	case ok && have.Hash != w.conf.hash():
-		if err := w.replace(ctx, have); err != nil {
+	case ok:
+		if ok, err = w.fits(ctx, have); err != nil || ok {
 			return err
 		}
 	}
@@ -70,6 +64,29 @@ func (w *work) ensureNetwork(ctx context.Context) error {
 		return err
 	}
 	return w.begin()
+}
+
+// fits begins the attachment if the network that is there is the one that is
+// wanted; if it is another one, it makes room for that.
+func (w *work) fits(ctx context.Context, have *Network) (ok bool, err error) {
+	if have.Hash != w.conf.hash() {
+		return false, w.replace(ctx, have)
+	}
+	if !have.Created {
+		return false, nil
+	}
+	old, err := w.outdated(ctx, have)
+	switch {
+	case err != nil:
+		return false, err
+	case old:
+		return false, w.replace(ctx, have)
+	}
+	w.net = have
+	if err := w.discover(ctx); err != nil {
+		return false, remote.Error(err)
+	}
+	return true, w.begin()
 }
 
 // begin writes the attachment before the driver is asked for it.

@@ -47,6 +47,8 @@ type Driver struct {
 	ZeroPool bool
 	// NewIDs gives a pool another id whenever it is asked for.
 	NewIDs bool
+	// NewPools chooses another IPv4 pool whenever it may choose.
+	NewPools bool
 	// GatewayInPool tells the gateway in RequestPool's Data.
 	GatewayInPool bool
 

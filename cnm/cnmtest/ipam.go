@@ -37,7 +37,11 @@ func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cn
 	if d.ZeroPool {
 		text = map[bool]string{false: "0.0.0.0/0", true: "::/0"}[in.V6]
 	}
-	if text == "" {
+	d.asked++
+	switch {
+	case text == "" && d.NewPools && !in.V6:
+		text = fmt.Sprintf("10.%d.0.0/16", 76+d.asked)
+	case text == "":
 		text = map[bool]string{false: "10.77.0.0/16", true: "fd77::/64"}[in.V6]
 	}
 	prefix, err := netip.ParsePrefix(text)
@@ -45,7 +49,7 @@ func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cn
 		return nil, err
 	}
 	id := "lab-" + strings.ReplaceAll(text, "/", "_")
-	if d.asked++; d.NewIDs {
+	if d.NewIDs {
 		id += fmt.Sprint("-", d.asked)
 	}
 	if d.pools[id] != nil {
