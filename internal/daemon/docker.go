@@ -105,7 +105,7 @@ func (a *app) excuse(why error) {
 	if n, err := passed(); n != 1 || err != nil {
 		return
 	}
-	l, err := fromFD(firstFD)
+	l, err := fromFD()
 	if err != nil {
 		a.print("error", err)
 		return
@@ -151,7 +151,7 @@ func (c *dockerCommand) listen() (net.Listener, error) {
 	case n > 1:
 		return nil, fmt.Errorf("%d sockets were passed, one is wanted", n)
 	case n == 1:
-		return fromFD(firstFD)
+		return fromFD()
 	}
 	gid := -1
 	if c.Group != "" {

@@ -22,7 +22,7 @@ const firstFD = 3
 // listener is the socket that systemd has passed, or else a new one at path.
 func listener(path string) (net.Listener, error) {
 	if os.Getenv(inherited) == strconv.Itoa(firstFD) { // from our own --detach
-		l, err := fromFD(firstFD)
+		l, err := fromFD()
 		if ul, ok := l.(*net.UnixListener); ok {
 			ul.SetUnlinkOnClose(true) // it is ours to remove, systemd's is not
 		}
@@ -35,7 +35,7 @@ func listener(path string) (net.Listener, error) {
 	case n > 1:
 		return nil, fmt.Errorf("Too many (%v) FDs passed through socket activation", n)
 	case n == 1:
-		return fromFD(firstFD)
+		return fromFD()
 	}
 	return listen(path)
 }
@@ -59,9 +59,10 @@ func passed() (int, error) {
 	return n, nil
 }
 
-func fromFD(fd int) (net.Listener, error) {
-	unix.CloseOnExec(fd)
-	f := os.NewFile(uintptr(fd), "socket")
+// fromFD is the socket that was passed.
+func fromFD() (net.Listener, error) {
+	unix.CloseOnExec(firstFD)
+	f := os.NewFile(uintptr(firstFD), "socket")
 	defer f.Close() //nolint:errcheck // the listener has a copy
 	l, err := net.FileListener(f)
 	if err != nil {
