@@ -89,7 +89,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err := i.store.Fresh(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) }); err != nil {
 		return nil, err
 	}
-	i.endOthers(ctx)
+	i.store.EndOthers(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) })
 	if err := r.Step("pools"); err != nil {
 		return nil, err
 	}
@@ -246,18 +246,6 @@ func (i *ipam) tell(ctx context.Context, a *remote.Attachment) error {
 		}
 	}
 	return nil
-}
-
-// endOthers tells the driver what earlier DELs could not.
-func (i *ipam) endOthers(ctx context.Context) {
-	for _, a := range i.store.Ended(i.r, name) {
-		if a = i.store.Claim(i.r, name, a); a == nil {
-			continue
-		}
-		if err := i.end(ctx, a); err != nil {
-			kernel.Warn(i.r, err)
-		}
-	}
 }
 
 // careful is load for what must work with any configuration.

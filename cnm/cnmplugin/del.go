@@ -119,14 +119,7 @@ func (w *work) release(ctx context.Context, a *remote.Attachment) error {
 
 // endOthers tells the driver, now that it is there, what earlier DELs could not.
 func (w *work) endOthers(ctx context.Context) error {
-	for _, a := range w.store.Ended(w.r, name) {
-		if a = w.store.Claim(w.r, name, a); a == nil {
-			continue
-		}
-		if err := w.over(ctx, a); err != nil {
-			kernel.Warn(w.r, err)
-		}
-	}
+	w.store.EndOthers(w.r, name, func(a *remote.Attachment) error { return w.over(ctx, a) })
 	return nil
 }
 

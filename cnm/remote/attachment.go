@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/internal/kernel"
@@ -216,18 +217,28 @@ func (s *Store) Stale(r *plugin.Request, pluginName string) (stale []*Attachment
 	return stale, true, err
 }
 
-// Ended lists what earlier DELs could not tell the driver.
-func (s *Store) Ended(r *plugin.Request, pluginName string) (ended []*Attachment) {
+// othersTime is how long an ADD goes on beginning to tell a driver of others.
+const othersTime = 5 * time.Second
+
+// EndOthers ends, by end, what earlier DELs could not tell the driver, now that
+// it is there. What a slow driver takes too long for is left to a later ADD or GC.
+func (s *Store) EndOthers(r *plugin.Request, pluginName string, end func(*Attachment) error) {
 	list, _, err := s.List(r.Network, pluginName)
 	if err != nil {
 		kernel.Warn(r, err)
 	}
+	start := time.Now()
 	for _, a := range list {
-		if a.Ended && a.Owner != r.Owner {
-			ended = append(ended, a)
+		if !a.Ended || a.Owner == r.Owner || time.Since(start) > othersTime {
+			continue
+		}
+		if a = s.Claim(r, pluginName, a); a == nil {
+			continue
+		}
+		if err := end(a); err != nil {
+			kernel.Warn(r, err)
 		}
 	}
-	return ended
 }
 
 // Claim locks an attachment of another request, and reads it again. nil: somebody

@@ -1,0 +1,85 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/cnm/cnmtest"
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// TestHangsElsewhere: what does not decide about an ADD hangs, too, and what other
+// verbs ask: all end, with the driver's name.
+func TestHangsElsewhere(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	conf := strings.ReplaceAll(both, `"timeout":20`, `"timeout":1`)
+	p, gc := l.Pod("x", conf), l.Pod("gc", conf)
+	drip := func(w http.ResponseWriter, r *http.Request) { // an answer that does not end
+		for io.WriteString(w, " "); r.Context().Err() == nil; io.WriteString(w, " ") { //nolint:errcheck // a test
+			http.NewResponseController(w).Flush() //nolint:errcheck // a test
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	for method, verb := range map[string]spec.Verb{
+		"Plugin.Activate": spec.Status, "NetworkDriver.GetCapabilities": spec.Status, "NetworkDriver.EndpointOperInfo": spec.Check,
+		"IpamDriver.GetCapabilities": spec.Add, "NetworkDriver.Join": spec.Add,
+	} {
+		if verb == spec.Check {
+			endpointtest.Must(t, p.Do(spec.Add))
+		}
+		l.srv.Fault(method, -1, drip)
+		start := time.Now()
+		err := p.Do(verb)
+		l.srv.Well()
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("%s in %s: took %v", method, verb, took)
+		}
+		l.Fails(err, "driver lab: "+method+": no answer in time")
+		endpointtest.Must(t, p.Do(spec.Del))
+		l.reset(gc, method)
+	}
+	for _, method := range []string{"NetworkDriver.DeleteNetwork", "IpamDriver.ReleasePool"} {
+		endpointtest.Must(t, p.Do(spec.Add))
+		endpointtest.Must(t, p.Do(spec.Del))
+		l.srv.Fault(method, -1, drip)
+		l.Fails(l.gc(gc, `,"keepNetwork":false`), "driver lab: "+method+": no answer in time")
+		l.srv.Well()
+		l.reset(gc, method)
+	}
+}
+
+// TestManyEnded: an ADD does not wait until a slow driver was told of all that
+// ended while it was away: the rest is for later ADDs and GCs.
+func TestManyEnded(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	for n := range 8 {
+		endpointtest.Must(t, l.Pod(fmt.Sprintf("p%d", n), both).Do(spec.Add))
+	}
+	l.srv.Stop()
+	gc := l.Pod("gc", both)
+	endpointtest.Must(t, l.gc(gc, ""))
+	l.srv.Serve(t)
+	for _, method := range []string{"NetworkDriver.Leave", "IpamDriver.ReleaseAddress"} {
+		l.srv.Fault(method, -1, func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Second)
+			l.srv.Handler.ServeHTTP(w, r)
+		})
+	}
+	start := time.Now()
+	l.Pod("new", both).Add()
+	if took := time.Since(start); took > 18*time.Second { // 24 for all
+		t.Errorf("an ADD took %v", took)
+	}
+	l.srv.Well()
+	endpointtest.Must(t, l.gc(gc, "", "new"))
+	l.Want("endpoints", fmt.Sprint(l.driver.Endpoints()), "1")
+	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "4")
+}
