@@ -4,9 +4,15 @@
 package docker
 
 import (
+	"context"
+	"net"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/cnmtest"
 	"github.com/patchbay-net/patchbay/e2e/docker/lab"
 )
 
@@ -20,29 +26,74 @@ func running(l *lab.Lab, name string) {
 	l.Fetch(l.Outside(), lab.Host4, "8080")
 }
 
-// absentLimit is how long dockerd may take to boot without a driver: 15 s for
-// each call that it makes of one endpoint (CreateEndpoint, and the sandbox's
-// clean-up), and what it takes without us.
-const absentLimit = 75 * time.Second
+// Docker waits for a driver that is not there for as long as patience each time
+// that it looks for it. slack is what a busy machine may add to a boot, and less
+// than one such wait.
+const (
+	patience = 15 * time.Second
+	slack    = patience * 2 / 3
+)
+
+// booting starts a dockerd again and tells how long it took.
+func booting(l *lab.Lab) <-chan time.Duration {
+	took := make(chan time.Duration, 1)
+	go func(start time.Time) {
+		if out, err := l.TryUp(l.Args...); err != nil {
+			l.Errorf("dockerd does not start: %v: %s", err, out)
+		}
+		took <- time.Since(start)
+	}(time.Now())
+	return took
+}
+
+// stranger is a dockerd that has ended, with a container to restart on a network
+// of a driver that is nobody's of ours, and gone.
+func stranger(l *lab.Lab) *lab.Lab {
+	l.Helper()
+	other := lab.New(l.TB, lab.Options{Name: "pbs" + l.Kind, Kind: l.Kind, Late: true})
+	const path = "/run/docker/plugins/stranger.sock"
+	listener, err := net.FileListener(other.Listen(path))
+	if err != nil {
+		l.Fatal(err)
+	}
+	ctx, end := context.WithCancel(l.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- cnm.Serve(ctx, listener, &cnm.Handler{Network: &cnmtest.Driver{Mode: cnmtest.Nothing}})
+	}()
+	other.Docker("network", "create", "-d", "stranger", "--subnet", "10.70.0.0/24", "far")
+	other.Docker("run", "-d", "--name", "c1", "--network", "far", "--restart", "always", "--stop-signal", "KILL", "bb", "sleep", "1000")
+	other.KillDocker()
+	end()
+	if err := <-done; err != nil {
+		l.Fatal(err)
+	}
+	other.In("rm", path)
+	return other
+}
 
 // driverAbsent: dockerd boots with a container to restart and nobody at the
-// driver's socket. It gives up by itself and says why; with the driver back the
-// container starts.
+// driver's socket. It gives up by itself, no later than with any other driver
+// that is gone, and says why; with the driver back the container starts.
 func driverAbsent(l *lab.Lab) {
+	other := stranger(l)
 	l.Start("c1", "podnet", "--restart", "always", "-p", "8080:80")
 	l.KillDocker()
 	l.Gap()
 	before := len(l.DockerLog())
-	start := time.Now()
-	l.Up(l.Args...)
-	took := time.Since(start)
-	l.Logf("dockerd answers after %v", took.Round(100*time.Millisecond))
-	if took > absentLimit {
-		l.Errorf("dockerd needed %v", took)
+	ours, others := booting(l), booting(other)
+	took, want := <-ours, <-others
+	l.Logf("dockerd answers after %v; after %v on a network of another driver", took.Round(100*time.Millisecond), want.Round(100*time.Millisecond))
+	if took > want+slack {
+		l.Errorf("dockerd needs %v without the driver, and %v without another", took, want)
+	}
+	if state := other.Docker("inspect", "c1", "--format", "{{.State.Running}}"); state != "false" {
+		l.Errorf("the other driver's container runs (%s): nothing was measured", state)
 	}
 	l.Eventually("dockerd says why", func() bool {
-		said := l.DockerLog()[before:]
-		return strings.Contains(said, "patchbay") && strings.Contains(said, "plugin not found") || strings.Contains(said, `plugin \"patchbay\" not found`)
+		return slices.ContainsFunc(strings.Split(l.DockerLog()[before:], "\n"), func(line string) bool {
+			return strings.Contains(line, "patchbay") && strings.Contains(line, "not found")
+		})
 	})
 	l.Logf("c1: %s", l.Docker("inspect", "c1", "--format", "{{.State.Status}}: {{.State.Error}}"))
 	l.StartDriver()
@@ -52,20 +103,58 @@ func driverAbsent(l *lab.Lab) {
 }
 
 // driverLater: the socket is there when dockerd boots, as systemd holds it, and
-// the driver comes some seconds later.
+// the driver comes some seconds later, or cannot start.
 func driverLater(l *lab.Lab) {
+	_, usual := bootAt(l, l.StartDriverOn)
+	running(l, "c1")
+	l.Remove("c1")
+	driverCannot(l, usual)
+}
+
+// bootAt starts a dockerd again that has a container to restart, and whoever is to
+// answer it at the driver's socket when it calls there. It tells how long dockerd
+// took.
+func bootAt(l *lab.Lab, answer func(socket *os.File)) (*os.File, time.Duration) {
+	l.Helper()
 	l.Start("c1", "podnet", "--restart", "always", "-p", "8080:80")
 	l.KillDocker()
 	l.Gap()
-	socket := l.Listen()
-	up := make(chan time.Duration)
-	go func(start time.Time) {
-		_, _ = l.TryUp(l.Args...)
-		up <- time.Since(start)
-	}(time.Now())
+	socket := l.Listen(lab.DriverSocket)
+	up := booting(l)
 	l.Eventually("dockerd calls", func() bool { return lab.Queued(socket) })
+	answer(socket)
+	took := <-up
+	l.Logf("dockerd answers after %v", took.Round(100*time.Millisecond))
+	return socket, took
+}
+
+// driverCannot: Docker is told so, boots in no more than its usual time, and its
+// users read why. With the cause removed the container starts.
+func driverCannot(l *lab.Lab, usual time.Duration) {
+	l.Helper()
+	var end func()
+	before := len(l.DockerLog())
+	socket, took := bootAt(l, func(socket *os.File) {
+		l.In("chmod", "777", "/var/lib/patchbay")
+		end = l.Supervise(socket)
+	})
+	if took > usual+slack {
+		l.Errorf("dockerd needs %v, and %v with a driver", took, usual)
+	}
+	const why = "everybody may write to it"
+	if state := l.Docker("inspect", "c1", "--format", "{{.State.Running}} {{.State.Error}}"); !strings.HasPrefix(state, "false") || !strings.Contains(state, why) {
+		l.Errorf("c1: %s", state)
+	}
+	if said := l.DockerLog()[before:]; !strings.Contains(said, why) || !strings.Contains(said, "journalctl -u patchbay-docker") {
+		l.Errorf("dockerd says\n%s", said)
+	}
+	if said := l.Refused("start", "c1"); !strings.Contains(said, why) {
+		l.Errorf("docker start says %s", said)
+	}
+	end()
+	l.In("chmod", "755", "/var/lib/patchbay")
 	l.StartDriverOn(socket)
-	l.Logf("dockerd answers after %v", (<-up).Round(100*time.Millisecond))
+	starts(l, "c1", "podnet")
 	running(l, "c1")
 	l.Remove("c1")
 }

@@ -26,7 +26,7 @@ var (
 const saysArgs = `#!/bin/sh
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.1.0"]}' ;;
-ADD) echo "$CNI_ARGS" >/run/patchbay/said; sed 's/.*"prevResult"://; s/,"type":"says-args"}$//' ;;
+ADD) echo "$CNI_ARGS" >HERE/said; sed 's/.*"prevResult"://; s/,"type":"says-args"}$//' ;;
 esac
 `
 
@@ -39,8 +39,7 @@ func TestGapsNew(t *testing.T) { gaps(t, "new") }
 func gaps(t *testing.T, kind string) {
 	t.Parallel()
 	l := lab.New(t, lab.Options{Name: "pbgap" + kind, Kind: kind})
-	l.Write("/run/patchbay/says-args", saysArgs)
-	l.In("install", "-m", "755", "/run/patchbay/says-args", l.Dir("plugins")+"/says-args")
+	l.Plugin("says-args", saysArgs)
 	for name, text := range map[string]string{"dnsnet": dnsnet, "packednet": packednet, "flatnet": flatnet} {
 		l.Conf(name, text)
 	}
@@ -52,6 +51,7 @@ func gaps(t *testing.T, kind string) {
 			inner := l.With(t)
 			s.fn(inner)
 			inner.Gone(s.name)
+			inner.Pools(s.name)
 		})
 	}
 }
@@ -81,7 +81,7 @@ func dnsAndLabels(l *lab.Lab) {
 	if got := l.Docker(run...); got != want {
 		l.Errorf("resolv.conf is %q", got)
 	}
-	if said := l.In("cat", "/run/patchbay/said"); !strings.Contains(said, ";DOCKER_LABEL_com_example_role=web") || strings.Contains(said, "other") {
+	if said := l.In("cat", l.Dir("here")+"/said"); !strings.Contains(said, ";DOCKER_LABEL_com_example_role=web") || strings.Contains(said, "other") {
 		l.Errorf("CNI_ARGS is %q", said)
 	}
 	if said := l.Refused("run", "--rm", "--network", "dnsnet", "--label", "com.example.x=a;b", "bb", "true"); !strings.Contains(said, "cannot be said in CNI_ARGS") {

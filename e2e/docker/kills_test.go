@@ -5,7 +5,6 @@ package docker
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -37,10 +36,7 @@ var haltnet = `{"cniVersion":"1.1.0","name":"haltnet","plugins":[{"type":"haltin
 func haltingNetwork(l *lab.Lab) {
 	l.Helper()
 	for _, name := range []string{"bridge", "firewall", "portmap"} {
-		script := strings.ReplaceAll(halting, "PLUGINS", l.Plugins)
-		if err := os.WriteFile(l.Dir("plugins")+"/halting-"+name, []byte(script), 0o755); err != nil {
-			l.Fatal(err)
-		}
+		l.Plugin("halting-"+name, halting)
 	}
 	l.In("mkdir", "-p", "/run/patchbay/halt")
 	create(l, "haltnet", haltnet)
@@ -118,28 +114,30 @@ func driverKilledAnywhere(l *lab.Lab) {
 }
 
 // bothKilled: dockerd and the driver die together, in the middle of a start and
-// in the middle of an end.
+// in the middle of an end, in each part of the chain.
 func bothKilled(l *lab.Lab) {
 	haltingNetwork(l)
 	both := func() {
 		l.KillDriver()
 		l.KillDocker()
 	}
-	for _, verb := range []string{"ADD", "DEL"} {
+	for _, at := range []struct{ plugin, verb, when string }{
+		{"firewall", "ADD", "after"}, {"portmap", "ADD", "before"}, {"firewall", "DEL", "after"}, {"bridge", "DEL", "before"},
+	} {
 		l.Docker("create", "--name", "c1", "--network", "haltnet", "-p", "8080:80", "bb", "httpd", "-f", "-p", "80")
 		argv := []string{"start", "c1"}
-		if verb == "DEL" {
+		if at.verb == "DEL" {
 			l.Docker("start", "c1")
 			argv = []string{"stop", "-t", "0", "c1"}
 		}
-		wait := caught(l, "firewall", verb, "after", both, argv...)
+		wait := caught(l, at.plugin, at.verb, at.when, both, argv...)
 		wait()
 		l.StartDriver()
 		l.Up(l.Args...)
 		starts(l, "c1", "haltnet")
 		l.Fetch(l.Outside(), lab.Host4, "8080")
 		l.Remove("c1")
-		l.Gone("both killed in " + verb)
+		l.Gone(fmt.Sprintf("both killed %s %s of %s", at.when, at.verb, at.plugin))
 	}
 	l.Docker("network", "rm", "haltnet")
 }

@@ -17,10 +17,12 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// Start runs a container that answers on port 80 and else sleeps.
+// Start runs a container that answers on port 80 and else sleeps. It is stopped
+// by SIGKILL: the first process of a container hears no other that it does not
+// ask for, and Docker would wait for ten seconds.
 func (l *Lab) Start(name, network string, more ...string) {
 	l.Helper()
-	args := append([]string{"run", "-d", "--name", name, "--network", network}, more...)
+	args := append([]string{"run", "-d", "--name", name, "--network", network, "--stop-signal", "KILL"}, more...)
 	l.Docker(append(args, "bb", "httpd", "-f", "-p", "80")...)
 }
 

@@ -4,6 +4,7 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/sleep"
 )
 
 // DriverSocket is where Docker looks for the driver, inside the lab.
@@ -47,6 +50,22 @@ func (l *Lab) DriverCommand(more ...string) *exec.Cmd {
 	cmd := l.Inside(append([]string{l.Patchbayd}, args...)...)
 	cmd.Stderr = l.log
 	return cmd
+}
+
+// Plugin makes a CNI plugin of the driver's from a script in which PLUGINS is the
+// directory of ours and HERE one of the lab's own.
+func (l *Lab) Plugin(name, script string) {
+	l.Helper()
+	script = strings.NewReplacer("PLUGINS", l.Plugins, "HERE", l.Dir("here")).Replace(script)
+	must(l, os.WriteFile(filepath.Join(l.Dir("plugins"), name), []byte(script), 0o755))
+}
+
+// DriverLog is what the driver has written.
+func (l *Lab) DriverLog() string {
+	l.Helper()
+	text, err := os.ReadFile(l.log.Name())
+	must(l, err)
+	return string(text)
 }
 
 // Inside is a command in the dockerd's namespaces whose process is the command's
@@ -121,14 +140,14 @@ func (l *Lab) Eventually(what string, holds func() bool) {
 	l.Fatalf("not within %v: %s", pollTime, what)
 }
 
-// Listen makes the driver's socket as systemd does: it is there before, and
-// whoever starts later.
-func (l *Lab) Listen() *os.File {
+// Listen makes a driver's socket inside the lab as systemd does: it is there
+// before, and whoever starts later.
+func (l *Lab) Listen(at string) *os.File {
 	l.Helper()
-	dir, err := os.Open("/proc/" + l.holder() + "/root" + filepath.Dir(DriverSocket))
+	dir, err := os.Open("/proc/" + l.holder() + "/root" + filepath.Dir(at))
 	must(l, err)
 	defer dir.Close()
-	path := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(DriverSocket))
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(at))
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		l.Fatal(err)
 	}
@@ -152,12 +171,41 @@ func Queued(socket *os.File) bool {
 // StartDriverOn starts the driver with a socket of Listen, as systemd would.
 func (l *Lab) StartDriverOn(socket *os.File) {
 	l.Helper()
+	l.driver = l.activated(socket)
+	must(l, l.driver.Start())
+}
+
+// activated is the driver with a socket of Listen.
+func (l *Lab) activated(socket *os.File) *exec.Cmd {
+	l.Helper()
 	cmd := l.DriverCommand()
 	script := `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" "$@"`
 	cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", script}, cmd.Args...)
 	cmd.ExtraFiles = []*os.File{socket}
-	l.driver = cmd
-	must(l, cmd.Start())
+	return cmd
+}
+
+// Supervise starts the driver with a socket of Listen and, whenever it ends,
+// again a second later, as its unit says (Restart=always). The function that is
+// returned ends both.
+func (l *Lab) Supervise(socket *os.File) (end func()) {
+	l.Helper()
+	unit := l.activated(socket)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			cmd := exec.CommandContext(ctx, unit.Path, unit.Args[1:]...)
+			cmd.Env, cmd.Stderr, cmd.ExtraFiles = unit.Env, unit.Stderr, unit.ExtraFiles
+			_ = cmd.Run()
+			_ = sleep.For(ctx, time.Second)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
 }
 
 // Gap is how the driver is taken away for a while, with its socket.

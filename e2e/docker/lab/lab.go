@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 )
 
 // The addresses of a lab: the host's on its bridge out0, and those of the
@@ -50,6 +52,7 @@ type node struct {
 	env       []string
 	driver    *exec.Cmd
 	log       *os.File
+	before    leak.State // of Mark
 }
 
 // New starts a dockerd and the driver beside it; both end with the test.
@@ -70,6 +73,7 @@ func New(t testing.TB, o Options) *Lab {
 		l.StartDriver()
 	}
 	t.Cleanup(l.end)
+	l.Mark()
 	return l
 }
 

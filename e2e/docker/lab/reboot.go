@@ -33,7 +33,7 @@ func (l *Lab) Reboot() {
 		_, err := os.Stat(ready)
 		return err == nil
 	})
-	l.In("sh", "-ec", "tar -C / -xf "+disk+`; cat /proc/sys/kernel/random/uuid >/run/patchbay/boot; mount --bind /run/patchbay/boot /proc/sys/kernel/random/boot_id`)
+	l.In("sh", "-ec", "tar -C / -xf "+disk+`; cat /proc/sys/kernel/random/uuid >"$0"; mount --bind "$0" /proc/sys/kernel/random/boot_id`, l.Dir("disk")+"/boot")
 	l.furnish()
 	l.StartDriver()
 	<-up

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/patchbay-net/patchbay/netns"
 )
@@ -132,29 +131,6 @@ func (l *Lab) Write(path, text string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		l.Fatalf("write %s: %v: %s", path, err, out)
 	}
-}
-
-// left is what stands of attachments: links, state, addresses, records.
-func (l *Lab) left() string {
-	l.Helper()
-	return l.Sh(`ip -o link | grep -E 'veth|cni[0-9a-f]{10}' | grep -v docker0
-		for d in /var/lib/patchbay/docker/endpoints /var/lib/patchbay/docker/leases /var/lib/patchbay/docker/cache /run/patchbay/attachments; do
-			[ -d $d ] && find $d -type f
-		done
-		[ -d /run/patchbay/docker/netns ] && ls /run/patchbay/docker/netns
-		[ -d /var/lib/cni/networks ] && find /var/lib/cni/networks -name '*[.:]*' ! -name 'last_*'`)
-}
-
-// Gone waits until nothing is left of attachments.
-func (l *Lab) Gone(when string) {
-	l.Helper()
-	left := ""
-	for end := time.Now().Add(pollTime); time.Now().Before(end); time.Sleep(2 * pollEvery) {
-		if left = l.left(); left == "" {
-			return
-		}
-	}
-	l.Errorf("%s: left behind:\n%s", when, left)
 }
 
 // Dir is a directory on the machine that lives as long as the lab.

@@ -1,0 +1,93 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+)
+
+// dirs are those in which plugins and the driver keep what they know.
+var dirs = []string{"/run/patchbay", "/var/lib/patchbay", "/var/lib/cni", "/run/cni"}
+
+// ofNetworks are the directories of Docker's networks, which outlive containers.
+var ofNetworks = []string{"/var/lib/patchbay/docker/networks/", "/var/lib/patchbay/docker/pools/"}
+
+var builtin = regexp.MustCompile(`^nft (table ip6? (raw|mangle|nat|filter)|chain ip6? (raw|mangle|nat|filter) (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING))$`)
+
+// carried is all that the lab carries: links, addresses, routes, policy rules,
+// the whole firewall of every program, and the files of dirs.
+func (l *Lab) carried() (s leak.State, err error) {
+	l.Helper()
+	root := "/proc/" + l.holder() + "/root"
+	var in []string
+	for _, dir := range dirs {
+		in = append(in, root+dir)
+	}
+	err = l.Do(func() (err error) {
+		s, err = leak.Take(in...)
+		return err
+	})
+	for i := range s {
+		s[i] = strings.Replace(s[i], root, "", 1)
+	}
+	return s, err
+}
+
+// Mark notes what the lab carries without any container.
+func (l *Lab) Mark() {
+	l.Helper()
+	var err error
+	l.before, err = l.carried()
+	must(l, err)
+}
+
+// left is what the lab carries beyond the mark and what by design outlives
+// attachments.
+func (l *Lab) left() (leak.State, error) {
+	l.Helper()
+	s, err := l.carried()
+	return s.Beyond(l.before).Without(leak.Standing).Without(outlives), err
+}
+
+// outlives says whether a line is Docker's own and stays with its networks, or a
+// table or chain of iptables, which makes them when the first rule comes and
+// keeps them when it is empty.
+func outlives(line string) bool {
+	if builtin.MatchString(line) {
+		return true
+	}
+	for _, dir := range ofNetworks {
+		if strings.HasPrefix(line, "file "+dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// Gone waits until nothing is left of attachments.
+func (l *Lab) Gone(when string) {
+	l.Helper()
+	var left leak.State
+	var err error
+	for end := time.Now().Add(pollTime); time.Now().Before(end); time.Sleep(2 * pollEvery) {
+		if left, err = l.left(); err == nil && len(left) == 0 {
+			return
+		}
+	}
+	l.Errorf("%s: left behind (%v):\n%s", when, err, left)
+}
+
+// Pools fails the test when the driver holds pools of addresses: a network that
+// Docker asked for them is gone with them.
+func (l *Lab) Pools(when string) {
+	l.Helper()
+	if pools := l.Sh(fmt.Sprintf("ls %s 2>/dev/null", ofNetworks[1])); pools != "" {
+		l.Errorf("%s: pools left: %s", when, pools)
+	}
+}
