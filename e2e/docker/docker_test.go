@@ -6,6 +6,8 @@ package docker
 import (
 	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,7 +21,7 @@ func ipamOf(n int) string {
 // The networks of the tests.
 var (
 	podnet = `{"cniVersion":"1.1.0","name":"podnet","plugins":[{"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":true,"hairpinMode":true,` + ipamOf(91) + `},
-		{"type":"firewall"},{"type":"tuning","sysctl":{"net.core.somaxconn":"777"}},{"type":"portmap","capabilities":{"portMappings":true}}]}`
+		{"type":"firewall"},{"type":"tuning","sysctl":{"net.core.somaxconn":"777","net.ipv4.conf.IFNAME.arp_notify":"1"}},{"type":"portmap","capabilities":{"portMappings":true}}]}`
 	ptpnet = `{"cniVersion":"1.1.0","name":"ptpnet","plugins":[{"type":"ptp","ipMasq":true,` + ipamOf(93) + `},{"type":"firewall"}]}`
 	macnet = `{"cniVersion":"1.1.0","name":"macnet","plugins":[{"type":"macvlan","master":"out0",` + ipamOf(94) + `}]}`
 )
@@ -51,7 +53,7 @@ func scenarios(t *testing.T, kind string) {
 	each(l, []scenario{
 		{"two containers", twoContainers}, {"ports", published}, {"connect", connect}, {"addresses", addresses},
 		{"internal", internal}, {"IPv6 only", sixOnly}, {"outside", outside}, {"gateways", gateways}, {"host addresses", hostAddresses},
-		{"mistakes", mistakes}, {"overlap", overlap}, {"zero pool", zeroPool}, {"whole chain", wholeChain}, {"names", names}, {"DHCP", leased}, {"ipvlan", ipvlan}, {"beside", beside}, {"one network", oneNetwork},
+		{"mistakes", mistakes}, {"overlap", overlap}, {"zero pool", zeroPool}, {"whole chain", wholeChain}, {"fail closed", failClosed}, {"names", names}, {"DHCP", leased}, {"ipvlan", ipvlan}, {"beside", beside}, {"one network", oneNetwork},
 		{"restart", restart}, {"driver killed", driverKilled}, {"dockerd killed", dockerdKilled},
 	})
 	l.Docker("network", "rm", "podnet", "ptpnet", "macnet")
@@ -77,6 +79,7 @@ func each(l *lab.Lab, list []scenario) {
 			defer inner.Tidy() // so that the next one can be judged
 			s.fn(inner)
 			inner.Gone(s.name)
+			inner.Pools(s.name)
 		})
 	}
 }
@@ -95,42 +98,99 @@ func twoContainers(l *lab.Lab) {
 		for _, to := range []string{"c1", v4, v6} {
 			l.Ping("c2", to)
 		}
-		if io := l.Docker("stats", "--no-stream", "--format", "{{.NetIO}}", "c1"); strings.HasPrefix(io, "0B") || strings.HasPrefix(io, "--") {
-			l.Errorf("%s: stats count %s", network, io)
+		in, out, both := strings.Cut(l.Docker("stats", "--no-stream", "--format", "{{.NetIO}}", "c1"), " / ")
+		if !both || !counted.MatchString(in) || !counted.MatchString(out) {
+			l.Errorf("%s: stats count %q in, %q out", network, in, out)
 		}
-		if got := l.Docker("exec", "c1", "cat", "/proc/sys/net/core/somaxconn"); l.Kind == "new" && network == "podnet" && got != "777" {
-			l.Errorf("somaxconn is %s", got)
+		if l.Kind == "new" && network == "podnet" {
+			tuned(l, "c1")
 		}
 		l.Remove("c1", "c2")
 	}
 }
 
+// counted is a number of bytes of `docker stats` that is more than none.
+var counted = regexp.MustCompile(`^[1-9][0-9.]*[kMG]?B$`)
+
+// tuned: what podnet's chain sets in a namespace, and on the interface in it.
+func tuned(l *lab.Lab, name string) {
+	l.Helper()
+	for path, want := range map[string]string{"core/somaxconn": "777", "ipv4/conf/eth0/arp_notify": "1"} {
+		if got := l.Exec(name, "cat", "/proc/sys/net/"+path); got != want {
+			l.Errorf("%s is %s, want %s", path, got, want)
+		}
+	}
+}
+
+// published: each port is open for everybody on the addresses it says, and only
+// there.
 func published(l *lab.Lab) {
 	l.Docker("run", "-d", "--name", "web", "--network", "podnet", "-p", "8080:80", "-p", "80", "-p", "9000-9005:80", "-p", "192.0.2.10:8081:80", "bb", "httpd", "-f", "-p", "80")
 	ps := l.In(l.Patchbayd, "docker", "ps")
-	ports := regexp.MustCompile(`:(\d+)->80/tcp`).FindAllStringSubmatch(ps, -1)
+	ports := regexp.MustCompile(`(\S+?):(\d+)->80/tcp`).FindAllStringSubmatch(strings.ReplaceAll(ps, ",", " "), -1)
 	if len(ports) != 4 {
 		l.Fatalf("ps shows\n%s", ps)
 	}
+	ranged := 0
 	for _, p := range ports {
-		l.Fetch(l.Here(), lab.Host4, p[1])
+		for _, host := range []string{lab.Host4, lab.Host6} {
+			if p[1] != "*" && p[1] != host {
+				l.Closed(l.Outside(), host, p[2])
+				continue
+			}
+			l.Fetch(l.Here(), host, p[2])
+			l.Fetch(l.Outside(), host, p[2])
+		}
+		if port, _ := strconv.Atoi(p[2]); port >= 9000 && port <= 9005 {
+			ranged++
+		}
+	}
+	if ranged != 1 {
+		l.Errorf("%d ports are of the range:\n%s", ranged, ps)
 	}
 	if said := l.Refused("run", "--rm", "--network", "podnet", "-p", "8080:80", "bb", "true"); !strings.Contains(said, "another container's") {
 		l.Errorf("a port twice: %s", said)
 	}
 	l.Remove("web")
+	for _, p := range ports {
+		l.Closed(l.Outside(), lab.Host4, p[2])
+	}
 }
 
+// connect: a container that runs gets an interface and a name, and loses both.
 func connect(l *lab.Lab) {
 	l.Start("c1", "podnet")
 	l.Start("c2", "ptpnet")
-	l.Docker("network", "connect", "podnet", "c2")
-	l.Ping("c2", l.Inspect("c1", "podnet", "IPAddress"))
-	l.Docker("network", "disconnect", "podnet", "c2")
-	l.Ping("c2", "10.93.0.1")
-	l.Docker("network", "connect", "podnet", "c2")
-	l.Ping("c1", "c2")
+	had := links(l, "c2")
+	for range 2 {
+		l.Docker("network", "connect", "podnet", "c2")
+		addr := l.Inspect("c2", "podnet", "IPAddress")
+		l.Ping("c2", l.Inspect("c1", "podnet", "IPAddress"))
+		l.Ping("c2", l.Inspect("c1", "podnet", "GlobalIPv6Address"))
+		l.Ping("c1", "c2")
+		l.Ping("c2", "c1")
+		if now := links(l, "c2"); len(now) != len(had)+1 {
+			l.Errorf("connected: links are %v, were %v", now, had)
+		}
+		l.Docker("network", "disconnect", "podnet", "c2")
+		if now := links(l, "c2"); !slices.Equal(now, had) {
+			l.Errorf("disconnected: links are %v, were %v", now, had)
+		}
+		if got, err := l.TryDocker("exec", "c1", "timeout", "1", "nslookup", "c2", "127.0.0.11"); err == nil {
+			l.Errorf("disconnected: c2 is known to c1: %s", got)
+		}
+		if got := l.Exec("c2", "ip", "addr"); strings.Contains(got, addr+"/") {
+			l.Errorf("disconnected: c2 has\n%s", got)
+		}
+		l.Ping("c2", "10.93.0.1")
+	}
 	l.Remove("c1", "c2")
+}
+
+// links are the names of a container's interfaces.
+func links(l *lab.Lab, name string) []string {
+	l.Helper()
+	return strings.Fields(l.Exec(name, "ls", "/sys/class/net"))
 }
 
 func addresses(l *lab.Lab) {
@@ -193,7 +253,7 @@ func driverKilled(l *lab.Lab) {
 }
 
 // dockerdKilled: without live-restore its containers end with the next start and
-// the driver is told nothing; with it they go on.
+// the driver is told nothing; with it they go on, while dockerd is away too.
 func dockerdKilled(l *lab.Lab) {
 	l.Start("c1", "podnet", "-p", "8080:80")
 	l.KillDocker()
@@ -201,9 +261,26 @@ func dockerdKilled(l *lab.Lab) {
 	l.RestartDriver() // sweeps
 	l.Gone("killed without live-restore")
 	l.Docker("start", "c1")
+	pid := l.Docker("inspect", "c1", "--format", "{{.State.Pid}}")
 	l.KillDocker()
+	served(l)
 	l.Up("--live-restore")
+	if now := l.Docker("inspect", "c1", "--format", "{{.State.Running}} {{.State.Pid}}"); now != "true "+pid {
+		l.Errorf("running and process: %s, was %s", now, pid)
+	}
+	served(l)
 	l.Start("c2", "podnet")
 	l.Ping("c2", l.Inspect("c1", "podnet", "IPAddress"))
+	l.Ping("c2", "c1")
+	l.Ping("c1", "c2")
+	l.Ping("c1", lab.Outside6)
 	l.Remove("c1", "c2")
+	l.Closed(l.Outside(), lab.Host4, "8080")
+}
+
+// served: port 8080 of the host answers the outside world.
+func served(l *lab.Lab) {
+	l.Helper()
+	l.Fetch(l.Outside(), lab.Host4, "8080")
+	l.Fetch(l.Outside(), lab.Host6, "8080")
 }

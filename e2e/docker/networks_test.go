@@ -49,6 +49,9 @@ func sixOnly(l *lab.Lab) {
 	l.Fetch(l.Outside(), lab.Host6, "8080")
 	l.Remove("c1", "c2")
 	l.Docker("network", "rm", "sixnet")
+	if l.Kind == "old" {
+		l.Docker("network", "rm", "docker_gwbridge")
+	}
 }
 
 // outside: containers reach the world, with both families.
@@ -61,22 +64,29 @@ func outside(l *lab.Lab) {
 	}
 }
 
-// defaultVia is the first of three octets of a container's gateway.
-func defaultVia(l *lab.Lab, name string) string {
+// defaultVia is a container's gateway of one family ("-4", "-6"), the invalid
+// address when it has none or several.
+func defaultVia(l *lab.Lab, name, family string) (via netip.Addr) {
 	l.Helper()
-	for _, line := range strings.Split(l.Exec(name, "ip", "-4", "route"), "\n") {
-		if via, ok := strings.CutPrefix(line, "default via "); ok {
-			return via[:strings.LastIndex(via, ".")]
+	for _, line := range strings.Split(l.Exec(name, "ip", family, "route"), "\n") {
+		rest, ok := strings.CutPrefix(line, "default via ")
+		if !ok {
+			continue
 		}
+		if via.IsValid() {
+			return netip.Addr{}
+		}
+		text, _, _ := strings.Cut(rest, " ")
+		via, _ = netip.ParseAddr(text)
 	}
-	return ""
+	return via
 }
 
-// gateways: of two networks one has the default route, by priority or else by
-// name, and the published ports go with it from one to the other.
+// gateways: of two networks one has the default routes, by priority or else by
+// name, and the published ports go with them from one to the other.
 func gateways(l *lab.Lab) {
 	l.Docker("create", "--name", "c1", "--network", "podnet", "-p", "8080:80", "bb", "httpd", "-f", "-p", "80")
-	first, second := []string{"podnet", "10.91.0"}, []string{"ptpnet", "10.93.0"}
+	first, second := gateway{"podnet", 91}, gateway{"ptpnet", 93}
 	connect := []string{"network", "connect"}
 	if l.Kind == "new" {
 		connect = append(connect, "--gw-priority", "10")
@@ -84,25 +94,38 @@ func gateways(l *lab.Lab) {
 	}
 	l.Docker(append(connect, "ptpnet", "c1")...)
 	l.Docker("start", "c1")
-	served := func(when string, by []string) {
-		l.Helper()
-		if got := defaultVia(l, "c1"); got != by[1] {
-			l.Errorf("%s: the default route is by %s, not %s", when, got, by[1])
-		}
-		if ps := l.In(l.Patchbayd, "docker", "ps"); strings.Count(ps, ":8080->80/tcp") != 1 {
-			l.Errorf("%s: ports\n%s", when, ps)
-		}
-		l.Fetch(l.Outside(), lab.Host4, "8080")
-		l.Fetch(l.Outside(), lab.Host6, "8080")
-	}
-	served("started", first)
-	l.Docker("network", "disconnect", first[0], "c1")
-	served("disconnected", second)
-	l.Docker(append(connect[:2:2], append(connect[2:], first[0], "c1")...)...)
-	served("connected", first)
-	l.Docker("network", "disconnect", second[0], "c1")
-	served("the other disconnected", first)
+	first.serves(l, "started")
+	l.Docker("network", "disconnect", first.network, "c1")
+	second.serves(l, "disconnected")
+	l.Docker(append(connect[:2:2], append(connect[2:], first.network, "c1")...)...)
+	first.serves(l, "connected")
+	l.Docker("network", "disconnect", second.network, "c1")
+	first.serves(l, "the other disconnected")
 	l.Remove("c1")
+}
+
+// gateway is the network that a container's default routes go to; number is that
+// of ipamOf.
+type gateway struct {
+	network string
+	number  int
+}
+
+// serves: the container c1 is reached, and reaches the world, by this network
+// alone.
+func (g gateway) serves(l *lab.Lab, when string) {
+	l.Helper()
+	for family, subnet := range map[string]string{"-4": fmt.Sprintf("10.%d.0.0/24", g.number), "-6": fmt.Sprintf("fd%d::/64", g.number)} {
+		if via := defaultVia(l, "c1", family); !netip.MustParsePrefix(subnet).Contains(via) {
+			l.Errorf("%s: the default route %s is by %s, not %s", when, family, via, g.network)
+		}
+	}
+	if ps := l.In(l.Patchbayd, "docker", "ps"); strings.Count(ps, ":8080->80/tcp") != 1 {
+		l.Errorf("%s: ports\n%s", when, ps)
+	}
+	served(l)
+	l.Ping("c1", lab.Outside4)
+	l.Ping("c1", lab.Outside6)
 }
 
 // hostAddresses: ports on one address of the host are on no other.
