@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
@@ -146,8 +147,19 @@ func TestEnvelope(t *testing.T) {
 		table = append(table, refusal{fmt.Sprintf("configuration %.80q", text), func(c *spec.Call) { c.Config = []byte(text) }, want.code, want.msg})
 	}
 	for _, p := range all.Plugins() {
-		t.Run(p.Name, func(t *testing.T) { hold(t, p.Name, ns, conf(valid[p.Name]), table) })
+		t.Run(p.Name, func(t *testing.T) { hold(t, p.Name, ns, conf(valid[p.Name]), some(table)) })
 	}
+}
+
+// some is a part of a list, by chance, where time is short: no kernel decides what
+// is refused, and an emulated machine is slow to say so.
+func some[T any](list []T) []T {
+	if !testing.Short() {
+		return list
+	}
+	list = slices.Clone(list)
+	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	return list[:len(list)/6]
 }
 
 // TestConfigurations: the reference's refusals, in its words, and ours.
