@@ -15,24 +15,34 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/sleep"
 )
 
-// evictTime bounds the wait for an endpoint that is in the way of another. Two
-// that wait for each other are both told so.
-const evictTime = 10 * time.Second
+// evictTime bounds the wait for an endpoint that is in the way of another: for its
+// sandbox to come, and what its removal takes. Two that wait for each other are
+// both told so.
+const evictTime = awaitTime + 5*time.Second
 
 // evict removes an endpoint that is in the way when it is dead, and says whether
 // it is gone. A dockerd that was killed starts its containers as soon as it is
 // back, with the ports and addresses that they had, and Sweep may be a minute
-// away. Age is no reason here.
+// away. Age is no reason here, but for one whose sandbox never came: the start was
+// killed before it, or is about to come that far, which is waited for.
 func (d *Driver) evict(ctx context.Context, id string, keepLease bool) (gone bool) {
 	ctx, cancel := context.WithTimeout(ctx, evictTime)
 	defer cancel()
-	if err := d.sweepOne(ctx, &sweep{grace: math.MaxInt64, keepLease: keepLease}, id); err != nil {
-		d.opts.Log("endpoint %.12s is in the way: %v", id, err)
+	for {
+		if err := d.sweepOne(ctx, &sweep{grace: math.MaxInt64, wanted: true, keepLease: keepLease}, id); err != nil {
+			d.opts.Log("endpoint %.12s is in the way: %v", id, err)
+		}
+		e, err := d.store.Endpoint(id)
+		if err != nil {
+			return errors.Is(err, state.ErrUnknown)
+		}
+		if !toCome(e) || !sleep.For(ctx, awaitEvery) {
+			return false
+		}
 	}
-	_, err := d.store.Endpoint(id)
-	return errors.Is(err, state.ErrUnknown)
 }
 
 // makeWay takes the ports that an endpoint wants from those that have them no

@@ -4,15 +4,18 @@
 package docker
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
@@ -44,6 +47,38 @@ func TestDeadMakesWay(t *testing.T) {
 		after.stop(true)
 		x.release(0, after.told.Address)
 	})
+}
+
+// dockerd before 28 and the driver were killed between Join and the container's
+// start. dockerd leaves a file for a minute where the sandbox was to be.
+func TestCutShortMakesWay(t *testing.T) {
+	n := newNode(t, portNet)
+	n.old = true
+	r := run{network: n.network("ports"), ports: []cnm.PortBinding{tcp(80, 8080, 8080)}}
+	c, err := n.begin(r)
+	must(t, err)
+	options := cnm.Options{}
+	must(t, options.Set(cnm.OptionPortMap, r.ports))
+	_, err = n.c.Join(n.ctx(), &cnm.JoinRequest{NetworkID: c.network, EndpointID: c.endpoint, SandboxKey: c.key, Options: options})
+	must(t, err)
+	must(t, n.c.ProgramExternalConnectivity(n.ctx(), &cnm.ConnectivityRequest{NetworkID: c.network, EndpointID: c.endpoint, Options: options}))
+	writeFile(t, c.key, "")
+	defer os.Remove(c.key)
+	n.stop()
+	files, err := filepath.Glob("/var/lib/patchbay/docker/endpoints/*")
+	must(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		writeFile(t, file, regexp.MustCompile(`"changed":\s*"[^"]*"`).ReplaceAllString(string(text), `"changed":"2026-01-01T00:00:00Z"`))
+	}
+	n.boot()
+	after, err := n.start(r)
+	must(t, err)
+	after.stop(true)
+	if _, err := n.driver.store.Endpoint(c.endpoint); !errors.Is(err, state.ErrUnknown) {
+		t.Errorf("the endpoint that was cut short: %v", err)
+	}
 }
 
 // Of containers that run nothing is taken, and two have not one address.

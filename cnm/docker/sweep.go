@@ -58,6 +58,7 @@ type sweep struct {
 	dry   bool          // remove nothing
 	found []Item
 
+	wanted    bool // somebody else asks for what it has
 	keepLease bool // its MAC address is asked for again
 }
 
@@ -115,11 +116,11 @@ func (d *Driver) sweepOne(ctx context.Context, s *sweep, id string) error {
 // judge removes an endpoint that is dead, and goes on with one whose call was cut
 // short.
 func (d *Driver) judge(ctx context.Context, s *sweep, e *state.Endpoint) error {
-	f := facts{boot: d.boot, grace: s.grace, now: time.Now()}
+	f := facts{boot: d.boot, grace: s.grace, wanted: s.wanted, now: time.Now()}
 	if err := f.look(e); err != nil {
 		return fmt.Errorf("endpoint %.12s: whether its sandbox is gone: %w", e.ID, err)
 	}
-	if e.Phase == state.Joined && e.SandboxID == (netns.ID{}) && f.there {
+	if toCome(e) && f.there {
 		if s.dry {
 			return nil
 		}
@@ -144,9 +145,10 @@ func (d *Driver) judge(ctx context.Context, s *sweep, e *state.Endpoint) error {
 
 // facts are what an endpoint is judged by.
 type facts struct {
-	boot  string
-	grace time.Duration
-	now   time.Time
+	boot   string
+	grace  time.Duration
+	wanted bool
+	now    time.Time
 
 	sandbox netns.ID
 	there   bool // a namespace is at the sandbox's path
@@ -176,14 +178,22 @@ func (f *facts) dead(e *state.Endpoint) string {
 		if old {
 			return fmt.Sprintf("it is %s since %v", e.Phase, e.Changed.Format(time.RFC3339))
 		}
-	case e.SandboxID == (netns.ID{}):
-		if old && f.missing {
+	case toCome(e):
+		// Where a sandbox was dockerd leaves a file for a minute. Elsewhere it may be
+		// a mount that we do not see, which is no reason to be in the way for ever.
+		if old && f.missing || f.wanted && !f.there && f.age(e) >= awaitTime {
 			return "its container never came"
 		}
 	case !f.there || f.sandbox != e.SandboxID:
 		return "its sandbox is gone"
 	}
 	return ""
+}
+
+// toCome says whether an endpoint's sandbox is still to come, as before Docker 28
+// between Join and the start of the container.
+func toCome(e *state.Endpoint) bool {
+	return e.Phase == state.Joined && e.SandboxID == (netns.ID{})
 }
 
 // unfinished says whether a container runs with half a network: the call that was
@@ -196,9 +206,12 @@ func (f *facts) unfinished(e *state.Endpoint) bool {
 	return begun || f.old(e)
 }
 
-// old is how nobody's call takes any more. The clock may have been set meanwhile,
-// so what is from the future is as old as it is far away.
-func (f *facts) old(e *state.Endpoint) bool { return f.now.Sub(e.Changed).Abs() >= f.grace }
+// old is how nobody's call takes any more.
+func (f *facts) old(e *state.Endpoint) bool { return f.age(e) >= f.grace }
+
+// age is the time since the last step. The clock may have been set meanwhile, so
+// what is from the future is as old as it is far away.
+func (f *facts) age(e *state.Endpoint) time.Duration { return f.now.Sub(e.Changed).Abs() }
 
 // abandoned says whether a dead endpoint's address will not be given back by
 // Docker, which does that before it ends the sandbox.

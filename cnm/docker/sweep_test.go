@@ -47,6 +47,31 @@ func TestDead(t *testing.T) {
 	}
 }
 
+// What waits for its sandbox is in nobody's way for long, whatever dockerd has left
+// at the path.
+func TestDeadWanted(t *testing.T) {
+	now, id := time.Now(), netns.ID{Dev: 1, Ino: 2}
+	young, old := now.Add(-time.Second), now.Add(-awaitTime)
+	for name, c := range map[string]struct {
+		e           state.Endpoint
+		there, dead bool
+	}{
+		"about to come": {state.Endpoint{Phase: state.Joined, Changed: young}, false, false},
+		"never came":    {state.Endpoint{Phase: state.Joined, Changed: old}, false, true},
+		"is there":      {state.Endpoint{Phase: state.Joined, Changed: old}, true, false},
+		"runs":          {state.Endpoint{Phase: state.Joined, Changed: old, SandboxID: id}, true, false},
+		"joins":         {state.Endpoint{Phase: state.Joining, Changed: old}, false, false},
+	} {
+		f := facts{grace: time.Hour, wanted: true, now: now, there: c.there}
+		if c.there {
+			f.sandbox = id
+		}
+		if why := f.dead(&c.e); (why != "") != c.dead {
+			t.Errorf("%s: %q", name, why)
+		}
+	}
+}
+
 func (n *node) sweep(want int) {
 	n.Helper()
 	got, err := n.driver.Sweep(n.ctx())
