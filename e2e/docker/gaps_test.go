@@ -165,12 +165,12 @@ func lost(l *lab.Lab) {
 	l.Docker("network", "rm", "gone")
 	l.StartDriver()
 	gc := []string{l.Patchbayd, "docker", "gc", "--docker", dockerHost(l), "--data-root", l.DataRoot(), "--grace", "0s"}
-	l.Eventually("the network is collected", func() bool {
+	l.Eventually("the network and the endpoint are collected", func() bool {
 		asDocker(l, gc...)
-		return l.Sh("ls /var/lib/patchbay/docker/networks | wc -l") == "1"
+		return l.Sh("cd /var/lib/patchbay/docker; ls networks endpoints | grep -v : | grep -c .") == "1" // kept
 	})
-	l.Gone("disconnected")
 	l.Remove("c1")
+	l.Gone("disconnected")
 	l.Docker("network", "rm", "kept")
 	l.Eventually("the pools are collected", func() bool {
 		asDocker(l, gc...)
