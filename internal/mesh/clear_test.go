@@ -304,6 +304,7 @@ func (h *host) quietly(t *testing.T, changed <-chan bool) {
 // settled checks that one more Sync of h changes nothing.
 func settled(t *testing.T, u setup, h *host, hosts ...*host) {
 	t.Helper()
+	settle(t, h)
 	if heard := changes(t, u, h, hosts...); len(heard) > 0 {
 		t.Errorf("a second Sync changed something: %v", heard)
 	}

@@ -102,6 +102,7 @@ func TestChangesAreHeard(t *testing.T) {
 		t.Errorf("the first Sync: %v", first)
 	}
 	h.do(func() error { return h.mesh.dropRoutes(DefaultProtocol) })
+	settle(t, h)
 	if again := changes(t, u, h, l.hosts[:3]...); len(again) != 4 {
 		t.Errorf("four routes were put back: %v", again)
 	}
