@@ -25,8 +25,8 @@ setup:
 lint: setup
 	scripts/lint
 
-unit: setup
-	$(GO) test -timeout 30m ./...
+unit: setup ## they wait more than they compute: more at once than there are processors
+	$(GO) test -p 4 -timeout 30m ./...
 
 e2e: setup ## podman, containerd under a kubelet, upstream libcni
 	PATCHBAY_E2E=1 $(GO) test -count=1 -timeout 40m ./e2e/...
