@@ -76,8 +76,8 @@ func stranger(l *lab.Lab) *lab.Lab {
 // driver's socket. It gives up by itself, no later than with any other driver
 // that is gone, and says why; with the driver back the container starts.
 func driverAbsent(l *lab.Lab) {
-	other := stranger(l)
 	l.Start("c1", "podnet", "--restart", "always", "-p", "8080:80")
+	other := stranger(l)
 	l.KillDocker()
 	l.Gap()
 	before := len(l.DockerLog())
