@@ -51,6 +51,7 @@ type Fact struct {
 	record.Fact
 	Owner   owner.Key
 	Records *record.Store
+	Begin   func(*record.Fact) error // by the first one in (Hold); may be nil
 }
 
 // String lists the elements.
@@ -68,7 +69,7 @@ func (f Fact) String() string {
 // Ensure takes a reference before it queues the elements, so that the last
 // holder of the same fact cannot remove them afterwards.
 func (f Fact) Ensure(_ context.Context, env *Env) (Undo, error) {
-	if err := f.Records.Hold(f.Fact, f.Owner); err != nil {
+	if err := f.Records.Hold(f.Fact, f.Owner, f.Begin); err != nil {
 		return nil, err
 	}
 	QueueFact(env.NFT, f.Fact)

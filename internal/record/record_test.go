@@ -148,7 +148,7 @@ func TestPlantedDirectories(t *testing.T) {
 			_, rerr := s.Read("pods", r.Owner, "bridge")
 			err = errors.Join(s.Write(r), rerr, s.Remove("pods", r.Owner, "bridge"))
 		} else {
-			err = errors.Join(s.Hold(fact(), r.Owner), s.Release(fact().Name, r.Owner, func(Fact) error { return nil }))
+			err = errors.Join(s.Hold(fact(), r.Owner, nil), s.Release(fact().Name, r.Owner, func(Fact) error { return nil }))
 		}
 		if !errors.Is(err, statedir.ErrNotOurs) {
 			t.Errorf("%s is a link: %v", at, err)
@@ -167,7 +167,7 @@ func TestTheLastHolderRemoves(t *testing.T) {
 	s := New(t.TempDir())
 	a, b := owner.Of("n", "a", "e"), owner.Of("n", "b", "e")
 	for _, o := range []owner.Key{a, b, b} {
-		if err := s.Hold(fact(), o); err != nil {
+		if err := s.Hold(fact(), o, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -195,7 +195,7 @@ func TestTheLastHolderRemoves(t *testing.T) {
 func TestFailedRemovalKeepsTheReference(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("n", "a", "e")
-	if err := s.Hold(fact(), o); err != nil {
+	if err := s.Hold(fact(), o, nil); err != nil {
 		t.Fatal(err)
 	}
 	busy := errors.New("busy")
@@ -211,7 +211,7 @@ func TestFailedRemovalKeepsTheReference(t *testing.T) {
 func TestTornFactIsSurvived(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("n", "a", "e")
-	if err := s.Hold(fact(), o); err != nil {
+	if err := s.Hold(fact(), o, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(s.factDir(fact().Name), factFile), nil, 0o600); err != nil {
@@ -223,7 +223,7 @@ func TestTornFactIsSurvived(t *testing.T) {
 	if err := s.Release(fact().Name, o, func(Fact) error { return nil }); err != nil {
 		t.Errorf("release: %v", err)
 	}
-	if err := s.Hold(fact(), o); err != nil {
+	if err := s.Hold(fact(), o, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -234,7 +234,7 @@ func TestFactWithoutHoldersGoes(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("n", "a", "e")
 	for _, left := range []string{"refs", factFile, ""} {
-		if err := s.Hold(fact(), o); err != nil {
+		if err := s.Hold(fact(), o, nil); err != nil {
 			t.Fatal(err)
 		}
 		dir := s.factDir(fact().Name)
@@ -264,7 +264,7 @@ func TestFactWithoutHoldersGoes(t *testing.T) {
 func TestReleaseByNobody(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("n", "a", "e")
-	if err := s.Hold(fact(), o); err != nil {
+	if err := s.Hold(fact(), o, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Release(fact().Name, "", func(Fact) error { return errors.New("removed") }); err != nil {
@@ -285,7 +285,7 @@ func TestHoldersRace(t *testing.T) {
 		o := owner.Of("n", fmt.Sprint(i), "e")
 		wg.Go(func() {
 			for range 100 {
-				if err := s.Hold(fact(), o); err != nil {
+				if err := s.Hold(fact(), o, nil); err != nil {
 					t.Error(err)
 				}
 				mu.Lock()

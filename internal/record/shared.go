@@ -54,12 +54,15 @@ func (s *Store) factDir(name string) string {
 }
 
 // Hold notes that o uses f. It comes before the elements are (re-)added, so
-// nobody who counts references can remove them afterwards.
-func (s *Store) Hold(f Fact, o owner.Key) error {
+// nobody who counts references can remove them afterwards. The first one in calls
+// begin with the fact, under the lock, before it is written: what was there before
+// can be read only while nobody goes out.
+func (s *Store) Hold(f Fact, o owner.Key, begin func(*Fact) error) error {
 	dir := s.factDir(f.Name)
 	ref := filepath.Join(dir, refs, string(o))
 	return s.locked(dir, func() error {
-		if err := writeFact(dir, f); err != nil {
+		if err := writeFact(dir, f, begin); err != nil {
+			removeEmpty(dir)
 			return fmt.Errorf("hold %s: %w", f.Name, err)
 		}
 		if err := os.Mkdir(filepath.Join(dir, refs), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -149,9 +152,14 @@ func touch(path string) error {
 
 // writeFact stores a fact unless it is there: the name says it all, so the
 // content never changes, and files appear whole.
-func writeFact(dir string, f Fact) error {
+func writeFact(dir string, f Fact, begin func(*Fact) error) error {
 	if fi, err := os.Lstat(filepath.Join(dir, factFile)); err == nil && fi.Mode().IsRegular() && fi.Size() > 0 {
 		return nil
+	}
+	if begin != nil {
+		if err := begin(&f); err != nil {
+			return err
+		}
 	}
 	data, err := json.Marshal(f)
 	if err != nil {

@@ -5,10 +5,12 @@ package portmap
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
@@ -134,6 +136,35 @@ func TestRouteLocalnet(t *testing.T) {
 	}
 	n.Host.Delete("cni0")
 	a.del(t)
+	nothingLeft(t)
+}
+
+// The last one out and the next one in, at once: whoever is in finds the door open,
+// and it is shut in the end.
+func TestRouteLocalnetRace(t *testing.T) {
+	n, web, other := world(t)
+	const key = "net/ipv4/conf/cni0/route_localnet"
+	var both sync.WaitGroup
+	for i, a := range []*attachment{of(web), of(other)} {
+		conf := ports(fmt.Sprintf(`{"hostPort": %d, "containerPort": 80}`, 80+i))
+		both.Go(func() {
+			for range 100 {
+				if err := a.call(t, spec.Add, conf); err != nil {
+					t.Error(err)
+				}
+				if got := n.Host.ReadSysctl(key); got != "1" {
+					t.Errorf("route_localnet is %s while a port is published", got)
+				}
+				if err := a.call(t, spec.Del, conf); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	both.Wait()
+	if got := n.Host.ReadSysctl(key); got != "0" {
+		t.Errorf("route_localnet is %s when no port is published", got)
+	}
 	nothingLeft(t)
 }
 

@@ -48,21 +48,25 @@ func (l localNet) String() string { return l.fact().String() + "; sysctl -w " + 
 // /proc/sys the ports are not reached from 127.0.0.1, and all else works.
 func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
 	f := l.fact()
-	was, err := env.Host.Sysctl(l.key())
-	if err != nil {
-		return nil, fmt.Errorf("unable to enable route_localnet: %w", err)
-	}
-	if was != "1" {
-		f.Before = map[string]string{l.key(): was}
+	f.Begin = func(f *record.Fact) error {
+		was, err := env.Host.Sysctl(l.key())
+		if err == nil && was != "1" {
+			f.Before = map[string]string{l.key(): was}
+		}
+		return err
 	}
 	if _, err := f.Ensure(ctx, env); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("unable to enable route_localnet: %w", err)
 	}
 	undo := func(ctx context.Context) error { return release(ctx, l.k, f.Name, l.owner) }
-	if was == "1" {
+	// Looked at when it is held: the last one out before may have set it back.
+	now, err := env.Host.Sysctl(l.key())
+	if err == nil && now == "1" {
 		return undo, nil
 	}
-	err = env.Host.SetSysctl(l.key(), "1")
+	if err == nil {
+		err = env.Host.SetSysctl(l.key(), "1")
+	}
 	if errors.Is(err, nl.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
 		env.Warn(fmt.Errorf("published ports are not reached from 127.0.0.1: %w", err))
 		return undo, nil
