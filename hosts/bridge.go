@@ -86,7 +86,7 @@ func dropBridge(conn *nl.Conn, name string) (gone bool, err error) {
 	if link.Type() != "bridge" {
 		return true, nil // somebody else's
 	}
-	links, err := nl.Retry(conn.LinkList)
+	links, err := conn.LinkList()
 	if err != nil {
 		return false, fmt.Errorf("list links: %w", err)
 	}

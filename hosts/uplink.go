@@ -70,7 +70,7 @@ func (a *Agent) inTheWay(n *store.Network) error {
 		return err
 	}
 	defer conn.Close()
-	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return conn.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := conn.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}

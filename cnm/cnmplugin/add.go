@@ -15,7 +15,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -74,7 +73,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 
 // vacant refuses an interface that is there.
 func (w *work) vacant() error {
-	links, err := nl.Retry(w.env.Sandbox.LinkList)
+	links, err := w.env.Sandbox.LinkList()
 	if err != nil {
 		return fmt.Errorf("list links of the container: %w", err)
 	}

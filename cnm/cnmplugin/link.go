@@ -123,7 +123,7 @@ func giveBack(env *netstate.Env, o owner.Key, to remote.Link) error {
 // marked finds an owner's link by its mark, as somebody may have renamed it; nil
 // when there is none.
 func marked(conn *nl.Conn, o owner.Key) (netlink.Link, error) {
-	links, err := nl.Retry(conn.LinkList)
+	links, err := conn.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}

@@ -40,7 +40,7 @@ func (w *work) result() (*spec.Result, error) {
 // appeared are the links of the container that were not there before, the one of
 // CNI_IFNAME first.
 func (w *work) appeared() (list []netlink.Link, err error) {
-	links, err := nl.Retry(w.env.Sandbox.LinkList)
+	links, err := w.env.Sandbox.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links of the container: %w", err)
 	}

@@ -164,7 +164,7 @@ func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 	if c.NS == nil {
 		return nil, noLink(e)
 	}
-	links, err := nl.Retry(c.LinkList)
+	links, err := c.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}

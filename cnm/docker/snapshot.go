@@ -81,7 +81,7 @@ func toKernel(r *state.Route, index int) *netlink.Route {
 }
 
 func neighbours(c *nl.Conn, index int) (out []state.Neighbour, err error) {
-	all, err := nl.Retry(func() ([]netlink.Neigh, error) { return c.NeighList(index, netlink.FAMILY_ALL) })
+	all, err := c.NeighList(index, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("list neighbours: %w", err)
 	}

@@ -193,7 +193,7 @@ func (d *demo) remove() error {
 // left lists what detaching should have removed. The bridge stays, as with
 // every bridge plugin: others may be on it.
 func (d *demo) left() (left []string, err error) {
-	links, err := nl.Retry(d.host.LinkList)
+	links, err := d.host.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}

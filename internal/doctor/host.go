@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
 // privileges are root's, or at least CAP_NET_ADMIN, and a /proc/sys that can be
@@ -92,7 +91,7 @@ func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := nl.Retry(func() ([]netlink.Rule, error) { return n.Host.RuleList(netlink.FAMILY_V4) })
+	rules, err := n.Host.RuleList(netlink.FAMILY_V4)
 	if err != nil {
 		return nil, fmt.Errorf("list rules: %w", err)
 	}
@@ -163,9 +162,7 @@ func outLinks(r netlink.Route) (indexes []int) {
 
 // routes are those of all tables but local, of both families.
 func (n *Node) routes() ([]netlink.Route, error) {
-	list, err := nl.Retry(func() ([]netlink.Route, error) {
-		return n.Host.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
-	})
+	list, err := n.Host.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}

@@ -171,7 +171,7 @@ func (n *Network) subnets() (out []netip.Prefix) {
 }
 
 // links lists the host's links.
-func (n *Node) links() ([]netlink.Link, error) { return nl.Retry(n.Host.LinkList) }
+func (n *Node) links() ([]netlink.Link, error) { return n.Host.LinkList() }
 
 // records are those that can be read: the check of leftovers tells of others.
 func (n *Node) records() []*record.Record {

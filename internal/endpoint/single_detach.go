@@ -75,7 +75,7 @@ func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error
 	if err != nil && !nl.IsNotFound(err) {
 		return nil, err
 	}
-	links, err := nl.Retry(at.Conn.LinkList)
+	links, err := at.Conn.LinkList()
 	for _, l := range links {
 		if l.Attrs().Alias == o.Alias() && l.Type() == kind {
 			return l, nil

@@ -116,7 +116,7 @@ func addressesIn(path, proc string, where map[netip.Addr]string) error {
 		return err
 	}
 	defer c.Close()
-	list, err := nl.Retry(func() ([]netlink.Addr, error) { return c.AddrList(nil, netlink.FAMILY_ALL) })
+	list, err := c.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("list addresses in %s: %w", path, err)
 	}

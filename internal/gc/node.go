@@ -12,7 +12,6 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
@@ -30,7 +29,7 @@ func (ev *evidence) hostLinks() (list []found, err error) {
 	if err != nil {
 		return nil, err
 	}
-	links, err := nl.Retry(host.LinkList)
+	links, err := host.LinkList()
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func (c *collector) strayIFBs(ev *evidence) (list []*Stray) {
 	if err != nil {
 		return nil
 	}
-	links, err := nl.Retry(host.LinkList)
+	links, err := host.LinkList()
 	if err != nil {
 		return nil
 	}

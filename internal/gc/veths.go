@@ -18,7 +18,7 @@ func (c *collector) danglingVeths(ev *evidence) (list []*Stray) {
 	if err != nil {
 		return nil // gather has reported it
 	}
-	links, err := nl.Retry(host.LinkList)
+	links, err := host.LinkList()
 	ev.fail(err)
 	var ports []netlink.Link
 	for _, l := range links {
@@ -87,5 +87,5 @@ func linksIn(path, proc string) ([]netlink.Link, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	return nl.Retry(conn.LinkList)
+	return conn.LinkList()
 }

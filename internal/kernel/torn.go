@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -87,7 +86,7 @@ func (k *Kernel) marked(o owner.Key) (names []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	links, err := nl.Retry(host.LinkList)
+	links, err := host.LinkList()
 	if err != nil {
 		return nil, err
 	}

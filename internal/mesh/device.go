@@ -208,7 +208,7 @@ func (m *Mesh) prune(p placed) error {
 func (m *Mesh) neighbours(index int) (map[netip.Addr]net.HardwareAddr, error) {
 	out := make(map[netip.Addr]net.HardwareAddr)
 	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		list, err := nl.Retry(func() ([]netlink.Neigh, error) { return m.conn.NeighList(index, family) })
+		list, err := m.conn.NeighList(index, family)
 		if err != nil {
 			return nil, fmt.Errorf("list neighbours: %w", err)
 		}
@@ -231,7 +231,7 @@ func neighbour(index int, hop netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 
 // dropDevices removes the mesh's links that are not wanted.
 func (m *Mesh) dropDevices(k mark, wanted []Device) error {
-	links, err := nl.Retry(m.conn.LinkList)
+	links, err := m.conn.LinkList()
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}

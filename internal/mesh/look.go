@@ -79,7 +79,7 @@ func noRoute(a netip.Addr, err error) error {
 
 // addrs are the host's addresses that can be used.
 func (m *Mesh) addrs() ([]netlink.Addr, error) {
-	list, err := nl.Retry(func() ([]netlink.Addr, error) { return m.conn.AddrList(nil, netlink.FAMILY_ALL) })
+	list, err := m.conn.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}

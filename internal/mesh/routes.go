@@ -157,9 +157,7 @@ func hop(r netlink.Route) netip.Addr {
 func (m *Mesh) ourRoutes(protocol uint8) ([]netlink.Route, error) {
 	filter := &netlink.Route{Protocol: netlink.RouteProtocol(protocol), Table: unix.RT_TABLE_MAIN}
 	const by = netlink.RT_FILTER_PROTOCOL | netlink.RT_FILTER_TABLE
-	list, err := nl.Retry(func() ([]netlink.Route, error) {
-		return m.conn.RouteListFiltered(netlink.FAMILY_ALL, filter, by)
-	})
+	list, err := m.conn.RouteListFiltered(netlink.FAMILY_ALL, filter, by)
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
@@ -75,7 +74,7 @@ func (m *Mesh) marks() (list []mark, err error) {
 			list = append(list, k)
 		}
 	}
-	links, err := nl.Retry(m.conn.LinkList)
+	links, err := m.conn.LinkList()
 	errs := []error{err}
 	for _, l := range links {
 		note(l.Attrs().Alias, aliasPrefix)

@@ -152,7 +152,7 @@ func (r Route) find(conn *nl.Conn, _ netlink.Link) (bool, error) {
 		filter.Gw = r.Gateway.AsSlice()
 		mask |= netlink.RT_FILTER_GW
 	}
-	routes, err := nl.Retry(func() ([]netlink.Route, error) { return conn.RouteListFiltered(family, filter, mask) })
+	routes, err := conn.RouteListFiltered(family, filter, mask)
 	if err != nil {
 		return false, fmt.Errorf("route table lookup error: %w", err)
 	}

@@ -104,7 +104,7 @@ func (p PortVLANs) Diff(_ context.Context, env *Env) (string, error) {
 	if err != nil {
 		return diffMissing(err)
 	}
-	all, err := nl.Retry(env.Host.BridgeVlanList)
+	all, err := env.Host.BridgeVlanList()
 	if err != nil {
 		return "", fmt.Errorf("list vlans: %w", err)
 	}

@@ -105,7 +105,7 @@ func DeleteEmptyVRF(c *nl.Conn, name string, anyway bool) error {
 	if vrf.Alias != vrfAlias && !anyway {
 		return nil
 	}
-	links, err := nl.Retry(c.LinkList)
+	links, err := c.LinkList()
 	if err != nil {
 		return fmt.Errorf("list members of VRF %s: %w", name, err)
 	}

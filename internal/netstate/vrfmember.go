@@ -121,7 +121,7 @@ func (m move) around(ctx context.Context, change func() error) error {
 
 // addresses are the link's global ones of IPv6. IPv4's stay in any case.
 func (m move) addresses() (out []netlink.Addr, err error) {
-	list, err := nl.Retry(func() ([]netlink.Addr, error) { return m.c.AddrList(m.link, netlink.FAMILY_V6) })
+	list, err := m.c.AddrList(m.link, netlink.FAMILY_V6)
 	for _, a := range list {
 		if a.Scope == int(netlink.SCOPE_UNIVERSE) {
 			out = append(out, a)

@@ -78,14 +78,3 @@ func IsNotFound(err error) bool {
 	return errors.As(err, &lnf) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ESRCH) ||
 		errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EADDRNOTAVAIL)
 }
-
-// Retry repeats a dump that the kernel interrupted because a table changed
-// under it (NLM_F_DUMP_INTR), at most ten times.
-func Retry[T any](dump func() (T, error)) (out T, err error) {
-	for range 10 {
-		if out, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return out, err
-		}
-	}
-	return out, err
-}

@@ -18,9 +18,7 @@ import (
 // the kernel's order. A route of several next hops is one of the link when all
 // of them are.
 func (c *Conn) LinkRoutes(index, table int) (out []netlink.Route, err error) {
-	all, err := Retry(func() ([]netlink.Route, error) {
-		return c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
-	})
+	all, err := c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list routes of table %d: %w", table, err)
 	}
@@ -52,7 +50,7 @@ func (c *Conn) DefaultLink(family int, unicast bool) (index int, err error) {
 	if unicast {
 		mask |= netlink.RT_FILTER_TYPE
 	}
-	routes, err := Retry(func() ([]netlink.Route, error) { return c.RouteListFiltered(family, filter, mask) })
+	routes, err := c.RouteListFiltered(family, filter, mask)
 	if err != nil {
 		return 0, err
 	}
@@ -71,7 +69,7 @@ func (c *Conn) DefaultLink(family int, unicast bool) (index int, err error) {
 
 // Rules lists the policy rules of both families.
 func (c *Conn) Rules() ([]netlink.Rule, error) {
-	rules, err := Retry(func() ([]netlink.Rule, error) { return c.RuleList(netlink.FAMILY_ALL) })
+	rules, err := c.RuleList(netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("list rules: %w", err)
 	}
@@ -104,16 +102,14 @@ func (c *Conn) tablesInUse(used map[int]bool) error {
 	for _, r := range rules {
 		used[r.Table] = true
 	}
-	routes, err := Retry(func() ([]netlink.Route, error) {
-		return c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
-	})
+	routes, err := c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return err
 	}
 	for _, r := range routes {
 		used[r.Table] = true
 	}
-	links, err := Retry(c.LinkList)
+	links, err := c.LinkList()
 	if err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (t tbf) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	} else if err != nil {
 		return "", err
 	}
-	list, err := nl.Retry(func() ([]netlink.Qdisc, error) { return env.Host.QdiscList(link) })
+	list, err := env.Host.QdiscList(link)
 	if err != nil {
 		return "", fmt.Errorf("list qdiscs of %s: %w", t.link, err)
 	}
@@ -141,9 +141,7 @@ func (d redirect) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	} else if err != nil {
 		return "", err
 	}
-	filters, err := nl.Retry(func() ([]netlink.Filter, error) {
-		return env.Host.FilterList(from, netlink.MakeHandle(0xffff, 0))
-	})
+	filters, err := env.Host.FilterList(from, netlink.MakeHandle(0xffff, 0))
 	if err != nil {
 		return "", fmt.Errorf("list filters of %s: %w", d.from, err)
 	}
@@ -169,7 +167,7 @@ func addQdisc(env *netstate.Env, q netlink.Qdisc, link netlink.Link) error {
 // leftover says whether the link has a queue of this kind, handle and parent,
 // which nobody but this plugin makes.
 func leftover(env *netstate.Env, q netlink.Qdisc, link netlink.Link) bool {
-	list, err := nl.Retry(func() ([]netlink.Qdisc, error) { return env.Host.QdiscList(link) })
+	list, err := env.Host.QdiscList(link)
 	return err == nil && slices.ContainsFunc(list, func(other netlink.Qdisc) bool {
 		a, b := q.Attrs(), other.Attrs()
 		return q.Type() == other.Type() && a.Handle == b.Handle && a.Parent == b.Parent

@@ -48,7 +48,7 @@ func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err 
 	if err != nil || !slices.ContainsFunc(few, func(a nl.Addr) bool { return stays(a.Prefix, int(a.Flags)) }) {
 		return nil, err
 	}
-	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return host.AddrList(link, netlink.FAMILY_ALL) })
+	addrs, err := host.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
 	}
@@ -72,9 +72,7 @@ func stays(p netip.Prefix, flags int) bool {
 // routes lists what the kernel does not make of the addresses.
 func routes(host *nl.Conn, index int) (list []record.DeviceRoute, err error) {
 	filter := &netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_UNSPEC}
-	found, err := nl.Retry(func() ([]netlink.Route, error) {
-		return host.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
-	})
+	found, err := host.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list routes of link %d: %w", index, err)
 	}
@@ -128,7 +126,7 @@ func search(c *nl.Conn, d *record.Device, ifName string) (netlink.Link, error) {
 			return nil, err
 		}
 	}
-	links, err := nl.Retry(c.LinkList)
+	links, err := c.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}

@@ -118,7 +118,7 @@ func (s sysfs) pciNet(id string) (string, error) {
 }
 
 func byAddress(c *Conf, host *nl.Conn) (netlink.Link, error) {
-	links, err := nl.Retry(host.LinkList)
+	links, err := host.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("failed to list node links: %w", err)
 	}

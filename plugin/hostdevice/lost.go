@@ -183,7 +183,7 @@ func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) 
 
 // byAlias finds the link of an alias; nil when there is none.
 func byAlias(host *nl.Conn, alias string) (netlink.Link, error) {
-	links, err := nl.Retry(host.LinkList)
+	links, err := host.LinkList()
 	for _, l := range links {
 		if l.Attrs().Alias == alias {
 			return l, nil

@@ -110,7 +110,7 @@ func uses(k *kernel.Kernel, path string, e nft.Element) bool {
 	if !ok {
 		return true
 	}
-	addrs, err := nl.Retry(func() ([]netip.Addr, error) { return addresses(sandbox) })
+	addrs, err := addresses(sandbox)
 	if err != nil {
 		return true
 	}

@@ -1,0 +1,67 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"errors"
+
+	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
+)
+
+// tries is how often a dump is begun. One of some thousand links takes 20 ms, and
+// most are interrupted where containers come and go.
+const tries = 100
+
+// Retry repeats a dump that the kernel interrupted because a table changed
+// under it (NLM_F_DUMP_INTR), at most a hundred times.
+func Retry[T any](dump func() (T, error)) (out T, err error) {
+	for range tries {
+		if out, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return out, err
+		}
+	}
+	return out, err
+}
+
+// These are the Handle's, with Retry: nobody has to think of it.
+
+// LinkList lists all links.
+func (c *Conn) LinkList() ([]netlink.Link, error) { return Retry(c.Handle.LinkList) }
+
+// AddrList lists addresses, of all links if link is nil.
+func (c *Conn) AddrList(link netlink.Link, family int) ([]netlink.Addr, error) {
+	return Retry(func() ([]netlink.Addr, error) { return c.Handle.AddrList(link, family) })
+}
+
+// RouteListFiltered lists the routes that are as filter in what mask (RT_FILTER_*)
+// names.
+func (c *Conn) RouteListFiltered(family int, filter *netlink.Route, mask uint64) ([]netlink.Route, error) {
+	return Retry(func() ([]netlink.Route, error) { return c.Handle.RouteListFiltered(family, filter, mask) })
+}
+
+// RuleList lists rules.
+func (c *Conn) RuleList(family int) ([]netlink.Rule, error) {
+	return Retry(func() ([]netlink.Rule, error) { return c.Handle.RuleList(family) })
+}
+
+// NeighList lists neighbours of a link.
+func (c *Conn) NeighList(index, family int) ([]netlink.Neigh, error) {
+	return Retry(func() ([]netlink.Neigh, error) { return c.Handle.NeighList(index, family) })
+}
+
+// QdiscList lists the queueing disciplines of a link.
+func (c *Conn) QdiscList(link netlink.Link) ([]netlink.Qdisc, error) {
+	return Retry(func() ([]netlink.Qdisc, error) { return c.Handle.QdiscList(link) })
+}
+
+// FilterList lists the filters of a link below parent.
+func (c *Conn) FilterList(link netlink.Link, parent uint32) ([]netlink.Filter, error) {
+	return Retry(func() ([]netlink.Filter, error) { return c.Handle.FilterList(link, parent) })
+}
+
+// BridgeVlanList lists the VLANs of bridges and their ports, by index.
+func (c *Conn) BridgeVlanList() (map[int32][]*vnl.BridgeVlanInfo, error) {
+	return Retry(c.Handle.BridgeVlanList)
+}
