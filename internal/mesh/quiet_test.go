@@ -86,7 +86,8 @@ func changes(t *testing.T, u setup, h *host, hosts ...*host) (heard []string) {
 		if err := h.mesh.Apply(ctx, u.self(h), u.peers(h, hosts...)); err != nil {
 			return err
 		}
-		heard = append(messages(t, route), messages(t, tables)...)
+		device := h.deviceIndex()
+		heard = append(messages(t, route, device), messages(t, tables, device)...)
 		return nil
 	})
 	return heard
@@ -108,8 +109,8 @@ func TestChangesAreHeard(t *testing.T) {
 	}
 }
 
-// messages reads what was heard so far.
-func messages(t *testing.T, s *vnl.NetlinkSocket) (heard []string) {
+// messages reads what was heard so far, of neighbours those on our device.
+func messages(t *testing.T, s *vnl.NetlinkSocket, device int) (heard []string) {
 	t.Helper()
 	buf := make([]byte, 1<<16)
 	for {
@@ -120,12 +121,23 @@ func messages(t *testing.T, s *vnl.NetlinkSocket) (heard []string) {
 		list, err := syscall.ParseNetlinkMessage(buf[:n])
 		must(t, err)
 		for _, m := range list {
-			if m.Header.Type == unix.RTM_NEWNEIGH && vnl.NativeEndian().Uint16(m.Data[8:])&unix.NUD_PERMANENT == 0 {
-				continue // what the lab's own packets taught the kernel
+			if neigh := m.Header.Type == unix.RTM_NEWNEIGH || m.Header.Type == unix.RTM_DELNEIGH; neigh && learned(&m, device) {
+				continue
 			}
 			heard = append(heard, fmt.Sprintf("type %d of %d bytes", m.Header.Type, len(m.Data)))
 		}
 	}
+}
+
+// learned says whether a neighbour that came or went is none that Sync makes: what
+// the lab's own packets taught the kernel, and what it forgets of that. Of one that
+// is removed the kernel says that it has failed, whatever it was.
+func learned(m *syscall.NetlinkMessage, device int) bool {
+	index, state := int(vnl.NativeEndian().Uint32(m.Data[4:])), vnl.NativeEndian().Uint16(m.Data[8:])
+	if m.Header.Type == unix.RTM_DELNEIGH {
+		return index != device || state&unix.NUD_NOARP != 0
+	}
+	return index != device || state&unix.NUD_PERMANENT == 0
 }
 
 // files lists the host's run directory with times and inodes.
