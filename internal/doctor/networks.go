@@ -211,7 +211,7 @@ func mtus(_ context.Context, n *Node) (found []Finding, err error) {
 			least, way = link.Attrs().MTU, name
 		}
 	}
-	links, err := n.links()
+	links, err := n.Host.LinkList()
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/gc"
 	"github.com/patchbay-net/patchbay/internal/kernel"
@@ -169,9 +167,6 @@ func (n *Network) subnets() (out []netip.Prefix) {
 	}
 	return out
 }
-
-// links lists the host's links.
-func (n *Node) links() ([]netlink.Link, error) { return n.Host.LinkList() }
 
 // records are those that can be read: the check of leftovers tells of others.
 func (n *Node) records() []*record.Record {
