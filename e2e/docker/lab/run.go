@@ -63,12 +63,6 @@ func (l *Lab) TryUp(args ...string) (string, error) {
 	return l.try(append([]string{l.script, "up", l.name, l.Kind}, args...)...)
 }
 
-// KillDocker is kill -9 of dockerd alone.
-func (l *Lab) KillDocker() {
-	l.Helper()
-	l.lab("kill", l.name)
-}
-
 // In runs a command beside the dockerd, which must succeed, and gives its output.
 func (l *Lab) In(argv ...string) string {
 	l.Helper()
