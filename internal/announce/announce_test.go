@@ -94,7 +94,7 @@ func TestRepeated(t *testing.T) {
 	if err := Send(n.Host.Conn(), link, []netip.Addr{netip.MustParseAddr(node.Uplink4)}); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(start); took > 100*time.Millisecond {
+	if took := time.Since(start); took > time.Second { // the first repetition goes out then
 		t.Errorf("Send took %v", took)
 	}
 	const gratuitous = "0001080006040001" // Ethernet, IPv4, request

@@ -12,9 +12,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest/node"
 )
 
-// quick is below the second that the kernel looks for duplicates at least, and far
-// above a round trip, also on an emulated machine.
-const quick = 500 * time.Millisecond
+// quick is below the second that the kernel looks for duplicates at least, and
+// after which a lost packet is sent again, and far above a round trip, also on an
+// emulated machine.
+const quick = 900 * time.Millisecond
 
 // cautious undoes what a test's node does to save time: new links look for
 // duplicates, which is the kernel's default.

