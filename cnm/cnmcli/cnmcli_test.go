@@ -22,6 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/cnmtest"
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/bridge"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
@@ -158,6 +159,20 @@ func TestInstall(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), `"1.1.0"`) {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// The first program of ours on a node leaves the state directory to root alone.
+func TestDockerAPIFirst(t *testing.T) {
+	run := filepath.Join(t.TempDir(), "run")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	a := &app{os.Stdout, os.Stderr, paths.Paths{Run: run, State: t.TempDir()}}
+	must(t, a.dockerAPI(ctx, nil))
+	info, err := os.Stat(run)
+	must(t, err)
+	if mode := info.Mode().Perm(); mode != 0o700 {
+		t.Errorf("%s is %v", run, mode)
 	}
 }
 

@@ -73,6 +73,8 @@ func (c *dockerCommand) Execute(args []string) error {
 		return fmt.Errorf("patchbayd docker %q: there are ps, gc, install and uninstall", args)
 	case c.Timeout <= 0 || c.Grace <= 0:
 		return errors.New("timeout and grace must be more than 0")
+	case c.Group != "" && activated():
+		return errors.New("group: the socket is systemd's: set SocketGroup= and SocketMode=0660 there (systemctl edit patchbay-docker.socket)")
 	}
 	logger := log.New(c.app.log, "", log.LstdFlags)
 	d, err := c.driver(logger)

@@ -31,6 +31,7 @@ func TestExcuseChild(t *testing.T) {
 func TestExcuse(t *testing.T) {
 	for name, tc := range map[string]struct{ args, says string }{
 		"flag":  {"docker --tea", "unknown flag `tea'"},
+		"group": {"docker --group 0", "SocketGroup="},
 		"state": {"docker --plugins /nonexistent --docker=", "state"},
 	} {
 		t.Run(name, func(t *testing.T) {

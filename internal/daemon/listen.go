@@ -40,13 +40,18 @@ func listener(path string) (net.Listener, error) {
 	return listen(path)
 }
 
+// activated says whether the environment tells of descriptors for this process.
+func activated() bool {
+	return os.Getenv("LISTEN_FDS") != "" && os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid())
+}
+
 // passed is the number of descriptors that are meant for this process, and
 // takes the word of them out of the environment.
 func passed() (int, error) {
-	pid, fds := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
-	if fds == "" || pid != strconv.Itoa(os.Getpid()) {
+	if !activated() {
 		return 0, nil
 	}
+	fds := os.Getenv("LISTEN_FDS")
 	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		if err := os.Unsetenv(name); err != nil {
 			return 0, err
