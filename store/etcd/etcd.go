@@ -111,7 +111,7 @@ func (s *Store) dial(ctx context.Context) (*clientv3.Client, error) {
 		// A member that hangs, or is behind a partition, answers no ping. Servers
 		// allow one in 5 s, grpc does not send them more often than every 10 s.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(noteReason), grpc.WithConnectParams(reconnect())},
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(noteReason), grpc.WithChainStreamInterceptor(refuseSecond), grpc.WithConnectParams(reconnect())},
 	})
 	return s.client, err
 }

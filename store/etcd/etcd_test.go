@@ -348,8 +348,14 @@ func TestEtcdIsAnotherOne(t *testing.T) {
 	_, err = s.Networks().Create(ctx, network("last"), nil)
 	must(t, err)
 	want(t, keys, "+last")
-	server.kill()
-	server.args = append(server.args, "--data-dir="+filepath.Join(t.TempDir(), "data"))
-	server.start()
+	server.anew()
 	want(t, keys, "compacted")
+}
+
+// anew is an etcd that lost its data.
+func (s *server) anew() {
+	s.t.Helper()
+	s.kill()
+	s.args = append(s.args, "--data-dir="+filepath.Join(s.t.TempDir(), "data"))
+	s.start()
 }

@@ -39,17 +39,27 @@ func (t rows) Get(ctx context.Context, key string) (out typed.Row, err error) {
 	return out, err
 }
 
-// List reads all pages at the revision of the first one.
+// List reads all pages at the revision of the first one. The history is asked for
+// before: should it end meanwhile, a watch from there finds another one.
 func (t rows) List(ctx context.Context, prefix string) (out []typed.Row, at store.Revision, err error) {
+	var history string
+	err = t.call(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
+		history, _, err = t.history(ctx, c, true)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	var rev int64
 	for range 3 { // the revision may be compacted while we read
-		if out, at, err = t.pages(ctx, t.prefix+prefix); !errors.Is(err, store.ErrCompacted) {
+		if out, rev, err = t.pages(ctx, t.prefix+prefix); !errors.Is(err, store.ErrCompacted) {
 			break
 		}
 	}
-	return out, at, err
+	return out, inHistory(rev, history), err
 }
 
-func (t rows) pages(ctx context.Context, prefix string) (out []typed.Row, at store.Revision, err error) {
+func (t rows) pages(ctx context.Context, prefix string) (out []typed.Row, at int64, err error) {
 	end, from, rev := clientv3.GetPrefixRangeEnd(prefix), prefix, int64(0)
 	for more := true; more; {
 		var got *clientv3.GetResponse
@@ -58,7 +68,7 @@ func (t rows) pages(ctx context.Context, prefix string) (out []typed.Row, at sto
 			return err
 		})
 		if err != nil {
-			return nil, "", err
+			return nil, 0, err
 		}
 		if rev == 0 {
 			rev = got.Header.Revision
@@ -69,7 +79,7 @@ func (t rows) pages(ctx context.Context, prefix string) (out []typed.Row, at sto
 		}
 		more = got.More && len(got.Kvs) > 0
 	}
-	return out, typed.Revision(rev), nil
+	return out, rev, nil
 }
 
 func (t rows) Create(ctx context.Context, key string, data []byte, l store.Lease) (store.Revision, error) {

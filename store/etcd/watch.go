@@ -21,8 +21,8 @@ import (
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
-// How a watch is kept from stalling: the client begins anew by itself when a
-// connection breaks, and we do when it is silent.
+// How a watch is kept from stalling: we begin it anew when its connection breaks or
+// is silent.
 const (
 	beginTimeout = 20 * time.Second // for etcd to say that it watches
 	heartbeat    = 5 * time.Second  // how often we ask the watch for its progress
@@ -32,7 +32,8 @@ const (
 // watch is a Watch that goes on over many streams.
 type watch struct {
 	rows
-	at    int64 // the last revision of which all was told
+	at    int64  // the last revision of which all was told
+	of    string // its history; "" until it is known
 	yield func(typed.Change, error) bool
 }
 
@@ -47,8 +48,8 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 	return func(yield func(typed.Change, error) bool) {
 		ctx, done := t.life.Until(ctx)
 		defer done()
-		at, err := typed.Number(after)
-		w := &watch{rows: t, at: at, yield: yield}
+		at, history, err := ofHistory(after)
+		w := &watch{rows: t, at: at, of: history, yield: yield}
 		for wait := 100 * time.Millisecond; err == nil && ctx.Err() == nil; wait = min(2*wait, 3*time.Second) {
 			if err = w.stream(ctx, &wait); !refused(err) && !errors.Is(err, errEnough) {
 				err = nil
@@ -73,7 +74,7 @@ func (w *watch) stream(ctx context.Context, wait *time.Duration) error {
 	}
 	// Watches with the same metadata share a stream: what stalls one should stall no other.
 	ctx = metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), "patchbay-watch", strconv.FormatInt(time.Now().UnixNano(), 36))
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(oneStream(ctx))
 	defer cancel()
 	late := time.AfterFunc(beginTimeout, cancel)
 	changes := c.Watch(ctx, w.prefix, clientv3.WithPrefix(), clientv3.WithRev(w.at+1), clientv3.WithCreatedNotify())
@@ -105,17 +106,20 @@ func progress(ctx context.Context, c *clientv3.Client) {
 	_ = c.RequestProgress(ctx) // without it there will be no answer either
 }
 
-// check asks etcd whether it has us and our revision: one that was set up anew, or
-// from a backup, may be behind it. The key is none that anybody has: to count those
-// that there are would cost etcd a walk over all of them.
+// check asks etcd whether it has us, our history and our revision: one that was
+// restored from a backup has the history, and may be behind it.
 func (w *watch) check(ctx context.Context) (client *clientv3.Client, err error) {
 	err = w.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
 		client = c
-		got, err := c.Get(ctx, w.prefix)
-		if err == nil && got.Header.Revision < w.at {
+		history, at, err := w.history(ctx, c, w.of == "")
+		if err != nil {
+			return err
+		}
+		if w.of != "" && history != w.of || at < w.at {
 			return store.ErrCompacted
 		}
-		return err
+		w.of = history
+		return nil
 	})
 	return client, err
 }
