@@ -98,10 +98,11 @@ func (a Admin) Create(ctx context.Context, n store.Network) error {
 }
 
 // Remove removes a network with its blocks. Containers that are on it now keep it
-// unless forced; those of hosts that are gone do not, since they are not there.
+// unless forced; those of hosts that are gone do not, since they are not there. One
+// that cannot be read is removed by force alone.
 func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 	at, err := a.Store.Networks().Get(ctx, name)
-	if err != nil {
+	if err != nil && !(force && errors.Is(err, store.ErrUnreadable)) {
 		return err
 	}
 	endpoints, _, err := list(ctx, a.Store.Endpoints(), name+"/")

@@ -62,10 +62,11 @@ func followTable[T store.Object](ctx context.Context, f follower[T]) {
 
 // follow lists the table and then hears of its changes, until the store says
 // that we have to list again. Objects that cannot be read, as of a later version,
-// are passed over, but not networks: one that is missing would be taken down.
+// are passed over, and stay what they were: who waited for them would have no
+// presence meanwhile, and lose its block.
 func (f *follower[T]) follow(ctx context.Context) error {
 	items, at, err := listWithin(ctx, listTime, f.table, "")
-	if err != nil && (f.name == "networks" || !errors.Is(err, store.ErrUnreadable)) {
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return err
 	}
 	f.tell("follow "+f.name, err)
@@ -82,8 +83,8 @@ func (f *follower[T]) follow(ctx context.Context) error {
 	return nil
 }
 
-// addUnreadable keeps what is known of objects that cannot be read now: routes to
-// a block must not go because a newer Patchbay wrote it.
+// addUnreadable keeps what is known of objects that cannot be read now: a network,
+// or the route to a block, must not go because a newer Patchbay wrote it.
 func (f *follower[T]) addUnreadable(ctx context.Context, items map[string]T) {
 	f.m.mu.Lock()
 	known := maps.Clone(f.into)

@@ -115,12 +115,12 @@ func (l *Leaving) inStore(ctx context.Context) (w world, err error) {
 		return w, err
 	}
 	if w, err = (Admin{l.Store}).read(ctx); err != nil {
-		return world{}, fmt.Errorf("give back blocks: %w", err)
+		err = fmt.Errorf("give back blocks: %w", err)
 	}
 	w.Blocks = slices.DeleteFunc(w.Blocks, func(b store.Block) bool { return b.Node != self.ID })
 	w.Endpoints = slices.DeleteFunc(w.Endpoints, func(e store.Endpoint) bool { return e.Node != self.ID })
 	w.Nodes = slices.DeleteFunc(w.Nodes, func(n store.Node) bool { return n.ID != self.ID })
-	return w, nil
+	return w, err
 }
 
 // giveBack removes what the store has of this host: its blocks, what hangs on its

@@ -72,12 +72,13 @@ type BlockLine struct {
 func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
 	w, err := a.read(ctx)
 	out := &Listing{Nodes: []NodeLine{}, Blocks: []BlockLine{}, Endpoints: []store.Endpoint{}}
-	if err != nil {
+	unreadable := err
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		m := &mirror{}
 		if m.load(dir) != nil || !m.known {
 			return nil, err
 		}
-		w, out.Remembered = m.cache, err.Error()
+		w, out.Remembered, unreadable = m.cache, err.Error(), nil
 	}
 	present := w.present()
 	out.Networks = append([]store.Network{}, w.Networks...)
@@ -92,7 +93,9 @@ func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
 			out.Endpoints = append(out.Endpoints, e)
 		}
 	}
-	out.Wrong, err = wrongHere(dir)
+	if out.Wrong, err = wrongHere(dir); unreadable != nil {
+		out.Wrong = append(out.Wrong, unreadable.Error())
+	}
 	return out, err
 }
 
@@ -112,21 +115,29 @@ func wrongHere(dir string) ([]string, error) {
 	return s.Wrong, nil
 }
 
+// read is all that the store has. With an error that is store.ErrUnreadable comes
+// what can be read.
 func (a Admin) read(ctx context.Context) (w world, err error) {
-	networks, _, err := list(ctx, a.Store.Networks(), "")
-	if err != nil {
-		return w, err
+	var errs []error
+	for _, read := range []func() error{
+		func() error { return listInto(ctx, a.Store.Networks(), &w.Networks) },
+		func() error { return listInto(ctx, a.Store.Nodes(), &w.Nodes) },
+		func() error { return listInto(ctx, a.Store.Blocks(), &w.Blocks) },
+		func() error { return listInto(ctx, a.Store.Endpoints(), &w.Endpoints) },
+	} {
+		err := read()
+		if err != nil && !errors.Is(err, store.ErrUnreadable) {
+			return world{}, err
+		}
+		errs = append(errs, err)
 	}
-	nodes, _, err := list(ctx, a.Store.Nodes(), "")
-	if err != nil {
-		return w, err
-	}
-	blocks, _, err := list(ctx, a.Store.Blocks(), "")
-	if err != nil {
-		return w, err
-	}
-	endpoints, _, err := list(ctx, a.Store.Endpoints(), "")
-	return world{Networks: sorted(networks), Nodes: sorted(nodes), Blocks: sorted(blocks), Endpoints: sorted(endpoints)}, err
+	return w, errors.Join(errs...)
+}
+
+func listInto[T store.Object](ctx context.Context, t store.Table[T], into *[]T) error {
+	items, _, err := list(ctx, t, "")
+	*into = sorted(items)
+	return err
 }
 
 // Print writes a listing for people.

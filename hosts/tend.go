@@ -163,17 +163,25 @@ func (a *Agent) begin(ctx context.Context) (store.Lease, error) {
 	return lease, nil
 }
 
-// leave gives back the blocks of networks that are no more.
+// leave gives back the blocks of networks that are no more. The store is asked
+// once more: one that cannot be read is there.
 func (a *Agent) leave(ctx context.Context, w *world) error {
 	gone := func(network string) bool {
 		return !slices.ContainsFunc(w.Networks, func(n store.Network) bool { return n.Name == network })
 	}
 	var errs []error
 	for _, b := range w.Blocks {
-		if b.Node == a.self.ID && gone(b.Network) {
-			a.opts.Log("network %s is no more: giving back block %s", b.Network, b.Prefix)
-			errs = append(errs, a.dropBlock(ctx, b))
+		if b.Node != a.self.ID || !gone(b.Network) {
+			continue
 		}
+		if _, err := a.opts.Store.Networks().Get(ctx, b.Network); !errors.Is(err, store.ErrNotFound) {
+			if !errors.Is(err, store.ErrUnreadable) {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		a.opts.Log("network %s is no more: giving back block %s", b.Network, b.Prefix)
+		errs = append(errs, a.dropBlock(ctx, b))
 	}
 	for network := range w.Own {
 		if !gone(network) {
