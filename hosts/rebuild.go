@@ -19,9 +19,9 @@ const rebuildTime = 10 * time.Minute
 // faster. A host that somebody forgot believes in what it had for as long.
 func (m *mirror) rebuild(w *world) {
 	if _, here := m.nodes[m.self]; !here && m.cache.has(m.self) {
-		m.doubted = time.Now().Add(rebuildTime)
+		w.Doubted = time.Now().Add(rebuildTime).Round(time.Minute) // each new one is written to the disk
 	}
-	if time.Now().After(m.doubted) {
+	if time.Now().After(w.Doubted) {
 		return
 	}
 	for _, n := range m.cache.Networks {

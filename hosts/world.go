@@ -27,6 +27,8 @@ type world struct {
 	Own map[string][]netip.Prefix `json:"own"`
 	// Bridges are the networks that may have a bridge here.
 	Bridges []string `json:"bridges"`
+	// Doubted is until when what is missing may only have been lost.
+	Doubted time.Time `json:"doubted,omitzero"`
 }
 
 // blocksOf are the blocks of one network.
@@ -89,8 +91,7 @@ type mirror struct {
 	cache world
 	tables
 	changed func()
-	owned   int       // how often what this node remembers of its blocks changed
-	doubted time.Time // until when what is missing may only have been lost
+	owned   int // how often what this node remembers of its blocks changed
 }
 
 // tables are the mirror's objects, by key.
