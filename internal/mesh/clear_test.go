@@ -216,6 +216,40 @@ func TestWatch(t *testing.T) {
 	talk(t, l.hosts[:2]...)
 }
 
+// A socket that overflows is told, and is no end of the agent: the library says so
+// and closes its channel, and Watch may see either first.
+func TestWatchOverflows(t *testing.T) {
+	l := newLab(t)
+	h := l.hosts[0]
+	u := setup{Routes, "46"}
+	_, err := h.mesh.Look(u.self(h), nil)
+	must(t, err)
+	ns, err := netns.Open(h.path)
+	must(t, err)
+	listener, err := nl.In(ns, "/proc") // a thread of its own: h's works meanwhile
+	must(t, err)
+	defer listener.Close()
+	ctx, cancel := context.WithTimeout(ctx, 8*patience)
+	defer cancel()
+	for range 8 {
+		changed, full, ended := make(chan bool, 1<<16), make(chan bool), make(chan error, 1)
+		slow := func() {
+			changed <- true
+			<-full
+			time.Sleep(20 * time.Millisecond) // the library is done before the next look
+		}
+		go func() { ended <- listener.Do(func() error { return h.mesh.Watch(ctx, slow) }) }()
+		h.quietly(t, changed)
+		for n := range 1000 { // some 200 kB are kept
+			must(t, h.mesh.conn.LinkSetAlias(h.link("eth0"), strings.Repeat("x", 1+n%2)))
+		}
+		close(full)
+		if err := <-ended; err == nil || !strings.Contains(err.Error(), "watch links, routes and addresses: Receive failed: no buffer space") {
+			t.Error(err)
+		}
+	}
+}
+
 func told(t *testing.T, what string, changed <-chan bool) {
 	t.Helper()
 	select {

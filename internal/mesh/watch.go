@@ -5,6 +5,7 @@ package mesh
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -73,44 +74,52 @@ func (m *Mesh) moved(u netlink.AddrUpdate) bool {
 func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 	done := make(chan struct{})
 	links, routes, addrs := make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate), make(chan netlink.AddrUpdate)
-	lost := make(chan error, 3)
-	fail := func(err error) {
-		select {
-		case lost <- err:
-		default:
-		}
-	}
+	listening, lose := context.WithCancelCause(ctx) // the first that is lost says why
+	defer lose(nil)
 	defer close(done)
-	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: fail}); err != nil {
+	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: lose}); err != nil {
 		return fmt.Errorf("watch links: %w", err)
 	}
 	defer func() { go drain(links) }()
-	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: fail}); err != nil {
+	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: lose}); err != nil {
 		return fmt.Errorf("watch routes: %w", err)
 	}
 	defer func() { go drain(routes) }()
-	if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{ErrorCallback: fail}); err != nil {
+	if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{ErrorCallback: lose}); err != nil {
 		return fmt.Errorf("watch addresses: %w", err)
 	}
 	defer func() { go drain(addrs) }()
 	for {
-		matters := false
-		select {
-		case <-ctx.Done():
+		matters, ok := m.hear(listening, links, routes, addrs)
+		if ctx.Err() != nil {
 			return nil
-		case err := <-lost:
-			changed() // whatever was missed
-			return fmt.Errorf("watch links, routes and addresses: %w", err)
-		case u := <-links:
-			matters = m.concerns(u.Attrs().Name, u.Attrs().Index)
-		case u := <-routes:
-			matters = m.concerns("", u.LinkIndex) || nl.PrefixOf(u.Dst).Bits() <= 0
-		case u := <-addrs:
-			matters = m.moved(u)
+		}
+		if !ok {
+			lose(errDeaf) // if the library did not say why
+			changed()     // whatever was missed
+			return fmt.Errorf("watch links, routes and addresses: %w", context.Cause(listening))
 		}
 		if matters {
 			changed()
 		}
+	}
+}
+
+var errDeaf = errors.New("the kernel tells no more")
+
+// hear waits for one change and says whether it matters. It is not ok when there
+// are no more: the library tells why, as of a socket that was too full, and then
+// closes its channel, so that either may be seen first.
+func (m *Mesh) hear(listening context.Context, links <-chan netlink.LinkUpdate, routes <-chan netlink.RouteUpdate, addrs <-chan netlink.AddrUpdate) (matters, ok bool) {
+	select {
+	case <-listening.Done():
+		return false, false
+	case u, ok := <-links:
+		return ok && m.concerns(u.Attrs().Name, u.Attrs().Index), ok
+	case u, ok := <-routes:
+		return ok && (m.concerns("", u.LinkIndex) || nl.PrefixOf(u.Dst).Bits() <= 0), ok
+	case u, ok := <-addrs:
+		return ok && m.moved(u), ok
 	}
 }
 
