@@ -4,6 +4,7 @@
 package mesh
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -259,6 +260,38 @@ func TestForeign(t *testing.T) {
 		})
 	}
 	must(t, apply())
+}
+
+// A route of ours that has to change and cannot stays as it is, until it can.
+func TestForeignKeepsOurs(t *testing.T) {
+	l := newLab(t)
+	u := setup{Routes, "46"}
+	h, peer := l.hosts[0], l.hosts[1]
+	apply := func() error {
+		return h.conn.Do(func() error { return h.mesh.Apply(ctx, u.self(h), u.peers(h, peer)) })
+	}
+	via := func(when, want string) {
+		t.Helper()
+		if got := strings.Join(h.list(t, "routes"), "\n"); !strings.Contains(got, "Dst: 10.40.2.0/24 Src: 10.40.1.1 Gw: "+want+" ") {
+			t.Errorf("%s: not by %s:\n%s", when, want, got)
+		}
+	}
+	must(t, apply())
+	part := netip.MustParsePrefix("10.40.2.0/25")
+	theirs := &netlink.Route{Dst: nl.IPNet(part), Gw: netip.MustParseAddr("192.0.2.254").AsSlice(), Protocol: 4}
+	must(t, h.conn.RouteAdd(theirs))
+	peer.moved4 = "192.0.2.77"
+	if err := apply(); !errors.Is(err, ErrForeignRoute) {
+		t.Error(err)
+	}
+	via("refused", "192.0.2.2")
+	must(t, h.conn.RouteDel(theirs))
+	must(t, apply())
+	via("allowed", "192.0.2.77")
+	h.do(func() error { return h.mesh.Apply(ctx, u.self(h), nil) })
+	if got := h.list(t, "routes"); len(got) > 0 {
+		t.Errorf("no peer, and yet %v", got)
+	}
 }
 
 // A block amid a link of the host's own is not taken from its neighbours.

@@ -62,21 +62,21 @@ type existing struct {
 	stale bool // nobody wants it
 }
 
-// ensure adds or replaces one route, and says that the one that is there stays.
+// ensure adds or replaces one route, and says that the one that is there stays:
+// also when it has to change and cannot, as it may still carry what somebody
+// else's route leaves of the block.
 func (m *Mesh) ensure(want *netlink.Route, have *existing) error {
-	dst := nl.PrefixOf(want.Dst)
-	if have != nil && same(*have.route, *want) {
+	if have != nil {
 		have.stale = false
-		return m.foreign(dst, want.Protocol)
 	}
-	if err := m.foreign(dst, want.Protocol); err != nil {
+	err := m.foreign(nl.PrefixOf(want.Dst), want.Protocol)
+	if err != nil || have != nil && same(*have.route, *want) {
 		return err
 	}
 	if have != nil {
-		have.stale = false
 		return m.conn.RouteReplace(want)
 	}
-	err := m.conn.RouteAdd(want)
+	err = m.conn.RouteAdd(want)
 	if errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("%w: %w", ErrForeignRoute, err)
 	}
