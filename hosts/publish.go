@@ -53,30 +53,40 @@ func endpointOf(w *world, c *container) (store.Endpoint, bool) {
 	return e, len(e.Addrs) > 0
 }
 
-// publish makes the store's endpoints of this host be those of its containers.
+// publish makes the store's endpoints of this host be those of its containers. A
+// store that was late once is asked for nothing more: each call may take callTime.
 func (a *Agent) publish(ctx context.Context, w *world) error {
 	want := a.endpoints(w)
 	var errs []error
-	if time.Since(a.checked) >= reconcileEvery {
-		errs = append(errs, a.check(ctx, w))
+	late := func(err error) bool {
+		errs = append(errs, err)
+		return errors.Is(err, context.DeadlineExceeded)
+	}
+	if time.Since(a.checked) >= reconcileEvery && late(a.check(ctx, w)) {
+		return errors.Join(errs...)
 	}
 	for key, e := range want {
-		if was, ok := a.published[key]; !ok || !reflect.DeepEqual(was.Object, e) {
-			errs = append(errs, a.put(ctx, key, e))
+		if was, ok := a.published[key]; ok && reflect.DeepEqual(was.Object, e) {
+			continue
+		}
+		if late(a.put(ctx, key, e)) {
+			break
 		}
 	}
-	if len(errs) > 0 && errors.Join(errs...) != nil {
-		return errors.Join(errs...) // nothing goes before its successor is there
+	if err := errors.Join(errs...); err != nil {
+		return err // nothing goes before its successor is there
 	}
 	for key := range a.published {
-		if _, ok := want[key]; !ok {
-			errs = append(errs, a.drop(ctx, key))
+		if _, ok := want[key]; !ok && late(a.drop(ctx, key)) {
+			return errors.Join(errs...)
 		}
 	}
 	for _, e := range w.Endpoints {
 		if _, ok := want[e.Key()]; !ok && e.Node == a.self.ID {
 			a.said.tell("id", a.twin(&e, time.Now()))
-			errs = append(errs, a.drop(ctx, e.Key()))
+			if late(a.drop(ctx, e.Key())) {
+				break
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -1,0 +1,66 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// late is a store that answers no change of an endpoint, and counts them.
+type late struct {
+	store.Store
+	store.Table[store.Endpoint]
+	asked *int
+}
+
+func (l late) Endpoints() store.Table[store.Endpoint] { return l }
+
+func (l late) Create(context.Context, store.Endpoint, store.Lease) (store.Revision, error) {
+	*l.asked++
+	return "", fmt.Errorf("the store: %w", context.DeadlineExceeded)
+}
+
+func (l late) Delete(context.Context, string, store.Revision) error {
+	*l.asked++
+	return fmt.Errorf("the store: %w", context.DeadlineExceeded)
+}
+
+// Each call of a store that does not answer takes its time: one has to do until
+// the next look, or the agent hears nothing for minutes.
+func TestPublishStops(t *testing.T) {
+	w := &world{Networks: []store.Network{lan()}}
+	a := &Agent{self: &identity{ID: "me"}, run: "x", checked: time.Now(), others: map[string]time.Time{}, published: map[string]store.Item[store.Endpoint]{}}
+	for n := range byte(20) {
+		addr := netip.AddrFrom4([4]byte{10, 200, 1, 2 + n})
+		a.containers = append(a.containers, container{Network: "lan", ID: fmt.Sprint("e", n), Addrs: []netip.Addr{addr}})
+	}
+	asked := 0
+	a.opts.Store = late{asked: &asked}
+	look := func(what string) {
+		t.Helper()
+		asked = 0
+		if err := a.publish(t.Context(), w); !errors.Is(err, context.DeadlineExceeded) || asked != 1 {
+			t.Errorf("%s: asked %d times: %v", what, asked, err)
+		}
+	}
+	look("all are new")
+	for key, e := range a.endpoints(w) {
+		a.published[key] = store.Item[store.Endpoint]{Object: e, Revision: "1"}
+		e.ID = "gone-" + e.ID
+		w.Endpoints = append(w.Endpoints, e)
+	}
+	look("of the agent before")
+	a.containers = nil
+	look("all are gone")
+	if n := len(a.published); n != 21 {
+		t.Errorf("%d are known, want all 21: none was removed", n)
+	}
+}
