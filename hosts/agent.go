@@ -118,6 +118,7 @@ const (
 	dockerEvery    = 500 * time.Millisecond
 	settleTime     = 20 * time.Millisecond // many changes come together
 	restFactor     = 4                     // times as long as work took, before the next
+	settleMost     = 5 * time.Second       // a store that is slow is no work of ours
 )
 
 // Run works until ctx ends. What was made stays: the containers are there, too.
@@ -184,8 +185,11 @@ func (a *Agent) tendHost(ctx context.Context) {
 }
 
 // settle is how long to let changes come together: the more there is to look at,
-// the longer, so that looking never takes a whole processor.
-func settle(took time.Duration) time.Duration { return max(settleTime, restFactor*took) }
+// the longer, so that looking never takes a whole processor. Nobody hears anything
+// meanwhile, not even that the lease is lost, so there is a most.
+func settle(took time.Duration) time.Duration {
+	return min(max(settleTime, restFactor*took), settleMost)
+}
 
 // watchDocker looks at the files of the driver and of dockerd. Nobody tells us,
 // so that nobody waits for us.

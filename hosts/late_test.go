@@ -64,3 +64,12 @@ func TestPublishStops(t *testing.T) {
 		t.Errorf("%d are known, want all 21: none was removed", n)
 	}
 }
+
+// However long it took, whoever waits for changes to come together hears soon again.
+func TestSettle(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{0: settleTime, time.Second: restFactor * time.Second, time.Minute: settleMost, time.Hour: settleMost} {
+		if got := settle(took); got != want {
+			t.Errorf("after %v: %v, want %v", took, got, want)
+		}
+	}
+}
