@@ -74,6 +74,7 @@ type Agent struct {
 	run       string                                // names the lease
 	published map[string]store.Item[store.Endpoint] // what hangs on it, by key
 	others    map[string]time.Time                  // leases with what is this host's, since when
+	twinSeen  time.Time                             // when another host had this one's id
 	checked   time.Time                             // when published was compared with the store
 
 	// tendHost's

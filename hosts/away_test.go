@@ -110,25 +110,61 @@ func TestRestartShowsNoGap(t *testing.T) {
 }
 
 // Two hosts with one id are told of each other; an agent before this one is none.
+// It is said all the time that there are two, whatever of theirs is there just now.
 func TestTwin(t *testing.T) {
-	s := openStore(t)
-	a := newHost(t, s, 1)
-	a.start()
-	a.stop()
-	g, now := a.agent, time.Now()
-	e := &store.Endpoint{Network: presence, ID: "host.before", Node: g.ID()}
-	own := &store.Endpoint{Network: "lan", ID: "e1." + g.run, Node: g.ID()}
-	for _, after := range []time.Duration{0, time.Second, twinAfter / 2} {
-		if err := errors.Join(g.twin(e, now.Add(after)), g.twin(own, now.Add(after))); err != nil {
-			t.Error(err)
+	a := &Agent{self: &identity{ID: "me"}, run: "own", others: map[string]time.Time{}}
+	before := store.Endpoint{Network: presence, ID: "host.before", Node: "me"}
+	next := store.Endpoint{Network: "lan", ID: "e2.next", Node: "me"}
+	own := store.Endpoint{Network: "lan", ID: "e1.own", Node: "me"}
+	began := time.Now()
+	for _, c := range []struct {
+		after  time.Duration
+		others []store.Endpoint
+		told   bool
+	}{
+		{0, []store.Endpoint{before, own}, false},
+		{time.Second, []store.Endpoint{before}, false},
+		{twinAfter / 2, []store.Endpoint{before, own}, false},
+		{twinAfter, []store.Endpoint{own}, false},
+		{twinAfter + 1, []store.Endpoint{before, next, own}, true}, // it came again
+		{twinAfter + 2, []store.Endpoint{next, before}, true},
+		{twinAfter + 3, nil, true}, // removed, until it comes again
+		{twinAfter + reconcileEvery, []store.Endpoint{own}, true},
+		{twinAfter + twinOver, []store.Endpoint{before}, true},
+		{twinAfter + twinOver + twinOver - 1, nil, true},
+		{twinAfter + twinOver + twinOver, nil, false},
+	} {
+		err := a.twin(c.others, began.Add(c.after))
+		if told := err != nil; told != c.told || told && !strings.Contains(err.Error(), "node.json") {
+			t.Errorf("after %v: %v", c.after, err)
 		}
 	}
-	if err := g.twin(e, now.Add(twinAfter)); err == nil || !strings.Contains(err.Error(), "node.json") {
-		t.Error(err)
+}
+
+// What is told of a twin is told once in a look, and goes.
+func TestTwinTold(t *testing.T) {
+	now := time.Now()
+	a := &Agent{self: &identity{ID: "me"}, run: "own", checked: now, others: map[string]time.Time{"before": now.Add(-time.Hour)}}
+	a.opts.Store, a.said.log = openStore(t), t.Logf
+	a.published = map[string]store.Item[store.Endpoint]{}
+	for key, e := range a.endpoints(&world{}) {
+		a.published[key] = store.Item[store.Endpoint]{Object: e}
 	}
-	if err := g.twin(own, now.Add(time.Hour)); err != nil {
-		t.Error(err)
+	look := func(what string, told, changes int, ids ...string) {
+		t.Helper()
+		w := &world{}
+		for _, id := range ids {
+			w.Endpoints = append(w.Endpoints, store.Endpoint{Network: presence, ID: id, Node: "me"})
+		}
+		must(t, a.publish(t.Context(), w))
+		if len(a.said.all()) != told || a.said.changes() != changes {
+			t.Errorf("%s: %d changes, now %v", what, a.said.changes(), a.said.all())
+		}
 	}
+	look("two runs", 1, 1, "host.before", "host.next")
+	look("all are removed", 1, 1)
+	a.twinSeen = now.Add(-twinOver)
+	look("for long", 0, 2)
 }
 
 // Four blocks for five hosts: the fifth has to wait until one is long gone.

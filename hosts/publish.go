@@ -81,34 +81,42 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 			return errors.Join(errs...)
 		}
 	}
+	var others []store.Endpoint
 	for _, e := range w.Endpoints {
 		if _, ok := want[e.Key()]; !ok && e.Node == a.self.ID {
-			a.said.tell("id", a.twin(&e, time.Now()))
-			if late(a.drop(ctx, e.Key())) {
-				break
-			}
+			others = append(others, e)
+		}
+	}
+	a.said.tell("id", a.twin(others, time.Now()))
+	for _, e := range others {
+		if late(a.drop(ctx, e.Key())) {
+			break
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// twinAfter is more than a change needs to be heard of.
-const twinAfter = 15 * time.Second
+// twinAfter is more than a change needs to be heard of, twinOver more than the
+// other host needs to put again what this one removed: it looks each reconcileEvery.
+const twinAfter, twinOver = 15 * time.Second, 3 * reconcileEvery
 
-// twin hears of endpoints of this host that hang on another lease. Those of the
-// agent before this one are removed once; if they come again, another host has
-// the same id, as copies of a machine do.
-func (a *Agent) twin(e *store.Endpoint, now time.Time) error {
-	run := e.ID[strings.LastIndexByte(e.ID, '.')+1:]
-	if run == a.run {
-		return nil
+// twin hears of the endpoints of this host that are not wanted, such as those that
+// hang on another lease. Those of the agent before this one are removed once; if
+// they come again, another host has the same id, as copies of a machine do. It is
+// said until they have not come for twinOver.
+func (a *Agent) twin(others []store.Endpoint, now time.Time) error {
+	for _, e := range others {
+		run := e.ID[strings.LastIndexByte(e.ID, '.')+1:]
+		if run == a.run {
+			continue
+		}
+		if first, seen := a.others[run]; !seen {
+			a.others[run] = now
+		} else if now.Sub(first) >= twinAfter {
+			a.twinSeen = now
+		}
 	}
-	first, seen := a.others[run]
-	if !seen {
-		a.others[run] = now
-		return nil
-	}
-	if now.Sub(first) < twinAfter {
+	if now.Sub(a.twinSeen) >= twinOver {
 		return nil
 	}
 	return fmt.Errorf("another host has the id %s of this one: stop the agent on one of them, remove %s there, and start it", a.self.ID, filepath.Join(a.dir, identityFile))
