@@ -71,6 +71,7 @@ type Agent struct {
 	// tendStore's
 	told      store.Node // what the store was told of this host
 	lease     store.Lease
+	endLease  context.CancelFunc                    // of the lease's context
 	run       string                                // names the lease
 	published map[string]store.Item[store.Endpoint] // what hangs on it, by key
 	others    map[string]time.Time                  // leases with what is this host's, since when

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"iter"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/sleep"
@@ -22,6 +23,7 @@ type gate struct {
 	mu     sync.Mutex
 	away   bool
 	leases []store.Lease
+	ended  atomic.Int32 // contexts of leases
 }
 
 func (g *gate) set(away bool) {
@@ -52,6 +54,7 @@ func (g *gate) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error
 	if err := g.err(); err != nil {
 		return nil, err
 	}
+	context.AfterFunc(ctx, func() { g.ended.Add(1) })
 	l, err := g.Store.Lease(ctx, ttl)
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -134,22 +134,22 @@ func (a *Agent) ensureLease(ctx context.Context) error {
 		select {
 		case <-a.lease.Lost():
 			a.opts.Log("store: the lease of this host was lost: beginning another one")
+			a.endLease()
 			a.lease = nil
 		default:
 			return nil
 		}
 	}
-	lease, err := a.begin(ctx)
-	if err != nil {
+	if err := a.begin(ctx); err != nil {
 		return err
 	}
-	a.lease, a.run, a.published, a.checked = lease, random(3), map[string]store.Item[store.Endpoint]{}, time.Time{}
+	a.run, a.published, a.checked = random(3), map[string]store.Item[store.Endpoint]{}, time.Time{}
 	return nil
 }
 
 // begin is Lease with a limit: its context is the lease's, and must not end with
-// the call.
-func (a *Agent) begin(ctx context.Context) (store.Lease, error) {
+// the call, but with the lease.
+func (a *Agent) begin(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	limit := time.AfterFunc(callTime, cancel)
 	lease, err := a.opts.Store.Lease(ctx, a.opts.TTL)
@@ -158,9 +158,10 @@ func (a *Agent) begin(ctx context.Context) (store.Lease, error) {
 	}
 	if err != nil {
 		cancel()
-		return nil, err
+		return err
 	}
-	return lease, nil
+	a.lease, a.endLease = lease, cancel
+	return nil
 }
 
 // leave gives back the blocks of networks that are no more. The store is asked
