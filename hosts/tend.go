@@ -98,7 +98,17 @@ func (a *Agent) node() (store.Node, error) {
 // and only who reclaims wants to know.
 func (a *Agent) seenEvery() time.Duration {
 	const part = 24
-	return min(max(a.opts.Reclaim/part, time.Minute), time.Hour)
+	return min(max(a.opts.Reclaim/part, seenLeast), time.Hour)
+}
+
+const seenLeast = time.Minute
+
+// LeastReclaim is how long Options.Reclaim should be at least: for some time a host
+// that is well may have no lease, and then it counts as gone since it last wrote
+// that it is there. Its block must not be taken while its containers run.
+func LeastReclaim(ttl time.Duration) time.Duration {
+	const times = 10
+	return times * max(ttl, seenLeast)
 }
 
 // putNode writes down this host when something of it is new, or the store has

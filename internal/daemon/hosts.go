@@ -39,7 +39,7 @@ type hostsCommand struct {
 	Address  []string      `long:"address" value-name:"ADDRESS" description:"where other hosts reach this one, at most one of each family (default: those of the interface with the default route)"`
 	Name     string        `long:"name" value-name:"NAME" description:"what people call this host (default: its hostname)"`
 	TTL      time.Duration `long:"ttl" value-name:"TIME" default:"30s" description:"how long after its last word a host counts as gone"`
-	Reclaim  time.Duration `long:"reclaim" value-name:"TIME" default:"24h" description:"how long a host must be gone before another may take its block, when no other is free"`
+	Reclaim  time.Duration `long:"reclaim" value-name:"TIME" default:"24h" description:"how long a host must be gone before another may take its block, when no other is free; 10 minutes and 10 times the ttl at least"`
 	Port     uint16        `long:"port" value-name:"PORT" default:"4789" description:"of the tunnel, UDP"`
 	ConfDir  string        `long:"conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where CNI configurations are written"`
 	DNS      []string      `long:"dns" optional:"yes" optional-value:"*" value-name:"NETWORK" description:"answer for the names of containers, on the gateway addresses of a network, or of all"`
@@ -132,6 +132,9 @@ func (c *hostsCommand) options(where paths.Paths, say func(string, ...any)) (o h
 	o = hosts.Options{
 		Name: c.Name, Port: c.Port, Paths: where, ConfDir: c.ConfDir, DataRoot: c.DataRoot,
 		TTL: c.TTL, Reclaim: c.Reclaim, DNS: c.DNS, Domain: c.Domain, Log: say,
+	}
+	if least := hosts.LeastReclaim(c.TTL); c.Reclaim < least {
+		return o, fmt.Errorf("read --reclaim: %v is too short, a host that is there could lose its block: it must be %v at least with a --ttl of %v", c.Reclaim, least, c.TTL)
 	}
 	for _, text := range c.Upstream {
 		server, err := upstream(text)
