@@ -74,13 +74,17 @@ func fill(fd int, data []byte, lock bool) error {
 // a sane size: a symbolic link, a pipe that nobody would ever write to.
 var ErrIrregular = errors.New("not a regular file of ours")
 
-// maxSize is more than any state file of ours holds, in bytes.
+// maxSize is more than any state file of ours holds, in bytes, but for those whose
+// writer says so.
 const maxSize = 1 << 20
 
 // Read returns what a state file says. It follows no symbolic link, waits for
 // no pipe and reads 1 MiB at most. The error of a missing file wraps
 // fs.ErrNotExist.
-func Read(path string) ([]byte, error) {
+func Read(path string) ([]byte, error) { return ReadUpTo(path, maxSize) }
+
+// ReadUpTo is Read of limit bytes at most. Who writes more will never read it.
+func ReadUpTo(path string, limit int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {
 		return nil, fmt.Errorf("%w: %w", ErrIrregular, err)
@@ -93,7 +97,7 @@ func Read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !fi.Mode().IsRegular() || fi.Size() > maxSize {
+	if !fi.Mode().IsRegular() || fi.Size() > limit {
 		return nil, fmt.Errorf("%w: %v of %d bytes", ErrIrregular, fi.Mode(), fi.Size())
 	}
 	data := make([]byte, fi.Size())

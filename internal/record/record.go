@@ -112,6 +112,9 @@ func (s *Store) Rewrite(r *Record) error {
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}
+	if len(data) > maxFile {
+		return fmt.Errorf("write record: %d bytes, of %d at most", len(data), maxFile)
+	}
 	if err := s.guard(attachments, r.Network); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
@@ -167,8 +170,12 @@ func (s *Store) Find(o owner.Key, plugin string) (*Record, error) {
 // ErrBroken is wrapped when a record exists and cannot be used.
 var ErrBroken = errors.New("broken record")
 
+// maxFile is how much one record may hold, in bytes. A published port takes about
+// 700 of them, and telephony publishes ten thousand.
+const maxFile = 128 << 20
+
 func read(path string) (*Record, error) {
-	data, err := atomicfile.Read(path)
+	data, err := atomicfile.ReadUpTo(path, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

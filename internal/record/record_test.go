@@ -55,6 +55,27 @@ func TestWriteReadRemove(t *testing.T) {
 	}
 }
 
+// A container with ten thousand published ports has them all in its record, and
+// what could not be read again is not written.
+func TestLargeRecord(t *testing.T) {
+	s, want := New(t.TempDir()), sample("c1")
+	want.Elements = slices.Repeat([]nft.Element{{Set: "dnat4", Key: make([]byte, 40), Data: make([]byte, 40), Comment: "c"}}, 20000)
+	if err := s.Write(want); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Read("pods", want.Owner, "bridge"); err != nil || len(got.Elements) != 20000 {
+		t.Errorf("read %v", err)
+	}
+	large := sample("c2")
+	large.DataDir = strings.Repeat("x", maxFile)
+	if err := s.Write(large); err == nil {
+		t.Error("a record was written that cannot be read")
+	}
+	if got, err := s.Read("pods", large.Owner, "bridge"); got != nil || err != nil {
+		t.Errorf("of it there is %v", err)
+	}
+}
+
 func TestListReportsBrokenOnesBesideTheGood(t *testing.T) {
 	s := New(t.TempDir())
 	for _, id := range []string{"c1", "c2"} {
