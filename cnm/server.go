@@ -19,8 +19,9 @@ import (
 // ContentType is the media type of both directions.
 const ContentType = "application/vnd.docker.plugins.v1.2+json"
 
-// MaxBody bounds one message, in bytes.
-const MaxBody = 1 << 20
+// MaxBody bounds one message, in bytes. A published port takes about 110 of them,
+// and telephony publishes ten thousand.
+const MaxBody = 16 << 20
 
 // Implements lists, in a Manifest, the interfaces of a plugin.
 const (

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/statedir"
 )
@@ -64,6 +65,13 @@ func odd(c rune) bool {
 // current is the schema of all kinds.
 const current = 1
 
+// maxFile is how much one file may hold, in bytes: what Docker may say at once.
+const maxFile = cnm.MaxBody
+
+// errLarge refuses to write down what could not be read again: nobody could then
+// take back what it tells of.
+var errLarge = errors.New("too much to remember")
+
 // object is every kind of file.
 type object[T any] interface {
 	*T
@@ -80,6 +88,9 @@ func save[T any, P object[T]](s *Store, kind, id string, v P) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", path, err)
+	}
+	if len(data) > maxFile {
+		return fmt.Errorf("save state %s: %w: %d bytes, of %d at most", path, errLarge, len(data), maxFile)
 	}
 	if err := atomicfile.WriteSynced(path, data, 0o600); err != nil {
 		s.kept.forget(kind)
@@ -111,7 +122,7 @@ func load[T any, P object[T]](s *Store, kind, id string) (*T, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := atomicfile.Read(path)
+	data, err := atomicfile.ReadUpTo(path, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s %.12s: %w", strings.TrimSuffix(kind, "s"), id, ErrUnknown)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -238,5 +239,22 @@ func TestForRootAlone(t *testing.T) {
 	must(t, os.Chmod(s.Dir(), 0o777))
 	if _, err := Open(filepath.Dir(s.Dir()), "docker"); err == nil {
 		t.Error("took a directory that everybody may write to")
+	}
+}
+
+// What could not be read again is not written: what is on the disk stays, and the
+// caller takes back what it has done.
+func TestLargest(t *testing.T) {
+	s, e := open(t), full()
+	must(t, s.SaveEndpoint(e))
+	port := cnm.PortBinding{Proto: 17, Port: 40000, HostPort: 40000, HostPortEnd: 40000}
+	for _, c := range []struct{ ports, kept int }{{60000, 60000}, {300000, 60000}} {
+		e.Asked = slices.Repeat([]cnm.PortBinding{port}, c.ports)
+		if err := s.SaveEndpoint(e); (err != nil) != (c.kept < c.ports) || err != nil && !errors.Is(err, errLarge) {
+			t.Errorf("%d ports: %v", c.ports, err)
+		}
+		if got, err := s.Endpoint(e.ID); err != nil || len(got.Asked) != c.kept {
+			t.Errorf("%d ports are read as %d, %v", c.ports, len(got.Asked), err)
+		}
 	}
 }
