@@ -16,17 +16,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drain is how long running calls may take when a server ends.
+// drain is how long running calls may take when a server ends whose handler has
+// no limit of its own.
 const drain = 10 * time.Second
 
-// Serve answers calls on l until ctx ends, then lets running ones finish. It
-// closes l. A socket that systemd made (socket activation) serves as well as
+// drain is long enough for a call that has just begun, and for its answer.
+func (h *Handler) drain() time.Duration {
+	if h.Timeout > 0 {
+		return h.Timeout + time.Second
+	}
+	return drain
+}
+
+// Serve answers calls on l until ctx ends, then lets running ones finish, for
+// as long as Timeout gives each. It closes l. A socket that systemd made (socket activation) serves as well as
 // ListenUnix's: while nobody serves it, the kernel keeps calls waiting.
 func Serve(ctx context.Context, l net.Listener, h *Handler) error {
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: drain}
 	done := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.drain())
 		defer cancel()
 		done <- errors.Join(srv.Shutdown(ctx), srv.Close())
 	})

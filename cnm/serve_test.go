@@ -302,3 +302,33 @@ func TestListenBesideBusy(t *testing.T) {
 		t.Errorf("%v, %v", l, err)
 	}
 }
+
+// TestDrain: who ends lets a call take the time that it has.
+func TestDrain(t *testing.T) {
+	for limit, want := range map[time.Duration]time.Duration{0: drain, time.Minute: 61 * time.Second} {
+		if got := (&Handler{Timeout: limit}).drain(); got != want {
+			t.Errorf("%v for calls of %v", got, limit)
+		}
+	}
+	d := newCrowd()
+	path := filepath.Join(t.TempDir(), "x.sock")
+	l, err := ListenUnix(path, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, l, &Handler{Network: d, Timeout: time.Second}) }()
+	time.AfterFunc(500*time.Millisecond, cancel)
+	resp, err := unixClient(t, path).Post("http://x/NetworkDriver.Join", "", strings.NewReader(`{"NetworkID":"n","EndpointID":"e"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // a test
+	if text, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(text), "no answer in time") {
+		t.Errorf("%s %v", text, err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -7,8 +7,10 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/patchbay-net/patchbay/dist/systemd"
 )
@@ -110,5 +112,22 @@ func TestUnitsNameTheProgram(t *testing.T) {
 	text, err := systemd.Units.ReadFile(dockerService)
 	if err != nil || !strings.Contains(string(text), "ExecStart="+programPath+" docker\n") {
 		t.Errorf("%s %v", text, err)
+	}
+}
+
+// The plugins of calls that run are not told to end when the driver is, and it has
+// the time of a call to end.
+func TestCallsOutliveAnUpdate(t *testing.T) {
+	text, err := systemd.Units.ReadFile(dockerService)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(text), "\nTimeoutStopSec=")
+	value, _, _ := strings.Cut(after, "\n")
+	stop, err := time.ParseDuration(value + "s")
+	field, _ := reflect.TypeFor[dockerCommand]().FieldByName("Timeout")
+	call, _ := time.ParseDuration(field.Tag.Get("default"))
+	if err != nil || call == 0 || stop <= call+time.Second || !strings.Contains(string(text), "\nKillMode=mixed\n") {
+		t.Errorf("TimeoutStopSec=%s for calls of %v: %v\n%s", value, call, err, text)
 	}
 }
