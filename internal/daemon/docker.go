@@ -15,8 +15,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/docker"
 	"github.com/patchbay-net/patchbay/cnm/docker/engine"
@@ -81,7 +79,7 @@ func (c *dockerCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := alone(filepath.Join(where.State, "docker", "lock"))
+	unlock, err := driverAlone(c.app.ctx, filepath.Join(where.State, "docker"))
 	if err != nil {
 		return err
 	}
@@ -174,16 +172,4 @@ func groupID(name string) (int, error) {
 		return 0, err
 	}
 	return strconv.Atoi(g.Gid)
-}
-
-// alone keeps a second process from the same state.
-func alone(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: another patchbayd %s runs: %w", path, filepath.Base(filepath.Dir(path)), err), f.Close())
-	}
-	return func() { f.Close() }, nil //nolint:errcheck // releases the lock
 }

@@ -47,7 +47,7 @@ func (c *dockerCommand) collect(w io.Writer) error {
 		return errors.New("timeout must be more than 0, and grace not less")
 	}
 	out, err := c.collectAlone()
-	if errors.Is(err, unix.EWOULDBLOCK) { // of the lock
+	if errors.Is(err, unix.EWOULDBLOCK) { // a driver runs, or was started meanwhile
 		out, err = c.collectThere()
 	}
 	if err != nil {
@@ -67,16 +67,23 @@ func (c *dockerCommand) collectAlone() (*docker.Collected, error) {
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := alone(filepath.Join(paths.Default().State, "docker", "lock"))
+	dir := filepath.Join(paths.Default().State, "docker")
+	unlock, err := alone(c.app.ctx, dir, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	return d.Collect(c.app.ctx, docker.Collection{Grace: c.Grace, Dry: c.GC.DryRun}), nil
+	ctx, done := untilDriver(c.app.ctx, dir)
+	defer done(nil)
+	out := d.Collect(ctx, docker.Collection{Grace: c.Grace, Dry: c.GC.DryRun})
+	if err := context.Cause(ctx); errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, err
+	}
+	return out, nil
 }
 
 func (c *dockerCommand) collectThere() (*docker.Collected, error) {
-	client, err := cnm.NewClient(cnm.Endpoint{Name: "patchbayd docker", URL: "unix://" + c.Socket}, cnm.ClientOptions{Timeout: 2 * c.Timeout})
+	client, err := cnm.NewClient(cnm.Endpoint{Name: "patchbayd docker", URL: "unix://" + c.Socket}, cnm.ClientOptions{Timeout: 2 * c.Timeout, Patience: gcTime})
 	if err != nil {
 		return nil, err
 	}

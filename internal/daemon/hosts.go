@@ -104,7 +104,7 @@ func (c *hostsCommand) Execute(args []string) error {
 	if err := statedir.Make(opts.Paths.State, "hosts"); err != nil {
 		return err
 	}
-	unlock, err := alone(filepath.Join(opts.Paths.State, "hosts", "lock"))
+	unlock, err := alone(c.app.ctx, filepath.Join(opts.Paths.State, "hosts"), 0)
 	if err != nil {
 		return err
 	}

@@ -111,7 +111,7 @@ func TestHostsServes(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "state/hosts/node.json")); err != nil {
 		t.Error(err)
 	}
-	unlock, err := alone(filepath.Join(dir, "state/hosts/lock"))
+	unlock, err := alone(t.Context(), filepath.Join(dir, "state/hosts"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,8 +32,8 @@ func (c *hostsLeaveCommand) Execute(args []string) error {
 	if err := statedir.Make(where.State, "hosts"); err != nil {
 		return err
 	}
-	lock := filepath.Join(where.State, "hosts", "lock")
-	unlock, err := alone(lock)
+	dir := filepath.Join(where.State, "hosts")
+	unlock, err := alone(context.Background(), dir, 0)
 	if err != nil {
 		return fmt.Errorf("%w: systemctl disable --now patchbay-hosts.service", err)
 	}
@@ -41,8 +41,8 @@ func (c *hostsLeaveCommand) Execute(args []string) error {
 	if err := c.leave(where); err != nil {
 		return err
 	}
-	_ = os.Remove(lock)
-	_ = os.Remove(filepath.Dir(lock)) // a store may be there
+	_ = os.Remove(filepath.Join(dir, "lock"))
+	_ = os.Remove(dir) // a store may be there
 	return nil
 }
 

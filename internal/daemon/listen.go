@@ -79,13 +79,17 @@ func fromFD() (net.Listener, error) {
 // socketMode is the systemd unit's: root and its group.
 const socketMode = 0o660
 
+// listenTime is more than many keepers take that start at once, each to look
+// whether another listens.
+const listenTime = 30 * time.Second
+
 // listen makes the socket for root alone. One that nobody listens on any more
 // is replaced; two keepers that start at once are kept apart by a lock.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	unlock, err := lock(path + ".lock")
+	unlock, err := lock(context.Background(), path+".lock", listenTime)
 	if err != nil {
 		return nil, err
 	}
@@ -117,15 +121,4 @@ func alive(path string) bool {
 	}
 	conn.Close() //nolint:errcheck // nothing was said
 	return true
-}
-
-func lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
-	}
-	return func() { f.Close() }, nil //nolint:errcheck // releases the lock
 }
