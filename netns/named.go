@@ -60,16 +60,40 @@ func shareDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make namespace directory: %w", err)
 	}
-	err := unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "")
+	err := share(dir)
 	if errors.Is(err, unix.EINVAL) { // not a mount point yet
-		if err = unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""); err == nil {
-			err = unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "")
-		}
+		err = bindDir(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("share namespace directory %s: %w", dir, err)
 	}
 	return nil
+}
+
+func share(dir string) error { return unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "") }
+
+// bindDir makes dir a mount point, and shares it. Two at once would stack two
+// mounts, each with half of the namespaces: it locks the directory,
+// as `ip netns add` does, and looks again.
+func bindDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // releases the lock
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	if err = share(dir); !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	if err = unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	return share(dir)
 }
 
 // onThread runs fn on a thread of its own and ends that thread.

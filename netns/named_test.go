@@ -1,0 +1,57 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netns_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// mounts counts what is mounted on a directory.
+func mounts(t *testing.T, dir string) (n int) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == dir {
+			n++
+		}
+	}
+	return n
+}
+
+// The first containers after a boot make their namespaces at once: the directory
+// is mounted once.
+func TestFirstAtOnce(t *testing.T) {
+	for round := range 60 {
+		dir := fmt.Sprintf("/run/first%d", round)
+		var all sync.WaitGroup
+		for i := range 6 {
+			all.Go(func() {
+				path := filepath.Join(dir, fmt.Sprint(i))
+				if err := netns.Create(path); err != nil {
+					t.Error(err)
+				}
+				if err := netns.Delete(path); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if n := mounts(t, dir); n != 1 {
+			t.Errorf("round %d: %d mounts on the directory", round, n)
+		}
+	}
+}
