@@ -48,10 +48,11 @@ func Serve(ctx context.Context, l net.Listener, h *Handler) error {
 
 // ListenUnix makes the socket a driver is found at (SocketDir/NAME.sock). It is
 // root's alone, or, with a gid of 0 or more, that group's too: who may connect
-// may have the host's network changed. What stands at path is replaced when
+// may have the host's network changed. Directories that are missing are made so
+// that nobody else passes them, or, for a group, lists them. What stands at path is replaced when
 // nobody answers there.
 func ListenUnix(path string, gid int) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), dirMode(gid)); err != nil {
 		return nil, fmt.Errorf("make directory of socket: %w", err)
 	}
 	if err := vacant(path); err != nil {
@@ -65,6 +66,15 @@ func ListenUnix(path string, gid int) (net.Listener, error) {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
 	return &unixListener{l, path}, nil
+}
+
+// dirMode is for directories that are missing. Docker makes /run/docker for root
+// alone, for the sockets of all drivers, and leaves one that is there as it is.
+func dirMode(gid int) os.FileMode {
+	if gid >= 0 {
+		return 0o711
+	}
+	return 0o700
 }
 
 // vacant refuses a path that somebody listens at. Whoever is too busy to be

@@ -153,14 +153,23 @@ func serve(t *testing.T, path string) {
 // replaced, a living one and a file are not.
 func TestListen(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "plugins", "x.sock")
-	for gid, mode := range map[int]os.FileMode{-1: 0o600, os.Getegid(): 0o660} {
+	path := filepath.Join(dir, "docker", "plugins", "x.sock")
+	type modes struct{ socket, dirs os.FileMode }
+	for gid, want := range map[int]modes{-1: {0o600, 0o700}, os.Getegid(): {0o660, 0o711}} {
+		if err := os.RemoveAll(filepath.Join(dir, "docker")); err != nil {
+			t.Fatal(err)
+		}
 		l, err := ListenUnix(path, gid)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != mode {
+		if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != want.socket {
 			t.Errorf("group %d: %v, %v", gid, fi.Mode(), err)
+		}
+		for at := filepath.Dir(path); at != dir; at = filepath.Dir(at) {
+			if fi, err := os.Stat(at); err != nil || fi.Mode().Perm() != want.dirs {
+				t.Errorf("group %d: %s: %v, %v", gid, at, fi.Mode(), err)
+			}
 		}
 		if _, err := ListenUnix(path, -1); err == nil || !strings.Contains(err.Error(), "somebody else does") {
 			t.Errorf("a second listener: %v", err)

@@ -131,3 +131,11 @@ func TestCallsOutliveAnUpdate(t *testing.T) {
 		t.Errorf("TimeoutStopSec=%s for calls of %v: %v\n%s", value, call, err, text)
 	}
 }
+
+// dockerd leaves /run/docker as it is there, so the socket must not open it.
+func TestSocketKeepsOthersOut(t *testing.T) {
+	text, err := systemd.Units.ReadFile(dockerSocket)
+	if err != nil || !strings.Contains(string(text), "\nDirectoryMode=0700\n") || !strings.Contains(string(text), "\nSocketMode=0600\n") {
+		t.Errorf("%s %v", text, err)
+	}
+}
