@@ -78,7 +78,8 @@ type object[T any] interface {
 	version() *int
 }
 
-// save writes a file whole and waits until it is on the disk.
+// save writes a file whole and waits until it is on the disk. Of an endpoint or a
+// lease that was there before it may be the one before, after a power loss.
 func save[T any, P object[T]](s *Store, kind, id string, v P) error {
 	*v.version() = current
 	path, err := s.path(kind, id)
@@ -92,7 +93,11 @@ func save[T any, P object[T]](s *Store, kind, id string, v P) error {
 	if len(data) > maxFile {
 		return fmt.Errorf("save state %s: %w: %d bytes, of %d at most", path, errLarge, len(data), maxFile)
 	}
-	if err := atomicfile.WriteSynced(path, data, 0o600); err != nil {
+	write := atomicfile.WriteSynced
+	if kind == networks || kind == pools { // they are rare
+		write = atomicfile.WriteDurable
+	}
+	if err := write(path, data, 0o600); err != nil {
 		s.kept.forget(kind)
 		return fmt.Errorf("save state: %w", err)
 	}
