@@ -1,8 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command patchbayd is what stays: the keeper of DHCP leases. Nothing of
-// Patchbay needs it to set up or tear down a container, but the plugin dhcp.
+// Command patchbayd is what stays: the keeper of DHCP leases (dhcp), the network
+// driver for Docker (docker), and the agent of networks that span hosts (hosts).
+// No plugin but dhcp needs it to set up or tear down a container.
 package main
 
 import (

@@ -236,8 +236,9 @@ func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment 
 	return a
 }
 
-// rollbackTime bounds the taking back of a call that failed, in time for its
-// answer.
+// rollbackTime bounds the taking back of a call that failed: by the chain, and
+// then by the driver. When a call has used up its time and both need theirs, the
+// server (Handler.Timeout) answers Docker before the second has ended.
 const rollbackTime = 10 * time.Second
 
 // rollback takes an endpoint back also when ctx has ended. What it cannot take
