@@ -62,7 +62,7 @@ func (d *Driver) newEndpoint(n *network, in *cnm.CreateEndpointRequest) (*state.
 		return nil, fmt.Errorf("endpoint %.140q: its id is not %d hexadecimal digits", in.EndpointID, idLen)
 	}
 	e := &state.Endpoint{
-		ID: in.EndpointID, Network: in.NetworkID, Boot: d.boot, Since: time.Now(),
+		ID: in.EndpointID, Network: in.NetworkID, Boot: d.boot,
 		Phase: state.Creating, Hold: d.holdPath(in.EndpointID), Args: maps.Clone(n.args), Keeper: keeperOf(n.list),
 	}
 	if n.dns {

@@ -5,8 +5,6 @@ package docker
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -62,11 +60,9 @@ func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (
 	if err := d.usable(ctx, list, o); err != nil {
 		return nil, fmt.Errorf("network %s: %w", list.Name, err)
 	}
-	sum := sha256.Sum256(list.Bytes)
 	return &state.Network{
 		ID: in.NetworkID, Options: maps.Clone(o.user), Internal: internal,
-		Config: encodeList(list), Hash: hex.EncodeToString(sum[:]),
-		IPv4: in.IPv4Data, IPv6: in.IPv6Data, Since: time.Now(),
+		Config: encodeList(list), Since: time.Now(),
 	}, nil
 }
 

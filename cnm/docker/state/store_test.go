@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -45,7 +44,7 @@ func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 // full has every field set.
 func full() *Endpoint {
 	return &Endpoint{
-		ID: strings.Repeat("e", 64), Network: strings.Repeat("d", 64), Boot: "b", Since: time.Unix(1, 0).UTC(),
+		ID: strings.Repeat("e", 64), Network: strings.Repeat("d", 64), Boot: "b",
 		Phase: Joined, Post: Done, Ports: Doing,
 		Wanted: cnm.Interface{Address: prefix("10.1.0.5/24"), AddressIPv6: prefix("fd00::5/64"), MacAddress: "02:00:00:00:00:01"},
 		Leased: true, Args: map[string]string{"K": "V"}, IfName: "lan0",
@@ -256,5 +255,21 @@ func TestLargest(t *testing.T) {
 		if got, err := s.Endpoint(e.ID); err != nil || len(got.Asked) != c.kept {
 			t.Errorf("%d ports are read as %d, %v", c.ports, len(got.Asked), err)
 		}
+	}
+}
+
+// Files of earlier versions say more.
+func TestEarlierFiles(t *testing.T) {
+	s := open(t)
+	for path, text := range map[string]string{
+		"networks/n":  `{"schema":1,"id":"n","config":{},"hash":"x","ipv4":[{"AddressSpace":"null","Pool":"0.0.0.0/0"}],"ipv6":[],"since":"2026-01-02T03:04:05Z"}`,
+		"endpoints/e": `{"schema":1,"id":"e","network":"n","since":"2026-01-02T03:04:05Z","phase":"joined"}`,
+	} {
+		must(t, os.WriteFile(filepath.Join(s.Dir(), path), []byte(text), 0o600))
+	}
+	n, err := s.Network("n")
+	e, err2 := s.Endpoint("e")
+	if err = errors.Join(err, err2); err != nil || n.Since.IsZero() || e.Phase != Joined {
+		t.Errorf("%+v %+v %v", n, e, err)
 	}
 }

@@ -31,11 +31,7 @@ type Network struct {
 	// Config is a copy of the configuration list with everything in it: what is
 	// attached with it is detached with it, whatever the file says by then.
 	Config json.RawMessage `json:"config"`
-	Hash   string          `json:"hash"` // of Config, sha256
-
-	IPv4  []cnm.IPAMData `json:"ipv4,omitempty"`
-	IPv6  []cnm.IPAMData `json:"ipv6,omitempty"`
-	Since time.Time      `json:"since"`
+	Since  time.Time       `json:"since"`
 
 	Deleted bool `json:"deleted,omitempty"` // by Docker, and not by us completely
 }
@@ -70,7 +66,6 @@ type Endpoint struct {
 	ID      string    `json:"id"`
 	Network string    `json:"network"` // its id
 	Boot    string    `json:"boot"`    // the kernel's boot id, when it was made
-	Since   time.Time `json:"since"`
 	Changed time.Time `json:"changed"` // when this was written
 
 	Phase Phase `json:"phase"`
