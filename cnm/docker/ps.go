@@ -17,11 +17,10 @@ import (
 // PS lists the endpoints whose state is below base, with what `docker ps` has no
 // place for. It needs no driver to run.
 func PS(w io.Writer, base string) error {
-	store, err := state.Open(base, "docker")
-	if err != nil {
+	store, all, err := look(base)
+	if store == nil && err != nil {
 		return err
 	}
-	all, err := store.Endpoints()
 	slices.SortFunc(all, func(a, b *state.Endpoint) int { return cmp.Compare(a.ID, b.ID) })
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ENDPOINT\tCONTAINER\tNETWORK\tPHASE\tADDRESSES\tPORTS") //nolint:errcheck // Flush tells
@@ -29,6 +28,19 @@ func PS(w io.Writer, base string) error {
 		fmt.Fprintf(t, "%.12s\t%s\t%s\t%s\t%s\t%s\n", e.ID, containerOf(e), networkOf(store, e), phaseOf(e), addressesOf(e), orDash(Ports(e.Published).String())) //nolint:errcheck // as above
 	}
 	return errors.Join(err, t.Flush())
+}
+
+// look reads the endpoints there are; the error tells of the others.
+func look(base string) (*state.Store, []*state.Endpoint, error) {
+	if !state.Used(base, "docker") {
+		return nil, nil, nil
+	}
+	store, err := state.Open(base, "docker")
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := store.Endpoints()
+	return store, all, err
 }
 
 func containerOf(e *state.Endpoint) string {

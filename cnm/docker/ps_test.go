@@ -4,7 +4,11 @@
 package docker
 
 import (
+	"errors"
+	"io/fs"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -34,5 +38,18 @@ gggggggggggg  -             000000000000  failed    -                 -
 `
 	if out.String() != want {
 		t.Errorf("got\n%s", out.String())
+	}
+}
+
+// Where no driver ever was there is nothing to show, and nothing is made.
+func TestPSOfNothing(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "patchbay")
+	var out strings.Builder
+	must(t, PS(&out, base))
+	if !strings.HasPrefix(out.String(), "ENDPOINT") || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("got\n%s", out.String())
+	}
+	if _, err := os.Stat(base); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the state directory: %v", err)
 	}
 }

@@ -120,6 +120,17 @@ func TestDockerGC(t *testing.T) {
 	}
 }
 
+// Where no driver ever was nothing is left over, and nothing is made.
+func TestDockerGCOfNothing(t *testing.T) {
+	dir := dockerEnv(t)
+	c := &dockerCommand{Plugins: dir, Timeout: time.Minute, app: &app{ctx: t.Context(), log: &bytes.Buffer{}}}
+	c.GC.DryRun = true
+	collects(t, c)
+	if made, err := os.ReadDir(dir); err != nil || len(made) > 0 {
+		t.Errorf("made %v, %v", made, err)
+	}
+}
+
 func TestDockerRefuses(t *testing.T) {
 	dockerEnv(t)
 	for _, c := range []struct {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/docker"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
@@ -45,6 +46,9 @@ func collector(d *docker.Driver) cnm.Method {
 func (c *dockerCommand) collect(w io.Writer) error {
 	if c.Timeout <= 0 || c.Grace < 0 {
 		return errors.New("timeout must be more than 0, and grace not less")
+	}
+	if !state.Used(paths.Default().State, "docker") {
+		return c.show(w, nil)
 	}
 	out, err := c.collectAlone()
 	if errors.Is(err, unix.EWOULDBLOCK) { // a driver runs, or was started meanwhile

@@ -39,6 +39,13 @@ func Open(base, below string) (*Store, error) {
 	return &Store{base: base, below: below}, nil
 }
 
+// Used says whether there is something for Open to open. Who only looks, or cleans
+// up, has nothing to do where no driver ever was, and must make nothing there.
+func Used(base, below string) bool {
+	_, err := os.Lstat(filepath.Join(base, below))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // The kinds are the names of the directories.
 const (
 	networks  = "networks"
