@@ -141,11 +141,12 @@ func removeSocket(path string) error {
 }
 
 type unixListener struct {
-	*net.UnixListener
+	net.Listener
 	path string
 }
 
-// Close removes the socket too.
+// Close removes the socket too: before, as what stands there after may be a
+// successor's.
 func (l *unixListener) Close() error {
-	return errors.Join(l.UnixListener.Close(), removeSocket(l.path))
+	return errors.Join(removeSocket(l.path), l.Listener.Close())
 }

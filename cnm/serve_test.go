@@ -332,3 +332,41 @@ func TestDrain(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// succeeded is a listener whose successor is there as soon as nobody answers.
+type succeeded struct {
+	net.Listener
+	successor func()
+}
+
+func (s succeeded) Close() error {
+	defer s.successor()
+	return s.Listener.Close()
+}
+
+// TestCloseLeavesTheSuccessor: who takes the path over as soon as nobody answers
+// there keeps it.
+func TestCloseLeavesTheSuccessor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.sock")
+	l, err := ListenUnix(path, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var next net.Listener
+	first := l.(*unixListener)
+	first.Listener = succeeded{first.Listener, func() { next, err = ListenUnix(path, -1) }}
+	if cerr := l.Close(); cerr != nil || err != nil {
+		t.Fatal(cerr, err)
+	}
+	if c, err := net.Dial("unix", path); err != nil {
+		t.Error(err)
+	} else {
+		c.Close() //nolint:errcheck // a test
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket stays: %v", err)
+	}
+}

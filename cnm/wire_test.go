@@ -174,7 +174,7 @@ func TestListen(t *testing.T) {
 		if _, err := ListenUnix(path, -1); err == nil || !strings.Contains(err.Error(), "somebody else does") {
 			t.Errorf("a second listener: %v", err)
 		}
-		l.(*unixListener).UnixListener.Close() //nolint:errcheck // as a kill would: the socket stays
+		l.(*unixListener).Listener.Close() //nolint:errcheck // as a kill would: the socket stays
 	}
 	l, err := ListenUnix(path, -1)
 	if err != nil {
