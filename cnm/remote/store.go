@@ -110,7 +110,9 @@ func (s *Store) Load(kind, network string, v any) (ok bool, err error) {
 	return true, nil
 }
 
-// Save writes a network's file.
+// Save writes a network's file, and waits until it is on the disk: drivers
+// remember what it tells of. It is saved a few times in its life, not by every
+// ADD (docs/adr/0005-no-fsync-on-add.md).
 func (s *Store) Save(kind, network string, v any) error {
 	state, err := json.Marshal(v)
 	if err != nil {
@@ -123,7 +125,7 @@ func (s *Store) Save(kind, network string, v any) error {
 	if err := statedir.Make(s.Dir, kind); err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
-	return atomicfile.Write(s.path(kind, network), data)
+	return atomicfile.WriteDurable(s.path(kind, network), data, 0o600)
 }
 
 // Remove forgets a network. A missing file is no error.
