@@ -48,9 +48,8 @@ func text(p netip.Prefix) string {
 }
 
 func (a *API) info(w http.ResponseWriter) {
-	list, err := a.read()
-	if err != nil {
-		fail(w, http.StatusInternalServerError, err.Error())
+	list, ok := a.list(w)
+	if !ok {
 		return
 	}
 	write(w, map[string]any{"Containers": len(containers(list)), "ContainersRunning": len(containers(list)), "OSType": "linux",
@@ -58,9 +57,8 @@ func (a *API) info(w http.ResponseWriter) {
 }
 
 func (a *API) networks(w http.ResponseWriter) {
-	list, err := a.read()
-	if err != nil {
-		fail(w, http.StatusInternalServerError, err.Error())
+	list, ok := a.list(w)
+	if !ok {
 		return
 	}
 	out := []any{}
@@ -72,9 +70,8 @@ func (a *API) networks(w http.ResponseWriter) {
 
 // network is found by its id, the start of it, or its name.
 func (a *API) network(w http.ResponseWriter, id string) {
-	list, err := a.read()
-	if err != nil {
-		fail(w, http.StatusInternalServerError, err.Error())
+	list, ok := a.list(w)
+	if !ok {
 		return
 	}
 	for _, n := range list {
@@ -113,9 +110,8 @@ func (n network) settings(m *remote.Attachment) map[string]any {
 }
 
 func (a *API) containers(w http.ResponseWriter) {
-	list, err := a.read()
-	if err != nil {
-		fail(w, http.StatusInternalServerError, err.Error())
+	list, ok := a.list(w)
+	if !ok {
 		return
 	}
 	out := []any{}
@@ -126,9 +122,8 @@ func (a *API) containers(w http.ResponseWriter) {
 }
 
 func (a *API) container(w http.ResponseWriter, id string) {
-	list, err := a.read()
-	if err != nil {
-		fail(w, http.StatusInternalServerError, err.Error())
+	list, ok := a.list(w)
+	if !ok {
 		return
 	}
 	settings, ok := containers(list)[id]

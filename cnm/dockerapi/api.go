@@ -92,6 +92,15 @@ type network struct {
 	members []*remote.Attachment
 }
 
+// list is read, whose error is the answer (ok is false).
+func (a *API) list(w http.ResponseWriter) (list []network, ok bool) {
+	list, err := a.read()
+	if err != nil {
+		fail(w, http.StatusInternalServerError, err.Error())
+	}
+	return list, err == nil
+}
+
 func (a *API) read() (list []network, err error) {
 	names, err := a.Store.Names(remote.Networks)
 	if err != nil {
