@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,15 +69,20 @@ func (a *API) networks(w http.ResponseWriter) {
 	write(w, out)
 }
 
-// network is found by its id, the start of it, or its name.
+// network is found by its id, else by its name, else by the start of its id:
+// Docker's order.
 func (a *API) network(w http.ResponseWriter, id string) {
 	list, ok := a.list(w)
 	if !ok {
 		return
 	}
-	for _, n := range list {
-		if n.name == id || id != "" && strings.HasPrefix(n.Request.NetworkID, id) {
-			write(w, n.docker())
+	for _, is := range []func(network) bool{
+		func(n network) bool { return n.Request.NetworkID == id },
+		func(n network) bool { return n.name == id },
+		func(n network) bool { return id != "" && strings.HasPrefix(n.Request.NetworkID, id) },
+	} {
+		if i := slices.IndexFunc(list, is); i >= 0 {
+			write(w, list[i].docker())
 			return
 		}
 	}
@@ -138,14 +144,19 @@ func (a *API) container(w http.ResponseWriter, id string) {
 // poll is how often the events look whether somebody came or went.
 const poll = 500 * time.Millisecond
 
-// events streams who joins and leaves a network until the caller goes.
+// events streams who joins and leaves a network until the caller goes. While
+// nothing can be read, nobody has joined or left.
 func (a *API) events(w http.ResponseWriter, r *http.Request) {
+	list, ok := a.list(w)
+	if !ok {
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	flush := http.NewResponseController(w)
 	if flush.Flush() != nil {
 		return
 	}
-	before := a.joined()
+	before := joined(list)
 	for tick := time.NewTicker(poll); ; {
 		select {
 		case <-r.Context().Done():
@@ -153,7 +164,11 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) {
 			return
 		case <-tick.C:
 		}
-		now := a.joined()
+		list, err := a.read()
+		if err != nil {
+			continue
+		}
+		now := joined(list)
 		for _, e := range changes(before, now) {
 			if json.NewEncoder(w).Encode(e) != nil {
 				return
@@ -167,12 +182,8 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) {
 }
 
 // joined are the pairs of network and container.
-func (a *API) joined() map[[2]string]string {
+func joined(list []network) map[[2]string]string {
 	out := map[[2]string]string{}
-	list, err := a.read()
-	if err != nil {
-		return out // it is asked again soon
-	}
 	for _, n := range list {
 		for _, m := range n.members {
 			out[[2]string{n.Request.NetworkID, m.ContainerID}] = n.name

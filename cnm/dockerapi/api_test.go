@@ -1,0 +1,93 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dockerapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
+	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/internal/owner"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withNetworks is an API of networks, ids by names.
+func withNetworks(t *testing.T, ids map[string]string) *API {
+	s := remote.Open(t.TempDir())
+	t.Cleanup(s.Records.Close)
+	for name, id := range ids {
+		must(t, s.Save(remote.Networks, name, &cnmplugin.Network{Request: &cnm.CreateNetworkRequest{NetworkID: id}}))
+	}
+	return &API{Store: s}
+}
+
+// TestNetworkOrder: of several networks that are meant, it is the one of Docker.
+func TestNetworkOrder(t *testing.T) {
+	a := withNetworks(t, map[string]string{"a": "beef01", "b": "beef02", "beef": "cafe01", "cafe01": "d00d01"})
+	for asked, want := range map[string]string{
+		"beef": "beef", "beef02": "b", "cafe01": "beef", "cafe": "beef", "d00d": "cafe01", "a": "a", "d00d02": "", "": "",
+	} {
+		w := httptest.NewRecorder()
+		a.network(w, asked)
+		var got struct{ Name string }
+		must(t, json.Unmarshal(w.Body.Bytes(), &got))
+		if got.Name != want {
+			t.Errorf("%q is network %q, want %q", asked, got.Name, want)
+		}
+	}
+}
+
+// TestEventsOfWhatCannotBeRead: nobody is said to have left because we could not
+// look.
+func TestEventsOfWhatCannotBeRead(t *testing.T) {
+	a := withNetworks(t, map[string]string{"net": "beef01"})
+	attach := func(container string) {
+		at := &remote.Attachment{Owner: owner.Of("net", container, "eth0"), ContainerID: container, IfName: "eth0"}
+		must(t, a.Store.Write("net", cnmplugin.Plugin.Name, at))
+	}
+	attach("a")
+	stray := filepath.Join(a.Store.Dir, "attachments", "net", "stray")
+	srv := httptest.NewServer(a)
+	defer srv.Close()
+	resp, err := http.Get(srv.URL + "/events")
+	must(t, err)
+	defer resp.Body.Close() //nolint:errcheck // a test
+	must(t, os.WriteFile(stray, nil, 0o600))
+	if _, err := a.read(); err == nil {
+		t.Fatal("it can be read")
+	}
+	time.Sleep(3 * poll)
+	must(t, os.Remove(stray))
+	attach("b")
+	var event struct {
+		Action string
+		Actor  struct{ Attributes map[string]string }
+	}
+	must(t, json.NewDecoder(resp.Body).Decode(&event))
+	if got := event.Action + " " + event.Actor.Attributes["container"]; got != "connect b" {
+		t.Error(got)
+	}
+	must(t, os.WriteFile(stray, nil, 0o600))
+	w := httptest.NewRecorder()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	a.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/events", nil))
+	if w.Code != http.StatusInternalServerError {
+		t.Errorf("events of what cannot be read: status %d", w.Code)
+	}
+}
