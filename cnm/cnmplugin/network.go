@@ -26,7 +26,10 @@ type Network struct {
 
 	Allocated bool `json:"allocated,omitempty"` // AllocateNetwork was called
 	Created   bool `json:"created,omitempty"`   // CreateNetwork succeeded
-	Times     int  `json:"times,omitempty"`     // it was sent again after that
+
+	// Again counts how often CreateNetwork was sent again, to a driver that had
+	// forgotten the network: of two ADDs that find that out, one does it.
+	Again int `json:"times,omitempty"`
 }
 
 // Whole refuses a file that does not say what was asked.
@@ -359,7 +362,7 @@ func (w *work) createAgain(ctx context.Context) (ok bool) {
 	}
 	defer unlock()
 	now := new(Network)
-	if ok, err := w.store.Load(remote.Networks, w.r.Network, now); err == nil && ok && now.Times > w.net.Times {
+	if ok, err := w.store.Load(remote.Networks, w.r.Network, now); err == nil && ok && now.Again > w.net.Again {
 		return true // another ADD was faster
 	}
 	w.net.Nodes = nil // forgotten, too
@@ -370,7 +373,7 @@ func (w *work) createAgain(ctx context.Context) (ok bool) {
 		kernel.Warn(w.r, err)
 		return false
 	}
-	w.net.Times++
+	w.net.Again++
 	if err := w.saveNetwork(); err != nil {
 		kernel.Warn(w.r, err)
 	}

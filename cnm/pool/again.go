@@ -43,8 +43,8 @@ func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 	}
 	defer unlock()
 	now := new(State)
-	if ok, err := k.store.Load(remote.Pools, k.r.Network, now); err == nil && ok && now.Times > s.Times {
-		s.Times = now.Times // another ADD was faster
+	if ok, err := k.store.Load(remote.Pools, k.r.Network, now); err == nil && ok && now.Again > s.Again {
+		s.Again = now.Again // another ADD was faster
 		for _, q := range now.Pools {
 			if q.Prefix == p.Prefix {
 				p.ID = q.ID
@@ -89,7 +89,7 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 		return k.bad("RequestPool", "%s was asked for again, pool id %q, pool %v given", p.Prefix, got.PoolID, got.Pool)
 	}
 	p.ID = got.PoolID
-	s.Times++
+	s.Again++
 	errs := []error{k.save(s)}
 	if p.Reserved {
 		_, err := k.address(ctx, p, p.Has.Addr(), map[string]string{cnm.OptionAddressType: cnm.OptionGateway})

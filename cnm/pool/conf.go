@@ -89,7 +89,9 @@ type State struct {
 	RequiresReplay bool   `json:"requiresReplay,omitempty"`
 	Boot           string `json:"boot,omitempty"`
 
-	Times int `json:"times,omitempty"` // a pool was asked for again
+	// Again counts the pools that were asked for again, of a driver that had
+	// forgotten them: of two ADDs that find that out, one does it.
+	Again int `json:"times,omitempty"`
 }
 
 // Whole refuses a file with nothing where a pool should be.
@@ -127,7 +129,7 @@ func (s *State) Data() (v4, v6 []cnm.IPAMData) {
 	return v4, v6
 }
 
-// Load reads what a configuration asks for. Errors have the code 7.
+// load reads what a configuration asks for. Errors have the code 7.
 func (c *Conf) load() (*State, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
