@@ -4,8 +4,11 @@
 package cnmipam
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/cnm/cnmtest"
@@ -61,4 +64,66 @@ func TestNewIDs(t *testing.T) {
 		must(t, p.Do(spec.Del))
 	}
 	w.Want("addresses out", fmt.Sprint(d.Addresses()), "3") // the gateways and the router's
+}
+
+// TestForgottenAtOnce: of ADDs that find out at the same time that the driver
+// forgot both pools, one asks for each again, and the others go on with those.
+func TestForgottenAtOnce(t *testing.T) {
+	must := endpointtest.Must
+	must(t, os.RemoveAll("/var/lib/patchbay")) // the network's name is that of other tests
+	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
+	d := &cnmtest.Driver{NewIDs: true}
+	s := cnmtest.Start(t, "atonce", d)
+	w := endpointtest.New(t, &ptp.Plugin, &Plugin)
+	conf := `"ipam":{"type":"cnm-ipam","driver":"atonce","pools":[{"subnet":"10.84.0.0/24"},{"subnet":"fd84::/64"}]}`
+	first := w.Pod("first", conf).Add()
+	for round := range 3 {
+		d.Forget()
+		s.Calls()
+		var pods []*endpointtest.Pod
+		var wg sync.WaitGroup
+		failed := make([]error, 4)
+		for n := range failed {
+			p := w.Pod(fmt.Sprintf("p%d-%d", round, n), conf)
+			pods = append(pods, p)
+			wg.Go(func() { failed[n] = p.Do(spec.Add) })
+		}
+		wg.Wait()
+		must(t, errors.Join(failed...))
+		asked := 0
+		for _, method := range s.Methods() {
+			if method == "IpamDriver.RequestPool" {
+				asked++
+			}
+		}
+		w.Want("pools asked for", fmt.Sprint(asked), "2")
+		for _, p := range pods {
+			must(t, p.Do(spec.Del))
+		}
+	}
+	must(t, first.Do(spec.Del))
+}
+
+// TestAnotherPool: a driver that answers with another pool than it is asked for
+// again is not left with it.
+func TestAnotherPool(t *testing.T) {
+	must := endpointtest.Must
+	must(t, os.RemoveAll("/var/lib/patchbay")) // the network's name is that of other tests
+	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
+	d := &cnmtest.Driver{}
+	s := cnmtest.Start(t, "another", d)
+	w := endpointtest.New(t, &ptp.Plugin, &Plugin)
+	conf := `"ipam":{"type":"cnm-ipam","driver":"another","subnet":"10.84.0.0/24"}`
+	first := w.Pod("first", conf).Add()
+	d.Forget()
+	s.Fault("IpamDriver.RequestPool", -1, cnmtest.Say(200, `{"PoolID":"wrong","Pool":"10.99.0.0/24"}`))
+	s.Calls()
+	if err := w.Pod("second", conf).Do(spec.Add); err == nil {
+		t.Error("ADD worked")
+	}
+	if !slices.Contains(s.Calls(), cnmtest.Call{Method: "IpamDriver.ReleasePool", Body: `{"PoolID":"wrong"}`}) {
+		t.Error("the other pool was not released")
+	}
+	s.Well()
+	must(t, first.Do(spec.Del))
 }

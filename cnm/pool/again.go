@@ -44,15 +44,23 @@ func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 	defer unlock()
 	now := new(State)
 	if ok, err := k.store.Load(remote.Pools, k.r.Network, now); err == nil && ok && now.Again > s.Again {
-		s.Again = now.Again // another ADD was faster
+		s.adopt(now) // another ADD was faster
+		return nil
+	}
+	return k.repeat(ctx, s, p)
+}
+
+// adopt takes over by which ids the driver knows the pools now: of both families,
+// as both may be other ones.
+func (s *State) adopt(now *State) {
+	s.Again = now.Again
+	for _, p := range s.Pools {
 		for _, q := range now.Pools {
 			if q.Prefix == p.Prefix {
 				p.ID = q.ID
 			}
 		}
-		return nil
 	}
-	return k.repeat(ctx, s, p)
 }
 
 // replay asks a driver that RequiresRequestReplay for everything again when the
@@ -86,7 +94,11 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 		return err
 	}
 	if got.PoolID == "" || got.Pool != p.Prefix {
-		return k.bad("RequestPool", "%s was asked for again, pool id %q, pool %v given", p.Prefix, got.PoolID, got.Pool)
+		err := k.bad("RequestPool", "%s was asked for again, pool id %q, pool %v given", p.Prefix, got.PoolID, got.Pool)
+		if got.PoolID != "" && got.PoolID != p.ID { // each ADD would leave one with the driver
+			err = errors.Join(err, k.client.ReleasePool(ctx, &cnm.ReleasePoolRequest{PoolID: got.PoolID}))
+		}
+		return err
 	}
 	p.ID = got.PoolID
 	s.Again++
