@@ -1,0 +1,120 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// freeAddress makes sure that no other endpoint has the MAC address of a lease to
+// be, and takes the address that is wanted from one that is dead.
+func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted netip.Addr) error {
+	l, err := d.store.Lease(id)
+	switch {
+	case errors.Is(err, state.ErrUnknown):
+	case err != nil:
+		return err
+	case l.Endpoint != "" && !d.evict(ctx, l.Endpoint, true):
+		return takenBy(l)
+	}
+	if !wanted.IsValid() {
+		return nil
+	}
+	all, err := d.store.Leases()
+	for _, l := range all {
+		if l.ID != id && l.Network == network && l.Endpoint != "" && slices.Contains(l.Given, wanted) {
+			d.evict(ctx, l.Endpoint, false)
+		}
+	}
+	return err
+}
+
+func takenBy(l *state.Lease) error {
+	return fmt.Errorf("the MAC address is that of endpoint %.12s in network %s: choose another --mac-address", l.Endpoint, l.Network)
+}
+
+// static is an ipam section that gives what a lease has.
+type static struct {
+	Type      string          `json:"type"`
+	Addresses []staticAddress `json:"addresses"`
+	Routes    []spec.Route    `json:"routes,omitempty"`
+	DNS       spec.DNS        `json:"dns,omitzero"`
+}
+
+type staticAddress struct {
+	Address netip.Prefix `json:"address"`
+	Gateway netip.Addr   `json:"gateway,omitzero"`
+}
+
+// leased is the ipam section for an endpoint whose address our IPAM driver gave,
+// nil for any other. The lease is the endpoint's from then on.
+func (d *Driver) leased(ctx context.Context, n *network, e *state.Endpoint) (any, error) {
+	l, err := d.bind(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), e.ID)
+	if l == nil || err != nil || l.Result == nil {
+		return nil, err
+	}
+	return staticOf(l), nil
+}
+
+func staticOf(l *state.Lease) static {
+	out := static{Type: "static", Routes: l.Result.Routes, DNS: l.Result.DNS}
+	for _, ip := range l.Result.IPs {
+		out.Addresses = append(out.Addresses, staticAddress{ip.Address, ip.Gateway})
+	}
+	return out
+}
+
+// leaseEnd is what becomes of a lease when its endpoint is removed.
+type leaseEnd int
+
+const (
+	unbind  leaseEnd = iota // Docker gives the address back, or has done so
+	abandon                 // it will not
+)
+
+// endLease makes an endpoint's lease nobody's, or gives it back. With
+// --mac-address it may be that of the endpoint after it, which Docker made before
+// the first was removed.
+func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseEnd) error {
+	return d.knownLease(ctx, id, func(l *state.Lease) error {
+		switch {
+		case l.Endpoint != endpointID:
+			return nil
+		case end == abandon || len(l.Given) == 0:
+			return d.dropLease(ctx, l)
+		}
+		l.Endpoint = ""
+		return d.saveLease(l)
+	})
+}
+
+// bind makes a lease an endpoint's; nil when there is none.
+func (d *Driver) bind(ctx context.Context, id, endpointID string) (*state.Lease, error) {
+	release, err := d.locks.take(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	l, err := d.store.Lease(id)
+	if errors.Is(err, state.ErrUnknown) {
+		return nil, nil //nolint:nilnil // documented
+	}
+	if err != nil || l.Endpoint == endpointID {
+		return l, err
+	}
+	if l.Endpoint != "" { // two asked at once for one MAC address
+		if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
+			return nil, errors.Join(err, takenBy(l))
+		}
+	}
+	l.Endpoint = endpointID
+	return l, d.saveLease(l)
+}

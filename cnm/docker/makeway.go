@@ -1,0 +1,93 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// makeWay takes the ports that an endpoint wants from those that have them no
+// more: dead ones, and the one of the container that was its gateway before.
+func (d *Driver) makeWay(ctx context.Context, e *state.Endpoint) {
+	all, err := d.store.Endpoints()
+	if err != nil {
+		d.opts.Log("make way for ports: %v", err)
+	}
+	for _, other := range all {
+		switch {
+		case other.ID == e.ID || !clash(e.Asked, other.Published):
+		case other.Sandbox == e.Sandbox:
+			if err := d.handOver(ctx, other.ID); err != nil {
+				d.opts.Log("endpoint %.12s: take its ports: %v", other.ID, err)
+			}
+		default:
+			d.evict(ctx, other.ID, false)
+		}
+	}
+}
+
+// clash says whether a port that is asked for by its number is published. Of a
+// range there is another.
+func clash(asked []cnm.PortBinding, published []state.Port) bool {
+	return slices.ContainsFunc(asked, func(b cnm.PortBinding) bool {
+		ip, _ := netip.ParseAddr(b.HostIP) // choose tells what is wrong
+		return b.HostPort > 0 && b.HostPortEnd <= b.HostPort && slices.ContainsFunc(published, func(p state.Port) bool {
+			return p.Proto == b.Proto && p.HostPort == b.HostPort && overlap(p.HostIP, ip)
+		})
+	})
+}
+
+// handOver takes the ports of an endpoint off that is its container's gateway no
+// more: after a restart with live-restore Docker sends no Revoke.
+func (d *Driver) handOver(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, evictTime)
+	defer cancel()
+	e, release, err := d.enter(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if is, err := d.isGateway(e); is || err != nil {
+		return err
+	}
+	n, err := d.network(e.Network)
+	if err != nil {
+		return err
+	}
+	return d.delPorts(ctx, n, e)
+}
+
+// isGateway says whether a default route of the sandbox is the endpoint's.
+func (d *Driver) isGateway(e *state.Endpoint) (bool, error) {
+	c, link, err := d.sandboxLink(e)
+	if nl.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer c.Close()
+	s, err := snapshot(c, link)
+	if err != nil {
+		return false, err
+	}
+	return hasDefault(s, false) || hasDefault(s, true), nil
+}
+
+// apart says whether two endpoints of one container are of different families: one
+// may be its gateway for IPv4 and the other for IPv6, each with the same ports.
+func apart(a, b *state.Endpoint) bool {
+	if a.Sandbox != b.Sandbox || a.Kernel == nil || b.Kernel == nil {
+		return false
+	}
+	a4, a6 := addresses(a.Kernel)
+	b4, b6 := addresses(b.Kernel)
+	return !(a4.IsValid() && b4.IsValid()) && !(a6.IsValid() && b6.IsValid())
+}
