@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,6 +48,53 @@ func TestDeadMakesWay(t *testing.T) {
 		after.stop(true)
 		x.release(0, after.told.Address)
 	})
+}
+
+// After a reboot Docker asks before anybody has swept. What the IPAM plugin gave
+// before then is anybody's, so it must be asked again, and one address is not
+// given to two.
+func TestRebootGivesNothingTwice(t *testing.T) {
+	for name, boot := range map[string]string{"a lease of the boot before": "an earlier one", "by a driver that wrote no boot": ""} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, portNet)
+			x := n.ipamNetwork("ports")
+			const mac, ip = "02:42:00:00:00:01", "10.91.0.77"
+			before, err := x.leaseStart(mac, ip)
+			must(t, err)
+			n.rebooted(before, leaseID("ports", mac), boot)
+			after, err := x.leaseStart(mac, ip)
+			must(t, err)
+			if other, err := x.leaseStart("02:42:00:00:00:02", ip); err == nil {
+				t.Errorf("two have %s", ip)
+				other.stop(true)
+			}
+			after.stop(true)
+			x.release(0, after.told.Address)
+		})
+	}
+}
+
+// rebooted leaves of a container what a reboot leaves: files of the state, with
+// the boot that the lease was written with, and the reservations of that time.
+func (n *node) rebooted(c *container, lease, boot string) {
+	n.Helper()
+	c.die()
+	e, err := n.driver.store.Endpoint(c.endpoint)
+	must(n, err)
+	must(n, netns.Delete(e.Hold))
+	e.Boot = "an earlier one"
+	must(n, n.driver.save(e))
+	l, err := n.driver.store.Lease(lease)
+	must(n, err)
+	l.Boot = boot
+	must(n, n.driver.store.SaveLease(l))
+	must(n, netns.Delete(n.driver.standIn()))
+	for _, dir := range []string{"attachments", "ipam"} { // what host-local would know its own by
+		must(n, os.RemoveAll(filepath.Join(n.opts.Paths.Run, dir)))
+	}
+	for _, file := range addressFiles(n) {
+		must(n, os.Chtimes(file, time.Unix(1, 0), time.Unix(1, 0)))
+	}
 }
 
 // dockerd before 28 and the driver were killed between Join and the container's

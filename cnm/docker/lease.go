@@ -67,8 +67,12 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 }
 
 // give answers out of a lease, which is asked for, or asked for again when it
-// has not the address that is wanted.
+// has not the address that is wanted. One from before the node booted counts for
+// nothing: the IPAM plugin may have given its addresses to another since.
 func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
+	if l.Boot != d.boot {
+		l.Wanted, l.Result, l.Given = nil, nil, nil
+	}
 	got := ofFamily(l.Result, p.V6, wanted)
 	if got == nil {
 		if wanted.IsValid() {
@@ -138,7 +142,7 @@ func (d *Driver) saveLease(l *state.Lease) error {
 // ask calls the IPAM plugin, after giving back what it gave before.
 func (d *Driver) ask(ctx context.Context, l *state.Lease) error {
 	fresh := l.Since.IsZero() // of any other one the plugin may have been asked, by whoever was killed then
-	l.Result = nil
+	l.Result, l.Boot = nil, d.boot
 	if err := d.saveLease(l); err != nil {
 		return err
 	}

@@ -200,5 +200,6 @@ type Lease struct {
 	Given   []netip.Addr    `json:"given,omitempty"`  // to Docker, and not given back yet
 	// Endpoint is who uses it; empty between RequestAddress and CreateEndpoint.
 	Endpoint string    `json:"endpoint,omitempty"`
+	Boot     string    `json:"boot,omitempty"` // the kernel's boot id, when it was asked; files from before have none
 	Since    time.Time `json:"since"`
 }
