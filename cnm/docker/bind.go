@@ -91,7 +91,7 @@ func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseE
 		case end == abandon || len(l.Given) == 0:
 			return d.dropLease(ctx, l)
 		}
-		l.Endpoint = ""
+		l.Endpoint, l.Unbound = "", true
 		return d.saveLease(l)
 	})
 }
@@ -110,11 +110,9 @@ func (d *Driver) bind(ctx context.Context, id, endpointID string) (*state.Lease,
 	if err != nil || l.Endpoint == endpointID {
 		return l, err
 	}
-	if l.Endpoint != "" { // two asked at once for one MAC address
-		if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
-			return nil, errors.Join(err, takenBy(l))
-		}
+	if used, err := d.used(l); used { // two asked at once for one MAC address
+		return nil, errors.Join(err, takenBy(l))
 	}
-	l.Endpoint = endpointID
+	l.Endpoint, l.Unbound = endpointID, false
 	return l, d.saveLease(l)
 }

@@ -107,9 +107,11 @@ func ipamLife(t *testing.T, name, conf string) {
 func TestSweepLease(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
+	a := n.asking(x.id)
+	a.bare("podnet")
 	_, err := x.address(0, "02:42:00:00:00:01", "")
 	must(t, err)
-	n.sweep(0)
+	n.collect(false, unusedLease)
 	if files := addressFiles(t); len(files) > 0 {
 		t.Errorf("addresses: %v", files)
 	}
@@ -118,7 +120,7 @@ func TestSweepLease(t *testing.T) {
 	must(t, n.driver.store.SaveLease(&state.Lease{ID: leaseID("podnet", "02:42:00:00:00:03"), Network: "podnet", Config: []byte(bridgeNet)}))
 	n.stop()
 	n.boot()
-	n.sweep(0)
+	n.collect(false, kindAddresses+": no endpoint uses them", unusedLease)
 }
 
 // The driver was killed while it asked, and dockerd asks the next one again.

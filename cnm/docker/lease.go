@@ -70,6 +70,11 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 // has not the address that is wanted. One from before the node booted counts for
 // nothing: the IPAM plugin may have given its addresses to another since.
 func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
+	if used, err := d.used(l); err != nil {
+		return nil, err
+	} else if !used { // whose it will be is anybody's guess, also with the MAC address of one before
+		l.Endpoint, l.Unbound = "", false
+	}
 	if l.Boot != d.boot {
 		l.Wanted, l.Result, l.Given = nil, nil, nil
 	}
@@ -238,10 +243,8 @@ func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error
 		if err := d.saveLease(l); err != nil || len(l.Given) > 0 {
 			return err
 		}
-		if l.Endpoint != "" { // it could not be removed: nobody else may have its address yet
-			if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
-				return err
-			}
+		if used, err := d.used(l); used { // it could not be removed: nobody else may have its address yet
+			return err
 		}
 		return d.dropLease(ctx, l)
 	})

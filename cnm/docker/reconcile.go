@@ -22,7 +22,7 @@ import (
 type Engine interface {
 	Root(context.Context) (string, error)
 	Networks(context.Context) ([]engine.Network, error)
-	Endpoints(ctx context.Context, network string) (ids map[string]bool, known bool, err error)
+	Endpoints(ctx context.Context, network string) (all map[string]engine.Endpoint, known bool, err error)
 }
 
 // How often Docker is asked: until it has answered, as it may be booting, and
@@ -54,7 +54,8 @@ func (d *Driver) keepAsking(ctx context.Context) {
 var errNotAsked = errors.New("Docker is not asked what it has")
 
 // reconcile removes what Docker has forgotten: a network, with its pools, whose
-// deletion never got here, and an endpoint that was disconnected meanwhile.
+// deletion never got here, an endpoint that was disconnected meanwhile, and
+// addresses that were never an endpoint's of ours.
 func (d *Driver) reconcile(ctx context.Context, s *sweep) error {
 	asked := time.Now().Add(-max(s.grace, d.opts.doubt))
 	if err := d.isOurs(ctx); err != nil {
@@ -77,7 +78,7 @@ func (d *Driver) reconcile(ctx context.Context, s *sweep) error {
 			errs = append(errs, d.forgottenNetwork(ctx, s, n.ID))
 		}
 	}
-	return errors.Join(append(errs, d.reconcilePools(s, list, asked))...)
+	return errors.Join(append(errs, d.reconcilePools(s, list, asked), d.reconcileLeases(ctx, s, list, asked))...)
 }
 
 // forgottenNetwork waits for containers that run on it, as after a loss of
@@ -121,7 +122,7 @@ func resolved(path string) string {
 func (d *Driver) reconcileEndpoints(ctx context.Context, s *sweep, network string, asked time.Time) error {
 	all, err := d.store.Endpoints()
 	errs := []error{err}
-	var theirs map[string]bool
+	var theirs map[string]engine.Endpoint
 	for _, e := range all {
 		if e.Network != network || e.Phase != state.Joined || !e.Changed.Before(asked) {
 			continue
@@ -132,7 +133,7 @@ func (d *Driver) reconcileEndpoints(ctx context.Context, s *sweep, network strin
 				return errors.Join(append(errs, err)...)
 			}
 		}
-		if !theirs[e.ID] {
+		if _, has := theirs[e.ID]; !has {
 			errs = append(errs, d.forgotten(ctx, s, e.ID, asked))
 		}
 	}

@@ -6,6 +6,8 @@ package docker
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +18,7 @@ import (
 type answers struct {
 	root      string
 	networks  []engine.Network
-	endpoints map[string]map[string]bool
+	endpoints map[string]map[string]engine.Endpoint
 	err       error
 }
 
@@ -24,7 +26,7 @@ func (a *answers) Root(context.Context) (string, error) { return a.root, nil }
 
 func (a *answers) Networks(context.Context) ([]engine.Network, error) { return a.networks, a.err }
 
-func (a *answers) Endpoints(_ context.Context, id string) (map[string]bool, bool, error) {
+func (a *answers) Endpoints(_ context.Context, id string) (map[string]engine.Endpoint, bool, error) {
 	ids, known := a.endpoints[id]
 	return ids, known, a.err
 }
@@ -32,7 +34,7 @@ func (a *answers) Endpoints(_ context.Context, id string) (map[string]bool, bool
 // asking gives the node a Docker that knows one network.
 func (n *node) asking(network string) *answers {
 	n.Helper()
-	a := &answers{root: n.TempDir(), endpoints: map[string]map[string]bool{network: {}}}
+	a := &answers{root: n.TempDir(), endpoints: map[string]map[string]engine.Endpoint{network: {}}}
 	a.networks = []engine.Network{{ID: "bridge"}, {ID: network}}
 	n.stop()
 	n.opts.DataRoot, n.opts.Engine, n.opts.doubt = a.root, a, time.Nanosecond
@@ -114,13 +116,74 @@ func TestForgottenEndpoint(t *testing.T) {
 	c, d := n.mustStart(run{network: network}), n.mustStart(run{network: network})
 	n.collect(false) // in their sandboxes, whatever Docker lists
 	c.unplace()
-	a.endpoints[network] = map[string]bool{c.endpoint: true}
+	a.endpoints[network] = map[string]engine.Endpoint{c.endpoint: {}}
 	n.collect(false)
-	a.endpoints[network] = map[string]bool{d.endpoint: true}
+	a.endpoints[network] = map[string]engine.Endpoint{d.endpoint: {}}
 	n.collect(false, kindEndpoint+": "+forgot)
 	if _, err := conn(t, d.key).LinkByName(d.name); err != nil {
 		t.Errorf("of the other one: %v", err)
 	}
 	c.die()
 	d.stop(true)
+}
+
+// bare is a network of another driver's with our IPAM driver, as Docker lists it:
+// nothing but its addresses gets here.
+func (a *answers) bare(network string) {
+	other := engine.Network{ID: "other", Driver: "macvlan"}
+	other.IPAM.Options = map[string]string{optNetwork: network}
+	a.networks = append(a.networks, other)
+	a.endpoints["other"] = map[string]engine.Endpoint{}
+}
+
+const unusedLease = kindAddresses + ": no container of Docker's has them"
+
+// No endpoint of ours ever has an address that a container on another driver's
+// network has. It is not given back under it, and is when Docker says so.
+func TestAddressOfAnotherDriver(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	x := n.ipamNetwork("podnet")
+	const mac = "02:42:00:00:00:01"
+	v4, err := x.address(0, mac, "")
+	must(t, err)
+	n.sweep(0)
+	if files := addressFiles(t); len(files) != 2 {
+		t.Fatalf("nobody was asked, and it has %v", files)
+	}
+	a := n.asking(x.id)
+	a.bare("podnet")
+	a.err = errors.New("it boots")
+	n.collect(false)
+	a.err = nil
+	for _, e := range []engine.Endpoint{{MAC: strings.ToUpper(mac)}, {Addrs: []netip.Addr{v4.Addr()}}} {
+		a.endpoints["other"] = map[string]engine.Endpoint{"e": e}
+		n.collect(false)
+	}
+	a.endpoints["other"] = map[string]engine.Endpoint{"e": {MAC: "02:42:00:00:00:02", Addrs: []netip.Addr{v4.Addr().Next()}}}
+	if out := n.driver.Collect(n.ctx(), Collection{Grace: time.Hour}); len(out.Items) > 0 || out.Failed != "" {
+		t.Errorf("young, and collected: %s", asJSON(out))
+	}
+	n.collect(false, unusedLease)
+	n.nothing("then")
+}
+
+// After a reboot nobody need be asked: no container has anything then.
+func TestAddressOfAnotherDriverAfterReboot(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	x := n.ipamNetwork("podnet")
+	const mac = "02:42:00:00:00:01"
+	_, err := x.address(0, mac, "")
+	must(t, err)
+	l, err := n.driver.store.Lease(leaseID("podnet", mac))
+	must(t, err)
+	l.Boot = "" // by a driver that wrote none: the container may run
+	must(t, n.driver.store.SaveLease(l))
+	n.sweep(0)
+	if files := addressFiles(t); len(files) != 2 {
+		t.Errorf("of no boot: %v", files)
+	}
+	l.Boot = "an earlier one"
+	must(t, n.driver.store.SaveLease(l))
+	n.sweep(0)
+	n.nothing("after a reboot")
 }

@@ -227,34 +227,6 @@ func (d *Driver) adopt(e *state.Endpoint, id netns.ID) error {
 	return d.save(e)
 }
 
-// sweepLeases gives back what no endpoint uses, and has not for some time:
-// Docker asks for the address first, and gives it back last.
-func (d *Driver) sweepLeases(ctx context.Context, s *sweep) error {
-	all, err := d.store.Leases()
-	errs := []error{err}
-	for _, l := range all {
-		errs = append(errs, d.sweepLease(ctx, s, l.ID))
-	}
-	return errors.Join(errs...)
-}
-
-func (d *Driver) sweepLease(ctx context.Context, s *sweep, id string) error {
-	ctx, cancel := d.limit(ctx)
-	defer cancel()
-	return d.knownLease(ctx, id, func(l *state.Lease) error {
-		if l.Endpoint != "" {
-			if _, err := d.store.Endpoint(l.Endpoint); !errors.Is(err, state.ErrUnknown) {
-				return err
-			}
-		}
-		if time.Since(l.Since).Abs() < s.grace {
-			return nil
-		}
-		name := fmt.Sprintf("%v of %s", l.Given, l.Network)
-		return s.take(d, Item{Kind: kindAddresses, Name: name, Why: "no endpoint uses them"}, func() error { return d.dropLease(ctx, l) })
-	})
-}
-
 // How long, and how often, is waited for what Docker does after Join: within
 // milliseconds.
 const (

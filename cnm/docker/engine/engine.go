@@ -17,6 +17,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -97,12 +98,18 @@ func (c *Client) Networks(ctx context.Context) ([]Network, error) {
 	return list, nil
 }
 
-// Endpoints are the ids of a network's endpoints. known is false when there is no
+// Endpoint is one of a network's, with the addresses that Docker has for it.
+type Endpoint struct {
+	MAC   string       // "" where its driver has none
+	Addrs []netip.Addr // at most one of each family
+}
+
+// Endpoints are those of a network, by their ids. known is false when there is no
 // such network.
-func (c *Client) Endpoints(ctx context.Context, network string) (ids map[string]bool, known bool, err error) {
+func (c *Client) Endpoints(ctx context.Context, network string) (all map[string]Endpoint, known bool, err error) {
 	var n struct {
 		ID         string `json:"Id"`
-		Containers map[string]struct{ EndpointID string }
+		Containers map[string]struct{ EndpointID, MacAddress, IPv4Address, IPv6Address string }
 	}
 	err = c.get(ctx, "/networks/"+url.PathEscape(network), &n)
 	if errors.Is(err, errNotFound) {
@@ -114,11 +121,30 @@ func (c *Client) Endpoints(ctx context.Context, network string) (ids map[string]
 	if err != nil {
 		return nil, false, err
 	}
-	ids = make(map[string]bool, len(n.Containers))
+	all = make(map[string]Endpoint, len(n.Containers))
 	for _, e := range n.Containers {
-		ids[e.EndpointID] = true
+		addrs, err := addresses(e.IPv4Address, e.IPv6Address)
+		if err != nil {
+			return nil, false, fmt.Errorf("ask docker: endpoint %.12s: %w", e.EndpointID, err)
+		}
+		all[e.EndpointID] = Endpoint{e.MacAddress, addrs}
 	}
-	return ids, true, nil
+	return all, true, nil
+}
+
+// addresses reads ADDRESS/LENGTH, "" for none.
+func addresses(texts ...string) (out []netip.Addr, err error) {
+	for _, text := range texts {
+		if text == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p.Addr())
+	}
+	return out, nil
 }
 
 var errNotFound = errors.New("no such object")

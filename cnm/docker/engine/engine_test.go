@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -50,9 +52,10 @@ func TestAnswers(t *testing.T) {
 	c := serve(t, map[string]string{
 		"/info":        `{"DockerRootDir":"/var/lib/docker","Name":"x"}`,
 		"/networks":    `[{"Id":"n1","Name":"one","Driver":"patchbay","IPAM":{"Driver":"patchbay","Options":{"cni.network":"podnet"}}},{"Id":"n2","IPAM":{"Options":null}}]`,
-		"/networks/n1": `{"Id":"n1","Containers":{"c1":{"EndpointID":"e1"},"ep-e2":{"EndpointID":"e2"}}}`,
+		"/networks/n1": `{"Id":"n1","Containers":{"c1":{"EndpointID":"e1","MacAddress":"02:42:0a:5b:00:02","IPv4Address":"10.91.0.2/24","IPv6Address":"fd91::2/64"},"ep-e2":{"EndpointID":"e2"}}}`,
 		"/networks/n2": `{"Id":"n2"}`,
 		"/networks/n3": `{"Id":"n1"}`,
+		"/networks/n4": `{"Id":"n4","Containers":{"c1":{"EndpointID":"e1","IPv4Address":"?"}}}`,
 	})
 	if root, err := c.Root(ctx); err != nil || root != "/var/lib/docker" {
 		t.Errorf("%q %v", root, err)
@@ -61,8 +64,9 @@ func TestAnswers(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].IPAM.Options["cni.network"] != "podnet" || list[0].Driver != "patchbay" {
 		t.Errorf("%+v %v", list, err)
 	}
-	if ids, known, err := c.Endpoints(ctx, "n1"); err != nil || !known || len(ids) != 2 || !ids["e1"] || !ids["e2"] {
-		t.Errorf("%v %v %v", ids, known, err)
+	want := map[string]Endpoint{"e1": {"02:42:0a:5b:00:02", []netip.Addr{netip.MustParseAddr("10.91.0.2"), netip.MustParseAddr("fd91::2")}}, "e2": {}}
+	if all, known, err := c.Endpoints(ctx, "n1"); err != nil || !known || !reflect.DeepEqual(all, want) {
+		t.Errorf("%v %v %v", all, known, err)
 	}
 	if ids, known, err := c.Endpoints(ctx, "n2"); err != nil || !known || len(ids) != 0 {
 		t.Errorf("%v %v %v", ids, known, err)
@@ -70,8 +74,10 @@ func TestAnswers(t *testing.T) {
 	if _, known, err := c.Endpoints(ctx, "gone"); err != nil || known {
 		t.Errorf("%v %v", known, err)
 	}
-	if _, _, err := c.Endpoints(ctx, "n3"); err == nil {
-		t.Error("an answer about another network was taken")
+	for _, bad := range []string{"n3", "n4"} { // about another network; an address that is none
+		if _, _, err := c.Endpoints(ctx, bad); err == nil {
+			t.Errorf("the answer about %s was taken", bad)
+		}
 	}
 }
 

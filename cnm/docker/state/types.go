@@ -200,6 +200,7 @@ type Lease struct {
 	Given   []netip.Addr    `json:"given,omitempty"`  // to Docker, and not given back yet
 	// Endpoint is who uses it; empty between RequestAddress and CreateEndpoint.
 	Endpoint string    `json:"endpoint,omitempty"`
+	Unbound  bool      `json:"unbound,omitempty"` // its endpoint is gone; false while none has come yet
 	Boot     string    `json:"boot,omitempty"` // the kernel's boot id, when it was asked; files from before have none
 	Since    time.Time `json:"since"`
 }
