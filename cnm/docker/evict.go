@@ -21,8 +21,9 @@ const evictTime = awaitTime + 5*time.Second
 // evict removes an endpoint that is in the way when it is dead, and says whether
 // it is gone. A dockerd that was killed starts its containers as soon as it is
 // back, with the ports and addresses that they had, and Sweep may be a minute
-// away. Age is no reason here, but for one whose sandbox never came: the start was
-// killed before it, or is about to come that far, which is waited for.
+// away. Age is no reason here, but for one that is between two calls or whose
+// sandbox never came: its start or its end was killed there, or is about to go on,
+// which is waited for.
 func (d *Driver) evict(ctx context.Context, id string, keepLease bool) (gone bool) {
 	ctx, cancel := context.WithTimeout(ctx, evictTime)
 	defer cancel()
@@ -34,7 +35,7 @@ func (d *Driver) evict(ctx context.Context, id string, keepLease bool) (gone boo
 		if err != nil {
 			return errors.Is(err, state.ErrUnknown)
 		}
-		if !toCome(e) || !sleep.For(ctx, awaitEvery) {
+		if !passing(e) || !sleep.For(ctx, awaitEvery) {
 			return false
 		}
 	}

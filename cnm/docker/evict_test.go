@@ -112,21 +112,99 @@ func TestCutShortMakesWay(t *testing.T) {
 	must(t, n.c.ProgramExternalConnectivity(n.ctx(), &cnm.ConnectivityRequest{NetworkID: c.network, EndpointID: c.endpoint, Options: options}))
 	writeFile(t, c.key, "")
 	defer os.Remove(c.key)
-	n.stop()
-	files, err := filepath.Glob("/var/lib/patchbay/docker/endpoints/*")
-	must(t, err)
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		must(t, err)
-		writeFile(t, file, regexp.MustCompile(`"changed":\s*"[^"]*"`).ReplaceAllString(string(text), `"changed":"2026-01-01T00:00:00Z"`))
-	}
-	n.boot()
+	n.rest()
 	after, err := n.start(r)
 	must(t, err)
 	after.stop(true)
 	if _, err := n.driver.store.Endpoint(c.endpoint); !errors.Is(err, state.ErrUnknown) {
 		t.Errorf("the endpoint that was cut short: %v", err)
 	}
+}
+
+// rest restarts the driver, as if what it knows of endpoints were from long ago.
+func (n *node) rest() {
+	n.Helper()
+	n.stop()
+	files, err := filepath.Glob("/var/lib/patchbay/docker/endpoints/*")
+	must(n, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		must(n, err)
+		writeFile(n, file, regexp.MustCompile(`"changed":\s*"[^"]*"`).ReplaceAllString(string(text), `"changed":"2026-01-01T00:00:00Z"`))
+	}
+	n.boot()
+}
+
+// between are the moments between two calls at which dockerd, or both, may be
+// killed, by the phase that stays.
+func between(n *node, c *container, phase state.Phase) {
+	n.Helper()
+	if phase == state.Created {
+		return
+	}
+	must(n, c.joins(run{notGW: true}))
+	must(n, c.leave())
+	if phase != state.Left {
+		e, err := n.driver.store.Endpoint(c.endpoint)
+		must(n, err)
+		e.Phase = phase
+		must(n, n.driver.save(e))
+	}
+}
+
+// An endpoint that waits for a call that never comes has its MAC address and --ip
+// for ten seconds, and not for the grace period.
+func TestBetweenCallsMakesWay(t *testing.T) {
+	for _, phase := range []state.Phase{state.Created, state.Joining, state.Leaving, state.Left} {
+		for name, mac := range map[string]string{"MAC": "02:42:00:00:00:01", "IP": "02:42:00:00:00:02"} {
+			t.Run(string(phase)+" "+name, func(t *testing.T) {
+				n := newNode(t, bridgeNet)
+				x := n.ipamNetwork("podnet")
+				before, err := n.leaseBegin(x)
+				must(t, err)
+				between(n, before, phase)
+				n.rest()
+				after, err := x.leaseStart(mac, "10.91.0.77")
+				must(t, err)
+				if _, err := n.driver.store.Endpoint(before.endpoint); !errors.Is(err, state.ErrUnknown) {
+					t.Errorf("the endpoint before: %v", err)
+				}
+				after.stop(true)
+				x.release(0, after.told.Address)
+			})
+		}
+	}
+}
+
+// leaseBegin is a container of leaseStart before it joins.
+func (n *node) leaseBegin(x *ipamNet) (*container, error) {
+	v4, err := x.address(0, "02:42:00:00:00:01", "10.91.0.77")
+	must(n, err)
+	return n.begin(run{network: x.id, iface: cnm.Interface{Address: v4, MacAddress: "02:42:00:00:00:01"}, key: n.sandbox()})
+}
+
+// One that is only slow is waited for, and stays.
+func TestBetweenCallsIsWaitedFor(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	x := n.ipamNetwork("podnet")
+	slow, err := n.leaseBegin(x)
+	must(t, err)
+	other := make(chan error)
+	go func() {
+		_, err := x.address(0, "02:42:00:00:00:01", "")
+		other <- err
+	}()
+	select {
+	case err := <-other:
+		t.Errorf("it did not wait: %v", err)
+	case <-time.After(500 * time.Millisecond):
+		must(t, slow.joins(run{notGW: true}))
+		if err := <-other; !errorHas(err, "choose another --mac-address") {
+			t.Error(err)
+		}
+	}
+	slow.stop(true)
+	x.release(0, slow.told.Address)
 }
 
 // Of containers that run nothing is taken, and two have not one address.

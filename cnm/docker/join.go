@@ -79,7 +79,7 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 		return nil, fmt.Errorf("network %s: %w", n.list.Name, err)
 	}
 	if err := d.join(ctx, n, e, there && !n.hold); err != nil {
-		return nil, err // Docker sends Leave and DeleteEndpoint
+		return nil, errors.Join(err, d.save(e)) // Docker sends Leave and DeleteEndpoint, for which the time begins now
 	}
 	if !there {
 		go await(func(ctx context.Context) bool { return d.adoptOnce(ctx, in.EndpointID, in.SandboxKey) })

@@ -166,7 +166,7 @@ func (f *facts) look(e *state.Endpoint) (err error) {
 // is judged with the endpoint's lock held, so a phase in -ing is one whose call
 // was killed.
 func (f *facts) dead(e *state.Endpoint) string {
-	old := f.old(e)
+	old, late := f.old(e), f.wanted && f.late(e)
 	switch {
 	case e.Boot != f.boot:
 		return "it is from before the node booted"
@@ -175,19 +175,29 @@ func (f *facts) dead(e *state.Endpoint) string {
 	case e.Phase == state.Deleting:
 		return "it was not removed completely"
 	case e.Phase != state.Joined:
-		if old {
+		if old || late {
 			return fmt.Sprintf("it is %s since %v", e.Phase, e.Changed.Format(time.RFC3339))
 		}
 	case toCome(e):
 		// Where a sandbox was dockerd leaves a file for a minute. Elsewhere it may be
 		// a mount that we do not see, which is no reason to be in the way for ever.
-		if old && f.missing || f.wanted && !f.there && f.age(e) >= awaitTime {
+		if old && f.missing || late && !f.there {
 			return "its container never came"
 		}
 	case !f.there || f.sandbox != e.SandboxID:
 		return "its sandbox is gone"
 	}
 	return ""
+}
+
+// passing says whether an endpoint waits for Docker's next call, or for its
+// sandbox.
+func passing(e *state.Endpoint) bool {
+	switch e.Phase {
+	case state.Created, state.Joining, state.Leaving, state.Left:
+		return true
+	}
+	return toCome(e)
 }
 
 // toCome says whether an endpoint's sandbox is still to come, as before Docker 28
@@ -209,14 +219,19 @@ func (f *facts) unfinished(e *state.Endpoint) bool {
 // old is how nobody's call takes any more.
 func (f *facts) old(e *state.Endpoint) bool { return f.age(e) >= f.grace }
 
+// late is when Docker's next call does not come any more, as far as somebody need
+// wait who wants what the endpoint has.
+func (f *facts) late(e *state.Endpoint) bool { return f.age(e) >= awaitTime }
+
 // age is the time since the last step. The clock may have been set meanwhile, so
 // what is from the future is as old as it is far away.
 func (f *facts) age(e *state.Endpoint) time.Duration { return f.now.Sub(e.Changed).Abs() }
 
 // abandoned says whether a dead endpoint's address will not be given back by
-// Docker, which does that before it ends the sandbox.
+// Docker, which does that before it ends the sandbox, and right after a start that
+// it gave up.
 func (f *facts) abandoned(e *state.Endpoint) bool {
-	return e.Boot != f.boot || e.Phase == state.Joined && e.SandboxID != (netns.ID{})
+	return e.Boot != f.boot || e.Phase == state.Joined && e.SandboxID != (netns.ID{}) || f.wanted && f.late(e)
 }
 
 // adopt writes down the sandbox that came after Join, as before Docker 28. By it

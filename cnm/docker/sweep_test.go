@@ -47,7 +47,7 @@ func TestDead(t *testing.T) {
 	}
 }
 
-// What waits for its sandbox is in nobody's way for long, whatever dockerd has left
+// What waits for Docker's next call, or for its sandbox, is in nobody's way for long, whatever dockerd has left
 // at the path.
 func TestDeadWanted(t *testing.T) {
 	now, id := time.Now(), netns.ID{Dev: 1, Ino: 2}
@@ -60,7 +60,11 @@ func TestDeadWanted(t *testing.T) {
 		"never came":    {state.Endpoint{Phase: state.Joined, Changed: old}, false, true},
 		"is there":      {state.Endpoint{Phase: state.Joined, Changed: old}, true, false},
 		"runs":          {state.Endpoint{Phase: state.Joined, Changed: old, SandboxID: id}, true, false},
-		"joins":         {state.Endpoint{Phase: state.Joining, Changed: old}, false, false},
+		"joins":         {state.Endpoint{Phase: state.Joining, Changed: young}, false, false},
+		"never joined":  {state.Endpoint{Phase: state.Created, Changed: old}, false, true},
+		"cut short":     {state.Endpoint{Phase: state.Joining, Changed: old}, true, true},
+		"about to go":   {state.Endpoint{Phase: state.Left, Changed: young}, true, false},
+		"never went":    {state.Endpoint{Phase: state.Left, Changed: old}, true, true},
 	} {
 		f := facts{grace: time.Hour, wanted: true, now: now, there: c.there}
 		if c.there {

@@ -201,6 +201,6 @@ type Lease struct {
 	// Endpoint is who uses it; empty between RequestAddress and CreateEndpoint.
 	Endpoint string    `json:"endpoint,omitempty"`
 	Unbound  bool      `json:"unbound,omitempty"` // its endpoint is gone; false while none has come yet
-	Boot     string    `json:"boot,omitempty"` // the kernel's boot id, when it was asked; files from before have none
+	Boot     string    `json:"boot,omitempty"`    // the kernel's boot id, when it was asked; files from before have none
 	Since    time.Time `json:"since"`
 }
