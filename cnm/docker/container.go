@@ -33,6 +33,16 @@ func (d *Driver) waiting(id netns.ID) (pids []int) {
 	return pids
 }
 
+// populated says whether there are processes in a sandbox that do not wait.
+func (d *Driver) populated(id netns.ID) bool {
+	for pid := range d.processesIn(id, "") {
+		if name := d.comm(pid); name != "" && !strings.HasPrefix(name, runcInit) {
+			return true
+		}
+	}
+	return false
+}
+
 // runcInit is how the name of runc's init begins.
 const runcInit = "runc:["
 

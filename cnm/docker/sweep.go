@@ -15,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/once"
 	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/netns"
+	"golang.org/x/sys/unix"
 )
 
 // sweepEvery is how often Keep sweeps, at most.
@@ -27,10 +28,12 @@ func (d *Driver) Keep(ctx context.Context) {
 	}
 	every := max(min(sweepEvery, d.opts.Grace/2), time.Second)
 	var last once.Failure
-	for {
+	// At first more often: Docker may have started a container while nobody answered
+	// the call that was to finish its network.
+	for pause := placeTime; ; pause = min(2*pause, every) {
 		_, err := d.Sweep(ctx)
 		d.news(ctx, &last, err)
-		if !sleep.For(ctx, every) {
+		if !sleep.For(ctx, pause) {
 			return
 		}
 	}
@@ -127,7 +130,7 @@ func (d *Driver) judge(ctx context.Context, s *sweep, e *state.Endpoint) error {
 		return d.adopt(e, f.sandbox)
 	}
 	why := f.dead(e)
-	if why == "" && f.unfinished(e) && !s.dry {
+	if why == "" && !s.dry && f.unfinished(e) && (begun(e) || f.old(e) || d.runs(&f, e)) {
 		return d.finishOrClose(ctx, e)
 	}
 	if why == "" {
@@ -206,14 +209,38 @@ func toCome(e *state.Endpoint) bool {
 	return e.Phase == state.Joined && e.SandboxID == (netns.ID{})
 }
 
-// unfinished says whether a container runs with half a network: the call that was
-// to finish it was cut short, or got lost, and Docker does not ask again.
+// unfinished says whether a sandbox has half a network. Docker may be about to ask
+// for the rest, unless that was begun and cut short, or the container runs: then
+// the call got lost, and Docker does not ask again.
 func (f *facts) unfinished(e *state.Endpoint) bool {
-	if e.Phase != state.Joined || !f.there || f.sandbox != e.SandboxID || e.Closed || finished(e) {
+	return e.Phase == state.Joined && f.there && f.sandbox == e.SandboxID && !e.Closed && !finished(e)
+}
+
+// begun says whether a call that was to finish it was killed.
+func begun(e *state.Endpoint) bool {
+	return e.Post == state.Doing || e.DNS != nil && e.DNS.Step == state.Doing
+}
+
+// placeTime is more than Docker takes to set up an interface that it was told of:
+// milliseconds.
+const placeTime = time.Second
+
+// runs says whether a container runs with the interface, so that nobody who sets
+// it up is disturbed. runc's init waits until that is done; another runtime's looks
+// like a container, as do those of a container that is connected when it runs.
+func (d *Driver) runs(f *facts, e *state.Endpoint) bool {
+	return f.age(e) >= placeTime && d.isUp(e) && d.populated(f.sandbox)
+}
+
+// isUp says whether the interface is up in the sandbox: Docker sets it up when it
+// has its addresses.
+func (d *Driver) isUp(e *state.Endpoint) bool {
+	c, link, err := d.sandboxLink(e)
+	if err != nil {
 		return false
 	}
-	begun := e.Post == state.Doing || e.DNS != nil && e.DNS.Step == state.Doing
-	return begun || f.old(e)
+	c.Close()
+	return link.Attrs().RawFlags&unix.IFF_UP != 0
 }
 
 // old is how nobody's call takes any more.

@@ -190,6 +190,44 @@ func TestFinishedBySweep(t *testing.T) {
 	c.stop(true)
 }
 
+// The driver was killed when it was asked EndpointOperInfo and had written nothing
+// yet: nothing tells but that the container runs.
+func TestLostCallIsMadeUpFor(t *testing.T) {
+	n := newNode(t, tunedNet)
+	n.opts.Grace = time.Hour
+	c := n.mustStart(run{network: n.network("tuned"), notGW: true})
+	in := conn(t, c.key)
+	must(t, in.SetSysctl("net/core/somaxconn", "4096"))
+	lost := func() {
+		e, err := n.driver.store.Endpoint(c.endpoint)
+		must(t, err)
+		e.Post, e.PostAt = "", state.Where{}
+		must(t, n.driver.save(e))
+	}
+	swept := func(want string) {
+		t.Helper()
+		n.sweep(0)
+		if got, err := in.Sysctl("net/core/somaxconn"); got != want || err != nil {
+			t.Errorf("somaxconn is %q %v, want %s", got, err, want)
+		}
+	}
+	lost()
+	n.stop()
+	n.boot()
+	startInit(t, c.key) // which waits for Docker
+	swept("4096")
+	time.Sleep(placeTime)
+	swept("4096")
+	startNamed(t, c.key, "server")
+	swept("777")
+	must(t, in.SetSysctl("net/core/somaxconn", "4096"))
+	lost()
+	swept("4096") // Docker may be on it
+	time.Sleep(placeTime)
+	swept("777")
+	c.stop(true)
+}
+
 func TestClosedBySweep(t *testing.T) {
 	n := newNode(t, brokenNet)
 	c := n.mustStart(run{network: n.network("broken"), notGW: true})
