@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/vishvananda/netlink"
 )
 
 // waiting are the processes that wait in a sandbox to become the container's
@@ -111,12 +112,64 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 		return err
 	}
 	defer c.Close()
+	if !e.Closed { // IPv6 addresses and routes go with it
+		if e.Before, err = snapshot(c, link); err != nil {
+			return err
+		}
+	}
 	d.opts.Log("endpoint %.12s: set its interface %s down", e.ID, link.Attrs().Name)
 	if err := c.SetLink(link.Attrs().Index, nl.LinkChange{Down: true}); err != nil {
 		return err
 	}
 	e.Closed = true
 	return d.save(e)
+}
+
+// reopen sets the link of a container up that failClosed has set down, when its
+// network is what its chain says after all, and puts back what went with it.
+func (d *Driver) reopen(n *network, e *state.Endpoint) error {
+	if !e.Closed {
+		return nil
+	}
+	c, link, err := d.sandboxLink(e)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	d.opts.Log("endpoint %.12s: set its interface %s up again", e.ID, link.Attrs().Name)
+	if err := c.LinkSetUp(link); err != nil {
+		return err
+	}
+	if e.Before != nil { // else it was set down by a driver that did not look
+		if err := putBack(c, link, e.Before); err != nil {
+			return err
+		}
+	}
+	if err := exact(c, link.Attrs().Index, e.Kernel, n.Internal); err != nil {
+		return err
+	}
+	e.Closed, e.Before = false, nil
+	return d.save(e)
+}
+
+// putBack makes what a link has lost that was set down.
+func putBack(c *nl.Conn, link netlink.Link, s *state.Snapshot) error {
+	for _, a := range s.Addrs {
+		if err := addAddr(c, link, a); err != nil {
+			return err
+		}
+	}
+	all := slices.SortedFunc(slices.Values(s.Routes), func(a, b state.Route) int { return a.GW.Compare(b.GW) }) // what leads to gateways first
+	for i := range all {
+		if all[i].Kernel {
+			continue // its address has made it
+		}
+		err := c.RouteAdd(toKernel(&all[i], link.Attrs().Index))
+		if err != nil && !errors.Is(err, unix.EEXIST) { // the default route may be another network's by now
+			return fmt.Errorf("put back the route to %s: %w", all[i].Dst, err)
+		}
+	}
+	return nil
 }
 
 // end kills the processes that wait.

@@ -54,7 +54,7 @@ func info(e *state.Endpoint) map[string]any {
 // finish does once what needs the sandbox with the interface: the post part, and
 // the container's resolv.conf.
 func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
-	if e.Phase != state.Joined || finished(e) {
+	if e.Phase != state.Joined || finished(e) && !e.Closed {
 		return nil
 	}
 	id, there, err := live(e.Sandbox)
@@ -72,10 +72,12 @@ func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 			return err
 		}
 	}
-	if hasDNS(e) {
-		return nil
+	if !hasDNS(e) {
+		if err := d.replaceDNS(n, e); err != nil {
+			return err
+		}
 	}
-	return d.replaceDNS(n, e)
+	return d.reopen(n, e)
 }
 
 // finished says whether nothing is left to be done in the sandbox.
@@ -89,8 +91,10 @@ func (d *Driver) finishPost(ctx context.Context, n *network, e *state.Endpoint) 
 		return err
 	}
 	defer c.Close()
-	if err := exact(c, link.Attrs().Index, e.Kernel, n.Internal); err != nil {
-		return err
+	if !e.Closed { // else reopen does it: there are no routes on a link that is down
+		if err := exact(c, link.Attrs().Index, e.Kernel, n.Internal); err != nil {
+			return err
+		}
 	}
 	return d.addPost(ctx, n, e, state.Where{NetNS: e.Sandbox, IfName: link.Attrs().Name})
 }

@@ -5,6 +5,9 @@ package docker
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -243,6 +246,68 @@ func TestClosedBySweep(t *testing.T) {
 		t.Errorf("the interface is up (%v)", err)
 	}
 	n.sweep(0) // once is enough
+	c.stop(true)
+}
+
+// sometimes is a plugin that fails while a file is there.
+const sometimes = `#!/bin/sh
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.1.0"]}' ;;
+ADD) [ -e %[1]s/fails ] && { echo '{"cniVersion":"1.1.0","code":11,"msg":"not now"}'; exit 1; }; echo '{"cniVersion":"1.1.0"}' ;;
+esac
+exit 0
+`
+
+// A link that was set down as the chain failed is set up when it does not any more,
+// with the addresses and routes that went with it.
+func TestReopened(t *testing.T) {
+	for name, first := range map[string]string{"bridge": `{"type":"bridge","bridge":"br-t9","isGateway":true,` + dual + `}`, "ptp": `{"type":"ptp",` + dual + `}`} {
+		t.Run(name, func(t *testing.T) { reopened(t, first) })
+	}
+}
+
+func reopened(t *testing.T, first string) {
+	n := newNode(t, `{"cniVersion":"1.1.0","name":"some","plugins":[`+first+`,{"type":"sometimes"}]}`)
+	n.stop()
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "sometimes"), fmt.Appendf(nil, sometimes, dir), 0o755))
+	n.opts.Plugins = append(n.opts.Plugins, dir)
+	n.boot()
+	c := n.mustStart(run{network: n.network("some")})
+	in := conn(t, c.key)
+	look := func() *state.Snapshot {
+		link, err := in.LinkByName(c.name)
+		must(t, err)
+		s, err := snapshot(in, link)
+		must(t, err)
+		return s
+	}
+	before := look()
+	fails := filepath.Join(dir, "fails")
+	writeFile(t, fails, "")
+	n.interrupted(c)
+	if _, err := n.driver.Sweep(n.ctx()); !errorHas(err, "not now") {
+		t.Errorf("swept: %v", err)
+	}
+	_, err := n.c.EndpointOperInfo(n.ctx(), c.request())
+	if s := look(); !errorHas(err, "not now") || len(s.Routes) > 0 {
+		t.Errorf("still failed: %v, %s", err, asJSON(s))
+	}
+	must(t, os.Remove(fails))
+	_, err = n.c.EndpointOperInfo(n.ctx(), c.request())
+	must(t, err)
+	after := look()
+	for _, r := range before.Routes {
+		if !contains(after.Routes, &r) {
+			t.Errorf("missing route %s", asJSON(r))
+		}
+	}
+	if len(after.Routes) != len(before.Routes) || asJSON(after.Addrs) != asJSON(before.Addrs) {
+		t.Errorf("before %s\nafter %s", asJSON(before), asJSON(after))
+	}
+	if e, err := n.driver.store.Endpoint(c.endpoint); err != nil || e.Closed || e.Before != nil {
+		t.Errorf("%s %v", asJSON(e), err)
+	}
 	c.stop(true)
 }
 

@@ -84,14 +84,15 @@ type Endpoint struct {
 	Kernel *Snapshot    `json:"kernel,omitempty"` // of the holding namespace, after ADD
 	Link   string       `json:"link,omitempty"`   // the interface's name while it is the host's
 
-	Keeper    string   `json:"keeper,omitempty"`    // socket of who keeps its DHCP lease
-	Sandbox   string   `json:"sandbox,omitempty"`   // SandboxKey
-	SandboxID netns.ID `json:"sandboxID,omitzero"`  // once it was seen
-	PostAt    Where    `json:"postAt,omitzero"`     // what the part was called with
-	PortsAt   Where    `json:"portsAt,omitzero"`    // as PostAt
-	Container string   `json:"container,omitempty"` // its id, if it was found
-	Name      string   `json:"name,omitempty"`      // of the container, if it was found
-	Closed    bool     `json:"closed,omitempty"`    // its link was set down, as the chain failed
+	Keeper    string    `json:"keeper,omitempty"`    // socket of who keeps its DHCP lease
+	Sandbox   string    `json:"sandbox,omitempty"`   // SandboxKey
+	SandboxID netns.ID  `json:"sandboxID,omitzero"`  // once it was seen
+	PostAt    Where     `json:"postAt,omitzero"`     // what the part was called with
+	PortsAt   Where     `json:"portsAt,omitzero"`    // as PostAt
+	Container string    `json:"container,omitempty"` // its id, if it was found
+	Name      string    `json:"name,omitempty"`      // of the container, if it was found
+	Closed    bool      `json:"closed,omitempty"`    // its link was set down, as the chain failed
+	Before    *Snapshot `json:"before,omitempty"`    // of its link, before that
 
 	Labels map[string]string `json:"labels,omitempty"` // of the container, as CNI_ARGS
 	DNS    *Resolv           `json:"dns,omitempty"`    // nil: the container has Docker's
