@@ -31,7 +31,7 @@ type taken struct{ list []takenPort }
 
 type takenPort struct {
 	state.Port
-	by string // a container's name or id
+	by string // a container's name or id; "" by the endpoint that asks
 }
 
 func (t *taken) add(list []state.Port, by string) {
@@ -83,10 +83,13 @@ func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, er
 				return nil, err
 			}
 		}
-		if by, has := used.has(p.Proto, p.HostIP, p.HostPort); has {
+		switch by, has := used.has(p.Proto, p.HostIP, p.HostPort); {
+		case has && by == "":
+			return nil, fmt.Errorf("publish port %d: host port %d/%s is published twice", b.Port, p.HostPort, protocol(p.Proto))
+		case has:
 			return nil, fmt.Errorf("publish port %d: host port %d/%s is another container's, %s (patchbayd docker ps)", b.Port, p.HostPort, protocol(p.Proto), by)
 		}
-		used.add([]state.Port{p}, "its own")
+		used.add([]state.Port{p}, "")
 		if err := bind(p.Proto, p.HostIP, p.HostPort); !p.Chosen && errors.Is(err, unix.EADDRINUSE) {
 			return nil, fmt.Errorf("publish port %d: host port %d/%s is a program's of this host: %w", b.Port, p.HostPort, protocol(p.Proto), err)
 		}

@@ -71,27 +71,36 @@ func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) er
 		return fmt.Errorf("-p: nothing in network %s publishes ports, and %s is off", n.list.Name, optPortmap)
 	}
 	d.makeWay(ctx, e)
-	at := d.portsAt(e)
-	var last error
+	var failed error
 	for try := range portTries {
-		chosen, err := d.choosePorts(ctx, e, at, try)
-		if err != nil {
-			return errors.Join(err, last)
+		again, err := d.tryPorts(ctx, n, e, list, try)
+		if err == nil {
+			d.opts.Log("endpoint %.12s: published %s", e.ID, Ports(e.Published))
+			return nil
 		}
-		if last = d.publish(ctx, n, e, list); last == nil {
-			break
+		if !again {
+			return errors.Join(err, failed)
 		}
-		err = d.delPorts(ctx, n, e)
-		if !chosen || err != nil || ctx.Err() != nil {
-			return errors.Join(last, err)
-		}
+		failed = err
 	}
-	if last != nil {
-		return last
+	return failed
+}
+
+// tryPorts chooses and publishes once, and leaves nothing when it fails. again says
+// whether another choice may do.
+func (d *Driver) tryPorts(ctx context.Context, n *network, e *state.Endpoint, list *chain.List, try int) (again bool, err error) {
+	chosen, err := d.choosePorts(ctx, e, try)
+	if err != nil {
+		return false, err
 	}
-	e.Ports = state.Done
-	d.opts.Log("endpoint %.12s: published %s", e.ID, Ports(e.Published))
-	return d.save(e)
+	if err = d.publish(ctx, n, e, list); err == nil {
+		e.Ports = state.Done
+		return false, d.save(e)
+	}
+	if undone := d.delPorts(ctx, n, e); undone != nil {
+		return false, errors.Join(err, undone)
+	}
+	return chosen && ctx.Err() == nil, err
 }
 
 // portsAt is where the address that ports lead to is.
@@ -106,7 +115,7 @@ func (d *Driver) portsAt(e *state.Endpoint) state.Where {
 // try would bring the same. The lock is everybody's, the only one of this kind:
 // two that choose at once must see each other's choice. It is held for some
 // milliseconds, until the choice is on the disk, and never while a plugin runs.
-func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, at state.Where, try int) (chosen bool, err error) {
+func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, try int) (chosen bool, err error) {
 	release, err := d.locks.take(ctx, "ports")
 	if err != nil {
 		return false, err
@@ -125,7 +134,7 @@ func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, at state.Wh
 	if e.Published, err = choose(e.Asked, taken, try); err != nil {
 		return false, err
 	}
-	e.Ports, e.PortsAt = state.Doing, at
+	e.Ports, e.PortsAt = state.Doing, d.portsAt(e)
 	return slices.ContainsFunc(e.Published, func(p state.Port) bool { return p.Chosen }), d.save(e)
 }
 

@@ -6,6 +6,8 @@ package docker
 import (
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -160,8 +162,40 @@ func TestChoose(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, text, c.want)
 		}
 	}
+	if _, err := choose([]cnm.PortBinding{tcp(1, 22000, 22000), tcp(2, 22000, 22000)}, new(taken), 0); !errorHas(err, "publish port 2: host port 22000/tcp is published twice") {
+		t.Error(err)
+	}
 	got, err := choose([]cnm.PortBinding{tcp(1, 22000, 22009), tcp(2, 22000, 22009)}, new(taken), 0)
 	if err != nil || got[0].HostPort == got[1].HostPort {
 		t.Errorf("%v %v", got, err)
+	}
+}
+
+// picky is a plugin that publishes one host port alone, as if programs had taken the
+// others after they were chosen.
+const picky = `#!/bin/sh
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.1.0"]}' ;;
+ADD) case $(cat) in *'"hostPort":9002'*) echo '{"cniVersion":"1.1.0"}' ;; *) echo '{"cniVersion":"1.1.0","code":11,"msg":"taken"}'; exit 1 ;; esac ;;
+esac
+exit 0
+`
+
+// Of a range another port is tried, for a fixed one there is none.
+func TestPortsAreTried(t *testing.T) {
+	n := newNode(t, `{"cniVersion":"1.1.0","name":"picky","plugins":[{"type":"bridge","bridge":"br-t9","isGateway":true,`+dual+`},{"type":"picky","capabilities":{"portMappings":true}}]}`)
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "picky"), []byte(picky), 0o755))
+	n.with(dir)
+	network := n.network("picky")
+	c := n.mustStart(run{network: network, ports: []cnm.PortBinding{tcp(80, 9000, 9005)}})
+	if list := n.published(c); len(list) != 1 || list[0].HostPort != 9002 {
+		t.Errorf("published %v", list)
+	}
+	c.stop(true)
+	for _, b := range []cnm.PortBinding{tcp(80, 9000, 9000), tcp(80, 9003, 9005)} {
+		if _, err := n.start(run{network: network, key: n.sandbox(), ports: []cnm.PortBinding{b}}); !errorHas(err, "taken") {
+			t.Errorf("%v: %v", b, err)
+		}
 	}
 }
