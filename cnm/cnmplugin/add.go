@@ -102,6 +102,9 @@ func (w *work) greet(ctx context.Context) (err error) {
 	if errors.Is(err, cnm.ErrNotImplemented) {
 		w.caps, err = &cnm.Capabilities{Scope: cnm.ScopeLocal}, nil
 	}
+	if err == nil {
+		w.away = nil // it is back
+	}
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/remote"
@@ -40,19 +41,33 @@ func del(ctx context.Context, r *plugin.Request) error {
 	}
 	a, torn := w.store.Take(r, name)
 	if a == nil { // the interface may be there all the same, with our mark
-		a = &remote.Attachment{Owner: r.Owner}
-	}
-	if torn {
-		a = w.derived(a)
+		a = w.derived(&remote.Attachment{Owner: r.Owner})
 	}
 	if r.NetNS != "" {
 		a.NetNS = r.NetNS
 	}
-	done, err := w.end(ctx, a)
+	end := w.end
+	if a.ContainerID == "" && !torn {
+		end = w.endUnrecorded
+	}
+	done, err := end(ctx, a)
 	if err != nil || !done {
 		return err
 	}
 	return w.releaseIPAM(ctx)
+}
+
+// unrecordedTime is how long a DEL without a record tries to tell the driver.
+const unrecordedTime = 10 * time.Second
+
+// endUnrecorded is end without a record. Only if that is lost, there is something:
+// mostly a DEL is repeated, or an ADD did not get far. So nothing is kept for later
+// when the driver is away: it would be, of every container that could not start.
+func (w *work) endUnrecorded(ctx context.Context, a *remote.Attachment) (done bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, unrecordedTime)
+	defer cancel()
+	w.conf.DelIgnoreUnreachable = true
+	return w.end(ctx, a)
 }
 
 func (w *work) releaseIPAM(ctx context.Context) error {
@@ -62,8 +77,8 @@ func (w *work) releaseIPAM(ctx context.Context) error {
 	return w.r.IPAMDel(ctx)
 }
 
-// derived is what must have been asked for, of an attachment whose record cannot
-// be read: ids derive from names.
+// derived is what may have been asked for, of an attachment whose record is lost
+// or cannot be read: ids derive from names.
 func (w *work) derived(a *remote.Attachment) *remote.Attachment {
 	if have := w.known(); have != nil {
 		a.Driver, a.NetworkID = have.Driver, have.Request.NetworkID
@@ -133,10 +148,10 @@ func (w *work) tell(ctx context.Context, a *remote.Attachment) (told, err error)
 		w.store.Ending(w.r, name, a)
 	}
 	if a.Opened && told == nil {
-		told = w.heard(c.RevokeExternalConnectivity(ctx, id))
+		told = w.ended(c.RevokeExternalConnectivity(ctx, id))
 	}
 	if a.Joined && told == nil {
-		told = w.heard(c.Leave(ctx, id))
+		told = w.ended(c.Leave(ctx, id))
 	}
 	if err := w.bringBack(a); err != nil {
 		kernel.Warn(w.r, err)
@@ -144,7 +159,7 @@ func (w *work) tell(ctx context.Context, a *remote.Attachment) (told, err error)
 	var said error
 	if a.Created && told == nil {
 		said = c.DeleteEndpoint(ctx, id)
-		told = w.heard(said)
+		told = w.ended(said)
 	}
 	w.away = told
 	if told != nil && !w.conf.DelIgnoreUnreachable {
@@ -152,6 +167,14 @@ func (w *work) tell(ctx context.Context, a *remote.Attachment) (told, err error)
 	}
 	unknown := told != nil || said != nil || a.Link == nil
 	return told, tidy(w.env.Host, a.Owner, a.Link, unknown)
+}
+
+// ended is heard of what is to end: what the driver does not know has.
+func (w *work) ended(err error) error {
+	if cnm.SaysMissing(err) {
+		return nil
+	}
+	return w.heard(err)
 }
 
 // reach returns a client of the driver, unless there is nothing to tell it. One

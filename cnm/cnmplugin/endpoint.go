@@ -5,6 +5,7 @@ package cnmplugin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,11 +16,11 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/pool"
 	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// createEndpoint asks for the endpoint; again, with the network before, when
-// the driver has forgotten it.
+// createEndpoint asks for the endpoint.
 func (w *work) createEndpoint(ctx context.Context) error {
 	in, err := w.endpointRequest()
 	if err != nil {
@@ -29,10 +30,7 @@ func (w *work) createEndpoint(ctx context.Context) error {
 	if err := w.step("create endpoint"); err != nil {
 		return err
 	}
-	out, err := w.client.CreateEndpoint(ctx, in)
-	if cnm.SaysMissing(err) && w.createAgain(ctx) {
-		out, err = w.client.CreateEndpoint(ctx, in)
-	}
+	out, err := w.askEndpoint(ctx, in)
 	var said *cnm.DriverError
 	if errors.As(err, &said) {
 		w.at.Created = false // it says so: there is nothing to delete
@@ -44,6 +42,25 @@ func (w *work) createEndpoint(ctx context.Context) error {
 		return w.blame(err)
 	}
 	return w.keep(ctx)
+}
+
+// askEndpoint asks again, with the network before, when the driver has forgotten
+// that; and when it has the endpoint, which it is told to end: the id derives from
+// our names, so it is ours, of an ADD whose record is lost.
+func (w *work) askEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (*cnm.CreateEndpointResponse, error) {
+	out, err := w.client.CreateEndpoint(ctx, in)
+	switch {
+	case cnm.SaysMissing(err) && w.createAgain(ctx):
+	case cnm.SaysExists(err):
+		kernel.Warn(w.r, err)
+		lost := w.derived(&remote.Attachment{Owner: w.r.Owner, NetNS: w.r.NetNS})
+		if told, err := w.tell(ctx, lost); cmp.Or(told, err) != nil {
+			return nil, cmp.Or(told, err)
+		}
+	default:
+		return out, err
+	}
+	return w.client.CreateEndpoint(ctx, in)
 }
 
 // keep writes down what the driver chose, unless another container has it. What

@@ -221,7 +221,8 @@ func (s *Store) Stale(r *plugin.Request, pluginName string) (stale []*Attachment
 const othersTime = 5 * time.Second
 
 // EndOthers ends, by end, what earlier DELs could not tell the driver, now that
-// it is there. What a slow driver takes too long for is left to a later ADD or GC.
+// it is there; also one of the attachment itself, as Fresh may have come too early.
+// What a slow driver takes too long for is left to a later ADD or GC.
 func (s *Store) EndOthers(r *plugin.Request, pluginName string, end func(*Attachment) error) {
 	list, _, err := s.List(r.Network, pluginName)
 	if err != nil {
@@ -229,7 +230,7 @@ func (s *Store) EndOthers(r *plugin.Request, pluginName string, end func(*Attach
 	}
 	start := time.Now()
 	for _, a := range list {
-		if !a.Ended || a.Owner == r.Owner || time.Since(start) > othersTime {
+		if !a.Ended || time.Since(start) > othersTime {
 			continue
 		}
 		if a = s.Claim(r, pluginName, a); a == nil {

@@ -1,0 +1,108 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmplugin
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/cnm/cnmtest"
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// loseRecords loses those of attachments, and nothing else.
+func (l *lab) loseRecords() {
+	l.Helper()
+	for _, path := range l.attachments() {
+		endpointtest.Must(l.T, os.Remove(path))
+	}
+}
+
+// TestLostRecord: an endpoint that only the driver knows of is in nobody's way,
+// and goes with a DEL.
+func TestLostRecord(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p, other := l.Pod("a", `"driver":"lab"`), l.Pod("other", `"driver":"lab"`).Add()
+	endpointtest.Must(t, p.Do(spec.Add))
+	endpointtest.Must(t, os.Remove(l.record(p)))
+	endpointtest.Must(t, p.Conn().LinkDel(p.Link("eth0")))
+	l.srv.Calls()
+	endpointtest.Must(t, p.Do(spec.Add))
+	var calls []string
+	for _, m := range l.srv.Methods() {
+		calls = append(calls, strings.TrimPrefix(m, "NetworkDriver."))
+	}
+	l.Want("calls", strings.Join(calls, " "), "Plugin.Activate GetCapabilities CreateEndpoint RevokeExternalConnectivity Leave DeleteEndpoint "+
+		"CreateEndpoint Join EndpointOperInfo")
+	endpointtest.Must(t, p.Do(spec.Check))
+	endpointtest.Must(t, os.Remove(l.record(p)))
+	endpointtest.Must(t, p.Do(spec.Del))
+	l.Want("endpoints", fmt.Sprint(l.driver.Endpoints()), "1")
+	endpointtest.Must(t, other.Do(spec.Check))
+	endpointtest.Must(t, p.Do(spec.Add))
+	l.loseRecords()
+	l.srv.Stop()
+	endpointtest.Must(t, p.Do(spec.Del))
+	l.Want("records of what nobody knows", fmt.Sprint(l.attachments()), "[]")
+	l.srv.Serve(t)
+	endpointtest.Must(t, p.Do(spec.Add)) // the endpoint is there still
+	endpointtest.Must(t, p.Do(spec.Del))
+	endpointtest.Must(t, other.Do(spec.Del))
+	l.clean("after DEL")
+}
+
+// record is the path of a pod's record.
+func (l *lab) record(p *endpointtest.Pod) string {
+	l.Helper()
+	for _, path := range l.attachments() {
+		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), fmt.Sprintf(`"containerID":%q`, p.Call.ContainerID)) {
+			return path
+		}
+	}
+	l.Fatalf("no record of %s", p.Name)
+	return ""
+}
+
+// TestExistsForEver: a driver that says so for ever is not asked for ever; one that
+// goes away over it is told later.
+func TestExistsForEver(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	l.Pod("first", both).Add() // the network is there
+	x := l.Pod("x", both)
+	l.srv.Fault("NetworkDriver.CreateEndpoint", -1, cnmtest.Refuse("endpoint already exists"))
+	l.srv.Calls()
+	x.Refused("endpoint already exists")
+	l.Want("tries", fmt.Sprint(count(l.srv.Methods(), "NetworkDriver.CreateEndpoint")), "2")
+	l.srv.Fault("NetworkDriver.Leave", -1, cnmtest.Cut())
+	if err := x.Do(spec.Add); spec.ErrorCode(err) != spec.CodeTryAgain {
+		t.Errorf("code %d, %v", spec.ErrorCode(err), err)
+	}
+	l.srv.Well()
+	endpointtest.Must(t, x.Do(spec.Add))
+	endpointtest.Must(t, x.Do(spec.Del))
+	l.Want("endpoints and addresses out", fmt.Sprint(l.driver.Endpoints(), l.driver.Addresses()), "1 4")
+}
+
+// TestBackInTime: the driver is away while an ADD ends what was under its names,
+// and there when it is asked for the new.
+func TestBackInTime(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	p := l.Pod("a", both)
+	for _, method := range []string{"RevokeExternalConnectivity", "Leave", "DeleteEndpoint"} {
+		endpointtest.Must(t, p.Do(spec.Add))
+		l.srv.Stop()
+		endpointtest.Must(t, p.Do(spec.Del))
+		l.srv.Serve(t)
+		l.srv.Fault("NetworkDriver."+method, 1, cnmtest.Cut())
+		endpointtest.Must(t, p.Do(spec.Add))
+		endpointtest.Must(t, p.Do(spec.Check))
+		l.Want(method+": endpoints and addresses out", fmt.Sprint(l.driver.Endpoints(), l.driver.Addresses()), "1 4")
+		endpointtest.Must(t, p.Do(spec.Del))
+		l.clean(method)
+		l.Want(method+": addresses out", fmt.Sprint(l.driver.Addresses()), "2")
+	}
+}
