@@ -95,20 +95,26 @@ func (w *work) end(ctx context.Context, a *remote.Attachment) (done bool, err er
 	if err != nil {
 		return false, err
 	}
-	forget := w.conf.DelIgnoreUnreachable
-	if err := w.store.Finish(w.r, name, a, told, forget); err != nil {
-		return false, err
-	}
-	return forget || !cnm.Gone(told), nil
+	return w.done(told), w.finish(a, told)
 }
 
-// over ends an attachment that an ADD finds, and gives its addresses back.
+func (w *work) done(told error) bool { return w.conf.DelIgnoreUnreachable || !cnm.Gone(told) }
+
+func (w *work) finish(a *remote.Attachment, told error) error {
+	return w.store.Finish(w.r, name, a, told, w.conf.DelIgnoreUnreachable)
+}
+
+// over ends an attachment that an ADD finds. Its addresses are given back before
+// it is forgotten: nobody would do it again.
 func (w *work) over(ctx context.Context, a *remote.Attachment) error {
-	done, err := w.end(ctx, a)
-	if err != nil || !done {
+	told, err := w.tell(ctx, a)
+	if err == nil && w.done(told) {
+		err = w.release(ctx, a)
+	}
+	if err != nil {
 		return err
 	}
-	return w.release(ctx, a)
+	return w.finish(a, told)
 }
 
 // release gives back the addresses of any attachment of the network.

@@ -106,3 +106,21 @@ func TestBackInTime(t *testing.T) {
 		l.Want(method+": addresses out", fmt.Sprint(l.driver.Addresses()), "2")
 	}
 }
+
+// TestReleasedBeforeForgotten: an ADD that ends another attachment and cannot give
+// its address back leaves both to the next.
+func TestReleasedBeforeForgotten(t *testing.T) {
+	l := newLab(t, &cnmtest.Driver{})
+	conf := `"driver":"lab","ipam":{"type":"host-local","subnet":"10.97.0.0/24"}`
+	a, b, c := l.Pod("a", conf), l.Pod("b", strings.Replace(conf, "host-local", "absent", 1)), l.Pod("c", conf)
+	endpointtest.Must(t, a.Do(spec.Add))
+	l.srv.Stop()
+	endpointtest.Must(t, a.Do(spec.Del))
+	l.srv.Serve(t)
+	b.Refused("absent")
+	l.Want("endpoints", fmt.Sprint(l.driver.Endpoints()), "0") // the driver has heard
+	endpointtest.Must(t, c.Do(spec.Add))
+	endpointtest.Must(t, c.Do(spec.Del))
+	l.clean("after DEL")
+	l.Want("records", fmt.Sprint(l.attachments()), "[]")
+}
