@@ -141,6 +141,46 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+// TestBrokenState: a file that cannot be used hides no other network, and keeps
+// nobody from deleting its own.
+func TestBrokenState(t *testing.T) {
+	fresh(t)
+	d := &cnmtest.Driver{}
+	cnmtest.Start(t, "lab", d)
+	w := endpointtest.New(t, append([]*plugin.Plugin{&cnmplugin.Plugin}, Plugins()[1:]...)...)
+	for i, name := range []string{"alpha", "beta", "gamma"} {
+		p := w.Pod(name, fmt.Sprintf(`"driver":"lab","ipam":{"type":"cnm-ipam","driver":"lab","subnet":"10.%d.0.0/24"}`, 81+i))
+		p.Conf = strings.Replace(p.Conf, `"name": "net"`, fmt.Sprintf(`"name": %q`, name), 1)
+		must(t, p.Do(spec.Add))
+		must(t, p.Do(spec.Del))
+	}
+	state := func(kind, name string) string { return filepath.Join("/var/lib/patchbay/cnm", kind, name+".json") }
+	must(t, os.WriteFile(state("networks", "alpha"), []byte("{"), 0o600))
+	must(t, os.WriteFile(state("pools", "beta"), nil, 0o600))
+	status, out, errs := command("networks")
+	lines := strings.Split(out, "\n")
+	for i, want := range []string{"alpha ipam=lab pool=10.81.0.0/24 attachments=0 error=", "beta driver=lab id=", "gamma driver=lab id="} {
+		if !strings.HasPrefix(lines[i], want) || strings.Contains(lines[i], "broken state") != (i < 2) {
+			t.Errorf("networks: %s, want %s", lines[i], want)
+		}
+	}
+	if status != 1 || len(lines) != 4 || !strings.Contains(errs, "networks/alpha.json: broken state") || !strings.Contains(errs, "pools/beta.json: broken state") {
+		t.Errorf("networks: %d %s%s", status, out, errs)
+	}
+	for _, name := range []string{"alpha", "beta"} {
+		if status, _, errs := command("rm", name); status != 1 || !strings.Contains(errs, "see rm --force") || !strings.Contains(errs, "broken state") {
+			t.Errorf("rm %s: %d %s", name, status, errs)
+		}
+		if status, _, errs := command("rm", "--force", name); status != 0 {
+			t.Errorf("rm --force %s: %d %s", name, status, errs)
+		}
+	}
+	if status, out, errs := command("networks"); status != 0 || strings.Count(out, "\n") != 1 || !strings.HasPrefix(out, "gamma ") {
+		t.Errorf("networks: %d %s%s", status, out, errs)
+	}
+	w.Want("the driver's networks and pools", fmt.Sprint(len(d.Networks()), d.Pools()), "2 2") // gamma's, and what was forgotten
+}
+
 // TestInstall: the program under the plugins' names, also over older ones.
 func TestInstall(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bin")

@@ -6,6 +6,7 @@ package cnmcli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -26,23 +27,34 @@ type known struct {
 	network *cnmplugin.Network // nil: only addresses
 	pools   *pool.State        // nil: none
 	living  []spec.Attachment
+	broken  error // why there is no more of it: files that cannot be used
 }
 
 func (a *app) known(name string) (k *known, err error) {
 	s := remote.Open(a.paths.State)
 	k = &known{network: new(cnmplugin.Network), pools: new(pool.State)}
-	if ok, err := s.Load(remote.Networks, name, k.network); err != nil {
+	if ok, err := k.load(s, remote.Networks, name, k.network); err != nil {
 		return nil, err
 	} else if !ok {
 		k.network = nil
 	}
-	if ok, err := s.Load(remote.Pools, name, k.pools); err != nil {
+	if ok, err := k.load(s, remote.Pools, name, k.pools); err != nil {
 		return nil, err
 	} else if !ok {
 		k.pools = nil
 	}
 	k.living, err = living(s, name)
 	return k, err
+}
+
+// load reads a file; one that cannot be used is noted.
+func (k *known) load(s *remote.Store, kind, name string, v any) (ok bool, err error) {
+	ok, err = s.Load(kind, name, v)
+	if errors.Is(err, remote.ErrBroken) {
+		k.broken = errors.Join(k.broken, err)
+		return false, nil
+	}
+	return ok, err
 }
 
 // living are the attachments of a network. While the network's driver cannot be
@@ -76,19 +88,22 @@ func (a *app) networks() error {
 			names[n] = true
 		}
 	}
+	var broken error
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		k, err := a.known(name)
 		if err != nil {
 			return err
 		}
+		broken = errors.Join(broken, k.broken)
 		if err := a.say("%s", k.line(name)); err != nil {
 			return err
 		}
 	}
-	return nil
+	return broken
 }
 
-// line tells a network: name, driver, id, IPAM driver, pools, attachments.
+// line tells a network: name, driver, id, IPAM driver, pools, attachments, what is
+// broken.
 func (k *known) line(name string) string {
 	line := name
 	if k.network != nil {
@@ -100,11 +115,16 @@ func (k *known) line(name string) string {
 			line += fmt.Sprintf(" pool=%s", p.Prefix)
 		}
 	}
-	return line + fmt.Sprintf(" attachments=%d", len(k.living))
+	line += fmt.Sprintf(" attachments=%d", len(k.living))
+	if k.broken != nil {
+		line += fmt.Sprintf(" error=%q", k.broken)
+	}
+	return line
 }
 
 // rm deletes a network by the plugins' own GC, which touches nothing that
-// somebody is in. force forgets what drivers that are away cannot be told.
+// somebody is in. force forgets what drivers that are away cannot be told, and
+// files that cannot be read: nobody knows which driver they are about.
 func (a *app) rm(ctx context.Context, name string, force bool) error {
 	if err := spec.ValidateNetworkName(name); err != nil {
 		return err
@@ -113,7 +133,7 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 	switch {
 	case err != nil:
 		return err
-	case k.network == nil && k.pools == nil:
+	case k.network == nil && k.pools == nil && k.broken == nil:
 		return fmt.Errorf("no driver was asked for a network %s", name)
 	case len(k.living) > 0:
 		return fmt.Errorf("network %s has %d attachments", name, len(k.living))
@@ -128,10 +148,40 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 			return err
 		}
 	}
-	if k, err = a.known(name); err == nil && (k.network != nil || k.pools != nil) {
-		err = fmt.Errorf("network %s stays, as its drivers cannot be reached; see rm --force", name)
+	if force && k.broken != nil {
+		if err := a.forget(ctx, name); err != nil {
+			return err
+		}
 	}
-	return err
+	k, err = a.known(name)
+	switch {
+	case err != nil:
+		return err
+	case k.network != nil || k.pools != nil:
+		return fmt.Errorf("network %s stays, as its drivers cannot be reached; see rm --force", name)
+	case k.broken != nil:
+		return fmt.Errorf("network %s stays, as nobody knows what its drivers were asked for; see rm --force: %w", name, k.broken)
+	}
+	return nil
+}
+
+// forget removes the files of a network that cannot be used.
+func (a *app) forget(ctx context.Context, name string) error {
+	s := remote.Open(a.paths.State)
+	for kind, v := range map[string]any{remote.Networks: new(cnmplugin.Network), remote.Pools: new(pool.State)} {
+		unlock, err := s.Lock(ctx, kind, name)
+		if err != nil {
+			return err
+		}
+		if _, err = s.Load(kind, name, v); errors.Is(err, remote.ErrBroken) { // still, with the lock
+			err = s.Remove(kind, name)
+		}
+		unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // at is the part of a configuration that says where a driver is.
