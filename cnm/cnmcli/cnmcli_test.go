@@ -159,13 +159,13 @@ func TestBrokenState(t *testing.T) {
 	must(t, os.WriteFile(state("pools", "beta"), nil, 0o600))
 	status, out, errs := command("networks")
 	lines := strings.Split(out, "\n")
+	if status != 1 || len(lines) != 4 || !strings.Contains(errs, "networks/alpha.json: broken state") || !strings.Contains(errs, "pools/beta.json: broken state") {
+		t.Fatalf("networks: %d %s%s", status, out, errs)
+	}
 	for i, want := range []string{"alpha ipam=lab pool=10.81.0.0/24 attachments=0 error=", "beta driver=lab id=", "gamma driver=lab id="} {
 		if !strings.HasPrefix(lines[i], want) || strings.Contains(lines[i], "broken state") != (i < 2) {
 			t.Errorf("networks: %s, want %s", lines[i], want)
 		}
-	}
-	if status != 1 || len(lines) != 4 || !strings.Contains(errs, "networks/alpha.json: broken state") || !strings.Contains(errs, "pools/beta.json: broken state") {
-		t.Errorf("networks: %d %s%s", status, out, errs)
 	}
 	for _, name := range []string{"alpha", "beta"} {
 		if status, _, errs := command("rm", name); status != 1 || !strings.Contains(errs, "see rm --force") || !strings.Contains(errs, "broken state") {
