@@ -86,7 +86,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if r.Session.Dry != nil {
 		return i.explain(), nil
 	}
-	if err := i.store.Fresh(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) }); err != nil {
+	if err := i.store.Fresh(r, name, func(a *remote.Attachment) error { return i.over(ctx, a) }); err != nil {
 		return nil, err
 	}
 	i.store.EndOthers(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) })
@@ -222,6 +222,17 @@ func (i *ipam) explain() *spec.Result {
 // until the driver is there.
 func (i *ipam) end(ctx context.Context, a *remote.Attachment) error {
 	return i.store.Finish(i.r, name, a, i.tell(ctx, a), i.conf.IPAM.DelIgnoreUnreachable)
+}
+
+// over ends what an ADD finds under its names, whose record it is going to
+// replace: not while it tells of addresses that the driver has not heard of. One
+// that dies over them was told.
+func (i *ipam) over(ctx context.Context, a *remote.Attachment) error {
+	err := i.end(ctx, a)
+	if err == nil && !errors.Is(i.away, cnm.ErrLost) && !i.conf.IPAM.DelIgnoreUnreachable {
+		err = remote.Error(i.away)
+	}
+	return err
 }
 
 // tell releases every address. The first that the driver did not hear of is the

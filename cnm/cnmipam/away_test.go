@@ -1,0 +1,43 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cnmipam
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/cnm/cnmtest"
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/plugin/ptp"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// TestAgainWhileAway: a container comes again before the driver has heard that it
+// went. What the driver was not told is not forgotten over that.
+func TestAgainWhileAway(t *testing.T) {
+	must := endpointtest.Must
+	must(t, os.RemoveAll("/var/lib/patchbay")) // the network's name is that of other tests
+	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
+	d := &cnmtest.Driver{}
+	srv := cnmtest.Start(t, "away", d)
+	w := endpointtest.New(t, &ptp.Plugin, &Plugin)
+	p := w.Pod("a", `"ipam":{"type":"cnm-ipam","driver":"away","subnet":"10.83.0.0/24"}`)
+	must(t, p.Do(spec.Add))
+	srv.Stop()
+	must(t, p.Do(spec.Del))
+	if err := p.Do(spec.Add); spec.ErrorCode(err) != spec.CodeTryAgain {
+		t.Errorf("ADD without the driver: code %d, %v", spec.ErrorCode(err), err)
+	}
+	srv.Serve(t)
+	must(t, p.Do(spec.Add))
+	must(t, p.Do(spec.Del))
+	w.Want("addresses out", fmt.Sprint(d.Addresses()), "1") // the gateway
+	must(t, p.Do(spec.Add))
+	srv.Stop()
+	must(t, p.Do(spec.Del))
+	srv.Serve(t)
+	srv.Fault("IpamDriver.ReleaseAddress", -1, cnmtest.Cut()) // as one that panics over what it forgot
+	must(t, p.Do(spec.Add))                                   // is in nobody's way
+}
