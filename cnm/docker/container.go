@@ -13,12 +13,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/vishvananda/netlink"
 )
 
 // waiting are the processes that wait in a sandbox to become the container's

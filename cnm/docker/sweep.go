@@ -11,11 +11,12 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 	"github.com/patchbay-net/patchbay/internal/once"
 	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/netns"
-	"golang.org/x/sys/unix"
 )
 
 // sweepEvery is how often Keep sweeps, at most.
@@ -99,6 +100,9 @@ func (d *Driver) sweep(ctx context.Context, s *sweep) error {
 	all, err := d.store.Endpoints()
 	errs := []error{err}
 	for _, e := range all {
+		if ctx.Err() != nil { // gc lets go for a driver that starts
+			return context.Cause(ctx)
+		}
 		errs = append(errs, d.sweepOne(ctx, s, e.ID))
 	}
 	return errors.Join(append(errs, d.sweepNetworks(ctx, s), d.sweepLeases(ctx, s))...)
