@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -99,9 +98,6 @@ func bindDir(dir string) error {
 // onThread runs fn on a thread of its own and ends that thread.
 func onThread(fn func() error) error {
 	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		done <- fn()
-	}()
+	go notFirst(func() { done <- fn() })
 	return <-done
 }

@@ -108,15 +108,33 @@ type call struct {
 	done chan error
 }
 
-// NewWorker starts a thread inside n.
+// NewWorker starts a thread inside n. It is never the first of the process: to
+// everybody else (/proc/PID/ns) the whole process would be in n.
 func (n *NS) NewWorker() *Worker {
 	w := &Worker{calls: make(chan call)}
-	go w.run(n.Fd(), n.path)
+	go notFirst(func() { w.run(n.Fd(), n.path) })
 	return w
 }
 
+// notFirst runs fn locked to a thread that is not the process's first, and that
+// dies with the goroutine.
+func notFirst(fn func()) {
+	runtime.LockOSThread() // never unlocked where fn runs
+	if unix.Gettid() != unix.Getpid() {
+		fn()
+		return
+	}
+	taken := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		close(taken)
+		fn()
+	}()
+	<-taken // until then this goroutine has the first thread
+	runtime.UnlockOSThread()
+}
+
 func (w *Worker) run(fd int, path string) {
-	runtime.LockOSThread() // never unlocked: the thread dies with the goroutine
 	err := unix.Setns(fd, unix.CLONE_NEWNET)
 	if err != nil {
 		err = fmt.Errorf("enter namespace %s: %w", path, err)

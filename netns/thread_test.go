@@ -1,0 +1,50 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netns_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+// The process stays where it is for everybody who looks at it: its first thread,
+// which the runtime may run any goroutine on, enters no namespace.
+func TestFirstThread(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // goroutines wake on the first thread more often
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 200 {
+		path := fmt.Sprintf("/run/netns/thread%d", n)
+		if err := netns.Create(path); err != nil {
+			t.Fatal(err)
+		}
+		ns, err := netns.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ns.Do(func() error {
+			if unix.Gettid() == unix.Getpid() {
+				return fmt.Errorf("round %d: entered by the first thread", n)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		ns.Close() //nolint:errcheck // read only
+		if err := netns.Delete(path); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := os.Readlink("/proc/self/ns/net"); now != own || err != nil {
+			t.Fatalf("round %d: the process is in %s, was in %s: %v", n, now, own, err)
+		}
+	}
+}
