@@ -98,6 +98,6 @@ func bindDir(dir string) error {
 // onThread runs fn on a thread of its own and ends that thread.
 func onThread(fn func() error) error {
 	done := make(chan error)
-	go notFirst(func() { done <- fn() })
+	GoOnThread(func() { done <- fn() })
 	return <-done
 }

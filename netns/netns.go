@@ -112,12 +112,15 @@ type call struct {
 // everybody else (/proc/PID/ns) the whole process would be in n.
 func (n *NS) NewWorker() *Worker {
 	w := &Worker{calls: make(chan call)}
-	go notFirst(func() { w.run(n.Fd(), n.path) })
+	GoOnThread(func() { w.run(n.Fd(), n.path) })
 	return w
 }
 
-// notFirst runs fn locked to a thread that is not the process's first, and that
-// dies with the goroutine.
+// GoOnThread starts fn on a thread of its own, which ends with it and may be left
+// in any namespace. It is not the process's first one, by which /proc/PID/ns and
+// /proc/net tell of the whole process.
+func GoOnThread(fn func()) { go notFirst(fn) }
+
 func notFirst(fn func()) {
 	runtime.LockOSThread() // never unlocked where fn runs
 	if unix.Gettid() != unix.Getpid() {

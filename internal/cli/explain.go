@@ -8,13 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -141,12 +141,11 @@ func (c *explainCommand) netns(dry *dryInvoker) (path string, err error) {
 func emptyNamespace() (path string, end func(), err error) {
 	made, done := make(chan error), make(chan struct{})
 	var tid int
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	netns.GoOnThread(func() {
 		tid = unix.Gettid()
 		made <- unix.Unshare(unix.CLONE_NEWNET)
 		<-done
-	}()
+	})
 	if err := <-made; err != nil {
 		close(done)
 		return "", nil, fmt.Errorf("make namespace: %w", err)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/netns"
 )
 
 // feature is something that a plugin needs of the kernel, and how to try it in
@@ -105,9 +105,8 @@ type missingFeature struct {
 // never used again, and the namespace goes with it.
 func tryAll(list []feature) (missing []missingFeature, err error) {
 	done := make(chan struct{})
-	go func() {
+	netns.GoOnThread(func() {
 		defer close(done)
-		runtime.LockOSThread()
 		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			err = fmt.Errorf("make a namespace to try the kernel in: %w", err)
 			return
@@ -117,7 +116,7 @@ func tryAll(list []feature) (missing []missingFeature, err error) {
 				missing = append(missing, missingFeature{f, terr})
 			}
 		}
-	}()
+	})
 	<-done
 	return missing, err
 }
