@@ -97,22 +97,16 @@ func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseE
 }
 
 // bind makes a lease an endpoint's; nil when there is none.
-func (d *Driver) bind(ctx context.Context, id, endpointID string) (*state.Lease, error) {
-	release, err := d.locks.take(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	l, err := d.store.Lease(id)
-	if errors.Is(err, state.ErrUnknown) {
-		return nil, nil //nolint:nilnil // documented
-	}
-	if err != nil || l.Endpoint == endpointID {
-		return l, err
-	}
-	if used, err := d.used(l); used { // two asked at once for one MAC address
-		return nil, errors.Join(err, takenBy(l))
-	}
-	l.Endpoint, l.Unbound = endpointID, false
-	return l, d.saveLease(l)
+func (d *Driver) bind(ctx context.Context, id, endpointID string) (bound *state.Lease, err error) {
+	err = d.knownLease(ctx, id, func(l *state.Lease) error {
+		if bound = l; l.Endpoint == endpointID {
+			return nil
+		}
+		if used, err := d.used(l); used { // two asked at once for one MAC address
+			return errors.Join(err, takenBy(l))
+		}
+		l.Endpoint, l.Unbound = endpointID, false
+		return d.saveLease(l)
+	})
+	return bound, err
 }

@@ -112,8 +112,11 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 		return err
 	}
 	defer c.Close()
-	if !e.Closed { // IPv6 addresses and routes go with it
+	if !e.Closed && isUp(link) { // IPv6 addresses and routes go with it, so first to the disk
 		if e.Before, err = snapshot(c, link); err != nil {
+			return err
+		}
+		if err := d.save(e); err != nil {
 			return err
 		}
 	}
@@ -125,10 +128,14 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 	return d.save(e)
 }
 
+// shut says whether failClosed has set an endpoint's link down, or was killed when
+// it was about to.
+func shut(e *state.Endpoint) bool { return e.Closed || e.Before != nil }
+
 // reopen sets the link of a container up that failClosed has set down, when its
 // network is what its chain says after all, and puts back what went with it.
 func (d *Driver) reopen(n *network, e *state.Endpoint) error {
-	if !e.Closed {
+	if !shut(e) {
 		return nil
 	}
 	c, link, err := d.sandboxLink(e)

@@ -54,7 +54,7 @@ func info(e *state.Endpoint) map[string]any {
 // finish does once what needs the sandbox with the interface: the post part, and
 // the container's resolv.conf.
 func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
-	if e.Phase != state.Joined || finished(e) && !e.Closed {
+	if e.Phase != state.Joined || finished(e) && !shut(e) {
 		return nil
 	}
 	id, there, err := live(e.Sandbox)
@@ -91,7 +91,7 @@ func (d *Driver) finishPost(ctx context.Context, n *network, e *state.Endpoint) 
 		return err
 	}
 	defer c.Close()
-	if !e.Closed { // else reopen does it: there are no routes on a link that is down
+	if !shut(e) { // else reopen does it: there are no routes on a link that is down
 		if err := exact(c, link.Attrs().Index, e.Kernel, n.Internal); err != nil {
 			return err
 		}

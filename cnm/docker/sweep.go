@@ -11,6 +11,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
@@ -233,19 +234,21 @@ const placeTime = time.Second
 // it up is disturbed. runc's init waits until that is done; another runtime's looks
 // like a container, as do those of a container that is connected when it runs.
 func (d *Driver) runs(f *facts, e *state.Endpoint) bool {
-	return f.age(e) >= placeTime && d.isUp(e) && d.populated(f.sandbox)
+	return f.age(e) >= placeTime && d.placed(e) && d.populated(f.sandbox)
 }
 
-// isUp says whether the interface is up in the sandbox: Docker sets it up when it
+// placed says whether the interface is up in the sandbox: Docker sets it up when it
 // has its addresses.
-func (d *Driver) isUp(e *state.Endpoint) bool {
+func (d *Driver) placed(e *state.Endpoint) bool {
 	c, link, err := d.sandboxLink(e)
 	if err != nil {
 		return false
 	}
 	c.Close()
-	return link.Attrs().RawFlags&unix.IFF_UP != 0
+	return isUp(link)
 }
+
+func isUp(link netlink.Link) bool { return link.Attrs().RawFlags&unix.IFF_UP != 0 }
 
 // old is how nobody's call takes any more.
 func (f *facts) old(e *state.Endpoint) bool { return f.age(e) >= f.grace }

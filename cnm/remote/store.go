@@ -15,8 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/flock"
@@ -148,17 +146,12 @@ func (s *Store) Lock(ctx context.Context, kind, network string) (unlock func(), 
 	if err := statedir.Make(s.Dir, kind); err != nil {
 		return nil, fmt.Errorf("lock state: %w", err)
 	}
-	path := filepath.Join(s.Dir, kind, network+".lock")
-	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
-	}
-	if err := flock.Exclusive(ctx, fd); err != nil {
-		unix.Close(fd) //nolint:errcheck // nothing was written
+	unlock, err = flock.File(ctx, filepath.Join(s.Dir, kind, network+".lock"))
+	if err != nil && ctx.Err() != nil {
 		return nil, spec.Errorf(spec.CodeTryAgain, "wait for the lock of network %s: %w", network, err).
 			WithDetails("another ADD, DEL or GC of the network waits for its driver; look whether the driver answers (STATUS says so), and try again")
 	}
-	return func() { unix.Close(fd) }, nil //nolint:errcheck // nothing was written
+	return unlock, err
 }
 
 // Names lists the networks that have a file.

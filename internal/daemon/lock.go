@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -21,16 +20,9 @@ import (
 // for as long as wait at most; 0 is not at all. The error of one that stays taken
 // wraps unix.EWOULDBLOCK.
 func lock(ctx context.Context, path string, wait time.Duration) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, unix.EWOULDBLOCK)
 	defer cancel()
-	if err := flock.Exclusive(ctx, int(f.Fd())); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
-	}
-	return func() { f.Close() }, nil //nolint:errcheck // releases the lock
+	return flock.File(ctx, path)
 }
 
 // alone keeps a second process from the same state, whose directory has the

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/kernel"
@@ -95,15 +93,7 @@ func (o *Options) lock(ctx context.Context) (unlock func(), err error) {
 	if err := statedir.Make(o.Paths.Run, "locks"); err != nil {
 		return nil, fmt.Errorf("lock gc: %w", err)
 	}
-	path := filepath.Join(o.Paths.Run, "locks", "node-gc.lock")
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err == nil {
-		err = flock.Exclusive(ctx, fd)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	return func() { unix.Close(fd) }, nil //nolint:errcheck // releases the lock
+	return flock.File(ctx, filepath.Join(o.Paths.Run, "locks", "node-gc.lock"))
 }
 
 type collector struct {

@@ -165,11 +165,13 @@ func lock(ctx context.Context, p paths.Paths) (unlock func(), err error) {
 	}
 	path := filepath.Join(p.Run, recordDir)
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err == nil {
-		err = flock.Exclusive(ctx, fd)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return func() { unix.Close(fd) }, nil //nolint:errcheck // releases the lock
+	unlock = func() { unix.Close(fd) } //nolint:errcheck // releases the lock
+	if err := flock.Exclusive(ctx, fd); err != nil {
+		unlock()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return unlock, nil
 }

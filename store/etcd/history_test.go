@@ -8,6 +8,17 @@ import (
 	"testing"
 )
 
+// fronted is an etcd, reached directly and by a network that can be cut.
+func fronted(t *testing.T) (server *server, between *front, direct, s *Store) {
+	t.Helper()
+	server = newServer(t)
+	between = newFront(t, server.endpoint)
+	o := server.options(t)
+	direct = open(t, o)
+	o.Endpoints = []string{between.addr}
+	return server, between, direct, open(t, o)
+}
+
 // An etcd that lost its data, and whose revisions have passed those of a watch
 // before that could look: what the watch missed it must not miss for good.
 func TestAnotherHistory(t *testing.T) {
@@ -15,12 +26,7 @@ func TestAnotherHistory(t *testing.T) {
 	for name, watching := range map[string]bool{"a watch that stands": true, "a watch from a revision": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := newServer(t)
-			front := newFront(t, server.endpoint)
-			o := server.options(t)
-			direct := open(t, o)
-			o.Endpoints = []string{front.addr}
-			s := open(t, o)
+			server, front, direct, s := fronted(t)
 			_, err := s.Networks().Create(t.Context(), network("old"), nil)
 			must(t, err)
 			_, revision, err := s.Networks().List(t.Context(), "")
@@ -52,12 +58,7 @@ func TestAnotherHistory(t *testing.T) {
 // A watch whose connection breaks goes on where it was, in the same history.
 func TestConnectionBreaks(t *testing.T) {
 	t.Parallel()
-	server := newServer(t)
-	front := newFront(t, server.endpoint)
-	o := server.options(t)
-	direct := open(t, o)
-	o.Endpoints = []string{front.addr}
-	s := open(t, o)
+	_, front, direct, s := fronted(t)
 	_, revision, err := s.Networks().List(t.Context(), "")
 	must(t, err)
 	keys := watched(t.Context(), s.Networks(), revision)

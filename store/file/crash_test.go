@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
@@ -221,14 +222,14 @@ func TestRefusesDirectoryOfOthers(t *testing.T) {
 func TestLockIsHeld(t *testing.T) {
 	dir := t.TempDir()
 	s, other := open(t, dir, Options{}), open(t, dir, Options{})
-	fd, err := other.lock(t.Context())
+	unlock, err := flock.File(t.Context(), filepath.Join(other.dir, "lock"))
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := s.Networks().Get(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "lock") {
 		t.Error(err)
 	}
-	must(t, syscall.Close(fd))
+	unlock()
 	if _, err := s.Networks().Get(t.Context(), "a"); !errors.Is(err, store.ErrNotFound) {
 		t.Error(err)
 	}

@@ -5,11 +5,7 @@ package file
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/flock"
 )
@@ -29,11 +25,11 @@ func (s *Store) locked(ctx context.Context, f func() error) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	fd, err := s.lock(ctx)
+	unlock, err := flock.File(ctx, filepath.Join(s.dir, "lock")) // nobody holds it for long
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written to it
+	defer unlock()
 	if err := s.settle(); err != nil {
 		return err
 	}
@@ -41,17 +37,4 @@ func (s *Store) locked(ctx context.Context, f func() error) error {
 		return err
 	}
 	return f()
-}
-
-// lock waits for flock(2) until ctx ends, by asking: nobody holds it for long.
-func (s *Store) lock(ctx context.Context) (fd int, err error) {
-	path := filepath.Join(s.dir, "lock")
-	fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return -1, &fs.PathError{Op: "lock", Path: path, Err: err}
-	}
-	if err := flock.Exclusive(ctx, fd); err != nil {
-		return -1, errors.Join(&fs.PathError{Op: "lock", Path: path, Err: err}, unix.Close(fd))
-	}
-	return fd, nil
 }

@@ -1,0 +1,26 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package flock
+
+import (
+	"context"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+)
+
+// File takes the lock of the file at path, which is made for its owner alone and
+// is no symbolic link. The error of one that stays taken wraps ctx's cause.
+func File(ctx context.Context, path string) (unlock func(), err error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
+	}
+	unlock = func() { unix.Close(fd) } //nolint:errcheck // nothing was written
+	if err := Exclusive(ctx, fd); err != nil {
+		unlock()
+		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
+	}
+	return unlock, nil
+}
