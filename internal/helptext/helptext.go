@@ -1,0 +1,231 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package helptext writes the help of a command of go-flags' table. The
+// library's own wraps inside words where a flag's name is long, and puts the flags
+// of every command above before those of the one that was asked for.
+package helptext
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/jessevdk/go-flags"
+	"golang.org/x/sys/unix"
+)
+
+// The columns of text: what a terminal has, within bounds.
+const (
+	usualWidth = 80
+	leastWidth = 60
+	mostWidth  = 110
+)
+
+// indent is before a name, and names are the columns of names: a longer one has
+// its description below it.
+const (
+	indent = "  "
+	names  = 24
+)
+
+// Width is how wide text on a file may be.
+func Width(f *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil || size.Col == 0 {
+		return usualWidth
+	}
+	return min(max(int(size.Col), leastWidth), mostWidth)
+}
+
+// Active is the help of the command that was parsed last.
+func Active(root *flags.Command, width int) string {
+	chain := []*flags.Command{root}
+	for c := root.Active; c != nil; c = c.Active {
+		chain = append(chain, c)
+	}
+	return text(chain, width)
+}
+
+// Of is the help of the command that words name.
+func Of(root *flags.Command, words []string, width int) (string, error) {
+	chain := []*flags.Command{root}
+	for _, w := range words {
+		c := chain[len(chain)-1].Find(w)
+		if c == nil {
+			return "", Unknown(chain[len(chain)-1], w)
+		}
+		chain = append(chain, c)
+	}
+	return text(chain, width), nil
+}
+
+// Unknown says that a command does not have another one, and which it has.
+func Unknown(c *flags.Command, word string) error {
+	var has []string
+	for _, sub := range c.Commands() {
+		has = append(has, sub.Name)
+	}
+	if len(has) == 0 {
+		return fmt.Errorf("%s has no commands, such as %q", c.Name, word)
+	}
+	return fmt.Errorf("unknown command %q; use %s", word, strings.Join(has, ", "))
+}
+
+func text(chain []*flags.Command, width int) string {
+	var b strings.Builder
+	c := chain[len(chain)-1]
+	path := make([]string, len(chain))
+	for i, above := range chain {
+		path[i] = above.Name
+	}
+	fmt.Fprintf(&b, "Usage:\n  %s%s\n", strings.Join(path, " "), arguments(c))
+	if c.LongDescription != "" {
+		fmt.Fprintf(&b, "\n%s\n", strings.TrimSpace(c.LongDescription))
+	}
+	writeArgs(&b, c, width)
+	writeGroups(&b, c.Group, "Flags", width)
+	if subs := c.Commands(); len(subs) > 0 {
+		b.WriteString("\nCommands:\n")
+		for _, sub := range subs {
+			entry(&b, sub.Name, sub.ShortDescription, width)
+		}
+		fmt.Fprintf(&b, "\n%s COMMAND --help tells more of one.\n", strings.Join(path, " "))
+	}
+	for i, above := range slices.Backward(chain[:len(chain)-1]) {
+		if list := longNames(above.Group); list != "" {
+			text := fmt.Sprintf("With the flags of %s, too: %s.", strings.Join(path[:i+1], " "), list)
+			b.WriteString("\n" + strings.Join(wrap(text, width), "\n") + "\n")
+		}
+	}
+	return b.String()
+}
+
+// arguments is what stands behind a command's name.
+func arguments(c *flags.Command) string {
+	var b strings.Builder
+	if longNames(c.Group) != "" {
+		b.WriteString(" [FLAGS]")
+	}
+	for _, a := range c.Args() {
+		name := a.Name
+		if a.Required <= 0 {
+			name = "[" + name + "]"
+		}
+		b.WriteString(" " + name)
+	}
+	switch {
+	case len(c.Commands()) == 0:
+	case c.SubcommandsOptional:
+		b.WriteString(" [COMMAND]")
+	default:
+		b.WriteString(" COMMAND")
+	}
+	return b.String()
+}
+
+func writeArgs(b *strings.Builder, c *flags.Command, width int) {
+	head := "\nArguments:\n"
+	for _, a := range c.Args() {
+		if a.Description != "" {
+			b.WriteString(head)
+			entry(b, a.Name, a.Description, width)
+			head = ""
+		}
+	}
+}
+
+// writeGroups writes the flags of a group under its title, then those of the
+// groups in it. The library's own group has --help alone, which the text tells.
+func writeGroups(b *strings.Builder, g *flags.Group, title string, width int) {
+	head := "\n" + title + ":\n"
+	for _, o := range g.Options() {
+		if !shown(o) {
+			continue
+		}
+		b.WriteString(head)
+		entry(b, name(o), description(o), width)
+		head = ""
+	}
+	for _, sub := range g.Groups() {
+		writeGroups(b, sub, sub.ShortDescription, width)
+	}
+}
+
+func shown(o *flags.Option) bool { return !o.Hidden && o.LongName != "help" }
+
+// longNames lists the flags of a command, without its subcommands'.
+func longNames(g *flags.Group) string {
+	var list []string
+	for _, o := range g.Options() {
+		if shown(o) {
+			list = append(list, "--"+o.LongName)
+		}
+	}
+	for _, sub := range g.Groups() {
+		if l := longNames(sub); l != "" {
+			list = append(list, l)
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+func name(o *flags.Option) string {
+	text := "    --" + o.LongName
+	if o.ShortName != 0 {
+		text = "-" + string(o.ShortName) + ", --" + o.LongName
+	}
+	kind := o.Field().Type
+	if kind.Kind() == reflect.Bool {
+		return text
+	}
+	value := o.ValueName
+	if len(o.Choices) > 0 {
+		value = strings.Join(o.Choices, "|")
+	}
+	if o.OptionalArgument {
+		return text + "[=" + value + "]"
+	}
+	return text + "=" + value
+}
+
+func description(o *flags.Option) string {
+	text := o.Description
+	if len(o.Default) > 0 {
+		text += " (default: " + strings.Join(o.Default, ", ") + ")"
+	}
+	if o.EnvDefaultKey != "" {
+		text += " [$" + o.EnvDefaultKey + "]"
+	}
+	return text
+}
+
+// entry is a name and what it means, in two columns.
+func entry(b *strings.Builder, name, means string, width int) {
+	margin := strings.Repeat(" ", len(indent)+names)
+	b.WriteString(indent + name)
+	if len(name) > names-len(indent) {
+		b.WriteString("\n" + margin)
+	} else {
+		b.WriteString(strings.Repeat(" ", names-len(name)))
+	}
+	b.WriteString(strings.Join(wrap(means, width-len(margin)), "\n"+margin) + "\n")
+}
+
+// wrap breaks text between words. A word that is longer than a line is a line.
+func wrap(text string, width int) (lines []string) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		switch {
+		case line == "":
+			line = word
+		case len(line)+1+len(word) <= width:
+			line += " " + word
+		default:
+			lines, line = append(lines, line), word
+		}
+	}
+	return append(lines, line)
+}

@@ -1,0 +1,50 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package moment is when a GC's list of valid attachments was begun: what came
+// later cannot be on it, and so is not told dead by being left out.
+package moment
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/sleep"
+)
+
+// Key is in the configuration of a GC by our runtime library.
+const Key = "patchbay/listed"
+
+// files is the time that a file gets which is written now: the kernel dates by a
+// clock that goes in steps of some milliseconds.
+func files() time.Time {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts); err != nil {
+		return time.Now()
+	}
+	return time.Unix(ts.Unix())
+}
+
+// Listing returns a moment that is over for files, too: one that is written after
+// this call has a later date.
+func Listing(ctx context.Context) time.Time {
+	begun := time.Now().Round(0)
+	for !files().After(begun) && sleep.For(ctx, time.Millisecond) {
+		// the condition waits for the next step
+	}
+	return begun
+}
+
+// Of reads the moment in a GC's configuration; ok is false without one.
+func Of(config []byte) (t time.Time, ok bool) {
+	var conf struct {
+		Listed time.Time `json:"patchbay/listed"`
+	}
+	if json.Unmarshal(config, &conf) != nil {
+		return t, false
+	}
+	return conf.Listed, !conf.Listed.IsZero()
+}
