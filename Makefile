@@ -8,7 +8,10 @@ CNI_BIN ?= $(DESTDIR)/opt/cni/bin
 # Real callers and a second kernel need root: as anybody else `make test` stops
 # after what an ordinary user can run, and says so.
 ROOT    := $(filter 0,$(shell id -u))
+BEGAN   := $(shell date +%s)
 
+# One stage after the other: each wants the whole machine.
+.NOTPARALLEL:
 .PHONY: build test setup lint unit e2e test-kernel race fuzz bench install nightly demo
 
 build: ## bin/patchbay, bin/patchbayd and bin/patchbay-cnm: static, as they are released
@@ -17,25 +20,26 @@ build: ## bin/patchbay, bin/patchbayd and bin/patchbay-cnm: static, as they are 
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/patchbay-cnm ./cmd/patchbay-cnm
 
 test: setup lint unit $(if $(ROOT),e2e test-kernel)
+	@echo "make: test: ok, $$(($$(date +%s) - $(BEGAN))) s" >&2
 	@$(if $(ROOT),:,echo 'make: not root: real callers (make e2e) and the second kernel (make test-kernel) were not run' >&2)
 
-setup:
+setup: ## fetches and builds what tests need; the stages after it fetch nothing
 	scripts/setup
 
 lint: setup
-	scripts/lint
+	scripts/stage lint scripts/lint
 
-unit: setup ## they wait more than they compute: more at once than there are processors
-	$(GO) test -p 3 -timeout 30m ./...
+unit: setup
+	scripts/stage unit scripts/unit
 
-e2e: setup ## podman, containerd under a kubelet, upstream libcni
-	PATCHBAY_E2E=1 $(GO) test -count=1 -timeout 40m ./e2e/...
+e2e: setup ## podman, containerd under a kubelet, dockerds, upstream libcni
+	PATCHBAY_E2E=1 scripts/stage e2e $(GO) test -count=1 -timeout 40m ./e2e/...
 
-test-kernel: setup ## the kernel tests under Debian's 6.1
-	scripts/test-kernel
+test-kernel: setup ## what this kernel cannot decide, under Debian's 6.1
+	scripts/stage test-kernel scripts/test-kernel
 
 race: setup
-	CGO_ENABLED=1 $(GO) test -race -timeout 60m ./...
+	CGO_ENABLED=1 scripts/stage race $(GO) test -race -timeout 60m ./...
 
 fuzz:
 	scripts/fuzz
@@ -50,6 +54,8 @@ install: build
 nightly: test race ## longer than a change can wait for
 	FUZZTIME=5m scripts/fuzz
 	PATCHBAY_CRASH_TRIES=5000 PATCHBAY_CHURN=10m $(GO) test -timeout 90m ./internal/crash/...
+	seed=$$(date +%s); echo "PATCHBAY_CHAOS_SEED=$$seed"; \
+		PATCHBAY_CHAOS_SEED=$$seed PATCHBAY_CHAOS_TRIES=50000 $(GO) test -timeout 120m -run TestChaos ./hosts
 	seed=$$(date +%s); echo "PATCHBAY_DIFF_SEED=$$seed"; \
 		PATCHBAY_DIFF_SEED=$$seed PATCHBAY_DIFF_CASES=300 $(GO) test -timeout 240m ./differential
 	$(GO) run ./bench

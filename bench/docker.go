@@ -33,7 +33,7 @@ var dockerSubjects = [...]dockerSubject{
 // dockerExperiment is its name on the command line.
 const dockerExperiment = "docker"
 
-// dockerKinds are dockerlab's: Debian's dockerd and a current one.
+// dockerKinds are the lab's: Debian's dockerd and a current one.
 var dockerKinds = [...]string{"old", "new"}
 
 // dockerResult is what was measured with one dockerd.

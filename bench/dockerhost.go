@@ -20,10 +20,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
-// dockerHost is one dockerd of dockerlab, with our driver beside it.
+// dockerHost is one dockerd of test/labs/docker, with our driver beside it.
 type dockerHost struct {
 	kind, script string
-	dir          string // DOCKERLAB_DIR, and our driver's state: on one disk with Docker's
+	dir          string // LAB_DIR, and our driver's state: on one disk with Docker's
 	name         string // of the lab
 	api          *dockerAPI
 	driver       *exec.Cmd
@@ -51,11 +51,14 @@ func dockerConfs() map[string]string {
 // startDockerHost starts dockerd and driver and makes the networks.
 func startDockerHost(kind, plugins string) (_ *dockerHost, err error) {
 	h := &dockerHost{kind: kind, name: "bench" + kind}
-	cache, err := h.find()
+	if err := h.find(); err != nil {
+		return nil, err
+	}
+	cache, err := os.UserCacheDir()
 	if err != nil {
 		return nil, err
 	}
-	if h.dir, err = os.MkdirTemp(filepath.Join(cache, "patchbay"), "docker-"); err != nil {
+	if h.dir, err = os.MkdirTemp(filepath.Join(cache, "patchbay"), "bench-"); err != nil { // not in memory, where dockerd cannot work
 		return nil, err
 	}
 	defer func() {
@@ -63,9 +66,6 @@ func startDockerHost(kind, plugins string) (_ *dockerHost, err error) {
 			err = errors.Join(err, h.stop())
 		}
 	}()
-	if err := os.Symlink(filepath.Join(cache, "dockerlab/bin"), filepath.Join(h.dir, "bin")); err != nil {
-		return nil, err
-	}
 	if err := h.up(); err != nil {
 		return nil, err
 	}
@@ -76,61 +76,28 @@ func startDockerHost(kind, plugins string) (_ *dockerHost, err error) {
 	return h, h.networks()
 }
 
-// find looks for dockerlab and Docker, and has dockerlab compile what is missing.
-func (h *dockerHost) find() (cache string, err error) {
+// find looks for what the lab needs.
+func (h *dockerHost) find() error {
 	root, err := reftest.Root()
 	if err != nil {
-		return "", err
+		return err
 	}
-	shared := os.Getenv("PATCHBAY_SHARED")
-	if shared == "" {
-		shared = filepath.Join(root, "../shared")
-	}
-	h.script = filepath.Join(shared, "dockerlab/dockerlab")
-	if _, err := os.Stat(h.script); err != nil {
-		return "", fmt.Errorf("%w: no dockerlab: %w", errNoDocker, err)
-	}
+	h.script = filepath.Join(root, "test/labs/docker/dockerd")
 	for _, program := range []string{"docker", "dockerd", "runc", "busybox"} {
 		if _, err := exec.LookPath(program); err != nil {
-			return "", fmt.Errorf("%w: %w", errNoDocker, err)
+			return fmt.Errorf("%w: %w", errNoDocker, err)
 		}
-	}
-	if cache, err = os.UserCacheDir(); err != nil {
-		return "", err
-	}
-	built := filepath.Join(cache, "dockerlab")
-	if err := dockerlab(h.script, built, "build"); err != nil {
-		return "", err
-	}
-	return cache, h.buildProxy(filepath.Join(built, "bin/docker-proxy"), filepath.Join(shared, "dockerlab/build"))
-}
-
-// buildProxy compiles the docker-proxy that belongs to the current dockerd, which
-// refuses Debian's.
-func (h *dockerHost) buildProxy(proxy, module string) error {
-	if _, err := os.Stat(proxy); err == nil || h.kind != "new" {
-		return nil
-	}
-	cmd := exec.Command("go", "build", "-C", module, "-o", proxy, "github.com/moby/moby/v2/cmd/docker-proxy")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build docker-proxy: %w: %s", err, out)
 	}
 	return nil
 }
 
-func (h *dockerHost) up() error {
-	args := []string{"up", h.name, h.kind}
-	if h.kind == "new" {
-		args = append(args, "--userland-proxy-path", filepath.Join(h.dir, "bin/docker-proxy"))
-	}
-	return dockerlab(h.script, h.dir, args...)
-}
+func (h *dockerHost) up() error { return h.lab("up", h.name, h.kind) }
 
-func dockerlab(script, dir string, args ...string) error {
-	cmd := exec.Command(script, args...)
-	cmd.Env = append(os.Environ(), "DOCKERLAB_DIR="+dir)
-	out, err := os.CreateTemp("", "dockerlab-") // a pipe would be held open by dockerd
+// lab runs the script that keeps dockerds.
+func (h *dockerHost) lab(args ...string) error {
+	cmd := exec.Command(h.script, args...)
+	cmd.Env = append(os.Environ(), "LAB_DIR="+h.dir)
+	out, err := os.CreateTemp("", "patchbay-lab-") // a pipe would be held open by dockerd
 	if err != nil {
 		return err
 	}
@@ -139,7 +106,7 @@ func dockerlab(script, dir string, args ...string) error {
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
 		said, _ := os.ReadFile(out.Name())
-		return fmt.Errorf("dockerlab %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(said))
+		return fmt.Errorf("%s %s: %w: %s", h.script, strings.Join(args, " "), err, bytes.TrimSpace(said))
 	}
 	return nil
 }
@@ -184,7 +151,7 @@ func (h *dockerHost) startDriver(plugins string) error {
 	return h.awaitDriver()
 }
 
-// closeDirs makes root's alone what dockerlab mounts for everybody: state that
+// closeDirs makes root's alone what the lab mounts for everybody: state that
 // others may write is refused.
 func (h *dockerHost) closeDirs() error {
 	for _, dir := range []string{"run/patchbay", "var/lib/cni", "run/cni"} {
@@ -237,7 +204,7 @@ func (h *dockerHost) stop() error {
 	if h.log != nil {
 		errs = append(errs, h.log.Close())
 	}
-	errs = append(errs, dockerlab(h.script, h.dir, "down", h.name), os.RemoveAll(h.dir))
+	errs = append(errs, h.lab("down", h.name), os.RemoveAll(h.dir))
 	return errors.Join(errs...)
 }
 

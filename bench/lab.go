@@ -56,7 +56,7 @@ func (l *lab) findPlugins() (err error) {
 	if err := l.buildFloor(); err != nil {
 		return err
 	}
-	if l.plugins[reference], err = reftest.BuildReference(); err != nil {
+	if l.plugins[reference], err = reftest.FindReference(); err != nil {
 		return err
 	}
 	if l.plugins[debian], err = reftest.FindDebian(); err != nil {

@@ -9,9 +9,9 @@
 //
 //	bench [-quick] [-only NAME,...] [-out DIR]
 //
-// The experiment docker measures `docker run` on two dockerds of shared/dockerlab,
+// The experiment docker measures `docker run` on two dockerds of test/labs/docker,
 // with our driver beside Docker's bridge, and writes docker.md and docker.json.
-// Where dockerlab or Docker is missing it is left out, and the report says so.
+// Where Docker is missing it is left out, and the report says so.
 // `-only docker` leaves the other results as they are.
 //
 // It needs root. Each set of plugins gets a node of its own: a worker process in

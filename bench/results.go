@@ -30,7 +30,7 @@ type results struct {
 	Growth    map[string][]point        `json:"growth"`    // by set
 	Notes     map[string]string         `json:"notes,omitempty"`
 
-	Docker map[string]*dockerResult `json:"-"` // by dockerlab's name of the dockerd; in a file of its own
+	Docker map[string]*dockerResult `json:"-"` // by the lab's name of the dockerd; in a file of its own
 }
 
 type machine struct {

@@ -9,7 +9,7 @@ import (
 )
 
 // row is one line of the table: what the reference takes, what we take, and
-// whether that keeps the promise of DESIGN section 5.
+// whether that keeps what the README promises.
 type row struct {
 	What      string
 	Reference string

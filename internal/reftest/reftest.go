@@ -1,14 +1,13 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reftest finds or builds the plugin directories that tests and
-// benchmarks run side by side: the reference plugins at a pinned release,
-// Debian's build of them, and ours.
+// Package reftest finds the plugin directories that tests and benchmarks run side
+// by side, and builds ours: the reference plugins at a pinned release, Debian's
+// build of them, and our program.
 //
-// Nothing of it is linked into a product. Building needs the Go toolchain and,
-// the first time, the Go module proxy; the reference's build is kept under the
-// user's cache directory, so that a later run costs nothing. A machine without
-// them, the second kernel's, is told by environment where programs are that
+// Nothing of it is linked into a product. It fetches nothing: scripts/setup has
+// made the reference's programs before any test runs. A machine without a Go
+// toolchain, the second kernel's, is told by environment where programs are that
 // another built (OursEnv and its neighbours; command stage lays them out).
 package reftest
 
@@ -25,7 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Version is the release of the reference plugins that we are held against.
+// Version is the release of the reference plugins that we are held against, which
+// test/reference/go.mod pins.
 const Version = "v1.9.1"
 
 // The environment variables that name directories somebody laid out before:
@@ -39,13 +39,11 @@ const (
 // debianDir is where Debian's containernetworking-plugins puts its programs.
 const debianDir = "/usr/lib/cni"
 
-const refModule = "github.com/containernetworking/plugins/plugins/..."
-
-// Plugins returns a directory with the reference plugins of [Version], built on
-// first use. It fails the test when they cannot be built.
+// Plugins returns the directory of the reference plugins of [Version]. It fails
+// the test when scripts/setup has not built them.
 func Plugins(tb testing.TB) string {
 	tb.Helper()
-	dir, err := BuildReference()
+	dir, err := FindReference()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -53,7 +51,7 @@ func Plugins(tb testing.TB) string {
 }
 
 // Debian returns the directory of Debian's containernetworking-plugins. It
-// fails the test when the package is not installed: scripts/setup installs it.
+// fails the test when scripts/setup has not installed the package.
 func Debian(tb testing.TB) string {
 	tb.Helper()
 	dir, err := FindDebian()
@@ -77,9 +75,20 @@ func Ours(tb testing.TB) string {
 	return dir
 }
 
-// BuildReference returns a directory with the reference plugins of [Version],
-// building them when an earlier run has not.
-func BuildReference() (string, error) {
+// Lab returns the path of a program in test/labs.
+func Lab(tb testing.TB, name string) string {
+	tb.Helper()
+	root, err := Root()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return filepath.Join(root, "test/labs", name)
+}
+
+// FindReference returns the directory of the reference plugins of [Version], or
+// an error that says how to get them. scripts/setup makes it by a rename: one that
+// is there is whole.
+func FindReference() (string, error) {
 	if dir := os.Getenv(ReferenceEnv); dir != "" {
 		return dir, nil
 	}
@@ -87,40 +96,11 @@ func BuildReference() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(cache, "refplugins", Version)
-	if complete(dir) {
-		return dir, nil
+	dir := filepath.Join(cache, "reference", Version)
+	if _, err := os.Stat(dir); err != nil {
+		return "", fmt.Errorf("find the reference plugins %s (run scripts/setup): %w", Version, err)
 	}
-	unlock, err := lock(filepath.Join(cache, "refplugins.lock"))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if complete(dir) {
-		return dir, nil
-	}
-	return dir, install(dir)
-}
-
-// complete reports whether dir holds the reference's programs. install makes
-// dir by a rename, so one that is there is whole.
-func complete(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, "bridge"))
-	return err == nil
-}
-
-func install(dir string) error {
-	tmp := dir + ".new"
-	if err := os.RemoveAll(tmp); err != nil {
-		return fmt.Errorf("clear unfinished build: %w", err)
-	}
-	cmd := exec.Command("go", "install", refModule+"@"+Version)
-	cmd.Dir = os.TempDir() // outside of any module: their go.mod decides, not ours
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+tmp, "GOFLAGS=", "GOWORK=off")
-	if err := run(cmd); err != nil {
-		return fmt.Errorf("build reference plugins %s: %w", Version, err)
-	}
-	return os.Rename(tmp, dir)
+	return dir, nil
 }
 
 // FindDebian returns Debian's plugin directory, or an error that names the
@@ -130,7 +110,7 @@ func FindDebian() (string, error) {
 		return dir, nil
 	}
 	if _, err := os.Stat(filepath.Join(debianDir, "bridge")); err != nil {
-		return "", fmt.Errorf("find Debian's containernetworking-plugins (scripts/setup installs it): %w", err)
+		return "", fmt.Errorf("find Debian's containernetworking-plugins (run scripts/setup): %w", err)
 	}
 	return debianDir, nil
 }

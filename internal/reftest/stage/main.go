@@ -33,7 +33,7 @@ func stage(dir string) error {
 	if err != nil {
 		return err
 	}
-	reference, err := reftest.BuildReference()
+	reference, err := reftest.FindReference()
 	if err != nil {
 		return err
 	}
