@@ -29,7 +29,7 @@ func IsTemp(name string) bool { return len(name) > 0 && name[len(name)-1] == suf
 // Write makes path hold data, mode 0600. Symbolic links at path are replaced,
 // never followed. The directory must exist.
 func Write(path string, data []byte) error {
-	fd, err := place(path, data, false)
+	fd, err := place(path, data, how{})
 	if err != nil {
 		return err
 	}
@@ -41,19 +41,30 @@ func Write(path string, data []byte) error {
 
 // WriteLocked is Write with an exclusive flock(2) on the file from before it has
 // its name until the caller closes fd.
-func WriteLocked(path string, data []byte) (fd int, err error) { return place(path, data, true) }
+func WriteLocked(path string, data []byte) (fd int, err error) {
+	return place(path, data, how{lock: true})
+}
+
+// CreateLocked is WriteLocked of a file that must not be there: else the error
+// wraps fs.ErrExist.
+func CreateLocked(path string, data []byte) (fd int, err error) {
+	return place(path, data, how{lock: true, create: true})
+}
+
+// how a file is placed.
+type how struct{ lock, create bool }
 
 // place writes and returns the open file.
-func place(path string, data []byte, lock bool) (fd int, err error) {
+func place(path string, data []byte, how how) (fd int, err error) {
 	fd, err = unix.Open(filepath.Dir(path), unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
-		return placeNamed(path, data, lock)
+		return placeNamed(path, data, how)
 	}
 	if err != nil {
 		return -1, &fs.PathError{Op: "write", Path: path, Err: err}
 	}
-	if err = fill(fd, data, lock); err == nil {
-		err = link(fd, path)
+	if err = fill(fd, data, how.lock); err == nil {
+		err = link(fd, path, how.create)
 	}
 	if err != nil {
 		return -1, fmt.Errorf("write %s: %w", path, errors.Join(err, unix.Close(fd)))
@@ -114,11 +125,17 @@ func Remove(path string) error {
 	return errors.Join(remove(path), remove(path+suffix))
 }
 
+// remove looks when it fails: a read-only file system refuses before it knows
+// whether the file is there.
 func remove(path string) error {
-	if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &fs.PathError{Op: "remove", Path: path, Err: err}
+	err := unix.Unlink(path)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
 	}
-	return nil
+	if errors.Is(unix.Lstat(path, new(unix.Stat_t)), unix.ENOENT) {
+		return nil
+	}
+	return &fs.PathError{Op: "remove", Path: path, Err: err}
 }
 
 func writeAll(fd int, data []byte) error {
@@ -134,10 +151,10 @@ func writeAll(fd int, data []byte) error {
 
 // link gives the nameless file its name; one that is taken is replaced by
 // renaming.
-func link(fd int, path string) error {
+func link(fd int, path string, create bool) error {
 	self := fmt.Sprintf("/proc/self/fd/%d", fd)
 	err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
-	if !errors.Is(err, unix.EEXIST) {
+	if create || !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	if err := remove(path + suffix); err != nil {
@@ -150,7 +167,7 @@ func link(fd int, path string) error {
 }
 
 // placeNamed is for file systems without O_TMPFILE (some overlays, NFS).
-func placeNamed(path string, data []byte, lock bool) (fd int, err error) {
+func placeNamed(path string, data []byte, how how) (fd int, err error) {
 	if err := remove(path + suffix); err != nil {
 		return -1, err
 	}
@@ -158,11 +175,22 @@ func placeNamed(path string, data []byte, lock bool) (fd int, err error) {
 	if err != nil {
 		return -1, &fs.PathError{Op: "write", Path: path, Err: err}
 	}
-	if err = fill(fd, data, lock); err == nil {
-		err = os.Rename(path+suffix, path)
+	if err = fill(fd, data, how.lock); err == nil {
+		err = rename(path, how.create)
 	}
 	if err != nil {
 		return -1, errors.Join(err, unix.Close(fd), remove(path+suffix))
 	}
 	return fd, nil
+}
+
+// rename gives the file its last name.
+func rename(path string, create bool) error {
+	if !create {
+		return os.Rename(path+suffix, path)
+	}
+	if err := os.Link(path+suffix, path); err != nil {
+		return err
+	}
+	return remove(path + suffix)
 }

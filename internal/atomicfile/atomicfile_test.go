@@ -119,7 +119,7 @@ func TestMissingDirectory(t *testing.T) {
 	}
 }
 
-func named(path string, data []byte) error { return closed(placeNamed(path, data, false)) }
+func named(path string, data []byte) error { return closed(placeNamed(path, data, how{})) }
 
 func locked(path string, data []byte) error { return closed(WriteLocked(path, data)) }
 
@@ -128,6 +128,22 @@ func closed(fd int, err error) error {
 		return err
 	}
 	return unix.Close(fd)
+}
+
+// What is there stays, however the file system names files.
+func TestCreate(t *testing.T) {
+	for name, create := range map[string]func(string, []byte) (int, error){
+		"nameless": CreateLocked,
+		"named":    func(path string, data []byte) (int, error) { return placeNamed(path, data, how{create: true}) },
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "f")
+		first, second := closed(create(path, []byte("first"))), closed(create(path, []byte("second")))
+		data, err := Read(path)
+		if left, _ := os.ReadDir(dir); first != nil || !errors.Is(second, fs.ErrExist) || err != nil || string(data) != "first" || len(left) != 1 {
+			t.Errorf("%s: %v, then %v: %q, %v; %v", name, first, second, data, err, left)
+		}
+	}
 }
 
 // Who opens the file by its name finds the lock taken.

@@ -19,10 +19,10 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/etcd"
 	"github.com/patchbay-net/patchbay/store/file"
@@ -113,7 +113,7 @@ func parameters(o *etcd.Options, query string) error {
 		case "key":
 			o.TLS.Key = v[0]
 		case "password-file":
-			password, err := os.ReadFile(v[0])
+			password, err := atomicfile.ReadGiven(v[0])
 			if err != nil {
 				return fmt.Errorf("password: %w", err)
 			}

@@ -21,11 +21,11 @@ func newCluster(t *testing.T) (members []*server, endpoints []string) {
 	nettest.Need(t, nettest.Program("etcd"))
 	var peers, initial []string
 	for i := range 3 {
-		peers = append(peers, "http://"+freePort(t))
+		peers = append(peers, "http://"+newPort())
 		initial = append(initial, fmt.Sprintf("m%d=%s", i, peers[i]))
 	}
 	for i, peer := range peers {
-		s := &server{t: t, endpoint: freePort(t)}
+		s := &server{t: t, endpoint: newPort()}
 		s.args = []string{
 			fmt.Sprint("--name=m", i), "--data-dir=" + filepath.Join(t.TempDir(), "data"), "--logger=zap", "--log-level=panic",
 			"--listen-client-urls=http://" + s.endpoint, "--advertise-client-urls=http://" + s.endpoint,
@@ -59,7 +59,7 @@ func TestMemberCutOff(t *testing.T) {
 		must(t, err)
 		leases = append(leases, l)
 	}
-	members[0].signal(syscall.SIGSTOP)
+	members[0].stop()
 	begin := time.Now()
 	again(t, func() error { _, err := stores[0].Networks().Create(ctx, network("n"), nil); return err })
 	t.Logf("written after %v", time.Since(begin))

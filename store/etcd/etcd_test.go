@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,12 +39,12 @@ type server struct {
 func newServer(t testing.TB, args ...string) *server {
 	t.Helper()
 	nettest.Need(t, nettest.Program("etcd"))
-	s := &server{t: t, endpoint: freePort(t)}
+	s := &server{t: t, endpoint: newPort()}
 	scheme := "http://"
 	if len(args) > 0 {
 		scheme = "https://"
 	}
-	peer := "http://" + freePort(t)
+	peer := "http://" + newPort()
 	s.args = append([]string{
 		"--name=one", "--data-dir=" + filepath.Join(t.TempDir(), "data"), "--logger=zap", "--log-level=error",
 		"--listen-client-urls=" + scheme + s.endpoint, "--advertise-client-urls=" + scheme + s.endpoint,
@@ -56,15 +55,12 @@ func newServer(t testing.TB, args ...string) *server {
 	return s
 }
 
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close() //nolint:errcheck // nobody connected
-	return l.Addr().String()
-}
+// given is how many ports servers have.
+var given atomic.Int32
+
+// newPort gives a port of the test's namespace that nobody else gets while its server
+// is away: none of those that connections are made from.
+func newPort() string { return fmt.Sprint("127.0.0.1:", 20000+given.Add(1)) }
 
 func (s *server) start() {
 	s.t.Helper()
@@ -89,6 +85,19 @@ func (s *server) signal(sig syscall.Signal) {
 	s.t.Helper()
 	if err := s.cmd.Process.Signal(sig); err != nil {
 		s.t.Fatal(err)
+	}
+}
+
+// stop returns when every thread has stopped: each does so when it runs next, and
+// the others answer meanwhile.
+func (s *server) stop() {
+	s.t.Helper()
+	s.signal(syscall.SIGSTOP)
+	var status syscall.WaitStatus
+	for !status.Stopped() {
+		if _, err := syscall.Wait4(s.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil && !errors.Is(err, syscall.EINTR) {
+			s.t.Fatal(err)
+		}
 	}
 }
 
@@ -242,7 +251,7 @@ func TestAwayLongerThanALease(t *testing.T) {
 		lost       bool
 	}{
 		"killed":  {(*server).kill, (*server).start, false},
-		"stopped": {func(s *server) { s.signal(syscall.SIGSTOP) }, func(s *server) { s.signal(syscall.SIGCONT) }, true},
+		"stopped": {(*server).stop, func(s *server) { s.signal(syscall.SIGCONT) }, true},
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()

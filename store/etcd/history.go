@@ -6,16 +6,12 @@ package etcd
 import (
 	"context"
 	"crypto/rand"
-	"strings"
 	"sync/atomic"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/patchbay-net/patchbay/store"
-	"github.com/patchbay-net/patchbay/store/typed"
 )
 
 // A revision says nothing of an etcd that lost its data, or is another one: its
@@ -46,16 +42,13 @@ func (s *Store) history(ctx context.Context, c *clientv3.Client, begin bool) (na
 	return name, got.Header.Revision, nil
 }
 
-// inHistory is a revision with the history that it is of.
-func inHistory(revision int64, history string) store.Revision {
-	return typed.Revision(revision) + "@" + store.Revision(history)
-}
-
-// ofHistory takes them apart. The revision of a single object says no history.
-func ofHistory(r store.Revision) (revision int64, history string, err error) {
-	number, history, _ := strings.Cut(string(r), "@")
-	revision, err = typed.Number(store.Revision(number))
-	return revision, history, err
+// fork gives another name to a history that went back, as when a backup was
+// restored: who looks later, when it has passed the revision he knows, finds that too.
+func (s *Store) fork(ctx context.Context, c *clientv3.Client, history string) error {
+	key := s.prefix + "history"
+	same := clientv3.Compare(clientv3.Value(key), "=", history)
+	_, err := c.Txn(ctx).If(same).Then(clientv3.OpPut(key, rand.Text())).Commit()
+	return err
 }
 
 // oneStream has a watch end with its connection. The client would go on by itself

@@ -4,8 +4,13 @@
 package etcd
 
 import (
+	"context"
 	"fmt"
 	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/patchbay-net/patchbay/store/typed"
 )
 
 // fronted is an etcd, reached directly and by a network that can be cut.
@@ -53,6 +58,41 @@ func TestAnotherHistory(t *testing.T) {
 			want(t, keys, "compacted")
 		})
 	}
+}
+
+// An etcd that was restored from a backup: the first watch that finds it behind has
+// it known to those that look when it has passed what they know.
+func TestRestored(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	s := open(t, server.options(t))
+	ctx := t.Context()
+	create := func(name string) {
+		t.Helper()
+		again(t, func() error { _, err := s.Networks().Create(ctx, network(name), nil); return err })
+	}
+	create("a")
+	_, early, err := s.Networks().List(ctx, "")
+	must(t, err)
+	for _, name := range []string{"b", "c", "d"} {
+		create(name)
+	}
+	_, late, err := s.Networks().List(ctx, "")
+	must(t, err)
+	server.anew() // and the history of before, as a backup has it
+	_, history, err := typed.OfHistory(early)
+	must(t, err)
+	again(t, func() error {
+		return s.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
+			_, err := c.Put(ctx, s.prefix+"history", history)
+			return err
+		})
+	})
+	want(t, watched(ctx, s.Networks(), late), "compacted")
+	for i := range 9 {
+		create(fmt.Sprint("n", i))
+	}
+	want(t, watched(ctx, s.Networks(), early), "compacted")
 }
 
 // A watch whose connection breaks goes on where it was, in the same history.

@@ -90,7 +90,7 @@ func TestTLS(t *testing.T) {
 	} {
 		o := server.options(t)
 		if o.TLS = c.tls; c.reason != "" {
-			o.Timeout = 3 * time.Second
+			o.Timeout = 6 * time.Second
 		}
 		_, _, err := open(t, o).Networks().List(t.Context(), "")
 		if (err == nil) != (c.reason == "") || err != nil && !strings.Contains(err.Error(), c.reason) {

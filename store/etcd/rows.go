@@ -56,7 +56,7 @@ func (t rows) List(ctx context.Context, prefix string) (out []typed.Row, at stor
 			break
 		}
 	}
-	return out, inHistory(rev, history), err
+	return out, store.InHistory(rev, history), err
 }
 
 func (t rows) pages(ctx context.Context, prefix string) (out []typed.Row, at int64, err error) {

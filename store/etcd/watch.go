@@ -48,7 +48,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 	return func(yield func(typed.Change, error) bool) {
 		ctx, done := t.life.Until(ctx)
 		defer done()
-		at, history, err := ofHistory(after)
+		at, history, err := typed.OfHistory(after)
 		w := &watch{rows: t, at: at, of: history, yield: yield}
 		for wait := 100 * time.Millisecond; err == nil && ctx.Err() == nil; wait = min(2*wait, 3*time.Second) {
 			if err = w.stream(ctx, &wait); !refused(err) && !errors.Is(err, errEnough) {
@@ -114,6 +114,11 @@ func (w *watch) check(ctx context.Context) (client *clientv3.Client, err error) 
 		history, at, err := w.history(ctx, c, w.of == "")
 		if err != nil {
 			return err
+		}
+		if at < w.at && history == w.of && w.of != "" {
+			if err := w.fork(ctx, c, history); err != nil {
+				return err
+			}
 		}
 		if w.of != "" && history != w.of || at < w.at {
 			return store.ErrCompacted

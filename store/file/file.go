@@ -8,6 +8,7 @@
 //	v1/log/17           the 17th change, as JSON: the newest ones, for watchers
 //	v1/networks/x.json  an object, with the number of its last change
 //	v1/leases/3f….json  a lease, with its end
+//	v1/history          a name drawn by chance: another one is another store
 //
 // A change is made when its file in the log has its name, and the object follows:
 // whoever takes the lock next repeats the newest change if its object does not

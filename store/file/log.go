@@ -4,6 +4,7 @@
 package file
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -133,6 +134,21 @@ func (s *Store) apply(c change) error {
 		return err
 	}
 	return atomicfile.WriteDurable(path, data, 0o600)
+}
+
+// history is the name of this store's, which is drawn when there is none: a number
+// alone says nothing of a directory that was emptied or is another one.
+func (s *Store) history() (string, error) {
+	path := filepath.Join(s.dir, "history")
+	name, err := atomicfile.Read(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if len(name) == 0 {
+		name = []byte(rand.Text())
+		err = atomicfile.WriteDurable(path, name, 0o600)
+	}
+	return string(name), err
 }
 
 // sweep removes what was to be removed from the log when somebody was killed.

@@ -116,7 +116,11 @@ func (t rows) Get(ctx context.Context, key string) (out typed.Row, err error) {
 
 func (t rows) List(ctx context.Context, prefix string) (out []typed.Row, at store.Revision, err error) {
 	err = t.locked(ctx, func() error {
-		at = typed.Revision(t.head)
+		history, err := t.history()
+		if err != nil {
+			return err
+		}
+		at = store.InHistory(t.head, history)
 		return t.each(t.table, prefix, func(key string, r row) error {
 			out = append(out, typed.Row{Key: key, Data: r.Value, Revision: typed.Revision(r.Revision)})
 			return nil

@@ -25,9 +25,11 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 	return func(yield func(typed.Change, error) bool) {
 		ctx, done := t.life.Until(ctx)
 		defer done()
-		at, err := typed.Number(after)
+		at, err := t.from(ctx, after)
 		if err != nil {
-			yield(typed.Change{}, err)
+			if err = typed.Ended(ctx, err); err != nil {
+				yield(typed.Change{}, err)
+			}
 			return
 		}
 		b := newBell(ctx, filepath.Join(t.dir, "log"))
@@ -45,6 +47,21 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 			}
 		}
 	}
+}
+
+// from is the number of a revision, if it is of this store's history.
+func (s *Store) from(ctx context.Context, after store.Revision) (int64, error) {
+	at, history, err := typed.OfHistory(after)
+	if history == "" || err != nil {
+		return at, err
+	}
+	return at, s.locked(ctx, func() error {
+		now, err := s.history()
+		if err == nil && now != history {
+			err = fmt.Errorf("%w: it is of another history", store.ErrCompacted)
+		}
+		return err
+	})
 }
 
 func (c change) typed() typed.Change {

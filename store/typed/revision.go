@@ -6,6 +6,7 @@ package typed
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/patchbay-net/patchbay/store"
 )
@@ -23,4 +24,12 @@ func Number(r store.Revision) (int64, error) {
 		return 0, fmt.Errorf("%q is no revision of this store", r)
 	}
 	return n, nil
+}
+
+// OfHistory is the number of a revision and the history that it is of; "" when it
+// says none, as that of a single object.
+func OfHistory(r store.Revision) (number int64, history string, err error) {
+	text, history, _ := strings.Cut(string(r), "@")
+	number, err = Number(store.Revision(text))
+	return number, history, err
 }

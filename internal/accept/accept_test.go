@@ -1,0 +1,51 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package accept
+
+import (
+	"errors"
+	"net"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// full is a listener of a process without file descriptors, for some tries.
+type full struct {
+	net.Listener
+	tries int // -1: for ever
+	tried func()
+}
+
+func (f *full) Accept() (net.Conn, error) {
+	if f.tried != nil {
+		f.tried()
+	}
+	if f.tries == 0 {
+		return nil, net.ErrClosed
+	}
+	f.tries--
+	return nil, &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", unix.EMFILE)}
+}
+
+func (f *full) Close() error { return nil }
+
+func TestPatient(t *testing.T) {
+	lines := 0
+	l := Patient(&full{tries: 3}, func(string, ...any) { lines++ })
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) || lines != 1 {
+		t.Errorf("%v, said %d times, want once", err, lines)
+	}
+}
+
+// TestClosedWhileItWaits: a server that ends does not wait for room.
+func TestClosedWhileItWaits(t *testing.T) {
+	f := &full{tries: -1}
+	l := Patient(f, t.Logf)
+	f.tried = func() { l.Close() } //nolint:errcheck // it returns nil
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}
