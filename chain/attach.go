@@ -20,16 +20,20 @@ const rollbackTime = time.Minute
 // one before, the last result cached. When a plugin or the cache fails, every
 // plugin gets a DEL, also those not reached (SPEC.md, "Attachment"), unless
 // NoRollback is set or a result of this attachment was cached before: then
-// something that works may stand, and it is left to the caller's DEL.
+// something that works may stand, and it is left to the caller's DEL. See
+// FileDecides for a list whose file was removed or changed since it was read.
 func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Result, error) {
 	if err := a.validate(list); err != nil {
 		return nil, err
 	}
-	unlock, err := rt.lockAttachment(ctx, a.ContainerID)
+	unlock, err := rt.lockAttachment(ctx, list.Name, a.ContainerID)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+	if err := rt.stands(list); err != nil {
+		return nil, err
+	}
 	before, _ := rt.read(list.Name, &a)
 	result, err := rt.addAll(ctx, list, &a)
 	if err == nil {
@@ -107,12 +111,12 @@ func (rt *Runtime) delAll(ctx context.Context, list *List, a *Attachment, result
 // Del detaches a container. The plugins run in reverse order, every one of
 // them; only when all succeeded the cached result is deleted, so that a DEL can
 // be repeated until it works. A cached result that cannot be read goes to Warn.
-// Args and Capabilities that the caller leaves nil are those of the ADD.
+// Args and Capabilities that the caller leaves empty are those of the ADD.
 func (rt *Runtime) Del(ctx context.Context, list *List, a Attachment) error {
 	if err := a.validate(list); err != nil {
 		return err
 	}
-	unlock, err := rt.lockAttachment(ctx, a.ContainerID)
+	unlock, err := rt.lockAttachment(ctx, list.Name, a.ContainerID)
 	if err != nil {
 		return err
 	}
@@ -121,13 +125,16 @@ func (rt *Runtime) Del(ctx context.Context, list *List, a Attachment) error {
 }
 
 // Alone runs fn while nothing else of this runtime works on a container, nor a
-// GC. detach is Del for who has the locks already. entered is false when ctx
-// ended while it waited for them.
-func (rt *Runtime) Alone(ctx context.Context, containerID string, fn func(detach func(context.Context, *List, Attachment) error) error) (entered bool, err error) {
+// GC of the network. detach is Del with the locks held. entered is false when it
+// could not have them.
+func (rt *Runtime) Alone(ctx context.Context, network, containerID string, fn func(detach func(context.Context, *List, Attachment) error) error) (entered bool, err error) {
+	if err := spec.ValidateNetworkName(network); err != nil {
+		return false, err
+	}
 	if err := spec.ValidateContainerID(containerID); err != nil {
 		return false, err
 	}
-	unlock, err := rt.lockAttachment(ctx, containerID)
+	unlock, err := rt.lockAttachment(ctx, network, containerID)
 	if err != nil {
 		return false, err
 	}
@@ -164,7 +171,7 @@ func (rt *Runtime) DelCached(ctx context.Context, network string, a Attachment) 
 	if err := a.validate(&List{Name: network}); err != nil {
 		return err
 	}
-	unlock, err := rt.lockAttachment(ctx, a.ContainerID)
+	unlock, err := rt.lockAttachment(ctx, network, a.ContainerID)
 	if err != nil {
 		return err
 	}

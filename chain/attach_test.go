@@ -191,16 +191,24 @@ func TestDelKeepsCache(t *testing.T) {
 	}
 }
 
-// DEL and GC know the arguments of the ADD.
-func TestDelFillsFromCache(t *testing.T) {
+// CHECK and DEL know the arguments of the ADD, also where the caller's are empty
+// and not nil.
+func TestArgumentsFromCache(t *testing.T) {
 	b := newBench(t)
 	list := mustList(t, `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"rec1","capabilities":{"ips":true}}]}`)
-	a := attachment
+	a, empty := attachment, attachment
 	a.Args, a.Capabilities = [][2]string{{"K", "V"}, {"A", "B"}}, map[string]any{"ips": []string{"10.0.0.1"}, "mac": "x"}
+	empty.Args, empty.Capabilities = [][2]string{}, map[string]any{}
 	if _, err := b.Add(t.Context(), list, a); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Del(t.Context(), list, attachment); err != nil {
+	if err := b.Check(t.Context(), list, attachment); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Check(t.Context(), list, empty); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Del(t.Context(), list, empty); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range b.calls() {
@@ -305,7 +313,7 @@ func TestCancelKillsGroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(2 * time.Second); syscall.Kill(child, 0) == nil && !zombie(child); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); syscall.Kill(child, 0) == nil && !zombie(child); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the plugin's child %d lives on", child)
 		}

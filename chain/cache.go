@@ -59,12 +59,14 @@ func (c *Cached) key() spec.Attachment {
 	return spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
-// fill gives a what the caller of DEL or CHECK left out.
+// fill gives a what the caller of DEL or CHECK left out. An empty map says no
+// more than nil: a published port that CHECK was not told of would be green when
+// it is dead, and a foreign portmap that DEL told nothing would leak it.
 func (c *Cached) fill(a *Attachment) {
-	if a.Args == nil {
+	if len(a.Args) == 0 {
 		a.Args = c.Args
 	}
-	if a.Capabilities == nil {
+	if len(a.Capabilities) == 0 {
 		a.Capabilities = c.Capabilities
 	}
 }
@@ -126,8 +128,18 @@ func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 }
 
 // replace writes a file through a temporary one, which the container's lock
-// makes ours and which the next try, or DEL, takes away if this one is killed.
-func replace(path string, data []byte) error {
+// makes ours and which the next try, or DEL, takes away if this one is killed. A
+// GC of another network may take it for one that was left.
+func replace(path string, data []byte) (err error) {
+	for range 3 {
+		if err = replaceOnce(path, data); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return err
+}
+
+func replaceOnce(path string, data []byte) error {
 	tmp := temporary(path)
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -139,7 +151,7 @@ func replace(path string, data []byte) error {
 		err = os.Rename(tmp, path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(tmp))
+		return errors.Join(err, remove(tmp))
 	}
 	return nil
 }
@@ -153,16 +165,17 @@ func temporary(path string) string {
 
 const temporaryPrefix = ".result-"
 
-// sweepTemporary deletes what killed ADDs left. GC runs alone, so none of them
-// is being written.
-func (rt *Runtime) sweepTemporary() error {
+// sweepTemporary deletes what killed ADDs left: what is newer is being written.
+func (rt *Runtime) sweepTemporary(before time.Time) error {
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(rt.results()), temporaryPrefix+"*"))
 	if err != nil {
 		return err
 	}
 	errs := make([]error, len(left))
 	for i, path := range left {
-		errs[i] = remove(path)
+		if fi, err := os.Lstat(path); err == nil && fi.ModTime().Before(before) {
+			errs[i] = remove(path)
+		}
 	}
 	return errors.Join(errs...)
 }

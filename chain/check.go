@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -14,33 +15,67 @@ import (
 // ErrCheckNotSupported is wrapped by Check for a version before 0.4.0.
 var ErrCheckNotSupported = errors.New("does not support the CHECK command")
 
-// Check asks every plugin whether an attachment is still as ADD made it, and
-// stops at the first that says no. With disableCheck it is nil.
+// Check asks every plugin whether an attachment is still as ADD made it
+// (docs/adr/0037). A single error comes back as it is, with its code; several are
+// joined. With disableCheck it is nil.
 func (rt *Runtime) Check(ctx context.Context, list *List, a Attachment) error {
-	if err := a.validate(list); err != nil {
+	if err := checkable(list, a); err != nil || list.DisableCheck {
 		return err
-	}
-	if !spec.AtLeast(list.CNIVersion, "0.4.0") {
-		return fmt.Errorf("configuration version %q %w", list.CNIVersion, ErrCheckNotSupported)
-	}
-	if list.DisableCheck {
-		return nil
 	}
 	unlock, err := rt.lockContainer(ctx, a.ContainerID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	return rt.checkEach(ctx, list, a, func(ctx context.Context, _ string, check func(context.Context) error) error { return check(ctx) })
+}
+
+// Inspect is Check without the container's lock, and whatever disableCheck says: for
+// who must not write, and looks again before it believes that something is wrong. A
+// plugin has AskTime to answer.
+func (rt *Runtime) Inspect(ctx context.Context, list *List, a Attachment) error {
+	if err := checkable(list, a); err != nil {
+		return err
+	}
+	return rt.checkEach(ctx, list, a, func(ctx context.Context, pluginType string, check func(context.Context) error) error {
+		return rt.ask(ctx, pluginType, spec.Check, check)
+	})
+}
+
+func checkable(list *List, a Attachment) error {
+	if err := a.validate(list); err != nil {
+		return err
+	}
+	if !spec.AtLeast(list.CNIVersion, "0.4.0") {
+		return fmt.Errorf("configuration version %q %w", list.CNIVersion, ErrCheckNotSupported)
+	}
+	return nil
+}
+
+// checkEach calls CHECK of every plugin by ask.
+func (rt *Runtime) checkEach(ctx context.Context, list *List, a Attachment, ask func(context.Context, string, func(context.Context) error) error) error {
 	r, err := rt.checkRequest(list, &a)
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for i := range list.Plugins {
-		if _, err := rt.run(ctx, &list.Plugins[i], r, rt.call(ctx, spec.Check, &a), false); err != nil {
+		p := &list.Plugins[i]
+		errs = append(errs, ask(ctx, p.Type, func(ctx context.Context) error {
+			_, err := rt.run(ctx, p, r, rt.call(ctx, spec.Check, &a), false)
 			return err
-		}
+		}))
 	}
-	return nil
+	return join(errs)
+}
+
+// join is errors.Join that leaves a single error as it is.
+func join(errs []error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
 }
 
 // checkRequest carries the whole result of the ADD. Without a cached one the
@@ -72,15 +107,33 @@ func (rt *Runtime) Status(ctx context.Context, list *List) error {
 	}
 	var errs []error
 	for i := range list.Plugins {
-		call := rt.call(ctx, spec.Status, &Attachment{})
-		if _, err := rt.run(ctx, &list.Plugins[i], &request{list: list}, call, false); err != nil {
+		p := &list.Plugins[i]
+		err := rt.ask(ctx, p.Type, spec.Status, func(ctx context.Context) error {
+			_, err := rt.run(ctx, p, &request{list: list}, rt.call(ctx, spec.Status, &Attachment{}), false)
+			return err
+		})
+		if err != nil {
 			errs = append(errs, err)
 		}
 	}
-	if len(errs) == 1 {
-		return errs[0]
+	return join(errs)
+}
+
+// errSilent tells a plugin that does not answer from one that answers with an error.
+var errSilent = errors.New("did not answer")
+
+// ask gives a plugin AskTime to answer, so that one which hangs hides no other.
+func (rt *Runtime) ask(ctx context.Context, pluginType string, verb spec.Verb, question func(context.Context) error) error {
+	if rt.AskTime <= 0 {
+		return question(ctx)
 	}
-	return errors.Join(errs...)
+	bounded, cancel := context.WithTimeout(ctx, rt.AskTime)
+	defer cancel()
+	err := question(bounded)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		return spec.Errorf(spec.CodeTryAgain, "plugin %s %w %s within %v", pluginType, errSilent, verb, rt.AskTime)
+	}
+	return err
 }
 
 // VersionInfo asks a plugin for the versions it speaks. One that answers with
@@ -88,7 +141,14 @@ func (rt *Runtime) Status(ctx context.Context, list *List) error {
 func (rt *Runtime) VersionInfo(ctx context.Context, pluginType string) (*spec.VersionInfo, error) {
 	call := rt.call(ctx, spec.Version, &Attachment{NetNS: "dummy", IfName: "dummy"}) // old plugins want them
 	call.Config = []byte(fmt.Sprintf(`{"cniVersion":%q}`, spec.Current))
-	out, err := rt.invoker().Invoke(ctx, pluginType, call)
+	var out []byte
+	err := rt.ask(ctx, pluginType, spec.Version, func(ctx context.Context) (err error) {
+		out, err = rt.invoker().Invoke(ctx, pluginType, call)
+		return err
+	})
+	if errors.Is(err, errSilent) {
+		return nil, err
+	}
 	var object *spec.Error
 	if errors.As(err, &object) {
 		return &spec.VersionInfo{CNIVersion: spec.Legacy, SupportedVersions: []string{spec.Legacy}}, nil

@@ -4,10 +4,18 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
+	"github.com/patchbay-net/patchbay/internal/moment"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/patience"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -16,32 +24,77 @@ import (
 type Keep struct {
 	List  *List
 	Valid []spec.Attachment
+
+	// Now, when set, is asked for more of them once no ADD and no DEL of this
+	// runtime runs on the network: a list that was made before would miss those
+	// that came since.
+	Now func(context.Context) ([]spec.Attachment, error)
+	// Alive, when set, is asked again about each attachment that is to be detached,
+	// while ADDs of it are kept out, those of other runtimes too.
+	Alive func(*Cached) bool
+
+	listed time.Time // what is newer is not on the list and stays
 }
 
 // GC removes what is left of attachments that are no longer valid, for one or
-// several networks in one go. For each cached attachment of a network that is
+// several networks in turn. For each cached attachment of a network that is
 // not valid it calls DEL, with the configuration of its ADD; then every plugin
-// gets a GC with the list of the valid ones (since 1.1.0). No ADD or DEL runs
-// meanwhile. Everything is tried, and the errors are joined. Networks with
-// disableGC are left alone.
+// gets a GC with the list of the valid ones (since 1.1.0). No ADD or DEL of the
+// network runs meanwhile. What other runtimes attach meanwhile stays. Everything
+// is tried, and the errors are joined. Networks with disableGC are left alone.
 func (rt *Runtime) GC(ctx context.Context, networks ...Keep) error {
-	unlock, err := rt.lockAll(ctx)
+	errs := []error{rt.sweepTemporary(moment.Listing(ctx))}
+	for _, k := range networks {
+		if !k.List.DisableGC {
+			errs = append(errs, rt.gc(ctx, &k))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (rt *Runtime) gc(ctx context.Context, k *Keep) error {
+	bounded := *rt
+	bounded.Invoker = &patient{rt.invoker(), cmp.Or(rt.DelTime, delTime)}
+	rt = &bounded
+	unlock, err := rt.lockNetwork(ctx, k.List.Name)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	k.listed = moment.Listing(ctx)
+	if k.Now != nil {
+		more, err := k.Now(ctx)
+		if err != nil {
+			return err // without the list nothing is known to be dead
+		}
+		k.Valid = append(slices.Clone(k.Valid), more...)
+	}
 	cached, err := rt.Attachments("")
 	if err != nil {
 		rt.warn(err) // what can be read is collected all the same
 	}
-	errs := []error{rt.sweepTemporary()}
-	for _, k := range networks {
-		if k.List.DisableGC {
-			continue
-		}
-		errs = append(errs, rt.delStale(ctx, &k, cached), rt.gcPlugins(ctx, &k), rt.sweep(&k))
+	return errors.Join(rt.delStale(ctx, k, cached), rt.gcPlugins(ctx, k), rt.sweep(k))
+}
+
+// delTime is the default of DelTime, gcShare how many of them a plugin's GC has.
+const (
+	delTime = 30 * time.Second
+	gcShare = 20
+)
+
+// patient is how a GC calls plugins.
+type patient struct {
+	invoke.Invoker
+	del time.Duration
+}
+
+// Invoke calls a plugin.
+func (p *patient) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
+	limit := p.del
+	if call.Verb == spec.GC {
+		limit *= gcShare
 	}
-	return errors.Join(errs...)
+	return patience.Invoke(ctx, limit, p.Invoker, pluginType, call)
 }
 
 // delStale detaches the cached attachments of one network that are not valid.
@@ -56,22 +109,53 @@ func (rt *Runtime) delStale(ctx context.Context, k *Keep, cached []Cached) error
 		if c.Network != k.List.Name || valid[c.key()] {
 			continue
 		}
-		a := c.Attachment
-		if err := rt.delOne(ctx, c.list(k.List), &a); err != nil {
-			errs = append(errs, fmt.Errorf("failed to delete stale attachment %s %s: %w", a.ContainerID, a.IfName, err))
+		if err := rt.delOne(ctx, k, c); err != nil {
+			errs = append(errs, fmt.Errorf("failed to delete stale attachment %s %s: %w", c.ContainerID, c.IfName, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// delOne keeps a CHECK of the same container out; ADD and DEL are out already.
-func (rt *Runtime) delOne(ctx context.Context, list *List, a *Attachment) error {
-	unlock, err := rt.lockContainer(ctx, a.ContainerID)
+// delOne keeps a CHECK of the same container out, and ADDs of other runtimes; our
+// own and DELs are out already. Then it looks again.
+func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
+	unlock, err := rt.lockContainer(ctx, c.ContainerID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return rt.del(ctx, list, a)
+	records := record.New(or(rt.RunDir, DefaultRunDir))
+	release, stays, err := records.Seize(c.Network, owner.Of(c.Network, c.ContainerID, c.IfName), func(now []record.Standing) string {
+		return rt.stays(k, c, now)
+	})
+	if err != nil || stays != "" {
+		return err
+	}
+	defer release()
+	records.Close() // the plugins of the DEL take the locks of the records; the claim is theirs to ignore
+	a := c.Attachment
+	return rt.del(ctx, c.list(k.List), &a)
+}
+
+// stays is not empty when an attachment has come, or come back, since the list
+// was begun.
+func (rt *Runtime) stays(k *Keep, c *Cached, now []record.Standing) string {
+	const newer = "it is newer than the list of valid attachments"
+	for _, s := range now {
+		if s.Since.After(k.listed) {
+			return newer
+		}
+	}
+	again, err := rt.read(c.Network, &c.Attachment)
+	switch {
+	case err == nil && again == nil:
+		return "it was detached"
+	case err == nil && again.Since.After(k.listed):
+		return newer
+	case err == nil && k.Alive != nil && k.Alive(again):
+		return "its namespace exists"
+	}
+	return ""
 }
 
 func (rt *Runtime) gcPlugins(ctx context.Context, k *Keep) error {
@@ -79,7 +163,7 @@ func (rt *Runtime) gcPlugins(ctx context.Context, k *Keep) error {
 		return nil
 	}
 	valid := append([]spec.Attachment{}, k.Valid...) // never null
-	r := &request{list: k.List, valid: &valid}
+	r := &request{list: k.List, valid: &valid, listed: k.listed}
 	var errs []error
 	for i := range k.List.Plugins {
 		p := &k.List.Plugins[i]

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -147,14 +148,14 @@ func TestGCSweepsBrokenCache(t *testing.T) {
 	}
 }
 
-// R18: while GC runs there is no ADD and no DEL, and while one of those runs
+// R18: while GC of a network runs there is no ADD and no DEL in it, and while one of those runs
 // there is no GC. ADDs of different containers do run together, operations on
 // one container do not (R17).
 func TestExclusion(t *testing.T) {
 	b := newBench(t)
 	b.Event = nil // called by several goroutines here
 	list := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD"}]}`)
-	gc := mustList(t, `{"cniVersion":"1.1.0","name":"other","plugins":[{"type":"rec2","hold":"GC"}]}`)
+	gc := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec2","hold":"GC"}]}`)
 	errs := make(chan error)
 	for _, id := range []string{"a", "a", "b", "c", "d"} {
 		go func() {
@@ -207,7 +208,8 @@ func overlap(t *testing.T, calls []record) {
 func TestLockWaitIsCancelled(t *testing.T) {
 	b := newBench(t)
 	b.Event = nil // called by two goroutines here
-	list := mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD"}]}`)
+	until := filepath.Join(t.TempDir(), "go on")
+	list := mustList(t, fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","hold":"ADD","until":%q}]}`, until))
 	done := make(chan error)
 	go func() {
 		_, err := b.Add(t.Context(), list, attachment)
@@ -227,6 +229,9 @@ func TestLockWaitIsCancelled(t *testing.T) {
 			t.Errorf("error is %v", err)
 		}
 	}
+	if err := os.WriteFile(until, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -241,8 +246,11 @@ func TestCheckAndStatus(t *testing.T) {
 		t.Errorf("check: %v", err)
 	}
 	calls := b.calls()
-	if got := order(calls); got != "CHECK rec1, CHECK rec2" {
+	if got := order(calls); got != "CHECK rec1, CHECK rec2, CHECK rec3" {
 		t.Errorf("calls: %s", got)
+	}
+	if err := b.Check(t.Context(), mustList(t, failing("CHECK", 0)), attachment); err == nil || err.Error() != "not now 1\nnot now 2\nnot now 3" {
+		t.Errorf("check: %v", err)
 	}
 	var in struct{ PrevResult *spec.Result }
 	if err := json.Unmarshal(calls[0].Stdin, &in); err != nil || in.PrevResult == nil || len(in.PrevResult.Interfaces) != 3 {

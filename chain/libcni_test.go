@@ -17,6 +17,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/moment"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -122,6 +123,7 @@ func normal(t *testing.T, calls []record) (out []any) {
 			t.Fatal(err)
 		}
 		delete(in, "capabilities")
+		delete(in, moment.Key) // libcni does not say when it made its list
 		out = append(out, []any{c.Plugin, c.Verb, c.Env, in})
 	}
 	return out

@@ -23,6 +23,8 @@ type List struct {
 
 	Bytes []byte // the whole configuration as JSON, also what other files added
 	File  string // where it was read from; empty for ParseList
+
+	source []byte // what File held, without what other files added
 }
 
 // Plugin is one member of a list.

@@ -4,6 +4,7 @@
 package chain
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/jsonat"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // NotFoundError says that no file of a directory holds a network of a name.
@@ -33,7 +38,28 @@ type FileError struct {
 	Err  error
 }
 
-func (e *FileError) Error() string { return fmt.Sprintf("read %s: %v", e.File, e.Err) }
+func (e *FileError) Error() string {
+	var at *syntaxError
+	if errors.As(e.Err, &at) { // it names the file
+		return at.Error()
+	}
+	return fmt.Sprintf("read %s: %v", e.File, e.Err)
+}
+
+// syntaxError is a file that is no JSON, with line and column.
+type syntaxError struct{ cause *spec.Error }
+
+func (e *syntaxError) Error() string { return e.cause.Msg }
+
+func (e *syntaxError) Unwrap() error { return e.cause }
+
+// located says where in a file its syntax is wrong.
+func located(file string, data []byte, err error) error {
+	if text, ok := jsonat.Syntax(data, err); ok {
+		return &syntaxError{spec.Errorf(spec.CodeDecoding, "%s:%s", file, text)}
+	}
+	return err
+}
 
 // Unwrap returns the cause.
 func (e *FileError) Unwrap() error { return e.Err }
@@ -113,7 +139,7 @@ func nameOf(file string) string {
 	var head struct {
 		Name string `json:"name"`
 	}
-	data, err := os.ReadFile(file)
+	data, err := atomicfile.ReadConf(file)
 	if err != nil {
 		return ""
 	}
@@ -122,25 +148,54 @@ func nameOf(file string) string {
 }
 
 // LoadFile reads one configuration: a list (.conflist) with the plugins that
-// other files add to it, or a single plugin (any other name).
+// other files add to it, or a single plugin (any other name). Each is a regular
+// file, or a symbolic link to one, of 1 MiB at most.
 func LoadFile(file string) (*List, error) {
-	data, err := os.ReadFile(file)
+	data, err := atomicfile.ReadConf(file)
 	if err != nil {
 		return nil, fmt.Errorf("error reading %s: %w", file, err)
 	}
+	return ParseFile(file, data)
+}
+
+// ParseFile is LoadFile of data that was read from file already, such as a pipe.
+func ParseFile(file string, data []byte) (*List, error) {
 	if rank(file) > 0 {
 		l, err := ParseSingle(data)
-		if err == nil {
-			l.File = file
+		if err != nil {
+			return nil, located(file, data, err)
 		}
-		return l, err
+		l.File, l.source = file, data
+		return l, nil
 	}
 	l, err := ParseList(data)
 	if err != nil {
-		return nil, err
+		return nil, located(file, data, err)
 	}
-	l.File = file
+	l.File, l.source = file, data
 	return l, l.aggregate(filepath.Dir(file))
+}
+
+// stands refuses a list whose file was removed or replaced since it was read, where the
+// file decides: what an ADD makes of it would have no network to remove it with, or mix
+// with what the new file makes.
+func (rt *Runtime) stands(l *List) error {
+	if l.source == nil || !rt.FileDecides {
+		return nil
+	}
+	if st, err := os.Stat(l.File); err == nil && !st.Mode().IsRegular() {
+		return nil // a pipe, which holds nothing any more
+	}
+	now, err := atomicfile.ReadConf(l.File)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return spec.Errorf(spec.CodeTryAgain, "network %s was removed meanwhile", l.Name).WithDetails("%s is gone", l.File)
+	case err != nil:
+		return fmt.Errorf("look again at network %s: %w", l.Name, err)
+	case !bytes.Equal(now, l.source):
+		return spec.Errorf(spec.CodeTryAgain, "network %s was changed meanwhile", l.Name).WithDetails("%s holds another configuration than the one that was read; read it again", l.File)
+	}
+	return nil
 }
 
 // aggregate appends the plugins of <dir>/<network name>/*.conf, by file name.
@@ -162,13 +217,13 @@ func (l *List) addFiles(dir string) error {
 		return fmt.Errorf("failed to read plugin config files in %s: %w", dir, err)
 	}
 	for _, name := range names {
-		data, err := os.ReadFile(name)
+		data, err := atomicfile.ReadConf(name)
 		if err != nil {
 			return fmt.Errorf("error reading %s: %w", name, err)
 		}
 		p, err := ParsePlugin(data)
 		if err != nil {
-			return &FileError{name, err}
+			return &FileError{name, located(name, data, err)}
 		}
 		l.Plugins = append(l.Plugins, *p)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/chain"
 )
@@ -213,4 +214,25 @@ func FuzzParseList(f *testing.F) {
 			t.Fatalf("ours %+v\nlibcni %+v", ours, theirs)
 		}
 	})
+}
+
+// TestIrregularFiles: a pipe without a writer, a device and a file without end are
+// broken files, and the others are still read.
+func TestIrregularFiles(t *testing.T) {
+	dir := t.TempDir()
+	pipe, link, long := filepath.Join(dir, "1.conflist"), filepath.Join(dir, "2.conf"), filepath.Join(dir, "3.conf")
+	err := errors.Join(unix.Mkfifo(pipe, 0o600), os.Symlink("/dev/zero", link), os.WriteFile(long, nil, 0o600), os.Truncate(long, 1<<40))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{pipe: "want a regular file", link: "want a regular file", long: "more than 1 MiB"} {
+		if _, err := chain.LoadFile(file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", file, err, want)
+		}
+	}
+	if d, err := chain.LoadDir(dir); err != nil || len(d.Broken) != 3 {
+		t.Errorf("%+v, %v", d, err)
+	} else if _, err := d.Find("x"); err == nil {
+		t.Error("x was found")
+	}
 }

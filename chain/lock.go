@@ -4,6 +4,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,34 +14,46 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // Locks are files under RunDir/locks, held by flock(2), so they end with the
-// process that took them. The order is always: gate, operations, container.
+// process that took them. Each network has its own, so that a plugin which hangs
+// in one stops no other. The order is always: gate, operations, container.
 //
-//	gate        held by a waiting GC, so that new ADDs cannot starve it
-//	operations  shared by ADD and DEL, exclusive for GC
-//	ID.lock     one operation a container at a time; removed by the last one
+//	NETWORK.gate.lock        held by a waiting GC, so that new ADDs cannot starve it
+//	NETWORK.operations.lock  shared by ADD and DEL, exclusive for GC and Exclusive
+//	ID.container.lock        one operation a container at a time; removed by the last one
 const (
-	gateLock       = "gate.lock"
-	operationsLock = "operations.lock"
+	gateLock       = ".gate.lock"
+	operationsLock = ".operations.lock"
+	containerLock  = ".container.lock"
 )
 
-// lockStep is how long it takes at first, and at most, to ask again for a lock:
-// a blocking flock could not be cancelled.
+// How long it takes at first, and at most, to ask again for a lock: a blocking
+// flock could not be cancelled.
 const (
 	lockStep    = time.Millisecond
 	lockStepMax = 20 * time.Millisecond
 )
 
-// lockAttachment is for ADD and DEL: no GC, and alone with the container.
-func (rt *Runtime) lockAttachment(ctx context.Context, containerID string) (unlock func(), err error) {
-	gate, err := rt.lock(ctx, gateLock, syscall.LOCK_SH)
+// lockTime is the default of LockTime, gateTime how much of it a GC keeps ADD and
+// DEL waiting for one that does not end.
+const (
+	lockTime = time.Minute
+	gateTime = 10 * time.Second
+)
+
+// lockAttachment is for ADD and DEL: no GC of the network, and alone with the
+// container.
+func (rt *Runtime) lockAttachment(ctx context.Context, network, containerID string) (unlock func(), err error) {
+	gate, err := rt.lock(ctx, lockName(network, gateLock), syscall.LOCK_SH, 0)
 	if err != nil {
 		return nil, err
 	}
-	operations, err := rt.lock(ctx, operationsLock, syscall.LOCK_SH)
+	operations, err := rt.lock(ctx, lockName(network, operationsLock), syscall.LOCK_SH, 0)
 	gate()
 	if err != nil {
 		return nil, err
@@ -53,13 +66,13 @@ func (rt *Runtime) lockAttachment(ctx context.Context, containerID string) (unlo
 	return func() { container(); operations() }, nil
 }
 
-// lockAll is for GC: no ADD and no DEL.
-func (rt *Runtime) lockAll(ctx context.Context) (unlock func(), err error) {
-	gate, err := rt.lock(ctx, gateLock, syscall.LOCK_EX)
+// lockNetwork is for GC: no ADD and no DEL in the network.
+func (rt *Runtime) lockNetwork(ctx context.Context, network string) (unlock func(), err error) {
+	gate, err := rt.lock(ctx, lockName(network, gateLock), syscall.LOCK_EX, 0)
 	if err != nil {
 		return nil, err
 	}
-	operations, err := rt.lock(ctx, operationsLock, syscall.LOCK_EX)
+	operations, err := rt.lock(ctx, lockName(network, operationsLock), syscall.LOCK_EX, gateTime)
 	if err != nil {
 		gate()
 		return nil, err
@@ -67,23 +80,49 @@ func (rt *Runtime) lockAll(ctx context.Context) (unlock func(), err error) {
 	return func() { operations(); gate() }, nil
 }
 
+// Exclusive runs fn while no ADD, DEL or GC of this runtime works in a network: for
+// what removes or changes the network itself. An ADD that waited looks at the network's
+// file again where FileDecides.
+func (rt *Runtime) Exclusive(ctx context.Context, network string, fn func() error) error {
+	if err := spec.ValidateNetworkName(network); err != nil {
+		return err
+	}
+	unlock, err := rt.lockNetwork(ctx, network)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return fn()
+}
+
+// lockName is a file name of a validated name, cut to what a file may be called:
+// two long names may share a lock.
+func lockName(name, suffix string) string { return name[:min(len(name), 200)] + suffix }
+
 // lockContainer removes its file when it is done, while it holds the lock.
-// Somebody who waits for the removed file notices (sameFile) and starts anew.
-// containerID is a validated name.
+// Another process that waits for the removed file notices (sameFile) and starts
+// anew. containerID is a validated name.
 func (rt *Runtime) lockContainer(ctx context.Context, containerID string) (unlock func(), err error) {
-	name := containerID + ".container.lock"
-	release, err := rt.lock(ctx, name, syscall.LOCK_EX)
+	name := lockName(containerID, containerLock)
+	release, err := rt.lock(ctx, name, syscall.LOCK_EX, 0)
 	if err != nil {
 		return nil, err
 	}
 	return func() {
-		_ = os.Remove(filepath.Join(rt.locks(), name)) // an empty file that stays harms nobody
+		_ = os.Remove(filepath.Join(rt.locks(), name)) // an empty file that stays harms nothing
 		release()
 	}, nil
 }
 
-// lock takes one lock, asking until ctx ends.
-func (rt *Runtime) lock(ctx context.Context, name string, how int) (release func(), err error) {
+// lock takes one lock, asking until ctx ends or the time is over: LockTime, or most
+// if that is less and not zero. Its error names what holds the lock.
+func (rt *Runtime) lock(ctx context.Context, name string, how int, most time.Duration) (release func(), err error) {
+	limit := cmp.Or(rt.LockTime, lockTime)
+	if most > 0 {
+		limit = min(limit, most)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	path := filepath.Join(rt.locks(), name)
 	for wait := lockStep; ; wait = min(2*wait, lockStepMax) {
 		f, err := tryLock(path, how)
@@ -95,13 +134,14 @@ func (rt *Runtime) lock(ctx context.Context, name string, how int) (release func
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for %s: %w", path, ctx.Err())
+			return nil, spec.Errorf(spec.CodeTryAgain, "wait for %s: %w", path, ctx.Err()).
+				WithDetails("%s", flock.Holder(path))
 		case <-time.After(wait):
 		}
 	}
 }
 
-// tryLock returns nil without an error when somebody else holds the lock.
+// tryLock returns nil without an error when another process holds the lock.
 func tryLock(path string, how int) (*os.File, error) {
 	f, err := openLock(path)
 	if err != nil {

@@ -33,6 +33,7 @@ type recConf struct {
 	Output     map[string]string     `json:"output"` // by verb: standard output as it is
 	Hang       string                `json:"hang"`   // the verb that never ends, with a child that does not either
 	Hold       string                `json:"hold"`   // the verb that takes 50 ms and tells when it began and ended
+	Until      string                `json:"until"`  // the file that Hold waits for instead
 	Version    string                `json:"cniVersion"`
 	PrevResult json.RawMessage       `json:"prevResult"`
 }
@@ -61,11 +62,21 @@ func recorder() int {
 	}
 	if c.Hold == r.Verb {
 		note(r, "begin")
-		time.Sleep(50 * time.Millisecond)
+		c.wait()
 		r.Note = "end"
 	}
 	note(r, r.Note)
 	return c.answer(&r)
+}
+
+func (c *recConf) wait() {
+	time.Sleep(50 * time.Millisecond)
+	for c.Until != "" {
+		if _, err := os.Stat(c.Until); err == nil {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func (c *recConf) answer(r *record) int {

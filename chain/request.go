@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
+	"github.com/patchbay-net/patchbay/internal/moment"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -21,6 +23,7 @@ type request struct {
 	capabilities map[string]any // nil outside ADD, DEL and CHECK
 	prevResult   json.RawMessage
 	valid        *[]spec.Attachment // GC
+	listed       time.Time          // GC: when that list was begun
 }
 
 // config returns the request for one plugin.
@@ -39,6 +42,7 @@ func (r *request) config(p *Plugin) ([]byte, error) {
 	if r.valid != nil {
 		set["cni.dev/valid-attachments"] = *r.valid
 		set["cni.dev/attachments"] = *r.valid // the name in the 1.1.0 text (cni#1101)
+		set[moment.Key] = r.listed
 	}
 	strip(conf, set)
 	for key, value := range set {

@@ -30,11 +30,26 @@ type Runtime struct {
 	RunDir   string         // locks
 	Invoker  invoke.Invoker // how plugins are called; nil means by exec
 
+	// FileDecides is for who reads the file of a network for each ADD: the ADD of a list
+	// whose file was removed or changed since it was read is refused with code 11, so
+	// that what ran Exclusive holds. Without it a list is its owner's: an ADD takes it as
+	// it was read, whatever became of the file.
+	FileDecides bool
 	// NoRollback leaves what a failed ADD made to the caller's DEL.
 	NoRollback bool
 	// RollbackTime bounds the taking back of a failed ADD, which goes on when the
 	// caller's context has ended; default a minute.
 	RollbackTime time.Duration
+	// LockTime is how long an operation waits for another one on the same container,
+	// or a GC on the same network; default a minute. A GC gives up after ten seconds
+	// at most, since new operations wait for it.
+	LockTime time.Duration
+	// AskTime is how long a plugin may take to answer STATUS, VERSION or Inspect; zero sets no
+	// end but the context's.
+	AskTime time.Duration
+	// DelTime is how long a plugin may take for a DEL that a GC makes; default half a
+	// minute. Its GC, which may remove many, has twenty times that.
+	DelTime time.Duration
 	// Event, when set, hears of every call of a plugin after it ended. Calls
 	// of one operation come one after the other.
 	Event func(Event)

@@ -319,7 +319,12 @@ func TestDrain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, l, &Handler{Network: d, Timeout: time.Second}) }()
-	time.AfterFunc(500*time.Millisecond, cancel)
+	go func() {
+		for d.joined.Load() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
 	resp, err := unixClient(t, path).Post("http://x/NetworkDriver.Join", "", strings.NewReader(`{"NetworkID":"n","EndpointID":"e"}`))
 	if err != nil {
 		t.Fatal(err)

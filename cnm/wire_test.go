@@ -90,17 +90,18 @@ func TestServerWatches(t *testing.T) {
 	s := slow{&scripted{answer: "{}"}, make(chan struct{})}
 	defer close(s.block)
 	var calls []Call
-	h := &Handler{Network: s, Timeout: 50 * time.Millisecond, Log: func(c Call) { calls = append(calls, c) }}
+	const limit = 50 * time.Millisecond
+	h := &Handler{Network: s, Timeout: limit, Log: func(c Call) { calls = append(calls, c) }}
 	if w := post(h, "NetworkDriver.Join", `{"NetworkID":"n","EndpointID":"e"}`); !strings.Contains(w.Body.String(), "no answer in time") {
 		t.Errorf("a call that hangs: %s", w.Body)
 	}
-	for _, timeout := range []time.Duration{h.Timeout, 0} {
+	for _, timeout := range []time.Duration{generous, 0} {
 		h.Timeout = timeout
 		if w := post(h, "NetworkDriver.Leave", `{"NetworkID":"n","EndpointID":"e"}`); !strings.Contains(w.Body.String(), "panicked: broken") {
 			t.Errorf("a call that panics: %s", w.Body)
 		}
 	}
-	if len(calls) != 3 || calls[0].Method != "NetworkDriver.Join" || calls[0].Took < h.Timeout || !errors.Is(calls[0].Err, ErrTimeout) {
+	if len(calls) != 3 || calls[0].Method != "NetworkDriver.Join" || calls[0].Took < limit || !errors.Is(calls[0].Err, ErrTimeout) {
 		t.Errorf("logged: %+v", calls)
 	}
 }
@@ -213,7 +214,7 @@ func TestClientErrors(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	c, err := NewClient(Endpoint{Name: "x", URL: srv.URL}, ClientOptions{Timeout: 200 * time.Millisecond, Patience: 100 * time.Millisecond})
+	c, err := NewClient(Endpoint{Name: "x", URL: srv.URL}, ClientOptions{Patience: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,6 +241,10 @@ func TestClientErrors(t *testing.T) {
 		{200, `{"Tomorrow":1}`, nil, "", false},
 	} {
 		now.Store(&answer{e.status, []byte(e.body)})
+		c.opts.Timeout = generous
+		if e.body == "hang" {
+			c.opts.Timeout = 200 * time.Millisecond
+		}
 		_, err := c.Join(t.Context(), &JoinRequest{NetworkID: "n", EndpointID: "e"})
 		if (err == nil) != (e.text == "") || err != nil && !strings.Contains(err.Error(), e.text) || e.is != nil && !errors.Is(err, e.is) || Gone(err) != e.gone || err != nil && len(err.Error()) > 2*maxText {
 			t.Errorf("%d %.60s: %v (gone: %v)", e.status, e.body, err, Gone(err))
@@ -261,9 +266,10 @@ func TestClientErrors(t *testing.T) {
 func TestClientWaits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
 	c, err := NewClient(Endpoint{URL: "unix://" + path}, ClientOptions{})
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || c.opts.Patience != defaultPatience {
+		t.Fatal(c, err)
 	}
+	c.opts.Patience = generous
 	done := make(chan error)
 	go func() {
 		_, err := c.Activate(context.Background())

@@ -63,18 +63,21 @@ func TestPlugins(t *testing.T) {
 // scripts ask for what the specification asks. testdata/reference.txt lists the
 // failures, both ways.
 func TestReference(t *testing.T) {
-	got := failures(t, reftest.Plugins(t))
-	file := filepath.Join("testdata", "reference.txt")
-	if *update {
-		if err := os.WriteFile(file, []byte(strings.Join(got, "\n")+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir, file := reftest.Plugins(t), filepath.Join("testdata", "reference.txt")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := strings.Fields(string(data))
+	got := slices.DeleteFunc(failures(t, dir), func(name string) bool {
+		return !slices.Contains(want, name) && passes(dir, name)
+	})
+	if *update {
+		want = got
+		if err := os.WriteFile(file, []byte(strings.Join(got, "\n")+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, name := range got {
 		if !slices.Contains(want, name) {
 			t.Errorf("the reference fails %s, which is not on the list", name)
@@ -85,6 +88,14 @@ func TestReference(t *testing.T) {
 			t.Errorf("the reference passes %s by now", name)
 		}
 	}
+}
+
+// passes runs one "subject/script" again, where the kernel has more time to finish
+// what a call began than failures can give it for each that fails.
+func passes(dir, name string) bool {
+	only := "^TestPlugins$/^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
+	out, _ := exec.Command("/proc/self/exe", "-test.v", "-test.run="+only, "-plugins="+dir).CombinedOutput() // which says more than the status
+	return strings.Contains(string(out), "--- PASS: TestPlugins/"+name+" (")
 }
 
 // failures runs TestPlugins at the newest version in a process of its own and
@@ -153,8 +164,8 @@ func TestWorldSeesLeaks(t *testing.T) {
 		if err := leave(w); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if w.Left() == "" {
-			t.Errorf("%s: not noticed", what)
+		if left, err := w.w.left(); err != nil || len(left) == 0 {
+			t.Errorf("%s: not noticed (%v)", what, err)
 		}
 		w.Close()
 	}

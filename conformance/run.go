@@ -86,9 +86,10 @@ func (s Suite) scripts() fs.FS {
 // at runs scripts at one version of the specification.
 func (s Suite) at(t *testing.T, version string, files []string) {
 	testscript.RunT(shim{t}, testscript.Params{
-		Files:     files,
-		Setup:     func(env *testscript.Env) error { return s.setup(env, version) },
-		Condition: func(cond string) (bool, error) { return s.condition(cond, version) },
+		Files:       files,
+		WorkdirRoot: t.TempDir(), // that of testscript stays when -run leaves out a script
+		Setup:       func(env *testscript.Env) error { return s.setup(env, version) },
+		Condition:   func(cond string) (bool, error) { return s.condition(cond, version) },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"cni": cmdCNI, "error": cmdError, "result": cmdResult, "break": cmdBreak,
 			"netns": cmdNetNS, "clean": cmdClean, "stands": cmdStands,

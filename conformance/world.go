@@ -88,14 +88,15 @@ func (w *world) place(name string) (*place, error) {
 }
 
 // settleTime is how long the kernel may take to finish what it does after a
-// call, such as the end of a namespace and of its devices.
-var settleTime = time.Second
+// call, such as the end of a namespace and of its devices: long, where many end at once.
+var settleTime = 30 * time.Second
 
-// settle is left, asked again until nothing is left or the time is over.
+// settle is left, asked again until nothing is left but files, which do not go by
+// themselves, or the time is over.
 func (w *world) settle() (leak.State, error) {
 	for end := time.Now().Add(settleTime); ; time.Sleep(10 * time.Millisecond) {
 		left, err := w.left()
-		if err != nil || len(left) == 0 || time.Now().After(end) {
+		if err != nil || len(left) == len(left.Of("file")) || time.Now().After(end) {
 			return left, err
 		}
 	}

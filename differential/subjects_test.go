@@ -95,6 +95,13 @@ var subjects = []*subject{
 		{at: "preserveDefaultVlan", odds: 10, ok: flag, bad: of("x")},
 		{at: "disableContainerInterface", odds: 6, ok: flag, bad: of("x")},
 	})},
+	{plugin: "bridge", title: "bridge-layer2", fields: with(macs, mtu, ipam(8), []field{
+		{at: "isGateway", odds: 50, ok: flag, bad: of("x")},
+		{at: "isDefaultGateway", odds: 20, ok: flag, bad: of("x")},
+		{at: "disableContainerInterface", odds: 75, ok: flag, bad: of("x")},
+		{at: "hairpinMode", odds: 20, ok: flag, bad: of("x")},
+		{at: "portIsolation", odds: 20, ok: flag, bad: of("x")},
+	})},
 	{plugin: "bridge", title: "bridge-vlan", needs: vlans, fields: with(ipam(70), []field{
 		{at: "vlan", odds: 60, ok: of(0, 1, 7, 4094), bad: of(-1, 4095, "7")},
 		{at: "vlanTrunk", odds: 50, ok: of(list{obj{"id": 9}}, list{obj{"minID": 20, "maxID": 24}, obj{"id": 30}}, list{obj{"minID": 5, "maxID": 5}}, list{}),

@@ -52,7 +52,7 @@ func device(*world) error {
 	if _, err := netlink.LinkByName("spare"); err == nil {
 		return nil
 	}
-	for range 200 {
+	for range 6000 {
 		if _, err := netlink.LinkByName("spare-peer"); err != nil {
 			break
 		}

@@ -213,7 +213,7 @@ func (s *swapping) end(p *swapped) {
 // vanish waits for the kernel to delete the pair whose end was in a namespace
 // that is gone, which it does in its own time.
 func (s *swapping) vanish(before leak.State) {
-	for range 500 {
+	for range 3000 {
 		pairs := leak.Must(s).Beyond(before).Without(func(line string) bool { return !strings.HasPrefix(line, "link veth ") })
 		if len(pairs) == 0 {
 			return

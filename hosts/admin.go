@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -106,7 +107,7 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	endpoints, _, err := list(ctx, a.Store.Endpoints(), name+"/")
-	if err != nil {
+	if err != nil && !(force && errors.Is(err, store.ErrUnreadable)) {
 		return err
 	}
 	if len(endpoints) > 0 && !force {
@@ -115,8 +116,8 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 	if err := a.Store.Networks().Delete(ctx, name, at.Revision); err != nil {
 		return err
 	}
-	_, err = a.drop(ctx, func(b store.Block) bool { return b.Network == name })
-	return err
+	_, left, err := a.drop(ctx, name+"/", func(b store.Block) bool { return b.Network == name })
+	return errors.Join(left, err)
 }
 
 // tell names some endpoints and their hosts.
@@ -144,48 +145,91 @@ func called(e *store.Endpoint) string {
 	return e.ID[:min(len(e.ID), shortID)]
 }
 
-// drop removes blocks, and says which.
-func (a Admin) drop(ctx context.Context, which func(store.Block) bool) (gone []store.Block, err error) {
-	blocks, _, err := list(ctx, a.Store.Blocks(), "")
-	errs := []error{err}
+// drop removes blocks whose keys begin with prefix, and says which. Left tells of
+// blocks that cannot be read, which stay.
+func (a Admin) drop(ctx context.Context, prefix string, which func(store.Block) bool) (gone []store.Block, left, err error) {
+	blocks, _, err := list(ctx, a.Store.Blocks(), prefix)
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
+		return nil, nil, err
+	}
+	left = err
+	var errs []error
 	for _, b := range sorted(blocks) {
 		if !which(b) {
 			continue
 		}
-		if err := a.Store.Blocks().Delete(ctx, b.Key(), ""); err != nil {
-			errs = append(errs, err)
-			continue
+		went, err := deleteWhile(ctx, a.Store.Blocks(), b.Key(), which)
+		if errs = append(errs, err); went {
+			gone = append(gone, b)
 		}
-		gone = append(gone, b)
 	}
-	return gone, errors.Join(errs...)
+	return gone, left, errors.Join(errs...)
+}
+
+// deleteWhile deletes an object as it is now, if which still wants it: another host
+// may have taken it since it was listed.
+func deleteWhile[T store.Object](ctx context.Context, t store.Table[T], key string, which func(T) bool) (gone bool, err error) {
+	for {
+		now, err := t.Get(ctx, key)
+		if errors.Is(err, store.ErrNotFound) || err == nil && !which(now.Object) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if err = t.Delete(ctx, key, now.Revision); !errors.Is(err, store.ErrConflict) {
+			return err == nil, err
+		}
+	}
+}
+
+// deleteAsRead deletes an object that is as it was read, or fails with
+// store.ErrConflict. What is not there is not an error.
+func deleteAsRead[T store.Object](ctx context.Context, t store.Table[T], was T) error {
+	changed := false
+	_, err := deleteWhile(ctx, t, was.Key(), func(now T) bool {
+		changed = !reflect.DeepEqual(now, was)
+		return !changed
+	})
+	if err == nil && changed {
+		err = fmt.Errorf("delete %s: %w", was.Key(), store.ErrConflict)
+	}
+	return err
 }
 
 // Forget removes a host that will not come back, and returns its blocks, which
 // other hosts may have from now on. One that is present is refused: it would be
 // there again at once. Nobody can tell whether containers of one that is not still
-// run there.
+// run there. What of other hosts cannot be read is no obstacle; the error tells of
+// blocks that may be its and are left, and is store.ErrUnreadable.
 func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
-	nodes, _, err := list(ctx, a.Store.Nodes(), "")
-	if err != nil {
-		return nil, err
-	}
-	there, _, err := list(ctx, a.Store.Endpoints(), presence+"/")
-	if err != nil {
-		return nil, err
+	nodes, _, unread := list(ctx, a.Store.Nodes(), "")
+	if unread != nil && !errors.Is(unread, store.ErrUnreadable) {
+		return nil, unread
 	}
 	n, err := find(sorted(nodes), name)
 	if err != nil {
-		return nil, fmt.Errorf("forget host: %w", err)
+		return nil, fmt.Errorf("forget host: %w", errors.Join(err, unread))
 	}
-	if (&world{Endpoints: sorted(there)}).present()[n.ID] {
+	there, _, err := list(ctx, a.Store.Endpoints(), presence+"/"+n.ID+"/")
+	if len(there) > 0 || errors.Is(err, store.ErrUnreadable) { // whatever it says, it hangs on a lease
 		return nil, fmt.Errorf("forget host %s: it is present: run `patchbayd hosts leave` there, or stop the service and wait for its lease to end", name)
 	}
-	gone, err := a.drop(ctx, func(b store.Block) bool { return b.Node == n.ID })
+	if err != nil {
+		return nil, err
+	}
+	gone, left, err := a.drop(ctx, "", func(b store.Block) bool { return b.Node == n.ID })
 	if err != nil {
 		return gone, err
 	}
-	return gone, a.Store.Nodes().Delete(ctx, n.ID, "")
+	err = deleteAsRead(ctx, a.Store.Nodes(), n)
+	if errors.Is(err, store.ErrConflict) {
+		err = fmt.Errorf("forget host %s: it has just written that it is there: it takes other blocks: %w", name, err)
+	}
+	if left != nil {
+		left = fmt.Errorf("left, as nobody can tell whose it is: %w", left)
+	}
+	return gone, errors.Join(err, left)
 }
 
 // find is the node of an id or a name.

@@ -67,6 +67,7 @@ type Agent struct {
 	docker     docker
 	containers []container
 	copies     []dockerCopy
+	unread     bool // there may be more of them
 
 	// tendStore's
 	told      store.Node // what the store was told of this host
@@ -100,6 +101,7 @@ func New(opts Options) (*Agent, error) {
 		docker: docker{state: opts.Paths.State, data: opts.DataRoot},
 	}
 	a.mirror.changed = a.wake
+	a.names.Ports = (&ports{proc: opts.Paths.Proc, tell: a.said.tell}).of
 	a.names.View, a.names.Domain, a.names.Upstreams, a.names.Log = &a.view, opts.Domain, opts.Upstreams, opts.Log
 	var err error
 	if a.self, err = loadIdentity(a.dir); err != nil {
@@ -210,6 +212,7 @@ func (a *Agent) readDocker() (changed bool) {
 	a.said.tell("docker", err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.unread = err != nil
 	if reflect.DeepEqual(containers, a.containers) && reflect.DeepEqual(copies, a.copies) {
 		return false
 	}

@@ -116,7 +116,7 @@ func (h *host) start() {
 	var err error
 	h.agent, err = New(Options{
 		Store: h.store, Name: h.name, Underlay: h.underlay(), ConfDir: h.dir + "/net.d", DataRoot: h.dir + "/docker-data",
-		Paths: paths.Paths{State: h.dir + "/state", CNI: h.dir + "/cni", Proc: "/proc"}, TTL: 2 * time.Second, Reclaim: 24 * time.Hour,
+		Paths: paths.Paths{State: h.dir + "/state", Run: h.dir + "/run", CNI: h.dir + "/cni", Proc: "/proc"}, TTL: time.Minute, Reclaim: 24 * time.Hour,
 		Fabric: h.fabric, Log: h.log.add,
 	})
 	must(h.t, err)

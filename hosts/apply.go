@@ -30,8 +30,10 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	if synced {
 		a.said.tell("bridges", a.tidy(&w, parts)) // before routes to where they lead
 	}
+	a.said.tell("data of the store", a.mirror.lost())
 	a.said.tellAll("network", wrong)
 	a.said.tellAll("configuration of", a.configure(parts, synced))
+	a.lean(parts)
 	if uplink > 0 {
 		a.carry(ctx, &w, self, parts, all)
 	}
@@ -94,17 +96,19 @@ type part struct {
 	holding
 	ready bool // it can be configured
 	soon  bool // it stays as it was: its blocks are about to be claimed again
+
+	masquerade, unsettled bool // see mesh.Subnet
 }
 
 // parts are the networks of this host, and what is wrong with some. Uplink is
 // the MTU of the way to the other hosts, in bytes.
 func (a *Agent) parts(w *world, self store.Node, uplink int) (out []part, wrong map[string]error) {
-	networks, wrong := usable(w, self.Underlay)
+	networks, wrong := a.usable(w, self.Underlay)
 	for _, n := range networks {
 		h := holdingOf(&n, a.self.ID, w.blocksOf(n.Name), w.Own[n.Name])
 		p := part{plan: plan{Network: n, Blocks: h.have, DNS: a.answers(n.Name)}, holding: h, ready: h.complete() && uplink > 0}
-		p.soon = len(h.lost) == 0 && remembered(&n, h.missing, w.Own[n.Name])
-		if len(h.lost) > 0 {
+		p.soon = len(h.lost) == 0 && len(h.missing) > 0 && remembered(&n, h.missing, w.Own[n.Name])
+		if len(h.lost) > 0 || p.soon {
 			p.Blocks = w.Own[n.Name] // they are in use here until `used` says otherwise
 		}
 		p.MTU = n.MTU
@@ -130,12 +134,17 @@ func (a *Agent) answers(network string) bool {
 
 // usable are the networks that this host can take part in, and why not in the
 // others. Of two that overlap it is the one that the host has a block of already.
-func usable(w *world, underlay []netip.Addr) (out []store.Network, wrong map[string]error) {
+// Nothing is done for the others: both loops ask here, before everything.
+func (a *Agent) usable(w *world, underlay []netip.Addr) (out []store.Network, wrong map[string]error) {
 	wrong = map[string]error{}
 	all := slices.Clone(w.Networks)
 	slices.SortStableFunc(all, func(a, b store.Network) int { return cmp.Compare(len(w.Own[b.Name]), len(w.Own[a.Name])) })
 	for _, n := range all {
-		if err := errors.Join(Check(&n), apart(&n, out), outside(&n, underlay)); err != nil {
+		err := errors.Join(Check(&n), apart(&n, out), outside(&n, underlay))
+		if err == nil {
+			err = a.inTheWay(w, &n)
+		}
+		if err != nil {
 			wrong[n.Name] = err
 			continue
 		}
@@ -176,6 +185,7 @@ func (a *Agent) configure(parts []part, synced bool) (wrong map[string]error) {
 		if !p.ready {
 			continue
 		}
+		a.mirror.remember(p.Network.Name, p.have) // before an address of it is given to a container
 		data, err := render(&p.plan)
 		if err == nil {
 			err = writeConf(a.opts.ConfDir, p.Network.Name, data)
@@ -204,7 +214,7 @@ func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 	var peers []mesh.Peer
 	for _, p := range parts {
 		for _, s := range p.Network.Subnets {
-			out.Subnets = append(out.Subnets, mesh.Subnet{Network: p.Network.Name, Prefix: s})
+			out.Subnets = append(out.Subnets, mesh.Subnet{Network: p.Network.Name, Prefix: s, Masquerade: p.masquerade, Unsettled: p.unsettled})
 		}
 		out.Blocks = append(out.Blocks, p.Blocks...)
 		blocks := blocksOfPeers(w, &p)
@@ -222,8 +232,7 @@ func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 func blocksOfPeers(w *world, p *part) map[string][]netip.Prefix {
 	out := map[string][]netip.Prefix{}
 	for _, b := range w.blocksOf(p.Network.Name) {
-		whole := func(s netip.Prefix) bool { return fits(&p.Network, s, b.Prefix) }
-		if !slices.ContainsFunc(p.Network.Subnets, whole) {
+		if !possible(&p.Network, b.Prefix) {
 			continue // nobody claims so, and one that is wider would take others' addresses
 		}
 		if !slices.ContainsFunc(p.Blocks, b.Prefix.Overlaps) {

@@ -45,7 +45,7 @@ func TestStoreAway(t *testing.T) {
 		t.Error("the configuration changed")
 	}
 	a.attach("e1", "lan", block.Addr().Next().Next().String(), "web")
-	until(t, "it says so", func() bool { return a.log.has("follow nodes: the store is away") })
+	until(t, "it says so", func() bool { return a.log.has("follow: the store is away") })
 	g.set(false)
 	until(t, "told afterwards", func() bool { return slices.Equal(endpointNames(t, g), []string{"web"}) })
 	if a.conf("lan") != conf {
@@ -226,7 +226,7 @@ func TestBlockLost(t *testing.T) {
 	block := a.block("lan")
 	web := block.Addr().Next().Next().String()
 	a.attach("e1", "lan", web, "web")
-	bridge(t, "pb-lan", netip.PrefixFrom(block.Addr().Next(), 24))
+	a.bridge("lan", netip.PrefixFrom(block.Addr().Next(), 24))
 	until(t, "saved", func() bool {
 		text, _ := os.ReadFile(filepath.Join(a.dir, "state/hosts/world.json"))
 		return strings.Contains(string(text), `"own":{"lan":["`+block.String())
@@ -291,8 +291,13 @@ func TestStoreLostItsData(t *testing.T) {
 	b.start()
 	until(t, "it says so", func() bool { return a.log.has("as if its data were lost") })
 	until(t, "the route, from memory", func() bool { return slices.Equal(a.fabric.routes(), routes) })
-	if nodes, _, err := list(t.Context(), blank.Nodes(), ""); err != nil || len(nodes) > 0 || a.conf("lan") != conf {
-		t.Errorf("%v %v %s", nodes, err, a.conf("lan"))
+	until(t, "the hosts and their blocks are in the store again", func() bool {
+		nodes, _, err := list(t.Context(), blank.Nodes(), "")
+		blocks, _, err2 := list(t.Context(), blank.Blocks(), "")
+		return err == nil && err2 == nil && len(nodes) == 2 && len(blocks) == 2
+	})
+	if got := a.fabric.routes(); !slices.Equal(got, routes) || a.conf("lan") != conf {
+		t.Errorf("%v %s", got, a.conf("lan"))
 	}
 	must(t, Admin{blank}.Create(t.Context(), lan()))
 	until(t, "the old blocks", func() bool {

@@ -78,8 +78,10 @@ func holdingOf(n *store.Network, node string, blocks []store.Block, remembered [
 		i := slices.IndexFunc(blocks, func(b store.Block) bool {
 			return b.Node == node && fits(n, subnet, b.Prefix) && (!slices.ContainsFunc(remembered, subnet.Overlaps) || slices.Contains(remembered, b.Prefix))
 		})
-		if i < 0 { // none that we remember
-			i = slices.IndexFunc(blocks, func(b store.Block) bool { return b.Node == node && fits(n, subnet, b.Prefix) })
+		if i < 0 { // none that we remember, and cannot have again
+			if _, again := old(n, subnet, remembered, takenOf(n, subnet, blocks)); !again {
+				i = slices.IndexFunc(blocks, func(b store.Block) bool { return b.Node == node && fits(n, subnet, b.Prefix) })
+			}
 		}
 		if i < 0 {
 			h.missing = append(h.missing, subnet)
@@ -91,11 +93,17 @@ func holdingOf(n *store.Network, node string, blocks []store.Block, remembered [
 		switch {
 		case b.Node == node && !slices.Contains(h.have, b.Prefix):
 			h.extra = append(h.extra, b)
-		case b.Node != node && slices.ContainsFunc(remembered, b.Prefix.Overlaps):
+		case b.Node != node && possible(n, b.Prefix) && slices.ContainsFunc(remembered, b.Prefix.Overlaps):
 			h.lost = append(h.lost, b)
 		}
 	}
 	return h
+}
+
+// possible says whether a block is one that a host can claim of a network: the
+// record of any other block takes none away.
+func possible(n *store.Network, block netip.Prefix) bool {
+	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return fits(n, s, block) })
 }
 
 // fits says whether a block is one of a subnet as the network divides it.

@@ -11,29 +11,71 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/store"
 )
+
+// bridges are the networks' bridges on this host. Which is ours tells the note that
+// the plugin bridge leaves of one that it makes, and which addresses on it are, the
+// blocks that this host had: others may have made a bridge of that name, or given
+// ours another address.
+type bridges struct {
+	conn  *nl.Conn
+	notes *record.Store
+	had   func(network string) []netip.Prefix
+	say   func(format string, args ...any)
+}
+
+func openBridges(p paths.Paths, w *world, say func(string, ...any)) (*bridges, error) {
+	conn, err := nl.Host(p.Proc)
+	if err != nil {
+		return nil, err
+	}
+	had := func(network string) []netip.Prefix { return slices.Concat(w.Given[network], w.Own[network]) }
+	return &bridges{conn, record.New(p.Run), had, say}, nil
+}
+
+func (b *bridges) close() {
+	b.notes.Close()
+	b.conn.Close()
+}
+
+// ours says whether an attachment to a network made its bridge.
+func (b *bridges) ours(network string, link netlink.Link) bool {
+	note, err := b.notes.Made(record.MadeBridge(link.Attrs().Name))
+	return err == nil && note != nil && note.Network == network && note.Index == link.Attrs().Index && link.Type() == "bridge"
+}
+
+// gave says whether an address of a network's bridge is one that our configuration
+// had it given: the first of a block.
+func (b *bridges) gave(n *store.Network, link netlink.Link, addr netip.Prefix) bool {
+	block := addr.Masked()
+	return gatewayOf(block) == addr.Addr() && (slices.Contains(b.had(n.Name), block) || possible(n, block) && b.ours(n.Name, link))
+}
 
 // tidy takes from the bridges what no container needs any more: the addresses of
 // blocks that are no longer this host's, and bridges of networks that are no more
 // once the last container has left. The plugin bridge leaves both, as it cannot
 // know.
 func (a *Agent) tidy(w *world, parts []part) error {
-	conn, err := nl.Host(a.opts.Paths.Proc)
+	b, err := openBridges(a.opts.Paths, w, a.opts.Log)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer b.close()
 	var errs []error
 	for i := range parts {
 		a.mirror.bridged(parts[i].Network.Name, true)
-		errs = append(errs, a.tidyAddrs(conn, &parts[i]))
+		errs = append(errs, a.tidyAddrs(b, &parts[i]))
 	}
 	for _, network := range w.Bridges {
 		if slices.ContainsFunc(parts, func(p part) bool { return p.Network.Name == network }) {
 			continue
 		}
-		gone, err := dropBridge(conn, bridgeName(network))
+		gone, err := b.drop(network)
 		if errs = append(errs, err); gone {
 			a.mirror.bridged(network, false)
 		}
@@ -41,60 +83,100 @@ func (a *Agent) tidy(w *world, parts []part) error {
 	return errors.Join(errs...)
 }
 
-// tidyAddrs removes a network's addresses from its bridge that are not those of
-// its blocks.
-func (a *Agent) tidyAddrs(conn *nl.Conn, p *part) error {
-	link, err := conn.Link(bridgeName(p.Network.Name))
+// tidyAddrs removes the addresses of a network's bridge that we gave it and that
+// are not those of its blocks.
+func (a *Agent) tidyAddrs(b *bridges, p *part) error {
+	link, err := b.conn.Link(bridgeName(p.Network.Name))
 	if nl.IsNotFound(err) {
 		return nil // no container was ever here
 	}
 	if err != nil {
 		return err
 	}
-	addrs, err := conn.Addrs(link.Attrs().Index)
+	addrs, err := b.conn.Addrs(link.Attrs().Index)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, at := range addrs {
+	stay := slices.DeleteFunc(addrs, func(at nl.Addr) bool {
 		block := at.Prefix.Masked()
-		theirs := !slices.ContainsFunc(p.Network.Subnets, func(s netip.Prefix) bool { return s.Contains(block.Addr()) })
-		if theirs || slices.Contains(p.Blocks, block) {
-			continue
+		if slices.Contains(p.Blocks, block) || !b.gave(&p.Network, link, at.Prefix) {
+			return false
 		}
 		used, err := a.used(p.Network.Name, []netip.Prefix{block})
 		if errs = append(errs, err); err != nil || used > 0 {
-			continue
+			return false
 		}
 		a.opts.Log("network %s: taking address %s from %s", p.Network.Name, at.Prefix, link.Attrs().Name)
-		if err := conn.AddrDel(link, &netlink.Addr{IPNet: nl.IPNet(at.Prefix)}); err != nil && !nl.IsNotFound(err) {
+		if err := b.conn.AddrDel(link, &netlink.Addr{IPNet: nl.IPNet(at.Prefix)}); err != nil && !nl.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("take address %s from %s: %w", at.Prefix, link.Attrs().Name, err))
+			return false
+		}
+		return true
+	})
+	return errors.Join(append(errs, p.hindered(link.Attrs().Name, stay))...)
+}
+
+// hindered tells of addresses of a bridge that an ADD refuses to stand beside.
+func (p *part) hindered(bridge string, addrs []nl.Addr) error {
+	if !p.complete() {
+		return nil // there is no configuration
+	}
+	var errs []error
+	for i, gateway := range p.gateways() {
+		g := netstate.Gateway{Link: bridge, Prefix: netip.PrefixFrom(gateway, p.Blocks[i].Bits())}
+		if others, ok := g.Others(addrs); !ok && len(others) > 0 {
+			errs = append(errs, fmt.Errorf("network %s: %s has the address %s, so no container can be attached: remove the containers that use it, or it: ip addr del %[3]s dev %[2]s",
+				p.Network.Name, bridge, others[0]))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// dropBridge removes a bridge that nobody is on; gone when there is none.
-func dropBridge(conn *nl.Conn, name string) (gone bool, err error) {
-	link, err := conn.Link(name)
+// drop removes a network's bridge that is free; gone when none of ours is left.
+func (b *bridges) drop(network string) (gone bool, err error) {
+	name := bridgeName(network)
+	link, err := b.conn.Link(name)
 	if nl.IsNotFound(err) {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	if link.Type() != "bridge" {
-		return true, nil // somebody else's
+	if !b.ours(network, link) {
+		b.say("network %s: %s stays: no note says that patchbay made it, as it notes its own: ip link del %[2]s", network, name)
+		return true, nil
 	}
-	links, err := conn.LinkList()
+	if free, err := b.free(network, link); !free {
+		return false, err
+	}
+	if err := b.conn.LinkDel(link); err != nil && !nl.IsNotFound(err) {
+		return false, fmt.Errorf("remove %s: %w", name, err)
+	}
+	return true, b.notes.ForgetBridge(name, link.Attrs().Index)
+}
+
+// free says whether a bridge has no port and no link on top. The error names an
+// address that others gave it.
+func (b *bridges) free(network string, link netlink.Link) (bool, error) {
+	at := link.Attrs()
+	links, err := b.conn.LinkList()
 	if err != nil {
 		return false, fmt.Errorf("list links: %w", err)
 	}
-	if slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().MasterIndex == link.Attrs().Index }) {
+	if slices.ContainsFunc(links, func(l netlink.Link) bool {
+		return l.Attrs().MasterIndex == at.Index || l.Attrs().ParentIndex == at.Index && l.Attrs().NetNsID < 0
+	}) {
 		return false, nil
 	}
-	if err := conn.LinkDel(link); err != nil && !nl.IsNotFound(err) {
-		return false, fmt.Errorf("remove %s: %w", name, err)
+	addrs, err := b.conn.Addrs(at.Index)
+	if err != nil {
+		return false, err
+	}
+	for _, a := range addrs {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() && !slices.Contains(b.had(network), a.Prefix.Masked()) {
+			return false, fmt.Errorf("network %s: %s stays: somebody gave it the address %s: ip link del %[2]s", network, at.Name, a.Prefix)
+		}
 	}
 	return true, nil
 }

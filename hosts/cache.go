@@ -36,6 +36,9 @@ func (m *mirror) load(dir string) error {
 		m.cache = world{}
 		return fmt.Errorf("read what was known: %w", err)
 	}
+	for network, blocks := range m.cache.Own {
+		m.cache.give(network, blocks) // an earlier release did not note it
+	}
 	m.known = true
 	return nil
 }
@@ -90,6 +93,7 @@ func (a *Agent) save(w *world, now bool) error {
 // lasting is a world without what changes all the time.
 func (w *world) lasting() world {
 	out := *w
+	out.Heard, out.Missing.Endpoints = "", nil
 	out.Endpoints, out.Nodes = nil, make([]store.Node, len(w.Nodes))
 	for i, n := range w.Nodes {
 		n.Seen = time.Time{}

@@ -26,24 +26,18 @@ func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 		a.mirror.remember(n.Name, h.have)
 		return nil
 	}
-	blocks, _, err := list(ctx, a.opts.Store.Blocks(), n.Name+"/")
+	all, err := a.blocksNow(ctx, w, n)
 	if err != nil {
 		return err
 	}
-	all := sorted(blocks)
 	h := holdingOf(n, a.self.ID, all, w.Own[n.Name])
 	if len(h.lost) > 0 {
 		if err := a.yield(w, n, h.lost[0]); err != nil {
 			return err
 		}
 	}
-	if len(h.have) == 0 && len(w.Own[n.Name]) == 0 {
-		if err := a.inTheWay(n); err != nil {
-			return err
-		}
-	}
 	for _, subnet := range h.missing {
-		b, err := a.claimOne(ctx, n, subnet, all, w.Own[n.Name])
+		b, err := a.claimOne(ctx, w, n, subnet, all)
 		if err != nil {
 			return err
 		}
@@ -53,6 +47,20 @@ func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 	}
 	a.mirror.remember(n.Name, h.have)
 	return a.giveBack(ctx, n, h.extra)
+}
+
+// blocksNow are the blocks of a network: the store's, and what it has lost. One that
+// cannot be read is as it was known, and still has its key, so nobody can take it.
+func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]store.Block, error) {
+	blocks, _, err := list(ctx, a.opts.Store.Blocks(), n.Name+"/")
+	all := sorted(blocks)
+	switch {
+	case err == nil:
+		return append(all, beside(w.Missing.Blocks, n.Name, all)...), nil
+	case errors.Is(err, store.ErrUnreadable):
+		return append(all, beside(w.Blocks, n.Name, all)...), nil
+	}
+	return nil, err
 }
 
 // yield gives up what is somebody else's block now, when no container of this
@@ -114,18 +122,18 @@ const maxRaces = 100
 
 // claimOne creates a block: the one we had, or a free one, or one whose node is
 // long gone.
-func (a *Agent) claimOne(ctx context.Context, n *store.Network, subnet netip.Prefix, blocks []store.Block, had []netip.Prefix) (store.Block, error) {
-	taken := make([]netip.Prefix, len(blocks))
-	for i, b := range blocks {
-		taken[i] = b.Prefix
-	}
+func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
+	taken := takenOf(n, subnet, blocks)
 	for range maxRaces {
-		prefix, ok := old(n, subnet, had, taken)
+		prefix, ok := old(n, subnet, w.Own[n.Name], taken)
+		if err := w.Missing.refuse(n, subnet); !ok && err != nil {
+			return store.Block{}, err
+		}
 		if !ok {
 			prefix, ok = freeBlock(subnet, bitsOf(n, subnet), taken, a.self.ID+" "+n.Name)
 		}
 		if !ok {
-			return a.reclaim(ctx, n, subnet, blocks)
+			return a.reclaim(ctx, w, n, subnet, blocks)
 		}
 		b := store.Block{Network: n.Name, Prefix: prefix, Node: a.self.ID}
 		switch err := a.createBlock(ctx, b); {
@@ -137,6 +145,16 @@ func (a *Agent) claimOne(ctx context.Context, n *store.Network, subnet netip.Pre
 		taken = append(taken, prefix) // somebody was faster
 	}
 	return store.Block{}, fmt.Errorf("claim a block of %s: others were faster %d times", subnet, maxRaces)
+}
+
+// takenOf are the blocks that keep hosts from others of a subnet.
+func takenOf(n *store.Network, subnet netip.Prefix, blocks []store.Block) (out []netip.Prefix) {
+	for _, b := range blocks {
+		if b.Prefix.Bits() >= bitsOf(n, subnet) { // nobody can have claimed a wider one
+			out = append(out, b.Prefix)
+		}
+	}
+	return out
 }
 
 // old is the block that this node had, if it can have it again.
@@ -176,11 +194,15 @@ func (a *Agent) dropBlock(ctx context.Context, b store.Block) error {
 }
 
 // reclaim takes the block of the node that is gone for longest, if for long
-// enough. Two that do so at once delete the same, and one of them creates it.
-func (a *Agent) reclaim(ctx context.Context, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
-	holders, err := a.holders(ctx, n, subnet, blocks)
+// enough. Two that do so at once delete the same, and one of them creates it. A
+// store that lost its data does not say who was seen, until all had the time to.
+func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
+	holders, err := a.holders(ctx, w, n, subnet, blocks)
 	if err != nil {
 		return store.Block{}, err
+	}
+	if time.Since(w.Doubted) < LeastReclaim(a.opts.TTL) {
+		return store.Block{}, fmt.Errorf("no block of %s is free, and the store lost its data a moment ago: %s", subnet, tellHolders(holders))
 	}
 	for _, h := range holders {
 		if h.present || time.Since(h.seen) < a.opts.Reclaim {
@@ -205,7 +227,7 @@ type holder struct {
 
 // holders are those who have blocks of a subnet, the longest unseen first. A
 // node that was forgotten was never seen.
-func (a *Agent) holders(ctx context.Context, n *store.Network, subnet netip.Prefix, blocks []store.Block) ([]holder, error) {
+func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) ([]holder, error) {
 	nodes, _, err := list(ctx, a.opts.Store.Nodes(), "")
 	if err != nil {
 		return nil, err
@@ -218,7 +240,10 @@ func (a *Agent) holders(ctx context.Context, n *store.Network, subnet netip.Pref
 	var out []holder
 	for _, b := range blocks {
 		if fits(n, subnet, b.Prefix) {
-			node := nodes[b.Node]
+			node, known := nodes[b.Node]
+			if !known {
+				node, _ = w.node(b.Node) // it is missing, or was forgotten
+			}
 			out = append(out, holder{b, cmp.Or(node.Name, b.Node), node.Seen, present[b.Node]})
 		}
 	}

@@ -50,7 +50,7 @@ func ours(path string) ([]byte, error) {
 	if !fi.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: %w", path, errForeign)
 	}
-	data, err := os.ReadFile(path)
+	data, err := atomicfile.ReadConf(path)
 	if err != nil {
 		return nil, err
 	}

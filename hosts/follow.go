@@ -6,22 +6,83 @@ package hosts
 import (
 	"context"
 	"errors"
-	"maps"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// follow keeps the mirror like the store until ctx ends. Tell hears how it goes
-// with each table.
+// follow keeps the mirror like the store until ctx ends. Tell hears how it goes.
 func (m *mirror) follow(ctx context.Context, s store.Store, tell func(about string, err error)) {
-	m.tables = tablesOf(&m.cache) // until they are heard nobody looks at them
-	go followTable(ctx, follower[store.Network]{m, s.Networks(), m.networks, &m.heard[0], tell, "networks"})
-	go followTable(ctx, follower[store.Node]{m, s.Nodes(), m.nodes, &m.heard[1], tell, "nodes"})
-	go followTable(ctx, follower[store.Block]{m, s.Blocks(), m.blocks, &m.heard[2], tell, "blocks"})
-	go followTable(ctx, follower[store.Endpoint]{m, s.Endpoints(), m.endpoints, &m.heard[3], tell, "endpoints"})
+	m.tables = tablesOf(&m.cache) // for what cannot be read
+	told := func(err error) { tell("follow", err) }
+	go keep(ctx, told, func() error { return m.followWhole(ctx, s, told) })
+}
+
+// followWhole reads a whole world and then hears of all its changes. Whatever
+// ends the watch of one table ends them all: the next world is whole again.
+func (m *mirror) followWhole(ctx context.Context, s store.Store, tell func(error)) error {
+	r, err := m.read(ctx, s)
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
+		return err
+	}
+	tell(err)
+	m.replace(r)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var wg sync.WaitGroup
+	wg.Go(func() { stop(hear(ctx, m, s.Networks(), r.at[0], r.networks)) })
+	wg.Go(func() { stop(hear(ctx, m, s.Nodes(), r.at[1], r.nodes)) })
+	wg.Go(func() { stop(hear(ctx, m, s.Blocks(), r.at[2], r.blocks)) })
+	wg.Go(func() { stop(hear(ctx, m, s.Endpoints(), r.at[last], r.endpoints)) })
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// reading is a whole world, with the revisions at which its tables were read.
+type reading struct {
+	tables
+	at [4]store.Revision
+}
+
+const last = 3 // table of a reading
+
+// read lists all tables. Objects that cannot be read, as of a later version, are
+// passed over, and stay what they were: who waited for them would have no presence
+// meanwhile, and lose its block. The error is store.ErrUnreadable then.
+func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error) {
+	r = new(reading)
+	var unreadable []error
+	for _, read := range []func() error{
+		func() error { return readTable(ctx, s.Networks(), m.networks, &r.networks, &r.at[0]) },
+		func() error { return readTable(ctx, s.Nodes(), m.nodes, &r.nodes, &r.at[1]) },
+		func() error { return readTable(ctx, s.Blocks(), m.blocks, &r.blocks, &r.at[2]) },
+		func() error { return readTable(ctx, s.Endpoints(), m.endpoints, &r.endpoints, &r.at[last]) },
+	} {
+		if err = read(); err != nil && !errors.Is(err, store.ErrUnreadable) {
+			return nil, err
+		}
+		unreadable = append(unreadable, err)
+	}
+	for i := range r.at[1:] {
+		if !r.at[i+1].Follows(r.at[i]) {
+			return nil, errTorn
+		}
+	}
+	return r, errors.Join(unreadable...)
+}
+
+// errTorn is a world of which no part goes with the other.
+var errTorn = errors.New("the store became another one while it was read")
+
+func readTable[T store.Object](ctx context.Context, t store.Table[T], known map[string]T, into *map[string]T, at *store.Revision) (err error) {
+	*into, *at, err = listWithin(ctx, listTime, t, "")
+	if errors.Is(err, store.ErrUnreadable) {
+		addUnreadable(ctx, t, known, *into)
+	}
+	return err
 }
 
 // againAfter is how long a store that failed is left alone, at first and at last:
@@ -46,79 +107,44 @@ func keep(ctx context.Context, failed func(error), fn func() error) {
 // jitter is about d, and not the same for all hosts.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// follower is one table of a mirror.
-type follower[T store.Object] struct {
-	m     *mirror
-	table store.Table[T]
-	into  map[string]T
-	heard *bool
-	tell  func(about string, err error)
-	name  string
-}
-
-func followTable[T store.Object](ctx context.Context, f follower[T]) {
-	keep(ctx, func(err error) { f.tell("follow "+f.name, err) }, func() error { return f.follow(ctx) })
-}
-
-// follow lists the table and then hears of its changes, until the store says
-// that we have to list again. Objects that cannot be read, as of a later version,
-// are passed over, and stay what they were: who waited for them would have no
-// presence meanwhile, and lose its block.
-func (f *follower[T]) follow(ctx context.Context) error {
-	items, at, err := listWithin(ctx, listTime, f.table, "")
-	if err != nil && !errors.Is(err, store.ErrUnreadable) {
-		return err
-	}
-	f.tell("follow "+f.name, err)
-	if err != nil {
-		f.addUnreadable(ctx, items)
-	}
-	f.replace(items)
-	for e, err := range f.table.Watch(ctx, at) {
-		if err != nil {
-			return err
-		}
-		f.change(e)
-	}
-	return nil
-}
-
 // addUnreadable keeps what is known of objects that cannot be read now: a network,
 // or the route to a block, must not go because a newer Patchbay wrote it.
-func (f *follower[T]) addUnreadable(ctx context.Context, items map[string]T) {
-	f.m.mu.Lock()
-	known := maps.Clone(f.into)
-	f.m.mu.Unlock()
+func addUnreadable[T store.Object](ctx context.Context, t store.Table[T], known, items map[string]T) {
 	for key, object := range known {
 		if _, ok := items[key]; ok {
 			continue
 		}
-		if _, err := f.table.Get(ctx, key); errors.Is(err, store.ErrUnreadable) {
+		if _, err := t.Get(ctx, key); errors.Is(err, store.ErrUnreadable) {
 			items[key] = object
 		}
 	}
 }
 
-func (f *follower[T]) replace(items map[string]T) {
-	f.m.mu.Lock()
-	clear(f.into)
-	maps.Copy(f.into, items)
-	*f.heard = true
-	f.m.mu.Unlock()
-	f.m.changed()
+// hear has the mirror follow one table, until the store says that we have to list
+// again.
+func hear[T store.Object](ctx context.Context, m *mirror, t store.Table[T], at store.Revision, into map[string]T) error {
+	for e, err := range t.Watch(ctx, at) {
+		if err != nil {
+			return err
+		}
+		change(m, into, e)
+	}
+	return nil
 }
 
-func (f *follower[T]) change(e store.Event[T]) {
-	f.m.mu.Lock()
-	was, there := f.into[e.Object.Key()]
+func change[T store.Object](m *mirror, into map[string]T, e store.Event[T]) {
+	m.mu.Lock()
+	was, there := into[e.Object.Key()]
 	if e.Gone {
-		delete(f.into, e.Object.Key())
+		delete(into, e.Object.Key())
 	} else {
-		f.into[e.Object.Key()] = e.Object
+		into[e.Object.Key()] = e.Object
 	}
-	f.m.mu.Unlock()
+	m.cache.Heard = m.cache.Heard.With(e.Revision)
+	m.cache.Missing.forget(e.Object)
+	m.mu.Unlock()
 	if e.Gone || !there || !onlySeen(was, e.Object) {
-		f.m.changed()
+		m.changed()
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// late is a store that answers no change of an endpoint, and counts them.
+// late is a store that answers nothing about one endpoint, and counts the questions.
 type late struct {
 	store.Store
 	store.Table[store.Endpoint]
@@ -31,6 +31,11 @@ func (l late) Create(context.Context, store.Endpoint, store.Lease) (store.Revisi
 func (l late) Delete(context.Context, string, store.Revision) error {
 	*l.asked++
 	return fmt.Errorf("the store: %w", context.DeadlineExceeded)
+}
+
+func (l late) Get(context.Context, string) (store.Item[store.Endpoint], error) {
+	*l.asked++
+	return store.Item[store.Endpoint]{}, fmt.Errorf("the store: %w", context.DeadlineExceeded)
 }
 
 // Each call of a store that does not answer takes its time: one has to do until

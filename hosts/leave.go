@@ -14,7 +14,6 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/store"
 )
@@ -56,7 +55,7 @@ func (l Leaving) Do(ctx context.Context) error {
 	if err := errors.Join(err, l.idle(own)); err != nil { // who read one before it went
 		return err
 	}
-	if err := errors.Join(away, l.giveBack(ctx, theirs), l.Clear(ctx), l.dropBridges(m.cache.Bridges)); err != nil {
+	if err := errors.Join(away, l.giveBack(ctx, theirs), l.Clear(ctx), l.dropBridges(&m.cache)); err != nil {
 		return err
 	}
 	return l.forget()
@@ -128,16 +127,16 @@ func (l *Leaving) inStore(ctx context.Context) (w world, err error) {
 func (l *Leaving) giveBack(ctx context.Context, theirs world) error {
 	var errs []error
 	for _, b := range theirs.Blocks {
-		err := l.Store.Blocks().Delete(ctx, b.Key(), "")
-		if errs = append(errs, err); err == nil {
+		gone, err := deleteWhile(ctx, l.Store.Blocks(), b.Key(), func(now store.Block) bool { return now.Node == b.Node })
+		if errs = append(errs, err); gone {
 			l.Say("network %s: gave back block %s", b.Network, b.Prefix)
 		}
 	}
 	for _, e := range theirs.Endpoints {
-		errs = append(errs, l.Store.Endpoints().Delete(ctx, e.Key(), ""))
+		errs = append(errs, deleteAsRead(ctx, l.Store.Endpoints(), e))
 	}
 	for _, n := range theirs.Nodes {
-		errs = append(errs, l.Store.Nodes().Delete(ctx, n.ID, ""))
+		errs = append(errs, deleteAsRead(ctx, l.Store.Nodes(), n))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("give back blocks: %w", err)
@@ -146,15 +145,15 @@ func (l *Leaving) giveBack(ctx context.Context, theirs world) error {
 }
 
 // dropBridges removes the bridges that nobody is on.
-func (l *Leaving) dropBridges(networks []string) error {
-	conn, err := nl.Host(l.Paths.Proc)
+func (l *Leaving) dropBridges(w *world) error {
+	b, err := openBridges(l.Paths, w, l.Say)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer b.close()
 	var errs []error
-	for _, network := range networks {
-		gone, err := dropBridge(conn, bridgeName(network))
+	for _, network := range w.Bridges {
+		gone, err := b.drop(network)
 		if errs = append(errs, err); !gone && err == nil {
 			l.Say("network %s: %s stays: something is on it", network, bridgeName(network))
 		}

@@ -50,7 +50,7 @@ func TestLeave(t *testing.T) {
 	h, l, block, cleared := leaving(t, g)
 	before := inStore(t, g)
 	must(t, os.WriteFile(h.dir+"/net.d/podnet.conflist", []byte(`{"name":"podnet"}`), 0o644))
-	bridge(t, "pb-lan", netip.PrefixFrom(block.Addr().Next(), 24))
+	h.bridge("lan", netip.PrefixFrom(block.Addr().Next(), 24))
 	web := block.Addr().Next().Next().String()
 	h.attach("e1", "lan", web, "web")
 	refused := func(why string) {

@@ -34,6 +34,7 @@ type container struct {
 type dockerCopy struct {
 	ID, Network string
 	Ranges      []netip.Prefix
+	Bare        bool // of an earlier release: without masquerade
 }
 
 // docker reads what is below two directories, again only what has changed.
@@ -143,13 +144,17 @@ func fingerprint(dirs ...string) (string, error) {
 func copyOf(n *state.Network) (c dockerCopy, err error) {
 	var list struct {
 		Name    string
-		Plugins []struct{ IPAM ipamConf }
+		Plugins []struct {
+			IPAM    ipamConf
+			Outside []netip.Prefix `json:"ipMasqOutside"`
+		}
 	}
 	if err := json.Unmarshal(n.Config, &list); err != nil {
 		return c, fmt.Errorf("network %.12s of Docker: read configuration: %w", n.ID, err)
 	}
-	c = dockerCopy{ID: n.ID, Network: list.Name}
+	c = dockerCopy{ID: n.ID, Network: list.Name, Bare: true}
 	for _, p := range list.Plugins {
+		c.Bare = c.Bare && len(p.Outside) == 0
 		for _, set := range p.IPAM.Ranges {
 			for _, r := range set {
 				c.Ranges = append(c.Ranges, r.Subnet)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"reflect"
@@ -62,10 +63,11 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 		errs = append(errs, err)
 		return errors.Is(err, context.DeadlineExceeded)
 	}
-	if time.Since(a.checked) >= reconcileEvery && late(a.check(ctx, w)) {
+	if (time.Since(a.checked) >= reconcileEvery || !a.checked.After(w.Doubted)) && late(a.check(ctx, w)) {
 		return errors.Join(errs...)
 	}
-	for key, e := range want {
+	for _, key := range slices.Sorted(maps.Keys(want)) { // presence first
+		e := want[key]
 		if was, ok := a.published[key]; ok && reflect.DeepEqual(was.Object, e) {
 			continue
 		}
@@ -76,7 +78,7 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 	if err := errors.Join(errs...); err != nil {
 		return err // nothing goes before its successor is there
 	}
-	for key := range a.published {
+	for _, key := range slices.Sorted(maps.Keys(a.published)) {
 		if _, ok := want[key]; !ok && late(a.drop(ctx, key)) {
 			return errors.Join(errs...)
 		}
@@ -89,7 +91,7 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 	}
 	a.said.tell("id", a.twin(others, time.Now()))
 	for _, e := range others {
-		if late(a.drop(ctx, e.Key())) {
+		if late(a.dropOther(ctx, e)) {
 			break
 		}
 	}
@@ -171,12 +173,28 @@ func (a *Agent) put(ctx context.Context, key string, e store.Endpoint) error {
 	return nil
 }
 
+// drop removes what hangs on this lease. What is not as it was put is another
+// one's by now, and looked at with those.
 func (a *Agent) drop(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	if err := a.opts.Store.Endpoints().Delete(ctx, key, ""); err != nil {
+	err := a.opts.Store.Endpoints().Delete(ctx, key, a.published[key].Revision)
+	if err != nil && !errors.Is(err, store.ErrConflict) {
 		return err
 	}
 	delete(a.published, key)
 	return nil
+}
+
+// dropOther removes an endpoint that hangs on another lease, as it was heard. One
+// that has changed since will be heard again, and one that cannot be read goes
+// with its lease.
+func (a *Agent) dropOther(ctx context.Context, e store.Endpoint) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	err := deleteAsRead(ctx, a.opts.Store.Endpoints(), e)
+	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrUnreadable) {
+		return nil
+	}
+	return err
 }

@@ -28,16 +28,18 @@ type conflist struct {
 	Plugins    []json.RawMessage `json:"plugins"`
 }
 
-// bridgeConf is the first plugin: the reference's fields.
+// bridgeConf is the first plugin: the reference's fields, and where masquerade
+// begins. An earlier release of the plugin does not know that one, and makes none
+// rather than a wrong one.
 type bridgeConf struct {
-	Type      string    `json:"type"`
-	Bridge    string    `json:"bridge"`
-	IsGateway bool      `json:"isGateway"`
-	Hairpin   bool      `json:"hairpinMode"`
-	IPMasq    bool      `json:"ipMasq"` // false: the whole network is masqueraded, not the block
-	MTU       int       `json:"mtu,omitempty"`
-	IPAM      ipamConf  `json:"ipam"`
-	DNS       *spec.DNS `json:"dns,omitempty"`
+	Type      string         `json:"type"`
+	Bridge    string         `json:"bridge"`
+	IsGateway bool           `json:"isGateway"`
+	Hairpin   bool           `json:"hairpinMode"`
+	Outside   []netip.Prefix `json:"ipMasqOutside"` // the whole network, of which the block is a part
+	MTU       int            `json:"mtu,omitempty"`
+	IPAM      ipamConf       `json:"ipam"`
+	DNS       *spec.DNS      `json:"dns,omitempty"`
 }
 
 type ipamConf struct {
@@ -65,15 +67,18 @@ type plan struct {
 // gateways are the addresses of the bridge, where the resolver answers, too.
 func (p *plan) gateways() (out []netip.Addr) {
 	for _, b := range p.Blocks {
-		out = append(out, b.Masked().Addr().Next()) // host-local's default
+		out = append(out, gatewayOf(b))
 	}
 	return out
 }
 
+// gatewayOf is the bridge's address in a block, which is host-local's default.
+func gatewayOf(block netip.Prefix) netip.Addr { return block.Masked().Addr().Next() }
+
 // render writes the configuration of a network.
 func render(p *plan) ([]byte, error) {
 	b := bridgeConf{
-		Type: "bridge", Bridge: bridgeName(p.Network.Name), IsGateway: true, Hairpin: true, MTU: p.MTU,
+		Type: "bridge", Bridge: bridgeName(p.Network.Name), IsGateway: true, Hairpin: true, Outside: p.Network.Subnets, MTU: p.MTU,
 		IPAM: ipamConf{Type: "host-local"},
 	}
 	for _, block := range p.Blocks {

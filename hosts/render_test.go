@@ -20,15 +20,15 @@ var update = flag.Bool("update", false, "write the golden files")
 
 func TestRender(t *testing.T) {
 	for name, p := range map[string]plan{
-		"plain": {Network: store.Network{Name: "lan"}, Blocks: prefixes("10.200.3.0/24")},
+		"plain": {Network: lan(), Blocks: prefixes("10.200.3.0/24")},
 		"dual": {
-			Network: store.Network{Name: "a-name-that-is-long"}, Blocks: prefixes("10.200.3.0/24", "fd00:0:0:3::/64"), MTU: 1450, DNS: true,
+			Network: store.Network{Name: "a-name-that-is-long", Subnets: prefixes("10.200.0.0/16", "fd00::/48")}, Blocks: prefixes("10.200.3.0/24", "fd00:0:0:3::/64"), MTU: 1450, DNS: true,
 		},
 		"plugins": {
-			Network: store.Network{Name: "lan", Plugins: []json.RawMessage{[]byte(`{"type":"tuning","sysctl":{"net.core.somaxconn":"500"}}`)}},
+			Network: store.Network{Name: "lan", Subnets: lan().Subnets, Plugins: []json.RawMessage{[]byte(`{"type":"tuning","sysctl":{"net.core.somaxconn":"500"}}`)}},
 			Blocks:  prefixes("10.200.3.0/24"),
 		},
-		"no plugins": {Network: store.Network{Name: "lan", Plugins: []json.RawMessage{}}, Blocks: prefixes("10.200.3.0/24")},
+		"no plugins": {Network: store.Network{Name: "lan", Subnets: lan().Subnets, Plugins: []json.RawMessage{}}, Blocks: prefixes("10.200.3.0/24")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := render(&p)

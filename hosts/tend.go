@@ -64,15 +64,15 @@ func (a *Agent) tend(ctx context.Context) error {
 	}
 	w, _, synced := a.mirror.snapshot()
 	if !synced {
-		return a.mirror.lost() // who has not heard the store has nothing to tell it
+		return nil // who has not heard the store has nothing to tell it
 	}
-	if err := a.putNode(ctx, self, !w.has(self.ID)); err != nil {
+	if err := a.putNode(ctx, self, w.behind(&a.told)); err != nil {
 		return fmt.Errorf("put node: %w", err)
 	}
 	if err := a.ensureLease(ctx); err != nil {
 		return fmt.Errorf("begin lease: %w", err)
 	}
-	networks, _ := usable(&w, self.Underlay)
+	networks, _ := a.usable(&w, self.Underlay) // the other loop says why not
 	wrong := map[string]error{}
 	for i := range networks {
 		wrong[networks[i].Name] = a.claim(ctx, &w, &networks[i])
@@ -131,6 +131,13 @@ func (a *Agent) putNode(ctx context.Context, self store.Node, lost bool) error {
 		a.told = self
 	}
 	return err
+}
+
+// behind says whether the store does not have this host, or as it was before it
+// was told last. Two hosts with one id must not both find so for ever.
+func (w *world) behind(told *store.Node) bool {
+	n, there := w.node(told.ID)
+	return !there || n.Seen.Before(told.Seen)
 }
 
 func sameNode(a, b store.Node) bool {

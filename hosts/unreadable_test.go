@@ -48,13 +48,13 @@ func TestUnreadableNetwork(t *testing.T) {
 	a := newHost(t, newer{s}, 1)
 	a.start()
 	a.block("lan")
+	a.stop() // running, it could still claim a block of the new network
 	other := lan()
 	other.Name, other.Subnets = "new", prefixes("10.201.0.0/16")
 	must(t, Admin{s}.Create(t.Context(), other))
 	block := store.Block{Network: "new", Prefix: prefix("10.201.3.0/24"), Node: a.agent.ID()}
 	_, err := s.Blocks().Create(t.Context(), block, nil)
 	must(t, err)
-	a.stop()
 	must(t, s.Endpoints().Delete(t.Context(), presenceOf(t, s), ""))
 	a.start()
 	until(t, "it is present", func() bool { return presenceOf(t, s) != "" })

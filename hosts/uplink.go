@@ -62,27 +62,39 @@ func globalAddr(conn *nl.Conn, index, family int) (netip.Addr, error) {
 	return netip.Addr{}, nil
 }
 
+// begun says whether this host has, or had, a block of a subnet as the network
+// divides it now: its containers may be there.
+func (w *world) begun(n *store.Network, subnet netip.Prefix, self string) bool {
+	return slices.ContainsFunc(slices.Concat(w.Own[n.Name], w.Given[n.Name]), func(b netip.Prefix) bool { return fits(n, subnet, b) }) ||
+		slices.ContainsFunc(w.Blocks, func(b store.Block) bool { return b.Network == n.Name && b.Node == self && fits(n, subnet, b.Prefix) })
+}
+
 // inTheWay refuses to begin with a network that this host is a neighbour in, or
-// has an address of: its bridge would take others' packets. What was begun goes on.
-func (a *Agent) inTheWay(n *store.Network) error {
-	conn, err := nl.Host(a.opts.Paths.Proc)
+// has an address of: its bridge would take others' packets. What was begun goes on,
+// but not with the subnets that another network of this name had.
+func (a *Agent) inTheWay(w *world, n *store.Network) error {
+	fresh := slices.DeleteFunc(slices.Clone(n.Subnets), func(s netip.Prefix) bool { return w.begun(n, s, a.self.ID) })
+	if len(fresh) == 0 {
+		return nil
+	}
+	b, err := openBridges(a.opts.Paths, w, a.opts.Log)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	addrs, err := conn.AddrList(nil, netlink.FAMILY_ALL)
+	defer b.close()
+	addrs, err := b.conn.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
 	for _, at := range addrs {
 		p := nl.PrefixOf(at.IPNet)
-		i := slices.IndexFunc(n.Subnets, p.Masked().Overlaps)
+		i := slices.IndexFunc(fresh, p.Masked().Overlaps)
 		if i < 0 {
 			continue
 		}
-		link, err := conn.LinkAt(at.LinkIndex)
-		if err == nil && link.Attrs().Name != bridgeName(n.Name) {
-			return fmt.Errorf("subnet %s overlaps %s, an address of this host on %s: it takes no part", n.Subnets[i], p, link.Attrs().Name)
+		link, err := b.conn.LinkAt(at.LinkIndex)
+		if err == nil && !(link.Attrs().Name == bridgeName(n.Name) && b.gave(n, link, p)) {
+			return fmt.Errorf("subnet %s overlaps %s, an address of this host on %s: it takes no part", fresh[i], p, link.Attrs().Name)
 		}
 	}
 	return nil

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -54,10 +53,10 @@ func TestUsedUnknown(t *testing.T) {
 		}},
 		{"an address of a bridge", func(*world) error {
 			bridge(t, "pb-lan", netip.PrefixFrom(other.Prefix.Addr().Next(), 24))
-			conn, err := nl.Host("/proc")
+			b, err := openBridges(a.opts.Paths, &world{Given: map[string][]netip.Prefix{"lan": {other.Prefix}}}, t.Logf)
 			must(t, err)
-			defer conn.Close()
-			return a.tidyAddrs(conn, &part{plan: plan{Network: n, Blocks: []netip.Prefix{block}}})
+			defer b.close()
+			return a.tidyAddrs(b, &part{plan: plan{Network: n, Blocks: []netip.Prefix{block}}})
 		}},
 	} {
 		w, _, _ := a.mirror.snapshot()

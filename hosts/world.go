@@ -5,11 +5,8 @@ package hosts
 
 import (
 	"cmp"
-	"errors"
-	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/patchbay-net/patchbay/store"
@@ -27,7 +24,15 @@ type world struct {
 	Own map[string][]netip.Prefix `json:"own"`
 	// Bridges are the networks that may have a bridge here.
 	Bridges []string `json:"bridges"`
-	// Doubted is until when what is missing may only have been lost.
+	// Given are the blocks this node ever had while a network may have had a bridge:
+	// their first addresses on it are ours to take away. The map is replaced, never
+	// changed.
+	Given map[string][]netip.Prefix `json:"given,omitempty"`
+	// Heard is how far the store was when it said all this.
+	Heard store.Revision `json:"heard,omitempty"`
+	// Missing is the part of all this that the store has lost, and Doubted when that
+	// was found.
+	Missing missing   `json:"missing,omitzero"`
 	Doubted time.Time `json:"doubted,omitzero"`
 }
 
@@ -80,120 +85,3 @@ func (w *world) present() map[string]bool {
 // presence is the network of the endpoints that say no more than that a node is
 // there. No network of CNI can be called so.
 const presence = "_present"
-
-// mirror is the world as it follows the store. Its methods may be called by many
-// goroutines.
-type mirror struct {
-	self  string // id of this node
-	mu    sync.Mutex
-	known bool // once there is anything to go by: the cache, or the store
-	heard [4]bool
-	cache world
-	tables
-	changed func()
-	owned   int // how often what this node remembers of its blocks changed
-}
-
-// tables are the mirror's objects, by key.
-type tables struct {
-	networks  map[string]store.Network
-	nodes     map[string]store.Node
-	blocks    map[string]store.Block
-	endpoints map[string]store.Endpoint
-}
-
-// snapshot is the world now. Known says whether it can be acted on at all, and
-// synced whether the store itself has said so since this process began: what is
-// missing in a world that is only remembered may be there.
-func (m *mirror) snapshot() (w world, known, synced bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	w = m.cache
-	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
-	if synced = m.told() && !m.blank(); synced {
-		w.Networks, w.Nodes, w.Blocks, w.Endpoints = sorted(m.networks), sorted(m.nodes), sorted(m.blocks), sorted(m.endpoints)
-		m.rebuild(&w)
-		m.cache = w
-		w.Own, w.Bridges = maps.Clone(w.Own), slices.Clone(w.Bridges)
-	}
-	return w, m.known || synced, synced
-}
-
-// refresh sets in w what this host remembers of itself.
-func (m *mirror) refresh(w *world) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
-}
-
-// told says whether all tables were heard.
-func (m *mirror) told() bool { return m.heard == [4]bool{true, true, true, true} }
-
-// blank says whether the store has lost its data, or is another one: it knows of
-// no network and not of this host, which knows better. It is not believed, or
-// every host would take its networks down.
-func (m *mirror) blank() bool {
-	_, here := m.nodes[m.self]
-	return len(m.networks) == 0 && !here && len(m.cache.Networks) > 0 && m.cache.has(m.self)
-}
-
-// lost is the error of a store that is blank.
-func (m *mirror) lost() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.told() && m.blank() {
-		return errBlank
-	}
-	return nil
-}
-
-// errBlank is told until somebody decides.
-var errBlank = errors.New("it knows neither this host nor any network, as if its data were lost: " +
-	"going on with what was known; create the networks again, and hosts take their old blocks")
-
-// sorted is a table by key.
-func sorted[T any](table map[string]T) []T {
-	out := make([]T, 0, len(table))
-	for _, key := range slices.Sorted(maps.Keys(table)) {
-		out = append(out, table[key])
-	}
-	return out
-}
-
-// remember sets which blocks are this node's.
-func (m *mirror) remember(network string, blocks []netip.Prefix) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if slices.Equal(m.cache.Own[network], blocks) {
-		return
-	}
-	m.owned++
-	if m.cache.Own == nil {
-		m.cache.Own = map[string][]netip.Prefix{}
-	}
-	if len(blocks) == 0 {
-		delete(m.cache.Own, network)
-		return
-	}
-	m.cache.Own[network] = slices.Clone(blocks)
-}
-
-// changes is how often what this node remembers of its blocks changed.
-func (m *mirror) changes() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.owned
-}
-
-// bridged notes whether a network may have a bridge here.
-func (m *mirror) bridged(network string, is bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	i, found := slices.BinarySearch(m.cache.Bridges, network)
-	switch {
-	case is && !found:
-		m.cache.Bridges = slices.Insert(m.cache.Bridges, i, network)
-	case !is && found:
-		m.cache.Bridges = slices.Delete(m.cache.Bridges, i, i+1)
-	}
-}

@@ -104,22 +104,25 @@ func environ(lists ...[]string) []string {
 	return out
 }
 
-// failure reads the error object of a plugin that failed. The texts are
-// libcni's; runtimes and people search for them.
+// failure reads the error object of a plugin that failed, and names one that does
+// not say what failed. The texts are libcni's; runtimes and people search for them.
 func failure(ctx context.Context, path string, err error, stdout, stderr []byte) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("call %s: %w", path, ctx.Err())
 	}
 	switch {
 	case len(stdout) == 0 && len(stderr) == 0:
-		return fmt.Errorf("netplugin failed with no error message: %w", err)
+		return fmt.Errorf("netplugin failed with no error message: %w (%s)", err, path)
 	case len(stdout) == 0:
-		return fmt.Errorf("netplugin failed: %q: %w", clip(stderr), err)
+		return fmt.Errorf("netplugin failed: %q: %w (%s)", clip(stderr), err, path)
 	}
 	if e, ok := spec.ParseError(stdout); ok {
+		if e.Msg == "" {
+			e.Msg = fmt.Sprintf("netplugin failed with code %d and no error message (%s)", e.Code, path)
+		}
 		return e
 	}
-	return fmt.Errorf("netplugin failed but error parsing its diagnostic message %q: %w", clip(stdout), err)
+	return fmt.Errorf("netplugin failed but error parsing its diagnostic message %q: %w (%s)", clip(stdout), err, path)
 }
 
 // clip bounds what a misbehaving plugin can put into an error.

@@ -79,3 +79,46 @@ func TestRenewTouchesTheFile(t *testing.T) {
 		t.Fatalf("%s was given again to a living container", got)
 	}
 }
+
+// A clock that is set while the node runs makes files of living containers look
+// older than the boot. The age of procfs tells.
+func TestReadBoot(t *testing.T) {
+	const hour = time.Hour
+	for _, c := range []struct {
+		name                  string
+		uptime, mounted, file time.Duration // ago, by today's clock
+		earlier               bool
+	}{
+		{"made before the boot", 2 * hour, 2 * hour, 3 * hour, true},
+		{"made in this boot", 2 * hour, 2 * hour, hour, false},
+		{"set forward since, from 1970", 2 * hour, 50 * 365 * 24 * hour, 50*365*24*hour - hour, false},
+		{"set forward since, made with the clock of now", 2 * hour, 50 * 365 * 24 * hour, hour, false},
+		{"paused for a week", hour, 8 * 24 * hour, 8*24*hour - hour, false},
+		{"paused for a week, made long before the boot", hour, 8 * 24 * hour, 10 * 24 * hour, true},
+		{"set back since", 2 * hour, -5 * hour, hour, false},
+		{"set back and forward", 2 * hour, -5 * hour, 7 * hour, false},
+		{"procfs of a container", 72 * hour, hour, 60 * hour, false},
+		{"procfs of a container, made long before the boot", 72 * hour, hour, 100 * hour, true},
+	} {
+		now := time.Now()
+		proc := t.TempDir()
+		write := func(name, text string) {
+			path := filepath.Join(proc, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("sys/kernel/random/boot_id", "this")
+		write("uptime", fmt.Sprintf("%.2f 1.00\n", c.uptime.Seconds()))
+		if err := os.Chtimes(proc, now.Add(-c.mounted), now.Add(-c.mounted)); err != nil {
+			t.Fatal(err)
+		}
+		boot, err := ipam.ReadBoot(proc)
+		if err != nil || boot.ID != "this" {
+			t.Fatal(boot, err)
+		}
+		if made := now.Add(-c.file); made.Before(boot.Since) != c.earlier {
+			t.Errorf("%s: made %v, boot since %v", c.name, made, boot.Since)
+		}
+	}
+}

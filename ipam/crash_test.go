@@ -5,7 +5,9 @@ package ipam_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -34,12 +36,16 @@ func crashStore(dir string) *ipam.FileStore {
 	return &ipam.FileStore{DataDir: dir, Network: "net", IndexDir: filepath.Join(dir, "index")}
 }
 
-// churn allocates and releases for owners of its own and of others at random.
+// churn allocates and releases for owners of its own and of others at random. It
+// writes a byte before each transaction.
 func churn(dir string) {
 	store := crashStore(dir)
 	sets := []ipam.RangeSet{mustSet("10.1.0.0/26"), mustSet("fd00::/122")}
 	for {
 		o := eth0(fmt.Sprint("c", rand.IntN(40)))
+		if _, err := os.Stdout.Write([]byte{'.'}); err != nil {
+			panic(err)
+		}
 		tx, err := store.Begin(context.Background(), ipam.Write)
 		if err != nil {
 			panic(err)
@@ -85,32 +91,48 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// killRound kills two processes when they have begun a random number of
+// transactions, and some time into the last of them.
 func killRound(t *testing.T, dir string) {
 	t.Helper()
-	var cmds []*exec.Cmd
-	for range 2 {
-		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), crashDir+"="+dir)
-		cmd.Stderr = os.Stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		cmds = append(cmds, cmd)
+	begun, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
 	}
-	time.Sleep(10*time.Millisecond + time.Duration(rand.IntN(30_000))*time.Microsecond)
+	defer begun.Close() //nolint:errcheck // read only
+	cmds := []*exec.Cmd{startChurn(t, dir, out), startChurn(t, dir, out)}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(begun, make([]byte, 1+rand.IntN(60))); err != nil {
+		t.Errorf("the processes ended by themselves: %v", err)
+	}
+	time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
 	for _, cmd := range cmds {
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		_ = cmd.Process.Kill() // Wait says more
 		if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
 			t.Fatalf("the process ended by itself: %v", err)
 		}
 	}
 }
 
+func startChurn(t *testing.T, dir string, out *os.File) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), crashDir+"="+dir)
+	cmd.Stdout, cmd.Stderr = out, os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
 func checkFiles(t *testing.T, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(dir, "net"))
+	if errors.Is(err, os.ErrNotExist) {
+		return // killed before the first transaction made it
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

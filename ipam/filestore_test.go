@@ -4,10 +4,16 @@
 package ipam_test
 
 import (
+	"context"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/patchbay-net/patchbay/internal/nettest/hung"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/ipam/storetest"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 func TestFileStore(t *testing.T) {
@@ -20,4 +26,29 @@ func TestFileStoreWithoutIndex(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) ipam.Store {
 		return &ipam.FileStore{DataDir: t.TempDir(), Network: "net"}
 	})
+}
+
+// A process that stops with the lock of the addresses keeps others waiting for a
+// time, which ends with its name.
+func TestHolderThatIsStopped(t *testing.T) {
+	s := &ipam.FileStore{DataDir: t.TempDir(), Network: "net"}
+	tx, err := s.Begin(t.Context(), ipam.Write) // makes the directory
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx.Close()
+	pid, end := hung.Locker(t, filepath.Join(s.DataDir, s.Network, "lock"))
+	for _, mode := range []ipam.Mode{ipam.Write, ipam.ReadOnly} {
+		ctx, cancel := context.WithTimeout(t.Context(), 40*time.Millisecond)
+		defer cancel()
+		_, err := s.Begin(ctx, mode)
+		if spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "held by process "+pid) {
+			t.Errorf("beside the holder: %v", err)
+		}
+	}
+	end()
+	if tx, err = s.Begin(t.Context(), ipam.Write); err != nil {
+		t.Fatal(err)
+	}
+	tx.Close()
 }

@@ -64,7 +64,7 @@ func (t *fileTx) Close() {
 }
 
 func (t *fileTx) reservation(e entry, o Owner) Reservation {
-	return Reservation{e.addr, o, t.store.Boot.before(e.boot, e.time())}
+	return Reservation{Addr: e.addr, Owner: o, EarlierBoot: t.store.Boot.before(e.boot, e.time()), Since: e.time()}
 }
 
 // Held looks for the owner's files, and for those of an older version that hold

@@ -10,8 +10,9 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"slices"
 	"time"
+
+	"github.com/patchbay-net/patchbay/internal/order"
 )
 
 // The index is one file: a header, a table of chunks (bitmap.go) and a table of
@@ -315,7 +316,7 @@ func (x *index) all(want func(*entry) bool) ([]entry, error) {
 			out = append(out, e)
 		}
 	}
-	slices.SortFunc(out, func(a, b entry) int { return a.addr.Compare(b.addr) })
+	order.By(out, func(a, b entry) int { return a.addr.Compare(b.addr) })
 	return out, nil
 }
 

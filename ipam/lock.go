@@ -9,12 +9,16 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/flock"
 )
 
 // lock takes the flock(2) the reference takes, on the file "lock", and returns
 // its descriptor; closing that lets go. With shared set the file is not made
 // and readers do not wait for each other; fd is -1 when there is none.
 func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
+	ctx, cancel := flock.Within(ctx)
+	defer cancel()
 	for {
 		fd, err = d.openLock(shared)
 		if err != nil || fd < 0 {
@@ -24,7 +28,7 @@ func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
 		if shared {
 			how = unix.LOCK_SH
 		}
-		if err = flock(ctx, fd, how); err != nil {
+		if err = take(ctx, fd, how); err != nil {
 			return -1, fmt.Errorf("lock %s: %w", d.path, err)
 		}
 		// Somebody may have removed the file while we waited, and the next
@@ -62,16 +66,13 @@ func (d *dir) sameFile(fd int, name string) bool {
 	return a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// flock locks fd, or closes it and returns an error. A wait cannot be
+// take locks fd, or closes it and returns an error. A wait cannot be
 // interrupted, so when ctx ends first a goroutine is left that lets go of the
 // lock as soon as it gets it.
-func flock(ctx context.Context, fd, how int) error {
+func take(ctx context.Context, fd, how int) error {
 	err := unix.Flock(fd, how|unix.LOCK_NB)
 	if !errors.Is(err, unix.EWOULDBLOCK) {
 		return closeOn(fd, err)
-	}
-	if ctx.Done() == nil {
-		return closeOn(fd, flockWait(fd, how))
 	}
 	done := make(chan error, 1)
 	go func() { done <- flockWait(fd, how) }()
@@ -79,11 +80,12 @@ func flock(ctx context.Context, fd, how int) error {
 	case err := <-done:
 		return closeOn(fd, err)
 	case <-ctx.Done():
+		err := flock.Taken(ctx, fd)
 		go func() {
 			<-done //nolint:errcheck // nobody waits for the lock any more
 			closeFD(fd)
 		}()
-		return ctx.Err()
+		return err
 	}
 }
 

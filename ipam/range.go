@@ -168,6 +168,20 @@ func (s RangeSet) Canonicalize() error {
 	return nil
 }
 
+// First returns the first address of a canonical set that is no gateway.
+func (s RangeSet) First() (a netip.Addr, ok bool) {
+	for i := range s {
+		a := s[i].Start
+		if a == s[i].Gateway {
+			a = a.Next()
+		}
+		if s[i].Contains(a) {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
 // Find returns the index of the range that holds a, or -1.
 func (s RangeSet) Find(a netip.Addr) int {
 	for i := range s {

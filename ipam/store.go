@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // Owner is who holds an address within a network. IfName is empty for files of
@@ -36,6 +37,9 @@ type Reservation struct {
 	// EarlierBoot says that it was made before the node last booted, so that
 	// its namespace cannot exist any more.
 	EarlierBoot bool
+
+	// Since is when it was made, as far as the store knows.
+	Since time.Time
 }
 
 // Mode says what a transaction may do.

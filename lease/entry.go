@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/lease/grant"
 	"github.com/patchbay-net/patchbay/lease/place"
@@ -58,6 +57,16 @@ func (k *Keeper) newEntry(r *store.Record) *entry {
 // String names the attachment as its client id does.
 func (e *entry) String() string { return v4.ID(e.rec.ContainerID, e.rec.Network, e.rec.IfName) }
 
+// settled says whether the entry's ADD is over.
+func (e *entry) settled() bool {
+	select {
+	case <-e.ready:
+		return true
+	default:
+		return false
+	}
+}
+
 func (e *entry) failed() bool { return e.err != nil }
 
 func (e *entry) add(name string, proto grant.Protocol, held *store.Held) {
@@ -101,7 +110,7 @@ func (e *entry) acquire(ctx context.Context, conf *dhcpconf.IPAM) error {
 		e.rec.V6 = new(store.Held)
 		e.add("DHCPv6", e.v6(), e.rec.V6)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, e.k.opts.ResendTimeout, errNoMoreTries)
+	ctx, cancel := e.k.within(ctx, e.k.opts.ResendTimeout, errNoMoreTries)
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)() // a DEL meanwhile
 	errs := make([]error, len(e.addrs))
@@ -133,11 +142,11 @@ func (e *entry) accept(a *address, g *grant.Grant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a.grant = g
-	a.held.Raw, a.held.Since = g.Raw, boot.Since()
+	a.held.Raw, a.held.Since = g.Raw, e.k.opts.Clock.Since()
 }
 
 // age is how long ago the grant was.
-func (a *address) age() time.Duration { return boot.Since() - a.held.Since }
+func (e *entry) age(a *address) time.Duration { return e.k.opts.Clock.Since() - a.held.Since }
 
 // setup is what a plugin made of a grant.
 func (e *entry) setup(g *grant.Grant) *place.Setup {
@@ -170,8 +179,8 @@ func (e *entry) result() (*spec.Result, error) {
 			out.Routes = append(out.Routes, withPriority(r, e.rec.Priority))
 		}
 		out.DNS.Nameservers = append(out.DNS.Nameservers, g.DNS.Nameservers...)
-		out.DNS.Search = append(out.DNS.Search, g.DNS.Search...)
-		if out.DNS.Domain == "" {
+		out.DNS.Search = append(out.DNS.Search, domains(g.DNS.Search)...)
+		if out.DNS.Domain == "" && isDomain(g.DNS.Domain) {
 			out.DNS.Domain = g.DNS.Domain
 		}
 	}
@@ -188,7 +197,7 @@ func (e *entry) describe() string {
 			out = append(out, a.name+" lost")
 			continue
 		}
-		left := max(0, a.grant.Valid-a.age())
+		left := max(0, a.grant.Valid-e.age(a))
 		out = append(out, fmt.Sprintf("%s %s for %v", a.name, a.grant.Address, left.Round(time.Second)))
 	}
 	return strings.Join(out, ", ")
@@ -206,12 +215,9 @@ func (e *entry) save() {
 	}
 }
 
-// releaseTime bounds what a DEL waits for.
-const releaseTime = 2 * time.Second
-
 // release tells the servers, as far as they can be reached.
 func (e *entry) release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, releaseTime)
+	ctx, cancel := context.WithTimeout(ctx, e.k.opts.ReleaseTime)
 	defer cancel()
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/moment"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/lease/place"
 	"github.com/patchbay-net/patchbay/lease/store"
@@ -33,6 +34,8 @@ type Options struct {
 	ResendMax     time.Duration // the longest wait between two requests: 62s
 	ResendTimeout time.Duration // how long an ADD tries: 208s
 	Watch         time.Duration // how often an interface is looked after: 30s
+	ReleaseTime   time.Duration // how long a DEL waits: 2s
+	Clock         Clock         // the machine's
 	Log           func(format string, args ...any)
 }
 
@@ -59,6 +62,10 @@ func New(opts Options) (*Keeper, error) {
 	setDefault(&opts.ResendMax, 62*time.Second)
 	setDefault(&opts.ResendTimeout, 208*time.Second)
 	setDefault(&opts.Watch, 30*time.Second)
+	setDefault(&opts.ReleaseTime, 2*time.Second)
+	if opts.Clock == nil {
+		opts.Clock = machine{}
+	}
 	st, err := store.New(opts.RunDir, opts.Proc)
 	if err != nil {
 		return nil, err
@@ -173,7 +180,7 @@ func (k *Keeper) record(a *dhcprpc.Args) (*store.Record, *dhcpconf.IPAM, error) 
 	}
 	return &store.Record{
 		Owner: owner.Of(network, a.ContainerID, a.IfName), Network: network, ContainerID: a.ContainerID, IfName: a.IfName,
-		Options: *opts, Priority: conf.Priority,
+		Begun: time.Now().Round(0), Options: *opts, Priority: conf.Priority,
 	}, conf, nil
 }
 
@@ -259,9 +266,7 @@ func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error)
 	if e == nil {
 		return nil, errUnknown
 	}
-	select {
-	case <-e.ready:
-	default:
+	if !e.settled() {
 		return nil, fmt.Errorf("%w yet: it is being asked for", errUnknown)
 	}
 	if err := e.rec.Place.Look(); err != nil {
@@ -271,7 +276,8 @@ func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error)
 }
 
 // Collect releases the leases of a network that a GC configuration does not
-// list. One that lists nothing at all releases nothing.
+// list. One that lists nothing at all releases nothing. A lease that is newer than
+// the list cannot be on it, nor can that of an ADD that still waits for it.
 func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	head, err := spec.ParseConf(a.Config)
 	if err != nil {
@@ -281,6 +287,10 @@ func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	if !ok {
 		return nil
 	}
+	listed, ok := moment.Of(a.Config)
+	if !ok {
+		listed = time.Now() // the runtime keeps ADDs out meanwhile
+	}
 	valid := map[spec.Attachment]bool{}
 	for _, at := range list {
 		valid[at] = true
@@ -288,7 +298,8 @@ func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	k.mu.Lock()
 	var stale []*entry
 	for _, e := range k.entries {
-		if e.rec.Network == head.Name && !valid[spec.Attachment{ContainerID: e.rec.ContainerID, IfName: e.rec.IfName}] {
+		known := valid[spec.Attachment{ContainerID: e.rec.ContainerID, IfName: e.rec.IfName}]
+		if e.rec.Network == head.Name && !known && e.settled() && !e.rec.Begun.After(listed) {
 			stale = append(stale, e)
 		}
 	}

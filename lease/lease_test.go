@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -17,102 +16,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/moment"
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/lease/leasetest"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }
-
-// world is a network with a container, and a keeper.
-type world struct {
-	*testing.T
-	ns     string
-	opts   Options
-	keeper *Keeper
-	log    *leasetest.Log
-}
-
-func newWorld(t *testing.T) *world {
-	leasetest.LAN(t, "br0", "10.77.0.1/24", "fd77::1/64")
-	w := &world{T: t, ns: nettest.NewNS(t, "c1"), log: new(leasetest.Log)}
-	leasetest.Plug(t, "br0", w.ns)
-	w.opts = Options{
-		RunDir: t.TempDir(), Proc: "/proc", Timeout: time.Second, ResendMax: 2 * time.Second, ResendTimeout: 30 * time.Second,
-		Watch: 200 * time.Millisecond, Log: w.log.Printf,
-	}
-	w.start()
-	t.Cleanup(func() {
-		w.keeper.Close()
-		if t.Failed() {
-			t.Logf("the keeper said:\n%s", w.log)
-		}
-	})
-	return w
-}
-
-func (w *world) start() {
-	w.Helper()
-	k, err := New(w.opts)
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.keeper = k
-}
-
-// args calls for a container with more fields in the section ipam.
-func (w *world) args(id, ipam string) *dhcprpc.Args {
-	if ipam != "" {
-		ipam = "," + ipam
-	}
-	return &dhcprpc.Args{ContainerID: id, NetNS: w.ns, IfName: "eth0", Config: fmt.Appendf(nil, `{"name":"net","ipam":{"type":"dhcp"%s}}`, ipam)}
-}
-
-func (w *world) add(ipam string) *spec.Result {
-	w.Helper()
-	r, err := w.keeper.Allocate(w.Context(), w.args("c1", ipam))
-	if err != nil {
-		w.Fatal(err)
-	}
-	return r
-}
-
-func (w *world) del() {
-	w.Helper()
-	if err := w.keeper.Release(w.Context(), w.args("c1", "")); err != nil {
-		w.Fatal(err)
-	}
-}
-
-// configured is add, with the first address on the interface.
-func (w *world) configured(ipam string) string {
-	w.Helper()
-	r := w.add(ipam)
-	gw := ""
-	if r.IPs[0].Gateway.IsValid() {
-		gw = r.IPs[0].Gateway.String()
-	}
-	leasetest.Configure(w, w.ns, r.IPs[0].Address.String(), gw)
-	return r.IPs[0].Address.String()
-}
-
-func (w *world) has(addr string) bool {
-	for _, a := range leasetest.Addrs(w, w.ns) {
-		if a == addr {
-			return true
-		}
-	}
-	return false
-}
-
-// files lists the leases on disk.
-func (w *world) files() int {
-	list, err := os.ReadDir(w.opts.RunDir + "/dhcp")
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		w.Fatal(err)
-	}
-	return len(list)
-}
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
@@ -155,23 +65,23 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// short is a lease of Kea with the times T1, T2 and end in seconds.
+// short is a lease of Kea with the times T1, T2 and end in minutes.
 func short(subnet string, t1, t2, valid int) string {
 	return fmt.Sprintf(`"renew-timer": %d, "rebind-timer": %d, "valid-lifetime": %d,
 		"calculate-tee-times": false, "authoritative": true, "subnet4": [{"subnet": "%s.0/24", "pools": [{"pool": "%s.10 - %s.10"}],
-		"option-data": [{"name": "routers", "data": "%s.1"}]}]`, t1, t2, valid, subnet, subnet, subnet, subnet)
+		"option-data": [{"name": "routers", "data": "%s.1"}]}]`, 60*t1, 60*t2, 60*valid, subnet, subnet, subnet, subnet)
 }
 
 func TestRenewAndRebind(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 1, 4, 12))
+	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
 	addr := w.configured("")
-	leasetest.Eventually(t, "two renewals", func() bool { return strings.Count(w.log.String(), "lease renewed") >= 2 })
+	w.passes("two renewals", func() bool { return w.said("lease renewed") >= 2 })
 	s.Stop()
-	leasetest.Eventually(t, "a renewal fails", func() bool { return strings.Contains(w.log.String(), "no DHCP server answered") })
-	time.Sleep(4 * time.Second) // past T2
+	renewed := w.clock.Since()
+	w.passes("T2", func() bool { return w.said("no DHCP server answered") > 0 && w.clock.Since()-renewed >= 40*time.Minute })
 	s.Start()
-	leasetest.Eventually(t, "any server is asked", func() bool { return strings.Contains(w.log.String(), "lease rebound") })
+	w.passes("any server is asked", func() bool { return w.said("lease rebound") > 0 })
 	if !w.has(addr) {
 		t.Errorf("the interface has %v, leased is %s", leasetest.Addrs(t, w.ns), addr)
 	}
@@ -180,18 +90,18 @@ func TestRenewAndRebind(t *testing.T) {
 // A lease that expires is no longer used, and is back when a server is.
 func TestExpiry(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 1, 2, 3))
+	w.impatient()
+	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 20, 21, 22))
 	addr := w.configured("")
 	s.Stop()
-	leasetest.Eventually(t, "the address goes", func() bool { return !w.has(addr) })
+	w.passes("the address goes", func() bool { return !w.has(addr) })
 	leasetest.Eventually(t, "CHECK tells of it", func() bool {
 		_, err := w.keeper.Check(t.Context(), w.args("c1", ""))
 		return err != nil && strings.Contains(err.Error(), "the DHCPv4 lease was lost")
 	})
-	w.keeper.Close() // the next one knows that the interface waits for an address
-	w.start()
+	w.restart() // the next one knows that the interface waits for an address
 	s.Start()
-	leasetest.Eventually(t, "the address comes back", func() bool {
+	w.passes("the address comes back", func() bool {
 		return w.has(addr) && reflect.DeepEqual(leasetest.Routes(t, w.ns), []string{"0.0.0.0/0 via 10.77.0.1 metric 0"})
 	})
 }
@@ -200,12 +110,12 @@ func TestExpiry(t *testing.T) {
 // the new one comes with its route.
 func TestNak(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 2, 5, 30))
+	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
 	w.configured(`"priority":7`)
 	s.Stop()
 	leasetest.SetAddr(t, "br0", "10.78.0.1/24")
 	leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.78.0.10,10.78.0.10,255.255.255.0,2m")
-	leasetest.Eventually(t, "the new address", func() bool {
+	w.passes("the new address", func() bool {
 		return reflect.DeepEqual(leasetest.Addrs(t, w.ns), []string{"10.78.0.10/24"}) &&
 			reflect.DeepEqual(leasetest.Routes(t, w.ns), []string{"0.0.0.0/0 via 10.78.0.1 metric 7"})
 	})
@@ -218,19 +128,18 @@ func TestNak(t *testing.T) {
 // namespace, and knows how old the lease is.
 func TestTakenUpAgain(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m", "--dhcp-option=option:T1,3")
+	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m", "--dhcp-option=option:T1,60")
 	before := w.add("")
-	w.keeper.Close()
+	w.restart()
 	if s.Said("DHCPRELEASE") {
 		t.Error("a keeper that ends releases nothing")
 	}
-	w.start()
 	acks := s.Count("DHCPACK")
 	got, err := w.keeper.Check(t.Context(), w.args("c1", ""))
 	if err != nil || !reflect.DeepEqual(got, before) {
 		t.Errorf("%+v, %v; want %+v", got, err, before)
 	}
-	leasetest.Eventually(t, "a renewal by the second keeper", func() bool { return s.Count("DHCPACK") > acks })
+	w.passes("a renewal by the second keeper", func() bool { return s.Count("DHCPACK") > acks })
 	w.del()
 	s.WaitFor("DHCPRELEASE")
 }
@@ -240,7 +149,7 @@ func TestInterfaceGone(t *testing.T) {
 	leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
 	w.add("")
 	leasetest.Unplug(t, w.ns)
-	leasetest.Eventually(t, "the lease is dropped", func() bool { return w.keeper.Held() == 0 && w.files() == 0 })
+	w.passes("the lease is dropped", func() bool { return w.keeper.Held() == 0 && w.files() == 0 })
 	if _, err := w.keeper.Check(t.Context(), w.args("c1", "")); !errors.Is(err, errUnknown) {
 		t.Error(err)
 	}
@@ -255,11 +164,13 @@ func TestInterfaceGone(t *testing.T) {
 
 func TestNobodyAnswers(t *testing.T) {
 	w := newWorld(t)
-	w.keeper.opts.ResendTimeout = 3 * time.Second
-	start := time.Now()
-	_, err := w.keeper.Allocate(t.Context(), w.args("c1", ""))
-	if !errors.Is(err, errNoMoreTries) || time.Since(start) > 5*time.Second {
-		t.Errorf("after %v: %v", time.Since(start), err)
+	w.impatient()
+	start := w.clock.Since()
+	if err := w.inVain(""); !errors.Is(err, errNoMoreTries) {
+		t.Error(err)
+	}
+	if took := w.clock.Since() - start; took < 200*time.Second || took > 300*time.Second {
+		t.Errorf("after %v", took)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -313,16 +224,18 @@ func TestCollect(t *testing.T) {
 	w := newWorld(t)
 	w.keeper.opts.HostPrefix = "/proc/self/root" // as if the host were mounted there
 	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.20,255.255.255.0,2m")
+	before := time.Now()
 	for _, id := range []string{"c1", "c2"} {
 		if _, err := w.keeper.Allocate(t.Context(), w.args(id, "")); err != nil {
 			t.Fatal(err)
 		}
 	}
+	earlier := fmt.Sprintf(`{"name":"net","cni.dev/valid-attachments":[],%q:%q}`, moment.Key, before.Format(time.RFC3339Nano))
 	for _, tc := range []struct {
 		conf string
 		left int
 	}{
-		{`{"name":"net"}`, 2}, {`{"name":"other","cni.dev/valid-attachments":[]}`, 2},
+		{earlier, 2}, {`{"name":"net"}`, 2}, {`{"name":"other","cni.dev/valid-attachments":[]}`, 2},
 		{`{"name":"net","cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]}`, 1}, {`{"name":"net","cni.dev/valid-attachments":[]}`, 0},
 	} {
 		if err := w.keeper.Collect(t.Context(), &dhcprpc.Args{Config: []byte(tc.conf)}); err != nil || w.keeper.Held() != tc.left {

@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/lease/place"
 	"github.com/patchbay-net/patchbay/lease/store"
 )
@@ -47,7 +45,7 @@ func (k *Keeper) Move(ctx context.Context, a *dhcprpc.Args) error {
 	rec := *e.rec
 	e.mu.Unlock()
 	if rec.Away = 0; a.NetNS == "" {
-		rec.Away = boot.Since() + awayTime
+		rec.Away = k.opts.Clock.Since() + awayTime
 	} else {
 		at, err := place.Find(k.opts.HostPrefix+a.NetNS, a.Path)
 		if err != nil {
@@ -106,12 +104,12 @@ func (k *Keeper) leave(e *entry) *entry {
 // wait ends the entry when its interface did not arrive in time.
 func (e *entry) wait(ctx context.Context) {
 	for ctx.Err() == nil {
-		left := e.rec.Away - boot.Since()
+		left := e.rec.Away - e.k.opts.Clock.Since()
 		if left <= 0 {
 			e.k.opts.Log("%s: the interface was moved, and did not arrive: lease dropped", e)
 			e.vanish()
 			return
 		}
-		sleep.For(ctx, min(left, e.k.opts.Watch)) // a suspended machine stops timers
+		e.k.opts.Clock.Sleep(ctx, min(left, e.k.opts.Watch)) // a suspended machine stops timers
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/lease/leasetest"
 )
@@ -20,21 +19,30 @@ func (w *world) move(ns, name string) error {
 	return w.keeper.Move(w.Context(), a)
 }
 
+// wakes lets the keeper look n times at what it looks after.
+func (w *world) wakes(n int) {
+	w.Helper()
+	for range n {
+		leasetest.Eventually(w, "the keeper sleeps", w.asleep)
+		w.clock.Jump()
+	}
+	leasetest.Eventually(w, "the keeper sleeps again", w.asleep)
+}
+
 // Docker moves interfaces: the lease goes along, is renewed where the interface
 // is, also by the next keeper, and given back from where it is at the end.
 func TestMove(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 1, 20, 60))
+	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
 	addr := w.configured("")
 	sandbox := nettest.NewNS(t, "sandbox")
 	if err := w.move("", ""); err != nil {
 		t.Fatal(err)
 	}
 	leasetest.Move(t, w.ns, sandbox)
-	time.Sleep(3 * w.opts.Watch) // it is nowhere, which is no reason to drop the lease
-	w.keeper.Close()
-	w.start()
-	time.Sleep(3 * w.opts.Watch)
+	w.wakes(2) // it is nowhere, which is no reason to drop the lease
+	w.restart()
+	w.wakes(2)
 	if err := w.move(sandbox, "eth1"); err == nil {
 		t.Error("an interface that is not there was taken")
 	}
@@ -44,12 +52,11 @@ func TestMove(t *testing.T) {
 		}
 	}
 	leasetest.Configure(t, sandbox, addr, "10.77.0.1")
-	before := strings.Count(w.log.String(), "lease renewed")
-	leasetest.Eventually(t, "a renewal there", func() bool { return strings.Count(w.log.String(), "lease renewed") > before })
-	w.keeper.Close()
-	w.start()
-	before = strings.Count(w.log.String(), "lease renewed")
-	leasetest.Eventually(t, "another by the next keeper", func() bool { return strings.Count(w.log.String(), "lease renewed") > before })
+	before := w.said("lease renewed")
+	w.passes("a renewal there", func() bool { return w.said("lease renewed") > before })
+	w.restart()
+	before = w.said("lease renewed")
+	w.passes("another by the next keeper", func() bool { return w.said("lease renewed") > before })
 	w.del()
 	if strings.Contains(w.log.String(), "failed to release") || w.files() != 0 {
 		t.Error("not given back")
@@ -68,15 +75,10 @@ func TestMovedAway(t *testing.T) {
 	if err := w.move("", ""); err != nil {
 		t.Fatal(err)
 	}
-	w.keeper.Close()
-	list, err := w.keeper.store.List()
-	if err != nil || len(list) != 1 || list[0].Away == 0 {
-		t.Fatalf("%+v %v", list, err)
+	moved := w.clock.Since()
+	w.restart()
+	w.passes("it is dropped", func() bool { return w.keeper.Held() == 0 && w.files() == 0 })
+	if took := w.clock.Since() - moved; took < awayTime-time.Minute {
+		t.Errorf("after %v", took)
 	}
-	list[0].Away = boot.Since() + time.Second
-	if err := w.keeper.store.Write(list[0]); err != nil {
-		t.Fatal(err)
-	}
-	w.start()
-	leasetest.Eventually(t, "it is dropped", func() bool { return w.keeper.Held() == 0 && w.files() == 0 })
 }

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/lease/grant"
 	"github.com/patchbay-net/patchbay/lease/place"
 )
@@ -53,7 +52,7 @@ func (e *entry) ask(ctx context.Context, a *address) error {
 	var last error
 	for {
 		wait := b.wait()
-		end := time.Now().Add(wait)
+		end := e.k.opts.Clock.Since() + wait
 		g, err := a.proto.Acquire(ctx, &e.rec.Place, min(wait, e.k.opts.Timeout))
 		switch {
 		case err == nil:
@@ -68,7 +67,7 @@ func (e *entry) ask(ctx context.Context, a *address) error {
 		}
 		last = err
 		e.k.opts.Log("%s: %s: %v", e, a.name, err)
-		sleep.For(ctx, time.Until(end))
+		e.k.opts.Clock.Sleep(ctx, end-e.k.opts.Clock.Since())
 	}
 }
 
@@ -95,7 +94,7 @@ func (e *entry) watch(ctx context.Context) {
 			e.vanish()
 			return
 		}
-		sleep.For(ctx, e.k.opts.Watch)
+		e.k.opts.Clock.Sleep(ctx, e.k.opts.Watch)
 	}
 }
 
@@ -119,7 +118,7 @@ func (e *entry) keep(ctx context.Context, a *address) {
 			e.regain(ctx, a)
 			continue
 		}
-		switch age := a.age(); {
+		switch age := e.age(a); {
 		case age >= g.Valid:
 			e.k.opts.Log("%s: %s lease expired", e, a.name)
 			e.lose(a)
@@ -128,7 +127,7 @@ func (e *entry) keep(ctx context.Context, a *address) {
 		case age >= g.T1:
 			e.extend(ctx, a, &extension{"renewed", a.proto.Renew, g.T2})
 		default:
-			sleep.For(ctx, min(g.T1-age, e.k.opts.Watch)) // a suspended machine stops timers
+			e.k.opts.Clock.Sleep(ctx, min(g.T1-age, e.k.opts.Watch)) // a suspended machine stops timers
 		}
 	}
 }
@@ -145,9 +144,9 @@ type extension struct {
 // (RFC 2131, 4.4.5).
 func (e *entry) extend(ctx context.Context, a *address, x *extension) {
 	g := a.grant
-	left := x.until - a.age()
+	left := x.until - e.age(a)
 	pause := pauseOf(left, g.Valid)
-	end := time.Now().Add(min(pause, left))
+	end := e.k.opts.Clock.Since() + min(pause, left)
 	granted, err := x.ask(ctx, &e.rec.Place, g, max(minWait, min(e.k.opts.Timeout, pause, left)))
 	switch {
 	case ctx.Err() != nil:
@@ -156,7 +155,7 @@ func (e *entry) extend(ctx context.Context, a *address, x *extension) {
 		e.lose(a)
 	case err != nil:
 		e.k.opts.Log("%s: %s: %v", e, a.name, err)
-		sleep.For(ctx, time.Until(end))
+		e.k.opts.Clock.Sleep(ctx, end-e.k.opts.Clock.Since())
 	default:
 		e.accept(a, granted)
 		e.change(g, granted)
@@ -202,7 +201,7 @@ func (e *entry) lose(a *address) {
 func (e *entry) regain(ctx context.Context, a *address) {
 	if err := e.ask(ctx, a); err != nil {
 		if ctx.Err() == nil {
-			sleep.For(ctx, e.k.opts.Watch) // the interface is gone: watch ends the entry
+			e.k.opts.Clock.Sleep(ctx, e.k.opts.Watch) // the interface is gone: watch ends the entry
 		}
 		return
 	}

@@ -4,12 +4,12 @@
 package lease
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/patchbay-net/patchbay/lease/leasetest"
 	"github.com/patchbay-net/patchbay/spec"
@@ -40,9 +40,9 @@ func TestV6(t *testing.T) {
 func TestV6Missing(t *testing.T) {
 	w := newWorld(t)
 	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
-	w.keeper.opts.ResendTimeout = 3 * time.Second
-	if r, err := w.keeper.Allocate(t.Context(), w.args("c1", `"dhcpv6":true`)); err == nil {
-		t.Errorf("%+v", r)
+	w.impatient()
+	if err := w.inVain(`"dhcpv6":true`); !errors.Is(err, errNoMoreTries) {
+		t.Error(err)
 	}
 	s.WaitFor("DHCPRELEASE")
 	if w.keeper.Held() != 0 || w.files() != 0 {
@@ -52,18 +52,19 @@ func TestV6Missing(t *testing.T) {
 
 func short6(pool string, t1, t2, valid int) string {
 	return fmt.Sprintf(`"renew-timer": %d, "rebind-timer": %d, "preferred-lifetime": %d, "valid-lifetime": %d,
-		"subnet6": [{"subnet": "fd77::/64", "interface": "br0", "pools": [{"pool": "%s - %s"}]}]`, t1, t2, valid-1, valid, pool, pool)
+		"subnet6": [{"subnet": "fd77::/64", "interface": "br0", "pools": [{"pool": "%s - %s"}]}]`, 60*t1, 60*t2, 60*valid-1, 60*valid, pool, pool)
 }
 
 // Kea renews; gone, the lease is rebound or expires; with another pool the
 // address changes on the interface.
 func TestV6Upkeep(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Kea(t, "kea-dhcp6", "br0", short6("fd77::20", 1, 3, 6))
+	w.impatient()
+	s := leasetest.Kea(t, "kea-dhcp6", "br0", short6("fd77::20", 20, 21, 22))
 	addr := w.configured(`"dhcpv4":false,"dhcpv6":true`)
-	leasetest.Eventually(t, "a renewal", func() bool { return strings.Contains(w.log.String(), "lease renewed") })
+	w.passes("a renewal", func() bool { return strings.Contains(w.log.String(), "lease renewed") })
 	s.Stop()
-	leasetest.Eventually(t, "the address goes", func() bool { return !w.has(addr) })
-	leasetest.Kea(t, "kea-dhcp6", "br0", short6("fd77::30", 1, 3, 6))
-	leasetest.Eventually(t, "another address", func() bool { return w.has("fd77::30/128") })
+	w.passes("the address goes", func() bool { return !w.has(addr) })
+	leasetest.Kea(t, "kea-dhcp6", "br0", short6("fd77::30", 20, 21, 22))
+	w.passes("another address", func() bool { return w.has("fd77::30/128") })
 }

@@ -9,9 +9,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// lockTime is how long Create waits at most for who makes the directory a mount point.
+var lockTime = 30 * time.Second
 
 // Create makes a network namespace and binds it at path, as `ip netns add`
 // does: the directory is made and shared, the namespace lives until Delete.
@@ -80,11 +84,8 @@ func bindDir(dir string) error {
 		return err
 	}
 	defer f.Close() //nolint:errcheck // releases the lock
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-	}
-	if err != nil {
-		return fmt.Errorf("lock: %w", err)
+	if err := lock(int(f.Fd())); err != nil {
+		return err
 	}
 	if err = share(dir); !errors.Is(err, unix.EINVAL) {
 		return err
@@ -93,6 +94,27 @@ func bindDir(dir string) error {
 		return err
 	}
 	return share(dir)
+}
+
+// lock waits for the lock of a directory. Whoever has it makes one mount under it.
+func lock(fd int) error {
+	ask := time.NewTicker(time.Millisecond)
+	defer ask.Stop()
+	end := time.After(lockTime)
+	for {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("lock: %w", err)
+		}
+		select {
+		case <-ask.C:
+		case <-end:
+			return fmt.Errorf("lock: another process, which lslocks(8) names, has kept it for %v: %w", lockTime, err)
+		}
+	}
 }
 
 // onThread runs fn on a thread of its own and ends that thread.

@@ -10,7 +10,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/netns"
 )
@@ -53,5 +55,25 @@ func TestFirstAtOnce(t *testing.T) {
 		if n := mounts(t, dir); n != 1 {
 			t.Errorf("round %d: %d mounts on the directory", round, n)
 		}
+	}
+}
+
+// A process that keeps the directory is named, and waited for no longer than that.
+func TestDirectoryThatStaysLocked(t *testing.T) {
+	dir := "/run/locked"
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := flock.Dir(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	was := *netns.LockTime
+	defer func() { *netns.LockTime = was }()
+	*netns.LockTime = 10 * time.Millisecond
+	const want = "another process, which lslocks(8) names, has kept it for 10ms"
+	if err := netns.Create(filepath.Join(dir, "ns")); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("it says %v, not %s", err, want)
 	}
 }

@@ -41,6 +41,9 @@ func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 	if r.Session.Dry == nil {
 		r.Undo(r.IPAMDel)
 	}
+	if err := CheckPrefixes(result); err != nil {
+		return nil, err
+	}
 	return result, nil
 }
 

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -40,7 +42,18 @@ func MainOf(p *Plugin, all []*Plugin) int {
 	s := NewSession(all)
 	s.Self = SelfPath
 	defer s.Close()
-	return Run(context.Background(), p, s, Stdio{os.Getenv, os.Stdin, os.Stdout, os.Stderr})
+	return Run(context.Background(), p, s, Stdio{os.Getenv, os.Stdin, stdout(), os.Stderr})
+}
+
+// stdout is standard output under another number: a write to the first one, when
+// the runtime is gone that would read it, ends a Go program before it can undo
+// anything.
+func stdout() *os.File {
+	fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return os.Stdout
+	}
+	return os.NewFile(uintptr(fd), "standard output")
 }
 
 // Stdio is what a process gives a plugin.
@@ -57,10 +70,7 @@ func Run(ctx context.Context, p *Plugin, s *Session, io Stdio) int {
 		about(p, io.Stderr)
 		return 0
 	}
-	out, err := call(ctx, p, s, io)
-	if err == nil {
-		_, err = io.Stdout.Write(out)
-	}
+	err := call(ctx, p, s, io)
 	if err == nil {
 		return 0
 	}
@@ -70,15 +80,44 @@ func Run(ctx context.Context, p *Plugin, s *Session, io Stdio) int {
 	return 1
 }
 
-func call(ctx context.Context, p *Plugin, s *Session, stdio Stdio) ([]byte, error) {
+func call(ctx context.Context, p *Plugin, s *Session, stdio Stdio) error {
 	c, err := spec.ParseEnviron(stdio.Getenv)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if c.Config, err = io.ReadAll(stdio.Stdin); err != nil {
-		return nil, spec.Errorf(spec.CodeIO, "error reading from stdin: %w", err)
+		return spec.Errorf(spec.CodeIO, "error reading from stdin: %w", err)
 	}
-	return serve(ctx, p, c, s, true)
+	out, err := serve(ctx, p, c, s, true)
+	if err != nil {
+		return err
+	}
+	if _, err = stdio.Stdout.Write(out); err != nil {
+		err = spec.Errorf(spec.CodeIO, "error writing the result to stdout: %w", err)
+		return join(err, detach(ctx, p, c, s, out))
+	}
+	return nil
+}
+
+// detach takes back an ADD whose result reached no runtime, by its DEL: it is
+// committed, so the undo stack does not do.
+func detach(ctx context.Context, p *Plugin, c *spec.Call, s *Session, out []byte) error {
+	if c.Verb != spec.Add {
+		return nil
+	}
+	del := *c
+	del.Verb = spec.Del
+	result, err := spec.ParseResult(out, "")
+	if err == nil {
+		del.Config, err = spec.WithPrevResult(c.Config, result)
+	}
+	if err != nil {
+		del.Config = c.Config // DEL works without
+	}
+	if _, err := serve(ctx, p, &del, s, true); err != nil {
+		return fmt.Errorf("undo: %w", err)
+	}
+	return nil
 }
 
 func about(p *Plugin, w io.Writer) {

@@ -41,12 +41,32 @@ type Plugin struct {
 	About      string // one line for people
 	MinVersion string // oldest version of the specification; empty means 0.1.0
 
+	// Layer2 says that without ipam the result has no addresses. Versions before 0.3.0
+	// cannot express that: ADD is refused then, before it is called.
+	Layer2 bool
+
 	// Capabilities are the runtimeConfig keys the plugin understands.
 	Capabilities []string
 
 	// Conf returns a pointer to a zero configuration, from which the field
 	// reference is generated.
 	Conf func() any
+
+	// Validate, which may be nil, says what is wrong with the configuration of an
+	// ADD, as Add itself would before it touches anything. It looks at the
+	// configuration alone. STATUS calls it first, of any plugin, and `patchbay network
+	// validate` for any version of the specification.
+	Validate func(*Request) error
+
+	// Doubts, which may be nil, says what of a configuration that Validate lets pass
+	// cannot be meant, though Add takes it, as the reference does. `patchbay network
+	// validate` warns of it.
+	Doubts func(*Request) []string
+
+	// Samples, which may be nil, are answers that an IPAM plugin's Add could give, as
+	// far as the configuration alone decides: together they use each of its ranges. The
+	// plugin that asks it for addresses validates them.
+	Samples func(*Request) []*spec.Result
 
 	// VersionsFor, which may be nil, narrows Versions down by what the
 	// configuration in a VERSION request, if any, says. nil leaves all of them.

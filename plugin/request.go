@@ -23,8 +23,13 @@ type Request struct {
 	Head    *spec.Conf
 	Session *Session
 
-	undo undoStack
-	prev *spec.Result
+	// InList is what the list says beside the configuration; nil unless a list is
+	// judged.
+	InList *InList
+
+	undo   undoStack
+	prev   *spec.Result
+	listed time.Time
 }
 
 // Decode reads the configuration into v. Keys match in any case, unknown keys
@@ -89,13 +94,33 @@ func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 		return nil, err
 	}
 	r := &Request{Call: call, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s}
+	if call.Verb == spec.GC {
+		r.listed = s.listed(call.Config)
+	}
 	if call.PerContainer() {
 		r.Owner = owner.Of(head.Name, call.ContainerID, call.IfName)
 	}
-	if err := r.checkNetNS(); err != nil {
+	if err := r.parsePrev(); err != nil {
 		return nil, err
 	}
-	return r, r.parsePrev()
+	return r, r.place(p)
+}
+
+// place looks at the namespace. An IPAM plugin has nothing to do with it: its
+// caller may know only a name (upstream's README calls host-local with /dev/null).
+// A mistake in the configuration is told first: it is there with any namespace.
+func (r *Request) place(p *Plugin) error {
+	if r.Verb != spec.Del && p.Kind == IPAM {
+		return nil
+	}
+	err := r.CheckNetNS()
+	if err == nil || p.Validate == nil {
+		return err
+	}
+	if wrong := p.Validate(r); wrong != nil {
+		return wrong
+	}
+	return err
 }
 
 // allowed refuses a version the plugin does not speak and a verb the version
@@ -120,9 +145,12 @@ func allowed(p *Plugin, verb spec.Verb, version string) error {
 		WithDetails("config is %q, plugin supports %q", version, versions)
 }
 
-// checkNetNS refuses a namespace that is missing (ADD, CHECK) or is the one
-// the plugin runs in. A session asks the kernel once a path.
-func (r *Request) checkNetNS() error {
+// CheckNetNS refuses a namespace that is missing (ADD, CHECK) or is the one
+// the plugin runs in. For a DEL that one counts as gone: a path below /proc leads
+// there when a process id is used again. Every plugin but an IPAM plugin is called
+// after it; one that works in the namespace calls it. A session asks the kernel
+// once a path.
+func (r *Request) CheckNetNS() error {
 	if !r.PerContainer() || r.NetNS == "" {
 		return nil
 	}
@@ -132,6 +160,10 @@ func (r *Request) checkNetNS() error {
 		return nil // gone is fine, and what else it may be DEL must not trip over
 	case err != nil:
 		return spec.Errorf(spec.CodeInvalidNetNS, "failed to open netns %q: %w", r.NetNS, err)
+	case same && !r.NetNSOverride && r.Verb == spec.Del:
+		call := *r.Call
+		call.NetNS = ""
+		r.Call = &call
 	case same && !r.NetNSOverride:
 		return spec.Errorf(spec.CodeInvalidNetNS, "plugin's netns and netns from CNI_NETNS should not be the same").
 			WithDetails("CNI_NETNS %s is the namespace the plugin runs in; set CNI_NETNS_OVERRIDE=1 to allow it", r.NetNS)
@@ -166,7 +198,16 @@ func (r *Request) Valid() (keep func(containerID, ifName string) bool, ok bool) 
 	return func(id, ifName string) bool { return !ok || set[spec.Attachment{ContainerID: id, IfName: ifName}] }, ok
 }
 
+// Listed is when the list of a GC's valid attachments was begun, by the clock that
+// dates files. What is dated later is not on it and must stay. A runtime that does
+// not say it keeps ADDs out while a GC runs (SPEC.md, "GC"): it is when the first
+// plugin was called.
+func (r *Request) Listed() time.Time { return r.listed }
+
 // String tells which call this is, for logs; never the configuration.
 func (r *Request) String() string {
+	if !r.PerContainer() {
+		return fmt.Sprintf("%s %s %s", r.Verb, r.Head.Type, r.Network)
+	}
 	return fmt.Sprintf("%s %s %s/%s", r.Verb, r.Network, r.ContainerID, r.IfName)
 }

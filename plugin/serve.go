@@ -117,6 +117,11 @@ func run(ctx context.Context, p *Plugin, r *Request) (result *spec.Result, err e
 	if r.Verb == spec.Add {
 		return add(ctx, p, r)
 	}
+	if r.Verb == spec.Status && p.Validate != nil {
+		if err := p.Validate(r); err != nil {
+			return nil, err
+		}
+	}
 	if fn := p.verb(r.Verb); fn != nil {
 		return nil, fn(ctx, r)
 	}
@@ -141,6 +146,9 @@ func (p *Plugin) verb(v spec.Verb) func(context.Context, *Request) error {
 // add refuses a result that the version cannot express before anything queued
 // is done.
 func add(ctx context.Context, p *Plugin, r *Request) (*spec.Result, error) {
+	if err := r.expressible(p); err != nil {
+		return nil, err
+	}
 	result := r.Prev()
 	if p.Add != nil {
 		var err error
@@ -152,8 +160,22 @@ func add(ctx context.Context, p *Plugin, r *Request) (*spec.Result, error) {
 		result = &spec.Result{}
 	}
 	result.CNIVersion = r.Version
+	if p.Kind == Interface && !spec.AtLeast(r.Version, "1.1.0") {
+		for i := range result.Interfaces {
+			result.Interfaces[i].MTU = 0 // since 1.1.0; what others put into a prevResult passes through
+		}
+	}
 	_, err := result.As(r.Version)
 	return result, err
+}
+
+// expressible refuses a version that cannot express what is known of the result.
+func (r *Request) expressible(p *Plugin) error {
+	if !p.Layer2 || r.Head.IPAM.Type != "" {
+		return nil
+	}
+	_, err := new(spec.Result).As(r.Version)
+	return err
 }
 
 // withVersion gives the error its wire form with the version of the request.

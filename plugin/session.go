@@ -8,7 +8,9 @@ import (
 	"errors"
 	"io"
 	"os"
+	"time"
 
+	"github.com/patchbay-net/patchbay/internal/moment"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/netns"
@@ -75,6 +77,17 @@ func (s *Session) isOwnNetNS(path string) (same bool, err error) {
 		s.foreignNetNS = path
 	}
 	return same, err
+}
+
+type listedKey struct{}
+
+// listed is Request.Listed. Plugins that are called in turn have that of the
+// first one.
+func (s *Session) listed(config []byte) time.Time {
+	if t, ok := moment.Of(config); ok {
+		return t
+	}
+	return s.Value(listedKey{}, func() any { return time.Now() }).(time.Time)
 }
 
 // OnFlush registers work that is queued up during the calls and done once.

@@ -63,7 +63,7 @@ func talk(r *plugin.Request) error {
 	return nil
 }
 
-func TestMain(m *testing.M) { plugintest.Main(m, &talker) }
+func TestMain(m *testing.M) { plugintest.Main(m, &talker, &writer) }
 
 // TestSameBytesBothWays calls a plugin by exec and in process and compares what
 // comes back: standard output byte for byte, error objects field by field.

@@ -26,7 +26,7 @@ func vouch(call *spec.Call, head *spec.Conf, s *Session) (*spec.Call, *spec.Conf
 	if call.Verb != spec.GC || !ok {
 		return call, head, nil
 	}
-	held, err := vouched.Attachments(s.Paths.Run, head.Name)
+	held, err := vouched.Attachments(s.Paths.Run, head.Name, s.Paths.Proc)
 	if err != nil {
 		return nil, nil, err
 	}

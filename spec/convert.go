@@ -39,27 +39,45 @@ func ParseResult(data []byte, version string) (*Result, error) {
 }
 
 func valid(r *Result) (*Result, error) {
-	if err := r.Validate(); err != nil {
+	if err := r.usable(); err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-// Validate refuses what nobody could use and the reference crashes on: missing
-// addresses and destinations, interface indices that lead nowhere.
-func (r *Result) Validate() error {
+// usable refuses what nobody could use and the reference crashes on: missing
+// addresses and destinations. An interface index that leads nowhere is passed on,
+// as by the reference: Of is nil for it.
+func (r *Result) usable() error {
 	for i, ip := range r.IPs {
 		if !ip.Address.IsValid() {
 			return Errorf(CodeDecoding, "decode result: ips[%d]: the address is missing", i)
-		}
-		if n := ip.Interface; n != nil && (*n < 0 || *n >= len(r.Interfaces)) {
-			return Errorf(CodeDecoding, "decode result: ips[%d]: %s is on interface %d, and there are %d interfaces", i, ip.Address, *n, len(r.Interfaces))
 		}
 	}
 	for i, rt := range r.Routes {
 		if !rt.Dst.IsValid() {
 			return Errorf(CodeDecoding, "decode result: routes[%d]: the destination is missing", i)
 		}
+	}
+	return nil
+}
+
+// Validate is for who makes a result: it refuses what ParseResult does, and
+// interface indices that lead nowhere.
+func (r *Result) Validate() error {
+	for i, ip := range r.IPs {
+		if ip.Interface != nil && r.Of(ip) == nil {
+			return Errorf(CodeDecoding, "decode result: ips[%d]: %s is on interface %d, and there are %d interfaces", i, ip.Address, *ip.Interface, len(r.Interfaces))
+		}
+	}
+	return r.usable()
+}
+
+// Of is the interface that an address is on; nil when it names none, or one that
+// is not there.
+func (r *Result) Of(ip IPConfig) *Interface {
+	if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) {
+		return &r.Interfaces[*i]
 	}
 	return nil
 }

@@ -32,9 +32,6 @@ func TestRefusedResults(t *testing.T) {
 		{`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1"}]}`, `decode result: netip.ParsePrefix("10.0.0.1"): no '/'`, spec.CodeDecoding},
 		{`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/33"}]}`, `decode result: netip.ParsePrefix("10.0.0.1/33"): prefix length out of range`, spec.CodeDecoding},
 		{`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8","gateway":"x"}]}`, `decode result: ParseAddr("x")`, spec.CodeDecoding},
-		{`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8","interface":0}]}`, "decode result: ips[0]: 10.0.0.1/8 is on interface 0, and there are 0 interfaces", spec.CodeDecoding},
-		{`{"cniVersion":"1.0.0","interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8"},{"address":"fd00::1/64","interface":1}]}`, "decode result: ips[1]: fd00::1/64 is on interface 1, and there are 1 interfaces", spec.CodeDecoding},
-		{`{"cniVersion":"1.0.0","interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":-1}]}`, "decode result: ips[0]: 10.0.0.1/8 is on interface -1", spec.CodeDecoding},
 		{`{"cniVersion":"1.0.0","routes":[{"gw":"10.0.0.1"}]}`, "decode result: routes[0]: the destination is missing", spec.CodeDecoding},
 		{`{"ip4":{}}`, "decode result: ips[0]: the address is missing", spec.CodeDecoding},
 		{`{"cniVersion":"0.2.0","ip6":{"ip":"fd00::1/64","routes":[{}]}}`, "decode result: routes[0]: the destination is missing", spec.CodeDecoding},
@@ -54,6 +51,8 @@ func TestTolerantResults(t *testing.T) {
 		`null`: "1.0.0", // an empty result
 		`{}`:   "1.1.0", // of the configuration's version (cni#895)
 		`{"ips":[{"version":"4","address":"10.0.0.1/8"}],"unknown":{}}`:                             "1.0.0",
+		`{"ips":[{"address":"10.0.0.1/8","interface":0}]}`:                                          "1.0.0", // of nothing, as the reference has it
+		`{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":-1}]}`:             "1.1.0",
 		`{"CNIVersion":"0.3.0","IPs":[{"Address":"10.0.0.1/8"}]}`:                                   "0.3.0",
 		`{"cniVersion":"0.3.1","ips":[{"version":"6","address":"10.0.0.1/8","gateway":""}]}`:        "0.3.1",
 		`{"cniVersion":"0.1.0","ip4":{"ip":"10.0.0.1/8","gateway":"10.0.0.2"},"ip6":null,"dns":{}}`: "0.1.0",
@@ -149,6 +148,28 @@ func TestErrors(t *testing.T) {
 	} {
 		if _, ok := spec.ParseError([]byte(data)); ok != want {
 			t.Errorf("%s is an error object: %v", data, ok)
+		}
+	}
+}
+
+// TestValidate: what ParseResult takes and no result of ours may be.
+func TestValidate(t *testing.T) {
+	for data, msg := range map[string]string{
+		`{"ips":[{"address":"10.0.0.1/8","interface":0}]}`:                                                      "decode result: ips[0]: 10.0.0.1/8 is on interface 0, and there are 0 interfaces",
+		`{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8"},{"address":"fd00::1/64","interface":1}]}`: "decode result: ips[1]: fd00::1/64 is on interface 1, and there are 1 interfaces",
+		`{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":-1}]}`:                         "decode result: ips[0]: 10.0.0.1/8 is on interface -1",
+	} {
+		r, err := spec.ParseResult([]byte(data), "1.0.0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Validate(); err == nil || !strings.HasPrefix(err.Error(), msg) || spec.ErrorCode(err) != spec.CodeDecoding {
+			t.Errorf("%s: %v, want %s", data, err, msg)
+		}
+		for _, ip := range r.IPs {
+			if r.Of(ip) != nil {
+				t.Errorf("%s: %s is on %v", data, ip.Address, r.Of(ip))
+			}
 		}
 	}
 }

@@ -29,6 +29,8 @@ func TestNames(t *testing.T) {
 		{"cnm", "", "CNI_COMMAND=VERSION", `"supportedVersions"`},
 		{"cnm-ipam", "", "CNI_COMMAND=VERSION", `"supportedVersions"`},
 		{"cnm", "", "", "CNI cnm plugin (patchbay)"},
+		{"patchbay-cnm", "--version", "", "CNI 0.1.0"},
+		{"patchbay-cnm", "--help", "", "patchbay-cnm install DIR"},
 		{"patchbay-cnm", "help", "", "patchbay-cnm install DIR"},
 	} {
 		link := filepath.Join(t.TempDir(), c.name)

@@ -13,10 +13,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
+	"github.com/patchbay-net/patchbay/internal/buildinfo"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 )
@@ -44,6 +46,7 @@ IPAM driver.
                                         with --force also when they cannot be reached
   patchbay-cnm docker-api [SOCKET]      stand in for Docker's API, for drivers that look
                                         things up there (default /run/patchbay/docker.sock)
+  patchbay-cnm version                  which build it is
 `
 
 // errUsage is a mistake on the command line.
@@ -79,6 +82,9 @@ func (a *app) run(ctx context.Context, args []string) error {
 		command, rest = args[0], args[1:]
 	}
 	switch {
+	case buildinfo.Asked(args) && len(rest) == 0:
+		_, err := io.WriteString(a.stdout, buildinfo.Read().Text("patchbay-cnm"))
+		return err
 	case command == "help" || command == "--help" || command == "-h":
 		_, err := io.WriteString(a.stdout, usage)
 		return err
@@ -93,7 +99,7 @@ func (a *app) run(ctx context.Context, args []string) error {
 	case command == "docker-api" && len(rest) <= 1:
 		return a.dockerAPI(ctx, rest)
 	}
-	return fmt.Errorf("%q: %w", args, errUsage)
+	return fmt.Errorf("unknown command %q: %w", strings.Join(args, " "), errUsage)
 }
 
 // say prints one line of data.

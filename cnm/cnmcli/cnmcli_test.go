@@ -232,7 +232,7 @@ func TestDockerAPI(t *testing.T) {
 	get := func(path string, v any) int {
 		t.Helper()
 		resp, err := client.Get("http://docker" + path)
-		for end := time.Now().Add(5 * time.Second); err != nil && time.Now().Before(end); resp, err = client.Get("http://docker" + path) {
+		for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); resp, err = client.Get("http://docker" + path) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		must(t, err)

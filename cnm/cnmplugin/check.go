@@ -10,6 +10,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/remote"
+	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -18,12 +19,12 @@ import (
 
 // check compares the container with the previous result, and asks the driver
 // whether it still knows the endpoint.
-func check(ctx context.Context, r *plugin.Request) error {
+func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
+
+// checkOwn is CHECK without the IPAM plugin's.
+func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
-		return err
-	}
-	if err := r.IPAMForward(ctx); err != nil {
 		return err
 	}
 	if r.Prev() == nil {

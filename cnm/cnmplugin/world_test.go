@@ -66,12 +66,8 @@ func (l *lab) left() leak.State {
 func (l *lab) clean(when string) {
 	l.Helper()
 	left := l.left()
-	for range 100 { // a namespace ends some time after its path
-		if len(left) == 0 {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-		left = l.left()
+	for end := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(end); left = l.left() {
+		time.Sleep(10 * time.Millisecond) // a namespace ends some time after its path
 	}
 	if len(left) > 0 {
 		l.Errorf("%s: left behind:\n%s", when, left)
@@ -86,6 +82,18 @@ func (l *lab) clean(when string) {
 
 // both is a configuration with the driver for everything.
 const both = `"driver":"lab","timeout":20,"ipam":{"type":"cnm-ipam","driver":"lab","timeout":20,"pools":[{"subnet":"10.88.0.0/24"},{"subnet":"fd88::/64"}]}`
+
+// hurried is both with a timeout that what answers keeps: a second, or what an ADD
+// takes just now. It is given a pod and the pod of a GC.
+func (l *lab) hurried(p, gc *endpointtest.Pod) (conf string, timeout time.Duration) {
+	l.Helper()
+	start := time.Now()
+	endpointtest.Must(l.T, p.Do(spec.Add))
+	timeout = (2*time.Since(start) + time.Second).Round(time.Second)
+	endpointtest.Must(l.T, p.Do(spec.Del))
+	l.reset(gc, "well")
+	return strings.ReplaceAll(both, `"timeout":20`, fmt.Sprintf(`"timeout":%d`, timeout/time.Second)), timeout
+}
 
 // gc calls GC with a list of containers that live.
 func (l *lab) gc(p *endpointtest.Pod, more string, living ...string) error {

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -70,8 +71,8 @@ func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, er
 	for _, b := range asked {
 		p := state.Port{Proto: b.Proto, Port: b.Port, HostPort: b.HostPort}
 		if b.HostIP != "" {
-			if p.HostIP, err = netip.ParseAddr(b.HostIP); err != nil {
-				return nil, fmt.Errorf("publish port %d: host address: %w", b.Port, err)
+			if p.HostIP, err = hostAddress(b); err != nil {
+				return nil, err
 			}
 		}
 		first, last := b.HostPort, max(b.HostPort, b.HostPortEnd)
@@ -96,6 +97,36 @@ func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, er
 		out = append(out, p)
 	}
 	return out, nil
+}
+
+// hostAddress is that of a binding, if it is the host's own: a port of another one
+// leads nowhere. Where ip_nonlocal_bind lets programs have any address, any serves.
+func hostAddress(b cnm.PortBinding) (netip.Addr, error) {
+	ip, err := netip.ParseAddr(b.HostIP)
+	if err != nil {
+		return ip, fmt.Errorf("publish port %d: host address: %w", b.Port, err)
+	}
+	ip = ip.Unmap()
+	if err := bind(unix.IPPROTO_UDP, ip, 0); errors.Is(err, unix.EADDRNOTAVAIL) {
+		return ip, fmt.Errorf("publish port %d: host address %s is none of this host: %w", b.Port, ip, err)
+	}
+	return ip, nil
+}
+
+// answered refuses a host address of a family that the container has no address of.
+func answered(asked []cnm.PortBinding, network string, has []netip.Prefix) error {
+	for _, b := range asked {
+		ip, err := netip.ParseAddr(b.HostIP)
+		if err != nil || slices.ContainsFunc(has, func(a netip.Prefix) bool { return a.Addr().Is4() == ip.Unmap().Is4() }) {
+			continue // no address, or one that choose refuses
+		}
+		family := "IPv6"
+		if ip.Unmap().Is4() {
+			family = "IPv4"
+		}
+		return fmt.Errorf("publish port %[1]d: host address %[2]s is of %[3]s, and the container has no %[3]s address on network %[4]s", b.Port, ip, family, network)
+	}
+	return nil
 }
 
 // start is where the search begins: anywhere for a random port, at the first of

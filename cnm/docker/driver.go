@@ -36,6 +36,7 @@ type Options struct {
 	Log      func(format string, args ...any)
 
 	doubt time.Duration // for tests: inDoubt
+	place time.Duration // for tests: placeTime
 
 	step func() // called before and after the state is written; for tests that kill
 }
@@ -80,6 +81,9 @@ func New(o Options) (*Driver, error) {
 	if o.doubt == 0 {
 		o.doubt = inDoubt
 	}
+	if o.place == 0 {
+		o.place = placeTime
+	}
 	if o.step == nil {
 		o.step = func() {}
 	}
@@ -102,6 +106,7 @@ func New(o Options) (*Driver, error) {
 	for _, p := range []part{hold, post, ports, lease} {
 		d.run[p] = d.runtime(p)
 	}
+	d.tellOpen()
 	return d, nil
 }
 

@@ -4,9 +4,14 @@
 package docker
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/cnm"
 )
@@ -85,6 +90,140 @@ func TestInternal(t *testing.T) {
 	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: id}))
 }
 
+// A network of a release that closed none goes on as it was, and the log tells.
+func TestInternalFromBefore(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	id, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, nil)
+	must(t, err)
+	old, err := n.driver.store.Network(id)
+	must(t, err)
+	old.Internal = true
+	must(t, n.driver.store.SaveNetwork(old))
+	n.stop()
+	var log strings.Builder
+	n.opts.Log = func(format string, args ...any) { fmt.Fprintf(&log, format+"\n", args...) }
+	_, err = New(n.opts)
+	must(t, err)
+	if want := fmt.Sprintf("network %.12s (podnet) was made --internal by an earlier release and is open", id); !strings.Contains(log.String(), want) {
+		t.Errorf("log: %s", log.String())
+	}
+	n.opts.Log = t.Logf
+	n.boot()
+	n.mustStart(run{network: id}).stop(true)
+	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: id}))
+}
+
+// farNet is another network, with a bridge and subnets of its own.
+const farNet = `{"cniVersion":"1.1.0","name":"far","plugins":[{"type":"bridge","bridge":"br-t6","isDefaultGateway":true,"ipMasq":true,
+	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.90.0.0/24"}],[{"subnet":"fd90::/64"}]]}}]}`
+
+// Routes that a container adds with NET_ADMIN lead nowhere, and no route of others leads in.
+func TestInternalIsClosed(t *testing.T) {
+	for name, conf := range map[string]string{"podnet": bridgeNet, "packed": packedNet} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, conf, farNet)
+			id, err := n.createNetwork(map[string]string{"cni.network": name}, map[string]any{cnm.OptionInternal: true})
+			must(t, err)
+			a, b := n.mustStart(run{network: id, ports: []cnm.PortBinding{tcp(80, 8080, 8080)}}), n.mustStart(run{network: id})
+			must(t, n.c.ProgramExternalConnectivity(n.ctx(), &cnm.ConnectivityRequest{NetworkID: id, EndpointID: a.endpoint}))
+			if list := n.published(a); len(list) > 0 {
+				t.Errorf("published %v", list)
+			}
+			far := n.mustStart(run{network: n.network("far")})
+			wayOut(n, a, "10.91.0.1", "fd91::1")
+			for _, to := range [][2]netip.Addr{{far.told.Address.Addr(), a.told.Address.Addr()}, {far.told.AddressIPv6.Addr(), a.told.AddressIPv6.Addr()}} {
+				if err := b.reaches(a, to[1]); err != nil {
+					t.Errorf("inside: %v", err)
+				}
+				refused(t, "out of the internal network", a, far, to[0])
+				refused(t, "into the internal network", far, a, to[1])
+			}
+			for _, c := range []*container{a, b, far} {
+				c.stop(true)
+			}
+			must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: id}))
+		})
+	}
+}
+
+// Networks of ours reach each other, unless both are made with cni.isolate.
+func TestIsolate(t *testing.T) {
+	for value, conf := range map[string]string{"true": bridgeNet, "strict": packedNet} {
+		t.Run(value, func(t *testing.T) {
+			n := newNode(t, conf, farNet)
+			var ids []string
+			for _, name := range []string{map[string]string{"true": "podnet", "strict": "packed"}[value], "far"} {
+				id, err := n.createNetwork(map[string]string{"cni.network": name, "cni.isolate": value}, nil)
+				must(t, err)
+				ids = append(ids, id)
+			}
+			a, far := n.mustStart(run{network: ids[0]}), n.mustStart(run{network: ids[1]})
+			refused(t, "from one to the other", far, a, a.told.Address.Addr())
+			refused(t, "from one to the other", far, a, a.told.AddressIPv6.Addr())
+			for i, c := range []*container{a, far} {
+				c.stop(true)
+				must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: ids[i]}))
+			}
+		})
+	}
+	n := newNode(t, bridgeNet, farNet)
+	a, far := n.mustStart(run{network: n.network("podnet")}), n.mustStart(run{network: n.network("far")})
+	if err := far.reaches(a, a.told.Address.Addr()); err != nil {
+		t.Errorf("without: %v", err)
+	}
+	a.stop(true)
+	far.stop(true)
+}
+
+// What cannot be kept is refused when the network is made.
+func TestShapeRefused(t *testing.T) {
+	n := newNode(t, ptpNet, bridgeNet)
+	internal := map[string]any{cnm.OptionInternal: true}
+	for want, c := range map[string]struct {
+		options map[string]string
+		more    map[string]any
+	}{
+		"--internal: only the plugin bridge": {map[string]string{"cni.network": "ptpnet"}, internal},
+		"only networks of the plugin bridge": {map[string]string{"cni.network": "ptpnet", "cni.isolate": "true"}, nil},
+		`option cni.isolate="x": want true`:  {map[string]string{"cni.network": "podnet", "cni.isolate": "x"}, nil},
+	} {
+		if _, err := n.createNetwork(c.options, c.more); !errorHas(err, want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	open := n.mustStart(run{network: n.network("podnet")})
+	if _, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, internal); !errorHas(err, `bridge "br-t0" cannot be internal`) {
+		t.Error(err)
+	}
+	open.stop(true)
+}
+
+// wayOut adds default routes in a container.
+func wayOut(n *node, c *container, gateways ...string) {
+	n.Helper()
+	in := conn(n, c.key)
+	link, err := in.LinkByName(c.name)
+	must(n, err)
+	for _, gw := range gateways {
+		must(n, in.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: net.ParseIP(gw)}))
+	}
+}
+
+// refused wants a container not to reach another.
+func refused(t *testing.T, what string, from, to *container, addr netip.Addr) {
+	t.Helper()
+	l := listen(t, to.key, addr)
+	defer l.Close() //nolint:errcheck // test
+	within(t, from.key, func() error {
+		conn, err := net.DialTimeout("tcp", l.Addr().String(), 400*time.Millisecond)
+		if err == nil {
+			t.Errorf("%s: %s is reached", what, addr)
+			return conn.Close()
+		}
+		return nil
+	})
+}
+
 // The file of the configuration is gone when the container stops.
 func TestConfigurationIsKept(t *testing.T) {
 	n := newNode(t, bridgeNet)
@@ -126,6 +265,7 @@ func TestRefusals(t *testing.T) {
 		{map[string]string{"cni.network": "podnet", "cni.labels": ""}, "say how the names"},
 		{map[string]string{"cni.network": "podnet", "cni.labels": "a", "cni.mode": "hold"}, "no plugin runs when they are known"},
 		{map[string]string{"cni.conf": "relative"}, "want JSON or an absolute path"},
+		{map[string]string{"cni.conf": "/dev/zero"}, "want a regular file"},
 		{map[string]string{"cni.conf": `{"cniVersion":"1.1.0","name":"x","plugins":[{"type":"nosuchplugin"}]}`}, "nosuchplugin"},
 	} {
 		_, err := n.createNetwork(c.options, nil)

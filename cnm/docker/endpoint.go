@@ -119,6 +119,9 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	if e.Result, err = d.run[hold].Add(ctx, list, d.attachment(e, state.Where{NetNS: e.Hold, IfName: holdName})); err != nil {
 		return err
 	}
+	if err := d.keptClosed(n, e); err != nil {
+		return err
+	}
 	if n.dns && len(n.part(post).Plugins) == 0 && len(e.Result.DNS.Nameservers) == 0 {
 		return fmt.Errorf("network %s: %s=replace: %w", n.list.Name, optDNS, errNoDNS)
 	}

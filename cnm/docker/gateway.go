@@ -19,8 +19,8 @@ var _ cnm.GatewayChecker = (*Driver)(nil)
 // GwAllocCheck implements cnm.GatewayChecker: Docker 28 and later ask it before
 // they take an address of the pool for a gateway. It is called before
 // CreateNetwork, with the same options.
-func (d *Driver) GwAllocCheck(_ context.Context, in *cnm.GwAllocCheckRequest) (*cnm.GwAllocCheckResponse, error) {
-	_, list, err := d.configured(in.Options)
+func (d *Driver) GwAllocCheck(ctx context.Context, in *cnm.GwAllocCheckRequest) (*cnm.GwAllocCheckResponse, error) {
+	_, list, err := d.configured(ctx, in.Options)
 	if err != nil {
 		return nil, err
 	}

@@ -120,7 +120,10 @@ func TestSweepLease(t *testing.T) {
 	must(t, n.driver.store.SaveLease(&state.Lease{ID: leaseID("podnet", "02:42:00:00:00:03"), Network: "podnet", Config: []byte(bridgeNet)}))
 	n.stop()
 	n.boot()
-	n.collect(false, kindAddresses+": no endpoint uses them", unusedLease)
+	out := n.collect(false, kindAddresses+": no endpoint uses them", unusedLease)
+	if a, b := out.Items[0].Name, out.Items[1].Name; a != "asked of podnet" && b != "asked of podnet" || strings.Contains(a+b, "[") {
+		t.Errorf("they are called %q and %q", a, b)
+	}
 }
 
 // The driver was killed while it asked, and dockerd asks the next one again.

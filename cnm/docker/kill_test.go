@@ -83,7 +83,7 @@ func (n *node) child(step int) *exec.Cmd {
 	}
 	must(n, err)
 	must(n, cmd.Start())
-	for range 1000 {
+	for range 12000 {
 		if now, err := os.Stat(socket); err == nil && !os.SameFile(before, now) {
 			return cmd
 		}

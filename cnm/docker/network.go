@@ -49,12 +49,15 @@ func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest
 }
 
 func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (*state.Network, error) {
-	o, list, err := d.configured(in.Options)
+	o, list, err := d.configured(ctx, in.Options)
 	if err != nil {
 		return nil, err
 	}
 	internal, err := in.Options.Flag(cnm.OptionInternal, false)
 	if err != nil {
+		return nil, err
+	}
+	if list, err = shaped(list, o, internal); err != nil {
 		return nil, err
 	}
 	if err := d.usable(ctx, list, o); err != nil {
@@ -66,9 +69,22 @@ func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (
 	}, nil
 }
 
+// shaped is a configuration with what Docker's user wants of it beside.
+func shaped(list *chain.List, o *options, internal bool) (_ *chain.List, err error) {
+	if internal {
+		if list, err = closed(list); err != nil {
+			return nil, err
+		}
+	}
+	if o.isolate != "" {
+		return isolated(list, o.isolate)
+	}
+	return list, nil
+}
+
 // configured is what the user's options of a network say, and the configuration
 // they name.
-func (d *Driver) configured(in cnm.Options) (*options, *chain.List, error) {
+func (d *Driver) configured(ctx context.Context, in cnm.Options) (*options, *chain.List, error) {
 	user, err := in.Strings()
 	if err != nil {
 		return nil, nil, err
@@ -77,7 +93,7 @@ func (d *Driver) configured(in cnm.Options) (*options, *chain.List, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	list, err := d.resolve(o)
+	list, err := d.resolve(ctx, o)
 	return o, list, err
 }
 

@@ -4,6 +4,7 @@
 package docker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,6 +27,7 @@ const (
 	optPrefix  = "cni.ifprefix"
 	optDNS     = "cni.dns"    // docker, replace
 	optLabels  = "cni.labels" // the beginning of labels' names, for CNI_ARGS
+	optIsolate = "cni.isolate"
 )
 
 // options are a network's, decoded.
@@ -38,6 +40,7 @@ type options struct {
 	args          map[string]string
 	prefix        string // of the interface's name in the container
 	dns           bool   // write the chain's DNS into the container's resolv.conf
+	isolate       string // ingressPolicy of the network's firewall; empty: the configuration's
 	labels        string // tell plugins the container's labels that begin so; empty: none
 }
 
@@ -78,6 +81,11 @@ func (o *options) set(key, value string) (err error) {
 	case optLabels:
 		if o.labels = value; value == "" {
 			err = fmt.Errorf("option %s: say how the names of the labels begin", key)
+		}
+	case optIsolate:
+		policy, ok := map[string]string{"true": "same-bridge", "strict": "isolated"}[value]
+		if o.isolate = policy; !ok && value != "false" {
+			err = fmt.Errorf("option %s=%q: want true (other networks that have it, too, cannot reach it), strict (nor containers each other, by way of the host) or false", key, value)
 		}
 	case optBridge:
 		if o.gwbridge, err = strconv.ParseBool(value); err != nil {
@@ -127,30 +135,58 @@ func parseArgs(s string) (map[string]string, error) {
 	return out, nil
 }
 
-// resolve reads the configuration that the options name.
-func (d *Driver) resolve(o *options) (list *chain.List, err error) {
-	switch {
-	case o.network != "":
-		list, err = d.run[hold].Load(o.network)
-	case strings.HasPrefix(strings.TrimSpace(o.conf), "{"):
-		list, err = chain.ParseList([]byte(o.conf))
-	case filepath.IsAbs(o.conf):
-		list, err = chain.LoadFile(o.conf)
-	default:
-		return nil, fmt.Errorf("option %s=%q: want JSON or an absolute path", optConf, o.conf)
-	}
+// resolve reads the configuration that the options name, as long as the call may
+// take: a file system that hangs is no reason to hold Docker's other calls up.
+func (d *Driver) resolve(ctx context.Context, o *options) (list *chain.List, err error) {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	list, err = orEnd(ctx, func() (*chain.List, error) { return d.load(o) })
 	if err != nil {
 		return nil, err
 	}
+	return list, runnable(list)
+}
+
+// orEnd is what read returns, or the end of ctx, whichever is first.
+func orEnd[T any](ctx context.Context, read func() (T, error)) (out T, err error) {
+	done := make(chan struct{})
+	var got T
+	var failed error
+	go func() {
+		defer close(done)
+		got, failed = read()
+	}()
+	select {
+	case <-done:
+		return got, failed
+	case <-ctx.Done():
+		return out, fmt.Errorf("read the configuration: %w", ctx.Err())
+	}
+}
+
+func (d *Driver) load(o *options) (*chain.List, error) {
+	switch {
+	case o.network != "":
+		return d.run[hold].Load(o.network)
+	case strings.HasPrefix(strings.TrimSpace(o.conf), "{"):
+		return chain.ParseList([]byte(o.conf))
+	case filepath.IsAbs(o.conf):
+		return chain.LoadFile(o.conf)
+	}
+	return nil, fmt.Errorf("option %s=%q: want JSON or an absolute path", optConf, o.conf)
+}
+
+// runnable refuses a configuration that no call could run.
+func runnable(list *chain.List) error {
 	if len(list.Plugins) == 0 {
-		return nil, errors.New("the configuration has no plugins")
+		return errors.New("the configuration has no plugins")
 	}
 	for i := range list.Plugins {
 		if p := &list.Plugins[i]; p.Type == packed {
 			if _, err := unpack(p); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	return list, nil
+	return nil
 }

@@ -5,7 +5,6 @@ package docker
 
 import (
 	"encoding/json"
-	"fmt"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/spec"
@@ -91,21 +90,7 @@ func publishes(list *chain.List) bool { return len(cut(list, ports, false).Plugi
 
 // withIPAM returns a list whose first plugin has another ipam section.
 func withIPAM(list *chain.List, ipam any) (*chain.List, error) {
-	of := members(&list.Plugins[0])
-	var conf map[string]json.RawMessage
-	if err := json.Unmarshal(of[0].Raw, &conf); err != nil {
-		return nil, fmt.Errorf("decode plugin %s: %w", &of[0], err)
-	}
-	section, err := json.Marshal(ipam)
-	if err != nil {
-		return nil, fmt.Errorf("encode ipam: %w", err)
-	}
-	conf["ipam"] = section
-	of[0].Raw = encode(conf)
-	out := *list
-	out.Plugins = append(pack(&list.Plugins[0], of), list.Plugins[1:]...)
-	out.Bytes = encodeList(&out)
-	return &out, nil
+	return with(list, "ipam", ipam, theFirst)
 }
 
 // moved is a result as the next part must see it: what was in the holding

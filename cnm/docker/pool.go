@@ -38,7 +38,7 @@ func (d *Driver) AddressSpaces(context.Context) (*cnm.AddressSpaces, error) {
 
 // RequestPool implements cnm.IPAMDriver: the pool is what the configuration of
 // --ipam-opt cni.network=NAME says, and --subnet may only repeat it.
-func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cnm.RequestPoolResponse, error) {
+func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*cnm.RequestPoolResponse, error) {
 	if in.SubPool != "" {
 		return nil, errors.New("--ip-range: the ranges are those of the CNI configuration")
 	}
@@ -46,7 +46,7 @@ func (d *Driver) RequestPool(_ context.Context, in *cnm.RequestPoolRequest) (*cn
 	if err != nil {
 		return nil, fmt.Errorf("--ipam-opt: %w", err)
 	}
-	list, err := d.resolve(o)
+	list, err := d.resolve(ctx, o)
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func (d *Driver) ProgramExternalConnectivity(ctx context.Context, in *cnm.Connec
 		return nil
 	}
 	n, err := d.network(e.Network)
-	if err != nil {
+	if err != nil || n.Internal { // as Docker's own: nothing is published
 		return err
 	}
 	return d.addPorts(ctx, n, e)
@@ -69,6 +69,9 @@ func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) er
 	list := n.part(ports)
 	if len(list.Plugins) == 0 {
 		return fmt.Errorf("-p: nothing in network %s publishes ports, and %s is off", n.list.Name, optPortmap)
+	}
+	if err := answered(e.Asked, n.list.Name, e.Kernel.Addrs); err != nil {
+		return err
 	}
 	d.makeWay(ctx, e)
 	var failed error
@@ -128,7 +131,7 @@ func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, try int) (c
 	taken := new(taken)
 	for _, other := range all {
 		if other.ID != e.ID && !apart(other, e) {
-			taken.add(other.Published, containerOf(other))
+			taken.add(other.Published, publisher(other))
 		}
 	}
 	if e.Published, err = choose(e.Asked, taken, try); err != nil {

@@ -118,6 +118,35 @@ func TestPortOfAProgram(t *testing.T) {
 	n.mustStart(r).stop(true)
 }
 
+const fourNet = `{"cniVersion":"1.1.0","name":"four","plugins":[{"type":"bridge","bridge":"br-t8","isGateway":true,"ipMasq":true,
+	"ipam":{"type":"host-local","subnet":"10.89.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}}]}`
+
+// A port that leads nowhere is refused, rather than shown.
+func TestPortsThatLeadNowhere(t *testing.T) {
+	n := newNode(t, fourNet)
+	network := n.network("four")
+	for ip, want := range map[string]string{
+		"::":           "publish port 80: host address :: is of IPv6, and the container has no IPv6 address on network four",
+		"2001:db8::7":  "and the container has no IPv6 address",
+		"198.51.100.7": "publish port 80: host address 198.51.100.7 is none of this host",
+	} {
+		for _, proto := range []uint8{6, 17, 132} {
+			for _, last := range []uint16{9300, 9310} {
+				b := cnm.PortBinding{Proto: proto, Port: 80, HostIP: ip, HostPort: 9300, HostPortEnd: last}
+				if _, err := n.start(run{network: network, key: n.sandbox(), ports: []cnm.PortBinding{b}}); !errorHas(err, want) {
+					t.Errorf("%s, protocol %d: %v", ip, proto, err)
+				}
+			}
+		}
+	}
+	on := func(ip string) cnm.PortBinding {
+		return cnm.PortBinding{Proto: 6, Port: 80, HostIP: ip, HostPort: 9300, HostPortEnd: 9300}
+	}
+	for _, ip := range []string{"0.0.0.0", "127.0.0.1", ""} {
+		n.mustStart(run{network: network, ports: []cnm.PortBinding{on(ip)}}).stop(true)
+	}
+}
+
 func TestPortsOff(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	id, err := n.createNetwork(map[string]string{"cni.network": "podnet", "cni.portmap": "off"}, nil)
@@ -129,7 +158,7 @@ func TestPortsOff(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	used := func() *taken {
 		all := new(taken)
 		all.add([]state.Port{{Proto: 6, HostPort: 21000}, {Proto: 6, HostPort: 21001, HostIP: one}, {Proto: 17, HostPort: 21002}}, "web")
@@ -146,7 +175,7 @@ func TestChoose(t *testing.T) {
 	}{
 		"fixed":                    {tcp(80, 21002, 21002), 0, "*:21002->80/tcp"},
 		"first that is free":       {tcp(80, 21000, 21005), 0, "*:21002->80/tcp"},
-		"other address":            {on(tcp(80, 21001, 21001), two), 0, "192.0.2.2:21001->80/tcp"},
+		"other address":            {on(tcp(80, 21001, 21001), two), 0, "127.0.0.2:21001->80/tcp"},
 		"same address":             {on(tcp(80, 21001, 21001), one), 0, "another container's, web"},
 		"on every address":         {tcp(80, 21001, 21001), 0, "another container's"},
 		"full":                     {tcp(80, 21000, 21001), 0, "no host port of 21000-21001 is free"},

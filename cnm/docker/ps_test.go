@@ -4,6 +4,7 @@
 package docker
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"net/netip"
@@ -39,6 +40,14 @@ gggggggggggg  -             000000000000  failed    -                 -
 	if out.String() != want {
 		t.Errorf("got\n%s", out.String())
 	}
+	out.Reset()
+	must(t, PSJSON(&out, base))
+	var list []endpointJSON
+	must(t, json.Unmarshal([]byte(out.String()), &list))
+	if len(list) != 3 || list[0].ID != strings.Repeat("e", 64) || list[0].Ports[1] != (portJSON{53, 53, "udp", netip.MustParseAddr("::1")}) ||
+		list[1].ContainerID != strings.Repeat("c", 64) || list[2].Phase != "failed" {
+		t.Errorf("got\n%s", out.String())
+	}
 }
 
 // Where no driver ever was there is nothing to show, and nothing is made.
@@ -48,6 +57,11 @@ func TestPSOfNothing(t *testing.T) {
 	must(t, PS(&out, base))
 	if !strings.HasPrefix(out.String(), "ENDPOINT") || strings.Count(out.String(), "\n") != 1 {
 		t.Errorf("got\n%s", out.String())
+	}
+	out.Reset()
+	must(t, PSJSON(&out, base))
+	if out.String() != "[]\n" {
+		t.Errorf("as JSON: %s", out.String())
 	}
 	if _, err := os.Stat(base); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the state directory: %v", err)

@@ -338,7 +338,7 @@ func startNamed(t *testing.T, key, name string) (ended chan error, pid int) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	must(t, copyFile("/bin/sleep", path))
-	cmd := exec.Command(path, "60")
+	cmd := exec.Command(path, "1000")
 	within(t, key, cmd.Start)
 	ended = make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()

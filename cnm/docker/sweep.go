@@ -234,7 +234,7 @@ const placeTime = time.Second
 // it up is disturbed. runc's init waits until that is done; another runtime's looks
 // like a container, as do those of a container that is connected when it runs.
 func (d *Driver) runs(f *facts, e *state.Endpoint) bool {
-	return f.age(e) >= placeTime && d.placed(e) && d.populated(f.sandbox)
+	return f.age(e) >= d.opts.place && d.placed(e) && d.populated(f.sandbox)
 }
 
 // placed says whether the interface is up in the sandbox: Docker sets it up when it

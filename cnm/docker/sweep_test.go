@@ -201,6 +201,11 @@ func TestLostCallIsMadeUpFor(t *testing.T) {
 	c := n.mustStart(run{network: n.network("tuned"), notGW: true})
 	in := conn(t, c.key)
 	must(t, in.SetSysctl("net/core/somaxconn", "4096"))
+	at := func(place time.Duration) {
+		n.stop()
+		n.opts.place = place
+		n.boot()
+	}
 	lost := func() {
 		e, err := n.driver.store.Endpoint(c.endpoint)
 		must(t, err)
@@ -214,19 +219,20 @@ func TestLostCallIsMadeUpFor(t *testing.T) {
 			t.Errorf("somaxconn is %q %v, want %s", got, err, want)
 		}
 	}
+	const soon, late = time.Hour, time.Nanosecond
 	lost()
-	n.stop()
-	n.boot()
+	at(soon)
 	startInit(t, c.key) // which waits for Docker
 	swept("4096")
-	time.Sleep(placeTime)
+	at(late)
 	swept("4096")
 	startNamed(t, c.key, "server")
 	swept("777")
 	must(t, in.SetSysctl("net/core/somaxconn", "4096"))
 	lost()
+	at(soon)
 	swept("4096") // Docker may be on it
-	time.Sleep(placeTime)
+	at(late)
 	swept("777")
 	c.stop(true)
 }

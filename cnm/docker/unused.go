@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/patchbay-net/patchbay/cnm/docker/engine"
@@ -106,7 +107,16 @@ func (d *Driver) giveBackLease(ctx context.Context, s *sweep, id string, why fun
 		if reason == "" {
 			return nil
 		}
-		i := Item{Kind: kindAddresses, Name: fmt.Sprintf("%v of %s", l.Given, l.Network), Why: reason}
+		i := Item{Kind: kindAddresses, Name: leaseName(l), Why: reason}
 		return s.take(d, i, func() error { return d.dropLease(ctx, l) })
 	})
+}
+
+// leaseName is what a person reads. No address is known of a lease whose request
+// was cut short.
+func leaseName(l *state.Lease) string {
+	if len(l.Given) == 0 {
+		return "asked of " + l.Network
+	}
+	return fmt.Sprintf("%s of %s", strings.Trim(fmt.Sprint(l.Given), "[]"), l.Network)
 }

@@ -161,7 +161,7 @@ func listen(t testing.TB, nsPath string, addr netip.Addr) (l net.Listener) {
 func dial(t testing.TB, nsPath, to string) (out error) {
 	t.Helper()
 	within(t, nsPath, func() error {
-		conn, err := net.DialTimeout("tcp", to, 3*time.Second)
+		conn, err := net.DialTimeout("tcp", to, 30*time.Second)
 		if out = err; err == nil {
 			return conn.Close()
 		}

@@ -12,9 +12,9 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -27,6 +27,8 @@ type Attachment struct {
 	ContainerID string    `json:"-"`
 	IfName      string    `json:"-"`
 	NetNS       string    `json:"-"`
+
+	mark *life.Mark // of NetNS
 
 	Driver cnm.Endpoint `json:"driver"`
 	Boot   string       `json:"boot,omitempty"`
@@ -61,7 +63,7 @@ type Address struct {
 
 // New is the attachment of a request.
 func (s *Store) New(r *plugin.Request, at cnm.Endpoint) *Attachment {
-	return &Attachment{Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: s.boot}
+	return &Attachment{Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS, Driver: at, Boot: s.boot, mark: life.MarkOf(r.NetNS, s.boot)}
 }
 
 // Write stores an attachment and locks it until the session ends.
@@ -80,7 +82,7 @@ func (a *Attachment) record(network, pluginName string) (*record.Record, error) 
 	}
 	return &record.Record{
 		Plugin: pluginName, Owner: a.Owner, Network: network,
-		ContainerID: a.ContainerID, IfName: a.IfName, NetNS: a.NetNS, Remote: data,
+		ContainerID: a.ContainerID, IfName: a.IfName, NetNS: a.NetNS, NetNSMark: a.mark, Remote: data,
 	}, nil
 }
 
@@ -123,7 +125,7 @@ func fromRecord(rec *record.Record) (*Attachment, error) {
 	if err := json.Unmarshal(rec.Remote, a); err != nil {
 		return nil, fmt.Errorf("record of %s/%s: %w: %w", rec.ContainerID, rec.IfName, record.ErrBroken, err)
 	}
-	a.Owner, a.ContainerID, a.IfName, a.NetNS = rec.Owner, rec.ContainerID, rec.IfName, rec.NetNS
+	a.Owner, a.ContainerID, a.IfName, a.NetNS, a.mark = rec.Owner, rec.ContainerID, rec.IfName, rec.NetNS, rec.NetNSMark
 	return a, nil
 }
 
@@ -133,12 +135,8 @@ func (s *Store) Dead(a *Attachment) bool {
 	if a.Ended || a.Boot != s.boot {
 		return true
 	}
-	ns, err := netns.Open(a.NetNS)
-	if err != nil {
-		return netns.Gone(err)
-	}
-	ns.Close() //nolint:errcheck // read only
-	return false
+	state, _ := life.At(a.NetNS, a.mark, s.proc)
+	return state == life.Dead
 }
 
 // Fresh makes room for an ADD: what is dead under its names is ended by end;
@@ -205,16 +203,21 @@ func (s *Store) Stale(r *plugin.Request, pluginName string) (stale []*Attachment
 	}
 	list, torn, err := s.List(r.Network, pluginName)
 	for _, a := range list {
-		if (a.Ended || !keep(a.ContainerID, a.IfName)) && !s.Records.Busy(r.Network, a.Owner, pluginName) {
+		if (a.Ended || !keep(a.ContainerID, a.IfName) && !s.newer(r, a.Owner, pluginName)) && !s.Records.Busy(r.Network, a.Owner, pluginName) {
 			stale = append(stale, a)
 		}
 	}
 	for _, o := range torn {
-		if !living[o] && !s.Records.Busy(r.Network, o, pluginName) {
+		if !living[o] && !s.newer(r, o, pluginName) && !s.Records.Busy(r.Network, o, pluginName) {
 			stale = append(stale, &Attachment{Owner: o})
 		}
 	}
 	return stale, true, err
+}
+
+// newer says that an attachment came after a GC's list was begun.
+func (s *Store) newer(r *plugin.Request, o owner.Key, pluginName string) bool {
+	return s.Records.Since(&record.Record{Network: r.Network, Owner: o, Plugin: pluginName}).After(r.Listed())
 }
 
 // othersTime is how long an ADD goes on beginning to tell a driver of others.

@@ -31,6 +31,7 @@ type Store struct {
 	Records *record.Store // of attachments
 
 	boot string
+	proc string
 }
 
 type storeKey struct{}
@@ -39,6 +40,7 @@ type storeKey struct{}
 func Of(r *plugin.Request) *Store {
 	return r.Session.Value(storeKey{}, func() any {
 		s := Open(r.Session.Paths.State)
+		s.proc = r.Session.Paths.Proc
 		s.boot, _ = boot.ID(r.Session.Paths.Proc) // without one all boots are the same
 		r.Session.OnClose(s.Records.Close)
 		return s
@@ -48,7 +50,7 @@ func Of(r *plugin.Request) *Store {
 // Open returns the store below a state directory.
 func Open(stateDir string) *Store {
 	records := record.OfDrivers(stateDir)
-	return &Store{Dir: records.Dir, Records: records}
+	return &Store{Dir: records.Dir, Records: records, proc: "/proc"}
 }
 
 // Boot tells this boot of the node from others.

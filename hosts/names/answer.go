@@ -36,7 +36,7 @@ func (h handler) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 func (h handler) reply(q *dns.Msg, from netip.Addr, udp bool) *dns.Msg {
 	reply, ours := h.answer(q, from)
 	if !ours {
-		reply = h.forward.ask(h.Server, q, from, udp)
+		reply = h.forward.ask(h.Server, q, h.seat(h.network, from, udp), from, udp)
 	}
 	if reply == nil {
 		return nil
@@ -66,6 +66,9 @@ func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool)
 			rcode = dns.RcodeNotImplemented
 		}
 		return reply.SetRcode(q, rcode), true
+	}
+	if q.IsTsig() != nil {
+		return reply.SetRcode(q, dns.RcodeNotAuth), true // nobody has a key with us
 	}
 	reply.SetReply(q)
 	reply.RecursionAvailable = true

@@ -23,9 +23,19 @@
 //
 // # What is forwarded
 //
-// Everything else, to the servers of the host's resolv.conf. Bare names that
+// Everything else, to the servers of the host's resolv.conf in their order, but
+// one that does not answer last: a query goes to it, too, twice a minute. Bare names that
 // nobody has are not: they are names of containers that are gone, or mistyped,
 // and the servers outside need not learn how the containers here are called; nor
 // may whoever answers there for a dotless name take a container's place. What a
 // resolver asks about a top-level domain itself (NS, SOA, DS, DNSKEY) passes.
+//
+// # Who asks too much
+//
+// Queries under way are counted by the port of the bridge that Ports tells, as a
+// container may have many addresses. It can forge one, too: a datagram says nothing
+// of the port that it came in by, so a forged one counts for whom it names, and those
+// of addresses that nobody has count together. So datagrams have not all places,
+// and whoever finds its places taken is told to come by TCP (an empty answer with the
+// TC bit), where an address cannot be forged.
 package names

@@ -16,6 +16,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/once"
 )
 
@@ -29,14 +30,15 @@ const (
 // forwarder asks upstreams.
 type forwarder struct {
 	mu     sync.Mutex
-	asking map[netip.Addr]int  // queries under way, by who asked
+	asking map[seat]int        // queries under way, by who asked
 	busy   int                 // all of them
 	own    map[netip.Addr]bool // where this server listens
 	read   stamp               // of the file that servers are from
 	from   []netip.AddrPort
 	failed once.Failure // of the file
 
-	sick map[netip.AddrPort]bool // upstreams that did not answer when they were asked last
+	sick map[netip.AddrPort]time.Time // upstreams that do not answer, and when to try them again
+	well map[netip.AddrPort]time.Time // when they answered last
 }
 
 // avoid notes the server's own addresses, before it listens on them: a resolv.conf
@@ -50,46 +52,69 @@ func (f *forwarder) avoid(own map[netip.Addr]string) {
 	}
 }
 
-// begin takes a slot for a query; none is left when too many are under way, or too
-// many of one container's: it must not keep the others waiting.
-func (f *forwarder) begin(from netip.Addr) bool {
+// begin takes a place for a query. Who has some gets another while it has less than
+// a part of those that are free: however much it asks, others find some. Datagrams,
+// whose addresses may be forged, leave some to connections.
+func (f *forwarder) begin(who seat) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.busy >= maxForwards || f.asking[from] >= maxForwardsOfOne {
+	free := maxForwards - f.busy
+	if who.udp {
+		free -= maxConns
+	}
+	if free <= 0 || f.asking[who] > 0 && f.asking[who] >= free/partOfFree {
 		return false
 	}
 	if f.asking == nil {
-		f.asking = make(map[netip.Addr]int)
+		f.asking = make(map[seat]int)
 	}
-	f.asking[from]++
+	f.asking[who]++
 	f.busy++
 	return true
 }
 
-func (f *forwarder) end(from netip.Addr) {
+func (f *forwarder) end(who seat) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.busy--
-	if f.asking[from]--; f.asking[from] == 0 {
-		delete(f.asking, from)
+	if f.asking[who]--; f.asking[who] == 0 {
+		delete(f.asking, who)
 	}
 }
 
-// ask asks one upstream after the other, but not the one who asks us: that is a
-// resolver in a container, which the host uses, too. It answers SERVFAIL when none
-// does, and at once when too many queries are under way.
-func (f *forwarder) ask(s *Server, q *dns.Msg, from netip.Addr, udp bool) *dns.Msg {
-	if !f.begin(from) {
-		return fail(q)
+// mine says whether the server listens at an address.
+func (f *forwarder) mine(addr netip.Addr) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.own[addr]
+}
+
+// ask asks one upstream after the other, sick ones last, but not the one who asks
+// us: that is a resolver in a container, which the host uses, too. It answers
+// SERVFAIL when none does. When too many queries are under way, who asked by UDP is
+// told to come by TCP: who forged its address does not hear it.
+func (f *forwarder) ask(s *Server, q *dns.Msg, who seat, from netip.Addr, udp bool) *dns.Msg {
+	if !f.begin(who) {
+		reply := fail(q)
+		if reply.Truncated = udp; udp {
+			reply.Rcode = dns.RcodeSuccess
+		}
+		return reply
 	}
-	defer f.end(from)
+	defer f.end(who)
+	if _, err := q.Pack(); err != nil {
+		return new(dns.Msg).SetRcode(q, dns.RcodeFormatError) // what came cannot be sent: no server is to blame
+	}
 	var last *dns.Msg
-	for _, upstream := range f.upstreams(s) {
+	list, due := f.order(f.upstreams(s), time.Now())
+	for _, upstream := range due {
+		go f.try(s, q.Copy(), upstream, udp) //nolint:errcheck // nobody waits for it
+	}
+	for _, upstream := range list {
 		if upstream.Addr().Unmap() == from {
 			continue
 		}
-		reply, err := exchange(q, upstream, udp)
-		f.tell(s, upstream, err)
+		reply, err := f.try(s, q, upstream, udp)
 		if err != nil {
 			continue
 		}
@@ -104,21 +129,59 @@ func (f *forwarder) ask(s *Server, q *dns.Msg, from netip.Addr, udp bool) *dns.M
 	return last
 }
 
-// tell logs a server that does not answer once, until it answers again. What was
-// asked is nobody's business.
-func (f *forwarder) tell(s *Server, upstream netip.AddrPort, err error) {
+// retryEvery is how often a query goes to a sick server, too, beside one that is
+// well and is waited for.
+const retryEvery = 30 * time.Second
+
+// order puts sick servers last; due are those to be tried again beside the others.
+func (f *forwarder) order(all []netip.AddrPort, now time.Time) (list, due []netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch {
-	case err != nil && !f.sick[upstream]:
-		if f.sick == nil {
-			f.sick = make(map[netip.AddrPort]bool)
+	var last []netip.AddrPort
+	for _, u := range all {
+		if _, sick := f.sick[u]; sick {
+			last = append(last, u)
+		} else {
+			list = append(list, u)
 		}
-		f.sick[upstream] = true
+	}
+	for _, u := range last {
+		if len(list) > 0 && now.After(f.sick[u]) {
+			f.sick[u] = now.Add(retryEvery)
+			due = append(due, u)
+		}
+	}
+	return append(list, last...), due
+}
+
+// try asks one server, and notes how it is.
+func (f *forwarder) try(s *Server, q *dns.Msg, upstream netip.AddrPort, udp bool) (*dns.Msg, error) {
+	begun := time.Now()
+	reply, err := exchange(q, upstream, udp)
+	f.tell(s, upstream, begun, err)
+	return reply, err
+}
+
+// tell logs a server that does not answer once, until it answers again. One that
+// has answered another query since this one begun is well: it may wait itself for
+// what a container asks. What was asked is nobody's business.
+func (f *forwarder) tell(s *Server, upstream netip.AddrPort, begun time.Time, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sick == nil {
+		f.sick, f.well = make(map[netip.AddrPort]time.Time), make(map[netip.AddrPort]time.Time)
+	}
+	_, sick := f.sick[upstream]
+	switch {
+	case err == nil:
+		f.well[upstream] = time.Now()
+		if sick {
+			delete(f.sick, upstream)
+			s.logf("upstream server %s answers again", upstream)
+		}
+	case !sick && !f.well[upstream].After(begun):
+		f.sick[upstream] = time.Now().Add(retryEvery)
 		s.logf("upstream server %s does not answer: %v", upstream, err)
-	case err == nil && f.sick[upstream]:
-		delete(f.sick, upstream)
-		s.logf("upstream server %s answers again", upstream)
 	}
 }
 
@@ -212,7 +275,7 @@ func (f *forwarder) reread(path string) error {
 	if f.read.same(info) {
 		return nil
 	}
-	text, err := os.ReadFile(path)
+	text, err := atomicfile.ReadConf(path)
 	if err != nil {
 		return fmt.Errorf("read upstream servers: %w", err)
 	}

@@ -227,7 +227,7 @@ func newUpstream(t *testing.T, at string, answer func(*dns.Msg, bool) *dns.Msg) 
 		go d.ListenAndServe() //nolint:errcheck // a test
 		select {
 		case <-started:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("upstream %s does not start", at)
 		}
 		t.Cleanup(func() { d.Shutdown() }) //nolint:errcheck // a test

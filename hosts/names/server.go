@@ -17,6 +17,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/accept"
 )
 
 // View is what is known of names. Its methods are called by many goroutines at
@@ -43,11 +45,17 @@ type Server struct {
 	Upstreams  []netip.AddrPort
 	ResolvConf string
 
+	// Ports says at which port of its network's bridge an address is, a number above
+	// 0; 0 when nobody knows. What one container may ask at once is counted by it:
+	// one may have many addresses, or forge them. Nil: each address counts by itself.
+	Ports func(network string, addr netip.Addr) int
+
 	Log func(format string, args ...any) // may be nil
 
 	mu        sync.Mutex
 	listening map[netip.Addr]*listener
 	forward   forwarder
+	lines     few
 }
 
 // listener is one address with its two sockets.
@@ -90,7 +98,10 @@ func (s *Server) Listen(want map[netip.Addr]string) error {
 }
 
 // Close ends listening.
-func (s *Server) Close() { s.Listen(nil) } //nolint:errcheck // closing does not fail
+func (s *Server) Close() {
+	s.Listen(nil) //nolint:errcheck // closing does not fail
+	s.lines.end(s.Log)
+}
 
 func (s *Server) port() uint16 {
 	if s.Port == 0 {
@@ -101,7 +112,7 @@ func (s *Server) port() uint16 {
 
 func (s *Server) logf(format string, args ...any) {
 	if s.Log != nil {
-		s.Log(format, args...)
+		s.lines.print(s.Log, format, args...)
 	}
 }
 
@@ -110,10 +121,10 @@ const (
 	maxForwards = 256 // at once; more are refused
 	maxConns    = 64  // TCP, at once and for each address; more wait
 
-	maxForwardsOfOne = maxForwards / 4 // for one container, of the above
-	maxConnsOfOne    = maxConns / 4
-	idle             = 5 * time.Second // how long a TCP connection may say nothing
-	maxUDP           = 1232            // bytes: fits every path without fragments (DNS flag day 2020)
+	partOfFree    = 3 // one container has a third of what is left: by UDP 48 alone, and 72 stay free of five
+	maxConnsOfOne = maxConns / 4
+	idle          = 5 * time.Second // how long a TCP connection may say nothing
+	maxUDP        = 1232            // bytes: fits every path without fragments (DNS flag day 2020)
 )
 
 // open opens both sockets of an address.
@@ -132,7 +143,7 @@ func (s *Server) open(addr netip.Addr, network string) (*listener, error) {
 	h := handler{s, network}
 	l.serve(&dns.Server{PacketConn: udp, Handler: h, UDPSize: maxUDP}, s.logf)
 	l.serve(&dns.Server{
-		Listener: limit(tcp, maxConns, maxConnsOfOne), Handler: h,
+		Listener: limit(accept.Patient(tcp, s.logf), func(from netip.Addr) seat { return s.seat(network, from, false) }), Handler: h,
 		ReadTimeout: idle, WriteTimeout: idle, IdleTimeout: func() time.Duration { return idle },
 	}, s.logf)
 	return l, nil
@@ -184,19 +195,36 @@ func freebind(network, _ string, c syscall.RawConn) error {
 	return errors.Join(control, err)
 }
 
+// seat is whom something is counted for: a port of a network's bridge, or one
+// address. All addresses that no port is known of are one. What comes by UDP is
+// counted apart, since it may be somebody else's.
+type seat struct {
+	network string
+	udp     bool
+	port    int
+	addr    netip.Addr
+}
+
+func (s *Server) seat(network string, from netip.Addr, udp bool) seat {
+	if s.Ports == nil || s.forward.mine(from) { // a process of the host
+		return seat{network: network, udp: udp, addr: from}
+	}
+	return seat{network: network, udp: udp, port: s.Ports(network, from)}
+}
+
 // limit lets a listener have some connections at once; more wait to be accepted.
-// Of one address it has fewer, so that nobody takes all of them.
-func limit(l net.Listener, most, ofOne int) net.Listener {
-	return &limited{Listener: l, slots: make(chan struct{}, most), ofOne: ofOne, open: make(map[netip.Addr]int)}
+// Of one container it has fewer, so that nobody takes all of them.
+func limit(l net.Listener, of func(netip.Addr) seat) net.Listener {
+	return &limited{Listener: l, slots: make(chan struct{}, maxConns), of: of, open: make(map[seat]int)}
 }
 
 type limited struct {
 	net.Listener
 	slots chan struct{}
-	ofOne int
+	of    func(netip.Addr) seat
 
 	mu   sync.Mutex
-	open map[netip.Addr]int
+	open map[seat]int
 }
 
 // Accept waits for a slot after the connection, since the listener's Close
@@ -207,8 +235,8 @@ func (l *limited) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		from := addrOf(c.RemoteAddr())
-		if l.count(from, 1) > l.ofOne || !l.slot() {
+		from := l.of(addrOf(c.RemoteAddr()))
+		if l.count(from, 1) > maxConnsOfOne || !l.slot() {
 			l.count(from, -1)
 			c.Close() //nolint:errcheck // it was not used
 			continue
@@ -228,8 +256,8 @@ func (l *limited) slot() bool {
 	}
 }
 
-// count adds to the connections of an address, and returns how many there are.
-func (l *limited) count(from netip.Addr, n int) int {
+// count adds to the connections of a container, and returns how many there are.
+func (l *limited) count(from seat, n int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open[from] += n; l.open[from] == 0 {

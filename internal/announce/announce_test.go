@@ -55,7 +55,7 @@ func TestNeighboursLearn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range addrs {
-		for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 			got := remembered(t, n.Router, there, a)
 			if got == link.Attrs().HardwareAddr.String() {
 				break
@@ -90,12 +90,11 @@ func TestRepeated(t *testing.T) {
 	link := must(n.Host.Conn().Link("uplink"))(t)
 	there := must(n.Router.Conn().Link("tonode"))(t)
 	heard := listen(t, n.Router, there.Attrs().Index)
-	start := time.Now()
 	if err := Send(n.Host.Conn(), link, []netip.Addr{netip.MustParseAddr(node.Uplink4)}); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(start); took > time.Second { // the first repetition goes out then
-		t.Errorf("Send took %v", took)
+	if len(heard) == 3 {
+		t.Error("Send waited for the repetitions")
 	}
 	const gratuitous = "0001080006040001" // Ethernet, IPv4, request
 	mac := hex.EncodeToString(link.Attrs().HardwareAddr)
@@ -106,7 +105,7 @@ func TestRepeated(t *testing.T) {
 			if got[:len(want)] != want {
 				t.Errorf("number %d: got %s, want %s", i+1, got, want)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%d announcements", i)
 		}
 	}

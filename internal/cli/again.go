@@ -32,7 +32,10 @@ func (a *app) again(variable string, flags uintptr) error {
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	err := cmd.Run()
 	var ended *exec.ExitError
+	i, stopped := a.interrupted()
 	switch {
+	case stopped: // it was told, and has said so
+		return exit(exitSignal + int(i.Signal))
 	case errors.As(err, &ended):
 		return status(err)
 	case err != nil:

@@ -5,6 +5,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha512"
 	"encoding/json"
 	"fmt"
@@ -19,29 +20,34 @@ import (
 // is cnitool's, environment included, with flags for what cnitool fixes.
 type attachment struct {
 	app    *app
-	ID     string `long:"id" value-name:"ID" description:"container id (derived from the namespace's path, as cnitool does)"`
-	IfName string `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"name of the interface in the container"`
-	JSON   bool   `long:"json" description:"print errors as the CNI error object, too"`
+	ID     *string `long:"id" value-name:"ID" description:"container id (derived from the namespace's path, as cnitool does)"`
+	IfName string  `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"name of the interface in the container"`
+	JSON   bool    `long:"json" description:"print errors as the CNI error object, too"`
+	verbosity
 	wish
 	Args struct {
 		Network networkName `positional-arg-name:"NETWORK" required:"1"`
-		NetNS   string      `positional-arg-name:"NETNS" required:"1"`
+		NetNS   nsName      `positional-arg-name:"NETNS" required:"1"`
 	} `positional-args:"yes"`
 }
 
 // resolve finds the network and names the attachment.
 func (c *attachment) resolve(args []string) (*network, chain.Attachment, error) {
-	c.app.json = c.JSON
+	c.app.json, c.app.verbose = c.JSON, c.Verbose
 	at := chain.Attachment{IfName: ifName(c.IfName)}
 	if err := noArgs(args); err != nil {
 		return nil, at, err
 	}
 	var err error
-	if at.NetNS, err = c.app.netnsPath(c.Args.NetNS); err != nil {
+	if at.NetNS, err = c.app.netnsPath(string(c.Args.NetNS)); err != nil {
 		return nil, at, err
 	}
-	if at.ContainerID = c.ID; at.ContainerID == "" {
-		at.ContainerID = containerID(at.NetNS)
+	at.ContainerID = containerID(at.NetNS)
+	if c.ID != nil {
+		at.ContainerID = *c.ID
+	}
+	if at.ContainerID == "" { // most likely a variable of a script that is not set
+		return nil, at, usage("without --id it is derived from the namespace's path", "--id is empty")
 	}
 	if at.Args, err = cniArgs(c.app.getenv("CNI_ARGS")); err != nil {
 		return nil, at, err
@@ -100,7 +106,8 @@ func capArgs(s string) (out map[string]any, err error) {
 }
 
 const addLong = `Attach the network namespace NETNS (a path, or a name below /run/netns) to
-NETWORK (a name, or a file) and print the result.
+NETWORK (a name, or a file) and print the result. Where it cannot be printed,
+the attachment is taken back.
 
 The environment is cnitool's: NETCONFPATH, CNI_PATH, CNI_ARGS ("K=V;K=V"),
 CAP_ARGS (a JSON object of capabilities), CNI_IFNAME.
@@ -117,15 +124,33 @@ func (c *addCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
-	result, err := c.app.runtime(n).Add(c.app.ctx, n.List, at)
-	if err != nil {
+	if err := c.free(c.app); err != nil {
 		return err
+	}
+	rt := c.app.runtime(n)
+	before, berr := rt.Cached(n.Name, at)
+	result, err := rt.Add(c.app.ctx, n.List, at)
+	if err != nil {
+		return plainly(err, string(c.Args.NetNS))
 	}
 	data, err := result.Encode(n.CNIVersion)
-	if err != nil {
-		return err
+	if err == nil {
+		err = c.app.printAll(string(data) + "\n")
 	}
-	return c.app.print(string(data) + "\n")
+	if err != nil && before == nil && berr == nil { // else something that works may stand
+		err = c.app.takeBack(err, func(ctx context.Context) error { return rt.Del(ctx, n.List, at) })
+	}
+	return err
+}
+
+// takeBack undoes what nobody was told of, and adds what that comes to.
+func (a *app) takeBack(err error, undo func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), leaveTime)
+	defer cancel()
+	if uerr := undo(ctx); uerr != nil {
+		return fmt.Errorf("%w; take it back: %w", err, uerr)
+	}
+	return fmt.Errorf("%w; it was taken back", err)
 }
 
 const delLong = `Detach NETNS from NETWORK. It succeeds when there is nothing to detach, when
@@ -147,18 +172,4 @@ func (c *delCommand) Execute(args []string) error {
 		}
 	}
 	return err
-}
-
-const checkLong = `Ask every plugin of NETWORK whether the attachment is still as ADD made it.
-The exit status is 0 when it is; otherwise every difference is in the error.`
-
-type checkCommand struct{ attachment }
-
-// Execute checks.
-func (c *checkCommand) Execute(args []string) error {
-	n, at, err := c.resolve(args)
-	if err != nil {
-		return err
-	}
-	return c.app.runtime(n).Check(c.app.ctx, n.List, at)
 }

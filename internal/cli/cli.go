@@ -8,11 +8,11 @@ import (
 	"errors"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
+	"time"
 
 	"github.com/jessevdk/go-flags"
 
+	"github.com/patchbay-net/patchbay/internal/buildinfo"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 )
@@ -27,7 +27,10 @@ type app struct {
 	stderr  io.Writer
 	paths   paths.Paths
 	plugins []*plugin.Plugin
-	json    bool // set by a command's --json: errors are data too
+	json    bool           // set by a command's --json: errors are data too
+	verbose bool           // set by a command's --verbose: print every call of a plugin
+	parsed  *flags.Command // the program; what was typed is the chain of Active
+	after   func(time.Duration, func()) (stop func() bool)
 }
 
 // Main runs the command line of this process and returns the exit status.
@@ -46,22 +49,25 @@ func newApp(plugins []*plugin.Plugin) *app {
 		stderr:  os.Stderr,
 		paths:   paths.Default(),
 		plugins: plugins,
+		after:   after,
 	}
 }
 
 // main parses and runs. An interrupt cancels the context, so that an ADD under
 // way is undone before the process ends.
 func (a *app) main() int {
-	ctx, stop := signal.NotifyContext(a.ctx, syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	a.ctx = ctx
-	if len(a.args) == 0 {
+	defer a.interruptible()()
+	switch {
+	case len(a.args) == 0:
 		a.args = []string{"--help"}
+	case buildinfo.Asked(a.args):
+		a.args[0] = "version"
 	}
 	p, err := a.parser()
 	if err != nil {
 		return a.report(err)
 	}
+	a.parsed = p.Command
 	_, err = p.ParseArgs(a.args)
 	return a.report(err)
 }
@@ -112,18 +118,20 @@ func (a *app) commands() []command {
 		{name: "demo", short: "prove that networking works on this machine", long: demoLong, data: &demoCommand{app: a}},
 		{name: "add", short: "attach a namespace to a network (ADD)", long: addLong, data: &addCommand{attachment{app: a}}},
 		{name: "del", short: "detach a namespace from a network (DEL)", long: delLong, data: &delCommand{attachment{app: a}}},
-		{name: "check", short: "compare an attachment with the kernel (CHECK)", long: checkLong, data: &checkCommand{attachment{app: a}}},
+		{name: "check", short: "compare an attachment with the kernel (CHECK)", long: checkLong, data: &checkCommand{app: a}},
 		{name: "gc", short: "remove what dead containers left (GC)", long: gcLong, data: &gcCommand{app: a}},
 		{name: "status", short: "ask whether a network can take containers (STATUS)", long: statusLong, data: &statusCommand{app: a}},
 		{name: "ps", short: "list attachments and where they live", long: psLong, data: &psCommand{app: a}},
+		{name: "inspect", short: "print all that is known of an attachment", long: inspectLong, data: &inspectCommand{app: a}},
 		{name: "docker", short: "look after the driver of Docker's networks", long: dockerLong, data: &dockerCommand{app: a}, passThrough: true},
-		{name: "network", short: "list, show and validate networks", long: networkLong, data: newNetworkCommand(a)},
+		{name: "network", short: "create, remove, list and validate networks", long: networkLong, data: newNetworkCommand(a)},
 		{name: "explain", short: "print what an ADD would do", long: explainLong, data: &explainCommand{app: a}},
 		{name: "doctor", short: "say what is wrong on this node", long: doctorLong, data: &doctorCommand{app: a}},
 		{name: "repair", short: "put back what a firewall flush took", long: repairLong, data: &repairCommand{app: a}},
 		{name: "convert", short: "write a conflist in the one-process form", long: convertLong, data: &convertCommand{app: a}},
 		{name: "plugin", short: "list the plugins and their fields", long: pluginLong, data: newPluginCommand(a)},
 		{name: "install", short: "install the plugins into a directory", long: installLong, data: &installCommand{app: a}},
+		{name: "help", short: "print the help of a command", long: helpLong, data: &helpCommand{app: a}},
 		{name: "version", short: "print the version", long: versionLong, data: &versionCommand{app: a}},
 		{name: "completion", short: "print a shell completion script", long: completionLong, data: &completionCommand{app: a}},
 		{name: "man", short: "print the man page", long: manLong, data: &manCommand{app: a}},

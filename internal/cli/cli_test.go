@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/paths"
@@ -85,6 +87,8 @@ func testPlugins() []*plugin.Plugin {
 type fakeConf struct {
 	Fail  string `json:"fail"`  // verb that fails
 	Sleep int    `json:"sleep"` // milliseconds that ADD takes
+	Begun string `json:"begun"` // file that ADD makes first
+	Until string `json:"until"` // file that ADD waits for
 }
 
 func fakeAdd(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
@@ -93,6 +97,9 @@ func fakeAdd(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	time.Sleep(time.Duration(conf.Sleep) * time.Millisecond)
+	if err := conf.hold(); err != nil {
+		return nil, err
+	}
 	if dry := r.Session.Dry; dry != nil {
 		dry("host: fake " + r.IfName)
 	}
@@ -100,6 +107,21 @@ func fakeAdd(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return prev, fakeDo(ctx, r)
 	}
 	return &spec.Result{Interfaces: []spec.Interface{{Name: r.IfName, Sandbox: r.NetNS}}}, fakeDo(ctx, r)
+}
+
+// hold tells that ADD began and waits until it may go on.
+func (c *fakeConf) hold() error {
+	if c.Begun == "" {
+		return nil
+	}
+	err := os.WriteFile(c.Begun, []byte("begun\n"), 0o600)
+	for range 3000 {
+		if _, serr := os.Stat(c.Until); err != nil || serr == nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return fmt.Errorf("%s did not come", c.Until)
 }
 
 func fakeDo(_ context.Context, r *plugin.Request) error {
@@ -117,7 +139,14 @@ func fakeDo(_ context.Context, r *plugin.Request) error {
 	return nil
 }
 
-func TestScripts(t *testing.T) { testscript.RunT(node{t}, params("testdata")) }
+func TestScripts(t *testing.T) { runScripts(t, "testdata") }
+
+// runScripts leaves no directory behind, which testscript does when -run leaves out a
+// script.
+func runScripts(t *testing.T, dir string) {
+	t.Setenv("GOTMPDIR", t.TempDir())
+	testscript.RunT(node{t}, params(dir))
+}
 
 func params(dir string) testscript.Params {
 	return testscript.Params{
@@ -180,8 +209,11 @@ func setup(env *testscript.Env) error {
 }
 
 func condition(name string) (bool, error) {
-	if name == "ipv6" {
+	switch name {
+	case "ipv6":
 		return hasIPv6("/proc"), nil
+	case "seesall": // not in a PID namespace of its own, as of a container
+		return life.SeesProcesses(), nil
 	}
 	return false, fmt.Errorf("unknown condition %s", name)
 }
@@ -200,10 +232,16 @@ func netnsProgram() {
 	}
 }
 
-// fwlistProgram is `fwlist [flush]`: it lists the elements of published
-// ports and networks, or does what `nft flush ruleset` does.
+// fwlistProgram is `fwlist [flush | del TEXT | foreign TIMEOUT]`: it lists the
+// elements of published ports and networks, does what `nft flush ruleset` does,
+// removes the elements that hold a text, or does what an operator's `nft add element
+// inet patchbay ports4 { tcp . 8080 timeout TIMEOUT : 10.77.0.99 . 99 }` does.
 func fwlistProgram() {
-	if len(os.Args) > 1 {
+	if len(os.Args) == 3 && os.Args[1] == "foreign" {
+		addForeign(os.Args[2])
+		return
+	}
+	if len(os.Args) == 2 {
 		c := &nftables.Conn{}
 		c.FlushRuleset()
 		if err := c.Flush(); err != nil {
@@ -213,15 +251,41 @@ func fwlistProgram() {
 		return
 	}
 	fw := nft.Open("")
-	for _, set := range []string{nft.SetPorts4, nft.SetHostPorts4, nft.SetMasq4, nft.SetHairpin4, nft.SetOwners} {
+	for _, set := range []string{nft.SetPorts4, nft.SetHostPorts4, nft.SetMasqueraded4,
+		nft.SetSameNet4 + "_24", nft.SetNeighbours4 + "_24", nft.SetMasq4, nft.SetOwners, nft.SetInternal} {
 		list, err := fw.List(set)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		slices.SortFunc(list, func(x, y nft.Element) int { return strings.Compare(x.String(), y.String()) })
 		for _, e := range list {
-			fmt.Println(e)
+			switch {
+			case len(os.Args) < 3:
+				fmt.Println(e)
+			case strings.Contains(e.String(), os.Args[2]):
+				fw.Remove(e)
+			}
 		}
+	}
+	if err := fw.Commit(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func addForeign(timeout string) {
+	long, err := time.ParseDuration(timeout)
+	e := nft.Port(nft.Published{Protocol: 6, Port: 8080, To: netip.MustParseAddrPort("10.77.0.99:99")}, nil, "")
+	c := &nftables.Conn{}
+	t := &nftables.Table{Name: nft.TableName, Family: nftables.TableFamilyINet}
+	set, serr := c.GetSetByName(t, nft.SetPorts4)
+	if err = errors.Join(err, serr); err == nil {
+		set.Table = t
+		err = c.SetAddElements(set, []nftables.SetElement{{Key: e.Key, Val: e.Data, Timeout: long}})
+	}
+	if err = errors.Join(err, c.Flush()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 }
 
@@ -265,7 +329,7 @@ func cmdUntil(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func waitFor(ts *testscript.TestScript, what string, done func() bool) {
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if done() {
 			return
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jessevdk/go-flags"
 
+	"github.com/patchbay-net/patchbay/internal/doctor"
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
@@ -55,6 +56,62 @@ const fishCompletion = `function __patchbay_complete
 end
 complete -c patchbay -a '(__patchbay_complete)'
 `
+
+// commandName is an argument that completes to a command.
+type commandName string
+
+// Complete lists the commands that begin with match.
+func (*commandName) Complete(match string) (out []flags.Completion) {
+	for _, c := range new(app).commands() {
+		if strings.HasPrefix(c.name, match) {
+			out = append(out, flags.Completion{Item: c.name})
+		}
+	}
+	return out
+}
+
+// nsName is an argument that completes to a named namespace.
+type nsName string
+
+// Complete lists the namespaces that begin with match.
+func (*nsName) Complete(match string) (out []flags.Completion) {
+	entries, err := os.ReadDir(paths.Default().NetNS)
+	if err != nil {
+		return nil // none has a name
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), match) {
+			out = append(out, flags.Completion{Item: e.Name()})
+		}
+	}
+	return out
+}
+
+// checkID is a flag's value that completes to a check of doctor.
+type checkID string
+
+// Complete lists the checks that begin with match.
+func (*checkID) Complete(match string) (out []flags.Completion) {
+	for _, c := range doctor.Checks() {
+		if strings.HasPrefix(c.ID, match) {
+			out = append(out, flags.Completion{Item: c.ID, Description: c.Title})
+		}
+	}
+	return out
+}
+
+// runtimeName is a flag's value that completes to what gc can ask, or a file.
+type runtimeName string
+
+// Complete lists the runtimes, and files as the library does.
+func (*runtimeName) Complete(match string) (out []flags.Completion) {
+	for _, name := range [...]string{"crictl", "podman", "docker"} {
+		if strings.HasPrefix(name, match) {
+			out = append(out, flags.Completion{Item: name})
+		}
+	}
+	return append(out, new(flags.Filename).Complete(match)...)
+}
 
 // networkName is an argument that completes to a network.
 type networkName string

@@ -6,9 +6,9 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
 
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/jsonat"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -44,12 +44,12 @@ func (c *convertCommand) Execute(args []string) error {
 // readInput reads a file, or standard input for "-".
 func (a *app) readInput(file string) (data []byte, err error) {
 	if file == "-" {
-		if data, err = io.ReadAll(a.stdin); err != nil {
+		if data, err = atomicfile.ReadInput(a.stdin); err != nil {
 			return nil, fmt.Errorf("read standard input: %w", err)
 		}
 		return data, nil
 	}
-	if data, err = os.ReadFile(file); err != nil {
+	if data, err = atomicfile.ReadGiven(file); err != nil {
 		return nil, fmt.Errorf("read network: %w", err)
 	}
 	return data, nil
@@ -76,6 +76,9 @@ func convert(data []byte) (map[string]any, error) {
 	}
 	var outer map[string]json.RawMessage
 	if err := json.Unmarshal(data, &outer); err != nil {
+		if text, ok := jsonat.Syntax(data, err); ok {
+			return nil, spec.Errorf(spec.CodeDecoding, "%s", text)
+		}
 		return nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration list: %w", err)
 	}
 	if err := json.Unmarshal(data, &list); err != nil {

@@ -69,6 +69,9 @@ func (d *demo) run() (err error) {
 	if err := d.remove(); err != nil {
 		return err
 	}
+	if d.app.ctx.Err() != nil {
+		return fmt.Errorf("%d paths were proven until then", len(d.report.Proofs)-failed)
+	}
 	d.report.Took = time.Since(start).Milliseconds()
 	if failed > 0 {
 		return fmt.Errorf("%d of %d paths do not work", failed, len(d.report.Proofs))
@@ -148,6 +151,9 @@ func (d *demo) prove() (failed int) {
 		d.app.warn(d.say("%s\n", family))
 		for _, t := range d.trials(client.Is4()) {
 			p := t.run(d.app.ctx)
+			if d.app.ctx.Err() != nil {
+				return failed // the signal ended it: no word about the path
+			}
 			p.Family = family
 			d.report.Proofs = append(d.report.Proofs, p)
 			if p.Err != "" {
@@ -214,7 +220,7 @@ func (d *demo) left() (left []string, err error) {
 	}
 	for _, addr := range d.uplinkAddrs() {
 		to := netip.AddrPortFrom(addr, publishedPort)
-		if _, derr := d.world.ask(d.app.ctx, to); derr == nil {
+		if _, derr := d.world.ask(context.WithoutCancel(d.app.ctx), to); derr == nil {
 			left = append(left, "published port "+to.String())
 		}
 	}

@@ -25,9 +25,9 @@ when doctor could not be run as asked.
 
 type doctorCommand struct {
 	app   *app
-	Check []string      `long:"check" value-name:"ID" description:"run this check only; may be repeated"`
+	Check []checkID     `long:"check" value-name:"ID" description:"run this check only; may be repeated"`
 	List  bool          `long:"list" description:"list the checks and run none"`
-	From  string        `long:"from" value-name:"crictl|podman|docker|FILE" description:"what the runtime lists lives, as for gc"`
+	From  runtimeName   `long:"from" value-name:"crictl|podman|docker|FILE" description:"treat containers that this runtime lists as alive, as gc does"`
 	Grace time.Duration `long:"grace" value-name:"DURATION" default:"1m" description:"take what is younger for alive, as gc does"`
 	JSON  bool          `long:"json" description:"print a JSON object"`
 }
@@ -84,7 +84,7 @@ func (c *doctorCommand) checks(args []string) (list []doctor.Check, err error) {
 		return all, nil
 	}
 	for _, id := range c.Check {
-		i := slices.IndexFunc(all, func(c doctor.Check) bool { return c.ID == id })
+		i := slices.IndexFunc(all, func(c doctor.Check) bool { return c.ID == string(id) })
 		if i < 0 {
 			return nil, &failure{err: fmt.Errorf("no check %q", id), hint: "patchbay doctor --list", code: exitUnknown}
 		}
@@ -119,7 +119,7 @@ func (c *doctorCommand) node() (*doctor.Node, error) {
 		return n, nil
 	}
 	var err error
-	n.GC.Live, err = gc.Containers(c.app.ctx, c.From, c.app.stdin)
+	n.GC.Live, err = gc.Containers(c.app.ctx, string(c.From), c.app.stdin)
 	return n, err
 }
 

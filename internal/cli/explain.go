@@ -28,7 +28,7 @@ type explainCommand struct {
 	app    *app
 	ID     string `long:"id" value-name:"ID" default:"example" description:"container id"`
 	IfName string `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"name of the interface in the container"`
-	NetNS  string `long:"netns" value-name:"NETNS" description:"namespace to attach (a new, empty one)"`
+	NetNS  nsName `long:"netns" value-name:"NETNS" description:"namespace to attach (a new, empty one)"`
 	JSON   bool   `long:"json" description:"print a JSON object"`
 	wish
 	Args struct {
@@ -129,7 +129,7 @@ func (e *explanation) rename(path string, r *spec.Result) {
 // one that ends with this process.
 func (c *explainCommand) netns(dry *dryInvoker) (path string, err error) {
 	if c.NetNS != "" {
-		return c.app.netnsPath(c.NetNS)
+		return c.app.netnsPath(string(c.NetNS))
 	}
 	if path, dry.end, err = emptyNamespace(); err != nil {
 		return "", c.app.noNamespaces(fmt.Errorf("explain: %w", err))

@@ -5,7 +5,6 @@ package cli
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/chain"
@@ -23,14 +22,17 @@ and is shown with the reason.
   patchbay gc --apply --from podman
 
 With NETWORK, the GC of the specification: remove what is left of the
-attachments of NETWORK whose containers are gone. Without a flag, the
-attachments whose namespace still exists are kept. --valid names those to keep,
+attachments of NETWORK whose containers are gone. Without a flag, an attachment
+goes when it is dead by what the gc of the node goes by, without a grace period;
+what is unsure stays, and a warning says why. --valid names those to keep,
 whether their namespace exists or not; everything else goes. --all keeps none:
-it detaches every container of the network, as cnitool gc does.`
+it detaches every container of the network, as cnitool gc does. What comes while
+it runs stays.`
 
 type gcCommand struct {
 	app *app
 	nodeFlags
+	verbosity
 	Valid  []string `long:"valid" value-name:"ID[/IFNAME]" description:"keep this attachment and remove all others; may be repeated"`
 	All    bool     `long:"all" description:"keep no attachment"`
 	DryRun bool     `long:"dry-run" short:"n" description:"only print what would be removed"`
@@ -43,7 +45,7 @@ type gcCommand struct {
 
 // Execute collects and prints the known attachments that went.
 func (c *gcCommand) Execute(args []string) error {
-	c.app.json = c.JSON
+	c.app.json, c.app.verbose = c.JSON, c.Verbose
 	if err := noArgs(args); err != nil {
 		return err
 	}
@@ -60,26 +62,31 @@ func (c *gcCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
-	known, err := c.app.standing(n.Name)
-	c.app.warn(err)
-	keep, err := c.keep(known)
+	named, err := c.named()
 	if err != nil {
 		return err
 	}
-	gone := slices.DeleteFunc(known, func(s *standing) bool { return slices.Contains(keep, s.key()) })
-	if !c.DryRun {
-		if err := c.app.runtime(n).GC(c.app.ctx, chain.Keep{List: n.List, Valid: keep}); err != nil {
-			return err
+	j := &judgement{app: c.app, network: n.Name, explicit: c.explicit(), named: named}
+	if c.DryRun {
+		_, err = j.keep(c.app.ctx)
+	} else {
+		k := chain.Keep{List: n.List, Now: j.keep}
+		if !j.explicit {
+			k.Alive = func(a *chain.Cached) bool { return j.judged.Lives(a) }
 		}
+		err = c.app.runtime(n).GC(c.app.ctx, k)
 	}
-	return c.print(gone)
+	if err != nil {
+		return err
+	}
+	return c.print(j)
 }
 
-// keep decides what stays.
-func (c *gcCommand) keep(known []*standing) (keep []spec.Attachment, err error) {
-	if c.All {
-		return nil, nil
-	}
+// explicit says that the flags tell what stays, whatever is alive.
+func (c *gcCommand) explicit() bool { return c.All || len(c.Valid) > 0 }
+
+// named are the attachments of --valid.
+func (c *gcCommand) named() (keep []spec.Attachment, err error) {
 	for _, v := range c.Valid {
 		id, name, ok := strings.Cut(v, "/")
 		if !ok {
@@ -93,23 +100,18 @@ func (c *gcCommand) keep(known []*standing) (keep []spec.Attachment, err error) 
 		}
 		keep = append(keep, spec.Attachment{ContainerID: id, IfName: name})
 	}
-	if len(c.Valid) > 0 {
-		return keep, nil
-	}
-	for _, s := range known {
-		if s.Alive {
-			keep = append(keep, s.key())
-		}
-	}
 	return keep, nil
 }
 
-func (c *gcCommand) print(gone []*standing) error {
+func (c *gcCommand) print(j *judgement) error {
 	if c.JSON {
-		return c.app.printJSON(gone)
+		return c.app.printJSON(append(append([]judgedOne{}, j.gone...), j.unsure...))
 	}
-	for _, s := range gone {
-		if err := c.app.print(fmt.Sprintf("%s %s/%s\n", s.Network, s.ContainerID, s.IfName)); err != nil {
+	for _, s := range j.unsure {
+		c.app.warn(fmt.Errorf("%s %s stays: %s", s.Network, s.name(), s.Why))
+	}
+	for _, s := range j.gone {
+		if err := c.app.print(fmt.Sprintf("%s %s\n", s.Network, s.name())); err != nil {
 			return err
 		}
 	}
@@ -121,7 +123,8 @@ is 0 when it would. A second argument is accepted, as by cnitool, and not
 used.`
 
 type statusCommand struct {
-	app  *app
+	app *app
+	verbosity
 	JSON bool `long:"json" description:"print the error as the CNI error object, too"`
 	Args struct {
 		Network networkName `positional-arg-name:"NETWORK" required:"1"`
@@ -131,10 +134,10 @@ type statusCommand struct {
 
 // Execute asks.
 func (c *statusCommand) Execute([]string) error {
-	c.app.json = c.JSON
+	c.app.json, c.app.verbose = c.JSON, c.Verbose
 	n, err := c.app.network(string(c.Args.Network))
 	if err != nil {
 		return err
 	}
-	return c.app.runtime(n).Status(c.app.ctx, n.List)
+	return c.app.ready(c.app.ctx, n)
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 )
@@ -17,20 +18,25 @@ durable, and each name is replaced by a rename of a hard link, so a runtime
 finds either the old program or the new one, whole. Processes of the old
 program go on.
 
-Programs of others under these names are only replaced with --backup or
---force:
+Files from other packages are never overwritten: under these names they are
+only replaced with --backup, which keeps them, or --force:
 
   patchbay install --backup /opt/cni/bin.before /opt/cni/bin
 
 The way back is as safe: every program of the backup directory takes its name
 again by a rename, then the names that only this program has are removed:
 
-  patchbay install --restore /opt/cni/bin.before /opt/cni/bin`
+  patchbay install --restore /opt/cni/bin.before /opt/cni/bin
+
+Where nothing was there before, --remove removes what is this program's:
+
+  patchbay install --remove /opt/cni/bin`
 
 type installCommand struct {
 	app     *app
 	Backup  string   `long:"backup" value-name:"DIR" description:"keep the programs that are replaced in DIR"`
 	Restore string   `long:"restore" value-name:"DIR" description:"put the programs kept in DIR back and remove this one's names"`
+	Remove  bool     `long:"remove" description:"remove this program's names and copies from DIR"`
 	Force   bool     `long:"force" description:"replace programs of others without keeping them"`
 	Only    []string `long:"only" value-name:"NAME" description:"install this plugin only; may be repeated"`
 	Source  string   `long:"from" value-name:"FILE" hidden:"1" description:"the program to install (this one)"`
@@ -62,24 +68,40 @@ func (c *installCommand) Execute(args []string) error {
 		return err
 	}
 	in := &installer{dir: c.Args.Dir, backup: cmp.Or(c.Restore, c.Backup)}
-	unlock, err := in.open(names)
+	if c.Remove && !exists(in.dir) {
+		return c.tell(&installed{Dir: in.dir})
+	}
+	unlock, err := in.open(c.app.ctx, names)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	done, err := c.do(in, names)
-	if err != nil {
+	if done == nil {
 		return err
 	}
-	if c.JSON {
-		return c.app.printJSON(done)
+	return errors.Join(c.tell(done), err)
+}
+
+// tell prints what was done; a removal of nothing may be meant for another directory.
+func (c *installCommand) tell(done *installed) error {
+	switch {
+	case c.JSON:
+		return c.app.printOnly(done)
+	case c.Remove && len(done.Removed) == 0:
+		return c.app.print(fmt.Sprintf("nothing of this program's is in %s\n", done.Dir))
 	}
 	return c.app.print(done.text())
 }
 
 // do installs, or goes back.
 func (c *installCommand) do(in *installer, names []string) (*installed, error) {
-	if c.Restore != "" {
+	switch {
+	case c.Remove:
+		return in.remove(names)
+	case len(in.folders) > 0:
+		return nil, fmt.Errorf("install: %s is a directory", in.folders[0])
+	case c.Restore != "":
 		return in.restore(names, c.Force)
 	}
 	if len(in.foreign) > 0 && c.Backup == "" && !c.Force {
@@ -100,6 +122,8 @@ func (c *installCommand) names() (names []string, err error) {
 	switch {
 	case c.Restore != "" && (c.Backup != "" || c.Source != "" || len(c.Only) > 0):
 		return nil, usage("", "--restore goes with --force only")
+	case c.Remove && (c.Restore != "" || c.Backup != "" || c.Source != "" || c.Force || len(c.Only) > 0):
+		return nil, usage("", "--remove goes with no other flag")
 	case len(c.Only) == 0:
 		return names, nil
 	}
@@ -125,6 +149,11 @@ func (d installed) text() string {
 		return b.String()
 	}
 	return fmt.Sprintf("build %s in %s\n%s", d.Build, d.Dir, b.String())
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // sameFile says whether two paths are one inode; missing files are not.

@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/flock"
 )
 
 // buildPrefix begins the name of the one copy of a build in a directory; the
@@ -30,16 +32,17 @@ type installer struct {
 	dir, backup string
 	builds      []string // copies of ours that are there
 	foreign     []string // names that belong to somebody else
+	folders     []string // names that are directories
 	present     map[string]bool
 }
 
 // open makes and locks the directory and looks at what is there. One installer
 // works in a directory at a time.
-func (in *installer) open(names []string) (unlock func(), err error) {
-	if err := os.MkdirAll(in.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("install: %w", err)
+func (in *installer) open(ctx context.Context, names []string) (unlock func(), err error) {
+	if err := in.make(); err != nil {
+		return nil, err
 	}
-	unlock, err = lockDir(in.dir)
+	unlock, err = flock.Dir(ctx, in.dir)
 	if err != nil {
 		return nil, fmt.Errorf("install: %w", err)
 	}
@@ -48,6 +51,24 @@ func (in *installer) open(names []string) (unlock func(), err error) {
 		return nil, err
 	}
 	return unlock, nil
+}
+
+// make makes the directory, below one that is there: a path with a typing error
+// must not become a tree. Where runtimes look by default is no error.
+func (in *installer) make() error {
+	err := os.Mkdir(in.dir, 0o755)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && filepath.Clean(in.dir) == defaultPluginDir:
+		err = os.MkdirAll(in.dir, 0o755)
+	case errors.Is(err, fs.ErrNotExist):
+		return hinted(fmt.Errorf("install: there is no directory %s", filepath.Dir(in.dir)), "runtimes look in %s by default; mkdir -p makes another one", defaultPluginDir)
+	case errors.Is(err, fs.ErrExist):
+		return nil // what is no directory cannot be read as one
+	}
+	if err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	return nil
 }
 
 // plan sorts the names into ours, foreign and missing. Temporary files are of
@@ -73,7 +94,8 @@ func (in *installer) plan(names []string) error {
 			continue
 		}
 		if fi, err := os.Stat(filepath.Join(in.dir, name)); err == nil && fi.IsDir() {
-			return fmt.Errorf("install: %s is a directory", filepath.Join(in.dir, name))
+			in.folders = append(in.folders, filepath.Join(in.dir, name))
+			continue
 		}
 		in.foreign = append(in.foreign, name)
 	}
@@ -227,17 +249,6 @@ func copyFile(from, to string, replace bool) (sum string, err error) {
 		return "", err
 	}
 	return hex.EncodeToString(hash.Sum(nil)), errors.Join(dst.Chmod(0o755), dst.Sync())
-}
-
-func lockDir(dir string) (unlock func(), err error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
-	}
-	return func() { f.Close() }, nil //nolint:errcheck // releases the lock
 }
 
 func ignoreMissing(err error) error {

@@ -7,11 +7,15 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 )
@@ -23,6 +27,9 @@ var defaultConfig string
 
 // defaultPluginDir is where runtimes look when nobody says otherwise.
 const defaultPluginDir = "/opt/cni/bin"
+
+// askTime is how long a plugin may take to answer STATUS or VERSION.
+const askTime = 5 * time.Second
 
 // network is a configuration and where it is from. File is empty for the
 // built-in default.
@@ -88,15 +95,14 @@ func networks(getenv func(string) string, p paths.Paths) (list []*network, err e
 	return []*network{def}, err
 }
 
-// network finds a network by name or file. The empty name is the one that a
-// runtime would take. The built-in network answers to its name unless a file
-// does.
+// network finds a network by name or file. The built-in network answers to its
+// name unless a file does.
 func (a *app) network(name string) (*network, error) {
 	switch {
-	case name == "":
-		return a.firstNetwork()
+	case name == "": // most likely a variable of a script that is not set
+		return nil, usage("patchbay network ls lists the networks", "the network's name is empty")
 	case strings.Contains(name, "/") || filepath.Ext(name) == ".conflist":
-		list, err := chain.LoadFile(name)
+		list, err := given(name)
 		if err != nil {
 			return nil, err
 		}
@@ -112,12 +118,38 @@ func (a *app) network(name string) (*network, error) {
 		return nil, err
 	}
 	if def, derr := defaultNetwork(a.paths); derr != nil || def.Name == name {
+		a.warnConfDir()
 		return def, derr
 	}
-	return nil, hinted(err, "networks are read from $NETCONFPATH, now %s; patchbay network ls lists them", confDir(a.getenv))
+	text := fmt.Sprintf("no network %q; available: %s", name, strings.Join(a.available(), ", "))
+	return nil, hinted(&plainError{text, err}, "networks are read from $NETCONFPATH, now %s; patchbay network ls lists them", confDir(a.getenv))
 }
 
-// firstNetwork is what runtimes take. A broken file is no reason to take
+// given loads the file that an operator named, which may be a pipe.
+func given(file string) (*chain.List, error) {
+	data, err := atomicfile.ReadGiven(file)
+	if err != nil {
+		return nil, fmt.Errorf("error reading %s: %w", file, err)
+	}
+	return chain.ParseFile(file, data)
+}
+
+// available names the networks there are, and warns of files that hide theirs.
+func (a *app) available() (names []string) {
+	list, err := networks(a.getenv, a.paths)
+	a.warn(err)
+	for _, n := range list {
+		if !n.builtin {
+			names = append(names, n.Name)
+		}
+	}
+	if def, err := defaultNetwork(a.paths); err == nil && !slices.Contains(names, def.Name) {
+		names = append(names, def.Name+" (built in)")
+	}
+	return names
+}
+
+// firstNetwork is what a runtime would take. A broken file is no reason to take
 // another network than the operator meant, so it is an error when it comes
 // first or alone.
 func (a *app) firstNetwork() (*network, error) {
@@ -126,7 +158,19 @@ func (a *app) firstNetwork() (*network, error) {
 		return nil, err
 	}
 	a.warn(err)
+	if list[0].builtin {
+		a.warnConfDir()
+	}
 	return list[0], nil
+}
+
+// warnConfDir tells, where the built-in network serves, that the directory which
+// was asked for is not there: the operator meant another network.
+func (a *app) warnConfDir() {
+	dir := a.getenv("NETCONFPATH")
+	if _, err := os.Stat(dir); dir != "" && errors.Is(err, fs.ErrNotExist) {
+		a.warn(fmt.Errorf("$NETCONFPATH is %s, which does not exist: the built-in network serves", dir))
+	}
 }
 
 // runtime returns a runtime for a network. The built-in network uses built-in
@@ -138,8 +182,14 @@ func (a *app) runtime(n *network) *chain.Runtime {
 		ConfDir:  confDir(a.getenv),
 		CacheDir: a.paths.CNI,
 		RunDir:   a.paths.Run,
-		Invoker:  &plugin.Builtin{NewSession: a.session},
+		Invoker:  watched{&plugin.Builtin{NewSession: a.session}, a},
 		Warn:     a.warn,
+		AskTime:  askTime,
+
+		FileDecides: true,
+	}
+	if a.verbose {
+		rt.Event = a.told
 	}
 	return rt
 }

@@ -5,7 +5,6 @@ package cli
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -13,43 +12,31 @@ import (
 )
 
 const networkLong = `Networks are the .conflist, .conf and .json files in $NETCONFPATH
-(/etc/cni/net.d). With none there, a built-in network serves; "network show
-patchbay" prints it, to be kept as a file and changed.`
+(/etc/cni/net.d). With none there, a built-in network serves.
+
+  patchbay network create pods          a bridge in a free subnet
+  patchbay network create --ipv6 --subnet 10.70.0.0/16 pods
+  patchbay network create -d macvlan --parent eth0 lan`
 
 // networkCommand holds the subcommands.
 type networkCommand struct {
+	Create   networkCreateCommand   `command:"create" description:"write the file of a new network"`
+	Remove   networkRemoveCommand   `command:"rm" description:"remove a network and what it left on the host"`
 	List     networkListCommand     `command:"ls" description:"list the networks, the preferred one first"`
+	Inspect  networkInspectCommand  `command:"inspect" description:"print what is known of networks, as a JSON array"`
 	Show     networkShowCommand     `command:"show" description:"print the configuration of a network"`
 	Validate networkValidateCommand `command:"validate" description:"check a network and that its plugins speak its version"`
 }
 
 func newNetworkCommand(a *app) *networkCommand {
 	return &networkCommand{
+		Create:   networkCreateCommand{app: a},
+		Remove:   networkRemoveCommand{app: a},
 		List:     networkListCommand{app: a},
+		Inspect:  networkInspectCommand{app: a},
 		Show:     networkShowCommand{app: a},
 		Validate: networkValidateCommand{app: a},
 	}
-}
-
-type networkListCommand struct {
-	app  *app
-	JSON bool `long:"json" description:"print a JSON array"`
-}
-
-// networkInfo is one line of ls.
-type networkInfo struct {
-	Name       string   `json:"name"`
-	CNIVersion string   `json:"cniVersion"`
-	Plugins    []string `json:"plugins"`
-	File       string   `json:"file,omitempty"` // empty for the built-in network
-}
-
-func (n *network) info() networkInfo {
-	i := networkInfo{Name: n.Name, CNIVersion: n.CNIVersion, File: n.File}
-	for _, p := range n.Plugins {
-		i.Plugins = append(i.Plugins, append([]string{p.Type}, members(p.Raw)...)...)
-	}
-	return i
 }
 
 // members are the types inside a plugin of type patchbay or wrap.
@@ -81,31 +68,6 @@ func members(raw json.RawMessage) (types []string) {
 	return types
 }
 
-// Execute lists the networks. Broken files make it fail after the others are
-// printed.
-func (c *networkListCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
-	list, broken := networks(c.app.getenv, c.app.paths)
-	infos := make([]networkInfo, 0, len(list))
-	t := newTable("NAME", "VERSION", "PLUGINS", "FILE")
-	for _, n := range list {
-		i := n.info()
-		infos = append(infos, i)
-		file := i.File
-		if n.builtin {
-			file = "(built in)"
-		}
-		t.row(i.Name, i.CNIVersion, strings.Join(i.Plugins, ","), file)
-	}
-	if c.JSON {
-		return errors.Join(c.app.printOnly(infos), broken)
-	}
-	return errors.Join(c.app.print(t.String()), broken)
-}
-
 type networkShowCommand struct {
 	app  *app
 	Args struct {
@@ -133,8 +95,8 @@ type networkValidateCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute asks every plugin, and those inside a plugin of type patchbay, for
-// its versions.
+// Execute asks every plugin, those inside others too, for its versions and has each
+// decode its configuration.
 func (c *networkValidateCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {
@@ -144,23 +106,20 @@ func (c *networkValidateCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
-	rt := c.app.runtime(n)
-	capabilities, err := rt.Validate(c.app.ctx, n.List)
-	errs := []error{err}
-	for _, p := range n.Plugins {
-		for _, member := range members(p.Raw) {
-			_, merr := rt.VersionInfo(c.app.ctx, member)
-			errs = append(errs, merr)
-		}
+	warnings, err := c.app.vet(n)
+	if err != nil {
+		return err
 	}
-	if err := errors.Join(errs...); err != nil {
+	capabilities, err := c.app.runtime(n).Validate(c.app.ctx, n.List)
+	if err != nil {
 		return fmt.Errorf("network %s: %w", n.Name, err)
 	}
 	if c.JSON {
 		return c.app.printJSON(struct {
 			networkInfo
 			Capabilities []string `json:"capabilities"`
-		}{n.info(), capabilities})
+			Warnings     []string `json:"warnings,omitempty"`
+		}{n.info(), capabilities, warnings})
 	}
 	if spec.Compare(n.CNIVersion, spec.Current) < 0 {
 		c.app.hint("cniVersion %s has no GC and no STATUS; %s has", n.CNIVersion, spec.Current)

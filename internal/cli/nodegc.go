@@ -15,7 +15,7 @@ import (
 // nodeFlags are those of gc without a network.
 type nodeFlags struct {
 	Apply bool          `long:"apply" description:"remove what is dead; without it only say what would be"`
-	From  string        `long:"from" value-name:"crictl|podman|docker|FILE" description:"what the runtime lists lives: ask it, or read ids from FILE, one a line"`
+	From  runtimeName   `long:"from" value-name:"crictl|podman|docker|FILE" description:"treat containers that this runtime lists as alive; ids from FILE, one a line"`
 	Grace time.Duration `long:"grace" value-name:"DURATION" default:"1m" description:"keep what is younger"`
 }
 
@@ -31,7 +31,7 @@ func (c *gcCommand) node() error {
 	if c.From != "" {
 		o.Driver = c.From == "docker"
 		var err error
-		if o.Live, err = gc.Containers(c.app.ctx, c.From, c.app.stdin); err != nil {
+		if o.Live, err = gc.Containers(c.app.ctx, string(c.From), c.app.stdin); err != nil {
 			return err
 		}
 	}
@@ -41,7 +41,7 @@ func (c *gcCommand) node() error {
 		return err
 	}
 	if c.JSON {
-		return errors.Join(c.app.printOnly(report), err)
+		return errors.Join(c.app.printOnly(reportList(report)), err)
 	}
 	if perr := c.app.print(reportText(report)); perr != nil {
 		return perr
@@ -52,6 +52,26 @@ func (c *gcCommand) node() error {
 	}
 	return err
 }
+
+// reportList is the report as --json prints it: the same for what belongs to an
+// attachment and for what does not, which names none. What lives is ps's.
+func reportList(r *gc.Report) []*gc.Attachment {
+	list := append([]*gc.Attachment{}, r.Attachments...)
+	for _, s := range r.Stray {
+		list = append(list, &gc.Attachment{State: s.State, Why: s.Said(), Removed: s.Removed, Error: s.Error, Objects: []gc.Object{s.Object}})
+	}
+	if r.Legacy != nil {
+		rules := &gc.Attachment{State: gc.Dead, Why: whyLegacy, Removed: r.Legacy.Removed, Error: r.Legacy.Note}
+		for _, argv := range r.Legacy.Commands {
+			rules.Objects = append(rules.Objects, gc.Object{Kind: "command", Name: shellQuoted(argv...)})
+		}
+		list = append(list, rules)
+	}
+	return list
+}
+
+// whyLegacy is why rules in iptables-legacy go.
+const whyLegacy = "rules of a dead attachment in iptables-legacy"
 
 // reportText is a table with a row for each object; what is the same as above
 // is left out.
@@ -65,11 +85,11 @@ func reportText(r *gc.Report) string {
 		}
 	}
 	for _, s := range r.Stray {
-		t.row(stateText(s.State, s.Removed), "", s.Why, s.Kind+" "+s.Name)
+		t.row(stateText(s.State, s.Removed), "", s.Said(), s.Kind+" "+s.Name)
 	}
 	if r.Legacy != nil {
 		for _, argv := range r.Legacy.Commands {
-			t.row(stateText(gc.Dead, r.Legacy.Removed), "", "rules of a dead attachment in iptables-legacy", strings.Join(quoted(argv), " "))
+			t.row(stateText(gc.Dead, r.Legacy.Removed), "", whyLegacy, strings.Join(quoted(argv), " "))
 		}
 	}
 	if len(r.Attachments)+len(r.Stray) == 0 && r.Legacy == nil {

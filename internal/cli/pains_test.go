@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -25,12 +24,12 @@ import (
 
 // TestPains runs one script for each pain of the reference's users
 // (docs/pains.md).
-func TestPains(t *testing.T) { testscript.RunT(node{t}, params("testdata/pains")) }
+func TestPains(t *testing.T) { runScripts(t, "testdata/pains") }
 
 // toolPrograms are what the scripts use in place of ip and nc, which need not be
 // installed.
 func toolPrograms() map[string]func() {
-	tools := map[string]func([]string) error{"link": linkTool, "inns": innsTool, "serve": serveTool, "ask": askTool}
+	tools := map[string]func([]string) error{"link": linkTool, "inns": innsTool, "serve": serveTool, "ask": askTool, "say": sayTool}
 	programs := make(map[string]func(), len(tools))
 	for name, tool := range tools {
 		programs[name] = func() {
@@ -114,7 +113,7 @@ func serveTool(args []string) error {
 // askTool is `ask udp|tcp ADDRESS [PORT]`: it prints the answer. PORT is the one
 // to ask from.
 func askTool(args []string) error {
-	d := net.Dialer{Timeout: 2 * time.Second}
+	d := net.Dialer{Timeout: time.Minute}
 	if len(args) > 2 {
 		d.LocalAddr, _ = net.ResolveUDPAddr("udp", ":"+args[2])
 	}
@@ -126,8 +125,22 @@ func askTool(args []string) error {
 		_, err = io.WriteString(conn, "?")
 	}
 	answer := make([]byte, 100)
-	err = errors.Join(err, conn.SetDeadline(time.Now().Add(2*time.Second)))
+	err = errors.Join(err, conn.SetDeadline(time.Now().Add(time.Minute)))
 	n, rerr := conn.Read(answer)
 	fmt.Println(string(answer[:n]))
 	return errors.Join(err, rerr)
+}
+
+// sayTool is `say ADDRESS PORT`: it sends a datagram from a port and does not wait.
+func sayTool(args []string) error {
+	from, err := net.ResolveUDPAddr("udp", ":"+args[1])
+	if err != nil {
+		return err
+	}
+	conn, err := (&net.Dialer{LocalAddr: from}).Dial("udp", args[0])
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(conn, "?")
+	return errors.Join(err, conn.Close())
 }

@@ -5,6 +5,7 @@ package cli
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,6 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/netns"
@@ -31,55 +34,102 @@ there.`
 type psCommand struct {
 	app     *app
 	Network string `long:"network" value-name:"NAME" description:"only this network"`
-	JSON    bool   `long:"json" description:"print a JSON array"`
+	NoTrunc bool   `long:"no-trunc" description:"print ids and namespaces whole"`
+	JSON    bool   `long:"json" description:"print a JSON array, with everything that is known"`
 }
 
 // standing is an attachment as this node knows it.
 type standing struct {
-	Network     string    `json:"network"`
-	ContainerID string    `json:"containerID"`
-	IfName      string    `json:"ifname"`
-	NetNS       string    `json:"netns,omitempty"`
-	Alive       bool      `json:"alive"` // the namespace exists
-	PID         int       `json:"pid,omitempty"`
-	Process     string    `json:"process,omitempty"`
-	Addresses   []string  `json:"addresses,omitempty"`
-	HostLinks   []string  `json:"hostLinks,omitempty"`
-	Plugins     []string  `json:"plugins,omitempty"` // that keep a record
-	Driver      string    `json:"driver,omitempty"`  // of Docker, that attached it
-	Since       time.Time `json:"since,omitzero"`
-	Cached      bool      `json:"cached"` // a runtime keeps its result
+	Network     string        `json:"network"`
+	ContainerID string        `json:"containerID"`
+	IfName      string        `json:"ifname"`
+	NetNS       string        `json:"netns,omitempty"`
+	Alive       bool          `json:"alive"` // the namespace exists
+	PID         int           `json:"pid,omitempty"`
+	Process     string        `json:"process,omitempty"`
+	Addresses   []string      `json:"addresses,omitempty"`
+	MAC         string        `json:"mac,omitempty"`
+	Ports       []portMapping `json:"ports,omitempty"`
+	HostLinks   []string      `json:"hostLinks,omitempty"`
+	Plugins     []string      `json:"plugins,omitempty"` // that keep a record
+	Driver      string        `json:"driver,omitempty"`  // of Docker, that attached it
+	Since       time.Time     `json:"since,omitzero"`
+	Cached      bool          `json:"cached"` // a runtime keeps its result
+
+	Interfaces []spec.Interface `json:"interfaces,omitempty"` // of the result, host's and container's
+	Routes     []spec.Route     `json:"routes,omitempty"`
+
+	config []byte // that the ADD used
+
+	state life.State
+	mark  *life.Mark // of NetNS, as a record has it
 }
 
 func (s *standing) key() spec.Attachment {
 	return spec.Attachment{ContainerID: s.ContainerID, IfName: s.IfName}
 }
 
-// Execute prints what can be read; what cannot is a warning.
+// Execute prints what can be read. What cannot is a warning, or, where only root
+// could read it, the failure of ps: an empty table would say that there is none.
 func (c *psCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {
 		return err
 	}
 	list, err := c.app.standing(c.Network)
-	c.app.warn(err)
+	unseen := rootless("ps", err)
+	if unseen == err { //nolint:errorlint // the same, not its like
+		c.app.warn(err)
+		unseen = nil
+	}
 	c.app.findProcesses(list)
 	if c.JSON {
-		return c.app.printJSON(list)
+		return errors.Join(c.app.printOnly(list), unseen)
 	}
-	t := newTable("NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "NAMESPACE", "PROCESS")
+	t := newTable("NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "PORTS", "NAMESPACE", "PROCESS")
 	for _, s := range list {
-		where := s.NetNS
-		if !s.Alive {
-			where += " (gone)"
-		}
-		process := s.Process
-		if s.PID != 0 {
-			process = fmt.Sprintf("%d %s", s.PID, s.Process)
-		}
-		t.row(s.Network, s.ContainerID, s.IfName, strings.Join(s.Addresses, ","), where, process)
+		t.row(c.row(s)...)
 	}
-	return c.app.print(t.String())
+	return errors.Join(c.app.print(t.String()), unseen)
+}
+
+// shortID is how much of an id tells containers apart, as in podman and Docker.
+const shortID = 12
+
+// row fits in 100 columns for one published port and an address of each family. A
+// namespace below /run/netns is called by its name, as our commands take it.
+func (c *psCommand) row(s *standing) []string {
+	id, where := s.ContainerID, s.NetNS
+	if name, ok := strings.CutPrefix(where, c.app.paths.NetNS+"/"); ok && !c.NoTrunc {
+		where = name
+	}
+	if !c.NoTrunc {
+		id, where = id[:min(len(id), shortID)], shortened(where, 20)
+	}
+	switch {
+	case !s.Alive:
+		where += " (gone)"
+	case s.state == life.Unsure:
+		where += " (unsure)" // gc says why
+	}
+	process := s.Process
+	if s.PID != 0 {
+		process = fmt.Sprintf("%d %s", s.PID, s.Process)
+	}
+	var addrs []string
+	for _, a := range s.Addresses {
+		addr, _, _ := strings.Cut(a, "/")
+		addrs = append(addrs, addr)
+	}
+	return []string{s.Network, id, s.IfName, strings.Join(addrs, ","), portsText(s.Ports), where, process}
+}
+
+// shortened cuts a word in its middle: both ends of a path tell something.
+func shortened(word string, most int) string {
+	if len(word) <= most {
+		return word
+	}
+	return word[:most/2-1] + ".." + word[len(word)-most/2+1:]
 }
 
 // standing joins cached results and records, of one network or of all ("").
@@ -95,13 +145,14 @@ func (a *app) standing(network string) ([]*standing, error) {
 	cached, cerr := a.runtime(nil).Attachments("")
 	for _, c := range cached {
 		s := get(c.Network, c.ContainerID, c.IfName)
-		s.NetNS, s.Since, s.Cached = c.NetNS, c.Since, true
-		s.addresses(c.Result)
+		s.NetNS, s.Since, s.Cached, s.config = c.NetNS, c.Since, true, c.Config
+		s.result(c.Result)
+		s.published(c.Capabilities)
 	}
 	records, rerr := record.New(a.paths.Run).List("")
 	for _, r := range records {
 		s := get(r.Network, r.ContainerID, r.IfName)
-		s.NetNS = cmp.Or(s.NetNS, r.NetNS)
+		s.at(r.NetNS, r.NetNSMark)
 		s.HostLinks = append(s.HostLinks, r.Links...)
 		s.Plugins = append(s.Plugins, r.Plugin)
 	}
@@ -110,11 +161,12 @@ func (a *app) standing(network string) ([]*standing, error) {
 	for _, s := range slices.Collect(maps.Values(all)) {
 		if network == "" || s.Network == network {
 			slices.Sort(s.Plugins)
-			s.Alive = alive(s.NetNS)
+			s.state, _ = life.Told(s.NetNS, s.mark, a.paths.Proc, a.paths.Run)
+			s.Alive = s.state == life.Alive || s.state == life.Unsure && s.NetNS != ""
 			list = append(list, s)
 		}
 	}
-	slices.SortFunc(list, func(x, y *standing) int {
+	order.By(list, func(x, y *standing) int {
 		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.ContainerID, y.ContainerID), cmp.Compare(x.IfName, y.IfName))
 	})
 	return list, errors.Join(cerr, rerr, derr)
@@ -154,27 +206,44 @@ func (s *standing) byDriver(r *record.Record, d *record.Driver) {
 	}
 }
 
-func (s *standing) addresses(r *spec.Result) {
+// result takes what the ADD answered.
+func (s *standing) result(r *spec.Result) {
 	if r == nil {
 		return
 	}
+	s.Interfaces, s.Routes = r.Interfaces, r.Routes
 	for _, ip := range r.IPs {
 		s.Addresses = append(s.Addresses, ip.Address.String())
 	}
+	for _, i := range r.Interfaces {
+		if i.Sandbox != "" && i.Name == s.IfName {
+			s.MAC = i.Mac
+		}
+	}
 }
 
-// alive says whether a namespace exists. One that cannot be looked at counts
-// as alive: nothing is removed on a guess.
-func alive(path string) bool {
-	if path == "" {
-		return false
+// published takes the ports that the runtime asked for, in whichever case it wrote
+// the keys.
+func (s *standing) published(capabilities map[string]any) {
+	data, err := json.Marshal(capabilities["portMappings"])
+	var all []portMapping
+	if err != nil || json.Unmarshal(data, &all) != nil {
+		return // another form is another's
 	}
-	ns, err := netns.Open(path)
-	if err != nil {
-		return !netns.Gone(err)
+	for _, p := range all {
+		if p.HostPort != 0 { // a kubelet names those too that it does not publish
+			p.Protocol = strings.ToLower(cmp.Or(p.Protocol, "tcp"))
+			s.Ports = append(s.Ports, p)
+		}
 	}
-	ns.Close() //nolint:errcheck // read only
-	return true
+}
+
+// at notes the namespace that a record tells of.
+func (s *standing) at(path string, mark *life.Mark) {
+	s.NetNS = cmp.Or(s.NetNS, path)
+	if s.NetNS == path && mark != nil {
+		s.mark = mark
+	}
 }
 
 // findProcesses notes the first process in each namespace: one pass over /proc.

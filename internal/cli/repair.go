@@ -8,11 +8,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin/firewall"
@@ -21,7 +24,8 @@ import (
 const repairLong = `Put back what somebody took from our firewall table (nft flush ruleset, a
 firewall service restarting, Docker starting later): chains and rules, what
 networks share, and the published ports of every attachment whose namespace
-exists. The records below /run/patchbay say what was there. What stands is
+exists; and on the host the routes of ptp and what 127.0.0.1 needs to reach
+published ports. The records below /run/patchbay say what was there. What stands is
 not touched, so it can be called at any time, from a hook of the firewall's
 service for example.`
 
@@ -32,8 +36,9 @@ type repairCommand struct {
 
 // repaired is what repair prints.
 type repaired struct {
-	Rules    []string `json:"rules,omitempty"` // that were missing or changed
-	Restored []string `json:"restored"`        // elements
+	Rules    []string `json:"rules,omitempty"`    // that were missing or changed
+	Restored []string `json:"restored"`           // elements
+	Replaced []string `json:"replaced,omitempty"` // what stood in their place and was nobody's
 	Skipped  []string `json:"skipped,omitempty"`
 }
 
@@ -43,15 +48,20 @@ func (c *repairCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
 	}
+	if err := needRoot("repair"); err != nil {
+		return err
+	}
 	store := record.New(c.app.paths.Run)
 	defer store.Close()
 	r := &repairer{
 		fw:    nft.Open(c.app.paths.Run),
 		store: store,
+		proc:  c.app.paths.Proc,
 		out:   repaired{Restored: []string{}},
 	}
 	defer r.fw.Close() //nolint:errcheck // nothing is queued
-	err := r.run(c.app.ctx)
+	err := errors.Join(r.run(c.app.ctx), c.host(c.app.ctx, &r.out))
+	c.unrepaired(&r.out)
 	if c.JSON {
 		return errors.Join(c.app.printOnly(r.out), err)
 	}
@@ -66,10 +76,13 @@ func (o *repaired) text() string {
 	for _, s := range o.Restored {
 		t.row("restored", s)
 	}
+	for _, s := range o.Replaced {
+		t.row("replaced", s+", which is no living attachment's")
+	}
 	for _, s := range o.Skipped {
 		t.row("skipped", s)
 	}
-	if len(o.Rules)+len(o.Restored)+len(o.Skipped) == 0 {
+	if len(o.Rules)+len(o.Restored)+len(o.Replaced)+len(o.Skipped) == 0 {
 		return "nothing was missing\n"
 	}
 	return t.String()
@@ -78,14 +91,20 @@ func (o *repaired) text() string {
 type repairer struct {
 	fw    *nft.Conn
 	store *record.Store
+	proc  string
 	out   repaired
+
+	records  []*record.Record
+	torn     []record.Torn
+	nobodys  map[string]bool // elements that one attachment takes the place of
+	accepted bool            // nothing that iptables accepts by address is missing
 }
 
 // run repairs from the ground up: rules, networks, attachments. Each fact and
 // each attachment is a transaction, so that one that is refused does not stop
 // the others.
 func (r *repairer) run(ctx context.Context) error {
-	done, err := r.store.Repairing()
+	done, err := r.store.Repairing(ctx)
 	if err != nil {
 		return err
 	}
@@ -94,12 +113,18 @@ func (r *repairer) run(ctx context.Context) error {
 	_, facts, err := r.store.Facts()
 	errs = append(errs, err)
 	for _, f := range facts {
-		errs = append(errs, r.store.WhileHeld(f.Name, func(f record.Fact) error { return r.fact(ctx, f) }))
+		errs = append(errs, r.store.WhileHeld(ctx, f.Name, func(f record.Fact) error { return r.fact(ctx, f) }))
 	}
-	records, err := r.store.List("")
+	records, torn, err := r.store.Scan("")
 	errs = append(errs, err)
-	// Who took ports over from another attachment of its container comes last.
-	slices.SortStableFunc(records, func(a, b *record.Record) int { return cmp.Compare(len(a.Displaced), len(b.Displaced)) })
+	for _, t := range torn {
+		errs = append(errs, t.Err)
+	}
+	// Who took something over from another attachment comes last.
+	order.Stable(records, func(a, b *record.Record) int { return cmp.Compare(len(a.Displaced), len(b.Displaced)) })
+	r.accepted, err = netstate.AllAccepted(&netstate.Env{NFT: r.fw}, records)
+	errs = append(errs, err)
+	r.records, r.torn = records, torn
 	for _, rec := range records {
 		errs = append(errs, r.attachment(ctx, rec))
 	}
@@ -115,7 +140,7 @@ func (r *repairer) fact(ctx context.Context, f record.Fact) error {
 	if err != nil {
 		return fmt.Errorf("repair %s: %w", f.Name, err)
 	}
-	netstate.QueueFact(r.fw, f)
+	netstate.RestoreFact(r.fw, f)
 	err = r.commit(ctx, f.Name, f.Elements)
 	if err == nil && missing != "" {
 		r.out.Restored = append(r.out.Restored, f.Name)
@@ -137,8 +162,13 @@ func (r *repairer) rules(ctx context.Context) error {
 // attachment puts one attachment's elements back, with its record locked: an
 // ADD or DEL under way comes before or after, never in between. One whose
 // namespace is gone waits for its DEL or GC.
+func (r *repairer) dead(rec *record.Record) bool {
+	state, _ := rec.Life(r.proc)
+	return state == life.Dead
+}
+
 func (r *repairer) attachment(ctx context.Context, listed *record.Record) error {
-	if len(listed.Elements)+len(listed.Sources) == 0 {
+	if len(listed.Elements)+len(listed.Sources)+len(listed.Accepts) == 0 {
 		return nil
 	}
 	name := fmt.Sprintf("%s %s/%s", listed.Network, listed.ContainerID, listed.IfName)
@@ -150,7 +180,7 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 		return nil
 	case err != nil || rec == nil: // deleted meanwhile
 		return err
-	case !alive(rec.NetNS):
+	case rec.NetNS == "" || r.dead(rec):
 		r.out.Skipped = append(r.out.Skipped, name+": its namespace is gone")
 		return nil
 	}
@@ -158,35 +188,81 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 	for _, a := range added {
 		r.out.Restored = append(r.out.Restored, fmt.Sprintf("firewalld zone %s: %s", rec.Zone, a))
 	}
-	r.fw.Claim(func(taken *nft.TakenError) error { return r.sibling(rec, taken) }, rec.Elements...)
-	return errors.Join(zoneErr, r.commit(ctx, name, rec.Elements))
+	elements := r.restorable(name, rec)
+	r.nobodys = make(map[string]bool)
+	r.fw.Claim(func(taken *nft.TakenError) error { return r.taken(rec, taken) }, elements...)
+	missing, acceptErr := r.accepts(ctx, rec)
+	err = r.commit(ctx, name, elements)
+	if err == nil {
+		r.out.Replaced = append(r.out.Replaced, slices.Sorted(maps.Keys(r.nobodys))...)
+	}
+	if err == nil && missing != "" {
+		r.out.Restored = append(r.out.Restored, name+": "+missing)
+	}
+	return errors.Join(zoneErr, acceptErr, err)
+}
+
+// accepts queues the addresses that iptables accepts, where it drops, and tells
+// what was missing.
+func (r *repairer) accepts(ctx context.Context, rec *record.Record) (missing string, err error) {
+	if len(rec.Accepts) == 0 || r.accepted {
+		return "", nil
+	}
+	env, accepted := &netstate.Env{NFT: r.fw}, netstate.AcceptedOf(rec)
+	if missing, err = accepted.Diff(ctx, env); err != nil || missing == "" {
+		return "", err
+	}
+	_, err = accepted.Ensure(ctx, env)
+	return missing, err
 }
 
 // settle is how long repair waits for an ADD or DEL of one attachment. Both
 // leave the firewall as it should be.
 const settle = 2 * time.Second
 
-// sibling lets an attachment have a published port that another one of its
-// container has, and nobody else's.
-func (r *repairer) sibling(rec *record.Record, taken *nft.TakenError) error {
+// taken says who is to have what another one has of rec's: who took it over from
+// the other. Where neither did, an attachment gets it from nobody and from the dead,
+// a port from another attachment of its container, and an address notes the other
+// (an earlier release did not).
+func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 	key, _ := nft.OwnerOf(taken.Have.Comment)
-	other, err := r.store.Find(owner.Key(key), rec.Plugin)
-	if err != nil || other == nil || other.ContainerID != rec.ContainerID {
+	from := owner.Key(key)
+	if slices.Contains(rec.Displaced, from) {
+		return nil
+	}
+	lives := slices.ContainsFunc(r.torn, func(t record.Torn) bool { return t.Owner == from })
+	sibling := false
+	for _, other := range r.records {
+		if other.Owner != from {
+			continue
+		}
+		if slices.Contains(other.Displaced, rec.Owner) {
+			return nft.ErrKeep
+		}
+		lives = lives || !r.dead(other)
+		sibling = sibling || other.ContainerID == rec.ContainerID
+	}
+	switch isPort := len(taken.Want.Data) > 0; {
+	case !lives:
+		r.nobodys[taken.Have.String()] = true
+		return nil
+	case isPort && !sibling:
 		return taken
 	}
-	return nil
+	rec.Displaced = append(rec.Displaced, from)
+	return r.store.Rewrite(rec)
 }
 
 // commit does what is queued and notes which of the elements were missing.
 func (r *repairer) commit(ctx context.Context, name string, elements []nft.Element) error {
 	var missing []string
 	for _, e := range elements {
-		_, there, err := r.fw.Get(e.Set, e.Key)
+		have, there, err := r.fw.Get(e.Set, e.Key)
 		if err != nil {
 			r.fw.Discard()
 			return fmt.Errorf("repair %s: %w", name, err)
 		}
-		if !there {
+		if !there || e.Changed(have) {
 			missing = append(missing, e.String())
 		}
 	}

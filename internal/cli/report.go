@@ -9,10 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/jessevdk/go-flags"
 
+	"github.com/patchbay-net/patchbay/internal/helptext"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -28,7 +32,7 @@ const (
 	exitRun         = 125 // run failed before the command started
 	exitNotRunnable = 126 // run's command cannot be executed
 	exitNotFound    = 127 // run's command does not exist
-	exitSignal      = 128 // and the number of the signal that ended run's command
+	exitSignal      = 128 // and the number of the signal that ended run's command, or patchbay itself
 )
 
 // failure is an error with an exit code and a hint.
@@ -70,27 +74,72 @@ func (a *app) report(err error) int {
 	}
 	f := &failure{code: exitFailure}
 	errors.As(err, &f)
+	if i, ok := a.interrupted(); ok {
+		err, f = fmt.Errorf("%w: %w", i, err), &failure{code: exitSignal + int(i.Signal)}
+	} else if f.hint == "" {
+		err = rootless(a.command(), err)
+		f.hint = cmp.Or(hintOf(err), hintFor(err))
+	}
 	if a.json {
 		a.reportJSON(err)
 	}
-	a.complain(err.Error(), cmp.Or(f.hint, hintFor(err)))
+	a.complain(err.Error(), f.hint)
 	return f.code
+}
+
+// command is the name of the command that was typed.
+func (a *app) command() string {
+	if a.parsed == nil || a.parsed.Active == nil {
+		return "patchbay"
+	}
+	return a.parsed.Active.Name
+}
+
+// hintOf is the hint that an error brings along.
+func hintOf(err error) string {
+	var f *failure
+	if errors.As(err, &f) {
+		return f.hint
+	}
+	return ""
 }
 
 // reportParse prints help as data, and a mistake as an error.
 func (a *app) reportParse(e *flags.Error) int {
 	if e.Type == flags.ErrHelp {
-		return a.report(a.print(tidy(strings.TrimRight(e.Message, "\n") + "\n")))
+		return a.report(a.print(helptext.Active(a.parsed, a.width())))
 	}
-	hint := "patchbay --help lists the commands"
-	if len(a.args) > 0 && !strings.HasPrefix(a.args[0], "-") && e.Type != flags.ErrUnknownCommand {
-		hint = "see patchbay " + a.args[0] + " --help"
+	msg, hint := e.Message, "patchbay --help lists the commands"
+	switch {
+	case a.parsed == nil || a.parsed.Active == nil:
+	case e.Type == flags.ErrCommandRequired: // the library's text lists them in backquotes
+		msg = "say which command: " + strings.Join(a.below(), ", ")
+		hint = "see patchbay " + a.command() + " --help"
+	default:
+		hint = "see patchbay " + a.command() + " --help"
 	}
-	a.complain(e.Message, hint)
+	a.complain(msg, hint)
 	if len(a.args) > 0 && a.args[0] == "doctor" { // its 2 means something else
 		return exitUnknown
 	}
 	return exitUsage
+}
+
+// below are the commands of the command that was typed.
+func (a *app) below() (names []string) {
+	for _, c := range a.parsed.Active.Commands() {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// width is how wide help may be.
+func (a *app) width() int {
+	f, ok := a.stdout.(*os.File)
+	if !ok {
+		f = os.Stdout
+	}
+	return helptext.Width(f)
 }
 
 // tidy takes the library's word for "any command" out where a command is named.
@@ -117,19 +166,19 @@ func (a *app) reportJSON(err error) {
 }
 
 func (a *app) complain(msg, hint string) {
-	fmt.Fprintf(a.stderr, "patchbay: error: %s\n", strings.ReplaceAll(msg, "\n", "\n  ")) //nolint:errcheck // nobody is left to tell
+	a.remark("%s %s", a.coloured(red, "error:"), strings.ReplaceAll(msg, "\n", "\n  "))
 	if hint != "" {
 		a.hint("%s", hint)
 	}
 }
 
 func (a *app) hint(format string, args ...any) {
-	fmt.Fprintf(a.stderr, "patchbay: hint: "+format+"\n", args...) //nolint:errcheck // a remark
+	a.remark("%s", a.coloured(dim, "hint: "+fmt.Sprintf(format, args...)))
 }
 
 func (a *app) warn(err error) {
 	if err != nil {
-		fmt.Fprintf(a.stderr, "patchbay: warning: %v\n", err) //nolint:errcheck // a remark
+		a.remark("%s %v", a.coloured(yellow, "warning:"), err)
 	}
 }
 
@@ -140,7 +189,7 @@ func hintFor(err error) string {
 	case errors.Is(err, invoke.ErrNotFound):
 		return "$CNI_PATH is where plugins are looked for; `patchbay plugin list` shows those that are built in"
 	case errors.Is(err, fs.ErrPermission):
-		return "this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN); `patchbay demo` runs as any user"
+		return "root needs CAP_NET_ADMIN and CAP_SYS_ADMIN here, and no security module that refuses"
 	case spec.ErrorCode(err) == spec.CodeInvalidNetNS, errors.As(err, &missing) && strings.HasPrefix(missing.Path, "/run/netns"):
 		return "`ip netns add NAME` makes a namespace at /run/netns/NAME; a process has one at /proc/PID/ns/net"
 	}
@@ -153,6 +202,15 @@ func (a *app) print(text string) error {
 		return fmt.Errorf("write to standard output: %w", err)
 	}
 	return nil
+}
+
+// printAll is print that comes back with an error when nobody reads any more: a
+// broken pipe would end the process, and what it made would stay.
+func (a *app) printAll(text string) error {
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGPIPE)
+	defer signal.Stop(caught)
+	return a.print(text)
 }
 
 func (a *app) printf(format string, args ...any) error { return a.print(fmt.Sprintf(format, args...)) }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -40,16 +41,39 @@ func (in *installer) restore(names []string, force bool) (*installed, error) {
 			return nil, fmt.Errorf("restore: %w", err)
 		}
 	}
+	restored := func(name string) bool { return sameFile(filepath.Join(in.backup, name), filepath.Join(in.dir, name)) }
+	if err := in.drop(slices.DeleteFunc(slices.Clone(names), restored), done); err != nil {
+		return nil, fmt.Errorf("restore: %w", err)
+	}
+	return done, atomicfile.SyncDir(in.dir)
+}
+
+// remove is restore where nothing was there before. A directory under one of the names
+// is somebody else's: it stays, and the rest goes.
+func (in *installer) remove(names []string) (*installed, error) {
+	done := &installed{Dir: in.dir}
+	if err := in.drop(names, done); err != nil {
+		return nil, fmt.Errorf("remove: %w", err)
+	}
+	if len(in.folders) > 0 {
+		return done, fmt.Errorf("remove: left as it is, since it is a directory and not this program's: %s", strings.Join(in.folders, " "))
+	}
+	return done, atomicfile.SyncDir(in.dir)
+}
+
+// drop removes the names that are ours, and the copies that have none left.
+func (in *installer) drop(names []string, done *installed) error {
 	for _, name := range names {
-		if in.present[name] && in.ours(name) && !sameFile(filepath.Join(in.backup, name), filepath.Join(in.dir, name)) {
-			if err := ignoreMissing(os.Remove(filepath.Join(in.dir, name))); err != nil {
-				return nil, fmt.Errorf("restore: %w", err)
-			}
-			done.Removed = append(done.Removed, name)
+		if !in.present[name] || !in.ours(name) {
+			continue
 		}
+		if err := ignoreMissing(os.Remove(filepath.Join(in.dir, name))); err != nil {
+			return err
+		}
+		done.Removed = append(done.Removed, name)
 	}
 	in.forget("")
-	return done, atomicfile.SyncDir(in.dir)
+	return nil
 }
 
 // keptPrograms lists what a backup directory holds.

@@ -7,10 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os/exec"
 	"slices"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
@@ -20,6 +24,9 @@ const runLong = `Run CMD in a new network namespace attached to a network, and d
 CMD ends. Everything else CMD shares with the machine. The exit status is
 CMD's; 125 when the network failed, 126 and 127 when CMD cannot be run or
 does not exist.
+
+-i and -t are taken for who types docker's -it: CMD has this terminal with or
+without them. --ifname names the interface.
 
 With several networks the interfaces are eth0, eth1 and so on, or as --ifname
 says, in the order of the flags; --publish, --ip, --mac, CAP_ARGS and the name
@@ -34,10 +41,12 @@ A run that was killed is cleaned up by the next one, whatever it runs.
 type runCommand struct {
 	app     *app
 	Network []networkName `long:"network" value-name:"NAME" description:"network to attach to, or its file (the first configured one); may be repeated"`
-	IfName  []string      `long:"ifname" short:"i" value-name:"NAME" description:"name of the interface in the namespace (CNI_IFNAME, eth0); may be repeated"`
+	IfName  []string      `long:"ifname" value-name:"NAME" description:"name of the interface in the namespace (CNI_IFNAME, eth0); may be repeated"`
+	Stdin   bool          `long:"interactive" short:"i" description:"as docker's; without it, too, CMD reads this standard input"`
+	TTY     bool          `long:"tty" short:"t" description:"as docker's; without it, too, CMD has this terminal"`
 	wish
 	Args struct {
-		Command []string `positional-arg-name:"CMD" required:"1"`
+		Command []string `positional-arg-name:"CMD..." required:"1"`
 	} `positional-args:"yes"`
 }
 
@@ -48,12 +57,19 @@ func (c *runCommand) Execute(rest []string) error {
 	if err != nil {
 		return runFailure(err)
 	}
+	if err := errors.Join(needRoot("run"), c.free(c.app)); err != nil {
+		return runFailure(err)
+	}
 	c.app.reap()
 	s, err := c.app.newStay(networks)
 	if err != nil {
 		return runFailure(err)
 	}
 	err = c.app.stay(s, argv)
+	var f *failure
+	if c.Stdin && errors.As(err, &f) && f.code == exitNotFound {
+		f.hint = "-i is --interactive, as docker's; --ifname NAME names the interface"
+	}
 	// The command's status stands, also when what follows fails.
 	if eerr := c.app.leave(s); eerr != nil {
 		c.app.warn(fmt.Errorf("detach: %w", eerr))
@@ -63,18 +79,14 @@ func (c *runCommand) Execute(rest []string) error {
 
 // networks reads every network before anything is made.
 func (c *runCommand) networks() (list []joined, err error) {
-	names := c.Network
-	if len(names) == 0 {
-		names = []networkName{""}
+	found, err := c.named()
+	if err != nil {
+		return nil, err
 	}
-	if len(c.IfName) > len(names) {
-		return nil, usage("", "%d names of interfaces for %d networks", len(c.IfName), len(names))
+	if len(c.IfName) > len(found) {
+		return nil, usage("", "%d names of interfaces for %d networks", len(c.IfName), len(found))
 	}
-	for i, name := range names {
-		n, err := c.app.network(string(name))
-		if err != nil {
-			return nil, err
-		}
+	for i, n := range found {
 		j := joined{IfName: c.ifName(i), Builtin: n.builtin, Config: n.Bytes}
 		if i == 0 {
 			if j.Capabilities, err = c.capabilities(c.app, n); err != nil {
@@ -82,6 +94,22 @@ func (c *runCommand) networks() (list []joined, err error) {
 			}
 		}
 		list = append(list, j)
+	}
+	return list, nil
+}
+
+// named are the networks of the flags, or the first configured one.
+func (c *runCommand) named() (list []*network, err error) {
+	if len(c.Network) == 0 {
+		n, err := c.app.firstNetwork()
+		return []*network{n}, err
+	}
+	for _, name := range c.Network {
+		n, err := c.app.network(string(name))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, n)
 	}
 	return list, nil
 }
@@ -134,7 +162,8 @@ func (a *app) join(s *stay, j joined) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.runtime(n).Add(a.ctx, n.List, s.attachment(j))
+	result, err := a.runtime(n).Add(a.ctx, n.List, s.attachment(j))
+	return result, plainly(err, s.NetNS)
 }
 
 // leaveTime bounds the detaching at the end of a run.
@@ -162,14 +191,24 @@ func (a *app) leave(s *stay) error {
 	return s.forget()
 }
 
-// notRunnable turns the failure to start a command into env(1)'s statuses.
+// notRunnable turns the failure to start a command into env(1)'s statuses. Its
+// hint is its own: what root may do is no part of it.
 func notRunnable(argv []string, err error) error {
-	code := exitNotRunnable
-	if errors.Is(err, exec.ErrNotFound) || isMissing(err) {
-		code = exitNotFound
+	f := &failure{err: fmt.Errorf("run %s: %w", argv[0], err), code: exitNotRunnable}
+	switch {
+	case errors.Is(err, exec.ErrNotFound) || isMissing(err):
+		f.code, f.hint = exitNotFound, "CMD is looked for in $PATH, or is a path to a program"
+	case errors.Is(err, fs.ErrPermission):
+		f.err = fmt.Errorf("run %s: it is not executable", argv[0])
+		f.hint = "chmod +x makes a program of a file; " + shellQuoted("sh", argv[0]) + " runs a script"
+	case errors.Is(err, unix.ENOEXEC):
+		f.hint = "it is no program of this machine, and a script begins with a line such as #!/bin/sh"
 	}
-	return &failure{err: fmt.Errorf("run %s: %w", argv[0], err), code: code}
+	return f
 }
+
+// shellQuoted is a command line to paste.
+func shellQuoted(argv ...string) string { return strings.Join(quoted(argv), " ") }
 
 // newID names a run. The file of the run is made only where none is, so two
 // runs of one name cannot be.

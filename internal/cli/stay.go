@@ -75,7 +75,7 @@ func writeLocked(path string, data []byte) (f *os.File, err error) {
 			err = errors.Join(err, f.Close())
 		}
 	}()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { // nobody else has it open
 		return f, fmt.Errorf("lock: %w", err)
 	}
 	if _, err := f.Write(data); err != nil {

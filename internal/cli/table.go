@@ -6,6 +6,8 @@ package cli
 import (
 	"strings"
 	"text/tabwriter"
+
+	"github.com/patchbay-net/patchbay/internal/printable"
 )
 
 // table is text in columns.
@@ -25,7 +27,7 @@ func newTable(head ...string) *table {
 }
 
 func (t *table) row(cells ...string) {
-	t.w.Write([]byte(strings.Join(cells, "\t") + "\n")) //nolint:errcheck // a strings.Builder takes everything
+	t.w.Write([]byte(strings.Join(printable.Cells(cells), "\t") + "\n")) //nolint:errcheck // a strings.Builder takes everything
 }
 
 // String ends the table. Lines have no spaces at their end.

@@ -5,57 +5,97 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-func TestParsePort(t *testing.T) {
+func TestParsePorts(t *testing.T) {
+	one := func(host, container uint16, proto, addr string) []portMapping {
+		return []portMapping{{host, container, proto, addr}}
+	}
 	for _, test := range []struct {
 		in   string
-		want portMapping
+		want []portMapping
 		err  string
 	}{
-		{in: "8080:80", want: portMapping{8080, 80, "tcp", ""}},
-		{in: "8080:80/UDP", want: portMapping{8080, 80, "udp", ""}},
-		{in: "1:65535/sctp", want: portMapping{1, 65535, "sctp", ""}},
-		{in: "127.0.0.1:8080:80", want: portMapping{8080, 80, "tcp", "127.0.0.1"}},
-		{in: "[::1]:8080:80/tcp", want: portMapping{8080, 80, "tcp", "::1"}},
+		{in: "8080:80", want: one(8080, 80, "tcp", "")},
+		{in: "8080:80/UDP", want: one(8080, 80, "udp", "")},
+		{in: "1:65535/sctp", want: one(1, 65535, "sctp", "")},
+		{in: "127.0.0.1:8080:80", want: one(8080, 80, "tcp", "127.0.0.1")},
+		{in: "[::1]:8080:80/tcp", want: one(8080, 80, "tcp", "::1")},
+		{in: "8080-8081:80-81", want: append(one(8080, 80, "tcp", ""), one(8081, 81, "tcp", "")...)},
+		{in: "[::1]:65534-65535:65534-65535/udp", want: append(one(65534, 65534, "udp", "::1"), one(65535, 65535, "udp", "::1")...)},
+		{in: "80-80:1-1", want: one(80, 1, "tcp", "")},
 		{in: "80", err: "the host's port is missing"},
+		{in: "[::1]", err: "the host's port is missing"},
 		{in: "", err: "the host's port is missing"},
 		{in: "0:80", err: "a port is a number"},
 		{in: "80:", err: "a port is a number"},
 		{in: "65536:80", err: "a port is a number"},
 		{in: "-1:80", err: "a port is a number"},
+		{in: "80-:80", err: "a port is a number"},
+		{in: "80-90-95:80", err: "a port is a number"},
+		{in: "65530-65536:1-7", err: "a port is a number"},
+		{in: "90-80:1-11", err: "the range 90-80 ends before it begins"},
+		{in: "8080-8083:80-82", err: "4 ports of the host for 3 of the container"},
+		{in: "8080-8083:80", err: "4 ports of the host for 1 of the container"},
 		{in: "host:80:80", err: "the host's address is not one"},
-		{in: "[::1:80:80", err: ""},
+		{in: "[::1:80:80", err: "the host's address is not one"},
+		{in: "::1:80:80", err: "an IPv6 address, and no other, is in brackets"},
+		{in: "[127.0.0.1]:80:80", err: "an IPv6 address, and no other, is in brackets"},
 		{in: "80:80/", err: "the protocol is"},
 	} {
-		got, err := parsePort(test.in)
+		got, err := parsePorts(test.in)
 		switch {
 		case test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)):
 			t.Errorf("%q: error %v, not %q", test.in, err, test.err)
-		case test.err == "" && test.want != (portMapping{}) && (err != nil || got != test.want):
+		case test.err == "" && (err != nil || !slices.Equal(got, test.want)):
 			t.Errorf("%q: %v, %v", test.in, got, err)
 		}
 	}
 }
 
-func FuzzParsePort(f *testing.F) {
-	f.Add("[::1]:8080:80/tcp")
+func TestPortsText(t *testing.T) {
+	var ports []portMapping
+	for _, p := range []string{"8081:81", "8080:80", "8080:80/udp", "127.0.0.1:9000-9002:90-92", "[::1]:53:53"} {
+		list, err := parsePorts(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports = append(ports, list...)
+	}
+	const want = "0.0.0.0:8080-8081->80-81/tcp, 0.0.0.0:8080->80/udp, 127.0.0.1:9000-9002->90-92/tcp, [::1]:53->53/tcp"
+	if got := portsText(ports); got != want {
+		t.Errorf("%s, not %s", got, want)
+	}
+}
+
+func FuzzParsePorts(f *testing.F) {
+	f.Add("[::1]:8080-8090:80-90/tcp")
 	f.Fuzz(func(t *testing.T, s string) {
-		m, err := parsePort(s)
-		if err == nil && (m.HostPort == 0 || m.ContainerPort == 0) {
-			t.Errorf("%q: %v", s, m)
+		list, err := parsePorts(s)
+		if err == nil && len(list) == 0 {
+			t.Errorf("%q: no port and no error", s)
+		}
+		for _, m := range list {
+			if m.HostPort == 0 || m.ContainerPort == 0 {
+				t.Errorf("%q: %v", s, m)
+			}
 		}
 	})
 }
@@ -196,4 +236,32 @@ func TestManPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "../../docs/man/patchbay.1", page.String())
+}
+
+// An install that waits for another one gives up and names it.
+func TestInstallerWaitsWithAnEnd(t *testing.T) {
+	dir := t.TempDir()
+	unlock, err := flock.Dir(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	want := fmt.Sprintf("held by process %d", os.Getpid())
+	if _, err := (&installer{dir: dir}).open(ctx, nil); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("it says %v, not %s", err, want)
+	}
+}
+
+// ps says of a namespace that may be another container's by now what it knows.
+func TestPsOfAnUnsureNamespace(t *testing.T) {
+	c := &psCommand{app: &app{}}
+	for state, want := range map[life.State]string{life.Alive: "blue", life.Unsure: "blue (unsure)"} {
+		c.app.paths.NetNS = "/run/netns"
+		row := c.row(&standing{NetNS: "/run/netns/blue", Alive: true, state: state})
+		if !slices.Contains(row, want) {
+			t.Errorf("%v: %q", state, row)
+		}
+	}
 }

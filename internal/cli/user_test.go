@@ -4,13 +4,16 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
 // nobody is an ordinary user.
@@ -34,26 +37,72 @@ func otherUsers() nettest.Feature {
 	}}
 }
 
+// closed makes the state of a node, root's alone, for the time of a test.
+func closed(t *testing.T) {
+	t.Helper()
+	p := paths.Default()
+	t.Cleanup(func() {
+		if err := errors.Join(os.RemoveAll(p.Run), os.RemoveAll(p.CNI)); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, dir := range []string{filepath.Join(p.Run, "attachments"), filepath.Join(p.Run, "locks"), filepath.Join(p.CNI, "results")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestOrdinaryUser: the demo proves everything, explain explains, and what
 // needs root says so.
 func TestOrdinaryUser(t *testing.T) {
 	nettest.Need(t, otherUsers())
-	for _, test := range []struct {
-		args           []string
-		stdout, stderr string
-		fails          bool
-	}{
+	for _, test := range []userTest{
 		{args: []string{"demo"}, stdout: "This machine's own network was not touched."},
 		{args: []string{"explain", "patchbay"}, stdout: "host: ip link add pb0", stderr: "hint: as an ordinary user, on an empty host"},
-		{args: []string{"run", "true"}, stderr: "hint: this needs root", fails: true},
+		{args: []string{"run", "true"}, stderr: "error: run needs root\npatchbay: hint: sudo", fails: true},
 	} {
-		var stdout, stderr strings.Builder
-		cmd := asNobody(test.args...)
-		cmd.Env = append(os.Environ(), "NETCONFPATH=/nonexistent")
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		err := cmd.Run()
-		if (err != nil) != test.fails || !strings.Contains(stdout.String(), test.stdout) || !strings.Contains(stderr.String(), test.stderr) {
-			t.Errorf("patchbay %v: %v\n%s%s", test.args, err, &stdout, &stderr)
-		}
+		test.hold(t)
+	}
+}
+
+// TestOrdinaryUserOnANode: what cannot be seen is not called well.
+func TestOrdinaryUserOnANode(t *testing.T) {
+	nettest.Need(t, otherUsers())
+	closed(t)
+	for _, test := range []userTest{
+		{args: []string{"repair"}, stderr: "error: repair needs root\npatchbay: hint: sudo", fails: true, silent: true},
+		{args: []string{"ps"}, stdout: "NETWORK", stderr: "error: ps needs root: ", fails: true},
+		{args: []string{"ps", "--json"}, stdout: "[]", stderr: "error: ps needs root: ", fails: true},
+		{args: []string{"check", "--all"}, stdout: "0 of 0", stderr: "error: check --all needs root: ", fails: true},
+		{args: []string{"check", "--all", "--json"}, stdout: "[]", stderr: "error: check --all needs root: ", fails: true},
+		{args: []string{"gc"}, stderr: "error: gc needs root: ", fails: true, silent: true},
+	} {
+		test.hold(t)
+	}
+}
+
+type userTest struct {
+	args           []string
+	stdout, stderr string
+	fails          bool
+	silent         bool // nothing on standard output
+}
+
+func (test userTest) hold(t *testing.T) {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	cmd := asNobody(test.args...)
+	cmd.Env = append(os.Environ(), "NETCONFPATH=/nonexistent")
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if (err != nil) != test.fails || !strings.Contains(stdout.String(), test.stdout) || !strings.Contains(stderr.String(), test.stderr) {
+		t.Errorf("patchbay %v: %v\n%s%s", test.args, err, &stdout, &stderr)
+	}
+	if test.silent && stdout.Len() > 0 {
+		t.Errorf("patchbay %v: %s", test.args, &stdout)
 	}
 }

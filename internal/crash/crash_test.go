@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -209,48 +208,32 @@ func tries() int {
 // kill -9 at random points of ADD and DEL; then DEL, or nothing and a GC.
 func TestKill(t *testing.T) {
 	before := baseline(t)
-	usual := typical(t)
 	q := request{"", nettest.NewNS(t, "crash-kill"), 10004}
-	seed := uint64(time.Now().UnixNano())
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	t.Logf("seed %d, an ADD takes %v", seed, usual)
-	killed := 0
-	for n := range tries() {
+	adds, dels := nettest.NewKills(t, "ADD"), nettest.NewKills(t, "DEL")
+	for n := 0; adds.More(tries()) || dels.More(tries()/3); n++ {
 		q.id = fmt.Sprintf("kill%d", n)
-		if died(t, q.call(spec.Add, ""), time.Duration(rnd.Int64N(int64(usual)*5/4))) {
-			killed++
-		}
+		try(t, adds, q.call(spec.Add, ""))
 		switch n % 3 {
 		case 0: // the runtime does what it must
 			mustRun(t, q, spec.Del, "")
 		case 1: // its DEL is killed too, and repeated
-			died(t, q.call(spec.Del, ""), time.Duration(rnd.Int64N(int64(usual)*2)))
+			try(t, dels, q.call(spec.Del, ""))
 			mustRun(t, q, spec.Del, "")
 		case 2: // the runtime forgot: GC
 			mustRun(t, q, spec.GC, keepNobody)
 		}
 		if n%20 == 0 {
-			nothingBeyond(t, before, fmt.Sprintf("try %d (seed %d)", n, seed))
+			nothingBeyond(t, before, fmt.Sprintf("try %d", n))
 		}
 	}
 	mustRun(t, q, spec.GC, keepNobody)
 	nothingBeyond(t, before, "the last GC")
-	if killed < tries()/3 {
-		t.Errorf("only %d of %d processes died before they were done: the test proves little", killed, tries())
-	}
 }
 
-// typical is how long a process takes for one ADD.
-func typical(t *testing.T) time.Duration {
+// try runs a call as a process that is killed somewhere.
+func try(t *testing.T, kills *nettest.Kills, c *spec.Call) {
 	t.Helper()
-	q := request{"typical", nettest.NewNS(t, "crash-typical"), 10005}
-	start := time.Now()
-	if died(t, q.call(spec.Add, ""), time.Minute) {
-		t.Fatal("an ADD takes a minute")
-	}
-	took := time.Since(start)
-	mustRun(t, q, spec.Del, "")
-	return took
+	kills.Try(func(after time.Duration) bool { return died(t, c, after) })
 }
 
 // died runs a call as a process, kills it after a time and says whether it was

@@ -11,9 +11,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/jessevdk/go-flags"
+
+	"github.com/patchbay-net/patchbay/internal/buildinfo"
+	"github.com/patchbay-net/patchbay/internal/helptext"
 )
 
 // command is one line of the table.
@@ -24,8 +28,9 @@ type command struct {
 
 // app is what the commands share.
 type app struct {
-	ctx context.Context
-	log io.Writer
+	ctx    context.Context
+	log    io.Writer
+	parsed *flags.Command // the program; what was typed is the chain of Active
 }
 
 func (a *app) commands() []command {
@@ -33,6 +38,8 @@ func (a *app) commands() []command {
 		{"dhcp", "keep DHCP leases for the plugin dhcp", dhcpLong, &dhcpCommand{app: a}},
 		{"docker", "make CNI networks Docker's", dockerLong, &dockerCommand{app: a}},
 		{"hosts", "make CNI networks span many hosts", hostsLong, newHostsCommand(a)},
+		{"help", "print the help of a command", helpLong, &helpCommand{app: a}},
+		{"version", "print the version", versionLong, &versionCommand{}},
 	}
 }
 
@@ -55,8 +62,12 @@ func Main(args []string, log io.Writer) int {
 		}
 		added.SubcommandsOptional = true // the command itself is the service
 	}
-	if len(args) == 0 {
+	a.parsed = p.Command
+	switch {
+	case len(args) == 0:
 		args = []string{"--help"}
+	case buildinfo.Asked(args):
+		args = append([]string{"version"}, args[1:]...)
 	}
 	_, err := p.ParseArgs(longFlags(args))
 	if args[0] == "docker" && err != nil && !isHelp(err) {
@@ -86,20 +97,47 @@ func longFlags(args []string) []string {
 
 // report prints an error and returns the exit status.
 func (a *app) report(err error) int {
-	var usage *flags.Error
+	var parse *flags.Error
+	var mistake usageError
 	switch {
 	case err == nil:
 		return 0
 	case isHelp(err):
-		fmt.Fprintln(os.Stdout, err) //nolint:errcheck // help
+		fmt.Fprint(os.Stdout, helptext.Active(a.parsed, helptext.Width(os.Stdout))) //nolint:errcheck // help
 		return 0
-	case errors.As(err, &usage):
+	case errors.As(err, &parse), errors.As(err, &mistake):
 		a.print("error", err)
-		a.print("hint", errors.New("patchbayd --help"))
-		return 2
+		a.print("hint", errors.New(strings.Join(append([]string{"patchbayd"}, a.typed()...), " ")+" --help"))
+		return exitUsage
 	}
 	a.print("error", err)
 	return 1
+}
+
+// exitUsage is the status of a mistake on the command line.
+const exitUsage = 2
+
+// usageError is such a mistake that the library does not know.
+type usageError struct{ error }
+
+// noArgs refuses what a command does not take: a service that started with a word
+// left over would not do what was meant.
+func noArgs(args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q", args[0])}
+	}
+	return nil
+}
+
+// typed is the command that was typed, and not its flags.
+func (a *app) typed() (words []string) {
+	if a.parsed == nil {
+		return nil
+	}
+	for c := a.parsed.Active; c != nil; c = c.Active {
+		words = append(words, c.Name)
+	}
+	return words
 }
 
 func isHelp(err error) bool {

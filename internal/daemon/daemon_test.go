@@ -32,6 +32,13 @@ func TestRefused(t *testing.T) {
 		says string
 	}{
 		{[]string{"tea"}, 2, "patchbayd: hint: patchbayd --help"},
+		{[]string{"dhcp", "extra"}, 2, "error: unexpected argument \"extra\"\npatchbayd: hint: patchbayd dhcp --help"},
+		{[]string{"docker", "ls"}, 2, "error: unknown command \"ls\"; use ps, gc, install, uninstall"},
+		{[]string{"hosts", "list"}, 2, "error: unknown command \"list\"; use create, rm, ls, forget, leave\npatchbayd: hint: patchbayd hosts --help"},
+		{[]string{"hosts", "ls", "x"}, 2, "patchbayd hosts ls --help"},
+		{[]string{"hosts", "create", "--subnet", "10.1.0.0/16", "x", "y"}, 2, "unexpected argument \"y\""},
+		{[]string{"help", "tea"}, 2, "unknown command \"tea\"; use dhcp, docker, hosts, help, version"},
+		{[]string{"version", "tea"}, 2, "unexpected argument"},
 		{[]string{"dhcp", "-tea"}, 2, "unknown flag `tea'"},
 		{[]string{"dhcp", "-timeout", "soon"}, 2, "invalid argument for flag `--timeout'"},
 		{[]string{"dhcp", "-timeout", "0s"}, 1, "must be more than 0"},

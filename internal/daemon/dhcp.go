@@ -44,7 +44,10 @@ type dhcpCommand struct {
 }
 
 // Execute keeps leases until the process is told to end.
-func (c *dhcpCommand) Execute([]string) error {
+func (c *dhcpCommand) Execute(args []string) error {
+	if err := noArgs(args); err != nil {
+		return err
+	}
 	switch {
 	case c.PidFile != "" && !filepath.IsAbs(c.PidFile):
 		return fmt.Errorf("Error writing pidfile %q: path not absolute", c.PidFile)

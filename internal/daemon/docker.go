@@ -7,17 +7,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/docker"
 	"github.com/patchbay-net/patchbay/cnm/docker/engine"
+	"github.com/patchbay-net/patchbay/internal/accept"
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
@@ -31,7 +34,7 @@ before dockerd; by hand it makes the socket itself. What it knows is below
 
 patchbayd docker install puts this program into /usr/local/bin and its units into
 /etc/systemd/system, and starts the socket; again, it updates them. uninstall
-takes them away.
+takes them away. Files from other packages are never overwritten.
 
 patchbayd docker ps shows the endpoints with their published ports, which Docker
 cannot show of drivers outside of it. patchbayd docker gc removes what it holds
@@ -49,6 +52,7 @@ type dockerCommand struct {
 	Timeout  time.Duration `long:"timeout" value-name:"TIME" default:"1m" description:"of one call; Docker itself waits for ever"`
 	Grace    time.Duration `long:"grace" value-name:"TIME" default:"5m" description:"how old what Docker forgot must be before it is removed"`
 
+	JSON    bool         `long:"json" description:"ps, gc: print an array of objects"`
 	GC      gcFlags      `group:"patchbayd docker gc"`
 	Install installFlags `group:"patchbayd docker install, uninstall"`
 
@@ -60,7 +64,7 @@ func (c *dockerCommand) Execute(args []string) error {
 	where := paths.Default()
 	switch {
 	case len(args) == 1 && args[0] == "ps":
-		return docker.PS(os.Stdout, where.State)
+		return c.ps(os.Stdout, where.State)
 	case len(args) == 1 && args[0] == "gc":
 		return c.collect(os.Stdout)
 	case len(args) == 1 && args[0] == "install":
@@ -68,7 +72,7 @@ func (c *dockerCommand) Execute(args []string) error {
 	case len(args) == 1 && args[0] == "uninstall":
 		return newInstaller(c.Install, os.Stdout).uninstall(networksIn(where.State))
 	case len(args) > 0:
-		return fmt.Errorf("patchbayd docker %q: there are ps, gc, install and uninstall", args)
+		return usageError{fmt.Errorf("unknown command %q; use ps, gc, install, uninstall, or none for the driver itself", strings.Join(args, " "))}
 	case c.Timeout <= 0 || c.Grace <= 0:
 		return errors.New("timeout and grace must be more than 0")
 	case c.Group != "" && activated():
@@ -91,7 +95,15 @@ func (c *dockerCommand) Execute(args []string) error {
 	logger.Printf("listening, plugins in %s", c.Plugins)
 	go d.Keep(c.app.ctx)
 	h := &cnm.Handler{Network: d, IPAM: d, Timeout: c.Timeout, Log: logCalls(logger), Others: map[string]cnm.Method{collectMethod: collector(d)}}
-	return cnm.Serve(c.app.ctx, l, h)
+	return cnm.Serve(c.app.ctx, accept.Patient(l, log.Printf), h)
+}
+
+// ps shows the endpoints.
+func (c *dockerCommand) ps(w io.Writer, base string) error {
+	if c.JSON {
+		return docker.PSJSON(w, base)
+	}
+	return docker.PS(w, base)
 }
 
 // excuseTime is how long a driver that cannot start tells so, before systemd tries

@@ -89,7 +89,7 @@ func TestDockerGC(t *testing.T) {
 	run := func(flags ...string) (string, error) {
 		var out bytes.Buffer
 		c := &dockerCommand{Plugins: dir, Timeout: time.Minute, app: &app{ctx: t.Context(), log: &bytes.Buffer{}}}
-		c.GC.DryRun, c.GC.JSON = slices.Contains(flags, "dry"), slices.Contains(flags, "json")
+		c.GC.DryRun, c.JSON = slices.Contains(flags, "dry"), slices.Contains(flags, "json")
 		err := c.collect(&out)
 		return out.String(), err
 	}
@@ -137,7 +137,7 @@ func TestDockerRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"docker", "rm"}, "there are ps, gc, install and uninstall"},
+		{[]string{"docker", "rm"}, `unknown command "rm"; use ps, gc, install, uninstall`},
 		{[]string{"docker", "--timeout", "0s"}, "must be more than 0"},
 		{[]string{"docker", "--docker", "/var/run/docker.sock"}, "want unix:///PATH"},
 		{[]string{"docker", "--grace", "-1s", "gc"}, "grace not less"},

@@ -25,7 +25,6 @@ import (
 // gcFlags are those of `patchbayd docker gc`.
 type gcFlags struct {
 	DryRun bool `long:"dry-run" description:"gc: remove nothing, say what would be removed"`
-	JSON   bool `long:"json" description:"gc: print an array of objects"`
 }
 
 // collectMethod is ours on Docker's socket: only the process that serves may
@@ -96,7 +95,7 @@ func (c *dockerCommand) collectThere() (*docker.Collected, error) {
 }
 
 func (c *dockerCommand) show(w io.Writer, list []docker.Item) error {
-	if c.GC.JSON {
+	if c.JSON {
 		if list == nil {
 			list = []docker.Item{}
 		}

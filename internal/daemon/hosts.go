@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts"
+	"github.com/patchbay-net/patchbay/internal/helptext"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/statedir"
@@ -94,7 +95,7 @@ func (f *storeFlag) url(where paths.Paths) (string, error) {
 // Execute runs the agent until the process is told to end.
 func (c *hostsCommand) Execute(args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("patchbayd hosts %q: there is create, rm, ls, forget and leave", args)
+		return usageError{helptext.Unknown(c.app.parsed.Find("hosts"), args[0])}
 	}
 	logger := log.New(c.app.log, "", log.LstdFlags)
 	opts, err := c.options(paths.Default(), logger.Printf)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts"
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/store"
 )
@@ -57,7 +58,10 @@ type hostsCreateCommand struct {
 }
 
 // Execute adds a network.
-func (c *hostsCreateCommand) Execute([]string) error {
+func (c *hostsCreateCommand) Execute(args []string) error {
+	if err := noArgs(args); err != nil {
+		return err
+	}
 	n := store.Network{Name: c.Args.Name, Transport: store.Transport(c.Transport), MTU: c.MTU}
 	for _, text := range c.Subnet {
 		p, err := netip.ParsePrefix(text)
@@ -92,7 +96,7 @@ func blockBits(said int, subnet netip.Prefix, usual int) int {
 // readPlugins reads a list of plugins, or a configuration for the sake of its
 // plugins.
 func readPlugins(path string) (out []json.RawMessage, err error) {
-	data, err := os.ReadFile(path)
+	data, err := atomicfile.ReadGiven(path)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +119,10 @@ type hostsRemoveCommand struct {
 }
 
 // Execute removes a network.
-func (c *hostsRemoveCommand) Execute([]string) error {
+func (c *hostsRemoveCommand) Execute(args []string) error {
+	if err := noArgs(args); err != nil {
+		return err
+	}
 	return c.admin.do(func(ctx context.Context, a hosts.Admin) error { return a.Remove(ctx, c.Args.Name, c.Force) })
 }
 
@@ -127,7 +134,10 @@ type hostsForgetCommand struct {
 }
 
 // Execute forgets a host, and says what others may have now.
-func (c *hostsForgetCommand) Execute([]string) error {
+func (c *hostsForgetCommand) Execute(args []string) error {
+	if err := noArgs(args); err != nil {
+		return err
+	}
 	return c.admin.do(func(ctx context.Context, a hosts.Admin) error {
 		gone, err := a.Forget(ctx, c.Args.Name)
 		for _, b := range gone {
@@ -146,8 +156,8 @@ type hostsListCommand struct {
 
 // Execute prints what the hosts know.
 func (c *hostsListCommand) Execute(args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("patchbayd hosts ls %q: it takes no arguments", args)
+	if err := noArgs(args); err != nil {
+		return err
 	}
 	return c.admin.do(func(ctx context.Context, a hosts.Admin) error {
 		l, err := a.List(ctx, filepath.Join(paths.Default().State, "hosts"))

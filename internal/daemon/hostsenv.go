@@ -9,10 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/jessevdk/go-flags"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
 // serviceFile is the EnvironmentFile of patchbay-hosts.service. Who types a command
@@ -28,7 +29,7 @@ type service struct {
 // readService reads the file. One that is missing says nothing; one that may not
 // be read is an error, as another store would look empty.
 func readService(path string) (s service, err error) {
-	data, err := os.ReadFile(path)
+	data, err := atomicfile.ReadConf(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return s, fmt.Errorf("find the store of this host: %w: say which by --store", err)
 	}

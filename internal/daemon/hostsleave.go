@@ -25,8 +25,8 @@ type hostsLeaveCommand struct {
 
 // Execute takes this host out of everything, and says what it does.
 func (c *hostsLeaveCommand) Execute(args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("patchbayd hosts leave %q: it takes no arguments", args)
+	if err := noArgs(args); err != nil {
+		return err
 	}
 	where := paths.Default()
 	if err := statedir.Make(where.State, "hosts"); err != nil {

@@ -198,7 +198,7 @@ func systemctl(args ...string) step {
 func (in *installer) run(steps []step) error {
 	if in.DestDir == "" && !in.Print {
 		if _, err := os.Stat(in.booted); err != nil {
-			return errors.New("systemd does not run here: start `patchbayd docker` before dockerd by what does")
+			return errors.New("No systemd: have your init system start `patchbayd docker` before dockerd")
 		}
 		if os.Geteuid() != 0 {
 			return errors.New("needs root, or --destdir")

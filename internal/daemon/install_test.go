@@ -102,7 +102,7 @@ func TestInstallRefuses(t *testing.T) {
 	}
 	in := newInstaller(installFlags{}, &bytes.Buffer{})
 	in.booted = "/nonexistent"
-	if err := in.install(); err == nil || !strings.Contains(err.Error(), "systemd does not run") {
+	if err := in.install(); err == nil || !strings.Contains(err.Error(), "No systemd") {
 		t.Error(err)
 	}
 }

@@ -13,18 +13,20 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/vet"
+	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// configurations asks every plugin of every network for its versions, as
-// `patchbay network validate` does, and tells of files that nobody can read.
+// configurations judges every network and tells of files that cannot be read.
 func configurations(ctx context.Context, n *Node) (found []Finding, err error) {
 	if len(n.Networks)+len(n.Broken) == 0 {
-		return []Finding{warning("no network is configured in "+n.ConfDir, "patchbay network show patchbay > %s", filepath.Join(n.ConfDir, "10-patchbay.conflist"))}, nil
+		return []Finding{noNetwork(n.ConfDir)}, nil
 	}
 	for _, b := range n.Broken {
 		found = append(found, problem(b.Error(), "repair or remove %s: runtimes stop at a broken file that comes first", b.File))
@@ -41,21 +43,29 @@ func configurations(ctx context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
-	fix := "patchbay network validate " + net.Name
-	if _, err := n.Runtime.Validate(ctx, net.List); err != nil {
-		return []Finding{problem(fmt.Sprintf("network %s: %v", net.Name, err), "%s; install what is missing with patchbay install", fix)}
+// noNetwork advises what can be pasted into a shell, where the directory is missing
+// too.
+func noNetwork(dir string) Finding {
+	first := ""
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		first = "mkdir -p " + dir + " && "
 	}
-	for i := range net.Members {
-		if _, err := net.Members[i].sets(); err != nil {
-			found = append(found, problem(fmt.Sprintf("network %s: the ranges of plugin %s: %v", net.Name, net.Members[i].Type, err), "%s", fix))
-		}
-		ipamType := net.Members[i].IPAM.Type
-		if ipamType == "" {
-			continue
-		}
-		if _, err := n.Runtime.VersionInfo(ctx, ipamType); err != nil {
-			found = append(found, problem(fmt.Sprintf("network %s: IPAM plugin %s: %v", net.Name, ipamType, err), "%s", fix))
+	return warning("no network is configured in "+dir, "%spatchbay network show patchbay > %s", first, filepath.Join(dir, "10-patchbay.conflist"))
+}
+
+// validate judges a network as `patchbay network validate` does.
+func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
+	s := n.NewSession()
+	defer s.Close()
+	for _, f := range vet.Network(ctx, n.Runtime, s, net.List) {
+		what := fmt.Sprintf("network %s: %v", net.Name, f)
+		switch {
+		case f.Warning:
+			found = append(found, warning(what, "correct %s, or leave it so: an ADD takes it", net.File))
+		case errors.Is(f, invoke.ErrNotFound):
+			found = append(found, problem(what, "correct %s, or install the plugin: patchbay install %s has ours", net.File, n.Runtime.Path[0]))
+		default:
+			found = append(found, problem(what, "correct %s; patchbay network validate %s", net.File, net.Name))
 		}
 	}
 	return found
@@ -63,11 +73,10 @@ func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
 
 // statuses ask every network whether an ADD would work now.
 func statuses(ctx context.Context, n *Node) (found []Finding, err error) {
+	s := n.NewSession()
+	defer s.Close()
 	for _, net := range n.Networks {
-		if !spec.AtLeast(net.CNIVersion, "1.1.0") {
-			continue
-		}
-		if err := n.Runtime.Status(ctx, net.List); err != nil {
+		if err := vet.Status(ctx, n.Runtime, s, net.List); err != nil {
 			what := fmt.Sprintf("network %s takes no containers now: %v", net.Name, err)
 			if d := spec.AsError(err).Details; d != "" {
 				what += " (" + d + ")"
@@ -92,6 +101,10 @@ func binaries(_ context.Context, n *Node) (found []Finding, err error) {
 		byKind[kind] = append(byKind[kind], p.Name)
 	}
 	dir := strings.Join(n.Runtime.Path, ":")
+	if names := n.absent(); len(byKind) > 0 && len(names) > 0 {
+		found = append(found, warning(fmt.Sprintf("networks name %s, which %s lacks: patchbay has its own, other runtimes find none", strings.Join(names, " "), dir),
+			"patchbay install %s", n.Runtime.Path[0]))
+	}
 	if names := byKind["other build"]; len(names) > 0 {
 		found = append(found, warning(fmt.Sprintf("%s in %s are of another build of patchbay than this one", strings.Join(names, " "), dir), "patchbay install %s", n.Runtime.Path[0]))
 	}
@@ -103,6 +116,21 @@ func binaries(_ context.Context, n *Node) (found []Finding, err error) {
 		found = append(found, problem(fmt.Sprintf("%s in %s cannot be executed", strings.Join(names, " "), dir), "patchbay install %s", n.Runtime.Path[0]))
 	}
 	return found, err
+}
+
+// absent are the plugins of ours that a network names and no other runtime finds.
+func (n *Node) absent() (names []string) {
+	s := n.NewSession()
+	defer s.Close()
+	for _, net := range n.Networks {
+		for _, p := range net.Plugins {
+			ours := s.Own(p.Type, &spec.Call{Path: n.Runtime.Path}) != nil
+			if ours && find(n.Runtime.Path, p.Type) == "" && !slices.Contains(names, p.Type) {
+				names = append(names, p.Type)
+			}
+		}
+	}
+	return names
 }
 
 // find is where a runtime finds a plugin; empty where it finds none.

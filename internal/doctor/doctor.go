@@ -12,7 +12,10 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"syscall"
 )
 
 // Level says how bad a finding is.
@@ -53,6 +56,7 @@ func Checks() []Check {
 		{"bridges", "no two networks fight over a bridge", bridges},
 		{"mtu", "MTUs fit together", mtus},
 		{"pools", "the pools have free addresses", pools},
+		{"attachments", "every container has the interface, addresses and routes it was given", attachments},
 		{"leftovers", "nothing is left of dead containers", leftovers},
 		{"firewall", "our firewall table is as it should be", ourTable},
 		{"drop", "no other program drops the containers' traffic", otherDrops},
@@ -86,7 +90,7 @@ func Examine(ctx context.Context, n *Node, checks []Check) *Report {
 	for _, c := range checks {
 		found, err := c.Run(ctx, n)
 		if err != nil {
-			found = append(found, warning("doctor could not look: "+err.Error(), "run it as root, where the containers' runtime runs"))
+			found = append(found, warning("doctor could not look: "+err.Error(), "%s", toLook(err)))
 		}
 		for _, f := range found {
 			f.Check = c.ID
@@ -95,6 +99,17 @@ func Examine(ctx context.Context, n *Node, checks []Check) *Report {
 		r.Checks = append(r.Checks, c.ID)
 	}
 	return r
+}
+
+// toLook is what lets a check look.
+func toLook(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return "run it as root, where the containers' runtime runs"
+	case errors.Is(err, syscall.EROFS):
+		return "make the directory writable: mount -o remount,rw"
+	}
+	return "correct what the error names, and run doctor again"
 }
 
 func warning(what, fix string, args ...any) Finding {

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -35,6 +36,7 @@ type bench struct {
 	*testing.T
 	conf, bin string
 	paths     paths.Paths
+	askTime   time.Duration // of the runtime
 }
 
 func newBench(t *testing.T) *bench {
@@ -92,6 +94,7 @@ func (b *bench) attach(network, id string) (path string) {
 func (b *bench) check(id string) []Finding {
 	b.Helper()
 	rt := b.runtime()
+	rt.AskTime = b.askTime
 	n := &Node{
 		Paths: b.paths, ConfDir: b.conf, Runtime: rt, NewSession: b.session,
 		GC: gc.Options{Paths: b.paths, Runtime: rt, NewSession: b.session},

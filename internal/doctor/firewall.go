@@ -8,19 +8,20 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/google/nftables"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nft/follow"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
+	"github.com/patchbay-net/patchbay/internal/order"
 )
 
 // ourTable compares our tables with what this program writes, and the elements
 // of living attachments and their networks with the records.
-func ourTable(_ context.Context, n *Node) (found []Finding, err error) {
+func ourTable(ctx context.Context, n *Node) (found []Finding, err error) {
 	const repair = "patchbay repair; docs/cli.md has a hook that calls it when the firewall restarts"
 	fw := n.Kernel.NFT
 	var newer *nft.NewerSchemaError
@@ -32,45 +33,16 @@ func ourTable(_ context.Context, n *Node) (found []Finding, err error) {
 		return nil, err
 	}
 	if len(diffs) > 0 {
-		found = append(found, problem(fmt.Sprintf("%d chains or rules of the table inet patchbay were changed: %s", len(diffs), diffs[0]), repair))
+		found = append(found, problem(fmt.Sprintf("our firewall tables were changed (%d differences): %s", len(diffs), some(diffs)), repair))
 	}
-	missing, who, err := n.missingElements()
-	if len(missing) > 0 {
-		found = append(found, problem(fmt.Sprintf("%d firewall elements of %s are missing, the first is %s: published ports or masquerade do not work",
-			len(missing), who, missing[0]), repair))
+	more, err := n.missing(ctx)
+	found = append(found, more...)
+	nobodys, oerr := fw.Ownerless()
+	for _, e := range nobodys[:min(len(nobodys), mostNamed)] {
+		found = append(found, warning(fmt.Sprintf("the table inet patchbay has an element that no attachment made, which does what it says: %s", e),
+			"nft 'delete element inet patchbay %s'", e.KeyText()))
 	}
-	return found, err
-}
-
-// missingElements are those of records whose namespace exists and of facts that
-// such an attachment holds.
-func (n *Node) missingElements() (missing []string, who string, err error) {
-	look := func(name string, elems []nft.Element) {
-		for _, e := range elems {
-			_, there, gerr := n.Kernel.NFT.Get(e.Set, e.Key)
-			if err = errors.Join(err, gerr); gerr == nil && !there {
-				e.Comment = ""
-				missing, who = append(missing, e.String()), name
-			}
-		}
-	}
-	_, facts, _ := n.Kernel.Records.Facts() // the check of leftovers tells of broken ones
-	wanted := make(map[string]bool)
-	for _, r := range n.records() {
-		if _, serr := os.Stat(r.NetNS); r.NetNS == "" || serr != nil {
-			continue
-		}
-		look(fmt.Sprintf("%s %s/%s", r.Network, r.ContainerID, r.IfName), r.Elements)
-		for _, name := range r.Shared {
-			wanted[name] = true
-		}
-	}
-	for _, f := range facts {
-		if wanted[f.Name] {
-			look(f.Name, f.Elements)
-		}
-	}
-	return missing, who, err
+	return found, errors.Join(err, oerr)
 }
 
 // otherDrops looks for programs whose firewall drops what ours accepts: an
@@ -79,7 +51,7 @@ func otherDrops(_ context.Context, n *Node) (found []Finding, err error) {
 	if len(n.Networks) == 0 && len(n.records()) == 0 {
 		return nil, nil
 	}
-	for _, check := range [...]func(*Node) ([]Finding, error){iptablesDrops, foreignDrops, legacyDrops} {
+	for _, check := range [...]func(*Node) ([]Finding, error){iptablesDrops, foreignDrops, ruleDrops, legacyDrops} {
 		more, cerr := check(n)
 		found, err = append(found, more...), errors.Join(err, cerr)
 	}
@@ -89,33 +61,56 @@ func otherDrops(_ context.Context, n *Node) (found []Finding, err error) {
 // iptablesDrops: the plugin firewall accepts a network in iptables-nft. One
 // without it is cut off.
 func iptablesDrops(n *Node) (found []Finding, err error) {
+	n.cut = make(map[string]bool)
 	for _, net := range n.Networks {
 		if !net.routes() {
 			continue
 		}
-		if slices.ContainsFunc(net.Members, func(m Member) bool { return m.Type == "firewall" }) && !n.attached(net.Name) {
+		firewalled := slices.ContainsFunc(net.Members, func(m Member) bool { return m.Type == "firewall" })
+		if firewalled && !n.attached(net.Name) {
 			continue // its first ADD accepts it
 		}
-		var cut []string
-		for _, p := range net.subnets() {
-			todo, perr := iptnft.Accept([]netip.Prefix{p}, "").Plan(n.Kernel.NFT)
-			if err = errors.Join(err, perr); perr == nil && todo != nil {
-				cut = append(cut, p.String())
-			}
+		cut, unsure, cerr := n.cutIn(net)
+		err = errors.Join(err, cerr)
+		if n.cut[net.Name] = len(cut) > 0; n.cut[net.Name] {
+			found = append(found, problem(
+				fmt.Sprintf("iptables (nftables form) drops forwarded traffic and nothing accepts that of network %s (%s)", net.Name, strings.Join(cut, ", ")),
+				`add {"type": "firewall"} to the plugins of the network and attach its containers again; if it is there, patchbay repair`))
+		} else if len(unsure) > 0 {
+			found = append(found, warning(
+				fmt.Sprintf("iptables (nftables form) drops forwarded traffic, and what it accepts may not be all of network %s (%s)", net.Name, strings.Join(unsure, ", ")),
+				`accept the subnet, with and without an interface; or add {"type": "firewall"} to the plugins of the network and attach its containers again; if it is there, patchbay repair`))
 		}
-		if len(cut) == 0 {
-			continue
-		}
-		found = append(found, problem(
-			fmt.Sprintf("iptables (nftables form) drops forwarded traffic and nothing accepts that of network %s (%s)", net.Name, strings.Join(cut, ", ")),
-			`add {"type": "firewall"} to the plugins of the network and attach its containers again; if it is there, patchbay repair`))
 	}
 	return found, err
 }
 
+// cutIn are the subnets of a network that FORWARD drops for certain, and perhaps. An
+// operator's accepts serve as well as those of the plugin.
+func (n *Node) cutIn(net *Network) (cut, unsure []string, err error) {
+	for admin, sources := range n.sources(net) {
+		for _, x := range sources {
+			todo, perr := iptnft.Accept([]iptnft.Source{x}, admin).Plan(n.Kernel.NFT)
+			if err = errors.Join(err, perr); perr != nil || todo == nil {
+				continue
+			}
+			passed, perr := iptnft.Passed(n.Kernel.NFT, []iptnft.Source{x})
+			err = errors.Join(err, perr)
+			switch {
+			case perr != nil:
+			case passed == follow.No:
+				cut = append(cut, x.Subnet.String())
+			case passed == follow.Perhaps:
+				unsure = append(unsure, x.Subnet.String())
+			}
+		}
+	}
+	return cut, unsure, err
+}
+
 // routes says whether the host forwards for the network.
 func (n *Network) routes() bool {
-	return slices.ContainsFunc(n.Members, func(m Member) bool { return m.Type == "bridge" || m.Type == "ptp" })
+	return slices.ContainsFunc(n.Members, func(m Member) bool { return m.Type == "bridge" && !m.Internal || m.Type == "ptp" })
 }
 
 func (n *Node) attached(network string) bool {
@@ -127,6 +122,32 @@ func (n *Node) attached(network string) bool {
 	return false
 }
 
+// sources are what is to be accepted for a network, by the operator's chain: the
+// facts that its attachments hold, else its subnets. Of addresses that attachments
+// have accepted for themselves ourTable tells.
+func (n *Node) sources(net *Network) map[string][]iptnft.Source {
+	out := make(map[string][]iptnft.Source)
+	seen := make(map[string]bool)
+	single := false
+	for _, r := range n.records() {
+		if r.Network != net.Name || r.Plugin != "firewall" {
+			continue
+		}
+		single = single || len(r.Accepts) > 0
+		for _, name := range r.Shared {
+			f, err := n.Kernel.Records.Fact(name)
+			if err == nil && len(f.Accepts) > 0 && !seen[name] {
+				seen[name] = true
+				out[f.AdminChain] = append(out[f.AdminChain], iptnft.On(f.Bridge, f.Accepts...)...)
+			}
+		}
+	}
+	if len(out) == 0 && !single {
+		out[""] = iptnft.On(net.link(), net.subnets()...)
+	}
+	return out
+}
+
 // foreignDrops: other nftables tables with a forward chain that drops by policy,
 // and firewalld, which rejects what is in no zone.
 func foreignDrops(n *Node) (found []Finding, err error) {
@@ -135,15 +156,19 @@ func foreignDrops(n *Node) (found []Finding, err error) {
 		return nil, err
 	}
 	for _, d := range drops {
-		if d == "ip filter FORWARD" || d == "ip6 filter FORWARD" {
+		if d.name == "ip filter FORWARD" || d.name == "ip6 filter FORWARD" {
 			continue // iptablesDrops
 		}
+		passed, perr := n.allPass(d)
+		if err = errors.Join(err, perr); passed {
+			continue
+		}
 		found = append(found, warning(
-			fmt.Sprintf("the nftables chain %s drops forwarded traffic by policy: what it does not accept itself, our accept does not save", d),
-			"nft insert rule %s ip saddr SUBNET accept, and the same with ip daddr and ct state established,related; or make its policy accept", d))
+			fmt.Sprintf("the nftables chain %s drops forwarded traffic by policy: what it does not accept itself, our accept does not save", d.name),
+			"nft insert rule %s ip saddr SUBNET accept, and the same with ip daddr and ct state established,related; or make its policy accept", d.name))
 	}
-	got, err := n.Kernel.NFT.Look(nft.Ref{Family: nftables.TableFamilyINet, Table: "firewalld"})
-	if err == nil && got[0].Found && !n.inZone() {
+	got, lerr := n.Kernel.NFT.Look(nft.Ref{Family: nftables.TableFamilyINet, Table: "firewalld"})
+	if err = errors.Join(err, lerr); lerr == nil && got[0].Found && !n.inZone() {
 		found = append(found, warning("firewalld is running and no container is in one of its zones: it rejects what it does not know",
 			`add {"type": "firewall"} to the networks, or firewall-cmd --permanent --zone=trusted --add-source=SUBNET`))
 	}
@@ -163,7 +188,7 @@ func (n *Node) liveSources() (out []netip.Prefix) {
 }
 
 // forwardDrops lists the base chains at the forward hook that drop by policy.
-func (n *Node) forwardDrops() (names []string, err error) {
+func (n *Node) forwardDrops() (found []forwardDrop, err error) {
 	c, err := nftables.New()
 	if err != nil {
 		return nil, fmt.Errorf("list firewall chains: %w", err)
@@ -175,11 +200,48 @@ func (n *Node) forwardDrops() (names []string, err error) {
 	for _, ch := range chains {
 		family, ok := familyName(ch.Table.Family)
 		if ok && ch.Hooknum != nil && *ch.Hooknum == *nftables.ChainHookForward && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop {
-			names = append(names, family+" "+ch.Table.Name+" "+ch.Name)
+			found = append(found, forwardDrop{family + " " + ch.Table.Name + " " + ch.Name, ch.Table.Family, ch.Table.Name, ch.Name})
 		}
 	}
-	slices.Sort(names)
-	return names, nil
+	order.By(found, func(a, b forwardDrop) int { return strings.Compare(a.name, b.name) })
+	return found, nil
+}
+
+// forwardDrop is a base chain at the forward hook that drops by policy.
+type forwardDrop struct {
+	name         string // of all three
+	family       nftables.TableFamily
+	table, chain string
+}
+
+// allPass says whether the rules of a chain let through all that networks forward, for
+// certain. A network whose subnets nobody knows may be dropped.
+func (n *Node) allPass(d forwardDrop) (bool, error) {
+	t, err := n.Kernel.NFT.ReadTable(d.family, d.table)
+	if err != nil || t == nil {
+		return err == nil, err
+	}
+	at := slices.IndexFunc(t.Chains, func(c nft.Chain) bool { return c.Name == d.chain })
+	some := false
+	for _, net := range n.Networks {
+		if !net.routes() {
+			continue
+		}
+		subnets := net.subnets()
+		if len(subnets) == 0 {
+			return false, nil
+		}
+		for _, p := range subnets {
+			if p.Addr().Is4() && d.family == nftables.TableFamilyIPv6 || p.Addr().Is6() && d.family == nftables.TableFamilyIPv4 {
+				continue
+			}
+			some = true
+			if at >= 0 && follow.Passed(t, t.Chains[at], p, net.link()) != follow.Yes {
+				return false, nil
+			}
+		}
+	}
+	return some, nil
 }
 
 func familyName(f nftables.TableFamily) (string, bool) {

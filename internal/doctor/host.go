@@ -30,7 +30,23 @@ func privileges(_ context.Context, n *Node) (found []Finding, err error) {
 		found = append(found, warning("/proc/sys is read-only, so plugins cannot set forwarding and other sysctls",
 			"set them on the host, or run the runtime with a /proc/sys that can be written"))
 	}
+	for _, dir := range [...]string{n.Paths.Run, n.Paths.CNI} {
+		if there := existing(dir); errors.Is(unix.Access(there, unix.W_OK), unix.EROFS) {
+			found = append(found, problem(dir+" is on a read-only file system: no ADD and no DEL of a plugin that keeps something there works", "mount -o remount,rw what %s is on", there))
+		}
+	}
 	return found, nil
+}
+
+// existing is a directory, or the nearest one above it that is there.
+func existing(dir string) string {
+	for dir != filepath.Dir(dir) {
+		if _, err := os.Lstat(dir); err == nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return dir
 }
 
 // forwarding must be on for each family that a container with a gateway on this
@@ -51,7 +67,28 @@ func forwarding(_ context.Context, n *Node) (found []Finding, err error) {
 			fmt.Sprintf("%s forwarding is off, so containers of %s reach nothing beyond this host", f.name, strings.Join(users, ", ")),
 			"%s; find who switches it off: grep -r forward /etc/sysctl.d /run/sysctl.d /usr/lib/sysctl.d", setBy(f.key, "1")))
 	}
-	return found, nil
+	more, err := n.waysForward()
+	return append(found, more...), err
+}
+
+// waysForward: IPv4 forwards what comes in by an interface that forwards, so answers
+// from a way out that does not are dropped. IPv6 has no such switch for one interface.
+func (n *Node) waysForward() (found []Finding, err error) {
+	users := n.routed(false)
+	if len(users) == 0 {
+		return nil, nil
+	}
+	ways, err := n.waysOutOf(unix.AF_INET)
+	for _, name := range ways {
+		key := "net/ipv4/conf/" + name + "/forwarding"
+		if v, ok := n.sysctlNumber(key); !ok || v != 0 {
+			continue
+		}
+		if all, _ := n.sysctlNumber("net/ipv4/ip_forward"); all != 0 {
+			found = append(found, problem(fmt.Sprintf("IPv4 forwarding is off for what comes in by %s, so containers of %s get no answers from there", name, strings.Join(users, ", ")), "%s", setBy(key, "1")))
+		}
+	}
+	return found, err
 }
 
 // routed are the networks with attachments in a family that this host routes for.
@@ -59,7 +96,7 @@ func (n *Node) routed(v6 bool) (names []string) {
 	live := n.liveAddresses()
 	for _, net := range n.Networks {
 		gateway := slices.ContainsFunc(net.Members, func(m Member) bool {
-			return m.Type == "ptp" || m.Type == "bridge" && (m.IsGateway || m.IsDefault)
+			return m.Type == "ptp" || m.Type == "bridge" && !m.Internal && (m.IsGateway || m.IsDefault)
 		})
 		if gateway && slices.ContainsFunc(live[net.Name], func(a netip.Addr) bool { return a.Is6() == v6 }) {
 			names = append(names, net.Name)
@@ -68,16 +105,16 @@ func (n *Node) routed(v6 bool) (names []string) {
 	return names
 }
 
-// liveAddresses are those of cached results whose namespace exists, by network.
+// liveAddresses are those of cached results whose namespace is not gone, by network.
 func (n *Node) liveAddresses() map[string][]netip.Addr {
 	out := make(map[string][]netip.Addr)
-	cached, _ := n.Runtime.Attachments("") // the check of leftovers tells of broken ones
-	for _, c := range cached {
-		if _, err := os.Stat(c.NetNS); c.NetNS == "" || err != nil || c.Result == nil {
+	_, list, _ := n.standing() // the check of attachments tells of broken ones
+	for _, a := range list {
+		if a.Result == nil {
 			continue
 		}
-		for _, ip := range c.Result.IPs {
-			out[c.Network] = append(out[c.Network], ip.Address.Addr().Unmap())
+		for _, ip := range a.Result.IPs {
+			out[a.Network] = append(out[a.Network], ip.Address.Addr().Unmap())
 		}
 	}
 	return out
@@ -123,13 +160,16 @@ func (n *Node) strict(name string) bool {
 }
 
 // waysOut are the links with a default route, in any table.
-func (n *Node) waysOut() (names []string, err error) {
+func (n *Node) waysOut() ([]string, error) { return n.waysOutOf(unix.AF_UNSPEC) }
+
+// waysOutOf are those of one family.
+func (n *Node) waysOutOf(family int) (names []string, err error) {
 	routes, err := n.routes()
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range routes {
-		if !isDefault(r) {
+		if !isDefault(r) || family != unix.AF_UNSPEC && r.Family != family {
 			continue
 		}
 		for _, index := range outLinks(r) {
@@ -175,18 +215,19 @@ func (n *Node) routes() ([]netlink.Route, error) {
 func bridgeNetfilter(_ context.Context, n *Node) (found []Finding, err error) {
 	const key = "net/bridge/bridge-nf-call-iptables"
 	on, _ := n.sysctlNumber(key)
-	names := n.bridgeNetworks()
-	if len(names) == 0 {
+	bridges := n.networksWith("bridge")
+	names := slices.DeleteFunc(slices.Clone(bridges), func(name string) bool { return slices.Contains(n.networksWith("firewall"), name) })
+	if len(bridges) == 0 {
 		return nil, nil
 	}
 	drops, err := n.forwardDrops()
 	if err != nil {
 		return nil, err
 	}
-	if on == 1 && len(drops) > 0 {
+	if on == 1 && len(drops) > 0 && len(names) > 0 {
 		found = append(found, warning(
 			fmt.Sprintf("frames between containers of one bridge pass the firewall (br_netfilter), and %s drops: containers of %s may not reach each other",
-				drops[0], strings.Join(names, ", ")),
+				drops[0].name, strings.Join(names, ", ")),
 			"%s, unless kube-proxy needs it; or the plugin firewall in the networks", setBy(key, "0")))
 	}
 	kube, err := n.kubeProxy()
@@ -198,9 +239,10 @@ func bridgeNetfilter(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-func (n *Node) bridgeNetworks() (names []string) {
+// networksWith names the networks that have a plugin of this type.
+func (n *Node) networksWith(pluginType string) (names []string) {
 	for _, net := range n.Networks {
-		if slices.ContainsFunc(net.Members, func(m Member) bool { return m.Type == "bridge" }) {
+		if slices.ContainsFunc(net.Members, func(m Member) bool { return m.Type == pluginType }) {
 			names = append(names, net.Name)
 		}
 	}

@@ -86,7 +86,7 @@ func TestIPTablesDrops(t *testing.T) {
 	b.run("iptables-nft", "-F", "FORWARD")
 	b.finds("drop", "problem: network bare", "problem: network pods")
 	b.fakeSysctl("net/bridge/bridge-nf-call-iptables", "1")
-	b.finds("br-netfilter", "warning: frames between containers of one bridge pass the firewall (br_netfilter), and ip filter FORWARD drops")
+	b.finds("br-netfilter", "warning: frames between containers of one bridge pass the firewall (br_netfilter), and ip filter FORWARD drops: containers of bare may not reach each other")
 }
 
 func (b *bench) run(name string, args ...string) {
@@ -140,10 +140,10 @@ func TestOurTable(t *testing.T) {
 	c := &nftables.Conn{}
 	c.FlushTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: nft.TableName}) // rules, not elements
 	b.must(c.Flush())
-	b.finds("firewall", "problem: chains or rules of the table inet patchbay were changed")
+	b.finds("firewall", "problem: our firewall tables were changed (")
 	c.FlushRuleset()
 	b.must(c.Flush())
-	b.finds("firewall", "problem: firewall elements of masquerade-10.88.0.0/24 are missing")
+	b.finds("firewall", "problem: pods/c1: masquerade is missing from the firewall (")
 }
 
 // A rootless container may not write sysctls.

@@ -88,7 +88,7 @@ func (n *Node) needs() map[string]string {
 			if m.Type == "bridge" && m.VLAN != 0 {
 				needed["bridge vlan"] = net.Name
 			}
-			if m.IPMasq {
+			if m.IPMasq || len(m.Outside) > 0 {
 				needed[m.Type+" ipMasq"] = net.Name
 			}
 		}

@@ -64,6 +64,12 @@ func TestBridges(t *testing.T) {
 	b.network("pods", pods)
 	b.network("twin", hostLocal("bridge", `"bridge":"br0","mtu":1400,`, "10.89.0.0/24"))
 	b.finds("bridges", "warning: networks pods and twin share bridge br0 with MTU 0 and 1400")
+	b.network("twin", hostLocal("bridge", `"bridge":"br0","isGateway":true,`, "10.89.0.0/24"))
+	b.finds("bridges", "problem: networks pods and twin share bridge br0 with the gateways 10.88.0.1 and 10.89.0.1")
+	b.network("twin", hostLocal("bridge", `"bridge":"br0","internal":true,`, "10.89.0.0/24"))
+	b.finds("bridges", "problem: of networks pods and twin on bridge br0 one is internal")
+	b.network("twin", hostLocal("bridge", `"bridge":"br0","isGateway":true,"vlan":5,`, "10.89.0.0/24"))
+	b.healthy("bridges")
 	b.must(os.Remove(filepath.Join(b.conf, "twin.conflist")))
 	b.attach("pods", "c1")
 	b.healthy("bridges")
@@ -164,6 +170,15 @@ func TestLeftovers(t *testing.T) {
 func TestConfigurations(t *testing.T) {
 	b := newBench(t)
 	b.finds("config", "warning: no network is configured")
+	show := "patchbay network show patchbay > " + b.conf + "/10-patchbay.conflist"
+	if fix := b.check("config")[0].Fix; fix != show {
+		t.Errorf("advice: %s", fix)
+	}
+	b.must(os.Remove(b.conf))
+	if fix := b.check("config")[0].Fix; fix != "mkdir -p "+b.conf+" && "+show {
+		t.Errorf("advice without the directory: %s", fix)
+	}
+	b.must(os.Mkdir(b.conf, 0o700))
 	b.network("pods", pods)
 	b.healthy("config")
 	b.must(os.WriteFile(filepath.Join(b.conf, "broken.conflist"), []byte("{"), 0o600))
@@ -173,7 +188,7 @@ func TestConfigurations(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(b.conf, "pods.conflist"))
 	b.must(err)
 	b.must(os.WriteFile(again, text, 0o600))
-	b.finds("config", "problem: broken.conflist", `problem: network missing: `, "problem: network ranges: the ranges of plugin bridge",
+	b.finds("config", "problem: broken.conflist", `problem: "calico-ipam"`, `problem: "nobody"`, "problem: bridge.ipam: ",
 		"warning: network pods is in")
 }
 
@@ -182,7 +197,11 @@ func TestBinaries(t *testing.T) {
 	b.network("pods", pods)
 	b.healthy("plugins") // nothing is installed: all are built in
 	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "loopback")))
+	b.finds("plugins", "warning: networks name bridge firewall, which "+b.bin+" lacks: patchbay has its own, other runtimes find none")
+	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "bridge")))
+	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "firewall")))
 	b.healthy("plugins")
+	b.must(os.Remove(filepath.Join(b.bin, "bridge")))
 	b.must(os.WriteFile(filepath.Join(b.bin, "ptp"), []byte("#!/bin/sh\n"), 0o755))
 	b.must(os.WriteFile(filepath.Join(b.bin, "bridge"), []byte("\x7fELF path\tgithub.com/patchbay-net/patchbay/cmd/patchbay\n"), 0o755))
 	b.must(os.WriteFile(filepath.Join(b.bin, "portmap"), nil, 0o644))
@@ -204,4 +223,53 @@ func TestDHCPKeepers(t *testing.T) {
 		defer l.Close() //nolint:errcheck // a test
 	}
 	b.healthy("dhcp")
+}
+
+// What was taken out of a container by hand is told, of each container.
+func TestAttachments(t *testing.T) {
+	b := newBench(t)
+	b.network("pods", hostLocal("bridge", `"bridge":"br0","isDefaultGateway":true,`, "10.88.0.0/24"))
+	ns := map[string]string{}
+	for _, id := range []string{"link", "address", "route", "subnet", "well"} {
+		ns[id] = b.attach("pods", id)
+	}
+	b.healthy("attachments")
+	inside := func(id string, do func(*netlink.Handle, netlink.Link) error) {
+		t.Helper()
+		n, err := netns.Open(ns[id])
+		b.must(err)
+		b.must(n.Do(func() error {
+			h, err := netlink.NewHandle()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			eth0, err := h.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return do(h, eth0)
+		}))
+		b.must(n.Close())
+	}
+	inside("address", func(h *netlink.Handle, l netlink.Link) error {
+		list, err := h.AddrList(l, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		return h.AddrDel(l, &list[0])
+	})
+	inside("route", func(h *netlink.Handle, l netlink.Link) error {
+		_, all, err := net.ParseCIDR("0.0.0.0/0")
+		if err != nil {
+			return err
+		}
+		return h.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: all})
+	})
+	inside("subnet", func(h *netlink.Handle, l netlink.Link) error {
+		return h.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{IP: net.IPv4(10, 88, 0, 0), Mask: net.CIDRMask(24, 32)}})
+	})
+	inside("link", func(h *netlink.Handle, l netlink.Link) error { return h.LinkDel(l) })
+	b.finds("attachments", "problem: pods/address: eth0 has lost its address 10.88.0.3/24",
+		"problem: pods/link: the host's link", "problem: pods/route: the route to 0.0.0.0/0 is missing", "problem: pods/subnet: the route to 10.88.0.0/24 is missing")
 }

@@ -118,10 +118,6 @@ func (n *Node) isWayOut(name string) bool {
 // different things of it; and an address on it that no network names is left
 // from an older configuration.
 func bridges(_ context.Context, n *Node) (found []Finding, err error) {
-	type use struct {
-		network string
-		member  Member
-	}
 	uses := make(map[string][]use)
 	var order []string
 	for _, net := range n.Networks {
@@ -143,6 +139,7 @@ func bridges(_ context.Context, n *Node) (found []Finding, err error) {
 					"give them the same mtu, or each a bridge of its own"))
 			}
 		}
+		found = append(append(found, contested(b, uses[b])...), mixed(b, uses[b])...)
 		more, berr := n.bridgeItself(b, first.network)
 		if berr != nil {
 			return found, berr
@@ -150,6 +147,59 @@ func bridges(_ context.Context, n *Node) (found []Finding, err error) {
 		found = append(found, more...)
 	}
 	return found, nil
+}
+
+// use is a network's plugin that uses a bridge.
+type use struct {
+	network string
+	member  Member
+}
+
+// contested are the pairs of networks whose gateways exclude each other.
+func contested(bridge string, uses []use) (found []Finding) {
+	for i, u := range uses {
+		for _, other := range uses[i+1:] {
+			if x, y, differ := gateways(&u.member, &other.member); differ && u.network != other.network {
+				found = append(found, problem(
+					fmt.Sprintf("networks %s and %s share bridge %s with the gateways %s and %s: an ADD to one of them is refused while the other's address is there, or with forceAddress takes it away",
+						u.network, other.network, bridge, x, y),
+					"give them the same gateway, or each a bridge and a subnet of its own"))
+			}
+		}
+	}
+	return found
+}
+
+// mixed are the pairs of networks of which one is internal: an ADD to either is
+// refused while the other has a container.
+func mixed(bridge string, uses []use) (found []Finding) {
+	for i, u := range uses {
+		for _, other := range uses[i+1:] {
+			if a, b := u.member, other.member; a.Internal != b.Internal && a.VLAN == b.VLAN && u.network != other.network {
+				found = append(found, problem(
+					fmt.Sprintf("of networks %s and %s on bridge %s one is internal: an ADD to either is refused while the other has a container", u.network, other.network, bridge),
+					"give each a bridge and a subnet of its own"))
+			}
+		}
+	}
+	return found
+}
+
+// gateways are those that two networks with isGateway want on their bridge and that
+// exclude each other: another IPv4 address, or an IPv6 one of the same subnet.
+func gateways(a, b *Member) (x, y string, differ bool) {
+	if !a.gateway() || !b.gateway() || a.VLAN != b.VLAN {
+		return "", "", false
+	}
+	for _, p := range a.ranges() {
+		for _, q := range b.ranges() {
+			clash := p.Gateway.Is4() && q.Gateway.Is4() || p.Subnet.Masked().Overlaps(q.Subnet.Masked())
+			if clash && p.Gateway != q.Gateway {
+				return p.Gateway.String(), q.Gateway.String(), true
+			}
+		}
+	}
+	return "", "", false
 }
 
 // bridgeItself looks at the link and its addresses.

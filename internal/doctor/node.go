@@ -16,7 +16,9 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/gc"
 	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
@@ -37,6 +39,8 @@ type Node struct {
 	Kernel *kernel.Kernel
 	Host   *nl.Conn
 	close  func()
+	asked  map[owner.Key]*netstate.Differences // what CHECK said, by attachment
+	cut    map[string]bool                     // networks that iptables drops and nobody accepts
 }
 
 // Network is a configured network with what several checks read in it.
@@ -54,6 +58,8 @@ type Member struct {
 	IsGateway  bool   `json:"isGateway"`
 	IsDefault  bool   `json:"isDefaultGateway"`
 	IPMasq     bool   `json:"ipMasq"`
+	Internal   bool   `json:"internal"`
+	Outside    []any  `json:"ipMasqOutside"`
 	VLAN       int    `json:"vlan"`
 	SocketPath string `json:"daemonSocketPath"`
 	IPAM       struct {
@@ -126,6 +132,22 @@ func (m *Member) bridge() string {
 		return ""
 	}
 	return cmp.Or(m.Bridge, "cni0")
+}
+
+// gateway says whether the bridge gets addresses.
+func (m *Member) gateway() bool { return m.IsGateway || m.IsDefault }
+
+// ranges are those of all sets; none where they make no sense, which the check of
+// configurations tells.
+func (m *Member) ranges() (all []ipam.Range) {
+	sets, err := m.sets()
+	if err != nil {
+		return nil
+	}
+	for _, set := range sets {
+		all = append(all, set...)
+	}
+	return all
 }
 
 // sets are the ranges of a member whose addresses are host-local's, canonical.

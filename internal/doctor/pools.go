@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/patchbay-net/patchbay/internal/gc"
 	"github.com/patchbay-net/patchbay/ipam"
@@ -102,6 +103,7 @@ func span(first, last netip.Addr, most int) int {
 func leftovers(ctx context.Context, n *Node) (found []Finding, err error) {
 	o := n.GC
 	o.Apply = false
+	o.LockTime = 10 * time.Second // a look is not worth more
 	report, err := gc.Run(ctx, o)
 	if report == nil {
 		return nil, err
@@ -125,8 +127,12 @@ func leftovers(ctx context.Context, n *Node) (found []Finding, err error) {
 		found = append(found, warning(fmt.Sprintf("%s may be dead: %s", count(len(unsure), "attachment"), some(unsure)), "patchbay gc --from RUNTIME decides by the runtime's list"))
 	}
 	for _, s := range report.Stray {
+		fix := s.Fix
 		if s.State == gc.Dead {
-			found = append(found, warning(fmt.Sprintf("%s %s: %s", s.Kind, s.Name, s.Why), "patchbay gc --apply"))
+			fix = "patchbay gc --apply"
+		}
+		if fix != "" {
+			found = append(found, warning(fmt.Sprintf("%s %s: %s", s.Kind, s.Name, s.Why), "%s", fix))
 		}
 	}
 	if l := report.Legacy; l != nil {

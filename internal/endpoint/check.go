@@ -5,12 +5,15 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -91,18 +94,68 @@ func MACOf(result *spec.Result, name string) (net.HardwareAddr, error) {
 	return nil, nil
 }
 
-// Check compares the kernel with a state. The firewall is left out where there
-// is no record: then the reference plugin made the attachment, and what it
-// put into the firewall is not ours.
+// Check compares the kernel with a state, and with it the table that all forwarded
+// traffic passes. The firewall is left out where the reference plugin made the
+// attachment: there is no record, and the host's end has no mark of ours. Then its
+// masquerade serves as well as ours.
 func Check(ctx context.Context, r *plugin.Request, env *netstate.Env, pluginName string, s netstate.State) error {
 	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, pluginName)
 	if err != nil {
 		kernel.Warn(r, err)
 	}
-	if rec == nil && err == nil {
-		s = slices.DeleteFunc(s, inFirewall)
+	if rec == nil && err == nil && !marked(r, env, s) {
+		return checkReference(ctx, r, env, s)
 	}
-	return kernel.Check(ctx, env, s)
+	if rec != nil {
+		s = kernel.Of(r).AsAttached(rec, s, factMasquerade, nft.Element.Masquerades)
+	}
+	return kernel.Check(ctx, env, append(s, netstate.Table{}))
+}
+
+func checkReference(ctx context.Context, r *plugin.Request, env *netstate.Env, s netstate.State) error {
+	var addrs []netip.Addr
+	var masquerade netstate.State
+	for _, o := range s {
+		e, ok := o.(netstate.Element)
+		if !ok || e.Set != nft.SetMasqueraded4 && e.Set != nft.SetMasqueraded6 {
+			continue
+		}
+		if a, ok := netip.AddrFromSlice(e.Key); ok {
+			addrs, masquerade = append(addrs, a), append(masquerade, e)
+		}
+	}
+	stands, err := kernel.Attachment(r).Masquerading(addrs).Stands(env.NFT, r.Session.Paths.Proc)
+	s = slices.DeleteFunc(s, inFirewall)
+	if !stands {
+		s = append(s, masquerade...)
+	}
+	return errors.Join(err, kernel.Unrecorded(kernel.Check(ctx, env, s)))
+}
+
+// marked says whether the host's end is of ours.
+func marked(r *plugin.Request, env *netstate.Env, s netstate.State) bool {
+	return slices.ContainsFunc(s, func(o netstate.Object) bool {
+		v, ok := o.(netstate.Veth)
+		if !ok {
+			return false
+		}
+		link, err := env.Link(netstate.Host, v.Name)
+		return err == nil && link.Attrs().Alias == r.Owner.Alias()
+	})
+}
+
+// WithIPAM is the CHECK of the IPAM plugin and of a plugin itself, each whatever the
+// other says.
+func WithIPAM(ctx context.Context, r *plugin.Request, own func(context.Context, *plugin.Request) error) error {
+	ipam := r.IPAMForward(ctx)
+	err := own(ctx, r)
+	switch {
+	case ipam == nil:
+		return err
+	case err == nil:
+		return ipam
+	}
+	return errors.Join(ipam, err)
 }
 
 func inFirewall(o netstate.Object) bool {

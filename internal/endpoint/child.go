@@ -70,6 +70,14 @@ func (c *Child) prepare(r *plugin.Request, env *netstate.Env) error {
 	if most := master.Attrs().MTU; c.MTU < 0 || c.MTU > most && !c.AnyMTU {
 		return invalid("invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, most)
 	}
+	return ValidateMTU(c.MTU)
+}
+
+// ValidateMaster refuses the name of what can have no link on it.
+func ValidateMaster(name string) error {
+	if name == "lo" {
+		return invalid("invalid master %q: no link can be on lo", name)
+	}
 	return nil
 }
 
@@ -99,7 +107,7 @@ func (c *Child) Link(o owner.Key, ifName, netNS string) netstate.Child {
 
 func (c *Child) single(link netstate.Child) *Single {
 	return &Single{
-		Plugin: c.Plugin, MAC: link.MAC, Link: netstate.State{link}, DNS: c.DNS,
+		Plugin: c.Plugin, MAC: link.MAC, Link: netstate.State{link}, DNS: c.DNS, MTU: c.MTU,
 		Addresses: c.Addresses, Configure: c.configure,
 		Exists: fmt.Errorf("failed to rename %s to %q: %w", c.Kind.Type(), link.Name, unix.EEXIST),
 	}
@@ -183,7 +191,7 @@ func addressesOf(result *spec.Result, inside spec.Interface) *spec.Result {
 	out := *result
 	out.IPs = nil
 	for _, ip := range result.IPs {
-		if ip.Interface == nil || *ip.Interface >= len(result.Interfaces) || result.Interfaces[*ip.Interface] == inside {
+		if in := result.Of(ip); in == nil || *in == inside {
 			out.IPs = append(out.IPs, ip)
 		}
 	}
@@ -246,6 +254,6 @@ func (c *Child) masterReady(r *plugin.Request) error {
 	return nil
 }
 
-func invalid(format string, args ...any) error {
+func invalid(format string, args ...any) *spec.Error {
 	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

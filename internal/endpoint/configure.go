@@ -10,6 +10,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -76,10 +77,11 @@ func Of(ips []spec.IPConfig) (addrs, gateways []netip.Addr) {
 	return addrs, gateways
 }
 
-// Forwarding switches forwarding on for the families of the addresses; it is
-// never switched off. failed is the text of its failure.
-func Forwarding(ips []spec.IPConfig, failed string) netstate.Object {
-	return netstate.Forwarding{IPv4: HasFamily(ips, true), IPv6: HasFamily(ips, false), Failed: failed}
+// Forwarding switches forwarding on for the families of the addresses, and notes
+// that it was off. link is the host's that the container's traffic comes in by,
+// failed the text of a failure.
+func Forwarding(ips []spec.IPConfig, link, failed, network string, store *record.Store) netstate.Object {
+	return netstate.Forwarding{Link: link, IPv4: HasFamily(ips, true), IPv6: HasFamily(ips, false), Failed: failed, Network: network, Records: store}
 }
 
 // HasFamily says whether one of the addresses is of IPv4 (or else of IPv6).

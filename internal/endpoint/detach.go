@@ -41,7 +41,7 @@ func Detach(ctx context.Context, r *plugin.Request, pluginName string, lost ...n
 	}
 	if rec == nil {
 		rec = withoutRecord(k, r, env, pluginName)
-		rec.Elements = lost
+		rec.Elements = append(rec.Elements, lost...)
 	}
 	return finish(k, rec, takeAndRelease(ctx, r, func() error { return takeDown(ctx, k, env, rec) }))
 }
@@ -84,8 +84,9 @@ func hostOnly(k *kernel.Kernel) (*netstate.Env, error) {
 }
 
 // withoutRecord is what the owner alone tells: names of links and the facts it
-// has a reference to. Attachments that the reference plugin made have no record
-// either, so what it left in the firewall is looked for.
+// has a reference to, and, where nothing tells its addresses, its elements. Attachments
+// that the reference plugin made have no record either, so what it left in the
+// firewall is looked for.
 func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, pluginName string) *record.Record {
 	rec := &record.Record{
 		Plugin: pluginName, Owner: r.Owner, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName,
@@ -97,17 +98,25 @@ func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, plugi
 	if rec.Shared, err = k.Records.Held(r.Owner); err != nil {
 		kernel.Warn(r, err)
 	}
-	k.NFT.Queue(iptnft.Leftovers(iptnft.Attachment{
-		Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName,
-	}, addresses(r, env)))
+	var addrs []netip.Addr
+	for _, a := range addresses(r, env) {
+		addrs = append(addrs, a.Addr())
+		k.Withdraw(&record.Record{Owner: r.Owner, Elements: lostMasquerade(r, a)})
+	}
+	if len(addrs) == 0 {
+		if rec.Elements, err = k.OfOwner(r.Owner, nft.Element.OfInterface); err != nil {
+			kernel.Warn(r, err)
+		}
+	}
+	k.NFT.Queue(iptnft.Leftovers(kernel.Attachment(r), addrs))
 	return rec
 }
 
 // addresses are those of the previous result, else of the interface.
-func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Addr) {
+func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Prefix) {
 	if prev := r.Prev(); prev != nil {
 		for _, ip := range prev.IPs {
-			addrs = append(addrs, ip.Address.Addr())
+			addrs = append(addrs, ip.Address)
 		}
 		return addrs
 	}
@@ -124,7 +133,7 @@ func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Addr) {
 	}
 	for _, a := range list {
 		if !a.Prefix.Addr().IsLinkLocalUnicast() {
-			addrs = append(addrs, a.Prefix.Addr())
+			addrs = append(addrs, a.Prefix)
 		}
 	}
 	return addrs
@@ -134,43 +143,48 @@ func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Addr) {
 // every record of the network that is not on the list of the living.
 func Collect(ctx context.Context, r *plugin.Request, pluginName string) error {
 	k := kernel.Of(r)
-	stale, ok := k.Stale(r, pluginName)
-	if !ok {
-		return r.IPAMForward(ctx)
-	}
 	env, err := hostOnly(k)
 	if err != nil {
 		return errors.Join(err, r.IPAMForward(ctx))
 	}
-	var errs []error
-	for _, rec := range stale {
-		errs = append(errs, finish(k, rec, takeDown(ctx, k, env, rec)))
+	ok, err := k.Sweep(ctx, r, pluginName, func(rec *record.Record) error {
+		return finish(k, rec, takeDown(ctx, k, env, rec))
+	})
+	if !ok {
+		return errors.Join(err, r.IPAMForward(ctx))
 	}
-	k.NFT.Queue(iptnft.Sweep(r.Network, living(r)))
-	return errors.Join(append(errs, k.SweepAbandoned(ctx, r, pluginName), r.IPAMForward(ctx))...)
+	lost := k.SweepLost(r, pluginName, nft.Element.OfInterface, func(lost *record.Record) error {
+		k.Withdraw(lost)
+		return k.NFT.Commit(ctx)
+	})
+	k.NFT.Queue(iptnft.Sweep(r.Network, living(k, r)))
+	return errors.Join(err, lost, k.SweepAbandoned(ctx, r, pluginName), r.IPAMForward(ctx))
 }
 
-func living(r *plugin.Request) (list []iptnft.Attachment) {
-	valid, _ := r.Head.Valid()
-	for _, a := range valid {
+func living(k *kernel.Kernel, r *plugin.Request) (list []iptnft.Attachment) {
+	for _, a := range k.Stays(r) {
 		list = append(list, iptnft.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
 	}
 	return list
 }
 
 // takeDown removes what is in the kernel. The firewall's removals may take
-// effect while the link is deleted, but have when this returns.
+// effect while the link is deleted, but have when this returns. What keeps a
+// network internal goes when the link has.
 func takeDown(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *record.Record) error {
 	var errs []error
-	for _, name := range rec.Shared {
-		errs = append(errs, netstate.ReleaseFact(ctx, k.Records, name, rec.Owner, k.NFT))
-	}
-	k.NFT.Remove(rec.Elements...)
+	k.Withdraw(rec)
 	err := k.NFT.Start(ctx)
 	if err != nil && len(rec.Elements)+len(rec.Shared) == 0 {
 		err = nil // no rights for nftables, and nothing of ours in it
 	}
-	return errors.Join(append(errs, err, deletePair(env, rec), k.NFT.Commit(ctx))...)
+	errs = append(errs, err)
+	if err = deletePair(env, rec); err == nil {
+		for _, name := range rec.Shared {
+			errs = append(errs, netstate.ReleaseFact(ctx, k.Records, name, rec.Owner, k.NFT))
+		}
+	}
+	return errors.Join(append(errs, err, k.NFT.Commit(ctx))...)
 }
 
 // finish forgets the record unless something is left to be tried again.

@@ -3,7 +3,7 @@
 
 // Package endpoint is what the plugins that make a veth pair share: names and
 // Ethernet addresses derived from the owner, addresses and routes of an IPAM
-// result as objects, masquerade as shared facts, and the way back: DEL and GC,
+// result as objects, masquerade, and the way back: DEL and GC,
 // which find everything without namespace, previous result or configuration.
 package endpoint
 
@@ -11,18 +11,17 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"net"
-	"net/netip"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/boot"
 	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -90,7 +89,7 @@ func freeName(r *plugin.Request, env *netstate.Env) (string, error) {
 		case link.Attrs().Alias != r.Owner.Alias():
 			continue
 		case !orphaned(r, env, link):
-			return "", netstate.ErrVethExists(r.IfName, name)
+			return "", &netstate.VethExistsError{IfName: r.IfName, Host: name, In: attachedIn(r)}
 		case r.Session.Dry != nil:
 			return name, nil
 		}
@@ -99,10 +98,22 @@ func freeName(r *plugin.Request, env *netstate.Env) (string, error) {
 	return "", fmt.Errorf("failed to find a unique veth name")
 }
 
-// orphaned says whether the namespace that our record has for a link is gone. One
-// of the same path as the request's is another one by now if the link's other end
-// is not in it.
+// attachedIn names the namespace that our record has.
+func attachedIn(r *plugin.Request) string {
+	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Head.Type)
+	if err != nil || rec == nil || rec.NetNS == "" {
+		return "another namespace"
+	}
+	return rec.NetNS
+}
+
+// orphaned says whether the namespace of a link's other end is gone: nothing holds it,
+// or our record has one that is dead. One of the same path as the request's is another
+// one by now if the link's other end is not in it.
 func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
+	if at := link.Attrs(); link.Type() == "veth" && at.NetNsID >= 0 && !env.Host.Lives(at.NetNsID) {
+		return true
+	}
 	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Head.Type)
 	if err != nil || rec == nil || rec.NetNS == "" {
 		return false
@@ -111,12 +122,8 @@ func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
 		peer, err := env.Sandbox.LinkAt(link.Attrs().ParentIndex)
 		return nl.IsNotFound(err) || err == nil && peer.Attrs().ParentIndex != link.Attrs().Index
 	}
-	ns, err := netns.Open(rec.NetNS)
-	if err != nil {
-		return netns.Gone(err)
-	}
-	ns.Close() //nolint:errcheck // read only
-	return false
+	state, _ := kernel.Of(r).Life(rec)
+	return state == life.Dead
 }
 
 // Addresses derives locally administered Ethernet addresses: stable when an ADD
@@ -160,25 +167,6 @@ func (p *Pair) Veth(mtu int) netstate.Veth {
 	return netstate.Veth{
 		Name: p.Host, Peer: p.IfName, MTU: mtu, MAC: p.HostMAC, PeerMAC: p.MAC, Owner: p.Owner, NetNS: p.NetNS,
 	}
-}
-
-// Masquerade is a fact for each subnet of the addresses: what leaves it gets
-// the host's address.
-func Masquerade(ips []spec.IPConfig, network string, o owner.Key, store *record.Store) (s netstate.State) {
-	seen := make(map[netip.Prefix]bool)
-	for _, ip := range ips {
-		subnet := ip.Address.Masked()
-		if seen[subnet] {
-			continue
-		}
-		seen[subnet] = true
-		s = append(s, netstate.Fact{
-			Fact:    record.Fact{Name: "masquerade-" + subnet.String(), Elements: nft.Masquerade(subnet, network)},
-			Owner:   o,
-			Records: store,
-		})
-	}
-	return s
 }
 
 // Note writes into a record what a state holds in the firewall.

@@ -24,6 +24,7 @@ type Single struct {
 	Link   netstate.State   // makes the interface, down
 	Record *record.Record   // what DEL must know beyond names; may be nil
 	DNS    spec.DNS         // of the configuration
+	MTU    int              // in bytes; 0: not known
 
 	// Addresses are used instead of asking IPAM; may be nil.
 	Addresses *spec.Result
@@ -53,6 +54,9 @@ func (s *Single) Attach(ctx context.Context, r *plugin.Request, env *netstate.En
 	if ipam == nil && r.Head.IPAM.Type != "" {
 		var err error
 		if ipam, err = r.IPAMAdd(ctx); err != nil {
+			return nil, err
+		}
+		if err := ValidateAnswer(s.MTU, ipam); err != nil {
 			return nil, err
 		}
 	}

@@ -135,18 +135,16 @@ func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
 // list of the living.
 func CollectSingle(ctx context.Context, r *plugin.Request, pluginName string, take TakeAway) error {
 	k := kernel.Of(r)
-	stale, _ := k.Stale(r, pluginName)
-	var errs []error
-	for _, rec := range stale {
+	_, err := k.Sweep(ctx, r, pluginName, func(rec *record.Record) error {
 		err := take(ctx, Place{Conn: openPlace(k, r, rec.NetNS), Old: true}, rec)
 		switch {
 		case errors.Is(err, ErrUnfinished):
 			kernel.Warn(r, err)
-			err = nil
-		case err == nil:
-			err = k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
+			return nil
+		case err != nil:
+			return err
 		}
-		errs = append(errs, err)
-	}
-	return errors.Join(append(errs, k.SweepAbandoned(ctx, r, pluginName), r.IPAMForward(ctx))...)
+		return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
+	})
+	return errors.Join(err, k.SweepAbandoned(ctx, r, pluginName), r.IPAMForward(ctx))
 }

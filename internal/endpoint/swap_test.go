@@ -5,7 +5,9 @@ package endpoint_test
 
 import (
 	"fmt"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
@@ -76,6 +78,29 @@ func TestSwapIn(t *testing.T) {
 				endpointtest.Must(t, warm.Do(spec.Del))
 			})
 		}
+	}
+}
+
+// CHECK of what the reference attached says so when its masquerade is gone.
+func TestSwapInLost(t *testing.T) {
+	for backend, flush := range map[string][]string{
+		"nftables": {"nft", "flush", "chain", "inet", "cni_plugins_masquerade", "masq_checks"},
+		"iptables": {"iptables", "-t", "nat", "-F", "POSTROUTING"},
+	} {
+		t.Run(backend, func(t *testing.T) {
+			nettest.Need(t, nettest.Program(flush[0]))
+			w := newWorld(t)
+			p := w.Pod("a", fmt.Sprintf(`%s, "ipMasq": true, "ipMasqBackend": %q`, dual, backend))
+			reference(t, p, spec.Add)
+			endpointtest.Must(t, p.Do(spec.Check))
+			if out, err := exec.CommandContext(t.Context(), flush[0], flush[1:]...).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if err := p.Do(spec.Check); err == nil || !strings.Contains(err.Error(), "masquerade is missing (attach it again") {
+				t.Errorf("CHECK: %v", err)
+			}
+			endpointtest.Must(t, p.Do(spec.Del))
+		})
 	}
 }
 

@@ -24,3 +24,19 @@ func File(ctx context.Context, path string) (unlock func(), err error) {
 	}
 	return unlock, nil
 }
+
+// Dir takes the lock of a directory that is there, within 30 seconds.
+func Dir(ctx context.Context, path string) (unlock func(), err error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
+	}
+	unlock = func() { unix.Close(fd) } //nolint:errcheck // nothing was written
+	bounded, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := Exclusive(bounded, fd); err != nil {
+		unlock()
+		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
+	}
+	return unlock, nil
+}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -37,5 +38,28 @@ func TestExclusive(t *testing.T) {
 	}
 	if err := Exclusive(t.Context(), -1); err == nil {
 		t.Error("no file is locked")
+	}
+}
+
+func TestWithin(t *testing.T) {
+	for name, c := range map[string]struct{ has, want time.Duration }{
+		"no end":     {0, patience},
+		"a late end": {time.Hour, patience},
+		"a near end": {10 * time.Second, 5 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := t.Context(), func() {}
+			now := time.Now()
+			if c.has > 0 {
+				ctx, cancel = context.WithDeadline(ctx, now.Add(c.has))
+			}
+			defer cancel()
+			ctx, cancel2 := Within(ctx)
+			defer cancel2()
+			end, ok := ctx.Deadline()
+			if got := end.Sub(now); !ok || got != c.want {
+				t.Errorf("%s: %v", name, got)
+			}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -23,10 +24,10 @@ type Object struct {
 
 // Attachment is all evidence of one attachment, and what became of it.
 type Attachment struct {
-	Network     string    `json:"network"`
+	Network     string    `json:"network,omitempty"`
 	ContainerID string    `json:"containerID,omitempty"`
 	IfName      string    `json:"ifname,omitempty"`
-	Owner       owner.Key `json:"owner"`
+	Owner       owner.Key `json:"owner,omitempty"`
 
 	State   State     `json:"state"`
 	Why     string    `json:"why"`
@@ -39,8 +40,12 @@ type Attachment struct {
 
 	Addrs []netip.Addr `json:"addresses,omitempty"`
 
-	records  []*record.Record
-	torn     []record.Torn
+	marks   map[string][]*life.Mark // of NetNS, where a record has one
+	records []*record.Record
+	torn    []record.Torn
+
+	tornFiles []string // where those are
+
 	drivers  []string // plugins of patchbay-cnm that have a record, torn ones too
 	untold   string   // the driver that has not heard of the DEL
 	cached   *chain.Cached
@@ -50,6 +55,13 @@ type Attachment struct {
 	facts    []string
 	files    []string // of plugins, to be deleted
 	kernel   []Object // those of Objects that do not survive a boot
+}
+
+// onlyRules says that nothing is left of an attachment but what the firewall has for
+// it: no record, result, reserved address, link or file.
+func (a *Attachment) onlyRules() bool {
+	known := len(a.records) + len(a.torn) + len(a.drivers) + len(a.pools) + len(a.links) + len(a.files)
+	return len(a.elements) > 0 && known == 0 && a.cached == nil
 }
 
 // pool is a directory of addresses.
@@ -74,11 +86,29 @@ func (a *Attachment) have(kind, name string, inKernel bool) {
 	}
 }
 
-// at notes where the attachment's namespace is said to be.
-func (a *Attachment) at(path string) {
-	if path != "" && !slices.Contains(a.NetNS, path) {
+// at notes where the attachment's namespace is said to be, and its mark where
+// that is known.
+func (a *Attachment) at(path string, mark *life.Mark) {
+	if path == "" {
+		return
+	}
+	if !slices.Contains(a.NetNS, path) {
 		a.NetNS = append(a.NetNS, path)
 	}
+	if mark != nil && !slices.ContainsFunc(a.marks[path], mark.Same) {
+		if a.marks == nil {
+			a.marks = make(map[string][]*life.Mark)
+		}
+		a.marks[path] = append(a.marks[path], mark)
+	}
+}
+
+// marksOf are the marks of a namespace; a nil one where nothing has any.
+func (a *Attachment) marksOf(path string) []*life.Mark {
+	if len(a.marks[path]) == 0 {
+		return []*life.Mark{nil}
+	}
+	return a.marks[path]
 }
 
 // seen makes the attachment as young as its youngest evidence.

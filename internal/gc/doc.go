@@ -13,7 +13,7 @@
 // # What keeps an ADD that is under way safe
 //
 // gc claims an attachment and then looks for its records; an ADD of ours writes
-// its record first of all and then looks for a claim (record.Claim). So one sees
+// its record first of all and then looks for a claim (record.Seize). So one sees
 // the other: gc leaves the attachment alone, or the ADD waits until gc is done.
 // Records are locked as long as an ADD or DEL works, and gc leaves what is
 // locked. An ADD of the reference plugins has no record; its namespace exists,

@@ -9,8 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 
+	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
@@ -49,7 +49,7 @@ func (ev *evidence) readDrivers() {
 // attached notes what a record of patchbay-cnm tells.
 func (a *Attachment) attached(d *record.Driver, r *record.Record) {
 	a.drivers = append(a.drivers, r.Plugin)
-	a.at(r.NetNS)
+	a.at(r.NetNS, r.NetNSMark)
 	a.have("record", fmt.Sprintf("%s (driver %s)", r.Plugin, d), false)
 	for _, p := range d.Prefixes() {
 		a.addr(p.Addr())
@@ -59,34 +59,28 @@ func (a *Attachment) attached(d *record.Driver, r *record.Record) {
 	}
 }
 
-// claimDrivers keeps ADDs of patchbay-cnm out, and says why the attachment must
-// stay when one is under way, or has been meanwhile.
-func (r *remover) claimDrivers() (release func(), why string, err error) {
+// seizeDrivers seizes the records of patchbay-cnm, and gives their locks to its
+// plugins; the claim still keeps ADDs out.
+func (r *remover) seizeDrivers() (release func(), stays string, err error) {
 	if len(r.a.drivers) == 0 {
 		return func() {}, "", nil
 	}
 	store := record.OfDrivers(r.Paths.State)
-	drop, err := store.Claim(r.a.Network, r.a.Owner)
-	if err != nil {
-		return nil, "", err
+	drop, stays, err := store.Seize(r.a.Network, r.a.Owner, r.again)
+	if err != nil || stays != "" {
+		return nil, stays, err
 	}
 	for _, p := range r.a.drivers {
-		rec, free, _ := store.TryTake(r.a.Network, r.a.Owner, p, 0) // a torn one is removed as such
-		store.Unlock(r.a.Network, r.a.Owner, p)                     // the plugin takes it
-		if !free {
-			why = busy
-		} else if rec != nil && r.a.untold == "" && exists(rec.NetNS) {
-			why = "its namespace " + rec.NetNS + " exists"
-		}
+		store.Unlock(r.a.Network, r.a.Owner, p)
 	}
-	return func() { drop(); store.Close() }, why, nil
+	return func() { drop(); store.Close() }, "", nil
 }
 
 // delDrivers calls the plugins of patchbay-cnm, the one of the interface first.
 // As a driver that is away fails no DEL, the record that stays tells; what is on
 // the host then waits for the driver as it is.
 func (r *remover) delDrivers(ctx context.Context) (why string, err error) {
-	slices.SortFunc(r.a.drivers, func(x, y string) int { return len(x) - len(y) }) // cnm, cnm-ipam
+	order.By(r.a.drivers, func(x, y string) int { return len(x) - len(y) }) // cnm, cnm-ipam
 	for _, name := range r.a.drivers {
 		conf, err := json.Marshal(map[string]any{"cniVersion": spec.Current, "name": r.a.Network, "type": name, "ipam": map[string]string{}})
 		if err != nil {

@@ -19,6 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
+	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -51,6 +53,8 @@ func (ev *evidence) gather(ctx context.Context) []*Attachment {
 	ev.fail(err)
 	links, err := ev.hostLinks()
 	ev.fail(err)
+	accepted, err := iptnft.Addressed(ev.k.NFT)
+	ev.fail(err)
 	holders, _, err := ev.k.Records.Facts()
 	ev.fail(err)
 	ev.readRecords()
@@ -63,12 +67,13 @@ func (ev *evidence) gather(ctx context.Context) []*Attachment {
 	ev.addElements(elems)
 	ev.addLinks(links)
 	ev.addFacts(holders)
+	ev.addAccepted(accepted)
 	for _, a := range ev.all {
 		ev.addFiles(a)
 		ev.inherit(a)
 	}
 	list := slices.Collect(maps.Values(ev.all))
-	slices.SortFunc(list, func(x, y *Attachment) int { return strings.Compare(x.Name(), y.Name()) })
+	order.By(list, func(x, y *Attachment) int { return strings.Compare(x.Name(), y.Name()) })
 	return list
 }
 
@@ -99,7 +104,7 @@ func (ev *evidence) readRecords() {
 	for _, r := range records {
 		a := ev.get(r.Network, r.ContainerID, r.IfName)
 		a.records = append(a.records, r)
-		a.at(r.NetNS)
+		a.at(r.NetNS, r.NetNSMark)
 		a.have("record", r.Plugin, true)
 		a.seen(ev.mtime(filepath.Join(ev.paths.Run, "attachments", r.Network, string(r.Owner)+"."+r.Plugin)))
 		if r.DataDir != "" && r.Plugin == "host-local" {
@@ -110,7 +115,9 @@ func (ev *evidence) readRecords() {
 		a := ev.tornOwner(t)
 		a.torn = append(a.torn, t)
 		a.have("torn record", t.Plugin, true)
-		a.seen(ev.mtime(filepath.Join(ev.paths.Run, "attachments", t.Network, string(t.Owner)+"."+t.Plugin)))
+		path := filepath.Join(ev.paths.Run, "attachments", t.Network, string(t.Owner)+"."+t.Plugin)
+		a.tornFiles = append(a.tornFiles, path)
+		a.seen(ev.mtime(path))
 	}
 }
 
@@ -148,7 +155,7 @@ func (ev *evidence) readCache() {
 		}
 		a := ev.get(c.Network, c.ContainerID, c.IfName)
 		a.cached = c
-		a.at(c.NetNS)
+		a.at(c.NetNS, nil)
 		a.seen(c.Since)
 		a.have("cached result", c.Network+"-"+c.ContainerID+"-"+c.IfName, false)
 		if c.Result == nil {
@@ -217,14 +224,35 @@ func (ev *evidence) addElements(elems []nft.Element) {
 		key, _ := nft.OwnerOf(e.Comment)
 		a := ev.owned(owner.Key(key))
 		a.elements = append(a.elements, e)
+		if addr, ok := e.Container(); ok {
+			a.addr(addr)
+		}
 		named := e
 		named.Comment = ""
 		a.have("element", named.String(), true)
-		_, rest, _ := strings.Cut(e.Comment, " ")
-		parts := strings.Split(rest, "/")
-		if a.ContainerID == "" && len(parts) == 3 && owner.Of(parts[0], parts[1], parts[2]) == a.Owner {
-			a.Network, a.ContainerID, a.IfName = parts[0], parts[1], parts[2]
+		a.namedBy(e.Comment)
+	}
+}
+
+// addAccepted finds the attachments that iptables accepts by address.
+func (ev *evidence) addAccepted(comments []string) {
+	for _, c := range comments {
+		key, ok := nft.OwnerOf(c)
+		if !ok {
+			continue // an operator's
 		}
+		a := ev.owned(owner.Key(key))
+		a.have("rules", "PATCHBAY-ADDRESSES of "+key, true)
+		a.namedBy(c)
+	}
+}
+
+// namedBy takes the names from a comment that was not cut short.
+func (a *Attachment) namedBy(comment string) {
+	_, rest, _ := strings.Cut(comment, " ")
+	parts := strings.Split(rest, "/")
+	if a.ContainerID == "" && len(parts) == 3 && owner.Of(parts[0], parts[1], parts[2]) == a.Owner {
+		a.Network, a.ContainerID, a.IfName = parts[0], parts[1], parts[2]
 	}
 }
 
@@ -277,7 +305,9 @@ func (ev *evidence) inherit(a *Attachment) {
 	for _, b := range ev.all {
 		if b.IfName != "" && b.Network == a.Network && b.ContainerID == a.ContainerID {
 			for _, path := range b.NetNS {
-				a.at(path)
+				for _, mark := range b.marksOf(path) {
+					a.at(path, mark)
+				}
 			}
 			a.seen(b.Since)
 		}

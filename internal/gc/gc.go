@@ -4,6 +4,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
@@ -34,7 +36,16 @@ type Options struct {
 	Live   map[string]bool // the container ids that a runtime lists; nil when none was asked
 	Driver bool            // ask the Docker driver too, when it has anything
 	Apply  bool
+
+	DelTime  time.Duration // how long the DEL of a plugin may take; default half a minute
+	LockTime time.Duration // how long to wait for another gc; default a minute
 }
+
+// The defaults of DelTime and LockTime.
+const (
+	delTime  = 30 * time.Second
+	turnTime = time.Minute
+)
 
 // Report is what was found, and removed with Options.Apply.
 type Report struct {
@@ -43,6 +54,8 @@ type Report struct {
 	Stray       []*Stray      `json:"stray,omitempty"`
 	Legacy      *Legacy       `json:"iptablesLegacy,omitempty"`
 	Alive       int           `json:"alive"` // how many attachments live
+
+	alive []*Attachment
 }
 
 // Dead counts what is dead and stands.
@@ -93,6 +106,9 @@ func (o *Options) lock(ctx context.Context) (unlock func(), err error) {
 	if err := statedir.Make(o.Paths.Run, "locks"); err != nil {
 		return nil, fmt.Errorf("lock gc: %w", err)
 	}
+	limit := cmp.Or(o.LockTime, turnTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("another gc is still at work after %v", limit))
+	defer cancel()
 	return flock.File(ctx, filepath.Join(o.Paths.Run, "locks", "node-gc.lock"))
 }
 
@@ -114,11 +130,13 @@ func (c *collector) look(ctx context.Context) (*Report, error) {
 	report := &Report{Applied: c.Apply, Attachments: []*Attachment{}}
 	all := ev.gather(ctx)
 	c.world.driver = func(id string) bool { return ev.driver[id] }
+	c.settle(ctx, all)
 	for _, a := range all {
 		a.State, a.Why = c.world.judge(a)
 		switch {
 		case a.State == Alive:
 			report.Alive++
+			report.alive = append(report.alive, a)
 		case len(a.Objects) > 0:
 			report.Attachments = append(report.Attachments, a)
 		}
@@ -130,12 +148,25 @@ func (c *collector) look(ctx context.Context) (*Report, error) {
 }
 
 func (c *collector) newWorld(boot time.Time) *world {
-	w := &world{now: time.Now(), boot: boot, grace: c.Grace, namespace: exists}
+	w := &world{now: time.Now(), boot: boot, grace: c.Grace, carries: c.carries, seesAll: life.SeesProcesses}
+	held := sync.OnceValue(func() life.Held { return life.HeldBy(c.Paths.Proc) })
+	w.namespace = func(path string, was *life.Mark) (life.State, string) {
+		state, why := life.Told(path, was, c.Paths.Proc, c.Paths.Run)
+		if state == life.Dead && was != nil {
+			return held().Doubt(was, why)
+		}
+		return state, why
+	}
 	if c.Live != nil {
 		w.listed = func(id string) bool { return c.Live[id] }
 	}
 	w.firstSeen = func(a *Attachment) time.Time { return c.seen.since(a.Owner, w.now) }
-	all := sync.OnceValues(func() (map[netip.Addr]string, error) { return addresses(c.Paths.Proc) })
+	links := sync.OnceValues(func() (map[string]string, error) { return markedLinks(c.Paths.Proc) })
+	w.marked = func(o owner.Key) (string, error) {
+		where, err := links()
+		return aliasOrName(where, o), err
+	}
+	all := sync.OnceValues(func() (map[netip.Addr]string, error) { return life.Addresses(c.Paths.Proc) })
 	w.inUse = func(addrs []netip.Addr) (string, error) {
 		where, err := all()
 		for _, a := range addrs {

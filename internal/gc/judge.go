@@ -6,7 +6,12 @@ package gc
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
+
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 // State is what is known of an attachment.
@@ -22,13 +27,16 @@ const (
 // world is what an attachment is judged by.
 type world struct {
 	now   time.Time
-	boot  time.Time // when the node booted; zero when that cannot be known
+	boot  time.Time // what is older is from before the node booted; zero when that cannot be known
 	grace time.Duration
 
-	listed    func(containerID string) bool                // by the runtime; nil when no list was given
-	driver    func(containerID string) bool                // whether `patchbayd docker` knows it
-	namespace func(path string) bool                       // exists, and is a container's
+	listed    func(containerID string) bool // by the runtime; nil when no list was given
+	seesAll   func() bool                   // whether no process is hidden
+	driver    func(containerID string) bool // whether `patchbayd docker` knows it
+	namespace func(path string, was *life.Mark) (life.State, string)
+	carries   func(*Attachment) (link string)              // a pair whose other end is up in another namespace
 	inUse     func([]netip.Addr) (where string, err error) // an address in a namespace that exists
+	marked    func(owner.Key) (where string, err error)    // a link with its mark in a namespace that exists
 	firstSeen func(*Attachment) time.Time                  // by gc, for what has no age of its own
 }
 
@@ -38,10 +46,9 @@ func (w *world) least() time.Duration { return max(w.grace, 10*time.Second) }
 
 // judge decides, from what is certain to what is likely.
 func (w *world) judge(a *Attachment) (State, string) {
-	for _, path := range a.NetNS {
-		if a.untold == "" && w.namespace(path) {
-			return Alive, "its namespace " + path + " exists"
-		}
+	state, said := w.life(a)
+	if state == life.Alive && a.untold == "" {
+		return Alive, said
 	}
 	if w.listed != nil && a.ContainerID != "" && w.listed(a.ContainerID) && a.untold == "" {
 		return Unsure, "the runtime lists its container"
@@ -53,34 +60,87 @@ func (w *world) judge(a *Attachment) (State, string) {
 	if since.IsZero() {
 		since, grace = w.firstSeen(a), w.least()
 	}
-	if age := w.now.Sub(since); age < grace {
+	age := w.now.Sub(since)
+	if age < 0 && grace > 0 {
+		a.Young = true
+		return Unsure, fmt.Sprintf(aheadOfClock, (-age).Round(time.Second))
+	}
+	if age < grace && grace > 0 {
 		a.Young = true
 		return Unsure, fmt.Sprintf("it is %v old, less than the grace period of %v", age.Round(time.Second), grace)
 	}
 	switch {
 	case a.untold != "":
 		return Dead, "it was detached, and driver " + a.untold + " has not heard of it"
-	case len(a.NetNS) > 0:
-		return Dead, "its namespace " + a.NetNS[0] + " is gone"
-	case !a.Since.IsZero() && len(a.kernel) == 0 && a.Since.Before(w.boot):
-		return Dead, "it is from before the node booted"
+	case state == life.Dead:
+		return Dead, said
+	case w.earlier(a):
+		return w.unused(a, "it is from before the node booted")
+	case said != "":
+		return Unsure, said
 	case w.listed != nil && a.ContainerID != "":
-		return w.unlisted(a)
+		return w.unused(a, "the runtime does not list it")
+	case a.ContainerID != "" && a.onlyRules():
+		return w.alone(a)
+	case a.ContainerID == "" && len(a.torn) > 0 && len(a.torn) == len(a.Objects):
+		return w.onlyTorn(a)
 	case a.ContainerID == "":
 		return Unsure, "its record is lost and nothing tells whose it is"
 	}
-	return Unsure, "nothing tells its namespace; --from RUNTIME tells whether the container lives"
+	return Unsure, "nothing tells its namespace; patchbay gc --from RUNTIME tells whether the container lives"
 }
 
-// unlisted judges what no namespace is known of and the runtime does not know
-// either. It may be another runtime's, so its addresses must not be in use.
-func (w *world) unlisted(a *Attachment) (State, string) {
+// aheadOfClock is why something stays whose age the clock does not tell.
+const aheadOfClock = "it is dated %v ahead of the clock, so it may be younger than the grace period; --grace 0s does not ask"
+
+// earlier says whether all of an attachment is from before the node booted.
+func (w *world) earlier(a *Attachment) bool {
+	return !a.Since.IsZero() && len(a.kernel) == 0 && a.Since.Before(w.boot)
+}
+
+// life says whether any namespace is there that the attachment is said to be in:
+// dead are all of them, or none is known for certain. said is empty when nothing
+// tells of one. A pair that carries has its other end in a namespace that lives,
+// wherever its path is.
+func (w *world) life(a *Attachment) (state life.State, said string) {
+	for _, path := range a.NetNS {
+		for _, mark := range a.marksOf(path) {
+			s, why := w.namespace(path, mark)
+			if s == life.Alive {
+				return s, why
+			}
+			if said == "" || s == life.Unsure && state == life.Dead {
+				state, said = s, why
+			}
+		}
+	}
+	if link := w.carries(a); link != "" {
+		return life.Alive, "its link " + link + " carries: the other end is up in another namespace"
+	}
+	return state, said
+}
+
+// alone judges what only the firewall tells of. Who has a masquerade had a pair, which
+// goes with the namespace; the namespace of others may be where this process looks
+// in vain.
+func (w *world) alone(a *Attachment) (State, string) {
+	const why = "only the firewall tells of it"
+	if !slices.ContainsFunc(a.elements, nft.Element.OfInterface) && !w.seesAll() {
+		return Unsure, why + ", and this process does not see all namespaces"
+	}
+	return w.unused(a, why)
+}
+
+// unused judges what no namespace is known of and something else takes for dead. That
+// may be wrong, since a clock may be set and a container be another runtime's, so
+// its addresses must not be in use.
+func (w *world) unused(a *Attachment, taken string) (State, string) {
 	where, err := w.inUse(a.Addrs)
 	switch {
 	case err != nil:
-		return Unsure, fmt.Sprintf("the runtime does not list it, but a namespace cannot be looked into: %v", err)
+		return Unsure, fmt.Sprintf("%s, but a namespace cannot be looked into: %v", taken, err)
 	case where != "":
-		return Unsure, "the runtime does not list it, but its address is in use in " + where
+		return Unsure, taken + ", but its address is in use in " + where
 	}
-	return Dead, "the runtime does not list it and no namespace has its address"
+	return Dead, taken + " and no namespace has its address"
 }

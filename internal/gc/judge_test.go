@@ -14,9 +14,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
 )
+
+// torn is what a record tells that was cut short.
+func torn(plugin string, o owner.Key) Attachment {
+	return Attachment{
+		Owner: o, torn: []record.Torn{{Owner: o, Plugin: plugin}}, tornFiles: []string{"/run/" + string(o) + "." + plugin},
+		Objects: []Object{{"torn record", plugin}}, Since: time.Date(2026, 11, 21, 11, 0, 0, 0, time.UTC),
+	}
+}
 
 func TestJudge(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -35,12 +47,29 @@ func TestJudge(t *testing.T) {
 	}{
 		{name: "a namespace that exists", a: Attachment{NetNS: []string{"gone", "there"}, Since: old}, want: Alive},
 		{name: "a namespace that is gone", a: Attachment{NetNS: []string{"gone"}, Since: old}, want: Dead, why: "namespace gone is gone"},
+		{name: "hidden", a: Attachment{NetNS: []string{"gone", "hidden"}, Since: old}, want: Unsure, why: "hidden is no namespace here"},
+		{name: "hidden, not listed", a: Attachment{ContainerID: "c", NetNS: []string{"hidden"}, Since: old}, listed: only(), want: Unsure, why: "hidden is no namespace here"},
+		{name: "hidden, before the boot", a: Attachment{NetNS: []string{"hidden"}, Since: beforeBoot}, want: Dead, why: "booted"},
+		{name: "gone, but its pair carries", a: Attachment{NetNS: []string{"gone"}, Since: old, links: []link{{"veth1", 7}}}, want: Alive, why: "veth1 carries"},
+		{name: "unknown, but its pair carries", a: Attachment{Since: old, links: []link{{"veth1", 7}}}, want: Alive, why: "veth1 carries"},
+		{name: "untold, though its pair carries", a: Attachment{ContainerID: "c", Since: old, untold: "lab", links: []link{{"veth1", 7}}}, want: Dead},
+		{
+			name: "another one at its path", a: Attachment{NetNS: []string{"there"}, Since: old, marks: map[string][]*life.Mark{"there": {{Ino: 2}}}},
+			want: Dead, why: "is gone",
+		},
+		{
+			name: "it and an earlier one at its path", a: Attachment{NetNS: []string{"there"}, Since: old, marks: map[string][]*life.Mark{"there": {{Ino: 2}, {Ino: 1}}}},
+			want: Alive,
+		},
 		{name: "gone, young", a: Attachment{NetNS: []string{"gone"}, Since: young}, want: Unsure, why: "1s old"},
+		{name: "gone, dated ahead of the clock", a: Attachment{NetNS: []string{"gone"}, Since: now.Add(72 * time.Hour)}, want: Unsure, why: "dated 72h0m0s ahead of the clock"},
 		{name: "gone, listed", a: Attachment{ContainerID: "c", NetNS: []string{"gone"}, Since: old}, listed: only("c"), want: Unsure, why: "lists"},
 		{name: "gone, not listed", a: Attachment{ContainerID: "c", NetNS: []string{"gone"}, Since: old}, listed: only("d"), want: Dead},
 		{name: "exists, not listed", a: Attachment{ContainerID: "c", NetNS: []string{"there"}, Since: old}, listed: only(), want: Alive},
 		{name: "unknown", a: Attachment{ContainerID: "c", Since: old}, want: Unsure, why: "--from"},
 		{name: "unknown, before the boot", a: Attachment{ContainerID: "c", Since: beforeBoot}, want: Dead, why: "booted"},
+		{name: "before the boot, in use", a: Attachment{ContainerID: "c", Since: beforeBoot}, inUse: "/proc/7/ns/net", want: Unsure, why: "booted, but its address is in use in /proc/7"},
+		{name: "before the boot, no view", a: Attachment{ContainerID: "c", Since: beforeBoot}, err: errors.New("no rights"), want: Unsure, why: "no rights"},
 		{
 			name: "before the boot, but in the kernel", a: Attachment{ContainerID: "c", Since: beforeBoot, kernel: []Object{{"link", "x"}}},
 			want: Unsure, why: "--from",
@@ -49,6 +78,14 @@ func TestJudge(t *testing.T) {
 		{name: "unknown, not listed, in use", a: Attachment{ContainerID: "c", Since: old}, listed: only(), inUse: "/proc/7/ns/net", want: Unsure, why: "/proc/7"},
 		{name: "unknown, not listed, no view", a: Attachment{ContainerID: "c", Since: old}, listed: only(), err: errors.New("no rights"), want: Unsure, why: "no rights"},
 		{name: "nobody's", a: Attachment{Since: old}, listed: only(), want: Unsure, why: "nothing tells whose"},
+		{name: "in the firewall alone", a: Attachment{ContainerID: "c", Since: old, elements: make([]nft.Element, 1)}, want: Unsure, why: "does not see all"},
+		{name: "in the firewall alone, with a masquerade", a: Attachment{ContainerID: "c", Since: old, elements: nft.Masqueraded(netip.PrefixFrom(addr, 24), "")}, want: Dead, why: "only the firewall tells of it"},
+		{name: "in the firewall alone, in use", a: Attachment{ContainerID: "c", Since: old, elements: nft.Masqueraded(netip.PrefixFrom(addr, 24), "")}, inUse: "/proc/7/ns/net", want: Unsure, why: "in use in /proc/7"},
+		{name: "in the firewall alone, no view", a: Attachment{ContainerID: "c", Since: old, elements: nft.Masqueraded(netip.PrefixFrom(addr, 24), "")}, err: errors.New("no rights"), want: Unsure, why: "no rights"},
+		{name: "in the firewall, and an address", a: Attachment{ContainerID: "c", Since: old, elements: make([]nft.Element, 1), pools: make([]pool, 1)}, want: Unsure, why: "--from"},
+		{name: "torn", a: torn("macvlan", "keeps"), want: Unsure, why: "its link is in /proc/8/ns/net"},
+		{name: "torn, of more plugins", a: torn("sbr", "k"), want: Unsure, why: "delete /run/k.sbr"},
+		{name: "torn, without a view of all", a: torn("macvlan", "k"), want: Unsure, why: "does not see all"},
 		{name: "untold", a: Attachment{ContainerID: "c", NetNS: []string{"there"}, Since: old, untold: "lab"}, listed: only("c"), want: Dead, why: "driver lab has not heard"},
 		{name: "untold, young", a: Attachment{ContainerID: "c", Since: young, untold: "lab"}, want: Unsure, why: "1s old"},
 		{name: "the Docker driver's", a: Attachment{ContainerID: "driver's", Since: old}, listed: only(), want: Unsure, why: "patchbayd docker"},
@@ -58,9 +95,25 @@ func TestJudge(t *testing.T) {
 	} {
 		w := &world{
 			now: now, boot: now.Add(-24 * time.Hour), grace: time.Minute, listed: tc.listed,
-			namespace: func(path string) bool { return path == "there" },
+			namespace: func(path string, was *life.Mark) (life.State, string) {
+				switch {
+				case path == "there" && (was == nil || was.Ino == 1):
+					return life.Alive, "its namespace there exists"
+				case path == "hidden":
+					return life.Unsure, "hidden is no namespace here"
+				}
+				return life.Dead, "its namespace " + path + " is gone"
+			},
+			carries: func(a *Attachment) string {
+				if len(a.links) > 0 {
+					return a.links[0].name
+				}
+				return ""
+			},
+			seesAll:   func() bool { return false },
 			driver:    func(id string) bool { return id == "driver's" },
 			inUse:     func([]netip.Addr) (string, error) { return tc.inUse, tc.err },
+			marked:    func(o owner.Key) (string, error) { return map[owner.Key]string{"keeps": "/proc/8/ns/net"}[o], nil },
 			firstSeen: func(*Attachment) time.Time { return tc.seen },
 		}
 		if got, why := w.judge(&tc.a); got != tc.want || !strings.Contains(why, tc.why) {
@@ -173,4 +226,16 @@ func FuzzSplitSaved(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A clock that was set back does not make things younger than no grace period.
+func TestJudgeFuture(t *testing.T) {
+	now := time.Now()
+	w := &world{
+		now: now, driver: func(string) bool { return false }, carries: func(*Attachment) string { return "" },
+		namespace: func(string, *life.Mark) (life.State, string) { return life.Dead, "gone" },
+	}
+	if state, why := w.judge(&Attachment{NetNS: []string{"gone"}, Since: now.Add(time.Hour)}); state != Dead {
+		t.Errorf("%s: %s", state, why)
+	}
 }

@@ -37,7 +37,7 @@ func (ev *evidence) readLeases() {
 			continue // the keeper reports it
 		}
 		a := ev.get(lease.Network, lease.ContainerID, lease.IfName)
-		a.at(lease.Place.NetNS)
+		a.at(lease.Place.NetNS, nil)
 		a.seen(ev.mtime(path))
 		a.files = append(a.files, path)
 		a.have("dhcp lease", filepath.Base(path), true)

@@ -32,7 +32,7 @@ func TestMesh(t *testing.T) {
 	}
 	self := mesh.Self{
 		ID: "a", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
-		Subnets: []mesh.Subnet{{Network: "net", Prefix: netip.MustParsePrefix("10.77.0.0/16")}},
+		Subnets: []mesh.Subnet{{Network: "net", Prefix: netip.MustParsePrefix("10.77.0.0/16"), Masquerade: true}},
 	}
 	peer := mesh.Peer{
 		ID: "b", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, Transport: mesh.Routes,

@@ -72,12 +72,11 @@ var bandwidth = regexp.MustCompile(`{"type":"bandwidth"[^}]*},`)
 
 // collected waits for gc to have removed a dead attachment.
 func collected(t *testing.T, o owner.Key) bool {
-	for range 5000 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		left, err := filepath.Glob(filepath.Join(paths.Default().Run, "attachments", "*", string(o)+".*"))
 		if err == nil && len(left) == 0 {
 			return true
 		}
-		time.Sleep(time.Millisecond)
 	}
 	t.Error("nobody collects ", o)
 	return false
@@ -124,7 +123,7 @@ func live(t *testing.T, l *chain.List, id string, i, life int) bool {
 // vanished waits for the kernel to delete the pair of a namespace that is gone,
 // which it does behind our back: until then the owner's name is taken.
 func vanished(t *testing.T, alias string) bool {
-	for range 1000 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		links, err := nl.Retry(netlink.LinkList)
 		if err != nil {
 			t.Error(err)
@@ -133,7 +132,6 @@ func vanished(t *testing.T, alias string) bool {
 		if !slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Type() == "veth" && l.Attrs().Alias == alias }) {
 			return true
 		}
-		time.Sleep(time.Millisecond)
 	}
 	t.Error("the pair stays: ", alias)
 	return false

@@ -17,8 +17,13 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/order"
+	"github.com/patchbay-net/patchbay/internal/patience"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -33,9 +38,6 @@ type remover struct {
 	detach func(context.Context, *chain.List, chain.Attachment) error // DEL, with the container's locks held
 }
 
-// busy is why something that is being worked on stays.
-const busy = "an ADD or DEL is working on it"
-
 // lockTime is how long gc waits for an operation of the runtime library.
 const lockTime = 2 * time.Second
 
@@ -45,19 +47,22 @@ func (c *collector) remove(ctx context.Context, a *Attachment) error {
 	s := c.NewSession()
 	defer s.Close()
 	r := &remover{collector: c, s: s, k: kernel.OfSession(s), a: a}
+	if a.ContainerID == "" && len(a.torn) > 0 {
+		return r.removeTorn(ctx)
+	}
 	if a.ContainerID == "" {
-		return fmt.Errorf("%s has no name", a.Name()) // judge calls none of these dead
+		return fmt.Errorf("%s has no name", a.Name()) // no DEL can be called
 	}
 	rt := *c.Runtime
 	rt.Invoker = r
 	waiting, cancel := context.WithTimeout(ctx, lockTime)
 	defer cancel()
-	entered, err := rt.Alone(waiting, a.ContainerID, func(detach func(context.Context, *chain.List, chain.Attachment) error) error {
+	entered, err := rt.Alone(waiting, a.Network, a.ContainerID, func(detach func(context.Context, *chain.List, chain.Attachment) error) error {
 		r.detach = detach
 		return r.alone(ctx)
 	})
 	if !entered && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		a.State, a.Why = Unsure, busy
+		a.State, a.Why = Unsure, record.InUse
 		return nil
 	}
 	return err
@@ -67,28 +72,21 @@ func (c *collector) remove(ctx context.Context, a *Attachment) error {
 // the cached configuration, then what still stands. Every step runs whatever the
 // others say.
 func (r *remover) alone(ctx context.Context) error {
-	done, err := r.k.Records.Collecting()
+	done, err := r.k.Records.Collecting(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	release, err := r.k.Records.Claim(r.a.Network, r.a.Owner)
-	if err != nil {
-		return err
+	release, stays, err := r.k.Records.Seize(r.a.Network, r.a.Owner, r.again)
+	if err != nil || stays != "" {
+		return r.leave(stays, err)
 	}
 	defer release()
-	free, why, err := r.claimDrivers()
-	if err != nil {
-		return err
+	free, stays, err := r.seizeDrivers()
+	if err != nil || stays != "" {
+		return r.leave(stays, err)
 	}
 	defer free()
-	if why == "" {
-		why = r.take()
-	}
-	if why != "" {
-		r.a.State, r.a.Why = Unsure, why
-		return nil
-	}
 	return r.removeAll(ctx)
 }
 
@@ -96,38 +94,42 @@ func (r *remover) removeAll(ctx context.Context) error {
 	err := r.delRecords(ctx)
 	why, derr := r.delDrivers(ctx)
 	if why != "" {
-		r.a.State, r.a.Why = Unsure, why
-		return err
+		return r.leave(why, err)
 	}
 	err = errors.Join(err, derr, r.delCached(ctx), r.delKernel(ctx), r.delAddresses(ctx), r.delFiles())
 	r.a.Removed = err == nil
 	return err
 }
 
-// take locks every record of the attachment and looks again: why is not empty
-// when it must stay.
-func (r *remover) take() (why string) {
-	for _, p := range r.plugins() {
-		if _, ok, _ := r.k.Records.TryTake(r.a.Network, r.a.Owner, p, 0); !ok {
-			return busy
+// leave notes why the attachment stays.
+func (r *remover) leave(stays string, err error) error {
+	if stays != "" {
+		r.a.State, r.a.Why = Unsure, stays
+	}
+	return err
+}
+
+// again looks again at what stands, with its records locked and ADDs kept out, and
+// says why the attachment must stay.
+func (r *remover) again(list []record.Standing) (stays string) {
+	known := append(r.plugins(), r.a.drivers...)
+	for _, at := range list {
+		if !slices.Contains(known, at.Plugin) {
+			return record.InUse
+		}
+		if at.Record != nil {
+			r.a.at(at.Record.NetNS, at.Record.NetNSMark)
 		}
 	}
-	records, _, _ := r.k.Records.Scan(r.a.Network)
-	for _, rec := range records {
-		switch {
-		case rec.Owner != r.a.Owner:
-		case !slices.Contains(r.plugins(), rec.Plugin):
-			return busy
-		case rec.NetNS != "" && r.a.untold == "" && exists(rec.NetNS):
-			return "its namespace " + rec.NetNS + " exists"
-		}
-	}
-	if r.a.cached == nil || r.a.untold != "" {
+	if r.a.untold != "" {
 		return ""
 	}
-	now, err := r.Runtime.Cached(r.a.Network, r.attachment())
-	if err == nil && now != nil && now.NetNS != "" && exists(now.NetNS) {
-		return "its namespace " + now.NetNS + " exists"
+	if now, err := r.Runtime.Cached(r.a.Network, r.attachment()); r.a.cached != nil && err == nil && now != nil {
+		r.a.at(now.NetNS, nil)
+		r.a.seen(now.Since)
+	}
+	if state, said := r.world.life(r.a); state != life.Dead && said != "" && !r.world.earlier(r.a) {
+		return said
 	}
 	return ""
 }
@@ -153,7 +155,7 @@ func (r *remover) plugins() (names []string) {
 		}
 		return 0
 	}
-	slices.SortStableFunc(names, func(x, y string) int { return cmp.Compare(place(x), place(y)) })
+	order.Stable(names, func(x, y string) int { return cmp.Compare(place(x), place(y)) })
 	return names
 }
 
@@ -187,9 +189,10 @@ func (r *remover) path(name string) []string {
 	return r.Runtime.Path
 }
 
-// Invoke calls a plugin in the session that holds the locks, or another program.
+// Invoke calls a plugin in the session that holds the locks, or another program, and
+// gives it DelTime: one that hangs must not keep gc from all else.
 func (r *remover) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
-	out, err := r.s.Invoker().Invoke(ctx, pluginType, call)
+	out, err := patience.Invoke(ctx, cmp.Or(r.DelTime, delTime), r.s.Invoker(), pluginType, call)
 	return out, errors.Join(err, r.s.Flush(ctx))
 }
 
@@ -215,7 +218,8 @@ func (r *remover) delKernel(ctx context.Context) error {
 	for _, fact := range held {
 		errs = append(errs, netstate.ReleaseFact(ctx, r.k.Records, fact, r.a.Owner, r.k.NFT))
 	}
-	r.k.NFT.Remove(r.a.elements...)
+	r.k.Withdraw(&record.Record{Owner: r.a.Owner, Elements: r.a.elements})
+	r.k.NFT.Queue(iptnft.Unaccept(iptnft.Owned(string(r.a.Owner)), ""))
 	if r.a.ContainerID != "" {
 		ev := evidence{k: r.k}
 		r.k.NFT.Queue(ev.leftovers(r.a))

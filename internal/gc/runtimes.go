@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -117,14 +118,17 @@ func sayIf(s string) error {
 // not have.
 const installed = "/usr/local/bin/patchbayd"
 
-// DriverProgram finds patchbayd.
+// DriverProgram finds patchbayd: in PATH, beside this program, where it is
+// installed.
 func DriverProgram() (string, error) {
-	if path, err := exec.LookPath("patchbayd"); err == nil {
-		return path, nil
+	candidates := []string{"patchbayd"}
+	if self, err := os.Executable(); err == nil {
+		candidates = append(candidates, filepath.Join(filepath.Dir(self), "patchbayd"))
 	}
-	path, err := exec.LookPath(installed)
-	if err != nil {
-		return "", fmt.Errorf("run patchbayd: %w", errNoProgram)
+	for _, c := range append(candidates, installed) {
+		if path, err := exec.LookPath(c); err == nil {
+			return path, nil
+		}
 	}
-	return path, nil
+	return "", fmt.Errorf("run patchbayd: %w", errNoProgram)
 }

@@ -30,7 +30,18 @@ type Stray struct {
 	Removed bool   `json:"removed"`
 	Error   string `json:"error,omitempty"`
 
+	// Fix is what only a person can do about one that stays: doctor tells it.
+	Fix string `json:"fix,omitempty"`
+
 	remove func(context.Context, *kernel.Kernel) error
+}
+
+// Said is why it is judged so, with what to do.
+func (s *Stray) Said() string {
+	if s.Fix == "" {
+		return s.Why
+	}
+	return s.Why + ": " + s.Fix
 }
 
 // strays lists files that were cut short, facts that nobody holds, ifbs that
@@ -38,7 +49,7 @@ type Stray struct {
 func (c *collector) strays(ev *evidence) []*Stray {
 	list := c.strayFiles("cached result", filepath.Join(c.Paths.CNI, "results", "*"), tornJSON)
 	list = append(list, c.strayFiles("temporary file", filepath.Join(c.Paths.CNI, ".result-*"), anyFile)...)
-	list = append(append(list, c.strayFacts(ev)...), c.strayIFBs(ev)...)
+	list = append(append(append(list, c.strayFacts(ev)...), c.foreignHolders(ev)...), c.strayIFBs(ev)...)
 	list = append(append(list, c.strayAccepts(ev)...), c.strayMeshes(ev)...)
 	return append(append(list, c.strayElements(ev)...), c.danglingVeths(ev)...)
 }
@@ -52,20 +63,33 @@ func tornJSON(path string) bool {
 }
 
 // strayFiles are regular files older than the grace period: libcni does not
-// write them in one go.
+// write them in one go. One that was written since gc began may be half done.
 func (c *collector) strayFiles(kind, pattern string, stray func(string) bool) (list []*Stray) {
 	found, _ := filepath.Glob(pattern)
 	for _, path := range found {
 		fi, err := os.Lstat(path)
-		if err != nil || !fi.Mode().IsRegular() || c.world.now.Sub(fi.ModTime()) < c.Grace || !stray(path) {
+		if err != nil || !fi.Mode().IsRegular() || c.fresh(fi.ModTime()) || !stray(path) {
 			continue
 		}
-		list = append(list, &Stray{
+		s := &Stray{
 			Object: Object{kind, path}, State: Dead, Why: "it was cut short while it was written",
 			remove: func(context.Context, *kernel.Kernel) error { return removeOld(path, fi.ModTime()) },
-		})
+		}
+		if ahead := fi.ModTime().Sub(c.world.now); ahead > 0 && c.Grace > 0 {
+			s.State, s.Why = Unsure, fmt.Sprintf(aheadOfClock, ahead.Round(time.Second))
+		}
+		list = append(list, s)
 	}
 	return list
+}
+
+// fresh says whether what was written at a time is too young to judge. What is ahead of
+// the clock has no age.
+func (c *collector) fresh(written time.Time) bool {
+	if age := c.world.now.Sub(written); age >= 0 {
+		return age < c.Grace
+	}
+	return !written.After(time.Now())
 }
 
 // removeOld deletes a file unless somebody has written it again.

@@ -6,6 +6,7 @@ package gc
 import (
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 )
@@ -23,22 +24,22 @@ func (c *collector) danglingVeths(ev *evidence) (list []*Stray) {
 	var ports []netlink.Link
 	for _, l := range links {
 		at := l.Attrs()
-		if l.Type() == "veth" && at.MasterIndex != 0 && at.Alias == "" && !ev.claimed(at.Index) {
+		if l.Type() == "veth" && at.MasterIndex != 0 && at.Alias == "" && away(l) >= 0 && !ev.claimed(at.Index) {
 			ports = append(ports, l)
 		}
 	}
 	if len(ports) == 0 {
 		return nil
 	}
-	peers, err := c.peers(links)
+	seen, err := c.namespaceIDs(host)
 	if err != nil {
 		ev.fail(err)
 		return nil
 	}
 	for _, l := range ports {
-		if at := l.Attrs(); !peers[pair{at.ParentIndex, at.Index}] {
+		if id := away(l); !seen[id] && host.Lives(id) {
 			list = append(list, &Stray{
-				Object: Object{"link", at.Name}, State: Unsure,
+				Object: Object{"link", l.Attrs().Name}, State: Unsure,
 				Why: "a port of a bridge whose other end is in no namespace of a process or a mount; nothing tells whose it is (ip link del removes it)",
 			})
 		}
@@ -46,46 +47,31 @@ func (c *collector) danglingVeths(ev *evidence) (list []*Stray) {
 	return list
 }
 
-// pair is the indexes of a veth and of its peer.
-type pair struct{ index, peer int }
+// away is the id of the namespace that the other end of a pair is in; negative when
+// that is its own, or going. The indexes of both ends occur in other namespaces too.
+func away(l netlink.Link) int { return int(int32(l.Attrs().NetNsID)) } // the kernel's is signed
 
-// peers are the veths of every namespace, the host's included.
-func (c *collector) peers(host []netlink.Link) (map[pair]bool, error) {
-	found := make(map[pair]bool)
-	note := func(links []netlink.Link) {
-		for _, l := range links {
-			if l.Type() == "veth" {
-				found[pair{l.Attrs().Index, l.Attrs().ParentIndex}] = true
-			}
-		}
-	}
-	note(host)
-	spaces, err := namespaces(c.Paths.Proc)
+// namespaceIDs are the ids that the host has for the namespaces that are seen.
+func (c *collector) namespaceIDs(host *nl.Conn) (map[int]bool, error) {
+	spaces, err := life.Namespaces(c.Paths.Proc)
 	if err != nil {
 		return nil, err
 	}
+	seen := make(map[int]bool)
 	for _, path := range spaces {
-		links, err := linksIn(path, c.Paths.Proc)
+		ns, err := netns.Open(path)
+		if netns.Gone(err) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
-		note(links)
+		id, err := host.GetNetNsIdByFd(ns.Fd())
+		ns.Close() //nolint:errcheck // read only
+		if err != nil {
+			return nil, err
+		}
+		seen[id] = true
 	}
-	return found, nil
-}
-
-func linksIn(path, proc string) ([]netlink.Link, error) {
-	ns, err := netns.Open(path)
-	if netns.Gone(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	conn, err := nl.In(ns, proc)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	return conn.LinkList()
+	return seen, nil
 }

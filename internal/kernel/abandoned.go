@@ -63,7 +63,7 @@ func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request, pluginName st
 	list := map[ipam.Owner][]netip.Addr{}
 	for _, h := range held {
 		o := h.Owner
-		if o.Validate() == nil && !keep(o.ID, o.IfName) && !k.recorded(r, o, pluginName) {
+		if o.Validate() == nil && !keep(o.ID, o.IfName) && !h.Since.After(r.Listed()) && !k.recorded(r, o, pluginName) {
 			list[o] = append(list[o], h.Addr)
 		}
 	}

@@ -15,5 +15,7 @@ func (k *Kernel) HostEnv(r *plugin.Request) (*netstate.Env, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &netstate.Env{NFT: k.NFT, Host: host, Warn: func(err error) { Warn(r, err) }}, nil
+	env := k.env(r)
+	env.Host = host
+	return env, nil
 }

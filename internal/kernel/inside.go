@@ -17,7 +17,7 @@ import (
 // deleting the interface, with which the rest goes.
 func DelInside(ctx context.Context, r *plugin.Request, name string, undo func(*nl.Conn, *record.Record) error) error {
 	k := Of(r)
-	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	rec, err := k.Records.Take(r.Network, r.Owner, name)
 	if err != nil {
 		Warn(r, err)
 	}

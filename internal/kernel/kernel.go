@@ -8,9 +8,13 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -29,6 +33,11 @@ type Kernel struct {
 	host       *nl.Conn
 	sandboxes  map[string]*nl.Conn
 	collecting bool
+	failed     bool     // the last transaction of a flush
+	repeated   []*again // ADDs
+	adding     []*record.Record
+	all        []*record.Record // as alsoNaming has read them
+	boot       string           // see bootID
 }
 
 type sessionKey struct{}
@@ -49,10 +58,16 @@ func open(s *plugin.Session) *Kernel {
 		session:   s,
 		sandboxes: make(map[string]*nl.Conn),
 	}
-	s.OnFlush(k.NFT.Commit)
+	s.OnFlush(k.commit)
 	s.OnDiscard(k.NFT.Discard)
 	s.OnClose(k.close)
 	return k
+}
+
+func (k *Kernel) commit(ctx context.Context) error {
+	err := k.NFT.Commit(ctx)
+	k.failed = err != nil
+	return err
 }
 
 // close ends the firewall socket last: closing it waits for the kernel when
@@ -66,6 +81,11 @@ func (k *Kernel) close() {
 	}
 	k.Records.Close() // before the wait
 	k.NFT.Close()     //nolint:errcheck // what was queued is committed or forgotten
+}
+
+// Life says whether the namespace that a record was made for is still there.
+func (k *Kernel) Life(rec *record.Record) (state life.State, why string) {
+	return rec.Life(k.session.Paths.Proc)
 }
 
 // Host returns the socket in the namespace of the process.
@@ -98,10 +118,17 @@ func (k *Kernel) Sandbox(path string) (*nl.Conn, error) {
 	return c, nil
 }
 
+func (k *Kernel) env(r *plugin.Request) *netstate.Env {
+	return &netstate.Env{
+		NFT: k.NFT, Warn: func(err error) { Warn(r, err) },
+		Taken: func(taken *nft.TakenError) error { return k.displaced(r, taken) },
+	}
+}
+
 // Env opens both namespaces of a request. The sandbox is nil on DEL when the
 // namespace is not given or gone.
 func (k *Kernel) Env(r *plugin.Request) (*netstate.Env, error) {
-	env := &netstate.Env{NFT: k.NFT, Warn: func(err error) { Warn(r, err) }}
+	env := k.env(r)
 	var err error
 	if env.Host, err = k.Host(); err != nil {
 		return nil, err
@@ -133,20 +160,73 @@ func (k *Kernel) Apply(ctx context.Context, r *plugin.Request, env *netstate.Env
 }
 
 // Record writes a plugin's record before it touches anything and pushes its
-// removal to the undo stack. The attachment's names are filled in.
+// removal to the undo stack, or the return of the record that stood there. The
+// attachment's names are filled in, and what an earlier ADD has left (follow).
 func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
-	rec.Owner, rec.Network, rec.ContainerID, rec.IfName, rec.NetNS = r.Owner, r.Network, r.ContainerID, r.IfName, r.NetNS
+	rec.Owner, rec.Network, rec.ContainerID, rec.IfName = r.Owner, r.Network, r.ContainerID, r.IfName
+	if netns.Is(r.NetNS) { // IPAM plugins are called with any path, which later says nothing of the attachment's life
+		rec.NetNS, rec.NetNSMark = r.NetNS, k.mark(r.NetNS)
+	}
 	if r.Session.Dry != nil {
 		return nil
 	}
 	if err := r.Step("record " + rec.Plugin); err != nil {
 		return err
 	}
-	if err := k.Records.Write(rec); err != nil {
+	before, err := k.write(r, rec)
+	if err != nil {
 		return err
 	}
-	r.Undo(func(context.Context) error { return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin) })
+	k.adding = append(k.adding, rec)
+	r.Undo(func(context.Context) error {
+		if before != nil {
+			return k.Records.Rewrite(before) // what it names is still there
+		}
+		return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
+	})
 	return nil
+}
+
+// mark is that of the namespace at path, with its cookie.
+func (k *Kernel) mark(path string) *life.Mark {
+	m := life.MarkOf(path, k.bootID())
+	if m == nil {
+		return nil
+	}
+	if c, err := k.Sandbox(path); err == nil { // else the mark lacks what only makes judges surer
+		m.Cookie = c.Cookie()
+	}
+	return m
+}
+
+// write puts into rec what the record before it names, and writes it. Another ADD of
+// the same names may come in between; then it is read again.
+func (k *Kernel) write(r *plugin.Request, rec *record.Record) (before *record.Record, err error) {
+	rec.Noted = true
+	mine := *rec
+	const tries = 10
+	for try := 1; ; try++ {
+		if before, err = k.Records.Take(rec.Network, rec.Owner, rec.Plugin); err != nil {
+			Warn(r, err) // it is replaced
+		}
+		*rec = mine
+		a := k.follow(rec, before)
+		err = k.Records.WriteOver(rec)
+		if err == nil {
+			k.removeLater(r, a)
+		}
+		if !errors.Is(err, record.ErrChanged) || try == tries {
+			return before, err
+		}
+	}
+}
+
+// bootID is empty when it cannot be read.
+func (k *Kernel) bootID() string {
+	if k.boot == "" {
+		k.boot, _ = boot.ID(k.session.Paths.Proc)
+	}
+	return k.boot
 }
 
 // Finish sends the removals that are queued for rec. Waiting for them is left
@@ -165,16 +245,18 @@ func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Reco
 	return nil
 }
 
-// Check turns differences from the kernel into CHECK's error.
+// Check turns differences from the kernel into CHECK's error, which wraps
+// *netstate.Differences and has the elements of the firewall in its details. Where
+// there are elements, the tables that they are in are compared as well.
 func Check(ctx context.Context, env *netstate.Env, s netstate.State) error {
-	diffs, err := s.Diff(ctx, env)
+	diffs, err := append(slices.Clone(s), s.Tables()...).Diff(ctx, env)
 	if err != nil {
 		return err
 	}
-	if len(diffs) > 0 {
-		return spec.Errorf(spec.CodeInternal, "%s", strings.Join(diffs, "; "))
+	if !diffs.Any() {
+		return nil
 	}
-	return nil
+	return spec.Errorf(spec.CodeInternal, "%w", diffs).WithDetails("%s", strings.Join(diffs.Details(), "; "))
 }
 
 // Warn writes one line to the plugin's standard error.

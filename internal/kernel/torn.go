@@ -4,6 +4,7 @@
 package kernel
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -150,60 +151,14 @@ func splits(name, sep string, try func(a, b string) bool) bool {
 	return false
 }
 
-// Stale returns a plugin's records of attachments that a GC request does not
-// list as valid, and so must go. ok is false when the request has no list: then
-// nothing may go. What an ADD or DEL is working on is left to it. A record that
-// cannot be read is derived from its owner, which its file name tells.
-func (k *Kernel) Stale(r *plugin.Request, pluginName string) (stale []*record.Record, ok bool) {
-	keep, ok := r.Valid()
-	if !ok {
-		return nil, false
-	}
-	k.collect(r)
-	records, torn, err := k.Records.Scan(r.Network)
-	if err != nil {
-		Warn(r, err)
-	}
-	for _, rec := range records {
-		if rec.Plugin == pluginName && !keep(rec.ContainerID, rec.IfName) && !k.Records.Busy(rec.Network, rec.Owner, rec.Plugin) {
-			stale = append(stale, rec)
-		}
-	}
-	return append(stale, k.staleTorn(r, pluginName, torn)...), true
-}
-
-func (k *Kernel) staleTorn(r *plugin.Request, pluginName string, torn []record.Torn) (stale []*record.Record) {
-	valid, _ := r.Head.Valid()
-	keep := make(map[owner.Key]bool, len(valid))
-	for _, a := range valid {
-		keep[owner.Of(r.Network, a.ContainerID, a.IfName)] = true
-	}
-	for _, t := range torn {
-		if t.Plugin != pluginName {
-			continue
-		}
-		Warn(r, t.Err)
-		if keep[t.Owner] || k.Records.Busy(t.Network, t.Owner, t.Plugin) {
-			continue
-		}
-		rec, err := k.Derive(t)
-		if err != nil {
-			Warn(r, err)
-			continue
-		}
-		stale = append(stale, rec)
-	}
-	return stale
-}
-
 // collect keeps `patchbay repair` out until the session ends: it would put back
 // what is being removed.
-func (k *Kernel) collect(r *plugin.Request) {
+func (k *Kernel) collect(ctx context.Context, r *plugin.Request) {
 	if k.collecting {
 		return
 	}
 	k.collecting = true
-	done, err := k.Records.Collecting()
+	done, err := k.Records.Collecting(ctx)
 	if err != nil {
 		Warn(r, err)
 		return

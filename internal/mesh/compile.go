@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/order"
 )
 
 // Reach is what the kernel says of the way to an underlay address.
@@ -70,7 +72,7 @@ type compiler struct {
 // claim the same, it is always the same one that gets it.
 func inOrder(peers []Peer) []Peer {
 	peers = slices.Clone(peers)
-	slices.SortStableFunc(peers, func(a, b Peer) int { return strings.Compare(a.ID, b.ID) })
+	order.Stable(peers, func(a, b Peer) int { return strings.Compare(a.ID, b.ID) })
 	return peers
 }
 
@@ -224,13 +226,13 @@ func (c *compiler) sort() {
 	byPrefix := func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	}
-	slices.SortFunc(c.state.Routes, func(a, b Route) int { return byPrefix(a.Dst, b.Dst) })
-	slices.SortFunc(c.state.Subnets, func(a, b Subnet) int { return byPrefix(a.Prefix, b.Prefix) })
-	slices.SortFunc(c.state.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
+	order.By(c.state.Routes, func(a, b Route) int { return byPrefix(a.Dst, b.Dst) })
+	order.By(c.state.Subnets, func(a, b Subnet) int { return byPrefix(a.Prefix, b.Prefix) })
+	order.By(c.state.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
 	for _, d := range c.state.Devices {
-		slices.SortFunc(d.Tunnels, func(a, b Tunnel) int { return bytes.Compare(a.MAC, b.MAC) })
+		order.By(d.Tunnels, func(a, b Tunnel) int { return bytes.Compare(a.MAC, b.MAC) })
 		for _, t := range d.Tunnels {
-			slices.SortFunc(t.Hops, netip.Addr.Compare)
+			order.By(t.Hops, netip.Addr.Compare)
 		}
 	}
 }

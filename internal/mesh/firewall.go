@@ -42,21 +42,51 @@ func (m *Mesh) warnLegacy(subnets []Subnet) {
 	}
 }
 
-// facts are those that a bridge on the whole subnet would have, by the same
-// names: whoever else has them shares them.
+// facts are those of a whole subnet, by the names that all have for them: whoever
+// else has them shares them.
 func (x Subnet) facts() []record.Fact {
 	out := []record.Fact{{Name: "accept-" + x.Prefix.String(), Accepts: []netip.Prefix{x.Prefix}}}
-	if !x.NoMasquerade {
-		out = append(out, record.Fact{Name: "masquerade-" + x.Prefix.String(), Elements: nft.Masquerade(x.Prefix, x.Network)})
+	if x.Masquerade {
+		out = append(out, record.Fact{Name: x.masquerade(), Elements: nft.Masquerade(x.Prefix, x.Network)})
 	}
 	return out
 }
+
+// masquerade is the name of the subnet's masquerade.
+func (x Subnet) masquerade() string { return "masquerade-" + x.Prefix.String() }
 
 // holder holds facts for a mesh. It is no owner of an attachment, so no gc of
 // attachments looks for its container.
 type holder struct {
 	mark  mark
 	store *record.Store
+}
+
+// keep adds the masquerades of an earlier release that must stay.
+func (h holder) keep(subnets []Subnet) ([]Subnet, error) {
+	held, err := h.store.Held(h.mark.holder())
+	if err != nil {
+		return nil, err
+	}
+	out := slices.Clone(subnets)
+	for i, x := range out {
+		if slices.Contains(held, x.masquerade()) && (x.Unsettled || h.counted(x.Network)) {
+			out[i].Masquerade = true
+		}
+	}
+	return out, nil
+}
+
+// first is the plugin that the agents' configurations begin with.
+const first = "bridge"
+
+// counted says whether an attachment of a network may have no masquerade but the
+// mesh's. Records tell, and one that cannot be read may be of such a one.
+func (h holder) counted(network string) bool {
+	records, torn, err := h.store.Scan(network)
+	return err != nil || len(torn) > 0 || slices.ContainsFunc(records, func(r *record.Record) bool {
+		return r.Plugin == first && !slices.ContainsFunc(r.Elements, nft.Element.Masquerades)
+	})
 }
 
 // take holds what is wanted and puts back what somebody took from the firewall.

@@ -204,7 +204,8 @@ func TestPeersSwap(t *testing.T) {
 	}
 }
 
-// What leaves the whole network is masqueraded, once, and what stays in it never.
+// Where a mesh masquerades, it does so with what leaves the whole network, once,
+// and never with what stays in it.
 func TestMasquerade(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}
@@ -219,7 +220,7 @@ func TestMasquerade(t *testing.T) {
 
 	self := u.self(h1)
 	for i := range self.Subnets {
-		self.Subnets[i].NoMasquerade = true
+		self.Subnets[i].Masquerade = false
 	}
 	l.router.route("10.40.1.0/24", "192.0.2.1")
 	h1.do(func() error { return h1.mesh.Apply(ctx, self, u.peers(h1, l.hosts[1])) })

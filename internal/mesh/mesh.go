@@ -99,7 +99,11 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	env := &netstate.Env{Host: m.conn, NFT: fw, Warn: m.opts.Warn}
 	h := holder{s.mark(), store}
 	m.warnLegacy(s.Subnets)
-	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, s.Subnets)}
+	subnets, err := h.keep(s.Subnets)
+	if err != nil {
+		return err // nobody knows what may go
+	}
+	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, subnets)}
 	var links []placed
 	for _, d := range s.Devices {
 		p, err := m.place(s, d)
@@ -113,7 +117,7 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	for _, p := range links {
 		errs = append(errs, m.prune(p))
 	}
-	errs = append(errs, m.dropDevices(s.mark(), s.Devices), h.drop(ctx, env, s.Subnets))
+	errs = append(errs, m.dropDevices(s.mark(), s.Devices), h.drop(ctx, env, subnets))
 	m.remember(s)
 	return errors.Join(errs...)
 }

@@ -54,8 +54,15 @@ type Subnet struct {
 	Network string // name, for people
 	Prefix  netip.Prefix
 
-	// NoMasquerade leaves the source address of what leaves the range as it is.
-	NoMasquerade bool
+	// Masquerade gives what leaves the range the host's address, whichever network
+	// it is of: for attachments that do not have that of their own, made by the
+	// configuration of an earlier release.
+	Masquerade bool
+
+	// Unsettled keeps such a masquerade that is there already: an ADD by that
+	// configuration may be under way. Without it, one goes with the last attachment
+	// that counts on it.
+	Unsettled bool
 }
 
 // The defaults of Self. The port is IANA's for VXLAN; the VNI is "pb".

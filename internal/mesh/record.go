@@ -65,6 +65,13 @@ func (k mark) alias() string { return aliasPrefix + k.String() }
 
 func (k mark) holder() owner.Key { return owner.Key(holderPrefix + k.String()) }
 
+// IsHolder says whether a holder of a shared fact has the form of a mesh's.
+func IsHolder(o owner.Key) bool {
+	rest, ok := strings.CutPrefix(string(o), holderPrefix)
+	_, valid := parseMark(rest)
+	return ok && valid
+}
+
 // parseMark reads what follows either prefix.
 func parseMark(s string) (k mark, ok bool) {
 	number, name, ok := strings.Cut(s, ".")

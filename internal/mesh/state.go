@@ -56,7 +56,7 @@ func (s State) String() string {
 	var b strings.Builder
 	for _, x := range s.Subnets {
 		fmt.Fprintf(&b, "forward %s; accept it where FORWARD drops", x.Prefix)
-		if !x.NoMasquerade {
+		if x.Masquerade {
 			fmt.Fprintf(&b, "; masquerade ip saddr %[1]s ip daddr != %[1]s", x.Prefix)
 		}
 		fmt.Fprintf(&b, " # %s\n", x.Network)

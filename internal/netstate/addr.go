@@ -132,7 +132,7 @@ func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("could not get list of IP addresses: %w", err)
 	}
-	others, ok := g.compare(addrs)
+	others, ok := g.Others(addrs)
 	switch {
 	case ok:
 		return nil, nil
@@ -147,9 +147,9 @@ func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 	return nil, g.add(env, link)
 }
 
-// compare says whether the address is there (ok), else which are in its way:
+// Others says whether the address is there (ok), else which are in its way:
 // every IPv4 address, and IPv6 addresses of overlapping subnets.
-func (g Gateway) compare(have []nl.Addr) (others []netip.Prefix, ok bool) {
+func (g Gateway) Others(have []nl.Addr) (others []netip.Prefix, ok bool) {
 	for _, a := range have {
 		switch {
 		case a.Prefix == g.Prefix:
@@ -162,21 +162,18 @@ func (g Gateway) compare(have []nl.Addr) (others []netip.Prefix, ok bool) {
 	return others, false
 }
 
-// add adds the address and pins the MAC: what had the network's ports as they
-// came and went must not change any more.
+// add pins the MAC that the link had before our port joined, and adds the
+// address: what had the network's ports as they came and went must not change
+// any more.
 func (g Gateway) add(env *Env, link netlink.Link) error {
+	if err := setMAC(env, link, link.Attrs().HardwareAddr); err != nil {
+		return err
+	}
 	err := env.Host.AddrAdd(link, g.addr().message())
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("could not add IP address %s to %q: %w", g.Prefix, g.Link, err)
 	}
-	now, err := env.Host.LinkAt(link.Attrs().Index)
-	if err != nil {
-		return fmt.Errorf("could not lookup %q: %w", g.Link, err)
-	}
-	if err := env.Host.LinkSetHardwareAddr(now, now.Attrs().HardwareAddr); err != nil {
-		return fmt.Errorf("could not set bridge's mac: %w", err)
-	}
-	env.Remember(Host, now)
+	env.Forget(Host, g.Link) // a port may have changed its MTU
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
 )
 
 // Bridge is a bridge on the host. It belongs to the network, not to an
@@ -25,7 +26,16 @@ type Bridge struct {
 	// port's, and changes its own as ports come and go.
 	MAC           net.HardwareAddr
 	VLANFiltering bool // of a bridge that is made
-	Promisc       bool
+
+	// Network and Records note a bridge that is made, so that network rm knows it
+	// for one of ours.
+	Network string
+	Records *record.Store
+	Promisc bool
+
+	// Pin keeps the address of a bridge that is there, as a gateway must: its
+	// neighbours remember it. Without, it may become that of a port.
+	Pin bool
 }
 
 // String is the ip command.
@@ -71,9 +81,35 @@ func (b Bridge) ensure(env *Env) error {
 			return fmt.Errorf("could not set promiscuous mode on %q: %w", b.Name, err)
 		}
 	}
+	if err := b.pin(env, link); err != nil {
+		return err
+	}
 	if link.Attrs().Flags&net.FlagUp == 0 {
 		return env.Host.LinkSetUp(link)
 	}
+	return nil
+}
+
+// pin sets the address that the bridge has, from when on no port changes it. The
+// kernel forgets the neighbours then, so it is for a bridge that has no live port
+// and so none. Gateway pins one that has ports of others.
+func (b Bridge) pin(env *Env, link netlink.Link) error {
+	attrs := link.Attrs()
+	if !b.Pin || len(b.MAC) == 0 || bytes.Equal(attrs.HardwareAddr, b.MAC) || attrs.OperState == netlink.OperUp {
+		return nil
+	}
+	mac := attrs.HardwareAddr
+	if len(mac) == 0 { // zeros: its last port took the address along
+		mac = b.MAC
+	}
+	return setMAC(env, link, mac)
+}
+
+func setMAC(env *Env, link netlink.Link, mac net.HardwareAddr) error {
+	if err := env.Host.LinkSetHardwareAddr(link, mac); err != nil {
+		return fmt.Errorf("could not set bridge's mac: %w", err)
+	}
+	link.Attrs().HardwareAddr = mac
 	return nil
 }
 
@@ -84,10 +120,19 @@ func (b Bridge) make(env *Env) (netlink.Link, error) {
 	if b.VLANFiltering {
 		br.VlanFiltering = &b.VLANFiltering
 	}
-	if err := env.Host.LinkAdd(br); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := env.Host.LinkAdd(br); errors.Is(err, unix.EEXIST) {
+		return env.Link(Host, b.Name)
+	} else if err != nil {
 		return nil, fmt.Errorf("could not add %q: %w", b.Name, err)
 	}
-	return env.Link(Host, b.Name)
+	link, err := env.Link(Host, b.Name)
+	if err == nil && b.Records != nil {
+		note := record.Made{Network: b.Network, Index: link.Attrs().Index}
+		if err := b.Records.NoteMade(record.MadeBridge(b.Name), note); err != nil {
+			env.Warn(err) // network rm leaves the bridge then, and that is all
+		}
+	}
+	return link, err
 }
 
 // Diff wants a bridge of that name, up, with the MAC of the previous result.

@@ -169,18 +169,37 @@ func (c Child) Diff(_ context.Context, env *Env) (string, error) {
 	return c.diffMaster(env, link)
 }
 
+// diffMaster wants the master, up: a link on one that is down carries nothing.
 func (c Child) diffMaster(env *Env, link netlink.Link) (string, error) {
-	if c.AnyMaster || c.Master == "" {
-		return "", nil
+	if c.Master == "" && !c.AnyMaster {
+		return "", nil // of a kind without
 	}
-	master, err := env.Link(c.MasterIn, c.Master)
-	switch {
-	case nl.IsNotFound(err):
-		return fmt.Sprintf("failed to lookup master %q: Link not found", c.Master), nil
-	case err != nil:
-		return "", err
-	case master.Attrs().Index != link.Attrs().ParentIndex:
-		return fmt.Sprintf("Interface %s is not on master %s", c.Name, c.Master), nil
+	master, d, err := c.master(env, link)
+	if err != nil || d != "" {
+		return d, err
+	}
+	if master.Attrs().Flags&net.FlagUp == 0 {
+		return fmt.Sprintf("master %s of %s is down", master.Attrs().Name, c.Name), nil
 	}
 	return "", nil
+}
+
+// master finds it, and says in d what is wrong with it.
+func (c Child) master(env *Env, link netlink.Link) (master netlink.Link, d string, err error) {
+	if c.AnyMaster {
+		if master, err = env.Conn(c.MasterIn).LinkAt(link.Attrs().ParentIndex); nl.IsNotFound(err) {
+			return nil, fmt.Sprintf("the master of %s is not found", c.Name), nil
+		}
+		return master, "", err
+	}
+	master, err = env.Link(c.MasterIn, c.Master)
+	switch {
+	case nl.IsNotFound(err):
+		return nil, fmt.Sprintf("failed to lookup master %q: Link not found", c.Master), nil
+	case err != nil:
+		return nil, "", err
+	case master.Attrs().Index != link.Attrs().ParentIndex:
+		return nil, fmt.Sprintf("Interface %s is not on master %s", c.Name, c.Master), nil
+	}
+	return master, "", nil
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
 )
 
 // LinkIPv6 is a setting below net/ipv6/conf/LINK.
@@ -84,11 +85,14 @@ func (i IPv6) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// Forwarding switches forwarding on in the host's namespace. It is never
-// switched off: who else counts on it cannot be known.
+// Forwarding switches forwarding on in the host's namespace. No DEL switches it
+// off: others may count on it by then. What it was is noted for network rm.
 type Forwarding struct {
 	IPv4, IPv6 bool
+	Link       string // of the host, that Diff looks at too; may be empty
 	Failed     string // text of a failure
+	Network    string
+	Records    *record.Store // of the note; may be nil
 }
 
 func (f Forwarding) families() (list []int) {
@@ -128,10 +132,29 @@ func (f Forwarding) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	if len(s.List) == 0 {
 		return nil, nil
 	}
+	f.note(env, s.List)
 	return s.Ensure(ctx, env)
 }
 
-// Diff wants forwarding.
+// note writes down that forwarding was off, before it is on. Without the note it
+// stays on, so a failure harms nothing.
+func (f Forwarding) note(env *Env, keys []nl.Setting) {
+	for _, k := range keys {
+		if f.Records == nil {
+			return
+		}
+		before, err := env.Host.Sysctl(k.Key)
+		if err == nil && before != k.Value {
+			err = f.Records.NoteMade(record.MadeSysctl(k.Key), record.Made{Network: f.Network, Before: before})
+		}
+		if err != nil {
+			env.Warn(err)
+		}
+	}
+}
+
+// Diff wants forwarding, for IPv4 that of the link too: the kernel drops what comes
+// in by one that does not forward. Of IPv6 it looks at all interfaces' alone.
 func (f Forwarding) Diff(_ context.Context, env *Env) (string, error) {
 	var errs []error
 	for _, family := range f.families() {
@@ -141,5 +164,15 @@ func (f Forwarding) Diff(_ context.Context, env *Env) (string, error) {
 		}
 		errs = append(errs, err)
 	}
-	return "", errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || !f.IPv4 || f.Link == "" {
+		return "", err
+	}
+	link, err := env.Link(Host, f.Link)
+	if err != nil {
+		return diffMissing(err)
+	}
+	if on, err := env.Host.Forwards(unix.AF_INET, link.Attrs().Index); err != nil || on {
+		return "", err
+	}
+	return fmt.Sprintf("sysctl is not net/ipv4/conf/%s/forwarding=1", f.Link), nil
 }

@@ -101,10 +101,19 @@ func (v Veth) undo(env *Env) Undo {
 	}
 }
 
-// ErrVethExists is what an ADD says when the container has the interface.
-func ErrVethExists(peer, name string) error {
-	return fmt.Errorf("container veth name (%q) peer provided (%q) already exists", peer, name)
+// VethExistsError says that the container has the interface of an ADD.
+type VethExistsError struct {
+	IfName, Host string
+	In           string // the namespace of the attachment that has the same names; "" when the interface is not one's
 }
+
+// Error is the reference's text.
+func (e *VethExistsError) Error() string {
+	return fmt.Sprintf("container veth name (%q) peer provided (%q) already exists", e.IfName, e.Host)
+}
+
+// ErrVethExists is what an ADD says when the container has the interface.
+func ErrVethExists(peer, name string) error { return &VethExistsError{IfName: peer, Host: name} }
 
 // adopt writes our mark and looks the other end up.
 func (v Veth) adopt(env *Env) error {
@@ -132,8 +141,14 @@ func (v Veth) Diff(ctx context.Context, env *Env) (string, error) {
 	if host.Attrs().ParentIndex != inside.Attrs().Index || inside.Attrs().ParentIndex != host.Attrs().Index {
 		return fmt.Sprintf("%s and %s in the container are not one veth pair", v.Name, v.Peer), nil
 	}
+	if host.Attrs().Flags&net.FlagUp == 0 {
+		return fmt.Sprintf("Interface %s is down", v.Name), nil
+	}
+	if d := withoutARP(inside); d != "" {
+		return d, nil
+	}
 	if v.Bridge == "" {
-		return "", nil
+		return withoutARP(host), nil
 	}
 	return Port{Link: v.Name, Bridge: v.Bridge, PortFlags: v.Port}.Diff(ctx, env)
 }

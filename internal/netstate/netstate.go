@@ -56,6 +56,9 @@ type Env struct {
 	// on a read-only /proc/sys.
 	Warn func(error)
 
+	// Taken is asked when another attachment has an element; nil takes it over.
+	Taken func(*nft.TakenError) error
+
 	links [2]map[string]netlink.Link
 }
 
@@ -132,18 +135,4 @@ func (a *Applier) Apply(ctx context.Context, s State) error {
 		}
 	}
 	return nil
-}
-
-// Diff lists every difference of the kernel from s.
-func (s State) Diff(ctx context.Context, env *Env) (diffs []string, err error) {
-	for _, o := range s {
-		d, err := o.Diff(ctx, env)
-		if err != nil {
-			return diffs, fmt.Errorf("compare %s: %w", o, err)
-		}
-		if d != "" {
-			diffs = append(diffs, d)
-		}
-	}
-	return diffs, nil
 }

@@ -9,10 +9,12 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
@@ -83,15 +85,15 @@ var (
 func TestObjects(t *testing.T) {
 	env := newEnv(t)
 	must(t, env.Host.SetSysctl("net/ipv4/ip_forward", "0"))
-	if diffs, err := testState.Diff(t.Context(), again(env)); err != nil || len(diffs) == 0 {
-		t.Errorf("before: %q %v", diffs, err)
+	if diffs, err := testState.Diff(t.Context(), again(env)); err != nil || !diffs.Any() {
+		t.Errorf("before: %v %v", diffs, err)
 	}
 	var undos []func(context.Context) error
 	a := Applier{Env: env, Undo: func(f func(context.Context) error) { undos = append(undos, f) }}
 	must(t, a.Apply(t.Context(), testState))
 	diffs, err := testState.Diff(t.Context(), again(env))
-	if err != nil || len(diffs) > 0 {
-		t.Errorf("after: %q %v", diffs, err)
+	if err != nil || diffs.Any() {
+		t.Errorf("after: %v %v", diffs, err)
 	}
 	for i := len(undos) - 1; i >= 0; i-- {
 		must(t, undos[i](t.Context()))
@@ -224,7 +226,7 @@ func TestGatewayCompare(t *testing.T) {
 		"fd01::1/48":     "fd01::1/64",
 		"fd01:0:0:1::/8": "fd01::1/64",
 	} {
-		got, ok := Gateway{Prefix: netip.MustParsePrefix(want)}.compare(have)
+		got, ok := Gateway{Prefix: netip.MustParsePrefix(want)}.Others(have)
 		text := "ok"
 		if !ok {
 			var words []string
@@ -266,10 +268,51 @@ func TestWaitLeavesNothing(t *testing.T) {
 		}
 		cancel()
 	}
-	for end := time.Now().Add(time.Second); runtime.NumGoroutine() > before && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before && time.Now().Before(end); {
 		runtime.Gosched()
 	}
 	if n := runtime.NumGoroutine(); n > before {
 		t.Errorf("goroutines: %d, before %d", n, before)
 	}
+}
+
+// A default route by another gateway is not the container's, and one that refuses
+// before it makes it useless. One by another link may be somebody's choice.
+func TestOtherDefaultRoute(t *testing.T) {
+	for _, c := range []struct{ addr, gateway, other, all string }{
+		{"10.9.0.5/24", "10.9.0.1", "10.9.0.77", "0.0.0.0/0"}, {"fd09::5/64", "fd09::1", "fd09::77", "::/0"},
+	} {
+		t.Run(c.all, func(t *testing.T) { otherDefault(t, c.addr, c.gateway, c.other, c.all) })
+	}
+}
+
+func otherDefault(t *testing.T, address, gateway, otherGateway, all string) {
+	env := newEnv(t)
+	route := Route{Where: Sandbox, Link: "eth0", Dst: netip.MustParsePrefix(all), Gateway: netip.MustParseAddr(gateway), Priority: 100}
+	for _, o := range append(slices.Clone(testState[:2]), Addr{Where: Sandbox, Link: "eth0", Prefix: netip.MustParsePrefix(address)}, Up{Where: Sandbox, Link: "eth0"}, route) {
+		_, err := o.Ensure(t.Context(), env)
+		must(t, err)
+	}
+	differs := func(when string, want bool) {
+		t.Helper()
+		if d, err := route.Diff(t.Context(), again(env)); (d != "") != want || err != nil {
+			t.Errorf("%s: %q %v", when, d, err)
+		}
+	}
+	link, err := env.Link(Sandbox, "eth0")
+	must(t, err)
+	differs("as made", false)
+	refusal := &netlink.Route{Type: unix.RTN_UNREACHABLE, Dst: nl.IPNet(route.Dst), Priority: 200}
+	must(t, env.Sandbox.RouteAdd(refusal))
+	differs("a refusal behind it", false)
+	must(t, env.Sandbox.RouteDel(refusal))
+	refusal.Priority = 50
+	must(t, env.Sandbox.RouteAdd(refusal))
+	differs("a refusal before it", true)
+	must(t, env.Sandbox.RouteDel(refusal))
+	must(t, env.Sandbox.RouteDel(route.message(link.Attrs().Index)))
+	other := route
+	other.Gateway = netip.MustParseAddr(otherGateway)
+	must(t, env.Sandbox.RouteAdd(other.message(link.Attrs().Index)))
+	differs("another gateway", true)
 }

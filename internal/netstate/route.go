@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -32,6 +34,8 @@ type Route struct {
 
 	OnLink  bool // the gateway is there though no route says so
 	Replace bool // a route to the same destination is replaced
+
+	Repairable bool // patchbay repair adds it where there is none, as CHECK says then
 }
 
 // String is the ip command.
@@ -117,8 +121,7 @@ func gatewayText(gw netip.Addr) string {
 	return gw.String()
 }
 
-// Diff wants a route to the destination, by the gateway unless it is a default
-// route, in the table if one is given and else in any: a later plugin (sbr,
+// Diff wants a route to the destination, by the gateway, in the table if one is given and else in any: a later plugin (sbr,
 // vrf) may have moved it.
 func (r Route) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(r.Where, r.Link)
@@ -133,7 +136,18 @@ func (r Route) Diff(_ context.Context, env *Env) (string, error) {
 	if err != nil || found {
 		return "", err
 	}
-	return fmt.Sprintf("Expected Route %v not found in routing table", r.text()), nil
+	text := fmt.Sprintf("Expected Route %v not found in routing table", r.text())
+	if r.Repairable {
+		if there, err := r.Served(env); err == nil && !there {
+			text += " (run patchbay repair)"
+		}
+	}
+	return text, nil
+}
+
+// Served says whether the host has a route to exactly the destination, by whatever link.
+func (r Route) Served(env *Env) (bool, error) {
+	return r.matching(env.Host, func(*netlink.Route) bool { return true })
 }
 
 func (r Route) text() string {
@@ -141,26 +155,56 @@ func (r Route) text() string {
 }
 
 // find looks through the tables of a container.
-func (r Route) find(conn *nl.Conn, _ netlink.Link) (bool, error) {
+func (r Route) find(conn *nl.Conn, link netlink.Link) (bool, error) {
 	family := netlink.FAMILY_V6
 	if r.Dst.Addr().Is4() {
 		family = netlink.FAMILY_V4
 	}
 	filter := &netlink.Route{Dst: nl.IPNet(r.Dst.Masked()), Table: r.Table}
-	mask := netlink.RT_FILTER_DST | netlink.RT_FILTER_TABLE
-	if r.Gateway.IsValid() && r.Dst.Bits() > 0 {
-		filter.Gw = r.Gateway.AsSlice()
-		mask |= netlink.RT_FILTER_GW
-	}
-	routes, err := conn.RouteListFiltered(family, filter, mask)
+	routes, err := conn.RouteListFiltered(family, filter, netlink.RT_FILTER_DST|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return false, fmt.Errorf("route table lookup error: %w", err)
 	}
-	return len(routes) > 0, nil
+	for _, got := range routes {
+		if r.served(got, link) && !slices.ContainsFunc(routes, func(o netlink.Route) bool { return refusesBefore(o, got) }) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// served says whether a route to the destination is the one that is wanted. A default
+// route by another interface may be somebody's choice for the container.
+func (r Route) served(got netlink.Route, link netlink.Link) bool {
+	if got.Type != unix.RTN_UNICAST {
+		return false
+	}
+	if !r.Gateway.IsValid() || hasGateway(got, r.Gateway) {
+		return true
+	}
+	return r.Dst.Bits() == 0 && len(got.MultiPath) == 0 && got.LinkIndex != link.Attrs().Index
+}
+
+func hasGateway(got netlink.Route, want netip.Addr) bool {
+	hops := []net.IP{got.Gw}
+	for _, h := range got.MultiPath {
+		hops = append(hops, h.Gw)
+	}
+	return slices.ContainsFunc(hops, func(ip net.IP) bool { return ip.Equal(want.AsSlice()) })
+}
+
+// refusesBefore says whether a route that leads nowhere comes before another.
+func refusesBefore(o, got netlink.Route) bool {
+	leadsNowhere := o.Type == unix.RTN_UNREACHABLE || o.Type == unix.RTN_BLACKHOLE || o.Type == unix.RTN_PROHIBIT
+	return leadsNowhere && o.Table == got.Table && o.Priority < got.Priority
 }
 
 // lookup asks for the one route that serves the destination.
 func (r Route) lookup(conn *nl.Conn, link netlink.Link) (bool, error) {
+	return r.matching(conn, func(got *netlink.Route) bool { return got.LinkIndex == link.Attrs().Index })
+}
+
+func (r Route) matching(conn *nl.Conn, is func(*netlink.Route) bool) (bool, error) {
 	routes, err := conn.RouteGetWithOptions(r.Dst.Addr().AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), nl.IsNotFound(err):
@@ -169,7 +213,7 @@ func (r Route) lookup(conn *nl.Conn, link netlink.Link) (bool, error) {
 		return false, fmt.Errorf("route table lookup error: %w", err)
 	}
 	for _, got := range routes {
-		if got.LinkIndex == link.Attrs().Index && got.Dst != nil && got.Dst.String() == nl.IPNet(r.Dst.Masked()).String() {
+		if is(&got) && got.Dst != nil && got.Dst.String() == nl.IPNet(r.Dst.Masked()).String() {
 			return true, nil
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/order"
 )
 
 // Member puts a link of the sandbox into a VRF. The kernel sets the link down and
@@ -202,7 +203,7 @@ func (m move) poll(ctx context.Context, most time.Duration, ask func() (bool, er
 // restoreRoutes adds what the kernel did not: it makes those of addresses anew.
 // What leads to a next hop comes before the routes by it.
 func (m move) restoreRoutes(ctx context.Context, routes []netlink.Route) error {
-	slices.SortStableFunc(routes, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) })
+	order.Stable(routes, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) })
 	for _, r := range routes {
 		if r.Protocol == unix.RTPROT_KERNEL {
 			continue

@@ -6,6 +6,7 @@ package nft
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -39,8 +40,17 @@ func TestChurn(t *testing.T) {
 			none, many := churn(t, how.expiry, 0), churn(t, how.expiry, standing)
 			none.log(t, 0)
 			many.log(t, standing)
-			if !testing.Short() {
-				many.within(t, none, how.expiry == expiryWorks)
+			if testing.Short() {
+				return
+			}
+			grown := many.beyond(none, how.expiry == expiryWorks)
+			for range 10 { // what grows does so each time, what other processes add does not
+				if len(grown) > 0 {
+					grown = measure(t, how.expiry).beyond(none, how.expiry == expiryWorks)
+				}
+			}
+			for _, what := range grown {
+				t.Error(what)
 			}
 		})
 	}
@@ -80,32 +90,37 @@ func (c churnTimes) log(t *testing.T, n int) {
 	}
 }
 
-// within holds the numbers at 20,000 to those at none.
-func (c churnTimes) within(t *testing.T, none churnTimes, expires bool) {
+// beyond holds the numbers at 20,000 to those at none, and tells what is too large.
+func (c churnTimes) beyond(none churnTimes, expires bool) (all []string) {
 	flat := func(what string, many, few, slack time.Duration) {
 		if many > 3*few+slack {
-			t.Errorf("%s grows: %v at none, %v at 20,000", what, few, many)
+			all = append(all, fmt.Sprintf("%s grows: %v at none, %v at 20,000", what, few, many))
 		}
 	}
 	flat("add", c.add.at(50), none.add.at(50), time.Millisecond)
 	flat("remove", c.remove.at(50), none.remove.at(50), 20*time.Millisecond)
 	flat("somebody else's add", c.others.at(50), none.others.at(50), 10*time.Millisecond)
 	if got := c.add.at(50); got > 5*time.Millisecond {
-		t.Errorf("add takes %v", got)
+		all = append(all, fmt.Sprintf("add takes %v", got))
 	}
 	if got := c.others.at(50); expires && got > 5*time.Millisecond {
-		t.Errorf("expiry stalls others: their add takes %v", got)
+		all = append(all, fmt.Sprintf("expiry stalls others: their add takes %v", got))
 	}
+	return all
 }
 
 // churn measures with n elements standing.
-func churn(t *testing.T, how expiry, n int) (out churnTimes) {
+func churn(t *testing.T, how expiry, n int) churnTimes {
 	c := open(t)
 	for i := range n {
 		c.Add(churnElement(200, i))
 	}
 	c.Add(attachment()...)
 	commit(t, c)
+	return measure(t, how)
+}
+
+func measure(t *testing.T, how expiry) (out churnTimes) {
 	rounds := 40
 	if testing.Short() {
 		rounds = 10

@@ -7,19 +7,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/google/nftables"
-	"golang.org/x/sys/unix"
+	"github.com/mdlayher/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
 // expireAfter is the timeout a removal gives an element: the shortest there is.
 const expireAfter = time.Millisecond
+
+// lockFile is in the run directory.
+const lockFile = "nft.lock"
 
 // plan is one transaction, decided by looking at the kernel.
 type plan struct {
@@ -27,6 +30,7 @@ type plan struct {
 	add     []Element
 	delete  []Element
 	expire  []Element
+	lengths []setSpec // sets for one length that are missing
 	waiting []Element // leaving already, by somebody else's removal
 	extras  []func(*nftables.Conn) error
 
@@ -34,7 +38,7 @@ type plan struct {
 }
 
 func (p plan) empty() bool {
-	return len(p.add)+len(p.delete)+len(p.expire)+len(p.extras) == 0
+	return len(p.lengths)+len(p.add)+len(p.delete)+len(p.expire)+len(p.extras) == 0
 }
 
 // Commit looks at the kernel and does what is queued in one transaction, the
@@ -65,7 +69,7 @@ func (c *Conn) Start(ctx context.Context) error {
 	}
 	err := c.commit(ctx)
 	if c.unlock != nil {
-		err = errors.Join(err, c.unlock())
+		c.unlock()
 		c.unlock = nil
 	}
 	return err
@@ -76,7 +80,7 @@ func (c *Conn) Start(ctx context.Context) error {
 func (c *Conn) commit(ctx context.Context) error {
 	const tries = 5
 	for try := 1; ; try++ {
-		err := c.try()
+		err := c.try(ctx)
 		if err == nil || try == tries || ctx.Err() != nil || !raced(err) {
 			return c.explain(err)
 		}
@@ -95,8 +99,7 @@ func (c *Conn) explain(err error) error {
 			continue
 		}
 		if table, err2 := c.Look(Ref{Family: f, Table: TableName}); err2 == nil && table[0].Found {
-			return fmt.Errorf("table %[1]s %[2]s has no schema number, so it is not ours: run `nft delete table %[1]s %[2]s` and then `patchbay repair`: %[3]w",
-				familyName(f), TableName, err)
+			return fmt.Errorf("%w: %w", c.unnumbered(f), err)
 		}
 	}
 	return err
@@ -112,27 +115,28 @@ func raced(err error) bool {
 	return false
 }
 
-func (c *Conn) try() error {
+func (c *Conn) try(ctx context.Context) error {
 	p, err := c.look()
 	if err != nil {
 		return err
 	}
 	if len(p.waiting) > 0 {
-		if _, err := c.gone(p.waiting); err != nil {
-			return err
+		left, err := c.gone(p.waiting)
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("%s was removed and has not gone", left[0])
 		}
-		return syscall.EINTR // look again
+		return errors.Join(err, syscall.EINTR) // look again
 	}
 	if p.empty() {
 		return nil
 	}
-	if len(p.extras) > 0 && c.unlock == nil {
-		if err := c.lock(); err != nil {
+	if len(p.extras)+len(p.lengths) > 0 && c.unlock == nil {
+		if err := c.alone(ctx, p); err != nil {
 			return err
 		}
-		return syscall.EINTR // look again, alone
+		return syscall.EINTR // look again
 	}
-	msgs, err := encode(p.encode)
+	msgs, err := p.messages()
 	if err != nil {
 		return err
 	}
@@ -143,7 +147,32 @@ func (c *Conn) try() error {
 	return nil
 }
 
-// encode queues the transaction: tables, removals, work beside elements (which
+// messages is the transaction. An element of an attachment must be the one that
+// is made (NLM_F_EXCL): the kernel would take another's of the same key, which came
+// since we looked, for it.
+func (p plan) messages() ([]netlink.Message, error) {
+	msgs, err := encode(p.encode)
+	if err != nil {
+		return nil, err
+	}
+	own, err := encode(func(enc *nftables.Conn) error { return bySet(p.added(true), 0, enc.SetAddElements) })
+	for i := range own {
+		own[i].Header.Flags |= netlink.Excl
+	}
+	return append(msgs, own...), err
+}
+
+// added are the additions of attachments, or those of networks.
+func (p plan) added(owned bool) (elems []Element) {
+	for _, e := range p.add {
+		if _, ok := OwnerOf(e.Comment); ok == owned {
+			elems = append(elems, e)
+		}
+	}
+	return elems
+}
+
+// encode queues all but the additions of attachments: tables, removals, work beside elements (which
 // makes maps to add to and drops maps to remove from), additions.
 func (p plan) encode(enc *nftables.Conn) error {
 	for _, t := range p.tables {
@@ -157,12 +186,17 @@ func (p plan) encode(enc *nftables.Conn) error {
 	if err := errors.Join(bySet(p.delete, 0, enc.SetDeleteElements), bySet(p.expire, expireAfter, enc.SetAddElements)); err != nil {
 		return err
 	}
+	for _, s := range p.lengths {
+		if err := s.addLength(enc); err != nil {
+			return err
+		}
+	}
 	for _, x := range p.extras {
 		if err := x(enc); err != nil {
 			return err
 		}
 	}
-	return bySet(p.add, 0, enc.SetAddElements)
+	return bySet(p.added(false), 0, enc.SetAddElements)
 }
 
 // needs says whether something is added to a table of ours, so that it must be
@@ -198,23 +232,37 @@ func bySet(elems []Element, timeout time.Duration, do func(*nftables.Set, []nfta
 	return nil
 }
 
+// alone takes the lock for a plan. Sets for a length do without where it stays
+// taken: their rule may be there twice.
+func (c *Conn) alone(ctx context.Context, p plan) error {
+	if len(p.extras) > 0 {
+		return c.lock(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if c.lock(ctx) != nil {
+		c.unlock = func() {}
+	}
+	return nil
+}
+
 // lock keeps processes of ours from adding the same rule or chain at once,
-// which the kernel would not refuse. Elements never need it.
-func (c *Conn) lock() error {
+// which the kernel would not refuse. Elements never need it, so a process that
+// hangs with it stops only who adds a rule or a chain.
+func (c *Conn) lock(ctx context.Context) error {
 	if c.runDir == "" {
-		c.unlock = func() error { return nil }
+		c.unlock = func() {}
 		return nil
 	}
 	if err := statedir.Make(c.runDir); err != nil {
 		return fmt.Errorf("lock nftables: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(c.runDir, "nft.lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	ctx, cancel := flock.Within(ctx)
+	defer cancel()
+	unlock, err := flock.File(ctx, filepath.Join(c.runDir, lockFile))
 	if err != nil {
 		return fmt.Errorf("lock nftables: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return errors.Join(fmt.Errorf("lock nftables: %w", err), f.Close())
-	}
-	c.unlock = f.Close
+	c.unlock = unlock
 	return nil
 }

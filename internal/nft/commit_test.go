@@ -87,7 +87,7 @@ func TestAdd(t *testing.T) {
 	})
 	t.Run("taken over", func(t *testing.T) {
 		theirs := port(80, "10.1.0.6:80", otherOwner)
-		c.Replace(theirs)
+		c.Claim(func(*TakenError) error { return nil }, theirs)
 		commit(t, c)
 		c.Remove(mine) // a late DEL of the former owner
 		commit(t, c)
@@ -109,6 +109,22 @@ func TestAdd(t *testing.T) {
 }
 
 // Whoever removes and adds at once never loses the element.
+// TestSameFactOfTwoNetworks: two networks on one bridge have the same elements
+// but for the comment, which is not worth a removal.
+func TestSameFactOfTwoNetworks(t *testing.T) {
+	c := open(t)
+	c.Add(Isolate("cni0", "blue"), SameBridge("cni0", "blue"), GuardLoopback("cni0", "blue"))
+	commit(t, c)
+	c.Add(Isolate("cni0", "green"), SameBridge("cni0", "green"), GuardLoopback("cni0", "green"))
+	if p, err := c.look(); err != nil || !p.empty() {
+		t.Errorf("the second network changes %d and %d elements, %v", len(p.add), len(p.delete), err)
+	}
+	commit(t, c)
+	if got := mustGet(t, c, Isolate("cni0", "green")); got.Comment != "blue" {
+		t.Errorf("%s was replaced", got)
+	}
+}
+
 func TestAddWhileLeaving(t *testing.T) {
 	c, d := open(t), Open("")
 	defer d.Close() //nolint:errcheck // a test's socket
@@ -253,7 +269,7 @@ func TestComment(t *testing.T) {
 func TestString(t *testing.T) {
 	c := Open("")
 	c.Add(attachment()...)
-	c.Replace(network()...)
+	c.Add(network()...)
 	c.Remove(Element{Set: "x", Key: []byte{1}})
 	golden(t, "queue.golden", c.String())
 }

@@ -68,7 +68,10 @@ func (c *Conditions) setName(base string) string {
 	return base + "_" + c.ID()
 }
 
-func (c *Conditions) chainName() string { return "cond_" + c.ID() }
+func (c *Conditions) chainName() string { return chainOfConditions + c.ID() }
+
+// chainOfConditions begins the names of the networks' chains.
+const chainOfConditions = "cond_"
 
 // Maps lists the names of the network's own maps.
 func (c *Conditions) Maps() []string {
@@ -77,15 +80,16 @@ func (c *Conditions) Maps() []string {
 
 // Ensure makes chain and maps when they are missing. Queue it before adding
 // elements with Port.
-func (c *Conditions) Ensure() Extra { return conditionsExtra{c, false} }
+func (c *Conditions) Ensure() Extra { return conditionsExtra{Conditions: c} }
 
 // Drop removes them with whatever is in the maps; for the last attachment of
 // the network.
-func (c *Conditions) Drop() Extra { return conditionsExtra{c, true} }
+func (c *Conditions) Drop() Extra { return conditionsExtra{Conditions: c, drop: true} }
 
 type conditionsExtra struct {
 	*Conditions
-	drop bool
+	drop  bool
+	mends bool // what is there and was changed
 }
 
 // String names the chain.
@@ -99,7 +103,7 @@ func (x conditionsExtra) String() string {
 // Merge keeps one of two that are the same.
 func (x conditionsExtra) Merge(next Extra) (Extra, bool) {
 	y, ok := next.(conditionsExtra)
-	return x, ok && x.drop == y.drop && x.ID() == y.ID()
+	return x, ok && x.drop == y.drop && x.mends == y.mends && x.ID() == y.ID()
 }
 
 // Plan asks for the chain.
@@ -109,6 +113,8 @@ func (x conditionsExtra) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case present && x.mends:
+		return x.planMend(c)
 	case present != x.drop:
 		return nil, nil
 	case x.drop:
@@ -130,19 +136,28 @@ func (c *Conditions) create(enc *nftables.Conn, t *nftables.Table, v4, v6 match)
 		}
 	}
 	chain := enc.AddChain(&nftables.Chain{Name: c.chainName(), Table: t})
-	for _, r := range []match{
+	for _, r := range c.rules(v4, v6) {
+		enc.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: r})
+	}
+	c.addJump(enc, t)
+	return nil
+}
+
+// rules are those of the chain.
+func (c *Conditions) rules(v4, v6 match) []match {
+	return []match{
 		dnatBy(false, true, c.setName(SetHostPorts4), v4...),
 		dnatBy(true, true, c.setName(SetHostPorts6), v6...),
 		dnatBy(false, false, c.setName(SetPorts4), v4...),
 		dnatBy(true, false, c.setName(SetPorts6), v6...),
-	} {
-		enc.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: r})
 	}
+}
+
+func (c *Conditions) addJump(enc *nftables.Conn, t *nftables.Table) {
 	enc.AddRule(&nftables.Rule{
-		Table: t, Chain: &nftables.Chain{Name: chainConditional, Table: t}, Exprs: jump(chain.Name),
+		Table: t, Chain: &nftables.Chain{Name: chainConditional, Table: t}, Exprs: jump(c.chainName()),
 		UserData: userdata.AppendString(nil, userdata.TypeComment, cleanComment(c.Network)),
 	})
-	return nil
 }
 
 // planDrop finds the jumps, which have no name but a handle.

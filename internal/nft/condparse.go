@@ -174,7 +174,7 @@ func (p *condParser) addr(source, not bool, value string) error {
 	load := loadAddr(p.v6, source, reg1)
 	p.out = append(p.out, load)
 	if !prefix.IsSingleIP() {
-		mask := xor(prefix.Masked().Addr().AsSlice(), lastAddr(prefix))
+		mask := xor(prefix.Masked().Addr().AsSlice(), LastAddr(prefix))
 		p.out = append(p.out, &expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: load.Len, Mask: mask, Xor: make([]byte, load.Len)})
 	}
 	p.out = append(p.out, &expr.Cmp{Op: cmpOp(not), Register: reg1, Data: prefix.Masked().Addr().AsSlice()})

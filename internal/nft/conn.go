@@ -26,8 +26,8 @@ type Conn struct {
 	extras []Extra
 	expiry expiry
 
-	unlock  func() error // set while Commit holds the lock
-	leaving []Element    // removed by expiry, not seen gone yet
+	unlock  func()    // set while Commit holds the lock
+	leaving []Element // removed by expiry, not seen gone yet
 }
 
 // Open returns a Conn that dials at its first use, in the network namespace of

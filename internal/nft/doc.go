@@ -8,11 +8,11 @@
 // The shape of the API:
 //
 //	fw := nft.Open(runDir)               // dials at first use, in the host's namespace
-//	fw.Add(nft.Masquerade(subnet, net)...) // queues; constructors are pure
+//	fw.Add(nft.Masqueraded(addr, comment)...) // queues; constructors are pure
 //	fw.Add(nft.Port(p, cond, comment))   // *TakenError of Commit when another owner has the port
 //	fw.Claim(decide, nft.Port(…))        // decide is asked then
-//	fw.Replace(elements...)              // takes the keys over
 //	fw.Remove(elements...)               // missing is success, another owner's stays
+//	fw.Withdraw(heir, elements...)       // heir may put another in the place of each
 //	fw.Queue(extra)                      // work beside elements: conditions, package iptnft
 //	e, ok, err := fw.Get(set, key)       // one element by key
 //	err := fw.Commit(ctx)                // looks once, sends one transaction, sees removals done
@@ -24,8 +24,9 @@
 // # The model
 //
 // What an attachment has is elements of plain sets and data maps, keyed, each
-// with a comment that begins with the owner key. What a network has is ranges
-// in interval sets and, for portmap's conditions, a chain. The static chains
+// with a comment that begins with the owner key; within.go tells how its network
+// is known by them. What a network has is a chain, for portmap's conditions, and,
+// where it is of many hosts, ranges in interval sets. The static chains
 // and rules are made in the transaction of the first element and carry a
 // schema number; a program refuses a newer one. Verdict maps with jumps hold
 // no attachments: adding to one makes the kernel validate the table again.

@@ -6,8 +6,11 @@ package nft
 import (
 	"bytes"
 	"encoding/hex"
+	"net/netip"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/google/nftables"
 )
 
 // MaxComment is the longest comment, in bytes: the kernel takes 253, but a
@@ -41,15 +44,21 @@ type Element struct {
 	Data    Hex    `json:"data,omitempty"`
 	Comment string `json:"comment,omitempty"`
 
-	leaving bool // it has a timeout, which only a removal gives it
+	timed   bool // it has a timeout, a removal's or somebody else's
+	leaving bool // the timeout is that of a removal of ours
 }
 
-// same says whether two elements are the same in all the kernel keeps.
+// same says whether two elements say the same of the same owner. The rest of a
+// comment is for people: to replace an element for its sake would cost everybody
+// an RCU wait, at each ADD where two networks share a bridge.
 func (e Element) same(o Element) bool {
-	return e.sameKey(o) && bytes.Equal(e.Data, o.Data) && e.Comment == o.Comment
+	mine, ok1 := OwnerOf(e.Comment)
+	theirs, ok2 := OwnerOf(o.Comment)
+	return e.SameKey(o) && bytes.Equal(e.Data, o.Data) && ok1 == ok2 && (!ok1 || mine == theirs)
 }
 
-func (e Element) sameKey(o Element) bool {
+// SameKey says whether two elements are of one set and key.
+func (e Element) SameKey(o Element) bool {
 	return e.Set == o.Set && bytes.Equal(e.Key, o.Key) && bytes.Equal(e.KeyEnd, o.KeyEnd)
 }
 
@@ -62,6 +71,31 @@ func (e Element) ofAnother(have Element) bool {
 		return mine != theirs
 	}
 	return len(e.Data) > 0 && !bytes.Equal(e.Data, have.Data)
+}
+
+// Changed says whether have, found under e's key, leads elsewhere in e's own name.
+func (e Element) Changed(have Element) bool {
+	return !e.ofAnother(have) && !bytes.Equal(e.Data, have.Data)
+}
+
+// Container is the container's address in an element of an attachment; ok is false
+// in one that names none.
+func (e Element) Container() (a netip.Addr, ok bool) {
+	spec, ok := specOf(e.Set)
+	at, fields := e.Key, spec.key
+	if len(e.Data) > 0 { // of a published port
+		at, fields = e.Data, spec.data
+	}
+	if !ok || len(fields) == 0 || fields[0] != fieldIPv4 && fields[0] != fieldIPv6 || len(at) != concatLen(fields) {
+		return netip.Addr{}, false
+	}
+	return netip.AddrFromSlice(at[:fields[0].size()])
+}
+
+// OfInterface says whether an element of an attachment is of the plugin that made
+// its interface. The others are portmap's.
+func (e Element) OfInterface() bool {
+	return e.Masquerades() || e.Set == SetSpoofChecked || e.Set == SetSpoofAllowed
 }
 
 // Comment returns the comment of an attachment's elements:
@@ -93,4 +127,10 @@ func cleanComment(s string) string {
 		cut--
 	}
 	return s[:cut]
+}
+
+// Family is that of the table the element is in.
+func (e Element) Family() nftables.TableFamily {
+	spec, _ := specOf(e.Set)
+	return spec.family
 }

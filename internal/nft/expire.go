@@ -100,7 +100,7 @@ func (c *Conn) present(elems []Element) ([]Element, error) {
 	works, _ := c.ExpiryWorks()
 	var left []Element
 	for i, g := range got {
-		if g.found && g.same(elems[i]) && (g.leaving || !works) {
+		if g.found && g.same(elems[i]) && g.Comment == elems[i].Comment && (g.leaving || !works) {
 			left = append(left, elems[i])
 		}
 	}

@@ -6,6 +6,7 @@ package nft
 import (
 	"net"
 	"net/netip"
+	"strings"
 )
 
 // Owner marks an attachment as having elements; owner is its owner key.
@@ -47,8 +48,40 @@ func MasqAll(addr netip.Addr, comment string) Element {
 	return Element{Set: of(addr, SetMasqAll4, SetMasqAll6), Key: Addr(addr), Comment: cleanComment(comment)}
 }
 
+// Masqueraded gives a container the host's address on its way out, except to the
+// network of its address and to the others that are given. Multicast is never
+// masqueraded.
+func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) []Element {
+	a := address.Addr().Unmap()
+	elems := []Element{{Set: of(a, SetMasqueraded4, SetMasqueraded6), Key: Addr(a), Comment: cleanComment(comment)}}
+	for _, n := range append([]netip.Prefix{address}, others...) {
+		if n.Addr().Is4() == a.Is4() && !n.IsSingleIP() {
+			elems = append(elems, within(SetSameNet4, SetSameNet6, a, n, comment))
+		}
+	}
+	return elems
+}
+
+// Masquerades says whether an element is one of Masqueraded.
+func (e Element) Masquerades() bool {
+	kind, _, _ := strings.Cut(e.Set, "_")
+	switch kind {
+	case SetMasqueraded4, SetMasqueraded6, SetSameNet4, SetSameNet6:
+		return true
+	}
+	return false
+}
+
+// Neighbours masquerades published traffic to a container from its own network,
+// the container itself among it, without which the answer would not pass the
+// host.
+func Neighbours(address netip.Prefix, comment string) Element {
+	return within(SetNeighbours4, SetNeighbours6, address.Addr().Unmap(), address, comment)
+}
+
 // Masquerade gives a subnet the host's address on its way out, except within
-// the subnet. Multicast is never masqueraded.
+// the subnet, whichever network an address of it is of: as it was done before
+// Masqueraded. Multicast is never masqueraded.
 func Masquerade(subnet netip.Prefix, network string) []Element {
 	a := subnet.Addr()
 	return []Element{
@@ -57,20 +90,10 @@ func Masquerade(subnet netip.Prefix, network string) []Element {
 	}
 }
 
-// Hairpin masquerades published traffic from a subnet to itself, without which
-// the answer would not pass the host.
-func Hairpin(subnet netip.Prefix, network string) Element {
-	return pair(of(subnet.Addr(), SetHairpin4, SetHairpin6), subnet, subnet, network)
-}
-
-// LocalSNAT masquerades published traffic from the loopback addresses to a
-// subnet; IPv4 needs net.ipv4.conf.<if>.route_localnet as well.
-func LocalSNAT(subnet netip.Prefix, network string) Element {
-	lo := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
-	if subnet.Addr().Is6() {
-		lo = netip.PrefixFrom(netip.IPv6Loopback(), 128)
-	}
-	return pair(of(subnet.Addr(), SetHairpin4, SetHairpin6), lo, subnet, network)
+// Neighbours says whether an element is one of the function of that name.
+func (e Element) Neighbours() bool {
+	kind, _, _ := strings.Cut(e.Set, "_")
+	return kind == SetNeighbours4 || kind == SetNeighbours6
 }
 
 // Isolate keeps a bridge from forwarding to any isolated bridge, itself included.
@@ -87,6 +110,16 @@ func SameBridge(bridge, network string) Element {
 // the bridge has SameBridge.
 func Apart(bridge, network string) Element {
 	return Element{Set: SetApart, Key: IfNamePair(bridge, bridge), Comment: cleanComment(network)}
+}
+
+// Internal keeps a bridge from forwarding at all, but for frames that stay on it,
+// which meet the firewall with br_netfilter.
+func Internal(bridge, network string) []Element {
+	comment := cleanComment(network)
+	return []Element{
+		{Set: SetInside, Key: IfNamePair(bridge, bridge), Comment: comment},
+		{Set: SetInternal, Key: IfName(bridge), Comment: comment},
+	}
 }
 
 // CheckMAC drops frames that come in by a host interface with another source

@@ -36,6 +36,12 @@ func (e Element) String() string {
 	return b.String()
 }
 
+// KeyText is the set and the key, as nft delete element takes them.
+func (e Element) KeyText() string {
+	e.Data, e.Comment = nil, ""
+	return e.String()
+}
+
 // concatLen is the length of a key or data: a single field is not padded.
 func concatLen(fields []field) int {
 	if len(fields) == 1 {
@@ -88,7 +94,7 @@ func (f field) formatTo(b, end []byte) string {
 	if a, ok := netip.AddrFromSlice(b); ok && (f == fieldIPv4 || f == fieldIPv6) {
 		for bits := range a.BitLen() {
 			p := netip.PrefixFrom(a, bits)
-			if p.Masked() == p && string(lastAddr(p)) == string(end) {
+			if p.Masked() == p && string(LastAddr(p)) == string(end) {
 				return p.String()
 			}
 		}

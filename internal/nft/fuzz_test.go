@@ -55,7 +55,7 @@ func FuzzDecodeRule(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		r, err := decodeRule(netlink.Message{Header: netlink.Header{Type: msgNewRule}, Data: b})
+		r, err := decodeRule(netlink.Message{Header: netlink.Header{Type: msgNewRule}, Data: b}, (*Rule).decodeExprs)
 		if err != nil {
 			return
 		}

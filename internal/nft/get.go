@@ -28,10 +28,17 @@ func (c *Conn) Get(set string, key []byte) (Element, bool, error) {
 	return got[0].Element, got[0].found && !got[0].leaving, nil
 }
 
-// lookup names one element.
+// lookup names one element, or without key the set.
 type lookup struct {
 	set setSpec
 	key []byte
+}
+
+func (l lookup) request() (netlink.Message, error) {
+	if l.key == nil {
+		return setRequest(l.set.family, l.set.name)
+	}
+	return getRequest(l.set, l.key)
 }
 
 // found is the answer to a lookup.
@@ -48,7 +55,7 @@ func (c *Conn) get(what []lookup) ([]found, error) {
 	}
 	reqs := make([]netlink.Message, len(what))
 	for i, l := range what {
-		m, err := getRequest(l.set, l.key)
+		m, err := l.request()
 		if err != nil {
 			return nil, err
 		}
@@ -87,6 +94,10 @@ func (c *Conn) getSome(reqs []netlink.Message, out []found) error {
 
 func (f *found) read(got []netlink.Message) error {
 	for _, m := range got {
+		if m.Header.Type == msgNewSet {
+			f.found = true
+			continue
+		}
 		elems, err := decodeElements(m)
 		if err != nil {
 			return err
@@ -116,7 +127,7 @@ func (c *Conn) List(set string) ([]Element, error) {
 	}
 	req.Header.Flags |= netlink.Dump
 	for try := 1; ; try++ {
-		msgs, err := c.nl.Execute(req)
+		msgs, err := c.dump(req)
 		switch {
 		case errors.Is(err, syscall.ENOENT):
 			return nil, nil

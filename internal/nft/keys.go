@@ -35,7 +35,7 @@ func Addr(a netip.Addr) []byte { return a.Unmap().AsSlice() }
 func PrefixPair(from, to netip.Prefix) (key, keyEnd []byte) {
 	from, to = from.Masked(), to.Masked()
 	key = append(from.Addr().AsSlice(), to.Addr().AsSlice()...)
-	keyEnd = append(lastAddr(from), lastAddr(to)...)
+	keyEnd = append(LastAddr(from), LastAddr(to)...)
 	return key, keyEnd
 }
 
@@ -60,8 +60,8 @@ func portField(port uint16) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, port), 0, 0)
 }
 
-// lastAddr is the highest address of a prefix.
-func lastAddr(p netip.Prefix) []byte {
+// LastAddr is the highest address of a prefix.
+func LastAddr(p netip.Prefix) []byte {
 	b := p.Masked().Addr().AsSlice()
 	for bit := p.Bits(); bit < len(b)*8; bit++ {
 		b[bit/8] |= 0x80 >> (bit % 8)

@@ -3,7 +3,11 @@
 
 package nft
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
 
 // look asks for everything the queue is about in one system call, and decides.
 func (c *Conn) look() (plan, error) {
@@ -19,6 +23,10 @@ func (c *Conn) look() (plan, error) {
 		}
 		what = append(what, lookup{spec, o.el.Key})
 	}
+	lengths := c.wanted()
+	for _, s := range lengths {
+		what = append(what, lookup{set: s})
+	}
 	got, err := c.get(what)
 	if err != nil {
 		return plan{}, err
@@ -29,10 +37,33 @@ func (c *Conn) look() (plan, error) {
 		if err != nil {
 			return plan{}, err
 		}
+		if s.present && s.schema < Schema() {
+			if s.sets, err = c.setNames(f); err != nil {
+				return plan{}, err
+			}
+		}
 		p.tables = append(p.tables, s)
 	}
-	err = c.decide(&p, got[len(families):])
+	got = got[len(families):]
+	for i, s := range lengths {
+		if !got[len(c.queue)+i].found {
+			p.lengths = append(p.lengths, s)
+		}
+	}
+	err = c.decide(&p, got[:len(c.queue)])
 	return p, err
+}
+
+// wanted are the sets for one length that something is added to, each once.
+func (c *Conn) wanted() (specs []setSpec) {
+	for _, o := range c.queue {
+		spec, _ := specOf(o.el.Set)
+		same := func(s setSpec) bool { return s.name == spec.name }
+		if spec.length > 0 && o.kind != opRemove && !slices.ContainsFunc(specs, same) {
+			specs = append(specs, spec)
+		}
+	}
+	return specs
 }
 
 // decide turns wishes and what is there into a plan.
@@ -67,34 +98,56 @@ func (c *Conn) element(p *plan, spec setSpec, o op, have found) error {
 	case !have.found:
 	case o.kind == opRemove:
 		if !o.el.ofAnother(have.Element) {
-			c.remove(p, have.Element)
+			c.withdraw(p, o, have.Element)
 		}
-	case have.same(o.el):
+	case have.same(o.el) && !have.timed:
 	default:
-		if err := o.contest(spec, have.Element); err != nil {
+		switch err := o.contest(spec, have.Element); {
+		case errors.Is(err, ErrKeep):
+		case err != nil:
 			return err
+		default:
+			p.replace(have.Element, o.el)
 		}
-		p.delete = append(p.delete, have.Element)
-		p.add = append(p.add, o.el)
 	}
 	return nil
 }
 
-// contest says whether a wish may have the place of another element.
+func (p *plan) replace(have, by Element) {
+	p.delete = append(p.delete, have)
+	p.add = append(p.add, by)
+}
+
+// withdraw takes an element away, or gives its place to the heir's.
+func (c *Conn) withdraw(p *plan, o op, have Element) {
+	if o.heir != nil {
+		if next, ok := o.heir(have); ok && next.SameKey(have) {
+			p.replace(have, next)
+			return
+		}
+	}
+	c.remove(p, have)
+}
+
+// contest says whether a wish may have the place of another element. In plain sets
+// who does not care takes it: they say the same whoever has it.
 func (o op) contest(spec setSpec, have Element) error {
-	if o.kind != opAdd || !spec.exclusive() || !o.el.ofAnother(have) {
+	if !o.el.ofAnother(have) {
 		return nil
 	}
 	taken := &TakenError{Want: o.el, Have: have}
-	if o.decide == nil {
+	switch {
+	case o.decide != nil:
+		return o.decide(taken)
+	case spec.exclusive():
 		return taken
 	}
-	return o.decide(taken)
+	return nil
 }
 
 // remove chooses how an element goes.
 func (c *Conn) remove(p *plan, e Element) {
-	if c.mayExpire() {
+	if c.mayExpire() && !e.timed {
 		p.expire = append(p.expire, e)
 		return
 	}
@@ -107,7 +160,7 @@ func (o op) settled(have found) bool {
 	if o.kind == opRemove {
 		return !have.found
 	}
-	return have.found && have.sameKey(o.el)
+	return have.found && have.SameKey(o.el)
 }
 
 func (c *Conn) planExtras(p *plan) error {

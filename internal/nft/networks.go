@@ -5,6 +5,11 @@ package nft
 
 import "bytes"
 
+// Nothing new has ranges. They serve attachments of schema 1, and containers whose
+// network an agent of many hosts masquerades because an earlier release configured
+// it (mesh.Subnet). This file, nft.Masquerade, the interval sets and record.Others
+// can go when no such attachment and no such Docker network is left to upgrade from.
+
 // Network-level sets hold ranges, and the kernel refuses one that overlaps
 // another (EEXIST, ENOTEMPTY). Networks may be nested all the same, so a set
 // holds the widest ranges only: what lies within another adds nothing.
@@ -59,7 +64,7 @@ func minus(a, b []Element) []Element {
 next:
 	for _, x := range a {
 		for _, y := range b {
-			if x.sameKey(y) {
+			if x.SameKey(y) {
 				continue next
 			}
 		}

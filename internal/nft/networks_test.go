@@ -9,6 +9,24 @@ import (
 	"testing"
 )
 
+// What schema 1 had for every network, and still stands for its attachments.
+
+// Hairpin masquerades published traffic from a subnet to itself, without which
+// the answer would not pass the host.
+func Hairpin(subnet netip.Prefix, network string) Element {
+	return pair(of(subnet.Addr(), SetHairpin4, SetHairpin6), subnet, subnet, network)
+}
+
+// LocalSNAT masquerades published traffic from the loopback addresses to a
+// subnet; IPv4 needs net.ipv4.conf.<if>.route_localnet as well.
+func LocalSNAT(subnet netip.Prefix, network string) Element {
+	lo := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	if subnet.Addr().Is6() {
+		lo = netip.PrefixFrom(netip.IPv6Loopback(), 128)
+	}
+	return pair(of(subnet.Addr(), SetHairpin4, SetHairpin6), lo, subnet, network)
+}
+
 func hairpins(prefixes ...string) (out []Element) {
 	for _, p := range prefixes {
 		out = append(out, Hairpin(netip.MustParsePrefix(p), p))

@@ -68,7 +68,12 @@ func attachment() []Element {
 		SNAT(Published{Protocol: 17, Port: 8080, To: to6}, com),
 		MasqAll(to4.Addr(), com),
 		MasqAll(to6.Addr(), com),
-	}, CheckMAC("veth01234567", net.HardwareAddr{2, 0, 0, 0, 0, 1}, com)...)
+		Neighbours(netip.MustParsePrefix("10.1.0.5/24"), com),
+		Neighbours(netip.MustParsePrefix("10.1.0.5/32"), com),
+		Neighbours(netip.MustParsePrefix("fd00:1::5/64"), com),
+	}, append(Masqueraded(netip.MustParsePrefix("10.1.0.5/24"), com, netip.MustParsePrefix("10.0.0.0/9")), append(
+		Masqueraded(netip.MustParsePrefix("fd00:1::5/64"), com),
+		CheckMAC("veth01234567", net.HardwareAddr{2, 0, 0, 0, 0, 1}, com)...)...)...)
 }
 
 func network() []Element {
@@ -108,6 +113,7 @@ func TestGolden(t *testing.T) {
 	c := open(t)
 	c.Add(attachment()...)
 	c.Add(network()...)
+	c.Add(Internal("cni2", "pods")...)
 	commit(t, c)
 	got := nftTool(t, "list", "ruleset")
 	golden(t, "table.golden", got)
@@ -115,7 +121,7 @@ func TestGolden(t *testing.T) {
 	// What nft loaded is ours to go on with.
 	c.Add(attachment()...)
 	c.Add(network()...)
-	if err := c.try(); err != nil {
+	if err := c.try(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	c.Discard()

@@ -4,6 +4,7 @@
 package nft
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -14,18 +15,26 @@ type kind int
 
 const (
 	opAdd kind = iota
-	opReplace
 	opRemove
 )
 
-func (k kind) String() string { return [...]string{"add", "replace", "remove"}[k] }
+func (k kind) String() string { return [...]string{"add", "remove"}[k] }
 
 // op is one queued wish about one element.
 type op struct {
 	kind   kind
 	el     Element
 	decide func(*TakenError) error // who is asked when another owner has the key
+	heir   Heir                    // who is asked when the element goes; may be nil
 }
+
+// Heir says which element, of the same key, comes in the place of one that goes;
+// ok is false when none does. It may be asked more than once.
+type Heir func(gone Element) (next Element, ok bool)
+
+// ErrKeep is what decide of Claim returns to leave the other owner's element where
+// it is.
+var ErrKeep = errors.New("another owner keeps the element")
 
 // Extra is work beside elements that joins the transaction: a network's
 // conditions, a rule in somebody else's table.
@@ -42,20 +51,23 @@ type Extra interface {
 // same, and replaced in the same transaction when it differs, except that
 // Commit returns a *TakenError when another owner has the key in a map of
 // published ports.
-func (c *Conn) Add(elems ...Element) { c.push(opAdd, nil, elems) }
+func (c *Conn) Add(elems ...Element) { c.push(elems, op{kind: opAdd}) }
 
-// Claim is Add with somebody to ask when another owner has the key: decide
-// returns nil to take it over, or the error Commit returns.
-func (c *Conn) Claim(decide func(*TakenError) error, elems ...Element) { c.push(opAdd, decide, elems) }
-
-// Replace queues elements and takes their keys from whoever has them.
-func (c *Conn) Replace(elems ...Element) { c.push(opReplace, nil, elems) }
+// Claim is Add with somebody to ask when another owner has the key, in plain sets
+// too: decide returns nil to take it over, ErrKeep, or the error Commit returns.
+func (c *Conn) Claim(decide func(*TakenError) error, elems ...Element) {
+	c.push(elems, op{kind: opAdd, decide: decide})
+}
 
 // Remove queues the removal of elements. What is missing, or belongs to
 // another owner by now, is left alone. In network-level sets it removes
 // exactly this range; a network of the same facts that lies within the range
 // must be added again in the same Commit.
-func (c *Conn) Remove(elems ...Element) { c.push(opRemove, nil, elems) }
+func (c *Conn) Remove(elems ...Element) { c.push(elems, op{kind: opRemove}) }
+
+// Withdraw is Remove that asks heir for what comes in the place of each element
+// that is there and does go; both are of one transaction.
+func (c *Conn) Withdraw(heir Heir, elems ...Element) { c.push(elems, op{kind: opRemove, heir: heir}) }
 
 // Merger is an Extra that can take in another one. Each of two is planned by
 // what the kernel has, not by what the other will do, so two that make the
@@ -80,18 +92,19 @@ func (c *Conn) Queue(x Extra) {
 }
 
 // push keeps one wish for each element, the last.
-func (c *Conn) push(k kind, decide func(*TakenError) error, elems []Element) {
+func (c *Conn) push(elems []Element, o op) {
 	if c.index == nil {
 		c.index = make(map[string]int)
 	}
 	for _, e := range elems {
+		o.el = e
 		id := e.Set + "\x00" + string(e.Key) + "\x00" + string(e.KeyEnd)
 		if i, ok := c.index[id]; ok {
-			c.queue[i] = op{k, e, decide}
+			c.queue[i] = o
 			continue
 		}
 		c.index[id] = len(c.queue)
-		c.queue = append(c.queue, op{k, e, decide})
+		c.queue = append(c.queue, o)
 	}
 }
 

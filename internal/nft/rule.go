@@ -32,13 +32,22 @@ func (r Rule) Verdict() (code int32, chain string, ok bool) {
 		if err != nil {
 			continue
 		}
-		verdict, err := attributes(Expr{Attrs: data}.Attr(unix.NFTA_DATA_VERDICT))
-		v := Expr{Attrs: verdict}
-		if raw := v.Attr(unix.NFTA_VERDICT_CODE); err == nil && len(raw) == 4 {
-			return int32(binary.BigEndian.Uint32(raw)), unix.ByteSliceToString(v.Attr(unix.NFTA_VERDICT_CHAIN)), true
+		if code, chain, ok := verdictIn(Expr{Attrs: data}.Attr(unix.NFTA_DATA_VERDICT)); ok {
+			return code, chain, true
 		}
 	}
 	return 0, "", false
+}
+
+// verdictIn reads the attributes of a verdict.
+func verdictIn(b []byte) (code int32, chain string, ok bool) {
+	attrs, err := attributes(b)
+	v := Expr{Attrs: attrs}
+	raw := v.Attr(unix.NFTA_VERDICT_CODE)
+	if err != nil || len(raw) != 4 {
+		return 0, "", false
+	}
+	return int32(binary.BigEndian.Uint32(raw)), unix.ByteSliceToString(v.Attr(unix.NFTA_VERDICT_CHAIN)), true
 }
 
 // JumpsTo says whether a rule jumps or goes to a chain.

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -31,6 +32,7 @@ const (
 // Rule is a rule of any table as the kernel has it.
 type Rule struct {
 	Handle   uint64
+	Chain    string
 	UserData []byte
 	Exprs    []Expr
 }
@@ -60,17 +62,29 @@ func (r Rule) String() string {
 // ListRules returns the rules of a chain of anybody's table, in order. A
 // missing chain has none.
 func (c *Conn) ListRules(family nftables.TableFamily, table, chain string) ([]Rule, error) {
+	return c.listRules(family, table, chain, (*Rule).decodeExprs)
+}
+
+// ListHandles is ListRules without the expressions, which take most of its time:
+// for a long chain in which the comment tells.
+func (c *Conn) ListHandles(family nftables.TableFamily, table, chain string) ([]Rule, error) {
+	return c.listRules(family, table, chain, func(*Rule, *netlink.AttributeDecoder) error { return nil })
+}
+
+func (c *Conn) listRules(family nftables.TableFamily, table, chain string, exprs func(*Rule, *netlink.AttributeDecoder) error) ([]Rule, error) {
 	if err := c.dial(); err != nil {
 		return nil, err
 	}
 	ae := netlink.NewAttributeEncoder()
 	ae.String(unix.NFTA_RULE_TABLE, table)
-	ae.String(unix.NFTA_RULE_CHAIN, chain)
+	if chain != "" {
+		ae.String(unix.NFTA_RULE_CHAIN, chain)
+	}
 	b, err := ae.Encode()
 	if err != nil {
 		return nil, fmt.Errorf("list chain %s: %w", chain, err)
 	}
-	msgs, err := c.nl.Execute(netlink.Message{
+	msgs, err := c.dump(netlink.Message{
 		Header: netlink.Header{Type: msgGetRule, Flags: netlink.Request | netlink.Dump},
 		Data:   append(genHeader(family), b...),
 	})
@@ -82,7 +96,7 @@ func (c *Conn) ListRules(family nftables.TableFamily, table, chain string) ([]Ru
 	}
 	var out []Rule
 	for _, m := range msgs {
-		r, err := decodeRule(m)
+		r, err := decodeRule(m, exprs)
 		if err != nil {
 			return nil, err
 		}
@@ -91,8 +105,29 @@ func (c *Conn) ListRules(family nftables.TableFamily, table, chain string) ([]Ru
 	return out, nil
 }
 
+// dump is Execute for a long answer. The kernel makes its parts as large as the
+// largest buffer that it was ever given, and the library asks for the size of each
+// with none: parts of 4 KiB, before each of which the kernel counts from the beginning.
+func (c *Conn) dump(m netlink.Message) ([]netlink.Message, error) {
+	req, err := c.nl.Send(m)
+	if err != nil {
+		return nil, err
+	}
+	if raw, err := c.nl.SyscallConn(); err == nil {
+		room := make([]byte, 32<<10) // the most it takes
+		_ = raw.Control(func(fd uintptr) {
+			_, _, _ = unix.Recvfrom(int(fd), room, unix.MSG_PEEK|unix.MSG_DONTWAIT) // the answer is read below
+		})
+	}
+	msgs, err := c.nl.Receive()
+	if err != nil {
+		return nil, err
+	}
+	return msgs, netlink.Validate(req, msgs)
+}
+
 // decodeRule reads one NFT_MSG_NEWRULE message.
-func decodeRule(m netlink.Message) (r Rule, err error) {
+func decodeRule(m netlink.Message, exprs func(*Rule, *netlink.AttributeDecoder) error) (r Rule, err error) {
 	if m.Header.Type != msgNewRule || len(m.Data) < 4 {
 		return r, fmt.Errorf("decode rule: type %v, %d bytes: %w", m.Header.Type, len(m.Data), errMalformed)
 	}
@@ -105,10 +140,12 @@ func decodeRule(m netlink.Message) (r Rule, err error) {
 		switch ad.Type() {
 		case unix.NFTA_RULE_HANDLE:
 			r.Handle = ad.Uint64()
+		case unix.NFTA_RULE_CHAIN:
+			r.Chain = ad.String()
 		case unix.NFTA_RULE_USERDATA:
 			r.UserData = ad.Bytes()
 		case unix.NFTA_RULE_EXPRESSIONS:
-			ad.Nested(r.decodeExprs)
+			ad.Nested(func(list *netlink.AttributeDecoder) error { return exprs(&r, list) })
 		}
 	}
 	if err := ad.Err(); err != nil {
@@ -155,20 +192,17 @@ func attributes(b []byte) ([]netlink.Attribute, error) {
 // sameRule says whether a rule of the kernel's does what is wanted: it has
 // every attribute we write, and beside them only what is zero.
 func sameRule(family byte, have []Expr, want []expr.Any) bool {
-	if len(have) != len(want) {
-		return false
-	}
+	wanted := make([]Expr, len(want))
 	for i, e := range want {
 		b, err := expr.Marshal(family, e)
 		if err != nil {
 			return false
 		}
-		w, err := decodeExpr(b)
-		if err != nil || !have[i].is(w) {
+		if wanted[i], err = decodeExpr(b); err != nil {
 			return false
 		}
 	}
-	return true
+	return slices.EqualFunc(shortened(have), shortened(wanted), Expr.is)
 }
 
 func (e Expr) is(want Expr) bool {

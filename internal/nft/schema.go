@@ -13,8 +13,8 @@ import (
 
 // schemaNumber is the schema of the table this program writes. A change of the
 // layout is additive and raises it. It is a string so that a test can link two
-// programs: -ldflags "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=2".
-var schemaNumber = "1"
+// programs: -ldflags "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=4".
+var schemaNumber = "3"
 
 // Schema returns the number of the table layout this program knows.
 func Schema() uint16 {
@@ -43,6 +43,7 @@ type state struct {
 	family  nftables.TableFamily
 	present bool
 	schema  uint16
+	sets    []string // that it has, if it is to be brought to another schema
 }
 
 // schemaLookup asks for the schema number.
@@ -70,7 +71,7 @@ func (s state) prepare(enc *nftables.Conn) error {
 	case !s.present:
 		return layoutOf(s.family).create(enc, known)
 	case s.schema < known:
-		return layoutOf(s.family).upgrade(enc, s.schema, known)
+		return layoutOf(s.family).upgrade(enc, s.sets, s.schema, known)
 	}
 	return nil
 }

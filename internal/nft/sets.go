@@ -16,7 +16,7 @@ const TableName = "patchbay"
 // The sets and maps. Those with a 4 or a 6 exist once for each family.
 const (
 	SetSchema = "schema" // map: 0 -> number of the schema; of type inet_service, which nft reads in one byte order everywhere
-	SetOwners = "owners" // owner key; one element for each attachment that has others
+	SetOwners = "owners" // owner key; one element for each attachment that portmap has others for
 
 	SetPorts4     = "ports4"     // map: protocol . host port -> address . port
 	SetPorts6     = "ports6"     //
@@ -25,7 +25,12 @@ const (
 	SetMasqAll4   = "masqall4"   // container address all of whose published traffic is masqueraded
 	SetMasqAll6   = "masqall6"   //
 
-	SetHairpin4 = "hairpin4" // from . to: published traffic that is masqueraded
+	SetMasqueraded4 = "masqueraded4" // container address: masqueraded on its way out, but for samenet
+	SetMasqueraded6 = "masqueraded6" //
+
+	// Of networks as a whole. Schema 1 had them for every network, so what it
+	// left is served and removed; see networks.go.
+	SetHairpin4 = "hairpin4" // from . to: published traffic that is masqueraded (schema 1)
 	SetHairpin6 = "hairpin6" //
 	SetMasq4    = "masq4"    // from . to: masqueraded
 	SetMasq6    = "masq6"    //
@@ -35,6 +40,8 @@ const (
 	SetIsolation = "isolation" // bridges that do not forward to each other
 	SetBridgeOK  = "bridgeok"  // bridge . bridge: exceptions from isolation
 	SetApart     = "apart"     // bridge . bridge: no exception, whoever made one
+	SetInternal  = "internal"  // bridges that do not forward at all
+	SetInside    = "inside"    // bridge . bridge: frames that stay on such a bridge
 
 	SetSpoofChecked = "checked" // table bridge: host interfaces whose source MAC is checked
 	SetSpoofAllowed = "allowed" // table bridge: host interface . source MAC
@@ -71,26 +78,28 @@ type setSpec struct {
 	key      []field
 	data     []field // not empty: a map
 	interval bool    // network level: elements are ranges
+	length   int     // of the prefix in the key, in a set for one length
 }
 
 // exclusive says that an element of another owner is refused rather than
-// replaced: a port is not taken by asking for it.
+// replaced, where nobody decides: a port is not taken by asking for it.
 func (s setSpec) exclusive() bool { return len(s.data) > 0 }
 
 // inetSets lists the sets of `inet patchbay` in the order nft prints them.
 func inetSets() []string {
 	return []string{SetSchema, SetOwners, SetPorts4, SetPorts6, SetHostPorts4, SetHostPorts6, SetMasqAll4, SetMasqAll6, SetSNAT4, SetSNAT6,
-		SetHairpin4, SetHairpin6, SetMasq4, SetMasq6, SetNoMasq4, SetNoMasq6, SetIsolation, SetBridgeOK, SetApart,
-		SetLocalNet}
+		SetMasqueraded4, SetMasqueraded6, SetHairpin4, SetHairpin6, SetMasq4, SetMasq6, SetNoMasq4, SetNoMasq6, SetIsolation, SetBridgeOK, SetApart,
+		SetInternal, SetInside, SetLocalNet}
 }
 
 // bridgeSets lists the sets of `bridge patchbay`.
 func bridgeSets() []string { return []string{SetSchema, SetSpoofChecked, SetSpoofAllowed} }
 
 // specOf finds a set by name. The maps of a network's conditions are named
-// "ports4_<id>" and look like "ports4".
+// "ports4_<id>" and look like "ports4"; the sets for one length are named
+// "samenet4_24".
 func specOf(name string) (spec setSpec, ok bool) {
-	kind, _, conditional := strings.Cut(name, "_")
+	kind, suffix, conditional := strings.Cut(name, "_")
 	spec = setSpec{name: name, family: nftables.TableFamilyINet}
 	switch kind {
 	case SetOwners:
@@ -103,9 +112,11 @@ func specOf(name string) (spec setSpec, ok bool) {
 		spec.key, spec.data = []field{fieldIPv4, fieldProto, fieldPort}, []field{fieldIPv4, fieldPort}
 	case SetHostPorts6:
 		spec.key, spec.data = []field{fieldIPv6, fieldProto, fieldPort}, []field{fieldIPv6, fieldPort}
-	case SetMasqAll4:
+	case SetSameNet4, SetSameNet6, SetNeighbours4, SetNeighbours6:
+		return withinSpec(spec, kind, suffix)
+	case SetMasqAll4, SetMasqueraded4:
 		spec.key = []field{fieldIPv4}
-	case SetMasqAll6:
+	case SetMasqAll6, SetMasqueraded6:
 		spec.key = []field{fieldIPv6}
 	case SetSNAT4:
 		spec.key = []field{fieldIPv4, fieldProto, fieldPort}
@@ -129,9 +140,9 @@ func networkSpec(spec setSpec) (setSpec, bool) {
 		spec.key, spec.interval = []field{fieldIPv4, fieldIPv4}, true
 	case SetHairpin6, SetMasq6, SetNoMasq6:
 		spec.key, spec.interval = []field{fieldIPv6, fieldIPv6}, true
-	case SetIsolation, SetLocalNet:
+	case SetIsolation, SetInternal, SetLocalNet:
 		spec.key = []field{fieldIfName}
-	case SetBridgeOK, SetApart:
+	case SetBridgeOK, SetApart, SetInside:
 		spec.key = []field{fieldIfName, fieldIfName}
 	default:
 		return spec, false

@@ -12,14 +12,14 @@ import (
 
 // The sets of published ports that decide who is masqueraded.
 const (
-	SetSNAT4 = "snat4" // container address . protocol . host port: hairpin and masqall apply
+	SetSNAT4 = "snat4" // container address . protocol . host port: neighbours and masqall apply
 	SetSNAT6 = "snat6" //
 
 	SetLocalNet = "localnet" // interfaces with route_localnet, from which 127.0.0.0/8 is not reached
 )
 
-// SNAT lets Hairpin, LocalSNAT and MasqAll apply to one published port. Without
-// it they would catch everybody's destination NAT, such as the traffic of a
+// SNAT lets Neighbours and MasqAll apply to one published port, and what comes from
+// 127.0.0.0/8 be masqueraded. Without it they would catch everybody's destination NAT, such as the traffic of a
 // Kubernetes Service between two pods of a subnet, and hide the client.
 func SNAT(p Published, comment string) Element {
 	to := p.To.Addr()
@@ -68,6 +68,8 @@ func publishedIn(v6 bool, proto byte) match {
 // Everybody else's address survives.
 func hairpinRules() []staticRule {
 	return []staticRule{
+		{"from its own network, itself too", jump(chainNeighbours)},
+		{"", rule(inLoopback(true), masquerade())},
 		{"", rule(addrsIn(false, SetHairpin4), masquerade())},
 		{"", rule(addrsIn(true, SetHairpin6), masquerade())},
 		{"", rule(addrIn(false, false, SetMasqAll4), masquerade())},
@@ -87,14 +89,20 @@ func toLoopback6() match {
 	})
 }
 
+// inLoopback matches a source or destination in 127.0.0.0/8.
+func inLoopback(source bool) match {
+	lo := netip.AddrFrom4([4]byte{127})
+	return rule(family(false), match{
+		loadAddr(false, source, reg1),
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: []byte{0xff, 0, 0, 0}, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: lo.AsSlice()},
+	})
+}
+
 // loopbackGuard drops packets for 127.0.0.0/8 from guarded interfaces. It runs
 // before connection tracking gives answers to 127.0.0.1 their address back.
 func loopbackGuard() match {
-	lo := netip.AddrFrom4([4]byte{127})
-	return rule(family(false), match{
-		loadAddr(false, false, reg1),
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: []byte{0xff, 0, 0, 0}, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: lo.AsSlice()},
+	return rule(inLoopback(false), match{
 		loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetLocalNet, false),
 	}, verdict(expr.VerdictDrop))
 }

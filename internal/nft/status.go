@@ -3,15 +3,29 @@
 
 package nft
 
-import "github.com/google/nftables"
+import "fmt"
 
-// Status says whether this program could change our tables: the kernel has
-// nftables, the caller has CAP_NET_ADMIN, and no newer program made a table
-// (*NewerSchemaError). It looks at two elements and changes nothing.
+// Status says whether this program could change our tables, and whether what it
+// wrote would work: the kernel has nftables, the caller has CAP_NET_ADMIN, no newer
+// program made a table (*NewerSchemaError), and none of them was put to sleep or
+// has lost its number (ErrDamaged). It changes nothing.
 func (c *Conn) Status() error {
 	if err := c.dial(); err != nil {
 		return err
 	}
-	_, err := c.states([]nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge})
-	return err
+	states, err := c.states(families())
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		t := &Table{Family: s.family, Name: TableName}
+		found, err := c.readFlags(t)
+		if err != nil {
+			return err
+		}
+		if stops := t.stops(s); found && len(stops) > 0 {
+			return fmt.Errorf("%s: %w", stops[0], ErrDamaged)
+		}
+	}
+	return nil
 }

@@ -6,6 +6,7 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -24,6 +25,7 @@ const (
 	chainPublished   = "published"
 	chainHairpin     = "hairpin"
 	chainConditional = "conditional"
+	chainMasquerade  = "masquerading"
 	chainAdmin       = "admin" // the operator's: made empty, never flushed
 )
 
@@ -46,7 +48,7 @@ type chainSpec struct {
 	hook  *nftables.ChainHook
 	prio  int
 	rules []staticRule
-	// operator's and per-network chains are made and then left alone
+	// chains that others fill are made and then left alone
 	keep bool
 }
 
@@ -64,7 +66,10 @@ func inetChains() []chainSpec {
 	return []chainSpec{
 		{name: chainAdmin, keep: true},
 		{name: chainConditional, keep: true},
+		{name: chainSameNet, keep: true},
+		{name: chainNeighbours, keep: true},
 		{name: chainHostPorts, rules: hostPortRules()},
+		{name: chainMasquerade, rules: []staticRule{{"within a network", jump(chainSameNet)}, {"", masquerade()}}},
 		{name: chainHairpin, rules: hairpinRules()},
 		{name: chainPublished, rules: publishedRules()},
 		{name: chainRaw, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioRaw, rules: guard},
@@ -94,6 +99,8 @@ func postroutingRules() []staticRule {
 		{"", rule(published(), jump(chainPublished))},
 		{"", rule(multicast(false), ret)},
 		{"", rule(multicast(true), ret)},
+		{"", rule(addrIn(false, true, SetMasqueraded4), jump(chainMasquerade))},
+		{"", rule(addrIn(true, true, SetMasqueraded6), jump(chainMasquerade))},
 		{"", rule(addrsIn(false, SetNoMasq4), ret)},
 		{"", rule(addrsIn(true, SetNoMasq6), ret)},
 		{"", rule(addrsIn(false, SetMasq4), masquerade())},
@@ -101,13 +108,19 @@ func postroutingRules() []staticRule {
 	}
 }
 
+// forwardRules: a drop is final, whatever other tables accept.
 func forwardRules() []staticRule {
-	in, out := expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME
+	in, out := loadMeta(expr.MetaKeyIIFNAME, reg1), loadMeta(expr.MetaKeyOIFNAME, reg1)
+	both := match{in, loadMeta(expr.MetaKeyOIFNAME, unix.NFT_REG_2)}
+	ret, drop := verdict(expr.VerdictReturn), verdict(expr.VerdictDrop)
 	return []staticRule{
 		{"overrides of the operator", jump(chainAdmin)},
-		{"", match{loadMeta(in, reg1), loadMeta(out, unix.NFT_REG_2), inSet(SetApart, false), &expr.Verdict{Kind: expr.VerdictDrop}}},
-		{"", match{loadMeta(in, reg1), loadMeta(out, unix.NFT_REG_2), inSet(SetBridgeOK, false), &expr.Verdict{Kind: expr.VerdictReturn}}},
-		{"", match{loadMeta(in, reg1), inSet(SetIsolation, false), loadMeta(out, reg1), inSet(SetIsolation, false), &expr.Verdict{Kind: expr.VerdictDrop}}},
+		{"", rule(both, match{inSet(SetApart, false)}, drop)},
+		{"", rule(both, match{inSet(SetInside, false)}, ret)},
+		{"", rule(match{in, inSet(SetInternal, false)}, drop)},
+		{"", rule(match{out, inSet(SetInternal, false)}, drop)},
+		{"", rule(both, match{inSet(SetBridgeOK, false)}, ret)},
+		{"", rule(match{in, inSet(SetIsolation, false), out, inSet(SetIsolation, false)}, drop)},
 	}
 }
 
@@ -156,18 +169,23 @@ func (l layout) spec(name string) setSpec {
 // twice.
 func (l layout) create(enc *nftables.Conn, schema uint16) error {
 	enc.CreateTable(l.table())
-	return l.fill(enc, nil, schema)
+	return l.fill(enc, nil, nil, schema)
 }
 
 // upgrade queues what turns a table of schema old into this one: everything
-// that is missing is made, the static rules are replaced, elements, the
-// operator's chain and the networks' chains stay.
-func (l layout) upgrade(enc *nftables.Conn, old, schema uint16) error {
-	return l.fill(enc, &old, schema)
+// that is missing is made, the static rules are replaced, elements and the chains
+// that others fill stay.
+func (l layout) upgrade(enc *nftables.Conn, have []string, old, schema uint16) error {
+	return l.fill(enc, have, &old, schema)
 }
 
-func (l layout) fill(enc *nftables.Conn, old *uint16, schema uint16) error {
+// fill leaves the sets that are there out: nft -f writes their type in another
+// way than we, and the kernel refuses a set that is there and not the same.
+func (l layout) fill(enc *nftables.Conn, have []string, old *uint16, schema uint16) error {
 	for _, s := range l.sets {
+		if slices.Contains(have, s) {
+			continue
+		}
 		if err := enc.AddSet(l.spec(s).set(), nil); err != nil {
 			return fmt.Errorf("add set %s: %w", s, err)
 		}

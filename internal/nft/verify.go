@@ -4,40 +4,184 @@
 package nft
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 )
 
-// Verify compares the static chains and rules of our tables with what this
-// program writes and names every difference: for doctor, CHECK and repair. It
-// finds what `nft flush table` and changes by hand leave; the operator's chain,
-// the networks' chains and elements are not looked at. A table that is not
-// there is no difference: it is made when it is needed.
+// ErrDamaged is wrapped by Status when a table of ours is there and does not work:
+// `patchbay repair` mends it.
+var ErrDamaged = errors.New("run `patchbay repair`")
+
+// families are those of our tables.
+func families() []nftables.TableFamily {
+	return []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge}
+}
+
+// Verify compares our tables with what this program writes and names every
+// difference: for doctor, CHECK and repair. It finds what `nft flush table` and
+// changes by hand leave; the operator's chain, the networks' conditions
+// (Conditions.Lost) and elements are not looked at. A table that is not there, or
+// of an older schema, is no difference: the next change makes it so.
 func (c *Conn) Verify() (diffs []string, err error) {
-	if err := c.dial(); err != nil {
+	for _, f := range families() {
+		more, err := c.VerifyTable(f)
+		if err != nil {
+			return nil, err
+		}
+		diffs = append(diffs, more...)
+	}
+	return diffs, nil
+}
+
+// VerifyTable is Verify of one table, in five requests. What differs is looked at
+// again: others may have written in between.
+func (c *Conn) VerifyTable(f nftables.TableFamily) (diffs []string, err error) {
+	diffs, err = c.verifyOnce(f)
+	if err != nil || len(diffs) == 0 {
 		return nil, err
 	}
-	families := []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge}
-	states, err := c.states(families)
+	again, err := c.verifyOnce(f)
+	return slices.DeleteFunc(diffs, func(d string) bool { return !slices.Contains(again, d) }), err
+}
+
+func (c *Conn) verifyOnce(f nftables.TableFamily) (diffs []string, err error) {
+	t, err := c.ReadTable(f, TableName)
+	if err != nil || t == nil {
+		return nil, err
+	}
+	s, err := c.stateOf(f)
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range states {
-		if !s.present {
-			continue
-		}
-		for _, chain := range layoutOf(s.family).chains {
-			d, err := c.verifyChain(s.family, chain)
-			if err != nil {
-				return nil, err
-			}
-			diffs = append(diffs, d...)
+	if diffs = t.stops(s); s.present && s.schema < Schema() {
+		return diffs, nil
+	}
+	if !s.present && !ours(s.sets) {
+		return []string{fmt.Sprintf("%s has no schema number, so it is not ours", t)}, nil
+	}
+	return append(diffs, t.compare(s)...), nil
+}
+
+// stateOf looks at the schema of one table, and at its sets.
+func (c *Conn) stateOf(f nftables.TableFamily) (state, error) {
+	states, err := c.states([]nftables.TableFamily{f})
+	if err != nil {
+		return state{}, err
+	}
+	states[0].sets, err = c.setNames(f)
+	return states[0], err
+}
+
+// stops are the reasons for which the table as a whole does not work.
+func (t *Table) stops(s state) (diffs []string) {
+	if t.Dormant {
+		diffs = append(diffs, fmt.Sprintf("%s is dormant, so none of its rules works", t))
+	}
+	if !s.present {
+		diffs = append(diffs, fmt.Sprintf("%s has lost its schema number, so every ADD fails", t))
+	}
+	return diffs
+}
+
+// ours says whether a table without a number is one of this program's: it has the
+// sets of every schema, and none that this program does not know.
+func ours(sets []string) bool {
+	known := 0
+	for _, name := range sets {
+		spec, ok := specOf(name)
+		switch {
+		case name == "" || name == SetSchema: // of another table; the map without its number
+		case !ok:
+			return false
+		case spec.name == SetPorts4 || spec.name == SetOwners || spec.name == SetSpoofAllowed || spec.name == SetSpoofChecked:
+			known++
 		}
 	}
-	return diffs, nil
+	return known == 2
+}
+
+// compare names what differs from the layout.
+func (t *Table) compare(s state) (diffs []string) {
+	l := layoutOf(t.Family)
+	for _, set := range l.sets {
+		if set != SetSchema && !slices.Contains(s.sets, set) {
+			diffs = append(diffs, fmt.Sprintf("set %s of %s is missing", set, t))
+		}
+	}
+	for _, want := range l.chains {
+		diffs = append(diffs, t.compareChain(want)...)
+	}
+	for _, ch := range t.foreign(l) {
+		diffs = append(diffs, fmt.Sprintf("chain %s of %s is not ours", ch, t))
+	}
+	if t.Family != nftables.TableFamilyINet {
+		return diffs
+	}
+	if len(t.notConditions()) > 0 {
+		diffs = append(diffs, fmt.Sprintf("chain %s of %s has rules that are not ours", chainConditional, t))
+	}
+	for _, name := range [...]string{chainSameNet, chainNeighbours} {
+		diffs = append(diffs, wrongLengths(name, t.Rules[name], lengthsIn(s.sets))...)
+	}
+	return diffs
+}
+
+// compareChain looks at the chain itself, and then at its rules.
+func (t *Table) compareChain(want chainSpec) (diffs []string) {
+	name := fmt.Sprintf("chain %s of %s", want.name, t)
+	have := t.chain(want.name)
+	switch {
+	case have == nil:
+		return []string{name + " is missing"}
+	case !want.at(have):
+		return []string{name + " is not at its hook"}
+	case have.Drops:
+		diffs = append(diffs, name+" drops by policy")
+	}
+	rules := t.Rules[want.name]
+	switch {
+	case want.keep:
+		return diffs
+	case len(rules) != len(want.rules):
+		return append(diffs, fmt.Sprintf("%s has %d rules, not %d", name, len(rules), len(want.rules)))
+	}
+	for i, r := range want.rules {
+		if !sameRule(byte(t.Family), rules[i].Exprs, r.exprs) {
+			diffs = append(diffs, fmt.Sprintf("rule %d in %s was changed", i+1, name))
+		}
+	}
+	return diffs
+}
+
+// at says whether a chain is called where it should be.
+func (s chainSpec) at(have *Chain) bool {
+	if s.hook == nil || !have.Base {
+		return (s.hook != nil) == have.Base
+	}
+	return have.Type == string(s.typ) && have.Hook == *s.hook && have.Prio == int32(s.prio)
+}
+
+// foreign are the base chains that are not of the layout. Others are called by
+// nobody, or by what is found elsewhere.
+func (t *Table) foreign(l layout) (names []string) {
+	for _, ch := range t.Chains {
+		if ch.Base && !slices.ContainsFunc(l.chains, func(s chainSpec) bool { return s.name == ch.Name }) {
+			names = append(names, ch.Name)
+		}
+	}
+	return names
+}
+
+// notConditions are the rules among the jumps to networks' conditions that are none.
+func (t *Table) notConditions() []Rule {
+	return slices.DeleteFunc(slices.Clone(t.Rules[chainConditional]), func(r Rule) bool {
+		_, to, ok := r.Verdict()
+		return ok && len(r.Exprs) == 1 && strings.HasPrefix(to, chainOfConditions)
+	})
 }
 
 // states looks at the schema of our tables.
@@ -59,59 +203,4 @@ func (c *Conn) states(families []nftables.TableFamily) ([]state, error) {
 		out = append(out, s)
 	}
 	return out, nil
-}
-
-func (c *Conn) verifyChain(f nftables.TableFamily, want chainSpec) ([]string, error) {
-	name := fmt.Sprintf("chain %s of table %s %s", want.name, familyName(f), TableName)
-	present, err := c.HasChain(f, TableName, want.name)
-	switch {
-	case err != nil:
-		return nil, err
-	case !present:
-		return []string{name + " is missing"}, nil
-	case want.keep:
-		return nil, nil
-	}
-	rules, err := c.ListRules(f, TableName, want.name)
-	switch {
-	case err != nil:
-		return nil, err
-	case len(rules) != len(want.rules):
-		return []string{fmt.Sprintf("%s has %d rules, not %d", name, len(rules), len(want.rules))}, nil
-	}
-	var diffs []string
-	for i, r := range want.rules {
-		if !sameRule(byte(f), rules[i].Exprs, r.exprs) {
-			diffs = append(diffs, fmt.Sprintf("rule %d in %s was changed", i+1, name))
-		}
-	}
-	return diffs, nil
-}
-
-// Rebuild puts the static chains and rules of the tables that exist back as
-// they should be, in one transaction; elements, the operator's chain and the
-// networks' chains stay.
-func (c *Conn) Rebuild(ctx context.Context) error {
-	if err := c.dial(); err != nil {
-		return err
-	}
-	states, err := c.states([]nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge})
-	if err != nil {
-		return err
-	}
-	msgs, err := encode(func(enc *nftables.Conn) error {
-		for _, s := range states {
-			if !s.present {
-				continue
-			}
-			if err := layoutOf(s.family).upgrade(enc, s.schema, Schema()); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil || len(msgs) == 0 || ctx.Err() != nil {
-		return errors.Join(err, ctx.Err())
-	}
-	return c.send(msgs)
 }

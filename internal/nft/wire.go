@@ -20,6 +20,7 @@ import (
 
 const (
 	msgGetElem = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETSETELEM)
+	msgNewSet  = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSET)
 	msgNewElem = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSETELEM)
 )
 
@@ -105,7 +106,9 @@ func (e *Element) decode(ad *netlink.AttributeDecoder) error {
 		case unix.NFTA_SET_ELEM_DATA:
 			ad.Nested(decodeValue(&e.Data))
 		case unix.NFTA_SET_ELEM_TIMEOUT:
-			e.leaving = ad.Uint64() != 0
+			timeout := ad.Uint64() // in milliseconds
+			e.timed = timeout != 0
+			e.leaving = e.timed && timeout <= uint64(expiryDeadline/time.Millisecond)
 		case unix.NFTA_SET_ELEM_USERDATA:
 			e.Comment = commentIn(ad.Bytes(), userdata.NFTNL_UDATA_SET_ELEM_COMMENT)
 		}

@@ -63,6 +63,14 @@ func (c *Conn) getLink(index int, more ...vnl.NetlinkRequestData) (netlink.Link,
 	return link, nil
 }
 
+// Lives says whether something holds the namespace of a link's other end, by its id as
+// c sees it (IFLA_LINK_NETNSID). The kernel finds no other by an id, and takes links of
+// theirs later. Linux < 4.15, or who may not ask, is told that it lives.
+func (c *Conn) Lives(id int) bool {
+	_, err := c.request(unix.RTM_GETLINK, unix.NLM_F_ACK, 0, linkHead(1), attr32(unix.IFLA_TARGET_NETNSID, uint32(id)))
+	return !errors.Is(err, unix.EINVAL)
+}
+
 // IPv6Conf is the place of a setting in the kernel's list (include/uapi/linux/ipv6.h).
 type IPv6Conf int
 
@@ -230,11 +238,16 @@ func (c *Conn) PortFlags(index int) (PortFlags, error) {
 
 // Forwarding says whether all interfaces forward a family (unix.AF_INET: the
 // sysctl net/ipv4/ip_forward; unix.AF_INET6: net/ipv6/conf/all/forwarding).
-func (c *Conn) Forwarding(family int) (bool, error) {
-	const ifIndex, forwarding, all = 1, 2, 0xffffffff // NETCONFA_*, include/uapi/linux/netconf.h
+func (c *Conn) Forwarding(family int) (bool, error) { return c.forwards(family, 0xffffffff) } // NETCONFA_IFINDEX_ALL
+
+// Forwards says whether what comes in by one interface is forwarded.
+func (c *Conn) Forwards(family, index int) (bool, error) { return c.forwards(family, uint32(index)) }
+
+func (c *Conn) forwards(family int, index uint32) (bool, error) {
+	const ifIndex, forwarding = 1, 2 // NETCONFA_*, include/uapi/linux/netconf.h
 	head := &vnl.RtGenMsg{}
 	head.Family = uint8(family)
-	msgs, err := c.request(unix.RTM_GETNETCONF, unix.NLM_F_ACK, 0, head, attr32(ifIndex, all))
+	msgs, err := c.request(unix.RTM_GETNETCONF, unix.NLM_F_ACK, 0, head, attr32(ifIndex, index))
 	if err != nil {
 		return false, fmt.Errorf("read forwarding: %w", err)
 	}

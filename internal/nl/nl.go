@@ -71,6 +71,16 @@ func (c *Conn) Do(fn func() error) error {
 	return c.worker.Do(fn)
 }
 
+// Cookie is netns.NS.Cookie of the namespace that the socket is in; 0 on a kernel
+// that gives none.
+func (c *Conn) Cookie() uint64 {
+	cookie, err := unix.GetsockoptUint64(c.raw.Socket.GetFd(), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0
+	}
+	return cookie
+}
+
 // IsNotFound says whether err means that a link, address, route, rule or
 // neighbour does not exist.
 func IsNotFound(err error) bool {

@@ -273,7 +273,7 @@ func TestSetAliasQuiet(t *testing.T) {
 	near, far := pair(t, host, inside, Veth{})
 	must(t, host.SetAliasQuiet("v0", "patchbay:x", PortFlags{}))
 	must(t, inside.SetUp(far.Attrs().Index, false))
-	for range 200 { // the far end shows that the carrier has come
+	for range 6000 { // the far end shows that the carrier has come
 		if list, err := inside.Addrs(far.Attrs().Index); err != nil || len(list) > 0 {
 			must(t, err)
 			break
@@ -287,5 +287,36 @@ func TestSetAliasQuiet(t *testing.T) {
 	}
 	if link, err := host.Link("v0"); err != nil || link.Attrs().Alias != "patchbay:x" {
 		t.Errorf("alias: %v %v", link, err)
+	}
+}
+
+// A namespace is told from one that is gone, and from none.
+func TestLives(t *testing.T) {
+	host, err := Host("/proc")
+	must(t, err)
+	t.Cleanup(host.Close)
+	path := "/run/netns/lives"
+	must(t, netns.Create(path))
+	ns, err := netns.Open(path)
+	must(t, err)
+	must(t, host.AddVeth(Veth{Name: "lives0", Peer: "eth0", PeerNS: ns.Fd()}))
+	link, err := host.Link("lives0")
+	must(t, err)
+	id := link.Attrs().NetNsID
+	must(t, netns.Delete(path))
+	if !host.Lives(id) {
+		t.Error("one that is held by an open file is gone")
+	}
+	must(t, ns.Close())
+	for end := time.Now().Add(time.Minute); host.Lives(id); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("one that nothing holds lives")
+		}
+	}
+	if err := host.LinkDel(link); err != nil && !IsNotFound(err) { // the kernel does so later
+		t.Error(err)
+	}
+	if host.Lives(id + 1000) {
+		t.Error("one that never was lives")
 	}
 }

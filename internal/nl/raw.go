@@ -4,9 +4,7 @@
 package nl
 
 import (
-	"errors"
 	"iter"
-	"runtime"
 
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
@@ -44,28 +42,16 @@ func dial() (*netlink.Handle, *vnl.SocketHandle, error) {
 	return h, &vnl.SocketHandle{Socket: s}, nil
 }
 
-// dialIn is dial in another namespace. The thread goes there and back, as in
-// the library; one that cannot come back is given up.
+// dialIn is dial in another namespace.
 func dialIn(ns *netns.NS) (h *netlink.Handle, raw *vnl.SocketHandle, err error) {
-	own, err := netns.Current()
-	if err != nil {
-		return nil, nil, err
+	err = ns.Visit(func() error {
+		h, raw, err = dial()
+		return err
+	})
+	if err != nil && h != nil {
+		h.Close()
+		raw.Close()
 	}
-	defer own.Close() //nolint:errcheck // read only
-	runtime.LockOSThread()
-	if err := unix.Setns(ns.Fd(), unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		return nil, nil, err
-	}
-	h, raw, err = dial()
-	if back := unix.Setns(own.Fd(), unix.CLONE_NEWNET); back != nil {
-		if err == nil {
-			h.Close()
-			raw.Close()
-		}
-		return nil, nil, errors.Join(err, back) // still locked: the thread ends with the goroutine
-	}
-	runtime.UnlockOSThread()
 	return h, raw, err
 }
 

@@ -132,6 +132,8 @@ func (c *Conn) Lock(ctx context.Context) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock namespace %s: %w", c.NS.Path(), err)
 	}
+	ctx, cancel := flock.Within(ctx)
+	defer cancel()
 	if err := flock.Exclusive(ctx, fd); err != nil {
 		unix.Close(fd) //nolint:errcheck // read only
 		return nil, fmt.Errorf("lock namespace %s: %w", c.NS.Path(), err)

@@ -40,7 +40,7 @@ func (s *Store) Claim(network string, o owner.Key) (release func(), err error) {
 	}
 	path := s.claimPath(network, o)
 	if !s.lock(path, patience) {
-		return nil, fmt.Errorf("claim attachment: %s is another gc's", path)
+		return nil, fmt.Errorf("claim attachment: %s: %w", path, errClaimed)
 	}
 	if err := s.place(path, nil); err != nil {
 		return nil, fmt.Errorf("claim attachment: %w", err)

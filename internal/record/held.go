@@ -4,21 +4,45 @@
 package record
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
+
+// Holds says whether o has a reference to the fact called name.
+func (s *Store) Holds(name string, o owner.Key) bool {
+	_, err := os.Lstat(s.Reference(name, o))
+	return err == nil
+}
+
+// Reference is the path of o's reference to the fact called name.
+func (s *Store) Reference(name string, o owner.Key) string {
+	return filepath.Join(s.factDir(name), refs, string(o))
+}
+
+// Stands says whether anybody has a reference to the fact called name.
+func (s *Store) Stands(name string) bool {
+	yes, _ := heldByOthers(filepath.Join(s.factDir(name), refs), "")
+	return yes
+}
+
+// InternalFact is the name of the fact that the host forwards nothing from or to a
+// link: the bridge of an internal network.
+func InternalFact(link string) string { return "internal-" + link }
 
 // WhileHeld runs fn with the fact called name, under its lock, so that the last
 // holder cannot take it away meanwhile. A fact that nobody holds is left alone.
-func (s *Store) WhileHeld(name string, fn func(Fact) error) error {
+func (s *Store) WhileHeld(ctx context.Context, name string, fn func(Fact) error) error {
 	dir := s.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return s.locked(dir, func() error {
+	return s.locked(ctx, dir, func() error {
 		holders, err := os.ReadDir(filepath.Join(dir, refs))
 		if errors.Is(err, fs.ErrNotExist) || err == nil && len(holders) == 0 {
 			removeEmpty(dir) // released between the look and the lock, which made it anew

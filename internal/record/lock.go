@@ -4,6 +4,7 @@
 package record
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
@@ -30,20 +33,54 @@ const patience = time.Second
 // lockStep is how long it takes to ask again: a blocking flock has no timeout.
 const lockStep = time.Millisecond
 
-// locks are the locked files of a Store, by path.
+// locks are the locked files of a Store, by path, and which file it knows there.
 type locks struct {
-	mu   sync.Mutex
-	held map[string]int // file descriptors
+	mu    sync.Mutex
+	held  map[string]int // file descriptors
+	stood map[string]version
 }
 
 // Take is Read for who is going to remove what the record tells of: it locks
 // the record first, until the Store is closed or the record removed. When
 // somebody else keeps the lock longer than a second it goes on without.
 func (s *Store) Take(network string, o owner.Key, plugin string) (*Record, error) {
-	if s.guard(attachments, network) == nil {
-		s.lock(s.path(network, o, plugin), patience)
+	if s.guard(attachments, network) != nil {
+		return s.Read(network, o, plugin)
 	}
-	return s.Read(network, o, plugin)
+	r, _, err := s.take(network, o, plugin, patience)
+	return r, err
+}
+
+// TakeAll is Take for all records of an owner, whichever plugin's and network's.
+// What cannot be read is left out.
+func (s *Store) TakeAll(o owner.Key) (list []*Record) {
+	if !o.Valid() {
+		return nil
+	}
+	paths, _ := filepath.Glob(s.path("*", o, "*")) // of a valid name
+	for _, path := range paths {
+		if atomicfile.IsTemp(path) {
+			continue
+		}
+		network, plugin := filepath.Base(filepath.Dir(path)), filepath.Base(path)[owner.Len+1:]
+		if r, err := s.Take(network, o, plugin); r != nil && err == nil {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// take locks again what came after there was nothing to lock: that is of an ADD
+// under way.
+func (s *Store) take(network string, o owner.Key, plugin string, wait time.Duration) (r *Record, ok bool, err error) {
+	path := s.path(network, o, plugin)
+	ok = s.lock(path, wait)
+	r, err = s.Read(network, o, plugin)
+	if ok && !s.holds(path) && (r != nil || err != nil) {
+		ok = s.lock(path, wait)
+		r, err = s.Read(network, o, plugin)
+	}
+	return r, ok, err
 }
 
 // TryTake is Take for who may as well come another time: ok is false when
@@ -52,10 +89,9 @@ func (s *Store) TryTake(network string, o owner.Key, plugin string, wait time.Du
 	if err := s.guard(attachments, network); err != nil {
 		return nil, true, fmt.Errorf("read record: %w: %w", ErrBroken, err)
 	}
-	if !s.lock(s.path(network, o, plugin), wait) {
+	if r, ok, err = s.take(network, o, plugin, wait); !ok {
 		return nil, false, nil
 	}
-	r, err = s.Read(network, o, plugin)
 	return r, true, err
 }
 
@@ -142,6 +178,7 @@ func (s *Store) keep(path string, fd int) {
 		s.locks.held = make(map[string]int)
 	}
 	s.locks.held[path] = fd
+	s.note(path, versionOf(fd))
 }
 
 func (s *Store) unlock(path string) {
@@ -157,24 +194,31 @@ func (s *Store) unlock(path string) {
 // called; Repairing keeps GCs out. A GC removes thousands of records in one go,
 // for which one lock does. Without a directory of records there is nothing to
 // keep anybody out of.
-func (s *Store) Collecting() (done func(), err error) { return s.lockAll(unix.LOCK_SH) }
+func (s *Store) Collecting(ctx context.Context) (done func(), err error) {
+	return s.lockAll(ctx, flock.Shared)
+}
 
 // Repairing is the other side of Collecting.
-func (s *Store) Repairing() (done func(), err error) { return s.lockAll(unix.LOCK_EX) }
+func (s *Store) Repairing(ctx context.Context) (done func(), err error) {
+	return s.lockAll(ctx, flock.Exclusive)
+}
 
-func (s *Store) lockAll(how int) (done func(), err error) {
+func (s *Store) lockAll(ctx context.Context, lock func(context.Context, int) error) (done func(), err error) {
 	if err := s.guard(attachments); err != nil {
 		return nil, fmt.Errorf("lock records: %w", err)
 	}
-	f, err := os.Open(filepath.Join(s.Dir, attachments))
+	dir := filepath.Join(s.Dir, attachments)
+	f, err := os.Open(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return func() {}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock records: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), how); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock records: %w", err), f.Close())
+	ctx, cancel := flock.Within(ctx)
+	defer cancel()
+	if err := lock(ctx, int(f.Fd())); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock records %s: %w", dir, err), f.Close())
 	}
 	return func() { f.Close() }, nil //nolint:errcheck // read only
 }

@@ -80,7 +80,7 @@ func TestLockOfWhatIsReplaced(t *testing.T) {
 
 func TestCollectingKeepsRepairOut(t *testing.T) {
 	s := New(t.TempDir())
-	if done, err := s.Repairing(); err != nil {
+	if done, err := s.Repairing(t.Context()); err != nil {
 		t.Error(err)
 	} else {
 		done()
@@ -91,13 +91,13 @@ func TestCollectingKeepsRepairOut(t *testing.T) {
 	var done [2]func()
 	for i := range done { // GCs do not keep each other out
 		var err error
-		if done[i], err = s.Collecting(); err != nil {
+		if done[i], err = s.Collecting(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	repairs := make(chan struct{})
 	go func() {
-		if done, err := s.Repairing(); err == nil {
+		if done, err := s.Repairing(t.Context()); err == nil {
 			done()
 		}
 		close(repairs)
@@ -185,5 +185,81 @@ func TestClaimOfAKilledGC(t *testing.T) {
 	}
 	if left, err := filepath.Glob(filepath.Join(s.Dir, attachments, "*", "*~")); len(left) > 0 || err != nil {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// A DEL that comes late removes what it took, and neither the record of an ADD
+// that came meanwhile nor, having found none, one that is new.
+func TestRemoveWhatWasRead(t *testing.T) {
+	r := sample("c1")
+	for name, began := range map[string]func(*Store){
+		"none":  func(*Store) {},
+		"older": func(add *Store) { write(t, add, r); add.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			add, del := New(t.TempDir()), New("")
+			del.Dir = add.Dir
+			began(add)
+			if _, err := del.Read(r.Network, r.Owner, r.Plugin); err != nil {
+				t.Fatal(err)
+			}
+			write(t, add, r)
+			for range 2 {
+				if err := del.Remove(r.Network, r.Owner, r.Plugin); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got, err := New(add.Dir).Read(r.Network, r.Owner, r.Plugin); got == nil || err != nil {
+				t.Errorf("the new record is gone: %v", err)
+			}
+			if err := add.Remove(r.Network, r.Owner, r.Plugin); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := New(add.Dir).Read(r.Network, r.Owner, r.Plugin); got != nil || err != nil {
+				t.Errorf("its own undo leaves it: %v, %v", got, err)
+			}
+		})
+	}
+}
+
+func write(t *testing.T, s *Store, r *Record) {
+	t.Helper()
+	if err := s.Write(r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What Take returns is locked, however late the ADD writes it: a DEL that looks
+// for a lock before there is a record, and finds one after, would remove what the
+// ADD is about to make.
+func TestTakenIsLocked(t *testing.T) {
+	r := sample("c1")
+	dir, found := t.TempDir(), 0
+	write(t, New(dir), sample("c2")) // the directory stays
+	for range 3000 {
+		add, del := New(dir), New(dir)
+		wrote := make(chan error)
+		go func() {
+			err := add.Write(r)
+			add.Close()
+			wrote <- err
+		}()
+		got, err := del.Take(r.Network, r.Owner, r.Plugin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != nil {
+			found++
+		}
+		if got != nil && !del.holds(del.path(r.Network, r.Owner, r.Plugin)) {
+			t.Fatalf("taken without its lock, the %dth that was found", found)
+		}
+		if err := <-wrote; err != nil {
+			t.Fatal(err)
+		}
+		del.Close()
+		if err := add.Remove(r.Network, r.Owner, r.Plugin); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

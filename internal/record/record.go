@@ -20,6 +20,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/statedir"
@@ -39,6 +40,9 @@ type Record struct {
 	IfName      string    `json:"ifname"`
 	NetNS       string    `json:"netns,omitempty"`
 
+	// NetNSMark tells the namespace from another one that comes to the path later.
+	NetNSMark *life.Mark `json:"netnsMark,omitempty"`
+
 	Bridge   string        `json:"bridge,omitempty"`
 	DataDir  string        `json:"dataDir,omitempty"`
 	Socket   string        `json:"socket,omitempty"`   // of the keeper that has the lease
@@ -46,19 +50,46 @@ type Record struct {
 	Elements []nft.Element `json:"elements,omitempty"` // of this attachment alone
 	Shared   []string      `json:"shared,omitempty"`   // network-level facts it holds
 
-	// Displaced are attachments of the same container whose published ports this
-	// one has taken over; they get them back when it goes.
+	// Displaced are attachments that had elements of this one's keys before it: a
+	// port of the same container, an address that another network gave too. Who came
+	// last gets them back when it goes.
 	Displaced []owner.Key `json:"displaced,omitempty"`
+
+	// Noted says that Displaced tells all: not in a record of an earlier release, nor
+	// in one that was made up because it is lost.
+	Noted bool `json:"noted,omitempty"`
 
 	Device *Device `json:"device,omitempty"` // of the host, that is in the container
 
 	Zone    string         `json:"zone,omitempty"`    // of firewalld, that Sources were added to
 	Sources []netip.Prefix `json:"sources,omitempty"` // single addresses
 
+	// OtherZones are those of earlier ADDs under the same names.
+	OtherZones []ZoneSources `json:"otherZones,omitempty"`
+
+	// Accepts are single addresses accepted where an iptables-nft FORWARD drops,
+	// behind the operator's AdminChain.
+	Accepts    []netip.Prefix `json:"accepts,omitempty"`
+	AdminChain string         `json:"adminChain,omitempty"`
+
 	Rules []Rule `json:"rules,omitempty"` // in the container's namespace
 	VRF   *VRF   `json:"vrf,omitempty"`   // in the container's namespace
 
 	Remote json.RawMessage `json:"remote,omitempty"` // what was asked of a driver outside: cnm/remote's
+}
+
+// ZoneSources are addresses in a zone of firewalld.
+type ZoneSources struct {
+	Zone    string         `json:"zone"`
+	Sources []netip.Prefix `json:"sources"`
+}
+
+// Zones are all that the record names.
+func (r *Record) Zones() (zones []ZoneSources) {
+	if len(r.Sources) > 0 {
+		zones = append(zones, ZoneSources{r.Zone, r.Sources})
+	}
+	return append(zones, r.OtherZones...)
 }
 
 // VRF is a virtual router that the interface is in.
@@ -72,6 +103,11 @@ type Rule struct {
 	Src   netip.Addr `json:"src"`
 	Table int        `json:"table"`
 	Own   bool       `json:"own,omitempty"` // the table is this attachment's alone
+}
+
+// Life says whether the namespace that r was made for is still there.
+func (r *Record) Life(proc string) (state life.State, why string) {
+	return life.At(r.NetNS, r.NetNSMark, proc)
 }
 
 // Store is a directory of records.
@@ -104,9 +140,38 @@ func (s *Store) Write(r *Record) error {
 	}
 }
 
+// ErrChanged is wrapped by WriteOver.
+var ErrChanged = errors.New("somebody else wrote the record")
+
+// WriteOver is Write for who puts into r what the record tells that it has taken
+// or, where there was none, found none: when another one stands by now it writes
+// nothing and fails with ErrChanged.
+func (s *Store) WriteOver(r *Record) error {
+	path := s.path(r.Network, r.Owner, r.Plugin)
+	was, known := s.known(path)
+	create := known && was == (version{})
+	if !create {
+		s.lock(path, patience)
+		if known && was != versionAt(path) {
+			return fmt.Errorf("write record: %s: %w", path, ErrChanged)
+		}
+	}
+	err := s.write(r, create)
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("write record: %s: %w", path, ErrChanged)
+	}
+	if err == nil && s.yield(r.Network, r.Owner) {
+		return s.Write(r)
+	}
+	return err
+}
+
 // Rewrite is Write for a DEL that keeps what it could not finish: it waits for
 // no gc, which may be who called it.
-func (s *Store) Rewrite(r *Record) error {
+func (s *Store) Rewrite(r *Record) error { return s.write(r, false) }
+
+// write replaces a record, or creates one where there is none.
+func (s *Store) write(r *Record, create bool) error {
 	r.Schema = Schema
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -119,18 +184,26 @@ func (s *Store) Rewrite(r *Record) error {
 		return fmt.Errorf("write record: %w", err)
 	}
 	path := s.path(r.Network, r.Owner, r.Plugin)
-	s.lock(path, patience) // an earlier one may be somebody's work
-	if err := s.place(path, data); err != nil {
+	place := atomicfile.CreateLocked
+	if !create {
+		place = atomicfile.WriteLocked
+		s.lock(path, patience) // an earlier one may be somebody's work
+	}
+	if err := s.placeBy(place, path, data); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
 }
 
-// place writes a file and keeps it locked.
-func (s *Store) place(path string, data []byte) (err error) {
+func (s *Store) place(path string, data []byte) error {
+	return s.placeBy(atomicfile.WriteLocked, path, data)
+}
+
+// placeBy writes a file and keeps it locked.
+func (s *Store) placeBy(place func(string, []byte) (int, error), path string, data []byte) (err error) {
 	for range 10 { // the last one out removes the network's directory
 		var fd int
-		fd, err = atomicfile.WriteLocked(path, data)
+		fd, err = place(path, data)
 		if err == nil {
 			s.keep(path, fd)
 		}
@@ -151,7 +224,9 @@ func (s *Store) Read(network string, o owner.Key, plugin string) (*Record, error
 	if err := s.guard(attachments, network); err != nil {
 		return nil, fmt.Errorf("read record: %w: %w", ErrBroken, err)
 	}
-	return read(s.path(network, o, plugin))
+	path := s.path(network, o, plugin)
+	s.know(path, versionAt(path)) // before it is read: one that comes meanwhile is another
+	return read(path)
 }
 
 // Find returns the record of a plugin for an owner whose network is not known,
@@ -213,16 +288,27 @@ func (s *Store) readFound(path string) (*Record, error) {
 }
 
 // Remove deletes the record of a plugin, and the network's directory with the
-// last one. A missing record is no error.
+// last one. It deletes only what this Store read, wrote or locked last: a DEL
+// that comes late leaves the record of a newer ADD under the same names, and so
+// does one that found none. A missing record is no error.
 func (s *Store) Remove(network string, o owner.Key, plugin string) error {
 	if err := s.guard(attachments, network); err != nil {
 		return fmt.Errorf("remove record: %w", err)
 	}
 	path := s.path(network, o, plugin)
+	defer s.unlock(path)
+	was, known := s.known(path)
+	if known && was == (version{}) { // an ADD may write one at any moment
+		removeEmpty(filepath.Dir(path))
+		return nil
+	}
+	if known && was != versionAt(path) {
+		return nil
+	}
 	if err := atomicfile.Remove(path); err != nil {
 		return fmt.Errorf("remove record: %w", err)
 	}
-	s.unlock(path)
+	s.know(path, version{})
 	removeEmpty(filepath.Dir(path))
 	return nil
 }

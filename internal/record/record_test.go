@@ -169,7 +169,7 @@ func TestPlantedDirectories(t *testing.T) {
 			_, rerr := s.Read("pods", r.Owner, "bridge")
 			err = errors.Join(s.Write(r), rerr, s.Remove("pods", r.Owner, "bridge"))
 		} else {
-			err = errors.Join(s.Hold(fact(), r.Owner, nil), s.Release(fact().Name, r.Owner, func(Fact) error { return nil }))
+			err = errors.Join(s.Hold(t.Context(), fact(), r.Owner, nil), s.Release(t.Context(), fact().Name, r.Owner, func(Fact) error { return nil }))
 		}
 		if !errors.Is(err, statedir.ErrNotOurs) {
 			t.Errorf("%s is a link: %v", at, err)
@@ -188,7 +188,7 @@ func TestTheLastHolderRemoves(t *testing.T) {
 	s := New(t.TempDir())
 	a, b := owner.Of("n", "a", "e"), owner.Of("n", "b", "e")
 	for _, o := range []owner.Key{a, b, b} {
-		if err := s.Hold(fact(), o, nil); err != nil {
+		if err := s.Hold(t.Context(), fact(), o, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -201,7 +201,7 @@ func TestTheLastHolderRemoves(t *testing.T) {
 		return nil
 	}
 	for i, o := range []owner.Key{a, a, b, b} {
-		if err := s.Release(fact().Name, o, remove); err != nil {
+		if err := s.Release(t.Context(), fact().Name, o, remove); err != nil {
 			t.Fatal(err)
 		}
 		if want := i / 2; removed != want {
@@ -216,15 +216,15 @@ func TestTheLastHolderRemoves(t *testing.T) {
 func TestFailedRemovalKeepsTheReference(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("n", "a", "e")
-	if err := s.Hold(fact(), o, nil); err != nil {
+	if err := s.Hold(t.Context(), fact(), o, nil); err != nil {
 		t.Fatal(err)
 	}
 	busy := errors.New("busy")
-	if err := s.Release(fact().Name, o, func(Fact) error { return busy }); !errors.Is(err, busy) {
+	if err := s.Release(t.Context(), fact().Name, o, func(Fact) error { return busy }); !errors.Is(err, busy) {
 		t.Fatalf("release: %v", err)
 	}
 	removed := false
-	if err := s.Release(fact().Name, o, func(Fact) error { removed = true; return nil }); err != nil || !removed {
+	if err := s.Release(t.Context(), fact().Name, o, func(Fact) error { removed = true; return nil }); err != nil || !removed {
 		t.Errorf("second release: removed %v, %v", removed, err)
 	}
 }
@@ -232,7 +232,7 @@ func TestFailedRemovalKeepsTheReference(t *testing.T) {
 func TestTornFactIsSurvived(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("n", "a", "e")
-	if err := s.Hold(fact(), o, nil); err != nil {
+	if err := s.Hold(t.Context(), fact(), o, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(s.factDir(fact().Name), factFile), nil, 0o600); err != nil {
@@ -241,10 +241,10 @@ func TestTornFactIsSurvived(t *testing.T) {
 	if _, _, err := s.Facts(); !errors.Is(err, ErrBroken) {
 		t.Errorf("listing reports %v", err)
 	}
-	if err := s.Release(fact().Name, o, func(Fact) error { return nil }); err != nil {
+	if err := s.Release(t.Context(), fact().Name, o, func(Fact) error { return nil }); err != nil {
 		t.Errorf("release: %v", err)
 	}
-	if err := s.Hold(fact(), o, nil); err != nil {
+	if err := s.Hold(t.Context(), fact(), o, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -255,7 +255,7 @@ func TestFactWithoutHoldersGoes(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("n", "a", "e")
 	for _, left := range []string{"refs", factFile, ""} {
-		if err := s.Hold(fact(), o, nil); err != nil {
+		if err := s.Hold(t.Context(), fact(), o, nil); err != nil {
 			t.Fatal(err)
 		}
 		dir := s.factDir(fact().Name)
@@ -272,7 +272,7 @@ func TestFactWithoutHoldersGoes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := s.Release(fact().Name, o, func(Fact) error { return nil }); err != nil {
+		if err := s.Release(t.Context(), fact().Name, o, func(Fact) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
@@ -281,14 +281,36 @@ func TestFactWithoutHoldersGoes(t *testing.T) {
 	}
 }
 
+// A Hold that fails leaves nothing of a fact that has no other holder.
+func TestFailedHoldLeavesNothing(t *testing.T) {
+	s := New(t.TempDir())
+	tooLong := owner.Key(strings.Repeat("x", 300)) // no file can be called so
+	if err := s.Hold(t.Context(), fact(), tooLong, nil); err == nil {
+		t.Fatal("no failure")
+	}
+	if _, err := os.Stat(s.factDir(fact().Name)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the fact stays: %v", err)
+	}
+	o := owner.Of("n", "a", "e")
+	if err := s.Hold(t.Context(), fact(), o, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Hold(t.Context(), fact(), tooLong, nil); err == nil {
+		t.Fatal("no failure")
+	}
+	if holders, facts, err := s.Facts(); err != nil || len(facts) != 1 || !slices.Equal(holders[fact().Name], []owner.Key{o}) {
+		t.Errorf("%v held by %v, %v", facts, holders, err)
+	}
+}
+
 // Somebody may have taken a fact since gc saw that nobody holds it.
 func TestReleaseByNobody(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("n", "a", "e")
-	if err := s.Hold(fact(), o, nil); err != nil {
+	if err := s.Hold(t.Context(), fact(), o, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Release(fact().Name, "", func(Fact) error { return errors.New("removed") }); err != nil {
+	if err := s.Release(t.Context(), fact().Name, "", func(Fact) error { return errors.New("removed") }); err != nil {
 		t.Fatal(err)
 	}
 	if holders, _, err := s.Facts(); err != nil || !slices.Equal(holders[fact().Name], []owner.Key{o}) {
@@ -306,7 +328,7 @@ func TestHoldersRace(t *testing.T) {
 		o := owner.Of("n", fmt.Sprint(i), "e")
 		wg.Go(func() {
 			for range 100 {
-				if err := s.Hold(fact(), o, nil); err != nil {
+				if err := s.Hold(t.Context(), fact(), o, nil); err != nil {
 					t.Error(err)
 				}
 				mu.Lock()
@@ -317,7 +339,7 @@ func TestHoldersRace(t *testing.T) {
 					t.Error("removed while held")
 				}
 				mu.Unlock()
-				err := s.Release(fact().Name, o, func(Fact) error {
+				err := s.Release(t.Context(), fact().Name, o, func(Fact) error {
 					mu.Lock()
 					standing = false
 					mu.Unlock()

@@ -4,6 +4,7 @@
 package record
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/flock"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
@@ -35,8 +37,11 @@ type Fact struct {
 	Elements []nft.Element `json:"elements,omitempty"`
 
 	// Accepts are subnets accepted where an iptables-nft FORWARD drops, behind
-	// the operator's AdminChain.
+	// the operator's AdminChain: on the Bridge, Inside it alone, or wherever they
+	// come from.
 	Accepts    []netip.Prefix `json:"accepts,omitempty"`
+	Bridge     string         `json:"bridge,omitempty"`
+	Inside     bool           `json:"inside,omitempty"`
 	AdminChain string         `json:"adminChain,omitempty"`
 
 	// Conditions is the network's own chain and maps for published ports. A
@@ -57,22 +62,40 @@ func (s *Store) factDir(name string) string {
 // nobody who counts references can remove them afterwards. The first one in calls
 // begin with the fact, under the lock, before it is written: what was there before
 // can be read only while nobody goes out.
-func (s *Store) Hold(f Fact, o owner.Key, begin func(*Fact) error) error {
+func (s *Store) Hold(ctx context.Context, f Fact, o owner.Key, begin func(*Fact) error) error {
 	dir := s.factDir(f.Name)
 	ref := filepath.Join(dir, refs, string(o))
-	return s.locked(dir, func() error {
-		if err := writeFact(dir, f, begin); err != nil {
-			removeEmpty(dir)
-			return fmt.Errorf("hold %s: %w", f.Name, err)
+	return s.locked(ctx, dir, func() error {
+		fresh, err := writeFact(dir, f, begin)
+		if err == nil {
+			err = hold(dir, ref)
 		}
-		if err := os.Mkdir(filepath.Join(dir, refs), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("hold %s: %w", f.Name, err)
+		if err == nil {
+			return nil
 		}
-		if err := touch(ref); err != nil {
-			return fmt.Errorf("hold %s: %w", f.Name, err)
+		if fresh {
+			err = errors.Join(err, forget(dir))
 		}
-		return nil
+		removeEmpty(dir)
+		return fmt.Errorf("hold %s: %w", f.Name, err)
 	})
+}
+
+// forget removes a fact that was just written and has no holder: nothing of it is
+// in the kernel yet.
+func forget(dir string) error {
+	removeEmpty(filepath.Join(dir, refs))
+	if _, err := os.Lstat(filepath.Join(dir, refs)); err == nil {
+		return nil
+	}
+	return atomicfile.Remove(filepath.Join(dir, factFile))
+}
+
+func hold(dir, ref string) error {
+	if err := os.Mkdir(filepath.Join(dir, refs), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return touch(ref)
 }
 
 // Release drops o's use of the fact called name. The last one out calls remove
@@ -80,12 +103,12 @@ func (s *Store) Hold(f Fact, o owner.Key, begin func(*Fact) error) error {
 // remove fails, or the process is killed, the next DEL or GC tries again. A fact
 // that nobody holds, which a kill can leave, goes with whoever passes by: o is
 // empty for a caller that never held it.
-func (s *Store) Release(name string, o owner.Key, remove func(Fact) error) error {
+func (s *Store) Release(ctx context.Context, name string, o owner.Key, remove func(Fact) error) error {
 	dir := s.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return s.locked(dir, func() error {
+	return s.locked(ctx, dir, func() error {
 		ref := filepath.Join(dir, refs, string(o))
 		others, err := heldByOthers(filepath.Join(dir, refs), string(o))
 		if err == nil && !others {
@@ -152,20 +175,20 @@ func touch(path string) error {
 
 // writeFact stores a fact unless it is there: the name says it all, so the
 // content never changes, and files appear whole.
-func writeFact(dir string, f Fact, begin func(*Fact) error) error {
+func writeFact(dir string, f Fact, begin func(*Fact) error) (fresh bool, err error) {
 	if fi, err := os.Lstat(filepath.Join(dir, factFile)); err == nil && fi.Mode().IsRegular() && fi.Size() > 0 {
-		return nil
+		return false, nil
 	}
 	if begin != nil {
 		if err := begin(&f); err != nil {
-			return err
+			return false, err
 		}
 	}
 	data, err := json.Marshal(f)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return atomicfile.Write(filepath.Join(dir, factFile), data)
+	return true, atomicfile.Write(filepath.Join(dir, factFile), data)
 }
 
 func readFact(dir string) (f Fact, err error) {
@@ -181,6 +204,9 @@ func readFact(dir string) (f Fact, err error) {
 	}
 	return f, nil
 }
+
+// Fact reads the fact called name.
+func (s *Store) Fact(name string) (Fact, error) { return readFact(s.factDir(name)) }
 
 // factDirs lists the directories of all facts.
 func (s *Store) factDirs() (dirs []string, err error) {
@@ -243,8 +269,9 @@ func (s *Store) Facts() (map[string][]owner.Key, []Fact, error) {
 }
 
 // locked runs fn with the fact's directory made and locked. The lock is on the
-// directory itself; a holder that removed it makes the waiter start over.
-func (s *Store) locked(dir string, fn func() error) error {
+// directory itself; a holder that removed it makes the waiter start over. One that
+// hangs keeps this fact's users waiting for a time (flock.Within), and no others.
+func (s *Store) locked(ctx context.Context, dir string, fn func() error) error {
 	if err := s.guard(shared, filepath.Base(dir), refs); err != nil {
 		return fmt.Errorf("open fact directory: %w", err)
 	}
@@ -259,7 +286,7 @@ func (s *Store) locked(dir string, fn func() error) error {
 		if err != nil {
 			return fmt.Errorf("open fact directory: %w", err)
 		}
-		again, err := lockAndRun(f, dir, fn)
+		again, err := lockAndRun(ctx, f, dir, fn)
 		err = errors.Join(err, f.Close())
 		if !again || err != nil {
 			return err
@@ -267,9 +294,10 @@ func (s *Store) locked(dir string, fn func() error) error {
 	}
 }
 
-func lockAndRun(f *os.File, dir string, fn func() error) (again bool, err error) {
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return false, fmt.Errorf("lock %s: %w", dir, err)
+func lockAndRun(ctx context.Context, f *os.File, dir string, fn func() error) (again bool, err error) {
+	if err := lockFact(ctx, f); err != nil {
+		name, _ := hex.DecodeString(filepath.Base(dir))
+		return false, fmt.Errorf("lock fact %s, %s: %w", name, dir, err)
 	}
 	mine, err := f.Stat()
 	if err != nil {
@@ -280,6 +308,12 @@ func lockAndRun(f *os.File, dir string, fn func() error) (again bool, err error)
 		return true, nil
 	}
 	return false, fn()
+}
+
+func lockFact(ctx context.Context, f *os.File) error {
+	ctx, cancel := flock.Within(ctx)
+	defer cancel()
+	return flock.Exclusive(ctx, int(f.Fd()))
 }
 
 // Held lists the names of the facts that o holds, without reading them: for a

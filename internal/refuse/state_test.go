@@ -10,8 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -192,5 +195,36 @@ func TestTornState(t *testing.T) {
 				t.Errorf("DEL after %s with %q: %v", verb, content, err)
 			}
 		}
+	}
+}
+
+// A DEL of what never was succeeds where state cannot be written.
+func TestDelOnReadOnlyState(t *testing.T) {
+	ns := nettest.NewNS(t, "refuse")
+	p := paths.Default()
+	for dir, others := range map[string]string{p.Run: "attachments/refuse", p.RunCNI: "tuning"} {
+		must(t, os.MkdirAll(dir, 0o755))
+		must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"))
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		must(t, os.MkdirAll(filepath.Join(dir, others), 0o700)) // the network has other attachments
+		must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	}
+	for _, pl := range all.Plugins() {
+		for _, netNS := range []string{ns, ""} {
+			c := call(spec.Del, netNS, conf(valid[pl.Name]))
+			if _, stderr, err := run(pl.Name, c); err != nil && pl.Name != "dhcp" { // whose keeper is not there
+				t.Errorf("%s: %v\n%s", pl.Name, err, stderr)
+			}
+		}
+	}
+	if _, stderr, err := run("patchbay", call(spec.Del, ns, node(""))); err != nil {
+		t.Errorf("%v\n%s", err, stderr)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

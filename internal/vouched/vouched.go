@@ -14,8 +14,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/statedir"
-	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -29,13 +29,15 @@ type note struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifname"`
 	NetNS       string `json:"netns"`
+
+	Mark *life.Mark `json:"netnsMark"`
 }
 
 // Attachments returns those of a network whose container the driver holds a
 // namespace for; of such a container all, wherever they were made. A record that
 // makes no sense vouches for nothing; one that cannot be read is an error, since
 // what is left out is collected.
-func Attachments(runDir, network string) ([]spec.Attachment, error) {
+func Attachments(runDir, network, proc string) ([]spec.Attachment, error) {
 	if _, err := os.Lstat(Holds(runDir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // no such driver
 	}
@@ -48,9 +50,8 @@ func Attachments(runDir, network string) ([]spec.Attachment, error) {
 		if filepath.Dir(n.NetNS) != Holds(runDir) || held[n.ContainerID] {
 			continue
 		}
-		if held[n.ContainerID], err = stands(n.NetNS); err != nil {
-			return nil, err
-		}
+		state, _ := life.At(n.NetNS, n.Mark, proc)
+		held[n.ContainerID] = state != life.Dead
 	}
 	var out []spec.Attachment
 	for _, n := range notes {
@@ -82,16 +83,4 @@ func read(runDir, network string) (notes []note, err error) {
 		}
 	}
 	return notes, nil
-}
-
-// stands says whether a namespace is there: after a reboot none is.
-func stands(path string) (bool, error) {
-	ns, err := netns.Open(path)
-	if netns.Gone(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return true, ns.Close()
 }

@@ -29,7 +29,7 @@ func must(t *testing.T, err error) {
 // cannot be read is an error, as a GC removes what it is not told.
 func TestAttachments(t *testing.T) {
 	run := t.TempDir()
-	if list, err := Attachments(run, "net"); len(list) > 0 || err != nil {
+	if list, err := Attachments(run, "net", "/proc"); len(list) > 0 || err != nil {
 		t.Errorf("without a driver: %v %v", list, err)
 	}
 	must(t, statedir.Make(run, "attachments", "net"))
@@ -46,12 +46,12 @@ func TestAttachments(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(records, fmt.Sprint(i)), []byte(text), 0o600))
 	}
 	must(t, os.WriteFile(filepath.Join(records, "odd"), []byte("{"), 0o600))
-	list, err := Attachments(run, "net")
+	list, err := Attachments(run, "net", "/proc")
 	if err != nil || len(list) != 2 || list[0].ContainerID != "a" || list[1].ContainerID != "a" {
 		t.Errorf("%v %v", list, err)
 	}
 	must(t, os.Mkdir(filepath.Join(records, "unreadable"), 0o700))
-	if list, err := Attachments(run, "net"); err == nil {
+	if list, err := Attachments(run, "net", "/proc"); err == nil {
 		t.Errorf("without one that cannot be read: %v", list)
 	}
 }

@@ -154,7 +154,7 @@ func Kea(t testing.TB, program, bridge, section string) *Server {
 	dir := t.TempDir()
 	name := map[string]string{"kea-dhcp4": "Dhcp4", "kea-dhcp6": "Dhcp6"}[program]
 	conf := fmt.Sprintf(`{%q: {"lease-database": {"type": "memfile", "persist": false}, %s,
-		"interfaces-config": {"interfaces": [%q], "service-sockets-max-retries": 400, "service-sockets-retry-wait-time": 20},
+		"interfaces-config": {"interfaces": [%q], "service-sockets-max-retries": 30000, "service-sockets-retry-wait-time": 20},
 		"loggers": [{"name": "*", "severity": "INFO", "output_options": [{"output": "stdout"}]}]}}`, name, section, bridge)
 	path := filepath.Join(dir, "conf.json")
 	must(t, os.WriteFile(path, []byte(conf), 0o600))
@@ -230,7 +230,7 @@ func (s *Server) Said(words ...string) bool {
 func (s *Server) Count(word string) int { return strings.Count(s.log.String(), word) }
 
 // patience bounds what tests wait for.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // Eventually waits until ok.
 func Eventually(t testing.TB, what string, ok func() bool) {
@@ -241,7 +241,7 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 		select {
 		case <-ctx.Done():
 			t.Fatalf("waited in vain: %s", what)
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/accept"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -47,8 +48,10 @@ func New(k Keeper, log func(string, ...any)) *Server {
 	return s
 }
 
-// Serve takes connections until l is closed.
+// Serve takes connections until l is closed. It outlasts a want of file
+// descriptors.
 func (s *Server) Serve(l net.Listener) error {
+	l = accept.Patient(l, s.log)
 	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"net/rpc"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	current "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/spec"
@@ -45,6 +47,20 @@ func (f *fake) Release(context.Context, *dhcprpc.Args) error { return nil }
 func (f *fake) Collect(context.Context, *dhcprpc.Args) error { return errors.New("no") }
 func (f *fake) Move(context.Context, *dhcprpc.Args) error    { return nil }
 
+// short is a listener that has no file descriptor for the first connection.
+type short struct {
+	net.Listener
+	tried bool
+}
+
+func (l *short) Accept() (net.Conn, error) {
+	if !l.tried {
+		l.tried = true
+		return nil, os.NewSyscallError("accept4", unix.EMFILE)
+	}
+	return l.Listener.Accept()
+}
+
 func serve(t *testing.T) (*fake, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -55,7 +71,7 @@ func serve(t *testing.T) (*fake, string) {
 	f := &fake{make(chan struct{})}
 	s := New(f, t.Logf)
 	done := make(chan error)
-	go func() { done <- s.Serve(l) }()
+	go func() { done <- s.Serve(&short{Listener: l}) }()
 	t.Cleanup(func() {
 		l.Close() //nolint:errcheck // it ends Serve
 		if err := <-done; err != nil {
@@ -109,7 +125,7 @@ func TestHangUp(t *testing.T) {
 	c.Close()
 	select {
 	case <-f.ended:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the call goes on")
 	}
 }

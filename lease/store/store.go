@@ -36,6 +36,7 @@ type Record struct {
 	Network     string    `json:"network"`
 	ContainerID string    `json:"containerID"`
 	IfName      string    `json:"ifname"`
+	Begun       time.Time `json:"begun,omitzero"` // when the ADD asked for it
 
 	Place place.Place `json:"place"`
 	// Away is until when, in the time since boot, the interface may be nowhere:

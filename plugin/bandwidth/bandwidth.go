@@ -15,6 +15,7 @@ import (
 	"fmt"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -31,6 +32,9 @@ var Plugin = plugin.Plugin{
 	MinVersion:   "0.3.0",
 	Capabilities: []string{"bandwidth"},
 	Conf:         func() any { return new(Conf) },
+
+	Validate: validate,
+	Doubts:   doubts,
 
 	Add:   add,
 	Del:   del,
@@ -55,29 +59,40 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	device := ""
+	var device ifb
 	if limits.egress.rate > 0 {
-		if device, err = freeName(env.Host, candidates(r.Network, r.ContainerID, r.Owner), r.Owner); err != nil {
-			return nil, err
-		}
-		if err := k.Record(r, &record.Record{Plugin: name, Links: []string{device}}); err != nil {
+		if device, err = newDevice(r, k, env, host); err != nil {
 			return nil, err
 		}
 	}
-	if err := k.Apply(ctx, r, env, compile(limits, host, device, r)); err != nil {
+	if err := k.Apply(ctx, r, env, compile(limits, host, device)); err != nil {
 		return nil, err
 	}
-	return extend(r, env, device)
+	return extend(r, env, device.name)
+}
+
+// newDevice picks the name of the device and records it.
+func newDevice(r *plugin.Request, k *kernel.Kernel, env *netstate.Env, host string) (d ifb, err error) {
+	d.like, d.owner = host, r.Owner
+	dead := false
+	if before, _ := k.Records.Read(r.Network, r.Owner, name); before != nil { // a broken one proves nothing
+		state, _ := k.Life(before)
+		dead = state == life.Dead
+	}
+	if d.name, d.stale, err = freeName(env.Host, candidates(r.Network, r.ContainerID, r.Owner), r.Owner, dead); err != nil {
+		return ifb{}, err
+	}
+	return d, k.Record(r, &record.Record{Plugin: name, Links: []string{d.name}})
 }
 
 // compile is the desired state. It touches nothing.
-func compile(limits shapes, host, device string, r *plugin.Request) netstate.State {
+func compile(limits shapes, host string, device ifb) netstate.State {
 	var s netstate.State
 	if limits.ingress.rate > 0 {
 		s = append(s, tbf{host, limits.ingress})
 	}
 	if limits.egress.rate > 0 {
-		s = append(s, ifb{device, host, r.Owner}, redirect{host, device}, tbf{device, limits.egress})
+		s = append(s, device, redirect{host, device.name}, tbf{device.name, limits.egress})
 	}
 	return s
 }
@@ -189,7 +204,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	device := ""
+	var device ifb
 	if limits.egress.rate > 0 {
 		names, err := owned(env.Host, candidates(r.Network, r.ContainerID, r.Owner), r.Owner)
 		if err != nil {
@@ -198,25 +213,21 @@ func check(ctx context.Context, r *plugin.Request) error {
 		if len(names) == 0 {
 			return fmt.Errorf("get ifb device: attachment %s/%s has none", r.ContainerID, r.IfName)
 		}
-		device = names[0]
+		device = ifb{name: names[0]}
 	}
-	err = kernel.Check(ctx, env, compile(limits, host, device, r))
+	err = kernel.Check(ctx, env, compile(limits, host, device))
 	if asSent, serr := decodeAsSent(r); err != nil && serr == nil && asSent != limits {
 		// The reference shapes with the runtime's burst as it is: what it
 		// attached before a swap of the binaries is no fault.
-		if kernel.Check(ctx, env, compile(asSent, host, device, r)) == nil {
+		if kernel.Check(ctx, env, compile(asSent, host, device)) == nil {
 			return nil
 		}
 	}
 	return err
 }
 
-func gc(_ context.Context, r *plugin.Request) error {
+func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	stale, _ := k.Stale(r, name)
-	var errs []error
-	for _, rec := range stale {
-		errs = append(errs, remove(k, rec))
-	}
-	return errors.Join(errs...)
+	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error { return remove(k, rec) })
+	return err
 }

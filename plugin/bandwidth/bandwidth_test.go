@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/nettest"
@@ -235,6 +236,48 @@ func TestTwoAttachmentsOfOneContainer(t *testing.T) {
 	if _, err := w.call(spec.Del, "c1", "eth1", both, nil); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// What an ADD left whose namespace died without DEL is in nobody's way.
+func TestAddAgain(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.call(spec.Add, "c1", "eth0", both, nil); err != nil {
+		t.Fatal(err)
+	}
+	first := w.index(kernel.ReferenceIFB("net", "c1"))
+	if _, err := w.call(spec.Add, "c1", "eth0", both, nil); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("ADD beside a living one: %v", err)
+	}
+	w.index(kernel.ReferenceIFB("net", "c1")) // it stays
+	if err := netns.Delete(w.ns); err != nil {
+		t.Fatal(err)
+	}
+	w.ns = nettest.NewNS(t, "bw-addagain2")
+	w.prev.Interfaces = []spec.Interface{{Name: "hostend2"}, {Name: "eth0", Sandbox: w.ns}}
+	w.veth("eth0", "hostend2")
+	if _, err := w.call(spec.Add, "c1", "eth0", both, nil); err != nil {
+		t.Fatal(err)
+	}
+	if w.index(kernel.ReferenceIFB("net", "c1")) == first {
+		t.Error("the device is still the first ADD's")
+	}
+	for _, verb := range []spec.Verb{spec.Check, spec.Del} {
+		if _, err := w.call(verb, "c1", "eth0", both, nil); err != nil {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	if _, err := netlink.LinkByName(kernel.ReferenceIFB("net", "c1")); err == nil {
+		t.Error("DEL left a device")
+	}
+}
+
+func (w *world) index(link string) int {
+	w.t.Helper()
+	l, err := netlink.LinkByName(link)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return l.Attrs().Index
 }
 
 // An ADD that fails at any step leaves no device, no queue and no record.

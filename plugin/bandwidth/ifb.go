@@ -22,6 +22,7 @@ type ifb struct {
 	name  string
 	like  string // the host link whose MTU it takes
 	owner owner.Key
+	stale bool // an earlier ADD's has the name
 }
 
 func (i ifb) String() string {
@@ -33,6 +34,11 @@ func (i ifb) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error)
 	like, err := env.Link(netstate.Host, i.like)
 	if err != nil {
 		return nil, err
+	}
+	if i.stale {
+		if err := deleteLink(env.Host, i.name); err != nil {
+			return nil, err
+		}
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Flags, attrs.TxQLen = i.name, like.Attrs().MTU, unix.IFF_UP, 0
@@ -52,13 +58,18 @@ func (i ifb) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error)
 	return undo, nil
 }
 
-// Diff looks for the device.
+// Diff wants the device, up: one that is down drops all that the container sends.
 func (i ifb) Diff(_ context.Context, env *netstate.Env) (string, error) {
-	_, err := env.Link(netstate.Host, i.name)
-	if nl.IsNotFound(err) {
+	link, err := env.Link(netstate.Host, i.name)
+	switch {
+	case nl.IsNotFound(err):
 		return fmt.Sprintf("get ifb device: %s is gone", i.name), nil
+	case err != nil:
+		return "", err
+	case link.Attrs().RawFlags&unix.IFF_UP == 0:
+		return fmt.Sprintf("ifb device %s is down, and drops what the container sends (ip link set %s up)", i.name, i.name), nil
 	}
-	return "", err
+	return "", nil
 }
 
 // candidates are the names an attachment's ifb may have: the reference's, which
@@ -68,21 +79,25 @@ func candidates(network, containerID string, o owner.Key) []string {
 	return []string{kernel.ReferenceIFB(network, containerID), o.LinkName("bwp", 0), o.LinkName("bwp", 1)}
 }
 
-// freeName returns the first candidate that no other attachment has. Its own
-// leftover, of a killed ADD, is removed first.
-func freeName(host *nl.Conn, names []string, o owner.Key) (string, error) {
+// freeName returns the first candidate that no other attachment has. A device of
+// this one's is stale, to be removed, when the namespace of the ADD that made it is
+// proven dead.
+func freeName(host *nl.Conn, names []string, o owner.Key, dead bool) (name string, stale bool, err error) {
 	for _, name := range names {
 		link, err := host.Link(name)
 		switch {
 		case nl.IsNotFound(err):
-			return name, nil
+			return name, false, nil
 		case err != nil:
-			return "", err
-		case link.Attrs().Alias == o.Alias():
-			return "", fmt.Errorf("adding link: %s of this attachment exists already: %w", name, unix.EEXIST)
+			return "", false, err
+		case link.Type() == "ifb" && link.Attrs().Alias == o.Alias():
+			if dead {
+				return name, true, nil
+			}
+			return "", false, fmt.Errorf("adding link: %s of this attachment exists already; DEL removes it: %w", name, unix.EEXIST)
 		}
 	}
-	return "", fmt.Errorf("adding link: the names %v are all taken: %w", names, unix.EEXIST)
+	return "", false, fmt.Errorf("adding link: the names %v are all taken: %w", names, unix.EEXIST)
 }
 
 // owned returns those of the names that are this attachment's: marked so, or

@@ -12,6 +12,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/internal/kernel"
@@ -28,8 +29,12 @@ var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.Interface,
 	About:        "joins a container to a bridge on the host",
+	Layer2:       true,
 	Capabilities: []string{"mac"},
 	Conf:         func() any { return &Conf{Bridge: defaultBridge} },
+
+	Validate: validate,
+	Doubts:   doubts,
 
 	Add:    add,
 	Del:    del,
@@ -43,24 +48,27 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	done := 0
+	first := link(in)
+	todo := first
 	if endpoint.IPAMNeedsLink(in.conf.IPAM.Type) {
-		state := layer2(in)
-		if err := apply(ctx, r, env, in, state, state); err != nil {
+		if err := apply(ctx, r, env, in, first, first); err != nil {
 			return nil, err
 		}
-		done = len(state)
+		todo = nil
 	}
 	if in.conf.IPAM.Type != "" {
 		if in.ipam, err = r.IPAMAdd(ctx); err != nil {
 			return nil, err
 		}
+		if err := endpoint.ValidateAnswer(in.conf.MTU, in.ipam); err != nil {
+			return nil, err
+		}
 	}
-	state, result, err := compile(in)
+	then, result, err := configuration(in)
 	if err != nil {
 		return nil, err
 	}
-	if err := apply(ctx, r, env, in, state, state[done:]); err != nil || r.Session.Dry != nil {
+	if err := apply(ctx, r, env, in, slices.Concat(first, then), slices.Concat(todo, then)); err != nil || r.Session.Dry != nil {
 		return result, err
 	}
 	return result, describe(env, in.conf, result)
@@ -75,6 +83,10 @@ func prepare(r *plugin.Request) (env *netstate.Env, in input, err error) {
 	if env, err = k.Env(r); err != nil {
 		return nil, in, err
 	}
+	if err := in.conf.fits(k); err != nil {
+		return nil, in, err
+	}
+	in.first = func(*record.Fact) error { return in.conf.alone(k) }
 	in.network, in.comment, in.records = r.Network, endpoint.Comment(r), k.Records
 	macs := endpoint.AddressesOf(r)
 	if in.pair, err = endpoint.New(r, env, macs); err != nil {
@@ -87,15 +99,15 @@ func prepare(r *plugin.Request) (env *netstate.Env, in input, err error) {
 	return env, in, nil
 }
 
-// apply records a state and makes the part of it that is still to be made.
-func apply(ctx context.Context, r *plugin.Request, env *netstate.Env, in input, state, rest netstate.State) error {
+// apply records all that the attachment is to have and makes what is still to do.
+func apply(ctx context.Context, r *plugin.Request, env *netstate.Env, in input, all, todo netstate.State) error {
 	k := kernel.Of(r)
 	rec := &record.Record{Plugin: name, Bridge: in.conf.Bridge, Links: []string{in.pair.Host}}
-	endpoint.Note(rec, state)
+	endpoint.Note(rec, all)
 	if err := k.Record(r, rec); err != nil {
 		return err
 	}
-	return k.Apply(ctx, r, env, rest)
+	return k.Apply(ctx, r, env, todo)
 }
 
 // describe completes the result with what only the kernel knows. The bridge's
@@ -123,18 +135,21 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return endpoint.Detach(ctx, r, name, spoofElements(endpoint.Lost(r), endpoint.Comment(r))...)
 }
 
-func check(ctx context.Context, r *plugin.Request) error {
+func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
+
+// checkOwn is CHECK without the IPAM plugin's.
+func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
-		return err
-	}
-	if err := r.IPAMForward(ctx); err != nil {
 		return err
 	}
 	if r.Prev() == nil {
 		return refuse("Required prevResult missing")
 	}
 	k := kernel.Of(r)
+	if err := conf.fits(k); err != nil {
+		return err
+	}
 	env, err := k.Env(r)
 	if err != nil {
 		return err
@@ -155,19 +170,44 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	return endpoint.Check(ctx, r, env, name, state)
+	return endpoint.Check(ctx, r, env, name, append(state, reached(state, r.Prev().IPs)...))
+}
+
+// reached expects that the host reaches the addresses whose gateway it is by the link
+// that has the gateway.
+func reached(s netstate.State, ips []spec.IPConfig) (out netstate.State) {
+	for _, o := range s {
+		g, ok := o.(netstate.Gateway)
+		if !ok {
+			continue
+		}
+		for _, ip := range ips {
+			if g.Prefix.Masked().Contains(ip.Address.Addr()) {
+				out = append(out, netstate.Reached{Link: g.Link, Addr: ip.Address.Addr(), Gateway: g.Prefix})
+			}
+		}
+	}
+	return out
 }
 
 func gc(ctx context.Context, r *plugin.Request) error { return endpoint.Collect(ctx, r, name) }
 
 // status says whether an ADD could work: the bridge's name is free or a
-// bridge's, the firewall is ours to change where it is needed, IPAM is ready.
+// bridge's, which takes the gateways, the firewall is ours to change where it is
+// needed, IPAM is ready.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
 		return err
 	}
-	host, err := kernel.Of(r).Host()
+	k := kernel.Of(r)
+	host, err := k.Host()
+	if err == nil {
+		err = conf.fits(k)
+	}
+	if err == nil && conf.Internal {
+		err = conf.alone(k)
+	}
 	if err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 	}
@@ -175,7 +215,10 @@ func status(ctx context.Context, r *plugin.Request) error {
 	if err == nil && link.Type() != "bridge" {
 		return spec.Errorf(spec.CodeNotAvailable, "%q already exists but is not a bridge", conf.Bridge)
 	}
-	if conf.IPMasq || conf.MacSpoofChk {
+	if err := conf.ready(r, k, host); err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+	}
+	if conf.IPMasq || len(conf.IPMasqOutside) > 0 || conf.MacSpoofChk || conf.Internal {
 		if err := endpoint.FirewallReady(r); err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/nettest/node"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/netns"
@@ -77,6 +78,53 @@ func TestBridgeMAC(t *testing.T) {
 		w.Want("bridge mac", b.Result.Interfaces[atBridge].Mac, mac)
 		endpointtest.Must(t, a.Do(spec.Check))
 	}
+}
+
+// A bridge that was made and addressed before us keeps its own address as the
+// gateway, whatever ports come and go: with none yet, with an address, with none
+// any more, with a port of others.
+func TestBridgeKeepsItsOwnMAC(t *testing.T) {
+	for name, prepare := range map[string]func(w *endpointtest.World, br netlink.Link){
+		"plain":        func(*endpointtest.World, netlink.Link) {},
+		"with address": func(w *endpointtest.World, _ netlink.Link) { w.Host.Address("tbr1", "10.7.0.1/24") },
+		"with port": func(w *endpointtest.World, br netlink.Link) {
+			other := w.Space("other")
+			node.Join(w.Host, "oport", other, "eth0")
+			endpointtest.Must(w, w.HostConn().LinkSetMaster(w.HostLink("oport"), br))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name = "tbr1"
+			endpointtest.Must(t, w.HostConn().LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+			w.Host.Up("tbr1")
+			prepare(w, w.HostLink("tbr1"))
+			own := w.HostLink("tbr1").Attrs().HardwareAddr.String()
+			for i, ip := range []string{"10.7.0.5/24", "10.7.0.6/24"} {
+				p := w.Pod(string(rune('a'+i)), `"bridge": "tbr1", "isGateway": true, "runtimeConfig": {"mac": "02:00:00:00:00:01"}, `+endpointtest.Static(ip))
+				endpointtest.Must(t, p.Do(spec.Add))
+				w.Want("mac in the result", p.Result.Interfaces[atBridge].Mac, own)
+				w.Want("mac with the port", w.HostLink("tbr1").Attrs().HardwareAddr.String(), own)
+				endpointtest.Must(t, p.Do(spec.Check))
+				endpointtest.Must(t, p.Do(spec.Del))
+				w.Want("mac after the port", w.HostLink("tbr1").Attrs().HardwareAddr.String(), own)
+			}
+		})
+	}
+}
+
+// A bridge that lost its address with its last port gets one to keep.
+func TestBridgeWithoutMAC(t *testing.T) {
+	w := newWorld(t)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "tbr1"
+	endpointtest.Must(t, w.HostConn().LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	endpointtest.Must(t, w.Pod("first", `"bridge": "tbr1"`).Add().Do(spec.Del))
+	w.Want("mac", w.HostLink("tbr1").Attrs().HardwareAddr.String(), "")
+	p := w.Pod("a", `"bridge": "tbr1", "isGateway": true, `+endpointtest.Static("10.7.0.5/24")).Add()
+	endpointtest.Must(t, p.Do(spec.Del))
+	w.Want("mac after the port", w.HostLink("tbr1").Attrs().HardwareAddr.String(), p.Result.Interfaces[atBridge].Mac)
 }
 
 func TestNotABridge(t *testing.T) {

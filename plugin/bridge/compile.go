@@ -31,54 +31,37 @@ type input struct {
 	ipam      *spec.Result // nil: layer 2 only
 	pair      *endpoint.Pair
 	bridgeMAC net.HardwareAddr // of a bridge that must be made
+	comment   string           // of firewall elements
 	network   string
-	comment   string // of firewall elements
 	records   *record.Store
+	first     func(*record.Fact) error // of an internal network: its first attachment is to be
 }
 
-// compile computes the desired state and the result, in which what only the
-// kernel knows (MTU, the address of a bridge that exists) is still missing. It
-// touches nothing.
+// compile computes the desired state and the result. It touches nothing.
 func compile(in input) (netstate.State, *spec.Result, error) {
-	c := in.conf
-	result := &spec.Result{Interfaces: []spec.Interface{
-		atBridge:    {Name: c.Bridge},
-		atHost:      {Name: in.pair.Host, Mac: in.pair.HostMAC.String()},
-		atContainer: {Name: in.pair.IfName, Mac: in.pair.MAC.String(), Sandbox: in.pair.NetNS},
-	}}
-	s := layer2(in)
-	if in.ipam == nil {
-		return append(s, bringUp(in)...), result, nil
+	s, result, err := configuration(in)
+	if err != nil {
+		return nil, nil, err
 	}
-	if len(in.ipam.IPs) == 0 {
-		return nil, nil, refuse("IPAM plugin returned missing IP config")
-	}
-	result.IPs, result.Routes = addressing(c, in.ipam)
-	result.DNS = endpoint.DNS(c.DNS, in.ipam.DNS)
-	s = append(s, container(c, result)...)
-	s = append(s, gateways(c, result)...)
-	s = append(s, bringUp(in)...)
-	s = append(s, settle(c, in.pair, result)...)
-	if c.IPMasq {
-		s = append(s, endpoint.Masquerade(result.IPs, in.network, in.pair.Owner, in.records)...)
-	}
-	return s, result, nil
+	return append(link(in), s...), result, nil
 }
 
-// layer2 is bridge, veth pair and port.
-func layer2(in input) netstate.State {
+// link is bridge, veth pair and port: the part of the state that does not depend
+// on IPAM's answer, since IPAM plugins of others work through the link.
+func link(in input) netstate.State {
 	c := in.conf
 	veth := in.pair.Veth(c.MTU)
 	veth.Bridge, veth.Port = c.Bridge, nl.PortFlags{Hairpin: c.HairpinMode, Isolated: c.PortIsolation}
 	veth.NoIPv6 = true
-	s := netstate.State{
+	s := append(isolation(in),
 		netstate.Bridge{
 			Name: c.Bridge, MTU: c.MTU, MAC: in.bridgeMAC, Promisc: c.PromiscMode,
-			VLANFiltering: c.Vlan != 0 || c.VlanTrunk != nil,
+			VLANFiltering: c.Vlan != 0 || c.VlanTrunk != nil, Pin: c.IsGateway,
+			Network: in.network, Records: in.records,
 		},
-		endpoint.NoRouters(c.Bridge, bridgeDAD(in)...), // its ports have no IP stack of their own
+		endpoint.NoRouters(c.Bridge), // its ports have no IP stack of their own
 		veth,
-	}
+	)
 	if list := portVLANs(c); len(list) > 0 {
 		s = append(s, netstate.PortVLANs{
 			Link: in.pair.Host, Bridge: c.Bridge, KeepDefault: c.PreserveDefaultVlan, List: list,
@@ -92,17 +75,47 @@ func layer2(in input) netstate.State {
 	return s
 }
 
+// configuration is the part of the state that depends on IPAM's answer, and the
+// result, in which what only the kernel knows (MTU, the address of a bridge that
+// exists) is still missing.
+func configuration(in input) (s netstate.State, result *spec.Result, err error) {
+	c := in.conf
+	result = &spec.Result{Interfaces: []spec.Interface{
+		atBridge:    {Name: c.Bridge},
+		atHost:      {Name: in.pair.Host, Mac: in.pair.HostMAC.String()},
+		atContainer: {Name: in.pair.IfName, Mac: in.pair.MAC.String(), Sandbox: in.pair.NetNS},
+	}}
+	if in.ipam == nil {
+		return bringUp(in), result, nil
+	}
+	if len(in.ipam.IPs) == 0 {
+		return nil, nil, refuse("IPAM plugin returned missing IP config")
+	}
+	result.IPs, result.Routes = addressing(c, in.ipam)
+	result.DNS = endpoint.DNS(c.DNS, in.ipam.DNS)
+	s = append(s, bridgeDAD(c, result.IPs)...)
+	s = append(s, container(c, result)...)
+	s = append(s, gateways(in, result)...)
+	s = append(s, bringUp(in)...)
+	s = append(s, settle(c, in.pair, result)...)
+	if !c.Internal {
+		s = append(s, endpoint.Masquerade(result.IPs, c.IPMasq, c.IPMasqOutside, in.comment)...)
+	}
+	return s, result, nil
+}
+
 // bridgeDAD is gatewayDAD for a bridge that is the gateway itself.
-func bridgeDAD(in input) []netstate.LinkIPv6 {
-	if in.ipam == nil || in.conf.Vlan != 0 {
+func bridgeDAD(c *Conf, ips []spec.IPConfig) netstate.State {
+	list := gatewayDAD(c, ips)
+	if c.Vlan != 0 || len(list) == 0 {
 		return nil
 	}
-	return gatewayDAD(in.conf, in.ipam.IPs)
+	return netstate.State{netstate.IPv6{Where: netstate.Host, List: list}}
 }
 
 // gatewayDAD lets a gateway ask for IPv6 neighbours at once: its link is ours,
 // and it is set before the kernel begins to look for duplicates of the link-local
-// address, which for a bridge is when it has its first port.
+// address, which for a bridge is when the container's end of its first port goes up.
 func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	if !c.IsGateway || c.EnableDad {
 		return nil
@@ -110,9 +123,10 @@ func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	return endpoint.NoDuplicates(c.gatewayLink(), ips)
 }
 
-// spoofElements let the container send from its own address only.
+// spoofElements let the container send from its own address only. The set of
+// owners is portmap's: a DEL of portmap's that has lost its record goes by it.
 func spoofElements(p *endpoint.Pair, comment string) []nft.Element {
-	return append([]nft.Element{nft.Owner(string(p.Owner), comment)}, nft.CheckMAC(p.Host, p.MAC, comment)...)
+	return nft.CheckMAC(p.Host, p.MAC, comment)
 }
 
 // portVLANs are in the reference's order, which decides when one VLAN is
@@ -197,7 +211,8 @@ func settings(name string, dad bool) []netstate.LinkIPv6 {
 
 // gateways gives the bridge, or its interface in the VLAN, the gateways'
 // addresses and switches forwarding on.
-func gateways(c *Conf, result *spec.Result) (s netstate.State) {
+func gateways(in input, result *spec.Result) (s netstate.State) {
+	c := in.conf
 	if !c.IsGateway {
 		return nil
 	}
@@ -218,7 +233,10 @@ func gateways(c *Conf, result *spec.Result) (s netstate.State) {
 			}
 		}
 	}
-	return append(s, endpoint.Forwarding(result.IPs, "failed to enable forwarding"))
+	if c.Internal {
+		return s
+	}
+	return append(s, endpoint.Forwarding(result.IPs, link, "failed to enable forwarding", in.network, in.records))
 }
 
 // gatewayLink is the interface that has the gateways: the bridge, or one of our

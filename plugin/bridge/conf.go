@@ -4,6 +4,7 @@
 package bridge
 
 import (
+	"cmp"
 	"net"
 	"slices"
 
@@ -14,9 +15,9 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// Bridge is made when it is missing, used as it is when it is there, never
-	// removed.
-	// Reference: one it makes has a changing Ethernet address until it is a gateway.
+	// Bridge is made when it is missing, used as it is when it is there, removed by
+	// patchbay network rm alone.
+	// Reference: never removed; one it makes has a changing Ethernet address until it is a gateway.
 	Bridge string `json:"bridge"`
 
 	// IsGateway gives the bridge an address in each of the container's subnets,
@@ -38,9 +39,20 @@ type Conf struct {
 	// Reference: rules for each container, which stay when the namespace went before DEL.
 	IPMasq bool `json:"ipMasq"`
 
+	// IPMasqOutside lists prefixes of networks that the subnets are a part of: what leaves the
+	// prefix around an address gets the host's address, with or without ipMasq.
+	// Reference: none.
+	IPMasqOutside endpoint.Outside `json:"ipMasqOutside"`
+
 	// IPMasqBackend may be iptables or nftables; both mean our table `inet patchbay`.
 	// Reference: runs iptables (default) or nft.
 	IPMasqBackend *string `json:"ipMasqBackend"`
+
+	// Internal keeps the host from forwarding anything from or to the bridge, with
+	// or without a gateway: its containers reach each other and the host. There is no
+	// masquerade then. Excludes other networks on the bridge.
+	// Reference: none.
+	Internal bool `json:"internal"`
 
 	// MTU in bytes of the pair, and of a bridge that is made; 0 is the kernel's.
 	// Reference: does not report it in the result.
@@ -161,17 +173,23 @@ func (c *Conf) validate() error {
 		return refuse("invalid VLAN ID %d (must be between 0 and 4094)", c.Vlan)
 	case c.IPAM.Type != "" && c.DisableContainerInterface:
 		return refuse("cannot use IPAM when DisableContainerInterface flag is set")
+	case c.Internal && len(c.VlanTrunk) > 0:
+		return refuse("an internal network cannot have a vlanTrunk: other VLANs of the bridge may have a gateway")
 	case c.HairpinMode && c.PromiscMode:
 		return refuse("cannot set hairpin mode and promiscuous mode at the same time")
-	case c.MTU < 0:
-		return refuse("invalid MTU %d", c.MTU)
 	case c.IPMasqBackend != nil && *c.IPMasqBackend != "iptables" && *c.IPMasqBackend != "nftables":
 		return refuse("unknown ipmasq backend %q", *c.IPMasqBackend)
-	case c.Vlan != 0 && c.IsGateway && len(c.gatewayLink()) > spec.IfNameMax:
+	case c.Vlan != 0 && (c.IsGateway || c.Internal) && len(c.gatewayLink()) > spec.IfNameMax:
 		return refuse("bridge name %q is too long: its VLAN interface %q must have at most %d characters",
 			c.Bridge, c.gatewayLink(), spec.IfNameMax)
 	}
-	if err := spec.ValidateIfName(c.Bridge); err != nil {
+	if err := endpoint.ValidateMTU(c.MTU); err != nil {
+		return err
+	}
+	if err := c.IPMasqOutside.Validate(); err != nil {
+		return err
+	}
+	if err := cmp.Or(spec.ValidateIfName(c.Bridge), endpoint.ValidateNewName(c.Bridge)); err != nil {
 		return refuse("invalid bridge name %q: %w", c.Bridge, err)
 	}
 	if c.IPAM.Type == "" {
@@ -233,6 +251,6 @@ func (t Trunk) vlans() (ids []int, err error) {
 	return append(ids, *t.ID), nil
 }
 
-func refuse(format string, args ...any) error {
+func refuse(format string, args ...any) *spec.Error {
 	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

@@ -19,12 +19,16 @@ func TestContract(t *testing.T) {
 	full := plugintest.Subject(t, "bridge")
 	checked := full
 	checked.Name, checked.Refused = "macspoofchk", nil
-	checked.Conf = merge(full.Conf, `{"bridge": "pbcni1", "macspoofchk": true, "portIsolation": true, "hairpinMode": true, "mtu": 1400}`)
+	checked.Conf = merge(full.Conf, `{"bridge": "pbcni1", "macspoofchk": true, "portIsolation": true, "hairpinMode": true, "mtu": 1400,
+		"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.98.0.0/24"}], [{"subnet": "fd98::/64"}]]}}`) // pbcni0 stays with the other ranges
 	layer2 := full
 	layer2.Name, layer2.L2, layer2.Refused = "layer2", true, nil
 	layer2.Conf = merge(full.Conf, `{"bridge": "pbcni2", "ipam": {}, "isDefaultGateway": false, "ipMasq": false}`)
+	inner := full
+	inner.Name, inner.Refused = "internal", nil
+	inner.Conf = merge(full.Conf, `{"bridge": "pbcni3", "internal": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.96.0.0/24"}]]}}`)
 	var cases []plugintest.Case
-	for _, s := range []conformance.Subject{full, checked, layer2} {
+	for _, s := range []conformance.Subject{full, checked, layer2, inner} {
 		cases = append(cases, plugintest.Case{Subject: s, Delegates: []*plugin.Plugin{&hostlocal.Plugin}})
 	}
 	plugintest.Run(t, &Plugin, cases...)

@@ -5,6 +5,7 @@ package bridge
 
 import (
 	"testing"
+	"time"
 
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/netns"
@@ -42,5 +43,33 @@ func TestBackAfterACrash(t *testing.T) {
 			endpointtest.Must(t, p.Do(spec.Del))
 			w.Gone(p.Result.Interfaces[atHost].Name)
 		})
+	}
+}
+
+// The same when the record is lost and nobody has the namespace open: the kernel tells
+// that it is gone while its links still stand.
+func TestBackAfterACrashWithoutARecord(t *testing.T) {
+	w := newWorld(t)
+	p := w.Pod("lost", `"bridge": "tbr0", `+endpointtest.Static("10.9.0.5/24"))
+	path := p.Call.NetNS
+	for range 20 { // the kernel is faster now and then
+		p.Call.NetNS = "/run/netns/lost-crashed"
+		endpointtest.Must(t, netns.Create(p.Call.NetNS))
+		endpointtest.Must(t, p.Do(spec.Add))
+		w.LoseRecords()
+		id := port(w, p).Attrs().NetNsID
+		endpointtest.Must(t, netns.Delete(p.Call.NetNS))
+		for end := time.Now().Add(time.Minute); w.HostConn().Lives(id); time.Sleep(time.Millisecond) { // sockets are closed later
+			if time.Now().After(end) {
+				t.Fatal("the namespace lives")
+			}
+		}
+		p.Call.NetNS = path
+		endpointtest.Must(t, p.Do(spec.Add))
+		endpointtest.Must(t, p.Do(spec.Check))
+		w.Fails(p.Do(spec.Add), "already exists")
+		w.LoseRecords()
+		w.Fails(p.Do(spec.Add), "already exists") // it lives
+		endpointtest.Must(t, p.Do(spec.Del))
 	}
 }

@@ -28,16 +28,40 @@ const name = "dhcp"
 
 // Plugin is the plugin.
 var Plugin = plugin.Plugin{
-	Name:  name,
-	Kind:  plugin.IPAM,
-	About: "gets addresses from DHCP servers, through a keeper of leases",
-	Conf:  func() any { return new(dhcpconf.Conf) },
+	Name:     name,
+	Kind:     plugin.IPAM,
+	About:    "gets addresses from DHCP servers, through a keeper of leases",
+	Conf:     func() any { return new(dhcpconf.Conf) },
+	Validate: validate,
+	Doubts:   doubts,
 
 	Add:    add,
 	Del:    del,
 	Check:  check,
 	GC:     gc,
 	Status: status,
+}
+
+// validate decodes the configuration.
+func validate(r *plugin.Request) error {
+	_, err := load(r)
+	return err
+}
+
+func doubts(r *plugin.Request) (list []string) {
+	conf, err := load(r)
+	if err != nil {
+		return nil
+	}
+	if !filepath.IsAbs(conf.Socket()) {
+		list = append(list, fmt.Sprintf("daemonSocketPath %q is no absolute path: plugins run in any directory", conf.Socket()))
+	}
+	for i, p := range conf.Provide {
+		if p.Value == "" && p.FromArg == "" {
+			list = append(list, fmt.Sprintf("provide[%d] has no value and no fromArg: nothing is sent", i))
+		}
+	}
+	return list
 }
 
 // load refuses everything that the keeper would, before it is called.
@@ -67,6 +91,9 @@ func argsOf(r *plugin.Request) (*dhcprpc.Args, error) {
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	conf, err := load(r)
 	if err != nil {
+		return nil, err
+	}
+	if err := r.CheckNetNS(); err != nil { // the keeper works in it
 		return nil, err
 	}
 	if dry := r.Session.Dry; dry != nil {
@@ -199,6 +226,9 @@ const checkTime = 15 * time.Second
 func check(ctx context.Context, r *plugin.Request) error {
 	conf, err := load(r)
 	if err != nil {
+		return err
+	}
+	if err := r.CheckNetNS(); err != nil {
 		return err
 	}
 	args, err := argsOf(r)

@@ -20,16 +20,11 @@ import (
 // of, at whichever keeper, and those that our keeper got for the reference's
 // plugin.
 func gc(ctx context.Context, r *plugin.Request) error {
-	k := kernel.Of(r)
-	stale, ok := k.Stale(r, name)
+	ok, err := kernel.Of(r).Sweep(ctx, r, name, func(rec *record.Record) error { return releaseRecorded(ctx, r, rec) })
 	if !ok {
-		return nil
+		return err
 	}
-	errs := []error{collect(ctx, r)}
-	for _, rec := range stale {
-		errs = append(errs, releaseRecorded(ctx, r, rec))
-	}
-	return errors.Join(errs...)
+	return errors.Join(err, collect(ctx, r))
 }
 
 func releaseRecorded(ctx context.Context, r *plugin.Request, rec *record.Record) error {

@@ -28,6 +28,8 @@ var Plugin = plugin.Plugin{
 	About: "gives a container addresses on a device that leads nowhere",
 	Conf:  func() any { return new(Conf) },
 
+	Validate: validate,
+
 	Add:    add,
 	Del:    del,
 	Check:  check,
@@ -59,6 +61,14 @@ func decode(r *plugin.Request) (*Conf, error) {
 	return c, nil
 }
 
+// validate judges the configuration, and with it what IPAM would answer.
+func validate(r *plugin.Request) error {
+	if _, err := decode(r); err != nil {
+		return err
+	}
+	return endpoint.ValidateSegment(r, 0)
+}
+
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	conf, err := decode(r)
 	if err != nil {
@@ -88,12 +98,12 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return endpoint.DetachSingle(ctx, r, name, endpoint.Delete(r, "dummy"))
 }
 
-func check(ctx context.Context, r *plugin.Request) error {
+func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
+
+// checkOwn is CHECK without the IPAM plugin's.
+func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
-		return err
-	}
-	if err := r.IPAMForward(ctx); err != nil {
 		return err
 	}
 	if r.Prev() == nil {

@@ -8,21 +8,22 @@
 //   - Nothing in our table drops a container's traffic but a policy, so on most
 //     nodes there is nothing to accept. But what another table drops, ours cannot
 //     accept: where `filter FORWARD` of iptables-nft drops, by policy or by a
-//     rule, each network gets its accept there, in DOCKER-USER or CNI-FORWARD,
-//     behind the operator's CNI-ADMIN. A FORWARD of iptables-legacy that drops
-//     is out of reach: ADD warns and STATUS fails.
+//     rule, each subnet on a bridge, or each address elsewhere, gets its accept
+//     there, in DOCKER-USER or CNI-FORWARD, behind the operator's CNI-ADMIN. A
+//     FORWARD of iptables-legacy that drops is out of reach: ADD warns and
+//     STATUS fails.
 //   - ingressPolicy is two sets of bridges in the table `inet patchbay`; the
 //     operator's overrides come before them, in the chain `admin` of that table.
 //   - firewalld is asked over D-Bus to take the addresses into a zone.
 //
-// All but firewalld's sources is the same for every attachment of a network and
-// goes with the last of them. DEL needs the record alone.
+// Policies and the accepts of bridges are the same for every attachment and go with
+// the last of them; addresses are the attachment's own. DEL needs the record alone.
 package firewall
 
 import (
 	"context"
-	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -44,6 +45,9 @@ var Plugin = plugin.Plugin{
 	MinVersion: "0.4.0",
 	Conf:       func() any { return new(Conf) },
 
+	Validate: func(r *plugin.Request) error { _, err := decode(r); return err },
+	Doubts:   doubts,
+
 	Add:    add,
 	Del:    del,
 	Check:  check,
@@ -57,23 +61,28 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPlan(ctx, r, conf)
+	k := kernel.Of(r)
+	env, err := k.HostEnv(r)
 	if err != nil {
 		return nil, err
 	}
-	k := kernel.Of(r)
-	env, err := k.HostEnv(r)
+	p, err := newPlan(ctx, r, conf, env)
 	if err != nil {
 		return nil, err
 	}
 	if err := legacyDrops(r, p.subnets); err != nil {
 		kernel.Warn(r, err)
 	}
-	if err := k.Record(r, p.record()); err != nil {
+	earlier, _ := k.Records.Read(r.Network, r.Owner, name) // a broken one is replaced
+	p.repeated = earlier != nil
+	if err := k.Record(r, p.record(earlier)); err != nil {
 		return nil, err
 	}
 	if err := k.Apply(ctx, r, env, p.compile(k)); err != nil {
 		return nil, err
+	}
+	if earlier != nil && len(earlier.Accepts) > 0 && earlier.AdminChain != p.adminChain() && r.Session.Dry == nil {
+		k.NFT.Queue(iptnft.LeaveAdmin(earlier.AdminChain, func() bool { return netstate.AdminNamed(k.Records, earlier.AdminChain, "") }))
 	}
 	return r.Prev(), nil
 }
@@ -84,27 +93,26 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	p, err := newPlan(ctx, r, conf)
-	if err != nil {
-		return err
-	}
 	k := kernel.Of(r)
 	env, err := k.HostEnv(r)
 	if err != nil {
 		return err
 	}
-	return k.Excuse(r, name, leftovers(ctx, r), kernel.Check(ctx, env, p.compile(k)))
+	p, err := newPlan(ctx, r, conf, env)
+	if err != nil {
+		return err
+	}
+	if rec, err := k.Records.Read(r.Network, r.Owner, name); err == nil && rec != nil && p.daemon == nil {
+		p.asAttached(k, rec)
+	}
+	return k.Excuse(r, name, iptnft.Accepting(addresses(ctx, r)), kernel.Check(ctx, env, p.compile(k)))
 }
 
 // gc removes what belongs to attachments that are not valid any more.
 func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	stale, _ := k.Stale(r, name)
-	var errs []error
-	for _, rec := range stale {
-		errs = append(errs, remove(ctx, r, k, rec))
-	}
-	return errors.Join(errs...)
+	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error { return remove(ctx, r, k, rec) })
+	return err
 }
 
 // status says whether an ADD could work, and whether its promise would hold.
@@ -132,47 +140,62 @@ func status(ctx context.Context, r *plugin.Request) error {
 // plan is everything one attachment leads to.
 type plan struct {
 	owner   owner.Key
+	comment string // of the attachment
 	network string
 	conf    *Conf
 	bridge  string // "" without a policy
 	subnets []netip.Prefix
 	sources []netip.Prefix
 	daemon  *daemon // nil: nftables
+
+	accepts   []record.Fact  // subnets on the bridge
+	addresses []netip.Prefix // accepted wherever they come from
+	repeated  bool           // an ADD came before
 }
 
 // newPlan refuses what cannot be done before anything is.
-func newPlan(ctx context.Context, r *plugin.Request, c *Conf) (*plan, error) {
+func newPlan(ctx context.Context, r *plugin.Request, c *Conf, env *netstate.Env) (*plan, error) {
 	if r.Prev() == nil {
 		return nil, invalid("missing prevResult from earlier plugin")
 	}
-	p := &plan{owner: r.Owner, network: r.Network, conf: c, subnets: subnets(r.Prev()), sources: sources(r.Prev())}
+	if err := plugin.CheckPrefixes(r.Prev()); err != nil {
+		return nil, err
+	}
+	p := &plan{owner: r.Owner, comment: nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName), network: r.Network, conf: c, subnets: subnets(r.Prev()), sources: sources(r.Prev())}
 	if c.isolates() {
 		var err error
 		if p.bridge, err = c.bridge(r.Prev()); err != nil {
 			return nil, err
 		}
 	}
-	if c.Backend == backendIPTables {
-		return p, nil
+	if err := p.connect(ctx, r); err != nil {
+		return nil, err
+	}
+	if p.daemon == nil {
+		p.accept(r, env)
+	}
+	return p, nil
+}
+
+// connect asks for firewalld, where the backend may be that.
+func (p *plan) connect(ctx context.Context, r *plugin.Request) error {
+	if p.conf.Backend == backendIPTables {
+		return nil
 	}
 	d, err := connect(ctx)
-	if c.Backend == backendFirewalld && err != nil {
-		return nil, spec.Errorf(spec.CodeNotAvailable, "backend firewalld: %w", err)
+	if p.conf.Backend == backendFirewalld && err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "backend firewalld: %w", err)
 	}
 	if err == nil {
 		p.daemon = d
 		r.Session.OnClose(d.close)
 	}
-	return p, nil
+	return nil
 }
 
 // facts are what the network's attachments share.
 func (p *plan) facts() (facts []record.Fact) {
-	if p.daemon == nil {
-		for _, s := range p.subnets {
-			facts = append(facts, p.accept(s))
-		}
-	}
+	facts = slices.Clone(p.accepts)
 	if p.bridge == "" {
 		return facts
 	}
@@ -186,24 +209,23 @@ func (p *plan) facts() (facts []record.Fact) {
 	}, within)
 }
 
-// accept is the fact of a subnet. The operator's chain is part of its name when
-// it is not the usual one.
-func (p *plan) accept(subnet netip.Prefix) record.Fact {
-	f := record.Fact{Name: factAccept + subnet.String(), Accepts: []netip.Prefix{subnet}}
-	if chain := p.conf.IptablesAdminChainName; chain != iptnft.DefaultAdminChain {
-		f.Name, f.AdminChain = f.Name+"-"+chain, chain
+// record is what DEL needs: also of what an earlier ADD of the attachment holds.
+func (p *plan) record(earlier *record.Record) *record.Record {
+	rec := &record.Record{Plugin: name, Bridge: p.bridge, Accepts: p.addresses}
+	if len(p.addresses) > 0 {
+		rec.AdminChain = p.adminChain()
 	}
-	return f
-}
-
-// record is what DEL needs.
-func (p *plan) record() *record.Record {
-	rec := &record.Record{Plugin: name, Bridge: p.bridge}
 	for _, f := range p.facts() {
 		rec.Shared = append(rec.Shared, f.Name)
 	}
 	if p.daemon != nil {
 		rec.Zone, rec.Sources = p.conf.FirewalldZone, p.sources
+		for _, s := range p.zoneSources(nil) {
+			rec.Shared = append(rec.Shared, s.fact())
+		}
+	}
+	if earlier != nil {
+		rec.Shared = append(rec.Shared, slices.DeleteFunc(earlier.Shared, func(f string) bool { return slices.Contains(rec.Shared, f) })...)
 	}
 	return rec
 }
@@ -213,12 +235,23 @@ func (p *plan) compile(k *kernel.Kernel) (s netstate.State) {
 	for _, f := range p.facts() {
 		s = append(s, netstate.Fact{Fact: f, Owner: p.owner, Records: k.Records})
 	}
+	if len(p.addresses) > 0 {
+		s = append(s, netstate.Accepted{Addrs: p.addresses, AdminChain: p.adminChain(), Comment: p.comment, New: !p.repeated})
+	}
 	if p.daemon != nil {
-		for _, a := range p.sources {
-			s = append(s, source{p.daemon, p.conf.FirewalldZone, a})
+		for _, a := range p.zoneSources(k.Records) {
+			s = append(s, a)
 		}
 	}
 	return s
+}
+
+// zoneSources are the attachment's addresses in its zone of firewalld.
+func (p *plan) zoneSources(records *record.Store) (list []source) {
+	for _, a := range p.sources {
+		list = append(list, source{p.daemon, p.conf.FirewalldZone, a, p.owner, records})
+	}
+	return list
 }
 
 // The names of the facts begin with what they are about.
@@ -227,4 +260,5 @@ const (
 	factIsolation  = "isolation-"
 	factSameBridge = "samebridge-"
 	factApart      = "apart-"
+	factSource     = "source-"
 )

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -282,6 +283,8 @@ func TestRefused(t *testing.T) {
 	noInterfaces, noName := *c.Result(), *c.Result()
 	noInterfaces.Interfaces = nil
 	noInterfaces.IPs = nil
+	everything := *c.Result()
+	everything.IPs = []spec.IPConfig{{Address: netip.MustParsePrefix("172.20.0.5/0")}}
 	noName.Interfaces[0].Name = ""
 	for _, tc := range []struct {
 		name, conf string
@@ -291,6 +294,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{"policy", `{"ingressPolicy": "closed"}`, c.Result(), `unknown ingress policy: "closed"`, spec.CodeInvalidConfig},
 		{"no prevResult", `{}`, nil, "missing prevResult from earlier plugin", spec.CodeInvalidConfig},
+		{"a prefix that is everything", `{}`, &everything, "address 172.20.0.5/0: a prefix of 0 bits", spec.CodeInvalidConfig},
 		{"no interfaces", `{"ingressPolicy": "isolated"}`, &noInterfaces,
 			`interface needs to be set for ingress policy "isolated", make sure to chain "firewall" plugin with "bridge"`, spec.CodeInvalidConfig},
 		{"no bridge name", `{"ingressPolicy": "same-bridge"}`, &noName, "got empty bridge name", spec.CodeInvalidConfig},

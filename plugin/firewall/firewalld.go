@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
-
-	"github.com/patchbay-net/patchbay/internal/netstate"
 )
 
 // firewalld's names on the system bus (FIREWALLD.DBUS(5)).
@@ -112,34 +110,4 @@ func isError(err error, name string) bool {
 		return true
 	}
 	return len(e.Body) > 0 && strings.HasPrefix(fmt.Sprint(e.Body[0]), name)
-}
-
-// source is an address in a zone of firewalld.
-type source struct {
-	daemon  *daemon // nil in a dry run
-	zone    string
-	address netip.Prefix
-}
-
-// String is the command.
-func (s source) String() string {
-	return fmt.Sprintf("host: firewall-cmd --zone=%s --add-source=%s", s.zone, s.address)
-}
-
-// Ensure adds the source.
-func (s source) Ensure(ctx context.Context, _ *netstate.Env) (netstate.Undo, error) {
-	added, err := s.daemon.add(ctx, s.zone, s.address)
-	if err != nil || !added {
-		return nil, err
-	}
-	return func(ctx context.Context) error { return s.daemon.remove(ctx, s.zone, s.address) }, nil
-}
-
-// Diff asks for it.
-func (s source) Diff(ctx context.Context, _ *netstate.Env) (string, error) {
-	yes, err := s.daemon.has(ctx, s.zone, s.address)
-	if err != nil || yes {
-		return "", err
-	}
-	return fmt.Sprintf("failed to find the address %v in %v zone (a reload of firewalld drops it, patchbay repair puts it back)", s.address, s.zone), nil
 }

@@ -5,6 +5,7 @@ package firewall
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -155,6 +156,53 @@ func TestFirewalld(t *testing.T) {
 		}
 		if in, err := d.has(t.Context(), "trusted", netip.MustParsePrefix("10.1.0.5/32")); err != nil || in {
 			t.Errorf("the failed ADD left its first address, %v", err)
+		}
+		d.zone(t, "zone.removeSource", "work", "fd00:1::5/128")
+		nothingLeft(t, before)
+	})
+
+	t.Run("ADD again elsewhere, in another zone", func(t *testing.T) {
+		a := of(c)
+		a.prev.IPs = a.prev.IPs[:1]
+		a.must(t, spec.Add, `{"backend": "firewalld", "firewalldZone": "home"}`)
+		moved := *a.prev
+		moved.IPs = []spec.IPConfig{{Address: netip.MustParsePrefix("10.1.0.6/24"), Interface: a.prev.IPs[0].Interface}}
+		b := &attachment{id: a.id, netns: a.netns, prev: &moved}
+		b.must(t, spec.Add, `{"backend": "firewalld"}`)
+		a.del(t)
+		for zone, s := range map[string]string{"home": "10.1.0.5/32", "trusted": "10.1.0.6/32"} {
+			if in, err := d.has(t.Context(), zone, netip.MustParsePrefix(s)); err != nil || in {
+				t.Errorf("%s is still in %s, %v", s, zone, err)
+			}
+		}
+	})
+
+	t.Run("two attachments with one address", func(t *testing.T) {
+		a, b := of(c), of(c)
+		b.id = "c2"
+		conf := `{"backend": "firewalld"}`
+		a.must(t, spec.Add, conf)
+		b.must(t, spec.Add, conf)
+		failing := &attachment{id: "c3", netns: a.netns, prev: a.prev, fault: func(step string) error {
+			if strings.Contains(step, "fd00:1::5") {
+				return errors.New("injected")
+			}
+			return nil
+		}}
+		if err := failing.call(t, spec.Add, conf); err == nil {
+			t.Error("an ADD with a fault succeeds")
+		}
+		a.del(t)
+		b.must(t, spec.Check, conf)
+		if err := os.RemoveAll("/run/patchbay/attachments"); err != nil {
+			t.Fatal(err)
+		}
+		b.del(t)
+		for _, ip := range a.prev.IPs {
+			s := netip.PrefixFrom(ip.Address.Addr(), ip.Address.Addr().BitLen())
+			if in, err := d.has(t.Context(), "trusted", s); err != nil || in {
+				t.Errorf("%s is still there after both, %v", s, err)
+			}
 		}
 		nothingLeft(t, before)
 	})

@@ -212,9 +212,9 @@ func TestExplain(t *testing.T) {
 	a.dry = func(line string) { lines = append(lines, line) }
 	a.must(t, spec.Add, `{"ingressPolicy": "same-bridge", "iptablesAdminChainName": "MINE"}`)
 	want := []string{
-		"host: nft fact accept-10.1.0.0/24-MINE; accept 10.1.0.0/24 in iptables-nft filter FORWARD where it drops",
-		`host: nft fact isolation-cni0; isolation { "cni0" comment "net" }`,
-		`host: nft fact samebridge-cni0; bridgeok { "cni0" . "cni0" comment "net" }`,
+		"host: firewall: accept 10.1.0.0/24 on cni0 in iptables-nft filter FORWARD where it drops",
+		"host: firewall: keep bridge cni0 apart from other isolated bridges",
+		"host: firewall: let bridge cni0 forward to cni0",
 	}
 	if got := strings.Join(lines, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("explained:\n%s", got)

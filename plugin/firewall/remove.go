@@ -31,6 +31,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 	if rec == nil {
 		rec = withoutRecord(r, k)
 		k.NFT.Queue(leftovers(ctx, r))
+		k.NFT.Queue(iptnft.Unaccept(iptnft.Owned(string(r.Owner)), adminChain(r)))
 	}
 	return remove(ctx, r, k, rec)
 }
@@ -39,36 +40,18 @@ func del(ctx context.Context, r *plugin.Request) error {
 // runs even if another failed; the record goes when all is done.
 func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
 	var errs []error
-	for _, fact := range rec.Shared {
+	sources, facts := sourcesOf(rec)
+	for _, fact := range facts {
 		errs = append(errs, netstate.ReleaseFact(ctx, k.Records, fact, rec.Owner, k.NFT))
 	}
-	errs = append(errs, k.NFT.Start(ctx))
-	if len(rec.Sources) > 0 {
-		leaveZone(ctx, r, rec)
+	if len(rec.Accepts) > 0 {
+		k.NFT.Queue(iptnft.Unaccept(iptnft.Owned(string(rec.Owner)), rec.AdminChain))
 	}
+	errs = append(errs, k.NFT.Start(ctx), leaveZones(ctx, r, k, rec.Owner, sources))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	return k.Records.Remove(rec.Network, rec.Owner, name)
-}
-
-// leaveZone takes the addresses out of their zone. A firewalld that is gone
-// has forgotten them; one that does not answer is reported and survived.
-func leaveZone(ctx context.Context, r *plugin.Request, rec *record.Record) {
-	d, err := connect(ctx)
-	if errors.Is(err, errNoFirewalld) {
-		return
-	}
-	if err != nil {
-		kernel.Warn(r, err)
-		return
-	}
-	defer d.close()
-	for _, s := range rec.Sources {
-		if err := d.remove(ctx, rec.Zone, s); err != nil {
-			kernel.Warn(r, err)
-		}
-	}
 }
 
 // withoutRecord makes up a record: the facts the owner holds, and, as the
@@ -90,8 +73,17 @@ func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 	return rec
 }
 
+// adminChain is the configuration's; a DEL need not have one.
+func adminChain(r *plugin.Request) string {
+	conf, err := decode(r)
+	if err != nil {
+		return ""
+	}
+	return conf.IptablesAdminChainName
+}
+
 func isOurs(fact string) bool {
-	for _, prefix := range [...]string{factAccept, factIsolation, factSameBridge, factApart} {
+	for _, prefix := range [...]string{factAccept, factIsolation, factSameBridge, factApart, factSource} {
 		if strings.HasPrefix(fact, prefix) {
 			return true
 		}
@@ -101,7 +93,7 @@ func isOurs(fact string) bool {
 
 // leftovers is what the reference plugins made for an attachment.
 func leftovers(ctx context.Context, r *plugin.Request) nft.Extra {
-	return iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}, addresses(ctx, r))
+	return iptnft.Leftovers(kernel.Attachment(r), addresses(ctx, r))
 }
 
 // addresses are those of an attachment: in prevResult, else in the files of

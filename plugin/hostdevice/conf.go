@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -88,6 +89,43 @@ func (c *Conf) validate() (err error) {
 		}
 	}
 	return nil
+}
+
+// validate judges the configuration, and with it what IPAM would answer. Without a
+// device, the runtime must be allowed to name one.
+func validate(r *plugin.Request) error {
+	c, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if c.Device == "lo" {
+		return refuse("invalid device %q: lo cannot leave the host", c.Device)
+	}
+	mayName := r.InList == nil || r.InList.Granted["deviceID"] || c.RuntimeConfig.DeviceID != ""
+	if !mayName && !c.selects() {
+		return refuse("%s", noSelector)
+	}
+	if mayName || c.PCIBusID != "" || c.DPDKMode {
+		return nil // what a program in user space does with the addresses is its own affair
+	}
+	return endpoint.ValidateSegment(r, 0)
+}
+
+func doubts(r *plugin.Request) []string {
+	c, err := decode(r)
+	if err != nil {
+		return nil
+	}
+	var given []string
+	for _, f := range [...][2]string{{"device", c.Device}, {"hwaddr", c.HWAddr}, {"kernelpath", c.KernelPath}, {"pciBusID", c.PCIBusID}} {
+		if f[1] != "" {
+			given = append(given, f[0])
+		}
+	}
+	if len(given) < 2 {
+		return nil
+	}
+	return []string{given[0] + " alone names the device: " + strings.Join(given[1:], ", ") + " is not looked at"}
 }
 
 // selects says whether the configuration names a device.

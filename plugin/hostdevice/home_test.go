@@ -156,6 +156,26 @@ func TestNameTaken(t *testing.T) {
 	w.isHome("GC", "hd0")
 }
 
+// A DEL again does what GC does, and neither touches what else is in the
+// container: also a link of the device's name.
+func TestNameTakenThenFree(t *testing.T) {
+	w := newWorld(t)
+	p := w.pod("a")
+	endpointtest.Must(t, p.Conn().LinkAdd(&netlink.Bridge{LinkAttrs: attrs("hd0")}))
+	endpointtest.Must(t, p.Do(spec.Add))
+	endpointtest.Must(t, w.HostConn().LinkAdd(&netlink.Bridge{LinkAttrs: attrs("hd0")}))
+	endpointtest.Must(t, p.Do(spec.Del))
+	if kind := w.HostLink("hd0").Type(); kind != "bridge" {
+		t.Errorf("the host's other hd0 is a %s", kind)
+	}
+	w.Host.Delete("hd0")
+	endpointtest.Must(t, p.Do(spec.Del))
+	w.isHome("DEL again", "hd0")
+	if kind := p.Link("hd0").Type(); kind != "bridge" {
+		t.Errorf("the container's hd0 is a %s", kind)
+	}
+}
+
 // The host gave another device the alternative name of the one that was away.
 func TestAlternativeName(t *testing.T) {
 	w := newWorld(t)

@@ -26,8 +26,12 @@ var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.Interface,
 	About:        "moves a device of the host into a container",
+	Layer2:       true,
 	Capabilities: []string{"deviceID"},
 	Conf:         func() any { return new(Conf) },
+
+	Validate: validate,
+	Doubts:   doubts,
 
 	Add:    add,
 	Del:    del,
@@ -122,6 +126,9 @@ func bringHome(r *plugin.Request) endpoint.TakeAway {
 		}
 		t := trip{ifName: r.IfName, sandbox: at.Conn, host: host}
 		if rec == nil {
+			rec = renamed(r)
+		}
+		if rec == nil {
 			if t.Device, err = unrecorded(r, host, at); err != nil || t.Device == nil {
 				return err
 			}
@@ -134,16 +141,19 @@ func bringHome(r *plugin.Request) endpoint.TakeAway {
 		if in := holder(r, t.Device, rec); in != nil {
 			t.sandbox = in // whatever namespace the runtime names
 		}
-		return t.home(ctx)
+		if err := t.home(ctx); err != nil {
+			return err
+		}
+		return forget(r, rec)
 	}
 }
 
-func check(ctx context.Context, r *plugin.Request) error {
+func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
+
+// checkOwn is CHECK without the IPAM plugin's.
+func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
-		return err
-	}
-	if err := r.IPAMForward(ctx); err != nil {
 		return err
 	}
 	if r.Prev() == nil {

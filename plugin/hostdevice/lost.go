@@ -5,6 +5,7 @@ package hostdevice
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -104,25 +105,26 @@ func holder(r *plugin.Request, d *record.Device, rec *record.Record) *nl.Conn {
 
 // inUse says whether the device is in a container of ours.
 func inUse(r *plugin.Request, sys sysfs, c *Conf) bool {
+	return slices.ContainsFunc(moved(r), func(rec *record.Record) bool { return sys.names(c, rec.Device) })
+}
+
+// names says whether the configuration means a device that is away. It was
+// resolved before.
+func (s sysfs) names(c *Conf, d *record.Device) bool {
 	at := ""
 	switch {
+	case c.Device != "":
+		return d.Name == c.Device
+	case c.hwaddr != nil:
+		return d.MAC == c.hwaddr.String()
 	case c.KernelPath != "":
-		at = sys.real(sys.kernel(c.KernelPath))
+		at = s.real(s.kernel(c.KernelPath))
 	case c.PCIBusID != "":
-		at = sys.real(sys.pci(c.PCIBusID))
+		at = s.real(s.pci(c.PCIBusID))
 	case c.auxDevice != "":
-		at = sys.real(sys.auxiliary(c.auxDevice))
+		at = s.real(s.auxiliary(c.auxDevice))
 	}
-	for _, rec := range moved(r) {
-		d := rec.Device
-		switch {
-		case c.Device != "" && d.Name == c.Device,
-			c.Device == "" && c.hwaddr != nil && d.MAC == c.hwaddr.String(),
-			c.Device == "" && c.hwaddr == nil && at != "" && (d.Path == at || strings.HasPrefix(d.Path, at+"/")):
-			return true
-		}
-	}
-	return false
+	return at != "" && (d.Path == at || strings.HasPrefix(d.Path, at+"/"))
 }
 
 // unrecorded is what is known of a device without record: the reference plugin

@@ -10,6 +10,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -22,31 +23,30 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	if !ok {
 		return nil
 	}
-	keep := keeper(valid)
 	dir, err := configuredDir(r)
 	if err != nil {
 		kernel.Warn(r, err)
 	}
 	k := kernel.Of(r)
-	records, _, err := k.Records.Scan(r.Network)
-	errs := []error{err}
 	dirs := []string{dir}
+	records, _, err := k.Records.Scan(r.Network)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
 	for _, rec := range records {
 		if rec.Plugin == name && rec.DataDir != "" && !slices.Contains(dirs, rec.DataDir) {
 			dirs = append(dirs, rec.DataDir)
 		}
 	}
+	errs := []error{}
 	for _, d := range dirs {
-		errs = append(errs, collect(ctx, r, d, spare(r, keep)))
+		errs = append(errs, collect(ctx, r, d, keeper(valid)))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err
+		return err // the records tell of what is left
 	}
-	stale, _ := k.Stale(r, name)
-	for _, rec := range stale {
-		errs = append(errs, k.Records.Remove(rec.Network, rec.Owner, name))
-	}
-	return errors.Join(errs...)
+	_, err = k.Sweep(ctx, r, name, func(rec *record.Record) error { return k.Records.Remove(rec.Network, rec.Owner, name) })
+	return err
 }
 
 // keeper says whether an owner is still valid. One without an interface name,
@@ -60,20 +60,36 @@ func keeper(valid []spec.Attachment) func(ipam.Owner) bool {
 	return func(o ipam.Owner) bool { return set[o] }
 }
 
-// spare keeps what an ADD or DEL is working on right now.
-func spare(r *plugin.Request, keep func(ipam.Owner) bool) func(ipam.Owner) bool {
-	records := kernel.Of(r).Records
-	return func(o ipam.Owner) bool {
-		return keep(o) || records.Busy(r.Network, owner.Of(r.Network, o.ID, o.IfName), name)
+// collect looks first, and then for each owner again, with the attachment's
+// claim: the directory is locked only for as long as one takes.
+func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Owner) bool) error {
+	owners, err := stale(ctx, r, dir, keep)
+	errs := []error{err}
+	for o := range owners {
+		errs = append(errs, kernel.Of(r).Seize(r, owner.Of(r.Network, o.ID, o.IfName), name, func() error {
+			return releaseOf(ctx, r, dir, o, func(res ipam.Reservation) bool { return !res.Since.After(r.Listed()) })
+		}))
 	}
+	return errors.Join(errs...)
 }
 
-func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Owner) bool) error {
+// stale sweeps a directory and lists the owners that are not valid. A file that
+// names none is an operator's, who blocks the address.
+func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Owner) bool) (map[ipam.Owner]bool, error) {
 	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer tx.Close()
-	_, err = ipam.Collect(tx, keep)
-	return err
+	owners := map[ipam.Owner]bool{}
+	if err := tx.Sweep(); err != nil {
+		return nil, err
+	}
+	all, err := tx.List(false)
+	for _, res := range all {
+		if res.Owner.ID != "" && !keep(res.Owner) {
+			owners[res.Owner] = true
+		}
+	}
+	return owners, err
 }

@@ -5,10 +5,17 @@ package hostlocal
 
 import (
 	"encoding/json"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
@@ -17,46 +24,68 @@ import (
 )
 
 // gone returns the proof that a reservation's attachment is dead. Where its
-// namespace was stands in our record, or in libcni's cache for an attachment
-// the reference made. When that path is no namespace any more it is gone, when
-// it is one it is alive; when nobody knows the path, a reservation from before
-// the node booted is gone, because no namespace survives that.
+// namespace was stands in our record, with a mark by which another one under the
+// same path is told, or in libcni's cache for an attachment the reference made.
+// When nothing tells the path, a reservation from before the node booted is gone,
+// because no namespace survives that. The time of a file is a weak proof of it, so
+// no namespace may have the address.
 //
-// prior is our record as it was before this call wrote its own.
+// prior is our record as it was before this call wrote its own. Of this request's own
+// names the runtime says that the container is another one: that a process still holds
+// the namespace of the one before is no reason to refuse it.
 func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
+	inUse := sync.OnceValues(func() (map[netip.Addr]string, error) { return life.Addresses(r.Session.Paths.Proc) })
+	held := sync.OnceValue(func() life.Held { return life.HeldBy(r.Session.Paths.Proc) })
 	return func(res ipam.Reservation) bool {
-		path := ""
-		if prior != nil && res.Owner == ownerIn(prior) {
-			path = prior.NetNS
-		} else {
-			path = recordedNetNS(r, res.Owner)
+		if res.EarlierBoot {
+			where, err := inUse()
+			res.EarlierBoot = err == nil && where[res.Addr] == ""
 		}
+		path, mark := recordedNetNS(r, prior, res.Owner)
 		if path == "" {
 			path = cachedNetNS(r, res.Owner)
 		}
 		if path == "" {
 			return res.EarlierBoot
 		}
-		return !namespaceAt(path)
+		state, _ := life.At(path, mark, r.Session.Paths.Proc)
+		if again := owner.Of(r.Network, res.Owner.ID, res.Owner.IfName) == r.Owner; state == life.Dead && !again {
+			state, _ = held().Doubt(mark, "")
+		}
+		if state == life.Dead {
+			return true
+		}
+		if state == life.Alive && (mark != nil || !res.EarlierBoot) {
+			return false
+		}
+		return abandoned(r, path, res)
 	}
 }
 
-func ownerIn(rec *record.Record) ipam.Owner {
-	return ipam.Owner{ID: rec.ContainerID, IfName: rec.IfName}
+// abandoned judges what a path alone does not tell: after a boot, or when it was
+// bound again, another namespace may be there. It is another one if it does not
+// have the address.
+func abandoned(r *plugin.Request, path string, res ipam.Reservation) bool {
+	sandbox, err := kernel.Of(r).Sandbox(path)
+	if err != nil {
+		return res.EarlierBoot && netns.Gone(err)
+	}
+	list, err := sandbox.AddrList(nil, netlink.FAMILY_ALL)
+	return err == nil && !slices.ContainsFunc(list, func(a netlink.Addr) bool { return nl.AddrOf(a.IP) == res.Addr })
 }
 
-// recordedNetNS is empty for the owner of this very request: the record is
-// our own by now.
-func recordedNetNS(r *plugin.Request, o ipam.Owner) string {
+// recordedNetNS is what our record tells; that of this very request's owner is
+// prior, since it is our own by now.
+func recordedNetNS(r *plugin.Request, prior *record.Record, o ipam.Owner) (path string, mark *life.Mark) {
 	key := owner.Of(r.Network, o.ID, o.IfName)
-	if key == r.Owner {
-		return ""
+	rec := prior
+	if key != r.Owner {
+		rec, _ = kernel.Of(r).Records.Read(r.Network, key, name) // a broken one tells nothing
 	}
-	rec, err := kernel.Of(r).Records.Read(r.Network, key, name)
-	if err != nil || rec == nil {
-		return ""
+	if rec == nil {
+		return "", nil
 	}
-	return rec.NetNS
+	return rec.NetNS, rec.NetNSMark
 }
 
 // cachedNetNS reads libcni's cache, whose format is its own (libcni/api.go).
@@ -75,13 +104,4 @@ func cachedNetNS(r *plugin.Request, o ipam.Owner) string {
 		return ""
 	}
 	return cached.NetNS
-}
-
-func namespaceAt(path string) bool {
-	ns, err := netns.Open(path)
-	if err != nil {
-		return !netns.Gone(err)
-	}
-	ns.Close() //nolint:errcheck // read only
-	return true
 }

@@ -31,6 +31,9 @@ var Plugin = plugin.Plugin{
 	About:        "gives out addresses of this node's ranges",
 	Capabilities: []string{"ipRanges", "ips"},
 	Conf:         func() any { return new(Conf) },
+	Validate:     validate,
+	Doubts:       doubts,
+	Samples:      samples,
 
 	Add:    add,
 	Del:    del,
@@ -168,13 +171,24 @@ func del(ctx context.Context, r *plugin.Request) error {
 }
 
 func release(ctx context.Context, r *plugin.Request, dir string) error {
+	return releaseOf(ctx, r, dir, me(r), func(ipam.Reservation) bool { return true })
+}
+
+// releaseOf gives back those reservations of an owner that match.
+func releaseOf(ctx context.Context, r *plugin.Request, dir string, o ipam.Owner, match func(ipam.Reservation) bool) error {
 	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
 	if err != nil {
 		return err
 	}
 	defer tx.Close()
-	_, err = ipam.Release(tx, me(r))
-	return err
+	held, err := tx.Held(o)
+	errs := []error{err}
+	for _, res := range held {
+		if match(res) {
+			errs = append(errs, tx.Release(res))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // check finds the reservation of this container and interface, and one for each

@@ -13,10 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
-	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
@@ -262,73 +260,6 @@ func TestGC(t *testing.T) {
 	records, err := filepath.Glob(n.run + "/attachments/net/*")
 	if err != nil || len(records) != 1 {
 		t.Errorf("records %v, %v", records, err)
-	}
-}
-
-// An ADD again for the same container is refused while the first is alive and
-// answered with the same address when its namespace is gone.
-func TestRepeatedAdd(t *testing.T) {
-	n := newNode(t)
-	first := filepath.Join(filepath.Dir(n.netns), "first")
-	if err := netns.Create(first); err != nil {
-		t.Fatal(err)
-	}
-	defer netns.Delete(first) //nolint:errcheck // deleted below
-	second := n.netns
-	n.netns = first
-	conf := `"subnet":"10.1.0.0/24"`
-	n.adds("c1", conf, "", "10.1.0.2/24 via 10.1.0.1")
-	n.netns = second
-	dup := "failed to allocate for range 0: 10.1.0.2 has been allocated to c1, duplicate allocation is not allowed"
-	for range 2 { // the record of the living one is back after a refusal
-		n.fails(spec.Add, "c1", conf, "", spec.CodeInternal, dup)
-	}
-	if err := netns.Delete(first); err != nil {
-		t.Fatal(err)
-	}
-	n.adds("c1", conf, "", "10.1.0.2/24 via 10.1.0.1")
-	n.fails(spec.Add, "c1", conf, "", spec.CodeInternal, dup) // now it is alive in the second
-}
-
-// What the reference made is known by libcni's cache.
-func TestReboot(t *testing.T) {
-	n := newNode(t)
-	dir := filepath.Join(n.data, "net")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	old := time.Now().Add(-10000 * time.Hour)
-	for name, id := range map[string]string{"10.1.0.2": "dead", "10.1.0.3": "cachedalive", "10.1.0.4": "cacheddead", "10.1.0.5": "young"} {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(id+"\r\neth0"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if id != "young" {
-			if err := os.Chtimes(path, old, old); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	n.cache("cachedalive", n.netns)
-	n.cache("cacheddead", "/run/netns/none")
-	conf := `"subnet":"10.1.0.0/29","rangeEnd":"10.1.0.5"`
-	n.works(spec.Status, "", conf, "")
-	n.adds("c1", conf, "", "10.1.0.2/29 via 10.1.0.1")
-	n.adds("c2", conf, "", "10.1.0.4/29 via 10.1.0.1")
-	n.fails(spec.Add, "c3", conf, "", spec.CodeNotAvailable, "failed to allocate for range 0: no IP addresses available in range set: 10.1.0.1-10.1.0.5")
-	n.works(spec.Check, "cachedalive", conf, "")
-	n.works(spec.Check, "young", conf, "")
-}
-
-func (n *node) cache(id, netns string) {
-	n.Helper()
-	path := filepath.Join(n.cni, "results", "net-"+id+"-eth0")
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		n.Fatal(err)
-	}
-	data := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"net","netns":%q}`, id, netns)
-	if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
-		n.Fatal(err)
 	}
 }
 

@@ -4,8 +4,11 @@
 package ipvlan
 
 import (
+	"cmp"
+
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -58,9 +61,25 @@ func decode(r *plugin.Request) (*Conf, error) {
 	if err := r.Decode(c); err != nil {
 		return nil, err
 	}
-	var err error
+	err := endpoint.ValidateMaster(c.Master)
+	if err != nil {
+		return nil, err
+	}
 	c.mode, err = modeOf(c.Mode)
 	return c, err
+}
+
+// validate judges the configuration, and with it what IPAM would answer. In a chain
+// the plugins before may have given the addresses.
+func validate(r *plugin.Request) error {
+	c, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if c.IPAM.Type == "" && r.InList != nil && r.InList.First {
+		return refuse("no plugin name provided")
+	}
+	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
 }
 
 func modeOf(s string) (netlink.IPVlanMode, error) {

@@ -29,6 +29,8 @@ var Plugin = plugin.Plugin{
 	About: "puts a container on the segment of a link, with the link's Ethernet address",
 	Conf:  func() any { return new(Conf) },
 
+	Validate: validate,
+
 	Add:    add,
 	Del:    del,
 	Check:  check,
@@ -78,12 +80,12 @@ func child(c *Conf) *endpoint.Child {
 
 func del(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Detach(ctx, r) }
 
-func check(ctx context.Context, r *plugin.Request) error {
+func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
+
+// checkOwn is CHECK without the IPAM plugin's.
+func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
-		return err
-	}
-	if err := r.IPAMForward(ctx); err != nil {
 		return err
 	}
 	if r.Prev() == nil {

@@ -4,10 +4,12 @@
 package macvlan
 
 import (
+	"cmp"
 	"net"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -74,7 +76,10 @@ func decode(r *plugin.Request) (*Conf, error) {
 	if err := r.Decode(c); err != nil {
 		return nil, err
 	}
-	var err error
+	err := endpoint.ValidateMaster(c.Master)
+	if err != nil {
+		return nil, err
+	}
 	if c.mode, err = modeOf(c.Mode); err != nil {
 		return nil, err
 	}
@@ -90,6 +95,15 @@ func decode(r *plugin.Request) (*Conf, error) {
 	}
 	c.mac, err = parseMAC(c.Mac)
 	return c, err
+}
+
+// validate judges the configuration, and with it what IPAM would answer.
+func validate(r *plugin.Request) error {
+	c, err := decode(r)
+	if err != nil {
+		return err
+	}
+	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
 }
 
 func modeOf(s string) (netlink.MacvlanMode, error) {
@@ -115,8 +129,8 @@ func parseMAC(s string) (net.HardwareAddr, error) {
 	switch {
 	case err != nil:
 		return nil, refuse("invalid args %.40v for MAC addr: %w", s, err)
-	case len(mac) != 6 || mac[0]&1 != 0:
-		return nil, refuse("invalid args %.40v for MAC addr: want six bytes, the first one even", s)
+	case len(mac) != 6 || endpoint.ValidateMAC(mac) != nil:
+		return nil, refuse("invalid args %.40v for MAC addr: want six bytes, the first one even, not all zero", s)
 	}
 	return mac, nil
 }

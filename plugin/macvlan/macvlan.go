@@ -27,8 +27,11 @@ var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.Interface,
 	About:        "puts a container on the segment of a link, with its own Ethernet address",
+	Layer2:       true,
 	Capabilities: []string{"mac"},
 	Conf:         func() any { return new(Conf) },
+
+	Validate: validate,
 
 	Add:    add,
 	Del:    del,
@@ -58,12 +61,12 @@ func child(c *Conf) *endpoint.Child {
 
 func del(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Detach(ctx, r) }
 
-func check(ctx context.Context, r *plugin.Request) error {
+func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
+
+// checkOwn is CHECK without the IPAM plugin's.
+func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
-		return err
-	}
-	if err := r.IPAMForward(ctx); err != nil {
 		return err
 	}
 	if r.Prev() == nil {

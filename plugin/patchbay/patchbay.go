@@ -30,11 +30,13 @@ var Plugin = plugin.Plugin{
 	MinVersion: "0.3.0", // chaining needs prevResult
 	Conf:       func() any { return new(Conf) },
 
+	Validate: func(r *plugin.Request) error { _, err := load(r); return err },
+
 	Add:    add,
 	Del:    del,
-	Check:  check,
+	Check:  askAll,
 	GC:     gc,
-	Status: status,
+	Status: askAll,
 }
 
 // Conf is the configuration.
@@ -95,26 +97,23 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(errs...)
 }
 
-func check(ctx context.Context, r *plugin.Request) error {
-	return inOrder(ctx, r, spec.Check)
-}
-
-func status(ctx context.Context, r *plugin.Request) error {
-	return inOrder(ctx, r, spec.Status)
-}
-
-// inOrder stops at the first error.
-func inOrder(ctx context.Context, r *plugin.Request, verb spec.Verb) error {
+// askAll is CHECK and STATUS: every member answers, as in a list of a runtime's
+// (docs/adr/0037).
+func askAll(ctx context.Context, r *plugin.Request) error {
 	members, err := load(r)
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, m := range members {
-		if err := m.Do(ctx, verb, r.Head.PrevResult); err != nil {
-			return failed(m, err, string(verb))
+		if err := m.Do(ctx, r.Verb, r.Head.PrevResult); err != nil {
+			errs = append(errs, failed(m, err, string(r.Verb)))
 		}
 	}
-	return nil
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
 }
 
 // gc asks every member, whatever fails on the way.

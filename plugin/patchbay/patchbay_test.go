@@ -180,7 +180,7 @@ func TestGCAndStatus(t *testing.T) {
 	if _, err := l.call(spec.Status, plain()); spec.ErrorCode(err) != spec.CodeTryAgain {
 		t.Errorf("STATUS: %v", err)
 	}
-	if got := strings.Join(l.lines, ","); got != "one STATUS,two STATUS" {
+	if got := strings.Join(l.lines, ","); got != "one STATUS,two STATUS,three STATUS" {
 		t.Errorf("calls: %s", got)
 	}
 }

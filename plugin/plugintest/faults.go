@@ -103,7 +103,7 @@ func (c *Case) leaks(t *testing.T, inv invoke.Invoker) {
 	for range 3 {
 		c.life(t, w)
 	}
-	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if runtime.NumGoroutine() <= goroutines && descriptors(t) <= fds {
 			return
 		}

@@ -206,16 +206,31 @@ func parseMappings(entries []PortMapping) ([]mapping, error) {
 		if err != nil {
 			return nil, err
 		}
-		k := key{m.host, m.hostPort, m.protocol}
-		if have, ok := seen[k]; ok && have != m {
-			return nil, invalid("host port %d/%s is mapped twice: %s and %s", m.hostPort, protocolName(m.protocol), have, m)
-		} else if ok {
-			continue
+		fresh := false
+		for _, host := range m.hosts() {
+			k := key{host, m.hostPort, m.protocol}
+			have, ok := seen[k]
+			switch {
+			case !ok:
+				seen[k], fresh = m, true
+			case have.containerPort != m.containerPort:
+				return nil, invalid("host port %d/%s is mapped twice: %s and %s", m.hostPort, protocolName(m.protocol), have, m)
+			}
 		}
-		seen[k] = m
-		out = append(out, m)
+		if fresh {
+			out = append(out, m)
+		}
 	}
 	return out, nil
+}
+
+// hosts are the host's addresses that the mapping is for: one without address is
+// for all of each family, as 0.0.0.0 and :: are.
+func (m mapping) hosts() []netip.Addr {
+	if m.host.IsValid() {
+		return []netip.Addr{m.host}
+	}
+	return []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
 }
 
 func (e PortMapping) parse() (m mapping, err error) {

@@ -18,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
@@ -36,7 +37,7 @@ type udpMapping struct {
 // field padded to four bytes, to address . port.
 func udpMappings(elems []nft.Element) (out []udpMapping) {
 	for _, e := range elems {
-		to, ok := target(e)
+		to, ok := e.Container()
 		fixed := len(e.Key) - 8
 		if !ok || !isPortMap(e.Set) || fixed < 0 || e.Key[fixed] != unix.IPPROTO_UDP {
 			continue
@@ -64,14 +65,22 @@ func isPortMap(set string) bool {
 type stale func(udpMapping, conntrack.Flow) (bool, error)
 
 // flushAfterCommit forgets, once the ports are published, the UDP flows to them
-// that go elsewhere. A failure is reported and survived, as by the reference.
-func flushAfterCommit(r *plugin.Request, k *kernel.Kernel, p *plan) {
-	fresh := udpMappings(p.ports())
-	if len(fresh) == 0 || r.Session.Dry != nil {
+// that go elsewhere, and those by ports of an earlier ADD that rec names no more
+// by then. A failure is reported and survived, as by the reference.
+func flushAfterCommit(r *plugin.Request, k *kernel.Kernel, p *plan, rec *record.Record) {
+	fresh, before := udpMappings(p.ports()), udpMappings(rec.Elements)
+	if len(before) == 0 || r.Session.Dry != nil {
 		return
 	}
 	r.Session.OnFlush(func(context.Context) error {
-		forget(r, k, fresh, astray(k))
+		if len(fresh) > 0 {
+			forget(r, k, fresh, astray(k))
+		}
+		now := udpMappings(rec.Elements)
+		gone := slices.DeleteFunc(before, func(m udpMapping) bool { return slices.Contains(now, m) })
+		if len(gone) > 0 {
+			forgetFlows(r, k, gone)
+		}
 		return nil
 	})
 }

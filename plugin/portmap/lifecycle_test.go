@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nettest/node"
@@ -63,7 +64,7 @@ func TestRecordIsEnough(t *testing.T) {
 	before := nftTool(t, "list", "table", "inet", "patchbay")
 	flush(t)
 	expect(t, "flushed", n.Client, "tcp", node.Uplink4+":8080", "refused")
-	if err := a.call(t, spec.Check, ports(both)); err == nil || !strings.Contains(err.Error(), "is missing from the firewall") {
+	if err := a.call(t, spec.Check, ports(both)); err == nil || !strings.Contains(err.Error(), "missing (run patchbay repair)") {
 		t.Errorf("CHECK after a flush: %v", err)
 	}
 	restore(t)
@@ -183,14 +184,25 @@ func TestSamePort(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "host port is taken by container web (network net, interface eth0)") || spec.ErrorCode(err) != spec.CodeInvalidConfig {
 		t.Fatalf("a port of the living: %v", err)
 	}
+	var taken *TakenError
+	if !errors.As(err, &taken) || taken.Port() != "8080/tcp" || taken.Holder.ContainerID != "web" {
+		t.Errorf("what a program learns of it: %+v", taken)
+	}
 	if now, err := filepath.Glob("/run/patchbay/attachments/net/*"); err != nil || !slices.Equal(now, records) {
 		t.Errorf("the refused ADD left %v, %v", now, err)
 	}
 	expect(t, "still the first", n.Client, "tcp", node.Uplink4+":8080", "web "+node.Client4)
 	a.must(t, spec.Add, ports(both)) // again: it is its own
 
-	t.Run("address gone", func(t *testing.T) {
+	t.Run("address moved on", func(t *testing.T) { // to a virtual machine
 		web.Delete("eth0")
+		if err := b.call(t, spec.Add, ports(both)); err == nil || !strings.Contains(err.Error(), "host port is taken by container web") {
+			t.Fatalf("a port of the living: %v", err)
+		}
+		a.must(t, spec.Check, ports(both))
+	})
+	t.Run("namespace is the host's", func(t *testing.T) { // its process id was used again
+		rewriteNetNS(t, a, "/proc/self/ns/net")
 		b.must(t, spec.Add, ports(both))
 		if !strings.Contains(b.stderr.String(), "which is gone") {
 			t.Errorf("nothing was said: %s", b.stderr.String())
@@ -240,6 +252,9 @@ func rewriteNetNS(t *testing.T, a *attachment, path string) {
 	for _, r := range records {
 		if r.ContainerID == a.id {
 			r.NetNS = path
+			if r.NetNSMark != nil {
+				r.NetNSMark.Place = nil // it is of another directory
+			}
 			if err := store.Write(r); err != nil {
 				t.Fatal(err)
 			}
@@ -335,4 +350,37 @@ func TestNoMappings(t *testing.T) {
 	}
 	v4.del(t)
 	nothingLeft(t)
+}
+
+// A GC removes the ports of an attachment that its list leaves out, also when the
+// record is lost; not those of one that is newer than the list.
+func TestGCOfALostRecord(t *testing.T) {
+	_, web, _ := world(t)
+	a := of(web)
+	early := time.Now().Add(-time.Second) // files are dated in steps
+	a.must(t, spec.Add, ports(both))
+	collect := func(conf string) {
+		t.Helper()
+		(&attachment{network: a.network}).must(t, spec.GC, conf)
+	}
+	standing := elements(t)
+	collect(`{"cni.dev/valid-attachments": [], "patchbay/listed": "` + early.Format(time.RFC3339Nano) + `"}`)
+	if elements(t) != standing {
+		t.Errorf("%d of %d elements of an attachment that is newer than the list", elements(t), standing)
+	}
+	lost, err := filepath.Glob("/run/patchbay/attachments/net/*")
+	if err != nil || len(lost) != 1 {
+		t.Fatal(lost, err)
+	}
+	if err := os.Remove(lost[0]); err != nil {
+		t.Fatal(err)
+	}
+	collect(`{"cni.dev/valid-attachments": [{"containerID": "` + a.id + `", "ifname": "eth0"}]}`)
+	if elements(t) != standing {
+		t.Errorf("%d of %d elements of a valid attachment", elements(t), standing)
+	}
+	collect(`{"cni.dev/valid-attachments": []}`)
+	if n := elements(t); n != 0 {
+		t.Errorf("%d elements are left:\n%s", n, nftTool(t, "list", "table", "inet", "patchbay"))
+	}
 }

@@ -55,10 +55,16 @@ func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo,
 		}
 		return err
 	}
+	held := l.k.Records.Holds(f.Name, l.owner)
 	if _, err := f.Ensure(ctx, env); err != nil {
 		return nil, fmt.Errorf("unable to enable route_localnet: %w", err)
 	}
-	undo := func(ctx context.Context) error { return release(ctx, l.k, f.Name, l.owner) }
+	undo := func(ctx context.Context) error {
+		if held { // by an earlier ADD
+			return nil
+		}
+		return release(ctx, l.k, f.Name, l.owner)
+	}
 	// Looked at when it is held: the last one out before may have set it back.
 	now, err := env.Host.Sysctl(l.key())
 	if err == nil && now == "1" {
@@ -79,14 +85,23 @@ func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo,
 
 // Diff looks at both.
 func (l localNet) Diff(ctx context.Context, env *netstate.Env) (string, error) {
+	return netstate.Sentence(l.Lost(ctx, env))
+}
+
+// Lost is the guard, and the sysctl.
+func (l localNet) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, error) {
 	v, err := env.Host.Sysctl(l.key())
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if v != "1" {
-		return fmt.Sprintf("sysctl %s is %s instead of 1", l.key(), v), nil
+		text := fmt.Sprintf("sysctl %s is %s instead of 1", l.key(), v)
+		if l.k.Records.Holds(l.fact().Name, l.owner) {
+			text += " (run patchbay repair)"
+		}
+		return []netstate.Lost{{Detail: text}}, nil
 	}
-	return l.fact().Diff(ctx, env)
+	return l.fact().Lost(ctx, env)
 }
 
 // release drops an owner's reference to a fact. The last one out of route_localnet

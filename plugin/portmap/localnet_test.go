@@ -5,10 +5,15 @@ package portmap
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -72,5 +77,56 @@ func TestRouteLocalnetRace(t *testing.T) {
 	if got := n.Host.ReadSysctl(key); got != "0" {
 		t.Errorf("route_localnet is %s when no port is published", got)
 	}
+	nothingLeft(t)
+}
+
+// An address that the host has too is no container's: its route is to the
+// loopback interface, and a guard there would drop all of 127.0.0.0/8.
+func TestAddressOfTheHost(t *testing.T) {
+	for _, addr := range []string{"10.1.0.5", "fd00:1::5"} {
+		for name, conf := range map[string]string{"snat": ports(both), "no snat": ports(both, `"snat": false`)} {
+			t.Run(addr+" "+name, func(t *testing.T) {
+				n, web, _ := world(t)
+				giveToHost(t, n, addr)
+				a := of(web)
+				if err := a.call(t, spec.Add, conf); err == nil || !strings.Contains(err.Error(), "cannot publish ports of "+addr+": the host has this address itself") {
+					t.Errorf("ADD: %v", err)
+				}
+				a.dry = func(string) {}
+				if err := a.call(t, spec.Add, conf); err == nil {
+					t.Error("explain finds nothing")
+				}
+				nothingLeft(t)
+				n.Host.Serve("tcp", "127.0.0.1:99")
+				expect(t, "the host's loopback", n.Host, "tcp", "127.0.0.1:99", "host 127.0.0.1")
+			})
+		}
+	}
+}
+
+// giveToHost returns when the kernel takes the address for its own, which of an
+// IPv6 address it does some time after it has it.
+func giveToHost(t *testing.T, n *node.Node, addr string) {
+	t.Helper()
+	a := netip.MustParseAddr(addr)
+	n.Host.Address("uplink", netip.PrefixFrom(a, a.BitLen()).String())
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if routes, err := n.Host.Conn().RouteGet(a.AsSlice()); err == nil && routes[0].Type == unix.RTN_LOCAL {
+			return
+		}
+	}
+	t.Fatalf("%s is not the host's", addr)
+}
+
+// One that the host gets later is a difference.
+func TestAddressOfTheHostLater(t *testing.T) {
+	n, web, _ := world(t)
+	a := of(web)
+	a.must(t, spec.Add, ports(both))
+	giveToHost(t, n, "10.1.0.5")
+	if err := a.call(t, spec.Check, ports(both)); err == nil || !strings.Contains(err.Error(), "the host has this address itself") {
+		t.Errorf("CHECK: %v", err)
+	}
+	a.del(t)
 	nothingLeft(t)
 }

@@ -4,21 +4,24 @@
 package portmap
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -38,37 +41,51 @@ func (c claim) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, erro
 		o := ownerOf(c.k, taken.Have)
 		switch {
 		case o.rec != nil && o.rec.ContainerID == c.container:
-			return c.displace(o.rec.Owner)
+			return c.k.Displace(c.rec, o.rec.Owner)
 		case o.alive:
-			return spec.Errorf(spec.CodeInvalidConfig, "host port is taken by %s", o.who).
+			return spec.Errorf(spec.CodeInvalidConfig, "%w", &TakenError{Want: taken.Want, Holder: o.rec, who: o.who}).
 				WithDetails("%s; the other's mapping is %s", taken.Want, taken.Have)
 		}
-		env.Warn(fmt.Errorf("took over %s of %s, which is gone", taken.Have, o.who))
+		env.Warn(fmt.Errorf("took over %s, %s", taken.Have, o.gone()))
 		return nil
 	}, c.Element.Element)
 	return nil, nil
 }
 
-// displace notes, before the port changes hands, who gets it back.
-func (c claim) displace(o owner.Key) error {
-	if slices.Contains(c.rec.Displaced, o) {
-		return nil
-	}
-	c.rec.Displaced = append(c.rec.Displaced, o)
-	return c.k.Records.Write(c.rec)
+// TakenError says that another container has a host port.
+type TakenError struct {
+	Want   nft.Element
+	Holder *record.Record // nil when it cannot be read
+	who    string
 }
 
-// Diff finds no fault with a port that another attachment of the container has.
-func (c claim) Diff(ctx context.Context, env *netstate.Env) (string, error) {
-	diff, err := c.Element.Diff(ctx, env)
-	if diff == "" || err != nil {
-		return diff, err
+// Error names the holder in full, for logs of runtimes.
+func (e *TakenError) Error() string { return "host port is taken by " + e.who }
+
+// Port is the port as people write it: 8080/tcp, 127.0.0.1:53/udp.
+func (e *TakenError) Port() string {
+	return strings.TrimPrefix(e.Want.Meaning().What, "published port ")
+}
+
+// Lost finds no fault with a port that another attachment of the container has.
+func (c claim) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, error) {
+	lost, err := c.Element.Lost(ctx, env)
+	if len(lost) == 0 || err != nil {
+		return lost, err
 	}
 	have, ok, err := env.NFT.Get(c.Set, c.Key)
-	if o := ownerOf(c.k, have); ok && err == nil && o.rec != nil && o.rec.ContainerID == c.container {
-		return "", nil
+	if ok && err == nil && c.siblings(have) {
+		return nil, nil
 	}
-	return diff, err
+	return lost, err
+}
+
+// siblings says whether an element is as another attachment of the container made it.
+func (c claim) siblings(have nft.Element) bool {
+	mine, _ := nft.OwnerOf(c.Comment)
+	o := ownerOf(c.k, have)
+	return o.rec != nil && o.rec.ContainerID == c.container && string(o.rec.Owner) != mine &&
+		slices.ContainsFunc(o.rec.Elements, func(e nft.Element) bool { return e.SameKey(have) && bytes.Equal(e.Data, have.Data) })
 }
 
 // holder is the owner of a published port.
@@ -78,90 +95,66 @@ type holder struct {
 	alive bool
 }
 
-// ownerOf names the owner of an element and says whether it still uses it. It
-// is dead when its record or its namespace is gone, or the namespace has not
-// the address the port leads to. What cannot be looked into counts as alive.
+// gone says why a port may be taken over.
+func (h holder) gone() string {
+	if h.who == "" {
+		return "which is no attachment's"
+	}
+	return "of " + h.who + ", which is gone"
+}
+
+// ownerOf names the owner of an element and says whether it lives. It is dead
+// when its record or its namespace is gone. What cannot be looked into counts as
+// alive.
 func ownerOf(k *kernel.Kernel, e nft.Element) holder {
-	h := holder{who: fmt.Sprintf("%q", e.Comment)}
 	key, ok := nft.OwnerOf(e.Comment)
 	if !ok {
-		return h
+		return holder{}
 	}
+	h := holder{who: fmt.Sprintf("%q", e.Comment)}
 	rec, err := k.Records.Find(owner.Key(key), name)
 	if err != nil || rec == nil {
 		h.alive = err != nil
 		return h
 	}
 	h.who = fmt.Sprintf("container %s (network %s, interface %s)", rec.ContainerID, rec.Network, rec.IfName)
-	h.rec, h.alive = rec, uses(k, rec.NetNS, e)
+	state, _ := k.Life(rec) // the address may have moved on: a virtual machine takes it off the pod's interface
+	h.rec, h.alive = rec, state != life.Dead
 	return h
-}
-
-// uses says whether the namespace at path is there and has the address of e.
-func uses(k *kernel.Kernel, path string, e nft.Element) bool {
-	if path == "" {
-		return true
-	}
-	sandbox, err := k.Sandbox(path)
-	if err != nil {
-		return !netns.Gone(err)
-	}
-	to, ok := target(e)
-	if !ok {
-		return true
-	}
-	addrs, err := addresses(sandbox)
-	if err != nil {
-		return true
-	}
-	for _, a := range addrs {
-		if a == to {
-			return true
-		}
-	}
-	return false
-}
-
-func addresses(c *nl.Conn) (out []netip.Addr, err error) {
-	list, err := c.AddrList(nil, 0)
-	for _, a := range list {
-		if ip := nl.AddrOf(a.IP); ip.IsValid() {
-			out = append(out, ip)
-		}
-	}
-	return out, err
-}
-
-// target is the container's address in a published port's element: address and
-// port, the port padded to four bytes.
-func target(e nft.Element) (netip.Addr, bool) {
-	if len(e.Data) != 8 && len(e.Data) != 20 {
-		return netip.Addr{}, false
-	}
-	return netip.AddrFromSlice(e.Data[:len(e.Data)-4])
 }
 
 // findRoute asks which interface leads to the container: the bridge, or the
 // host's end of a veth. Without a route there is no way from 127.0.0.1 and no
-// hairpin, and the reference says nothing.
-func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) {
-	if !p.snat || len(p.addrs) == 0 {
-		return
-	}
-	towards := firstHostInterface(r.Prev())
-	if r.Session.Dry == nil {
-		link, err := routeTo(env, p.addrs[0].Addr())
-		if err != nil {
-			return
+// hairpin, and the reference says nothing. An address that the host has too is
+// refused: the ports would lead to the host's own services, and the loopback
+// interface would be taken for the way to the container.
+func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
+	for i, a := range p.addrs {
+		link, err := routeTo(env, a.Addr())
+		switch {
+		case errors.Is(err, errLocal):
+			return invalid("cannot publish ports of %s: %w; give the container an address of its own", a.Addr(), err)
+		case err != nil || i > 0 || !p.snat || r.Session.Dry != nil:
+			continue
 		}
-		towards, p.port = link.Attrs().Name, findPort(r, env, link)
+		p.port = findPort(r, env, link)
+		p.setRoute(link.Attrs().Name)
 	}
-	for _, a := range p.addrs {
-		if a.Addr().Is4() {
-			p.route = towards
-		}
+	if r.Session.Dry != nil && p.snat {
+		p.setRoute(firstHostInterface(r.Prev())) // there is none before the container is
+	}
+	return nil
+}
+
+// setRoute notes the way to the container, which is only of use for IPv4.
+func (p *plan) setRoute(link string) {
+	if slices.ContainsFunc(p.addrs, func(a netip.Prefix) bool { return a.Addr().Is4() }) {
+		p.route = link
 	}
 }
+
+// errLocal is the kernel's answer for an address of its own.
+var errLocal = errors.New("the host has this address itself")
 
 func routeTo(env *netstate.Env, a netip.Addr) (netlink.Link, error) {
 	routes, err := env.Host.RouteGet(a.AsSlice())
@@ -169,9 +162,14 @@ func routeTo(env *netstate.Env, a netip.Addr) (netlink.Link, error) {
 		return nil, fmt.Errorf("find route to %s: %w", a, err)
 	}
 	for _, r := range routes {
-		if r.LinkIndex != 0 {
-			return env.Host.LinkByIndex(r.LinkIndex)
+		if r.LinkIndex == 0 {
+			continue
 		}
+		link, err := env.Host.LinkByIndex(r.LinkIndex)
+		if err == nil && (r.Type == unix.RTN_LOCAL || link.Attrs().Flags&net.FlagLoopback != 0) {
+			err = errLocal
+		}
+		return link, err
 	}
 	return nil, fmt.Errorf("find route to %s: %w", a, unix.ENETUNREACH)
 }

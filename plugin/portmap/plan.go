@@ -73,10 +73,8 @@ func trim(conditions []string) []string {
 func containerAddrs(prev *spec.Result, ifName string) (addrs []netip.Prefix) {
 	var have4, have6 bool
 	for _, ip := range prev.IPs {
-		if i := ip.Interface; i != nil && *i >= 0 && *i < len(prev.Interfaces) {
-			if in := prev.Interfaces[*i]; in.Name != ifName || in.Sandbox == "" {
-				continue
-			}
+		if in := prev.Of(ip); in != nil && (in.Name != ifName || in.Sandbox == "") {
+			continue
 		}
 		is4 := ip.Address.Addr().Is4()
 		if is4 && have4 || !is4 && have6 {
@@ -132,8 +130,9 @@ func (p *plan) own() []nft.Element {
 	p.each(func(m mapping, to netip.Addr) {
 		elems = append(elems, nft.SNAT(m.published(to), p.comment))
 	})
-	if p.masqAll {
-		for _, a := range p.addrs {
+	for _, a := range p.addrs {
+		elems = append(elems, nft.Neighbours(a, p.comment))
+		if p.masqAll {
 			elems = append(elems, nft.MasqAll(a.Addr(), p.comment))
 		}
 	}
@@ -143,18 +142,7 @@ func (p *plan) own() []nft.Element {
 // facts are what the network's attachments share.
 func (p *plan) facts() (facts []record.Fact) {
 	if p.only != nil {
-		facts = append(facts, record.Fact{Name: factConditions + p.only.ID(), Conditions: p.only})
-	}
-	if !p.snat {
-		return facts
-	}
-	for _, a := range p.addrs {
-		subnet := a.Masked()
-		elems := []nft.Element{nft.Hairpin(subnet, p.network)}
-		if a.Addr().Is4() {
-			elems = append(elems, nft.LocalSNAT(subnet, p.network))
-		}
-		facts = append(facts, record.Fact{Name: factHairpin + subnet.String(), Elements: elems})
+		facts = append(facts, record.Fact{Name: FactConditions + p.only.ID(), Conditions: p.only})
 	}
 	return facts
 }
@@ -194,13 +182,13 @@ func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) 
 
 // The names of the facts begin with what they are about.
 const (
-	factConditions = "conditions-"
+	FactConditions = "conditions-"
 	factLocalNet   = "localnet-"
-	factHairpin    = "hairpin-"
+	factHairpin    = "hairpin-" // of an attachment from before schema 2
 )
 
 func isOurs(fact string) bool {
-	for _, prefix := range [...]string{factConditions, factLocalNet, factHairpin} {
+	for _, prefix := range [...]string{FactConditions, factLocalNet, factHairpin} {
 		if strings.HasPrefix(fact, prefix) {
 			return true
 		}

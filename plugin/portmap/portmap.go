@@ -10,8 +10,7 @@
 //
 //   - A host port belongs to whoever has it. A second attachment that asks for
 //     it is refused with the name of the first, unless the first is dead: its
-//     record or namespace is gone, or the namespace no longer has the address.
-//     The reference appends a rule that never matches.
+//     record or namespace is gone. The reference appends a rule that never matches.
 //   - A container in two networks publishes its ports for both (podman does so):
 //     the attachment that came last has them, and leaves them to the other one.
 //   - A mapping with a host address is looked up before one for all addresses,
@@ -35,6 +34,8 @@ import (
 	"fmt"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -48,12 +49,23 @@ var Plugin = plugin.Plugin{
 	About:        "publishes a container's ports on the host",
 	Capabilities: []string{"portMappings"},
 	Conf:         func() any { return new(Conf) },
+	Validate:     validate,
+	Doubts:       doubts,
 
 	Add:    add,
 	Del:    del,
 	Check:  check,
 	GC:     gc,
 	Status: status,
+}
+
+// validate decodes the configuration, conditions included.
+func validate(r *plugin.Request) error {
+	conf, _, err := decode(r.Config)
+	if err == nil {
+		_, err = newConditions(r, conf)
+	}
+	return err
 }
 
 // add passes the previous result through.
@@ -66,10 +78,10 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if prev == nil {
 		return nil, invalid("must be called as chained plugin")
 	}
-	if len(mappings) == 0 {
-		return prev, nil
-	}
 	k := kernel.Of(r)
+	if len(mappings) == 0 {
+		return prev, addNothing(r, k)
+	}
 	env, err := k.HostEnv(r)
 	if err != nil {
 		return nil, err
@@ -78,7 +90,9 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.findRoute(r, env)
+	if err := p.findRoute(r, env); err != nil {
+		return nil, err
+	}
 	for _, m := range p.unserved() {
 		kernel.Warn(r, fmt.Errorf("port mapping %s has no effect: the container has no address of that family", m))
 	}
@@ -89,8 +103,21 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err := k.Apply(ctx, r, env, p.compile(k, rec)); err != nil {
 		return nil, err
 	}
-	flushAfterCommit(r, k, p)
+	flushAfterCommit(r, k, p, rec)
 	return prev, nil
+}
+
+// addNothing is the ADD without ports. Those of an earlier ADD must still go.
+func addNothing(r *plugin.Request, k *kernel.Kernel) error {
+	if rec, _ := k.Records.Read(r.Network, r.Owner, name); rec == nil {
+		return nil
+	}
+	rec := &record.Record{Plugin: name}
+	if err := k.Record(r, rec); err != nil {
+		return err
+	}
+	flushAfterCommit(r, k, &plan{}, rec)
+	return nil
 }
 
 // del removes what the record names, else what the configuration names, and
@@ -129,22 +156,31 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	p.findRoute(r, env)
-	return k.Excuse(r, name, leftovers(r), kernel.Check(ctx, env, p.compile(k, nil)))
+	if err := p.findRoute(r, env); err != nil {
+		return err
+	}
+	rec, err := k.Records.Read(r.Network, r.Owner, name)
+	if err != nil || rec == nil {
+		return k.Excuse(r, name, p.reference(r), kernel.Check(ctx, env, p.compile(k, nil)))
+	}
+	led := p.asRecorded(k, env, rec)
+	want := k.AsAttached(rec, append(p.compile(k, nil), led...), factHairpin, nft.Element.Neighbours)
+	return k.Excuse(r, name, p.reference(r), kernel.Check(ctx, env, want))
 }
+
+func isOfPorts(e nft.Element) bool { return !e.OfInterface() }
 
 // gc removes what belongs to attachments that are not valid any more.
 func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	stale, ok := k.Stale(r, name)
+	ok, err := k.Sweep(ctx, r, name, func(rec *record.Record) error { return remove(ctx, r, k, rec) })
 	if !ok {
-		return nil
+		return err
 	}
-	valid, _ := r.Head.Valid()
-	k.NFT.Queue(sweep(r.Network, valid))
-	errs := []error{k.NFT.Commit(ctx)}
-	for _, rec := range stale {
-		errs = append(errs, remove(ctx, r, k, rec))
-	}
-	return errors.Join(errs...)
+	errs := []error{err, k.SweepLost(r, name, isOfPorts, func(lost *record.Record) error {
+		lost.Shared, _ = heldFacts(r, k, lost.Owner)
+		return remove(ctx, r, k, lost)
+	})}
+	k.NFT.Queue(sweep(r.Network, k.Stays(r)))
+	return errors.Join(append(errs, k.NFT.Commit(ctx))...)
 }

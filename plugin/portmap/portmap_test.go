@@ -38,6 +38,11 @@ func of(c *node.Container) *attachment {
 // call runs a verb in process; conf is merged over the head.
 func (a *attachment) call(t testing.TB, verb spec.Verb, conf string) error {
 	t.Helper()
+	return a.callIn(context.Background(), t, verb, conf)
+}
+
+func (a *attachment) callIn(ctx context.Context, t testing.TB, verb spec.Verb, conf string) error {
+	t.Helper()
 	m := map[string]any{"cniVersion": "1.1.0", "name": a.network, "type": name}
 	if a.prev != nil {
 		m["prevResult"] = a.prev
@@ -54,7 +59,7 @@ func (a *attachment) call(t testing.TB, verb spec.Verb, conf string) error {
 		s.Fault, s.Stderr, s.Dry = a.fault, &a.stderr, a.dry
 		return s
 	}}
-	_, err = b.Invoke(context.Background(), name, &spec.Call{
+	_, err = b.Invoke(ctx, name, &spec.Call{
 		Verb: verb, ContainerID: a.id, NetNS: a.netns, IfName: a.ifName, Path: []string{"/nonexistent"}, Config: data,
 	})
 	return err
@@ -85,14 +90,18 @@ func elements(t *testing.T) (n int) {
 	t.Helper()
 	c := nft.Open("")
 	defer c.Close() //nolint:errcheck // a test
-	for _, set := range []string{nft.SetOwners, nft.SetPorts4, nft.SetPorts6, nft.SetHostPorts4, nft.SetHostPorts6, nft.SetSNAT4,
-		nft.SetSNAT6, nft.SetMasqAll4, nft.SetMasqAll6, nft.SetHairpin4, nft.SetHairpin6, nft.SetLocalNet} {
+	for _, set := range []string{nft.SetHairpin4, nft.SetHairpin6, nft.SetLocalNet} {
 		list, err := c.List(set)
 		if err != nil {
 			t.Fatal(err)
 		}
 		n += len(list)
 	}
+	owned, err := c.Owned()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n += len(owned)
 	return n
 }
 

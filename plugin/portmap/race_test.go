@@ -5,7 +5,9 @@ package portmap
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nettest/node"
@@ -40,4 +42,50 @@ func TestRace(t *testing.T) {
 		a.del(t)
 	}
 	nothingLeft(t)
+}
+
+// Two ADDs of one attachment at once are two of a list: one DEL takes away both.
+func TestAddBesideAdd(t *testing.T) {
+	n := node.New(t)
+	c := n.Bridge("cni0", "10.1.0.1/24").Container("c", "10.1.0.10/24")
+	for range 30 {
+		var both sync.WaitGroup
+		for _, port := range []string{webPort, newPort} {
+			both.Go(func() {
+				if err := of(c).call(t, spec.Add, ports(port)); err != nil {
+					t.Error("ADD:", err)
+				}
+			})
+		}
+		both.Wait()
+		of(c).del(t)
+		nothingLeft(t)
+	}
+}
+
+// A DEL beside an ADD of the same attachment comes before it or after it: the
+// ports stand with their record, or neither does, and the next DEL leaves nothing.
+func TestAddBesideDel(t *testing.T) {
+	n := node.New(t)
+	b := n.Bridge("cni0", "10.1.0.1/24")
+	c := b.Container("c", "10.1.0.10/24")
+	for round := range 30 {
+		var both sync.WaitGroup
+		both.Go(func() {
+			if err := of(c).call(t, spec.Add, ports(webPort)); err != nil {
+				t.Error("ADD:", err)
+			}
+		})
+		both.Go(func() {
+			if err := (&attachment{network: "net", id: "c", ifName: "eth0"}).call(t, spec.Del, `{}`); err != nil {
+				t.Error("DEL:", err)
+			}
+		})
+		both.Wait()
+		if left, err := filepath.Glob("/run/patchbay/attachments/net/*." + name); err != nil || len(left) == 0 && elements(t) > 0 {
+			t.Fatalf("round %d: ports without a record: %v", round, err)
+		}
+		of(c).del(t)
+		nothingLeft(t)
+	}
 }

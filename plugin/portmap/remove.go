@@ -4,9 +4,9 @@
 package portmap
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -22,11 +22,8 @@ import (
 // remove takes away everything of one attachment: for DEL and GC. Every step
 // runs even if another failed; the record goes when all is done.
 func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
-	k.NFT.Remove(rec.Elements...)
+	k.Withdraw(rec)
 	var errs []error
-	for _, o := range rec.Displaced {
-		errs = append(errs, giveBack(k, rec, o))
-	}
 	for _, fact := range rec.Shared {
 		errs = append(errs, release(ctx, k, fact, rec.Owner))
 	}
@@ -44,22 +41,6 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	return k.Records.Remove(rec.Network, rec.Owner, name)
 }
 
-// giveBack queues the ports that rec took over from another attachment of its
-// container, if that one is still there. This replaces the removal of rec's.
-func giveBack(k *kernel.Kernel, rec *record.Record, to owner.Key) error {
-	other, err := k.Records.Find(to, name)
-	if err != nil || other == nil {
-		return err
-	}
-	for _, e := range other.Elements {
-		same := func(ours nft.Element) bool { return ours.Set == e.Set && bytes.Equal(ours.Key, e.Key) }
-		if slices.ContainsFunc(rec.Elements, same) {
-			k.NFT.Replace(e)
-		}
-	}
-	return nil
-}
-
 // leftovers is what the reference plugin made for an attachment that has no
 // record of ours.
 func leftovers(r *plugin.Request) nft.Extra {
@@ -69,7 +50,14 @@ func leftovers(r *plugin.Request) nft.Extra {
 			addrs = append(addrs, a.Addr())
 		}
 	}
-	return iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}, addrs)
+	return iptnft.Leftovers(kernel.Attachment(r), addrs)
+}
+
+// reference is what the reference plugin would have made instead of the plan.
+func (p *plan) reference(r *plugin.Request) iptnft.Made {
+	ports := make(map[netip.Addr]int)
+	p.each(func(_ mapping, to netip.Addr) { ports[to]++ })
+	return kernel.Attachment(r).Publishing(slices.Collect(maps.Keys(ports)), func(a netip.Addr) int { return ports[a] })
 }
 
 // sweep is what it made for attachments that are not valid any more.
@@ -96,18 +84,19 @@ func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 	if !known {
 		return rec
 	}
-	sets := []string{nft.SetPorts4, nft.SetPorts6, nft.SetHostPorts4, nft.SetHostPorts6,
-		nft.SetSNAT4, nft.SetSNAT6, nft.SetMasqAll4, nft.SetMasqAll6, nft.SetOwners}
-	held, conditional := heldFacts(r, k)
-	rec.Shared = held
-	for _, set := range append(sets, conditional...) {
-		elems, err := k.NFT.List(set)
-		if err != nil {
-			kernel.Warn(r, err)
-		}
-		rec.Elements = append(rec.Elements, ownedBy(r.Owner, elems)...)
-	}
+	all := everything(r, k, r.Owner)
+	rec.Shared, rec.Elements = all.Shared, append(rec.Elements, all.Elements...)
 	return rec
+}
+
+// everything lists what the firewall has of an owner, and the facts it holds.
+func everything(r *plugin.Request, k *kernel.Kernel, o owner.Key) *record.Record {
+	held, conditional := heldFacts(r, k, o)
+	elems, err := k.NFT.Owned(conditional...)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	return &record.Record{Shared: held, Elements: ownedBy(o, elems)}
 }
 
 // planFromConf compiles what a DEL was given, as far as that is enough.
@@ -125,13 +114,13 @@ func planFromConf(r *plugin.Request) *plan {
 
 // heldFacts lists the portmap facts an owner holds, and the maps of those that
 // are conditions.
-func heldFacts(r *plugin.Request, k *kernel.Kernel) (held, maps []string) {
+func heldFacts(r *plugin.Request, k *kernel.Kernel, o owner.Key) (held, maps []string) {
 	holders, facts, err := k.Records.Facts()
 	if err != nil {
 		kernel.Warn(r, err)
 	}
 	for _, f := range facts {
-		if !isOurs(f.Name) || !slices.Contains(holders[f.Name], r.Owner) {
+		if !isOurs(f.Name) || !slices.Contains(holders[f.Name], o) {
 			continue
 		}
 		held = append(held, f.Name)
@@ -142,9 +131,11 @@ func heldFacts(r *plugin.Request, k *kernel.Kernel) (held, maps []string) {
 	return held, maps
 }
 
+// ownedBy picks an owner's elements, but for those of the plugin that made the
+// link.
 func ownedBy(o owner.Key, elems []nft.Element) (out []nft.Element) {
 	for _, e := range elems {
-		if k, ok := nft.OwnerOf(e.Comment); ok && k == string(o) {
+		if k, ok := nft.OwnerOf(e.Comment); ok && k == string(o) && !e.OfInterface() {
 			out = append(out, e)
 		}
 	}

@@ -4,6 +4,7 @@
 package portmap
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nettest/node"
@@ -43,4 +44,26 @@ func TestTwoNetworksOfOneContainer(t *testing.T) {
 	if left := elements(t); left != 0 {
 		t.Errorf("%d elements are left", left)
 	}
+}
+
+// Of three the one in the middle goes first: the last keeps the ports, and leaves
+// them to the first.
+func TestThreeNetworksOfOneContainer(t *testing.T) {
+	n, web, _ := world(t)
+	all := []*attachment{of(web), of(web), of(web)}
+	for i, a := range all {
+		a.network = []string{"net", "net2", "net3"}[i]
+		a.must(t, spec.Add, ports(both))
+	}
+	for _, i := range []int{1, 2} {
+		all[i].must(t, spec.Del, "{}")
+		expect(t, "detached "+all[i].network, n.Client, "tcp", node.Uplink4+":8080", "web "+node.Client4)
+		for e := range strings.Lines(nftTool(t, "list", "table", "inet", "patchbay")) {
+			if strings.Contains(e, " "+all[i].network+"/") {
+				t.Errorf("%s is gone and has %s", all[i].network, e)
+			}
+		}
+	}
+	all[0].must(t, spec.Del, "{}")
+	nothingLeft(t)
 }

@@ -4,6 +4,7 @@
 package portmap
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nettest/node"
@@ -44,6 +45,44 @@ func TestTraffic(t *testing.T) {
 			other.LocalnetVia("eth0", "10.1.0.1")
 			expect(t, "loopback service from a container (CVE-2020-8558)", other.Space, "tcp", "127.0.0.1:9999", "timeout")
 		})
+	}
+}
+
+// A container on another network of the host is a client as any other, by each address
+// of the host, and keeps its address.
+func TestOtherNetwork(t *testing.T) {
+	n, web, _ := world(t)
+	far := n.Bridge("cni1", "10.2.0.1/24", "fd00:2::1/64").Container("far", "10.2.0.5/24", "fd00:2::5/64")
+	a := of(web)
+	a.must(t, spec.Add, ports(both))
+	t.Cleanup(func() { a.must(t, spec.Del, "{}") })
+	for _, addr := range []string{node.Uplink4, "10.1.0.1", "10.2.0.1"} {
+		expect(t, "another network, by "+addr, far.Space, "tcp", addr+":8080", "web 10.2.0.5")
+	}
+	for _, addr := range []string{node.Uplink6, "fd00:1::1", "fd00:2::1"} {
+		expect(t, "another network, by "+addr, far.Space, "udp", "["+addr+"]:8080", "web fd00:2::5")
+	}
+}
+
+// A container whose address is a network of its own reaches itself by its
+// published port, and a client's address survives.
+func TestSingleAddress(t *testing.T) {
+	n, web, _ := world(t)
+	n.BridgeNetfilter(false)
+	a := of(web)
+	for i := range a.prev.IPs {
+		addr := a.prev.IPs[i].Address.Addr()
+		a.prev.IPs[i].Address = netip.PrefixFrom(addr, addr.BitLen())
+	}
+	a.must(t, spec.Add, ports(both))
+	t.Cleanup(func() { a.must(t, spec.Del, "{}") })
+	a.must(t, spec.Check, ports(both))
+	for _, network := range []string{"tcp", "udp"} {
+		expect(t, "outside", n.Client, network, node.Uplink4+":8080", "web "+node.Client4)
+		expect(t, "outside, IPv6", n.Client, network, "["+node.Uplink6+"]:8080", "web "+node.Client6)
+		expect(t, "host by 127.0.0.1", n.Host, network, "127.0.0.1:8080", "web 10.1.0.1")
+		expect(t, "hairpin", web.Space, network, "10.1.0.1:8080", "web 10.1.0.1")
+		expect(t, "hairpin, IPv6", web.Space, network, "["+node.Uplink6+"]:8080", "web fd00:1::1")
 	}
 }
 

@@ -26,6 +26,7 @@ type input struct {
 	conf    *Conf
 	ipam    *spec.Result
 	pair    *endpoint.Pair
+	comment string // of firewall elements
 	network string
 	records *record.Store
 }
@@ -55,7 +56,7 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	veth := in.pair.Veth(in.conf.MTU)
 	veth.NoIPv6 = !slices.ContainsFunc(result.IPs, func(ip spec.IPConfig) bool { return ip.Address.Addr().Is6() })
 	s := netstate.State{
-		endpoint.Forwarding(result.IPs, "Could not enable IP forwarding"),
+		endpoint.Forwarding(result.IPs, in.pair.Host, "Could not enable IP forwarding", in.network, in.records),
 		veth,
 		endpoint.NoRouters(in.pair.Host, endpoint.NoDuplicates(in.pair.Host, result.IPs)...),
 	}
@@ -65,9 +66,7 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	s = append(s, netstate.PortUp{Link: in.pair.Host})
 	s = append(s, endpoint.Answering(netstate.Sandbox, in.pair.IfName, addrs...)...)
 	s = append(s, endpoint.Answering(netstate.Host, in.pair.Host, gateways...)...)
-	if in.conf.IPMasq {
-		s = append(s, endpoint.Masquerade(result.IPs, in.network, in.pair.Owner, in.records)...)
-	}
+	s = append(s, endpoint.Masquerade(result.IPs, in.conf.IPMasq, in.conf.IPMasqOutside, in.comment)...)
 	return s, result, nil
 }
 
@@ -133,14 +132,19 @@ func host(name string, ips []spec.IPConfig) (s netstate.State) {
 			done[ip.Gateway] = true
 			s = append(s, netstate.Addr{Where: netstate.Host, Link: name, Prefix: single(ip.Gateway), NoRoute: true})
 		}
-		// A route of an attachment that is just going must not stay in the way.
-		route := netstate.Route{Where: netstate.Host, Link: name, Dst: single(ip.Address.Addr()), Replace: true}
-		if ip.Address.Addr().Is4() {
-			route.Scope = unix.RT_SCOPE_HOST
-		}
-		s = append(s, route)
+		s = append(s, routeTo(name, ip.Address.Addr()))
 	}
 	return s
+}
+
+// routeTo leads from the host to an address. A route of an attachment that is just
+// going must not stay in the way.
+func routeTo(name string, a netip.Addr) netstate.Route {
+	route := netstate.Route{Where: netstate.Host, Link: name, Dst: single(a), Replace: true}
+	if a.Is4() {
+		route.Scope = unix.RT_SCOPE_HOST
+	}
+	return route
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

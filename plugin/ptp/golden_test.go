@@ -21,6 +21,6 @@ func TestCompile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return compile(input{conf: c, ipam: ipam, pair: pair, network: "net", records: record.New("/nonexistent")})
+		return compile(input{conf: c, ipam: ipam, pair: pair, network: "net", comment: "abcdefghijklmno net/c1/eth0", records: record.New("/nonexistent")})
 	})
 }

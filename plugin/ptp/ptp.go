@@ -28,6 +28,9 @@ var Plugin = plugin.Plugin{
 	About: "joins a container to the host, point to point",
 	Conf:  func() any { return new(Conf) },
 
+	Validate: validate,
+	Doubts:   doubts,
+
 	Add:    add,
 	Del:    del,
 	Check:  check,
@@ -44,6 +47,11 @@ type Conf struct {
 	// MTU in bytes of the pair; 0 is the kernel's.
 	// Reference: does not report it in the result.
 	MTU int `json:"mtu"`
+
+	// IPMasqOutside lists prefixes of networks that the subnets are a part of: what leaves the
+	// prefix around an address gets the host's address, with or without ipMasq.
+	// Reference: none.
+	IPMasqOutside endpoint.Outside `json:"ipMasqOutside"`
 
 	// IPMasqBackend may be iptables or nftables; both mean our table `inet patchbay`.
 	// Reference: runs iptables (default) or nft.
@@ -66,13 +74,16 @@ func decode(r *plugin.Request) (*Conf, error) {
 	if err := r.Decode(c); err != nil {
 		return nil, err
 	}
-	if c.MTU < 0 {
-		return nil, refuse("invalid MTU %d", c.MTU)
+	if err := endpoint.ValidateMTU(c.MTU); err != nil {
+		return nil, err
 	}
 	if b := c.IPMasqBackend; b != nil && *b != "iptables" && *b != "nftables" {
 		return nil, refuse("unknown ipmasq backend %q", *b)
 	}
-	return c, nil
+	if c.IPAM.Type == "" {
+		return nil, refuse("no plugin name provided")
+	}
+	return c, c.IPMasqOutside.Validate()
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
@@ -85,11 +96,14 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := input{conf: conf, network: r.Network, records: k.Records}
+	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r), records: k.Records}
 	if in.pair, err = endpoint.New(r, env, endpoint.AddressesOf(r)); err != nil {
 		return nil, err
 	}
 	if in.ipam, err = r.IPAMAdd(ctx); err != nil {
+		return nil, err
+	}
+	if err := endpoint.ValidateAnswer(conf.MTU, in.ipam); err != nil {
 		return nil, err
 	}
 	state, result, err := compile(in)
@@ -112,12 +126,12 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 
 func del(ctx context.Context, r *plugin.Request) error { return endpoint.Detach(ctx, r, name) }
 
-func check(ctx context.Context, r *plugin.Request) error {
+func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
+
+// checkOwn is CHECK without the IPAM plugin's.
+func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
-		return err
-	}
-	if err := r.IPAMForward(ctx); err != nil {
 		return err
 	}
 	if r.Prev() == nil {
@@ -128,13 +142,16 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	in := input{conf: conf, network: r.Network, records: k.Records, ipam: r.Prev()}
+	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r), records: k.Records, ipam: r.Prev()}
 	if in.pair, err = endpoint.Found(r, env); err != nil {
 		return err
 	}
 	state, _, err := compile(in)
 	if err != nil {
 		return err
+	}
+	if rec, err := k.Records.Read(r.Network, r.Owner, name); err == nil && rec != nil {
+		repairable(state)
 	}
 	return endpoint.Check(ctx, r, env, name, state)
 }
@@ -149,7 +166,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 	if _, err := kernel.Of(r).Host(); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 	}
-	if conf.IPMasq {
+	if conf.IPMasq || len(conf.IPMasqOutside) > 0 {
 		if err := endpoint.FirewallReady(r); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ package sbr
 import (
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -31,33 +32,53 @@ func rulesOnly(list []source) (s netstate.State) {
 
 // compile is the desired state: for each address a rule, a default route and
 // the link's routes that are the address's; then none of those in the main
-// table. The rule comes first, so that whatever kills us, it leads DEL to the
+// table, but for the source hints. The rule comes first, so that whatever kills us, it leads DEL to the
 // table.
 func compile(conf *Conf, link string, list []source, have []netlink.Route) (s netstate.State) {
 	have = movable(have)
 	for _, src := range list {
 		s = append(s, rule{src.Address.Addr(), src.table})
 		if gw := conf.gateway(src.IPConfig); gw.IsValid() {
-			s = append(s, conf.place(defaultRoute(gw), link, src))
+			s = append(s, place(defaultRoute(gw), link, src))
 		}
 		for _, r := range have {
 			if serves(r, src, list) {
-				s = append(s, conf.place(r, link, src))
+				s = append(s, place(r, link, src))
 			}
 		}
 	}
+	hints := conf.hints(link, list)
 	for _, r := range have {
-		s = append(s, route{link: link, gone: true, msg: r})
+		if !slices.ContainsFunc(hints, func(h route) bool { return h.is(r) }) {
+			s = append(s, route{link: link, gone: true, msg: r})
+		}
+	}
+	for _, h := range hints {
+		s = append(s, h)
 	}
 	return s
 }
 
-// place is a route in the table of src.
-func (c *Conf) place(r netlink.Route, link string, src source) route {
-	r.Table = src.table
-	if c.AddSourceHints && r.Src == nil {
-		r.Src = src.Address.Addr().AsSlice()
+// hints are the routes to the addresses' subnets in the main table.
+func (c *Conf) hints(link string, list []source) (out []route) {
+	if !c.AddSourceHints {
+		return nil
 	}
+	for _, src := range list {
+		if src.Address.IsSingleIP() {
+			continue
+		}
+		out = append(out, route{link: link, beside: true, msg: netlink.Route{
+			Dst: nl.IPNet(src.Address.Masked()), Src: src.Address.Addr().AsSlice(), Scope: netlink.SCOPE_LINK,
+			Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST,
+		}})
+	}
+	return out
+}
+
+// place is a route in the table of src.
+func place(r netlink.Route, link string, src source) route {
+	r.Table = src.table
 	return route{link: link, msg: r}
 }
 

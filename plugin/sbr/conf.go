@@ -4,8 +4,14 @@
 package sbr
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -23,9 +29,10 @@ type Conf struct {
 	// Reference: not in v1.9.1; named so in its development branch.
 	Gateways []netip.Addr `json:"gateways"`
 
-	// AddSourceHints names the address as preferred source in those routes of its
-	// table that name none. Refused with `table`.
-	// Reference: not in v1.9.1; named so in its development branch.
+	// AddSourceHints keeps, or adds, the route to each address's subnet in the main
+	// table, with the address as preferred source: who asks for no source reaches the
+	// subnet. Refused with `table`.
+	// Reference: not in v1.9.1; the same in its development branch.
 	AddSourceHints bool `json:"addSourceHints"`
 }
 
@@ -64,6 +71,39 @@ func (c *Conf) validate() error {
 	return nil
 }
 
+// validate judges the gateways too, where the list says what addresses there are.
+func validate(r *plugin.Request) error {
+	c, err := decode(r)
+	if err != nil || r.InList == nil {
+		return err
+	}
+	for _, gw := range c.Gateways {
+		for _, answer := range r.InList.Answers {
+			if endpoint.HasFamily(answer.IPs, gw.Is4()) && !reaches(answer, gw) {
+				return refuse("the gateway %s is in no subnet of the interface", gw)
+			}
+		}
+	}
+	return nil
+}
+
+// reaches says whether an interface with these addresses and routes has a neighbour gw.
+func reaches(answer *spec.Result, gw netip.Addr) bool {
+	near := func(ip spec.IPConfig) bool { return ip.Address.Masked().Contains(gw) || ip.Gateway == gw }
+	direct := func(route netstate.Route) bool { return !route.Gateway.IsValid() && route.Dst.Contains(gw) }
+	return gw.Is6() && gw.IsLinkLocalUnicast() || slices.ContainsFunc(answer.IPs, near) ||
+		slices.ContainsFunc(endpoint.Routes("", answer), direct)
+}
+
+// doubts: the kernel has other uses for three tables.
+func doubts(r *plugin.Request) []string {
+	c, err := decode(r)
+	if err != nil || c.Table == nil || *c.Table < unix.RT_TABLE_DEFAULT || *c.Table > unix.RT_TABLE_LOCAL {
+		return nil
+	}
+	return []string{fmt.Sprintf("table %d is the kernel's, which looks it up for every source already", *c.Table)}
+}
+
 // gateway is the next hop of the default route for an address; it may be
 // invalid, then there is no default route but those the link has.
 func (c *Conf) gateway(ip spec.IPConfig) netip.Addr {
@@ -83,7 +123,7 @@ func sources(r *plugin.Request) (ips []spec.IPConfig, err error) {
 		return nil, refuse("This plugin must be called as chained plugin")
 	}
 	for _, ip := range prev.IPs {
-		if i := ip.Interface; i == nil || *i < 0 || *i >= len(prev.Interfaces) || prev.Interfaces[*i].Name == r.IfName {
+		if in := prev.Of(ip); in == nil || in.Name == r.IfName {
 			ips = append(ips, ip)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -80,17 +81,30 @@ func single(a netip.Addr) *net.IPNet {
 }
 
 // route is a route of the link as the kernel told it, in the table it is to go
-// to or, if gone, the one it is to leave.
+// to or, if gone, the one it is to leave. One beside others comes after those of
+// other links to the same destination.
 type route struct {
-	link string
-	gone bool
-	msg  netlink.Route
+	link         string
+	gone, beside bool
+	msg          netlink.Route
+}
+
+// is says whether r is the route, whoever made it.
+func (o route) is(r netlink.Route) bool {
+	return r.Dst.String() == o.msg.Dst.String() && r.Src.Equal(o.msg.Src) && len(r.Gw) == 0
 }
 
 func (o route) String() string {
 	var b strings.Builder
 	b.WriteString("sandbox: ip route ")
-	b.WriteString(map[bool]string{true: "del", false: "replace"}[o.gone])
+	switch {
+	case o.gone:
+		b.WriteString("del")
+	case o.beside:
+		b.WriteString("append")
+	default:
+		b.WriteString("replace")
+	}
 	fmt.Fprintf(&b, " %s", o.msg.Dst)
 	if o.msg.Gw != nil {
 		fmt.Fprintf(&b, " via %s", o.msg.Gw)
@@ -115,8 +129,11 @@ func (o route) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, erro
 	if len(o.msg.MultiPath) == 0 {
 		o.msg.LinkIndex = link.Attrs().Index
 	}
-	if o.gone {
+	switch {
+	case o.gone:
 		return o.take(env.Sandbox)
+	case o.beside:
+		return o.join(env.Sandbox, link)
 	}
 	if err := env.Sandbox.RouteReplace(&o.msg); err != nil {
 		return nil, fmt.Errorf("Failed to readd route: %s: %w", o, err)
@@ -129,6 +146,18 @@ func (o route) take(c *nl.Conn) (netstate.Undo, error) {
 		return nil, err
 	}
 	return func(context.Context) error { return c.RouteReplace(&o.msg) }, nil
+}
+
+// join adds the route unless it is there.
+func (o route) join(c *nl.Conn, link netlink.Link) (netstate.Undo, error) {
+	have, err := c.LinkRoutes(link.Attrs().Index, o.msg.Table)
+	if err != nil || slices.ContainsFunc(have, o.is) {
+		return nil, err
+	}
+	if err := c.RouteAppend(&o.msg); err != nil {
+		return nil, fmt.Errorf("Failed to add route: %s: %w", o, err)
+	}
+	return func(context.Context) error { return drop(c, o.msg) }, nil
 }
 
 // drop deletes a route; one that is gone is no error.
@@ -150,6 +179,9 @@ func (o route) Diff(_ context.Context, env *netstate.Env) (string, error) {
 		return "", err
 	}
 	for _, h := range have {
+		if o.beside && !o.is(h) {
+			continue
+		}
 		if h.Dst.String() == o.msg.Dst.String() && (o.msg.Gw == nil || h.Gw.Equal(o.msg.Gw)) {
 			return "", nil
 		}

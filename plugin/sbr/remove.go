@@ -14,6 +14,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 )
@@ -84,7 +85,7 @@ func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(list, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) }) // next hops after what leads to them
+	order.Stable(list, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) }) // next hops after what leads to them
 	main, err := c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return err

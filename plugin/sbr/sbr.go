@@ -9,7 +9,6 @@ package sbr
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -35,6 +34,9 @@ var Plugin = plugin.Plugin{
 	Kind:  plugin.Chained,
 	About: "routes by source: traffic from an interface's address leaves by that interface",
 	Conf:  func() any { return new(Conf) },
+
+	Validate: validate,
+	Doubts:   doubts,
 
 	Add:   add,
 	Del:   del,
@@ -185,14 +187,10 @@ func expected(r *plugin.Request, conf *Conf, list []source) (s netstate.State) {
 
 // gc forgets attachments that are gone: what they had went with their
 // namespaces.
-func gc(_ context.Context, r *plugin.Request) error {
+func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	stale, _ := k.Stale(r, name)
-	var errs []error
-	for _, rec := range stale {
-		errs = append(errs, k.Records.Remove(rec.Network, rec.Owner, name))
-	}
-	return errors.Join(errs...)
+	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error { return k.Records.Remove(rec.Network, rec.Owner, name) })
+	return err
 }
 
 // linkOf returns the interface, or nil when it is gone.

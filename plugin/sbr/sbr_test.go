@@ -172,7 +172,7 @@ func TestRoutesMove(t *testing.T) {
 func TestOptions(t *testing.T) {
 	w := newWorld(t, 2)
 	must(t, w.call(spec.Add, 0, `,"gateways":["10.0.0.9"],"addSourceHints":true`))
-	if got := w.table(100); !strings.Contains(got, "0.0.0.0/0 10.0.0.9 10.0.0.2") || !strings.Contains(got, "192.0.2.0/32 10.0.0.1 10.0.0.2") {
+	if got := w.table(100); !strings.Contains(got, "0.0.0.0/0 10.0.0.9") || !strings.Contains(got, "192.0.2.0/32 10.0.0.1") {
 		t.Errorf("table 100:\n%s", got)
 	}
 	must(t, w.call(spec.Check, 0, `,"gateways":["10.0.0.9"],"addSourceHints":true`))
@@ -187,6 +187,38 @@ func TestOptions(t *testing.T) {
 	must(t, w.call(spec.Del, 1, `,"table":4711`))
 	must(t, w.call(spec.Del, 0, ""))
 	w.same("rules after DEL", strings.Join(w.rules(), "\n"), "")
+}
+
+// TestSourceHints: the main table keeps the way to the subnets, with the address
+// as source, and nothing else of the interface; the way that another interface in
+// the same subnet is, stays the first.
+func TestSourceHints(t *testing.T) {
+	w := newWorld(t, 1)
+	const hints = `,"addSourceHints":true`
+	const want = "10.0.0.0/24 <nil> 10.0.0.2\nfd00::/64 <nil> fd00::2"
+	for range 2 {
+		must(t, w.call(spec.Add, 0, hints))
+		w.same("main", w.table(unix.RT_TABLE_MAIN), want)
+	}
+	must(t, w.call(spec.Check, 0, hints))
+	subnet := nl.IPNet(netip.MustParsePrefix("10.0.0.0/24"))
+	net0, err := w.c.Link("net0")
+	must(t, err)
+	must(t, w.c.RouteDel(&netlink.Route{LinkIndex: net0.Attrs().Index, Dst: subnet, Scope: netlink.SCOPE_LINK}))
+	if err := w.call(spec.Check, 0, hints); err == nil || !strings.Contains(err.Error(), "10.0.0.0/24") {
+		t.Errorf("CHECK without the route: %v", err)
+	}
+	other, err := w.c.Link("lo")
+	must(t, err)
+	must(t, w.c.LinkSetUp(other))
+	must(t, w.c.RouteAdd(&netlink.Route{LinkIndex: other.Attrs().Index, Dst: subnet, Scope: netlink.SCOPE_LINK}))
+	must(t, w.call(spec.Add, 0, hints))
+	routes, err := w.c.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN, Dst: subnet}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
+	must(t, err)
+	if len(routes) != 2 || routes[0].LinkIndex != other.Attrs().Index || routes[1].LinkIndex != net0.Attrs().Index {
+		t.Errorf("routes to the subnet: %v", routes)
+	}
+	must(t, w.call(spec.Del, 0, hints))
 }
 
 // TestManyAtOnce: interfaces of one container that come and go at the same time

@@ -80,6 +80,11 @@ func load(r *plugin.Request) (*Conf, []address, error) {
 	if err == nil {
 		err = checkFamilies(addrs, r.Version)
 	}
+	for _, a := range addrs {
+		if err == nil {
+			err = plugin.CheckPrefix(a.prefix)
+		}
+	}
 	for i, route := range conf.IPAM.Routes {
 		if err == nil && !route.Dst.IsValid() {
 			err = refuse("invalid route %d: no dst", i)

@@ -21,10 +21,37 @@ var Plugin = plugin.Plugin{
 	About:        "gives the addresses the configuration names",
 	Capabilities: []string{"ips"},
 	Conf:         func() any { return new(Conf) },
+	Validate:     validate,
+	Doubts:       doubts,
+	Samples:      samples,
 
 	Add:    add,
 	Check:  check,
 	Status: status,
+}
+
+// validate decodes the configuration.
+func validate(r *plugin.Request) error {
+	_, _, err := load(r)
+	return err
+}
+
+// doubts: addresses may come with each ADD, but not in most networks.
+func doubts(r *plugin.Request) []string {
+	_, addrs, err := load(r)
+	if err != nil || len(addrs) > 0 || r.InList != nil && r.InList.Granted["ips"] {
+		return nil
+	}
+	return []string{"static gives no address: only CNI_ARGS could name one"}
+}
+
+// samples is the one answer there is, where the runtime does not replace it.
+func samples(r *plugin.Request) []*spec.Result {
+	conf, addrs, err := load(r)
+	if err != nil || len(addrs) == 0 || r.InList.Granted["ips"] {
+		return nil
+	}
+	return []*spec.Result{answer(conf, addrs)}
 }
 
 func add(_ context.Context, r *plugin.Request) (*spec.Result, error) {
@@ -32,11 +59,15 @@ func add(_ context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	return answer(conf, addrs), nil
+}
+
+func answer(conf *Conf, addrs []address) *spec.Result {
 	result := &spec.Result{Routes: conf.IPAM.Routes, DNS: conf.IPAM.DNS}
 	for _, a := range addrs {
 		result.IPs = append(result.IPs, spec.IPConfig{Address: a.prefix, Gateway: a.gateway})
 	}
-	return result, nil
+	return result
 }
 
 // check wants every configured address in the previous result, with its

@@ -32,6 +32,28 @@ func conf(extra string) string {
 	return `{"ipam":{"type":"static","addresses":[{"address":"10.1.0.5/24","gateway":"10.1.0.1"},{"address":"fd00::5/64"}]}` + extra + `}`
 }
 
+// An address whose prefix is everything, or nearly, is refused wherever it is from.
+func TestPrefixesThatCannotBeMeant(t *testing.T) {
+	for _, tc := range []struct{ conf, args, refused string }{
+		{conf(`"runtimeConfig":{"ips":["172.20.0.5/0"]}`), "", "172.20.0.5/0"},
+		{conf(`"args":{"cni":{"ips":["10.9.0.2/7"]}}`), "", "10.9.0.2/7"},
+		{conf(""), "IP=fd00::9/7", "fd00::9/7"},
+		{`{"ipam":{"type":"static","addresses":[{"address":"::5/0"}]}}`, "", "::5/0"},
+		{`{"ipam":{"type":"static","addresses":[{"address":"10.0.0.5/8"},{"address":"fd00::5/8"},{"address":"10.1.0.5/32"}]}}`, "", ""},
+	} {
+		_, _, err := load(request(tc.conf, tc.args, "1.1.0"))
+		if tc.refused == "" {
+			if err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		if spec.ErrorCode(err) != spec.CodeInvalidConfig || !strings.Contains(err.Error(), "address "+tc.refused+": a prefix of") {
+			t.Errorf("%s: %v", tc.refused, err)
+		}
+	}
+}
+
 func TestSources(t *testing.T) {
 	for _, tc := range []struct{ conf, args, want string }{
 		{conf(""), "", "10.1.0.5/24 via 10.1.0.1, fd00::5/64"},

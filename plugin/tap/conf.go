@@ -6,6 +6,7 @@ package tap
 import (
 	"net"
 
+	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -83,6 +84,23 @@ func decode(r *plugin.Request) (*Conf, error) {
 	return c, c.validate()
 }
 
+// mostMTU leaves room for an Ethernet header in what is read from a tap.
+const mostMTU = endpoint.MostMTU - 14
+
+// nobody is the number that the kernel takes for no user and no group.
+const nobody = 1<<32 - 1
+
+func noID(id *uint32) bool { return id != nil && *id == nobody }
+
+// validate judges the configuration, and with it what IPAM would answer.
+func validate(r *plugin.Request) error {
+	c, err := decode(r)
+	if err != nil {
+		return err
+	}
+	return endpoint.ValidateSegment(r, c.MTU)
+}
+
 func (c *Conf) validate() (err error) {
 	if c.Mac != "" {
 		if c.mac, err = net.ParseMAC(c.Mac); err == nil && len(c.mac) != 6 {
@@ -92,10 +110,12 @@ func (c *Conf) validate() (err error) {
 	switch {
 	case err != nil:
 		return refuse("invalid args %v for MAC addr: %w", c.Mac, err)
-	case len(c.mac) > 0 && c.mac[0]&1 != 0:
-		return refuse("invalid args %v for MAC addr: it is a group's address", c.Mac)
-	case c.MTU < 0:
-		return refuse("invalid MTU %d", c.MTU)
+	case endpoint.ValidateMAC(c.mac) != nil:
+		return refuse("invalid args %v for MAC addr: %w", c.Mac, endpoint.ValidateMAC(c.mac))
+	case c.MTU != 0 && (c.MTU < endpoint.LeastMTU || c.MTU > mostMTU):
+		return refuse("invalid MTU %d: must be 0 (the kernel's) or between %d and %d", c.MTU, endpoint.LeastMTU, mostMTU)
+	case noID(c.Owner) || noID(c.Group):
+		return refuse("invalid owner or group %d: it stands for nobody", uint32(nobody))
 	case c.Bridge != "" && spec.ValidateIfName(c.Bridge) != nil:
 		return refuse("invalid bridge name %q: %w", c.Bridge, spec.ValidateIfName(c.Bridge))
 	}

@@ -30,10 +30,13 @@ var Plugin = plugin.Plugin{
 	Name:         name,
 	Kind:         plugin.Interface,
 	About:        "makes a tap device in the container, for a virtual machine",
+	Layer2:       true,
 	Capabilities: []string{"mac"},
 	Conf:         func() any { return new(Conf) },
 
 	Helper: helper,
+
+	Validate: validate,
 
 	Add:    add,
 	Del:    del,
@@ -75,7 +78,7 @@ func object(r *plugin.Request, conf *Conf, mac net.HardwareAddr) netstate.Tap {
 
 func single(r *plugin.Request, conf *Conf, link netstate.Tap) *endpoint.Single {
 	return &endpoint.Single{
-		Plugin: name, DNS: conf.DNS, MAC: link.MAC, Link: netstate.State{link},
+		Plugin: name, DNS: conf.DNS, MAC: link.MAC, MTU: conf.MTU, Link: netstate.State{link},
 		Exists: spec.Errorf(spec.CodeInternal, "failed to rename tap to %q: %w", r.IfName, unix.EEXIST),
 	}
 }
@@ -84,12 +87,12 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return endpoint.DetachSingle(ctx, r, name, endpoint.Delete(r, kind))
 }
 
-func check(ctx context.Context, r *plugin.Request) error {
+func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
+
+// checkOwn is CHECK without the IPAM plugin's.
+func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
-		return err
-	}
-	if err := r.IPAMForward(ctx); err != nil {
 		return err
 	}
 	if r.Prev() == nil {

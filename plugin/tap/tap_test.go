@@ -125,7 +125,7 @@ func TestOpen(t *testing.T) {
 		_, err = c.Write([]byte("x"))
 		return err
 	}))
-	endpointtest.Must(t, f.SetReadDeadline(time.Now().Add(5*time.Second)))
+	endpointtest.Must(t, f.SetReadDeadline(time.Now().Add(time.Minute)))
 	for buf := make([]byte, 2000); ; {
 		n, err := f.Read(buf)
 		endpointtest.Must(t, err)

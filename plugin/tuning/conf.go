@@ -5,11 +5,14 @@ package tuning
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 
+	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -184,15 +187,16 @@ func set[T any](to *T, from *T) {
 
 func (c *Conf) validate() error {
 	if c.Mac != "" {
-		if _, err := net.ParseMAC(c.Mac); err != nil {
+		mac, err := net.ParseMAC(c.Mac)
+		if err = cmp.Or(err, endpoint.ValidateMAC(mac)); err != nil {
 			return refuse("invalid args %v for MAC addr: %w", c.Mac, err)
 		}
 	}
 	if c.MTU < 0 {
 		return refuse("invalid mtu %d: must be positive", c.MTU)
 	}
-	if c.TxQLen != nil && *c.TxQLen < 0 {
-		return refuse("invalid txQLen %d: must not be negative", *c.TxQLen)
+	if n := c.TxQLen; n != nil && (*n < 0 || *n > math.MaxUint32) {
+		return refuse("invalid txQLen %d: must not be negative, and have 32 bits at most", *n)
 	}
 	return nil
 }

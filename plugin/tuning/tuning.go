@@ -29,6 +29,9 @@ var Plugin = plugin.Plugin{
 	Capabilities: []string{"mac"},
 	Conf:         func() any { return new(Conf) },
 
+	Validate: validate,
+	Doubts:   doubts,
+
 	Add:   add,
 	Del:   del,
 	Check: check,
@@ -195,16 +198,13 @@ func check(ctx context.Context, r *plugin.Request) error {
 
 // gc removes the backups of attachments that are gone; their devices went with
 // the namespace or were restored by nobody, and the next ADD saves anew.
-func gc(_ context.Context, r *plugin.Request) error {
+func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	stale, _ := k.Stale(r, name)
-	var errs []error
-	for _, rec := range stale {
-		err := removeFile(backupPath(rec.DataDir, rec.ContainerID, rec.IfName))
-		if err == nil {
-			err = k.Records.Remove(rec.Network, rec.Owner, name)
+	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error {
+		if err := removeFile(backupPath(rec.DataDir, rec.ContainerID, rec.IfName)); err != nil {
+			return err
 		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+		return k.Records.Remove(rec.Network, rec.Owner, name)
+	})
+	return err
 }

@@ -4,6 +4,9 @@
 package vlan
 
 import (
+	"cmp"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -59,7 +62,23 @@ func decode(r *plugin.Request) (*Conf, error) {
 	case c.IPAM.Type == "":
 		return nil, refuse("failed to execute IPAM delegate: no plugin name provided")
 	}
-	return c, nil
+	return c, endpoint.ValidateMaster(c.Master)
+}
+
+// validate judges the configuration, and with it what IPAM would answer.
+func validate(r *plugin.Request) error {
+	c, err := decode(r)
+	if err != nil {
+		return err
+	}
+	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
+}
+
+func doubts(r *plugin.Request) []string {
+	if c, err := decode(r); err == nil && c.VlanID == 0 {
+		return []string{"vlanId is 0: such frames have a priority and are in no VLAN"}
+	}
+	return nil
 }
 
 func refuse(format string, args ...any) error {

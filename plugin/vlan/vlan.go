@@ -25,6 +25,9 @@ var Plugin = plugin.Plugin{
 	About: "puts a container into a VLAN of a link",
 	Conf:  func() any { return new(Conf) },
 
+	Validate: validate,
+	Doubts:   doubts,
+
 	Add:    add,
 	Del:    del,
 	Check:  check,
@@ -49,12 +52,12 @@ func child(c *Conf) *endpoint.Child {
 
 func del(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Detach(ctx, r) }
 
-func check(ctx context.Context, r *plugin.Request) error {
+func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
+
+// checkOwn is CHECK without the IPAM plugin's.
+func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
-		return err
-	}
-	if err := r.IPAMForward(ctx); err != nil {
 		return err
 	}
 	if r.Prev() == nil {

@@ -4,6 +4,9 @@
 package vrf
 
 import (
+	"cmp"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -26,21 +29,24 @@ func decode(r *plugin.Request) (*Conf, error) {
 	if err := r.Decode(conf); err != nil {
 		return nil, err
 	}
-	return conf, conf.validate(r)
+	if err := conf.validate(r); err != nil {
+		return nil, err
+	}
+	if r.Prev() == nil {
+		return nil, refuse("missing prevResult from earlier plugin")
+	}
+	return conf, nil
 }
 
 func (c *Conf) validate(r *plugin.Request) error {
 	if c.VRFName == "" {
 		return refuse("configuration is expected to have a valid vrf name")
 	}
-	if err := spec.ValidateIfName(c.VRFName); err != nil {
+	if err := cmp.Or(spec.ValidateIfName(c.VRFName), endpoint.ValidateNewName(c.VRFName)); err != nil {
 		return refuse("configuration is expected to have a valid vrf name: %q: %w", c.VRFName, err)
 	}
 	if c.VRFName == r.IfName {
 		return refuse("vrf %q cannot have the name of the interface", c.VRFName)
-	}
-	if r.Prev() == nil {
-		return refuse("missing prevResult from earlier plugin")
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ package vrf
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
@@ -29,12 +28,25 @@ var Plugin = plugin.Plugin{
 	About:      "puts the container's interface into a VRF, with a routing table of its own",
 	MinVersion: "0.3.1", // the reference's
 	Conf:       func() any { return new(Conf) },
+	Validate:   validate,
 
 	Add:    add,
 	Del:    del,
 	Check:  check,
 	GC:     gc,
 	Status: status,
+}
+
+// validate is decode but for the previous result, which only a container has.
+func validate(r *plugin.Request) error {
+	conf := new(Conf)
+	if err := r.Decode(conf); err != nil {
+		return err
+	}
+	if conf.VRFName == "lo" {
+		return refuse("vrf %q cannot have the name of an interface that is there", conf.VRFName)
+	}
+	return conf.validate(r)
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
@@ -167,12 +179,8 @@ func whereabouts(r *plugin.Request, rec *record.Record) (vrfName string, made bo
 }
 
 // gc forgets attachments that are gone: their VRFs went with their namespaces.
-func gc(_ context.Context, r *plugin.Request) error {
+func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	stale, _ := k.Stale(r, name)
-	var errs []error
-	for _, rec := range stale {
-		errs = append(errs, k.Records.Remove(rec.Network, rec.Owner, name))
-	}
-	return errors.Join(errs...)
+	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error { return k.Records.Remove(rec.Network, rec.Owner, name) })
+	return err
 }

@@ -136,6 +136,9 @@ func (w *wrapped) changeResult(result *spec.Result, p *Patch) (*spec.Result, err
 		return nil, refuse("result of %s: %w", w.Type, err)
 	}
 	changed, err := spec.ParseResult(doc, w.request.Version)
+	if err == nil {
+		err = changed.Validate()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("result of %s: %w", w.Type, err)
 	}

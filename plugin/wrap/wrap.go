@@ -27,6 +27,8 @@ var Plugin = plugin.Plugin{
 	About: "calls another plugin and does something around it: commands, patches, timeout, retry, log",
 	Conf:  func() any { return new(Conf) },
 
+	Validate: func(r *plugin.Request) error { _, err := load(r); return err },
+
 	Add:    add,
 	Del:    throughout,
 	Check:  inOrder,

@@ -294,9 +294,14 @@ func testIPv6(w *World, c Child) {
 		for _, key := range []string{"all", "default"} {
 			p.Sysctl("net/ipv6/conf/"+key+"/accept_dad", "1")
 		}
+		limit := 400 * time.Millisecond // a second is usual
+		if !slow {                      // who waits for 30 s cannot be taken for a busy machine
+			p.Sysctl("net/ipv6/conf/default/dad_transmits", "30")
+			limit = 10 * time.Second
+		}
 		start := time.Now()
 		Must(w, p.Do(spec.Add))
-		if took := time.Since(start); took > 400*time.Millisecond != slow {
+		if took := time.Since(start); took > limit != slow {
 			w.Errorf("%s ADD took %v", conf, took)
 		}
 		addrs, err := p.Conn().Addrs(p.Link("eth0").Attrs().Index)

@@ -49,7 +49,8 @@ func files(dirs []string) (State, error) {
 //   - the table of ours with its sets, chains and static rules, and the number
 //     of its schema; never another element
 //   - host-local's lock and last reserved address, and the address index
-//   - locks and the kernel probe's answer under our run directory
+//   - locks, the kernel probe's answer and the notes of bridges and forwarding
+//     under our run directory
 func Standing(line string) bool {
 	w := strings.Fields(line)
 	switch w[0] {
@@ -76,6 +77,8 @@ func standingFile(path string) bool {
 	base := filepath.Base(path)
 	switch {
 	case base == "lock", base == "nft-expiry", strings.HasPrefix(base, "last_reserved_ip."), strings.HasSuffix(base, ".lock"), strings.HasSuffix(base, ".idx"):
+		return true
+	case filepath.Base(filepath.Dir(path)) == "made": // notes of what outlives attachments
 		return true
 	}
 	return false

@@ -13,7 +13,7 @@ import (
 // How long a question waits: long, because test machines are slow, or as long
 // as somebody waits who knows that nobody will answer.
 const (
-	patience   = 5 * time.Second
+	patience   = 30 * time.Second
 	impatience = 400 * time.Millisecond
 )
 

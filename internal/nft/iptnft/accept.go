@@ -5,7 +5,6 @@ package iptnft
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -29,23 +28,24 @@ const (
 
 	commentForward = "CNI firewall plugin rules"
 	commentAdmin   = "CNI firewall plugin admin overrides"
-	commentAccept  = "patchbay accepts " // and the subnet
+	commentAccept  = "patchbay accepts " // and the source
 )
 
-// Accept lets a network's traffic through FORWARD in the iptables-nft filter
-// table of each family, where that drops by policy or by a rule: what comes
-// from a subnet, the answers to it, and published ports. The two rules go to the end of
+// Accept lets traffic through FORWARD in the iptables-nft filter table of each
+// family, where that drops by policy or by a rule: what comes from a source, the
+// answers to it, and published ports. The two rules go to the end of
 // DOCKER-USER where FORWARD jumps to it, else to CNI-FORWARD, which is jumped
-// to from the top. The operator's admin chain comes first in either.
+// to from the top; those of an attachment go to a chain of their own that is
+// jumped to from there. The operator's admin chain comes first in either.
 // Where nothing drops, nothing is done.
-func Accept(subnets []netip.Prefix, adminChain string) nft.Extra {
-	return acceptExtra{subnets, admin(adminChain), false}
+func Accept(sources []Source, adminChain string) nft.Extra {
+	return acceptExtra{sources, admin(adminChain), false}
 }
 
 // Unaccept removes what Accept made, chains included when nothing else is in
 // them. It does not look at policies: they may have changed.
-func Unaccept(subnets []netip.Prefix, adminChain string) nft.Extra {
-	return acceptExtra{subnets, admin(adminChain), true}
+func Unaccept(sources []Source, adminChain string) nft.Extra {
+	return acceptExtra{sources, admin(adminChain), true}
 }
 
 func admin(chain string) string {
@@ -56,7 +56,7 @@ func admin(chain string) string {
 }
 
 type acceptExtra struct {
-	subnets []netip.Prefix
+	sources []Source
 	admin   string
 	remove  bool
 }
@@ -67,9 +67,9 @@ func (x acceptExtra) String() string {
 	if x.remove {
 		verb = "stop accepting"
 	}
-	s := make([]string, len(x.subnets))
-	for i, p := range x.subnets {
-		s[i] = p.String()
+	s := make([]string, len(x.sources))
+	for i, from := range x.sources {
+		s[i] = from.String()
 	}
 	return fmt.Sprintf("%s %s in iptables-nft filter FORWARD where it drops", verb, strings.Join(s, ", "))
 }
@@ -80,26 +80,26 @@ func (x acceptExtra) Merge(next nft.Extra) (nft.Extra, bool) {
 	if !ok || x.remove != y.remove || x.admin != y.admin {
 		return nil, false
 	}
-	x.subnets = append(slices.Clip(x.subnets), y.subnets...)
+	x.sources = append(slices.Clip(x.sources), y.sources...)
 	return x, true
 }
 
-// Plan looks at each family that has a subnet.
+// Plan looks at each family that has a source.
 func (x acceptExtra) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	var todo []step
 	for _, family := range families() {
-		subnets := ofFamily(x.subnets, family)
-		if len(subnets) == 0 {
+		sources := ofFamily(x.sources, family)
+		if len(sources) == 0 {
 			continue
 		}
-		f, err := look(c, family, x.admin)
+		f, err := look(c, family, x.admin, looksForOwners(sources, x.remove), x.remove)
 		if err != nil {
 			return nil, err
 		}
 		if x.remove {
-			todo = append(todo, f.unaccept(subnets)...)
+			todo = append(todo, f.unaccept(sources)...)
 		} else if f.drops() {
-			todo = append(todo, f.accept(subnets)...)
+			todo = append(todo, f.accept(sources)...)
 		}
 	}
 	return run(todo), nil
@@ -108,15 +108,6 @@ func (x acceptExtra) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 // families are the tables of iptables and ip6tables.
 func families() []nftables.TableFamily {
 	return []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
-}
-
-func ofFamily(subnets []netip.Prefix, f nftables.TableFamily) (out []netip.Prefix) {
-	for _, p := range subnets {
-		if p.Addr().Is4() == (f == nftables.TableFamilyIPv4) {
-			out = append(out, p.Masked())
-		}
-	}
-	return out
 }
 
 // step is one change of a plan.
@@ -145,6 +136,8 @@ type filter struct {
 	forward    chain
 	user       chain
 	cni        chain
+	own        chain   // of attachments; its rules only where they are looked for
+	admins     []chain // other operator's chains that we made a jump to; only to remove
 }
 
 // chain is a chain with its rules.
@@ -154,11 +147,11 @@ type chain struct {
 	rules []nft.Rule
 }
 
-func look(c *nft.Conn, family nftables.TableFamily, adminChain string) (f filter, err error) {
+func look(c *nft.Conn, family nftables.TableFamily, adminChain string, owners, remove bool) (f filter, err error) {
 	f.table = &nftables.Table{Name: tableFilter, Family: family}
-	chains := []*chain{&f.forward, &f.user, &f.cni, &f.admin}
+	chains := []*chain{&f.forward, &f.user, &f.cni, &f.admin, &f.own}
 	var refs []nft.Ref
-	for i, name := range [...]string{chainForward, chainDockerUser, chainCNIForward, adminChain} {
+	for i, name := range [...]string{chainForward, chainDockerUser, chainCNIForward, adminChain, chainAddresses} {
 		chains[i].name = name
 		refs = append(refs, nft.Ref{Family: family, Table: tableFilter, Chain: name})
 	}
@@ -168,14 +161,21 @@ func look(c *nft.Conn, family nftables.TableFamily, adminChain string) (f filter
 	}
 	f.policyDrop = got[0].Drops
 	for i, ch := range chains {
-		if ch.found = got[i].Found; !ch.found {
+		if ch.found = got[i].Found; !ch.found || ch == &f.own && !owners {
 			continue
 		}
-		if ch.rules, err = c.ListRules(family, tableFilter, ch.name); err != nil {
+		list := c.ListRules
+		if ch == &f.own && remove {
+			list = c.ListHandles // the owner in the comment is all it takes
+		}
+		if ch.rules, err = list(family, tableFilter, ch.name); err != nil {
 			return f, err
 		}
 	}
-	return f, nil
+	if remove {
+		err = f.lookAdmins(c)
+	}
+	return f, err
 }
 
 // drops says whether FORWARD drops by policy or has a rule that drops or
@@ -193,26 +193,34 @@ func (f filter) drops() bool {
 	return false
 }
 
-// accept plans the rules of the subnets that have none yet, and the jump that a
-// flush of FORWARD takes from those that have.
-func (f filter) accept(subnets []netip.Prefix) (todo []step) {
+// accept plans the rules of the sources that have none yet, and the jumps that a
+// flush takes from those that have.
+func (f filter) accept(sources []Source) (todo []step) {
 	target := f.cni
 	if f.forward.jump(f.user.name) != nil {
 		target = f.user
 	}
-	for _, p := range subnets {
-		if !target.accepts(p) {
-			todo = append(todo, f.acceptIn(target, p)...)
+	owned := false
+	for _, s := range sources {
+		ch := target
+		if s.Owner != "" {
+			ch, owned = f.own, true
+		}
+		standing := s.among(ch.rules)
+		if s.New || len(standing) < 2 { // one alone lets nothing through
+			todo = append(todo, f.deleteRules(ch.name, standing)...)
+			todo = append(todo, f.acceptIn(ch, s)...)
 		}
 	}
-	if len(todo) == 0 && f.forward.jump(target.name) != nil {
+	leads := f.forward.jump(target.name) != nil && target.jump(f.admin.name) != nil && (!owned || target.jump(f.own.name) != nil)
+	if len(todo) == 0 && leads {
 		return nil
 	}
-	return append(f.frame(target), todo...)
+	return append(f.frame(target, owned), todo...)
 }
 
 // frame plans the chains and the jumps to them.
-func (f filter) frame(target chain) (todo []step) {
+func (f filter) frame(target chain, owned bool) (todo []step) {
 	if !f.admin.found {
 		todo = append(todo, f.addChain(f.admin.name))
 	}
@@ -229,42 +237,52 @@ func (f filter) frame(target chain) (todo []step) {
 		}
 		todo = append(todo, place(target, commentAdmin, jump(f.admin.name)))
 	}
+	if owned && !f.own.found {
+		todo = append(todo, f.addChain(f.own.name))
+	}
+	if owned && target.jump(f.own.name) == nil {
+		todo = append(todo, f.last(target, commentAddresses, jump(f.own.name)))
+	}
 	return todo
 }
 
-// unaccept plans the removal of the subnets' rules, and of chains that hold
+// unaccept plans the removal of the sources' rules, and of chains that hold
 // nothing but our frame.
-func (f filter) unaccept(subnets []netip.Prefix) (todo []step) {
-	adminUsers := 0
+func (f filter) unaccept(sources []Source) (todo []step) {
+	disowned, empty := f.disown(sources)
+	isGone := func(r nft.Rule) bool {
+		return empty && r.JumpsTo(f.own.name) || slices.ContainsFunc(sources, func(s Source) bool { return s.Owner == "" && s.has(r) })
+	}
+	var kept []nft.Rule // jumps to operators' chains
 	for _, ch := range [...]chain{f.user, f.cni} {
 		var gone, frame, others []nft.Rule
 		for _, r := range ch.rules {
 			switch {
-			case acceptsOneOf(r, subnets):
+			case isGone(r):
 				gone = append(gone, r)
-			case r.JumpsTo(f.admin.name) && r.Comment() == commentAdmin:
+			case isAdminJump(r):
 				frame = append(frame, r)
 			default:
 				others = append(others, r)
 			}
 		}
-		ours := func(r nft.Rule) bool { return strings.HasPrefix(r.Comment(), commentAccept) }
 		switch {
 		case len(gone) == 0:
-			adminUsers += len(frame)
+			kept = append(kept, frame...)
 			continue
 		case ch.name == chainCNIForward && len(others) == 0:
 			todo = append(todo, f.dropChain(ch, f.forward)...)
 			continue
-		case ch.name == chainDockerUser && !slices.ContainsFunc(others, ours):
+		case ch.name == chainDockerUser && !slices.ContainsFunc(others, isOurs):
 			gone = append(gone, frame...)
 		default:
-			adminUsers += len(frame)
+			kept = append(kept, frame...)
 		}
 		todo = append(todo, f.deleteRules(ch.name, gone)...)
 	}
-	if len(todo) > 0 && adminUsers == 0 && f.admin.found && len(f.admin.rules) == 0 {
-		todo = append(todo, f.dropChain(f.admin)...)
+	todo = append(todo, disowned...) // when nothing leads there
+	if len(todo) > 0 {
+		todo = append(todo, f.dropAdmins(kept)...)
 	}
 	return todo
 }
@@ -277,20 +295,6 @@ func (ch chain) jump(to string) *nft.Rule {
 		}
 	}
 	return nil
-}
-
-// accepts says whether a subnet's rules are there.
-func (ch chain) accepts(p netip.Prefix) bool {
-	return slices.ContainsFunc(ch.rules, func(r nft.Rule) bool { return acceptsOneOf(r, []netip.Prefix{p}) })
-}
-
-func acceptsOneOf(r nft.Rule, subnets []netip.Prefix) bool {
-	for _, p := range subnets {
-		if r.Comment() == commentAccept+p.Masked().String() {
-			return true
-		}
-	}
-	return false
 }
 
 // end is the handle of a last rule that returns everything, as Docker makes

@@ -29,7 +29,7 @@ const reference = "PATCHBAY_TEST_REFERENCE"
 
 func TestMain(m *testing.M) {
 	if _, ok := os.LookupEnv(reference); !ok {
-		dir, err := reftest.BuildReference()
+		dir, err := reftest.FindReference()
 		if err != nil {
 			dir = ""
 			fmt.Fprintln(os.Stderr, err)
@@ -91,9 +91,9 @@ func commit(t *testing.T, c *nft.Conn, x ...nft.Extra) {
 
 const dump = "iptables-nft -S; ip6tables-nft -S; iptables-nft -t nat -S | grep -v ^-P || true"
 
-func prefixes(s ...string) (out []netip.Prefix) {
+func prefixes(s ...string) (out []Source) {
 	for _, p := range s {
-		out = append(out, netip.MustParsePrefix(p))
+		out = append(out, On("", netip.MustParsePrefix(p))...)
 	}
 	return out
 }

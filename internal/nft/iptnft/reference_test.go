@@ -6,6 +6,7 @@ package iptnft
 import (
 	"bytes"
 	"encoding/json"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
 // The real plugins make an attachment in each of their forms, its namespace is
@@ -43,12 +45,33 @@ func TestRealReference(t *testing.T) {
 			if n := count(before, traces); n < 3 {
 				t.Fatalf("the reference left only %d kinds of traces:\n%s", n, before)
 			}
+			one := func(netip.Addr) int { return 1 }
+			two := func(netip.Addr) int { return 2 }
+			masquerade, port, accept := a.Masquerading(addrs("10.77.0.2")), a.Publishing(addrs("10.77.0.2"), one), Accepting(addrs("10.77.0.2"))
+			stand(t, c, true, masquerade, port, accept)
+			stand(t, c, false, a.Masquerading(addrs("10.77.0.3")), a.Publishing(addrs("10.77.0.2"), two), Accepting(addrs("10.77.0.3")))
+			sh(t, map[string]string{
+				"iptables": "iptables-nft -t nat -F " + a.chainName("") + "; iptables-nft -t nat -F CNI-HOSTPORT-DNAT",
+				"nftables": "nft flush chain inet cni_plugins_masquerade masq_checks; nft flush chain ip cni_hostport hostports",
+			}[backend])
+			stand(t, c, false, masquerade, port)
+			stand(t, c, true, accept)
 			commit(t, c, Leftovers(a, addrs("10.77.0.2")))
+			stand(t, c, false, accept)
 			if after := sh(t, list); count(after, traces) > 0 {
 				t.Errorf("left behind:\n%s", after)
 			}
 			sh(t, "ip link del refbr0")
 		})
+	}
+}
+
+func stand(t *testing.T, c *nft.Conn, want bool, list ...Made) {
+	t.Helper()
+	for _, m := range list {
+		if ok, err := m.Stands(c, "/proc"); ok != want || err != nil {
+			t.Errorf("rules for %v in %s stand: %v, %v", m.addrs, m.table, ok, err)
+		}
 	}
 }
 

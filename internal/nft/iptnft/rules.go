@@ -51,12 +51,13 @@ func (f filter) rule(chainName string, at uint64, text string, exprs []expr.Any)
 	}
 }
 
-// acceptIn queues both rules of a subnet.
-func (f filter) acceptIn(ch chain, p netip.Prefix) []step {
-	text := commentAccept + p.String()
-	answers := append(append(inSubnet(p, false), established()), accept()...)
-	from := append(inSubnet(p, true), accept()...)
-	return []step{f.last(ch, text, answers), f.last(ch, text, from)}
+// acceptIn queues both rules of a source.
+func (f filter) acceptIn(ch chain, s Source) []step {
+	answers := append(s.through(expr.MetaKeyOIFNAME), inSubnet(s.Subnet, false)...)
+	answers = append(append(answers, established()), accept()...)
+	from := append(s.through(expr.MetaKeyIIFNAME), inSubnet(s.Subnet, true)...)
+	from = append(from, accept()...)
+	return []step{f.last(ch, s.comment(), answers), f.last(ch, s.comment(), from)}
 }
 
 // deleteRules queues the deletion of rules of one chain.

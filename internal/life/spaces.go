@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package gc
+package life
 
 import (
 	"bufio"
@@ -20,22 +20,10 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// exists says whether a namespace is there and a container's. One that cannot
-// be looked at counts as there: nothing is removed on a guess. The host's own
-// is none: a path below /proc names it once the process id is used again.
-func exists(path string) bool {
-	ns, err := netns.Open(path)
-	if err != nil {
-		return !netns.Gone(err)
-	}
-	defer ns.Close() //nolint:errcheck // read only
-	host, err := ns.IsCurrent()
-	return err != nil || !host
-}
-
-// namespaces are the network namespaces of this node: those that processes are
-// in and those that are bound somewhere in our mount namespace, each once.
-func namespaces(proc string) (byID map[netns.ID]string, err error) {
+// Namespaces are the network namespaces of this node but our own, with a path of
+// each: those that processes are in and those that are bound somewhere in our mount
+// namespace. proc is where procfs is.
+func Namespaces(proc string) (byID map[netns.ID]string, err error) {
 	candidates, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "ns", "net"))
 	if err != nil {
 		return nil, err
@@ -88,9 +76,9 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// addresses are those of all namespaces but the host's, and where each is.
-func addresses(proc string) (map[netip.Addr]string, error) {
-	spaces, err := namespaces(proc)
+// Addresses are those of all Namespaces, and where each is.
+func Addresses(proc string) (map[netip.Addr]string, error) {
+	spaces, err := Namespaces(proc)
 	if err != nil {
 		return nil, err
 	}

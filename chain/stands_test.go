@@ -1,0 +1,97 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chain_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// An ADD that waited while its network was removed, or replaced, calls no plugin.
+func TestAddLooksAtTheFileAgain(t *testing.T) {
+	for want, change := range map[string]func(file string) error{
+		"":                  func(file string) error { return os.Chtimes(file, time.Now(), time.Now().Add(time.Hour)) },
+		"removed meanwhile": os.Remove,
+		"changed meanwhile": func(file string) error {
+			return os.WriteFile(file, []byte(strings.Replace(three, "rec3", "rec2", 1)), 0o600)
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			b := newBench(t)
+			b.Event, b.FileDecides = nil, true
+			file := filepath.Join(t.TempDir(), "net.conflist")
+			if err := os.WriteFile(file, []byte(three), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			list, err := chain.LoadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			added := make(chan error, 1)
+			err = b.Exclusive(t.Context(), "net", func() error {
+				go func() {
+					_, err := b.Add(t.Context(), list, chain.Attachment{ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0"})
+					added <- err
+				}()
+				return change(file)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = <-added
+			if want == "" {
+				if err != nil {
+					t.Errorf("of a file that was touched: %v", err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), "network net was "+want) || spec.AsError(err).Code != spec.CodeTryAgain {
+				t.Errorf("ADD says: %v", err)
+			}
+			if calls := b.calls(); len(calls) > 0 {
+				t.Errorf("plugins were called: %s", order(calls))
+			}
+		})
+	}
+}
+
+// Who loads a list once goes on with it, like a runtime that keeps its last good
+// configuration while the file is edited.
+func TestAddOfAListThatIsKept(t *testing.T) {
+	b := newBench(t)
+	file := filepath.Join(t.TempDir(), "net.conflist")
+	if err := os.WriteFile(file, []byte(three), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list, err := chain.LoadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.add(list, "changed")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	b.add(list, "removed")
+}
+
+// Exclusive waits for an operation, and not for ever.
+func TestExclusiveHasADeadline(t *testing.T) {
+	b := newBench(t)
+	b.LockTime = 20 * time.Millisecond
+	err := b.Exclusive(t.Context(), "net", func() error {
+		return b.Exclusive(t.Context(), "net", func() error { t.Error("twice at a time"); return nil })
+	})
+	if err == nil || spec.AsError(err).Code != spec.CodeTryAgain || !strings.Contains(spec.AsError(err).Details, "held by process") {
+		t.Errorf("it says: %v", err)
+	}
+}

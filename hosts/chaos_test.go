@@ -1,0 +1,294 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/test/chaos"
+)
+
+// TestChaos runs agents through schedules (package chaos). `make nightly` runs more.
+func TestChaos(t *testing.T) {
+	dir, err := os.MkdirTemp("/run", "chaos") // a file system in memory
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	n := 0
+	chaos.Run(t, 60, 120, func(s *chaos.Schedule) chaos.World {
+		n++
+		must(t, os.RemoveAll(dir+"/"+fmt.Sprint(n-1)))
+		return newCluster(s, dir+"/"+fmt.Sprint(n))
+	})
+}
+
+// cluster is some hosts, the store and what the operator wants.
+type cluster struct {
+	s      *chaos.Schedule
+	dir    string
+	store  *chaos.Store
+	backup *chaos.Store
+	client *chaos.Client // the operator's
+	hosts  []*simHost
+	wanted map[string]store.Network
+	calm   bool
+	inside bool  // of a call
+	broken error // a law, within a step
+	laws
+}
+
+// simHost is an agent whose loops are stepped by hand, and the kernel of its host.
+type simHost struct {
+	c      *cluster
+	name   string
+	dir    string
+	addr   netip.Addr
+	client *chaos.Client
+	agent  *Agent
+	up     bool              // its agent runs
+	dead   bool              // and never will again
+	cut    bool              // it does not reach the store
+	live   bool              // its watches stand
+	at     [4]store.Revision // how far they are
+	routes map[netip.Prefix]netip.Addr
+	forget bool // its host was forgotten: it will not come back
+	left   bool
+}
+
+func newCluster(s *chaos.Schedule, dir string) *cluster {
+	c := &cluster{s: s, dir: dir, store: chaos.NewStore(), wanted: map[string]store.Network{}, laws: newLaws()}
+	c.client = c.store.Client()
+	c.client.Before = func(call string) (bool, error) { return false, c.meanwhile(nil, call) }
+	c.create("lan", 0)
+	for range 2 + s.IntN(3) {
+		c.join()
+	}
+	return c
+}
+
+func (c *cluster) join() {
+	n := len(c.hosts) + 1
+	h := &simHost{c: c, name: fmt.Sprint("host", n), dir: fmt.Sprintf("%s/%d", c.dir, n), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), routes: map[netip.Prefix]netip.Addr{}}
+	c.hosts = append(c.hosts, h)
+	check(os.MkdirAll(h.dir+"/state/hosts", 0o700))
+	check(os.WriteFile(h.dir+"/state/hosts/"+identityFile, fmt.Appendf(nil, `{"id":"%016x"}`, c.s.Uint64()), 0o600))
+	h.start()
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func (h *simHost) paths() paths.Paths {
+	return paths.Paths{State: h.dir + "/state", CNI: h.dir + "/cni", Proc: "/proc"}
+}
+
+// start begins an agent from what is on the disk.
+func (h *simHost) start() {
+	h.client = h.c.store.Client()
+	h.client.Away, h.up, h.live = h.cut, true, false
+	h.client.Before = func(call string) (bool, error) { return h.before(call) }
+	h.client.Deleted = func(table, key string, data []byte) { h.c.deleted(h, table, key, data) }
+	var err error
+	h.agent, err = New(Options{
+		Store: h.client, Name: h.name, Underlay: []netip.Addr{h.addr}, ConfDir: h.dir + "/net.d", DataRoot: h.dir + "/data",
+		Paths: h.paths(), TTL: 10 * time.Second, Reclaim: 24 * time.Hour, Fabric: h,
+		Log: func(format string, args ...any) { h.c.s.Say("  "+h.name+": "+format, args...) },
+	})
+	check(err)
+	h.agent.mirror.changed = func() {}
+	h.agent.mirror.tables = tablesOf(&h.agent.mirror.cache)
+}
+
+// stop kills the agent, after which its lease ends.
+func (h *simHost) stop() {
+	check(h.client.Close())
+	h.up = false
+}
+
+// before is what a call meets: a step of another host, a store that is slow
+// or answers too late.
+func (h *simHost) before(call string) (made bool, err error) {
+	h.c.claims(h, call)
+	if err := h.c.meanwhile(h, call); err != nil {
+		return false, err
+	}
+	if h.c.calm || !h.c.s.Chance(8) {
+		return false, nil
+	}
+	return h.c.s.Chance(50), fmt.Errorf("%s: %w", call, context.DeadlineExceeded)
+}
+
+// meanwhile has another host act within a call.
+func (c *cluster) meanwhile(but *simHost, call string) error {
+	if c.calm || c.inside || len(c.hosts) == 0 || !c.s.Chance(10) {
+		return nil
+	}
+	c.inside = true
+	defer func() { c.inside = false }()
+	c.s.Say("  during %q", call)
+	if o := c.hosts[c.s.IntN(len(c.hosts))]; o != but && o.up {
+		o.step()
+		return nil
+	}
+	if c.s.Chance(10) {
+		c.trouble()
+	}
+	return nil
+}
+
+// step is one of the things that an agent does.
+func (h *simHost) step() {
+	switch h.c.s.IntN(3) {
+	case 0:
+		h.follow(h.c.s.IntN(4), 1+h.c.s.IntN(6))
+	case 1:
+		h.tend()
+	case 2:
+		h.apply()
+	}
+}
+
+func (h *simHost) tend() {
+	h.client.Keep(h.agent.lease)
+	if err := h.agent.tend(context.Background()); err != nil {
+		h.c.s.Say("  %s tends: %v", h.name, err)
+	}
+}
+
+func (h *simHost) apply() { h.agent.apply(context.Background(), true) }
+
+// follow reads the world, or hears of some changes of one table.
+func (h *simHost) follow(table, most int) {
+	m := &h.agent.mirror
+	if !h.live {
+		r, err := m.read(context.Background(), h.client)
+		if r == nil {
+			h.c.s.Say("  %s reads: %v", h.name, err)
+			return
+		}
+		m.replace(r)
+		h.at, h.live = r.at, true
+		h.c.s.Say("  %s read at %s, missing: %v", h.name, r.at[last], m.lost())
+		return
+	}
+	switch table {
+	case 0:
+		hearSome(h, h.client.Networks(), m.networks, &h.at[0], most)
+	case 1:
+		hearSome(h, h.client.Nodes(), m.nodes, &h.at[1], most)
+	case 2:
+		hearSome(h, h.client.Blocks(), m.blocks, &h.at[2], most)
+	case last:
+		hearSome(h, h.client.Endpoints(), m.endpoints, &h.at[last], most)
+	}
+}
+
+func hearSome[T store.Object](h *simHost, t store.Table[T], into map[string]T, at *store.Revision, most int) {
+	for e, err := range t.Watch(context.Background(), *at) {
+		if err != nil {
+			h.live = false
+			h.c.s.Say("  %s: %v", h.name, err)
+			return
+		}
+		change(&h.agent.mirror, into, e)
+		if *at = at.With(e.Revision); most <= 1 {
+			return
+		}
+		most--
+	}
+}
+
+// Apply is Fabric's: the kernel is what is compiled.
+func (h *simHost) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) error {
+	facts := mesh.Facts{Reach: map[netip.Addr]mesh.Reach{}, MTU: 1500}
+	for _, p := range peers {
+		for _, a := range p.Underlay {
+			facts.Reach[a] = mesh.Reach{Link: "eth0", OnLink: true}
+		}
+	}
+	state, err := mesh.Compile(self, peers, facts)
+	h.routes = map[netip.Prefix]netip.Addr{}
+	for _, r := range state.Routes {
+		h.routes[r.Dst] = r.Via
+	}
+	return err
+}
+
+func (h *simHost) UplinkMTU([]netip.Addr) (int, error)       { return 1500, nil }
+func (h *simHost) Watch(ctx context.Context, _ func()) error { return nil }
+
+// block is what a host hands out from; invalid when it has no configuration.
+func (h *simHost) block(network string) (p netip.Prefix) {
+	data, err := os.ReadFile(filepath.Join(h.dir, "net.d", network+confSuffix))
+	if err != nil {
+		return p
+	}
+	_, rest, _ := strings.Cut(string(data), `"ranges"`)
+	_, rest, _ = strings.Cut(rest, `"subnet": "`)
+	text, _, _ := strings.Cut(rest, `"`)
+	return netip.MustParsePrefix(text)
+}
+
+// attach uses an address of the host's block, or gives all back.
+func (h *simHost) attach(on bool) {
+	for _, network := range netNames() {
+		dir := filepath.Join(h.dir, "cni/networks", network)
+		check(os.RemoveAll(dir))
+		if b := h.block(network); on && b.IsValid() {
+			check(os.MkdirAll(dir, 0o755))
+			check(os.WriteFile(filepath.Join(dir, b.Addr().Next().Next().String()), nil, 0o600))
+		}
+	}
+}
+
+// create is the operator's; another turn has other subnets.
+func (c *cluster) create(name string, turn int) {
+	octet := map[string]int{"lan": 200, "net": 210}[name] + turn
+	n := store.Network{Name: name, Subnets: prefixes(fmt.Sprintf("10.%d.0.0/24", octet)), BlockBits4: 28, Transport: store.Auto}
+	err := Admin{Store: c.client}.Create(context.Background(), n)
+	if c.s.Say("  create %s %v: %v", name, n.Subnets, err); err == nil {
+		was, ok := c.wanted[name]
+		c.removed[name] = c.removed[name] || ok && was.Subnets[0] != n.Subnets[0] // the store had lost it
+		c.wanted[name] = n
+	}
+}
+
+func (c *cluster) remove(name string) {
+	err := Admin{Store: c.client}.Remove(context.Background(), name, true)
+	if c.s.Say("  rm %s: %v", name, err); !errors.Is(err, store.ErrNotFound) { // also if a block of it cannot be read
+		delete(c.wanted, name)
+		c.removed[name] = true
+	}
+}
+
+// deleted holds leave and forget to what they may delete.
+func (c *cluster) deleted(h *simHost, table, key string, data []byte) {
+	var b struct{ Object store.Block }
+	if table == "blocks" && json.Unmarshal(data, &b) == nil && b.Object.Node != h.agent.ID() && !c.removed[b.Object.Network] {
+		c.broken = fmt.Errorf("%s deleted block %s of %s", h.name, key, b.Object.Node)
+	}
+}
+
+func (c *cluster) some(of func(*simHost) bool) *simHost {
+	all := slices.DeleteFunc(slices.Clone(c.hosts), func(h *simHost) bool { return !of(h) })
+	if len(all) == 0 {
+		return nil
+	}
+	return all[c.s.IntN(len(all))]
+}

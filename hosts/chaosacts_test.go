@@ -1,0 +1,248 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/test/chaos"
+)
+
+// Actions are what happens to a cluster: mostly its agents work.
+func (c *cluster) Actions() []chaos.Action {
+	up := func(h *simHost) bool { return h.up }
+	on := func(name string, weight int, of func(*simHost) bool, do func(*simHost)) chaos.Action {
+		return chaos.Action{Name: name, Weight: weight, Do: func() {
+			if h := c.some(of); h != nil {
+				c.s.Say("  %s", h.name)
+				do(h)
+			}
+		}}
+	}
+	return []chaos.Action{
+		on("hear", 40, up, func(h *simHost) { h.follow(c.s.IntN(4), 1+c.s.IntN(6)) }),
+		on("catch up", 20, up, (*simHost).catchUp),
+		on("tend", 20, up, (*simHost).tend),
+		on("apply", 25, up, (*simHost).apply),
+		{Name: "time passes", Weight: 12, Do: c.pass},
+		{Name: "trouble", Weight: 6, Do: c.trouble},
+		{Name: "operator", Weight: 5, Do: c.operate},
+		on("attach", 3, up, func(h *simHost) { h.attach(c.s.Chance(60)) }),
+		on("cut off", 3, up, func(h *simHost) { h.cut = !h.cut; h.client.Away = h.cut }),
+		on("kill -9", 3, up, func(h *simHost) { h.stop() }),
+		on("start", 5, func(h *simHost) bool { return !h.up && !h.dead && !h.left }, func(h *simHost) { h.start() }),
+		on("die", 1, up, func(h *simHost) { h.stop(); h.dead = true }),
+		on("leave", 1, up, (*simHost).leave),
+	}
+}
+
+// catchUp hears of all that there is.
+func (h *simHost) catchUp() {
+	for table := range 4 {
+		h.follow(table, 1<<30)
+	}
+}
+
+func (c *cluster) pass() {
+	c.passes(1 + c.s.IntN(6))
+	if c.s.Chance(5) {
+		c.s.Pass(rebuildTime)
+	}
+}
+
+// passes lets some seconds pass for all leases.
+func (c *cluster) passes(times int) {
+	for range times {
+		for _, h := range c.hosts {
+			if h.up {
+				h.client.Keep(h.agent.lease)
+			}
+		}
+		c.s.Pass(3 * time.Second)
+		c.store.Expire()
+	}
+}
+
+// trouble is the store's.
+func (c *cluster) trouble() {
+	switch c.s.IntN(7) {
+	case 0, 1:
+		c.s.Say("  the store is emptied")
+		c.wipe(c.store.Empty)
+	case 2:
+		c.s.Say("  backup")
+		c.backup = c.store.Backup()
+	case 3:
+		if c.backup != nil {
+			c.s.Say("  the store is restored")
+			c.wipe(func() { c.store.Restore(c.backup) })
+		}
+	case 4:
+		c.s.Say("  compaction")
+		c.store.Compact()
+	case 5:
+		c.s.Say("  a wide block")
+		of := c.hosts[c.s.IntN(len(c.hosts))]
+		c.put("blocks", store.Block{Network: "lan", Prefix: prefix("10.200.0.0/25"), Node: of.agent.ID()})
+	case 6:
+		c.s.Say("  objects of a newer Patchbay")
+		c.store.Put("blocks", "lan/10.200.0.128-26", []byte(`{"schema":99}`))
+		c.store.Put("networks", "newer", []byte(`{"schema":99}`))
+		c.store.Put("nodes", "newer", []byte(`{"schema":99}`))
+	}
+}
+
+func (c *cluster) put(table string, o store.Object) {
+	data, err := json.Marshal(map[string]any{"schema": 1, "object": o})
+	check(err)
+	c.store.Put(table, o.Key(), data)
+}
+
+// operate is what people do.
+func (c *cluster) operate() {
+	switch c.s.IntN(6) {
+	case 0:
+		c.create("net", 0)
+	case 1:
+		if len(c.hosts) < 6 {
+			c.join()
+		}
+	case 2:
+		for _, name := range []string{"lan", "net"} { // after a loss
+			if n, ok := c.wanted[name]; ok {
+				err := Admin{Store: c.client}.Create(context.Background(), n)
+				c.s.Say("  create %s again: %v", name, err)
+			}
+		}
+	case 3:
+		c.forget()
+	case 4:
+		if c.s.Chance(30) {
+			c.remove("lan")
+		}
+		c.remove("net")
+	case 5:
+		for i, name := range []string{"lan", "net"} {
+			if _, ok := c.wanted[name]; !ok {
+				c.create(name, 1+i+c.s.IntN(2))
+			}
+		}
+	}
+}
+
+func (c *cluster) forget() {
+	h := c.some(func(h *simHost) bool { return !h.up || h.cut })
+	if h == nil {
+		return
+	}
+	before := c.client.Before
+	c.client.Before = func(call string) (bool, error) { c.take(call); return before(call) }
+	c.client.Deleted = func(table, key string, data []byte) { c.deleted(h, table, key, data) }
+	gone, err := Admin{Store: c.client}.Forget(context.Background(), h.name)
+	c.client.Before, c.client.Deleted = before, nil
+	if c.s.Say("  forget %s: %v, %v", h.name, gone, err); err == nil || len(gone) > 0 {
+		h.forget = true
+	} else if errors.Is(err, store.ErrUnreadable) && !strings.Contains(err.Error(), "left, as nobody") && !errors.Is(err, store.ErrNotFound) {
+		c.broken = fmt.Errorf("forget %s: what cannot be read is in the way: %w", h.name, err)
+	}
+}
+
+// take gives a block that is about to be deleted to another host.
+func (c *cluster) take(call string) {
+	key, ok := strings.CutPrefix(call, "delete blocks ")
+	if !ok || !c.s.Chance(20) {
+		return
+	}
+	for _, b := range c.stored() {
+		if b.Key() == key {
+			for _, h := range c.hosts {
+				h.forget = h.forget || h.agent.ID() == b.Node // the store says so from now on
+			}
+			b.Node = c.hosts[c.s.IntN(len(c.hosts))].agent.ID()
+			c.put("blocks", b)
+		}
+	}
+}
+
+func (h *simHost) leave() {
+	h.stop()
+	h.left = true // from the first change on, whatever comes of it
+	again := h.c.store.Client()
+	again.Away = h.cut
+	again.Deleted = h.client.Deleted
+	again.Before = func(call string) (bool, error) { h.c.take(call); return false, nil }
+	err := Leaving{
+		Store: again, Paths: h.paths(), ConfDir: h.dir + "/net.d", Force: true,
+		Clear: func(context.Context) error { clear(h.routes); return nil }, Say: h.c.s.Say,
+	}.Do(context.Background())
+	h.c.s.Say("  %s leaves: %v", h.name, err)
+}
+
+// Calm ends all trouble. The operator creates what is wanted. What is not, and a
+// host remembers, it creates and removes.
+func (c *cluster) Calm() error {
+	c.calm = true
+	for _, h := range c.hosts {
+		if h.cut, h.client.Away = false, false; !h.up && !h.dead && !h.left {
+			h.start()
+		}
+		h.attach(false)
+	}
+	c.s.Say("calm")
+	_ = Admin{Store: c.client}.Remove(context.Background(), "newer", true) // it may not be there
+	for range 2 {                                                          // who hears late says then what it remembers
+		c.work(4)
+		c.operateCalmly()
+	}
+	c.passes(int(rebuildTime / (3 * time.Second)))
+	var err error
+	for range 10 {
+		c.work(1)
+		if err = c.agreed(); err == nil {
+			return c.Laws()
+		}
+	}
+	return err
+}
+
+func (c *cluster) work(rounds int) {
+	for range rounds {
+		for _, h := range c.hosts {
+			if h.up {
+				h.catchUp()
+				h.tend()
+				c.contest()
+				h.catchUp()
+				h.apply()
+			}
+		}
+		c.s.Pass(3 * time.Second)
+		c.store.Expire()
+	}
+}
+
+func (c *cluster) operateCalmly() {
+	admin, ctx := Admin{Store: c.client}, context.Background()
+	for _, name := range []string{"lan", "net"} {
+		if n, ok := c.wanted[name]; ok {
+			_ = admin.Create(ctx, n) // it may be there
+		}
+	}
+	for _, h := range c.hosts {
+		for _, n := range slices.Clone(h.agent.mirror.cache.Missing.Networks) {
+			if _, ok := c.wanted[n.Name]; !ok && h.up {
+				c.removed[n.Name] = true
+				err := fmt.Sprint(admin.Create(ctx, n), admin.Remove(ctx, n.Name, true))
+				c.s.Say("  remembered %s is created and removed: %s", n.Name, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,244 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// laws is what the laws of a cluster go by.
+type laws struct {
+	removed   map[string]bool       // networks that were ever removed: their routes may go
+	contested map[netip.Prefix]bool // blocks of which the store ever said another owner
+	wiped     map[string]bool       // hosts with blocks of which the store has lost the record
+	before    map[string]kept       // by host
+}
+
+// kept is what may not go.
+type kept struct {
+	routes map[netip.Prefix]netip.Addr
+	blocks map[string]netip.Prefix // by network, of configurations
+}
+
+func newLaws() laws {
+	return laws{map[string]bool{}, map[netip.Prefix]bool{}, map[string]bool{}, map[string]kept{}}
+}
+
+// netNames are all networks that there are.
+func netNames() []string { return []string{"lan", "net"} }
+
+func networkOf(b netip.Prefix) string {
+	if b.Addr().As4()[1] >= 210 {
+		return "net"
+	}
+	return "lan"
+}
+
+// Laws holds after each step:
+//   - what reaches a host that lives does not go because something could not be read,
+//   - nor does a host's own configuration,
+//   - no two hosts hand out from one block,
+//   - nobody deletes what is somebody else's.
+func (c *cluster) Laws() error {
+	c.contest()
+	errs := []error{c.broken}
+	for _, h := range c.hosts {
+		now := kept{maps.Clone(h.routes), map[string]netip.Prefix{}}
+		for _, n := range netNames() {
+			if b := h.block(n); b.IsValid() {
+				now.blocks[n] = b
+			}
+		}
+		was := c.before[h.name]
+		c.before[h.name] = now
+		if !h.left && !h.forget {
+			errs = append(errs, c.stays(h, was, now))
+		}
+	}
+	return errors.Join(append(errs, c.twice())...)
+}
+
+// stays is the law of routes and configurations.
+func (c *cluster) stays(h *simHost, was, now kept) error {
+	for b, via := range was.routes {
+		peer := c.hosts[via.As4()[3]-1]
+		if now.routes[b] == via || c.removed[networkOf(b)] || c.contested[b] || peer.left || peer.forget || !peer.owns(b) {
+			continue
+		}
+		return fmt.Errorf("%s lost its route to block %s of %s", h.name, b, peer.name)
+	}
+	for n, b := range was.blocks {
+		if now.blocks[n] != b && !c.removed[n] && !c.contested[b] {
+			return fmt.Errorf("%s had the configuration of %s with block %s, and now %v", h.name, n, b, now.blocks[n])
+		}
+	}
+	return nil
+}
+
+func (h *simHost) owns(b netip.Prefix) bool {
+	return slices.Contains(h.agent.mirror.cache.Own[networkOf(b)], b)
+}
+
+// stored are the blocks that the store has, one way or the other.
+func (c *cluster) stored() []store.Block {
+	inside := c.inside
+	c.inside = true // nothing happens meanwhile
+	defer func() { c.inside = inside }()
+	items, _, _ := c.client.Blocks().List(context.Background(), "")
+	var out []store.Block
+	for _, i := range items {
+		if i.Object.Prefix.Bits() == 28 {
+			out = append(out, i.Object)
+		}
+	}
+	return out
+}
+
+// contest notes blocks that the store gives to others than who has them.
+func (c *cluster) contest() {
+	for _, b := range c.stored() {
+		for _, h := range c.hosts {
+			if h.owns(b.Prefix) && h.agent.ID() != b.Node {
+				c.contested[b.Prefix] = true
+			}
+			if h.owns(b.Prefix) && h.agent.ID() == b.Node {
+				delete(c.wiped, h.name+b.Prefix.String())
+			}
+		}
+	}
+}
+
+// wipe has the store lose data, and notes the blocks whose record is gone: those of
+// before, and those that are in use.
+func (c *cluster) wipe(lose func()) {
+	before := c.stored()
+	lose()
+	there := map[store.Block]bool{}
+	for _, b := range c.stored() {
+		there[b] = true
+	}
+	for _, h := range c.hosts {
+		for n, own := range h.agent.mirror.cache.Own {
+			for _, p := range own {
+				before = append(before, store.Block{Network: n, Prefix: p, Node: h.agent.ID()})
+			}
+		}
+		for _, b := range before {
+			if b.Node == h.agent.ID() && !there[b] {
+				c.wiped[h.name+b.Prefix.String()] = true
+			}
+		}
+	}
+}
+
+// twice is the law of blocks. Who remembers nothing may claim what the store lost.
+func (c *cluster) twice() error {
+	holders := map[netip.Prefix]string{}
+	for _, h := range c.hosts {
+		for n, b := range c.before[h.name].blocks {
+			if c.removed[n] || c.wiped[h.name+b.String()] || h.forget || h.left {
+				continue
+			}
+			if o := holders[b]; o != "" {
+				return fmt.Errorf("%s and %s both have block %s", o, h.name, b)
+			}
+			holders[b] = h.name
+		}
+	}
+	return nil
+}
+
+// claims refuses a claim of what the host knows to be another's.
+func (c *cluster) claims(h *simHost, call string) {
+	key, ok := strings.CutPrefix(call, "create blocks ")
+	if !ok {
+		return
+	}
+	for _, b := range h.agent.mirror.cache.Missing.Blocks {
+		if b.Key() == key {
+			c.broken = fmt.Errorf("%s claims block %s, which it knows to be %s's", h.name, key, b.Node)
+		}
+	}
+}
+
+// agreed says whether all agents and the store say the same.
+func (c *cluster) agreed() error {
+	w, err := Admin{Store: c.client}.read(context.Background())
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
+		return err
+	}
+	for _, h := range c.hosts {
+		if h.up {
+			if err := h.agrees(&w); err != nil {
+				return fmt.Errorf("%s: %w", h.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (h *simHost) agrees(w *world) error {
+	id, mine := h.agent.ID(), &h.agent.mirror.cache
+	if !w.has(id) || !w.present()[id] {
+		return fmt.Errorf("the store has it: %v, and as present: %v", w.has(id), w.present()[id])
+	}
+	if a, b := keys(w.Networks), keys(mine.Networks); !slices.Equal(a, b) {
+		return fmt.Errorf("the store has the networks %v, it has %v", a, b)
+	}
+	for _, n := range w.Networks {
+		own := slices.DeleteFunc(w.blocksOf(n.Name), func(b store.Block) bool { return b.Node != id })
+		if len(own) != 1 || own[0].Prefix != h.block(n.Name) {
+			return fmt.Errorf("its blocks of %s are %v, it hands out from %v", n.Name, own, h.block(n.Name))
+		}
+	}
+	for _, n := range netNames() {
+		if h.block(n).IsValid() && w.network(n).Name == "" {
+			return fmt.Errorf("it has a configuration of %s, which is no more", n)
+		}
+	}
+	return h.reaches(w)
+}
+
+// reaches compares routes with the store's blocks. Of hosts that are no more some
+// may be remembered.
+func (h *simHost) reaches(w *world) error {
+	want := map[netip.Prefix]netip.Addr{}
+	for _, b := range w.Blocks {
+		n, ok := w.node(b.Node)
+		net := w.network(b.Network)
+		if ok && b.Node != h.agent.ID() && possible(&net, b.Prefix) {
+			want[b.Prefix] = n.Underlay[0]
+		}
+	}
+	for b, via := range h.routes {
+		if peer := h.c.hosts[via.As4()[3]-1]; want[b] == (netip.Addr{}) && !peer.up {
+			continue
+		}
+		if want[b] != via {
+			return fmt.Errorf("it has a route to %s by %s, wanted by %v", b, via, want[b])
+		}
+	}
+	for b, via := range want {
+		if h.routes[b] != via {
+			return fmt.Errorf("it has no route to %s by %s, but %v", b, via, h.routes[b])
+		}
+	}
+	return nil
+}
+
+func keys(all []store.Network) (out []string) {
+	for _, n := range all {
+		out = append(out, n.Key())
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,46 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// The configuration of a network asks for masquerade, and each attachment gets its
+// own. An earlier release did not ask for it: the agent masqueraded the whole range.
+// This file serves nodes that come from that release. Remove it, with the fields of
+// mesh.Subnet, when no Docker network has a copy of such a configuration any more.
+
+// lean says which networks have containers, or may get some, by a configuration
+// without masquerade.
+func (a *Agent) lean(parts []part) {
+	a.mu.Lock()
+	copies, unread := a.copies, a.unread
+	a.mu.Unlock()
+	for i := range parts {
+		p := &parts[i]
+		p.masquerade = slices.ContainsFunc(copies, func(c dockerCopy) bool { return c.Bare && c.Network == p.Network.Name })
+		p.unsettled = unread || !settled(a.opts.ConfDir, p.Network.Name)
+	}
+}
+
+// confRest is how long after a configuration was replaced an ADD by the former one
+// may be under way: a runtime has its own copy for a moment, and an ADD its time.
+const confRest = 10 * time.Minute
+
+// settled says whether a network's configuration has had masquerade for so long
+// that no ADD works by one without.
+func settled(dir, network string) bool {
+	path := filepath.Join(dir, network+confSuffix)
+	data, err := ours(path)
+	if err != nil || !bytes.Contains(data, []byte(`"ipMasqOutside"`)) {
+		return false
+	}
+	fi, err := os.Lstat(path)
+	return err == nil && time.Since(fi.ModTime()) > confRest
+}

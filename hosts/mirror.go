@@ -1,0 +1,129 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// mirror is the world as it follows the store: always one whole world, of one
+// history. Its methods may be called by many goroutines.
+type mirror struct {
+	self  string // id of this node
+	mu    sync.Mutex
+	known bool // once there is anything to go by: the cache, or the store
+	heard bool // the store, since this process began
+	cache world
+	tables
+	changed func()
+	owned   int // how often what this node remembers of its blocks changed
+}
+
+// tables are the objects of a store, by key.
+type tables struct {
+	networks  map[string]store.Network
+	nodes     map[string]store.Node
+	blocks    map[string]store.Block
+	endpoints map[string]store.Endpoint
+}
+
+// tablesOf are the tables of a world.
+func tablesOf(w *world) tables {
+	return tables{byKey(w.Networks), byKey(w.Nodes), byKey(w.Blocks), byKey(w.Endpoints)}
+}
+
+func byKey[T store.Object](all []T) map[string]T {
+	out := make(map[string]T, len(all))
+	for _, object := range all {
+		out[object.Key()] = object
+	}
+	return out
+}
+
+// sorted is a table by key.
+func sorted[T any](table map[string]T) []T {
+	out := make([]T, 0, len(table))
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		out = append(out, table[key])
+	}
+	return out
+}
+
+// snapshot is the world now. Known says whether it can be acted on at all, and
+// synced whether the store itself has said so since this process began: what is
+// missing in a world that is only remembered may be there.
+func (m *mirror) snapshot() (w world, known, synced bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.heard {
+		m.merge()
+	}
+	w = m.cache
+	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
+	return w, m.known || m.heard, m.heard
+}
+
+// refresh sets in w what this host remembers of itself.
+func (m *mirror) refresh(w *world) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w.Given = m.cache.Given
+	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
+}
+
+// remember sets which blocks are this node's.
+func (m *mirror) remember(network string, blocks []netip.Prefix) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slices.Equal(m.cache.Own[network], blocks) {
+		return
+	}
+	m.owned++
+	if m.cache.Own == nil {
+		m.cache.Own = map[string][]netip.Prefix{}
+	}
+	if len(blocks) == 0 {
+		delete(m.cache.Own, network)
+		return
+	}
+	m.cache.Own[network] = slices.Clone(blocks)
+	m.cache.give(network, blocks)
+}
+
+// give notes blocks whose addresses a network's bridge may get.
+func (w *world) give(network string, blocks []netip.Prefix) {
+	all := slices.Concat(w.Given[network], blocks)
+	slices.SortFunc(all, netip.Prefix.Compare)
+	given := map[string][]netip.Prefix{}
+	maps.Copy(given, w.Given)
+	given[network] = slices.Compact(all)
+	w.Given = given
+}
+
+// changes is how often what this node remembers of its blocks changed.
+func (m *mirror) changes() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.owned
+}
+
+// bridged notes whether a network may have a bridge here.
+func (m *mirror) bridged(network string, is bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, found := slices.BinarySearch(m.cache.Bridges, network)
+	switch {
+	case is && !found:
+		m.cache.Bridges = slices.Insert(m.cache.Bridges, i, network)
+	case !is && found:
+		m.cache.Bridges = slices.Delete(m.cache.Bridges, i, i+1)
+		m.cache.Given = maps.Clone(m.cache.Given)
+		delete(m.cache.Given, network)
+	}
+}

@@ -1,0 +1,133 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package names
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// book of lines, for many goroutines.
+type lines struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) add(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, fmt.Sprintf(format, args...))
+}
+
+func (l *lines) has(part string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.all, func(s string) bool { return strings.Contains(s, part) })
+}
+
+// However much there is to say, the log gets a few lines of it, and how many more
+// there were.
+func TestFewLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lines
+		s := &Server{Log: log.add}
+		for n := range 1000 {
+			s.logf("line %d", n)
+		}
+		time.Sleep(fewTime + time.Second)
+		s.logf("later")
+		s.Close()
+		if len(log.all) != fewLines+2 || log.all[fewLines] != "names: 990 more lines within 1m0s were left out" || log.all[fewLines+1] != "later" {
+			t.Errorf("%d lines: %q", len(log.all), log.all)
+		}
+	})
+}
+
+// A query that cannot be sent on says nothing of a server: who sends them between
+// others fills no log, and puts no server last.
+func TestSignedQueries(t *testing.T) {
+	good := newUpstream(t, "127.0.1.1:53", address("192.0.2.80"))
+	var log lines
+	s := &Server{View: testBook(), Upstreams: []netip.AddrPort{good.at}, Log: log.add}
+	serve(t, s, map[string]string{"127.0.2.1": "blue"})
+	for range 20 {
+		q := query("www.example.org", dns.TypeA).SetTsig("key.", dns.HmacSHA256, 300, time.Now().Unix())
+		c := dns.Client{Timeout: 15 * time.Second, TsigSecret: map[string]string{"key.": "c2VjcmV0"}}
+		if reply, _, err := c.Exchange(q, "127.0.2.1:53"); reply == nil || reply.Rcode != dns.RcodeNotAuth {
+			t.Fatalf("%v, %v", reply, err)
+		}
+		if reply := exchangeWith(t, "127.0.2.1", query("www.example.org", dns.TypeA), "udp"); len(reply.Answer) != 1 {
+			t.Fatalf("%v", reply)
+		}
+	}
+	if len(log.all) > 4 { // a busy machine may say something
+		t.Errorf("it said %q", log.all)
+	}
+}
+
+// A server that does not answer is asked last, and tried again beside the others.
+func TestSickLast(t *testing.T) {
+	dead, good := netip.MustParseAddrPort("127.0.1.98:53"), newUpstream(t, "127.0.1.1:53", address("192.0.2.80"))
+	var log lines
+	s := &Server{View: testBook(), Upstreams: []netip.AddrPort{dead, good.at}, Log: log.add}
+	serve(t, s, map[string]string{"127.0.2.1": "blue"})
+	f, all, now := &s.forward, s.Upstreams, time.Now()
+	ask := func(what string, done func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !done(); {
+			if exchangeWith(t, "127.0.2.1", query("www.example.org", dns.TypeA), "udp"); time.Now().After(end) {
+				t.Fatalf("not in a minute: %s: %q", what, log.all)
+			}
+		}
+	}
+	ask("it is told", func() bool { return log.has("127.0.1.98:53 does not answer") })
+	f.tell(s, good.at, now, nil) // this machine may be slow
+	if list, due := f.order(all, now); !slices.Equal(list, []netip.AddrPort{good.at, dead}) || len(due) > 0 {
+		t.Errorf("%v, due %v", list, due)
+	}
+	if list, due := f.order(all, now.Add(time.Hour)); list[0] != good.at || !slices.Equal(due, []netip.AddrPort{dead}) {
+		t.Errorf("a while later: %v, due %v", list, due)
+	}
+	if _, due := f.order(all, now.Add(time.Hour)); len(due) > 0 {
+		t.Errorf("%v is tried twice at once", due)
+	}
+	newUpstream(t, dead.String(), address("192.0.2.81"))
+	ask("it is well", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if _, sick := f.sick[dead]; sick {
+			f.sick[dead] = time.Time{} // it is due
+		}
+		return log.has("127.0.1.98:53 answers again")
+	})
+	if list, _ := f.order(all, now); list[0] != dead {
+		t.Errorf("%v", list)
+	}
+}
+
+// A query that takes its server long does not make it a sick one while it answers
+// others.
+func TestSlowName(t *testing.T) {
+	s := &Server{}
+	f, at := &s.forward, netip.MustParseAddrPort("192.0.2.53:53")
+	begun := time.Now()
+	f.tell(s, at, begun, nil)
+	f.well[at] = begun.Add(time.Second)
+	f.tell(s, at, begun, errMismatch)
+	if len(f.sick) > 0 {
+		t.Error("it is sick")
+	}
+	f.tell(s, at, begun.Add(2*time.Second), errMismatch)
+	if len(f.sick) == 0 {
+		t.Error("it is well")
+	}
+}

@@ -1,0 +1,76 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package names
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// greedy takes all places that somebody gets.
+func greedy(s *Server, from string) (n int) {
+	for s.forward.begin(s.seat("blue", netip.MustParseAddr(from), true)) {
+		n++
+	}
+	return n
+}
+
+// A container that has, or forges, many addresses has the places of one, and those
+// that nobody knows a port of have them together.
+func TestPlacesOfOnePort(t *testing.T) {
+	s := &Server{Ports: func(_ string, addr netip.Addr) int {
+		switch last := addr.As4()[3]; {
+		case last < 10:
+			return 7
+		case last < 20:
+			return int(last)
+		}
+		return 0
+	}}
+	for _, at := range []string{"10.40.1.2", "10.40.1.90"} {
+		s.forward = forwarder{}
+		n := 0
+		for range 5 {
+			n += greedy(s, at)
+			at = netip.MustParseAddr(at).Next().String()
+		}
+		if n != (maxForwards-maxConns)/(partOfFree+1) {
+			t.Errorf("those up to %s have %d places", at, n)
+		}
+		if greedy(s, "10.40.1.11") == 0 {
+			t.Error("there is none for another container")
+		}
+	}
+}
+
+// A dozen may be greedy, and the next one gets a place.
+func TestPlacesLeft(t *testing.T) {
+	s := &Server{}
+	addr := netip.MustParseAddr("10.40.1.2")
+	for n := range 12 {
+		if greedy(s, addr.String()) == 0 {
+			t.Fatalf("none is left after %d", n)
+		}
+		addr = addr.Next()
+	}
+}
+
+// Who finds its places taken, by whoever uses its address, comes by TCP, where
+// nobody can.
+func TestForgedQueries(t *testing.T) {
+	good := newUpstream(t, "127.0.1.1:53", address("192.0.2.80"))
+	s := &Server{View: testBook(), Upstreams: []netip.AddrPort{good.at}, Ports: func(_ string, addr netip.Addr) int { return int(addr.As4()[3]) }}
+	for n := range 250 {
+		greedy(s, netip.AddrFrom4([4]byte{10, 40, 1, byte(n)}).String())
+	}
+	h, from := handler{s, "blue"}, netip.MustParseAddr("10.40.1.7")
+	if reply := h.reply(query("www.example.org", dns.TypeA), from, true); !reply.Truncated || reply.Rcode != dns.RcodeSuccess {
+		t.Errorf("by UDP: %v", reply)
+	}
+	if reply := h.reply(query("www.example.org", dns.TypeA), from, false); len(reply.Answer) != 1 {
+		t.Errorf("by TCP: %v", reply)
+	}
+}

@@ -1,0 +1,22 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// TestPrintedNames: no name of another host reaches the terminal as a command.
+func TestPrintedNames(t *testing.T) {
+	l := &Listing{Endpoints: []store.Endpoint{{ID: "e", Network: "lan", Names: []string{"web\x1b[2J\nspoof"}}}}
+	var out bytes.Buffer
+	must(t, l.Print(&out))
+	if got := out.String(); strings.Contains(got, "\x1b") || !strings.Contains(got, `web\x1b[2J\nspoof`) {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,121 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// A published port takes the port's traffic away from a server of the host, as
+// the reference's portmap does too, without a word. The plugin stays as it is
+// for runtimes, which know their host; a person who types a port is asked first.
+// CAP_ARGS is a runtime's way to say it, and is not looked at.
+
+// free refuses a --publish of a port that this host serves itself.
+func (w *wish) free(a *app) error {
+	wanted, err := w.flags()
+	if err != nil {
+		return err
+	}
+	ports, _ := wanted["portMappings"].([]portMapping)
+	if len(ports) == 0 {
+		return nil
+	}
+	served := hostSockets(a.paths.Proc)
+	for _, p := range ports {
+		for _, s := range served {
+			if s.serves(p) {
+				return hinted(fmt.Errorf("port %d/%s is served on this host already, by %s", p.HostPort, p.Protocol, s.who(a.paths.Proc)),
+					"publish another port of the host, or end that; it would hear nothing any more")
+			}
+		}
+	}
+	return nil
+}
+
+// socket is one that waits for what comes to a port of the host.
+type socket struct {
+	proto string
+	at    netip.AddrPort
+	inode string
+}
+
+// serves says whether traffic for a published port may be the socket's. One on
+// [::] may take IPv4 too.
+func (s socket) serves(p portMapping) bool {
+	if s.proto != p.Protocol || s.at.Port() != p.HostPort {
+		return false
+	}
+	want, err := netip.ParseAddr(p.HostIP)
+	have := s.at.Addr()
+	switch {
+	case err != nil || want == have || have == netip.IPv6Unspecified(): // no address: all of them
+		return true
+	case want.Is4() != have.Is4():
+		return false
+	}
+	return want.IsUnspecified() || have.IsUnspecified()
+}
+
+// hostSockets reads /proc/net. What cannot be read has no sockets: a container is
+// not kept from its port for that.
+func hostSockets(proc string) (out []socket) {
+	for _, table := range [...]struct{ proto, file, state string }{
+		{"tcp", "tcp", "0A"}, {"tcp", "tcp6", "0A"}, // TCP_LISTEN
+		{"udp", "udp", "07"}, {"udp", "udp6", "07"}, // TCP_CLOSE: it has no peer
+	} {
+		text, err := os.ReadFile(filepath.Join(proc, "net", table.file))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			const local, state, inode, fields = 1, 3, 9, 10
+			f := strings.Fields(line)
+			if len(f) < fields || f[state] != table.state {
+				continue
+			}
+			if at, ok := procAddress(f[local]); ok {
+				out = append(out, socket{table.proto, at, f[inode]})
+			}
+		}
+	}
+	return out
+}
+
+// procAddress reads the kernel's 0100007F:1F90: words in the machine's order.
+func procAddress(s string) (at netip.AddrPort, ok bool) {
+	host, port, _ := strings.Cut(s, ":")
+	words, err := hex.DecodeString(host)
+	n, perr := strconv.ParseUint(port, 16, 16)
+	if err != nil || perr != nil || len(words)%4 != 0 {
+		return at, false
+	}
+	for i := 0; i < len(words); i += 4 {
+		binary.NativeEndian.PutUint32(words[i:], binary.BigEndian.Uint32(words[i:]))
+	}
+	addr, ok := netip.AddrFromSlice(words)
+	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), ok
+}
+
+// who names the socket by a process that has it, where that may be looked at.
+func (s socket) who(proc string) string {
+	fds, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd/*")) // the pattern is right
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err != nil || to != "socket:["+s.inode+"]" {
+			continue
+		}
+		dir := filepath.Dir(filepath.Dir(fd))
+		if comm, err := os.ReadFile(filepath.Join(dir, "comm")); err == nil {
+			return fmt.Sprintf("%s (process %s, on %s)", strings.TrimSpace(string(comm)), filepath.Base(dir), s.at)
+		}
+	}
+	return fmt.Sprintf("a socket on %s", s.at)
+}

@@ -1,0 +1,106 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+)
+
+const inspectLong = `Print what is known of the attachments of a container, as a JSON array:
+network, namespace, interfaces, addresses, routes, published ports, the
+plugins of its chain and those that keep a record, and its age. CONTAINER is
+an id or the beginning of one, with /IFNAME for one of several interfaces, or
+a namespace: its path, or its name below /run/netns.`
+
+type inspectCommand struct {
+	app  *app
+	Args struct {
+		Containers []string `positional-arg-name:"CONTAINER[/IFNAME]" required:"1"`
+	} `positional-args:"yes"`
+}
+
+// inspected is a standing, and what only a reader of one wants.
+type inspected struct {
+	*standing
+	Chain []string `json:"chain,omitempty"` // the plugins of the ADD's configuration
+	Age   string   `json:"age,omitempty"`
+}
+
+// Execute prints the attachments of all names, or fails for one that has none.
+func (c *inspectCommand) Execute(args []string) error {
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	list, err := c.app.standing("")
+	if unseen := rootless("inspect", err); unseen != nil && unseen != err { //nolint:errorlint // the same, not its like
+		return unseen
+	}
+	c.app.warn(err)
+	out := []inspected{}
+	var errs []error
+	for _, name := range c.Args.Containers {
+		found, err := c.find(list, name)
+		errs = append(errs, err)
+		for _, s := range found {
+			out = append(out, inspect(s))
+		}
+	}
+	c.app.findProcesses(list)
+	return errors.Join(append([]error{c.app.printJSON(out)}, errs...)...)
+}
+
+// find returns the attachments of one container.
+func (c *inspectCommand) find(list []*standing, name string) (found []*standing, err error) {
+	for _, s := range list {
+		if s.called(name, c.app.paths.NetNS) {
+			found = append(found, s)
+		}
+	}
+	if exact := slices.DeleteFunc(slices.Clone(found), func(s *standing) bool { return s.ContainerID != name }); len(exact) > 0 {
+		return exact, nil
+	}
+	ids := map[string]bool{}
+	for _, s := range found {
+		ids[s.ContainerID] = true
+	}
+	switch {
+	case len(found) == 0:
+		return nil, hinted(fmt.Errorf("no attachment of a container %s", name), "patchbay ps lists them")
+	case len(ids) > 1 && !slices.ContainsFunc(found, func(s *standing) bool { return s.in(name, c.app.paths.NetNS) }):
+		return nil, hinted(fmt.Errorf("%s is the beginning of %d ids", name, len(ids)), "patchbay ps --no-trunc prints them whole")
+	}
+	return found, nil
+}
+
+// called says whether name is a container's id, the beginning of it, or its
+// namespace.
+func (s *standing) called(name, netns string) bool {
+	id, ifName, one := strings.Cut(name, "/")
+	if id != "" && strings.HasPrefix(s.ContainerID, id) && (!one || ifName == s.IfName) {
+		return true
+	}
+	return s.in(name, netns)
+}
+
+func (s *standing) in(name, netns string) bool {
+	return s.NetNS != "" && (s.NetNS == name || s.NetNS == filepath.Join(netns, name))
+}
+
+func inspect(s *standing) inspected {
+	i := inspected{standing: s}
+	if list, err := chain.ParseList(s.config); err == nil {
+		i.Chain = (&network{List: list}).info().Plugins
+	}
+	if !s.Since.IsZero() {
+		i.Age = time.Since(s.Since).Round(time.Second).String()
+	}
+	return i
+}

@@ -1,0 +1,44 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// interrupted is why the context ended: a signal.
+type interrupted struct{ syscall.Signal }
+
+func (i interrupted) Error() string { return "interrupted (" + i.String() + ")" }
+
+// interruptible ends the context at SIGINT and SIGTERM, with the signal as the
+// cause. Both stay caught until stop: a second one must not cut the cleaning up.
+func (a *app) interruptible() (stop func()) {
+	ctx, cancel := context.WithCancelCause(a.ctx)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		if s, ok := (<-signals).(syscall.Signal); ok {
+			cancel(interrupted{s})
+		}
+	}()
+	a.ctx = ctx
+	return func() {
+		signal.Stop(signals)
+		close(signals)
+		cancel(nil)
+	}
+}
+
+// interrupted is the signal that ended the context, if one did.
+func (a *app) interrupted() (i interrupted, ok bool) {
+	if a.ctx == nil { // some tests report without a process
+		return i, false
+	}
+	return i, errors.As(context.Cause(a.ctx), &i)
+}

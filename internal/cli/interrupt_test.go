@@ -1,0 +1,72 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestInterruptedDemo: a signal in the middle ends the demo with what it has
+// cleaned up, and says nothing of paths that do not work. Its standard output is
+// a pipe that is nearly full, so that it cannot be through before the signal.
+func TestInterruptedDemo(t *testing.T) {
+	const size, room = 4096, 600 // the whole demo says more, the first containers less
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close() //nolint:errcheck // a test
+	if _, err := unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteString(strings.Repeat("x", size-room)); err != nil {
+		t.Fatal(err)
+	}
+	var stderr strings.Builder
+	cmd := exec.Command("/proc/self/exe", "demo")
+	cmd.Args[0], cmd.Stdout, cmd.Stderr = "patchbay", w, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close() //nolint:errcheck // the demo has it
+	for end := time.Now().Add(30 * time.Second); waiting(t, r) < size-room/2; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the demo says nothing")
+		}
+	}
+	if err := unix.Kill(-cmd.Process.Pid, unix.SIGINT); err != nil { // as a terminal does
+		t.Fatal(err)
+	}
+	stdout, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ended *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &ended) || ended.ExitCode() != exitSignal+int(unix.SIGINT) {
+		t.Errorf("the demo ended with %v", err)
+	}
+	if strings.Contains(string(stdout), "FAIL") || strings.Contains(stderr.String(), "do not work") || !strings.Contains(stderr.String(), "error: interrupted") {
+		t.Errorf("%s\n%s", stdout, &stderr)
+	}
+}
+
+// waiting is how much of a pipe is not read yet.
+func waiting(t *testing.T, r *os.File) int {
+	t.Helper()
+	n, err := unix.IoctlGetInt(int(r.Fd()), unix.TIOCINQ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,89 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/attached"
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/vet"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/portmap"
+)
+
+// restorable leaves out the elements whose map went with the conditions of their
+// network: of these only the shared fact tells, and the others must not fail with them.
+func (r *repairer) restorable(name string, rec *record.Record) []nft.Element {
+	left := slices.Clone(rec.Elements)
+	for _, fact := range rec.Shared {
+		id, ok := strings.CutPrefix(fact, portmap.FactConditions)
+		if _, err := r.store.Fact(fact); !ok || !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		left = slices.DeleteFunc(left, func(e nft.Element) bool { return strings.HasSuffix(e.Set, "_"+id) && !r.stands(e) })
+	}
+	if len(left) < len(rec.Elements) {
+		r.out.Skipped = append(r.out.Skipped, fmt.Sprintf("%s: the conditions of its published ports are lost with %s/shared: attach it again (patchbay del and add)", name, r.store.Dir))
+	}
+	return left
+}
+
+func (r *repairer) stands(e nft.Element) bool {
+	_, there, err := r.fw.Get(e.Set, e.Key)
+	return there && err == nil
+}
+
+// unrepaired tells of living attachments that lack something that no record tells of.
+// Files that cannot be read are for doctor to tell of.
+func (c *repairCommand) unrepaired(out *repaired) {
+	s := c.app.session()
+	defer s.Close()
+	look := attached.New(kernel.OfSession(s), c.app.paths.Proc)
+	list, _ := look.List(c.app.runtime(nil))
+	for _, a := range list {
+		name := fmt.Sprintf("%s %s/%s", a.Network, a.ContainerID, a.IfName)
+		told := slices.ContainsFunc(out.Skipped, func(s string) bool { return strings.HasPrefix(s, name+":") })
+		if why := c.lacks(s, look, a); why != "" && !told {
+			out.Skipped = append(out.Skipped, name+": "+why)
+		}
+	}
+}
+
+// lacks is what a living attachment misses after all was repaired, and what to do.
+func (c *repairCommand) lacks(s *plugin.Session, look *attached.Look, a *attached.Attachment) string {
+	switch {
+	case a.Gone():
+		return ""
+	case look.Unrecorded(a):
+		return fmt.Sprintf("its records below %s are lost, so what it had in the firewall is not known: "+
+			"attach it again (patchbay check NETWORK NETNS tells what it misses)", c.app.paths.Run)
+	case len(a.Records) == 0 || a.NetNS == "" || busy(s, a):
+		return ""
+	}
+	known, err := look.Firewall(c.app.ctx, a) // run has told why these stay
+	l, perr := chain.ParseList(a.Config)
+	if err != nil || perr != nil || len(known) > 0 {
+		return ""
+	}
+	d := netstate.Found(vet.Check(c.app.ctx, c.app.runtime(nil), s, l, a.Attachment))
+	if len(d.Lost) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s missing, and what tells of it below %s is lost: attach it again (patchbay del and add)", d.Sentence(), c.app.paths.Run)
+}
+
+// busy says whether an ADD or DEL works on an attachment.
+func busy(s *plugin.Session, a *attached.Attachment) bool {
+	store := kernel.OfSession(s).Records
+	return slices.ContainsFunc(a.Records, func(r *record.Record) bool { return store.Busy(r.Network, r.Owner, r.Plugin) })
+}

@@ -1,0 +1,92 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// aWhile is how long a plugin works in silence. After that the command says which
+// plugin it waits for: DHCP without a server takes half a minute.
+const aWhile = 2 * time.Second
+
+// verbosity is the flag of the commands that call plugins.
+type verbosity struct {
+	Verbose bool `long:"verbose" short:"v" description:"say on standard error which plugin is called, and what it came to"`
+}
+
+// watched calls plugins, and says on standard error what takes long.
+type watched struct {
+	invoke.Invoker
+	app *app
+}
+
+// Invoke says with --verbose, too, that a plugin was started.
+func (w watched) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
+	conf, err := spec.ParseConf(call.Config)
+	if err != nil { // what is wrong with it is told by the plugin
+		return w.Invoker.Invoke(ctx, pluginType, call)
+	}
+	if w.app.verbose && call.Verb != spec.Version {
+		w.app.remark("%s: %s %s: started", conf.Name, call.Verb, pluginType)
+	}
+	defer w.app.afterAWhile("waiting for " + waitedFor(conf.Name, pluginType, conf.IPAM.Type) + "…")()
+	return w.Invoker.Invoke(ctx, pluginType, call)
+}
+
+// waitedFor is the plugin that is waited for: dhcp waits for a server, and the
+// plugin that called it for nothing.
+func waitedFor(network, pluginType, ipam string) string {
+	if ipam == "dhcp" {
+		return fmt.Sprintf("dhcp (%s of %s)", pluginType, network)
+	}
+	return fmt.Sprintf("%s of %s", pluginType, network)
+}
+
+// afterAWhile makes a remark unless done is called within it.
+func (a *app) afterAWhile(text string) (done func()) {
+	var mu sync.Mutex
+	over := false
+	stop := a.after(aWhile, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			a.remark("%s", text)
+		}
+	})
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		stop()
+	}
+}
+
+// after calls f when time has passed, unless stop is called before.
+func after(d time.Duration, f func()) (stop func() bool) { return time.AfterFunc(d, f).Stop }
+
+// told is the Event of --verbose.
+func (a *app) told(e chain.Event) {
+	call := fmt.Sprintf("%s: %s %s", e.Network, e.Verb, e.Plugin)
+	if e.Rollback {
+		call += " (taking the ADD back)"
+	}
+	ms := float64(e.Duration.Microseconds()) / 1000
+	if e.Err != nil {
+		a.remark("%s: failed after %.1f ms: %v", call, ms, e.Err)
+		return
+	}
+	a.remark("%s: ok after %.1f ms", call, ms)
+}
+
+func (a *app) remark(format string, args ...any) {
+	fmt.Fprintf(a.stderr, "patchbay: "+format+"\n", args...) //nolint:errcheck // a remark
+}

@@ -1,0 +1,174 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nft/follow"
+)
+
+// An accept in one table does not overrule a drop in another, nor one in a chain a
+// drop before it. What drops by a rule is found by following the containers' traffic
+// through the chains (package follow).
+
+// ruleDrops looks in every table for rules that drop what networks forward.
+func ruleDrops(n *Node) (found []Finding, err error) {
+	tables, err := n.forwardTables()
+	live := n.liveAddresses()
+	var order []string
+	by := make(map[string][]string) // networks by what drops them
+	level := make(map[string]Level)
+	for _, net := range n.Networks {
+		for _, t := range tables {
+			for _, d := range n.dropsOf(net, t, live[net.Name]) {
+				if by[d.What] == nil {
+					order = append(order, d.What)
+				}
+				if !slices.Contains(by[d.What], net.Name) {
+					by[d.What] = append(by[d.What], net.Name)
+				}
+				level[d.What] = d.Level
+			}
+		}
+	}
+	for _, what := range order {
+		found = append(found, Finding{Level: level[what], What: what + " of containers of " + strings.Join(by[what], ", "),
+			Fix: "remove the rule, or let it pass the containers: an accept behind it, or in another table, does not overrule it"})
+	}
+	return found, err
+}
+
+// dropsOf is what a table drops of a network, or of one of its living containers.
+func (n *Node) dropsOf(net *Network, t *nft.Table, live []netip.Addr) (drops []Finding) {
+	family, _ := familyName(t.Family)
+	if !net.routes() || t.Name == "filter" && family != "inet" && n.cut[net.Name] {
+		return nil // iptablesDrops has told of it
+	}
+	index := 0
+	if link, err := n.Host.Link(net.link()); err == nil {
+		index = link.Attrs().Index
+	}
+	for _, base := range t.Chains {
+		for _, traffic := range net.traffic(named(t, live)) {
+			traffic.Index = index
+			v6 := traffic.Net.Addr().Is6()
+			wrong := family == "ip" && v6 || family == "ip6" && !v6
+			if wrong || !base.Base || base.Type != "filter" || !passes(base, traffic.Out) {
+				continue
+			}
+			at, maybe := follow.DroppedBy(t, base, traffic)
+			if at == "" {
+				continue
+			}
+			does, level := "drops", Problem
+			if maybe {
+				does, level = "drops what nothing before it accepts", Warning
+			}
+			if operators(at) {
+				level = Warning
+			}
+			drops = append(drops, Finding{Level: level, What: fmt.Sprintf("%s of table %s %s %s, in the traffic %s", at, family, t.Name, does, way(traffic))})
+		}
+	}
+	return drops
+}
+
+// passes says whether traffic goes through a base chain under the addresses that it
+// has: before routing, answers may still have the host's, and behind source NAT what
+// leaves has them.
+func passes(base nft.Chain, out bool) bool {
+	return base.Hook == *nftables.ChainHookForward ||
+		base.Hook == *nftables.ChainHookPrerouting && out ||
+		base.Hook == *nftables.ChainHookPostrouting && (!out || base.Prio < int32(*nftables.ChainPriorityNATSource))
+}
+
+// operators says whether a rule is in a chain that is there for operators.
+func operators(at string) bool {
+	return slices.ContainsFunc([]string{"CNI-ADMIN", "DOCKER-USER", "admin"}, func(name string) bool {
+		return strings.Contains(at+" ", " chain "+name+" ") || strings.Contains(at, " chain "+name+",")
+	})
+}
+
+func way(t follow.Traffic) string {
+	if t.Out {
+		return "that leaves"
+	}
+	return "that comes in"
+}
+
+// traffic is what is forwarded for a network, in both directions: of its subnets,
+// and of single addresses.
+func (n *Network) traffic(single []netip.Addr) (list []follow.Traffic) {
+	link := n.link()
+	nets := n.subnets()
+	for _, a := range single {
+		nets = append(nets, netip.PrefixFrom(a, a.BitLen()))
+	}
+	for _, p := range nets {
+		for _, out := range []bool{true, false} {
+			list = append(list, follow.Traffic{Net: p, Link: link, Out: out})
+		}
+	}
+	return list
+}
+
+// link is the bridge that the network's traffic comes in by; "" when there is none.
+func (n *Network) link() (name string) {
+	for i := range n.Members {
+		if b := n.Members[i].bridge(); b != "" && n.Members[i].VLAN == 0 {
+			name = b
+		}
+	}
+	return name
+}
+
+// named are the addresses that a table has in a rule: hundreds of others have the
+// fate of their subnet.
+func named(t *nft.Table, addrs []netip.Addr) (out []netip.Addr) {
+	values := make(map[string]bool)
+	for _, rules := range t.Rules {
+		for _, r := range rules {
+			for _, v := range r.Compared() {
+				values[string(v)] = true
+			}
+		}
+	}
+	for _, a := range addrs {
+		if values[string(a.AsSlice())] {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// forwardTables reads the tables that forwarded traffic may pass. Of firewalld's
+// foreignDrops tells; iptables' nat drops nothing, and is long on a node of kube-proxy.
+func (n *Node) forwardTables() (tables []*nft.Table, err error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("list firewall tables: %w", err)
+	}
+	list, err := c.ListTables()
+	if err != nil {
+		return nil, fmt.Errorf("list firewall tables: %w", err)
+	}
+	for _, l := range list {
+		family, ok := familyName(l.Family)
+		if !ok || l.Name == "firewalld" || l.Name == "nat" && family != "inet" {
+			continue
+		}
+		t, terr := n.Kernel.NFT.ReadTable(l.Family, l.Name)
+		if err = errors.Join(err, terr); t != nil && !t.Dormant {
+			tables = append(tables, t)
+		}
+	}
+	return tables, err
+}

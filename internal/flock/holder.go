@@ -1,0 +1,56 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package flock
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Holder says for people which processes hold the lock of the file at path: by
+// what the kernel lists (proc(5), /proc/locks), which knows the process that took
+// it and not one that inherited it.
+func Holder(path string) string {
+	var st unix.Stat_t
+
+	if unix.Stat(path, &st) != nil {
+		return unknown
+	}
+	return holders(&st)
+}
+
+func holderOf(fd int) string {
+	var st unix.Stat_t
+
+	if unix.Fstat(fd, &st) != nil {
+		return unknown
+	}
+	return holders(&st)
+}
+
+const unknown = "another process holds it"
+
+func holders(st *unix.Stat_t) string {
+	list, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return unknown
+	}
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino) //nolint:unconvert // Dev is 32 bits wide on some architectures
+	var found []string
+	for _, line := range strings.Split(string(list), "\n") {
+		// 1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF; a waiting one has -> for FLOCK
+		f := strings.Fields(line)
+		if len(f) > 5 && f[1] == "FLOCK" && f[5] == file && f[4] != "0" {
+			name, _ := os.ReadFile("/proc/" + f[4] + "/comm")
+			found = append(found, strings.TrimSpace(f[4]+" "+string(name)))
+		}
+	}
+	if len(found) == 0 {
+		return unknown
+	}
+	return "held by process " + strings.Join(found, ", ")
+}

@@ -1,0 +1,40 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package flock_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/nettest/hung"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// A process that is stopped keeps its lock: the wait ends, names it, and is to be
+// tried again. Its end gives the lock back.
+func TestHolderThatIsStopped(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // only locked
+	pid, end := hung.Locker(t, f.Name())
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	for name, lock := range map[string]func(context.Context, int) error{"exclusive": flock.Exclusive, "shared": flock.Shared} {
+		err := lock(ctx, int(f.Fd()))
+		if spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "held by process "+pid+" sleep") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	end()
+	if err := flock.Exclusive(t.Context(), int(f.Fd())); err != nil {
+		t.Errorf("after its end: %v", err)
+	}
+}

@@ -1,0 +1,60 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/owner"
+)
+
+// Judged are the attachments of one network, those that live as well.
+type Judged struct {
+	Attachments []*Attachment
+	Nameless    []*Attachment // of no network that is known, and not dead: links, mostly
+
+	world *world
+}
+
+// Judge looks at the whole node and judges the attachments of one network by the same
+// as Run, for a GC of that network. It removes nothing. The error tells what could not
+// be read; the list is whole as far as that goes.
+func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
+	c := &collector{Options: o, seen: loadSeen(o.Paths.Run)}
+	report, err := c.look(ctx)
+	j := &Judged{world: c.world}
+	for _, a := range append(report.alive, report.Attachments...) {
+		switch {
+		case a.Network == "" && a.State != Dead:
+			j.Nameless = append(j.Nameless, a)
+		case a.Network == network && a.untold == "": // else its driver's
+			j.Attachments = append(j.Attachments, a)
+		}
+	}
+	return j, errors.Join(err, c.seen.save(o.Paths.Run))
+}
+
+// Links are the names of the host's links that an attachment has.
+func (a *Attachment) Links() (names []string) {
+	for _, l := range a.links {
+		names = append(names, l.name)
+	}
+	return names
+}
+
+// Lives looks again at what was called dead, by what its cached result says now.
+func (j *Judged) Lives(c *chain.Cached) bool {
+	a := &Attachment{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Owner: owner.Of(c.Network, c.ContainerID, c.IfName)}
+	if i := slices.IndexFunc(j.Attachments, func(x *Attachment) bool { return x.Owner == a.Owner }); i >= 0 {
+		a = j.Attachments[i]
+	}
+	a.at(c.NetNS, nil)
+	a.seen(c.Since)
+	state, _ := j.world.life(a)
+	return state != life.Dead && !j.world.earlier(a)
+}

@@ -1,0 +1,129 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"context"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// A runtime may call ADD again under the same names when the namespace has died
+// without a DEL. What the earlier ADD has in the firewall and this one has not
+// goes in this one's transaction: its ports would lead to the next container
+// that gets the address. Until that is done the record names both.
+
+// again is what a repeated ADD removes.
+type again struct {
+	rec  *record.Record
+	gone []nft.Element
+	over bool // done, or the ADD failed
+}
+
+// follow makes rec name what the record before it names too, and says what is to go:
+// what is not the new one's, when the namespace of the earlier one is gone. While
+// that lives it stays until DEL: another member of the same list may have made it.
+func (k *Kernel) follow(rec, before *record.Record) *again {
+	a := &again{rec: rec}
+	if before == nil {
+		return a
+	}
+	stale := without(before.Elements, rec.Elements)
+	if state, _ := k.Life(before); state == life.Dead {
+		a.gone = stale
+	}
+	for _, other := range k.repeated {
+		if other.before(rec) {
+			a.gone = append(a.gone, without(other.gone, rec.Elements)...)
+		}
+	}
+	rec.Elements = slices.Concat(rec.Elements, stale)
+	inherit(rec, before)
+	return a
+}
+
+// before says that rec is a second record of the same ADD.
+func (a *again) before(rec *record.Record) bool {
+	return !a.over && a.rec.Owner == rec.Owner && a.rec.Plugin == rec.Plugin && a.rec.Network == rec.Network
+}
+
+// removeLater queues what goes.
+func (k *Kernel) removeLater(r *plugin.Request, a *again) {
+	for _, other := range k.repeated {
+		other.over = other.over || other.before(a.rec)
+	}
+	if len(a.gone) == 0 {
+		return
+	}
+	k.withdraw(a.rec, a.gone)
+	k.repeated = append(k.repeated, a)
+	r.Session.OnFlush(func(context.Context) error { return k.settle(r, a) })
+	r.Session.OnDiscard(func() { a.over = true })
+}
+
+// inherit keeps what only a DEL takes away: each plugin gives its facts back in
+// its own way.
+func inherit(rec, before *record.Record) {
+	rec.Shared = slices.Concat(rec.Shared, except(before.Shared, rec.Shared))
+	rec.Links = slices.Concat(rec.Links, except(before.Links, rec.Links))
+	rec.Noted = rec.Noted && (before.Noted || len(before.Elements) == 0)
+	rec.Displaced = slices.Concat(rec.Displaced, except(before.Displaced, rec.Displaced))
+	if len(rec.Accepts) == 0 {
+		rec.AdminChain = before.AdminChain
+	}
+	rec.Accepts = slices.Concat(rec.Accepts, except(before.Accepts, rec.Accepts)) // they go by the owner
+	inheritZones(rec, before)
+}
+
+// inheritZones keeps the sources of zones of firewalld, each with its zone.
+func inheritZones(rec, before *record.Record) {
+	if len(rec.Sources) == 0 {
+		rec.Zone = before.Zone
+	}
+	if rec.Zone == before.Zone {
+		rec.Sources = slices.Concat(rec.Sources, except(before.Sources, rec.Sources))
+	} else if others := except(before.Sources, rec.Sources); len(others) > 0 {
+		rec.OtherZones = append(slices.Clip(rec.OtherZones), record.ZoneSources{Zone: before.Zone, Sources: others})
+	}
+	for _, z := range before.OtherZones {
+		if others := except(z.Sources, rec.Sources); len(others) > 0 {
+			rec.OtherZones = append(slices.Clip(rec.OtherZones), record.ZoneSources{Zone: z.Zone, Sources: others})
+		}
+	}
+}
+
+// settle comes after the transaction: it writes the record without
+// what is gone. When that fails it stays named, which harms nothing.
+func (k *Kernel) settle(r *plugin.Request, a *again) error {
+	if a.over || k.failed {
+		return nil
+	}
+	a.over = true
+	a.rec.Elements = without(a.rec.Elements, a.gone)
+	if err := k.Records.Rewrite(a.rec); err != nil {
+		Warn(r, err)
+	}
+	return nil
+}
+
+// without are the elements whose keys are not among others.
+func without(elems, others []nft.Element) []nft.Element {
+	type at struct{ set, key, end string }
+	taken := make(map[at]bool, len(others))
+	for _, e := range others {
+		taken[at{e.Set, string(e.Key), string(e.KeyEnd)}] = true
+	}
+	return slices.DeleteFunc(slices.Clone(elems), func(e nft.Element) bool {
+		return taken[at{e.Set, string(e.Key), string(e.KeyEnd)}]
+	})
+}
+
+// except is without for what can be compared.
+func except[T comparable](list, others []T) []T {
+	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return slices.Contains(others, x) })
+}

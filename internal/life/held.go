@@ -1,0 +1,59 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package life
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/patchbay-net/patchbay/internal/boot"
+)
+
+// Held are the network namespaces that processes hold: with an open file, or with a
+// thread in it. A namespace that has no path any more lives by them.
+type Held struct {
+	links map[uint64][]string // by inode
+	boot  string
+}
+
+// HeldBy looks at every process that is seen at proc: for who is about to call
+// something dead, and once for all of it.
+func HeldBy(proc string) Held {
+	h := Held{links: make(map[uint64][]string)}
+	h.boot, _ = boot.ID(proc)
+	for _, pattern := range []string{"fd/*", "task/[0-9]*/ns/net"} {
+		links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", pattern)) // the pattern is right
+		for _, link := range links {
+			var inode uint64
+			to, err := os.Readlink(link) // which does not make the inode
+			if n, _ := fmt.Sscanf(to, "net:[%d]", &inode); err == nil && n == 1 {
+				h.links[inode] = append(h.links[inode], link)
+			}
+			if to != "/" {
+				continue
+			}
+			if m := markOf(link, ""); m != nil { // opened at a mount that is gone
+				h.links[m.Ino] = append(h.links[m.Ino], link)
+			}
+		}
+	}
+	return h
+}
+
+// Doubt judges again what a look at paths has called dead, with why it did. Sockets
+// and mounts of others hold a namespace as well, and are not seen.
+func (h Held) Doubt(was *Mark, why string) (State, string) {
+	if was == nil || was.before(h.boot) {
+		return Dead, why
+	}
+	state, where := match(was, h.links[was.Ino])
+	switch state {
+	case Alive:
+		return Alive, "its namespace has no path, but a process holds it: " + where
+	case Unsure:
+		return Unsure, "its namespace has no path, and a process may hold it: " + where
+	}
+	return Dead, why + " (no process that is seen holds it)"
+}

@@ -1,0 +1,196 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package life_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+func TestAt(t *testing.T) {
+	dir := "/run/netns"
+	path, other := filepath.Join(dir, "life"), filepath.Join(dir, "other")
+	for _, p := range []string{path, other} {
+		if err := netns.Create(p); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { netns.Delete(p) }) //nolint:errcheck // may be gone
+	}
+	id, err := boot.ID("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	was, host := life.MarkOf(path, id), life.MarkOf("/proc/self/ns/net", id)
+	if was == nil || host == nil {
+		t.Fatal("no marks")
+	}
+	plain := filepath.Join(t.TempDir(), "plain")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	within := inside(t, id)
+	earlier, rebound, hidden, others, process := *was, *was, *was, *was, *was
+	hidden.Place, others.Place = &life.Place{Dev: was.Dev, Ino: was.Ino}, &life.Place{Dev: was.Dev, Ino: was.Ino}
+	process.Place = host.Place
+	earlier.Boot, rebound.Since = "another", rebound.Since-1
+	cookied, cookiedOther := rebound, rebound
+	cookied.Cookie = cookieOf(t, path)
+	cookiedOther.Cookie = cookieOf(t, other)
+	for _, c := range []struct {
+		name string
+		path string
+		was  *life.Mark
+		want life.State
+	}{
+		{"itself", path, was, life.Alive},
+		{"without a mark", path, nil, life.Alive},
+		{"another one under its path", other, was, life.Dead},
+		{"of an earlier boot", path, &earlier, life.Dead},
+		{"bound again, or another with its number", path, &rebound, life.Unsure},
+		{"bound again, with its cookie", path, &cookied, life.Alive},
+		{"another with its number", path, &cookiedOther, life.Dead},
+		{"missing", filepath.Join(dir, "missing"), was, life.Dead},
+		{"missing with its directory", filepath.Join(dir, "nowhere", "ns"), was, life.Unsure},
+		{"missing in another directory of that name", filepath.Join(dir, "missing"), &hidden, life.Unsure},
+		{"another one in another directory of that name", other, &hidden, life.Unsure},
+		{"itself, in another directory", path, &hidden, life.Alive},
+		{"missing among other processes", "/proc/4194399/ns/net", &others, life.Unsure},
+		{"missing, of a process that is gone", "/proc/4194399/ns/net", &process, life.Dead},
+		{"missing, but a process is in it", filepath.Join(dir, "missing"), within, life.Alive},
+		{"missing, without a mark", filepath.Join(dir, "missing"), nil, life.Dead},
+		{"a mount that is hidden", plain, was, life.Unsure},
+		{"the process's own under a container's path", "/proc/self/ns/net", &process, life.Dead},
+		{"the process's own without a mark", "/proc/self/ns/net", nil, life.Dead},
+		{"the process's own, meant", "/proc/self/ns/net", host, life.Alive},
+		{"nothing", "", nil, life.Unsure},
+	} {
+		if got, why := life.At(c.path, c.was, "/proc"); got != c.want {
+			t.Errorf("%s: %v (%s), want %v", c.name, got, why, c.want)
+		}
+	}
+}
+
+// A namespace without a path lives as long as a process has a file of it open.
+func TestHeld(t *testing.T) {
+	const path = "/run/netns/held"
+	if err := netns.Create(path); err != nil {
+		t.Fatal(err)
+	}
+	was := life.MarkOf(path, "")
+	f, err := os.Open(path)
+	if err == nil {
+		err = netns.Delete(path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state, why := life.HeldBy("/proc").Doubt(was, "gone"); state != life.Alive {
+		t.Errorf("with an open file: %v (%s)", state, why)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if state, why := life.HeldBy("/proc").Doubt(was, "gone"); state != life.Dead || why != "gone (no process that is seen holds it)" {
+		t.Errorf("without: %v (%s)", state, why)
+	}
+}
+
+// The kernel gives the number of an inode to the next namespace. Whoever is in that
+// one does not hold the one that is gone.
+func TestNumberGivenAgain(t *testing.T) {
+	id, err := boot.ID("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := start(t)
+	path := fmt.Sprintf("/proc/%d/ns/net", pid)
+	is := life.MarkOf(path, id)
+	is.Since-- // nothing held the inode meanwhile
+	for name, c := range map[string]struct {
+		cookie uint64
+		want   life.State
+	}{
+		"its own": {cookieOf(t, path), life.Alive},
+		"another": {cookieOf(t, "/proc/self/ns/net"), life.Dead},
+	} {
+		is.Cookie = c.cookie
+		if state, why := life.HeldBy("/proc").Doubt(is, "gone"); state != c.want {
+			t.Errorf("%s: %v (%s), want %v", name, state, why, c.want)
+		}
+		if state, why := life.At("/run/missing", is, "/proc"); state == life.Alive && c.want == life.Dead {
+			t.Errorf("%s: %v (%s)", name, state, why)
+		}
+	}
+}
+
+func cookieOf(t *testing.T, path string) uint64 {
+	t.Helper()
+	ns, err := netns.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	cookie, err := ns.Cookie()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cookie
+}
+
+// Without a mark, a path at which nothing is proves death only to who sees what is
+// there.
+func TestTold(t *testing.T) {
+	other := t.TempDir()
+	if err := unix.Mount("tmpfs", other, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(other, unix.MNT_DETACH) }) //nolint:errcheck // the test's namespace goes
+	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]life.State{"/run/netns/missing": life.Dead, filepath.Join(other, "missing"): life.Unsure} {
+		if got, why := life.Told(path, nil, "/proc", "/run"); got != want {
+			t.Errorf("%s: %v (%s), want %v", path, got, why, want)
+		}
+	}
+}
+
+// inside runs a process in a namespace of its own, and is the mark of that.
+func inside(t *testing.T, bootID string) *life.Mark {
+	t.Helper()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", start(t))) // holds the inode, as a mount does
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() }) //nolint:errcheck // read only
+	return life.MarkOf(f.Name(), bootID)
+}
+
+// start runs a process in a namespace of its own.
+func start(t *testing.T) (pid int) {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill() //nolint:errcheck // it runs
+		cmd.Wait()         //nolint:errcheck // it was killed
+	})
+	return cmd.Process.Pid
+}

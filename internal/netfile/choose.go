@@ -1,0 +1,127 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+)
+
+// Use is a range of addresses that is in use, and by what.
+type Use struct {
+	Prefix netip.Prefix
+	What   string
+	// Through is a route by a gateway. A narrower subnet takes a part of it, which
+	// an operator may mean.
+	Through bool
+}
+
+// Taken is what a new network must keep away from.
+type Taken struct {
+	Uses     []Use
+	Links    []string // names of interfaces, and of bridges in other networks' files
+	Devices  map[string]Device
+	Children []Children
+}
+
+// Children are another network's macvlans or ipvlans, there or still to be made.
+type Children struct{ Network, Driver, Parent string }
+
+// first returns what overlaps p.
+func (t *Taken) first(p netip.Prefix) (Use, bool) {
+	i := slices.IndexFunc(t.Uses, func(u Use) bool { return u.Prefix.Overlaps(p) })
+	if i < 0 {
+		return Use{}, false
+	}
+	return t.Uses[i], true
+}
+
+// pools are where IPv4 subnets are chosen from: podman's, then smaller ranges of
+// private addresses. Each is its first and its last subnet.
+func pools() [3][2]netip.Addr {
+	at := func(a, b, c byte) netip.Addr { return netip.AddrFrom4([4]byte{a, b, c}) }
+	return [...][2]netip.Addr{{at(10, 89, 0), at(10, 255, 255)}, {at(172, 20, 0), at(172, 31, 255)}, {at(192, 168, 100), at(192, 168, 255)}}
+}
+
+// chosenBits is the length of a chosen IPv4 subnet.
+const chosenBits = 24
+
+// free4 returns the first /24 that is not in use.
+func (t *Taken) free4() (netip.Prefix, error) {
+	for _, pool := range pools() {
+		for a := pool[0]; a.Compare(pool[1]) <= 0; {
+			p := netip.PrefixFrom(a, chosenBits)
+			if _, taken := t.first(p); !taken {
+				return p, nil
+			}
+			a = lastOf(p).Next()
+		}
+	}
+	return netip.Prefix{}, errors.New("no free subnet of private IPv4 addresses is left; choose one with --subnet")
+}
+
+// free6 draws a unique local /64, as RFC 4193 wants it: 40 random bits.
+func (t *Taken) free6(random io.Reader) (netip.Prefix, error) {
+	for range 16 {
+		b := [16]byte{0: 0xfd}
+		if _, err := io.ReadFull(random, b[1:6]); err != nil {
+			return netip.Prefix{}, fmt.Errorf("draw a unique local prefix: %w", err)
+		}
+		p := netip.PrefixFrom(netip.AddrFrom16(b), 64)
+		if _, taken := t.first(p); !taken {
+			return p, nil
+		}
+	}
+	return netip.Prefix{}, errors.New("no free unique local /64 was found; choose one with --subnet")
+}
+
+// settle checks the subnets that were given and chooses those that were not.
+func (w *wanted) settle(t *Taken, random io.Reader) (warnings []string, err error) {
+	if w.child() {
+		return nil, nil // its parent's network, which the host is in
+	}
+	for _, s := range w.subnets {
+		u, taken := t.first(s.Prefix)
+		switch {
+		case taken && u.Through && u.Prefix.Bits() < s.Prefix.Bits():
+			warnings = append(warnings, fmt.Sprintf("subnet %s takes a part of %s", s.Prefix, u.What))
+		case taken:
+			return nil, fmt.Errorf("subnet %s overlaps %s", s.Prefix, u.What)
+		}
+	}
+	if len(w.subnets) == 0 || w.IPv6 && !w.has(true) {
+		p, err := t.free4()
+		if err != nil {
+			return nil, err
+		}
+		w.subnets = slices.Insert(w.subnets, 0, Subnet{Prefix: p})
+	}
+	if w.IPv6 && !w.has(false) {
+		p, err := t.free6(random)
+		if err != nil {
+			return nil, err
+		}
+		w.subnets = append(w.subnets, Subnet{Prefix: p})
+	}
+	return warnings, nil
+}
+
+// bridge is the name of the bridge: the one that was asked for, or a free pbN. pb0
+// is the built-in network's.
+func (w *wanted) bridge(t *Taken) (string, error) {
+	if w.Interface != "" {
+		if slices.Contains(t.Links, w.Interface) {
+			return "", fmt.Errorf("the interface %s is there already, or another network's: two networks on one bridge are one network", w.Interface)
+		}
+		return w.Interface, nil
+	}
+	for n := 1; ; n++ {
+		if name := fmt.Sprintf("pb%d", n); !slices.Contains(t.Links, name) {
+			return name, nil
+		}
+	}
+}

@@ -1,0 +1,171 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netfile
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/chain"
+)
+
+// Info is what the file of a network says of it, whoever wrote it.
+type Info struct {
+	Driver    string // the plugin that makes the interface
+	Interface string // the bridge, or the interface that it is on
+	Subnets   []Subnet
+	IPAM      string // the IPAM plugin
+	DataDir   string // of host-local, if it is not the usual one
+	Internal  bool   // a bridge that nothing is forwarded for, or without a gateway
+	Open      bool   // one without a gateway that does not say whether it is internal
+	DNS       []string
+	MTU, Vlan int
+	Isolate   string // firewall's ingressPolicy
+}
+
+// said is what is read of a plugin's object.
+type said struct {
+	Type             string            `json:"type"`
+	Bridge           string            `json:"bridge"`
+	Master           string            `json:"master"`
+	IsGateway        bool              `json:"isGateway"`
+	IsDefaultGateway bool              `json:"isDefaultGateway"`
+	Internal         *bool             `json:"internal"`
+	MTU              int               `json:"mtu"`
+	Vlan             int               `json:"vlan"`
+	Ingress          string            `json:"ingressPolicy"`
+	Plugin           json.RawMessage   `json:"plugin"`  // of wrap
+	Plugins          []json.RawMessage `json:"plugins"` // of patchbay
+	IPAM             ipamSaid          `json:"ipam"`
+	DNS              struct {
+		Nameservers []string `json:"nameservers"`
+	} `json:"dns"`
+}
+
+type ipamSaid struct {
+	Type      string        `json:"type"`
+	DataDir   string        `json:"dataDir"`
+	rangeSaid               // host-local's older form
+	Ranges    [][]rangeSaid `json:"ranges"`
+	Addresses []struct {    // static's
+		Address string `json:"address"`
+		Gateway string `json:"gateway"`
+	} `json:"addresses"`
+}
+
+type rangeSaid struct {
+	Subnet     string `json:"subnet"`
+	RangeStart string `json:"rangeStart"`
+	RangeEnd   string `json:"rangeEnd"`
+	Gateway    string `json:"gateway"`
+}
+
+// Describe reads the plugins of a network. What cannot be read is left out: to
+// find mistakes is the work of validate.
+func Describe(l *chain.List) (i Info) {
+	for _, p := range l.Plugins {
+		i.add(p.Raw)
+	}
+	return i
+}
+
+// add reads a plugin, or those in it.
+func (i *Info) add(raw json.RawMessage) {
+	var s said
+	_ = json.Unmarshal(raw, &s) // a field of another type leaves the others
+	members := s.Plugins
+	if len(s.Plugin) > 0 {
+		members = append(members, s.Plugin)
+	}
+	for _, m := range members {
+		i.add(m)
+	}
+	switch {
+	case len(members) > 0:
+	case i.Driver == "":
+		i.first(&s)
+	case s.Ingress != "":
+		i.Isolate = s.Ingress
+	}
+}
+
+// first takes what the interface's plugin says.
+func (i *Info) first(s *said) {
+	i.Driver, i.Interface, i.IPAM, i.DataDir = s.Type, s.Bridge+s.Master, s.IPAM.Type, s.IPAM.DataDir
+	if s.Type == driverBridge && i.Interface == "" {
+		i.Interface = "cni0"
+	}
+	alone := s.Type == driverBridge && !s.IsGateway && !s.IsDefaultGateway && s.IPAM.Type != ""
+	i.Internal = alone || s.Type == driverBridge && s.Internal != nil && *s.Internal
+	i.Open = alone && s.Internal == nil
+	i.DNS, i.MTU, i.Vlan = s.DNS.Nameservers, s.MTU, s.Vlan
+	ranges := []rangeSaid{s.IPAM.rangeSaid}
+	for _, set := range s.IPAM.Ranges {
+		ranges = append(ranges, set...)
+	}
+	for _, a := range s.IPAM.Addresses {
+		ranges = append(ranges, rangeSaid{Subnet: a.Address, Gateway: a.Gateway})
+	}
+	for _, r := range ranges {
+		if n, ok := r.subnet(); ok {
+			i.Subnets = append(i.Subnets, n)
+		}
+	}
+}
+
+func (r rangeSaid) subnet() (n Subnet, ok bool) {
+	p, err := netip.ParsePrefix(r.Subnet)
+	if err != nil {
+		return n, false
+	}
+	n.Prefix = p.Masked()
+	n.Gateway, _ = netip.ParseAddr(r.Gateway)
+	n.First, _ = netip.ParseAddr(r.RangeStart)
+	n.Last, _ = netip.ParseAddr(r.RangeEnd)
+	return n, true
+}
+
+// String is the subnets as a list.
+func (i Info) String() string {
+	var words []string
+	for _, s := range i.Subnets {
+		words = append(words, s.Prefix.String())
+	}
+	return strings.Join(words, ",")
+}
+
+// Ours says whether network create wrote the file.
+func Ours(l *chain.List) bool {
+	var head struct {
+		By string `json:"generatedBy"`
+	}
+	return json.Unmarshal(l.Bytes, &head) == nil && head.By == Mark
+}
+
+// LeftOpen says whether network create --internal of an earlier release wrote the file:
+// it left the gateway out, which it does for no other bridge, and kept nothing closed.
+func LeftOpen(l *chain.List) bool { return Ours(l) && Describe(l).Open }
+
+// Options are what -o of network create sets.
+func (i Info) Options() map[string]string {
+	out := map[string]string{}
+	if i.MTU != 0 {
+		out["mtu"] = strconv.Itoa(i.MTU)
+	}
+	if i.Vlan != 0 {
+		out["vlan"] = strconv.Itoa(i.Vlan)
+	}
+	switch i.Isolate {
+	case "same-bridge":
+		out["isolate"] = "true"
+	case "isolated":
+		out["isolate"] = "strict"
+	}
+	if i.Driver == driverMACVLAN || i.Driver == driverIPVLAN {
+		out["parent"] = i.Interface
+	}
+	return out
+}

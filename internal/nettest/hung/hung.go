@@ -1,0 +1,63 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hung makes processes that hold a lock and do not go on.
+package hung
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nettest"
+)
+
+// Locker starts a process that takes the flock(2) of what stands at path, or of a
+// file that it makes there, and stops it (SIGSTOP). end kills it, as the end of the
+// test does.
+func Locker(t testing.TB, path string) (pid string, end func()) {
+	t.Helper()
+	nettest.Need(t, nettest.Program("flock"))
+	cmd := exec.Command("flock", "--no-fork", path, "sleep", "3600")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end = func() {
+		_ = cmd.Process.Kill() // twice does no harm
+		_ = cmd.Wait()
+	}
+	t.Cleanup(end)
+	for !locked(t, path) || !sleeps(cmd.Process.Pid) {
+		time.Sleep(time.Millisecond)
+	}
+	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	return strconv.Itoa(cmd.Process.Pid), end
+}
+
+// sleeps: a stop before flock(1) runs sleep(1) would leave a process of another
+// name with the lock.
+func sleeps(pid int) bool {
+	name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+	return err == nil && string(name) == "sleep\n"
+}
+
+func locked(t testing.TB, path string) bool {
+	t.Helper()
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // read only
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	return errors.Is(err, unix.EWOULDBLOCK)
+}

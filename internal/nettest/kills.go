@@ -1,0 +1,92 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nettest
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// Kills chooses the moments at which processes that do the same work are killed,
+// over all of the time that the work takes. That time follows what is seen: a busy
+// machine makes some of them many times slower than others.
+type Kills struct {
+	t           testing.TB
+	what        string
+	rnd         *rand.Rand
+	usual       time.Duration // how long a process takes, lately
+	tried, died int
+}
+
+// NewKills is for the processes that do what, "ADD" for one. In the end it logs the
+// seed of its moments, each of which is a share of the usual time, and who died.
+func NewKills(t testing.TB, what string) *Kills {
+	seed := uint64(time.Now().UnixNano())
+	k := seededKills(t, what, seed)
+	t.Cleanup(func() {
+		t.Logf("%d of %d processes died in %s, which takes %v lately; seed %d", k.died, k.tried, what, k.usual, seed)
+	})
+	return k
+}
+
+func seededKills(t testing.TB, what string, seed uint64) *Kills {
+	return &Kills{t: t, what: what, rnd: rand.New(rand.NewPCG(seed, 1))}
+}
+
+// Try has run start a process, kill it after a time and say whether it died of
+// that. The first process is let run to its end.
+func (k *Kills) Try(run func(after time.Duration) (died bool)) (died bool) {
+	k.t.Helper()
+	after := k.after()
+	start := time.Now()
+	died = run(after)
+	k.saw(after, time.Since(start), died)
+	return died
+}
+
+func (k *Kills) after() time.Duration {
+	if k.usual == 0 {
+		return 5 * time.Minute
+	}
+	return time.Duration(k.rnd.Float64() * float64(k.usual) * 5 / 4)
+}
+
+// saw learns from a process that was to be killed after a time, and ran until it
+// died or was done.
+func (k *Kills) saw(after, ran time.Duration, died bool) {
+	k.t.Helper()
+	first := k.usual == 0
+	switch {
+	case first && died:
+		k.t.Fatalf("%s was not done after %v", k.what, after)
+	case first:
+		k.usual = ran
+		return
+	case died:
+		k.died++
+		if after > k.usual { // it takes longer than that
+			k.usual += k.usual / 4
+		}
+	default:
+		k.usual = (k.usual + ran) / 2
+	}
+	k.tried++
+}
+
+// More says whether to go on: until there were so many tries and a third of as many
+// died. It ends the test when ten times the tries were not enough for that.
+func (k *Kills) More(tries int) bool {
+	k.t.Helper()
+	if k.tried < tries {
+		return true
+	}
+	if k.died >= tries/3 {
+		return false
+	}
+	if k.tried >= 10*tries {
+		k.t.Fatalf("only %d of %d processes died before they were done with %s, which takes %v lately: the test proves little", k.died, k.tried, k.what, k.usual)
+	}
+	return true
+}

@@ -1,0 +1,271 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package follow
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+)
+
+// Traffic is what containers of one network send (Out), or what is sent to them,
+// as far as it is known: its other end may be anything.
+type Traffic struct {
+	Net  netip.Prefix
+	Link string // the bridge; "" where every container has a link of its own
+	Out  bool
+
+	Index int // of the link; 0 when it is not known
+}
+
+// Answer says whether something holds for traffic.
+type Answer int
+
+// The answers. Perhaps depends on what is not known.
+const (
+	Yes Answer = iota
+	Perhaps
+	No
+)
+
+// field is what a register holds.
+type field struct {
+	// kind is 'p' protocol family, 'l' link, 'i' its index, 'a' address, 's' state of the connection,
+	// 'o' link at the other end, 'n' what tells some packets from others; 0 is anything else
+	kind byte
+	mask []byte
+}
+
+// condition is what traffic is to one condition of a rule, or to all.
+type condition struct {
+	is      Answer
+	state   bool // what is not known is the state of the connection
+	answers bool // of those, only such as answers have
+	narrow  bool // it is for some packets, as of one port
+}
+
+// and is both conditions.
+func (c condition) and(o condition) condition {
+	switch {
+	case c.is == No || o.is == Yes:
+		return c
+	case o.is == No || c.is == Yes:
+		return o
+	}
+	return condition{Perhaps, c.state && o.state, c.answers || o.answers, c.narrow || o.narrow}
+}
+
+// meets says whether all conditions of a rule hold for the traffic, and what a verdict
+// map of it chooses.
+func (w *walk) meets(r nft.Rule) (all condition, chosen []branch) {
+	regs := make(map[uint32]field)
+	for _, e := range r.Exprs {
+		var c condition
+		if e.Name == "lookup" {
+			c, chosen = w.lookup(e, regs)
+		} else {
+			c = w.meetsExpr(e, regs)
+		}
+		if all = all.and(c); all.is == No {
+			return all, nil
+		}
+	}
+	return all, chosen
+}
+
+func (t Traffic) meetsExpr(e nft.Expr, regs map[uint32]field) condition {
+	switch e.Name {
+	case "immediate", "counter", "log", "reject", "target", "notrack":
+		return condition{}
+	case "meta":
+		regs[be32(e.Attr(unix.NFTA_META_DREG))] = t.meta(be32(e.Attr(unix.NFTA_META_KEY)))
+		return condition{}
+	case "payload":
+		regs[be32(e.Attr(unix.NFTA_PAYLOAD_DREG))] = t.payload(e)
+		return condition{}
+	case "ct":
+		regs[be32(e.Attr(unix.NFTA_CT_DREG))] = stateOf(e)
+		return condition{}
+	case "bitwise":
+		f := regs[be32(e.Attr(unix.NFTA_BITWISE_SREG))]
+		f.mask = nft.ValueIn(e.Attr(unix.NFTA_BITWISE_MASK))
+		regs[be32(e.Attr(unix.NFTA_BITWISE_DREG))] = f
+		return condition{}
+	case "cmp":
+		f, op, value := regs[be32(e.Attr(unix.NFTA_CMP_SREG))], be32(e.Attr(unix.NFTA_CMP_OP)), nft.ValueIn(e.Attr(unix.NFTA_CMP_DATA))
+		c := condition{is: t.compare(f, op, value), state: f.kind == 's', narrow: f.kind == 'n' || f.kind == 'o' && op == unix.NFT_CMP_EQ && t.isLink(value)}
+		c.answers = c.state && op == unix.NFT_CMP_NEQ && ofAnswers(f.mask)
+		return c
+	case "match":
+		return matched(e)
+	}
+	return condition{is: Perhaps}
+}
+
+// matched is about the matches of iptables.
+func matched(e nft.Expr) condition {
+	switch unix.ByteSliceToString(e.Attr(unix.NFTA_MATCH_NAME)) {
+	case "comment":
+		return condition{}
+	case "conntrack":
+		return condition{is: Perhaps, state: true, answers: xtAnswers(e.Attr(unix.NFTA_MATCH_INFO))}
+	case "tcp", "udp", "multiport", "icmp", "icmp6", "mark", "connmark", "limit":
+		return condition{is: Perhaps, narrow: true}
+	}
+	return condition{is: Perhaps}
+}
+
+func stateOf(e nft.Expr) field {
+	switch be32(e.Attr(unix.NFTA_CT_KEY)) {
+	case unix.NFT_CT_STATE:
+		return field{kind: 's'}
+	case unix.NFT_CT_MARK:
+		return field{kind: 'n'}
+	}
+	return field{}
+}
+
+// The states of connections, as ct and conntrack number them.
+const (
+	stateEstablished = 1 << 1
+	stateNew         = 1 << 3
+)
+
+// ofAnswers says whether a mask of states is for answers and not for what is new.
+func ofAnswers(mask []byte) bool {
+	if len(mask) != 4 {
+		return false
+	}
+	states := binary.NativeEndian.Uint32(mask)
+	return states&stateEstablished != 0 && states&stateNew == 0
+}
+
+// xtAnswers reads xt_conntrack_mtinfo3 (linux/netfilter/xt_conntrack.h): flags, those
+// that are inverted, and states.
+func xtAnswers(info []byte) bool {
+	const flags, inverted, states = 146, 148, 150
+	if len(info) < states+2 {
+		return false
+	}
+	at := binary.NativeEndian.Uint16
+	return at(info[flags:]) == uint16(xt.ConntrackState) && at(info[inverted:]) == 0 &&
+		at(info[states:])&stateEstablished != 0 && at(info[states:])&stateNew == 0
+}
+
+// meta is known for the family and for the link at the containers' end.
+func (t Traffic) meta(key uint32) field {
+	switch {
+	case key == uint32(expr.MetaKeyNFPROTO):
+		return field{kind: 'p'}
+	case key == uint32(expr.MetaKeyL4PROTO), key == uint32(expr.MetaKeyMARK):
+		return field{kind: 'n'}
+	case t.Link != "" && (t.Out && key == uint32(expr.MetaKeyIIFNAME) || !t.Out && key == uint32(expr.MetaKeyOIFNAME)):
+		return field{kind: 'l'}
+	case t.Index != 0 && (t.Out && key == uint32(expr.MetaKeyIIF) || !t.Out && key == uint32(expr.MetaKeyOIF)):
+		return field{kind: 'i'}
+	case t.Link != "" && (key == uint32(expr.MetaKeyIIFNAME) || key == uint32(expr.MetaKeyOIFNAME)):
+		return field{kind: 'o'}
+	}
+	return field{}
+}
+
+// payload is known for the containers' address.
+func (t Traffic) payload(e nft.Expr) field {
+	if be32(e.Attr(unix.NFTA_PAYLOAD_BASE)) == uint32(expr.PayloadBaseTransportHeader) {
+		return field{kind: 'n'}
+	}
+	offset, length := uint32(12), be32(e.Attr(unix.NFTA_PAYLOAD_LEN))
+	size := uint32(t.Net.Addr().BitLen() / 8)
+	if size == 16 {
+		offset = 8
+	}
+	if !t.Out {
+		offset += size
+	}
+	if be32(e.Attr(unix.NFTA_PAYLOAD_BASE)) != uint32(expr.PayloadBaseNetworkHeader) || be32(e.Attr(unix.NFTA_PAYLOAD_OFFSET)) != offset || length > size {
+		return field{}
+	}
+	return field{kind: 'a'}
+}
+
+func (t Traffic) compare(f field, op uint32, value []byte) (a Answer) {
+	switch f.kind {
+	case 'p':
+		a = No
+		if v6 := t.Net.Addr().Is6(); len(value) > 0 && (value[0] == unix.NFPROTO_IPV6) == v6 {
+			a = Yes
+		}
+	case 'l':
+		a = No
+		if t.isLink(value) {
+			a = Yes
+		}
+	case 'i':
+		a = No
+		if bytes.Equal(value, binary.NativeEndian.AppendUint32(nil, uint32(t.Index))) {
+			a = Yes
+		}
+	case 'a':
+		a = t.within(f, value)
+	default:
+		return Perhaps
+	}
+	switch op {
+	case unix.NFT_CMP_EQ:
+		return a
+	case unix.NFT_CMP_NEQ:
+		return No - a // Yes and No change places
+	}
+	return Perhaps
+}
+
+// isLink says whether a name, or the beginning of names, is for the bridge.
+func (t Traffic) isLink(value []byte) bool {
+	name := make([]byte, unix.IFNAMSIZ)
+	copy(name, t.Link)
+	return bytes.HasPrefix(name, value)
+}
+
+// within says whether the containers' addresses are those that a masked address is
+// compared with: all of them, none, or some.
+func (t Traffic) within(f field, value []byte) Answer {
+	mask := f.mask
+	if mask == nil {
+		mask = bytes.Repeat([]byte{0xff}, len(value))
+	}
+	if len(mask) != len(value) {
+		return Perhaps
+	}
+	addr := t.Net.Masked().Addr().AsSlice()
+	left := t.Net.Bits()
+	is := Yes
+	for i := range value {
+		known := byte(0xff)
+		if left < 8 {
+			known <<= 8 - max(left, 0)
+		}
+		left -= bits.OnesCount8(known)
+		if (addr[i]^value[i])&mask[i]&known != 0 {
+			return No
+		}
+		if mask[i]&^known != 0 {
+			is = Perhaps
+		}
+	}
+	return is
+}
+
+func be32(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}

@@ -1,0 +1,165 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package follow follows containers' traffic through the rules of anybody's nftables
+// table, as far as what is known of it decides.
+package follow
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables/expr"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+)
+
+// An accept in one table does not overrule a drop in another, nor one in a chain a
+// drop before it. What drops by a rule is found by following the containers' traffic
+// through the chains, as far as what is known of it decides.
+
+// fate is where a walk ends.
+type fate int
+
+const (
+	goesOn fate = iota
+	accepted
+	dropped
+	returned // to the policy, from a base chain
+)
+
+// walk follows traffic through a table.
+type walk struct {
+	table *nft.Table
+	Traffic
+	maybe   bool   // something before may have accepted some of it
+	most    bool   // and that more than packets of some kind
+	answers bool   // something before has accepted answers
+	at      string // the rule that ended it: "rule 1 of chain FORWARD"
+}
+
+// mostCalls bounds chains that call chains, as the kernel does.
+const mostCalls = 16
+
+func (w *walk) chain(name string, depth int) fate {
+	for i, r := range w.table.Rules[name] {
+		for _, b := range w.branches(r) {
+			if b.is == No || depth > mostCalls {
+				continue
+			}
+			f, ends := w.branch(b, depth)
+			if b.is == Perhaps || !ends {
+				w.note(b, f)
+				continue
+			}
+			if w.at == "" && f != goesOn {
+				w.at = fmt.Sprintf("rule %d of chain %s", i+1, name)
+			}
+			return f
+		}
+	}
+	return goesOn
+}
+
+// branch is what a rule does with some of the traffic.
+type branch struct {
+	condition
+	verdict *expr.Verdict // nil for none
+	drops   bool          // without a verdict
+	accepts bool          // may, without a verdict
+}
+
+// branches are all that a rule does: one, or of a verdict map one for each element.
+func (w *walk) branches(r nft.Rule) []branch {
+	c, chosen := w.meets(r)
+	if chosen != nil {
+		for i := range chosen {
+			chosen[i].condition = c.and(chosen[i].condition)
+		}
+		return chosen
+	}
+	b := branch{condition: c}
+	if code, to, ok := r.Verdict(); ok {
+		b.verdict = &expr.Verdict{Kind: expr.VerdictKind(code), Chain: to}
+	}
+	b.drops = r.Has("reject", "") || r.Has("target", "REJECT") || r.Has("target", "DROP")
+	b.accepts = r.Has("target", "NFQUEUE") || r.Has("queue", "")
+	return []branch{b}
+}
+
+// note keeps what a rule does that may be for the traffic. The containers' own begins
+// connections; what they are sent are answers, if nothing else.
+func (w *walk) note(b branch, f fate) {
+	if f != accepted {
+		return
+	}
+	w.maybe = w.maybe || !b.state
+	w.most = w.most || !b.narrow && !(b.answers && w.Out)
+	w.answers = w.answers || b.state && b.answers && !w.Out && b.verdict != nil && b.verdict.Kind == expr.VerdictAccept
+}
+
+// branch says what a rule does with what it is for. Of a call under a condition nobody
+// follows what it comes to: it may accept.
+func (w *walk) branch(b branch, depth int) (f fate, ends bool) {
+	switch {
+	case b.drops:
+		return dropped, true
+	case b.accepts:
+		return accepted, false
+	case b.verdict == nil:
+		return goesOn, false
+	}
+	switch b.verdict.Kind {
+	case expr.VerdictDrop:
+		return dropped, true
+	case expr.VerdictAccept:
+		return accepted, true
+	case expr.VerdictReturn:
+		if depth == 0 {
+			return returned, true
+		}
+		return goesOn, true
+	case expr.VerdictJump, expr.VerdictGoto:
+		if b.is == Perhaps {
+			return accepted, false
+		}
+		f := w.chain(b.verdict.Chain, depth+1)
+		return f, f != goesOn || b.verdict.Kind == expr.VerdictGoto
+	}
+	return goesOn, false
+}
+
+// DroppedBy says what drops traffic by a rule in a base chain: "rule 1 of chain
+// FORWARD". It is "" when nothing does, or the policy alone. maybe says that
+// something before may accept some of it.
+func DroppedBy(t *nft.Table, base nft.Chain, traffic Traffic) (at string, maybe bool) {
+	w := &walk{table: t, Traffic: traffic}
+	switch f := w.chain(base.Name, 0); {
+	case f == dropped:
+		return w.at, w.maybe
+	case f == returned && base.Drops:
+		return w.at + ", and the policy of the chain", w.maybe
+	}
+	return "", false
+}
+
+// Passed says whether a base chain lets through what containers begin and what they
+// are answered. link is as in Traffic.
+func Passed(t *nft.Table, base nft.Chain, net netip.Prefix, link string) (worst Answer) {
+	for _, out := range []bool{true, false} {
+		w := &walk{table: t, Traffic: Traffic{Net: net, Link: link, Out: out}}
+		worst = max(worst, w.passes(base))
+	}
+	return worst
+}
+
+func (w *walk) passes(base nft.Chain) Answer {
+	f := w.chain(base.Name, 0)
+	switch {
+	case f == accepted, w.answers, f != dropped && !base.Drops:
+		return Yes
+	case w.most:
+		return Perhaps
+	}
+	return No
+}

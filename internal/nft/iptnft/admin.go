@@ -1,0 +1,109 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package iptnft
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+)
+
+// isAdminJump says whether a rule is the jump to an operator's chain that the
+// plugin makes.
+func isAdminJump(r nft.Rule) bool { return r.Comment() == commentAdmin }
+
+// isOurs says whether a rule accepts for us, or leads to what does.
+func isOurs(r nft.Rule) bool { return strings.HasPrefix(r.Comment(), commentAccept) }
+
+// lookAdmins lists the operators' chains, but for the one that is asked for.
+func (f *filter) lookAdmins(c *nft.Conn) (err error) {
+	for _, r := range slices.Concat(f.user.rules, f.cni.rules) {
+		_, name, _ := r.Verdict()
+		known := slices.ContainsFunc(f.admins, func(ch chain) bool { return ch.name == name })
+		if !isAdminJump(r) || name == "" || name == f.admin.name || known {
+			continue
+		}
+		ch := chain{name: name, found: true}
+		if ch.rules, err = c.ListRules(f.table.Family, tableFilter, name); err != nil {
+			return err
+		}
+		f.admins = append(f.admins, ch)
+	}
+	return nil
+}
+
+// dropAdmins plans the removal of operators' chains that are empty and that no
+// jump which is kept leads to.
+func (f filter) dropAdmins(kept []nft.Rule) (todo []step) {
+	for _, ch := range append([]chain{f.admin}, f.admins...) {
+		used := slices.ContainsFunc(kept, func(r nft.Rule) bool { return r.JumpsTo(ch.name) })
+		if ch.found && len(ch.rules) == 0 && !used {
+			todo = append(todo, f.dropChain(ch)...)
+		}
+	}
+	return todo
+}
+
+// LeaveAdmin removes the jumps to an operator's chain, and the chain if it is
+// empty, unless needed says that somebody names it. Where the accepts of others
+// stand, such as the reference plugin's, they may need it and it stays.
+func LeaveAdmin(adminChain string, needed func() bool) nft.Extra {
+	return leaveAdmin{admin(adminChain), needed}
+}
+
+type leaveAdmin struct {
+	admin  string
+	needed func() bool
+}
+
+// String names the chain.
+func (l leaveAdmin) String() string {
+	return fmt.Sprintf("stop asking the chain %s of iptables-nft filter", l.admin)
+}
+
+// Plan looks at each family. Who needs the chain says so in a record before it
+// looks whether the jump is there.
+func (l leaveAdmin) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
+	if l.needed() {
+		return nil, nil
+	}
+	var todo []step
+	for _, family := range families() {
+		f, err := look(c, family, l.admin, false, true)
+		if err != nil {
+			return nil, err
+		}
+		todo = append(todo, f.leaveAdmin()...)
+	}
+	return run(todo), nil
+}
+
+func (f filter) leaveAdmin() (todo []step) {
+	var kept []nft.Rule
+	for _, ch := range [...]chain{f.user, f.cni} {
+		var gone []nft.Rule
+		others := false
+		for _, r := range ch.rules {
+			switch {
+			case isAdminJump(r) && r.JumpsTo(f.admin.name):
+				gone = append(gone, r)
+			case !isAdminJump(r) && !isOurs(r):
+				others = true
+			}
+		}
+		if ch.name == chainCNIForward && others {
+			kept = append(kept, gone...)
+			continue
+		}
+		todo = append(todo, f.deleteRules(ch.name, gone)...)
+	}
+	if len(todo) > 0 {
+		todo = append(todo, filter{table: f.table, admin: f.admin}.dropAdmins(kept)...)
+	}
+	return todo
+}

@@ -1,0 +1,113 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
+	"github.com/patchbay-net/patchbay/internal/order"
+)
+
+// Member is an element of anybody's set or map: the keys from Low to High, both
+// inclusive, in the kernel's bytes. Verdict is nil where the set is no verdict map.
+type Member struct {
+	Low, High []byte
+	Verdict   *expr.Verdict
+}
+
+// Members are the elements of a set of anybody's table, in order, read at the first
+// call. They are nil where they are not of one field with plain keys, such as
+// concatenations.
+func (t *Table) Members(set string) ([]Member, error) {
+	if members, ok := t.sets[set]; ok {
+		return members, nil
+	}
+	members, err := t.readSet(set)
+	if err != nil {
+		return nil, fmt.Errorf("read set %s of %s: %w", set, t, err)
+	}
+	if t.sets == nil {
+		t.sets = make(map[string][]Member)
+	}
+	t.sets[set] = members
+	return members, nil
+}
+
+// readSet returns nil for a set that is not simple.
+func (t *Table) readSet(set string) ([]Member, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.GetSetByName(&nftables.Table{Family: t.Family, Name: t.Name}, set)
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.GetSetElements(s)
+	special := func(e nftables.SetElement) bool { return len(e.Key) == 0 || e.KeyEnd != nil } // one for all others; of several fields
+	if err != nil || s.Concatenation || slices.ContainsFunc(list, special) {
+		return nil, err
+	}
+	if s.Interval {
+		return ranges(list), nil
+	}
+	members := []Member{}
+	for _, e := range list {
+		members = append(members, member(e, e.Key))
+	}
+	return members, nil
+}
+
+func member(e nftables.SetElement, high []byte) Member {
+	m := Member{Low: e.Key, High: high}
+	if code, chain, ok := verdictIn(e.Val); ok {
+		m.Verdict = &expr.Verdict{Kind: expr.VerdictKind(code), Chain: chain}
+	}
+	return m
+}
+
+// ranges makes pairs of the elements of an interval set: a beginning, and behind the
+// end one that is marked so, or nothing for an interval without an end.
+func ranges(list []nftables.SetElement) []Member {
+	order.By(list, func(a, b nftables.SetElement) int {
+		return cmp.Or(bytes.Compare(a.Key, b.Key), ended(a)-ended(b))
+	})
+	members := []Member{}
+	for i, e := range list {
+		switch {
+		case e.IntervalEnd:
+		case i+1 < len(list):
+			members = append(members, member(e, before(list[i+1].Key)))
+		default:
+			members = append(members, member(e, bytes.Repeat([]byte{0xff}, len(e.Key))))
+		}
+	}
+	return members
+}
+
+// ended puts the end of an interval before the beginning of the next.
+func ended(e nftables.SetElement) int {
+	if e.IntervalEnd {
+		return 0
+	}
+	return 1
+}
+
+// before is the key before another one.
+func before(key []byte) []byte {
+	out := bytes.Clone(key)
+	for i := len(out) - 1; i >= 0; i-- {
+		out[i]--
+		if out[i] != 0xff {
+			break
+		}
+	}
+	return out
+}

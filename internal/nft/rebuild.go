@@ -1,0 +1,144 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables"
+)
+
+// Rebuild puts the tables that exist back as they should be, in one transaction:
+// schema number, sets, chains, static rules. Elements, the operator's chain and
+// the networks' chains stay. A table that was put to sleep wakes in a second
+// transaction, when it is whole.
+func (c *Conn) Rebuild(ctx context.Context) error {
+	if err := c.dial(); err != nil {
+		return err
+	}
+	if err := c.lock(ctx); err != nil { // an ADD may be making a set with its rule
+		return err
+	}
+	defer func() { c.unlock(); c.unlock = nil }()
+	var dormant []*Table
+	msgs, err := encode(func(enc *nftables.Conn) error {
+		for _, f := range families() {
+			t, err := c.rebuild(enc, f)
+			if err != nil {
+				return err
+			}
+			if t != nil && t.Dormant {
+				dormant = append(dormant, t)
+			}
+		}
+		return nil
+	})
+	if err != nil || len(msgs) == 0 || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	if err := c.send(msgs); err != nil {
+		return err
+	}
+	return c.wake(dormant)
+}
+
+// rebuild queues one table, and returns it as it is; nil when there is none.
+func (c *Conn) rebuild(enc *nftables.Conn, f nftables.TableFamily) (*Table, error) {
+	t, err := c.ReadTable(f, TableName)
+	if err != nil || t == nil {
+		return nil, err
+	}
+	s, err := c.stateOf(f)
+	if err != nil {
+		return nil, err
+	}
+	if !s.present {
+		if !ours(s.sets) {
+			return nil, notOurs(f)
+		}
+		if err := s.renumber(enc); err != nil {
+			return nil, err
+		}
+	}
+	l := layoutOf(f)
+	t.dropWrong(enc, l)
+	if err := l.upgrade(enc, s.sets, s.schema, Schema()); err != nil {
+		return nil, err
+	}
+	if f != nftables.TableFamilyINet {
+		return t, nil
+	}
+	for _, r := range t.notConditions() {
+		chain := &nftables.Chain{Name: chainConditional, Table: l.table()}
+		if err := enc.DelRule(&nftables.Rule{Table: l.table(), Chain: chain, Handle: r.Handle}); err != nil {
+			return nil, err
+		}
+	}
+	rebuildLengths(enc, lengthsIn(s.sets))
+	return t, nil
+}
+
+// renumber queues the number that a table has lost: that of its own sets is not
+// known, and upgrade makes those that are missing.
+func (s *state) renumber(enc *nftables.Conn) error {
+	set := schemaSpec(s.family).set()
+	if !slices.Contains(s.sets, SetSchema) {
+		if err := enc.AddSet(set, nil); err != nil {
+			return fmt.Errorf("add set %s: %w", SetSchema, err)
+		}
+		s.sets = append(s.sets, SetSchema)
+	}
+	s.present, s.schema = true, Schema()
+	return enc.SetAddElements(set, []nftables.SetElement{{Key: number(0), Val: number(s.schema)}})
+}
+
+// dropWrong queues the end of base chains that are not ours, and of ours that are
+// at another hook, which the kernel does not move.
+func (t *Table) dropWrong(enc *nftables.Conn, l layout) {
+	names := t.foreign(l)
+	for _, want := range l.chains {
+		if have := t.chain(want.name); have != nil && !want.at(have) && (want.hook != nil || have.Base) {
+			names = append(names, want.name)
+		}
+	}
+	for _, name := range names {
+		ch := &nftables.Chain{Name: name, Table: l.table()}
+		enc.FlushChain(ch)
+		enc.DelChain(ch)
+	}
+}
+
+// wake clears the flags of tables.
+func (c *Conn) wake(tables []*Table) error {
+	if len(tables) == 0 {
+		return nil
+	}
+	msgs, err := encode(func(enc *nftables.Conn) error {
+		for _, t := range tables {
+			enc.AddTable(&nftables.Table{Name: t.Name, Family: t.Family})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.send(msgs)
+}
+
+// notOurs is the refusal to touch a table of our name.
+func notOurs(f nftables.TableFamily) error {
+	return fmt.Errorf("table %[1]s %[2]s has no schema number, so it is not ours: run `nft delete table %[1]s %[2]s` and then `patchbay repair`",
+		familyName(f), TableName)
+}
+
+// unnumbered says what a table without a number is, and what to do.
+func (c *Conn) unnumbered(f nftables.TableFamily) error {
+	if sets, err := c.setNames(f); err == nil && ours(sets) {
+		return fmt.Errorf("table %s %s has lost its schema number: %w", familyName(f), TableName, ErrDamaged)
+	}
+	return notOurs(f)
+}

@@ -1,0 +1,216 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Whether two addresses are of one network is a property of an attachment, not
+// of the node: its address is in one element with the first address of its
+// network. There is a plain set for each length of a prefix that is in use, so
+// that equal first addresses of different lengths are told apart, and a rule
+// that masks the other end's address:
+//
+//	set samenet4_24 { type ipv4_addr . ipv4_addr; elements = { 10.1.0.5 . 10.1.0.0 } }
+//	chain samenet { ip saddr . ip daddr & 255.255.255.0 @samenet4_24 accept }
+//
+// Set and rule are made by the first attachment of that length and stay: they
+// do nothing without elements.
+const (
+	SetSameNet4    = "samenet4"    // container . its network: not masqueraded
+	SetSameNet6    = "samenet6"    //
+	SetNeighbours4 = "neighbours4" // container . its network: whence published traffic is masqueraded
+	SetNeighbours6 = "neighbours6" //
+
+	chainSameNet    = "samenet"
+	chainNeighbours = "neighbours"
+)
+
+// within makes the element of one attachment: a belongs to network.
+func within(set4, set6 string, a netip.Addr, network netip.Prefix, comment string) Element {
+	network = network.Masked()
+	return Element{
+		Set:     of(a, set4, set6) + "_" + strconv.Itoa(network.Bits()),
+		Key:     append(Addr(a), Addr(network.Addr())...),
+		Comment: cleanComment(comment),
+	}
+}
+
+// withinSpec completes the specification of a set for one length.
+func withinSpec(s setSpec, kind, length string) (setSpec, bool) {
+	part, most := fieldIPv4, 32
+	if strings.HasSuffix(kind, "6") {
+		part, most = fieldIPv6, 128
+	}
+	n, err := strconv.Atoi(length)
+	s.key, s.length = []field{part, part}, n
+	return s, err == nil && n > 0 && n <= most && strconv.Itoa(n) == length
+}
+
+// chain is the chain whose rules look into a set for one length.
+func (s setSpec) chain() string {
+	if strings.HasPrefix(s.name, SetSameNet4) || strings.HasPrefix(s.name, SetSameNet6) {
+		return chainSameNet
+	}
+	return chainNeighbours
+}
+
+// rule is what the chain does by the set.
+func (s setSpec) rule() match {
+	v6 := s.key[0] == fieldIPv6
+	second := reg32(1)
+	if v6 {
+		second = reg32(4)
+	}
+	end := verdict(expr.VerdictAccept)
+	byContainer := s.chain() == chainSameNet // which is the source there
+	if !byContainer {
+		end = masquerade()
+	}
+	load := match{loadAddr(v6, byContainer, reg1), loadAddr(v6, !byContainer, second)}
+	return rule(family(v6), load, masked(second, s.length, s.key[0].size()), match{inSet(s.name, false)}, end)
+}
+
+// masked clears what is beyond a prefix of so many bits in a register.
+func masked(reg uint32, bits, size int) match {
+	if bits == size*8 {
+		return nil
+	}
+	mask := make([]byte, size)
+	for bit := range bits {
+		mask[bit/8] |= 0x80 >> (bit % 8)
+	}
+	return match{&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(size), Mask: mask, Xor: make([]byte, size)}}
+}
+
+// addLength queues a set for one length, and its rule.
+func (s setSpec) addLength(enc *nftables.Conn) error {
+	if err := enc.AddSet(s.set(), nil); err != nil {
+		return fmt.Errorf("add set %s: %w", s.name, err)
+	}
+	s.addRule(enc)
+	return nil
+}
+
+func (s setSpec) addRule(enc *nftables.Conn) {
+	enc.AddRule(&nftables.Rule{Table: s.table(), Chain: &nftables.Chain{Name: s.chain(), Table: s.table()}, Exprs: s.rule()})
+}
+
+// lengthsIn are the sets for single lengths among those of a table.
+func lengthsIn(sets []string) (specs []setSpec) {
+	for _, name := range sets {
+		if s, ok := specOf(name); ok && s.length > 0 {
+			specs = append(specs, s)
+		}
+	}
+	return specs
+}
+
+// setNames lists the sets and maps of a table of ours; one that is missing has
+// none.
+func (c *Conn) setNames(f nftables.TableFamily) (names []string, err error) {
+	req, err := setRequest(f, "")
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Flags |= netlink.Dump
+	if err := c.dial(); err != nil {
+		return nil, err
+	}
+	msgs, err := c.nl.Execute(req)
+	if errors.Is(err, syscall.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("list sets: %w", err), c.drain())
+	}
+	for _, m := range msgs {
+		name, err := setIn(m)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// setRequest asks for a set of ours; without name, with flag Dump, for all.
+func setRequest(f nftables.TableFamily, name string) (netlink.Message, error) {
+	ae := netlink.NewAttributeEncoder()
+	ae.String(unix.NFTA_SET_TABLE, TableName)
+	if name != "" {
+		ae.String(unix.NFTA_SET_NAME, name)
+	}
+	b, err := ae.Encode()
+	if err != nil {
+		return netlink.Message{}, fmt.Errorf("encode request for set %s: %w", name, err)
+	}
+	return netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETSET, Flags: netlink.Request},
+		Data:   append(genHeader(f), b...),
+	}, nil
+}
+
+// setIn is the name of the set in an answer, "" in one of another table's.
+func setIn(m netlink.Message) (string, error) {
+	if m.Header.Type != msgNewSet || len(m.Data) < 4 {
+		return "", fmt.Errorf("decode set: type %v, %d bytes: %w", m.Header.Type, len(m.Data), errMalformed)
+	}
+	attrs, err := attributes(m.Data[4:])
+	if err != nil {
+		return "", fmt.Errorf("decode set: %w", err)
+	}
+	e := Expr{Attrs: attrs}
+	if unix.ByteSliceToString(e.Attr(unix.NFTA_SET_TABLE)) != TableName {
+		return "", nil
+	}
+	return unix.ByteSliceToString(e.Attr(unix.NFTA_SET_NAME)), nil
+}
+
+// wrongLengths compares the rules for single lengths in a chain with the sets. Two
+// that are equal do no harm.
+func wrongLengths(chain string, rules []Rule, specs []setSpec) (diffs []string) {
+	known := 0
+	for _, s := range specs {
+		if s.chain() != chain {
+			continue
+		}
+		found := false
+		for _, r := range rules {
+			if sameRule(byte(s.family), r.Exprs, s.rule()) {
+				found = true
+				known++
+			}
+		}
+		if !found {
+			diffs = append(diffs, fmt.Sprintf("the rule of set %s is missing from chain %s of table inet %s", s.name, chain, TableName))
+		}
+	}
+	if known < len(rules) {
+		diffs = append(diffs, fmt.Sprintf("chain %s of table inet %s has rules that are not ours", chain, TableName))
+	}
+	return diffs
+}
+
+// rebuildLengths queues the rules for single lengths anew.
+func rebuildLengths(enc *nftables.Conn, specs []setSpec) {
+	t := layoutOf(nftables.TableFamilyINet).table()
+	for _, name := range [...]string{chainSameNet, chainNeighbours} {
+		enc.FlushChain(&nftables.Chain{Name: name, Table: t})
+	}
+	for _, s := range specs {
+		s.addRule(enc)
+	}
+}

@@ -1,0 +1,133 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func masqueraded(address string) []Element {
+	return Masqueraded(netip.MustParsePrefix(address), Comment(testOwner, "pods", "c1", "eth0"))
+}
+
+// TestLengthsAtOnce: of those who need a length first at once one makes it.
+func TestLengthsAtOnce(t *testing.T) {
+	first := open(t)
+	dir := t.TempDir()
+	var wg sync.WaitGroup
+	for i := range byte(8) {
+		wg.Go(func() {
+			c := Open(dir)
+			defer c.Close() //nolint:errcheck // a test
+			c.Add(Masqueraded(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 2, i + 1}), 24), "")...)
+			if err := c.Commit(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if rules := nftTool(t, "list", "chain", "inet", TableName, chainSameNet); strings.Count(rules, "accept") != 1 {
+		t.Errorf("not one rule: %s", rules)
+	}
+	if list, err := first.List("samenet4_24"); err != nil || len(list) != 8 {
+		t.Errorf("%d elements, %v", len(list), err)
+	}
+}
+
+// TestLengthsVerified: a changed rule for a length is found and put back, its
+// elements and their set stay.
+func TestLengthsVerified(t *testing.T) {
+	c := open(t)
+	c.Add(masqueraded("10.1.2.3/24")...)
+	c.Add(masqueraded("fd00::3/64")...)
+	c.Add(Neighbours(netip.MustParsePrefix("10.1.2.3/20"), ""))
+	commit(t, c)
+	before := nftTool(t, "list", "ruleset")
+	nftTool(t, "flush", "chain", "inet", TableName, chainSameNet)
+	nftTool(t, "add", "rule", "inet", TableName, chainNeighbours, "accept")
+	if diffs, err := c.Verify(); err != nil || len(diffs) != 3 {
+		t.Errorf("%q, %v", diffs, err)
+	}
+	if err := c.Rebuild(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if diffs, err := c.Verify(); err != nil || len(diffs) != 0 {
+		t.Errorf("%q, %v", diffs, err)
+	}
+	if after := nftTool(t, "list", "ruleset"); after != before {
+		t.Errorf("rebuilt:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// TestLengthsToldApart: networks of different lengths may begin with the same
+// address, and neither is taken for the other.
+func TestLengthsToldApart(t *testing.T) {
+	if a, b := masqueraded("10.0.0.5/24")[1], masqueraded("10.0.0.5/8")[1]; a.Set == b.Set || string(a.Key) != string(b.Key) {
+		t.Errorf("%s, %s", a, b)
+	}
+	for _, name := range [...]string{"samenet4_0", "samenet4_33", "samenet6_129", "samenet4_024", "samenet4", "samenet4_x", "neighbours4_-1"} {
+		if _, ok := specOf(name); ok {
+			t.Errorf("%s is a set", name)
+		}
+	}
+}
+
+// TestFromSchema1 lets this program come to a table of schema 1 in use: what is
+// in it goes on to work, and goes when its facts do.
+func TestFromSchema1(t *testing.T) {
+	c := open(t)
+	nftTool(t, "-f", "testdata/schema1.nft")
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("an old table is no changed one: %q, %v", diffs, err)
+	}
+	c.Add(masqueraded("10.1.0.6/16")...)
+	commit(t, c)
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("%q, %v", diffs, err)
+	}
+	for _, e := range network() {
+		mustGet(t, c, e)
+	}
+	rules := nftTool(t, "list", "chain", "inet", TableName, chainPostrouting)
+	mine, old := strings.Index(rules, "@"+SetMasqueraded4), strings.Index(rules, "@"+SetNoMasq4)
+	if mine < 0 || old < mine || !strings.Contains(rules, "@"+SetMasq4+" masquerade") {
+		t.Errorf("a network's rule must not come before an attachment's:\n%s", rules)
+	}
+	c.Remove(network()...)
+	commit(t, c)
+	for _, e := range network() {
+		if left, err := c.List(e.Set); err != nil || len(left) > 0 {
+			t.Errorf("%s has %v, %v", e.Set, left, err)
+		}
+	}
+	mustGet(t, c, masqueraded("10.1.0.6/16")[0])
+}
+
+// TestFromSchema2: what is attached is served as before, and goes as before.
+func TestFromSchema2(t *testing.T) {
+	c := open(t)
+	nftTool(t, "-f", "testdata/schema2.nft")
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("an old table is no changed one: %q, %v", diffs, err)
+	}
+	c.Add(Internal("cni2", "inner")...)
+	commit(t, c)
+	if diffs, err := c.Verify(); err != nil || len(diffs) > 0 {
+		t.Errorf("%q, %v", diffs, err)
+	}
+	for _, e := range append(append(attachment(), network()...), Internal("cni2", "inner")...) {
+		mustGet(t, c, e)
+	}
+	c.Remove(append(attachment(), network()...)...)
+	commit(t, c)
+	for _, e := range append(attachment(), network()...) {
+		if _, there, err := c.Get(e.Set, e.Key); there || err != nil {
+			t.Errorf("%s is left, %v", e, err)
+		}
+	}
+}

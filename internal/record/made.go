@@ -1,0 +1,95 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+)
+
+// made is where Made is.
+const made = "made"
+
+// Made notes something of the host that an ADD made or switched on for a network
+// and that no DEL takes away: a bridge, forwarding. `network rm` asks for it, and
+// leaves what has no note.
+type Made struct {
+	Network string `json:"network"`          // whose ADD it was
+	Index   int    `json:"index,omitempty"`  // of a bridge: a name can be another's by now
+	Before  string `json:"before,omitempty"` // of a sysctl
+}
+
+// MadeBridge is the name of the note of a bridge.
+func MadeBridge(name string) string { return "bridge." + name }
+
+// MadeSysctl is the name of the note of a sysctl, such as that of net/ipv4/ip_forward.
+func MadeSysctl(key string) string { return "sysctl." + strings.ReplaceAll(key, "/", ".") }
+
+func (s *Store) madePath(name string) string { return filepath.Join(s.Dir, made, name) }
+
+// NoteMade writes a note in place of an older one.
+func (s *Store) NoteMade(name string, m Made) error {
+	data, err := json.Marshal(m)
+	if err == nil {
+		err = s.guard(made)
+	}
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(s.Dir, made), 0o700)
+	}
+	if err == nil {
+		err = atomicfile.Write(s.madePath(name), data)
+	}
+	if err != nil {
+		return fmt.Errorf("note %s: %w", name, err)
+	}
+	return nil
+}
+
+// Made reads a note; nil when there is none.
+func (s *Store) Made(name string) (*Made, error) {
+	if err := s.guard(made); err != nil {
+		return nil, fmt.Errorf("read note %s: %w: %w", name, ErrBroken, err)
+	}
+	data, err := atomicfile.Read(s.madePath(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	m := new(Made)
+	if err == nil {
+		err = json.Unmarshal(data, m)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read note %s: %w: %w", name, ErrBroken, err)
+	}
+	return m, nil
+}
+
+// ForgetMade removes a note. A missing one is no error.
+func (s *Store) ForgetMade(name string) error {
+	if err := s.guard(made); err != nil {
+		return fmt.Errorf("forget %s: %w", name, err)
+	}
+	if err := atomicfile.Remove(s.madePath(name)); err != nil {
+		return fmt.Errorf("forget %s: %w", name, err)
+	}
+	removeEmpty(filepath.Join(s.Dir, made))
+	return nil
+}
+
+// ForgetBridge removes the note of a bridge that is gone, and keeps that of one
+// that an ADD made since under the name.
+func (s *Store) ForgetBridge(link string, index int) error {
+	name := MadeBridge(link)
+	if now, err := s.Made(name); err == nil && now != nil && now.Index != index {
+		return nil
+	}
+	return s.ForgetMade(name)
+}

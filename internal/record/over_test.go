@@ -1,0 +1,46 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"errors"
+	"testing"
+)
+
+// Who has read what stands overwrites that and nothing newer.
+func TestWriteOver(t *testing.T) {
+	dir := t.TempDir()
+	one, two := New(dir), New(dir)
+	defer one.Close()
+	defer two.Close()
+	want := sample("c1")
+	take := func(s *Store) *Record {
+		t.Helper()
+		r, err := s.Take("pods", want.Owner, "bridge")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	write := func(s *Store, changed bool) {
+		t.Helper()
+		if err := s.WriteOver(want); errors.Is(err, ErrChanged) != changed || !changed && err != nil {
+			t.Errorf("wrote over: %v, want ErrChanged: %v", err, changed)
+		}
+	}
+	take(one)
+	take(two)
+	write(two, false)
+	two.Close() // its session ends
+	write(one, true)
+	if take(one) == nil {
+		t.Error("no record")
+	}
+	write(one, false)
+	write(one, false)
+	if err := one.Remove("pods", want.Owner, "bridge"); err != nil {
+		t.Error(err)
+	}
+	write(one, false)
+}

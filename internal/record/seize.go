@@ -1,0 +1,90 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"errors"
+	"path/filepath"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/owner"
+)
+
+// Standing is a record as it stands: nil when it is torn.
+type Standing struct {
+	Plugin string
+	Record *Record
+	Since  time.Time // when it was written
+}
+
+// InUse is why an attachment stays that something else works on.
+const InUse = "an ADD or DEL is working on it"
+
+// errClaimed is wrapped when another gc has the claim.
+var errClaimed = errors.New("another gc has claimed it")
+
+// Seize is how every gc begins to remove an attachment: it keeps ADDs out, takes
+// the locks of all its records and looks again. judge is told what stands now and
+// says why the attachment must stay after all; so does Seize when something else
+// works on it. Then nothing is held. Else release ends the claim; the locks stay
+// until the records are removed, Unlock or Close.
+func (s *Store) Seize(network string, o owner.Key, judge func([]Standing) (stays string)) (release func(), stays string, err error) {
+	drop, err := s.Claim(network, o)
+	if errors.Is(err, errClaimed) {
+		return nil, InUse, nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	list, taken, free := s.takeAll(network, o)
+	if stays = InUse; free {
+		stays = judge(list)
+	}
+	if stays == "" {
+		return drop, "", nil
+	}
+	for _, path := range taken {
+		s.unlock(path)
+	}
+	drop()
+	return nil, stays, nil
+}
+
+// Standing are the records of one owner, torn ones too.
+func (s *Store) Standing(network string, o owner.Key) (list []Standing) {
+	paths, _ := filepath.Glob(s.path(network, o, "*")) // of validated names
+	for _, path := range paths {
+		if r, err := s.readFound(path); !atomicfile.IsTemp(path) && (r != nil || err != nil) {
+			list = append(list, Standing{Plugin: filepath.Base(path)[owner.Len+1:], Record: r})
+		}
+	}
+	return list
+}
+
+// takeAll locks and reads the records of one owner; free is false when one is in
+// use.
+func (s *Store) takeAll(network string, o owner.Key) (list []Standing, taken []string, free bool) {
+	paths, _ := filepath.Glob(s.path(network, o, "*")) // of validated names
+	for _, path := range paths {
+		if atomicfile.IsTemp(path) {
+			continue
+		}
+		held := s.holds(path)
+		if !s.lock(path, 0) {
+			return nil, taken, false
+		}
+		if !held {
+			taken = append(taken, path)
+		}
+		now := versionAt(path)
+		s.know(path, now)
+		r, err := s.readFound(path)
+		if r == nil && err == nil {
+			continue // removed since
+		}
+		list = append(list, Standing{Plugin: filepath.Base(path)[owner.Len+1:], Record: r, Since: time.Unix(0, now.mtime)})
+	}
+	return list, taken, true
+}

@@ -1,0 +1,37 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/sleep"
+)
+
+// Clock is the time since boot and the waits that are counted by it. A test
+// brings one that it moves.
+type Clock interface {
+	Since() time.Duration
+	// Sleep waits for d, at most until ctx ends.
+	Sleep(ctx context.Context, d time.Duration)
+}
+
+// machine is the clock of the machine.
+type machine struct{}
+
+func (machine) Since() time.Duration { return boot.Since() }
+
+func (machine) Sleep(ctx context.Context, d time.Duration) { sleep.For(ctx, d) }
+
+// within is context.WithTimeoutCause by the keeper's clock.
+func (k *Keeper) within(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		k.opts.Clock.Sleep(ctx, d)
+		cancel(cause)
+	}()
+	return ctx, func() { cancel(nil) }
+}

@@ -1,0 +1,104 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A thread that cannot come back from a namespace runs nothing any more: who
+// called is where he was, and so are all goroutines.
+func TestVisitWithoutReturn(t *testing.T) {
+	const path = "/run/netns/visited"
+	if err := Create(path); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { Delete(path) }) //nolint:errcheck // a test
+	ns, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	inside := make(chan bool, 1)
+	err = visit(ns.Fd(), -1, func() error {
+		own, err := ns.IsCurrent()
+		inside <- own
+		return err
+	})
+	if err == nil || !<-inside {
+		t.Fatalf("the thread came back, or was never there: %v", err)
+	}
+	for range 100 { // on whatever threads there are
+		done := make(chan bool)
+		go func() {
+			own, err := ns.IsCurrent()
+			done <- own || err != nil
+		}()
+		if <-done {
+			t.Fatal("a goroutine runs in the container's namespace")
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); slices.Contains(threadsIn(t, ns), true); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the thread is still there")
+		}
+	}
+}
+
+// threadsIn says for each thread but the first, which no program can end, whether
+// it is in ns.
+func threadsIn(t *testing.T, ns *NS) (in []bool) {
+	t.Helper()
+	want, err := ns.ID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths, err := filepath.Glob("/proc/self/task/*/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range paths {
+		var st unix.Stat_t
+		if filepath.Base(filepath.Dir(filepath.Dir(p))) != strconv.Itoa(os.Getpid()) && unix.Stat(p, &st) == nil {
+			in = append(in, st.Ino == want.Ino)
+		}
+	}
+	return in
+}
+
+// What would be waited for is no namespace: a FIFO, a device.
+func TestOpenWaitsForNothing(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{fifo, "/dev/null", "/dev/tty", "/dev/ptmx"} {
+		done := make(chan error, 1)
+		go func() {
+			_, err := Open(path)
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			if err == nil {
+				t.Errorf("%s is a namespace", path)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%s: waits", path)
+		}
+		if Is(path) {
+			t.Errorf("%s is a namespace", path)
+		}
+	}
+	if !Is("/proc/self/ns/net") {
+		t.Error("/proc/self/ns/net is none")
+	}
+}

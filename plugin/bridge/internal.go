@@ -1,0 +1,78 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
+)
+
+// isolation keeps the host from forwarding to and from an internal network. It is
+// shared by the bridge's attachments; the kernel knows forwarded packets by the
+// bridge alone. In a VLAN it is the bridge as well, which may be in that VLAN.
+func isolation(in input) (s netstate.State) {
+	if !in.conf.Internal {
+		return nil
+	}
+	fact := func(link string, first func(*record.Fact) error) {
+		s = append(s, netstate.Fact{
+			Fact:  record.Fact{Name: record.InternalFact(link), Elements: nft.Internal(link, in.network)},
+			Owner: in.pair.Owner, Records: in.records, Begin: first,
+		})
+	}
+	fact(in.conf.Bridge, in.first)
+	if in.conf.Vlan != 0 {
+		fact(in.conf.gatewayLink(), nil)
+	}
+	return s
+}
+
+// fits refuses a bridge that is internal for a network that is not, and for an
+// internal one a bridge of whose traffic the firewall sees another link.
+func (c *Conf) fits(k *kernel.Kernel) error {
+	if !c.Internal {
+		if k.Records.Stands(record.InternalFact(c.gatewayLink())) {
+			return refuse("bridge %q is that of an internal network, which this one is not", c.Bridge).
+				WithDetails("give one of them a bridge of its own; patchbay gc forgets dead containers of the other")
+		}
+		return nil
+	}
+	host, err := k.Host()
+	if err != nil {
+		return err
+	}
+	link, err := host.Link(c.Bridge)
+	switch {
+	case nl.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case link.Attrs().MasterIndex != 0:
+		return refuse("bridge %q cannot be internal: it is in a VRF", c.Bridge).
+			WithDetails("the firewall would see forwarded packets by that; ip link set %s nomaster", c.Bridge)
+	}
+	return nil
+}
+
+// alone refuses to make a bridge internal under containers of a network that is
+// not: they would lose their way out.
+func (c *Conf) alone(k *kernel.Kernel) error {
+	all, _, _ := k.Records.Scan("") // of what cannot be read nobody knows the bridge
+	for _, rec := range all {
+		if rec.Plugin != name || rec.Bridge != c.Bridge || slices.Contains(rec.Shared, record.InternalFact(c.Bridge)) {
+			continue
+		}
+		if state, _ := k.Life(rec); state != life.Dead {
+			return refuse("bridge %q cannot be internal: container %s of network %s is on it, which is not", c.Bridge, rec.ContainerID, rec.Network).
+				WithDetails("give the internal network a bridge of its own")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,228 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/internal/nettest/node"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// layer3 has addresses and no gateway, as what network create --internal makes.
+const layer3 = `"bridge": "tbr0", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]}`
+
+const internal = dual + `, "ipMasq": true, "internal": true`
+
+// An internal network and every kind of neighbour: nothing is forwarded in or out,
+// whatever routes a container has, while its containers and the host reach each other.
+func TestInternal(t *testing.T) {
+	w := newWorld(t)
+	w.BridgeNetfilter(true)                                      // frames between its own containers must pass all the same
+	const other = `"bridge": "tbr1", "isDefaultGateway": true, ` // of ours
+	a, b := w.Pod("a", internal).Add(), w.Pod("b", internal).Add()
+	ours := w.Pod("ours", other+endpointtest.Static("10.8.0.5/24", "fd08::5/64")).Add()
+	plain := w.Bridge("plain0", "10.7.0.1/24", "fd07::1/64").Container("plain", "10.7.0.5/24", "fd07::5/64")
+	for n, c := range []struct{ ours, plain, client string }{{"10.8.0.5", "10.7.0.5", node.Client4}, {"fd08::5", "fd07::5", node.Client6}} {
+		to := func(a string) string { return endpointtest.Join(a, "80") }
+		a.Serve("tcp", to(a.IP(n)))
+		for _, s := range []struct {
+			*node.Space
+			at string
+		}{{ours.Space, c.ours}, {plain.Space, c.plain}, {w.Client, c.client}} {
+			s.Serve("tcp", to(s.at))
+			s.Expect("into the internal network", "tcp", to(a.IP(n)), "timeout")
+			a.Expect("out of the internal network", "tcp", to(s.at), "timeout")
+		}
+		b.Expect("from its own network", "tcp", to(a.IP(n)), "a "+b.IP(n))
+		w.Host.Expect("from the host", "tcp", to(a.IP(n)), "a "+a.Gateway(n))
+	}
+	for _, p := range []*endpointtest.Pod{a, b, ours} {
+		endpointtest.Must(t, p.Do(spec.Check))
+	}
+	w.Want("masquerade", strings.Join(elementsOf(t, a.IP(0)), "; "), "")
+}
+
+// NET_RAW is enough to hand the host a frame for elsewhere, without any route.
+func TestInternalFrames(t *testing.T) {
+	for n, client := range []string{node.Client4, node.Client6} {
+		for _, c := range []struct {
+			name, conf, want string
+		}{
+			{"open", dual, "frame"}, {"internal", internal, "who?"},
+			{"no gateway", layer3, "frame"}, {"internal, no gateway", layer3 + `, "internal": true`, "who?"},
+		} {
+			t.Run(c.name+" "+client, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.Pod("a", c.conf).Add()
+				got := listen(t, w.Client, endpointtest.Join(client, "9"))
+				frame(t, a, n, netip.MustParseAddr(client))
+				if c.want == "who?" { // what is asked later comes later
+					w.Host.AskBriefly("udp", endpointtest.Join(client, "9"))
+				}
+				w.Want("the client hears", <-got, c.want)
+			})
+		}
+	}
+}
+
+// listen returns the first datagram that comes.
+func listen(t *testing.T, s *node.Space, at string) <-chan string {
+	t.Helper()
+	got := make(chan string, 1)
+	endpointtest.Must(t, s.Do(func() error {
+		conn, err := net.ListenPacket("udp", at)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { conn.Close() }) //nolint:errcheck // the end of the test
+		go func() {
+			buf := make([]byte, 64)
+			n, _, err := conn.ReadFrom(buf)
+			if err != nil {
+				n = copy(buf, err.Error())
+			}
+			got <- string(buf[:n])
+		}()
+		return conn.SetDeadline(time.Now().Add(time.Minute))
+	}))
+	return got
+}
+
+// frame sends a UDP packet to the bridge's Ethernet address.
+func frame(t *testing.T, p *endpointtest.Pod, n int, to netip.Addr) {
+	t.Helper()
+	mac, err := net.ParseMAC(p.Result.Interfaces[atBridge].Mac)
+	endpointtest.Must(t, err)
+	packet, proto := datagram(netip.MustParseAddr(p.IP(n)), to, []byte("frame"))
+	endpointtest.Must(t, p.Space.Do(func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd) //nolint:errcheck // a test
+		at := &unix.SockaddrLinklayer{Protocol: proto<<8 | proto>>8, Ifindex: p.Link("eth0").Attrs().Index, Halen: 6}
+		copy(at.Addr[:], mac)
+		return unix.Sendto(fd, packet, 0, at)
+	}))
+}
+
+// datagram is a UDP packet to port 9, with its EtherType.
+func datagram(from, to netip.Addr, data []byte) (packet []byte, etherType uint16) {
+	be := binary.BigEndian
+	udp := make([]byte, 8, 8+len(data))
+	be.PutUint16(udp, 9)
+	be.PutUint16(udp[2:], 9)
+	be.PutUint16(udp[4:], uint16(8+len(data)))
+	udp = append(udp, data...)
+	addrs := append(from.AsSlice(), to.AsSlice()...)
+	pseudo := append(append([]byte{}, addrs...), 0, unix.IPPROTO_UDP, 0, byte(len(udp)))
+	be.PutUint16(udp[6:], checksum(append(pseudo, udp...)))
+	if to.Is6() {
+		head := []byte{0x60, 0, 0, 0, 0, byte(len(udp)), unix.IPPROTO_UDP, 64}
+		return append(append(head, addrs...), udp...), unix.ETH_P_IPV6
+	}
+	head := append([]byte{0x45, 0, 0, byte(20 + len(udp)), 0, 1, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}, addrs...)
+	be.PutUint16(head[10:], checksum(head))
+	return append(head, udp...), unix.ETH_P_IP
+}
+
+func checksum(b []byte) uint16 {
+	if len(b)%2 == 1 {
+		b = append(b, 0)
+	}
+	sum := uint32(0)
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// A bridge is internal for all who are on it, so nobody loses the way out by the
+// network of another, and an internal network is not entered from an open one.
+func TestInternalAlone(t *testing.T) {
+	w := newWorld(t)
+	open, inner := w.Pod("open", dual).Add(), w.Pod("inner", internal)
+	inner.Refused(`bridge "tbr0" cannot be internal: container open of network net is on it`)
+	w.Fails(inner.Do(spec.Status), "container open of network net")
+	endpointtest.Must(t, open.Do(spec.Check))
+	endpointtest.Must(t, open.Do(spec.Del))
+	endpointtest.Must(t, inner.Do(spec.Status))
+	inner.Add()
+	open.Refused(`bridge "tbr0" is that of an internal network`)
+	w.Fails(open.Do(spec.Status), "internal network")
+	endpointtest.Must(t, inner.Do(spec.Del))
+	if e := nft.Internal("tbr0", "")[1]; found(t, e) {
+		t.Errorf("%s is left", e)
+	}
+	open.Add()
+}
+
+// In a VLAN neither the gateway's link nor the bridge, which is in VLAN 1 itself,
+// forwards. Another VLAN's network is open, and not where one is trunked.
+func TestInternalVLAN(t *testing.T) {
+	nettest.Need(t, nettest.VLANFiltering())
+	w := newWorld(t)
+	t.Cleanup(func() { w.Host.Delete("tbr0.1"); w.Host.Delete("tbr0.100") })
+	inner := w.Pod("inner", internal+`, "vlan": 1`).Add()
+	open := w.Pod("open", `"bridge": "tbr0", "isDefaultGateway": true, "vlan": 100, `+endpointtest.Static("10.8.0.5/24")).Add()
+	to := endpointtest.Join(node.Client4, "80")
+	w.Client.Serve("tcp", to)
+	inner.Expect("internal", "tcp", to, "timeout")
+	open.Expect("another VLAN", "tcp", to, "client 10.8.0.5")
+	got := listen(t, w.Client, endpointtest.Join(node.Client4, "9"))
+	frame(t, inner, 0, netip.MustParseAddr(node.Client4))
+	w.Host.AskBriefly("udp", endpointtest.Join(node.Client4, "9"))
+	w.Want("the client hears", <-got, "who?")
+	for _, p := range []*endpointtest.Pod{inner, open} {
+		endpointtest.Must(t, p.Do(spec.Check))
+	}
+	w.Pod("trunk", internal+`, "vlanTrunk": [{"id": 100}]`).Refused("cannot have a vlanTrunk")
+}
+
+// CHECK misses what was taken out of the set.
+func TestInternalCheck(t *testing.T) {
+	w := newWorld(t)
+	p := w.Pod("a", internal).Add()
+	fw := nft.Open("")
+	defer fw.Close() //nolint:errcheck // a test
+	fw.Remove(nft.Internal("tbr0", "")[1])
+	endpointtest.Must(t, fw.Commit(t.Context()))
+	w.Fails(p.Do(spec.Check), `isolation is missing (run patchbay repair); internal { "tbr0"`)
+}
+
+func TestInternalInVRF(t *testing.T) {
+	nettest.Need(t, nettest.LinkKind("vrf"))
+	w := newWorld(t)
+	p := w.Pod("a", internal).Add()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "vrf0"
+	endpointtest.Must(t, w.HostConn().LinkAdd(&netlink.Vrf{LinkAttrs: attrs, Table: 42}))
+	t.Cleanup(func() { w.Host.Delete("vrf0") })
+	endpointtest.Must(t, w.HostConn().LinkSetMaster(w.HostLink("tbr0"), w.HostLink("vrf0")))
+	w.Fails(p.Do(spec.Check), `bridge "tbr0" cannot be internal: it is in a VRF`)
+}
+
+func found(t *testing.T, e nft.Element) bool {
+	t.Helper()
+	fw := nft.Open("")
+	defer fw.Close() //nolint:errcheck // a test
+	_, there, err := fw.Get(e.Set, e.Key)
+	endpointtest.Must(t, err)
+	return there
+}

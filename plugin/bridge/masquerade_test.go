@@ -1,0 +1,168 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
+	"github.com/patchbay-net/patchbay/internal/nettest/node"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Masquerade is a matter of the attachment. A network without it is seen as it
+// is within the range of one that has it, and one that is wide takes nothing of
+// another's egress away.
+func TestMasqueradeOfOthers(t *testing.T) {
+	const first, second = `"bridge": "tbr0", "isDefaultGateway": true, `, `"bridge": "tbr1", "isDefaultGateway": true, `
+	for _, c := range []struct{ name, wide, narrow string }{
+		{"IPv4", "10.9.0.5/8", "10.88.5.5/24"},
+		{"IPv6", "fd09::5/16", "fd09:0:5::5/64"},
+	} {
+		t.Run("plain within masqueraded, "+c.name, func(t *testing.T) {
+			w, outside, _ := outsides(t, c.name)
+			w.Pod("wide", first+`"ipMasq": true, `+endpointtest.Static(c.wide)).Add()
+			p := w.Pod("narrow", second+endpointtest.Static(c.narrow)).Add()
+			w.Want("its own address is seen", p.Ask("tcp", outside), "client "+p.IP(0))
+		})
+		t.Run("masqueraded within plain, "+c.name, func(t *testing.T) {
+			w, outside, uplink := outsides(t, c.name)
+			w.Pod("wide", first+endpointtest.Static(c.wide)).Add()
+			p := w.Pod("narrow", second+`"ipMasq": true, `+endpointtest.Static(c.narrow)).Add()
+			w.Want("the host's address is seen", p.Ask("tcp", outside), "client "+uplink)
+		})
+		t.Run("both masqueraded, "+c.name, func(t *testing.T) {
+			w, outside, uplink := outsides(t, c.name)
+			wide := w.Pod("wide", first+`"ipMasq": true, `+endpointtest.Static(c.wide)).Add()
+			narrow := w.Pod("narrow", second+`"ipMasq": true, `+endpointtest.Static(c.narrow)).Add()
+			at := endpointtest.Join(wide.IP(0), "80")
+			wide.Serve("tcp", at)
+			w.Want("from the narrow one into the wide one", narrow.Ask("tcp", at), "wide "+wide.Gateway(0))
+			endpointtest.Must(t, wide.Do(spec.Del))
+			w.Want("after the wide one has gone", narrow.Ask("tcp", outside), "client "+uplink)
+		})
+	}
+}
+
+// A subnet may be a part of a wider network, which ipMasqOutside names: what
+// stays in it is seen as it is, and a network that lies in it by chance too.
+func TestMasqueradeOutside(t *testing.T) {
+	for _, c := range []struct{ name, inner, other, plain, key string }{
+		{"IPv4", "10.88.5.5/24", "10.9.0.5/24", "10.88.6.5/24", `"ipMasqOutside": ["172.16.0.0/12", "10.88.0.0/16", "10.0.0.0/8"], `},
+		{"IPv4, ipMasq", "10.88.5.5/24", "10.9.0.5/24", "10.88.6.5/24", `"ipMasq": true, "ipMasqOutside": ["10.0.0.0/8"], `},
+		{"IPv6", "fd09:0:5::5/64", "fd09:1::5/64", "fd09:0:6::5/64", `"ipMasqOutside": ["fd09::/16"], `},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w, outside, uplink := outsides(t, c.name[:4])
+			p := w.Pod("inner", `"bridge": "tbr0", "isDefaultGateway": true, `+c.key+endpointtest.Static(c.inner)).Add()
+			other := w.Pod("other", `"bridge": "tbr1", "isDefaultGateway": true, `+endpointtest.Static(c.other)).Add()
+			plain := w.Pod("plain", `"bridge": "tbr2", "isDefaultGateway": true, `+endpointtest.Static(c.plain)).Add()
+			at := endpointtest.Join(other.IP(0), "80")
+			other.Serve("tcp", at)
+			w.Want("to the wider network, its own address is seen", p.Ask("tcp", at), "other "+p.IP(0))
+			w.Want("to the outside, the host's is", p.Ask("tcp", outside), "client "+uplink)
+			w.Want("a network without, within", plain.Ask("tcp", outside), "client "+plain.IP(0))
+			endpointtest.Must(t, p.Do(spec.Check))
+			w.LoseRecords()
+			endpointtest.Must(t, p.Do(spec.Del))
+			w.Want("elements after DEL", strings.Join(elementsOf(t, p.IP(0)), ", "), "")
+		})
+	}
+}
+
+// elementsOf are those in the firewall that tell of masquerade of an address.
+func elementsOf(t *testing.T, address string) (found []string) {
+	fw := nft.Open("")
+	defer fw.Close() //nolint:errcheck // a test
+	a := netip.MustParseAddr(address)
+	for bits := 1; bits <= a.BitLen(); bits++ {
+		for _, e := range nft.Masqueraded(netip.PrefixFrom(a, bits), "") {
+			if _, there, err := fw.Get(e.Set, e.Key); there && err == nil {
+				found = append(found, e.String())
+			}
+		}
+	}
+	return found
+}
+
+// An address outside of all that is listed is not masqueraded without ipMasq,
+// and what is no prefix is refused.
+func TestMasqueradeOutsideOthers(t *testing.T) {
+	w, outside, _ := outsides(t, "IPv4")
+	p := w.Pod("plain", `"bridge": "tbr0", "isDefaultGateway": true, "ipMasqOutside": ["10.89.0.0/16"], `+endpointtest.Static("10.88.5.5/24")).Add()
+	w.Want("its own address is seen", p.Ask("tcp", outside), "client "+p.IP(0))
+	bad := w.Pod("bad", "")
+	head := bad.Conf
+	for value, text := range map[string]string{
+		`["10.89.0.7/16"]`: `invalid ipMasqOutside "10.89.0.7/16": write 10.89.0.0/16`,
+		`["0.0.0.0/0"]`:    `invalid ipMasqOutside "0.0.0.0/0": want the prefix of a network`,
+		`[""]`:             `invalid ipMasqOutside`,
+		`["ten"]`:          `failed to load netconf: netip.ParsePrefix("ten")`,
+	} {
+		bad.Conf = head + `"ipMasqOutside": ` + value + `, ` + endpointtest.Static("10.89.5.5/24")
+		bad.Refused(text)
+	}
+}
+
+// outsides is a world with a server outside.
+func outsides(t *testing.T, family string) (w *endpointtest.World, outside, uplink string) {
+	w = newWorld(t)
+	at, uplink := node.Client4, node.Uplink4
+	if family == "IPv6" {
+		at, uplink = node.Client6, node.Uplink6
+	}
+	w.Client.Serve("tcp", endpointtest.Join(at, "80"))
+	return w, endpointtest.Join(at, "80"), uplink
+}
+
+// An attachment of schema 1, whose masquerade is a shared fact, is served, found
+// right by CHECK and detached beside new ones.
+func TestMasqueradeFromBefore(t *testing.T) {
+	w, outside, uplink := outsides(t, "IPv4")
+	p := w.Pod("old", dual+`, "ipMasq": true`).Add()
+	old := asBefore(t, p)
+	w.Want("old", p.Ask("tcp", outside), "client "+uplink)
+	endpointtest.Must(t, p.Do(spec.Check))
+	q := w.Pod("new", dual+`, "ipMasq": true`).Add()
+	for _, x := range []*endpointtest.Pod{p, q} {
+		w.Want("beside", x.Ask("tcp", outside), "client "+uplink)
+		endpointtest.Must(t, x.Do(spec.Check))
+	}
+	endpointtest.Must(t, p.Do(spec.Del))
+	fw := nft.Open("")
+	defer fw.Close() //nolint:errcheck // a test
+	for _, e := range old {
+		if _, there, err := fw.Get(e.Set, e.Key); there || err != nil {
+			t.Errorf("%s is left, %v", e, err)
+		}
+	}
+	w.Want("new alone", q.Ask("tcp", outside), "client "+uplink)
+}
+
+// asBefore makes an attachment one of schema 1 and returns its fact's elements.
+func asBefore(t *testing.T, p *endpointtest.Pod) []nft.Element {
+	t.Helper()
+	records, fw := record.New(paths.Default().Run), nft.Open("")
+	defer records.Close()
+	defer fw.Close() //nolint:errcheck // a test
+	o := owner.Of("net", p.Call.ContainerID, "eth0")
+	rec, err := records.Read("net", o, name)
+	endpointtest.Must(t, err)
+	fw.Remove(rec.Elements...)
+	subnet := p.Result.IPs[0].Address.Masked()
+	fact := record.Fact{Name: "masquerade-" + subnet.String(), Elements: nft.Masquerade(subnet, "net")}
+	rec.Elements, rec.Shared = nil, []string{fact.Name}
+	endpointtest.Must(t, records.Hold(t.Context(), fact, o, nil))
+	endpointtest.Must(t, records.Write(rec))
+	endpointtest.Must(t, fw.Commit(t.Context()))
+	fw.Add(fact.Elements...)
+	endpointtest.Must(t, fw.Commit(t.Context()))
+	return fact.Elements
+}

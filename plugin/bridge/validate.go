@@ -1,0 +1,110 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// validate judges the configuration, and with it what IPAM would answer.
+func validate(r *plugin.Request) error {
+	c, err := decode(r)
+	if err != nil {
+		return err
+	}
+	if c.Bridge == "lo" && r.InList != nil { // STATUS looks what has the name
+		return refuse("%q already exists but is not a bridge", c.Bridge)
+	}
+	return endpoint.ValidateSamples(r, func(ipam *spec.Result) (*spec.Result, error) {
+		if err := endpoint.ValidateAnswer(c.MTU, ipam); err != nil {
+			return nil, err
+		}
+		result := new(spec.Result)
+		result.IPs, result.Routes = addressing(c, ipam)
+		return result, c.oneGateway(result.IPs)
+	})
+}
+
+// oneGateway refuses two gateways of which the second finds the first in its way.
+func (c *Conf) oneGateway(ips []spec.IPConfig) error {
+	if !c.IsGateway || c.ForceAddress {
+		return nil
+	}
+	all := c.gateways(ips)
+	for i, a := range all {
+		for _, b := range all[:i] {
+			if a != b && (a.Addr().Is4() && b.Addr().Is4() || a.Overlaps(b)) {
+				return refuse("%q cannot be the gateway by %s and by %s: a bridge has one IPv4 address", c.Bridge, b, a).
+					WithDetails("make a network with a bridge of its own for each subnet")
+			}
+		}
+	}
+	return nil
+}
+
+// gateways are the addresses that a bridge would get.
+func (c *Conf) gateways(ips []spec.IPConfig) (list []netip.Prefix) {
+	for _, ip := range ips {
+		if ip.Gateway.IsValid() {
+			list = append(list, netip.PrefixFrom(ip.Gateway, ip.Address.Bits()))
+		}
+	}
+	return list
+}
+
+// doubts are about fields that are of no use with the others.
+func doubts(r *plugin.Request) (list []string) {
+	c, err := decode(r)
+	if err != nil {
+		return nil
+	}
+	if c.IPAM.Type == "" && (c.IsGateway || c.IPMasq) {
+		list = append(list, "isGateway and ipMasq are of no use without ipam: there is no subnet")
+	}
+	if c.ForceAddress && !c.IsGateway {
+		list = append(list, "forceAddress is of no use without isGateway: the bridge has no address")
+	}
+	if c.ForceAddress {
+		list = append(list, c.replaced(r)...)
+	}
+	return append(list, c.trunkDoubts()...)
+}
+
+// replaced tells that containers of several subnets take the bridge's address from
+// each other.
+func (c *Conf) replaced(r *plugin.Request) []string {
+	var all []netip.Prefix
+	for _, sample := range r.Samples() {
+		ips, _ := addressing(c, sample)
+		for _, p := range c.gateways(ips) {
+			if p.Addr().Is4() && !slices.Contains(all, p) {
+				all = append(all, p)
+			}
+		}
+	}
+	if len(all) < 2 {
+		return nil
+	}
+	return []string{fmt.Sprintf("the bridge has one IPv4 address: with forceAddress the gateways %s and %s replace each other", all[0], all[1])}
+}
+
+func (c *Conf) trunkDoubts() (list []string) {
+	for i, t := range c.VlanTrunk {
+		if t == (Trunk{}) {
+			list = append(list, fmt.Sprintf("vlanTrunk[%d] names no VLAN", i))
+		}
+	}
+	for _, t := range c.trunks {
+		if v := uint16(c.Vlan); c.Vlan != 0 && t.first <= v && v <= t.last {
+			list = append(list, fmt.Sprintf("VLAN %d is in vlanTrunk too, and so tagged: the port has no untagged VLAN", v))
+		}
+	}
+	return list
+}

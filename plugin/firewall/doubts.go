@@ -1,0 +1,27 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package firewall
+
+import (
+	"fmt"
+
+	"github.com/patchbay-net/patchbay/plugin"
+)
+
+// doubts are about fields that the reference passes over in silence, and Add too.
+func doubts(r *plugin.Request) (list []string) {
+	c, err := decode(r)
+	if err != nil {
+		return nil
+	}
+	switch c.Backend {
+	case "", backendIPTables, backendFirewalld:
+	default:
+		list = append(list, fmt.Sprintf("backend %.60q is none, so the default serves: it may be %s or %s", c.Backend, backendIPTables, backendFirewalld))
+	}
+	if in := r.InList; in != nil && in.Main != "" && in.Main != "bridge" && c.isolates() {
+		list = append(list, fmt.Sprintf("ingressPolicy %s is about bridges, and a %s has none", c.IngressPolicy, in.Main))
+	}
+	return list
+}

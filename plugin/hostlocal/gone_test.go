@@ -1,0 +1,151 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlocal
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// An ADD again for the same container is refused while the first is alive and
+// answered with the same address when its namespace is gone.
+func TestRepeatedAdd(t *testing.T) {
+	n := newNode(t)
+	first := filepath.Join(filepath.Dir(n.netns), "first")
+	if err := netns.Create(first); err != nil {
+		t.Fatal(err)
+	}
+	defer netns.Delete(first) //nolint:errcheck // deleted below
+	second := n.netns
+	n.netns = first
+	conf := `"subnet":"10.1.0.0/24"`
+	n.adds("c1", conf, "", "10.1.0.2/24 via 10.1.0.1")
+	n.netns = second
+	dup := "failed to allocate for range 0: 10.1.0.2 has been allocated to c1, duplicate allocation is not allowed"
+	for range 2 { // the record of the living one is back after a refusal
+		n.fails(spec.Add, "c1", conf, "", spec.CodeInternal, dup)
+	}
+	if err := netns.Delete(first); err != nil {
+		t.Fatal(err)
+	}
+	n.adds("c1", conf, "", "10.1.0.2/24 via 10.1.0.1")
+	n.fails(spec.Add, "c1", conf, "", spec.CodeInternal, dup) // now it is alive in the second
+}
+
+// The path of a namespace is used again by its container's next life (cnitool,
+// Nomad), and a process id by one of the host's (nerdctl): the first life is over.
+func TestRepeatedAddAtTheSamePath(t *testing.T) {
+	n := newNode(t)
+	conf := `"subnet":"10.1.0.0/24"`
+	n.netns = filepath.Join(filepath.Dir(n.netns), "again")
+	for range 3 {
+		if err := netns.Create(n.netns); err != nil {
+			t.Fatal(err)
+		}
+		n.adds("c1", conf, "", "10.1.0.2/24 via 10.1.0.1")
+		n.fails(spec.Add, "c1", conf, "", spec.CodeInternal, "failed to allocate for range 0: 10.1.0.2 has been allocated to c1, duplicate allocation is not allowed")
+		if err := netns.Delete(n.netns); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What the reference made is known by libcni's cache. Its addresses are no other test's:
+// one that is in use in any namespace of the machine is not given.
+func TestReboot(t *testing.T) {
+	n := newNode(t)
+	dir := filepath.Join(n.data, "net")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-10000 * time.Hour)
+	for name, id := range map[string]string{
+		"198.18.29.2": "dead", "198.18.29.3": "cachedalive", "198.18.29.4": "cacheddead", "198.18.29.5": "young", "198.18.29.6": "cachedagain", "198.18.29.8": "cachedhost",
+		"198.18.29.9": "inuse",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(id+"\r\neth0"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if id != "young" {
+			if err := os.Chtimes(path, old, old); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n.cache("cachedalive", n.netns)
+	n.cache("cachedagain", n.netns)
+	n.cache("cachedhost", "/proc/self/ns/net")
+	n.cache("cacheddead", "/run/netns/none")
+	addressInside(t, n.netns, "198.18.29.3/28")
+	addressInside(t, n.netns, "198.18.29.9/28") // a clock that was set makes its file look old
+	block := filepath.Join(dir, "198.18.29.7")
+	if err := os.WriteFile(block, []byte("young\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	conf := `"subnet":"198.18.29.0/28","rangeEnd":"198.18.29.9"`
+	n.works(spec.Status, "", conf, "")
+	for i, free := range []string{"198.18.29.2", "198.18.29.4", "198.18.29.6", "198.18.29.8"} {
+		n.adds(fmt.Sprint("c", i), conf, "", free+"/28 via 198.18.29.1")
+	}
+	n.fails(spec.Add, "c9", conf, "", spec.CodeNotAvailable, "failed to allocate for range 0: no IP addresses available in range set: 198.18.29.1-198.18.29.9")
+	n.works(spec.Check, "cachedalive", conf, "")
+	n.works(spec.Check, "young", conf, "")
+}
+
+// addressInside gives an address to the loopback of a namespace.
+func addressInside(t *testing.T, path, addr string) {
+	t.Helper()
+	ns, err := netns.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	err = ns.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		a, err := netlink.ParseAddr(addr)
+		if err != nil {
+			return err
+		}
+		return netlink.AddrAdd(lo, a)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) cache(id, netns string) {
+	n.Helper()
+	path := filepath.Join(n.cni, "results", "net-"+id+"-eth0")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		n.Fatal(err)
+	}
+	data := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"net","netns":%q}`, id, netns)
+	if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// The list of a GC proves nothing of what came after it was begun.
+func TestGCLeavesWhatIsNewer(t *testing.T) {
+	n := newNode(t)
+	const conf = `"subnet":"10.1.0.0/24"`
+	early := time.Now().Add(-time.Second).Format(time.RFC3339Nano)
+	n.works(spec.Add, "c1", conf, "")
+	n.works(spec.GC, "", conf, `"cni.dev/valid-attachments":[],"patchbay/listed":"`+early+`"`)
+	n.works(spec.Check, "c1", conf, "")
+	n.works(spec.GC, "", conf, `"cni.dev/valid-attachments":[]`)
+	n.fails(spec.Check, "c1", conf, "", 999, "host-local: Failed to find address added by container c1")
+}

@@ -1,0 +1,21 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package portmap
+
+import "github.com/patchbay-net/patchbay/plugin"
+
+// doubts are about fields that the reference passes over in silence, and Add too.
+func doubts(r *plugin.Request) (list []string) {
+	conf, mappings, err := decode(r.Config)
+	if err != nil {
+		return nil
+	}
+	if conf.MasqAll && !conf.snat() {
+		list = append(list, "masqAll is of no use with snat false: nothing is masqueraded")
+	}
+	if in := r.InList; in != nil && !in.Granted["portMappings"] && len(mappings) == 0 {
+		list = append(list, `it publishes nothing: without "capabilities": {"portMappings": true} no runtime tells it of ports`)
+	}
+	return list
+}

@@ -1,0 +1,88 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package tuning
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/endpoint"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// anyName stands for the interface where none is known; every namespace has it.
+const anyName = "lo"
+
+// validate judges the keys of sysctls too.
+func validate(r *plugin.Request) error {
+	c, err := decode(r)
+	if err != nil {
+		return err
+	}
+	_, err = resolveAll(c.Sysctl, anyName, r.Session.Paths.Etc)
+	return err
+}
+
+// doubts are about values that not every kind of interface refuses, and sysctls that
+// a module may bring.
+func doubts(r *plugin.Request) (list []string) {
+	c, err := decode(r)
+	if err != nil {
+		return nil
+	}
+	if endpoint.ValidateMTU(c.MTU) != nil {
+		list = append(list, fmt.Sprintf("mtu %d: most interfaces take %d to %d", c.MTU, endpoint.LeastMTU, endpoint.MostMTU))
+	}
+	if mac, err := net.ParseMAC(c.Mac); err == nil && len(mac) != 6 {
+		list = append(list, fmt.Sprintf("mac %s is not of Ethernet, which has six bytes", c.Mac))
+	}
+	if c.MTU != 0 && r.InList != nil && slices.ContainsFunc(r.InList.Answers, func(a *spec.Result) bool { return endpoint.ValidateAnswer(c.MTU, a) != nil }) {
+		list = append(list, fmt.Sprintf("mtu %d takes the IPv6 addresses away: IPv6 needs %d", c.MTU, endpoint.LeastMTU6))
+	}
+	if key := c.disablesIPv6(); key != "" && r.InList != nil && slices.ContainsFunc(r.InList.Answers, hasIPv6) {
+		list = append(list, fmt.Sprintf("sysctl %s takes the IPv6 addresses away that IPAM gives", key))
+	}
+	keys, _ := resolveAll(c.Sysctl, anyName, r.Session.Paths.Etc) // validate has seen them
+	for i, k := range keys {
+		list = append(list, k.doubt(c.Sysctl[i].Key, r.Session.Paths.Proc)...)
+	}
+	return list
+}
+
+// disablesIPv6 is the sysctl that does, on the interface or on all; empty for none.
+func (c *Conf) disablesIPv6() string {
+	for _, s := range c.Sysctl {
+		path, err := resolve(s.Key, "IFNAME")
+		_, dir, _ := strings.Cut(path, "ipv6/conf/")
+		if err == nil && s.Value != "0" && (dir == "IFNAME/disable_ipv6" || dir == "all/disable_ipv6") {
+			return s.Key
+		}
+	}
+	return ""
+}
+
+func hasIPv6(r *spec.Result) bool {
+	return slices.ContainsFunc(r.IPs, func(ip spec.IPConfig) bool { return ip.Address.Addr().Is6() })
+}
+
+// doubt looks for a sysctl in this namespace, which has all that another has.
+func (s sysctl) doubt(key, proc string) []string {
+	fi, err := os.Stat(filepath.Join(proc, "sys", s.key))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return []string{fmt.Sprintf("sysctl %s: this kernel has none of the name now", key)}
+	case err == nil && fi.IsDir():
+		return []string{fmt.Sprintf("sysctl %s is a group of them", key)}
+	case s.value == "":
+		return []string{fmt.Sprintf("sysctl %s has no value", key)}
+	}
+	return nil
+}

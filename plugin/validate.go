@@ -1,0 +1,100 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"reflect"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// InList is what a list says of a plugin beside its configuration.
+type InList struct {
+	First   bool            // no plugin comes before it
+	Main    string          // the plugin of ours before it that makes the interface, if it is known
+	Granted map[string]bool // the capabilities that it declares, which a runtime may give it
+	Answers []*spec.Result  // what IPAM would answer to Main
+}
+
+// Validate has a plugin of this process judge a configuration that stands in a list,
+// whatever verbs the configuration's version has. What Add takes and cannot be meant
+// comes back as doubts. Of a plugin that is another program nothing is known but
+// whether it is there.
+func (s *Session) Validate(pluginType string, c *spec.Call, in InList) (doubts []string, err error) {
+	r, p, err := s.judged(pluginType, c, in)
+	if err != nil || p == nil {
+		return nil, err
+	}
+	if p.Validate != nil {
+		if err := p.Validate(r); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.expressible(p); err != nil {
+		return nil, err
+	}
+	if p.Doubts != nil {
+		doubts = p.Doubts(r)
+	}
+	return doubts, nil
+}
+
+// judged is the request by which a plugin of this process judges a configuration.
+func (s *Session) judged(pluginType string, c *spec.Call, in InList) (*Request, *Plugin, error) {
+	p, _, err := s.local().resolve(pluginType, c)
+	if err != nil || p == nil {
+		return nil, nil, err
+	}
+	head, err := spec.ParseConf(c.Config)
+	if err != nil {
+		return nil, nil, err
+	}
+	call := *c
+	call.Verb = spec.Status
+	return &Request{Call: &call, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s, InList: &in}, p, nil
+}
+
+// Samples is what the IPAM plugin of the configuration would answer (Plugin.Samples),
+// where a list is judged. There is nothing of one that is another program.
+func (r *Request) Samples() []*spec.Result {
+	if r.InList == nil || r.Head.IPAM.Type == "" {
+		return nil
+	}
+	of, p, err := r.Session.judged(r.Head.IPAM.Type, r.Call, *r.InList)
+	if err != nil || p == nil || p.Samples == nil {
+		return nil
+	}
+	return p.Samples(of)
+}
+
+// Own returns the plugin of this process that a type leads to; nil when it is
+// another program or missing.
+func (s *Session) Own(pluginType string, c *spec.Call) *Plugin {
+	p, _, err := s.local().resolve(pluginType, c)
+	if err != nil {
+		return nil
+	}
+	return p
+}
+
+// KindWord is a type in the words of JSON.
+func KindWord(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return KindWord(t.Elem())
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "a whole number from 0"
+	}
+	return "a number"
+}

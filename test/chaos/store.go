@@ -1,0 +1,328 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/store/typed"
+)
+
+// Store is what all clients share. It does as an etcd does: one count of changes for
+// all tables, a history with a name, leases.
+type Store struct {
+	rows      map[string]row // by table and key
+	log       []change
+	rev       int64
+	compacted int64
+	histories int
+	forked    bool // restored, and nobody has noticed yet
+	leases    map[int]*lease
+	begun     int
+}
+
+type row struct {
+	data  []byte
+	rev   int64
+	lease int
+}
+
+type change struct {
+	table string
+	typed.Change
+	rev int64
+}
+
+// NewStore is an empty one.
+func NewStore() *Store {
+	return &Store{rows: map[string]row{}, leases: map[int]*lease{}, histories: 1, rev: 1}
+}
+
+func (s *Store) history() string { return fmt.Sprint("h", s.histories) }
+
+// Empty takes all data away: another history begins, as in a directory that was
+// emptied.
+func (s *Store) Empty() {
+	*s = Store{rows: map[string]row{}, leases: map[int]*lease{}, histories: s.histories + 1, rev: 1, begun: s.begun}
+}
+
+// Backup is a copy to Restore.
+func (s *Store) Backup() *Store {
+	b := *s
+	b.rows, b.log, b.leases = maps.Clone(s.rows), slices.Clone(s.log), maps.Clone(s.leases)
+	return &b
+}
+
+// Restore goes back to a backup. Whoever looks before there is a change finds that by
+// the revision. With the first change the history gets another name, as if who looked
+// first had given it one: what was lost could not be told from what follows.
+func (s *Store) Restore(b *Store) {
+	forked := s.forked || s.rev > b.rev || s.histories != b.histories
+	histories, begun := s.histories, s.begun
+	*s = *b.Backup()
+	if s.histories != histories {
+		s.histories = histories + 1
+	}
+	s.forked, s.begun = forked, begun
+}
+
+// Compact forgets all changes up to now.
+func (s *Store) Compact() { s.log, s.compacted = nil, s.rev }
+
+// commit makes one change.
+func (s *Store) commit(table, key string, r row, gone bool) store.Revision {
+	s.rev++
+	if s.forked {
+		s.histories, s.forked = s.histories+1, false
+	}
+	r.rev = s.rev
+	if gone {
+		delete(s.rows, table+"/"+key)
+	} else {
+		s.rows[table+"/"+key] = r
+	}
+	s.log = append(s.log, change{table, typed.Change{Row: typed.Row{Key: key, Data: r.data, Revision: typed.Revision(s.rev)}, Gone: gone}, s.rev})
+	return typed.Revision(s.rev)
+}
+
+// Put writes raw data where an object would be: of a newer schema, damaged, or of
+// whoever may write there.
+func (s *Store) Put(table, key string, data []byte) { s.commit(table, key, row{data: data}, false) }
+
+// Client is the store as one agent reaches it.
+type Client struct {
+	typed.Tables
+	s      *Store
+	closed bool
+
+	// Away has every call fail.
+	Away bool
+	// Before is called before each call, and may change anything. An error that it
+	// returns is the call's; with made, the change is made nevertheless.
+	Before func(call string) (made bool, err error)
+	// Deleted hears of each object that this client deletes.
+	Deleted func(table, key string, data []byte)
+}
+
+// ErrAway is what calls fail with.
+var ErrAway = errors.New("the store is away")
+
+// Client opens the store once more.
+func (s *Store) Client() *Client {
+	c := &Client{s: s}
+	c.Rows = func(table string) typed.Rows { return rows{c, table} }
+	return c
+}
+
+// Close is store.Store's. Leases are no longer kept.
+func (c *Client) Close() error { c.closed = true; return nil }
+
+// call is f, if nothing is in the way.
+func (c *Client) call(name string, f func() error) error {
+	var made bool
+	var err error
+	if c.Before != nil {
+		made, err = c.Before(name)
+	}
+	switch {
+	case c.closed:
+		return store.ErrClosed
+	case c.Away:
+		return ErrAway
+	case err != nil && !made:
+		return err
+	}
+	if done := f(); err == nil {
+		err = done
+	}
+	return err
+}
+
+type rows struct {
+	c     *Client
+	table string
+}
+
+func (t rows) at(key string) (row, bool) { r, ok := t.c.s.rows[t.table+"/"+key]; return r, ok }
+
+func (t rows) call(verb, key string, f func() error) error {
+	return t.c.call(verb+" "+t.table+" "+key, f)
+}
+
+func (t rows) Get(_ context.Context, key string) (out typed.Row, err error) {
+	err = t.call("get", key, func() error {
+		r, ok := t.at(key)
+		if !ok {
+			return store.ErrNotFound
+		}
+		out = typed.Row{Key: key, Data: r.data, Revision: typed.Revision(r.rev)}
+		return nil
+	})
+	return out, err
+}
+
+func (t rows) List(_ context.Context, prefix string) (out []typed.Row, at store.Revision, err error) {
+	err = t.call("list", prefix, func() error {
+		for path, r := range t.c.s.rows {
+			if key, ok := strings.CutPrefix(path, t.table+"/"); ok && strings.HasPrefix(key, prefix) {
+				out = append(out, typed.Row{Key: key, Data: r.data, Revision: typed.Revision(r.rev)})
+			}
+		}
+		at = store.InHistory(t.c.s.rev, t.c.s.history())
+		return nil
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return out, at, nil
+}
+
+func (t rows) Create(_ context.Context, key string, data []byte, l store.Lease) (at store.Revision, err error) {
+	err = t.call("create", key, func() error {
+		r := row{data: data}
+		if l != nil {
+			if r.lease = l.(*lease).id; t.c.s.leases[r.lease] == nil {
+				return store.ErrLeaseOver
+			}
+		}
+		if _, ok := t.at(key); ok {
+			return store.ErrExists
+		}
+		at = t.c.s.commit(t.table, key, r, false)
+		return nil
+	})
+	return at, err
+}
+
+func (t rows) Update(_ context.Context, key string, data []byte, read store.Revision) (at store.Revision, err error) {
+	err = t.call("update", key, func() error {
+		r, ok := t.at(key)
+		if !ok || typed.Revision(r.rev) != read {
+			return store.ErrConflict
+		}
+		at = t.c.s.commit(t.table, key, row{data: data, lease: r.lease}, false)
+		return nil
+	})
+	return at, err
+}
+
+func (t rows) Delete(_ context.Context, key string, at store.Revision) error {
+	return t.call("delete", key, func() error {
+		r, ok := t.at(key)
+		switch {
+		case !ok:
+			return nil
+		case at != "" && typed.Revision(r.rev) != at:
+			return store.ErrConflict
+		}
+		t.c.s.commit(t.table, key, row{}, true)
+		if t.c.Deleted != nil {
+			t.c.Deleted(t.table, key, r.data)
+		}
+		return nil
+	})
+}
+
+// Watch tells what there is to tell, and ends: a schedule says when one looks again.
+func (t rows) Watch(_ context.Context, after store.Revision) iter.Seq2[typed.Change, error] {
+	return func(yield func(typed.Change, error) bool) {
+		s := t.c.s
+		at, history, _ := typed.OfHistory(after)
+		err := t.call("watch", "", func() error {
+			if history != s.history() || at > s.rev || at < s.compacted {
+				return store.ErrCompacted
+			}
+			return nil
+		})
+		if err != nil {
+			yield(typed.Change{}, err)
+			return
+		}
+		for _, c := range slices.Clone(s.log) {
+			if c.rev > at && c.table == t.table && !yield(c.Change, nil) {
+				return
+			}
+		}
+	}
+}
+
+// lease is kept as long as its client is there and reaches the store.
+type lease struct {
+	c    *Client
+	id   int
+	ttl  time.Duration
+	ends time.Time
+	ctx  context.Context //nolint:containedctx // it is what ends this
+	lost chan struct{}
+	over bool
+}
+
+// Lease is store.Store's.
+func (c *Client) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
+	var l *lease
+	err := c.call("lease", func() error {
+		c.s.begun++
+		l = &lease{c: c, id: c.s.begun, ttl: ttl, ends: time.Now().Add(ttl), ctx: ctx, lost: make(chan struct{})}
+		c.s.leases[l.id] = l
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *lease) Lost() <-chan struct{} { return l.lost }
+
+func (l *lease) End(context.Context) error {
+	return l.c.call("end lease", func() error { l.c.s.end(l.id); l.lose(); return nil })
+}
+
+func (l *lease) lose() {
+	if !l.over {
+		l.over = true
+		close(l.lost)
+	}
+}
+
+// Keep renews a client's lease, as it does every few seconds, or hears that it is over.
+func (c *Client) Keep(kept store.Lease) {
+	l, ok := kept.(*lease)
+	switch {
+	case !ok || l.over || c.Away || c.closed:
+	case c.s.leases[l.id] == nil:
+		l.lose()
+	case l.ctx.Err() == nil:
+		l.ends = time.Now().Add(l.ttl)
+		c.s.leases[l.id] = l
+	}
+}
+
+// Expire ends the leases whose time is over, with all that hangs on them.
+func (s *Store) Expire() {
+	for _, id := range slices.Sorted(maps.Keys(s.leases)) {
+		if time.Now().After(s.leases[id].ends) {
+			s.end(id)
+		}
+	}
+}
+
+func (s *Store) end(id int) {
+	delete(s.leases, id)
+	for _, path := range slices.Sorted(maps.Keys(s.rows)) {
+		if table, key, _ := strings.Cut(path, "/"); s.rows[path].lease == id {
+			s.commit(table, key, row{}, true)
+		}
+	}
+}
+
+var _ store.Store = (*Client)(nil)
