@@ -51,7 +51,7 @@ func build() error {
 		}
 	}
 	if reference() == "" {
-		dir, err := reftest.BuildReference()
+		dir, err := reftest.FindReference()
 		if err != nil {
 			return err
 		}

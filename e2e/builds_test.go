@@ -13,7 +13,7 @@ import (
 )
 
 // schemaLdflags makes a build that writes the next schema of our nftables table.
-const schemaLdflags = "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=2"
+const schemaLdflags = "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=4"
 
 // TestTwoSchemas runs two builds whose nftables tables have different schema
 // numbers on one node. The newer one upgrades the table, under standing
@@ -82,7 +82,7 @@ func namesSchemas(t *testing.T, verb string, err error) {
 		t.Errorf("%s of the older build succeeded beside a newer table", verb)
 		return
 	}
-	for _, want := range []string{"schema 2", "up to 1"} {
+	for _, want := range []string{"schema 4", "up to 3"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s of the older build: the refusal lacks %q: %v", verb, want, err)
 		}

@@ -11,6 +11,6 @@
 // runs in network, mount and process namespaces of its own, so the machine is
 // not touched and nothing outlives a test. PATCHBAY_E2E_PLUGINS names another
 // directory than our own build to drive, PATCHBAY_E2E_REFERENCE where the
-// reference plugins are (else internal/reftest builds them), PATCHBAY_SHARED the
-// directory with kubelab when it is not beside the repository.
+// reference plugins are (else those of scripts/setup). The cluster is
+// test/labs/kube.
 package e2e

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -20,13 +19,8 @@ import (
 // from the other node, pods come and go, a node is rebooted, and in the end
 // nothing is left.
 func TestKubelet(t *testing.T) {
-	built := ""
-	if os.Getenv(insideEnv) == "" {
-		built = buildKubelab(t)
-		t.Setenv("PATCHBAY_E2E_KUBELAB", built)
-	}
 	onNode(t, func(t *testing.T) {
-		k := newKubelab(t, os.Getenv("PATCHBAY_E2E_KUBELAB"))
+		k := newCluster(t)
 		defer k.saveLogs()
 		for _, node := range []string{"n1", "n2"} {
 			k.install(node)
@@ -60,7 +54,7 @@ func TestKubelet(t *testing.T) {
 
 // proveTraffic asks from pod to pod on one node, from the node, and from the
 // other node to the host port, where the client's address must survive.
-func (k *kubelab) proveTraffic() {
+func (k *cluster) proveTraffic() {
 	k.Helper()
 	one, two := k.addrs("one"), k.addrs("two")
 	for i := range one {
@@ -78,7 +72,7 @@ func (k *kubelab) proveTraffic() {
 }
 
 // seenAs fails the test unless a probe answered with an address.
-func (k *kubelab) seenAs(what, answer, addr string) {
+func (k *cluster) seenAs(what, answer, addr string) {
 	k.Helper()
 	if seen, err := netip.ParseAddrPort(answer); err != nil || seen.Addr() != netip.MustParseAddr(addr) {
 		k.Errorf("%s: seen as %q, want %s", what, answer, addr)
@@ -86,14 +80,14 @@ func (k *kubelab) seenAs(what, answer, addr string) {
 }
 
 // reservations are the addresses that host-local's files hold on a node.
-func (k *kubelab) reservations(node string) []string {
+func (k *cluster) reservations(node string) []string {
 	k.Helper()
 	out := k.node(node, "sh", "-c", "cd /var/lib/cni/networks/pods && find . -type f ! -name 'last_reserved_ip.*' ! -name '*lock' | sed 's,^./,,' | sort")
 	return strings.Fields(out)
 }
 
 // noLeaks fails unless the reserved addresses on a node are those of the pods.
-func (k *kubelab) noLeaks(node string, pods ...string) {
+func (k *cluster) noLeaks(node string, pods ...string) {
 	k.Helper()
 	want := map[string]bool{}
 	for _, p := range pods {
@@ -101,7 +95,7 @@ func (k *kubelab) noLeaks(node string, pods ...string) {
 			want[a] = true
 		}
 	}
-	eventually(k, "addresses of "+node+" are its pods'", 20*time.Second, func() error {
+	eventually(k, "addresses of "+node+" are its pods'", func() error {
 		got := k.reservations(node)
 		for _, a := range got {
 			if !want[a] || len(got) != len(want) {
@@ -113,7 +107,7 @@ func (k *kubelab) noLeaks(node string, pods ...string) {
 }
 
 // state reads what a node carries: its namespace's network and its own files.
-func (k *kubelab) state(node string) (s leak.State) {
+func (k *cluster) state(node string) (s leak.State) {
 	k.Helper()
 	root := "/proc/" + k.pid(node+"-holder") + "/root"
 	var dirs []string
@@ -138,10 +132,10 @@ func kubeletOwn(line string) bool {
 
 // restarted waits until the kubelet noticed that the pods' sandboxes are gone
 // and made new ones.
-func (k *kubelab) restarted(pods ...string) {
+func (k *cluster) restarted(pods ...string) {
 	k.Helper()
 	for _, p := range pods {
-		eventually(k, p+" runs again", 2*time.Minute, func() error {
+		eventually(k, p+" runs again", func() error {
 			count := k.kubectl("get", "pod", p, "-o", "jsonpath={.status.containerStatuses[0].restartCount}")
 			if count == "0" {
 				return errors.New("not restarted yet")
@@ -154,9 +148,9 @@ func (k *kubelab) restarted(pods ...string) {
 
 // nothingLeft waits for the kubelet's own clean-up of sandboxes and then counts.
 // The reference leaves chains that it never removes.
-func (k *kubelab) nothingLeft(node string, before leak.State) {
+func (k *cluster) nothingLeft(node string, before leak.State) {
 	k.Helper()
-	eventually(k, "nothing is left on "+node, time.Minute, func() error {
+	eventually(k, "nothing is left on "+node, func() error {
 		left := k.state(node).Beyond(before).Without(leak.Standing)
 		if !ours() {
 			left = left.Without(func(line string) bool { return strings.HasPrefix(line, "nft") })

@@ -194,15 +194,18 @@ func run(t testing.TB, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// eventually calls probe every 50 ms until it succeeds; after limit its last
+// patience is how long a test waits for what must happen; the machine may be busy.
+const patience = 3 * time.Minute
+
+// eventually calls probe every 50 ms until it succeeds; after patience its last
 // error ends the test.
-func eventually(t testing.TB, what string, limit time.Duration, probe func() error) {
+func eventually(t testing.TB, what string, probe func() error) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if err = probe(); err == nil {
 			return
 		}
 	}
-	t.Fatalf("%s: not within %v: %v", what, limit, err)
+	t.Fatalf("%s: not within %v: %v", what, patience, err)
 }

@@ -4,7 +4,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -174,10 +173,4 @@ func addrOf(t *testing.T, s string) netip.Addr {
 		t.Fatal(err)
 	}
 	return a
-}
-
-// exists says whether a path is there.
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return !errors.Is(err, os.ErrNotExist)
 }

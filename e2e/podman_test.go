@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 )
@@ -146,7 +145,7 @@ func (p *podman) warm() {
 func (p *podman) restart(name string) {
 	p.Helper()
 	p.do("restart", "-t", "0", name)
-	eventually(p, name+" answers after its restart", 5*time.Second, func() error {
+	eventually(p, name+" answers after its restart", func() error {
 		_, err := who("", p.addr(name, "n1"), 80)
 		return err
 	})

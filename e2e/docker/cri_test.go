@@ -18,6 +18,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/patchbay-net/patchbay/e2e/docker/lab"
+	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
 // sandboxImage is busybox's web server, which serves as a pod's sandbox.
@@ -77,8 +78,7 @@ func (c *containerd) ready() bool {
 // image makes the sandbox image: there is no registry.
 func (c *containerd) image(dir, socket string) {
 	c.Helper()
-	mkimage := filepath.Join(c.Shared, "kubelab/mkimage.py")
-	if out, err := exec.Command("python3", mkimage, dir+"/i.tar", sandboxImage, `["/bin/httpd","-f","-p","80"]`, "null", "x=@busybox").CombinedOutput(); err != nil {
+	if out, err := exec.Command(reftest.Lab(c, "image"), dir+"/i.tar", sandboxImage, `["/bin/httpd","-f","-p","80"]`).CombinedOutput(); err != nil {
 		c.Fatalf("%v: %s", err, out)
 	}
 	c.In("ctr", "-a", socket, "-n", "k8s.io", "images", "import", dir+"/i.tar")

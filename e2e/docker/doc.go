@@ -2,11 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package docker runs patchbayd docker under real dockerds: Debian's 20.10 and a
-// current one (shared/dockerlab), each in a network and a mount namespace of its
+// current one (test/labs/docker), each in a network and a mount namespace of its
 // own.
 //
 // The tests need root, Debian's docker.io, nftables and busybox-static, and run
-// when PATCHBAY_E2E=1; PATCHBAY_SHARED names the directory that has dockerlab,
-// if it is not the one beside the repository. The current dockerd is compiled
-// once, which takes some minutes.
+// when PATCHBAY_E2E=1.
 package docker

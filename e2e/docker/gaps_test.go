@@ -120,7 +120,7 @@ func asDocker(l *lab.Lab, argv ...string) string {
 }
 
 func dockerHost(l *lab.Lab) string {
-	return "unix://" + filepath.Join(filepath.Dir(l.DataRoot()), "docker.sock")
+	return "unix://" + l.Socket()
 }
 
 // collected: patchbay gc leaves what lives, and has the driver remove the rest,

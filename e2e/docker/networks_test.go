@@ -13,11 +13,10 @@ import (
 )
 
 // create makes a network of a configuration and removes it with the test.
-func create(l *lab.Lab, name, text string, more ...string) {
+func create(l *lab.Lab, name, text string) {
 	l.Helper()
 	l.Conf(name, text)
-	args := append([]string{"network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network=" + name}, more...)
-	l.Docker(append(args, name)...)
+	l.Docker("network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network="+name, name)
 }
 
 // sixOnly: Docker 28 and later take a network without IPv4. Before, --ipv6 is
@@ -28,11 +27,13 @@ func sixOnly(l *lab.Lab) {
 	text := `{"cniVersion":"1.1.0","name":"sixnet","plugins":[{"type":"bridge","bridge":"cni6","isGateway":true,"ipMasq":true,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"fd66::/64"}]],"routes":[{"dst":"::/0"}]}},
 		{"type":"firewall"},{"type":"portmap","capabilities":{"portMappings":true}}]}`
-	var more []string
 	if l.Kind == "new" {
-		more = []string{"--ipv6", "--ipv4=false"}
+		l.Conf("sixnet", text)
+		l.Post("/networks/create", map[string]any{"Name": "sixnet", "Driver": "patchbay", "IPAM": map[string]string{"Driver": "null"},
+			"Options": map[string]string{"cni.network": "sixnet"}, "EnableIPv4": false, "EnableIPv6": true})
+	} else {
+		create(l, "sixnet", text)
 	}
-	create(l, "sixnet", text, more...)
 	l.Start("c1", "sixnet", "-p", "8080:80")
 	l.Start("c2", "sixnet")
 	if v4 := l.Inspect("c1", "sixnet", "IPAddress"); v4 != "" && v4 != "invalid IP" {
@@ -87,17 +88,19 @@ func defaultVia(l *lab.Lab, name, family string) (via netip.Addr) {
 func gateways(l *lab.Lab) {
 	l.Docker("create", "--name", "c1", "--network", "podnet", "-p", "8080:80", "bb", "httpd", "-f", "-p", "80")
 	first, second := gateway{"podnet", 91}, gateway{"ptpnet", 93}
-	connect := []string{"network", "connect"}
+	connect := func(network string) { l.Docker("network", "connect", network, "c1") }
 	if l.Kind == "new" {
-		connect = append(connect, "--gw-priority", "10")
+		connect = func(network string) {
+			l.Post("/networks/"+network+"/connect", map[string]any{"Container": "c1", "EndpointConfig": map[string]int{"GwPriority": 10}})
+		}
 		first, second = second, first
 	}
-	l.Docker(append(connect, "ptpnet", "c1")...)
+	connect("ptpnet")
 	l.Docker("start", "c1")
 	first.serves(l, "started")
 	l.Docker("network", "disconnect", first.network, "c1")
 	second.serves(l, "disconnected")
-	l.Docker(append(connect[:2:2], append(connect[2:], first.network, "c1")...)...)
+	connect(first.network)
 	first.serves(l, "connected")
 	l.Docker("network", "disconnect", second.network, "c1")
 	first.serves(l, "the other disconnected")

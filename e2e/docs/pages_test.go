@@ -65,7 +65,7 @@ func TestPages(t *testing.T) {
 }
 
 // patience is for what the page says that it takes a moment.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 // step does one thing; the next ones build upon it.
 func (h *host) step(path string, s page.Step) {

@@ -2,11 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package hosts runs three Docker hosts on one network (docs/hosts.md): two
-// current dockerds and Debian's 20.10 (shared/dockerlab), each in namespaces of
+// current dockerds and Debian's 20.10 (test/labs/docker), each in namespaces of
 // its own with patchbayd docker and patchbayd hosts, joined by a switch to an
 // etcd of Debian's.
 //
 // The tests need root, Debian's docker.io, etcd-server, nftables and
-// busybox-static, and run when PATCHBAY_E2E=1; PATCHBAY_SHARED names the directory
-// that has dockerlab, if it is not the one beside the repository.
+// busybox-static, and run when PATCHBAY_E2E=1.
 package hosts

@@ -29,9 +29,9 @@ type host struct {
 	dead          bool
 }
 
-// env is dockerlab's. A newer client refuses some flags to an old daemon.
+// env is the script's. A newer client refuses some flags to an old daemon.
 func (h *host) env() []string {
-	out := []string{"DOCKERLAB_DIR=" + h.dir}
+	out := []string{"LAB_DIR=" + h.dir}
 	if h.kind == "old" {
 		out = append(out, "PATH=/usr/bin:"+os.Getenv("PATH"))
 	}
@@ -226,7 +226,7 @@ func (h *host) address(name, network string) string {
 
 // pings says whether one echo comes back.
 func (h *host) pings(from, to string) bool {
-	out, err := try(h.env(), h.script, "docker", h.name, "exec", from, "sh", "-c", "ping -c1 -w2 "+to+" || true")
+	out, err := try(h.env(), h.script, "docker", h.name, "exec", from, "sh", "-c", "ping -c1 -w5 "+to+" || true")
 	return err == nil && strings.Contains(out, " 1 packets received")
 }
 
@@ -240,8 +240,8 @@ func (w *world) until(what string, ok func() bool) {
 	w.Helper()
 	began := time.Now()
 	for !ok() {
-		if time.Since(began) > 40*time.Second {
-			w.Fatalf("not in 40 s: %s", what)
+		if time.Since(began) > 3*time.Minute {
+			w.Fatalf("not in 3 min: %s", what)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 // world is a switch with an etcd and three Docker hosts at it.
 type world struct {
 	*testing.T
-	dir       string // DOCKERLAB_DIR
-	script    string // dockerlab
+	dir       string // LAB_DIR
+	script    string // test/labs/docker/dockerd
 	plugins   string
 	patchbayd string
 	network   *exec.Cmd // sleeps in the switch's namespace
@@ -44,18 +44,9 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	root, err := reftest.Root()
 	must(t, err)
-	shared := os.Getenv("PATCHBAY_SHARED")
-	if shared == "" {
-		shared = filepath.Join(root, "../shared")
-	}
-	w := &world{T: t, dir: t.TempDir(), script: filepath.Join(shared, "dockerlab/dockerlab"), plugins: reftest.Ours(t)}
+	w := &world{T: t, dir: t.TempDir(), script: reftest.Lab(t, "docker/dockerd"), plugins: reftest.Ours(t)}
 	w.patchbayd = filepath.Join(w.dir, "patchbayd")
 	run(t, nil, "go", "build", "-C", root, "-o", w.patchbayd, "./cmd/patchbayd")
-	cache, err := os.UserCacheDir()
-	must(t, err)
-	built := filepath.Join(cache, "dockerlab")
-	run(t, []string{"DOCKERLAB_DIR=" + built}, w.script, "build")
-	must(t, os.Symlink(filepath.Join(built, "bin"), filepath.Join(w.dir, "bin")))
 	w.network = w.holder()
 	w.inSwitch("sh", "-c", "ip link set lo up; ip link add br0 type bridge; ip link set br0 up")
 	w.etcd = newServer(w)

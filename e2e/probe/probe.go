@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Timeout bounds one conversation.
+// Timeout is how long an answer is waited for.
 const Timeout = 3 * time.Second
 
 // Server listens on one port over TCP and UDP until it is closed.
@@ -101,12 +101,16 @@ func Who(network, addr string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, err
 	}
 	defer c.Close()
+	limit := Timeout / 3
+	if network == "tcp" { // nothing is lost: the server may be slow
+		limit = 10 * Timeout
+	}
 	var answer string
 	for range 3 {
 		if _, err = io.WriteString(c, "who\n"); err != nil {
 			break
 		}
-		c.SetReadDeadline(time.Now().Add(Timeout / 3))
+		c.SetReadDeadline(time.Now().Add(limit))
 		if answer, err = bufio.NewReader(c).ReadString('\n'); err == nil {
 			return netip.ParseAddrPort(strings.TrimSpace(answer))
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // built are programs that all labs of this process use.
-type built struct{ script, dockerd, plugins, patchbayd string }
+type built struct{ plugins, patchbayd string }
 
 // madeDir is where they are, once there is one.
 var madeDir string
@@ -26,28 +26,13 @@ var programs = sync.OnceValues(func() (built, error) {
 	if err != nil {
 		return built{}, err
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return built{}, err
-	}
 	if madeDir, err = os.MkdirTemp("", "patchbay-docker"); err != nil {
 		return built{}, err
 	}
-	shared := os.Getenv("PATCHBAY_SHARED")
-	if shared == "" {
-		shared = filepath.Join(root, "../shared")
-	}
-	b := built{
-		script: filepath.Join(shared, "dockerlab/dockerlab"), dockerd: filepath.Join(cache, "dockerlab"),
-		plugins: filepath.Join(madeDir, "bin"), patchbayd: filepath.Join(madeDir, "patchbayd"),
-	}
-	build := exec.Command(b.script, "build")
-	build.Env = append(os.Environ(), "DOCKERLAB_DIR="+b.dockerd)
+	b := built{plugins: filepath.Join(madeDir, "bin"), patchbayd: filepath.Join(madeDir, "patchbayd")}
 	compile := exec.Command("go", "build", "-C", root, "-o", b.patchbayd, "./cmd/patchbayd")
-	for _, cmd := range []*exec.Cmd{build, compile} {
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return b, fmt.Errorf("%v: %w: %s", cmd.Args, err, out)
-		}
+	if out, err := compile.CombinedOutput(); err != nil {
+		return b, fmt.Errorf("%v: %w: %s", compile.Args, err, out)
 	}
 	return b, errors.Join(os.Mkdir(b.plugins, 0o755), reftest.BuildOurs(b.plugins))
 })

@@ -126,7 +126,7 @@ func (l *Lab) end() {
 // How often a condition is looked at, and for how long. The machine may be busy.
 const (
 	pollEvery = 50 * time.Millisecond
-	pollTime  = 30 * time.Second
+	pollTime  = 3 * time.Minute
 )
 
 // Eventually waits until a condition holds, or ends the test.

@@ -6,10 +6,10 @@ package lab
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
+	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
 // The addresses of a lab: the host's on its bridge out0, and those of the
@@ -27,7 +27,7 @@ const outside = "outside"
 // Options say what lab is wanted.
 type Options struct {
 	Name string   // one of its own on this machine
-	Kind string   // dockerlab's: old (20.10), new
+	Kind string   // the lab's: old (20.10), new
 	Args []string // of dockerd
 	Late bool     // the driver is not started
 }
@@ -46,8 +46,7 @@ type node struct {
 	name      string
 	Plugins   string // our plugin directory
 	Patchbayd string
-	Shared    string // the directory that has dockerlab
-	dir       string // DOCKERLAB_DIR
+	dir       string // LAB_DIR
 	script    string
 	env       []string
 	driver    *exec.Cmd
@@ -60,9 +59,8 @@ func New(t testing.TB, o Options) *Lab {
 	t.Helper()
 	bin, err := programs()
 	must(t, err)
-	l := &Lab{t, &node{Kind: o.Kind, Args: o.Args, name: o.Name, Plugins: bin.plugins, Patchbayd: bin.patchbayd, script: bin.script, Shared: filepath.Dir(filepath.Dir(bin.script)), dir: t.TempDir()}}
-	must(t, os.Symlink(filepath.Join(bin.dockerd, "bin"), filepath.Join(l.dir, "bin")))
-	l.env = append(os.Environ(), "DOCKERLAB_DIR="+l.dir)
+	l := &Lab{t, &node{Kind: o.Kind, Args: o.Args, name: o.Name, Plugins: bin.plugins, Patchbayd: bin.patchbayd, script: reftest.Lab(t, "docker/dockerd"), dir: t.TempDir()}}
+	l.env = append(os.Environ(), "LAB_DIR="+l.dir)
 	if o.Kind == "old" { // a newer client refuses some flags to an old daemon
 		l.env = append(l.env, "PATH=/usr/bin:"+os.Getenv("PATH"))
 	}

@@ -31,7 +31,7 @@ func (l *Lab) furnish() {
 		nsenter --net=/run/netns/`+outside+` busybox httpd -p 80`)
 }
 
-// lab runs dockerlab.
+// lab runs the script that keeps dockerds.
 func (l *Lab) lab(args ...string) string {
 	l.Helper()
 	out, err := l.try(append([]string{l.script}, args...)...)
@@ -41,7 +41,7 @@ func (l *Lab) lab(args ...string) string {
 	return out
 }
 
-// try runs a command of dockerlab and gives its output.
+// try runs a command of it and gives its output.
 func (l *Lab) try(argv ...string) (string, error) {
 	var out, said bytes.Buffer
 	cmd := exec.Command(argv[0], argv[1:]...)

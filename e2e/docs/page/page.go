@@ -21,6 +21,10 @@ import (
 // Tested are the pages for users whose every command is run by e2e/docs.
 var Tested = [...]string{"docs/docker.md", "docs/hosts.md"}
 
+// Readme is the first page, whose every command e2e/docs runs on a machine without
+// any runtime.
+const Readme = "README.md"
+
 // Step is one thing that the reader does: a command, or a file to write.
 type Step struct {
 	Line    int      // of the page
@@ -35,7 +39,7 @@ type Step struct {
 const fence = "```"
 
 // command is a line that looks like one.
-var command = regexp.MustCompile(`^\s{0,4}([#$] )?(sudo |bin/)?(docker|patchbay|patchbayd|patchbay-cnm|systemctl|install|make|ip|nft|podman|crictl|etcdctl|etcd|mkdir|cp|cat)( |$)`)
+var command = regexp.MustCompile(`^\s{0,4}([#$] )?(sudo |bin/)?(go|docker|patchbay|patchbayd|patchbay-cnm|systemctl|install|make|ip|nft|podman|crictl|etcdctl|etcd|mkdir|cp|cat)( |$)`)
 
 // Parse returns the steps of a page. The error names the line of what is none of
 // the known kinds.

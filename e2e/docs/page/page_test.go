@@ -91,7 +91,7 @@ func TestMatches(t *testing.T) {
 
 // The pages that e2e/docs runs can be read: no root is needed to find out.
 func TestPagesCanBeRead(t *testing.T) {
-	for _, name := range Tested {
+	for _, name := range append(Tested[:], Readme) {
 		text, err := os.ReadFile("../../../" + name)
 		if err != nil {
 			t.Fatal(err)
