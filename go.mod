@@ -2,7 +2,7 @@ module github.com/patchbay-net/patchbay
 
 go 1.26.0
 
-// What the program is built on (DESIGN, "Built on"; docs/adr).
+// What the program is built on (docs/adr).
 require (
 	github.com/evanphx/json-patch/v5 v5.9.11
 	github.com/godbus/dbus/v5 v5.2.4
@@ -14,7 +14,7 @@ require (
 	golang.org/x/sys v0.49.0
 )
 
-// What patchbayd is built on besides (DESIGN, "Two programs").
+// What patchbayd is built on besides.
 require (
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
 	github.com/mdlayher/packet v1.1.2

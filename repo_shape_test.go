@@ -198,3 +198,19 @@ func eachFunction(t *testing.T, f func(*token.FileSet, *ast.FuncDecl)) {
 		}
 	}
 }
+
+// "ADR 39" names one decision.
+func TestDecisionsAreNumbered(t *testing.T) {
+	files, err := filepath.Glob("docs/adr/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := make(map[string]string)
+	for _, path := range files {
+		number, _, _ := strings.Cut(filepath.Base(path), "-")
+		if other := by[number]; other != "" {
+			t.Errorf("%s: %s has the number too", path, other)
+		}
+		by[number] = path
+	}
+}

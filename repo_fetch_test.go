@@ -1,0 +1,99 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package patchbay_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/internal/reftest"
+)
+
+// fetch is how a program or a script asks for what is not on the machine.
+var fetch = regexp.MustCompile(`"go",\s*"(install|get|mod)"|\bgo (install|get|mod download)\b|\bapt(-get)? |\b(curl|wget|git clone) (-\S+ )*https?:`)
+
+// What tests need is fetched before any test runs, in one place: a test has no
+// network, and nobody who waits for it sees what it waits for.
+func TestNoFetchesInTests(t *testing.T) {
+	may := []string{
+		"scripts/setup", "scripts/fresh",
+		"scripts/lint",    // its part of setup
+		"test/labs/vm/vm", // its part of setup
+		"repo_fetch_test.go",
+	}
+	for _, path := range sources(t) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			if found := fetch.FindString(line); found != "" && !slices.Contains(may, path) {
+				t.Errorf("%s:%d: %q: scripts/setup fetches what tests need", path, i+1, found)
+			}
+		}
+	}
+}
+
+// A clone is enough.
+func TestNothingOutside(t *testing.T) {
+	outside := regexp.MustCompile(`\.\./shared|/work/(main|shared)|PATCHBAY_SHARED`)
+	for _, path := range append(sources(t), pages(t)...) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := outside.Find(text); found != nil && path != "repo_fetch_test.go" {
+			t.Errorf("%s names %s, which a clone has not", path, found)
+		}
+	}
+}
+
+// TestPinnedReference: scripts/setup builds the release that tests ask for.
+func TestPinnedReference(t *testing.T) {
+	text, err := os.ReadFile("test/reference/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "require github.com/containernetworking/plugins " + reftest.Version; !strings.Contains(string(text), want+" ") {
+		t.Errorf("test/reference/go.mod does not %q, which reftest.Version says", want)
+	}
+}
+
+// pages are what people read.
+func pages(t *testing.T) []string {
+	t.Helper()
+	var files []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "test/*/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	return files
+}
+
+// sources are the files of the repository that programs read: Go, scripts and
+// their tests.
+func sources(t *testing.T) []string {
+	t.Helper()
+	files := goFiles(t)
+	for _, dir := range []string{".ci", "scripts", "test", "e2e", "internal/cli/testdata"} {
+		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			if err == nil && e.Type().IsRegular() && !slices.Contains([]string{".go", ".md", ".mod", ".sum"}, filepath.Ext(path)) {
+				files = append(files, path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return append(files, "Makefile")
+}
