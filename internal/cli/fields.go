@@ -45,13 +45,17 @@ func fieldsOf(conf any) []field {
 	return structFields(v, goName(v.Type(), ""), 0)
 }
 
+// module begins the path of each of our packages; fieldDocs, which would repeat it in
+// each line, has what follows.
+const module = "github.com/patchbay-net/patchbay/"
+
 // goName is the path of a type in fieldDocs; a struct without a name has its
 // field's.
 func goName(t reflect.Type, at string) string {
 	if t.Name() == "" {
 		return at
 	}
-	return t.PkgPath() + "." + t.Name()
+	return strings.TrimPrefix(t.PkgPath(), module) + "." + t.Name()
 }
 
 // deepest bounds types that contain themselves.

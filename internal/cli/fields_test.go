@@ -22,8 +22,6 @@ import (
 
 var update = flag.Bool("update", false, "write the generated files")
 
-const module = "github.com/patchbay-net/patchbay/"
-
 // TestFieldDocs holds fields.txt to the comments in the plugins' source.
 func TestFieldDocs(t *testing.T) {
 	packages := map[string]bool{}
@@ -79,7 +77,7 @@ func commentsOf(t *testing.T, dir string, docs map[string]string) {
 		}
 		ast.Inspect(tree, func(n ast.Node) bool {
 			if spec, ok := n.(*ast.TypeSpec); ok {
-				structComments(module+dir+"."+spec.Name.Name, spec.Type, docs)
+				structComments(dir+"."+spec.Name.Name, spec.Type, docs)
 			}
 			return true
 		})
