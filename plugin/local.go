@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/patchbay-net/patchbay/invoke"
@@ -23,36 +24,41 @@ type local struct {
 	outermost bool
 }
 
-func (l *local) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
-	p, path, err := l.resolve(pluginType, c)
-	switch {
-	case err != nil:
-		return nil, err
-	case p != nil:
-		if ctx, err = deeper(ctx, pluginType); err != nil {
-			if c.Verb == spec.Del {
-				return nil, nil // it has been done as often as it was called
-			}
-			return nil, err
-		}
-		return serve(ctx, p, c, l.session, l.outermost)
+func (l *local) Invoke(ctx context.Context, pluginType string, c *spec.Call) (out []byte, err error) {
+	p, err := l.start(pluginType, c, func(path string) error {
+		out, err = l.exec.Run(ctx, path, c)
+		return err
+	})
+	if err != nil || p == nil {
+		return out, err
 	}
-	return l.exec.Run(ctx, path, c)
+	if ctx, err = deeper(ctx, pluginType); err != nil {
+		if c.Verb == spec.Del {
+			return nil, nil // it has been done as often as it was called
+		}
+		return nil, err
+	}
+	return serve(ctx, p, c, l.session, l.outermost)
 }
 
 // add is Invoke for an ADD, with prev as the previous result whatever the
 // configuration says.
-func (l *local) add(ctx context.Context, pluginType string, c *spec.Call, prev *spec.Result) (*spec.Result, error) {
-	p, path, err := l.resolve(pluginType, c)
-	if err != nil {
+func (l *local) add(ctx context.Context, pluginType string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {
+	p, err := l.start(pluginType, c, func(path string) error {
+		result, err = l.addBy(ctx, path, c, prev)
+		return err
+	})
+	if err != nil || p == nil {
+		return result, err
+	}
+	if ctx, err = deeper(ctx, pluginType); err != nil {
 		return nil, err
 	}
-	if p != nil {
-		if ctx, err = deeper(ctx, pluginType); err != nil {
-			return nil, err
-		}
-		return serveAdd(ctx, p, c, prev, l.session)
-	}
+	return serveAdd(ctx, p, c, prev, l.session)
+}
+
+// addBy is an ADD by another program.
+func (l *local) addBy(ctx context.Context, path string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {
 	call := *c
 	if call.Config, err = spec.WithPrevResult(c.Config, prev); err != nil {
 		return nil, err
@@ -65,11 +71,30 @@ func (l *local) add(ctx context.Context, pluginType string, c *spec.Call, prev *
 	if err != nil {
 		return nil, err
 	}
-	result, err := spec.ParseResult(out, head.CNIVersion)
+	result, err = spec.ParseResult(out, head.CNIVersion)
 	if err != nil {
 		return nil, fmt.Errorf("%w of %s: %w", ErrResult, path, err)
 	}
 	return result, nil
+}
+
+// takenTries is how often a program is looked for that is gone when it is to start.
+const takenTries = 4
+
+// start finds a plugin: one of this process, or else a program, which run starts. One
+// that an installer takes away in between never ran: it is looked for again, and this
+// process may have what is nowhere else.
+func (l *local) start(pluginType string, c *spec.Call, run func(path string) error) (p *Plugin, err error) {
+	for range takenTries {
+		p, path, rerr := l.resolve(pluginType, c)
+		if rerr != nil || p != nil {
+			return p, rerr
+		}
+		if err = run(path); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return nil, err
 }
 
 // maxDepth is more plugins than call each other for any purpose: a list, a

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -81,6 +83,42 @@ func TestSameBytesBothWays(t *testing.T) {
 			t.Errorf("%s:\nexec       %s\nin process %s", name, a, b)
 		}
 		sameErrors(t, name, aerr, berr)
+	}
+}
+
+// taken is a context in which a program is removed at the moment when it is to start:
+// os/exec asks whether the context is done first.
+type taken struct {
+	context.Context
+	path string
+}
+
+func (t taken) Done() <-chan struct{} {
+	_ = os.Remove(t.path)
+	return t.Context.Done()
+}
+
+// TestTakenByAnInstaller: what `install --remove` takes between the look for a program
+// and its start fails no DEL of a process that has the plugin, and no ADD.
+func TestTakenByAnInstaller(t *testing.T) {
+	ns := nettest.NewNS(t, "taken")
+	conf := []byte(`{"cniVersion":"1.1.0","name":"n","type":"talker"}`)
+	for _, verb := range []spec.Verb{spec.Add, spec.Del} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "talker")
+		if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		s := plugin.NewSession([]*plugin.Plugin{&talker})
+		defer s.Close()
+		call := &spec.Call{Verb: verb, ContainerID: "c", NetNS: ns, IfName: "eth0", Path: []string{dir}, Config: conf}
+		ctx := taken{t.Context(), path}
+		if _, err := s.Invoker().Invoke(ctx, "talker", call); err != nil {
+			t.Errorf("%s: %v", verb, err)
+		}
+		if _, err := os.Stat(path); err == nil {
+			t.Error("it was not taken")
+		}
 	}
 }
 
