@@ -8,9 +8,11 @@
 package endpoint
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -22,6 +24,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -46,7 +49,7 @@ type Pair struct {
 
 // New chooses the names of a new pair. It refuses, before anything is touched,
 // an attachment or an interface that is there already.
-func New(r *plugin.Request, env *netstate.Env, macs Addresses) (*Pair, error) {
+func New(ctx context.Context, r *plugin.Request, env *netstate.Env, macs Addresses) (*Pair, error) {
 	p := &Pair{Owner: r.Owner, IfName: r.IfName, NetNS: r.NetNS, HostMAC: macs.Host(), MAC: macs.Container()}
 	_, err := env.Sandbox.Link(r.IfName)
 	if err == nil {
@@ -55,7 +58,7 @@ func New(r *plugin.Request, env *netstate.Env, macs Addresses) (*Pair, error) {
 	if !nl.IsNotFound(err) {
 		return nil, err
 	}
-	p.Host, err = freeName(r, env)
+	p.Host, err = freeName(ctx, r, env)
 	return p, err
 }
 
@@ -74,28 +77,43 @@ func Lost(r *plugin.Request) *Pair {
 	return p
 }
 
-// freeName returns the first name of the owner that nobody has. A link of the
-// owner itself is the attachment: a second ADD is an error, unless the first one's
-// namespace is gone and the kernel has not come to its links yet.
-func freeName(r *plugin.Request, env *netstate.Env) (string, error) {
+// freeName returns the first name of the owner that nobody has.
+func freeName(ctx context.Context, r *plugin.Request, env *netstate.Env) (string, error) {
 	for n := range byte(candidates) {
 		name := r.Owner.LinkName(linkPrefix, n)
+		if free, err := isFree(ctx, r, env, name); free || err != nil {
+			return name, err
+		}
+	}
+	return "", fmt.Errorf("failed to find a unique veth name")
+}
+
+// A namespace whose processes and sockets have just ended lives some milliseconds
+// longer, until the kernel has let go of the last socket. That is waited for.
+const (
+	endingTries = 100
+	endingWait  = 5 * time.Millisecond
+)
+
+// isFree says whether a name is the attachment's to use. A link of the owner itself is
+// the attachment: a second ADD is an error, unless the first one's namespace is gone, or
+// ends now, and the kernel has not come to its links yet.
+func isFree(ctx context.Context, r *plugin.Request, env *netstate.Env, name string) (bool, error) {
+	for try := 1; ; try++ {
 		link, err := env.Host.Link(name)
 		switch {
 		case nl.IsNotFound(err):
-			return name, nil
-		case err != nil:
-			return "", err
-		case link.Attrs().Alias != r.Owner.Alias():
-			continue
-		case !orphaned(r, env, link):
-			return "", &netstate.VethExistsError{IfName: r.IfName, Host: name, In: attachedIn(r)}
-		case r.Session.Dry != nil:
-			return name, nil
+			return true, nil
+		case err != nil || link.Attrs().Alias != r.Owner.Alias():
+			return false, err
+		case orphaned(r, env, link) && r.Session.Dry != nil:
+			return true, nil
+		case orphaned(r, env, link):
+			return true, netstate.DeleteLink(env.Host, link)
+		case try == endingTries || !sleep.For(ctx, endingWait):
+			return false, &netstate.VethExistsError{IfName: r.IfName, Host: name, In: attachedIn(r)}
 		}
-		return name, netstate.DeleteLink(env.Host, link)
 	}
-	return "", fmt.Errorf("failed to find a unique veth name")
 }
 
 // attachedIn names the namespace that our record has.

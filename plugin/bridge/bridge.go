@@ -44,7 +44,7 @@ var Plugin = plugin.Plugin{
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	env, in, err := prepare(r)
+	env, in, err := prepare(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 }
 
 // prepare reads everything and refuses what is wrong before anything is touched.
-func prepare(r *plugin.Request) (env *netstate.Env, in input, err error) {
+func prepare(ctx context.Context, r *plugin.Request) (env *netstate.Env, in input, err error) {
 	if in.conf, err = decode(r); err != nil {
 		return nil, in, err
 	}
@@ -89,7 +89,7 @@ func prepare(r *plugin.Request) (env *netstate.Env, in input, err error) {
 	in.first = func(*record.Fact) error { return in.conf.alone(k) }
 	in.network, in.comment, in.records = r.Network, endpoint.Comment(r), k.Records
 	macs := endpoint.AddressesOf(r)
-	if in.pair, err = endpoint.New(r, env, macs); err != nil {
+	if in.pair, err = endpoint.New(ctx, r, env, macs); err != nil {
 		return nil, in, err
 	}
 	if in.conf.mac != nil {

@@ -4,6 +4,7 @@
 package bridge
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -72,4 +73,41 @@ func TestBackAfterACrashWithoutARecord(t *testing.T) {
 		w.Fails(p.Do(spec.Add), "already exists") // it lives
 		endpointtest.Must(t, p.Do(spec.Del))
 	}
+}
+
+// ending is a context in which a namespace ends as soon as a call waits.
+type ending struct {
+	context.Context
+	end func()
+}
+
+func (e ending) Done() <-chan struct{} {
+	e.end()
+	return e.Context.Done()
+}
+
+// The same at the very moment: the kernel still holds the namespace for the last of its
+// sockets, here for an open file, and the ADD that waits for it takes the name.
+func TestBackWhileTheNamespaceEnds(t *testing.T) {
+	w := newWorld(t)
+	p := w.Pod("ends", `"bridge": "tbr0", `+endpointtest.Static("10.9.0.5/24"))
+	path := p.Call.NetNS
+	p.Call.NetNS = "/run/netns/ends-crashed"
+	endpointtest.Must(t, netns.Create(p.Call.NetNS))
+	endpointtest.Must(t, p.Do(spec.Add))
+	w.LoseRecords()
+	held, err := netns.Open(p.Call.NetNS)
+	endpointtest.Must(t, err)
+	t.Cleanup(func() { held.Close() }) //nolint:errcheck // read only
+	endpointtest.Must(t, netns.Delete(p.Call.NetNS))
+	p.Call.NetNS = path
+	w.Fails(p.Do(spec.Add), "already exists") // it is held
+	waited := false
+	ctx := ending{t.Context(), func() { waited = true; held.Close() }} //nolint:errcheck // read only
+	endpointtest.Must(t, p.DoIn(ctx, spec.Add))
+	if !waited {
+		t.Error("the namespace had ended before")
+	}
+	endpointtest.Must(t, p.Do(spec.Check))
+	endpointtest.Must(t, p.Do(spec.Del))
 }

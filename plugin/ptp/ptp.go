@@ -97,7 +97,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r), records: k.Records}
-	if in.pair, err = endpoint.New(r, env, endpoint.AddressesOf(r)); err != nil {
+	if in.pair, err = endpoint.New(ctx, r, env, endpoint.AddressesOf(r)); err != nil {
 		return nil, err
 	}
 	if in.ipam, err = r.IPAMAdd(ctx); err != nil {

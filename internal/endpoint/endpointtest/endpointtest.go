@@ -60,6 +60,12 @@ func (w *World) Pod(name, conf string) *Pod {
 // Do calls the plugin, with the last result as the previous one.
 func (p *Pod) Do(verb spec.Verb) error {
 	p.w.Helper()
+	return p.DoIn(context.WithoutCancel(p.w.Context()), verb)
+}
+
+// DoIn is Do with a context.
+func (p *Pod) DoIn(ctx context.Context, verb spec.Verb) error {
+	p.w.Helper()
 	conf := "{" + p.Conf
 	if p.Result != nil && verb != spec.Add {
 		data, err := p.Result.Encode("1.1.0")
@@ -68,7 +74,7 @@ func (p *Pod) Do(verb spec.Verb) error {
 	}
 	call := p.Call
 	call.Verb, call.Config = verb, []byte(conf+"}")
-	out, err := p.w.inv.Invoke(context.WithoutCancel(p.w.Context()), p.w.kind, &call)
+	out, err := p.w.inv.Invoke(ctx, p.w.kind, &call)
 	if err == nil && verb == spec.Add {
 		p.Result, err = spec.ParseResult(out, "1.1.0")
 	}
