@@ -170,10 +170,40 @@ func mappings(list []state.Port) (out []mapping) {
 	return out
 }
 
-// delPorts undoes the part, as far as it got.
+// lostPorts says whether a container runs whose ports nobody has published. Docker
+// asks for that once, and not again where the driver was killed meanwhile.
+func (d *Driver) lostPorts(f *facts, e *state.Endpoint) bool {
+	return len(e.Asked) > 0 && e.Ports != state.Done && e.Phase == state.Joined && f.there && f.sandbox == e.SandboxID &&
+		finished(e) && !shut(e) && d.runs(f, e)
+}
+
+// republish does what Docker wanted last, as the routes of the sandbox say: ports
+// go with the default gateway, which Docker moves first.
+func (d *Driver) republish(ctx context.Context, e *state.Endpoint) error {
+	n, err := d.network(e.Network)
+	if err != nil || n.Internal {
+		return err
+	}
+	switch is, err := d.isGateway(e); {
+	case err != nil:
+		return err
+	case is:
+		return d.addPorts(ctx, n, e)
+	}
+	return d.delPorts(ctx, n, e)
+}
+
+// delPorts undoes the part, as far as it got. The endpoint may be the gateway again
+// later: one that is killed here must not look published then.
 func (d *Driver) delPorts(ctx context.Context, n *network, e *state.Endpoint) error {
 	if e.Ports == "" {
 		return nil
+	}
+	if e.Ports == state.Done && e.Phase == state.Joined {
+		e.Ports = state.Doing
+		if err := d.save(e); err != nil {
+			return err
+		}
 	}
 	at, err := gone(e, e.PortsAt)
 	if err != nil {

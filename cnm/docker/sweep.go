@@ -138,6 +138,9 @@ func (d *Driver) judge(ctx context.Context, s *sweep, e *state.Endpoint) error {
 	if why == "" && !s.dry && f.unfinished(e) && (begun(e) || f.old(e) || d.runs(&f, e)) {
 		return d.finishOrClose(ctx, e)
 	}
+	if why == "" && !s.dry && d.lostPorts(&f, e) {
+		return d.republish(ctx, e)
+	}
 	if why == "" {
 		if e.Keeper != "" && e.Phase == state.Joined && !s.dry {
 			d.untold(e, d.arrived(ctx, e))
