@@ -53,6 +53,7 @@ type Agent struct {
 	opts Options
 	self *identity
 	dir  string // below Paths.State
+	wall func() time.Time
 
 	mirror mirror
 	said   said
@@ -72,7 +73,8 @@ type Agent struct {
 	// tendStore's
 	told      store.Node // what the store was told of this host
 	lease     store.Lease
-	endLease  context.CancelFunc                    // of the lease's context
+	long      store.Lease                           // see lasting
+	endLease  context.CancelFunc                    // of the leases' context
 	run       string                                // names the lease
 	published map[string]store.Item[store.Endpoint] // what hangs on it, by key
 	others    map[string]time.Time                  // leases with what is this host's, since when
@@ -95,7 +97,7 @@ func New(opts Options) (*Agent, error) {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
 	a := &Agent{
-		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), said: said{log: opts.Log},
+		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), said: said{log: opts.Log}, wall: time.Now,
 		local: make(chan struct{}, 1), kernel: make(chan struct{}, 1), upstream: make(chan struct{}, 1),
 		others: map[string]time.Time{},
 		docker: docker{state: opts.Paths.State, data: opts.DataRoot},
@@ -107,7 +109,7 @@ func New(opts Options) (*Agent, error) {
 	if a.self, err = loadIdentity(a.dir); err != nil {
 		return nil, err
 	}
-	a.mirror.self = a.self.ID
+	a.mirror.self, a.mirror.doubt = a.self.ID, opts.Reclaim
 	a.said.tell("cache", a.mirror.load(a.dir))
 	return a, nil
 }

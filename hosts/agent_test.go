@@ -193,7 +193,7 @@ func endpointNames(t *testing.T, s store.Store) (out []string) {
 	all, _, err := list(t.Context(), s.Endpoints(), "")
 	must(t, err)
 	for _, e := range sorted(all) {
-		if e.Network != presence {
+		if !ofHost(&e) {
 			out = append(out, strings.Join(e.Names, "+"))
 		}
 	}

@@ -39,6 +39,9 @@ func (m *mirror) load(dir string) error {
 	for network, blocks := range m.cache.Own {
 		m.cache.give(network, blocks) // an earlier release did not note it
 	}
+	if !m.cache.Doubted.IsZero() {
+		m.cache.Doubted = time.Now()
+	}
 	m.known = true
 	return nil
 }

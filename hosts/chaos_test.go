@@ -28,7 +28,7 @@ func TestChaos(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	n := 0
-	chaos.Run(t, 60, 120, func(s *chaos.Schedule) chaos.World {
+	chaos.Run(t, 100, 120, func(s *chaos.Schedule) chaos.World {
 		n++
 		must(t, os.RemoveAll(dir+"/"+fmt.Sprint(n-1)))
 		return newCluster(s, dir+"/"+fmt.Sprint(n))
@@ -50,6 +50,8 @@ type cluster struct {
 	laws
 }
 
+const reclaimAfter = 24 * time.Hour
+
 // simHost is an agent whose loops are stepped by hand, and the kernel of its host.
 type simHost struct {
 	c      *cluster
@@ -66,6 +68,8 @@ type simHost struct {
 	routes map[netip.Prefix]netip.Addr
 	forget bool // its host was forgotten: it will not come back
 	left   bool
+	clock  time.Duration // how much it is ahead
+	heard  time.Time     // when it last reached the store
 }
 
 func newCluster(s *chaos.Schedule, dir string) *cluster {
@@ -73,6 +77,7 @@ func newCluster(s *chaos.Schedule, dir string) *cluster {
 	c.client = c.store.Client()
 	c.client.Before = func(call string) (bool, error) { return false, c.meanwhile(nil, call) }
 	c.create("lan", 0)
+	c.create("few", 0)
 	for range 2 + s.IntN(3) {
 		c.join()
 	}
@@ -107,11 +112,12 @@ func (h *simHost) start() {
 	var err error
 	h.agent, err = New(Options{
 		Store: h.client, Name: h.name, Underlay: []netip.Addr{h.addr}, ConfDir: h.dir + "/net.d", DataRoot: h.dir + "/data",
-		Paths: h.paths(), TTL: 10 * time.Second, Reclaim: 24 * time.Hour, Fabric: h,
+		Paths: h.paths(), TTL: 10 * time.Second, Reclaim: reclaimAfter, Fabric: h,
 		Log: func(format string, args ...any) { h.c.s.Say("  "+h.name+": "+format, args...) },
 	})
 	check(err)
 	h.agent.mirror.changed = func() {}
+	h.agent.wall = func() time.Time { return time.Now().Add(h.clock) }
 	h.agent.mirror.tables = tablesOf(&h.agent.mirror.cache)
 }
 
@@ -164,8 +170,17 @@ func (h *simHost) step() {
 	}
 }
 
-func (h *simHost) tend() {
+// keep renews its leases, as an agent does all the time.
+func (h *simHost) keep() {
 	h.client.Keep(h.agent.lease)
+	h.client.Keep(h.agent.long)
+	if h.up && !h.cut && h.agent.lease != nil {
+		h.heard = time.Now()
+	}
+}
+
+func (h *simHost) tend() {
+	h.keep()
 	if err := h.agent.tend(context.Background()); err != nil {
 		h.c.s.Say("  %s tends: %v", h.name, err)
 	}
@@ -259,8 +274,8 @@ func (h *simHost) attach(on bool) {
 
 // create is the operator's; another turn has other subnets.
 func (c *cluster) create(name string, turn int) {
-	octet := map[string]int{"lan": 200, "net": 210}[name] + turn
-	n := store.Network{Name: name, Subnets: prefixes(fmt.Sprintf("10.%d.0.0/24", octet)), BlockBits4: 28, Transport: store.Auto}
+	subnet := map[string]string{"lan": "10.20%d.0.0/24", "net": "10.21%d.0.0/24", "few": "10.22%d.0.0/27"}[name]
+	n := store.Network{Name: name, Subnets: prefixes(fmt.Sprintf(subnet, turn)), BlockBits4: 28, Transport: store.Auto}
 	err := Admin{Store: c.client}.Create(context.Background(), n)
 	if c.s.Say("  create %s %v: %v", name, n.Subnets, err); err == nil {
 		was, ok := c.wanted[name]
@@ -277,10 +292,10 @@ func (c *cluster) remove(name string) {
 	}
 }
 
-// deleted holds leave and forget to what they may delete.
+// deleted holds leave, forget and reclaim to what they may delete.
 func (c *cluster) deleted(h *simHost, table, key string, data []byte) {
 	var b struct{ Object store.Block }
-	if table == "blocks" && json.Unmarshal(data, &b) == nil && b.Object.Node != h.agent.ID() && !c.removed[b.Object.Network] {
+	if table == "blocks" && json.Unmarshal(data, &b) == nil && b.Object.Node != h.agent.ID() && !c.removed[b.Object.Network] && !c.gone(h, b.Object) {
 		c.broken = fmt.Errorf("%s deleted block %s of %s", h.name, key, b.Object.Node)
 	}
 }

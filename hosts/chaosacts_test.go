@@ -33,6 +33,8 @@ func (c *cluster) Actions() []chaos.Action {
 		on("tend", 20, up, (*simHost).tend),
 		on("apply", 25, up, (*simHost).apply),
 		{Name: "time passes", Weight: 12, Do: c.pass},
+		{Name: "a long time passes", Weight: 2, Do: c.passLong},
+		on("clock jumps", 3, func(h *simHost) bool { return !h.dead && !h.left }, (*simHost).jump),
 		{Name: "trouble", Weight: 6, Do: c.trouble},
 		{Name: "operator", Weight: 5, Do: c.operate},
 		on("attach", 3, up, func(h *simHost) { h.attach(c.s.Chance(60)) }),
@@ -61,14 +63,39 @@ func (c *cluster) pass() {
 // passes lets some seconds pass for all leases.
 func (c *cluster) passes(times int) {
 	for range times {
-		for _, h := range c.hosts {
-			if h.up {
-				h.client.Keep(h.agent.lease)
-			}
-		}
+		c.keep()
 		c.s.Pass(3 * time.Second)
 		c.store.Expire()
 	}
+}
+
+func (c *cluster) keep() {
+	for _, h := range c.hosts {
+		if h.up {
+			h.keep()
+		}
+	}
+}
+
+// passLong lets hours pass, in which leases are kept. What is cut off or stopped for
+// the longest of them may lose its blocks.
+func (c *cluster) passLong() {
+	calm := c.calm
+	c.calm = true
+	defer func() { c.calm = calm }()
+	c.work(2)
+	c.keep()
+	c.s.Pass([]time.Duration{time.Hour, 20 * time.Hour, longTTL(reclaimAfter) + time.Minute}[c.s.IntN(3)])
+	c.keep()
+	c.store.Expire()
+	c.work(1)
+}
+
+// jump sets a host's clock: right, an hour back, a day or a year ahead, or to 1970.
+func (h *simHost) jump() {
+	const day = 24 * time.Hour
+	h.clock = []time.Duration{0, -time.Hour, day + time.Hour, 365 * day, time.Until(time.Unix(0, 0))}[h.c.s.IntN(5)]
+	h.c.s.Say("  by %v", h.clock)
 }
 
 // trouble is the store's.
@@ -116,7 +143,7 @@ func (c *cluster) operate() {
 			c.join()
 		}
 	case 2:
-		for _, name := range []string{"lan", "net"} { // after a loss
+		for _, name := range netNames() { // after a loss
 			if n, ok := c.wanted[name]; ok {
 				err := Admin{Store: c.client}.Create(context.Background(), n)
 				c.s.Say("  create %s again: %v", name, err)
@@ -128,9 +155,9 @@ func (c *cluster) operate() {
 		if c.s.Chance(30) {
 			c.remove("lan")
 		}
-		c.remove("net")
+		c.remove([]string{"net", "few"}[c.s.IntN(2)])
 	case 5:
-		for i, name := range []string{"lan", "net"} {
+		for i, name := range netNames() {
 			if _, ok := c.wanted[name]; !ok {
 				c.create(name, 1+i+c.s.IntN(2))
 			}
@@ -231,7 +258,7 @@ func (c *cluster) work(rounds int) {
 
 func (c *cluster) operateCalmly() {
 	admin, ctx := Admin{Store: c.client}, context.Background()
-	for _, name := range []string{"lan", "net"} {
+	for _, name := range netNames() {
 		if n, ok := c.wanted[name]; ok {
 			_ = admin.Create(ctx, n) // it may be there
 		}

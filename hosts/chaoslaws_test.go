@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/patchbay-net/patchbay/store"
 )
@@ -34,14 +35,9 @@ func newLaws() laws {
 }
 
 // netNames are all networks that there are.
-func netNames() []string { return []string{"lan", "net"} }
+func netNames() []string { return []string{"lan", "net", "few"} }
 
-func networkOf(b netip.Prefix) string {
-	if b.Addr().As4()[1] >= 210 {
-		return "net"
-	}
-	return "lan"
-}
+func networkOf(b netip.Prefix) string { return netNames()[(b.Addr().As4()[1]-200)/10] }
 
 // Laws holds after each step:
 //   - what reaches a host that lives does not go because something could not be read,
@@ -107,7 +103,8 @@ func (c *cluster) stored() []store.Block {
 func (c *cluster) contest() {
 	for _, b := range c.stored() {
 		for _, h := range c.hosts {
-			if h.owns(b.Prefix) && h.agent.ID() != b.Node {
+			has := h.owns(b.Prefix) || c.before[h.name].blocks[b.Network] == b.Prefix
+			if has && h.agent.ID() != b.Node {
 				c.contested[b.Prefix] = true
 			}
 			if h.owns(b.Prefix) && h.agent.ID() == b.Node {
@@ -157,6 +154,22 @@ func (c *cluster) twice() error {
 	return nil
 }
 
+// gone says whether the owner of a block may lose it, and then notes it: it did not
+// reach the store for long, whatever clocks say, or it was forgotten.
+func (c *cluster) gone(by *simHost, b store.Block) bool {
+	i := slices.IndexFunc(c.hosts, func(h *simHost) bool { return h.agent.ID() == b.Node })
+	if by == nil || i < 0 {
+		return false
+	}
+	h := c.hosts[i]
+	if !h.forget && !h.left && time.Since(h.heard) < reclaimAfter {
+		return false
+	}
+	c.s.Say("  %s takes block %s of %s", by.name, b.Prefix, h.name)
+	c.wiped[h.name+b.Prefix.String()], c.contested[b.Prefix] = true, true
+	return true
+}
+
 // claims refuses a claim of what the host knows to be another's.
 func (c *cluster) claims(h *simHost, call string) {
 	key, ok := strings.CutPrefix(call, "create blocks ")
@@ -164,7 +177,7 @@ func (c *cluster) claims(h *simHost, call string) {
 		return
 	}
 	for _, b := range h.agent.mirror.cache.Missing.Blocks {
-		if b.Key() == key {
+		if b.Key() == key && !c.gone(h, b) {
 			c.broken = fmt.Errorf("%s claims block %s, which it knows to be %s's", h.name, key, b.Node)
 		}
 	}
@@ -196,6 +209,9 @@ func (h *simHost) agrees(w *world) error {
 	}
 	for _, n := range w.Networks {
 		own := slices.DeleteFunc(w.blocksOf(n.Name), func(b store.Block) bool { return b.Node != id })
+		if len(own) == 0 && !h.block(n.Name).IsValid() && h.none(w, n) {
+			continue
+		}
 		if len(own) != 1 || own[0].Prefix != h.block(n.Name) {
 			return fmt.Errorf("its blocks of %s are %v, it hands out from %v", n.Name, own, h.block(n.Name))
 		}
@@ -206,6 +222,14 @@ func (h *simHost) agrees(w *world) error {
 		}
 	}
 	return h.reaches(w)
+}
+
+// none says whether others have all blocks of a network, or had them for all that the
+// host knows.
+func (h *simHost) none(w *world, n store.Network) bool {
+	missing := beside(h.agent.mirror.cache.Missing.Blocks, n.Name, w.Blocks)
+	blocks := slices.DeleteFunc(append(w.blocksOf(n.Name), missing...), func(b store.Block) bool { return !possible(&n, b.Prefix) })
+	return len(blocks) == 1<<(n.BlockBits4-n.Subnets[0].Bits())
 }
 
 // reaches compares routes with the store's blocks. Of hosts that are no more some

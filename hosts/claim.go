@@ -32,14 +32,15 @@ func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 	}
 	h := holdingOf(n, a.self.ID, all, w.Own[n.Name])
 	if len(h.lost) > 0 {
-		if err := a.yield(w, n, h.lost[0]); err != nil {
+		if err := a.yield(w, n, h.lost); err != nil {
 			return err
 		}
 	}
 	for _, subnet := range h.missing {
 		b, err := a.claimOne(ctx, w, n, subnet, all)
 		if err != nil {
-			return err
+			former := slices.DeleteFunc(h.extra, func(b store.Block) bool { return possible(n, b.Prefix) })
+			return errors.Join(err, a.giveBack(ctx, n, former))
 		}
 		all = append(all, b)
 		h.have = append(h.have, b.Prefix)
@@ -63,9 +64,11 @@ func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]st
 	return nil, err
 }
 
-// yield gives up what is somebody else's block now, when no container of this
-// host has an address of it.
-func (a *Agent) yield(w *world, n *store.Network, lost store.Block) error {
+// yield gives up what are somebody else's blocks now, when no container of this
+// host has an address of them. They are reached there from then on, also while no
+// other is free.
+func (a *Agent) yield(w *world, n *store.Network, all []store.Block) error {
+	lost := all[0]
 	used, err := a.used(n.Name, w.Own[n.Name])
 	if err != nil {
 		return err
@@ -75,6 +78,9 @@ func (a *Agent) yield(w *world, n *store.Network, lost store.Block) error {
 			lost.Prefix, w.nodeName(lost.Node), used)
 	}
 	a.opts.Log("network %s: block %s of this host is %s's now: taking another one", n.Name, lost.Prefix, w.nodeName(lost.Node))
+	a.mirror.remember(n.Name, slices.DeleteFunc(slices.Clone(w.Own[n.Name]), func(own netip.Prefix) bool {
+		return slices.ContainsFunc(all, func(b store.Block) bool { return b.Prefix.Overlaps(own) })
+	}))
 	return nil
 }
 
@@ -126,6 +132,7 @@ func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet
 	taken := takenOf(n, subnet, blocks)
 	for range maxRaces {
 		prefix, ok := old(n, subnet, w.Own[n.Name], taken)
+		had := ok
 		if err := w.Missing.refuse(n, subnet); !ok && err != nil {
 			return store.Block{}, err
 		}
@@ -141,6 +148,8 @@ func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet
 			return b, nil
 		case !errors.Is(err, store.ErrExists):
 			return b, fmt.Errorf("claim block %s: %w", prefix, err)
+		case had: // it may be in use here: see yield
+			return b, fmt.Errorf("claim block %s, which was this host's: another host was faster", prefix)
 		}
 		taken = append(taken, prefix) // somebody was faster
 	}
@@ -195,17 +204,17 @@ func (a *Agent) dropBlock(ctx context.Context, b store.Block) error {
 
 // reclaim takes the block of the node that is gone for longest, if for long
 // enough. Two that do so at once delete the same, and one of them creates it. A
-// store that lost its data does not say who was seen, until all had the time to.
+// store that lost its data does not say who was there.
 func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
 	holders, err := a.holders(ctx, w, n, subnet, blocks)
 	if err != nil {
 		return store.Block{}, err
 	}
-	if time.Since(w.Doubted) < LeastReclaim(a.opts.TTL) {
-		return store.Block{}, fmt.Errorf("no block of %s is free, and the store lost its data a moment ago: %s", subnet, tellHolders(holders))
+	if time.Since(w.Doubted) < a.opts.Reclaim {
+		return store.Block{}, fmt.Errorf("no block of %s is free, and the store lost its data less than %v ago: %s", subnet, a.opts.Reclaim, tellHolders(holders))
 	}
 	for _, h := range holders {
-		if h.present || time.Since(h.seen) < a.opts.Reclaim {
+		if h.present || h.lasts || !h.lasting && a.wall().Sub(h.seen) < a.opts.Reclaim {
 			continue
 		}
 		b := store.Block{Network: n.Name, Prefix: h.Prefix, Node: a.self.ID}
@@ -223,6 +232,8 @@ type holder struct {
 	name    string
 	seen    time.Time
 	present bool
+	lasting bool // its node has a lasting endpoint as long as its blocks are its
+	lasts   bool // that is there
 }
 
 // holders are those who have blocks of a subnet, the longest unseen first. A
@@ -232,11 +243,14 @@ func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet 
 	if err != nil {
 		return nil, err
 	}
-	there, _, err := list(ctx, a.opts.Store.Endpoints(), presence+"/")
+	present, err := a.hung(ctx, presence)
 	if err != nil {
 		return nil, err
 	}
-	present := (&world{Endpoints: sorted(there)}).present()
+	lasts, err := a.hung(ctx, lasting)
+	if err != nil {
+		return nil, err
+	}
 	var out []holder
 	for _, b := range blocks {
 		if fits(n, subnet, b.Prefix) {
@@ -244,11 +258,21 @@ func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet 
 			if !known {
 				node, _ = w.node(b.Node) // it is missing, or was forgotten
 			}
-			out = append(out, holder{b, cmp.Or(node.Name, b.Node), node.Seen, present[b.Node]})
+			out = append(out, holder{b, cmp.Or(node.Name, b.Node), node.Seen, present[b.Node], node.Lasting, lasts[b.Node]})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b holder) int { return a.seen.Compare(b.seen) })
 	return out, nil
+}
+
+// hung are the nodes with an endpoint of their own on a network.
+func (a *Agent) hung(ctx context.Context, network string) (map[string]bool, error) {
+	there, _, err := list(ctx, a.opts.Store.Endpoints(), network+"/")
+	out := map[string]bool{}
+	for _, e := range there {
+		out[e.Node] = true
+	}
+	return out, err
 }
 
 // maxTold bounds how many holders an error names.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/patchbay-net/patchbay/store"
 )
@@ -22,7 +23,8 @@ type mirror struct {
 	cache world
 	tables
 	changed func()
-	owned   int // how often what this node remembers of its blocks changed
+	doubt   time.Duration // how long after a loss the store does not say who is gone
+	owned   int           // how often what this node remembers of its blocks changed
 }
 
 // tables are the objects of a store, by key.

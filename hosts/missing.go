@@ -38,7 +38,7 @@ func (m *mirror) replace(r *reading) {
 	if !m.follows(r) {
 		w := &m.cache
 		w.Missing = missing{w.Networks, w.Nodes, w.Blocks, w.Endpoints}
-		w.Doubted = time.Now().Round(0)
+		w.Doubted = time.Now()
 	}
 	m.tables, m.cache.Heard, m.heard = r.tables, r.at[last], true
 	m.merge()
@@ -62,6 +62,9 @@ func (m *mirror) merge() {
 	w := &m.cache
 	w.Networks, w.Nodes, w.Blocks, w.Endpoints = sorted(m.networks), sorted(m.nodes), sorted(m.blocks), sorted(m.endpoints)
 	if w.Missing.none() {
+		if time.Since(w.Doubted) >= m.doubt {
+			w.Doubted = time.Time{}
+		}
 		return
 	}
 	w.Missing = m.still(w)
@@ -84,7 +87,7 @@ func (m *mirror) still(w *world) (out missing) {
 	known := func(network string) bool { _, there := m.networks[network]; return there || out.has(network) }
 	settled, present := time.Since(w.Doubted) >= rebuildTime, w.present()
 	for _, b := range w.Missing.Blocks {
-		if b.Node != m.self && known(b.Network) && !overlapped(w.Blocks, b) && !(settled && present[b.Node] && moved(w.Blocks, b)) {
+		if b.Node != m.self && known(b.Network) && !overlapped(w.Blocks, b) && !(settled && present[b.Node] && (moved(w.Blocks, b) || m.waits(w, b))) {
 			out.Blocks = append(out.Blocks, b)
 		}
 	}
@@ -119,6 +122,20 @@ func moved(blocks []store.Block, b store.Block) bool {
 	return slices.ContainsFunc(blocks, func(o store.Block) bool {
 		return o.Node == b.Node && o.Network == b.Network && o.Prefix.Addr().Is4() == b.Prefix.Addr().Is4() && o.Prefix.Bits() == b.Prefix.Bits()
 	})
+}
+
+// waits says whether the present node of a missing block waits for one, as there is
+// no other: it would have written this one again if it were its own. Two hosts that
+// take it for each other's would both wait for ever.
+func (m *mirror) waits(w *world, b store.Block) bool {
+	n, there := m.networks[b.Network]
+	i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return fits(&n, s, b.Prefix) })
+	if !there || i < 0 {
+		return false
+	}
+	blocks := append(w.blocksOf(n.Name), beside(w.Missing.Blocks, n.Name, w.Blocks)...)
+	_, free := freeBlock(n.Subnets[i], b.Prefix.Bits(), takenOf(&n, n.Subnets[i], blocks), "")
+	return !free
 }
 
 func holds(blocks []store.Block, node string) bool {

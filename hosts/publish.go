@@ -29,6 +29,7 @@ func (a *Agent) endpoints(w *world) map[string]store.Endpoint {
 		out[e.Key()] = e
 	}
 	add(store.Endpoint{Network: presence, ID: "host"})
+	add(store.Endpoint{Network: lasting, ID: "host"})
 	containers, _ := a.here()
 	for _, c := range containers {
 		if e, ok := endpointOf(w, &c); ok {
@@ -130,7 +131,7 @@ func (a *Agent) check(ctx context.Context, w *world) error {
 	published := map[string]store.Item[store.Endpoint]{}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	for _, network := range append([]store.Network{{Name: presence}}, w.Networks...) {
+	for _, network := range append([]store.Network{{Name: presence}, {Name: lasting}}, w.Networks...) {
 		items, _, err := a.opts.Store.Endpoints().List(ctx, network.Name+"/"+a.self.ID+"/")
 		if err != nil {
 			return err
@@ -156,7 +157,11 @@ func (a *Agent) put(ctx context.Context, key string, e store.Endpoint) error {
 		at, err = table.Update(ctx, e, at)
 	}
 	if at == "" || errors.Is(err, store.ErrConflict) {
-		at, err = table.Create(ctx, e, a.lease)
+		at, err = table.Create(ctx, e, a.leaseOf(&e))
+	}
+	if errors.Is(err, store.ErrLeaseOver) { // it may be long until it is found so by itself
+		a.endLease()
+		a.lease = nil
 	}
 	if errors.Is(err, store.ErrExists) { // the answer to an earlier call was lost
 		was, err := table.Get(ctx, key)
@@ -171,6 +176,13 @@ func (a *Agent) put(ctx context.Context, key string, e store.Endpoint) error {
 	}
 	a.published[key] = store.Item[store.Endpoint]{Object: e, Revision: at}
 	return nil
+}
+
+func (a *Agent) leaseOf(e *store.Endpoint) store.Lease {
+	if e.Network == lasting {
+		return a.long
+	}
+	return a.lease
 }
 
 // drop removes what hangs on this lease. What is not as it was put is another

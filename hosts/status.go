@@ -90,7 +90,7 @@ func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
 		out.Blocks = append(out.Blocks, BlockLine{b, w.nodeName(b.Node), present[b.Node]})
 	}
 	for _, e := range w.Endpoints {
-		if e.Network != presence {
+		if !ofHost(&e) {
 			out.Endpoints = append(out.Endpoints, e)
 		}
 	}

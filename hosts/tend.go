@@ -66,11 +66,11 @@ func (a *Agent) tend(ctx context.Context) error {
 	if !synced {
 		return nil // who has not heard the store has nothing to tell it
 	}
-	if err := a.putNode(ctx, self, w.behind(&a.told)); err != nil {
-		return fmt.Errorf("put node: %w", err)
-	}
 	if err := a.ensureLease(ctx); err != nil {
 		return fmt.Errorf("begin lease: %w", err)
+	}
+	if err := a.putNode(ctx, self, w.behind(&a.told)); err != nil {
+		return fmt.Errorf("put node: %w", err)
 	}
 	networks, _ := a.usable(&w, self.Underlay) // the other loop says why not
 	wrong := map[string]error{}
@@ -90,7 +90,7 @@ func (a *Agent) node() (store.Node, error) {
 			return store.Node{}, err
 		}
 	}
-	return store.Node{ID: a.self.ID, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self.ID).String(), Port: a.opts.Port, Seen: time.Now().UTC().Round(0)}, nil
+	return store.Node{ID: a.self.ID, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self.ID).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0), Lasting: true}, nil
 }
 
 // seenEvery is how often the store is told that this host is there, beside the
@@ -114,7 +114,7 @@ func LeastReclaim(ttl time.Duration) time.Duration {
 // putNode writes down this host when something of it is new, or the store has
 // lost it.
 func (a *Agent) putNode(ctx context.Context, self store.Node, lost bool) error {
-	if !lost && sameNode(a.told, self) && self.Seen.Sub(a.told.Seen) < a.seenEvery() {
+	if !lost && sameNode(a.told, self) && self.Seen.Sub(a.told.Seen).Abs() < a.seenEvery() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
@@ -141,35 +141,49 @@ func (w *world) behind(told *store.Node) bool {
 }
 
 func sameNode(a, b store.Node) bool {
-	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && a.VTEP == b.VTEP && a.Port == b.Port
+	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && a.VTEP == b.VTEP && a.Port == b.Port && a.Lasting == b.Lasting
 }
 
 // ensureLease begins a new lease when there is none, or it was lost: then all
 // that hung on it is gone, and is put again.
 func (a *Agent) ensureLease(ctx context.Context) error {
-	if a.lease != nil {
-		select {
-		case <-a.lease.Lost():
-			a.opts.Log("store: the lease of this host was lost: beginning another one")
-			a.endLease()
-			a.lease = nil
-		default:
-			return nil
+	if a.lease != nil && (over(a.lease) || over(a.long)) {
+		a.opts.Log("store: the lease of this host was lost: beginning another one")
+		a.endLease()
+		a.lease = nil
+	}
+	if a.lease == nil {
+		if err := a.begin(ctx); err != nil {
+			return err
 		}
+		a.run, a.published, a.checked = random(3), map[string]store.Item[store.Endpoint]{}, time.Time{}
 	}
-	if err := a.begin(ctx); err != nil {
-		return err
+	e := store.Endpoint{Network: lasting, Node: a.self.ID, ID: "host." + a.run}
+	if _, there := a.published[e.Key()]; there {
+		return nil
 	}
-	a.run, a.published, a.checked = random(3), map[string]store.Item[store.Endpoint]{}, time.Time{}
-	return nil
+	return a.put(ctx, e.Key(), e) // before there is a block that it keeps
 }
 
-// begin is Lease with a limit: its context is the lease's, and must not end with
-// the call, but with the lease.
+func over(l store.Lease) bool {
+	select {
+	case <-l.Lost():
+		return true
+	default:
+		return false
+	}
+}
+
+// begin is Lease twice with a limit: its context is the leases', and must not end
+// with the call, but with them.
 func (a *Agent) begin(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	limit := time.AfterFunc(callTime, cancel)
+	limit := time.AfterFunc(2*callTime, cancel)
 	lease, err := a.opts.Store.Lease(ctx, a.opts.TTL)
+	var long store.Lease
+	if err == nil {
+		long, err = a.opts.Store.Lease(ctx, longTTL(a.opts.Reclaim))
+	}
 	if err == nil && !limit.Stop() {
 		err = ctx.Err()
 	}
@@ -177,8 +191,15 @@ func (a *Agent) begin(ctx context.Context) error {
 		cancel()
 		return err
 	}
-	a.lease, a.endLease = lease, cancel
+	a.lease, a.long, a.endLease = lease, long, cancel
 	return nil
+}
+
+// longTTL is so long that what is left of it after reclaim begins is reclaim: a lease
+// is renewed when three eighths of it are over at last.
+func longTTL(reclaim time.Duration) time.Duration {
+	const ttl, left = 8, 5
+	return reclaim * ttl / left
 }
 
 // leave gives back the blocks of networks that are no more. The store is asked

@@ -41,7 +41,7 @@ func TestUsedUnknown(t *testing.T) {
 		do   func(w *world) error
 	}{
 		{"another host's block", func(w *world) error {
-			return a.yield(w, &n, store.Block{Network: "lan", Prefix: block, Node: "other"})
+			return a.yield(w, &n, []store.Block{{Network: "lan", Prefix: block, Node: "other"}})
 		}},
 		{"one block too many", func(*world) error {
 			_, err := s.Blocks().Create(t.Context(), other, nil)

@@ -31,7 +31,8 @@ type world struct {
 	// Heard is how far the store was when it said all this.
 	Heard store.Revision `json:"heard,omitempty"`
 	// Missing is the part of all this that the store has lost, and Doubted when that
-	// was found.
+	// was found, or when this process began if that was before: what is on the disk
+	// says only that there is a doubt, since clocks jump.
 	Missing missing   `json:"missing,omitzero"`
 	Doubted time.Time `json:"doubted,omitzero"`
 }
@@ -81,6 +82,13 @@ func (w *world) present() map[string]bool {
 	}
 	return out
 }
+
+// lasting is the network of the endpoints that go when their host may lose its
+// blocks. They hang on a lease, so the store counts that time: clocks of hosts jump.
+const lasting = "_lasting"
+
+// ofHost says whether an endpoint is a host's own, and no container's.
+func ofHost(e *store.Endpoint) bool { return e.Network == presence || e.Network == lasting }
 
 // presence is the network of the endpoints that say no more than that a node is
 // there. No network of CNI can be called so.

@@ -44,7 +44,10 @@ type Node struct {
 	Underlay []netip.Addr `json:"underlay"` // where other hosts reach it, at most one of each family
 	VTEP     string       `json:"vtep"`     // Ethernet address of its end of the tunnel
 	Port     uint16       `json:"port"`     // UDP, of the tunnel
-	Seen     time.Time    `json:"seen"`     // when it was last there for certain
+	Seen     time.Time    `json:"seen"`     // when it was last there for certain, by its own clock
+	// Lasting says that an endpoint of it hangs on a lease as long as its blocks are
+	// its: then no clock says that it is gone. An earlier release has none.
+	Lasting bool `json:"lasting,omitempty"`
 }
 
 // Key is the id.

@@ -73,6 +73,11 @@ func (s *Store) Restore(b *Store) {
 		s.histories = histories + 1
 	}
 	s.forked, s.begun = forked, begun
+	for id, l := range s.leases { // as an etcd that starts
+		again := *l
+		again.ends = time.Now().Add(l.ttl)
+		s.leases[id] = &again
+	}
 }
 
 // Compact forgets all changes up to now.

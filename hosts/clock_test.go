@@ -1,0 +1,141 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/store"
+)
+
+// full is a network of two blocks, which two hosts have that are not present: the
+// first has a lasting endpoint.
+func full(t *testing.T, seen time.Time) (store.Store, *world, store.Network) {
+	t.Helper()
+	s := openStore(t)
+	n := store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/29"), BlockBits4: 30, Transport: store.Auto}
+	must(t, Admin{s}.Create(t.Context(), n))
+	for i, id := range []string{"first", "second"} {
+		_, err := s.Nodes().Create(t.Context(), store.Node{ID: id, Name: id, Seen: seen, Lasting: true}, nil)
+		must(t, err)
+		_, err = s.Blocks().Create(t.Context(), store.Block{Network: "lan", Prefix: nth(n.Subnets[0], 30, uint64(i)), Node: id}, nil)
+		must(t, err)
+	}
+	_, err := s.Endpoints().Create(t.Context(), store.Endpoint{Network: lasting, Node: "first", ID: "host.x"}, nil)
+	must(t, err)
+	return s, &world{Networks: []store.Network{n}}, n
+}
+
+// No clock says that a host is gone: not that of who would have its block, and not
+// its own. The store says it.
+func TestReclaimAsksNoClock(t *testing.T) {
+	for about, ahead := range map[string]time.Duration{"right": 0, "a year ahead": 365 * 24 * time.Hour, "of 1970": time.Until(time.Unix(0, 0))} {
+		for _, seen := range []time.Time{time.Now(), time.Unix(0, 0), time.Now().Add(365 * 24 * time.Hour)} {
+			s, w, n := full(t, seen)
+			a := &Agent{self: &identity{ID: "me"}, wall: func() time.Time { return time.Now().Add(ahead) }}
+			a.opts.Store, a.opts.Reclaim, a.opts.Log = s, 24*time.Hour, t.Logf
+			must(t, a.claim(t.Context(), w, &n))
+			if got := a.mirror.cache.Own["lan"]; !slices.Equal(got, prefixes("10.200.0.4/30")) {
+				t.Errorf("clock %s, seen %v: took %v, want the block of the host without a lease", about, seen, got)
+			}
+		}
+	}
+}
+
+// A host tells that it is there when its clock was set back, too.
+func TestSeenAfterClockSetBack(t *testing.T) {
+	s := openStore(t)
+	now := time.Now().Round(0)
+	a := &Agent{}
+	a.opts.Store, a.opts.Reclaim = s, 24*time.Hour
+	for _, at := range []time.Time{now.Add(365 * 24 * time.Hour), now} {
+		must(t, a.putNode(t.Context(), store.Node{ID: "me", Seen: at.UTC()}, false))
+	}
+	if got, err := s.Nodes().Get(t.Context(), "me"); err != nil || !got.Object.Seen.Equal(now) {
+		t.Errorf("seen %v, %v, want %v", got.Object.Seen, err, now)
+	}
+}
+
+// A doubt of the disk begins when the agent does, whatever its date.
+func TestDoubtOnDisk(t *testing.T) {
+	for about, at := range map[string]time.Time{"1970": time.Unix(1, 0), "a year ahead": time.Now().Add(365 * 24 * time.Hour)} {
+		dir := t.TempDir()
+		data, err := json.Marshal(world{Doubted: at})
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(dir, cacheFile), data, 0o600))
+		m := &mirror{doubt: time.Hour}
+		must(t, m.load(dir))
+		if since := time.Since(m.cache.Doubted); since < 0 || since > time.Minute {
+			t.Errorf("doubted in %s: %v ago", about, since)
+		}
+		m.merge()
+		if m.cache.Doubted.IsZero() {
+			t.Errorf("doubted in %s: believed at once", about)
+		}
+		m.doubt = 0
+		if m.merge(); !m.cache.Doubted.IsZero() {
+			t.Errorf("doubted in %s: for ever", about)
+		}
+	}
+}
+
+// A host whose block is another's now reaches it there, also while it finds no other.
+func TestLostBlockIsReached(t *testing.T) {
+	s, w, n := full(t, time.Now())
+	a := &Agent{self: &identity{ID: "me"}, wall: time.Now}
+	a.opts.Store, a.opts.Reclaim, a.opts.Log, a.opts.Paths.CNI = s, 24*time.Hour, t.Logf, t.TempDir()
+	_, err := s.Endpoints().Create(t.Context(), store.Endpoint{Network: lasting, Node: "second", ID: "host.x"}, nil)
+	must(t, err)
+	a.mirror.remember("lan", prefixes("10.200.0.0/30"))
+	w.Own = map[string][]netip.Prefix{"lan": prefixes("10.200.0.0/30")}
+	if err := a.claim(t.Context(), w, &n); err == nil {
+		t.Error("there is no block")
+	}
+	if own := a.mirror.cache.Own["lan"]; len(own) != 0 {
+		t.Errorf("it still takes %v for its own", own)
+	}
+}
+
+// A block that this host had, and another creates first, may be in use here: it is
+// no reason to take another one.
+func TestFormerBlockLostInRace(t *testing.T) {
+	s, w, n := full(t, time.Now())
+	a := &Agent{self: &identity{ID: "me"}, wall: time.Now}
+	a.opts.Store, a.opts.Reclaim, a.opts.Log = s, 24*time.Hour, t.Logf
+	must(t, s.Blocks().Delete(t.Context(), "lan/10.200.0.4-30", ""))
+	w.Own = map[string][]netip.Prefix{"lan": prefixes("10.200.0.0/30")}
+	if b, err := a.claimOne(t.Context(), w, &n, n.Subnets[0], nil); err == nil {
+		t.Errorf("it took %s", b.Prefix)
+	}
+}
+
+// Two present hosts that take a missing block for each other's, with no other free,
+// do not wait for ever.
+func TestBlockOfHostThatWaits(t *testing.T) {
+	n := store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/29"), BlockBits4: 30, Transport: store.Auto}
+	one := store.Block{Network: "lan", Prefix: prefix("10.200.0.0/30"), Node: "other"}
+	two := store.Block{Network: "lan", Prefix: prefix("10.200.0.4/30"), Node: "third"}
+	m := &mirror{self: "me", doubt: time.Hour}
+	m.tables = tablesOf(&world{Networks: []store.Network{n}, Blocks: []store.Block{two}})
+	w := &world{Networks: []store.Network{n}, Blocks: []store.Block{two}, Endpoints: []store.Endpoint{{Network: presence, Node: "other"}}}
+	w.Missing.Blocks, w.Doubted = []store.Block{one}, time.Now().Add(-rebuildTime)
+	if got := m.still(w); len(got.Blocks) != 0 {
+		t.Errorf("missing: %v", got.Blocks)
+	}
+	for about, w := range map[string]*world{
+		"a moment ago": {Networks: w.Networks, Blocks: w.Blocks, Endpoints: w.Endpoints, Missing: w.Missing, Doubted: time.Now()},
+		"not present":  {Networks: w.Networks, Blocks: w.Blocks, Missing: w.Missing, Doubted: w.Doubted},
+		"one is free":  {Networks: w.Networks, Endpoints: w.Endpoints, Missing: w.Missing, Doubted: w.Doubted},
+	} {
+		if got := m.still(w); len(got.Blocks) != 1 {
+			t.Errorf("%s: missing: %v", about, got.Blocks)
+		}
+	}
+}
