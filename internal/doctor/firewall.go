@@ -199,7 +199,7 @@ func (n *Node) forwardDrops() (found []forwardDrop, err error) {
 	}
 	for _, ch := range chains {
 		family, ok := familyName(ch.Table.Family)
-		if ok && ch.Hooknum != nil && *ch.Hooknum == *nftables.ChainHookForward && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop {
+		if ok && family != "bridge" && ch.Hooknum != nil && *ch.Hooknum == *nftables.ChainHookForward && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop {
 			found = append(found, forwardDrop{family + " " + ch.Table.Name + " " + ch.Name, ch.Table.Family, ch.Table.Name, ch.Name})
 		}
 	}
@@ -252,6 +252,10 @@ func familyName(f nftables.TableFamily) (string, bool) {
 		return "ip", true
 	case nftables.TableFamilyIPv6:
 		return "ip6", true
+	case nftables.TableFamilyBridge:
+		return "bridge", true
+	case nftables.TableFamilyNetdev:
+		return "netdev", true
 	}
 	return "", false
 }

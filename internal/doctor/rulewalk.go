@@ -22,13 +22,13 @@ import (
 // ruleDrops looks in every table for rules that drop what networks forward.
 func ruleDrops(n *Node) (found []Finding, err error) {
 	tables, err := n.forwardTables()
-	live := n.liveAddresses()
+	live, ports := n.liveAddresses(), n.ports()
 	var order []string
 	by := make(map[string][]string) // networks by what drops them
 	level := make(map[string]Level)
 	for _, net := range n.Networks {
 		for _, t := range tables {
-			for _, d := range n.dropsOf(net, t, live[net.Name]) {
+			for _, d := range append(n.dropsOf(net, t, live[net.Name]), frameDrops(net, t, ports[net.Name])...) {
 				if by[d.What] == nil {
 					order = append(order, d.What)
 				}
@@ -60,25 +60,40 @@ func (n *Node) dropsOf(net *Network, t *nft.Table, live []netip.Addr) (drops []F
 		for _, traffic := range net.traffic(named(t, live)) {
 			traffic.Index = index
 			v6 := traffic.Net.Addr().Is6()
-			wrong := family == "ip" && v6 || family == "ip6" && !v6
+			wrong := family == "ip" && v6 || family == "ip6" && !v6 || frames(t, base)
 			if wrong || !base.Base || base.Type != "filter" || !passes(base, traffic.Out) {
 				continue
 			}
-			at, maybe := follow.DroppedBy(t, base, traffic)
-			if at == "" {
-				continue
+			if f, does := judged(t, follow.DroppedBy(t, base, traffic), way(traffic)); does {
+				drops = append(drops, f)
 			}
-			does, level := "drops", Problem
-			if maybe {
-				does, level = "drops what nothing before it accepts", Warning
-			}
-			if operators(at) {
-				level = Warning
-			}
-			drops = append(drops, Finding{Level: level, What: fmt.Sprintf("%s of table %s %s %s, in the traffic %s", at, family, t.Name, does, way(traffic))})
 		}
 	}
 	return drops
+}
+
+// judged says what a table drops in the traffic that a way names, if anything. What
+// something before may accept, and what is for operators, may be meant; so may be that
+// nothing is to reach the containers first.
+func judged(t *nft.Table, d follow.Drop, way string) (f Finding, found bool) {
+	family, _ := familyName(t.Family)
+	at, does := d.At, "drops"
+	f.Level = Problem
+	switch {
+	case d.At == "" && d.Doubt == "":
+		return f, false
+	case d.At == "":
+		at, does, f.Level = d.Doubt, "may drop what doctor cannot decide", Warning
+	case d.Maybe:
+		does, f.Level = "drops what nothing before it accepts", Warning
+	case d.Begun:
+		does = "drops what begins a connection"
+	}
+	if operators(at) || d.Begun && way == comesIn {
+		f.Level = Warning
+	}
+	f.What = fmt.Sprintf("%s of table %s %s %s, in the traffic %s", at, family, t.Name, does, way)
+	return f, true
 }
 
 // passes says whether traffic goes through a base chain under the addresses that it
@@ -97,11 +112,13 @@ func operators(at string) bool {
 	})
 }
 
+const comesIn = "that comes in"
+
 func way(t follow.Traffic) string {
 	if t.Out {
 		return "that leaves"
 	}
-	return "that comes in"
+	return comesIn
 }
 
 // traffic is what is forwarded for a network, in both directions: of its subnets,
@@ -149,7 +166,7 @@ func named(t *nft.Table, addrs []netip.Addr) (out []netip.Addr) {
 	return out
 }
 
-// forwardTables reads the tables that forwarded traffic may pass. Of firewalld's
+// forwardTables reads the tables that containers' traffic may pass. Of firewalld's
 // foreignDrops tells; iptables' nat drops nothing, and is long on a node of kube-proxy.
 func (n *Node) forwardTables() (tables []*nft.Table, err error) {
 	c, err := nftables.New()
@@ -162,7 +179,7 @@ func (n *Node) forwardTables() (tables []*nft.Table, err error) {
 	}
 	for _, l := range list {
 		family, ok := familyName(l.Family)
-		if !ok || l.Name == "firewalld" || l.Name == "nat" && family != "inet" {
+		if !ok || l.Name == "firewalld" || l.Name == "nat" && strings.HasPrefix(family, "ip") {
 			continue
 		}
 		t, terr := n.Kernel.NFT.ReadTable(l.Family, l.Name)

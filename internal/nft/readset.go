@@ -16,15 +16,15 @@ import (
 )
 
 // Member is an element of anybody's set or map: the keys from Low to High, both
-// inclusive, in the kernel's bytes. Verdict is nil where the set is no verdict map.
+// inclusive and of several fields each by itself, in the kernel's bytes. Verdict is nil where the set is no verdict map.
 type Member struct {
 	Low, High []byte
 	Verdict   *expr.Verdict
 }
 
 // Members are the elements of a set of anybody's table, in order, read at the first
-// call. They are nil where they are not of one field with plain keys, such as
-// concatenations.
+// call. The keys of several fields stand beside each other, each in words of four bytes.
+// They are nil where one is for all that no other is for.
 func (t *Table) Members(set string) ([]Member, error) {
 	if members, ok := t.sets[set]; ok {
 		return members, nil
@@ -40,7 +40,7 @@ func (t *Table) Members(set string) ([]Member, error) {
 	return members, nil
 }
 
-// readSet returns nil for a set that is not simple.
+// readSet returns nil for a set with an element for all others.
 func (t *Table) readSet(set string) ([]Member, error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -51,16 +51,21 @@ func (t *Table) readSet(set string) ([]Member, error) {
 		return nil, err
 	}
 	list, err := c.GetSetElements(s)
-	special := func(e nftables.SetElement) bool { return len(e.Key) == 0 || e.KeyEnd != nil } // one for all others; of several fields
-	if err != nil || s.Concatenation || slices.ContainsFunc(list, special) {
+	forOthers := func(e nftables.SetElement) bool { return len(e.Key) == 0 }
+	if err != nil || slices.ContainsFunc(list, forOthers) {
 		return nil, err
 	}
-	if s.Interval {
+	several := func(e nftables.SetElement) bool { return e.KeyEnd != nil }
+	if s.Interval && !s.Concatenation && !slices.ContainsFunc(list, several) {
 		return ranges(list), nil
 	}
 	members := []Member{}
 	for _, e := range list {
-		members = append(members, member(e, e.Key))
+		high := e.KeyEnd
+		if high == nil {
+			high = e.Key
+		}
+		members = append(members, member(e, high))
 	}
 	return members, nil
 }

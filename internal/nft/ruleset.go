@@ -35,6 +35,8 @@ type Chain struct {
 	Hook  nftables.ChainHook
 	Prio  int32
 	Drops bool // by policy
+
+	Devices []string // of a hook of devices
 }
 
 // chain finds a chain by its name.
@@ -134,9 +136,23 @@ func decodeChain(e Expr) (Chain, error) {
 	ch.Base = true
 	ch.Hook = nftables.ChainHook(number32(hook.Attr(unix.NFTA_HOOK_HOOKNUM)))
 	ch.Prio = int32(number32(hook.Attr(unix.NFTA_HOOK_PRIORITY)))
+	ch.Devices = devicesOf(hook)
 	policy := e.Attr(unix.NFTA_CHAIN_POLICY)
 	ch.Drops = len(policy) == 4 && number32(policy) == uint32(nftables.ChainPolicyDrop)
 	return ch, nil
+}
+
+// devicesOf are the devices of a hook: one, or a list.
+func devicesOf(hook Expr) (names []string) {
+	if one := hook.Attr(unix.NFTA_HOOK_DEV); one != nil {
+		return []string{unix.ByteSliceToString(one)}
+	}
+	const devs = 4                         // NFTA_HOOK_DEVS
+	list, _ := attributes(hook.Attr(devs)) // what cannot be read names none
+	for _, a := range list {
+		names = append(names, unix.ByteSliceToString(a.Data))
+	}
+	return names
 }
 
 // message is the attributes of an answer.

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
@@ -24,6 +25,10 @@ type Traffic struct {
 	Out  bool
 
 	Index int // of the link; 0 when it is not known
+
+	// Ports are links of which the frames are, in chains of bridges and of devices, where
+	// Link is "". What may drop some of them is told, too.
+	Ports []string
 }
 
 // Answer says whether something holds for traffic.
@@ -39,7 +44,8 @@ const (
 // field is what a register holds.
 type field struct {
 	// kind is 'p' protocol family, 'l' link, 'i' its index, 'a' address, 's' state of the connection,
-	// 'o' link at the other end, 'n' what tells some packets from others; 0 is anything else
+	// 'o' link at the other end, 'q' link of Ports, 'n' what tells some packets from others, '+' what
+	// is more of the one before; 0 is anything else
 	kind byte
 	mask []byte
 }
@@ -49,7 +55,9 @@ type condition struct {
 	is      Answer
 	state   bool // what is not known is the state of the connection
 	answers bool // of those, only such as answers have
+	begins  bool // of those, what begins a connection
 	narrow  bool // it is for some packets, as of one port
+	unread  bool // what is not known is what a set has
 }
 
 // and is both conditions.
@@ -60,13 +68,13 @@ func (c condition) and(o condition) condition {
 	case o.is == No || c.is == Yes:
 		return o
 	}
-	return condition{Perhaps, c.state && o.state, c.answers || o.answers, c.narrow || o.narrow}
+	return condition{Perhaps, c.state && o.state, c.answers || o.answers, c.begins && o.begins, c.narrow || o.narrow, c.unread || o.unread}
 }
 
 // meets says whether all conditions of a rule hold for the traffic, and what a verdict
 // map of it chooses.
 func (w *walk) meets(r nft.Rule) (all condition, chosen []branch) {
-	regs := make(map[uint32]field)
+	regs := new(registers)
 	for _, e := range r.Exprs {
 		var c condition
 		if e.Name == "lookup" {
@@ -81,32 +89,34 @@ func (w *walk) meets(r nft.Rule) (all condition, chosen []branch) {
 	return all, chosen
 }
 
-func (t Traffic) meetsExpr(e nft.Expr, regs map[uint32]field) condition {
+func (t Traffic) meetsExpr(e nft.Expr, regs *registers) condition {
 	switch e.Name {
 	case "immediate", "counter", "log", "reject", "target", "notrack":
 		return condition{}
 	case "meta":
-		regs[be32(e.Attr(unix.NFTA_META_DREG))] = t.meta(be32(e.Attr(unix.NFTA_META_KEY)))
+		regs.load(e.Attr(unix.NFTA_META_DREG), t.meta(be32(e.Attr(unix.NFTA_META_KEY))), 0)
 		return condition{}
 	case "payload":
-		regs[be32(e.Attr(unix.NFTA_PAYLOAD_DREG))] = t.payload(e)
+		regs.load(e.Attr(unix.NFTA_PAYLOAD_DREG), t.payload(e), be32(e.Attr(unix.NFTA_PAYLOAD_LEN)))
 		return condition{}
 	case "ct":
-		regs[be32(e.Attr(unix.NFTA_CT_DREG))] = stateOf(e)
+		regs.load(e.Attr(unix.NFTA_CT_DREG), stateOf(e), 0)
 		return condition{}
 	case "bitwise":
-		f := regs[be32(e.Attr(unix.NFTA_BITWISE_SREG))]
+		f := regs.at(e.Attr(unix.NFTA_BITWISE_SREG))
 		f.mask = nft.ValueIn(e.Attr(unix.NFTA_BITWISE_MASK))
-		regs[be32(e.Attr(unix.NFTA_BITWISE_DREG))] = f
+		regs.load(e.Attr(unix.NFTA_BITWISE_DREG), f, be32(e.Attr(unix.NFTA_BITWISE_LEN)))
 		return condition{}
 	case "cmp":
-		f, op, value := regs[be32(e.Attr(unix.NFTA_CMP_SREG))], be32(e.Attr(unix.NFTA_CMP_OP)), nft.ValueIn(e.Attr(unix.NFTA_CMP_DATA))
-		c := condition{is: t.compare(f, op, value), state: f.kind == 's', narrow: f.kind == 'n' || f.kind == 'o' && op == unix.NFT_CMP_EQ && t.isLink(value)}
+		f, op, value := regs.at(e.Attr(unix.NFTA_CMP_SREG)), be32(e.Attr(unix.NFTA_CMP_OP)), nft.ValueIn(e.Attr(unix.NFTA_CMP_DATA))
+		c := condition{is: t.compare(f, op, value), state: f.kind == 's', narrow: f.kind == 'n' && (t.Ports == nil || op == unix.NFT_CMP_EQ) || f.kind == 'o' && op == unix.NFT_CMP_EQ && t.isLink(value)}
 		c.answers = c.state && op == unix.NFT_CMP_NEQ && ofAnswers(f.mask)
+		c.begins = c.state && ofNew(f.mask, op, value)
 		return c
 	case "match":
 		return matched(e)
 	}
+	*regs = registers{} // it may have loaded any
 	return condition{is: Perhaps}
 }
 
@@ -116,7 +126,9 @@ func matched(e nft.Expr) condition {
 	case "comment":
 		return condition{}
 	case "conntrack":
-		return condition{is: Perhaps, state: true, answers: xtAnswers(e.Attr(unix.NFTA_MATCH_INFO))}
+		c := condition{is: Perhaps, state: true}
+		c.answers, c.begins = xtStates(e.Attr(unix.NFTA_MATCH_INFO))
+		return c
 	case "tcp", "udp", "multiport", "icmp", "icmp6", "mark", "connmark", "limit":
 		return condition{is: Perhaps, narrow: true}
 	}
@@ -148,23 +160,37 @@ func ofAnswers(mask []byte) bool {
 	return states&stateEstablished != 0 && states&stateNew == 0
 }
 
-// xtAnswers reads xt_conntrack_mtinfo3 (linux/netfilter/xt_conntrack.h): flags, those
-// that are inverted, and states.
-func xtAnswers(info []byte) bool {
-	const flags, inverted, states = 146, 148, 150
-	if len(info) < states+2 {
-		return false
+// ofNew says whether a comparison of the state holds for what begins a connection.
+func ofNew(mask []byte, op uint32, value []byte) bool {
+	state := uint32(stateNew)
+	if len(mask) == 4 {
+		state &= binary.NativeEndian.Uint32(mask)
 	}
+	same := bytes.Equal(value, binary.NativeEndian.AppendUint32(nil, state))
+	return op == unix.NFT_CMP_EQ && same || op == unix.NFT_CMP_NEQ && !same
+}
+
+// xtStates reads xt_conntrack_mtinfo3 (linux/netfilter/xt_conntrack.h): flags, those
+// that are inverted, and states. It says whether they are of answers alone, and whether
+// what begins a connection has one.
+func xtStates(info []byte) (answers, begins bool) {
+	const flags, inverted, states = 146, 148, 150
 	at := binary.NativeEndian.Uint16
-	return at(info[flags:]) == uint16(xt.ConntrackState) && at(info[inverted:]) == 0 &&
-		at(info[states:])&stateEstablished != 0 && at(info[states:])&stateNew == 0
+	if len(info) < states+2 || at(info[flags:]) != uint16(xt.ConntrackState) {
+		return false, false
+	}
+	not := at(info[inverted:]) != 0
+	isNew := at(info[states:])&stateNew != 0
+	return !not && at(info[states:])&stateEstablished != 0 && !isNew, isNew != not
 }
 
 // meta is known for the family and for the link at the containers' end.
 func (t Traffic) meta(key uint32) field {
 	switch {
-	case key == uint32(expr.MetaKeyNFPROTO):
+	case key == uint32(expr.MetaKeyNFPROTO), key == uint32(expr.MetaKeyPROTOCOL):
 		return field{kind: 'p'}
+	case t.Ports != nil && slices.Contains([]uint32{uint32(expr.MetaKeyIIFNAME), uint32(expr.MetaKeyOIFNAME), unix.NFT_META_BRI_IIFNAME, unix.NFT_META_BRI_OIFNAME}, key):
+		return field{kind: 'q'}
 	case key == uint32(expr.MetaKeyL4PROTO), key == uint32(expr.MetaKeyMARK):
 		return field{kind: 'n'}
 	case t.Link != "" && (t.Out && key == uint32(expr.MetaKeyIIFNAME) || !t.Out && key == uint32(expr.MetaKeyOIFNAME)):
@@ -183,6 +209,9 @@ func (t Traffic) payload(e nft.Expr) field {
 		return field{kind: 'n'}
 	}
 	offset, length := uint32(12), be32(e.Attr(unix.NFTA_PAYLOAD_LEN))
+	if be32(e.Attr(unix.NFTA_PAYLOAD_BASE)) == uint32(expr.PayloadBaseLLHeader) && be32(e.Attr(unix.NFTA_PAYLOAD_OFFSET)) == 12 && length == 2 {
+		return field{kind: 'p'}
+	}
 	size := uint32(t.Net.Addr().BitLen() / 8)
 	if size == 16 {
 		offset = 8
@@ -190,18 +219,29 @@ func (t Traffic) payload(e nft.Expr) field {
 	if !t.Out {
 		offset += size
 	}
-	if be32(e.Attr(unix.NFTA_PAYLOAD_BASE)) != uint32(expr.PayloadBaseNetworkHeader) || be32(e.Attr(unix.NFTA_PAYLOAD_OFFSET)) != offset || length > size {
+	at := be32(e.Attr(unix.NFTA_PAYLOAD_OFFSET))
+	switch {
+	case be32(e.Attr(unix.NFTA_PAYLOAD_BASE)) != uint32(expr.PayloadBaseNetworkHeader) || length > size:
 		return field{}
+	case at == offset:
+		return field{kind: 'a'}
+	case t.Ports != nil && (at == offset+size || at+size == offset): // the other end's
+		return field{kind: 'n'}
 	}
-	return field{kind: 'a'}
+	return field{}
 }
 
 func (t Traffic) compare(f field, op uint32, value []byte) (a Answer) {
 	switch f.kind {
 	case 'p':
 		a = No
-		if v6 := t.Net.Addr().Is6(); len(value) > 0 && (value[0] == unix.NFPROTO_IPV6) == v6 {
+		if t.isFamily(value) {
 			a = Yes
+		}
+	case 'q':
+		a = No
+		if slices.ContainsFunc(t.Ports, func(port string) bool { return (Traffic{Link: port}).isLink(value) }) {
+			a = Perhaps
 		}
 	case 'l':
 		a = No
@@ -225,6 +265,19 @@ func (t Traffic) compare(f field, op uint32, value []byte) (a Answer) {
 		return No - a // Yes and No change places
 	}
 	return Perhaps
+}
+
+// isFamily says whether a protocol family, as netfilter numbers it or as Ethernet does,
+// is that of the containers' addresses.
+func (t Traffic) isFamily(value []byte) bool {
+	netfilter, ethernet := byte(unix.NFPROTO_IPV4), uint16(unix.ETH_P_IP)
+	if t.Net.Addr().Is6() {
+		netfilter, ethernet = unix.NFPROTO_IPV6, unix.ETH_P_IPV6
+	}
+	if len(value) == 2 {
+		return binary.BigEndian.Uint16(value) == ethernet
+	}
+	return len(value) > 0 && value[0] == netfilter
 }
 
 // isLink says whether a name, or the beginning of names, is for the bridge.

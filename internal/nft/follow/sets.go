@@ -13,21 +13,30 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// lookup asks a set for a field: whether it has the traffic's, or what a verdict map
+// lookup asks a set for fields: whether it has the traffic's, or what a verdict map
 // does with it.
-func (w *walk) lookup(e nft.Expr, regs map[uint32]field) (condition, []branch) {
-	f := regs[be32(e.Attr(unix.NFTA_LOOKUP_SREG))]
-	members := w.members(unix.ByteSliceToString(e.Attr(unix.NFTA_LOOKUP_SET)))
+func (w *walk) lookup(e nft.Expr, regs *registers) (condition, []branch) {
+	set, reg := unix.ByteSliceToString(e.Attr(unix.NFTA_LOOKUP_SET)), e.Attr(unix.NFTA_LOOKUP_SREG)
+	members := w.members(set)
 	dreg := e.Attr(unix.NFTA_LOOKUP_DREG)
+	kind := regs.at(reg).kind
 	switch {
 	case members == nil && dreg != nil && be32(dreg) == unix.NFT_REG_VERDICT:
 		return condition{}, []branch{{condition: condition{is: Perhaps}, accepts: true}}
-	case members == nil || dreg != nil && be32(dreg) != unix.NFT_REG_VERDICT:
-		return condition{is: Perhaps, narrow: f.kind == 'n'}, nil
-	case dreg != nil:
-		return condition{}, w.choose(f, members)
+	case dreg != nil && be32(dreg) != unix.NFT_REG_VERDICT:
+		*regs = registers{}
+		return condition{is: Perhaps, narrow: kind == 'n'}, nil
+	case members == nil:
+		return condition{is: Perhaps, narrow: kind == 'n', unread: w.table.Name != nft.TableName}, nil
 	}
-	return w.anyOf(f, members, be32(e.Attr(unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0), nil
+	var key []part
+	if len(members) > 0 {
+		key = regs.parts(reg, len(members[0].Low))
+	}
+	if dreg != nil {
+		return condition{}, w.choose(key, members)
+	}
+	return w.anyOf(key, kind, members, be32(e.Attr(unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0), nil
 }
 
 // members are those of a set, nil where they decide nothing. Our own sets decide
@@ -44,10 +53,10 @@ func (w *walk) members(set string) []nft.Member {
 }
 
 // choose makes a branch of each element of a verdict map that the traffic may have.
-func (w *walk) choose(f field, members []nft.Member) (chosen []branch) {
+func (w *walk) choose(key []part, members []nft.Member) (chosen []branch) {
 	chosen = []branch{}
 	for _, m := range members {
-		c := w.member(f, m)
+		c := w.member(key, m)
 		if c.is == Yes {
 			return []branch{{verdict: m.Verdict}}
 		}
@@ -58,31 +67,41 @@ func (w *walk) choose(f field, members []nft.Member) (chosen []branch) {
 	return chosen
 }
 
-// anyOf says whether any element has the traffic, or with inverted none.
-func (w *walk) anyOf(f field, members []nft.Member, inverted bool) condition {
-	all := condition{is: No, narrow: true, state: f.kind == 's'}
+// anyOf says whether any element has the traffic, or with inverted none. kind is that of
+// the key, or of its first field.
+func (w *walk) anyOf(key []part, kind byte, members []nft.Member, inverted bool) condition {
+	all := condition{is: No, narrow: true, state: kind == 's' && len(key) <= 1}
 	var states uint32
 	for _, m := range members {
-		c := w.member(f, m)
+		c := w.member(key, m)
 		all.is = min(all.is, c.is)
 		all.narrow = all.narrow && (c.is == No || c.narrow)
+		all.begins = all.begins || c.is == Perhaps && c.begins
 		if len(m.Low) == 4 {
 			states |= binary.NativeEndian.Uint32(m.Low)
 		}
 	}
 	all.answers = all.state && !inverted && ofAnswers(binary.NativeEndian.AppendUint32(nil, states))
 	if inverted {
-		all.is, all.narrow = No-all.is, f.kind == 'n'
+		all.is, all.narrow, all.begins = No-all.is, kind == 'n', all.state && states&stateNew == 0
 	}
 	return all
 }
 
-// member says whether an element has the traffic.
-func (w *walk) member(f field, m nft.Member) condition {
+// member says whether an element has the traffic in all fields.
+func (w *walk) member(key []part, m nft.Member) (all condition) {
+	for _, p := range key {
+		all = all.and(w.has(p.field, p.of(m)))
+	}
+	return all
+}
+
+// has says whether one field of an element has the traffic.
+func (w *walk) has(f field, m nft.Member) condition {
 	one := bytes.Equal(m.Low, m.High)
 	switch {
 	case f.kind == 's' && one:
-		return condition{is: Perhaps, state: true, answers: ofAnswers(m.Low)}
+		return condition{is: Perhaps, state: true, answers: ofAnswers(m.Low), begins: ofNew(f.mask, unix.NFT_CMP_EQ, m.Low)}
 	case f.kind == 'a':
 		return condition{is: w.overlaps(f, m)}
 	case one:

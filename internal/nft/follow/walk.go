@@ -36,6 +36,9 @@ type walk struct {
 	most    bool   // and that more than packets of some kind
 	answers bool   // something before has accepted answers
 	at      string // the rule that ended it: "rule 1 of chain FORWARD"
+	doubt   string // the first rule that may drop, and of which nothing tells
+	begun   bool   // what ends is what begins a connection
+	replies bool   // the walk is about answers
 }
 
 // mostCalls bounds chains that call chains, as the kernel does.
@@ -48,14 +51,15 @@ func (w *walk) chain(name string, depth int) fate {
 				continue
 			}
 			f, ends := w.branch(b, depth)
-			if b.is == Perhaps || !ends {
-				w.note(b, f)
-				continue
-			}
 			if w.at == "" && f != goesOn {
 				w.at = fmt.Sprintf("rule %d of chain %s", i+1, name)
 			}
-			return f
+			if begun := b.begins && f == dropped && !w.replies; ends && (b.is == Yes || begun) {
+				w.begun = w.begun || b.is != Yes
+				return f
+			}
+			w.note(b, f)
+			w.at = ""
 		}
 	}
 	return goesOn
@@ -90,6 +94,9 @@ func (w *walk) branches(r nft.Rule) []branch {
 // note keeps what a rule does that may be for the traffic. The containers' own begins
 // connections; what they are sent are answers, if nothing else.
 func (w *walk) note(b branch, f fate) {
+	if f == dropped && w.doubt == "" && !b.narrow && (b.unread || w.Ports != nil) {
+		w.doubt = w.at
+	}
 	if f != accepted {
 		return
 	}
@@ -120,7 +127,7 @@ func (w *walk) branch(b branch, depth int) (f fate, ends bool) {
 		}
 		return goesOn, true
 	case expr.VerdictJump, expr.VerdictGoto:
-		if b.is == Perhaps {
+		if b.is == Perhaps && !b.begins && w.Ports == nil {
 			return accepted, false
 		}
 		f := w.chain(b.verdict.Chain, depth+1)
@@ -129,25 +136,34 @@ func (w *walk) branch(b branch, depth int) (f fate, ends bool) {
 	return goesOn, false
 }
 
-// DroppedBy says what drops traffic by a rule in a base chain: "rule 1 of chain
-// FORWARD". It is "" when nothing does, or the policy alone. maybe says that
-// something before may accept some of it.
-func DroppedBy(t *nft.Table, base nft.Chain, traffic Traffic) (at string, maybe bool) {
+// Drop is what drops traffic in a base chain.
+type Drop struct {
+	At    string // "rule 1 of chain FORWARD"; "" for nothing, or a policy that is told elsewhere
+	Maybe bool   // something before it may accept some of the traffic
+	Begun bool   // it drops what begins a connection, and not answers
+	Doubt string // when At is "": a rule of which nothing tells whether it drops
+}
+
+// DroppedBy says what drops traffic by a rule in a base chain. Of the policy it tells
+// where a rule leads to it, and for Ports.
+func DroppedBy(t *nft.Table, base nft.Chain, traffic Traffic) Drop {
 	w := &walk{table: t, Traffic: traffic}
 	switch f := w.chain(base.Name, 0); {
 	case f == dropped:
-		return w.at, w.maybe
+		return Drop{At: w.at, Maybe: w.maybe, Begun: w.begun}
 	case f == returned && base.Drops:
-		return w.at + ", and the policy of the chain", w.maybe
+		return Drop{At: w.at + ", and the policy of the chain", Maybe: w.maybe}
+	case f == goesOn && base.Drops && traffic.Ports != nil:
+		return Drop{At: "the policy of chain " + base.Name, Maybe: w.maybe}
 	}
-	return "", false
+	return Drop{Doubt: w.doubt}
 }
 
 // Passed says whether a base chain lets through what containers begin and what they
 // are answered. link is as in Traffic.
 func Passed(t *nft.Table, base nft.Chain, net netip.Prefix, link string) (worst Answer) {
 	for _, out := range []bool{true, false} {
-		w := &walk{table: t, Traffic: Traffic{Net: net, Link: link, Out: out}}
+		w := &walk{table: t, Traffic: Traffic{Net: net, Link: link, Out: out}, replies: !out}
 		worst = max(worst, w.passes(base))
 	}
 	return worst

@@ -1,0 +1,71 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package follow
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
+)
+
+// registers are what a rule has loaded, by words of four bytes: several fields beside
+// each other are one key.
+type registers [16]field
+
+// word is where a register begins: the first four are of 16 bytes, the others of 4.
+func word(reg []byte) int {
+	n := be32(reg)
+	if n > unix.NFT_REG_4 {
+		return int(n-unix.NFT_REG32_00) % len(registers{})
+	}
+	return int(4*(n-unix.NFT_REG_1)) % len(registers{})
+}
+
+func (r *registers) at(reg []byte) field { return r[word(reg)] }
+
+// load puts a field of size bytes into a register; 0 is that of its kind.
+func (r *registers) load(reg []byte, f field, size uint32) {
+	switch {
+	case size > 0:
+	case strings.IndexByte("inps", f.kind) >= 0:
+		size = 4
+	default:
+		size = unix.IFNAMSIZ
+	}
+	first := word(reg)
+	for w := first + 1; w < len(r) && 4*(w-first) < int(size); w++ {
+		r[w] = field{kind: '+'}
+	}
+	r[first] = f
+}
+
+// part is one field of a key, and where it is in the key.
+type part struct {
+	field
+	from, to int
+}
+
+// parts are the fields of a key of size bytes that begins in a register.
+func (r *registers) parts(reg []byte, size int) (list []part) {
+	first := word(reg)
+	for at := 0; at < size && first+at/4 < len(r); at += 4 {
+		p := part{r[first+at/4], at, min(at+4, size)}
+		if p.kind == '+' && at > 0 {
+			list[len(list)-1].to = p.to
+			continue
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// of is the part of an element's keys.
+func (p part) of(m nft.Member) nft.Member {
+	if p.to > len(m.Low) || p.to > len(m.High) {
+		return nft.Member{}
+	}
+	return nft.Member{Low: m.Low[p.from:p.to], High: m.High[p.from:p.to]}
+}
