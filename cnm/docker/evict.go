@@ -27,10 +27,13 @@ const evictTime = awaitTime + 5*time.Second
 func (d *Driver) evict(ctx context.Context, id string, keepLease bool) (gone bool) {
 	ctx, cancel := context.WithTimeout(ctx, evictTime)
 	defer cancel()
+	var h heard
 	for {
-		if err := d.sweepOne(ctx, &sweep{grace: math.MaxInt64, wanted: true, keepLease: keepLease}, id); err != nil {
+		c := &collector{d: d, grace: math.MaxInt64, wanted: true, keepLease: keepLease}
+		if err := c.endpoint(ctx, id); err != nil {
 			d.opts.Log("endpoint %.12s is in the way: %v", id, err)
 		}
+		h.unsure(d, c.found)
 		e, err := d.store.Endpoint(id)
 		if err != nil {
 			return errors.Is(err, state.ErrUnknown)

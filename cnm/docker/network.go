@@ -153,19 +153,6 @@ func (d *Driver) markDeleted(id string) error {
 	return d.store.SaveNetwork(n)
 }
 
-// sweepNetworks deletes what could not be deleted when Docker asked.
-func (d *Driver) sweepNetworks(ctx context.Context, s *sweep) error {
-	all, err := d.store.Networks()
-	errs := []error{err}
-	for _, n := range all {
-		if n.Deleted {
-			i := Item{Kind: kindNetwork, Name: short(n.ID, 12), Why: "it was not removed completely"}
-			errs = append(errs, s.take(d, i, func() error { return d.deleteNetwork(ctx, n.ID) }))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // network reads a network and decodes it.
 func (d *Driver) network(id string) (*network, error) {
 	n, err := d.store.Network(id)

@@ -20,13 +20,18 @@ type answers struct {
 	networks  []engine.Network
 	endpoints map[string]map[string]engine.Endpoint
 	err       error
+	asked     func() // when anything is
 }
 
-func (a *answers) Root(context.Context) (string, error) { return a.root, nil }
+func (a *answers) Root(context.Context) (string, error) { a.asked(); return a.root, nil }
 
-func (a *answers) Networks(context.Context) ([]engine.Network, error) { return a.networks, a.err }
+func (a *answers) Networks(context.Context) ([]engine.Network, error) {
+	a.asked()
+	return a.networks, a.err
+}
 
 func (a *answers) Endpoints(_ context.Context, id string) (map[string]engine.Endpoint, bool, error) {
+	a.asked()
 	ids, known := a.endpoints[id]
 	return ids, known, a.err
 }
@@ -39,6 +44,12 @@ func (n *node) asking(network string) *answers {
 	n.stop()
 	n.opts.DataRoot, n.opts.Engine, n.opts.doubt = a.root, a, time.Nanosecond
 	n.boot()
+	a.asked = func() {
+		n.Helper()
+		if held := len(n.driver.locks.all); held > 0 { // the call that holds it may be one that Docker waits for
+			n.Errorf("Docker is asked with %d locks held", held)
+		}
+	}
 	return a
 }
 

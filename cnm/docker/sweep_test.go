@@ -15,69 +15,9 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/netns"
 )
-
-func TestDead(t *testing.T) {
-	now, id := time.Now(), netns.ID{Dev: 1, Ino: 2}
-	young, old := now.Add(-time.Second), now.Add(-time.Hour)
-	for name, c := range map[string]struct {
-		e     state.Endpoint
-		there bool
-		dead  bool
-	}{
-		"of another boot":                  {state.Endpoint{Boot: "before", Phase: state.Joined, SandboxID: id, Changed: young}, true, true},
-		"killed in CreateEndpoint":         {state.Endpoint{Boot: "now", Phase: state.Creating, Changed: young}, false, true},
-		"waits for Join":                   {state.Endpoint{Boot: "now", Phase: state.Created, Changed: young}, false, false},
-		"Join never came":                  {state.Endpoint{Boot: "now", Phase: state.Created, Changed: old}, false, true},
-		"runs":                             {state.Endpoint{Boot: "now", Phase: state.Joined, SandboxID: id, Changed: old}, true, false},
-		"sandbox gone":                     {state.Endpoint{Boot: "now", Phase: state.Joined, SandboxID: id, Changed: old}, false, true},
-		"another sandbox in its place":     {state.Endpoint{Boot: "now", Phase: state.Joined, SandboxID: netns.ID{Dev: 1, Ino: 3}, Changed: old}, true, true},
-		"sandbox to come":                  {state.Endpoint{Boot: "now", Phase: state.Joined, Changed: young}, false, false},
-		"sandbox never came":               {state.Endpoint{Boot: "now", Phase: state.Joined, Changed: old}, false, true},
-		"between Leave and DeleteEndpoint": {state.Endpoint{Boot: "now", Phase: state.Left, Changed: young}, true, false},
-		"DeleteEndpoint lost":              {state.Endpoint{Boot: "now", Phase: state.Left, Changed: old}, true, true},
-		"Join never came, clock set back":  {state.Endpoint{Boot: "now", Phase: state.Created, Changed: now.Add(time.Hour)}, false, true},
-		"DeleteEndpoint failed":            {state.Endpoint{Boot: "now", Phase: state.Deleting, Changed: young}, true, true},
-	} {
-		f := facts{boot: "now", grace: time.Minute, now: now, there: c.there, missing: !c.there}
-		if c.there {
-			f.sandbox = id
-		}
-		if why := f.dead(&c.e); (why != "") != c.dead {
-			t.Errorf("%s: %q", name, why)
-		}
-	}
-}
-
-// What waits for Docker's next call, or for its sandbox, is in nobody's way for long, whatever dockerd has left
-// at the path.
-func TestDeadWanted(t *testing.T) {
-	now, id := time.Now(), netns.ID{Dev: 1, Ino: 2}
-	young, old := now.Add(-time.Second), now.Add(-awaitTime)
-	for name, c := range map[string]struct {
-		e           state.Endpoint
-		there, dead bool
-	}{
-		"about to come": {state.Endpoint{Phase: state.Joined, Changed: young}, false, false},
-		"never came":    {state.Endpoint{Phase: state.Joined, Changed: old}, false, true},
-		"is there":      {state.Endpoint{Phase: state.Joined, Changed: old}, true, false},
-		"runs":          {state.Endpoint{Phase: state.Joined, Changed: old, SandboxID: id}, true, false},
-		"joins":         {state.Endpoint{Phase: state.Joining, Changed: young}, false, false},
-		"never joined":  {state.Endpoint{Phase: state.Created, Changed: old}, false, true},
-		"cut short":     {state.Endpoint{Phase: state.Joining, Changed: old}, true, true},
-		"about to go":   {state.Endpoint{Phase: state.Left, Changed: young}, true, false},
-		"never went":    {state.Endpoint{Phase: state.Left, Changed: old}, true, true},
-	} {
-		f := facts{grace: time.Hour, wanted: true, now: now, there: c.there}
-		if c.there {
-			f.sandbox = id
-		}
-		if why := f.dead(&c.e); (why != "") != c.dead {
-			t.Errorf("%s: %q", name, why)
-		}
-	}
-}
 
 func (n *node) sweep(want int) {
 	n.Helper()
@@ -134,12 +74,13 @@ func TestLiveUnsure(t *testing.T) {
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}))
-	f := facts{boot: n.driver.boot, now: time.Now()}
-	looked := f.look(e)
-	used := n.driver.inUse(e)
+	col := &collector{d: n.driver, grace: time.Hour}
+	f := col.facts()
+	f.look(e)
+	use := n.driver.inUse(e)
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
-	if !errors.Is(looked, unix.EMFILE) || !used {
-		t.Errorf("look: %v, in use: %v", looked, used)
+	if !errors.Is(f.unseen, unix.EMFILE) || f.endpoint(e).state != life.Unsure || use.state != life.Unsure {
+		t.Errorf("look: %v, in use: %v", f.unseen, use)
 	}
 	c.stop(true)
 }

@@ -108,7 +108,7 @@ func (c *dockerCommand) show(w io.Writer, list []docker.Item) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "STATE\tKIND\tNAME\tWHY") //nolint:errcheck // Flush tells
 	for _, i := range list {
-		state := "dead"
+		state := cmp.Or(i.State, "dead") // a driver from before the last upgrade says no state
 		if i.Removed {
 			state = "removed"
 		}

@@ -71,7 +71,10 @@ func askDriver(ctx context.Context, o *Options) ([]*Stray, error) {
 	list := make([]*Stray, len(items))
 	for i := range items {
 		list[i] = &items[i].Stray
-		list[i].Kind, list[i].State = "docker "+items[i].Kind, Dead
+		list[i].Kind = "docker " + items[i].Kind
+		if list[i].State != Unsure { // a driver from before the last upgrade says no state
+			list[i].State = Dead
+		}
 	}
 	return list, err
 }

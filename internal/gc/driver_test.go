@@ -37,7 +37,7 @@ func driverOptions(t *testing.T) *Options {
 
 func TestAskDriver(t *testing.T) {
 	o := driverOptions(t)
-	args := fakeDriver(t, `[{"kind":"endpoint","name":"8a65","why":"its sandbox is gone","removed":true},{"kind":"network","name":"77","why":"x","error":"broken"}]`, 1)
+	args := fakeDriver(t, `[{"kind":"endpoint","name":"8a65","why":"its sandbox is gone","removed":true},{"kind":"network","name":"77","state":"dead","why":"x","error":"broken"},{"kind":"endpoint","name":"99","state":"unsure","why":"y"}]`, 1)
 	if list, err := askDriver(t.Context(), o); len(list) > 0 || err != nil {
 		t.Errorf("a driver that never was is asked: %v %v", list, err)
 	}
@@ -50,13 +50,16 @@ func TestAskDriver(t *testing.T) {
 	}
 	o.Driver, o.Apply = true, true
 	list, err := askDriver(t.Context(), o)
-	if err == nil || !strings.Contains(err.Error(), "it says so") || len(list) != 2 {
+	if err == nil || !strings.Contains(err.Error(), "it says so") || len(list) != 3 {
 		t.Fatalf("%v %v", list, err)
 	}
 	if s := list[0]; s.Kind != "docker endpoint" || s.Name != "8a65" || s.State != Dead || !s.Removed || s.Why != "its sandbox is gone" {
 		t.Errorf("%+v", s)
 	}
-	if s := list[1]; s.Removed || s.Error != "broken" {
+	if s := list[1]; s.Removed || s.State != Dead || s.Error != "broken" {
+		t.Errorf("%+v", s)
+	}
+	if s := list[2]; s.Removed || s.State != Unsure || s.Why != "y" {
 		t.Errorf("%+v", s)
 	}
 	if text, err := os.ReadFile(args); string(text) != "docker gc --json --grace=1m0s\n" || err != nil {
