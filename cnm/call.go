@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -73,6 +74,9 @@ func (c *Client) post(ctx context.Context, method string, body []byte) (*answer,
 		return nil, err
 	}
 	req.Header.Set("Accept", ContentType)
+	if c.opts.Depth > 0 {
+		req.Header.Set(depthHeader, strconv.Itoa(c.opts.Depth))
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, broken(ctx, limit, err)

@@ -59,6 +59,8 @@ type ClientOptions struct {
 	// Patience is how long a driver may be away, as in a restart, before a call
 	// fails. Default 2 s. Docker has 15.
 	Patience time.Duration
+	// Depth is by how many drivers the caller is called itself (EnvDepth).
+	Depth int
 }
 
 const (

@@ -88,8 +88,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var answer any
 	body, err := h.read(w, r)
+	ctx := r.Context()
 	if err == nil {
-		answer, err = h.watch(r.Context(), method, fn, body)
+		ctx, err = deep(r, method)
+	}
+	if err == nil {
+		answer, err = h.watch(ctx, method, fn, body)
 	}
 	write(w, answer, err)
 	if h.Log != nil {
@@ -200,7 +204,7 @@ type request[T any] interface {
 
 // errEmpty refuses a message without names. dockerd sends an empty body when it
 // tries a call again whose body it has read already.
-var errEmpty = errors.New("the request does not say what it is about")
+var errEmpty = errors.New("the request does not say what it is about, as one that Docker repeats when the driver was restarted: try again")
 
 // ask is a method with an answer.
 func ask[In, Out any, P request[In]](fn func(context.Context, P) (*Out, error)) methodFunc {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
@@ -17,6 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // Options say where things are. Only Plugins is required.
@@ -87,6 +89,9 @@ func New(o Options) (*Driver, error) {
 	if o.step == nil {
 		o.step = func() {}
 	}
+	if o.Invoker == nil {
+		o.Invoker = execer{}
+	}
 	if len(o.Plugins) == 0 {
 		return nil, errors.New("no directory of CNI plugins")
 	}
@@ -123,6 +128,16 @@ func (d *Driver) runtime(p part) *chain.Runtime {
 			d.opts.Log("%s %s %s/%.12s: %s in %v%s", e.Verb, e.Plugin, e.Network, e.ContainerID, e.Outcome(), e.Duration.Round(time.Millisecond), because(e.Err))
 		},
 	}
+}
+
+// execer runs plugins, which may drive a driver of Docker's themselves: it tells how
+// deep they are.
+type execer struct{}
+
+// Invoke implements invoke.Invoker.
+func (execer) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
+	e := invoke.Exec{Env: []string{cnm.EnvDepth + "=" + strconv.Itoa(cnm.Depth(ctx)+1)}}
+	return e.Invoke(ctx, pluginType, call)
 }
 
 func because(err error) string {

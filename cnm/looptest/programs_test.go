@@ -64,10 +64,14 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// start runs `patchbayd docker` until it answers.
-func (h *host) start() {
+// start runs `patchbayd docker` until it answers, with patchbay's plugins or those
+// of other directories.
+func (h *host) start(plugins ...string) {
 	h.Helper()
-	h.daemon = exec.Command(h.patchbayd, "docker", "--plugins", h.dirs[0], "--conf-dir", h.confs, "--grace", "1h")
+	if len(plugins) == 0 {
+		plugins = h.dirs[:1]
+	}
+	h.daemon = exec.Command(h.patchbayd, "docker", "--plugins", strings.Join(plugins, ":"), "--conf-dir", h.confs, "--grace", "1h")
 	out := &strings.Builder{}
 	h.daemon.Stdout, h.daemon.Stderr = out, out
 	must(h, h.daemon.Start())

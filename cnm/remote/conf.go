@@ -11,7 +11,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/patchbay-net/patchbay/cnm"
@@ -105,7 +107,8 @@ func (c *Conf) Client(r *plugin.Request) (*cnm.Client, error) {
 }
 
 func (c *Conf) client(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
-	client, err := cnm.NewClient(at, cnm.ClientOptions{Timeout: time.Duration(c.Timeout) * time.Second})
+	depth, _ := strconv.Atoi(os.Getenv(cnm.EnvDepth)) // none unless a driver calls us
+	client, err := cnm.NewClient(at, cnm.ClientOptions{Timeout: time.Duration(c.Timeout) * time.Second, Depth: depth})
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeInvalidConfig, "%w", err)
 	}
