@@ -6,6 +6,8 @@ package bridge
 import (
 	"slices"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -37,6 +39,10 @@ func isolation(in input) (s netstate.State) {
 // fits refuses a bridge that is internal for a network that is not, and for an
 // internal one a bridge of whose traffic the firewall sees another link.
 func (c *Conf) fits(k *kernel.Kernel) error {
+	link, err := c.find(k)
+	if err != nil {
+		return err
+	}
 	if !c.Internal {
 		if k.Records.Stands(record.InternalFact(c.gatewayLink())) {
 			return refuse("bridge %q is that of an internal network, which this one is not", c.Bridge).
@@ -44,21 +50,29 @@ func (c *Conf) fits(k *kernel.Kernel) error {
 		}
 		return nil
 	}
-	host, err := k.Host()
-	if err != nil {
-		return err
-	}
-	link, err := host.Link(c.Bridge)
-	switch {
-	case nl.IsNotFound(err):
-		return nil
-	case err != nil:
-		return err
-	case link.Attrs().MasterIndex != 0:
+	if link != nil && link.Attrs().MasterIndex != 0 {
 		return refuse("bridge %q cannot be internal: it is in a VRF", c.Bridge).
 			WithDetails("the firewall would see forwarded packets by that; ip link set %s nomaster", c.Bridge)
 	}
 	return nil
+}
+
+// find returns the bridge, nil where there is none yet. A configuration may call it by an
+// alternative name: from here on it has the one that the firewall sees, and the records.
+func (c *Conf) find(k *kernel.Kernel) (netlink.Link, error) {
+	host, err := k.Host()
+	if err != nil {
+		return nil, err
+	}
+	link, err := host.Link(c.Bridge)
+	if nl.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // an ADD makes it
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.Bridge = link.Attrs().Name
+	return link, nil
 }
 
 // alone refuses to make a bridge internal under containers of a network that is

@@ -173,6 +173,23 @@ func TestInternalAlone(t *testing.T) {
 	open.Add()
 }
 
+// The firewall sees a bridge by its name alone, whatever other name the configuration has for it.
+func TestInternalAlternativeName(t *testing.T) {
+	w := newWorld(t)
+	w.Bridge("tbr1", "10.8.0.1/24", "fd08::1/64")
+	endpointtest.Must(t, w.HostConn().LinkAddAltName(w.HostLink("tbr1"), "tbr1alt"))
+	inner := w.Pod("inner", `"bridge": "tbr1alt", "isDefaultGateway": true, "internal": true, `+endpointtest.Static("10.8.0.5/24")).Add()
+	w.Want("the bridge of the result", inner.Result.Interfaces[atBridge].Name, "tbr1")
+	endpointtest.Must(t, inner.Do(spec.Check))
+	to := endpointtest.Join(node.Client4, "80")
+	w.Client.Serve("tcp", to)
+	inner.Expect("out of the internal network", "tcp", to, "timeout")
+	for _, name := range []string{"tbr1", "tbr1alt"} {
+		w.Pod("open-"+name, `"bridge": "`+name+`", `+endpointtest.Static("10.8.0.6/24")).Refused(`bridge "tbr1" is that of an internal network`)
+	}
+	endpointtest.Must(t, inner.Do(spec.Del))
+}
+
 // In a VLAN neither the gateway's link nor the bridge, which is in VLAN 1 itself,
 // forwards. Another VLAN's network is open, and not where one is trunked.
 func TestInternalVLAN(t *testing.T) {
