@@ -222,7 +222,14 @@ func (a *Agent) readDocker() (changed bool) {
 	return true
 }
 
-// here are the endpoints of this host's containers.
+// known are the endpoints of this host's containers, and whether these are all.
+func (a *Agent) known() (containers []container, all bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.containers, !a.unread
+}
+
+// here are the endpoints of this host's containers, and Docker's networks.
 func (a *Agent) here() ([]container, []dockerCopy) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

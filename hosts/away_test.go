@@ -148,7 +148,7 @@ func TestTwinTold(t *testing.T) {
 	a := &Agent{self: &identity{ID: "me"}, run: "own", checked: now, others: map[string]time.Time{"before": now.Add(-time.Hour)}}
 	a.opts.Store, a.said.log = openStore(t), t.Logf
 	a.published = map[string]store.Item[store.Endpoint]{}
-	for key, e := range a.endpoints(&world{}) {
+	for key, e := range a.endpoints(&world{}, nil) {
 		a.published[key] = store.Item[store.Endpoint]{Object: e}
 	}
 	look := func(what string, told, changes int, ids ...string) {

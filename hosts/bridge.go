@@ -60,19 +60,24 @@ func (b *bridges) gave(n *store.Network, link netlink.Link, addr netip.Prefix) b
 // blocks that are no longer this host's, and bridges of networks that are no more
 // once the last container has left. The plugin bridge leaves both, as it cannot
 // know.
-func (a *Agent) tidy(w *world, parts []part) error {
+func (a *Agent) tidy(w *world, d *desired, may *removal) error {
+	if !may.whole {
+		return nil
+	}
 	b, err := openBridges(a.opts.Paths, w, a.opts.Log)
 	if err != nil {
 		return err
 	}
 	defer b.close()
 	var errs []error
-	for i := range parts {
-		a.mirror.bridged(parts[i].Network.Name, true)
-		errs = append(errs, a.tidyAddrs(b, &parts[i]))
+	for i := range d.parts {
+		if network := d.parts[i].Network.Name; may.network(network) {
+			a.mirror.bridged(network, true)
+			errs = append(errs, a.tidyAddrs(b, &d.parts[i]))
+		}
 	}
 	for _, network := range w.Bridges {
-		if slices.ContainsFunc(parts, func(p part) bool { return p.Network.Name == network }) {
+		if d.takesPart(network) || !may.network(network) {
 			continue
 		}
 		gone, err := b.drop(network)
@@ -103,8 +108,8 @@ func (a *Agent) tidyAddrs(b *bridges, p *part) error {
 		if slices.Contains(p.Blocks, block) || !b.gave(&p.Network, link, at.Prefix) {
 			return false
 		}
-		used, err := a.used(p.Network.Name, []netip.Prefix{block})
-		if errs = append(errs, err); err != nil || used > 0 {
+		free, err := a.free(p.Network.Name, block)
+		if errs = append(errs, err); !free {
 			return false
 		}
 		a.opts.Log("network %s: taking address %s from %s", p.Network.Name, at.Prefix, link.Attrs().Name)

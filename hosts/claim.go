@@ -89,8 +89,8 @@ func (a *Agent) yield(w *world, n *store.Network, all []store.Block) error {
 func (a *Agent) giveBack(ctx context.Context, n *store.Network, extra []store.Block) error {
 	var errs []error
 	for _, b := range extra {
-		used, err := a.used(n.Name, []netip.Prefix{b.Prefix})
-		if err == nil && used == 0 {
+		free, err := a.free(n.Name, b.Prefix)
+		if free {
 			a.opts.Log("network %s: giving back block %s", n.Name, b.Prefix)
 			err = a.dropBlock(ctx, b)
 		}

@@ -57,7 +57,7 @@ func TestPublishStops(t *testing.T) {
 		}
 	}
 	look("all are new")
-	for key, e := range a.endpoints(w) {
+	for key, e := range a.endpoints(w, a.containers) {
 		a.published[key] = store.Item[store.Endpoint]{Object: e, Revision: "1"}
 		e.ID = "gone-" + e.ID
 		w.Endpoints = append(w.Endpoints, e)

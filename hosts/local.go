@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -116,11 +117,26 @@ func (d *docker) readState() (news bool, err error) {
 	}
 	networks, err := st.Networks()
 	endpoints, err2 := st.Endpoints()
-	d.networks, d.endpoints = networks, endpoints
+	d.networks = withUnread(filepath.Join(dir, "networks"), networks, d.networks, func(n *state.Network) string { return n.ID })
+	d.endpoints = withUnread(filepath.Join(dir, "endpoints"), endpoints, d.endpoints, func(e *state.Endpoint) string { return e.ID })
 	if err = errors.Join(err, err2); err == nil {
 		d.files = files
 	}
 	return true, err
+}
+
+// withUnread adds what was known before of files that are there and could not be read
+// now.
+func withUnread[T any](dir string, now, before []*T, id func(*T) string) []*T {
+	for _, was := range before {
+		if slices.ContainsFunc(now, func(is *T) bool { return id(is) == id(was) }) {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(dir, id(was))); !errors.Is(err, fs.ErrNotExist) {
+			now = append(now, was)
+		}
+	}
+	return now
 }
 
 // fingerprint tells whether files below directories were replaced.
@@ -234,10 +250,13 @@ func dockerNames(c *containerConfig, more []string) []string {
 func (d *docker) readConfigs() (out []*containerConfig, news bool, err error) {
 	dir := filepath.Join(d.data, "containers")
 	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, false, fmt.Errorf("list containers of Docker: %w", err)
-	}
 	before := d.configs
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		for _, path := range slices.Sorted(maps.Keys(before)) {
+			out = append(out, before[path].config)
+		}
+		return out, false, fmt.Errorf("list containers of Docker: %w", err)
+	}
 	d.configs = make(map[string]dockerConfig, len(entries))
 	var errs []error
 	for _, e := range entries {

@@ -16,17 +16,10 @@ import (
 // This file serves nodes that come from that release. Remove it, with the fields of
 // mesh.Subnet, when no Docker network has a copy of such a configuration any more.
 
-// lean says which networks have containers, or may get some, by a configuration
-// without masquerade.
-func (a *Agent) lean(parts []part) {
-	a.mu.Lock()
-	copies, unread := a.copies, a.unread
-	a.mu.Unlock()
-	for i := range parts {
-		p := &parts[i]
-		p.masquerade = slices.ContainsFunc(copies, func(c dockerCopy) bool { return c.Bare && c.Network == p.Network.Name })
-		p.unsettled = unread || !settled(a.opts.ConfDir, p.Network.Name)
-	}
+// bare says whether a network has containers, or may get some, by a copy of a
+// configuration without masquerade.
+func (f *facts) bare(network string) bool {
+	return slices.ContainsFunc(f.copies, func(c dockerCopy) bool { return c.Bare && c.Network == network })
 }
 
 // confRest is how long after a configuration was replaced an ADD by the former one

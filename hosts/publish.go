@@ -18,11 +18,11 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// endpoints are those of this host by key: its presence, and its containers on
+// endpoints are those of this host by key: its presence, and the containers here on
 // networks of the store. What hangs on one lease is called by the lease's name,
 // so that those of the next can stand beside it until it is taken away, and no
 // name is gone meanwhile.
-func (a *Agent) endpoints(w *world) map[string]store.Endpoint {
+func (a *Agent) endpoints(w *world, here []container) map[string]store.Endpoint {
 	out := map[string]store.Endpoint{}
 	add := func(e store.Endpoint) {
 		e.Node, e.ID = a.self.ID, e.ID+"."+a.run
@@ -30,9 +30,8 @@ func (a *Agent) endpoints(w *world) map[string]store.Endpoint {
 	}
 	add(store.Endpoint{Network: presence, ID: "host"})
 	add(store.Endpoint{Network: lasting, ID: "host"})
-	containers, _ := a.here()
-	for _, c := range containers {
-		if e, ok := endpointOf(w, &c); ok {
+	for i := range here {
+		if e, ok := endpointOf(w, &here[i]); ok {
 			add(e)
 		}
 	}
@@ -58,7 +57,8 @@ func endpointOf(w *world, c *container) (store.Endpoint, bool) {
 // publish makes the store's endpoints of this host be those of its containers. A
 // store that was late once is asked for nothing more: each call may take callTime.
 func (a *Agent) publish(ctx context.Context, w *world) error {
-	want := a.endpoints(w)
+	here, known := a.known()
+	want, may := a.endpoints(w, here), a.mayUnpublish(known)
 	var errs []error
 	late := func(err error) bool {
 		errs = append(errs, err)
@@ -80,13 +80,14 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 		return err // nothing goes before its successor is there
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.published)) {
-		if _, ok := want[key]; !ok && late(a.drop(ctx, key)) {
+		was := a.published[key].Object
+		if _, ok := want[key]; !ok && may.endpoint(&was) && late(a.drop(ctx, key)) {
 			return errors.Join(errs...)
 		}
 	}
 	var others []store.Endpoint
 	for _, e := range w.Endpoints {
-		if _, ok := want[e.Key()]; !ok && e.Node == a.self.ID {
+		if _, ok := want[e.Key()]; !ok && e.Node == a.self.ID && may.endpoint(&e) {
 			others = append(others, e)
 		}
 	}

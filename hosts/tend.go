@@ -227,8 +227,8 @@ func (a *Agent) leave(ctx context.Context, w *world) error {
 			continue
 		}
 		// Whoever removed it by mistake creates it again, and gets what it was.
-		used, err := a.used(network, w.Own[network])
-		if err == nil && used == 0 {
+		free, err := a.free(network, w.Own[network]...)
+		if free {
 			a.mirror.remember(network, nil)
 		}
 		errs = append(errs, err)

@@ -79,12 +79,12 @@ func (a *Agent) inTheWay(w *world, n *store.Network) error {
 	}
 	b, err := openBridges(a.opts.Paths, w, a.opts.Log)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errUnread, err)
 	}
 	defer b.close()
 	addrs, err := b.conn.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
-		return fmt.Errorf("list addresses: %w", err)
+		return fmt.Errorf("%w: list addresses: %w", errUnread, err)
 	}
 	for _, at := range addrs {
 		p := nl.PrefixOf(at.IPNet)

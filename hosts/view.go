@@ -99,16 +99,3 @@ func (i *index) add(e *store.Endpoint, within []netip.Prefix) {
 		}
 	}
 }
-
-// listening are the addresses where names are answered, with their networks.
-func (a *Agent) listening(parts []part) map[netip.Addr]string {
-	out := map[netip.Addr]string{}
-	for i := range parts {
-		if parts[i].DNS && parts[i].complete() {
-			for _, addr := range parts[i].gateways() {
-				out[addr] = parts[i].Network.Name
-			}
-		}
-	}
-	return out
-}

@@ -1,0 +1,148 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/store"
+)
+
+func TestRemoval(t *testing.T) {
+	unread := map[string]error{"lan": fmt.Errorf("%w: EIO", errUnread), "home": errors.New("it overlaps")}
+	remembered, whole, doubtful := mayRemove(false, nil), mayRemove(true, nil), mayRemove(true, unread)
+	there := func(endpoint string) bool { return endpoint == "e1" }
+	all, some := &removal{whole: true, known: true, there: there}, &removal{whole: true, there: there}
+	for about, c := range map[string]struct{ got, want bool }{
+		"of a world that is remembered":                        {remembered.network("lan"), false},
+		"of a whole world":                                     {whole.network("lan"), true},
+		"of a network that could not be looked at":             {doubtful.network("lan"), false},
+		"of one that this host takes no part in":               {doubtful.network("home"), true},
+		"of one beside it":                                     {doubtful.network("other"), true},
+		"sets, by a world that is remembered":                  {remembered.sets(), true},
+		"sets, by a whole world":                               {whole.sets(), true},
+		"sets, when one network could not be looked at":        {doubtful.sets(), false},
+		"a container's endpoint, of a world that is whole":     {all.endpoint(&store.Endpoint{ID: "e1.run"}), true},
+		"one whose file could not be read":                     {some.endpoint(&store.Endpoint{ID: "e1.run"}), false},
+		"one whose file is gone":                               {some.endpoint(&store.Endpoint{ID: "e2.run"}), true},
+		"presence":                                             {some.endpoint(&store.Endpoint{ID: "host.run", Network: presence}), true},
+		"a container's endpoint, of a world that is not whole": {(&removal{known: true}).endpoint(&store.Endpoint{ID: "e1.run"}), false},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %v", about, c.got)
+		}
+	}
+}
+
+// An endpoint whose file cannot be read any more has its name, in the store too, also
+// when the agent starts again; one whose file is gone has none.
+func TestUnreadableEndpointStays(t *testing.T) {
+	s := openStore(t)
+	must(t, Admin{s}.Create(t.Context(), lan()))
+	h := newHost(t, s, 1)
+	h.start()
+	block := h.block("lan")
+	addr := block.Addr().Next()
+	attach := func(id, name string) {
+		addr = addr.Next()
+		h.attach(id, "lan", addr.String(), name)
+		until(t, name+" is told", func() bool { return slices.Contains(endpointNames(t, s), name) })
+	}
+	attach("e1", "web")
+	attach("e2", "db")
+	file := filepath.Join(h.dir, "state/docker/endpoints/e1")
+	must(t, os.WriteFile(file, []byte("{"), 0o600))
+	until(t, "it is said", func() bool { return h.log.has("docker: read state") })
+	attach("e3", "after") // two more rounds: all that goes went in the first
+	attach("e4", "again")
+	if got := endpointNames(t, s); !slices.Contains(got, "web") {
+		t.Errorf("names are %v", got)
+	}
+	h.stop()
+	h.start()
+	attach("e5", "started")
+	attach("e6", "later")
+	if got := endpointNames(t, s); !slices.Contains(got, "web") || h.log.has("another host has the id") {
+		t.Errorf("names are %v after a start", got)
+	}
+	must(t, os.Remove(file))
+	until(t, "it is gone", func() bool { return !slices.Contains(endpointNames(t, s), "web") })
+}
+
+// What cannot be read of Docker's files is as it was known.
+func TestReadKeepsWhatCannotBeRead(t *testing.T) {
+	d := docker{state: t.TempDir(), data: t.TempDir()}
+	st, err := state.Open(d.state, "docker")
+	must(t, err)
+	must(t, st.SaveNetwork(&state.Network{ID: "n", Config: []byte(`{"name":"lan"}`)}))
+	for _, id := range []string{"e1", "e2"} {
+		must(t, st.SaveEndpoint(&state.Endpoint{ID: id, Network: "n", Phase: state.Joined, Kernel: &state.Snapshot{}}))
+	}
+	read := func(about string, fails bool, want ...string) {
+		t.Helper()
+		all, _, err := d.read()
+		var got []string
+		for _, c := range all {
+			got = append(got, c.ID)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) || (err != nil) != fails {
+			t.Errorf("%s: %v %v", about, got, err)
+		}
+	}
+	read("all", false, "e1", "e2")
+	must(t, os.WriteFile(filepath.Join(d.state, "docker/networks/n"), []byte("{"), 0o600))
+	read("without the network", true, "e1", "e2")
+	must(t, os.WriteFile(filepath.Join(d.state, "docker/endpoints/e1"), []byte("{"), 0o600))
+	read("without either", true, "e1", "e2")
+	must(t, os.Remove(filepath.Join(d.state, "docker/endpoints/e1")))
+	read("with one gone", true, "e2")
+}
+
+// A host that cannot look whether it is in a network's way leaves the ways to the
+// others as they are: containers of the network may run.
+func TestUnreadHostKeepsWays(t *testing.T) {
+	n := lan()
+	n.Subnets, n.BlockBits6 = append(n.Subnets, prefix("fd00:200::/48")), 64 // the second one is new
+	h := newHost(t, openStore(t), 1)
+	h.fabric = &fakeFabric{}
+	a, err := New(Options{
+		Store: h.store, Name: h.name, Underlay: []netip.Addr{h.addr}, ConfDir: h.dir, Fabric: h.fabric, Log: h.log.add,
+		Paths: paths.Paths{State: h.dir, Run: h.dir, CNI: h.dir, Proc: "/proc"}, TTL: time.Minute, Reclaim: time.Hour,
+	})
+	must(t, err)
+	a.mirror.heard, a.mirror.networks = true, map[string]store.Network{"lan": n}
+	a.mirror.nodes = map[string]store.Node{"b": {ID: "b", Name: "b", VTEP: mesh.VTEP("b").String()}}
+	a.mirror.blocks = map[string]store.Block{}
+	for i, node := range []string{a.ID(), "b"} {
+		b := store.Block{Network: "lan", Node: node, Prefix: prefix(fmt.Sprintf("10.200.%d.0/24", i+3))}
+		a.mirror.blocks[b.Key()] = b
+	}
+	a.mirror.cache.Own = map[string][]netip.Prefix{"lan": prefixes("10.200.3.0/24")}
+	var limit unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	for _, files := range []uint64{limit.Cur, 0} {
+		must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: limit.Max}))
+		a.apply(t.Context(), true)
+		must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+		if got := h.fabric.routes(); !slices.Equal(got, []string{"10.200.4.0/24 b"}) {
+			t.Errorf("with %d files: routes are %v", files, got)
+		}
+	}
+	if !h.log.has("this host cannot be looked at") {
+		t.Errorf("it says %q", h.log.all)
+	}
+}
