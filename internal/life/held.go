@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/boot"
 )
 
-// Held are the network namespaces that processes hold: with an open file, or with a
-// thread in it. A namespace that has no path any more lives by them.
+// Held are the network namespaces that processes hold: with an open file, with a thread
+// in it, or by a mount they see. One that is not at its path any more lives by them.
 type Held struct {
 	links map[uint64][]string // by inode
 	boot  string
@@ -39,11 +39,30 @@ func HeldBy(proc string) Held {
 			}
 		}
 	}
+	h.mounted(proc)
 	return h
 }
 
-// Doubt judges again what a look at paths has called dead, with why it did. Sockets
-// and mounts of others hold a namespace as well, and are not seen.
+// mounted adds what is bound somewhere, in the mount namespace of any thread.
+func (h Held) mounted(proc string) {
+	threads, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "task", "[0-9]*")) // the pattern is right
+	views := make(map[string]bool)
+	for _, thread := range threads {
+		mounts, _ := os.Readlink(filepath.Join(thread, "ns", "mnt"))
+		root, _ := os.Readlink(filepath.Join(thread, "root")) // what is outside of it, mountinfo leaves out
+		if views[mounts+root] {
+			continue
+		}
+		views[mounts+root] = true
+		bound, _ := boundAt(filepath.Join(thread, "mountinfo")) // the thread may have ended
+		for _, b := range bound {
+			h.links[b.inode] = append(h.links[b.inode], filepath.Join(thread, "root", b.path))
+		}
+	}
+}
+
+// Doubt judges again what a look at paths has called dead, with why it did. Sockets, and
+// mounts that no process sees, hold a namespace as well, and are not found.
 func (h Held) Doubt(was *Mark, why string) (State, string) {
 	if was == nil || was.before(h.boot) {
 		return Dead, why
@@ -51,9 +70,9 @@ func (h Held) Doubt(was *Mark, why string) (State, string) {
 	state, where := match(was, h.links[was.Ino])
 	switch state {
 	case Alive:
-		return Alive, "its namespace has no path, but a process holds it: " + where
+		return Alive, "its namespace is not at its path, but something holds it: " + where
 	case Unsure:
-		return Unsure, "its namespace has no path, and a process may hold it: " + where
+		return Unsure, "its namespace is not at its path, and something may hold it: " + where
 	}
 	return Dead, why + " (no process that is seen holds it)"
 }

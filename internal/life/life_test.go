@@ -4,10 +4,13 @@
 package life_test
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -106,6 +109,64 @@ func TestHeld(t *testing.T) {
 	}
 	if state, why := life.HeldBy("/proc").Doubt(was, "gone"); state != life.Dead || why != "gone (no process that is seen holds it)" {
 		t.Errorf("without: %v (%s)", state, why)
+	}
+}
+
+// A namespace that is bound at another path lives, in whichever mount namespace.
+func TestBoundElsewhere(t *testing.T) {
+	for name, bind := range map[string]func(testing.TB, string, string) func(){"here": bindHere, "where a process sees it": bindThere} {
+		t.Run(name, func(t *testing.T) {
+			const path = "/run/netns/bound"
+			elsewhere := filepath.Join(t.TempDir(), "else where")
+			err := errors.Join(netns.Create(path), os.WriteFile(elsewhere, nil, 0o600))
+			if err != nil {
+				t.Fatal(err)
+			}
+			was := life.MarkOf(path, "")
+			release := bind(t, path, elsewhere)
+			if err := netns.Delete(path); err != nil {
+				t.Fatal(err)
+			}
+			if state, why := life.HeldBy("/proc").Doubt(was, "gone"); state != life.Alive || !strings.HasSuffix(why, elsewhere) {
+				t.Errorf("bound: %v (%s)", state, why)
+			}
+			release()
+			if state, why := life.HeldBy("/proc").Doubt(was, "gone"); state != life.Dead {
+				t.Errorf("bound no more: %v (%s)", state, why)
+			}
+		})
+	}
+}
+
+func bindHere(t testing.TB, path, at string) (release func()) {
+	t.Helper()
+	if err := unix.Mount(path, at, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// bindThere binds in the mount namespace of a process of its own.
+func bindThere(t testing.TB, path, at string) (release func()) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", `mount --bind "$0" "$1" && echo bound && exec cat`, path, at)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	out, oerr := cmd.StdoutPipe()
+	if err := errors.Join(err, oerr, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "bound\n" {
+		t.Fatalf("%q: %v", line, err)
+	}
+	return func() {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

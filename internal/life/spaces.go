@@ -54,21 +54,42 @@ func Namespaces(proc string) (byID map[netns.ID]string, err error) {
 	return byID, nil
 }
 
-// boundNamespaces reads the mounts of network namespaces: their file system is
-// nsfs and their root net:[INODE] (proc(5), mountinfo).
+// boundNamespaces are the paths of network namespaces that this thread sees mounted.
 func boundNamespaces(proc string) (paths []string, err error) {
-	f, err := os.Open(filepath.Join(proc, "thread-self", "mountinfo"))
+	list, err := boundAt(filepath.Join(proc, "thread-self", "mountinfo"))
+	for _, b := range list {
+		paths = append(paths, b.path)
+	}
+	return paths, err
+}
+
+// bound is a mount of a network namespace.
+type bound struct {
+	path  string
+	inode uint64
+}
+
+// boundAt reads the mounts of network namespaces: their file system is nsfs and their
+// root net:[INODE] (proc(5), mountinfo).
+func boundAt(mountinfo string) (list []bound, err error) {
+	f, err := os.Open(mountinfo)
 	if err != nil {
 		return nil, fmt.Errorf("list namespaces: %w", err)
 	}
 	defer f.Close() //nolint:errcheck // read only
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
-		if w := strings.Fields(lines.Text()); len(w) > 4 && strings.HasPrefix(w[3], "net:[") {
-			paths = append(paths, unescape(w[4]))
+		w := strings.Fields(lines.Text())
+		if len(w) < 5 {
+			continue
+		}
+		var b bound
+		if n, _ := fmt.Sscanf(w[3], "net:[%d]", &b.inode); n == 1 {
+			b.path = unescape(w[4])
+			list = append(list, b)
 		}
 	}
-	return paths, lines.Err()
+	return list, lines.Err()
 }
 
 // unescape takes back what the kernel writes for blanks and backslashes.
