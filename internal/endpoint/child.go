@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/kernel"
@@ -67,6 +68,11 @@ func (c *Child) prepare(r *plugin.Request, env *netstate.Env) error {
 	if err != nil {
 		return noMaster(c.Master, err)
 	}
+	return c.fits(master)
+}
+
+// fits refuses an MTU that a link on this master cannot have.
+func (c *Child) fits(master netlink.Link) error {
 	if most := master.Attrs().MTU; c.MTU < 0 || c.MTU > most && !c.AnyMTU {
 		return invalid("invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, most)
 	}
@@ -228,9 +234,12 @@ func (c *Child) takeAway(r *plugin.Request) TakeAway {
 
 func tempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
 
-// Status says whether an ADD could work: the master is there, IPAM is ready.
-// One in a container, and one that a chain may choose, cannot be known.
+// Status says whether an ADD could work: the kernel makes such links, the master is
+// there and its MTU large enough, IPAM is ready. One in a container, and one that a chain may choose, cannot be known.
 func (c *Child) Status(ctx context.Context, r *plugin.Request, mayInherit bool) error {
+	if err := KernelMakes(r, c.Kind.Type()); err != nil {
+		return err
+	}
 	if !c.InContainer && (c.Master != "" || !mayInherit) {
 		if err := c.masterReady(r); err != nil {
 			return spec.Errorf(spec.CodeNotAvailable, "%w", err)
@@ -244,12 +253,27 @@ func (c *Child) masterReady(r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	if c.Master == "" {
-		_, err := defaultInterface(host)
-		return err
+	name := c.Master
+	if name == "" {
+		if name, err = defaultInterface(host); err != nil {
+			return err
+		}
 	}
-	if _, err := host.Link(c.Master); err != nil {
-		return noMaster(c.Master, err)
+	master, err := host.Link(name)
+	if err != nil {
+		return noMaster(name, err)
+	}
+	return c.fits(master)
+}
+
+// KernelMakes refuses a kind of links that the kernel has not.
+func KernelMakes(r *plugin.Request, kind string) error {
+	host, err := kernel.Of(r).Host()
+	if err == nil {
+		err = host.CanMake(kind)
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 	}
 	return nil
 }

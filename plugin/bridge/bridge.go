@@ -192,9 +192,9 @@ func reached(s netstate.State, ips []spec.IPConfig) (out netstate.State) {
 
 func gc(ctx context.Context, r *plugin.Request) error { return endpoint.Collect(ctx, r, name) }
 
-// status says whether an ADD could work: the bridge's name is free or a
-// bridge's, which takes the gateways, the firewall is ours to change where it is
-// needed, IPAM is ready.
+// status says whether an ADD could work: the kernel has VLANs where they are wanted, the
+// bridge's name is free or a bridge's, which takes the gateways, the firewall is ours to
+// change where it is needed, IPAM is ready.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
@@ -207,6 +207,9 @@ func status(ctx context.Context, r *plugin.Request) error {
 	}
 	if err == nil && conf.Internal {
 		err = conf.alone(k)
+	}
+	if err == nil && (conf.Vlan != 0 || conf.VlanTrunk != nil) {
+		err = host.CanFilterVLANs()
 	}
 	if err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "%w", err)

@@ -128,6 +128,9 @@ func status(ctx context.Context, r *plugin.Request) error {
 	if _, err := decode(r); err != nil {
 		return err
 	}
+	if err := endpoint.KernelMakes(r, "dummy"); err != nil {
+		return err
+	}
 	return r.IPAMForward(ctx)
 }
 

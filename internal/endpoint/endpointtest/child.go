@@ -324,6 +324,11 @@ func testStatus(w *World, c Child) {
 	w.Want("code", fmt.Sprint(spec.ErrorCode(err)), fmt.Sprint(spec.CodeNotAvailable))
 	w.Master("m0")
 	Must(w, p.Do(spec.Status))
+	large := w.Pod("large", c.on("m0", `"mtu": 1600, `+Dual))
+	if serr, aerr := large.Do(spec.Status), large.Do(spec.Add); (serr == nil) != (aerr == nil) {
+		w.Errorf("an MTU above the master's: STATUS %v, ADD %v", serr, aerr)
+	}
+	Must(w, large.Do(spec.Del))
 	p.Conf = strings.Replace(p.Conf, `"master": "m0"`, `"linkInContainer": true, "master": "m9"`, 1)
 	Must(w, p.Do(spec.Status))
 	if c.Default {

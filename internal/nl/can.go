@@ -1,0 +1,43 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// CanMake says why the kernel makes no links of a kind; nil when it makes them, or does
+// not tell. Nothing is made: the request has the Ethernet address of a group and a link
+// below that is not there, one of which each kind refuses. Linux looks for a module first, as for an ADD.
+func (c *Conn) CanMake(kind string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr = "patchbay-probe", net.HardwareAddr{1, 0, 0, 0, 0, 1}
+	attrs.ParentIndex = math.MaxInt32
+	if err := c.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}); errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("this kernel makes no %s links (modprobe rtnl-link-%s tells why): %w", kind, kind, err)
+	}
+	return nil // EPERM tells nothing: an ADD may act in namespaces of the caller's own
+}
+
+// CanFilterVLANs says why bridges have no VLANs; nil when they have, or the kernel does
+// not tell. Nothing is made: it refuses the default VLAN, which it does not look at where
+// it has none, and then the name. It would refuse that first if it had no bridges yet.
+func (c *Conn) CanFilterVLANs() error {
+	if err := c.CanMake("bridge"); err != nil {
+		return err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "lo"
+	none := uint16(4095)
+	if err := c.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, VlanDefaultPVID: &none}); errors.Is(err, unix.EEXIST) {
+		return errors.New("this kernel's bridges have no VLANs (CONFIG_BRIDGE_VLAN_FILTERING)")
+	}
+	return nil
+}
