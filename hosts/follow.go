@@ -156,9 +156,10 @@ func onlySeen[T store.Object](was, now T) bool {
 	return is && sameNode(a, b)
 }
 
-// callTime bounds one call of the store. A whole table is many calls: engines bound
-// each, and a store that answers slowly must not be asked for all again.
-const callTime, listTime = 5 * time.Second, 2 * time.Minute
+// callTime bounds what is a few questions to an engine, such as to read an object and
+// change it, or a short table. Engines bound each question by 5 s, and one that
+// takes nearly that for each is slow, not away. A whole table is many questions.
+const callTime, listTime = 20 * time.Second, 2 * time.Minute
 
 // list is a table's objects by key. With an error that is store.ErrUnreadable
 // come those that can be read.

@@ -130,11 +130,10 @@ func (a *Agent) twin(others []store.Endpoint, now time.Time) error {
 // deleted it.
 func (a *Agent) check(ctx context.Context, w *world) error {
 	published := map[string]store.Item[store.Endpoint]{}
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
 	for _, network := range append([]store.Network{{Name: presence}, {Name: lasting}}, w.Networks...) {
+		ctx, cancel := context.WithTimeout(ctx, callTime)
 		items, _, err := a.opts.Store.Endpoints().List(ctx, network.Name+"/"+a.self.ID+"/")
-		if err != nil {
+		if cancel(); err != nil {
 			return err
 		}
 		for _, i := range items {

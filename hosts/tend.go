@@ -178,7 +178,7 @@ func over(l store.Lease) bool {
 // with the call, but with them.
 func (a *Agent) begin(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	limit := time.AfterFunc(2*callTime, cancel)
+	limit := time.AfterFunc(callTime, cancel)
 	lease, err := a.opts.Store.Lease(ctx, a.opts.TTL)
 	var long store.Lease
 	if err == nil {
