@@ -117,7 +117,7 @@ func parameters(o *etcd.Options, query string) error {
 			if err != nil {
 				return fmt.Errorf("password: %w", err)
 			}
-			o.Password = strings.TrimRight(string(password), "\r\n")
+			o.Password, o.PasswordFile = strings.TrimRight(string(password), "\r\n"), v[0]
 		default:
 			return fmt.Errorf("no parameter is called %q: there are ca, cert, key and password-file", name)
 		}

@@ -50,7 +50,7 @@ func TestEtcdOptions(t *testing.T) {
 		"u:p%40%3A@h:1/c?ca=/a%20b&cert=/c&key=/k": {
 			Endpoints: []string{"h:1"}, Cluster: "c", User: "u", Password: "p@:", TLS: etcd.TLS{CA: "/a b", Cert: "/c", Key: "/k"},
 		},
-		"u@h/c?password-file=" + file: {Endpoints: []string{"h:2379"}, Cluster: "c", User: "u", Password: "from a file"},
+		"u@h/c?password-file=" + file: {Endpoints: []string{"h:2379"}, Cluster: "c", User: "u", Password: "from a file", PasswordFile: file},
 	} {
 		got, err := etcdOptions(text)
 		if err != nil || !reflect.DeepEqual(got, want) {

@@ -23,6 +23,9 @@ import (
 type reason struct {
 	mu   sync.Mutex
 	last error
+	// spoilt is a login that was refused for the login before: the client logs in with
+	// that for ever, as after its user was removed and added again.
+	spoilt bool
 }
 
 type reasonKey struct{}
@@ -39,8 +42,15 @@ func noteReason(ctx context.Context, method string, req, reply any, cc *grpc.Cli
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.last = err
+		r.spoilt = r.spoilt || strings.HasSuffix(method, "/Authenticate") && status.Code(err) == codes.Unauthenticated
 	}
 	return err
+}
+
+func (r *reason) isSpoilt() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.spoilt
 }
 
 // orElse is the reason, or what there is else.
@@ -59,10 +69,8 @@ func (r *reason) orElse(err error) string {
 // explain says where an error comes from, and what to do about it. Those of package
 // store are answers, not trouble.
 func (s *Store) explain(err error, why *reason) error {
-	for _, answer := range []error{nil, store.ErrNotFound, store.ErrExists, store.ErrConflict, store.ErrLeaseOver, store.ErrCompacted} {
-		if errors.Is(err, answer) {
-			return err
-		}
+	if answered(err) {
+		return err
 	}
 	at := strings.Join(s.opts.Endpoints, ",")
 	switch {
@@ -84,10 +92,20 @@ func (s *Store) explain(err error, why *reason) error {
 	return fmt.Errorf("etcd at %s: %w", at, err)
 }
 
+// answered says whether a call was answered: no trouble.
+func answered(err error) bool {
+	for _, answer := range []error{nil, store.ErrNotFound, store.ErrExists, store.ErrConflict, store.ErrLeaseOver, store.ErrCompacted} {
+		if errors.Is(err, answer) {
+			return true
+		}
+	}
+	return false
+}
+
 // whyNot says what a server does not: it closes a connection without a word.
 func (s *Store) whyNot() string {
 	switch {
-	case s.tls == nil:
+	case s.opts.TLS == TLS{}:
 		return " (is it running, has it a quorum, does it want TLS?)"
 	case s.opts.TLS.Cert == "":
 		return " (is it running, has it a quorum, does it want a certificate of ours?)"

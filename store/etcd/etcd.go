@@ -13,7 +13,6 @@ package etcd
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +36,7 @@ type Options struct {
 	Cluster        string   // whose prefix it is: a name as package store takes it
 	TLS            TLS
 	User, Password string
+	PasswordFile   string        // where Password is from: looked at again when etcd refuses us
 	Timeout        time.Duration // of one call, when its ctx allows more; 0: 5 s
 }
 
@@ -44,12 +44,12 @@ type Options struct {
 type Store struct {
 	typed.Tables
 	opts   Options
-	tls    *tls.Config
 	prefix string
 	life   *typed.Life
 
 	turn   chan struct{}    // for who looks at or makes the client
 	client *clientv3.Client // nil until it could log in
+	made   secrets          // what it was made with
 }
 
 const defaultTimeout = 5 * time.Second
@@ -62,15 +62,14 @@ func Open(o Options) (*Store, error) {
 	if (o.User == "") != (o.Password == "") {
 		return nil, errors.New("open etcd: user and password go together")
 	}
-	config, err := o.TLS.config()
-	if err != nil {
+	if _, err := o.secrets(); err != nil {
 		return nil, fmt.Errorf("open etcd: %w", err)
 	}
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
 	}
 	quietOnce()
-	s := &Store{opts: o, tls: config, prefix: "/patchbay/v1/" + o.Cluster + "/", life: typed.NewLife(), turn: make(chan struct{}, 1)}
+	s := &Store{opts: o, prefix: "/patchbay/v1/" + o.Cluster + "/", life: typed.NewLife(), turn: make(chan struct{}, 1)}
 	s.Rows = func(table string) typed.Rows { return rows{s, s.prefix + table + "/"} }
 	return s, nil
 }
@@ -95,18 +94,22 @@ func (s *Store) dial(ctx context.Context) (*clientv3.Client, error) {
 	if s.client != nil || ctx.Err() != nil {
 		return s.client, ctx.Err()
 	}
+	made, err := s.opts.secrets()
+	if err != nil {
+		return nil, err
+	}
 	deadline, _ := ctx.Deadline()
 	scheme := "http://"
-	if s.tls != nil {
+	if made.tls != nil {
 		scheme = "https://"
 	}
 	var endpoints []string
 	for _, e := range s.opts.Endpoints {
 		endpoints = append(endpoints, scheme+e)
 	}
-	var err error
+	s.made = made
 	s.client, err = clientv3.New(clientv3.Config{
-		Endpoints: endpoints, TLS: s.tls, Username: s.opts.User, Password: s.opts.Password,
+		Endpoints: endpoints, TLS: made.tls, Username: s.opts.User, Password: made.password,
 		Context: s.life.Ctx(), DialTimeout: time.Until(deadline), Logger: zap.NewNop(),
 		// A member that hangs, or is behind a partition, answers no ping. Servers
 		// allow one in 5 s, grpc does not send them more often than every 10 s.
@@ -141,7 +144,10 @@ func (s *Store) call(ctx context.Context, f func(context.Context, *clientv3.Clie
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%w (%s)", context.Cause(ctx), why.orElse(err))
 	}
-	return s.explain(err, why)
+	if err = s.explain(err, why); !answered(err) {
+		s.renew(why.isSpoilt())
+	}
+	return err
 }
 
 // Close is store.Store's.
