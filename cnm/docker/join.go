@@ -10,6 +10,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/netns"
 )
 
 // enter takes the lock of an endpoint and reads it.
@@ -72,7 +73,7 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 		}
 	}
 	var there bool
-	if e.SandboxID, there, err = live(e.Sandbox); err != nil {
+	if e.SandboxID, there, err = sandbox(e.Sandbox); err != nil {
 		return nil, err
 	}
 	if err := d.foresee(ctx, n, e, there); err != nil {
@@ -88,6 +89,25 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 		go await(func(ctx context.Context) bool { return d.followOnce(ctx, in.EndpointID) })
 	}
 	return d.joinAnswer(n, e), nil
+}
+
+// sandbox is live for the namespace of a container, which never is the host's: there
+// addresses and routes of a container would be the host's.
+func sandbox(path string) (id netns.ID, there bool, err error) {
+	id, there, err = live(path)
+	if err != nil || !there {
+		return id, there, err
+	}
+	host, err := netns.Current()
+	if err != nil {
+		return id, there, err
+	}
+	defer host.Close() //nolint:errcheck // read only
+	own, err := host.ID()
+	if err == nil && own == id {
+		err = fmt.Errorf("SandboxKey %s is the network namespace of the host, and not of a container", path)
+	}
+	return id, there, err
 }
 
 // foresee refuses what will be refused when the interface is in the sandbox:

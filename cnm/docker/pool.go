@@ -57,11 +57,24 @@ func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*
 	if err := poolOf(p, list, in.Pool); err != nil {
 		return nil, fmt.Errorf("network %s: %w", list.Name, err)
 	}
+	if err := d.answers(ctx, p); err != nil {
+		return nil, fmt.Errorf("network %s: %w", list.Name, err)
+	}
 	out := &cnm.RequestPoolResponse{PoolID: p.ID, Pool: p.Prefix}
 	if hasGateway(list, in.V6) { // else Docker asks for one only before 28
 		out.Data = map[string]string{cnm.OptionGateway: p.Gateway.String()}
 	}
 	return out, d.store.SavePool(p)
+}
+
+// answers looks whether the IPAM plugin is there and can be called. Addresses that
+// were asked of one that never answered could not be given back either.
+func (d *Driver) answers(ctx context.Context, p *state.Pool) error {
+	list, err := leaseList(&state.Lease{Config: p.Config})
+	if err == nil {
+		_, err = d.run[lease].Validate(ctx, list)
+	}
+	return err
 }
 
 // How many pools may be asked for with the same words, and in what time, before
