@@ -28,6 +28,10 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	a.said.tell("data of the store", a.mirror.lost())
 	a.said.tellAll("network", d.wrong)
 	a.said.tellAll("configuration of", a.configure(d, may))
+	if synced { // before ways that a start without the store would not know, and take down
+		a.mirror.refresh(&w) // what was remembered meanwhile
+		a.said.tell("cache", a.save(&w, all))
+	}
 	if f.uplink > 0 && may.sets() {
 		a.carry(ctx, d, all)
 	}
@@ -39,10 +43,6 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 		a.said.tell("names", a.names.Listen(d.names))
 	}
 	a.said.tellAll("Docker network", a.stale(d.parts))
-	if synced {
-		a.mirror.refresh(&w) // what was remembered meanwhile
-		a.said.tell("cache", a.save(&w, all))
-	}
 	a.said.tell("status", a.saveStatus())
 }
 

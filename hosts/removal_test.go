@@ -4,6 +4,7 @@
 package hosts
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -112,11 +113,9 @@ func TestReadKeepsWhatCannotBeRead(t *testing.T) {
 	read("with one gone", true, "e2")
 }
 
-// A host that cannot look whether it is in a network's way leaves the ways to the
-// others as they are: containers of the network may run.
-func TestUnreadHostKeepsWays(t *testing.T) {
-	n := lan()
-	n.Subnets, n.BlockBits6 = append(n.Subnets, prefix("fd00:200::/48")), 64 // the second one is new
+// stillAgent is an agent that does not run, in a world of two hosts.
+func stillAgent(t *testing.T, n *store.Network) (*host, *Agent) {
+	t.Helper()
 	h := newHost(t, openStore(t), 1)
 	h.fabric = &fakeFabric{}
 	a, err := New(Options{
@@ -124,14 +123,23 @@ func TestUnreadHostKeepsWays(t *testing.T) {
 		Paths: paths.Paths{State: h.dir, Run: h.dir, CNI: h.dir, Proc: "/proc"}, TTL: time.Minute, Reclaim: time.Hour,
 	})
 	must(t, err)
-	a.mirror.heard, a.mirror.networks = true, map[string]store.Network{"lan": n}
+	a.mirror.heard, a.mirror.networks = true, map[string]store.Network{n.Name: *n}
 	a.mirror.nodes = map[string]store.Node{"b": {ID: "b", Name: "b", VTEP: mesh.VTEP("b").String()}}
 	a.mirror.blocks = map[string]store.Block{}
 	for i, node := range []string{a.ID(), "b"} {
-		b := store.Block{Network: "lan", Node: node, Prefix: prefix(fmt.Sprintf("10.200.%d.0/24", i+3))}
+		b := store.Block{Network: n.Name, Node: node, Prefix: prefix(fmt.Sprintf("10.200.%d.0/24", i+3))}
 		a.mirror.blocks[b.Key()] = b
 	}
-	a.mirror.cache.Own = map[string][]netip.Prefix{"lan": prefixes("10.200.3.0/24")}
+	a.mirror.cache.Own = map[string][]netip.Prefix{n.Name: prefixes("10.200.3.0/24")}
+	return h, a
+}
+
+// A host that cannot look whether it is in a network's way leaves the ways to the
+// others as they are: containers of the network may run.
+func TestUnreadHostKeepsWays(t *testing.T) {
+	n := lan()
+	n.Subnets, n.BlockBits6 = append(n.Subnets, prefix("fd00:200::/48")), 64 // the second one is new
+	h, a := stillAgent(t, &n)
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	for _, files := range []uint64{limit.Cur, 0} {
@@ -144,5 +152,32 @@ func TestUnreadHostKeepsWays(t *testing.T) {
 	}
 	if !h.log.has("this host cannot be looked at") {
 		t.Errorf("it says %q", h.log.all)
+	}
+}
+
+// remembering is a fabric that is killed, with its agent, as soon as it has made the ways.
+type remembering struct {
+	*fakeFabric
+	dir  string
+	next mirror // what the agent after it remembers
+}
+
+func (f *remembering) Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error {
+	f.next = mirror{}
+	return errors.Join(f.fakeFabric.Apply(ctx, self, peers), f.next.load(f.dir))
+}
+
+// An agent that was killed as soon as it had made a way, and starts while the store is
+// away, knows the way and leaves it.
+func TestWaysAreRemembered(t *testing.T) {
+	n := lan()
+	h, a := stillAgent(t, &n)
+	f := &remembering{fakeFabric: h.fabric, dir: a.dir}
+	a.opts.Fabric = f
+	a.apply(t.Context(), true)
+	w, known, synced := f.next.snapshot()
+	_, peers := meshOf(&w, store.Node{ID: a.ID()}, []part{{plan: plan{Network: n, Blocks: prefixes("10.200.3.0/24")}}})
+	if !known || synced || len(peers) != 1 || peers[0].ID != "b" {
+		t.Errorf("known %v, synced %v, peers %v", known, synced, peers)
 	}
 }
