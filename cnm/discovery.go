@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // SocketDir is where drivers put their sockets.
@@ -124,10 +126,17 @@ func parseSpec(name, ext string, data []byte) (Endpoint, error) {
 const maxSpec = 64 << 10
 
 func readSmall(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // waits for no pipe
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // read only
+	fi, err := f.Stat()
+	if err == nil && (!fi.Mode().IsRegular() || fi.Size() > maxSpec) {
+		err = fmt.Errorf("read %s: want a regular file of %d bytes at most, where a driver is", path, maxSpec)
+	}
+	if err != nil {
+		return nil, err
+	}
 	return io.ReadAll(io.LimitReader(f, maxSpec))
 }

@@ -22,6 +22,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // put writes a file below dir.
@@ -76,6 +78,26 @@ func TestFind(t *testing.T) {
 	}
 	if _, err := d.Find("nobody"); !errors.Is(err, ErrNoDriver) {
 		t.Error(err)
+	}
+}
+
+// A file that is none, or too long, is refused with a reason; a pipe is not waited for.
+func TestIrregularFiles(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(unix.Mkfifo(filepath.Join(dir, "pipe.spec"), 0o600), os.Mkdir(filepath.Join(dir, "dir.json"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	put(t, dir, "long.spec", "tcp://127.0.0.1:1"+strings.Repeat("\n", maxSpec))
+	for _, name := range []string{"pipe", "dir", "long"} {
+		if _, err := (Dirs{Specs: []string{dir}}).Find(name); err == nil || !strings.Contains(err.Error(), "want a regular file") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := os.Symlink(put(t, dir, "real", "tcp://127.0.0.1:1"), filepath.Join(dir, "link.spec")); err != nil {
+		t.Fatal(err)
+	}
+	if at, err := (Dirs{Specs: []string{dir}}).Find("link"); err != nil || at.URL != "tcp://127.0.0.1:1" {
+		t.Errorf("a link: %v %v", at, err)
 	}
 }
 
