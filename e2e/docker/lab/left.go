@@ -83,6 +83,30 @@ func (l *Lab) Gone(when string) {
 	l.Errorf("%s: left behind (%v):\n%s", when, err, left)
 }
 
+// Now is all that the lab carries, of containers that run too.
+func (l *Lab) Now() leak.State {
+	l.Helper()
+	s, err := l.carried()
+	must(l, err)
+	return s
+}
+
+// Same waits until the lab carries what it did before: nothing more, nothing less.
+func (l *Lab) Same(when string, before leak.State) {
+	l.Helper()
+	var left, lost leak.State
+	var err error
+	for end := time.Now().Add(pollTime); time.Now().Before(end); time.Sleep(2 * pollEvery) {
+		var now leak.State
+		now, err = l.carried()
+		left, lost = now.Beyond(before).Without(leak.Standing).Without(outlives), before.Beyond(now).Without(outlives)
+		if err == nil && len(left)+len(lost) == 0 {
+			return
+		}
+	}
+	l.Errorf("%s (%v): left behind:\n%s\nlost:\n%s", when, err, left, lost)
+}
+
 // Pools fails the test when the driver holds pools of addresses: a network that
 // Docker asked for them is gone with them.
 func (l *Lab) Pools(when string) {
