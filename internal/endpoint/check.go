@@ -166,6 +166,14 @@ func inFirewall(o netstate.Object) bool {
 	return false
 }
 
+// Ready is the end of STATUS: what an ADD makes can be recorded, and IPAM is ready.
+func Ready(ctx context.Context, r *plugin.Request) error {
+	if err := kernel.Of(r).Records.Ready(r.Network); err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "no record can be written: %w", err)
+	}
+	return r.IPAMForward(ctx)
+}
+
 // FirewallReady is the part of STATUS that asks whether we may use nftables.
 func FirewallReady(r *plugin.Request) error {
 	if err := kernel.Of(r).NFT.Status(); err != nil {

@@ -245,7 +245,7 @@ func (c *Child) Status(ctx context.Context, r *plugin.Request, mayInherit bool) 
 			return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 		}
 	}
-	return r.IPAMForward(ctx)
+	return Ready(ctx, r)
 }
 
 func (c *Child) masterReady(r *plugin.Request) error {

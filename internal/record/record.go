@@ -129,6 +129,14 @@ func (s *Store) path(network string, o owner.Key, plugin string) string {
 // guard refuses directories that others could have put there or write to.
 func (s *Store) guard(below ...string) error { return statedir.Check(s.Dir, below...) }
 
+// Ready refuses what keeps every Write of a network's records from working.
+func (s *Store) Ready(network string) error {
+	if err := s.guard(attachments, network); err != nil {
+		return err
+	}
+	return statedir.Writable(filepath.Join(s.Dir, attachments, network))
+}
+
 // Write stores r, replacing an earlier record of the same plugin and owner, and
 // keeps it locked until the Store is closed or the record removed.
 // network, owner and plugin are validated names, so the path stays inside.

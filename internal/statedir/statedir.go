@@ -49,6 +49,21 @@ func Make(base string, below ...string) error {
 	return os.MkdirAll(filepath.Join(append([]string{base}, below...)...), 0o700)
 }
 
+// Writable asks the kernel about dir or, if that is still to be made, about the
+// closest parent.
+func Writable(dir string) error {
+	for {
+		err := unix.Access(dir, unix.W_OK|unix.X_OK)
+		if err != unix.ENOENT || dir == filepath.Dir(dir) {
+			if err != nil {
+				return fmt.Errorf("%s: %w", dir, err)
+			}
+			return nil
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
 // checkLink refuses a base that is somebody else's symbolic link.
 func checkLink(path string) error {
 	var st unix.Stat_t

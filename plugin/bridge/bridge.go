@@ -226,5 +226,5 @@ func status(ctx context.Context, r *plugin.Request) error {
 			return err
 		}
 	}
-	return r.IPAMForward(ctx)
+	return endpoint.Ready(ctx, r)
 }

@@ -4,10 +4,13 @@
 package bridge
 
 import (
+	"errors"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/internal/nettest"
@@ -109,4 +112,38 @@ func TestStatusOfRanges(t *testing.T) {
 	endpointtest.Must(t, w.HostConn().AddrDel(w.HostLink("tbr0"), parseAddr("fd09::1/64")))
 	w.Host.Address("tbr0", "fd09::77/112")
 	w.Fails(p.Do(spec.Status), `"tbr0" already has an IP address different from fd0a::1/64`)
+}
+
+// STATUS fails where no ADD could write its record, and says why as ADD does.
+func TestStatusOfRecords(t *testing.T) {
+	const run, below = "/run/patchbay", "/run/patchbay/attachments"
+	for name, c := range map[string]struct {
+		spoil func(t *testing.T) error
+		want  string
+	}{
+		"no directory":   {func(*testing.T) error { return os.WriteFile(below, nil, 0o600) }, "no directory"},
+		"open to others": {func(*testing.T) error { return errors.Join(os.Mkdir(below, 0o700), os.Chmod(below, 0o777)) }, "everybody may write to it"},
+		"read-only":      {func(t *testing.T) error { return readOnly(t, run) }, "read-only file system"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			p := w.Pod("a", layer3)
+			endpointtest.Must(t, errors.Join(os.RemoveAll(run), os.Mkdir(run, 0o700)))
+			endpointtest.Must(t, p.Do(spec.Status))
+			t.Cleanup(func() { endpointtest.Must(t, os.RemoveAll(run)) })
+			endpointtest.Must(t, c.spoil(t))
+			w.Fails(p.Do(spec.Status), "no record can be written: ")
+			w.Fails(p.Do(spec.Status), c.want)
+			w.Fails(p.Do(spec.Add), c.want)
+		})
+	}
+}
+
+func readOnly(t *testing.T, dir string) error {
+	err := unix.Mount(dir, dir, "", unix.MS_BIND, "")
+	if err == nil {
+		t.Cleanup(func() { endpointtest.Must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+		err = unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
+	}
+	return err
 }

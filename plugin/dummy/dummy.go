@@ -131,7 +131,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 	if err := endpoint.KernelMakes(r, "dummy"); err != nil {
 		return err
 	}
-	return r.IPAMForward(ctx)
+	return endpoint.Ready(ctx, r)
 }
 
 func refuse(format string, args ...any) error {

@@ -194,7 +194,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	if !conf.selects() {
-		return r.IPAMForward(ctx)
+		return endpoint.Ready(ctx, r)
 	}
 	k, sys := kernel.Of(r), sysfs(r.Session.Paths.Sys)
 	if err := sys.resolve(conf); err != nil {
@@ -209,5 +209,5 @@ func status(ctx context.Context, r *plugin.Request) error {
 			return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 		}
 	}
-	return r.IPAMForward(ctx)
+	return endpoint.Ready(ctx, r)
 }

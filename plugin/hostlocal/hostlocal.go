@@ -13,10 +13,9 @@ import (
 	"net/netip"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -250,7 +249,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := writable(filepath.Join(p.dataDir, r.Network)); err != nil {
+	if err := statedir.Writable(filepath.Join(p.dataDir, r.Network)); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "state directory is not writable: %w", err)
 	}
 	tx, err := store(r, p.dataDir).Begin(ctx, ipam.Existing)
@@ -259,19 +258,4 @@ func status(ctx context.Context, r *plugin.Request) error {
 	}
 	defer tx.Close()
 	return coded(ipam.Status(tx, p.sets, gone(r, nil)))
-}
-
-// writable asks the kernel about dir or, if that is still to be made, about the
-// closest parent.
-func writable(dir string) error {
-	for {
-		err := unix.Access(dir, unix.W_OK|unix.X_OK)
-		if err != unix.ENOENT || dir == filepath.Dir(dir) {
-			if err != nil {
-				return fmt.Errorf("%s: %w", dir, err)
-			}
-			return nil
-		}
-		dir = filepath.Dir(dir)
-	}
 }

@@ -171,7 +171,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 			return err
 		}
 	}
-	return r.IPAMForward(ctx)
+	return endpoint.Ready(ctx, r)
 }
 
 func refuse(format string, args ...any) error {

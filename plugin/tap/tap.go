@@ -128,5 +128,5 @@ func status(ctx context.Context, r *plugin.Request) error {
 			return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 		}
 	}
-	return r.IPAMForward(ctx)
+	return endpoint.Ready(ctx, r)
 }
