@@ -5,10 +5,10 @@ package ipam
 
 import (
 	"bytes"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -187,7 +187,7 @@ func (d *dir) link(name string, content []byte) (int64, error) {
 // linkNamed is link for file systems without unnamed files. A crash leaves a
 // file with tempPrefix, which the next scan removes.
 func (d *dir) linkNamed(name string, content []byte) (int64, error) {
-	temp := tempPrefix + rand.Text()
+	temp := tempPrefix + strconv.FormatUint(rand.Uint64(), 36)
 	fd, err := openat(d.fd, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return 0, d.pathError("make", temp, err)

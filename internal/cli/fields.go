@@ -8,16 +8,14 @@ import (
 	_ "embed"
 	"encoding"
 	"encoding/json"
-	"fmt"
-	"io"
 	"net/netip"
 	"reflect"
 	"strings"
 )
 
 // fieldDocs are the comments of the configuration types, one line a field: its
-// Go path, what it does, its default, what differs from the reference, with tabs
-// between. They are read from the source by TestFieldDocs, which fails when the
+// Go path, without the type where that is the last line's, what it does, its default,
+// what differs from the reference, with tabs between. They are read from the source by TestFieldDocs, which fails when the
 // file is old (go test -run TestFieldDocs -update).
 //
 //go:embed fields.txt
@@ -153,23 +151,28 @@ func defaultOf(v reflect.Value) string {
 
 // docOf looks a field's comment up.
 func docOf(name string) (doc, byDefault, reference string) {
+	of := ""
 	for line := range strings.Lines(fieldDocs) {
 		parts := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if parts[0] == name && len(parts) == 4 {
+		at := strings.LastIndexByte(parts[0], '.')
+		if at > 0 {
+			of = parts[0][:at]
+		}
+		if of+parts[0][at:] == name && len(parts) == 4 {
 			return parts[1], parts[2], parts[3]
 		}
 	}
 	return "", "", ""
 }
 
-// line prints a field and those inside it.
-func (f field) line(w io.Writer, indent string) {
+// rows are a field and those inside it.
+func (f field) rows(t *table, indent string) {
 	doc := f.Doc
 	if f.Default != "" {
 		doc = strings.TrimSpace(doc + " (default " + f.Default + ")")
 	}
-	fmt.Fprintf(w, "%s%s\t%s\t%s\n", indent, f.Key, f.Type, doc) //nolint:errcheck // into a string
+	t.row(indent+f.Key, f.Type, doc)
 	for _, inner := range f.Fields {
-		inner.line(w, indent+"  ")
+		inner.rows(t, indent+"  ")
 	}
 }

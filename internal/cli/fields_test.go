@@ -35,8 +35,15 @@ func TestFieldDocs(t *testing.T) {
 		commentsOf(t, pkg, docs)
 	}
 	var b strings.Builder
+	last := ""
 	for _, name := range slices.Sorted(maps.Keys(docs)) {
-		b.WriteString(name + "\t" + docs[name] + "\n")
+		at := strings.LastIndexByte(name, '.')
+		short := name
+		if name[:at] == last {
+			short = name[at:]
+		}
+		last = name[:at]
+		b.WriteString(short + "\t" + docs[name] + "\n")
 	}
 	golden(t, "fields.txt", b.String())
 }

@@ -5,10 +5,11 @@ package cli
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/netfile"
@@ -48,7 +49,7 @@ func (c *networkCreateCommand) Execute(args []string) error {
 		return err
 	}
 	defer host.Close()
-	m := &netfile.Maker{Dir: confDir(c.app.getenv), Host: host, Random: rand.Reader, Warn: c.app.warn, Judge: c.judge}
+	m := &netfile.Maker{Dir: confDir(c.app.getenv), Host: host, Random: kernelRandom{}, Warn: c.app.warn, Judge: c.judge}
 	made, err := m.Create(c.app.ctx, c.wish(), c.DryRun)
 	if err != nil {
 		return c.explain(err)
@@ -99,3 +100,9 @@ func (c *networkCreateCommand) explain(err error) error {
 	}
 	return fmt.Errorf("create network %s: %w", c.Args.Name, err)
 }
+
+// kernelRandom reads the kernel's random bytes: crypto/rand would link mathematics and
+// ciphers that nothing else here needs, 60 KB.
+type kernelRandom struct{}
+
+func (kernelRandom) Read(p []byte) (int, error) { return unix.Getrandom(p, 0) }

@@ -128,7 +128,7 @@ func (p pluginInfo) text() string {
 	}
 	t := newTable()
 	for _, f := range p.Fields {
-		f.line(t.w, "  ")
+		f.rows(t, "  ")
 	}
 	return b.String() + "\nFields:\n" + t.String()
 }

@@ -5,21 +5,20 @@ package cli
 
 import (
 	"strings"
-	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/patchbay-net/patchbay/internal/printable"
 )
 
-// table is text in columns.
+// table is text in columns, two spaces apart.
 type table struct {
-	b strings.Builder
-	w *tabwriter.Writer
+	rows   [][]string
+	widths []int // of the columns; the last cell of a row needs none
 }
 
 // newTable begins a table, with a line of titles if there are any.
 func newTable(head ...string) *table {
 	t := new(table)
-	t.w = tabwriter.NewWriter(&t.b, 0, 8, 2, ' ', 0)
 	if len(head) > 0 {
 		t.row(head...)
 	}
@@ -27,14 +26,27 @@ func newTable(head ...string) *table {
 }
 
 func (t *table) row(cells ...string) {
-	t.w.Write([]byte(strings.Join(printable.Cells(cells), "\t") + "\n")) //nolint:errcheck // a strings.Builder takes everything
+	cells = printable.Cells(cells)
+	t.rows = append(t.rows, cells)
+	for i := 0; i < len(cells)-1; i++ {
+		if i == len(t.widths) {
+			t.widths = append(t.widths, 0)
+		}
+		t.widths[i] = max(t.widths[i], utf8.RuneCountInString(cells[i]))
+	}
 }
 
 // String ends the table. Lines have no spaces at their end.
 func (t *table) String() string {
-	t.w.Flush() //nolint:errcheck // a strings.Builder takes everything
 	var out strings.Builder
-	for line := range strings.Lines(t.b.String()) {
+	for _, cells := range t.rows {
+		line := ""
+		for i, c := range cells {
+			line += c
+			if i < len(cells)-1 {
+				line += strings.Repeat(" ", t.widths[i]+2-utf8.RuneCountInString(c))
+			}
+		}
 		out.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}
 	return out.String()

@@ -209,9 +209,13 @@ func TestFieldsOf(t *testing.T) {
 	}{MTU: 1500}
 	var got []string
 	for _, f := range fieldsOf(conf) {
-		var b bytes.Buffer
-		f.line(&b, "")
-		got = append(got, strings.ReplaceAll(strings.TrimSpace(b.String()), "\t", "|"))
+		table := newTable()
+		f.rows(table, "")
+		var lines []string
+		for _, cells := range table.rows {
+			lines = append(lines, strings.Join(cells, "|"))
+		}
+		got = append(got, strings.Join(lines, "\n"))
 	}
 	want := []string{
 		"name|string", "on|boolean|", "mtu|integer|(default 1500)", "list|list of object|\n  name|string",
