@@ -61,6 +61,7 @@ func Checks() []Check {
 		{"firewall", "our firewall table is as it should be", ourTable},
 		{"drop", "no other program drops the containers' traffic", otherDrops},
 		{"forwarding", "the host forwards", forwarding},
+		{"ways", "nothing but firewalls is between containers and the outside", ways},
 		{"rp-filter", "reverse path filters let answers through", reversePaths},
 		{"br-netfilter", "bridged traffic is not filtered by surprise", bridgeNetfilter},
 		{"conntrack", "the connection table has room", conntrackTable},

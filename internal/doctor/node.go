@@ -62,7 +62,10 @@ type Member struct {
 	Outside    []any  `json:"ipMasqOutside"`
 	VLAN       int    `json:"vlan"`
 	SocketPath string `json:"daemonSocketPath"`
-	IPAM       struct {
+
+	InContainer bool `json:"linkInContainer"`
+
+	IPAM struct {
 		Type       string    `json:"type"`
 		DataDir    string    `json:"dataDir"`
 		SocketPath string    `json:"daemonSocketPath"`

@@ -1,0 +1,156 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/attached"
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// ways are what stands between containers and the outside beside firewalls: links that
+// are down, rules of routing that refuse, neighbours that somebody set.
+func ways(_ context.Context, n *Node) (found []Finding, err error) {
+	found, err = n.downLinks()
+	_, list, _ := n.standing() // the check of attachments tells of what cannot be read
+	rules, rerr := n.Host.Rules()
+	routes, gerr := n.routes()
+	if !ofOthers(rules) {
+		routes = nil // without a rule of others the checks of routes tell
+	}
+	seen := make(map[string]bool)
+	for _, net := range n.Networks {
+		bridge, lerr := n.Host.Link(net.link())
+		if lerr != nil {
+			continue // it has none, or no ADD has made it
+		}
+		at := bridge.Attrs()
+		entries, nerr := n.Host.NeighList(at.Index, netlink.FAMILY_ALL)
+		err = errors.Join(err, nerr)
+		for _, a := range list {
+			if a.Network != net.Name || a.Result == nil {
+				continue
+			}
+			found = append(found, misled(a, entries, at.Name)...)
+			for _, ip := range a.Result.IPs {
+				if key := net.Name + ip.Address.Masked().String(); net.routes() && !seen[key] {
+					seen[key] = true
+					found = append(found, n.refused(net.Name, ip.Address.Addr().AsSlice(), at, routes)...)
+				}
+			}
+		}
+	}
+	return found, errors.Join(err, rerr, gerr)
+}
+
+// ofOthers says whether there are other rules than the kernel's.
+func ofOthers(rules []netlink.Rule) bool {
+	for i := range rules {
+		if p := rules[i].Priority; p > 0 && p < 32766 {
+			return true
+		}
+	}
+	return false
+}
+
+// downLinks are the links to the outside that are down, with the networks that use them.
+func (n *Node) downLinks() (found []Finding, err error) {
+	out, err := n.waysOut()
+	var order []string
+	users := make(map[string][]string)
+	for _, net := range n.Networks {
+		for _, name := range net.uplinks(out) {
+			if users[name] == nil {
+				order = append(order, name)
+			}
+			users[name] = append(users[name], net.Name)
+		}
+	}
+	for _, name := range order {
+		link, lerr := n.Host.Link(name)
+		if nl.IsNotFound(lerr) {
+			continue // the check of status tells of a master
+		}
+		if err = errors.Join(err, lerr); lerr == nil && isDown(link.Attrs()) {
+			found = append(found, problem(name+" is down, or has no carrier: by it containers of "+strings.Join(users[name], ", ")+" reach the outside", "ip link set %s up; look after its cable, or what is at its other end", name))
+		}
+	}
+	return found, err
+}
+
+// uplinks are the links by which a network reaches the outside; out are those of the
+// host's default routes.
+func (n *Network) uplinks(out []string) (names []string) {
+	for i := range n.Members {
+		m := &n.Members[i]
+		child := m.Type == "macvlan" || m.Type == "ipvlan" || m.Type == "vlan"
+		switch {
+		case child && m.InContainer:
+		case child && m.Master != "":
+			names = append(names, m.Master)
+		case child, n.routes() && (m.gateway() || m.Type == "ptp"):
+			names = append(names, out...)
+		}
+	}
+	return names
+}
+
+func isDown(at *netlink.LinkAttrs) bool {
+	return at.RawFlags&unix.IFF_UP == 0 || at.OperState == netlink.OperDown || at.OperState == netlink.OperLowerLayerDown
+}
+
+// refused asks the kernel where it sends what a container sends to the host's gateway,
+// and back: rules of others may refuse it, or lead it astray.
+func (n *Node) refused(network string, addr net.IP, bridge *netlink.LinkAttrs, routes []netlink.Route) (found []Finding) {
+	for i := range routes {
+		r := &routes[i]
+		if !isDefault(*r) || r.Gw == nil || (r.Gw.To4() != nil) != (addr.To4() != nil) {
+			continue
+		}
+		found = n.oneWay(found, "send", network, addr, r.Gw, bridge.Index, 0)
+		return n.oneWay(found, "are sent", network, r.Gw, addr, r.LinkIndex, bridge.Index)
+	}
+	return nil
+}
+
+// oneWay appends what is wrong with one way: from and to, in by a link and out by another,
+// or any where that is 0.
+func (n *Node) oneWay(found []Finding, what, network string, from, to net.IP, in, out int) []Finding {
+	got, err := n.Host.RouteGetWithOptions(to, &netlink.RouteGetOptions{IifIndex: in, SrcAddr: from})
+	does := "refuse"
+	switch {
+	case err == nil && out != 0 && len(got) > 0 && got[0].LinkIndex != out:
+		does = "lead astray"
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENETUNREACH):
+	default:
+		return found
+	}
+	return append(found, problem(fmt.Sprintf("the host's rules of routing %s what containers of %s %s, from %s to %s", does, network, what, from, to),
+		"look at ip rule; doctor asked as ip route get %s from %s iif LINK does", to, from))
+}
+
+// misled are entries that somebody set on a bridge for a container's address with
+// another Ethernet address than the container has: the kernel never corrects them.
+func misled(a *attached.Attachment, entries []netlink.Neigh, bridge string) (found []Finding) {
+	for _, ip := range a.Result.IPs {
+		in := a.Result.Of(ip)
+		for i := range entries {
+			e := &entries[i]
+			addr, mac := e.IP.String(), e.HardwareAddr.String()
+			if in != nil && in.Mac != "" && e.State&netlink.NUD_PERMANENT != 0 && addr == ip.Address.Addr().String() && !strings.EqualFold(mac, in.Mac) {
+				found = append(found, problem(a.Name()+": the host has a permanent neighbour "+addr+" on "+bridge+" with the Ethernet address "+mac+", which is not the container's",
+					"ip neigh del %s dev %s", addr, bridge))
+			}
+		}
+	}
+	return found
+}
