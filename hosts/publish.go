@@ -132,8 +132,15 @@ func (a *Agent) check(ctx context.Context, w *world) error {
 	published := map[string]store.Item[store.Endpoint]{}
 	for _, network := range append([]store.Network{{Name: presence}, {Name: lasting}}, w.Networks...) {
 		ctx, cancel := context.WithTimeout(ctx, callTime)
-		items, _, err := a.opts.Store.Endpoints().List(ctx, network.Name+"/"+a.self.ID+"/")
-		if cancel(); err != nil {
+		prefix := network.Name + "/" + a.self.ID + "/"
+		items, _, err := a.opts.Store.Endpoints().List(ctx, prefix)
+		if cancel(); errors.Is(err, store.ErrUnreadable) { // what is on this lease is put or dropped, whatever it says
+			for key := range a.published {
+				if strings.HasPrefix(key, prefix) {
+					published[key] = store.Item[store.Endpoint]{}
+				}
+			}
+		} else if err != nil {
 			return err
 		}
 		for _, i := range items {
@@ -165,6 +172,11 @@ func (a *Agent) put(ctx context.Context, key string, e store.Endpoint) error {
 	}
 	if errors.Is(err, store.ErrExists) { // the answer to an earlier call was lost
 		was, err := table.Get(ctx, key)
+		if errors.Is(err, store.ErrUnreadable) { // nobody else writes there
+			err = table.Delete(ctx, key, "")
+			delete(a.published, key)
+			return errors.Join(fmt.Errorf("%s could not be read, and is put again", key), err)
+		}
 		if err != nil {
 			return err
 		}

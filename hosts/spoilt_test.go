@@ -1,0 +1,50 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/test/chaos"
+)
+
+// What hangs on the lease of this host is its own, also when it cannot be read: it is
+// put again, and keeps no name of a container that has gone.
+func TestSpoiltEndpoint(t *testing.T) {
+	backing := chaos.NewStore()
+	s, ctx := backing.Client(), t.Context()
+	must(t, Admin{s}.Create(ctx, lan()))
+	w := &world{Networks: []store.Network{lan()}}
+	a := &Agent{self: &identity{ID: "me"}, others: map[string]time.Time{}, wall: time.Now}
+	a.opts.Store, a.opts.TTL, a.opts.Reclaim, a.opts.Log, a.said.log = s, time.Minute, time.Hour, t.Logf, t.Logf
+	for _, id := range []string{"stays", "goes", "spoilt"} {
+		a.containers = append(a.containers, container{Network: "lan", ID: id, Addrs: []netip.Addr{netip.MustParseAddr("10.200.3.2")}, Names: []string{id}})
+	}
+	must(t, a.ensureLease(ctx))
+	must(t, a.publish(ctx, w))
+	all := a.published
+	if len(all) != 5 {
+		t.Fatalf("published: %v", all)
+	}
+	for damaged := range all {
+		for _, e := range a.containers {
+			if all[damaged].Object.ID != "goes."+a.run && e.ID == "goes" { // the others, not what goes
+				backing.Put("endpoints", damaged, []byte(`{"schema":99}`))
+			}
+		}
+	}
+	a.containers = a.containers[:1:1]
+	for range 6 { // each that is spoilt is said
+		a.checked = time.Time{}
+		_ = a.publish(ctx, w)
+	}
+	must(t, a.publish(ctx, w))
+	items, _, err := s.Endpoints().List(ctx, "")
+	if must(t, err); len(items) != 3 {
+		t.Errorf("the store has %v, want what says that the host is there, and one container", items)
+	}
+}
