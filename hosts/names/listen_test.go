@@ -261,8 +261,8 @@ func TestIdleConnections(t *testing.T) {
 	if took := time.Since(began); took > idle {
 		t.Errorf("one container kept another waiting for %v", took)
 	}
-	for i := range maxConns / maxConnsOfOne {
-		hold(fmt.Sprintf("127.0.3.%d", i+2), maxConnsOfOne)
+	for i := range 4 {
+		hold(fmt.Sprintf("127.0.3.%d", i+2), maxConns/4)
 	}
 	if reply := exchangeWith(t, "127.0.2.1", query("four", dns.TypeA), "tcp"); len(reply.Answer) != 1 {
 		t.Errorf("%v", reply)

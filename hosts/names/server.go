@@ -121,10 +121,10 @@ const (
 	maxForwards = 256 // at once; more are refused
 	maxConns    = 64  // TCP, at once and for each address; more wait
 
-	partOfFree    = 3 // one container has a third of what is left: by UDP 48 alone, and 72 stay free of five
-	maxConnsOfOne = maxConns / 4
-	idle          = 5 * time.Second // how long a TCP connection may say nothing
-	maxUDP        = 1232            // bytes: fits every path without fragments (DNS flag day 2020)
+	partOfFree = 3               // one container has a third of what is left: by UDP 48 alone, and 72 stay free of five
+	idle       = 5 * time.Second // how long a TCP connection may say nothing
+	life       = 2 * idle        // how long it may ask
+	maxUDP     = 1232            // bytes: fits every path without fragments (DNS flag day 2020)
 )
 
 // open opens both sockets of an address.
@@ -236,22 +236,29 @@ func (l *limited) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		from := l.of(addrOf(c.RemoteAddr()))
-		if l.count(from, 1) > maxConnsOfOne || !l.slot() {
+		if !l.may(l.count(from, 1)) || !l.slot() {
 			l.count(from, -1)
 			c.Close() //nolint:errcheck // it was not used
 			continue
 		}
-		return &slot{Conn: c, free: sync.OnceFunc(func() { <-l.slots; l.count(from, -1) })}, nil
+		return &slot{Conn: c, ends: time.Now().Add(life), free: sync.OnceFunc(func() { <-l.slots; l.count(from, -1) })}, nil
 	}
 }
 
-// slot waits for one: after twice the time that a connection may say nothing, all
+// may says whether a container may have so many connections: a part of what is free,
+// as of queries, so that a dozen that want all leave some to others.
+func (l *limited) may(n int) bool {
+	free := cap(l.slots) - len(l.slots)
+	return n == 1 || n <= free/partOfFree
+}
+
+// slot waits for one: after the time that a connection may ask, and say nothing, all
 // the others have ended.
 func (l *limited) slot() bool {
 	select {
 	case l.slots <- struct{}{}:
 		return true
-	case <-time.After(2 * idle):
+	case <-time.After(life + idle):
 		return false
 	}
 }
@@ -268,7 +275,17 @@ func (l *limited) count(from seat, n int) int {
 
 type slot struct {
 	net.Conn
+	ends time.Time
 	free func()
+}
+
+// SetReadDeadline bounds all reads together: who asks a little all the time would keep
+// its slot for ever.
+func (s *slot) SetReadDeadline(t time.Time) error {
+	if t.After(s.ends) {
+		t = s.ends
+	}
+	return s.Conn.SetReadDeadline(t)
 }
 
 // Close frees the slot.
