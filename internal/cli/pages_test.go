@@ -47,7 +47,7 @@ func TestFieldTables(t *testing.T) {
 func tableRows(t *testing.T, p *plugin.Plugin, fields []field, path string, seen map[string]bool) (rows []string) {
 	for _, f := range fields {
 		at := path + f.Key
-		foreign := strings.HasPrefix(f.name, module+"spec.")
+		foreign := strings.HasPrefix(f.name, "spec.")
 		switch {
 		case foreign || seen[f.name]:
 			continue // the protocol's own, or told already
@@ -55,7 +55,7 @@ func tableRows(t *testing.T, p *plugin.Plugin, fields []field, path string, seen
 			rows = append(rows, row(at, f))
 		case len(f.Fields) == 0 || strings.HasPrefix(f.Type, "list"):
 			t.Errorf("plugin %s: the comment of %s (%s) does not say what it does, or what differs from the reference.\n%s",
-				p.Name, strings.TrimPrefix(f.name, module), at, howToDocument)
+				p.Name, f.name, at, howToDocument)
 		}
 		seen[f.name] = true
 		if strings.HasPrefix(f.Type, "list") {
