@@ -110,6 +110,9 @@ func At(path string, was *Mark, proc string) (state State, why string) {
 	}
 	now, _ := boot.ID(proc)
 	if was.before(now) {
+		if was.Same(markOf(path, was.Boot)) { // a boot's id can be hidden by another
+			return Alive, "its namespace " + path + " exists"
+		}
 		return Dead, "its namespace " + path + " is from before the node booted"
 	}
 	if state, why = look(path, was, proc, now); state == Dead && was != nil && !was.Place.isOf(path) {

@@ -46,10 +46,11 @@ func TestAt(t *testing.T) {
 		t.Fatal(err)
 	}
 	within := inside(t, id)
-	earlier, rebound, hidden, others, process := *was, *was, *was, *was, *was
+	earlier, renamed, rebound, hidden, others, process := *was, *was, *was, *was, *was, *was
 	hidden.Place, others.Place = &life.Place{Dev: was.Dev, Ino: was.Ino}, &life.Place{Dev: was.Dev, Ino: was.Ino}
 	process.Place = host.Place
-	earlier.Boot, rebound.Since = "another", rebound.Since-1
+	earlier.Boot, renamed.Boot, rebound.Since = "another", "another", rebound.Since-1
+	earlier.Since--
 	cookied, cookiedOther := rebound, rebound
 	cookied.Cookie = cookieOf(t, path)
 	cookiedOther.Cookie = cookieOf(t, other)
@@ -63,6 +64,7 @@ func TestAt(t *testing.T) {
 		{"without a mark", path, nil, life.Alive},
 		{"another one under its path", other, was, life.Dead},
 		{"of an earlier boot", path, &earlier, life.Dead},
+		{"of another boot by its id alone", path, &renamed, life.Alive},
 		{"bound again, or another with its number", path, &rebound, life.Unsure},
 		{"bound again, with its cookie", path, &cookied, life.Alive},
 		{"another with its number", path, &cookiedOther, life.Dead},
