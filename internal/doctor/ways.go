@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -81,7 +82,11 @@ func (n *Node) downLinks() (found []Finding, err error) {
 			continue // the check of status tells of a master
 		}
 		if err = errors.Join(err, lerr); lerr == nil && isDown(link.Attrs()) {
-			found = append(found, problem(name+" is down, or has no carrier: by it containers of "+strings.Join(users[name], ", ")+" reach the outside", "ip link set %s up; look after its cable, or what is at its other end", name))
+			f := problem(name+" is down, or has no carrier: by it containers of "+strings.Join(users[name], ", ")+" reach the outside", "ip link set %s up; look after its cable, or what is at its other end", name)
+			if len(out) > 1 && slices.Contains(out, name) {
+				f.Level = Warning // there is another way
+			}
+			found = append(found, f)
 		}
 	}
 	return found, err
