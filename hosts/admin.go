@@ -117,7 +117,14 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	_, left, err := a.drop(ctx, name+"/", func(b store.Block) bool { return b.Network == name })
-	return errors.Join(left, err)
+	if !force {
+		return errors.Join(left, err)
+	}
+	errs := []error{err}
+	for _, key := range store.UnreadableKeys(left) { // no network is left that it could be of
+		errs = append(errs, a.Store.Blocks().Delete(ctx, key, ""))
+	}
+	return errors.Join(errs...)
 }
 
 // tell names some endpoints and their hosts.

@@ -48,3 +48,19 @@ func TestSpoiltEndpoint(t *testing.T) {
 		t.Errorf("the store has %v, want what says that the host is there, and one container", items)
 	}
 }
+
+// By force a network goes with all its blocks, those that cannot be read too. The
+// blocks of others stay.
+func TestRemoveSpoiltBlock(t *testing.T) {
+	backing := chaos.NewStore()
+	s, ctx := backing.Client(), t.Context()
+	must(t, Admin{s}.Create(ctx, lan()))
+	for _, key := range []string{"lan/10.200.3.0-24", "lan/10.200.4.0-24", "other/10.201.3.0-24"} {
+		backing.Put("blocks", key, []byte(`{"schema":99}`))
+	}
+	must(t, Admin{s}.Remove(ctx, "lan", true))
+	_, _, err := s.Blocks().List(ctx, "")
+	if left := store.UnreadableKeys(err); len(left) != 1 || left[0] != "other/10.201.3.0-24" {
+		t.Errorf("left: %v", left)
+	}
+}

@@ -31,6 +31,28 @@ var (
 	ErrClosed = errors.New("the store is closed")
 )
 
+// Unreadable is the error of one object that List leaves out, and ErrUnreadable.
+type Unreadable struct {
+	Key string
+	Err error
+}
+
+func (u *Unreadable) Error() string { return u.Err.Error() }
+func (u *Unreadable) Unwrap() error { return u.Err }
+
+// UnreadableKeys are the keys of all that a List left out, by its error.
+func UnreadableKeys(err error) (keys []string) {
+	var u *Unreadable
+	if all, many := err.(interface{ Unwrap() []error }); many {
+		for _, err := range all.Unwrap() {
+			keys = append(keys, UnreadableKeys(err)...)
+		}
+	} else if errors.As(err, &u) {
+		keys = append(keys, u.Key)
+	}
+	return keys
+}
+
 // Revision is a point in the history of one Table, or of one object in it. It is
 // the engine's own word, good for nothing but to hand it back. The zero value is
 // no revision.

@@ -97,7 +97,7 @@ func (t table[T]) List(ctx context.Context, prefix string) ([]store.Item[T], sto
 	for _, row := range rows {
 		item, err := t.item(row)
 		if err != nil {
-			unreadable = append(unreadable, fmt.Errorf("list %s %q: %w", t.kind.one, row.Key, err))
+			unreadable = append(unreadable, &store.Unreadable{Key: row.Key, Err: fmt.Errorf("list %s %q: %w", t.kind.one, row.Key, err)})
 			continue
 		}
 		items = append(items, item)
