@@ -57,7 +57,13 @@ func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]st
 	all := sorted(blocks)
 	switch {
 	case err == nil:
-		return append(all, beside(w.Missing.Blocks, n.Name, all)...), nil
+		all = append(all, beside(w.Missing.Blocks, n.Name, all)...)
+		for _, b := range beside(w.Blocks, n.Name, all) {
+			if b.Node != a.self.ID && possible(n, b.Prefix) { // given back, or the store is another one since: this host will hear which
+				return nil, fmt.Errorf("the store no longer has block %s of %s: waiting to hear of it", b.Prefix, w.nodeName(b.Node))
+			}
+		}
+		return all, nil
 	case errors.Is(err, store.ErrUnreadable):
 		return append(all, beside(w.Blocks, n.Name, all)...), nil
 	}

@@ -139,3 +139,18 @@ func TestBlockOfHostThatWaits(t *testing.T) {
 		}
 	}
 }
+
+// A store that was emptied a moment ago, which this host has not heard, gives it no
+// block that it knows to be another's.
+func TestClaimOfEmptiedStore(t *testing.T) {
+	s, w, n := full(t, time.Now())
+	a := &Agent{self: &identity{ID: "me"}, wall: time.Now}
+	a.opts.Store, a.opts.Reclaim, a.opts.Log = s, 24*time.Hour, t.Logf
+	w.Blocks = []store.Block{{Network: "lan", Prefix: prefix("10.200.0.4/30"), Node: "second"}}
+	must(t, s.Blocks().Delete(t.Context(), "lan/10.200.0.4-30", ""))
+	if err := a.claim(t.Context(), w, &n); err == nil {
+		t.Errorf("it took %v", a.mirror.cache.Own)
+	}
+	w.Blocks = nil // heard
+	must(t, a.claim(t.Context(), w, &n))
+}
