@@ -56,6 +56,10 @@ func (h *simHost) catchUp() {
 func (c *cluster) pass() {
 	c.passes(1 + c.s.IntN(6))
 	if c.s.Chance(5) {
+		calm := c.calm
+		c.calm = true
+		c.work(2) // what reaches the store hears of it, and tells, in less
+		c.calm = calm
 		c.s.Pass(rebuildTime)
 	}
 }
