@@ -140,7 +140,7 @@ func change[T store.Object](m *mirror, into map[string]T, e store.Event[T]) {
 	} else {
 		into[e.Object.Key()] = e.Object
 	}
-	m.cache.Heard = m.cache.Heard.With(e.Revision)
+	m.cache.Heard, m.told = m.cache.Heard.With(e.Revision), time.Now()
 	m.cache.Missing.forget(e.Object)
 	m.mu.Unlock()
 	if e.Gone || !there || !onlySeen(was, e.Object) {

@@ -24,6 +24,7 @@ type mirror struct {
 	tables
 	changed func()
 	doubt   time.Duration // how long after a loss the store does not say who is gone
+	told    time.Time     // when the store said something last
 	owned   int           // how often what this node remembers of its blocks changed
 }
 

@@ -40,7 +40,7 @@ func (m *mirror) replace(r *reading) {
 		w.Missing = missing{w.Networks, w.Nodes, w.Blocks, w.Endpoints}
 		w.Doubted = time.Now()
 	}
-	m.tables, m.cache.Heard, m.heard = r.tables, r.at[last], true
+	m.tables, m.cache.Heard, m.heard, m.told = r.tables, r.at[last], true, time.Now()
 	m.merge()
 	m.mu.Unlock()
 	m.changed()
@@ -126,11 +126,13 @@ func moved(blocks []store.Block, b store.Block) bool {
 
 // waits says whether the present node of a missing block waits for one, as there is
 // no other: it would have written this one again if it were its own. Two hosts that
-// take it for each other's would both wait for ever.
+// take it for each other's would both wait for ever. What the store said when it had
+// just lost its data does not count: that node may have had no time to write, and this
+// host may be cut off since.
 func (m *mirror) waits(w *world, b store.Block) bool {
 	n, there := m.networks[b.Network]
 	i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return fits(&n, s, b.Prefix) })
-	if !there || i < 0 {
+	if !there || i < 0 || m.told.Sub(w.Doubted) < rebuildTime {
 		return false
 	}
 	blocks := append(w.blocksOf(n.Name), beside(w.Missing.Blocks, n.Name, w.Blocks)...)
