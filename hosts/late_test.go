@@ -14,41 +14,37 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// late is a store that answers nothing about one endpoint, and counts the questions.
+// late is a store that fails each question about one endpoint, and counts them.
 type late struct {
 	store.Store
 	store.Table[store.Endpoint]
 	asked *int
+	err   error
 }
 
 func (l late) Endpoints() store.Table[store.Endpoint] { return l }
 
 func (l late) Create(context.Context, store.Endpoint, store.Lease) (store.Revision, error) {
 	*l.asked++
-	return "", fmt.Errorf("the store: %w", context.DeadlineExceeded)
+	return "", fmt.Errorf("the store: %w", l.err)
 }
 
 func (l late) Delete(context.Context, string, store.Revision) error {
 	*l.asked++
-	return fmt.Errorf("the store: %w", context.DeadlineExceeded)
+	return fmt.Errorf("the store: %w", l.err)
 }
 
 func (l late) Get(context.Context, string) (store.Item[store.Endpoint], error) {
 	*l.asked++
-	return store.Item[store.Endpoint]{}, fmt.Errorf("the store: %w", context.DeadlineExceeded)
+	return store.Item[store.Endpoint]{}, fmt.Errorf("the store: %w", l.err)
 }
 
 // Each call of a store that does not answer takes its time: one has to do until
 // the next look, or the agent hears nothing for minutes.
 func TestPublishStops(t *testing.T) {
-	w := &world{Networks: []store.Network{lan()}}
-	a := &Agent{self: &identity{ID: "me"}, run: "x", checked: time.Now(), others: map[string]time.Time{}, published: map[string]store.Item[store.Endpoint]{}}
-	for n := range byte(20) {
-		addr := netip.AddrFrom4([4]byte{10, 200, 1, 2 + n})
-		a.containers = append(a.containers, container{Network: "lan", ID: fmt.Sprint("e", n), Addrs: []netip.Addr{addr}})
-	}
+	w, a := crowded()
 	asked := 0
-	a.opts.Store = late{asked: &asked}
+	a.opts.Store = late{asked: &asked, err: context.DeadlineExceeded}
 	look := func(what string) {
 		t.Helper()
 		asked = 0
@@ -68,6 +64,28 @@ func TestPublishStops(t *testing.T) {
 	if n := len(a.published); n != 22 {
 		t.Errorf("%d are known, want all 22: none was removed", n)
 	}
+}
+
+// A lease that is over is found so by the first endpoint. The others wait for the next
+// lease: written without one they would stay when this host is gone.
+func TestPublishStopsWithoutLease(t *testing.T) {
+	w, a := crowded()
+	asked, ended := 0, 0
+	a.endLease = func() { ended++ }
+	a.opts.Store = late{asked: &asked, err: store.ErrLeaseOver}
+	if err := a.publish(t.Context(), w); !errors.Is(err, store.ErrLeaseOver) || asked != 1 || ended != 1 {
+		t.Errorf("asked %d times, ended %d leases: %v", asked, ended, err)
+	}
+}
+
+// crowded is a host with 20 containers of which the store knows nothing.
+func crowded() (*world, *Agent) {
+	a := &Agent{self: &identity{ID: "me"}, run: "x", checked: time.Now(), others: map[string]time.Time{}, published: map[string]store.Item[store.Endpoint]{}}
+	for n := range byte(20) {
+		addr := netip.AddrFrom4([4]byte{10, 200, 1, 2 + n})
+		a.containers = append(a.containers, container{Network: "lan", ID: fmt.Sprint("e", n), Addrs: []netip.Addr{addr}})
+	}
+	return &world{Networks: []store.Network{lan()}}, a
 }
 
 // However long it took, whoever waits for changes to come together hears soon again.

@@ -56,13 +56,14 @@ func endpointOf(w *world, c *container) (store.Endpoint, bool) {
 
 // publish makes the store's endpoints of this host be those of its containers. A
 // store that was late once is asked for nothing more: each call may take callTime.
+// Without a lease nothing is put: it would stay when this host is gone.
 func (a *Agent) publish(ctx context.Context, w *world) error {
 	here, known := a.known()
 	want, may := a.endpoints(w, here), a.mayUnpublish(known)
 	var errs []error
 	late := func(err error) bool {
 		errs = append(errs, err)
-		return errors.Is(err, context.DeadlineExceeded)
+		return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, store.ErrLeaseOver)
 	}
 	if (time.Since(a.checked) >= reconcileEvery || !a.checked.After(w.Doubted)) && late(a.check(ctx, w)) {
 		return errors.Join(errs...)
