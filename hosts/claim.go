@@ -70,9 +70,9 @@ func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]st
 	return nil, err
 }
 
-// yield gives up what are somebody else's blocks now, when no container of this
-// host has an address of them. They are reached there from then on, also while no
-// other is free.
+// yield gives up blocks that are another host's now, when no container of this host
+// has an address of them. This host routes them to the other one from then on, also
+// while no block is free for itself.
 func (a *Agent) yield(w *world, n *store.Network, all []store.Block) error {
 	lost := all[0]
 	used, err := a.used(n.Name, w.Own[n.Name])
@@ -210,7 +210,7 @@ func (a *Agent) dropBlock(ctx context.Context, b store.Block) error {
 
 // reclaim takes the block of the node that is gone for longest, if for long
 // enough. Two that do so at once delete the same, and one of them creates it. A
-// store that lost its data does not say who was there.
+// store that lost its data cannot say which hosts were there.
 func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
 	holders, err := a.holders(ctx, w, n, subnet, blocks)
 	if err != nil {

@@ -33,8 +33,8 @@ func full(t *testing.T, seen time.Time) (store.Store, *world, store.Network) {
 	return s, &world{Networks: []store.Network{n}}, n
 }
 
-// No clock says that a host is gone: not that of who would have its block, and not
-// its own. The store says it.
+// The store says that a host is gone. No clock does, neither its own nor that of the
+// host that would take its block.
 func TestReclaimAsksNoClock(t *testing.T) {
 	for about, ahead := range map[string]time.Duration{"right": 0, "a year ahead": 365 * 24 * time.Hour, "of 1970": time.Until(time.Unix(0, 0))} {
 		for _, seen := range []time.Time{time.Now(), time.Unix(0, 0), time.Now().Add(365 * 24 * time.Hour)} {

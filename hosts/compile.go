@@ -179,7 +179,7 @@ func blocksOfPeers(w *world, p *part) map[string][]netip.Prefix {
 	out := map[string][]netip.Prefix{}
 	for _, b := range w.blocksOf(p.Network.Name) {
 		if !possible(&p.Network, b.Prefix) {
-			continue // nobody claims so, and one that is wider would take others' addresses
+			continue // no host claims such a block, and a wider one would take others' addresses
 		}
 		if !slices.ContainsFunc(p.Blocks, b.Prefix.Overlaps) {
 			out[b.Node] = append(out[b.Node], b.Prefix)

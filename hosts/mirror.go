@@ -23,7 +23,7 @@ type mirror struct {
 	cache world
 	tables
 	changed func()
-	doubt   time.Duration // how long after a loss the store does not say who is gone
+	doubt   time.Duration // how long after a loss the store cannot say which hosts are gone
 	told    time.Time     // when the store said something last
 	owned   int           // how often what this node remembers of its blocks changed
 }

@@ -173,7 +173,7 @@ func (a *Agent) put(ctx context.Context, key string, e store.Endpoint) error {
 	}
 	if errors.Is(err, store.ErrExists) { // the answer to an earlier call was lost
 		was, err := table.Get(ctx, key)
-		if errors.Is(err, store.ErrUnreadable) { // nobody else writes there
+		if errors.Is(err, store.ErrUnreadable) { // only this host writes there
 			err = table.Delete(ctx, key, "")
 			delete(a.published, key)
 			return errors.Join(fmt.Errorf("%s could not be read, and is put again", key), err)

@@ -47,9 +47,10 @@ func mayRemove(synced bool, wrong map[string]error) *removal {
 // go: its configuration, its bridge, addresses of that.
 func (r *removal) network(name string) bool { return r.whole && !r.unread[name] }
 
-// sets says whether what is told as a set may be told, and with it what is not in it
-// be taken away: the ways to others, and where names are answered. Of a network that
-// could not be looked at containers may run. A world that is remembered was whole.
+// sets says whether the agent may apply what it hands over as a whole set, which takes
+// away all that is not in the set: the ways to other hosts, and the addresses where
+// names are answered. A network that the agent could not look at may have running
+// containers. A remembered world was whole.
 func (r *removal) sets() bool { return len(r.unread) == 0 }
 
 // endpoint says whether the store's record of a container of this host may go, that is

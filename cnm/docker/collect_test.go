@@ -29,7 +29,7 @@ func (n *node) joinedOld(network string) *container {
 	return c
 }
 
-// What is unsure is told and stays; Docker's word decides it, whichever it is.
+// The collector reports what is unsure and leaves it. Docker's word, yes or no, decides it.
 func TestUnsureIsToldAndStays(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")

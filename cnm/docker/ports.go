@@ -170,8 +170,8 @@ func mappings(list []state.Port) (out []mapping) {
 	return out
 }
 
-// lostPorts says whether a container runs whose ports nobody has published. Docker
-// asks for that once, and not again where the driver was killed meanwhile.
+// lostPorts says whether a container runs without its published ports. Docker asks
+// for them once, and not again when the driver was killed meanwhile.
 func (d *Driver) lostPorts(f *facts, e *state.Endpoint) bool {
 	return len(e.Asked) > 0 && e.Ports != state.Done && e.Phase == state.Joined && f.here(e) &&
 		finished(e) && !shut(e) && d.runs(f, e)

@@ -25,7 +25,7 @@ type Engine interface {
 }
 
 // said is what Docker has. It is asked before anything is judged, with no lock held:
-// Docker may wait for a call that waits for the lock. nil is of who does not ask.
+// Docker may wait for a call that waits for the lock. It is nil for a caller that may not ask.
 type said struct {
 	before    time.Time // what is not from before then, Docker may not know yet
 	networks  []engine.Network
@@ -52,7 +52,7 @@ func (d *Driver) hear(ctx context.Context, grace time.Duration) (*said, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotAsked, err)
 	}
-	all, _ := d.store.Endpoints() // who judges them tells which cannot be read
+	all, _ := d.store.Endpoints() // the collector reports those that it cannot read
 	return s, s.hearAll(ctx, d.opts.Engine, all)
 }
 

@@ -13,8 +13,8 @@ import (
 )
 
 // verdict answers the one question that is asked of each thing the driver keeps: is
-// it alive? What is dead is removed, what is alive stays, and what is unsure stays
-// and is told. The zero verdict is unsure.
+// it alive? The collector removes what is dead, leaves what is alive, and leaves and
+// reports what is unsure. The zero verdict is unsure.
 type verdict struct {
 	state life.State
 	why   string
@@ -104,7 +104,7 @@ func (f *facts) coming(e *state.Endpoint) verdict {
 	return alive("its sandbox is to come")
 }
 
-// lease is judged by who uses it: Docker asks for an address first, and gives it back
+// lease is judged by its use: Docker asks for an address first, and gives it back
 // last. What Docker was given and no endpoint of ours took may be that of a container
 // whose network is another driver's (-d macvlan --ipam-driver patchbay), of which
 // Docker alone knows.

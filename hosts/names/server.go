@@ -279,8 +279,8 @@ type slot struct {
 	free func()
 }
 
-// SetReadDeadline bounds all reads together: who asks a little all the time would keep
-// its slot for ever.
+// SetReadDeadline bounds all reads together: a client that asks a little all the time
+// would keep its slot for ever.
 func (s *slot) SetReadDeadline(t time.Time) error {
 	if t.After(s.ends) {
 		t = s.ends

@@ -16,7 +16,7 @@ import (
 const inetIngress = 5
 
 // frameDrops is what the chains of a table drop of a network's frames: those of a
-// bridge, and those of devices. What is in doubt one way is told when nothing is certain.
+// bridge, and those of devices. A doubt is reported only where nothing is certain.
 func frameDrops(net *Network, t *nft.Table, ports []string) (drops []Finding) {
 	if t.Name == nft.TableName || len(ports) == 0 {
 		return nil

@@ -19,7 +19,7 @@ import (
 )
 
 // ways are what stands between containers and the outside beside firewalls: links that
-// are down, rules of routing that refuse, neighbours that somebody set.
+// are down, rules of routing that refuse, neighbours that were set by hand.
 func ways(_ context.Context, n *Node) (found []Finding, err error) {
 	found, err = n.downLinks()
 	_, list, _ := n.standing() // the check of attachments tells of what cannot be read
@@ -143,7 +143,7 @@ func (n *Node) oneWay(found []Finding, what, network string, from, to net.IP, in
 		"look at ip rule; doctor asked as ip route get %s from %s iif LINK does", to, from))
 }
 
-// misled are entries that somebody set on a bridge for a container's address with
+// misled are entries that were set by hand on a bridge for a container's address with
 // another Ethernet address than the container has: the kernel never corrects them.
 func misled(a *attached.Attachment, entries []netlink.Neigh, bridge string) (found []Finding) {
 	for _, ip := range a.Result.IPs {

@@ -75,7 +75,7 @@ func TestRoutingRules(t *testing.T) {
 	}
 }
 
-// A neighbour that somebody set for a container's address.
+// A neighbour that was set by hand for a container's address.
 func TestNeighbours(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", hostLocal("bridge", `"bridge":"br0","isDefaultGateway":true,`, "10.88.0.0/24"))

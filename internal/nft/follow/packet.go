@@ -27,7 +27,7 @@ type Traffic struct {
 	Index int // of the link; 0 when it is not known
 
 	// Ports are links of which the frames are, in chains of bridges and of devices, where
-	// Link is "". What may drop some of them is told, too.
+	// Link is "". Rules that may drop some of them are reported, too.
 	Ports []string
 }
 

@@ -138,7 +138,7 @@ func (w *walk) branch(b branch, depth int) (f fate, ends bool) {
 
 // Drop is what drops traffic in a base chain.
 type Drop struct {
-	At    string // "rule 1 of chain FORWARD"; "" for nothing, or a policy that is told elsewhere
+	At    string // "rule 1 of chain FORWARD"; "" for nothing, or a policy that the caller reports
 	Maybe bool   // something before it may accept some of the traffic
 	Begun bool   // it drops what begins a connection, and not answers
 	Doubt string // when At is "": a rule of which nothing tells whether it drops
