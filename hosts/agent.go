@@ -55,6 +55,8 @@ type Agent struct {
 	dir  string // below Paths.State
 	wall func() time.Time
 
+	links opener // those of bridges
+
 	mirror mirror
 	said   said
 	view   view

@@ -23,14 +23,32 @@ import (
 // blocks that this host had: others may have made a bridge of that name, or given
 // ours another address.
 type bridges struct {
-	conn  *nl.Conn
+	conn  links
 	notes *record.Store
 	had   func(network string) []netip.Prefix
 	say   func(format string, args ...any)
 }
 
-func openBridges(p paths.Paths, w *world, say func(string, ...any)) (*bridges, error) {
-	conn, err := nl.Host(p.Proc)
+// links are those of this host, with their addresses: *nl.Conn.
+type links interface {
+	Link(name string) (netlink.Link, error)
+	LinkAt(index int) (netlink.Link, error)
+	LinkList() ([]netlink.Link, error)
+	LinkDel(link netlink.Link) error
+	Addrs(index int) ([]nl.Addr, error)
+	AddrList(link netlink.Link, family int) ([]netlink.Addr, error)
+	AddrDel(link netlink.Link, addr *netlink.Addr) error
+	Close()
+}
+
+// opener opens them; nil is for those of the process's namespace.
+type opener func() (links, error)
+
+func openBridges(open opener, p paths.Paths, w *world, say func(string, ...any)) (*bridges, error) {
+	if open == nil {
+		open = func() (links, error) { return nl.Host(p.Proc) }
+	}
+	conn, err := open()
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +82,7 @@ func (a *Agent) tidy(w *world, d *desired, may *removal) error {
 	if !may.whole {
 		return nil
 	}
-	b, err := openBridges(a.opts.Paths, w, a.opts.Log)
+	b, err := openBridges(a.links, a.opts.Paths, w, a.opts.Log)
 	if err != nil {
 		return err
 	}

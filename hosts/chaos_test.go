@@ -66,6 +66,7 @@ type simHost struct {
 	live   bool              // its watches stand
 	at     [4]store.Revision // how far they are
 	routes map[netip.Prefix]netip.Addr
+	links  *simLinks
 	forget bool // its host was forgotten: it will not come back
 	left   bool
 	clock  time.Duration // how much it is ahead
@@ -86,7 +87,7 @@ func newCluster(s *chaos.Schedule, dir string) *cluster {
 
 func (c *cluster) join() {
 	n := len(c.hosts) + 1
-	h := &simHost{c: c, name: fmt.Sprint("host", n), dir: fmt.Sprintf("%s/%d", c.dir, n), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), routes: map[netip.Prefix]netip.Addr{}}
+	h := &simHost{c: c, name: fmt.Sprint("host", n), dir: fmt.Sprintf("%s/%d", c.dir, n), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), routes: map[netip.Prefix]netip.Addr{}, links: &simLinks{}}
 	c.hosts = append(c.hosts, h)
 	check(os.MkdirAll(h.dir+"/state/hosts", 0o700))
 	check(os.WriteFile(h.dir+"/state/hosts/"+identityFile, fmt.Appendf(nil, `{"id":"%016x"}`, c.s.Uint64()), 0o600))
@@ -100,7 +101,7 @@ func check(err error) {
 }
 
 func (h *simHost) paths() paths.Paths {
-	return paths.Paths{State: h.dir + "/state", CNI: h.dir + "/cni", Proc: "/proc"}
+	return paths.Paths{Run: h.dir + "/run", State: h.dir + "/state", CNI: h.dir + "/cni", Proc: "/proc"}
 }
 
 // start begins an agent from what is on the disk.
@@ -118,6 +119,7 @@ func (h *simHost) start() {
 	check(err)
 	h.agent.mirror.changed = func() {}
 	h.agent.wall = func() time.Time { return time.Now().Add(h.clock) }
+	h.agent.links = h.links.open
 	h.agent.mirror.tables = tablesOf(&h.agent.mirror.cache)
 }
 
@@ -258,18 +260,6 @@ func (h *simHost) block(network string) (p netip.Prefix) {
 	_, rest, _ = strings.Cut(rest, `"subnet": "`)
 	text, _, _ := strings.Cut(rest, `"`)
 	return netip.MustParsePrefix(text)
-}
-
-// attach uses an address of the host's block, or gives all back.
-func (h *simHost) attach(on bool) {
-	for _, network := range netNames() {
-		dir := filepath.Join(h.dir, "cni/networks", network)
-		check(os.RemoveAll(dir))
-		if b := h.block(network); on && b.IsValid() {
-			check(os.MkdirAll(dir, 0o755))
-			check(os.WriteFile(filepath.Join(dir, b.Addr().Next().Next().String()), nil, 0o600))
-		}
-	}
 }
 
 // create is the operator's; another turn has other subnets.

@@ -37,7 +37,7 @@ func (c *cluster) Actions() []chaos.Action {
 		on("clock jumps", 3, func(h *simHost) bool { return !h.dead && !h.left }, (*simHost).jump),
 		{Name: "trouble", Weight: 6, Do: c.trouble},
 		{Name: "operator", Weight: 5, Do: c.operate},
-		on("attach", 3, up, func(h *simHost) { h.attach(c.s.Chance(60)) }),
+		on("attach", 6, up, func(h *simHost) { h.attach(c.s.Chance(60)) }),
 		on("cut off", 3, up, func(h *simHost) { h.cut = !h.cut; h.client.Away = h.cut }),
 		on("kill -9", 3, up, func(h *simHost) { h.stop() }),
 		on("start", 5, func(h *simHost) bool { return !h.up && !h.dead && !h.left }, func(h *simHost) { h.start() }),
@@ -139,7 +139,7 @@ func (c *cluster) put(table string, o store.Object) {
 
 // operate is what people do.
 func (c *cluster) operate() {
-	switch c.s.IntN(6) {
+	switch c.s.IntN(7) {
 	case 0:
 		c.create("net", 0)
 	case 1:
@@ -166,6 +166,10 @@ func (c *cluster) operate() {
 				c.create(name, 1+i+c.s.IntN(2))
 			}
 		}
+	case 6: // with another subnet, or the same
+		name := netNames()[c.s.IntN(3)]
+		c.remove(name)
+		c.create(name, c.s.IntN(3))
 	}
 }
 
@@ -212,7 +216,7 @@ func (h *simHost) leave() {
 	again.Before = func(call string) (bool, error) { h.c.take(call); return false, nil }
 	err := Leaving{
 		Store: again, Paths: h.paths(), ConfDir: h.dir + "/net.d", Force: true,
-		Clear: func(context.Context) error { clear(h.routes); return nil }, Say: h.c.s.Say,
+		Clear: func(context.Context) error { clear(h.routes); return nil }, Say: h.c.s.Say, links: h.links.open,
 	}.Do(context.Background())
 	h.c.s.Say("  %s leaves: %v", h.name, err)
 }
@@ -238,7 +242,7 @@ func (c *cluster) Calm() error {
 	for range 10 {
 		c.work(1)
 		if err = c.agreed(); err == nil {
-			return c.Laws()
+			return errors.Join(c.Laws(), c.attaches())
 		}
 	}
 	return err

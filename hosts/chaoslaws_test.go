@@ -43,11 +43,13 @@ func networkOf(b netip.Prefix) string { return netNames()[(b.Addr().As4()[1]-200
 //   - what reaches a host that lives does not go because something could not be read,
 //   - nor does a host's own configuration,
 //   - no two hosts hand out from one block,
-//   - nobody deletes what is somebody else's.
+//   - nobody deletes what is somebody else's,
+//   - a container keeps its bridge and its gateway.
 func (c *cluster) Laws() error {
 	c.contest()
 	errs := []error{c.broken}
 	for _, h := range c.hosts {
+		errs = append(errs, h.gatewaysStay())
 		now := kept{maps.Clone(h.routes), map[string]netip.Prefix{}}
 		for _, n := range netNames() {
 			if b := h.block(n); b.IsValid() {
@@ -221,7 +223,7 @@ func (h *simHost) agrees(w *world) error {
 			return fmt.Errorf("it has a configuration of %s, which is no more", n)
 		}
 	}
-	return h.reaches(w)
+	return errors.Join(h.tidied(w), h.reaches(w))
 }
 
 // none says whether others have all blocks of a network, or had them for all that the

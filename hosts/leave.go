@@ -27,7 +27,8 @@ type Leaving struct {
 	Clear   func(context.Context) error // takes down what the fabric made
 	Say     func(format string, args ...any)
 
-	dir string
+	dir   string
+	links opener
 }
 
 // Do takes this host out of all networks. It refuses while containers have
@@ -146,7 +147,7 @@ func (l *Leaving) giveBack(ctx context.Context, theirs world) error {
 
 // dropBridges removes the bridges that nobody is on.
 func (l *Leaving) dropBridges(w *world) error {
-	b, err := openBridges(l.Paths, w, l.Say)
+	b, err := openBridges(l.links, l.Paths, w, l.Say)
 	if err != nil {
 		return err
 	}

@@ -77,7 +77,7 @@ func (a *Agent) inTheWay(w *world, n *store.Network) error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	b, err := openBridges(a.opts.Paths, w, a.opts.Log)
+	b, err := openBridges(a.links, a.opts.Paths, w, a.opts.Log)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnread, err)
 	}

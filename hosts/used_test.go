@@ -53,7 +53,7 @@ func TestUsedUnknown(t *testing.T) {
 		}},
 		{"an address of a bridge", func(*world) error {
 			bridge(t, "pb-lan", netip.PrefixFrom(other.Prefix.Addr().Next(), 24))
-			b, err := openBridges(a.opts.Paths, &world{Given: map[string][]netip.Prefix{"lan": {other.Prefix}}}, t.Logf)
+			b, err := openBridges(a.links, a.opts.Paths, &world{Given: map[string][]netip.Prefix{"lan": {other.Prefix}}}, t.Logf)
 			must(t, err)
 			defer b.close()
 			return a.tidyAddrs(b, &part{plan: plan{Network: n, Blocks: []netip.Prefix{block}}})

@@ -1,0 +1,197 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
+)
+
+// simLinks are the bridges in the kernel of a simulated host.
+type simLinks struct {
+	made int
+	all  []*simBridge
+	cut  string // the bridge that was taken from a container
+}
+
+// simBridge has at most one container on it.
+type simBridge struct {
+	netlink.Bridge
+	addrs []netip.Prefix
+	used  netip.Addr // the container's; invalid without
+}
+
+func (l *simLinks) open() (links, error) { return l, nil }
+
+func (l *simLinks) Close() {}
+
+func (l *simLinks) find(is func(*simBridge) bool) (*simBridge, error) {
+	if i := slices.IndexFunc(l.all, is); i >= 0 {
+		return l.all[i], nil
+	}
+	return nil, unix.ENODEV
+}
+
+func (l *simLinks) Link(name string) (netlink.Link, error) {
+	return l.find(func(b *simBridge) bool { return b.Name == name })
+}
+
+func (l *simLinks) LinkAt(index int) (netlink.Link, error) {
+	return l.find(func(b *simBridge) bool { return b.Index == index })
+}
+
+// LinkList is the bridges and the ports of containers.
+func (l *simLinks) LinkList() (out []netlink.Link, err error) {
+	for _, b := range l.all {
+		if out = append(out, b); b.used.IsValid() {
+			out = append(out, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{MasterIndex: b.Index}})
+		}
+	}
+	return out, nil
+}
+
+func (l *simLinks) LinkDel(link netlink.Link) error {
+	b, err := l.find(func(b *simBridge) bool { return b.Index == link.Attrs().Index })
+	if err != nil {
+		return err
+	}
+	if b.used.IsValid() {
+		l.cut = b.Name
+	}
+	l.all = slices.DeleteFunc(l.all, func(o *simBridge) bool { return o == b })
+	return nil
+}
+
+func (l *simLinks) Addrs(index int) (out []nl.Addr, err error) {
+	b, err := l.find(func(b *simBridge) bool { return b.Index == index })
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range b.addrs {
+		out = append(out, nl.Addr{Prefix: p})
+	}
+	return out, nil
+}
+
+// AddrList is of all links.
+func (l *simLinks) AddrList(netlink.Link, int) (out []netlink.Addr, err error) {
+	for _, b := range l.all {
+		for _, p := range b.addrs {
+			out = append(out, netlink.Addr{IPNet: nl.IPNet(p), LinkIndex: b.Index})
+		}
+	}
+	return out, nil
+}
+
+func (l *simLinks) AddrDel(link netlink.Link, addr *netlink.Addr) error {
+	b, err := l.find(func(b *simBridge) bool { return b.Index == link.Attrs().Index })
+	if err != nil {
+		return err
+	}
+	b.addrs = slices.DeleteFunc(b.addrs, func(p netip.Prefix) bool { return p == nl.PrefixOf(addr.IPNet) })
+	return nil
+}
+
+// bridge is a network's, which an ADD makes.
+func (h *simHost) bridge(network string) *simBridge {
+	name := bridgeName(network)
+	b, err := h.links.find(func(b *simBridge) bool { return b.Name == name })
+	if err != nil {
+		h.links.made++
+		b = &simBridge{Bridge: netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, Index: h.links.made}}}
+		h.links.all = append(h.links.all, b)
+		check(record.New(h.paths().Run).NoteMade(record.MadeBridge(name), record.Made{Network: network, Index: b.Index}))
+	}
+	return b
+}
+
+// attach takes all containers away. With on, each network that has a configuration
+// gets one.
+func (h *simHost) attach(on bool) {
+	for _, b := range h.links.all {
+		b.used = netip.Addr{}
+	}
+	for _, network := range netNames() {
+		check(os.RemoveAll(filepath.Join(h.dir, "cni/networks", network)))
+		if on && h.block(network).IsValid() {
+			if err := h.add(network); err != nil {
+				h.c.s.Say("  ADD on %s: %v", h.name, err)
+			}
+		}
+	}
+}
+
+// add is an ADD of the plugin bridge with the configuration that is written.
+func (h *simHost) add(network string) error {
+	block, b := h.block(network), h.bridge(network)
+	gateway := netstate.Gateway{Link: b.Name, Prefix: netip.PrefixFrom(gatewayOf(block), block.Bits())}
+	have, err := h.links.Addrs(b.Index)
+	check(err)
+	others, ok := gateway.Others(have)
+	if len(others) > 0 {
+		return fmt.Errorf("%q already has an IP address different from %v", b.Name, gateway.Prefix)
+	}
+	if !ok {
+		b.addrs = append(b.addrs, gateway.Prefix)
+	}
+	b.used = gateway.Prefix.Addr().Next()
+	dir := filepath.Join(h.dir, "cni/networks", network)
+	check(os.MkdirAll(dir, 0o755))
+	check(os.WriteFile(filepath.Join(dir, b.used.String()), nil, 0o600))
+	return nil
+}
+
+// gatewaysStay is the law of what containers leave their host by.
+func (h *simHost) gatewaysStay() error {
+	if h.links.cut != "" {
+		return fmt.Errorf("%s removed %s, with a container on it", h.name, h.links.cut)
+	}
+	for _, b := range h.links.all {
+		if b.used.IsValid() && !slices.ContainsFunc(b.addrs, func(p netip.Prefix) bool { return p.Contains(b.used) }) {
+			return fmt.Errorf("%s took the gateway of %s from %s", h.name, b.used, b.Name)
+		}
+	}
+	return nil
+}
+
+// tidied is the law of bridges after calm, when no container is there: a network
+// that is no more has none, and the others' have no address of a block that the host
+// does not have.
+func (h *simHost) tidied(w *world) error {
+	for _, network := range netNames() {
+		b, err := h.links.find(func(b *simBridge) bool { return b.Name == bridgeName(network) })
+		switch {
+		case err != nil:
+		case w.network(network).Name == "":
+			return fmt.Errorf("%s is there, and the network no more", b.Name)
+		case slices.ContainsFunc(b.addrs, func(p netip.Prefix) bool { return p.Masked() != h.block(network) }):
+			return fmt.Errorf("%s has %v, the block is %v", b.Name, b.addrs, h.block(network))
+		}
+	}
+	return nil
+}
+
+// attaches is the law of ADDs after calm: each works.
+func (c *cluster) attaches() error {
+	for _, h := range c.hosts {
+		for _, network := range netNames() {
+			if h.up && h.block(network).IsValid() {
+				if err := h.add(network); err != nil {
+					return fmt.Errorf("ADD on %s: %w", h.name, err)
+				}
+			}
+		}
+	}
+	return nil
+}
