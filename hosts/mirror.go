@@ -85,6 +85,9 @@ func (m *mirror) remember(network string, blocks []netip.Prefix) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if slices.Equal(m.cache.Own[network], blocks) {
+		if len(blocks) > 0 && len(m.cache.Given[network]) == 0 { // the bridge went, and there will be one again
+			m.cache.give(network, blocks)
+		}
 		return
 	}
 	m.owned++
