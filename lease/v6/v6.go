@@ -19,6 +19,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/dhcpv6/nclient6"
+	"github.com/insomniacslk/dhcp/iana"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
@@ -80,7 +81,11 @@ func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration
 	if err != nil {
 		return nil, err
 	}
-	return c.ask(ctx, client, request)
+	reply, err := c.reply(ctx, client, request)
+	if err != nil {
+		return nil, err
+	}
+	return parse(reply)
 }
 
 // Renew asks the server that granted g.
@@ -103,7 +108,36 @@ func (c *Client) again(ctx context.Context, p *place.Place, g *grant.Grant, kind
 		return nil, err
 	}
 	defer client.Close() //nolint:errcheck // it was only read from
-	return c.ask(ctx, client, m)
+	reply, err := c.reply(ctx, client, m)
+	if err != nil {
+		return nil, err
+	}
+	granted, err := parse(reply)
+	if errors.Is(err, errNoBinding) {
+		return c.anew(ctx, client, g, reply)
+	}
+	return granted, err
+}
+
+// anew asks a server that does not know the address for it (RFC 8415, 18.2.10.1). One
+// that does not give it may give it to others.
+func (c *Client) anew(ctx context.Context, client *nclient6.Client, g *grant.Grant, from *dhcpv6.Message) (*grant.Grant, error) {
+	m, err := c.message(g, dhcpv6.MessageTypeRequest)
+	if err != nil {
+		return nil, err
+	}
+	if server := from.Options.ServerID(); server != nil {
+		m.UpdateOption(dhcpv6.OptServerID(server))
+	}
+	reply, err := c.reply(ctx, client, m)
+	if err != nil {
+		return nil, err
+	}
+	granted, err := parse(reply)
+	if err != nil {
+		err = fmt.Errorf("%w: it has forgotten it, and gives none: %w", grant.ErrNak, err)
+	}
+	return granted, err
 }
 
 // Release tells the server, and does not wait for its answer.
@@ -145,13 +179,13 @@ func (c *Client) message(g *grant.Grant, kind dhcpv6.MessageType) (*dhcpv6.Messa
 	return m, nil
 }
 
-// ask sends a message that a reply answers.
-func (c *Client) ask(ctx context.Context, client *nclient6.Client, m *dhcpv6.Message) (*grant.Grant, error) {
+// reply sends a message that a reply answers.
+func (c *Client) reply(ctx context.Context, client *nclient6.Client, m *dhcpv6.Message) (*dhcpv6.Message, error) {
 	reply, err := c.exchange(ctx, client, m, nclient6.IsMessageType(dhcpv6.MessageTypeReply))
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", m.MessageType, err)
 	}
-	return parse(reply)
+	return reply, nil
 }
 
 func (c *Client) exchange(ctx context.Context, client *nclient6.Client, m *dhcpv6.Message, match nclient6.Matcher) (*dhcpv6.Message, error) {
@@ -258,18 +292,21 @@ const (
 	defaultT2 = 0.8
 )
 
-// parse makes a grant of a reply or an advertisement. A reply without an
-// address refuses the one that is held.
+// parse makes a grant of a reply or an advertisement. Only a reply that says that
+// the address is on no link of ours, or valid no more, refuses the one that is held.
 func parse(m *dhcpv6.Message) (*grant.Grant, error) {
-	if s := m.Options.Status(); s != nil && s.StatusCode != 0 {
-		return nil, fmt.Errorf("%w: %v %s", grant.ErrNak, s.StatusCode, s.StatusMessage)
+	if err := failed(m.Options.Status()); err != nil {
+		return nil, err
 	}
 	na := m.Options.OneIANA()
 	if na == nil {
-		return nil, fmt.Errorf("%w: no IA_NA in the reply", grant.ErrNak)
+		return nil, errors.New("no IA_NA in the reply")
 	}
-	if s := na.Options.Status(); s != nil && s.StatusCode != 0 {
-		return nil, fmt.Errorf("%w: %v %s", grant.ErrNak, s.StatusCode, s.StatusMessage)
+	if err := failed(na.Options.Status()); err != nil {
+		return nil, err
+	}
+	if len(na.Options.Addresses()) == 0 {
+		return nil, errors.New("no address in the reply")
 	}
 	for _, a := range na.Options.Addresses() {
 		ip, ok := netip.AddrFromSlice(a.IPv6Addr)
@@ -280,7 +317,24 @@ func parse(m *dhcpv6.Message) (*grant.Grant, error) {
 		g.Order(defaultT1, defaultT2)
 		return g, nil
 	}
-	return nil, fmt.Errorf("%w: no address in the reply", grant.ErrNak)
+	return nil, fmt.Errorf("%w: it is valid no more", grant.ErrNak)
+}
+
+// errNoBinding is a server that does not know the address.
+var errNoBinding = errors.New("the server does not know the address")
+
+// failed is what a status says is wrong. A server that fails, as one of several or for
+// a moment, takes no address away that is valid (RFC 8415, 18.2.10).
+func failed(s *dhcpv6.OptStatusCode) error {
+	switch {
+	case s == nil || s.StatusCode == iana.StatusSuccess:
+		return nil
+	case s.StatusCode == iana.StatusNotOnLink:
+		return fmt.Errorf("%w: %v %s", grant.ErrNak, s.StatusCode, s.StatusMessage)
+	case s.StatusCode == iana.StatusNoBinding:
+		return fmt.Errorf("%w: %v %s", errNoBinding, s.StatusCode, s.StatusMessage)
+	}
+	return fmt.Errorf("the server gives no address: %v %s", s.StatusCode, s.StatusMessage)
 }
 
 func dns(m *dhcpv6.Message) (d spec.DNS) {
