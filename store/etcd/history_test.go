@@ -6,10 +6,13 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"maps"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
@@ -109,4 +112,77 @@ func TestConnectionBreaks(t *testing.T) {
 		front.join()
 		want(t, keys, "+"+name)
 	}
+}
+
+// An etcd that is compacted after each change, and defragmented, while the network
+// breaks again and again: who lists whenever the watch says so has all in the end.
+func TestCompactedAllTheTime(t *testing.T) {
+	t.Parallel()
+	server, between, direct, s := fronted(t)
+	table, ctx := direct.Networks(), t.Context()
+	has := make(chan string, 1)
+	go follow(ctx, s.Networks(), has)
+	want := map[string]bool{}
+	for i := range 60 {
+		name := fmt.Sprint("n", i%7)
+		if want[name] {
+			must(t, table.Delete(ctx, name, ""))
+		} else {
+			_, err := table.Create(ctx, network(name), nil)
+			must(t, err)
+		}
+		want[name] = !want[name]
+		compact(t, direct)
+		if i%12 == 6 {
+			between.cut()
+			must(t, direct.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
+				_, err := c.Defragment(ctx, "http://"+server.endpoint)
+				return err
+			}))
+		} else if i%12 == 9 {
+			between.join()
+		}
+	}
+	maps.DeleteFunc(want, func(_ string, there bool) bool { return !there })
+	last, late := "", time.After(patience)
+	for last != fmt.Sprint(want) {
+		select {
+		case last = <-has:
+		case <-late:
+			t.Fatalf("the table is known to have %s, want %v", last, want)
+		}
+	}
+}
+
+// follow keeps what a table has, and tells each time it changes; nobody has to listen.
+func follow(ctx context.Context, t store.Table[store.Network], has chan string) {
+	for ctx.Err() == nil {
+		items, at, err := t.List(ctx, "")
+		if err != nil {
+			continue
+		}
+		now := map[string]bool{}
+		for _, i := range items {
+			now[i.Object.Name] = true
+		}
+		tell(has, now)
+		for e, err := range t.Watch(ctx, at) {
+			if err != nil {
+				break
+			}
+			if delete(now, e.Object.Name); !e.Gone {
+				now[e.Object.Name] = true
+			}
+			tell(has, now)
+		}
+	}
+}
+
+// tell replaces what was not heard yet.
+func tell(has chan string, now map[string]bool) {
+	select {
+	case <-has:
+	default:
+	}
+	has <- fmt.Sprint(now)
 }
