@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
@@ -81,7 +82,7 @@ func (s *Store) explain(err error, why *reason) error {
 	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded:
 		return fmt.Errorf("etcd at %s does not answer within %v%s: %w: %s", at, s.opts.Timeout, s.whyNot(), context.DeadlineExceeded, why.orElse(err))
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
-		return fmt.Errorf("etcd at %s: %w: give the user %q a role with readwrite on the prefix %s", at, err, s.opts.User, s.prefix)
+		return fmt.Errorf("etcd at %s: %w: give the user %q a role with readwrite on the prefix %s", at, err, s.user(), s.prefix)
 	case errors.Is(err, rpctypes.ErrAuthFailed):
 		return fmt.Errorf("etcd at %s: %w: check user %q and its password", at, err, s.opts.User)
 	case errors.Is(err, rpctypes.ErrUserEmpty):
@@ -110,7 +111,20 @@ func (s *Store) whyNot() string {
 	case s.opts.TLS.Cert == "":
 		return " (is it running, has it a quorum, does it want a certificate of ours?)"
 	}
+	if pair, err := s.opts.TLS.load(nil); err == nil && time.Now().After(pair.Leaf.NotAfter) {
+		return fmt.Sprintf(" (our certificate %s ran out at %s: replace it)", s.opts.TLS.Cert, pair.Leaf.NotAfter.Format(time.RFC3339))
+	}
 	return " (is it running, has it a quorum, does it trust our certificate?)"
+}
+
+// user is whom etcd takes us for: without a login the name in our certificate.
+func (s *Store) user() string {
+	if s.opts.User == "" && s.opts.TLS.Cert != "" {
+		if pair, err := s.opts.TLS.load(nil); err == nil {
+			return pair.Leaf.Subject.CommonName
+		}
+	}
+	return s.opts.User
 }
 
 // refused is an error that time does not heal.

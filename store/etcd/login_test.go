@@ -41,13 +41,17 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// issue writes name.pem and name.key; the authority's own is signed by itself.
+// issue writes name.pem and name.key, good for an hour unless the template says when
+// it ends; the authority's own is signed by itself.
 func (a *authority) issue(name string, template *x509.Certificate) (*ecdsa.PrivateKey, *x509.Certificate) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(a.t, err)
 	template.SerialNumber, template.Subject = big.NewInt(time.Now().UnixNano()), pkix.Name{CommonName: name}
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	template.NotBefore = time.Now().Add(-time.Hour)
+	if template.NotAfter.IsZero() {
+		template.NotAfter = time.Now().Add(time.Hour)
+	}
 	parent, signer := a.cert, a.key
 	if parent == nil {
 		parent, signer = template, key
@@ -107,6 +111,26 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: opened %v", name, s)
 		}
 	}
+}
+
+// etcd says nothing to a certificate that ran out, and knows who has no login by the
+// name in it: our errors say so.
+func TestOurCertificate(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t)
+	ca.issue("host", &x509.Certificate{})
+	o := Options{Endpoints: []string{"192.0.2.1:2379"}, Cluster: "blue", TLS: TLS{Cert: ca.path("host.pem"), Key: ca.path("host.key")}}
+	s := open(t, o)
+	says := func(err error, what string) {
+		t.Helper()
+		if err := s.explain(err, new(reason)); !strings.Contains(err.Error(), what) {
+			t.Errorf("%v, want %q in it", err, what)
+		}
+	}
+	says(context.DeadlineExceeded, "trust our certificate?")
+	says(rpctypes.ErrPermissionDenied, `give the user "host" a role`)
+	ca.issue("host", &x509.Certificate{NotAfter: time.Now().Add(-time.Minute)})
+	says(context.DeadlineExceeded, "our certificate "+o.TLS.Cert+" ran out at ")
 }
 
 // What a user may do ends at the prefix of a cluster; a password is asked for
