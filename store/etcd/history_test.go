@@ -133,13 +133,14 @@ func TestCompactedAllTheTime(t *testing.T) {
 		}
 		want[name] = !want[name]
 		compact(t, direct)
-		if i%12 == 6 {
+		switch i % 12 {
+		case 6:
 			between.cut()
 			must(t, direct.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
 				_, err := c.Defragment(ctx, "http://"+server.endpoint)
 				return err
 			}))
-		} else if i%12 == 9 {
+		case 9:
 			between.join()
 		}
 	}
