@@ -4,7 +4,9 @@
 package lease
 
 import (
+	"errors"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -127,6 +129,20 @@ func TestV6Status(t *testing.T) {
 	s.says(dhcpv6.MessageTypeRenew, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoBinding)) })
 	w.passes("forgotten, and not given again", func() bool { return !w.has(addr) })
 	leasetest.Eventually(w, "it asks anew", func() bool { return s.was(dhcpv6.MessageTypeSolicit) > 0 })
+}
+
+// A server that has no address is not one that is silent.
+func TestV6NoneLeft(t *testing.T) {
+	w := newWorld(t)
+	s := newScript(t)
+	w.add(`"dhcpv4":false,"dhcpv6":true`) // its link-local address is there from now on
+	w.del()
+	w.opts.ResendTimeout = time.Millisecond // one try
+	w.restart()
+	s.says(dhcpv6.MessageTypeSolicit, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoAddrsAvail)) })
+	if err := w.inVain(`"dhcpv4":false,"dhcpv6":true`); !errors.Is(err, errNoMoreTries) || !strings.Contains(err.Error(), "NoAddrsAvail") {
+		t.Error(err)
+	}
 }
 
 func must(t *testing.T, err error) {

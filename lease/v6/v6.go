@@ -66,14 +66,7 @@ func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration
 	if err != nil {
 		return nil, err
 	}
-	solicit, err := dhcpv6.NewSolicit(link.HardwareAddr, dhcpv6.WithClientID(c.duid()), dhcpv6.WithIAID(c.iaid()))
-	if err != nil {
-		return nil, err
-	}
-	offer, err := c.exchange(ctx, client, solicit, func(m *dhcpv6.Message) bool {
-		_, err := parse(m)
-		return m.MessageType == dhcpv6.MessageTypeAdvertise && err == nil
-	})
+	offer, err := c.solicit(ctx, client, link.HardwareAddr)
 	if err != nil {
 		return nil, fmt.Errorf("solicit: %w", err)
 	}
@@ -86,6 +79,27 @@ func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration
 		return nil, err
 	}
 	return parse(reply)
+}
+
+// solicit returns the first advertisement that has an address for us. When there is
+// none the error is what the last one said instead.
+func (c *Client) solicit(ctx context.Context, client *nclient6.Client, mac net.HardwareAddr) (*dhcpv6.Message, error) {
+	m, err := dhcpv6.NewSolicit(mac, dhcpv6.WithClientID(c.duid()), dhcpv6.WithIAID(c.iaid()))
+	if err != nil {
+		return nil, err
+	}
+	var instead error
+	offer, err := c.exchange(ctx, client, m, func(m *dhcpv6.Message) bool {
+		if m.MessageType != dhcpv6.MessageTypeAdvertise {
+			return false
+		}
+		_, instead = parse(m)
+		return instead == nil
+	})
+	if err != nil && instead != nil {
+		return nil, instead
+	}
+	return offer, err
 }
 
 // Renew asks the server that granted g.
