@@ -4,7 +4,7 @@
 package lease
 
 import (
-	"errors"
+	"context"
 	"net"
 	"strings"
 	"sync"
@@ -134,13 +134,16 @@ func TestV6Status(t *testing.T) {
 // A server that has no address is not one that is silent.
 func TestV6NoneLeft(t *testing.T) {
 	w := newWorld(t)
-	s := newScript(t)
-	w.add(`"dhcpv4":false,"dhcpv6":true`) // its link-local address is there from now on
-	w.del()
-	w.opts.ResendTimeout = time.Millisecond // one try
-	w.restart()
-	s.says(dhcpv6.MessageTypeSolicit, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoAddrsAvail)) })
-	if err := w.inVain(`"dhcpv4":false,"dhcpv6":true`); !errors.Is(err, errNoMoreTries) || !strings.Contains(err.Error(), "NoAddrsAvail") {
+	newScript(t).says(dhcpv6.MessageTypeSolicit, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoAddrsAvail)) })
+	ctx, giveUp := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := w.keeper.Allocate(ctx, w.args("c1", `"dhcpv4":false,"dhcpv6":true`))
+		failed <- err
+	}()
+	leasetest.Eventually(t, "a try in vain", func() bool { return w.said("NoAddrsAvail") > 0 })
+	giveUp()
+	if err := <-failed; err == nil || !strings.Contains(err.Error(), "NoAddrsAvail") {
 		t.Error(err)
 	}
 }
