@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -37,25 +38,27 @@ func (c *caller) SetReadDeadline(t time.Time) error { c.read = t; return nil }
 
 // A dozen containers that take all connections they get leave some to the next.
 func TestConnectionsLeft(t *testing.T) {
-	var all []net.Addr
-	addr := func(i int) *net.TCPAddr { return &net.TCPAddr{IP: net.IPv4(10, 40, 1, byte(i))} }
-	for i := range 12 {
-		for range maxConns {
-			all = append(all, addr(i))
+	synctest.Test(t, func(t *testing.T) { // one that waits for its turn does so for 15 s
+		var all []net.Addr
+		addr := func(i int) *net.TCPAddr { return &net.TCPAddr{IP: net.IPv4(10, 40, 1, byte(i))} }
+		for i := range 12 {
+			for range maxConns {
+				all = append(all, addr(i))
+			}
 		}
-	}
-	l := limit(&callers{from: append(all, addr(99))}, func(from netip.Addr) seat { return seat{addr: from} })
-	of := map[string]int{}
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			break
+		l := limit(&callers{from: append(all, addr(99))}, func(from netip.Addr) seat { return seat{addr: from} })
+		of := map[string]int{}
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				break
+			}
+			of[c.RemoteAddr().(*net.TCPAddr).IP.String()]++
 		}
-		of[c.RemoteAddr().(*net.TCPAddr).IP.String()]++
-	}
-	if of["10.40.1.0"] != maxConns/(partOfFree+1) || of["10.40.1.11"] == 0 || of["10.40.1.99"] != 1 {
-		t.Errorf("connections: %v", of)
-	}
+		if of["10.40.1.0"] != maxConns/(partOfFree+1) || of["10.40.1.11"] == 0 || of["10.40.1.99"] != 1 {
+			t.Errorf("connections: %v", of)
+		}
+	})
 }
 
 // A connection ends also if it asks a little all the time.
