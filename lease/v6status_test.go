@@ -98,9 +98,7 @@ func ia(valid time.Duration, status iana.StatusCode) *dhcpv6.OptIANA {
 // A server that fails, or has forgotten an address and gives it again, takes it off no
 // container. One that says that it is not ours does.
 func TestV6Status(t *testing.T) {
-	w := newWorld(t)
-	w.impatient()
-	s := newScript(t)
+	w, s := newWorld(t), newScript(t)
 	addr := w.configured(`"dhcpv4":false,"dhcpv6":true`)
 	for name, spoil := range map[string]func(*dhcpv6.Message){
 		"failed":     func(m *dhcpv6.Message) { m.AddOption(&dhcpv6.OptStatusCode{StatusCode: iana.StatusUnspecFail}) },
@@ -109,7 +107,7 @@ func TestV6Status(t *testing.T) {
 		"forgotten":  func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoBinding)) },
 	} {
 		s.says(dhcpv6.MessageTypeRenew, spoil)
-		w.passes(name+": it is asked twice", func() bool { return s.was(dhcpv6.MessageTypeRenew) == 2 })
+		w.passes(name+": it is asked twice", func() bool { return s.was(dhcpv6.MessageTypeRenew) >= 2 })
 		s.says(dhcpv6.MessageTypeRenew, nil)
 		renewed := w.said("lease renewed")
 		w.passes(name+": a renewal", func() bool { return w.said("lease renewed") > renewed })
