@@ -56,6 +56,8 @@ nightly: test race ## longer than a change can wait for
 	PATCHBAY_CRASH_TRIES=5000 PATCHBAY_CHURN=10m $(GO) test -timeout 90m ./internal/crash/...
 	seed=$$(date +%s); echo "PATCHBAY_CHAOS_SEED=$$seed"; \
 		PATCHBAY_CHAOS_SEED=$$seed PATCHBAY_CHAOS_TRIES=50000 $(GO) test -timeout 120m -run TestChaos ./hosts
+	seed=$$(date +%s); echo "PATCHBAY_STORM_SEED=$$seed"; \
+		PATCHBAY_E2E=1 PATCHBAY_STORM_SEED=$$seed scripts/stage storm $(GO) test -count=1 -timeout 60m -run TestKilled ./e2e/docker
 	seed=$$(date +%s); echo "PATCHBAY_DIFF_SEED=$$seed"; \
 		PATCHBAY_DIFF_SEED=$$seed PATCHBAY_DIFF_CASES=300 $(GO) test -timeout 240m ./differential
 	$(GO) run ./bench

@@ -152,5 +152,6 @@ func killed(t *testing.T, kind string) {
 	t.Parallel()
 	l := lab.New(t, lab.Options{Name: "pbk" + kind, Kind: kind})
 	networks(l)
-	each(l, []scenario{{"driver", driverKilledAnywhere}, {"storm", storm}, {"both", bothKilled}, {"driver absent", driverAbsent}, {"driver later", driverLater}, {"reboot", reboot}})
+	each(l, storms())
+	each(l, []scenario{{"driver", driverKilledAnywhere}, {"both", bothKilled}, {"driver absent", driverAbsent}, {"driver later", driverLater}, {"reboot", reboot}})
 }
