@@ -157,14 +157,15 @@ func (c *cluster) twice() error {
 }
 
 // gone says whether the owner of a block may lose it, and then notes it: it did not
-// reach the store for long, whatever clocks say, or it was forgotten.
+// reach the store for long, whatever clocks say, or it was forgotten, or it is dead and
+// never had the block: a schedule may give one to any host.
 func (c *cluster) gone(by *simHost, b store.Block) bool {
 	i := slices.IndexFunc(c.hosts, func(h *simHost) bool { return h.agent.ID() == b.Node })
 	if by == nil || i < 0 {
 		return false
 	}
 	h := c.hosts[i]
-	if !h.forget && !h.left && time.Since(h.heard) < reclaimAfter {
+	if !h.forget && !h.left && (!h.dead || h.owns(b.Prefix)) && time.Since(h.heard) < reclaimAfter {
 		return false
 	}
 	c.s.Say("  %s takes block %s of %s", by.name, b.Prefix, h.name)
