@@ -43,7 +43,7 @@ func networkOf(b netip.Prefix) string { return netNames()[(b.Addr().As4()[1]-200
 //   - what reaches a host that lives does not go because something could not be read,
 //   - nor does a host's own configuration,
 //   - no two hosts hand out from one block,
-//   - nobody deletes what is somebody else's,
+//   - no host deletes what is another's,
 //   - a container keeps its bridge and its gateway.
 func (c *cluster) Laws() error {
 	c.contest()
@@ -101,7 +101,7 @@ func (c *cluster) stored() []store.Block {
 	return out
 }
 
-// contest notes blocks that the store gives to others than who has them.
+// contest notes blocks that the store gives to another host than the one that has them.
 func (c *cluster) contest() {
 	for _, b := range c.stored() {
 		for _, h := range c.hosts {

@@ -51,7 +51,7 @@ func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 }
 
 // blocksNow are the blocks of a network: the store's, and what it has lost. One that
-// cannot be read is as it was known, and still has its key, so nobody can take it.
+// cannot be read is as it was known, and still has its key, so no host can take it.
 func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]store.Block, error) {
 	blocks, _, err := list(ctx, a.opts.Store.Blocks(), n.Name+"/")
 	all := sorted(blocks)
@@ -165,7 +165,7 @@ func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet
 // takenOf are the blocks that keep hosts from others of a subnet.
 func takenOf(n *store.Network, subnet netip.Prefix, blocks []store.Block) (out []netip.Prefix) {
 	for _, b := range blocks {
-		if b.Prefix.Bits() >= bitsOf(n, subnet) { // nobody can have claimed a wider one
+		if b.Prefix.Bits() >= bitsOf(n, subnet) { // no host can have claimed a wider one
 			out = append(out, b.Prefix)
 		}
 	}

@@ -110,7 +110,7 @@ func (m *mirror) still(w *world) (out missing) {
 }
 
 // overlapped says whether a block of the same network is in the place of another.
-// One that is wider is nobody's.
+// A wider one is no host's.
 func overlapped(blocks []store.Block, b store.Block) bool {
 	return slices.ContainsFunc(blocks, func(o store.Block) bool {
 		return o.Network == b.Network && o.Prefix.Overlaps(b.Prefix) && o.Prefix.Bits() >= b.Prefix.Bits()
