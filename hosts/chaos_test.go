@@ -176,8 +176,22 @@ func (h *simHost) step() {
 func (h *simHost) keep() {
 	h.client.Keep(h.agent.lease)
 	h.client.Keep(h.agent.long)
-	if h.up && !h.cut && h.agent.lease != nil {
+	if h.up && !h.cut && lasts(h.agent.long) {
 		h.heard = time.Now()
+	}
+}
+
+// lasts says whether a lease is there and not over. A host that comes back when its own
+// is over has lost its blocks already.
+func lasts(l store.Lease) bool {
+	if l == nil {
+		return false
+	}
+	select {
+	case <-l.Lost():
+		return false
+	default:
+		return true
 	}
 }
 
