@@ -32,7 +32,7 @@ type Options struct {
 	DataRoot string       // Docker's, such as /var/lib/docker
 	TTL      time.Duration
 	Reclaim  time.Duration // how long a host must be gone before its block may be taken: LeastReclaim
-	DNS      []string      // networks whose containers are told of our resolver; "*" is all
+	DNS      []string      // networks whose containers get our resolver; "*" is all
 	Domain   string        // of names, beside NAME.NETWORK; "" is none
 	// Upstreams are asked for all other names; none: those of the host's resolv.conf.
 	Upstreams []netip.AddrPort

@@ -20,12 +20,12 @@ import (
 type facts struct {
 	self   store.Node   // as others reach it
 	uplink int          // MTU of the way to them, in bytes; 0 while there is none
-	dns    []string     // networks whose containers are told of our resolver; "*" is all
+	dns    []string     // networks whose containers get our resolver; "*" is all
 	copies []dockerCopy // Docker's networks
 	unread bool         // there may be more of them
 
 	settled func(network string) bool          // see function settled
-	hinders func(network *store.Network) error // what of this host is in a network's way, or errUnread
+	hinders func(network *store.Network) error // says which address or route of this host is in a network's way, or errUnread
 }
 
 // desired is what this host is to be. Appliers make it so by difference; what may be

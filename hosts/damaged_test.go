@@ -36,7 +36,7 @@ func (s damagedStore) Blocks() store.Table[store.Block] {
 }
 
 // Force removes a network with an endpoint that cannot be read, and what cannot be
-// read of another network is nobody's concern.
+// read of another network does not matter.
 func TestForceWithDamage(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))

@@ -68,7 +68,7 @@ func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool)
 		return reply.SetRcode(q, rcode), true
 	}
 	if q.IsTsig() != nil {
-		return reply.SetRcode(q, dns.RcodeNotAuth), true // nobody has a key with us
+		return reply.SetRcode(q, dns.RcodeNotAuth), true // no client has a key with us
 	}
 	reply.SetReply(q)
 	reply.RecursionAvailable = true

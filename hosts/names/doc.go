@@ -34,8 +34,8 @@
 //
 // Queries under way are counted by the port of the bridge that Ports tells, as a
 // container may have many addresses. It can forge one, too: a datagram says nothing
-// of the port that it came in by, so a forged one counts for whom it names, and those
-// of addresses that nobody has count together. So datagrams have not all places,
-// and whoever finds its places taken is told to come by TCP (an empty answer with the
-// TC bit), where an address cannot be forged.
+// of the port that it came in by, so a forged one counts for the container that
+// it names, and those of addresses that no container has count together. So datagrams
+// cannot take all places, and a client that finds its places taken gets an empty answer
+// with the TC bit: it comes again by TCP, where an address cannot be forged.
 package names

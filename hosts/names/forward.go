@@ -108,7 +108,7 @@ func (f *forwarder) ask(s *Server, q *dns.Msg, who seat, from netip.Addr, udp bo
 	var last *dns.Msg
 	list, due := f.order(f.upstreams(s), time.Now())
 	for _, upstream := range due {
-		go f.try(s, q.Copy(), upstream, udp) //nolint:errcheck // nobody waits for it
+		go f.try(s, q.Copy(), upstream, udp) //nolint:errcheck // no caller waits for it
 	}
 	for _, upstream := range list {
 		if upstream.Addr().Unmap() == from {
@@ -164,7 +164,7 @@ func (f *forwarder) try(s *Server, q *dns.Msg, upstream netip.AddrPort, udp bool
 
 // tell logs a server that does not answer once, until it answers again. One that
 // has answered another query since this one begun is well: it may wait itself for
-// what a container asks. What was asked is nobody's business.
+// what a container asks. The log does not say what was asked.
 func (f *forwarder) tell(s *Server, upstream netip.AddrPort, begun time.Time, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
