@@ -113,6 +113,7 @@ func New(opts Options) (*Agent, error) {
 	}
 	a.mirror.self, a.mirror.doubt = a.self.ID, opts.Reclaim
 	a.said.tell("cache", a.mirror.load(a.dir))
+	a.mirror.tables = tablesOf(&a.mirror.cache) // for what cannot be read
 	return a, nil
 }
 
@@ -129,12 +130,13 @@ const (
 	settleMost     = 5 * time.Second       // a store that is slow is no work of ours
 )
 
-// Run works until ctx ends. What was made stays: the containers are there, too.
+// Run works until ctx ends, and leaves no call of the store behind. What was made
+// stays: the containers are there, too.
 func (a *Agent) Run(ctx context.Context) {
 	a.readDocker()
-	a.mirror.follow(ctx, a.opts.Store, a.said.tell)
 	defer a.names.Close()
 	var wg sync.WaitGroup
+	wg.Go(func() { a.mirror.follow(ctx, a.opts.Store, a.said.tell) })
 	wg.Go(func() { a.watchDocker(ctx) })
 	wg.Go(func() { a.tendStore(ctx) })
 	wg.Go(func() { a.tendHost(ctx) })

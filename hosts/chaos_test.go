@@ -120,7 +120,6 @@ func (h *simHost) start() {
 	h.agent.mirror.changed = func() {}
 	h.agent.wall = func() time.Time { return time.Now().Add(h.clock) }
 	h.agent.links = h.links.open
-	h.agent.mirror.tables = tablesOf(&h.agent.mirror.cache)
 }
 
 // stop kills the agent, after which its lease ends.

@@ -16,9 +16,8 @@ import (
 
 // follow keeps the mirror like the store until ctx ends. Tell hears how it goes.
 func (m *mirror) follow(ctx context.Context, s store.Store, tell func(about string, err error)) {
-	m.tables = tablesOf(&m.cache) // for what cannot be read
 	told := func(err error) { tell("follow", err) }
-	go keep(ctx, told, func() error { return m.followWhole(ctx, s, told) })
+	keep(ctx, told, func() error { return m.followWhole(ctx, s, told) })
 }
 
 // followWhole reads a whole world and then hears of all its changes. Whatever

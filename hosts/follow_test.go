@@ -1,0 +1,50 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/test/chaos"
+)
+
+// stuck is a store whose calls wait to be let go, whatever becomes of their context.
+type stuck struct {
+	store.Store
+	letGo chan struct{}
+}
+
+func (s stuck) Networks() store.Table[store.Network] {
+	<-s.letGo
+	return s.Store.Networks()
+}
+
+// A program may close its store, and remove its directory, once Run has returned:
+// no call is left in it.
+func TestFollowEndsItsCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := stuck{chaos.NewStore().Client(), make(chan struct{})}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := false
+		m := &mirror{changed: func() {}}
+		go func() {
+			m.follow(ctx, s, func(string, error) {})
+			ended = true
+		}()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		if ended {
+			t.Error("a call of the store goes on")
+		}
+		close(s.letGo)
+		synctest.Wait()
+		if !ended {
+			t.Error("the call has ended, and it goes on")
+		}
+	})
+}
