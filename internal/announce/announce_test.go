@@ -89,7 +89,7 @@ func TestRepeated(t *testing.T) {
 	n := node.New(t)
 	link := must(n.Host.Conn().Link("uplink"))(t)
 	there := must(n.Router.Conn().Link("tonode"))(t)
-	heard := listen(t, n.Router, there.Attrs().Index)
+	heard := listen(t, n.Router, there.Attrs().Index, 3)
 	if err := Send(n.Host.Conn(), link, []netip.Addr{netip.MustParseAddr(node.Uplink4)}); err != nil {
 		t.Fatal(err)
 	}
@@ -111,8 +111,8 @@ func TestRepeated(t *testing.T) {
 	}
 }
 
-// listen yields the ARP frames that arrive at a link, in hexadecimal.
-func listen(t *testing.T, s *node.Space, index int) <-chan string {
+// listen yields the first ARP frames that arrive at a link, in hexadecimal.
+func listen(t *testing.T, s *node.Space, index, first int) <-chan string {
 	t.Helper()
 	fd := -1
 	const arp = unix.ETH_P_ARP<<8 | unix.ETH_P_ARP>>8 // in network order
@@ -120,7 +120,7 @@ func listen(t *testing.T, s *node.Space, index int) <-chan string {
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2}); err != nil {
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}); err != nil {
 			return err
 		}
 		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: arp & 0xffff, Ifindex: index})
@@ -128,20 +128,21 @@ func listen(t *testing.T, s *node.Space, index int) <-chan string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := make(chan string, 8)
+	out := make(chan string, first)
 	done := make(chan struct{})
 	t.Cleanup(func() { <-done })
 	go func() {
 		defer close(done)
 		defer unix.Close(fd) //nolint:errcheck // a listener
 		buf := make([]byte, 64)
-		for range cap(out) {
+		for got := 0; got < first; {
 			n, from, err := unix.Recvfrom(fd, buf, 0)
 			if err != nil {
 				return
 			}
 			if l, ok := from.(*unix.SockaddrLinklayer); ok && l.Pkttype == unix.PACKET_BROADCAST {
 				out <- hex.EncodeToString(buf[:n])
+				got++
 			}
 		}
 	}()
