@@ -6,6 +6,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -100,7 +101,7 @@ func terminal(t *testing.T) (screen, *os.File) {
 func (s screen) shows(t *testing.T, want string) {
 	t.Helper()
 	got := make([]byte, len(want))
-	if _, err := s.Read(got); err != nil || string(got) != want {
+	if _, err := io.ReadFull(s, got); err != nil || string(got) != want {
 		t.Errorf("%q, %v; want %q", got, err, want)
 	}
 }
