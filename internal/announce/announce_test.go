@@ -5,6 +5,7 @@ package announce
 
 import (
 	"encoding/hex"
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -137,6 +138,9 @@ func listen(t *testing.T, s *node.Space, index, first int) <-chan string {
 		buf := make([]byte, 64)
 		for got := 0; got < first; {
 			n, from, err := unix.Recvfrom(fd, buf, 0)
+			if errors.Is(err, unix.EINTR) { // Go's runtime signals its threads
+				continue
+			}
 			if err != nil {
 				return
 			}

@@ -5,6 +5,7 @@ package portmap
 
 import (
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"net/netip"
 	"testing"
@@ -30,6 +31,9 @@ func TestSCTP(t *testing.T) {
 	}
 	buf := make([]byte, 256)
 	size, err := unix.Read(rx, buf)
+	for errors.Is(err, unix.EINTR) { // Go's runtime signals its threads
+		size, err = unix.Read(rx, buf)
+	}
 	if err != nil {
 		t.Fatalf("nothing arrived: %v", err)
 	}
@@ -48,7 +52,7 @@ func TestSCTP(t *testing.T) {
 	}
 }
 
-// rawSCTP opens a raw socket in a namespace; reading ends after a second.
+// rawSCTP opens a raw socket in a namespace; reading ends after a minute.
 func rawSCTP(t *testing.T, s *node.Space) (fd int) {
 	t.Helper()
 	err := s.Do(func() (err error) {
@@ -59,7 +63,7 @@ func rawSCTP(t *testing.T, s *node.Space) (fd int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) }) //nolint:errcheck // the end of the test
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}); err != nil {
 		t.Fatal(err)
 	}
 	return fd
