@@ -5,7 +5,10 @@ package lease
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +25,7 @@ import (
 type script struct {
 	mu      sync.Mutex
 	asked   map[dhcpv6.MessageType]int
+	clients map[string]bool // DUID, IAID and address of all that is about a lease
 	answers map[dhcpv6.MessageType]func(*dhcpv6.Message)
 }
 
@@ -31,7 +35,7 @@ func newScript(t *testing.T) *script {
 	must(t, err)
 	conn, err := net.ListenMulticastUDP("udp6", br, &net.UDPAddr{IP: dhcpv6.AllDHCPRelayAgentsAndServers, Port: dhcpv6.DefaultServerPort})
 	must(t, err)
-	s := &script{asked: map[dhcpv6.MessageType]int{}, answers: map[dhcpv6.MessageType]func(*dhcpv6.Message){}}
+	s := &script{asked: map[dhcpv6.MessageType]int{}, clients: map[string]bool{}, answers: map[dhcpv6.MessageType]func(*dhcpv6.Message){}}
 	var serving sync.WaitGroup
 	serving.Go(func() { s.serve(conn) })
 	t.Cleanup(func() {
@@ -59,6 +63,9 @@ func (s *script) answer(m *dhcpv6.Message) *dhcpv6.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked[m.MessageType]++
+	if na := m.Options.OneIANA(); na != nil && na.Options.OneAddress() != nil {
+		s.clients[fmt.Sprintf("%v %x %v", m.Options.ClientID(), na.IaId, na.Options.OneAddress().IPv6Addr)] = true
+	}
 	out := &dhcpv6.Message{MessageType: dhcpv6.MessageTypeReply, TransactionID: m.TransactionID}
 	if m.MessageType == dhcpv6.MessageTypeSolicit {
 		out.MessageType = dhcpv6.MessageTypeAdvertise
@@ -84,6 +91,13 @@ func (s *script) was(kind dhcpv6.MessageType) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asked[kind]
+}
+
+// whose are the clients and addresses that messages about a lease were of.
+func (s *script) whose() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.clients))
 }
 
 func ia(valid time.Duration, status iana.StatusCode) *dhcpv6.OptIANA {

@@ -27,8 +27,9 @@ func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
 
 // lan is a network with a server.
 func lan(t *testing.T) *leasetest.Server {
-	leasetest.LAN(t, "br0", "10.77.0.1/24")
-	return leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.200,255.255.255.0,2m", "--dhcp-option=option:dns-server,10.77.0.1")
+	leasetest.LAN(t, "br0", "10.77.0.1/24", "fd77::1/64")
+	return leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.200,255.255.255.0,2m", "--dhcp-option=option:dns-server,10.77.0.1",
+		"--dhcp-range=fd77::10,fd77::99,64,2m")
 }
 
 func TestContract(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nettest"
@@ -106,32 +107,42 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
-// kill -9 leaves a socket and the leases: the next keeper takes both.
+// A keeper that ends leaves the leases of both families to the next one, and one that
+// is killed its socket, too.
 func TestKilled(t *testing.T) {
 	p := newPrograms(t)
 	keeper := func() *exec.Cmd {
 		return exec.Command(filepath.Join(p.dir, "patchbayd"), "dhcp", "--socketpath", "/run/d.sock")
 	}
-	first := keeper()
-	p.start(first)
-	if out, err := keeper().CombinedOutput(); err == nil || !strings.Contains(string(out), "another keeper has it") {
-		t.Errorf("a second keeper: %v: %s", err, out)
-	}
-	call := p.call(`"daemonSocketPath":"/run/d.sock"`)
-	p.invoke(spec.Add, call)
-	threads(t, first.Process.Pid)
-	if err := first.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = first.Wait()
-	log := p.start(keeper())
-	if !strings.Contains(log.String(), "keeping 1 leases") {
-		t.Errorf("the second keeper: %s", log)
-	}
-	p.invoke(spec.Check, call)
-	p.invoke(spec.Del, call)
-	if !strings.Contains(log.String(), "releasing DHCPv4 lease") {
-		t.Errorf("the second keeper: %s", log)
+	call := p.call(`"daemonSocketPath":"/run/d.sock","dhcpv6":true`)
+	for _, how := range []os.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+		first := keeper()
+		p.start(first)
+		if out, err := keeper().CombinedOutput(); err == nil || !strings.Contains(string(out), "another keeper has it") {
+			t.Errorf("a second keeper: %v: %s", err, out)
+		}
+		p.invoke(spec.Add, call)
+		threads(t, first.Process.Pid)
+		if err := first.Process.Signal(how); err != nil {
+			t.Fatal(err)
+		}
+		_ = first.Wait()
+		next := keeper()
+		log := p.start(next)
+		if !strings.Contains(log.String(), "keeping 1 leases") {
+			t.Errorf("%v: the second keeper: %s", how, log)
+		}
+		p.invoke(spec.Check, call)
+		p.invoke(spec.Del, call)
+		for _, family := range []string{"DHCPv4", "DHCPv6"} {
+			if !strings.Contains(log.String(), "releasing "+family+" lease") {
+				t.Errorf("%v: the second keeper: %s", how, log)
+			}
+		}
+		if err := next.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		_ = next.Wait()
 	}
 }
 
