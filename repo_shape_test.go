@@ -123,7 +123,7 @@ func TestWhoStartsPrograms(t *testing.T) {
 	}
 }
 
-// product says whether a file is linked into a program of ours.
+// product reports whether a file is linked into a program of ours.
 func product(path string) bool {
 	if strings.HasSuffix(path, "_test.go") {
 		return false

@@ -32,7 +32,7 @@ func main() {
 	os.Exit(cli.Main(all.Plugins()))
 }
 
-// commandLine says whether the program was called by a person under its own
+// commandLine reports whether the program was called by a person under its own
 // name, which is a plugin's too: runtimes set CNI_COMMAND and give no arguments.
 func commandLine(name string) bool {
 	return name == "patchbay" && (len(os.Args) > 1 || os.Getenv("CNI_COMMAND") == "")

@@ -1,11 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package atomicfile writes a file whole or not at all, and leaves nothing
-// beside it when the process is killed: the data goes into a file without a
-// name, which is then linked to its place (O_TMPFILE, Linux 3.11). There is no
-// fsync; docs/adr/0005-no-fsync-on-add.md says why. WriteSynced is for what a
-// power loss must not take.
+// Package atomicfile writes a file whole or not at all, and leaves nothing beside it when
+// the process is killed: the data goes into a file without a name, which is then linked to
+// its path (O_TMPFILE, Linux 3.11). There is no fsync; docs/adr/0005-no-fsync-on-add.md
+// says why. WriteSynced is for files that must survive a power loss.
 package atomicfile
 
 import (
@@ -19,15 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// suffix names the file a replacement passes through. It is the same for every
-// process, so what a killed one left is overwritten or removed by the next.
+// suffix names the temporary file of a replacement. It is the same for every process, so
+// that the next writer overwrites or removes what a killed one left.
 const suffix = "~"
 
-// IsTemp says whether a directory entry is such a file.
+// IsTemp reports whether a directory entry is such a temporary file.
 func IsTemp(name string) bool { return len(name) > 0 && name[len(name)-1] == suffix[0] }
 
-// Write makes path hold data, mode 0600. Symbolic links at path are replaced,
-// never followed. The directory must exist.
+// Write replaces the file at path with data, mode 0600. Symbolic links at path are
+// replaced, never followed. The directory must exist.
 func Write(path string, data []byte) error {
 	fd, err := place(path, data, how{})
 	if err != nil {
@@ -39,22 +38,21 @@ func Write(path string, data []byte) error {
 	return nil
 }
 
-// WriteLocked is Write with an exclusive flock(2) on the file from before it has
-// its name until the caller closes fd.
+// WriteLocked is Write with an exclusive flock(2) on the file, taken before the file gets
+// its name and held until the caller closes fd.
 func WriteLocked(path string, data []byte) (fd int, err error) {
 	return place(path, data, how{lock: true})
 }
 
-// CreateLocked is WriteLocked of a file that must not be there: else the error
-// wraps fs.ErrExist.
+// CreateLocked is WriteLocked for a new file: if path exists, the error wraps fs.ErrExist.
 func CreateLocked(path string, data []byte) (fd int, err error) {
 	return place(path, data, how{lock: true, create: true})
 }
 
-// how a file is placed.
+// how says how place writes a file.
 type how struct{ lock, create bool }
 
-// place writes and returns the open file.
+// place writes the file and returns it open.
 func place(path string, data []byte, how how) (fd int, err error) {
 	fd, err = unix.Open(filepath.Dir(path), unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
@@ -72,8 +70,8 @@ func place(path string, data []byte, how how) (fd int, err error) {
 	return fd, nil
 }
 
-// fill writes what nobody else can see yet, so its lock is free to take. A file
-// system without locks has none to offer.
+// fill writes a file that no other process can see yet, so its lock is free. An error of
+// flock is ignored: some file systems have no locks.
 func fill(fd int, data []byte, lock bool) error {
 	if lock {
 		_ = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
@@ -81,20 +79,20 @@ func fill(fd int, data []byte, lock bool) error {
 	return writeAll(fd, data)
 }
 
-// ErrIrregular is wrapped when there is something else than a regular file of
-// a sane size: a symbolic link, a pipe that nobody would ever write to.
+// ErrIrregular is wrapped when path is not a regular file of a sane size, but for example
+// a symbolic link, or a pipe without a writer.
 var ErrIrregular = errors.New("not a regular file of ours")
 
-// maxSize is more than any state file of ours holds, in bytes, but for those whose
-// writer says so.
+// maxSize is the largest state file, in bytes, that Read accepts. Callers of ReadUpTo set
+// their own limit.
 const maxSize = 1 << 20
 
-// Read returns what a state file says. It follows no symbolic link, waits for
-// no pipe and reads 1 MiB at most. The error of a missing file wraps
-// fs.ErrNotExist.
+// Read returns the content of a state file. It follows no symbolic link, waits for no pipe
+// and reads 1 MiB at most. The error of a missing file wraps fs.ErrNotExist.
 func Read(path string) ([]byte, error) { return ReadUpTo(path, maxSize) }
 
-// ReadUpTo is Read of limit bytes at most. Who writes more will never read it.
+// ReadUpTo is Read with a limit in bytes. A file that its writer lets grow beyond the
+// limit can never be read again.
 func ReadUpTo(path string, limit int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {
@@ -114,19 +112,19 @@ func ReadUpTo(path string, limit int64) ([]byte, error) {
 	data := make([]byte, fi.Size())
 	n, err := io.ReadFull(f, data)
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		err = nil // cut short meanwhile
+		err = nil // truncated meanwhile
 	}
 	return data[:n], err
 }
 
-// Remove deletes path and what a killed replacement left beside it. A missing
-// file is no error.
+// Remove deletes path and the temporary file that a killed writer left beside it. A
+// missing file is no error.
 func Remove(path string) error {
 	return errors.Join(remove(path), remove(path+suffix))
 }
 
-// remove looks when it fails: a read-only file system refuses before it knows
-// whether the file is there.
+// remove checks whether the file exists when unlink fails: a read-only file system refuses
+// even for a missing file.
 func remove(path string) error {
 	err := unix.Unlink(path)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -149,8 +147,7 @@ func writeAll(fd int, data []byte) error {
 	return nil
 }
 
-// link gives the nameless file its name; one that is taken is replaced by
-// renaming.
+// link gives the nameless file its name; an existing file is replaced by rename.
 func link(fd int, path string, create bool) error {
 	self := fmt.Sprintf("/proc/self/fd/%d", fd)
 	err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
@@ -184,7 +181,7 @@ func placeNamed(path string, data []byte, how how) (fd int, err error) {
 	return fd, nil
 }
 
-// rename gives the file its last name.
+// rename gives the file its final name.
 func rename(path string, create bool) error {
 	if !create {
 		return os.Rename(path+suffix, path)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writers are all ways to write a file, by name.
+// writers returns every way to write a file, by name.
 func writers() map[string]func(string, []byte) error {
 	return map[string]func(string, []byte) error{
 		"nameless": Write, "named": named, "locked": locked,
@@ -85,7 +85,7 @@ func TestRemoveTakesWhatAKilledWriterLeft(t *testing.T) {
 	}
 }
 
-// Nothing but a file of a sane size is read, and nobody's pipe is waited for.
+// Read opens only regular files of a sane size, and does not wait for a pipe's writer.
 func TestReadsFilesOnly(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -130,7 +130,8 @@ func closed(fd int, err error) error {
 	return unix.Close(fd)
 }
 
-// What is there stays, however the file system names files.
+// CreateLocked and its variants do not replace an existing file, with or without
+// O_TMPFILE.
 func TestCreate(t *testing.T) {
 	for name, create := range map[string]func(string, []byte) (int, error){
 		"nameless": CreateLocked,
@@ -146,7 +147,7 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// Who opens the file by its name finds the lock taken.
+// A process that opens the file by its name finds the lock taken.
 func TestWriteLocked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	fd, err := WriteLocked(path, []byte("x"))

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadConf returns a configuration that somebody else wrote: a regular file, or
-// a symbolic link to one, of 1 MiB at most. It waits for no pipe and opens no
-// device. The error of a missing file wraps fs.ErrNotExist.
+// ReadConf returns a configuration file that another program wrote: a regular file, or a
+// symbolic link to one, of 1 MiB at most. It waits for no pipe and opens no device. The
+// error of a missing file wraps fs.ErrNotExist.
 func ReadConf(path string) ([]byte, error) {
-	if err := regular(path, os.Stat); err != nil { // to open some devices does something
+	if err := regular(path, os.Stat); err != nil { // opening some devices has side effects
 		return nil, err
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -30,8 +30,8 @@ func ReadConf(path string) ([]byte, error) {
 	return readBounded(path, f)
 }
 
-// ReadGiven is ReadConf for a path that a person typed: a pipe or a terminal is
-// read to its end too, of 1 MiB at most.
+// ReadGiven is ReadConf for a path that the user typed: it also reads a pipe or a terminal
+// to its end, 1 MiB at most.
 func ReadGiven(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -41,7 +41,7 @@ func ReadGiven(path string) ([]byte, error) {
 	return readBounded(path, f)
 }
 
-// ReadInput reads a standard input to its end, of 1 MiB at most.
+// ReadInput reads standard input to its end, 1 MiB at most.
 func ReadInput(r io.Reader) ([]byte, error) { return readBounded("standard input", r) }
 
 func readBounded(name string, r io.Reader) ([]byte, error) {

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WriteSynced makes path hold data, with this mode whatever the umask, and waits
-// until the data is on the disk, and a new name too. A name that was there needs
-// no fsync of the directory: after a power loss it is the old file or the new
-// one, each whole. Links are replaced as Write does, and the file is closed
-// before it has the name: one that is a program can be run.
+// WriteSynced replaces the file at path with data, with this mode whatever the umask, and
+// waits until the data, and a new name, are on the disk. An existing name needs no fsync
+// of the directory: after a power loss it is the old file or the new one, each whole.
+// Links are replaced as by Write, and the file is closed before it gets its name, so that
+// a program can be executed.
 func WriteSynced(path string, data []byte, mode fs.FileMode) error {
 	_, missing := os.Lstat(path)
 	if err := replace(path, data, mode); err != nil || missing == nil {
@@ -26,8 +26,8 @@ func WriteSynced(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// WriteDurable is WriteSynced for what must not be the old file after a power
-// loss: it waits for the directory in any case.
+// WriteDurable is WriteSynced for a file whose old content must not come back after a
+// power loss: it always syncs the directory too.
 func WriteDurable(path string, data []byte, mode fs.FileMode) error {
 	if err := replace(path, data, mode); err != nil {
 		return err
@@ -35,7 +35,7 @@ func WriteDurable(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// SyncDir puts the names in a directory, and that others are gone, on the disk.
+// SyncDir syncs a directory: new names in it, and removed ones, survive a power loss.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -44,8 +44,8 @@ func SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// replace writes beside path, where what a killed one left is overwritten, and
-// renames.
+// replace writes a temporary file beside path, over the one that a killed writer left, and
+// renames it.
 func replace(path string, data []byte, mode fs.FileMode) error {
 	temp := path + suffix
 	err := remove(temp)

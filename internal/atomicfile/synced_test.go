@@ -27,7 +27,8 @@ func TestSyncedMode(t *testing.T) {
 	}
 }
 
-// What has the name is closed: nothing that is open for writing can be run.
+// The file is closed before it gets its name: a file that is open for writing cannot be
+// executed (ETXTBSY).
 func TestSyncedProgramRuns(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "program")
 	program, err := os.ReadFile("/bin/true")
@@ -44,7 +45,7 @@ func TestSyncedProgramRuns(t *testing.T) {
 	}
 }
 
-// One that fails leaves what was there, and nothing beside it.
+// A failed WriteSynced leaves the old file, and no temporary file beside it.
 func TestSyncedFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d")
 	if err := os.MkdirAll(filepath.Join(path, "full"), 0o700); err != nil {

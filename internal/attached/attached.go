@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attached compares the attachments of a node with the kernel: those whose
-// result a runtime keeps, and those of which only our records tell. No plugin is
-// asked, so what it says holds for plugins of others too, and hundreds of
-// attachments take no longer than one ADD each.
+// Package attached compares the attachments of a node with the kernel: those whose result
+// a runtime caches, and those that only our records name. It calls no plugin, so it works
+// for other vendors' plugins too, and hundreds of attachments take no longer than one ADD
+// each.
 package attached
 
 import (
@@ -31,8 +31,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Attachment is one of this node's. Result and Config are nil where no runtime
-// keeps them.
+// Attachment is one attachment of this node. Result and Config are nil where no runtime
+// caches them.
 type Attachment struct {
 	chain.Cached
 	Records []*record.Record
@@ -40,8 +40,8 @@ type Attachment struct {
 	proc string
 }
 
-// Name is how an attachment is named to a person: by the namespace where the
-// container's id is only derived from it, as cnitool does.
+// Name names the attachment in messages: by the namespace where the container's id is only
+// derived from it, as cnitool does.
 func (a *Attachment) Name() string {
 	name := a.Network + "/" + a.ContainerID
 	if strings.HasPrefix(a.ContainerID, "cnitool-") && a.NetNS != "" {
@@ -53,12 +53,12 @@ func (a *Attachment) Name() string {
 	return name
 }
 
-// Owner is the mark that what is the attachment's has.
+// Owner is the key that marks every object of the attachment.
 func (a *Attachment) Owner() owner.Key { return owner.Of(a.Network, a.ContainerID, a.IfName) }
 
-// Uncached says whether the result of the ADD is lost. Some runtimes keep theirs in a
-// directory of their own beside the usual one (Multus), and our driver of Docker does
-// below its state.
+// Uncached reports whether the result of the ADD is lost. Some runtimes cache it in a
+// directory of their own beside the usual one (Multus); patchbayd docker does so below its
+// state directory.
 func (a *Attachment) Uncached(p paths.Paths) bool {
 	if a.Result != nil {
 		return false
@@ -72,21 +72,21 @@ func (a *Attachment) Uncached(p paths.Paths) bool {
 	})
 }
 
-// Look compares attachments with the kernel. What several of them share is looked
-// up once.
+// Look compares attachments with the kernel. It looks up only once what several
+// attachments share.
 type Look struct {
 	kernel *kernel.Kernel
 	proc   string
 	facts  map[string]record.Fact
 	lost   map[string][]netstate.Lost
 
-	accepted func() (bool, error) // whether all addresses are, which is asked once
+	accepted func() (bool, error) // whether all addresses are accepted; looked up once
 }
 
 // New returns a Look; proc is where procfs is.
 func New(k *kernel.Kernel, proc string) *Look {
 	l := &Look{kernel: k, proc: proc, facts: make(map[string]record.Fact), lost: make(map[string][]netstate.Lost)}
-	_, facts, _ := k.Records.Facts() // doctor's check of leftovers tells of broken ones
+	_, facts, _ := k.Records.Facts() // doctor's check of leftovers reports broken ones
 	for _, f := range facts {
 		l.facts[f.Name] = f
 	}
@@ -97,8 +97,8 @@ func New(k *kernel.Kernel, proc string) *Look {
 	return l
 }
 
-// List joins what runtimes cached and the records, by network and container. What
-// cannot be read comes back in the error beside the others.
+// List joins cached results and records by network and container. Files that cannot be
+// read are in the error; the list holds all others.
 func (l *Look) List(rt *chain.Runtime) ([]*Attachment, error) {
 	cached, cerr := rt.Attachments("")
 	records, rerr := l.kernel.Records.List("")
@@ -124,7 +124,7 @@ func (l *Look) List(rt *chain.Runtime) ([]*Attachment, error) {
 	return list, errors.Join(cerr, rerr)
 }
 
-// Gone says whether the namespace is no more for certain.
+// Gone reports whether the namespace is certain to be gone.
 func (a *Attachment) Gone() bool {
 	if a.NetNS == "" {
 		return false
@@ -139,7 +139,7 @@ func (a *Attachment) Gone() bool {
 	return state == life.Dead
 }
 
-// Compare is Links and Firewall together, with our table as a whole.
+// Compare joins Links and Firewall, and compares our table as a whole.
 func (l *Look) Compare(ctx context.Context, a *Attachment) (*netstate.Differences, error) {
 	other, err := l.Links(ctx, a)
 	lost, ferr := l.Firewall(ctx, a)
@@ -152,8 +152,8 @@ func (l *Look) Compare(ctx context.Context, a *Attachment) (*netstate.Difference
 	return d, errors.Join(err, ferr, terr)
 }
 
-// Unrecorded says whether the host's end of an attachment has our mark, and there is
-// no record of it: the records went, as with /run/patchbay.
+// Unrecorded reports whether the host's end of an attachment has our mark but no record:
+// the records were lost, as with /run/patchbay.
 func (l *Look) Unrecorded(a *Attachment) bool {
 	if a.Result == nil || len(a.Records) > 0 {
 		return false
@@ -190,7 +190,7 @@ func (l *Look) Firewall(ctx context.Context, a *Attachment) (lost []netstate.Los
 	return lost, err
 }
 
-// addresses looks for those of one record when not all are there.
+// addresses returns the accepted addresses of one record that are missing.
 func (l *Look) addresses(ctx context.Context, env *netstate.Env, r *record.Record) ([]netstate.Lost, error) {
 	if len(r.Accepts) == 0 {
 		return nil, nil
@@ -213,8 +213,8 @@ func (l *Look) fact(ctx context.Context, env *netstate.Env, name string) ([]nets
 	return lost, err
 }
 
-// Links looks at the links of the host, and at the container's interface with its
-// addresses and routes where a result tells of them.
+// Links compares the links of the host, and the container's interface with the addresses
+// and routes of its result, if one is cached.
 func (l *Look) Links(ctx context.Context, a *Attachment) (diffs []string, err error) {
 	host, err := l.kernel.Host()
 	if err != nil {
@@ -241,8 +241,8 @@ func (l *Look) Links(ctx context.Context, a *Attachment) (diffs []string, err er
 	return append(diffs, more...), err
 }
 
-// hostLinks are those of the records and, without any, none: a bridge of the
-// result may be of others.
+// hostLinks returns the host's links from the records. Without a record it returns none: a
+// bridge in the result may belong to others.
 func (a *Attachment) hostLinks() (names []string) {
 	for _, r := range a.Records {
 		names = append(names, r.Links...)
@@ -251,8 +251,8 @@ func (a *Attachment) hostLinks() (names []string) {
 	return slices.Compact(names)
 }
 
-// inside compares the interface with the result. One that the result does not
-// place in this namespace is not looked for.
+// inside compares the interface with the result, unless the result places it in another
+// namespace.
 func (a *Attachment) inside(ctx context.Context, env *netstate.Env) (diffs []string, err error) {
 	at := slices.IndexFunc(a.Result.Interfaces, func(i spec.Interface) bool { return i.Name == a.IfName && i.Sandbox == a.NetNS })
 	if at < 0 {

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package boot tells the runs of the kernel apart, and the time in one: what
-// files go by that must not outlive a reboot or trust a clock somebody may set.
+// Package boot identifies the current boot of the kernel, and gives the time since it: for
+// state that must not outlive a reboot or depend on a clock that can be set.
 package boot
 
 import (
@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ID is the kernel's random boot id, 36 characters, from procfs at
-// proc ("/proc"). The error of a procfs without one wraps fs.ErrNotExist.
+// ID is the kernel's random boot id, 36 characters, from procfs at proc ("/proc"). The
+// error wraps fs.ErrNotExist where procfs has none.
 func ID(proc string) (string, error) {
 	path := filepath.Join(proc, "sys/kernel/random/boot_id")
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) // os.File would start the poller
@@ -32,7 +32,8 @@ func ID(proc string) (string, error) {
 	return strings.TrimSpace(string(id[:n])), nil
 }
 
-// Since is the time since boot (CLOCK_BOOTTIME), suspended or not, which no clock setting moves.
+// Since is the time since boot (CLOCK_BOOTTIME). It counts suspended time, and setting the
+// clock does not change it.
 func Since() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

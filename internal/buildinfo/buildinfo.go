@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package buildinfo says which build a program is.
+// Package buildinfo reports the version and build of a program.
 package buildinfo
 
 import (
@@ -17,13 +17,13 @@ import (
 type Info struct {
 	Version  string   `json:"version"`
 	Commit   string   `json:"commit,omitempty"`
-	Modified bool     `json:"modified,omitempty"` // built from a tree with changes
+	Modified bool     `json:"modified,omitempty"` // built from a tree with uncommitted changes
 	Go       string   `json:"go"`
 	Platform string   `json:"platform"`
 	CNI      []string `json:"cniVersions"`
 }
 
-// Read reads what the linker noted.
+// Read reads what the linker embedded.
 func Read() Info {
 	b := Info{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, CNI: spec.Versions()}
 	info, ok := debug.ReadBuildInfo()
@@ -44,7 +44,7 @@ func Read() Info {
 	return b
 }
 
-// Text is Info in two lines.
+// Text formats Info in two lines.
 func (b Info) Text(program string) string {
 	commit := ""
 	if b.Commit != "" {
@@ -53,7 +53,7 @@ func (b Info) Text(program string) string {
 	return fmt.Sprintf("%s %s%s %s %s\nCNI %s\n", program, b.Version, commit, b.Go, b.Platform, strings.Join(b.CNI, " "))
 }
 
-// Asked says whether the first argument asks for the version, as people try it.
+// Asked reports whether the first argument asks for the version, in any usual form.
 func Asked(args []string) bool {
 	if len(args) == 0 {
 		return false

@@ -51,7 +51,7 @@ func namespaces() string {
 	return mnt + " " + net
 }
 
-// isInside says whether this process has left the namespaces that variable
+// isInside reports whether this process has left the namespaces that variable
 // names. A variable set by hand must not make it remount the machine's /run.
 func (a *app) isInside(variable string) error {
 	mnt, net, _ := strings.Cut(a.getenv(variable), " ")

@@ -48,7 +48,7 @@ type socket struct {
 	inode string
 }
 
-// serves says whether traffic for a published port may be the socket's. One on
+// serves reports whether traffic for a published port may be the socket's. One on
 // [::] may take IPv4 too.
 func (s socket) serves(p portMapping) bool {
 	if s.proto != p.Protocol || s.at.Port() != p.HostPort {

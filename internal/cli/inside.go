@@ -72,7 +72,7 @@ func forward(signals <-chan os.Signal, p *os.Process) {
 	}
 }
 
-// foreground says whether a terminal's keys reach this process.
+// foreground reports whether a terminal's keys reach this process.
 func foreground() bool {
 	group, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
 	return err == nil && group == unix.Getpgrp()

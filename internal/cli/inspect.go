@@ -80,7 +80,7 @@ func (c *inspectCommand) find(list []*standing, name string) (found []*standing,
 	return found, nil
 }
 
-// called says whether name is a container's id, the beginning of it, or its
+// called reports whether name is a container's id, the beginning of it, or its
 // namespace.
 func (s *standing) called(name, netns string) bool {
 	id, ifName, one := strings.Cut(name, "/")

@@ -156,7 +156,7 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// sameFile says whether two paths are one inode; missing files are not.
+// sameFile reports whether two paths are one inode; missing files are not.
 func sameFile(a, b string) bool {
 	x, err := os.Stat(a)
 	if err != nil {

@@ -102,7 +102,7 @@ func (in *installer) plan(names []string) error {
 	return nil
 }
 
-// ours says whether a name is a link to a build of ours in the directory.
+// ours reports whether a name is a link to a build of ours in the directory.
 func (in *installer) ours(name string) bool {
 	for _, b := range in.builds {
 		if sameFile(filepath.Join(in.dir, b), filepath.Join(in.dir, name)) {

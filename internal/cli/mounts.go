@@ -105,7 +105,7 @@ func resolvText(dns spec.DNS) string {
 	return b.String()
 }
 
-// onlyLoopback says whether a resolv.conf names no server outside this
+// onlyLoopback reports whether a resolv.conf names no server outside this
 // machine. A missing file, or one without any server, means the loopback too.
 func onlyLoopback(file string) bool {
 	data, err := os.ReadFile(file)

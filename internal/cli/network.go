@@ -56,7 +56,7 @@ func defaultNetwork(p paths.Paths) (*network, error) {
 	return &network{List: list, builtin: true}, nil
 }
 
-// hasIPv6 says whether new interfaces of this machine get IPv6.
+// hasIPv6 reports whether new interfaces of this machine get IPv6.
 func hasIPv6(proc string) bool {
 	if _, err := os.Stat(filepath.Join(proc, "net/if_inet6")); err != nil {
 		return false
@@ -218,7 +218,7 @@ func (a *app) pluginPath(n *network) []string {
 	return dirs
 }
 
-// capability says whether a plugin of the network wants what the runtime knows.
+// capability reports whether a plugin of the network wants what the runtime knows.
 func (n *network) capability(name string) bool {
 	for _, p := range n.Plugins {
 		if p.Capabilities[name] {

@@ -170,7 +170,7 @@ func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Attachment) (lis
 	return list, nil
 }
 
-// living says whether a container may be there: one whose namespace is not known
+// living reports whether a container may be there: one whose namespace is not known
 // counts as alive.
 func (s *standing) living() bool { return s.Alive || s.NetNS == "" }
 

@@ -82,7 +82,7 @@ func (c *repairCommand) lacks(s *plugin.Session, look *attached.Look, a *attache
 	return fmt.Sprintf("%s missing, and what tells of it below %s is lost: attach it again (patchbay del and add)", d.Sentence(), c.app.paths.Run)
 }
 
-// busy says whether an ADD or DEL works on an attachment.
+// busy reports whether an ADD or DEL works on an attachment.
 func busy(s *plugin.Session, a *attached.Attachment) bool {
 	store := kernel.OfSession(s).Records
 	return slices.ContainsFunc(a.Records, func(r *record.Record) bool { return store.Busy(r.Network, r.Owner, r.Plugin) })

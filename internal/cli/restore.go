@@ -117,7 +117,7 @@ func (in *installer) restoreOne(name string, done *installed) error {
 	return nil
 }
 
-// sameContent says whether two files are equal; one that cannot be read is not.
+// sameContent reports whether two files are equal; one that cannot be read is not.
 func sameContent(a, b string) bool {
 	x, err := os.ReadFile(a)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// kill -9 at random points of an ADD under the names of a container whose namespace
-// died without DEL: the record tells of both, so DEL or GC takes away what either has.
+// kill -9 at random points of an ADD under the names of a container whose namespace ended
+// without DEL: the record covers both lives, so DEL or GC removes the objects of either.
 func TestKillAgain(t *testing.T) {
 	before := baseline(t)
 	kills := nettest.NewKills(t, "ADD")

@@ -21,14 +21,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// state is what the runtime believes of a pod.
+// podState is what the runtime knows of a pod.
 type podState int
 
 const (
 	absent    podState = iota
 	attached           // its ADD succeeded
-	unsure             // a plugin was killed; DEL is owed
-	forgotten          // the runtime lost it; GC is owed
+	unsure             // a plugin was killed; the runtime must repeat DEL
+	forgotten          // the runtime lost it; GC must remove it
 )
 
 // churned is one pod. Only one goroutine at a time touches it.
@@ -52,7 +52,7 @@ func (p *churned) attachment() chain.Attachment {
 	}}
 }
 
-// step does the next thing a runtime would with this pod.
+// step does what a runtime would do next with this pod.
 func (p *churned) step() {
 	switch p.state {
 	case absent:
@@ -77,7 +77,7 @@ func (p *churned) step() {
 	}
 }
 
-// add is the ADD of a new container.
+// add attaches a new container.
 func (p *churned) add() {
 	p.life++
 	p.endNamespace()
@@ -99,7 +99,7 @@ func (p *churned) add() {
 	}
 }
 
-// del is a DEL, which is repeated later when a plugin is killed.
+// del detaches the pod. When a plugin is killed, a later step repeats it.
 func (p *churned) del(mayDie bool) {
 	p.c.release(p)
 	p.c.dels.Add(1)
@@ -115,15 +115,15 @@ func (p *churned) del(mayDie bool) {
 	}
 }
 
-// check is a CHECK of a pod that lives.
+// check runs CHECK on a living pod.
 func (p *churned) check() {
 	if err := p.c.rt.Check(context.Background(), p.list, p.attachment()); err != nil {
 		p.c.Errorf("CHECK %s on %s: %v", p.id(), p.list.Name, err)
 	}
 }
 
-// forget is what a runtime does that crashes: the namespace goes with the
-// container, sometimes the cached result too, and nobody sends a DEL.
+// forget does what a crashing runtime does: the namespace goes with the container,
+// sometimes the cached result too, and no DEL follows.
 func (p *churned) forget() {
 	p.c.release(p)
 	p.c.lost.Add(1)
@@ -138,23 +138,23 @@ func (p *churned) forget() {
 	}
 }
 
-// errKilled is what a runtime is told of a plugin that was killed.
+// errKilled is the error of a plugin that was killed.
 var errKilled = errors.New("killed by the test")
 
 func wasKilled(err error) bool { return errors.Is(err, errKilled) }
 
-// killer calls plugins by exec and kills some of them, with all they started,
-// at a random moment of the time such a call takes.
+// killer calls plugins by exec and kills some of them, with all their processes, at a
+// random moment of a usual call's time.
 type killer struct {
 	exec   invoke.Exec
 	seed   uint64
 	odds   atomic.Int64 // in a hundred
 	calls  atomic.Uint64
 	killed atomic.Int64
-	usual  atomic.Int64 // how long a call takes, in nanoseconds, lately
+	usual  atomic.Int64 // how long a call takes lately, in nanoseconds
 }
 
-// Invoke is invoke.Invoker's.
+// Invoke implements invoke.Invoker.
 func (k *killer) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
 	rnd := rand.New(rand.NewPCG(k.seed, k.calls.Add(1)))
 	if rnd.Int64N(100) >= k.odds.Load() {
@@ -163,8 +163,8 @@ func (k *killer) Invoke(ctx context.Context, pluginType string, call *spec.Call)
 		k.usual.Store((7*k.usual.Load() + int64(time.Since(start))) / 8)
 		return out, err
 	}
-	// Half of the work is in the first milliseconds, the other half waits for
-	// the kernel or for its turn.
+	// A call does half of its work in the first milliseconds; the rest of the time it
+	// waits for the kernel or a lock.
 	short, cancel := context.WithTimeout(ctx, time.Duration(rnd.Int64N(max(1, k.usual.Load()))))
 	defer cancel()
 	out, err := k.exec.Invoke(short, pluginType, call)

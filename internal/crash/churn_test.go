@@ -29,11 +29,11 @@ import (
 const (
 	churnPods    = 1000
 	churnCallers = 16
-	killOdds     = 12 // in a hundred calls of a plugin
+	killOdds     = 12 // of a hundred calls of a plugin
 )
 
-// churnTime is how long TestChurn goes on. PATCHBAY_CHURN raises it: the nightly
-// target asks for ten minutes. The second kernel is emulated.
+// churnTime is how long TestChurn runs. PATCHBAY_CHURN raises it: the nightly target asks
+// for ten minutes. The second kernel is emulated.
 func churnTime(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("PATCHBAY_CHURN")
@@ -50,8 +50,8 @@ func churnTime(t *testing.T) time.Duration {
 	return d
 }
 
-// churnLists are the networks: as lists of plugins and as one chain, with pools
-// that the pods go round several times.
+// churnLists returns the networks: as lists of plugins and as one chain, with pools so
+// small that addresses are reused several times.
 func churnLists(t *testing.T) []*chain.List {
 	t.Helper()
 	const (
@@ -88,12 +88,12 @@ type churning struct {
 	*testing.T
 	rt   *chain.Runtime
 	kill *killer
-	// exclusive is held by ADD and DEL, and alone by GC with its list of who
-	// lives (SPEC.md, "Garbage collection").
+	// exclusive is held shared by ADD and DEL, and exclusively by GC, whose list of living
+	// attachments must be complete (SPEC.md, "Garbage collection").
 	exclusive sync.RWMutex
 
 	mu    sync.Mutex
-	lives map[netip.Addr]string // address to the pod that was told it has it
+	lives map[netip.Addr]string // address to the pod whose ADD returned it
 
 	adds, dels, lost, collections atomic.Int64
 }
@@ -120,7 +120,7 @@ func TestChurn(t *testing.T) {
 	leak.Nothing(t, before, append(stateDirs(), paths.Default().State)...)
 }
 
-// uplink makes the master of the macvlan network, with a carrier.
+// uplink creates the master of the macvlan network, with a carrier.
 func uplink(t *testing.T) {
 	t.Helper()
 	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "churn-uplink", TxQLen: -1}, PeerName: "churn-far"}
@@ -139,8 +139,8 @@ func uplink(t *testing.T) {
 	}
 }
 
-// standing attaches and detaches one pod a network, so that what a network
-// leaves standing by design stands, and counts.
+// standing attaches and detaches one pod on each network, so that the objects that a
+// network keeps by design exist and are counted.
 func (c *churning) standing(lists []*chain.List) leak.State {
 	for i, l := range lists {
 		p := &churned{c: c, list: l, number: churnPods + i, rnd: rand.New(rand.NewPCG(1, 1))}
@@ -151,7 +151,7 @@ func (c *churning) standing(lists []*chain.List) leak.State {
 	return leak.Must(c, append(stateDirs(), paths.Default().State)...)
 }
 
-// churn runs the callers until the time is up, and gives the pods as they are.
+// churn runs the callers until the time is up, and returns the pods in their last state.
 func (c *churning) churn(lists []*chain.List, seed uint64) (pods []*churned) {
 	for i := range churnPods {
 		pods = append(pods, &churned{c: c, list: lists[i%len(lists)], number: i, rnd: rand.New(rand.NewPCG(seed, uint64(i)))})
@@ -163,7 +163,7 @@ func (c *churning) churn(lists []*chain.List, seed uint64) (pods []*churned) {
 		callers.Go(func() {
 			rnd := rand.New(rand.NewPCG(seed, uint64(n)<<32))
 			for time.Now().Before(stop) && !c.Failed() {
-				p := pods[rnd.IntN(churnPods/churnCallers)*churnCallers+n] // nobody else's
+				p := pods[rnd.IntN(churnPods/churnCallers)*churnCallers+n] // only this caller's
 				c.exclusive.RLock()
 				p.step()
 				c.exclusive.RUnlock()
@@ -179,7 +179,7 @@ func (c *churning) churn(lists []*chain.List, seed uint64) (pods []*churned) {
 	return pods
 }
 
-// collect is a GC of all networks, after which the living are looked at.
+// collect runs a GC of all networks and then checks the living pods.
 func (c *churning) collect(lists []*chain.List, pods []*churned) {
 	c.exclusive.Lock()
 	defer c.exclusive.Unlock()
@@ -214,8 +214,8 @@ func (c *churning) collect(lists []*chain.List, pods []*churned) {
 	}
 }
 
-// end detaches half of the living; the others lose their namespace and are
-// left to GC.
+// end detaches half of the living pods; the others lose their namespace and are left to
+// GC.
 func (c *churning) end(lists []*chain.List, pods []*churned) {
 	for _, p := range pods {
 		switch {
@@ -229,8 +229,8 @@ func (c *churning) end(lists []*chain.List, pods []*churned) {
 	c.collect(lists, pods)
 }
 
-// claim notes the addresses that a pod was told, and fails when another pod
-// that lives was told one of them.
+// claim notes the addresses of a pod's result, and fails when another living pod has one
+// of them.
 func (c *churning) claim(p *churned, ips []spec.IPConfig) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,7 +244,7 @@ func (c *churning) claim(p *churned, ips []spec.IPConfig) {
 	}
 }
 
-// release ends a pod's claims. It comes before the DEL, which may free them at
+// release ends a pod's claims. It comes before the DEL, which may free the addresses at
 // any moment.
 func (c *churning) release(p *churned) {
 	c.mu.Lock()
@@ -255,7 +255,7 @@ func (c *churning) release(p *churned) {
 	p.addrs = nil
 }
 
-// holds looks that host-local's files still say what the pod was told.
+// holds checks that host-local's files still assign the pod its addresses.
 func (p *churned) holds() {
 	for _, a := range p.addrs {
 		raw, err := os.ReadFile(filepath.Join(paths.Default().CNI, "networks", p.list.Name, a.String()))
@@ -265,12 +265,12 @@ func (p *churned) holds() {
 	}
 }
 
-// namespace is where the pod's network namespace is bound.
+// namespace is the path of the pod's network namespace.
 func (p *churned) namespace() string {
 	return filepath.Join("/run/netns", fmt.Sprintf("churn-%d", p.number))
 }
 
-// endNamespace removes it, if it is there.
+// endNamespace removes the namespace, if the pod has one.
 func (p *churned) endNamespace() {
 	if !p.hasNS {
 		return

@@ -27,8 +27,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestMain makes the test binary the plugin too, so that there is a process to
-// kill.
+// TestMain also makes the test binary the plugin, so that there is a process to kill.
 func TestMain(m *testing.M) {
 	if os.Getenv("CNI_COMMAND") != "" {
 		os.Exit(plugin.MainOf(all.Find("patchbay"), all.Plugins()))
@@ -36,8 +35,8 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
-// usualChain is the usual chain of a node and the rest of what this program does to
-// one attachment.
+// usualChain is the usual chain of a node, with every other plugin of this program that
+// changes one attachment.
 const usualChain = `{"cniVersion":"1.1.0","name":"crash","type":"patchbay","plugins":[
 	{"type":"bridge","bridge":"crash0","isGateway":true,"ipMasq":true,"hairpinMode":true,
 	 "ipam":{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/16"}],[{"subnet":"fd77::/64"}]],
@@ -86,8 +85,8 @@ func mustRun(t *testing.T, q request, verb spec.Verb, extra string) []byte {
 
 const keepNobody = `,"cni.dev/valid-attachments":[]`
 
-// state counts everything of the node; the bridge and its gateway address stay
-// by design, so they are made before the first count.
+// state counts all objects of the node. The bridge and its gateway address stay by design,
+// so they exist before the first count.
 func state(t *testing.T) leak.State {
 	t.Helper()
 	return leak.Must(t, stateDirs()...)
@@ -98,8 +97,8 @@ func stateDirs() []string {
 	return []string{p.Run, p.CNI, p.RunCNI}
 }
 
-// baseline attaches and detaches one container, so that what a network leaves
-// standing by design stands, and counts.
+// baseline attaches and detaches one container, so that the objects that a network keeps
+// by design exist and are counted.
 func baseline(t *testing.T) leak.State {
 	t.Helper()
 	q := request{"baseline", nettest.NewNS(t, "crash-baseline"), 10000}
@@ -115,8 +114,8 @@ func nothingBeyond(t *testing.T, before leak.State, when string) {
 	}
 }
 
-// A fault at every step of the whole chain: ADD fails and leaves nothing, not
-// even for DEL to do.
+// After a fault at each step of the whole chain, ADD fails and leaves nothing, not even
+// work for DEL.
 func TestFaultAtEveryStep(t *testing.T) {
 	before := baseline(t)
 	q := request{"fault", nettest.NewNS(t, "crash-fault"), 10001}
@@ -146,7 +145,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 	nothingBeyond(t, before, "DEL")
 }
 
-// A namespace that is deleted before DEL, and a DEL that knows only three names.
+// A namespace is deleted before DEL, and DEL knows only the three names.
 func TestNamespaceDeletedFirst(t *testing.T) {
 	before := baseline(t)
 	for _, ns := range []string{"", "/run/netns/crash-gone"} {
@@ -162,7 +161,7 @@ func TestNamespaceDeletedFirst(t *testing.T) {
 	}
 }
 
-// A reboot: the kernel and /run forget everything, /var/lib does not.
+// A reboot empties the kernel and /run, but not /var/lib.
 func TestReboot(t *testing.T) {
 	before := baseline(t)
 	q := request{"rebooted", nettest.NewNS(t, "crash-rebooted"), 10003}
@@ -177,7 +176,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// forget is what a reboot does to kernel and /run.
+// forget empties the kernel and /run as a reboot does.
 func forget(t *testing.T) {
 	t.Helper()
 	links, err := netlink.LinkList()
@@ -205,7 +204,7 @@ func tries() int {
 	return 60
 }
 
-// kill -9 at random points of ADD and DEL; then DEL, or nothing and a GC.
+// Processes are killed at random points of ADD and DEL; a DEL follows, or only a GC.
 func TestKill(t *testing.T) {
 	before := baseline(t)
 	q := request{"", nettest.NewNS(t, "crash-kill"), 10004}
@@ -214,12 +213,12 @@ func TestKill(t *testing.T) {
 		q.id = fmt.Sprintf("kill%d", n)
 		try(t, adds, q.call(spec.Add, ""))
 		switch n % 3 {
-		case 0: // the runtime does what it must
+		case 0: // the runtime repeats the DEL, as it must
 			mustRun(t, q, spec.Del, "")
 		case 1: // its DEL is killed too, and repeated
 			try(t, dels, q.call(spec.Del, ""))
 			mustRun(t, q, spec.Del, "")
-		case 2: // the runtime forgot: GC
+		case 2: // the runtime lost the container: GC
 			mustRun(t, q, spec.GC, keepNobody)
 		}
 		if n%20 == 0 {
@@ -230,14 +229,14 @@ func TestKill(t *testing.T) {
 	nothingBeyond(t, before, "the last GC")
 }
 
-// try runs a call as a process that is killed somewhere.
+// try runs a call in a process that is killed at a random moment.
 func try(t *testing.T, kills *nettest.Kills, c *spec.Call) {
 	t.Helper()
 	kills.Try(func(after time.Duration) bool { return died(t, c, after) })
 }
 
-// died runs a call as a process, kills it after a time and says whether it was
-// still running.
+// died runs a call in a process, kills it after a time and reports whether it was still
+// running.
 func died(t *testing.T, c *spec.Call, after time.Duration) bool {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -261,7 +260,7 @@ func died(t *testing.T, c *spec.Call, after time.Duration) bool {
 	return false
 }
 
-// Empty, torn and foreign state files are survived by every verb.
+// Every verb survives empty, torn and foreign state files.
 func TestTornFiles(t *testing.T) {
 	before := baseline(t)
 	for _, content := range []string{"", "{", `{"schema":99,"owner":"x"}`} {

@@ -116,7 +116,7 @@ func networksIn(stateDir string) (n int) {
 	return n
 }
 
-// needed says whether another unit of Patchbay starts the program.
+// needed reports whether another unit of Patchbay starts the program.
 func (in *installer) needed() bool {
 	units, _ := filepath.Glob(in.at(unitDir + "/patchbay-*.service")) // the pattern is right
 	return slices.ContainsFunc(units, func(path string) bool { return filepath.Base(path) != dockerService })

@@ -40,7 +40,7 @@ func listener(path string) (net.Listener, error) {
 	return listen(path)
 }
 
-// activated says whether the environment tells of descriptors for this process.
+// activated reports whether the environment tells of descriptors for this process.
 func activated() bool {
 	return os.Getenv("LISTEN_FDS") != "" && os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid())
 }
@@ -110,7 +110,7 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// alive says whether somebody listens.
+// alive reports whether somebody listens.
 func alive(path string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -108,7 +108,7 @@ func (n *Node) cutIn(net *Network) (cut, unsure []string, err error) {
 	return cut, unsure, err
 }
 
-// routes says whether the host forwards for the network.
+// routes reports whether the host forwards for the network.
 func (n *Network) routes() bool {
 	return slices.ContainsFunc(n.Members, func(m Member) bool { return m.Type == "bridge" && !m.Internal || m.Type == "ptp" })
 }
@@ -175,7 +175,7 @@ func foreignDrops(n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// inZone says whether any attachment has a source in a zone.
+// inZone reports whether any attachment has a source in a zone.
 func (n *Node) inZone() bool {
 	return slices.ContainsFunc(n.liveSources(), netip.Prefix.IsValid)
 }
@@ -214,7 +214,7 @@ type forwardDrop struct {
 	table, chain string
 }
 
-// allPass says whether the rules of a chain let through all that networks forward, for
+// allPass reports whether the rules of a chain let through all that networks forward, for
 // certain. A network whose subnets nobody knows may be dropped.
 func (n *Node) allPass(d forwardDrop) (bool, error) {
 	t, err := n.Kernel.NFT.ReadTable(d.family, d.table)

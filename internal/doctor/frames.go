@@ -47,12 +47,12 @@ func frameDrops(net *Network, t *nft.Table, ports []string) (drops []Finding) {
 	return drops
 }
 
-// frames says whether a base chain sees frames.
+// frames reports whether a base chain sees frames.
 func frames(t *nft.Table, base nft.Chain) bool {
 	return t.Family == nftables.TableFamilyBridge || t.Family == nftables.TableFamilyNetdev || t.Family == nftables.TableFamilyINet && base.Hook == inetIngress
 }
 
-// ofDevice says whether a base chain is called for a link.
+// ofDevice reports whether a base chain is called for a link.
 func ofDevice(t *nft.Table, base nft.Chain, link string) bool {
 	return t.Family == nftables.TableFamilyBridge || slices.Contains(base.Devices, link)
 }

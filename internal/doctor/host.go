@@ -249,7 +249,7 @@ func (n *Node) networksWith(pluginType string) (names []string) {
 	return names
 }
 
-// kubeProxy says whether its iptables rules are here.
+// kubeProxy reports whether its iptables rules are here.
 func (n *Node) kubeProxy() (bool, error) {
 	got, err := n.Kernel.NFT.Look(nft.Ref{Family: 2, Table: "nat", Chain: "KUBE-SERVICES"}, nft.Ref{Family: 2, Table: "kube-proxy"})
 	if err != nil {

@@ -95,7 +95,7 @@ func prefixOf(dst interface{ String() string }) (netip.Prefix, bool) {
 	return p, err == nil && !p.Addr().IsLinkLocalUnicast() && !p.Addr().IsMulticast()
 }
 
-// ownLink says whether a route leads to the network: to its bridge or master, or
+// ownLink reports whether a route leads to the network: to its bridge or master, or
 // to a veth, as ptp's do.
 func (n *Node) ownLink(net *Network, r netlink.Route) bool {
 	link, err := n.Host.LinkAt(r.LinkIndex)

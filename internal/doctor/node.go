@@ -137,7 +137,7 @@ func (m *Member) bridge() string {
 	return cmp.Or(m.Bridge, "cni0")
 }
 
-// gateway says whether the bridge gets addresses.
+// gateway reports whether the bridge gets addresses.
 func (m *Member) gateway() bool { return m.IsGateway || m.IsDefault }
 
 // ranges are those of all sets; none where they make no sense, which the check of

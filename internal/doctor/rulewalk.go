@@ -96,7 +96,7 @@ func judged(t *nft.Table, d follow.Drop, way string) (f Finding, found bool) {
 	return f, true
 }
 
-// passes says whether traffic goes through a base chain under the addresses that it
+// passes reports whether traffic goes through a base chain under the addresses that it
 // has: before routing, answers may still have the host's, and behind source NAT what
 // leaves has them.
 func passes(base nft.Chain, out bool) bool {
@@ -105,7 +105,7 @@ func passes(base nft.Chain, out bool) bool {
 		base.Hook == *nftables.ChainHookPostrouting && (!out || base.Prio < int32(*nftables.ChainPriorityNATSource))
 }
 
-// operators says whether a rule is in a chain that is there for operators.
+// operators reports whether a rule is in a chain that is there for operators.
 func operators(at string) bool {
 	return slices.ContainsFunc([]string{"CNI-ADMIN", "DOCKER-USER", "admin"}, func(name string) bool {
 		return strings.Contains(at+" ", " chain "+name+" ") || strings.Contains(at, " chain "+name+",")

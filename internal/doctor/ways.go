@@ -53,7 +53,7 @@ func ways(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, errors.Join(err, rerr, gerr)
 }
 
-// ofOthers says whether there are other rules than the kernel's.
+// ofOthers reports whether there are other rules than the kernel's.
 func ofOthers(rules []netlink.Rule) bool {
 	for i := range rules {
 		if p := rules[i].Priority; p > 0 && p < 32766 {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File takes the lock of the file at path, which is made for its owner alone and
-// is no symbolic link. The error of one that stays taken wraps ctx's cause.
+// File takes the lock of the file at path, which it creates with mode 0600; it follows no
+// symbolic link. If the lock stays taken, the error wraps ctx's cause.
 func File(ctx context.Context, path string) (unlock func(), err error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -25,7 +25,7 @@ func File(ctx context.Context, path string) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// Dir takes the lock of a directory that is there, within 30 seconds.
+// Dir takes the lock of an existing directory, within 30 seconds.
 func Dir(ctx context.Context, path string) (unlock func(), err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flock waits for flock(2), at most until it is told to stop: the kernel's
-// own wait cannot be ended, and would keep a thread. A lock ends with the process
-// that has it, so one that hangs, or is stopped, keeps it.
+// Package flock waits for flock(2) until a context ends: the kernel's own wait cannot be
+// interrupted, and would block a thread. A lock ends with the process that holds it, so a
+// process that hangs or is stopped keeps it.
 package flock
 
 import (
@@ -17,19 +17,18 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// patience is how long an operation waits for one lock: longer than any holder
-// works under it, shorter than a runtime waits for a plugin.
+// patience is how long an operation waits for one lock: longer than any holder keeps it,
+// shorter than a runtime waits for a plugin.
 const patience = 30 * time.Second
 
-// How long it takes at first, and at most, to ask again.
+// The shortest and the longest pause between two attempts.
 const (
 	step    = 200 * time.Microsecond
 	stepMax = 20 * time.Millisecond
 )
 
-// Within bounds the wait for one lock in an operation that has more to do, whether
-// or not it gets the lock, as a DEL has: to 30 seconds, and to half of what ctx
-// has left.
+// Within bounds the wait for one lock in an operation that goes on without it, as a DEL
+// does: to 30 seconds, and to half of the time that ctx has left.
 func Within(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := patience
 	if end, ok := ctx.Deadline(); ok {
@@ -38,11 +37,11 @@ func Within(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-// Exclusive takes the lock of an open file, which closing it gives back. Its error
-// names the process that keeps it.
+// Exclusive takes the lock of an open file; closing the file releases it. The error names
+// the process that holds the lock.
 func Exclusive(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_EX) }
 
-// Shared is Exclusive for who keeps only the exclusive ones out.
+// Shared is Exclusive for a shared lock, which keeps out only exclusive ones.
 func Shared(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_SH) }
 
 func take(ctx context.Context, fd, how int) error {
@@ -57,7 +56,7 @@ func take(ctx context.Context, fd, how int) error {
 	}
 }
 
-// Taken is the error of a wait for the lock of fd that ends with ctx.
+// Taken is the error when ctx ends before the lock of fd is free.
 func Taken(ctx context.Context, fd int) error {
 	return spec.Errorf(spec.CodeTryAgain, "%s: %w", holderOf(fd), context.Cause(ctx)).
 		WithDetails("a process that hangs or is stopped keeps its locks until it ends: look at it, end it if so, and try again")

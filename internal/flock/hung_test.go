@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A process that is stopped keeps its lock: the wait ends, names it, and is to be
-// tried again. Its end gives the lock back.
+// A stopped process keeps its lock: the wait ends with an error that names the process and
+// asks to try again. When the process ends, its lock is free.
 func TestHolderThatIsStopped(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "lock"))
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/patchbay-net/patchbay/ipam"
 )
 
-// strayAccepts are rules of the reference's firewall plugin, which carry an
-// address and no name, for one of ours that nobody has: it is within a subnet
-// that host-local has given addresses of, no attachment is known to have it, and
-// no namespace has it. Whoever makes such a rule reserves the address first.
+// strayAccepts returns rules of the reference's firewall plugin, which carry an address
+// and no name, whose address is one of ours and unused: it is in a subnet that host-local
+// has assigned addresses from, no known attachment has it, and no namespace has it. An ADD
+// reserves the address before it makes such a rule.
 func (c *collector) strayAccepts(ev *evidence) (list []*Stray) {
 	addrs, err := iptnft.Forwarded(ev.k.NFT)
 	ev.fail(err)
@@ -46,9 +46,9 @@ func (ev *evidence) has(a netip.Addr) bool {
 	return false
 }
 
-// fromPool says whether host-local gave out addresses near a: the last one of
-// some range is within the same /16 or /64. It keeps gc away from what an
-// operator accepts by hand.
+// fromPool reports whether host-local assigned addresses near a: the last one of some
+// range is within the same /16 or /64. This keeps gc away from addresses that an operator
+// accepts by hand.
 func (ev *evidence) fromPool(a netip.Addr) bool {
 	bits := 16
 	if a.Is6() {

@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// An address that iptables accepts names its attachment, so it goes with the
-// container although every record is lost, and not before.
+// An address that iptables accepts names its attachment, so gc removes the rule with the
+// container even when every record is lost, and not before.
 func TestLostAccept(t *testing.T) {
 	nettest.Need(t, nettest.Program("iptables-nft"))
 	iptables := func(args ...string) string {

@@ -16,13 +16,13 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// Object is one thing that stands for an attachment.
+// Object is one object of an attachment.
 type Object struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"`
 }
 
-// Attachment is all evidence of one attachment, and what became of it.
+// Attachment is all evidence of one attachment, and the verdict on it.
 type Attachment struct {
 	Network     string    `json:"network,omitempty"`
 	ContainerID string    `json:"containerID,omitempty"`
@@ -31,34 +31,34 @@ type Attachment struct {
 
 	State   State     `json:"state"`
 	Why     string    `json:"why"`
-	Young   bool      `json:"young,omitempty"` // unsure for its age alone
+	Young   bool      `json:"young,omitempty"` // unsure only because of its age
 	Since   time.Time `json:"since,omitzero"`
 	Objects []Object  `json:"objects"`
 	Removed bool      `json:"removed"`
 	Error   string    `json:"error,omitempty"`
-	NetNS   []string  `json:"netns,omitempty"` // paths, as records and caches tell
+	NetNS   []string  `json:"netns,omitempty"` // paths in records and cached results
 
 	Addrs []netip.Addr `json:"addresses,omitempty"`
 
-	marks   map[string][]*life.Mark // of NetNS, where a record has one
+	marks   map[string][]*life.Mark // of the namespaces in NetNS, where a record has them
 	records []*record.Record
 	torn    []record.Torn
 
-	tornFiles []string // where those are
+	tornFiles []string // the paths of the torn records
 
-	drivers  []string // plugins of patchbay-cnm that have a record, torn ones too
-	untold   string   // the driver that has not heard of the DEL
+	drivers  []string // plugins of patchbay-cnm that have a record, torn ones included
+	untold   string   // the driver that the DEL has not reached
 	cached   *chain.Cached
 	pools    []pool // where addresses are reserved
 	links    []link
 	elements []nft.Element
 	facts    []string
-	files    []string // of plugins, to be deleted
-	kernel   []Object // those of Objects that do not survive a boot
+	files    []string // of plugins; gc deletes them
+	kernel   []Object // the objects that do not survive a boot
 }
 
-// onlyRules says that nothing is left of an attachment but what the firewall has for
-// it: no record, result, reserved address, link or file.
+// onlyRules reports whether only firewall elements are left of an attachment: no record,
+// result, reserved address, link or file.
 func (a *Attachment) onlyRules() bool {
 	known := len(a.records) + len(a.torn) + len(a.drivers) + len(a.pools) + len(a.links) + len(a.files)
 	return len(a.elements) > 0 && known == 0 && a.cached == nil
@@ -67,14 +67,14 @@ func (a *Attachment) onlyRules() bool {
 // pool is a directory of addresses.
 type pool struct{ dataDir, network string }
 
-// link is a host's link as it was seen: another one under its name has another
+// link is a link of the host as gc found it: a later link with the same name has another
 // index.
 type link struct {
 	name  string
 	index int
 }
 
-// have notes a thing that stands.
+// have adds an object of the attachment.
 func (a *Attachment) have(kind, name string, inKernel bool) {
 	o := Object{kind, name}
 	if slices.Contains(a.Objects, o) {
@@ -86,8 +86,8 @@ func (a *Attachment) have(kind, name string, inKernel bool) {
 	}
 }
 
-// at notes where the attachment's namespace is said to be, and its mark where
-// that is known.
+// at adds a path of the attachment's namespace, with the namespace's mark if a record has
+// it.
 func (a *Attachment) at(path string, mark *life.Mark) {
 	if path == "" {
 		return
@@ -103,7 +103,7 @@ func (a *Attachment) at(path string, mark *life.Mark) {
 	}
 }
 
-// marksOf are the marks of a namespace; a nil one where nothing has any.
+// marksOf returns the marks of a namespace, or a single nil if no record has one.
 func (a *Attachment) marksOf(path string) []*life.Mark {
 	if len(a.marks[path]) == 0 {
 		return []*life.Mark{nil}
@@ -111,7 +111,7 @@ func (a *Attachment) marksOf(path string) []*life.Mark {
 	return a.marks[path]
 }
 
-// seen makes the attachment as young as its youngest evidence.
+// seen dates the attachment by its youngest evidence.
 func (a *Attachment) seen(t time.Time) {
 	if t.After(a.Since) {
 		a.Since = t
@@ -124,7 +124,7 @@ func (a *Attachment) addr(addr netip.Addr) {
 	}
 }
 
-// Name is the attachment for people.
+// Name names the attachment in messages.
 func (a *Attachment) Name() string {
 	if a.ContainerID == "" {
 		return cmp.Or(a.Network, "?") + " owner " + string(a.Owner)

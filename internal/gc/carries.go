@@ -14,15 +14,16 @@ import (
 	"github.com/patchbay-net/patchbay/internal/sleep"
 )
 
-// settleTime is how long gc waits for the kernel to take the pairs of namespaces
-// that are gone, which it does behind our back and for many at once.
+// settleTime is how long gc waits for the kernel to delete the pairs of namespaces that
+// are gone, which it does asynchronously and for many at once.
 const settleTime = 2 * time.Second
 
-// carries names a link of the attachment that is the host's end of a living pair,
-// or that cannot be looked at.
+// carries names a link of the attachment that is the host's end of a living pair, or that
+// cannot be read.
 func (c *collector) carries(a *Attachment) string { return c.pairOf(a, false) }
 
-// pairOf is carries. ending counts a pair whose namespace nothing holds any more.
+// pairOf implements carries. With ending it also counts a pair whose namespace has no
+// holder any more.
 func (c *collector) pairOf(a *Attachment, ending bool) string {
 	if len(a.links) == 0 {
 		return ""
@@ -45,8 +46,9 @@ func (c *collector) pairOf(a *Attachment, ending bool) string {
 	return ""
 }
 
-// settle waits until no pair carries of which nothing else tells that it lives. A
-// pair that still does has its namespace where this process does not see it.
+// settle waits for the kernel to delete pairs that are the only sign of a living
+// namespace. A pair that still carries then has its namespace where this process does not
+// see it.
 func (c *collector) settle(ctx context.Context, all []*Attachment) {
 	pathsOnly := *c.world
 	pathsOnly.carries = func(*Attachment) string { return "" }

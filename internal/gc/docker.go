@@ -16,16 +16,16 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// driverDirs are what `patchbayd docker` keeps about attachments: each file is
-// named by the container id that plugins are called with, which is Docker's id
-// of the endpoint, or one of an address that waits for its endpoint.
+// driverDirs are the directories of `patchbayd docker` that hold attachments: each file is
+// named after the container id of the plugin calls, which is the id of Docker's endpoint,
+// or of an address that waits for its endpoint.
 var driverDirs = [...]string{"endpoints", "leases"}
 
-// DriverState is where `patchbayd docker` keeps what it knows.
+// DriverState is the state directory of `patchbayd docker`.
 func DriverState(p paths.Paths) string { return filepath.Join(p.State, "docker") }
 
-// readDriver finds what the Docker driver still has to detach. `docker ps` never
-// lists its ids, and other people's plugins leave nothing that names its holding
+// readDriver finds attachments that the Docker driver still has to detach. `docker ps`
+// never lists their ids, and other vendors' plugins leave nothing that names their holding
 // namespaces.
 func (ev *evidence) readDriver() {
 	ev.driver = make(map[string]bool)
@@ -43,9 +43,9 @@ func (ev *evidence) readDriver() {
 // driverTime bounds `patchbayd docker gc`, which calls plugins.
 const driverTime = 5 * time.Minute
 
-// askDriver has the Docker driver collect, since its endpoints, networks and
-// addresses can only be removed with what it knows: dead ones go with apply. It
-// is not there to be asked on a node where it never was.
+// askDriver runs the Docker driver's own gc, since only its state can remove its
+// endpoints, networks and addresses; with Options.Apply it removes the dead ones. A node
+// that never ran the driver is skipped.
 func askDriver(ctx context.Context, o *Options) ([]*Stray, error) {
 	if !o.Driver || !used(DriverState(o.Paths)) {
 		return nil, nil
@@ -72,14 +72,14 @@ func askDriver(ctx context.Context, o *Options) ([]*Stray, error) {
 	for i := range items {
 		list[i] = &items[i].Stray
 		list[i].Kind = "docker " + items[i].Kind
-		if list[i].State != Unsure { // a driver from before the last upgrade says no state
+		if list[i].State != Unsure { // drivers of older releases omit the state
 			list[i].State = Dead
 		}
 	}
 	return list, err
 }
 
-// used says whether the driver has files of anything.
+// used reports whether the driver's directory holds any object.
 func used(dir string) bool {
 	for _, kind := range []string{"networks", "endpoints", "pools", "leases"} {
 		if entries, err := os.ReadDir(filepath.Join(dir, kind)); err == nil && len(entries) > 0 {

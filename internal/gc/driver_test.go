@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// fakeDriver is a patchbayd that writes down how it is called and answers.
+// fakeDriver is a patchbayd that logs its arguments and prints an answer.
 func fakeDriver(t *testing.T, answer string, status int) (args string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -79,7 +79,7 @@ func TestAskDriver(t *testing.T) {
 	}
 	t.Setenv("PATH", "/nonexistent")
 	if _, err := os.Stat(installed); err == nil {
-		return // it is on this machine
+		return // patchbayd is installed on this machine
 	}
 	if _, err := askDriver(t.Context(), o); !errors.Is(err, errNoProgram) {
 		t.Error(err)

@@ -16,11 +16,11 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// What Docker's drivers attached is patchbay-cnm's: it has the records, in a
-// directory of its own that outlives a reboot, and only it can speak to drivers.
-// So gc judges by those records and has its plugins called, as any runtime would.
+// Attachments of Docker's drivers belong to patchbay-cnm: it keeps the records, in a
+// directory of its own that outlives a reboot, and only it speaks the drivers' protocol.
+// So gc judges by those records and calls its plugins, as a runtime would.
 
-// readDrivers reads those records, torn ones too.
+// readDrivers reads the records of patchbay-cnm, torn ones included.
 func (ev *evidence) readDrivers() {
 	store := record.OfDrivers(ev.paths.State)
 	records, torn, err := store.Scan("")
@@ -46,7 +46,7 @@ func (ev *evidence) readDrivers() {
 	}
 }
 
-// attached notes what a record of patchbay-cnm tells.
+// attached adds the evidence in a record of patchbay-cnm.
 func (a *Attachment) attached(d *record.Driver, r *record.Record) {
 	a.drivers = append(a.drivers, r.Plugin)
 	a.at(r.NetNS, r.NetNSMark)
@@ -59,8 +59,8 @@ func (a *Attachment) attached(d *record.Driver, r *record.Record) {
 	}
 }
 
-// seizeDrivers seizes the records of patchbay-cnm, and gives their locks to its
-// plugins; the claim still keeps ADDs out.
+// seizeDrivers seizes the records of patchbay-cnm and hands their locks to its plugins;
+// the claim still keeps ADDs out.
 func (r *remover) seizeDrivers() (release func(), stays string, err error) {
 	if len(r.a.drivers) == 0 {
 		return func() {}, "", nil
@@ -76,9 +76,9 @@ func (r *remover) seizeDrivers() (release func(), stays string, err error) {
 	return func() { drop(); store.Close() }, "", nil
 }
 
-// delDrivers calls the plugins of patchbay-cnm, the one of the interface first.
-// As a driver that is away fails no DEL, the record that stays tells; what is on
-// the host then waits for the driver as it is.
+// delDrivers calls the plugins of patchbay-cnm, the one of the interface first. An
+// unreachable driver does not fail DEL, so a remaining record shows that it has not been
+// called; the driver's objects on the host then stay until it is back.
 func (r *remover) delDrivers(ctx context.Context) (why string, err error) {
 	order.By(r.a.drivers, func(x, y string) int { return len(x) - len(y) }) // cnm, cnm-ipam
 	for _, name := range r.a.drivers {

@@ -13,12 +13,13 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// strayElements are elements of networks, such as a masquerade, that no shared
-// fact tells of: the fact's file was torn when its last holder went, or the run
-// directory was lost. As long as an attachment of the network may live, it may
-// need them. ev has read them before the facts, and an ADD takes the fact first.
+// strayElements returns elements of networks, such as a masquerade, that no shared fact
+// holds: the fact's file was torn when its last holder went, or the run directory was
+// lost. While an attachment of the network may live, it may need them. The elements were
+// read before the facts, and an ADD writes the fact first, so a new element always has its
+// fact here.
 func (c *collector) strayElements(ev *evidence) (list []*Stray) {
-	_, facts, _ := ev.k.Records.Facts() // gather reports what is broken
+	_, facts, _ := ev.k.Records.Facts() // gather reports broken ones
 	for _, e := range ev.ofNetworks {
 		if tells(facts, e) || ev.mayLive(e.Comment) {
 			continue
@@ -41,7 +42,7 @@ func tells(facts []record.Fact, e nft.Element) bool {
 	})
 }
 
-// mayLive says whether a network has an attachment that is not dead beyond doubt.
+// mayLive reports whether the network has an attachment that may be alive.
 func (ev *evidence) mayLive(network string) bool {
 	for _, a := range ev.all {
 		if a.Network == network && a.State != Dead {
@@ -51,9 +52,8 @@ func (ev *evidence) mayLive(network string) bool {
 	return false
 }
 
-// removeElement removes an element unless a fact has it by now, and puts back
-// what lay within its range, and the element itself where an ADD took the fact
-// while it went.
+// removeElement removes an element unless a fact holds it by now. It restores other
+// elements within its range, and the element itself if an ADD took the fact meanwhile.
 func removeElement(ctx context.Context, k *kernel.Kernel, e nft.Element) error {
 	_, facts, err := k.Records.Facts()
 	if err != nil || tells(facts, e) {

@@ -40,11 +40,11 @@ type evidence struct {
 	ofNetworks []nft.Element   // elements of networks
 	driver     map[string]bool // container ids that `patchbayd docker` will detach
 
-	errs []error // what could not be read; the rest is judged all the same
+	errs []error // what could not be read; gc judges the rest anyway
 }
 
-// gather reads kernel objects before files: an ADD writes its record first and a
-// DEL removes it last, so what stands in the kernel without a record has lost it.
+// gather reads kernel objects before files: an ADD writes its record first and a DEL
+// removes it last, so a kernel object without a record has lost it.
 func (ev *evidence) gather(ctx context.Context) []*Attachment {
 	ev.all = make(map[owner.Key]*Attachment)
 	elems, err := ev.k.OwnedElements()
@@ -83,8 +83,8 @@ func (ev *evidence) fail(err error) {
 	}
 }
 
-// get returns the attachment of three names. One without an interface name,
-// which old files and iptables' comments leave out, is told apart by that.
+// get returns the attachment with these names. Old files and iptables' comments omit the
+// interface name: their attachments have a key of their own.
 func (ev *evidence) get(network, id, ifName string) *Attachment {
 	a := ev.owned(owner.Of(network, id, ifName))
 	a.Network, a.ContainerID, a.IfName = network, id, ifName
@@ -121,7 +121,7 @@ func (ev *evidence) readRecords() {
 	}
 }
 
-// tornOwner is the attachment of a record of which only the path can be read.
+// tornOwner returns the attachment of a record of which only the path is readable.
 func (ev *evidence) tornOwner(t record.Torn) *Attachment {
 	id, ifName := kernel.Names(ev.paths, t.Network, t.Owner, nil)
 	a := ev.owned(t.Owner)
@@ -140,18 +140,18 @@ func (ev *evidence) mtime(path string) time.Time {
 	return fi.ModTime()
 }
 
-// readCache reads the results that every runtime with libcni keeps.
+// readCache reads the results that every runtime based on libcni caches.
 func (ev *evidence) readCache() {
 	list, err := ev.rt.Attachments("")
 	for _, err := range parts(err) {
-		if !errors.Is(err, chain.ErrBrokenCache) { // strays tells of those
+		if !errors.Is(err, chain.ErrBrokenCache) { // strays reports those
 			ev.fail(err)
 		}
 	}
 	for i := range list {
 		c := &list[i]
 		if c.Network == "" || spec.ValidateNetworkName(c.Network) != nil {
-			continue // the bare result of an old runtime tells nothing
+			continue // the bare result of an old runtime names no attachment
 		}
 		a := ev.get(c.Network, c.ContainerID, c.IfName)
 		a.cached = c
@@ -167,8 +167,8 @@ func (ev *evidence) readCache() {
 	}
 }
 
-// readPools reads host-local's address files, in the usual place and where a
-// record says.
+// readPools reads host-local's address files, in the usual directory and in those that
+// records name.
 func (ev *evidence) readPools(ctx context.Context) {
 	base := filepath.Join(ev.paths.CNI, "networks")
 	entries, err := os.ReadDir(base)
@@ -247,7 +247,7 @@ func (ev *evidence) addAccepted(comments []string) {
 	}
 }
 
-// namedBy takes the names from a comment that was not cut short.
+// namedBy takes the names from a comment, unless it is truncated.
 func (a *Attachment) namedBy(comment string) {
 	_, rest, _ := strings.Cut(comment, " ")
 	parts := strings.Split(rest, "/")
@@ -284,7 +284,7 @@ func (ev *evidence) addFacts(holders map[string][]owner.Key) {
 	}
 }
 
-// addFiles finds what plugins keep under the container's id.
+// addFiles finds the files that plugins name after the container's id.
 func (ev *evidence) addFiles(a *Attachment) {
 	if a.ContainerID == "" || a.IfName == "" {
 		return
@@ -296,8 +296,8 @@ func (ev *evidence) addFiles(a *Attachment) {
 	}
 }
 
-// inherit lets evidence that leaves the interface out, old address files and
-// rules of iptables, live and die with the container's other attachments.
+// inherit applies to evidence without an interface name, old address files and rules of
+// iptables: it lives and dies with the container's other attachments.
 func (ev *evidence) inherit(a *Attachment) {
 	if a.IfName != "" || a.ContainerID == "" {
 		return
@@ -314,7 +314,7 @@ func (ev *evidence) inherit(a *Attachment) {
 	}
 }
 
-// parts are the errors that were joined in one.
+// parts returns the errors that were joined into one.
 func parts(err error) []error {
 	var joined interface{ Unwrap() []error }
 	if errors.As(err, &joined) {

@@ -26,15 +26,15 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// Options say how to look and whether to remove.
+// Options say where to look and whether to remove.
 type Options struct {
 	Paths      paths.Paths
 	Runtime    *chain.Runtime // finds plugins for the DELs of cached results
 	NewSession func() *plugin.Session
 
-	Grace  time.Duration   // what is younger stays
-	Live   map[string]bool // the container ids that a runtime lists; nil when none was asked
-	Driver bool            // ask the Docker driver too, when it has anything
+	Grace  time.Duration   // keep anything younger
+	Live   map[string]bool // the container ids that a runtime lists; nil without a list
+	Driver bool            // run the Docker driver's gc too, if it has any state
 	Apply  bool
 
 	DelTime  time.Duration // how long the DEL of a plugin may take; default half a minute
@@ -47,18 +47,18 @@ const (
 	turnTime = time.Minute
 )
 
-// Report is what was found, and removed with Options.Apply.
+// Report lists what gc found, and with Options.Apply what it removed.
 type Report struct {
 	Applied     bool          `json:"applied"`
 	Attachments []*Attachment `json:"attachments"` // dead and unsure ones
 	Stray       []*Stray      `json:"stray,omitempty"`
 	Legacy      *Legacy       `json:"iptablesLegacy,omitempty"`
-	Alive       int           `json:"alive"` // how many attachments live
+	Alive       int           `json:"alive"` // how many attachments are alive
 
 	alive []*Attachment
 }
 
-// Dead counts what is dead and stands.
+// Dead counts the dead attachments and strays that are not removed.
 func (r *Report) Dead() (n int) {
 	for _, a := range r.Attachments {
 		if a.State == Dead && !a.Removed {
@@ -82,8 +82,8 @@ func (r *Report) dead() (list []dead) {
 	return list
 }
 
-// Run looks at the node and, with Apply, removes what is dead. The error tells
-// what could not be read or removed; the report is whole as far as that goes.
+// Run examines the node and, with Apply, removes what is dead. The error has everything
+// that could not be read or removed; the report covers all the rest.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	unlock, err := o.lock(ctx)
 	if err != nil {
@@ -91,7 +91,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	defer unlock()
 	c := &collector{Options: o, seen: loadSeen(o.Paths.Run)}
-	docker, derr := askDriver(ctx, &o) // first: what it detaches is not looked at twice
+	docker, derr := askDriver(ctx, &o) // first: gc must not examine what the driver detaches
 	report, err := c.look(ctx)
 	if o.Apply {
 		err = errors.Join(err, c.apply(ctx, report))
@@ -100,8 +100,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return report, errors.Join(derr, err, c.seen.save(o.Paths.Run))
 }
 
-// lock makes gcs take turns, those that only look as well: both remember what
-// they saw.
+// lock makes gcs take turns, also those that remove nothing: all of them write the file of
+// first sightings.
 func (o *Options) lock(ctx context.Context) (unlock func(), err error) {
 	if err := statedir.Make(o.Paths.Run, "locks"); err != nil {
 		return nil, fmt.Errorf("lock gc: %w", err)
@@ -118,7 +118,7 @@ type collector struct {
 	world *world
 }
 
-// look gathers and judges.
+// look gathers the evidence and judges it.
 func (c *collector) look(ctx context.Context) (*Report, error) {
 	s := c.NewSession()
 	defer s.Close()
@@ -179,8 +179,8 @@ func (c *collector) newWorld(boot time.Time) *world {
 	return w
 }
 
-// apply removes what is dead, each attachment in a session of its own, so that
-// one that fails does not stop the others.
+// apply removes what is dead, each attachment in its own session, so that a failure does
+// not stop the others.
 func (c *collector) apply(ctx context.Context, report *Report) error {
 	errs := []error{record.New(c.Paths.Run).SweepClaims(), record.OfDrivers(c.Paths.State).SweepClaims()}
 	for _, a := range report.Attachments {
@@ -198,5 +198,5 @@ func (c *collector) apply(ctx context.Context, report *Report) error {
 	return errors.Join(append(errs, c.applyStrays(ctx, report.Stray), ctx.Err())...)
 }
 
-// key makes an age book entry of what is no attachment.
+// key is the key of an object without an attachment in the file of first sightings.
 func key(kind, name string) owner.Key { return owner.Of(kind, name, "") }

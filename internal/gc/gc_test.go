@@ -34,7 +34,7 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// ours calls the plugins of this program, others those in path.
+// runtimeOf calls the plugins of this program in process, and others from path.
 func runtimeOf(path ...string) *chain.Runtime {
 	p := paths.Default()
 	return &chain.Runtime{Path: append(path, "/nonexistent"), CacheDir: p.CNI, RunDir: p.Run, Invoker: &plugin.Builtin{NewSession: session}}
@@ -66,11 +66,11 @@ func list(t *testing.T, text string) *chain.List {
 	return l
 }
 
-// subnet is this process's: gc looks for addresses in the namespaces of every
-// process, and other tests may run beside.
+// subnet is unique to this process: gc looks for addresses in the namespaces of every
+// process, and other tests may run at the same time.
 var subnet = fmt.Sprintf("10.%d.%d", 128+os.Getpid()/250%120, os.Getpid()%250)
 
-// everything is a network that uses what leaves something behind.
+// everything is a network with every plugin that leaves something behind.
 var everything = strings.ReplaceAll(`{"cniVersion":"1.0.0","name":"every","plugins":[
 	{"type":"bridge","bridge":"gc0","isGateway":true,"ipMasq":true,%s
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.90.0.0/24"}],[{"subnet":"fd90::/64"}]]}},
@@ -83,9 +83,9 @@ func ports(i int) map[string]any {
 	return map[string]any{"portMappings": []map[string]any{{"hostPort": 8000 + i, "containerPort": 80, "protocol": "tcp"}}}
 }
 
-// What the reference plugins made for a container goes when its namespace is
-// gone without a DEL: links, rules of either kind, files, whoever's plugins are
-// installed by now.
+// gc removes what the reference plugins made for a container whose namespace is gone
+// without a DEL: links, rules of either kind, files, whichever plugins are installed by
+// now.
 func TestReferenceLeftovers(t *testing.T) {
 	ref := reftest.Plugins(t)
 	for _, tc := range []struct {
@@ -156,11 +156,11 @@ func saved(t *testing.T, form string) string {
 	return string(out)
 }
 
-// warm attaches and detaches once: what stays then stays by design.
+// warm attaches and detaches once: what is left then stays by design.
 func warm(t *testing.T, rt *chain.Runtime, l *chain.List) {
 	t.Helper()
 	detach(t, rt, l, "warm", attach(t, rt, l, "warm", 0))
-	collect(t, runtimeOf(), nil) // makes the index of addresses
+	collect(t, runtimeOf(), nil) // creates the index of addresses
 }
 
 func attach(t *testing.T, rt *chain.Runtime, l *chain.List, id string, i int) (path string) {
@@ -175,7 +175,7 @@ func attach(t *testing.T, rt *chain.Runtime, l *chain.List, id string, i int) (p
 	return path
 }
 
-// address is the IPv4 address of a container, as iptables writes it.
+// address is the IPv4 address of a container, in iptables' notation.
 func address(t *testing.T, rt *chain.Runtime, id string) string {
 	t.Helper()
 	c, err := rt.Cached("every", chain.Attachment{ContainerID: id, IfName: "eth0"})
@@ -195,8 +195,8 @@ func detach(t *testing.T, rt *chain.Runtime, l *chain.List, id, path string) {
 	}
 }
 
-// The cache of a reference attachment is lost: its addresses tell who it was,
-// and only the runtime's list tells that it is dead.
+// The cached result of a reference attachment is lost: its addresses identify it, and only
+// the runtime's list shows that it is dead.
 func TestLostCache(t *testing.T) {
 	useIPTables(t, "iptables-nft")
 	l := list(t, fmt.Sprintf(everything, ""))
@@ -217,14 +217,14 @@ func TestLostCache(t *testing.T) {
 		t.Errorf("with a list that lacks both, of which one uses its address: %d removed; %s, %s", removed(r), r.Attachments[0].Why, r.Attachments[1].Why)
 	}
 	detach(t, theirs, l, "alive", alive)
-	for range 3 { // it gets to know what has no age, removes it, and forgets it
+	for range 3 { // it notes first sightings, removes, and drops the notes
 		collect(t, runtimeOf(), map[string]bool{})
 		age(t)
 	}
 	leak.Nothing(t, before)
 }
 
-// age makes what gc remembers an hour older.
+// age makes gc's first sightings an hour older.
 func age(t *testing.T) {
 	t.Helper()
 	path := filepath.Join(paths.Default().Run, "gc-seen.json")
@@ -259,7 +259,7 @@ func removed(r *gc.Report) (n int) {
 	return n
 }
 
-// A lease whose keeper is not there any more, of a namespace that is gone.
+// A lease of a namespace that is gone, whose keeper does not run any more.
 func TestLease(t *testing.T) {
 	dead, alive := owner.Of("lan", "dead", "eth0"), owner.Of("lan", "alive", "eth0")
 	run := paths.Default().Run
@@ -284,8 +284,8 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// The run directory is lost with everything in it, and then the containers: what
-// networks had in the firewall goes when nobody can need it.
+// The run directory is lost with everything in it, and then the containers: gc removes the
+// networks' firewall elements when no attachment can need them.
 func TestLostRunDirectory(t *testing.T) {
 	l := list(t, fmt.Sprintf(everything, ""))
 	rt := runtimeOf()
@@ -313,7 +313,8 @@ func TestLostRunDirectory(t *testing.T) {
 	leak.Nothing(t, before)
 }
 
-// A port whose other end only an open file keeps: shown, never removed.
+// A bridge port whose peer's namespace is held only by an open file: gc reports it and
+// never removes it.
 func TestDanglingVeth(t *testing.T) {
 	l := list(t, `{"cniVersion":"1.0.0","name":"held","plugins":[{"type":"bridge","bridge":"gc1",
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.91.0.0/24"}]]}}]}`)

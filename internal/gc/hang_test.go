@@ -37,7 +37,7 @@ func hanging() *plugin.Session {
 	return plugin.NewSession(list)
 }
 
-// A DEL that hangs is told, and what is dead in another network goes.
+// gc reports a DEL that hangs, and removes the dead attachments of another network.
 func TestDelThatHangs(t *testing.T) {
 	rt := runtimeOf()
 	rt.Invoker = &plugin.Builtin{NewSession: hanging}

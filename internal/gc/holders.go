@@ -9,11 +9,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
-// foreignHolders are files among the references to a shared fact that are nobody's:
-// neither an attachment's nor a mesh's. They keep the fact for ever, and somebody made
-// them, so they are shown and stay.
+// foreignHolders are files among the references to a shared fact that belong neither to an
+// attachment nor to a mesh. They keep the fact for ever, and something outside patchbay
+// made them, so gc reports them and keeps them.
 func (c *collector) foreignHolders(ev *evidence) (list []*Stray) {
-	holders, facts, _ := ev.k.Records.Facts() // gather reports what is broken
+	holders, facts, _ := ev.k.Records.Facts() // gather reports broken ones
 	for _, f := range facts {
 		for _, o := range holders[f.Name] {
 			if o.Valid() || mesh.IsHolder(o) {

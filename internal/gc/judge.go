@@ -14,10 +14,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// State is what is known of an attachment.
+// State is the verdict on an attachment.
 type State string
 
-// The states. Only what is dead is removed; what is unsure is shown.
+// The states. Only dead attachments are removed; unsure ones are reported.
 const (
 	Alive  State = "alive"
 	Dead   State = "dead"
@@ -27,24 +27,24 @@ const (
 // world is what an attachment is judged by.
 type world struct {
 	now   time.Time
-	boot  time.Time // what is older is from before the node booted; zero when that cannot be known
+	boot  time.Time // anything older is from before the node booted; zero if unknown
 	grace time.Duration
 
 	listed    func(containerID string) bool // by the runtime; nil when no list was given
-	seesAll   func() bool                   // whether no process is hidden
+	seesAll   func() bool                   // whether this process sees all processes
 	driver    func(containerID string) bool // whether `patchbayd docker` knows it
 	namespace func(path string, was *life.Mark) (life.State, string)
 	carries   func(*Attachment) (link string)              // a pair whose other end is up in another namespace
 	inUse     func([]netip.Addr) (where string, err error) // an address in a namespace that exists
 	marked    func(owner.Key) (where string, err error)    // a link with its mark in a namespace that exists
-	firstSeen func(*Attachment) time.Time                  // by gc, for what has no age of its own
+	firstSeen func(*Attachment) time.Time                  // by gc, for objects without an age of their own
 }
 
-// least is how long gc must have known what has no age of its own: without a
-// grace period still longer than the steps of one ADD are apart.
+// least is how long gc must have known an object without an age of its own. Even without a
+// grace period it is longer than the steps of one ADD are apart.
 func (w *world) least() time.Duration { return max(w.grace, 10*time.Second) }
 
-// judge decides, from what is certain to what is likely.
+// judge decides by what is certain first, then by what is likely.
 func (w *world) judge(a *Attachment) (State, string) {
 	state, said := w.life(a)
 	if state == life.Alive && a.untold == "" {
@@ -90,18 +90,17 @@ func (w *world) judge(a *Attachment) (State, string) {
 	return Unsure, "nothing tells its namespace; patchbay gc --from RUNTIME tells whether the container lives"
 }
 
-// aheadOfClock is why something stays whose age the clock does not tell.
+// aheadOfClock is the reason for keeping an object whose date is in the future.
 const aheadOfClock = "it is dated %v ahead of the clock, so it may be younger than the grace period; --grace 0s does not ask"
 
-// earlier says whether all of an attachment is from before the node booted.
+// earlier reports whether all of an attachment is from before the node booted.
 func (w *world) earlier(a *Attachment) bool {
 	return !a.Since.IsZero() && len(a.kernel) == 0 && a.Since.Before(w.boot)
 }
 
-// life says whether any namespace is there that the attachment is said to be in:
-// dead are all of them, or none is known for certain. said is empty when nothing
-// tells of one. A pair that carries has its other end in a namespace that lives,
-// wherever its path is.
+// life reports whether any of the attachment's namespaces exists. It is dead when all of
+// them are gone, and unsure when one is; said is empty when no evidence names a namespace.
+// A pair that carries has its other end in a living namespace, whatever its path is.
 func (w *world) life(a *Attachment) (state life.State, said string) {
 	for _, path := range a.NetNS {
 		for _, mark := range a.marksOf(path) {
@@ -120,9 +119,9 @@ func (w *world) life(a *Attachment) (state life.State, said string) {
 	return state, said
 }
 
-// alone judges what only the firewall tells of. Who has a masquerade had a pair, which
-// goes with the namespace; the namespace of others may be where this process looks
-// in vain.
+// alone judges an attachment that only the firewall has. If it has a masquerade, it had a
+// pair, which goes with the namespace; otherwise the namespace may be one that this
+// process does not see.
 func (w *world) alone(a *Attachment) (State, string) {
 	const why = "only the firewall tells of it"
 	if !slices.ContainsFunc(a.elements, nft.Element.OfInterface) && !w.seesAll() {
@@ -131,9 +130,9 @@ func (w *world) alone(a *Attachment) (State, string) {
 	return w.unused(a, why)
 }
 
-// unused judges what no namespace is known of and something else takes for dead. That
-// may be wrong, since a clock may be set and a container be another runtime's, so
-// its addresses must not be in use.
+// unused judges an attachment without a known namespace that other evidence calls dead.
+// That evidence may be wrong, since a clock may be set and the container be another
+// runtime's, so the attachment is dead only if its addresses are not in use.
 func (w *world) unused(a *Attachment, taken string) (State, string) {
 	where, err := w.inUse(a.Addrs)
 	switch {

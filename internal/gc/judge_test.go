@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// torn is what a record tells that was cut short.
+// torn is the evidence in a truncated record.
 func torn(plugin string, o owner.Key) Attachment {
 	return Attachment{
 		Owner: o, torn: []record.Torn{{Owner: o, Plugin: plugin}}, tornFiles: []string{"/run/" + string(o) + "." + plugin},
@@ -122,8 +122,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// iptables-legacy's rules of a dead attachment, found in the text of
-// iptables-save, and of nobody else.
+// planLegacy finds iptables-legacy's rules of a dead attachment in the output of
+// iptables-save, and no others.
 func TestPlanLegacy(t *testing.T) {
 	c1 := dead{iptnft.Attachment{Network: "my net", ContainerID: "c1", IfName: "eth0"}, []netip.Addr{netip.MustParseAddr("10.1.0.5")}}
 	chains := c1.LegacyChains()
@@ -152,7 +152,7 @@ COMMIT
 	}
 }
 
-// Rules of the plugin firewall are known by the address alone.
+// Rules of the plugin firewall are found by the address alone.
 func TestPlanLegacyFilter(t *testing.T) {
 	save := `*filter
 :CNI-FORWARD - [0:0]
@@ -171,7 +171,8 @@ func TestPlanLegacyFilter(t *testing.T) {
 	}
 }
 
-// What the operator is told to run where we cannot look does what it says.
+// Where gc cannot read the rules, the command that it gives the operator removes exactly
+// the dead attachment's.
 func TestBlind(t *testing.T) {
 	nettest.Need(t, nettest.Feature{Name: "iptables-legacy for this user", Probe: func() error {
 		return errors.Join(exec.Command("iptables-legacy", "-L").Run(), exec.Command("iptables-legacy-save").Run())
@@ -228,7 +229,7 @@ func FuzzSplitSaved(f *testing.F) {
 	})
 }
 
-// A clock that was set back does not make things younger than no grace period.
+// A clock that was set back does not make objects younger than no grace period.
 func TestJudgeFuture(t *testing.T) {
 	now := time.Now()
 	w := &world{

@@ -13,17 +13,17 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// Judged are the attachments of one network, those that live as well.
+// Judged are the attachments of one network, living ones included.
 type Judged struct {
 	Attachments []*Attachment
-	Nameless    []*Attachment // of no network that is known, and not dead: links, mostly
+	Nameless    []*Attachment // without a known network, and not dead: mostly links
 
 	world *world
 }
 
-// Judge looks at the whole node and judges the attachments of one network by the same
-// as Run, for a GC of that network. It removes nothing. The error tells what could not
-// be read; the list is whole as far as that goes.
+// Judge examines the whole node and judges the attachments of one network as Run does, for
+// a GC of that network. It removes nothing. The error has everything that could not be
+// read; the list covers all the rest.
 func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
 	c := &collector{Options: o, seen: loadSeen(o.Paths.Run)}
 	report, err := c.look(ctx)
@@ -32,14 +32,14 @@ func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
 		switch {
 		case a.Network == "" && a.State != Dead:
 			j.Nameless = append(j.Nameless, a)
-		case a.Network == network && a.untold == "": // else its driver's
+		case a.Network == network && a.untold == "": // else its driver must detach it
 			j.Attachments = append(j.Attachments, a)
 		}
 	}
 	return j, errors.Join(err, c.seen.save(o.Paths.Run))
 }
 
-// Links are the names of the host's links that an attachment has.
+// Links names the attachment's links on the host.
 func (a *Attachment) Links() (names []string) {
 	for _, l := range a.links {
 		names = append(names, l.name)
@@ -47,7 +47,7 @@ func (a *Attachment) Links() (names []string) {
 	return names
 }
 
-// Lives looks again at what was called dead, by what its cached result says now.
+// Lives judges a dead attachment again, by what its cached result says now.
 func (j *Judged) Lives(c *chain.Cached) bool {
 	a := &Attachment{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Owner: owner.Of(c.Network, c.ContainerID, c.IfName)}
 	if i := slices.IndexFunc(j.Attachments, func(x *Attachment) bool { return x.Owner == a.Owner }); i >= 0 {

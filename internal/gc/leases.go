@@ -14,9 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// readLeases reads the files of the DHCP keeper. A keeper that runs ends the
-// lease of an interface that is gone itself; what one left that does not run any
-// more is found here. The server is not told: it takes the lease back in time.
+// readLeases reads the files of the DHCP keeper. A running keeper itself ends the lease of
+// an interface that is gone; this finds the leases of a keeper that does not run any more.
+// gc sends no release: the lease expires on the server.
 func (ev *evidence) readLeases() {
 	found, err := filepath.Glob(filepath.Join(ev.paths.Run, dhcpconf.LeaseDir, "*.json"))
 	ev.fail(err)

@@ -22,15 +22,15 @@ type Legacy struct {
 	Removed  bool       `json:"removed"`
 }
 
-// dead is whose rules go.
+// dead is an attachment whose rules gc removes.
 type dead struct {
 	iptnft.Attachment
 	addrs []netip.Addr
 }
 
-// legacyRules looks through the nat and filter tables of iptables-legacy with
-// the program itself, where they are in use; nil when nothing is there. Without
-// the program the note says what to do.
+// legacyRules runs iptables-legacy's own program to read its nat and filter tables, if the
+// kernel has them; the result is nil without rules. Where the program is missing, the note
+// says what to do.
 func legacyRules(ctx context.Context, proc string, list []dead) (*Legacy, error) {
 	tables, err := iptnft.LegacyTables(proc)
 	if err != nil || len(list) == 0 {
@@ -60,8 +60,8 @@ func legacyRules(ctx context.Context, proc string, list []dead) (*Legacy, error)
 	return all, nil
 }
 
-// blind is a command for who has the program, when we have not and so cannot
-// see the rules: it puts the table back without the lines of dead attachments.
+// blind returns commands for an operator who has the program, where it is missing here and
+// gc cannot read the rules: they restore the table without the lines of dead attachments.
 func blind(program, table string, list []dead) [][]string {
 	var patterns []string
 	for _, d := range list {
@@ -85,8 +85,8 @@ func blind(program, table string, list []dead) [][]string {
 	return [][]string{{"sh", "-c", line + " | " + program + "-restore -T " + table}}
 }
 
-// planLegacy reads the output of iptables-save: the entries that lead to a dead
-// attachment's chains, name it or accept its address go, then the chains.
+// planLegacy reads the output of iptables-save. It deletes the entries that lead to a dead
+// attachment's chains, name it or accept its address, and then the chains.
 func planLegacy(program, table, save string, list []dead) (commands [][]string) {
 	chains := make(map[string]bool)
 	addrs := make(map[string]bool)
@@ -115,7 +115,7 @@ func planLegacy(program, table, save string, list []dead) (commands [][]string) 
 	return append(commands, chainCommands(program, present)...)
 }
 
-// after is the word that follows a flag; empty without one.
+// after is the word that follows a flag, or empty.
 func after(words []string, flag string) string {
 	if i := slices.Index(words, flag); i >= 0 && i+1 < len(words) {
 		return words[i+1]
@@ -139,8 +139,8 @@ func chainCommands(program string, chains []string) (commands [][]string) {
 	return commands
 }
 
-// splitSaved splits a line of iptables-save: blanks separate, quotes enclose, a
-// backslash keeps the next character.
+// splitSaved splits a line of iptables-save: blanks separate words, quotes enclose them, a
+// backslash escapes the next character.
 func splitSaved(line string) (words []string) {
 	var word strings.Builder
 	quoted, begun := false, false
@@ -169,10 +169,10 @@ func splitSaved(line string) (words []string) {
 	return words
 }
 
-// Remove runs the commands. Each is tried whatever the others say.
+// Remove runs all commands, even after one fails.
 func (l *Legacy) Remove(ctx context.Context) error {
 	if l.Note != "" {
-		return nil // they are for the operator
+		return nil // the commands are for the operator
 	}
 	var errs []error
 	for _, argv := range l.Commands {

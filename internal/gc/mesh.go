@@ -10,9 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
-// strayMeshes are routes, tunnels and facts of whole networks whose agent was
-// uninstalled without clearing them. An agent that is only stopped keeps them:
-// its record stands.
+// strayMeshes are routes, tunnels and facts of whole networks whose agent was uninstalled
+// without clearing them. A stopped agent's objects stay: its record exists.
 func (c *collector) strayMeshes(ev *evidence) (list []*Stray) {
 	options := mesh.Options{Paths: c.Paths}
 	m, err := mesh.Open(options)

@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// What a mesh of several hosts has stays as long as its record stands, whether
-// its agent runs or not, and goes with it.
+// The objects of a mesh stay as long as its record exists, whether its agent runs or not,
+// and go with it.
 func TestMesh(t *testing.T) {
 	uplink(t)
 	before := leak.Must(t)
@@ -76,7 +76,7 @@ func TestMesh(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	stands(false)
-	collect(t, runtimeOf(), nil) // it forgets what is gone
+	collect(t, runtimeOf(), nil) // drops its notes of objects that are gone
 	leak.Nothing(t, before)
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Another runtime, which takes none of our locks, attaches containers while GCs of
-// the network run all the time: each is whole until its DEL, and nothing is left.
+// Another runtime, which takes none of our locks, attaches containers while GCs of the
+// network run all the time: each attachment is whole until its DEL, and nothing is left.
 func TestNetworkGCBesideAttachments(t *testing.T) {
 	l := list(t, fmt.Sprintf(everything, ""))
 	warm(t, runtimeOf(), l)
@@ -41,7 +41,7 @@ func TestNetworkGCBesideAttachments(t *testing.T) {
 	for i := range 3 {
 		containers.Go(func() {
 			for n := 0; n < 12 && attachAndDetach(t, l, fmt.Sprintf("beside%d-%d", i, n), 30+i); n++ {
-				// the condition does it
+				// the condition does the work
 			}
 		})
 	}
@@ -51,7 +51,7 @@ func TestNetworkGCBesideAttachments(t *testing.T) {
 	leak.Nothing(t, before)
 }
 
-// living lists what is recorded or cached and not certainly dead.
+// living lists the attachments that are recorded or cached and not certain to be dead.
 func living(t *testing.T, network string) func(context.Context) ([]spec.Attachment, error) {
 	return func(context.Context) (list []spec.Attachment, err error) {
 		records, _, err := record.New(paths.Default().Run).Scan(network)

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// found is a host's link that may be an attachment's.
+// found is a link of the host that may belong to an attachment.
 type found struct {
 	link
 	owner owner.Key // empty: without our mark
@@ -48,9 +48,9 @@ func isOurKind(l netlink.Link) bool {
 	return l.Type() == "veth" || l.Type() == "ifb" && strings.HasPrefix(l.Attrs().Name, "bwp")
 }
 
-// namedIn finds the attachment whose cached result names a link without a mark:
-// one that the reference plugins made. Name and address must agree, since names
-// are given again; an ifb's name is a hash of network and container.
+// namedIn finds the attachment whose cached result names a link without our mark: one that
+// the reference plugins made. Name and address must match, since names are reused; an
+// ifb's name is a hash of network and container.
 func (ev *evidence) namedIn(l found) *Attachment {
 	for _, a := range ev.all {
 		if l.kind == "ifb" && l.name == referenceIFB(a.Network, a.ContainerID) {
@@ -68,14 +68,14 @@ func (ev *evidence) namedIn(l found) *Attachment {
 	return nil
 }
 
-// referenceIFB is the name that the reference's bandwidth gives its ifb.
+// referenceIFB is the name of the ifb that the reference's bandwidth plugin makes.
 func referenceIFB(network, containerID string) string {
 	sum := sha512.Sum512([]byte(network + containerID))
 	return "bwp" + hex.EncodeToString(sum[:])[:12]
 }
 
-// readReference finds the rules of the reference plugins: by the names in their
-// comments, and by the names that derive from each attachment.
+// readReference finds the rules of the reference plugins: by the names in their comments,
+// and by the chain names derived from each attachment.
 func (ev *evidence) readReference() {
 	named, err := iptnft.Named(ev.k.NFT)
 	ev.fail(err)
@@ -91,8 +91,8 @@ func (ev *evidence) readReference() {
 	}
 }
 
-// knows says whether an attachment of the container is known: iptables' comments
-// leave the interface out.
+// knows reports whether an attachment of the container is known. Comments of iptables omit
+// the interface name.
 func (ev *evidence) knows(n iptnft.Attachment) bool {
 	for _, a := range ev.all {
 		if a.Network == n.Network && a.ContainerID == n.ContainerID && (n.IfName == "" || n.IfName == a.IfName) {

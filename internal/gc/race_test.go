@@ -24,13 +24,13 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// Containers come, die without a DEL and come again under the same ids, while
-// two gcs without a grace period run all the time: a container that is there is
-// whole, whatever they remove, and in the end nothing is left.
+// Containers start, die without a DEL and start again under the same ids, while two gcs
+// without a grace period run all the time: an existing container stays whole, whatever
+// they remove, and in the end nothing is left.
 func TestGCBesideAttachments(t *testing.T) {
 	l := list(t, fmt.Sprintf(everything, ""))
-	// A plugin that finds what its container's former life left refuses to go
-	// on (bandwidth): with it the next life waits for gc.
+	// The bandwidth plugin fails when it finds objects of its container's former life:
+	// with it, the next life waits for gc.
 	quick := list(t, bandwidth.ReplaceAllString(fmt.Sprintf(everything, ""), ""))
 	warm(t, runtimeOf(), l)
 	before := leak.Must(t)
@@ -70,7 +70,7 @@ func TestGCBesideAttachments(t *testing.T) {
 
 var bandwidth = regexp.MustCompile(`{"type":"bandwidth"[^}]*},`)
 
-// collected waits for gc to have removed a dead attachment.
+// collected waits until gc has removed a dead attachment.
 func collected(t *testing.T, o owner.Key) bool {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		left, err := filepath.Glob(filepath.Join(paths.Default().Run, "attachments", "*", string(o)+".*"))
@@ -82,8 +82,8 @@ func collected(t *testing.T, o owner.Key) bool {
 	return false
 }
 
-// collectBeside is a gc whose own locks must be given back: it may lose a race
-// to remove, but not fail.
+// collectBeside runs a gc beside others: it may lose a race to remove, but must not fail,
+// and must release its locks.
 func collectBeside(t *testing.T) {
 	_, err := gc.Run(context.Background(), gc.Options{Paths: paths.Default(), Runtime: runtimeOf(), NewSession: session, Apply: true})
 	if err != nil {
@@ -91,7 +91,7 @@ func collectBeside(t *testing.T) {
 	}
 }
 
-// live is one life of a container, in a namespace of its own.
+// live is one life of a container, in its own namespace.
 func live(t *testing.T, l *chain.List, id string, i, life int) bool {
 	path := filepath.Join("/run/netns", fmt.Sprint(id, "-", life))
 	if err := netns.Create(path); err != nil {
@@ -120,8 +120,8 @@ func live(t *testing.T, l *chain.List, id string, i, life int) bool {
 	return vanished(t, owner.Of(l.Name, id, a.IfName).Alias())
 }
 
-// vanished waits for the kernel to delete the pair of a namespace that is gone,
-// which it does behind our back: until then the owner's name is taken.
+// vanished waits until the kernel has deleted the pair of a namespace that is gone, which
+// it does asynchronously: until then the owner's name is taken.
 func vanished(t *testing.T, alias string) bool {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		links, err := nl.Retry(netlink.LinkList)

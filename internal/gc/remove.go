@@ -29,20 +29,20 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// remover takes one attachment away.
+// remover removes one attachment.
 type remover struct {
 	*collector
 	s      *plugin.Session
 	k      *kernel.Kernel
 	a      *Attachment
-	detach func(context.Context, *chain.List, chain.Attachment) error // DEL, with the container's locks held
+	detach func(context.Context, *chain.List, chain.Attachment) error // DEL; the caller holds the container's locks
 }
 
 // lockTime is how long gc waits for an operation of the runtime library.
 const lockTime = 2 * time.Second
 
-// remove takes the locks of the runtime library and the claim, which keeps ADDs
-// out, and then removes the attachment. What is in use is left.
+// remove takes the locks of the runtime library and the claim, which keeps ADDs out, and
+// then removes the attachment. It keeps an attachment that is in use.
 func (c *collector) remove(ctx context.Context, a *Attachment) error {
 	s := c.NewSession()
 	defer s.Close()
@@ -51,7 +51,7 @@ func (c *collector) remove(ctx context.Context, a *Attachment) error {
 		return r.removeTorn(ctx)
 	}
 	if a.ContainerID == "" {
-		return fmt.Errorf("%s has no name", a.Name()) // no DEL can be called
+		return fmt.Errorf("%s has no name", a.Name()) // DEL needs one
 	}
 	rt := *c.Runtime
 	rt.Invoker = r
@@ -68,9 +68,8 @@ func (c *collector) remove(ctx context.Context, a *Attachment) error {
 	return err
 }
 
-// alone judges again and removes everything: first what records tell of, then by
-// the cached configuration, then what still stands. Every step runs whatever the
-// others say.
+// alone judges again and removes everything: first by the records, then by the cached
+// configuration, then what still exists. Every step runs even after one fails.
 func (r *remover) alone(ctx context.Context) error {
 	done, err := r.k.Records.Collecting(ctx)
 	if err != nil {
@@ -101,7 +100,7 @@ func (r *remover) removeAll(ctx context.Context) error {
 	return err
 }
 
-// leave notes why the attachment stays.
+// leave notes why gc keeps the attachment.
 func (r *remover) leave(stays string, err error) error {
 	if stays != "" {
 		r.a.State, r.a.Why = Unsure, stays
@@ -109,8 +108,8 @@ func (r *remover) leave(stays string, err error) error {
 	return err
 }
 
-// again looks again at what stands, with its records locked and ADDs kept out, and
-// says why the attachment must stay.
+// again judges the attachment once more, with its records locked and ADDs kept out, and
+// returns the reason to keep it.
 func (r *remover) again(list []record.Standing) (stays string) {
 	known := append(r.plugins(), r.a.drivers...)
 	for _, at := range list {
@@ -138,8 +137,8 @@ func (r *remover) attachment() chain.Attachment {
 	return chain.Attachment{ContainerID: r.a.ContainerID, IfName: r.a.IfName}
 }
 
-// plugins are those that have a record, in the order of a DEL: chained ones,
-// then those that make interfaces, then those that give addresses.
+// plugins names the plugins that have a record, in the order of a DEL: chained ones, then
+// those that make interfaces, then those that assign addresses.
 func (r *remover) plugins() (names []string) {
 	for _, rec := range r.a.records {
 		names = append(names, rec.Plugin)
@@ -159,8 +158,8 @@ func (r *remover) plugins() (names []string) {
 	return names
 }
 
-// delRecords calls the DEL of each plugin that has a record. The record tells it
-// everything, so the configuration is only a name.
+// delRecords calls the DEL of each plugin that has a record. The record holds all that DEL
+// needs, so the configuration is only a name.
 func (r *remover) delRecords(ctx context.Context) error {
 	var errs []error
 	for _, name := range r.plugins() {
@@ -179,8 +178,8 @@ func (r *remover) delRecords(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// path is where a plugin is looked for: those of this program nowhere else. One
-// that is a program of its own locks its record itself; the claim stays.
+// path is where to look for a plugin's program: nowhere for a plugin of this program. A
+// separate program locks its record itself; the claim stays.
 func (r *remover) path(name string) []string {
 	if slices.ContainsFunc(r.s.Plugins, func(p *plugin.Plugin) bool { return p.Name == name }) {
 		return []string{filepath.Join(r.Paths.Run, "no-plugins")}
@@ -189,15 +188,15 @@ func (r *remover) path(name string) []string {
 	return r.Runtime.Path
 }
 
-// Invoke calls a plugin in the session that holds the locks, or another program, and
-// gives it DelTime: one that hangs must not keep gc from all else.
+// Invoke calls a plugin in the session that holds the locks, or another program, for
+// DelTime at most: one that hangs must not keep gc from the rest of its work.
 func (r *remover) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
 	out, err := patience.Invoke(ctx, cmp.Or(r.DelTime, delTime), r.s.Invoker(), pluginType, call)
 	return out, errors.Join(err, r.s.Flush(ctx))
 }
 
-// delCached detaches with the configuration that the ADD was made with, which
-// reaches the plugins of others. Without one only the result is forgotten.
+// delCached detaches with the configuration of the ADD, which reaches other vendors'
+// plugins. Without one it only deletes the cached result.
 func (r *remover) delCached(ctx context.Context) error {
 	if r.a.cached == nil {
 		return nil
@@ -209,8 +208,8 @@ func (r *remover) delCached(ctx context.Context) error {
 	return r.detach(ctx, list, r.attachment())
 }
 
-// delKernel removes what nobody's DEL has found: elements, references to shared
-// facts, rules of the reference plugins, links.
+// delKernel removes what no plugin's DEL has found: elements, references to shared facts,
+// rules of the reference plugins, links.
 func (r *remover) delKernel(ctx context.Context) error {
 	var errs []error
 	held, err := r.k.Records.Held(r.a.Owner)
@@ -235,7 +234,7 @@ func (r *remover) delKernel(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// deleteLink deletes the very link that was seen.
+// deleteLink deletes the link with this index, if it still has its name.
 func deleteLink(host *nl.Conn, l link) error {
 	now, err := host.LinkAt(l.index)
 	if nl.IsNotFound(err) || err == nil && now.Attrs().Name != l.name {
@@ -250,8 +249,8 @@ func deleteLink(host *nl.Conn, l link) error {
 	return nil
 }
 
-// delAddresses releases what the attachment still holds, under the lock of the
-// directory. A file that is younger than what was judged is another ADD's.
+// delAddresses releases the addresses that the attachment still holds, under the lock of
+// the directory. A file that is younger than the evidence belongs to another ADD.
 func (r *remover) delAddresses(ctx context.Context) error {
 	var errs []error
 	for _, p := range r.a.pools {

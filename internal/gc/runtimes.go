@@ -24,9 +24,8 @@ var errNoProgram = errors.New("not installed")
 // listTime bounds the runtime's answer.
 const listTime = time.Minute
 
-// command is how a container runtime lists the ids it calls CNI plugins with:
-// of pods with crictl. Stopped containers are listed too: what a runtime still
-// knows it may start again under the same id.
+// command lists the container ids with which a runtime calls CNI plugins: pods' ids with
+// crictl. Stopped containers count: the runtime may start them again under the same id.
 func command(runtime string) []string {
 	switch runtime {
 	case "crictl":
@@ -39,9 +38,9 @@ func command(runtime string) []string {
 	return nil
 }
 
-// Containers lists the containers that live: from is crictl, podman or docker,
-// which is asked, else a file with one id a line ("-" is stdin). Empty lines and
-// what follows a '#' do not count.
+// Containers lists the living containers: from is crictl, podman or docker, whose program
+// it runs, else a file with one id per line ("-" is stdin). It ignores empty lines and
+// comments from '#'.
 func Containers(ctx context.Context, from string, stdin io.Reader) (map[string]bool, error) {
 	var text []byte
 	var err error
@@ -63,8 +62,8 @@ func Containers(ctx context.Context, from string, stdin io.Reader) (map[string]b
 	return ids, nil
 }
 
-// parseIDs refuses what is no list of ids: a table with titles, or an error
-// message, would make everything look dead.
+// parseIDs refuses text that is not a list of ids: a table with a header, or an error
+// message, would make every attachment look dead.
 func parseIDs(text string) (map[string]bool, error) {
 	ids := make(map[string]bool)
 	for line := range strings.Lines(text) {
@@ -91,7 +90,7 @@ func ask(ctx context.Context, argv []string) ([]byte, error) {
 	return out, nil
 }
 
-// output runs a program. What it wrote is returned also when it failed.
+// output runs a program and returns its output, even when it fails.
 func output(ctx context.Context, argv []string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // fixed, and asked for by the operator
 	var stderr bytes.Buffer
@@ -114,12 +113,12 @@ func sayIf(s string) error {
 	return errors.New(s)
 }
 
-// installed is where docs/docker.md puts the program, which a timer's PATH may
-// not have.
+// installed is where docs/docker.md installs the program, which may not be in a timer's
+// PATH.
 const installed = "/usr/local/bin/patchbayd"
 
-// DriverProgram finds patchbayd: in PATH, beside this program, where it is
-// installed.
+// DriverProgram finds patchbayd: in PATH, beside this program, or where docs/docker.md
+// installs it.
 func DriverProgram() (string, error) {
 	candidates := []string{"patchbayd"}
 	if self, err := os.Executable(); err == nil {

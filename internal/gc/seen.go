@@ -16,18 +16,18 @@ import (
 	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
-// seenFile remembers when gc first saw attachments of which only links,
-// elements or rules are left: those have no age of their own.
+// seenFile holds when gc first saw objects that have no age of their own: links, elements
+// and rules.
 const seenFile = "gc-seen.json"
 
 type seen struct {
 	path  string
-	first map[owner.Key]time.Time // as it was read
-	now   map[owner.Key]time.Time // as it is to be written: without what is gone
+	first map[owner.Key]time.Time // as read from the file
+	now   map[owner.Key]time.Time // as it will be written: without objects that are gone
 }
 
-// loadSeen starts anew when the file is missing or broken: then everything is
-// seen for the first time.
+// loadSeen starts with an empty list when the file is missing or broken: then everything
+// is seen for the first time.
 func loadSeen(runDir string) *seen {
 	s := &seen{path: filepath.Join(runDir, seenFile), now: make(map[owner.Key]time.Time)}
 	data, err := atomicfile.Read(s.path)
@@ -37,7 +37,7 @@ func loadSeen(runDir string) *seen {
 	return s
 }
 
-// since is when an owner was first seen, which may be now.
+// since is when gc first saw an owner: now, if it is new.
 func (s *seen) since(o owner.Key, now time.Time) time.Time {
 	t, ok := s.first[o]
 	if !ok || t.After(now) {

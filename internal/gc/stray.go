@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// Stray is something that no attachment is known for.
+// Stray is an object without a known attachment.
 type Stray struct {
 	Object
 	State   State  `json:"state"`
@@ -30,13 +30,14 @@ type Stray struct {
 	Removed bool   `json:"removed"`
 	Error   string `json:"error,omitempty"`
 
-	// Fix is what only a person can do about one that stays: doctor tells it.
+	// Fix is what only an operator can do about an object that gc keeps; doctor reports
+	// it.
 	Fix string `json:"fix,omitempty"`
 
 	remove func(context.Context, *kernel.Kernel) error
 }
 
-// Said is why it is judged so, with what to do.
+// Said is the reason for the verdict, with what to do.
 func (s *Stray) Said() string {
 	if s.Fix == "" {
 		return s.Why
@@ -44,8 +45,8 @@ func (s *Stray) Said() string {
 	return s.Why + ": " + s.Fix
 }
 
-// strays lists files that were cut short, facts that nobody holds, ifbs that
-// nothing is redirected to, and meshes whose agent is gone.
+// strays lists truncated files, facts without a holder, ifbs that no filter redirects to,
+// and meshes whose agent is gone.
 func (c *collector) strays(ev *evidence) []*Stray {
 	list := c.strayFiles("cached result", filepath.Join(c.Paths.CNI, "results", "*"), tornJSON)
 	list = append(list, c.strayFiles("temporary file", filepath.Join(c.Paths.CNI, ".result-*"), anyFile)...)
@@ -56,14 +57,14 @@ func (c *collector) strays(ev *evidence) []*Stray {
 
 func anyFile(string) bool { return true }
 
-// tornJSON says whether a file is empty or was cut short.
+// tornJSON reports whether a file is empty or truncated.
 func tornJSON(path string) bool {
 	data, err := os.ReadFile(path)
 	return err == nil && !json.Valid(data)
 }
 
-// strayFiles are regular files older than the grace period: libcni does not
-// write them in one go. One that was written since gc began may be half done.
+// strayFiles returns regular files older than the grace period, since libcni does not
+// write them atomically: a file written since gc began may be incomplete.
 func (c *collector) strayFiles(kind, pattern string, stray func(string) bool) (list []*Stray) {
 	found, _ := filepath.Glob(pattern)
 	for _, path := range found {
@@ -83,8 +84,8 @@ func (c *collector) strayFiles(kind, pattern string, stray func(string) bool) (l
 	return list
 }
 
-// fresh says whether what was written at a time is too young to judge. What is ahead of
-// the clock has no age.
+// fresh reports whether a file written at this time is too young to judge. A time in the
+// future gives no age.
 func (c *collector) fresh(written time.Time) bool {
 	if age := c.world.now.Sub(written); age >= 0 {
 		return age < c.Grace
@@ -92,7 +93,7 @@ func (c *collector) fresh(written time.Time) bool {
 	return !written.After(time.Now())
 }
 
-// removeOld deletes a file unless somebody has written it again.
+// removeOld deletes a file unless it has been written again.
 func removeOld(path string, was time.Time) error {
 	fi, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !fi.ModTime().Equal(was) {
@@ -104,9 +105,9 @@ func removeOld(path string, was time.Time) error {
 	return os.Remove(path)
 }
 
-// strayFacts are those that a kill left without a holder.
+// strayFacts are facts that a killed process left without a holder.
 func (c *collector) strayFacts(ev *evidence) (list []*Stray) {
-	holders, facts, _ := ev.k.Records.Facts() // gather reports what is broken
+	holders, facts, _ := ev.k.Records.Facts() // gather reports broken ones
 	for _, f := range facts {
 		if len(holders[f.Name]) > 0 {
 			continue
@@ -121,9 +122,9 @@ func (c *collector) strayFacts(ev *evidence) (list []*Stray) {
 	return list
 }
 
-// strayIFBs are devices of the bandwidth plugins whose veth is gone: no filter
-// redirects to them. An ADD makes the device before the filter, and a link has
-// no age, so gc must have seen it before.
+// strayIFBs are devices of the bandwidth plugins whose veth is gone: no filter redirects
+// to them. An ADD makes the device before the filter, and a link has no age, so gc must
+// have seen it before.
 func (c *collector) strayIFBs(ev *evidence) (list []*Stray) {
 	host, err := ev.k.Host()
 	if err != nil {
@@ -153,14 +154,14 @@ func (c *collector) strayIFBs(ev *evidence) (list []*Stray) {
 	return list
 }
 
-// ageless keeps what has no age of its own until gc has known it for a while.
+// ageless keeps an object without an age of its own until gc has known it for a while.
 func (c *collector) ageless(s *Stray, k owner.Key) {
 	if least := c.world.least(); c.world.now.Sub(c.seen.since(k, c.world.now)) < least {
 		s.State, s.Why = Unsure, fmt.Sprintf("%s, but gc has known it for less than %v", s.Why, least)
 	}
 }
 
-// claimed says whether an attachment is known to have a link.
+// claimed reports whether a known attachment has the link.
 func (ev *evidence) claimed(index int) bool {
 	for _, a := range ev.all {
 		for _, l := range a.links {
@@ -172,7 +173,7 @@ func (ev *evidence) claimed(index int) bool {
 	return false
 }
 
-// redirects are the links that filters of others send packets to.
+// redirects are the links that other links' filters redirect packets to.
 func redirects(host *nl.Conn, links []netlink.Link) map[int]bool {
 	to := make(map[int]bool)
 	for _, l := range links {
@@ -203,7 +204,7 @@ func actions(f netlink.Filter) []netlink.Action {
 	return nil
 }
 
-// applyStrays removes those that are dead.
+// applyStrays removes the dead ones.
 func (c *collector) applyStrays(ctx context.Context, list []*Stray) error {
 	s := c.NewSession()
 	defer s.Close()

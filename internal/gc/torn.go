@@ -17,13 +17,13 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// marks says whether a plugin's link has the owner in its alias, on the host or in the
-// container, as long as the attachment stands.
+// marks reports whether a plugin's link has the owner in its alias, on the host or in the
+// container, as long as the attachment exists.
 func marks(plugin string) bool {
 	return slices.Contains([]string{"bridge", "ptp", "macvlan", "ipvlan", "vlan", "tap", "dummy"}, plugin)
 }
 
-// onlyTorn judges what only records tell of that were cut short.
+// onlyTorn judges an attachment that only has truncated records.
 func (w *world) onlyTorn(a *Attachment) (State, string) {
 	const why = "only a record that was cut short tells of it"
 	unmarked := slices.ContainsFunc(a.torn, func(t record.Torn) bool { return !marks(t.Plugin) })
@@ -40,8 +40,8 @@ func (w *world) onlyTorn(a *Attachment) (State, string) {
 	return Dead, why + " and no namespace has a link of it"
 }
 
-// markedLinks are the links of every namespace, the host's included, by alias and by
-// name, which is all that an ADD gives one at first, and where each is.
+// markedLinks maps the links of every namespace, the host's included, to where each is: by
+// alias, and by name, which is all that a link has at the start of an ADD.
 func markedLinks(proc string) (map[string]string, error) {
 	spaces, err := life.Namespaces(proc)
 	if err != nil {
@@ -81,7 +81,7 @@ func linksIn(ns *netns.NS, proc string, where map[string]string) error {
 	return err
 }
 
-// removeTorn removes records that were cut short. Without names no DEL can be called.
+// removeTorn removes truncated records. DEL cannot be called, since their names are lost.
 func (r *remover) removeTorn(ctx context.Context) error {
 	done, err := r.k.Records.Collecting(ctx)
 	if err != nil {
@@ -100,7 +100,8 @@ func (r *remover) removeTorn(ctx context.Context) error {
 	return err
 }
 
-// stillTorn says that the attachment must stay when an ADD wrote a record meanwhile.
+// stillTorn gives the reason to keep the attachment when an ADD has written a record
+// meanwhile.
 func (r *remover) stillTorn(list []record.Standing) (stays string) {
 	known := r.plugins()
 	for _, at := range list {
@@ -111,7 +112,7 @@ func (r *remover) stillTorn(list []record.Standing) (stays string) {
 	return ""
 }
 
-// aliasOrName finds a link of an owner.
+// aliasOrName finds a link of the owner.
 func aliasOrName(where map[string]string, o owner.Key) string {
 	if at, ok := where[o.Alias()]; ok {
 		return at

@@ -11,9 +11,9 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// danglingVeths are ports of bridges whose other end is in no namespace of a
-// process or a mount: somebody's open file keeps a dead container's namespace,
-// and with it the pair. They carry no name, so they are shown and stay.
+// danglingVeths are bridge ports whose other end is in no namespace of a process or a
+// mount: an open file keeps a dead container's namespace, and with it the pair. They carry
+// no name, so gc reports them and keeps them.
 func (c *collector) danglingVeths(ev *evidence) (list []*Stray) {
 	host, err := ev.k.Host()
 	if err != nil {
@@ -47,11 +47,12 @@ func (c *collector) danglingVeths(ev *evidence) (list []*Stray) {
 	return list
 }
 
-// away is the id of the namespace that the other end of a pair is in; negative when
-// that is its own, or going. The indexes of both ends occur in other namespaces too.
+// away is the id of the namespace of the pair's other end. It is negative when that is the
+// link's own namespace, or one that is ending. The indexes of both ends occur in other
+// namespaces too.
 func away(l netlink.Link) int { return int(int32(l.Attrs().NetNsID)) } // the kernel's is signed
 
-// namespaceIDs are the ids that the host has for the namespaces that are seen.
+// namespaceIDs are the host's ids of the namespaces that this process sees.
 func (c *collector) namespaceIDs(host *nl.Conn) (map[int]bool, error) {
 	spaces, err := life.Namespaces(c.Paths.Proc)
 	if err != nil {

@@ -70,7 +70,7 @@ func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request, pluginName st
 	return list
 }
 
-// recorded says whether an attachment is ours, or may be.
+// recorded reports whether an attachment is ours, or may be.
 func (k *Kernel) recorded(r *plugin.Request, o ipam.Owner, pluginName string) bool {
 	rec, err := k.Records.Read(r.Network, owner.Of(r.Network, o.ID, o.IfName), pluginName)
 	return rec != nil || err != nil

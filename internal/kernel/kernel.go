@@ -83,7 +83,7 @@ func (k *Kernel) close() {
 	k.NFT.Close()     //nolint:errcheck // what was queued is committed or forgotten
 }
 
-// Life says whether the namespace that a record was made for is still there.
+// Life reports whether the namespace that a record was made for is still there.
 func (k *Kernel) Life(rec *record.Record) (state life.State, why string) {
 	return rec.Life(k.session.Paths.Proc)
 }

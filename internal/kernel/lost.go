@@ -82,7 +82,7 @@ func (k *Kernel) livingPair(o owner.Key) (name string, err error) {
 	return "", err
 }
 
-// ofNetwork says whether a comment names the network, and, unless it was cut short,
+// ofNetwork reports whether a comment names the network, and, unless it was cut short,
 // the owner's other names.
 func ofNetwork(network string, o owner.Key, comment string) bool {
 	_, names, _ := strings.Cut(comment, " ")

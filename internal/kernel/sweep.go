@@ -102,7 +102,7 @@ func (k *Kernel) Seize(r *plugin.Request, o owner.Key, pluginName string, fn fun
 	return fn()
 }
 
-// Newer says whether an attachment without a place on a GC's list has a record
+// Newer reports whether an attachment without a place on a GC's list has a record
 // that is newer than the list, or in use: its objects without a record are not
 // dead for being left out.
 func (k *Kernel) newer(r *plugin.Request) (list []spec.Attachment) {

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package life says whether the namespace of an attachment is still there: what
+// Package life reports whether the namespace of an attachment is still there: what
 // gc, ps and the reclaiming of addresses judge by. There are three answers. What
 // is not certain is unsure, and what is unsure is never removed.
 package life
@@ -67,12 +67,12 @@ func markOf(path, bootID string) *Mark {
 	return &Mark{Dev: uint64(st.Dev), Ino: st.Ino, Since: st.Ctim.Nano(), Boot: bootID} //nolint:unconvert // Dev is 32 bits wide on some architectures
 }
 
-// Same says whether both are one namespace for certain.
+// Same reports whether both are one namespace for certain.
 func (m *Mark) Same(o *Mark) bool {
 	return m != nil && o != nil && m.Dev == o.Dev && m.Ino == o.Ino && m.Since == o.Since && m.Boot == o.Boot
 }
 
-// before says whether m is for certain of an earlier boot than the one with an id.
+// before reports whether m is for certain of an earlier boot than the one with an id.
 func (m *Mark) before(bootID string) bool {
 	return m != nil && m.Boot != "" && bootID != "" && m.Boot != bootID
 }

@@ -31,7 +31,7 @@ func placeOf(path string) *Place {
 	return &Place{uint64(st.Dev), st.Ino} //nolint:unconvert // Dev is 32 bits wide on some architectures
 }
 
-// isOf says whether this is still the place of a path; nil, of an old record, may be.
+// isOf reports whether this is still the place of a path; nil, of an old record, may be.
 func (p *Place) isOf(path string) bool {
 	now := placeOf(path)
 	return p == nil || now != nil && *p == *now
@@ -51,7 +51,7 @@ func Told(path string, was *Mark, proc, runDir string) (State, string) {
 	return state, why
 }
 
-// SeesProcesses says whether this process sees all of the node's.
+// SeesProcesses reports whether this process sees all of the node's.
 func SeesProcesses() bool {
 	place := placeOf("/proc/self/ns/net")
 	return place != nil && place.Ino == initPIDs

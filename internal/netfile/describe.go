@@ -137,7 +137,7 @@ func (i Info) String() string {
 	return strings.Join(words, ",")
 }
 
-// Ours says whether network create wrote the file.
+// Ours reports whether network create wrote the file.
 func Ours(l *chain.List) bool {
 	var head struct {
 		By string `json:"generatedBy"`
@@ -145,7 +145,7 @@ func Ours(l *chain.List) bool {
 	return json.Unmarshal(l.Bytes, &head) == nil && head.By == Mark
 }
 
-// LeftOpen says whether network create --internal of an earlier release wrote the file:
+// LeftOpen reports whether network create --internal of an earlier release wrote the file:
 // it left the gateway out, which it does for no other bridge, and kept nothing closed.
 func LeftOpen(l *chain.List) bool { return Ours(l) && Describe(l).Open }
 

@@ -100,7 +100,7 @@ func (m *Remover) virtual() (why string, err error) {
 	return "", nil
 }
 
-// fallback says whether the kernel makes an interface of this name in every
+// fallback reports whether the kernel makes an interface of this name in every
 // namespace, for tunnels that nothing else takes.
 func fallback(name string) bool {
 	return slices.Contains([]string{"sit0", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6tnl0", "ip6gre0"}, name)

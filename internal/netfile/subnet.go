@@ -171,7 +171,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// has says whether there is a subnet of IPv4, or else of IPv6.
+// has reports whether there is a subnet of IPv4, or else of IPv6.
 func (w *wanted) has(v4 bool) bool {
 	for _, s := range w.subnets {
 		if s.Prefix.Addr().Is4() == v4 {

@@ -72,7 +72,7 @@ type wanted struct {
 	mode    string
 }
 
-// child says whether the interfaces are children of one of the host's, in its
+// child reports whether the interfaces are children of one of the host's, in its
 // own network: no subnet is ours to choose, and the host is not the gateway.
 func (w *wanted) child() bool { return w.Driver == driverMACVLAN || w.Driver == driverIPVLAN }
 

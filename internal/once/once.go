@@ -12,7 +12,7 @@ type Failure struct {
 	text string
 }
 
-// News notes err, which is nil when all is well, and says whether that is another
+// News notes err, which is nil when all is well, and reports whether that is another
 // text than what it heard last; or, of nil, whether there was a failure to forget:
 // the next one is news again. Errors are compared by what a reader would see.
 func (f *Failure) News(err error) bool {

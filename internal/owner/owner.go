@@ -52,7 +52,7 @@ func FromAlias(alias string) (k Key, ok bool) {
 	return Key(s), true
 }
 
-// Valid says whether k has the form of a key, and so may become a file name.
+// Valid reports whether k has the form of a key, and so may become a file name.
 func (k Key) Valid() bool {
 	for i := range len(k) {
 		if c := k[i]; (c < 'a' || c > 'z') && (c < '2' || c > '7') {

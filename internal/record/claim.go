@@ -54,7 +54,7 @@ func (s *Store) dropClaim(path string) {
 	removeEmpty(filepath.Dir(path))
 }
 
-// yield waits for a gc that has claimed an attachment, and says whether there
+// yield waits for a gc that has claimed an attachment, and reports whether there
 // was one.
 func (s *Store) yield(network string, o owner.Key) bool {
 	path := s.claimPath(network, o)

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// Holds says whether o has a reference to the fact called name.
+// Holds reports whether o has a reference to the fact called name.
 func (s *Store) Holds(name string, o owner.Key) bool {
 	_, err := os.Lstat(s.Reference(name, o))
 	return err == nil
@@ -25,7 +25,7 @@ func (s *Store) Reference(name string, o owner.Key) string {
 	return filepath.Join(s.factDir(name), refs, string(o))
 }
 
-// Stands says whether anybody has a reference to the fact called name.
+// Stands reports whether anybody has a reference to the fact called name.
 func (s *Store) Stands(name string) bool {
 	yes, _ := heldByOthers(filepath.Join(s.factDir(name), refs), "")
 	return yes

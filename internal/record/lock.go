@@ -95,7 +95,7 @@ func (s *Store) TryTake(network string, o owner.Key, plugin string, wait time.Du
 	return r, true, err
 }
 
-// Busy says whether somebody else has a record locked right now.
+// Busy reports whether somebody else has a record locked right now.
 func (s *Store) Busy(network string, o owner.Key, plugin string) bool {
 	path := s.path(network, o, plugin)
 	if s.holds(path) {
@@ -151,7 +151,7 @@ func (s *Store) lock(path string, wait time.Duration) bool {
 	}
 }
 
-// isAt says whether an open file is still what stands at path.
+// isAt reports whether an open file is still what stands at path.
 func isAt(fd int, path string) bool {
 	var open, there unix.Stat_t
 	if unix.Fstat(fd, &open) != nil || unix.Lstat(path, &there) != nil {

@@ -105,7 +105,7 @@ type Rule struct {
 	Own   bool       `json:"own,omitempty"` // the table is this attachment's alone
 }
 
-// Life says whether the namespace that r was made for is still there.
+// Life reports whether the namespace that r was made for is still there.
 func (r *Record) Life(proc string) (state life.State, why string) {
 	return life.At(r.NetNS, r.NetNSMark, proc)
 }
@@ -278,7 +278,7 @@ func read(path string) (*Record, error) {
 	return r, nil
 }
 
-// belongs says whether r is what its path says. Its names become parts of other
+// belongs reports whether r is what its path says. Its names become parts of other
 // paths, so they must be the ones that were validated when the owner was made.
 func (r *Record) belongs(path string) bool {
 	dir, file := filepath.Split(path)

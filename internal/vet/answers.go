@@ -93,7 +93,7 @@ func at0(n *int) int {
 	return *n
 }
 
-// outer says whether an address stands for its IPv4 subnet, or for all in it.
+// outer reports whether an address stands for its IPv4 subnet, or for all in it.
 func outer(p netip.Prefix, a netip.Addr) bool {
 	if !a.Is4() || p.Bits() > 30 || !p.Contains(a) {
 		return false

@@ -25,7 +25,7 @@ func Status(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.
 	return rt.Status(ctx, &list)
 }
 
-// own says whether a plugin and its IPAM plugin are of this process.
+// own reports whether a plugin and its IPAM plugin are of this process.
 func own(s *plugin.Session, rt *chain.Runtime, p *chain.Plugin) bool {
 	call := &spec.Call{Path: rt.Path}
 	head, err := spec.ParseConf(p.Raw)

@@ -139,7 +139,7 @@ func (v *vetter) mismatch(n *jsonat.Node, t reflect.Type, path string) {
 	v.problem(n, spec.Errorf(spec.CodeDecoding, "%s: want %s, got %s", path, plugin.KindWord(t), n))
 }
 
-// fits says whether encoding/json takes a scalar for a type.
+// fits reports whether encoding/json takes a scalar for a type.
 func fits(token json.Token, t reflect.Type) bool {
 	switch token := token.(type) {
 	case string:

@@ -35,7 +35,7 @@ func (at *place) pass(p *plugin.Plugin, pluginType string) {
 	}
 }
 
-// makes says whether a plugin always makes the interface of CNI_IFNAME. host-device
+// makes reports whether a plugin always makes the interface of CNI_IFNAME. host-device
 // may leave its device to a program in user space.
 func makes(p *plugin.Plugin) bool {
 	return p.Kind == plugin.Interface && !slices.Contains([]string{"loopback", "host-device", "patchbay", "wrap"}, p.Name)

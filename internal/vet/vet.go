@@ -169,7 +169,7 @@ func (v *vetter) problems() (count int) {
 	return count
 }
 
-// there says whether a plugin is found and speaks the version.
+// there reports whether a plugin is found and speaks the version.
 func (v *vetter) there(pluginType string, n *jsonat.Node) bool {
 	one := &chain.List{Name: v.list.Name, CNIVersion: v.list.CNIVersion, Plugins: []chain.Plugin{{Type: pluginType}}}
 	_, err := v.rt.Validate(v.ctx, one)
