@@ -48,7 +48,8 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 
 // facts looks at this host, for compile.
 func (a *Agent) facts(w *world) *facts {
-	f := &facts{dns: a.opts.DNS, hinders: func(n *store.Network) error { return a.inTheWay(w, n) }}
+	f := a.looks(w)
+	f.dns = a.opts.DNS
 	f.settled = func(network string) bool { return settled(a.opts.ConfDir, network) }
 	f.self, f.uplink = a.way()
 	f.self.ID = a.self.ID // also while nothing else is known
@@ -60,7 +61,20 @@ func (a *Agent) facts(w *world) *facts {
 
 // usable is the function's, with this host as it is.
 func (a *Agent) usable(w *world, underlay []netip.Addr) ([]store.Network, map[string]error) {
-	return usable(w, underlay, func(n *store.Network) error { return a.inTheWay(w, n) })
+	f := a.looks(w)
+	f.self.Underlay = underlay
+	return usable(w, f)
+}
+
+// looks are the facts by which networks are refused, but the underlay.
+func (a *Agent) looks(w *world) *facts {
+	return &facts{
+		hinders: func(n *store.Network) error { return a.inTheWay(w, n) },
+		runs: func(network string, block netip.Prefix) bool {
+			free, _ := a.free(network, block)
+			return !free
+		},
+	}
 }
 
 // way is this host as others reach it, and the MTU of the way to them, in bytes;

@@ -24,8 +24,9 @@ type facts struct {
 	copies []dockerCopy // Docker's networks
 	unread bool         // there may be more of them
 
-	settled func(network string) bool          // see function settled
-	hinders func(network *store.Network) error // says which address or route of this host is in a network's way, or errUnread
+	settled func(network string) bool                     // see function settled
+	hinders func(network *store.Network) error            // says which address or route of this host is in a network's way, or errUnread
+	runs    func(network string, block netip.Prefix) bool // whether containers here may have addresses of a block
 }
 
 // desired is what this host is to be. Appliers make it so by difference; what may be
@@ -46,10 +47,11 @@ type rendered struct {
 
 // compile makes of a whole world, and the facts of this host, what the host is to be.
 func compile(w *world, f *facts) *desired {
-	networks, wrong := usable(w, f.self.Underlay, f.hinders)
+	networks, wrong := usable(w, f)
 	d := &desired{wrong: wrong, confs: map[string]rendered{}}
 	for i := range networks {
 		p := partOf(w, f, &networks[i])
+		p.ready = p.ready && wrong[p.Network.Name] == nil // else no new container gets half of its addresses
 		d.parts = append(d.parts, p)
 		if p.ready {
 			text, err := render(&p.plan)
@@ -63,7 +65,7 @@ func compile(w *world, f *facts) *desired {
 
 // keeps says whether a network has its configuration, or is about to have it again.
 func (d *desired) keeps(network string) bool {
-	return slices.ContainsFunc(d.parts, func(p part) bool { return p.Network.Name == network && (p.complete() || p.soon) })
+	return d.wrong[network] == nil && slices.ContainsFunc(d.parts, func(p part) bool { return p.Network.Name == network && (p.complete() || p.soon) })
 }
 
 // takesPart says whether this host takes part in a network.
@@ -111,24 +113,40 @@ func (f *facts) answers(network string) bool {
 
 // usable are the networks that a host can take part in, and why not in the
 // others. Of two that overlap it is the one that the host has a block of already.
-// Nothing is done for the others: both loops ask here, before everything.
-func usable(w *world, underlay []netip.Addr, hinders func(*store.Network) error) (out []store.Network, wrong map[string]error) {
+// Nothing is done for the others: both loops ask here, before everything. Only what
+// containers here have of one goes on, and the network is among both.
+func usable(w *world, f *facts) (out []store.Network, wrong map[string]error) {
 	wrong = map[string]error{}
 	all := slices.Clone(w.Networks)
 	slices.SortStableFunc(all, func(a, b store.Network) int { return cmp.Compare(len(w.Own[b.Name]), len(w.Own[a.Name])) })
 	for i := range all {
-		n := &all[i]
-		err := errors.Join(Check(n), apart(n, out), outside(n, underlay))
-		if err == nil {
-			err = hinders(n)
-		}
+		n := all[i]
+		err := f.refuses(&n, out)
 		if err != nil {
 			wrong[n.Name] = err
-			continue
+			n.Subnets = f.running(w, &n)
 		}
-		out = append(out, *n)
+		if err == nil || len(n.Subnets) > 0 && !errors.Is(err, errUnread) && f.refuses(&n, out) == nil {
+			out = append(out, n)
+		}
 	}
 	return out, wrong
+}
+
+// refuses says why a host takes no part in a network beside others.
+func (f *facts) refuses(n *store.Network, others []store.Network) error {
+	if err := errors.Join(Check(n), apart(n, others), outside(n, f.self.Underlay)); err != nil {
+		return err
+	}
+	return f.hinders(n)
+}
+
+// running are the subnets of a network in which containers here have addresses: it was
+// created again, and is refused for another one.
+func (f *facts) running(w *world, n *store.Network) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(n.Subnets), func(s netip.Prefix) bool {
+		return !slices.ContainsFunc(w.Own[n.Name], func(b netip.Prefix) bool { return fits(n, s, b) && f.runs(n.Name, b) })
+	})
 }
 
 // apart refuses a network that overlaps another.

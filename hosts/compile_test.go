@@ -111,6 +111,7 @@ func TestCompile(t *testing.T) {
 	} {
 		c.f.self = store.Node{ID: "me", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.7")}}
 		c.f.settled = func(string) bool { return true }
+		c.f.runs = func(string, netip.Prefix) bool { return false }
 		if c.f.hinders == nil {
 			c.f.hinders = func(*store.Network) error { return nil }
 		}
