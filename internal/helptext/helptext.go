@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package helptext writes the help of a command of go-flags' table. The
-// library's own wraps inside words where a flag's name is long, and puts the flags
-// of every command above before those of the one that was asked for.
+// Package helptext writes the help of a command of go-flags' table. The library's own help
+// wraps inside words where a flag's name is long, and puts the flags of every parent
+// command before the command's own.
 package helptext
 
 import (
@@ -17,21 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The columns of text: what a terminal has, within bounds.
+// The columns of text: the terminal's width, within bounds.
 const (
 	usualWidth = 80
 	leastWidth = 60
 	mostWidth  = 110
 )
 
-// indent is before a name, and names are the columns of names: a longer one has
-// its description below it.
+// indent precedes a name, and names is the width of the column of names: a longer name has
+// its description on the next line.
 const (
 	indent = "  "
 	names  = 24
 )
 
-// Width is how wide text on a file may be.
+// Width is the text width for output to f.
 func Width(f *os.File) int {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil || size.Col == 0 {
@@ -62,7 +62,7 @@ func Of(root *flags.Command, words []string, width int) (string, error) {
 	return text(chain, width), nil
 }
 
-// Unknown says that a command does not have another one, and which it has.
+// Unknown is the error for a missing subcommand; it lists the existing ones.
 func Unknown(c *flags.Command, word string) error {
 	var has []string
 	for _, sub := range c.Commands() {
@@ -103,7 +103,7 @@ func text(chain []*flags.Command, width int) string {
 	return b.String()
 }
 
-// arguments is what stands behind a command's name.
+// arguments is the part of the usage after a command's name.
 func arguments(c *flags.Command) string {
 	var b strings.Builder
 	if longNames(c.Group) != "" {
@@ -137,8 +137,8 @@ func writeArgs(b *strings.Builder, c *flags.Command, width int) {
 	}
 }
 
-// writeGroups writes the flags of a group under its title, then those of the
-// groups in it. The library's own group has --help alone, which the text tells.
+// writeGroups writes the flags of a group under its title, then those of its subgroups. It
+// leaves out the library's own group, whose only flag is --help, which the text mentions.
 func writeGroups(b *strings.Builder, g *flags.Group, title string, width int) {
 	head := "\n" + title + ":\n"
 	for _, o := range g.Options() {
@@ -202,7 +202,7 @@ func description(o *flags.Option) string {
 	return text
 }
 
-// entry is a name and what it means, in two columns.
+// entry writes a name and its meaning, in two columns.
 func entry(b *strings.Builder, name, means string, width int) {
 	margin := strings.Repeat(" ", len(indent)+names)
 	b.WriteString(indent + name)
@@ -214,7 +214,7 @@ func entry(b *strings.Builder, name, means string, width int) {
 	b.WriteString(strings.Join(wrap(means, width-len(margin)), "\n"+margin) + "\n")
 }
 
-// wrap breaks text between words. A word that is longer than a line is a line.
+// wrap breaks text between words. A word longer than the width gets its own line.
 func wrap(text string, width int) (lines []string) {
 	line := ""
 	for _, word := range strings.Fields(text) {

@@ -66,7 +66,7 @@ prog do COMMAND --help tells more of one.
 	}
 }
 
-// TestBelow: a subcommand's own flags come first, and those above it are a line.
+// TestBelow: a subcommand's own flags come first, and those of its parents take one line.
 func TestBelow(t *testing.T) {
 	got, err := Of(table(t), []string{"do", "rm"}, 80)
 	if err != nil {

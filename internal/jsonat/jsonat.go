@@ -1,8 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsonat says where in a file something of its JSON is, for a person who
-// has to find it there.
+// Package jsonat locates JSON values in a file, for error messages.
 package jsonat
 
 import (
@@ -46,7 +45,7 @@ func character(data []byte, at int64) string {
 	return ""
 }
 
-// guess is what such an error mostly comes from.
+// guess is the usual cause of such an error.
 func guess(data []byte, bad *json.SyntaxError) string {
 	c, before := data[bad.Offset-1], bytes.TrimRight(data[:bad.Offset-1], " \t\r\n")
 	switch {
@@ -65,7 +64,7 @@ func guess(data []byte, bad *json.SyntaxError) string {
 // Node is a value and where it begins.
 type Node struct {
 	Offset  int64
-	Token   json.Token // of a value that is no object and no list; their delimiter otherwise
+	Token   json.Token // of a scalar; the delimiter of an object or list
 	Members []Member   // of an object
 	Items   []*Node    // of a list
 }
@@ -89,7 +88,7 @@ type parser struct {
 	dec  *json.Decoder
 }
 
-// next is where the next token begins.
+// next is the offset of the next token.
 func (p *parser) next() int64 {
 	at := p.dec.InputOffset()
 	rest := p.data[at:]
@@ -116,7 +115,7 @@ func (p *parser) value() (n *Node, err error) {
 		return n, nil
 	}
 	if err == nil {
-		_, err = p.dec.Token() // the closing one
+		_, err = p.dec.Token() // the closing delimiter
 	}
 	return n, err
 }
@@ -133,8 +132,7 @@ func (p *parser) member(n *Node) error {
 	return err
 }
 
-// Get is the value of a key, in any case of letters as encoding/json has it; nil
-// without one.
+// Get is the value of a key, ignoring case as encoding/json does; nil without one.
 func (n *Node) Get(key string) *Node {
 	if n == nil {
 		return nil
@@ -147,7 +145,7 @@ func (n *Node) Get(key string) *Node {
 	return nil
 }
 
-// String is the value as it stands in the file, or what kind it is.
+// String is the value as written in the file, or its kind.
 func (n *Node) String() string {
 	switch v := n.Token.(type) {
 	case json.Delim:
@@ -163,8 +161,7 @@ func (n *Node) String() string {
 	return fmt.Sprint(n.Token)
 }
 
-// Nearest is the one of known that is a slip of the keyboard away from word; empty
-// when none is.
+// Nearest is the known word that is a typing error away from word; empty when none is.
 func Nearest(word string, known []string) (nearest string) {
 	least := max(2, len(word)/3) + 1
 	for _, k := range known {
@@ -175,7 +172,7 @@ func Nearest(word string, known []string) (nearest string) {
 	return nearest
 }
 
-// distance counts letters that are put in, left out, changed or swapped.
+// distance counts letters inserted, omitted, changed or swapped.
 func distance(a, b string) int {
 	var before []int
 	row := make([]int, len(b)+1)

@@ -5,7 +5,7 @@ package life
 
 import "testing"
 
-// A process that ended while it was looked at holds nothing.
+// A process that ends during the check holds nothing.
 func TestDecidesAtNothing(t *testing.T) {
 	was := &Mark{Cookie: 1, Boot: "now"}
 	if same, known := was.decidesAt("/proc/0/ns/net"); same || !known {

@@ -11,15 +11,15 @@ import (
 	"github.com/patchbay-net/patchbay/internal/boot"
 )
 
-// Held are the network namespaces that processes hold: with an open file, with a thread
-// in it, or by a mount they see. One that is not at its path any more lives by them.
+// Held are the network namespaces that processes hold: with an open file, with a thread in
+// it, or by a mount they see. They keep alive a namespace that is gone from its path.
 type Held struct {
 	links map[uint64][]string // by inode
 	boot  string
 }
 
-// HeldBy looks at every process that is seen at proc: for who is about to call
-// something dead, and once for all of it.
+// HeldBy looks at every process visible at proc. Call it once, before declaring any number
+// of namespaces dead.
 func HeldBy(proc string) Held {
 	h := Held{links: make(map[uint64][]string)}
 	h.boot, _ = boot.ID(proc)
@@ -27,14 +27,14 @@ func HeldBy(proc string) Held {
 		links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", pattern)) // the pattern is right
 		for _, link := range links {
 			var inode uint64
-			to, err := os.Readlink(link) // which does not make the inode
+			to, err := os.Readlink(link) // reading the link does not create the inode
 			if n, _ := fmt.Sscanf(to, "net:[%d]", &inode); err == nil && n == 1 {
 				h.links[inode] = append(h.links[inode], link)
 			}
 			if to != "/" {
 				continue
 			}
-			if m := markOf(link, ""); m != nil { // opened at a mount that is gone
+			if m := markOf(link, ""); m != nil { // opened at a mount that is gone by now
 				h.links[m.Ino] = append(h.links[m.Ino], link)
 			}
 		}
@@ -43,13 +43,13 @@ func HeldBy(proc string) Held {
 	return h
 }
 
-// mounted adds what is bound somewhere, in the mount namespace of any thread.
+// mounted adds the namespaces that are bound in the mount namespace of any thread.
 func (h Held) mounted(proc string) {
 	threads, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "task", "[0-9]*")) // the pattern is right
 	views := make(map[string]bool)
 	for _, thread := range threads {
 		mounts, _ := os.Readlink(filepath.Join(thread, "ns", "mnt"))
-		root, _ := os.Readlink(filepath.Join(thread, "root")) // what is outside of it, mountinfo leaves out
+		root, _ := os.Readlink(filepath.Join(thread, "root")) // mountinfo omits mounts outside of it
 		if views[mounts+root] {
 			continue
 		}
@@ -61,8 +61,8 @@ func (h Held) mounted(proc string) {
 	}
 }
 
-// Doubt judges again what a look at paths has called dead, with why it did. Sockets, and
-// mounts that no process sees, hold a namespace as well, and are not found.
+// Doubt checks a verdict of dead, and its reason, that came from the path alone. It does
+// not find a namespace that only a socket holds, or a mount that no process sees.
 func (h Held) Doubt(was *Mark, why string) (State, string) {
 	if was == nil || was.before(h.boot) {
 		return Dead, why

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package life reports whether the namespace of an attachment is still there: what
-// gc, ps and the reclaiming of addresses judge by. There are three answers. What
-// is not certain is unsure, and what is unsure is never removed.
+// Package life decides whether the namespace of an attachment still exists, for gc, ps and
+// the reclaiming of addresses. The answer is alive, dead or unsure, and nothing unsure is
+// ever removed.
 package life
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// State is what is known of a namespace.
+// State is what is known about a namespace.
 type State int
 
 // The states.
@@ -33,23 +33,24 @@ const (
 // String names a state.
 func (s State) String() string { return [...]string{"unsure", "alive", "dead"}[s] }
 
-// Mark tells a namespace from another one that comes to its path later. The
-// kernel gives an inode's number again at once, and begins anew with each boot,
-// so the time it made the inode and the boot are part of it. The time may be that
-// of another inode of the same namespace; the cookie decides, where it is known.
+// Mark distinguishes a namespace from a later one at the same path. The kernel reuses
+// inode numbers at once, and starts over with each boot, so the mark includes the time of
+// the inode and the boot. The time may be that of another inode of the same namespace; the
+// cookie decides, where it is known.
 type Mark struct {
 	Dev    uint64 `json:"dev"`
 	Ino    uint64 `json:"ino"`
-	Since  int64  `json:"since"`            // of the inode, in nanoseconds; nobody can set it
+	Since  int64  `json:"since"`            // of the inode, in nanoseconds; it cannot be set
 	Cookie uint64 `json:"cookie,omitempty"` // see netns.NS.Cookie
 	Boot   string `json:"boot,omitempty"`
 
-	// Place is what the path was looked up in. Who sees another one sees others' paths.
+	// Place is where the path was looked up. In another place, a path is another
+	// namespace's.
 	Place *Place `json:"place,omitempty"`
 }
 
-// MarkOf is the mark of what is at path; nil when that is no namespace. bootID
-// is empty when it is not known.
+// MarkOf returns the mark of the namespace at path, or nil when there is none. bootID is
+// empty when it is not known.
 func MarkOf(path, bootID string) *Mark {
 	m := markOf(path, bootID)
 	if m != nil {
@@ -67,28 +68,28 @@ func markOf(path, bootID string) *Mark {
 	return &Mark{Dev: uint64(st.Dev), Ino: st.Ino, Since: st.Ctim.Nano(), Boot: bootID} //nolint:unconvert // Dev is 32 bits wide on some architectures
 }
 
-// Same reports whether both are one namespace for certain.
+// Same reports whether both marks are certain to be of one namespace.
 func (m *Mark) Same(o *Mark) bool {
 	return m != nil && o != nil && m.Dev == o.Dev && m.Ino == o.Ino && m.Since == o.Since && m.Boot == o.Boot
 }
 
-// before reports whether m is for certain of an earlier boot than the one with an id.
+// before reports whether m is certain to be from an earlier boot than bootID.
 func (m *Mark) before(bootID string) bool {
 	return m != nil && m.Boot != "" && bootID != "" && m.Boot != bootID
 }
 
 // decides compares the cookie of m with that of the namespace open in ns, of the same
-// boot. known is false where one of them is not to be had.
+// boot. known is false where either cookie is unavailable.
 func (m *Mark) decides(ns *netns.NS) (same, known bool) {
-	if m == nil || m.Cookie == 0 || m.Boot == "" { // each boot begins anew
+	if m == nil || m.Cookie == 0 || m.Boot == "" { // each boot starts over
 		return false, false
 	}
 	cookie, err := ns.Cookie()
 	return cookie == m.Cookie, err == nil
 }
 
-// decidesAt is decides of the namespace at path, which is none any more once the
-// process has ended that had it.
+// decidesAt is decides for the namespace at path, which does not exist any more if its
+// process has ended.
 func (m *Mark) decidesAt(path string) (same, known bool) {
 	ns, err := netns.Open(path)
 	if err != nil {
@@ -98,19 +99,19 @@ func (m *Mark) decidesAt(path string) (same, known bool) {
 	return m.decides(ns)
 }
 
-// At judges the namespace that an attachment was given at path. was is what stood
-// there then; nil when nothing tells. why is for people.
+// At judges the namespace that an attachment was given at path. was is its mark from that
+// time, or nil without one. why is the reason, for messages.
 //
-// A path that is missing is gone, unless a process is in the namespace. One that
-// is no namespace, or whose directory is missing as well, may be a mount that this
-// process does not see, which only looks so.
+// If the path is missing, the namespace is gone, unless a process is in it. If the path is
+// no namespace, or its directory is missing as well, the mount may only be invisible to
+// this process.
 func At(path string, was *Mark, proc string) (state State, why string) {
 	if path == "" {
 		return Unsure, "nothing tells its namespace"
 	}
 	now, _ := boot.ID(proc)
 	if was.before(now) {
-		if was.Same(markOf(path, was.Boot)) { // a boot's id can be hidden by another
+		if was.Same(markOf(path, was.Boot)) { // another mount can hide a boot's id
 			return Alive, "its namespace " + path + " exists"
 		}
 		return Dead, "its namespace " + path + " is from before the node booted"
@@ -135,7 +136,7 @@ func look(path string, was *Mark, proc, now string) (state State, why string) {
 	return compare(path, was, markOf(path, now), ns)
 }
 
-// missing judges a path at which nothing is.
+// missing judges a path that does not exist.
 func missing(path string, was *Mark, proc string) (State, string) {
 	dir := filepath.Dir(path)
 	if _, err := os.Lstat(dir); err != nil && !strings.HasPrefix(path, "/proc/") {
@@ -147,7 +148,7 @@ func missing(path string, was *Mark, proc string) (State, string) {
 	return Dead, "its namespace " + path + " is gone"
 }
 
-// inProcess looks for a process in the namespace that was marked.
+// inProcess looks for a process in the marked namespace.
 func inProcess(was *Mark, proc string) (state State, where string) {
 	if was == nil {
 		return Dead, ""
@@ -156,9 +157,9 @@ func inProcess(was *Mark, proc string) (state State, where string) {
 	return match(was, paths)
 }
 
-// match looks for the namespace that was marked. An inode that a mount or a file holds,
-// seen or not, has the time of its mark. One that nothing holds is made by looking at
-// it: it may be the marked one, or another that was given its number.
+// match looks for the marked namespace. An inode that a mount or a file holds, visible or
+// not, has the time of its mark. Opening the path creates an inode that nothing holds: it
+// may be of the marked namespace, or of another one that reuses its number.
 func match(was *Mark, paths []string) (state State, where string) {
 	state = Dead
 	for _, path := range paths {
@@ -180,7 +181,7 @@ func match(was *Mark, paths []string) (state State, where string) {
 	return state, where
 }
 
-// coarse is the clock that inodes are dated by.
+// coarse is the time of the clock that dates inodes.
 func coarse() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts) != nil {
@@ -193,7 +194,7 @@ func compare(path string, was, is *Mark, ns *netns.NS) (State, string) {
 	alive := "its namespace " + path + " exists"
 	same := was != nil && is != nil && was.Dev == is.Dev && was.Ino == is.Ino
 	switch host, err := ns.IsCurrent(); {
-	case was.Same(is) || same && host: // the number of our own is not given again
+	case was.Same(is) || same && host: // the number of this process's own namespace is in use
 		return Alive, alive
 	case err == nil && host:
 		return Dead, "its namespace is gone: " + path + " is this process's own"
@@ -208,7 +209,7 @@ func compare(path string, was, is *Mark, ns *netns.NS) (State, string) {
 	case known:
 		return Dead, "its namespace is gone: another one is at " + path
 	case strings.HasPrefix(path, "/proc/"):
-		return Alive, alive // without a mount the inode is made anew each time it is opened
+		return Alive, alive // without a mount, each open creates the inode anew
 	}
 	return Unsure, "its namespace may be gone: " + path + " was bound again"
 }

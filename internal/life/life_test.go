@@ -89,7 +89,7 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// A namespace without a path lives as long as a process has a file of it open.
+// A namespace without a path lives while a process has its file open.
 func TestHeld(t *testing.T) {
 	const path = "/run/netns/held"
 	if err := netns.Create(path); err != nil {
@@ -114,7 +114,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// A namespace that is bound at another path lives, in whichever mount namespace.
+// A namespace that is bound at another path lives, in any mount namespace.
 func TestBoundElsewhere(t *testing.T) {
 	for name, bind := range map[string]func(testing.TB, string, string) func(){"here": bindHere, "where a process sees it": bindThere} {
 		t.Run(name, func(t *testing.T) {
@@ -152,7 +152,7 @@ func bindHere(t testing.TB, path, at string) (release func()) {
 	}
 }
 
-// bindThere binds in the mount namespace of a process of its own.
+// bindThere binds in the mount namespace of a separate process.
 func bindThere(t testing.TB, path, at string) (release func()) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", `mount --bind "$0" "$1" && echo bound && exec cat`, path, at)
@@ -172,8 +172,8 @@ func bindThere(t testing.TB, path, at string) (release func()) {
 	}
 }
 
-// The kernel gives the number of an inode to the next namespace. Whoever is in that
-// one does not hold the one that is gone.
+// The kernel reuses an inode's number for the next namespace. A process in the new
+// namespace does not hold the old one.
 func TestNumberGivenAgain(t *testing.T) {
 	id, err := boot.ID("/proc")
 	if err != nil {
@@ -214,8 +214,8 @@ func cookieOf(t *testing.T, path string) uint64 {
 	return cookie
 }
 
-// Without a mark, a path at which nothing is proves death only to who sees what is
-// there.
+// Without a mark, a missing path proves death only where this process sees the real
+// directory.
 func TestTold(t *testing.T) {
 	other := t.TempDir()
 	if err := unix.Mount("tmpfs", other, "tmpfs", 0, ""); err != nil {
@@ -232,7 +232,7 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// inside runs a process in a namespace of its own, and is the mark of that.
+// inside runs a process in a new namespace and returns the namespace's mark.
 func inside(t *testing.T, bootID string) *life.Mark {
 	t.Helper()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", start(t))) // holds the inode, as a mount does
@@ -243,7 +243,7 @@ func inside(t *testing.T, bootID string) *life.Mark {
 	return life.MarkOf(f.Name(), bootID)
 }
 
-// start runs a process in a namespace of its own.
+// start runs a process in a new namespace.
 func start(t *testing.T) (pid int) {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Place is what paths of namespaces are looked up in: a directory or, for those in
-// procfs, a PID namespace. The one of a pod, or of a sandboxed unit, has other entries
-// than the host's under the same name.
+// Place is where paths of namespaces are looked up: a directory or, for paths in procfs, a
+// PID namespace. Inside a pod, or a sandboxed unit, the same path can be another place
+// than on the host.
 type Place struct {
 	Dev uint64 `json:"dev"`
 	Ino uint64 `json:"ino"`
 }
 
-// placeOf is the place of a path; nil when it cannot be looked at.
+// placeOf returns the place of a path, or nil when it cannot be read.
 func placeOf(path string) *Place {
 	dir := filepath.Dir(path)
 	if strings.HasPrefix(path, "/proc/") {
@@ -31,18 +31,20 @@ func placeOf(path string) *Place {
 	return &Place{uint64(st.Dev), st.Ino} //nolint:unconvert // Dev is 32 bits wide on some architectures
 }
 
-// isOf reports whether this is still the place of a path; nil, of an old record, may be.
+// isOf reports whether this is still the place of a path. nil, of an old record, matches.
 func (p *Place) isOf(path string) bool {
 	now := placeOf(path)
 	return p == nil || now != nil && *p == *now
 }
 
-// initPIDs is the inode of the PID namespace in which every process is (PROC_PID_INIT_INO).
+// initPIDs is the inode of the initial PID namespace, which has every process
+// (PROC_PID_INIT_INO).
 const initPIDs = 0xEFFFFFFC
 
-// Told is At for who removes what is dead. Without a mark, a namespace is dead only if
-// nothing can be hidden: its directory is on the file system of runDir, which this
-// process shares with who attaches, or its path names a process and all are seen.
+// Told is At for callers that remove what is dead. Without a mark, a namespace is dead
+// only if nothing can be hidden: its directory is on the file system of runDir, which this
+// process shares with the plugins, or its path names a process and this process sees all
+// of them.
 func Told(path string, was *Mark, proc, runDir string) (State, string) {
 	state, why := At(path, was, proc)
 	if state == Dead && was == nil && !sees(path, runDir) {
@@ -51,7 +53,7 @@ func Told(path string, was *Mark, proc, runDir string) (State, string) {
 	return state, why
 }
 
-// SeesProcesses reports whether this process sees all of the node's.
+// SeesProcesses reports whether this process sees all processes of the node.
 func SeesProcesses() bool {
 	place := placeOf("/proc/self/ns/net")
 	return place != nil && place.Ino == initPIDs

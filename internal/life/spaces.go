@@ -20,9 +20,9 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// Namespaces are the network namespaces of this node but our own, with a path of
-// each: those that processes are in and those that are bound somewhere in our mount
-// namespace. proc is where procfs is.
+// Namespaces maps the network namespaces of this node, without our own, to a path of each:
+// those with a process and those that are bound in our mount namespace. proc is the path
+// of procfs.
 func Namespaces(proc string) (byID map[netns.ID]string, err error) {
 	candidates, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "ns", "net"))
 	if err != nil {
@@ -36,7 +36,7 @@ func Namespaces(proc string) (byID map[netns.ID]string, err error) {
 	for _, path := range append(bound, candidates...) {
 		ns, err := netns.Open(path)
 		if netns.Gone(err) || errors.Is(err, fs.ErrPermission) && !slices.Contains(bound, path) {
-			continue // the process ended, or is another user's
+			continue // the process has ended, or belongs to another user
 		}
 		if err != nil {
 			return nil, err
@@ -54,7 +54,7 @@ func Namespaces(proc string) (byID map[netns.ID]string, err error) {
 	return byID, nil
 }
 
-// boundNamespaces are the paths of network namespaces that this thread sees mounted.
+// boundNamespaces returns the paths of network namespaces in this thread's mounts.
 func boundNamespaces(proc string) (paths []string, err error) {
 	list, err := boundAt(filepath.Join(proc, "thread-self", "mountinfo"))
 	for _, b := range list {
@@ -92,12 +92,12 @@ func boundAt(mountinfo string) (list []bound, err error) {
 	return list, lines.Err()
 }
 
-// unescape takes back what the kernel writes for blanks and backslashes.
+// unescape decodes the kernel's escapes for blanks and backslashes.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// Addresses are those of all Namespaces, and where each is.
+// Addresses maps the addresses in all Namespaces to a path of their namespace.
 func Addresses(proc string) (map[netip.Addr]string, error) {
 	spaces, err := Namespaces(proc)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package moment is when a GC's list of valid attachments was begun: what came
-// later cannot be on it, and so is not told dead by being left out.
+// Package moment carries the time at which a GC's list of valid attachments was begun: a
+// later attachment cannot be on the list, so its absence does not make it invalid.
 package moment
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/sleep"
 )
 
-// Key is in the configuration of a GC by our runtime library.
+// Key is the key of the moment in the configuration of a GC by our runtime library.
 const Key = "patchbay/listed"
 
-// files is the time that a file gets which is written now: the kernel dates by a
-// clock that goes in steps of some milliseconds.
+// files is the time that a file written now gets: the kernel dates files by a clock that
+// advances in steps of some milliseconds.
 func files() time.Time {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts); err != nil {
@@ -28,8 +28,8 @@ func files() time.Time {
 	return time.Unix(ts.Unix())
 }
 
-// Listing returns a moment that is over for files, too: one that is written after
-// this call has a later date.
+// Listing returns a moment that has passed for files too: a file written after this call
+// has a later date.
 func Listing(ctx context.Context) time.Time {
 	begun := time.Now().Round(0)
 	for !files().After(begun) && sleep.For(ctx, time.Millisecond) {
@@ -38,7 +38,7 @@ func Listing(ctx context.Context) time.Time {
 	return begun
 }
 
-// Of reads the moment in a GC's configuration; ok is false without one.
+// Of reads the moment from a GC's configuration; ok is false without one.
 func Of(config []byte) (t time.Time, ok bool) {
 	var conf struct {
 		Listed time.Time `json:"patchbay/listed"`

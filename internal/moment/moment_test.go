@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// What is written before is not dated later, and what is written after is.
+// A file written before the moment is not dated later, and one written after it is.
 func TestListing(t *testing.T) {
 	dir := t.TempDir()
 	for range 20 {

@@ -16,8 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// bridge removes the network's bridge if one of our plugins made it and nobody is
-// on it.
+// bridge removes the network's bridge if one of our plugins made it and no port is on it.
 func (m *Remover) bridge(r *Removal, l *chain.List, i Info) error {
 	if i.Driver != driverBridge {
 		return nil
@@ -52,12 +51,12 @@ func (m *Remover) bridge(r *Removal, l *chain.List, i Info) error {
 	return m.Records.ForgetBridge(i.Interface, note.Index)
 }
 
-// vlanGateway is the port of the gateway in a VLAN, which the bridge plugin makes.
+// vlanGateway is the gateway's port in a VLAN, which the bridge plugin makes.
 func vlanGateway(i Info) string {
 	return owner.Of("vlan gateway", i.Interface, fmt.Sprintf("%s.%d", i.Interface, i.Vlan)).LinkName("veth", 0)
 }
 
-// used says what else is on the bridge.
+// used gives the reason to keep the bridge: what else is on it.
 func (m *Remover) used(link netlink.Link, l *chain.List, i Info) (why string, err error) {
 	dir, err := chain.LoadDir(m.Dir)
 	if err != nil {
@@ -92,7 +91,7 @@ func (m *Remover) used(link netlink.Link, l *chain.List, i Info) (why string, er
 	return "", nil
 }
 
-// unlink deletes the bridge, and first the gateway in its VLAN.
+// unlink deletes the gateway in the bridge's VLAN, then the bridge.
 func (m *Remover) unlink(bridge netlink.Link, i Info) error {
 	gateway, err := m.Host.Link(vlanGateway(i))
 	if err == nil && gateway.Attrs().MasterIndex == bridge.Attrs().Index {

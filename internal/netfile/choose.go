@@ -11,16 +11,16 @@ import (
 	"slices"
 )
 
-// Use is a range of addresses that is in use, and by what.
+// Use is a range of addresses that is in use, and what uses it.
 type Use struct {
 	Prefix netip.Prefix
 	What   string
-	// Through is a route by a gateway. A narrower subnet takes a part of it, which
-	// an operator may mean.
+	// Through marks a route through a gateway. A narrower subnet takes only a part of it,
+	// which may be the operator's intention.
 	Through bool
 }
 
-// Taken is what a new network must keep away from.
+// Taken is what a new network must avoid.
 type Taken struct {
 	Uses     []Use
 	Links    []string // names of interfaces, and of bridges in other networks' files
@@ -28,10 +28,10 @@ type Taken struct {
 	Children []Children
 }
 
-// Children are another network's macvlans or ipvlans, there or still to be made.
+// Children are another network's macvlans or ipvlans, existing or future.
 type Children struct{ Network, Driver, Parent string }
 
-// first returns what overlaps p.
+// first returns the first use that overlaps p.
 func (t *Taken) first(p netip.Prefix) (Use, bool) {
 	i := slices.IndexFunc(t.Uses, func(u Use) bool { return u.Prefix.Overlaps(p) })
 	if i < 0 {
@@ -40,7 +40,7 @@ func (t *Taken) first(p netip.Prefix) (Use, bool) {
 	return t.Uses[i], true
 }
 
-// pools are where IPv4 subnets are chosen from: podman's, then smaller ranges of
+// pools are the ranges in which IPv4 subnets are chosen: podman's, then smaller ranges of
 // private addresses. Each is its first and its last subnet.
 func pools() [3][2]netip.Addr {
 	at := func(a, b, c byte) netip.Addr { return netip.AddrFrom4([4]byte{a, b, c}) }
@@ -50,7 +50,7 @@ func pools() [3][2]netip.Addr {
 // chosenBits is the length of a chosen IPv4 subnet.
 const chosenBits = 24
 
-// free4 returns the first /24 that is not in use.
+// free4 returns the first unused /24.
 func (t *Taken) free4() (netip.Prefix, error) {
 	for _, pool := range pools() {
 		for a := pool[0]; a.Compare(pool[1]) <= 0; {
@@ -64,7 +64,7 @@ func (t *Taken) free4() (netip.Prefix, error) {
 	return netip.Prefix{}, errors.New("no free subnet of private IPv4 addresses is left; choose one with --subnet")
 }
 
-// free6 draws a unique local /64, as RFC 4193 wants it: 40 random bits.
+// free6 draws a unique local /64 with 40 random bits, as RFC 4193 requires.
 func (t *Taken) free6(random io.Reader) (netip.Prefix, error) {
 	for range 16 {
 		b := [16]byte{0: 0xfd}
@@ -79,10 +79,10 @@ func (t *Taken) free6(random io.Reader) (netip.Prefix, error) {
 	return netip.Prefix{}, errors.New("no free unique local /64 was found; choose one with --subnet")
 }
 
-// settle checks the subnets that were given and chooses those that were not.
+// settle checks the given subnets and chooses missing ones.
 func (w *wanted) settle(t *Taken, random io.Reader) (warnings []string, err error) {
 	if w.child() {
-		return nil, nil // its parent's network, which the host is in
+		return nil, nil // it uses its parent's network, which the host is in
 	}
 	for _, s := range w.subnets {
 		u, taken := t.first(s.Prefix)
@@ -110,8 +110,8 @@ func (w *wanted) settle(t *Taken, random io.Reader) (warnings []string, err erro
 	return warnings, nil
 }
 
-// bridge is the name of the bridge: the one that was asked for, or a free pbN. pb0
-// is the built-in network's.
+// bridge is the name of the bridge: the requested one, or a free pbN. pb0 is the built-in
+// network's.
 func (w *wanted) bridge(t *Taken) (string, error) {
 	if w.Interface != "" {
 		if slices.Contains(t.Links, w.Interface) {

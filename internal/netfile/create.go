@@ -20,25 +20,25 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Maker makes networks in a directory.
+// Maker creates networks in a directory.
 type Maker struct {
 	Dir    string
 	Host   *nl.Conn
 	Random io.Reader
 	Warn   func(error)
 
-	// Judge says why a new network cannot work; nil asks nobody.
+	// Judge returns why a new network cannot work; nil skips the check.
 	Judge func(*chain.List) error
 }
 
-// Made is a network that was written, or would be.
+// Made is a network that was written, or with dry would be.
 type Made struct {
 	Name, File string
 	Text       []byte
 }
 
-// Create writes the file of a new network. With dry it only says what it would
-// write. Two at a time do not choose the same subnet: the directory is locked.
+// Create writes the file of a new network. With dry it only returns the text. It locks the
+// directory, so that two at a time do not choose the same subnet.
 func (m *Maker) Create(ctx context.Context, w Wish, dry bool) (*Made, error) {
 	if _, err := read(w); err != nil { // before a directory is made
 		return nil, err
@@ -49,7 +49,7 @@ func (m *Maker) Create(ctx context.Context, w Wish, dry bool) (*Made, error) {
 	if err := os.MkdirAll(m.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make directory of networks: %w", err)
 	}
-	unlock, err := flock.Dir(ctx, m.Dir) // other commands do not change the networks of the directory
+	unlock, err := flock.Dir(ctx, m.Dir) // keeps other commands from changing the directory's networks
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +64,8 @@ func (m *Maker) Create(ctx context.Context, w Wish, dry bool) (*Made, error) {
 	return made, nil
 }
 
-// TakeBack removes the file of a network that Create made, unless somebody has
-// removed or changed it since.
+// TakeBack removes the file of a network that Create made, unless it has been removed or
+// changed since.
 func (m *Maker) TakeBack(ctx context.Context, made *Made) error {
 	unlock, err := flock.Dir(ctx, m.Dir)
 	if err != nil {
@@ -73,12 +73,12 @@ func (m *Maker) TakeBack(ctx context.Context, made *Made) error {
 	}
 	defer unlock()
 	if now, err := atomicfile.ReadConf(made.File); err != nil || !bytes.Equal(now, made.Text) {
-		return nil //nolint:nilerr // what is there is not what was made
+		return nil //nolint:nilerr // the file is not the one that was made
 	}
 	return os.Remove(made.File)
 }
 
-// plan looks around and computes the file.
+// plan reads what is in use and computes the file.
 func (m *Maker) plan(w Wish) (*Made, error) {
 	dir, err := chain.LoadDir(m.Dir)
 	if err != nil {
@@ -109,7 +109,7 @@ func (m *Maker) plan(w Wish) (*Made, error) {
 	return made, err
 }
 
-// judge has the text read as any other network's.
+// judge parses the text as for any other network and calls Judge.
 func (m *Maker) judge(text []byte) error {
 	if m.Judge == nil {
 		return nil
@@ -121,7 +121,7 @@ func (m *Maker) judge(text []byte) error {
 	return m.Judge(l)
 }
 
-// free wants the name to be no other network's.
+// free checks that no network has the name.
 func free(dir *chain.Dir, name string) error {
 	l, err := dir.Find(name)
 	var missing *chain.NotFoundError
@@ -135,8 +135,8 @@ func free(dir *chain.Dir, name string) error {
 	return fmt.Errorf("a broken file has this name: %w", err)
 }
 
-// file chooses the file's name. Runtimes take the first network of a directory
-// for their own, so a new one does not come before what is there.
+// file chooses the file's name. Runtimes use the first network of a directory, so a new
+// one must not come before existing ones.
 func (m *Maker) file(dir *chain.Dir, name string) (string, error) {
 	var names []string
 	for _, l := range dir.Lists {
@@ -164,7 +164,7 @@ func candidates(name string) (list []string) {
 	return append(list, name+".conflist")
 }
 
-// absent wants no file of that name: one that holds another network is not ours.
+// absent checks that no such file exists: an existing one is another network's.
 func (m *Maker) absent(base string) error {
 	_, err := os.Lstat(filepath.Join(m.Dir, base))
 	switch {

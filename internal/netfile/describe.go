@@ -12,21 +12,21 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 )
 
-// Info is what the file of a network says of it, whoever wrote it.
+// Info is the content of a network's file, of any origin.
 type Info struct {
 	Driver    string // the plugin that makes the interface
-	Interface string // the bridge, or the interface that it is on
+	Interface string // the bridge, or the parent interface
 	Subnets   []Subnet
 	IPAM      string // the IPAM plugin
 	DataDir   string // of host-local, if it is not the usual one
 	Internal  bool   // a bridge that nothing is forwarded for, or without a gateway
-	Open      bool   // one without a gateway that does not say whether it is internal
+	Open      bool   // without a gateway and without the key internal
 	DNS       []string
 	MTU, Vlan int
 	Isolate   string // firewall's ingressPolicy
 }
 
-// said is what is read of a plugin's object.
+// said holds the fields of a plugin's object that Describe reads.
 type said struct {
 	Type             string            `json:"type"`
 	Bridge           string            `json:"bridge"`
@@ -63,8 +63,8 @@ type rangeSaid struct {
 	Gateway    string `json:"gateway"`
 }
 
-// Describe reads the plugins of a network. What cannot be read is left out: to
-// find mistakes is the work of validate.
+// Describe reads the plugins of a network. It skips what cannot be read: finding mistakes
+// is the work of validate.
 func Describe(l *chain.List) (i Info) {
 	for _, p := range l.Plugins {
 		i.add(p.Raw)
@@ -72,10 +72,10 @@ func Describe(l *chain.List) (i Info) {
 	return i
 }
 
-// add reads a plugin, or those in it.
+// add reads a plugin, or the plugins nested in it.
 func (i *Info) add(raw json.RawMessage) {
 	var s said
-	_ = json.Unmarshal(raw, &s) // a field of another type leaves the others
+	_ = json.Unmarshal(raw, &s) // a field of the wrong type leaves the others
 	members := s.Plugins
 	if len(s.Plugin) > 0 {
 		members = append(members, s.Plugin)
@@ -92,7 +92,7 @@ func (i *Info) add(raw json.RawMessage) {
 	}
 }
 
-// first takes what the interface's plugin says.
+// first reads the interface's plugin.
 func (i *Info) first(s *said) {
 	i.Driver, i.Interface, i.IPAM, i.DataDir = s.Type, s.Bridge+s.Master, s.IPAM.Type, s.IPAM.DataDir
 	if s.Type == driverBridge && i.Interface == "" {
@@ -128,7 +128,7 @@ func (r rangeSaid) subnet() (n Subnet, ok bool) {
 	return n, true
 }
 
-// String is the subnets as a list.
+// String lists the subnets.
 func (i Info) String() string {
 	var words []string
 	for _, s := range i.Subnets {
@@ -146,10 +146,10 @@ func Ours(l *chain.List) bool {
 }
 
 // LeftOpen reports whether network create --internal of an earlier release wrote the file:
-// it left the gateway out, which it does for no other bridge, and kept nothing closed.
+// it omitted the gateway, as for no other bridge, and did not isolate the network.
 func LeftOpen(l *chain.List) bool { return Ours(l) && Describe(l).Open }
 
-// Options are what -o of network create sets.
+// Options are the values that -o of network create sets.
 func (i Info) Options() map[string]string {
 	out := map[string]string{}
 	if i.MTU != 0 {

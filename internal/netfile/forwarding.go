@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// forwarding sets forwarding as it was before an ADD of ours switched it on, once
-// nothing is left here that could count on it.
+// forwarding restores forwarding as it was before an ADD of ours switched it on, once
+// nothing on the host may depend on it.
 func (m *Remover) forwarding(r *Removal) error {
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
 		name := record.MadeSysctl(key)
@@ -56,7 +56,7 @@ func (m *Remover) forwarding(r *Removal) error {
 	return nil
 }
 
-// needed says what may count on forwarding; when in doubt, it is needed.
+// needed gives the reason to keep forwarding: what may depend on it.
 func (m *Remover) needed(key string) (why string, err error) {
 	dir, err := chain.LoadDir(m.Dir)
 	switch {
@@ -85,7 +85,8 @@ func (m *Remover) needed(key string) (why string, err error) {
 	return m.atBoot(key), nil
 }
 
-// virtual looks for interfaces that others forward by: bridges, tunnels, pairs.
+// virtual looks for interfaces of other software that needs forwarding: bridges, tunnels,
+// pairs.
 func (m *Remover) virtual() (why string, err error) {
 	links, err := m.Host.LinkList()
 	if err != nil {
@@ -100,13 +101,13 @@ func (m *Remover) virtual() (why string, err error) {
 	return "", nil
 }
 
-// fallback reports whether the kernel makes an interface of this name in every
-// namespace, for tunnels that nothing else takes.
+// fallback reports whether the kernel makes an interface of this name in every namespace,
+// for packets that no tunnel matches.
 func fallback(name string) bool {
 	return slices.Contains([]string{"sit0", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6tnl0", "ip6gre0"}, name)
 }
 
-// atBoot looks for the file by which an operator wants it on.
+// atBoot finds the file in which an operator switches it on.
 func (m *Remover) atBoot(key string) (why string) {
 	for _, file := range m.Sysctl {
 		data, err := atomicfile.ReadConf(file)
@@ -123,7 +124,7 @@ func (m *Remover) atBoot(key string) (why string) {
 	return ""
 }
 
-// SysctlFiles are where sysctl --system looks.
+// SysctlFiles are the files that sysctl --system reads.
 func SysctlFiles() (files []string) {
 	for _, pattern := range []string{"/etc/sysctl.conf", "/etc/sysctl.d/*.conf", "/run/sysctl.d/*.conf", "/usr/local/lib/sysctl.d/*.conf", "/usr/lib/sysctl.d/*.conf"} {
 		found, _ := filepath.Glob(pattern) // the patterns are sound

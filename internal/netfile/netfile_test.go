@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// info returns what the file of a wish says.
+// info describes the file of a wish.
 func info(t *testing.T, w Wish, taken *Taken) Info {
 	t.Helper()
 	w.Name = "n"
@@ -159,7 +159,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What the kernel takes is not refused: a second subnet where the bridge is no
+// Requests that the kernel accepts are not refused: a second subnet where the bridge is no
 // gateway, of IPv6, or of another driver; an ipvlan's MTU above its parent's.
 func TestPossible(t *testing.T) {
 	taken := &Taken{
@@ -187,7 +187,7 @@ func TestPossible(t *testing.T) {
 	}
 }
 
-// Look finds addresses, routes of any table, and what other files say.
+// Look finds addresses, routes of any table, and the contents of other files.
 func TestLook(t *testing.T) {
 	c, err := nl.Host("/proc")
 	if err != nil {
@@ -227,7 +227,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// Look knows what can have children.
+// Look reports which interfaces can have children.
 func TestLookDevices(t *testing.T) {
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "lookbr"}}
 	port := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lookport", MTU: 1400}, PeerName: "lookpeer"}

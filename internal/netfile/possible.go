@@ -10,7 +10,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// possible refuses what is well-formed and what no ADD could make.
+// possible refuses requests that are well-formed but that no ADD could carry out.
 func (w *wanted) possible() error {
 	if second := w.second4(); second != "" && w.Driver == driverBridge && !w.Internal {
 		return mistake("make a network of each; a container can be on both", "--subnet "+second,
@@ -41,15 +41,15 @@ func (w *wanted) second4() string {
 	return list[1]
 }
 
-// Device is an interface of the host, as far as it matters to what is put on it.
+// Device is an interface of the host, with what matters to its children and ports.
 type Device struct {
 	MTU      int
-	Ethernet bool   // it has frames of Ethernet, and is not lo
-	Port     string // of which bridge or bond it is a port
+	Ethernet bool   // its frames are Ethernet's, and it is not lo
+	Port     string // the bridge or bond that it is a port of
 }
 
-// fitsParent refuses an interface that can have no child, and tells of one that is
-// missing or busy.
+// fitsParent refuses an interface that can have no child, and warns of a missing or busy
+// one.
 func (w *wanted) fitsParent(t *Taken) (warnings []string, err error) {
 	if !w.child() {
 		return nil, nil

@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// Remover takes away what is a network's and no attachment's.
+// Remover removes the objects of a network that belong to no attachment.
 type Remover struct {
 	Dir     string // of the files of networks
 	Paths   paths.Paths
@@ -31,7 +31,7 @@ type Remover struct {
 	Sysctl  []string // files that set sysctls at boot
 }
 
-// Removal is what went, and what stays with the reason.
+// Removal lists what was removed, and what stays with the reason.
 type Removal struct {
 	Network string   `json:"network"`
 	Removed []string `json:"removed"`
@@ -55,10 +55,9 @@ func (m *Remover) Lock(ctx context.Context) (unlock func(), err error) {
 	return unlock, err
 }
 
-// Remove removes a network of which no attachment stands: its elements, its
-// directory of addresses, its bridge, then its file, and in the end forwarding. A
-// second one finishes what a kill left, since the file is there until nothing
-// else is. What may be another's stays.
+// Remove removes a network without attachments: its elements, its directory of addresses,
+// its bridge, then its file, and at last forwarding. After a kill, a second call finishes,
+// since the file goes after all else. Objects that may be another network's stay.
 func (m *Remover) Remove(ctx context.Context, l *chain.List) (*Removal, error) {
 	r := &Removal{Network: l.Name, Removed: []string{}, Left: []string{}}
 	i := Describe(l)
@@ -71,7 +70,7 @@ func (m *Remover) Remove(ctx context.Context, l *chain.List) (*Removal, error) {
 		errs = append(errs, step())
 	}
 	if err := errors.Join(errs...); err != nil {
-		return r, err // the file stays, so that it can be tried again
+		return r, err // keep the file for another try
 	}
 	if l.File != "" {
 		if err := atomicfile.Remove(l.File); err != nil {
@@ -82,8 +81,8 @@ func (m *Remover) Remove(ctx context.Context, l *chain.List) (*Removal, error) {
 	return r, m.forwarding(r)
 }
 
-// elements removes what has the network's name in the firewall and is no fact that
-// an attachment, of another network, holds.
+// elements removes the firewall elements with the network's name, except those of a fact
+// that another network's attachment holds.
 func (m *Remover) elements(ctx context.Context, r *Removal) error {
 	holders, facts, err := m.Records.Facts()
 	if err != nil {
@@ -138,7 +137,7 @@ func (m *Remover) addresses(r *Removal, i Info) error {
 			return fmt.Errorf("remove %s: %w", dir, err)
 		}
 	}
-	if err := os.Remove(dir); err != nil { // rmdir: what was reserved just now stays
+	if err := os.Remove(dir); err != nil { // rmdir: an address reserved just now stays
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
 	r.removed("directory %s", dir)

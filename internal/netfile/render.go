@@ -10,12 +10,11 @@ import (
 	"net/netip"
 )
 
-// Mark is the value of the key generatedBy in a file of ours. Another file is
-// another's.
+// Mark is the value of the key generatedBy in our files. Any other file is not ours.
 const Mark = "patchbay network create"
 
-// conflist is the file. Older runtimes read cniVersion alone, newer ones choose
-// from cniVersions, so each gets the newest that it knows.
+// conflist is the file. Older runtimes read only cniVersion, newer ones choose from
+// cniVersions, so each gets the newest version that it knows.
 type conflist struct {
 	CNIVersion  string   `json:"cniVersion"`
 	CNIVersions []string `json:"cniVersions"`
@@ -24,7 +23,7 @@ type conflist struct {
 	Plugins     []any    `json:"plugins"`
 }
 
-// device is the plugin that makes the interface, whichever it is.
+// device is the plugin that makes the interface, of any type.
 type device struct {
 	Type             string          `json:"type"`
 	Bridge           string          `json:"bridge,omitempty"`
@@ -62,15 +61,15 @@ type route struct {
 	Dst netip.Prefix `json:"dst"`
 }
 
-// helper is a plugin that comes after the interface's.
+// helper is a plugin after the interface's.
 type helper struct {
 	Type         string          `json:"type"`
 	Ingress      string          `json:"ingressPolicy,omitempty"`
 	Capabilities map[string]bool `json:"capabilities,omitempty"`
 }
 
-// New returns the text of the file that a wish asks for, and what to be careful
-// of. random is read for an IPv6 prefix.
+// New returns the text of the file for a wish, and warnings. random is read for an IPv6
+// prefix.
 func New(wish Wish, t *Taken, random io.Reader) (text []byte, warnings []string, err error) {
 	w, err := read(wish)
 	if err != nil {
@@ -96,7 +95,7 @@ func New(wish Wish, t *Taken, random io.Reader) (text []byte, warnings []string,
 	return text, warnings, err
 }
 
-// oneProcess is the plugin that runs the others in one process.
+// oneProcess is the plugin that runs all others in one process.
 func oneProcess(d device, helpers []any) any {
 	all := map[string]bool{}
 	for name := range d.Capabilities {
@@ -148,8 +147,8 @@ func (w *wanted) device(t *Taken) (d device, err error) {
 	return d, err
 }
 
-// ipam is host-local with the subnets; without any, the parent's network has a
-// DHCP server.
+// ipam is host-local with the subnets; without subnets it is dhcp, since the parent's
+// network has a DHCP server.
 func (w *wanted) ipam() (i ipam) {
 	if len(w.subnets) == 0 {
 		return ipam{Type: "dhcp"}
@@ -162,7 +161,7 @@ func (w *wanted) ipam() (i ipam) {
 		}
 		i.Ranges = append(i.Ranges, []poolConf{p})
 	}
-	if w.Internal || w.Driver == driverBridge { // isDefaultGateway gives them
+	if w.Internal || w.Driver == driverBridge { // isDefaultGateway adds the default routes
 		return i
 	}
 	for _, v4 := range []bool{true, false} {
@@ -180,7 +179,7 @@ func everything(v4 bool) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// helpers are what a container that the host routes for needs: ports and accepts.
+// helpers are the plugins of a container that the host routes for: ports and firewall.
 func (w *wanted) helpers() (list []any) {
 	if w.child() || w.Internal {
 		return nil

@@ -12,8 +12,8 @@ import (
 // Subnet is one range of addresses of a network.
 type Subnet struct {
 	Prefix      netip.Prefix
-	Gateway     netip.Addr // invalid: none was given
-	First, Last netip.Addr // of what containers get; invalid: all of it
+	Gateway     netip.Addr // invalid when not given
+	First, Last netip.Addr // the range for containers; invalid for the whole subnet
 }
 
 func (w *wanted) readSubnets() error {
@@ -41,8 +41,7 @@ func (w *wanted) readSubnets() error {
 	return nil
 }
 
-// meant refuses subnets that containers cannot have, or that are most of the
-// internet.
+// meant refuses subnets that containers cannot use, or that cover much of the internet.
 func meant(at string, p netip.Prefix) error {
 	a, shortest := p.Addr(), 8
 	if a.Is6() {
@@ -59,7 +58,7 @@ func meant(at string, p netip.Prefix) error {
 	return nil
 }
 
-// readGateways gives each gateway to the subnet that it is in.
+// readGateways assigns each gateway to its subnet.
 func (w *wanted) readGateways() error {
 	for _, s := range w.Gateways {
 		at := "--gateway " + s
@@ -95,7 +94,7 @@ func (w *wanted) find(at string, a netip.Addr) (*Subnet, error) {
 	return nil, mistake("", at, "%s is in no --subnet", a)
 }
 
-// readRanges gives each range to the subnet that it is in.
+// readRanges assigns each range to its subnet.
 func (w *wanted) readRanges() error {
 	for _, s := range w.Ranges {
 		at := "--ip-range " + s
@@ -127,11 +126,11 @@ func (w *wanted) readRanges() error {
 	return nil
 }
 
-// holds wants an address in the range that a container can get.
+// holds checks that a container can get an address in the range.
 func (n *Subnet) holds(at string, first, last netip.Addr) error {
 	gateway := n.Gateway
 	if !gateway.IsValid() {
-		gateway = n.Prefix.Addr().Next() // host-local keeps it free also where nobody has it
+		gateway = n.Prefix.Addr().Next() // host-local keeps it free even if it is unused
 	}
 	switch {
 	case last.Less(first):
@@ -161,7 +160,7 @@ func bounds(s string) (first, last netip.Addr, err error) {
 	return first, last, nil
 }
 
-// lastOf is the highest address of a prefix.
+// lastOf is the last address of a prefix.
 func lastOf(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
@@ -171,7 +170,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// has reports whether there is a subnet of IPv4, or else of IPv6.
+// has reports whether there is an IPv4 subnet, or with v4 false an IPv6 one.
 func (w *wanted) has(v4 bool) bool {
 	for _, s := range w.subnets {
 		if s.Prefix.Addr().Is4() == v4 {

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Look reads what a new network must keep away from: the other networks, and the
-// addresses and routes of the host.
+// Look reads what a new network must avoid: the other networks, and the addresses and
+// routes of the host.
 func Look(dir *chain.Dir, host *nl.Conn) (*Taken, error) {
 	t := &Taken{Devices: map[string]Device{}}
 	for _, l := range dir.Lists {
@@ -50,7 +50,7 @@ func Look(dir *chain.Dir, host *nl.Conn) (*Taken, error) {
 	return t, t.routes(host, names)
 }
 
-// deviceOf describes a link. A VRF does not take the frames of its ports.
+// deviceOf describes a link. A VRF does not receive its ports' frames.
 func deviceOf(l netlink.Link, all []netlink.Link) Device {
 	a := l.Attrs()
 	d := Device{MTU: a.MTU, Ethernet: a.EncapType == "ether"}
@@ -76,7 +76,7 @@ func (t *Taken) addresses(host *nl.Conn, names map[int]string) error {
 	return nil
 }
 
-// routes are those of all tables but the default ones and the kernel's own.
+// routes adds the routes of all tables, without default ones and the kernel's own.
 func (t *Taken) routes(host *nl.Conn, names map[int]string) error {
 	list, err := host.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Wish is what the operator asks for. The zero value of everything but Name is
-// a bridge in a free subnet of IPv4.
+// Wish is the operator's request. The zero value of everything but Name is a bridge in a
+// free IPv4 subnet.
 type Wish struct {
 	Name      string
 	Driver    string // bridge, ptp, macvlan, ipvlan; empty is bridge
@@ -30,7 +30,7 @@ type Wish struct {
 	One       bool     // all plugins in one of type patchbay
 }
 
-// Mistake is a wish that cannot be meant.
+// Mistake is an option that cannot be intended.
 type Mistake struct{ Option, Why, Hint string }
 
 func (m *Mistake) Error() string { return m.Option + ": " + m.Why }
@@ -47,7 +47,7 @@ const (
 	driverIPVLAN  = "ipvlan"
 )
 
-// options says which -o a driver has.
+// options lists the -o keys of a driver.
 func options(driver string) []string {
 	switch driver {
 	case driverBridge:
@@ -60,7 +60,7 @@ func options(driver string) []string {
 	return nil
 }
 
-// wanted is a Wish that was read.
+// wanted is a validated Wish.
 type wanted struct {
 	Wish
 	subnets []Subnet
@@ -72,11 +72,11 @@ type wanted struct {
 	mode    string
 }
 
-// child reports whether the interfaces are children of one of the host's, in its
-// own network: no subnet is ours to choose, and the host is not the gateway.
+// child reports whether the interfaces are children of one of the host's, in its network:
+// then we choose no subnet, and the host is not the gateway.
 func (w *wanted) child() bool { return w.Driver == driverMACVLAN || w.Driver == driverIPVLAN }
 
-// read refuses what is wrong before anything is looked at.
+// read refuses mistakes before reading anything of the host.
 func read(wish Wish) (*wanted, error) {
 	w := &wanted{Wish: wish}
 	if w.Driver == "" {
@@ -96,7 +96,7 @@ func read(wish Wish) (*wanted, error) {
 	return w, w.coherent()
 }
 
-// coherent refuses what does not go together.
+// coherent refuses options that contradict each other.
 func (w *wanted) coherent() error {
 	switch {
 	case w.child() && w.parent == "":
@@ -199,7 +199,7 @@ func (w *wanted) readMode(at, value string) (string, error) {
 	return value, nil
 }
 
-// readIsolate takes podman's words for what firewall calls ingressPolicy.
+// readIsolate translates podman's values to firewall's ingressPolicy.
 func readIsolate(at, value string) (string, error) {
 	switch value {
 	case "false":

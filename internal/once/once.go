@@ -1,20 +1,19 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package once is for loops that meet the same failure again and again: it is
-// logged once, until it changes.
+// Package once is for loops that meet the same failure again and again: they log it once,
+// until it changes.
 package once
 
-// Failure is what was heard last of one thing. The zero value has heard of no
-// failure. It has no lock: whoever shares one holds a lock already, for what is
-// told of.
+// Failure is the last failure of one subject. The zero value is no failure. It has no
+// lock: callers that share one already hold the lock of the subject.
 type Failure struct {
 	text string
 }
 
-// News notes err, which is nil when all is well, and reports whether that is another
-// text than what it heard last; or, of nil, whether there was a failure to forget:
-// the next one is news again. Errors are compared by what a reader would see.
+// News notes err, which is nil when all is well, and reports whether its text differs from
+// the last one; for nil, whether there was a failure to clear. After that, any failure is
+// news again. Errors are compared by the text that a reader sees.
 func (f *Failure) News(err error) bool {
 	was := f.text
 	f.text = ""

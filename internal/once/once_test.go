@@ -16,15 +16,15 @@ func TestNews(t *testing.T) {
 		err  error
 		news bool
 	}{
-		{nil, false}, // nothing was wrong
+		{nil, false}, // no earlier failure
 		{away, true},
 		{away, false},
 		{fmt.Errorf("the store %s", "is away"), false}, // another error, the same text
 		{full, true},
-		{away, true}, // only the last is known
+		{away, true}, // only the last failure counts
 		{nil, true},
 		{nil, false},
-		{away, true}, // again, after it was well
+		{away, true}, // again, after a success
 	} {
 		if got := f.News(c.err); got != c.news {
 			t.Errorf("%d: %v is news: %v", i, c.err, got)

@@ -17,7 +17,7 @@ func TestBy(t *testing.T) {
 	if order.By(list, cmp.Compare[int]); !slices.Equal(list, []int{1, 1, 2, 3}) {
 		t.Error(list)
 	}
-	var words []string // long enough not to be stable by chance
+	var words []string // long enough not to be sorted stably by chance
 	for i := range 100 {
 		words = append(words, string(rune('a'+i%2))+strings.Repeat("x", i))
 	}

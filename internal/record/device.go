@@ -5,25 +5,25 @@ package record
 
 import "net/netip"
 
-// Device is a link of the host that was moved into a container, as it was
-// before: so it comes home.
+// Device is a link of the host that was moved into a container, with the state from
+// before, to which DEL restores it.
 type Device struct {
 	Name   string `json:"name"`
 	Index  int    `json:"index"`
 	Kind   string `json:"kind"`             // as in ip(8); a real device has none: "device"
-	MAC    string `json:"mac,omitempty"`    // that it had
-	Burnt  string `json:"burnt,omitempty"`  // that the hardware has
+	MAC    string `json:"mac,omitempty"`    // before the move
+	Burnt  string `json:"burnt,omitempty"`  // of the hardware
 	Path   string `json:"path,omitempty"`   // below /sys/devices
 	MTU    int    `json:"mtu,omitempty"`    // bytes
 	Up     bool   `json:"up,omitempty"`     // it was set up
 	Alias  string `json:"alias,omitempty"`  // ifalias
 	Master string `json:"master,omitempty"` // bridge or bond it was a port of
 
-	Addrs  []DeviceAddr  `json:"addrs,omitempty"`  // those without an end
-	Routes []DeviceRoute `json:"routes,omitempty"` // those the kernel did not make
+	Addrs  []DeviceAddr  `json:"addrs,omitempty"`  // permanent ones
+	Routes []DeviceRoute `json:"routes,omitempty"` // without the kernel's own
 }
 
-// DeviceAddr is an address. The numbers are the kernel's.
+// DeviceAddr is an address. The numbers are the kernel's constants.
 type DeviceAddr struct {
 	Prefix netip.Prefix `json:"prefix"`
 	Peer   netip.Prefix `json:"peer,omitzero"`
@@ -32,7 +32,7 @@ type DeviceAddr struct {
 	Flags  int          `json:"flags,omitempty"`
 }
 
-// DeviceRoute is a unicast route. The numbers are the kernel's.
+// DeviceRoute is a unicast route. The numbers are the kernel's constants.
 type DeviceRoute struct {
 	Dst      netip.Prefix `json:"dst"`
 	Gateway  netip.Addr   `json:"gw,omitzero"`

@@ -10,20 +10,19 @@ import (
 	"path/filepath"
 )
 
-// OfDrivers returns the store of patchbay-cnm below a state directory: what its
-// plugins asked Docker's drivers for. It outlives a reboot, as the drivers' own
-// state does.
+// OfDrivers returns patchbay-cnm's store below a state directory: what its plugins
+// requested from Docker's drivers. It outlives a reboot, as the drivers' own state does.
 func OfDrivers(stateDir string) *Store { return New(filepath.Join(stateDir, "cnm")) }
 
-// Driver is what a record of OfDrivers tells whoever does not speak to drivers:
-// the part of Record.Remote that package cnm/remote promises to keep.
+// Driver is the part of Record.Remote whose format package cnm/remote keeps stable, for
+// readers that do not speak the drivers' protocol.
 type Driver struct {
 	Driver struct {
-		Name string `json:"name"` // empty for one that is known by its URL
+		Name string `json:"name"` // empty for a driver that is known by its URL
 		URL  string `json:"url"`
 	} `json:"driver"`
 
-	// Ended says that DEL was called, and that the driver may not have heard of it.
+	// Ended reports that DEL was called and that the driver may not have received it.
 	Ended bool `json:"ended"`
 
 	Interface *struct{ Address, AddressIPv6 netip.Prefix } `json:"interface"` // of a network driver
@@ -33,8 +32,8 @@ type Driver struct {
 	} `json:"addresses"` // of an IPAM driver
 }
 
-// DriverOf decodes Remote; nil for a record of a plugin that asks no driver. The
-// error wraps ErrBroken.
+// DriverOf decodes Remote. It is nil for a record of a plugin without a driver. The error
+// wraps ErrBroken.
 func (r *Record) DriverOf() (*Driver, error) {
 	if len(r.Remote) == 0 {
 		return nil, nil
@@ -46,7 +45,7 @@ func (r *Record) DriverOf() (*Driver, error) {
 	return d, nil
 }
 
-// String is the driver's name, or where it is.
+// String is the driver's name, or its URL.
 func (d *Driver) String() string {
 	if d.Driver.Name != "" {
 		return d.Driver.Name
@@ -54,7 +53,7 @@ func (d *Driver) String() string {
 	return d.Driver.URL
 }
 
-// Prefixes are the addresses that the driver knows of.
+// Prefixes are the addresses that the driver assigned or was given.
 func (d *Driver) Prefixes() (list []netip.Prefix) {
 	for _, a := range d.Addresses {
 		list = append(list, a.Address)

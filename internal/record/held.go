@@ -25,18 +25,18 @@ func (s *Store) Reference(name string, o owner.Key) string {
 	return filepath.Join(s.factDir(name), refs, string(o))
 }
 
-// Stands reports whether anybody has a reference to the fact called name.
+// Stands reports whether the fact called name has a holder.
 func (s *Store) Stands(name string) bool {
 	yes, _ := heldByOthers(filepath.Join(s.factDir(name), refs), "")
 	return yes
 }
 
-// InternalFact is the name of the fact that the host forwards nothing from or to a
-// link: the bridge of an internal network.
+// InternalFact is the name of the fact that the host forwards nothing from or to a link,
+// which is the bridge of an internal network.
 func InternalFact(link string) string { return "internal-" + link }
 
-// WhileHeld runs fn with the fact called name, under its lock, so that the last
-// holder cannot take it away meanwhile. A fact that nobody holds is left alone.
+// WhileHeld runs fn with the fact called name, under its lock, so that the last holder
+// cannot remove it meanwhile. It does nothing for a fact without a holder.
 func (s *Store) WhileHeld(ctx context.Context, name string, fn func(Fact) error) error {
 	dir := s.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -45,7 +45,7 @@ func (s *Store) WhileHeld(ctx context.Context, name string, fn func(Fact) error)
 	return s.locked(ctx, dir, func() error {
 		holders, err := os.ReadDir(filepath.Join(dir, refs))
 		if errors.Is(err, fs.ErrNotExist) || err == nil && len(holders) == 0 {
-			removeEmpty(dir) // released between the look and the lock, which made it anew
+			removeEmpty(dir) // released before the lock, which made the directory anew
 			return nil
 		}
 		if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A process that stops with a lock keeps what needs that lock waiting for a time,
-// which ends with its name, and nothing else.
+// A stopped process with a lock blocks only what needs that lock, for a limited time; the
+// error names the process.
 func TestHolderThatIsStopped(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("pods", "c1", "eth0")

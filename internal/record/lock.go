@@ -19,30 +19,30 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// A record is locked with flock(2) by whoever changes what it tells of: an ADD
-// from its Write and a DEL from its Take until their session ends, `patchbay
-// repair` and `patchbay gc` while they work on it. So repair puts nothing back
-// that a DEL is taking away or that a failing ADD will not own, and gc never
-// meets an ADD of the same attachment half way. The kernel drops the locks of a
-// process that is killed.
+// A record is locked with flock(2) by the process that changes its objects: an ADD from
+// its Write and a DEL from its Take until their session ends, `patchbay repair` and
+// `patchbay gc` while they work on it. So repair restores nothing that a DEL is removing
+// or that a failing ADD will not own, and gc never meets an unfinished ADD of the same
+// attachment. The kernel drops the locks of a process that is killed.
 
-// patience is how long ADD and DEL wait for somebody else's lock. A DEL must
-// work beside an ADD that hangs, so it goes on without.
+// patience is how long ADD and DEL wait for another process's lock. A DEL must work beside
+// an ADD that hangs, so it goes on without the lock.
 const patience = time.Second
 
-// lockStep is how long it takes to ask again: a blocking flock has no timeout.
+// lockStep is the pause between two attempts: a blocking flock has no timeout.
 const lockStep = time.Millisecond
 
-// locks are the locked files of a Store, by path, and which file it knows there.
+// locks are the locked files of a Store, by path, and the version that it knows of each
+// file.
 type locks struct {
 	mu    sync.Mutex
 	held  map[string]int // file descriptors
 	stood map[string]version
 }
 
-// Take is Read for who is going to remove what the record tells of: it locks
-// the record first, until the Store is closed or the record removed. When
-// somebody else keeps the lock longer than a second it goes on without.
+// Take is Read for a caller that will remove what the record lists: it locks the record
+// first, until the Store is closed or the record removed. When another process keeps the
+// lock longer than a second, Take goes on without.
 func (s *Store) Take(network string, o owner.Key, plugin string) (*Record, error) {
 	if s.guard(attachments, network) != nil {
 		return s.Read(network, o, plugin)
@@ -51,8 +51,8 @@ func (s *Store) Take(network string, o owner.Key, plugin string) (*Record, error
 	return r, err
 }
 
-// TakeAll is Take for all records of an owner, whichever plugin's and network's.
-// What cannot be read is left out.
+// TakeAll is Take for all records of an owner, of any plugin and network. It skips records
+// that cannot be read.
 func (s *Store) TakeAll(o owner.Key) (list []*Record) {
 	if !o.Valid() {
 		return nil
@@ -70,8 +70,8 @@ func (s *Store) TakeAll(o owner.Key) (list []*Record) {
 	return list
 }
 
-// take locks again what came after there was nothing to lock: that is of an ADD
-// under way.
+// take locks again when the record appears after an attempt that found nothing to lock: it
+// belongs to an ADD in progress.
 func (s *Store) take(network string, o owner.Key, plugin string, wait time.Duration) (r *Record, ok bool, err error) {
 	path := s.path(network, o, plugin)
 	ok = s.lock(path, wait)
@@ -83,8 +83,8 @@ func (s *Store) take(network string, o owner.Key, plugin string, wait time.Durat
 	return r, ok, err
 }
 
-// TryTake is Take for who may as well come another time: ok is false when
-// somebody else still has the lock after wait.
+// TryTake is Take for a caller that can retry later: ok is false when another process
+// still has the lock after wait.
 func (s *Store) TryTake(network string, o owner.Key, plugin string, wait time.Duration) (r *Record, ok bool, err error) {
 	if err := s.guard(attachments, network); err != nil {
 		return nil, true, fmt.Errorf("read record: %w: %w", ErrBroken, err)
@@ -95,7 +95,7 @@ func (s *Store) TryTake(network string, o owner.Key, plugin string, wait time.Du
 	return r, true, err
 }
 
-// Busy reports whether somebody else has a record locked right now.
+// Busy reports whether another process has the record locked now.
 func (s *Store) Busy(network string, o owner.Key, plugin string) bool {
 	path := s.path(network, o, plugin)
 	if s.holds(path) {
@@ -108,12 +108,12 @@ func (s *Store) Busy(network string, o owner.Key, plugin string) bool {
 	return false
 }
 
-// Unlock gives the lock of a record back before the Store is closed.
+// Unlock releases the lock of a record before the Store is closed.
 func (s *Store) Unlock(network string, o owner.Key, plugin string) {
 	s.unlock(s.path(network, o, plugin))
 }
 
-// Close gives every lock back.
+// Close releases all locks.
 func (s *Store) Close() {
 	s.locks.mu.Lock()
 	defer s.locks.mu.Unlock()
@@ -123,8 +123,8 @@ func (s *Store) Close() {
 	s.locks.held = nil
 }
 
-// lock says false when somebody else has the lock. What is not there, cannot
-// be opened or is on a file system without locks keeps nobody out.
+// lock returns false when another process has the lock. A file that is missing, cannot be
+// opened or is on a file system without locks needs no lock.
 func (s *Store) lock(path string, wait time.Duration) bool {
 	if s.holds(path) {
 		return true
@@ -151,7 +151,7 @@ func (s *Store) lock(path string, wait time.Duration) bool {
 	}
 }
 
-// isAt reports whether an open file is still what stands at path.
+// isAt reports whether an open file is still the one at path.
 func isAt(fd int, path string) bool {
 	var open, there unix.Stat_t
 	if unix.Fstat(fd, &open) != nil || unix.Lstat(path, &there) != nil {
@@ -167,7 +167,7 @@ func (s *Store) holds(path string) bool {
 	return ok
 }
 
-// keep notes a lock. That of the file that stood there before ends.
+// keep notes a lock, and releases that of an earlier file at the path.
 func (s *Store) keep(path string, fd int) {
 	s.locks.mu.Lock()
 	defer s.locks.mu.Unlock()
@@ -190,15 +190,14 @@ func (s *Store) unlock(path string) {
 	}
 }
 
-// Collecting keeps repair out while a GC works, until the returned function is
-// called; Repairing keeps GCs out. A GC removes thousands of records in one go,
-// for which one lock does. Without a directory of records there is nothing to
-// keep anybody out of.
+// Collecting keeps repair out while a GC works, until done is called; Repairing keeps GCs
+// out. One lock for all is enough, since a GC removes thousands of records in one go.
+// Without a directory of records there is nothing to lock.
 func (s *Store) Collecting(ctx context.Context) (done func(), err error) {
 	return s.lockAll(ctx, flock.Shared)
 }
 
-// Repairing is the other side of Collecting.
+// Repairing is the counterpart of Collecting.
 func (s *Store) Repairing(ctx context.Context) (done func(), err error) {
 	return s.lockAll(ctx, flock.Exclusive)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// An ADD keeps others away from its record until its session ends, and a DEL
-// goes on without the lock when an ADD hangs.
+// An ADD keeps its record locked until its session ends, and a DEL goes on without the
+// lock when an ADD hangs.
 func TestLock(t *testing.T) {
 	add := New(t.TempDir())
 	r := sample("c1")
@@ -42,8 +42,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// Who waits for a record that is removed or replaced meanwhile gets what stands
-// then.
+// A process that waits for a record that is removed or replaced meanwhile gets the new
+// one.
 func TestLockOfWhatIsReplaced(t *testing.T) {
 	first, second := New(t.TempDir()), New("")
 	second.Dir = first.Dir
@@ -89,7 +89,7 @@ func TestCollectingKeepsRepairOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	var done [2]func()
-	for i := range done { // GCs do not keep each other out
+	for i := range done { // GCs do not exclude each other
 		var err error
 		if done[i], err = s.Collecting(t.Context()); err != nil {
 			t.Fatal(err)
@@ -112,7 +112,7 @@ func TestCollectingKeepsRepairOut(t *testing.T) {
 	<-repairs
 }
 
-// A torn record is found by its name, which tells whose it is.
+// A torn record is found by its name, which gives the owner.
 func TestScan(t *testing.T) {
 	s := New(t.TempDir())
 	r := sample("c1")
@@ -135,8 +135,8 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// An ADD that comes while gc removes the attachment waits, and then writes its
-// record again, since gc may have removed it.
+// An ADD that begins while gc removes the attachment waits, and then writes its record
+// again, since gc may have removed it.
 func TestClaim(t *testing.T) {
 	gc, add := New(t.TempDir()), New("")
 	add.Dir = gc.Dir
@@ -167,7 +167,7 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// A gc that was killed keeps nobody waiting, and the next one removes its claim.
+// The claim of a killed gc blocks no ADD, and the next gc removes it.
 func TestClaimOfAKilledGC(t *testing.T) {
 	s, killed := New(t.TempDir()), New("")
 	killed.Dir = s.Dir
@@ -188,8 +188,8 @@ func TestClaimOfAKilledGC(t *testing.T) {
 	}
 }
 
-// A DEL that comes late removes what it took, and neither the record of an ADD
-// that came meanwhile nor, having found none, one that is new.
+// A late DEL removes the record that it took, but neither the record of a later ADD nor,
+// if it found none, a new one.
 func TestRemoveWhatWasRead(t *testing.T) {
 	r := sample("c1")
 	for name, began := range map[string]func(*Store){
@@ -229,9 +229,9 @@ func write(t *testing.T, s *Store, r *Record) {
 	}
 }
 
-// What Take returns is locked, however late the ADD writes it: a DEL that looks
-// for a lock before there is a record, and finds one after, would remove what the
-// ADD is about to make.
+// What Take returns is locked, however late the ADD writes it: a DEL that looks for a lock
+// before there is a record, and finds the record afterwards, would remove what the ADD is
+// about to make.
 func TestTakenIsLocked(t *testing.T) {
 	r := sample("c1")
 	dir, found := t.TempDir(), 0

@@ -15,16 +15,16 @@ import (
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
-// made is where Made is.
+// made is the directory of the notes.
 const made = "made"
 
-// Made notes something of the host that an ADD made or switched on for a network
-// and that no DEL takes away: a bridge, forwarding. `network rm` asks for it, and
-// leaves what has no note.
+// Made notes an object or setting of the host that an ADD made or switched on for a
+// network and that no DEL removes: a bridge, forwarding. `network rm` reads it, and keeps
+// objects without a note.
 type Made struct {
-	Network string `json:"network"`          // whose ADD it was
-	Index   int    `json:"index,omitempty"`  // of a bridge: a name can be another's by now
-	Before  string `json:"before,omitempty"` // of a sysctl
+	Network string `json:"network"`          // the network of the ADD
+	Index   int    `json:"index,omitempty"`  // of a bridge: the name may belong to another one by now
+	Before  string `json:"before,omitempty"` // the value before, of a sysctl
 }
 
 // MadeBridge is the name of the note of a bridge.
@@ -35,7 +35,7 @@ func MadeSysctl(key string) string { return "sysctl." + strings.ReplaceAll(key, 
 
 func (s *Store) madePath(name string) string { return filepath.Join(s.Dir, made, name) }
 
-// NoteMade writes a note in place of an older one.
+// NoteMade writes a note, replacing an older one.
 func (s *Store) NoteMade(name string, m Made) error {
 	data, err := json.Marshal(m)
 	if err == nil {
@@ -84,8 +84,8 @@ func (s *Store) ForgetMade(name string) error {
 	return nil
 }
 
-// ForgetBridge removes the note of a bridge that is gone, and keeps that of one
-// that an ADD made since under the name.
+// ForgetBridge removes the note of a bridge that is gone, unless an ADD has made another
+// bridge of that name since.
 func (s *Store) ForgetBridge(link string, index int) error {
 	name := MadeBridge(link)
 	if now, err := s.Made(name); err == nil && now != nil && now.Index != index {

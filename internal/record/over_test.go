@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Who has read what stands overwrites that and nothing newer.
+// A Store overwrites the record that it has read, and nothing newer.
 func TestWriteOver(t *testing.T) {
 	dir := t.TempDir()
 	one, two := New(dir), New(dir)

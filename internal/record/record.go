@@ -1,12 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package record keeps, below /run/patchbay, what only a configuration knows:
-// which objects an attachment has and where. A plugin writes its record before
-// it touches anything; DEL, GC, `ps` and `repair` read it. A record holds what
-// and where, never standard input and never annotations. It is a hint: the
-// kernel is the truth, and a lost or broken record loses nothing that names
-// derived from the owner cannot find.
+// Package record keeps, below /run/patchbay, which objects an attachment has and where,
+// which otherwise only the configuration says. A plugin writes its record before it
+// touches anything; DEL, GC, `ps` and `repair` read it. A record never holds standard
+// input or annotations. It is a hint: the kernel is the truth, and what a lost or broken
+// record listed is found by names derived from the owner.
 package record
 
 import (
@@ -27,7 +26,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Schema is the number of the record format. A newer one is not read.
+// Schema is the version of the record format. This program does not read newer ones.
 const Schema = 1
 
 // Record is what one plugin did for one attachment.
@@ -40,31 +39,31 @@ type Record struct {
 	IfName      string    `json:"ifname"`
 	NetNS       string    `json:"netns,omitempty"`
 
-	// NetNSMark tells the namespace from another one that comes to the path later.
+	// NetNSMark distinguishes the namespace from a later one at the same path.
 	NetNSMark *life.Mark `json:"netnsMark,omitempty"`
 
 	Bridge   string        `json:"bridge,omitempty"`
 	DataDir  string        `json:"dataDir,omitempty"`
-	Socket   string        `json:"socket,omitempty"`   // of the keeper that has the lease
+	Socket   string        `json:"socket,omitempty"`   // of the keeper that holds the lease
 	Links    []string      `json:"links,omitempty"`    // links in the host's namespace
-	Elements []nft.Element `json:"elements,omitempty"` // of this attachment alone
+	Elements []nft.Element `json:"elements,omitempty"` // only of this attachment
 	Shared   []string      `json:"shared,omitempty"`   // network-level facts it holds
 
-	// Displaced are attachments that had elements of this one's keys before it: a
-	// port of the same container, an address that another network gave too. Who came
-	// last gets them back when it goes.
+	// Displaced are attachments that had elements with this one's keys before it: a port
+	// of the same container, an address that another network assigned too. The last one to
+	// come restores their elements when it goes.
 	Displaced []owner.Key `json:"displaced,omitempty"`
 
-	// Noted says that Displaced tells all: not in a record of an earlier release, nor
-	// in one that was made up because it is lost.
+	// Noted reports that Displaced is complete: not in a record of an earlier release, nor
+	// in one that was reconstructed after a loss.
 	Noted bool `json:"noted,omitempty"`
 
-	Device *Device `json:"device,omitempty"` // of the host, that is in the container
+	Device *Device `json:"device,omitempty"` // of the host, now in the container
 
-	Zone    string         `json:"zone,omitempty"`    // of firewalld, that Sources were added to
+	Zone    string         `json:"zone,omitempty"`    // of firewalld, with Sources added
 	Sources []netip.Prefix `json:"sources,omitempty"` // single addresses
 
-	// OtherZones are those of earlier ADDs under the same names.
+	// OtherZones are the zones of earlier ADDs under the same names.
 	OtherZones []ZoneSources `json:"otherZones,omitempty"`
 
 	// Accepts are single addresses accepted where an iptables-nft FORWARD drops,
@@ -75,7 +74,7 @@ type Record struct {
 	Rules []Rule `json:"rules,omitempty"` // in the container's namespace
 	VRF   *VRF   `json:"vrf,omitempty"`   // in the container's namespace
 
-	Remote json.RawMessage `json:"remote,omitempty"` // what was asked of a driver outside: cnm/remote's
+	Remote json.RawMessage `json:"remote,omitempty"` // what a driver outside was asked for, in cnm/remote's format
 }
 
 // ZoneSources are addresses in a zone of firewalld.
@@ -84,7 +83,7 @@ type ZoneSources struct {
 	Sources []netip.Prefix `json:"sources"`
 }
 
-// Zones are all that the record names.
+// Zones are all zones in the record.
 func (r *Record) Zones() (zones []ZoneSources) {
 	if len(r.Sources) > 0 {
 		zones = append(zones, ZoneSources{r.Zone, r.Sources})
@@ -92,20 +91,20 @@ func (r *Record) Zones() (zones []ZoneSources) {
 	return append(zones, r.OtherZones...)
 }
 
-// VRF is a virtual router that the interface is in.
+// VRF is the virtual router of the interface.
 type VRF struct {
 	Name string `json:"name"`
-	Made bool   `json:"made,omitempty"` // there was none before
+	Made bool   `json:"made,omitempty"` // the ADD made it
 }
 
-// Rule sends what comes from an address of the container to a routing table.
+// Rule routes packets from an address of the container by a routing table.
 type Rule struct {
 	Src   netip.Addr `json:"src"`
 	Table int        `json:"table"`
-	Own   bool       `json:"own,omitempty"` // the table is this attachment's alone
+	Own   bool       `json:"own,omitempty"` // only this attachment uses the table
 }
 
-// Life reports whether the namespace that r was made for is still there.
+// Life reports whether the namespace that r was made for still exists.
 func (r *Record) Life(proc string) (state life.State, why string) {
 	return life.At(r.NetNS, r.NetNSMark, proc)
 }
@@ -126,10 +125,10 @@ func (s *Store) path(network string, o owner.Key, plugin string) string {
 	return filepath.Join(s.Dir, attachments, network, string(o)+"."+plugin)
 }
 
-// guard refuses directories that others could have put there or write to.
+// guard refuses directories that another user could have made or can write to.
 func (s *Store) guard(below ...string) error { return statedir.Check(s.Dir, below...) }
 
-// Ready refuses what keeps every Write of a network's records from working.
+// Ready returns an error if no record of the network can be written.
 func (s *Store) Ready(network string) error {
 	if err := s.guard(attachments, network); err != nil {
 		return err
@@ -148,12 +147,11 @@ func (s *Store) Write(r *Record) error {
 	}
 }
 
-// ErrChanged is wrapped by WriteOver.
-var ErrChanged = errors.New("somebody else wrote the record")
+// ErrChanged is wrapped by the error of WriteOver.
+var ErrChanged = errors.New("another process wrote the record")
 
-// WriteOver is Write for who puts into r what the record tells that it has taken
-// or, where there was none, found none: when another one stands by now it writes
-// nothing and fails with ErrChanged.
+// WriteOver is Write for a caller that has carried the earlier record over into r, or
+// found none: if the file has changed since, it writes nothing and fails with ErrChanged.
 func (s *Store) WriteOver(r *Record) error {
 	path := s.path(r.Network, r.Owner, r.Plugin)
 	was, known := s.known(path)
@@ -174,11 +172,11 @@ func (s *Store) WriteOver(r *Record) error {
 	return err
 }
 
-// Rewrite is Write for a DEL that keeps what it could not finish: it waits for
-// no gc, which may be who called it.
+// Rewrite is Write for a DEL that keeps what it could not finish: it does not wait for a
+// gc, which may be its caller.
 func (s *Store) Rewrite(r *Record) error { return s.write(r, false) }
 
-// write replaces a record, or creates one where there is none.
+// write replaces a record, or with create makes one where there is none.
 func (s *Store) write(r *Record, create bool) error {
 	r.Schema = Schema
 	data, err := json.Marshal(r)
@@ -195,7 +193,7 @@ func (s *Store) write(r *Record, create bool) error {
 	place := atomicfile.CreateLocked
 	if !create {
 		place = atomicfile.WriteLocked
-		s.lock(path, patience) // an earlier one may be somebody's work
+		s.lock(path, patience) // another process may work with an earlier one
 	}
 	if err := s.placeBy(place, path, data); err != nil {
 		return fmt.Errorf("write record: %w", err)
@@ -209,7 +207,7 @@ func (s *Store) place(path string, data []byte) error {
 
 // placeBy writes a file and keeps it locked.
 func (s *Store) placeBy(place func(string, []byte) (int, error), path string, data []byte) (err error) {
-	for range 10 { // the last one out removes the network's directory
+	for range 10 { // another process removes the directory with the network's last record
 		var fd int
 		fd, err = place(path, data)
 		if err == nil {
@@ -225,15 +223,15 @@ func (s *Store) placeBy(place func(string, []byte) (int, error), path string, da
 	return err
 }
 
-// Read returns the record of a plugin, or nil when there is none. A record
-// that cannot be read (torn, newer schema) is an error with ErrBroken: report
-// it and go on with names.
+// Read returns the record of a plugin, or nil when there is none. The error of a record
+// that cannot be read (torn, newer schema) wraps ErrBroken: report it and go on with
+// names.
 func (s *Store) Read(network string, o owner.Key, plugin string) (*Record, error) {
 	if err := s.guard(attachments, network); err != nil {
 		return nil, fmt.Errorf("read record: %w: %w", ErrBroken, err)
 	}
 	path := s.path(network, o, plugin)
-	s.know(path, versionAt(path)) // before it is read: one that comes meanwhile is another
+	s.know(path, versionAt(path)) // before reading: a record that is written meanwhile is another version
 	return read(path)
 }
 
@@ -253,8 +251,8 @@ func (s *Store) Find(o owner.Key, plugin string) (*Record, error) {
 // ErrBroken is wrapped when a record exists and cannot be used.
 var ErrBroken = errors.New("broken record")
 
-// maxFile is how much one record may hold, in bytes. A published port takes about
-// 700 of them, and telephony publishes ten thousand.
+// maxFile is the largest record, in bytes. A published port takes about 700 of them, and
+// telephony publishes ten thousand.
 const maxFile = 128 << 20
 
 func read(path string) (*Record, error) {
@@ -278,8 +276,8 @@ func read(path string) (*Record, error) {
 	return r, nil
 }
 
-// belongs reports whether r is what its path says. Its names become parts of other
-// paths, so they must be the ones that were validated when the owner was made.
+// belongs reports whether r matches its path. Its names become parts of other paths, so
+// they must be the ones that were validated when the owner was made.
 func (r *Record) belongs(path string) bool {
 	dir, file := filepath.Split(path)
 	return r.Owner == owner.Of(r.Network, r.ContainerID, r.IfName) &&
@@ -287,7 +285,7 @@ func (r *Record) belongs(path string) bool {
 		spec.ValidateContainerID(r.ContainerID) == nil && spec.ValidateIfName(r.IfName) == nil
 }
 
-// readFound reads a record whose directory was found by a pattern.
+// readFound reads a record whose directory was found by a glob pattern.
 func (s *Store) readFound(path string) (*Record, error) {
 	if err := s.guard(attachments, filepath.Base(filepath.Dir(path))); err != nil {
 		return nil, fmt.Errorf("read record %s: %w: %w", path, ErrBroken, err)
@@ -295,10 +293,10 @@ func (s *Store) readFound(path string) (*Record, error) {
 	return read(path)
 }
 
-// Remove deletes the record of a plugin, and the network's directory with the
-// last one. It deletes only what this Store read, wrote or locked last: a DEL
-// that comes late leaves the record of a newer ADD under the same names, and so
-// does one that found none. A missing record is no error.
+// Remove deletes the record of a plugin, and with the last record the network's directory.
+// It deletes only the file that this Store last read, wrote or locked: a late DEL keeps
+// the record of a newer ADD under the same names, and so does one that found none. A
+// missing record is no error.
 func (s *Store) Remove(network string, o owner.Key, plugin string) error {
 	if err := s.guard(attachments, network); err != nil {
 		return fmt.Errorf("remove record: %w", err)
@@ -321,11 +319,11 @@ func (s *Store) Remove(network string, o owner.Key, plugin string) error {
 	return nil
 }
 
-// removeEmpty removes a directory unless something is in it: rmdir itself
-// decides, so no other process's file can be lost.
+// removeEmpty removes a directory unless it has an entry: rmdir itself decides, so no
+// other process's file can be lost.
 func removeEmpty(dir string) { _ = os.Remove(dir) }
 
-// Torn is a record that exists and cannot be used. Its path tells whose it is.
+// Torn is a record that exists and cannot be used. Its path gives the owner.
 type Torn struct {
 	Network string
 	Owner   owner.Key
@@ -333,8 +331,8 @@ type Torn struct {
 	Err     error // wraps ErrBroken
 }
 
-// List reads all records, of one network or of all (""), in no order. Broken
-// ones come back joined in the error beside the good ones.
+// List reads all records, of one network or of all (""), in no order. The errors of broken
+// ones are joined; the good ones are returned as well.
 func (s *Store) List(network string) (records []*Record, err error) {
 	records, torn, err := s.Scan(network)
 	errs := []error{err}
@@ -344,8 +342,8 @@ func (s *Store) List(network string) (records []*Record, err error) {
 	return records, errors.Join(errs...)
 }
 
-// Scan is List with the broken records apart, as far as their names are those
-// of records. What is called otherwise is in the error.
+// Scan is List with the broken records apart, if their file names are those of records.
+// Files with other names are in the error.
 func (s *Store) Scan(network string) (records []*Record, torn []Torn, err error) {
 	pattern := filepath.Join(s.Dir, attachments, "*", "*")
 	if network != "" {
@@ -374,7 +372,7 @@ func (s *Store) Scan(network string) (records []*Record, torn []Torn, err error)
 	return records, torn, errors.Join(errs...)
 }
 
-// tornAt reads in a record's path what it is of.
+// tornAt reads the owner and plugin from the path of a record.
 func tornAt(path string, err error) (t Torn, ok bool) {
 	key, plugin, ok := strings.Cut(filepath.Base(path), ".")
 	t = Torn{Network: filepath.Base(filepath.Dir(path)), Owner: owner.Key(key), Plugin: plugin, Err: err}

@@ -55,8 +55,8 @@ func TestWriteReadRemove(t *testing.T) {
 	}
 }
 
-// A container with ten thousand published ports has them all in its record, and
-// what could not be read again is not written.
+// The record of a container holds ten thousand published ports, and Write refuses a record
+// that could not be read again.
 func TestLargeRecord(t *testing.T) {
 	s, want := New(t.TempDir()), sample("c1")
 	want.Elements = slices.Repeat([]nft.Element{{Set: "dnat4", Key: make([]byte, 40), Data: make([]byte, 40), Comment: "c"}}, 20000)
@@ -96,7 +96,7 @@ func TestListReportsBrokenOnesBesideTheGood(t *testing.T) {
 	}
 }
 
-// A link planted where a record is going to be written is not followed.
+// Write does not follow a link planted at the record's path.
 func TestPlantedLinkIsNotFollowed(t *testing.T) {
 	s := New(t.TempDir())
 	r := sample("c1")
@@ -125,8 +125,8 @@ func TestPlantedLinkIsNotFollowed(t *testing.T) {
 	}
 }
 
-// A record names paths that DEL and GC delete, so it must be the attachment's
-// that its own path says.
+// A record names paths that DEL and GC delete, so it must belong to the attachment of its
+// own path.
 func TestAnotherAttachmentsRecordIsBroken(t *testing.T) {
 	s := New(t.TempDir())
 	r := sample("c1")
@@ -153,7 +153,7 @@ func TestAnotherAttachmentsRecordIsBroken(t *testing.T) {
 	}
 }
 
-// Directories planted by somebody else are neither read nor written through.
+// Directories planted by another user are neither read nor written through.
 func TestPlantedDirectories(t *testing.T) {
 	for _, at := range []string{attachments, attachments + "/pods", shared, shared + "/" + hex.EncodeToString([]byte(fact().Name))} {
 		s, outside := New(t.TempDir()), t.TempDir()
@@ -249,8 +249,8 @@ func TestTornFactIsSurvived(t *testing.T) {
 	}
 }
 
-// A process killed while it took or dropped a fact leaves one that nobody
-// holds: whoever is told to release it, takes it away.
+// A process killed while it took or dropped a fact leaves one without a holder: the next
+// Release removes it.
 func TestFactWithoutHoldersGoes(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("n", "a", "e")
@@ -284,7 +284,7 @@ func TestFactWithoutHoldersGoes(t *testing.T) {
 // A Hold that fails leaves nothing of a fact that has no other holder.
 func TestFailedHoldLeavesNothing(t *testing.T) {
 	s := New(t.TempDir())
-	tooLong := owner.Key(strings.Repeat("x", 300)) // no file can be called so
+	tooLong := owner.Key(strings.Repeat("x", 300)) // no file can have such a name
 	if err := s.Hold(t.Context(), fact(), tooLong, nil); err == nil {
 		t.Fatal("no failure")
 	}
@@ -303,7 +303,7 @@ func TestFailedHoldLeavesNothing(t *testing.T) {
 	}
 }
 
-// Somebody may have taken a fact since gc saw that nobody holds it.
+// A fact may have got a holder since gc found it without one.
 func TestReleaseByNobody(t *testing.T) {
 	s := New(t.TempDir())
 	o := owner.Of("n", "a", "e")
@@ -318,7 +318,7 @@ func TestReleaseByNobody(t *testing.T) {
 	}
 }
 
-// Many holders come and go at once: whenever somebody holds the fact it stands.
+// Many holders come and go at once: the fact exists whenever it has a holder.
 func TestHoldersRace(t *testing.T) {
 	s := New(t.TempDir())
 	var mu sync.Mutex
@@ -362,7 +362,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(``))
 	f.Add([]byte(`{"remote":{"driver":{"name":"lab"},"ended":true,"interface":{"Address":"10.0.0.2/8"},"addresses":[{"address":""}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		alone := new(Record) // whoever it is of
+		alone := new(Record) // any owner
 		if json.Unmarshal(data, alone) == nil {
 			d, err := alone.DriverOf()
 			if err != nil && !errors.Is(err, ErrBroken) {

@@ -12,24 +12,24 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// Standing is a record as it stands: nil when it is torn.
+// Standing is a record that exists; Record is nil when it is torn.
 type Standing struct {
 	Plugin string
 	Record *Record
 	Since  time.Time // when it was written
 }
 
-// InUse is why an attachment stays that something else works on.
+// InUse is the reason to keep an attachment that another process works on.
 const InUse = "an ADD or DEL is working on it"
 
 // errClaimed is wrapped when another gc has the claim.
 var errClaimed = errors.New("another gc has claimed it")
 
-// Seize is how every gc begins to remove an attachment: it keeps ADDs out, takes
-// the locks of all its records and looks again. judge is told what stands now and
-// says why the attachment must stay after all; so does Seize when something else
-// works on it. Then nothing is held. Else release ends the claim; the locks stay
-// until the records are removed, Unlock or Close.
+// Seize is the first step of every gc that removes an attachment: it keeps ADDs out and
+// locks all records. judge then gets the current records and returns the reason to keep
+// the attachment, if any; Seize itself returns one when another process works on the
+// attachment. If the attachment stays, Seize holds nothing. Otherwise release ends the
+// claim; the locks stay until the records are removed, Unlock or Close.
 func (s *Store) Seize(network string, o owner.Key, judge func([]Standing) (stays string)) (release func(), stays string, err error) {
 	drop, err := s.Claim(network, o)
 	if errors.Is(err, errClaimed) {
@@ -52,7 +52,7 @@ func (s *Store) Seize(network string, o owner.Key, judge func([]Standing) (stays
 	return nil, stays, nil
 }
 
-// Standing are the records of one owner, torn ones too.
+// Standing returns the records of one owner, torn ones included.
 func (s *Store) Standing(network string, o owner.Key) (list []Standing) {
 	paths, _ := filepath.Glob(s.path(network, o, "*")) // of validated names
 	for _, path := range paths {
@@ -63,8 +63,7 @@ func (s *Store) Standing(network string, o owner.Key) (list []Standing) {
 	return list
 }
 
-// takeAll locks and reads the records of one owner; free is false when one is in
-// use.
+// takeAll locks and reads the records of one owner; free is false when one is in use.
 func (s *Store) takeAll(network string, o owner.Key) (list []Standing, taken []string, free bool) {
 	paths, _ := filepath.Glob(s.path(network, o, "*")) // of validated names
 	for _, path := range paths {
@@ -82,7 +81,7 @@ func (s *Store) takeAll(network string, o owner.Key) (list []Standing, taken []s
 		s.know(path, now)
 		r, err := s.readFound(path)
 		if r == nil && err == nil {
-			continue // removed since
+			continue // removed meanwhile
 		}
 		list = append(list, Standing{Plugin: filepath.Base(path)[owner.Len+1:], Record: r, Since: time.Unix(0, now.mtime)})
 	}

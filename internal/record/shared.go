@@ -30,15 +30,14 @@ const (
 	factFile = "fact.json"
 )
 
-// Fact is a firewall fact that several attachments share, such as the
-// masquerade of a subnet. It stands as long as somebody holds it.
+// Fact is a firewall fact that several attachments share, such as the masquerade of a
+// subnet. It exists as long as it has a holder.
 type Fact struct {
 	Name     string        `json:"name"` // kind and subject, such as masq-10.88.0.0/16
 	Elements []nft.Element `json:"elements,omitempty"`
 
-	// Accepts are subnets accepted where an iptables-nft FORWARD drops, behind
-	// the operator's AdminChain: on the Bridge, Inside it alone, or wherever they
-	// come from.
+	// Accepts are subnets accepted where an iptables-nft FORWARD drops, behind the
+	// operator's AdminChain: on the Bridge, only Inside it, or from any link.
 	Accepts    []netip.Prefix `json:"accepts,omitempty"`
 	Bridge     string         `json:"bridge,omitempty"`
 	Inside     bool           `json:"inside,omitempty"`
@@ -48,20 +47,20 @@ type Fact struct {
 	// fact of conditions has no elements: they belong to the attachments.
 	Conditions *nft.Conditions `json:"conditions,omitempty"`
 
-	// Before are the host's sysctls that go with the fact, with the values they
-	// had: the last one out sets them so again.
+	// Before are the host's sysctls that go with the fact, with their earlier values: the
+	// last holder to go restores them.
 	Before map[string]string `json:"before,omitempty"`
 }
 
-// dir is the fact's directory; the name is encoded so that it cannot lead out.
+// factDir is the fact's directory; the name is encoded so that the path stays inside.
 func (s *Store) factDir(name string) string {
 	return filepath.Join(s.Dir, shared, hex.EncodeToString([]byte(name)))
 }
 
-// Hold notes that o uses f. It comes before the elements are (re-)added, so
-// nobody who counts references can remove them afterwards. The first one in calls
-// begin with the fact, under the lock, before it is written: what was there before
-// can be read only while nobody goes out.
+// Hold notes that o uses f. It comes before the elements are (re-)added, so that no
+// process that counts references can remove them afterwards. The first holder calls begin
+// with the fact, under the lock, before the fact is written: earlier settings can be read
+// only while no last holder restores them.
 func (s *Store) Hold(ctx context.Context, f Fact, o owner.Key, begin func(*Fact) error) error {
 	dir := s.factDir(f.Name)
 	ref := filepath.Join(dir, refs, string(o))
@@ -81,8 +80,8 @@ func (s *Store) Hold(ctx context.Context, f Fact, o owner.Key, begin func(*Fact)
 	})
 }
 
-// forget removes a fact that was just written and has no holder: nothing of it is
-// in the kernel yet.
+// forget removes a fact that was just written and has no holder: nothing of it is in the
+// kernel yet.
 func forget(dir string) error {
 	removeEmpty(filepath.Join(dir, refs))
 	if _, err := os.Lstat(filepath.Join(dir, refs)); err == nil {
@@ -98,11 +97,11 @@ func hold(dir, ref string) error {
 	return touch(ref)
 }
 
-// Release drops o's use of the fact called name. The last one out calls remove
-// with the fact, under the lock. Its reference goes only after that, so when
-// remove fails, or the process is killed, the next DEL or GC tries again. A fact
-// that nobody holds, which a kill can leave, goes with whoever passes by: o is
-// empty for a caller that never held it.
+// Release drops o's use of the fact called name. The last holder calls remove with the
+// fact, under the lock. Its reference goes only after that, so when remove fails, or the
+// process is killed, the next DEL or GC tries again. A killed process can leave a fact
+// without a holder: any caller of Release removes it, with an empty o if it never held the
+// fact.
 func (s *Store) Release(ctx context.Context, name string, o owner.Key, remove func(Fact) error) error {
 	dir := s.factDir(name)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -133,7 +132,7 @@ func (s *Store) Release(ctx context.Context, name string, o owner.Key, remove fu
 	})
 }
 
-// heldByOthers reads two entries at most, however many there are.
+// heldByOthers reads two entries at most, even of a large directory.
 func heldByOthers(dir, own string) (bool, error) {
 	f, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -150,7 +149,7 @@ func heldByOthers(dir, own string) (bool, error) {
 	return slices.ContainsFunc(names, func(n string) bool { return n != own }), nil
 }
 
-// removeFact calls remove with the fact, as far as it can be read.
+// removeFact calls remove with the fact, as far as it is readable.
 func removeFact(dir, name string, remove func(Fact) error) error {
 	f, err := readFact(dir)
 	switch {
@@ -164,7 +163,7 @@ func removeFact(dir, name string, remove func(Fact) error) error {
 	return remove(f)
 }
 
-// touch makes an empty file; one that is there already serves.
+// touch creates an empty file, or keeps an existing one.
 func touch(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -173,8 +172,8 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// writeFact stores a fact unless it is there: the name says it all, so the
-// content never changes, and files appear whole.
+// writeFact stores a fact unless it exists: the name determines the content, which never
+// changes, and files appear whole.
 func writeFact(dir string, f Fact, begin func(*Fact) error) (fresh bool, err error) {
 	if fi, err := os.Lstat(filepath.Join(dir, factFile)); err == nil && fi.Mode().IsRegular() && fi.Size() > 0 {
 		return false, nil
@@ -218,15 +217,15 @@ func (s *Store) factDirs() (dirs []string, err error) {
 		return nil, fmt.Errorf("list facts: %w", err)
 	}
 	for _, e := range entries {
-		if e.IsDir() { // and no symbolic link
+		if e.IsDir() { // not a symbolic link
 			dirs = append(dirs, filepath.Join(s.Dir, shared, e.Name()))
 		}
 	}
 	return dirs, nil
 }
 
-// Others lists the facts that stand, but for the one called name. What cannot
-// be read is left out: Facts reports it.
+// Others lists all facts but the one called name. It skips those that cannot be read:
+// Facts reports them.
 func (s *Store) Others(name string) (facts []Fact) {
 	dirs, err := s.factDirs()
 	if err != nil {
@@ -268,9 +267,9 @@ func (s *Store) Facts() (map[string][]owner.Key, []Fact, error) {
 	return holders, facts, errors.Join(errs...)
 }
 
-// locked runs fn with the fact's directory made and locked. The lock is on the
-// directory itself; a holder that removed it makes the waiter start over. One that
-// hangs keeps this fact's users waiting for a time (flock.Within), and no others.
+// locked makes and locks the fact's directory and runs fn. The lock is on the directory
+// itself; if the holder removes it, the waiter starts over. A process that hangs blocks
+// only this fact's users, for a limited time (flock.Within).
 func (s *Store) locked(ctx context.Context, dir string, fn func() error) error {
 	if err := s.guard(shared, filepath.Base(dir), refs); err != nil {
 		return fmt.Errorf("open fact directory: %w", err)

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// version tells the files apart that stand at one path in turn. The zero value
-// is none. The time is there for file systems that give an inode's number again
-// at once.
+// version distinguishes successive files at one path. The zero value is no file. The
+// modification time is for file systems that reuse an inode's number at once.
 type version struct {
 	dev, ino uint64
 	mtime    int64
@@ -37,14 +36,14 @@ func versionOf(fd int) version {
 	return versionIn(&st)
 }
 
-// know notes which file this Store has seen at path.
+// know notes the version of the file that this Store has seen at path.
 func (s *Store) know(path string, v version) {
 	s.locks.mu.Lock()
 	defer s.locks.mu.Unlock()
 	s.note(path, v)
 }
 
-// note is know for who has the mutex.
+// note is know for a caller that holds the mutex.
 func (s *Store) note(path string, v version) {
 	if s.locks.stood == nil {
 		s.locks.stood = make(map[string]version)
@@ -52,7 +51,7 @@ func (s *Store) note(path string, v version) {
 	s.locks.stood[path] = v
 }
 
-// known says which file it was, if it has seen the path.
+// known returns the version of the file that this Store has seen at path, if any.
 func (s *Store) known(path string) (v version, ok bool) {
 	s.locks.mu.Lock()
 	defer s.locks.mu.Unlock()
