@@ -70,7 +70,7 @@ type Agent struct {
 	docker     docker
 	containers []container
 	copies     []dockerCopy
-	unread     bool // there may be more of them
+	unread     string // what could not be read: there may be more of them
 
 	// tendStore's
 	told      store.Node // what the store was told of this host
@@ -218,19 +218,20 @@ func (a *Agent) readDocker() (changed bool) {
 	a.said.tell("docker", err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unread = err != nil
-	if reflect.DeepEqual(containers, a.containers) && reflect.DeepEqual(copies, a.copies) {
-		return false
+	unread := ""
+	if err != nil {
+		unread = err.Error()
 	}
-	a.containers, a.copies = containers, copies
-	return true
+	changed = unread != a.unread || !reflect.DeepEqual(containers, a.containers) || !reflect.DeepEqual(copies, a.copies)
+	a.containers, a.copies, a.unread = containers, copies, unread
+	return changed
 }
 
 // known are the endpoints of this host's containers, and whether these are all.
 func (a *Agent) known() (containers []container, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.containers, !a.unread
+	return a.containers, a.unread == ""
 }
 
 // here are the endpoints of this host's containers, and Docker's networks.

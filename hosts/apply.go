@@ -55,7 +55,7 @@ func (a *Agent) facts(w *world) *facts {
 	f.self.ID = a.self.ID // also while nothing else is known
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	f.copies, f.unread = a.copies, a.unread
+	f.copies, f.unread = a.copies, a.unread != ""
 	return f
 }
 

@@ -113,6 +113,31 @@ func TestReadKeepsWhatCannotBeRead(t *testing.T) {
 	read("with one gone", true, "e2")
 }
 
+// An unreadable endpoint of before the agent's start is none of its containers, and
+// keeps its record in the store. That its file goes wakes the agent, although no
+// container changes.
+func TestUnreadableGone(t *testing.T) {
+	n := lan()
+	h, a := stillAgent(t, &n)
+	dir := filepath.Join(h.dir, "docker/endpoints")
+	must(t, os.MkdirAll(dir, 0o700))
+	must(t, os.MkdirAll(filepath.Join(h.dir, "docker/networks"), 0o700))
+	must(t, os.WriteFile(filepath.Join(dir, "e1"), []byte("{"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "e2"), []byte("{"), 0o600))
+	for _, c := range []struct {
+		about   string
+		removed string
+		changed bool
+	}{{"unreadable", "", true}, {"still", "", false}, {"one is gone", "e1", true}, {"all are gone", "e2", true}, {"nothing", "", false}} {
+		if c.removed != "" {
+			must(t, os.Remove(filepath.Join(dir, c.removed)))
+		}
+		if got := a.readDocker(); got != c.changed {
+			t.Errorf("%s: changed is %v", c.about, got)
+		}
+	}
+}
+
 // stillAgent is an agent that does not run, in a world of two hosts.
 func stillAgent(t *testing.T, n *store.Network) (*host, *Agent) {
 	t.Helper()
