@@ -16,14 +16,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest"
 )
 
-// TestChurn times what an attachment pays for five elements, at none and at
-// 20,000 others: adding them, removing them, and adding while somebody else
-// adds and removes all the time. Each measurement has a socket of its own, as
-// a plugin process has, and includes its closing. RCU waits decide everything
-// here, so the test pins that expiry has none and that nothing grows.
+// TestChurn times five elements of an attachment, with 0 and with 20,000 others in the
+// table: adding them, removing them, and adding while another process adds and removes all
+// the time. Each measurement has a socket of its own, as a plugin process has, and includes
+// closing it. RCU waits decide the times, so the test pins that expiry has none and that no
+// time grows with the table.
 //
-// The bounds are generous; the log has the numbers. With -short, as under an
-// emulated kernel, the same is done in smaller numbers and not held to a time.
+// The bounds are generous; the log has the numbers. With -short, as under an emulated
+// kernel, the test uses smaller numbers and no bounds.
 func TestChurn(t *testing.T) {
 	for _, how := range []struct {
 		name   string
@@ -44,7 +44,7 @@ func TestChurn(t *testing.T) {
 				return
 			}
 			grown := many.beyond(none, how.expiry == expiryWorks)
-			for range 10 { // what grows does so each time, what other processes add does not
+			for range 10 { // what grows does so each time; what other processes add does not
 				if len(grown) > 0 {
 					grown = measure(t, how.expiry).beyond(none, how.expiry == expiryWorks)
 				}
@@ -56,7 +56,7 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// canExpire tells from a removal whether this kernel updates timeouts.
+// canExpire removes an element to find out whether this kernel updates timeouts.
 func canExpire(t *testing.T) nettest.Feature {
 	return nettest.Feature{Name: "update of an element's timeout (Linux 6.12)", Probe: func() error {
 		c := open(t)
@@ -90,7 +90,8 @@ func (c churnTimes) log(t *testing.T, n int) {
 	}
 }
 
-// beyond holds the numbers at 20,000 to those at none, and tells what is too large.
+// beyond compares the times at 20,000 elements with those at none, and names those that are
+// too large.
 func (c churnTimes) beyond(none churnTimes, expires bool) (all []string) {
 	flat := func(what string, many, few, slack time.Duration) {
 		if many > 3*few+slack {
@@ -109,7 +110,7 @@ func (c churnTimes) beyond(none churnTimes, expires bool) (all []string) {
 	return all
 }
 
-// churn measures with n elements standing.
+// churn measures with n other elements in the table.
 func churn(t *testing.T, how expiry, n int) churnTimes {
 	c := open(t)
 	for i := range n {
@@ -158,7 +159,7 @@ func addRemove(t *testing.T, how expiry, who, rounds int) (add, remove times) {
 	return add, remove
 }
 
-// oneCommit times a process's transaction, from opening to closed.
+// oneCommit times a process's transaction, from open to close.
 func oneCommit(t *testing.T, how expiry, queue func(*Conn)) time.Duration {
 	start := time.Now()
 	d := Open("")
@@ -181,7 +182,7 @@ func five(who, i int) []Element {
 	}
 }
 
-// churnElement is the i-th port of somebody.
+// churnElement is the i-th port of one owner.
 func churnElement(who, i int) Element {
 	to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(who), byte(i >> 8), byte(i)}), 80)
 	return Port(Published{Protocol: uint8(who), Port: uint16(i + 1), To: to}, nil, "x")

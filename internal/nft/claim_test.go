@@ -10,7 +10,7 @@ import (
 	"github.com/google/nftables"
 )
 
-// meanwhile is done between the look and the transaction, once.
+// meanwhile runs once between the look and the transaction.
 type meanwhile func()
 
 func (m *meanwhile) String() string { return "another transaction" }
@@ -27,7 +27,8 @@ func masqOf(owner string) Element {
 	return MasqAll(netip.MustParseAddr("10.1.0.5"), Comment(owner, "pods", "c", "eth0"))
 }
 
-// Who comes between the look and the transaction has the element: we are asked.
+// An element added between the look and the transaction is another owner's: decide is
+// called.
 func TestClaimRace(t *testing.T) {
 	c, d := open(t), Open("")
 	defer d.Close() //nolint:errcheck // a test's socket
@@ -44,7 +45,7 @@ func TestClaimRace(t *testing.T) {
 	}
 }
 
-// What is kept is the other owner's, and the rest of the transaction is done.
+// Commit keeps the other owner's element and does the rest of the transaction.
 func TestClaimKeep(t *testing.T) {
 	c := open(t)
 	theirs, more := masqOf(otherOwner), port(80, "10.1.0.5:80", testOwner)
@@ -58,7 +59,7 @@ func TestClaimKeep(t *testing.T) {
 	}
 }
 
-// An heir gets what goes, not what is another's or missing.
+// An heir replaces an element that is removed, not another owner's and not a missing one.
 func TestWithdraw(t *testing.T) {
 	c := open(t)
 	mine, theirs := masqOf(testOwner), masqOf(otherOwner)

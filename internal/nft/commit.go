@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
-// expireAfter is the timeout a removal gives an element: the shortest there is.
+// expireAfter is the timeout that a removal gives an element: the shortest that exists.
 const expireAfter = time.Millisecond
 
 // lockFile is in the run directory.
@@ -31,7 +31,7 @@ type plan struct {
 	delete  []Element
 	expire  []Element
 	lengths []setSpec // sets for one length that are missing
-	waiting []Element // leaving already, by somebody else's removal
+	waiting []Element // another process is removing these already
 	extras  []func(*nftables.Conn) error
 
 	conditions bool // extras make a network's conditions
@@ -41,14 +41,13 @@ func (p plan) empty() bool {
 	return len(p.lengths)+len(p.add)+len(p.delete)+len(p.expire)+len(p.extras) == 0
 }
 
-// Commit looks at the kernel and does what is queued in one transaction, the
-// tables included when they are missing or older. It returns when everything
-// is so, removals too (2-5 ms where they expire, a tick of the kernel's clock).
-// When it fails nothing was changed. The queue is empty afterwards in either
-// case.
+// Commit reads the kernel's state and applies the queue in one transaction. It creates the
+// tables when they are missing and upgrades older ones. It returns when every change is
+// visible, removals too (2-5 ms where they expire, a tick of the kernel's clock). When it
+// fails, nothing was changed. The queue is empty afterwards in either case.
 //
-// Errors: *TakenError, *NewerSchemaError, else the kernel's with the message
-// it is about (errors.Is with a syscall.Errno works).
+// Errors: *TakenError, *NewerSchemaError, else the kernel's error with the message that it
+// answers (errors.Is with a syscall.Errno works).
 func (c *Conn) Commit(ctx context.Context) error {
 	if err := c.Start(ctx); err != nil {
 		return err
@@ -56,9 +55,8 @@ func (c *Conn) Commit(ctx context.Context) error {
 	return c.settle()
 }
 
-// Start is Commit without the wait for removals to have happened, for a DEL
-// that has a link to delete meanwhile. A Commit, with an empty queue, must
-// follow before anything is given to somebody else.
+// Start is Commit without the wait for removals, for a DEL that has a link to delete
+// meanwhile. Call Commit with an empty queue before another owner may get what was removed.
 func (c *Conn) Start(ctx context.Context) error {
 	defer c.Discard()
 	if !c.Pending() {
@@ -75,8 +73,8 @@ func (c *Conn) Start(ctx context.Context) error {
 	return err
 }
 
-// commit tries again when somebody else changed what was looked at, and looks
-// when the socket overflowed (ENOBUFS): the transaction may have been done.
+// commit reads and tries again when another process changed the kernel in between. It reads
+// again when the socket overflowed (ENOBUFS): the transaction may have been done.
 func (c *Conn) commit(ctx context.Context) error {
 	const tries = 5
 	for try := 1; ; try++ {
@@ -87,8 +85,8 @@ func (c *Conn) commit(ctx context.Context) error {
 	}
 }
 
-// explain adds what a table without schema means: somebody else made it, or
-// emptied our map.
+// explain adds the cause when a table has no schema number: another program created the
+// table, or emptied our map.
 func (c *Conn) explain(err error) error {
 	if !errors.Is(err, syscall.EEXIST) {
 		return err
@@ -105,7 +103,7 @@ func (c *Conn) explain(err error) error {
 	return err
 }
 
-// raced says that an error may be due to somebody else's transaction.
+// raced says that an error may be due to another process's transaction.
 func raced(err error) bool {
 	for _, e := range [...]error{syscall.EEXIST, syscall.ENOTEMPTY, syscall.ENOENT, syscall.EBUSY, syscall.ENOBUFS, syscall.EINTR} {
 		if errors.Is(err, e) {
@@ -125,7 +123,7 @@ func (c *Conn) try(ctx context.Context) error {
 		if err == nil && len(left) > 0 {
 			err = fmt.Errorf("%s was removed and has not gone", left[0])
 		}
-		return errors.Join(err, syscall.EINTR) // look again
+		return errors.Join(err, syscall.EINTR) // read again
 	}
 	if p.empty() {
 		return nil
@@ -134,7 +132,7 @@ func (c *Conn) try(ctx context.Context) error {
 		if err := c.alone(ctx, p); err != nil {
 			return err
 		}
-		return syscall.EINTR // look again
+		return syscall.EINTR // read again
 	}
 	msgs, err := p.messages()
 	if err != nil {
@@ -147,9 +145,9 @@ func (c *Conn) try(ctx context.Context) error {
 	return nil
 }
 
-// messages is the transaction. An element of an attachment must be the one that
-// is made (NLM_F_EXCL): the kernel would take another's of the same key, which came
-// since we looked, for it.
+// messages is the transaction. The element of an attachment must be new (NLM_F_EXCL):
+// without the flag the kernel would accept the element of another owner with the same key,
+// added since we looked, in its place.
 func (p plan) messages() ([]netlink.Message, error) {
 	msgs, err := encode(p.encode)
 	if err != nil {
@@ -162,7 +160,7 @@ func (p plan) messages() ([]netlink.Message, error) {
 	return append(msgs, own...), err
 }
 
-// added are the additions of attachments, or those of networks.
+// added returns the additions of attachments, or those of networks.
 func (p plan) added(owned bool) (elems []Element) {
 	for _, e := range p.add {
 		if _, ok := OwnerOf(e.Comment); ok == owned {
@@ -172,8 +170,8 @@ func (p plan) added(owned bool) (elems []Element) {
 	return elems
 }
 
-// encode queues all but the additions of attachments: tables, removals, work beside elements (which
-// makes maps to add to and drops maps to remove from), additions.
+// encode queues all but the additions of attachments: tables, removals, work beside
+// elements (which creates maps to add to and drops maps to remove from), additions.
 func (p plan) encode(enc *nftables.Conn) error {
 	for _, t := range p.tables {
 		if !t.present && !p.needs(t.family) {
@@ -199,8 +197,8 @@ func (p plan) encode(enc *nftables.Conn) error {
 	return bySet(p.added(false), 0, enc.SetAddElements)
 }
 
-// needs says whether something is added to a table of ours, so that it must be
-// there.
+// needs says whether something is added to our table of a family, so that the table must
+// exist.
 func (p plan) needs(f nftables.TableFamily) bool {
 	for _, e := range p.add {
 		if spec, _ := specOf(e.Set); spec.family == f {
@@ -210,7 +208,7 @@ func (p plan) needs(f nftables.TableFamily) bool {
 	return p.conditions && f == nftables.TableFamilyINet
 }
 
-// bySet sends elements of one set together, up to what a message holds (64 KiB).
+// bySet sends elements of one set together, as many as fit a message (64 KiB).
 func bySet(elems []Element, timeout time.Duration, do func(*nftables.Set, []nftables.SetElement) error) error {
 	const perMessage = 150
 	for len(elems) > 0 {
@@ -232,8 +230,8 @@ func bySet(elems []Element, timeout time.Duration, do func(*nftables.Set, []nfta
 	return nil
 }
 
-// alone takes the lock for a plan. Sets for a length do without where it stays
-// taken: their rule may be there twice.
+// alone takes the lock for a plan. A plan that only adds sets for a length goes on without
+// the lock after a second: the rule of such a set may exist twice.
 func (c *Conn) alone(ctx context.Context, p plan) error {
 	if len(p.extras) > 0 {
 		return c.lock(ctx)
@@ -246,9 +244,9 @@ func (c *Conn) alone(ctx context.Context, p plan) error {
 	return nil
 }
 
-// lock keeps processes of ours from adding the same rule or chain at once,
-// which the kernel would not refuse. Elements never need it, so a process that
-// hangs with it stops only who adds a rule or a chain.
+// lock keeps our processes from adding the same rule or chain at once, which the kernel
+// would not refuse. Elements never need it, so a process that hangs with the lock blocks
+// only processes that add a rule or a chain.
 func (c *Conn) lock(ctx context.Context) error {
 	if c.runDir == "" {
 		c.unlock = func() {}

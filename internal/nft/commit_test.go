@@ -39,7 +39,7 @@ func mustMiss(t *testing.T, c *Conn, e Element) {
 	}
 }
 
-// Nothing is made by looking or removing.
+// A look or a removal creates nothing.
 func TestRemoveWithoutTable(t *testing.T) {
 	c := open(t)
 	c.Remove(attachment()...)
@@ -108,9 +108,9 @@ func TestAdd(t *testing.T) {
 	})
 }
 
-// Whoever removes and adds at once never loses the element.
-// TestSameFactOfTwoNetworks: two networks on one bridge have the same elements
-// but for the comment, which is not worth a removal.
+// TestSameFactOfTwoNetworks: to remove and add at once never loses the element. Two
+// networks on one bridge have the same elements but for the comment, which is not worth a
+// removal.
 func TestSameFactOfTwoNetworks(t *testing.T) {
 	c := open(t)
 	c.Add(Isolate("cni0", "blue"), SameBridge("cni0", "blue"), GuardLoopback("cni0", "blue"))
@@ -166,7 +166,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Many processes create the table at once; nothing is there twice.
+// Many processes create the table at once; no rule exists twice.
 func TestCreateRace(t *testing.T) {
 	c := open(t)
 	var wg sync.WaitGroup
@@ -192,7 +192,7 @@ func TestCreateRace(t *testing.T) {
 	}
 }
 
-// Two processes ask for the same port at the same moment: one has it.
+// Two processes ask for the same port at the same moment: one gets it.
 func TestPortRace(t *testing.T) {
 	c := open(t)
 	c.Add(network()...)

@@ -15,14 +15,14 @@ import (
 	"github.com/google/nftables/userdata"
 )
 
-// Conditions limit a network's published ports (portmap's conditionsV4 and
-// conditionsV6). A network that has some has maps and a chain of its own:
+// Conditions limit a network's published ports (portmap's conditionsV4 and conditionsV6). A
+// network with conditions has maps and a chain of its own:
 //
 //	map ports4_<id> { … }
 //	chain cond_<id> { ip saddr 10.0.0.0/8 dnat ip to … map @ports4_<id> }
 //	chain conditional { jump cond_<id> }
 //
-// It can be kept in a record; a record made by hand is refused by Ensure.
+// It can be kept in a record. Ensure refuses a record that was written by hand.
 type Conditions struct {
 	Network string   `json:"network"`
 	V4      []string `json:"v4,omitempty"` // tokens as in the configuration
@@ -51,8 +51,8 @@ func (c *Conditions) parse() (v4, v6 match, err error) {
 	return v4, v6, errors.Join(err4, err6)
 }
 
-// ID names the chain and the maps: the same network with the same conditions
-// has the same ones, after a change of the conditions there are two for a while.
+// ID names the chain and the maps. A network with the same conditions has the same ID;
+// after a change of the conditions both chains exist for a while.
 func (c *Conditions) ID() string {
 	parts := append([]string{c.Network, "", "v4"}, c.V4...)
 	parts = append(append(parts, "", "v6"), c.V6...)
@@ -60,7 +60,8 @@ func (c *Conditions) ID() string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// setName is the network's own map beside a common one; of nil, the common one.
+// setName is the network's own map for a common one. For nil conditions it is the common
+// one.
 func (c *Conditions) setName(base string) string {
 	if c == nil {
 		return base
@@ -70,7 +71,7 @@ func (c *Conditions) setName(base string) string {
 
 func (c *Conditions) chainName() string { return chainOfConditions + c.ID() }
 
-// chainOfConditions begins the names of the networks' chains.
+// chainOfConditions is the prefix of the names of the networks' chains.
 const chainOfConditions = "cond_"
 
 // Maps lists the names of the network's own maps.
@@ -78,18 +79,18 @@ func (c *Conditions) Maps() []string {
 	return []string{c.setName(SetHostPorts4), c.setName(SetHostPorts6), c.setName(SetPorts4), c.setName(SetPorts6)}
 }
 
-// Ensure makes chain and maps when they are missing. Queue it before adding
+// Ensure creates the chain and the maps when they are missing. Queue it before adding
 // elements with Port.
 func (c *Conditions) Ensure() Extra { return conditionsExtra{Conditions: c} }
 
-// Drop removes them with whatever is in the maps; for the last attachment of
-// the network.
+// Drop removes them with all elements of the maps. It is for the last attachment of the
+// network.
 func (c *Conditions) Drop() Extra { return conditionsExtra{Conditions: c, drop: true} }
 
 type conditionsExtra struct {
 	*Conditions
 	drop  bool
-	mends bool // what is there and was changed
+	mends bool // also mend what exists and was changed
 }
 
 // String names the chain.
@@ -100,13 +101,13 @@ func (x conditionsExtra) String() string {
 	return fmt.Sprintf("add chain %s (%s; %s)", x.chainName(), strings.Join(x.V4, " "), strings.Join(x.V6, " "))
 }
 
-// Merge keeps one of two that are the same.
+// Merge keeps one of two equal extras.
 func (x conditionsExtra) Merge(next Extra) (Extra, bool) {
 	y, ok := next.(conditionsExtra)
 	return x, ok && x.drop == y.drop && x.mends == y.mends && x.ID() == y.ID()
 }
 
-// Plan asks for the chain.
+// Plan compiles the conditions and plans the chain.
 func (x conditionsExtra) Plan(c *Conn) (func(*nftables.Conn) error, error) {
 	t := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
 	present, err := c.HasChain(t.Family, t.Name, x.chainName())
@@ -143,7 +144,7 @@ func (c *Conditions) create(enc *nftables.Conn, t *nftables.Table, v4, v6 match)
 	return nil
 }
 
-// rules are those of the chain.
+// rules are the rules of the chain.
 func (c *Conditions) rules(v4, v6 match) []match {
 	return []match{
 		dnatBy(false, true, c.setName(SetHostPorts4), v4...),
@@ -160,7 +161,7 @@ func (c *Conditions) addJump(enc *nftables.Conn, t *nftables.Table) {
 	})
 }
 
-// planDrop finds the jumps, which have no name but a handle.
+// planDrop finds the jumps, which have no name, only a handle.
 func (c *Conditions) planDrop(conn *Conn, t *nftables.Table) (func(*nftables.Conn) error, error) {
 	rules, err := conn.ListRules(t.Family, t.Name, chainConditional)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Conditions in the reference's tests and documentation, and what of nft and
-// iptables they may be, as nft prints the rules.
+// The conditions of the reference's tests and documentation, and those of nft and iptables
+// that are supported, as nft prints the rules.
 func TestConditionsGolden(t *testing.T) {
 	c := open(t)
 	for i, v4 := range [][]string{
@@ -64,7 +64,7 @@ func TestConditionsRefused(t *testing.T) {
 	}
 }
 
-// The chain comes with the first attachment, once, and goes with the last.
+// The first attachment creates the chain, once, and the last removes it.
 func TestConditionsComeAndGo(t *testing.T) {
 	c := open(t)
 	c.Add(network()...)

@@ -10,7 +10,7 @@ import (
 	"github.com/google/nftables"
 )
 
-// Lost names what of the chain, the maps and the jump is not as Ensure makes it.
+// Lost names the parts of chain, maps and jump that differ from what Ensure creates.
 func (c *Conditions) Lost(conn *Conn) (lost []string, err error) {
 	v4, v6, err := c.parse()
 	if err != nil {
@@ -40,11 +40,11 @@ func (c *Conditions) Lost(conn *Conn) (lost []string, err error) {
 	return lost, err
 }
 
-// Restore is Ensure that mends chain, maps and jump when they are there and were
-// changed; for repair. Queue it instead of Ensure.
+// Restore is Ensure that also mends a chain, maps and a jump that were changed. It is for
+// repair: queue it instead of Ensure.
 func (c *Conditions) Restore() Extra { return conditionsExtra{Conditions: c, mends: true} }
 
-// planMend compares what is there.
+// planMend compares the chain, the maps and the jump with what Ensure creates.
 func (x conditionsExtra) planMend(c *Conn) (func(*nftables.Conn) error, error) {
 	lost, err := x.Lost(c)
 	if err != nil || len(lost) == 0 {
@@ -53,7 +53,7 @@ func (x conditionsExtra) planMend(c *Conn) (func(*nftables.Conn) error, error) {
 	return x.mend(c)
 }
 
-// mend fills the chain anew and leaves the maps with what they hold.
+// mend fills the chain anew and keeps the elements of the maps.
 func (c *Conditions) mend(conn *Conn) (func(*nftables.Conn) error, error) {
 	t := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
 	v4, v6, err := c.parse()

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The conditions that are understood, each with its opposite:
+// These conditions are supported, each with its opposite:
 //
 //	nft                                        iptables
 //	ip saddr|daddr [!=] ADDR[/LEN]  (ip6 …)    [!] -s|-d ADDR[/LEN]
@@ -23,9 +23,9 @@ import (
 //	[meta] l4proto [!=] PROTO                  [!] -p PROTO
 //	tcp|udp|sctp|th dport|sport [!=] N[-N]     [!] --dport|--sport N[:N]  (with -p; -m tcp and the like are ignored)
 //
-// nft's forms may be written with == or, as the reference takes it, with a
-// leading or following "!". Everything else is refused: a condition that was
-// ignored would publish a port to more than the operator wanted.
+// nft's forms may be written with == or, as the reference accepts, with a leading or
+// following "!". Everything else is refused: if a condition were ignored, a port would be
+// published to more clients than the operator wanted.
 
 // errCondition is wrapped by every refusal.
 var errCondition = errors.New("not a supported condition (supported: ip saddr/daddr, iifname, meta l4proto, " +
@@ -49,7 +49,7 @@ func parseConditions(tokens []string, v6 bool) (match, error) {
 	return p.out, nil
 }
 
-// next takes a token; "" at the end.
+// next takes a token; it returns "" at the end.
 func (p *condParser) next() string {
 	if len(p.tokens) == 0 {
 		return ""
@@ -59,7 +59,7 @@ func (p *condParser) next() string {
 	return strings.Trim(t, "\"")
 }
 
-// negated takes an operator if there is one.
+// negated takes an operator if the next token is one.
 func (p *condParser) negated() bool {
 	if len(p.tokens) == 0 {
 		return false
@@ -190,7 +190,7 @@ func xor(first, last []byte) []byte {
 	return mask
 }
 
-// iface compares a whole name with its NUL, or what stands before * or +.
+// iface compares a whole name with its NUL, or the part before * or +.
 func (p *condParser) iface(not bool, value string) error {
 	prefix, star := strings.CutSuffix(value, "*")
 	prefix, plus := strings.CutSuffix(prefix, "+")

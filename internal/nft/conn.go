@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is a process's one nfnetlink socket and the queue of what its next
-// transaction does. It is not for concurrent use.
+// Conn is a process's one nfnetlink socket and the queue for its next transaction. It is
+// not safe for concurrent use.
 type Conn struct {
 	runDir string
 
@@ -27,17 +27,17 @@ type Conn struct {
 	expiry expiry
 
 	unlock  func()    // set while Commit holds the lock
-	leaving []Element // removed by expiry, not seen gone yet
+	leaving []Element // removed by expiry, but not yet seen to be gone
 }
 
-// Open returns a Conn that dials at its first use, in the network namespace of
-// the calling thread. runDir is where what was learnt about the kernel is kept
-// until the next boot; "" keeps it in memory.
+// Open returns a Conn that dials at its first use, in the network namespace of the calling
+// thread. runDir keeps what removals showed about this kernel until the next boot; "" keeps
+// it in memory.
 func Open(runDir string) *Conn { return &Conn{runDir: runDir} }
 
-// Close closes the socket. After a transaction that deleted something the
-// kernel waits in close for 11-12 ms (RCU), so close when nobody else waits:
-// after the link is gone. Closing twice, or what was never dialled, is no error.
+// Close closes the socket. After a transaction that deleted something the kernel waits in
+// close for 11-12 ms (RCU), so close when nothing else has to wait: after the link is
+// deleted. To close twice, or before the first dial, is no error.
 func (c *Conn) Close() error {
 	if c.lib == nil {
 		return nil
@@ -50,8 +50,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// dial opens the socket. Errors say in words what is wrong where the kernel
-// can (ExtendedAcknowledge).
+// dial opens the socket. With ExtendedAcknowledge the kernel adds a text to its errors.
 func (c *Conn) dial() error {
 	if c.lib != nil {
 		return nil
@@ -69,12 +68,12 @@ func (c *Conn) dial() error {
 	return nil
 }
 
-// buffer is how much a socket takes by default (net.core.{r,w}mem_default).
+// buffer is a socket's default buffer size (net.core.{r,w}mem_default).
 const buffer = 200 << 10
 
-// send sends one transaction and returns the kernel's errors, each with the
-// message it is about. The kernel has worked through everything when sending
-// returns, so the answers are read until there are no more.
+// send sends one transaction and returns the kernel's errors, each with the message that it
+// answers. The kernel has processed everything when the send call returns, so send reads
+// answers until there are no more.
 func (c *Conn) send(msgs []netlink.Message) error {
 	batch := wrap(msgs)
 	size := 0
@@ -93,7 +92,7 @@ func (c *Conn) send(msgs []netlink.Message) error {
 	return c.answers(sent)
 }
 
-// answers reads what the kernel said to a transaction.
+// answers reads the kernel's answers to a transaction.
 func (c *Conn) answers(sent []netlink.Message) error {
 	last := sent[len(sent)-2].Header.Sequence
 	var errs []error
@@ -103,7 +102,7 @@ func (c *Conn) answers(sent []netlink.Message) error {
 		switch {
 		case errors.As(err, &op) && op.Sequence != 0:
 			errs = append(errs, fmt.Errorf("%s: %w", named(sent, op.Sequence), op))
-			// The first message is only answered when nothing was done.
+			// The kernel answers the first message only when it applied nothing.
 			if op.Sequence == last || op.Sequence == sent[0].Header.Sequence {
 				return errors.Join(append(errs, c.drain())...)
 			}
@@ -125,8 +124,7 @@ func named(sent []netlink.Message, seq uint32) string {
 	return "nftables transaction"
 }
 
-// drain throws away answers nobody waits for, so that the next request reads
-// its own.
+// drain discards unread answers, so that the next request reads its own.
 func (c *Conn) drain() error {
 	raw, err := c.nl.SyscallConn()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// damages are what stops a table of ours from working while its elements stand, as
-// commands of nft, and what Verify says of it.
+// damages are commands of nft that stop one of our tables from working while its elements
+// remain, and what Verify says about each.
 var damages = []struct{ name, command, says string }{
 	{"dormant", "add table inet patchbay { flags dormant; }", "dormant"},
 	{"dormant, and a chain less", "add table inet patchbay { flags dormant; }; delete chain inet patchbay postrouting", "chain postrouting of table inet patchbay is missing"},
@@ -45,7 +45,7 @@ func TestDamageIsFoundAndMended(t *testing.T) {
 			if err != nil || !strings.Contains(strings.Join(diffs, "\n"), d.says) {
 				t.Fatalf("found %q, %v", diffs, err)
 			}
-			for range 2 { // what is whole is left whole
+			for range 2 { // the second repair changes nothing
 				if err := c.Rebuild(context.Background()); err != nil {
 					t.Fatal(err)
 				}
@@ -64,7 +64,7 @@ func TestDamageIsFoundAndMended(t *testing.T) {
 	}
 }
 
-// TestStatusOfDamage: where an ADD would fail, or serve nothing, STATUS says so.
+// TestStatusOfDamage: STATUS fails where an ADD would fail, or would serve nothing.
 func TestStatusOfDamage(t *testing.T) {
 	c := open(t)
 	c.Add(attachment()...)
@@ -86,8 +86,8 @@ func TestStatusOfDamage(t *testing.T) {
 	}
 }
 
-// TestRebuildLeavesAnothersTable: a table of our name that lacks our sets is not
-// ours to mend.
+// TestRebuildLeavesAnothersTable: a table of our name that lacks our sets is not ours to
+// mend.
 func TestRebuildLeavesAnothersTable(t *testing.T) {
 	c := open(t)
 	nftTool(t, "add table inet patchbay; add chain inet patchbay theirs { type filter hook forward priority 0; }")
@@ -103,8 +103,8 @@ func TestRebuildLeavesAnothersTable(t *testing.T) {
 	}
 }
 
-// TestConditionsRestored: the chain of a network's conditions, and the jump to it,
-// come back as they were.
+// TestConditionsRestored: repair restores the chain of a network's conditions, and the jump
+// to it.
 func TestConditionsRestored(t *testing.T) {
 	c := open(t)
 	cond, err := NewConditions("pods", []string{"-s", "10.0.0.0/8"}, nil)
@@ -136,8 +136,8 @@ func TestConditionsRestored(t *testing.T) {
 	}
 }
 
-// TestReloadedIsNotChanged: nft writes a prefix in another way than we, and means
-// the same.
+// TestReloadedIsNotChanged: nft writes a prefix in another form than we do, with the same
+// meaning.
 func TestReloadedIsNotChanged(t *testing.T) {
 	c := open(t)
 	cond, err := NewConditions("pods", []string{"-s", "10.0.0.0/8", "-d", "192.0.2.0/26"}, []string{"-s", "fd00::/16"})

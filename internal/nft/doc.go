@@ -10,7 +10,7 @@
 //	fw := nft.Open(runDir)               // dials at first use, in the host's namespace
 //	fw.Add(nft.Masqueraded(addr, comment)...) // queues; constructors are pure
 //	fw.Add(nft.Port(p, cond, comment))   // *TakenError of Commit when another owner has the port
-//	fw.Claim(decide, nft.Port(…))        // decide is asked then
+//	fw.Claim(decide, nft.Port(…))        // with another owner, decide chooses
 //	fw.Remove(elements...)               // missing is success, another owner's stays
 //	fw.Withdraw(heir, elements...)       // heir may put another in the place of each
 //	fw.Queue(extra)                      // work beside elements: conditions, package iptnft

@@ -33,10 +33,10 @@ func (h *Hex) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Element is one element of a set or map of ours, in the kernel's own bytes,
-// so that a record can put it back without knowing what it means. KeyEnd is
-// the other end of a range, inclusive, in network-level sets. Data is empty in
-// sets. Comment is for people and for finding the owner.
+// Element is one element of one of our sets or maps, in the kernel's own bytes, so that a
+// record can restore it without knowing its meaning. KeyEnd is the other end of a range,
+// inclusive, in network-level sets. Data is empty in sets. Comment is for people and for
+// finding the owner.
 type Element struct {
 	Set     string `json:"set"`
 	Key     Hex    `json:"key"`
@@ -44,13 +44,13 @@ type Element struct {
 	Data    Hex    `json:"data,omitempty"`
 	Comment string `json:"comment,omitempty"`
 
-	timed   bool // it has a timeout, a removal's or somebody else's
-	leaving bool // the timeout is that of a removal of ours
+	timed   bool // it has a timeout: a removal's or another program's
+	leaving bool // the timeout is that of one of our removals
 }
 
-// same says whether two elements say the same of the same owner. The rest of a
-// comment is for people: to replace an element for its sake would cost everybody
-// an RCU wait, at each ADD where two networks share a bridge.
+// same says whether two elements have the same owner and the same data. The rest of a
+// comment is for people: replacing an element to update it would cost every process an RCU
+// wait, at each ADD where two networks share a bridge.
 func (e Element) same(o Element) bool {
 	mine, ok1 := OwnerOf(e.Comment)
 	theirs, ok2 := OwnerOf(o.Comment)
@@ -62,8 +62,8 @@ func (e Element) SameKey(o Element) bool {
 	return e.Set == o.Set && bytes.Equal(e.Key, o.Key) && bytes.Equal(e.KeyEnd, o.KeyEnd)
 }
 
-// ofAnother says whether have, found under e's key, belongs to somebody else:
-// by the owner in both comments, else by the data.
+// ofAnother says whether have, found under e's key, belongs to another owner: by the owner
+// in both comments, else by the data.
 func (e Element) ofAnother(have Element) bool {
 	mine, ok1 := OwnerOf(e.Comment)
 	theirs, ok2 := OwnerOf(have.Comment)
@@ -73,13 +73,13 @@ func (e Element) ofAnother(have Element) bool {
 	return len(e.Data) > 0 && !bytes.Equal(e.Data, have.Data)
 }
 
-// Changed says whether have, found under e's key, leads elsewhere in e's own name.
+// Changed says whether have, found under e's key, has e's owner but other data.
 func (e Element) Changed(have Element) bool {
 	return !e.ofAnother(have) && !bytes.Equal(e.Data, have.Data)
 }
 
-// Container is the container's address in an element of an attachment; ok is false
-// in one that names none.
+// Container is the container's address in an element of an attachment; ok is false for an
+// element without one.
 func (e Element) Container() (a netip.Addr, ok bool) {
 	spec, ok := specOf(e.Set)
 	at, fields := e.Key, spec.key
@@ -92,8 +92,8 @@ func (e Element) Container() (a netip.Addr, ok bool) {
 	return netip.AddrFromSlice(at[:fields[0].size()])
 }
 
-// OfInterface says whether an element of an attachment is of the plugin that made
-// its interface. The others are portmap's.
+// OfInterface says whether the plugin that created the interface made this element of the
+// attachment. The others are portmap's.
 func (e Element) OfInterface() bool {
 	return e.Masquerades() || e.Set == SetSpoofChecked || e.Set == SetSpoofAllowed
 }
@@ -104,14 +104,14 @@ func Comment(owner, network, containerID, ifName string) string {
 	return cleanComment(owner + " " + network + "/" + containerID + "/" + ifName)
 }
 
-// OwnerOf returns the owner key a comment begins with; ok is false for a
-// comment of anybody else or of a network.
+// OwnerOf returns the owner key that a comment begins with; ok is false for the comment of
+// another program or of a network.
 func OwnerOf(comment string) (owner string, ok bool) {
 	owner, _, ok = strings.Cut(comment, " ")
 	return owner, ok && len(owner) == ownerLen && strings.Trim(owner, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// cleanComment replaces what nft cannot read back and cuts at a rune.
+// cleanComment replaces what nft cannot read back and cuts the text at the end of a rune.
 func cleanComment(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == '"' || r == 0x7f || r == utf8.RuneError {
@@ -129,7 +129,7 @@ func cleanComment(s string) string {
 	return s[:cut]
 }
 
-// Family is that of the table the element is in.
+// Family is the family of the element's table.
 func (e Element) Family() nftables.TableFamily {
 	spec, _ := specOf(e.Set)
 	return spec.family

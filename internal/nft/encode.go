@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// encoding guards the library's counter of sets, which all its connections
-// share without a lock.
+// encoding guards the library's counter of sets, which all its connections share without a
+// lock.
 var encoding sync.Mutex
 
-// encode runs fn on a connection of the library that leads nowhere and returns
-// what it would have sent, without the marks of begin and end. The library can
-// only send, and its Flush asks for an answer to each message and for an echo
-// of each rule: 300 messages overflow the socket's buffer, and two datagrams
-// of echoes are taken for an error of a transaction that was committed. We
-// send the same messages and ask for one answer (see send).
+// encode runs fn on a connection of the library without a socket and returns the messages
+// that it would have sent, without begin and end. The library can only send, and its Flush
+// asks for an answer to each message and for an echo of each rule: 300 messages overflow
+// the socket's buffer, and the library takes two datagrams of echoes for an error of a
+// transaction that was committed. We send the same messages and ask for one answer (see
+// send).
 func encode(fn func(*nftables.Conn) error) ([]netlink.Message, error) {
 	encoding.Lock()
 	defer encoding.Unlock()
@@ -53,8 +53,8 @@ func encode(fn func(*nftables.Conn) error) ([]netlink.Message, error) {
 	return out, nil
 }
 
-// wrap makes one transaction of messages: begin, the messages, end. Only the
-// last message asks for an answer; the kernel answers each that fails anyway.
+// wrap makes messages one transaction: begin, the messages, end. Only the last message asks
+// for an answer; the kernel answers each message that fails anyway.
 func wrap(msgs []netlink.Message) []netlink.Message {
 	mark := func(t netlink.HeaderType) netlink.Message {
 		return netlink.Message{
@@ -93,7 +93,7 @@ func describe(m netlink.Message) string {
 		return what
 	}
 	for ad.Next() {
-		if t := ad.Type(); t == 1 || t == 2 { // table and set, chain or rule's chain, in each of these messages
+		if t := ad.Type(); t == 1 || t == 2 { // table and set, or chain, or a rule's chain, in each of these messages
 			what += " " + ad.String()
 		}
 	}

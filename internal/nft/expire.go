@@ -15,13 +15,12 @@ import (
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
-// Deleting an element makes the closing socket wait for RCU (11-12 ms) and
-// every other process's transaction with it. Where the kernel changes the
-// timeout of an element that is added again (Linux 6.12 and what backports it),
-// a removal gives it one of a millisecond instead: nobody waits. Older kernels
-// take the same message and change nothing. So the first removal after a boot
-// is the probe: what has not gone by the deadline is deleted, and a file in the
-// run directory says so to the processes after us.
+// Deleting an element makes the closing socket wait for RCU (11-12 ms), and every other
+// process's transaction with it. Some kernels change the timeout of an element that is
+// added again (Linux 6.12 and backports). There a removal sets a timeout of a millisecond,
+// and no process waits. Older kernels accept the same message and change nothing. So the
+// first removal after a boot is the probe: what still exists at the deadline is deleted,
+// and a file in the run directory records it for later processes.
 
 type expiry int
 
@@ -31,8 +30,8 @@ const (
 	expiryIgnored
 )
 
-// expiryDeadline is how long an element with a timeout of 1 ms may take to go:
-// a tick of the kernel's clock (10 ms at HZ=100) and time to be scheduled.
+// expiryDeadline is the longest time that an element with a timeout of 1 ms may still
+// exist: a tick of the kernel's clock (10 ms at HZ=100) and time to be scheduled.
 const expiryDeadline = 50 * time.Millisecond
 
 // mayExpire says whether to try expiry.
@@ -43,8 +42,8 @@ func (c *Conn) mayExpire() bool {
 	return c.expiry != expiryIgnored
 }
 
-// settle waits until expired elements are gone and deletes those that stay on a
-// kernel that ignores the timeout.
+// settle waits until expired elements are gone. On a kernel that ignores the timeout it
+// deletes them.
 func (c *Conn) settle() error {
 	if len(c.leaving) == 0 {
 		return nil
@@ -57,7 +56,7 @@ func (c *Conn) settle() error {
 	if c.expiry == expiryUnknown {
 		c.learnExpiry(len(left) == 0)
 	}
-	if len(left) == 0 || c.expiry == expiryWorks { // what still stands there is on its way out
+	if len(left) == 0 || c.expiry == expiryWorks { // the kernel is still removing the rest
 		return nil
 	}
 	msgs, err := encode(plan{delete: left}.encode)
@@ -79,14 +78,14 @@ func (c *Conn) gone(elems []Element) ([]Element, error) {
 			return left, err
 		}
 		elems = left
-		time.Sleep(expireAfter / 4) //nolint:forbidigo // the kernel tells nobody when an element expires
+		time.Sleep(expireAfter / 4) //nolint:forbidigo // the kernel sends no event when an element expires
 	}
 }
 
-// present returns those of elems that can still be fetched, as they were. An
-// element of somebody else by now is not in the way, nor is an equal one without
-// a timeout where timeouts work: somebody has added it again since ours went, and
-// needs it.
+// present returns those of elems that can still be fetched, as they were. It leaves out an
+// element that belongs to another owner by now. Where timeouts work it also leaves out an
+// equal element without a timeout: another process has added it again since ours expired,
+// and needs it.
 func (c *Conn) present(elems []Element) ([]Element, error) {
 	what := make([]lookup, len(elems))
 	for i, e := range elems {
@@ -107,8 +106,8 @@ func (c *Conn) present(elems []Element) ([]Element, error) {
 	return left, nil
 }
 
-// ExpiryWorks says whether removals expire on this kernel (true), delete
-// (false), or nobody has removed anything yet (known is false).
+// ExpiryWorks says whether removals expire on this kernel (true) or delete (false); known
+// is false before the first removal.
 func (c *Conn) ExpiryWorks() (works, known bool) {
 	c.mayExpire() // reads what is known
 	return c.expiry == expiryWorks, c.expiry != expiryUnknown
@@ -116,7 +115,7 @@ func (c *Conn) ExpiryWorks() (works, known bool) {
 
 func (c *Conn) expiryFile() string { return filepath.Join(c.runDir, "nft-expiry") }
 
-// recallExpiry reads what an earlier process learnt about this kernel.
+// recallExpiry reads what an earlier process recorded about this kernel.
 func (c *Conn) recallExpiry() expiry {
 	if c.runDir == "" {
 		return expiryUnknown
@@ -137,8 +136,8 @@ func (c *Conn) recallExpiry() expiry {
 	return expiryUnknown
 }
 
-// learnExpiry notes it. The file saves time only, so a run directory that
-// cannot be written is no error.
+// learnExpiry records it. The file only saves time, so a run directory that cannot be
+// written is no error.
 func (c *Conn) learnExpiry(works bool) {
 	answer := "works"
 	c.expiry = expiryWorks

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The first removal finds out and tells the next process.
+// The first removal probes the kernel, and the next process reads the result.
 func TestExpiryIsLearnt(t *testing.T) {
 	c := open(t)
 	if _, known := c.ExpiryWorks(); known {
@@ -44,7 +44,7 @@ func TestExpiryIsLearnt(t *testing.T) {
 	}
 }
 
-// Removal is seen when Commit returns, in either way.
+// A removal is visible when Commit returns, by expiry and by deletion.
 func TestRemoveIsSeen(t *testing.T) {
 	for _, how := range []expiry{expiryUnknown, expiryIgnored} {
 		c := open(t)
@@ -82,8 +82,8 @@ func TestDeleteWhatDoesNotExpire(t *testing.T) {
 	}
 }
 
-// What one process lets expire another adds again, as soon as it has gone, while
-// the first is still waiting to see it gone: that one must leave it alone.
+// One process lets an element expire. Another adds it again as soon as it is gone, while
+// the first still waits to see that: the first must leave the new element alone.
 func TestAddedAgainWhileItLeaves(t *testing.T) {
 	for name, e := range map[string]Element{"attachment": port(80, "10.1.0.5:80", testOwner), "network": Masquerade(netip.MustParsePrefix("10.1.0.0/24"), "pods")[0]} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestAddedAgainWhileItLeaves(t *testing.T) {
 	}
 }
 
-// A run directory that cannot be written costs time, nothing else.
+// A run directory that cannot be written costs time and nothing else.
 func TestExpiryWithoutRunDir(t *testing.T) {
 	c := open(t)
 	c.runDir = "/proc/nowhere"

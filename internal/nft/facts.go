@@ -22,8 +22,8 @@ type Published struct {
 	To       netip.AddrPort
 }
 
-// Port publishes a port in the maps of conditions c, or in the common ones
-// where c is nil. The family is that of p.To.
+// Port publishes a port in the maps of conditions c, or in the common maps when c is nil.
+// The family is that of p.To.
 func Port(p Published, c *Conditions, comment string) Element {
 	wild := !p.Host.IsValid() || p.Host.IsUnspecified()
 	set := SetHostPorts4
@@ -42,15 +42,14 @@ func Port(p Published, c *Conditions, comment string) Element {
 	return Element{Set: c.setName(set), Key: key, Data: AddrPort(p.To), Comment: cleanComment(comment)}
 }
 
-// MasqAll masquerades everything that reaches addr by a published port, so
-// the container sees the host as the client.
+// MasqAll masquerades everything that reaches addr through a published port, so that the
+// container sees the host as the client.
 func MasqAll(addr netip.Addr, comment string) Element {
 	return Element{Set: of(addr, SetMasqAll4, SetMasqAll6), Key: Addr(addr), Comment: cleanComment(comment)}
 }
 
-// Masqueraded gives a container the host's address on its way out, except to the
-// network of its address and to the others that are given. Multicast is never
-// masqueraded.
+// Masqueraded gives a container's packets the host's address on their way out, except to
+// the network of its address and to the given others. Multicast is never masqueraded.
 func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) []Element {
 	a := address.Addr().Unmap()
 	elems := []Element{{Set: of(a, SetMasqueraded4, SetMasqueraded6), Key: Addr(a), Comment: cleanComment(comment)}}
@@ -62,7 +61,7 @@ func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) [
 	return elems
 }
 
-// Masquerades says whether an element is one of Masqueraded.
+// Masquerades says whether an element is one that Masqueraded returns.
 func (e Element) Masquerades() bool {
 	kind, _, _ := strings.Cut(e.Set, "_")
 	switch kind {
@@ -72,16 +71,15 @@ func (e Element) Masquerades() bool {
 	return false
 }
 
-// Neighbours masquerades published traffic to a container from its own network,
-// the container itself among it, without which the answer would not pass the
-// host.
+// Neighbours masquerades published traffic to a container from its own network, the
+// container itself included. Without it the answer would not pass through the host.
 func Neighbours(address netip.Prefix, comment string) Element {
 	return within(SetNeighbours4, SetNeighbours6, address.Addr().Unmap(), address, comment)
 }
 
-// Masquerade gives a subnet the host's address on its way out, except within
-// the subnet, whichever network an address of it is of: as it was done before
-// Masqueraded. Multicast is never masqueraded.
+// Masquerade gives packets of a subnet the host's address on their way out, except within
+// the subnet. It does not regard which network an address belongs to: releases before
+// Masqueraded worked like this. Multicast is never masqueraded.
 func Masquerade(subnet netip.Prefix, network string) []Element {
 	a := subnet.Addr()
 	return []Element{
@@ -90,7 +88,7 @@ func Masquerade(subnet netip.Prefix, network string) []Element {
 	}
 }
 
-// Neighbours says whether an element is one of the function of that name.
+// Neighbours says whether an element is one that the function Neighbours returns.
 func (e Element) Neighbours() bool {
 	kind, _, _ := strings.Cut(e.Set, "_")
 	return kind == SetNeighbours4 || kind == SetNeighbours6
@@ -106,14 +104,14 @@ func SameBridge(bridge, network string) Element {
 	return Element{Set: SetBridgeOK, Key: IfNamePair(bridge, bridge), Comment: cleanComment(network)}
 }
 
-// Apart keeps a bridge from forwarding to itself, also when another network of
-// the bridge has SameBridge.
+// Apart keeps a bridge from forwarding to itself, even when another network of the bridge
+// has SameBridge.
 func Apart(bridge, network string) Element {
 	return Element{Set: SetApart, Key: IfNamePair(bridge, bridge), Comment: cleanComment(network)}
 }
 
-// Internal keeps a bridge from forwarding at all, but for frames that stay on it,
-// which meet the firewall with br_netfilter.
+// Internal keeps a bridge from forwarding at all, except for frames between its own ports,
+// which pass the firewall with br_netfilter.
 func Internal(bridge, network string) []Element {
 	comment := cleanComment(network)
 	return []Element{
@@ -122,8 +120,8 @@ func Internal(bridge, network string) []Element {
 	}
 }
 
-// CheckMAC drops frames that come in by a host interface with another source
-// address than mac.
+// CheckMAC drops frames that enter through a host interface with another source address
+// than mac.
 func CheckMAC(hostIf string, mac net.HardwareAddr, comment string) []Element {
 	comment = cleanComment(comment)
 	return []Element{
@@ -137,7 +135,7 @@ func pair(set string, from, to netip.Prefix, network string) Element {
 	return Element{Set: set, Key: key, KeyEnd: end, Comment: cleanComment(network)}
 }
 
-// of picks the set of an address's family.
+// of chooses the set of an address's family.
 func of(a netip.Addr, v4, v6 string) string {
 	if a.Unmap().Is4() {
 		return v4

@@ -10,7 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// elementMessage is what the kernel answers, made by the library's encoder.
+// elementMessage is the kernel's answer, made by the library's encoder.
 func elementMessage(f testing.TB) []byte {
 	msgs, err := encode(func(enc *nftables.Conn) error {
 		return bySet(attachment()[1:2], expireAfter, enc.SetAddElements)

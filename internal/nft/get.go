@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Get fetches one element by key: a constant 0.06 ms. In a network-level set
-// it finds the range that holds key. An element that is on its way out (see
-// Remove) is not found.
+// Get fetches one element by key: a constant 0.06 ms. In a network-level set it finds the
+// range that holds key. It does not find an element that is being removed (see Remove).
 func (c *Conn) Get(set string, key []byte) (Element, bool, error) {
 	spec, ok := specOf(set)
 	if !ok {
@@ -28,7 +27,7 @@ func (c *Conn) Get(set string, key []byte) (Element, bool, error) {
 	return got[0].Element, got[0].found && !got[0].leaving, nil
 }
 
-// lookup names one element, or without key the set.
+// lookup names one element; without key it names the set.
 type lookup struct {
 	set setSpec
 	key []byte
@@ -47,8 +46,8 @@ type found struct {
 	found bool
 }
 
-// get fetches elements, all asked for in one system call. A missing table,
-// set or element is an answer, not an error.
+// get fetches elements with one system call for all requests. A missing table, set or
+// element is an answer, not an error.
 func (c *Conn) get(what []lookup) ([]found, error) {
 	if err := c.dial(); err != nil {
 		return nil, err
@@ -109,10 +108,10 @@ func (f *found) read(got []netlink.Message) error {
 	return nil
 }
 
-// List returns every element of a set, in no order: 139 ms at 20,000. It is
-// for GC, repair and doctor, and for network-level sets, which are small. A
-// missing table or set has no elements. While others write, the kernel cannot
-// promise a whole picture: after five tries List returns the last one.
+// List returns every element of a set, unordered: 139 ms at 20,000. It is for GC, repair
+// and doctor, and for network-level sets, which are small. A missing table or set has no
+// elements. While other processes write, the kernel cannot promise a consistent listing:
+// after five tries List returns the last one.
 func (c *Conn) List(set string) ([]Element, error) {
 	spec, ok := specOf(set)
 	if !ok {
@@ -139,7 +138,7 @@ func (c *Conn) List(set string) ([]Element, error) {
 	}
 }
 
-// interrupted says that a listing saw two states of the set.
+// interrupted says that the set changed during a listing.
 func interrupted(msgs []netlink.Message) bool {
 	for _, m := range msgs {
 		if m.Header.Flags&netlink.DumpInterrupted != 0 {
@@ -149,7 +148,7 @@ func interrupted(msgs []netlink.Message) bool {
 	return false
 }
 
-// standing decodes a listing without what is on its way out.
+// standing decodes a listing without the elements that are being removed.
 func standing(msgs []netlink.Message) ([]Element, error) {
 	var all []Element
 	for _, m := range msgs {
@@ -166,7 +165,7 @@ func standing(msgs []netlink.Message) ([]Element, error) {
 	return all, nil
 }
 
-// Ref names a chain of anybody's table, or with an empty Chain the table.
+// Ref names a chain of any program's table; with an empty Chain it names the table.
 type Ref struct {
 	Family nftables.TableFamily
 	Table  string
@@ -209,7 +208,7 @@ func (c *Conn) Look(refs ...Ref) ([]Presence, error) {
 	return out, nil
 }
 
-// HasChain says whether a chain is there.
+// HasChain says whether a chain exists.
 func (c *Conn) HasChain(family nftables.TableFamily, table, chain string) (bool, error) {
 	got, err := c.Look(Ref{family, table, chain})
 	return err == nil && got[0].Found, err
@@ -233,7 +232,7 @@ func (r Ref) request() (netlink.Message, error) {
 	}, nil
 }
 
-// policyDrops reads the policy of a chain, where it has one.
+// policyDrops reads the policy of a chain, if it has one.
 func policyDrops(got []netlink.Message) bool {
 	for _, m := range got {
 		if len(m.Data) < 4 {

@@ -14,8 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A process that stops with the lock of rules keeps rules out for a time, which
-// ends with its name. Elements need no lock, and a set for a length does without.
+// A stopped process with the lock keeps other processes from adding rules until their
+// timeout, and their error names it. Elements need no lock, and a set for a length goes on
+// without it.
 func TestHolderThatIsStopped(t *testing.T) {
 	c := open(t)
 	only, err := NewConditions("pods", []string{"ip", "saddr", "10.0.0.0/8"}, nil)

@@ -22,7 +22,7 @@ func AddrProtoPort(host netip.Addr, proto uint8, port uint16) []byte {
 	return append(host.Unmap().AsSlice(), ProtoPort(proto, port)...)
 }
 
-// AddrPort is where a published port goes.
+// AddrPort is the destination of a published port.
 func AddrPort(to netip.AddrPort) []byte {
 	return append(to.Addr().Unmap().AsSlice(), portField(to.Port())...)
 }

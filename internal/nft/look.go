@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// look asks for everything the queue is about in one system call, and decides.
+// look fetches everything that the queue concerns in one system call, and decides.
 func (c *Conn) look() (plan, error) {
 	families := c.tables()
 	var what []lookup
@@ -54,7 +54,7 @@ func (c *Conn) look() (plan, error) {
 	return p, err
 }
 
-// wanted are the sets for one length that something is added to, each once.
+// wanted returns the sets for one length that elements are added to, each once.
 func (c *Conn) wanted() (specs []setSpec) {
 	for _, o := range c.queue {
 		spec, _ := specOf(o.el.Set)
@@ -66,7 +66,7 @@ func (c *Conn) wanted() (specs []setSpec) {
 	return specs
 }
 
-// decide turns wishes and what is there into a plan.
+// decide compares the queued operations with the kernel's state and fills the plan.
 func (c *Conn) decide(p *plan, got []found) error {
 	var ranges []op
 	for i, o := range c.queue {
@@ -88,7 +88,7 @@ func (c *Conn) decide(p *plan, got []found) error {
 	return c.planExtras(p)
 }
 
-// element decides one wish about an attachment.
+// element decides one operation on an element of an attachment.
 func (c *Conn) element(p *plan, spec setSpec, o op, have found) error {
 	switch {
 	case have.leaving:
@@ -118,7 +118,7 @@ func (p *plan) replace(have, by Element) {
 	p.add = append(p.add, by)
 }
 
-// withdraw takes an element away, or gives its place to the heir's.
+// withdraw removes an element, or replaces it with the heir's.
 func (c *Conn) withdraw(p *plan, o op, have Element) {
 	if o.heir != nil {
 		if next, ok := o.heir(have); ok && next.SameKey(have) {
@@ -129,8 +129,8 @@ func (c *Conn) withdraw(p *plan, o op, have Element) {
 	c.remove(p, have)
 }
 
-// contest says whether a wish may have the place of another element. In plain sets
-// who does not care takes it: they say the same whoever has it.
+// contest says whether an operation may replace the element of another owner. In plain sets
+// it may when no decide function is given: the elements mean the same for every owner.
 func (o op) contest(spec setSpec, have Element) error {
 	if !o.el.ofAnother(have) {
 		return nil
@@ -145,7 +145,7 @@ func (o op) contest(spec setSpec, have Element) error {
 	return nil
 }
 
-// remove chooses how an element goes.
+// remove chooses between expiry and deletion.
 func (c *Conn) remove(p *plan, e Element) {
 	if c.mayExpire() && !e.timed {
 		p.expire = append(p.expire, e)
@@ -154,8 +154,8 @@ func (c *Conn) remove(p *plan, e Element) {
 	p.delete = append(p.delete, e)
 }
 
-// settled says that a range needs no closer look: added and there, or removed
-// and nothing of it there. An answer of another range leaves it open.
+// settled says that a range needs no listing: it is added and exists, or it is removed and
+// nothing at its key exists. An answer with another range leaves the question open.
 func (o op) settled(have found) bool {
 	if o.kind == opRemove {
 		return !have.found

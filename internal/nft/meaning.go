@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Meaning is what an element is for, in the words of a user: What names it, as in
-// "published port 8080/tcp"; Does is a sentence without its subject, as in "publish
-// port 8080/tcp to 10.88.0.2:80". Elements of one What serve one purpose together.
+// Meaning is the purpose of an element in a user's words: What names it, as in "published
+// port 8080/tcp"; Does is a sentence without its subject, as in "publish port 8080/tcp to
+// 10.88.0.2:80". Elements with the same What serve one purpose together.
 type Meaning struct{ What, Does string }
 
-// Meaning goes by the kind of set: its name without the family and without what
-// follows it, the id of a network's conditions or the length of a prefix.
+// Meaning depends on the kind of set: its name without the family and without the suffix,
+// which is the id of a network's conditions or the length of a prefix.
 func (e Element) Meaning() Meaning {
 	name, suffix, _ := strings.Cut(e.Set, "_")
 	m := e.meaningIn(strings.TrimRight(name, "46"), suffix)
@@ -84,8 +84,8 @@ func publishes(port string, to []string) Meaning {
 	return m
 }
 
-// sameHost is two things: the way of a container to itself, and that of the host's
-// own programs.
+// sameHost covers two cases: traffic from a container to itself, and traffic from the
+// host's own programs.
 func sameHost(from, to string) Meaning {
 	if from == "127.0.0.0/8" || from == "::1" {
 		return Meaning{"loopback access", "let the host reach published ports of " + to + " at its loopback address"}

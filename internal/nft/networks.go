@@ -5,17 +5,17 @@ package nft
 
 import "bytes"
 
-// Nothing new has ranges. They serve attachments of schema 1, and containers whose
-// network an agent of many hosts masquerades because an earlier release configured
-// it (mesh.Subnet). This file, nft.Masquerade, the interval sets and record.Others
-// can go when no such attachment and no such Docker network is left to upgrade from.
+// New attachments have no ranges. Ranges serve attachments of schema 1, and containers
+// whose network an agent of many hosts masquerades because an earlier release configured it
+// (mesh.Subnet). This file, nft.Masquerade, the interval sets and record.Others can go when
+// no such attachment and no such Docker network is left to upgrade from.
 
-// Network-level sets hold ranges, and the kernel refuses one that overlaps
-// another (EEXIST, ENOTEMPTY). Networks may be nested all the same, so a set
-// holds the widest ranges only: what lies within another adds nothing.
+// Network-level sets hold ranges, and the kernel refuses a range that overlaps another
+// (EEXIST, ENOTEMPTY). Networks may still be nested, so a set holds the widest ranges only:
+// a range within another adds nothing.
 
-// networks plans wishes about ranges: it lists each set concerned (they are as
-// small as the number of networks), applies the wishes and sends the difference.
+// networks plans the operations on ranges: it lists each set concerned (they are as small
+// as the number of networks), applies the operations and sends the difference.
 func (c *Conn) networks(p *plan, ops []op) error {
 	for len(ops) > 0 {
 		set := ops[0].el.Set
@@ -43,8 +43,8 @@ func (c *Conn) networks(p *plan, ops []op) error {
 	return nil
 }
 
-// removeRanges lets ranges expire unless something is added to the set: what
-// expires still stands in the way of a range that overlaps it.
+// removeRanges lets ranges expire unless something is added to the set: until it is gone,
+// an expiring range conflicts with any range that overlaps it.
 func (c *Conn) removeRanges(p *plan, gone, added []Element) {
 	if len(added) > 0 {
 		p.delete = append(p.delete, gone...)
@@ -55,10 +55,10 @@ func (c *Conn) removeRanges(p *plan, gone, added []Element) {
 	}
 }
 
-// without drops a range from a list.
+// without removes a range from a list.
 func without(list []Element, e Element) []Element { return minus(list, []Element{e}) }
 
-// minus is the elements of a whose range is not in b.
+// minus returns the elements of a whose range is not in b.
 func minus(a, b []Element) []Element {
 	var out []Element
 next:
@@ -88,8 +88,8 @@ next:
 	return out
 }
 
-// Covers says whether each part of o's range lies within e's. Elements of
-// different sets, and those that are no ranges, cover nothing.
+// Covers says whether each part of o's range lies within e's. Elements of different sets
+// cover nothing, nor do elements that are no ranges.
 func (e Element) Covers(o Element) bool {
 	if e.Set != o.Set || len(e.KeyEnd) == 0 {
 		return false

@@ -9,10 +9,11 @@ import (
 	"testing"
 )
 
-// What schema 1 had for every network, and still stands for its attachments.
+// These are the elements that schema 1 had for every network, and that its attachments
+// still use.
 
-// Hairpin masquerades published traffic from a subnet to itself, without which
-// the answer would not pass the host.
+// Hairpin masquerades published traffic from a subnet to itself. Without it the answer
+// would not pass through the host.
 func Hairpin(subnet netip.Prefix, network string) Element {
 	return pair(of(subnet.Addr(), SetHairpin4, SetHairpin6), subnet, subnet, network)
 }
@@ -50,8 +51,8 @@ func wantHairpins(t *testing.T, c *Conn, want ...string) {
 	}
 }
 
-// Networks within networks: the widest stands for all, and the others come
-// back when it goes.
+// Networks within networks: the set holds the widest, and the others return when it is
+// removed.
 func TestNestedNetworks(t *testing.T) {
 	c := open(t)
 	c.Add(hairpins("10.1.2.0/24", "10.2.0.0/16")...)

@@ -94,7 +94,7 @@ func nftTool(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// reload checks that nft loads what it printed and prints it again.
+// reload checks that nft loads its own listing and prints the same again.
 func reload(t *testing.T, c *Conn, listing string) {
 	t.Helper()
 	saved := filepath.Join(t.TempDir(), "saved.nft")
@@ -108,7 +108,7 @@ func reload(t *testing.T, c *Conn, listing string) {
 	}
 }
 
-// The table as nft prints it, and as nft loads it again.
+// The table as nft prints it, and again after nft has loaded it.
 func TestGolden(t *testing.T) {
 	c := open(t)
 	c.Add(attachment()...)
@@ -118,7 +118,7 @@ func TestGolden(t *testing.T) {
 	got := nftTool(t, "list", "ruleset")
 	golden(t, "table.golden", got)
 	reload(t, c, got)
-	// What nft loaded is ours to go on with.
+	// We can go on with what nft loaded.
 	c.Add(attachment()...)
 	c.Add(network()...)
 	if err := c.try(t.Context()); err != nil {

@@ -10,17 +10,17 @@ import (
 	"github.com/google/nftables"
 )
 
-// Owned lists the elements of attachments, as far as a comment names an owner,
-// in the common sets and in the given maps of conditions (Conditions.Maps). It
-// lists them all, so it is for GC, repair and doctor.
+// Owned lists the elements of attachments, those whose comment names an owner, in the
+// common sets and in the given maps of conditions (Conditions.Maps). It reads every
+// element, so it is for GC, repair and doctor.
 func (c *Conn) Owned(maps ...string) (elems []Element, err error) {
 	all, err := c.ofAttachments(maps)
 	return slices.DeleteFunc(all, func(e Element) bool { _, ok := OwnerOf(e.Comment); return !ok }), err
 }
 
-// Ownerless lists the elements in the same sets that name no owner, and those in the
-// sets of bridges that name no network: nobody of ours made them, and nobody takes
-// them away.
+// Ownerless lists the elements of the same sets that name no owner, and the elements in the
+// sets of bridges that name no network: none of our programs made them, and none removes
+// them.
 func (c *Conn) Ownerless() (elems []Element, err error) {
 	sets, err := c.setNames(nftables.TableFamilyINet)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *Conn) Ownerless() (elems []Element, err error) {
 	return elems, nil
 }
 
-// ofAttachments lists what is in the sets of attachments and in the given maps.
+// ofAttachments lists the elements in the sets of attachments and in the given maps.
 func (c *Conn) ofAttachments(maps []string) (elems []Element, err error) {
 	sets, err := c.setNames(nftables.TableFamilyINet)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nft writes a prefix of whole bytes as a comparison of these alone, where we mask
-// the address: `nft list ruleset` and `nft -f` turn one into the other.
+// nft writes a prefix of whole bytes as a comparison of just these bytes, where we mask the
+// address: `nft list ruleset` and `nft -f` turn our form into nft's.
 
-// shortened gives prefixes nft's form.
+// shortened rewrites prefixes in nft's form.
 func shortened(exprs []Expr) (out []Expr) {
 	for i := 0; i < len(exprs); i++ {
 		if i+2 < len(exprs) {
@@ -46,7 +46,7 @@ func shortPrefix(load, mask, cmp Expr) (short, with Expr, ok bool) {
 	return load.with(unix.NFTA_PAYLOAD_LEN, binary.BigEndian.AppendUint32(nil, uint32(n))), cmp.with(unix.NFTA_CMP_DATA, dataOf(value[:n])), true
 }
 
-// ValueIn is the value within nested data; nil when it is something else.
+// ValueIn returns the value within nested data, nil when the data is something else.
 func ValueIn(data []byte) []byte {
 	attrs, err := attributes(data)
 	if err != nil {
@@ -58,12 +58,12 @@ func ValueIn(data []byte) []byte {
 func dataOf(value []byte) []byte {
 	b, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_DATA_VALUE, Data: value}})
 	if err != nil {
-		return nil // longer than an attribute may be, which no address is
+		return nil // longer than an attribute may be; no address is
 	}
 	return b
 }
 
-// with is e with another attribute in place of one.
+// with returns e with another value for one attribute.
 func (e Expr) with(typ uint16, data []byte) Expr {
 	out := Expr{Name: e.Name}
 	for _, a := range e.Attrs {

@@ -20,58 +20,56 @@ const (
 
 func (k kind) String() string { return [...]string{"add", "remove"}[k] }
 
-// op is one queued wish about one element.
+// op is one queued operation on one element.
 type op struct {
 	kind   kind
 	el     Element
-	decide func(*TakenError) error // who is asked when another owner has the key
-	heir   Heir                    // who is asked when the element goes; may be nil
+	decide func(*TakenError) error // called when another owner has the key
+	heir   Heir                    // called when the element is removed; may be nil
 }
 
-// Heir says which element, of the same key, comes in the place of one that goes;
-// ok is false when none does. It may be asked more than once.
+// Heir returns the element, of the same key, that replaces a removed one; ok is false when
+// none does. It may be called more than once.
 type Heir func(gone Element) (next Element, ok bool)
 
-// ErrKeep is what decide of Claim returns to leave the other owner's element where
-// it is.
+// ErrKeep is what decide of Claim returns to keep the other owner's element.
 var ErrKeep = errors.New("another owner keeps the element")
 
-// Extra is work beside elements that joins the transaction: a network's
-// conditions, a rule in somebody else's table.
+// Extra is work beside elements that joins the transaction: a network's conditions, a rule
+// in another program's table.
 type Extra interface {
-	// String says what it does, for people.
+	// String describes the change for people.
 	String() string
-	// Plan looks at the kernel and returns what queues the change; nil when
-	// there is nothing to change. It may be asked again when somebody else
-	// changed the kernel in between.
+	// Plan reads the kernel's state and returns the function that queues the change, nil
+	// when nothing has to change. It may be called again when another process changed the
+	// kernel in between.
 	Plan(c *Conn) (func(enc *nftables.Conn) error, error)
 }
 
-// Add queues elements. One that is there already is left alone when it is the
-// same, and replaced in the same transaction when it differs, except that
-// Commit returns a *TakenError when another owner has the key in a map of
-// published ports.
+// Add queues elements. It leaves an element alone that exists and is the same, and replaces
+// one that differs in the same transaction. But Commit returns a *TakenError when another
+// owner has the key in a map of published ports.
 func (c *Conn) Add(elems ...Element) { c.push(elems, op{kind: opAdd}) }
 
-// Claim is Add with somebody to ask when another owner has the key, in plain sets
-// too: decide returns nil to take it over, ErrKeep, or the error Commit returns.
+// Claim is Add with a decision about keys of other owners, in plain sets too: decide
+// returns nil to replace the element, ErrKeep to keep it, or the error for Commit to
+// return.
 func (c *Conn) Claim(decide func(*TakenError) error, elems ...Element) {
 	c.push(elems, op{kind: opAdd, decide: decide})
 }
 
-// Remove queues the removal of elements. What is missing, or belongs to
-// another owner by now, is left alone. In network-level sets it removes
-// exactly this range; a network of the same facts that lies within the range
-// must be added again in the same Commit.
+// Remove queues the removal of elements. It leaves elements alone that belong to another
+// owner by now; a missing one is no error. In network-level sets it removes exactly this
+// range. A network of the same kind that lies within the range must be added again in the
+// same Commit.
 func (c *Conn) Remove(elems ...Element) { c.push(elems, op{kind: opRemove}) }
 
-// Withdraw is Remove that asks heir for what comes in the place of each element
-// that is there and does go; both are of one transaction.
+// Withdraw is Remove that calls heir for the replacement of each element that exists and is
+// removed; removal and replacement are one transaction.
 func (c *Conn) Withdraw(heir Heir, elems ...Element) { c.push(elems, op{kind: opRemove, heir: heir}) }
 
-// Merger is an Extra that can take in another one. Each of two is planned by
-// what the kernel has, not by what the other will do, so two that make the
-// same chain must become one.
+// Merger is an Extra that can merge with another one. Plan reads what the kernel has, not
+// what other extras will do, so two extras that create the same chain must become one.
 type Merger interface {
 	Extra
 	// Merge returns both in one; ok is false when they have nothing in common.
@@ -91,7 +89,7 @@ func (c *Conn) Queue(x Extra) {
 	c.extras = append(c.extras, x)
 }
 
-// push keeps one wish for each element, the last.
+// push keeps the last operation on each element.
 func (c *Conn) push(elems []Element, o op) {
 	if c.index == nil {
 		c.index = make(map[string]int)
@@ -111,7 +109,7 @@ func (c *Conn) push(elems []Element, o op) {
 // Pending says whether Commit has anything to do.
 func (c *Conn) Pending() bool { return len(c.queue)+len(c.extras) > 0 }
 
-// Discard forgets what is queued.
+// Discard empties the queue.
 func (c *Conn) Discard() { c.queue, c.index, c.extras = nil, nil, nil }
 
 // String lists the queue, one line each.
@@ -136,7 +134,7 @@ func (e *TakenError) Error() string {
 	return fmt.Sprintf("add %s: taken by %q", e.Want, e.Have.Comment)
 }
 
-// tables are the families whose tables the queue is about.
+// tables returns the families whose tables the queue changes.
 func (c *Conn) tables() []nftables.TableFamily {
 	var has [2]bool
 	families := [...]nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge}

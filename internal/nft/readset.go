@@ -15,16 +15,17 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// Member is an element of anybody's set or map: the keys from Low to High, both
-// inclusive and of several fields each by itself, in the kernel's bytes. Verdict is nil where the set is no verdict map.
+// Member is an element of any program's set or map: the keys from Low to High, both
+// inclusive, compared field by field, in the kernel's bytes. Verdict is nil where the set
+// is no verdict map.
 type Member struct {
 	Low, High []byte
 	Verdict   *expr.Verdict
 }
 
-// Members are the elements of a set of anybody's table, in order, read at the first
-// call. The keys of several fields stand beside each other, each in words of four bytes.
-// They are nil where one is for all that no other is for.
+// Members returns the elements of a set of any program's table, in order, read at the first
+// call. The fields of a key are concatenated, each padded to words of four bytes. Members
+// returns nil when the set has a catch-all element.
 func (t *Table) Members(set string) ([]Member, error) {
 	if members, ok := t.sets[set]; ok {
 		return members, nil
@@ -40,7 +41,7 @@ func (t *Table) Members(set string) ([]Member, error) {
 	return members, nil
 }
 
-// readSet returns nil for a set with an element for all others.
+// readSet returns nil for a set with a catch-all element.
 func (t *Table) readSet(set string) ([]Member, error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -78,8 +79,8 @@ func member(e nftables.SetElement, high []byte) Member {
 	return m
 }
 
-// ranges makes pairs of the elements of an interval set: a beginning, and behind the
-// end one that is marked so, or nothing for an interval without an end.
+// ranges makes pairs of the elements of an interval set: a start, and an element with the
+// end flag behind the last key, or none for an interval without an end.
 func ranges(list []nftables.SetElement) []Member {
 	order.By(list, func(a, b nftables.SetElement) int {
 		return cmp.Or(bytes.Compare(a.Key, b.Key), ended(a)-ended(b))
@@ -97,7 +98,7 @@ func ranges(list []nftables.SetElement) []Member {
 	return members
 }
 
-// ended puts the end of an interval before the beginning of the next.
+// ended sorts the end of an interval before the start of the next.
 func ended(e nftables.SetElement) int {
 	if e.IntervalEnd {
 		return 0

@@ -12,10 +12,9 @@ import (
 	"github.com/google/nftables"
 )
 
-// Rebuild puts the tables that exist back as they should be, in one transaction:
-// schema number, sets, chains, static rules. Elements, the operator's chain and
-// the networks' chains stay. A table that was put to sleep wakes in a second
-// transaction, when it is whole.
+// Rebuild restores the existing tables in one transaction: schema number, sets, chains,
+// static rules. It keeps elements, the operator's chain and the networks' chains. A second
+// transaction clears the dormant flag of a table, when the table is whole.
 func (c *Conn) Rebuild(ctx context.Context) error {
 	if err := c.dial(); err != nil {
 		return err
@@ -46,7 +45,7 @@ func (c *Conn) Rebuild(ctx context.Context) error {
 	return c.wake(dormant)
 }
 
-// rebuild queues one table, and returns it as it is; nil when there is none.
+// rebuild queues one table, and returns it as it is now; nil when it does not exist.
 func (c *Conn) rebuild(enc *nftables.Conn, f nftables.TableFamily) (*Table, error) {
 	t, err := c.ReadTable(f, TableName)
 	if err != nil || t == nil {
@@ -82,8 +81,8 @@ func (c *Conn) rebuild(enc *nftables.Conn, f nftables.TableFamily) (*Table, erro
 	return t, nil
 }
 
-// renumber queues the number that a table has lost: that of its own sets is not
-// known, and upgrade makes those that are missing.
+// renumber queues the number that a table has lost. Which of the table's own sets exist is
+// not known, and upgrade creates the missing ones.
 func (s *state) renumber(enc *nftables.Conn) error {
 	set := schemaSpec(s.family).set()
 	if !slices.Contains(s.sets, SetSchema) {
@@ -96,8 +95,8 @@ func (s *state) renumber(enc *nftables.Conn) error {
 	return enc.SetAddElements(set, []nftables.SetElement{{Key: number(0), Val: number(s.schema)}})
 }
 
-// dropWrong queues the end of base chains that are not ours, and of ours that are
-// at another hook, which the kernel does not move.
+// dropWrong queues the deletion of base chains that are not ours, and of ours at another
+// hook, because the kernel cannot move a chain.
 func (t *Table) dropWrong(enc *nftables.Conn, l layout) {
 	names := t.foreign(l)
 	for _, want := range l.chains {
@@ -112,7 +111,7 @@ func (t *Table) dropWrong(enc *nftables.Conn, l layout) {
 	}
 }
 
-// wake clears the flags of tables.
+// wake clears the dormant flag of tables.
 func (c *Conn) wake(tables []*Table) error {
 	if len(tables) == 0 {
 		return nil
@@ -129,13 +128,13 @@ func (c *Conn) wake(tables []*Table) error {
 	return c.send(msgs)
 }
 
-// notOurs is the refusal to touch a table of our name.
+// notOurs is the error for another program's table with our name.
 func notOurs(f nftables.TableFamily) error {
 	return fmt.Errorf("table %[1]s %[2]s has no schema number, so it is not ours: run `nft delete table %[1]s %[2]s` and then `patchbay repair`",
 		familyName(f), TableName)
 }
 
-// unnumbered says what a table without a number is, and what to do.
+// unnumbered explains why a table has no number, and what to do.
 func (c *Conn) unnumbered(f nftables.TableFamily) error {
 	if sets, err := c.setNames(f); err == nil && ours(sets) {
 		return fmt.Errorf("table %s %s has lost its schema number: %w", familyName(f), TableName, ErrDamaged)

@@ -50,14 +50,14 @@ func verdictIn(b []byte) (code int32, chain string, ok bool) {
 	return int32(binary.BigEndian.Uint32(raw)), unix.ByteSliceToString(v.Attr(unix.NFTA_VERDICT_CHAIN)), true
 }
 
-// JumpsTo says whether a rule jumps or goes to a chain.
+// JumpsTo says whether a rule has a jump or goto to a chain.
 func (r Rule) JumpsTo(chain string) bool {
 	_, to, ok := r.Verdict()
 	return ok && to == chain
 }
 
-// Has says whether a rule has an expression of that name, and for iptables'
-// matches and targets ("match", "target") of that kind.
+// Has says whether a rule has an expression of that name; for iptables' matches and targets
+// ("match", "target") it must also be of that kind.
 func (r Rule) Has(name, kind string) bool {
 	for _, e := range r.Exprs {
 		if e.Name == name && (kind == "" || unix.ByteSliceToString(e.Attr(unix.NFTA_MATCH_NAME)) == kind) {
@@ -67,8 +67,7 @@ func (r Rule) Has(name, kind string) bool {
 	return false
 }
 
-// Comment is the comment of a rule, in nft's place for it or in iptables' own
-// match.
+// Comment is the comment of a rule, in nft's user data or in iptables' comment match.
 func (r Rule) Comment() string {
 	if c := commentIn(r.UserData, userdata.TypeComment); c != "" {
 		return c
@@ -101,7 +100,7 @@ func (r Rule) Mentions(data []byte) bool {
 	return false
 }
 
-// Compared lists the values that a rule compares something with.
+// Compared lists the values that a rule compares with.
 func (r Rule) Compared() (values [][]byte) {
 	for _, e := range r.Exprs {
 		if e.Name != "cmp" {

@@ -18,11 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// google/nftables v0.3.0 takes the direction of a ct expression for four bytes,
-// where the kernel has one (NFTA_CT_DIRECTION is NLA_U8): it cannot list a
-// chain that has `ct original`, and the kernel warns in its log about such a
-// rule written by it. So rules are compared as attributes, and directions are
-// corrected on their way out.
+// google/nftables v0.3.0 encodes the direction of a ct expression in four bytes, where the
+// kernel has one (NFTA_CT_DIRECTION is NLA_U8). It cannot list a chain with `ct original`,
+// and the kernel logs a warning about such a rule that it wrote. So rules are compared as
+// attributes, and directions are corrected before they are sent.
 
 const (
 	msgGetRule = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE)
@@ -50,7 +49,7 @@ func (r Rule) String() string {
 	for _, e := range r.Exprs {
 		b.WriteString(e.Name + "(")
 		for _, a := range e.Attrs {
-			if e.Name != "counter" { // moves by itself
+			if e.Name != "counter" { // the kernel changes it
 				fmt.Fprintf(&b, " %d:%x", a.Type, a.Data)
 			}
 		}
@@ -59,14 +58,14 @@ func (r Rule) String() string {
 	return strings.TrimSpace(b.String())
 }
 
-// ListRules returns the rules of a chain of anybody's table, in order. A
-// missing chain has none.
+// ListRules returns the rules of a chain of any program's table, in order. A missing chain
+// has none.
 func (c *Conn) ListRules(family nftables.TableFamily, table, chain string) ([]Rule, error) {
 	return c.listRules(family, table, chain, (*Rule).decodeExprs)
 }
 
-// ListHandles is ListRules without the expressions, which take most of its time:
-// for a long chain in which the comment tells.
+// ListHandles is ListRules without the expressions, which take most of its time. It is for
+// long chains in which the comment identifies a rule.
 func (c *Conn) ListHandles(family nftables.TableFamily, table, chain string) ([]Rule, error) {
 	return c.listRules(family, table, chain, func(*Rule, *netlink.AttributeDecoder) error { return nil })
 }
@@ -105,16 +104,17 @@ func (c *Conn) listRules(family nftables.TableFamily, table, chain string, exprs
 	return out, nil
 }
 
-// dump is Execute for a long answer. The kernel makes its parts as large as the
-// largest buffer that it was ever given, and the library asks for the size of each
-// with none: parts of 4 KiB, before each of which the kernel counts from the beginning.
+// dump is Execute for a long answer. The kernel makes the parts of an answer as large as
+// the largest buffer it has seen on the socket. The library asks for the size of each part
+// with an empty buffer and so gets parts of 4 KiB, before each of which the kernel counts
+// from the beginning.
 func (c *Conn) dump(m netlink.Message) ([]netlink.Message, error) {
 	req, err := c.nl.Send(m)
 	if err != nil {
 		return nil, err
 	}
 	if raw, err := c.nl.SyscallConn(); err == nil {
-		room := make([]byte, 32<<10) // the most it takes
+		room := make([]byte, 32<<10) // the most the kernel uses
 		_ = raw.Control(func(fd uintptr) {
 			_, _, _ = unix.Recvfrom(int(fd), room, unix.MSG_PEEK|unix.MSG_DONTWAIT) // the answer is read below
 		})
@@ -189,8 +189,8 @@ func attributes(b []byte) ([]netlink.Attribute, error) {
 	return attrs, err
 }
 
-// sameRule says whether a rule of the kernel's does what is wanted: it has
-// every attribute we write, and beside them only what is zero.
+// sameRule says whether a rule of the kernel does what is wanted: it has every attribute
+// that we write, and all its other attributes are zero.
 func sameRule(family byte, have []Expr, want []expr.Any) bool {
 	wanted := make([]Expr, len(want))
 	for i, e := range want {
@@ -216,9 +216,9 @@ func (e Expr) is(want Expr) bool {
 	for _, a := range want.Attrs {
 		switch {
 		case e.Name == "lookup" && a.Type == unix.NFTA_LOOKUP_SET_ID:
-			continue // means something only within a transaction
+			continue // only valid within a transaction
 		case e.Name == "nat" && a.Type == unix.NFTA_NAT_FLAGS:
-			delete(left, a.Type) // the kernel adds that there is an address and a port
+			delete(left, a.Type) // the kernel adds flags for the address and the port
 			continue
 		case e.Name == "ct" && a.Type == unix.NFTA_CT_DIRECTION:
 			a.Data = a.Data[:1]
@@ -236,7 +236,7 @@ func (e Expr) is(want Expr) bool {
 	return true
 }
 
-// sameAttr compares values; nested ones differ in the flags of their types.
+// sameAttr compares values; nested values differ in the flags of their types.
 func sameAttr(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -284,8 +284,8 @@ func oneByteDirection(m netlink.Message) error {
 	return nil
 }
 
-// ListChains returns the names of the chains of anybody's table; a missing
-// table has none.
+// ListChains returns the names of the chains of any program's table; a missing table has
+// none.
 func (c *Conn) ListChains(family nftables.TableFamily, table string) ([]string, error) {
 	if err := c.dial(); err != nil {
 		return nil, err

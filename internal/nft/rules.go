@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// match is a sequence of expressions; each ends the rule when it is not met.
+// match is a sequence of expressions; an expression that does not match ends the rule.
 type match = []expr.Any
 
-// A concatenation fills consecutive 32-bit registers: NFT_REG_1 is the first
-// four of them, NFT_REG_2 the next. Rules are written as the kernel gives them
-// back, so that Verify can compare.
+// A concatenation fills consecutive 32-bit registers: NFT_REG_1 is the first four of them,
+// NFT_REG_2 the next. Rules are written as the kernel returns them, so that Verify can
+// compare.
 const reg1 = unix.NFT_REG_1
 
 // reg32 is a 32-bit register by the name the kernel uses for it.
@@ -33,7 +33,7 @@ func rule(parts ...match) match {
 	return r
 }
 
-// ipOffsets of the addresses in the network header, with their length.
+// addrField returns the offset and the length of an address in the network header.
 func addrField(v6, source bool) (offset, length uint32) {
 	switch {
 	case v6 && source:
@@ -64,7 +64,8 @@ func loadAddr(v6, source bool, reg uint32) *expr.Payload {
 	return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}
 }
 
-// loadPort loads protocol and destination port behind word 32-bit registers.
+// loadPort loads the protocol and the destination port into the registers behind word
+// 32-bit registers.
 func loadPort(word int) match {
 	return match{
 		loadMeta(expr.MetaKeyL4PROTO, reg32(word)),
@@ -72,7 +73,7 @@ func loadPort(word int) match {
 	}
 }
 
-// inSet matches when what begins in register 1 is in the set.
+// inSet matches when the value that begins in register 1 is in the set.
 func inSet(set string, not bool) *expr.Lookup {
 	return &expr.Lookup{SourceRegister: reg1, SetName: set, Invert: not}
 }
@@ -91,9 +92,8 @@ func addrIn(v6, source bool, set string) match {
 	return rule(family(v6), match{loadAddr(v6, source, reg1), inSet(set, false)})
 }
 
-// dnatBy sends a packet that meets the conditions to the address and port its
-// key has in a map. With host, the destination address is the first part of
-// the key.
+// dnatBy sends a packet that meets the conditions to the address and port that a map has
+// for its key. With host, the destination address is the first part of the key.
 func dnatBy(v6, host bool, name string, conditions ...expr.Any) match {
 	to, words := uint32(unix.NFPROTO_IPV4), 1
 	if v6 {
@@ -136,7 +136,7 @@ func toLocal() match {
 	}
 }
 
-// published matches packets that arrived by a published port: ct status dnat.
+// published matches packets that arrived through a published port: ct status dnat.
 func published() match {
 	const ipsDstNAT = 1 << 5 // IPS_DST_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
 	return match{

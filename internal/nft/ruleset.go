@@ -14,12 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Table is a table as a whole, of anybody's, as the kernel has it: all but its
-// elements.
+// Table is a whole table of any program as the kernel has it: everything but its elements.
 type Table struct {
 	Family  nftables.TableFamily
 	Name    string
-	Dormant bool // none of its chains is called
+	Dormant bool // the kernel calls none of its chains
 
 	Chains []Chain
 	Rules  map[string][]Rule // by chain
@@ -36,7 +35,7 @@ type Chain struct {
 	Prio  int32
 	Drops bool // by policy
 
-	Devices []string // of a hook of devices
+	Devices []string // of a hook for devices
 }
 
 // chain finds a chain by its name.
@@ -49,11 +48,11 @@ func (t *Table) chain(name string) *Chain {
 	return nil
 }
 
-// String is how a person calls the table.
+// String names the table as a person would.
 func (t *Table) String() string { return fmt.Sprintf("table %s %s", familyName(t.Family), t.Name) }
 
-// ReadTable reads a table in three requests; nil when there is none. While others
-// write, the answers may be of different moments.
+// ReadTable reads a table in three requests; it returns nil when there is none. While other
+// processes write, the answers may be of different moments.
 func (c *Conn) ReadTable(f nftables.TableFamily, name string) (*Table, error) {
 	t := &Table{Family: f, Name: name, Rules: make(map[string][]Rule)}
 	found, err := c.readFlags(t)
@@ -96,7 +95,7 @@ func (c *Conn) readFlags(t *Table) (found bool, err error) {
 	return true, nil
 }
 
-// chainsOf lists the chains of a table. The kernel lists those of the family.
+// chainsOf lists the chains of a table. The kernel returns the chains of the whole family.
 func (c *Conn) chainsOf(f nftables.TableFamily, table string) (chains []Chain, err error) {
 	msgs, err := c.nl.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN, Flags: netlink.Request | netlink.Dump},
@@ -142,13 +141,13 @@ func decodeChain(e Expr) (Chain, error) {
 	return ch, nil
 }
 
-// devicesOf are the devices of a hook: one, or a list.
+// devicesOf returns the devices of a hook: one, or a list.
 func devicesOf(hook Expr) (names []string) {
 	if one := hook.Attr(unix.NFTA_HOOK_DEV); one != nil {
 		return []string{unix.ByteSliceToString(one)}
 	}
 	const devs = 4                         // NFTA_HOOK_DEVS
-	list, _ := attributes(hook.Attr(devs)) // what cannot be read names none
+	list, _ := attributes(hook.Attr(devs)) // a list that cannot be read names none
 	for _, a := range list {
 		names = append(names, unix.ByteSliceToString(a.Data))
 	}

@@ -25,8 +25,7 @@ func Schema() uint16 {
 	return uint16(n)
 }
 
-// NewerSchemaError says that a newer program made the table. Nothing was
-// changed.
+// NewerSchemaError says that a newer program made the table. Nothing was changed.
 type NewerSchemaError struct {
 	Table       string // "inet patchbay"
 	Have, Known uint16
@@ -38,12 +37,12 @@ func (e *NewerSchemaError) Error() string {
 		"or run `nft delete table %s` and then `patchbay repair` with this one", e.Table, e.Have, e.Known, e.Table)
 }
 
-// state is what a table of ours is like.
+// state describes one of our tables.
 type state struct {
 	family  nftables.TableFamily
 	present bool
 	schema  uint16
-	sets    []string // that it has, if it is to be brought to another schema
+	sets    []string // sets that the table has, if it must be brought to another schema
 }
 
 // schemaLookup asks for the schema number.
@@ -65,7 +64,7 @@ func stateFrom(f nftables.TableFamily, got found) (state, error) {
 	return s, nil
 }
 
-// prepare queues what brings the table to our schema.
+// prepare queues the changes that bring the table to our schema.
 func (s state) prepare(enc *nftables.Conn) error {
 	switch known := Schema(); {
 	case !s.present:

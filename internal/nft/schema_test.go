@@ -15,8 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest"
 )
 
-// as runs fn as a program that knows another schema. TestTwoBuilds does it
-// with two real ones.
+// as runs fn as a program with another schema. TestTwoBuilds does it with two real ones.
 func as(t *testing.T, schema string, fn func()) {
 	t.Helper()
 	mine := schemaNumber
@@ -116,7 +115,7 @@ func TestTwoBuilds(t *testing.T) {
 	mustGet(t, c, port(9, "10.1.0.5:80", testOwner))
 }
 
-// A foreign table of our name is an error, not a table to write into.
+// A foreign table of our name is an error; we do not write into it.
 func TestForeignTable(t *testing.T) {
 	c := open(t)
 	nftTool(t, "add", "table", "inet", TableName)
@@ -149,7 +148,7 @@ func TestVerifyAndRebuild(t *testing.T) {
 	}
 	check(0)
 	mustGet(t, c, attachment()[1])
-	// nft flush ruleset: everything is gone, and put back from records.
+	// After nft flush ruleset everything is gone, and is restored from records.
 	flush(t, c)
 	c.Add(attachment()...)
 	c.Add(network()...)

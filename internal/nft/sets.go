@@ -28,8 +28,8 @@ const (
 	SetMasqueraded4 = "masqueraded4" // container address: masqueraded on its way out, but for samenet
 	SetMasqueraded6 = "masqueraded6" //
 
-	// Of networks as a whole. Schema 1 had them for every network, so what it
-	// left is served and removed; see networks.go.
+	// The sets of whole networks. Schema 1 had them for every network, so attachments of
+	// schema 1 are still served and removed; see networks.go.
 	SetHairpin4 = "hairpin4" // from . to: published traffic that is masqueraded (schema 1)
 	SetHairpin6 = "hairpin6" //
 	SetMasq4    = "masq4"    // from . to: masqueraded
@@ -39,9 +39,9 @@ const (
 
 	SetIsolation = "isolation" // bridges that do not forward to each other
 	SetBridgeOK  = "bridgeok"  // bridge . bridge: exceptions from isolation
-	SetApart     = "apart"     // bridge . bridge: no exception, whoever made one
+	SetApart     = "apart"     // bridge . bridge: no exception, whatever network has one
 	SetInternal  = "internal"  // bridges that do not forward at all
-	SetInside    = "inside"    // bridge . bridge: frames that stay on such a bridge
+	SetInside    = "inside"    // bridge . bridge: frames between ports of such a bridge
 
 	SetSpoofChecked = "checked" // table bridge: host interfaces whose source MAC is checked
 	SetSpoofAllowed = "allowed" // table bridge: host interface . source MAC
@@ -81,8 +81,8 @@ type setSpec struct {
 	length   int     // of the prefix in the key, in a set for one length
 }
 
-// exclusive says that an element of another owner is refused rather than
-// replaced, where nobody decides: a port is not taken by asking for it.
+// exclusive says that an element of another owner is refused rather than replaced, unless a
+// decide function allows it: adding a published port does not take it over.
 func (s setSpec) exclusive() bool { return len(s.data) > 0 }
 
 // inetSets lists the sets of `inet patchbay` in the order nft prints them.
@@ -155,7 +155,7 @@ func schemaSpec(f nftables.TableFamily) setSpec {
 	return setSpec{name: SetSchema, family: f, key: []field{fieldPort}, data: []field{fieldPort}}
 }
 
-// set returns the library's form, with a table of the same family.
+// set returns the library's form, in a table of the set's family.
 func (s setSpec) set() *nftables.Set {
 	set := &nftables.Set{
 		Table:         s.table(),

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The sets of published ports that decide who is masqueraded.
+// These sets of published ports decide which traffic is masqueraded.
 const (
 	SetSNAT4 = "snat4" // container address . protocol . host port: neighbours and masqall apply
 	SetSNAT6 = "snat6" //
@@ -18,9 +18,10 @@ const (
 	SetLocalNet = "localnet" // interfaces with route_localnet, from which 127.0.0.0/8 is not reached
 )
 
-// SNAT lets Neighbours and MasqAll apply to one published port, and what comes from
-// 127.0.0.0/8 be masqueraded. Without it they would catch everybody's destination NAT, such as the traffic of a
-// Kubernetes Service between two pods of a subnet, and hide the client.
+// SNAT lets Neighbours and MasqAll apply to one published port, and masquerades traffic to
+// it from 127.0.0.0/8. Without SNAT they would apply to every program's destination NAT,
+// such as the traffic of a Kubernetes Service between two pods of a subnet, and hide the
+// client.
 func SNAT(p Published, comment string) Element {
 	to := p.To.Addr()
 	return Element{
@@ -30,15 +31,15 @@ func SNAT(p Published, comment string) Element {
 	}
 }
 
-// GuardLoopback keeps packets that come in by an interface from 127.0.0.0/8.
-// The kernel drops them by itself until route_localnet is set, which published
-// ports need to be reached from 127.0.0.1 (CVE-2020-8558).
+// GuardLoopback keeps packets that enter through an interface from 127.0.0.0/8. The kernel
+// drops them itself until route_localnet is set, which published ports need to be reached
+// from 127.0.0.1 (CVE-2020-8558).
 func GuardLoopback(ifName, network string) Element {
 	return Element{Set: SetLocalNet, Key: IfName(ifName), Comment: cleanComment(network)}
 }
 
-// publishedRules pick the published ports that snat is on for. One rule for a
-// protocol, because nft (1.0.6) reads `ct original proto-dst` only behind one:
+// publishedRules match the published ports that snat is on for. Each protocol has a rule,
+// because nft (1.0.6) reads `ct original proto-dst` only after a match of the protocol:
 //
 //	meta l4proto tcp ip daddr . meta l4proto . ct original proto-dst @snat4 jump hairpin
 func publishedRules() (rules []staticRule) {
@@ -64,8 +65,8 @@ func publishedIn(v6 bool, proto byte) match {
 	})
 }
 
-// hairpinRules say who is masqueraded on the way to a published port.
-// Everybody else's address survives.
+// hairpinRules decide which traffic to a published port is masqueraded. All other traffic
+// keeps its source address.
 func hairpinRules() []staticRule {
 	return []staticRule{
 		{"from its own network, itself too", jump(chainNeighbours)},
@@ -77,11 +78,10 @@ func hairpinRules() []staticRule {
 	}
 }
 
-// toLoopback6 matches packets to ::1. Sent to a container and masqueraded, the
-// question arrives; the answer does not, because Linux routes ::1 on the
-// loopback device only and IPv6 has no route_localnet. So a client hears at
-// once that nobody is there, and goes on to 127.0.0.1, or meets a server of the
-// host.
+// toLoopback6 matches packets to ::1. Sent to a container and masqueraded, the request
+// arrives, but the answer does not: Linux routes ::1 on the loopback device only, and IPv6
+// has no route_localnet. So a client gets a refusal at once and tries 127.0.0.1, or reaches
+// a server of the host.
 func toLoopback6() match {
 	return rule(family(true), match{
 		loadAddr(true, false, reg1),
@@ -99,8 +99,8 @@ func inLoopback(source bool) match {
 	})
 }
 
-// loopbackGuard drops packets for 127.0.0.0/8 from guarded interfaces. It runs
-// before connection tracking gives answers to 127.0.0.1 their address back.
+// loopbackGuard drops packets for 127.0.0.0/8 from guarded interfaces. It runs before
+// connection tracking restores the address in answers to 127.0.0.1.
 func loopbackGuard() match {
 	return rule(inLoopback(false), match{
 		loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetLocalNet, false),

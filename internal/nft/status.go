@@ -5,10 +5,10 @@ package nft
 
 import "fmt"
 
-// Status says whether this program could change our tables, and whether what it
-// wrote would work: the kernel has nftables, the caller has CAP_NET_ADMIN, no newer
-// program made a table (*NewerSchemaError), and none of them was put to sleep or
-// has lost its number (ErrDamaged). It changes nothing.
+// Status says whether this program could change our tables, and whether what is in them
+// works: the kernel has nftables, the caller has CAP_NET_ADMIN, no newer program made a
+// table (*NewerSchemaError), and no table is dormant or has lost its number (ErrDamaged).
+// It changes nothing.
 func (c *Conn) Status() error {
 	if err := c.dial(); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The chains. Base chains have the name of their hook.
+// The chains. Base chains are named after their hook.
 const (
 	chainPrerouting  = "prerouting"
 	chainOutput      = "output"
@@ -26,13 +26,12 @@ const (
 	chainHairpin     = "hairpin"
 	chainConditional = "conditional"
 	chainMasquerade  = "masquerading"
-	chainAdmin       = "admin" // the operator's: made empty, never flushed
+	chainAdmin       = "admin" // the operator's: created empty, never flushed
 )
 
-// Priorities. Published ports come after kube-proxy and Docker (dstnat, -100):
-// a Service that has the same port wins, as with the reference plugins since
-// CVE-2019-9946. Masquerade comes after everybody's own source NAT (srcnat,
-// 100), so an operator's rule wins.
+// Priorities. Published ports come after kube-proxy and Docker (dstnat, -100): a Service
+// with the same port wins, as with the reference plugins since CVE-2019-9946. Masquerade
+// comes after every other program's source NAT (srcnat, 100), so an operator's rule wins.
 const (
 	prioPublish    = -95
 	prioMasquerade = 105
@@ -41,14 +40,14 @@ const (
 	prioRaw        = -300 // before connection tracking
 )
 
-// chainSpec is one static chain. A chain without hook is jumped to.
+// chainSpec is one static chain. A chain without hook is the target of jumps.
 type chainSpec struct {
 	name  string
 	typ   nftables.ChainType
 	hook  *nftables.ChainHook
 	prio  int
 	rules []staticRule
-	// chains that others fill are made and then left alone
+	// the chain is created and then left alone: its rules are not ours
 	keep bool
 }
 
@@ -58,8 +57,8 @@ type staticRule struct {
 	exprs   match
 }
 
-// inetChains lists the chains of `inet patchbay`. Those that are jumped to
-// come first, so that a jump finds them in the same transaction.
+// inetChains lists the chains of `inet patchbay`. The targets of jumps come first, so that
+// the jumps find them in the same transaction.
 func inetChains() []chainSpec {
 	guard := []staticRule{{"not by route_localnet from outside", loopbackGuard()}}
 	toPorts := []staticRule{{"", rule(toLocal(), jump(chainHostPorts))}}
@@ -80,8 +79,8 @@ func inetChains() []chainSpec {
 	}
 }
 
-// hostPortRules: a network with conditions before one without, a mapping with
-// a host address before one for all addresses.
+// hostPortRules match a network with conditions before one without, and a mapping with a
+// host address before one for all addresses.
 func hostPortRules() []staticRule {
 	return []staticRule{
 		{"the kernel drops the answers", rule(toLoopback6(), verdict(expr.VerdictReturn))},
@@ -108,7 +107,7 @@ func postroutingRules() []staticRule {
 	}
 }
 
-// forwardRules: a drop is final, whatever other tables accept.
+// forwardRules drop: a drop is final, even when other tables accept.
 func forwardRules() []staticRule {
 	in, out := loadMeta(expr.MetaKeyIIFNAME, reg1), loadMeta(expr.MetaKeyOIFNAME, reg1)
 	both := match{in, loadMeta(expr.MetaKeyOIFNAME, unix.NFT_REG_2)}
@@ -164,23 +163,21 @@ func (l layout) spec(name string) setSpec {
 	return s
 }
 
-// create queues the whole table. Of two processes that do so at once the
-// second one's transaction fails as a whole (NLM_F_EXCL), so no rule is there
-// twice.
+// create queues the whole table. When two processes do so at once, the second transaction
+// fails as a whole (NLM_F_EXCL), so no rule exists twice.
 func (l layout) create(enc *nftables.Conn, schema uint16) error {
 	enc.CreateTable(l.table())
 	return l.fill(enc, nil, nil, schema)
 }
 
-// upgrade queues what turns a table of schema old into this one: everything
-// that is missing is made, the static rules are replaced, elements and the chains
-// that others fill stay.
+// upgrade queues the changes from schema old to this one: it creates what is missing and
+// replaces the static rules. It keeps elements, and the chains whose rules are not ours.
 func (l layout) upgrade(enc *nftables.Conn, have []string, old, schema uint16) error {
 	return l.fill(enc, have, &old, schema)
 }
 
-// fill leaves the sets that are there out: nft -f writes their type in another
-// way than we, and the kernel refuses a set that is there and not the same.
+// fill leaves out the sets that exist: nft -f writes their type in another way than we do,
+// and the kernel refuses a set that exists with another type.
 func (l layout) fill(enc *nftables.Conn, have []string, old *uint16, schema uint16) error {
 	for _, s := range l.sets {
 		if slices.Contains(have, s) {

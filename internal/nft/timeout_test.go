@@ -10,8 +10,8 @@ import (
 	"github.com/google/nftables"
 )
 
-// Somebody gave an element a timeout of its own. That is no removal of ours, so
-// nobody waits for it.
+// Another program gave an element a timeout of its own. That is no removal of ours, so
+// Commit does not wait for it.
 func TestForeignTimeout(t *testing.T) {
 	mine := port(80, "10.1.0.5:80", testOwner)
 	nobodys := port(80, "10.1.0.9:80", "")

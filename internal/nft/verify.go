@@ -12,7 +12,7 @@ import (
 	"github.com/google/nftables"
 )
 
-// ErrDamaged is wrapped by Status when a table of ours is there and does not work:
+// ErrDamaged is wrapped by Status when one of our tables exists and does not work:
 // `patchbay repair` mends it.
 var ErrDamaged = errors.New("run `patchbay repair`")
 
@@ -21,11 +21,11 @@ func families() []nftables.TableFamily {
 	return []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge}
 }
 
-// Verify compares our tables with what this program writes and names every
-// difference: for doctor, CHECK and repair. It finds what `nft flush table` and
-// changes by hand leave; the operator's chain, the networks' conditions
-// (Conditions.Lost) and elements are not looked at. A table that is not there, or
-// of an older schema, is no difference: the next change makes it so.
+// Verify compares our tables with what this program writes and names every difference, for
+// doctor, CHECK and repair. It finds the effects of `nft flush table` and of changes by
+// hand. It does not look at the operator's chain, at the networks' conditions
+// (Conditions.Lost) and at elements. A missing table, or one of an older schema, is no
+// difference: the next change creates or upgrades it.
 func (c *Conn) Verify() (diffs []string, err error) {
 	for _, f := range families() {
 		more, err := c.VerifyTable(f)
@@ -37,8 +37,8 @@ func (c *Conn) Verify() (diffs []string, err error) {
 	return diffs, nil
 }
 
-// VerifyTable is Verify of one table, in five requests. What differs is looked at
-// again: others may have written in between.
+// VerifyTable is Verify of one table, in five requests. It reads again when it finds a
+// difference: another process may have written in between.
 func (c *Conn) VerifyTable(f nftables.TableFamily) (diffs []string, err error) {
 	diffs, err = c.verifyOnce(f)
 	if err != nil || len(diffs) == 0 {
@@ -66,7 +66,7 @@ func (c *Conn) verifyOnce(f nftables.TableFamily) (diffs []string, err error) {
 	return append(diffs, t.compare(s)...), nil
 }
 
-// stateOf looks at the schema of one table, and at its sets.
+// stateOf reads the schema number of one table, and its sets.
 func (c *Conn) stateOf(f nftables.TableFamily) (state, error) {
 	states, err := c.states([]nftables.TableFamily{f})
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *Conn) stateOf(f nftables.TableFamily) (state, error) {
 	return states[0], err
 }
 
-// stops are the reasons for which the table as a whole does not work.
+// stops returns the reasons why the table as a whole does not work.
 func (t *Table) stops(s state) (diffs []string) {
 	if t.Dormant {
 		diffs = append(diffs, fmt.Sprintf("%s is dormant, so none of its rules works", t))
@@ -87,14 +87,14 @@ func (t *Table) stops(s state) (diffs []string) {
 	return diffs
 }
 
-// ours says whether a table without a number is one of this program's: it has the
-// sets of every schema, and none that this program does not know.
+// ours says whether a table without a number is this program's: it has the sets of every
+// schema, and none that this program does not know.
 func ours(sets []string) bool {
 	known := 0
 	for _, name := range sets {
 		spec, ok := specOf(name)
 		switch {
-		case name == "" || name == SetSchema: // of another table; the map without its number
+		case name == "" || name == SetSchema: // another table's, or the schema map without its number
 		case !ok:
 			return false
 		case spec.name == SetPorts4 || spec.name == SetOwners || spec.name == SetSpoofAllowed || spec.name == SetSpoofChecked:
@@ -130,7 +130,7 @@ func (t *Table) compare(s state) (diffs []string) {
 	return diffs
 }
 
-// compareChain looks at the chain itself, and then at its rules.
+// compareChain compares the chain itself, and then its rules.
 func (t *Table) compareChain(want chainSpec) (diffs []string) {
 	name := fmt.Sprintf("chain %s of %s", want.name, t)
 	have := t.chain(want.name)
@@ -157,7 +157,7 @@ func (t *Table) compareChain(want chainSpec) (diffs []string) {
 	return diffs
 }
 
-// at says whether a chain is called where it should be.
+// at says whether a chain is at its type, hook and priority.
 func (s chainSpec) at(have *Chain) bool {
 	if s.hook == nil || !have.Base {
 		return (s.hook != nil) == have.Base
@@ -165,8 +165,8 @@ func (s chainSpec) at(have *Chain) bool {
 	return have.Type == string(s.typ) && have.Hook == *s.hook && have.Prio == int32(s.prio)
 }
 
-// foreign are the base chains that are not of the layout. Others are called by
-// nobody, or by what is found elsewhere.
+// foreign returns the base chains that the layout does not have. Other chains are never
+// called, or compare finds the rule that calls them.
 func (t *Table) foreign(l layout) (names []string) {
 	for _, ch := range t.Chains {
 		if ch.Base && !slices.ContainsFunc(l.chains, func(s chainSpec) bool { return s.name == ch.Name }) {
@@ -176,7 +176,8 @@ func (t *Table) foreign(l layout) (names []string) {
 	return names
 }
 
-// notConditions are the rules among the jumps to networks' conditions that are none.
+// notConditions returns the rules among the jumps to networks' conditions that are no such
+// jumps.
 func (t *Table) notConditions() []Rule {
 	return slices.DeleteFunc(slices.Clone(t.Rules[chainConditional]), func(r Rule) bool {
 		_, to, ok := r.Verdict()
@@ -184,7 +185,7 @@ func (t *Table) notConditions() []Rule {
 	})
 }
 
-// states looks at the schema of our tables.
+// states reads the schema of our tables.
 func (c *Conn) states(families []nftables.TableFamily) ([]state, error) {
 	var what []lookup
 	for _, f := range families {

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What google/nftables v0.3.0 lacks: fetching one element, reading an
-// element's timeout, and handing its messages out instead of sending them.
+// This file does what google/nftables v0.3.0 lacks: fetch one element, read an element's
+// timeout, and return its messages instead of sending them.
 
 const (
 	msgGetElem = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETSETELEM)
@@ -29,7 +29,7 @@ func genHeader(family nftables.TableFamily) []byte {
 	return []byte{byte(family), unix.NFNETLINK_V0, 0, 0}
 }
 
-// getRequest asks for one element; without key, with flag Dump, for all.
+// getRequest asks for one element; without a key, with flag Dump, for all.
 func getRequest(s setSpec, key []byte) (netlink.Message, error) {
 	ae := netlink.NewAttributeEncoder()
 	ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
@@ -56,7 +56,7 @@ func getRequest(s setSpec, key []byte) (netlink.Message, error) {
 	}, nil
 }
 
-// errMalformed is returned for messages that do not have the kernel's form.
+// errMalformed is the error for messages that do not have the kernel's form.
 var errMalformed = errors.New("malformed message")
 
 // decodeElements reads the elements of one NFT_MSG_NEWSETELEM message.
@@ -128,8 +128,8 @@ func decodeValue(to *Hex) func(*netlink.AttributeDecoder) error {
 	}
 }
 
-// commentIn finds the comment in user data: type, length and value in turn
-// (libnftnl include/libnftnl/udata.h). The library's reader trusts the length.
+// commentIn finds the comment in user data, a sequence of type, length and value (libnftnl
+// include/libnftnl/udata.h). The library's reader trusts the length.
 func commentIn(b []byte, typ userdata.Type) string {
 	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
 		value := b[2 : 2+int(b[1])]

@@ -17,21 +17,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whether two addresses are of one network is a property of an attachment, not
-// of the node: its address is in one element with the first address of its
-// network. There is a plain set for each length of a prefix that is in use, so
-// that equal first addresses of different lengths are told apart, and a rule
-// that masks the other end's address:
+// Whether two addresses share a network is a property of an attachment, not of the node:
+// one element holds the attachment's address and the first address of its network. There is
+// a plain set for each prefix length in use, because equal first addresses of different
+// lengths must differ, and a rule that masks the other end's address:
 //
 //	set samenet4_24 { type ipv4_addr . ipv4_addr; elements = { 10.1.0.5 . 10.1.0.0 } }
 //	chain samenet { ip saddr . ip daddr & 255.255.255.0 @samenet4_24 accept }
 //
-// Set and rule are made by the first attachment of that length and stay: they
-// do nothing without elements.
+// The first attachment of a length creates set and rule. They remain: without elements they
+// do nothing.
 const (
 	SetSameNet4    = "samenet4"    // container . its network: not masqueraded
 	SetSameNet6    = "samenet6"    //
-	SetNeighbours4 = "neighbours4" // container . its network: whence published traffic is masqueraded
+	SetNeighbours4 = "neighbours4" // container . its network: the source of published traffic that is masqueraded
 	SetNeighbours6 = "neighbours6" //
 
 	chainSameNet    = "samenet"
@@ -67,7 +66,7 @@ func (s setSpec) chain() string {
 	return chainNeighbours
 }
 
-// rule is what the chain does by the set.
+// rule is the chain's rule for the set.
 func (s setSpec) rule() match {
 	v6 := s.key[0] == fieldIPv6
 	second := reg32(1)
@@ -75,7 +74,7 @@ func (s setSpec) rule() match {
 		second = reg32(4)
 	}
 	end := verdict(expr.VerdictAccept)
-	byContainer := s.chain() == chainSameNet // which is the source there
+	byContainer := s.chain() == chainSameNet // there it is the source
 	if !byContainer {
 		end = masquerade()
 	}
@@ -83,7 +82,7 @@ func (s setSpec) rule() match {
 	return rule(family(v6), load, masked(second, s.length, s.key[0].size()), match{inSet(s.name, false)}, end)
 }
 
-// masked clears what is beyond a prefix of so many bits in a register.
+// masked clears the bits behind a prefix of so many bits in a register.
 func masked(reg uint32, bits, size int) match {
 	if bits == size*8 {
 		return nil
@@ -108,7 +107,7 @@ func (s setSpec) addRule(enc *nftables.Conn) {
 	enc.AddRule(&nftables.Rule{Table: s.table(), Chain: &nftables.Chain{Name: s.chain(), Table: s.table()}, Exprs: s.rule()})
 }
 
-// lengthsIn are the sets for single lengths among those of a table.
+// lengthsIn returns the sets for one length among the sets of a table.
 func lengthsIn(sets []string) (specs []setSpec) {
 	for _, name := range sets {
 		if s, ok := specOf(name); ok && s.length > 0 {
@@ -118,8 +117,7 @@ func lengthsIn(sets []string) (specs []setSpec) {
 	return specs
 }
 
-// setNames lists the sets and maps of a table of ours; one that is missing has
-// none.
+// setNames lists the sets and maps of one of our tables; a missing table has none.
 func (c *Conn) setNames(f nftables.TableFamily) (names []string, err error) {
 	req, err := setRequest(f, "")
 	if err != nil {
@@ -146,7 +144,7 @@ func (c *Conn) setNames(f nftables.TableFamily) (names []string, err error) {
 	return names, nil
 }
 
-// setRequest asks for a set of ours; without name, with flag Dump, for all.
+// setRequest asks for one of our sets; without a name, with flag Dump, for all.
 func setRequest(f nftables.TableFamily, name string) (netlink.Message, error) {
 	ae := netlink.NewAttributeEncoder()
 	ae.String(unix.NFTA_SET_TABLE, TableName)
@@ -163,7 +161,7 @@ func setRequest(f nftables.TableFamily, name string) (netlink.Message, error) {
 	}, nil
 }
 
-// setIn is the name of the set in an answer, "" in one of another table's.
+// setIn returns the set's name in an answer, "" for a set of another table.
 func setIn(m netlink.Message) (string, error) {
 	if m.Header.Type != msgNewSet || len(m.Data) < 4 {
 		return "", fmt.Errorf("decode set: type %v, %d bytes: %w", m.Header.Type, len(m.Data), errMalformed)
@@ -179,8 +177,8 @@ func setIn(m netlink.Message) (string, error) {
 	return unix.ByteSliceToString(e.Attr(unix.NFTA_SET_NAME)), nil
 }
 
-// wrongLengths compares the rules for single lengths in a chain with the sets. Two
-// that are equal do no harm.
+// wrongLengths compares a chain's rules for one length with the sets. Two equal rules do no
+// harm.
 func wrongLengths(chain string, rules []Rule, specs []setSpec) (diffs []string) {
 	known := 0
 	for _, s := range specs {
@@ -204,7 +202,7 @@ func wrongLengths(chain string, rules []Rule, specs []setSpec) (diffs []string) 
 	return diffs
 }
 
-// rebuildLengths queues the rules for single lengths anew.
+// rebuildLengths queues the rules for one length anew.
 func rebuildLengths(enc *nftables.Conn, specs []setSpec) {
 	t := layoutOf(nftables.TableFamilyINet).table()
 	for _, name := range [...]string{chainSameNet, chainNeighbours} {

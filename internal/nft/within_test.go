@@ -15,7 +15,7 @@ func masqueraded(address string) []Element {
 	return Masqueraded(netip.MustParsePrefix(address), Comment(testOwner, "pods", "c1", "eth0"))
 }
 
-// TestLengthsAtOnce: of those who need a length first at once one makes it.
+// TestLengthsAtOnce: of several processes that need a length first at once, one creates it.
 func TestLengthsAtOnce(t *testing.T) {
 	first := open(t)
 	dir := t.TempDir()
@@ -39,8 +39,8 @@ func TestLengthsAtOnce(t *testing.T) {
 	}
 }
 
-// TestLengthsVerified: a changed rule for a length is found and put back, its
-// elements and their set stay.
+// TestLengthsVerified: repair finds and restores a changed rule for a length, and keeps its
+// elements and their set.
 func TestLengthsVerified(t *testing.T) {
 	c := open(t)
 	c.Add(masqueraded("10.1.2.3/24")...)
@@ -64,8 +64,8 @@ func TestLengthsVerified(t *testing.T) {
 	}
 }
 
-// TestLengthsToldApart: networks of different lengths may begin with the same
-// address, and neither is taken for the other.
+// TestLengthsToldApart: networks of different lengths may begin with the same address, and
+// each keeps its own elements.
 func TestLengthsToldApart(t *testing.T) {
 	if a, b := masqueraded("10.0.0.5/24")[1], masqueraded("10.0.0.5/8")[1]; a.Set == b.Set || string(a.Key) != string(b.Key) {
 		t.Errorf("%s, %s", a, b)
@@ -77,8 +77,8 @@ func TestLengthsToldApart(t *testing.T) {
 	}
 }
 
-// TestFromSchema1 lets this program come to a table of schema 1 in use: what is
-// in it goes on to work, and goes when its facts do.
+// TestFromSchema1 runs this program on a table of schema 1 in use: its elements go on to
+// work, and are removed with their attachments and networks.
 func TestFromSchema1(t *testing.T) {
 	c := open(t)
 	nftTool(t, "-f", "testdata/schema1.nft")
@@ -108,7 +108,7 @@ func TestFromSchema1(t *testing.T) {
 	mustGet(t, c, masqueraded("10.1.0.6/16")[0])
 }
 
-// TestFromSchema2: what is attached is served as before, and goes as before.
+// TestFromSchema2: attachments of schema 2 are served and removed as before.
 func TestFromSchema2(t *testing.T) {
 	c := open(t)
 	nftTool(t, "-f", "testdata/schema2.nft")

@@ -17,50 +17,51 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Traffic is what containers of one network send (Out), or what is sent to them,
-// as far as it is known: its other end may be anything.
+// Traffic is what containers of one network send (Out), or what is sent to them, as far as
+// it is known: the other end may be anything.
 type Traffic struct {
 	Net  netip.Prefix
-	Link string // the bridge; "" where every container has a link of its own
+	Link string // the bridge; "" where every container has its own link
 	Out  bool
 
 	Index int // of the link; 0 when it is not known
 
-	// Ports are links of which the frames are, in chains of bridges and of devices, where
-	// Link is "". Rules that may drop some of them are reported, too.
+	// Ports are the bridge ports whose frames are followed, in chains of bridges and of
+	// devices, where Link is "". Rules that may drop only some of the frames are reported,
+	// too.
 	Ports []string
 }
 
 // Answer says whether something holds for traffic.
 type Answer int
 
-// The answers. Perhaps depends on what is not known.
+// The answers. Perhaps depends on unknown fields of the traffic.
 const (
 	Yes Answer = iota
 	Perhaps
 	No
 )
 
-// field is what a register holds.
+// field is the content of a register.
 type field struct {
-	// kind is 'p' protocol family, 'l' link, 'i' its index, 'a' address, 's' state of the connection,
-	// 'o' link at the other end, 'q' link of Ports, 'n' what tells some packets from others, '+' what
-	// is more of the one before; 0 is anything else
+	// kind is 'p' protocol family, 'l' link, 'i' its index, 'a' address, 's' state of the
+	// connection, 'o' link at the other end, 'q' link of Ports, 'n' a field that differs
+	// between packets, '+' the continuation of the field before; 0 is anything else
 	kind byte
 	mask []byte
 }
 
-// condition is what traffic is to one condition of a rule, or to all.
+// condition is how traffic matches one condition of a rule, or all of them.
 type condition struct {
 	is      Answer
-	state   bool // what is not known is the state of the connection
-	answers bool // of those, only such as answers have
-	begins  bool // of those, what begins a connection
-	narrow  bool // it is for some packets, as of one port
-	unread  bool // what is not known is what a set has
+	state   bool // the unknown field is the state of the connection
+	answers bool // it matches only states that answers have
+	begins  bool // it matches the state of the first packet of a connection
+	narrow  bool // it matches only some packets, as of one port
+	unread  bool // what is unknown is the content of a set
 }
 
-// and is both conditions.
+// and combines both conditions.
 func (c condition) and(o condition) condition {
 	switch {
 	case c.is == No || o.is == Yes:
@@ -71,8 +72,8 @@ func (c condition) and(o condition) condition {
 	return condition{Perhaps, c.state && o.state, c.answers || o.answers, c.begins && o.begins, c.narrow || o.narrow, c.unread || o.unread}
 }
 
-// meets says whether all conditions of a rule hold for the traffic, and what a verdict
-// map of it chooses.
+// meets says whether all conditions of a rule hold for the traffic, and which verdicts a
+// verdict map of the rule chooses.
 func (w *walk) meets(r nft.Rule) (all condition, chosen []branch) {
 	regs := new(registers)
 	for _, e := range r.Exprs {
@@ -120,7 +121,7 @@ func (t Traffic) meetsExpr(e nft.Expr, regs *registers) condition {
 	return condition{is: Perhaps}
 }
 
-// matched is about the matches of iptables.
+// matched evaluates the matches of iptables.
 func matched(e nft.Expr) condition {
 	switch unix.ByteSliceToString(e.Attr(unix.NFTA_MATCH_NAME)) {
 	case "comment":
@@ -151,7 +152,7 @@ const (
 	stateNew         = 1 << 3
 )
 
-// ofAnswers says whether a mask of states is for answers and not for what is new.
+// ofAnswers says whether a mask of states matches answers and no new connection.
 func ofAnswers(mask []byte) bool {
 	if len(mask) != 4 {
 		return false
@@ -160,7 +161,7 @@ func ofAnswers(mask []byte) bool {
 	return states&stateEstablished != 0 && states&stateNew == 0
 }
 
-// ofNew says whether a comparison of the state holds for what begins a connection.
+// ofNew says whether a comparison of the state matches a new connection.
 func ofNew(mask []byte, op uint32, value []byte) bool {
 	state := uint32(stateNew)
 	if len(mask) == 4 {
@@ -170,9 +171,9 @@ func ofNew(mask []byte, op uint32, value []byte) bool {
 	return op == unix.NFT_CMP_EQ && same || op == unix.NFT_CMP_NEQ && !same
 }
 
-// xtStates reads xt_conntrack_mtinfo3 (linux/netfilter/xt_conntrack.h): flags, those
-// that are inverted, and states. It says whether they are of answers alone, and whether
-// what begins a connection has one.
+// xtStates reads xt_conntrack_mtinfo3 (linux/netfilter/xt_conntrack.h): flags, inverted
+// flags, and states. It says whether the states are those of answers alone, and whether a
+// new connection has one of them.
 func xtStates(info []byte) (answers, begins bool) {
 	const flags, inverted, states = 146, 148, 150
 	at := binary.NativeEndian.Uint16
@@ -184,7 +185,7 @@ func xtStates(info []byte) (answers, begins bool) {
 	return !not && at(info[states:])&stateEstablished != 0 && !isNew, isNew != not
 }
 
-// meta is known for the family and for the link at the containers' end.
+// meta knows the family and the link at the containers' end.
 func (t Traffic) meta(key uint32) field {
 	switch {
 	case key == uint32(expr.MetaKeyNFPROTO), key == uint32(expr.MetaKeyPROTOCOL):
@@ -203,7 +204,7 @@ func (t Traffic) meta(key uint32) field {
 	return field{}
 }
 
-// payload is known for the containers' address.
+// payload knows the containers' address.
 func (t Traffic) payload(e nft.Expr) field {
 	if be32(e.Attr(unix.NFTA_PAYLOAD_BASE)) == uint32(expr.PayloadBaseTransportHeader) {
 		return field{kind: 'n'}
@@ -262,13 +263,13 @@ func (t Traffic) compare(f field, op uint32, value []byte) (a Answer) {
 	case unix.NFT_CMP_EQ:
 		return a
 	case unix.NFT_CMP_NEQ:
-		return No - a // Yes and No change places
+		return No - a // swap Yes and No
 	}
 	return Perhaps
 }
 
-// isFamily says whether a protocol family, as netfilter numbers it or as Ethernet does,
-// is that of the containers' addresses.
+// isFamily says whether a protocol family, as netfilter or as Ethernet numbers it, is that
+// of the containers' addresses.
 func (t Traffic) isFamily(value []byte) bool {
 	netfilter, ethernet := byte(unix.NFPROTO_IPV4), uint16(unix.ETH_P_IP)
 	if t.Net.Addr().Is6() {
@@ -280,15 +281,15 @@ func (t Traffic) isFamily(value []byte) bool {
 	return len(value) > 0 && value[0] == netfilter
 }
 
-// isLink says whether a name, or the beginning of names, is for the bridge.
+// isLink says whether a name, or the prefix of names, matches the bridge.
 func (t Traffic) isLink(value []byte) bool {
 	name := make([]byte, unix.IFNAMSIZ)
 	copy(name, t.Link)
 	return bytes.HasPrefix(name, value)
 }
 
-// within says whether the containers' addresses are those that a masked address is
-// compared with: all of them, none, or some.
+// within says whether the containers' addresses match a masked address: all of them, none,
+// or some.
 func (t Traffic) within(f field, value []byte) Answer {
 	mask := f.mask
 	if mask == nil {

@@ -11,11 +11,12 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// registers are what a rule has loaded, by words of four bytes: several fields beside
-// each other are one key.
+// registers are the fields that a rule has loaded, in words of four bytes: adjacent fields
+// form one key.
 type registers [16]field
 
-// word is where a register begins: the first four are of 16 bytes, the others of 4.
+// word is the index of a register's first word: the first four registers have 16 bytes, the
+// others 4.
 func word(reg []byte) int {
 	n := be32(reg)
 	if n > unix.NFT_REG_4 {
@@ -26,7 +27,7 @@ func word(reg []byte) int {
 
 func (r *registers) at(reg []byte) field { return r[word(reg)] }
 
-// load puts a field of size bytes into a register; 0 is that of its kind.
+// load puts a field of size bytes into a register; size 0 is the usual size of its kind.
 func (r *registers) load(reg []byte, f field, size uint32) {
 	switch {
 	case size > 0:
@@ -42,13 +43,13 @@ func (r *registers) load(reg []byte, f field, size uint32) {
 	r[first] = f
 }
 
-// part is one field of a key, and where it is in the key.
+// part is one field of a key, with its place in the key.
 type part struct {
 	field
 	from, to int
 }
 
-// parts are the fields of a key of size bytes that begins in a register.
+// parts returns the fields of a key of size bytes that begins in a register.
 func (r *registers) parts(reg []byte, size int) (list []part) {
 	first := word(reg)
 	for at := 0; at < size && first+at/4 < len(r); at += 4 {
@@ -62,7 +63,7 @@ func (r *registers) parts(reg []byte, size int) (list []part) {
 	return list
 }
 
-// of is the part of an element's keys.
+// of is the part's field of an element's keys.
 func (p part) of(m nft.Member) nft.Member {
 	if p.to > len(m.Low) || p.to > len(m.High) {
 		return nft.Member{}

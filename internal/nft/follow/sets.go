@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// lookup asks a set for fields: whether it has the traffic's, or what a verdict map
-// does with it.
+// lookup matches loaded fields against a set: whether it has the traffic's, or what a
+// verdict map does with it.
 func (w *walk) lookup(e nft.Expr, regs *registers) (condition, []branch) {
 	set, reg := unix.ByteSliceToString(e.Attr(unix.NFTA_LOOKUP_SET)), e.Attr(unix.NFTA_LOOKUP_SREG)
 	members := w.members(set)
@@ -39,7 +39,7 @@ func (w *walk) lookup(e nft.Expr, regs *registers) (condition, []branch) {
 	return w.anyOf(key, kind, members, be32(e.Attr(unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0), nil
 }
 
-// members are those of a set, nil where they decide nothing. Our own sets decide
+// members returns the elements of a set, nil where they decide nothing. Our own sets decide
 // nothing here: doctor compares them with the records.
 func (w *walk) members(set string) []nft.Member {
 	if w.table.Name == nft.TableName {
@@ -52,7 +52,7 @@ func (w *walk) members(set string) []nft.Member {
 	return members
 }
 
-// choose makes a branch of each element of a verdict map that the traffic may have.
+// choose makes a branch of each element of a verdict map that the traffic may match.
 func (w *walk) choose(key []part, members []nft.Member) (chosen []branch) {
 	chosen = []branch{}
 	for _, m := range members {
@@ -67,8 +67,8 @@ func (w *walk) choose(key []part, members []nft.Member) (chosen []branch) {
 	return chosen
 }
 
-// anyOf says whether any element has the traffic, or with inverted none. kind is that of
-// the key, or of its first field.
+// anyOf says whether any element matches the traffic; inverted, whether none does. kind is
+// that of the key, or of its first field.
 func (w *walk) anyOf(key []part, kind byte, members []nft.Member, inverted bool) condition {
 	all := condition{is: No, narrow: true, state: kind == 's' && len(key) <= 1}
 	var states uint32
@@ -88,7 +88,7 @@ func (w *walk) anyOf(key []part, kind byte, members []nft.Member, inverted bool)
 	return all
 }
 
-// member says whether an element has the traffic in all fields.
+// member says whether an element matches the traffic in all fields.
 func (w *walk) member(key []part, m nft.Member) (all condition) {
 	for _, p := range key {
 		all = all.and(w.has(p.field, p.of(m)))
@@ -96,7 +96,7 @@ func (w *walk) member(key []part, m nft.Member) (all condition) {
 	return all
 }
 
-// has says whether one field of an element has the traffic.
+// has says whether one field of an element matches the traffic.
 func (w *walk) has(f field, m nft.Member) condition {
 	one := bytes.Equal(m.Low, m.High)
 	switch {

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package follow follows containers' traffic through the rules of anybody's nftables
-// table, as far as what is known of it decides.
+// Package follow follows containers' traffic through the rules of any nftables table, as
+// far as the known fields of the traffic decide.
 package follow
 
 import (
@@ -14,9 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// An accept in one table does not overrule a drop in another, nor one in a chain a
-// drop before it. What drops by a rule is found by following the containers' traffic
-// through the chains, as far as what is known of it decides.
+// An accept in one table does not overrule a drop in another table, nor a drop in an
+// earlier chain. follow finds rules that drop by walking the chains with the containers'
+// traffic.
 
 // fate is where a walk ends.
 type fate int
@@ -32,16 +32,16 @@ const (
 type walk struct {
 	table *nft.Table
 	Traffic
-	maybe   bool   // something before may have accepted some of it
-	most    bool   // and that more than packets of some kind
-	answers bool   // something before has accepted answers
+	maybe   bool   // an earlier rule may have accepted some of it
+	most    bool   // and more than packets of some kind
+	answers bool   // an earlier rule has accepted answers
 	at      string // the rule that ended it: "rule 1 of chain FORWARD"
-	doubt   string // the first rule that may drop, and of which nothing tells
-	begun   bool   // what ends is what begins a connection
-	replies bool   // the walk is about answers
+	doubt   string // the first rule that may drop, when its conditions cannot be evaluated
+	begun   bool   // the traffic that the rule ends begins a connection
+	replies bool   // the walk follows answers
 }
 
-// mostCalls bounds chains that call chains, as the kernel does.
+// mostCalls limits how deep chains call chains, as the kernel does.
 const mostCalls = 16
 
 func (w *walk) chain(name string, depth int) fate {
@@ -70,10 +70,11 @@ type branch struct {
 	condition
 	verdict *expr.Verdict // nil for none
 	drops   bool          // without a verdict
-	accepts bool          // may, without a verdict
+	accepts bool          // may accept, without a verdict
 }
 
-// branches are all that a rule does: one, or of a verdict map one for each element.
+// branches returns all that a rule does: one branch, or one for each element of a verdict
+// map.
 func (w *walk) branches(r nft.Rule) []branch {
 	c, chosen := w.meets(r)
 	if chosen != nil {
@@ -91,8 +92,8 @@ func (w *walk) branches(r nft.Rule) []branch {
 	return []branch{b}
 }
 
-// note keeps what a rule does that may be for the traffic. The containers' own begins
-// connections; what they are sent are answers, if nothing else.
+// note records the effect of a rule on the traffic. Traffic that containers send may begin
+// connections; traffic that they receive has at least answers.
 func (w *walk) note(b branch, f fate) {
 	if f == dropped && w.doubt == "" && !b.narrow && (b.unread || w.Ports != nil) {
 		w.doubt = w.at
@@ -105,8 +106,8 @@ func (w *walk) note(b branch, f fate) {
 	w.answers = w.answers || b.state && b.answers && !w.Out && b.verdict != nil && b.verdict.Kind == expr.VerdictAccept
 }
 
-// branch says what a rule does with what it is for. Of a call under a condition nobody
-// follows what it comes to: it may accept.
+// branch returns the effect of a rule on the traffic that it matches. A call under a
+// condition is not followed: it may accept.
 func (w *walk) branch(b branch, depth int) (f fate, ends bool) {
 	switch {
 	case b.drops:
@@ -136,15 +137,15 @@ func (w *walk) branch(b branch, depth int) (f fate, ends bool) {
 	return goesOn, false
 }
 
-// Drop is what drops traffic in a base chain.
+// Drop is a rule or policy that drops traffic in a base chain.
 type Drop struct {
 	At    string // "rule 1 of chain FORWARD"; "" for nothing, or a policy that the caller reports
-	Maybe bool   // something before it may accept some of the traffic
-	Begun bool   // it drops what begins a connection, and not answers
-	Doubt string // when At is "": a rule of which nothing tells whether it drops
+	Maybe bool   // an earlier rule may accept some of the traffic
+	Begun bool   // it drops new connections, and not answers
+	Doubt string // when At is "": a rule that may drop and cannot be evaluated
 }
 
-// DroppedBy says what drops traffic by a rule in a base chain. Of the policy it tells
+// DroppedBy returns the rule in a base chain that drops traffic. It reports the policy only
 // where a rule leads to it, and for Ports.
 func DroppedBy(t *nft.Table, base nft.Chain, traffic Traffic) Drop {
 	w := &walk{table: t, Traffic: traffic}
@@ -159,8 +160,8 @@ func DroppedBy(t *nft.Table, base nft.Chain, traffic Traffic) Drop {
 	return Drop{Doubt: w.doubt}
 }
 
-// Passed says whether a base chain lets through what containers begin and what they
-// are answered. link is as in Traffic.
+// Passed says whether a base chain accepts connections that containers begin, and the
+// answers to them. link is as in Traffic.
 func Passed(t *nft.Table, base nft.Chain, net netip.Prefix, link string) (worst Answer) {
 	for _, out := range []bool{true, false} {
 		w := &walk{table: t, Traffic: Traffic{Net: net, Link: link, Out: out}, replies: !out}

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// The chains of the filter table. CNI-FORWARD and its comments are those of
-// the reference's firewall plugin, so that either finds the other's.
+// The chains of the filter table. CNI-FORWARD and its comments are those of the reference's
+// firewall plugin, so that each plugin finds the other's.
 const (
 	tableFilter     = "filter"
 	chainForward    = "FORWARD"
@@ -28,22 +28,21 @@ const (
 
 	commentForward = "CNI firewall plugin rules"
 	commentAdmin   = "CNI firewall plugin admin overrides"
-	commentAccept  = "patchbay accepts " // and the source
+	commentAccept  = "patchbay accepts " // followed by the source
 )
 
-// Accept lets traffic through FORWARD in the iptables-nft filter table of each
-// family, where that drops by policy or by a rule: what comes from a source, the
-// answers to it, and published ports. The two rules go to the end of
-// DOCKER-USER where FORWARD jumps to it, else to CNI-FORWARD, which is jumped
-// to from the top; those of an attachment go to a chain of their own that is
-// jumped to from there. The operator's admin chain comes first in either.
-// Where nothing drops, nothing is done.
+// Accept lets traffic through FORWARD in the iptables-nft filter table of each family,
+// where the policy or a rule drops: traffic from a source, the answers to it, and published
+// ports. The two rules go to the end of DOCKER-USER where FORWARD jumps to it, else to
+// CNI-FORWARD, with a jump at the top. The rules of an attachment go to a chain of their
+// own, with a jump from there. The operator's admin chain comes first in either. Where
+// nothing drops, Accept does nothing.
 func Accept(sources []Source, adminChain string) nft.Extra {
 	return acceptExtra{sources, admin(adminChain), false}
 }
 
-// Unaccept removes what Accept made, chains included when nothing else is in
-// them. It does not look at policies: they may have changed.
+// Unaccept removes what Accept made, and the chains when they are otherwise empty. It does
+// not look at policies: they may have changed.
 func Unaccept(sources []Source, adminChain string) nft.Extra {
 	return acceptExtra{sources, admin(adminChain), true}
 }
@@ -74,7 +73,7 @@ func (x acceptExtra) String() string {
 	return fmt.Sprintf("%s %s in iptables-nft filter FORWARD where it drops", verb, strings.Join(s, ", "))
 }
 
-// Merge joins networks that go the same way.
+// Merge joins two operations of the same kind.
 func (x acceptExtra) Merge(next nft.Extra) (nft.Extra, bool) {
 	y, ok := next.(acceptExtra)
 	if !ok || x.remove != y.remove || x.admin != y.admin {
@@ -128,7 +127,7 @@ func run(steps []step) func(*nftables.Conn) error {
 	}
 }
 
-// filter is what there is of one family's filter table.
+// filter is the state of one family's filter table.
 type filter struct {
 	table      *nftables.Table
 	policyDrop bool
@@ -136,7 +135,7 @@ type filter struct {
 	forward    chain
 	user       chain
 	cni        chain
-	own        chain   // of attachments; its rules only where they are looked for
+	own        chain   // of attachments; its rules are listed only when needed
 	admins     []chain // other operator's chains that we made a jump to; only to remove
 }
 
@@ -166,7 +165,7 @@ func look(c *nft.Conn, family nftables.TableFamily, adminChain string, owners, r
 		}
 		list := c.ListRules
 		if ch == &f.own && remove {
-			list = c.ListHandles // the owner in the comment is all it takes
+			list = c.ListHandles // the owner in the comment is enough
 		}
 		if ch.rules, err = list(family, tableFilter, ch.name); err != nil {
 			return f, err
@@ -193,8 +192,8 @@ func (f filter) drops() bool {
 	return false
 }
 
-// accept plans the rules of the sources that have none yet, and the jumps that a
-// flush takes from those that have.
+// accept plans the rules of the sources that have none yet, and the jumps of all sources: a
+// flush removes jumps while the rules remain.
 func (f filter) accept(sources []Source) (todo []step) {
 	target := f.cni
 	if f.forward.jump(f.user.name) != nil {
@@ -207,7 +206,7 @@ func (f filter) accept(sources []Source) (todo []step) {
 			ch, owned = f.own, true
 		}
 		standing := s.among(ch.rules)
-		if s.New || len(standing) < 2 { // one alone lets nothing through
+		if s.New || len(standing) < 2 { // one alone accepts nothing
 			todo = append(todo, f.deleteRules(ch.name, standing)...)
 			todo = append(todo, f.acceptIn(ch, s)...)
 		}
@@ -246,8 +245,8 @@ func (f filter) frame(target chain, owned bool) (todo []step) {
 	return todo
 }
 
-// unaccept plans the removal of the sources' rules, and of chains that hold
-// nothing but our frame.
+// unaccept plans the removal of the sources' rules, and of chains that hold nothing but our
+// jumps.
 func (f filter) unaccept(sources []Source) (todo []step) {
 	disowned, empty := f.disown(sources)
 	isGone := func(r nft.Rule) bool {
@@ -280,14 +279,14 @@ func (f filter) unaccept(sources []Source) (todo []step) {
 		}
 		todo = append(todo, f.deleteRules(ch.name, gone)...)
 	}
-	todo = append(todo, disowned...) // when nothing leads there
+	todo = append(todo, disowned...) // when nothing jumps there
 	if len(todo) > 0 {
 		todo = append(todo, f.dropAdmins(kept)...)
 	}
 	return todo
 }
 
-// jump finds the rule that leads to a chain.
+// jump finds the rule that jumps to a chain.
 func (ch chain) jump(to string) *nft.Rule {
 	for i := range ch.rules {
 		if ch.rules[i].JumpsTo(to) {
@@ -297,8 +296,8 @@ func (ch chain) jump(to string) *nft.Rule {
 	return nil
 }
 
-// end is the handle of a last rule that returns everything, as Docker makes
-// one, behind which nothing is reached; 0 when there is none.
+// end is the handle of a last rule that returns everything, as Docker makes one, so that
+// rules behind it never run; 0 when there is none.
 func (ch chain) end() uint64 {
 	if len(ch.rules) == 0 {
 		return 0

@@ -23,8 +23,8 @@ import (
 
 var update = flag.Bool("update", false, "write the goldens")
 
-// reference is where the inner process finds the reference plugins; they are
-// built outside, where there is a network.
+// reference is where the inner process finds the reference plugins; they are built outside,
+// where the network is.
 const reference = "PATCHBAY_TEST_REFERENCE"
 
 func TestMain(m *testing.M) {
@@ -98,8 +98,8 @@ func prefixes(s ...string) (out []Source) {
 	return out
 }
 
-// Each case: what the node has, then what iptables prints after two networks
-// came, and that nothing is left after they went.
+// Each case: the state of the node, then what iptables prints after two networks were
+// added. After they are removed nothing is left.
 func TestAccept(t *testing.T) {
 	for name, setup := range map[string]string{
 		"nothing":  "true",
@@ -141,8 +141,8 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// What iptables-save writes, iptables-restore takes, and the reference finds
-// its own jump.
+// iptables-restore accepts the output of iptables-save, and the reference finds its own
+// jump.
 func TestAcceptIsIptables(t *testing.T) {
 	c := open(t)
 	sh(t, "iptables-nft -P FORWARD DROP")

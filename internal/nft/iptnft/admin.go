@@ -13,14 +13,13 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// isAdminJump says whether a rule is the jump to an operator's chain that the
-// plugin makes.
+// isAdminJump says whether a rule is the plugin's jump to an operator's chain.
 func isAdminJump(r nft.Rule) bool { return r.Comment() == commentAdmin }
 
-// isOurs says whether a rule accepts for us, or leads to what does.
+// isOurs says whether a rule accepts traffic for us, or jumps to our chain.
 func isOurs(r nft.Rule) bool { return strings.HasPrefix(r.Comment(), commentAccept) }
 
-// lookAdmins lists the operators' chains, but for the one that is asked for.
+// lookAdmins lists the operators' chains, except the requested one.
 func (f *filter) lookAdmins(c *nft.Conn) (err error) {
 	for _, r := range slices.Concat(f.user.rules, f.cni.rules) {
 		_, name, _ := r.Verdict()
@@ -37,8 +36,8 @@ func (f *filter) lookAdmins(c *nft.Conn) (err error) {
 	return nil
 }
 
-// dropAdmins plans the removal of operators' chains that are empty and that no
-// jump which is kept leads to.
+// dropAdmins plans the removal of operators' chains that are empty and that no remaining
+// jump leads to.
 func (f filter) dropAdmins(kept []nft.Rule) (todo []step) {
 	for _, ch := range append([]chain{f.admin}, f.admins...) {
 		used := slices.ContainsFunc(kept, func(r nft.Rule) bool { return r.JumpsTo(ch.name) })
@@ -49,9 +48,9 @@ func (f filter) dropAdmins(kept []nft.Rule) (todo []step) {
 	return todo
 }
 
-// LeaveAdmin removes the jumps to an operator's chain, and the chain if it is
-// empty, unless needed says that somebody names it. Where the accepts of others
-// stand, such as the reference plugin's, they may need it and it stays.
+// LeaveAdmin removes the jumps to an operator's chain, and the chain if it is empty, unless
+// needed says that an attachment names it. It keeps both while other accept rules exist,
+// such as the reference plugin's, which may need them.
 func LeaveAdmin(adminChain string, needed func() bool) nft.Extra {
 	return leaveAdmin{admin(adminChain), needed}
 }
@@ -66,8 +65,8 @@ func (l leaveAdmin) String() string {
 	return fmt.Sprintf("stop asking the chain %s of iptables-nft filter", l.admin)
 }
 
-// Plan looks at each family. Who needs the chain says so in a record before it
-// looks whether the jump is there.
+// Plan looks at each family. An ADD that needs the chain writes its record before it looks
+// for the jump, so needed sees the record.
 func (l leaveAdmin) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	if l.needed() {
 		return nil, nil

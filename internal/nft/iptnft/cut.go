@@ -10,9 +10,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft/follow"
 )
 
-// Passed says whether FORWARD of the filter tables lets the traffic of all sources
-// through, by whosever rules: an operator's serve as well as ours. It lists the
-// tables, so it is asked only where rules of ours are missing.
+// Passed says whether FORWARD of the filter tables lets the traffic of all sources through,
+// by any program's rules: an operator's serve as well as ours. It lists the tables, so call
+// it only where rules of ours are missing.
 func Passed(c *nft.Conn, sources []Source) (worst follow.Answer, err error) {
 	for _, family := range families() {
 		theirs := ofFamily(sources, family)

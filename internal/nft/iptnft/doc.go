@@ -15,5 +15,6 @@
 // native expressions, the connection state as iptables' own match (a native
 // `ct state` makes iptables refuse the whole table as incompatible), the
 // comment in nft's place for it. Tables of iptables-legacy cannot be reached
-// over netlink; LegacyTables says whether there are any.
+//
+//	over netlink; LegacyTables says whether any are in use.
 package iptnft

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// LegacyDrops is the error that says plainly what we cannot change: a FORWARD
-// chain of iptables-legacy that drops packets of a family among the subnets,
-// or of either when there are none. proc is where procfs is mounted.
+// LegacyDrops returns an error that names what we cannot change: a FORWARD chain of
+// iptables-legacy that drops packets of a family among the subnets, or of either family
+// when there are none. proc is where procfs is mounted.
 func LegacyDrops(proc string, concerned []netip.Prefix) error {
 	tables, err := LegacyTables(proc)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Forwarded lists the single addresses that the reference's firewall plugin
-// accepts in CNI-FORWARD, each once. The rules carry no other name.
+// Forwarded lists the single addresses that the reference's firewall plugin accepts in
+// CNI-FORWARD, each once. The rules name nothing but the address.
 func Forwarded(c *nft.Conn) (addrs []netip.Addr, err error) {
 	for _, f := range families() {
 		rules, err := c.ListRules(f, tableFilter, chainCNIForward)
@@ -46,7 +46,7 @@ func acceptsOne(r nft.Rule, f nftables.TableFamily) (a netip.Addr, ok bool) {
 	return a, ok && a.Is4() == (f == nftables.TableFamilyIPv4)
 }
 
-// Forget removes what CNI-FORWARD accepts of one address.
+// Forget removes the rules of CNI-FORWARD that accept one address.
 func Forget(a netip.Addr) nft.Extra { return forget{leftovers{addrs: []netip.Addr{a}}} }
 
 type forget struct{ leftovers }
@@ -56,7 +56,7 @@ func (x forget) String() string {
 	return fmt.Sprintf("remove what the reference plugin firewall accepts of %s", x.addrs[0])
 }
 
-// Plan looks at both families; the address is of one.
+// Plan looks at the table of either family; the address belongs to one.
 func (x forget) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	var todo []step
 	for _, f := range families() {

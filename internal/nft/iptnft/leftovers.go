@@ -45,24 +45,23 @@ func (a Attachment) chainName(prefix string) string {
 	return ("CNI-" + prefix + hash(a.Network+a.ContainerID))[:chainLength]
 }
 
-// masqHash is what the comments in masq_checks begin with.
+// masqHash is the beginning of the comments in masq_checks.
 func (a Attachment) masqHash() string {
 	return hash(a.Network)[:16] + "-" + hash(a.IfName + ":" + a.ContainerID)[:16]
 }
 
 func (a Attachment) spoofChain() string { return "cni-br-iface-" + a.ContainerID + "-" + a.IfName }
 
-// Leftovers removes what the reference plugins (bridge, ptp, portmap, firewall)
-// made for an attachment in iptables-nft and in their own nftables tables, so
-// that a container from before the swap leaves nothing. addrs are the
-// attachment's addresses where they are known, from prevResult or the
-// host-local files: rules of the firewall plugin, which carry no owner, are
-// found by them alone, and those of another attachment of the same container
-// are spared. A node without leftovers pays one look.
+// Leftovers removes what the reference plugins (bridge, ptp, portmap, firewall) made for an
+// attachment in iptables-nft and in their own nftables tables, so that a container that was
+// attached before the swap leaves nothing behind. addrs are the attachment's addresses
+// where they are known, from prevResult or the host-local files. Rules of the firewall
+// plugin have no owner and are found by address alone. Known addresses spare the rules of
+// another attachment of the same container. A node without leftovers pays one look.
 func Leftovers(a Attachment, addrs []netip.Addr) nft.Extra { return leftovers{a, addrs} }
 
-// Present says, by one look, whether any table is there that Leftovers might
-// find something in.
+// Present says, with one look, whether any table exists that Leftovers might find something
+// in.
 func Present(c *nft.Conn) (bool, error) {
 	refs := []nft.Ref{{Family: nftables.TableFamilyINet, Table: tableMasquerade}, {Family: nftables.TableFamilyBridge, Table: tableNAT}}
 	for _, f := range families() {
@@ -84,13 +83,13 @@ func (l leftovers) String() string {
 	return fmt.Sprintf("remove what the reference plugins left for %s/%s/%s", l.Network, l.ContainerID, l.IfName)
 }
 
-// place is one kind of leftover: where it may be, and what to remove when it is.
+// place is one kind of leftover: the chain that may have it, and how to remove it.
 type place struct {
 	ref  nft.Ref
 	plan func(*nft.Conn, nft.Ref) ([]step, error)
 }
 
-// Plan asks for all of them at once.
+// Plan asks for all places at once.
 func (l leftovers) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	places := l.places()
 	refs := make([]nft.Ref, len(places))
@@ -133,7 +132,7 @@ func (l leftovers) places() []place {
 	return all
 }
 
-// mine says whether a rule is about one of the addresses, or they are unknown.
+// mine says whether a rule concerns one of the addresses, or the addresses are unknown.
 func (l leftovers) mine(r nft.Rule) bool {
 	return len(l.addrs) == 0 || l.mentioned(r)
 }
@@ -142,9 +141,8 @@ func (l leftovers) mentioned(r nft.Rule) bool {
 	return slices.ContainsFunc(l.addrs, func(a netip.Addr) bool { return r.Mentions(a.Unmap().AsSlice()) })
 }
 
-// natChain removes the container's chain and the entries that lead to it. The
-// masquerade chain is shared by the interfaces of a container in one network:
-// it goes with the last entry.
+// natChain removes the container's chain and the rules that jump to it. The interfaces of a
+// container in one network share the masquerade chain: the last jump takes it along.
 func (l leftovers) natChain(entry string) func(*nft.Conn, nft.Ref) ([]step, error) {
 	return func(c *nft.Conn, ref nft.Ref) ([]step, error) {
 		rules, err := c.ListRules(ref.Family, ref.Table, entry)
@@ -170,8 +168,8 @@ func (l leftovers) masquerade(c *nft.Conn, ref nft.Ref) ([]step, error) {
 	return deleteWhere(c, ref, func(r nft.Rule) bool { return strings.HasPrefix(r.Comment(), l.masqHash()) })
 }
 
-// hostport removes the rules with the container's id. The reference takes those
-// of all its attachments at once; we spare those for other addresses.
+// hostport removes the rules with the container's id. The reference removes those of all
+// the container's attachments at once; we spare those for other addresses.
 func (l leftovers) hostport(c *nft.Conn, ref nft.Ref) (todo []step, err error) {
 	for _, chainName := range [...]string{"hostports", "hostip_hostports", "masquerading"} {
 		ref.Chain = chainName
@@ -211,7 +209,7 @@ func (l leftovers) forward(c *nft.Conn, ref nft.Ref) ([]step, error) {
 
 const verdictAccept = 1 // NF_ACCEPT
 
-// deleteWhere plans the deletion of a chain's rules that are meant.
+// deleteWhere plans the deletion of the chain's rules for which is returns true.
 func deleteWhere(c *nft.Conn, ref nft.Ref, is func(nft.Rule) bool) ([]step, error) {
 	rules, err := c.ListRules(ref.Family, ref.Table, ref.Chain)
 	if err != nil {

@@ -17,8 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// madeByReference is what the reference v1.9.1 writes for an attachment in both
-// its forms.
+// madeByReference is what the reference v1.9.1 writes for an attachment in both its forms.
 func madeByReference(a Attachment, ip string) string {
 	return fmt.Sprintf(`
 iptables-nft -t nat -N %[2]s 2>/dev/null || true
@@ -53,7 +52,7 @@ EOT
 `, ip, a.chainName(""), a.chainName("DN-"), a.Network, a.ContainerID, a.masqHash(), a.IfName, a.spoofChain())
 }
 
-// The empty tables and chains of the reference stay, as they do on its own DEL.
+// The empty tables and chains of the reference remain, as after its own DEL.
 const frame = `iptables-nft -t nat -N CNI-HOSTPORT-DNAT; iptables-nft -N CNI-FORWARD
 iptables-nft -t nat -A POSTROUTING -j RETURN; iptables-nft -t nat -D POSTROUTING -j RETURN
 nft -f - <<EOT
@@ -143,7 +142,7 @@ func TestSweep(t *testing.T) {
 	commit(t, c, Sweep("pods", []Attachment{alive}), Sweep("nowhere", nil))
 }
 
-// A clean node: nothing is made by looking.
+// On a clean node a look creates nothing.
 func TestLeftoversOfNobody(t *testing.T) {
 	c := open(t)
 	commit(t, c, Leftovers(Attachment{"pods", "c1", "eth0"}, addrs("10.9.0.5")), Sweep("pods", nil), Unaccept(prefixes("10.1.0.0/16"), ""))
@@ -162,7 +161,7 @@ func TestLegacy(t *testing.T) {
 	nettest.Need(t, nettest.Feature{Name: "iptables-legacy (CONFIG_IP_NF_FILTER) and its list", Probe: func() error {
 		return unix.Access("/proc/net/ip_tables_names", unix.R_OK)
 	}})
-	// Its tables cannot be removed again, so in a namespace that goes.
+	// Its tables cannot be removed again, so the test uses a namespace of its own.
 	ns, err := netns.Open(nettest.NewNS(t, "legacy"))
 	if err != nil {
 		t.Fatal(err)

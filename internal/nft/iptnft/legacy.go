@@ -19,8 +19,8 @@ import (
 // LegacyTables returns the tables of iptables-legacy and ip6tables-legacy that
 // are in use, each once: /proc/net/ip_tables_names and ip6_tables_names below
 // proc, which is where procfs is mounted. Their rules cannot be reached over
-// netlink. A kernel without them has none, and a rootless caller, who may not
-// read the list, sees none.
+// netlink. A kernel without them has none. A rootless caller may not read the list and gets
+// none.
 func LegacyTables(proc string) ([]string, error) {
 	var tables []string
 	for _, file := range [...]string{"ip_tables_names", "ip6_tables_names"} {
@@ -43,11 +43,10 @@ func LegacyTables(proc string) ([]string, error) {
 	return tables, nil
 }
 
-// LegacyForwardDrops says whether the filter table of iptables-legacy, or of
-// ip6tables-legacy, drops in FORWARD by policy or has a rule that drops or
-// rejects there. No rule of ours can accept before it. Ask only when
-// LegacyTables has "ip filter" or "ip6 filter": asking makes the kernel create
-// the table. It needs CAP_NET_ADMIN and CAP_NET_RAW.
+// LegacyForwardDrops says whether FORWARD in the filter table of iptables-legacy, or of
+// ip6tables-legacy, drops by policy or has a rule that drops or rejects. No rule of ours
+// can accept before it. Call it only when LegacyTables has "ip filter" or "ip6 filter": the
+// call makes the kernel create the table. It needs CAP_NET_ADMIN and CAP_NET_RAW.
 func LegacyForwardDrops(v6 bool) (bool, error) {
 	drops, err := forwardDrops(v6)
 	if err != nil {
@@ -56,8 +55,8 @@ func LegacyForwardDrops(v6 bool) (bool, error) {
 	return drops, nil
 }
 
-// The layout of include/uapi/linux/netfilter_ipv4/ip_tables.h and its IPv6
-// twin: the interface is frozen since 2.6.
+// The layout of include/uapi/linux/netfilter_ipv4/ip_tables.h and its IPv6 counterpart: the
+// interface is frozen since 2.6.
 const (
 	soGetInfo    = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
 	soGetEntries = 65
@@ -88,7 +87,7 @@ func forwardDrops(v6 bool) (bool, error) {
 	copy(entries, tableFilter)
 	binary.NativeEndian.PutUint32(entries[32:], size)
 	if err := getsockopt(fd, level, soGetEntries, entries); err != nil {
-		return false, err // EAGAIN: changed in between; the caller may ask again
+		return false, err // EAGAIN: changed in between; the caller may try again
 	}
 	return entriesDrop(entries[entriesHead:], int(first), int(policy), targetAt), nil
 }

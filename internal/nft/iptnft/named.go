@@ -12,10 +12,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Named lists the attachments that rules of the reference plugins name in their
-// comments, each once: pkg/utils/utils.go and pkg/ip/ipmasq_nftables_linux.go
-// of v1.9.1. Rules of iptables tell no interface; IfName is empty then. A
-// comment that was cut short names nobody.
+// Named lists the attachments that rules of the reference plugins name in their comments,
+// each once: pkg/utils/utils.go and pkg/ip/ipmasq_nftables_linux.go of v1.9.1. Rules of
+// iptables name no interface; IfName is empty then. A comment that was cut short is
+// skipped.
 func Named(c *nft.Conn) (list []Attachment, err error) {
 	read := func(f nftables.TableFamily, table, chain string, parse func(string) (Attachment, bool)) {
 		rules, rerr := c.ListRules(f, table, chain)
@@ -49,8 +49,8 @@ func ParseComment(s string) (a Attachment, ok bool) {
 	return a, ok
 }
 
-// parseMasq reads `HASH-HASH, net: NET, if: IF, id: ID`; the hashes tell whether
-// it is whole.
+// parseMasq reads `HASH-HASH, net: NET, if: IF, id: ID`; the hashes show whether the
+// comment is complete.
 func parseMasq(s string) (a Attachment, ok bool) {
 	mark, rest, ok := strings.Cut(s, ", net: ")
 	if !ok {
@@ -63,8 +63,8 @@ func parseMasq(s string) (a Attachment, ok bool) {
 	return a, ok && a.masqHash() == mark
 }
 
-// LegacyChains are the chains of the nat table that the reference's portmap and
-// masquerade have for an attachment; iptables-legacy has the same.
+// LegacyChains are the chains of the nat table that the reference's portmap and masquerade
+// have for an attachment, in iptables-legacy too.
 func (a Attachment) LegacyChains() []string {
 	return []string{a.chainName(""), a.chainName("DN-"), a.chainName("SN-")}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// The real plugins make an attachment in each of their forms, its namespace is
-// deleted, and Leftovers removes every trace of it from the firewall.
+// The real plugins make an attachment in each of their forms, its namespace is deleted, and
+// Leftovers removes every trace of it from the firewall.
 func TestRealReference(t *testing.T) {
 	sh(t, "iptables -V | grep -q nf_tables") // what the reference calls must be iptables-nft
 	dir := os.Getenv(reference)

@@ -16,7 +16,7 @@ import (
 
 const reg = unix.NFT_REG_1
 
-// addChain queues a chain; one that is there stays.
+// addChain queues a chain; an existing one is kept.
 func (f filter) addChain(name string) step {
 	return func(enc *nftables.Conn) error {
 		enc.AddChain(&nftables.Chain{Name: name, Table: f.table})
@@ -24,7 +24,7 @@ func (f filter) addChain(name string) step {
 	}
 }
 
-// top queues a rule before all others of a chain.
+// top queues a rule at the start of a chain.
 func (f filter) top(ch chain, text string, exprs []expr.Any) step {
 	return func(enc *nftables.Conn) error {
 		enc.InsertRule(f.rule(ch.name, 0, text, exprs))
@@ -32,7 +32,7 @@ func (f filter) top(ch chain, text string, exprs []expr.Any) step {
 	}
 }
 
-// last queues a rule behind all others, but before an end that returns everything.
+// last queues a rule at the end of a chain, but before a last rule that returns everything.
 func (f filter) last(ch chain, text string, exprs []expr.Any) step {
 	return func(enc *nftables.Conn) error {
 		if at := ch.end(); at != 0 {
@@ -122,8 +122,8 @@ func mask(p netip.Prefix) []byte {
 	return m
 }
 
-// established is `-m conntrack --ctstate RELATED,ESTABLISHED,DNAT`: answers, and
-// published ports, whose first packet the reference left to be dropped.
+// established is `-m conntrack --ctstate RELATED,ESTABLISHED,DNAT`: answers, and published
+// ports, whose first packet the reference does not accept.
 func established() expr.Any {
 	info := xt.ConntrackMtinfo3{}
 	info.MatchFlags = uint16(xt.ConntrackState)

@@ -13,33 +13,33 @@ import (
 )
 
 const (
-	// chainAddresses has the rules of single attachments, two for an address.
-	// Nobody lists it to add to it, however many stand.
+	// chainAddresses has the rules of single attachments, two for an address. An ADD does
+	// not list it, however many rules it has.
 	chainAddresses   = "PATCHBAY-ADDRESSES"
 	commentAddresses = commentAccept + "single addresses"
 )
 
-// Source is whose traffic is accepted: a subnet's, or an attachment's.
+// Source is the traffic that is accepted: a subnet's, or an attachment's.
 type Source struct {
 	Subnet netip.Prefix
 
-	// Bridge is the link that a subnet's traffic comes in by and its answers go out
-	// of. Without it the subnet is accepted wherever it comes from.
+	// Bridge is the link through which the subnet's traffic enters and its answers leave.
+	// Without it the subnet is accepted on every link.
 	Bridge string
 
-	// Inside accepts only what stays on the bridge: frames between its ports, which
-	// pass FORWARD with br_netfilter.
+	// Inside accepts only traffic within the bridge: frames between its ports, which pass
+	// FORWARD with br_netfilter.
 	Inside bool
 
-	// Owner is the comment of the attachment that has the address, which begins
-	// with its key (nft.Comment). Its rules are in a chain of their own.
+	// Owner is the comment of the attachment that has the address; it begins with the
+	// attachment's key (nft.Comment). Its rules are in a chain of their own.
 	Owner string
 
-	// New says that the owner has nothing there yet, so it is not looked for.
+	// New says that the owner has no rules yet, so they are not looked for.
 	New bool
 }
 
-// On are the subnets of a bridge, or of any link when it is empty.
+// On returns the subnets of a bridge, or of any link when bridge is empty.
 func On(bridge string, subnets ...netip.Prefix) (out []Source) {
 	for _, p := range subnets {
 		out = append(out, Source{Subnet: p.Masked(), Bridge: bridge})
@@ -47,8 +47,8 @@ func On(bridge string, subnets ...netip.Prefix) (out []Source) {
 	return out
 }
 
-// Owned are all addresses of an attachment: for Unaccept, which finds them by
-// the owner's key.
+// Owned stands for all addresses of an attachment: for Unaccept, which finds them by the
+// owner's key.
 func Owned(key string) []Source {
 	return []Source{
 		{Subnet: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Owner: key + " "},
@@ -67,7 +67,7 @@ func (s Source) String() string {
 	return s.Subnet.String() + " on " + s.Bridge
 }
 
-// comment is what both rules of a source say.
+// comment is the comment of both rules of a source.
 func (s Source) comment() string {
 	if s.Owner != "" {
 		return s.Owner
@@ -75,8 +75,8 @@ func (s Source) comment() string {
 	return commentAccept + s.String()
 }
 
-// has says whether a rule is the source's. An attachment's is told by its key
-// and the address.
+// has says whether a rule is the source's. The rule of an attachment has its key and the
+// address.
 func (s Source) has(r nft.Rule) bool {
 	if s.Owner == "" {
 		return r.Comment() == s.comment()
@@ -84,7 +84,7 @@ func (s Source) has(r nft.Rule) bool {
 	return s.owns(r) && r.Mentions(s.Subnet.Addr().AsSlice())
 }
 
-// among picks the rules of the source.
+// among returns the source's rules.
 func (s Source) among(rules []nft.Rule) (own []nft.Rule) {
 	for _, r := range rules {
 		if s.has(r) {
@@ -94,7 +94,7 @@ func (s Source) among(rules []nft.Rule) (own []nft.Rule) {
 	return own
 }
 
-// owns says whether a rule is the attachment's, whatever the address.
+// owns says whether a rule is the attachment's, for any address.
 func (s Source) owns(r nft.Rule) bool {
 	mine, ok := nft.OwnerOf(s.Owner)
 	its, ours := nft.OwnerOf(r.Comment())
@@ -117,8 +117,8 @@ func (s Source) through(key expr.MetaKey) (match []expr.Any) {
 	return match
 }
 
-// Addressed lists the comments of the attachments that have rules of their own,
-// one for each rule: for GC.
+// Addressed lists the comments of the attachments that have rules of their own, one for
+// each rule: for GC.
 func Addressed(c *nft.Conn) (comments []string, err error) {
 	for _, f := range families() {
 		rules, err := c.ListHandles(f, tableFilter, chainAddresses)
@@ -132,8 +132,8 @@ func Addressed(c *nft.Conn) (comments []string, err error) {
 	return comments, nil
 }
 
-// disown plans the removal of attachments' rules. gone says that nothing is left
-// in their chain, which goes once nothing leads to it.
+// disown plans the removal of attachments' rules. gone says that their chain is empty then;
+// it can be deleted once nothing jumps to it.
 func (f filter) disown(sources []Source) (todo []step, gone bool) {
 	if !f.own.found || !looksForOwners(sources, true) {
 		return nil, false

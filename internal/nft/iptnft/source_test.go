@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Bridges and single addresses, in each of the chains that may lead to them:
-// iptables prints them, a rule of another owner stays, and nothing is left.
+// Bridges and single addresses, in each of the chains that may jump to them: iptables
+// prints the rules, another owner's rule is kept, and nothing is left.
 func TestSources(t *testing.T) {
 	const one, two = "aaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbb"
 	for name, setup := range map[string]string{
@@ -66,7 +66,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// What is written is what iptables means by it.
+// Our rules mean to iptables what they should.
 func TestSourcesAreIptables(t *testing.T) {
 	c := open(t)
 	sh(t, "iptables-nft -P FORWARD DROP")

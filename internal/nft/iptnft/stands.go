@@ -21,9 +21,9 @@ type Made struct {
 	has   func(*nft.Conn, netip.Addr) (bool, error)
 }
 
-// Stands says whether the rules of every address are there and reached. Where
-// iptables-legacy has the table in use they may be in there, which nobody asks here:
-// then they do. proc is where procfs is mounted.
+// Stands says whether the rules of every address exist and are reached. Where
+// iptables-legacy has the table in use, the rules may be there; Stands does not look and
+// returns true. proc is where procfs is mounted.
 func (m Made) Stands(c *nft.Conn, proc string) (bool, error) {
 	legacy, err := LegacyTables(proc)
 	if err != nil {
@@ -40,17 +40,18 @@ func (m Made) Stands(c *nft.Conn, proc string) (bool, error) {
 	return len(m.addrs) > 0, nil
 }
 
-// Masquerading is what bridge and ptp made with ipMasq.
+// Masquerading is what the reference's bridge and ptp made with ipMasq.
 func (a Attachment) Masquerading(addrs []netip.Addr) Made {
 	return Made{tableNAT, addrs, a.masquerades}
 }
 
-// Publishing is what portmap made; ports says how many ports of an address it publishes.
+// Publishing is what the reference's portmap made; ports returns how many ports of an
+// address it publishes.
 func (a Attachment) Publishing(addrs []netip.Addr, ports func(netip.Addr) int) Made {
 	return Made{tableNAT, addrs, func(c *nft.Conn, addr netip.Addr) (bool, error) { return a.publishes(c, addr, ports(addr)) }}
 }
 
-// Accepting is what firewall made.
+// Accepting is what the reference's firewall made.
 func Accepting(addrs []netip.Addr) Made { return Made{tableFilter, addrs, accepts} }
 
 func (a Attachment) masquerades(c *nft.Conn, addr netip.Addr) (bool, error) {
@@ -90,7 +91,7 @@ func accepts(c *nft.Conn, addr netip.Addr) (bool, error) {
 	}) > 0, in.err
 }
 
-// rules counts those of one table, up to the first error.
+// rules counts the rules of one table, up to the first error.
 type rules struct {
 	c      *nft.Conn
 	family nftables.TableFamily
@@ -127,7 +128,7 @@ func familyOf(a netip.Addr) nftables.TableFamily {
 	return nftables.TableFamilyIPv6
 }
 
-// protocolOf is how LegacyTables calls it.
+// protocolOf is the family's name in LegacyTables.
 func protocolOf(a netip.Addr) string {
 	if a.Unmap().Is4() {
 		return "ip"

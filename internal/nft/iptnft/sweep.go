@@ -12,11 +12,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Sweep removes what the reference plugins left for attachments of a network
-// that are not among the valid ones: for GC. It lists their chains, so it costs
-// as much as they are. What says neither network nor attachment stays: rules
-// of cni_hostport (comment is the container's id alone), of macspoofchk, and
-// of the firewall plugin.
+// Sweep removes what the reference plugins left for attachments of a network that are not
+// among the valid ones: for GC. It lists their chains, so its cost grows with them. It
+// keeps rules that name neither network nor attachment: those of cni_hostport (the comment
+// is the container's id alone), of macspoofchk, and of the firewall plugin.
 func Sweep(network string, valid []Attachment) nft.Extra { return sweep{network, valid} }
 
 type sweep struct {
@@ -29,7 +28,7 @@ func (s sweep) String() string {
 	return "remove what the reference plugins left for dead attachments of " + s.network
 }
 
-// Plan looks through the nat tables and masq_checks.
+// Plan reads the nat tables and masq_checks.
 func (s sweep) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	keep := make(map[string]bool)
 	for _, a := range s.valid {
@@ -55,7 +54,7 @@ func (s sweep) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
 	return run(todo), nil
 }
 
-// nat finds the entries whose comment names the network and a dead container.
+// nat finds the jumps whose comment names the network and a dead container.
 func (s sweep) nat(c *nft.Conn, f nftables.TableFamily, keep map[string]bool) (todo []step, err error) {
 	t := &nftables.Table{Name: tableNAT, Family: f}
 	dropped := make(map[string]bool)
