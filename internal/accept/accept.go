@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package accept is for daemons, which must not end, or run in circles, because
-// the node is short of something for a moment.
+// Package accept is for daemons that must neither exit nor spin when the node is briefly
+// short of file descriptors or memory.
 package accept
 
 import (
@@ -17,13 +17,13 @@ import (
 
 const (
 	pause = 100 * time.Millisecond // between two tries
-	quiet = 10 * time.Minute       // between two lines about it
+	quiet = 10 * time.Minute       // between two log lines
 )
 
-// Patient is l with an Accept that waits a little and goes on when the process or
-// the node has no file descriptor or memory for another connection: those who
-// call wait too. log hears of it once, and again when it lasts or comes back
-// after ten minutes. Other errors come through, and Close ends the wait.
+// Patient is l with an Accept that waits a little and tries again when the process or the
+// node has no file descriptor or memory for another connection; clients wait too. It logs
+// the error once, and again when it lasts or returns after ten minutes. Accept returns
+// other errors, and Close ends the wait.
 func Patient(l net.Listener, log func(string, ...any)) net.Listener {
 	return &patient{Listener: l, log: log, closed: make(chan struct{})}
 }
@@ -31,7 +31,7 @@ func Patient(l net.Listener, log func(string, ...any)) net.Listener {
 type patient struct {
 	net.Listener
 	log    func(string, ...any)
-	said   time.Time // zero: never
+	logged time.Time // zero: never
 	once   sync.Once
 	closed chan struct{}
 }
@@ -42,7 +42,7 @@ func (p *patient) Accept() (net.Conn, error) {
 		if err == nil || !passes(err) {
 			return c, err
 		}
-		p.say(err)
+		p.report(err)
 		select {
 		case <-p.closed:
 			return nil, net.ErrClosed
@@ -51,15 +51,15 @@ func (p *patient) Accept() (net.Conn, error) {
 	}
 }
 
-// say needs no lock: one goroutine accepts.
-func (p *patient) say(err error) {
-	if p.said.IsZero() || time.Since(p.said) > quiet {
-		p.said = time.Now()
+// report needs no lock: one goroutine accepts.
+func (p *patient) report(err error) {
+	if p.logged.IsZero() || time.Since(p.logged) > quiet {
+		p.logged = time.Now()
 		p.log("connections wait until there is room: %v", err)
 	}
 }
 
-// passes says whether an error is of the moment and not of the listener.
+// passes says whether an error is temporary: it is no fault of the listener.
 func passes(err error) bool {
 	var errno unix.Errno
 	return errors.As(err, &errno) && slices.Contains([]unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED}, errno)

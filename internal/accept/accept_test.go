@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// full is a listener of a process without file descriptors, for some tries.
+// full is a listener whose process has no file descriptors for some tries.
 type full struct {
 	net.Listener
 	tries int // -1: for ever
@@ -36,11 +36,11 @@ func TestPatient(t *testing.T) {
 	lines := 0
 	l := Patient(&full{tries: 3}, func(string, ...any) { lines++ })
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) || lines != 1 {
-		t.Errorf("%v, said %d times, want once", err, lines)
+		t.Errorf("%v, logged %d times, want once", err, lines)
 	}
 }
 
-// TestClosedWhileItWaits: a server that ends does not wait for room.
+// TestClosedWhileItWaits: a server that ends does not wait for a descriptor.
 func TestClosedWhileItWaits(t *testing.T) {
 	f := &full{tries: -1}
 	l := Patient(f, t.Logf)

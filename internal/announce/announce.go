@@ -1,16 +1,16 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package announce tells a shared segment where an address is now, so that
-// neighbours who remember somebody else under it (an earlier container, another
-// host) do not send to nowhere for minutes. It sends what the kernel sends of its own
-// accord once, when a link goes up, and often too early.
+// Package announce announces on a shared segment where an address is now. Neighbours may
+// have another host or an earlier container in their tables and would send to it for
+// minutes. The package sends what the kernel sends by itself only once, when a link goes
+// up, and often too early.
 //
-// IPv4: the kernel is asked to find its own address as a neighbour. It broadcasts
-// "who has 10.1.2.3, tell 10.1.2.3", which is a gratuitous ARP (RFC 5227, 3), now
-// and twice more a second apart (mcast_solicit, retrans_time_ms), long after the
-// plugin has ended. A packet socket could send the same, but closing one waits
-// for RCU: 8-16 ms on Linux 6.18, as long as all the rest of an ADD.
+// IPv4: the kernel probes its own address as a neighbour. It broadcasts "who has 10.1.2.3,
+// tell 10.1.2.3", which is a gratuitous ARP (RFC 5227, 3), now and twice more a second
+// apart (mcast_solicit, retrans_time_ms), long after the plugin has ended. A packet socket
+// could send the same, but closing one waits for RCU: 8-16 ms on Linux 6.18, as long as all
+// the rest of an ADD.
 //
 // IPv6: an unsolicited neighbour advertisement (RFC 4861, 7.2.6) over a raw
 // ICMPv6 socket, which costs 0.03 ms to open and close.
@@ -47,9 +47,9 @@ func Send(c *nl.Conn, link netlink.Link, addrs []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// probeSelf makes the kernel ask for its own address. An entry that is there is
-// asked for again. That one stays in the table of neighbours until the kernel
-// needs its place; nobody looks it up, since the address is local.
+// probeSelf makes the kernel probe its own address. It probes again when the neighbour
+// entry exists. The entry remains in the neighbour table until the kernel needs its place;
+// no packet uses it, since the address is local.
 func probeSelf(c *nl.Conn, link netlink.Link, addr netip.Addr) error {
 	err := c.NeighSet(&netlink.Neigh{
 		LinkIndex: link.Attrs().Index, Family: unix.AF_INET, IP: addr.AsSlice(), Flags: netlink.NTF_USE,
@@ -67,7 +67,7 @@ func advertise(link netlink.Link, addrs []netip.Addr) error {
 		return fmt.Errorf("open ICMPv6 socket: %w", os.NewSyscallError("socket", err))
 	}
 	defer unix.Close(fd)  //nolint:errcheck // nothing is buffered
-	const mustBe255 = 255 // RFC 4861, 7.1.2: receivers drop what a router has passed on
+	const mustBe255 = 255 // RFC 4861, 7.1.2: receivers drop what a router has forwarded
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, mustBe255); err != nil {
 		return fmt.Errorf("set hop limit: %w", os.NewSyscallError("setsockopt", err))
 	}
@@ -83,9 +83,9 @@ func advertise(link netlink.Link, addrs []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// advertisement is an unsolicited neighbour advertisement that overrides what
-// receivers remember (RFC 4861, 4.4), without checksum, which the kernel adds.
-// A link without Ethernet address gives none.
+// advertisement is an unsolicited neighbour advertisement that overrides the receivers'
+// entries (RFC 4861, 4.4), without the checksum, which the kernel adds. A link without an
+// Ethernet address gives none.
 func advertisement(addr netip.Addr, mac net.HardwareAddr) []byte {
 	const (
 		neighbourAdvertisement = 136

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// What goes out is the RFC's, to the last byte.
+// The packet matches the RFC to the last byte.
 func TestAdvertisement(t *testing.T) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 5}
 	for _, c := range []struct {
@@ -36,8 +36,8 @@ func TestAdvertisement(t *testing.T) {
 	}
 }
 
-// A neighbour who remembers an address under another Ethernet address sends to
-// the new one after the announcement, of either family (pain 26).
+// A neighbour that has an old Ethernet address for an IP address sends to the new one after
+// the announcement, in both families (pain 26).
 func TestNeighboursLearn(t *testing.T) {
 	n := node.New(t)
 	link := must(n.Host.Conn().Link("uplink"))(t)

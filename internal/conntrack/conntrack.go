@@ -1,11 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conntrack lists and deletes connection tracking entries of the
-// current network namespace, over nfnetlink on mdlayher/netlink. It exists
-// because an entry decides where the packets of a UDP flow go for as long as
-// they keep coming: one made before a port was published, or left of a
-// container that is gone, swallows its client's traffic (plugins#123).
+// Package conntrack lists and deletes connection tracking entries of the current network
+// namespace, over nfnetlink on mdlayher/netlink. It exists because an entry decides where
+// the packets of a UDP flow go for as long as they keep coming: an entry from before a port
+// was published, or of a removed container, misdirects its client's traffic (plugins#123).
 //
 // vishvananda/netlink has the same calls, but lists the whole table: millions
 // of entries on a busy node. Here the kernel filters (CTA_FILTER, Linux >= 5.8).
@@ -20,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is an nfnetlink socket. It is not for concurrent use.
+// Conn is an nfnetlink socket. It is not safe for concurrent use.
 type Conn struct{ nl *netlink.Conn }
 
 // Dial opens a socket in the network namespace of the calling thread.
@@ -43,8 +42,8 @@ const (
 	msgDelete
 )
 
-// List returns the flows that f matches. A kernel that cannot filter sends
-// everything; what does not match is dropped here.
+// List returns the flows that f matches. A kernel that cannot filter sends all entries;
+// List drops those that do not match.
 func (c *Conn) List(f Filter) ([]Flow, error) {
 	req, err := f.request()
 	if err != nil {
@@ -70,8 +69,8 @@ func (c *Conn) List(f Filter) ([]Flow, error) {
 	return flows, nil
 }
 
-// Delete deletes exactly this flow: by its tuple, its zone and the number the
-// kernel gave it. One that ended already is no error.
+// Delete deletes exactly this flow: by its tuple, its zone and the kernel's id. A flow that
+// has already ended is no error.
 func (c *Conn) Delete(f Flow) error {
 	ae := netlink.NewAttributeEncoder()
 	ae.Bytes(unix.NLA_F_NESTED|ctaTupleOrig, f.tuple)

@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// track makes the namespace track connections: nobody does so without a rule
-// that asks for it.
+// track makes the namespace track connections: the kernel does so only when a rule needs
+// it.
 func track(t *testing.T) {
 	t.Helper()
 	c, err := nftables.New()
@@ -43,7 +43,7 @@ func track(t *testing.T) {
 	})
 }
 
-// send sends a datagram from a port of its own, which makes a flow.
+// send sends a datagram from a port of its own, which creates a flow.
 func send(t *testing.T, to string) netip.AddrPort {
 	t.Helper()
 	conn, err := net.Dial("udp", to)
@@ -99,7 +99,7 @@ func TestDeleteExactly(t *testing.T) {
 	}
 }
 
-// The kernel filters: what it does not send is not there to be matched here.
+// The kernel filters: Match never sees the entries that the kernel does not send.
 func TestKernelFilters(t *testing.T) {
 	track(t)
 	c, err := Dial()

@@ -37,8 +37,8 @@ const (
 	ctaFilterReplyFlags = 2
 )
 
-// Bits of CTA_FILTER_ORIG_FLAGS and CTA_FILTER_REPLY_FLAGS: which fields of
-// the tuple count (net/netfilter/nf_internals.h).
+// Bits of CTA_FILTER_ORIG_FLAGS and CTA_FILTER_REPLY_FLAGS: the fields of the tuple to
+// compare (net/netfilter/nf_internals.h).
 const (
 	flagIPSrc     = 1 << 0
 	flagIPDst     = 1 << 1
@@ -56,15 +56,15 @@ type Tuple struct {
 	Src, Dst netip.AddrPort
 }
 
-// Flow is one entry: what the first packet looked like, and what an answer
-// looks like. Without NAT the answer is the original turned round.
+// Flow is one entry: the tuple of the first packet, and the tuple of an answer. Without NAT
+// the answer is the original with both ends swapped.
 type Flow struct {
 	Orig, Reply Tuple
 
 	tuple, zone, id []byte // as the kernel sent them
 }
 
-// String is the flow in the manner of conntrack(8).
+// String is the flow in the format of conntrack(8).
 func (f Flow) String() string {
 	return fmt.Sprintf("proto %d %s -> %s (answers come from %s)", f.Orig.Protocol, f.Orig.Src, f.Orig.Dst, f.Reply.Src)
 }
@@ -78,13 +78,13 @@ func familyOf(a netip.Addr) uint8 {
 	return unix.AF_INET6
 }
 
-// Filter selects flows. Zero fields match everything; a port of 0 is none.
+// Filter selects flows. Zero fields match everything, port 0 too.
 type Filter struct {
 	IPv6         bool
-	Protocol     uint8      // must be given
-	OrigDst      netip.Addr // where the client sent to
+	Protocol     uint8      // required
+	OrigDst      netip.Addr // the client's destination
 	OrigDstPort  uint16
-	ReplySrc     netip.Addr // who answers
+	ReplySrc     netip.Addr // the address that answers
 	ReplySrcPort uint16
 }
 
@@ -121,8 +121,8 @@ func (f Filter) request() (netlink.Message, error) {
 	}, err
 }
 
-// side is one end of a tuple: its address and port, and the numbers they have
-// as attributes and as flags.
+// side is one end of a tuple: its address and port, with the numbers of their attributes
+// and flags.
 type side struct {
 	addr     netip.Addr
 	port     uint16
@@ -132,9 +132,9 @@ type side struct {
 	portFlag uint32
 }
 
-// tuple encodes what is given and returns its flags. An IPv6 address is left to
-// Match: the kernel's comparison is the wrong way round and drops the entries
-// that have it (ctnetlink_filter_match_tuple, Linux 5.8 to at least 6.18).
+// tuple encodes the given fields and returns their flags. An IPv6 address is left to Match:
+// the kernel's comparison is inverted and drops the entries that have the address
+// (ctnetlink_filter_match_tuple, Linux 5.8 to at least 6.18).
 func (f Filter) tuple(ae *netlink.AttributeEncoder, t uint16, s side) (flags uint32) {
 	flags = flagProtoNum
 	ae.Nested(t, func(te *netlink.AttributeEncoder) error {
@@ -158,7 +158,7 @@ func (f Filter) tuple(ae *netlink.AttributeEncoder, t uint16, s side) (flags uin
 	return flags
 }
 
-// errMalformed is returned for messages that do not have the kernel's form.
+// errMalformed is the error for messages that do not have the kernel's form.
 var errMalformed = errors.New("malformed message")
 
 // parse reads the payload of an IPCTNL_MSG_CT_NEW message.

@@ -12,16 +12,16 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// Accepted are the addresses of one attachment, let through an iptables-nft
-// FORWARD that drops.
+// Accepted are the addresses of one attachment whose traffic an iptables-nft FORWARD chain
+// that drops must accept.
 type Accepted struct {
-	Addrs      []netip.Prefix // single ones
+	Addrs      []netip.Prefix // single addresses
 	AdminChain string
 	Comment    string // of the attachment: nft.Comment
 	New        bool   // it has no rules yet, so an ADD need not look for them
 }
 
-// AcceptedOf are the addresses in a record.
+// AcceptedOf returns the addresses of a record.
 func AcceptedOf(rec *record.Record) Accepted {
 	comment := nft.Comment(string(rec.Owner), rec.Network, rec.ContainerID, rec.IfName)
 	return Accepted{Addrs: rec.Accepts, AdminChain: rec.AdminChain, Comment: comment}
@@ -37,7 +37,7 @@ func (a Accepted) sources() []iptnft.Source {
 
 func (a Accepted) extra() nft.Extra { return iptnft.Accept(a.sources(), a.AdminChain) }
 
-// String says what is accepted.
+// String names the accepted addresses.
 func (a Accepted) String() string { return "host: firewall: " + a.extra().String() }
 
 // Ensure queues the rules. There is nothing to undo: a request that fails
@@ -47,7 +47,7 @@ func (a Accepted) Ensure(_ context.Context, env *Env) (Undo, error) {
 	return nil, nil
 }
 
-// Diff is what is lost, as a sentence.
+// Diff returns what is lost, as a sentence.
 func (a Accepted) Diff(ctx context.Context, env *Env) (string, error) {
 	return Sentence(a.Lost(ctx, env))
 }
@@ -61,8 +61,8 @@ func (a Accepted) Lost(_ context.Context, env *Env) (lost []Lost, err error) {
 	return lost, err
 }
 
-// AllAccepted says whether the addresses of all records are let through, by one
-// look: for those who would otherwise look for each of them.
+// AllAccepted says whether the addresses of all records are accepted, in one look, for
+// callers that would otherwise look for each record.
 func AllAccepted(env *Env, records []*record.Record) (bool, error) {
 	byAdmin := make(map[string][]iptnft.Source)
 	for _, rec := range records {

@@ -21,8 +21,8 @@ type Addr struct {
 	Link   string
 	Prefix netip.Prefix
 
-	// DAD makes the kernel look for duplicates of an IPv6 address, 1-2 s in
-	// which it cannot be used. An address that IPAM gave out needs none.
+	// DAD makes the kernel look for duplicates of an IPv6 address: 1-2 s in which the
+	// address cannot be used. An address from IPAM needs none.
 	DAD bool
 	// NoRoute keeps the kernel from adding the route to the prefix.
 	NoRoute bool
@@ -54,7 +54,7 @@ func (a Addr) message() *netlink.Addr {
 	return &netlink.Addr{IPNet: nl.IPNet(a.Prefix), Flags: a.flags()}
 }
 
-// Ensure adds the address, which must not be there.
+// Ensure adds the address, which must not exist.
 func (a Addr) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(a.Where, a.Link)
 	if err != nil {
@@ -74,7 +74,7 @@ func deleteAddr(conn *nl.Conn, link netlink.Link, addr *netlink.Addr) error {
 	return nil
 }
 
-// Diff wants the address and, unless NoRoute, a route to its prefix.
+// Diff expects the address and, unless NoRoute, a route to its prefix.
 func (a Addr) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(a.Where, a.Link)
 	if err != nil {
@@ -102,8 +102,8 @@ func hasAddr(conn *nl.Conn, link netlink.Link, want netip.Prefix) (bool, error) 
 	return false, err
 }
 
-// Gateway is a network's address on the host, which other attachments use too:
-// it stays when the ADD fails and when the last container leaves.
+// Gateway is a network's address on the host, which other attachments use too: it remains
+// when the ADD fails and when the last container is removed.
 type Gateway struct {
 	Link   string
 	Prefix netip.Prefix
@@ -122,7 +122,7 @@ func (g Gateway) String() string {
 
 func (g Gateway) addr() Addr { return Addr{Where: Host, Link: g.Link, Prefix: g.Prefix, DAD: g.DAD} }
 
-// Ensure looks first: nearly always the address is there.
+// Ensure looks first: nearly always the address exists.
 func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(Host, g.Link)
 	if err != nil {
@@ -147,7 +147,7 @@ func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 	return nil, g.add(env, link)
 }
 
-// Others says whether the address is there (ok), else which are in its way:
+// Others says whether the link has the address (ok), else which addresses conflict with it:
 // every IPv4 address, and IPv6 addresses of overlapping subnets.
 func (g Gateway) Others(have []nl.Addr) (others []netip.Prefix, ok bool) {
 	for _, a := range have {
@@ -162,9 +162,8 @@ func (g Gateway) Others(have []nl.Addr) (others []netip.Prefix, ok bool) {
 	return others, false
 }
 
-// add pins the MAC that the link had before our port joined, and adds the
-// address: what had the network's ports as they came and went must not change
-// any more.
+// add pins the MAC that the link had before our port joined, and adds the address. The
+// bridge took its MAC from its ports as they came and went; from now on it must not change.
 func (g Gateway) add(env *Env, link netlink.Link) error {
 	if err := setMAC(env, link, link.Attrs().HardwareAddr); err != nil {
 		return err
@@ -177,7 +176,7 @@ func (g Gateway) add(env *Env, link netlink.Link) error {
 	return nil
 }
 
-// Diff wants the address.
+// Diff expects the address.
 func (g Gateway) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, g.Link)
 	if err != nil {

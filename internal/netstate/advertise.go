@@ -18,14 +18,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// announceTime is how long an announcement waits for a link that is up to have
-// its carrier: on Linux < 6.8 the kernel takes note of it some 0.1 ms later, and
-// a cable that is out must not hold the ADD up.
+// announceTime is how long an announcement waits until a link that is up has its carrier:
+// Linux < 6.8 reports it some 0.1 ms later, and an unplugged cable must not delay the ADD
+// further.
 const announceTime = 100 * time.Millisecond
 
-// Advertise tells a shared segment the addresses of a link in the sandbox, on
-// top of what the kernel does with arp_notify and ndisc_notify (see
-// internal/announce). It is a courtesy: a failure is reported and survived.
+// Advertise announces on a shared segment the addresses of a link in the sandbox, beyond
+// what the kernel does with arp_notify and ndisc_notify (see internal/announce). It is best
+// effort: a failure is a warning.
 type Advertise struct {
 	Link  string
 	Addrs []netip.Addr
@@ -60,7 +60,7 @@ func (a Advertise) Ensure(ctx context.Context, env *Env) (Undo, error) {
 
 func running(l netlink.Link) bool { return l.Attrs().Flags&net.FlagRunning != 0 }
 
-// wait returns when frames can pass, or with an error that says they cannot.
+// wait returns when the link passes frames, or an error when it does not.
 func (a Advertise) wait(ctx context.Context, conn *nl.Conn, index int) error {
 	ctx, cancel := context.WithTimeout(ctx, announceTime)
 	defer cancel()

@@ -11,15 +11,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Announce makes the kernel send gratuitous ARP and neighbour advertisements
-// for the addresses of a link in the sandbox (with arp_notify, ndisc_notify). It
-// does so by itself when the link goes up, but that is before the bridge's port
-// forwards, so nobody hears it. Setting the Ethernet address to what it is says
-// it again.
+// Announce makes the kernel send gratuitous ARP and neighbour advertisements for the
+// addresses of a link in the sandbox (with arp_notify, ndisc_notify). The kernel does so by
+// itself when the link goes up, but before the bridge's port forwards, so no neighbour
+// receives it. Setting the Ethernet address to the same value repeats it.
 //
-// A broadcast goes to every port, 2 us each. With Gateway, a link of the host
-// that everybody talks to, it is made only if the host remembers one of the
-// addresses, so somebody had it not long ago.
+// A broadcast goes to every port, 2 us each. With Gateway, the host's link that containers
+// send to, Ensure announces only if the host has a neighbour entry for one of the
+// addresses, which shows that another container had it not long ago.
 type Announce struct {
 	Link    string
 	Gateway string // "": always
@@ -62,7 +61,7 @@ func (a Announce) needed(env *Env) (bool, error) {
 	for _, addr := range a.Addrs {
 		known, err := env.Host.HasNeighbour(gateway.Attrs().Index, addr)
 		if err != nil && !nl.IsNotFound(err) {
-			return true, nil // a kernel that cannot say: < 5.0
+			return true, nil // the kernel cannot answer: < 5.0
 		}
 		if known {
 			return true, nil

@@ -16,22 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answerTime bounds the wait for a work queue of the kernel. What is late then
-// costs a neighbour one second, not an ADD.
+// answerTime bounds the wait for a work queue of the kernel. A later answer costs a
+// neighbour one second, not the ADD.
 const answerTime = time.Second
 
-// Answering waits until the kernel answers for the IPv6 addresses of a link. It
-// joins the group that neighbours ask in (RFC 4291, solicited-node) in a work
-// queue, some time after the address is there, also when nobody looks for
-// duplicates: 0-3 ms on a busy node (Linux 6.18). Whoever asks before is not
-// heard, and asks again a second later.
+// Answering waits until the kernel answers for the IPv6 addresses of a link. A work queue
+// joins the group that neighbours send to (RFC 4291, solicited-node) some time after the
+// address is added, even without duplicate address detection: 0-3 ms on a busy node (Linux
+// 6.18). An earlier solicitation is lost, and the neighbour repeats it a second later.
 type Answering struct {
 	Where Where
 	Link  string
-	Addrs []netip.Addr // of IPv6
+	Addrs []netip.Addr // IPv6 only
 }
 
-// String says what is waited for.
+// String names what Ensure waits for.
 func (a Answering) String() string {
 	var words []string
 	for _, addr := range a.Addrs {
@@ -40,7 +39,7 @@ func (a Answering) String() string {
 	return fmt.Sprintf("%s: wait until %s answers for %s", a.Where, a.Link, strings.Join(words, " "))
 }
 
-// Ensure asks first: mostly there is nothing to wait for.
+// Ensure checks first: mostly there is nothing to wait for.
 func (a Answering) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(a.Where, a.Link)
 	if err != nil {
@@ -48,7 +47,7 @@ func (a Answering) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	}
 	index := link.Attrs().Index
 	if link.Attrs().RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) != 0 {
-		return nil, nil // nobody asks there
+		return nil, nil // no neighbour asks there
 	}
 	if yes, err := a.answers(env, index); yes || err != nil {
 		return nil, err
@@ -90,5 +89,5 @@ func solicitedNode(addr netip.Addr) netip.Addr {
 	return netip.AddrFrom16(group)
 }
 
-// Diff finds nothing: it was a wait.
+// Diff finds nothing: Ensure only waits.
 func (a Answering) Diff(context.Context, *Env) (string, error) { return "", nil }

@@ -17,24 +17,23 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// Bridge is a bridge on the host. It belongs to the network, not to an
-// attachment: it is never removed, and one that exists is used as it is.
+// Bridge is a bridge on the host. It belongs to the network, not to an attachment: no DEL
+// removes it, and an existing one is used as it is.
 type Bridge struct {
 	Name string
-	MTU  int // bytes, of a bridge that is made; 0 is the kernel's default
-	// MAC of a bridge that is made. Without one the bridge takes its lowest
-	// port's, and changes its own as ports come and go.
+	MTU  int // bytes, of a new bridge; 0 is the kernel's default
+	// MAC is the address of a new bridge. Without one the bridge takes the lowest MAC of
+	// its ports, and changes it as ports come and go.
 	MAC           net.HardwareAddr
-	VLANFiltering bool // of a bridge that is made
+	VLANFiltering bool // of a new bridge
 
-	// Network and Records note a bridge that is made, so that network rm knows it
-	// for one of ours.
+	// Network and Records record a new bridge, so that network rm knows that it is ours.
 	Network string
 	Records *record.Store
 	Promisc bool
 
-	// Pin keeps the address of a bridge that is there, as a gateway must: its
-	// neighbours remember it. Without, it may become that of a port.
+	// Pin fixes the MAC of an existing bridge, as a gateway needs: its neighbours remember
+	// it. Otherwise it may change to that of a port.
 	Pin bool
 }
 
@@ -57,7 +56,7 @@ func (b Bridge) String() string {
 	return s
 }
 
-// Ensure makes the bridge unless there is one, and sets it up.
+// Ensure creates the bridge unless it exists, and sets it up.
 func (b Bridge) Ensure(_ context.Context, env *Env) (Undo, error) {
 	if err := b.ensure(env); err != nil {
 		return nil, fmt.Errorf("failed to create bridge %q: %w", b.Name, err)
@@ -90,9 +89,9 @@ func (b Bridge) ensure(env *Env) error {
 	return nil
 }
 
-// pin sets the address that the bridge has, from when on no port changes it. The
-// kernel forgets the neighbours then, so it is for a bridge that has no live port
-// and so none. Gateway pins one that has ports of others.
+// pin sets the MAC that the bridge has, so that no port changes it any more. The kernel
+// then forgets the bridge's neighbours, so pin is for a bridge that has no live port and so
+// no neighbours. Gateway pins a bridge that has ports of others.
 func (b Bridge) pin(env *Env, link netlink.Link) error {
 	attrs := link.Attrs()
 	if !b.Pin || len(b.MAC) == 0 || bytes.Equal(attrs.HardwareAddr, b.MAC) || attrs.OperState == netlink.OperUp {
@@ -129,15 +128,15 @@ func (b Bridge) make(env *Env) (netlink.Link, error) {
 	if err == nil && b.Records != nil {
 		note := record.Made{Network: b.Network, Index: link.Attrs().Index}
 		if err := b.Records.NoteMade(record.MadeBridge(b.Name), note); err != nil {
-			env.Warn(err) // network rm leaves the bridge then, and that is all
+			env.Warn(err) // network rm leaves the bridge then, nothing worse
 		}
 	}
 	return link, err
 }
 
-// Diff wants a bridge of that name, up, with the MAC of the previous result.
-// Promiscuous mode is wanted when configured; more than that, such as
-// somebody's tcpdump, is no difference.
+// Diff expects a bridge of that name, up, with the MAC of the previous result. It expects
+// promiscuous mode when configured; promiscuous mode set by another program, such as
+// tcpdump, is no difference.
 func (b Bridge) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, b.Name)
 	switch {
@@ -157,7 +156,7 @@ func (b Bridge) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// Port makes a link a port of a bridge. A fresh port has neither flag.
+// Port makes a link a port of a bridge. A new port has neither flag.
 type Port struct {
 	Link, Bridge string
 	nl.PortFlags
@@ -178,7 +177,7 @@ func (p Port) String() string {
 	return fmt.Sprintf("host: ip link set %s master %s%s", p.Link, p.Bridge, portText(p.PortFlags))
 }
 
-// Ensure attaches the link. There is nothing to undo: the link goes.
+// Ensure attaches the link. There is nothing to undo: the link is deleted.
 func (p Port) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {
@@ -205,7 +204,7 @@ func (p Port) Ensure(_ context.Context, env *Env) (Undo, error) {
 	return nil, nil
 }
 
-// Diff wants the link in the bridge, with the flags.
+// Diff expects the link in the bridge, with the flags.
 func (p Port) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {
@@ -230,7 +229,8 @@ func (p Port) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// diffMissing: the object that makes the link reports that it is missing.
+// diffMissing finds no difference when the link is missing: the object that makes it
+// reports that.
 func diffMissing(err error) (string, error) {
 	if nl.IsNotFound(err) {
 		return "", nil

@@ -17,16 +17,16 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// Child is a link in the sandbox on top of another one, its master, still down.
+// Child is a link in the sandbox on top of another one, its master. Ensure leaves it down.
 //
-// It is made under the name Temp, directly in the sandbox, and then renamed:
-// before Linux 6.15 the kernel looks for a link of that name where the request
-// comes from, and the host has an eth0 too.
+// It is created under the name Temp, directly in the sandbox, and then renamed: before
+// Linux 6.15 the kernel looks for a link of that name in the namespace of the request, and
+// the host has an eth0 too.
 type Child struct {
 	Kind      ChildKind
 	Name      string
 	Temp      string // derived from the owner, so that DEL finds it
-	Master    string // "" for a kind without
+	Master    string // "" for a kind without a master
 	MasterIn  Where
 	MTU       int              // bytes; 0 is the master's
 	MAC       net.HardwareAddr // nil: the kernel's choice
@@ -85,7 +85,7 @@ func (c Child) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	return c.undo(env), nil
 }
 
-// explain adds what an error of the kernel means here.
+// explain adds the likely cause to an error of the kernel.
 func (c Child) explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EBUSY):
@@ -98,9 +98,9 @@ func (c Child) explain(err error) error {
 	return err
 }
 
-// adopt gives the link its name and our mark in one message, so that nobody sees
-// it under the name without. A macvlan that passes everything through has its
-// master's Ethernet address until it is given another.
+// adopt sets the link's name and our mark in one message, so that no program sees the name
+// without the mark. A passthru macvlan has its master's Ethernet address until it gets
+// another.
 func (c Child) adopt(env *Env) error {
 	link, err := env.Sandbox.Link(c.Temp)
 	if err != nil {
@@ -136,8 +136,8 @@ func (c Child) undo(env *Env) Undo {
 	}
 }
 
-// DeleteUnmarked deletes what an ADD that was killed made under its temporary
-// name and did not come to mark.
+// DeleteUnmarked deletes the link that a killed ADD made under its temporary name and did
+// not mark.
 func DeleteUnmarked(conn *nl.Conn, temp, kind string) error {
 	link, err := conn.Link(temp)
 	if nl.IsNotFound(err) || err == nil && (link.Type() != kind || link.Attrs().Alias != "") {
@@ -149,7 +149,7 @@ func DeleteUnmarked(conn *nl.Conn, temp, kind string) error {
 	return DeleteLink(conn, link)
 }
 
-// Diff wants the link, of its kind, on its master, with its Ethernet address.
+// Diff expects the link, of its kind, on its master, with its Ethernet address.
 func (c Child) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Sandbox, c.Name)
 	switch {
@@ -169,10 +169,10 @@ func (c Child) Diff(_ context.Context, env *Env) (string, error) {
 	return c.diffMaster(env, link)
 }
 
-// diffMaster wants the master, up: a link on one that is down carries nothing.
+// diffMaster expects the master to be up: a link on a master that is down carries nothing.
 func (c Child) diffMaster(env *Env, link netlink.Link) (string, error) {
 	if c.Master == "" && !c.AnyMaster {
-		return "", nil // of a kind without
+		return "", nil // of a kind without a master
 	}
 	master, d, err := c.master(env, link)
 	if err != nil || d != "" {
@@ -184,7 +184,7 @@ func (c Child) diffMaster(env *Env, link netlink.Link) (string, error) {
 	return "", nil
 }
 
-// master finds it, and says in d what is wrong with it.
+// master finds the master; d says what is wrong with it.
 func (c Child) master(env *Env, link netlink.Link) (master netlink.Link, d string, err error) {
 	if c.AnyMaster {
 		if master, err = env.Conn(c.MasterIn).LinkAt(link.Attrs().ParentIndex); nl.IsNotFound(err) {

@@ -12,7 +12,7 @@ import (
 // Macvlan is a link with an Ethernet address of its own.
 type Macvlan struct {
 	Mode       netlink.MacvlanMode
-	BCQueueLen uint32 // broadcast frames that wait; 0 is the kernel's default
+	BCQueueLen uint32 // broadcast frames in the queue; 0 is the kernel's default
 }
 
 // Type is the kind's name.
@@ -89,7 +89,7 @@ func (i IPVlan) diff(l netlink.Link) string {
 // VLAN is the interface to one VLAN (802.1Q) of the master.
 type VLAN struct {
 	ID  int
-	MTU int // that Diff wants; 0 for any
+	MTU int // expected by Diff; 0 for any
 }
 
 // Type is the kind's name.

@@ -14,27 +14,27 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// Lost is what the firewall lacks, or has otherwise than it should: What in the
-// words of a user, which several elements share, Detail in the firewall's. Without
-// What it is no element, and Detail says all.
+// Lost is something that the firewall lacks or that differs: What names it in a user's
+// words, which several elements share, Detail in the firewall's. Without What it is no
+// element, and Detail says all.
 type Lost struct{ What, Detail string }
 
-// InFirewall is an object whose differences are of the firewall, where one of them
-// takes several elements away at once.
+// InFirewall is an object in the firewall. CHECK groups its differences, because one cause
+// removes several elements at once.
 type InFirewall interface {
 	Lost(ctx context.Context, env *Env) ([]Lost, error)
 }
 
-// Differences are what CHECK found. As an error it is one sentence for a person.
+// Differences are the findings of CHECK. As an error they are one sentence for a person.
 type Differences struct {
 	Lost   []Lost
 	Other  []string
-	Tables []string // what was changed in our firewall tables, whoever's elements are in them
+	Tables []string // the changes of our firewall tables, whatever elements they affect
 
-	Unrecorded bool // repair does not know what is lost
+	Unrecorded bool // the records do not say what is lost, so repair cannot restore it
 }
 
-// Error names what is lost once, however many elements that is.
+// Error names each lost thing once, however many elements it has.
 func (d *Differences) Error() string {
 	parts := slices.Concat(d.Other, d.Tables)
 	if len(d.Lost) > 0 {
@@ -47,7 +47,7 @@ func (d *Differences) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// Sentence is the beginning of one: what is lost, with its verb.
+// Sentence is the beginning of a sentence: what is lost, with its verb.
 func (d *Differences) Sentence() string {
 	what := d.What()
 	if len(what) == 1 {
@@ -56,8 +56,8 @@ func (d *Differences) Sentence() string {
 	return enumerate(what) + " are"
 }
 
-// What lists what is lost, each once, published ports first. The mark of the owner
-// says nothing beside something that was of use.
+// What lists what is lost, each once, published ports first. It leaves the owner's mark out
+// when something else is lost.
 func (d *Differences) What() (what []string) {
 	mark := nft.Owner("", "").Meaning().What
 	for _, l := range d.Lost {
@@ -79,7 +79,7 @@ func rank(what string) int {
 	return 1
 }
 
-// Details are the elements.
+// Details lists the lost elements.
 func (d *Differences) Details() (details []string) {
 	for _, l := range d.Lost {
 		details = append(details, l.Detail)
@@ -90,11 +90,11 @@ func (d *Differences) Details() (details []string) {
 // Any says whether there is a difference.
 func (d *Differences) Any() bool { return len(d.Lost)+len(d.Other)+len(d.Tables) > 0 }
 
-// Add joins the differences of another.
+// Add joins the differences of o.
 func (d *Differences) Add(o *Differences) {
 	d.Lost, d.Unrecorded = append(d.Lost, o.Lost...), d.Unrecorded || o.Unrecorded
 	for _, t := range o.Other {
-		if !slices.Contains(d.Other, t) { // two plugins may look at one thing
+		if !slices.Contains(d.Other, t) { // two plugins may check the same object
 			d.Other = append(d.Other, t)
 		}
 	}
@@ -113,7 +113,7 @@ func enumerate(list []string) string {
 	return strings.Join(list[:len(list)-1], ", ") + " and " + list[len(list)-1]
 }
 
-// Diff finds every difference of the kernel from s.
+// Diff finds every difference between s and the kernel.
 func (s State) Diff(ctx context.Context, env *Env) (*Differences, error) {
 	d := new(Differences)
 	for _, o := range s {
@@ -174,8 +174,8 @@ func Sentence(lost []Lost, err error) (string, error) {
 	return d.Error(), err
 }
 
-// Found takes the joined errors of a CHECK apart: what the plugins found missing,
-// which is told in one sentence, and everything else, each once. Of nil it is empty.
+// Found splits the joined errors of a CHECK: the differences that plugins found, which
+// become one sentence, and all other errors, each once. For nil it is empty.
 func Found(err error) *Differences {
 	found := new(Differences)
 	sift(err, found)

@@ -5,7 +5,7 @@ package netstate
 
 import "github.com/vishvananda/netlink"
 
-// Dummy is a device that leads nowhere.
+// Dummy is a device that drops what it sends.
 type Dummy struct{}
 
 // Type is the kind's name.

@@ -20,7 +20,7 @@ import (
 // attachment. Ensure queues it; the session commits the queue once.
 type Element struct{ nft.Element }
 
-// String is a sentence; its elements are in the record.
+// String is a sentence; the record has the elements.
 func (e Element) String() string { return "host: firewall: " + e.Meaning().Does }
 
 // Ensure queues the element. There is nothing to undo: a request that fails
@@ -34,7 +34,7 @@ func (e Element) Ensure(_ context.Context, env *Env) (Undo, error) {
 	return nil, nil
 }
 
-// Diff is what is lost, as a sentence.
+// Diff returns what is lost, as a sentence.
 func (e Element) Diff(ctx context.Context, env *Env) (string, error) {
 	return Sentence(e.Lost(ctx, env))
 }
@@ -49,7 +49,7 @@ type Fact struct {
 	record.Fact
 	Owner   owner.Key
 	Records *record.Store
-	Begin   func(*record.Fact) error // by the first one in (Hold); may be nil
+	Begin   func(*record.Fact) error // called by the fact's first holder (Hold); may be nil
 }
 
 // String has a part for each element.
@@ -64,9 +64,9 @@ func (f Fact) String() string {
 	return "host: firewall: " + strings.Join(parts, "; ")
 }
 
-// Ensure takes a reference before it queues the elements, so that the last
-// holder of the same fact cannot remove them afterwards. A reference that an
-// earlier ADD took stays when this one fails.
+// Ensure takes a reference before it queues the elements, so that the last holder of the
+// same fact cannot remove them afterwards. A reference of an earlier ADD remains when this
+// ADD fails.
 func (f Fact) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	held := f.Records.Holds(f.Name, f.Owner)
 	if err := f.Records.Hold(ctx, f.Fact, f.Owner, f.Begin); err != nil {
@@ -79,10 +79,10 @@ func (f Fact) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	return func(ctx context.Context) error { return ReleaseFact(ctx, f.Records, f.Name, f.Owner, env.NFT) }, nil
 }
 
-// Diff is what is lost, as a sentence.
+// Diff returns what is lost, as a sentence.
 func (f Fact) Diff(ctx context.Context, env *Env) (string, error) { return Sentence(f.Lost(ctx, env)) }
 
-// Lost looks the elements up, and what the fact stands for beside them.
+// Lost looks up the elements of the fact and its other rules.
 func (f Fact) Lost(_ context.Context, env *Env) ([]Lost, error) {
 	lost, err := lostElements(env, f.Elements...)
 	if err != nil {
@@ -97,8 +97,8 @@ func (f Fact) Lost(_ context.Context, env *Env) ([]Lost, error) {
 	return lost, err
 }
 
-// lostAccept is about sources that are not accepted. Rules of others may let them
-// through; where that cannot be decided doctor warns.
+// lostAccept finds sources that are not accepted. Rules of other programs may accept them;
+// where that cannot be decided doctor warns.
 func lostAccept(env *Env, sources []iptnft.Source, admin string, lost *[]Lost) error {
 	var missing []Lost
 	err := lostExtra(env, iptnft.Accept(sources, admin), "acceptance of forwarded traffic", &missing)
@@ -120,7 +120,7 @@ func lostExtra(env *Env, x nft.Extra, what string, lost *[]Lost) error {
 	return err
 }
 
-// RestoreFact is QueueFact that mends what is there and was changed, for repair.
+// RestoreFact is QueueFact that also mends what exists and was changed, for repair.
 func RestoreFact(fw *nft.Conn, f record.Fact) {
 	if f.Conditions != nil {
 		fw.Queue(f.Conditions.Restore())
@@ -129,7 +129,7 @@ func RestoreFact(fw *nft.Conn, f record.Fact) {
 	QueueFact(fw, f)
 }
 
-// QueueFact queues what a fact stands for.
+// QueueFact queues the elements and rules of a fact.
 func QueueFact(fw *nft.Conn, f record.Fact) {
 	for _, x := range extras(f) {
 		fw.Queue(x)
@@ -137,7 +137,7 @@ func QueueFact(fw *nft.Conn, f record.Fact) {
 	fw.Add(f.Elements...)
 }
 
-// extras is what a fact stands for beside elements.
+// extras returns what a fact has beside elements.
 func extras(f record.Fact) (out []nft.Extra) {
 	if f.Conditions != nil {
 		out = append(out, f.Conditions.Ensure())
@@ -148,7 +148,7 @@ func extras(f record.Fact) (out []nft.Extra) {
 	return out
 }
 
-// accepted are some subnets of a fact.
+// accepted returns some subnets of a fact as sources.
 func accepted(f record.Fact, subnets ...netip.Prefix) []iptnft.Source {
 	list := iptnft.On(f.Bridge, subnets...)
 	for i := range list {
@@ -157,14 +157,13 @@ func accepted(f record.Fact, subnets ...netip.Prefix) []iptnft.Source {
 	return list
 }
 
-// ReleaseFact drops o's reference; the last one out sends the removal of the
-// elements while it holds the fact's lock. The wait for those that expire is
-// left to the Commit at the end of the session: whoever adds one of them in the
-// meantime waits for it to go first. Networks may be nested, and the kernel
-// keeps the widest range only: those of the facts that stay are queued again
-// where they lay within one that goes. Only those: other facts may be going as
-// well, under locks of their own. The last one out calls before, if any, first
-// of all.
+// ReleaseFact drops o's reference. The last holder sends the removal of the elements while
+// it holds the fact's lock. It leaves the wait for expiring elements to the Commit at the
+// end of the session: a process that adds one of them meanwhile waits until it is gone.
+// Networks may be nested, and the kernel keeps the widest range only: ReleaseFact queues
+// ranges of remaining facts again that lay within a removed one. Only those: other facts
+// may be released at the same time, under locks of their own. The last holder calls before,
+// if given, first of all.
 func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key, fw *nft.Conn, before ...func(record.Fact) error) error {
 	return s.Release(ctx, name, o, func(f record.Fact) error {
 		for _, fn := range before {
@@ -182,8 +181,8 @@ func ReleaseFact(ctx context.Context, s *record.Store, name string, o owner.Key,
 	})
 }
 
-// unaccept stops accepting what no other fact accepts on that bridge: networks that
-// differ in the operator's chain alone share the rules.
+// unaccept stops accepting sources that no other fact accepts on that bridge: networks that
+// differ only in the operator's chain share the rules.
 func unaccept(s *record.Store, f record.Fact, fw *nft.Conn) {
 	if len(f.Accepts) == 0 {
 		return
@@ -201,8 +200,8 @@ func unaccept(s *record.Store, f record.Fact, fw *nft.Conn) {
 	fw.Queue(iptnft.LeaveAdmin(f.AdminChain, func() bool { return AdminNamed(s, f.AdminChain, f.Name) }))
 }
 
-// AdminNamed says whether an attachment, or a fact but the one called except, names
-// an operator's chain. What cannot be read may.
+// AdminNamed says whether an attachment, or a fact other than except, names an operator's
+// chain. A record or fact that cannot be read counts as naming it.
 func AdminNamed(s *record.Store, adminChain, except string) bool {
 	records, torn, err := s.Scan("")
 	_, facts, ferr := s.Facts()
@@ -213,9 +212,9 @@ func AdminNamed(s *record.Store, adminChain, except string) bool {
 		})
 }
 
-// send starts the removal. Where it is not known yet whether elements expire,
-// somebody must stay to delete those that do not: a kill in between would leave
-// them without a reference.
+// send starts the removal. Where it is not known yet whether elements expire, this process
+// must wait and delete those that do not: after a kill in between they would have no
+// reference.
 func send(ctx context.Context, fw *nft.Conn) error {
 	if _, known := fw.ExpiryWorks(); known {
 		return fw.Start(ctx)
@@ -223,9 +222,8 @@ func send(ctx context.Context, fw *nft.Conn) error {
 	return fw.Commit(ctx)
 }
 
-// nested are elements of other facts that lie within a range of f. Facts without
-// ranges, such as those of a single link, have none to look for: as many of them
-// stand as attachments.
+// nested returns elements of other facts that lie within a range of f. Facts without
+// ranges, such as those of a single link, are skipped: there are as many as attachments.
 func nested(s *record.Store, f record.Fact) (out []nft.Element) {
 	if !slices.ContainsFunc(f.Elements, func(e nft.Element) bool { return len(e.KeyEnd) > 0 }) {
 		return nil

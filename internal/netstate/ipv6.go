@@ -26,8 +26,8 @@ func (l LinkIPv6) setting() nl.Setting {
 	return nl.Setting{Key: "net/ipv6/conf/" + l.Link + "/" + l.Conf.String(), Value: strconv.Itoa(int(l.Value))}
 }
 
-// IPv6 is a list of settings of links in one namespace. What they are is read
-// with the links, which costs nothing; only those that differ are written.
+// IPv6 is a list of settings of links in one namespace. Their values are read with the
+// links, at no cost; Ensure writes only those that differ.
 type IPv6 struct {
 	Where Where
 	List  []LinkIPv6
@@ -46,8 +46,8 @@ func (i IPv6) sysctls(list []LinkIPv6) Sysctls {
 // String is the sysctl command.
 func (i IPv6) String() string { return i.sysctls(i.List).String() }
 
-// Ensure writes what differs. A link without IPv6 is left to the kernel's
-// answer if the setting is needed, and else passed over.
+// Ensure writes what differs. For a link without IPv6, a needed setting is written all the
+// same, so that the kernel reports the error; another is skipped.
 func (i IPv6) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	list, err := i.differing(env)
 	if err != nil || len(list) == 0 {
@@ -70,8 +70,8 @@ func (i IPv6) differing(env *Env) (list []LinkIPv6, err error) {
 	return list, nil
 }
 
-// Diff wants IPv6 not to be switched off where it is needed. The other settings
-// are for operators and the tuning plugin to change.
+// Diff expects IPv6 to be enabled where it is needed. Operators and the tuning plugin may
+// change the other settings.
 func (i IPv6) Diff(_ context.Context, env *Env) (string, error) {
 	list, err := i.differing(env)
 	if err != nil {
@@ -85,14 +85,14 @@ func (i IPv6) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// Forwarding switches forwarding on in the host's namespace. No DEL switches it
-// off: others may count on it by then. What it was is noted for network rm.
+// Forwarding switches forwarding on in the host's namespace. No DEL switches it off: other
+// programs may rely on it by then. network rm uses the recorded earlier value.
 type Forwarding struct {
 	IPv4, IPv6 bool
 	Link       string // of the host, that Diff looks at too; may be empty
 	Failed     string // text of a failure
 	Network    string
-	Records    *record.Store // of the note; may be nil
+	Records    *record.Store // for the recorded value; may be nil
 }
 
 func (f Forwarding) families() (list []int) {
@@ -121,7 +121,7 @@ func (f Forwarding) String() string {
 	return s.String()
 }
 
-// Ensure asks by netlink, and writes the sysctl if it must.
+// Ensure reads the setting by netlink, and writes the sysctl only if necessary.
 func (f Forwarding) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	s := Sysctls{Where: Host, Needed: f.Failed}
 	for _, family := range f.families() {
@@ -136,7 +136,7 @@ func (f Forwarding) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	return s.Ensure(ctx, env)
 }
 
-// note writes down that forwarding was off, before it is on. Without the note it
+// note records that forwarding was off, before it is switched on. Without the record it
 // stays on, so a failure harms nothing.
 func (f Forwarding) note(env *Env, keys []nl.Setting) {
 	for _, k := range keys {
@@ -153,8 +153,9 @@ func (f Forwarding) note(env *Env, keys []nl.Setting) {
 	}
 }
 
-// Diff wants forwarding, for IPv4 that of the link too: the kernel drops what comes
-// in by one that does not forward. Of IPv6 it looks at all interfaces' alone.
+// Diff expects forwarding, for IPv4 on the link too: the kernel drops packets that enter
+// through a link that does not forward. For IPv6 it looks only at the setting of all
+// interfaces.
 func (f Forwarding) Diff(_ context.Context, env *Env) (string, error) {
 	var errs []error
 	for _, family := range f.families() {

@@ -17,23 +17,23 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// Veth is a pair of virtual Ethernet devices: Name, up, on the host and Peer,
-// still down, in the sandbox.
+// Veth is a pair of virtual Ethernet devices: Name, up, on the host and Peer, still down,
+// in the sandbox.
 type Veth struct {
 	Name, Peer string
 	MTU        int // bytes; 0 is the kernel's default
-	// The addresses are ours to choose: those the kernel draws at random are
-	// replaced by systemd-udevd (MACAddressPolicy) some time later.
+	// We choose the addresses: systemd-udevd (MACAddressPolicy) replaces those that the
+	// kernel draws at random some time later.
 	MAC, PeerMAC net.HardwareAddr
 	Owner        owner.Key // goes into the ifalias
 	NetNS        string    // path of the sandbox, for people
 
-	Bridge string // of which Name becomes a port; may be empty
+	Bridge string // the bridge that Name becomes a port of; may be empty
 	Port   nl.PortFlags
 
-	// NoIPv6 keeps the kernel from giving the host's end an IPv6 address of its
-	// own: a bridge's port needs none, nor does a link for IPv4 alone. A link that
-	// IPv6 is forwarded to does: the kernel asks for its neighbours from there.
+	// NoIPv6 keeps the kernel from giving the host's end an IPv6 address: a bridge's port
+	// needs none, nor does a link for IPv4 alone. A link that IPv6 is forwarded to needs
+	// one: the kernel uses it as the source of neighbour solicitations.
 	NoIPv6 bool
 }
 
@@ -101,10 +101,10 @@ func (v Veth) undo(env *Env) Undo {
 	}
 }
 
-// VethExistsError says that the container has the interface of an ADD.
+// VethExistsError says that the container already has the interface of an ADD.
 type VethExistsError struct {
 	IfName, Host string
-	In           string // the namespace of the attachment that has the same names; "" when the interface is not one's
+	In           string // the namespace of the attachment with the same names; "" when the interface belongs to none
 }
 
 // Error is the reference's text.
@@ -112,10 +112,10 @@ func (e *VethExistsError) Error() string {
 	return fmt.Sprintf("container veth name (%q) peer provided (%q) already exists", e.IfName, e.Host)
 }
 
-// ErrVethExists is what an ADD says when the container has the interface.
+// ErrVethExists is the error of an ADD when the container already has the interface.
 func ErrVethExists(peer, name string) error { return &VethExistsError{IfName: peer, Host: name} }
 
-// adopt writes our mark and looks the other end up.
+// adopt writes our mark and looks up the other end.
 func (v Veth) adopt(env *Env) error {
 	setAlias := env.Host.SetAlias
 	if v.NoIPv6 {
@@ -128,7 +128,7 @@ func (v Veth) adopt(env *Env) error {
 	return err
 }
 
-// Diff wants both ends, paired, with the addresses of the previous result.
+// Diff expects both ends, paired, with the addresses of the previous result.
 func (v Veth) Diff(ctx context.Context, env *Env) (string, error) {
 	inside, d, err := findVeth(env, Sandbox, v.Peer, v.PeerMAC)
 	if err != nil || d != "" {
@@ -153,7 +153,7 @@ func (v Veth) Diff(ctx context.Context, env *Env) (string, error) {
 	return Port{Link: v.Name, Bridge: v.Bridge, PortFlags: v.Port}.Diff(ctx, env)
 }
 
-// findVeth says in d what is wrong with one end.
+// findVeth finds one end; d says what is wrong with it.
 func findVeth(env *Env, w Where, name string, mac net.HardwareAddr) (link netlink.Link, d string, err error) {
 	link, err = env.Link(w, name)
 	switch {
@@ -173,8 +173,8 @@ func findVeth(env *Env, w Where, name string, mac net.HardwareAddr) (link netlin
 	return link, "", nil
 }
 
-// DeleteLink deletes a link; one that is gone is no error. The kernel takes
-// 15-20 ms for it (RCU), so a pair is deleted by one end only.
+// DeleteLink deletes a link; a missing one is no error. The kernel takes 15-20 ms for it
+// (RCU), so delete only one end of a pair.
 func DeleteLink(c *nl.Conn, link netlink.Link) error {
 	if err := c.LinkDel(link); err != nil && !nl.IsNotFound(err) {
 		return fmt.Errorf("failed to delete %q: %w", link.Attrs().Name, err)
@@ -201,7 +201,7 @@ func (u Up) String() string {
 	return s
 }
 
-// Ensure sets the link up unless it is.
+// Ensure sets the link up unless it is up.
 func (u Up) Ensure(_ context.Context, env *Env) (Undo, error) {
 	conn := env.Conn(u.Where)
 	link, err := env.Link(u.Where, u.Link)
@@ -224,7 +224,7 @@ func (u Up) Ensure(_ context.Context, env *Env) (Undo, error) {
 	}, nil
 }
 
-// Diff wants the link to be up.
+// Diff expects the link to be up.
 func (u Up) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(u.Where, u.Link)
 	switch {

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netstate is the desired state of the network as a list of plain
-// objects. A plugin compiles a State from its configuration and the addresses
-// without touching anything; Apply makes it so in the list's order, Diff tells
-// where the kernel differs (CHECK), String prints it (`patchbay explain`).
+// Package netstate is the desired state of the network as a list of plain objects. A plugin
+// compiles a State from its configuration and the addresses without touching anything;
+// Apply ensures the objects in the list's order, Diff returns where the kernel differs
+// (CHECK), String prints the list (`patchbay explain`).
 //
 // There is no dependency solver and no planner: the order is the author's.
 package netstate
@@ -22,19 +22,19 @@ import (
 
 // Object is one thing that should exist.
 type Object interface {
-	// String is one line a person reads, in the words of ip(8), nft(8), tc(8).
+	// String is one line for people, in the syntax of ip(8), nft(8), tc(8).
 	fmt.Stringer
-	// Ensure makes the object so. undo takes back what Ensure changed and is
-	// nil when it changed nothing. When Ensure fails, it has undone itself.
+	// Ensure creates or changes the object. undo reverts what Ensure changed and is nil
+	// when it changed nothing. An Ensure that fails has reverted its own changes.
 	Ensure(ctx context.Context, env *Env) (undo Undo, err error)
 	// Diff says in words where the kernel differs; empty when it does not.
 	Diff(ctx context.Context, env *Env) (string, error)
 }
 
-// Undo takes a change back.
+// Undo reverts a change.
 type Undo func(context.Context) error
 
-// Where is the namespace an object lives in.
+// Where is the namespace of an object.
 type Where int
 
 // The two namespaces of an attachment.
@@ -52,11 +52,11 @@ type Env struct {
 	Sandbox *nl.Conn // nil when there is no namespace
 	NFT     *nft.Conn
 
-	// Warn hears of what could not be done and is survived, such as a sysctl
-	// on a read-only /proc/sys.
+	// Warn receives failures that do not end the request, such as a sysctl on a read-only
+	// /proc/sys.
 	Warn func(error)
 
-	// Taken is asked when another attachment has an element; nil takes it over.
+	// Taken is called when another attachment has an element; nil takes it over.
 	Taken func(*nft.TakenError) error
 
 	links [2]map[string]netlink.Link
@@ -70,7 +70,7 @@ func (e *Env) Conn(w Where) *nl.Conn {
 	return e.Sandbox
 }
 
-// Link returns a link, asking the kernel once.
+// Link returns a link, and reads it from the kernel only once.
 func (e *Env) Link(w Where, name string) (netlink.Link, error) {
 	if l, ok := e.links[w][name]; ok {
 		return l, nil
@@ -107,15 +107,15 @@ func (s State) String() string {
 	return b.String()
 }
 
-// Applier carries Apply's surroundings.
+// Applier is what Apply needs.
 type Applier struct {
 	Env  *Env
-	Undo func(func(context.Context) error) // where undos go
-	Step func(name string) error           // asked before each object; may be nil
+	Undo func(func(context.Context) error) // pushes an undo
+	Step func(name string) error           // called before each object; may be nil
 }
 
-// Apply ensures every object in order and stops at the first error, leaving
-// the undoing to the owner of the undo stack.
+// Apply ensures every object in order and stops at the first error. The owner of the undo
+// stack undoes the rest.
 func (a *Applier) Apply(ctx context.Context, s State) error {
 	for _, o := range s {
 		if err := ctx.Err(); err != nil {

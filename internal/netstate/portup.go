@@ -11,18 +11,18 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// portUpTime is how long a port may take: what the reference waits in all.
+// portUpTime is how long a port may take: the total wait of the reference.
 const portUpTime = 2550 * time.Millisecond
 
-// PortUp waits until a link of the host is operationally up, from when on its
-// bridge forwards. A veth whose ends are both up is up before anybody can ask
-// on Linux >= 6.8 (rtnl_getlink syncs the carrier) and some 0.1 ms later before.
+// PortUp waits until a link of the host is operationally up: then its bridge forwards. A
+// veth whose ends are both up is already up at the first look on Linux >= 6.8 (rtnl_getlink
+// syncs the carrier), and some 0.1 ms later on older kernels.
 type PortUp struct{ Link string }
 
-// String says what is waited for.
+// String names what Ensure waits for.
 func (p PortUp) String() string { return "host: wait for " + p.Link + " to be up" }
 
-// Ensure asks, and only if that is too early listens for events.
+// Ensure looks once, and listens for events only if the link is not up yet.
 func (p PortUp) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	link, err := env.Host.Link(p.Link)
 	if err != nil {
@@ -55,5 +55,5 @@ func (p PortUp) isUp(env *Env, link netlink.Link) (bool, error) {
 	return now.Attrs().OperState == netlink.OperUp, nil
 }
 
-// Diff finds nothing: a container that takes its own interface down may.
+// Diff finds nothing: a container may take its own interface down.
 func (p PortUp) Diff(context.Context, *Env) (string, error) { return "", nil }

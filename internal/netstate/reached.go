@@ -16,27 +16,27 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Reached expects that the host reaches a container's address by the link that has its
-// gateway, for CHECK: the route that came with the gateway's address may be gone, which
-// no ADD puts back; another network may have the same subnet, or a route lead elsewhere.
+// Reached expects, for CHECK, that the host reaches a container's address through the link
+// that has its gateway. The route that came with the gateway's address may be gone, and no
+// ADD restores it; another network may have the same subnet, or a route may lead elsewhere.
 type Reached struct {
 	Link    string
 	Addr    netip.Addr
-	Gateway netip.Prefix // the address that brings the route
+	Gateway netip.Prefix // the address whose route leads to the container
 }
 
-// String says what is wanted.
+// String names the expected route.
 func (w Reached) String() string { return fmt.Sprintf("host: reach %s by %s", w.Addr, w.Link) }
 
 // Ensure does nothing: routes come with the addresses of the host.
 func (Reached) Ensure(context.Context, *Env) (Undo, error) { return nil, nil }
 
-// Diff finds no route, or another link than the one that is wanted. Of a link that is
-// down or without the address others tell, and what is in a VRF has routes of its own.
+// Diff finds no route, or another link than the expected one. Other objects report a link
+// that is down or without the address, and a link in a VRF has its own routes.
 func (w Reached) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, w.Link)
 	if err != nil || link.Attrs().MasterIndex != 0 || link.Attrs().RawFlags&unix.IFF_UP == 0 {
-		return "", nil //nolint:nilerr // told by what is compared before
+		return "", nil //nolint:nilerr // an earlier object reports it
 	}
 	if d := withoutARP(link); d != "" {
 		return d, nil
@@ -54,7 +54,7 @@ func (w Reached) Diff(_ context.Context, env *Env) (string, error) {
 		return w.lost(), nil
 	}
 	other, err := env.Host.LinkAt(routes[0].LinkIndex)
-	if nl.IsNotFound(err) { // it has just gone
+	if nl.IsNotFound(err) { // it has just been deleted
 		return "", nil
 	}
 	if err != nil {
@@ -63,7 +63,7 @@ func (w Reached) Diff(_ context.Context, env *Env) (string, error) {
 	return fmt.Sprintf("the host reaches %s by %s instead of %s", w.Addr, other.Attrs().Name, w.Link), nil
 }
 
-// withoutARP tells of a link of Ethernet on which no neighbour is found.
+// withoutARP reports an Ethernet link that finds no neighbours.
 func withoutARP(link netlink.Link) string {
 	at := link.Attrs()
 	if at.RawFlags&unix.IFF_NOARP == 0 || !slices.Contains([]string{"bridge", "veth", "macvlan"}, link.Type()) {

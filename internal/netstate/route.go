@@ -32,10 +32,10 @@ type Route struct {
 	Table    int
 	Scope    int // RT_SCOPE_*: 0 global, 253 link, 254 host
 
-	OnLink  bool // the gateway is there though no route says so
+	OnLink  bool // the gateway is on the link though no route says so
 	Replace bool // a route to the same destination is replaced
 
-	Repairable bool // patchbay repair adds it where there is none, as CHECK says then
+	Repairable bool // patchbay repair adds it when it is missing, and CHECK says so
 }
 
 // String is the ip command.
@@ -89,8 +89,8 @@ func (r Route) message(index int) *netlink.Route {
 	return out
 }
 
-// Ensure adds the route. Like the reference it does not ask for exclusion
-// (NLM_F_EXCL), so equal destinations stand side by side (IPv6: ECMP).
+// Ensure adds the route. Like the reference it does not set NLM_F_EXCL, so a second route
+// to the same destination is added beside the first (IPv6: ECMP).
 func (r Route) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(r.Where, r.Link)
 	if err != nil {
@@ -113,7 +113,7 @@ func (r Route) Ensure(_ context.Context, env *Env) (Undo, error) {
 	}, nil
 }
 
-// gatewayText prints no gateway as the reference does.
+// gatewayText prints a missing gateway as the reference does.
 func gatewayText(gw netip.Addr) string {
 	if !gw.IsValid() {
 		return "<nil>"
@@ -121,8 +121,8 @@ func gatewayText(gw netip.Addr) string {
 	return gw.String()
 }
 
-// Diff wants a route to the destination, by the gateway, in the table if one is given and else in any: a later plugin (sbr,
-// vrf) may have moved it.
+// Diff expects a route to the destination, through the gateway, in the table if one is
+// given and else in any: a later plugin (sbr, vrf) may have moved it.
 func (r Route) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(r.Where, r.Link)
 	if err != nil {
@@ -145,7 +145,7 @@ func (r Route) Diff(_ context.Context, env *Env) (string, error) {
 	return text, nil
 }
 
-// Served says whether the host has a route to exactly the destination, by whatever link.
+// Served says whether the host has a route to exactly the destination, through any link.
 func (r Route) Served(env *Env) (bool, error) {
 	return r.matching(env.Host, func(*netlink.Route) bool { return true })
 }
@@ -173,8 +173,8 @@ func (r Route) find(conn *nl.Conn, link netlink.Link) (bool, error) {
 	return false, nil
 }
 
-// served says whether a route to the destination is the one that is wanted. A default
-// route by another interface may be somebody's choice for the container.
+// served says whether a route to the destination is the expected one. A default route
+// through another interface may be an operator's choice for the container.
 func (r Route) served(got netlink.Route, link netlink.Link) bool {
 	if got.Type != unix.RTN_UNICAST {
 		return false
@@ -193,13 +193,13 @@ func hasGateway(got netlink.Route, want netip.Addr) bool {
 	return slices.ContainsFunc(hops, func(ip net.IP) bool { return ip.Equal(want.AsSlice()) })
 }
 
-// refusesBefore says whether a route that leads nowhere comes before another.
+// refusesBefore says whether a route that refuses packets comes before another.
 func refusesBefore(o, got netlink.Route) bool {
 	leadsNowhere := o.Type == unix.RTN_UNREACHABLE || o.Type == unix.RTN_BLACKHOLE || o.Type == unix.RTN_PROHIBIT
 	return leadsNowhere && o.Table == got.Table && o.Priority < got.Priority
 }
 
-// lookup asks for the one route that serves the destination.
+// lookup asks the kernel for the one route that serves the destination.
 func (r Route) lookup(conn *nl.Conn, link netlink.Link) (bool, error) {
 	return r.matching(conn, func(got *netlink.Route) bool { return got.LinkIndex == link.Attrs().Index })
 }

@@ -16,11 +16,11 @@ import (
 // settleTime bounds duplicate address detection, as in the reference.
 const settleTime = 5 * time.Second
 
-// Settle waits until no address of a link in the sandbox is tentative. Only
-// addresses with DAD ever are.
+// Settle waits until no address of a link in the sandbox is tentative. Only addresses with
+// DAD ever are.
 type Settle struct{ Link string }
 
-// String says what is waited for.
+// String names what Ensure waits for.
 func (s Settle) String() string {
 	return "sandbox: wait for duplicate address detection on " + s.Link
 }
@@ -52,7 +52,7 @@ func (s Settle) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	return nil, nil
 }
 
-// tentative says whether detection is still going on; a duplicate is an error.
+// tentative says whether detection still runs; a duplicate is an error.
 func (s Settle) tentative(env *Env, index int) (yes bool, err error) {
 	addrs, err := env.Sandbox.Addrs(index)
 	for _, a := range addrs {
@@ -66,5 +66,5 @@ func (s Settle) tentative(env *Env, index int) (yes bool, err error) {
 	return yes, err
 }
 
-// Diff finds nothing: it was a wait.
+// Diff finds nothing: Ensure only waits.
 func (s Settle) Diff(context.Context, *Env) (string, error) { return "", nil }

@@ -13,15 +13,15 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Sysctls are kernel settings of one namespace, written in one trip into it.
-// A value that is there already is not written.
+// Sysctls are kernel settings of one namespace, written in one trip into it. Values that
+// are already set are not written.
 type Sysctls struct {
 	Where Where
 	List  []nl.Setting
 
-	// Needed makes a failure an error, which begins with this text. Otherwise
-	// a key this kernel lacks is passed over. A /proc/sys that may not be
-	// written is only reported in both cases (rootless callers).
+	// Needed makes a failure an error that begins with this text. Otherwise a key that the
+	// kernel lacks is skipped. A /proc/sys that cannot be written is only a warning in both
+	// cases (rootless callers).
 	Needed string
 }
 
@@ -34,8 +34,8 @@ func (s Sysctls) String() string {
 	return strings.Join(words, " ")
 }
 
-// Ensure writes the settings. Those of the host stay when the ADD fails: other
-// containers may count on them by then.
+// Ensure writes the settings. Those of the host remain when the ADD fails: other containers
+// may rely on them by then.
 func (s Sysctls) Ensure(_ context.Context, env *Env) (Undo, error) {
 	conn := env.Conn(s.Where)
 	old, err := conn.SwapSysctls(s.List, func(_ nl.Setting, err error) error { return s.judge(env, err) })
@@ -55,7 +55,7 @@ func (s Sysctls) Ensure(_ context.Context, env *Env) (Undo, error) {
 	return undo, nil
 }
 
-// judge says whether a setting that could not be made ends the ADD.
+// judge decides whether a setting that could not be written fails the ADD.
 func (s Sysctls) judge(env *Env, err error) error {
 	switch {
 	case errors.Is(err, nl.ErrReadOnly), errors.Is(err, fs.ErrPermission):
@@ -67,7 +67,7 @@ func (s Sysctls) judge(env *Env, err error) error {
 	return fmt.Errorf("%s: %w", s.Needed, err)
 }
 
-// ignoreMissing: the interface whose setting it was is gone.
+// ignoreMissing accepts an undo that fails because the interface is gone.
 func ignoreMissing(_ nl.Setting, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -75,8 +75,8 @@ func ignoreMissing(_ nl.Setting, err error) error {
 	return err
 }
 
-// Diff compares what is needed. The rest is for comfort, and operators and the
-// tuning plugin may change it.
+// Diff compares the needed settings. The others are optional, and operators and the tuning
+// plugin may change them.
 func (s Sysctls) Diff(_ context.Context, env *Env) (string, error) {
 	if s.Needed == "" {
 		return "", nil

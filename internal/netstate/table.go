@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// Table is one of our firewall tables as a whole: without its chains and rules the
-// elements in it do nothing, and a rule that was put in may drop what they are for.
+// Table is one of our firewall tables as a whole: without its chains and rules its elements
+// do nothing, and an added rule may drop the traffic that they serve.
 type Table struct{ Bridge bool }
 
 func (t Table) family() nftables.TableFamily {
@@ -25,7 +25,7 @@ func (t Table) family() nftables.TableFamily {
 	return nftables.TableFamilyINet
 }
 
-// String names it.
+// String names the table.
 func (t Table) String() string {
 	if t.Bridge {
 		return "host: firewall: table bridge " + nft.TableName
@@ -33,13 +33,13 @@ func (t Table) String() string {
 	return "host: firewall: table inet " + nft.TableName
 }
 
-// Ensure does nothing: the first element brings the table.
+// Ensure does nothing: the first element creates the table.
 func (Table) Ensure(context.Context, *Env) (Undo, error) { return nil, nil }
 
 // mostChanges is how many changes of a table a sentence names.
 const mostChanges = 3
 
-// Diff names what was changed. A table of a newer program is none of ours to judge.
+// Diff names the changes. It does not judge a table of a newer program.
 func (t Table) Diff(_ context.Context, env *Env) (string, error) {
 	diffs, err := env.NFT.VerifyTable(t.family())
 	var newer *nft.NewerSchemaError
@@ -56,7 +56,8 @@ func (t Table) Diff(_ context.Context, env *Env) (string, error) {
 	return strings.Join(diffs, "; ") + more + " (run patchbay repair)", nil
 }
 
-// Tables are those that a state's elements are in, beside those that it names.
+// Tables returns the tables of a state's elements, except those that the state itself
+// names.
 func (s State) Tables() (tables State) {
 	var has, named [2]bool
 	note := func(elems ...nft.Element) {

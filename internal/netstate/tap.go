@@ -19,14 +19,14 @@ import (
 // Tap is a tap device in the sandbox, for a virtual machine.
 type Tap struct {
 	nl.Tap
-	Temp   string // its name at first, derived from the owner, so that DEL finds it
+	Temp   string // its first name, derived from the owner, so that DEL finds it
 	MAC    net.HardwareAddr
 	MTU    int       // bytes; 0 is the kernel's default
 	Mark   owner.Key // goes into the ifalias
-	Bridge string    // of the sandbox, of which it becomes a port; may be empty
+	Bridge string    // of the sandbox, that the tap becomes a port of; may be empty
 
-	// Make replaces the making, by a process with another security label. Label is
-	// that, for people.
+	// Make creates the tap in place of Ensure, in a process with another security label.
+	// Label is that label, for people.
 	Make  func(*nl.Conn, nl.Tap) error
 	Label string
 }
@@ -61,7 +61,7 @@ func mtuText(mtu int) string {
 	return fmt.Sprintf(" mtu %d", mtu)
 }
 
-// Ensure makes the tap by ioctl on /dev/net/tun and dresses it in one message.
+// Ensure creates the tap by ioctl on /dev/net/tun and configures it in one message.
 func (t Tap) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	master, err := t.master(env)
 	if err != nil {
@@ -82,7 +82,7 @@ func (t Tap) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	return t.undo(env), nil
 }
 
-// dress gives the tap its name last: with it all is done.
+// dress sets the tap's name last: a tap with its name is complete.
 func (t Tap) dress(env *Env, master int) error {
 	link, err := env.Sandbox.Link(t.Temp)
 	if err != nil {
@@ -131,8 +131,8 @@ func (t Tap) master(env *Env) (index int, err error) {
 	return link.Attrs().Index, nil
 }
 
-// Diff wants a tap of the previous result's address, with its owners, queues
-// and bridge.
+// Diff expects a tap with the previous result's address, with its owners, queues and
+// bridge.
 func (t Tap) Diff(_ context.Context, env *Env) (string, error) {
 	link, d, err := findInside(env, t.Name, t.MAC)
 	if err != nil || d != "" {
@@ -144,7 +144,7 @@ func (t Tap) Diff(_ context.Context, env *Env) (string, error) {
 	}
 	master, err := t.master(env)
 	if err != nil {
-		return err.Error(), nil //nolint:nilerr // the difference is that the bridge is not there
+		return err.Error(), nil //nolint:nilerr // a missing bridge is the difference
 	}
 	switch {
 	case t.Owner != nil && tap.Owner != *t.Owner:
@@ -161,7 +161,7 @@ func (t Tap) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// findInside says in diff what is wrong with a link of the sandbox.
+// findInside finds a link of the sandbox; diff says what is wrong with it.
 func findInside(env *Env, name string, mac net.HardwareAddr) (link netlink.Link, diff string, err error) {
 	link, err = env.Link(Sandbox, name)
 	switch {

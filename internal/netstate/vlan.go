@@ -50,7 +50,7 @@ func (p PortVLANs) String() string {
 	return fmt.Sprintf("host: bridge vlan dev %s: %s", p.Link, strings.Join(words, ", "))
 }
 
-// Ensure sets the VLANs. There is nothing to undo: they go with the link.
+// Ensure sets the VLANs. There is nothing to undo: they are deleted with the link.
 func (p PortVLANs) Ensure(_ context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {
@@ -76,8 +76,8 @@ func (v VLANs) add(conn *nl.Conn, link netlink.Link) error {
 	return conn.BridgeVlanAdd(link, v.First, v.PVID, v.PVID, false, true)
 }
 
-// removeDefault removes what the bridge gave the port when it was attached. A
-// bridge that does not filter gives nothing.
+// removeDefault removes the default VLAN that the bridge gave to the port. A bridge that
+// does not filter gives none.
 func (p PortVLANs) removeDefault(env *Env, link netlink.Link) error {
 	br, err := env.Link(Host, p.Bridge)
 	if err != nil {
@@ -97,8 +97,8 @@ func (p PortVLANs) removeDefault(env *Env, link netlink.Link) error {
 	return err
 }
 
-// Diff wants every VLAN on the port. It lists all ports (the kernel has no
-// other way), but only CHECK of a port with VLANs does.
+// Diff expects every VLAN on the port. It lists all ports (the kernel has no other way),
+// but only CHECK of a port with VLANs does.
 func (p PortVLANs) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Link(Host, p.Link)
 	if err != nil {
@@ -126,17 +126,17 @@ func (p PortVLANs) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// VLANGateway is a veth pair on the host that carries a network's gateway in
-// one VLAN of a bridge: Name has the address, Peer is the port. Like the
-// bridge it belongs to the network and stays.
+// VLANGateway is a veth pair on the host that carries a network's gateway in one VLAN of a
+// bridge: Name has the address, Peer is the port. Like the bridge it belongs to the
+// network, and no DEL removes it.
 type VLANGateway struct {
 	Name, Peer  string
 	Bridge      string
 	VLAN        uint16
 	KeepDefault bool
 
-	// Settings are written before the link is up, when the kernel begins to look
-	// for duplicates of its link-local address.
+	// Settings are written before the link is up, when the kernel begins to look for
+	// duplicates of its link-local address.
 	Settings []LinkIPv6
 }
 
@@ -154,7 +154,7 @@ func (g VLANGateway) vlans() PortVLANs {
 	return PortVLANs{Link: g.Peer, Bridge: g.Bridge, KeepDefault: g.KeepDefault, List: []VLANs{{g.VLAN, g.VLAN, true}}}
 }
 
-// Ensure makes the pair, or completes one whose maker was killed.
+// Ensure creates the pair, or completes one whose ADD was killed.
 func (g VLANGateway) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	link, err := env.Link(Host, g.Name)
 	if nl.IsNotFound(err) {
@@ -200,7 +200,7 @@ func (g VLANGateway) attach(ctx context.Context, env *Env, link, peer netlink.Li
 	return nil
 }
 
-// Diff wants the interface to be there; Gateway looks at its address.
+// Diff expects the interface to exist; Gateway checks its address.
 func (g VLANGateway) Diff(ctx context.Context, env *Env) (string, error) {
 	return Up{Where: Host, Link: g.Name}.Diff(ctx, env)
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// vrfAlias marks a VRF that we made. It is no owner's: attachments share it.
+// vrfAlias marks a VRF that we made. It names no owner: attachments share the VRF.
 const vrfAlias = "patchbay: vrf"
 
 // VRF is a virtual router of the sandbox (Linux >= 4.3): a link whose members use
 // a routing table of their own.
 type VRF struct {
 	Name  string
-	Table int // 0 in Diff: whichever it has
+	Table int // 0 in Diff: any table
 }
 
 // String is the ip command.
@@ -46,7 +46,7 @@ func FindVRF(c *nl.Conn, name string) (*netlink.Vrf, error) {
 	return vrf, nil
 }
 
-// Ensure makes the VRF and sets it up. One that is there stays as it is.
+// Ensure creates the VRF and sets it up. An existing one is used as it is.
 func (v VRF) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	have, err := FindVRF(env.Sandbox, v.Name)
 	if err != nil || have != nil {
@@ -79,12 +79,12 @@ func (v VRF) explain(err error) error {
 	return err
 }
 
-// Diff wants the VRF, up, with its table.
+// Diff expects the VRF, up, with its table.
 func (v VRF) Diff(_ context.Context, env *Env) (string, error) {
 	have, err := FindVRF(env.Sandbox, v.Name)
 	switch {
 	case err != nil:
-		return err.Error(), nil //nolint:nilerr // something else has its name: a difference
+		return err.Error(), nil //nolint:nilerr // another kind of link has its name: a difference
 	case have == nil:
 		return fmt.Sprintf("VRF %s not found", v.Name), nil
 	case have.Flags&net.FlagUp == 0:
@@ -95,12 +95,12 @@ func (v VRF) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// DeleteEmptyVRF deletes a VRF without members, if we made it or anyway says so.
-// The caller holds the lock of the namespace.
+// DeleteEmptyVRF deletes a VRF without members, if we made it or anyway is set. The caller
+// holds the lock of the namespace.
 func DeleteEmptyVRF(c *nl.Conn, name string, anyway bool) error {
 	vrf, err := FindVRF(c, name)
 	if err != nil || vrf == nil {
-		return nil //nolint:nilerr // somebody else's link by now
+		return nil //nolint:nilerr // another program's link by now
 	}
 	if vrf.Alias != vrfAlias && !anyway {
 		return nil

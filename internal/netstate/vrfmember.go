@@ -17,9 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// Member puts a link of the sandbox into a VRF. The kernel sets the link down and
-// up on the way, so what it drops is put back: the link's routes, in the VRF's
-// table, and, without keep_addr_on_down, its global IPv6 addresses.
+// Member puts a link of the sandbox into a VRF. The kernel sets the link down and up on the
+// way, so Ensure restores what the kernel drops: the link's routes, in the VRF's table,
+// and, without keep_addr_on_down, its global IPv6 addresses.
 type Member struct{ Link, VRF string }
 
 // String is the ip command.
@@ -27,7 +27,7 @@ func (m Member) String() string {
 	return fmt.Sprintf("sandbox: ip link set %s master %s, and its routes to the table of %s", m.Link, m.VRF, m.VRF)
 }
 
-// Ensure puts the link in; undo takes it out, with all it had.
+// Ensure puts the link into the VRF; undo takes it out and restores the same.
 func (m Member) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	c := env.Sandbox
 	link, err := c.Link(m.Link)
@@ -74,7 +74,7 @@ func (m Member) free(c *nl.Conn, link netlink.Link) error {
 	return fmt.Errorf("interface %s has already a master set: %s", m.Link, master.Attrs().Name)
 }
 
-// Diff wants the link to be a member.
+// Diff expects the link to be a member.
 func (m Member) Diff(_ context.Context, env *Env) (string, error) {
 	link, err := env.Sandbox.Link(m.Link)
 	if err != nil && !nl.IsNotFound(err) {
@@ -94,14 +94,14 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// move carries addresses and routes of a link over a change of its master.
+// move keeps addresses and routes of a link over a change of its master.
 type move struct {
 	c        *nl.Conn
 	link     netlink.Link
 	from, to int // routing tables
 }
 
-// around reads what the link has, makes the change and puts back what it cost.
+// around reads addresses and routes, makes the change and restores what was lost.
 func (m move) around(ctx context.Context, change func() error) error {
 	routes, err := m.c.LinkRoutes(m.link.Attrs().Index, m.from)
 	if err != nil {
@@ -120,7 +120,7 @@ func (m move) around(ctx context.Context, change func() error) error {
 	return m.restoreRoutes(ctx, routes)
 }
 
-// addresses are the link's global ones of IPv6. IPv4's stay in any case.
+// addresses returns the link's global IPv6 addresses. IPv4 addresses remain in any case.
 func (m move) addresses() (out []netlink.Addr, err error) {
 	list, err := m.c.AddrList(m.link, netlink.FAMILY_V6)
 	for _, a := range list {
@@ -140,7 +140,7 @@ func (m move) restoreAddresses(ctx context.Context, before []netlink.Addr) error
 		if slices.ContainsFunc(after, func(b netlink.Addr) bool { return a.Equal(b) }) {
 			continue
 		}
-		// It has been looked for already, so it can be used at once.
+		// It was checked for duplicates before, so it can be used at once.
 		a.Flags = a.Flags&unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD
 		if err := m.c.AddrAdd(m.link, &a); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("could not restore address %s to %s: %w", a.IPNet, m.link.Attrs().Name, err)
@@ -149,15 +149,14 @@ func (m move) restoreAddresses(ctx context.Context, before []netlink.Addr) error
 	return m.usable(ctx, len(before))
 }
 
-// usableTime is how long the kernel may take to look for duplicates again, and
-// linkUpTime how long a link may take to have a carrier: without one it does
-// not even begin.
+// usableTime is how long the kernel may take to look for duplicates again, and linkUpTime
+// how long a link may take to get a carrier, without which the kernel does not begin.
 const (
 	usableTime = 5 * time.Second
 	linkUpTime = time.Second
 )
 
-// usable waits until the addresses can be used: their routes are there then.
+// usable waits until the addresses can be used: then their routes exist.
 func (m move) usable(ctx context.Context, want int) error {
 	if want == 0 {
 		return nil
@@ -191,7 +190,7 @@ func (m move) ready(want int) (bool, error) {
 	return ready >= want, err
 }
 
-// poll asks every few milliseconds.
+// poll calls ask every few milliseconds.
 func (m move) poll(ctx context.Context, most time.Duration, ask func() (bool, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -200,8 +199,8 @@ func (m move) poll(ctx context.Context, most time.Duration, ask func() (bool, er
 	return until(ctx, tick.C, ask)
 }
 
-// restoreRoutes adds what the kernel did not: it makes those of addresses anew.
-// What leads to a next hop comes before the routes by it.
+// restoreRoutes adds the routes that the kernel did not restore: it restores those of
+// addresses itself. Routes to a next hop come before the routes through it.
 func (m move) restoreRoutes(ctx context.Context, routes []netlink.Route) error {
 	order.Stable(routes, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) })
 	for _, r := range routes {
@@ -220,8 +219,7 @@ func (m move) restoreRoutes(ctx context.Context, routes []netlink.Route) error {
 	return nil
 }
 
-// replaceTime is how long a next hop may take to be reachable after the link has
-// come up.
+// replaceTime is how long a next hop may take to be reachable after the link has come up.
 const replaceTime = time.Second
 
 func (m move) replace(ctx context.Context, r *netlink.Route) error {

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// lostEvent is how soon to ask again without an event: a socket whose buffer
-// ran over has lost some.
+// lostEvent is how long to wait for an event before asking again: a socket whose buffer
+// overflowed has lost some.
 const lostEvent = 50 * time.Millisecond
 
-// until asks, and asks again at every event, until the answer is yes. yes is
-// false when ctx ended first.
+// until calls ask, and again at every event, until the answer is yes. yes is false when ctx
+// ended first.
 func until[T any](ctx context.Context, events <-chan T, ask func() (bool, error)) (yes bool, err error) {
 	again := time.NewTicker(lostEvent)
 	defer again.Stop()
@@ -24,7 +24,7 @@ func until[T any](ctx context.Context, events <-chan T, ask func() (bool, error)
 		select {
 		case _, ok := <-events:
 			if !ok {
-				events = nil // the socket is gone: ask by the clock
+				events = nil // the socket is closed: only the timer is left
 			}
 		case <-again.C:
 		case <-ctx.Done():
@@ -33,10 +33,10 @@ func until[T any](ctx context.Context, events <-chan T, ask func() (bool, error)
 	}
 }
 
-// unsubscribe ends a subscription of the library, whose goroutine would wait
-// for ever for somebody to take its last event.
+// unsubscribe ends a subscription of the library, whose goroutine would block for ever on
+// its last event.
 func unsubscribe[T any](events <-chan T, done chan<- struct{}) {
 	close(done)
-	for range events { // thrown away
+	for range events { // discarded
 	}
 }

@@ -13,9 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CanMake says why the kernel makes no links of a kind; nil when it makes them, or does
-// not tell. Nothing is made: the request has the Ethernet address of a group and a link
-// below that is not there, one of which each kind refuses. Linux looks for a module first, as for an ADD.
+// CanMake returns why the kernel makes no links of a kind; nil when it makes them, or when
+// that is not known. Nothing is made: the request has a multicast Ethernet address and a
+// parent link that does not exist, and each kind refuses one of the two. Linux looks for a
+// module first, as for an ADD.
 func (c *Conn) CanMake(kind string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = "patchbay-probe", net.HardwareAddr{1, 0, 0, 0, 0, 1}
@@ -23,12 +24,13 @@ func (c *Conn) CanMake(kind string) error {
 	if err := c.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}); errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("this kernel makes no %s links (modprobe rtnl-link-%s tells why): %w", kind, kind, err)
 	}
-	return nil // EPERM tells nothing: an ADD may act in namespaces of the caller's own
+	return nil // EPERM decides nothing: an ADD may act in namespaces of the caller's own
 }
 
-// CanFilterVLANs says why bridges have no VLANs; nil when they have, or the kernel does
-// not tell. Nothing is made: it refuses the default VLAN, which it does not look at where
-// it has none, and then the name. It would refuse that first if it had no bridges yet.
+// CanFilterVLANs returns why bridges have no VLANs; nil when they have, or when that is not
+// known. Nothing is made. A kernel with VLANs refuses the default VLAN; one without ignores
+// it and refuses the name. It would refuse the name first, too, before the bridge module is
+// loaded, so CanMake loads it.
 func (c *Conn) CanFilterVLANs() error {
 	if err := c.CanMake("bridge"); err != nil {
 		return err

@@ -10,12 +10,12 @@ import (
 	vnl "github.com/vishvananda/netlink/nl"
 )
 
-// tries is how often a dump is begun. One of some thousand links takes 20 ms, and
-// most are interrupted where containers come and go.
+// tries is how often a dump is started. A dump of some thousand links takes 20 ms, and most
+// are interrupted where containers come and go.
 const tries = 100
 
-// Retry repeats a dump that the kernel interrupted because a table changed
-// under it (NLM_F_DUMP_INTR), at most a hundred times.
+// Retry repeats a dump that the kernel interrupted because a table changed meanwhile
+// (NLM_F_DUMP_INTR), at most a hundred times.
 func Retry[T any](dump func() (T, error)) (out T, err error) {
 	for range tries {
 		if out, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -25,7 +25,7 @@ func Retry[T any](dump func() (T, error)) (out T, err error) {
 	return out, err
 }
 
-// These are the Handle's, with Retry: nobody has to think of it.
+// These are the Handle's methods with Retry, so that callers need not call it.
 
 // LinkList lists all links.
 func (c *Conn) LinkList() ([]netlink.Link, error) { return Retry(c.Handle.LinkList) }
@@ -35,8 +35,8 @@ func (c *Conn) AddrList(link netlink.Link, family int) ([]netlink.Addr, error) {
 	return Retry(func() ([]netlink.Addr, error) { return c.Handle.AddrList(link, family) })
 }
 
-// RouteListFiltered lists the routes that are as filter in what mask (RT_FILTER_*)
-// names.
+// RouteListFiltered lists the routes that equal filter in the fields that mask
+// (RT_FILTER_*) names.
 func (c *Conn) RouteListFiltered(family int, filter *netlink.Route, mask uint64) ([]netlink.Route, error) {
 	return Retry(func() ([]netlink.Route, error) { return c.Handle.RouteListFiltered(family, filter, mask) })
 }

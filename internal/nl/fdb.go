@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FDBEntry is an entry of a VXLAN device's forwarding database: frames to MAC go
-// to Remote. The library has no port.
+// FDBEntry is an entry of a VXLAN device's forwarding database: frames for MAC go to
+// Remote. The library has no field for the port.
 type FDBEntry struct {
 	MAC    net.HardwareAddr
 	Remote netip.Addr // invalid: not an entry of a VXLAN device
@@ -26,7 +26,7 @@ type FDBEntry struct {
 func (c *Conn) FDB(index int) (out []FDBEntry, err error) {
 	msgs, err := Retry(func() ([][]byte, error) {
 		head := &netlink.Ndmsg{Family: unix.AF_BRIDGE}
-		// NDA_IFINDEX makes the kernel tell of this device only.
+		// NDA_IFINDEX limits the answer to this device.
 		return c.request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, unix.RTM_NEWNEIGH, head, attr32(unix.NDA_IFINDEX, uint32(index)))
 	})
 	if err != nil {
@@ -61,8 +61,8 @@ func parseFDB(m []byte) (e FDBEntry, index int, ok bool) {
 	return e, index, e.MAC != nil
 }
 
-// SetFDB makes e the device's one entry for its MAC: a remote that was there
-// before is replaced in one step.
+// SetFDB makes e the device's only entry for its MAC: an earlier remote is replaced in one
+// step.
 func (c *Conn) SetFDB(index int, e FDBEntry) error {
 	parts := e.message(index)
 	if e.Remote.IsValid() {
@@ -89,8 +89,8 @@ func (e FDBEntry) message(index int) []vnl.NetlinkRequestData {
 	return []vnl.NetlinkRequestData{head, attr(unix.NDA_LLADDR, e.MAC)}
 }
 
-// SetVXLANLocal changes the source address of a VXLAN device to another one of
-// the same family (Linux 5.0). The library would send what cannot be changed too.
+// SetVXLANLocal changes the source address of a VXLAN device to another one of the same
+// family (Linux 5.0). The library would also send attributes that cannot be changed.
 func (c *Conn) SetVXLANLocal(index int, local netip.Addr) error {
 	kind := vnl.IFLA_VXLAN_LOCAL
 	if local.Is6() {

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Link returns a link by name. IsNotFound tells that there is none. It leaves
-// the statistics out and keeps the link's IPv6 settings (see IPv6Setting). A
-// name may be one of the link's alternative names, which may be long.
+// Link returns a link by name; IsNotFound recognises the error for a missing one. Link
+// leaves the statistics out and keeps the link's IPv6 settings (see IPv6Setting). The name
+// may be one of the link's alternative names, which may be long.
 func (c *Conn) Link(name string) (netlink.Link, error) {
 	kind := unix.IFLA_IFNAME
 	if len(name) >= unix.IFNAMSIZ {
@@ -63,9 +63,9 @@ func (c *Conn) getLink(index int, more ...vnl.NetlinkRequestData) (netlink.Link,
 	return link, nil
 }
 
-// Lives says whether something holds the namespace of a link's other end, by its id as
-// c sees it (IFLA_LINK_NETNSID). The kernel finds no other by an id, and takes links of
-// theirs later. Linux < 4.15, or who may not ask, is told that it lives.
+// Lives says whether something holds the namespace of a link's other end, by its id as c
+// sees it (IFLA_LINK_NETNSID). The kernel drops the id of a namespace that ends, and
+// deletes its links later. Linux < 4.15 and a caller without the right to ask get true.
 func (c *Conn) Lives(id int) bool {
 	_, err := c.request(unix.RTM_GETLINK, unix.NLM_F_ACK, 0, linkHead(1), attr32(unix.IFLA_TARGET_NETNSID, uint32(id)))
 	return !errors.Is(err, unix.EINVAL)
@@ -103,9 +103,8 @@ func (i IPv6Conf) String() string {
 	return fmt.Sprintf("%d", int(i))
 }
 
-// IPv6Setting is a setting of a link as it was when Link or LinkAt read it. ok
-// is false when the kernel told none: the link has no IPv6 (MTU below 1280) or
-// the kernel has not.
+// IPv6Setting is the setting of a link when Link or LinkAt last read it. ok is false when
+// the kernel sent none: the link (MTU below 1280) or the kernel has no IPv6.
 func (c *Conn) IPv6Setting(index int, conf IPv6Conf) (value int32, ok bool) {
 	list := c.ipv6[index]
 	at := 4 * int(conf)
@@ -115,9 +114,9 @@ func (c *Conn) IPv6Setting(index int, conf IPv6Conf) (value int32, ok bool) {
 	return int32(vnl.NativeEndian().Uint32(list[at:])), true
 }
 
-// SetUp sets a link up and, with notify, its arp_notify: both in one message.
-// Unlike the sysctl that needs no thread in the namespace, and does not lengthen
-// the chain of equally named entries below /proc/sys that every namespace shares.
+// SetUp sets a link up and, with notify, its arp_notify: both in one message. Unlike the
+// sysctl this needs no thread in the namespace, and does not lengthen the chain of equally
+// named entries below /proc/sys that all namespaces share.
 func (c *Conn) SetUp(index int, notify bool) error {
 	head := linkHead(index)
 	head.Flags, head.Change = unix.IFF_UP, unix.IFF_UP
@@ -132,9 +131,8 @@ func (c *Conn) SetUp(index int, notify bool) error {
 	return err
 }
 
-// Veth describes a pair to be made: the near end here, the far end in another
-// namespace. MTU is in bytes, 0 for the kernel's default; Master is the index
-// of a bridge, 0 for none.
+// Veth describes a new pair: the near end here, the far end in another namespace. MTU is in
+// bytes, 0 for the kernel's default; Master is the index of a bridge, 0 for none.
 type Veth struct {
 	Name, Peer   string
 	MAC, PeerMAC net.HardwareAddr
@@ -143,8 +141,8 @@ type Veth struct {
 	PeerNS       int // descriptor of the peer's namespace
 }
 
-// AddVeth makes a pair in one message: the near end up and in its bridge, the
-// far end down. The library needs three, one of them a lookup.
+// AddVeth creates a pair in one message: the near end up and in its bridge, the far end
+// down. The library needs three messages, one of them a lookup.
 func (c *Conn) AddVeth(v Veth) error {
 	head := linkHead(0)
 	head.Flags, head.Change = unix.IFF_UP, unix.IFF_UP
@@ -184,10 +182,9 @@ func (c *Conn) SetAlias(name, alias string, flags PortFlags) error {
 	return c.mark(name, alias, flags)
 }
 
-// SetAliasQuiet is SetAlias, and keeps the kernel from giving the link an IPv6
-// address of its own when its carrier comes (IFLA_INET6_ADDR_GEN_MODE none). Each
-// such address makes every later link that goes down slower on this node: the
-// kernel walks all IPv6 routes.
+// SetAliasQuiet is SetAlias, and keeps the kernel from giving the link an IPv6 address when
+// its carrier comes (IFLA_INET6_ADDR_GEN_MODE none). On this node each such address slows
+// down every later link that goes down: the kernel walks all IPv6 routes.
 func (c *Conn) SetAliasQuiet(name, alias string, flags PortFlags) error {
 	const genModeNone = 1 // IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
 	spec := attr(unix.IFLA_AF_SPEC, nil)
@@ -219,8 +216,8 @@ func (c *Conn) mark(name, alias string, flags PortFlags, more ...vnl.NetlinkRequ
 	return err
 }
 
-// PortFlags reads the flags of one port (IFLA_INFO_SLAVE_DATA), for which the
-// library would list all ports. A link that is no port has none.
+// PortFlags reads the flags of one port (IFLA_INFO_SLAVE_DATA), for which the library would
+// list all ports. A link that is no port has no flags.
 func (c *Conn) PortFlags(index int) (PortFlags, error) {
 	msgs, err := c.request(unix.RTM_GETLINK, unix.NLM_F_ACK, 0, linkHead(index))
 	if err != nil {
@@ -240,7 +237,7 @@ func (c *Conn) PortFlags(index int) (PortFlags, error) {
 // sysctl net/ipv4/ip_forward; unix.AF_INET6: net/ipv6/conf/all/forwarding).
 func (c *Conn) Forwarding(family int) (bool, error) { return c.forwards(family, 0xffffffff) } // NETCONFA_IFINDEX_ALL
 
-// Forwards says whether what comes in by one interface is forwarded.
+// Forwards says whether packets that enter through one interface are forwarded.
 func (c *Conn) Forwards(family, index int) (bool, error) { return c.forwards(family, uint32(index)) }
 
 func (c *Conn) forwards(family int, index uint32) (bool, error) {

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nl is a route-netlink socket in one namespace, on vishvananda/netlink,
-// with what that leaves to its callers: the namespace is fixed when the socket
-// is opened, interrupted dumps are retried in one place, not-found is one
-// function, and sysctls of the namespace are at hand.
+// Package nl is a route-netlink socket in one namespace, on vishvananda/netlink, with what
+// that library leaves to its callers: the namespace is fixed when the socket is opened,
+// interrupted dumps are retried in one place, not-found is one function, and sysctls of the
+// namespace are at hand.
 package nl
 
 import (
@@ -38,7 +38,7 @@ func Host(proc string) (*Conn, error) {
 	return &Conn{Handle: h, raw: raw, proc: procfs{path: proc}}, nil
 }
 
-// In opens a socket in ns and takes ns over: Close closes both.
+// In opens a socket in ns and takes ownership of ns: Close closes both.
 func In(ns *netns.NS, proc string) (*Conn, error) {
 	h, raw, err := dialIn(ns)
 	if err != nil {
@@ -60,7 +60,7 @@ func (c *Conn) Close() {
 	}
 }
 
-// Do runs fn on a thread inside the namespace. The thread lives as long as c.
+// Do runs fn on a thread inside the namespace. The thread exists as long as c.
 func (c *Conn) Do(fn func() error) error {
 	if c.NS == nil {
 		return fn()
@@ -71,8 +71,7 @@ func (c *Conn) Do(fn func() error) error {
 	return c.worker.Do(fn)
 }
 
-// Cookie is netns.NS.Cookie of the namespace that the socket is in; 0 on a kernel
-// that gives none.
+// Cookie is netns.NS.Cookie of the socket's namespace; 0 on a kernel without cookies.
 func (c *Conn) Cookie() uint64 {
 	cookie, err := unix.GetsockoptUint64(c.raw.Socket.GetFd(), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {

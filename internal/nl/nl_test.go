@@ -28,7 +28,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// host opens the test's namespace, in another one named c.
+// open opens the test's namespace, and another one with the given name.
 func open(t testing.TB, name string) (host, inside *Conn) {
 	t.Helper()
 	host, err := Host("/proc")
@@ -107,7 +107,7 @@ func TestNotFound(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// Addrs sees one link's addresses only.
+// Addrs returns one link's addresses only.
 func TestAddrs(t *testing.T) {
 	host, inside := open(t, "c")
 	_, far := pair(t, host, inside, Veth{})
@@ -135,7 +135,7 @@ func TestAddrs(t *testing.T) {
 	}
 }
 
-// The places of IPv6 settings in the kernel's list are those of the sysctls.
+// The indexes of IPv6 settings in the kernel's list match the sysctls.
 func TestIPv6Settings(t *testing.T) {
 	host, inside := open(t, "c")
 	pair(t, host, inside, Veth{})
@@ -196,7 +196,7 @@ func TestSwapSysctls(t *testing.T) {
 	}
 }
 
-// A read-only /proc/sys is told apart, and no mount of our own goes round it.
+// A read-only /proc/sys is recognised, and we do not bypass it with a mount of our own.
 func TestReadOnly(t *testing.T) {
 	_, inside := open(t, "c")
 	must(t, inside.SetSysctl("net/ipv4/conf/lo/arp_notify", "1"))
@@ -266,8 +266,7 @@ func BenchmarkSysctl(b *testing.B) {
 	}
 }
 
-// The kernel gives a link with a carrier an IPv6 address; not one that was
-// marked quietly.
+// The kernel gives a link with a carrier an IPv6 address, but not after SetAliasQuiet.
 func TestSetAliasQuiet(t *testing.T) {
 	host, inside := open(t, "c")
 	near, far := pair(t, host, inside, Veth{})
@@ -290,7 +289,7 @@ func TestSetAliasQuiet(t *testing.T) {
 	}
 }
 
-// A namespace is told from one that is gone, and from none.
+// Lives distinguishes a live namespace from a deleted one, and from none.
 func TestLives(t *testing.T) {
 	host, err := Host("/proc")
 	must(t, err)
@@ -313,7 +312,7 @@ func TestLives(t *testing.T) {
 			t.Fatal("one that nothing holds lives")
 		}
 	}
-	if err := host.LinkDel(link); err != nil && !IsNotFound(err) { // the kernel does so later
+	if err := host.LinkDel(link); err != nil && !IsNotFound(err) { // the kernel deletes it later
 		t.Error(err)
 	}
 	if host.Lives(id + 1000) {

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// procfs opens files below /proc/sys, in a mount of its own where it can.
+// procfs opens files below /proc/sys, through a mount of its own where it can.
 //
-// Every network namespace has entries of the same names there, and the kernel
-// keeps those of one mount in one hash chain: with 2,000 namespaces that have
-// looked at one, opening any took 350 µs instead of 9 µs (Linux 6.18), also on
-// the host. A fresh, detached mount (15 µs) has no chain and adds to nobody's.
+// Every network namespace has entries of the same names there, and the kernel keeps those
+// of one mount in one hash chain. With 2,000 namespaces that had read one, opening any took
+// 350 µs instead of 9 µs (Linux 6.18), also on the host. A fresh, detached mount (15 µs)
+// has no chain and lengthens no other.
 type procfs struct {
 	path   string
 	root   int // descriptor of the mount; -1: use path
@@ -48,9 +48,9 @@ func retryOpen(dir int, path string, flags int) (int, error) {
 	}
 }
 
-// mount makes the mount at the first use (Linux >= 5.8). Whoever may not (no
-// CAP_SYS_ADMIN, a seccomp filter) and tests with a /proc of their own use the
-// path. A /proc/sys that was made read-only must stay so.
+// mount makes the mount at the first use (Linux >= 5.8). A caller without the right (no
+// CAP_SYS_ADMIN, a seccomp filter) uses the path, and so do tests with a /proc of their
+// own. A /proc/sys that was made read-only must stay so.
 func (p *procfs) mount() {
 	if p.opened {
 		return
@@ -112,8 +112,8 @@ func (p *procfs) write(key, value string) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// swap writes a value unless it is there, and returns what was. One that may
-// not be written is no error while it has the value.
+// swap writes a value unless it is already set, and returns the earlier one. A file that
+// cannot be written is no error when it has the value.
 func (p *procfs) swap(key, value string) (was string, err error) {
 	fd, openErr := p.open(key, unix.O_RDWR)
 	if openErr != nil {

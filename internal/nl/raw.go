@@ -14,9 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// request sends one message the library has no function for, and returns the
-// answers of a type (0: of any). It goes over a socket of its own, on which the
-// kernel honours filters in requests (NETLINK_GET_STRICT_CHK, Linux >= 4.20).
+// request sends one message that the library has no function for, and returns the answers
+// of a type (0: of any). It uses a socket of its own, on which the kernel honours filters
+// in requests (NETLINK_GET_STRICT_CHK, Linux >= 4.20).
 func (c *Conn) request(msgType, flags int, answer uint16, parts ...vnl.NetlinkRequestData) ([][]byte, error) {
 	req := vnl.NewNetlinkRequest(msgType, flags)
 	req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_ROUTE: c.raw}
@@ -37,7 +37,7 @@ func dial() (*netlink.Handle, *vnl.SocketHandle, error) {
 		h.Close()
 		return nil, nil, err
 	}
-	// A kernel that refuses the option answers with more than was asked for.
+	// A kernel that refuses the option sends more than was requested.
 	_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return h, &vnl.SocketHandle{Socket: s}, nil
 }
@@ -55,8 +55,8 @@ func dialIn(ns *netns.NS) (h *netlink.Handle, raw *vnl.SocketHandle, err error) 
 	return h, raw, err
 }
 
-// linkHead is the header of a message about the link with an index; 0 is the
-// link that an attribute names.
+// linkHead is the header of a message about the link with an index; 0 is for a link that an
+// attribute names.
 func linkHead(index int) *vnl.IfInfomsg {
 	head := vnl.NewIfInfomsg(unix.AF_UNSPEC)
 	head.Index = int32(index)
@@ -67,8 +67,8 @@ func attr(kind int, value []byte) *vnl.RtAttr { return vnl.NewRtAttr(kind, value
 
 func attr32(kind int, value uint32) *vnl.RtAttr { return attr(kind, vnl.Uint32Attr(value)) }
 
-// attributes yields the kind and value of each attribute. It stops at one that
-// is cut off, where the library's parser may panic.
+// attributes yields the kind and value of each attribute. It stops at a truncated one,
+// where the library's parser may panic.
 func attributes(b []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		for len(b) >= unix.SizeofRtAttr {

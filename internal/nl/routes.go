@@ -14,9 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/flock"
 )
 
-// LinkRoutes lists the unicast routes of one link in a table, both families, in
-// the kernel's order. A route of several next hops is one of the link when all
-// of them are.
+// LinkRoutes lists the unicast routes of one link in a table, both families, in the
+// kernel's order. A route of several next hops is one of the link when all hops are.
 func (c *Conn) LinkRoutes(index, table int) (out []netlink.Route, err error) {
 	all, err := c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -39,11 +38,11 @@ func through(r netlink.Route, index int) bool {
 	return len(r.MultiPath) > 0 || r.LinkIndex == index
 }
 
-// DefaultLink is the index of the link of the main table's default route with the
-// least metric, the first in the kernel's order of equal ones, and 0 when there is
-// none. family is AF_INET or AF_INET6. Of several next hops the first counts.
-// unicast passes over a route that refuses what it matches: of IPv4 such a route
-// has no link and never counts, of IPv6 its link is lo. The error is the kernel's.
+// DefaultLink is the index of the link of the main table's default route with the lowest
+// metric, the first in the kernel's order of equal ones, and 0 when there is none. family
+// is AF_INET or AF_INET6. Of several next hops the first counts. With unicast it skips a
+// route that refuses packets: for IPv4 such a route has no link and never counts, for IPv6
+// its link is lo. The error is the kernel's.
 func (c *Conn) DefaultLink(family int, unicast bool) (index int, err error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST} // Dst nil: the default's
 	mask := netlink.RT_FILTER_DST | netlink.RT_FILTER_TABLE
@@ -76,10 +75,10 @@ func (c *Conn) Rules() ([]netlink.Rule, error) {
 	return rules, nil
 }
 
-// FreeTable returns the first number from first on of a routing table that
-// nobody uses: no rule names it, no route is in it, no VRF has it, it is none of
-// the kernel's (253 default, 254 main, 255 local) and it is not in taken.
-// Between this and the use of the table hold Lock.
+// FreeTable returns the first number from first on of an unused routing table: no rule
+// names it, no route is in it, no VRF has it, it is none of the kernel's (253 default, 254
+// main, 255 local) and it is not in taken. Hold Lock from this call until the table is
+// used.
 func (c *Conn) FreeTable(first int, taken ...int) (int, error) {
 	used := map[int]bool{unix.RT_TABLE_DEFAULT: true, unix.RT_TABLE_MAIN: true, unix.RT_TABLE_LOCAL: true}
 	for _, t := range taken {
@@ -121,9 +120,9 @@ func (c *Conn) tablesInUse(used map[int]bool) error {
 	return nil
 }
 
-// Lock takes the lock of the namespace, which the reference's sbr takes too: a
-// flock of the namespace itself, so that it does not matter by what path anybody
-// came. It ends with the process that holds it.
+// Lock takes the lock of the namespace, which the reference's sbr takes too: a flock of the
+// namespace itself, so that any path to the namespace gives the same lock. The lock ends
+// with the process that holds it.
 func (c *Conn) Lock(ctx context.Context) (unlock func(), err error) {
 	if c.NS == nil {
 		return nil, errors.New("lock namespace: not for the host's")

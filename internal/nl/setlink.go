@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LinkChange is what SetLink changes; zero values stay as they are.
+// LinkChange is what SetLink changes; zero values change nothing.
 type LinkChange struct {
 	Name   string
-	Alias  *string // ifalias; "" takes it away
+	Alias  *string // ifalias; "" removes it
 	MAC    net.HardwareAddr
 	MTU    int // bytes
 	Master int // index of the bridge it becomes a port of
@@ -22,9 +22,9 @@ type LinkChange struct {
 	Up     bool
 }
 
-// SetLink changes a link in one message, which the kernel does under one lock:
-// first the namespace, then the address, MTU, name, and last up or down. When it
-// fails in the middle what came before stays.
+// SetLink changes a link in one message, which the kernel applies under one lock: first the
+// namespace, then the address, MTU, name, and last up or down. When it fails in the middle,
+// the earlier changes remain.
 func (c *Conn) SetLink(index int, to LinkChange) error {
 	head := linkHead(index)
 	parts := []vnl.NetlinkRequestData{head}

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrReadOnly is wrapped when /proc/sys cannot be written, as in a rootless
-// container. Callers report it and go on where the value is not essential.
+// ErrReadOnly is wrapped when /proc/sys cannot be written, as in a rootless container.
+// Callers report it and go on where the value is not essential.
 var ErrReadOnly = errors.New("/proc/sys is read-only")
 
 // Sysctl returns the value of a key such as net/ipv4/conf/eth0/arp_notify in
@@ -27,8 +27,7 @@ func (c *Conn) Sysctl(key string) (value string, err error) {
 	return value, nil
 }
 
-// SetSysctl writes a value. errors.Is(err, ErrReadOnly) tells a read-only
-// /proc/sys.
+// SetSysctl writes a value. errors.Is(err, ErrReadOnly) recognises a read-only /proc/sys.
 func (c *Conn) SetSysctl(key, value string) error {
 	return writeError(Setting{key, value}, c.Do(func() error { return c.proc.write(key, value) }))
 }
@@ -39,9 +38,9 @@ type Setting struct{ Key, Value string }
 // String is the form sysctl(8) takes.
 func (s Setting) String() string { return s.Key + "=" + s.Value }
 
-// SwapSysctls writes every value that is not there yet, in one trip into the
-// namespace, and returns the settings that were changed as they were before.
-// A write that fails is put to failed, which returns nil to go on.
+// SwapSysctls writes every value that is not set yet, in one trip into the namespace, and
+// returns the earlier values of the changed settings. When a write fails it calls failed,
+// which returns nil to go on.
 func (c *Conn) SwapSysctls(want []Setting, failed func(Setting, error) error) (old []Setting, err error) {
 	err = c.Do(func() error {
 		for _, s := range want {
@@ -60,7 +59,7 @@ func (c *Conn) SwapSysctls(want []Setting, failed func(Setting, error) error) (o
 	return old, err
 }
 
-// writeError names what could not be written.
+// writeError names the setting that could not be written.
 func writeError(s Setting, err error) error {
 	switch {
 	case err == nil:

@@ -10,22 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tunDevice makes taps in the namespace of the thread that opens it.
+// tunDevice creates taps in the namespace of the thread that opens it.
 const tunDevice = "/dev/net/tun"
 
-// Tap is a tap device that stays when nobody has it open.
+// Tap is a tap device that persists when no process has it open.
 type Tap struct {
 	Name         string
-	MultiQueue   bool    // whoever opens it may open several queues
-	Owner, Group *uint32 // who may open it besides root; nil: anybody with CAP_NET_ADMIN
+	MultiQueue   bool    // a process may open several queues
+	Owner, Group *uint32 // may open it besides root; nil: any process with CAP_NET_ADMIN
 }
 
-// AddTap makes a tap, down. One that exists is EBUSY or EEXIST.
+// AddTap creates a tap, down. One that exists is EBUSY or EEXIST.
 func (c *Conn) AddTap(t Tap) error { return c.Do(t.Add) }
 
-// Add makes the tap in the namespace of the calling thread. Whether frames carry
-// a header (IFF_VNET_HDR, IFF_NO_PI) is for whoever opens it to say; until
-// TUNSETPERSIST the device goes with the descriptor.
+// Add creates the tap in the namespace of the calling thread. The process that opens the
+// tap chooses whether frames carry a header (IFF_VNET_HDR, IFF_NO_PI). Until TUNSETPERSIST
+// the device is deleted with the descriptor.
 func (t Tap) Add() error {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -59,7 +59,7 @@ func (t Tap) ioctl(fd int, request uint, value *uint32, name string) error {
 	return nil
 }
 
-// CanTap says why taps cannot be made here; nil when they can.
+// CanTap returns why taps cannot be made here; nil when they can.
 func CanTap() error {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
