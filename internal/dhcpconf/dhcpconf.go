@@ -20,16 +20,16 @@ import (
 // DefaultSocket is where the keeper listens, the reference's path.
 const DefaultSocket = "/run/cni/dhcp.sock"
 
-// LeaseDir is where our keeper has its leases, below the run directory.
+// LeaseDir is the directory of our keeper's leases, below the run directory.
 const LeaseDir = "dhcp"
 
-// LeaseFile is the file of an attachment's leases below a run directory. The
-// plugin removes it when there is no keeper to do so.
+// LeaseFile is the file of an attachment's leases below a run directory. The plugin removes
+// it when no keeper runs to do so.
 func LeaseFile(run string, o owner.Key) string {
 	return filepath.Join(run, LeaseDir, string(o)+".json")
 }
 
-// Conf is the configuration of the calling plugin, as far as we read it.
+// Conf is the part of the calling plugin's configuration that we read.
 type Conf struct {
 	IPAM *IPAM `json:"ipam"`
 }
@@ -140,14 +140,14 @@ type Option struct {
 	Value []byte `json:"value"`
 }
 
-// Options are what an attachment says to and asks of a DHCPv4 server.
+// Options are the options that an attachment sends to a DHCPv4 server and requests from it.
 type Options struct {
 	Provide []Option `json:"provide,omitempty"`
-	Request []uint8  `json:"request,omitempty"` // codes; none: what every client asks for
+	Request []uint8  `json:"request,omitempty"` // codes; none: the defaults of every client
 }
 
-// Options puts together what the configuration and CNI_ARGS say. Keys of
-// CNI_ARGS that nobody asks for, and pairs that are none, are ignored.
+// Options combines the options of the configuration and of CNI_ARGS. It ignores keys of
+// CNI_ARGS that the configuration does not name, and malformed pairs.
 func (c *IPAM) Options(cniArgs string) (*Options, error) {
 	out := new(Options)
 	for _, p := range c.Provide {
@@ -173,7 +173,7 @@ func (c *IPAM) Options(cniArgs string) (*Options, error) {
 	return out, err
 }
 
-// The options that are asked for by default.
+// The options that are requested by default.
 const (
 	subnetMask   = 1
 	routers      = 3
@@ -234,8 +234,8 @@ func optionCode(name string) (uint8, error) {
 	return uint8(code), nil
 }
 
-// lookup returns the last value of a key in CNI_ARGS. Unlike elsewhere a value
-// may hold '=', as with the reference.
+// lookup returns the last value of a key in CNI_ARGS. Unlike elsewhere a value may contain
+// '=', as with the reference.
 func lookup(args, key string) (value string, ok bool) {
 	for _, pair := range strings.Split(args, ";") {
 		if k, v, is := strings.Cut(pair, "="); is && k == key {
@@ -245,8 +245,8 @@ func lookup(args, key string) (value string, ok bool) {
 	return value, ok
 }
 
-// Network reads the name of the network alone, for verbs that must not fail for
-// what else a configuration says.
+// Network reads only the name of the network, for verbs that must not fail when the rest of
+// the configuration is wrong.
 func Network(config []byte) (string, error) {
 	var c struct {
 		Name string `json:"name"`

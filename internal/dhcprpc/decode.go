@@ -53,7 +53,7 @@ type gobType struct {
 	elem   int // of a list
 }
 
-// gobDecoder reads a stream whose types it learns from the stream itself.
+// gobDecoder reads a stream whose types the stream itself defines.
 type gobDecoder struct {
 	r     io.Reader
 	types map[int]gobType
@@ -161,7 +161,7 @@ func (d *gobDecoder) value(m *gobReader, id, depth int) (any, error) {
 	return d.list(m, t.elem, depth)
 }
 
-// fields reads a struct: each field says how far it is from the one before.
+// fields reads a struct: each field has its distance from the one before.
 func (d *gobDecoder) fields(m *gobReader, fields []field, depth int) (record, error) {
 	out := record{}
 	for at := -1; ; {
@@ -184,7 +184,7 @@ func (d *gobDecoder) list(m *gobReader, elem, depth int) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n > uint64(len(m.data)) { // every element has a byte at least
+	if n > uint64(len(m.data)) { // every element has at least one byte
 		return nil, fmt.Errorf("%w: a list of %d", errGob, n)
 	}
 	out := make([]any, 0, n)

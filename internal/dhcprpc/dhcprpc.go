@@ -25,20 +25,21 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Methods of the keeper. The last three are ours: the reference's daemon has not
-// got them.
+// Methods of the keeper. The last three are ours: the reference's daemon does not have
+// them.
 const (
 	Allocate = "DHCP.Allocate"
 	Release  = "DHCP.Release"
 	Check    = "DHCP.Check"   // fails unless the lease is held; never asks a server
 	Collect  = "DHCP.Collect" // releases what a GC configuration does not list
-	// Move says that the interface is in NetNS now, under the name in Path; with
-	// neither, that it is about to be moved, and not gone when it cannot be found.
+	// Move reports that the interface is in NetNS now, under the name in Path. With neither
+	// it reports that the interface is about to be moved, so a missing interface is not
+	// gone.
 	Move = "DHCP.Move"
 )
 
-// Mark is the header by which our keeper tells in the handshake that it is one.
-// A net/rpc client reads the header and ignores it.
+// Mark is the header that identifies our keeper in the handshake. A net/rpc client reads
+// the header and ignores it.
 const Mark = "Patchbay-Keeper"
 
 // Handshake is the client's first line and the status that answers it.
@@ -47,20 +48,20 @@ const (
 	Connected = "200 Connected to Go RPC"
 )
 
-// Args are skel.CmdArgs, what a plugin was called with.
+// Args are skel.CmdArgs, the arguments of a plugin call.
 type Args struct {
 	ContainerID, NetNS, IfName, Args, Path string
 
 	Config []byte // standard input
 }
 
-// ErrDial is wrapped when nobody listens on the socket: there is no keeper.
+// ErrDial is wrapped when no process listens on the socket: no keeper runs.
 var ErrDial = errors.New("no DHCP lease keeper")
 
-// ErrKeeper is wrapped by what the keeper itself answered.
+// ErrKeeper is wrapped by errors that the keeper itself returned.
 var ErrKeeper = errors.New("keeper")
 
-// Client is one connection. One call at a time.
+// Client is one connection. Make one call at a time.
 type Client struct {
 	Ours bool // it is our keeper, which has more methods
 
@@ -69,12 +70,12 @@ type Client struct {
 	seq  uint64
 }
 
-// dialTime bounds connecting and the handshake, which a living keeper answers
-// in microseconds; systemd may have to start it first.
+// dialTime bounds connecting and the handshake, which a running keeper answers in
+// microseconds; systemd may have to start it first.
 const dialTime = 10 * time.Second
 
-// Dial connects to the keeper at a path and shakes hands. errors.Is(err,
-// ErrDial) tells that nobody is there.
+// Dial connects to the keeper at a path and shakes hands. When no process listens there,
+// errors.Is(err, ErrDial) is true.
 func Dial(ctx context.Context, path string) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -124,13 +125,13 @@ func line(r *bufio.Reader) (string, error) {
 	return strings.TrimRight(string(b), "\r\n"), err
 }
 
-// until ends reads and writes with ctx.
+// until interrupts reads and writes when ctx ends.
 func (c *Client) until(ctx context.Context) (stop func()) {
 	cancel := context.AfterFunc(ctx, func() { c.conn.SetDeadline(time.Unix(1, 0)) }) //nolint:errcheck // it ends with the connection
 	return func() { cancel() }
 }
 
-// cause prefers the reason of a deadline.
+// cause prefers the context's error, which names the reason of a deadline.
 func cause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -138,11 +139,11 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// Close ends the connection. An allocation under way is given up by our keeper.
-func (c *Client) Close() { c.conn.Close() } //nolint:errcheck // nothing is left to be said
+// Close ends the connection. Our keeper abandons an allocation that is under way.
+func (c *Client) Close() { c.conn.Close() } //nolint:errcheck // no call is open
 
-// Call calls a method. The result is nil for those that have none. An answer
-// that is an error wraps ErrKeeper.
+// Call calls a method. The result is nil for methods without one. An error in the answer
+// wraps ErrKeeper.
 func (c *Client) Call(ctx context.Context, method string, a *Args) (*spec.Result, error) {
 	stop := c.until(ctx)
 	defer stop()
@@ -173,7 +174,7 @@ type keeperError struct{ text string }
 func (e *keeperError) Error() string        { return e.text }
 func (e *keeperError) Is(target error) bool { return target == ErrKeeper }
 
-// noEOF says what the end of the stream means.
+// noEOF names the cause when the stream ends.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("the keeper hung up: %w", err)
@@ -181,8 +182,8 @@ func noEOF(err error) error {
 	return err
 }
 
-// encodeCall is a net/rpc request and its body. A type is defined once in a
-// stream, with the first call.
+// encodeCall is a net/rpc request and its body. The first call of a stream defines the
+// types, once.
 func encodeCall(method string, seq uint64, a *Args) []byte {
 	var w gobWriter
 	const request, args = 65, 66
@@ -223,7 +224,7 @@ func decodeResult(r record) (*spec.Result, error) {
 	return out, nil
 }
 
-// addr is a net.IP; none is invalid.
+// addr is a net.IP; an empty one gives the invalid address.
 func addr(b []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a.Unmap()

@@ -74,7 +74,7 @@ func serve(t *testing.T) (*DHCP, string) {
 	return d, path
 }
 
-// Our client and Go's own net/rpc and gob, with upstream's types.
+// Our client works with Go's own net/rpc and gob, with upstream's types.
 func TestUpstreamServer(t *testing.T) {
 	d, path := serve(t)
 	c, err := Dial(t.Context(), path)
@@ -121,7 +121,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// A keeper that says nothing is not waited for longer than the caller likes.
+// A call to a keeper that does not answer ends with the caller's context.
 func TestSilence(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)

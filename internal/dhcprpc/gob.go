@@ -30,7 +30,7 @@ const (
 	gobMapType    = 23
 )
 
-// errGob is wrapped by everything that is wrong with a stream.
+// errGob is wrapped by every error about a stream.
 var errGob = errors.New("malformed gob stream")
 
 // maxMessage bounds one message: a configuration is a few kilobytes.
@@ -42,8 +42,8 @@ type field struct {
 	typ  int
 }
 
-// gobWriter appends a stream. Only what a call needs is there: structs of
-// strings, byte slices and unsigned numbers.
+// gobWriter appends to a stream. It supports only what a call needs: structs of strings,
+// byte slices and unsigned numbers.
 type gobWriter struct{ out []byte }
 
 func appendUint(b []byte, v uint64) []byte {
@@ -92,7 +92,7 @@ func (w *gobWriter) define(id int, name string, fields []field) {
 	w.message(append(b, 0, 0)) // ends of structType and wireType
 }
 
-// value sends a struct of a defined type. Zero values are left out, as gob has it.
+// value sends a struct of a defined type. It leaves zero values out, as gob does.
 func (w *gobWriter) value(id int, values []any) {
 	b := appendInt(nil, int64(id))
 	delta := uint64(0)

@@ -12,9 +12,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// ValidateSamples has fits judge what IPAM would answer, as far as the configuration
-// says it. fits returns what the container would have of it, whose routes are judged
-// together.
+// ValidateSamples calls fits with the answers that IPAM would give, as far as the
+// configuration decides them. fits returns the container's result for an answer;
+// ValidateSamples checks the routes of all results together.
 func ValidateSamples(r *plugin.Request, fits func(ipam *spec.Result) (*spec.Result, error)) error {
 	var results []*spec.Result
 	for _, sample := range r.Samples() {
@@ -30,8 +30,8 @@ func ValidateSamples(r *plugin.Request, fits func(ipam *spec.Result) (*spec.Resu
 	return validateRoutes(results)
 }
 
-// ValidateAnswer refuses, for an interface of an MTU (0: not known), what IPAM answered
-// and the kernel would refuse when much is made already.
+// ValidateAnswer refuses early, for an interface of an MTU (0: not known), an answer of
+// IPAM that the kernel would refuse only after much else was made.
 func ValidateAnswer(mtu int, ipam *spec.Result) error {
 	for i, ip := range ipam.IPs {
 		a := ip.Address.Addr()
@@ -52,9 +52,9 @@ func ValidateAnswer(mtu int, ipam *spec.Result) error {
 	return nil
 }
 
-// validateRoutes refuses a route by a gateway that the interface never reaches, by its
-// addresses or by a route before it. Of a set of ranges any may give the address: a
-// gateway in the subnet of one serves those who get that one.
+// validateRoutes refuses a route through a gateway that the interface never reaches, by its
+// addresses or by an earlier route. Any range of a set may give the address: a gateway in
+// the subnet of one range serves the attachments with an address of that range.
 func validateRoutes(results []*spec.Result) error {
 	var near []netip.Prefix
 	for _, result := range results {
@@ -85,7 +85,7 @@ func reachable(routes []netstate.Route, near []netip.Prefix) error {
 	return nil
 }
 
-// ValidateSegment is what the plugins on a segment, of one interface, ask of IPAM.
+// ValidateSegment checks IPAM's answers for the plugins of one interface on a segment.
 func ValidateSegment(r *plugin.Request, mtu int) error {
 	return ValidateSamples(r, func(ipam *spec.Result) (*spec.Result, error) {
 		return ipam, ValidateAnswer(mtu, ipam)

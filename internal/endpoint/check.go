@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Found reads the pair of an attachment from the previous result. The host's
-// end is the peer of the container's interface, and must be in the result too.
+// Found reads the pair of an attachment from the previous result. The host's end is the
+// peer of the container's interface, and must be in the result too.
 func Found(r *plugin.Request, env *netstate.Env) (*Pair, error) {
 	inside, err := findInside(r, env)
 	if err != nil {
@@ -52,8 +52,8 @@ func Found(r *plugin.Request, env *netstate.Env) (*Pair, error) {
 	return nil, spec.Errorf(spec.CodeInternal, "CNI veth created for %s was not found in prevResult: its peer is %s", r.IfName, peer.Attrs().Name)
 }
 
-// findInside returns the result's entry for the interface in the namespace. A
-// different path to the same namespace is the same namespace.
+// findInside returns the result's entry for the interface in the namespace. Two paths may
+// lead to the same namespace.
 func findInside(r *plugin.Request, env *netstate.Env) (spec.Interface, error) {
 	sandbox := ""
 	for _, i := range r.Prev().Interfaces {
@@ -83,8 +83,8 @@ func sameNS(path string, ns *netns.NS) bool {
 	return err == nil && a == b
 }
 
-// MACOf returns the Ethernet address a result has for an interface of the
-// host; nil when it has none.
+// MACOf returns the Ethernet address that a result has for an interface of the host; nil
+// when it has none.
 func MACOf(result *spec.Result, name string) (net.HardwareAddr, error) {
 	for _, i := range result.Interfaces {
 		if i.Name == name && i.Sandbox == "" {
@@ -94,10 +94,10 @@ func MACOf(result *spec.Result, name string) (net.HardwareAddr, error) {
 	return nil, nil
 }
 
-// Check compares the kernel with a state, and with it the table that all forwarded
-// traffic passes. The firewall is left out where the reference plugin made the
-// attachment: there is no record, and the host's end has no mark of ours. Then its
-// masquerade serves as well as ours.
+// Check compares the kernel with a state, and with it the table that all forwarded traffic
+// passes. It leaves the firewall out where the reference plugin made the attachment: then
+// no record exists, the host's end has no mark of ours, and the reference's masquerade
+// serves as well as ours.
 func Check(ctx context.Context, r *plugin.Request, env *netstate.Env, pluginName string, s netstate.State) error {
 	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, pluginName)
 	if err != nil {
@@ -132,7 +132,7 @@ func checkReference(ctx context.Context, r *plugin.Request, env *netstate.Env, s
 	return errors.Join(err, kernel.Unrecorded(kernel.Check(ctx, env, s)))
 }
 
-// marked says whether the host's end is of ours.
+// marked says whether the host's end has our mark.
 func marked(r *plugin.Request, env *netstate.Env, s netstate.State) bool {
 	return slices.ContainsFunc(s, func(o netstate.Object) bool {
 		v, ok := o.(netstate.Veth)
@@ -144,8 +144,8 @@ func marked(r *plugin.Request, env *netstate.Env, s netstate.State) bool {
 	})
 }
 
-// WithIPAM is the CHECK of the IPAM plugin and of a plugin itself, each whatever the
-// other says.
+// WithIPAM runs the CHECK of the IPAM plugin and that of the plugin itself, each whatever
+// the other's result.
 func WithIPAM(ctx context.Context, r *plugin.Request, own func(context.Context, *plugin.Request) error) error {
 	ipam := r.IPAMForward(ctx)
 	err := own(ctx, r)
@@ -166,7 +166,7 @@ func inFirewall(o netstate.Object) bool {
 	return false
 }
 
-// Ready is the end of STATUS: what an ADD makes can be recorded, and IPAM is ready.
+// Ready is the last part of STATUS: an ADD can write its record, and IPAM is ready.
 func Ready(ctx context.Context, r *plugin.Request) error {
 	if err := kernel.Of(r).Records.Ready(r.Network); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "no record can be written: %w", err)
@@ -174,7 +174,7 @@ func Ready(ctx context.Context, r *plugin.Request) error {
 	return r.IPAMForward(ctx)
 }
 
-// FirewallReady is the part of STATUS that asks whether we may use nftables.
+// FirewallReady is the part of STATUS that checks whether we may use nftables.
 func FirewallReady(r *plugin.Request) error {
 	if err := kernel.Of(r).NFT.Status(); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "the firewall cannot be used: %w", err)

@@ -21,21 +21,21 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Child is an attachment whose interface is a link on top of another one, its
-// master: what macvlan, ipvlan and vlan have in common.
+// Child is an attachment whose interface is a link on top of another one, its master. It
+// has the common code of macvlan, ipvlan and vlan.
 type Child struct {
-	Plugin      string // whose record it is
+	Plugin      string // the plugin of the record
 	Kind        netstate.ChildKind
 	Master      string // "": the interface of the default route
 	InContainer bool   // the master is in the container
 	MTU         int    // bytes; 0 is the master's
-	AnyMTU      bool   // it may be more than the master's
+	AnyMTU      bool   // it may exceed the master's
 	MAC         net.HardwareAddr
 	DAD         bool     // look for duplicates of IPv6 addresses
-	NoARP       bool     // neighbours do not ask for the link's addresses
-	DNS         spec.DNS // of the configuration
+	NoARP       bool     // neighbours do not resolve the link's addresses
+	DNS         spec.DNS // from the configuration
 
-	Addresses *spec.Result // are used instead of asking IPAM; may be nil
+	Addresses *spec.Result // used instead of IPAM's answer; may be nil
 }
 
 // Attach is the ADD.
@@ -50,7 +50,7 @@ func (c *Child) Attach(ctx context.Context, r *plugin.Request) (*spec.Result, er
 	return c.single(c.Link(r.Owner, r.IfName, r.NetNS)).Attach(ctx, r, env)
 }
 
-// prepare refuses what cannot be, before anything is touched.
+// prepare refuses impossible configurations before it changes anything.
 func (c *Child) prepare(r *plugin.Request, env *netstate.Env) error {
 	if t := r.Head.IPAM.Type; t != "" {
 		if err := spec.ValidatePluginType(t); err != nil {
@@ -79,7 +79,7 @@ func (c *Child) fits(master netlink.Link) error {
 	return ValidateMTU(c.MTU)
 }
 
-// ValidateMaster refuses the name of what can have no link on it.
+// ValidateMaster refuses the name of a link that can be no master.
 func ValidateMaster(name string) error {
 	if name == "lo" {
 		return invalid("invalid master %q: no link can be on lo", name)
@@ -87,7 +87,7 @@ func ValidateMaster(name string) error {
 	return nil
 }
 
-// noMaster has the reference's text for a link that is not there.
+// noMaster is the error for a missing master, in the reference's words.
 func noMaster(name string, err error) error {
 	if nl.IsNotFound(err) {
 		return invalid("failed to lookup master %q: Link not found", name)
@@ -102,8 +102,8 @@ func (c *Child) where() netstate.Where {
 	return netstate.Host
 }
 
-// Link is the object that makes the link of an attachment, at first under a name
-// that derives from the owner.
+// Link is the object that creates the link of an attachment, at first under a name derived
+// from the owner.
 func (c *Child) Link(o owner.Key, ifName, netNS string) netstate.Child {
 	return netstate.Child{
 		Kind: c.Kind, Name: ifName, Temp: tempName(o), Master: c.Master, MasterIn: c.where(),
@@ -119,13 +119,13 @@ func (c *Child) single(link netstate.Child) *Single {
 	}
 }
 
-// Compile computes the desired state and the result; it touches nothing.
+// Compile computes the desired state and the result. It changes nothing.
 func (c *Child) Compile(link netstate.Child, ipam *spec.Result) (netstate.State, *spec.Result, error) {
 	return c.single(link).Compile(link.Name, link.NetNS, ipam)
 }
 
-// configure gives the link its settings, addresses and routes, and tells the
-// segment.
+// configure gives the link its settings, addresses and routes, and announces the addresses
+// on the segment.
 func (c *Child) configure(name string, result *spec.Result) netstate.State {
 	s := c.settings(name, result.IPs)
 	var addrs []netip.Addr
@@ -147,10 +147,10 @@ func (c *Child) configure(name string, result *spec.Result) netstate.State {
 	return s
 }
 
-// settings: IPv6 addresses are announced, also those the link gets from a
-// router. Unlike a bridge's port the link is on a segment with strangers, so the
-// kernel goes on looking for duplicates of what it chooses by itself; what IPAM
-// gave out can be used at once (pain 7).
+// settings announce IPv6 addresses, also those that the link gets from a router. Unlike a
+// bridge's port the link shares its segment with other hosts, so the kernel still looks for
+// duplicates of the addresses that it chooses itself; IPAM's addresses can be used at once
+// (pain 7).
 func (c *Child) settings(name string, ips []spec.IPConfig) netstate.State {
 	more := []netstate.LinkIPv6{{Link: name, Conf: nl.NdiscNotify, Value: 1}}
 	if c.DAD {
@@ -164,7 +164,7 @@ func (c *Child) settings(name string, ips []spec.IPConfig) netstate.State {
 	return netstate.State{netstate.IPv6{Where: netstate.Sandbox, List: more}}
 }
 
-// Check is the CHECK but for the IPAM plugin's: it compares the kernel with what
+// Check is CHECK without the IPAM plugin's part: it compares the kernel with the state that
 // an ADD would make of the previous result.
 func (c *Child) Check(ctx context.Context, r *plugin.Request) error {
 	env, err := kernel.Of(r).Env(r)
@@ -191,8 +191,8 @@ func (c *Child) Check(ctx context.Context, r *plugin.Request) error {
 	return kernel.Check(ctx, env, state)
 }
 
-// addressesOf is a result with the addresses of one interface alone: a plugin
-// after this one may have added others.
+// addressesOf is a result with the addresses of one interface only: a later plugin may have
+// added others.
 func addressesOf(result *spec.Result, inside spec.Interface) *spec.Result {
 	out := *result
 	out.IPs = nil
@@ -204,8 +204,8 @@ func addressesOf(result *spec.Result, inside spec.Interface) *spec.Result {
 	return &out
 }
 
-// Detach is the DEL: the link, then IPAM's, both in any case. It reads neither
-// the configuration (except IPAM's type) nor the master, which may be gone.
+// Detach is the DEL. It deletes the link and calls IPAM, each even if the other fails. It
+// reads neither the configuration (except IPAM's type) nor the master, which may be gone.
 func (c *Child) Detach(ctx context.Context, r *plugin.Request) error {
 	return DetachSingle(ctx, r, c.Plugin, c.takeAway(r))
 }
@@ -234,8 +234,9 @@ func (c *Child) takeAway(r *plugin.Request) TakeAway {
 
 func tempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
 
-// Status says whether an ADD could work: the kernel makes such links, the master is
-// there and its MTU large enough, IPAM is ready. One in a container, and one that a chain may choose, cannot be known.
+// Status says whether an ADD could work: the kernel supports such links, the master exists
+// and its MTU is large enough, IPAM is ready. A master in a container, or chosen by a
+// chain, cannot be checked.
 func (c *Child) Status(ctx context.Context, r *plugin.Request, mayInherit bool) error {
 	if err := KernelMakes(r, c.Kind.Type()); err != nil {
 		return err
@@ -266,7 +267,7 @@ func (c *Child) masterReady(r *plugin.Request) error {
 	return c.fits(master)
 }
 
-// KernelMakes refuses a kind of links that the kernel has not.
+// KernelMakes refuses a kind of link that the kernel does not support.
 func KernelMakes(r *plugin.Request, kind string) error {
 	host, err := kernel.Of(r).Host()
 	if err == nil {

@@ -14,10 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// EnableIPv6 switches IPv6 on for the container's loopback and interface, and
-// keeps addresses while the interface is down. It is needed when, and only
-// when, there is an IPv6 address. more settings go along in the same trip into
-// the namespace.
+// EnableIPv6 switches IPv6 on for the container's loopback and interface, and keeps
+// addresses while the interface is down. It is needed when, and only when, there is an IPv6
+// address. more settings are written in the same trip into the namespace.
 func EnableIPv6(ifName string, ips []spec.IPConfig, more ...netstate.LinkIPv6) netstate.State {
 	if !HasFamily(ips, false) {
 		return nil
@@ -33,17 +32,16 @@ func EnableIPv6(ifName string, ips []spec.IPConfig, more ...netstate.LinkIPv6) n
 	}}
 }
 
-// NoRouters keeps a link of the host from being configured by router
-// advertisements, which a container could send (CVE-2020-10749). more settings
-// go along.
+// NoRouters keeps router advertisements, which a container could send, from configuring a
+// link of the host (CVE-2020-10749). more settings are written with it.
 func NoRouters(link string, more ...netstate.LinkIPv6) netstate.Object {
 	list := append([]netstate.LinkIPv6{{Link: link, Conf: nl.AcceptRA, Value: 0}}, more...)
 	return netstate.IPv6{Where: netstate.Host, List: list}
 }
 
-// NoDuplicates lets a link of a pair that is all ours use its IPv6 addresses at
-// once, the link-local one among them: until the kernel has looked for
-// duplicates of that, 1-2 s, it cannot ask for a neighbour and sends nothing.
+// NoDuplicates lets a link of a pair between our own ends use its IPv6 addresses at once,
+// including the link-local one: until the kernel has looked for duplicates of that, 1-2 s,
+// it cannot solicit a neighbour and sends nothing.
 func NoDuplicates(link string, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	if !HasFamily(ips, false) {
 		return nil
@@ -51,8 +49,8 @@ func NoDuplicates(link string, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	return []netstate.LinkIPv6{{Link: link, Conf: nl.AcceptDAD, Value: 0}}
 }
 
-// Answering waits for the kernel to answer for IPv6 addresses of a link, so that
-// the first packet to them is not the one that is lost.
+// Answering waits until the kernel answers for IPv6 addresses of a link, so that the first
+// packet to them is not lost.
 func Answering(where netstate.Where, link string, addrs ...netip.Addr) netstate.State {
 	a := netstate.Answering{Where: where, Link: link}
 	for _, addr := range addrs {
@@ -77,9 +75,9 @@ func Of(ips []spec.IPConfig) (addrs, gateways []netip.Addr) {
 	return addrs, gateways
 }
 
-// Forwarding switches forwarding on for the families of the addresses, and notes
-// that it was off. link is the host's that the container's traffic comes in by,
-// failed the text of a failure.
+// Forwarding switches forwarding on for the families of the addresses, and records that it
+// was off. link is the host's link that the container's traffic enters through, failed the
+// text of a failure.
 func Forwarding(ips []spec.IPConfig, link, failed, network string, store *record.Store) netstate.Object {
 	return netstate.Forwarding{Link: link, IPv4: HasFamily(ips, true), IPv6: HasFamily(ips, false), Failed: failed, Network: network, Records: store}
 }
@@ -94,8 +92,8 @@ func HasFamily(ips []spec.IPConfig, v4 bool) bool {
 	return false
 }
 
-// Routes are the routes of an IPAM result, equal ones once. One without gateway
-// uses the first gateway of its family; where there is none the link itself.
+// Routes are the routes of an IPAM result without duplicates. A route without a gateway
+// uses the first gateway of its family; without one it uses the link itself.
 func Routes(ifName string, result *spec.Result) (s []netstate.Route) {
 	for _, r := range result.Routes {
 		route := netstate.Route{
@@ -127,8 +125,8 @@ func firstGateway(ips []spec.IPConfig, v4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// DNS is what a result says: the configuration's own settings when there are
-// any, and be it an empty list, else IPAM's.
+// DNS is the DNS section of a result: the configuration's own settings when it has any,
+// even an empty list, else IPAM's.
 func DNS(conf, ipam spec.DNS) spec.DNS {
 	if conf.Nameservers != nil || conf.Search != nil || conf.Options != nil || conf.Domain != "" {
 		return conf

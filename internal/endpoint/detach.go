@@ -21,15 +21,15 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Detach is the DEL of a plugin that makes a veth pair. Each step runs even if
-// another failed: firewall first, so that nothing points at an address that
-// IPAM may give to somebody else, then the link, the address, the record (see
-// takeAndRelease). lost are elements the attachment would have, for when its record is lost.
+// Detach is the DEL of a plugin that makes a veth pair. Each step runs even if another
+// failed: the firewall first, so that no rule names an address that IPAM may give to
+// another attachment, then the link, the address, the record (see takeAndRelease). lost are
+// the elements that the attachment would have, for when its record is lost.
 func Detach(ctx context.Context, r *plugin.Request, pluginName string, lost ...nft.Element) error {
 	k := kernel.Of(r)
 	env, err := k.Env(r)
 	if err != nil {
-		kernel.Warn(r, err) // the host's side is what counts
+		kernel.Warn(r, err) // the host's side is enough
 		env, err = hostOnly(k)
 	}
 	if err != nil {
@@ -37,7 +37,7 @@ func Detach(ctx context.Context, r *plugin.Request, pluginName string, lost ...n
 	}
 	rec, err := k.Records.Take(r.Network, r.Owner, pluginName)
 	if err != nil {
-		kernel.Warn(r, err) // broken: names must do
+		kernel.Warn(r, err) // broken: go on by names
 	}
 	if rec == nil {
 		rec = withoutRecord(k, r, env, pluginName)
@@ -46,10 +46,10 @@ func Detach(ctx context.Context, r *plugin.Request, pluginName string, lost ...n
 	return finish(k, rec, takeAndRelease(ctx, r, func() error { return takeDown(ctx, k, env, rec) }))
 }
 
-// takeAndRelease takes away what the plugin made and gives the address back, each
-// whether or not the other fails. The address goes last, since somebody else may
-// have it from then on; but an IPAM plugin that works through the interface is
-// called while there is one: dhcp tells the server from there.
+// takeAndRelease removes what the plugin made and releases the address, each whether or not
+// the other fails. The address goes last, since another attachment may get it from then on.
+// But an IPAM plugin that works through the interface is called while the interface exists:
+// dhcp reaches the server through it.
 func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) error {
 	if IPAMNeedsLink(r.Head.IPAM.Type) {
 		err := releaseAddress(ctx, r)
@@ -59,8 +59,8 @@ func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) e
 	return errors.Join(err, releaseAddress(ctx, r))
 }
 
-// releaseAddress asks the IPAM plugin of the configuration. One that a changed
-// configuration names no more has a record.
+// releaseAddress calls the IPAM plugin of the configuration, and the record's when the
+// configuration has changed since.
 func releaseAddress(ctx context.Context, r *plugin.Request) error {
 	if r.Head.IPAM.Type != "" {
 		return r.IPAMDel(ctx)
@@ -83,10 +83,10 @@ func hostOnly(k *kernel.Kernel) (*netstate.Env, error) {
 	return &netstate.Env{Host: host, NFT: k.NFT}, err
 }
 
-// withoutRecord is what the owner alone tells: names of links and the facts it
-// has a reference to, and, where nothing tells its addresses, its elements. Attachments
-// that the reference plugin made have no record either, so what it left in the
-// firewall is looked for.
+// withoutRecord is what the owner alone determines: the names of links and the facts that
+// it references, and, when its addresses are unknown, its elements. Attachments of the
+// reference plugin have no record either, so DEL also looks for what it left in the
+// firewall.
 func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, pluginName string) *record.Record {
 	rec := &record.Record{
 		Plugin: pluginName, Owner: r.Owner, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName,
@@ -112,7 +112,7 @@ func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, plugi
 	return rec
 }
 
-// addresses are those of the previous result, else of the interface.
+// addresses returns those of the previous result, else those of the interface.
 func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Prefix) {
 	if prev := r.Prev(); prev != nil {
 		for _, ip := range prev.IPs {
@@ -139,8 +139,8 @@ func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Prefix) {
 	return addrs
 }
 
-// Collect is the GC of a plugin that makes a veth pair: what DEL does, for
-// every record of the network that is not on the list of the living.
+// Collect is the GC of a plugin that makes a veth pair: the work of DEL for every record of
+// the network that is not on the list of valid attachments.
 func Collect(ctx context.Context, r *plugin.Request, pluginName string) error {
 	k := kernel.Of(r)
 	env, err := hostOnly(k)
@@ -168,9 +168,9 @@ func living(k *kernel.Kernel, r *plugin.Request) (list []iptnft.Attachment) {
 	return list
 }
 
-// takeDown removes what is in the kernel. The firewall's removals may take
-// effect while the link is deleted, but have when this returns. What keeps a
-// network internal goes when the link has.
+// takeDown removes everything from the kernel. The firewall's removals may take effect
+// while the link is being deleted, but have taken effect when it returns. The elements that
+// keep a network internal go after the link.
 func takeDown(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *record.Record) error {
 	var errs []error
 	k.Withdraw(rec)
@@ -187,7 +187,7 @@ func takeDown(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *rec
 	return errors.Join(append(errs, err, k.NFT.Commit(ctx))...)
 }
 
-// finish forgets the record unless something is left to be tried again.
+// finish deletes the record unless something is left for another try.
 func finish(k *kernel.Kernel, rec *record.Record, err error) error {
 	if err != nil {
 		return err
@@ -195,8 +195,8 @@ func finish(k *kernel.Kernel, rec *record.Record, err error) error {
 	return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
 }
 
-// deletePair deletes the pair by its host end, else by the container's: that
-// is how the reference's are found, whose names are random.
+// deletePair deletes the pair by its host end, else by the container's: the names of the
+// reference's host ends are random.
 func deletePair(env *netstate.Env, rec *record.Record) error {
 	for _, name := range rec.Links {
 		link, err := env.Host.Link(name)
@@ -216,16 +216,15 @@ func deletePair(env *netstate.Env, rec *record.Record) error {
 	return deleteInside(env, rec)
 }
 
-// belongs says whether a link under a name of the owner is the owner's. One
-// without mark is: an ADD ended between making and marking it.
+// belongs says whether a link under a name of the owner is the owner's. A link without a
+// mark is: an ADD ended between making and marking it.
 func belongs(link netlink.Link, o owner.Key) bool {
 	theirs, marked := owner.FromAlias(link.Attrs().Alias)
 	return link.Type() == "veth" && (!marked || theirs == o)
 }
 
-// deleteInside deletes the interface in the container unless it is another
-// attachment's: a runtime calls DEL as well after an ADD that was refused
-// because the interface was there.
+// deleteInside deletes the interface in the container unless it is another attachment's: a
+// runtime also calls DEL after an ADD that was refused because the interface existed.
 func deleteInside(env *netstate.Env, rec *record.Record) error {
 	link, err := env.Sandbox.Link(rec.IfName)
 	if nl.IsNotFound(err) {

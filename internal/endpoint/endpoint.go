@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpoint is what the plugins that make a veth pair share: names and
-// Ethernet addresses derived from the owner, addresses and routes of an IPAM
-// result as objects, masquerade, and the way back: DEL and GC,
-// which find everything without namespace, previous result or configuration.
+// Package endpoint is the common part of the plugins that make a veth pair: names and
+// Ethernet addresses derived from the owner, addresses and routes of an IPAM result as
+// objects, masquerade, and DEL and GC, which find everything without namespace, previous
+// result or configuration.
 package endpoint
 
 import (
@@ -29,12 +29,11 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// linkPrefix begins the names of host ends, as the reference's do: tools such
-// as NetworkManager leave "veth*" alone.
+// linkPrefix is the prefix of the names of host ends, as the reference's: tools such as
+// NetworkManager leave "veth*" alone.
 const linkPrefix = "veth"
 
-// candidates is how many names an owner has on the host, should others have
-// taken the first.
+// candidates is how many names an owner has on the host, in case the first ones are taken.
 const candidates = 4
 
 // Pair names the two ends of an attachment.
@@ -47,8 +46,8 @@ type Pair struct {
 	MAC     net.HardwareAddr // of the container's end
 }
 
-// New chooses the names of a new pair. It refuses, before anything is touched,
-// an attachment or an interface that is there already.
+// New chooses the names of a new pair. Before it changes anything it refuses an attachment
+// or an interface that already exists.
 func New(ctx context.Context, r *plugin.Request, env *netstate.Env, macs Addresses) (*Pair, error) {
 	p := &Pair{Owner: r.Owner, IfName: r.IfName, NetNS: r.NetNS, HostMAC: macs.Host(), MAC: macs.Container()}
 	_, err := env.Sandbox.Link(r.IfName)
@@ -62,8 +61,8 @@ func New(ctx context.Context, r *plugin.Request, env *netstate.Env, macs Address
 	return p, err
 }
 
-// Lost is what is known of the pair of a DEL whose record is lost: the name that
-// is the usual one, and the address of the previous result, else the derived one.
+// Lost describes the pair of a DEL whose record is lost: the usual name, and the address of
+// the previous result, else the derived one.
 func Lost(r *plugin.Request) *Pair {
 	p := &Pair{Owner: r.Owner, Host: r.Owner.LinkName(linkPrefix, 0), MAC: AddressesOf(r).Container()}
 	if r.Prev() == nil {
@@ -77,7 +76,7 @@ func Lost(r *plugin.Request) *Pair {
 	return p
 }
 
-// freeName returns the first name of the owner that nobody has.
+// freeName returns the owner's first unused name.
 func freeName(ctx context.Context, r *plugin.Request, env *netstate.Env) (string, error) {
 	for n := range byte(candidates) {
 		name := r.Owner.LinkName(linkPrefix, n)
@@ -88,16 +87,16 @@ func freeName(ctx context.Context, r *plugin.Request, env *netstate.Env) (string
 	return "", fmt.Errorf("failed to find a unique veth name")
 }
 
-// A namespace whose processes and sockets have just ended lives some milliseconds
-// longer, until the kernel has let go of the last socket. That is waited for.
+// A namespace whose processes and sockets have just ended lives some milliseconds longer,
+// until the kernel has released the last socket. isFree waits for that.
 const (
 	endingTries = 100
 	endingWait  = 5 * time.Millisecond
 )
 
-// isFree says whether a name is the attachment's to use. A link of the owner itself is
-// the attachment: a second ADD is an error, unless the first one's namespace is gone, or
-// ends now, and the kernel has not come to its links yet.
+// isFree says whether the attachment may use a name. A link of the owner itself is the
+// attachment: a second ADD is an error, unless the namespace of the first is gone, or is
+// just ending, and the kernel has not deleted its links yet.
 func isFree(ctx context.Context, r *plugin.Request, env *netstate.Env, name string) (bool, error) {
 	for try := 1; ; try++ {
 		link, err := env.Host.Link(name)
@@ -116,7 +115,7 @@ func isFree(ctx context.Context, r *plugin.Request, env *netstate.Env, name stri
 	}
 }
 
-// attachedIn names the namespace that our record has.
+// attachedIn returns the namespace of our record.
 func attachedIn(r *plugin.Request) string {
 	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Head.Type)
 	if err != nil || rec == nil || rec.NetNS == "" {
@@ -125,9 +124,9 @@ func attachedIn(r *plugin.Request) string {
 	return rec.NetNS
 }
 
-// orphaned says whether the namespace of a link's other end is gone: nothing holds it,
-// or our record has one that is dead. One of the same path as the request's is another
-// one by now if the link's other end is not in it.
+// orphaned says whether the namespace of a link's other end is gone: nothing holds it, or
+// the namespace in our record is dead. When the record has the request's path, that path
+// leads to another namespace by now if the link's other end is not in it.
 func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
 	if at := link.Attrs(); link.Type() == "veth" && at.NetNsID >= 0 && !env.Host.Lives(at.NetNsID) {
 		return true
@@ -144,15 +143,15 @@ func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
 	return state == life.Dead
 }
 
-// Addresses derives locally administered Ethernet addresses: stable when an ADD
-// is tried again, different on every node and after every boot (clones of a
-// machine share all but the boot id).
+// Addresses derives locally administered Ethernet addresses. They are stable when an ADD is
+// repeated, and different on every node and after every boot (clones of a machine share
+// everything but the boot id).
 type Addresses struct {
 	boot  string
 	owner owner.Key
 }
 
-// AddressesOf reads the boot id; a procfs without one leaves it to the rest.
+// AddressesOf reads the boot id; without one the addresses derive from the rest.
 func AddressesOf(r *plugin.Request) Addresses {
 	id, _ := boot.ID(r.Session.Paths.Proc)
 	return Addresses{boot: id, owner: r.Owner}
@@ -166,7 +165,7 @@ func (a Addresses) Container() net.HardwareAddr {
 	return deriveMAC(a.boot, string(a.owner), "container")
 }
 
-// Bridge is the fixed address of a bridge that is to be made.
+// Bridge is the fixed address of a new bridge.
 func (a Addresses) Bridge(name string) net.HardwareAddr { return deriveMAC(a.boot, "bridge", name) }
 
 func deriveMAC(parts ...string) net.HardwareAddr {
@@ -179,15 +178,14 @@ func deriveMAC(parts ...string) net.HardwareAddr {
 	return mac
 }
 
-// Veth is the object that makes the pair. mtu is in bytes, 0 for the kernel's
-// default.
+// Veth is the object that creates the pair. mtu is in bytes, 0 for the kernel's default.
 func (p *Pair) Veth(mtu int) netstate.Veth {
 	return netstate.Veth{
 		Name: p.Host, Peer: p.IfName, MTU: mtu, MAC: p.HostMAC, PeerMAC: p.MAC, Owner: p.Owner, NetNS: p.NetNS,
 	}
 }
 
-// Note writes into a record what a state holds in the firewall.
+// Note records what a state has in the firewall.
 func Note(rec *record.Record, s netstate.State) {
 	for _, o := range s {
 		switch o := o.(type) {

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// The MTUs, in bytes, that the kernel takes: below the first it has no IPv4, below
-// the second no IPv6 (RFC 8200), above the last no interface.
+// The MTUs, in bytes, that the kernel accepts: below the first it has no IPv4, below the
+// second no IPv6 (RFC 8200), above the last no interface.
 const (
 	LeastMTU  = 68
 	LeastMTU6 = 1280
@@ -27,8 +27,8 @@ func ValidateMTU(mtu int) error {
 	return nil
 }
 
-// ValidateMAC refuses an Ethernet address that no interface can have. Those of other
-// kinds of hardware are not looked into.
+// ValidateMAC refuses an Ethernet address that no interface can have. It does not check
+// addresses of other kinds of hardware.
 func ValidateMAC(mac net.HardwareAddr) error {
 	switch {
 	case len(mac) != 6:
@@ -40,7 +40,7 @@ func ValidateMAC(mac net.HardwareAddr) error {
 	return nil
 }
 
-// ValidateNewName refuses names that the kernel gives to no interface: two are
+// ValidateNewName refuses names that the kernel accepts for no interface: two are
 // directories of sysctls, and with % it chooses another name itself.
 func ValidateNewName(name string) error {
 	if name == "all" || name == "default" {

@@ -12,12 +12,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Outside is the key ipMasqOutside: prefixes that an address's network is a part
-// of, such as one host's part of a network of many. What leaves the prefix around
-// an address is masqueraded, rather than what leaves the subnet.
+// Outside is the key ipMasqOutside: prefixes that contain an address's network, such as
+// that of a network over many hosts, which contains one host's part. Traffic that leaves
+// the prefix around an address is masqueraded, rather than traffic that leaves the subnet.
 type Outside []netip.Prefix
 
-// Validate refuses what is no prefix.
+// Validate refuses strings that are no prefix.
 func (o Outside) Validate() error {
 	for _, p := range o {
 		switch {
@@ -30,8 +30,8 @@ func (o Outside) Validate() error {
 	return nil
 }
 
-// around is an address with the length of the widest prefix that it lies in, its
-// own or a listed one.
+// around is an address with the length of the widest prefix that contains it, its own or a
+// listed one.
 func (o Outside) around(address netip.Prefix) (wide netip.Prefix, listed bool) {
 	wide = address
 	for _, p := range o {
@@ -45,10 +45,10 @@ func (o Outside) around(address netip.Prefix) (wide netip.Prefix, listed bool) {
 	return wide, listed
 }
 
-// Masquerade gives what leaves the networks of the addresses the host's address:
-// with all, of every address, else of those that lie in one of outside. It belongs
-// to the attachment, so what one network does is nothing to another: not to one
-// within its range, nor to one around it.
+// Masquerade gives traffic that leaves the networks of the addresses the host's address:
+// with all, for every address, else for those in a prefix of outside. It belongs to the
+// attachment, so it does not affect other networks, neither one within its range nor one
+// around it.
 func Masquerade(ips []spec.IPConfig, all bool, outside Outside, comment string) (s netstate.State) {
 	for _, ip := range ips {
 		network, listed := outside.around(ip.Address)
@@ -62,14 +62,14 @@ func Masquerade(ips []spec.IPConfig, all bool, outside Outside, comment string) 
 	return s
 }
 
-// lostMasquerade is what Masquerade has made for an address at most, for a DEL
-// whose record is lost.
+// lostMasquerade returns all elements that Masquerade may have made for an address, for a
+// DEL whose record is lost.
 func lostMasquerade(r *plugin.Request, address netip.Prefix) []nft.Element {
 	var conf struct {
 		Outside Outside `json:"ipMasqOutside"`
 	}
 	if err := r.Decode(&conf); err != nil {
-		conf.Outside = nil // a configuration that went bad keeps nothing from going
+		conf.Outside = nil // a configuration that became invalid must not stop the removal
 	}
 	network, _ := conf.Outside.around(address)
 	if network == address {
@@ -78,6 +78,6 @@ func lostMasquerade(r *plugin.Request, address netip.Prefix) []nft.Element {
 	return nft.Masqueraded(network, Comment(r), address)
 }
 
-// factMasquerade begins the names of the facts that schema 1 of the firewall had
-// instead, with the subnet behind it.
+// factMasquerade is the prefix of the facts that schema 1 of the firewall used instead,
+// followed by the subnet.
 const factMasquerade = "masquerade-"

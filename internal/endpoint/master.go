@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// defaultInterface is the link of the best default route of the main table, of
-// IPv4 before IPv6. Of a route with several next hops it is the first.
+// defaultInterface is the link of the best default route of the main table, IPv4 before
+// IPv6. Of several next hops the first counts.
 func defaultInterface(conn *nl.Conn) (string, error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		index, err := conn.DefaultLink(family, true)

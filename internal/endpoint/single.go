@@ -16,14 +16,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Single is an attachment of one interface that is in the container's namespace
-// alone: a tap, a dummy, a device of the host.
+// Single is an attachment of one interface that is only in the container's namespace: a
+// tap, a dummy, a device of the host.
 type Single struct {
-	Plugin string           // whose record it is
-	MAC    net.HardwareAddr // as far as it is known before; nil
-	Link   netstate.State   // makes the interface, down
-	Record *record.Record   // what DEL must know beyond names; may be nil
-	DNS    spec.DNS         // of the configuration
+	Plugin string           // the plugin of the record
+	MAC    net.HardwareAddr // if known before; may be nil
+	Link   netstate.State   // creates the interface, down
+	Record *record.Record   // what DEL needs beyond names; may be nil
+	DNS    spec.DNS         // from the configuration
 	MTU    int              // in bytes; 0: not known
 
 	// Addresses are used instead of asking IPAM; may be nil.
@@ -31,13 +31,13 @@ type Single struct {
 	// Configure replaces the function of that name; may be nil.
 	Configure func(ifName string, result *spec.Result) netstate.State
 
-	// Exists is the refusal when the container has an interface of the name.
+	// Exists is the error when the container has an interface of the name.
 	Exists error
 }
 
-// Attach is the ADD. An IPAM plugin that works through the interface, as dhcp
-// does, is called when it is there and up; the others before, so that a pool that is
-// exhausted costs nothing.
+// Attach is the ADD. It calls an IPAM plugin that works through the interface, as dhcp
+// does, when the interface exists and is up, and others before, so that an exhausted pool
+// costs nothing.
 func (s *Single) Attach(ctx context.Context, r *plugin.Request, env *netstate.Env) (*spec.Result, error) {
 	if err := s.begin(r, env); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (s *Single) Attach(ctx context.Context, r *plugin.Request, env *netstate.En
 	return result, Describe(env, netstate.Sandbox, &result.Interfaces[0])
 }
 
-// begin refuses an interface that is there and writes the record.
+// begin refuses an existing interface and writes the record.
 func (s *Single) begin(r *plugin.Request, env *netstate.Env) error {
 	if t := r.Head.IPAM.Type; t != "" {
 		if err := spec.ValidatePluginType(t); err != nil {
@@ -92,15 +92,14 @@ func (s *Single) begin(r *plugin.Request, env *netstate.Env) error {
 	return kernel.Of(r).Record(r, rec)
 }
 
-// IPAMNeedsLink says whether an IPAM plugin may work through the container's
-// interface: the reference calls all when it is there, and only ours are known
-// not to look at it.
+// IPAMNeedsLink says whether an IPAM plugin may work through the container's interface: the
+// reference calls all of them when it exists, and only ours are known not to use it.
 func IPAMNeedsLink(ipamType string) bool {
 	return ipamType != "" && ipamType != "host-local" && ipamType != "static"
 }
 
-// Compile computes the desired state, which begins with Link, and the result.
-// It touches nothing. Without IPAM (nil) the interface is only set up.
+// Compile computes the desired state, which begins with Link, and the result. It changes
+// nothing. Without IPAM (nil) the interface is only set up.
 func (s *Single) Compile(ifName, sandbox string, ipam *spec.Result) (netstate.State, *spec.Result, error) {
 	result := &spec.Result{
 		Interfaces: []spec.Interface{{Name: ifName, Mac: s.MAC.String(), Sandbox: sandbox}},
@@ -125,8 +124,8 @@ func (s *Single) Compile(ifName, sandbox string, ipam *spec.Result) (netstate.St
 	return append(state, configure(ifName, result)...), result, nil
 }
 
-// Configure gives an interface of the container the addresses and routes of a
-// result and sets it up, so that it announces itself.
+// Configure gives an interface of the container the addresses and routes of a result and
+// sets it up, so that the kernel announces it.
 func Configure(ifName string, result *spec.Result) netstate.State {
 	s := EnableIPv6(ifName, result.IPs, NoDuplicates(ifName, result.IPs)...)
 	for _, ip := range result.IPs {
@@ -139,15 +138,15 @@ func Configure(ifName string, result *spec.Result) netstate.State {
 	return s
 }
 
-// OnSegment is Configure for an interface that is on a segment with strangers: it
-// announces itself to them.
+// OnSegment is Configure for an interface on a segment with other hosts: it announces the
+// addresses there.
 func OnSegment(ifName string, result *spec.Result) netstate.State {
 	return new(Child).configure(ifName, result)
 }
 
-// FoundMAC is the Ethernet address that the previous result has for the
-// container's interface (nil: none). A result without one for this interface
-// and namespace is an error.
+// FoundMAC is the Ethernet address that the previous result has for the container's
+// interface (nil: none). A result without an entry for this interface and namespace is an
+// error.
 func FoundMAC(r *plugin.Request, env *netstate.Env) (net.HardwareAddr, error) {
 	inside, err := findInside(r, env)
 	if err != nil {
@@ -156,7 +155,7 @@ func FoundMAC(r *plugin.Request, env *netstate.Env) (net.HardwareAddr, error) {
 	return parseMAC(inside)
 }
 
-// Check is the CHECK: IPAM's, then the state that the previous result tells of.
+// Check is the CHECK: IPAM's, then the state that the previous result describes.
 func (s *Single) Check(ctx context.Context, r *plugin.Request, env *netstate.Env) error {
 	var ipam *spec.Result
 	if r.Head.IPAM.Type != "" {

@@ -18,30 +18,30 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// TakeAway removes what a plugin put into a container's namespace. rec is nil
-// when there is no record.
+// TakeAway removes what a plugin put into a container's namespace. rec is nil when there is
+// no record.
 type TakeAway func(ctx context.Context, at Place, rec *record.Record) error
 
-// Place is a container's namespace on its way out.
+// Place is the namespace of a container that is being detached.
 type Place struct {
 	Conn *nl.Conn // nil: the namespace is gone
-	// Old says that the path is from a record, not from the runtime. By now
-	// another namespace may have it: only what is marked is ours.
+	// Old says that the path is from a record, not from the runtime. Another namespace may
+	// have the path by now: only a marked interface is ours.
 	Old bool
 }
 
-// ErrUnfinished is wrapped by a TakeAway that did what can be done by now. It does
-// not fail a DEL or GC: the record stays, so that the next GC tries again.
+// ErrUnfinished is wrapped by a TakeAway that has done what is possible now. It does not
+// fail a DEL or GC: the record is kept, so that the next GC tries again.
 var ErrUnfinished = errors.New("not finished")
 
-// Delete is the TakeAway of an interface that the plugin made. kind is the
-// library's name of it ("tuntap"): one that was made by the reference plugin has
-// no mark, and one of another kind is somebody else's. So is one that is not
-// marked where the namespace is only known from a record.
+// Delete is the TakeAway of an interface that the plugin made. kind is the library's name
+// of it ("tuntap"): an interface of the reference plugin has no mark, and one of another
+// kind belongs to another program. So does one without a mark where the namespace is known
+// only from a record.
 func Delete(r *plugin.Request, kind string) TakeAway {
 	return func(_ context.Context, at Place, rec *record.Record) error {
 		if at.Conn == nil {
-			return nil // it went with the namespace
+			return nil // it was deleted with the namespace
 		}
 		o, ifName := r.Owner, r.IfName
 		if rec != nil {
@@ -58,12 +58,11 @@ func Delete(r *plugin.Request, kind string) TakeAway {
 	}
 }
 
-// TempName is the name an interface is made under in the container. It derives
-// from the owner, so that DEL finds one that was not marked yet.
+// TempName is the first name of a new interface in the container. It derives from the
+// owner, so that DEL finds one without a mark.
 func TempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
 
-// own finds the owner's interface by its name, or by its mark if the container
-// renamed it.
+// own finds the owner's interface by its name, or by its mark if the container renamed it.
 func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error) {
 	link, err := at.Conn.Link(ifName)
 	if err == nil && link.Type() == kind {
@@ -84,8 +83,8 @@ func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error
 	return nil, err
 }
 
-// DetachSingle is the DEL of a Single: take is done and IPAM is told (see
-// takeAndRelease), and the record goes last.
+// DetachSingle is the DEL of a Single: it calls take and IPAM (see takeAndRelease), and
+// deletes the record last.
 func DetachSingle(ctx context.Context, r *plugin.Request, pluginName string, take TakeAway) error {
 	k := kernel.Of(r)
 	rec, err := k.Records.Take(r.Network, r.Owner, pluginName)
@@ -111,9 +110,8 @@ func DetachSingle(ctx context.Context, r *plugin.Request, pluginName string, tak
 	return k.Records.Remove(r.Network, r.Owner, pluginName)
 }
 
-// openPlace opens a namespace that may be gone. The process's own is no
-// container's: a path below /proc means another one when a process id is used
-// again.
+// openPlace opens a namespace that may be gone. The process's own is no container's: a path
+// below /proc leads to another one when a process id is used again.
 func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
 	if path == "" {
 		return nil
@@ -131,8 +129,8 @@ func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
 	return nil
 }
 
-// CollectSingle is the GC of a Single: take for each record that is not on the
-// list of the living.
+// CollectSingle is the GC of a Single: it calls take for each record that is not on the
+// list of valid attachments.
 func CollectSingle(ctx context.Context, r *plugin.Request, pluginName string, take TakeAway) error {
 	k := kernel.Of(r)
 	_, err := k.Sweep(ctx, r, pluginName, func(rec *record.Record) error {

@@ -45,14 +45,14 @@ func reference(t *testing.T, p *endpointtest.Pod, verb spec.Verb) {
 	}
 }
 
-// state is where attachments leave files; host-local's index stays while its
-// network has addresses.
+// state lists the directories in which attachments leave files; host-local keeps its index
+// while its network has addresses.
 func state() []string {
 	return []string{"/run/patchbay/attachments", "/run/patchbay/shared", "/var/lib/cni", "/run/cni"}
 }
 
-// What the reference attached is checked and detached by us, with nothing left,
-// whatever of namespace and previous result is still there.
+// We check and detach attachments of the reference and leave nothing, whatever of namespace
+// and previous result still exists.
 func TestSwapIn(t *testing.T) {
 	for _, backend := range []string{"iptables", "nftables"} {
 		for _, lost := range []string{"nothing", "result", "namespace"} {
@@ -60,7 +60,7 @@ func TestSwapIn(t *testing.T) {
 				nettest.Need(t, nettest.Program(map[string]string{"iptables": "iptables", "nftables": "nft"}[backend]))
 				w := newWorld(t)
 				warm := w.Pod("warm", fmt.Sprintf(`%s, "ipMasq": true, "ipMasqBackend": %q, "macspoofchk": true`, dual, backend))
-				reference(t, warm, spec.Add) // makes what is made once
+				reference(t, warm, spec.Add) // creates what is created once
 				before := leak.Must(t, state()...)
 				p := w.Pod("a", fmt.Sprintf(`%s, "ipMasq": true, "ipMasqBackend": %q, "macspoofchk": true`, dual, backend))
 				reference(t, p, spec.Add)
@@ -81,7 +81,7 @@ func TestSwapIn(t *testing.T) {
 	}
 }
 
-// CHECK of what the reference attached says so when its masquerade is gone.
+// CHECK of the reference's attachment reports that its masquerade is gone.
 func TestSwapInLost(t *testing.T) {
 	for backend, flush := range map[string][]string{
 		"nftables": {"nft", "flush", "chain", "inet", "cni_plugins_masquerade", "masq_checks"},
@@ -104,7 +104,7 @@ func TestSwapInLost(t *testing.T) {
 	}
 }
 
-// What we attached the reference detaches; what it cannot know GC collects.
+// The reference detaches our attachments; GC collects what the reference does not know.
 func TestSwapOut(t *testing.T) {
 	w := newWorld(t)
 	before := leak.Must(t, state()...)

@@ -10,9 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// WantedMAC is the Ethernet address that a caller asks for, nil when there is
-// none: the capability's (inRuntime) before args.cni.mac (inArgs) before MAC= in
-// CNI_ARGS.
+// WantedMAC is the Ethernet address that a caller asks for, nil when there is none: the
+// capability's (inRuntime) before args.cni.mac (inArgs) before MAC= in CNI_ARGS.
 func WantedMAC(r *plugin.Request, inRuntime, inArgs string) (net.HardwareAddr, error) {
 	args, err := r.CNIArgs()
 	if err != nil {

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LinkKind is a kind of link, as in ip(8). A kernel that knows it may want more
-// than the probe gives (a master, say), and says so.
+// LinkKind is a kind of link, as in ip(8). A kernel that supports it may require more than
+// the probe gives (a master, say), and returns another error then.
 func LinkKind(kind string) Feature {
 	return Feature{"links of type " + kind, func() error {
 		a := attrs()
-		a.ParentIndex = 1 // lo: the library wants one for some kinds
+		a.ParentIndex = 1 // lo: the library requires one for some kinds
 		err := tryLink(&netlink.GenericLink{LinkAttrs: a, LinkType: kind})
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			return err
@@ -25,7 +25,7 @@ func LinkKind(kind string) Feature {
 	}}
 }
 
-// VLANFiltering is the filtering of VLANs in a bridge.
+// VLANFiltering is VLAN filtering in a bridge.
 func VLANFiltering() Feature {
 	return Feature{"bridge VLAN filtering (CONFIG_BRIDGE_VLAN_FILTERING)", func() error {
 		on := true
@@ -38,8 +38,8 @@ func Dummy() Feature {
 	return Feature{"dummy device (CONFIG_DUMMY)", func() error { return tryLink(&netlink.Dummy{LinkAttrs: attrs()}) }}
 }
 
-// Tun is the device that makes taps. The module's node may be missing until it is
-// loaded.
+// Tun is the device that creates taps. The module's device node may be missing until the
+// module is loaded.
 func Tun() Feature {
 	return Feature{"taps (CONFIG_TUN)", func() error {
 		f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
@@ -56,7 +56,7 @@ func attrs() netlink.LinkAttrs {
 	return a
 }
 
-// tryLink makes a link and removes it again.
+// tryLink creates a link and removes it again.
 func tryLink(l netlink.Link) error {
 	if err := netlink.LinkAdd(l); err != nil {
 		return err

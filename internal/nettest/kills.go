@@ -9,19 +9,20 @@ import (
 	"time"
 )
 
-// Kills chooses the moments at which processes that do the same work are killed,
-// over all of the time that the work takes. That time follows what is seen: a busy
-// machine makes some of them many times slower than others.
+// Kills chooses the moments at which processes that do the same work are killed, over the
+// whole time of the work. It measures that time: a busy machine makes some processes many
+// times slower than others.
 type Kills struct {
 	t           testing.TB
 	what        string
 	rnd         *rand.Rand
-	usual       time.Duration // how long a process takes, lately
+	usual       time.Duration // how long a process took lately
 	tried, died int
 }
 
-// NewKills is for the processes that do what, "ADD" for one. In the end it logs the
-// seed of its moments, each of which is a share of the usual time, and who died.
+// NewKills is for processes that do what, for example "ADD". At the end it logs the seed of
+// its moments, each of which is a share of the usual time, and how many processes were
+// killed.
 func NewKills(t testing.TB, what string) *Kills {
 	seed := uint64(time.Now().UnixNano())
 	k := seededKills(t, what, seed)
@@ -35,8 +36,8 @@ func seededKills(t testing.TB, what string, seed uint64) *Kills {
 	return &Kills{t: t, what: what, rnd: rand.New(rand.NewPCG(seed, 1))}
 }
 
-// Try has run start a process, kill it after a time and say whether it died of
-// that. The first process is let run to its end.
+// Try lets run start a process and kill it after a time; died says that the kill ended it.
+// The first process runs to its end.
 func (k *Kills) Try(run func(after time.Duration) (died bool)) (died bool) {
 	k.t.Helper()
 	after := k.after()
@@ -53,8 +54,8 @@ func (k *Kills) after() time.Duration {
 	return time.Duration(k.rnd.Float64() * float64(k.usual) * 5 / 4)
 }
 
-// saw learns from a process that was to be killed after a time, and ran until it
-// died or was done.
+// saw adjusts the usual time to a process that was to be killed after a time, and ran until
+// it died or was done.
 func (k *Kills) saw(after, ran time.Duration, died bool) {
 	k.t.Helper()
 	first := k.usual == 0
@@ -75,8 +76,8 @@ func (k *Kills) saw(after, ran time.Duration, died bool) {
 	k.tried++
 }
 
-// More says whether to go on: until there were so many tries and a third of as many
-// died. It ends the test when ten times the tries were not enough for that.
+// More says whether to go on: until tries processes were started and a third of them were
+// killed. It ends the test when ten times the tries did not reach that.
 func (k *Kills) More(tries int) bool {
 	k.t.Helper()
 	if k.tried < tries {

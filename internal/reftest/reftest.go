@@ -4,11 +4,10 @@
 // Package reftest finds the plugin directories that tests and benchmarks run side
 // by side, and builds ours: the reference plugins at a pinned release, Debian's
 // build of them, and our program.
-//
-// Nothing of it is linked into a product. It fetches nothing: scripts/setup has
-// made the reference's programs before any test runs. A machine without a Go
-// toolchain, the second kernel's, is told by environment where programs are that
-// another built (OursEnv and its neighbours; command stage lays them out).
+// No product links it. It fetches nothing: scripts/setup has built the reference's programs
+// before any test runs. On a machine without a Go toolchain, as the second kernel's,
+// environment variables name the programs that another machine built (OursEnv and its
+// neighbours; command stage lays them out).
 package reftest
 
 import (
@@ -24,12 +23,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Version is the release of the reference plugins that we are held against, which
-// test/reference/go.mod pins.
+// Version is the release of the reference plugins that we compare with;
+// test/reference/go.mod pins it.
 const Version = "v1.9.1"
 
-// The environment variables that name directories somebody laid out before:
-// nothing is built then.
+// The environment variables that name prepared directories; with them nothing is built.
 const (
 	OursEnv      = "PATCHBAY_OURS_DIR"
 	ReferenceEnv = "PATCHBAY_REFERENCE_DIR"
@@ -85,9 +83,9 @@ func Lab(tb testing.TB, name string) string {
 	return filepath.Join(root, "test/labs", name)
 }
 
-// FindReference returns the directory of the reference plugins of [Version], or
-// an error that says how to get them. scripts/setup makes it by a rename: one that
-// is there is whole.
+// FindReference returns the directory of the reference plugins of [Version], or an error
+// that says how to get them. scripts/setup creates it by a rename: an existing one is
+// complete.
 func FindReference() (string, error) {
 	if dir := os.Getenv(ReferenceEnv); dir != "" {
 		return dir, nil
@@ -129,8 +127,8 @@ func BuildOurs(dir string) error {
 	return nil
 }
 
-// Patchbay builds our program and returns its path. The file is replaced by the
-// next build of a changed tree: copy it when that matters.
+// Patchbay builds our program and returns its path. The next build of a changed tree
+// replaces the file: copy it when that matters.
 func Patchbay() (string, error) {
 	root, err := Root()
 	if err != nil {
@@ -181,8 +179,8 @@ func cacheDir() (string, error) {
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-// lock keeps the other test processes of `go test ./...` from building the same
-// thing at the same time.
+// lock keeps the other test processes of `go test ./...` from building the same program at
+// the same time.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 	if err != nil {
@@ -195,7 +193,7 @@ func lock(path string) (unlock func(), err error) {
 	return func() { f.Close() }, nil //nolint:errcheck // releases the lock
 }
 
-// run runs cmd and puts what it said into the error.
+// run runs cmd and puts its output into the error.
 func run(cmd *exec.Cmd) error {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out

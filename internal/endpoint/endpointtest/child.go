@@ -26,13 +26,13 @@ import (
 
 // Child is a plugin that puts a link of the container on top of a master.
 type Child struct {
-	Plugins []*plugin.Plugin // it, host-local, static
-	Conf    string           // what it needs beside master and ipam: `"vlanId": 5, `
+	Plugins []*plugin.Plugin // the plugin itself, host-local, static
+	Conf    string           // its keys beside master and ipam: `"vlanId": 5, `
 	Default bool             // it finds a master by itself
 }
 
-// Run holds the plugin to what all of its kind have in common, beyond the
-// contract: the way back needs nothing but names.
+// Run tests what all plugins of this kind have in common, beyond the contract: DEL and GC
+// need nothing but names.
 func (c Child) Run(t *testing.T) {
 	nettest.Need(t, nettest.LinkKind(c.kind()))
 	for name, test := range map[string]func(*World, Child){
@@ -43,8 +43,8 @@ func (c Child) Run(t *testing.T) {
 	}
 }
 
-// RunAlone is the part of Run that holds for a link without a master too, whose
-// plugin does not know the key.
+// RunAlone is the part of Run that also holds for a link without a master, whose plugin
+// does not know the key.
 func (c Child) RunAlone(t *testing.T) {
 	for name, test := range map[string]func(*World, Child){
 		"del": testDel, "killed": testKilled, "gc": testGC, "ipam": testIPAM, "kill": testKill,
@@ -55,7 +55,7 @@ func (c Child) RunAlone(t *testing.T) {
 
 func (c Child) kind() string { return c.Plugins[0].Name }
 
-// on is a configuration on a master, with more behind it.
+// on is a configuration on a master, with more keys behind it.
 func (c Child) on(master, more string) string {
 	return fmt.Sprintf(`%s"master": %q, %s`, c.Conf, master, more)
 }
@@ -64,15 +64,15 @@ func (c Child) on(master, more string) string {
 const Dual = `"ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
 	"ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]}`
 
-// Master makes a link of the host to put others on; its other end is the router's.
+// Master creates a link of the host for others to sit on; its other end is the router's.
 func (w *World) Master(name string) netlink.Link {
 	w.Helper()
 	node.Join(w.Host, name, w.Router, name)
 	return w.HostLink(name)
 }
 
-// Detached wants that a pod has no interface, the network no address and the
-// attachment no record, and DEL to succeed again.
+// Detached expects that a pod has no interface, the network no address and the attachment
+// no record, and that DEL succeeds again.
 func (w *World) Detached(p *Pod) {
 	w.Helper()
 	if _, err := p.Conn().Link("eth0"); !nl.IsNotFound(err) {
@@ -84,7 +84,7 @@ func (w *World) Detached(p *Pod) {
 	}
 }
 
-// Forgotten wants no address and no record of the network.
+// Forgotten expects no address and no record of the network.
 func (w *World) Forgotten() {
 	w.Helper()
 	for _, pattern := range []string{"/var/lib/cni/networks/net/*[.:]*", "/run/patchbay/attachments/net/*"} {
@@ -97,7 +97,7 @@ func (w *World) Forgotten() {
 	}
 }
 
-// testDel: whatever has happened to the environment and the configuration.
+// testDel: DEL works whatever has happened to the environment and the configuration.
 func testDel(w *World, c Child) {
 	good := c.on("m0", Dual)
 	for name, happen := range map[string]func(p *Pod){
@@ -144,8 +144,8 @@ func (w *World) parent(p *Pod) string {
 	return l.Attrs().Name
 }
 
-// testForeign: an interface of another attachment is neither replaced nor
-// deleted; what the reference plugin made (no record, no mark) is.
+// testForeign: an interface of another attachment is neither replaced nor deleted; the
+// reference plugin's interface (no record, no mark) is.
 func testForeign(w *World, c Child) {
 	w.Master("m0")
 	p := w.Pod("a", c.on("m0", Static("10.9.0.5/24"))).Add()
@@ -179,7 +179,7 @@ func testKilled(w *World, c Child) {
 	}
 }
 
-// collect calls DEL, or a GC that nobody survives but those listed.
+// collect calls DEL, or a GC that keeps only the pods in living.
 func (w *World) collect(p *Pod, verb spec.Verb, living ...*Pod) {
 	w.Helper()
 	q := *p
@@ -194,7 +194,7 @@ func (w *World) collect(p *Pod, verb spec.Verb, living ...*Pod) {
 	Must(w, q.Do(verb))
 }
 
-// testGC: the dead go, also from a namespace that lives; the living stay.
+// testGC: GC removes the dead, also from a namespace that lives, and keeps the living.
 func testGC(w *World, c Child) {
 	w.Master("m0")
 	w.Master("m1") // a VLAN has one link on a master
@@ -218,10 +218,10 @@ func testInside(w *World, c Child) {
 	w.Want("master", fmt.Sprint(p.Link("eth0").Attrs().ParentIndex), fmt.Sprint(p.Link("m0").Attrs().Index))
 	Must(w, p.Do(spec.Del))
 	w.Detached(p)
-	p.Link("m0") // is still there
+	p.Link("m0") // still exists
 }
 
-// testCheck: CHECK notices each thing that is not as ADD left it.
+// testCheck: CHECK reports each difference from what ADD made.
 func testCheck(w *World, c Child) {
 	w.Master("m0")
 	w.Master("m1")
@@ -260,8 +260,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// testResult: one interface with its MTU, IPAM's DNS unless the configuration
-// has its own, and routes with all they are given.
+// testResult: one interface with its MTU, IPAM's DNS unless the configuration has its own,
+// and routes with all their attributes.
 func testResult(w *World, c Child) {
 	Must(w, w.HostConn().LinkSetMTU(w.Master("m0"), 1400))
 	ipam := `"ipam": {"type": "static", "addresses": [{"address": "10.9.0.5/24", "gateway": "10.9.0.1"}],
@@ -285,8 +285,8 @@ func testResult(w *World, c Child) {
 	}
 }
 
-// testIPv6: an address can be used at once (pain 7), unless duplicates are to be
-// looked for.
+// testIPv6: an address can be used at once (pain 7), unless the kernel looks for
+// duplicates.
 func testIPv6(w *World, c Child) {
 	w.Master("m0")
 	for conf, slow := range map[string]bool{"": false, `"enabledad": true, `: true} {
@@ -295,7 +295,7 @@ func testIPv6(w *World, c Child) {
 			p.Sysctl("net/ipv6/conf/"+key+"/accept_dad", "1")
 		}
 		limit := 400 * time.Millisecond // a second is usual
-		if !slow {                      // who waits for 30 s cannot be taken for a busy machine
+		if !slow {                      // a wait of 30 s is no busy machine
 			p.Sysctl("net/ipv6/conf/default/dad_transmits", "30")
 			limit = 10 * time.Second
 		}
@@ -339,7 +339,7 @@ func testStatus(w *World, c Child) {
 	}
 }
 
-// looker is an IPAM plugin of somebody else's that works through the link.
+// looker is another project's IPAM plugin that works through the link.
 func looker() *plugin.Plugin {
 	return &plugin.Plugin{Name: "looker", Kind: plugin.IPAM, Add: func(_ context.Context, r *plugin.Request) (*spec.Result, error) {
 		conn, err := kernel.Of(r).Sandbox(r.NetNS)
@@ -353,8 +353,8 @@ func looker() *plugin.Plugin {
 	}}
 }
 
-// testIPAM: somebody else's IPAM finds the link, as dhcp must; one that has
-// nothing to give leaves none.
+// testIPAM: another project's IPAM plugin finds the link, as dhcp must; when it has no
+// address to give, no link is left.
 func testIPAM(w *World, c Child) {
 	w.Master("m0")
 	p := w.Pod("a", c.on("m0", `"ipam": {"type": "looker"}`)).Add()

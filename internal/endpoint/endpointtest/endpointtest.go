@@ -29,14 +29,14 @@ type World struct {
 	kind string
 }
 
-// New makes a node. The first plugin attaches, the others are its delegates.
+// New creates a node. The first plugin attaches, the others are its delegates.
 func New(t *testing.T, plugins ...*plugin.Plugin) *World {
 	w := &World{T: t, Node: node.New(t), kind: plugins[0].Name}
 	w.inv.NewSession = func() *plugin.Session { return plugin.NewSession(plugins) }
 	return w
 }
 
-// Pod is a container and how it is attached.
+// Pod is a container with its configuration and result.
 type Pod struct {
 	*node.Space
 	Call   spec.Call
@@ -46,8 +46,8 @@ type Pod struct {
 	w *World
 }
 
-// Pod makes a container. conf is a configuration without name, type, version
-// and outer braces.
+// Pod creates a container. conf is a configuration without name, type, version and outer
+// braces.
 func (w *World) Pod(name, conf string) *Pod {
 	w.Helper()
 	s := w.Space(name)
@@ -93,7 +93,7 @@ func (p *Pod) Add() *Pod {
 	return p
 }
 
-// Refused wants an ADD to fail with a text.
+// Refused expects an ADD to fail with a text.
 func (p *Pod) Refused(text string) {
 	p.w.Helper()
 	p.w.Fails(p.Do(spec.Add), text)
@@ -124,7 +124,7 @@ func (w *World) HostLink(name string) netlink.Link {
 	return link
 }
 
-// Gone wants a link of the host not to be there.
+// Gone expects a link of the host not to exist.
 func (w *World) Gone(name string) {
 	w.Helper()
 	if _, err := w.HostConn().Link(name); !nl.IsNotFound(err) {
@@ -140,7 +140,7 @@ func (w *World) Want(what, got, want string) {
 	}
 }
 
-// Fails wants an error with a text.
+// Fails expects an error with a text.
 func (w *World) Fails(err error, text string) {
 	w.Helper()
 	if err == nil || !strings.Contains(err.Error(), text) {
@@ -148,7 +148,7 @@ func (w *World) Fails(err error, text string) {
 	}
 }
 
-// LoseRecords removes what only hints.
+// LoseRecords removes the records, which are only hints.
 func (w *World) LoseRecords() {
 	w.Helper()
 	Must(w, os.RemoveAll("/run/patchbay/attachments"))
@@ -162,8 +162,8 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Static is the section ipam of a configuration with fixed addresses, each with
-// or without a gateway behind a blank.
+// Static is the section ipam of a configuration with fixed addresses, each optionally
+// followed by a blank and a gateway.
 func Static(addrs ...string) string {
 	var list []string
 	for _, a := range addrs {

@@ -21,12 +21,12 @@ import (
 
 var update = flag.Bool("update", false, "write the goldens")
 
-// Compile is a plugin's pure half: what a configuration and IPAM's answer (nil:
-// none) become for a pair.
+// Compile is a plugin's pure part: the state and the result that it computes for a pair
+// from a configuration and IPAM's answer (nil: none).
 type Compile func(t *testing.T, conf []byte, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error)
 
-// Goldens holds a plugin's compile to the files of testdata/compile, each of
-// which has the configuration, IPAM's answer, the state and the result as text.
+// Goldens compares a plugin's compile with the files of testdata/compile, each of which has
+// the configuration, IPAM's answer, the state and the result as text.
 func Goldens(t *testing.T, compile Compile) {
 	files, err := filepath.Glob("testdata/compile/*.txtar")
 	if err != nil || len(files) == 0 {

@@ -16,8 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// testKill: kill -9 at any moment of an ADD; what it leaves goes with DEL, and
-// with GC.
+// testKill: kill -9 at any moment of an ADD; DEL and GC each remove what it leaves.
 func testKill(w *World, c Child) {
 	w.Master("m0")
 	dir := plugintest.Install(w.T, c.Plugins[:2]...)
@@ -38,8 +37,8 @@ func testKill(w *World, c Child) {
 	}
 }
 
-// Killed runs an ADD as a process, kills it (SIGKILL) after a time and says whether
-// that came before its end.
+// Killed runs an ADD as a process, kills it (SIGKILL) after a time and says whether the
+// kill came before its end.
 func (p *Pod) Killed(dir string, after time.Duration) bool {
 	p.w.Helper()
 	call := p.Call

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest/node"
 )
 
-// Misled makes a space remember addresses, behind one of its links, under an
-// Ethernet address that nobody has.
+// Misled gives a space neighbour entries for addresses, behind one of its links, with an
+// unused Ethernet address.
 func (w *World) Misled(s *node.Space, link string, addrs ...string) {
 	w.Helper()
 	l, err := s.Conn().Link(link)
@@ -27,8 +27,8 @@ func (w *World) Misled(s *node.Space, link string, addrs ...string) {
 	}
 }
 
-// AtOnce wants a pod to be reached without waiting for its neighbours to find
-// out by themselves, which takes 5 s and more.
+// AtOnce expects that a pod is reached without waiting until its neighbours correct their
+// entries by themselves, which takes 5 s and more.
 func (w *World) AtOnce(from *node.Space, p *Pod, want ...string) {
 	w.Helper()
 	for n := range p.Result.IPs {

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hung makes processes that hold a lock and do not go on.
+// Package hung starts processes that hold a lock and are stopped.
 package hung
 
 import (
@@ -17,9 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest"
 )
 
-// Locker starts a process that takes the flock(2) of what stands at path, or of a
-// file that it makes there, and stops it (SIGSTOP). end kills it, as the end of the
-// test does.
+// Locker starts a process that takes the flock(2) of the file or directory at path, or of a
+// new file there, and stops it (SIGSTOP). end kills it; so does the end of the test.
 func Locker(t testing.TB, path string) (pid string, end func()) {
 	t.Helper()
 	nettest.Need(t, nettest.Program("flock"))
@@ -41,8 +40,8 @@ func Locker(t testing.TB, path string) (pid string, end func()) {
 	return strconv.Itoa(cmd.Process.Pid), end
 }
 
-// sleeps: a stop before flock(1) runs sleep(1) would leave a process of another
-// name with the lock.
+// sleeps: when the stop comes before flock(1) runs sleep(1), a process of another name
+// holds the lock.
 func sleeps(pid int) bool {
 	name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	return err == nil && string(name) == "sleep\n"

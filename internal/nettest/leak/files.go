@@ -20,8 +20,8 @@ func Dirs() []string {
 	return []string{p.Run, p.State, p.CNI, "/run/cni"}
 }
 
-// files lists every file below dirs that is not a directory; empty ones carry
-// no state. What vanishes while it looks is gone.
+// files lists every file below dirs that is not a directory; empty directories carry no
+// state. A file that vanishes during the listing is skipped.
 func files(dirs []string) (State, error) {
 	var s State
 	for _, dir := range dirs {
@@ -46,10 +46,10 @@ func files(dirs []string) (State, error) {
 //
 //   - a bridge, its gateway address and that address' routes (the reference
 //     never deletes them and deployments rely on it)
-//   - the table of ours with its sets, chains and static rules, and the number
-//     of its schema; never another element
+//   - our table with its sets, chains and static rules, and its schema
+//     number; never another element
 //   - host-local's lock and last reserved address, and the address index
-//   - locks, the kernel probe's answer and the notes of bridges and forwarding
+//   - locks, the kernel probe's answer and the records of bridges and forwarding
 //     under our run directory
 func Standing(line string) bool {
 	w := strings.Fields(line)
@@ -64,7 +64,7 @@ func Standing(line string) bool {
 	return false
 }
 
-// standingNft judges the words after "nft": kind, family, table, name.
+// standingNft checks the words after "nft": kind, family, table, name.
 func standingNft(w []string) bool {
 	if w[2] != "patchbay" {
 		return false
@@ -72,13 +72,13 @@ func standingNft(w []string) bool {
 	return w[0] != "element" || w[3] == "schema"
 }
 
-// standingFile judges by name: state of an attachment is never called so.
+// standingFile decides by name: no state of an attachment has such a name.
 func standingFile(path string) bool {
 	base := filepath.Base(path)
 	switch {
 	case base == "lock", base == "nft-expiry", strings.HasPrefix(base, "last_reserved_ip."), strings.HasSuffix(base, ".lock"), strings.HasSuffix(base, ".idx"):
 		return true
-	case filepath.Base(filepath.Dir(path)) == "made": // notes of what outlives attachments
+	case filepath.Base(filepath.Dir(path)) == "made": // records of what outlives attachments
 		return true
 	}
 	return false

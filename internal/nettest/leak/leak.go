@@ -1,14 +1,14 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leak counts what a node carries: links, addresses, routes, policy
-// rules, queueing disciplines, nftables objects (iptables-nft writes there
-// too) and files. A test takes a State before it begins and one when it is
-// done; what the second has and the first has not was left behind.
+// Package leak lists what a node carries: links, addresses, routes, policy rules, queueing
+// disciplines, nftables objects (iptables-nft writes there too) and files. A test takes a
+// State before it begins and another when it is done; the second must have nothing that the
+// first has not.
 //
-// Everything is read over netlink from the calling thread's namespace, so a
-// test in another namespace locks its thread and enters it first. Each thing is
-// one line of text, since a leak is read by a person.
+// Everything is read over netlink from the calling thread's namespace, so a test in another
+// namespace locks its thread and enters it first. Each object is one line of text, since
+// people read leaks.
 package leak
 
 import (
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// State is what a node carries: one sorted line a thing, the kind first, as in
+// State is what a node carries: one sorted line for each object, the kind first, as in
 // "link veth01234567 veth" or "file /run/patchbay/x".
 type State []string
 
@@ -42,8 +42,8 @@ func Take(dirs ...string) (State, error) {
 	return s, nil
 }
 
-// Beyond gives the lines of s that before does not have. A line that before has
-// once and s twice is given once: two equal iptables rules are two things.
+// Beyond returns the lines of s that before does not have. It returns a line that before
+// has once and s twice once: two equal iptables rules are two objects.
 func (s State) Beyond(before State) State {
 	had := map[string]int{}
 	for _, line := range before {
@@ -58,17 +58,17 @@ func (s State) Beyond(before State) State {
 	return more
 }
 
-// Without gives s less the lines that stays says are to stay.
+// Without returns s without the lines for which stays returns true.
 func (s State) Without(stays func(line string) bool) State {
 	return slices.DeleteFunc(slices.Clone(s), stays)
 }
 
-// Of gives the lines of s whose kind (the first word) is kind.
+// Of returns the lines of s whose kind (the first word) is kind.
 func (s State) Of(kind string) State {
 	return s.Without(func(line string) bool { return !strings.HasPrefix(line, kind+" ") })
 }
 
-// String gives one line a thing, indented, for a test's message.
+// String is one indented line for each object, for a test's message.
 func (s State) String() string {
 	if len(s) == 0 {
 		return "  nothing"
@@ -86,8 +86,8 @@ func Must(t testing.TB, dirs ...string) State {
 	return s
 }
 
-// Nothing fails t when the node carries more than before and what by design
-// stays (Standing). It looks again for at most 100 ms, because an nftables
+// Nothing fails t when the node carries more than before and more than what outlives
+// attachments by design (Standing). It looks again for at most 100 ms, because an nftables
 // element that DEL expires lives for 1 ms after the commit.
 func Nothing(t testing.TB, before State, dirs ...string) {
 	t.Helper()

@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// TestTake makes one thing of every kind and looks for exactly those, then
-// removes them and looks for nothing.
+// TestTake creates one object of every kind and looks for exactly those, then removes them
+// and looks for nothing.
 func TestTake(t *testing.T) {
 	dir := t.TempDir()
 	before := leak.Must(t, dir)
@@ -55,7 +55,7 @@ func TestTake(t *testing.T) {
 	leak.Nothing(t, before, dir)
 }
 
-// clutter makes one thing of every kind and returns what removes them.
+// clutter creates one object of every kind and returns the function that removes them.
 func clutter(t *testing.T, dir string) (undo func()) {
 	t.Helper()
 	must := func(err error) {
@@ -106,8 +106,7 @@ func TestBeyond(t *testing.T) {
 	}
 }
 
-// TestStanding tells what belongs to a network from what belongs to an
-// attachment.
+// TestStanding separates what belongs to a network from what belongs to an attachment.
 func TestStanding(t *testing.T) {
 	for line, want := range map[string]bool{
 		"link bridge cni0":                                     true,

@@ -39,8 +39,7 @@ func network() (State, error) {
 	return append(s, routes...), err
 }
 
-// onLink lists what sits on one link. A link that went away meanwhile carries
-// nothing.
+// onLink lists what sits on one link. A link that is deleted meanwhile carries nothing.
 func onLink(h *netlink.Handle, l netlink.Link) (State, error) {
 	name := l.Type() + " " + l.Attrs().Name
 	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return h.AddrList(l, netlink.FAMILY_ALL) })

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// families names the table families as nft does.
+// family names a table family as nft does.
 func family(f nftables.TableFamily) string {
 	switch f {
 	case nftables.TableFamilyINet:
@@ -55,8 +55,8 @@ func ruleset() (State, error) {
 	return append(s, rules...), err
 }
 
-// elements lists the sets and maps of one table and what is in them; anonymous
-// sets belong to their rule.
+// elements lists the sets and maps of one table and their elements; anonymous sets belong
+// to their rule.
 func elements(c *nftables.Conn, t *nftables.Table) (State, error) {
 	sets, err := c.GetSets(t)
 	if err != nil {
@@ -103,8 +103,8 @@ func chains(c *nftables.Conn) (State, error) {
 	return s, nil
 }
 
-// rules writes the rules of one chain. The library cannot list `ct original`,
-// which our own table has.
+// rules lists the rules of one chain. The library cannot list `ct original`, which our own
+// table has.
 func rules(c *nftables.Conn, ch *nftables.Chain) (out []string, err error) {
 	if ch.Table.Name == nft.TableName {
 		fw := nft.Open("")
@@ -122,8 +122,7 @@ func rules(c *nftables.Conn, ch *nftables.Chain) (out []string, err error) {
 	return out, err
 }
 
-// rule writes a rule's expressions without its counters, which move by
-// themselves.
+// rule writes a rule's expressions without its counters, which the kernel changes.
 func rule(r *nftables.Rule) string {
 	var b strings.Builder
 	for _, e := range r.Exprs {
@@ -154,7 +153,7 @@ func rule(r *nftables.Rule) string {
 	return strings.TrimSpace(b.String())
 }
 
-// info writes what an iptables match or target was given: a comment as text.
+// info writes the data of an iptables match or target: a comment as text.
 func info(i xt.InfoAny) string {
 	switch i := i.(type) {
 	case *xt.Comment:

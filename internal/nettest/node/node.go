@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node builds a small world for tests of published ports and firewalls:
-// the test's own namespace is the node, with bridges and containers, and behind
-// a router there is a client that plays the outside. Use it below nettest.Main.
+// Package node builds a small world for tests of published ports and firewalls: the test's
+// own namespace is the node, with bridges and containers, and behind a router a client
+// stands for the outside. Use it below nettest.Main.
 //
 //	client 198.51.100.2 -- router -- 192.0.2.1 node 10.1.0.1 -- bridge -- 10.1.0.5 container
 //	2001:db8:2::2                 2001:db8:1::1     fd00:1::1             fd00:1::5
@@ -31,7 +31,7 @@ const (
 	Client6 = "2001:db8:2::2"
 )
 
-// Node is the node with what is around it.
+// Node is the node with its surroundings.
 type Node struct {
 	t      testing.TB
 	Host   *Space
@@ -47,7 +47,7 @@ type Space struct {
 	conn *nl.Conn
 }
 
-// New makes the node and the outside. Everything goes with the test.
+// New creates the node and the outside. The end of the test removes everything.
 func New(t testing.TB) *Node {
 	t.Helper()
 	host, err := nl.Host("/proc")
@@ -88,8 +88,8 @@ func (n *Node) space(name string) *Space {
 	return s
 }
 
-// noDAD makes IPv6 addresses usable at once: link-local ones too, without which
-// nobody's neighbour is found.
+// noDAD makes IPv6 addresses usable at once, also link-local ones, without which the kernel
+// finds no neighbour.
 func (s *Space) noDAD() {
 	s.Sysctl("net/ipv6/conf/all/accept_dad", "0")
 	s.Sysctl("net/ipv6/conf/default/accept_dad", "0")
@@ -155,7 +155,7 @@ func (c *Container) Result() *spec.Result {
 	return r
 }
 
-// Join connects two namespaces by a veth whose ends are up.
+// Join connects two namespaces by a veth pair and sets both ends up.
 func Join(a *Space, aName string, b *Space, bName string) {
 	a.t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -176,7 +176,7 @@ func (s *Space) Up(link string) {
 	must(s.t, s.conn.LinkSetUp(s.link(link)))
 }
 
-// Delete removes a link that may be gone already.
+// Delete removes a link that may already be gone.
 func (s *Space) Delete(link string) {
 	if l, err := s.conn.Link(link); err == nil {
 		if err := s.conn.LinkDel(l); err != nil && !nl.IsNotFound(err) {
@@ -268,8 +268,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// LocalnetVia sends a namespace's traffic to 127.0.0.1 out by a link, which only
-// somebody who means harm does.
+// LocalnetVia sends a namespace's traffic to 127.0.0.1 out through a link, as an attacker
+// would.
 func (s *Space) LocalnetVia(link, gateway string) {
 	s.t.Helper()
 	lo := s.link("lo")

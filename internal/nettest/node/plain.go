@@ -5,8 +5,8 @@ package node
 
 import "github.com/patchbay-net/patchbay/internal/nl"
 
-// Space makes a namespace with nothing but its loopback: a container that a
-// plugin is still to attach.
+// Space creates a namespace with nothing but its loopback: a container that a plugin has
+// yet to attach.
 func (n *Node) Space(name string) *Space {
 	n.t.Helper()
 	return n.space(name)

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// How long a question waits: long, because test machines are slow, or as long
-// as somebody waits who knows that nobody will answer.
+// How long a request waits: long, because test machines are slow, or briefly when the test
+// expects no answer.
 const (
 	patience   = 30 * time.Second
 	impatience = 400 * time.Millisecond
 )
 
-// Serve answers every question to an address, TCP or UDP, with the name of the
-// namespace and the address it saw the question come from. It ends with the test.
+// Serve answers every request to an address, TCP or UDP, with the name of the namespace and
+// the source address of the request. It ends with the test.
 func (s *Space) Serve(network, addr string) {
 	s.t.Helper()
 	must(s.t, s.conn.Do(func() error {
@@ -65,8 +65,8 @@ func (s *Space) answer(from net.Addr) string {
 	return s.Name + " " + netip.MustParseAddrPort(from.String()).Addr().Unmap().String()
 }
 
-// Ask asks a server and returns its answer: "container 198.51.100.2", or what
-// went wrong: "refused", "timeout", or the error.
+// Ask sends a request to a server and returns its answer: "container 198.51.100.2", or what
+// failed: "refused", "timeout", or the error.
 func (s *Space) Ask(network, addr string) string { return s.ask(network, "", addr, patience) }
 
 // AskFrom is Ask from an address and port of the client's own.
@@ -74,12 +74,12 @@ func (s *Space) AskFrom(network, from, addr string) string {
 	return s.ask(network, from, addr, patience)
 }
 
-// AskBriefly is Ask by somebody who expects "timeout".
+// AskBriefly is Ask for a test that expects "timeout".
 func (s *Space) AskBriefly(network, addr string) string {
 	return s.ask(network, "", addr, impatience)
 }
 
-// Expect asks and compares.
+// Expect calls Ask and compares the answer.
 func (s *Space) Expect(about, network, addr, want string) {
 	s.t.Helper()
 	ask := s.Ask
@@ -105,7 +105,7 @@ func (s *Space) ask(network, from, addr string, wait time.Duration) (answer stri
 		if err != nil {
 			return err
 		}
-		defer conn.Close() //nolint:errcheck // a question
+		defer conn.Close() //nolint:errcheck // a request
 		answer, err = question(conn, network, wait)
 		return err
 	})

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command stage lays out what tests need on a machine that cannot build: our
-// program, the reference plugins and Debian's, without debug information.
+// Command stage lays out what tests need on a machine that cannot build: our program, the
+// reference plugins and Debian's, without debug information.
 //
 //	go run ./internal/reftest/stage DIR      makes DIR/patchbay, DIR/reference, DIR/debian
 package main
