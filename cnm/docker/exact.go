@@ -50,8 +50,8 @@ func exact(c *nl.Conn, index int, want *state.Snapshot, internal bool) error {
 func wantedRoutes(want, have *state.Snapshot, internal bool) (out []state.Route) {
 	for i := range want.Routes {
 		r := want.Routes[i]
-		isMainDefault := r.Dst.Bits() == 0 && r.Table == unix.RT_TABLE_MAIN
-		if r.Kernel || isMainDefault && (internal || !hasDefault(have, r.Dst.Addr().Is6())) {
+		v6 := r.Dst.Addr().Is6()
+		if r.Kernel || isMainDefault(&r, v6) && (internal || !hasDefault(have, v6)) {
 			continue
 		}
 		out = append(out, r)
@@ -59,10 +59,13 @@ func wantedRoutes(want, have *state.Snapshot, internal bool) (out []state.Route)
 	return out
 }
 
+// hasDefault says whether Docker has given a link a family's default route.
 func hasDefault(s *state.Snapshot, v6 bool) bool {
-	return slices.ContainsFunc(s.Routes, func(r state.Route) bool {
-		return r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == v6 && r.Table == unix.RT_TABLE_MAIN
-	})
+	return slices.ContainsFunc(s.Routes, func(r state.Route) bool { return isMainDefault(&r, v6) && r.Metric != spareMetric })
+}
+
+func isMainDefault(r *state.Route, v6 bool) bool {
+	return r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == v6 && r.Table == unix.RT_TABLE_MAIN
 }
 
 // exactRoutes adds first and then removes libnetwork's version, so that there is

@@ -239,6 +239,7 @@ func (d *Driver) fetch(e *state.Endpoint, to *netns.NS) error {
 		return err
 	}
 	defer sandbox.Close()
+	d.cede(sandbox, e)
 	return bring(sandbox, e, to)
 }
 

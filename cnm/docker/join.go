@@ -76,6 +76,11 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 	if e.SandboxID, there, err = sandbox(e.Sandbox); err != nil {
 		return nil, err
 	}
+	if there {
+		if e.Gateways, err = d.gateways(e.Sandbox); err != nil {
+			return nil, err
+		}
+	}
 	if err := d.foresee(ctx, n, e, there); err != nil {
 		return nil, fmt.Errorf("network %s: %w", n.list.Name, err)
 	}

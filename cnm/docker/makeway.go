@@ -5,6 +5,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -64,7 +65,7 @@ func (d *Driver) handOver(ctx context.Context, id string) error {
 	return d.delPorts(ctx, n, e)
 }
 
-// isGateway says whether a default route of the sandbox is the endpoint's.
+// isGateway says whether a default route that the sandbox uses is the endpoint's.
 func (d *Driver) isGateway(e *state.Endpoint) (bool, error) {
 	c, link, err := d.sandboxLink(e)
 	if nl.IsNotFound(err) {
@@ -74,11 +75,9 @@ func (d *Driver) isGateway(e *state.Endpoint) (bool, error) {
 		return false, err
 	}
 	defer c.Close()
-	s, err := snapshot(c, link)
-	if err != nil {
-		return false, err
-	}
-	return hasDefault(s, false) || hasDefault(s, true), nil
+	v4, err := leads(c, link.Attrs().Index, false)
+	v6, err6 := leads(c, link.Attrs().Index, true)
+	return v4 || v6, errors.Join(err, err6)
 }
 
 // apart says whether two endpoints of one container are of different families: one

@@ -142,6 +142,26 @@ func bothKilled(l *lab.Lab) {
 	l.Docker("network", "rm", "haltnet")
 }
 
+// connectGivenUp: Docker gives up connecting a container that runs, as the driver
+// is killed after the gateway has moved. The container keeps its gateway and port.
+func connectGivenUp(l *lab.Lab) {
+	haltingNetwork(l)
+	l.Start("c1", "podnet", "-p", "8080:80")
+	connect := []string{"network", "connect", "haltnet", "c1"} // its name is before the other
+	for range 2 {
+		caught(l, "portmap", "ADD", "before", l.RestartDriver, connect...)()
+		l.Fetch(l.Outside(), lab.Host4, "8080")
+		l.PingFrom(l.Of("c1"), lab.Outside4)
+	}
+	l.Docker(connect...)
+	l.Fetch(l.Outside(), lab.Host4, "8080")
+	l.Docker("network", "disconnect", "haltnet", "c1")
+	l.Fetch(l.Outside(), lab.Host4, "8080")
+	l.Remove("c1")
+	l.Gone("connect given up")
+	l.Docker("network", "rm", "haltnet")
+}
+
 // TestKilledOld and TestKilledNew end things in the middle of others.
 func TestKilledOld(t *testing.T) { killed(t, "old") }
 
@@ -153,5 +173,5 @@ func killed(t *testing.T, kind string) {
 	l := lab.New(t, lab.Options{Name: "pbk" + kind, Kind: kind})
 	networks(l)
 	each(l, storms())
-	each(l, []scenario{{"driver", driverKilledAnywhere}, {"both", bothKilled}, {"driver absent", driverAbsent}, {"driver later", driverLater}, {"reboot", reboot}})
+	each(l, []scenario{{"driver", driverKilledAnywhere}, {"both", bothKilled}, {"connect", connectGivenUp}, {"driver absent", driverAbsent}, {"driver later", driverLater}, {"reboot", reboot}})
 }

@@ -87,6 +87,7 @@ type Endpoint struct {
 	Keeper    string    `json:"keeper,omitempty"`    // socket of who keeps its DHCP lease
 	Sandbox   string    `json:"sandbox,omitempty"`   // SandboxKey
 	SandboxID netns.ID  `json:"sandboxID,omitzero"`  // once it was seen
+	Gateways  []Gateway `json:"gateways,omitempty"`  // the sandbox's when the endpoint joined
 	PostAt    Where     `json:"postAt,omitzero"`     // what the part was called with
 	PortsAt   Where     `json:"portsAt,omitzero"`    // as PostAt
 	Container string    `json:"container,omitempty"` // its id, if it was found
@@ -169,6 +170,12 @@ type Route struct {
 	Protocol int          `json:"protocol,omitempty"`
 	OnLink   bool         `json:"onlink,omitempty"`
 	Kernel   bool         `json:"kernel,omitempty"` // made by an address
+}
+
+// Gateway is a default route of a sandbox.
+type Gateway struct {
+	Link  string `json:"link"` // its name there
+	Route Route  `json:"route"`
 }
 
 // Neighbour is an entry that does not expire.

@@ -1,0 +1,168 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm"
+)
+
+// moves are a container that runs on one network with a published port, and
+// another network whose gateway Docker takes before.
+type moves struct {
+	*node
+	a     *container
+	to    string // the other network
+	ports []cnm.PortBinding
+}
+
+func newMoves(t *testing.T) *moves {
+	t.Helper()
+	other := strings.NewReplacer("ports", "other", "br-t5", "br-t6", "10.91", "10.92", "fd91", "fd92").Replace(portNet)
+	m := &moves{node: newNode(t, portNet, other), ports: []cnm.PortBinding{tcp(80, 8080, 8080)}}
+	m.stop()
+	m.opts.place = time.Nanosecond
+	m.boot()
+	m.a = m.mustStart(run{network: m.network("ports"), ports: m.ports})
+	m.to = m.network("other")
+	startNamed(t, m.a.key, "server")
+	return m
+}
+
+// joins is `docker network connect` until the interface has the gateway.
+func (m *moves) joins() *container {
+	m.Helper()
+	b, err := m.begin(run{network: m.to, key: m.a.key, ports: m.ports})
+	must(m, err)
+	b.join, err = m.c.Join(m.ctx(), &cnm.JoinRequest{NetworkID: b.network, EndpointID: b.endpoint, SandboxKey: b.key})
+	must(m, err)
+	b.src = b.join.InterfaceName.SrcName
+	b.place(false)
+	m.a.unset()
+	in := conn(m, b.key)
+	link, err := in.LinkByName(b.name)
+	must(m, err)
+	b.gateways(in, link.Attrs().Index)
+	return b
+}
+
+// unset takes the gateways away that Docker has set for a container.
+func (c *container) unset() {
+	in := conn(c.d, c.key)
+	link, err := in.LinkByName(c.name)
+	must(c.d, err)
+	all, err := in.LinkRoutes(link.Attrs().Index, unix.RT_TABLE_MAIN)
+	must(c.d, err)
+	for i := range all {
+		if r, _ := fromKernel(&all[i]); r.Dst.Bits() == 0 && r.Metric != spareMetric {
+			must(c.d, in.RouteDel(&all[i]))
+		}
+	}
+}
+
+// serves wants that a container has its gateways and its port.
+func (m *moves) serves(when string, c *container) {
+	m.Helper()
+	in := conn(m, c.key)
+	link, err := in.LinkByName(c.name)
+	must(m, err)
+	for _, family := range families {
+		if at, err := in.DefaultLink(family, true); err != nil || at != link.Attrs().Index {
+			m.Errorf("%s: of family %d the default route is by link %d, not %d: %v", when, family, at, link.Attrs().Index, err)
+		}
+	}
+	m.open(when, c)
+}
+
+func (m *moves) revoke(c *container) {
+	m.Helper()
+	must(m, m.c.RevokeExternalConnectivity(m.ctx(), c.request()))
+}
+
+func (m *moves) program(c *container) {
+	m.Helper()
+	in := &cnm.ConnectivityRequest{NetworkID: c.network, EndpointID: c.endpoint, Options: cnm.Options{}}
+	must(m, in.Options.Set(cnm.OptionPortMap, m.ports))
+	must(m, m.c.ProgramExternalConnectivity(m.ctx(), in))
+}
+
+// Docker gives up a connect when it has moved the gateway, as when the driver is
+// killed in ProgramExternalConnectivity, and moves nothing back. Later it goes on
+// from where it thinks to be.
+func TestConnectGivenUp(t *testing.T) {
+	m := newMoves(t)
+	for range 2 {
+		b := m.joins()
+		m.revoke(m.a)
+		must(t, b.leave())
+		must(t, b.delete())
+		m.sweep(0)
+		m.serves("given up", m.a)
+	}
+	b := m.joins()
+	m.revoke(m.a)
+	m.program(b)
+	m.serves("connected", b)
+	m.sweep(0)
+	m.serves("connected and swept", b)
+	m.revoke(b)
+	must(t, b.leave())
+	b.unplace()
+	in := conn(t, m.a.key)
+	link, err := in.LinkByName(m.a.name)
+	must(t, err)
+	m.a.gateways(in, link.Attrs().Index)
+	m.program(m.a)
+	must(t, b.delete())
+	m.serves("disconnected", m.a)
+	m.a.stop(true)
+}
+
+// The driver is killed in each step in which Docker gives up, and Docker goes on.
+func TestGivingUpKilled(t *testing.T) {
+	m := newMoves(t)
+	step := 1
+	for ; step < tooMany && m.killedAt(step); step++ {
+		m.serves(fmt.Sprintf("killed in step %d", step), m.a)
+	}
+	m.serves("not killed", m.a)
+	m.stop()
+	m.ended(step)
+	m.a.stop(true)
+}
+
+// killedAt returns false when Docker has come to its end before the step.
+func (m *moves) killedAt(step int) (killed bool) {
+	m.Helper()
+	b := m.joins()
+	m.stop()
+	cmd := m.child(step)
+	for _, call := range []func() error{
+		func() error { return m.c.RevokeExternalConnectivity(m.ctx(), m.a.request()) }, b.leave, b.delete,
+	} {
+		if err := call(); !killed && cnm.Gone(err) { // what Docker sends again is empty
+			killed = true
+			_ = cmd.Wait()
+			m.boot()
+		} else {
+			must(m, err)
+		}
+	}
+	if !killed {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		m.boot()
+	}
+	for range 2 {
+		_, err := m.driver.Sweep(m.ctx())
+		must(m, err)
+	}
+	return killed
+}
