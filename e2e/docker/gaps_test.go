@@ -46,7 +46,7 @@ func gaps(t *testing.T, kind string) {
 	for _, s := range []struct {
 		name string
 		fn   func(*lab.Lab)
-	}{{"DNS and labels", dnsAndLabels}, {"one plugin", onePlugin}, {"no gateway", noGateway}, {"gc", collected}, {"lost", lost}, {"another driver", otherDriver}} {
+	}{{"DNS and labels", dnsAndLabels}, {"one plugin", onePlugin}, {"no gateway", noGateway}, {"gc", collected}, {"pruned", pruned}, {"lost", lost}, {"another driver", otherDriver}} {
 		t.Run(s.name, func(t *testing.T) {
 			inner := l.With(t)
 			s.fn(inner)

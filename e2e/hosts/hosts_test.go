@@ -33,7 +33,7 @@ func TestThreeHosts(t *testing.T) {
 		name string
 		fn   func(w *world)
 	}{
-		{"talk", talk}, {"etcd killed", etcdKilled}, {"etcd away", etcdAway}, {"host killed", hostKilled}, {"removed", removed},
+		{"talk", talk}, {"pruned", pruned}, {"etcd killed", etcdKilled}, {"etcd away", etcdAway}, {"host killed", hostKilled}, {"removed", removed},
 	} {
 		began := time.Now()
 		t.Run(s.name, func(t *testing.T) {
@@ -207,6 +207,29 @@ func hostKilled(w *world) {
 	c.start("old", "lan")
 	a.reaches("web", "old")
 	a.tell("forget", b.name)
+}
+
+// pruned: Docker's network of a host without containers on it goes, and nothing of the
+// CNI network: it is made again with the same block. What runs keeps its own.
+func pruned(w *world) {
+	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
+	before, gateway := b.in("cat", "/etc/cni/net.d/flat.conflist"), b.gateway("flat")
+	for _, h := range w.hosts {
+		h.docker("network", "prune", "-f")
+	}
+	if left := b.docker("network", "ls", "--filter", "driver=patchbay", "--format", "{{.Name}}"); left != "lan" {
+		w.Errorf("networks left: %s", left)
+	}
+	a.reaches("fweb", c.address("fold", "flat"))
+	a.reaches("web", b.address("db", "lan"))
+	b.network("flat")
+	b.start("again", "flat")
+	b.reaches("again", a.address("fweb", "flat"))
+	c.reaches("fold", b.address("again", "flat"))
+	if after := b.in("cat", "/etc/cni/net.d/flat.conflist"); after != before || b.gateway("flat") != gateway || len(b.ls().Wrong) > 0 {
+		w.Errorf("the configuration is\n%s\nbefore\n%s\nwrong: %v", after, before, b.ls().Wrong)
+	}
+	b.docker("rm", "-f", "again")
 }
 
 // removed: a network goes from everywhere, and leaves nothing.
