@@ -20,12 +20,11 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// SweepAbandoned removes what the reference plugins made for attachments that
-// only address files still tell of: firewall rules, the ifb of
-// bandwidth, the backup of tuning. They carry no owner and are found by the
-// container's names, so it comes before the GC of the addresses, and is the
-// first plugin's, since runtimes send a GC in the order of the list. For an
-// attachment of ours, one with a record of pluginName, it does nothing.
+// SweepAbandoned removes what the reference plugins made for attachments that only address
+// files still name: firewall rules, the ifb of bandwidth, the backup of tuning. These
+// carry no owner and are found by the container's names, so it comes before the GC of the
+// addresses, and in the first plugin, since runtimes send a GC in the order of the list.
+// It does nothing for an attachment of ours, which has a record of pluginName.
 func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request, pluginName string) error {
 	list := k.abandoned(ctx, r, pluginName)
 	if len(list) == 0 {
@@ -35,7 +34,7 @@ func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request, pluginNa
 	errs := []error{err}
 	for o, addrs := range list {
 		if rules {
-			errs = append(errs, k.NFT.Commit(ctx)) // what is queued may be removals of the same rules
+			errs = append(errs, k.NFT.Commit(ctx)) // the queue may hold removals of the same rules
 			k.NFT.Queue(iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: o.ID, IfName: o.IfName}, addrs))
 			errs = append(errs, k.NFT.Commit(ctx))
 		}
@@ -48,9 +47,9 @@ func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request, pluginNa
 	return errors.Join(errs...)
 }
 
-// abandoned lists, with their addresses, the attachments that host-local's files
-// name, a GC request does not list as valid and pluginName has no record of. The
-// files are looked for in their default directory.
+// abandoned lists, with their addresses, the attachments that host-local's files name, but
+// neither the list of valid attachments in a GC request nor a record of pluginName. It
+// reads the files in their default directory.
 func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request, pluginName string) map[ipam.Owner][]netip.Addr {
 	keep, ok := r.Valid()
 	if !ok {
@@ -70,7 +69,7 @@ func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request, pluginName st
 	return list
 }
 
-// recorded reports whether an attachment is ours, or may be.
+// recorded reports whether an attachment is or may be ours.
 func (k *Kernel) recorded(r *plugin.Request, o ipam.Owner, pluginName string) bool {
 	rec, err := k.Records.Read(r.Network, owner.Of(r.Network, o.ID, o.IfName), pluginName)
 	return rec != nil || err != nil
@@ -87,8 +86,8 @@ func reserved(ctx context.Context, r *plugin.Request) ([]ipam.Reservation, error
 	return tx.List(false)
 }
 
-// deleteReferenceIFB deletes the ifb of the reference's bandwidth. Its name does
-// not hold the interface's: another attachment of the container may use it.
+// deleteReferenceIFB deletes the ifb of the reference's bandwidth. Its name does not
+// depend on the interface: another attachment of the container may use it.
 func (k *Kernel) deleteReferenceIFB(r *plugin.Request, containerID string) error {
 	valid, _ := r.Head.Valid()
 	for _, v := range valid {
@@ -113,8 +112,8 @@ func (k *Kernel) deleteReferenceIFB(r *plugin.Request, containerID string) error
 	return nil
 }
 
-// ReferenceIFB is the name of the reference's ifb: "bwp" and hex digits of
-// sha512(network + container id) up to 15 bytes.
+// ReferenceIFB is the name of the reference's ifb: "bwp" and hex digits of sha512(network
+// + container id), 15 bytes in all.
 func ReferenceIFB(network, containerID string) string {
 	sum := sha512.Sum512([]byte(network + containerID))
 	return "bwp" + hex.EncodeToString(sum[:])[:12]

@@ -13,21 +13,21 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// A runtime may call ADD again under the same names when the namespace has died
-// without a DEL. What the earlier ADD has in the firewall and this one has not
-// goes in this one's transaction: its ports would lead to the next container
-// that gets the address. Until that is done the record names both.
+// A runtime may call ADD again under the same names when the namespace has died without a
+// DEL. The transaction of the new ADD also removes the earlier ADD's firewall elements
+// that it does not have itself: stale ports would lead to the next container that gets the
+// address. Until the removal is committed the record names both sets.
 
-// again is what a repeated ADD removes.
+// again holds what a repeated ADD removes.
 type again struct {
 	rec  *record.Record
 	gone []nft.Element
 	over bool // done, or the ADD failed
 }
 
-// follow makes rec name what the record before it names too, and says what is to go:
-// what is not the new one's, when the namespace of the earlier one is gone. While
-// that lives it stays until DEL: another member of the same list may have made it.
+// follow copies into rec what the earlier record names, and returns the elements to
+// remove: those that rec does not have, if the earlier ADD's namespace is gone. If that is
+// alive they stay until DEL: another member of the same list may have made them.
 func (k *Kernel) follow(rec, before *record.Record) *again {
 	a := &again{rec: rec}
 	if before == nil {
@@ -47,12 +47,12 @@ func (k *Kernel) follow(rec, before *record.Record) *again {
 	return a
 }
 
-// before says that rec is a second record of the same ADD.
+// before reports whether rec is a second record of the same ADD.
 func (a *again) before(rec *record.Record) bool {
 	return !a.over && a.rec.Owner == rec.Owner && a.rec.Plugin == rec.Plugin && a.rec.Network == rec.Network
 }
 
-// removeLater queues what goes.
+// removeLater queues the removal.
 func (k *Kernel) removeLater(r *plugin.Request, a *again) {
 	for _, other := range k.repeated {
 		other.over = other.over || other.before(a.rec)
@@ -66,8 +66,7 @@ func (k *Kernel) removeLater(r *plugin.Request, a *again) {
 	r.Session.OnDiscard(func() { a.over = true })
 }
 
-// inherit keeps what only a DEL takes away: each plugin gives its facts back in
-// its own way.
+// inherit copies what only DEL removes: each plugin releases its facts in its own way.
 func inherit(rec, before *record.Record) {
 	rec.Shared = slices.Concat(rec.Shared, except(before.Shared, rec.Shared))
 	rec.Links = slices.Concat(rec.Links, except(before.Links, rec.Links))
@@ -76,11 +75,11 @@ func inherit(rec, before *record.Record) {
 	if len(rec.Accepts) == 0 {
 		rec.AdminChain = before.AdminChain
 	}
-	rec.Accepts = slices.Concat(rec.Accepts, except(before.Accepts, rec.Accepts)) // they go by the owner
+	rec.Accepts = slices.Concat(rec.Accepts, except(before.Accepts, rec.Accepts)) // found by the owner
 	inheritZones(rec, before)
 }
 
-// inheritZones keeps the sources of zones of firewalld, each with its zone.
+// inheritZones copies the sources of firewalld's zones, each with its zone.
 func inheritZones(rec, before *record.Record) {
 	if len(rec.Sources) == 0 {
 		rec.Zone = before.Zone
@@ -97,8 +96,8 @@ func inheritZones(rec, before *record.Record) {
 	}
 }
 
-// settle comes after the transaction: it writes the record without
-// what is gone. When that fails it stays named, which harms nothing.
+// settle runs after the transaction: it writes the record without the removed elements. If
+// that fails, the record names too much, which does no harm.
 func (k *Kernel) settle(r *plugin.Request, a *again) error {
 	if a.over || k.failed {
 		return nil
@@ -111,7 +110,7 @@ func (k *Kernel) settle(r *plugin.Request, a *again) error {
 	return nil
 }
 
-// without are the elements whose keys are not among others.
+// without returns the elements whose keys are not among others.
 func without(elems, others []nft.Element) []nft.Element {
 	type at struct{ set, key, end string }
 	taken := make(map[at]bool, len(others))
@@ -123,7 +122,7 @@ func without(elems, others []nft.Element) []nft.Element {
 	})
 }
 
-// except is without for what can be compared.
+// except is without for comparable values.
 func except[T comparable](list, others []T) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return slices.Contains(others, x) })
 }

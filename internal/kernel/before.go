@@ -12,9 +12,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// AsAttached expects of an attachment from before schema 2 of the firewall what
-// it has: the elements of the shared facts whose names begin with prefix, instead
-// of those of its own that are newer. For CHECK.
+// AsAttached returns the state that CHECK expects of an attachment from before schema 2 of
+// the firewall: the elements of the shared facts whose names begin with prefix, instead of
+// the newer elements of its own.
 func (k *Kernel) AsAttached(rec *record.Record, s netstate.State, prefix string, newer func(nft.Element) bool) netstate.State {
 	var before netstate.State
 	for _, name := range rec.Shared {

@@ -15,17 +15,17 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// Two attachments may want an element of one key: networks whose subnets are equal
-// give one address twice, and a container publishes a port for two networks. The
-// one that came last has it, and its record names who had it before; when it goes,
-// who came last of those that live has it again, in the same transaction.
+// Two attachments may need elements of the same key: networks with equal subnets assign
+// one address twice, and a container publishes a port for two networks. The last one to
+// come has the element, and its record names the earlier owners; when it goes, the same
+// transaction restores the element of the last living one.
 
-// Displace notes in rec, before an element changes hands, who had it. Those records
-// stay locked with the session, so that no DEL of theirs is half way meanwhile.
+// Displace notes in rec the owner of an element before rec's owner takes it. The session
+// keeps the earlier owner's records locked, so that no DEL of it runs meanwhile.
 func (k *Kernel) Displace(rec *record.Record, from owner.Key) error {
 	before := k.Records.TakeAll(from)
 	if len(before) == 0 {
-		return nil // nobody to give it back to
+		return nil // no owner to restore it for
 	}
 	var list []owner.Key
 	noted := rec.Noted
@@ -42,7 +42,7 @@ func (k *Kernel) Displace(rec *record.Record, from owner.Key) error {
 	return k.Records.Write(rec)
 }
 
-// unique leaves the last of each.
+// unique keeps the last of equal ones.
 func unique(list []owner.Key) (out []owner.Key) {
 	for i, o := range list {
 		if !slices.Contains(list[i+1:], o) {
@@ -52,7 +52,7 @@ func unique(list []owner.Key) (out []owner.Key) {
 	return out
 }
 
-// displaced is asked when another attachment has what this session's wants.
+// displaced is called when another attachment has an element that this session needs.
 func (k *Kernel) displaced(r *plugin.Request, taken *nft.TakenError) error {
 	from, _ := nft.OwnerOf(taken.Have.Comment)
 	for _, rec := range slices.Backward(k.adding) {
@@ -71,8 +71,8 @@ func (k *Kernel) displaced(r *plugin.Request, taken *nft.TakenError) error {
 	return nil
 }
 
-// Withdraw queues the removal of what a record has in the firewall. What it took
-// from others goes back to them.
+// Withdraw queues the removal of a record's firewall elements, and restores those of
+// displaced owners.
 func (k *Kernel) Withdraw(rec *record.Record) { k.withdraw(rec, rec.Elements) }
 
 func (k *Kernel) withdraw(rec *record.Record, elems []nft.Element) {
@@ -83,7 +83,7 @@ func (k *Kernel) withdraw(rec *record.Record, elems []nft.Element) {
 	k.NFT.Withdraw(func(gone nft.Element) (nft.Element, bool) { return k.heir(rec, gone) }, elems...)
 }
 
-// heir is the element that comes in the place of one of rec's.
+// heir is the element that replaces one of rec's.
 func (k *Kernel) heir(rec *record.Record, gone nft.Element) (nft.Element, bool) {
 	candidates := rec.Displaced
 	if !rec.Noted {
@@ -101,10 +101,10 @@ func (k *Kernel) heir(rec *record.Record, gone nft.Element) (nft.Element, bool) 
 	return nft.Element{}, false
 }
 
-// alsoNaming are the other owners of records that name an element of gone's key.
+// alsoNaming returns the other owners whose records name an element with gone's key.
 func (k *Kernel) alsoNaming(not owner.Key, gone nft.Element) (owners []owner.Key) {
 	if k.all == nil {
-		k.all, _ = k.Records.List("") // what is torn names nothing
+		k.all, _ = k.Records.List("") // a torn record names nothing
 	}
 	for _, rec := range k.all {
 		if rec.Owner != not && slices.ContainsFunc(rec.Elements, gone.SameKey) {

@@ -8,8 +8,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// HostEnv is Env for a plugin that acts on the host alone: it spares the thread
-// and the sockets in the container's namespace, a fifth of such an ADD.
+// HostEnv is Env for a plugin that works only on the host: it saves the thread and the
+// sockets in the container's namespace, a fifth of such an ADD.
 func (k *Kernel) HostEnv(r *plugin.Request) (*netstate.Env, error) {
 	host, err := k.Host()
 	if err != nil {

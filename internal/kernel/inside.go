@@ -11,10 +11,10 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// DelInside is the DEL of a chained plugin that works inside the container: undo
-// is called as far as the namespace is still there, with the record (nil: none),
-// which goes afterwards. What cannot be read must not keep a runtime from
-// deleting the interface, with which the rest goes.
+// DelInside is the DEL of a chained plugin that works inside the container: it calls undo
+// with the record (nil: none), if the namespace still exists, and then removes the record.
+// A record or namespace that cannot be read must not keep a runtime from deleting the
+// interface, with which the rest goes.
 func DelInside(ctx context.Context, r *plugin.Request, name string, undo func(*nl.Conn, *record.Record) error) error {
 	k := Of(r)
 	rec, err := k.Records.Take(r.Network, r.Owner, name)

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kernel is what a plugin of ours touches the node with: sockets in the
-// host's and the container's namespace, the one firewall transaction and the
-// records, opened at first use and shared by all calls of a session.
+// Package kernel is how our plugins change the node: sockets in the host's and the
+// container's namespace, the one firewall transaction and the records, opened at first use
+// and shared by all calls of a session.
 package kernel
 
 import (
@@ -33,20 +33,20 @@ type Kernel struct {
 	host       *nl.Conn
 	sandboxes  map[string]*nl.Conn
 	collecting bool
-	failed     bool     // the last transaction of a flush
+	failed     bool     // the last flush's transaction failed
 	repeated   []*again // ADDs
 	adding     []*record.Record
-	all        []*record.Record // as alsoNaming has read them
-	boot       string           // see bootID
+	all        []*record.Record // alsoNaming's cache
+	boot       string           // bootID's cache
 }
 
 type sessionKey struct{}
 
-// Of returns the session's Kernel. The firewall queue is committed when the
-// session is flushed and forgotten when the request fails.
+// Of returns the session's Kernel. The firewall queue is committed when the session is
+// flushed and discarded when the request fails.
 func Of(r *plugin.Request) *Kernel { return OfSession(r.Session) }
 
-// OfSession is Of for who has a session and no request yet.
+// OfSession is Of for a session without a request.
 func OfSession(s *plugin.Session) *Kernel {
 	return s.Value(sessionKey{}, func() any { return open(s) }).(*Kernel)
 }
@@ -70,8 +70,8 @@ func (k *Kernel) commit(ctx context.Context) error {
 	return err
 }
 
-// close ends the firewall socket last: closing it waits for the kernel when
-// elements were deleted.
+// close closes the firewall socket last: that waits for the kernel when elements were
+// deleted.
 func (k *Kernel) close() {
 	for _, c := range k.sandboxes {
 		c.Close()
@@ -80,10 +80,10 @@ func (k *Kernel) close() {
 		k.host.Close()
 	}
 	k.Records.Close() // before the wait
-	k.NFT.Close()     //nolint:errcheck // what was queued is committed or forgotten
+	k.NFT.Close()     //nolint:errcheck // the queue is committed or discarded by now
 }
 
-// Life reports whether the namespace that a record was made for is still there.
+// Life reports whether the namespace of a record still exists.
 func (k *Kernel) Life(rec *record.Record) (state life.State, why string) {
 	return rec.Life(k.session.Paths.Proc)
 }
@@ -100,8 +100,8 @@ func (k *Kernel) Host() (*nl.Conn, error) {
 	return k.host, nil
 }
 
-// Sandbox returns the socket in the namespace at path. netns.Gone tells from
-// the error that there is none any more.
+// Sandbox returns the socket in the namespace at path. netns.Gone reports whether the
+// error means that the namespace is gone.
 func (k *Kernel) Sandbox(path string) (*nl.Conn, error) {
 	if c, ok := k.sandboxes[path]; ok {
 		return c, nil
@@ -125,8 +125,8 @@ func (k *Kernel) env(r *plugin.Request) *netstate.Env {
 	}
 }
 
-// Env opens both namespaces of a request. The sandbox is nil on DEL when the
-// namespace is not given or gone.
+// Env opens both namespaces of a request. The sandbox is nil on DEL when the namespace is
+// missing or not given.
 func (k *Kernel) Env(r *plugin.Request) (*netstate.Env, error) {
 	env := k.env(r)
 	var err error
@@ -143,8 +143,8 @@ func (k *Kernel) Env(r *plugin.Request) (*netstate.Env, error) {
 	return env, nil
 }
 
-// Apply makes s so, with every undo on the request's stack. In a dry session
-// it only writes s down.
+// Apply ensures s, and pushes each undo on the request's stack. In a dry session it only
+// prints s.
 func (k *Kernel) Apply(ctx context.Context, r *plugin.Request, env *netstate.Env, s netstate.State) error {
 	if dry := r.Session.Dry; dry != nil {
 		for _, o := range s {
@@ -153,18 +153,18 @@ func (k *Kernel) Apply(ctx context.Context, r *plugin.Request, env *netstate.Env
 		return nil
 	}
 	a := netstate.Applier{Env: env, Undo: r.Undo}
-	if r.Session.Fault != nil { // the names are only for tests
+	if r.Session.Fault != nil { // only tests use the names
 		a.Step = r.Step
 	}
 	return a.Apply(ctx, s)
 }
 
-// Record writes a plugin's record before it touches anything and pushes its
-// removal to the undo stack, or the return of the record that stood there. The
-// attachment's names are filled in, and what an earlier ADD has left (follow).
+// Record writes a plugin's record before it touches anything, and pushes an undo that
+// removes it or restores the earlier record. It fills in the attachment's names, and what
+// an earlier ADD left (follow).
 func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	rec.Owner, rec.Network, rec.ContainerID, rec.IfName = r.Owner, r.Network, r.ContainerID, r.IfName
-	if netns.Is(r.NetNS) { // IPAM plugins are called with any path, which later says nothing of the attachment's life
+	if netns.Is(r.NetNS) { // IPAM plugins are called with any path, which later proves nothing about the attachment's life
 		rec.NetNS, rec.NetNSMark = r.NetNS, k.mark(r.NetNS)
 	}
 	if r.Session.Dry != nil {
@@ -180,34 +180,34 @@ func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	k.adding = append(k.adding, rec)
 	r.Undo(func(context.Context) error {
 		if before != nil {
-			return k.Records.Rewrite(before) // what it names is still there
+			return k.Records.Rewrite(before) // its objects still exist
 		}
 		return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
 	})
 	return nil
 }
 
-// mark is that of the namespace at path, with its cookie.
+// mark is the mark of the namespace at path, with its cookie.
 func (k *Kernel) mark(path string) *life.Mark {
 	m := life.MarkOf(path, k.bootID())
 	if m == nil {
 		return nil
 	}
-	if c, err := k.Sandbox(path); err == nil { // else the mark lacks what only makes judges surer
+	if c, err := k.Sandbox(path); err == nil { // without the cookie, judging the mark is less certain
 		m.Cookie = c.Cookie()
 	}
 	return m
 }
 
-// write puts into rec what the record before it names, and writes it. Another ADD of
-// the same names may come in between; then it is read again.
+// write adds to rec what the earlier record names, and writes it. If another ADD of the
+// same names writes in between, it reads that record and tries again.
 func (k *Kernel) write(r *plugin.Request, rec *record.Record) (before *record.Record, err error) {
 	rec.Noted = true
 	mine := *rec
 	const tries = 10
 	for try := 1; ; try++ {
 		if before, err = k.Records.Take(rec.Network, rec.Owner, rec.Plugin); err != nil {
-			Warn(r, err) // it is replaced
+			Warn(r, err) // the new record replaces it
 		}
 		*rec = mine
 		a := k.follow(rec, before)
@@ -221,7 +221,7 @@ func (k *Kernel) write(r *plugin.Request, rec *record.Record) (before *record.Re
 	}
 }
 
-// bootID is empty when it cannot be read.
+// bootID is empty when it is not readable.
 func (k *Kernel) bootID() string {
 	if k.boot == "" {
 		k.boot, _ = boot.ID(k.session.Paths.Proc)
@@ -229,9 +229,8 @@ func (k *Kernel) bootID() string {
 	return k.boot
 }
 
-// Finish sends the removals that are queued for rec. Waiting for them is left
-// to the end of the session, where a link may have been deleted meanwhile, and
-// the record goes when they have happened.
+// Finish sends the removals that are queued for rec. The end of the session waits for
+// them, so that a link can be deleted meanwhile, and then removes the record.
 func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Record) error {
 	if err := k.NFT.Start(ctx); err != nil {
 		return err
@@ -246,8 +245,8 @@ func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Reco
 }
 
 // Check turns differences from the kernel into CHECK's error, which wraps
-// *netstate.Differences and has the elements of the firewall in its details. Where
-// there are elements, the tables that they are in are compared as well.
+// *netstate.Differences and has the firewall's elements in its details. If s has elements,
+// it compares their tables as well.
 func Check(ctx context.Context, env *netstate.Env, s netstate.State) error {
 	diffs, err := append(slices.Clone(s), s.Tables()...).Diff(ctx, env)
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// SweepLost calls remove for each attachment of the network that a GC's list leaves
-// out, with those of its elements that mine picks and no record names. An ADD writes
-// its record first, so their record is lost. What the plugin has a record of is
-// Sweep's. Who lost its records may have been lost by the list's author as well: what
-// has a living pair stays.
+// SweepLost calls remove for attachments of the network that are not on a GC's list, with
+// those of their elements that mine selects and no record names. An ADD writes its record
+// first, so such an attachment has lost its record. Elements in the plugin's records are
+// left to Sweep. The author of the list may have lost the attachment too, so one with a
+// living pair stays.
 func (k *Kernel) SweepLost(r *plugin.Request, pluginName string, mine func(nft.Element) bool, remove func(*record.Record) error) error {
 	living := k.living(r)
 	elems, err := k.OwnedElements()
@@ -45,8 +45,8 @@ func (k *Kernel) SweepLost(r *plugin.Request, pluginName string, mine func(nft.E
 	return errors.Join(errs...)
 }
 
-// OfOwner are the elements of an owner that mine picks, by their comments. It lists all
-// sets: for a DEL that nothing else tells what the attachment had.
+// OfOwner returns the elements of an owner that mine selects, by their comments. It lists
+// all sets: for a DEL without any other trace of the attachment.
 func (k *Kernel) OfOwner(o owner.Key, mine func(nft.Element) bool) ([]nft.Element, error) {
 	elems, err := k.OwnedElements()
 	return slices.DeleteFunc(elems, func(e nft.Element) bool {
@@ -55,8 +55,8 @@ func (k *Kernel) OfOwner(o owner.Key, mine func(nft.Element) bool) ([]nft.Elemen
 	}), err
 }
 
-// keepsPair says, and warns, that a link of the owner is the host's end of a living
-// pair, or that this cannot be looked at.
+// keepsPair reports, with a warning, whether a link of the owner is the host's end of a
+// living pair, or cannot be read.
 func (k *Kernel) keepsPair(r *plugin.Request, o owner.Key) bool {
 	link, err := k.livingPair(o)
 	switch {
@@ -82,8 +82,8 @@ func (k *Kernel) livingPair(o owner.Key) (name string, err error) {
 	return "", err
 }
 
-// ofNetwork reports whether a comment names the network, and, unless it was cut short,
-// the owner's other names.
+// ofNetwork reports whether a comment names the network, and, unless it is truncated, the
+// owner's other names.
 func ofNetwork(network string, o owner.Key, comment string) bool {
 	_, names, _ := strings.Cut(comment, " ")
 	parts := strings.Split(names, "/")
@@ -93,7 +93,7 @@ func ofNetwork(network string, o owner.Key, comment string) bool {
 	return len(parts) == 3 && owner.Of(network, parts[1], parts[2]) == o
 }
 
-// unnamed are the elements that no record names. One that is torn may name any.
+// unnamed returns the elements that no record names. A torn record may name any.
 func unnamed(elems []nft.Element, records []record.Standing) []nft.Element {
 	return slices.DeleteFunc(elems, func(e nft.Element) bool {
 		return slices.ContainsFunc(records, func(s record.Standing) bool {

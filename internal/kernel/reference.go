@@ -12,10 +12,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Excuse returns nil instead of err, what CHECK found missing of ours, for an
-// attachment that the reference plugins made before our binaries were swapped
-// in: the plugin has no record of it, and theirs stands. That serves until the
-// attachment's DEL.
+// Excuse drops CHECK's error err for an attachment that the reference plugins made before
+// our binaries replaced theirs: the plugin has no record of it, and the reference's
+// objects exist. They serve until the attachment's DEL.
 func (k *Kernel) Excuse(r *plugin.Request, plugin string, theirs iptnft.Made, err error) error {
 	if err == nil {
 		return nil
@@ -29,7 +28,7 @@ func (k *Kernel) Excuse(r *plugin.Request, plugin string, theirs iptnft.Made, er
 	return nil
 }
 
-// Unrecorded says in CHECK's error that no record tells what the attachment had.
+// Unrecorded adds to CHECK's error that no record lists the attachment's objects.
 func Unrecorded(err error) error {
 	found := netstate.Found(err)
 	if !found.Any() {
@@ -39,7 +38,7 @@ func Unrecorded(err error) error {
 	return spec.Errorf(spec.ErrorCode(err), "%w", found).WithDetails("%s", strings.Join(found.Details(), "; "))
 }
 
-// Attachment is how the reference plugins name a request's.
+// Attachment holds the names of a request's attachment, as the reference plugins use them.
 func Attachment(r *plugin.Request) iptnft.Attachment {
 	return iptnft.Attachment{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Sweep is the GC of a plugin that keeps records: it calls remove for each
-// attachment that is left out of the request's list, with a record that is
-// derived from the owner where the one on disk is torn. remove forgets the record.
-// ok is false when the request has no list: then nothing may go.
+// Sweep is the GC of a plugin that keeps records: it calls remove for each attachment that
+// is not on the request's list, with a record that is derived from the owner where the one
+// on disk is torn. remove deletes the record. ok is false when the request has no list:
+// then nothing may be removed.
 //
-// The list was made before, so it proves nothing of what came since: Seize.
+// The list proves nothing about an attachment made after it: see Seize.
 func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, pluginName string, remove func(*record.Record) error) (ok bool, err error) {
 	keep, ok := r.Valid()
 	if !ok {
@@ -38,7 +38,7 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, pluginName string
 	living := k.living(r)
 	for _, t := range torn {
 		if t.Plugin != pluginName || living[t.Owner] {
-			continue // CHECK tells of it
+			continue // CHECK reports it
 		}
 		Warn(r, t.Err)
 		errs = append(errs, k.sweepOne(r, pluginName, t.Owner, remove))
@@ -46,7 +46,7 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, pluginName string
 	return true, errors.Join(errs...)
 }
 
-// living are the owners on a GC's list.
+// living returns the owners on a GC's list.
 func (k *Kernel) living(r *plugin.Request) map[owner.Key]bool {
 	valid, _ := r.Head.Valid()
 	living := make(map[owner.Key]bool, len(valid))
@@ -67,18 +67,18 @@ func (k *Kernel) sweepOne(r *plugin.Request, pluginName string, o owner.Key, rem
 			return nil
 		}
 		if rec == nil {
-			return nil // a DEL was faster
+			return nil // a DEL has removed it
 		}
 		if rec.ContainerID == "" && k.keepsPair(r, o) {
-			return nil // torn, and nothing tells whose it is: it can be on nobody's list
+			return nil // torn and without names: it cannot be on any list
 		}
 		return remove(rec)
 	})
 }
 
-// Seize runs fn with an attachment that a GC's list leaves out, unless it came
-// after the list was begun or something else works on it: then it is not dead for
-// being left out. The record of pluginName stays locked until it is removed.
+// Seize runs fn with an attachment that is not on a GC's list, unless it is newer than the
+// list or another process works on it: then its absence does not mean that it is dead. The
+// record of pluginName stays locked until it is removed.
 func (k *Kernel) Seize(r *plugin.Request, o owner.Key, pluginName string, fn func() error) error {
 	var others []string
 	release, stays, err := k.Records.Seize(r.Network, o, func(now []record.Standing) string {
@@ -97,16 +97,15 @@ func (k *Kernel) Seize(r *plugin.Request, o owner.Key, pluginName string, fn fun
 	}
 	defer release()
 	for _, other := range others {
-		k.Records.Unlock(r.Network, o, other) // a GC of its own
+		k.Records.Unlock(r.Network, o, other) // for the GC of the other plugin
 	}
 	return fn()
 }
 
-// Newer reports whether an attachment without a place on a GC's list has a record
-// that is newer than the list, or in use: its objects without a record are not
-// dead for being left out.
+// newer returns the attachments with a record that is newer than a GC's list, or in use:
+// their absence from the list does not make their objects dead, recorded or not.
 func (k *Kernel) newer(r *plugin.Request) (list []spec.Attachment) {
-	records, _, _ := k.Records.Scan(r.Network) // what is torn names no attachment
+	records, _, _ := k.Records.Scan(r.Network) // a torn record names no attachment
 	for _, rec := range records {
 		since := k.Records.Since(rec)
 		if since.After(r.Listed()) || k.Records.Busy(rec.Network, rec.Owner, rec.Plugin) {
@@ -116,8 +115,8 @@ func (k *Kernel) newer(r *plugin.Request) (list []spec.Attachment) {
 	return list
 }
 
-// Stays are the attachments whose objects a GC must leave where it goes by names
-// alone: those on its list and those that are newer.
+// Stays returns the attachments whose objects a GC by names must keep: those on its list
+// and newer ones.
 func (k *Kernel) Stays(r *plugin.Request) []spec.Attachment {
 	valid, _ := r.Head.Valid()
 	return append(append([]spec.Attachment{}, valid...), k.newer(r)...)

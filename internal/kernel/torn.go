@@ -17,9 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// Derive makes up the record that a torn one was, from what carries its owner:
-// the facts it holds and no readable record tells of, elements, links, and the
-// names of the attachment where anything still knows them.
+// Derive reconstructs a torn record from everything that carries its owner: facts that no
+// readable record has, elements, links, and the attachment's names, if they are known
+// anywhere.
 func (k *Kernel) Derive(t record.Torn) (*record.Record, error) {
 	rec := &record.Record{Plugin: t.Plugin, Owner: t.Owner, Network: t.Network}
 	if t.Plugin == "tuning" {
@@ -45,8 +45,8 @@ func (k *Kernel) Derive(t record.Torn) (*record.Record, error) {
 	return rec, nil
 }
 
-// unclaimed are the facts that the owner holds and that no other plugin's
-// record of it has for its own.
+// unclaimed returns the facts that the owner holds and that no other plugin's record of it
+// lists.
 func (k *Kernel) unclaimed(t record.Torn) (names []string, err error) {
 	held, err := k.Records.Held(t.Owner)
 	if err != nil || len(held) == 0 {
@@ -67,10 +67,10 @@ func (k *Kernel) unclaimed(t record.Torn) (names []string, err error) {
 	return names, nil
 }
 
-// OwnedElements are the elements of attachments, those in the maps of conditions
-// too. It lists all sets: for GC.
+// OwnedElements returns the elements of attachments, also those in the maps of conditions.
+// It lists all sets: for GC.
 func (k *Kernel) OwnedElements() ([]nft.Element, error) {
-	_, facts, _ := k.Records.Facts() // what is broken has no maps
+	_, facts, _ := k.Records.Facts() // a broken fact has no maps
 	var maps []string
 	for _, f := range facts {
 		if f.Conditions != nil {
@@ -80,8 +80,8 @@ func (k *Kernel) OwnedElements() ([]nft.Element, error) {
 	return k.NFT.Owned(maps...)
 }
 
-// marked are the host's links with the owner in their alias, and the names an
-// ADD may have given one before it could mark it.
+// marked returns the host's links with the owner in their alias, and the names that an ADD
+// may have given a link before marking it.
 func (k *Kernel) marked(o owner.Key) (names []string, err error) {
 	host, err := k.Host()
 	if err != nil {
@@ -102,10 +102,9 @@ func (k *Kernel) marked(o owner.Key) (names []string, err error) {
 	return names, nil
 }
 
-// Names finds container id and interface name of an owner in whatever still
-// tells them: comments of elements, cached results, address files and tuning's
-// backups. The owner is their hash, so a match is a proof; without one both are
-// empty.
+// Names finds container id and interface name of an owner in whatever still has them:
+// comments of elements, cached results, address files and tuning's backups. The owner is
+// their hash, so a match is proof; without one both are empty.
 func Names(p paths.Paths, network string, o owner.Key, elems []nft.Element) (id, ifName string) {
 	try := func(a, b string) bool {
 		if owner.Of(network, a, b) == o {
@@ -141,7 +140,7 @@ func Names(p paths.Paths, network string, o owner.Key, elems []nft.Element) (id,
 	return "", ""
 }
 
-// splits tries every way to read name as two names: both may hold sep.
+// splits tries every way to split name in two at sep, which both parts may contain.
 func splits(name, sep string, try func(a, b string) bool) bool {
 	for i := range len(name) {
 		if name[i:i+1] == sep && try(name[:i], name[i+1:]) {
@@ -151,8 +150,8 @@ func splits(name, sep string, try func(a, b string) bool) bool {
 	return false
 }
 
-// collect keeps `patchbay repair` out until the session ends: it would put back
-// what is being removed.
+// collect keeps `patchbay repair` out until the session ends: it would restore what is
+// being removed.
 func (k *Kernel) collect(ctx context.Context, r *plugin.Request) {
 	if k.collecting {
 		return

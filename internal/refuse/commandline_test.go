@@ -16,19 +16,19 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 )
 
-// asProgram makes this test program the command line.
+// asProgram makes this test binary run the command line.
 const asProgram = "PATCHBAY_REFUSE_PROGRAM=1"
 
-// mistake is a command line that is refused.
+// mistake is a command line that must be refused.
 type mistake struct {
-	args   string // words
+	args   string // separated by blanks
 	env    string
 	status int
 	msg    string // on standard error, or on standard output after --json
 }
 
-// mistakes are refused before anything is touched. 2 is a mistake on the command
-// line, 1 anything else, 125 a run that could not start its command.
+// mistakes are refused before anything is touched. Exit status 2 is a mistake on the
+// command line, 1 anything else, 125 a run that could not start its command.
 var mistakes = []mistake{
 	{args: "nonsense", status: 2, msg: "error: Unknown command `nonsense'"},
 	{args: "add", status: 2, msg: "the required arguments `NETWORK` and `NETNS` were not provided"},
@@ -80,8 +80,8 @@ var mistakes = []mistake{
 	{args: "demo", env: "PATCHBAY_DEMO_INSIDE=1", status: 1, msg: "is for this program to set"},
 }
 
-// TestCommandLine: status, words, nothing on standard output but a --json error,
-// and an untouched node and directory.
+// TestCommandLine checks exit status and message, that standard output is empty but for a
+// --json error, and that node and directory are untouched.
 func TestCommandLine(t *testing.T) {
 	runtime.LockOSThread() // /proc/thread-self is the namespace of the test
 	defer runtime.UnlockOSThread()
@@ -109,7 +109,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// standing are the runtime's locks, which every operation shares.
+// standing reports the runtime's lock files, which every operation shares.
 func standing(line string) bool { return strings.HasPrefix(line, "file /run/patchbay/locks/") }
 
 func (m mistake) hold(t *testing.T, dir string) {

@@ -31,8 +31,8 @@ func page(t *testing.T, p *plugin.Plugin) string {
 	return string(text)
 }
 
-// TestEveryFieldIsDocumented looks for each JSON name of a configuration on its
-// plugin's page.
+// TestEveryFieldIsDocumented looks for each JSON name of a configuration on its plugin's
+// page.
 func TestEveryFieldIsDocumented(t *testing.T) {
 	for _, p := range append(all.Plugins(), cnmcli.Plugins()...) {
 		if p.Conf == nil {
@@ -47,8 +47,8 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 	}
 }
 
-// names lists the JSON names of a configuration, without what is not its own:
-// the sections of the protocol, and fields of the specification's own types.
+// names lists the JSON names of a configuration, without the sections of the protocol and
+// the fields of the specification's own types.
 func names(typ reflect.Type) (out []string) {
 	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
 		typ = typ.Elem()
@@ -74,7 +74,7 @@ func names(typ reflect.Type) (out []string) {
 // fence is a block of code on a page.
 type fence struct{ lang, text string }
 
-// fences lists the blocks of a page. Its lines between them begin in column 1.
+// fences lists the code blocks of a page. Fences start in column 1.
 func fences(page string) (list []fence) {
 	var open *fence
 	for line := range strings.Lines(page) {
@@ -91,8 +91,8 @@ func fences(page string) (list []fence) {
 	return list
 }
 
-// TestEveryExampleIsRun: a block is JSON or shell, which TestExamples runs, or
-// text that is no configuration.
+// TestEveryExampleIsRun: a code block is JSON or shell, which TestExamples runs, or text
+// that is no configuration.
 func TestEveryExampleIsRun(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/plugins/*.md")
 	if err != nil || len(pages) < len(all.Plugins()) {
@@ -120,9 +120,9 @@ func TestEveryExampleIsRun(t *testing.T) {
 	}
 }
 
-// TestExamples attaches, checks and detaches with every JSON example; those of
-// patchbay-cnm's plugins are run by cnm/cnmcli, which has a driver. Commands
-// run while the page's first one is attached.
+// TestExamples attaches, checks and detaches with every JSON example; cnm/cnmcli, which
+// has a driver, runs those of patchbay-cnm's plugins. Shell commands run while the page's
+// first example is attached.
 func TestExamples(t *testing.T) {
 	for _, p := range all.Plugins() {
 		first, n := "", 0
@@ -169,7 +169,7 @@ func example(t *testing.T, p *plugin.Plugin, text, commands string) {
 	step(t, spec.Del, ns, object)
 }
 
-// chainOf completes what an example leaves to the rest of a chain.
+// chainOf adds to an example the plugins that its chain needs.
 func chainOf(p *plugin.Plugin, object map[string]any) []any {
 	first := map[string]any{"type": "bridge", "bridge": "docs0", "ipam": map[string]any{"type": "host-local", "subnet": "10.65.0.0/24"}}
 	switch p.Kind {
@@ -182,7 +182,7 @@ func chainOf(p *plugin.Plugin, object map[string]any) []any {
 	return []any{object}
 }
 
-// shell runs commands, whose first words must be there.
+// shell runs commands whose programs must be installed.
 func shell(t *testing.T, commands string) {
 	t.Helper()
 	for line := range strings.Lines(commands) {

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Whatever a configuration holds, no plugin panics over it. The ADD is a dry
-// one: it decodes, validates, compiles and looks, and touches nothing.
+// No configuration makes a plugin panic. The ADD is a dry one: it decodes, validates,
+// compiles and reads the node, and changes nothing.
 func FuzzConfiguration(f *testing.F) {
 	ns := nettest.NewNS(f, "fuzz")
 	for _, fields := range valid {

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// stage makes what a configuration takes for granted: the link that it names as
-// a master or as the device to move. A kernel without the plugin's kind of link skips the test.
+// stage makes what a configuration presupposes: the link that it names as master or as the
+// device to move. It skips the test on a kernel without the plugin's kind of link.
 func stage(t *testing.T, p *plugin.Plugin, conf map[string]any) {
 	t.Helper()
 	if name, ok := conf["master"].(string); ok {
@@ -59,7 +59,7 @@ func master(t *testing.T, name string) {
 	}
 }
 
-// TestMasters: what the plugins refuse that put a link on top of another one.
+// TestMasters: what plugins that put a link on top of another one refuse.
 func TestMasters(t *testing.T) {
 	ns := nettest.NewNS(t, "refuse")
 	master(t, "refuse1")

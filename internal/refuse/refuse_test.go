@@ -23,7 +23,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestMain is also the program whose command lines are refused.
+// TestMain also makes the test binary the program whose command lines are refused.
 func TestMain(m *testing.M) {
 	if name, value, _ := strings.Cut(asProgram, "="); os.Getenv(name) == value {
 		os.Exit(cli.Main(all.Plugins()))
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
-// run calls a plugin in process and gives what it wrote to standard error too.
+// run calls a plugin in process and also returns its standard error.
 func run(pluginType string, c *spec.Call) (out []byte, stderr string, err error) {
 	var log bytes.Buffer
 	b := plugin.Builtin{NewSession: func() *plugin.Session {
@@ -49,7 +49,7 @@ func call(verb spec.Verb, ns, conf string) *spec.Call {
 
 const prev = `{"cniVersion":"1.0.0","interfaces":[{"name":"br0"},{"name":"eth0","sandbox":"/run/netns/refuse"}],"ips":[{"address":"10.9.0.2/24","interface":1}]}`
 
-// valid is a configuration each plugin would accept, without its head.
+// valid has a configuration for each plugin that it would accept, without the head.
 var valid = map[string]string{
 	"bandwidth":   `"ingressRate":8000000,"ingressBurst":80000,"prevResult":` + prev,
 	"bridge":      `"bridge":"refuse0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}`,
@@ -73,7 +73,7 @@ var valid = map[string]string{
 	"wrap":        `"plugin":{"type":"bridge","bridge":"refuse0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}`,
 }
 
-// conf puts a head before fields.
+// conf adds a head to fields.
 func conf(fields string) string { return `{"cniVersion":"1.0.0","name":"refuse",` + fields + `}` }
 
 // refusal is one bad input to ADD.
@@ -84,7 +84,8 @@ type refusal struct {
 	msg   string
 }
 
-// hold calls every ADD and wants the code, the words and an untouched node.
+// hold calls ADD with every refusal and checks the code, the message and that the node is
+// untouched.
 func hold(t *testing.T, pluginType, ns, good string, table []refusal) {
 	t.Helper()
 	runtime.LockOSThread() // /proc/thread-self is the namespace of the test
@@ -126,7 +127,7 @@ func TestEnvelope(t *testing.T) {
 	} {
 		table = append(table, refusal{fmt.Sprintf("interface %q", name), func(c *spec.Call) { c.IfName = name }, spec.CodeInvalidEnvironment, msg})
 	}
-	var places []refusal // an IPAM plugin has nothing to do with the namespace, except for dhcp
+	var places []refusal // IPAM plugins except dhcp do not use the namespace
 	for path, msg := range map[string]string{"/nonexistent": "failed to open netns", "/etc/passwd": "failed to open netns", "/proc/thread-self/ns/net": "plugin's netns and netns from CNI_NETNS should not be the same"} {
 		places = append(places, refusal{"namespace " + path, func(c *spec.Call) { c.NetNS = path }, spec.CodeInvalidNetNS, msg})
 	}
@@ -155,8 +156,8 @@ func TestEnvelope(t *testing.T) {
 	}
 }
 
-// some is a part of a list, by chance, where time is short: no kernel decides what
-// is refused, and an emulated machine is slow to say so.
+// some returns a random part of a list with -short: refusals do not depend on the kernel,
+// and an emulated machine is slow.
 func some[T any](list []T) []T {
 	if !testing.Short() {
 		return list
@@ -166,7 +167,7 @@ func some[T any](list []T) []T {
 	return list[:len(list)/6]
 }
 
-// TestConfigurations: the reference's refusals, in its words, and ours.
+// TestConfigurations: the reference's refusals, with its messages, and ours.
 func TestConfigurations(t *testing.T) {
 	ns := nettest.NewNS(t, "refuse")
 	args := func(s string) refusal {

@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// secret stands for a pod's annotations, which runtimes hand over with the rest.
+// secret stands for a pod's annotations, which runtimes pass along.
 var secret = strings.Repeat("s3cr3t-annotation ", 256<<10/18)
 
 // node is the whole chain of an ordinary node.
@@ -31,7 +31,7 @@ func node(extra string) string {
 	"runtimeConfig":{"portMappings":[{"hostPort":10090,"containerPort":80}],"io.kubernetes.cri.pod-annotations":{"a":"` + secret + `"}}` + extra + `}`
 }
 
-// eachState calls fn for everything below the directories of state.
+// eachState calls fn for everything below the state directories.
 func eachState(t *testing.T, fn func(path string, d fs.DirEntry)) {
 	t.Helper()
 	p := paths.Default()
@@ -48,8 +48,8 @@ func eachState(t *testing.T, fn func(path string, d fs.DirEntry)) {
 	}
 }
 
-// State is root's alone, host-local's directories are as the reference makes
-// them, and annotations are nowhere.
+// Only root can read the state, host-local's directories have the reference's modes, and
+// annotations are stored nowhere.
 func TestModesAndSecrets(t *testing.T) {
 	c := call(spec.Add, nettest.NewNS(t, "refuse"), node(""))
 	out, stderr, err := run("patchbay", c)
@@ -100,8 +100,8 @@ func TestModesAndSecrets(t *testing.T) {
 	}
 }
 
-// A symbolic link in place of every file and directory of state, one after the
-// other: no verb writes or deletes behind it.
+// A symbolic link replaces every file and directory of state in turn: no verb writes or
+// deletes behind it.
 func TestPlantedLinks(t *testing.T) {
 	ns := nettest.NewNS(t, "refuse")
 	add := func() { _, _, _ = run("patchbay", call(spec.Add, ns, node(""))) } // may refuse
@@ -116,7 +116,7 @@ func TestPlantedLinks(t *testing.T) {
 	p := paths.Default()
 	eachState(t, func(path string, d fs.DirEntry) {
 		operators := path == p.Run || path == p.CNI || path == p.RunCNI || path == filepath.Join(p.CNI, "networks")
-		if !operators && path != filepath.Join(p.RunCNI, "tuning") { // may be links of the operator
+		if !operators && path != filepath.Join(p.RunCNI, "tuning") { // these may be the operator's links
 			state = append(state, path)
 		}
 	})
@@ -165,7 +165,7 @@ func TestPlantedLinks(t *testing.T) {
 	}
 }
 
-// An empty or a cut file of state in every place, under every verb.
+// Every verb survives an empty or truncated file in place of each state file.
 func TestTornState(t *testing.T) {
 	ns := nettest.NewNS(t, "refuse")
 	for _, content := range []string{"", "{\"sch"} {
@@ -198,7 +198,7 @@ func TestTornState(t *testing.T) {
 	}
 }
 
-// A DEL of what never was succeeds where state cannot be written.
+// A DEL of an attachment that never existed succeeds where state cannot be written.
 func TestDelOnReadOnlyState(t *testing.T) {
 	ns := nettest.NewNS(t, "refuse")
 	p := paths.Default()
@@ -212,7 +212,7 @@ func TestDelOnReadOnlyState(t *testing.T) {
 	for _, pl := range all.Plugins() {
 		for _, netNS := range []string{ns, ""} {
 			c := call(spec.Del, netNS, conf(valid[pl.Name]))
-			if _, stderr, err := run(pl.Name, c); err != nil && pl.Name != "dhcp" { // whose keeper is not there
+			if _, stderr, err := run(pl.Name, c); err != nil && pl.Name != "dhcp" { // its keeper does not run
 				t.Errorf("%s: %v\n%s", pl.Name, err, stderr)
 			}
 		}

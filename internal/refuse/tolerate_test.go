@@ -10,8 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A previous result whose address is on an interface that is not there: what the
-// reference serves, we serve.
+// A previous result whose address names a missing interface: we accept what the reference
+// accepts.
 func TestInterfaceOutOfRange(t *testing.T) {
 	far := 7
 	for pluginType, fields := range map[string]string{

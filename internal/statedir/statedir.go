@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package statedir looks at a state directory before anything is written,
-// read or deleted in it. Nobody but us and root may own it or write to it, and
-// below the base it may not be a symbolic link: then nobody else can plant
-// anything in it afterwards either, and paths below it mean what they say.
+// Package statedir checks a state directory before anything is written, read or deleted in
+// it. Only we and root may own it or write to it, and below the base it may not be a
+// symbolic link. So no other user can plant anything in it later, and the paths below it
+// stay valid.
 package statedir
 
 import (
@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotOurs is wrapped when a directory is another user's, open to others, a
-// symbolic link, or no directory at all.
+// ErrNotOurs is wrapped when a directory belongs to another user, is writable by others,
+// is a symbolic link, or is no directory at all.
 var ErrNotOurs = errors.New("not a state directory of ours")
 
-// Check refuses base and the directories named one below the other in it. What
-// is not there passes. An operator may make base itself a symbolic link to
-// where the state shall be; root's or our own is followed.
+// Check refuses base and the directories nested in it by name, if another user can change
+// them. Missing ones pass. An operator may make base itself a symbolic link to another
+// place; only links of root and our own are followed.
 func Check(base string, below ...string) error {
 	if err := checkLink(base); err != nil {
 		return err
@@ -41,7 +41,7 @@ func Check(base string, below ...string) error {
 	return nil
 }
 
-// Make is Check, and makes what is missing, for root alone (0700).
+// Make is Check, and creates missing directories with mode 0700.
 func Make(base string, below ...string) error {
 	if err := Check(base, below...); err != nil {
 		return err
@@ -49,8 +49,8 @@ func Make(base string, below ...string) error {
 	return os.MkdirAll(filepath.Join(append([]string{base}, below...)...), 0o700)
 }
 
-// Writable asks the kernel about dir or, if that is still to be made, about the
-// closest parent.
+// Writable checks with the kernel whether dir or, if it does not exist, its closest
+// existing parent is writable.
 func Writable(dir string) error {
 	for {
 		err := unix.Access(dir, unix.W_OK|unix.X_OK)
@@ -64,7 +64,7 @@ func Writable(dir string) error {
 	}
 }
 
-// checkLink refuses a base that is somebody else's symbolic link.
+// checkLink refuses a base that is another user's symbolic link.
 func checkLink(path string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
@@ -94,7 +94,7 @@ func check(path string, stat func(string, *unix.Stat_t) error) error {
 
 func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
-// missing turns what is not there into nothing to refuse.
+// missing returns nil for a missing file: there is nothing to refuse.
 func missing(path string, err error) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// answers are what IPAM would give, and tells what of it cannot be meant.
+// answers returns what IPAM would answer, and warns of values that cannot be intended.
 func (v *vetter) answers(path string, call *spec.Call, head *spec.Conf, n *jsonat.Node, in plugin.InList) []*spec.Result {
 	r := &plugin.Request{Call: call, Network: head.Name, Version: head.CNIVersion, Head: head, Session: v.session, InList: &in}
 	samples := r.Samples()
@@ -85,7 +85,7 @@ func routeDoubts(at string, r spec.Route, ips []spec.IPConfig) (list []string) {
 	return list
 }
 
-// at0 is a number that may be left out.
+// at0 returns an optional number, 0 if it is missing.
 func at0(n *int) int {
 	if n == nil {
 		return 0
@@ -93,7 +93,7 @@ func at0(n *int) int {
 	return *n
 }
 
-// outer reports whether an address stands for its IPv4 subnet, or for all in it.
+// outer reports whether an address is the first or last of its IPv4 subnet.
 func outer(p netip.Prefix, a netip.Addr) bool {
 	if !a.Is4() || p.Bits() > 30 || !p.Contains(a) {
 		return false
@@ -102,8 +102,8 @@ func outer(p netip.Prefix, a netip.Addr) bool {
 	return a == p.Masked().Addr() || !next.IsValid() || !p.Contains(next)
 }
 
-// reserved are those of loopback, of groups, of nobody, and those that IPv6 gives
-// every interface itself.
+// reserved reports loopback, multicast and unspecified addresses, and the ones that IPv6
+// gives every interface itself.
 func reserved(a netip.Addr) bool {
 	return a.IsLoopback() || a.IsMulticast() || a.IsUnspecified() || a.Is4() && a.As4()[0] == 0 || a.Is6() && a.IsLinkLocalUnicast()
 }

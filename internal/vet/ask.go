@@ -12,9 +12,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Status asks whether an ADD to a network would work now: for doctor and `patchbay
-// status`. Of a list of a version without that verb (before 1.1.0) our own plugins
-// are asked, as if it were of this one. s knows which are ours.
+// Status checks whether an ADD to a network would work now: for doctor and `patchbay
+// status`. For a list of a version without STATUS (before 1.1.0) it calls our own plugins
+// as if the list had this version. s lists our plugins.
 func Status(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List) error {
 	if spec.AtLeast(l.CNIVersion, "1.1.0") {
 		return rt.Status(ctx, l)
@@ -32,9 +32,9 @@ func own(s *plugin.Session, rt *chain.Runtime, p *chain.Plugin) bool {
 	return err == nil && s.Own(p.Type, call) != nil && (head.IPAM.Type == "" || s.Own(head.IPAM.Type, call) != nil)
 }
 
-// Check asks those plugins of an attachment that are of this process whether it is
-// as ADD made it, also where its list is of a version without that verb, or has
-// disableCheck, which is there for the plugins of others. It takes no lock.
+// Check runs the CHECK of an attachment's plugins in this process, even where its list is
+// of a version without CHECK, or has disableCheck, which is for other vendors' plugins. It
+// takes no lock.
 func Check(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List, a chain.Attachment) error {
 	list := *l
 	if !spec.AtLeast(list.CNIVersion, "0.4.0") {

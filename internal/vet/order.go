@@ -14,16 +14,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// place is how far along a list judging has come.
+// place is the position in a list that judging has reached.
 type place struct {
 	before int      // plugins
-	main   string   // the one of ours that makes the interface
-	seen   []string // those that come after it
+	main   string   // our plugin that makes the interface
+	seen   []string // the plugins after it
 
 	answers []*spec.Result // what IPAM would answer to main
 }
 
-// pass goes on; p is nil for a plugin of others, which may make any interface.
+// pass moves past a plugin; p is nil for another vendor's, which may make any interface.
 func (at *place) pass(p *plugin.Plugin, pluginType string) {
 	at.before++
 	switch {
@@ -35,13 +35,13 @@ func (at *place) pass(p *plugin.Plugin, pluginType string) {
 	}
 }
 
-// makes reports whether a plugin always makes the interface of CNI_IFNAME. host-device
-// may leave its device to a program in user space.
+// makes reports whether a plugin always makes the interface of CNI_IFNAME. host-device may
+// leave its device to a program in user space.
 func makes(p *plugin.Plugin) bool {
 	return p.Kind == plugin.Interface && !slices.Contains([]string{"loopback", "host-device", "patchbay", "wrap"}, p.Name)
 }
 
-// order judges a plugin by those that come before it.
+// order judges a plugin by those before it.
 func (v *vetter) order(p *plugin.Plugin, n *jsonat.Node, at *place) {
 	switch {
 	case p.Kind == plugin.Chained && at.before == 0:
@@ -53,22 +53,22 @@ func (v *vetter) order(p *plugin.Plugin, n *jsonat.Node, at *place) {
 	case p.Kind == plugin.IPAM:
 		v.warn(offsetOf(n), "%s: it makes no interface: it belongs into the ipam of one that does", p.Name)
 	}
-	if p.Name != "patchbay" && p.Name != "wrap" { // their members are in the list
+	if p.Name != "patchbay" && p.Name != "wrap" { // their members are judged in the list
 		at.pass(p, p.Name)
 	}
 }
 
-// granted are the capabilities that a plugin declares.
+// granted returns the capabilities that a plugin declares.
 func granted(raw json.RawMessage) map[string]bool {
 	var conf struct {
 		Capabilities map[string]bool `json:"capabilities"`
 	}
-	_ = json.Unmarshal(raw, &conf) // it was read once already
+	_ = json.Unmarshal(raw, &conf) // it was decoded before
 	maps.DeleteFunc(conf.Capabilities, func(_ string, on bool) bool { return !on })
 	return conf.Capabilities
 }
 
-// capabilities tells of those that are close to ones which are understood.
+// capabilities warns of names that are close to known capabilities.
 func (v *vetter) capabilities(p *plugin.Plugin, call *spec.Call, n *jsonat.Node, granted map[string]bool) {
 	known := slices.Clone(p.Capabilities)
 	if head, err := spec.ParseConf(call.Config); err == nil && head.IPAM.Type != "" {
@@ -83,7 +83,7 @@ func (v *vetter) capabilities(p *plugin.Plugin, call *spec.Call, n *jsonat.Node,
 	}
 }
 
-// members judges the plugins of a list in one process, or the one that is wrapped.
+// members judges the plugins of a list in one process, or the wrapped one.
 func (v *vetter) members(pluginType string, raw json.RawMessage, n *jsonat.Node, at *place) {
 	var conf struct {
 		Plugin  json.RawMessage   `json:"plugin"`
@@ -103,8 +103,8 @@ func (v *vetter) members(pluginType string, raw json.RawMessage, n *jsonat.Node,
 	}
 }
 
-// inherited is a wrapped plugin, which gets all that its wrapper is given if it
-// declares no capabilities.
+// inherited adds the wrapper's capabilities to a wrapped plugin that declares none, as
+// wrap does.
 func inherited(inner, wrapper json.RawMessage) json.RawMessage {
 	conf := make(map[string]any)
 	if json.Unmarshal(inner, &conf) != nil || conf["capabilities"] != nil {
@@ -128,12 +128,12 @@ func typeOf(raw json.RawMessage) string {
 	var head struct {
 		Type string `json:"type"`
 	}
-	_ = json.Unmarshal(raw, &head) // the outer plugin's judgement
+	_ = json.Unmarshal(raw, &head) // judging the outer plugin reports the error
 	return head.Type
 }
 
-// handedDown tells of capabilities that a member declares and the list around it does
-// not: a runtime gives them to neither.
+// handedDown warns of capabilities that a member declares and the list around it does not:
+// the runtime passes them to neither.
 func (v *vetter) handedDown(member json.RawMessage, outer map[string]bool, n *jsonat.Node) {
 	for _, name := range slices.Sorted(maps.Keys(granted(member))) {
 		if !outer[name] {
@@ -142,12 +142,12 @@ func (v *vetter) handedDown(member json.RawMessage, outer map[string]bool, n *js
 	}
 }
 
-// nameServers tells of those that are no addresses.
+// nameServers warns of name servers that are no addresses.
 func (v *vetter) nameServers(path string, config []byte, n *jsonat.Node) {
 	var conf struct {
 		DNS spec.DNS `json:"dns"`
 	}
-	_ = json.Unmarshal(config, &conf) // the plugin's judgement
+	_ = json.Unmarshal(config, &conf) // judging the plugin reports the error
 	for i, s := range conf.DNS.Nameservers {
 		if !isAddress(s) {
 			v.warn(offsetOf(n), "%s: %q is no address", fmt.Sprintf("%s.nameservers[%d]", path, i), s)

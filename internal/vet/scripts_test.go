@@ -12,10 +12,10 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// wrong are the lists of scripts that are there to be refused.
+// wrong are the lists in scripts that must be refused.
 var wrong = []string{"typo", "types", "range", "inner", "order", "other", "full", "wrapped", "syntax", "noname", "broken", "taken", "early"}
 
-// TestScripts judges the networks that scripts attach, but for those with a plugin of
+// TestScripts judges the networks that scripts attach, without those that have a plugin of
 // the test's own: none may be refused.
 func TestScripts(t *testing.T) {
 	scripts, err := filepath.Glob("../cli/testdata/*.txtar")

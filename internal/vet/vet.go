@@ -1,11 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vet judges the configuration of a network before anything is attached to
-// it: plugins that are missing or in an order that cannot be, and what the plugins'
-// own decoding refuses, with what their IPAM would answer. Keys that no plugin reads
-// and values that cannot be meant are warnings: ADD tolerates them, as the reference
-// does. Of plugins of others it knows nothing but whether they are there.
+// Package vet judges the configuration of a network before anything is attached to it:
+// plugins that are missing or in an impossible order, and errors of the plugins' own
+// decoding, with what their IPAM would answer. Keys that no plugin reads and values that
+// cannot be intended are warnings: ADD tolerates them, as the reference does. Of other
+// vendors' plugins it checks only whether they exist.
 package vet
 
 import (
@@ -24,14 +24,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Finding is one thing that is wrong, or unknown.
+// Finding is one error or warning.
 type Finding struct {
 	Warning bool
-	Where   string // file, line and column as far as they are known
+	Where   string // file, line and column, if known
 	Err     error
 }
 
-// Error is one line.
+// Error formats the finding in one line.
 func (f Finding) Error() string {
 	if f.Where == "" {
 		return f.Err.Error()
@@ -52,7 +52,7 @@ func Network(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain
 	}
 	root, err := jsonat.Parse(v.data)
 	if err != nil {
-		root = nil // the file has changed under us
+		root = nil // the file has changed meanwhile
 	}
 	plugins := root.Get("plugins")
 	if plugins != nil {
@@ -69,8 +69,8 @@ func Network(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain
 	return v.found
 }
 
-// nodeOf is where plugin i of a list stands in its file; nil where it came from
-// another one.
+// nodeOf is the node of plugin i in the list's file; nil if the plugin came from another
+// file.
 func nodeOf(root, plugins *jsonat.Node, i int) *jsonat.Node {
 	switch {
 	case plugins == nil:
@@ -90,7 +90,7 @@ type vetter struct {
 	found   []Finding
 }
 
-// at is where something stands; offset -1 is unknown.
+// at formats a position; offset -1 is unknown.
 func (v *vetter) at(offset int64) string {
 	if v.list.File == "" || offset < 0 {
 		return v.list.File
@@ -135,7 +135,7 @@ func (v *vetter) plugin(pluginType string, raw json.RawMessage, n *jsonat.Node, 
 	}
 }
 
-// own has a plugin of ours judge its configuration.
+// own lets a plugin of ours judge its configuration.
 func (v *vetter) own(p *plugin.Plugin, call *spec.Call, n *jsonat.Node, in plugin.InList) {
 	before := v.problems()
 	if p.Conf != nil {
@@ -148,7 +148,7 @@ func (v *vetter) own(p *plugin.Plugin, call *spec.Call, n *jsonat.Node, in plugi
 	v.judge(p.Name, p.Name, call, n, in)
 }
 
-// judge tells what a plugin says of a configuration.
+// judge reports a plugin's errors and doubts about a configuration.
 func (v *vetter) judge(of, pluginType string, call *spec.Call, n *jsonat.Node, in plugin.InList) {
 	doubts, err := v.session.Validate(pluginType, call, in)
 	if err != nil {
@@ -169,7 +169,7 @@ func (v *vetter) problems() (count int) {
 	return count
 }
 
-// there reports whether a plugin is found and speaks the version.
+// there reports whether a plugin exists and supports the version.
 func (v *vetter) there(pluginType string, n *jsonat.Node) bool {
 	one := &chain.List{Name: v.list.Name, CNIVersion: v.list.CNIVersion, Plugins: []chain.Plugin{{Type: pluginType}}}
 	_, err := v.rt.Validate(v.ctx, one)
@@ -187,7 +187,7 @@ func (v *vetter) there(pluginType string, n *jsonat.Node) bool {
 	return false
 }
 
-// meant asks for a name that is close.
+// meant suggests a known name that is close.
 func meant(word string, known []string) string {
 	if near := jsonat.Nearest(word, known); near != "" {
 		return fmt.Sprintf(": did you mean %q?", near)
@@ -195,20 +195,21 @@ func meant(word string, known []string) string {
 	return ""
 }
 
-// call is what a runtime would hand a plugin of the list, as far as it is known
-// without a container.
+// call is the call that a runtime would make to a plugin of the list, as far as it is
+// known without a container.
 func (v *vetter) call(raw json.RawMessage) *spec.Call {
 	conf := make(map[string]json.RawMessage)
-	_ = json.Unmarshal(raw, &conf) // the plugin was read once already
+	_ = json.Unmarshal(raw, &conf) // the plugin was decoded before
 	for key, value := range map[string]string{"name": v.list.Name, "cniVersion": v.list.CNIVersion} {
 		conf[key], _ = json.Marshal(value) // a string
 	}
 	delete(conf, "capabilities")
-	data, _ := json.Marshal(conf) // what was JSON before
+	data, _ := json.Marshal(conf) // it was valid JSON before
 	return &spec.Call{Verb: spec.Status, Path: v.rt.Path, Config: data}
 }
 
-// ipam judges the section of the IPAM plugin by that plugin, and what it would answer.
+// ipam judges the section of the IPAM plugin by that plugin, and the addresses that it
+// would assign.
 func (v *vetter) ipam(of string, call *spec.Call, n *jsonat.Node, in plugin.InList) []*spec.Result {
 	v.nameServers(of+".dns", call.Config, n.Get("dns"))
 	section := n.Get("ipam")

@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/all"
 )
 
-// judge returns what `patchbay network validate` would refuse, and warn of.
+// judge returns what `patchbay network validate` would refuse, and what it would warn of.
 func judge(t *testing.T, list string) (refused, warned []string) {
 	t.Helper()
 	l, err := chain.ParseList([]byte(list))
@@ -29,7 +29,7 @@ func judge(t *testing.T, list string) (refused, warned []string) {
 	}
 	s := plugin.NewSession(all.Plugins())
 	defer s.Close()
-	s.Paths.Etc = t.TempDir() // no allow list of this machine
+	s.Paths.Etc = t.TempDir() // without this machine's allow list
 	rt := &chain.Runtime{Path: []string{"/nonexistent"}, Invoker: &plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession(all.Plugins()) }}}
 	for _, f := range vet.Network(context.Background(), rt, s, l) {
 		if f.Warning {
@@ -41,7 +41,7 @@ func judge(t *testing.T, list string) (refused, warned []string) {
 	return refused, warned
 }
 
-// list is a network of plugins, written without the quotes of keys and of words.
+// list is a network of plugins, written without the quotes around keys and words.
 func list(plugins string) string {
 	return `{"cniVersion":"1.1.0","name":"n","plugins":[` + quoted(plugins) + `]}`
 }
@@ -58,10 +58,10 @@ func quoted(s string) string {
 	})
 }
 
-// definition is a name and what it stands for. A line of names alone is a network.
+// definition is a name and its value. A line of only names is a network.
 var definition = regexp.MustCompile(`^\$[a-z]+ [^=]`)
 
-// tables reads a file of lines `= NAME`, `CONFIGURATION` and what must be said of it.
+// tables reads a file of lines `= NAME`, `CONFIGURATION` and the expected message.
 func tables(t *testing.T, file string, each func(line int, plugins, want string)) {
 	f, err := os.Open(filepath.Join("testdata", file))
 	if err != nil {
@@ -92,7 +92,8 @@ func tables(t *testing.T, file string, each func(line int, plugins, want string)
 	}
 }
 
-// TestRefused holds to what an ADD could never make: each line of the file was tried.
+// TestRefused: configurations that no ADD could carry out; each line of the file was
+// tried.
 func TestRefused(t *testing.T) {
 	tables(t, "refused.txt", func(line int, plugins, want string) {
 		refused, _ := judge(t, list(plugins))
@@ -102,7 +103,8 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestWarned holds to what an ADD takes, as the reference does, and cannot be meant.
+// TestWarned: configurations that an ADD accepts, as the reference does, but that cannot
+// be intended.
 func TestWarned(t *testing.T) {
 	tables(t, "warned.txt", func(line int, plugins, want string) {
 		refused, warned := judge(t, list(plugins))
@@ -112,7 +114,7 @@ func TestWarned(t *testing.T) {
 	})
 }
 
-// TestGood holds to what is neither.
+// TestGood: configurations without error or warning.
 func TestGood(t *testing.T) {
 	tables(t, "good.txt", func(line int, plugins, _ string) {
 		if refused, warned := judge(t, list(plugins)); len(refused)+len(warned) > 0 {
@@ -121,7 +123,7 @@ func TestGood(t *testing.T) {
 	})
 }
 
-// TestDocs judges every network in the pages, which other tests attach.
+// TestDocs judges every network in the documentation, which other tests attach.
 func TestDocs(t *testing.T) {
 	files, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
@@ -148,8 +150,9 @@ func TestDocs(t *testing.T) {
 
 var fence = regexp.MustCompile("(?s)```json[^\n]*\n(.*?)```")
 
-// blocks are the networks of a page. A section ipam gets a bridge around it, a plugin
-// that follows others one before it; those of patchbay-cnm are another program's.
+// blocks returns the networks of a page. A section ipam gets a bridge around it, a chained
+// plugin one before it; patchbay-cnm's plugins are left out, since they belong to another
+// program.
 func blocks(page string) (lists []string) {
 	for _, m := range fence.FindAllStringSubmatch(page, -1) {
 		text := m[1]

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vouched tells which attachments of a network are looked after by
-// patchbayd docker. A runtime that shares the network with Docker does not know
-// them and leaves them out of the list of a GC; they are valid all the same.
+// Package vouched lists the attachments of a network that patchbayd docker maintains. A
+// runtime that shares the network with Docker does not know them and leaves them out of a
+// GC's list; they are valid nevertheless.
 package vouched
 
 import (
@@ -19,12 +19,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Holds is the directory below runDir with the namespaces in which the Docker
-// driver keeps an attachment, from before its ADD until after its DEL.
+// Holds is the directory below runDir with the namespaces that the Docker driver holds for
+// attachments, from before each ADD until after its DEL.
 func Holds(runDir string) string { return filepath.Join(runDir, "docker", "netns") }
 
-// note is what counts here of a record (internal/record, which brings along more
-// than every plugin made with the SDK should carry).
+// note holds the needed fields of a record (internal/record imports more than every plugin
+// made with the SDK should link).
 type note struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifname"`
@@ -33,13 +33,12 @@ type note struct {
 	Mark *life.Mark `json:"netnsMark"`
 }
 
-// Attachments returns those of a network whose container the driver holds a
-// namespace for; of such a container all, wherever they were made. A record that
-// makes no sense vouches for nothing; one that cannot be read is an error, since
-// what is left out is collected.
+// Attachments returns the attachments of each container for which the driver holds a
+// namespace, whichever runtime made them. A record that does not decode is skipped; one
+// that cannot be read is an error, since GC removes anything that is left out.
 func Attachments(runDir, network, proc string) ([]spec.Attachment, error) {
 	if _, err := os.Lstat(Holds(runDir)); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // no such driver
+		return nil, nil // the driver has never run
 	}
 	notes, err := read(runDir, network)
 	if err != nil {
@@ -75,7 +74,7 @@ func read(runDir, network string) (notes []note, err error) {
 		var n note
 		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // it went meanwhile
+		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
 		case err != nil:
 			return nil, fmt.Errorf("read records: %w", err)
 		case json.Unmarshal(data, &n) == nil && n.ContainerID != "":

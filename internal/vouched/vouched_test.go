@@ -25,8 +25,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// Containers whose namespace is held are told with all their attachments; what
-// cannot be read is an error, as a GC removes what it is not told.
+// Attachments lists all attachments of containers whose namespace is held. A file that
+// cannot be read is an error, as a GC removes anything that is left out.
 func TestAttachments(t *testing.T) {
 	run := t.TempDir()
 	if list, err := Attachments(run, "net", "/proc"); len(list) > 0 || err != nil {
@@ -38,7 +38,7 @@ func TestAttachments(t *testing.T) {
 	must(t, netns.Create(hold))
 	t.Cleanup(func() {
 		must(t, netns.Delete(hold))
-		must(t, unix.Unmount(Holds(run), unix.MNT_DETACH)) // Create shares it
+		must(t, unix.Unmount(Holds(run), unix.MNT_DETACH)) // Create makes it a shared mount
 	})
 	records := filepath.Join(run, "attachments", "net")
 	for i, r := range [][3]string{{"a", "eth0", hold}, {"a", "eth1", "/run/netns/x"}, {"b", "eth0", gone}, {"c", "eth0", "/run/netns/x"}} {
