@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package patchbay is the root of a CNI system: the protocol in spec, the library of
-// runtimes in chain, the one of plugins in plugin, every plugin below that, and the
-// programs in cmd. It holds no code; its tests are the laws of the repository. Begin
-// with ARCHITECTURE.md.
+// Package patchbay is the root of a CNI system: the protocol in spec, the runtime library
+// in chain, the plugin library in plugin with every plugin below it, and the programs in
+// cmd. It holds no code; its tests are the laws of the repository. Begin with
+// ARCHITECTURE.md.
 package patchbay

@@ -15,11 +15,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
-// fetch is how a program or a script asks for what is not on the machine.
+// fetch matches commands that fetch what is not on the machine.
 var fetch = regexp.MustCompile(`"go",\s*"(install|get|mod)"|\bgo (install|get|mod download)\b|\bapt(-get)? |\b(curl|wget|git clone) (-\S+ )*https?:`)
 
-// What tests need is fetched before any test runs, in one place: a test has no
-// network, and nobody who waits for it sees what it waits for.
+// What tests need is fetched before any test runs, in one place: a test has no network,
+// and a user who waits for it does not see what it waits for.
 func TestNoFetchesInTests(t *testing.T) {
 	may := []string{
 		"scripts/setup", "scripts/fresh",
@@ -40,7 +40,7 @@ func TestNoFetchesInTests(t *testing.T) {
 	}
 }
 
-// A clone is enough.
+// A clone needs no files outside of it.
 func TestNothingOutside(t *testing.T) {
 	outside := regexp.MustCompile(`\.\./shared|/work/(main|shared)|PATCHBAY_SHARED`)
 	for _, path := range append(sources(t), pages(t)...) {
@@ -65,7 +65,7 @@ func TestPinnedReference(t *testing.T) {
 	}
 }
 
-// pages are what people read.
+// pages are the texts for people.
 func pages(t *testing.T) []string {
 	t.Helper()
 	var files []string
@@ -79,8 +79,7 @@ func pages(t *testing.T) []string {
 	return files
 }
 
-// sources are the files of the repository that programs read: Go, scripts and
-// their tests.
+// sources are the files of the repository that programs read: Go, scripts and their tests.
 func sources(t *testing.T) []string {
 	t.Helper()
 	files := goFiles(t)

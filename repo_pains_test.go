@@ -17,9 +17,8 @@ const (
 	pains        = 40
 )
 
-// TestPains holds docs/pains.md to what is there: forty rows, each with a script
-// or test that exists, or a word why the pain is not ours; and no script that the
-// page does not name.
+// TestPains checks docs/pains.md: it has forty rows, each with an existing script or test,
+// or a reason why the pain is not ours; and it names every script.
 func TestPains(t *testing.T) {
 	text, err := os.ReadFile(painsPage)
 	if err != nil {
@@ -56,7 +55,7 @@ func TestPains(t *testing.T) {
 	}
 }
 
-// evidence lists what a cell has between backticks.
+// evidence returns what a cell has between backticks.
 func evidence(cell string) (refs []string) {
 	for i, part := range strings.Split(cell, "`") {
 		if i%2 == 1 {
@@ -66,7 +65,7 @@ func evidence(cell string) (refs []string) {
 	return refs
 }
 
-// exists looks for "path.txtar", which must begin with the pains it is about, or
+// exists checks "path.txtar", which must begin with the pains it is about, or
 // "path_test.go TestName".
 func exists(ref string) error {
 	path, name, isTest := strings.Cut(ref, " ")

@@ -45,7 +45,7 @@ func TestFunctionLength(t *testing.T) {
 	})
 }
 
-// A skip must be proven: nettest.Need probes for what the kernel lacks, and
+// A skip must be proven: nettest.Need probes for the missing kernel feature, and
 // scripts/test-kernel fails a test that every kernel skips.
 func TestNoUnprovenSkips(t *testing.T) {
 	eachFunction(t, func(set *token.FileSet, f *ast.FuncDecl) {
@@ -63,8 +63,8 @@ func TestNoUnprovenSkips(t *testing.T) {
 	})
 }
 
-// No program of ours runs the machine's network tools: they are slow, missing,
-// or of another version than the tables they meet.
+// No program of ours runs the machine's network tools: they are slow, missing, or of
+// another version than the tables they meet.
 func TestNoForksOfNetworkTools(t *testing.T) {
 	tools := map[string]bool{"iptables": true, "ip6tables": true, "nft": true, "ip": true, "tc": true, "sysctl": true, "bridge": true}
 	eachFunction(t, func(set *token.FileSet, f *ast.FuncDecl) {
@@ -91,9 +91,8 @@ func TestNoForksOfNetworkTools(t *testing.T) {
 	})
 }
 
-// Nothing from a configuration reaches a shell: these files start programs, and
-// only wrap's starts one that a configuration names otherwise than by its plugin
-// type.
+// No text of a configuration reaches a shell: only these files start programs, and only
+// wrap's starts one that a configuration names by anything but its plugin type.
 func TestWhoStartsPrograms(t *testing.T) {
 	may := map[string]string{
 		"invoke/exec.go":         "a plugin of CNI_PATH, by its validated type, without a shell",
@@ -173,7 +172,7 @@ func TestDocumentedPathsExist(t *testing.T) {
 		}
 		for _, m := range pathInText.FindAllStringSubmatch(string(text), -1) {
 			if strings.Contains(m[1], "foo") {
-				continue // the plugin that HACKING.md makes
+				continue // the plugin of HACKING.md's example
 			}
 			if found, err := filepath.Glob(strings.TrimSuffix(m[1], "/")); err != nil || len(found) == 0 {
 				t.Errorf("%s names %s, which is not there", doc, m[1])
@@ -199,7 +198,7 @@ func eachFunction(t *testing.T, f func(*token.FileSet, *ast.FuncDecl)) {
 	}
 }
 
-// "ADR 39" names one decision.
+// A number such as "ADR 39" names exactly one decision.
 func TestDecisionsAreNumbered(t *testing.T) {
 	files, err := filepath.Glob("docs/adr/*.md")
 	if err != nil {

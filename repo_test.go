@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package patchbay_test holds the repository's laws: what a reviewer would have
-// to look for by hand, and what nobody sees until it costs a millisecond on
-// every container of a node.
+// Package patchbay_test holds the repository's laws: what a reviewer would have to look
+// for by hand, and what no reviewer sees until it costs a millisecond on every container
+// of a node.
 package patchbay_test
 
 import (
@@ -35,15 +35,15 @@ const (
 
 	maxProgramBytes = 10e6
 
-	// maxStartAllocs bounds the allocations of all package initialisation
-	// before main: the measured number plus a little air for a new Go release.
-	// What is not there is not paid by every plugin process.
+	// maxStartAllocs bounds the allocations of all package initialisation before main: the
+	// measured number plus a margin for a new Go release. Every plugin process pays for
+	// each of them.
 	maxStartAllocs = 260
 )
 
 const header = "// Copyright the Patchbay authors.\n// SPDX-License-Identifier: Apache-2.0\n"
 
-// pkg is what `go list -json` says of a package of ours.
+// pkg is what `go list -json` prints for a package of ours.
 type pkg struct {
 	ImportPath, Dir, Doc               string
 	Imports, TestImports, XTestImports []string
@@ -56,7 +56,7 @@ func (p pkg) path() string {
 	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
 }
 
-// list returns our packages as `go list` sees them, asked once.
+// list returns our packages as `go list` sees them; it runs once.
 var list = sync.OnceValues(func() ([]pkg, error) {
 	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Doc,Imports,TestImports,XTestImports,GoFiles,Deps", "./...")
 	cmd.Stderr = os.Stderr
@@ -127,7 +127,7 @@ func TestPackageDocs(t *testing.T) {
 	}
 }
 
-// layers says what a package of ours may import of ours: the first rule whose
+// layers lists which of our packages a package of ours may import: the first rule whose
 // path matches counts. Imports point downwards.
 var layers = []struct {
 	path    string // a package, or "x/..." for everything below
@@ -164,14 +164,14 @@ var layers = []struct {
 	{"internal/...", []string{"spec", "netns", "ipam/...", "invoke/...", "internal/..."}, "kernel code knows neither plugins nor chains"},
 }
 
-// onSDK is what the parts of a plugin that several share may import.
+// onSDK is what the shared parts of plugins may import.
 var onSDK = []string{"plugin", "spec", "netns", "ipam/...", "invoke/...", "internal/..."}
 
-// onRuntime is what looks after a whole node.
+// onRuntime is what packages for a whole node may import.
 var onRuntime = []string{"chain", "plugin", "spec", "netns", "ipam/...", "invoke/...", "internal/..."}
 
-// tools are internal packages that stand above the layer of kernel code:
-// helpers of tests, never linked into the program.
+// tools are internal packages above the layer of kernel code: test helpers, never linked
+// into the program.
 var tools = []string{"cnm/cnmtest", "internal/crash", "internal/endpoint/endpointtest", "internal/nettest"}
 
 func TestLayers(t *testing.T) {
@@ -202,7 +202,8 @@ func matches(pattern, path string) bool {
 	return strings.HasPrefix(path+"/", base)
 }
 
-// peers are whom we are measured against: only tests and tools may import them.
+// The peers are the programs that we are measured against: only tests and tools may import
+// them.
 func TestProductsDoNotImportThePeers(t *testing.T) {
 	for _, p := range packages(t) {
 		if strings.HasPrefix(p.path(), "bench") || strings.HasPrefix(p.path(), "e2e") {
@@ -216,7 +217,7 @@ func TestProductsDoNotImportThePeers(t *testing.T) {
 	}
 }
 
-// forbiddenImport is a package, with all below it, and why it is none of ours.
+// forbiddenImport is a package, with all below it, and why ours must not import it.
 type forbiddenImport struct{ prefix, because string }
 
 // forbidden are packages that must not be linked into the program, and why.
@@ -248,8 +249,8 @@ func TestForbiddenImports(t *testing.T) {
 	refuseImports(t, program, forbidden)
 }
 
-// TestForbiddenImportsOfDrivers: the third program pays for HTTP and TLS, which
-// it is there for, and for nothing else of the list.
+// TestForbiddenImportsOfDrivers: the third program may link HTTP and TLS, which it exists
+// for, and nothing else of the list.
 func TestForbiddenImportsOfDrivers(t *testing.T) {
 	may := []string{"net/http", "crypto/tls", module + "/cnm"}
 	refuseImports(t, module+"/cmd/patchbay-cnm", slices.DeleteFunc(slices.Clone(forbidden), func(f forbiddenImport) bool {
@@ -280,7 +281,7 @@ func linked(t *testing.T, program string) []string {
 	return nil
 }
 
-// What runs before main is paid by every plugin process, whatever it does.
+// Every plugin process pays for what runs before main, whatever it does.
 func TestNothingBeforeMain(t *testing.T) {
 	deps := linked(t, program)
 	for _, p := range packages(t) {
@@ -319,8 +320,8 @@ func checkDeclaration(t *testing.T, set *token.FileSet, decl ast.Decl) {
 	}
 }
 
-// checkValue refuses values of package variables that are made before main.
-// Function literals are left alone: their bodies run later.
+// checkValue refuses values of package variables that are computed before main. It ignores
+// function literals: their bodies run later.
 func checkValue(t *testing.T, set *token.FileSet, value ast.Expr) {
 	t.Helper()
 	ast.Inspect(value, func(n ast.Node) bool {
@@ -338,8 +339,8 @@ func checkValue(t *testing.T, set *token.FileSet, value ast.Expr) {
 	})
 }
 
-// The runtime's own trace of package initialisation: none of ours, and a budget
-// for what the libraries do.
+// The Go runtime's own trace of package initialisation: none of ours, and a budget for the
+// libraries.
 func TestStartBudget(t *testing.T) {
 	bin, err := reftest.Patchbay()
 	if err != nil {

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command patchbay-cnm is the plugins cnm and cnm-ipam, chosen by the name it is
-// called by, and their few commands. It is a program of its own because Docker's
-// drivers are spoken to by HTTP and TLS, which no other plugin should pay for.
+// Command patchbay-cnm is the plugins cnm and cnm-ipam, chosen by the name it is called
+// by, and their few commands. It is a separate program because Docker's drivers speak HTTP
+// and TLS, which no other plugin should pay for.
 package main
 
 import (

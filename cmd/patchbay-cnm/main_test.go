@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestMain makes the test binary the program, for processes the test starts.
+// TestMain also makes the test binary the program, for processes that the test starts.
 func TestMain(m *testing.M) {
 	if os.Getenv("PATCHBAY_CNM_TEST") != "" {
 		main()
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestNames: the program is what it is called.
+// TestNames: the name of the program selects the plugin.
 func TestNames(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

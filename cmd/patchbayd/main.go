@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command patchbayd is what stays: the keeper of DHCP leases (dhcp), the network
-// driver for Docker (docker), and the agent of networks that span hosts (hosts).
-// No plugin but dhcp needs it to set up or tear down a container.
+// Command patchbayd runs the services: the keeper of DHCP leases (dhcp), the network
+// driver for Docker (docker), and the agent of networks that span hosts (hosts). Only the
+// plugin dhcp needs it to set up or tear down a container.
 package main
 
 import (
@@ -13,9 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/daemon"
 )
 
-// The first thread is kept for main: of all threads it alone cannot end, and a
-// goroutine that entered a container's namespace on it would leave it there and
-// keep the namespace alive.
+// main keeps the first thread: it is the only one that cannot end, and a goroutine that
+// entered a container's namespace on it would leave it there and keep the namespace alive.
 func init() { runtime.LockOSThread() } //nolint:gochecknoinits // only here is main sure to be on it
 
 func main() { os.Exit(daemon.Main(os.Args[1:], os.Stderr)) }

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestMain makes the test binary the program, for processes the test starts.
+// TestMain also makes the test binary the program, for processes that the test starts.
 func TestMain(m *testing.M) {
 	if os.Getenv("PATCHBAYD_TEST") != "" {
 		main()
@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestHelp: every spelling that people try, and a subcommand's own flag before
-// those of the service.
+// TestHelp: every usual spelling works, and a subcommand's own flags precede those of the
+// service.
 func TestHelp(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "Commands:\n  dhcp "},

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemon is the command line of patchbayd: one subcommand a service.
+// Package daemon is the command line of patchbayd: one subcommand per service.
 package daemon
 
 import (
@@ -26,11 +26,11 @@ type command struct {
 	data              any // flags and Execute
 }
 
-// app is what the commands share.
+// app is shared by the commands.
 type app struct {
 	ctx    context.Context
 	log    io.Writer
-	parsed *flags.Command // the program; what was typed is the chain of Active
+	parsed *flags.Command // the program; Active leads to the command that was typed
 }
 
 func (a *app) commands() []command {
@@ -43,7 +43,7 @@ func (a *app) commands() []command {
 	}
 }
 
-// about stands above the commands.
+// about precedes the list of commands.
 const about = `patchbayd is the part of Patchbay that stays. Each command is one service, in the
 foreground, logging to standard error; SIGTERM ends it.`
 
@@ -60,7 +60,7 @@ func Main(args []string, log io.Writer) int {
 		if err != nil {
 			return a.report(err)
 		}
-		added.SubcommandsOptional = true // the command itself is the service
+		added.SubcommandsOptional = true // without a subcommand the service itself runs
 	}
 	a.parsed = p.Command
 	switch {
@@ -76,15 +76,15 @@ func Main(args []string, log io.Writer) int {
 	return a.report(err)
 }
 
-// longFlags doubles the dash of -pidfile and its like: the reference's daemon
-// takes long names after one. No command has a flag of one letter but -h.
+// longFlags doubles the dash of -pidfile and similar flags: the reference's daemon accepts
+// long names after one dash. No command has a one-letter flag but -h.
 func longFlags(args []string) []string {
 	out := make([]string, 0, len(args))
 	for _, arg := range args {
 		if len(arg) > 2 && arg[0] == '-' && arg[1] >= 'a' && arg[1] <= 'z' {
 			arg = "-" + arg
 		}
-		switch arg { // the only one that is true or false
+		switch arg { // the only boolean one
 		case "--broadcast=true":
 			arg = "--broadcast"
 		case "--broadcast=false":
@@ -117,11 +117,11 @@ func (a *app) report(err error) int {
 // exitUsage is the status of a mistake on the command line.
 const exitUsage = 2
 
-// usageError is such a mistake that the library does not know.
+// usageError is such a mistake that the library does not detect.
 type usageError struct{ error }
 
-// noArgs refuses what a command does not take: a service that started with a word
-// left over would not do what was meant.
+// noArgs refuses arguments that a command does not have: a service that ignored a stray
+// word would not do what was intended.
 func noArgs(args []string) error {
 	if len(args) > 0 {
 		return usageError{fmt.Errorf("unexpected argument %q", args[0])}
@@ -129,7 +129,7 @@ func noArgs(args []string) error {
 	return nil
 }
 
-// typed is the command that was typed, and not its flags.
+// typed is the command that was typed, without its flags.
 func (a *app) typed() (words []string) {
 	if a.parsed == nil {
 		return nil
@@ -146,5 +146,5 @@ func isHelp(err error) bool {
 }
 
 func (a *app) print(kind string, err error) {
-	fmt.Fprintf(a.log, "patchbayd: %s: %v\n", kind, err) //nolint:errcheck // nobody to tell
+	fmt.Fprintf(a.log, "patchbayd: %s: %v\n", kind, err) //nolint:errcheck // there is nowhere to report it
 }

@@ -51,7 +51,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A dead socket is replaced, a living one is not.
+// listen replaces a dead socket, not a living one.
 func TestListen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dir", "s")
 	l, err := listen(path)

@@ -18,11 +18,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
-// detach starts the keeper as a process of its own and returns when its socket
-// is there. It shares nothing with its starter: a new session, no descriptors
-// but the socket and the log, a cgroup of its own where cgroup v2 allows, an
-// environment with what Patchbay reads, and / as its directory. When another
-// keeper has the socket, there is nothing to do.
+// detach starts the keeper as a separate process and returns when its socket exists. The
+// keeper shares nothing with its starter: it has a new session, no descriptors but the
+// socket and the log, its own cgroup where cgroup v2 allows, an environment with only
+// Patchbay's variables, and / as its directory. When another keeper has the socket, there
+// is nothing to do.
 func (c *dhcpCommand) detach() error {
 	path := c.HostPrefix + c.SocketPath
 	l, err := listen(path)
@@ -79,8 +79,8 @@ func (c *dhcpCommand) start(socket *os.File) error {
 	return p.Release()
 }
 
-// keepNothingOpen marks every descriptor but the first three, which may be the
-// starter's own, to be closed in the child. os.StartProcess passes on the others.
+// keepNothingOpen marks every descriptor but the first three, which may be the starter's
+// own, to be closed in the child: os.StartProcess passes on all others.
 func keepNothingOpen() error {
 	err := unix.CloseRange(firstFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // Linux 5.11
 	if err == nil {
@@ -98,11 +98,11 @@ func keepNothingOpen() error {
 	return nil
 }
 
-// inherited names the variable that says that descriptor 3 is the socket: only
-// the starter can set it, and LISTEN_PID it cannot know.
+// inherited is the variable that says that descriptor 3 is the socket. The starter cannot
+// use LISTEN_PID, since it does not know the child's id.
 const inherited = "PATCHBAY_LISTEN_FD"
 
-// environment is what the keeper reads and nothing else of its starter's.
+// environment returns only the variables that the keeper reads.
 func environment() []string {
 	env := []string{inherited + "=" + strconv.Itoa(firstFD), "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	for _, name := range []string{"PATCHBAY_RUN_DIR", "PATCHBAY_CNI_DIR", "PATCHBAY_PROC"} {
@@ -130,7 +130,7 @@ func (c *dhcpCommand) flags() []string {
 	return out
 }
 
-// openLog starts the log of a keeper that has no journal.
+// openLog opens the log of a keeper without a journal.
 func openLog() (*os.File, error) {
 	run := paths.Default().Run
 	if err := statedir.Make(run, "dhcp"); err != nil {
@@ -139,8 +139,8 @@ func openLog() (*os.File, error) {
 	return os.OpenFile(filepath.Join(run, "dhcp", "keeper.log"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
 }
 
-// cgroup opens a cgroup of the keeper's own (v2, CLONE_INTO_CGROUP since Linux
-// 5.7): in the starter's it would end with the runtime's service.
+// cgroup opens a separate cgroup for the keeper (v2, CLONE_INTO_CGROUP since Linux 5.7):
+// in the starter's cgroup it would end with the runtime's service.
 func cgroup() (*os.File, error) {
 	const dir = "/sys/fs/cgroup/patchbay-dhcp"
 	var st unix.Statfs_t

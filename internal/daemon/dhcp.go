@@ -43,7 +43,7 @@ type dhcpCommand struct {
 	app *app
 }
 
-// Execute keeps leases until the process is told to end.
+// Execute keeps leases until a signal ends the process.
 func (c *dhcpCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
@@ -97,10 +97,10 @@ func (c *dhcpCommand) serve(l net.Listener) error {
 	}
 	k.Adopt(left)
 	s := rpc.New(k, logger.Printf)
-	defer context.AfterFunc(c.app.ctx, func() { l.Close() })() //nolint:errcheck // Serve tells
+	defer context.AfterFunc(c.app.ctx, func() { l.Close() })() //nolint:errcheck // Serve reports the error
 	logger.Printf("keeping %d leases, listening on %s", k.Held(), l.Addr())
 	err = s.Serve(l)
-	s.Close() // calls under way end, and what they asked for is given back
+	s.Close() // running calls end, and their new leases are released
 	k.Close()
 	return err
 }

@@ -59,7 +59,7 @@ type dockerCommand struct {
 	app *app
 }
 
-// Execute serves until the process is told to end.
+// Execute serves until a signal ends the process.
 func (c *dockerCommand) Execute(args []string) error {
 	where := paths.Default()
 	switch {
@@ -98,7 +98,7 @@ func (c *dockerCommand) Execute(args []string) error {
 	return cnm.Serve(c.app.ctx, accept.Patient(l, log.Printf), h)
 }
 
-// ps shows the endpoints.
+// ps lists the endpoints.
 func (c *dockerCommand) ps(w io.Writer, base string) error {
 	if c.JSON {
 		return docker.PSJSON(w, base)
@@ -106,13 +106,13 @@ func (c *dockerCommand) ps(w io.Writer, base string) error {
 	return docker.PS(w, base)
 }
 
-// excuseTime is how long a driver that cannot start tells so, before systemd tries
-// again.
+// excuseTime is how long a driver that cannot start reports that to Docker, before systemd
+// starts it again.
 const excuseTime = 10 * time.Second
 
-// excuse answers Docker when the driver cannot start and systemd has passed it the
-// socket. Calls would wait there, for ever: Docker has no limit, and does not come
-// up before those of its containers are answered.
+// excuse answers Docker when the driver cannot start and systemd has passed it the socket.
+// Otherwise the calls would wait there for ever: Docker has no timeout, and does not
+// finish starting before the calls for its containers are answered.
 func (a *app) excuse(why error) {
 	if n, err := passed(); n != 1 || err != nil {
 		return
@@ -144,7 +144,7 @@ func (c *dockerCommand) driver(logger *log.Logger) (*docker.Driver, error) {
 	return docker.New(o)
 }
 
-// logCalls tells of what failed or took long.
+// logCalls logs calls that failed or took long.
 func logCalls(logger *log.Logger) func(cnm.Call) {
 	const long = time.Second
 	return func(c cnm.Call) {
@@ -154,7 +154,7 @@ func logCalls(logger *log.Logger) func(cnm.Call) {
 	}
 }
 
-// listen is the socket that systemd has passed, or else a new one.
+// listen returns the socket that systemd has passed, or a new one.
 func (c *dockerCommand) listen() (net.Listener, error) {
 	n, err := passed()
 	switch {

@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// dockerEnv puts everything that patchbayd docker touches below one directory.
+// dockerEnv puts all files that patchbayd docker uses below one directory.
 func dockerEnv(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -53,12 +53,12 @@ func TestDockerServes(t *testing.T) {
 	if err := c.Execute(nil); err == nil || !strings.Contains(err.Error(), "another patchbayd docker runs") {
 		t.Errorf("a second one: %v", err)
 	}
-	collects(t, c) // by asking it
+	collects(t, c) // by calling the running driver
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	collects(t, c) // by itself
+	collects(t, c) // by itself, without a driver
 }
 
 func collects(t *testing.T, c *dockerCommand) {
@@ -71,8 +71,7 @@ func collects(t *testing.T, c *dockerCommand) {
 	}
 }
 
-// What the driver has of containers that are gone is shown, and removed when
-// that is asked for.
+// gc lists the driver's objects of containers that are gone, and removes them on request.
 func TestDockerGC(t *testing.T) {
 	dir := dockerEnv(t)
 	store, err := state.Open(paths.Default().State, "docker")
@@ -100,7 +99,7 @@ func TestDockerGC(t *testing.T) {
 	if out, err := run("dry", "json"); err != nil || !strings.HasPrefix(out, `[{"kind":"endpoint","name":"abababababab"`) {
 		t.Errorf("%v %q", err, out)
 	}
-	// Its plugin is not there: it cannot be detached, and is not.
+	// Its plugin is missing, so it cannot be detached and stays.
 	conf := []byte(`{"name":"podnet","cniVersion":"1.1.0","plugins":[{"type":"nosuch"}]}`)
 	if err := store.SaveNetwork(&state.Network{ID: "gone", Options: map[string]string{"cni.network": "podnet"}, Config: conf}); err != nil {
 		t.Fatal(err)
@@ -120,7 +119,7 @@ func TestDockerGC(t *testing.T) {
 	}
 }
 
-// Where no driver ever was nothing is left over, and nothing is made.
+// On a node where no driver ever ran, gc finds nothing and creates nothing.
 func TestDockerGCOfNothing(t *testing.T) {
 	dir := dockerEnv(t)
 	c := &dockerCommand{Plugins: dir, Timeout: time.Minute, app: &app{ctx: t.Context(), log: &bytes.Buffer{}}}

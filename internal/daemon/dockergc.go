@@ -22,13 +22,13 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// gcFlags are those of `patchbayd docker gc`.
+// gcFlags are the flags of `patchbayd docker gc`.
 type gcFlags struct {
 	DryRun bool `long:"dry-run" description:"gc: remove nothing, say what would be removed"`
 }
 
-// collectMethod is ours on Docker's socket: only the process that serves may
-// change the state.
+// collectMethod is our own method on Docker's socket: only the serving process may change
+// the state.
 const collectMethod = "Patchbay.Collect"
 
 func collector(d *docker.Driver) cnm.Method {
@@ -41,7 +41,7 @@ func collector(d *docker.Driver) cnm.Method {
 	}
 }
 
-// collect asks the driver that runs, or else does its work.
+// collect calls the running driver, or else does its work.
 func (c *dockerCommand) collect(w io.Writer) error {
 	if c.Timeout <= 0 || c.Grace < 0 {
 		return errors.New("timeout must be more than 0, and grace not less")
@@ -50,7 +50,7 @@ func (c *dockerCommand) collect(w io.Writer) error {
 		return c.show(w, nil)
 	}
 	out, err := c.collectAlone()
-	if errors.Is(err, unix.EWOULDBLOCK) { // a driver runs, or was started meanwhile
+	if errors.Is(err, unix.EWOULDBLOCK) { // a driver runs, or has started meanwhile
 		out, err = c.collectThere()
 	}
 	if err != nil {
@@ -106,9 +106,9 @@ func (c *dockerCommand) show(w io.Writer, list []docker.Item) error {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "STATE\tKIND\tNAME\tWHY") //nolint:errcheck // Flush tells
+	fmt.Fprintln(t, "STATE\tKIND\tNAME\tWHY") //nolint:errcheck // Flush reports the error
 	for _, i := range list {
-		state := cmp.Or(i.State, "dead") // a driver from before the last upgrade says no state
+		state := cmp.Or(i.State, "dead") // drivers of older releases omit the state
 		if i.Removed {
 			state = "removed"
 		}

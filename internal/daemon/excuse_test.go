@@ -18,16 +18,15 @@ import (
 
 const excuseArgs = "PATCHBAY_TEST_EXCUSE"
 
-// TestExcuseChild is a patchbayd that systemd starts; it does nothing in the test
-// itself.
+// TestExcuseChild is the patchbayd that systemd starts; as a test it does nothing.
 func TestExcuseChild(t *testing.T) {
 	if args := os.Getenv(excuseArgs); args != "" {
 		os.Exit(Main(strings.Fields(args), os.Stderr))
 	}
 }
 
-// A driver that cannot start tells Docker so on the socket that systemd holds,
-// and is still what Docker asks once in its life.
+// A driver that cannot start reports that to Docker on systemd's socket, and still answers
+// the calls that Docker makes only once.
 func TestExcuse(t *testing.T) {
 	for name, tc := range map[string]struct{ args, says string }{
 		"flag":  {"docker --tea", "unknown flag `tea'"},
@@ -56,7 +55,7 @@ func TestExcuse(t *testing.T) {
 	}
 }
 
-// notOurs is a directory that others may write to.
+// notOurs makes a directory that others may write to.
 func notOurs(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Mkdir(path, 0o700); err != nil {

@@ -20,7 +20,7 @@ type helpCommand struct {
 	app *app
 }
 
-// Execute prints.
+// Execute prints the help.
 func (c *helpCommand) Execute(words []string) error {
 	text, err := helptext.Of(c.app.parsed, words, helptext.Width(os.Stdout))
 	if err != nil {
@@ -36,7 +36,7 @@ specification it speaks.`
 // versionCommand is `patchbayd version`.
 type versionCommand struct{}
 
-// Execute prints.
+// Execute prints the version.
 func (*versionCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err

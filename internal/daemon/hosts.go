@@ -57,7 +57,7 @@ type hostsCommand struct {
 	app *app
 }
 
-// newHostsCommand joins the subcommands to the flag that they share.
+// newHostsCommand gives the subcommands the flags that they share.
 func newHostsCommand(a *app) *hostsCommand {
 	c := &hostsCommand{app: a}
 	c.service = serviceFile
@@ -67,14 +67,14 @@ func newHostsCommand(a *app) *hostsCommand {
 	return c
 }
 
-// storeFlag is where all hosts look.
+// storeFlag names the store that all hosts share.
 type storeFlag struct {
 	Store string `long:"store" value-name:"URL" env:"PATCHBAY_STORE" description:"what all hosts know: etcd://HOST,HOST/CLUSTER, etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE, or file:///DIR for one host (default: that of /etc/patchbay/hosts.env, or file:///var/lib/patchbay/hosts)"`
 
-	service string // hosts.env
+	service string // the path of hosts.env
 }
 
-// open opens the store. One that is away is no error yet.
+// open opens the store. An unreachable store is no error yet.
 func (f *storeFlag) open(where paths.Paths) (store.Store, error) {
 	url, err := f.url(where)
 	if err != nil {
@@ -83,7 +83,7 @@ func (f *storeFlag) open(where paths.Paths) (store.Store, error) {
 	return engine.Open(url)
 }
 
-// url is the store that was said, the service's, or one for this host alone.
+// url is the store of the flag, else the service's, else one for this host alone.
 func (f *storeFlag) url(where paths.Paths) (string, error) {
 	if f.Store != "" {
 		return f.Store, nil
@@ -92,7 +92,7 @@ func (f *storeFlag) url(where paths.Paths) (string, error) {
 	return cmp.Or(s.Store, "file://"+filepath.Join(where.State, "hosts")), err
 }
 
-// Execute runs the agent until the process is told to end.
+// Execute runs the agent until a signal ends the process.
 func (c *hostsCommand) Execute(args []string) error {
 	if len(args) > 0 {
 		return usageError{helptext.Unknown(c.app.parsed.Find("hosts"), args[0])}
@@ -153,7 +153,7 @@ func (c *hostsCommand) options(where paths.Paths, say func(string, ...any)) (o h
 	return o, err
 }
 
-// confDir is what was said, or the service's.
+// confDir is the directory of the flag, or else the service's.
 func (c *hostsCommand) confDir() (string, error) {
 	if c.ConfDir != usualConfDir {
 		return c.ConfDir, nil
@@ -162,7 +162,7 @@ func (c *hostsCommand) confDir() (string, error) {
 	return cmp.Or(s.ConfDir, usualConfDir), err
 }
 
-// addresses reads what hosts may be reached at.
+// addresses parses the addresses at which other hosts reach this one.
 func addresses(texts []string) (out []netip.Addr, err error) {
 	for _, text := range texts {
 		addr, err := netip.ParseAddr(text)
@@ -182,7 +182,7 @@ func addresses(texts []string) (out []netip.Addr, err error) {
 	return out, nil
 }
 
-// upstream reads the address of a DNS server.
+// upstream parses the address of a DNS server.
 func upstream(text string) (netip.AddrPort, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		const port = 53

@@ -36,7 +36,7 @@ func hostsSays(t *testing.T, args ...string) (code int, out, log string) {
 
 func TestHostsCommands(t *testing.T) {
 	dir := dockerEnv(t)
-	t.Setenv("PATCHBAY_STORE", "file://"+dir+"/state/hosts") // not that of the machine
+	t.Setenv("PATCHBAY_STORE", "file://"+dir+"/state/hosts") // not the machine's
 	plugins := filepath.Join(dir, "plugins.json")
 	if err := os.WriteFile(plugins, []byte(`{"name":"x","plugins":[{"type":"tuning"}]}`), 0o644); err != nil {
 		t.Fatal(err)
@@ -101,10 +101,10 @@ func TestHostsCommands(t *testing.T) {
 func TestHostsServes(t *testing.T) {
 	dir := dockerEnv(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // it starts, and ends
+	cancel() // the agent starts and ends at once
 	c := newHostsCommand(&app{ctx: ctx, log: &bytes.Buffer{}})
 	c.TTL, c.Reclaim, c.ConfDir, c.DataRoot = 30e9, 3600e9, dir, dir
-	c.service = filepath.Join(dir, "hosts.env") // not that of the machine
+	c.service = filepath.Join(dir, "hosts.env") // not the machine's
 	if err := c.Execute(nil); err != nil {
 		t.Error(err)
 	}

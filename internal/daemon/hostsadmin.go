@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// admin is what the subcommands of `patchbayd hosts` share.
+// admin is shared by the subcommands of `patchbayd hosts`.
 type admin struct {
 	app   *app
 	store *storeFlag
@@ -39,7 +39,7 @@ func (a *admin) do(fn func(context.Context, hosts.Admin) error) error {
 	return errors.Join(fn(ctx, hosts.Admin{Store: s}), s.Close())
 }
 
-// one is the positional argument of commands that have one.
+// one is the single positional argument of a command.
 type one struct {
 	Name string `positional-arg-name:"NAME" required:"1"`
 }
@@ -84,17 +84,16 @@ func (c *hostsCreateCommand) Execute(args []string) error {
 	return c.admin.do(func(ctx context.Context, a hosts.Admin) error { return a.Create(ctx, n) })
 }
 
-// blockBits is the length of a block: what was said, or usual, or sixteen blocks
-// of a small subnet.
-func blockBits(said int, subnet netip.Prefix, usual int) int {
-	if said != 0 {
-		return said
+// blockBits is the length of a block: the flag's, or the usual length, or a sixteenth of a
+// small subnet.
+func blockBits(given int, subnet netip.Prefix, usual int) int {
+	if given != 0 {
+		return given
 	}
 	return max(usual, subnet.Bits()+4)
 }
 
-// readPlugins reads a list of plugins, or a configuration for the sake of its
-// plugins.
+// readPlugins reads a list of plugins, or takes the plugins from a configuration.
 func readPlugins(path string) (out []json.RawMessage, err error) {
 	data, err := atomicfile.ReadGiven(path)
 	if err != nil {
@@ -133,7 +132,7 @@ type hostsForgetCommand struct {
 	admin admin
 }
 
-// Execute forgets a host, and says what others may have now.
+// Execute forgets a host, and prints what other hosts may get now.
 func (c *hostsForgetCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
@@ -154,7 +153,7 @@ type hostsListCommand struct {
 	admin admin
 }
 
-// Execute prints what the hosts know.
+// Execute prints the content of the store.
 func (c *hostsListCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err

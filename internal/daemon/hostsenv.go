@@ -16,18 +16,18 @@ import (
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
-// serviceFile is the EnvironmentFile of patchbay-hosts.service. Who types a command
-// means the store of the agent that runs.
+// serviceFile is the EnvironmentFile of patchbay-hosts.service. Commands use it to find
+// the store of the running agent.
 const serviceFile = "/etc/patchbay/hosts.env"
 
-// service is what the agent is started with, as far as subcommands need it.
+// service holds the agent's options that subcommands need.
 type service struct {
 	Store   string `long:"store"`
 	ConfDir string `long:"conf-dir"`
 }
 
-// readService reads the file. One that is missing says nothing; one that may not
-// be read is an error, as another store would look empty.
+// readService reads the file. A missing file sets nothing; an unreadable one is an error,
+// as the default store would look empty.
 func readService(path string) (s service, err error) {
 	data, err := atomicfile.ReadConf(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -35,15 +35,15 @@ func readService(path string) (s service, err error) {
 	}
 	vars := readEnv(data)
 	p := flags.NewParser(&s, flags.IgnoreUnknown)
-	if _, err := p.ParseArgs(longFlags(strings.Fields(vars["PATCHBAY_HOSTS_OPTIONS"]))); err != nil { // systemd splits so, too
+	if _, err := p.ParseArgs(longFlags(strings.Fields(vars["PATCHBAY_HOSTS_OPTIONS"]))); err != nil { // systemd splits the same way
 		return s, fmt.Errorf("%s: read PATCHBAY_HOSTS_OPTIONS: %w", path, err)
 	}
 	s.Store = cmp.Or(s.Store, vars["PATCHBAY_STORE"])
 	return s, nil
 }
 
-// readEnv reads what systemd.exec(5) takes from an EnvironmentFile: lines of
-// KEY=VALUE, values in quotes or not, comments after # and ;.
+// readEnv reads the format of an EnvironmentFile (systemd.exec(5)): lines of KEY=VALUE,
+// values in quotes or not, comments after # and ;.
 func readEnv(data []byte) map[string]string {
 	out := map[string]string{}
 	for line := range strings.Lines(string(bytes.ReplaceAll(data, []byte("\\\n"), nil))) {

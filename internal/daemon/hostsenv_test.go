@@ -13,8 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// Who types a command means the store and the directory of the agent that systemd
-// has started.
+// Commands use the store and the directory of the agent that systemd has started.
 func TestServiceFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hosts.env")
 	for _, c := range []struct{ text, store, conf string }{
@@ -55,7 +54,7 @@ func TestServiceFileIsTheUnits(t *testing.T) {
 	}
 }
 
-// A host whose agent runs would be there again at once.
+// leave refuses while an agent runs, since that would register the host again at once.
 func TestLeaveRefuses(t *testing.T) {
 	dir := dockerEnv(t)
 	if err := os.MkdirAll(filepath.Join(dir, "state/hosts"), 0o700); err != nil {

@@ -23,7 +23,8 @@ type hostsLeaveCommand struct {
 	hosts *hostsCommand
 }
 
-// Execute takes this host out of everything, and says what it does.
+// Execute removes this host from the store and undoes its networking, and prints each
+// step.
 func (c *hostsLeaveCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
@@ -42,7 +43,7 @@ func (c *hostsLeaveCommand) Execute(args []string) error {
 		return err
 	}
 	_ = os.Remove(filepath.Join(dir, "lock"))
-	_ = os.Remove(dir) // a store may be there
+	_ = os.Remove(dir) // not empty with a store in it
 	return nil
 }
 
@@ -65,7 +66,7 @@ func (c *hostsLeaveCommand) leave(where paths.Paths) error {
 	})
 }
 
-// say prints a line of what a command does.
+// say prints one step of a command.
 func say(format string, args ...any) {
-	fmt.Fprintf(os.Stdout, format+"\n", args...) //nolint:errcheck // nobody to tell
+	fmt.Fprintf(os.Stdout, format+"\n", args...) //nolint:errcheck // there is nowhere to report it
 }

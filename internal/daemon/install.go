@@ -19,29 +19,29 @@ import (
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
-// Where an administrator's programs and units are (file-hierarchy(7),
+// The directories of an administrator's programs and units (file-hierarchy(7),
 // systemd.unit(5)). The units name the program by this path.
 const (
 	programPath = "/usr/local/bin/patchbayd"
 	unitDir     = "/etc/systemd/system"
 )
 
-// The units of `patchbayd docker`. The socket is what is enabled: the service
-// comes with the first call.
+// The units of `patchbayd docker`. install enables the socket; the first call starts the
+// service.
 const (
 	dockerService = "patchbay-docker.service"
 	dockerSocket  = "patchbay-docker.socket"
 )
 
-// installFlags are those of `patchbayd docker install` and `uninstall`.
+// installFlags are the flags of `patchbayd docker install` and `uninstall`.
 type installFlags struct {
 	DestDir string `long:"destdir" value-name:"DIR" description:"install, uninstall: below DIR, for a package or an image; systemd is not told"`
 	Print   bool   `long:"print" description:"install, uninstall: say what would be done, and do nothing"`
 	Force   bool   `long:"force" description:"uninstall: although networks of Docker use the driver"`
 }
 
-// step is one change. What is as it should be is no step, so that a second run
-// finds little to do and one that was interrupted is just run again.
+// step is one change. What is already right needs no step, so a second run has little to
+// do, and an interrupted one can be repeated.
 type step struct {
 	says string
 	do   func() error
@@ -52,14 +52,14 @@ type installer struct {
 	installFlags
 	out    io.Writer
 	source string // the program
-	booted string // there while systemd runs (sd_booted(3))
+	booted string // exists while systemd runs (sd_booted(3))
 }
 
 func newInstaller(f installFlags, out io.Writer) *installer {
 	return &installer{installFlags: f, out: out, source: "/proc/self/exe", booted: "/run/systemd/system"}
 }
 
-// install brings the driver up, or up to date.
+// install installs or updates the driver.
 func (in *installer) install() error {
 	steps, err := in.files()
 	if err != nil {
@@ -75,8 +75,8 @@ func (in *installer) install() error {
 	return in.run(steps)
 }
 
-// uninstall takes away what install made. The state stays while networks are in
-// it, which is why it refuses before.
+// uninstall removes what install made. It keeps the state while networks are in it, which
+// is why it refuses before.
 func (in *installer) uninstall(networks int) error {
 	if networks > 0 && !in.Force {
 		return fmt.Errorf("%d of Docker's networks use the driver: `docker network rm` them first, or --force", networks)
@@ -102,11 +102,11 @@ func (in *installer) uninstall(networks int) error {
 	return in.run(steps)
 }
 
-// networksIn counts Docker's networks in the driver's state.
+// networksIn counts the driver's networks.
 func networksIn(stateDir string) (n int) {
 	entries, err := os.ReadDir(filepath.Join(stateDir, "docker", "networks"))
 	if err != nil {
-		return 0 // never used
+		return 0 // the driver never ran
 	}
 	for _, e := range entries {
 		if !atomicfile.IsTemp(e.Name()) {
@@ -124,7 +124,7 @@ func (in *installer) needed() bool {
 
 func (in *installer) at(path string) string { return filepath.Join(in.DestDir, path) }
 
-// files are the steps that write what differs.
+// files returns the steps that write files that differ.
 func (in *installer) files() (steps []step, err error) {
 	program, err := os.ReadFile(in.source)
 	if err != nil {
@@ -145,8 +145,8 @@ func (in *installer) files() (steps []step, err error) {
 	return steps, nil
 }
 
-// file adds the step that writes one, unless it is there. Units of others and
-// what is no file are left alone.
+// file adds the step that writes a file, unless it is up to date. It refuses to replace a
+// unit of others, and anything but a regular file.
 func (in *installer) file(steps []step, path string, want []byte, mode fs.FileMode) ([]step, error) {
 	path = in.at(path)
 	fi, err := os.Lstat(path)
@@ -171,8 +171,9 @@ func (in *installer) file(steps []step, path string, want []byte, mode fs.FileMo
 	return append(steps, step{"write " + path, func() error { return write(path, want, mode) }}), nil
 }
 
-// write replaces a file whole: a program that runs goes on with the old one. What
-// has the name can be run, and is on the disk, whenever systemd starts it.
+// write replaces a file whole: a running program keeps the old one. The new file is
+// executable, and on the disk, before it gets its name, so systemd can start it at any
+// time.
 func write(path string, data []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -194,7 +195,7 @@ func systemctl(args ...string) step {
 	}}
 }
 
-// run takes the steps, each said before.
+// run prints and takes each step.
 func (in *installer) run(steps []step) error {
 	if in.DestDir == "" && !in.Print {
 		if _, err := os.Stat(in.booted); err != nil {
@@ -205,7 +206,7 @@ func (in *installer) run(steps []step) error {
 		}
 	}
 	for _, s := range steps {
-		fmt.Fprintln(in.out, s.says) //nolint:errcheck // nobody to tell
+		fmt.Fprintln(in.out, s.says) //nolint:errcheck // there is nowhere to report it
 		if in.Print {
 			continue
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/dist/systemd"
 )
 
-// below runs fn with an installer into a directory, and gives what it said.
+// below runs fn with an installer into a directory, and returns its output.
 func below(t *testing.T, f installFlags, fn func(*installer) error) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -60,7 +60,7 @@ func TestInstallBelow(t *testing.T) {
 	}
 }
 
-// The keeper of DHCP leases is the same program.
+// The keeper of DHCP leases uses the same program.
 func TestUninstallKeepsTheProgramOfOthers(t *testing.T) {
 	f := installFlags{DestDir: t.TempDir()}
 	below(t, f, (*installer).install)
@@ -107,7 +107,7 @@ func TestInstallRefuses(t *testing.T) {
 	}
 }
 
-// The units start the program where it is put.
+// The units start the program at its installed path.
 func TestUnitsNameTheProgram(t *testing.T) {
 	text, err := systemd.Units.ReadFile(dockerService)
 	if err != nil || !strings.Contains(string(text), "ExecStart="+programPath+" docker\n") {
@@ -115,8 +115,8 @@ func TestUnitsNameTheProgram(t *testing.T) {
 	}
 }
 
-// The plugins of calls that run are not told to end when the driver is, and it has
-// the time of a call to end.
+// Stopping the driver does not kill the plugins of running calls, and waits as long as a
+// call may take.
 func TestCallsOutliveAnUpdate(t *testing.T) {
 	text, err := systemd.Units.ReadFile(dockerService)
 	if err != nil {
@@ -132,7 +132,8 @@ func TestCallsOutliveAnUpdate(t *testing.T) {
 	}
 }
 
-// dockerd leaves /run/docker as it is there, so the socket must not open it.
+// dockerd keeps an existing /run/docker as it is, so the socket unit must not make it
+// accessible.
 func TestSocketKeepsOthersOut(t *testing.T) {
 	text, err := systemd.Units.ReadFile(dockerSocket)
 	if err != nil || !strings.Contains(string(text), "\nDirectoryMode=0700\n") || !strings.Contains(string(text), "\nSocketMode=0600\n") {

@@ -19,12 +19,12 @@ import (
 // firstFD is the first descriptor that systemd passes (sd_listen_fds(3)).
 const firstFD = 3
 
-// listener is the socket that systemd has passed, or else a new one at path.
+// listener returns the socket that systemd has passed, or a new one at path.
 func listener(path string) (net.Listener, error) {
 	if os.Getenv(inherited) == strconv.Itoa(firstFD) { // from our own --detach
 		l, err := fromFD()
 		if ul, ok := l.(*net.UnixListener); ok {
-			ul.SetUnlinkOnClose(true) // it is ours to remove, systemd's is not
+			ul.SetUnlinkOnClose(true) // we must remove it, unlike systemd's
 		}
 		return l, errors.Join(err, os.Unsetenv(inherited))
 	}
@@ -40,13 +40,13 @@ func listener(path string) (net.Listener, error) {
 	return listen(path)
 }
 
-// activated reports whether the environment tells of descriptors for this process.
+// activated reports whether the environment announces descriptors for this process.
 func activated() bool {
 	return os.Getenv("LISTEN_FDS") != "" && os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid())
 }
 
-// passed is the number of descriptors that are meant for this process, and
-// takes the word of them out of the environment.
+// passed is the number of descriptors for this process. It removes the announcement from
+// the environment.
 func passed() (int, error) {
 	if !activated() {
 		return 0, nil
@@ -64,7 +64,7 @@ func passed() (int, error) {
 	return n, nil
 }
 
-// fromFD is the socket that was passed.
+// fromFD is the passed socket.
 func fromFD() (net.Listener, error) {
 	unix.CloseOnExec(firstFD)
 	f := os.NewFile(uintptr(firstFD), "socket")
@@ -76,15 +76,15 @@ func fromFD() (net.Listener, error) {
 	return l, nil
 }
 
-// socketMode is the systemd unit's: root and its group.
+// socketMode is the mode in the systemd unit: root and its group.
 const socketMode = 0o660
 
-// listenTime is more than many keepers take that start at once, each to look
-// whether another listens.
+// listenTime is longer than many keepers take that start at once and each check for
+// another listener.
 const listenTime = 30 * time.Second
 
-// listen makes the socket for root alone. One that nobody listens on any more
-// is replaced; two keepers that start at once are kept apart by a lock.
+// listen creates the socket, accessible for root only. It replaces one without a listener;
+// a lock serialises keepers that start at once.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// alive reports whether somebody listens.
+// alive reports whether a process listens.
 func alive(path string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -119,6 +119,6 @@ func alive(path string) bool {
 	if err != nil {
 		return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, unix.EAGAIN) // too busy to answer
 	}
-	conn.Close() //nolint:errcheck // nothing was said
+	conn.Close() //nolint:errcheck // no data was written
 	return true
 }

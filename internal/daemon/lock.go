@@ -16,17 +16,16 @@ import (
 	"github.com/patchbay-net/patchbay/internal/sleep"
 )
 
-// lock takes the lock of a file, which is made, and waits for it until ctx ends,
-// for as long as wait at most; 0 is not at all. The error of one that stays taken
-// wraps unix.EWOULDBLOCK.
+// lock takes the lock of a file, which it creates. It waits until ctx ends, and for wait
+// at most; 0 is not at all. If the lock stays taken, the error wraps unix.EWOULDBLOCK.
 func lock(ctx context.Context, path string, wait time.Duration) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, unix.EWOULDBLOCK)
 	defer cancel()
 	return flock.File(ctx, path)
 }
 
-// alone keeps a second process from the same state, whose directory has the
-// service's name.
+// alone keeps a second process from using the same state, whose directory is named after
+// the service.
 func alone(ctx context.Context, dir string, wait time.Duration) (unlock func(), err error) {
 	return lockOf(ctx, dir, "lock", wait)
 }
@@ -39,17 +38,17 @@ func lockOf(ctx context.Context, dir, file string, wait time.Duration) (unlock f
 	return unlock, err
 }
 
-// gc of Docker's state may work when no driver runs, for minutes; one that starts
-// must not answer Docker with errors meanwhile. So a driver has a second lock,
-// which it takes first: gc, which looks at it, lets go then.
+// Without a running driver, gc of Docker's state may work for minutes; a driver that
+// starts meanwhile must not answer Docker with errors. So a driver first takes a second
+// lock: gc checks that lock, and stops when it is taken.
 const (
 	driverLock = "driver"
-	gcLooks    = 100 * time.Millisecond // how often
-	lookTime   = time.Second            // more than a look takes
-	gcTime     = 30 * time.Second       // more than gc takes to let go; calls wait at the socket
+	gcLooks    = 100 * time.Millisecond // how often gc checks
+	lookTime   = time.Second            // longer than gc's check takes
+	gcTime     = 30 * time.Second       // longer than gc takes to stop; calls wait at the socket
 )
 
-// driverAlone is alone for the driver. It waits for gc, and for no other driver.
+// driverAlone is alone for the driver. It waits for gc, but not for another driver.
 func driverAlone(ctx context.Context, dir string) (unlock func(), err error) {
 	only, err := lockOf(ctx, dir, driverLock, lookTime)
 	if err != nil {
@@ -63,8 +62,8 @@ func driverAlone(ctx context.Context, dir string) (unlock func(), err error) {
 	return func() { state(); only() }, nil
 }
 
-// untilDriver ends a context, with an error that wraps unix.EWOULDBLOCK, when a
-// driver wants the state.
+// untilDriver returns a context that ends, with an error that wraps unix.EWOULDBLOCK, when
+// a driver starts.
 func untilDriver(ctx context.Context, dir string) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

@@ -47,8 +47,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// slowly is a driver's state with an endpoint to remove, whose plugin takes a
-// minute for it at first. started is there when it was called.
+// slowly makes a driver's state with an endpoint to remove, whose plugin takes a minute in
+// its first DEL. It creates the file started at the beginning of that.
 func slowly(t *testing.T, dir string) (started string) {
 	t.Helper()
 	store, err := state.Open(paths.Default().State, "docker")
@@ -72,8 +72,8 @@ func slowly(t *testing.T, dir string) (started string) {
 	return started
 }
 
-// A gc that works without a driver lets go when one starts, and asks it instead:
-// Docker is answered.
+// A gc that works without a driver stops when a driver starts, and calls that instead: the
+// driver answers Docker.
 func TestDriverWaitsForGC(t *testing.T) {
 	dir := dockerEnv(t)
 	started := slowly(t, dir)

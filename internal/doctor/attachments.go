@@ -22,8 +22,8 @@ import (
 // mostNamed is how many attachments a finding names.
 const mostNamed = 3
 
-// standing are the attachments of this node whose namespace is there: what is left
-// of others is the business of the check of leftovers.
+// standing returns the attachments of this node whose namespace exists: the check of
+// leftovers covers the others.
 func (n *Node) standing() (look *attached.Look, list []*attached.Attachment, err error) {
 	look = attached.New(n.Kernel, n.Paths.Proc)
 	all, err := look.List(n.Runtime)
@@ -35,9 +35,9 @@ func (n *Node) standing() (look *attached.Look, list []*attached.Attachment, err
 	return look, list, err
 }
 
-// attachments compares the interface of every container, its addresses and its
-// routes with the result of its ADD, and asks our plugins for what else it needs:
-// bridge, gateway, master, forwarding.
+// attachments compares the interface, addresses and routes of every container with the
+// result of its ADD, and runs our plugins' CHECK for what else it needs: bridge, gateway,
+// master, forwarding.
 func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 	look, list, err := n.standing()
 	broken, err := brokenFiles(err)
@@ -77,8 +77,8 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// brokenFiles takes the records and cached results that were cut short out of joined
-// errors.
+// brokenFiles splits joined errors into those of truncated records and cached results, and
+// all others.
 func brokenFiles(err error) (broken []error, others error) {
 	several, ok := err.(interface{ Unwrap() []error })
 	if ok && !slices.ContainsFunc(several.Unwrap(), func(e error) bool { return e == record.ErrBroken || e == chain.ErrBrokenCache }) { //nolint:errorlint // this one, not one below
@@ -94,8 +94,8 @@ func brokenFiles(err error) (broken []error, others error) {
 	return nil, err
 }
 
-// ask has our plugins' CHECK say what an attachment needs and has not, once. Nothing
-// is known where no runtime keeps the configuration.
+// ask runs our plugins' CHECK once per attachment, and returns what is missing. It returns
+// nothing where no runtime caches the configuration.
 func (n *Node) ask(ctx context.Context, a *attached.Attachment) *netstate.Differences {
 	key := owner.Of(a.Network, a.ContainerID, a.IfName)
 	if d := n.asked[key]; d != nil {
@@ -114,11 +114,11 @@ func (n *Node) ask(ctx context.Context, a *attached.Attachment) *netstate.Differ
 	return d
 }
 
-// missing tells which attachments lack what in the firewall: one finding for all
-// that lack the same.
+// missing reports the attachments whose firewall elements are missing, in one finding per
+// set of missing elements.
 func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
 	look, list, err := n.standing()
-	_, err = brokenFiles(err) // attachments tells of them
+	_, err = brokenFiles(err) // the check of attachments reports them
 	var recorded, lost lacks
 	for _, a := range list {
 		switch has, lerr := look.Firewall(ctx, a); {
@@ -126,7 +126,7 @@ func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
 			err = errors.Join(err, lerr)
 		case len(has) > 0:
 			recorded.add(a, has)
-		case !a.Gone(): // a record may be lost, or all: our plugins know what there should be
+		case !a.Gone(): // a record may be lost, or all: our plugins derive what should exist
 			lost.add(a, n.ask(ctx, a).Lost)
 		}
 	}
@@ -134,7 +134,7 @@ func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
 	return append(found, lost.findings("start the container again: records of it are lost, without which patchbay repair knows nothing of this")...), err
 }
 
-// lacks are attachments by what they lack.
+// lacks groups attachments by what is missing.
 type lacks struct {
 	order  []string
 	names  map[string][]string
@@ -164,7 +164,7 @@ func (l *lacks) findings(fix string) (found []Finding) {
 	return found
 }
 
-// several names a few and counts the rest.
+// several names a few and counts the others.
 func several(names []string) string {
 	if len(names) <= mostNamed {
 		return strings.Join(names, ", ")

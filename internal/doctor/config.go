@@ -23,7 +23,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// configurations judges every network and tells of files that cannot be read.
+// configurations judges every network and reports files that cannot be read.
 func configurations(ctx context.Context, n *Node) (found []Finding, err error) {
 	if len(n.Networks)+len(n.Broken) == 0 {
 		return []Finding{noNetwork(n.ConfDir)}, nil
@@ -43,8 +43,8 @@ func configurations(ctx context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// noNetwork advises what can be pasted into a shell, where the directory is missing
-// too.
+// noNetwork gives a command that can be pasted into a shell, even where the directory is
+// missing.
 func noNetwork(dir string) Finding {
 	first := ""
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +71,7 @@ func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
 	return found
 }
 
-// statuses ask every network whether an ADD would work now.
+// statuses checks whether an ADD to each network would work now.
 func statuses(ctx context.Context, n *Node) (found []Finding, err error) {
 	s := n.NewSession()
 	defer s.Close()
@@ -87,8 +87,8 @@ func statuses(ctx context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// binaries tells what the names of our plugins lead to in CNI_PATH. A mix is
-// legal, since state is shared, but seldom meant.
+// binaries reports which programs the names of our plugins lead to in CNI_PATH. A mix of
+// builds works, since state is shared, but is seldom intended.
 func binaries(_ context.Context, n *Node) (found []Finding, err error) {
 	byKind := map[string][]string{}
 	for _, p := range n.NewSession().Plugins {
@@ -118,7 +118,7 @@ func binaries(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// absent are the plugins of ours that a network names and no other runtime finds.
+// absent returns our plugins that a network names and that no other runtime finds.
 func (n *Node) absent() (names []string) {
 	s := n.NewSession()
 	defer s.Close()
@@ -133,7 +133,7 @@ func (n *Node) absent() (names []string) {
 	return names
 }
 
-// find is where a runtime finds a plugin; empty where it finds none.
+// find is the path at which a runtime finds a plugin, or empty.
 func find(dirs []string, name string) string {
 	for _, dir := range dirs {
 		path := filepath.Join(dir, name)
@@ -147,7 +147,7 @@ func find(dirs []string, name string) string {
 // kindOf reads a program's build information, without running it.
 func kindOf(path string) (string, error) {
 	fi, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) { // a link that leads nowhere
+	if errors.Is(err, fs.ErrNotExist) { // a dangling link
 		return "broken", nil
 	}
 	if err != nil {
@@ -162,8 +162,8 @@ func kindOf(path string) (string, error) {
 	if fi.Size() > maxProgram {
 		return "other", nil
 	}
-	// The build information, as the linker wrote it; debug/buildinfo would cost
-	// every plugin process its start.
+	// The linker embeds the build information as plain text; debug/buildinfo would slow
+	// down the start of every plugin process.
 	text, err := os.ReadFile(path)
 	if bytes.Contains(text, []byte("path\tgithub.com/patchbay-net/patchbay/cmd/patchbay\n")) {
 		return "other build", err
@@ -171,11 +171,11 @@ func kindOf(path string) (string, error) {
 	return "other", err
 }
 
-// maxProgram is more than a build of ours has, in bytes.
+// maxProgram is larger than any build of ours, in bytes.
 const maxProgram = 64 << 20
 
-// dhcpKeepers: a lease runs out when nobody renews it. The socket is where the
-// keeper is reached, ours or the reference's.
+// dhcpKeepers checks that a keeper answers, since without one leases run out. The socket
+// belongs to our keeper or the reference's.
 func dhcpKeepers(ctx context.Context, n *Node) (found []Finding, err error) {
 	asked := make(map[string]bool)
 	for _, net := range n.Networks {

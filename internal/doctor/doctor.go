@@ -1,13 +1,13 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor finds what is wrong with the networking of a node, says it in
-// plain words, and what to do about it: `patchbay doctor`.
+// Package doctor finds what is wrong with the networking of a node, and says what to do
+// about it: `patchbay doctor`.
 //
-// A check is one function with a line in the table of Checks. It looks and never
-// changes; what the kernel can do is tried in a namespace of its own, never
-// concluded from a version. A check that cannot look returns an error, which is
-// a warning of its own: nobody is told that all is well because nobody looked.
+// A check is one function with a line in the table of Checks. It reads and never changes;
+// it tries what the kernel supports in a separate namespace, and does not infer it from a
+// version. A check that cannot read what it needs returns an error, which becomes a
+// warning: silence always means that the check was made.
 package doctor
 
 import (
@@ -18,17 +18,17 @@ import (
 	"syscall"
 )
 
-// Level says how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
-// The levels. A warning will hurt somebody some day; with a problem, something
-// does not work now or an ADD would fail.
+// The levels. A warning will cause trouble at some time; with a problem, something does
+// not work now or an ADD would fail.
 const (
 	Warning Level = "warning"
 	Problem Level = "problem"
 )
 
-// Finding is one thing that is wrong.
+// Finding is one problem or warning.
 type Finding struct {
 	Check string `json:"check"` // the id of the check
 	Level Level  `json:"level"`
@@ -36,10 +36,10 @@ type Finding struct {
 	Fix   string `json:"fix"` // what to do about it
 }
 
-// Check is one thing to look at.
+// Check is one kind of check.
 type Check struct {
 	ID    string // stable, for --check and for monitoring
-	Title string // what is well when nothing is found
+	Title string // the state in which nothing is found
 	Run   func(context.Context, *Node) ([]Finding, error)
 }
 
@@ -68,9 +68,9 @@ func Checks() []Check {
 	}
 }
 
-// Report is what the checks found.
+// Report holds what the checks found.
 type Report struct {
-	Checks   []string  `json:"checks"` // that ran
+	Checks   []string  `json:"checks"` // the ids of those that ran
 	Findings []Finding `json:"findings"`
 }
 
@@ -102,7 +102,7 @@ func Examine(ctx context.Context, n *Node, checks []Check) *Report {
 	return r
 }
 
-// toLook is what lets a check look.
+// toLook is the advice for a check that could not read what it needs.
 func toLook(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrPermission):

@@ -30,13 +30,13 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// bench is a node of its own: a network, on a thread that ends with the test, and
+// bench is a separate node: a network namespace, on a thread that ends with the test, and
 // directories.
 type bench struct {
 	*testing.T
 	conf, bin string
 	paths     paths.Paths
-	askTime   time.Duration // of the runtime
+	askTime   time.Duration // for the runtime's calls
 }
 
 func newBench(t *testing.T) *bench {
@@ -60,7 +60,7 @@ func (b *bench) must(err error) {
 	}
 }
 
-// network writes a configuration, with the plugins as JSON.
+// network writes a configuration; plugins are JSON.
 func (b *bench) network(name, plugins string) {
 	b.Helper()
 	text := fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"plugins":[%s]}`, name, plugins)
@@ -77,7 +77,7 @@ func (b *bench) session() *plugin.Session {
 	return s
 }
 
-// attach is an ADD into a new namespace.
+// attach calls ADD for a new namespace.
 func (b *bench) attach(network, id string) (path string) {
 	b.Helper()
 	path = filepath.Join(b.paths.NetNS, id)
@@ -116,8 +116,8 @@ func (b *bench) healthy(id string) {
 	}
 }
 
-// finds fails unless the check finds exactly what is wanted: a level and a part
-// of the text each, "warning: text". Every finding must say what to do.
+// finds fails unless the check finds exactly the wanted findings, each given as a level
+// and a part of the text: "warning: text". Every finding must have a fix.
 func (b *bench) finds(id string, want ...string) {
 	b.Helper()
 	found := b.check(id)
@@ -154,7 +154,7 @@ func (b *bench) veth(name, addr string) netlink.Link {
 	return l
 }
 
-// defaultRoute makes a link the way out.
+// defaultRoute adds a default route through a link.
 func (b *bench) defaultRoute(l netlink.Link, gw string, metric int) {
 	b.Helper()
 	b.must(netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: net.ParseIP(gw), Priority: metric}))
@@ -165,7 +165,7 @@ func (b *bench) sysctl(key, value string) {
 	b.must(os.WriteFile(filepath.Join("/proc/sys", key), []byte(value), 0))
 }
 
-// fakeSysctl stands in for values that a namespace cannot set.
+// fakeSysctl fakes values that a namespace cannot set.
 func (b *bench) fakeSysctl(key, value string) {
 	b.Helper()
 	b.paths.Proc = filepath.Join(b.conf, "proc")
@@ -193,7 +193,7 @@ func TestChecksHaveNames(t *testing.T) {
 	}
 }
 
-// A node with a network and an attachment, and nothing wrong.
+// A node with a network and an attachment, and no problem.
 func TestHealthy(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", pods)
@@ -206,7 +206,7 @@ func TestHealthy(t *testing.T) {
 const pods = `{"type":"bridge","bridge":"br0","isGateway":true,"ipMasq":true,"ipam":{"type":"host-local","subnet":"10.88.0.0/24"}},
 	{"type":"firewall"}`
 
-// Without the right to look, nobody is told that all is well.
+// A check without permission is a warning, never a clean report.
 func TestBlind(t *testing.T) {
 	check := Check{ID: "x", Run: func(context.Context, *Node) ([]Finding, error) { return nil, unix.EPERM }}
 	r := Examine(context.Background(), nil, []Check{check})

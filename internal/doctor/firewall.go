@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// ourTable compares our tables with what this program writes, and the elements
-// of living attachments and their networks with the records.
+// ourTable compares our tables with what this program writes, and the elements of living
+// attachments and their networks with the records.
 func ourTable(ctx context.Context, n *Node) (found []Finding, err error) {
 	const repair = "patchbay repair; docs/cli.md has a hook that calls it when the firewall restarts"
 	fw := n.Kernel.NFT
@@ -45,8 +45,8 @@ func ourTable(ctx context.Context, n *Node) (found []Finding, err error) {
 	return found, errors.Join(err, oerr)
 }
 
-// otherDrops looks for programs whose firewall drops what ours accepts: an
-// accept in one table does not overrule a drop in another.
+// otherDrops looks for other programs' firewalls that drop what ours accepts: an accept in
+// one table does not overrule a drop in another.
 func otherDrops(_ context.Context, n *Node) (found []Finding, err error) {
 	if len(n.Networks) == 0 && len(n.records()) == 0 {
 		return nil, nil
@@ -58,8 +58,8 @@ func otherDrops(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// iptablesDrops: the plugin firewall accepts a network in iptables-nft. One
-// without it is cut off.
+// iptablesDrops finds networks that iptables-nft drops: the plugin firewall accepts its
+// network there, and a network without the plugin is cut off.
 func iptablesDrops(n *Node) (found []Finding, err error) {
 	n.cut = make(map[string]bool)
 	for _, net := range n.Networks {
@@ -85,8 +85,8 @@ func iptablesDrops(n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// cutIn are the subnets of a network that FORWARD drops for certain, and perhaps. An
-// operator's accepts serve as well as those of the plugin.
+// cutIn returns the subnets of a network that FORWARD is certain to drop, and those that
+// it may drop. An operator's accepts serve as well as the plugin's.
 func (n *Node) cutIn(net *Network) (cut, unsure []string, err error) {
 	for admin, sources := range n.sources(net) {
 		for _, x := range sources {
@@ -122,9 +122,9 @@ func (n *Node) attached(network string) bool {
 	return false
 }
 
-// sources are what is to be accepted for a network, by the operator's chain: the
-// facts that its attachments hold, else its subnets. Of addresses that attachments
-// have accepted for themselves ourTable tells.
+// sources are the addresses that need an accept, by the operator's chain: those in the
+// facts that the network's attachments hold, or else its subnets. ourTable covers
+// addresses that attachments have accepted singly.
 func (n *Node) sources(net *Network) map[string][]iptnft.Source {
 	out := make(map[string][]iptnft.Source)
 	seen := make(map[string]bool)
@@ -148,8 +148,8 @@ func (n *Node) sources(net *Network) map[string][]iptnft.Source {
 	return out
 }
 
-// foreignDrops: other nftables tables with a forward chain that drops by policy,
-// and firewalld, which rejects what is in no zone.
+// foreignDrops finds other nftables tables with a forward chain that drops by policy, and
+// firewalld, which rejects addresses that are in no zone.
 func foreignDrops(n *Node) (found []Finding, err error) {
 	drops, err := n.forwardDrops()
 	if err != nil {
@@ -157,7 +157,7 @@ func foreignDrops(n *Node) (found []Finding, err error) {
 	}
 	for _, d := range drops {
 		if d.name == "ip filter FORWARD" || d.name == "ip6 filter FORWARD" {
-			continue // iptablesDrops
+			continue // covered by iptablesDrops
 		}
 		passed, perr := n.allPass(d)
 		if err = errors.Join(err, perr); passed {
@@ -209,13 +209,13 @@ func (n *Node) forwardDrops() (found []forwardDrop, err error) {
 
 // forwardDrop is a base chain at the forward hook that drops by policy.
 type forwardDrop struct {
-	name         string // of all three
+	name         string // of family, table and chain
 	family       nftables.TableFamily
 	table, chain string
 }
 
-// allPass reports whether the rules of a chain let through all that networks forward, for
-// certain. A network whose subnets nobody knows may be dropped.
+// allPass reports whether the rules of a chain are certain to accept all traffic that
+// networks forward. A network without known subnets may be dropped.
 func (n *Node) allPass(d forwardDrop) (bool, error) {
 	t, err := n.Kernel.NFT.ReadTable(d.family, d.table)
 	if err != nil || t == nil {
@@ -260,8 +260,8 @@ func familyName(f nftables.TableFamily) (string, bool) {
 	return "", false
 }
 
-// legacyDrops: iptables-legacy cannot be reached over netlink, and nothing of
-// ours is accepted there.
+// legacyDrops checks iptables-legacy, which netlink does not reach: no plugin of ours adds
+// accepts there.
 func legacyDrops(n *Node) (found []Finding, err error) {
 	tables, err := iptnft.LegacyTables(n.Paths.Proc)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // inetIngress is the hook of devices in a table of family inet (linux/netfilter.h).
 const inetIngress = 5
 
-// frameDrops is what the chains of a table drop of a network's frames: those of a
-// bridge, and those of devices. A doubt is reported only where nothing is certain.
+// frameDrops returns what the chains of a table drop of a network's frames, bridge chains
+// and device chains. It reports doubts only if no drop is certain.
 func frameDrops(net *Network, t *nft.Table, ports []string) (drops []Finding) {
 	if t.Name == nft.TableName || len(ports) == 0 {
 		return nil
@@ -57,7 +57,7 @@ func ofDevice(t *nft.Table, base nft.Chain, link string) bool {
 	return t.Family == nftables.TableFamilyBridge || slices.Contains(base.Devices, link)
 }
 
-// ports are the links on the host of each network's attachments, and its bridge.
+// ports maps each network to the host's links of its attachments, and its bridge.
 func (n *Node) ports() map[string][]string {
 	out := make(map[string][]string)
 	for _, r := range n.records() {

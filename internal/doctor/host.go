@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// privileges are root's, or at least CAP_NET_ADMIN, and a /proc/sys that can be
-// written: both are missing in rootless containers.
+// privileges checks for root's rights, or at least CAP_NET_ADMIN, and a writable
+// /proc/sys: rootless containers lack both.
 func privileges(_ context.Context, n *Node) (found []Finding, err error) {
 	if err := n.Kernel.NFT.Status(); errors.Is(err, unix.EPERM) {
 		found = append(found, problem("no right to look at the firewall (CAP_NET_ADMIN)", "run doctor as root"))
@@ -38,7 +38,7 @@ func privileges(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// existing is a directory, or the nearest one above it that is there.
+// existing is the directory, or its nearest existing parent.
 func existing(dir string) string {
 	for dir != filepath.Dir(dir) {
 		if _, err := os.Lstat(dir); err == nil {
@@ -49,9 +49,9 @@ func existing(dir string) string {
 	return dir
 }
 
-// forwarding must be on for each family that a container with a gateway on this
-// host has an address of. Plugins switch it on; a sysctl service or a network
-// manager switches it off again.
+// forwarding checks that forwarding is on for each address family of containers with a
+// gateway on this host. Plugins switch it on; a sysctl service or a network manager may
+// switch it off again.
 func forwarding(_ context.Context, n *Node) (found []Finding, err error) {
 	for _, f := range [...]struct {
 		key  string
@@ -71,8 +71,9 @@ func forwarding(_ context.Context, n *Node) (found []Finding, err error) {
 	return append(found, more...), err
 }
 
-// waysForward: IPv4 forwards what comes in by an interface that forwards, so answers
-// from a way out that does not are dropped. IPv6 has no such switch for one interface.
+// waysForward checks the interfaces with a default route: IPv4 forwards a packet only if
+// its incoming interface forwards, so otherwise answers are dropped. IPv6 has no such
+// switch for one interface.
 func (n *Node) waysForward() (found []Finding, err error) {
 	users := n.routed(false)
 	if len(users) == 0 {
@@ -91,7 +92,7 @@ func (n *Node) waysForward() (found []Finding, err error) {
 	return found, err
 }
 
-// routed are the networks with attachments in a family that this host routes for.
+// routed returns the networks with attachments in a family that this host routes for.
 func (n *Node) routed(v6 bool) (names []string) {
 	live := n.liveAddresses()
 	for _, net := range n.Networks {
@@ -105,10 +106,11 @@ func (n *Node) routed(v6 bool) (names []string) {
 	return names
 }
 
-// liveAddresses are those of cached results whose namespace is not gone, by network.
+// liveAddresses returns the addresses of cached results whose namespace is not gone, by
+// network.
 func (n *Node) liveAddresses() map[string][]netip.Addr {
 	out := make(map[string][]netip.Addr)
-	_, list, _ := n.standing() // the check of attachments tells of broken ones
+	_, list, _ := n.standing() // the check of attachments reports broken ones
 	for _, a := range list {
 		if a.Result == nil {
 			continue
@@ -120,9 +122,9 @@ func (n *Node) liveAddresses() map[string][]netip.Addr {
 	return out
 }
 
-// reversePaths warns of a strict filter where packets may come in by another
-// interface than their answers go out by: with more than one way out, or with
-// policy rules.
+// reversePaths warns of a strict filter where packets may come in through another
+// interface than their answers leave by: with more than one default route, or with policy
+// rules.
 func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 	ways, err := n.waysOut()
 	if err != nil {
@@ -136,7 +138,7 @@ func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 	switch {
 	case len(ways) > 1:
 		why = fmt.Sprintf("there are %d ways out (%s)", len(ways), strings.Join(ways, ", "))
-	case len(rules) > 3: // local, main, default
+	case len(rules) > 3: // local, main and default exist always
 		why = fmt.Sprintf("there are %d routing rules of policy", len(rules)-3)
 	default:
 		return nil, nil
@@ -151,8 +153,9 @@ func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// strict: the kernel takes the higher of an interface's own value and that of
-// all; 1 is strict, 2 is loose (Documentation/networking/ip-sysctl.rst).
+// strict reports whether an interface filters strictly. The kernel takes the higher of the
+// interface's value and that of all; 1 is strict, 2 is loose
+// (Documentation/networking/ip-sysctl.rst).
 func (n *Node) strict(name string) bool {
 	all, _ := n.sysctlNumber("net/ipv4/conf/all/rp_filter")
 	own, _ := n.sysctlNumber("net/ipv4/conf/" + name + "/rp_filter")
@@ -162,7 +165,7 @@ func (n *Node) strict(name string) bool {
 // waysOut are the links with a default route, in any table.
 func (n *Node) waysOut() ([]string, error) { return n.waysOutOf(unix.AF_UNSPEC) }
 
-// waysOutOf are those of one family.
+// waysOutOf are the links with a default route of one family.
 func (n *Node) waysOutOf(family int) (names []string, err error) {
 	routes, err := n.routes()
 	if err != nil {
@@ -200,7 +203,7 @@ func outLinks(r netlink.Route) (indexes []int) {
 	return indexes
 }
 
-// routes are those of all tables but local, of both families.
+// routes are the routes of all tables but local, of both families.
 func (n *Node) routes() ([]netlink.Route, error) {
 	list, err := n.Host.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -209,9 +212,8 @@ func (n *Node) routes() ([]netlink.Route, error) {
 	return slices.DeleteFunc(list, func(r netlink.Route) bool { return r.Table == unix.RT_TABLE_LOCAL }), nil
 }
 
-// bridgeNetfilter: with the module on, frames between ports of one bridge pass
-// the forward chain. That surprises where FORWARD drops, and a kube-proxy needs
-// it.
+// bridgeNetfilter warns of a module that passes frames between ports of one bridge through
+// the forward chain: that surprises where FORWARD drops, but a kube-proxy needs it.
 func bridgeNetfilter(_ context.Context, n *Node) (found []Finding, err error) {
 	const key = "net/bridge/bridge-nf-call-iptables"
 	on, _ := n.sysctlNumber(key)
@@ -249,7 +251,7 @@ func (n *Node) networksWith(pluginType string) (names []string) {
 	return names
 }
 
-// kubeProxy reports whether its iptables rules are here.
+// kubeProxy reports whether a kube-proxy has its iptables rules on this host.
 func (n *Node) kubeProxy() (bool, error) {
 	got, err := n.Kernel.NFT.Look(nft.Ref{Family: 2, Table: "nat", Chain: "KUBE-SERVICES"}, nft.Ref{Family: 2, Table: "kube-proxy"})
 	if err != nil {
@@ -258,8 +260,7 @@ func (n *Node) kubeProxy() (bool, error) {
 	return got[0].Found, nil
 }
 
-// conntrackTable warns before new connections are dropped, which the kernel does
-// when the table is full.
+// conntrackTable warns before the table is full, when the kernel drops new connections.
 func conntrackTable(_ context.Context, n *Node) (found []Finding, err error) {
 	count, ok := n.sysctlNumber("net/netfilter/nf_conntrack_count")
 	most, ok2 := n.sysctlNumber("net/netfilter/nf_conntrack_max")

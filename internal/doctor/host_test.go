@@ -21,7 +21,7 @@ func TestForwarding(t *testing.T) {
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/24"}],[{"subnet":"fd88::/64"}]]}}`)
 	b.network("l2", `{"type":"bridge","bridge":"br1","ipam":{"type":"host-local","subnet":"10.89.0.0/24"}}`)
 	b.attach("l2", "c2")
-	b.healthy("forwarding") // the host is no gateway
+	b.healthy("forwarding") // the host is not a gateway
 	b.attach("pods", "c1")
 	b.healthy("forwarding")
 	b.sysctl("net/ipv4/ip_forward", "0")
@@ -37,7 +37,7 @@ func TestReversePaths(t *testing.T) {
 		b.sysctl("net/ipv4/conf/"+name+"/rp_filter", "0")
 	}
 	b.sysctl("net/ipv4/conf/up0/rp_filter", "1")
-	b.healthy("rp-filter") // strict is right with one way out
+	b.healthy("rp-filter") // strict is right with one default route
 	rule := netlink.NewRule()
 	rule.Table, rule.Priority, rule.Family = 100, 100, netlink.FAMILY_V4
 	b.must(netlink.RuleAdd(rule))
@@ -45,7 +45,7 @@ func TestReversePaths(t *testing.T) {
 	b.must(netlink.RuleDel(rule))
 	b.defaultRoute(other, "198.51.100.1", 100)
 	b.finds("rp-filter", "warning: the reverse path filter of up0 is strict and there are 2 ways out")
-	b.sysctl("net/ipv4/conf/all/rp_filter", "2") // the higher one counts
+	b.sysctl("net/ipv4/conf/all/rp_filter", "2") // the higher value counts
 	b.healthy("rp-filter")
 }
 
@@ -64,7 +64,7 @@ func (b *bench) chain(family nftables.TableFamily, table, name string, policy nf
 func TestOtherDrops(t *testing.T) {
 	b := newBench(t)
 	b.chain(nftables.TableFamilyINet, "mine", "forward", nftables.ChainPolicyDrop)
-	b.healthy("drop") // nothing of ours here
+	b.healthy("drop") // no attachment of ours
 	b.network("pods", pods)
 	b.finds("drop", "warning: the nftables chain inet mine forward drops forwarded traffic by policy")
 	b.chain(nftables.TableFamilyINet, "mine", "forward", nftables.ChainPolicyAccept)
@@ -73,8 +73,8 @@ func TestOtherDrops(t *testing.T) {
 	b.finds("drop", "warning: firewalld is running and no container is in one of its zones")
 }
 
-// iptables-nft with a policy of DROP: the plugin firewall accepts its networks,
-// and the others are cut off.
+// iptables-nft with a policy of DROP: the plugin firewall accepts its networks, and the
+// others are cut off.
 func TestIPTablesDrops(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", pods)
@@ -119,7 +119,7 @@ func TestBridgeNetfilter(t *testing.T) {
 
 func TestConntrackTable(t *testing.T) {
 	b := newBench(t)
-	b.healthy("conntrack") // the kernel's own
+	b.healthy("conntrack") // the kernel's value
 	b.fakeSysctl("net/netfilter/nf_conntrack_max", "1000")
 	for count, want := range map[string]string{"10": "", "800": "warning: 800 of 1000", "990": "problem: new connections are dropped"} {
 		b.fakeSysctl("net/netfilter/nf_conntrack_count", count)
@@ -146,7 +146,7 @@ func TestOurTable(t *testing.T) {
 	b.finds("firewall", "problem: pods/c1: masquerade is missing from the firewall (")
 }
 
-// A rootless container may not write sysctls.
+// A rootless container cannot write sysctls.
 func TestPrivileges(t *testing.T) {
 	b := newBench(t)
 	b.healthy("privileges")

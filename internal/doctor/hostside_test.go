@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// link finds one of the host.
+// link finds a link of the host.
 func (b *bench) link(name string) netlink.Link {
 	b.Helper()
 	l, err := netlink.LinkByName(name)
@@ -45,8 +45,7 @@ func (b *bench) hostEnd(network, id string) netlink.Link {
 	return nil
 }
 
-// says fails unless CHECK and doctor find something with the text, and neither does
-// when it was undone.
+// says fails unless CHECK and doctor report the text after do, and nothing after undo.
 func (b *bench) says(network, id, text string, do, undo func()) {
 	b.Helper()
 	b.healthy("attachments")
@@ -65,7 +64,7 @@ func (b *bench) of(network, id string) chain.Attachment {
 	return chain.Attachment{ContainerID: id, NetNS: filepath.Join(b.paths.NetNS, id), IfName: "eth0"}
 }
 
-// What an attachment needs on the host is missing.
+// An object that an attachment needs on the host is missing.
 func TestHostSideOfABridge(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", hostLocal("bridge", `"bridge":"br0","isDefaultGateway":true,`, "10.88.0.0/24"))
@@ -83,8 +82,8 @@ func TestHostSideOfABridge(t *testing.T) {
 	b.says("pods", "c1", "net/ipv4/conf/br0/forwarding=1", func() { b.sysctl("net/ipv4/conf/br0/forwarding", "0") }, func() { b.sysctl("net/ipv4/conf/br0/forwarding", "1") })
 }
 
-// The route that comes with the gateway's address is gone: the address alone does not
-// bring it back, and neither does an ADD.
+// The route that comes with the gateway's address is gone: neither the existing address
+// nor another ADD restores it.
 func TestHostSideOfARoute(t *testing.T) {
 	for _, c := range []struct{ subnet, gateway, other string }{
 		{"10.88.0.0/24", "10.88.0.1", "192.0.2.2/24"}, {"fd88::/64", "fd88::1", "2001:db8::2/64"},
@@ -131,7 +130,7 @@ func TestHostSideOfAPair(t *testing.T) {
 	b.says("pods", "c1", key, func() { b.sysctl(key, "0") }, func() { b.sysctl(key, "1") })
 }
 
-// What a container sends passes the device of bandwidth.
+// Packets from a container pass the device of bandwidth.
 func TestHostSideOfAnIfb(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", hostLocal("ptp", "", "10.88.0.0/24")+`,{"type":"bandwidth","egressRate":8000000,"egressBurst":8000000}`)
@@ -153,8 +152,8 @@ func TestHostSideOfAMacvlan(t *testing.T) {
 	b.says("lan", "c1", "master up0 of eth0 is down", func() { b.must(netlink.LinkSetDown(up0)) }, func() { b.must(netlink.LinkSetUp(up0)) })
 }
 
-// A list of an old version, and one that switches CHECK off for the plugins of
-// others, are looked at all the same.
+// The check also covers a list of an old version, and one that disables CHECK because of
+// other vendors' plugins.
 func TestHostSideOfOldLists(t *testing.T) {
 	for id, head := range map[string]string{"c1": `"cniVersion":"0.3.1"`, "c2": `"cniVersion":"1.0.0","disableCheck":true`} {
 		b := newBench(t)
@@ -170,7 +169,7 @@ func TestHostSideOfOldLists(t *testing.T) {
 	}
 }
 
-// Doctor writes nothing: not even a lock.
+// The check writes nothing: not even a lock.
 func TestAskingWritesNothing(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", pods)
@@ -199,7 +198,7 @@ func tree(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// The answers of a way out that does not forward are dropped.
+// The host drops answers that come in through a link that does not forward.
 func TestForwardingOfAWayOut(t *testing.T) {
 	b := newBench(t)
 	b.defaultRoute(b.veth("up0", "192.0.2.2/24"), "192.0.2.1", 0)
@@ -210,13 +209,13 @@ func TestForwardingOfAWayOut(t *testing.T) {
 	b.finds("forwarding", "problem: IPv4 forwarding is off for what comes in by up0, so containers of pods get no answers")
 }
 
-// Another container is at the path of one that died without DEL: what the dead one
-// needed is nobody's.
+// Another container's namespace is at the path of a container that died without DEL: what
+// the dead one needed is not required any more.
 func TestForwardingForTheDead(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", hostLocal("bridge", `"bridge":"br0","isDefaultGateway":true,`, "10.88.0.0/24"))
 	path := b.attach("pods", "c1")
-	held, err := netns.Open(path) // so that its number is not given again
+	held, err := netns.Open(path) // so that its inode number is not reused
 	b.must(err)
 	defer held.Close() //nolint:errcheck // a test
 	b.must(netns.Delete(path))
@@ -226,7 +225,7 @@ func TestForwardingForTheDead(t *testing.T) {
 	b.healthy("attachments")
 }
 
-// STATUS of a list from before that verb is our plugins' own.
+// For a list that predates STATUS, our plugins' own STATUS runs.
 func TestStatusOfAnOldList(t *testing.T) {
 	b := newBench(t)
 	b.veth("br0", "")

@@ -17,16 +17,16 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// feature is something that a plugin needs of the kernel, and how to try it in
-// an empty namespace.
+// feature is a kernel feature that a plugin needs, and how to try it in an empty
+// namespace.
 type feature struct {
 	name    string
-	module  string // that brings it
+	module  string // the kernel module with the feature
 	plugins []string
 	try     func() error
 }
 
-// features lists what can be missing; every plugin needs only its own.
+// features lists what can be missing; every plugin needs only its own features.
 func features() []feature {
 	on := true
 	return []feature{
@@ -56,8 +56,8 @@ func features() []feature {
 	}
 }
 
-// kernelFeatures tries what the configured networks need, in a namespace that
-// ends with the thread. As for an ADD, the kernel may load modules.
+// kernelFeatures tries what the configured networks need, in a namespace that ends with
+// the thread. The kernel may load modules, as for an ADD.
 func kernelFeatures(_ context.Context, n *Node) (found []Finding, err error) {
 	needed := n.needs()
 	var try []feature
@@ -79,7 +79,8 @@ func kernelFeatures(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// needs maps plugins, and what some need only at times, to a network that does.
+// needs maps plugins, and features that only some configurations need, to a network that
+// needs them.
 func (n *Node) needs() map[string]string {
 	needed := make(map[string]string)
 	for _, net := range n.Networks {
@@ -101,8 +102,8 @@ type missingFeature struct {
 	err error
 }
 
-// tryAll tries features on a thread in a namespace of its own. The thread is
-// never used again, and the namespace goes with it.
+// tryAll tries features on a thread in a separate namespace. The thread is never reused,
+// and the namespace ends with it.
 func tryAll(list []feature) (missing []missingFeature, err error) {
 	done := make(chan struct{})
 	netns.GoOnThread(func() {
@@ -133,7 +134,7 @@ func link(of func(netlink.LinkAttrs) netlink.Link) func() error {
 	}
 }
 
-// onVeth tries a link that wants another one below it.
+// onVeth tries a kind of link that needs a lower link.
 func onVeth(of func(netlink.LinkAttrs) netlink.Link) func() error {
 	return func() error {
 		a := netlink.NewLinkAttrs()
@@ -168,7 +169,7 @@ func tryTBF() error {
 	})
 }
 
-// tryNAT makes our whole table.
+// tryNAT creates our whole table.
 func tryNAT() error {
 	fw := nft.Open("")
 	fw.Add(nft.Masquerade(netip.MustParsePrefix("192.0.2.0/24"), "doctor")...)

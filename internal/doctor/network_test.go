@@ -47,7 +47,7 @@ func TestOverlaps(t *testing.T) {
 	b.network("twin", `{"type":"bridge","bridge":"br0","ipam":{"type":"host-local","subnet":"10.88.1.0/24"}}`)
 	b.healthy("overlap")
 
-	b.attach("pods", "c1") // its bridge's own route is none of the others
+	b.attach("pods", "c1") // its bridge's own route does not count
 	b.healthy("overlap")
 	uplink := b.veth("up0", "10.88.0.77/28")
 	b.finds("overlap", "problem: the host's route to 10.88.0.64/28 by up0 overlaps 10.88.0.0/24 of network pods")
@@ -90,7 +90,7 @@ func TestMTUs(t *testing.T) {
 	uplink := b.veth("up0", "192.0.2.2/24")
 	b.must(netlink.LinkSetMTU(uplink, 1400))
 	b.network("pods", hostLocal("ptp", `"mtu":1500,`, "10.88.0.0/24"))
-	b.healthy("mtu") // no way out, nothing to fit
+	b.healthy("mtu") // no default route, so no limit
 	b.defaultRoute(uplink, "192.0.2.1", 0)
 	b.finds("mtu", "warning: network pods has MTU 1500, but the way out, up0, only 1400")
 	b.network("pods", pods)
@@ -118,7 +118,7 @@ func TestPools(t *testing.T) {
 	b.healthy("pools")
 }
 
-// fill reserves addresses 10.88.0.2 and on.
+// fill reserves n addresses from 10.88.0.2.
 func (b *bench) fill(network string, n int) {
 	b.Helper()
 	dir := filepath.Join(b.paths.CNI, "networks", network)
@@ -161,7 +161,7 @@ func TestLeftovers(t *testing.T) {
 	b.must(netns.Delete(path))
 	b.finds("leftovers", "warning: 1 dead attachment left 1 addresses and more behind: pods c1/eth0")
 
-	// An address of which nothing but the file is left: nobody can tell.
+	// An address file without any other trace of its attachment: unsure.
 	b = newBench(t)
 	b.fill("pods", 5)
 	b.finds("leftovers", "warning: 5 attachments may be dead: pods c0/eth0: nothing tells its namespace")
@@ -195,7 +195,7 @@ func TestConfigurations(t *testing.T) {
 func TestBinaries(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", pods)
-	b.healthy("plugins") // nothing is installed: all are built in
+	b.healthy("plugins") // no program is installed: all plugins are built in
 	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "loopback")))
 	b.finds("plugins", "warning: networks name bridge firewall, which "+b.bin+" lacks: patchbay has its own, other runtimes find none")
 	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "bridge")))
@@ -225,7 +225,7 @@ func TestDHCPKeepers(t *testing.T) {
 	b.healthy("dhcp")
 }
 
-// What was taken out of a container by hand is told, of each container.
+// Doctor reports, for each container, what was removed in it by hand.
 func TestAttachments(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", hostLocal("bridge", `"bridge":"br0","isDefaultGateway":true,`, "10.88.0.0/24"))

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// overlaps: two networks that give out the same addresses, and a network over
-// which the host has a route to somewhere else.
+// overlaps finds two networks that assign the same addresses, and host routes to elsewhere
+// inside a network's subnet.
 func overlaps(_ context.Context, n *Node) (found []Finding, err error) {
 	for i, a := range n.Networks {
 		for _, b := range n.Networks[i+1:] {
@@ -40,11 +40,11 @@ func overlaps(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, nil
 }
 
-// common finds ranges of two networks that share addresses. Networks on one
-// bridge or master may share a subnet, but no range of it.
+// common finds ranges of two networks that share addresses. Networks on one bridge or
+// master may share a subnet, but not a range in it.
 func common(a, b *Network) (x, y string, ok bool) {
 	if a.Name == b.Name {
-		return "", "", false // the second one is never used: the check of configurations
+		return "", "", false // the second one is never used; the check of configurations reports it
 	}
 	for i := range a.Members {
 		for j := range b.Members {
@@ -65,8 +65,8 @@ func common(a, b *Network) (x, y string, ok bool) {
 	return "", "", false
 }
 
-// inTheWay are the host's routes that overlap a subnet and lead elsewhere than
-// to the network's own links.
+// inTheWay reports the host's routes that overlap a subnet and do not lead to the
+// network's own links.
 func (n *Node) inTheWay(net *Network, subnet netip.Prefix, routes []netlink.Route) (found []Finding) {
 	for _, r := range routes {
 		to, ok := prefixOf(r.Dst)
@@ -95,8 +95,8 @@ func prefixOf(dst interface{ String() string }) (netip.Prefix, bool) {
 	return p, err == nil && !p.Addr().IsLinkLocalUnicast() && !p.Addr().IsMulticast()
 }
 
-// ownLink reports whether a route leads to the network: to its bridge or master, or
-// to a veth, as ptp's do.
+// ownLink reports whether a route leads to the network: to its bridge or master, or to a
+// veth, as ptp's routes do.
 func (n *Node) ownLink(net *Network, r netlink.Route) bool {
 	link, err := n.Host.LinkAt(r.LinkIndex)
 	if err != nil {
@@ -114,9 +114,8 @@ func (n *Node) isWayOut(name string) bool {
 	return err == nil && slices.Contains(ways, name)
 }
 
-// bridges: several networks may share a bridge, but not when they want
-// different things of it; and an address on it that no network names is left
-// from an older configuration.
+// bridges finds networks that share a bridge with contradicting settings, and an address
+// of the bridge that no network configures, left from an older configuration.
 func bridges(_ context.Context, n *Node) (found []Finding, err error) {
 	uses := make(map[string][]use)
 	var order []string
@@ -155,7 +154,7 @@ type use struct {
 	member  Member
 }
 
-// contested are the pairs of networks whose gateways exclude each other.
+// contested reports pairs of networks with incompatible gateways.
 func contested(bridge string, uses []use) (found []Finding) {
 	for i, u := range uses {
 		for _, other := range uses[i+1:] {
@@ -170,8 +169,8 @@ func contested(bridge string, uses []use) (found []Finding) {
 	return found
 }
 
-// mixed are the pairs of networks of which one is internal: an ADD to either is
-// refused while the other has a container.
+// mixed reports pairs of networks of which one is internal: an ADD to either is refused
+// while the other has a container.
 func mixed(bridge string, uses []use) (found []Finding) {
 	for i, u := range uses {
 		for _, other := range uses[i+1:] {
@@ -185,8 +184,8 @@ func mixed(bridge string, uses []use) (found []Finding) {
 	return found
 }
 
-// gateways are those that two networks with isGateway want on their bridge and that
-// exclude each other: another IPv4 address, or an IPv6 one of the same subnet.
+// gateways returns the addresses of two networks with isGateway that are incompatible on
+// their bridge: different IPv4 addresses, or different IPv6 ones in the same subnet.
 func gateways(a, b *Member) (x, y string, differ bool) {
 	if !a.gateway() || !b.gateway() || a.VLAN != b.VLAN {
 		return "", "", false
@@ -202,7 +201,7 @@ func gateways(a, b *Member) (x, y string, differ bool) {
 	return "", "", false
 }
 
-// bridgeItself looks at the link and its addresses.
+// bridgeItself checks the link and its addresses.
 func (n *Node) bridgeItself(name, network string) (found []Finding, err error) {
 	link, err := n.Host.Link(name)
 	if nl.IsNotFound(err) {
@@ -248,8 +247,8 @@ func join(list []netip.Prefix) string {
 	return strings.Join(s, ", ")
 }
 
-// mtus: a container with a larger MTU than the way out loses large packets where
-// path MTU discovery is filtered; ports of one bridge must agree.
+// mtus finds containers with a larger MTU than the link of the default route, which lose
+// large packets where path MTU discovery is filtered, and bridges whose ports disagree.
 func mtus(_ context.Context, n *Node) (found []Finding, err error) {
 	ways, err := n.waysOut()
 	if err != nil {
@@ -291,7 +290,7 @@ func (n *Node) mtuOf(net *Network, m Member, links []netlink.Link, least int, wa
 		if p := l.Attrs(); p.MasterIndex == bridge.Index && p.MTU > bridge.MTU {
 			found = append(found, warning(fmt.Sprintf("port %s has MTU %d and its bridge %s only %d: what is larger is dropped without a word", p.Name, p.MTU, bridge.Name, bridge.MTU),
 				"ip link set %s mtu %d, and the same in the container", p.Name, bridge.MTU))
-			break // one tells
+			break // one finding is enough
 		}
 	}
 	return found
@@ -301,7 +300,7 @@ func hasPorts(links []netlink.Link, bridge int) bool {
 	return slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().MasterIndex == bridge })
 }
 
-// poolDir is where a member's addresses are kept.
+// poolDir is the directory of a member's addresses.
 func (n *Node) poolDir(m *Member) string {
 	if m.IPAM.DataDir != "" {
 		return m.IPAM.DataDir

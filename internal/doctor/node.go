@@ -25,7 +25,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// Node is what the checks look at. It belongs to one thread.
+// Node is what the checks read. It belongs to one thread.
 type Node struct {
 	Paths      paths.Paths
 	ConfDir    string
@@ -39,14 +39,14 @@ type Node struct {
 	Kernel *kernel.Kernel
 	Host   *nl.Conn
 	close  func()
-	asked  map[owner.Key]*netstate.Differences // what CHECK said, by attachment
-	cut    map[string]bool                     // networks that iptables drops and nobody accepts
+	asked  map[owner.Key]*netstate.Differences // the differences that CHECK found, by attachment
+	cut    map[string]bool                     // networks that iptables drops, without any accept
 }
 
-// Network is a configured network with what several checks read in it.
+// Network is a configured network, decoded for the checks.
 type Network struct {
 	*chain.List
-	Members []Member // those within a plugin of type patchbay, too
+	Members []Member // including the members of a plugin of type patchbay
 }
 
 // Member is a plugin of a network. The fields are the reference's.
@@ -75,7 +75,7 @@ type Member struct {
 	Plugins []json.RawMessage `json:"plugins"`
 }
 
-// Range is host-local's.
+// Range is a range of host-local's configuration.
 type Range struct {
 	Subnet     string `json:"subnet"`
 	RangeStart string `json:"rangeStart"`
@@ -83,8 +83,8 @@ type Range struct {
 	Gateway    string `json:"gateway"`
 }
 
-// Open reads the configurations and opens the host's namespace, which is that of
-// the calling thread.
+// Open reads the configurations and opens the host's namespace, which is the calling
+// thread's.
 func (n *Node) Open() error {
 	s := n.NewSession()
 	n.Kernel = kernel.OfSession(s)
@@ -107,11 +107,11 @@ func (n *Node) Open() error {
 	return nil
 }
 
-// Close ends what Open opened.
+// Close closes what Open opened.
 func (n *Node) Close() { n.close() }
 
-// members reads the plugins of a list; what is no object has no fields, and the
-// plugin's own STATUS says so.
+// members reads the plugins of a list. One that is no JSON object has no fields, and the
+// plugin's own STATUS reports it.
 func members(l *chain.List) (out []Member) {
 	for _, p := range l.Plugins {
 		var m Member
@@ -129,7 +129,7 @@ func members(l *chain.List) (out []Member) {
 	return out
 }
 
-// bridge is the name of the bridge of a member of that type; empty for others.
+// bridge is the name of a bridge member's bridge; empty for other types.
 func (m *Member) bridge() string {
 	if m.Type != "bridge" {
 		return ""
@@ -140,8 +140,8 @@ func (m *Member) bridge() string {
 // gateway reports whether the bridge gets addresses.
 func (m *Member) gateway() bool { return m.IsGateway || m.IsDefault }
 
-// ranges are those of all sets; none where they make no sense, which the check of
-// configurations tells.
+// ranges returns the ranges of all sets, or none if they are invalid, which the check of
+// configurations reports.
 func (m *Member) ranges() (all []ipam.Range) {
 	sets, err := m.sets()
 	if err != nil {
@@ -153,7 +153,7 @@ func (m *Member) ranges() (all []ipam.Range) {
 	return all
 }
 
-// sets are the ranges of a member whose addresses are host-local's, canonical.
+// sets are the canonical ranges of a member that uses host-local.
 func (m *Member) sets() (sets []ipam.RangeSet, err error) {
 	if m.IPAM.Type != "host-local" {
 		return nil, nil
@@ -176,8 +176,8 @@ func (m *Member) sets() (sets []ipam.RangeSet, err error) {
 	return sets, ipam.Canonicalize(sets)
 }
 
-// subnets are those a network gives addresses from. One that cannot be read is
-// the business of the check of configurations.
+// subnets are the subnets that a network assigns addresses from. The check of
+// configurations reports those that do not parse.
 func (n *Network) subnets() (out []netip.Prefix) {
 	for i := range n.Members {
 		sets, err := n.Members[i].sets()
@@ -193,13 +193,13 @@ func (n *Network) subnets() (out []netip.Prefix) {
 	return out
 }
 
-// records are those that can be read: the check of leftovers tells of others.
+// records returns the readable records: the check of leftovers reports the others.
 func (n *Node) records() []*record.Record {
 	list, _, _ := n.Kernel.Records.Scan("")
 	return list
 }
 
-// sysctlNumber reads a number below /proc/sys; ok is false when there is none.
+// sysctlNumber reads a number below /proc/sys; ok is false without one.
 func (n *Node) sysctlNumber(key string) (v int, ok bool) {
 	text, err := os.ReadFile(filepath.Join(n.Paths.Proc, "sys", key))
 	if err != nil {
@@ -209,7 +209,7 @@ func (n *Node) sysctlNumber(key string) (v int, ok bool) {
 	return v, err == nil
 }
 
-// setBy tells how to set a sysctl for good.
+// setBy is the command that sets a sysctl permanently.
 func setBy(key, value string) string {
 	name := strings.ReplaceAll(key, "/", ".")
 	return fmt.Sprintf("sysctl -w %s=%s, and the same line in /etc/sysctl.d/90-patchbay.conf", name, value)

@@ -19,14 +19,14 @@ import (
 	"github.com/patchbay-net/patchbay/ipam"
 )
 
-// pools warns before a pool is full, and tells when it is.
+// pools warns before a pool is full, and reports a full one.
 func pools(ctx context.Context, n *Node) (found []Finding, err error) {
 	for _, net := range n.Networks {
 		for i := range net.Members {
 			m := &net.Members[i]
 			sets, serr := m.sets()
 			if serr != nil || len(sets) == 0 {
-				continue // the check of configurations tells of it
+				continue // the check of configurations reports it
 			}
 			more, perr := n.pool(ctx, net, m, sets)
 			found, err = append(found, more...), errors.Join(err, perr)
@@ -58,7 +58,7 @@ func (n *Node) pool(ctx context.Context, net *Network, m *Member, sets []ipam.Ra
 	return found, nil
 }
 
-// fill judges how full a set is.
+// fill reports how full a set is.
 func fill(network string, set ipam.RangeSet, used int) []Finding {
 	total := size(set)
 	what := fmt.Sprintf("%d of %d addresses of network %s (%s) are taken", used, total, network, set)
@@ -72,8 +72,8 @@ func fill(network string, set ipam.RangeSet, used int) []Finding {
 	return nil
 }
 
-// size counts the addresses that can be given out: not the gateways. More than
-// anybody can reserve are many.
+// size counts the addresses that can be assigned, without the gateways. A number larger
+// than anyone can reserve becomes many.
 func size(set ipam.RangeSet) int {
 	const many = math.MaxInt / 2
 	total := 0
@@ -89,7 +89,7 @@ func size(set ipam.RangeSet) int {
 	return total
 }
 
-// span counts from first to last, most at most.
+// span counts the addresses from first to last, up to most.
 func span(first, last netip.Addr, most int) int {
 	a, b := first.As16(), last.As16()
 	low := binary.BigEndian.Uint64(b[8:]) - binary.BigEndian.Uint64(a[8:])
@@ -99,11 +99,11 @@ func span(first, last netip.Addr, most int) int {
 	return int(low) + 1
 }
 
-// leftovers are what gc would remove and what it is not sure of.
+// leftovers reports what gc would remove and what it is unsure about.
 func leftovers(ctx context.Context, n *Node) (found []Finding, err error) {
 	o := n.GC
 	o.Apply = false
-	o.LockTime = 10 * time.Second // a look is not worth more
+	o.LockTime = 10 * time.Second // do not wait longer just to look
 	report, err := gc.Run(ctx, o)
 	if report == nil {
 		return nil, err
@@ -146,7 +146,7 @@ func legacyFix(l *gc.Legacy) string {
 		return "patchbay gc --apply"
 	}
 	lines := []string{l.Note}
-	for _, argv := range l.Commands { // with a note they are lines for a shell
+	for _, argv := range l.Commands { // with a note they are shell commands
 		lines = append(lines, argv[len(argv)-1])
 	}
 	return strings.Join(lines, "; ")

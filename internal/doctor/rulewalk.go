@@ -15,16 +15,16 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft/follow"
 )
 
-// An accept in one table does not overrule a drop in another, nor one in a chain a
-// drop before it. What drops by a rule is found by following the containers' traffic
+// An accept in one table does not overrule a drop in another, nor an accept in one chain a
+// drop before it. So doctor finds rules that drop by following the containers' traffic
 // through the chains (package follow).
 
-// ruleDrops looks in every table for rules that drop what networks forward.
+// ruleDrops finds rules in any table that drop what networks forward.
 func ruleDrops(n *Node) (found []Finding, err error) {
 	tables, err := n.forwardTables()
 	live, ports := n.liveAddresses(), n.ports()
 	var order []string
-	by := make(map[string][]string) // networks by what drops them
+	by := make(map[string][]string) // networks by the finding
 	level := make(map[string]Level)
 	for _, net := range n.Networks {
 		for _, t := range tables {
@@ -46,11 +46,11 @@ func ruleDrops(n *Node) (found []Finding, err error) {
 	return found, err
 }
 
-// dropsOf is what a table drops of a network, or of one of its living containers.
+// dropsOf returns what a table drops of a network's traffic, or of one living container's.
 func (n *Node) dropsOf(net *Network, t *nft.Table, live []netip.Addr) (drops []Finding) {
 	family, _ := familyName(t.Family)
 	if !net.routes() || t.Name == "filter" && family != "inet" && n.cut[net.Name] {
-		return nil // iptablesDrops has told of it
+		return nil // iptablesDrops has reported it
 	}
 	index := 0
 	if link, err := n.Host.Link(net.link()); err == nil {
@@ -72,9 +72,9 @@ func (n *Node) dropsOf(net *Network, t *nft.Table, live []netip.Addr) (drops []F
 	return drops
 }
 
-// judged says what a table drops in the traffic that a way names, if anything. What
-// something before may accept, and what is for operators, may be meant; so may be that
-// nothing is to reach the containers first.
+// judged reports what a table drops in the traffic of one direction, if anything. It only
+// warns of drops that may be intended: of what an earlier rule may accept, in chains for
+// operators, and of connections to the containers.
 func judged(t *nft.Table, d follow.Drop, way string) (f Finding, found bool) {
 	family, _ := familyName(t.Family)
 	at, does := d.At, "drops"
@@ -96,16 +96,16 @@ func judged(t *nft.Table, d follow.Drop, way string) (f Finding, found bool) {
 	return f, true
 }
 
-// passes reports whether traffic goes through a base chain under the addresses that it
-// has: before routing, answers may still have the host's, and behind source NAT what
-// leaves has them.
+// passes reports whether traffic passes a base chain with its own addresses: before
+// routing, answers may still have the host's address, and after source NAT outgoing
+// packets have it.
 func passes(base nft.Chain, out bool) bool {
 	return base.Hook == *nftables.ChainHookForward ||
 		base.Hook == *nftables.ChainHookPrerouting && out ||
 		base.Hook == *nftables.ChainHookPostrouting && (!out || base.Prio < int32(*nftables.ChainPriorityNATSource))
 }
 
-// operators reports whether a rule is in a chain that is there for operators.
+// operators reports whether a rule is in a chain meant for operators.
 func operators(at string) bool {
 	return slices.ContainsFunc([]string{"CNI-ADMIN", "DOCKER-USER", "admin"}, func(name string) bool {
 		return strings.Contains(at+" ", " chain "+name+" ") || strings.Contains(at, " chain "+name+",")
@@ -121,8 +121,8 @@ func way(t follow.Traffic) string {
 	return comesIn
 }
 
-// traffic is what is forwarded for a network, in both directions: of its subnets,
-// and of single addresses.
+// traffic is what the host forwards for a network, in both directions: of its subnets, and
+// of single addresses.
 func (n *Network) traffic(single []netip.Addr) (list []follow.Traffic) {
 	link := n.link()
 	nets := n.subnets()
@@ -137,7 +137,7 @@ func (n *Network) traffic(single []netip.Addr) (list []follow.Traffic) {
 	return list
 }
 
-// link is the bridge that the network's traffic comes in by; "" when there is none.
+// link is the bridge that the network's traffic comes from; "" without one.
 func (n *Network) link() (name string) {
 	for i := range n.Members {
 		if b := n.Members[i].bridge(); b != "" && n.Members[i].VLAN == 0 {
@@ -147,8 +147,8 @@ func (n *Network) link() (name string) {
 	return name
 }
 
-// named are the addresses that a table has in a rule: hundreds of others have the
-// fate of their subnet.
+// named returns the addresses that a rule of the table names: hundreds of others are
+// treated as their subnet.
 func named(t *nft.Table, addrs []netip.Addr) (out []netip.Addr) {
 	values := make(map[string]bool)
 	for _, rules := range t.Rules {
@@ -166,8 +166,9 @@ func named(t *nft.Table, addrs []netip.Addr) (out []netip.Addr) {
 	return out
 }
 
-// forwardTables reads the tables that containers' traffic may pass. Of firewalld's
-// foreignDrops tells; iptables' nat drops nothing, and is long on a node of kube-proxy.
+// forwardTables reads the tables that containers' traffic may pass, without firewalld's,
+// which foreignDrops covers, and iptables' nat, which drops nothing and is long on a node
+// with kube-proxy.
 func (n *Node) forwardTables() (tables []*nft.Table, err error) {
 	c, err := nftables.New()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest"
 )
 
-// What drops by a rule what we accept, before ours or beside it.
+// Rules that drop what we accept, before our chain or beside it.
 func TestRuleDrops(t *testing.T) {
 	const theirs = "add table inet theirs; add chain inet theirs f { type filter hook forward priority -10; }; "
 	for _, c := range []struct {
@@ -77,7 +77,7 @@ func TestRuleDrops(t *testing.T) {
 			if c.program == "nft" {
 				cmd = exec.Command("nft", c.input)
 			}
-			if c.program == "iptables-nft-restore" { // they were there first
+			if c.program == "iptables-nft-restore" { // its rules existed first
 				cmd = exec.Command(c.program, "--noflush")
 				cmd.Stdin = strings.NewReader(c.input)
 				b.output(cmd)
@@ -92,8 +92,8 @@ func TestRuleDrops(t *testing.T) {
 	}
 }
 
-// Of an internal network nothing is to be forwarded: neither what drops it is wrong,
-// nor forwarding that is off, which its ADD does not switch on.
+// The host forwards nothing for an internal network: it is no problem that rules drop its
+// traffic, or that forwarding is off, which its ADD does not switch on.
 func TestInternal(t *testing.T) {
 	b := newBench(t)
 	nettest.Need(b, nettest.Program("iptables-nft"))
@@ -108,7 +108,7 @@ func TestInternal(t *testing.T) {
 	b.finds("firewall", "problem: isolation")
 }
 
-// An element of nobody's between bridges drops what we forward.
+// An element without an owner between bridges drops what we forward.
 func TestOwnerlessOfBridges(t *testing.T) {
 	b := newBench(t)
 	nettest.Need(b, nettest.Program("nft"))
@@ -118,7 +118,7 @@ func TestOwnerlessOfBridges(t *testing.T) {
 	b.output(exec.Command("nft", `add element inet patchbay apart { "br0" . "up0" }; add element inet patchbay isolation { "up0" }`))
 	found := b.check("firewall")
 	b.finds("firewall", "warning: has an element that no attachment made", "warning: has an element that no attachment made")
-	for _, f := range found { // the hint heals
+	for _, f := range found { // the hint fixes it
 		_, line, _ := strings.Cut(f.Fix, "'")
 		b.output(exec.Command("nft", strings.TrimSuffix(line, "'")))
 	}
@@ -132,7 +132,7 @@ func (b *bench) output(cmd *exec.Cmd) {
 	}
 }
 
-// docker is what a dockerd with two networks and a published port has, version 28.
+// docker holds the rules of a dockerd 28 with two networks and a published port.
 const docker = `*raw
 :PREROUTING ACCEPT [0:0]
 -A PREROUTING -d 172.17.0.2/32 ! -i docker0 -j DROP
@@ -161,7 +161,7 @@ COMMIT
 COMMIT
 `
 
-// kubeProxy is what one has beside its Services.
+// kubeProxy holds a kube-proxy's rules without those of Services.
 const kubeProxy = `*filter
 :KUBE-EXTERNAL-SERVICES - [0:0]
 :KUBE-FIREWALL - [0:0]

@@ -18,21 +18,21 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// ways are what stands between containers and the outside beside firewalls: links that
-// are down, rules of routing that refuse, neighbours that were set by hand.
+// ways checks what besides firewalls is between containers and the outside: links that are
+// down, routing rules that refuse, neighbours that were set by hand.
 func ways(_ context.Context, n *Node) (found []Finding, err error) {
 	found, err = n.downLinks()
-	_, list, _ := n.standing() // the check of attachments tells of what cannot be read
+	_, list, _ := n.standing() // the check of attachments reports what cannot be read
 	rules, rerr := n.Host.Rules()
 	routes, gerr := n.routes()
 	if !ofOthers(rules) {
-		routes = nil // without a rule of others the checks of routes tell
+		routes = nil // without foreign rules the checks of routes are enough
 	}
 	seen := make(map[string]bool)
 	for _, net := range n.Networks {
 		bridge, lerr := n.Host.Link(net.link())
 		if lerr != nil {
-			continue // it has none, or no ADD has made it
+			continue // the network has no bridge, or no ADD has made it
 		}
 		at := bridge.Attrs()
 		entries, nerr := n.Host.NeighList(at.Index, netlink.FAMILY_ALL)
@@ -53,7 +53,7 @@ func ways(_ context.Context, n *Node) (found []Finding, err error) {
 	return found, errors.Join(err, rerr, gerr)
 }
 
-// ofOthers reports whether there are other rules than the kernel's.
+// ofOthers reports whether there are routing rules besides the kernel's.
 func ofOthers(rules []netlink.Rule) bool {
 	for i := range rules {
 		if p := rules[i].Priority; p > 0 && p < 32766 {
@@ -63,7 +63,7 @@ func ofOthers(rules []netlink.Rule) bool {
 	return false
 }
 
-// downLinks are the links to the outside that are down, with the networks that use them.
+// downLinks reports links to the outside that are down, with the networks that use them.
 func (n *Node) downLinks() (found []Finding, err error) {
 	out, err := n.waysOut()
 	var order []string
@@ -79,12 +79,12 @@ func (n *Node) downLinks() (found []Finding, err error) {
 	for _, name := range order {
 		link, lerr := n.Host.Link(name)
 		if nl.IsNotFound(lerr) {
-			continue // the check of status tells of a master
+			continue // the check of status reports a master
 		}
 		if err = errors.Join(err, lerr); lerr == nil && isDown(link.Attrs()) {
 			f := problem(name+" is down, or has no carrier: by it containers of "+strings.Join(users[name], ", ")+" reach the outside", "ip link set %s up; look after its cable, or what is at its other end", name)
 			if len(out) > 1 && slices.Contains(out, name) {
-				f.Level = Warning // there is another way
+				f.Level = Warning // there is another default route
 			}
 			found = append(found, f)
 		}
@@ -113,8 +113,8 @@ func isDown(at *netlink.LinkAttrs) bool {
 	return at.RawFlags&unix.IFF_UP == 0 || at.OperState == netlink.OperDown || at.OperState == netlink.OperLowerLayerDown
 }
 
-// refused asks the kernel where it sends what a container sends to the host's gateway,
-// and back: rules of others may refuse it, or lead it astray.
+// refused checks where the kernel routes packets from a container to the host's gateway,
+// and back: foreign rules may refuse them or misroute them.
 func (n *Node) refused(network string, addr net.IP, bridge *netlink.LinkAttrs, routes []netlink.Route) (found []Finding) {
 	for i := range routes {
 		r := &routes[i]
@@ -127,8 +127,8 @@ func (n *Node) refused(network string, addr net.IP, bridge *netlink.LinkAttrs, r
 	return nil
 }
 
-// oneWay appends what is wrong with one way: from and to, in by a link and out by another,
-// or any where that is 0.
+// oneWay appends a finding for one direction: from and to are the addresses, in and out
+// the links, 0 for any.
 func (n *Node) oneWay(found []Finding, what, network string, from, to net.IP, in, out int) []Finding {
 	got, err := n.Host.RouteGetWithOptions(to, &netlink.RouteGetOptions{IifIndex: in, SrcAddr: from})
 	does := "refuse"
@@ -143,8 +143,8 @@ func (n *Node) oneWay(found []Finding, what, network string, from, to net.IP, in
 		"look at ip rule; doctor asked as ip route get %s from %s iif LINK does", to, from))
 }
 
-// misled are entries that were set by hand on a bridge for a container's address with
-// another Ethernet address than the container has: the kernel never corrects them.
+// misled reports static neighbour entries on a bridge that give a container's address
+// another MAC address than the container's: the kernel never corrects them.
 func misled(a *attached.Attachment, entries []netlink.Neigh, bridge string) (found []Finding) {
 	for _, ip := range a.Result.IPs {
 		in := a.Result.Of(ip)

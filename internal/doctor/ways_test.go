@@ -36,7 +36,7 @@ func TestDownLinks(t *testing.T) {
 	b.healthy("ways")
 }
 
-// Rules of routing that refuse what containers send, or lead astray what they are sent.
+// Routing rules that refuse a container's packets, or misroute packets to it.
 func TestRoutingRules(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", hostLocal("bridge", `"bridge":"br0","isDefaultGateway":true,`, "10.88.0.0/24"))
@@ -75,7 +75,7 @@ func TestRoutingRules(t *testing.T) {
 	}
 }
 
-// A neighbour that was set by hand for a container's address.
+// A neighbour entry that was set by hand for a container's address.
 func TestNeighbours(t *testing.T) {
 	b := newBench(t)
 	b.network("pods", hostLocal("bridge", `"bridge":"br0","isDefaultGateway":true,`, "10.88.0.0/24"))
