@@ -19,10 +19,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// BenchmarkADD measures the plugin in process, with addresses given, beside the
-// bare calls of the library that make the same link, address and route. What is
-// between them: reading the call, looking before touching, the mark, the record,
-// the gateway's check, the announcement, the result.
+// BenchmarkADD measures the plugin in process, with given addresses, beside the bare
+// library calls that make the same link, address and route. The difference is reading the
+// call, looking before changing, the mark, the record, the gateway's check, the
+// announcement, the result.
 func BenchmarkADD(b *testing.B) {
 	for _, c := range []struct{ name, addrs string }{
 		{"IPv4", `{"address": "10.9.0.5/24"}`}, {"dual", `{"address": "10.9.0.5/24"}, {"address": "fd09::5/64"}`},
@@ -52,7 +52,7 @@ func benchmarkADD(b *testing.B, addrs string) {
 	}
 }
 
-// BenchmarkDEL is nearly all the kernel's: one link and its RCU grace periods.
+// BenchmarkDEL is nearly all kernel time: one link and its RCU grace periods.
 func BenchmarkDEL(b *testing.B) {
 	inv := &plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession([]*plugin.Plugin{&Plugin}) }}
 	call := &spec.Call{ContainerID: "c", IfName: "eth0", NetNS: nettest.NewNS(b, "c"), Path: []string{"/x"},
@@ -71,7 +71,7 @@ func BenchmarkDEL(b *testing.B) {
 	}
 }
 
-// bare makes what an ADD makes of it all in the kernel.
+// bare makes everything that an ADD makes in the kernel.
 type bare struct {
 	host, inside *nl.Conn
 	br           netlink.Link

@@ -1,12 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bridge is the plugin `bridge`: it joins a container to a bridge of
-// the host by a veth pair and gives the bridge, when it is the gateway, an
-// address in each of the container's subnets.
+// Package bridge is the plugin `bridge`: it connects a container to a bridge of the host by
+// a veth pair and gives the bridge, when it is the gateway, an address in each of the
+// container's subnets.
 //
-// The bridge, its addresses and forwarding belong to the network: they are made
-// by the first ADD that needs them and stay. The pair is the attachment's.
+// The bridge, its addresses and forwarding belong to the network: the first ADD that needs
+// them makes them, and no DEL removes them. The pair is the attachment's.
 package bridge
 
 import (
@@ -74,7 +74,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return result, describe(env, in.conf, result)
 }
 
-// prepare reads everything and refuses what is wrong before anything is touched.
+// prepare reads everything and refuses errors before anything is changed.
 func prepare(ctx context.Context, r *plugin.Request) (env *netstate.Env, in input, err error) {
 	if in.conf, err = decode(r); err != nil {
 		return nil, in, err
@@ -99,7 +99,7 @@ func prepare(ctx context.Context, r *plugin.Request) (env *netstate.Env, in inpu
 	return env, in, nil
 }
 
-// apply records all that the attachment is to have and makes what is still to do.
+// apply records the attachment's whole state and applies the part that is still to do.
 func apply(ctx context.Context, r *plugin.Request, env *netstate.Env, in input, all, todo netstate.State) error {
 	k := kernel.Of(r)
 	rec := &record.Record{Plugin: name, Bridge: in.conf.Bridge, Links: []string{in.pair.Host}}
@@ -110,8 +110,8 @@ func apply(ctx context.Context, r *plugin.Request, env *netstate.Env, in input, 
 	return k.Apply(ctx, r, env, todo)
 }
 
-// describe completes the result with what only the kernel knows. The bridge's
-// address is read again where nothing has pinned it: its ports may change it.
+// describe completes the result with what only the kernel knows. It reads the bridge's MAC
+// again unless it is pinned: ports may change it.
 func describe(env *netstate.Env, c *Conf, result *spec.Result) error {
 	if !c.IsGateway {
 		env.Forget(netstate.Host, c.Bridge)
@@ -130,14 +130,14 @@ func describe(env *netstate.Env, c *Conf, result *spec.Result) error {
 func del(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil || !conf.MacSpoofChk {
-		return endpoint.Detach(ctx, r, name) // a configuration that went bad keeps nothing from going
+		return endpoint.Detach(ctx, r, name) // a configuration that became invalid must not stop the DEL
 	}
 	return endpoint.Detach(ctx, r, name, spoofElements(endpoint.Lost(r), endpoint.Comment(r))...)
 }
 
 func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
 
-// checkOwn is CHECK without the IPAM plugin's.
+// checkOwn is CHECK without the IPAM plugin's part.
 func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
@@ -158,7 +158,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 	if in.pair, err = endpoint.Found(r, env); err != nil {
 		return err
 	}
-	if conf.IsGateway { // without an address, one of the reference's takes that of its ports, as they come and go
+	if conf.IsGateway { // without an address, a bridge of the reference takes that of its ports, as they come and go
 		if in.bridgeMAC, err = endpoint.MACOf(r.Prev(), conf.Bridge); err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 	return endpoint.Check(ctx, r, env, name, append(state, reached(state, r.Prev().IPs)...))
 }
 
-// reached expects that the host reaches the addresses whose gateway it is by the link
+// reached expects that the host reaches the addresses whose gateway it is through the link
 // that has the gateway.
 func reached(s netstate.State, ips []spec.IPConfig) (out netstate.State) {
 	for _, o := range s {
@@ -192,9 +192,9 @@ func reached(s netstate.State, ips []spec.IPConfig) (out netstate.State) {
 
 func gc(ctx context.Context, r *plugin.Request) error { return endpoint.Collect(ctx, r, name) }
 
-// status says whether an ADD could work: the kernel has VLANs where they are wanted, the
-// bridge's name is free or a bridge's, which takes the gateways, the firewall is ours to
-// change where it is needed, IPAM is ready.
+// status says whether an ADD could work: the kernel has VLANs if the configuration needs
+// them, the bridge's name is unused or a bridge's that accepts the gateways, we may change
+// the firewall if the configuration needs it, IPAM is ready.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {

@@ -37,14 +37,14 @@ func TestMACPrecedence(t *testing.T) {
 	}
 }
 
-// Address conflicts on the bridge: pain 14.
+// Address conflicts on the bridge (pain 14).
 func TestGatewayConflict(t *testing.T) {
 	w := newWorld(t)
 	gw := `"bridge": "tbr0", "isGateway": true, `
 	w.Pod("a", gw+endpointtest.Static("10.9.0.5/24", "fd09::5/64")).Add()
 	w.Pod("b", gw+endpointtest.Static("10.8.0.5/24")).Refused(`"tbr0" already has an IP address different from 10.8.0.1/24`)
 	w.Pod("c", gw+endpointtest.Static("fd09::1:5/112")).Refused(`"tbr0" already has an IP address different from fd09::1:1/112`)
-	w.Pod("d", gw+endpointtest.Static("fd08::5/64")).Add() // other IPv6 subnets may be there
+	w.Pod("d", gw+endpointtest.Static("fd08::5/64")).Add() // it may have other IPv6 subnets
 	w.Want("addresses", addresses(w, "tbr0"), "10.9.0.1/24 fd08::1/64 fd09::1/64")
 	w.Pod("e", gw+`"forceAddress": true, `+endpointtest.Static("10.8.0.5/24", "fd09::1:5/112")).Add()
 	w.Want("addresses", addresses(w, "tbr0"), "10.8.0.1/24 fd08::1/64 fd09::1:1/112")
@@ -64,8 +64,8 @@ func addresses(w *endpointtest.World, link string) string {
 	return strings.Join(words, " ")
 }
 
-// The bridge keeps its address whatever ports come and go, with a gateway or
-// without (pain 28), and also one that somebody else made, from when it is used.
+// The bridge keeps its MAC whatever ports come and go, with a gateway or without (pain 28).
+// So does a bridge of another program, from its first use.
 func TestBridgeMAC(t *testing.T) {
 	w := newWorld(t)
 	attrs := netlink.NewLinkAttrs()
@@ -80,9 +80,9 @@ func TestBridgeMAC(t *testing.T) {
 	}
 }
 
-// A bridge that was made and addressed before us keeps its own address as the
-// gateway, whatever ports come and go: with none yet, with an address, with none
-// any more, with a port of others.
+// A bridge that another program made and gave a MAC keeps it as the gateway, whatever ports
+// come and go: without ports, with an address, after its ports left, with a port of another
+// program.
 func TestBridgeKeepsItsOwnMAC(t *testing.T) {
 	for name, prepare := range map[string]func(w *endpointtest.World, br netlink.Link){
 		"plain":        func(*endpointtest.World, netlink.Link) {},
@@ -114,7 +114,7 @@ func TestBridgeKeepsItsOwnMAC(t *testing.T) {
 	}
 }
 
-// A bridge that lost its address with its last port gets one to keep.
+// A bridge that lost its MAC with its last port gets a fixed one.
 func TestBridgeWithoutMAC(t *testing.T) {
 	w := newWorld(t)
 	attrs := netlink.NewLinkAttrs()
@@ -133,8 +133,7 @@ func TestNotABridge(t *testing.T) {
 	w.Fails(w.Pod("b", `"bridge": "lo"`).Do(spec.Status), `"lo" already exists but is not a bridge`)
 }
 
-// What MTU, metrics and tables a route has reaches the kernel and the result
-// (pain 35).
+// The MTU, metric and table of a route reach the kernel and the result (pain 35).
 func TestRoutesAndMTU(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", `"bridge": "tbr0", "isGateway": true, "mtu": 1400, "ipam": {"type": "static",
@@ -167,8 +166,8 @@ func cidr(s string) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// An interface that is there is refused before anything is touched, and the DEL
-// that runtimes send after the failure leaves it alone.
+// An ADD refuses an existing interface before it changes anything, and the DEL that
+// runtimes send after the failure leaves the interface alone.
 func TestInterfaceExists(t *testing.T) {
 	w := newWorld(t)
 	a := w.Pod("a", dual).Add()
@@ -195,7 +194,7 @@ func TestSameAttachmentElsewhere(t *testing.T) {
 	endpointtest.Must(t, a.Do(spec.Check))
 }
 
-// Another owner's link under the derived name is stepped over, by ADD and DEL.
+// ADD and DEL skip another owner's link under the derived name.
 func TestNameTaken(t *testing.T) {
 	w := newWorld(t)
 	taken := owner.Of("net", "a", "eth0").LinkName("veth", 0)
@@ -220,8 +219,8 @@ func TestNameTaken(t *testing.T) {
 	endpointtest.Must(t, err)
 }
 
-// CHECK sees through another path to the namespace, a capture on the bridge and
-// letter case, and finds what is really wrong (pain 36).
+// CHECK accepts another path to the namespace, a capture on the bridge and other letter
+// case, and finds real differences (pain 36).
 func TestCheck(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", dual+`, "ipMasq": true, "macspoofchk": true`).Add()
@@ -258,8 +257,8 @@ func parseAddr(s string) *netlink.Addr {
 	return a
 }
 
-// Without IPAM the bridge is a switch, and CHECK works (it never did in the
-// reference). The container's end may be left down for others.
+// Without IPAM the bridge is a switch, and CHECK works (it never did in the reference). The
+// container's end may be left down for another program.
 func TestLayer2(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", `"bridge": "tbr0"`).Add()
@@ -284,8 +283,8 @@ func TestPromisc(t *testing.T) {
 	w.Fails(p.Do(spec.Check), "Promisc Mode")
 }
 
-// A container's router advertisements do not configure the host (CVE-2020-10749),
-// by a bridge of ours or of somebody else's.
+// A container's router advertisements do not configure the host (CVE-2020-10749), neither
+// by a bridge of ours nor by another.
 func TestNoRouterAdvertisements(t *testing.T) {
 	w := newWorld(t)
 	attrs := netlink.NewLinkAttrs()
@@ -297,7 +296,7 @@ func TestNoRouterAdvertisements(t *testing.T) {
 	}
 }
 
-// The settings that the reference makes inside.
+// These are the reference's settings in the container.
 func TestSettings(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", dual)
@@ -316,8 +315,8 @@ func TestSettings(t *testing.T) {
 	w.Want("forwarding", w.Host.ReadSysctl("net/ipv6/conf/all/forwarding"), "1")
 }
 
-// An IPAM plugin of others may work through the interface, as dhcp does. When
-// it fails the link goes again.
+// Another project's IPAM plugin may work through the interface, as dhcp does. When it fails
+// the link is deleted.
 func TestIPAMNeedsLink(t *testing.T) {
 	fail := errors.New("no lease")
 	look := func(r *plugin.Request) error {

@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Places in the result's interfaces, which callers count on.
+// The indexes of the result's interfaces, which callers rely on.
 const (
 	atBridge = iota
 	atHost
@@ -25,19 +25,19 @@ const (
 	atVLAN // only with a gateway in a VLAN
 )
 
-// input is all that compile looks at.
+// input is everything that compile reads.
 type input struct {
 	conf      *Conf
 	ipam      *spec.Result // nil: layer 2 only
 	pair      *endpoint.Pair
-	bridgeMAC net.HardwareAddr // of a bridge that must be made
+	bridgeMAC net.HardwareAddr // of a new bridge
 	comment   string           // of firewall elements
 	network   string
 	records   *record.Store
-	first     func(*record.Fact) error // of an internal network: its first attachment is to be
+	first     func(*record.Fact) error // of an internal network: called for its first attachment
 }
 
-// compile computes the desired state and the result. It touches nothing.
+// compile computes the desired state and the result. It changes nothing.
 func compile(in input) (netstate.State, *spec.Result, error) {
 	s, result, err := configuration(in)
 	if err != nil {
@@ -46,8 +46,8 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	return append(link(in), s...), result, nil
 }
 
-// link is bridge, veth pair and port: the part of the state that does not depend
-// on IPAM's answer, since IPAM plugins of others work through the link.
+// link is bridge, veth pair and port: the part of the state that does not depend on IPAM's
+// answer, since other IPAM plugins work through the link.
 func link(in input) netstate.State {
 	c := in.conf
 	veth := in.pair.Veth(c.MTU)
@@ -75,9 +75,8 @@ func link(in input) netstate.State {
 	return s
 }
 
-// configuration is the part of the state that depends on IPAM's answer, and the
-// result, in which what only the kernel knows (MTU, the address of a bridge that
-// exists) is still missing.
+// configuration is the part of the state that depends on IPAM's answer, and the result
+// without what only the kernel knows (MTU, the MAC of an existing bridge).
 func configuration(in input) (s netstate.State, result *spec.Result, err error) {
 	c := in.conf
 	result = &spec.Result{Interfaces: []spec.Interface{
@@ -113,9 +112,9 @@ func bridgeDAD(c *Conf, ips []spec.IPConfig) netstate.State {
 	return netstate.State{netstate.IPv6{Where: netstate.Host, List: list}}
 }
 
-// gatewayDAD lets a gateway ask for IPv6 neighbours at once: its link is ours,
-// and it is set before the kernel begins to look for duplicates of the link-local
-// address, which for a bridge is when the container's end of its first port goes up.
+// gatewayDAD lets a gateway solicit IPv6 neighbours at once: the link is ours. It is set
+// before the kernel looks for duplicates of the link-local address, which for a bridge is
+// when the container's end of its first port goes up.
 func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	if !c.IsGateway || c.EnableDad {
 		return nil
@@ -123,14 +122,14 @@ func gatewayDAD(c *Conf, ips []spec.IPConfig) []netstate.LinkIPv6 {
 	return endpoint.NoDuplicates(c.gatewayLink(), ips)
 }
 
-// spoofElements let the container send from its own address only. The set of
-// owners is portmap's: a DEL of portmap's that has lost its record goes by it.
+// spoofElements let the container send only from its own MAC. The set of owners is
+// portmap's: without its record, portmap's DEL searches only for owners in that set.
 func spoofElements(p *endpoint.Pair, comment string) []nft.Element {
 	return nft.CheckMAC(p.Host, p.MAC, comment)
 }
 
-// portVLANs are in the reference's order, which decides when one VLAN is
-// wanted tagged and untagged. A trunk without vlan has VLAN 1 untagged.
+// portVLANs are in the reference's order, which decides when a VLAN is configured both
+// tagged and untagged. A trunk without vlan has VLAN 1 untagged.
 func portVLANs(c *Conf) (list []netstate.VLANs) {
 	untagged := func(id uint16) netstate.VLANs { return netstate.VLANs{First: id, Last: id, PVID: true} }
 	if c.Vlan != 0 {
@@ -145,12 +144,12 @@ func portVLANs(c *Conf) (list []netstate.VLANs) {
 	return list
 }
 
-// addressing completes IPAM's addresses and routes: every address belongs to
-// the container's interface, a gateway is the first address of its subnet
-// unless IPAM says otherwise, and each family gets a default route.
+// addressing completes IPAM's addresses and routes: every address belongs to the
+// container's interface, a gateway is the first address of its subnet unless IPAM gives
+// one, and each family gets a default route.
 func addressing(c *Conf, ipam *spec.Result) (ips []spec.IPConfig, routes []spec.Route) {
 	routes = append(routes, ipam.Routes...)
-	done := make(map[bool]bool) // family has its default route
+	done := make(map[bool]bool) // families with a default route
 	for _, ip := range ipam.IPs {
 		at := atContainer
 		ip.Interface = &at
@@ -183,7 +182,7 @@ func defaultNet(v4 bool) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// container is what happens inside: settings, addresses, link, routes.
+// container is the state in the sandbox: settings, addresses, link, routes.
 func container(c *Conf, result *spec.Result) netstate.State {
 	name := result.Interfaces[atContainer].Name
 	s := endpoint.EnableIPv6(name, result.IPs, settings(name, c.EnableDad)...)
@@ -197,8 +196,8 @@ func container(c *Conf, result *spec.Result) netstate.State {
 	return s
 }
 
-// settings are those of the container's interface: its IPv6 addresses are
-// announced, and looked for duplicates of, also those it will get from others.
+// settings are those of the container's interface: the kernel announces its IPv6 addresses
+// and looks for duplicates of them, also of addresses that other programs add.
 func settings(name string, dad bool) []netstate.LinkIPv6 {
 	list := []netstate.LinkIPv6{{Link: name, Conf: nl.NdiscNotify, Value: 1}}
 	if !dad {
@@ -209,8 +208,8 @@ func settings(name string, dad bool) []netstate.LinkIPv6 {
 		netstate.LinkIPv6{Link: name, Conf: nl.AcceptDAD, Value: 1})
 }
 
-// gateways gives the bridge, or its interface in the VLAN, the gateways'
-// addresses and switches forwarding on.
+// gateways gives the gateways' addresses to the bridge, or to its interface in the VLAN,
+// and switches forwarding on.
 func gateways(in input, result *spec.Result) (s netstate.State) {
 	c := in.conf
 	if !c.IsGateway {
@@ -239,8 +238,7 @@ func gateways(in input, result *spec.Result) (s netstate.State) {
 	return append(s, endpoint.Forwarding(result.IPs, link, "failed to enable forwarding", in.network, in.records))
 }
 
-// gatewayLink is the interface that has the gateways: the bridge, or one of our
-// own in the VLAN.
+// gatewayLink is the interface with the gateways: the bridge, or our interface in the VLAN.
 func (c *Conf) gatewayLink() string {
 	if c.Vlan == 0 {
 		return c.Bridge
@@ -259,9 +257,9 @@ func bringUp(in input) (s netstate.State) {
 	return append(s, netstate.PortUp{Link: in.pair.Host})
 }
 
-// settle waits for duplicate address detection where it is wanted, and announces
-// the addresses when frames can pass. host-local gives an address again when all
-// others had their turn; then the gateway remembers it, if it was used at all.
+// settle waits for duplicate address detection if configured, and announces the addresses
+// when the port forwards. host-local gives out an address again only after all others; the
+// gateway may still have a neighbour entry for it.
 func settle(c *Conf, p *endpoint.Pair, result *spec.Result) (s netstate.State) {
 	if c.EnableDad && endpoint.HasFamily(result.IPs, false) {
 		s = append(s, netstate.Settle{Link: p.IfName})

@@ -13,9 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Many containers at once on a network whose bridge, gateway and masquerade
-// nobody has made yet, coming and going: each works, and the last takes along
-// what they shared.
+// Many containers come and go at once on a network whose bridge, gateway and masquerade do
+// not exist yet: each works, and the last one removes what they shared.
 func TestConcurrent(t *testing.T) {
 	w := newWorld(t)
 	before := leak.Must(t)

@@ -20,7 +20,7 @@ func TestContract(t *testing.T) {
 	checked := full
 	checked.Name, checked.Refused = "macspoofchk", nil
 	checked.Conf = merge(full.Conf, `{"bridge": "pbcni1", "macspoofchk": true, "portIsolation": true, "hairpinMode": true, "mtu": 1400,
-		"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.98.0.0/24"}], [{"subnet": "fd98::/64"}]]}}`) // pbcni0 stays with the other ranges
+		"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.98.0.0/24"}], [{"subnet": "fd98::/64"}]]}}`) // pbcni0 keeps the gateways of the other ranges
 	layer2 := full
 	layer2.Name, layer2.L2, layer2.Refused = "layer2", true, nil
 	layer2.Conf = merge(full.Conf, `{"bridge": "pbcni2", "ipam": {}, "isDefaultGateway": false, "ipMasq": false}`)
@@ -34,7 +34,7 @@ func TestContract(t *testing.T) {
 	plugintest.Run(t, &Plugin, cases...)
 }
 
-// merge returns base with the keys of a JSON object over it.
+// merge returns base with the keys of a JSON object set over it.
 func merge(base conformance.Object, over string) conformance.Object {
 	out := conformance.Object{}
 	for k, v := range base {

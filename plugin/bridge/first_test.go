@@ -16,16 +16,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// quick is far above what a round trip takes on a busy machine, and below what
-// slow makes duplicate detection last.
+// quick is far more than a round trip takes on a busy machine, and less than duplicate
+// address detection takes with slow.
 const quick = 10 * time.Second
 
-// cautious undoes what a test's node does to save time: new links look for
-// duplicates, which is the kernel's default.
+// cautious reverts a setting of the test's node that saves time: new links look for
+// duplicates, the kernel's default.
 func cautious(s *node.Space) { s.Sysctl("net/ipv6/conf/default/accept_dad", "1") }
 
-// slow is cautious, and new links look for duplicates for 30 seconds and not for
-// one: who waits for that cannot be taken for a busy machine.
+// slow is cautious, and new links look for duplicates for 30 seconds instead of one: no
+// busy machine delays a packet that long.
 func slow(s *node.Space) {
 	cautious(s)
 	s.Sysctl("net/ipv6/conf/default/dad_transmits", "30")
@@ -37,9 +37,9 @@ func cautiousWorld(t *testing.T) *endpointtest.World {
 	return w
 }
 
-// firstPackets holds that IPv6 flows through a fresh gateway at once, in both
-// directions (pain 7): neither end waits for the kernel to look for duplicates
-// of an address, be it a link-local one.
+// firstPackets expects that IPv6 flows through a new gateway at once, in both directions
+// (pain 7): neither end waits until the kernel has looked for duplicates of an address, not
+// even of a link-local one.
 func firstPackets(t *testing.T, gateway, conf string) {
 	t.Helper()
 	w := newWorld(t)
@@ -52,7 +52,8 @@ func firstPackets(t *testing.T, gateway, conf string) {
 	p := pod("a", conf+`"isDefaultGateway": true, `+endpointtest.Static("fd09::5/64")).Add()
 	p.Serve("tcp", "[fd09::5]:80")
 	start := time.Now()
-	// First, because then the host must ask for the container with its link-local address.
+	// This comes first, because the host must solicit the container with its link-local
+	// address.
 	w.Want("outside to container", w.Client.Ask("tcp", "[fd09::5]:80"), "a "+node.Client6)
 	if took := time.Since(start); took > quick {
 		t.Errorf("the first connection took %v: who waited?", took)
@@ -72,8 +73,8 @@ func TestFirstPacketsVLAN(t *testing.T) {
 	firstPackets(t, "tbr0.100", `"bridge": "tbr0", "vlan": 100, `)
 }
 
-// An IPAM plugin of others is asked when the link is there. Its IPv6 addresses
-// make as little wait as those of ours.
+// Another project's IPAM plugin is called when the link exists. Its IPv6 addresses cause no
+// more delay than ours.
 func TestFirstPacketsOthersIPAM(t *testing.T) {
 	other := plugin.Plugin{Name: "other", Kind: plugin.IPAM,
 		Add: func(context.Context, *plugin.Request) (*spec.Result, error) {

@@ -16,9 +16,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// isolation keeps the host from forwarding to and from an internal network. It is
-// shared by the bridge's attachments; the kernel knows forwarded packets by the
-// bridge alone. In a VLAN it is the bridge as well, which may be in that VLAN.
+// isolation keeps the host from forwarding to and from an internal network. The bridge's
+// attachments share it; the kernel identifies forwarded packets by the bridge alone. In a
+// VLAN it covers the bridge as well, which may be in that VLAN.
 func isolation(in input) (s netstate.State) {
 	if !in.conf.Internal {
 		return nil
@@ -36,8 +36,8 @@ func isolation(in input) (s netstate.State) {
 	return s
 }
 
-// fits refuses a bridge that is internal for a network that is not, and for an
-// internal one a bridge of whose traffic the firewall sees another link.
+// fits refuses an internal bridge for a network that is not internal, and for an internal
+// network a bridge whose traffic the firewall sees on another link.
 func (c *Conf) fits(k *kernel.Kernel) error {
 	link, err := c.find(k)
 	if err != nil {
@@ -57,8 +57,8 @@ func (c *Conf) fits(k *kernel.Kernel) error {
 	return nil
 }
 
-// find returns the bridge, nil where there is none yet. A configuration may call it by an
-// alternative name: from here on it has the one that the firewall sees, and the records.
+// find returns the bridge, nil when it does not exist yet. A configuration may name it by
+// an alternative name: find sets the name that the firewall sees, which records have too.
 func (c *Conf) find(k *kernel.Kernel) (netlink.Link, error) {
 	host, err := k.Host()
 	if err != nil {
@@ -75,10 +75,10 @@ func (c *Conf) find(k *kernel.Kernel) (netlink.Link, error) {
 	return link, nil
 }
 
-// alone refuses to make a bridge internal under containers of a network that is
-// not: they would lose their way out.
+// alone refuses to make a bridge internal while containers of a network that is not
+// internal use it: they would lose their connection to the outside.
 func (c *Conf) alone(k *kernel.Kernel) error {
-	all, _, _ := k.Records.Scan("") // of what cannot be read nobody knows the bridge
+	all, _, _ := k.Records.Scan("") // an unreadable record names no bridge
 	for _, rec := range all {
 		if rec.Plugin != name || rec.Bridge != c.Bridge || slices.Contains(rec.Shared, record.InternalFact(c.Bridge)) {
 			continue

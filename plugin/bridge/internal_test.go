@@ -21,16 +21,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// layer3 has addresses and no gateway, as what network create --internal makes.
+// layer3 has addresses and no gateway, like the networks of network create --internal.
 const layer3 = `"bridge": "tbr0", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd09::/64"}]]}`
 
 const internal = dual + `, "ipMasq": true, "internal": true`
 
-// An internal network and every kind of neighbour: nothing is forwarded in or out,
+// An internal network with every kind of neighbour: nothing is forwarded in or out,
 // whatever routes a container has, while its containers and the host reach each other.
 func TestInternal(t *testing.T) {
 	w := newWorld(t)
-	w.BridgeNetfilter(true)                                      // frames between its own containers must pass all the same
+	w.BridgeNetfilter(true)                                      // frames between its own containers must still pass
 	const other = `"bridge": "tbr1", "isDefaultGateway": true, ` // of ours
 	a, b := w.Pod("a", internal).Add(), w.Pod("b", internal).Add()
 	ours := w.Pod("ours", other+endpointtest.Static("10.8.0.5/24", "fd08::5/64")).Add()
@@ -55,7 +55,8 @@ func TestInternal(t *testing.T) {
 	w.Want("masquerade", strings.Join(elementsOf(t, a.IP(0)), "; "), "")
 }
 
-// NET_RAW is enough to hand the host a frame for elsewhere, without any route.
+// With NET_RAW alone a container can send the host a frame for elsewhere, without any
+// route.
 func TestInternalFrames(t *testing.T) {
 	for n, client := range []string{node.Client4, node.Client6} {
 		for _, c := range []struct {
@@ -69,7 +70,7 @@ func TestInternalFrames(t *testing.T) {
 				a := w.Pod("a", c.conf).Add()
 				got := listen(t, w.Client, endpointtest.Join(client, "9"))
 				frame(t, a, n, netip.MustParseAddr(client))
-				if c.want == "who?" { // what is asked later comes later
+				if c.want == "who?" { // the frame would have arrived before this request
 					w.Host.AskBriefly("udp", endpointtest.Join(client, "9"))
 				}
 				w.Want("the client hears", <-got, c.want)
@@ -78,7 +79,7 @@ func TestInternalFrames(t *testing.T) {
 	}
 }
 
-// listen returns the first datagram that comes.
+// listen returns the first datagram that arrives.
 func listen(t *testing.T, s *node.Space, at string) <-chan string {
 	t.Helper()
 	got := make(chan string, 1)
@@ -153,8 +154,8 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// A bridge is internal for all who are on it, so nobody loses the way out by the
-// network of another, and an internal network is not entered from an open one.
+// A bridge is internal for all its networks: no network loses its connection because of
+// another, and an open network cannot reach an internal one.
 func TestInternalAlone(t *testing.T) {
 	w := newWorld(t)
 	open, inner := w.Pod("open", dual).Add(), w.Pod("inner", internal)
@@ -173,7 +174,8 @@ func TestInternalAlone(t *testing.T) {
 	open.Add()
 }
 
-// The firewall sees a bridge by its name alone, whatever other name the configuration has for it.
+// The firewall sees a bridge by its name alone, even when the configuration uses another
+// name.
 func TestInternalAlternativeName(t *testing.T) {
 	w := newWorld(t)
 	w.Bridge("tbr1", "10.8.0.1/24", "fd08::1/64")
@@ -190,8 +192,8 @@ func TestInternalAlternativeName(t *testing.T) {
 	endpointtest.Must(t, inner.Do(spec.Del))
 }
 
-// In a VLAN neither the gateway's link nor the bridge, which is in VLAN 1 itself,
-// forwards. Another VLAN's network is open, and not where one is trunked.
+// In a VLAN neither the gateway's link nor the bridge, which is in VLAN 1 itself, forwards.
+// The network of another VLAN is open, but not on a port that trunks an internal VLAN.
 func TestInternalVLAN(t *testing.T) {
 	nettest.Need(t, nettest.VLANFiltering())
 	w := newWorld(t)
@@ -212,7 +214,7 @@ func TestInternalVLAN(t *testing.T) {
 	w.Pod("trunk", internal+`, "vlanTrunk": [{"id": 100}]`).Refused("cannot have a vlanTrunk")
 }
 
-// CHECK misses what was taken out of the set.
+// CHECK reports elements that were removed from the set.
 func TestInternalCheck(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", internal).Add()

@@ -17,9 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Masquerade is a matter of the attachment. A network without it is seen as it
-// is within the range of one that has it, and one that is wide takes nothing of
-// another's egress away.
+// Masquerade belongs to the attachment. The addresses of a network without it stay visible
+// within the range of one that has it, and a wide network does not affect another's egress.
 func TestMasqueradeOfOthers(t *testing.T) {
 	const first, second = `"bridge": "tbr0", "isDefaultGateway": true, `, `"bridge": "tbr1", "isDefaultGateway": true, `
 	for _, c := range []struct{ name, wide, narrow string }{
@@ -51,8 +50,8 @@ func TestMasqueradeOfOthers(t *testing.T) {
 	}
 }
 
-// A subnet may be a part of a wider network, which ipMasqOutside names: what
-// stays in it is seen as it is, and a network that lies in it by chance too.
+// A subnet may be a part of a wider network, which ipMasqOutside names: its traffic within
+// that network keeps its addresses, also to a network that lies in it by chance.
 func TestMasqueradeOutside(t *testing.T) {
 	for _, c := range []struct{ name, inner, other, plain, key string }{
 		{"IPv4", "10.88.5.5/24", "10.9.0.5/24", "10.88.6.5/24", `"ipMasqOutside": ["172.16.0.0/12", "10.88.0.0/16", "10.0.0.0/8"], `},
@@ -77,7 +76,7 @@ func TestMasqueradeOutside(t *testing.T) {
 	}
 }
 
-// elementsOf are those in the firewall that tell of masquerade of an address.
+// elementsOf returns the firewall's elements for masquerade of an address.
 func elementsOf(t *testing.T, address string) (found []string) {
 	fw := nft.Open("")
 	defer fw.Close() //nolint:errcheck // a test
@@ -92,8 +91,8 @@ func elementsOf(t *testing.T, address string) (found []string) {
 	return found
 }
 
-// An address outside of all that is listed is not masqueraded without ipMasq,
-// and what is no prefix is refused.
+// An address outside of all listed prefixes is not masqueraded without ipMasq, and a string
+// that is no prefix is refused.
 func TestMasqueradeOutsideOthers(t *testing.T) {
 	w, outside, _ := outsides(t, "IPv4")
 	p := w.Pod("plain", `"bridge": "tbr0", "isDefaultGateway": true, "ipMasqOutside": ["10.89.0.0/16"], `+endpointtest.Static("10.88.5.5/24")).Add()
@@ -122,8 +121,8 @@ func outsides(t *testing.T, family string) (w *endpointtest.World, outside, upli
 	return w, endpointtest.Join(at, "80"), uplink
 }
 
-// An attachment of schema 1, whose masquerade is a shared fact, is served, found
-// right by CHECK and detached beside new ones.
+// An attachment of schema 1, whose masquerade is a shared fact, works, passes CHECK and is
+// detached beside new ones.
 func TestMasqueradeFromBefore(t *testing.T) {
 	w, outside, uplink := outsides(t, "IPv4")
 	p := w.Pod("old", dual+`, "ipMasq": true`).Add()
@@ -146,7 +145,7 @@ func TestMasqueradeFromBefore(t *testing.T) {
 	w.Want("new alone", q.Ask("tcp", outside), "client "+uplink)
 }
 
-// asBefore makes an attachment one of schema 1 and returns its fact's elements.
+// asBefore turns an attachment into one of schema 1 and returns its fact's elements.
 func asBefore(t *testing.T, p *endpointtest.Pod) []nft.Element {
 	t.Helper()
 	records, fw := record.New(paths.Default().Run), nft.Open("")

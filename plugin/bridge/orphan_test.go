@@ -13,9 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A container that comes back under its id after a crash, at once: the kernel
-// takes its time for the links of the namespace that is gone, here for ever,
-// because somebody has it open. They are in nobody's way (pain 12).
+// A container comes back under its id right after a crash. The kernel takes its time to
+// delete the links of the old namespace, here for ever, because a process has it open. They
+// do not block the new container (pain 12).
 func TestBackAfterACrash(t *testing.T) {
 	for again, conf := range map[string]string{
 		"/run/netns/elsewhere": dual,
@@ -47,8 +47,8 @@ func TestBackAfterACrash(t *testing.T) {
 	}
 }
 
-// The same when the record is lost and nobody has the namespace open: the kernel tells
-// that it is gone while its links still stand.
+// The same when the record is lost and no process has the namespace open: the kernel
+// reports that the namespace is gone while its links still exist.
 func TestBackAfterACrashWithoutARecord(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("lost", `"bridge": "tbr0", `+endpointtest.Static("10.9.0.5/24"))
@@ -86,8 +86,8 @@ func (e ending) Done() <-chan struct{} {
 	return e.Context.Done()
 }
 
-// The same at the very moment: the kernel still holds the namespace for the last of its
-// sockets, here for an open file, and the ADD that waits for it takes the name.
+// The same at that moment: the kernel still holds the namespace for the last of its
+// sockets, here for an open file, and the ADD that waits for it gets the name.
 func TestBackWhileTheNamespaceEnds(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("ends", `"bridge": "tbr0", `+endpointtest.Static("10.9.0.5/24"))

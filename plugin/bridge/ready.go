@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// ready refuses what keeps every ADD from giving the bridge its gateways. Of a set of
-// ranges ADD may use any: one that fits is enough.
+// ready refuses what keeps every ADD from giving the bridge its gateways. ADD may use any
+// range of a set: one that fits is enough.
 func (c *Conf) ready(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) error {
 	sets := c.gatewaySets(r)
 	if len(sets) == 0 {
@@ -41,8 +41,8 @@ func (c *Conf) ready(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) error {
 	return nil
 }
 
-// gatewaySets are the gateways that an ADD may need, for each set of ranges. The
-// addresses of other IPAM plugins may come with the ADD.
+// gatewaySets returns the gateways that an ADD may need, for each set of ranges. Other IPAM
+// plugins return their addresses only with the ADD.
 func (c *Conf) gatewaySets(r *plugin.Request) (sets [][]netip.Prefix) {
 	if !c.IsGateway || c.IPAM.Type != "host-local" {
 		return nil
@@ -60,7 +60,7 @@ func (c *Conf) gatewaySets(r *plugin.Request) (sets [][]netip.Prefix) {
 	return sets
 }
 
-// gatewayNow is the gateway's link as it is, or as the kernel would make it.
+// gatewayNow is the gateway's link as it is, or as the kernel would create it.
 type gatewayNow struct {
 	name   string
 	force  bool
@@ -96,9 +96,9 @@ func (c *Conf) gatewayNow(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) (a
 	return at, err
 }
 
-// keepsMTU says whether a port that joins leaves a small MTU as it is. Of a bridge it
-// does where other ports did; and of one that this network made, whose MTU somebody
-// changed. One that was made small by others gets its first port's.
+// keepsMTU says whether a new port leaves a small MTU unchanged. It does on a bridge with
+// other ports, and on a bridge of this network whose MTU was changed later. A bridge that
+// another program made small gets the MTU of its first port.
 func (c *Conf) keepsMTU(r *plugin.Request, k *kernel.Kernel, host *nl.Conn, link netlink.Link) (bool, error) {
 	if c.Vlan != 0 || link.Attrs().MTU >= endpoint.LeastMTU6 {
 		return true, nil
@@ -112,7 +112,7 @@ func (c *Conf) keepsMTU(r *plugin.Request, k *kernel.Kernel, host *nl.Conn, link
 	return slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().MasterIndex == index }), err
 }
 
-// takes refuses a gateway's address that the link would.
+// takes refuses a gateway's address that the kernel would refuse for the link.
 func (at gatewayNow) takes(p netip.Prefix) error {
 	others, there := netstate.Gateway{Prefix: p}.Others(at.addrs)
 	switch {

@@ -28,7 +28,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// Without masquerade the container's own address is seen outside.
+// Without masquerade the outside sees the container's own address.
 func TestTrafficPlain(t *testing.T) {
 	w := newWorld(t)
 	a := w.Pod("a", dual).Add()
@@ -38,8 +38,8 @@ func TestTrafficPlain(t *testing.T) {
 	w.Want("container to the outside", a.Ask("tcp", endpointtest.Join(node.Client6, "80")), "client "+a.IP(1))
 }
 
-// An address that goes from one container to the next works at once, though the
-// host and its neighbours have the former one's Ethernet address (pain 26).
+// An address that moves from one container to the next works at once, though the host and
+// its neighbours have the former container's MAC (pain 26).
 func TestReuse(t *testing.T) {
 	const gateway = `"bridge": "tbr0", "isDefaultGateway": true, `
 	for name, conf := range map[string]string{"static": gateway + endpointtest.Static("10.9.0.9/24", "fd09::9/64"), "host-local": dual} {
@@ -101,7 +101,7 @@ func TestMACSpoofing(t *testing.T) {
 	w.Want("with another's address", a.AskBriefly("udp", endpointtest.Join(a.Gateway(0), "53")), "timeout")
 }
 
-// IPv6 costs no waiting (pain 7), and with enabledad it does.
+// IPv6 causes no wait (pain 7), except with enabledad.
 func TestDuplicateDetection(t *testing.T) {
 	w := newWorld(t)
 	slow(w.Host)

@@ -13,13 +13,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// validate judges the configuration, and with it what IPAM would answer.
+// validate checks the configuration, and with it the answers that IPAM would give.
 func validate(r *plugin.Request) error {
 	c, err := decode(r)
 	if err != nil {
 		return err
 	}
-	if c.Bridge == "lo" && r.InList != nil { // STATUS looks what has the name
+	if c.Bridge == "lo" && r.InList != nil { // STATUS looks which link has the name
 		return refuse("%q already exists but is not a bridge", c.Bridge)
 	}
 	return endpoint.ValidateSamples(r, func(ipam *spec.Result) (*spec.Result, error) {
@@ -32,7 +32,7 @@ func validate(r *plugin.Request) error {
 	})
 }
 
-// oneGateway refuses two gateways of which the second finds the first in its way.
+// oneGateway refuses two gateways when the first conflicts with the second.
 func (c *Conf) oneGateway(ips []spec.IPConfig) error {
 	if !c.IsGateway || c.ForceAddress {
 		return nil
@@ -49,7 +49,7 @@ func (c *Conf) oneGateway(ips []spec.IPConfig) error {
 	return nil
 }
 
-// gateways are the addresses that a bridge would get.
+// gateways returns the addresses that a bridge would get.
 func (c *Conf) gateways(ips []spec.IPConfig) (list []netip.Prefix) {
 	for _, ip := range ips {
 		if ip.Gateway.IsValid() {
@@ -59,7 +59,7 @@ func (c *Conf) gateways(ips []spec.IPConfig) (list []netip.Prefix) {
 	return list
 }
 
-// doubts are about fields that are of no use with the others.
+// doubts reports fields that have no effect beside the others.
 func doubts(r *plugin.Request) (list []string) {
 	c, err := decode(r)
 	if err != nil {
@@ -77,8 +77,8 @@ func doubts(r *plugin.Request) (list []string) {
 	return append(list, c.trunkDoubts()...)
 }
 
-// replaced tells that containers of several subnets take the bridge's address from
-// each other.
+// replaced reports that containers of several subnets replace each other's address on the
+// bridge.
 func (c *Conf) replaced(r *plugin.Request) []string {
 	var all []netip.Prefix
 	for _, sample := range r.Samples() {

@@ -13,7 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/static"
 )
 
-// newWorld is a node whose bridges go with the test, which the plugin's never do.
+// newWorld is a node whose bridges are deleted with the test; the plugin never deletes
+// them.
 func newWorld(t *testing.T) *endpointtest.World {
 	w := endpointtest.New(t, &Plugin, &hostlocal.Plugin, &static.Plugin)
 	for _, bridge := range []string{"tbr0", "tbr1", "tbr0.100"} {

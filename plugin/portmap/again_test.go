@@ -28,8 +28,8 @@ func moved(a *attachment, addr string) *attachment {
 	return &attachment{network: a.network, id: a.id, ifName: a.ifName, netns: a.netns, prev: &other}
 }
 
-// An ADD after the namespace died without DEL takes away what the earlier ADD
-// published, also when it publishes nothing.
+// An ADD after the namespace ended without DEL removes the ports of the earlier ADD, even
+// when it publishes none.
 func TestAddAgainAfterADeath(t *testing.T) {
 	for about, second := range map[string]string{"other port": newPort, "no port": ""} {
 		for _, addr := range []string{"", "10.1.0.77/24"} {
@@ -60,8 +60,8 @@ func TestAddAgainAfterADeath(t *testing.T) {
 	}
 }
 
-// An ADD beside a living one of the same names leaves it be, and one DEL takes
-// away both.
+// An ADD beside a living attachment of the same names leaves it alone, and one DEL removes
+// both.
 func TestAddAgainWhileAlive(t *testing.T) {
 	n, web, _ := world(t)
 	a := of(web)
@@ -72,7 +72,7 @@ func TestAddAgainWhileAlive(t *testing.T) {
 	nothingLeft(t)
 }
 
-// An ADD that fails at any step leaves the earlier one as it was.
+// An ADD that fails at any step leaves the earlier one unchanged.
 func TestAddAgainFails(t *testing.T) {
 	for _, netns := range []string{"", "/run/netns/gone"} {
 		t.Run("netns "+netns, func(t *testing.T) {

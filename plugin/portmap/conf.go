@@ -90,12 +90,12 @@ const (
 	backendNFTables = "nftables"
 )
 
-// kubeMarkMasq is the one chain of externalSetMarkChain whose meaning is known
-// without looking into it: kube-proxy masquerades what has passed it.
+// kubeMarkMasq is the one chain of externalSetMarkChain whose meaning is known without
+// reading it: kube-proxy masquerades packets that passed it.
 const kubeMarkMasq = "KUBE-MARK-MASQ"
 
-// decode reads and validates a configuration, in the reference's order. What it
-// returns can be compiled.
+// decode reads and validates a configuration, in the reference's order. Its result can be
+// compiled.
 func decode(data []byte) (*Conf, []mapping, error) {
 	c := new(Conf)
 	if err := json.Unmarshal(data, c); err != nil {
@@ -128,9 +128,9 @@ func (c *Conf) validate() error {
 	return nil
 }
 
-// checkBackend refuses options of one backend beside the other. Without a
-// backend the conditions decide, as the reference documents (its code asked
-// whether the iptables program was there).
+// checkBackend refuses options of one backend beside the other. Without a backend the
+// conditions decide, as the reference documents (its code checked whether the iptables
+// program exists).
 func (c *Conf) checkBackend() error {
 	options := map[string][]string{}
 	note := func(backend, option string) {
@@ -157,8 +157,8 @@ func (c *Conf) checkBackend() error {
 	return nil
 }
 
-// language tells which program conditions were written for: those of iptables
-// begin with an option or a negation. Empty when there are none.
+// language returns the program that conditions were written for: those of iptables begin
+// with an option or a negation. It is empty when there are none.
 func language(conditions []string) string {
 	switch {
 	case len(conditions) == 0 || conditions[0] == "":
@@ -177,7 +177,7 @@ type mapping struct {
 	protocol      uint8 // IP protocol number
 }
 
-// String is the mapping as a person writes it: 127.0.0.1:8080:80/tcp.
+// String is the mapping in the usual notation: 127.0.0.1:8080:80/tcp.
 func (m mapping) String() string {
 	s := fmt.Sprintf("%d:%d/%s", m.hostPort, m.containerPort, protocolName(m.protocol))
 	if m.host.IsValid() {
@@ -186,13 +186,13 @@ func (m mapping) String() string {
 	return s
 }
 
-// serves says whether the mapping is for the family of a container's address.
+// serves says whether the mapping applies to the family of a container's address.
 func (m mapping) serves(container netip.Addr) bool {
 	return !m.host.IsValid() || m.host.Is4() == container.Is4()
 }
 
-// parseMappings validates the capability. An entry that is there twice counts
-// once; two entries that send one port to two places are refused.
+// parseMappings validates the capability. A repeated entry counts once; two entries that
+// send one port to two places are refused.
 func parseMappings(entries []PortMapping) ([]mapping, error) {
 	type key struct {
 		host     netip.Addr
@@ -224,8 +224,8 @@ func parseMappings(entries []PortMapping) ([]mapping, error) {
 	return out, nil
 }
 
-// hosts are the host's addresses that the mapping is for: one without address is
-// for all of each family, as 0.0.0.0 and :: are.
+// hosts returns the host's addresses of the mapping: without an address, all of each
+// family, as 0.0.0.0 and :: stand for.
 func (m mapping) hosts() []netip.Addr {
 	if m.host.IsValid() {
 		return []netip.Addr{m.host}
@@ -270,8 +270,8 @@ func protocolName(p uint8) string {
 	return "sctp"
 }
 
-// parseHostIP reads the host address of a mapping. The reference took garbage
-// for an IPv6 address and mapped nothing.
+// parseHostIP reads the host address of a mapping. The reference took an invalid string for
+// an IPv6 address and mapped nothing.
 func parseHostIP(s string) (netip.Addr, error) {
 	if s == "" {
 		return netip.Addr{}, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Every refusal, with the reference's text where it has one.
+// Every refused configuration, with the reference's text where it has one.
 func TestRefused(t *testing.T) {
 	one := func(mapping string) string { return ports(mapping) }
 	for _, tc := range []struct {

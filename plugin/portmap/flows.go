@@ -22,19 +22,18 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// A UDP flow keeps going where its first packet went, published or not, while
-// packets keep coming. TCP connections end by themselves; the reference leaves
-// them alone, and so do we.
+// A UDP flow keeps going where its first packet went, published or not, as long as packets
+// follow. TCP connections end by themselves; the reference leaves them alone, and so do we.
 
-// udpMapping is a published UDP port, as an element of a map says it.
+// udpMapping is a published UDP port, read from an element of a map.
 type udpMapping struct {
 	host netip.Addr // invalid: every local address
 	port uint16
 	to   netip.AddrPort
 }
 
-// udpMappings picks them out of elements: [address . ] protocol . port, each
-// field padded to four bytes, to address . port.
+// udpMappings reads them from elements: [address . ] protocol . port, each field padded to
+// four bytes, to address . port.
 func udpMappings(elems []nft.Element) (out []udpMapping) {
 	for _, e := range elems {
 		to, ok := e.Container()
@@ -46,7 +45,7 @@ func udpMappings(elems []nft.Element) (out []udpMapping) {
 			port: binary.BigEndian.Uint16(e.Key[fixed+4:]),
 			to:   netip.AddrPortFrom(to, binary.BigEndian.Uint16(e.Data[len(e.Data)-4:])),
 		}
-		m.host, _ = netip.AddrFromSlice(e.Key[:fixed]) // nothing there: the zero Addr
+		m.host, _ = netip.AddrFromSlice(e.Key[:fixed]) // without an address in the key: the zero Addr
 		out = append(out, m)
 	}
 	return out
@@ -57,16 +56,16 @@ func isPortMap(set string) bool {
 	return kind == nft.SetPorts4 || kind == nft.SetPorts6 || kind == nft.SetHostPorts4 || kind == nft.SetHostPorts6
 }
 
-// A listing costs as much as the kernel's hash table is wide, 11 ms at its usual
-// 262,144 buckets, however few flows there are: so there is one for a family,
-// not one for a mapping as in the reference.
+// A listing reads the kernel's whole hash table, 11 ms at its usual 262,144 buckets,
+// however few flows there are. So there is one listing for each family, not one for each
+// mapping as in the reference.
 
-// stale says whether a flow to a mapping's port is to be forgotten.
+// stale says whether a flow to a mapping's port must be deleted.
 type stale func(udpMapping, conntrack.Flow) (bool, error)
 
-// flushAfterCommit forgets, once the ports are published, the UDP flows to them
-// that go elsewhere, and those by ports of an earlier ADD that rec names no more
-// by then. A failure is reported and survived, as by the reference.
+// flushAfterCommit deletes, once the ports are published, the UDP flows to them that go
+// elsewhere, and the flows of ports of an earlier ADD that rec does not name any more. A
+// failure is a warning, as in the reference.
 func flushAfterCommit(r *plugin.Request, k *kernel.Kernel, p *plan, rec *record.Record) {
 	fresh, before := udpMappings(p.ports()), udpMappings(rec.Elements)
 	if len(before) == 0 || r.Session.Dry != nil {
@@ -85,13 +84,13 @@ func flushAfterCommit(r *plugin.Request, k *kernel.Kernel, p *plan, rec *record.
 	})
 }
 
-// forgetFlows forgets the UDP flows that go to a container by its mappings.
+// forgetFlows deletes the UDP flows that go to a container through its mappings.
 func forgetFlows(r *plugin.Request, k *kernel.Kernel, gone []udpMapping) {
 	forget(r, k, gone, func(m udpMapping, f conntrack.Flow) (bool, error) { return f.Reply.Src == m.to, nil })
 }
 
-// forget deletes the flows to the mappings that are stale. The socket is closed
-// with the session, see conntrack.Conn.Close.
+// forget deletes the flows to the mappings that are stale. The socket is closed with the
+// session, see conntrack.Conn.Close.
 func forget(r *plugin.Request, k *kernel.Kernel, ms []udpMapping, is stale) {
 	if host, err := k.Host(); err == nil {
 		if n, err := host.Sysctl("net/netfilter/nf_conntrack_count"); err == nil && n == "0" {
@@ -112,8 +111,8 @@ func forget(r *plugin.Request, k *kernel.Kernel, ms []udpMapping, is stale) {
 	}
 }
 
-// forgetFamily works through mappings of one family. For one port the kernel
-// picks the flows, for several it picks UDP.
+// forgetFamily handles the mappings of one family. For one port the kernel filters the
+// flows by port, for several by UDP.
 func forgetFamily(c *conntrack.Conn, ms []udpMapping, is stale) error {
 	if len(ms) == 0 {
 		return nil
@@ -143,9 +142,9 @@ func forgetFamily(c *conntrack.Conn, ms []udpMapping, is stale) error {
 	return errors.Join(errs...)
 }
 
-// astray finds the flows to a published port that go elsewhere: to a process of
-// the host, to a container that had the port before. Flows through the host to
-// the same port of somebody else are none of ours.
+// astray finds the flows to a published port that go elsewhere: to a process of the host,
+// to a container that had the port before. It leaves flows through the host to the same
+// port of another address alone.
 func astray(k *kernel.Kernel) stale {
 	type place struct {
 		dst  netip.Addr
@@ -170,9 +169,8 @@ func astray(k *kernel.Kernel) stale {
 	}
 }
 
-// concerns says whether packets to an address are those of a mapping for all
-// addresses: the address is one of the host's, and no mapping is there for it
-// alone.
+// concerns says whether a mapping for all addresses handles packets to an address: the
+// address is one of the host's, and no mapping names it.
 func (m udpMapping) concerns(k *kernel.Kernel, dst netip.Addr) (bool, error) {
 	host, err := k.Host()
 	if err != nil {

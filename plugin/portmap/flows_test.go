@@ -36,8 +36,8 @@ func flows(t *testing.T, port uint16) (out []string) {
 	return out
 }
 
-// A client that keeps sending from one port must follow the mapping: from the
-// host to the container on ADD, to the next container after DEL (pain 9).
+// A client that keeps sending from one port must follow the mapping: from the host to the
+// container on ADD, to the next container after DEL (pain 9).
 func TestUDPFollows(t *testing.T) {
 	for _, tc := range []struct{ name, from, to string }{
 		{"IPv4", node.Client4, node.Uplink4},
@@ -70,8 +70,8 @@ func TestUDPFollows(t *testing.T) {
 	}
 }
 
-// Exactly those: flows to somebody else's port 53, through the host or by a
-// mapping for one address, stay.
+// Only stale flows are deleted: flows to port 53 elsewhere, through the host or by a
+// mapping for one address, remain.
 func TestUDPExactly(t *testing.T) {
 	n, web, other := world(t)
 	n.Client.Serve("udp", ":53")

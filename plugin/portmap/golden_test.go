@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write the goldens")
 
-// The table as a person reads it, and what `patchbay explain` says beforehand.
+// The table as nft lists it, and the earlier output of `patchbay explain`.
 func TestGolden(t *testing.T) {
 	nettest.Need(t, nettest.Program("nft"))
 	for _, tc := range []struct{ name, conf string }{
@@ -85,7 +85,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// A range of ports arrives as one mapping a port: one transaction takes them.
+// A range of ports arrives as one mapping for each port: one transaction adds them all.
 func TestManyPorts(t *testing.T) {
 	n, web, other := world(t)
 	var list []string

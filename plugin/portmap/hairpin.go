@@ -14,10 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// With br_netfilter a packet to a published port of the container that sent it
-// is translated within the bridge, which then would have to send it out by the
-// port it came in by: hairpin mode (pain 20). Without br_netfilter the packet
-// is routed and needs nothing.
+// With br_netfilter a packet to a published port of its own sender is translated within the
+// bridge, which then must send it out through the port where it came in: hairpin mode (pain
+// 20). Without br_netfilter the packet is routed and needs nothing.
 
 // findPort finds the port of bridge that belongs to the container, among the
 // interfaces of prevResult, when hairpin mode matters.
@@ -48,8 +47,8 @@ func bridgeNetfilter(env *netstate.Env) bool {
 	return false
 }
 
-// hairpinPort lets a bridge send a frame back where it came from. It goes with
-// the link.
+// hairpinPort lets a bridge send a frame back through the port it came from. The setting is
+// deleted with the link.
 type hairpinPort struct{ link string }
 
 // String is the ip command.
@@ -78,7 +77,7 @@ func (h hairpinPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo
 	}, nil
 }
 
-// Diff reads it.
+// Diff reads the mode.
 func (h hairpinPort) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	link, err := env.Link(netstate.Host, h.link)
 	if err != nil {

@@ -15,9 +15,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A process stops with the lock of a bridge's fact. An ADD there fails in time,
-// names it and leaves nothing; a DEL does all else and says what is left. Another
-// bridge's attachments come and go, and all goes on when the process has ended.
+// A process is stopped with the lock of a bridge's fact. An ADD there fails in time, names
+// the process and leaves nothing; a DEL does everything else and reports what is left.
+// Attachments of another bridge are added and removed, and everything works again when the
+// process has ended.
 func TestHolderThatIsStopped(t *testing.T) {
 	n := node.New(t)
 	b := n.Bridge("cni0", "10.1.0.1/24")
@@ -27,11 +28,11 @@ func TestHolderThatIsStopped(t *testing.T) {
 	a.must(t, spec.Add, conf("8080"))
 	mine := elements(t)
 	pid, end := hung.Locker(t, "/run/patchbay/shared/"+hex.EncodeToString([]byte(factLocalNet+"cni0")))
-	hangs := func(who *attachment, verb spec.Verb, conf string) {
+	hangs := func(caller *attachment, verb spec.Verb, conf string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		err := who.callIn(ctx, t, verb, conf)
+		err := caller.callIn(ctx, t, verb, conf)
 		if spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "held by process "+pid) || ctx.Err() != nil {
 			t.Errorf("%s: %v, %v", verb, err, ctx.Err())
 		}

@@ -56,7 +56,7 @@ func TestDelNeedsNamesOnly(t *testing.T) {
 	nothingLeft(t)
 }
 
-// Records are the only source for DEL, and for putting everything back.
+// The record is all that DEL and repair need.
 func TestRecordIsEnough(t *testing.T) {
 	n, web, _ := world(t)
 	a := of(web)
@@ -79,7 +79,7 @@ func TestRecordIsEnough(t *testing.T) {
 	nothingLeft(t)
 }
 
-// restore queues what the records name, as `patchbay repair` does.
+// restore queues the elements of the records, as `patchbay repair` does.
 func restore(t *testing.T) {
 	t.Helper()
 	store := record.New("/run/patchbay")
@@ -104,7 +104,7 @@ func restore(t *testing.T) {
 	}
 }
 
-// A lost or torn record: what the firewall and the configuration know is enough.
+// After a lost or torn record DEL works from the firewall and the configuration.
 func TestDelWithoutRecord(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -150,7 +150,7 @@ func TestDelWithoutRecord(t *testing.T) {
 	}
 }
 
-// Two interfaces of one container have nothing in common (pain 24).
+// Two interfaces of one container are independent (pain 24).
 func TestTwoAttachments(t *testing.T) {
 	n := node.New(t)
 	one := n.Bridge("cni0", "10.1.0.1/24").Container("c1", "10.1.0.5/24")
@@ -169,8 +169,7 @@ func TestTwoAttachments(t *testing.T) {
 	nothingLeft(t)
 }
 
-// The same host port twice: refused with the owner's name, or taken over from
-// the dead.
+// The same host port twice: refused with the owner's name, or taken over from a dead owner.
 func TestSamePort(t *testing.T) {
 	n, web, other := world(t)
 	a, b := of(web), of(other)
@@ -241,7 +240,7 @@ func TestSamePort(t *testing.T) {
 	})
 }
 
-// rewriteNetNS makes a record name a namespace that is not there.
+// rewriteNetNS makes a record name a namespace that does not exist.
 func rewriteNetNS(t *testing.T, a *attachment, path string) {
 	t.Helper()
 	store := record.New("/run/patchbay")
@@ -341,7 +340,7 @@ func TestNoMappings(t *testing.T) {
 	if err := a.call(t, spec.Check, ports(webPort)); err == nil || !strings.Contains(err.Error(), "Required prevResult missing") {
 		t.Errorf("CHECK without prevResult: %v", err)
 	}
-	// A mapping of a family the container lacks is passed over, as by the reference.
+	// A mapping of a family that the container lacks is skipped, as by the reference.
 	v4 := of(web)
 	v4.prev.IPs = v4.prev.IPs[:1]
 	v4.must(t, spec.Add, ports(`{"hostPort": 80, "containerPort": 80, "hostIP": "2001:db8:1::1"}`))
@@ -352,8 +351,8 @@ func TestNoMappings(t *testing.T) {
 	nothingLeft(t)
 }
 
-// A GC removes the ports of an attachment that its list leaves out, also when the
-// record is lost; not those of one that is newer than the list.
+// A GC removes the ports of an attachment that its list leaves out, even when the record is
+// lost, but not those of an attachment that is newer than the list.
 func TestGCOfALostRecord(t *testing.T) {
 	_, web, _ := world(t)
 	a := of(web)

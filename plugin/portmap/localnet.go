@@ -18,11 +18,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// localNet lets the host's 127.0.0.0/8 leave by an interface, which the kernel
-// takes for a mistake until route_localnet is set. That opens the other
-// direction too: whoever is behind the interface could reach the host's
-// loopback services (CVE-2020-8558). So a guard in the firewall comes with it,
-// and both go with the last attachment. The reference leaves the door open.
+// localNet lets packets from the host's 127.0.0.0/8 leave through an interface, which the
+// kernel takes for a mistake until route_localnet is set. That opens the other direction
+// too: any machine behind the interface could reach the host's loopback services
+// (CVE-2020-8558). So a guard in the firewall comes with it, and both are removed with the
+// last attachment. The reference adds no guard.
 type localNet struct {
 	ifName, network string
 	owner           owner.Key
@@ -44,8 +44,8 @@ func (l localNet) fact() netstate.Fact {
 // String is the guard and the sysctl.
 func (l localNet) String() string { return l.fact().String() + "; sysctl -w " + l.key() + "=1" }
 
-// Ensure holds the fact, queues the guard and sets the sysctl. On a read-only
-// /proc/sys the ports are not reached from 127.0.0.1, and all else works.
+// Ensure holds the fact, queues the guard and sets the sysctl. On a read-only /proc/sys the
+// ports cannot be reached from 127.0.0.1, and everything else works.
 func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
 	f := l.fact()
 	f.Begin = func(f *record.Fact) error {
@@ -65,7 +65,7 @@ func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo,
 		}
 		return release(ctx, l.k, f.Name, l.owner)
 	}
-	// Looked at when it is held: the last one out before may have set it back.
+	// Read it while the fact is held: an earlier last holder may have reset it.
 	now, err := env.Host.Sysctl(l.key())
 	if err == nil && now == "1" {
 		return undo, nil
@@ -83,12 +83,12 @@ func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo,
 	return undo, nil
 }
 
-// Diff looks at both.
+// Diff checks both.
 func (l localNet) Diff(ctx context.Context, env *netstate.Env) (string, error) {
 	return netstate.Sentence(l.Lost(ctx, env))
 }
 
-// Lost is the guard, and the sysctl.
+// Lost checks the guard and the sysctl.
 func (l localNet) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, error) {
 	v, err := env.Host.Sysctl(l.key())
 	if err != nil {
@@ -104,8 +104,8 @@ func (l localNet) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost,
 	return l.fact().Lost(ctx, env)
 }
 
-// release drops an owner's reference to a fact. The last one out of route_localnet
-// shuts the door before the guard goes.
+// release drops an owner's reference to a fact. The last holder of route_localnet resets
+// the sysctl before the guard is removed.
 func release(ctx context.Context, k *kernel.Kernel, fact string, o owner.Key) error {
 	if !strings.HasPrefix(fact, factLocalNet) {
 		return netstate.ReleaseFact(ctx, k.Records, fact, o, k.NFT)
@@ -113,8 +113,8 @@ func release(ctx context.Context, k *kernel.Kernel, fact string, o owner.Key) er
 	return netstate.ReleaseFact(ctx, k.Records, fact, o, k.NFT, func(f record.Fact) error { return setBack(k, f) })
 }
 
-// setBack sets the sysctls of a fact to what they were. An interface that is
-// gone needs nothing; where /proc/sys cannot be written, nothing was.
+// setBack restores the sysctls of a fact. An interface that is gone needs nothing, and
+// where /proc/sys cannot be written nothing was changed.
 func setBack(k *kernel.Kernel, f record.Fact) error {
 	if len(f.Before) == 0 {
 		return nil

@@ -26,7 +26,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// claim is a published port: an element that somebody else may have.
+// claim is a published port: an element that another owner may have.
 type claim struct {
 	netstate.Element
 	k         *kernel.Kernel
@@ -34,8 +34,8 @@ type claim struct {
 	rec       *record.Record // nil in CHECK
 }
 
-// Ensure queues the claim. Who has the port is known when the queue is
-// committed, and only then is the owner's life looked at.
+// Ensure queues the claim. The owner of the port is known when the queue is committed, and
+// only then is it checked whether that owner lives.
 func (c claim) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	env.NFT.Claim(func(taken *nft.TakenError) error {
 		o := ownerOf(c.k, taken.Have)
@@ -43,7 +43,7 @@ func (c claim) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, erro
 		case o.rec != nil && o.rec.ContainerID == c.container:
 			return c.k.Displace(c.rec, o.rec.Owner)
 		case o.alive:
-			return spec.Errorf(spec.CodeInvalidConfig, "%w", &TakenError{Want: taken.Want, Holder: o.rec, who: o.who}).
+			return spec.Errorf(spec.CodeInvalidConfig, "%w", &TakenError{Want: taken.Want, Holder: o.rec, owner: o.name}).
 				WithDetails("%s; the other's mapping is %s", taken.Want, taken.Have)
 		}
 		env.Warn(fmt.Errorf("took over %s, %s", taken.Have, o.gone()))
@@ -56,18 +56,18 @@ func (c claim) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, erro
 type TakenError struct {
 	Want   nft.Element
 	Holder *record.Record // nil when it cannot be read
-	who    string
+	owner  string
 }
 
 // Error names the holder in full, for logs of runtimes.
-func (e *TakenError) Error() string { return "host port is taken by " + e.who }
+func (e *TakenError) Error() string { return "host port is taken by " + e.owner }
 
 // Port is the port as people write it: 8080/tcp, 127.0.0.1:53/udp.
 func (e *TakenError) Port() string {
 	return strings.TrimPrefix(e.Want.Meaning().What, "published port ")
 }
 
-// Lost finds no fault with a port that another attachment of the container has.
+// Lost reports nothing for a port that another attachment of the container has.
 func (c claim) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, error) {
 	lost, err := c.Element.Lost(ctx, env)
 	if len(lost) == 0 || err != nil {
@@ -80,7 +80,7 @@ func (c claim) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, er
 	return lost, err
 }
 
-// siblings says whether an element is as another attachment of the container made it.
+// siblings says whether another attachment of the container made an element.
 func (c claim) siblings(have nft.Element) bool {
 	mine, _ := nft.OwnerOf(c.Comment)
 	o := ownerOf(c.k, have)
@@ -90,44 +90,43 @@ func (c claim) siblings(have nft.Element) bool {
 
 // holder is the owner of a published port.
 type holder struct {
-	who   string
+	name  string
 	rec   *record.Record // nil when it has none
 	alive bool
 }
 
 // gone says why a port may be taken over.
 func (h holder) gone() string {
-	if h.who == "" {
+	if h.name == "" {
 		return "which is no attachment's"
 	}
-	return "of " + h.who + ", which is gone"
+	return "of " + h.name + ", which is gone"
 }
 
-// ownerOf names the owner of an element and says whether it lives. It is dead
-// when its record or its namespace is gone. What cannot be looked into counts as
-// alive.
+// ownerOf names the owner of an element and says whether it lives. It is dead when its
+// record or its namespace is gone. An owner that cannot be checked counts as alive.
 func ownerOf(k *kernel.Kernel, e nft.Element) holder {
 	key, ok := nft.OwnerOf(e.Comment)
 	if !ok {
 		return holder{}
 	}
-	h := holder{who: fmt.Sprintf("%q", e.Comment)}
+	h := holder{name: fmt.Sprintf("%q", e.Comment)}
 	rec, err := k.Records.Find(owner.Key(key), name)
 	if err != nil || rec == nil {
 		h.alive = err != nil
 		return h
 	}
-	h.who = fmt.Sprintf("container %s (network %s, interface %s)", rec.ContainerID, rec.Network, rec.IfName)
+	h.name = fmt.Sprintf("container %s (network %s, interface %s)", rec.ContainerID, rec.Network, rec.IfName)
 	state, _ := k.Life(rec) // the address may have moved on: a virtual machine takes it off the pod's interface
 	h.rec, h.alive = rec, state != life.Dead
 	return h
 }
 
-// findRoute asks which interface leads to the container: the bridge, or the
-// host's end of a veth. Without a route there is no way from 127.0.0.1 and no
-// hairpin, and the reference says nothing. An address that the host has too is
-// refused: the ports would lead to the host's own services, and the loopback
-// interface would be taken for the way to the container.
+// findRoute finds the interface that leads to the container: the bridge, or the host's end
+// of a veth. Without a route there is no way from 127.0.0.1 and no hairpin, and the
+// reference reports nothing. It refuses an address that the host has too: the ports would
+// lead to the host's own services, and the loopback interface would count as the way to the
+// container.
 func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
 	for i, a := range p.addrs {
 		link, err := routeTo(env, a.Addr())
@@ -141,12 +140,12 @@ func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
 		p.setRoute(link.Attrs().Name)
 	}
 	if r.Session.Dry != nil && p.snat {
-		p.setRoute(firstHostInterface(r.Prev())) // there is none before the container is
+		p.setRoute(firstHostInterface(r.Prev())) // no interface before the container exists
 	}
 	return nil
 }
 
-// setRoute notes the way to the container, which is only of use for IPv4.
+// setRoute sets the interface to the container, which only IPv4 uses.
 func (p *plan) setRoute(link string) {
 	if slices.ContainsFunc(p.addrs, func(a netip.Prefix) bool { return a.Addr().Is4() }) {
 		p.route = link
@@ -174,8 +173,8 @@ func routeTo(env *netstate.Env, a netip.Addr) (netlink.Link, error) {
 	return nil, fmt.Errorf("find route to %s: %w", a, unix.ENETUNREACH)
 }
 
-// firstHostInterface is where a chain's first plugin puts what routes to the
-// container: the bridge, else the veth.
+// firstHostInterface is the interface that a chain's first plugin names as the container's
+// route: the bridge, else the veth.
 func firstHostInterface(prev *spec.Result) string {
 	for _, i := range prev.Interfaces {
 		if i.Sandbox == "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// plan is everything one attachment's mappings lead to. It is made from the
+// plan is everything that one attachment's mappings need. It is computed from the
 // configuration and prevResult alone; only route is looked up.
 type plan struct {
 	owner    owner.Key
@@ -50,8 +50,8 @@ func newPlan(r *plugin.Request, c *Conf, mappings []mapping) (*plan, error) {
 	}, nil
 }
 
-// newConditions compiles the conditions. What we cannot express is refused: a
-// condition that was ignored would publish a port to more than was meant.
+// newConditions compiles the conditions. It refuses those that we cannot express: if a
+// condition were ignored, a port would be published to more clients than intended.
 func newConditions(r *plugin.Request, c *Conf) (*nft.Conditions, error) {
 	only, err := nft.NewConditions(r.Network, trim(c.ConditionsV4), trim(c.ConditionsV6))
 	if err != nil {
@@ -60,7 +60,7 @@ func newConditions(r *plugin.Request, c *Conf) (*nft.Conditions, error) {
 	return only, nil
 }
 
-// trim treats a list whose first token is empty as no list, as the reference.
+// trim treats a list whose first token is empty as no list, like the reference.
 func trim(conditions []string) []string {
 	if language(conditions) == "" {
 		return nil
@@ -68,8 +68,8 @@ func trim(conditions []string) []string {
 	return conditions
 }
 
-// containerAddrs picks the first address of each family that is on ifName in
-// a sandbox, or on no interface that prevResult names.
+// containerAddrs returns the first address of each family that is on ifName in a sandbox,
+// or on no interface that prevResult names.
 func containerAddrs(prev *spec.Result, ifName string) (addrs []netip.Prefix) {
 	var have4, have6 bool
 	for _, ip := range prev.IPs {
@@ -86,7 +86,7 @@ func containerAddrs(prev *spec.Result, ifName string) (addrs []netip.Prefix) {
 	return addrs
 }
 
-// each calls fn for every mapping and container address it serves.
+// each calls fn for every mapping and each container address that it serves.
 func (p *plan) each(fn func(m mapping, container netip.Addr)) {
 	for _, a := range p.addrs {
 		for _, m := range p.mappings {
@@ -97,7 +97,7 @@ func (p *plan) each(fn func(m mapping, container netip.Addr)) {
 	}
 }
 
-// unserved lists mappings for a family the container has no address of.
+// unserved lists mappings for a family in which the container has no address.
 func (p *plan) unserved() (out []mapping) {
 	served := make(map[mapping]bool)
 	p.each(func(m mapping, _ netip.Addr) { served[m] = true })
@@ -109,7 +109,7 @@ func (p *plan) unserved() (out []mapping) {
 	return out
 }
 
-// ports are the elements that others may want too.
+// ports are the elements that other attachments may claim too.
 func (p *plan) ports() (elems []nft.Element) {
 	p.each(func(m mapping, to netip.Addr) {
 		elems = append(elems, nft.Port(m.published(to), p.only, p.comment))
@@ -121,7 +121,7 @@ func (m mapping) published(container netip.Addr) nft.Published {
 	return nft.Published{Host: m.host, Protocol: m.protocol, Port: m.hostPort, To: netip.AddrPortFrom(container, m.containerPort)}
 }
 
-// own are the elements that are the attachment's by their key.
+// own are the elements whose key belongs to the attachment.
 func (p *plan) own() []nft.Element {
 	elems := []nft.Element{nft.Owner(string(p.owner), p.comment)}
 	if !p.snat {
@@ -139,7 +139,7 @@ func (p *plan) own() []nft.Element {
 	return elems
 }
 
-// facts are what the network's attachments share.
+// facts are the facts that the network's attachments share.
 func (p *plan) facts() (facts []record.Fact) {
 	if p.only != nil {
 		facts = append(facts, record.Fact{Name: FactConditions + p.only.ID(), Conditions: p.only})
@@ -147,7 +147,7 @@ func (p *plan) facts() (facts []record.Fact) {
 	return facts
 }
 
-// record is what DEL needs.
+// record is the record for DEL.
 func (p *plan) record() *record.Record {
 	rec := &record.Record{Plugin: name, Elements: append(p.own(), p.ports()...)}
 	if p.route != "" {
@@ -159,8 +159,8 @@ func (p *plan) record() *record.Record {
 	return rec
 }
 
-// compile is the desired state. It touches nothing. rec is the attachment's
-// record, nil where nothing is applied.
+// compile computes the desired state. It changes nothing. rec is the attachment's record,
+// nil where nothing is applied.
 func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) {
 	if p.route != "" {
 		s = append(s, localNet{p.route, p.network, p.owner, k})
@@ -180,7 +180,7 @@ func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) 
 	return s
 }
 
-// The names of the facts begin with what they are about.
+// The prefixes of the facts' names.
 const (
 	FactConditions = "conditions-"
 	factLocalNet   = "localnet-"

@@ -6,21 +6,21 @@
 // keyed by protocol and host port, so a packet costs one lookup however many
 // ports are published, and an ADD one transaction however many there are.
 //
-// What is decided here (docs/plugins/portmap.md has it for operators):
+// Decisions (docs/plugins/portmap.md has them for operators):
 //
-//   - A host port belongs to whoever has it. A second attachment that asks for
+//   - A host port belongs to the attachment that has it. A second attachment that asks for
 //     it is refused with the name of the first, unless the first is dead: its
 //     record or namespace is gone. The reference appends a rule that never matches.
 //   - A container in two networks publishes its ports for both (podman does so):
-//     the attachment that came last has them, and leaves them to the other one.
+//     the last attachment has them, and leaves them to the other one.
 //   - A mapping with a host address is looked up before one for all addresses,
 //     a network with conditions before one without.
-//   - Whoever comes first at a local address keeps it: kube-proxy's and Docker's
+//   - The first rule at a local address wins: kube-proxy's and Docker's
 //     rules (priority dstnat) run before ours (dstnat + 5).
-//   - A client's address survives. Only what could not be answered is
+//   - A client's address survives. Only traffic whose answer would be lost is
 //     masqueraded: clients in the container's own subnet, the container itself
 //     among them, because the answer would not pass the host, and 127.0.0.0/8.
-//   - Two attachments of one container have nothing in common: elements carry
+//   - Two attachments of one container are independent: elements carry
 //     the owner of (network, container, interface).
 //   - DEL needs the record alone: no namespace, configuration, prevResult or
 //     runtimeConfig.
@@ -107,7 +107,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return prev, nil
 }
 
-// addNothing is the ADD without ports. Those of an earlier ADD must still go.
+// addNothing is the ADD without ports. It still removes those of an earlier ADD.
 func addNothing(r *plugin.Request, k *kernel.Kernel) error {
 	if rec, _ := k.Records.Read(r.Network, r.Owner, name); rec == nil {
 		return nil
@@ -120,8 +120,8 @@ func addNothing(r *plugin.Request, k *kernel.Kernel) error {
 	return nil
 }
 
-// del removes what the record names, else what the configuration names, and
-// what the reference plugin left for the attachment.
+// del removes the elements of the record, else those of the configuration, and what the
+// reference plugin left for the attachment.
 func del(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	rec, err := k.Records.Take(r.Network, r.Owner, name)
@@ -135,7 +135,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return remove(ctx, r, k, rec)
 }
 
-// check compares the kernel with what ADD made.
+// check compares the kernel with the state that ADD made.
 func check(ctx context.Context, r *plugin.Request) error {
 	conf, mappings, err := decode(r.Config)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
 
-// attachment is one attachment as a runtime calls for it.
+// attachment is one attachment as a runtime requests it.
 type attachment struct {
 	network, id, ifName, netns string
 	prev                       *spec.Result
@@ -79,13 +79,13 @@ func ports(mappings string, more ...string) string {
 
 const webPort = `{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}`
 
-// expect asks and compares.
+// expect sends a request and compares the answer.
 func expect(t *testing.T, about string, from *node.Space, network, addr, want string) {
 	t.Helper()
 	from.Expect(about, network, addr, want)
 }
 
-// elements counts what is in our sets.
+// elements counts the elements of our sets.
 func elements(t *testing.T) (n int) {
 	t.Helper()
 	c := nft.Open("")

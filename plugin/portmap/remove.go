@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// remove takes away everything of one attachment: for DEL and GC. Every step
-// runs even if another failed; the record goes when all is done.
+// remove deletes everything of one attachment: for DEL and GC. Every step runs even if
+// another failed; the record is deleted last.
 func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
 	k.Withdraw(rec)
 	var errs []error
@@ -41,8 +41,7 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	return k.Records.Remove(rec.Network, rec.Owner, name)
 }
 
-// leftovers is what the reference plugin made for an attachment that has no
-// record of ours.
+// leftovers is what the reference plugin made for an attachment that has no record of ours.
 func leftovers(r *plugin.Request) nft.Extra {
 	var addrs []netip.Addr
 	if r.Prev() != nil {
@@ -60,7 +59,7 @@ func (p *plan) reference(r *plugin.Request) iptnft.Made {
 	return kernel.Attachment(r).Publishing(slices.Collect(maps.Keys(ports)), func(a netip.Addr) int { return ports[a] })
 }
 
-// sweep is what it made for attachments that are not valid any more.
+// sweep is what the reference plugin made for attachments that are not valid any more.
 func sweep(network string, valid []spec.Attachment) nft.Extra {
 	keep := make([]iptnft.Attachment, len(valid))
 	for i, a := range valid {
@@ -69,9 +68,8 @@ func sweep(network string, valid []spec.Attachment) nft.Extra {
 	return iptnft.Sweep(network, keep)
 }
 
-// withoutRecord makes up a record from what else there is: the facts the owner
-// holds, the configuration where it is given, and, where the firewall still
-// knows the owner, its elements.
+// withoutRecord makes up a record from other sources: the facts that the owner holds, the
+// configuration if given, and, if the firewall still knows the owner, its elements.
 func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 	rec := &record.Record{Plugin: name, Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}
 	_, known, err := k.NFT.Get(nft.SetOwners, nft.IfName(string(r.Owner)))
@@ -89,7 +87,7 @@ func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 	return rec
 }
 
-// everything lists what the firewall has of an owner, and the facts it holds.
+// everything lists the firewall's elements of an owner, and the facts that it holds.
 func everything(r *plugin.Request, k *kernel.Kernel, o owner.Key) *record.Record {
 	held, conditional := heldFacts(r, k, o)
 	elems, err := k.NFT.Owned(conditional...)
@@ -99,7 +97,7 @@ func everything(r *plugin.Request, k *kernel.Kernel, o owner.Key) *record.Record
 	return &record.Record{Shared: held, Elements: ownedBy(o, elems)}
 }
 
-// planFromConf compiles what a DEL was given, as far as that is enough.
+// planFromConf compiles the configuration of a DEL, as far as that is possible.
 func planFromConf(r *plugin.Request) *plan {
 	conf, mappings, err := decode(r.Config)
 	if err != nil || r.Prev() == nil || len(mappings) == 0 {
@@ -131,8 +129,7 @@ func heldFacts(r *plugin.Request, k *kernel.Kernel, o owner.Key) (held, maps []s
 	return held, maps
 }
 
-// ownedBy picks an owner's elements, but for those of the plugin that made the
-// link.
+// ownedBy returns an owner's elements, except those of the plugin that made the link.
 func ownedBy(o owner.Key, elems []nft.Element) (out []nft.Element) {
 	for _, e := range elems {
 		if k, ok := nft.OwnerOf(e.Comment); ok && k == string(o) && !e.OfInterface() {

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// Lacking is what `patchbay repair` makes again for a living attachment beside the
-// firewall: what lets 127.0.0.1 reach its ports. all are the attachment's records.
+// Lacking is what `patchbay repair` restores for a living attachment besides the firewall:
+// the settings that let 127.0.0.1 reach its ports. all are the attachment's records.
 func Lacking(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *record.Record, all []*record.Record) (s netstate.State, err error) {
 	for _, fact := range rec.Shared {
 		link, ok := strings.CutPrefix(fact, factLocalNet)
@@ -40,7 +40,7 @@ func Lacking(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *reco
 	return s, nil
 }
 
-// hairpins are the attachment's ports of a bridge that need the mode and have it not.
+// hairpins are the attachment's ports of a bridge that need the mode and lack it.
 func hairpins(ctx context.Context, env *netstate.Env, bridge string, all []*record.Record) (s netstate.State) {
 	br, err := env.Link(netstate.Host, bridge)
 	if err != nil || br.Type() != "bridge" || !bridgeNetfilter(env) {
@@ -60,8 +60,8 @@ func hairpins(ctx context.Context, env *netstate.Env, bridge string, all []*reco
 	return s
 }
 
-// ownWay is the interface that the host reaches a container by, when it is one that
-// the attachment's own records name, and none of another network's.
+// ownWay is the interface through which the host reaches a container, when the attachment's
+// own records name it and it is none of another network's.
 func ownWay(env *netstate.Env, rec *record.Record, all []*record.Record) string {
 	i := slices.IndexFunc(rec.Elements, func(e nft.Element) bool { return strings.HasPrefix(e.Set, nft.SetNeighbours4+"_") })
 	if i < 0 || len(rec.Elements[i].Key) < 4 {
@@ -88,8 +88,8 @@ type relocated struct {
 	from string // the fact
 }
 
-// Ensure writes the record before and after, so that a DEL at any time gives back what
-// is held.
+// Ensure writes the record before and after, so that a DEL at any time releases what is
+// held.
 func (m relocated) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
 	fact := m.fact().Name
 	if !slices.Contains(m.rec.Shared, fact) {

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// An SCTP association begins with INIT. Kernels without an SCTP of their own
-// translate it all the same, so it is sent and received as raw packets.
+// An SCTP association begins with INIT. Kernels without SCTP still translate it, so the
+// test sends and receives it as raw packets.
 func TestSCTP(t *testing.T) {
 	n, web, _ := world(t)
 	a := of(web)

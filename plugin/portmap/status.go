@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// status says whether an ADD could work: the configuration is right, and we
-// may change the firewall.
+// status says whether an ADD could work: the configuration is valid, and we may change the
+// firewall.
 func status(_ context.Context, r *plugin.Request) error {
 	conf, _, err := decode(r.Config)
 	if err != nil {

@@ -16,17 +16,18 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// way is the host's interface towards a container, for CHECK: when its route is
-// gone, a default route leads to it by another one, whose settings tell nothing.
+// way is the host's interface towards a container, for CHECK: when its route is gone, a
+// default route leads to the container through another interface, whose settings decide
+// nothing.
 type way struct {
 	to      netip.Addr
-	by, now string // as at ADD, and now; "" is not at all
-	gone    bool   // by is no more
+	by, now string // at ADD, and now; "" without a route
+	gone    bool   // by does not exist any more
 }
 
-// asRecorded gives the plan the way that the record has. Where another attachment
-// with the same address came later, the way is that one's; and when that has gone,
-// nothing of it is expected.
+// asRecorded gives the plan the interface of the record. When another attachment with the
+// same address came later, the route is that one's; and when that one is gone, no route is
+// expected.
 func (p *plan) asRecorded(k *kernel.Kernel, env *netstate.Env, rec *record.Record) netstate.State {
 	var ways []string
 	for _, fact := range rec.Shared {
@@ -48,13 +49,13 @@ func (p *plan) asRecorded(k *kernel.Kernel, env *netstate.Env, rec *record.Recor
 	return netstate.State{w}
 }
 
-// String says what is wanted.
+// String names the expected interface.
 func (w way) String() string { return fmt.Sprintf("host: reach %s by %s", w.to, w.by) }
 
 // Ensure does nothing: the plugin before portmap made the route.
 func (way) Ensure(context.Context, *netstate.Env) (netstate.Undo, error) { return nil, nil }
 
-// Diff compares the two.
+// Diff compares both.
 func (w way) Diff(context.Context, *netstate.Env) (string, error) {
 	switch w.now {
 	case w.by:

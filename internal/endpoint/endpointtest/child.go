@@ -295,7 +295,7 @@ func testIPv6(w *World, c Child) {
 			p.Sysctl("net/ipv6/conf/"+key+"/accept_dad", "1")
 		}
 		limit := 400 * time.Millisecond // a second is usual
-		if !slow {                      // a wait of 30 s is no busy machine
+		if !slow {                      // no busy machine delays an ADD by 30 s
 			p.Sysctl("net/ipv6/conf/default/dad_transmits", "30")
 			limit = 10 * time.Second
 		}
