@@ -53,7 +53,7 @@ func questionsHaveADeadline(t *testing.T) {
 	}
 }
 
-// sticky is a set of plugins of which DEL and GC of "hangs" never end.
+// sticky is a set of plugins in which DEL and GC of "hangs" never end.
 type sticky struct{ ended []string }
 
 func (s *sticky) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {

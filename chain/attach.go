@@ -16,12 +16,12 @@ import (
 // rollbackTime is the default of RollbackTime.
 const rollbackTime = time.Minute
 
-// Add attaches a container: every plugin in order, each with the result of the
-// one before, the last result cached. When a plugin or the cache fails, every
-// plugin gets a DEL, also those not reached (SPEC.md, "Attachment"), unless
-// NoRollback is set or a result of this attachment was cached before: then
-// something that works may stand, and it is left to the caller's DEL. See
-// FileDecides for a list whose file was removed or changed since it was read.
+// Add attaches a container: it calls every plugin in order, each with the previous one's
+// result, and caches the last result. When a plugin or the cache fails, every plugin gets a
+// DEL, also those that were not called (SPEC.md, "Attachment"). No DEL is called when
+// NoRollback is set or a result of this attachment was cached before: a working attachment
+// may exist then, and the caller's DEL decides. See FileDecides for a list whose file was
+// removed or changed since it was read.
 func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Result, error) {
 	if err := a.validate(list); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (rt *Runtime) Add(ctx context.Context, list *List, a Attachment) (*spec.Res
 	return nil, err
 }
 
-// addAll returns the last good result also when a plugin failed.
+// addAll returns the last good result even when a plugin failed.
 func (rt *Runtime) addAll(ctx context.Context, list *List, a *Attachment) (*spec.Result, error) {
 	result := a.Prev
 	for i := range list.Plugins {
@@ -80,15 +80,15 @@ func (rt *Runtime) addOne(ctx context.Context, list *List, p *Plugin, a *Attachm
 	return spec.ParseResult(out, list.CNIVersion)
 }
 
-// rollback calls DEL on every plugin, also when ctx has ended.
+// rollback calls DEL on every plugin, even when ctx has ended.
 func (rt *Runtime) rollback(ctx context.Context, list *List, a *Attachment, result *spec.Result) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(rt.RollbackTime, rollbackTime))
 	defer cancel()
 	return rt.delAll(ctx, list, a, result, true)
 }
 
-// delAll calls DEL on every plugin in reverse order whatever the others say
-// (docs/adr/0010), and joins the errors.
+// delAll calls DEL on every plugin in reverse order, goes on after errors (docs/adr/0010),
+// and joins the errors.
 func (rt *Runtime) delAll(ctx context.Context, list *List, a *Attachment, result *spec.Result, rollback bool) error {
 	r := &request{list: list, capabilities: a.Capabilities}
 	if result != nil && spec.AtLeast(list.CNIVersion, "0.4.0") {
@@ -108,10 +108,10 @@ func (rt *Runtime) delAll(ctx context.Context, list *List, a *Attachment, result
 	return errors.Join(errs...)
 }
 
-// Del detaches a container. The plugins run in reverse order, every one of
-// them; only when all succeeded the cached result is deleted, so that a DEL can
-// be repeated until it works. A cached result that cannot be read goes to Warn.
-// Args and Capabilities that the caller leaves empty are those of the ADD.
+// Del detaches a container. Every plugin runs, in reverse order; only when all succeeded is
+// the cached result deleted, so that a DEL can be repeated until it works. A cached result
+// that cannot be read is passed to Warn. Args and Capabilities that the caller leaves empty
+// are those of the ADD.
 func (rt *Runtime) Del(ctx context.Context, list *List, a Attachment) error {
 	if err := a.validate(list); err != nil {
 		return err
@@ -124,9 +124,9 @@ func (rt *Runtime) Del(ctx context.Context, list *List, a Attachment) error {
 	return rt.del(ctx, list, &a)
 }
 
-// Alone runs fn while nothing else of this runtime works on a container, nor a
-// GC of the network. detach is Del with the locks held. entered is false when it
-// could not have them.
+// Alone runs fn while no other operation of this runtime works on a container, nor a GC of
+// the network. detach is Del with the locks held. entered is false when Alone could not get
+// the locks.
 func (rt *Runtime) Alone(ctx context.Context, network, containerID string, fn func(detach func(context.Context, *List, Attachment) error) error) (entered bool, err error) {
 	if err := spec.ValidateNetworkName(network); err != nil {
 		return false, err
@@ -164,9 +164,9 @@ func (rt *Runtime) del(ctx context.Context, list *List, a *Attachment) error {
 	return rt.forget(list.Name, a)
 }
 
-// DelCached detaches with the configuration that the ADD was made with, for a
-// network whose configuration is gone or another one by now. Without a cached
-// configuration it is an error that wraps ErrNotCached.
+// DelCached detaches with the configuration of the ADD, for a network whose configuration
+// is gone or was replaced. Without a cached configuration it returns an error that wraps
+// ErrNotCached.
 func (rt *Runtime) DelCached(ctx context.Context, network string, a Attachment) error {
 	if err := a.validate(&List{Name: network}); err != nil {
 		return err

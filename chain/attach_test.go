@@ -96,7 +96,7 @@ func TestAddNoRollback(t *testing.T) {
 	}
 }
 
-// A second ADD that fails must not take down what the first one made.
+// A second ADD that fails must not remove what the first one made.
 func TestAddAgainKeepsTheFirst(t *testing.T) {
 	b := newBench(t)
 	if _, err := b.Add(t.Context(), mustList(t, three), attachment); err != nil {
@@ -191,8 +191,8 @@ func TestDelKeepsCache(t *testing.T) {
 	}
 }
 
-// CHECK and DEL know the arguments of the ADD, also where the caller's are empty
-// and not nil.
+// CHECK and DEL know the arguments of the ADD, even when the caller's are empty and not
+// nil.
 func TestArgumentsFromCache(t *testing.T) {
 	b := newBench(t)
 	list := mustList(t, `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"rec1","capabilities":{"ips":true}}]}`)
@@ -284,12 +284,12 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A cancelled ADD kills the plugin with all it started, and rolls back.
+// A cancelled ADD kills the plugin with all its child processes, and rolls back.
 func TestCancelKillsGroup(t *testing.T) {
 	b := newBench(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		for ctx.Err() == nil { // until the plugin has written down its child
+		for ctx.Err() == nil { // until the plugin has written its child's pid
 			data, _ := os.ReadFile(b.log)
 			if strings.Count(string(data), "\n") == 3 {
 				cancel()
@@ -320,7 +320,7 @@ func TestCancelKillsGroup(t *testing.T) {
 	}
 }
 
-// zombie says whether a process has ended and waits for whoever reaps here.
+// zombie says whether a process has ended and is not reaped yet.
 func zombie(pid int) bool {
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	return err != nil || strings.Contains(string(data), ") Z ")

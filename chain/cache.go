@@ -29,8 +29,8 @@ const cacheKind = "cniCacheV1"
 // ErrNotCached says that no result of an attachment is cached.
 var ErrNotCached = errors.New("no cached configuration")
 
-// ErrBrokenCache is wrapped when a cached result exists and cannot be used: a
-// write that a power loss cut short, or another attachment's file.
+// ErrBrokenCache is wrapped when a cached result exists and cannot be used: a power loss
+// cut the write short, or the file is another attachment's.
 var ErrBrokenCache = errors.New("broken cached result")
 
 // cacheFile is libcni's JSON.
@@ -46,11 +46,11 @@ type cacheFile struct {
 	Result       json.RawMessage `json:"result,omitempty"`
 }
 
-// Cached is an attachment as its ADD left it.
+// Cached is the cached state of an attachment after its ADD.
 type Cached struct {
 	Attachment
 	Network string
-	Config  []byte       // the list it was made with; empty in results of old runtimes
+	Config  []byte       // the list of the ADD; empty in results of old runtimes
 	Result  *spec.Result // nil when it cannot be read
 	Since   time.Time    // of the ADD
 }
@@ -59,9 +59,9 @@ func (c *Cached) key() spec.Attachment {
 	return spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
-// fill gives a what the caller of DEL or CHECK left out. An empty map says no
-// more than nil: a published port that CHECK was not told of would be green when
-// it is dead, and a foreign portmap that DEL told nothing would leak it.
+// fill sets the fields of a that the caller of DEL or CHECK left empty. An empty map counts
+// as nil: a CHECK without a published port would not see that the port is dead, and a
+// foreign portmap would leak a port that its DEL does not name.
 func (c *Cached) fill(a *Attachment) {
 	if len(a.Args) == 0 {
 		a.Args = c.Args
@@ -80,8 +80,8 @@ func (c *Cached) list(def *List) *List {
 	return l
 }
 
-// cacheName is libcni's file name. It is ambiguous, since all three parts may
-// hold '-', so what is inside decides.
+// cacheName is libcni's file name. It is ambiguous, since all three parts may contain '-',
+// so the content decides.
 func cacheName(network string, a *Attachment) string {
 	return network + "-" + a.ContainerID + "-" + a.IfName
 }
@@ -95,7 +95,7 @@ func fileNameFits(name string) error {
 	return nil
 }
 
-// guard refuses a directory of results that others could have put there.
+// guard refuses a directory of results that other users can write to.
 func (rt *Runtime) guard() error {
 	if err := statedir.Check(or(rt.CacheDir, DefaultCacheDir), "results"); err != nil {
 		return fmt.Errorf("cached results: %w", err)
@@ -103,9 +103,9 @@ func (rt *Runtime) guard() error {
 	return nil
 }
 
-// write caches a result: complete or not at all, readable by root alone. It is
-// not synced to disk: after a power loss the container is gone too, and a torn
-// file is survived on every verb (docs/adr/0005).
+// write caches a result: complete or not at all, readable by root alone. It does not sync
+// to disk: after a power loss the container is gone too, and every verb accepts a torn file
+// (docs/adr/0005).
 func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 	c := cacheFile{
 		Kind: cacheKind, ContainerID: a.ContainerID, Config: list.Bytes, IfName: a.IfName, Network: list.Name,
@@ -127,9 +127,9 @@ func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 	return replace(filepath.Join(rt.results(), cacheName(list.Name, a)), data)
 }
 
-// replace writes a file through a temporary one, which the container's lock
-// makes ours and which the next try, or DEL, takes away if this one is killed. A
-// GC of another network may take it for one that was left.
+// replace writes a file through a temporary one. The container's lock makes the temporary
+// file ours; after a kill the next try, or DEL, deletes it. A GC of another network may
+// delete it as a leftover.
 func replace(path string, data []byte) (err error) {
 	for range 3 {
 		if err = replaceOnce(path, data); !errors.Is(err, fs.ErrNotExist) {
@@ -156,8 +156,8 @@ func replaceOnce(path string, data []byte) error {
 	return nil
 }
 
-// temporary is beside the directory of the results, where nobody takes it for
-// one, and short whatever the names are.
+// temporary is beside the directory of the results, so that it is never read as one, and
+// short whatever the names are.
 func temporary(path string) string {
 	sum := sha256.Sum256([]byte(filepath.Base(path)))
 	return filepath.Join(filepath.Dir(filepath.Dir(path)), temporaryPrefix+hex.EncodeToString(sum[:8]))
@@ -165,7 +165,7 @@ func temporary(path string) string {
 
 const temporaryPrefix = ".result-"
 
-// sweepTemporary deletes what killed ADDs left: what is newer is being written.
+// sweepTemporary deletes the files of killed ADDs: a newer file is being written.
 func (rt *Runtime) sweepTemporary(before time.Time) error {
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(rt.results()), temporaryPrefix+"*"))
 	if err != nil {
@@ -180,7 +180,7 @@ func (rt *Runtime) sweepTemporary(before time.Time) error {
 	return errors.Join(errs...)
 }
 
-// read returns what is cached for an attachment, nil when there is nothing.
+// read returns the cached state of an attachment, nil when there is none.
 func (rt *Runtime) read(network string, a *Attachment) (*Cached, error) {
 	if err := rt.guard(); err != nil {
 		return nil, err
@@ -256,8 +256,8 @@ func decode(data []byte) (*Cached, error) {
 	return c, nil
 }
 
-// forget deletes what is cached for an attachment, also when it is broken, but
-// not what belongs to another one.
+// forget deletes the cached state of an attachment, even when it is broken, but not a file
+// that belongs to another attachment.
 func (rt *Runtime) forget(network string, a *Attachment) error {
 	if err := rt.guard(); err != nil {
 		return err
@@ -274,7 +274,7 @@ func (rt *Runtime) forget(network string, a *Attachment) error {
 	return remove(path)
 }
 
-// remove deletes a file; a missing one is deleted.
+// remove deletes a file; a missing one is no error.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("delete cached result: %w", err)
@@ -282,7 +282,7 @@ func remove(path string) error {
 	return nil
 }
 
-// Cached returns what is cached for an attachment, nil when there is nothing.
+// Cached returns the cached state of an attachment, nil when there is none.
 func (rt *Runtime) Cached(network string, a Attachment) (*Cached, error) {
 	if err := a.validate(&List{Name: network}); err != nil {
 		return nil, err
@@ -290,9 +290,8 @@ func (rt *Runtime) Cached(network string, a Attachment) (*Cached, error) {
 	return rt.read(network, &a)
 }
 
-// Attachments lists what is cached, of one container or of all (""), sorted by
-// file name. Files that cannot be read come back joined in the error beside
-// the others.
+// Attachments lists the cached attachments of one container or of all (""), sorted by file
+// name. Errors of files that cannot be read are joined and returned beside the others.
 func (rt *Runtime) Attachments(containerID string) (list []Cached, err error) {
 	if err := rt.guard(); err != nil {
 		return nil, err
@@ -322,8 +321,8 @@ func (rt *Runtime) Attachments(containerID string) (list []Cached, err error) {
 // not write atomically, so a young one may be half written.
 const sweepAge = time.Minute
 
-// sweep deletes the broken files of a network whose attachments are not valid.
-// Their content is lost, so nothing is lost with them.
+// sweep deletes the broken files of a network whose attachments are not valid. Their
+// content is lost already.
 func (rt *Runtime) sweep(k *Keep) error {
 	entries, err := os.ReadDir(rt.results())
 	if err != nil || rt.guard() != nil {

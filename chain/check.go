@@ -15,9 +15,9 @@ import (
 // ErrCheckNotSupported is wrapped by Check for a version before 0.4.0.
 var ErrCheckNotSupported = errors.New("does not support the CHECK command")
 
-// Check asks every plugin whether an attachment is still as ADD made it
-// (docs/adr/0037). A single error comes back as it is, with its code; several are
-// joined. With disableCheck it is nil.
+// Check calls CHECK of every plugin: is the attachment still as ADD made it
+// (docs/adr/0037)? A single error is returned unchanged, with its code; several are joined.
+// With disableCheck it returns nil.
 func (rt *Runtime) Check(ctx context.Context, list *List, a Attachment) error {
 	if err := checkable(list, a); err != nil || list.DisableCheck {
 		return err
@@ -30,8 +30,8 @@ func (rt *Runtime) Check(ctx context.Context, list *List, a Attachment) error {
 	return rt.checkEach(ctx, list, a, func(ctx context.Context, _ string, check func(context.Context) error) error { return check(ctx) })
 }
 
-// Inspect is Check without the container's lock, and whatever disableCheck says: for
-// who must not write, and looks again before it believes that something is wrong. A
+// Inspect is Check without the container's lock and without regard to disableCheck. It is
+// for callers that must not write, and that check again before they report an error. Each
 // plugin has AskTime to answer.
 func (rt *Runtime) Inspect(ctx context.Context, list *List, a Attachment) error {
 	if err := checkable(list, a); err != nil {
@@ -52,7 +52,7 @@ func checkable(list *List, a Attachment) error {
 	return nil
 }
 
-// checkEach calls CHECK of every plugin by ask.
+// checkEach calls CHECK of every plugin through ask.
 func (rt *Runtime) checkEach(ctx context.Context, list *List, a Attachment, ask func(context.Context, string, func(context.Context) error) error) error {
 	r, err := rt.checkRequest(list, &a)
 	if err != nil {
@@ -69,7 +69,7 @@ func (rt *Runtime) checkEach(ctx context.Context, list *List, a Attachment, ask 
 	return join(errs)
 }
 
-// join is errors.Join that leaves a single error as it is.
+// join is errors.Join, but returns a single error unchanged.
 func join(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 1 {
@@ -78,8 +78,8 @@ func join(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// checkRequest carries the whole result of the ADD. Without a cached one the
-// plugins are asked all the same, and say that they miss it.
+// checkRequest carries the whole result of the ADD. Without a cached one the plugins are
+// still called, and report that it is missing.
 func (rt *Runtime) checkRequest(list *List, a *Attachment) (*request, error) {
 	cached, err := rt.read(list.Name, a)
 	if err != nil {
@@ -98,9 +98,9 @@ func (rt *Runtime) checkRequest(list *List, a *Attachment) (*request, error) {
 	return r, nil
 }
 
-// Status asks every plugin whether an ADD would work now. A single error comes
-// back as it is, with its code; several are joined. Versions before 1.1.0 have
-// no such verb and are taken to be ready.
+// Status calls STATUS of every plugin: would an ADD work now? A single error is returned
+// unchanged, with its code; several are joined. Versions before 1.1.0 have no such verb and
+// count as ready.
 func (rt *Runtime) Status(ctx context.Context, list *List) error {
 	if !spec.AtLeast(list.CNIVersion, "1.1.0") {
 		return nil
@@ -119,10 +119,11 @@ func (rt *Runtime) Status(ctx context.Context, list *List) error {
 	return join(errs)
 }
 
-// errSilent tells a plugin that does not answer from one that answers with an error.
+// errSilent marks a plugin that does not answer, unlike one that answers with an error.
 var errSilent = errors.New("did not answer")
 
-// ask gives a plugin AskTime to answer, so that one which hangs hides no other.
+// ask gives a plugin AskTime to answer, so that a hanging plugin does not keep others from
+// being asked.
 func (rt *Runtime) ask(ctx context.Context, pluginType string, verb spec.Verb, question func(context.Context) error) error {
 	if rt.AskTime <= 0 {
 		return question(ctx)
@@ -136,10 +137,10 @@ func (rt *Runtime) ask(ctx context.Context, pluginType string, verb spec.Verb, q
 	return err
 }
 
-// VersionInfo asks a plugin for the versions it speaks. One that answers with
-// an error object does not know VERSION and speaks 0.1.0 (SPEC.md 0.2.0).
+// VersionInfo asks a plugin for the versions that it supports. A plugin that answers with
+// an error object does not know VERSION and supports 0.1.0 (SPEC.md 0.2.0).
 func (rt *Runtime) VersionInfo(ctx context.Context, pluginType string) (*spec.VersionInfo, error) {
-	call := rt.call(ctx, spec.Version, &Attachment{NetNS: "dummy", IfName: "dummy"}) // old plugins want them
+	call := rt.call(ctx, spec.Version, &Attachment{NetNS: "dummy", IfName: "dummy"}) // old plugins require them
 	call.Config = []byte(fmt.Sprintf(`{"cniVersion":%q}`, spec.Current))
 	var out []byte
 	err := rt.ask(ctx, pluginType, spec.Version, func(ctx context.Context) (err error) {
@@ -159,9 +160,8 @@ func (rt *Runtime) VersionInfo(ctx context.Context, pluginType string) (*spec.Ve
 	return spec.ParseVersions(out)
 }
 
-// Validate looks whether every plugin of a list is there and speaks the list's
-// version, and returns the capabilities the list declares, sorted. All that is
-// wrong is in the error.
+// Validate checks that every plugin of a list exists and supports the list's version, and
+// returns the capabilities that the list declares, sorted. The error names all faults.
 func (rt *Runtime) Validate(ctx context.Context, list *List) (capabilities []string, err error) {
 	var errs []error
 	set := map[string]bool{}

@@ -9,13 +9,12 @@
 //	list, err := rt.Load("mynet")
 //	result, err := rt.Add(ctx, list, chain.Attachment{ContainerID: id, NetNS: ns, IfName: "eth0"})
 //
-// An ADD is a transaction: when a plugin fails, every plugin of the list gets a
-// DEL. A DEL runs every plugin whatever the others say and keeps the cached
-// result until all of them succeeded. Operations on one container follow one
-// another, and GC excludes ADD and DEL, by file locks, so both also hold
-// between processes.
+// An ADD is a transaction: when a plugin fails, every plugin of the list gets a DEL. A DEL
+// calls every plugin, goes on after errors, and keeps the cached result until all of them
+// succeeded. File locks make operations on one container run one after another and keep GC
+// apart from ADD and DEL, also between processes.
 //
-// Results are cached in libcni's format and place, so that a runtime built on
-// libcni and this library can take over from each other on a live node. What
-// differs from libcni is listed in docs/libcni.md and held by tests.
+// Results are cached in libcni's format and place, so that a runtime on libcni and one on
+// this library can take over from each other on a live node. docs/libcni.md lists the
+// differences from libcni, and tests check them.
 package chain

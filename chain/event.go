@@ -11,14 +11,14 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Event tells what one call of a plugin came to, for logs and traces.
+// Event describes one finished call of a plugin, for logs and traces.
 type Event struct {
 	Network     string
 	ContainerID string // empty for GC, STATUS and VERSION
 	IfName      string
 	Plugin      string // its type
 	Verb        spec.Verb
-	Rollback    bool // a DEL that takes a failed ADD back
+	Rollback    bool // a DEL that rolls back a failed ADD
 	Start       time.Time
 	Duration    time.Duration
 	Output      int // bytes of standard output
@@ -36,17 +36,17 @@ func (e *Event) Outcome() string {
 // Code is the CNI code of Err, 0 without one.
 func (e *Event) Code() spec.Code { return spec.ErrorCode(e.Err) }
 
-// Trace is W3C trace context, handed to the plugins as it is (cni#1173).
+// Trace is W3C trace context, passed to the plugins unchanged (cni#1173).
 type Trace struct{ Parent, State, Baggage string }
 
 type traceKey struct{}
 
-// WithTrace returns a context whose calls carry t.
+// WithTrace returns a context whose plugin calls carry t.
 func WithTrace(ctx context.Context, t Trace) context.Context {
 	return context.WithValue(ctx, traceKey{}, t)
 }
 
-// trace is what ctx carries, else what the process was started with.
+// trace is the context's, else that of the process's environment.
 func trace(ctx context.Context) Trace {
 	if t, ok := ctx.Value(traceKey{}).(Trace); ok {
 		return t

@@ -19,29 +19,28 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Keep says which attachments of a network are valid. GC removes the others:
-// with an empty Valid, all.
+// Keep lists the valid attachments of a network. GC removes the others: with an empty
+// Valid, all.
 type Keep struct {
 	List  *List
 	Valid []spec.Attachment
 
-	// Now, when set, is asked for more of them once no ADD and no DEL of this
-	// runtime runs on the network: a list that was made before would miss those
-	// that came since.
+	// Now, if set, is called for more valid attachments once no ADD and no DEL of this
+	// runtime runs on the network: an earlier list would miss attachments made since.
 	Now func(context.Context) ([]spec.Attachment, error)
-	// Alive, when set, is asked again about each attachment that is to be detached,
-	// while ADDs of it are kept out, those of other runtimes too.
+	// Alive, if set, is called again for each attachment to be detached, while ADDs of it
+	// are kept out, also those of other runtimes.
 	Alive func(*Cached) bool
 
-	listed time.Time // what is newer is not on the list and stays
+	listed time.Time // GC keeps newer attachments, which the list cannot have
 }
 
-// GC removes what is left of attachments that are no longer valid, for one or
-// several networks in turn. For each cached attachment of a network that is
-// not valid it calls DEL, with the configuration of its ADD; then every plugin
-// gets a GC with the list of the valid ones (since 1.1.0). No ADD or DEL of the
-// network runs meanwhile. What other runtimes attach meanwhile stays. Everything
-// is tried, and the errors are joined. Networks with disableGC are left alone.
+// GC removes what is left of attachments that are no longer valid, for one or several
+// networks in turn. For each cached attachment of a network that is not valid it calls DEL,
+// with the configuration of its ADD; then every plugin gets a GC with the list of the valid
+// ones (since 1.1.0). No ADD or DEL of the network runs meanwhile. Attachments that other
+// runtimes make meanwhile are kept. GC goes on after errors and joins them. It skips
+// networks with disableGC.
 func (rt *Runtime) GC(ctx context.Context, networks ...Keep) error {
 	errs := []error{rt.sweepTemporary(moment.Listing(ctx))}
 	for _, k := range networks {
@@ -65,24 +64,24 @@ func (rt *Runtime) gc(ctx context.Context, k *Keep) error {
 	if k.Now != nil {
 		more, err := k.Now(ctx)
 		if err != nil {
-			return err // without the list nothing is known to be dead
+			return err // without the list no attachment is known to be dead
 		}
 		k.Valid = append(slices.Clone(k.Valid), more...)
 	}
 	cached, err := rt.Attachments("")
 	if err != nil {
-		rt.warn(err) // what can be read is collected all the same
+		rt.warn(err) // collect the others
 	}
 	return errors.Join(rt.delStale(ctx, k, cached), rt.gcPlugins(ctx, k), rt.sweep(k))
 }
 
-// delTime is the default of DelTime, gcShare how many of them a plugin's GC has.
+// delTime is the default of DelTime; a plugin's GC has gcShare times as long.
 const (
 	delTime = 30 * time.Second
 	gcShare = 20
 )
 
-// patient is how a GC calls plugins.
+// patient calls plugins with the time limits of a GC.
 type patient struct {
 	invoke.Invoker
 	del time.Duration
@@ -116,8 +115,8 @@ func (rt *Runtime) delStale(ctx context.Context, k *Keep, cached []Cached) error
 	return errors.Join(errs...)
 }
 
-// delOne keeps a CHECK of the same container out, and ADDs of other runtimes; our
-// own and DELs are out already. Then it looks again.
+// delOne keeps out a CHECK of the same container, and ADDs of other runtimes; our own ADDs
+// and DELs are out already. Then it looks again.
 func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 	unlock, err := rt.lockContainer(ctx, c.ContainerID)
 	if err != nil {
@@ -126,20 +125,20 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 	defer unlock()
 	records := record.New(or(rt.RunDir, DefaultRunDir))
 	release, stays, err := records.Seize(c.Network, owner.Of(c.Network, c.ContainerID, c.IfName), func(now []record.Standing) string {
-		return rt.stays(k, c, now)
+		return rt.reasonToKeep(k, c, now)
 	})
 	if err != nil || stays != "" {
 		return err
 	}
 	defer release()
-	records.Close() // the plugins of the DEL take the locks of the records; the claim is theirs to ignore
+	records.Close() // the plugins of the DEL take the locks of the records, and pass over our claim
 	a := c.Attachment
 	return rt.del(ctx, c.list(k.List), &a)
 }
 
-// stays is not empty when an attachment has come, or come back, since the list
-// was begun.
-func (rt *Runtime) stays(k *Keep, c *Cached, now []record.Standing) string {
+// reasonToKeep returns why an attachment is kept: it was made, or made again, since the list was
+// begun. It returns "" when it is not kept.
+func (rt *Runtime) reasonToKeep(k *Keep, c *Cached, now []record.Standing) string {
 	const newer = "it is newer than the list of valid attachments"
 	for _, s := range now {
 		if s.Since.After(k.listed) {

@@ -62,7 +62,8 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// Nothing valid is an empty list, not none: plugins keep everything without one.
+// An empty list of valid attachments is sent as an empty list: without a list plugins keep
+// everything.
 func TestGCNothingValid(t *testing.T) {
 	b := newBench(t)
 	if err := b.GC(t.Context(), chain.Keep{List: mustList(t, three)}); err != nil {
@@ -96,7 +97,7 @@ failed to delete stale attachment x eth0: plugin type="rec1" failed (delete): st
 	}
 }
 
-// What the ADD was made with is what the stale attachment is deleted with.
+// The stale attachment is deleted with the configuration of its ADD.
 func TestGCUsesTheConfigOfTheAdd(t *testing.T) {
 	b := newBench(t)
 	b.add(mustList(t, three), "a")
@@ -148,9 +149,9 @@ func TestGCSweepsBrokenCache(t *testing.T) {
 	}
 }
 
-// R18: while GC of a network runs there is no ADD and no DEL in it, and while one of those runs
-// there is no GC. ADDs of different containers do run together, operations on
-// one container do not (R17).
+// R18: while GC of a network runs no ADD and no DEL runs in it, and while one of those runs
+// no GC does. ADDs of different containers run together, operations on one container do not
+// (R17).
 func TestExclusion(t *testing.T) {
 	b := newBench(t)
 	b.Event = nil // called by several goroutines here

@@ -19,9 +19,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Another runtime, which takes none of our locks, attaches while the list of what
-// is valid is made: that is not on it, and stays. So does what has come back under
-// its name, and what is found alive when it is looked at again.
+// Another runtime, which takes none of our locks, attaches while the list of valid
+// attachments is made: GC keeps that attachment. It also keeps one that came back under its
+// name, and one that is found alive in the second look.
 func TestGCLeavesWhatComesMeanwhile(t *testing.T) {
 	b := newBench(t)
 	b.Event = nil // called by two runtimes here
@@ -57,8 +57,8 @@ func TestGCLeavesWhatComesMeanwhile(t *testing.T) {
 	}
 }
 
-// A plugin's record that is newer than the list, or that an ADD has locked, keeps
-// its attachment; and without a list nothing goes.
+// A plugin's record that is newer than the list, or that an ADD has locked, keeps its
+// attachment; and without a list nothing is removed.
 func TestGCLooksAtRecords(t *testing.T) {
 	for name, prepare := range map[string]func(*records.Store) bool{
 		"locked": func(*records.Store) bool { return true },
@@ -91,8 +91,8 @@ func TestGCLooksAtRecords(t *testing.T) {
 	}
 }
 
-// A plugin that hangs stops the operations of its own network alone, and those
-// only for a while; the error names the process that holds the lock.
+// A hanging plugin blocks the operations of its own network alone, and those only for a
+// while; the error names the process that holds the lock.
 func TestHungPlugin(t *testing.T) {
 	b := newBench(t)
 	b.Event = nil // called by two goroutines here

@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// libcni over the same plugins and the same cache.
+// libcni runs libcni over the same plugins and the same cache.
 func (b *bench) libcni() *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir(b.Path, b.CacheDir, nil)
 }
@@ -30,7 +30,7 @@ func runtimeConf(a chain.Attachment) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: a.Args, CapabilityArgs: a.Capabilities}
 }
 
-// rich has everything that a runtime handles in a request.
+// rich uses everything that a runtime handles in a request.
 const rich = `{"cniVersion":"%s","name":"net","plugins":[
 	{"type":"rec1","name":"own","capabilities":{"ips":true,"mac":false,"dns":true},"ipam":{"type":"x","a":[1,2.5,null]},"dns":{},"args":{"cni":{"k":"v"}}},
 	{"type":"rec2","capabilities":{"portMappings":true},"x-unknown":"<&>é"},
@@ -112,9 +112,9 @@ func libcniVerbs(t *testing.T, b *bench, data []byte) {
 	}
 }
 
-// normal decodes standard input and takes away the one thing that differs on
-// purpose in a usual configuration: we remove "capabilities", as the
-// specification says (R11), libcni leaves it in. docs/libcni.md has the others.
+// normal decodes standard input and removes the one intended difference in a usual
+// configuration: we remove "capabilities", as the specification requires (R11), libcni
+// leaves it in. docs/libcni.md has the other differences.
 func normal(t *testing.T, calls []record) (out []any) {
 	t.Helper()
 	for _, c := range calls {
@@ -123,13 +123,13 @@ func normal(t *testing.T, calls []record) (out []any) {
 			t.Fatal(err)
 		}
 		delete(in, "capabilities")
-		delete(in, moment.Key) // libcni does not say when it made its list
+		delete(in, moment.Key) // libcni does not send the time of its list
 		out = append(out, []any{c.Plugin, c.Verb, c.Env, in})
 	}
 	return out
 }
 
-// TestRemovedFromRequests lists what we keep from plugins and libcni passes on.
+// TestRemovedFromRequests lists the keys that libcni passes to plugins and we remove.
 func TestRemovedFromRequests(t *testing.T) {
 	b := newBench(t)
 	data := []byte(`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","capabilities":{"ips":true},
@@ -155,7 +155,7 @@ func TestRemovedFromRequests(t *testing.T) {
 	}
 }
 
-// Large numbers come through as they are; libcni makes them floats.
+// Large numbers arrive unchanged; libcni turns them into floats.
 func TestNumbersStay(t *testing.T) {
 	b := newBench(t)
 	if _, err := b.Add(t.Context(), mustList(t, `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"rec1","n":9007199254740993}]}`), attachment); err != nil {
@@ -166,7 +166,7 @@ func TestNumbersStay(t *testing.T) {
 	}
 }
 
-// TestCacheIsLibcnis: libcni reads what we wrote, and takes over.
+// TestCacheIsLibcnis: libcni reads our cache, and takes over.
 func TestCacheIsLibcnis(t *testing.T) {
 	for _, version := range spec.Versions() {
 		b := newBench(t)
@@ -243,7 +243,7 @@ func modes(t *testing.T, b *bench) {
 	}
 }
 
-// TestLibcnisCacheIsOurs: we read what libcni wrote, and take over.
+// TestLibcnisCacheIsOurs: we read libcni's cache, and take over.
 func TestLibcnisCacheIsOurs(t *testing.T) {
 	for _, version := range spec.Versions() {
 		b := newBench(t)
@@ -273,7 +273,7 @@ func TestLibcnisCacheIsOurs(t *testing.T) {
 func TestCacheTolerance(t *testing.T) {
 	tests := []struct {
 		about, data string
-		prev        bool // DEL has a previous result all the same
+		prev        bool // DEL still has a previous result
 		broken      bool
 	}{
 		{"empty", "", false, true},
@@ -329,7 +329,7 @@ func TestCacheTolerance(t *testing.T) {
 	}
 }
 
-// A link that somebody planted in the place of a result is not followed.
+// A link that another user planted in place of a result is not followed.
 func TestCacheFollowsNoLink(t *testing.T) {
 	b := newBench(t)
 	secret := filepath.Join(b.CacheDir, "secret")

@@ -15,7 +15,7 @@ import (
 // List is a network configuration: a named list of plugins.
 type List struct {
 	Name                   string
-	CNIVersion             string // highest version that both sides know; may be empty (0.1.0)
+	CNIVersion             string // highest version that both sides support; may be empty (0.1.0)
 	DisableCheck           bool
 	DisableGC              bool
 	LoadOnlyInlinedPlugins bool
@@ -30,12 +30,12 @@ type List struct {
 // Plugin is one member of a list.
 type Plugin struct {
 	Type         string
-	Name         string          // as the object says; error messages name it
+	Name         string          // from the object; error messages use it
 	Capabilities map[string]bool // that the plugin declares
 	Raw          json.RawMessage // the object
 }
 
-// String describes the plugin as libcni's messages do.
+// String describes the plugin in the words of libcni's messages.
 func (p *Plugin) String() string {
 	if p.Name == "" {
 		return fmt.Sprintf("type=%q", p.Type)
@@ -48,8 +48,8 @@ func listError(format string, args ...any) error {
 	return spec.Errorf(spec.CodeInvalidConfig, "error parsing configuration list: "+format, args...)
 }
 
-// ParseList reads the JSON of a .conflist. A list without plugins is returned
-// as it is: other files may add some (LoadFile).
+// ParseList reads the JSON of a .conflist. It accepts a list without plugins: other files
+// may add some (LoadFile).
 func ParseList(data []byte) (*List, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -75,8 +75,8 @@ func (l *List) parseName(raw map[string]json.RawMessage) error {
 	return spec.ValidateNetworkName(l.Name)
 }
 
-// parseFlags reads the switches, which may be booleans or strings (in 0.4.0
-// the text of the specification had disableCheck as a string).
+// parseFlags reads the switches, which may be booleans or strings (in 0.4.0 the text of the
+// specification had disableCheck as a string).
 func (l *List) parseFlags(raw map[string]json.RawMessage) (err error) {
 	if l.DisableCheck, err = parseFlag(raw, "disableCheck"); err != nil {
 		return err
@@ -196,7 +196,7 @@ func (l *List) inline() error {
 	return errors.Join(errs[:]...)
 }
 
-// jsonType names what a value is as libcni's messages do: by the Go type that
+// jsonType names the type of a value as libcni's messages do: the Go type that
 // encoding/json would choose.
 func jsonType(data json.RawMessage) string {
 	var value any

@@ -46,14 +46,14 @@ func (e *FileError) Error() string {
 	return fmt.Sprintf("read %s: %v", e.File, e.Err)
 }
 
-// syntaxError is a file that is no JSON, with line and column.
+// syntaxError is a file that is not valid JSON, with line and column.
 type syntaxError struct{ cause *spec.Error }
 
 func (e *syntaxError) Error() string { return e.cause.Msg }
 
 func (e *syntaxError) Unwrap() error { return e.cause }
 
-// located says where in a file its syntax is wrong.
+// located returns the place of a file's syntax error.
 func located(file string, data []byte, err error) error {
 	if text, ok := jsonat.Syntax(data, err); ok {
 		return &syntaxError{spec.Errorf(spec.CodeDecoding, "%s:%s", file, text)}
@@ -64,11 +64,11 @@ func located(file string, data []byte, err error) error {
 // Unwrap returns the cause.
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Dir is what a configuration directory holds.
+// Dir is the content of a configuration directory.
 type Dir struct {
 	Path   string
-	Lists  []*List      // in the order in which they win: .conflist, then .conf and .json, by name
-	Broken []*FileError // what could not be read; the others do not suffer from it
+	Lists  []*List      // in their order of precedence: .conflist, then .conf and .json, by name
+	Broken []*FileError // files that cannot be read; they do not affect the others
 }
 
 // LoadDir reads every configuration of a directory. A directory that does not
@@ -94,9 +94,9 @@ func LoadDir(dir string) (*Dir, error) {
 	return d, nil
 }
 
-// Find returns the first list of a name. A broken file that names this network
-// is the error, since a file that comes later must not take its place; broken
-// files that hide their name are told beside a NotFoundError.
+// Find returns the first list of a name. A broken file that names this network is the
+// error, since a later file must not take its place. With a NotFoundError, Find also
+// reports broken files whose name cannot be read.
 func (d *Dir) Find(name string) (*List, error) {
 	for _, l := range d.Lists {
 		if l.Name == name && !d.shadowed(l) {
@@ -118,7 +118,7 @@ func (d *Dir) Find(name string) (*List, error) {
 	return nil, errors.Join(errs...)
 }
 
-// shadowed says whether a broken file of the same network comes before l.
+// shadowed says whether a broken file of the same network precedes l.
 func (d *Dir) shadowed(l *List) bool {
 	return slices.ContainsFunc(d.Broken, func(b *FileError) bool {
 		before := rank(b.File) < rank(l.File) || rank(b.File) == rank(l.File) && b.File < l.File
@@ -134,7 +134,7 @@ func rank(file string) int {
 	return 1
 }
 
-// nameOf reads no more than the name of a network from a broken file.
+// nameOf reads only the name of a network from a broken file.
 func nameOf(file string) string {
 	var head struct {
 		Name string `json:"name"`
@@ -176,15 +176,15 @@ func ParseFile(file string, data []byte) (*List, error) {
 	return l, l.aggregate(filepath.Dir(file))
 }
 
-// stands refuses a list whose file was removed or replaced since it was read, where the
-// file decides: what an ADD makes of it would have no network to remove it with, or mix
-// with what the new file makes.
+// stands refuses a list whose file was removed or replaced since it was read, if the file
+// decides: nothing would know how to remove what an ADD makes of it, or it would mix with
+// what the new file makes.
 func (rt *Runtime) stands(l *List) error {
 	if l.source == nil || !rt.FileDecides {
 		return nil
 	}
 	if st, err := os.Stat(l.File); err == nil && !st.Mode().IsRegular() {
-		return nil // a pipe, which holds nothing any more
+		return nil // a pipe, which is empty by now
 	}
 	now, err := atomicfile.ReadConf(l.File)
 	switch {

@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 )
 
-// TestRefusedLists holds the messages to libcni's, which refuses the same.
+// TestRefusedLists compares the messages with those of libcni, which refuses the same.
 func TestRefusedLists(t *testing.T) {
 	const p = `"plugins":[{"type":"rec1"}]`
 	tests := []struct{ data, msg string }{
@@ -50,7 +50,7 @@ func TestRefusedLists(t *testing.T) {
 	}
 }
 
-// TestRefusedByUs lists what libcni takes and we do not.
+// TestRefusedByUs lists configurations that libcni accepts and we refuse.
 func TestRefusedByUs(t *testing.T) {
 	for data, msg := range map[string]string{
 		`{"name":"../x","plugins":[{"type":"rec1"}]}`: "invalid characters found in network name",
@@ -216,8 +216,8 @@ func FuzzParseList(f *testing.F) {
 	})
 }
 
-// TestIrregularFiles: a pipe without a writer, a device and a file without end are
-// broken files, and the others are still read.
+// TestIrregularFiles: a pipe without a writer, a device and an endless file are broken
+// files, and the others are still read.
 func TestIrregularFiles(t *testing.T) {
 	dir := t.TempDir()
 	pipe, link, long := filepath.Join(dir, "1.conflist"), filepath.Join(dir, "2.conf"), filepath.Join(dir, "3.conf")

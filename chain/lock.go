@@ -19,9 +19,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Locks are files under RunDir/locks, held by flock(2), so they end with the
-// process that took them. Each network has its own, so that a plugin which hangs
-// in one stops no other. The order is always: gate, operations, container.
+// Locks are files under RunDir/locks, held by flock(2), so they end with the process that
+// took them. Each network has its own, so that a hanging plugin blocks one network only.
+// The order is always: gate, operations, container.
 //
 //	NETWORK.gate.lock        held by a waiting GC, so that new ADDs cannot starve it
 //	NETWORK.operations.lock  shared by ADD and DEL, exclusive for GC and Exclusive
@@ -32,22 +32,22 @@ const (
 	containerLock  = ".container.lock"
 )
 
-// How long it takes at first, and at most, to ask again for a lock: a blocking
-// flock could not be cancelled.
+// The first and the longest interval between two tries to get a lock: a blocking flock
+// could not be cancelled.
 const (
 	lockStep    = time.Millisecond
 	lockStepMax = 20 * time.Millisecond
 )
 
-// lockTime is the default of LockTime, gateTime how much of it a GC keeps ADD and
-// DEL waiting for one that does not end.
+// lockTime is the default of LockTime. gateTime is how much of it a GC blocks new ADDs and
+// DELs while it waits for one that does not end.
 const (
 	lockTime = time.Minute
 	gateTime = 10 * time.Second
 )
 
-// lockAttachment is for ADD and DEL: no GC of the network, and alone with the
-// container.
+// lockAttachment is for ADD and DEL: no GC of the network runs, and no other operation on
+// the container.
 func (rt *Runtime) lockAttachment(ctx context.Context, network, containerID string) (unlock func(), err error) {
 	gate, err := rt.lock(ctx, lockName(network, gateLock), syscall.LOCK_SH, 0)
 	if err != nil {
@@ -80,9 +80,9 @@ func (rt *Runtime) lockNetwork(ctx context.Context, network string) (unlock func
 	return func() { operations(); gate() }, nil
 }
 
-// Exclusive runs fn while no ADD, DEL or GC of this runtime works in a network: for
-// what removes or changes the network itself. An ADD that waited looks at the network's
-// file again where FileDecides.
+// Exclusive runs fn while no ADD, DEL or GC of this runtime works in a network: for callers
+// that remove or change the network itself. With FileDecides an ADD that waited checks the
+// network's file again.
 func (rt *Runtime) Exclusive(ctx context.Context, network string, fn func() error) error {
 	if err := spec.ValidateNetworkName(network); err != nil {
 		return err
@@ -95,13 +95,13 @@ func (rt *Runtime) Exclusive(ctx context.Context, network string, fn func() erro
 	return fn()
 }
 
-// lockName is a file name of a validated name, cut to what a file may be called:
-// two long names may share a lock.
+// lockName is a file name made of a validated name, cut to the length that a file name may
+// have: two long names may share a lock.
 func lockName(name, suffix string) string { return name[:min(len(name), 200)] + suffix }
 
-// lockContainer removes its file when it is done, while it holds the lock.
-// Another process that waits for the removed file notices (sameFile) and starts
-// anew. containerID is a validated name.
+// lockContainer removes its file when it is done, while it holds the lock. Another process
+// that waits for the removed file notices (sameFile) and starts over. containerID is a
+// validated name.
 func (rt *Runtime) lockContainer(ctx context.Context, containerID string) (unlock func(), err error) {
 	name := lockName(containerID, containerLock)
 	release, err := rt.lock(ctx, name, syscall.LOCK_EX, 0)
@@ -109,13 +109,13 @@ func (rt *Runtime) lockContainer(ctx context.Context, containerID string) (unloc
 		return nil, err
 	}
 	return func() {
-		_ = os.Remove(filepath.Join(rt.locks(), name)) // an empty file that stays harms nothing
+		_ = os.Remove(filepath.Join(rt.locks(), name)) // an empty file left behind harms nothing
 		release()
 	}, nil
 }
 
-// lock takes one lock, asking until ctx ends or the time is over: LockTime, or most
-// if that is less and not zero. Its error names what holds the lock.
+// lock takes one lock, trying until ctx ends or the time is over: LockTime, or most if that
+// is less and not zero. Its error names the process that holds the lock.
 func (rt *Runtime) lock(ctx context.Context, name string, how int, most time.Duration) (release func(), err error) {
 	limit := cmp.Or(rt.LockTime, lockTime)
 	if most > 0 {

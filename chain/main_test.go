@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The test binary started under a name that begins with "rec" is a plugin that
-// writes down what it was given and does what its configuration says.
+// The test binary started under a name that begins with "rec" is a plugin that records its
+// call and does what its configuration says.
 func TestMain(m *testing.M) {
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "rec") {
 		os.Exit(recorder())
@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 type recConf struct {
 	Fail       map[string]spec.Error `json:"fail"`   // by verb: the error object
 	Output     map[string]string     `json:"output"` // by verb: standard output as it is
-	Hang       string                `json:"hang"`   // the verb that never ends, with a child that does not either
-	Hold       string                `json:"hold"`   // the verb that takes 50 ms and tells when it began and ended
+	Hang       string                `json:"hang"`   // the verb that never ends, with a child process that does not end either
+	Hold       string                `json:"hold"`   // the verb that takes 50 ms and records when it began and ended
 	Until      string                `json:"until"`  // the file that Hold waits for instead
 	Version    string                `json:"cniVersion"`
 	PrevResult json.RawMessage       `json:"prevResult"`
@@ -173,7 +173,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// calls reads what the recorders wrote since the last time.
+// calls reads what the recorders wrote since the last call.
 func (b *bench) calls() (out []record) {
 	b.t.Helper()
 	data, err := os.ReadFile(b.log)

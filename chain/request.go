@@ -13,11 +13,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// request derives what a plugin gets on standard input from its object in the
-// list (SPEC.md, "Deriving request configuration"): the list's name and
-// version, what the runtime sets, and its share of the capabilities. What is
-// only the runtime's to write is removed, in whatever case it is spelled,
-// because plugins match keys in any case.
+// request derives a plugin's standard input from its object in the list (SPEC.md, "Deriving
+// request configuration"): the list's name and version, the keys that the runtime sets, and
+// its share of the capabilities. Keys that only the runtime may set are removed, in any
+// letter case, because plugins match keys in any case.
 type request struct {
 	list         *List
 	capabilities map[string]any // nil outside ADD, DEL and CHECK
@@ -55,7 +54,8 @@ func (r *request) config(p *Plugin) ([]byte, error) {
 	return json.Marshal(conf)
 }
 
-// share is the intersection of what the plugin declares and the caller gives.
+// share is the intersection of the capabilities that the plugin declares and the caller
+// gives.
 func (r *request) share(p *Plugin) map[string]any {
 	out := map[string]any{}
 	for name, on := range p.Capabilities {

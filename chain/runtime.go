@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Where things are unless a Runtime says otherwise.
+// The defaults of a Runtime's directories.
 const (
 	DefaultConfDir  = "/etc/cni/net.d"
 	DefaultCacheDir = "/var/lib/cni" // libcni's; results are in results/
@@ -24,37 +24,37 @@ const (
 // Runtime runs the plugins of networks. Only Path is required. It holds no
 // state and may be used by several goroutines.
 type Runtime struct {
-	Path     []string       // directories of plugins, handed on as CNI_PATH
+	Path     []string       // directories of plugins, passed on as CNI_PATH
 	ConfDir  string         // configurations
 	CacheDir string         // results
 	RunDir   string         // locks
 	Invoker  invoke.Invoker // how plugins are called; nil means by exec
 
-	// FileDecides is for who reads the file of a network for each ADD: the ADD of a list
-	// whose file was removed or changed since it was read is refused with code 11, so
-	// that what ran Exclusive holds. Without it a list is its owner's: an ADD takes it as
-	// it was read, whatever became of the file.
+	// FileDecides is for a caller that reads the file of a network for each ADD: Add
+	// refuses a list whose file was removed or changed since it was read with code 11, so
+	// that changes made in Exclusive are final. Without it the caller owns the list: Add
+	// uses it as it was read, whatever happens to the file.
 	FileDecides bool
-	// NoRollback leaves what a failed ADD made to the caller's DEL.
+	// NoRollback leaves the cleanup of a failed ADD to the caller's DEL.
 	NoRollback bool
-	// RollbackTime bounds the taking back of a failed ADD, which goes on when the
-	// caller's context has ended; default a minute.
+	// RollbackTime limits the rollback of a failed ADD, which goes on when the caller's
+	// context has ended; default a minute.
 	RollbackTime time.Duration
-	// LockTime is how long an operation waits for another one on the same container,
-	// or a GC on the same network; default a minute. A GC gives up after ten seconds
-	// at most, since new operations wait for it.
+	// LockTime is how long an operation waits for another one on the same container, or for
+	// a GC on the same network; default a minute. A GC gives up after ten seconds at most,
+	// since new operations wait for it.
 	LockTime time.Duration
-	// AskTime is how long a plugin may take to answer STATUS, VERSION or Inspect; zero sets no
-	// end but the context's.
+	// AskTime is how long a plugin may take to answer STATUS, VERSION or Inspect; with zero
+	// only the context limits it.
 	AskTime time.Duration
-	// DelTime is how long a plugin may take for a DEL that a GC makes; default half a
-	// minute. Its GC, which may remove many, has twenty times that.
+	// DelTime is how long a plugin may take for a DEL of a GC; default half a minute. The
+	// plugin's GC, which may remove many, has twenty times as long.
 	DelTime time.Duration
-	// Event, when set, hears of every call of a plugin after it ended. Calls
-	// of one operation come one after the other.
+	// Event, if set, is called after every call of a plugin. The calls of one operation
+	// come one after the other.
 	Event func(Event)
-	// Warn, when set, hears of what was survived: a broken configuration of
-	// another network, a cached result that cannot be read.
+	// Warn, if set, receives errors that do not fail the operation: a broken configuration
+	// of another network, a cached result that cannot be read.
 	Warn func(error)
 }
 
@@ -64,19 +64,18 @@ type Attachment struct {
 	NetNS       string // path of the namespace; may be empty for DEL
 	IfName      string
 	Args        [][2]string // CNI_ARGS, in this order
-	// Capabilities is what the runtime knows, by capability. A plugin gets
-	// those it declares.
+	// Capabilities are the values that the runtime has for capabilities. A plugin gets
+	// those that it declares.
 	Capabilities map[string]any
-	// Prev is the result the first plugin of an ADD builds on, for a list that is
-	// the rest of a chain whose beginning ran elsewhere, and what a failed ADD is
-	// rolled back with. It is not cached, but the result that grew from it is: CHECK
-	// and DEL go on from that. Beginning and rest have one key, so each needs a
-	// CacheDir of its own.
+	// Prev is the previous result for the first plugin of an ADD, for a list that is the
+	// rest of a chain whose first part ran elsewhere; a failed ADD is rolled back with it.
+	// It is not cached, but the result built on it is: CHECK and DEL use that. First part
+	// and rest have one key, so each needs a CacheDir of its own.
 	Prev *spec.Result
 }
 
-// Load reads the configuration of a network from ConfDir. Broken files of
-// other networks go to Warn.
+// Load reads the configuration of a network from ConfDir. It passes broken files of other
+// networks to Warn.
 func (rt *Runtime) Load(name string) (*List, error) {
 	d, err := LoadDir(rt.confDir())
 	if err != nil {
@@ -132,8 +131,8 @@ func (a *Attachment) validate(list *List) error {
 	return fileNameFits(cacheName(list.Name, a))
 }
 
-// call is the envelope for one plugin without its configuration. a is empty
-// for the verbs that are about no container.
+// call is the envelope for one plugin without its configuration. a is empty for verbs
+// without a container.
 func (rt *Runtime) call(ctx context.Context, verb spec.Verb, a *Attachment) *spec.Call {
 	t := trace(ctx)
 	return &spec.Call{
@@ -143,7 +142,7 @@ func (rt *Runtime) call(ctx context.Context, verb spec.Verb, a *Attachment) *spe
 	}
 }
 
-// override reads libcni's extension, which an exec'd plugin would inherit.
+// override reads libcni's extension, which a plugin run by exec would inherit.
 func override(s string) bool { return s == "1" || strings.EqualFold(s, "true") }
 
 func joinArgs(args [][2]string) string {
@@ -154,7 +153,7 @@ func joinArgs(args [][2]string) string {
 	return strings.Join(pairs, ";")
 }
 
-// run calls one plugin and tells Event.
+// run calls one plugin and then Event.
 func (rt *Runtime) run(ctx context.Context, p *Plugin, r *request, call *spec.Call, rollback bool) (out []byte, err error) {
 	e := Event{
 		Network: r.list.Name, ContainerID: call.ContainerID, IfName: call.IfName,

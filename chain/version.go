@@ -10,9 +10,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// parseVersion negotiates: the highest version that the configuration lists
-// (cniVersion and cniVersions) and this library speaks (SPEC.md 1.1.0). If none
-// of them is left, cniVersion stays, and the plugins refuse it.
+// parseVersion negotiates: it chooses the highest version that the configuration lists
+// (cniVersion and cniVersions) and this library supports (SPEC.md 1.1.0). If there is none,
+// it keeps cniVersion, and the plugins refuse it.
 func (l *List) parseVersion(raw map[string]json.RawMessage) error {
 	if data, ok := raw["cniVersion"]; ok {
 		if json.Unmarshal(data, &l.CNIVersion) != nil || string(data) == "null" {

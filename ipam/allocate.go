@@ -18,14 +18,13 @@ var ErrExhausted = errors.New("no IP addresses available in range set")
 type Request struct {
 	Owner     Owner
 	Sets      []RangeSet   // canonical
-	Requested []netip.Addr // wanted addresses; all of them or none
+	Requested []netip.Addr // requested addresses; all of them or none
 
-	// Gone says that the attachment of a reservation provably does not exist
-	// any more. Nil means nothing is known. It decides two things: a
-	// reservation of an earlier boot is reclaimed when its set is full (or its
-	// address is asked for), and an ADD that is repeated for an owner who is
-	// gone gets the address that owner still holds (nerdctl#3355) instead of
-	// "duplicate allocation is not allowed".
+	// Gone says that the attachment of a reservation provably does not exist any more. Nil
+	// means that nothing is known. It decides two cases. A reservation of an earlier boot
+	// is reclaimed when its set is full (or its address is requested). And a repeated ADD
+	// of an owner that is gone gets the address that the owner still holds (nerdctl#3355)
+	// instead of "duplicate allocation is not allowed".
 	Gone func(Reservation) bool
 
 	// Dry finds the addresses without taking them.
@@ -38,8 +37,8 @@ type Lease struct {
 	Gateway netip.Addr
 }
 
-// Allocate takes one address from each set, in order, round robin from the last
-// one given out. On an error nothing that it took stays taken.
+// Allocate takes one address from each set, in order, round robin from the last one given
+// out. On an error it releases what it took.
 func Allocate(tx Tx, req *Request) ([]Lease, error) {
 	a := &allocation{tx: tx, Request: req, wanted: unique(req.Requested)}
 	leases, err := a.all()
@@ -55,7 +54,7 @@ func Allocate(tx Tx, req *Request) ([]Lease, error) {
 type allocation struct {
 	*Request
 	tx     Tx
-	wanted []netip.Addr // not served yet
+	wanted []netip.Addr // not allocated yet
 	taken  []Reservation
 }
 
@@ -106,7 +105,7 @@ func (a *allocation) one(i int, set RangeSet) (netip.Addr, error) {
 	return a.next(i, set)
 }
 
-// takeWanted removes and returns the first wanted address that is in set.
+// takeWanted removes and returns the first requested address that is in set.
 func (a *allocation) takeWanted(set RangeSet) (netip.Addr, bool) {
 	for i, w := range a.wanted {
 		if set.Contains(w) {
@@ -144,7 +143,7 @@ func (a *allocation) requested(i int, set RangeSet, want netip.Addr) (netip.Addr
 	return want, err
 }
 
-// repeated answers an ADD for an owner that has an address of this set.
+// repeated answers an ADD of an owner that already has an address of this set.
 func (a *allocation) repeated(set RangeSet) (held netip.Addr, ok bool, err error) {
 	all, err := a.tx.Held(a.Owner)
 	if err != nil {
@@ -164,8 +163,8 @@ func (a *allocation) repeated(set RangeSet) (held netip.Addr, ok bool, err error
 
 func (a *allocation) gone(r Reservation) bool { return a.Gone != nil && a.Gone(r) }
 
-// next takes the next free address: as it is, else after hints were
-// refreshed, else after the dead of an earlier boot were cleared away.
+// next takes the next free address: at first by the hints, then after a refresh of the
+// hints, then after reclaiming reservations of an earlier boot.
 func (a *allocation) next(i int, set RangeSet) (netip.Addr, error) {
 	addr, ok, err := a.search(i, set)
 	if ok || err != nil {
@@ -261,12 +260,12 @@ func (a *allocation) renew(r Reservation) error {
 	return a.tx.Renew(r)
 }
 
-// span is a run of addresses to look at, with the one to leave out.
+// span is a run of addresses to search, without its gateway.
 type span struct{ first, last, gateway netip.Addr }
 
-// spans lists the addresses of a set in the order they are tried: from the one
-// after cursor to the end of its range, the other ranges, and the rest of the
-// first. A cursor outside the set (its index moved) starts at the beginning.
+// spans lists the addresses of a set in the order of the search: from the address after
+// cursor to the end of its range, the other ranges, and the rest of the first. A cursor
+// outside the set (its index moved) starts at the beginning.
 func spans(set RangeSet, cursor netip.Addr) []span {
 	at := set.Find(cursor)
 	if at < 0 {

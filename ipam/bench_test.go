@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/ipam/storetest"
 )
 
-// populate writes n reservations the way the reference does, from 10.1.0.2 on.
+// populate writes n reservations as the reference does, from 10.1.0.2 on.
 func populate(tb testing.TB, dir string, n int) {
 	tb.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -39,8 +39,8 @@ func benchDirs(b *testing.B) map[string]string {
 	return map[string]string{"tmpfs": shm, "disk": b.TempDir()}
 }
 
-// BenchmarkAddDel is one ADD and one DEL with reservations standing, each with
-// its own opening of the store, as two processes would.
+// BenchmarkAddDel is one ADD and one DEL beside n reservations, each of which opens the
+// store itself, as two processes would.
 func BenchmarkAddDel(b *testing.B) {
 	for where, dir := range benchDirs(b) {
 		for _, n := range []int{0, 1000, 60000} {
@@ -78,7 +78,7 @@ func benchAddDel(b *testing.B, store ipam.Store) {
 	}
 }
 
-// BenchmarkRebuild is the first call after a foreign change.
+// BenchmarkRebuild is the first call after another program changed the directory.
 func BenchmarkRebuild(b *testing.B) {
 	dir := b.TempDir()
 	populate(b, filepath.Join(dir, "net"), 60000)

@@ -9,9 +9,9 @@ import (
 	"net/netip"
 )
 
-// Which addresses are taken is kept in chunks: a bitmap for 1,024 addresses
-// that lie together, found by a hash of what they have in common. That serves
-// any range of either family, without knowing the configuration.
+// Taken addresses are kept in chunks: a bitmap for 1,024 adjacent addresses, found by a
+// hash of their common bits. That serves any range of either family, without knowing the
+// configuration.
 const (
 	chunkBits  = 10
 	chunkAddrs = 1 << chunkBits
@@ -61,8 +61,7 @@ func (b bitmap) set(i int, on bool) {
 	}
 }
 
-// firstClear returns the first clear bit from first to last, both included, or
-// -1.
+// firstClear returns the first clear bit from first to last, both included, or -1.
 func (b bitmap) firstClear(first, last int) int {
 	for w := first / 64; w <= last/64; w++ {
 		word := ^binary.LittleEndian.Uint64(b[8*w:])

@@ -18,11 +18,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/boot"
 )
 
-// Boot is the run of the kernel we live in. The zero value knows nothing and
-// takes no reservation for one of an earlier boot.
+// Boot identifies the current boot of the node. The zero value knows nothing and counts no
+// reservation as one of an earlier boot.
 type Boot struct {
 	ID    string    // the kernel's random boot id
-	Since time.Time // no file of this boot is older, by its mtime; zero when that is not known
+	Since time.Time // no file of this boot has an older mtime; zero when not known
 }
 
 // ReadBoot reads the boot id, the uptime and the age of procfs at proc ("/proc").
@@ -42,19 +42,19 @@ func ReadBoot(proc string) (Boot, error) {
 	return Boot{ID: id, Since: since(time.Now().Add(-up), time.Unix(st.Mtim.Unix()))}, nil
 }
 
-// How far the two views of the time of the boot may be apart, and what is taken off
-// where they are further apart: a clock that is set once, from another time zone say,
-// may have been set back before.
+// How far the two estimates of the boot time may differ, and what is subtracted when they
+// differ more: a clock that is set once, to correct the time zone say, may have been set
+// back before.
 const (
 	bootMargin = time.Minute
 	setMargin  = 24 * time.Hour
 )
 
 // since is a time that no file of this boot is older than. Today's clock and the uptime
-// tell when the node booted only if nobody set the clock meanwhile: a node without a
-// clock of its own boots in 1970, and a virtual machine that was paused wakes up years
-// later. What was written before looks older than the boot then. Procfs was mounted
-// early in this boot and has the time of then.
+// give the boot time only if the clock was not set meanwhile: a node without a battery
+// clock boots in 1970, and a paused virtual machine resumes years later. Files written
+// before then look older than the boot. Procfs was mounted early in this boot and has the
+// clock's time of that moment.
 func since(byUptime, mounted time.Time) time.Time {
 	earlier, apart := byUptime, mounted.Sub(byUptime)
 	if apart < 0 {
@@ -76,8 +76,8 @@ func readUptime(proc string) (time.Duration, error) {
 	return time.Duration(seconds * float64(time.Second)), err
 }
 
-// readSmall reads a file of one line, without the detour of os.File through the
-// poller.
+// readSmall reads a file of one line, without registering it with the poller as os.File
+// does.
 func readSmall(path string) ([]byte, error) {
 	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY, 0)
 	if err != nil {
@@ -92,7 +92,7 @@ func readSmall(path string) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// mark is the boot id as the index keeps it; 0 is "not known".
+// mark is the boot id in the index's form; 0 is "not known".
 func (b Boot) mark() uint64 {
 	if b.ID == "" {
 		return 0
@@ -101,8 +101,8 @@ func (b Boot) mark() uint64 {
 	return binary.LittleEndian.Uint64(sum[:]) | 1
 }
 
-// before says whether a reservation is of an earlier boot: by the boot it was
-// made in, or, for one the index only found, by the time of its file.
+// before says whether a reservation is of an earlier boot: by the boot that made it, or,
+// when only a scan found it, by the time of its file.
 func (b Boot) before(mark uint64, since time.Time) bool {
 	if b.ID == "" {
 		return false

@@ -22,7 +22,7 @@ func TestEarlierBoot(t *testing.T) {
 	for i, id := range []string{"a", "b", "alive", "late"} {
 		b.add(id, fmt.Sprint("10.1.0.", i+2))
 	}
-	// Made by the reference two hours ago, before the node booted.
+	// The reference made it two hours ago, before the node booted.
 	b.write("10.1.0.6", "found\r\neth0")
 	old := time.Now().Add(-2 * time.Hour)
 	if err := os.Chtimes(filepath.Join(b.dir, "10.1.0.6"), old, old); err != nil {
@@ -41,7 +41,7 @@ func TestEarlierBoot(t *testing.T) {
 		t.Errorf("reclaimable, and yet: %v", err)
 	}
 	tx.Close()
-	// A repeated ADD of the dead keeps its address and is of this boot then.
+	// A repeated ADD of a dead owner keeps its address, which then belongs to this boot.
 	if got, err := b.try(req("b")); err != nil || got != "10.1.0.3" {
 		t.Fatal(got, err)
 	}
@@ -56,8 +56,8 @@ func TestEarlierBoot(t *testing.T) {
 	b.del("b", 1)
 }
 
-// A reservation taken over from an earlier boot is one of this boot, also for an
-// index that has nothing to go by but the time of the file.
+// A reservation that is taken over from an earlier boot belongs to this boot, also for an
+// index that knows nothing but the time of the file.
 func TestRenewTouchesTheFile(t *testing.T) {
 	b := newBed(t, storetest.Set(t, "10.1.0.0/29"))
 	b.add("c1", "10.1.0.2")
@@ -80,8 +80,8 @@ func TestRenewTouchesTheFile(t *testing.T) {
 	}
 }
 
-// A clock that is set while the node runs makes files of living containers look
-// older than the boot. The age of procfs tells.
+// A clock that is set while the node runs makes files of living containers look older than
+// the boot. The age of procfs corrects that.
 func TestReadBoot(t *testing.T) {
 	const hour = time.Hour
 	for _, c := range []struct {

@@ -36,8 +36,8 @@ func crashStore(dir string) *ipam.FileStore {
 	return &ipam.FileStore{DataDir: dir, Network: "net", IndexDir: filepath.Join(dir, "index")}
 }
 
-// churn allocates and releases for owners of its own and of others at random. It
-// writes a byte before each transaction.
+// churn allocates and releases for random owners, its own and those of others. It writes a
+// byte before each transaction.
 func churn(dir string) {
 	store := crashStore(dir)
 	sets := []ipam.RangeSet{mustSet("10.1.0.0/26"), mustSet("fd00::/122")}
@@ -51,7 +51,7 @@ func churn(dir string) {
 			panic(err)
 		}
 		if rand.IntN(2) == 0 {
-			// Duplicates and a full pool are answers too.
+			// Duplicates and a full pool are valid answers too.
 			_, _ = ipam.Allocate(tx, &ipam.Request{Owner: o, Sets: sets})
 		} else if _, err := ipam.Release(tx, o); err != nil {
 			panic(err)
@@ -72,9 +72,9 @@ func mustSet(subnet string) ipam.RangeSet {
 	return set
 }
 
-// TestKill kills two processes at a time, at random points, and wants after
-// each time: every file whole, nothing else left, and an index, whatever state
-// it was left in, that knows every file.
+// TestKill kills two processes at a time, at random points, and expects after each time:
+// every file complete, nothing else left, and an index that, whatever its state was, knows
+// every file.
 func TestKill(t *testing.T) {
 	rounds := 60
 	if testing.Short() {
@@ -91,8 +91,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// killRound kills two processes when they have begun a random number of
-// transactions, and some time into the last of them.
+// killRound kills two processes when they have begun a random number of transactions, and
+// some time into the last of them.
 func killRound(t *testing.T, dir string) {
 	t.Helper()
 	begun, out, err := os.Pipe()
@@ -173,8 +173,7 @@ func checkIndex(t *testing.T, dir string, owners map[string]int) {
 	}
 }
 
-// releaseAll shows that no address was lost for good: what was left is exactly
-// what DEL finds.
+// releaseAll shows that no address is lost: DEL finds every address that is left.
 func releaseAll(t *testing.T, dir string) {
 	t.Helper()
 	for n := range 40 {
@@ -202,8 +201,8 @@ func releaseAll(t *testing.T, dir string) {
 	}
 }
 
-// TestManyProcesses has no address given out twice and none lost, with several
-// processes at once.
+// TestManyProcesses: with several processes at once no address is given out twice and none
+// is lost.
 func TestManyProcesses(t *testing.T) {
 	dir := t.TempDir()
 	killRound(t, dir)

@@ -22,7 +22,7 @@ const (
 	lockName     = "lock"
 	cursorPrefix = "last_reserved_ip."
 	tempPrefix   = ".patchbay-" // only where the file system lacks O_TMPFILE
-	maxContent   = 4096         // bytes of a file we look at; ours have under 300
+	maxContent   = 4096         // bytes of a file that we read; ours have under 300
 )
 
 // dir is a network's state directory, held open. Every name is resolved
@@ -32,8 +32,8 @@ type dir struct {
 	path string
 }
 
-// openDir opens dataDir/network, and makes it when create is set. The error
-// wraps fs.ErrNotExist when it is not there.
+// openDir opens dataDir/network, and creates it when create is set. The error wraps
+// fs.ErrNotExist when it does not exist.
 func openDir(dataDir, network string, create bool) (*dir, error) {
 	if err := checkName(network); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func checkName(network string) error {
 	return nil
 }
 
-// openat is openat(2) that is not interrupted and not inherited.
+// openat is openat(2), repeated after an interrupt, with close-on-exec.
 func openat(at int, name string, flags int, perm uint32) (int, error) {
 	for {
 		fd, err := unix.Openat(at, name, flags|unix.O_CLOEXEC, perm)
@@ -85,8 +85,8 @@ func closeFD(fd int) { _ = unix.Close(fd) }
 
 func (d *dir) close() { closeFD(d.fd) }
 
-// realPath is the path of the directory as the kernel knows it, so that two
-// ways to one directory share an index.
+// realPath is the path of the directory in the kernel's form, so that two paths to one
+// directory share an index.
 func (d *dir) realPath() string {
 	if p, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(d.fd)); err == nil {
 		return p
@@ -99,7 +99,7 @@ func (d *dir) pathError(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: filepath.Join(d.path, name), Err: err}
 }
 
-// file is what was found under a name.
+// file is the file found under a name.
 type file struct {
 	data  []byte
 	since time.Time // mtime: when it was written
@@ -132,11 +132,11 @@ func (d *dir) read(name string) (file, error) {
 	return file{data: buf[:n], since: time.Unix(st.Mtim.Unix()), plain: true}, nil
 }
 
-// errTorn is what Warn is told of a file without content.
+// errTorn is what Warn gets for a file without content.
 var errTorn = errors.New("empty or torn file of a crash, its address counts as free")
 
-// torn says whether f is what a crash leaves: empty, blank, or blocks of zeros
-// that were allocated and never written. Such a file counts as free.
+// torn says whether f is the remainder of a crash: empty, blank, or blocks of zeros that
+// were allocated and never written. Such a file counts as free.
 func (f *file) torn() bool {
 	return f.plain && (bytes.IndexByte(f.data, 0) >= 0 || len(bytes.TrimSpace(f.data)) == 0)
 }
@@ -156,9 +156,8 @@ func (d *dir) names() ([]string, error) {
 	return names, nil
 }
 
-// link makes a file with its content in one step: it is there and complete, or
-// not there. It returns the file's mtime. The error wraps fs.ErrExist when the
-// name is taken.
+// link creates a file with its content in one step: the file is complete or does not exist.
+// It returns the file's mtime. The error wraps fs.ErrExist when the name is taken.
 func (d *dir) link(name string, content []byte) (int64, error) {
 	fd, err := openat(d.fd, ".", unix.O_TMPFILE|unix.O_WRONLY, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOENT) {
@@ -172,8 +171,8 @@ func (d *dir) link(name string, content []byte) (int64, error) {
 	if err != nil {
 		return 0, d.pathError("write", name, err)
 	}
-	// Linking the descriptor itself needs CAP_DAC_READ_SEARCH before Linux
-	// 6.10; the way through /proc needs /proc.
+	// Linking the descriptor itself needs CAP_DAC_READ_SEARCH before Linux 6.10; linking
+	// through /proc needs /proc.
 	err = unix.Linkat(fd, "", d.fd, name, unix.AT_EMPTY_PATH)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) {
 		err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), d.fd, name, unix.AT_SYMLINK_FOLLOW)
@@ -217,7 +216,7 @@ func writeAll(fd int, content []byte) (since int64, err error) {
 	return st.Mtim.Nano(), err
 }
 
-// unlink removes a file. One that is gone is no error.
+// unlink removes a file. A missing one is no error.
 func (d *dir) unlink(name string) error {
 	err := unix.Unlinkat(d.fd, name, 0)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -226,9 +225,9 @@ func (d *dir) unlink(name string) error {
 	return nil
 }
 
-// overwrite replaces what a small file says, in place. A crash in between
-// leaves a text that is no address or not the newest; that is only good for
-// hints. (The reference truncates first, which ext4 answers with a flush.)
+// overwrite replaces the content of a small file, in place. A crash in between leaves a
+// text that is no address or not the newest, which is good enough for hints only. (The
+// reference truncates first, which makes ext4 flush.)
 func (d *dir) overwrite(name string, content []byte) error {
 	fd, err := openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -257,7 +256,7 @@ func (d *dir) touch(name string) error {
 	return nil
 }
 
-// version is what moves whenever somebody adds or removes a file.
+// version changes whenever a process adds or removes a file.
 type version struct{ dev, ino, mtime, ctime uint64 }
 
 func (d *dir) version() (version, error) {
@@ -268,8 +267,8 @@ func (d *dir) version() (version, error) {
 	return version{uint64(st.Dev), st.Ino, uint64(st.Mtim.Nano()), uint64(st.Ctim.Nano())}, nil
 }
 
-// stamp sets the directory's mtime ten seconds into the past, so that any later
-// change moves it, in the same clock tick too. See the package comment.
+// stamp sets the directory's mtime ten seconds into the past, so that any later change
+// moves it, even in the same clock tick. See the package comment.
 func (d *dir) stamp() error {
 	past := unix.NsecToTimespec(time.Now().Add(-10 * time.Second).UnixNano())
 	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, past}

@@ -142,7 +142,7 @@ lock -rwxr-x--- ""
 	}
 }
 
-// Whatever somebody else does right after us, in the same clock tick, is seen.
+// A change by another program right after ours, in the same clock tick, is noticed.
 func TestForeignChangeInTheSameTick(t *testing.T) {
 	for where, dir := range benchDirsT(t) {
 		t.Run(where, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestForeignChangeInTheSameTick(t *testing.T) {
 			for i := range 300 {
 				ours := fmt.Sprintf("10.1.%d.%d", (i+3)>>8, (i+3)&255)
 				b.add("ours", ours)
-				b.write("10.1.200.1", "foreign\r\neth0") // in swaps ours for the other's
+				b.write("10.1.200.1", "foreign\r\neth0") // in swaps our file for the other program's
 				b.remove(ours)
 				b.del("foreign", 1)
 				b.del("ours", 0)
@@ -170,8 +170,8 @@ func benchDirsT(t *testing.T) map[string]string {
 	return map[string]string{"tmpfs": shm, "disk": t.TempDir()}
 }
 
-// An operator changes files without the lock while we hold it: the stamp hides
-// that from the next call, which must come out right all the same.
+// An operator changes files without the lock while we hold it: the stamp hides that from
+// the next call, which must still answer correctly.
 func TestUnlockedChangeWithinATransaction(t *testing.T) {
 	b := newBed(t, storetest.Set(t, "10.1.0.0/29")) // .2 to .6
 	b.add("c2", "10.1.0.2")
@@ -189,7 +189,7 @@ func TestUnlockedChangeWithinATransaction(t *testing.T) {
 	b.del("c2", 0)
 }
 
-// A pool that only seems full is looked at again.
+// A pool that is full only in the index is scanned again.
 func TestFullOnlyInTheIndex(t *testing.T) {
 	b := newBed(t, storetest.Set(t, "10.1.0.0/29"))
 	for i := 2; i <= 5; i++ {
@@ -259,7 +259,7 @@ func TestLockWaits(t *testing.T) {
 	tx.Close()
 	b.add("c1", "10.1.0.2")
 
-	// rm -rf of the directory's content takes the lock file along.
+	// rm -rf of the directory's content deletes the lock file too.
 	tx = b.begin(ipam.Write)
 	done := make(chan struct{})
 	go func() {
@@ -282,7 +282,7 @@ func TestLockWaits(t *testing.T) {
 	b.add("c1", "10.1.0.2")
 }
 
-// No mode but Write makes anything; ReadOnly leaves no trace at all.
+// Only mode Write creates anything; ReadOnly leaves no trace at all.
 func TestReadOnlyTouchesNothing(t *testing.T) {
 	b := newBed(t, storetest.Set(t, "10.1.0.0/24"))
 	for _, m := range []ipam.Mode{ipam.ReadOnly, ipam.Existing} {
@@ -311,7 +311,7 @@ func TestReadOnlyTouchesNothing(t *testing.T) {
 // An index that cannot be written costs time and nothing else.
 func TestIndexCannotBeWritten(t *testing.T) {
 	b := newBed(t, storetest.Set(t, "10.1.0.0/24"))
-	if err := os.WriteFile(b.store.IndexDir, nil, 0o600); err != nil { // a file where the directory should be
+	if err := os.WriteFile(b.store.IndexDir, nil, 0o600); err != nil { // a file in place of the directory
 		t.Fatal(err)
 	}
 	b.add("c1", "10.1.0.2")

@@ -17,16 +17,16 @@ import (
 // FileStore keeps the reservations of one network in the layout of the
 // reference's host-local.
 type FileStore struct {
-	DataDir string // the directory of all networks; made by Begin(Write)
+	DataDir string // the directory of all networks; Begin(Write) creates it
 	Network string // its name, one path element
 
-	// IndexDir holds the indexes, one file a network, root's alone. Empty, or
-	// not writable: the index is made anew in memory for each transaction.
+	// IndexDir holds the indexes, one file for each network, readable by root alone. If it
+	// is empty or not writable, each transaction builds the index in memory.
 	IndexDir string
 
 	Boot Boot
 
-	// Warn, if set, is told of damage that was repaired.
+	// Warn, if set, gets reports of repaired damage.
 	Warn func(error)
 }
 
@@ -36,11 +36,11 @@ func (s *FileStore) warn(err error) {
 	}
 }
 
-// Begin opens the state directory and locks it. With Existing and ReadOnly a
-// directory that is not there is an empty store, and is not made.
+// Begin opens the state directory and locks it. With Existing and ReadOnly a missing
+// directory is an empty store, and is not created.
 func (s *FileStore) Begin(ctx context.Context, m Mode) (Tx, error) {
 	tx, err := s.begin(ctx, m)
-	for range 10 { // when the directory is removed while we open it
+	for range 10 { // for the case that the directory is removed while we open it
 		if !errors.Is(err, unix.ESTALE) {
 			break
 		}

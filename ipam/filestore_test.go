@@ -28,11 +28,11 @@ func TestFileStoreWithoutIndex(t *testing.T) {
 	})
 }
 
-// A process that stops with the lock of the addresses keeps others waiting for a
-// time, which ends with its name.
+// A stopped process with the lock of the addresses blocks others until their timeout, and
+// their error names it.
 func TestHolderThatIsStopped(t *testing.T) {
 	s := &ipam.FileStore{DataDir: t.TempDir(), Network: "net"}
-	tx, err := s.Begin(t.Context(), ipam.Write) // makes the directory
+	tx, err := s.Begin(t.Context(), ipam.Write) // creates the directory
 	if err != nil {
 		t.Fatal(err)
 	}

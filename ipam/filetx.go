@@ -13,11 +13,11 @@ import (
 
 const separator = "\r\n"
 
-// content is what the file of an address says.
+// content is the content of an address's file.
 func (o Owner) content() string { return o.ID + separator + o.IfName }
 
-// ownerOf reads the content of a file, also with the line ends scripts leave.
-// The zero Owner is somebody we cannot name.
+// ownerOf reads the content of a file, also with the line ends that scripts write. The zero
+// Owner is one that we cannot name.
 func ownerOf(content string) Owner {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(content), "\n")
 	o := Owner{strings.TrimSpace(id), ifName}
@@ -31,8 +31,8 @@ func ownerOf(content string) Owner {
 	return o
 }
 
-// fileTx is a transaction on a FileStore: a lock, and an index that fits the
-// directory. dir is nil when there is no directory.
+// fileTx is a transaction on a FileStore: a lock, and an index that fits the directory. dir
+// is nil when the directory does not exist.
 type fileTx struct {
 	store  *FileStore
 	mode   Mode
@@ -49,7 +49,7 @@ type fileTx struct {
 	torn   []string
 }
 
-// Close writes down which state of the directory the index fits, and unlocks.
+// Close records the state of the directory that the index fits, and unlocks.
 func (t *fileTx) Close() {
 	t.commitIndex()
 	if t.indexFD >= 0 {
@@ -67,8 +67,8 @@ func (t *fileTx) reservation(e entry, o Owner) Reservation {
 	return Reservation{Addr: e.addr, Owner: o, EarlierBoot: t.store.Boot.before(e.boot, e.time()), Since: e.time()}
 }
 
-// Held looks for the owner's files, and for those of an older version that hold
-// the id alone when there are none.
+// Held looks for the owner's files, and when there are none for those of an older version,
+// which hold the id alone.
 func (t *fileTx) Held(o Owner) ([]Reservation, error) {
 	held, err := t.heldBy(o.content(), o)
 	if err == nil && len(held) == 0 {
@@ -112,8 +112,8 @@ func (t *fileTx) verified(found []entry, o Owner) ([]Reservation, error) {
 	return held, nil
 }
 
-// entryOf is the index entry for a file. What is no regular file is nobody's
-// and never matches an owner.
+// entryOf is the index entry for a file. Anything but a regular file has no owner and never
+// matches one.
 func entryOf(a netip.Addr, f file) entry {
 	if !f.plain {
 		return entry{key: keyOf("\x00" + a.String()), addr: a}
@@ -136,7 +136,7 @@ func (t *fileTx) Holder(a netip.Addr) (Reservation, bool, error) {
 	return t.reservation(t.known(entryOf(a, f)), ownerOf(string(f.data))), true, nil
 }
 
-// known adds to e what only the index knows.
+// known adds to e the fields that only the index has.
 func (t *fileTx) known(e entry) entry {
 	same, err := t.index.find(e.key)
 	for _, o := range same {
@@ -147,7 +147,7 @@ func (t *fileTx) known(e entry) entry {
 	return e
 }
 
-// Free asks the index.
+// Free reads the index.
 func (t *fileTx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
 	a, ok, err := t.index.free(first, last)
 	if err == nil {
@@ -169,7 +169,7 @@ func (t *fileTx) Claim(o Owner, a netip.Addr) (bool, error) {
 	since, err := t.dir.link(name, []byte(content))
 	if errors.Is(err, fs.ErrExist) {
 		if f, err := t.dir.read(name); err == nil && !f.torn() {
-			// The index had it free, unless it was asked for by name.
+			// The index had it free, unless the caller requested this address.
 			t.suspect = true
 			t.insert(entryOf(a, f))
 			return false, nil
@@ -191,8 +191,7 @@ func (t *fileTx) removeTorn(name string) error {
 	return t.dir.unlink(name)
 }
 
-// Sweep scans the directory and removes torn files. Files of linkNamed go with
-// every scan.
+// Sweep scans the directory and removes torn files. Every scan removes files of linkNamed.
 func (t *fileTx) Sweep() error {
 	if t.dir == nil {
 		return nil
@@ -209,7 +208,7 @@ func (t *fileTx) Sweep() error {
 	return nil
 }
 
-// Renew gives the file the present time and the index this boot.
+// Renew sets the file's time to now and the index entry's boot to this one.
 func (t *fileTx) Renew(r Reservation) error {
 	name := r.Addr.String()
 	if err := t.dir.touch(name); err != nil {
@@ -226,7 +225,7 @@ func (t *fileTx) Renew(r Reservation) error {
 	return nil
 }
 
-// Release removes the file of an address after it was read again.
+// Release reads the file of an address again, and removes it.
 func (t *fileTx) Release(r Reservation) error {
 	if t.dir == nil {
 		return nil
@@ -254,8 +253,8 @@ func (t *fileTx) Release(r Reservation) error {
 	return nil
 }
 
-// Cursor reads last_reserved_ip.N, in which the reference leaves an address. What
-// is no address, after a crash, starts at the beginning again.
+// Cursor reads last_reserved_ip.N, in which the reference leaves an address. After a crash
+// the file may hold no address: then the search starts at the beginning.
 func (t *fileTx) Cursor(set int) netip.Addr {
 	if t.dir == nil {
 		return netip.Addr{}
@@ -289,7 +288,7 @@ func (t *fileTx) List(earlierBoot bool) ([]Reservation, error) {
 	for _, e := range entries {
 		o, err := t.owner(e.addr)
 		if err != nil {
-			continue // gone behind our back; a later scan sees it
+			continue // deleted without the lock; a later scan sees it
 		}
 		out = append(out, t.reservation(e, o))
 	}
@@ -304,7 +303,7 @@ func (t *fileTx) owner(a netip.Addr) (Owner, error) {
 	return ownerOf(string(f.data)), err
 }
 
-// Refresh scans the directory, unless the index is fresh from a scan.
+// Refresh scans the directory, unless only scans have shaped the index.
 func (t *fileTx) Refresh() (bool, error) {
 	if t.dir == nil || t.index.head.exact == 1 && !t.changed && !t.suspect {
 		return false, nil

@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// The index is one file: a header, a table of chunks (bitmap.go) and a table of
-// entries, both open hash tables whose size is a power of two. Numbers are
-// little endian. indexMagic carries the schema: any other is built anew.
+// The index is one file: a header, a table of chunks (bitmap.go) and a table of entries,
+// both open hash tables whose size is a power of two. Numbers are little endian. indexMagic
+// names the schema: an index of another one is built anew.
 //
 //	header  magic, 12 numbers of 8 bytes (the last a checksum), padding to 128 bytes
 //	chunk   base[16] used[8] bitmap[128] padding[8]
@@ -35,8 +35,8 @@ var (
 	errNoRoom  = errors.New("index has no room") // build a larger one
 )
 
-// key is the hash of what a file says, without white space around it, which is
-// what the reference compares.
+// key is the hash of a file's content without surrounding white space, which is what the
+// reference compares.
 type key [16]byte
 
 func keyOf(content string) key {
@@ -48,7 +48,7 @@ func keyOf(content string) key {
 type entry struct {
 	key   key
 	addr  netip.Addr
-	boot  uint64 // mark of the boot it was made in; 0 when the index only found it
+	boot  uint64 // mark of the boot that made it; 0 when a scan found it
 	since int64  // mtime of the file, ns
 }
 
@@ -56,10 +56,10 @@ func (e *entry) time() time.Time { return time.Unix(0, e.since) }
 
 // header describes an index and the directory it was made from.
 type header struct {
-	clean   uint64 // 1 unless a change is under way or went wrong
-	exact   uint64 // 1 when nothing but scans shaped it (see Tx.Refresh)
+	clean   uint64 // 1 unless a change is under way or failed
+	exact   uint64 // 1 when only scans shaped it (see Tx.Refresh)
 	dir     version
-	boot    uint64 // mark of the boot it was written in: what a power loss leaves is not trusted
+	boot    uint64 // mark of the boot that wrote it: an index of before a power loss is not trusted
 	entries uint64 // in use
 	chunks  uint64 // in use
 	eslots  uint64 // room
@@ -119,7 +119,7 @@ func checksum(b []byte) uint64 {
 	return h
 }
 
-// pages is where an index lives: a file or memory.
+// pages is the storage of an index: a file or memory.
 type pages interface {
 	io.ReaderAt
 	io.WriterAt
@@ -131,8 +131,8 @@ func (m memory) ReadAt(p []byte, off int64) (int, error) { return copy(p, m[off:
 
 func (m memory) WriteAt(p []byte, off int64) (int, error) { return copy(m[off:], p), nil }
 
-// index answers which addresses an owner holds and which are free, with a
-// number of reads and writes that does not depend on how many there are.
+// index answers which addresses an owner holds and which are free. The number of reads and
+// writes does not depend on how many there are.
 type index struct {
 	pages pages
 	head  header
@@ -150,7 +150,7 @@ func readIndex(p pages, size int64) (*index, error) {
 	return x, x.head.check(size)
 }
 
-// buildIndex makes an index in memory, with room for half as many again.
+// buildIndex makes an index in memory, with room for half as many entries again.
 func buildIndex(entries []entry) *index {
 	bases := map[number]bool{}
 	for i := range entries {
@@ -160,14 +160,14 @@ func buildIndex(entries []entry) *index {
 	x.pages = make(memory, x.head.size())
 	for _, e := range entries {
 		if err := x.insert(e); err != nil {
-			panic(err) // memory does not fail and there is room
+			panic(err) // memory does not fail, and there is room
 		}
 	}
 	return x
 }
 
-// slotsFor is the power of two that is at least twice n. A table grows when it
-// is three quarters full.
+// slotsFor is the power of two that is at least twice n. A table grows when it is three
+// quarters full.
 func slotsFor(n int) uint64 {
 	slots := uint64(minSlots)
 	for slots < 2*uint64(n) {
@@ -345,7 +345,7 @@ func (x *index) chunk(base number) (*chunk, error) {
 	return nil, errCorrupt
 }
 
-// mark notes an address as taken or free.
+// mark marks an address as taken or free.
 func (x *index) mark(a netip.Addr, taken bool) error {
 	n := numberOf(a)
 	c, err := x.chunk(n.base())

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// model is what an index must agree with.
+// model is the expected content of an index.
 type model map[netip.Addr]key
 
 func (m model) find(k key) (out []netip.Addr) {

@@ -30,8 +30,8 @@ func (t *fileTx) loadIndex() error {
 	return t.rebuildIndex()
 }
 
-// openIndex opens the index file. On errStale the index is there all the same:
-// a new one takes from it what only an index knows.
+// openIndex opens the index file. On errStale it still returns the index: a new one copies
+// from it what only an index knows.
 func (t *fileTx) openIndex() error {
 	if t.store.IndexDir == "" {
 		return fs.ErrNotExist
@@ -69,8 +69,8 @@ func sizeOf(fd int) int64 {
 	return st.Size
 }
 
-// descriptor is an index in a file. (An os.File would be put into the poller
-// first, which costs a plugin process more than all it reads.)
+// descriptor is an index in a file. (An os.File would register with the poller first, which
+// costs a plugin process more than all it reads.)
 type descriptor int
 
 func (d descriptor) ReadAt(p []byte, off int64) (int, error) {
@@ -89,8 +89,8 @@ func (d descriptor) WriteAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// rebuildIndex makes the index from the files. A directory that does not hold
-// still is scanned again, and in the end used as it was seen, once.
+// rebuildIndex builds the index from the files. It scans again when the directory changes
+// meanwhile, and at last uses the index for this transaction only.
 func (t *fileTx) rebuildIndex() error {
 	if t.dir == nil {
 		t.index = buildIndex(nil)
@@ -116,13 +116,13 @@ func (t *fileTx) rebuildIndex() error {
 	return nil
 }
 
-// scan is what a walk through the directory found.
+// scan is the result of reading the directory.
 type scan struct {
 	entries []entry
 	owners  map[netip.Addr]Owner
 	torn    []string
 	dir     version
-	still   bool // nobody changed the directory meanwhile, as far as can be known
+	still   bool // the directory did not change meanwhile, as far as can be known
 }
 
 func (t *fileTx) scan() (*scan, error) {
@@ -146,8 +146,8 @@ func (t *fileTx) scan() (*scan, error) {
 	return s, err
 }
 
-// scanFile adds a file to s if it is named by an address, in the one spelling
-// that we and the reference write.
+// scanFile adds a file to s if its name is an address, in the spelling that we and the
+// reference write.
 func (t *fileTx) scanFile(s *scan, name string) error {
 	if strings.HasPrefix(name, tempPrefix) && t.mode != ReadOnly {
 		return t.dir.unlink(name) // of a process that died: we hold the lock
@@ -176,8 +176,8 @@ func (t *fileTx) scanFile(s *scan, name string) error {
 	return nil
 }
 
-// keep makes x the index of this transaction and of the next ones: in its file
-// if there may be one, else in memory.
+// keep makes x the index of this transaction and of the next ones: in its file if there may
+// be one, else in memory.
 func (t *fileTx) keep(x *index) {
 	if t.indexFD >= 0 {
 		closeFD(t.indexFD)
@@ -192,8 +192,8 @@ func (t *fileTx) keep(x *index) {
 	}
 }
 
-// writeIndex writes an index from memory to a file, in one step for anybody
-// who looks, and returns the descriptor.
+// writeIndex writes an index from memory to a file, atomically for readers, and returns the
+// descriptor.
 func writeIndex(path string, x *index) (int, error) {
 	if err := x.writeHeader(); err != nil {
 		return -1, err
@@ -218,7 +218,7 @@ func writeIndex(path string, x *index) (int, error) {
 	return fd, nil
 }
 
-// removeTemps removes what processes left that were killed writing this index.
+// removeTemps removes the files of processes that were killed while they wrote this index.
 func removeTemps(path string) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
@@ -231,14 +231,14 @@ func removeTemps(path string) {
 	}
 }
 
-// checkIndexDir refuses a directory of indexes that others could have put
-// there, and the run directory it is in.
+// checkIndexDir refuses a directory of indexes that other users can write to, and such a
+// run directory above it.
 func checkIndexDir(path string) error {
 	run, dir := filepath.Split(filepath.Dir(path))
 	return statedir.Check(filepath.Clean(run), dir)
 }
 
-// createIn makes a file, and its directory when that is missing.
+// createIn creates a file, and its directory when that is missing.
 func createIn(path string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	fd, err := openat(unix.AT_FDCWD, path, flags, 0o600)
@@ -263,9 +263,9 @@ func (t *fileTx) beginChange() {
 	}
 }
 
-// commitIndex notes which state of the directory the index fits now. With the
-// last reservation the index goes too: nothing of ours stays on a node without
-// attachments, and an empty directory is read faster than an index.
+// commitIndex records the state of the directory that the index fits now. With the last
+// reservation it deletes the index: we leave nothing on a node without attachments, and an
+// empty directory is read faster than an index.
 func (t *fileTx) commitIndex() {
 	if t.indexFD < 0 || t.mode == ReadOnly {
 		return
@@ -289,7 +289,7 @@ func (t *fileTx) commitIndex() {
 	}
 }
 
-// dropIndex removes an index that cannot be written: a wrong one must not stay.
+// dropIndex removes an index that cannot be written: a wrong one must not remain.
 func (t *fileTx) dropIndex() {
 	t.suspect = true
 	path := t.store.indexPath(t.dir)
@@ -297,8 +297,8 @@ func (t *fileTx) dropIndex() {
 	removeTemps(path)
 }
 
-// insert adds an entry and makes room for it. If that fails the index is not
-// used again; the files are right.
+// insert adds an entry and makes room for it. If that fails the index is not used again;
+// the files are right.
 func (t *fileTx) insert(e entry) {
 	err := t.index.insert(e)
 	if errors.Is(err, errNoRoom) {

@@ -13,9 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/flock"
 )
 
-// lock takes the flock(2) the reference takes, on the file "lock", and returns
-// its descriptor; closing that lets go. With shared set the file is not made
-// and readers do not wait for each other; fd is -1 when there is none.
+// lock takes the flock(2) that the reference takes, on the file "lock", and returns its
+// descriptor; closing it unlocks. With shared set the file is not created and readers do
+// not wait for each other; fd is -1 when there is no file.
 func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
 	ctx, cancel := flock.Within(ctx)
 	defer cancel()
@@ -31,8 +31,8 @@ func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
 		if err = take(ctx, fd, how); err != nil {
 			return -1, fmt.Errorf("lock %s: %w", d.path, err)
 		}
-		// Somebody may have removed the file while we waited, and the next
-		// caller made another one.
+		// Another process may have removed the file while we waited, and a later caller
+		// created it again.
 		if d.sameFile(fd, lockName) {
 			return fd, nil
 		}
@@ -66,9 +66,8 @@ func (d *dir) sameFile(fd int, name string) bool {
 	return a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// take locks fd, or closes it and returns an error. A wait cannot be
-// interrupted, so when ctx ends first a goroutine is left that lets go of the
-// lock as soon as it gets it.
+// take locks fd, or closes it and returns an error. A wait cannot be interrupted: when ctx
+// ends first a goroutine remains that unlocks as soon as it gets the lock.
 func take(ctx context.Context, fd, how int) error {
 	err := unix.Flock(fd, how|unix.LOCK_NB)
 	if !errors.Is(err, unix.EWOULDBLOCK) {
@@ -82,7 +81,7 @@ func take(ctx context.Context, fd, how int) error {
 	case <-ctx.Done():
 		err := flock.Taken(ctx, fd)
 		go func() {
-			<-done //nolint:errcheck // nobody waits for the lock any more
+			<-done //nolint:errcheck // the lock is not wanted any more
 			closeFD(fd)
 		}()
 		return err

@@ -79,8 +79,8 @@ func (r *Range) Canonicalize() error {
 	} else if !r.Contains(r.End) {
 		return fmt.Errorf("RangeEnd %s not in network %s", r.End, r.Subnet)
 	}
-	// The reference lets a start behind the default end through and then
-	// gives out addresses without end.
+	// The reference accepts a start behind the default end and then gives out addresses
+	// without end.
 	if r.Start.Compare(r.End) > 0 {
 		return fmt.Errorf("RangeStart %s not in network %s", r.Start, r.Subnet)
 	}
@@ -142,7 +142,7 @@ func (r *Range) Overlaps(o *Range) bool {
 // String returns "start-end".
 func (r *Range) String() string { return r.Start.String() + "-" + r.End.String() }
 
-// RangeSet is the ranges one address is taken from.
+// RangeSet is the ranges that one address is taken from.
 type RangeSet []Range
 
 // Canonicalize checks every range of s and that they fit together.

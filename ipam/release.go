@@ -8,8 +8,8 @@ import (
 	"fmt"
 )
 
-// Release gives back everything an owner holds, in any range. To hold nothing
-// is no error. It goes on after an error and returns what it released.
+// Release releases every address of an owner, in any range. To hold none is no error. It
+// goes on after an error and returns what it released.
 func Release(tx Tx, o Owner) ([]Reservation, error) {
 	held, err := tx.Held(o)
 	return releaseAll(tx, held, err)
@@ -27,9 +27,9 @@ func releaseAll(tx Tx, all []Reservation, err error) ([]Reservation, error) {
 	return done, err
 }
 
-// Collect releases every reservation that keep does not want, and sweeps (GC). What has no
-// owner it can name is not a reservation of a container and stays: operators
-// block addresses that way. keep gets an empty IfName for files that have none.
+// Collect releases every reservation for which keep returns false, and sweeps (GC). It
+// keeps a file that names no owner, since that is no reservation of a container: operators
+// block addresses that way. keep gets an empty IfName for files without one.
 func Collect(tx Tx, keep func(Owner) bool) ([]Reservation, error) {
 	if err := tx.Sweep(); err != nil {
 		return nil, err
@@ -44,9 +44,9 @@ func Collect(tx Tx, keep func(Owner) bool) ([]Reservation, error) {
 	return releaseAll(tx, dead, err)
 }
 
-// Status says whether an ADD would get an address from every set, counting
-// what it would reclaim. It costs as much as the ADD's search and takes
-// nothing. The error wraps ErrExhausted.
+// Status says whether an ADD would get an address from every set, including addresses that
+// it would reclaim. It costs as much as the ADD's search and takes nothing. The error wraps
+// ErrExhausted.
 func Status(tx Tx, sets []RangeSet, gone func(Reservation) bool) error {
 	a := &allocation{tx: tx, Request: &Request{Sets: sets, Gone: gone, Dry: true}}
 	for i, set := range sets {

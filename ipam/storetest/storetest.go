@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package storetest holds every ipam.Store to the same behaviour:
+// Package storetest tests that every ipam.Store behaves the same:
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, func(t *testing.T) ipam.Store { return newStore(t) })
@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/ipam"
 )
 
-// Run runs the suite. make returns an empty store that ends with the test.
+// Run runs the suite. make returns an empty store that lasts as long as the test.
 func Run(t *testing.T, make func(t *testing.T) ipam.Store) {
 	for _, c := range cases() {
 		t.Run(c.name, func(t *testing.T) { c.run(&suite{t, make(t)}) })
