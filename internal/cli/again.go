@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// again runs this command line once more in new namespaces, with a variable in
-// its environment that tells it which ones it came from, and ends with its
-// status. In a new user namespace it is root.
+// again runs this command line again in new namespaces, and ends with its status. A
+// variable in its environment names the original namespaces. In a new user namespace it is
+// root.
 func (a *app) again(variable string, flags uintptr) error {
 	cmd := exec.CommandContext(a.ctx, "/proc/self/exe")
 	cmd.Args = append(os.Args[:1:1], a.args...)
@@ -27,14 +27,14 @@ func (a *app) again(variable string, flags uintptr) error {
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
 	}
-	// An interrupt lets it clean up; a kill leaves nothing either, since what it
+	// An interrupt lets it clean up. A kill leaves nothing either, since everything it
 	// makes is in namespaces that end with it.
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	err := cmd.Run()
 	var ended *exec.ExitError
 	i, stopped := a.interrupted()
 	switch {
-	case stopped: // it was told, and has said so
+	case stopped: // it got the signal too, and has reported it
 		return exit(exitSignal + int(i.Signal))
 	case errors.As(err, &ended):
 		return status(err)
@@ -51,8 +51,8 @@ func namespaces() string {
 	return mnt + " " + net
 }
 
-// isInside reports whether this process has left the namespaces that variable
-// names. A variable set by hand must not make it remount the machine's /run.
+// isInside checks that this process has left the namespaces that variable names. If a user
+// sets the variable by hand, the process must not remount the machine's /run.
 func (a *app) isInside(variable string) error {
 	mnt, net, _ := strings.Cut(a.getenv(variable), " ")
 	ownMnt, ownNet, _ := strings.Cut(namespaces(), " ")

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// attachment is the part of the command line that add, del and check share. It
-// is cnitool's, environment included, with flags for what cnitool fixes.
+// attachment holds the flags and arguments that add, del and check share: cnitool's,
+// environment included, with flags for what cnitool fixes.
 type attachment struct {
 	app    *app
 	ID     *string `long:"id" value-name:"ID" description:"container id (derived from the namespace's path, as cnitool does)"`
@@ -46,7 +46,7 @@ func (c *attachment) resolve(args []string) (*network, chain.Attachment, error) 
 	if c.ID != nil {
 		at.ContainerID = *c.ID
 	}
-	if at.ContainerID == "" { // most likely a variable of a script that is not set
+	if at.ContainerID == "" { // most likely an unset variable of a script
 		return nil, at, usage("without --id it is derived from the namespace's path", "--id is empty")
 	}
 	if at.Args, err = cniArgs(c.app.getenv("CNI_ARGS")); err != nil {
@@ -60,10 +60,10 @@ func (c *attachment) resolve(args []string) (*network, chain.Attachment, error) 
 	return n, at, err
 }
 
-// ifName is the interface to use; a CNI_IFNAME that is set to nothing is not set.
+// ifName is the interface to use; an empty CNI_IFNAME counts as unset.
 func ifName(flag string) string { return cmp.Or(flag, "eth0") }
 
-// netnsPath makes an argument a path: a bare name is a named namespace.
+// netnsPath turns an argument into a path: a bare name is a named namespace.
 func (a *app) netnsPath(arg string) (string, error) {
 	if !strings.Contains(arg, "/") {
 		return filepath.Join(a.paths.NetNS, arg), nil
@@ -75,8 +75,8 @@ func (a *app) netnsPath(arg string) (string, error) {
 	return path, nil
 }
 
-// containerID is cnitool's id of a namespace: "cnitool-" and the first 20
-// digits of the SHA-512 of its path.
+// containerID is cnitool's id for a namespace: "cnitool-" and the first 20 digits of the
+// SHA-512 of its path.
 func containerID(netns string) string {
 	sum := sha512.Sum512([]byte(netns))
 	return fmt.Sprintf("cnitool-%x", sum[:10])
@@ -137,13 +137,13 @@ func (c *addCommand) Execute(args []string) error {
 	if err == nil {
 		err = c.app.printAll(string(data) + "\n")
 	}
-	if err != nil && before == nil && berr == nil { // else something that works may stand
+	if err != nil && before == nil && berr == nil { // otherwise a working attachment may exist
 		err = c.app.takeBack(err, func(ctx context.Context) error { return rt.Del(ctx, n.List, at) })
 	}
 	return err
 }
 
-// takeBack undoes what nobody was told of, and adds what that comes to.
+// takeBack undoes an operation whose result was not printed, and adds the outcome to err.
 func (a *app) takeBack(err error, undo func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), leaveTime)
 	defer cancel()
@@ -159,7 +159,7 @@ configuration of the ADD is cached.`
 
 type delCommand struct{ attachment }
 
-// Execute detaches, by the cached configuration where the file is gone.
+// Execute detaches, using the cached configuration if the file is gone.
 func (c *delCommand) Execute(args []string) error {
 	n, at, err := c.resolve(args)
 	if err == nil {

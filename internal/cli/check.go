@@ -66,30 +66,30 @@ func (c *checkCommand) one(args []string) error {
 	return c.tell(f)
 }
 
-// finding is what CHECK says of one attachment.
+// finding is the outcome of CHECK for one attachment.
 type finding struct {
 	Network     string   `json:"network"`
 	ContainerID string   `json:"containerID"`
 	IfName      string   `json:"ifname"`
 	NetNS       string   `json:"netns,omitempty"`
 	OK          bool     `json:"ok"`
-	Missing     []string `json:"missing,omitempty"`     // of the firewall, as a user knows it
+	Missing     []string `json:"missing,omitempty"`     // of the firewall, in a user's terms
 	Details     []string `json:"details,omitempty"`     // the elements
-	Differences []string `json:"differences,omitempty"` // beside the firewall
+	Differences []string `json:"differences,omitempty"` // besides the firewall
 
 	name       string
 	cause      error
 	unrecorded bool
 }
 
-// check asks the plugins, and sorts their answers.
+// check runs CHECK and sorts its findings.
 func (a *app) check(rt *chain.Runtime, list *chain.List, at chain.Attachment) *finding {
 	f := newFinding(list.Name, at)
 	return f.fill(rt.Check(a.ctx, list, at))
 }
 
-// checkOne is check that tells, where plugins refuse for want of a result, that
-// none is cached.
+// checkOne is check, except that it reports a missing cached result when plugins refuse
+// for lack of one.
 func (a *app) checkOne(rt *chain.Runtime, list *chain.List, at chain.Attachment) *finding {
 	f := a.check(rt, list, at)
 	cached, err := rt.Cached(list.Name, at)
@@ -99,7 +99,7 @@ func (a *app) checkOne(rt *chain.Runtime, list *chain.List, at chain.Attachment)
 	return f.fill(spec.Errorf(spec.ErrorCode(f.cause), "%s", a.uncached()))
 }
 
-// uncached is why nothing can be said of what is inside a container.
+// uncached explains why the inside of a container cannot be checked.
 func (a *app) uncached() string {
 	return fmt.Sprintf("no result of its ADD is below %s, so what it had is not known (patchbay del and add)", filepath.Join(a.paths.CNI, "results"))
 }
@@ -114,8 +114,8 @@ func newFinding(network string, at chain.Attachment) *finding {
 	}
 }
 
-// called is how an attachment is named to a person: network/container, or the
-// namespace where the container's id is only derived from it.
+// called names an attachment in messages: network/container, or the namespace where the
+// container's id is only derived from it.
 func called(network, who, ifName string) string {
 	name := network + "/" + filepath.Base(who)
 	if ifName != "eth0" {
@@ -131,7 +131,7 @@ func (f *finding) fill(err error) *finding {
 	return f
 }
 
-// text is one line of what is missing, and one of each other difference.
+// text has one line for everything missing, and one for each other difference.
 func (f *finding) text(verbose bool) string {
 	d := netstate.Differences{Other: f.Differences, Unrecorded: f.unrecorded}
 	for _, what := range f.Missing {
@@ -144,8 +144,8 @@ func (f *finding) text(verbose bool) string {
 	return text
 }
 
-// tell is nil when nothing was found. The error has the code of the first
-// plugin's; as JSON it has the elements in its details.
+// tell is nil when nothing was found. The error has the code of the first failing plugin;
+// as JSON it has the elements in its details.
 func (c *checkCommand) tell(f *finding) error {
 	if f.OK {
 		return nil
@@ -160,7 +160,7 @@ func (c *checkCommand) tell(f *finding) error {
 	return &failure{err: e, code: exitFailure, hint: hintFor(f.cause)}
 }
 
-// all checks what runtimes have cached, and by the records what they have not.
+// all checks the attachments that runtimes have cached, and by their records the others.
 func (c *checkCommand) all(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
@@ -198,9 +198,8 @@ func (c *checkCommand) report(found []*finding, bad int) string {
 	return b.String()
 }
 
-// checkAll asks the plugins about every attachment whose configuration is cached,
-// and looks at the others in the kernel alone. One whose namespace is gone is no
-// attachment any more.
+// checkAll runs CHECK for every attachment whose configuration is cached, and compares the
+// others only with the kernel. An attachment whose namespace is gone is skipped.
 func (a *app) checkAll() ([]*finding, error) {
 	s := a.session()
 	defer s.Close()

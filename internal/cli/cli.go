@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// app is what every command shares: the process, as values.
+// app is the state of the process that every command shares.
 type app struct {
 	ctx     context.Context
 	args    []string
@@ -27,9 +27,9 @@ type app struct {
 	stderr  io.Writer
 	paths   paths.Paths
 	plugins []*plugin.Plugin
-	json    bool           // set by a command's --json: errors are data too
+	json    bool           // set by a command's --json: errors are JSON too
 	verbose bool           // set by a command's --verbose: print every call of a plugin
-	parsed  *flags.Command // the program; what was typed is the chain of Active
+	parsed  *flags.Command // the program; Active leads to the command that was typed
 	after   func(time.Duration, func()) (stop func() bool)
 }
 
@@ -53,8 +53,8 @@ func newApp(plugins []*plugin.Plugin) *app {
 	}
 }
 
-// main parses and runs. An interrupt cancels the context, so that an ADD under
-// way is undone before the process ends.
+// main parses and runs. An interrupt cancels the context, so that an ADD in progress is
+// undone before the process ends.
 func (a *app) main() int {
 	defer a.interruptible()()
 	switch {
@@ -97,10 +97,10 @@ func (a *app) parser() (*flags.Parser, error) {
 	return p, errors.Join(errs...)
 }
 
-// usageLine stands for the command and its arguments.
+// usageLine is the placeholder for the command and its arguments.
 const usageLine = "COMMAND"
 
-// about is the text above the commands in help and man page.
+// about precedes the commands in help and man page.
 const about = `Patchbay gives containers their networks. It is a runtime for the Container
 Network Interface, all its plugins, and the tools around them, in one file.
 

@@ -35,8 +35,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestMain registers this program under its own name and under those of its
-// plugins, and runs the tests in a network of their own.
+// TestMain registers this program under its own name and under its plugins' names, and
+// runs the tests in a separate network.
 func TestMain(m *testing.M) {
 	programs := map[string]func(){"patchbay": func() { os.Exit(program(nil)) }, "netns": netnsProgram, "fwlist": fwlistProgram, "holdrecord": holdRecordProgram, "tear": tearProgram, "sysctl": sysctlProgram, "mesh": meshProgram}
 	for _, p := range testPlugins() {
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	nettest.Main(scripts{m, programs})
 }
 
-// program is what cmd/patchbay does.
+// program is the main function of cmd/patchbay.
 func program(p *plugin.Plugin) int {
 	if p == nil && len(os.Args) == 1 && os.Getenv("CNI_COMMAND") != "" {
 		p = all.Find("patchbay")
@@ -73,7 +73,7 @@ func (s scripts) Run() int {
 	return 0
 }
 
-// testPlugins are the real ones and one that misbehaves on request.
+// testPlugins are the real plugins and one that misbehaves on request.
 func testPlugins() []*plugin.Plugin {
 	return append([]*plugin.Plugin{{
 		Name: "fake", About: "does what its configuration says, for tests",
@@ -109,7 +109,7 @@ func fakeAdd(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return &spec.Result{Interfaces: []spec.Interface{{Name: r.IfName, Sandbox: r.NetNS}}}, fakeDo(ctx, r)
 }
 
-// hold tells that ADD began and waits until it may go on.
+// hold signals that ADD has begun and waits until it may go on.
 func (c *fakeConf) hold() error {
 	if c.Begun == "" {
 		return nil
@@ -141,8 +141,7 @@ func fakeDo(_ context.Context, r *plugin.Request) error {
 
 func TestScripts(t *testing.T) { runScripts(t, "testdata") }
 
-// runScripts leaves no directory behind, which testscript does when -run leaves out a
-// script.
+// runScripts leaves no directory behind. testscript itself does, when -run omits a script.
 func runScripts(t *testing.T, dir string) {
 	t.Setenv("GOTMPDIR", t.TempDir())
 	testscript.RunT(node{t}, params(dir))
@@ -168,8 +167,8 @@ func params(dir string) testscript.Params {
 	}
 }
 
-// node gives every script a machine of its own: a network, /run, /var/lib and
-// /etc/cni that nobody else sees.
+// node gives every script a separate machine: its own network, /run, /var/lib and
+// /etc/cni.
 type node struct{ *testing.T }
 
 func (n node) Run(name string, f func(testscript.T)) {
@@ -184,7 +183,7 @@ func (n node) Run(name string, f func(testscript.T)) {
 
 func (n node) Verbose() bool { return testing.Verbose() }
 
-// Parallel does nothing: the script's thread must stay the script's.
+// Parallel does nothing: the thread must run only its script.
 func (node) Parallel() {}
 
 func newNode() error {
@@ -212,13 +211,13 @@ func condition(name string) (bool, error) {
 	switch name {
 	case "ipv6":
 		return hasIPv6("/proc"), nil
-	case "seesall": // not in a PID namespace of its own, as of a container
+	case "seesall": // unlike in a container's PID namespace
 		return life.SeesProcesses(), nil
 	}
 	return false, fmt.Errorf("unknown condition %s", name)
 }
 
-// netnsProgram is `netns add|del NAME`, a program because a namespace is made on
+// netnsProgram is `netns add|del NAME`. It is a program because creating a namespace needs
 // another thread than the script's.
 func netnsProgram() {
 	path := filepath.Join(paths.Default().NetNS, os.Args[2])
@@ -232,10 +231,10 @@ func netnsProgram() {
 	}
 }
 
-// fwlistProgram is `fwlist [flush | del TEXT | foreign TIMEOUT]`: it lists the
-// elements of published ports and networks, does what `nft flush ruleset` does,
-// removes the elements that hold a text, or does what an operator's `nft add element
-// inet patchbay ports4 { tcp . 8080 timeout TIMEOUT : 10.77.0.99 . 99 }` does.
+// fwlistProgram is `fwlist [flush | del TEXT | foreign TIMEOUT]`: it lists the elements of
+// published ports and networks, does the same as `nft flush ruleset`, removes the elements
+// that contain a text, or does the same as an operator's `nft add element inet patchbay
+// ports4 { tcp . 8080 timeout TIMEOUT : 10.77.0.99 . 99 }`.
 func fwlistProgram() {
 	if len(os.Args) == 3 && os.Args[1] == "foreign" {
 		addForeign(os.Args[2])

@@ -16,8 +16,8 @@ const (
 	dim    = "2"
 )
 
-// coloured is text for standard error: in colour where a person reads it, who did
-// not ask for none (https://no-color.org).
+// coloured is text for standard error: coloured on a terminal, unless the user disables
+// that (https://no-color.org).
 func (a *app) coloured(colour, text string) string {
 	f, ok := a.stderr.(*os.File)
 	if !ok || a.getenv == nil || a.getenv("NO_COLOR") != "" || a.getenv("TERM") == "dumb" {

@@ -26,8 +26,8 @@ type completionCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute prints the script. All three ask the program itself, through the
-// library's protocol: GO_FLAGS_COMPLETION and the words so far.
+// Execute prints the script. All three run the program itself, by the library's protocol:
+// GO_FLAGS_COMPLETION and the words so far.
 func (c *completionCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
@@ -77,7 +77,7 @@ type nsName string
 func (*nsName) Complete(match string) (out []flags.Completion) {
 	entries, err := os.ReadDir(paths.Default().NetNS)
 	if err != nil {
-		return nil // none has a name
+		return nil // there are no named namespaces
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), match) {
@@ -100,7 +100,7 @@ func (*checkID) Complete(match string) (out []flags.Completion) {
 	return out
 }
 
-// runtimeName is a flag's value that completes to what gc can ask, or a file.
+// runtimeName is a flag's value that completes to a runtime that gc supports, or a file.
 type runtimeName string
 
 // Complete lists the runtimes, and files as the library does.
@@ -116,8 +116,8 @@ func (*runtimeName) Complete(match string) (out []flags.Completion) {
 // networkName is an argument that completes to a network.
 type networkName string
 
-// Complete lists the networks that begin with match. The library calls it
-// outside any command, hence on the process's own environment.
+// Complete lists the networks that begin with match. The library calls it outside any
+// command, so it reads the process's own environment.
 func (*networkName) Complete(match string) (out []flags.Completion) {
 	list, _ := networks(os.Getenv, paths.Default()) // a broken file completes to nothing
 	for _, n := range list {

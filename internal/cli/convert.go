@@ -55,18 +55,18 @@ func (a *app) readInput(file string) (data []byte, err error) {
 	return data, nil
 }
 
-// oneProcessType is the plugin that runs others.
+// oneProcessType is the plugin that runs others in one process.
 const oneProcessType = "patchbay"
 
-// oneProcess is the plugin of type patchbay.
+// oneProcess is the configuration of a plugin of type patchbay.
 type oneProcess struct {
 	Type         string            `json:"type"`
 	Capabilities map[string]bool   `json:"capabilities,omitempty"`
 	Plugins      []json.RawMessage `json:"plugins"`
 }
 
-// convert wraps the plugins of a network in one of type patchbay. The outer
-// keys come back as they were.
+// convert wraps the plugins of a network in one of type patchbay. The outer keys stay as
+// they are.
 func convert(data []byte) (map[string]any, error) {
 	var list struct {
 		Name       string            `json:"name"`
@@ -101,8 +101,8 @@ func convert(data []byte) (map[string]any, error) {
 	return withPlugins(outer, list.Name, list.CNIVersion, one), nil
 }
 
-// wrap makes the one plugin. Members that are one already are refused, as the
-// plugin itself would.
+// wrap makes the one plugin. It refuses members of type patchbay, as the plugin itself
+// would.
 func wrap(members []json.RawMessage) (*oneProcess, error) {
 	if len(members) == 0 {
 		return nil, spec.Errorf(spec.CodeInvalidConfig, "error parsing configuration list: no plugins in list")
@@ -122,18 +122,18 @@ func wrap(members []json.RawMessage) (*oneProcess, error) {
 	return one, nil
 }
 
-// wrapType is the plugin that calls another one, in this process where it can.
+// wrapType is the plugin that calls another one, in this process if possible.
 const wrapType = "wrap"
 
-// member is what convert reads of a plugin.
+// member holds the keys of a plugin that convert needs.
 type member struct {
 	Type         string          `json:"type"`
 	Capabilities map[string]bool `json:"capabilities"`
 	Plugin       json.RawMessage `json:"plugin"` // of wrap
 }
 
-// declared reads a member. One of type wrap comes back with the capabilities
-// that the plugin in it declares, which else would not get through to it.
+// declared reads a member. To one of type wrap it adds the capabilities that the wrapped
+// plugin declares, which otherwise would not reach it.
 func declared(raw json.RawMessage) (m member, out json.RawMessage, err error) {
 	if err := json.Unmarshal(raw, &m); err != nil {
 		return m, nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
@@ -158,7 +158,7 @@ func declared(raw json.RawMessage) (m member, out json.RawMessage, err error) {
 	return m, out, err
 }
 
-// union adds what more switches on.
+// union adds the capabilities that more switches on.
 func union(to, more map[string]bool) map[string]bool {
 	for name, on := range more {
 		if on && to == nil {

@@ -33,7 +33,7 @@ type demoCommand struct {
 	JSON bool `long:"json" description:"print a JSON object"`
 }
 
-// Execute starts this program again in namespaces of its own.
+// Execute starts this program again in new namespaces.
 func (c *demoCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {
@@ -49,7 +49,7 @@ func (c *demoCommand) Execute(args []string) error {
 	return c.app.again(demoInside, flags)
 }
 
-// noNamespaces says what keeps this machine from making namespaces.
+// noNamespaces explains why this machine does not allow new namespaces.
 func (a *app) noNamespaces(err error) error {
 	read := func(key string) string {
 		data, rerr := os.ReadFile(filepath.Join(a.paths.Proc, "sys", key))
@@ -89,7 +89,7 @@ func (c *demoCommand) inside() error {
 	return err
 }
 
-// privateRun puts an empty file system over /run, which no other process sees.
+// privateRun mounts an empty file system over /run, only for this process.
 func privateRun() error {
 	if err := unix.Mount("", "/", "none", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)

@@ -21,19 +21,19 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// place is a namespace of the demo. The zero-path place is the host.
+// place is a namespace of the demo. A place without a path is the host.
 type place struct {
 	name    string
 	path    string
 	ns      *netns.NS
 	conn    *nl.Conn
 	worker  *netns.Worker
-	addrs   []netip.Addr // its own, one a family
-	gateway []netip.Addr // of those
+	addrs   []netip.Addr // one per family
+	gateway []netip.Addr // of each address
 	server  net.Listener
 }
 
-// newPlace makes a namespace with its loopback up.
+// newPlace creates a namespace and sets its loopback up.
 func newPlace(p paths.Paths, name string) (*place, error) {
 	pl := &place{name: name, path: filepath.Join(p.NetNS, name)}
 	if err := netns.Create(pl.path); err != nil {
@@ -72,7 +72,7 @@ func (p *place) attachment() chain.Attachment {
 	return chain.Attachment{ContainerID: "demo-" + p.name, NetNS: p.path, IfName: "eth0"}
 }
 
-// learn takes the addresses of an ADD's result.
+// learn stores the addresses of an ADD's result.
 func (p *place) learn(r *spec.Result) {
 	for _, ip := range r.IPs {
 		p.addrs = append(p.addrs, ip.Address.Addr())
@@ -80,7 +80,7 @@ func (p *place) learn(r *spec.Result) {
 	}
 }
 
-// addr picks a family's address.
+// pick returns the address of a family.
 func pick(addrs []netip.Addr, v4 bool) netip.Addr {
 	for _, a := range addrs {
 		if a.Is4() == v4 {
@@ -90,8 +90,8 @@ func pick(addrs []netip.Addr, v4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// serve answers every connection to a port with the address it comes from. The
-// socket stays in the namespace it was made in, whatever thread serves it.
+// serve answers every connection to a port with the address it comes from. The socket
+// stays in the namespace in which it was created, whatever thread serves it.
 func (p *place) serve(port int) error {
 	err := p.worker.Do(func() (err error) {
 		p.server, err = net.Listen("tcp", fmt.Sprintf(":%d", port))
@@ -117,8 +117,8 @@ func (p *place) serve(port int) error {
 // millisecond.
 const patience = 2 * time.Second
 
-// ask connects from the namespace and returns the address the server saw. A nil
-// place is the host.
+// ask connects from the namespace and returns the client address that the server saw. A
+// nil place is the host.
 func (p *place) ask(ctx context.Context, to netip.AddrPort) (seen netip.AddrPort, err error) {
 	var conn net.Conn
 	dial := func() (err error) {
@@ -148,7 +148,7 @@ func (p *place) ask(ctx context.Context, to netip.AddrPort) (seen netip.AddrPort
 	return netip.AddrPortFrom(seen.Addr().Unmap(), seen.Port()), nil
 }
 
-// trial is one path to prove: the server must see the client as want.
+// trial is one path to prove: the server must see the client with the address want.
 type trial struct {
 	what     string
 	from     *place // nil is the host
@@ -158,7 +158,7 @@ type trial struct {
 	why      string
 }
 
-// trials are the paths of one family.
+// trials are the paths of one address family.
 func (d *demo) trials(v4 bool) []trial {
 	web, client, world := pick(d.web.addrs, v4), pick(d.client.addrs, v4), pick(d.world.addrs, v4)
 	uplink, gateway := pick(d.uplinkAddrs(), v4), pick(d.web.gateway, v4)
@@ -179,7 +179,7 @@ func (d *demo) trials(v4 bool) []trial {
 	return out
 }
 
-// run takes the path.
+// run tries the path.
 func (t *trial) run(ctx context.Context) proof {
 	p := proof{What: t.what, From: t.fromName, To: t.to.String(), Why: t.why}
 	seen, err := t.from.ask(ctx, t.to)

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// The ports of the demo: one a container serves, where it is published, and
-// the outside world's.
+// The ports of the demo: a container's, the one where it is published, and the outside
+// world's.
 const (
 	webPort       = 80
 	publishedPort = 8080
@@ -43,7 +43,7 @@ type demoReport struct {
 	Clean    bool     `json:"nothingLeft"`
 }
 
-// proof is one path that traffic took.
+// proof is the outcome for one path.
 type proof struct {
 	Family string `json:"family"`
 	What   string `json:"what"`
@@ -54,7 +54,7 @@ type proof struct {
 	Err    string `json:"error,omitempty"`
 }
 
-// run builds, proves, removes. Whatever fails, everything ends with the
+// run builds, proves and removes. Even after a failure everything ends with the
 // namespaces.
 func (d *demo) run() (err error) {
 	start := time.Now()
@@ -79,7 +79,7 @@ func (d *demo) run() (err error) {
 	return d.say("\nAll %d proven in %d ms. This machine's own network was not touched.\n", len(d.report.Proofs), d.report.Took)
 }
 
-// build makes the world beside the host and the servers' namespaces.
+// build makes the outside world and the servers' namespaces.
 func (d *demo) build() (err error) {
 	if d.net, err = defaultNetwork(d.app.paths); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (d *demo) attach(p *place, capabilities map[string]any) error {
 	return d.say("  %-8s %s, attached in %.1f ms\n", p.name, join(p.addrs), float64(took.Microseconds())/1000)
 }
 
-// prove tries every path over every family and counts what failed.
+// prove tries every path in every family and counts the failures.
 func (d *demo) prove() (failed int) {
 	for _, client := range d.client.addrs {
 		family := "IPv6"
@@ -152,7 +152,7 @@ func (d *demo) prove() (failed int) {
 		for _, t := range d.trials(client.Is4()) {
 			p := t.run(d.app.ctx)
 			if d.app.ctx.Err() != nil {
-				return failed // the signal ended it: no word about the path
+				return failed // the signal ended it, so it proves nothing about the path
 			}
 			p.Family = family
 			d.report.Proofs = append(d.report.Proofs, p)
@@ -176,7 +176,7 @@ func (p *proof) line() string {
 	return fmt.Sprintf("  ok    %-32s %6s -> %-24s seen as %s%s\n", p.What, p.From, p.To, p.Seen, because)
 }
 
-// remove detaches both and looks for what is left.
+// remove detaches both containers and looks for leftovers.
 func (d *demo) remove() error {
 	var errs []error
 	for _, p := range []*place{d.client, d.web} {
@@ -196,8 +196,8 @@ func (d *demo) remove() error {
 	return d.say("\nRemoved: both containers detached; no address, port, link or record is left.\n")
 }
 
-// left lists what detaching should have removed. The bridge stays, as with
-// every bridge plugin: others may be on it.
+// left lists objects that detaching should have removed. The bridge stays, as with every
+// bridge plugin: it may have other ports.
 func (d *demo) left() (left []string, err error) {
 	links, err := d.host.LinkList()
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// The wire between the demo's host and its outside world, in addresses kept for
-// documentation (RFC 5737, RFC 3849). The world knows no way to the containers:
-// it can only answer what is masqueraded.
+// The link between the demo's host and its outside world has addresses reserved for
+// documentation (RFC 5737, RFC 3849). The world has no route to the containers: it can
+// only answer masqueraded packets.
 const (
 	uplinkName = "uplink"
 	uplink4    = "198.51.100.1/24"
@@ -39,7 +39,7 @@ func (d *demo) uplink() error {
 	return d.wire(d.world.conn, "eth0", d.family(world4, world6))
 }
 
-// family leaves IPv6 out where the machine has none.
+// family omits IPv6 where the machine has none.
 func (d *demo) family(v4, v6 string) []string {
 	if hasIPv6(d.app.paths.Proc) {
 		return []string{v4, v6}
@@ -56,7 +56,7 @@ func addrsOf(prefixes []string) (out []netip.Addr) {
 	return out
 }
 
-// wire gives a link its addresses, without waiting for duplicate detection.
+// wire adds the addresses to a link, without waiting for duplicate detection.
 func (d *demo) wire(c *nl.Conn, name string, prefixes []string) error {
 	link, err := c.Link(name)
 	if err != nil {

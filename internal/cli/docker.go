@@ -27,7 +27,7 @@ type dockerCommand struct {
 	app *app
 }
 
-// Execute becomes patchbayd.
+// Execute replaces this process with patchbayd.
 func (c *dockerCommand) Execute(args []string) error {
 	if len(args) == 0 {
 		return usage("the service itself is patchbayd docker", "say what: ps, gc, install or uninstall")

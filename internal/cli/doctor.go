@@ -62,7 +62,7 @@ func (c *doctorCommand) Execute(args []string) error {
 	return verdict(report)
 }
 
-// unknown is a failure of doctor itself, in the way of monitoring plugins.
+// unknown is a failure of doctor itself, with the exit status of monitoring plugins.
 func unknown(err error) error { return &failure{err: err, code: exitUnknown} }
 
 func verdict(r *doctor.Report) error {
@@ -110,7 +110,7 @@ func (c *doctorCommand) list(checks []doctor.Check) error {
 
 func (c *doctorCommand) node() (*doctor.Node, error) {
 	rt := c.app.runtime(nil)
-	rt.Warn = nil // the checks report
+	rt.Warn = nil // the checks report what it would warn of
 	n := &doctor.Node{
 		Paths: c.app.paths, ConfDir: confDir(c.app.getenv), Runtime: rt, NewSession: c.app.session,
 		GC: gc.Options{Paths: c.app.paths, Runtime: rt, NewSession: c.app.session, Grace: c.Grace},

@@ -36,9 +36,9 @@ type explainCommand struct {
 	} `positional-args:"yes"`
 }
 
-// explainInside is set in the process in which an ordinary user may make and
-// enter network namespaces. Its host's is a new one too: whoever leaves the
-// machine's could not go back.
+// explainInside is set in the process in which an ordinary user may create and enter
+// network namespaces. Its host namespace is a new one too: a process that leaves the
+// machine's namespace could not return to it.
 const explainInside = "PATCHBAY_EXPLAIN_INSIDE"
 
 // explanation is what explain prints.
@@ -48,13 +48,13 @@ type explanation struct {
 	Result  any            `json:"result"`
 }
 
-// pluginSteps is the state one plugin compiled.
+// pluginSteps is the state that one plugin compiled.
 type pluginSteps struct {
 	Type  string   `json:"type"`
 	State []string `json:"state"`
 }
 
-// Execute runs an ADD in dry sessions, by the same runtime as a real one.
+// Execute runs an ADD in dry sessions, with the same runtime as a real one.
 func (c *explainCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {
@@ -110,7 +110,7 @@ func (c *explainCommand) explain(n *network) (*explanation, error) {
 	return dry.out, err
 }
 
-// rename gives the passing namespace a name that a person would read past.
+// rename gives the temporary namespace a path that reads like an example.
 func (e *explanation) rename(path string, r *spec.Result) {
 	const name = "/run/netns/example"
 	for _, p := range e.Plugins {
@@ -125,8 +125,8 @@ func (e *explanation) rename(path string, r *spec.Result) {
 	}
 }
 
-// netns is the namespace to explain with: the one that was asked for, or a new
-// one that ends with this process.
+// netns is the namespace to explain with: the requested one, or a new one that ends with
+// this process.
 func (c *explainCommand) netns(dry *dryInvoker) (path string, err error) {
 	if c.NetNS != "" {
 		return c.app.netnsPath(string(c.NetNS))
@@ -137,7 +137,7 @@ func (c *explainCommand) netns(dry *dryInvoker) (path string, err error) {
 	return path, nil
 }
 
-// emptyNamespace makes a namespace that lives as long as a thread of ours.
+// emptyNamespace makes a namespace that lives as long as a thread of this process.
 func emptyNamespace() (path string, end func(), err error) {
 	made, done := make(chan error), make(chan struct{})
 	var tid int
@@ -153,14 +153,14 @@ func emptyNamespace() (path string, end func(), err error) {
 	return fmt.Sprintf("/proc/self/task/%d/ns/net", tid), func() { close(done) }, nil
 }
 
-// dryInvoker calls plugins in sessions that write down instead of doing.
+// dryInvoker calls plugins in sessions that print their state instead of applying it.
 type dryInvoker struct {
 	app *app
 	out *explanation
 	end func()
 }
 
-// Invoke calls one plugin. Plugins that are not in this process refuse.
+// Invoke calls one plugin. It fails for plugins that are not in this process.
 func (d *dryInvoker) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
 	steps := &pluginSteps{Type: pluginType, State: []string{}}
 	d.out.Plugins = append(d.out.Plugins, steps)
@@ -182,7 +182,7 @@ func (d *dryInvoker) close() {
 	}
 }
 
-// text is one block a plugin, and the result.
+// text has one block per plugin, and the result.
 func (e *explanation) text(version string) string {
 	var b strings.Builder
 	for _, p := range e.Plugins {

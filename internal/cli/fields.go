@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// fieldDocs are the comments of the configuration types, one line a field: its
-// Go path, without the type where that is the last line's, what it does, its default,
-// what differs from the reference, with tabs between. They are read from the source by TestFieldDocs, which fails when the
-// file is old (go test -run TestFieldDocs -update).
+// fieldDocs are the comments of the configuration types, one line per field, with tabs
+// between: its Go path (without the type if the line before has the same type), what it
+// does, its default, and what differs from the reference. TestFieldDocs reads them from
+// the source and fails when the file is old (go test -run TestFieldDocs -update).
 //
 //go:embed fields.txt
 var fieldDocs string
@@ -33,8 +33,8 @@ type field struct {
 	name string // Go path
 }
 
-// fieldsOf lists the keys that conf, a pointer to a struct, decodes, with the
-// values it already holds as defaults.
+// fieldsOf lists the keys that conf, a pointer to a struct, decodes, with its current
+// values as defaults.
 func fieldsOf(conf any) []field {
 	v := reflect.Indirect(reflect.ValueOf(conf))
 	if v.Kind() != reflect.Struct {
@@ -43,12 +43,10 @@ func fieldsOf(conf any) []field {
 	return structFields(v, goName(v.Type(), ""), 0)
 }
 
-// module begins the path of each of our packages; fieldDocs, which would repeat it in
-// each line, has what follows.
+// module begins the path of each of our packages; fieldDocs omits it to save space.
 const module = "github.com/patchbay-net/patchbay/"
 
-// goName is the path of a type in fieldDocs; a struct without a name has its
-// field's.
+// goName is the path of a type in fieldDocs; an anonymous struct has its field's path.
 func goName(t reflect.Type, at string) string {
 	if t.Name() == "" {
 		return at
@@ -86,8 +84,8 @@ func structFields(v reflect.Value, at string, depth int) (out []field) {
 	return out
 }
 
-// structOf finds the struct in a pointer, slice or map of structs; the result
-// is invalid when there is none or the type reads itself from JSON.
+// structOf finds the struct in a pointer, slice or map of structs; the result is invalid
+// when there is none or the type has its own UnmarshalJSON.
 func structOf(v reflect.Value) reflect.Value {
 	t := v.Type()
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
@@ -108,7 +106,7 @@ func decodesItself(t reflect.Type) bool {
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// typeWord is a type in the words of JSON and networks.
+// typeWord describes a type in the terms of JSON and networks.
 func typeWord(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[netip.Addr]():
@@ -137,7 +135,7 @@ func typeWord(t reflect.Type) string {
 	return "integer"
 }
 
-// defaultOf is the value a configuration starts with; empty for zero values.
+// defaultOf is the initial value of a field; empty for zero values.
 func defaultOf(v reflect.Value) string {
 	if v.IsZero() || v.Kind() == reflect.Struct {
 		return ""
@@ -165,7 +163,7 @@ func docOf(name string) (doc, byDefault, reference string) {
 	return "", "", ""
 }
 
-// rows are a field and those inside it.
+// rows adds a field and the fields inside it.
 func (f field) rows(t *table, indent string) {
 	doc := f.Doc
 	if f.Default != "" {

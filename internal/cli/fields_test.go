@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated files")
 
-// TestFieldDocs holds fields.txt to the comments in the plugins' source.
+// TestFieldDocs compares fields.txt with the comments in the plugins' source.
 func TestFieldDocs(t *testing.T) {
 	packages := map[string]bool{}
 	for _, p := range append(all.Plugins(), cnmcli.Plugins()...) {
@@ -48,7 +48,7 @@ func TestFieldDocs(t *testing.T) {
 	golden(t, "fields.txt", b.String())
 }
 
-// packagesOf notes the packages of this module that t's types come from.
+// packagesOf collects the packages of this module that t's types come from.
 func packagesOf(t reflect.Type, out map[string]bool, seen map[reflect.Type]bool) {
 	if seen[t] {
 		return
@@ -112,15 +112,15 @@ func structComments(at string, expr ast.Expr, docs map[string]string) {
 	}
 }
 
-// columns are what a field does, its default and what differs from the
-// reference: a comment may end in "Default: ..." and in "Reference: ...".
+// columns splits a comment into what a field does, its default and what differs from the
+// reference: it may end in "Default: ..." and in "Reference: ...".
 func columns(text, name string) string {
 	text, reference, _ := strings.Cut(" "+text, " Reference: ")
 	text, byDefault, _ := strings.Cut(text, " Default: ")
 	return strings.Join([]string{plain(strings.TrimSpace(text), name), plain(byDefault, ""), plain(reference, "")}, "\t")
 }
 
-// plain makes a Go comment on a field a phrase about a key.
+// plain turns a Go comment on a field into a phrase about a key.
 func plain(text, name string) string {
 	if rest, ok := strings.CutPrefix(text, name+" "); ok && name != "" {
 		text = strings.TrimPrefix(strings.TrimPrefix(rest, "is "), "are ")

@@ -43,7 +43,7 @@ type gcCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute collects and prints the known attachments that went.
+// Execute collects and prints the known attachments that were removed.
 func (c *gcCommand) Execute(args []string) error {
 	c.app.json, c.app.verbose = c.JSON, c.Verbose
 	if err := noArgs(args); err != nil {
@@ -132,7 +132,7 @@ type statusCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute asks.
+// Execute runs STATUS.
 func (c *statusCommand) Execute([]string) error {
 	c.app.json, c.app.verbose = c.JSON, c.Verbose
 	n, err := c.app.network(string(c.Args.Network))

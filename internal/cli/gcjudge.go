@@ -12,11 +12,11 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// judgement is what gc NETWORK finds of its network.
+// judgement is the verdict of gc NETWORK on its network.
 type judgement struct {
 	app      *app
 	network  string
-	explicit bool // named is all that stays
+	explicit bool // keep only the named ones
 	named    []spec.Attachment
 
 	judged       *gc.Judged
@@ -30,9 +30,9 @@ type judgedOne struct {
 	Why   string   `json:"why,omitempty"`
 }
 
-// keep lists what stays: what is not certainly dead. It is asked when no ADD of this
-// runtime runs; what another runtime adds meanwhile is newer than the list, and stays
-// for that.
+// keep lists the attachments to keep: all that are not certain to be dead. The caller
+// makes sure that no ADD of this runtime runs; what another runtime attaches meanwhile is
+// newer than the list, and stays for that reason.
 func (j *judgement) keep(ctx context.Context) (keep []spec.Attachment, err error) {
 	known, unread := j.app.standing(j.network)
 	j.app.warn(unread)
@@ -53,7 +53,7 @@ func (j *judgement) keep(ctx context.Context) (keep []spec.Attachment, err error
 	return keep, nil
 }
 
-// sort notes what becomes of an attachment. What has no name cannot be on the list.
+// sort notes the verdict on an attachment. One without names cannot be on the list.
 func (j *judgement) sort(a *gc.Attachment, known []*standing) (keep []spec.Attachment) {
 	s := of(a, known)
 	v := judgedOne{s, a.State, a.Why}
@@ -70,7 +70,7 @@ func (j *judgement) sort(a *gc.Attachment, known []*standing) (keep []spec.Attac
 	return []spec.Attachment{s.key()}
 }
 
-// of is what ps knows of an attachment, or its names.
+// of is ps's entry for an attachment, or one with only its names.
 func of(a *gc.Attachment, known []*standing) *standing {
 	s := &standing{Network: a.Network, ContainerID: cmp.Or(a.ContainerID, "owner "+string(a.Owner)), IfName: a.IfName}
 	if i := slices.IndexFunc(known, func(x *standing) bool { return x.key() == s.key() }); i >= 0 {
@@ -79,7 +79,7 @@ func of(a *gc.Attachment, known []*standing) *standing {
 	return s
 }
 
-// judge is gc.Judge; who calls it warns of what it cannot read.
+// judge is gc.Judge without warnings; its callers report what cannot be read.
 func (a *app) judge(ctx context.Context, network string) (*gc.Judged, error) {
 	o := gc.Options{Paths: a.paths, Runtime: a.runtime(nil), NewSession: a.session}
 	o.Runtime.Warn = nil

@@ -16,7 +16,7 @@ type helpCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute prints.
+// Execute prints the help.
 func (c *helpCommand) Execute(args []string) error {
 	var words []string
 	for _, w := range c.Args.Command {

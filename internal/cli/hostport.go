@@ -14,12 +14,12 @@ import (
 	"strings"
 )
 
-// A published port takes the port's traffic away from a server of the host, as
-// the reference's portmap does too, without a word. The plugin stays as it is
-// for runtimes, which know their host; a person who types a port is asked first.
-// CAP_ARGS is a runtime's way to say it, and is not looked at.
+// A published port silently takes the traffic away from a server of the host, as with the
+// reference's portmap. The plugin keeps that behaviour for runtimes, which know their
+// host; a user who types a port gets an error first. CAP_ARGS comes from a runtime and is
+// not checked.
 
-// free refuses a --publish of a port that this host serves itself.
+// free refuses a --publish of a port on which this host listens itself.
 func (w *wish) free(a *app) error {
 	wanted, err := w.flags()
 	if err != nil {
@@ -41,15 +41,15 @@ func (w *wish) free(a *app) error {
 	return nil
 }
 
-// socket is one that waits for what comes to a port of the host.
+// socket is a socket of the host that receives on a port.
 type socket struct {
 	proto string
 	at    netip.AddrPort
 	inode string
 }
 
-// serves reports whether traffic for a published port may be the socket's. One on
-// [::] may take IPv4 too.
+// serves reports whether the socket may receive traffic for a published port. A socket on
+// [::] may receive IPv4 too.
 func (s socket) serves(p portMapping) bool {
 	if s.proto != p.Protocol || s.at.Port() != p.HostPort {
 		return false
@@ -65,8 +65,8 @@ func (s socket) serves(p portMapping) bool {
 	return want.IsUnspecified() || have.IsUnspecified()
 }
 
-// hostSockets reads /proc/net. What cannot be read has no sockets: a container is
-// not kept from its port for that.
+// hostSockets reads /proc/net. A file that cannot be read counts as empty: that must not
+// keep a container from its port.
 func hostSockets(proc string) (out []socket) {
 	for _, table := range [...]struct{ proto, file, state string }{
 		{"tcp", "tcp", "0A"}, {"tcp", "tcp6", "0A"}, // TCP_LISTEN
@@ -90,7 +90,7 @@ func hostSockets(proc string) (out []socket) {
 	return out
 }
 
-// procAddress reads the kernel's 0100007F:1F90: words in the machine's order.
+// procAddress parses the kernel's 0100007F:1F90: words in the machine's byte order.
 func procAddress(s string) (at netip.AddrPort, ok bool) {
 	host, port, _ := strings.Cut(s, ":")
 	words, err := hex.DecodeString(host)
@@ -105,7 +105,7 @@ func procAddress(s string) (at netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), ok
 }
 
-// who names the socket by a process that has it, where that may be looked at.
+// who names a process that has the socket, if /proc shows it.
 func (s socket) who(proc string) string {
 	fds, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd/*")) // the pattern is right
 	for _, fd := range fds {

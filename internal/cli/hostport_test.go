@@ -16,9 +16,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// TestHostSockets: which sockets of the host stand in the way of which ports.
+// TestHostSockets: which sockets of the host conflict with which ports.
 func TestHostSockets(t *testing.T) {
-	runtime.LockOSThread() // which sockets there are is the thread's
+	runtime.LockOSThread() // sockets depend on the thread's namespace
 	defer runtime.UnlockOSThread()
 	self := strconv.Itoa(os.Getpid())
 	proc := t.TempDir()
@@ -61,8 +61,8 @@ func TestHostSockets(t *testing.T) {
 	}
 }
 
-// TestHostSocketsUDP: a socket without a peer serves; one that is a client's does
-// not, nor does one of TCP that is connected.
+// TestHostSocketsUDP: a socket without a peer serves; a client's socket and a connected
+// TCP socket do not.
 func TestHostSocketsUDP(t *testing.T) {
 	proc := t.TempDir()
 	if err := os.Mkdir(filepath.Join(proc, "net"), 0o700); err != nil {

@@ -17,9 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// inside runs a command in a namespace and returns its status as an exit. The
-// command dies with this process: its parent is the worker's thread, which
-// lives until the command has ended.
+// inside runs a command in a namespace and returns its status as an exit. The command dies
+// with this process: its parent is the worker's thread, which lives until the command has
+// ended.
 func (a *app) inside(path string, dns spec.DNS, argv []string) error {
 	if err := a.ctx.Err(); err != nil {
 		return runFailure(err)
@@ -50,7 +50,7 @@ func (a *app) inside(path string, dns spec.DNS, argv []string) error {
 	return status(cmd.Wait())
 }
 
-// status turns how a command ended into an exit.
+// status converts the outcome of a command to an exit.
 func status(err error) error {
 	var ended *exec.ExitError
 	if !errors.As(err, &ended) {
@@ -62,8 +62,8 @@ func status(err error) error {
 	return exit(ended.ExitCode())
 }
 
-// forward passes signals on to the command. What the terminal sends it sends to
-// both, so that is only kept from ending this process.
+// forward passes signals on to the command. The terminal sends its signals to both
+// processes, so forward only keeps them from ending this one.
 func forward(signals <-chan os.Signal, p *os.Process) {
 	for s := range signals {
 		if fromTerminal := (s == unix.SIGINT || s == unix.SIGQUIT) && foreground(); !fromTerminal {
@@ -72,13 +72,13 @@ func forward(signals <-chan os.Signal, p *os.Process) {
 	}
 }
 
-// foreground reports whether a terminal's keys reach this process.
+// foreground reports whether this process gets the terminal's signals.
 func foreground() bool {
 	group, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
 	return err == nil && group == unix.Getpgrp()
 }
 
-// loopbackUp brings lo up, as every container expects it.
+// loopbackUp sets lo up, as every container expects.
 func loopbackUp(path, proc string) error {
 	ns, err := netns.Open(path)
 	if err != nil {

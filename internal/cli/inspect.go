@@ -27,14 +27,14 @@ type inspectCommand struct {
 	} `positional-args:"yes"`
 }
 
-// inspected is a standing, and what only a reader of one wants.
+// inspected is a standing with details that only inspect prints.
 type inspected struct {
 	*standing
 	Chain []string `json:"chain,omitempty"` // the plugins of the ADD's configuration
 	Age   string   `json:"age,omitempty"`
 }
 
-// Execute prints the attachments of all names, or fails for one that has none.
+// Execute prints the attachments of each name, and fails for a name without one.
 func (c *inspectCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (c *inspectCommand) find(list []*standing, name string) (found []*standing,
 	return found, nil
 }
 
-// called reports whether name is a container's id, the beginning of it, or its
+// called reports whether name is a container's id, the beginning of the id, or its
 // namespace.
 func (s *standing) called(name, netns string) bool {
 	id, ifName, one := strings.Cut(name, "/")

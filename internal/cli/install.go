@@ -52,12 +52,12 @@ type installed struct {
 	Build    string   `json:"build,omitempty"`
 	New      []string `json:"new,omitempty"`
 	Replaced []string `json:"replaced,omitempty"`
-	Kept     []string `json:"kept,omitempty"`     // were as they shall be already
+	Kept     []string `json:"kept,omitempty"`     // up to date before
 	Restored []string `json:"restored,omitempty"` // from the backup
-	Removed  []string `json:"removed,omitempty"`  // were this program's alone
+	Removed  []string `json:"removed,omitempty"`  // only this program had them
 }
 
-// Execute refuses everything it must before the first change.
+// Execute makes all checks before the first change.
 func (c *installCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {
@@ -83,7 +83,7 @@ func (c *installCommand) Execute(args []string) error {
 	return errors.Join(c.tell(done), err)
 }
 
-// tell prints what was done; a removal of nothing may be meant for another directory.
+// tell prints what was done; if remove found nothing, the user may mean another directory.
 func (c *installCommand) tell(done *installed) error {
 	switch {
 	case c.JSON:
@@ -94,7 +94,7 @@ func (c *installCommand) tell(done *installed) error {
 	return c.app.print(done.text())
 }
 
-// do installs, or goes back.
+// do installs, restores or removes.
 func (c *installCommand) do(in *installer, names []string) (*installed, error) {
 	switch {
 	case c.Remove:
@@ -156,7 +156,7 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// sameFile reports whether two paths are one inode; missing files are not.
+// sameFile reports whether two paths are one inode; a missing file is never the same.
 func sameFile(a, b string) bool {
 	x, err := os.Stat(a)
 	if err != nil {

@@ -21,23 +21,22 @@ import (
 	"github.com/patchbay-net/patchbay/internal/flock"
 )
 
-// buildPrefix begins the name of the one copy of a build in a directory; the
-// plugins are hard links to it. A hard link cannot dangle, so the copy of an
-// older build goes as soon as no name is left on it, without a moment in which
-// a starting pod finds nothing.
+// buildPrefix begins the name of the single copy of a build in a directory; the plugins
+// are hard links to it. A hard link cannot dangle, so the copy of an older build can go
+// when its last name goes, and a starting pod always finds its plugins.
 const buildPrefix = ".patchbay-"
 
 // installer puts one build into a directory.
 type installer struct {
 	dir, backup string
-	builds      []string // copies of ours that are there
-	foreign     []string // names that belong to somebody else
+	builds      []string // existing copies of our builds
+	foreign     []string // names of other programs
 	folders     []string // names that are directories
 	present     map[string]bool
 }
 
-// open makes and locks the directory and looks at what is there. One installer
-// works in a directory at a time.
+// open creates and locks the directory and reads its content. One installer works in a
+// directory at a time.
 func (in *installer) open(ctx context.Context, names []string) (unlock func(), err error) {
 	if err := in.make(); err != nil {
 		return nil, err
@@ -53,8 +52,8 @@ func (in *installer) open(ctx context.Context, names []string) (unlock func(), e
 	return unlock, nil
 }
 
-// make makes the directory, below one that is there: a path with a typing error
-// must not become a tree. Where runtimes look by default is no error.
+// make creates the directory if its parent exists: a typing error in a path must not
+// become a tree. The runtimes' default directory is always allowed.
 func (in *installer) make() error {
 	err := os.Mkdir(in.dir, 0o755)
 	switch {
@@ -63,7 +62,7 @@ func (in *installer) make() error {
 	case errors.Is(err, fs.ErrNotExist):
 		return hinted(fmt.Errorf("install: there is no directory %s", filepath.Dir(in.dir)), "runtimes look in %s by default; mkdir -p makes another one", defaultPluginDir)
 	case errors.Is(err, fs.ErrExist):
-		return nil // what is no directory cannot be read as one
+		return nil // plan reports a path that is no directory
 	}
 	if err != nil {
 		return fmt.Errorf("install: %w", err)
@@ -71,8 +70,8 @@ func (in *installer) make() error {
 	return nil
 }
 
-// plan sorts the names into ours, foreign and missing. Temporary files are of
-// installers that were killed.
+// plan sorts the names into ours, foreign and missing. It removes temporary files of
+// killed installers.
 func (in *installer) plan(names []string) error {
 	entries, err := os.ReadDir(in.dir)
 	if err != nil {
@@ -112,7 +111,7 @@ func (in *installer) ours(name string) bool {
 	return false
 }
 
-// install copies, links and then forgets builds without a name.
+// install copies, links and then removes builds without a name.
 func (in *installer) install(source string, names []string) (*installed, error) {
 	if err := in.keep(); err != nil {
 		return nil, err
@@ -131,8 +130,8 @@ func (in *installer) install(source string, names []string) (*installed, error) 
 	return done, atomicfile.SyncDir(in.dir)
 }
 
-// keep puts the programs of others aside. What a backup directory holds
-// already is never overwritten: it may be the only copy.
+// keep backs up other vendors' programs. It never overwrites a file in the backup
+// directory: that may be the only copy.
 func (in *installer) keep() error {
 	if in.backup == "" || len(in.foreign) == 0 {
 		return nil
@@ -148,8 +147,7 @@ func (in *installer) keep() error {
 	return atomicfile.SyncDir(in.backup)
 }
 
-// keepOne links, or copies across file systems and what is itself a symbolic
-// link.
+// keepOne makes a hard link, or copies across file systems and for symbolic links.
 func (in *installer) keepOne(from, to string) error {
 	fi, err := os.Lstat(from)
 	if err != nil {
@@ -173,8 +171,8 @@ func (in *installer) keepOne(from, to string) error {
 	return nil
 }
 
-// link gives the build a name. rename(2) does nothing when both are the same
-// file already, and would leave the temporary name.
+// link gives the build a name. rename(2) does nothing when both are the same file, and
+// would leave the temporary name.
 func (in *installer) link(build, name string, done *installed) error {
 	from, to := filepath.Join(in.dir, build), filepath.Join(in.dir, name)
 	if sameFile(from, to) {
@@ -199,8 +197,7 @@ func (in *installer) link(build, name string, done *installed) error {
 	return nil
 }
 
-// forget removes older builds that have no name left. A process that runs one
-// keeps it open.
+// forget removes older builds without a name. A process that runs one keeps it open.
 func (in *installer) forget(current string) {
 	for _, b := range in.builds {
 		path := filepath.Join(in.dir, b)
@@ -211,8 +208,8 @@ func (in *installer) forget(current string) {
 	}
 }
 
-// copyBuild stores source in dir under its content's hash, durably, and returns
-// the name. A whole copy that is there already serves.
+// copyBuild stores source in dir under its content's hash, durably, and returns the name.
+// It keeps an existing complete copy.
 func copyBuild(source, dir string) (string, error) {
 	tmp := filepath.Join(dir, fmt.Sprintf("%s%d~", buildPrefix, os.Getpid()))
 	sum, err := copyFile(source, tmp, true)
@@ -227,8 +224,8 @@ func copyBuild(source, dir string) (string, error) {
 	return name, errors.Join(err, os.Remove(tmp))
 }
 
-// copyFile copies with the mode of a program, syncs, and returns the hash of
-// the content in hexadecimal digits.
+// copyFile copies with a program's mode, syncs, and returns the hash of the content in
+// hexadecimal digits.
 func copyFile(from, to string, replace bool) (sum string, err error) {
 	src, err := os.Open(from)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"syscall"
 )
 
-// interrupted is why the context ended: a signal.
+// interrupted is the signal that ended the context.
 type interrupted struct{ syscall.Signal }
 
 func (i interrupted) Error() string { return "interrupted (" + i.String() + ")" }
 
-// interruptible ends the context at SIGINT and SIGTERM, with the signal as the
-// cause. Both stay caught until stop: a second one must not cut the cleaning up.
+// interruptible ends the context at SIGINT and SIGTERM, with the signal as the cause. Both
+// stay caught until stop: a second one must not interrupt the cleanup.
 func (a *app) interruptible() (stop func()) {
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	signals := make(chan os.Signal, 1)
@@ -35,7 +35,7 @@ func (a *app) interruptible() (stop func()) {
 	}
 }
 
-// interrupted is the signal that ended the context, if one did.
+// interrupted returns the signal that ended the context, if any.
 func (a *app) interrupted() (i interrupted, ok bool) {
 	if a.ctx == nil { // some tests report without a process
 		return i, false

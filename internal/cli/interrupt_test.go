@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestInterruptedDemo: a signal in the middle ends the demo with what it has
-// cleaned up, and says nothing of paths that do not work. Its standard output is
-// a pipe that is nearly full, so that it cannot be through before the signal.
+// TestInterruptedDemo: a signal in the middle ends the demo with its report of the
+// cleanup, and no report of failing paths. Its standard output is a nearly full pipe, so
+// that it cannot finish before the signal.
 func TestInterruptedDemo(t *testing.T) {
-	const size, room = 4096, 600 // the whole demo says more, the first containers less
+	const size, room = 4096, 600 // the whole demo prints more, up to the first containers less
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestInterruptedDemo(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w.Close() //nolint:errcheck // the demo has it
+	w.Close() //nolint:errcheck // the demo has a copy
 	for end := time.Now().Add(30 * time.Second); waiting(t, r) < size-room/2; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the demo says nothing")
@@ -61,7 +61,7 @@ func TestInterruptedDemo(t *testing.T) {
 	}
 }
 
-// waiting is how much of a pipe is not read yet.
+// waiting is the number of unread bytes in a pipe.
 func waiting(t *testing.T, r *os.File) int {
 	t.Helper()
 	n, err := unix.IoctlGetInt(int(r.Fd()), unix.TIOCINQ)

@@ -14,8 +14,8 @@ const manLong = `Print the man page, in roff:
 
 type manCommand struct{ app *app }
 
-// Execute prints the page. Its date is $SOURCE_DATE_EPOCH or, so that the
-// same program prints the same page, none.
+// Execute prints the page. Its date is $SOURCE_DATE_EPOCH, or empty, so that the same
+// program always prints the same page.
 func (c *manCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (c *manCommand) Execute(args []string) error {
 	return c.app.print(tidy(preformat(text)) + manTail)
 }
 
-// manTail is what the library does not know of.
+// manTail has the sections that the library does not write.
 const manTail = `.SH EXIT STATUS
 .TP
 0
@@ -75,8 +75,7 @@ where records (/run/patchbay), addresses and results (/var/lib/cni) and named
 namespaces (/run/netns) are
 `
 
-// preformat keeps indented lines as they are: the library would fill them into
-// paragraphs.
+// preformat keeps indented lines as they are: the library would join them into paragraphs.
 func preformat(roff string) string {
 	var b strings.Builder
 	verbatim := false

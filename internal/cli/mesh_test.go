@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// meshProgram is `mesh apply` and `mesh clear`, an agent's turn and its end, on a
-// host that has one other on its link.
+// meshProgram is `mesh apply` and `mesh clear`: what an agent does and its end, on a host
+// with one other host on its link.
 func meshProgram() {
 	if err := meshTurn(os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -18,15 +18,15 @@ import (
 const (
 	resolvConf = "/etc/resolv.conf"
 
-	// systemdResolvConf names the servers themselves where resolv.conf names
-	// systemd-resolved on the loopback interface, which no other namespace reaches.
+	// systemdResolvConf has the real servers where resolv.conf names systemd-resolved on
+	// the loopback interface, which no other namespace reaches.
 	systemdResolvConf = "/run/systemd/resolve/resolv.conf"
 )
 
-// privateMounts gives the calling thread mounts of its own: a sysfs that shows
-// the namespace's interfaces, and a resolv.conf that works there. Where a mount
-// is not allowed the command runs without; only the new mount namespace is
-// needed, since nothing may reach the machine's.
+// privateMounts gives the calling thread its own mounts: a sysfs that shows the
+// namespace's interfaces, and a resolv.conf that works there. Where a mount is not allowed
+// the command runs without it; only the new mount namespace is required, since no mount
+// may reach the machine's.
 func (a *app) privateMounts(dns spec.DNS) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make mount namespace: %w", err)
@@ -51,8 +51,8 @@ func (a *app) privateMounts(dns spec.DNS) error {
 	return nil
 }
 
-// mountSysfs covers /sys with the namespace's and keeps the control groups
-// visible, which `ip netns exec` loses. keep is a directory to make.
+// mountSysfs mounts the namespace's sysfs on /sys and keeps the control groups visible,
+// which `ip netns exec` loses. It creates the directory keep.
 func mountSysfs(keep string) error {
 	const cgroup = "/sys/fs/cgroup"
 	if err := os.Mkdir(keep, 0o755); err != nil {
@@ -68,8 +68,8 @@ func mountSysfs(keep string) error {
 	return nil
 }
 
-// mountResolvConf puts the network's name servers, or the machine's own where
-// the machine has them hidden behind a stub, in place of resolv.conf.
+// mountResolvConf replaces resolv.conf by one with the network's name servers, or with the
+// machine's real ones where it uses a local stub.
 func (a *app) mountResolvConf(scratch string, dns spec.DNS) error {
 	file := filepath.Join(scratch, "resolv.conf")
 	switch {
@@ -88,7 +88,7 @@ func (a *app) mountResolvConf(scratch string, dns spec.DNS) error {
 	return unix.Mount(file, resolvConf, "none", unix.MS_BIND, "")
 }
 
-// resolvText is dns in the format of resolv.conf(5).
+// resolvText formats dns as resolv.conf(5).
 func resolvText(dns spec.DNS) string {
 	var b strings.Builder
 	if len(dns.Search) > 0 {
@@ -105,8 +105,8 @@ func resolvText(dns spec.DNS) string {
 	return b.String()
 }
 
-// onlyLoopback reports whether a resolv.conf names no server outside this
-// machine. A missing file, or one without any server, means the loopback too.
+// onlyLoopback reports whether a resolv.conf names no server outside this machine. A
+// missing file, or one without any server, means the loopback too.
 func onlyLoopback(file string) bool {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -20,30 +20,28 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// defaultConfig serves where no network is configured.
+// defaultConfig is used where no network is configured.
 //
 //go:embed default.conflist
 var defaultConfig string
 
-// defaultPluginDir is where runtimes look when nobody says otherwise.
+// defaultPluginDir is where runtimes look by default.
 const defaultPluginDir = "/opt/cni/bin"
 
 // askTime is how long a plugin may take to answer STATUS or VERSION.
 const askTime = 5 * time.Second
 
-// network is a configuration and where it is from. File is empty for the
-// built-in default.
+// network is a configuration and its origin. File is empty for the built-in default.
 type network struct {
 	*chain.List
 	builtin bool
 }
 
-// defaultRange6 is the line of the default's IPv6 range, with the comma before.
+// defaultRange6 is the line of the default's IPv6 range, with the comma before it.
 const defaultRange6 = `,
                             [{"subnet": "fdb6:1e5c:9a07::/64"}]`
 
-// defaultNetwork returns the built-in network, without IPv6 where the machine
-// has none.
+// defaultNetwork returns the built-in network, without IPv6 where the machine has none.
 func defaultNetwork(p paths.Paths) (*network, error) {
 	config := defaultConfig
 	if !hasIPv6(p.Proc) {
@@ -65,7 +63,7 @@ func hasIPv6(proc string) bool {
 	return err == nil && strings.TrimSpace(string(off)) == "0"
 }
 
-// confDir is where networks are read from.
+// confDir is the directory of the networks.
 func confDir(getenv func(string) string) string {
 	if dir := getenv("NETCONFPATH"); dir != "" {
 		return dir
@@ -73,9 +71,9 @@ func confDir(getenv func(string) string) string {
 	return chain.DefaultConfDir
 }
 
-// networks lists what can be used, in the order in which a runtime prefers
-// them: the configured ones, or the built-in one where there is none. Broken
-// files come back joined in the error beside the others.
+// networks lists the usable networks in a runtime's order of preference: the configured
+// ones, or the built-in one if there are none. The errors of broken files are joined; the
+// other networks are returned as well.
 func networks(getenv func(string) string, p paths.Paths) (list []*network, err error) {
 	d, err := chain.LoadDir(confDir(getenv))
 	if err != nil {
@@ -95,11 +93,11 @@ func networks(getenv func(string) string, p paths.Paths) (list []*network, err e
 	return []*network{def}, err
 }
 
-// network finds a network by name or file. The built-in network answers to its
-// name unless a file does.
+// network finds a network by name or file. The built-in network's name finds it unless a
+// file has the same name.
 func (a *app) network(name string) (*network, error) {
 	switch {
-	case name == "": // most likely a variable of a script that is not set
+	case name == "": // most likely an unset variable of a script
 		return nil, usage("patchbay network ls lists the networks", "the network's name is empty")
 	case strings.Contains(name, "/") || filepath.Ext(name) == ".conflist":
 		list, err := given(name)
@@ -134,7 +132,7 @@ func given(file string) (*chain.List, error) {
 	return chain.ParseFile(file, data)
 }
 
-// available names the networks there are, and warns of files that hide theirs.
+// available lists the names of the networks, and warns of broken files.
 func (a *app) available() (names []string) {
 	list, err := networks(a.getenv, a.paths)
 	a.warn(err)
@@ -149,8 +147,8 @@ func (a *app) available() (names []string) {
 	return names
 }
 
-// firstNetwork is what a runtime would take. A broken file is no reason to take
-// another network than the operator meant, so it is an error when it comes
+// firstNetwork is the network that a runtime would use. A broken file must not make it use
+// another network than the operator intended, so it is an error when the broken file comes
 // first or alone.
 func (a *app) firstNetwork() (*network, error) {
 	list, err := networks(a.getenv, a.paths)
@@ -164,8 +162,8 @@ func (a *app) firstNetwork() (*network, error) {
 	return list[0], nil
 }
 
-// warnConfDir tells, where the built-in network serves, that the directory which
-// was asked for is not there: the operator meant another network.
+// warnConfDir warns, when the built-in network is used, of a missing $NETCONFPATH: the
+// operator intended another network.
 func (a *app) warnConfDir() {
 	dir := a.getenv("NETCONFPATH")
 	if _, err := os.Stat(dir); dir != "" && errors.Is(err, fs.ErrNotExist) {
@@ -200,8 +198,8 @@ func (a *app) session() *plugin.Session {
 	return s
 }
 
-// pluginPath is CNI_PATH. For the built-in network it is a directory that does
-// not exist, so that nothing but this program is found.
+// pluginPath is CNI_PATH. For the built-in network it is a directory that does not exist,
+// so that only this program's plugins are found.
 func (a *app) pluginPath(n *network) []string {
 	if n != nil && n.builtin {
 		return []string{filepath.Join(a.paths.Run, "no-plugins")}
@@ -218,7 +216,7 @@ func (a *app) pluginPath(n *network) []string {
 	return dirs
 }
 
-// capability reports whether a plugin of the network wants what the runtime knows.
+// capability reports whether a plugin of the network declares the capability.
 func (n *network) capability(name string) bool {
 	for _, p := range n.Plugins {
 		if p.Capabilities[name] {

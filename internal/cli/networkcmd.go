@@ -75,7 +75,7 @@ type networkShowCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute prints the list as libcni would cache it: with what other files add.
+// Execute prints the list as libcni would cache it, including plugins from other files.
 func (c *networkShowCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
@@ -95,8 +95,8 @@ type networkValidateCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute asks every plugin, those inside others too, for its versions and has each
-// decode its configuration.
+// Execute runs VERSION of every plugin, nested ones included, and lets each decode its
+// configuration.
 func (c *networkValidateCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {

@@ -29,7 +29,7 @@ type networkCreateCommand struct {
 	Interface string   `long:"interface-name" value-name:"NAME" description:"name of the bridge (a free one: pb1, pb2 ...)"`
 	DNS       []string `long:"dns" value-name:"ADDRESS" description:"name server for the containers; may be repeated"`
 	Option    []string `long:"option" short:"o" value-name:"KEY=VALUE" description:"mtu, vlan, isolate (bridge); mtu (ptp); parent, mode, mtu (macvlan, ipvlan); may be repeated"`
-	Opt       []string `long:"opt" hidden:"yes"` // podman's name of it
+	Opt       []string `long:"opt" hidden:"yes"` // podman's name of the flag
 	One       bool     `long:"one-process" description:"all plugins in one of type patchbay: faster, for our plugins only"`
 	DryRun    bool     `long:"dry-run" description:"print the file and write nothing"`
 	JSON      bool     `long:"json" description:"print name, path and configuration as a JSON object"`
@@ -75,7 +75,7 @@ func (c *networkCreateCommand) text(made *netfile.Made) string {
 	return made.File + "\n"
 }
 
-// judge is what network validate says of it.
+// judge applies network validate to the network.
 func (c *networkCreateCommand) judge(l *chain.List) error {
 	_, err := c.app.vet(&network{List: l})
 	return err
@@ -92,7 +92,7 @@ func (c *networkCreateCommand) wish() netfile.Wish {
 	return w
 }
 
-// explain makes a mistake in a flag one on the command line.
+// explain turns a mistake in a flag into a usage error.
 func (c *networkCreateCommand) explain(err error) error {
 	var m *netfile.Mistake
 	if errors.As(err, &m) {
@@ -102,7 +102,7 @@ func (c *networkCreateCommand) explain(err error) error {
 }
 
 // kernelRandom reads the kernel's random bytes: crypto/rand would link mathematics and
-// ciphers that nothing else here needs, 60 KB.
+// ciphers that this program needs nowhere else, 60 KB.
 type kernelRandom struct{}
 
 func (kernelRandom) Read(p []byte) (int, error) { return unix.Getrandom(p, 0) }

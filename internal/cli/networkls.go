@@ -52,8 +52,7 @@ type networkListCommand struct {
 	JSON bool `long:"json" description:"print a JSON array; a broken file is an object with file and error"`
 }
 
-// Execute lists the networks. Broken files make it fail after the others are
-// printed.
+// Execute lists the networks. With broken files it fails after printing the others.
 func (c *networkListCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {
@@ -105,7 +104,7 @@ type networkInspectCommand struct {
 	} `positional-args:"yes"`
 }
 
-// inspectedNetwork has podman's fields where it says the same.
+// inspectedNetwork uses podman's field names where they mean the same.
 type inspectedNetwork struct {
 	Name       string            `json:"name"`
 	Driver     string            `json:"driver"`
@@ -135,7 +134,7 @@ type leaseSpan struct {
 	Last  string `json:"end_ip,omitempty"`
 }
 
-// Execute prints the networks that there are, and fails for one that is missing.
+// Execute prints the existing networks, and fails for a missing one.
 func (c *networkInspectCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
@@ -164,7 +163,7 @@ func (n *network) inspect() *inspectedNetwork {
 		IPAM: map[string]string{"driver": cmp.Or(about.IPAM, "none")}, CNIVersion: n.CNIVersion, Plugins: info.Plugins,
 	}
 	if n.File != "" {
-		i.File, _ = filepath.Abs(n.File) // what was read has a path
+		i.File, _ = filepath.Abs(n.File) // a file that was read has a path
 		if fi, err := os.Stat(n.File); err == nil {
 			i.Created = fi.ModTime()
 		}

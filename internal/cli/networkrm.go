@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// networkRemoveCommand takes networks away.
+// networkRemoveCommand removes networks.
 type networkRemoveCommand struct {
 	app   *app
 	Force bool `long:"force" short:"f" description:"detach what is attached; remove a file that network create did not write"`
@@ -29,13 +29,13 @@ type networkRemoveCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute removes each network that can go, and tells why the others cannot.
+// Execute removes each network that may go, and reports why the others stay.
 func (c *networkRemoveCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {
 		return err
 	}
-	if slices.Contains(c.Args.Networks, "") { // before any other goes
+	if slices.Contains(c.Args.Networks, "") { // before removing any
 		_, err := c.app.network("")
 		return err
 	}
@@ -69,7 +69,7 @@ func (c *networkRemoveCommand) Execute(args []string) error {
 	return errors.Join(errs...)
 }
 
-// removeNamed removes one network, if it may.
+// removeNamed removes one network, if it may go.
 func (c *networkRemoveCommand) removeNamed(m *netfile.Remover, name string) (*netfile.Removal, error) {
 	n, err := c.removable(name)
 	if err != nil {
@@ -78,7 +78,7 @@ func (c *networkRemoveCommand) removeNamed(m *netfile.Remover, name string) (*ne
 	return c.remove(m, n)
 }
 
-// removable finds a network and refuses what must not go.
+// removable finds a network and refuses one that must stay.
 func (c *networkRemoveCommand) removable(name string) (*network, error) {
 	if strings.Contains(name, "/") || strings.HasSuffix(name, ".conflist") {
 		return nil, usage("", "%s is a file: networks are removed by name", name)
@@ -94,7 +94,8 @@ func (c *networkRemoveCommand) removable(name string) (*network, error) {
 	return n, c.detachable(n)
 }
 
-// detachable refuses while attachments live that we may not, or cannot, detach.
+// detachable refuses while there are living attachments that it must not, or cannot,
+// detach.
 func (c *networkRemoveCommand) detachable(n *network) error {
 	list, err := c.attached(n, !c.Force)
 	if err != nil {
@@ -119,8 +120,8 @@ func (c *networkRemoveCommand) detachable(n *network) error {
 	return nil
 }
 
-// attached are the attachments that keep a network: those that ps or gc do not call
-// dead. Without unsure, what gc alone knows must be alive.
+// attached returns the attachments that keep a network: those that neither ps nor gc calls
+// dead. Without unsure, an attachment that only gc knows must be alive.
 func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*standing, err error) {
 	known, err := c.app.standing(n.Name)
 	if err != nil {
@@ -142,13 +143,12 @@ func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*standi
 		}
 	}
 	order.Stable(list, func(x, y *standing) int { return cmp.Compare(x.name(), y.name()) })
-	list = slices.Compact(list) // both have what is known
+	list = slices.Compact(list) // both lists have the known ones
 	ports, err := c.ports(n, judged.Nameless)
 	return append(list, ports...), err
 }
 
-// ports are the attachments of which nothing is left but a living port of the
-// network's bridge.
+// ports returns attachments without any trace but a living port on the network's bridge.
 func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Attachment) (list []*standing, err error) {
 	s := c.app.session()
 	defer s.Close()
@@ -158,7 +158,7 @@ func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Attachment) (lis
 	}
 	bridge, err := host.Link(netfile.Describe(n.List).Interface)
 	if err != nil {
-		return nil, nil //nolint:nilerr // nothing is on a bridge that is not there
+		return nil, nil //nolint:nilerr // a missing bridge has no ports
 	}
 	for _, a := range nameless {
 		for _, name := range a.Links() {
@@ -170,8 +170,8 @@ func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Attachment) (lis
 	return list, nil
 }
 
-// living reports whether a container may be there: one whose namespace is not known
-// counts as alive.
+// living reports whether the container may exist: without a known namespace it counts as
+// alive.
 func (s *standing) living() bool { return s.Alive || s.NetNS == "" }
 
 func (s *standing) name() string { return s.ContainerID + "/" + s.IfName }
@@ -197,8 +197,8 @@ func (c *networkRemoveCommand) remove(m *netfile.Remover, n *network) (*netfile.
 	return c.removeEmpty(m, rt, n)
 }
 
-// removeEmpty looks once more, with ADDs kept out: one that waits finds the file
-// gone. Other runtimes take no lock of ours; rm warns of what they attach after the look.
+// removeEmpty checks again, with ADDs kept out: a waiting ADD then finds the file gone.
+// Other runtimes take no lock of ours; rm warns of what they attach after the check.
 func (c *networkRemoveCommand) removeEmpty(m *netfile.Remover, rt *chain.Runtime, n *network) (r *netfile.Removal, err error) {
 	err = rt.Exclusive(c.app.ctx, n.Name, func() error {
 		err := c.empty(n)
@@ -213,7 +213,7 @@ func (c *networkRemoveCommand) removeEmpty(m *netfile.Remover, rt *chain.Runtime
 	return r, err
 }
 
-// valid are the attachments that are not dead.
+// valid returns the attachments that are not dead.
 func (c *networkRemoveCommand) valid(n *network) (keep []spec.Attachment, err error) {
 	list, err := c.attached(n, true)
 	for _, s := range list {
@@ -222,7 +222,7 @@ func (c *networkRemoveCommand) valid(n *network) (keep []spec.Attachment, err er
 	return keep, err
 }
 
-// empty wants no attachment to be left.
+// empty checks that no attachment is left.
 func (c *networkRemoveCommand) empty(n *network) error {
 	list, err := c.attached(n, !c.Force)
 	if err == nil && len(list) > 0 {
@@ -231,7 +231,7 @@ func (c *networkRemoveCommand) empty(n *network) error {
 	return err
 }
 
-// tell prints what went; what stays is a warning.
+// tell prints what was removed, and warns of what stays.
 func (c *networkRemoveCommand) tell(r *netfile.Removal) error {
 	for _, s := range r.Left {
 		c.app.warn(fmt.Errorf("left: %s", s))

@@ -35,7 +35,7 @@ func (c *gcCommand) node() error {
 			return err
 		}
 	}
-	o.Runtime.Warn = nil // gc reports what it cannot read itself
+	o.Runtime.Warn = nil // gc reports what it cannot read
 	report, err := gc.Run(c.app.ctx, o)
 	if report == nil {
 		return err
@@ -70,11 +70,10 @@ func reportList(r *gc.Report) []*gc.Attachment {
 	return list
 }
 
-// whyLegacy is why rules in iptables-legacy go.
+// whyLegacy is the reason for removing rules of iptables-legacy.
 const whyLegacy = "rules of a dead attachment in iptables-legacy"
 
-// reportText is a table with a row for each object; what is the same as above
-// is left out.
+// reportText is a table with a row per object; a cell that repeats the one above is empty.
 func reportText(r *gc.Report) string {
 	t := newTable("STATE", "ATTACHMENT", "WHY", "OBJECT")
 	for _, a := range r.Attachments {

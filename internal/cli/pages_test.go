@@ -20,7 +20,7 @@ const (
 	tableEnd   = "<!-- end of the fields -->\n"
 )
 
-// howToDocument is what the author of a field is told.
+// howToDocument is the advice for the author of a field.
 const howToDocument = `End the comment of the field with what differs from the reference plugin's field of that name, as one of
 	// Reference: same.
 	// Reference: none, ours only.
@@ -28,8 +28,8 @@ const howToDocument = `End the comment of the field with what differs from the r
 and give a default that the value of Conf() does not show with "Default: ..." before it. Then run, twice,
 	go test ./internal/cli -run TestField -update`
 
-// TestFieldTables holds the table in docs/plugins/NAME.md to the code, and
-// wants every field to say what differs from the reference.
+// TestFieldTables compares the table in docs/plugins/NAME.md with the code, and requires
+// every field to say what differs from the reference.
 func TestFieldTables(t *testing.T) {
 	for _, p := range append(all.Plugins(), cnmcli.Plugins()...) {
 		var rows []string
@@ -42,15 +42,15 @@ func TestFieldTables(t *testing.T) {
 	}
 }
 
-// tableRows lists fields depth first by their paths. A type that is in several
-// places has its rows at the first.
+// tableRows lists fields depth first by their paths. A type that occurs several times has
+// its rows at the first place.
 func tableRows(t *testing.T, p *plugin.Plugin, fields []field, path string, seen map[string]bool) (rows []string) {
 	for _, f := range fields {
 		at := path + f.Key
 		foreign := strings.HasPrefix(f.name, "spec.")
 		switch {
 		case foreign || seen[f.name]:
-			continue // the protocol's own, or told already
+			continue // the protocol's own field, or listed before
 		case f.Reference != "" && f.Doc != "":
 			rows = append(rows, row(at, f))
 		case len(f.Fields) == 0 || strings.HasPrefix(f.Type, "list"):

@@ -26,8 +26,7 @@ import (
 // (docs/pains.md).
 func TestPains(t *testing.T) { runScripts(t, "testdata/pains") }
 
-// toolPrograms are what the scripts use in place of ip and nc, which need not be
-// installed.
+// toolPrograms replace ip and nc in the scripts, which need not be installed.
 func toolPrograms() map[string]func() {
 	tools := map[string]func([]string) error{"link": linkTool, "inns": innsTool, "serve": serveTool, "ask": askTool, "say": sayTool}
 	programs := make(map[string]func(), len(tools))
@@ -42,7 +41,7 @@ func toolPrograms() map[string]func() {
 	return programs
 }
 
-// linkTool is `link add|del|has NAME`. A link is the end of a pair that is up.
+// linkTool is `link add|del|has NAME`. The link is one end of a pair that is up.
 func linkTool(args []string) error {
 	name := args[1]
 	if args[0] == "add" {
@@ -79,8 +78,8 @@ func innsTool(args []string) error {
 	return syscall.Exec(path, args[1:], os.Environ())
 }
 
-// serveTool is `serve udp|tcp ADDRESS FILE`: it answers with the address that a
-// question came from, and makes the file when it listens.
+// serveTool is `serve udp|tcp ADDRESS FILE`: it answers with the sender's address, and
+// creates the file when it listens.
 func serveTool(args []string) error {
 	ready := func() error { return os.WriteFile(args[2], []byte("ready\n"), 0o600) }
 	if args[0] == "udp" {
@@ -110,8 +109,7 @@ func serveTool(args []string) error {
 	return err
 }
 
-// askTool is `ask udp|tcp ADDRESS [PORT]`: it prints the answer. PORT is the one
-// to ask from.
+// askTool is `ask udp|tcp ADDRESS [PORT]`: it prints the answer. PORT is the source port.
 func askTool(args []string) error {
 	d := net.Dialer{Timeout: time.Minute}
 	if len(args) > 2 {

@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/portmap"
 )
 
-// plainError is an error in other words.
+// plainError is an error with another text.
 type plainError struct {
 	text string
 	err  error
@@ -20,8 +20,8 @@ type plainError struct {
 func (e *plainError) Error() string { return e.text }
 func (e *plainError) Unwrap() error { return e.err }
 
-// plainly says what a person can act on where a plugin that failed an ADD of
-// netns has the reference's words for it, or a runtime's.
+// plainly replaces the text of some errors of an ADD for netns, where a plugin uses the
+// reference's or a runtime's wording, by text that tells the user what to do.
 func plainly(err error, netns string) error {
 	var exists *netstate.VethExistsError
 	var taken *portmap.TakenError
@@ -42,7 +42,7 @@ func plainly(err error, netns string) error {
 	return err
 }
 
-// alreadyPublished names the container that has the port, and what ends that.
+// alreadyPublished names the container that has the port, and how to end it.
 func alreadyPublished(taken *portmap.TakenError, err error) error {
 	h := taken.Holder
 	who := h.ContainerID

@@ -44,7 +44,7 @@ func infoOf(p *plugin.Plugin) pluginInfo {
 	return pluginInfo{Type: p.Name, Kind: p.Kind.String(), About: p.About, Versions: p.Versions(), Capabilities: p.Capabilities}
 }
 
-// Execute prints one line a plugin.
+// Execute prints one line per plugin.
 func (c *pluginListCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {

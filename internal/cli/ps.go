@@ -38,7 +38,7 @@ type psCommand struct {
 	JSON    bool   `long:"json" description:"print a JSON array, with everything that is known"`
 }
 
-// standing is an attachment as this node knows it.
+// standing is an attachment of this node.
 type standing struct {
 	Network     string        `json:"network"`
 	ContainerID string        `json:"containerID"`
@@ -51,26 +51,26 @@ type standing struct {
 	MAC         string        `json:"mac,omitempty"`
 	Ports       []portMapping `json:"ports,omitempty"`
 	HostLinks   []string      `json:"hostLinks,omitempty"`
-	Plugins     []string      `json:"plugins,omitempty"` // that keep a record
-	Driver      string        `json:"driver,omitempty"`  // of Docker, that attached it
+	Plugins     []string      `json:"plugins,omitempty"` // those that keep a record
+	Driver      string        `json:"driver,omitempty"`  // Docker's driver that attached it
 	Since       time.Time     `json:"since,omitzero"`
-	Cached      bool          `json:"cached"` // a runtime keeps its result
+	Cached      bool          `json:"cached"` // a runtime caches its result
 
 	Interfaces []spec.Interface `json:"interfaces,omitempty"` // of the result, host's and container's
 	Routes     []spec.Route     `json:"routes,omitempty"`
 
-	config []byte // that the ADD used
+	config []byte // of the ADD
 
 	state life.State
-	mark  *life.Mark // of NetNS, as a record has it
+	mark  *life.Mark // of NetNS, if a record has it
 }
 
 func (s *standing) key() spec.Attachment {
 	return spec.Attachment{ContainerID: s.ContainerID, IfName: s.IfName}
 }
 
-// Execute prints what can be read. What cannot is a warning, or, where only root
-// could read it, the failure of ps: an empty table would say that there is none.
+// Execute prints what is readable. The rest is a warning, or, where only root could read
+// it, an error: an empty table would mean that there are no attachments.
 func (c *psCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {
@@ -93,11 +93,11 @@ func (c *psCommand) Execute(args []string) error {
 	return errors.Join(c.app.print(t.String()), unseen)
 }
 
-// shortID is how much of an id tells containers apart, as in podman and Docker.
+// shortID is how many characters of an id distinguish containers, as in podman and Docker.
 const shortID = 12
 
-// row fits in 100 columns for one published port and an address of each family. A
-// namespace below /run/netns is called by its name, as our commands take it.
+// row fits in 100 columns with one published port and an address of each family. A
+// namespace below /run/netns is shown by its name, which our commands accept.
 func (c *psCommand) row(s *standing) []string {
 	id, where := s.ContainerID, s.NetNS
 	if name, ok := strings.CutPrefix(where, c.app.paths.NetNS+"/"); ok && !c.NoTrunc {
@@ -110,7 +110,7 @@ func (c *psCommand) row(s *standing) []string {
 	case !s.Alive:
 		where += " (gone)"
 	case s.state == life.Unsure:
-		where += " (unsure)" // gc says why
+		where += " (unsure)" // gc gives the reason
 	}
 	process := s.Process
 	if s.PID != 0 {
@@ -124,7 +124,7 @@ func (c *psCommand) row(s *standing) []string {
 	return []string{s.Network, id, s.IfName, strings.Join(addrs, ","), portsText(s.Ports), where, process}
 }
 
-// shortened cuts a word in its middle: both ends of a path tell something.
+// shortened cuts the middle out of a word: both ends of a path are informative.
 func shortened(word string, most int) string {
 	if len(word) <= most {
 		return word
@@ -206,7 +206,7 @@ func (s *standing) byDriver(r *record.Record, d *record.Driver) {
 	}
 }
 
-// result takes what the ADD answered.
+// result stores the ADD's result.
 func (s *standing) result(r *spec.Result) {
 	if r == nil {
 		return
@@ -222,23 +222,22 @@ func (s *standing) result(r *spec.Result) {
 	}
 }
 
-// published takes the ports that the runtime asked for, in whichever case it wrote
-// the keys.
+// published stores the ports that the runtime requested, with keys in any case.
 func (s *standing) published(capabilities map[string]any) {
 	data, err := json.Marshal(capabilities["portMappings"])
 	var all []portMapping
 	if err != nil || json.Unmarshal(data, &all) != nil {
-		return // another form is another's
+		return // not our format
 	}
 	for _, p := range all {
-		if p.HostPort != 0 { // a kubelet names those too that it does not publish
+		if p.HostPort != 0 { // a kubelet also lists ports that it does not publish
 			p.Protocol = strings.ToLower(cmp.Or(p.Protocol, "tcp"))
 			s.Ports = append(s.Ports, p)
 		}
 	}
 }
 
-// at notes the namespace that a record tells of.
+// at stores the namespace of a record.
 func (s *standing) at(path string, mark *life.Mark) {
 	s.NetNS = cmp.Or(s.NetNS, path)
 	if s.NetNS == path && mark != nil {
@@ -246,7 +245,7 @@ func (s *standing) at(path string, mark *life.Mark) {
 	}
 }
 
-// findProcesses notes the first process in each namespace: one pass over /proc.
+// findProcesses finds the first process in each namespace, in one pass over /proc.
 func (a *app) findProcesses(list []*standing) {
 	byNS := map[netns.ID][]*standing{}
 	for _, s := range list {

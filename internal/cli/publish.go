@@ -61,7 +61,7 @@ func parsePorts(s string) (list []portMapping, err error) {
 	return list, nil
 }
 
-// hostAddress reads an address; brackets are IPv6's, which has colons of its own.
+// hostAddress parses an address; IPv6 needs brackets, since it has colons of its own.
 func hostAddress(s string) (string, error) {
 	inside, bracket := strings.CutPrefix(s, "[")
 	inside, closed := strings.CutSuffix(inside, "]")
@@ -100,7 +100,8 @@ func parsePortNumber(s string) (uint16, error) {
 	return uint16(n), err
 }
 
-// portsText is what podman shows: 0.0.0.0:8080->80/tcp, neighbours as one range.
+// portsText formats ports as podman does: 0.0.0.0:8080->80/tcp, adjacent ones as one
+// range.
 func portsText(ports []portMapping) string {
 	ports = slices.Clone(ports)
 	order.By(ports, func(x, y portMapping) int {
@@ -118,13 +119,13 @@ func portsText(ports []portMapping) string {
 	return strings.Join(words, ", ")
 }
 
-// next is the mapping n ports further on.
+// next is the mapping n ports higher.
 func (p portMapping) next(n int) portMapping {
 	p.HostPort, p.ContainerPort = p.HostPort+uint16(n), p.ContainerPort+uint16(n)
 	return p
 }
 
-// text is n neighbours.
+// text formats n adjacent ports.
 func (p portMapping) text(n int) string {
 	at := cmp.Or(p.HostIP, "0.0.0.0")
 	if strings.Contains(at, ":") {

@@ -36,13 +36,13 @@ type repairCommand struct {
 
 // repaired is what repair prints.
 type repaired struct {
-	Rules    []string `json:"rules,omitempty"`    // that were missing or changed
+	Rules    []string `json:"rules,omitempty"`    // missing or changed before
 	Restored []string `json:"restored"`           // elements
-	Replaced []string `json:"replaced,omitempty"` // what stood in their place and was nobody's
+	Replaced []string `json:"replaced,omitempty"` // elements without an owner that stood in their place
 	Skipped  []string `json:"skipped,omitempty"`
 }
 
-// Execute repairs everything it can and then fails if something could not be.
+// Execute repairs everything it can, and fails if something is left.
 func (c *repairCommand) Execute(args []string) error {
 	c.app.json = c.JSON
 	if err := noArgs(args); err != nil {
@@ -96,13 +96,12 @@ type repairer struct {
 
 	records  []*record.Record
 	torn     []record.Torn
-	nobodys  map[string]bool // elements that one attachment takes the place of
-	accepted bool            // nothing that iptables accepts by address is missing
+	nobodys  map[string]bool // elements without a living owner, which one attachment replaces
+	accepted bool            // no accept by address is missing from iptables
 }
 
-// run repairs from the ground up: rules, networks, attachments. Each fact and
-// each attachment is a transaction, so that one that is refused does not stop
-// the others.
+// run repairs in this order: rules, networks, attachments. Each fact and each attachment
+// is a transaction, so that a refused one does not stop the others.
 func (r *repairer) run(ctx context.Context) error {
 	done, err := r.store.Repairing(ctx)
 	if err != nil {
@@ -120,7 +119,7 @@ func (r *repairer) run(ctx context.Context) error {
 	for _, t := range torn {
 		errs = append(errs, t.Err)
 	}
-	// Who took something over from another attachment comes last.
+	// An attachment that took elements over from another one comes last.
 	order.Stable(records, func(a, b *record.Record) int { return cmp.Compare(len(a.Displaced), len(b.Displaced)) })
 	r.accepted, err = netstate.AllAccepted(&netstate.Env{NFT: r.fw}, records)
 	errs = append(errs, err)
@@ -131,8 +130,8 @@ func (r *repairer) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// fact puts back what several attachments share. Beside elements that may be a
-// chain of conditions or a rule in somebody else's table.
+// fact restores what several attachments share. Besides elements that may be a chain of
+// conditions or a rule in another program's table.
 func (r *repairer) fact(ctx context.Context, f record.Fact) error {
 	beside := f
 	beside.Elements = nil
@@ -148,8 +147,7 @@ func (r *repairer) fact(ctx context.Context, f record.Fact) error {
 	return err
 }
 
-// rules rewrites chains and rules that were changed. A table that is missing
-// altogether comes back with the first element.
+// rules rewrites changed chains and rules. The first element recreates a missing table.
 func (r *repairer) rules(ctx context.Context) error {
 	diffs, err := r.fw.Verify()
 	if err != nil || len(diffs) == 0 {
@@ -159,14 +157,15 @@ func (r *repairer) rules(ctx context.Context) error {
 	return r.fw.Rebuild(ctx)
 }
 
-// attachment puts one attachment's elements back, with its record locked: an
-// ADD or DEL under way comes before or after, never in between. One whose
-// namespace is gone waits for its DEL or GC.
+// dead reports whether the namespace of a record is gone.
 func (r *repairer) dead(rec *record.Record) bool {
 	state, _ := rec.Life(r.proc)
 	return state == life.Dead
 }
 
+// attachment restores one attachment's elements, with its record locked: an ADD or DEL
+// comes before or after, never in between. One whose namespace is gone is left to its DEL
+// or GC.
 func (r *repairer) attachment(ctx context.Context, listed *record.Record) error {
 	if len(listed.Elements)+len(listed.Sources)+len(listed.Accepts) == 0 {
 		return nil
@@ -202,8 +201,8 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 	return errors.Join(zoneErr, acceptErr, err)
 }
 
-// accepts queues the addresses that iptables accepts, where it drops, and tells
-// what was missing.
+// accepts queues the addresses that iptables must accept, where it drops, and returns what
+// was missing.
 func (r *repairer) accepts(ctx context.Context, rec *record.Record) (missing string, err error) {
 	if len(rec.Accepts) == 0 || r.accepted {
 		return "", nil
@@ -216,14 +215,14 @@ func (r *repairer) accepts(ctx context.Context, rec *record.Record) (missing str
 	return missing, err
 }
 
-// settle is how long repair waits for an ADD or DEL of one attachment. Both
-// leave the firewall as it should be.
+// settle is how long repair waits for an ADD or DEL of one attachment. Both leave the
+// firewall in a correct state.
 const settle = 2 * time.Second
 
-// taken says who is to have what another one has of rec's: who took it over from
-// the other. Where neither did, an attachment gets it from nobody and from the dead,
-// a port from another attachment of its container, and an address notes the other
-// (an earlier release did not).
+// taken decides which attachment gets an element that both rec and another attachment
+// need: the one that took it over from the other. If neither did, rec replaces an element
+// without a living owner; it takes a port from another attachment of its container, and
+// any address, and notes the other owner (an earlier release did not).
 func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 	key, _ := nft.OwnerOf(taken.Have.Comment)
 	from := owner.Key(key)
@@ -253,7 +252,7 @@ func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 	return r.store.Rewrite(rec)
 }
 
-// commit does what is queued and notes which of the elements were missing.
+// commit commits the queue and notes which of the elements were missing.
 func (r *repairer) commit(ctx context.Context, name string, elements []nft.Element) error {
 	var missing []string
 	for _, e := range elements {

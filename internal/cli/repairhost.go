@@ -19,16 +19,16 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/ptp"
 )
 
-// hostRepairer puts back what living attachments have on the host beside the firewall,
-// and another one with the same address took along.
+// hostRepairer restores what living attachments need on the host besides the firewall, and
+// what went with another attachment of the same address.
 type hostRepairer struct {
 	k   *kernel.Kernel
 	env *netstate.Env
 	out *repaired
 }
 
-// host goes through all attachments. Who took something over from another one comes
-// first, and the other one finds it taken.
+// host repairs all attachments. Those that took an address over from another one come
+// first, so that the other one finds it taken.
 func (c *repairCommand) host(ctx context.Context, out *repaired) error {
 	s := c.app.session()
 	defer s.Close()
@@ -39,7 +39,7 @@ func (c *repairCommand) host(ctx context.Context, out *repaired) error {
 	}
 	h := &hostRepairer{k: k, out: out}
 	h.env = &netstate.Env{Host: conn, NFT: k.NFT, Warn: c.app.warn}
-	list, _ := attached.New(k, c.app.paths.Proc).List(c.app.runtime(nil)) // what is broken is for doctor
+	list, _ := attached.New(k, c.app.paths.Proc).List(c.app.runtime(nil)) // doctor reports broken files
 	order.Stable(list, func(a, b *attached.Attachment) int { return took(b) - took(a) })
 	var errs []error
 	for _, a := range list {
@@ -59,7 +59,7 @@ func took(a *attached.Attachment) (n int) {
 	return n
 }
 
-// repair locks the record only where something is lacking, and looks again then.
+// repair locks the record only if something is missing, and then checks again.
 func (h *hostRepairer) repair(ctx context.Context, a *attached.Attachment, listed *record.Record) error {
 	if s, err := h.lacking(ctx, a, listed); len(s) == 0 || err != nil {
 		return err
@@ -85,7 +85,7 @@ func (h *hostRepairer) repair(ctx context.Context, a *attached.Attachment, liste
 	return nil
 }
 
-// lacking is empty for who does not live.
+// lacking returns the missing objects, none if the attachment is dead.
 func (h *hostRepairer) lacking(ctx context.Context, a *attached.Attachment, rec *record.Record) (netstate.State, error) {
 	if state, _ := h.k.Life(rec); rec.NetNS == "" || state == life.Dead {
 		return nil, nil
@@ -99,7 +99,8 @@ func (h *hostRepairer) lacking(ctx context.Context, a *attached.Attachment, rec 
 	return nil, nil
 }
 
-// make tells what it made; where /proc/sys cannot be written there is a warning instead.
+// make creates an object and reports it; where /proc/sys is not writable there is a
+// warning instead.
 func (h *hostRepairer) make(ctx context.Context, name string, o netstate.Object) error {
 	if _, err := o.Ensure(ctx, h.env); err != nil {
 		h.k.NFT.Discard()

@@ -21,8 +21,9 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/portmap"
 )
 
-// restorable leaves out the elements whose map went with the conditions of their
-// network: of these only the shared fact tells, and the others must not fail with them.
+// restorable omits the elements whose map is gone with the conditions of their network:
+// only the lost shared fact describes the map, and the other elements must not fail with
+// these.
 func (r *repairer) restorable(name string, rec *record.Record) []nft.Element {
 	left := slices.Clone(rec.Elements)
 	for _, fact := range rec.Shared {
@@ -43,8 +44,8 @@ func (r *repairer) stands(e nft.Element) bool {
 	return there && err == nil
 }
 
-// unrepaired tells of living attachments that lack something that no record tells of.
-// Files that cannot be read are for doctor to tell of.
+// unrepaired reports living attachments that lack objects which no record lists. Doctor
+// reports files that cannot be read.
 func (c *repairCommand) unrepaired(out *repaired) {
 	s := c.app.session()
 	defer s.Close()
@@ -59,7 +60,7 @@ func (c *repairCommand) unrepaired(out *repaired) {
 	}
 }
 
-// lacks is what a living attachment misses after all was repaired, and what to do.
+// lacks is what a living attachment still lacks after the repair, and what to do.
 func (c *repairCommand) lacks(s *plugin.Session, look *attached.Look, a *attached.Attachment) string {
 	switch {
 	case a.Gone():
@@ -70,7 +71,7 @@ func (c *repairCommand) lacks(s *plugin.Session, look *attached.Look, a *attache
 	case len(a.Records) == 0 || a.NetNS == "" || busy(s, a):
 		return ""
 	}
-	known, err := look.Firewall(c.app.ctx, a) // run has told why these stay
+	known, err := look.Firewall(c.app.ctx, a) // run has reported why these are missing
 	l, perr := chain.ParseList(a.Config)
 	if err != nil || perr != nil || len(known) > 0 {
 		return ""
@@ -82,7 +83,7 @@ func (c *repairCommand) lacks(s *plugin.Session, look *attached.Look, a *attache
 	return fmt.Sprintf("%s missing, and what tells of it below %s is lost: attach it again (patchbay del and add)", d.Sentence(), c.app.paths.Run)
 }
 
-// busy reports whether an ADD or DEL works on an attachment.
+// busy reports whether an ADD or DEL works on the attachment.
 func busy(s *plugin.Session, a *attached.Attachment) bool {
 	store := kernel.OfSession(s).Records
 	return slices.ContainsFunc(a.Records, func(r *record.Record) bool { return store.Busy(r.Network, r.Owner, r.Plugin) })

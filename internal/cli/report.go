@@ -32,7 +32,7 @@ const (
 	exitRun         = 125 // run failed before the command started
 	exitNotRunnable = 126 // run's command cannot be executed
 	exitNotFound    = 127 // run's command does not exist
-	exitSignal      = 128 // and the number of the signal that ended run's command, or patchbay itself
+	exitSignal      = 128 // plus the number of the signal that ended run's command, or patchbay itself
 )
 
 // failure is an error with an exit code and a hint.
@@ -45,7 +45,7 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// hinted adds what to do about an error.
+// hinted adds advice to an error.
 func hinted(err error, format string, args ...any) error {
 	return &failure{err: err, hint: fmt.Sprintf(format, args...), code: exitFailure}
 }
@@ -55,12 +55,12 @@ func usage(hint, format string, args ...any) error {
 	return &failure{err: fmt.Errorf(format, args...), hint: hint, code: exitUsage}
 }
 
-// exit ends the program with a status and says nothing more.
+// exit ends the program with a status, without a message.
 type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// report writes an error where it belongs and returns the exit status.
+// report prints an error, as text or JSON, and returns the exit status.
 func (a *app) report(err error) int {
 	var parse *flags.Error
 	var status exit
@@ -95,7 +95,7 @@ func (a *app) command() string {
 	return a.parsed.Active.Name
 }
 
-// hintOf is the hint that an error brings along.
+// hintOf is the hint that an error carries.
 func hintOf(err error) string {
 	var f *failure
 	if errors.As(err, &f) {
@@ -119,13 +119,13 @@ func (a *app) reportParse(e *flags.Error) int {
 		hint = "see patchbay " + a.command() + " --help"
 	}
 	a.complain(msg, hint)
-	if len(a.args) > 0 && a.args[0] == "doctor" { // its 2 means something else
+	if len(a.args) > 0 && a.args[0] == "doctor" { // doctor's status 2 has another meaning
 		return exitUnknown
 	}
 	return exitUsage
 }
 
-// below are the commands of the command that was typed.
+// below lists the subcommands of the command that was typed.
 func (a *app) below() (names []string) {
 	for _, c := range a.parsed.Active.Commands() {
 		names = append(names, c.Name)
@@ -133,7 +133,7 @@ func (a *app) below() (names []string) {
 	return names
 }
 
-// width is how wide help may be.
+// width is the width of help texts.
 func (a *app) width() int {
 	f, ok := a.stdout.(*os.File)
 	if !ok {
@@ -142,7 +142,7 @@ func (a *app) width() int {
 	return helptext.Width(f)
 }
 
-// tidy takes the library's word for "any command" out where a command is named.
+// tidy removes the library's placeholder "any command" where a command is named.
 func tidy(text string) string {
 	text = strings.ReplaceAll(text, "patchbay "+usageLine+" <command>", "patchbay "+usageLine)
 	lines := strings.SplitAfter(text, "\n")
@@ -182,7 +182,7 @@ func (a *app) warn(err error) {
 	}
 }
 
-// hintFor knows what usually helps.
+// hintFor gives the usual advice for common errors.
 func hintFor(err error) string {
 	var missing *fs.PathError
 	switch {
@@ -204,8 +204,8 @@ func (a *app) print(text string) error {
 	return nil
 }
 
-// printAll is print that comes back with an error when nobody reads any more: a
-// broken pipe would end the process, and what it made would stay.
+// printAll is print that returns an error when the reader is gone: otherwise a broken pipe
+// would end the process without cleanup.
 func (a *app) printAll(text string) error {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGPIPE)
@@ -218,14 +218,14 @@ func (a *app) printf(format string, args ...any) error { return a.print(fmt.Spri
 // printJSON writes v indented, as plugins write results.
 func (a *app) printJSON(v any) error { return a.print(indented(v)) }
 
-// printOnly is printJSON for output that stands beside an error: standard output
-// stays one document.
+// printOnly is printJSON for a command that also fails: the error goes to standard error
+// as text, so that standard output stays one document.
 func (a *app) printOnly(v any) error {
 	a.json = false
 	return a.printJSON(v)
 }
 
-// indented encodes what always encodes: our own types and what was JSON before.
+// indented encodes values that cannot fail to encode: our own types and decoded JSON.
 func indented(v any) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)

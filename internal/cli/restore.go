@@ -18,9 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
-// restore is the way back: the programs in in.backup take their names in in.dir
-// again, each by one rename, and then the names that only we have go. One that is
-// killed is completed by the next. The backup stays as it is.
+// restore undoes an install: the programs in in.backup get their names in in.dir again,
+// each by one rename, and then the names that only this program has go. If it is killed,
+// the next restore completes it. The backup stays as it is.
 func (in *installer) restore(names []string, force bool) (*installed, error) {
 	kept, err := keptPrograms(in.backup)
 	if err != nil {
@@ -48,8 +48,8 @@ func (in *installer) restore(names []string, force bool) (*installed, error) {
 	return done, atomicfile.SyncDir(in.dir)
 }
 
-// remove is restore where nothing was there before. A directory under one of the names
-// is somebody else's: it stays, and the rest goes.
+// remove is restore for a directory without a backup. A directory under one of the names
+// is not ours: it stays, and the rest goes.
 func (in *installer) remove(names []string) (*installed, error) {
 	done := &installed{Dir: in.dir}
 	if err := in.drop(names, done); err != nil {
@@ -61,7 +61,7 @@ func (in *installer) remove(names []string) (*installed, error) {
 	return done, atomicfile.SyncDir(in.dir)
 }
 
-// drop removes the names that are ours, and the copies that have none left.
+// drop removes our names, and copies without a name.
 func (in *installer) drop(names []string, done *installed) error {
 	for _, name := range names {
 		if !in.present[name] || !in.ours(name) {
@@ -76,7 +76,7 @@ func (in *installer) drop(names []string, done *installed) error {
 	return nil
 }
 
-// keptPrograms lists what a backup directory holds.
+// keptPrograms lists the programs in a backup directory.
 func keptPrograms(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -93,7 +93,7 @@ func keptPrograms(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// restoreOne links, or copies across file systems.
+// restoreOne makes a hard link, or copies across file systems.
 func (in *installer) restoreOne(name string, done *installed) error {
 	from, to, tmp := filepath.Join(in.backup, name), filepath.Join(in.dir, name), filepath.Join(in.dir, "."+name+"~")
 	if sameFile(from, to) {
@@ -117,7 +117,7 @@ func (in *installer) restoreOne(name string, done *installed) error {
 	return nil
 }
 
-// sameContent reports whether two files are equal; one that cannot be read is not.
+// sameContent reports whether two files are equal; an unreadable file is not.
 func sameContent(a, b string) bool {
 	x, err := os.ReadFile(a)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"os"
 )
 
-// rootHint says what an ordinary user can do.
+// rootHint is the advice for an ordinary user.
 const rootHint = "sudo, or a user namespace; `patchbay demo` and `patchbay explain` run as any user"
 
-// needRoot refuses, before anything is touched or said, what only root can do.
-// Root without its capabilities shows by what fails.
+// needRoot refuses what only root can do, before anything is touched or printed. Root
+// without capabilities gets the kernel's errors instead.
 func needRoot(command string) error {
 	if os.Geteuid() == 0 {
 		return nil
@@ -22,8 +22,8 @@ func needRoot(command string) error {
 	return hinted(fmt.Errorf("%s needs root", command), rootHint)
 }
 
-// rootless makes a failure for want of rights one sentence that says so, with
-// what was refused behind it. Other errors come back as they are.
+// rootless puts a permission error behind one sentence that says that the command needs
+// root. Other errors stay as they are.
 func rootless(command string, err error) error {
 	if os.Geteuid() == 0 || !errors.Is(err, fs.ErrPermission) {
 		return err

@@ -50,7 +50,7 @@ type runCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute runs. What goes wrong before the command starts is status 125.
+// Execute runs the command. A failure before it starts is status 125.
 func (c *runCommand) Execute(rest []string) error {
 	argv := append(c.Args.Command, rest...)
 	networks, err := c.networks()
@@ -70,14 +70,14 @@ func (c *runCommand) Execute(rest []string) error {
 	if c.Stdin && errors.As(err, &f) && f.code == exitNotFound {
 		f.hint = "-i is --interactive, as docker's; --ifname NAME names the interface"
 	}
-	// The command's status stands, also when what follows fails.
+	// The command's status counts, even when detaching fails.
 	if eerr := c.app.leave(s); eerr != nil {
 		c.app.warn(fmt.Errorf("detach: %w", eerr))
 	}
 	return err
 }
 
-// networks reads every network before anything is made.
+// networks reads every network before anything is created.
 func (c *runCommand) networks() (list []joined, err error) {
 	found, err := c.named()
 	if err != nil {
@@ -98,7 +98,7 @@ func (c *runCommand) networks() (list []joined, err error) {
 	return list, nil
 }
 
-// named are the networks of the flags, or the first configured one.
+// named returns the networks of the flags, or the first configured one.
 func (c *runCommand) named() (list []*network, err error) {
 	if len(c.Network) == 0 {
 		n, err := c.app.firstNetwork()
@@ -125,8 +125,7 @@ func (c *runCommand) ifName(n int) string {
 	return fmt.Sprintf("eth%d", n)
 }
 
-// runFailure gives run's own failures their status. A mistake on the command
-// line keeps its own.
+// runFailure gives run's own failures their status. A usage error keeps its own.
 func runFailure(err error) error {
 	f := &failure{err: err, hint: hintFor(err), code: exitRun}
 	var known *failure
@@ -166,11 +165,11 @@ func (a *app) join(s *stay, j joined) (*spec.Result, error) {
 	return result, plainly(err, s.NetNS)
 }
 
-// leaveTime bounds the detaching at the end of a run.
+// leaveTime bounds the DELs at the end of a run.
 const leaveTime = time.Minute
 
-// leave detaches and forgets a stay, also when the context has ended. The
-// namespace goes last: until then DEL may look into it.
+// leave detaches a run and removes its file, even after the context has ended. The
+// namespace goes last: until then DEL may work in it.
 func (a *app) leave(s *stay) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), leaveTime)
 	defer cancel()
@@ -191,8 +190,8 @@ func (a *app) leave(s *stay) error {
 	return s.forget()
 }
 
-// notRunnable turns the failure to start a command into env(1)'s statuses. Its
-// hint is its own: what root may do is no part of it.
+// notRunnable maps the failure to start a command to env(1)'s statuses. It sets its own
+// hint, without the one about root.
 func notRunnable(argv []string, err error) error {
 	f := &failure{err: fmt.Errorf("run %s: %w", argv[0], err), code: exitNotRunnable}
 	switch {
@@ -207,9 +206,9 @@ func notRunnable(argv []string, err error) error {
 	return f
 }
 
-// shellQuoted is a command line to paste.
+// shellQuoted is a command line that can be pasted into a shell.
 func shellQuoted(argv ...string) string { return strings.Join(quoted(argv), " ") }
 
-// newID names a run. The file of the run is made only where none is, so two
-// runs of one name cannot be.
+// newID names a run. Creating the run's file fails if it exists, so two runs cannot have
+// the same name.
 func newID() string { return fmt.Sprintf("run-%012x", rand.Uint64N(1<<48)) }

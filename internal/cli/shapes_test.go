@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestShapes holds the table of JSON documents in docs/cli.md to the code.
+// TestShapes compares the table of JSON documents in docs/cli.md with the code.
 func TestShapes(t *testing.T) {
 	page, err := os.ReadFile("../../docs/cli.md")
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
-// stay is what a run has made, in a file below /run/patchbay/run that the run
-// keeps locked. A file without a lock is of a run that was killed. It is
-// complete before anything is made, configuration included, because the
-// network's own file may be another one by the time of the cleaning.
+// stay is everything that a run has made, in a file below /run/patchbay/run that the run
+// keeps locked. A file without a lock belongs to a killed run. It is complete before
+// anything is made, including the configuration, because the network's own file may have
+// changed by the time of the cleanup.
 type stay struct {
 	ID    string `json:"id"`
 	NetNS string `json:"netns"`
@@ -63,8 +63,8 @@ func (a *app) newStay(networks []joined) (*stay, error) {
 	return s, nil
 }
 
-// writeLocked makes a file appear complete and locked: it is written without a
-// name and then linked.
+// writeLocked makes a file appear complete and locked: it writes a file without a name and
+// then links it.
 func writeLocked(path string, data []byte) (f *os.File, err error) {
 	f, err = os.OpenFile(filepath.Dir(path), os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {
@@ -75,7 +75,7 @@ func writeLocked(path string, data []byte) (f *os.File, err error) {
 			err = errors.Join(err, f.Close())
 		}
 	}()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { // nobody else has it open
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { // no other process can open it yet
 		return f, fmt.Errorf("lock: %w", err)
 	}
 	if _, err := f.Write(data); err != nil {
@@ -92,23 +92,24 @@ func (s *stay) attachment(j joined) chain.Attachment {
 	return chain.Attachment{ContainerID: s.ID, NetNS: s.NetNS, IfName: j.IfName, Capabilities: j.Capabilities}
 }
 
-// network is that of the time of joining: its file may be another one by now.
+// network is the network at the time of joining: its file may have changed since.
 func (j joined) network() (*network, error) {
 	list, err := chain.ParseList(j.Config)
 	return &network{List: list, builtin: j.Builtin}, err
 }
 
-// unlock leaves the file to the next run.
+// unlock leaves the cleanup to the next run.
 func (s *stay) unlock() error { return s.file.Close() }
 
-// forget removes the file. It is held until then, so nobody cleans up twice.
+// forget removes the file, which stays locked until then, so that only one process cleans
+// up.
 func (s *stay) forget() error {
 	err := ignoreMissing(os.Remove(s.path))
 	return errors.Join(err, s.file.Close())
 }
 
-// reap cleans up after runs that were killed. What cannot be cleaned up is a
-// warning: it must not keep this run from working.
+// reap cleans up after killed runs. A failure to clean up is only a warning: it must not
+// stop this run.
 func (a *app) reap() {
 	if err := statedir.Check(a.paths.Run, "run"); err != nil {
 		a.warn(fmt.Errorf("clean up after earlier runs: %w", err))
@@ -128,8 +129,8 @@ func (a *app) reap() {
 	}
 }
 
-// reapOne takes the lock of a dead run. A file that is not whole is of nobody:
-// they appear complete.
+// reapOne takes the lock of a dead run and cleans up. It removes an invalid file: a run's
+// file appears complete.
 func (a *app) reapOne(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -137,14 +138,14 @@ func (a *app) reapOne(path string) error {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = nil // it lives
+			err = nil // the run is alive
 		}
 		return errors.Join(err, f.Close())
 	}
 	s := &stay{path: path, file: f}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return f.Close() // somebody else was faster
+		return f.Close() // another process has cleaned up
 	}
 	if err != nil {
 		return errors.Join(err, s.unlock())

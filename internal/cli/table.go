@@ -10,13 +10,13 @@ import (
 	"github.com/patchbay-net/patchbay/internal/printable"
 )
 
-// table is text in columns, two spaces apart.
+// table formats text in columns, two spaces apart.
 type table struct {
 	rows   [][]string
-	widths []int // of the columns; the last cell of a row needs none
+	widths []int // of the columns; the last cell of a row is not padded
 }
 
-// newTable begins a table, with a line of titles if there are any.
+// newTable returns a table, with a line of titles if any are given.
 func newTable(head ...string) *table {
 	t := new(table)
 	if len(head) > 0 {
@@ -36,7 +36,7 @@ func (t *table) row(cells ...string) {
 	}
 }
 
-// String ends the table. Lines have no spaces at their end.
+// String formats the table, without trailing spaces.
 func (t *table) String() string {
 	var out strings.Builder
 	for _, cells := range t.rows {

@@ -130,7 +130,7 @@ func TestOnlyLoopback(t *testing.T) {
 	}
 }
 
-// TestDefaultNetwork leaves IPv6 out where the machine has none.
+// TestDefaultNetwork: the network has no IPv6 where the machine has none.
 func TestDefaultNetwork(t *testing.T) {
 	proc := t.TempDir()
 	count := func() int {
@@ -163,7 +163,7 @@ func TestDefaultNetwork(t *testing.T) {
 	}
 }
 
-// TestNoNamespaces names what keeps a system from making namespaces.
+// TestNoNamespaces: the hint names the setting that forbids namespaces.
 func TestNoNamespaces(t *testing.T) {
 	for key, test := range map[string]struct{ value, hint string }{
 		"kernel/apparmor_restrict_unprivileged_userns": {"1\n", "AppArmor restricts unprivileged user namespaces"},
@@ -190,7 +190,7 @@ func TestNoNamespaces(t *testing.T) {
 	}
 }
 
-// TestFieldsOf walks through every shape a configuration has.
+// TestFieldsOf covers every kind of type in a configuration.
 func TestFieldsOf(t *testing.T) {
 	type inner struct {
 		Name string `json:"name"`
@@ -232,7 +232,7 @@ func TestFieldsOf(t *testing.T) {
 	}
 }
 
-// TestManPage holds docs/man/patchbay.1 to the commands.
+// TestManPage compares docs/man/patchbay.1 with the commands.
 func TestManPage(t *testing.T) {
 	var page bytes.Buffer
 	a := &app{getenv: func(string) string { return "" }, stdout: &page, plugins: all.Plugins()}
@@ -258,7 +258,7 @@ func TestInstallerWaitsWithAnEnd(t *testing.T) {
 	}
 }
 
-// ps says of a namespace that may be another container's by now what it knows.
+// ps marks a namespace as unsure if it may be another container's by now.
 func TestPsOfAnUnsureNamespace(t *testing.T) {
 	c := &psCommand{app: &app{}}
 	for state, want := range map[life.State]string{life.Alive: "blue", life.Unsure: "blue (unsure)"} {

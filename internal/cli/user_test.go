@@ -16,11 +16,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// nobody is an ordinary user.
+// nobody is the user id of an ordinary user.
 const nobody = 65534
 
-// asNobody runs this test program as patchbay for an ordinary user, by a path
-// that needs no right to the directories it is in.
+// asNobody runs this test program as patchbay for an ordinary user, by a path that needs
+// no permission on its directories.
 func asNobody(args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0] = "patchbay"
@@ -29,15 +29,15 @@ func asNobody(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// otherUsers is there when the tests run as root: in a user namespace with one
-// user nobody else can be had, and every script runs as an ordinary user anyway.
+// otherUsers is the feature of running as root: a user namespace with a single user has no
+// second one, and there every script runs as an ordinary user anyway.
 func otherUsers() nettest.Feature {
 	return nettest.Feature{Name: "users beside the one of the tests", Probe: func() error {
 		return asNobody("version").Run()
 	}}
 }
 
-// closed makes the state of a node, root's alone, for the time of a test.
+// closed creates a node's state, readable only by root, for the time of a test.
 func closed(t *testing.T) {
 	t.Helper()
 	p := paths.Default()
@@ -56,8 +56,7 @@ func closed(t *testing.T) {
 	}
 }
 
-// TestOrdinaryUser: the demo proves everything, explain explains, and what
-// needs root says so.
+// TestOrdinaryUser: demo and explain work, and commands that need root say so.
 func TestOrdinaryUser(t *testing.T) {
 	nettest.Need(t, otherUsers())
 	for _, test := range []userTest{
@@ -69,7 +68,8 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// TestOrdinaryUserOnANode: what cannot be seen is not called well.
+// TestOrdinaryUserOnANode: commands fail, rather than report success, if they cannot read
+// the state.
 func TestOrdinaryUserOnANode(t *testing.T) {
 	nettest.Need(t, otherUsers())
 	closed(t)

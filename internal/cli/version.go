@@ -26,7 +26,7 @@ func (c *versionCommand) Execute(args []string) error {
 	return c.app.print(b.Text("patchbay"))
 }
 
-// noArgs refuses what a command does not take.
+// noArgs refuses arguments that a command does not have.
 func noArgs(args []string) error {
 	if len(args) > 0 {
 		return usage("", "unexpected argument %q", args[0])

@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/vet"
 )
 
-// vet judges the configuration of a network. Warnings go to standard error and come
-// back as text; everything that is wrong is in the error.
+// vet judges the configuration of a network. It prints warnings to standard error and also
+// returns them; all problems are in the error.
 func (a *app) vet(n *network) (warnings []string, err error) {
 	s := a.session()
 	defer s.Close()
@@ -31,7 +31,7 @@ func (a *app) vet(n *network) (warnings []string, err error) {
 	return warnings, nil
 }
 
-// ready is STATUS after the configuration was judged.
+// ready judges the configuration, and then runs STATUS.
 func (a *app) ready(ctx context.Context, n *network) error {
 	if _, err := a.vet(n); err != nil {
 		return err

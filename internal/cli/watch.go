@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// aWhile is how long a plugin works in silence. After that the command says which
-// plugin it waits for: DHCP without a server takes half a minute.
+// aWhile is how long a plugin may work before the command prints which plugin it waits
+// for: DHCP without a server takes half a minute.
 const aWhile = 2 * time.Second
 
 // verbosity is the flag of the commands that call plugins.
@@ -23,16 +23,16 @@ type verbosity struct {
 	Verbose bool `long:"verbose" short:"v" description:"say on standard error which plugin is called, and what it came to"`
 }
 
-// watched calls plugins, and says on standard error what takes long.
+// watched calls plugins, and reports slow calls on standard error.
 type watched struct {
 	invoke.Invoker
 	app *app
 }
 
-// Invoke says with --verbose, too, that a plugin was started.
+// Invoke calls a plugin; with --verbose it also reports the start.
 func (w watched) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
 	conf, err := spec.ParseConf(call.Config)
-	if err != nil { // what is wrong with it is told by the plugin
+	if err != nil { // the plugin reports what is wrong with it
 		return w.Invoker.Invoke(ctx, pluginType, call)
 	}
 	if w.app.verbose && call.Verb != spec.Version {
@@ -42,8 +42,8 @@ func (w watched) Invoke(ctx context.Context, pluginType string, call *spec.Call)
 	return w.Invoker.Invoke(ctx, pluginType, call)
 }
 
-// waitedFor is the plugin that is waited for: dhcp waits for a server, and the
-// plugin that called it for nothing.
+// waitedFor describes the plugin to wait for: dhcp, rather than the plugin that delegates
+// to it.
 func waitedFor(network, pluginType, ipam string) string {
 	if ipam == "dhcp" {
 		return fmt.Sprintf("dhcp (%s of %s)", pluginType, network)
@@ -51,7 +51,7 @@ func waitedFor(network, pluginType, ipam string) string {
 	return fmt.Sprintf("%s of %s", pluginType, network)
 }
 
-// afterAWhile makes a remark unless done is called within it.
+// afterAWhile prints a remark unless done is called before.
 func (a *app) afterAWhile(text string) (done func()) {
 	var mu sync.Mutex
 	over := false

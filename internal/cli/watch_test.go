@@ -17,12 +17,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// during is a plugin that something happens to.
+// during is a plugin whose call runs a function.
 type during func()
 
 func (d during) Invoke(context.Context, string, *spec.Call) ([]byte, error) { d(); return nil, nil }
 
-// A word when a plugin takes two seconds, and none when it answered before.
+// A remark appears when a plugin takes two seconds, and none when it answers before.
 func TestWaiting(t *testing.T) {
 	for conf, want := range map[string]string{
 		`"ipam": {"type": "dhcp"}`:       "patchbay: waiting for dhcp (macvlan of pods)…\n",
@@ -58,7 +58,7 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// Colours are for a terminal, unless NO_COLOR is set.
+// Colours appear only on a terminal, and not if NO_COLOR is set.
 func TestColours(t *testing.T) {
 	screen, stderr := terminal(t)
 	env := map[string]string{}
@@ -76,7 +76,7 @@ func TestColours(t *testing.T) {
 	}
 }
 
-// screen is the other end of a terminal.
+// screen is the master end of a pseudoterminal.
 type screen struct{ *os.File }
 
 func terminal(t *testing.T) (screen, *os.File) {

@@ -12,16 +12,16 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 )
 
-// wish is what a container should get, as flags. Each becomes a capability,
-// which some plugin of the network must declare.
+// wish holds flags for a container's capabilities. Some plugin of the network must declare
+// each of them.
 type wish struct {
 	Ports []string `long:"publish" short:"p" value-name:"[IP:]HOST:CONTAINER[/PROTO]" description:"publish a port of the container, or a range FIRST-LAST of them; may be repeated"`
 	IPs   []string `long:"ip" value-name:"ADDRESS[/BITS]" description:"give the container this address; may be repeated"`
 	MAC   string   `long:"mac" value-name:"MAC" description:"give the container's interface this hardware address"`
 }
 
-// capabilities are CAP_ARGS and, over them, the flags. A flag that no plugin
-// of the network would hear of is refused: the container would start without.
+// capabilities are those of CAP_ARGS, overridden by the flags. A flag that reaches no
+// plugin of the network is refused: otherwise the container would start without it.
 func (w *wish) capabilities(a *app, n *network) (map[string]any, error) {
 	given, err := capArgs(a.getenv("CAP_ARGS"))
 	if err != nil {
@@ -73,8 +73,7 @@ func (w *wish) flags() (map[string]any, error) {
 	return out, nil
 }
 
-// isMissingNetwork says that no file has the network, as opposed to a file
-// that is broken.
+// isMissingNetwork reports whether no file has the network, as opposed to a broken file.
 func isMissingNetwork(err error) bool {
 	var missing *chain.NotFoundError
 	var none *chain.NoConfigsFoundError
