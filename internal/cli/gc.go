@@ -82,7 +82,7 @@ func (c *gcCommand) Execute(args []string) error {
 	return c.print(j)
 }
 
-// explicit says that the flags tell what stays, whatever is alive.
+// explicit reports whether the flags list what stays, whatever is alive.
 func (c *gcCommand) explicit() bool { return c.All || len(c.Valid) > 0 }
 
 // named are the attachments of --valid.

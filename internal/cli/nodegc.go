@@ -53,8 +53,8 @@ func (c *gcCommand) node() error {
 	return err
 }
 
-// reportList is the report as --json prints it: the same for what belongs to an
-// attachment and for what does not, which names none. What lives is ps's.
+// reportList is the report as --json prints it. Objects without an attachment become
+// attachments without names. Living attachments are left to ps.
 func reportList(r *gc.Report) []*gc.Attachment {
 	list := append([]*gc.Attachment{}, r.Attachments...)
 	for _, s := range r.Stray {

@@ -172,8 +172,8 @@ func (a *app) standing(network string) ([]*standing, error) {
 	return list, errors.Join(cerr, rerr, derr)
 }
 
-// ofDrivers adds what patchbay-cnm had Docker's drivers attach. What is detached
-// and only waits for its driver is no attachment any more: gc tells of it.
+// ofDrivers adds what patchbay-cnm attached through Docker's drivers. A detached one that
+// only waits for its driver is no attachment any more: gc reports it.
 func (a *app) ofDrivers(get func(network, id, ifName string) *standing) error {
 	records, err := record.OfDrivers(a.paths.State).List("")
 	ended := map[owner.Key]bool{}
