@@ -18,14 +18,14 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// The least and the most that a block may hold: bits of the addresses in it.
+// Limits of a block's size.
 const (
-	minBlock = 2  // an address for the gateway, and one for a container
-	maxSpan  = 24 // blocks of a subnet: 1<<maxSpan at most
+	minBlock = 2  // bits of the smallest block: it holds a gateway and one container
+	maxSpan  = 24 // bits that number the blocks of a subnet: 1<<maxSpan blocks at most
 )
 
-// Check refuses a network that cannot work anywhere. Agents ask too: they trust
-// nobody who writes to the store.
+// Check refuses a network that can work on no host. Agents call it too, because they trust
+// no writer of the store.
 func Check(n *store.Network) error {
 	errs := []error{spec.ValidateNetworkName(n.Name), checkSubnets(n)}
 	switch n.Transport {
@@ -47,7 +47,8 @@ func Check(n *store.Network) error {
 	return errors.Join(errs...)
 }
 
-// leastMTU is the kernel's for a family, in bytes.
+// leastMTU returns the smallest MTU that the kernel accepts for the network's families, in
+// bytes.
 func leastMTU(n *store.Network) int {
 	if slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return s.Addr().Is6() }) {
 		return 1280
@@ -77,12 +78,12 @@ func checkSubnets(n *store.Network) error {
 	return nil
 }
 
-// Admin is what people do with the store, from any host.
+// Admin holds the commands that a user runs against the store, from any host.
 type Admin struct {
 	Store store.Store
 }
 
-// Create adds a network. Hosts take it up within moments.
+// Create adds a network. Each host configures it within moments.
 func (a Admin) Create(ctx context.Context, n store.Network) error {
 	if err := Check(&n); err != nil {
 		return fmt.Errorf("create network %s: %w", n.Name, err)
@@ -98,9 +99,9 @@ func (a Admin) Create(ctx context.Context, n store.Network) error {
 	return err
 }
 
-// Remove removes a network with its blocks. Containers that are on it now keep it
-// unless forced; those of hosts that are gone do not, since they are not there. One
-// that cannot be read is removed by force alone.
+// Remove removes a network with its blocks. It refuses while containers are on the network,
+// unless forced. Containers of hosts without a lease do not count: the store has no
+// endpoints of them. A network that cannot be read is removed only with force.
 func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 	at, err := a.Store.Networks().Get(ctx, name)
 	if err != nil && !(force && errors.Is(err, store.ErrUnreadable)) {
@@ -111,7 +112,7 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	if len(endpoints) > 0 && !force {
-		return fmt.Errorf("remove network %s: containers are on it: %s", name, a.tell(ctx, sorted(endpoints)))
+		return fmt.Errorf("remove network %s: containers are on it: %s", name, a.describe(ctx, sorted(endpoints)))
 	}
 	if err := a.Store.Networks().Delete(ctx, name, at.Revision); err != nil {
 		return err
@@ -121,30 +122,30 @@ func (a Admin) Remove(ctx context.Context, name string, force bool) error {
 		return errors.Join(left, err)
 	}
 	errs := []error{err}
-	for _, key := range store.UnreadableKeys(left) { // no network is left that it could be of
+	for _, key := range store.UnreadableKeys(left) { // the network is gone, so such a block can only be its own
 		errs = append(errs, a.Store.Blocks().Delete(ctx, key, ""))
 	}
 	return errors.Join(errs...)
 }
 
-// tell names some endpoints and their hosts.
-func (a Admin) tell(ctx context.Context, endpoints []store.Endpoint) string {
+// describe names some endpoints and their hosts.
+func (a Admin) describe(ctx context.Context, endpoints []store.Endpoint) string {
 	nodes, _, err := list(ctx, a.Store.Nodes(), "")
 	if err != nil {
-		nodes = nil // their ids will do
+		nodes = nil // shows their ids
 	}
 	w := world{Nodes: sorted(nodes)}
 	var out []string
-	for _, e := range endpoints[:min(len(endpoints), maxTold)] {
+	for _, e := range endpoints[:min(len(endpoints), maxNamed)] {
 		out = append(out, fmt.Sprintf("%s on %s", called(&e), w.nodeName(e.Node)))
 	}
-	if more := len(endpoints) - maxTold; more > 0 {
+	if more := len(endpoints) - maxNamed; more > 0 {
 		out = append(out, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(out, ", ")
 }
 
-// called is what people call an endpoint.
+// called returns the name of an endpoint that a user knows.
 func called(e *store.Endpoint) string {
 	if len(e.Names) > 0 {
 		return e.Names[0]
@@ -152,9 +153,9 @@ func called(e *store.Endpoint) string {
 	return e.ID[:min(len(e.ID), shortID)]
 }
 
-// drop removes blocks whose keys begin with prefix, and says which. Left tells of
-// blocks that cannot be read, which stay.
-func (a Admin) drop(ctx context.Context, prefix string, which func(store.Block) bool) (gone []store.Block, left, err error) {
+// drop removes the blocks that match and whose keys begin with prefix, and returns them.
+// left lists blocks that cannot be read; they stay.
+func (a Admin) drop(ctx context.Context, prefix string, match func(store.Block) bool) (gone []store.Block, left, err error) {
 	blocks, _, err := list(ctx, a.Store.Blocks(), prefix)
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return nil, nil, err
@@ -162,10 +163,10 @@ func (a Admin) drop(ctx context.Context, prefix string, which func(store.Block) 
 	left = err
 	var errs []error
 	for _, b := range sorted(blocks) {
-		if !which(b) {
+		if !match(b) {
 			continue
 		}
-		went, err := deleteWhile(ctx, a.Store.Blocks(), b.Key(), which)
+		went, err := deleteWhile(ctx, a.Store.Blocks(), b.Key(), match)
 		if errs = append(errs, err); went {
 			gone = append(gone, b)
 		}
@@ -173,12 +174,12 @@ func (a Admin) drop(ctx context.Context, prefix string, which func(store.Block) 
 	return gone, left, errors.Join(errs...)
 }
 
-// deleteWhile deletes an object as it is now, if which still wants it: another host
-// may have taken it since it was listed.
-func deleteWhile[T store.Object](ctx context.Context, t store.Table[T], key string, which func(T) bool) (gone bool, err error) {
+// deleteWhile deletes an object in its current state if match accepts it. Another host may
+// have taken the object since it was listed.
+func deleteWhile[T store.Object](ctx context.Context, t store.Table[T], key string, match func(T) bool) (gone bool, err error) {
 	for {
 		now, err := t.Get(ctx, key)
-		if errors.Is(err, store.ErrNotFound) || err == nil && !which(now.Object) {
+		if errors.Is(err, store.ErrNotFound) || err == nil && !match(now.Object) {
 			return false, nil
 		}
 		if err != nil {
@@ -190,8 +191,8 @@ func deleteWhile[T store.Object](ctx context.Context, t store.Table[T], key stri
 	}
 }
 
-// deleteAsRead deletes an object that is as it was read, or fails with
-// store.ErrConflict. What is not there is not an error.
+// deleteAsRead deletes an object that is still as it was read, or fails with
+// store.ErrConflict. An object that does not exist is not an error.
 func deleteAsRead[T store.Object](ctx context.Context, t store.Table[T], was T) error {
 	changed := false
 	_, err := deleteWhile(ctx, t, was.Key(), func(now T) bool {
@@ -204,11 +205,11 @@ func deleteAsRead[T store.Object](ctx context.Context, t store.Table[T], was T) 
 	return err
 }
 
-// Forget removes a host that will not come back, and returns its blocks, which
-// other hosts may have from now on. One that is present is refused: it would be
-// there again at once. Nobody can tell whether containers of one that is not still
-// run there. What of other hosts cannot be read is no obstacle; the error tells of
-// blocks that may be its and are left, and is store.ErrUnreadable.
+// Forget removes a host that will not come back, and returns its blocks; other hosts may
+// take them from now on. Forget refuses a present host, whose agent would register it again
+// at once. The store cannot tell whether containers still run on a host that is not
+// present. Objects of other hosts that cannot be read do not stop Forget. The error then
+// lists the blocks that stay because they may be the host's, and is store.ErrUnreadable.
 func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	nodes, _, unread := list(ctx, a.Store.Nodes(), "")
 	if unread != nil && !errors.Is(unread, store.ErrUnreadable) {
@@ -219,7 +220,7 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 		return nil, fmt.Errorf("forget host: %w", errors.Join(err, unread))
 	}
 	there, _, err := list(ctx, a.Store.Endpoints(), presence+"/"+n.ID+"/")
-	if len(there) > 0 || errors.Is(err, store.ErrUnreadable) { // whatever it says, it hangs on a lease
+	if len(there) > 0 || errors.Is(err, store.ErrUnreadable) { // whatever it holds, it is on a lease
 		return nil, fmt.Errorf("forget host %s: it is present: run `patchbayd hosts leave` there, or stop the service and wait for its lease to end", name)
 	}
 	if err != nil {
@@ -231,15 +232,15 @@ func (a Admin) Forget(ctx context.Context, name string) ([]store.Block, error) {
 	}
 	err = deleteAsRead(ctx, a.Store.Nodes(), n)
 	if errors.Is(err, store.ErrConflict) {
-		err = fmt.Errorf("forget host %s: it has just written that it is there: it takes other blocks: %w", name, err)
+		err = fmt.Errorf("forget host %s: its agent has just updated its record, so it runs and claims other blocks: %w", name, err)
 	}
 	if left != nil {
-		left = fmt.Errorf("left, as nobody can tell whose it is: %w", left)
+		left = fmt.Errorf("left, because its host is unknown: %w", left)
 	}
 	return gone, errors.Join(err, left)
 }
 
-// find is the node of an id or a name.
+// find returns the node with an id or a name.
 func find(nodes []store.Node, name string) (store.Node, error) {
 	var found []store.Node
 	for _, n := range nodes {
@@ -256,5 +257,5 @@ func find(nodes []store.Node, name string) (store.Node, error) {
 	case 1:
 		return found[0], nil
 	}
-	return store.Node{}, fmt.Errorf("%d hosts are called %s: say which by its id", len(found), name)
+	return store.Node{}, fmt.Errorf("%d hosts have the name %s: give an id instead", len(found), name)
 }

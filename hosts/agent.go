@@ -21,20 +21,20 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// Options are an agent's.
+// Options configure an Agent.
 type Options struct {
 	Store    store.Store
-	Name     string       // what people call this host
-	Underlay []netip.Addr // where other hosts reach it; none: the uplink's addresses
-	Port     uint16       // UDP, of the tunnel
-	Paths    paths.Paths  // State has the agent's own directory and the driver's, CNI host-local's
-	ConfDir  string       // of CNI configurations, such as /etc/cni/net.d
-	DataRoot string       // Docker's, such as /var/lib/docker
+	Name     string       // the host's name in listings
+	Underlay []netip.Addr // where other hosts reach it; empty: the uplink's addresses
+	Port     uint16       // UDP port of the tunnel
+	Paths    paths.Paths  // State holds the directories of the agent and of the Docker driver, CNI those of host-local
+	ConfDir  string       // directory of CNI configurations, such as /etc/cni/net.d
+	DataRoot string       // Docker's data directory, such as /var/lib/docker
 	TTL      time.Duration
-	Reclaim  time.Duration // how long a host must be gone before its block may be taken: LeastReclaim
+	Reclaim  time.Duration // how long a host must be gone before another host may take its block: LeastReclaim
 	DNS      []string      // networks whose containers get our resolver; "*" is all
-	Domain   string        // of names, beside NAME.NETWORK; "" is none
-	// Upstreams are asked for all other names; none: those of the host's resolv.conf.
+	Domain   string        // suffix of names, beside NAME.NETWORK; "" is none
+	// Upstreams answer all other names; empty: the servers of the host's resolv.conf.
 	Upstreams []netip.AddrPort
 	Fabric    Fabric
 	Log       func(format string, args ...any)
@@ -44,53 +44,53 @@ type Options struct {
 type Fabric interface {
 	Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error
 	UplinkMTU(underlay []netip.Addr) (int, error)
-	// Watch calls changed when Apply has to be called again, until ctx ends.
+	// Watch calls changed when Apply must run again, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
 }
 
-// Agent is one host's.
+// Agent is the agent of one host.
 type Agent struct {
 	opts Options
 	self *identity
 	dir  string // below Paths.State
 	wall func() time.Time
 
-	links opener // those of bridges
+	links opener // opens the links of bridges
 
-	mirror mirror
-	said   said
-	view   view
-	names  names.Server
+	mirror   mirror
+	problems problems
+	view     view
+	names    names.Server
 
-	local    chan struct{} // something is new for this host
-	kernel   chan struct{} // the kernel is not what it was
-	upstream chan struct{} // something is new for the store
+	local    chan struct{} // something changed for this host
+	kernel   chan struct{} // the kernel's state changed
+	upstream chan struct{} // something changed for the store
 
 	mu         sync.Mutex
 	docker     docker
 	containers []container
 	copies     []dockerCopy
-	unread     string // what could not be read: there may be more of them
+	unread     string // the read error; with one, containers or copies may be incomplete
 
-	// tendStore's
-	told      store.Node // what the store was told of this host
-	lease     store.Lease
-	long      store.Lease                           // see lasting
-	endLease  context.CancelFunc                    // of the leases' context
-	run       string                                // names the lease
-	published map[string]store.Item[store.Endpoint] // what hangs on it, by key
-	others    map[string]time.Time                  // leases with what is this host's, since when
-	twinSeen  time.Time                             // when another host had this one's id
-	checked   time.Time                             // when published was compared with the store
+	// Fields of tendStore.
+	written       store.Node // this host's record as the store last took it
+	lease         store.Lease
+	long          store.Lease                           // see lasting
+	endLease      context.CancelFunc                    // ends the context of both leases
+	run           string                                // suffix of the ids of the endpoints on this lease
+	published     map[string]store.Item[store.Endpoint] // endpoints on the lease, by key
+	others        map[string]time.Time                  // leases of other agents with this host's id, and when each was first seen
+	duplicateSeen time.Time                             // when another host with this host's id was last seen
+	checked       time.Time                             // when published was last compared with the store
 
-	// tendHost's
-	meshed  meshed
-	saved   saved
-	reached []netip.Addr // where others reach this host, when it was looked at last
-	lost    bool         // there was no way to the others
+	// Fields of tendHost.
+	meshed   meshed
+	saved    saved
+	reached  []netip.Addr // this host's underlay addresses at the last look
+	noUplink bool         // the last look found no uplink
 }
 
-// New makes an agent. It reads who this host is and what it last knew.
+// New makes an agent. It loads this host's identity and the saved state.
 func New(opts Options) (*Agent, error) {
 	if opts.TTL < time.Second || opts.Reclaim <= 0 {
 		return nil, errors.New("the ttl must be a second at least, and the time to reclaim more than 0")
@@ -99,70 +99,70 @@ func New(opts Options) (*Agent, error) {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
 	a := &Agent{
-		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), said: said{log: opts.Log}, wall: time.Now,
+		opts: opts, dir: filepath.Join(opts.Paths.State, "hosts"), problems: problems{log: opts.Log}, wall: time.Now,
 		local: make(chan struct{}, 1), kernel: make(chan struct{}, 1), upstream: make(chan struct{}, 1),
 		others: map[string]time.Time{},
 		docker: docker{state: opts.Paths.State, data: opts.DataRoot},
 	}
 	a.mirror.changed = a.wake
-	a.names.Ports = (&ports{proc: opts.Paths.Proc, tell: a.said.tell}).of
+	a.names.Ports = (&ports{proc: opts.Paths.Proc, report: a.problems.set}).of
 	a.names.View, a.names.Domain, a.names.Upstreams, a.names.Log = &a.view, opts.Domain, opts.Upstreams, opts.Log
 	var err error
 	if a.self, err = loadIdentity(a.dir); err != nil {
 		return nil, err
 	}
 	a.mirror.self, a.mirror.doubt = a.self.ID, opts.Reclaim
-	a.said.tell("cache", a.mirror.load(a.dir))
-	a.mirror.tables = tablesOf(&a.mirror.cache) // for what cannot be read
+	a.problems.set("cache", a.mirror.load(a.dir))
+	a.mirror.tables = tablesOf(&a.mirror.cache) // objects that cannot be read keep these values
 	return a, nil
 }
 
-// ID is the host's.
+// ID returns the host's id.
 func (a *Agent) ID() string { return a.self.ID }
 
-// How often everything is looked at, whether or not anything happened.
+// How often the agent looks at everything, whether or not anything changed.
 const (
 	reconcileEvery = time.Minute
-	wayEvery       = 3 * time.Second // while there is none to the others
+	uplinkEvery    = 3 * time.Second // while there is no uplink
 	dockerEvery    = 500 * time.Millisecond
-	settleTime     = 20 * time.Millisecond // many changes come together
-	restFactor     = 4                     // times as long as work took, before the next
-	settleMost     = 5 * time.Second       // a store that is slow is no work of ours
+	settleTime     = 20 * time.Millisecond // collects changes that come together
+	restFactor     = 4                     // rests this many times as long as the work took
+	settleMost     = 5 * time.Second       // limits the rest: with a slow store, most of that time is not the agent's own work
 )
 
-// Run works until ctx ends, and leaves no call of the store behind. What was made
-// stays: the containers are there, too.
+// Run works until ctx ends, and returns only after its calls of the store have ended. What
+// the agent made stays, because containers use it.
 func (a *Agent) Run(ctx context.Context) {
 	a.readDocker()
 	defer a.names.Close()
 	var wg sync.WaitGroup
-	wg.Go(func() { a.mirror.follow(ctx, a.opts.Store, a.said.tell) })
+	wg.Go(func() { a.mirror.follow(ctx, a.opts.Store, a.problems.set) })
 	wg.Go(func() { a.watchDocker(ctx) })
 	wg.Go(func() { a.tendStore(ctx) })
 	wg.Go(func() { a.tendHost(ctx) })
 	wg.Go(func() {
-		keep(ctx, func(err error) { a.said.tell("watch the kernel", err) }, func() error {
-			return a.opts.Fabric.Watch(ctx, func() { ring(a.kernel) })
+		repeat(ctx, func(err error) { a.problems.set("watch the kernel", err) }, func() error {
+			return a.opts.Fabric.Watch(ctx, func() { signal(a.kernel) })
 		})
 	})
 	wg.Wait()
 }
 
-// wake has both loops look.
+// wake starts both loops.
 func (a *Agent) wake() {
-	ring(a.local)
-	ring(a.upstream)
+	signal(a.local)
+	signal(a.upstream)
 }
 
-func ring(bell chan struct{}) {
+func signal(c chan struct{}) {
 	select {
-	case bell <- struct{}{}:
-	default: // it will look anyhow
+	case c <- struct{}{}:
+	default: // a signal is pending
 	}
 }
 
-// tendHost keeps the kernel and the files of this host as the world says. It
-// never waits for the store.
+// tendHost keeps the kernel and the files of this host in the desired state. It never
+// waits for the store.
 func (a *Agent) tendHost(ctx context.Context) {
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
@@ -170,16 +170,16 @@ func (a *Agent) tendHost(ctx context.Context) {
 		began := time.Now()
 		a.apply(ctx, all)
 		took := time.Since(began)
-		var way <-chan time.Time
-		if a.lost { // an address that is only being made ready is told by nobody
-			way = time.After(jitter(wayEvery))
+		var retry <-chan time.Time
+		if a.noUplink { // the watch reports no address that is still tentative
+			retry = time.After(jitter(uplinkEvery))
 		}
 		select {
-		case <-way:
+		case <-retry:
 			all = true
 		case <-ctx.Done():
 			if w, _, synced := a.mirror.snapshot(); synced {
-				a.said.tell("cache", a.save(&w, true))
+				a.problems.set("cache", a.save(&w, true))
 			}
 			return
 		case <-tick.C:
@@ -194,15 +194,15 @@ func (a *Agent) tendHost(ctx context.Context) {
 	}
 }
 
-// settle is how long to let changes come together: the more there is to look at,
-// the longer, so that looking never takes a whole processor. Nobody hears anything
-// meanwhile, not even that the lease is lost, so there is a most.
+// settle returns how long to collect changes before the next look. The rest grows with the
+// work, so that looking never takes a whole processor. It is limited because the loop
+// notices nothing meanwhile, not even a lost lease.
 func settle(took time.Duration) time.Duration {
 	return min(max(settleTime, restFactor*took), settleMost)
 }
 
-// watchDocker looks at the files of the driver and of dockerd. Nobody tells us,
-// so that nobody waits for us.
+// watchDocker polls the files of the driver and of dockerd. Neither notifies the agent, so
+// neither can wait for it.
 func (a *Agent) watchDocker(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -215,7 +215,7 @@ func (a *Agent) watchDocker(ctx context.Context) {
 
 func (a *Agent) readDocker() (changed bool) {
 	containers, copies, err := a.docker.read()
-	a.said.tell("docker", err)
+	a.problems.set("docker", err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	unread := ""
@@ -227,14 +227,14 @@ func (a *Agent) readDocker() (changed bool) {
 	return changed
 }
 
-// known are the endpoints of this host's containers, and whether these are all.
+// known returns the endpoints of this host's containers, and whether they are complete.
 func (a *Agent) known() (containers []container, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.containers, a.unread == ""
 }
 
-// here are the endpoints of this host's containers, and Docker's networks.
+// here returns the endpoints of this host's containers, and Docker's networks.
 func (a *Agent) here() ([]container, []dockerCopy) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,23 +14,23 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// apply makes this host be what the world says: configurations, the fabric and
-// the names. With all, the kernel is compared even if nothing is new.
+// apply brings this host into the desired state: configurations, the fabric and the names.
+// With all, it compares the kernel even if nothing changed.
 func (a *Agent) apply(ctx context.Context, all bool) {
 	w, known, synced := a.mirror.snapshot()
 	if !known {
-		return // the first time, and the store is away: there is nothing to go by
+		return // first start without the store: nothing is known
 	}
 	f := a.facts(&w)
 	d := compile(&w, f)
 	may := mayRemove(synced, d.wrong)
-	a.said.tell("bridges", a.tidy(&w, d, may)) // before routes to where they lead
-	a.said.tell("data of the store", a.mirror.lost())
-	a.said.tellAll("network", d.wrong)
-	a.said.tellAll("configuration of", a.configure(d, may))
-	if synced { // before ways that a start without the store would not know, and take down
-		a.mirror.refresh(&w) // what was remembered meanwhile
-		a.said.tell("cache", a.save(&w, all))
+	a.problems.set("bridges", a.tidy(&w, d, may)) // before the routes to the networks on the bridges
+	a.problems.set("data of the store", a.mirror.lost())
+	a.problems.setAll("network", d.wrong)
+	a.problems.setAll("configuration of", a.configure(d, may))
+	if synced { // before the fabric: a start without the store would remove routes that are not in the cache
+		a.mirror.refresh(&w) // with the blocks and bridges noted since the snapshot
+		a.problems.set("cache", a.save(&w, all))
 	}
 	if f.uplink > 0 && may.sets() {
 		a.carry(ctx, d, all)
@@ -40,26 +40,26 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 		a.view.look(&w, a.self.ID, containers)
 	}
 	if may.sets() {
-		a.said.tell("names", a.names.Listen(d.names))
+		a.problems.set("names", a.names.Listen(d.names))
 	}
-	a.said.tellAll("Docker network", a.stale(d.parts))
-	a.said.tell("status", a.saveStatus())
+	a.problems.setAll("Docker network", a.stale(d.parts))
+	a.problems.set("status", a.saveStatus())
 }
 
-// facts looks at this host, for compile.
+// facts collects what compile needs to know of this host.
 func (a *Agent) facts(w *world) *facts {
 	f := a.looks(w)
 	f.dns = a.opts.DNS
 	f.settled = func(network string) bool { return settled(a.opts.ConfDir, network) }
-	f.self, f.uplink = a.way()
-	f.self.ID = a.self.ID // also while nothing else is known
+	f.self, f.uplink = a.uplink()
+	f.self.ID = a.self.ID // even if the uplink is unknown
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f.copies, f.unread = a.copies, a.unread != ""
 	return f
 }
 
-// usable is the function's, with this host as it is.
+// usable calls the function usable with this host's conflicts.
 func (a *Agent) usable(w *world, underlay []netip.Addr) ([]store.Network, map[string]error) {
 	f := a.looks(w)
 	f.self.Underlay = underlay
@@ -77,27 +77,28 @@ func (a *Agent) looks(w *world) *facts {
 	}
 }
 
-// way is this host as others reach it, and the MTU of the way to them, in bytes;
-// 0 while there is none. Then names are answered and configurations stay.
-func (a *Agent) way() (self store.Node, uplink int) {
+// uplink returns this host's record with its underlay addresses, and the MTU towards the
+// other hosts in bytes; 0 while there is no uplink. The agent then still answers names, and
+// configurations stay.
+func (a *Agent) uplink() (self store.Node, uplink int) {
 	self, err := a.node()
-	if a.said.tell("uplink", err); err == nil {
+	if a.problems.set("uplink", err); err == nil {
 		uplink, err = a.opts.Fabric.UplinkMTU(self.Underlay)
-		a.said.tell("uplink's address", err) // the loop of the store knows nothing of it
+		a.problems.set("uplink's address", err) // not "uplink": the store's loop sets that one
 	}
 	if err != nil {
-		a.lost = true
+		a.noUplink = true
 		return self, 0
 	}
-	a.lost = false
+	a.noUplink = false
 	if !slices.Equal(self.Underlay, a.reached) {
 		a.reached = self.Underlay
-		ring(a.upstream) // the others have to know soon
+		signal(a.upstream) // the other hosts need the new addresses soon
 	}
 	return self, uplink
 }
 
-// carry tells the fabric of this host and the others, when there is anything new.
+// carry applies the fabric if its input changed.
 func (a *Agent) carry(ctx context.Context, d *desired, all bool) {
 	next := meshed{d.self, d.peers, true}
 	if !all && reflect.DeepEqual(next, a.meshed) {
@@ -105,19 +106,19 @@ func (a *Agent) carry(ctx context.Context, d *desired, all bool) {
 	}
 	err := a.opts.Fabric.Apply(ctx, d.self, d.peers)
 	next.done = err == nil
-	a.said.tell("fabric", err)
+	a.problems.set("fabric", err)
 	a.meshed = next
 }
 
-// meshed is what the fabric was told last.
+// meshed is the input of the last Fabric.Apply.
 type meshed struct {
 	self  mesh.Self
 	peers []mesh.Peer
-	done  bool // without an error
+	done  bool // Apply succeeded
 }
 
-// configure writes the configurations of networks that have their blocks, and
-// removes those of others.
+// configure writes the configurations of networks whose blocks this host holds, and removes
+// those of other networks.
 func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 	wrong = map[string]error{}
 	for i := range d.parts {
@@ -125,7 +126,7 @@ func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 		if !p.ready {
 			continue
 		}
-		a.mirror.remember(p.Network.Name, p.have) // before an address of it is given to a container
+		a.mirror.remember(p.Network.Name, p.have) // before a container gets an address of it
 		conf := d.confs[p.Network.Name]
 		err := conf.err
 		if err == nil {
@@ -137,7 +138,7 @@ func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 	}
 	removed, err := removeConfs(a.opts.ConfDir, func(network string) bool { return d.keeps(network) || !may.network(network) })
 	if err != nil {
-		wrong["networks that are no more"] = err
+		wrong["removed networks"] = err
 	}
 	for _, network := range removed {
 		a.opts.Log("network %s: configuration removed", network)
@@ -145,8 +146,8 @@ func (a *Agent) configure(d *desired, may *removal) (wrong map[string]error) {
 	return wrong
 }
 
-// stale are Docker networks whose copy of the configuration has another block
-// than this host.
+// stale finds Docker networks whose copy of the configuration has another block than this
+// host holds.
 func (a *Agent) stale(parts []part) map[string]error {
 	out := map[string]error{}
 	_, copies := a.here()

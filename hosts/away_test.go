@@ -125,17 +125,17 @@ func TestTwin(t *testing.T) {
 	}{
 		{0, []store.Endpoint{before, own}, false},
 		{time.Second, []store.Endpoint{before}, false},
-		{twinAfter / 2, []store.Endpoint{before, own}, false},
-		{twinAfter, []store.Endpoint{own}, false},
-		{twinAfter + 1, []store.Endpoint{before, next, own}, true}, // it came again
-		{twinAfter + 2, []store.Endpoint{next, before}, true},
-		{twinAfter + 3, nil, true}, // removed, until it comes again
-		{twinAfter + reconcileEvery, []store.Endpoint{own}, true},
-		{twinAfter + twinOver, []store.Endpoint{before}, true},
-		{twinAfter + twinOver + twinOver - 1, nil, true},
-		{twinAfter + twinOver + twinOver, nil, false},
+		{duplicateAfter / 2, []store.Endpoint{before, own}, false},
+		{duplicateAfter, []store.Endpoint{own}, false},
+		{duplicateAfter + 1, []store.Endpoint{before, next, own}, true}, // it came again
+		{duplicateAfter + 2, []store.Endpoint{next, before}, true},
+		{duplicateAfter + 3, nil, true}, // removed, until it comes again
+		{duplicateAfter + reconcileEvery, []store.Endpoint{own}, true},
+		{duplicateAfter + duplicateExpiry, []store.Endpoint{before}, true},
+		{duplicateAfter + duplicateExpiry + duplicateExpiry - 1, nil, true},
+		{duplicateAfter + duplicateExpiry + duplicateExpiry, nil, false},
 	} {
-		err := a.twin(c.others, began.Add(c.after))
+		err := a.duplicateID(c.others, began.Add(c.after))
 		if told := err != nil; told != c.told || told && !strings.Contains(err.Error(), "node.json") {
 			t.Errorf("after %v: %v", c.after, err)
 		}
@@ -146,7 +146,7 @@ func TestTwin(t *testing.T) {
 func TestTwinTold(t *testing.T) {
 	now := time.Now()
 	a := &Agent{self: &identity{ID: "me"}, run: "own", checked: now, others: map[string]time.Time{"before": now.Add(-time.Hour)}}
-	a.opts.Store, a.said.log = openStore(t), t.Logf
+	a.opts.Store, a.problems.log = openStore(t), t.Logf
 	a.published = map[string]store.Item[store.Endpoint]{}
 	for key, e := range a.endpoints(&world{}, nil) {
 		a.published[key] = store.Item[store.Endpoint]{Object: e}
@@ -158,13 +158,13 @@ func TestTwinTold(t *testing.T) {
 			w.Endpoints = append(w.Endpoints, store.Endpoint{Network: presence, ID: id, Node: "me"})
 		}
 		must(t, a.publish(t.Context(), w))
-		if len(a.said.all()) != told || a.said.changes() != changes {
-			t.Errorf("%s: %d changes, now %v", what, a.said.changes(), a.said.all())
+		if len(a.problems.all()) != told || a.problems.changes() != changes {
+			t.Errorf("%s: %d changes, now %v", what, a.problems.changes(), a.problems.all())
 		}
 	}
 	look("two runs", 1, 1, "host.before", "host.next")
 	look("all are removed", 1, 1)
-	a.twinSeen = now.Add(-twinOver)
+	a.duplicateSeen = now.Add(-duplicateExpiry)
 	look("for long", 0, 2)
 }
 
@@ -240,7 +240,7 @@ func TestBlockLost(t *testing.T) {
 	must(t, err)
 	a.start()
 	until(t, "it says so", func() bool {
-		return a.log.has("block " + block.String() + " of this host is thief's now, and 1 addresses of it are in use here")
+		return a.log.has("block " + block.String() + " of this host belongs to thief now, and 1 addresses of it are in use here")
 	})
 	until(t, "no configuration", func() bool { return a.conf("lan") == "" })
 	if len(a.fabric.routes()) != 0 {
@@ -317,11 +317,11 @@ func TestForeignConfiguration(t *testing.T) {
 	must(t, os.WriteFile(a.dir+"/net.d/lan.conflist", []byte(`{"name":"lan"}`), 0o644))
 	a.start()
 	must(t, Admin{s}.Create(t.Context(), lan()))
-	until(t, "it says so", func() bool { return a.log.has("somebody else wrote it") })
+	until(t, "it says so", func() bool { return a.log.has("the agent did not write it") })
 	until(t, "ls says so", func() bool {
 		l, err := Admin{s}.List(t.Context(), a.dir+"/state/hosts")
 		must(t, err)
-		return len(l.Wrong) == 1 && strings.Contains(l.Wrong[0], "somebody else wrote it")
+		return len(l.Wrong) == 1 && strings.Contains(l.Wrong[0], "the agent did not write it")
 	})
 	if a.conf("lan") != `{"name":"lan"}` {
 		t.Error(a.conf("lan"))
@@ -345,7 +345,7 @@ func TestListRemembered(t *testing.T) {
 	must(t, err)
 	var out strings.Builder
 	must(t, l.Print(&out))
-	for _, want := range []string{"the store is away, this is what it last said", block.String() + "  lan      host1", "present"} {
+	for _, want := range []string{"the store is away, this is its last known state", block.String() + "  lan      host1", "present"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
 		}

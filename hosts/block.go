@@ -12,16 +12,16 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// maxTries bounds how many blocks of a subnet are looked at.
+// maxTries limits how many blocks of a subnet freeBlock tries.
 const maxTries = 1 << 20
 
-// freeBlock chooses a block of length bits within subnet that overlaps none of
-// taken; false when there is none. Where it begins to look depends on who asks,
-// so that two that ask at once seldom choose the same.
-func freeBlock(subnet netip.Prefix, length int, taken []netip.Prefix, who string) (netip.Prefix, bool) {
+// freeBlock chooses a block of length bits within subnet that overlaps none of taken; false
+// when there is none. The search starts at a hash of seed, so that two hosts that search at
+// once seldom choose the same block.
+func freeBlock(subnet netip.Prefix, length int, taken []netip.Prefix, seed string) (netip.Prefix, bool) {
 	count := uint64(1) << min(length-subnet.Bits(), maxSpan)
 	h := fnv.New64a()
-	h.Write([]byte(who))
+	h.Write([]byte(seed))
 	first := h.Sum64() % count
 	for n := range min(count, maxTries) {
 		b := nth(subnet, length, (first+n)%count)
@@ -32,7 +32,7 @@ func freeBlock(subnet netip.Prefix, length int, taken []netip.Prefix, who string
 	return netip.Prefix{}, false
 }
 
-// nth is the block number i of those of length bits in subnet.
+// nth returns block number i of those of length bits in subnet.
 func nth(subnet netip.Prefix, length int, i uint64) netip.Prefix {
 	base := subnet.Masked().Addr().As16()
 	hi, lo := binary.BigEndian.Uint64(base[:8]), binary.BigEndian.Uint64(base[8:])
@@ -41,7 +41,7 @@ func nth(subnet netip.Prefix, length int, i uint64) netip.Prefix {
 		hi |= i << (shift - 64)
 	} else {
 		lo |= i << shift
-		hi |= i >> (64 - shift) // nothing when shift is 0: Go shifts by 64, too
+		hi |= i >> (64 - shift) // zero when shift is 0: Go defines a shift by 64
 	}
 	binary.BigEndian.PutUint64(base[:8], hi)
 	binary.BigEndian.PutUint64(base[8:], lo)
@@ -52,7 +52,7 @@ func nth(subnet netip.Prefix, length int, i uint64) netip.Prefix {
 	return netip.PrefixFrom(addr, length)
 }
 
-// bitsOf is how long one host's block of a subnet is.
+// bitsOf returns the prefix length of one host's block of a subnet.
 func bitsOf(n *store.Network, subnet netip.Prefix) int {
 	if subnet.Addr().Is4() {
 		return n.BlockBits4
@@ -60,25 +60,25 @@ func bitsOf(n *store.Network, subnet netip.Prefix) int {
 	return n.BlockBits6
 }
 
-// holding is what one node has of one network.
+// holding is the part of one network that one node holds.
 type holding struct {
-	have    []netip.Prefix // at most one of each subnet, in their order
-	extra   []store.Block  // more than one, or of another time's subnets: to be given back
+	have    []netip.Prefix // at most one for each subnet, in their order
+	extra   []store.Block  // second blocks of a subnet, or of a former definition of the network: to be given back
 	missing []netip.Prefix // subnets without a block
-	lost    []store.Block  // what was ours by what we remember, and is somebody else's now
+	lost    []store.Block  // blocks that this node remembers as its own and another node holds now
 }
 
-// complete says whether containers can be given addresses.
+// complete reports whether containers can get addresses.
 func (h *holding) complete() bool { return len(h.missing) == 0 && len(h.lost) == 0 }
 
-// holdingOf sorts the blocks of a network from the view of a node that
-// remembers to have had some of them.
+// holdingOf sorts the blocks of a network from the view of a node that remembers its former
+// blocks.
 func holdingOf(n *store.Network, node string, blocks []store.Block, remembered []netip.Prefix) (h holding) {
 	for _, subnet := range n.Subnets {
 		i := slices.IndexFunc(blocks, func(b store.Block) bool {
 			return b.Node == node && fits(n, subnet, b.Prefix) && (!slices.ContainsFunc(remembered, subnet.Overlaps) || slices.Contains(remembered, b.Prefix))
 		})
-		if i < 0 { // none that we remember, and cannot have again
+		if i < 0 { // it holds none of the remembered blocks, and can claim none of them again
 			if _, again := old(n, subnet, remembered, takenOf(n, subnet, blocks)); !again {
 				i = slices.IndexFunc(blocks, func(b store.Block) bool { return b.Node == node && fits(n, subnet, b.Prefix) })
 			}
@@ -100,13 +100,13 @@ func holdingOf(n *store.Network, node string, blocks []store.Block, remembered [
 	return h
 }
 
-// possible says whether a block is one that a host can claim of a network: the
-// record of any other block takes none away.
+// possible reports whether a host can claim this block of a network. The record of any
+// other block takes no addresses.
 func possible(n *store.Network, block netip.Prefix) bool {
 	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return fits(n, s, block) })
 }
 
-// fits says whether a block is one of a subnet as the network divides it.
+// fits reports whether a block has the length that the network gives blocks of a subnet.
 func fits(n *store.Network, subnet, block netip.Prefix) bool {
 	return block.Bits() == bitsOf(n, subnet) && subnet.Contains(block.Addr())
 }

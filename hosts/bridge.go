@@ -18,18 +18,18 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// bridges are the networks' bridges on this host. Which is ours tells the note that
-// the plugin bridge leaves of one that it makes, and which addresses on it are, the
-// blocks that this host had: others may have made a bridge of that name, or given
-// ours another address.
+// bridges are the networks' bridges on this host. The note that the plugin bridge leaves
+// for each bridge it creates shows which bridges are ours; the blocks that this host has
+// held show which of their addresses are. Other programs may have created a bridge of such
+// a name, or added an address to ours.
 type bridges struct {
 	conn  links
 	notes *record.Store
 	had   func(network string) []netip.Prefix
-	say   func(format string, args ...any)
+	log   func(format string, args ...any)
 }
 
-// links are those of this host, with their addresses: *nl.Conn.
+// links is the part of *nl.Conn for the links of this host and their addresses.
 type links interface {
 	Link(name string) (netlink.Link, error)
 	LinkAt(index int) (netlink.Link, error)
@@ -41,10 +41,10 @@ type links interface {
 	Close()
 }
 
-// opener opens them; nil is for those of the process's namespace.
+// opener opens links; nil opens those of the process's namespace.
 type opener func() (links, error)
 
-func openBridges(open opener, p paths.Paths, w *world, say func(string, ...any)) (*bridges, error) {
+func openBridges(open opener, p paths.Paths, w *world, log func(string, ...any)) (*bridges, error) {
 	if open == nil {
 		open = func() (links, error) { return nl.Host(p.Proc) }
 	}
@@ -53,7 +53,7 @@ func openBridges(open opener, p paths.Paths, w *world, say func(string, ...any))
 		return nil, err
 	}
 	had := func(network string) []netip.Prefix { return slices.Concat(w.Given[network], w.Own[network]) }
-	return &bridges{conn, record.New(p.Run), had, say}, nil
+	return &bridges{conn, record.New(p.Run), had, log}, nil
 }
 
 func (b *bridges) close() {
@@ -61,23 +61,22 @@ func (b *bridges) close() {
 	b.conn.Close()
 }
 
-// ours says whether an attachment to a network made its bridge.
+// ours reports whether an attachment to a network created its bridge.
 func (b *bridges) ours(network string, link netlink.Link) bool {
 	note, err := b.notes.Made(record.MadeBridge(link.Attrs().Name))
 	return err == nil && note != nil && note.Network == network && note.Index == link.Attrs().Index && link.Type() == "bridge"
 }
 
-// gave says whether an address of a network's bridge is one that our configuration
-// had it given: the first of a block.
+// gave reports whether our configuration put an address on a network's bridge: it is the
+// first address of a block.
 func (b *bridges) gave(n *store.Network, link netlink.Link, addr netip.Prefix) bool {
 	block := addr.Masked()
 	return gatewayOf(block) == addr.Addr() && (slices.Contains(b.had(n.Name), block) || possible(n, block) && b.ours(n.Name, link))
 }
 
-// tidy takes from the bridges what no container needs any more: the addresses of
-// blocks that are no longer this host's, and bridges of networks that are no more
-// once the last container has left. The plugin bridge leaves both, as it cannot
-// know.
+// tidy removes what no container needs any more: addresses of blocks that this host no
+// longer holds, and bridges of removed networks once the last container has left. The
+// plugin bridge leaves both, because it cannot know.
 func (a *Agent) tidy(w *world, d *desired, may *removal) error {
 	if !may.whole {
 		return nil
@@ -106,12 +105,12 @@ func (a *Agent) tidy(w *world, d *desired, may *removal) error {
 	return errors.Join(errs...)
 }
 
-// tidyAddrs removes the addresses of a network's bridge that we gave it and that
-// are not those of its blocks.
+// tidyAddrs removes the addresses of a network's bridge that we put there and that belong
+// to none of its blocks.
 func (a *Agent) tidyAddrs(b *bridges, p *part) error {
 	link, err := b.conn.Link(bridgeName(p.Network.Name))
 	if nl.IsNotFound(err) {
-		return nil // no container was ever here
+		return nil // this host has had no container on the network
 	}
 	if err != nil {
 		return err
@@ -121,7 +120,7 @@ func (a *Agent) tidyAddrs(b *bridges, p *part) error {
 		return err
 	}
 	var errs []error
-	stay := slices.DeleteFunc(addrs, func(at nl.Addr) bool {
+	kept := slices.DeleteFunc(addrs, func(at nl.Addr) bool {
 		block := at.Prefix.Masked()
 		if slices.Contains(p.Blocks, block) || !b.gave(&p.Network, link, at.Prefix) {
 			return false
@@ -137,13 +136,13 @@ func (a *Agent) tidyAddrs(b *bridges, p *part) error {
 		}
 		return true
 	})
-	return errors.Join(append(errs, p.hindered(link.Attrs().Name, stay))...)
+	return errors.Join(append(errs, p.hindered(link.Attrs().Name, kept))...)
 }
 
-// hindered tells of addresses of a bridge that an ADD refuses to stand beside.
+// hindered reports addresses of a bridge that make an ADD fail.
 func (p *part) hindered(bridge string, addrs []nl.Addr) error {
 	if !p.complete() {
-		return nil // there is no configuration
+		return nil // it has no configuration, so no ADD can fail
 	}
 	var errs []error
 	for i, gateway := range p.gateways() {
@@ -156,7 +155,7 @@ func (p *part) hindered(bridge string, addrs []nl.Addr) error {
 	return errors.Join(errs...)
 }
 
-// drop removes a network's bridge that is free; gone when none of ours is left.
+// drop removes a network's bridge if it is free. gone means that no bridge of ours is left.
 func (b *bridges) drop(network string) (gone bool, err error) {
 	name := bridgeName(network)
 	link, err := b.conn.Link(name)
@@ -167,7 +166,7 @@ func (b *bridges) drop(network string) (gone bool, err error) {
 		return false, err
 	}
 	if !b.ours(network, link) {
-		b.say("network %s: %s stays: no note says that patchbay made it, as it notes its own: ip link del %[2]s", network, name)
+		b.log("network %s: %s stays: no note says that patchbay made it, as it notes its own: ip link del %[2]s", network, name)
 		return true, nil
 	}
 	if free, err := b.free(network, link); !free {
@@ -179,8 +178,8 @@ func (b *bridges) drop(network string) (gone bool, err error) {
 	return true, b.notes.ForgetBridge(name, link.Attrs().Index)
 }
 
-// free says whether a bridge has no port and no link on top. The error names an
-// address that others gave it.
+// free reports whether a bridge has no port and no link on top. The error names an address
+// that another program added.
 func (b *bridges) free(network string, link netlink.Link) (bool, error) {
 	at := link.Attrs()
 	links, err := b.conn.LinkList()
@@ -198,7 +197,7 @@ func (b *bridges) free(network string, link netlink.Link) (bool, error) {
 	}
 	for _, a := range addrs {
 		if !a.Prefix.Addr().IsLinkLocalUnicast() && !slices.Contains(b.had(network), a.Prefix.Masked()) {
-			return false, fmt.Errorf("network %s: %s stays: somebody gave it the address %s: ip link del %[2]s", network, at.Name, a.Prefix)
+			return false, fmt.Errorf("network %s: %s stays: patchbay did not add its address %s: ip link del %[2]s", network, at.Name, a.Prefix)
 		}
 	}
 	return true, nil

@@ -71,9 +71,9 @@ func TestBridgeWithForeignAddress(t *testing.T) {
 	theirs := prefix("10.99.0.1/24")
 	must(t, netlink.AddrAdd(link, &netlink.Addr{IPNet: nl.IPNet(theirs)}))
 	must(t, Admin{s}.Remove(t.Context(), "lan", false))
-	until(t, "ls says so", func() bool { return a.wrong("pb-lan stays: somebody gave it the address 10.99.0.1/24") })
+	until(t, "ls says so", func() bool { return a.wrong("pb-lan stays: patchbay did not add its address 10.99.0.1/24") })
 	must(t, netlink.AddrDel(link, &netlink.Addr{IPNet: nl.IPNet(theirs)}))
-	ring(a.agent.kernel)
+	signal(a.agent.kernel)
 	until(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName("pb-lan"); return err != nil })
 }
 

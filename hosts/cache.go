@@ -17,27 +17,27 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// cacheFile is the world on the disk.
+// cacheFile holds the world on disk.
 const cacheFile = "world.json"
 
-// load reads the world that was saved last. One that is missing or torn is as
-// none: the store has it.
+// load reads the saved world. If the file is missing or damaged the agent starts without
+// one: the store has the data.
 func (m *mirror) load(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, cacheFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read what was known: %w", err)
+		return fmt.Errorf("read the saved state: %w", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := json.Unmarshal(data, &m.cache); err != nil {
 		m.cache = world{}
-		return fmt.Errorf("read what was known: %w", err)
+		return fmt.Errorf("read the saved state: %w", err)
 	}
 	for network, blocks := range m.cache.Own {
-		m.cache.give(network, blocks) // an earlier release did not note it
+		m.cache.give(network, blocks) // an earlier release did not save Given
 	}
 	if !m.cache.Doubted.IsZero() {
 		m.cache.Doubted = time.Now()
@@ -46,42 +46,42 @@ func (m *mirror) load(dir string) error {
 	return nil
 }
 
-// saved is what the file has.
+// saved is the content of the file.
 type saved struct {
-	all, lasting []byte // lasting is all but endpoints and when hosts were seen
+	all, lasting []byte // lasting is all without endpoints and without the times when hosts were seen
 	at           time.Time
-	later        bool // there will be another look
+	later        bool // a timer for the next save runs
 }
 
-// saveEvery is how often the file is written because of what comes and goes all
-// the time. What packets go by is on the disk at once.
+// saveEvery limits how often changes of endpoints and of the times when hosts were seen
+// rewrite the file. Changes that packets depend on are saved at once.
 const saveEvery = 5 * time.Second
 
-// saveRate bounds the bytes a second that are written for that: with 25000
-// containers the file has ten megabytes, and some container always comes or goes.
+// saveRate limits the bytes per second of those writes: with 25,000 containers the file has
+// ten megabytes, and some container always starts or stops.
 const saveRate = 64 << 10
 
-// pause is how long to wait after a file of so many bytes.
+// pause returns how long to wait after a write of the current size.
 func (s *saved) pause() time.Duration {
 	return max(saveEvery, time.Duration(len(s.all)/saveRate)*time.Second)
 }
 
-// save keeps the world for the next start, unless it is as it was.
+// save writes the world for the next start, if it has changed.
 func (a *Agent) save(w *world, now bool) error {
 	lasting, err := json.Marshal(w.lasting())
 	if err != nil {
-		return fmt.Errorf("encode what is known: %w", err)
+		return fmt.Errorf("encode the state: %w", err)
 	}
 	if rest := a.saved.pause() - time.Since(a.saved.at); rest > 0 && !now && bytes.Equal(lasting, a.saved.lasting) {
 		if !a.saved.later {
 			a.saved.later = true
-			time.AfterFunc(rest, func() { ring(a.local) })
+			time.AfterFunc(rest, func() { signal(a.local) })
 		}
 		return nil
 	}
 	all, err := json.Marshal(w)
 	if err != nil {
-		return fmt.Errorf("encode what is known: %w", err)
+		return fmt.Errorf("encode the state: %w", err)
 	}
 	if a.saved.later = false; bytes.Equal(all, a.saved.all) {
 		return nil
@@ -93,7 +93,7 @@ func (a *Agent) save(w *world, now bool) error {
 	return nil
 }
 
-// lasting is a world without what changes all the time.
+// lasting returns a copy of the world without what changes all the time.
 func (w *world) lasting() world {
 	out := *w
 	out.Heard, out.Missing.Endpoints = "", nil

@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// claim sees to it that this node has a block of each subnet of a network. The
-// world tells whether there is anything to do; what is done goes by the store.
+// claim makes sure that this node holds a block of each subnet of a network. The cached
+// world shows whether there is anything to do; each change uses the store's current state.
 func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 	if h := holdingOf(n, a.self.ID, w.blocksOf(n.Name), w.Own[n.Name]); h.complete() && len(h.extra) == 0 {
 		a.mirror.remember(n.Name, h.have)
@@ -50,8 +50,9 @@ func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 	return a.giveBack(ctx, n, h.extra)
 }
 
-// blocksNow are the blocks of a network: the store's, and what it has lost. One that
-// cannot be read is as it was known, and still has its key, so no host can take it.
+// blocksNow returns the blocks of a network: those in the store, and those that the store
+// has lost. A block that cannot be read keeps its known value. Its key still exists, so no
+// host can claim it.
 func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]store.Block, error) {
 	blocks, _, err := list(ctx, a.opts.Store.Blocks(), n.Name+"/")
 	all := sorted(blocks)
@@ -59,8 +60,8 @@ func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]st
 	case err == nil:
 		all = append(all, beside(w.Missing.Blocks, n.Name, all)...)
 		for _, b := range beside(w.Blocks, n.Name, all) {
-			if b.Node != a.self.ID && possible(n, b.Prefix) { // given back, or the store is another one since: this host will hear which
-				return nil, fmt.Errorf("the store no longer has block %s of %s: waiting to hear of it", b.Prefix, w.nodeName(b.Node))
+			if b.Node != a.self.ID && possible(n, b.Prefix) { // given back, or another store answers now: the watch will show which
+				return nil, fmt.Errorf("the store no longer has block %s of %s: waiting for the event of its deletion", b.Prefix, w.nodeName(b.Node))
 			}
 		}
 		return all, nil
@@ -70,9 +71,9 @@ func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]st
 	return nil, err
 }
 
-// yield gives up blocks that are another host's now, when no container of this host
-// has an address of them. This host routes them to the other one from then on, also
-// while no block is free for itself.
+// yield gives up blocks that another host holds now, if no container of this host has an
+// address of them. From then on this host routes them to the other one, even if no block is
+// free for itself.
 func (a *Agent) yield(w *world, n *store.Network, all []store.Block) error {
 	lost := all[0]
 	used, err := a.used(n.Name, w.Own[n.Name])
@@ -80,18 +81,18 @@ func (a *Agent) yield(w *world, n *store.Network, all []store.Block) error {
 		return err
 	}
 	if used > 0 {
-		return fmt.Errorf("block %s of this host is %s's now, and %d addresses of it are in use here: remove those containers, and make the Docker network again",
+		return fmt.Errorf("block %s of this host belongs to %s now, and %d addresses of it are in use here: remove those containers, and create the Docker network again",
 			lost.Prefix, w.nodeName(lost.Node), used)
 	}
-	a.opts.Log("network %s: block %s of this host is %s's now: taking another one", n.Name, lost.Prefix, w.nodeName(lost.Node))
+	a.opts.Log("network %s: block %s of this host belongs to %s now: claiming another one", n.Name, lost.Prefix, w.nodeName(lost.Node))
 	a.mirror.remember(n.Name, slices.DeleteFunc(slices.Clone(w.Own[n.Name]), func(own netip.Prefix) bool {
 		return slices.ContainsFunc(all, func(b store.Block) bool { return b.Prefix.Overlaps(own) })
 	}))
 	return nil
 }
 
-// giveBack gives back blocks that are more than one of a subnet, once nobody has
-// an address of them.
+// giveBack returns second blocks of a subnet to the store, once no container has an address
+// of them.
 func (a *Agent) giveBack(ctx context.Context, n *store.Network, extra []store.Block) error {
 	var errs []error
 	for _, b := range extra {
@@ -110,18 +111,18 @@ func (a *Agent) used(network string, blocks []netip.Prefix) (n int, err error) {
 	return usedBelow(a.opts.Paths.CNI, network, blocks)
 }
 
-// usedBelow counts by host-local's files: they are Docker's and everybody else's.
-// With an error nobody knows, and nothing may go.
+// usedBelow counts them in host-local's files, which every runtime shares. After an error
+// the number is unknown, and nothing may be removed.
 func usedBelow(cni, network string, blocks []netip.Prefix) (n int, err error) {
 	entries, err := os.ReadDir(filepath.Join(cni, "networks", network))
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil // no address was ever given
+		return 0, nil // host-local has allocated no address
 	}
 	if err != nil {
 		return 0, fmt.Errorf("count addresses in use: %w", err)
 	}
 	for _, e := range entries {
-		addr, err := netip.ParseAddr(strings.ReplaceAll(e.Name(), "_", ":")) // host-local's, on file systems without colons
+		addr, err := netip.ParseAddr(strings.ReplaceAll(e.Name(), "_", ":")) // host-local's form for file systems without colons
 		if err == nil && slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(addr) }) {
 			n++
 		}
@@ -129,11 +130,11 @@ func usedBelow(cni, network string, blocks []netip.Prefix) (n int, err error) {
 	return n, nil
 }
 
-// maxRaces bounds how often somebody else may be faster.
+// maxRaces limits how often a claim may lose against another host.
 const maxRaces = 100
 
-// claimOne creates a block: the one we had, or a free one, or one whose node is
-// long gone.
+// claimOne creates a block: the one that this node had, or a free one, or that of a node
+// that has long been gone.
 func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
 	taken := takenOf(n, subnet, blocks)
 	for range maxRaces {
@@ -154,15 +155,15 @@ func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet
 			return b, nil
 		case !errors.Is(err, store.ErrExists):
 			return b, fmt.Errorf("claim block %s: %w", prefix, err)
-		case had: // it may be in use here: see yield
-			return b, fmt.Errorf("claim block %s, which was this host's: another host was faster", prefix)
+		case had: // its addresses may be in use here: see yield
+			return b, fmt.Errorf("claim block %s, which was this host's: another host claimed it first", prefix)
 		}
-		taken = append(taken, prefix) // somebody was faster
+		taken = append(taken, prefix) // another host claimed it first
 	}
-	return store.Block{}, fmt.Errorf("claim a block of %s: others were faster %d times", subnet, maxRaces)
+	return store.Block{}, fmt.Errorf("claim a block of %s: other hosts claimed each choice first, %d times", subnet, maxRaces)
 }
 
-// takenOf are the blocks that keep hosts from others of a subnet.
+// takenOf returns the blocks whose addresses of a subnet no other host can claim.
 func takenOf(n *store.Network, subnet netip.Prefix, blocks []store.Block) (out []netip.Prefix) {
 	for _, b := range blocks {
 		if b.Prefix.Bits() >= bitsOf(n, subnet) { // no host can have claimed a wider one
@@ -172,7 +173,7 @@ func takenOf(n *store.Network, subnet netip.Prefix, blocks []store.Block) (out [
 	return out
 }
 
-// old is the block that this node had, if it can have it again.
+// old returns the block that this node had, if the node can claim it again.
 func old(n *store.Network, subnet netip.Prefix, had, taken []netip.Prefix) (netip.Prefix, bool) {
 	i := slices.IndexFunc(had, func(p netip.Prefix) bool { return fits(n, subnet, p) && !slices.ContainsFunc(taken, p.Overlaps) })
 	if i < 0 {
@@ -189,12 +190,12 @@ func (a *Agent) createBlock(ctx context.Context, b store.Block) error {
 		return err
 	}
 	if at, err := a.opts.Store.Blocks().Get(ctx, b.Key()); err == nil && at.Object.Node == a.self.ID {
-		return nil // the answer to an earlier call was lost
+		return nil // an earlier call created it, and its answer was lost
 	}
 	return err
 }
 
-// dropBlock gives a block back, unless it is not what it was.
+// dropBlock deletes a block from the store unless it has changed.
 func (a *Agent) dropBlock(ctx context.Context, b store.Block) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -208,16 +209,16 @@ func (a *Agent) dropBlock(ctx context.Context, b store.Block) error {
 	return a.opts.Store.Blocks().Delete(ctx, b.Key(), at.Revision)
 }
 
-// reclaim takes the block of the node that is gone for longest, if for long
-// enough. Two that do so at once delete the same, and one of them creates it. A
-// store that lost its data cannot say which hosts were there.
+// reclaim takes the block of the node that has been gone longest, if that is long enough.
+// If two hosts do so at once, both delete the same block and one creates it. A store that
+// has lost its data cannot say which hosts were present.
 func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) (store.Block, error) {
 	holders, err := a.holders(ctx, w, n, subnet, blocks)
 	if err != nil {
 		return store.Block{}, err
 	}
 	if time.Since(w.Doubted) < a.opts.Reclaim {
-		return store.Block{}, fmt.Errorf("no block of %s is free, and the store lost its data less than %v ago: %s", subnet, a.opts.Reclaim, tellHolders(holders))
+		return store.Block{}, fmt.Errorf("no block of %s is free, and the store lost its data less than %v ago: %s", subnet, a.opts.Reclaim, describeHolders(holders))
 	}
 	for _, h := range holders {
 		if h.present || h.lasts || !h.lasting && a.wall().Sub(h.seen) < a.opts.Reclaim {
@@ -225,35 +226,35 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 		}
 		b := store.Block{Network: n.Name, Prefix: h.Prefix, Node: a.self.ID}
 		if err := a.dropBlock(ctx, h.Block); err == nil && a.createBlock(ctx, b) == nil {
-			a.opts.Log("network %s: %s, the holder of block %s, was not seen since %s", n.Name, h.name, h.Prefix, h.seen.Format(time.RFC3339))
+			a.opts.Log("network %s: %s, the holder of block %s, has not been seen since %s", n.Name, h.name, h.Prefix, h.seen.Format(time.RFC3339))
 			return b, nil
 		}
 	}
-	return store.Block{}, fmt.Errorf("no block of %s is free: %s", subnet, tellHolders(holders))
+	return store.Block{}, fmt.Errorf("no block of %s is free: %s", subnet, describeHolders(holders))
 }
 
-// holder is who has a block.
+// holder is a block with the state of its node.
 type holder struct {
 	store.Block
 	name    string
 	seen    time.Time
 	present bool
-	lasting bool // its node has a lasting endpoint as long as its blocks are its
-	lasts   bool // that is there
+	lasting bool // its node keeps a lasting endpoint for as long as it may keep its blocks
+	lasts   bool // that endpoint exists
 }
 
-// holders are those who have blocks of a subnet, the longest unseen first. A
-// node that was forgotten was never seen.
+// holders returns the blocks of a subnet with their nodes, the node unseen for longest
+// first. A forgotten node was never seen.
 func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) ([]holder, error) {
 	nodes, _, err := list(ctx, a.opts.Store.Nodes(), "")
 	if err != nil {
 		return nil, err
 	}
-	present, err := a.hung(ctx, presence)
+	present, err := a.nodesOn(ctx, presence)
 	if err != nil {
 		return nil, err
 	}
-	lasts, err := a.hung(ctx, lasting)
+	lasts, err := a.nodesOn(ctx, lasting)
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +263,7 @@ func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet 
 		if fits(n, subnet, b.Prefix) {
 			node, known := nodes[b.Node]
 			if !known {
-				node, _ = w.node(b.Node) // it is missing, or was forgotten
+				node, _ = w.node(b.Node) // the store has lost the node, or a user made it forget the node
 			}
 			out = append(out, holder{b, cmp.Or(node.Name, b.Node), node.Seen, present[b.Node], node.Lasting, lasts[b.Node]})
 		}
@@ -271,8 +272,8 @@ func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet 
 	return out, nil
 }
 
-// hung are the nodes with an endpoint of their own on a network.
-func (a *Agent) hung(ctx context.Context, network string) (map[string]bool, error) {
+// nodesOn returns the nodes that have an endpoint of their own on a network.
+func (a *Agent) nodesOn(ctx context.Context, network string) (map[string]bool, error) {
 	there, _, err := list(ctx, a.opts.Store.Endpoints(), network+"/")
 	out := map[string]bool{}
 	for _, e := range there {
@@ -281,19 +282,19 @@ func (a *Agent) hung(ctx context.Context, network string) (map[string]bool, erro
 	return out, err
 }
 
-// maxTold bounds how many holders an error names.
-const maxTold = 8
+// maxNamed limits how many objects an error lists.
+const maxNamed = 8
 
-func tellHolders(all []holder) string {
+func describeHolders(all []holder) string {
 	var out []string
-	for _, h := range all[:min(len(all), maxTold)] {
+	for _, h := range all[:min(len(all), maxNamed)] {
 		state := "present"
 		if !h.present {
 			state = "last seen " + h.seen.Format(time.RFC3339)
 		}
 		out = append(out, fmt.Sprintf("%s has %s (%s)", h.name, h.Prefix, state))
 	}
-	if more := len(all) - maxTold; more > 0 {
+	if more := len(all) - maxNamed; more > 0 {
 		out = append(out, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(out, ", ")

@@ -122,10 +122,10 @@ func TestBlockOfHostThatWaits(t *testing.T) {
 	n := store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/29"), BlockBits4: 30, Transport: store.Auto}
 	one := store.Block{Network: "lan", Prefix: prefix("10.200.0.0/30"), Node: "other"}
 	two := store.Block{Network: "lan", Prefix: prefix("10.200.0.4/30"), Node: "third"}
-	m := &mirror{self: "me", doubt: time.Hour, told: time.Now()}
+	m := &mirror{self: "me", doubt: time.Hour, updated: time.Now()}
 	m.tables = tablesOf(&world{Networks: []store.Network{n}, Blocks: []store.Block{two}})
 	w := &world{Networks: []store.Network{n}, Blocks: []store.Block{two}, Endpoints: []store.Endpoint{{Network: presence, Node: "other"}}}
-	w.Missing.Blocks, w.Doubted = []store.Block{one}, m.told.Add(-rebuildTime)
+	w.Missing.Blocks, w.Doubted = []store.Block{one}, m.updated.Add(-rebuildTime)
 	if got := m.still(w); len(got.Blocks) != 0 {
 		t.Errorf("missing: %v", got.Blocks)
 	}
@@ -138,7 +138,7 @@ func TestBlockOfHostThatWaits(t *testing.T) {
 			t.Errorf("%s: missing: %v", about, got.Blocks)
 		}
 	}
-	m.told = w.Doubted.Add(time.Second)
+	m.updated = w.Doubted.Add(time.Second)
 	if got := m.still(w); len(got.Blocks) != 1 {
 		t.Errorf("not heard since the loss: missing: %v", got.Blocks)
 	}

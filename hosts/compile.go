@@ -15,29 +15,29 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// facts are what this host's part in the world follows from, beside the world: compile
-// asks neither the kernel nor the disk.
+// facts describe this host for compile, which combines them with the world and reads
+// neither the kernel nor the disk.
 type facts struct {
-	self   store.Node   // as others reach it
-	uplink int          // MTU of the way to them, in bytes; 0 while there is none
+	self   store.Node   // with its underlay addresses
+	uplink int          // MTU towards the other hosts, in bytes; 0 while there is no uplink
 	dns    []string     // networks whose containers get our resolver; "*" is all
 	copies []dockerCopy // Docker's networks
-	unread bool         // there may be more of them
+	unread bool         // copies may be incomplete
 
 	settled func(network string) bool                     // see function settled
-	hinders func(network *store.Network) error            // says which address or route of this host is in a network's way, or errUnread
-	runs    func(network string, block netip.Prefix) bool // whether containers here may have addresses of a block
+	hinders func(network *store.Network) error            // the address or route of this host that conflicts with a network, or errUnread
+	runs    func(network string, block netip.Prefix) bool // whether containers of this host may have addresses of a block
 }
 
-// desired is what this host is to be. Appliers make it so by difference; what may be
-// taken away for it, removal says.
+// desired is the state that this host shall have. Each applier compares it with the actual
+// state and changes the difference; removal decides what an applier may remove.
 type desired struct {
 	parts []part              // with the bridges and their addresses
 	wrong map[string]error    // why this host takes no part in the other networks
 	confs map[string]rendered // CNI configurations, by network
 	self  mesh.Self
 	peers []mesh.Peer
-	names map[netip.Addr]string // where names are answered, with their networks
+	names map[netip.Addr]string // addresses that answer names, with their networks
 }
 
 type rendered struct {
@@ -45,7 +45,7 @@ type rendered struct {
 	err  error
 }
 
-// compile makes of a whole world, and the facts of this host, what the host is to be.
+// compile computes the desired state of this host from a whole world and the host's facts.
 func compile(w *world, f *facts) *desired {
 	networks, wrong := usable(w, f)
 	d := &desired{wrong: wrong, confs: map[string]rendered{}}
@@ -63,12 +63,12 @@ func compile(w *world, f *facts) *desired {
 	return d
 }
 
-// keeps says whether a network has its configuration, or is about to have it again.
+// keeps reports whether a network has its configuration, or is about to get it again.
 func (d *desired) keeps(network string) bool {
 	return d.wrong[network] == nil && slices.ContainsFunc(d.parts, func(p part) bool { return p.Network.Name == network && (p.complete() || p.soon) })
 }
 
-// takesPart says whether this host takes part in a network.
+// takesPart reports whether this host takes part in a network.
 func (d *desired) takesPart(network string) bool {
 	return slices.ContainsFunc(d.parts, func(p part) bool { return p.Network.Name == network })
 }
@@ -78,7 +78,7 @@ type part struct {
 	plan
 	holding
 	ready bool // it can be configured
-	soon  bool // it stays as it was: its blocks are about to be claimed again
+	soon  bool // its configuration stays: its blocks are about to be claimed again
 
 	masquerade, unsettled bool // see mesh.Subnet
 }
@@ -89,7 +89,7 @@ func partOf(w *world, f *facts, n *store.Network) part {
 	p := part{plan: plan{Network: *n, Blocks: h.have, DNS: f.answers(n.Name)}, holding: h, ready: h.complete() && f.uplink > 0}
 	p.soon = len(h.lost) == 0 && len(h.missing) > 0 && remembered(n, h.missing, w.Own[n.Name])
 	if len(h.lost) > 0 || p.soon {
-		p.Blocks = w.Own[n.Name] // they are in use here until `used` says otherwise
+		p.Blocks = w.Own[n.Name] // containers use them until `used` counts none
 	}
 	p.MTU = n.MTU
 	if p.MTU == 0 {
@@ -99,22 +99,22 @@ func partOf(w *world, f *facts, n *store.Network) part {
 	return p
 }
 
-// remembered says whether this node had a block of each subnet.
+// remembered reports whether this node had a block of each subnet.
 func remembered(n *store.Network, subnets, own []netip.Prefix) bool {
 	return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool {
 		return !slices.ContainsFunc(own, func(b netip.Prefix) bool { return fits(n, s, b) })
 	})
 }
 
-// answers says whether our resolver is for a network's containers.
+// answers reports whether a network's containers get our resolver.
 func (f *facts) answers(network string) bool {
 	return slices.Contains(f.dns, "*") || slices.Contains(f.dns, network)
 }
 
-// usable are the networks that a host can take part in, and why not in the
-// others. Of two that overlap it is the one that the host has a block of already.
-// Nothing is done for the others: both loops ask here, before everything. Only what
-// containers here have of one goes on, and the network is among both.
+// usable returns the networks that a host can take part in, and for each other network the
+// reason why not. If two overlap, the one that the host holds a block of wins. Both loops
+// call usable first and do nothing for the other networks. A refused network in which
+// containers still have addresses is in both results, with the subnets of those addresses.
 func usable(w *world, f *facts) (out []store.Network, wrong map[string]error) {
 	wrong = map[string]error{}
 	all := slices.Clone(w.Networks)
@@ -133,7 +133,7 @@ func usable(w *world, f *facts) (out []store.Network, wrong map[string]error) {
 	return out, wrong
 }
 
-// refuses says why a host takes no part in a network beside others.
+// refuses returns the reason why a host cannot take part in a network beside others.
 func (f *facts) refuses(n *store.Network, others []store.Network) error {
 	if err := errors.Join(Check(n), apart(n, others), outside(n, f.self.Underlay)); err != nil {
 		return err
@@ -141,15 +141,15 @@ func (f *facts) refuses(n *store.Network, others []store.Network) error {
 	return f.hinders(n)
 }
 
-// running are the subnets of a network in which containers here have addresses: it was
-// created again, and is refused for another one.
+// running returns the subnets of a refused network in which containers of this host have
+// addresses: it was created again, and another of its subnets is the reason.
 func (f *facts) running(w *world, n *store.Network) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(n.Subnets), func(s netip.Prefix) bool {
 		return !slices.ContainsFunc(w.Own[n.Name], func(b netip.Prefix) bool { return fits(n, s, b) && f.runs(n.Name, b) })
 	})
 }
 
-// apart refuses a network that overlaps another.
+// apart refuses a network that overlaps another one.
 func apart(n *store.Network, others []store.Network) error {
 	for _, o := range others {
 		for _, s := range n.Subnets {
@@ -161,18 +161,18 @@ func apart(n *store.Network, others []store.Network) error {
 	return nil
 }
 
-// outside refuses a network that has the hosts' own addresses in it.
+// outside refuses a network that contains an underlay address of the host.
 func outside(n *store.Network, underlay []netip.Addr) error {
 	for _, addr := range underlay {
 		if i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return s.Contains(addr) }); i >= 0 {
-			return fmt.Errorf("subnet %s has this host's own address %s in it", n.Subnets[i], addr)
+			return fmt.Errorf("subnet %s contains this host's own address %s", n.Subnets[i], addr)
 		}
 	}
 	return nil
 }
 
-// meshOf is this host and the others with their blocks. A host that is not
-// present is reached as before: it may be cut off from the store alone.
+// meshOf returns this host and the others with their blocks. Routes to a host without a
+// lease stay: the host may be cut off from the store alone.
 func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 	out := mesh.Self{ID: self.ID, Underlay: self.Underlay, Port: self.Port}
 	var peers []mesh.Peer
@@ -191,13 +191,13 @@ func meshOf(w *world, self store.Node, parts []part) (mesh.Self, []mesh.Peer) {
 	return out, peers
 }
 
-// blocksOfPeers are the others' blocks of a network by node, but for those that
-// were this host's and are in use here.
+// blocksOfPeers returns the other hosts' blocks of a network by node, without the blocks
+// that were this host's and are still in use here.
 func blocksOfPeers(w *world, p *part) map[string][]netip.Prefix {
 	out := map[string][]netip.Prefix{}
 	for _, b := range w.blocksOf(p.Network.Name) {
 		if !possible(&p.Network, b.Prefix) {
-			continue // no host claims such a block, and a wider one would take others' addresses
+			continue // no host claims such a block, and a wider one would catch other hosts' addresses
 		}
 		if !slices.ContainsFunc(p.Blocks, b.Prefix.Overlaps) {
 			out[b.Node] = append(out[b.Node], b.Prefix)
@@ -208,14 +208,14 @@ func blocksOfPeers(w *world, p *part) map[string][]netip.Prefix {
 
 // peerOf is another host's part of a network.
 func peerOf(p *part, n *store.Node, blocks []netip.Prefix) mesh.Peer {
-	vtep, _ := net.ParseMAC(n.VTEP) // without one it follows from the id
+	vtep, _ := net.ParseMAC(n.VTEP) // without one, the mesh derives it from the id
 	return mesh.Peer{
 		ID: n.ID, Name: n.Name, Underlay: n.Underlay, VTEP: vtep, Port: n.Port,
 		Blocks: blocks, Transport: mesh.Transport(p.Network.Transport),
 	}
 }
 
-// listening are the addresses where names are answered, with their networks.
+// listening returns the addresses that answer names, with their networks.
 func listening(parts []part) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for i := range parts {

@@ -102,7 +102,7 @@ func TestCompile(t *testing.T) {
 		},
 		"the host's own LAN": {
 			world{Networks: []store.Network{home}}, facts{uplink: 1500},
-			[]string{"home: not: subnet 192.0.2.0/24 has this host's own address 192.0.2.7 in it"},
+			[]string{"home: not: subnet 192.0.2.0/24 contains this host's own address 192.0.2.7"},
 		},
 		"something in the way": {
 			world{Networks: []store.Network{lan()}, Blocks: []store.Block{mine}}, facts{uplink: 1500, hinders: func(*store.Network) error { return errors.New("in the way") }},

@@ -16,16 +16,16 @@ import (
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
-// confMode is that of what an operator writes there.
+// confMode is the mode of files that operators write there.
 const confMode = 0o644
 
-// confSuffix is a configuration's, in libcni's words.
+// confSuffix is the suffix of a configuration list, as libcni defines it.
 const confSuffix = ".conflist"
 
-// errForeign is wrapped when a file is not ours to write.
-var errForeign = errors.New("somebody else wrote it: it is left alone")
+// errForeign is wrapped when the agent did not write a file.
+var errForeign = errors.New("the agent did not write it, and does not change it")
 
-// writeConf makes a network's configuration say what it shall.
+// writeConf writes a network's configuration if it differs.
 func writeConf(dir, network string, data []byte) error {
 	path := filepath.Join(dir, network+confSuffix)
 	was, err := ours(path)
@@ -61,8 +61,8 @@ func ours(path string) ([]byte, error) {
 	return data, nil
 }
 
-// removeConfs removes our configurations of all networks but those to keep, and
-// says which.
+// removeConfs removes the agent's configurations of all networks but those to keep, and
+// returns the networks.
 func removeConfs(dir string, keep func(network string) bool) (removed []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -79,7 +79,7 @@ func removeConfs(dir string, keep func(network string) bool) (removed []string, 
 		}
 		path := filepath.Join(dir, e.Name())
 		if _, err := ours(path); err != nil {
-			continue // not ours, or gone
+			continue // not ours, or already removed
 		}
 		errs = append(errs, os.Remove(path))
 		removed = append(removed, network)

@@ -156,7 +156,7 @@ func TestEmptiedUnderAgents(t *testing.T) {
 	until(t, "routes from and to the new host", func() bool {
 		return slices.Equal(fresh.fabric.routes(), all) && slices.Contains(a.fabric.routes(), toFresh) && slices.Contains(b.fabric.routes(), toFresh)
 	})
-	until(t, "all is well", func() bool { return a.log.has("data of the store: well again") })
+	until(t, "all is well", func() bool { return a.log.has("data of the store: resolved") })
 	if a.conf("lan") != conf || a.log.has("configuration removed") || b.log.has("configuration removed") {
 		t.Errorf("configuration %s", a.conf("lan"))
 	}

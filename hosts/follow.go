@@ -14,28 +14,28 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// follow keeps the mirror like the store until ctx ends. Tell hears how it goes.
-func (m *mirror) follow(ctx context.Context, s store.Store, tell func(about string, err error)) {
-	told := func(err error) { tell("follow", err) }
-	keep(ctx, told, func() error { return m.followWhole(ctx, s, told) })
+// follow keeps the mirror equal to the store until ctx ends, and reports its errors.
+func (m *mirror) follow(ctx context.Context, s store.Store, report func(subject string, err error)) {
+	failed := func(err error) { report("follow", err) }
+	repeat(ctx, failed, func() error { return m.followWhole(ctx, s, failed) })
 }
 
-// followWhole reads a whole world and then hears of all its changes. Whatever
-// ends the watch of one table ends them all: the next world is whole again.
-func (m *mirror) followWhole(ctx context.Context, s store.Store, tell func(error)) error {
+// followWhole reads a whole world and then watches all its tables. When the watch of one
+// table ends, all end, so that the next world is whole again.
+func (m *mirror) followWhole(ctx context.Context, s store.Store, report func(error)) error {
 	r, err := m.read(ctx, s)
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return err
 	}
-	tell(err)
+	report(err)
 	m.replace(r)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var wg sync.WaitGroup
-	wg.Go(func() { stop(hear(ctx, m, s.Networks(), r.at[0], r.networks)) })
-	wg.Go(func() { stop(hear(ctx, m, s.Nodes(), r.at[1], r.nodes)) })
-	wg.Go(func() { stop(hear(ctx, m, s.Blocks(), r.at[2], r.blocks)) })
-	wg.Go(func() { stop(hear(ctx, m, s.Endpoints(), r.at[last], r.endpoints)) })
+	wg.Go(func() { stop(watchTable(ctx, m, s.Networks(), r.at[0], r.networks)) })
+	wg.Go(func() { stop(watchTable(ctx, m, s.Nodes(), r.at[1], r.nodes)) })
+	wg.Go(func() { stop(watchTable(ctx, m, s.Blocks(), r.at[2], r.blocks)) })
+	wg.Go(func() { stop(watchTable(ctx, m, s.Endpoints(), r.at[last], r.endpoints)) })
 	wg.Wait()
 	return context.Cause(ctx)
 }
@@ -48,9 +48,9 @@ type reading struct {
 
 const last = 3 // table of a reading
 
-// read lists all tables. Objects that cannot be read, as of a later version, are
-// passed over, and stay what they were: who waited for them would have no presence
-// meanwhile, and lose its block. The error is store.ErrUnreadable then.
+// read lists all tables. Objects that cannot be read, such as those of a later version,
+// keep their known values. An agent that waited for them would lose its lease, and then its
+// block. The error is then store.ErrUnreadable.
 func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error) {
 	r = new(reading)
 	var unreadable []error
@@ -73,8 +73,8 @@ func (m *mirror) read(ctx context.Context, s store.Store) (r *reading, err error
 	return r, errors.Join(unreadable...)
 }
 
-// errTorn is a world of which no part goes with the other.
-var errTorn = errors.New("the store became another one while it was read")
+// errTorn reports tables that belong to different histories.
+var errTorn = errors.New("the store was replaced while it was read")
 
 func readTable[T store.Object](ctx context.Context, t store.Table[T], known map[string]T, into *map[string]T, at *store.Revision) (err error) {
 	*into, *at, err = listWithin(ctx, listTime, t, "")
@@ -84,30 +84,30 @@ func readTable[T store.Object](ctx context.Context, t store.Table[T], known map[
 	return err
 }
 
-// againAfter is how long a store that failed is left alone, at first and at last:
-// hundreds of hosts ask one that is just back for everything.
-const againAfter, againAtLast = time.Second, 15 * time.Second
+// retryFirst and retryMost are the first and the longest pause after a failure: when a
+// store returns, hundreds of hosts ask it for everything.
+const retryFirst, retryMost = time.Second, 15 * time.Second
 
-// keep calls fn again and again until ctx ends.
-func keep(ctx context.Context, failed func(error), fn func() error) {
-	for pause := againAfter; ctx.Err() == nil; pause = min(2*pause, againAtLast) {
+// repeat calls fn until ctx ends, with a pause after each call.
+func repeat(ctx context.Context, failed func(error), fn func() error) {
+	for pause := retryFirst; ctx.Err() == nil; pause = min(2*pause, retryMost) {
 		began := time.Now()
 		err := fn()
 		if err != nil && ctx.Err() == nil {
 			failed(err)
 		}
-		if err == nil || time.Since(began) > againAtLast {
-			pause = againAfter // it was well for a while
+		if err == nil || time.Since(began) > retryMost {
+			pause = retryFirst // it worked for a while
 		}
 		sleep.For(ctx, jitter(pause))
 	}
 }
 
-// jitter is about d, and not the same for all hosts.
+// jitter returns about d, so that hosts do not act at the same time.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// addUnreadable keeps what is known of objects that cannot be read now: a network,
-// or the route to a block, must not go because a newer Patchbay wrote it.
+// addUnreadable keeps the known values of objects that cannot be read now: a network, or
+// the route to a block, must not disappear because a newer Patchbay wrote it.
 func addUnreadable[T store.Object](ctx context.Context, t store.Table[T], known, items map[string]T) {
 	for key, object := range known {
 		if _, ok := items[key]; ok {
@@ -119,9 +119,9 @@ func addUnreadable[T store.Object](ctx context.Context, t store.Table[T], known,
 	}
 }
 
-// hear has the mirror follow one table, until the store says that we have to list
-// again.
-func hear[T store.Object](ctx context.Context, m *mirror, t store.Table[T], at store.Revision, into map[string]T) error {
+// watchTable applies the events of one table to the mirror, until the store requires a new
+// list.
+func watchTable[T store.Object](ctx context.Context, m *mirror, t store.Table[T], at store.Revision, into map[string]T) error {
 	for e, err := range t.Watch(ctx, at) {
 		if err != nil {
 			return err
@@ -139,7 +139,7 @@ func change[T store.Object](m *mirror, into map[string]T, e store.Event[T]) {
 	} else {
 		into[e.Object.Key()] = e.Object
 	}
-	m.cache.Heard, m.told = m.cache.Heard.With(e.Revision), time.Now()
+	m.cache.Heard, m.updated = m.cache.Heard.With(e.Revision), time.Now()
 	m.cache.Missing.forget(e.Object)
 	m.mu.Unlock()
 	if e.Gone || !there || !onlySeen(was, e.Object) {
@@ -147,21 +147,22 @@ func change[T store.Object](m *mirror, into map[string]T, e store.Event[T]) {
 	}
 }
 
-// onlySeen says whether a node was seen again, and is as it was: nobody has to
-// look at anything.
+// onlySeen reports whether a node's record changed nothing but the time when it was seen,
+// which needs no action.
 func onlySeen[T store.Object](was, now T) bool {
 	a, is := any(was).(store.Node)
 	b, _ := any(now).(store.Node)
 	return is && sameNode(a, b)
 }
 
-// callTime bounds what is a few questions to an engine, such as to read an object and
-// change it, or a short table. Engines bound each question by 5 s, and one that
-// takes nearly that for each is slow, not away. A whole table is many questions.
+// callTime limits a few requests to an engine, such as to read an object and change it, or
+// to list a short table. Engines limit each request to 5 s; one that takes nearly that for
+// each is slow, not unreachable. listTime limits the list of a whole table, which takes
+// many requests.
 const callTime, listTime = 20 * time.Second, 2 * time.Minute
 
-// list is a table's objects by key. With an error that is store.ErrUnreadable
-// come those that can be read.
+// list returns a table's objects by key. If some cannot be read it returns the others, and
+// store.ErrUnreadable.
 func list[T store.Object](ctx context.Context, t store.Table[T], prefix string) (map[string]T, store.Revision, error) {
 	return listWithin(ctx, callTime, t, prefix)
 }

@@ -52,7 +52,7 @@ func TestForgetWithDamage(t *testing.T) {
 	if len(got) != 1 || got[0] != block {
 		t.Errorf("free are %v", got)
 	}
-	if !errors.Is(err, store.ErrUnreadable) || !strings.Contains(err.Error(), "left, as nobody can tell whose it is") {
+	if !errors.Is(err, store.ErrUnreadable) || !strings.Contains(err.Error(), "left, because its host is unknown") {
 		t.Errorf("it says %v", err)
 	}
 	if _, err := s.Nodes().Get(t.Context(), "a"); !errors.Is(err, store.ErrNotFound) {

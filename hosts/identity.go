@@ -16,15 +16,15 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// identity is what a host keeps over reboots, renames and other addresses.
+// identity is what a host keeps across reboots and changes of its name or addresses.
 type identity struct {
 	ID string `json:"id"` // 16 hexadecimal digits
 }
 
 const identityFile = "node.json"
 
-// loadIdentity reads who this host is, or makes that up, once. A file that
-// cannot be read is an error: another id would leave its blocks behind.
+// loadIdentity reads this host's identity, or creates it on the first start. A file that
+// cannot be read is an error: under a new id the host would abandon its blocks.
 func loadIdentity(dir string) (*identity, error) {
 	self, err := readIdentity(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -33,19 +33,19 @@ func loadIdentity(dir string) (*identity, error) {
 	return self, err
 }
 
-// readIdentity makes nothing up. The error is fs.ErrNotExist where no agent was.
+// readIdentity creates nothing. The error is fs.ErrNotExist if no agent has run here.
 func readIdentity(dir string) (*identity, error) {
 	path := filepath.Join(dir, identityFile)
 	data, err := atomicfile.Read(path)
 	if err != nil {
-		return nil, fmt.Errorf("read who this host is: %w", err)
+		return nil, fmt.Errorf("read the host's identity: %w", err)
 	}
 	self := &identity{}
 	if err := json.Unmarshal(data, self); err != nil {
-		return nil, fmt.Errorf("read who this host is: %s: %w", path, err)
+		return nil, fmt.Errorf("read the host's identity: %s: %w", path, err)
 	}
 	if spec.ValidateContainerID(self.ID) != nil {
-		return nil, fmt.Errorf("read who this host is: %s: %q is not an id", path, self.ID)
+		return nil, fmt.Errorf("read the host's identity: %s: %q is not an id", path, self.ID)
 	}
 	return self, nil
 }
@@ -54,12 +54,12 @@ func newIdentity(path string) (*identity, error) {
 	self := &identity{ID: random(8)}
 	data, err := json.Marshal(self)
 	if err != nil {
-		return nil, fmt.Errorf("encode who this host is: %w", err)
+		return nil, fmt.Errorf("encode the host's identity: %w", err)
 	}
 	return self, atomicfile.WriteDurable(path, data, 0o600)
 }
 
-// random is n random bytes in hexadecimal digits.
+// random returns n random bytes as hexadecimal digits.
 func random(n int) string {
 	b := make([]byte, n)
 	rand.Read(b)

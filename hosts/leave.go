@@ -18,23 +18,24 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// Leaving takes from a host what its agent made there. No agent may run.
+// Leaving removes from a host what its agent made there. No agent may run meanwhile.
 type Leaving struct {
 	Store   store.Store
 	Paths   paths.Paths                 // as the agent's
 	ConfDir string                      // as the agent's
-	Force   bool                        // although addresses of this host's blocks are in use
-	Clear   func(context.Context) error // takes down what the fabric made
+	Force   bool                        // even if addresses of this host's blocks are in use
+	Clear   func(context.Context) error // removes what the fabric made
 	Say     func(format string, args ...any)
 
 	dir   string
 	links opener
 }
 
-// Do takes this host out of all networks. It refuses while containers have
-// addresses of its blocks or Docker networks give them out: others may have them
-// afterwards. What is away or fails does not keep the rest; then, or when it was
-// killed, it is called again. A host that takes no part is none the worse for it.
+// Do takes this host out of all networks. It refuses while containers have addresses of its
+// blocks or Docker networks allocate from them, because other hosts may take those
+// addresses afterwards. If the store is unreachable or a step fails, Do completes the other
+// steps; call it again then, or when it was killed. On a host without an agent it changes
+// nothing.
 func (l Leaving) Do(ctx context.Context) error {
 	l.dir = filepath.Join(l.Paths.State, "hosts")
 	m := mirror{}
@@ -43,7 +44,7 @@ func (l Leaving) Do(ctx context.Context) error {
 	}
 	theirs, away := l.inStore(ctx)
 	own := maps.Clone(m.cache.Own)
-	for _, b := range theirs.Blocks { // this host may have forgotten one
+	for _, b := range theirs.Blocks { // the cache may lack one
 		own = with(own, b)
 	}
 	if err := l.idle(own); err != nil {
@@ -53,7 +54,7 @@ func (l Leaving) Do(ctx context.Context) error {
 	for _, network := range removed {
 		l.Say("network %s: configuration removed", network)
 	}
-	if err := errors.Join(err, l.idle(own)); err != nil { // who read one before it went
+	if err := errors.Join(err, l.idle(own)); err != nil { // a runtime may have read a configuration before it was removed
 		return err
 	}
 	if err := errors.Join(away, l.giveBack(ctx, theirs), l.Clear(ctx), l.dropBridges(&m.cache)); err != nil {
@@ -62,7 +63,7 @@ func (l Leaving) Do(ctx context.Context) error {
 	return l.forget()
 }
 
-// with is own and a block.
+// with returns own with a block added.
 func with(own map[string][]netip.Prefix, b store.Block) map[string][]netip.Prefix {
 	if own == nil {
 		own = map[string][]netip.Prefix{}
@@ -105,7 +106,7 @@ func (l *Leaving) unused(own map[string][]netip.Prefix) error {
 	return errors.Join(errs...)
 }
 
-// inStore is what the store has of this host.
+// inStore returns what the store holds of this host.
 func (l *Leaving) inStore(ctx context.Context) (w world, err error) {
 	self, err := readIdentity(l.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -123,8 +124,8 @@ func (l *Leaving) inStore(ctx context.Context) (w world, err error) {
 	return w, err
 }
 
-// giveBack removes what the store has of this host: its blocks, what hangs on its
-// last lease, and at last itself.
+// giveBack removes what the store holds of this host: its blocks, the endpoints on its last
+// lease, and last its node.
 func (l *Leaving) giveBack(ctx context.Context, theirs world) error {
 	var errs []error
 	for _, b := range theirs.Blocks {
@@ -145,7 +146,7 @@ func (l *Leaving) giveBack(ctx context.Context, theirs world) error {
 	return nil
 }
 
-// dropBridges removes the bridges that nobody is on.
+// dropBridges removes the bridges that nothing uses.
 func (l *Leaving) dropBridges(w *world) error {
 	b, err := openBridges(l.links, l.Paths, w, l.Say)
 	if err != nil {
@@ -162,8 +163,7 @@ func (l *Leaving) dropBridges(w *world) error {
 	return errors.Join(errs...)
 }
 
-// forget removes what the agent remembers, who it is last. A store in the same
-// directory stays.
+// forget removes the agent's files, the identity last. A store in the same directory stays.
 func (l *Leaving) forget() error {
 	for _, name := range []string{cacheFile, statusFile, identityFile} {
 		if err := atomicfile.Remove(filepath.Join(l.dir, name)); err != nil {

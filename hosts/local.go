@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 )
 
-// container is an endpoint of this host, as `patchbayd docker` and dockerd wrote
-// it down. Neither is asked anything, or waits.
+// container is an endpoint of this host as `patchbayd docker` and dockerd store it. The
+// agent only reads their files: it calls neither.
 type container struct {
 	Network string // the CNI network's name
 	ID      string // Docker's id of the endpoint
@@ -30,37 +30,37 @@ type container struct {
 	Names   []string
 }
 
-// dockerCopy is a Docker network with the ranges of the configuration that it
-// copied when it was made.
+// dockerCopy is a Docker network with the address ranges of the configuration that it
+// copied when it was created.
 type dockerCopy struct {
 	ID, Network string
 	Ranges      []netip.Prefix
-	Bare        bool // of an earlier release: without masquerade
+	Bare        bool // created by an earlier release: without masquerade
 }
 
-// docker reads what is below two directories, again only what has changed.
+// docker reads files below two directories, and rereads only those that changed.
 type docker struct {
 	state, data string // /var/lib/patchbay, /var/lib/docker
 	configs     map[string]dockerConfig
-	files       string // of the driver, as they were read last
+	files       string // fingerprint of the driver's files at the last read
 	networks    []*state.Network
 	endpoints   []*state.Endpoint
 
-	// What follows from all that, as long as nothing changes.
-	whole  bool // without an error
+	// The result of the last read, valid until a file changes.
+	whole  bool // the read had no error
 	all    []container
 	copies []dockerCopy
 }
 
-// dockerConfig is what a container's config.v2.json says, at one time.
+// dockerConfig is the content of a container's config.v2.json at one time.
 type dockerConfig struct {
 	changed time.Time
 	size    int64
 	config  *containerConfig
 }
 
-// containerConfig is the part of Docker's file that names come from. DNSNames is
-// there since Docker 25, and has the others in it.
+// containerConfig is the part of Docker's file that holds names. DNSNames exists since
+// Docker 25 and includes the other names.
 type containerConfig struct {
 	ID     string
 	Name   string
@@ -74,8 +74,8 @@ type containerConfig struct {
 	}
 }
 
-// read lists the endpoints that containers have, and the Docker networks: the same
-// slices again when no file has changed.
+// read lists the endpoints of containers, and the Docker networks. It returns the same
+// slices again if no file has changed.
 func (d *docker) read() (all []container, copies []dockerCopy, err error) {
 	news, err := d.readState()
 	configs, more, err2 := d.readConfigs()
@@ -101,11 +101,11 @@ func (d *docker) read() (all []container, copies []dockerCopy, err error) {
 	return all, copies, err
 }
 
-// readState reads the driver's files when they are not as they were.
+// readState reads the driver's files if they have changed.
 func (d *docker) readState() (news bool, err error) {
 	dir := filepath.Join(d.state, "docker")
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return false, nil // no driver was ever here
+		return false, nil // the driver has never run here
 	}
 	files, err := fingerprint(filepath.Join(dir, "networks"), filepath.Join(dir, "endpoints"))
 	if err != nil || files == d.files {
@@ -125,8 +125,7 @@ func (d *docker) readState() (news bool, err error) {
 	return true, err
 }
 
-// withUnread adds what was known before of files that are there and could not be read
-// now.
+// withUnread adds the known values of files that exist but could not be read now.
 func withUnread[T any](dir string, now, before []*T, id func(*T) string) []*T {
 	for _, was := range before {
 		if slices.ContainsFunc(now, func(is *T) bool { return id(is) == id(was) }) {
@@ -139,7 +138,7 @@ func withUnread[T any](dir string, now, before []*T, id func(*T) string) []*T {
 	return now
 }
 
-// fingerprint tells whether files below directories were replaced.
+// fingerprint changes when a file below the directories is replaced.
 func fingerprint(dirs ...string) (string, error) {
 	var out strings.Builder
 	for _, dir := range dirs {
@@ -183,11 +182,11 @@ func copyOf(n *state.Network) (c dockerCopy, err error) {
 // place is a container on one network.
 type place struct {
 	container *containerConfig
-	names     []string // there, beside its own
+	names     []string // on that network, in addition to the container's own
 }
 
-// places finds them by Docker's id of the endpoint, and by those of container and
-// network: what runs has no endpoint's id in the file for a moment.
+// places finds places by Docker's id of the endpoint, or by the ids of container and
+// network: for a moment the file of a running container lacks the endpoint's id.
 type places struct {
 	endpoints map[string]place
 	networks  map[[2]string]place
@@ -228,11 +227,11 @@ func containerOf(e *state.Endpoint, network string, in places) container {
 	return c
 }
 
-// shortID is how many digits of an id Docker shows.
+// shortID is the number of digits of an id that Docker shows.
 const shortID = 12
 
-// dockerNames are the names that Docker's embedded DNS has for a container on
-// one network: its name, aliases, short id and hostname.
+// dockerNames returns the names that Docker's embedded DNS answers for a container on one
+// network: its name, aliases, short id and hostname.
 func dockerNames(c *containerConfig, more []string) []string {
 	all := append([]string{strings.TrimPrefix(c.Name, "/")}, more...)
 	all = append(all, c.ID[:min(len(c.ID), shortID)], c.Config.Hostname)
@@ -245,8 +244,8 @@ func dockerNames(c *containerConfig, more []string) []string {
 	return out
 }
 
-// readConfigs reads the containers' files, those that changed. News says whether
-// any did, came or went.
+// readConfigs reads the containers' files that changed. news reports whether any file
+// changed, appeared or disappeared.
 func (d *docker) readConfigs() (out []*containerConfig, news bool, err error) {
 	dir := filepath.Join(d.data, "containers")
 	entries, err := os.ReadDir(dir)
@@ -277,7 +276,7 @@ func (d *docker) readConfigs() (out []*containerConfig, news bool, err error) {
 	return out, news || len(d.configs) != len(before), errors.Join(errs...)
 }
 
-// readConfig reads one file unless it is as it was. Docker replaces it whole.
+// readConfig reads one file if it has changed. Docker replaces the whole file.
 func readConfig(path string, was dockerConfig) (dockerConfig, error) {
 	if was.config == nil {
 		was.config = &containerConfig{}

@@ -98,15 +98,15 @@ func TestUsable(t *testing.T) {
 
 func TestSaidOnce(t *testing.T) {
 	var log lines
-	s := said{log: log.add}
+	s := problems{log: log.add}
 	for range 3 {
-		s.tell("store", errAway)
-		s.tellAll("network", map[string]error{"lan": errAway, "fine": nil})
+		s.set("store", errAway)
+		s.setAll("network", map[string]error{"lan": errAway, "fine": nil})
 	}
-	s.tellAll("network", nil)
-	s.tell("store", nil)
-	s.tell("store", nil)
-	want := []string{"store: the store is away", "network lan: the store is away", "network lan: well again", "store: well again"}
+	s.setAll("network", nil)
+	s.set("store", nil)
+	s.set("store", nil)
+	want := []string{"store: the store is away", "network lan: the store is away", "network lan: resolved", "store: resolved"}
 	if !slices.Equal(log.all, want) || len(s.all()) != 0 {
 		t.Errorf("%q", log.all)
 	}

@@ -16,18 +16,18 @@ import (
 // This file serves nodes that come from that release. Remove it, with the fields of
 // mesh.Subnet, when no Docker network has a copy of such a configuration any more.
 
-// bare says whether a network has containers, or may get some, by a copy of a
-// configuration without masquerade.
+// bare reports whether a Docker network has a copy of a configuration without masquerade:
+// its containers, present and future, lack their own.
 func (f *facts) bare(network string) bool {
 	return slices.ContainsFunc(f.copies, func(c dockerCopy) bool { return c.Bare && c.Network == network })
 }
 
-// confRest is how long after a configuration was replaced an ADD by the former one
-// may be under way: a runtime has its own copy for a moment, and an ADD its time.
+// confRest is how long after the replacement of a configuration an ADD with the former one
+// may still run: a runtime keeps a copy for a moment, and the ADD takes its time.
 const confRest = 10 * time.Minute
 
-// settled says whether a network's configuration has had masquerade for so long
-// that no ADD works by one without.
+// settled reports whether a network's configuration has had masquerade for so long that no
+// ADD still runs with one without it.
 func settled(dir, network string) bool {
 	path := filepath.Join(dir, network+confSuffix)
 	data, err := ours(path)

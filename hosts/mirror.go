@@ -13,22 +13,22 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// mirror is the world as it follows the store: always one whole world, of one
-// history. Its methods may be called by many goroutines.
+// mirror is a copy of the store that follows its changes: always one whole world, of one
+// history. Its methods are safe for concurrent use.
 type mirror struct {
-	self  string // id of this node
-	mu    sync.Mutex
-	known bool // once there is anything to go by: the cache, or the store
-	heard bool // the store, since this process began
-	cache world
+	self   string // id of this node
+	mu     sync.Mutex
+	known  bool // the cache was loaded
+	synced bool // the store has been read since this process began
+	cache  world
 	tables
 	changed func()
-	doubt   time.Duration // how long after a loss the store cannot say which hosts are gone
-	told    time.Time     // when the store said something last
-	owned   int           // how often what this node remembers of its blocks changed
+	doubt   time.Duration // how long after a loss of data the store cannot say which hosts are gone
+	updated time.Time     // when the store last delivered something
+	owned   int           // counts changes of the blocks that this node remembers as its own
 }
 
-// tables are the objects of a store, by key.
+// tables holds the objects of a store, by key.
 type tables struct {
 	networks  map[string]store.Network
 	nodes     map[string]store.Node
@@ -36,7 +36,7 @@ type tables struct {
 	endpoints map[string]store.Endpoint
 }
 
-// tablesOf are the tables of a world.
+// tablesOf returns the tables of a world.
 func tablesOf(w *world) tables {
 	return tables{byKey(w.Networks), byKey(w.Nodes), byKey(w.Blocks), byKey(w.Endpoints)}
 }
@@ -49,7 +49,7 @@ func byKey[T store.Object](all []T) map[string]T {
 	return out
 }
 
-// sorted is a table by key.
+// sorted returns the objects of a table in the order of their keys.
 func sorted[T any](table map[string]T) []T {
 	out := make([]T, 0, len(table))
 	for _, key := range slices.Sorted(maps.Keys(table)) {
@@ -58,18 +58,18 @@ func sorted[T any](table map[string]T) []T {
 	return out
 }
 
-// snapshot is the world now. Known says whether it can be acted on at all, and
-// synced whether the store itself has said so since this process began: what is
-// missing in a world that is only remembered may be there.
+// snapshot returns the current world. known reports whether it is usable at all, and synced
+// whether this process has read it from the store: an object that a cached world lacks may
+// exist.
 func (m *mirror) snapshot() (w world, known, synced bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.heard {
+	if m.synced {
 		m.merge()
 	}
 	w = m.cache
 	w.Own, w.Bridges = maps.Clone(m.cache.Own), slices.Clone(m.cache.Bridges)
-	return w, m.known || m.heard, m.heard
+	return w, m.known || m.synced, m.synced
 }
 
 // refresh sets in w what this host remembers of itself.
@@ -85,7 +85,7 @@ func (m *mirror) remember(network string, blocks []netip.Prefix) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if slices.Equal(m.cache.Own[network], blocks) {
-		if len(blocks) > 0 && len(m.cache.Given[network]) == 0 { // the bridge went, and there will be one again
+		if len(blocks) > 0 && len(m.cache.Given[network]) == 0 { // the bridge was removed, and is about to be created again
 			m.cache.give(network, blocks)
 		}
 		return
@@ -102,7 +102,7 @@ func (m *mirror) remember(network string, blocks []netip.Prefix) {
 	m.cache.give(network, blocks)
 }
 
-// give notes blocks whose addresses a network's bridge may get.
+// give notes blocks whose first addresses a network's bridge may have.
 func (w *world) give(network string, blocks []netip.Prefix) {
 	all := slices.Concat(w.Given[network], blocks)
 	slices.SortFunc(all, netip.Prefix.Compare)
@@ -112,14 +112,14 @@ func (w *world) give(network string, blocks []netip.Prefix) {
 	w.Given = given
 }
 
-// changes is how often what this node remembers of its blocks changed.
+// changes counts the changes of the blocks that this node remembers as its own.
 func (m *mirror) changes() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.owned
 }
 
-// bridged notes whether a network may have a bridge here.
+// bridged notes whether a network may have a bridge on this host.
 func (m *mirror) bridged(network string, is bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

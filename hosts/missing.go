@@ -13,26 +13,26 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// missing is what a store that lost its data does not have, and this host knows
-// of: it stays as it was until the store has it again, or something in its place,
-// or is seen to remove it. An object is nowhere else because it could not be read
+// missing holds the objects that this host knows of and that a store without its data
+// lacks. Each stays until the store has it again, or another object in its place, or the
+// watch delivers its deletion. An object that could not be read never counts as deleted
 // (docs/adr/0039).
 type missing struct {
 	Networks  []store.Network  `json:"networks,omitempty"`
 	Nodes     []store.Node     `json:"nodes,omitempty"`
 	Blocks    []store.Block    `json:"blocks,omitempty"`
-	Endpoints []store.Endpoint `json:"endpoints,omitempty"` // only for rebuildTime
+	Endpoints []store.Endpoint `json:"endpoints,omitempty"` // kept only for rebuildTime
 }
 
-// rebuildTime is how long hosts have for telling a store that lost its data of
-// themselves, before what only they can know, names and who is there, goes.
+// rebuildTime is how long hosts have to write their own data to a store that lost it. After
+// that this host drops what only they can know: names, and which hosts are present.
 const rebuildTime = 10 * time.Minute
 
-// replace takes a whole world from the store. What is missing in one that does not
-// follow what was heard before is not gone.
+// replace takes a whole world from the store. If that does not follow the last known
+// revision, objects that it lacks become missing, not deleted.
 func (m *mirror) replace(r *reading) {
 	m.mu.Lock()
-	if m.heard {
+	if m.synced {
 		m.merge()
 	}
 	if !m.follows(r) {
@@ -40,15 +40,15 @@ func (m *mirror) replace(r *reading) {
 		w.Missing = missing{w.Networks, w.Nodes, w.Blocks, w.Endpoints}
 		w.Doubted = time.Now()
 	}
-	m.tables, m.cache.Heard, m.heard, m.told = r.tables, r.at[last], true, time.Now()
+	m.tables, m.cache.Heard, m.synced, m.updated = r.tables, r.at[last], true, time.Now()
 	m.merge()
 	m.mu.Unlock()
 	m.changed()
 }
 
-// follows says whether a reading is the same store's, later. A world that was
-// remembered by an earlier release does not say; then one that should have this
-// host and does not is none.
+// follows reports whether a reading is of the same store, at a later revision. A world
+// saved by an earlier release has no revision. A reading then does not follow if it lacks
+// this host and the saved world has it.
 func (m *mirror) follows(r *reading) bool {
 	if m.cache.Heard == "" {
 		_, here := r.nodes[m.self]
@@ -57,7 +57,7 @@ func (m *mirror) follows(r *reading) bool {
 	return r.at[last].Follows(m.cache.Heard)
 }
 
-// merge makes the world of what the store has, and what is missing there.
+// merge builds the world from the store's tables and the missing objects.
 func (m *mirror) merge() {
 	w := &m.cache
 	w.Networks, w.Nodes, w.Blocks, w.Endpoints = sorted(m.networks), sorted(m.nodes), sorted(m.blocks), sorted(m.endpoints)
@@ -75,8 +75,8 @@ func (m *mirror) merge() {
 	w.Endpoints = append(w.Endpoints, w.Missing.Endpoints...)
 }
 
-// still is what is missing in the world of the store. Of its own this host
-// remembers nothing here: it has to write that again.
+// still returns what the store's world still lacks. It excludes this host's own objects,
+// which this host has to write again.
 func (m *mirror) still(w *world) (out missing) {
 	sound := slices.DeleteFunc(slices.Clone(w.Networks), func(n store.Network) bool { return Check(&n) != nil })
 	for _, n := range w.Missing.Networks {
@@ -109,30 +109,30 @@ func (m *mirror) still(w *world) (out missing) {
 	return out
 }
 
-// overlapped says whether a block of the same network is in the place of another.
-// A wider one is no host's.
+// overlapped reports whether blocks has one of the same network that overlaps b. A wider
+// block does not count: no host claims one.
 func overlapped(blocks []store.Block, b store.Block) bool {
 	return slices.ContainsFunc(blocks, func(o store.Block) bool {
 		return o.Network == b.Network && o.Prefix.Overlaps(b.Prefix) && o.Prefix.Bits() >= b.Prefix.Bits()
 	})
 }
 
-// moved says whether the node of a block has another one in the network.
+// moved reports whether the node of a block holds another one of the family.
 func moved(blocks []store.Block, b store.Block) bool {
 	return slices.ContainsFunc(blocks, func(o store.Block) bool {
 		return o.Node == b.Node && o.Network == b.Network && o.Prefix.Addr().Is4() == b.Prefix.Addr().Is4() && o.Prefix.Bits() == b.Prefix.Bits()
 	})
 }
 
-// waits says whether the present node of a missing block waits for one, as there is
-// no other: it would have written this one again if it were its own. Two hosts that
-// take it for each other's would both wait for ever. What the store said when it had
-// just lost its data does not count: that node may have had no time to write, and this
-// host may be cut off since.
+// waits reports whether the present node of a missing block waits for a free one: if the
+// missing block were its own, it would have written it again. Without this rule two hosts,
+// each taking the block for the other's, would both wait for ever. What the store delivered
+// just after it lost its data does not count: the node may have had no time to write, and
+// this host may have been cut off since.
 func (m *mirror) waits(w *world, b store.Block) bool {
 	n, there := m.networks[b.Network]
 	i := slices.IndexFunc(n.Subnets, func(s netip.Prefix) bool { return fits(&n, s, b.Prefix) })
-	if !there || i < 0 || m.told.Sub(w.Doubted) < rebuildTime {
+	if !there || i < 0 || m.updated.Sub(w.Doubted) < rebuildTime {
 		return false
 	}
 	blocks := append(w.blocksOf(n.Name), beside(w.Missing.Blocks, n.Name, w.Blocks)...)
@@ -158,7 +158,7 @@ func (m *missing) node(id string) bool {
 	return slices.ContainsFunc(m.Nodes, func(n store.Node) bool { return n.ID == id })
 }
 
-// beside are blocks of a network that overlap none of others.
+// beside returns the blocks of a network that overlap none of others.
 func beside(blocks []store.Block, network string, others []store.Block) (out []store.Block) {
 	for _, b := range blocks {
 		if b.Network == network && !overlapped(others, b) {
@@ -168,7 +168,7 @@ func beside(blocks []store.Block, network string, others []store.Block) (out []s
 	return out
 }
 
-// forget drops what an event of the store tells of: from now on the store knows.
+// forget drops an object after an event for it: from now on the store's state counts.
 func (m *missing) forget(object store.Object) {
 	switch o := object.(type) {
 	case store.Network:
@@ -182,7 +182,7 @@ func (m *missing) forget(object store.Object) {
 	}
 }
 
-// without is a copy, if there is anything to leave out: others read these slices.
+// without copies the slice if it has the object, because readers share these slices.
 func without[T store.Object](all []T, object T) (out []T) {
 	key := object.Key()
 	if !slices.ContainsFunc(all, func(o T) bool { return o.Key() == key }) {
@@ -196,7 +196,7 @@ func without[T store.Object](all []T, object T) (out []T) {
 	return out
 }
 
-// lost says what is missing in the store; nil when nothing is.
+// lost reports what the store lacks; nil when nothing is missing.
 func (m *mirror) lost() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -216,14 +216,14 @@ func (m *mirror) lost() error {
 	if len(names) == 0 {
 		return nil
 	}
-	if more := len(names) - maxTold; more > 0 {
-		names = append(names[:maxTold], fmt.Sprintf("%d more", more))
+	if more := len(names) - maxNamed; more > 0 {
+		names = append(names[:maxNamed], fmt.Sprintf("%d more", more))
 	}
-	return fmt.Errorf("it does not have %s, as if its data were lost: going on with what was known; create the networks again, and hosts keep their blocks", strings.Join(names, ", "))
+	return fmt.Errorf("it does not have %s, as if its data were lost: the agent continues with the last known state; create the networks again, and hosts keep their blocks", strings.Join(names, ", "))
 }
 
-// refuse keeps a host from claiming anew of a network that the store does not have:
-// it may have been removed, or come back with other subnets.
+// refuse keeps a host from claiming a new block of a missing network: a user may have
+// removed the network, or may create it again with other subnets.
 func (m *missing) refuse(n *store.Network, subnet netip.Prefix) error {
 	if !m.has(n.Name) {
 		return nil

@@ -15,30 +15,30 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// ports tells at which port of a network's bridge an address is, by what the kernel
-// has heard: the neighbour's Ethernet address, and where the bridge has seen that.
-// A container that answers for many addresses is at one port. What comes with an
-// address that nobody answers for has none, nor has what comes from other hosts.
+// ports finds the port of a network's bridge that an address is behind. It uses the
+// kernel's tables: the neighbour's Ethernet address, and the port where the bridge learned
+// that. A container with many addresses is behind one port. A query has no port if it comes
+// from another host, or from an address that no neighbour answers for.
 type ports struct {
-	proc string
-	tell func(about string, err error)
+	proc   string
+	report func(subject string, err error)
 
 	mu  sync.Mutex
 	now map[string]seenPorts // by network
 }
 
-// seenPorts is one look at the tables.
+// seenPorts is the result of one look at the kernel's tables.
 type seenPorts struct {
 	at time.Time
 	of map[netip.Addr]int // link index
 }
 
-// How old a look may be for an address that it has, and for one that it has not:
-// looking costs as much as the network has containers, and anybody can ask with any
-// address.
+// portsKnown and portsUnknown limit the age of a look, for an address that it has and for
+// one that it lacks. A look costs as much as the network has containers, and any container
+// can query with any source address.
 const portsKnown, portsUnknown = time.Second, 100 * time.Millisecond
 
-// of is names.Server's Ports.
+// of implements Ports of names.Server.
 func (p *ports) of(network string, addr netip.Addr) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,7 +48,7 @@ func (p *ports) of(network string, addr netip.Addr) int {
 		return port
 	}
 	of, err := p.read(bridgeName(network))
-	p.tell("containers' ports of "+network, err)
+	p.report("containers' ports of "+network, err)
 	if p.now == nil {
 		p.now = map[string]seenPorts{}
 	}

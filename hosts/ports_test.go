@@ -58,7 +58,7 @@ func TestPorts(t *testing.T) {
 	link := up(t, "pb-lan")
 	one, first := onBridge(t, link, "one", "10.200.3.2")
 	two, second := onBridge(t, link, "two", "10.200.3.3", "10.200.3.4")
-	p := &ports{proc: "/proc", tell: func(_ string, err error) {
+	p := &ports{proc: "/proc", report: func(_ string, err error) {
 		if err != nil {
 			t.Error(err)
 		}

@@ -18,10 +18,10 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// endpoints are those of this host by key: its presence, and the containers here on
-// networks of the store. What hangs on one lease is called by the lease's name,
-// so that those of the next can stand beside it until it is taken away, and no
-// name is gone meanwhile.
+// endpoints returns this host's own endpoints and those of its containers on networks of
+// the store, by key. The ids of endpoints on one lease end in the lease's name. So those of
+// the next lease can exist beside them until they are removed, and no name is missing
+// meanwhile.
 func (a *Agent) endpoints(w *world, here []container) map[string]store.Endpoint {
 	out := map[string]store.Endpoint{}
 	add := func(e store.Endpoint) {
@@ -38,8 +38,8 @@ func (a *Agent) endpoints(w *world, here []container) map[string]store.Endpoint 
 	return out
 }
 
-// endpointOf is a container as an endpoint, false when it is on no network of
-// the store. Addresses that are not the network's are nobody else's business.
+// endpointOf returns a container as an endpoint, false when it is on no network of the
+// store. Addresses outside of the network are left out: they concern no other host.
 func endpointOf(w *world, c *container) (store.Endpoint, bool) {
 	i := slices.IndexFunc(w.Networks, func(n store.Network) bool { return n.Name == c.Network })
 	if i < 0 {
@@ -54,9 +54,10 @@ func endpointOf(w *world, c *container) (store.Endpoint, bool) {
 	return e, len(e.Addrs) > 0
 }
 
-// publish makes the store's endpoints of this host be those of its containers. A
-// store that was late once is asked for nothing more: each call may take callTime.
-// Without a lease nothing is put: it would stay when this host is gone.
+// publish makes the store's endpoints of this host equal those of its containers. After the
+// first call that runs out of time it makes no further ones, because each may take
+// callTime.
+// It creates nothing without a lease: an object without one would outlive this host.
 func (a *Agent) publish(ctx context.Context, w *world) error {
 	here, known := a.known()
 	want, may := a.endpoints(w, here), a.mayUnpublish(known)
@@ -68,7 +69,7 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 	if (time.Since(a.checked) >= reconcileEvery || !a.checked.After(w.Doubted)) && late(a.check(ctx, w)) {
 		return errors.Join(errs...)
 	}
-	for _, key := range slices.Sorted(maps.Keys(want)) { // presence first
+	for _, key := range slices.Sorted(maps.Keys(want)) { // the presence sorts first
 		e := want[key]
 		if was, ok := a.published[key]; ok && reflect.DeepEqual(was.Object, e) {
 			continue
@@ -78,7 +79,7 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // nothing goes before its successor is there
+		return err // an endpoint is removed only after its successor exists
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.published)) {
 		was := a.published[key].Object
@@ -92,7 +93,7 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 			others = append(others, e)
 		}
 	}
-	a.said.tell("id", a.twin(others, time.Now()))
+	a.problems.set("id", a.duplicateID(others, time.Now()))
 	for _, e := range others {
 		if late(a.dropOther(ctx, e)) {
 			break
@@ -101,15 +102,16 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 	return errors.Join(errs...)
 }
 
-// twinAfter is more than a change needs to be heard of, twinOver more than the
-// other host needs to put again what this one removed: it looks each reconcileEvery.
-const twinAfter, twinOver = 15 * time.Second, 3 * reconcileEvery
+// duplicateAfter is longer than an event takes to arrive. duplicateExpiry is longer than
+// another host takes to create its endpoints again after this one removed them: it checks
+// them each reconcileEvery.
+const duplicateAfter, duplicateExpiry = 15 * time.Second, 3 * reconcileEvery
 
-// twin hears of the endpoints of this host that are not wanted, such as those that
-// hang on another lease. Those of the agent before this one are removed once; if
-// they come again, another host has the same id, as copies of a machine do. It is
-// said until they have not come for twinOver.
-func (a *Agent) twin(others []store.Endpoint, now time.Time) error {
+// duplicateID gets the unwanted endpoints of this host, such as those on another lease. The
+// endpoints of this host's former agent are removed once. If some of the same lease come
+// back, another host has the same id, as copies of a machine do. duplicateID reports that
+// until none have come for duplicateExpiry.
+func (a *Agent) duplicateID(others []store.Endpoint, now time.Time) error {
 	for _, e := range others {
 		run := e.ID[strings.LastIndexByte(e.ID, '.')+1:]
 		if run == a.run {
@@ -117,25 +119,25 @@ func (a *Agent) twin(others []store.Endpoint, now time.Time) error {
 		}
 		if first, seen := a.others[run]; !seen {
 			a.others[run] = now
-		} else if now.Sub(first) >= twinAfter {
-			a.twinSeen = now
+		} else if now.Sub(first) >= duplicateAfter {
+			a.duplicateSeen = now
 		}
 	}
-	if now.Sub(a.twinSeen) >= twinOver {
+	if now.Sub(a.duplicateSeen) >= duplicateExpiry {
 		return nil
 	}
 	return fmt.Errorf("another host has the id %s of this one: stop the agent on one of them, remove %s there, and start it", a.self.ID, filepath.Join(a.dir, identityFile))
 }
 
-// check reads what the store has of this host on its lease: somebody may have
-// deleted it.
+// check reads which endpoints the store has on this host's lease: another program may have
+// deleted some.
 func (a *Agent) check(ctx context.Context, w *world) error {
 	published := map[string]store.Item[store.Endpoint]{}
 	for _, network := range append([]store.Network{{Name: presence}, {Name: lasting}}, w.Networks...) {
 		ctx, cancel := context.WithTimeout(ctx, callTime)
 		prefix := network.Name + "/" + a.self.ID + "/"
 		items, _, err := a.opts.Store.Endpoints().List(ctx, prefix)
-		if cancel(); errors.Is(err, store.ErrUnreadable) { // what is on this lease is put or dropped, whatever it says
+		if cancel(); errors.Is(err, store.ErrUnreadable) { // an endpoint on this lease is put or dropped whatever it holds
 			for key := range a.published {
 				if strings.HasPrefix(key, prefix) {
 					published[key] = store.Item[store.Endpoint]{}
@@ -154,7 +156,7 @@ func (a *Agent) check(ctx context.Context, w *world) error {
 	return nil
 }
 
-// put creates or changes one endpoint.
+// put creates or updates one endpoint.
 func (a *Agent) put(ctx context.Context, key string, e store.Endpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -167,13 +169,13 @@ func (a *Agent) put(ctx context.Context, key string, e store.Endpoint) error {
 	if at == "" || errors.Is(err, store.ErrConflict) {
 		at, err = table.Create(ctx, e, a.leaseOf(&e))
 	}
-	if errors.Is(err, store.ErrLeaseOver) { // it may be long until it is found so by itself
+	if errors.Is(err, store.ErrLeaseOver) { // the lease itself may notice much later
 		a.endLease()
 		a.lease = nil
 	}
-	if errors.Is(err, store.ErrExists) { // the answer to an earlier call was lost
+	if errors.Is(err, store.ErrExists) { // an earlier call created it, and its answer was lost
 		was, err := table.Get(ctx, key)
-		if errors.Is(err, store.ErrUnreadable) { // only this host writes there
+		if errors.Is(err, store.ErrUnreadable) { // only this host writes this key
 			err = table.Delete(ctx, key, "")
 			delete(a.published, key)
 			return errors.Join(fmt.Errorf("%s could not be read, and is put again", key), err)
@@ -198,8 +200,8 @@ func (a *Agent) leaseOf(e *store.Endpoint) store.Lease {
 	return a.lease
 }
 
-// drop removes what hangs on this lease. What is not as it was put is another
-// one's by now, and looked at with those.
+// drop removes an endpoint on this lease. One that has changed since it was put belongs to
+// another agent by now, and dropOther handles it.
 func (a *Agent) drop(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -211,9 +213,9 @@ func (a *Agent) drop(ctx context.Context, key string) error {
 	return nil
 }
 
-// dropOther removes an endpoint that hangs on another lease, as it was heard. One
-// that has changed since will be heard again, and one that cannot be read goes
-// with its lease.
+// dropOther removes an endpoint on another lease as the watch delivered it. One that has
+// changed since comes again with its event, and one that cannot be read goes with its
+// lease.
 func (a *Agent) dropOther(ctx context.Context, e store.Endpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()

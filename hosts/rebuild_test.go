@@ -163,7 +163,7 @@ func TestAgainAfter(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	calls := 0
-	keep(ctx, func(error) {}, func() error { calls++; return errors.New("away") })
+	repeat(ctx, func(error) {}, func() error { calls++; return errors.New("away") })
 	if calls > 4 { // after 0.5, 1.5 and 3.5 s at the earliest
 		t.Errorf("%d calls", calls)
 	}
@@ -217,10 +217,10 @@ func TestQuiet(t *testing.T) {
 	case <-g.local:
 	default:
 	}
-	before := g.said.changes() + g.mirror.changes()
+	before := g.problems.changes() + g.mirror.changes()
 	g.mirror.remember("lan", []netip.Prefix{a.block("lan")})
-	g.said.tell("x", nil)
-	if g.said.changes()+g.mirror.changes() != before {
+	g.problems.set("x", nil)
+	if g.problems.changes()+g.mirror.changes() != before {
 		t.Error("nothing changed, and is told as a change")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -235,8 +235,8 @@ func TestQuiet(t *testing.T) {
 	cancel()
 	<-ended
 	g.mirror.remember("lan", prefixes("10.201.0.0/24")) // no block of the network, which any may be
-	g.said.tell("x", errors.New("y"))
-	if got := g.said.changes() + g.mirror.changes(); got != before+2 {
+	g.problems.set("x", errors.New("y"))
+	if got := g.problems.changes() + g.mirror.changes(); got != before+2 {
 		t.Errorf("%d, was %d", got, before)
 	}
 }
@@ -250,7 +250,7 @@ func TestLateAddress(t *testing.T) {
 	a.late = 4
 	a.start()
 	until(t, "the network", func() bool { return a.conf("lan") != "" })
-	if !a.log.has("uplink's address: not yet") || a.log.has("uplink: well again") {
+	if !a.log.has("uplink's address: not yet") || a.log.has("uplink: resolved") {
 		t.Error("what was said")
 	}
 }

@@ -14,25 +14,24 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// errUnread is wrapped when it could not be read whether this host can take part in a
+// errUnread is wrapped when the agent could not read whether this host can take part in a
 // network.
 var errUnread = errors.New("this host cannot be looked at")
 
-// removal says what may be taken away, from this host or from the store: whatever the
-// agent removes asks here. Only a whole world tells what is no more, which the store
-// itself has said since this process began: what is only remembered is not complete.
-// And nothing is gone because it could not be read.
+// removal decides what the agent may remove from this host or from the store; each removal
+// asks it. Only a whole world that this process has read from the store shows what no
+// longer exists: a cached world may be incomplete. A failed read never allows a removal.
 type removal struct {
 	whole  bool
-	unread map[string]bool // networks of which this host could not be looked at
+	unread map[string]bool // networks for which this host could not be examined
 
-	// known says whether the containers of this host are all known, and there whether
-	// the driver has a file of an endpoint.
+	// known reports whether all containers of this host are known, there whether the driver
+	// has a file for an endpoint.
 	known bool
 	there func(endpoint string) bool
 }
 
-// mayRemove is for what this host has. wrong says why it takes no part in networks.
+// mayRemove covers this host. wrong has the reasons why it takes no part in networks.
 func mayRemove(synced bool, wrong map[string]error) *removal {
 	r := &removal{whole: synced, unread: map[string]bool{}}
 	for network, err := range wrong {
@@ -43,24 +42,24 @@ func mayRemove(synced bool, wrong map[string]error) *removal {
 	return r
 }
 
-// network says whether what this host has of a network, and has no more to have, may
-// go: its configuration, its bridge, addresses of that.
+// network reports whether this host may remove what it no longer needs of a network: the
+// configuration, the bridge and the bridge's addresses.
 func (r *removal) network(name string) bool { return r.whole && !r.unread[name] }
 
-// sets says whether the agent may apply what it hands over as a whole set, which takes
-// away all that is not in the set: the ways to other hosts, and the addresses where
-// names are answered. A network that the agent could not look at may have running
-// containers. A remembered world was whole.
+// sets reports whether the agent may apply whole sets, which removes all that a set lacks:
+// the routes to other hosts, and the addresses that answer names. It may not while it could
+// not examine this host for some network, which may have running containers. A cached world
+// is enough: it was whole.
 func (r *removal) sets() bool { return len(r.unread) == 0 }
 
-// endpoint says whether the store's record of a container of this host may go, that is
-// none of those that are known.
+// endpoint reports whether the store's record of an unknown container of this host may be
+// removed.
 func (r *removal) endpoint(e *store.Endpoint) bool {
 	id, _, _ := strings.Cut(e.ID, ".") // the rest names the lease
 	return r.whole && (r.known || !r.there(id))
 }
 
-// mayUnpublish is for what the store has of this host's containers.
+// mayUnpublish covers the store's records of this host's containers.
 func (a *Agent) mayUnpublish(known bool) *removal {
 	return &removal{whole: true, known: known, there: func(endpoint string) bool {
 		_, err := os.Lstat(filepath.Join(a.opts.Paths.State, "docker", "endpoints", filepath.Base(endpoint)))
@@ -68,8 +67,8 @@ func (a *Agent) mayUnpublish(known bool) *removal {
 	}}
 }
 
-// free says whether no container of this host has an address of blocks, so that they
-// may be given back, or their addresses go. With an error nothing may.
+// free reports whether no container of this host has an address of blocks, so that the
+// blocks may be given back or their addresses removed. After an error nothing may.
 func (a *Agent) free(network string, blocks ...netip.Prefix) (bool, error) {
 	used, err := a.used(network, blocks)
 	return err == nil && used == 0, err

@@ -148,7 +148,7 @@ func stillAgent(t *testing.T, n *store.Network) (*host, *Agent) {
 		Paths: paths.Paths{State: h.dir, Run: h.dir, CNI: h.dir, Proc: "/proc"}, TTL: time.Minute, Reclaim: time.Hour,
 	})
 	must(t, err)
-	a.mirror.heard, a.mirror.networks = true, map[string]store.Network{n.Name: *n}
+	a.mirror.synced, a.mirror.networks = true, map[string]store.Network{n.Name: *n}
 	a.mirror.nodes = map[string]store.Node{"b": {ID: "b", Name: "b", VTEP: mesh.VTEP("b").String()}}
 	a.mirror.blocks = map[string]store.Block{}
 	for i, node := range []string{a.ID(), "b"} {

@@ -14,10 +14,10 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// cniVersion is the version of the configurations that are rendered.
+// cniVersion is the version of the rendered configurations.
 const cniVersion = "1.1.0"
 
-// mark says whose a configuration is; one without it is never touched.
+// mark identifies our configurations; the agent changes no other file.
 const mark = "patchbayd hosts; changes are overwritten"
 
 // conflist is the configuration of one network on one host.
@@ -28,9 +28,9 @@ type conflist struct {
 	Plugins    []json.RawMessage `json:"plugins"`
 }
 
-// bridgeConf is the first plugin: the reference's fields, and where masquerade
-// begins. An earlier release of the plugin does not know that one, and makes none
-// rather than a wrong one.
+// bridgeConf is the first plugin: the reference's fields, and ipMasqOutside. An earlier
+// release of the plugin ignores that field and sets up no masquerade, rather than a wrong
+// one.
 type bridgeConf struct {
 	Type      string         `json:"type"`
 	Bridge    string         `json:"bridge"`
@@ -56,15 +56,15 @@ type routeConf struct {
 	Dst netip.Prefix `json:"dst"`
 }
 
-// plan is one network as this host takes part in it.
+// plan is this host's part of one network.
 type plan struct {
 	Network store.Network
-	Blocks  []netip.Prefix // ours, one of each family
-	MTU     int            // bytes, of containers; 0 is the kernel's
-	DNS     bool           // containers are told of our resolver
+	Blocks  []netip.Prefix // this host's, one of each family
+	MTU     int            // of containers, in bytes; 0: the kernel's default
+	DNS     bool           // containers get our resolver's addresses
 }
 
-// gateways are the addresses of the bridge, where the resolver answers, too.
+// gateways returns the addresses of the bridge, where the resolver answers, too.
 func (p *plan) gateways() (out []netip.Addr) {
 	for _, b := range p.Blocks {
 		out = append(out, gatewayOf(b))
@@ -72,10 +72,10 @@ func (p *plan) gateways() (out []netip.Addr) {
 	return out
 }
 
-// gatewayOf is the bridge's address in a block, which is host-local's default.
+// gatewayOf returns the bridge's address in a block: the default of host-local.
 func gatewayOf(block netip.Prefix) netip.Addr { return block.Masked().Addr().Next() }
 
-// render writes the configuration of a network.
+// render returns the configuration of a network.
 func render(p *plan) ([]byte, error) {
 	b := bridgeConf{
 		Type: "bridge", Bridge: bridgeName(p.Network.Name), IsGateway: true, Hairpin: true, Outside: p.Network.Subnets, MTU: p.MTU,
@@ -103,7 +103,7 @@ func render(p *plan) ([]byte, error) {
 	return append(out, '\n'), nil
 }
 
-// following are the plugins after the bridge.
+// following returns the plugins after the bridge.
 func following(n *store.Network) []json.RawMessage {
 	if n.Plugins != nil {
 		return n.Plugins
@@ -114,7 +114,7 @@ func following(n *store.Network) []json.RawMessage {
 	}
 }
 
-// anywhere is the default route of a family.
+// anywhere returns the default route of a family.
 func anywhere(of netip.Prefix) netip.Prefix {
 	if of.Addr().Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -122,8 +122,8 @@ func anywhere(of netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// bridgeName is the bridge of a network: its name where that fits, as it is for
-// people to read.
+// bridgeName returns the name of a network's bridge: the network's name if it fits, to be
+// readable.
 func bridgeName(network string) string {
 	const prefix = "pb-"
 	if name := prefix + network; spec.ValidateIfName(name) == nil {

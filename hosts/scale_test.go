@@ -30,7 +30,7 @@ func BenchmarkApply(b *testing.B) {
 	wide := lan()
 	wide.Subnets = prefixes("10.200.0.0/14")
 	m := &a.mirror
-	m.heard = true
+	m.synced = true
 	m.tables = tables{map[string]store.Network{"lan": wide}, map[string]store.Node{}, map[string]store.Block{}, map[string]store.Endpoint{}}
 	for n := range 500 {
 		id := fmt.Sprintf("%016x", n)

@@ -23,7 +23,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// status is what the agent of this host says of itself, for ls.
+// status is the agent's report on this host, for ls.
 type status struct {
 	Node  string   `json:"node"`
 	Wrong []string `json:"wrong,omitempty"`
@@ -31,9 +31,9 @@ type status struct {
 
 const statusFile = "status.json"
 
-// saveStatus writes what is wrong on this host.
+// saveStatus writes the current problems of this host.
 func (a *Agent) saveStatus() error {
-	data, err := json.Marshal(status{a.self.ID, a.said.all()})
+	data, err := json.Marshal(status{a.self.ID, a.problems.all()})
 	if err != nil {
 		return err
 	}
@@ -44,15 +44,16 @@ func (a *Agent) saveStatus() error {
 	return atomicfile.WriteDurable(path, data, 0o600)
 }
 
-// Listing is what ls shows.
+// Listing is the output of ls.
 type Listing struct {
 	Networks  []store.Network  `json:"networks"`
 	Nodes     []NodeLine       `json:"nodes"`
 	Blocks    []BlockLine      `json:"blocks"`
 	Endpoints []store.Endpoint `json:"endpoints"`
-	// Wrong is what is wrong on this host.
+	// Wrong lists the current problems of this host.
 	Wrong []string `json:"wrong,omitempty"`
-	// Remembered says that the store is away, and why: the rest is what it last said.
+	// Remembered is the reason why the store is away; then the rest is its last known
+	// state.
 	Remembered string `json:"remembered,omitempty"`
 }
 
@@ -62,14 +63,14 @@ type NodeLine struct {
 	Present bool `json:"present"`
 }
 
-// BlockLine is a block with the name of who has it.
+// BlockLine is a block with the name of its host.
 type BlockLine struct {
 	store.Block
 	NodeName string `json:"nodeName"`
 	Present  bool   `json:"present"`
 }
 
-// List reads the store, or what the agent below dir remembers of it.
+// List reads the store, or the agent's saved copy of it below dir.
 func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
 	w, err := a.read(ctx)
 	out := &Listing{Nodes: []NodeLine{}, Blocks: []BlockLine{}, Endpoints: []store.Endpoint{}}
@@ -100,7 +101,7 @@ func (a Admin) List(ctx context.Context, dir string) (*Listing, error) {
 	return out, err
 }
 
-// wrongHere is what the agent of this host says, if there is one.
+// wrongHere returns the problems that the agent of this host reports, if one runs.
 func wrongHere(dir string) ([]string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, statusFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -116,8 +117,8 @@ func wrongHere(dir string) ([]string, error) {
 	return s.Wrong, nil
 }
 
-// read is all that the store has. With an error that is store.ErrUnreadable comes
-// what can be read.
+// read returns the whole store. If some objects cannot be read it returns the others, and
+// store.ErrUnreadable.
 func (a Admin) read(ctx context.Context) (w world, err error) {
 	var errs []error
 	for _, read := range []func() error{
@@ -141,11 +142,11 @@ func listInto[T store.Object](ctx context.Context, t store.Table[T], into *[]T) 
 	return err
 }
 
-// Print writes a listing for people.
+// Print writes a listing as tables.
 func (l *Listing) Print(to io.Writer) error {
 	var out bytes.Buffer
 	if l.Remembered != "" {
-		fmt.Fprintf(&out, "the store is away, this is what it last said: %s\n\n", l.Remembered)
+		fmt.Fprintf(&out, "the store is away, this is its last known state: %s\n\n", l.Remembered)
 	}
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	names := map[string]string{}

@@ -15,22 +15,22 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// tendStore keeps what the store has of this host: its node, its lease, its
-// blocks and its containers. A store that is away is tried again.
+// tendStore maintains this host's records in the store: its node, lease, blocks and
+// containers. It retries a store that failed.
 func (a *Agent) tendStore(ctx context.Context) {
 	for ctx.Err() == nil {
-		began, before := time.Now(), a.said.changes()+a.mirror.changes()
+		began, before := time.Now(), a.problems.changes()+a.mirror.changes()
 		err := a.tend(ctx)
 		took := time.Since(began)
 		if ctx.Err() == nil && !errors.Is(err, errNoUplink) {
-			a.said.tell("store", err)
+			a.problems.set("store", err)
 		}
-		if a.said.changes()+a.mirror.changes() != before {
-			ring(a.local) // for the kernel, the cache and the status
+		if a.problems.changes()+a.mirror.changes() != before {
+			signal(a.local) // to update the kernel, the cache and the status
 		}
 		pause := reconcileEvery
 		if err != nil {
-			pause = jitter(againAfter)
+			pause = jitter(retryFirst)
 		}
 		if a.await(ctx, pause); err == nil {
 			sleep.For(ctx, settle(took))
@@ -38,7 +38,7 @@ func (a *Agent) tendStore(ctx context.Context) {
 	}
 }
 
-// errNoUplink is told as what it is, and is no failure of the store.
+// errNoUplink is reported as the problem "uplink"; it is no failure of the store.
 var errNoUplink = errors.New("no uplink")
 
 // await returns when there may be something to do.
@@ -55,33 +55,33 @@ func (a *Agent) await(ctx context.Context, most time.Duration) {
 	}
 }
 
-// tend is one look at everything of ours in the store. What concerns one network
-// does not keep the others waiting.
+// tend checks all records of this host in the store once. An error with one network does
+// not delay the others.
 func (a *Agent) tend(ctx context.Context) error {
 	self, err := a.node()
-	if a.said.tell("uplink", err); err != nil {
+	if a.problems.set("uplink", err); err != nil {
 		return errNoUplink
 	}
 	w, _, synced := a.mirror.snapshot()
 	if !synced {
-		return nil // who has not heard the store has nothing to tell it
+		return nil // a host that has not read the store has nothing to write
 	}
 	if err := a.ensureLease(ctx); err != nil {
 		return fmt.Errorf("begin lease: %w", err)
 	}
-	if err := a.putNode(ctx, self, w.behind(&a.told)); err != nil {
+	if err := a.putNode(ctx, self, w.behind(&a.written)); err != nil {
 		return fmt.Errorf("put node: %w", err)
 	}
-	networks, _ := a.usable(&w, self.Underlay) // the other loop says why not
+	networks, _ := a.usable(&w, self.Underlay) // the other loop reports why not
 	wrong := map[string]error{}
 	for i := range networks {
 		wrong[networks[i].Name] = a.claim(ctx, &w, &networks[i])
 	}
-	a.said.tellAll("block of", wrong)
+	a.problems.setAll("block of", wrong)
 	return errors.Join(a.leave(ctx, &w), a.publish(ctx, &w))
 }
 
-// node is what others need to know of this host.
+// node returns this host's record for the other hosts.
 func (a *Agent) node() (store.Node, error) {
 	addrs := a.opts.Underlay
 	if len(addrs) == 0 {
@@ -93,9 +93,9 @@ func (a *Agent) node() (store.Node, error) {
 	return store.Node{ID: a.self.ID, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self.ID).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0), Lasting: true}, nil
 }
 
-// seenEvery is how often the store is told that this host is there, beside the
-// lease: it is what is known when the lease is gone. All hosts hear of each time,
-// and only who reclaims wants to know.
+// seenEvery is how often this host updates the time in its record, beside the lease: that
+// time remains when the lease is gone. Each update goes to all hosts, and only one that
+// reclaims a block uses it.
 func (a *Agent) seenEvery() time.Duration {
 	const part = 24
 	return min(max(a.opts.Reclaim/part, seenLeast), time.Hour)
@@ -103,18 +103,17 @@ func (a *Agent) seenEvery() time.Duration {
 
 const seenLeast = time.Minute
 
-// LeastReclaim is how long Options.Reclaim should be at least: for some time a host
-// that is well may have no lease, and then it counts as gone since it last wrote
-// that it is there. Its block must not be taken while its containers run.
+// LeastReclaim is the least useful Options.Reclaim. A healthy host may be without a lease
+// for some time, and other hosts then judge it by the last time in its record. They must
+// not take its block while its containers run.
 func LeastReclaim(ttl time.Duration) time.Duration {
 	const times = 10
 	return times * max(ttl, seenLeast)
 }
 
-// putNode writes down this host when something of it is new, or the store has
-// lost it.
+// putNode writes this host's record when it has changed, or when the store has lost it.
 func (a *Agent) putNode(ctx context.Context, self store.Node, lost bool) error {
-	if !lost && sameNode(a.told, self) && self.Seen.Sub(a.told.Seen).Abs() < a.seenEvery() {
+	if !lost && sameNode(a.written, self) && self.Seen.Sub(a.written.Seen).Abs() < a.seenEvery() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
@@ -128,24 +127,25 @@ func (a *Agent) putNode(ctx context.Context, self store.Node, lost bool) error {
 		_, err = nodes.Update(ctx, self, was.Revision)
 	}
 	if err == nil {
-		a.told = self
+		a.written = self
 	}
 	return err
 }
 
-// behind says whether the store does not have this host, or as it was before it
-// was told last. Two hosts with one id must not both find so for ever.
-func (w *world) behind(told *store.Node) bool {
-	n, there := w.node(told.ID)
-	return !there || n.Seen.Before(told.Seen)
+// behind reports whether the store lacks this host's record, or has an older one than this
+// host last wrote. A newer one does not count: two hosts with one id would overwrite each
+// other's for ever.
+func (w *world) behind(written *store.Node) bool {
+	n, there := w.node(written.ID)
+	return !there || n.Seen.Before(written.Seen)
 }
 
 func sameNode(a, b store.Node) bool {
 	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && a.VTEP == b.VTEP && a.Port == b.Port && a.Lasting == b.Lasting
 }
 
-// ensureLease begins a new lease when there is none, or it was lost: then all
-// that hung on it is gone, and is put again.
+// ensureLease begins a new lease when there is none or it was lost. All endpoints on a lost
+// lease are gone, and are put again.
 func (a *Agent) ensureLease(ctx context.Context) error {
 	if a.lease != nil && (over(a.lease) || over(a.long)) {
 		a.opts.Log("store: the lease of this host was lost: beginning another one")
@@ -162,7 +162,7 @@ func (a *Agent) ensureLease(ctx context.Context) error {
 	if _, there := a.published[e.Key()]; there {
 		return nil
 	}
-	return a.put(ctx, e.Key(), e) // before there is a block that it keeps
+	return a.put(ctx, e.Key(), e) // before this host claims a block that the endpoint protects
 }
 
 func over(l store.Lease) bool {
@@ -174,8 +174,8 @@ func over(l store.Lease) bool {
 	}
 }
 
-// begin is Lease twice with a limit: its context is the leases', and must not end
-// with the call, but with them.
+// begin requests both leases within a time limit. The leases share a context, which must
+// end with them and not with this call.
 func (a *Agent) begin(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	limit := time.AfterFunc(callTime, cancel)
@@ -195,15 +195,15 @@ func (a *Agent) begin(ctx context.Context) error {
 	return nil
 }
 
-// longTTL is so long that what is left of it after reclaim begins is reclaim: a lease
-// is renewed when three eighths of it are over at last.
+// longTTL returns a TTL of which reclaim remains when a host stops renewing: a lease is
+// renewed at the latest when three eighths of its TTL are over.
 func longTTL(reclaim time.Duration) time.Duration {
 	const ttl, left = 8, 5
 	return reclaim * ttl / left
 }
 
-// leave gives back the blocks of networks that are no more. The store is asked
-// once more: one that cannot be read is there.
+// leave gives back the blocks of removed networks. It asks the store again for each: a
+// network that cannot be read still exists.
 func (a *Agent) leave(ctx context.Context, w *world) error {
 	gone := func(network string) bool {
 		return !slices.ContainsFunc(w.Networks, func(n store.Network) bool { return n.Name == network })
@@ -219,14 +219,15 @@ func (a *Agent) leave(ctx context.Context, w *world) error {
 			}
 			continue
 		}
-		a.opts.Log("network %s is no more: giving back block %s", b.Network, b.Prefix)
+		a.opts.Log("network %s was removed: giving back block %s", b.Network, b.Prefix)
 		errs = append(errs, a.dropBlock(ctx, b))
 	}
 	for network := range w.Own {
 		if !gone(network) {
 			continue
 		}
-		// Whoever removed it by mistake creates it again, and gets what it was.
+		// A user who removed the network by mistake can create it again, and each host gets
+		// its former block.
 		free, err := a.free(network, w.Own[network]...)
 		if free {
 			a.mirror.remember(network, nil)

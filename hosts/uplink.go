@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// uplinkAddrs are the addresses that this host is reached at when nobody says:
-// for each family the first global one of the link with the default route.
+// uplinkAddrs returns the underlay addresses of a host without configured ones: for each
+// family the first global address of the link with the default route.
 func uplinkAddrs(proc string) (out []netip.Addr, err error) {
 	conn, err := nl.Host(proc)
 	if err != nil {
@@ -25,7 +25,7 @@ func uplinkAddrs(proc string) (out []netip.Addr, err error) {
 	}
 	defer conn.Close()
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		link, err := conn.DefaultLink(family, false) // one that refuses is what the host goes by, too
+		link, err := conn.DefaultLink(family, false) // a default route that rejects packets counts: the host uses it, too
 		if err != nil {
 			return nil, fmt.Errorf("find default route: %w", err)
 		}
@@ -41,13 +41,13 @@ func uplinkAddrs(proc string) (out []netip.Addr, err error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, errors.New("no interface has a default route and an address: say where other hosts reach this one with --address")
+		return nil, errors.New("no interface has a default route and an address: set the address where other hosts reach this one with --address")
 	}
 	return out, nil
 }
 
-// globalAddr is the first address of a link that others can use and that does not
-// go away by itself: no link-local, temporary or deprecated one.
+// globalAddr returns the first address of a link that other hosts can use and that does not
+// expire: no link-local, temporary or deprecated one.
 func globalAddr(conn *nl.Conn, index, family int) (netip.Addr, error) {
 	addrs, err := conn.Addrs(index)
 	if err != nil {
@@ -62,16 +62,16 @@ func globalAddr(conn *nl.Conn, index, family int) (netip.Addr, error) {
 	return netip.Addr{}, nil
 }
 
-// begun says whether this host has, or had, a block of a subnet as the network
-// divides it now: its containers may be there.
+// begun reports whether this host holds, or held, a block of a subnet as the network
+// divides it now: its containers may have addresses of it.
 func (w *world) begun(n *store.Network, subnet netip.Prefix, self string) bool {
 	return slices.ContainsFunc(slices.Concat(w.Own[n.Name], w.Given[n.Name]), func(b netip.Prefix) bool { return fits(n, subnet, b) }) ||
 		slices.ContainsFunc(w.Blocks, func(b store.Block) bool { return b.Network == n.Name && b.Node == self && fits(n, subnet, b.Prefix) })
 }
 
-// inTheWay refuses to begin with a network that this host is a neighbour in, or
-// has an address of: its bridge would take others' packets. What was begun goes on,
-// but not with the subnets that another network of this name had.
+// inTheWay refuses to start with a network that overlaps a network or an address of this
+// host: the bridge would take packets of other hosts. A network that has started continues,
+// but not with the subnets of a former network of its name.
 func (a *Agent) inTheWay(w *world, n *store.Network) error {
 	fresh := slices.DeleteFunc(slices.Clone(n.Subnets), func(s netip.Prefix) bool { return w.begun(n, s, a.self.ID) })
 	if len(fresh) == 0 {
@@ -94,7 +94,7 @@ func (a *Agent) inTheWay(w *world, n *store.Network) error {
 		}
 		link, err := b.conn.LinkAt(at.LinkIndex)
 		if err == nil && !(link.Attrs().Name == bridgeName(n.Name) && b.gave(n, link, p)) {
-			return fmt.Errorf("subnet %s overlaps %s, an address of this host on %s: it takes no part", fresh[i], p, link.Attrs().Name)
+			return fmt.Errorf("subnet %s overlaps %s, an address of this host on %s: the host does not take part in this network", fresh[i], p, link.Attrs().Name)
 		}
 	}
 	return nil

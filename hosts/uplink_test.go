@@ -79,14 +79,14 @@ func TestDamagedFiles(t *testing.T) {
 	a.stop()
 	must(t, os.WriteFile(filepath.Join(a.dir, "state/hosts/world.json"), []byte(`{"networks":[{`), 0o600))
 	a.start() // the store has it
-	if a.agent.ID() != id || !a.log.has("read what was known") {
+	if a.agent.ID() != id || !a.log.has("read the saved state") {
 		t.Errorf("%s %q", a.agent.ID(), a.log.all)
 	}
 	a.stop()
 	node := filepath.Join(a.dir, "state/hosts/node.json")
 	for _, text := range []string{"", "{}", `{"id":"../x"}`} {
 		must(t, os.WriteFile(node, []byte(text), 0o600))
-		if _, err := loadIdentity(filepath.Dir(node)); err == nil || !strings.Contains(err.Error(), "who this host is") {
+		if _, err := loadIdentity(filepath.Dir(node)); err == nil || !strings.Contains(err.Error(), "the host's identity") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -12,12 +12,12 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// view is names.View: an index that is replaced whole.
+// view implements names.View: an index that is replaced as a whole.
 type view struct {
 	now atomic.Pointer[map[string]*index]
 }
 
-// index is what one network's endpoints are called.
+// index holds the names of one network's endpoints.
 type index struct {
 	subnets []netip.Prefix
 	addrs   map[string][]netip.Addr // by name, in lower case
@@ -54,8 +54,8 @@ func (v *view) Contains(network string, addr netip.Addr) bool {
 	return i != nil && slices.ContainsFunc(i.subnets, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// look makes the index: what the store has of other hosts, and of this one what
-// is here, whatever the store has heard of it.
+// look builds the index: of other hosts from the store, and of this host from its
+// containers, even if the store does not have them yet.
 func (v *view) look(w *world, self string, here []container) {
 	all := map[string]*index{}
 	for _, n := range w.Networks {
@@ -79,12 +79,12 @@ func (v *view) look(w *world, self string, here []container) {
 	v.now.Store(&all)
 }
 
-// add indexes an endpoint with its addresses within some ranges: an address in a
-// block that is another host's by now is another container's. One may be told
-// twice, by a lease and the next.
+// add indexes an endpoint with its addresses within some ranges: an address in a block that
+// another host holds now belongs to another container. An endpoint may come twice, on one
+// lease and on the next.
 func (i *index) add(e *store.Endpoint, within []netip.Prefix) {
 	if i == nil {
-		return // a network that is no more, or presence
+		return // a removed network, or presence
 	}
 	for _, name := range e.Names {
 		name = strings.ToLower(name)
@@ -92,7 +92,7 @@ func (i *index) add(e *store.Endpoint, within []netip.Prefix) {
 			if !slices.ContainsFunc(within, func(p netip.Prefix) bool { return p.Contains(addr) }) {
 				continue
 			}
-			if !slices.Contains(i.names[addr], name) { // a name may have thousands of addresses, but not the other way round
+			if !slices.Contains(i.names[addr], name) { // the short list: a name may have thousands of addresses
 				i.names[addr] = append(i.names[addr], name)
 				i.addrs[name] = append(i.addrs[name], addr)
 			}

@@ -12,32 +12,31 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// world is what a host knows of all hosts: the store's tables, or what they last
-// were while the store is away.
+// world is what a host knows of all hosts: the store's tables, or their last known content
+// while the store is away.
 type world struct {
 	Networks  []store.Network  `json:"networks"`
 	Nodes     []store.Node     `json:"nodes"`
 	Blocks    []store.Block    `json:"blocks"`
 	Endpoints []store.Endpoint `json:"endpoints"`
-	// Own are the blocks this node had last, by network: to ask for them first,
-	// and to notice when one became somebody else's.
+	// Own holds this node's last blocks, by network: the node claims them first, and
+	// notices when another host holds one.
 	Own map[string][]netip.Prefix `json:"own"`
-	// Bridges are the networks that may have a bridge here.
+	// Bridges lists the networks that may have a bridge on this host.
 	Bridges []string `json:"bridges"`
-	// Given are the blocks this node ever had while a network may have had a bridge:
-	// their first addresses on it are ours to take away. The map is replaced, never
-	// changed.
+	// Given holds every block of this node since a network may have had a bridge: their
+	// first addresses on the bridge are ours to remove. The map is replaced, never changed.
 	Given map[string][]netip.Prefix `json:"given,omitempty"`
-	// Heard is how far the store was when it said all this.
+	// Heard is the store's revision of this state.
 	Heard store.Revision `json:"heard,omitempty"`
-	// Missing is the part of all this that the store has lost, and Doubted when that
-	// was found, or when this process began if that was before: what is on the disk
-	// says only that there is a doubt, since clocks jump.
+	// Missing is the part of this state that the store has lost. Doubted is when that was
+	// found, or when this process began if that is later: the time on disk only shows that
+	// there is a doubt, since clocks jump.
 	Missing missing   `json:"missing,omitzero"`
 	Doubted time.Time `json:"doubted,omitzero"`
 }
 
-// blocksOf are the blocks of one network.
+// blocksOf returns the blocks of one network.
 func (w *world) blocksOf(network string) (out []store.Block) {
 	for _, b := range w.Blocks {
 		if b.Network == network {
@@ -66,13 +65,13 @@ func (w *world) node(id string) (store.Node, bool) {
 
 func (w *world) has(id string) bool { _, ok := w.node(id); return ok }
 
-// nodeName is what people call a node.
+// nodeName returns a node's name, or its id.
 func (w *world) nodeName(id string) string {
 	n, _ := w.node(id)
 	return cmp.Or(n.Name, id)
 }
 
-// present says which nodes are there, by what hangs on their leases.
+// present returns the nodes that have an endpoint on their lease.
 func (w *world) present() map[string]bool {
 	out := map[string]bool{}
 	for _, e := range w.Endpoints {
@@ -83,13 +82,13 @@ func (w *world) present() map[string]bool {
 	return out
 }
 
-// lasting is the network of the endpoints that go when their host may lose its
-// blocks. They hang on a lease, so the store counts that time: clocks of hosts jump.
+// lasting is the network of endpoints that end when their host may lose its blocks. They
+// are on a lease, so that the store measures that time: clocks of hosts jump.
 const lasting = "_lasting"
 
-// ofHost says whether an endpoint is a host's own, and no container's.
+// ofHost reports whether an endpoint is a host's own and not a container's.
 func ofHost(e *store.Endpoint) bool { return e.Network == presence || e.Network == lasting }
 
-// presence is the network of the endpoints that say no more than that a node is
-// there. No network of CNI can be called so.
+// presence is the network of endpoints that only show that a node is present. Its name is
+// invalid for a CNI network.
 const presence = "_present"
