@@ -10,8 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 
-// The bridge of a network that was created again before its block was forgotten goes
-// with it the second time, too.
+// A network is created again before its host forgets the former block. Its bridge is
+// removed the second time, too.
 func TestBridgeOfCreatedAgain(t *testing.T) {
 	c := newCluster(&chaos.Schedule{Rand: rand.New(rand.NewPCG(1, 0))}, t.TempDir())
 	c.calm = true
@@ -34,7 +34,7 @@ func TestBridgeOfCreatedAgain(t *testing.T) {
 	c.remove("lan")
 	work(h.apply)
 	if len(h.links.all) > 0 {
-		t.Fatal("the bridge is there the first time")
+		t.Fatal("the bridge exists after the first time")
 	}
 	c.create("lan", 0)
 	used()

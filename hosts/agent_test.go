@@ -25,13 +25,13 @@ import (
 	"github.com/patchbay-net/patchbay/store/file"
 )
 
-// fakeFabric keeps what it was told.
+// fakeFabric keeps the input of its last call.
 type fakeFabric struct {
 	mu    sync.Mutex
 	self  mesh.Self
 	peers []mesh.Peer
 	calls int
-	late  int // how often the underlay addresses are not there yet
+	late  int // how many calls find no underlay address yet
 }
 
 func (f *fakeFabric) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) error {
@@ -53,7 +53,7 @@ func (f *fakeFabric) UplinkMTU([]netip.Addr) (int, error) {
 
 func (f *fakeFabric) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
 
-// routes are the blocks that are reached, with their hosts.
+// routes returns the blocks of the other hosts, with those hosts' names.
 func (f *fakeFabric) routes() (out []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,7 +66,7 @@ func (f *fakeFabric) routes() (out []string) {
 	return out
 }
 
-// host is one agent with what it works on.
+// host is one agent with its store, fabric, files and log.
 type host struct {
 	t      *testing.T
 	name   string
@@ -145,7 +145,7 @@ func (h *host) block(network string) netip.Prefix {
 	return b.IPAM.Ranges[0][0].Subnet
 }
 
-// attach writes down a container as the driver would.
+// attach writes the files of a container as the driver does.
 func (h *host) attach(id, network, addr, name string) {
 	h.t.Helper()
 	st, err := state.Open(h.dir+"/state", "docker")
@@ -187,7 +187,7 @@ func lan() store.Network {
 	return store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/16"), BlockBits4: 24, Transport: store.Auto}
 }
 
-// endpointNames are the names in the store, with their hosts.
+// endpointNames returns the names of the endpoints in the store.
 func endpointNames(t *testing.T, s store.Store) (out []string) {
 	t.Helper()
 	all, _, err := list(t.Context(), s.Endpoints(), "")
@@ -220,7 +220,7 @@ func TestThreeHosts(t *testing.T) {
 		until(t, "routes to the others", func() bool { return slices.Equal(h.fabric.routes(), others) })
 	}
 	hosts[0].attach("e1", "lan", hosts[0].block("lan").Addr().Next().Next().String(), "web")
-	until(t, "the name is there", func() bool { return slices.Equal(endpointNames(t, s), []string{"web"}) })
+	until(t, "the name is published", func() bool { return slices.Equal(endpointNames(t, s), []string{"web"}) })
 	if err := admin.Remove(t.Context(), "lan", false); err == nil || !strings.Contains(err.Error(), "web on host1") {
 		t.Errorf("remove: %v", err)
 	}

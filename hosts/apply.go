@@ -66,7 +66,7 @@ func (a *Agent) usable(w *world, underlay []netip.Addr) ([]store.Network, map[st
 	return usable(w, f)
 }
 
-// looks are the facts by which networks are refused, but the underlay.
+// looks returns the facts that refuse networks, without the underlay.
 func (a *Agent) looks(w *world) *facts {
 	return &facts{
 		hinders: func(n *store.Network) error { return a.inTheWay(w, n) },

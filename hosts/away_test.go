@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// An agent that starts without its store goes on from what it knew, and takes
-// nothing away.
+// An agent that starts without its store continues with its saved state, and removes
+// nothing.
 func TestStoreAway(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	must(t, Admin{g}.Create(t.Context(), lan()))
@@ -45,35 +45,35 @@ func TestStoreAway(t *testing.T) {
 		t.Error("the configuration changed")
 	}
 	a.attach("e1", "lan", block.Addr().Next().Next().String(), "web")
-	until(t, "it says so", func() bool { return a.log.has("follow: the store is away") })
+	until(t, "it is logged", func() bool { return a.log.has("follow: the store is away") })
 	g.set(false)
-	until(t, "told afterwards", func() bool { return slices.Equal(endpointNames(t, g), []string{"web"}) })
+	until(t, "the name, afterwards", func() bool { return slices.Equal(endpointNames(t, g), []string{"web"}) })
 	if a.conf("lan") != conf {
 		t.Error("the configuration changed when the store came back")
 	}
 }
 
-// The first start, and no store: there is nothing to go by, so nothing is done.
+// On its first start without a store an agent knows nothing and does nothing.
 func TestNothingKnown(t *testing.T) {
 	g := &gate{Store: openStore(t), away: true}
 	a := newHost(t, g, 1)
 	must(t, writeConf(a.dir+"/net.d", "lan", []byte(`{"generatedBy":"`+mark+`"}`)))
 	a.start()
-	until(t, "it says so", func() bool { return a.log.has("the store is away") })
+	until(t, "it is logged", func() bool { return a.log.has("the store is away") })
 	a.stop()
 	if a.fabric.calls != 0 || a.conf("lan") == "" {
 		t.Errorf("%d calls, configuration %q", a.fabric.calls, a.conf("lan"))
 	}
 }
 
-// A lease that is lost takes the names along; they come back with the next.
+// A lost lease removes the names; the next lease brings them back.
 func TestLeaseLost(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	must(t, Admin{g}.Create(t.Context(), lan()))
 	a := newHost(t, g, 1)
 	a.start()
 	a.attach("e1", "lan", a.block("lan").Addr().Next().Next().String(), "web")
-	until(t, "the name is there", func() bool { return slices.Equal(endpointNames(t, g), []string{"web"}) })
+	until(t, "the name is published", func() bool { return slices.Equal(endpointNames(t, g), []string{"web"}) })
 	must(t, g.lease().End(t.Context()))
 	until(t, "again", func() bool { return a.log.has("was lost") && slices.Equal(endpointNames(t, g), []string{"web"}) })
 	until(t, "nothing is left of the leases", func() bool { return g.ended.Load() == 2 })
@@ -81,14 +81,14 @@ func TestLeaseLost(t *testing.T) {
 	until(t, "gone", func() bool { return len(endpointNames(t, g)) == 0 })
 }
 
-// While an agent is restarted its names are there all the time.
+// While an agent restarts, its names never disappear.
 func TestRestartShowsNoGap(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
 	a := newHost(t, s, 1)
 	a.start()
 	a.attach("e1", "lan", a.block("lan").Addr().Next().Next().String(), "web")
-	until(t, "the name is there", func() bool { return slices.Equal(endpointNames(t, s), []string{"web"}) })
+	until(t, "the name is published", func() bool { return slices.Equal(endpointNames(t, s), []string{"web"}) })
 	keys := func() []string {
 		all, _, err := list(t.Context(), s.Endpoints(), "lan/")
 		must(t, err)
@@ -110,18 +110,18 @@ func TestRestartShowsNoGap(t *testing.T) {
 	})
 }
 
-// Two hosts with one id are told of each other; an agent before this one is none.
-// It is said all the time that there are two, whatever of theirs is there just now.
-func TestTwin(t *testing.T) {
+// Two hosts with one id are reported; a former agent of this host is not. The report stays
+// until the other host's endpoints have not come for duplicateExpiry.
+func TestDuplicateID(t *testing.T) {
 	a := &Agent{self: &identity{ID: "me"}, run: "own", others: map[string]time.Time{}}
 	before := store.Endpoint{Network: presence, ID: "host.before", Node: "me"}
 	next := store.Endpoint{Network: "lan", ID: "e2.next", Node: "me"}
 	own := store.Endpoint{Network: "lan", ID: "e1.own", Node: "me"}
 	began := time.Now()
 	for _, c := range []struct {
-		after  time.Duration
-		others []store.Endpoint
-		told   bool
+		after    time.Duration
+		others   []store.Endpoint
+		reported bool
 	}{
 		{0, []store.Endpoint{before, own}, false},
 		{time.Second, []store.Endpoint{before}, false},
@@ -136,14 +136,14 @@ func TestTwin(t *testing.T) {
 		{duplicateAfter + duplicateExpiry + duplicateExpiry, nil, false},
 	} {
 		err := a.duplicateID(c.others, began.Add(c.after))
-		if told := err != nil; told != c.told || told && !strings.Contains(err.Error(), "node.json") {
+		if reported := err != nil; reported != c.reported || reported && !strings.Contains(err.Error(), "node.json") {
 			t.Errorf("after %v: %v", c.after, err)
 		}
 	}
 }
 
-// What is told of a twin is told once in a look, and goes.
-func TestTwinTold(t *testing.T) {
+// One look reports a duplicate id once, and the report ends.
+func TestDuplicateIDReportedOnce(t *testing.T) {
 	now := time.Now()
 	a := &Agent{self: &identity{ID: "me"}, run: "own", checked: now, others: map[string]time.Time{"before": now.Add(-time.Hour)}}
 	a.opts.Store, a.problems.log = openStore(t), t.Logf
@@ -151,14 +151,14 @@ func TestTwinTold(t *testing.T) {
 	for key, e := range a.endpoints(&world{}, nil) {
 		a.published[key] = store.Item[store.Endpoint]{Object: e}
 	}
-	look := func(what string, told, changes int, ids ...string) {
+	look := func(what string, reported, changes int, ids ...string) {
 		t.Helper()
 		w := &world{}
 		for _, id := range ids {
 			w.Endpoints = append(w.Endpoints, store.Endpoint{Network: presence, ID: id, Node: "me"})
 		}
 		must(t, a.publish(t.Context(), w))
-		if len(a.problems.all()) != told || a.problems.changes() != changes {
+		if len(a.problems.all()) != reported || a.problems.changes() != changes {
 			t.Errorf("%s: %d changes, now %v", what, a.problems.changes(), a.problems.all())
 		}
 	}
@@ -168,7 +168,7 @@ func TestTwinTold(t *testing.T) {
 	look("for long", 0, 2)
 }
 
-// Four blocks for five hosts: the fifth has to wait until one is long gone.
+// Of five hosts with four blocks the fifth waits until another has long been gone.
 func TestReclaim(t *testing.T) {
 	s := openStore(t)
 	small := store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/28"), BlockBits4: 30, Transport: store.Auto}
@@ -181,7 +181,7 @@ func TestReclaim(t *testing.T) {
 		_, err = s.Blocks().Create(t.Context(), store.Block{Network: "lan", Prefix: nth(small.Subnets[0], 30, uint64(i)), Node: id}, nil)
 		must(t, err)
 	}
-	// c is gone for longest, but there.
+	// c has been gone longest by its record, but is present.
 	_, err := s.Endpoints().Create(t.Context(), store.Endpoint{Network: presence, ID: "host", Node: "nodec"}, nil)
 	must(t, err)
 	a, b := newHost(t, s, 1), newHost(t, s, 2)
@@ -216,8 +216,8 @@ func (h *host) presenceKey() string {
 	return ""
 }
 
-// A block that became somebody else's meanwhile is not handed out from, and the
-// containers that have its addresses come first.
+// A host does not allocate from a block that another host holds now. It takes no other
+// block while containers have addresses of it.
 func TestBlockLost(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -239,7 +239,7 @@ func TestBlockLost(t *testing.T) {
 	_, err = s.Nodes().Create(t.Context(), store.Node{ID: "other", Name: "thief", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.99")}}, nil)
 	must(t, err)
 	a.start()
-	until(t, "it says so", func() bool {
+	until(t, "it is logged", func() bool {
 		return a.log.has("block " + block.String() + " of this host belongs to thief now, and 1 addresses of it are in use here")
 	})
 	until(t, "no configuration", func() bool { return a.conf("lan") == "" })
@@ -250,7 +250,7 @@ func TestBlockLost(t *testing.T) {
 	until(t, "another one", func() bool { return a.conf("lan") != "" && a.block("lan") != block })
 	until(t, "the route to the block", func() bool { return slices.Equal(a.fabric.routes(), []string{block.String() + " thief"}) })
 	until(t, "the bridge without the old address", func() bool { return len(addresses(t, "pb-lan")) == 0 })
-	until(t, "nobody is on it", func() bool { return Admin{s}.Remove(t.Context(), "lan", false) == nil })
+	until(t, "no container is on it", func() bool { return Admin{s}.Remove(t.Context(), "lan", false) == nil })
 	until(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName("pb-lan"); return err != nil })
 }
 
@@ -271,8 +271,8 @@ func addresses(t *testing.T, name string) []netlink.Addr {
 	return addrs
 }
 
-// A store that has lost its data is not believed. When its networks are created
-// again, the hosts have their old blocks again.
+// A store that has lost its data deletes nothing on the hosts. When its networks are
+// created again, the hosts get their old blocks.
 func TestStoreLostItsData(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	must(t, Admin{g}.Create(t.Context(), lan()))
@@ -281,7 +281,7 @@ func TestStoreLostItsData(t *testing.T) {
 	b.start()
 	routes := []string{b.block("lan").String() + " host2"}
 	until(t, "the route", func() bool { return slices.Equal(a.fabric.routes(), routes) })
-	a.block("lan") // the route may come first
+	a.block("lan") // the route may come before the block
 	conf := a.conf("lan")
 	a.stop()
 	b.stop()
@@ -289,7 +289,7 @@ func TestStoreLostItsData(t *testing.T) {
 	a.store, b.store = blank, blank
 	a.start()
 	b.start()
-	until(t, "it says so", func() bool { return a.log.has("as if its data were lost") })
+	until(t, "it is logged", func() bool { return a.log.has("as if its data were lost") })
 	until(t, "the route, from memory", func() bool { return slices.Equal(a.fabric.routes(), routes) })
 	until(t, "the hosts and their blocks are in the store again", func() bool {
 		nodes, _, err := list(t.Context(), blank.Nodes(), "")
@@ -309,7 +309,7 @@ func TestStoreLostItsData(t *testing.T) {
 	}
 }
 
-// What somebody else wrote is left alone, and said.
+// The agent does not change a configuration that it did not write, and reports it.
 func TestForeignConfiguration(t *testing.T) {
 	s := openStore(t)
 	a := newHost(t, s, 1)
@@ -317,8 +317,8 @@ func TestForeignConfiguration(t *testing.T) {
 	must(t, os.WriteFile(a.dir+"/net.d/lan.conflist", []byte(`{"name":"lan"}`), 0o644))
 	a.start()
 	must(t, Admin{s}.Create(t.Context(), lan()))
-	until(t, "it says so", func() bool { return a.log.has("the agent did not write it") })
-	until(t, "ls says so", func() bool {
+	until(t, "it is logged", func() bool { return a.log.has("the agent did not write it") })
+	until(t, "ls reports it", func() bool {
 		l, err := Admin{s}.List(t.Context(), a.dir+"/state/hosts")
 		must(t, err)
 		return len(l.Wrong) == 1 && strings.Contains(l.Wrong[0], "the agent did not write it")
@@ -328,7 +328,7 @@ func TestForeignConfiguration(t *testing.T) {
 	}
 }
 
-// ls works without a store where an agent was.
+// ls works without a store on a host with an agent's saved state.
 func TestListRemembered(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	must(t, Admin{g}.Create(t.Context(), lan()))

@@ -45,7 +45,7 @@ func TestNth(t *testing.T) {
 	}
 }
 
-// Every block is given once, whoever asks, and then there is none.
+// Each block is chosen once, whatever the seed, and then none is left.
 func TestFreeBlock(t *testing.T) {
 	var taken []netip.Prefix
 	for i := range 256 {
@@ -63,7 +63,7 @@ func TestFreeBlock(t *testing.T) {
 	}
 }
 
-// Those who ask at once seldom get the same: about one in ten of 50 in 256.
+// Two seeds seldom choose the same block: about 5 of 50 in 256 blocks.
 func TestFreeBlockSeldomCollides(t *testing.T) {
 	seen := map[netip.Prefix]int{}
 	for i := range 50 {
@@ -97,7 +97,7 @@ func TestHolding(t *testing.T) {
 		{"lost", []store.Block{block("10.200.3.0/24", "you"), mine6}, prefixes("10.200.3.0/24", "fd00:0:0:3::/64"), holding{
 			have: prefixes("fd00:0:0:3::/64"), missing: prefixes("10.200.0.0/16"), lost: []store.Block{block("10.200.3.0/24", "you")},
 		}},
-		{"gone, and nobody's", []store.Block{mine6}, prefixes("10.200.3.0/24", "fd00:0:0:3::/64"), holding{
+		{"gone, and no host's", []store.Block{mine6}, prefixes("10.200.3.0/24", "fd00:0:0:3::/64"), holding{
 			have: prefixes("fd00:0:0:3::/64"), missing: prefixes("10.200.0.0/16"),
 		}},
 	} {

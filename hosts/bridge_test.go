@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// bridge makes a network's bridge as an ADD does, with an address.
+// bridge creates a network's bridge with an address, as an ADD does.
 func (h *host) bridge(network string, addr netip.Prefix) {
 	h.t.Helper()
 	bridge(h.t, bridgeName(network), addr)
@@ -25,13 +25,13 @@ func (h *host) bridge(network string, addr netip.Prefix) {
 	must(h.t, record.New(h.dir+"/run").NoteMade(record.MadeBridge(bridgeName(network)), note))
 }
 
-// has says whether a link has an address.
+// has reports whether a link has an address.
 func has(t *testing.T, name string, addr netip.Prefix) bool {
 	t.Helper()
 	return slices.ContainsFunc(addresses(t, name), func(a netlink.Addr) bool { return nl.PrefixOf(a.IPNet) == addr })
 }
 
-// wrong says whether ls tells something of this host.
+// wrong reports whether ls shows a problem of this host.
 func (h *host) wrong(what string) bool {
 	h.t.Helper()
 	l, err := Admin{h.store}.List(h.t.Context(), h.dir+"/state/hosts")
@@ -39,9 +39,9 @@ func (h *host) wrong(what string) bool {
 	return strings.Contains(strings.Join(l.Wrong, "\n"), what)
 }
 
-// A bridge that is not ours under the name of a network's stays when the
-// network goes, also with an address of the network.
-func TestBridgeOfOthers(t *testing.T) {
+// A bridge that another program created under the name of a network's bridge stays when the
+// network is removed, even with an address of the network.
+func TestForeignBridge(t *testing.T) {
 	s := openStore(t)
 	a := newHost(t, s, 1)
 	theirs := prefix("10.99.0.1/24")
@@ -49,17 +49,17 @@ func TestBridgeOfOthers(t *testing.T) {
 	must(t, Admin{s}.Create(t.Context(), lan()))
 	a.start()
 	a.block("lan")
-	until(t, "it says that no container can be attached", func() bool { return a.wrong("pb-lan has the address 10.99.0.1/24") })
+	until(t, "ls reports that no container can be attached", func() bool { return a.wrong("pb-lan has the address 10.99.0.1/24") })
 	must(t, Admin{s}.Remove(t.Context(), "lan", false))
 	until(t, "the network is gone", func() bool { return a.conf("lan") == "" })
-	until(t, "it says that the bridge stays", func() bool { return a.log.has("pb-lan stays: no note says that patchbay made it") })
+	until(t, "the log reports that the bridge stays", func() bool { return a.log.has("pb-lan stays: no note says that patchbay made it") })
 	a.stop()
 	if !has(t, "pb-lan", theirs) {
 		t.Error("it is without its address")
 	}
 }
 
-// One of ours that has an address of others stays, and ls says so.
+// A bridge of ours with an address that another program added stays, and ls reports it.
 func TestBridgeWithForeignAddress(t *testing.T) {
 	s := openStore(t)
 	a := newHost(t, s, 1)
@@ -71,15 +71,15 @@ func TestBridgeWithForeignAddress(t *testing.T) {
 	theirs := prefix("10.99.0.1/24")
 	must(t, netlink.AddrAdd(link, &netlink.Addr{IPNet: nl.IPNet(theirs)}))
 	must(t, Admin{s}.Remove(t.Context(), "lan", false))
-	until(t, "ls says so", func() bool { return a.wrong("pb-lan stays: patchbay did not add its address 10.99.0.1/24") })
+	until(t, "ls reports it", func() bool { return a.wrong("pb-lan stays: patchbay did not add its address 10.99.0.1/24") })
 	must(t, netlink.AddrDel(link, &netlink.Addr{IPNet: nl.IPNet(theirs)}))
 	signal(a.agent.kernel)
 	until(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName("pb-lan"); return err != nil })
 }
 
-// A network that is created again with another range has its bridge without the
-// address of the former one, as soon as none of its block is in use; until then ls says why
-// nothing can be attached.
+// When a network is created again with another range, the former address leaves its bridge
+// as soon as no address of the former block is in use. Until then ls shows why no container
+// can be attached.
 func TestOtherRange(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -102,5 +102,5 @@ func TestOtherRange(t *testing.T) {
 	}
 	a.detach("e1", "lan", web)
 	until(t, "the address is gone", func() bool { return !has(t, "pb-lan", was) })
-	until(t, "all is well", func() bool { return !a.wrong("pb-lan") })
+	until(t, "no problem is left", func() bool { return !a.wrong("pb-lan") })
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 
-// TestChaos runs agents through schedules (package chaos). `make nightly` runs more.
+// TestChaos runs agents through random schedules (package chaos). `make nightly` runs more.
 func TestChaos(t *testing.T) {
 	dir, err := os.MkdirTemp("/run", "chaos") // a file system in memory
 	must(t, err)
@@ -35,7 +35,7 @@ func TestChaos(t *testing.T) {
 	})
 }
 
-// cluster is some hosts, the store and what the operator wants.
+// cluster is some hosts, their store, and the networks that the operator wants.
 type cluster struct {
 	s      *chaos.Schedule
 	dir    string
@@ -45,32 +45,32 @@ type cluster struct {
 	hosts  []*simHost
 	wanted map[string]store.Network
 	calm   bool
-	inside bool  // of a call
-	broken error // a law, within a step
+	inside bool  // within a call
+	broken error // a law broken within a step
 	laws
 }
 
 const reclaimAfter = 24 * time.Hour
 
-// simHost is an agent whose loops are stepped by hand, and the kernel of its host.
+// simHost is an agent whose loops the test steps, and the kernel of its host.
 type simHost struct {
-	c      *cluster
-	name   string
-	dir    string
-	addr   netip.Addr
-	client *chaos.Client
-	agent  *Agent
-	up     bool              // its agent runs
-	dead   bool              // and never will again
-	cut    bool              // it does not reach the store
-	live   bool              // its watches stand
-	at     [4]store.Revision // how far they are
-	routes map[netip.Prefix]netip.Addr
-	links  *simLinks
-	forget bool // its host was forgotten: it will not come back
-	left   bool
-	clock  time.Duration // how much it is ahead
-	heard  time.Time     // when it last reached the store
+	c       *cluster
+	name    string
+	dir     string
+	addr    netip.Addr
+	client  *chaos.Client
+	agent   *Agent
+	up      bool              // its agent runs
+	dead    bool              // and never runs again
+	cut     bool              // it cannot reach the store
+	live    bool              // its watches run
+	at      [4]store.Revision // their revisions
+	routes  map[netip.Prefix]netip.Addr
+	links   *simLinks
+	forget  bool // its host was forgotten: it does not come back
+	left    bool
+	clock   time.Duration // its offset
+	reached time.Time     // when it last reached the store
 }
 
 func newCluster(s *chaos.Schedule, dir string) *cluster {
@@ -104,7 +104,7 @@ func (h *simHost) paths() paths.Paths {
 	return paths.Paths{Run: h.dir + "/run", State: h.dir + "/state", CNI: h.dir + "/cni", Proc: "/proc"}
 }
 
-// start begins an agent from what is on the disk.
+// start starts the agent with what is on disk.
 func (h *simHost) start() {
 	h.client = h.c.store.Client()
 	h.client.Away, h.up, h.live = h.cut, true, false
@@ -128,8 +128,8 @@ func (h *simHost) stop() {
 	h.up = false
 }
 
-// before is what a call meets: a step of another host, a store that is slow
-// or answers too late.
+// before runs at the start of a call: another host steps, or the store is slow or answers
+// too late.
 func (h *simHost) before(call string) (made bool, err error) {
 	h.c.claims(h, call)
 	if err := h.c.meanwhile(h, call); err != nil {
@@ -141,7 +141,7 @@ func (h *simHost) before(call string) (made bool, err error) {
 	return h.c.s.Chance(50), fmt.Errorf("%s: %w", call, context.DeadlineExceeded)
 }
 
-// meanwhile has another host act within a call.
+// meanwhile lets another host act within a call.
 func (c *cluster) meanwhile(but *simHost, call string) error {
 	if c.calm || c.inside || len(c.hosts) == 0 || !c.s.Chance(10) {
 		return nil
@@ -159,7 +159,7 @@ func (c *cluster) meanwhile(but *simHost, call string) error {
 	return nil
 }
 
-// step is one of the things that an agent does.
+// step runs one of the agent's loops once.
 func (h *simHost) step() {
 	switch h.c.s.IntN(3) {
 	case 0:
@@ -171,17 +171,17 @@ func (h *simHost) step() {
 	}
 }
 
-// keep renews its leases, as an agent does all the time.
+// keep renews the host's leases, as an agent does all the time.
 func (h *simHost) keep() {
 	h.client.Keep(h.agent.lease)
 	h.client.Keep(h.agent.long)
 	if h.up && !h.cut && lasts(h.agent.long) {
-		h.heard = time.Now()
+		h.reached = time.Now()
 	}
 }
 
-// lasts says whether a lease is there and not over. A host that comes back when its own
-// is over has lost its blocks already.
+// lasts reports whether a lease exists and is not over. A host whose lease ended has lost
+// its blocks before it comes back.
 func lasts(l store.Lease) bool {
 	if l == nil {
 		return false
@@ -203,7 +203,7 @@ func (h *simHost) tend() {
 
 func (h *simHost) apply() { h.agent.apply(context.Background(), true) }
 
-// follow reads the world, or hears of some changes of one table.
+// follow reads the world, or applies some events of one table.
 func (h *simHost) follow(table, most int) {
 	m := &h.agent.mirror
 	if !h.live {
@@ -219,17 +219,17 @@ func (h *simHost) follow(table, most int) {
 	}
 	switch table {
 	case 0:
-		hearSome(h, h.client.Networks(), m.networks, &h.at[0], most)
+		watchSome(h, h.client.Networks(), m.networks, &h.at[0], most)
 	case 1:
-		hearSome(h, h.client.Nodes(), m.nodes, &h.at[1], most)
+		watchSome(h, h.client.Nodes(), m.nodes, &h.at[1], most)
 	case 2:
-		hearSome(h, h.client.Blocks(), m.blocks, &h.at[2], most)
+		watchSome(h, h.client.Blocks(), m.blocks, &h.at[2], most)
 	case last:
-		hearSome(h, h.client.Endpoints(), m.endpoints, &h.at[last], most)
+		watchSome(h, h.client.Endpoints(), m.endpoints, &h.at[last], most)
 	}
 }
 
-func hearSome[T store.Object](h *simHost, t store.Table[T], into map[string]T, at *store.Revision, most int) {
+func watchSome[T store.Object](h *simHost, t store.Table[T], into map[string]T, at *store.Revision, most int) {
 	for e, err := range t.Watch(context.Background(), *at) {
 		if err != nil {
 			h.live = false
@@ -244,7 +244,7 @@ func hearSome[T store.Object](h *simHost, t store.Table[T], into map[string]T, a
 	}
 }
 
-// Apply is Fabric's: the kernel is what is compiled.
+// Apply implements Fabric: the kernel has what compile returns.
 func (h *simHost) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) error {
 	facts := mesh.Facts{Reach: map[netip.Addr]mesh.Reach{}, MTU: 1500}
 	for _, p := range peers {
@@ -263,7 +263,7 @@ func (h *simHost) Apply(_ context.Context, self mesh.Self, peers []mesh.Peer) er
 func (h *simHost) UplinkMTU([]netip.Addr) (int, error)       { return 1500, nil }
 func (h *simHost) Watch(ctx context.Context, _ func()) error { return nil }
 
-// block is what a host hands out from; invalid when it has no configuration.
+// block returns the range of a host's configuration; invalid without one.
 func (h *simHost) block(network string) (p netip.Prefix) {
 	data, err := os.ReadFile(filepath.Join(h.dir, "net.d", network+confSuffix))
 	if err != nil {
@@ -275,7 +275,7 @@ func (h *simHost) block(network string) (p netip.Prefix) {
 	return netip.MustParsePrefix(text)
 }
 
-// create is the operator's; another turn has other subnets.
+// create is the operator's command. Another turn has other subnets.
 func (c *cluster) create(name string, turn int) {
 	subnet := map[string]string{"lan": "10.20%d.0.0/24", "net": "10.21%d.0.0/24", "few": "10.22%d.0.0/27"}[name]
 	n := store.Network{Name: name, Subnets: prefixes(fmt.Sprintf(subnet, turn)), BlockBits4: 28, Transport: store.Auto}
@@ -289,13 +289,13 @@ func (c *cluster) create(name string, turn int) {
 
 func (c *cluster) remove(name string) {
 	err := Admin{Store: c.client}.Remove(context.Background(), name, true)
-	if c.s.Say("  rm %s: %v", name, err); !errors.Is(err, store.ErrNotFound) { // also if a block of it cannot be read
+	if c.s.Say("  rm %s: %v", name, err); !errors.Is(err, store.ErrNotFound) { // even if a block of it cannot be read
 		delete(c.wanted, name)
 		c.removed[name] = true
 	}
 }
 
-// deleted holds leave, forget and reclaim to what they may delete.
+// deleted checks that leave, forget and reclaim delete only what they may.
 func (c *cluster) deleted(h *simHost, table, key string, data []byte) {
 	var b struct{ Object store.Block }
 	if table == "blocks" && json.Unmarshal(data, &b) == nil && b.Object.Node != h.agent.ID() && !c.removed[b.Object.Network] && !c.gone(h, b.Object) {

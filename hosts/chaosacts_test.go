@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 
-// Actions are what happens to a cluster: mostly its agents work.
+// Actions are the events of a cluster; most are work of its agents.
 func (c *cluster) Actions() []chaos.Action {
 	up := func(h *simHost) bool { return h.up }
 	on := func(name string, weight int, of func(*simHost) bool, do func(*simHost)) chaos.Action {
@@ -28,7 +28,7 @@ func (c *cluster) Actions() []chaos.Action {
 		}}
 	}
 	return []chaos.Action{
-		on("hear", 40, up, func(h *simHost) { h.follow(c.s.IntN(4), 1+c.s.IntN(6)) }),
+		on("watch", 40, up, func(h *simHost) { h.follow(c.s.IntN(4), 1+c.s.IntN(6)) }),
 		on("catch up", 20, up, (*simHost).catchUp),
 		on("tend", 20, up, (*simHost).tend),
 		on("apply", 25, up, (*simHost).apply),
@@ -46,7 +46,7 @@ func (c *cluster) Actions() []chaos.Action {
 	}
 }
 
-// catchUp hears of all that there is.
+// catchUp applies all events.
 func (h *simHost) catchUp() {
 	for table := range 4 {
 		h.follow(table, 1<<30)
@@ -58,13 +58,13 @@ func (c *cluster) pass() {
 	if c.s.Chance(5) {
 		calm := c.calm
 		c.calm = true
-		c.work(2) // what reaches the store hears of it, and tells, in less
+		c.work(2) // each host that reaches the store reads it and writes its own data in less time
 		c.calm = calm
 		c.s.Pass(rebuildTime)
 	}
 }
 
-// passes lets some seconds pass for all leases.
+// passes lets times 3 s pass for all leases.
 func (c *cluster) passes(times int) {
 	for range times {
 		c.keep()
@@ -81,8 +81,8 @@ func (c *cluster) keep() {
 	}
 }
 
-// passLong lets hours pass, in which leases are kept. What is cut off or stopped for
-// the longest of them may lose its blocks.
+// passLong lets hours pass while agents renew their leases. A host that is cut off or
+// stopped for the longest of the times may lose its blocks.
 func (c *cluster) passLong() {
 	calm := c.calm
 	c.calm = true
@@ -95,14 +95,15 @@ func (c *cluster) passLong() {
 	c.work(1)
 }
 
-// jump sets a host's clock: right, an hour back, a day or a year ahead, or to 1970.
+// jump sets a host's clock: to the right time, an hour back, a day or a year ahead, or
+// 1970.
 func (h *simHost) jump() {
 	const day = 24 * time.Hour
 	h.clock = []time.Duration{0, -time.Hour, day + time.Hour, 365 * day, time.Until(time.Unix(0, 0))}[h.c.s.IntN(5)]
 	h.c.s.Say("  by %v", h.clock)
 }
 
-// trouble is the store's.
+// trouble makes the store fail in some way.
 func (c *cluster) trouble() {
 	switch c.s.IntN(7) {
 	case 0, 1:
@@ -137,7 +138,7 @@ func (c *cluster) put(table string, o store.Object) {
 	c.store.Put(table, o.Key(), data)
 }
 
-// operate is what people do.
+// operate runs a command of the operator.
 func (c *cluster) operate() {
 	switch c.s.IntN(7) {
 	case 0:
@@ -185,8 +186,8 @@ func (c *cluster) forget() {
 	c.client.Before, c.client.Deleted = before, nil
 	if c.s.Say("  forget %s: %v, %v", h.name, gone, err); err == nil || len(gone) > 0 {
 		h.forget = true
-	} else if errors.Is(err, store.ErrUnreadable) && !strings.Contains(err.Error(), "left, as nobody") && !errors.Is(err, store.ErrNotFound) {
-		c.broken = fmt.Errorf("forget %s: what cannot be read is in the way: %w", h.name, err)
+	} else if errors.Is(err, store.ErrUnreadable) && !strings.Contains(err.Error(), "left, because its host is unknown") && !errors.Is(err, store.ErrNotFound) {
+		c.broken = fmt.Errorf("forget %s: an unreadable object stops it: %w", h.name, err)
 	}
 }
 
@@ -209,7 +210,7 @@ func (c *cluster) take(call string) {
 
 func (h *simHost) leave() {
 	h.stop()
-	h.left = true // from the first change on, whatever comes of it
+	h.left = true // from the first change on, even if it fails
 	again := h.c.store.Client()
 	again.Away = h.cut
 	again.Deleted = h.client.Deleted
@@ -221,8 +222,8 @@ func (h *simHost) leave() {
 	h.c.s.Say("  %s leaves: %v", h.name, err)
 }
 
-// Calm ends all trouble. The operator creates what is wanted. What is not, and a
-// host remembers, it creates and removes.
+// Calm ends all trouble. The operator creates the networks that are wanted. A network that
+// only a host remembers is created and removed.
 func (c *cluster) Calm() error {
 	c.calm = true
 	for _, h := range c.hosts {
@@ -232,14 +233,14 @@ func (c *cluster) Calm() error {
 		h.attach(false)
 	}
 	c.s.Say("calm")
-	_ = Admin{Store: c.client}.Remove(context.Background(), "newer", true) // it may not be there
-	for range 2 {                                                          // who hears late says then what it remembers
+	_ = Admin{Store: c.client}.Remove(context.Background(), "newer", true) // it may not exist
+	for range 2 {                                                          // a host that reads late reports its missing networks late
 		c.work(4)
 		c.operateCalmly()
 	}
 	c.passes(int(rebuildTime / (3 * time.Second)))
 	err := c.settles()
-	if err != nil { // a store with no news tells none, until hosts write that they are there
+	if err != nil { // without events a host does not notice a change, until hosts renew their records
 		c.passes(int(time.Hour / (3 * time.Second)))
 		err = c.settles()
 	}
@@ -249,7 +250,7 @@ func (c *cluster) Calm() error {
 	return errors.Join(c.Laws(), c.attaches())
 }
 
-// settles works until all agree, and says what they do not agree about.
+// settles works until all agree, or returns the difference.
 func (c *cluster) settles() (err error) {
 	for range 10 {
 		c.work(1)
@@ -280,7 +281,7 @@ func (c *cluster) operateCalmly() {
 	admin, ctx := Admin{Store: c.client}, context.Background()
 	for _, name := range netNames() {
 		if n, ok := c.wanted[name]; ok {
-			_ = admin.Create(ctx, n) // it may be there
+			_ = admin.Create(ctx, n) // it may exist
 		}
 	}
 	for _, h := range c.hosts {

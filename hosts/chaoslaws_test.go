@@ -16,34 +16,34 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// laws is what the laws of a cluster go by.
+// laws is what the laws of a cluster depend on.
 type laws struct {
-	removed   map[string]bool       // networks that were ever removed: their routes may go
-	contested map[netip.Prefix]bool // blocks of which the store ever said another owner
-	wiped     map[string]bool       // hosts with blocks of which the store has lost the record
+	removed   map[string]bool       // networks that were ever removed: routes to them may go
+	contested map[netip.Prefix]bool // blocks that the store ever gave another owner
+	wiped     map[string]bool       // hosts with blocks whose record the store has lost
 	before    map[string]kept       // by host
 }
 
-// kept is what may not go.
+// kept is what a host must keep.
 type kept struct {
 	routes map[netip.Prefix]netip.Addr
-	blocks map[string]netip.Prefix // by network, of configurations
+	blocks map[string]netip.Prefix // of configurations, by network
 }
 
 func newLaws() laws {
 	return laws{map[string]bool{}, map[netip.Prefix]bool{}, map[string]bool{}, map[string]kept{}}
 }
 
-// netNames are all networks that there are.
+// netNames returns the names of all networks.
 func netNames() []string { return []string{"lan", "net", "few"} }
 
 func networkOf(b netip.Prefix) string { return netNames()[(b.Addr().As4()[1]-200)/10] }
 
 // Laws holds after each step:
-//   - what reaches a host that lives does not go because something could not be read,
-//   - nor does a host's own configuration,
-//   - no two hosts hand out from one block,
-//   - no host deletes what is another's,
+//   - a failed read removes no route to a living host,
+//   - nor a host's own configuration,
+//   - no two hosts allocate from one block,
+//   - no host deletes another host's object,
 //   - a container keeps its bridge and its gateway.
 func (c *cluster) Laws() error {
 	c.contest()
@@ -86,10 +86,10 @@ func (h *simHost) owns(b netip.Prefix) bool {
 	return slices.Contains(h.agent.mirror.cache.Own[networkOf(b)], b)
 }
 
-// stored are the blocks that the store has, one way or the other.
+// stored returns the readable blocks of the store that have a host's size.
 func (c *cluster) stored() []store.Block {
 	inside := c.inside
-	c.inside = true // nothing happens meanwhile
+	c.inside = true // no other host acts meanwhile
 	defer func() { c.inside = inside }()
 	items, _, _ := c.client.Blocks().List(context.Background(), "")
 	var out []store.Block
@@ -101,7 +101,7 @@ func (c *cluster) stored() []store.Block {
 	return out
 }
 
-// contest notes blocks that the store gives to another host than the one that has them.
+// contest notes blocks that the store gives to another host than the one that holds them.
 func (c *cluster) contest() {
 	for _, b := range c.stored() {
 		for _, h := range c.hosts {
@@ -116,8 +116,8 @@ func (c *cluster) contest() {
 	}
 }
 
-// wipe has the store lose data, and notes the blocks whose record is gone: those of
-// before, and those that are in use.
+// wipe makes the store lose data, and notes the blocks whose record is gone: those that the
+// store had, and those that hosts use.
 func (c *cluster) wipe(lose func()) {
 	before := c.stored()
 	lose()
@@ -139,7 +139,7 @@ func (c *cluster) wipe(lose func()) {
 	}
 }
 
-// twice is the law of blocks. Who remembers nothing may claim what the store lost.
+// twice is the law of blocks. A host without memory may claim a block that the store lost.
 func (c *cluster) twice() error {
 	holders := map[netip.Prefix]string{}
 	for _, h := range c.hosts {
@@ -156,16 +156,16 @@ func (c *cluster) twice() error {
 	return nil
 }
 
-// gone says whether the owner of a block may lose it, and then notes it: it did not
-// reach the store for long, whatever clocks say, or it was forgotten, or it is dead and
-// never had the block: a schedule may give one to any host.
+// gone reports whether the owner of a block may lose it, and notes the loss. It may if it
+// has not reached the store for long, whatever clocks show, or was forgotten, or is dead
+// and never had the block: a schedule may give a block to any host.
 func (c *cluster) gone(by *simHost, b store.Block) bool {
 	i := slices.IndexFunc(c.hosts, func(h *simHost) bool { return h.agent.ID() == b.Node })
 	if by == nil || i < 0 {
 		return false
 	}
 	h := c.hosts[i]
-	if !h.forget && !h.left && (!h.dead || h.owns(b.Prefix)) && time.Since(h.heard) < reclaimAfter {
+	if !h.forget && !h.left && (!h.dead || h.owns(b.Prefix)) && time.Since(h.reached) < reclaimAfter {
 		return false
 	}
 	c.s.Say("  %s takes block %s of %s", by.name, b.Prefix, h.name)
@@ -173,7 +173,7 @@ func (c *cluster) gone(by *simHost, b store.Block) bool {
 	return true
 }
 
-// claims refuses a claim of what the host knows to be another's.
+// claims refuses a claim of a block that the host knows as another host's.
 func (c *cluster) claims(h *simHost, call string) {
 	key, ok := strings.CutPrefix(call, "create blocks ")
 	if !ok {
@@ -186,7 +186,7 @@ func (c *cluster) claims(h *simHost, call string) {
 	}
 }
 
-// agreed says whether all agents and the store say the same.
+// agreed checks that all agents and the store agree.
 func (c *cluster) agreed() error {
 	w, err := Admin{Store: c.client}.read(context.Background())
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
@@ -227,7 +227,7 @@ func (h *simHost) agrees(w *world) error {
 	return errors.Join(h.tidied(w), h.reaches(w))
 }
 
-// none says whether others have all blocks of a network, or had them for all that the
+// none reports whether other hosts hold all blocks of a network, or held them as far as the
 // host knows.
 func (h *simHost) none(w *world, n store.Network) bool {
 	missing := beside(h.agent.mirror.cache.Missing.Blocks, n.Name, w.Blocks)
@@ -235,8 +235,8 @@ func (h *simHost) none(w *world, n store.Network) bool {
 	return len(blocks) == 1<<(n.BlockBits4-n.Subnets[0].Bits())
 }
 
-// reaches compares routes with the store's blocks. Of hosts that are no more some
-// may be remembered.
+// reaches compares routes with the store's blocks. A host may remember some of removed
+// hosts.
 func (h *simHost) reaches(w *world) error {
 	want := map[netip.Prefix]netip.Addr{}
 	for _, b := range w.Blocks {

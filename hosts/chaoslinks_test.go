@@ -22,14 +22,14 @@ import (
 type simLinks struct {
 	made int
 	all  []*simBridge
-	cut  string // the bridge that was taken from a container
+	cut  string // a bridge that was removed with a container on it
 }
 
-// simBridge has at most one container on it.
+// simBridge is a bridge with at most one container.
 type simBridge struct {
 	netlink.Bridge
 	addrs []netip.Prefix
-	used  netip.Addr // the container's; invalid without
+	used  netip.Addr // the container's; invalid without one
 }
 
 func (l *simLinks) open() (links, error) { return l, nil }
@@ -51,7 +51,7 @@ func (l *simLinks) LinkAt(index int) (netlink.Link, error) {
 	return l.find(func(b *simBridge) bool { return b.Index == index })
 }
 
-// LinkList is the bridges and the ports of containers.
+// LinkList returns the bridges and the ports of containers.
 func (l *simLinks) LinkList() (out []netlink.Link, err error) {
 	for _, b := range l.all {
 		if out = append(out, b); b.used.IsValid() {
@@ -84,7 +84,7 @@ func (l *simLinks) Addrs(index int) (out []nl.Addr, err error) {
 	return out, nil
 }
 
-// AddrList is of all links.
+// AddrList returns the addresses of all links.
 func (l *simLinks) AddrList(netlink.Link, int) (out []netlink.Addr, err error) {
 	for _, b := range l.all {
 		for _, p := range b.addrs {
@@ -103,7 +103,7 @@ func (l *simLinks) AddrDel(link netlink.Link, addr *netlink.Addr) error {
 	return nil
 }
 
-// bridge is a network's, which an ADD makes.
+// bridge returns a network's bridge, and creates it as an ADD does.
 func (h *simHost) bridge(network string) *simBridge {
 	name := bridgeName(network)
 	b, err := h.links.find(func(b *simBridge) bool { return b.Name == name })
@@ -116,8 +116,8 @@ func (h *simHost) bridge(network string) *simBridge {
 	return b
 }
 
-// attach takes all containers away. With on, each network that has a configuration
-// gets one.
+// attach removes all containers. With on, it adds one to each network that has a
+// configuration.
 func (h *simHost) attach(on bool) {
 	for _, b := range h.links.all {
 		b.used = netip.Addr{}
@@ -132,7 +132,7 @@ func (h *simHost) attach(on bool) {
 	}
 }
 
-// add is an ADD of the plugin bridge with the configuration that is written.
+// add is an ADD of the plugin bridge with the written configuration.
 func (h *simHost) add(network string) error {
 	block, b := h.block(network), h.bridge(network)
 	gateway := netstate.Gateway{Link: b.Name, Prefix: netip.PrefixFrom(gatewayOf(block), block.Bits())}
@@ -152,7 +152,7 @@ func (h *simHost) add(network string) error {
 	return nil
 }
 
-// gatewaysStay is the law of what containers leave their host by.
+// gatewaysStay is the law of gateways: a container keeps its bridge and the address of it.
 func (h *simHost) gatewaysStay() error {
 	if h.links.cut != "" {
 		return fmt.Errorf("%s removed %s, with a container on it", h.name, h.links.cut)
@@ -165,16 +165,15 @@ func (h *simHost) gatewaysStay() error {
 	return nil
 }
 
-// tidied is the law of bridges after calm, when no container is there: a network
-// that is no more has none, and the others' have no address of a block that the host
-// does not have.
+// tidied is the law of bridges after calm, without containers: a removed network has no
+// bridge, and no bridge has an address of a block that the host does not hold.
 func (h *simHost) tidied(w *world) error {
 	for _, network := range netNames() {
 		b, err := h.links.find(func(b *simBridge) bool { return b.Name == bridgeName(network) })
 		switch {
 		case err != nil:
 		case w.network(network).Name == "":
-			return fmt.Errorf("%s is there, and the network no more", b.Name)
+			return fmt.Errorf("%s exists, and its network was removed", b.Name)
 		case slices.ContainsFunc(b.addrs, func(p netip.Prefix) bool { return p.Masked() != h.block(network) }):
 			return fmt.Errorf("%s has %v, the block is %v", b.Name, b.addrs, h.block(network))
 		}
@@ -182,7 +181,7 @@ func (h *simHost) tidied(w *world) error {
 	return nil
 }
 
-// attaches is the law of ADDs after calm: each works.
+// attaches is the law of ADDs after calm: each succeeds.
 func (c *cluster) attaches() error {
 	for _, h := range c.hosts {
 		for _, network := range netNames() {

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// full is a network of two blocks, which two hosts have that are not present: the
-// first has a lasting endpoint.
+// full is a network of two blocks. Two hosts that are not present hold them; the first has
+// a lasting endpoint.
 func full(t *testing.T, seen time.Time) (store.Store, *world, store.Network) {
 	t.Helper()
 	s := openStore(t)
@@ -33,8 +33,8 @@ func full(t *testing.T, seen time.Time) (store.Store, *world, store.Network) {
 	return s, &world{Networks: []store.Network{n}}, n
 }
 
-// The store says that a host is gone. No clock does, neither its own nor that of the
-// host that would take its block.
+// Only the store decides that a host is gone. No clock does, neither the host's own nor
+// that of the host that would take its block.
 func TestReclaimAsksNoClock(t *testing.T) {
 	for about, ahead := range map[string]time.Duration{"right": 0, "a year ahead": 365 * 24 * time.Hour, "of 1970": time.Until(time.Unix(0, 0))} {
 		for _, seen := range []time.Time{time.Now(), time.Unix(0, 0), time.Now().Add(365 * 24 * time.Hour)} {
@@ -49,7 +49,7 @@ func TestReclaimAsksNoClock(t *testing.T) {
 	}
 }
 
-// A host tells that it is there when its clock was set back, too.
+// A host updates its record also after its clock was set back.
 func TestSeenAfterClockSetBack(t *testing.T) {
 	s := openStore(t)
 	now := time.Now().Round(0)
@@ -63,7 +63,7 @@ func TestSeenAfterClockSetBack(t *testing.T) {
 	}
 }
 
-// A doubt of the disk begins when the agent does, whatever its date.
+// A saved doubt starts with the agent, whatever its date.
 func TestDoubtOnDisk(t *testing.T) {
 	for about, at := range map[string]time.Time{"1970": time.Unix(1, 0), "a year ahead": time.Now().Add(365 * 24 * time.Hour)} {
 		dir := t.TempDir()
@@ -86,7 +86,8 @@ func TestDoubtOnDisk(t *testing.T) {
 	}
 }
 
-// A host whose block is another's now reaches it there, also while it finds no other.
+// A host whose block another host holds now routes it there, even if no other block is
+// free.
 func TestLostBlockIsReached(t *testing.T) {
 	s, w, n := full(t, time.Now())
 	a := &Agent{self: &identity{ID: "me"}, wall: time.Now}
@@ -103,8 +104,8 @@ func TestLostBlockIsReached(t *testing.T) {
 	}
 }
 
-// A block that this host had, and another creates first, may be in use here: it is
-// no reason to take another one.
+// A former block that another host creates first may be in use here, so the host claims no
+// other one.
 func TestFormerBlockLostInRace(t *testing.T) {
 	s, w, n := full(t, time.Now())
 	a := &Agent{self: &identity{ID: "me"}, wall: time.Now}
@@ -116,8 +117,8 @@ func TestFormerBlockLostInRace(t *testing.T) {
 	}
 }
 
-// Two present hosts that take a missing block for each other's, with no other free,
-// do not wait for ever.
+// Two present hosts do not wait for ever if each takes a missing block for the other's and
+// no other block is free.
 func TestBlockOfHostThatWaits(t *testing.T) {
 	n := store.Network{Name: "lan", Subnets: prefixes("10.200.0.0/29"), BlockBits4: 30, Transport: store.Auto}
 	one := store.Block{Network: "lan", Prefix: prefix("10.200.0.0/30"), Node: "other"}
@@ -144,8 +145,8 @@ func TestBlockOfHostThatWaits(t *testing.T) {
 	}
 }
 
-// A store that was emptied a moment ago, which this host has not heard, gives it no
-// block that it knows to be another's.
+// A store that was emptied a moment ago, before an event arrived, gives a host no block
+// that it knows as another host's.
 func TestClaimOfEmptiedStore(t *testing.T) {
 	s, w, n := full(t, time.Now())
 	a := &Agent{self: &identity{ID: "me"}, wall: time.Now}
@@ -155,6 +156,6 @@ func TestClaimOfEmptiedStore(t *testing.T) {
 	if err := a.claim(t.Context(), w, &n); err == nil {
 		t.Errorf("it took %v", a.mirror.cache.Own)
 	}
-	w.Blocks = nil // heard
+	w.Blocks = nil // the watch has delivered it
 	must(t, a.claim(t.Context(), w, &n))
 }

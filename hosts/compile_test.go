@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// lines are a desired state for people: what tables compare.
+// lines returns a desired state as text, for the tables of the tests.
 func (d *desired) lines() (out []string) {
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for i := range d.parts {

@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// damaged is a table in which the object of a key cannot be read.
+// damaged is a table in which the object of one key cannot be read.
 type damaged[T store.Object] struct {
 	store.Table[T]
 	key string
@@ -35,8 +35,8 @@ func (s damagedStore) Blocks() store.Table[store.Block] {
 	return damaged[store.Block]{s.Store.Blocks(), "other/10.201.0.0-24"}
 }
 
-// Force removes a network with an endpoint that cannot be read, and what cannot be
-// read of another network does not matter.
+// Force removes a network with an endpoint that cannot be read. Unreadable objects of
+// another network do not matter.
 func TestForceWithDamage(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))

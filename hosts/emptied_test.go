@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// emptied is a store that loses all its data under agents that run: leases end,
-// and watches find another history.
+// emptied is a store that loses all its data under running agents: leases end, and watches
+// find another history.
 type emptied struct {
 	mu     sync.Mutex
 	now    store.Store
@@ -122,9 +122,9 @@ func (t tableOf[T]) Watch(ctx context.Context, after store.Revision) iter.Seq2[s
 	}
 }
 
-// An etcd that loses its data under agents takes nothing away, and has their
-// records again at once; then the network is created again, and a new host has
-// routes to all others, and they to it.
+// When an etcd loses its data, agents remove nothing and write their records again at once.
+// Then the network is created again, and a new host and all others get routes to each
+// other.
 func TestEmptiedUnderAgents(t *testing.T) {
 	s := newEmptied(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -137,10 +137,10 @@ func TestEmptiedUnderAgents(t *testing.T) {
 	})
 	conf := a.conf("lan")
 	s.lose(t, openStore(t))
-	until(t, "they say so", func() bool {
+	until(t, "both log it", func() bool {
 		return a.log.has("as if its data were lost") && b.log.has("as if its data were lost")
 	})
-	until(t, "hosts and blocks are there again", func() bool {
+	until(t, "hosts and blocks are in the store again", func() bool {
 		nodes, _, err := list(t.Context(), s.Nodes(), "")
 		blocks, _, err2 := list(t.Context(), s.Blocks(), "")
 		return err == nil && err2 == nil && len(nodes) == 2 && len(blocks) == 2
@@ -156,15 +156,15 @@ func TestEmptiedUnderAgents(t *testing.T) {
 	until(t, "routes from and to the new host", func() bool {
 		return slices.Equal(fresh.fabric.routes(), all) && slices.Contains(a.fabric.routes(), toFresh) && slices.Contains(b.fabric.routes(), toFresh)
 	})
-	until(t, "all is well", func() bool { return a.log.has("data of the store: resolved") })
+	until(t, "no problem is left", func() bool { return a.log.has("data of the store: resolved") })
 	if a.conf("lan") != conf || a.log.has("configuration removed") || b.log.has("configuration removed") {
 		t.Errorf("configuration %s", a.conf("lan"))
 	}
 	must(t, Admin{s}.Remove(t.Context(), "lan", true))
-	until(t, "what is removed then goes", func() bool { return a.conf("lan") == "" && len(a.fabric.routes()) == 0 })
+	until(t, "the configuration of the removed network is gone", func() bool { return a.conf("lan") == "" && len(a.fabric.routes()) == 0 })
 }
 
-// Half of a store's tables and half of another's are no world.
+// Tables of two stores are no world.
 func TestTornWorld(t *testing.T) {
 	one, other := openStore(t), openStore(t)
 	m := &mirror{}
@@ -176,7 +176,7 @@ func TestTornWorld(t *testing.T) {
 	}
 }
 
-// half is a store that became another one between the lists of two tables.
+// half is a store that is replaced between the lists of two tables.
 type half struct {
 	store.Store
 	then store.Store
@@ -185,7 +185,7 @@ type half struct {
 func (h half) Blocks() store.Table[store.Block]       { return h.then.Blocks() }
 func (h half) Endpoints() store.Table[store.Endpoint] { return h.then.Endpoints() }
 
-// What the store has lost is remembered over restarts, but only that.
+// A restart keeps the objects that the store has lost, and no others.
 func TestMissingIsRemembered(t *testing.T) {
 	s := newEmptied(t)
 	other := lan()
@@ -205,11 +205,11 @@ func TestMissingIsRemembered(t *testing.T) {
 	a.stop()
 	must(t, Admin{s}.Remove(t.Context(), "lan", true)) // while no agent runs
 	a.start()
-	until(t, "what was removed is gone", func() bool { return a.conf("lan") == "" })
+	until(t, "the configuration of lan is gone", func() bool { return a.conf("lan") == "" })
 	if a.conf("other") == "" {
-		t.Error("what was lost is gone")
+		t.Error("the configuration of the lost network is gone")
 	}
 	must(t, Admin{s}.Create(t.Context(), other))
 	must(t, Admin{s}.Remove(t.Context(), "other", true))
-	until(t, "what is seen to be removed is gone", func() bool { return a.conf("other") == "" })
+	until(t, "the configuration is gone after the event", func() bool { return a.conf("other") == "" })
 }

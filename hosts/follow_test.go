@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 
-// stuck is a store whose calls wait to be let go, whatever becomes of their context.
+// stuck is a store whose calls block until they are released, whatever their context.
 type stuck struct {
 	store.Store
 	letGo chan struct{}
@@ -23,8 +23,8 @@ func (s stuck) Networks() store.Table[store.Network] {
 	return s.Store.Networks()
 }
 
-// A program may close its store, and remove its directory, once Run has returned:
-// no call is left in it.
+// After Run has returned no call is left in the store: a program may close the store and
+// remove its directory.
 func TestFollowEndsItsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := stuck{chaos.NewStore().Client(), make(chan struct{})}
@@ -39,12 +39,12 @@ func TestFollowEndsItsCalls(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		if ended {
-			t.Error("a call of the store goes on")
+			t.Error("a call of the store still runs")
 		}
 		close(s.letGo)
 		synctest.Wait()
 		if !ended {
-			t.Error("the call has ended, and it goes on")
+			t.Error("the call has ended, and Run still runs")
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// spoilt is a store in which one object of each of three tables cannot be read.
+// spoilt is a store in which one object in each of three tables cannot be read.
 type spoilt struct {
 	store.Store
 	node, presence, block string
@@ -31,7 +31,7 @@ func (s spoilt) Blocks() store.Table[store.Block] {
 	return damaged[store.Block]{s.Store.Blocks(), s.block}
 }
 
-// gone is a store with host a, which is not there, and its block.
+// gone returns a store with host a, which is not present, and a's block.
 func gone(t *testing.T) (s store.Store, block store.Block) {
 	t.Helper()
 	s = openStore(t)
@@ -44,7 +44,7 @@ func gone(t *testing.T) (s store.Store, block store.Block) {
 	return s, block
 }
 
-// What cannot be read of others does not keep a host from being forgotten.
+// Unreadable objects of other hosts do not stop Forget.
 func TestForgetWithDamage(t *testing.T) {
 	s, block := gone(t)
 	with := spoilt{s, "b", presence + "/b/host.x", "lan/10.200.9.0-24"}
@@ -63,7 +63,7 @@ func TestForgetWithDamage(t *testing.T) {
 	}
 }
 
-// A presence that cannot be read is one.
+// A presence that cannot be read counts.
 func TestForgetPresentUnread(t *testing.T) {
 	s, block := gone(t)
 	_, err := Admin{spoilt{s, "b", presence + "/a/host.x", "lan/x"}}.Forget(t.Context(), "host1")
@@ -75,7 +75,7 @@ func TestForgetPresentUnread(t *testing.T) {
 	}
 }
 
-// back is a store in which a host writes that it is there when its block goes.
+// back is a store in which a host updates its record when its block is deleted.
 type back struct{ store.Store }
 
 func (s back) Blocks() store.Table[store.Block] { return backBlocks{s.Store.Blocks(), s.Nodes()} }
@@ -115,7 +115,7 @@ func TestForgetBack(t *testing.T) {
 	}
 }
 
-// An endpoint that has changed since the agent heard of it is not removed.
+// An endpoint that has changed since the last event is not removed.
 func TestDropChanged(t *testing.T) {
 	s := openStore(t)
 	a := &Agent{self: &identity{ID: "me"}, published: map[string]store.Item[store.Endpoint]{}}

@@ -17,13 +17,13 @@ import (
 
 var errAway = errors.New("the store is away")
 
-// gate is a store that can be away. It keeps the leases that were begun.
+// gate is a store that a test can make unreachable. It keeps the leases that were begun.
 type gate struct {
 	store.Store
 	mu     sync.Mutex
 	away   bool
 	leases []store.Lease
-	ended  atomic.Int32 // contexts of leases
+	ended  atomic.Int32 // contexts of leases that have ended
 }
 
 func (g *gate) set(away bool) {
@@ -62,7 +62,7 @@ func (g *gate) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error
 	return l, err
 }
 
-// lease is the shorter one of the two that were begun last.
+// lease returns the shorter one of the two leases that were begun last.
 func (g *gate) lease() store.Lease {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,7 +106,7 @@ func (d door[T]) Update(ctx context.Context, o T, at store.Revision) (store.Revi
 func (d door[T]) Watch(ctx context.Context, after store.Revision) iter.Seq2[store.Event[T], error] {
 	return func(yield func(store.Event[T], error) bool) {
 		for e, err := range d.Table.Watch(ctx, after) {
-			for d.g.err() != nil && ctx.Err() == nil { // told later
+			for d.g.err() != nil && ctx.Err() == nil { // the event arrives when the store is back
 				sleep.For(ctx, 10*time.Millisecond)
 			}
 			if ctx.Err() != nil || !yield(e, err) {

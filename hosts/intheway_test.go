@@ -8,51 +8,51 @@ import (
 	"testing"
 )
 
-// A host that is a neighbour in the range of a network takes no part in it: the
-// fabric, which accepts and forwards, hears nothing of it either.
+// A host with a neighbour network in the range of a network does not take part in it. The
+// fabric, which accepts and forwards, does not get the network either.
 func TestInTheWay(t *testing.T) {
 	s := openStore(t)
 	bridge(t, "lan0", prefix("10.200.7.9/20"))
 	a := newHost(t, s, 1)
 	a.start()
 	must(t, Admin{s}.Create(t.Context(), lan()))
-	until(t, "it says so", func() bool { return a.log.has("overlaps 10.200.7.9/20, an address of this host on lan0") })
+	until(t, "it is logged", func() bool { return a.log.has("overlaps 10.200.7.9/20, an address of this host on lan0") })
 	a.stop()
 	a.agent.apply(t.Context(), true)
 	if x := a.fabric.subnet(); a.fabric.calls == 0 || x.Network != "" {
-		t.Errorf("the fabric was told of %+v", x)
+		t.Errorf("the fabric got %+v", x)
 	}
 	if blocks, _, err := list(t.Context(), s.Blocks(), ""); err != nil || len(blocks) > 0 || a.conf("lan") != "" {
 		t.Errorf("%v %v", blocks, err)
 	}
 }
 
-// Who had a part of a network that is created again with the LAN's range takes none
-// of that.
+// A host that took part in a network does not take part when it is created again with the
+// LAN's range.
 func TestInTheWayAgain(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
 	bridge(t, "lan0", prefix("192.168.7.9/24"))
 	a := newHost(t, s, 1)
 	a.start()
-	a.attach("e1", "lan", a.block("lan").Addr().Next().Next().String(), "web") // it remembers its block as long
+	a.attach("e1", "lan", a.block("lan").Addr().Next().Next().String(), "web") // while the address is in use it remembers its block
 	must(t, Admin{s}.Remove(t.Context(), "lan", true))
 	until(t, "it is gone", func() bool { return a.conf("lan") == "" })
 	again := lan()
 	again.Subnets, again.BlockBits4 = prefixes("192.168.0.0/16"), 24
 	must(t, Admin{s}.Create(t.Context(), again))
-	until(t, "it says so", func() bool { return a.log.has("overlaps 192.168.7.9/24, an address of this host on lan0") })
+	until(t, "it is logged", func() bool { return a.log.has("overlaps 192.168.7.9/24, an address of this host on lan0") })
 	a.stop()
 	a.agent.apply(t.Context(), true)
 	if x := a.fabric.subnet(); x.Network != "" {
-		t.Errorf("the fabric was told of %+v", x)
+		t.Errorf("the fabric got %+v", x)
 	}
 	if blocks, _, err := list(t.Context(), s.Blocks(), ""); err != nil || len(blocks) > 0 || a.conf("lan") != "" {
 		t.Errorf("%v %v", blocks, err)
 	}
 }
 
-// A LAN that comes later takes no network away, also when the host has lost its
+// A network continues on a host whose LAN overlaps it later, even if the host has lost its
 // block of one family: its containers run.
 func TestInTheWayLater(t *testing.T) {
 	bridge(t, "lan0", prefix("10.200.7.9/20"))
@@ -70,6 +70,6 @@ func TestInTheWayLater(t *testing.T) {
 		}
 	}
 	if err := a.inTheWay(&world{}, &n); err == nil {
-		t.Error("it begins")
+		t.Error("it takes part")
 	}
 }

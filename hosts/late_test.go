@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// late is a store that fails each question about one endpoint, and counts them.
+// late is a store that fails and counts each call for one endpoint.
 type late struct {
 	store.Store
 	store.Table[store.Endpoint]
@@ -39,8 +39,8 @@ func (l late) Get(context.Context, string) (store.Item[store.Endpoint], error) {
 	return store.Item[store.Endpoint]{}, fmt.Errorf("the store: %w", l.err)
 }
 
-// Each call of a store that does not answer takes its time: one has to do until
-// the next look, or the agent hears nothing for minutes.
+// A store that does not answer delays each call. The agent makes one call per look, or it
+// would notice nothing for minutes.
 func TestPublishStops(t *testing.T) {
 	w, a := crowded()
 	asked := 0
@@ -66,8 +66,8 @@ func TestPublishStops(t *testing.T) {
 	}
 }
 
-// A lease that is over is found so by the first endpoint. The others wait for the next
-// lease: written without one they would stay when this host is gone.
+// The first endpoint finds out that a lease is over. The others wait for the next lease:
+// without one they would outlive this host.
 func TestPublishStopsWithoutLease(t *testing.T) {
 	w, a := crowded()
 	asked, ended := 0, 0
@@ -78,7 +78,7 @@ func TestPublishStopsWithoutLease(t *testing.T) {
 	}
 }
 
-// crowded is a host with 20 containers of which the store knows nothing.
+// crowded is a host with 20 containers that the store does not have.
 func crowded() (*world, *Agent) {
 	a := &Agent{self: &identity{ID: "me"}, run: "x", checked: time.Now(), others: map[string]time.Time{}, published: map[string]store.Item[store.Endpoint]{}}
 	for n := range byte(20) {
@@ -88,7 +88,7 @@ func crowded() (*world, *Agent) {
 	return &world{Networks: []store.Network{lan()}}, a
 }
 
-// However long it took, whoever waits for changes to come together hears soon again.
+// However long a look took, the next one follows soon.
 func TestSettle(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{0: settleTime, time.Second: restFactor * time.Second, time.Minute: settleMost, time.Hour: settleMost} {
 		if got := settle(took); got != want {

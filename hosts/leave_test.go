@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 )
 
-// leaving is a host that was in lan, and its agent is stopped. Cleared counts the
-// calls of the fabric.
+// leaving returns a host that was in lan, with its agent stopped. cleared counts the calls
+// of the fabric.
 func leaving(t *testing.T, g *gate) (h *host, l Leaving, block netip.Prefix, cleared *int) {
 	t.Helper()
 	must(t, Admin{g}.Create(t.Context(), lan()))
@@ -36,7 +36,7 @@ func leaving(t *testing.T, g *gate) (h *host, l Leaving, block netip.Prefix, cle
 	return h, Leaving{Store: g, Paths: h.agent.opts.Paths, ConfDir: h.dir + "/net.d", Clear: clear, Say: h.log.add}, block, cleared
 }
 
-// inStore are the blocks, hosts and endpoints of a store.
+// inStore counts the blocks, hosts and endpoints of a store.
 func inStore(t *testing.T, g *gate) (n int) {
 	t.Helper()
 	w, err := Admin{g.Store}.read(t.Context())
@@ -44,7 +44,7 @@ func inStore(t *testing.T, g *gate) (n int) {
 	return len(w.Blocks) + len(w.Nodes) + len(w.Endpoints)
 }
 
-// A host that leaves takes everything along, and nothing that is in use.
+// Leaving removes all records and files of a host, and nothing that is in use.
 func TestLeave(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	h, l, block, cleared := leaving(t, g)
@@ -72,21 +72,21 @@ func TestLeave(t *testing.T) {
 	h.unreadable("lan")
 	refused("count addresses in use")
 	must(t, os.Remove(h.dir+"/cni/networks/lan"))
-	for range 2 { // again is as good
+	for range 2 { // a second call does no harm
 		must(t, l.Do(t.Context()))
 	}
 	if h.conf("lan") != "" || h.conf("podnet") == "" || inStore(t, g) != 0 || *cleared == 0 {
 		t.Errorf("configuration %q, %d in the store, cleared %d times", h.conf("lan"), inStore(t, g), *cleared)
 	}
 	if _, err := netlink.LinkByName("pb-lan"); err == nil {
-		t.Error("the bridge is there")
+		t.Error("the bridge exists")
 	}
 	if left, err := os.ReadDir(h.dir + "/state/hosts"); err != nil || len(left) > 0 {
 		t.Errorf("left: %v %v", left, err)
 	}
 }
 
-// Without a store the host is clean all the same, and knows what is left to do.
+// Without the store Leaving still cleans the host, and reports what remains to do.
 func TestLeaveStoreAway(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	h, l, _, cleared := leaving(t, g)
@@ -104,15 +104,15 @@ func TestLeaveStoreAway(t *testing.T) {
 	}
 }
 
-// What the host has forgotten that it has is looked for, too; forced, it goes
-// whatever is there.
+// Leaving finds what the host has forgotten, too. With Force it also removes what is in
+// use.
 func TestLeaveForced(t *testing.T) {
 	g := &gate{Store: openStore(t)}
 	h, l, block, cleared := leaving(t, g)
 	h.attach("e1", "lan", block.Addr().Next().Next().String(), "web")
 	must(t, os.WriteFile(h.dir+"/state/hosts/world.json", []byte(`{"networks":[`), 0o600))
 	if err := l.Do(t.Context()); err == nil {
-		t.Error("it does not know what it has, and went")
+		t.Error("it left without knowing its blocks")
 	}
 	must(t, os.Remove(h.dir+"/state/hosts/world.json"))
 	if err := l.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "are in use here") || *cleared > 0 || h.conf("lan") == "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// What two versions of Docker write of a container: 20.10, and 29 with DNSNames.
+// Container files of two versions of Docker: 20.10, and 29 with DNSNames.
 const (
 	oldID     = "0123456789ab0123456789ab0123456789ab0123456789ab0123456789ab0123"
 	newID     = "abcdef012345abcdef012345abcdef012345abcdef012345abcdef0123456789"
@@ -68,7 +68,7 @@ func TestDockerFiles(t *testing.T) {
 	}
 }
 
-// A Docker network that was made when the host had another block is named.
+// A Docker network from a time when the host had another block is reported.
 func TestStaleCopies(t *testing.T) {
 	a := &Agent{copies: []dockerCopy{
 		{ID: "0123456789abcdef", Network: "lan", Ranges: prefixes("10.200.3.0/24")},
@@ -96,7 +96,7 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-func TestSaidOnce(t *testing.T) {
+func TestProblemsLoggedOnce(t *testing.T) {
 	var log lines
 	s := problems{log: log.add}
 	for range 3 {

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/mesh"
 )
 
-// subnet is what the fabric was told last of the only subnet.
+// subnet returns the only subnet of the fabric's last input.
 func (f *fakeFabric) subnet() (x mesh.Subnet) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -24,8 +24,8 @@ func (f *fakeFabric) subnet() (x mesh.Subnet) {
 	return x
 }
 
-// A Docker network that was made with the configuration of an earlier release has
-// the fabric masquerade, as long as it is there; a new one does not.
+// A Docker network with the configuration of an earlier release makes the fabric masquerade
+// while it exists; one with a new configuration does not.
 func TestMasqueradeOfBefore(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -41,23 +41,23 @@ func TestMasqueradeOfBefore(t *testing.T) {
 	}
 	until(t, "the fabric masquerades", masquerades(true))
 	must(t, st.SaveNetwork(&state.Network{ID: "old", Config: []byte(h.conf("lan"))}))
-	until(t, "nobody needs it", masquerades(false))
+	until(t, "no Docker network needs it", masquerades(false))
 	if !h.fabric.subnet().Unsettled {
-		t.Error("a configuration that is new counts as settled")
+		t.Error("a new configuration counts as settled")
 	}
 
 	must(t, os.WriteFile(h.dir+"/state/docker/networks/old", []byte("{"), 0o600))
-	until(t, "what cannot be read is said", func() bool { return h.log.has("docker:") })
+	until(t, "the unreadable file is logged", func() bool { return h.log.has("docker:") })
 	past := time.Now().Add(-time.Hour)
 	must(t, os.Chtimes(filepath.Join(h.dir, "net.d/lan.conflist"), past, past))
 	h.stop()
 	h.start()
-	until(t, "the fabric was told", masquerades(false))
+	until(t, "the fabric's input changed", masquerades(false))
 	if !h.fabric.subnet().Unsettled {
-		t.Error("who knows which networks Docker has?")
+		t.Error("it counts as settled while Docker's networks are unknown")
 	}
 	must(t, st.SaveNetwork(&state.Network{ID: "old", Config: []byte(h.conf("lan"))}))
-	until(t, "all is known, and settled", func() bool { return !h.fabric.subnet().Unsettled })
+	until(t, "all networks are known and settled", func() bool { return !h.fabric.subnet().Unsettled })
 }
 
 func TestSettled(t *testing.T) {
@@ -75,7 +75,7 @@ func TestSettled(t *testing.T) {
 		{"new", ours, 0, false},
 		{"of a while ago", ours, confRest + time.Minute, true},
 		{"of an earlier release, that could not be replaced", strings.Replace(ours, "ipMasqOutside", "ipMasq", 1), time.Hour, false},
-		{"of somebody else", strings.Replace(ours, mark, "hand", 1), time.Hour, false},
+		{"of another program", strings.Replace(ours, mark, "hand", 1), time.Hour, false},
 		{"of tomorrow, by a clock that was wrong", ours, -24 * time.Hour, false},
 	} {
 		if c.text != "" {

@@ -23,7 +23,7 @@ func both(v4 string) store.Network {
 	return store.Network{Name: "two", Subnets: prefixes(v4, "fd00:240::/48"), BlockBits4: 28, BlockBits6: 64, Transport: store.Auto}
 }
 
-// round lets all hosts hear and do everything.
+// round lets all hosts read every event and run all loops.
 func (c *cluster) round() {
 	for range 3 {
 		for _, h := range c.hosts {
@@ -35,7 +35,7 @@ func (c *cluster) round() {
 	}
 }
 
-// run is a container with an address of each block, on the bridge that its ADD makes.
+// run adds a container with an address of each block, on the bridge that its ADD creates.
 func (h *simHost) run(blocks []netip.Prefix) {
 	b := h.bridge("two")
 	dir := filepath.Join(h.dir, "cni/networks/two")
@@ -48,7 +48,7 @@ func (h *simHost) run(blocks []netip.Prefix) {
 	}
 }
 
-// six are the ways to other hosts in a network's IPv6 range.
+// six returns the routes to other hosts in a network's IPv6 range.
 func (h *simHost) six() (out []string) {
 	for dst, via := range h.routes {
 		if dst.Addr().Is6() {
@@ -59,13 +59,13 @@ func (h *simHost) six() (out []string) {
 	return out
 }
 
-// A network that is created again with another IPv4 range takes from the containers
-// that run nothing of IPv6: on a host that has room for it, and on one whose LAN that
-// range is, which is without a configuration. It takes no part once they have left.
+// When a network is created again with another IPv4 range, its running containers keep all
+// of IPv6, also on a host whose LAN has that range. Such a host gets no configuration, and
+// no longer takes part once the containers have left.
 func TestOneRangeAgain(t *testing.T) {
 	for _, tc := range []struct {
 		about, v4 string
-		heard     bool // each host hears that it was removed
+		heard     bool // the watch delivers the removal to each host
 		refused   bool
 	}{
 		{"another range", "10.241.0.0/24", false, false}, {"another range, heard", "10.241.0.0/24", true, false},

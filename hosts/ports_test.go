@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// onBridge is a namespace at a port of a bridge.
+// onBridge creates a namespace behind a port of a bridge.
 func onBridge(t *testing.T, bridge netlink.Link, name string, addrs ...string) (inside *nl.Conn, port int) {
 	t.Helper()
 	ns, err := netns.Open(nettest.NewNS(t, name))
@@ -37,8 +37,8 @@ func onBridge(t *testing.T, bridge netlink.Link, name string, addrs ...string) (
 	return inside, link.Attrs().Index
 }
 
-// say sends a datagram to the gateway with an address of the namespace.
-func say(t *testing.T, inside *nl.Conn, from string) {
+// send sends a datagram to the gateway from an address of the namespace.
+func send(t *testing.T, inside *nl.Conn, from string) {
 	t.Helper()
 	must(t, inside.Do(func() error {
 		c, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(from)}, &net.UDPAddr{IP: net.IPv4(10, 200, 3, 1), Port: 53})
@@ -51,8 +51,8 @@ func say(t *testing.T, inside *nl.Conn, from string) {
 	}))
 }
 
-// An address is at the port of the container that answers for it, however many that
-// has; one that nobody answers for is at none.
+// An address is behind the port of the container that answers for it, however many
+// addresses that container has. An address that no neighbour answers for has no port.
 func TestPorts(t *testing.T) {
 	bridge(t, "pb-lan", prefix("10.200.3.1/24"))
 	link := up(t, "pb-lan")
@@ -69,13 +69,13 @@ func TestPorts(t *testing.T) {
 		want int
 	}{{one, "10.200.3.2", first}, {two, "10.200.3.3", second}, {two, "10.200.3.4", second}} {
 		until(t, c.addr+" is at its port", func() bool {
-			say(t, c.from, c.addr)
+			send(t, c.from, c.addr)
 			return p.of("lan", netip.MustParseAddr(c.addr)) == c.want
 		})
 	}
-	for _, nobody := range []string{"10.200.3.99", "10.200.9.9"} {
-		if got := p.of("lan", netip.MustParseAddr(nobody)); got != 0 {
-			t.Errorf("%s is at %d", nobody, got)
+	for _, unknown := range []string{"10.200.3.99", "10.200.9.9"} {
+		if got := p.of("lan", netip.MustParseAddr(unknown)); got != 0 {
+			t.Errorf("%s is at %d", unknown, got)
 		}
 	}
 	if got := p.of("other", netip.MustParseAddr("10.200.3.2")); got != 0 {

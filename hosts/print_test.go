@@ -11,7 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// TestPrintedNames: no name of another host reaches the terminal as a command.
+// TestPrintedNames checks that no name from another host reaches the terminal as a control
+// sequence.
 func TestPrintedNames(t *testing.T) {
 	l := &Listing{Endpoints: []store.Endpoint{{ID: "e", Network: "lan", Names: []string{"web\x1b[2J\nspoof"}}}}
 	var out bytes.Buffer

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// A store that lost its data gets its networks again one by one: the others stay
-// as they are meanwhile, and so do the routes to hosts that are slower.
+// A store that lost its data gets its networks again one by one. The others stay unchanged
+// meanwhile, and so do routes to hosts that are slower.
 func TestNetworksComeBackOneByOne(t *testing.T) {
 	s := openStore(t)
 	other := lan()
@@ -34,32 +34,32 @@ func TestNetworksComeBackOneByOne(t *testing.T) {
 	a.stop()
 	a.store = openStore(t)
 	a.start()
-	until(t, "it says so", func() bool { return a.log.has("as if its data were lost") })
+	until(t, "it is logged", func() bool { return a.log.has("as if its data were lost") })
 	must(t, Admin{a.store}.Create(t.Context(), lan()))
 	until(t, "the old block", func() bool {
 		_, err := a.store.Blocks().Get(t.Context(), store.Block{Network: "lan", Prefix: a.block("lan")}.Key())
 		return err == nil
 	})
-	for range 2 { // the second time of an agent that was started again
+	for range 2 { // the second time with a restarted agent
 		if got := a.fabric.routes(); !slices.Equal(got, want) || a.conf("other") != conf || a.log.has("configuration removed") {
 			t.Errorf("%v, %s", got, a.conf("other"))
 		}
 		a.stop()
 		a.start()
-		until(t, "it has heard the store", func() bool { _, _, synced := a.agent.mirror.snapshot(); return synced })
+		until(t, "it has read the store", func() bool { _, _, synced := a.agent.mirror.snapshot(); return synced })
 		a.agent.apply(t.Context(), true)
 	}
 	must(t, Admin{a.store}.Create(t.Context(), other))
-	until(t, "the other's", func() bool {
+	until(t, "the block of the other host", func() bool {
 		at, err := a.store.Blocks().Get(t.Context(), store.Block{Network: "other", Prefix: block}.Key())
 		return err == nil && at.Object.Node == a.agent.ID()
 	})
 	must(t, Admin{a.store}.Remove(t.Context(), "other", true))
-	until(t, "what is removed goes", func() bool { return a.conf("other") == "" })
+	until(t, "the configuration of the removed network is gone", func() bool { return a.conf("other") == "" })
 }
 
-// A network that was deleted while containers are on it is created again, and the
-// host has the block that its containers have addresses of.
+// A network is deleted with containers on it and created again. The host gets the block
+// that its containers have addresses of.
 func TestDeletedByMistake(t *testing.T) {
 	s := openStore(t)
 	a := newHost(t, s, 1)
@@ -80,7 +80,7 @@ func TestDeletedByMistake(t *testing.T) {
 		return err == nil && len(blocks) == 0 && a.conf("lan") == ""
 	})
 	must(t, Admin{s}.Create(t.Context(), lan()))
-	until(t, "it is there again", func() bool { return a.conf("lan") != "" })
+	until(t, "the configuration is back", func() bool { return a.conf("lan") != "" })
 	if got := a.block("lan"); got != block || got == usual {
 		t.Errorf("%s, was %s", got, block)
 	}
@@ -106,8 +106,8 @@ func (s *slowTable) Get(_ context.Context, key string) (store.Item[store.Block],
 	return store.Item[store.Block]{}, store.ErrNotFound
 }
 
-// What cannot be read stays as it was known, also from before this start, what is
-// gone goes, and a large table has time.
+// An object that cannot be read keeps its value, also one from before this start. A deleted
+// object goes, and a large table has time.
 func TestUnreadable(t *testing.T) {
 	known := world{Blocks: []store.Block{
 		{Network: "lan", Prefix: prefix("10.200.2.0/24"), Node: "b"}, {Network: "lan", Prefix: prefix("10.200.3.0/24"), Node: "c"},
@@ -126,19 +126,19 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// That a host is still there is written for who reclaims its block: 500 hosts do
-// not look at everything because of it.
-func TestSeenWakesNobody(t *testing.T) {
+// A host updates the time in its record only for a host that reclaims its block: the update
+// does not start the loops of 500 hosts.
+func TestSeenWakesNoLoop(t *testing.T) {
 	woken := 0
 	m := &mirror{tables: tablesOf(&world{}), changed: func() { woken++ }}
-	tell := func(n store.Node, gone bool) int {
+	deliver := func(n store.Node, gone bool) int {
 		change(m, m.nodes, store.Event[store.Node]{Item: store.Item[store.Node]{Object: n}, Gone: gone})
 		return woken
 	}
 	n := store.Node{ID: "a", Name: "a", Seen: time.Unix(1, 0)}
 	later, moved := n, n
 	later.Seen, moved.Port = time.Unix(2, 0), 4790
-	if got := []int{tell(n, false), tell(later, false), tell(moved, false), tell(moved, true)}; !slices.Equal(got, []int{1, 1, 2, 3}) {
+	if got := []int{deliver(n, false), deliver(later, false), deliver(moved, false), deliver(moved, true)}; !slices.Equal(got, []int{1, 1, 2, 3}) {
 		t.Errorf("%v", got)
 	}
 	for reclaim, want := range map[time.Duration]time.Duration{24 * time.Hour: time.Hour, time.Minute: time.Minute, 1000 * time.Hour: time.Hour, 12 * time.Hour: 30 * time.Minute} {
@@ -148,8 +148,8 @@ func TestSeenWakesNobody(t *testing.T) {
 	}
 }
 
-// A store that fails is asked less and less often, and not by all at once.
-func TestAgainAfter(t *testing.T) {
+// An agent asks a store that fails less and less often, and not all agents at once.
+func TestRetryPause(t *testing.T) {
 	seen := map[time.Duration]bool{}
 	for range 100 {
 		d := jitter(time.Second)
@@ -169,7 +169,7 @@ func TestAgainAfter(t *testing.T) {
 	}
 }
 
-// A block that is wider than a host's share takes nobody else's addresses.
+// A block that is wider than a host's size takes no other host's addresses.
 func TestWideBlock(t *testing.T) {
 	p := &part{plan: plan{Network: lan()}}
 	w := &world{Blocks: []store.Block{
@@ -180,8 +180,8 @@ func TestWideBlock(t *testing.T) {
 	}
 }
 
-// One name for all containers of all hosts is one append each, and a large file is
-// not written all the time.
+// One name for all containers of all hosts costs one append each, and a large file is not
+// written all the time.
 func TestCrowd(t *testing.T) {
 	w := &world{Networks: []store.Network{lan()}, Blocks: []store.Block{{Network: "lan", Prefix: lan().Subnets[0], Node: "b"}}}
 	for n := range 50000 {
@@ -195,7 +195,7 @@ func TestCrowd(t *testing.T) {
 	if addrs, _ := v.Addrs("lan", "web"); len(addrs) != 50000 {
 		t.Errorf("%d addresses", len(addrs))
 	}
-	if took := time.Since(began); took > 10*time.Second { // a tenth of a second, and a minute with the square
+	if took := time.Since(began); took > 10*time.Second { // 0.1 s; with the square of the containers it takes a minute
 		t.Errorf("it took %v", took)
 	}
 	if small, large := (&saved{}).pause(), (&saved{all: make([]byte, 10<<20)}).pause(); small != saveEvery || large < time.Minute {
@@ -203,7 +203,7 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// The two loops do not wake each other for nothing.
+// The two loops do not start each other without a reason.
 func TestQuiet(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -221,7 +221,7 @@ func TestQuiet(t *testing.T) {
 	g.mirror.remember("lan", []netip.Prefix{a.block("lan")})
 	g.problems.set("x", nil)
 	if g.problems.changes()+g.mirror.changes() != before {
-		t.Error("nothing changed, and is told as a change")
+		t.Error("nothing changed, and a change was counted")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -234,15 +234,15 @@ func TestQuiet(t *testing.T) {
 	}
 	cancel()
 	<-ended
-	g.mirror.remember("lan", prefixes("10.201.0.0/24")) // no block of the network, which any may be
+	g.mirror.remember("lan", prefixes("10.201.0.0/24")) // outside the network: the host's own block may be any within it
 	g.problems.set("x", errors.New("y"))
 	if got := g.problems.changes() + g.mirror.changes(); got != before+2 {
 		t.Errorf("%d, was %d", got, before)
 	}
 }
 
-// An address that comes a moment after the agent is not waited for a minute long,
-// and the loop of the store does not say that all is well meanwhile.
+// An address that appears a moment after the agent's start is not found a minute later
+// only, and the store's loop does not report the problem as resolved meanwhile.
 func TestLateAddress(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -251,6 +251,6 @@ func TestLateAddress(t *testing.T) {
 	a.start()
 	until(t, "the network", func() bool { return a.conf("lan") != "" })
 	if !a.log.has("uplink's address: not yet") || a.log.has("uplink: resolved") {
-		t.Error("what was said")
+		t.Error("the log")
 	}
 }

@@ -48,8 +48,8 @@ func TestRemoval(t *testing.T) {
 	}
 }
 
-// An endpoint whose file cannot be read any more has its name, in the store too, also
-// when the agent starts again; one whose file is gone has none.
+// An endpoint whose file cannot be read any more keeps its name, in the store too, and also
+// after a restart of the agent. An endpoint whose file was removed loses it.
 func TestUnreadableEndpointStays(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -60,14 +60,14 @@ func TestUnreadableEndpointStays(t *testing.T) {
 	attach := func(id, name string) {
 		addr = addr.Next()
 		h.attach(id, "lan", addr.String(), name)
-		until(t, name+" is told", func() bool { return slices.Contains(endpointNames(t, s), name) })
+		until(t, name+" is published", func() bool { return slices.Contains(endpointNames(t, s), name) })
 	}
 	attach("e1", "web")
 	attach("e2", "db")
 	file := filepath.Join(h.dir, "state/docker/endpoints/e1")
 	must(t, os.WriteFile(file, []byte("{"), 0o600))
-	until(t, "it is said", func() bool { return h.log.has("docker: read state") })
-	attach("e3", "after") // two more rounds: all that goes went in the first
+	until(t, "it is logged", func() bool { return h.log.has("docker: read state") })
+	attach("e3", "after") // two more rounds: all removals happen in the first
 	attach("e4", "again")
 	if got := endpointNames(t, s); !slices.Contains(got, "web") {
 		t.Errorf("names are %v", got)
@@ -83,7 +83,7 @@ func TestUnreadableEndpointStays(t *testing.T) {
 	until(t, "it is gone", func() bool { return !slices.Contains(endpointNames(t, s), "web") })
 }
 
-// What cannot be read of Docker's files is as it was known.
+// Files of Docker that cannot be read keep their known content.
 func TestReadKeepsWhatCannotBeRead(t *testing.T) {
 	d := docker{state: t.TempDir(), data: t.TempDir()}
 	st, err := state.Open(d.state, "docker")
@@ -113,9 +113,9 @@ func TestReadKeepsWhatCannotBeRead(t *testing.T) {
 	read("with one gone", true, "e2")
 }
 
-// An unreadable endpoint of before the agent's start is none of its containers, and
-// keeps its record in the store. That its file goes wakes the agent, although no
-// container changes.
+// An endpoint that was unreadable at the agent's start is none of its containers and keeps
+// its record in the store. The removal of its file starts the loops, although no container
+// changes.
 func TestUnreadableGone(t *testing.T) {
 	n := lan()
 	h, a := stillAgent(t, &n)
@@ -138,7 +138,7 @@ func TestUnreadableGone(t *testing.T) {
 	}
 }
 
-// stillAgent is an agent that does not run, in a world of two hosts.
+// stillAgent returns an agent that does not run, in a world of two hosts.
 func stillAgent(t *testing.T, n *store.Network) (*host, *Agent) {
 	t.Helper()
 	h := newHost(t, openStore(t), 1)
@@ -159,11 +159,11 @@ func stillAgent(t *testing.T, n *store.Network) (*host, *Agent) {
 	return h, a
 }
 
-// A host that cannot look whether it is in a network's way leaves the ways to the
-// others as they are: containers of the network may run.
-func TestUnreadHostKeepsWays(t *testing.T) {
+// If a host cannot read whether it conflicts with a network, it leaves the routes to the
+// other hosts unchanged: containers of the network may run.
+func TestUnreadHostKeepsRoutes(t *testing.T) {
 	n := lan()
-	n.Subnets, n.BlockBits6 = append(n.Subnets, prefix("fd00:200::/48")), 64 // the second one is new
+	n.Subnets, n.BlockBits6 = append(n.Subnets, prefix("fd00:200::/48")), 64 // the second subnet is new
 	h, a := stillAgent(t, &n)
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
@@ -180,11 +180,12 @@ func TestUnreadHostKeepsWays(t *testing.T) {
 	}
 }
 
-// remembering is a fabric that is killed, with its agent, as soon as it has made the ways.
+// remembering is a fabric that is killed, with its agent, right after it has set the
+// routes.
 type remembering struct {
 	*fakeFabric
 	dir  string
-	next mirror // what the agent after it remembers
+	next mirror // what the next agent loads
 }
 
 func (f *remembering) Apply(ctx context.Context, self mesh.Self, peers []mesh.Peer) error {
@@ -192,9 +193,9 @@ func (f *remembering) Apply(ctx context.Context, self mesh.Self, peers []mesh.Pe
 	return errors.Join(f.fakeFabric.Apply(ctx, self, peers), f.next.load(f.dir))
 }
 
-// An agent that was killed as soon as it had made a way, and starts while the store is
-// away, knows the way and leaves it.
-func TestWaysAreRemembered(t *testing.T) {
+// An agent was killed right after it had set a route, and starts again while the store is
+// away. It knows the route and leaves it.
+func TestRoutesAreRemembered(t *testing.T) {
 	n := lan()
 	h, a := stillAgent(t, &n)
 	f := &remembering{fakeFabric: h.fabric, dir: a.dir}

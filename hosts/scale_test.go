@@ -17,8 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// BenchmarkApply is one look at 500 hosts with 50 containers each, after one
-// container came.
+// BenchmarkApply is one look at 500 hosts with 50 containers each, after one new container.
 func BenchmarkApply(b *testing.B) {
 	dir := b.TempDir()
 	a, err := New(Options{
@@ -48,7 +47,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// manyContainers writes what the driver and dockerd have of n containers.
+// manyContainers writes the files of the driver and of dockerd for n containers.
 func manyContainers(tb testing.TB, n int) *docker {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -66,7 +65,7 @@ func manyContainers(tb testing.TB, n int) *docker {
 	return d
 }
 
-// rename has dockerd write down container i again.
+// rename rewrites dockerd's file of container i.
 func (d *docker) rename(tb testing.TB, i int, name string) {
 	tb.Helper()
 	dir := filepath.Join(d.data, "containers", fmt.Sprint("c", i))
@@ -75,8 +74,8 @@ func (d *docker) rename(tb testing.TB, i int, name string) {
 	must(tb, os.WriteFile(filepath.Join(dir, "config.v2.json"), []byte(text), 0o644))
 }
 
-// Twice a second, and nearly always nothing has changed: then nothing is put
-// together again, and nobody compares.
+// The agent reads twice a second, and nearly always nothing has changed: then it builds and
+// compares nothing.
 func TestReadOnlyNews(t *testing.T) {
 	d := manyContainers(t, 3)
 	read := func() []container {
@@ -105,7 +104,7 @@ func TestReadOnlyNews(t *testing.T) {
 	}
 }
 
-// BenchmarkRead is one look at 2000 containers, of which none or one changed.
+// BenchmarkRead is one look at 2000 containers, of which none or one has changed.
 func BenchmarkRead(b *testing.B) {
 	for _, name := range []string{"same", "changed"} {
 		b.Run(name, func(b *testing.B) {

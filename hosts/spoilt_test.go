@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 
-// What hangs on the lease of this host is its own, also when it cannot be read: it is
-// put again, and keeps no name of a container that has gone.
+// An endpoint on this host's lease that cannot be read is put again, and keeps no name of a
+// removed container.
 func TestSpoiltEndpoint(t *testing.T) {
 	backing := chaos.NewStore()
 	s, ctx := backing.Client(), t.Context()
@@ -32,25 +32,25 @@ func TestSpoiltEndpoint(t *testing.T) {
 	}
 	for damaged := range all {
 		for _, e := range a.containers {
-			if all[damaged].Object.ID != "goes."+a.run && e.ID == "goes" { // the others, not what goes
+			if all[damaged].Object.ID != "goes."+a.run && e.ID == "goes" { // the others, not the one that is removed
 				backing.Put("endpoints", damaged, []byte(`{"schema":99}`))
 			}
 		}
 	}
 	a.containers = a.containers[:1:1]
-	for range 6 { // each that is spoilt is said
+	for range 6 { // each spoilt endpoint is reported
 		a.checked = time.Time{}
 		_ = a.publish(ctx, w)
 	}
 	must(t, a.publish(ctx, w))
 	items, _, err := s.Endpoints().List(ctx, "")
 	if must(t, err); len(items) != 3 {
-		t.Errorf("the store has %v, want what says that the host is there, and one container", items)
+		t.Errorf("the store has %v, want the host's own two endpoints and one container", items)
 	}
 }
 
-// By force a network goes with all its blocks, those that cannot be read too. The
-// blocks of others stay.
+// Force removes a network with all its blocks, also those that cannot be read. The blocks
+// of other networks stay.
 func TestRemoveSpoiltBlock(t *testing.T) {
 	backing := chaos.NewStore()
 	s, ctx := backing.Client(), t.Context()

@@ -10,8 +10,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// taken is a store in which host b takes a block at the moment in which somebody
-// else deletes it.
+// taken is a store in which host b takes a block while another host deletes it.
 type taken struct{ store.Store }
 
 func (s taken) Blocks() store.Table[store.Block] { return takenBlocks{s.Store.Blocks()} }

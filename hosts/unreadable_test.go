@@ -39,16 +39,15 @@ func (n newerNetworks) Get(ctx context.Context, key string) (store.Item[store.Ne
 	return item, err
 }
 
-// A network that this Patchbay cannot read takes no host out: it says that it is
-// there, has its other networks, and gives nothing of that one back. Force
-// removes it.
+// A network that this Patchbay cannot read takes no host out: the host stays present, keeps
+// its other networks, and gives back no block of that network. Force removes it.
 func TestUnreadableNetwork(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
 	a := newHost(t, newer{s}, 1)
 	a.start()
 	a.block("lan")
-	a.stop() // running, it could still claim a block of the new network
+	a.stop() // a running agent could still claim a block of the new network
 	other := lan()
 	other.Name, other.Subnets = "new", prefixes("10.201.0.0/16")
 	must(t, Admin{s}.Create(t.Context(), other))
@@ -58,7 +57,7 @@ func TestUnreadableNetwork(t *testing.T) {
 	must(t, s.Endpoints().Delete(t.Context(), presenceOf(t, s), ""))
 	a.start()
 	until(t, "it is present", func() bool { return presenceOf(t, s) != "" })
-	until(t, "it says so", func() bool { return a.log.has("of schema 2") })
+	until(t, "it is logged", func() bool { return a.log.has("of schema 2") })
 	if _, err := s.Blocks().Get(t.Context(), block.Key()); err != nil || a.conf("lan") == "" {
 		t.Errorf("%v; lan: %s", err, a.conf("lan"))
 	}
@@ -76,7 +75,7 @@ func TestUnreadableNetwork(t *testing.T) {
 	}
 }
 
-// presenceOf is the key of what says that a host is there.
+// presenceOf returns the key of a host's presence.
 func presenceOf(t *testing.T, s store.Store) string {
 	t.Helper()
 	items, _, err := s.Endpoints().List(t.Context(), presence+"/")

@@ -50,7 +50,7 @@ func up(t *testing.T, name string) netlink.Link {
 	return link
 }
 
-// Without a way to the others what is here stays, and is told to nobody.
+// Without an uplink a host keeps its state, and publishes nothing.
 func TestNoUplink(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
@@ -61,10 +61,10 @@ func TestNoUplink(t *testing.T) {
 	a.stop()
 	a.addr = netip.Addr{}
 	a.start()
-	until(t, "it says so", func() bool { return a.log.has("uplink: no interface has a default route") })
+	until(t, "it is logged", func() bool { return a.log.has("uplink: no interface has a default route") })
 	a.stop()
 	if err := a.agent.tend(t.Context()); err == nil {
-		t.Error("it would look again in a minute only")
+		t.Error("it would look again only in a minute")
 	}
 	if a.conf("lan") != conf || a.fabric.calls != 0 {
 		t.Errorf("%d calls, %s", a.fabric.calls, a.conf("lan"))

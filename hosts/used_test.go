@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// unreadable has host-local's files of a network not be read: as with EIO or
-// EMFILE, and not as when there are none.
+// unreadable makes host-local's files of a network unreadable, as with EIO or EMFILE; that
+// differs from no files.
 func (h *host) unreadable(network string) {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, "cni/networks", network)
@@ -24,8 +24,7 @@ func (h *host) unreadable(network string) {
 	must(h.t, os.WriteFile(dir, nil, 0o644))
 }
 
-// A host that cannot tell which addresses its containers have does as if they had
-// all of them.
+// A host that cannot read which addresses its containers have acts as if they had all.
 func TestUsedUnknown(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))

@@ -22,7 +22,7 @@ func TestView(t *testing.T) {
 			{Network: "lan", Prefix: prefix("10.200.2.0/24"), Node: "b"}, {Network: "lan", Prefix: prefix("10.200.3.0/24"), Node: "c"},
 		},
 		Endpoints: []store.Endpoint{
-			// c has the block now that b had, and b's containers do not know it.
+			// c holds the block now that b held, and b's containers do not know it.
 			{Network: "lan", ID: "5.x", Node: "b", Addrs: []netip.Addr{addr("10.200.3.7"), addr("192.0.2.1")}, Names: []string{"shared", "lost"}},
 			{Network: presence, ID: "host", Node: "b"},
 			{Network: "lan", ID: "1.x", Node: "b", Addrs: []netip.Addr{addr("10.200.2.2")}, Names: []string{"Web", "shared"}},
@@ -34,7 +34,7 @@ func TestView(t *testing.T) {
 	}
 	v := &view{}
 	if _, ok := v.Addrs("lan", "web"); ok || v.Contains("lan", addr("10.200.2.2")) {
-		t.Error("something is known of nothing")
+		t.Error("an empty view knows a name")
 	}
 	v.look(w, "me", []container{
 		{Network: "lan", ID: "4", Addrs: []netip.Addr{addr("10.200.1.2"), addr("172.17.0.2")}, Names: []string{"mine"}},

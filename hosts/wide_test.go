@@ -10,7 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// TestWideBlockLosesNothing: a record that no host can have made takes no network away.
+// TestWideBlockLosesNothing: a record that no host can have written makes no host lose its
+// block.
 func TestWideBlockLosesNothing(t *testing.T) {
 	n := lan()
 	own := store.Block{Network: "lan", Prefix: prefix("10.200.3.0/24"), Node: "a"}
@@ -21,7 +22,7 @@ func TestWideBlockLosesNothing(t *testing.T) {
 	}
 }
 
-// TestWideBlockTakesNothing: such a record leaves no other block untaken, either.
+// TestWideBlockTakesNothing: such a record stops no host from claiming a block, either.
 func TestWideBlockTakesNothing(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
