@@ -12,8 +12,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ttl is for how long a positive answer may be kept, in seconds. A container's
-// address is somebody else's soon after it has stopped.
+// ttl is how many seconds a client may cache a positive answer. Another container may get
+// the address soon after its container has stopped.
 const ttl = 5
 
 // handler answers the queries that arrive at one network's address.
@@ -28,15 +28,15 @@ func (h handler) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	from := addrOf(w.RemoteAddr())
 	reply := h.reply(q, from, udp)
 	if reply != nil {
-		w.WriteMsg(reply) //nolint:errcheck // whoever asked asks again
+		w.WriteMsg(reply) //nolint:errcheck // the client asks again
 	}
 }
 
-// reply is what is sent back; nil is nothing.
+// reply returns the reply to send; nil for none.
 func (h handler) reply(q *dns.Msg, from netip.Addr, udp bool) *dns.Msg {
 	reply, ours := h.answer(q, from)
 	if !ours {
-		reply = h.forward.ask(h.Server, q, h.seat(h.network, from, udp), from, udp)
+		reply = h.forward.ask(h.Server, q, h.client(h.network, from, udp), from, udp)
 	}
 	if reply == nil {
 		return nil
@@ -48,7 +48,7 @@ func (h handler) reply(q *dns.Msg, from netip.Addr, udp bool) *dns.Msg {
 	return reply
 }
 
-// sizeOf is what fits into one datagram to whoever asked.
+// sizeOf returns the size of the largest datagram for the client, in bytes.
 func sizeOf(q *dns.Msg) int {
 	size := dns.MinMsgSize
 	if opt := q.IsEdns0(); opt != nil {
@@ -57,7 +57,7 @@ func sizeOf(q *dns.Msg) int {
 	return min(size, maxUDP)
 }
 
-// answer is pure but for the View. ours is false for what is to be forwarded.
+// answer reads only the View. ours is false if the query is to be forwarded.
 func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool) {
 	reply = new(dns.Msg)
 	if len(q.Question) != 1 || q.Opcode != dns.OpcodeQuery {
@@ -97,8 +97,8 @@ func (h handler) answer(q *dns.Msg, from netip.Addr) (reply *dns.Msg, ours bool)
 	return reply, true
 }
 
-// look finds the records of a name; known says that it exists, ours that nobody
-// else is to be asked.
+// look finds the records of a name. known reports whether the name exists, ours whether the
+// query must not be forwarded.
 func (h handler) look(q dns.Question) (records []dns.RR, known, ours bool) {
 	asked := strings.ToLower(strings.TrimSuffix(q.Name, "."))
 	if addr, ok := reverse(asked); ok {
@@ -124,15 +124,15 @@ func (h handler) look(q dns.Question) (records []dns.RR, known, ours bool) {
 	return nil, false, true
 }
 
-// ofZone are types that are asked of a top-level domain, and of no container.
+// ofZone reports types that a resolver queries for a top-level domain and never for a
+// container.
 func ofZone(qtype uint16) bool {
 	return qtype == dns.TypeNS || qtype == dns.TypeSOA || qtype == dns.TypeDS || qtype == dns.TypeDNSKEY
 }
 
-// cut takes the network's suffixes off; within says that there was one, and whole
-// that it was the one with the domain, below which nobody else has names. A network
-// may be called as a top-level domain of the world is: what it has not is not
-// for us to deny there.
+// cut removes the network's suffixes. within reports whether there was one, and whole
+// whether it was the one with the domain, below which no other server has names. A network
+// may have the name of a public top-level domain, whose names the server must not deny.
 func (h handler) cut(asked string) (name string, within, whole bool) {
 	network := strings.ToLower(h.network)
 	if d := strings.ToLower(strings.Trim(h.Domain, ".")); d != "" {
@@ -144,7 +144,7 @@ func (h handler) cut(asked string) (name string, within, whole bool) {
 	return name, within, false
 }
 
-// below is what stands before a suffix.
+// below returns what stands before a suffix.
 func below(asked, suffix string) (name string, ok bool) {
 	if asked == suffix {
 		return "", true
@@ -152,11 +152,11 @@ func below(asked, suffix string) (name string, ok bool) {
 	return strings.CutSuffix(asked, "."+suffix)
 }
 
-// maxRecords bounds an answer, at random: with names as long as they may be, it
-// fits into a message.
+// maxRecords limits an answer, which takes a random selection: with the longest names it
+// still fits into a message.
 const maxRecords = 200
 
-// addresses are the records of the wanted family, in any order.
+// addresses returns the records of the wanted family, in random order.
 func addresses(q dns.Question, addrs []netip.Addr) (records []dns.RR) {
 	head := dns.RR_Header{Name: q.Name, Class: dns.ClassINET, Ttl: ttl}
 	for _, a := range addrs {
@@ -174,7 +174,7 @@ func addresses(q dns.Question, addrs []netip.Addr) (records []dns.RR) {
 	return records[:min(len(records), maxRecords)]
 }
 
-// pointers are NAME.NETWORK, so that what is got can be asked.
+// pointers returns PTR records of NAME.NETWORK, which can be queried in turn.
 func (h handler) pointers(q dns.Question, names []string) (records []dns.RR) {
 	if q.Qtype != dns.TypePTR && q.Qtype != dns.TypeANY {
 		return nil
@@ -183,10 +183,10 @@ func (h handler) pointers(q dns.Question, names []string) (records []dns.RR) {
 	if d := strings.Trim(h.Domain, "."); d != "" {
 		suffix += "." + d
 	}
-	for _, name := range names[:min(len(names), maxRecords/2)] { // two names a record
+	for _, name := range names[:min(len(names), maxRecords/2)] { // a record has two names
 		to := dns.Fqdn(name + suffix)
 		if _, ok := dns.IsDomainName(to); !ok {
-			continue // a name that no query can be for
+			continue // no query can have this name
 		}
 		records = append(records, &dns.PTR{
 			Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypePTR, Class: dns.ClassINET, Ttl: ttl}, Ptr: to,
@@ -195,7 +195,7 @@ func (h handler) pointers(q dns.Question, names []string) (records []dns.RR) {
 	return records
 }
 
-// reverse reads the address in 5.2.40.10.in-addr.arpa or its IPv6 form.
+// reverse parses the address in 5.2.40.10.in-addr.arpa or its IPv6 form.
 func reverse(asked string) (addr netip.Addr, ok bool) {
 	if rest, found := strings.CutSuffix(asked, ".in-addr.arpa"); found {
 		parts := strings.Split(rest, ".")

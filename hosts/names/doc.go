@@ -1,41 +1,39 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package names answers for the names of containers on other hosts: a resolver
-// that listens on the gateway addresses of networks that opted in. It never
-// writes a file: a container comes to it by the DNS servers of its CNI result, or
-// by docker run --dns, and whatever else is in its resolv.conf stays somebody
-// else's (the lesson of moby#17190).
+// Package names resolves the names of containers on other hosts. Its server listens on the
+// gateway addresses of the networks that opted in. It writes no file: a container finds it
+// through the DNS servers of its CNI result, or through docker run --dns, and the rest of
+// the container's resolv.conf belongs to other programs (the lesson of moby#17190).
 //
 // # What is answered
 //
-// The address that a query arrived at says which network it belongs to. NAME,
-// NAME.NETWORK and, where a domain is set, NAME.NETWORK.DOMAIN are looked up in
-// the View: A, AAAA and the PTR of their addresses, without regard to case. A
-// name may have several addresses, which come shuffled; a name that exists
-// without an address of the wanted family, or that is asked for anything else, is
-// answered with no records (NODATA). There is no such name (NXDOMAIN) only for bare
-// names, for addresses of the network's own ranges, and under NETWORK.DOMAIN; under
-// NETWORK alone others may have names: a network may well be called "dev".
-// Nothing carries an SOA, so nobody keeps a negative answer; positive ones are
-// for 5 seconds. Only who has an address of the network is answered at all, or a
-// gateway would be an open resolver to whoever can reach the host.
+// The address that a query arrives at determines its network. The server looks up NAME,
+// NAME.NETWORK and, where a domain is set, NAME.NETWORK.DOMAIN in the View: A, AAAA and the
+// PTR of their addresses, without regard to case. If a name has several addresses they come
+// in random order. A name without an address of the wanted family, or a query for another
+// type, gets no records (NODATA). The server denies a name (NXDOMAIN) only if it is bare,
+// is an address of the network's own ranges, or is below NETWORK.DOMAIN. Below NETWORK
+// alone other servers may have names: a network may well be called "dev". No answer carries
+// an SOA, so that no client caches a negative one; positive answers are valid for 5
+// seconds. The server refuses clients without an address of the network, or a gateway would
+// be an open resolver for everything that can reach the host.
 //
 // # What is forwarded
 //
-// Everything else, to the servers of the host's resolv.conf in their order, but
-// one that does not answer last: a query goes to it, too, twice a minute. Bare names that
-// nobody has are not: they are names of containers that are gone, or mistyped,
-// and the servers outside need not learn how the containers here are called; nor
-// may whoever answers there for a dotless name take a container's place. What a
-// resolver asks about a top-level domain itself (NS, SOA, DS, DNSKEY) passes.
+// All other queries go to the servers of the host's resolv.conf, in their order. A server
+// that does not answer comes last, and is tried beside the others twice a minute. Unknown
+// bare names are not forwarded: they belong to containers that are gone, or are mistyped.
+// The servers outside need not learn the containers' names, and an answer from outside for
+// a name without a dot must not take a container's place. Queries that a resolver sends
+// about a top-level domain itself (NS, SOA, DS, DNSKEY) are forwarded.
 //
-// # Who asks too much
+// # Limits for one client
 //
-// Queries under way are counted by the port of the bridge that Ports tells, as a
-// container may have many addresses. It can forge one, too: a datagram says nothing
-// of the port that it came in by, so a forged one counts for the container that
-// it names, and those of addresses that no container has count together. So datagrams
-// cannot take all places, and a client that finds its places taken gets an empty answer
-// with the TC bit: it comes again by TCP, where an address cannot be forged.
+// The server counts the queries under way by the bridge port that Ports returns, because a
+// container may have many addresses. A container can also forge addresses, and a datagram
+// does not show its port. A forged datagram counts for the container whose address it has,
+// and those with addresses of no container count together. Therefore datagrams cannot take
+// all places. A client that has no place left gets an empty answer with the TC bit and
+// repeats the query by TCP, where it cannot forge an address.
 package names

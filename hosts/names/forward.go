@@ -20,29 +20,29 @@ import (
 	"github.com/patchbay-net/patchbay/internal/once"
 )
 
-// How upstreams are asked: glibc's three, each for 2 s, so that the last one has
-// answered before whoever asked gives us up (5 s, and then once more).
+// The limits for upstreams are those of glibc: three servers, with 2 s for each. So the
+// last one has answered before the client gives up (after 5 s, and then once more).
 const (
 	maxUpstreams = 3
 	perUpstream  = 2 * time.Second
 )
 
-// forwarder asks upstreams.
+// forwarder sends queries to upstreams.
 type forwarder struct {
 	mu     sync.Mutex
-	asking map[seat]int        // queries under way, by who asked
-	busy   int                 // all of them
-	own    map[netip.Addr]bool // where this server listens
-	read   stamp               // of the file that servers are from
+	asking map[client]int      // queries under way, by client
+	busy   int                 // the sum of asking
+	own    map[netip.Addr]bool // addresses of this server
+	read   stamp               // of the file that from was read from
 	from   []netip.AddrPort
-	failed once.Failure // of the file
+	failed once.Failure // to read the file
 
-	sick map[netip.AddrPort]time.Time // upstreams that do not answer, and when to try them again
-	well map[netip.AddrPort]time.Time // when they answered last
+	failing  map[netip.AddrPort]time.Time // upstreams that do not answer, and when to try them again
+	answered map[netip.AddrPort]time.Time // when they last answered
 }
 
-// avoid notes the server's own addresses, before it listens on them: a resolv.conf
-// that names one of them would send queries round in circles.
+// avoid notes the server's own addresses before it listens on them: with one of them in
+// resolv.conf, queries would go round in circles.
 func (f *forwarder) avoid(own map[netip.Addr]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,58 +52,58 @@ func (f *forwarder) avoid(own map[netip.Addr]string) {
 	}
 }
 
-// begin takes a place for a query. Who has some gets another while it has less than
-// a part of those that are free: however much it asks, others find some. Datagrams,
-// whose addresses may be forged, leave some to connections.
-func (f *forwarder) begin(who seat) bool {
+// begin takes a place for a query. A client gets another place while it has less than a
+// part of the free ones, so that other clients find some however much it asks. Datagrams,
+// whose addresses may be forged, leave places for TCP.
+func (f *forwarder) begin(from client) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	free := maxForwards - f.busy
-	if who.udp {
+	if from.udp {
 		free -= maxConns
 	}
-	if free <= 0 || f.asking[who] > 0 && f.asking[who] >= free/partOfFree {
+	if free <= 0 || f.asking[from] > 0 && f.asking[from] >= free/partOfFree {
 		return false
 	}
 	if f.asking == nil {
-		f.asking = make(map[seat]int)
+		f.asking = make(map[client]int)
 	}
-	f.asking[who]++
+	f.asking[from]++
 	f.busy++
 	return true
 }
 
-func (f *forwarder) end(who seat) {
+func (f *forwarder) end(from client) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.busy--
-	if f.asking[who]--; f.asking[who] == 0 {
-		delete(f.asking, who)
+	if f.asking[from]--; f.asking[from] == 0 {
+		delete(f.asking, from)
 	}
 }
 
-// mine says whether the server listens at an address.
-func (f *forwarder) mine(addr netip.Addr) bool {
+// isOwn reports whether the server listens at an address.
+func (f *forwarder) isOwn(addr netip.Addr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.own[addr]
 }
 
-// ask asks one upstream after the other, sick ones last, but not the one who asks
-// us: that is a resolver in a container, which the host uses, too. It answers
-// SERVFAIL when none does. When too many queries are under way, who asked by UDP is
-// told to come by TCP: who forged its address does not hear it.
-func (f *forwarder) ask(s *Server, q *dns.Msg, who seat, from netip.Addr, udp bool) *dns.Msg {
-	if !f.begin(who) {
+// ask asks one upstream after the other, failing ones last. It leaves out the client
+// itself, which may be a resolver in a container that the host uses, too. ask returns
+// SERVFAIL if none answers. If a client has too many queries under way, ask makes it repeat
+// a UDP query by TCP; a sender with a forged address does not get that answer.
+func (f *forwarder) ask(s *Server, q *dns.Msg, c client, from netip.Addr, udp bool) *dns.Msg {
+	if !f.begin(c) {
 		reply := fail(q)
 		if reply.Truncated = udp; udp {
 			reply.Rcode = dns.RcodeSuccess
 		}
 		return reply
 	}
-	defer f.end(who)
+	defer f.end(c)
 	if _, err := q.Pack(); err != nil {
-		return new(dns.Msg).SetRcode(q, dns.RcodeFormatError) // what came cannot be sent: no server is to blame
+		return new(dns.Msg).SetRcode(q, dns.RcodeFormatError) // the query itself cannot be packed; no server is at fault
 	}
 	var last *dns.Msg
 	list, due := f.order(f.upstreams(s), time.Now())
@@ -129,58 +129,58 @@ func (f *forwarder) ask(s *Server, q *dns.Msg, who seat, from netip.Addr, udp bo
 	return last
 }
 
-// retryEvery is how often a query goes to a sick server, too, beside one that is
-// well and is waited for.
+// retryEvery is how often a query also goes to a failing server, beside a healthy one that
+// the client waits for.
 const retryEvery = 30 * time.Second
 
-// order puts sick servers last; due are those to be tried again beside the others.
+// order puts failing servers last. due are those to try beside the others.
 func (f *forwarder) order(all []netip.AddrPort, now time.Time) (list, due []netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var last []netip.AddrPort
 	for _, u := range all {
-		if _, sick := f.sick[u]; sick {
+		if _, failing := f.failing[u]; failing {
 			last = append(last, u)
 		} else {
 			list = append(list, u)
 		}
 	}
 	for _, u := range last {
-		if len(list) > 0 && now.After(f.sick[u]) {
-			f.sick[u] = now.Add(retryEvery)
+		if len(list) > 0 && now.After(f.failing[u]) {
+			f.failing[u] = now.Add(retryEvery)
 			due = append(due, u)
 		}
 	}
 	return append(list, last...), due
 }
 
-// try asks one server, and notes how it is.
+// try asks one server, and notes the outcome.
 func (f *forwarder) try(s *Server, q *dns.Msg, upstream netip.AddrPort, udp bool) (*dns.Msg, error) {
 	begun := time.Now()
 	reply, err := exchange(q, upstream, udp)
-	f.tell(s, upstream, begun, err)
+	f.note(s, upstream, begun, err)
 	return reply, err
 }
 
-// tell logs a server that does not answer once, until it answers again. One that
-// has answered another query since this one begun is well: it may wait itself for
-// what a container asks. The log does not say what was asked.
-func (f *forwarder) tell(s *Server, upstream netip.AddrPort, begun time.Time, err error) {
+// note logs once when a server stops answering, and once when it answers again. A server
+// that has answered another query since this one began is not failing: it may itself wait
+// for the name that a container asks for. The log does not contain the query.
+func (f *forwarder) note(s *Server, upstream netip.AddrPort, begun time.Time, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.sick == nil {
-		f.sick, f.well = make(map[netip.AddrPort]time.Time), make(map[netip.AddrPort]time.Time)
+	if f.failing == nil {
+		f.failing, f.answered = make(map[netip.AddrPort]time.Time), make(map[netip.AddrPort]time.Time)
 	}
-	_, sick := f.sick[upstream]
+	_, failing := f.failing[upstream]
 	switch {
 	case err == nil:
-		f.well[upstream] = time.Now()
-		if sick {
-			delete(f.sick, upstream)
+		f.answered[upstream] = time.Now()
+		if failing {
+			delete(f.failing, upstream)
 			s.logf("upstream server %s answers again", upstream)
 		}
-	case !sick && !f.well[upstream].After(begun):
-		f.sick[upstream] = time.Now().Add(retryEvery)
+	case !failing && !f.answered[upstream].After(begun):
+		f.failing[upstream] = time.Now().Add(retryEvery)
 		s.logf("upstream server %s does not answer: %v", upstream, err)
 	}
 }
@@ -194,12 +194,12 @@ func fail(q *dns.Msg) *dns.Msg {
 	return reply
 }
 
-// errMismatch is an answer to something else.
+// errMismatch reports an answer to another question.
 var errMismatch = errors.New("the answer is to another question")
 
-// exchange asks the way it was asked. A truncated answer is passed on: whoever
-// asked comes again by TCP. The query gets an id and a port of its own, so nobody
-// outside can guess them from the container's.
+// exchange uses the client's transport. It passes a truncated answer on, and the client
+// repeats the query by TCP. The query gets an id and a port of its own, which no program
+// outside can guess from the container's.
 func exchange(q *dns.Msg, upstream netip.AddrPort, udp bool) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), perUpstream)
 	defer cancel()
@@ -226,9 +226,8 @@ func exchange(q *dns.Msg, upstream netip.AddrPort, udp bool) (*dns.Msg, error) {
 	return reply, nil
 }
 
-// upstreams are the servers to ask, without those that would ask us: our own
-// addresses, and Docker's embedded resolver, which forwards to us where we are a
-// container's server.
+// upstreams returns the servers to ask, without those that would ask this one: its own
+// addresses, and Docker's embedded resolver, which forwards to a container's server.
 func (f *forwarder) upstreams(s *Server) (list []netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -253,10 +252,10 @@ func (f *forwarder) upstreams(s *Server) (list []netip.AddrPort) {
 	return list
 }
 
-// embedded is where Docker's resolver listens inside containers.
+// embedded is the address of Docker's resolver inside containers.
 var embedded = netip.AddrFrom4([4]byte{127, 0, 0, 11})
 
-// stamp tells a file from what it was.
+// stamp identifies one version of a file.
 type stamp struct {
 	info os.FileInfo
 }
@@ -265,8 +264,8 @@ func (a stamp) same(info os.FileInfo) bool {
 	return a.info != nil && os.SameFile(a.info, info) && a.info.ModTime().Equal(info.ModTime()) && a.info.Size() == info.Size()
 }
 
-// reread reads the file if it changed. One that cannot be read leaves the servers
-// as they were: it may be in the middle of being written.
+// reread reads the file if it changed. If it cannot be read, the servers stay: a write may
+// be in progress.
 func (f *forwarder) reread(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -286,7 +285,7 @@ func (f *forwarder) reread(path string) error {
 	return nil
 }
 
-// parseResolvConf reads the nameserver lines (resolv.conf(5)), equal ones once.
+// parseResolvConf parses the nameserver lines (resolv.conf(5)), equal ones once.
 func parseResolvConf(text string) (list []netip.AddrPort) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)

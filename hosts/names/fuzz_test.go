@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Whatever comes in, the answer is well formed, to that question, and fits.
+// Each reply is well formed, answers the question, and fits, whatever the query.
 func FuzzReply(f *testing.F) {
 	for _, name := range []string{"web", "many", "four.blue", "5.1.40.10.in-addr.arpa", "x.ip6.arpa", "."} {
 		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypePTR, dns.TypeANY} {
@@ -57,7 +57,7 @@ func FuzzReverse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		addr, ok := reverse(name)
 		if !ok || name != strings.ToLower(name) {
-			return // look asks in lower case
+			return // look gets names in lower case
 		}
 		back, err := dns.ReverseAddr(addr.String())
 		if err != nil || back != name+"." {

@@ -68,8 +68,8 @@ func askIn(inside *nl.Conn, server, name string, qtype uint16) (reply *dns.Msg, 
 	return reply, err
 }
 
-// The server is there before its addresses are, and the address that a query
-// arrives at says which network it is of.
+// The server starts before its addresses exist, and the address that a query arrives at
+// determines its network.
 func TestGateways(t *testing.T) {
 	s := &Server{View: testBook(), Upstreams: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.11:53")}, Log: t.Logf}
 	serve(t, s, map[string]string{"10.40.1.1": "blue", "fd40:1::1": "blue", "10.50.1.1": "Red.net"})
@@ -90,7 +90,7 @@ func TestGateways(t *testing.T) {
 		}
 	}
 
-	// One network is not asked for another's names by its gateway's address.
+	// A client cannot query another network through that network's gateway.
 	far, err := red.LinkByName("eth0")
 	must(t, err)
 	must(t, red.RouteAdd(&netlink.Route{LinkIndex: far.Attrs().Index, Dst: &net.IPNet{IP: net.IPv4(10, 40, 1, 1), Mask: net.CIDRMask(32, 32)}}))
@@ -99,7 +99,7 @@ func TestGateways(t *testing.T) {
 	}
 	busybox(t, blue)
 
-	// What stays is not disturbed by what goes and what comes.
+	// A change of addresses does not disturb the ones that stay.
 	list := map[netip.Addr]string{netip.MustParseAddr("10.40.1.1"): "blue", netip.MustParseAddr("10.50.1.1"): "blue"}
 	before := s.listening[netip.MustParseAddr("10.40.1.1")]
 	must(t, s.Listen(list))
@@ -114,7 +114,7 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// busybox is what many containers ask with.
+// busybox runs the resolver of many container images.
 func busybox(t *testing.T, inside *nl.Conn) {
 	t.Helper()
 	if nettest.Program("busybox").Probe() != nil {
@@ -129,7 +129,7 @@ func busybox(t *testing.T, inside *nl.Conn) {
 		var out []byte
 		_ = inside.Do(func() (err error) {
 			out, err = exec.Command("busybox", append([]string{"nslookup"}, strings.Fields(args)...)...).CombinedOutput()
-			return err // of a name that is not there; the text tells
+			return err // of an unknown name; the text shows it
 		})
 		for _, w := range want {
 			if !strings.Contains(string(out), w) {
@@ -139,7 +139,7 @@ func busybox(t *testing.T, inside *nl.Conn) {
 	}
 }
 
-// An address that somebody else answers at is told, and the others are had.
+// Listen reports an address that another program uses, and listens on the others.
 func TestTaken(t *testing.T) {
 	theirs, err := net.ListenPacket("udp", "127.0.3.1:53")
 	must(t, err)
@@ -160,8 +160,8 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// An address is free as soon as it is given up.
-func TestAgain(t *testing.T) {
+// An address is free as soon as the server gives it up.
+func TestAddressIsFreedAtOnce(t *testing.T) {
 	s := &Server{View: testBook(), Log: t.Logf}
 	defer s.Close()
 	at := netip.MustParseAddr("127.0.2.1")
@@ -173,8 +173,8 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// Queries that wait for an upstream are bounded, and names of containers are
-// answered meanwhile. Closing does not wait for them.
+// Queries that wait for an upstream are limited, and the server answers names of containers
+// meanwhile. Closing does not wait for them.
 func TestBounds(t *testing.T) {
 	hole, err := net.ListenPacket("udp", "127.0.1.97:53")
 	must(t, err)
@@ -210,14 +210,14 @@ func TestBounds(t *testing.T) {
 	}
 	full := func() bool { return s.forward.under() > maxForwards/2 }
 	flood(8, full)
-	if who := (seat{udp: true, addr: netip.MustParseAddr("127.0.4.1")}); !s.forward.begin(who) {
-		t.Error("who asks nothing else gets no place")
+	if from := (client{udp: true, addr: netip.MustParseAddr("127.0.4.1")}); !s.forward.begin(from) {
+		t.Error("another client gets no place")
 	} else {
-		s.forward.end(who)
+		s.forward.end(from)
 	}
 	c := dns.Client{Timeout: 2 * time.Second}
 	reply, _, err := c.Exchange(query("four", dns.TypeA), "127.0.2.1:53")
-	for range 10 { // the kernel drops what finds the socket's buffer full of the flood, and resolvers ask again
+	for range 10 { // the kernel drops what does not fit into the socket's buffer, and resolvers ask again
 		if err == nil {
 			break
 		}
@@ -234,15 +234,15 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// under is how many queries are under way.
+// under returns the number of queries under way.
 func (f *forwarder) under() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.busy
 }
 
-// Connections that say nothing do not keep others out for long, those of one
-// container not at all.
+// Silent connections do not keep other clients out for long, those of one container not at
+// all.
 func TestIdleConnections(t *testing.T) {
 	serve(t, &Server{View: testBook()}, map[string]string{"127.0.2.1": "blue"})
 	hold := func(from string, n int) {

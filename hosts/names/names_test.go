@@ -86,7 +86,7 @@ func testBook() book {
 	return b
 }
 
-// answers are the records of a reply as text, without name and TTL, sorted.
+// answers returns the records of a reply as text, without name and TTL, sorted.
 func answers(m *dns.Msg) (out []string) {
 	for _, rr := range m.Answer {
 		out = append(out, strings.TrimPrefix(rr.String(), rr.Header().String()))
@@ -122,12 +122,12 @@ func TestAnswer(t *testing.T) {
 		{"blue", dns.TypeA, ""},
 		{"blue.patchbay.internal", dns.TypeA, ""},
 		{"nobody", dns.TypeA, "NXDOMAIN"},
-		{"nobody.blue", dns.TypeA, forwarded}, // somebody else's, if the world has a domain "blue"
+		{"nobody.blue", dns.TypeA, forwarded}, // another server's, if there is a public domain "blue"
 		{"blue", dns.TypeSOA, forwarded},
 		{"nobody.blue.patchbay.internal", dns.TypeAAAA, "NXDOMAIN"},
 		{"web.blue.blue", dns.TypeA, forwarded},
 		{"web.blue.blue.patchbay.internal", dns.TypeA, "NXDOMAIN"},
-		{"only", dns.TypeA, "NXDOMAIN"}, // another network's
+		{"only", dns.TypeA, "NXDOMAIN"}, // a name of another network
 		{"only.red.net", dns.TypeA, forwarded},
 		{"web.patchbay.internal", dns.TypeA, forwarded},
 		{"example.org", dns.TypeA, forwarded},
@@ -163,7 +163,7 @@ func TestAnswer(t *testing.T) {
 	}
 	stranger, ours := handler{s, "blue"}.answer(query("example.org", dns.TypeA), netip.MustParseAddr("203.0.113.9"))
 	if !ours || stranger.Rcode != dns.RcodeRefused {
-		t.Errorf("somebody from outside: %v", stranger)
+		t.Errorf("a client from outside: %v", stranger)
 	}
 }
 
@@ -199,7 +199,7 @@ func TestAnswerForm(t *testing.T) {
 	}
 }
 
-// upstream is a server that answers as it is told, and counts.
+// upstream is a server with fixed answers that counts queries.
 type upstream struct {
 	at      netip.AddrPort
 	asked   atomic.Int32
@@ -207,7 +207,7 @@ type upstream struct {
 	queries []string
 }
 
-// newUpstream answers A queries with an address, or as answer wants.
+// newUpstream answers A queries with an address, or with the function answer.
 func newUpstream(t *testing.T, at string, answer func(*dns.Msg, bool) *dns.Msg) *upstream {
 	t.Helper()
 	u := &upstream{at: netip.MustParseAddrPort(at)}
@@ -235,7 +235,7 @@ func newUpstream(t *testing.T, at string, answer func(*dns.Msg, bool) *dns.Msg) 
 	return u
 }
 
-// address answers A with one address.
+// address answers A queries with one address.
 func address(a string) func(*dns.Msg, bool) *dns.Msg {
 	return func(q *dns.Msg, _ bool) *dns.Msg {
 		reply := new(dns.Msg).SetReply(q)
@@ -265,13 +265,13 @@ func exchangeWith(t *testing.T, server string, q *dns.Msg, network string) *dns.
 	c := dns.Client{Net: network, Timeout: 15 * time.Second}
 	reply, _, err := c.Exchange(q, net.JoinHostPort(server, "53"))
 	must(t, err)
-	reply.Compress = true // Len is then what came
+	reply.Compress = true // Len is then the received size
 	return reply
 }
 
 func TestForward(t *testing.T) {
 	good := newUpstream(t, "127.0.1.1:53", address("192.0.2.80"))
-	sick := newUpstream(t, "127.0.1.2:53", rcode(dns.RcodeServerFailure))
+	failing := newUpstream(t, "127.0.1.2:53", rcode(dns.RcodeServerFailure))
 	other := newUpstream(t, "127.0.1.3:53", func(q *dns.Msg, udp bool) *dns.Msg {
 		q.Question[0].Name = "other.example."
 		return address("192.0.2.81")(q, udp)
@@ -299,7 +299,7 @@ func TestForward(t *testing.T) {
 		return exchangeWith(t, "127.0.2.1", q, network)
 	}
 	for name, upstreams := range map[string][]netip.AddrPort{
-		"first": {good.at}, "after a refusal": {sick.at, good.at}, "after silence": {silent, good.at}, "after nobody": {closed, good.at},
+		"first": {good.at}, "after a refusal": {failing.at, good.at}, "after silence": {silent, good.at}, "after a closed port": {closed, good.at},
 		"after a wrong answer": {other.at, good.at}, "not ourselves": {netip.MustParseAddrPort("127.0.2.1:53"), good.at},
 	} {
 		q := query("WWW.example.org", dns.TypeA)
@@ -311,11 +311,11 @@ func TestForward(t *testing.T) {
 	if reply := ask(query("none.example.org", dns.TypeA), "udp", missing.at, good.at); reply.Rcode != dns.RcodeNameError {
 		t.Errorf("a name that does not exist: %v", reply)
 	}
-	if reply := ask(query("x.example.org", dns.TypeA), "udp", sick.at); reply.Rcode != dns.RcodeServerFailure {
-		t.Errorf("a sick upstream alone: %v", reply)
+	if reply := ask(query("x.example.org", dns.TypeA), "udp", failing.at); reply.Rcode != dns.RcodeServerFailure {
+		t.Errorf("a failing upstream alone: %v", reply)
 	}
 	if reply := ask(query("x.example.org", dns.TypeA), "udp", netip.MustParseAddrPort("127.0.0.11:53")); reply.Rcode != dns.RcodeServerFailure {
-		t.Errorf("nobody to ask: %v", reply)
+		t.Errorf("no upstream left: %v", reply)
 	}
 	if reply := ask(query("long.example.org", dns.TypeA), "udp", long.at); !reply.Truncated {
 		t.Errorf("a long answer by UDP is not cut short")
@@ -324,17 +324,17 @@ func TestForward(t *testing.T) {
 		t.Errorf("a long answer by TCP: %d records", len(reply.Answer))
 	}
 	if reply := ask(query("www.blue", dns.TypeA), "udp", good.at); len(reply.Answer) != 1 {
-		t.Errorf("a name that others have below ours: %v", reply)
+		t.Errorf("a name of another server below ours: %v", reply)
 	}
 	before := good.asked.Load()
-	asks := netip.MustParseAddrPort("127.0.0.1:53") // where our questions are from
+	asks := netip.MustParseAddrPort("127.0.0.1:53") // the source of our queries
 	if reply := ask(query("www.example.org", dns.TypeA), "udp", asks); reply.Rcode != dns.RcodeServerFailure {
-		t.Errorf("who asks was asked: %v", reply)
+		t.Errorf("the client was asked: %v", reply)
 	}
 	ask(query("nobody", dns.TypeA), "udp", good.at)
 	ask(query("nobody", dns.TypeAAAA), "tcp", good.at)
 	if n := good.asked.Load() - before; n != 0 {
-		t.Errorf("names of containers were told outside: %v", good.queries)
+		t.Errorf("names of containers were sent outside: %v", good.queries)
 	}
 }
 
@@ -361,7 +361,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// The host's resolv.conf is followed when it changes, and is never written.
+// The server follows changes of the host's resolv.conf, and never writes it.
 func TestResolvConf(t *testing.T) {
 	newUpstream(t, "127.0.1.1:53", address("192.0.2.1"))
 	newUpstream(t, "127.0.1.2:53", address("192.0.2.2"))

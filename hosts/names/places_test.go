@@ -10,16 +10,16 @@ import (
 	"github.com/miekg/dns"
 )
 
-// greedy takes all places that somebody gets.
+// greedy takes all places that one client gets.
 func greedy(s *Server, from string) (n int) {
-	for s.forward.begin(s.seat("blue", netip.MustParseAddr(from), true)) {
+	for s.forward.begin(s.client("blue", netip.MustParseAddr(from), true)) {
 		n++
 	}
 	return n
 }
 
-// A container that has, or forges, many addresses has the places of one, and those
-// that nobody knows a port of have them together.
+// A container that has, or forges, many addresses has the places of one. All addresses
+// without a known port have the places of one together.
 func TestPlacesOfOnePort(t *testing.T) {
 	s := &Server{Ports: func(_ string, addr netip.Addr) int {
 		switch last := addr.As4()[3]; {
@@ -46,7 +46,7 @@ func TestPlacesOfOnePort(t *testing.T) {
 	}
 }
 
-// A dozen may be greedy, and the next one gets a place.
+// After a dozen greedy clients the next one still gets a place.
 func TestPlacesLeft(t *testing.T) {
 	s := &Server{}
 	addr := netip.MustParseAddr("10.40.1.2")
@@ -58,8 +58,8 @@ func TestPlacesLeft(t *testing.T) {
 	}
 }
 
-// Who finds its places taken, by whoever uses its address, comes by TCP, where
-// nobody can.
+// A client whose places are taken, perhaps by forged datagrams, is served by TCP, where no
+// program can forge its address.
 func TestForgedQueries(t *testing.T) {
 	good := newUpstream(t, "127.0.1.1:53", address("192.0.2.80"))
 	s := &Server{View: testBook(), Upstreams: []netip.AddrPort{good.at}, Ports: func(_ string, addr netip.Addr) int { return int(addr.As4()[3]) }}

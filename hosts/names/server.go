@@ -21,16 +21,15 @@ import (
 	"github.com/patchbay-net/patchbay/internal/accept"
 )
 
-// View is what is known of names. Its methods are called by many goroutines at
-// once and must not wait for anything. Names are passed in lower case and without
-// a dot at the end.
+// View is the source of names. Its methods must be safe for concurrent use and must not
+// block. Names are passed in lower case and without a final dot.
 type View interface {
-	// Addrs are the addresses of a name in a network, of both families; ok says
-	// that the name exists.
+	// Addrs returns the addresses of a name in a network, of both families; ok reports
+	// whether the name exists.
 	Addrs(network, name string) (addrs []netip.Addr, ok bool)
-	// Names are what an address is called in a network.
+	// Names returns the names of an address in a network.
 	Names(network string, addr netip.Addr) []string
-	// Contains says whether an address lies in the network's ranges.
+	// Contains reports whether an address lies in the network's ranges.
 	Contains(network string, addr netip.Addr) bool
 }
 
@@ -40,14 +39,15 @@ type Server struct {
 	Domain string // a further suffix, such as "patchbay.internal"; "" is none
 	Port   uint16 // 0: 53
 
-	// Upstreams are asked for everything else, in turn. Empty: those of ResolvConf,
-	// which is read again when it changes; "" is /etc/resolv.conf.
+	// Upstreams are asked for all other names, in turn. Empty: those of ResolvConf, which
+	// is read again when it changes; "" is /etc/resolv.conf.
 	Upstreams  []netip.AddrPort
 	ResolvConf string
 
-	// Ports says at which port of its network's bridge an address is, a number above
-	// 0; 0 when nobody knows. What one container may ask at once is counted by it:
-	// one may have many addresses, or forge them. Nil: each address counts by itself.
+	// Ports returns the number of the bridge port in a network that an address is behind,
+	// greater than 0; 0 if it is unknown. The limits for one container count by it, because
+	// a container may have many addresses, or forge them. Nil: each address counts by
+	// itself.
 	Ports func(network string, addr netip.Addr) int
 
 	Log func(format string, args ...any) // may be nil
@@ -55,7 +55,7 @@ type Server struct {
 	mu        sync.Mutex
 	listening map[netip.Addr]*listener
 	forward   forwarder
-	lines     few
+	lines     logLimiter
 }
 
 // listener is one address with its two sockets.
@@ -65,10 +65,10 @@ type listener struct {
 	sockets []io.Closer
 }
 
-// Listen makes the server listen on exactly these addresses, each for its
-// network. It changes what differs: queries under way on the others are not
-// disturbed. The addresses need not be there yet (IP_FREEBIND): a gateway's comes
-// with the first container. The error tells which could not be had, joined.
+// Listen makes the server listen on exactly these addresses, each for its network. It
+// changes only what differs, and does not disturb queries on the other addresses. The
+// addresses need not exist yet (IP_FREEBIND): a gateway's comes with the first container.
+// The error joins those of the addresses that failed.
 func (s *Server) Listen(want map[netip.Addr]string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,7 @@ func (s *Server) Listen(want map[netip.Addr]string) error {
 	return errors.Join(errs...)
 }
 
-// Close ends listening.
+// Close stops listening.
 func (s *Server) Close() {
 	s.Listen(nil) //nolint:errcheck // closing does not fail
 	s.lines.end(s.Log)
@@ -116,14 +116,14 @@ func (s *Server) logf(format string, args ...any) {
 	}
 }
 
-// Limits. A query takes at most a few KB, and one that is forwarded some seconds.
+// Limits. A query takes at most a few KB, and a forwarded one some seconds.
 const (
 	maxForwards = 256 // at once; more are refused
 	maxConns    = 64  // TCP, at once and for each address; more wait
 
-	partOfFree = 3               // one container has a third of what is left: by UDP 48 alone, and 72 stay free of five
-	idle       = 5 * time.Second // how long a TCP connection may say nothing
-	life       = 2 * idle        // how long it may ask
+	partOfFree = 3               // one container gets a third of the free places: with UDP 48 if it is alone, and five leave 72
+	idle       = 5 * time.Second // how long a TCP connection may be silent
+	life       = 2 * idle        // how long a TCP connection may last
 	maxUDP     = 1232            // bytes: fits every path without fragments (DNS flag day 2020)
 )
 
@@ -143,13 +143,13 @@ func (s *Server) open(addr netip.Addr, network string) (*listener, error) {
 	h := handler{s, network}
 	l.serve(&dns.Server{PacketConn: udp, Handler: h, UDPSize: maxUDP}, s.logf)
 	l.serve(&dns.Server{
-		Listener: limit(accept.Patient(tcp, s.logf), func(from netip.Addr) seat { return s.seat(network, from, false) }), Handler: h,
+		Listener: limit(accept.Patient(tcp, s.logf), func(from netip.Addr) client { return s.client(network, from, false) }), Handler: h,
 		ReadTimeout: idle, WriteTimeout: idle, IdleTimeout: func() time.Duration { return idle },
 	}, s.logf)
 	return l, nil
 }
 
-// serve returns when the server has started, so that it can be shut down.
+// serve returns after the server has started, so that it can be shut down.
 func (l *listener) serve(d *dns.Server, logf func(string, ...any)) {
 	started, ended := make(chan struct{}), make(chan struct{})
 	d.NotifyStartedFunc = func() { close(started) }
@@ -166,23 +166,22 @@ func (l *listener) serve(d *dns.Server, logf func(string, ...any)) {
 	}
 }
 
-// close does not wait for queries that are being forwarded, which the library
-// would, with the sockets open: whoever asked asks again. The sockets are closed
-// here first: only the first Close of a socket waits until the address is free.
+// close does not wait for forwarded queries, as the library would with the sockets open: a
+// client without an answer asks again. The sockets are closed first because only the first
+// Close of a socket waits until the address is free.
 func (l *listener) close() {
 	for _, c := range l.sockets {
-		_ = c.Close() // nothing is to be written
+		_ = c.Close() // nothing is left to write
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, d := range l.servers {
-		_ = d.ShutdownContext(ctx) // it had ended
+		_ = d.ShutdownContext(ctx) // its socket is closed
 	}
 }
 
-// freebind allows an address that no link has yet. UDP needs no SO_REUSEADDR:
-// with it two servers could share the address unawares, and each would get some
-// of the queries.
+// freebind allows an address that no link has yet. UDP does not need SO_REUSEADDR: with it
+// two servers could share the address unawares, and each would get some of the queries.
 func freebind(network, _ string, c syscall.RawConn) error {
 	var err error
 	control := c.Control(func(fd uintptr) {
@@ -195,40 +194,40 @@ func freebind(network, _ string, c syscall.RawConn) error {
 	return errors.Join(control, err)
 }
 
-// seat is whom something is counted for: a port of a network's bridge, or one
-// address. All addresses that no port is known of are one. What comes by UDP is
-// counted apart, since it may be somebody else's.
-type seat struct {
+// client is the unit that limits count for: a port of a network's bridge, or one address.
+// All addresses without a known port are one client. UDP counts separately, since its
+// addresses may be forged.
+type client struct {
 	network string
 	udp     bool
 	port    int
 	addr    netip.Addr
 }
 
-func (s *Server) seat(network string, from netip.Addr, udp bool) seat {
-	if s.Ports == nil || s.forward.mine(from) { // a process of the host
-		return seat{network: network, udp: udp, addr: from}
+func (s *Server) client(network string, from netip.Addr, udp bool) client {
+	if s.Ports == nil || s.forward.isOwn(from) { // a process of the host
+		return client{network: network, udp: udp, addr: from}
 	}
-	return seat{network: network, udp: udp, port: s.Ports(network, from)}
+	return client{network: network, udp: udp, port: s.Ports(network, from)}
 }
 
-// limit lets a listener have some connections at once; more wait to be accepted.
-// Of one container it has fewer, so that nobody takes all of them.
-func limit(l net.Listener, of func(netip.Addr) seat) net.Listener {
-	return &limited{Listener: l, slots: make(chan struct{}, maxConns), of: of, open: make(map[seat]int)}
+// limit allows a listener some connections at once; more wait to be accepted. One container
+// gets fewer, so that it cannot take all of them.
+func limit(l net.Listener, of func(netip.Addr) client) net.Listener {
+	return &limited{Listener: l, slots: make(chan struct{}, maxConns), of: of, open: make(map[client]int)}
 }
 
 type limited struct {
 	net.Listener
 	slots chan struct{}
-	of    func(netip.Addr) seat
+	of    func(netip.Addr) client
 
 	mu   sync.Mutex
-	open map[seat]int
+	open map[client]int
 }
 
-// Accept waits for a slot after the connection, since the listener's Close
-// cannot end the wait for a slot before it.
+// Accept waits for a slot after it has the connection: Close of the listener could not end
+// an earlier wait.
 func (l *limited) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -245,15 +244,15 @@ func (l *limited) Accept() (net.Conn, error) {
 	}
 }
 
-// may says whether a container may have so many connections: a part of what is free,
-// as of queries, so that a dozen that want all leave some to others.
+// may reports whether a container may have n connections: a part of the free ones, as with
+// queries, so that a dozen greedy containers leave some to others.
 func (l *limited) may(n int) bool {
 	free := cap(l.slots) - len(l.slots)
 	return n == 1 || n <= free/partOfFree
 }
 
-// slot waits for one: after the time that a connection may ask, and say nothing, all
-// the others have ended.
+// slot waits for a slot: after the time that a connection may last and be silent, all
+// others have ended.
 func (l *limited) slot() bool {
 	select {
 	case l.slots <- struct{}{}:
@@ -263,8 +262,8 @@ func (l *limited) slot() bool {
 	}
 }
 
-// count adds to the connections of a container, and returns how many there are.
-func (l *limited) count(from seat, n int) int {
+// count adds to the connections of a container, and returns their number.
+func (l *limited) count(from client, n int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open[from] += n; l.open[from] == 0 {
@@ -279,7 +278,7 @@ type slot struct {
 	free func()
 }
 
-// SetReadDeadline bounds all reads together: a client that asks a little all the time
+// SetReadDeadline limits all reads together: a client that sends a little all the time
 // would keep its slot for ever.
 func (s *slot) SetReadDeadline(t time.Time) error {
 	if t.After(s.ends) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// callers are connections that come one after the other, then none.
+// callers are connections that come one after the other, and then an error.
 type callers struct {
 	net.Listener
 	from []net.Addr
@@ -36,7 +36,7 @@ func (c *caller) RemoteAddr() net.Addr              { return c.at }
 func (c *caller) Close() error                      { return nil }
 func (c *caller) SetReadDeadline(t time.Time) error { c.read = t; return nil }
 
-// A dozen containers that take all connections they get leave some to the next.
+// A dozen containers with as many connections as they get leave some to the next.
 func TestConnectionsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // one that waits for its turn does so for 15 s
 		var all []net.Addr
@@ -46,7 +46,7 @@ func TestConnectionsLeft(t *testing.T) {
 				all = append(all, addr(i))
 			}
 		}
-		l := limit(&callers{from: append(all, addr(99))}, func(from netip.Addr) seat { return seat{addr: from} })
+		l := limit(&callers{from: append(all, addr(99))}, func(from netip.Addr) client { return client{addr: from} })
 		of := map[string]int{}
 		for {
 			c, err := l.Accept()
@@ -61,10 +61,10 @@ func TestConnectionsLeft(t *testing.T) {
 	})
 }
 
-// A connection ends also if it asks a little all the time.
+// A connection ends even if it sends a little all the time.
 func TestConnectionEnds(t *testing.T) {
 	began := time.Now()
-	l := limit(&callers{from: []net.Addr{&net.TCPAddr{IP: net.IPv4(10, 40, 1, 1)}}}, func(from netip.Addr) seat { return seat{addr: from} })
+	l := limit(&callers{from: []net.Addr{&net.TCPAddr{IP: net.IPv4(10, 40, 1, 1)}}}, func(from netip.Addr) client { return client{addr: from} })
 	c, err := l.Accept()
 	must(t, err)
 	must(t, c.SetReadDeadline(began.Add(time.Hour)))

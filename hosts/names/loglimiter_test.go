@@ -16,7 +16,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// book of lines, for many goroutines.
+// lines is a log for many goroutines.
 type lines struct {
 	mu  sync.Mutex
 	all []string
@@ -34,8 +34,7 @@ func (l *lines) has(part string) bool {
 	return slices.ContainsFunc(l.all, func(s string) bool { return strings.Contains(s, part) })
 }
 
-// However much there is to say, the log gets a few lines of it, and how many more
-// there were.
+// However many lines there are, the log gets a few of them and the number of the others.
 func TestFewLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
@@ -43,17 +42,17 @@ func TestFewLines(t *testing.T) {
 		for n := range 1000 {
 			s.logf("line %d", n)
 		}
-		time.Sleep(fewTime + time.Second)
+		time.Sleep(lineInterval + time.Second)
 		s.logf("later")
 		s.Close()
-		if len(log.all) != fewLines+2 || log.all[fewLines] != "names: 990 more lines within 1m0s were left out" || log.all[fewLines+1] != "later" {
+		if len(log.all) != maxLines+2 || log.all[maxLines] != "names: 990 more lines within 1m0s were left out" || log.all[maxLines+1] != "later" {
 			t.Errorf("%d lines: %q", len(log.all), log.all)
 		}
 	})
 }
 
-// A query that cannot be sent on says nothing of a server: who sends them between
-// others fills no log, and puts no server last.
+// A query that cannot be packed is no failure of a server: a client that sends such queries
+// among others fills no log, and puts no server last.
 func TestSignedQueries(t *testing.T) {
 	good := newUpstream(t, "127.0.1.1:53", address("192.0.2.80"))
 	var log lines
@@ -69,13 +68,13 @@ func TestSignedQueries(t *testing.T) {
 			t.Fatalf("%v", reply)
 		}
 	}
-	if len(log.all) > 4 { // a busy machine may say something
+	if len(log.all) > 4 { // a busy machine may log a line
 		t.Errorf("it said %q", log.all)
 	}
 }
 
 // A server that does not answer is asked last, and tried again beside the others.
-func TestSickLast(t *testing.T) {
+func TestFailingLast(t *testing.T) {
 	dead, good := netip.MustParseAddrPort("127.0.1.98:53"), newUpstream(t, "127.0.1.1:53", address("192.0.2.80"))
 	var log lines
 	s := &Server{View: testBook(), Upstreams: []netip.AddrPort{dead, good.at}, Log: log.add}
@@ -89,8 +88,8 @@ func TestSickLast(t *testing.T) {
 			}
 		}
 	}
-	ask("it is told", func() bool { return log.has("127.0.1.98:53 does not answer") })
-	f.tell(s, good.at, now, nil) // this machine may be slow
+	ask("it is logged", func() bool { return log.has("127.0.1.98:53 does not answer") })
+	f.note(s, good.at, now, nil) // this machine may be slow
 	if list, due := f.order(all, now); !slices.Equal(list, []netip.AddrPort{good.at, dead}) || len(due) > 0 {
 		t.Errorf("%v, due %v", list, due)
 	}
@@ -101,11 +100,11 @@ func TestSickLast(t *testing.T) {
 		t.Errorf("%v is tried twice at once", due)
 	}
 	newUpstream(t, dead.String(), address("192.0.2.81"))
-	ask("it is well", func() bool {
+	ask("it answers", func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if _, sick := f.sick[dead]; sick {
-			f.sick[dead] = time.Time{} // it is due
+		if _, failing := f.failing[dead]; failing {
+			f.failing[dead] = time.Time{} // it is due
 		}
 		return log.has("127.0.1.98:53 answers again")
 	})
@@ -114,20 +113,19 @@ func TestSickLast(t *testing.T) {
 	}
 }
 
-// A query that takes its server long does not make it a sick one while it answers
-// others.
+// A query that takes long is no failure of a server that answers others meanwhile.
 func TestSlowName(t *testing.T) {
 	s := &Server{}
 	f, at := &s.forward, netip.MustParseAddrPort("192.0.2.53:53")
 	begun := time.Now()
-	f.tell(s, at, begun, nil)
-	f.well[at] = begun.Add(time.Second)
-	f.tell(s, at, begun, errMismatch)
-	if len(f.sick) > 0 {
-		t.Error("it is sick")
+	f.note(s, at, begun, nil)
+	f.answered[at] = begun.Add(time.Second)
+	f.note(s, at, begun, errMismatch)
+	if len(f.failing) > 0 {
+		t.Error("it is failing")
 	}
-	f.tell(s, at, begun.Add(2*time.Second), errMismatch)
-	if len(f.sick) == 0 {
-		t.Error("it is well")
+	f.note(s, at, begun.Add(2*time.Second), errMismatch)
+	if len(f.failing) == 0 {
+		t.Error("it is not failing")
 	}
 }
