@@ -1,4 +1,5 @@
-// Copyright the Patchbay authors. SPDX-License-Identifier: Apache-2.0
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
 
 package hosts
 
