@@ -10,8 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Delegate calls another plugin with this request's configuration and
-// environment (SPEC.md section 4): CNI_PATH finds it.
+// Delegate calls another plugin, which CNI_PATH finds, with this request's configuration
+// and environment (SPEC.md section 4).
 func (r *Request) Delegate(ctx context.Context, pluginType string, verb spec.Verb) ([]byte, error) {
 	if pluginType == "" {
 		return nil, errNoDelegate()
@@ -21,9 +21,9 @@ func (r *Request) Delegate(ctx context.Context, pluginType string, verb spec.Ver
 	return r.Session.Invoker().Invoke(ctx, pluginType, &call)
 }
 
-// IPAMAdd asks the IPAM plugin of the configuration for addresses and pushes
-// their release to the undo stack, once it has given some: one that refuses,
-// because the attachment has addresses already, must not lose them.
+// IPAMAdd asks the IPAM plugin of the configuration for addresses, and then pushes their
+// release to the undo stack. It pushes nothing for a plugin that refuses because the
+// attachment already has addresses, which must be kept.
 func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 	if err := r.Step("ipam"); err != nil {
 		return nil, err
@@ -57,8 +57,8 @@ func (r *Request) IPAMDel(ctx context.Context) error {
 	return err
 }
 
-// IPAMForward passes CHECK, GC or STATUS on to the IPAM plugin; without one
-// there is nothing to ask.
+// IPAMForward passes CHECK, GC or STATUS on to the IPAM plugin; without one it does
+// nothing.
 func (r *Request) IPAMForward(ctx context.Context) error {
 	if r.Head.IPAM.Type == "" {
 		return nil
@@ -67,8 +67,7 @@ func (r *Request) IPAMForward(ctx context.Context) error {
 	return err
 }
 
-// IgnoreGone turns the given errors into success: what DEL does not find is
-// deleted.
+// IgnoreGone turns the given errors into success: for DEL a missing object is deleted.
 func IgnoreGone(err error, gone ...error) error {
 	for _, g := range gone {
 		if errors.Is(err, g) {

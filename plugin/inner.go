@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Inner is a plugin whose configuration is a part of another one's: a member of
-// a `patchbay` list, what `wrap` wraps. It is called as a runtime would call it,
+// Inner is a plugin whose configuration is part of another plugin's: a member of a
+// `patchbay` list, or the plugin inside `wrap`. It is called as a runtime would call it,
 // with the environment of the outer request.
 type Inner struct {
 	Type string
@@ -21,17 +21,17 @@ type Inner struct {
 	conf    map[string]json.RawMessage
 }
 
-// Given is what an outer plugin hands down. Caps are the runtimeConfig it was
-// given; Args its args, for an inner one without its own. AllCaps hands all of
-// Caps to one that declares no capabilities.
+// Given is what an outer plugin passes down. Caps is its runtimeConfig; Args its args, for
+// an inner plugin without its own. AllCaps passes all of Caps to a plugin that declares no
+// capabilities.
 type Given struct {
 	Caps    map[string]json.RawMessage
 	Args    json.RawMessage
 	AllCaps bool
 }
 
-// NewInner reads an inner plugin's configuration and gives it what a runtime
-// would: name, version, its share of runtimeConfig, the attachments of a GC.
+// NewInner reads an inner plugin's configuration and sets what a runtime would: name,
+// version, its share of runtimeConfig, the attachments of a GC.
 func NewInner(r *Request, raw json.RawMessage, given Given) (*Inner, error) {
 	var head struct {
 		Type         string          `json:"type"`
@@ -56,7 +56,7 @@ func NewInner(r *Request, raw json.RawMessage, given Given) (*Inner, error) {
 	return i, nil
 }
 
-// head writes what belongs to the runtime.
+// head writes the keys that belong to the runtime.
 func (i *Inner) head() {
 	i.set("name", i.request.Network)
 	i.set("cniVersion", i.request.Version)
@@ -85,8 +85,7 @@ func (i *Inner) grant(declared map[string]bool, given Given) {
 	}
 }
 
-// set writes a key whose value always marshals: strings, lists of strings and
-// what was JSON before.
+// set writes a key whose value always marshals: strings, lists of strings and earlier JSON.
 func (i *Inner) set(key string, value any) {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -109,7 +108,7 @@ func (i *Inner) Config(prev json.RawMessage) ([]byte, error) {
 	return data, nil
 }
 
-// SetConfig replaces the configuration, except for what belongs to the runtime:
+// SetConfig replaces the configuration, except for the keys that belong to the runtime:
 // name, cniVersion, type, previous result and the attachments of a GC.
 func (i *Inner) SetConfig(data []byte) error {
 	conf := make(map[string]json.RawMessage)

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// local calls a plugin in process when the file that CNI_PATH finds is this
-// program, and starts the file otherwise: what an operator put there wins.
+// local calls a plugin in process when the file that CNI_PATH finds is this program, and
+// starts the file otherwise: an operator's file wins.
 type local struct {
 	session   *Session
 	exec      invoke.Exec
@@ -34,15 +34,15 @@ func (l *local) Invoke(ctx context.Context, pluginType string, c *spec.Call) (ou
 	}
 	if ctx, err = deeper(ctx, pluginType); err != nil {
 		if c.Verb == spec.Del {
-			return nil, nil // it has been done as often as it was called
+			return nil, nil // ADD ran as often as it was called
 		}
 		return nil, err
 	}
 	return serve(ctx, p, c, l.session, l.outermost)
 }
 
-// add is Invoke for an ADD, with prev as the previous result whatever the
-// configuration says.
+// add is Invoke for an ADD, with prev as the previous result even if the configuration has
+// another.
 func (l *local) add(ctx context.Context, pluginType string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {
 	p, err := l.start(pluginType, c, func(path string) error {
 		result, err = l.addBy(ctx, path, c, prev)
@@ -78,12 +78,12 @@ func (l *local) addBy(ctx context.Context, path string, c *spec.Call, prev *spec
 	return result, nil
 }
 
-// takenTries is how often a program is looked for that is gone when it is to start.
+// takenTries is how often a program that is gone at its start is looked up again.
 const takenTries = 4
 
-// start finds a plugin: one of this process, or else a program, which run starts. One
-// that an installer takes away in between never ran: it is looked for again, and this
-// process may have what is nowhere else.
+// start finds a plugin: one of this process, or else a program, which run starts. A program
+// that an installer removes in between never ran: it is looked up again, and this process
+// may have the plugin by then.
 func (l *local) start(pluginType string, c *spec.Call, run func(path string) error) (p *Plugin, err error) {
 	for range takenTries {
 		p, path, rerr := l.resolve(pluginType, c)
@@ -97,14 +97,14 @@ func (l *local) start(pluginType string, c *spec.Call, run func(path string) err
 	return nil, err
 }
 
-// maxDepth is more plugins than call each other for any purpose: a list, a
-// wrapper, an interface and an address are four.
+// maxDepth is more than plugins ever call each other: a list, a wrapper, an interface and
+// an address are four.
 const maxDepth = 8
 
 type depthKey struct{}
 
-// deeper counts how deep plugins of this process call each other: one that is
-// its own IPAM plugin would never end.
+// deeper counts how deep plugins of this process call each other: a plugin that is its own
+// IPAM plugin would never end.
 func deeper(ctx context.Context, pluginType string) (context.Context, error) {
 	depth, _ := ctx.Value(depthKey{}).(int)
 	if depth == maxDepth {
@@ -113,8 +113,8 @@ func deeper(ctx context.Context, pluginType string) (context.Context, error) {
 	return context.WithValue(ctx, depthKey{}, depth+1), nil
 }
 
-// ErrResult is wrapped when another program's ADD succeeded and what it printed
-// is no result: unlike one that failed, it must be taken back by its DEL.
+// ErrResult is wrapped when another program's ADD succeeded and its output is no result:
+// unlike a failed ADD, it must be rolled back by its DEL.
 var ErrResult = errors.New("invalid result")
 
 // resolve finds the plugin: one of this process, or else the path of a program.
@@ -156,8 +156,8 @@ func isSelf(path string) bool {
 	return os.SameFile(a, b) || a.Size() == b.Size() && sameBuild(self, path)
 }
 
-// IsSelf says whether the program at path is this one, so that calling it is
-// calling this process: for who looks at an installation.
+// IsSelf says whether the program at path is this one, so that calling it is calling this
+// process. It is for commands that check an installation.
 func IsSelf(path string) bool { return isSelf(path) }
 
 // sameBuild compares the start of two programs of one size: the ELF header and

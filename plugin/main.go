@@ -18,20 +18,20 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Main runs p as a program and returns the exit status: 0, or 1 with an error
-// object on standard output. Without CNI_COMMAND it says on standard error what
-// the program is and returns 0, as packages check.
+// Main runs p as a program and returns the exit status: 0, or 1 with an error object on
+// standard output. Without CNI_COMMAND it describes the program on standard error and
+// returns 0, which packages check.
 func Main(p *Plugin) int { return MainOf(p, []*Plugin{p}) }
 
-// MainOf is Main for a program that holds several plugins: those in all may be
-// called in process as delegates.
+// MainOf is Main for a program with several plugins: those in all may be called in process
+// as delegates.
 //
-// There is no signal handler: it would start two threads, 0.3 ms a call, and a
-// plugin that is terminated is one that was killed, which DEL and GC survive.
+// There is no signal handler: it would start two threads, 0.3 ms a call, and DEL and GC
+// handle a terminated plugin like a killed one.
 //
-// One P is enough for what runs in turn: more of them wake threads that look for
-// work, an eighth of the CPU of an ADD. Setting it stops the world once, which a
-// VERSION is too short for.
+// One P is enough for sequential work: more of them wake threads that look for work, an
+// eighth of the CPU of an ADD. Setting it stops the world once, which is not worth it for a
+// VERSION.
 func MainOf(p *Plugin, all []*Plugin) int {
 	if status, ok := helper(p, os.Args, os.Stderr); ok {
 		return status
@@ -45,9 +45,8 @@ func MainOf(p *Plugin, all []*Plugin) int {
 	return Run(context.Background(), p, s, Stdio{os.Getenv, os.Stdin, stdout(), os.Stderr})
 }
 
-// stdout is standard output under another number: a write to the first one, when
-// the runtime is gone that would read it, ends a Go program before it can undo
-// anything.
+// stdout is standard output under another number: a write to descriptor 1, when the runtime
+// that would read it has ended, kills a Go program before it can undo anything.
 func stdout() *os.File {
 	fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -56,7 +55,7 @@ func stdout() *os.File {
 	return os.NewFile(uintptr(fd), "standard output")
 }
 
-// Stdio is what a process gives a plugin.
+// Stdio is the plugin's part of the process.
 type Stdio struct {
 	Getenv func(string) string
 	Stdin  io.Reader
@@ -75,7 +74,7 @@ func Run(ctx context.Context, p *Plugin, s *Session, io Stdio) int {
 		return 0
 	}
 	if _, werr := io.Stdout.Write(errorJSON(err)); werr != nil {
-		fmt.Fprintf(io.Stderr, "%s: write error to stdout: %v: %v\n", p.Name, werr, err) //nolint:errcheck // nothing is left to tell
+		fmt.Fprintf(io.Stderr, "%s: write error to stdout: %v: %v\n", p.Name, werr, err) //nolint:errcheck // there is nowhere to report it
 	}
 	return 1
 }
@@ -99,8 +98,8 @@ func call(ctx context.Context, p *Plugin, s *Session, stdio Stdio) error {
 	return nil
 }
 
-// detach takes back an ADD whose result reached no runtime, by its DEL: it is
-// committed, so the undo stack does not do.
+// detach rolls back an ADD whose result reached no runtime, by its DEL: the ADD is
+// committed, so the undo stack is not enough.
 func detach(ctx context.Context, p *Plugin, c *spec.Call, s *Session, out []byte) error {
 	if c.Verb != spec.Add {
 		return nil
@@ -138,8 +137,8 @@ func errorJSON(err error) []byte {
 	return data
 }
 
-// versionResult echoes the version on input, as the specification has it, and
-// lists what the plugin supports.
+// versionResult returns the version of the input, as the specification requires, and lists
+// what the plugin supports.
 func versionResult(ctx context.Context, p *Plugin, c *spec.Call, s *Session) ([]byte, error) {
 	var in struct {
 		CNIVersion string `json:"cniVersion"`
@@ -159,7 +158,7 @@ func versionResult(ctx context.Context, p *Plugin, c *spec.Call, s *Session) ([]
 	return append(data, '\n'), err
 }
 
-// versionsFor is Versions without those that the configuration rules out.
+// versionsFor is Versions without those that the configuration excludes.
 func (p *Plugin) versionsFor(ctx context.Context, c *spec.Call, s *Session) []string {
 	versions := p.Versions()
 	if p.VersionsFor == nil || len(c.Config) == 0 {
@@ -172,9 +171,8 @@ func (p *Plugin) versionsFor(ctx context.Context, c *spec.Call, s *Session) []st
 	return slices.DeleteFunc(slices.Clone(versions), func(v string) bool { return !slices.Contains(narrow, v) })
 }
 
-// Builtin calls plugins in this process, each call in a session of its own. It
-// is the in-process half of invoke.Invoker: the other half, exec, serves what
-// is not this program.
+// Builtin calls plugins in this process, each call in a session of its own. It is the
+// in-process half of invoke.Invoker; exec is the other half, for plugins of other programs.
 type Builtin struct {
 	NewSession func() *Session
 }

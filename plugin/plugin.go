@@ -3,10 +3,10 @@
 
 // Package plugin is the SDK for CNI plugins.
 //
-// A plugin is a value: a Plugin with functions that take one Request and return
-// one Result. It never reads the environment, prints, exits or changes its
-// thread's namespace. Main runs it as a program, Builtin runs it inside another
-// one; both refuse the same things before any work and write the same bytes.
+// A plugin is a value: a Plugin with functions that take one Request and return one Result.
+// It never reads the environment, prints, exits or changes its thread's namespace. Main
+// runs it as a program, Builtin runs it inside another one; both refuse the same calls
+// before any work and write the same bytes.
 //
 //	func main() {
 //		os.Exit(plugin.Main(&plugin.Plugin{Name: "mine", Add: add, Del: del}))
@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Kind says where in a chain a plugin stands.
+// Kind is a plugin's place in a chain.
 type Kind int
 
 // The kinds of plugins.
@@ -42,7 +42,7 @@ type Plugin struct {
 	MinVersion string // oldest version of the specification; empty means 0.1.0
 
 	// Layer2 says that without ipam the result has no addresses. Versions before 0.3.0
-	// cannot express that: ADD is refused then, before it is called.
+	// cannot express that: the SDK refuses such an ADD before it calls the plugin.
 	Layer2 bool
 
 	// Capabilities are the runtimeConfig keys the plugin understands.
@@ -52,28 +52,27 @@ type Plugin struct {
 	// reference is generated.
 	Conf func() any
 
-	// Validate, which may be nil, says what is wrong with the configuration of an
-	// ADD, as Add itself would before it touches anything. It looks at the
-	// configuration alone. STATUS calls it first, of any plugin, and `patchbay network
-	// validate` for any version of the specification.
+	// Validate, which may be nil, returns the error that Add itself would return for the
+	// configuration before it changes anything. It reads the configuration alone. STATUS
+	// calls it first, for any plugin, and `patchbay network validate` for any version of
+	// the specification.
 	Validate func(*Request) error
 
-	// Doubts, which may be nil, says what of a configuration that Validate lets pass
-	// cannot be meant, though Add takes it, as the reference does. `patchbay network
-	// validate` warns of it.
+	// Doubts, which may be nil, returns settings that are valid for Validate and Add, as
+	// for the reference, but cannot be intended. `patchbay network validate` warns of them.
 	Doubts func(*Request) []string
 
-	// Samples, which may be nil, are answers that an IPAM plugin's Add could give, as
-	// far as the configuration alone decides: together they use each of its ranges. The
-	// plugin that asks it for addresses validates them.
+	// Samples, which may be nil, are answers that an IPAM plugin's Add could give, as far
+	// as the configuration alone decides: together they use each of its ranges. The plugin
+	// that calls it for addresses validates them.
 	Samples func(*Request) []*spec.Result
 
-	// VersionsFor, which may be nil, narrows Versions down by what the
-	// configuration in a VERSION request, if any, says. nil leaves all of them.
+	// VersionsFor, which may be nil, reduces Versions to those that the configuration in a
+	// VERSION request, if any, allows. nil keeps all of them.
 	VersionsFor func(context.Context, *Session, *spec.Call) []string
 
-	// Helper, which may be nil, is work that a plugin does in a process of its own,
-	// started with HelperArgs: under another security label, say.
+	// Helper, which may be nil, is work that a plugin does in a process of its own, started
+	// with HelperArgs: under another security label, say.
 	Helper func(args []string) error
 
 	Add    func(context.Context, *Request) (*spec.Result, error)

@@ -9,13 +9,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// shortestPrefix is that of the widest networks there are to give addresses of:
-// 10.0.0.0/8 and fd00::/8.
+// shortestPrefix is that of the largest private networks: 10.0.0.0/8 and fd00::/8.
 const shortestPrefix = 8
 
-// CheckPrefix refuses the address of a container whose prefix cannot be its
-// network: one of no bits is everything, and what a host accepts and does not
-// masquerade for the network would be everybody's.
+// CheckPrefix refuses the address of a container whose prefix cannot be its network. A
+// prefix of no bits is everything: what a host accepts and does not masquerade for the
+// network would apply to every host.
 func CheckPrefix(address netip.Prefix) error {
 	if address.Bits() >= shortestPrefix {
 		return nil

@@ -19,12 +19,11 @@ type Request struct {
 	*spec.Call
 	Network string    // name of the network
 	Version string    // cniVersion of the configuration, of the result and of prevResult
-	Owner   owner.Key // mark of everything the attachment owns; empty for GC and STATUS
+	Owner   owner.Key // mark of everything that the attachment owns; empty for GC and STATUS
 	Head    *spec.Conf
 	Session *Session
 
-	// InList is what the list says beside the configuration; nil unless a list is
-	// judged.
+	// InList is what the list adds to the configuration; nil unless a list is validated.
 	InList *InList
 
 	undo   undoStack
@@ -48,22 +47,22 @@ func (r *Request) Prev() *spec.Result { return r.prev }
 // CNIArgs returns the pairs of CNI_ARGS.
 func (r *Request) CNIArgs() ([]spec.Arg, error) { return spec.ParseArgs(r.Args) }
 
-// Undo pushes a step that takes back what was just done. The steps run in
-// reverse order when the ADD fails, each even if another failed.
+// Undo pushes a step that reverts the last change. The steps run in reverse order when the
+// ADD fails, each even if another failed.
 func (r *Request) Undo(fn func(context.Context) error) { r.undo.push(fn) }
 
-// Step names the next change. Tests make a step fail there to prove that
-// nothing stays behind.
+// Step names the next change. Tests make a step fail there to prove that nothing is left
+// behind.
 func (r *Request) Step(name string) error { return r.Session.step(name) }
 
-// undoTime bounds the undoing of one failed ADD.
+// undoTime limits the undo steps of one failed ADD.
 const undoTime = 20 * time.Second
 
 type undoStack []func(context.Context) error
 
 func (u *undoStack) push(fn func(context.Context) error) { *u = append(*u, fn) }
 
-// run takes everything back, also when ctx is cancelled already.
+// run runs every step, even when ctx is already cancelled.
 func (u *undoStack) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
@@ -106,9 +105,9 @@ func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 	return r, r.place(p)
 }
 
-// place looks at the namespace. An IPAM plugin has nothing to do with it: its
-// caller may know only a name (upstream's README calls host-local with /dev/null).
-// A mistake in the configuration is told first: it is there with any namespace.
+// place checks the namespace. An IPAM plugin does not use it: its caller may know only a
+// name (upstream's README calls host-local with /dev/null). An error in the configuration
+// is reported first: it does not depend on the namespace.
 func (r *Request) place(p *Plugin) error {
 	if r.Verb != spec.Del && p.Kind == IPAM {
 		return nil
@@ -123,11 +122,11 @@ func (r *Request) place(p *Plugin) error {
 	return err
 }
 
-// allowed refuses a version the plugin does not speak and a verb the version
+// allowed refuses a version that the plugin does not support and a verb that the version
 // does not have. The texts are skel's.
 func allowed(p *Plugin, verb spec.Verb, version string) error {
 	min := map[spec.Verb]string{spec.Check: "0.4.0", spec.GC: "1.1.0", spec.Status: "1.1.0"}[verb]
-	if min != "" { // skel cannot compare a version that is none, and lists it as one not spoken otherwise
+	if min != "" { // skel cannot compare an invalid version, and otherwise lists it as unsupported
 		if err := spec.ValidateVersion(version); err != nil {
 			return spec.Errorf(spec.CodeDecoding, "%w", err)
 		}
@@ -145,11 +144,10 @@ func allowed(p *Plugin, verb spec.Verb, version string) error {
 		WithDetails("config is %q, plugin supports %q", version, versions)
 }
 
-// CheckNetNS refuses a namespace that is missing (ADD, CHECK) or is the one
-// the plugin runs in. For a DEL that one counts as gone: a path below /proc leads
-// there when a process id is used again. Every plugin but an IPAM plugin is called
-// after it; one that works in the namespace calls it. A session asks the kernel
-// once a path.
+// CheckNetNS refuses a namespace that is missing (ADD, CHECK) or is the plugin's own. For a
+// DEL the plugin's own counts as gone: a path below /proc leads there when a process id is
+// used again. The SDK calls it before every plugin but an IPAM plugin; an IPAM plugin that
+// works in the namespace calls it itself. A session asks the kernel once for each path.
 func (r *Request) CheckNetNS() error {
 	if !r.PerContainer() || r.NetNS == "" {
 		return nil
@@ -157,7 +155,7 @@ func (r *Request) CheckNetNS() error {
 	same, err := r.Session.isOwnNetNS(r.NetNS)
 	switch {
 	case err != nil && r.Verb == spec.Del:
-		return nil // gone is fine, and what else it may be DEL must not trip over
+		return nil // a missing namespace is no error, and no other error may stop a DEL
 	case err != nil:
 		return spec.Errorf(spec.CodeInvalidNetNS, "failed to open netns %q: %w", r.NetNS, err)
 	case same && !r.NetNSOverride && r.Verb == spec.Del:
@@ -171,7 +169,7 @@ func (r *Request) CheckNetNS() error {
 	return nil
 }
 
-// parsePrev reads prevResult. A DEL goes on without one that cannot be read.
+// parsePrev reads prevResult. A DEL ignores one that cannot be read.
 func (r *Request) parsePrev() error {
 	raw := r.Head.PrevResult
 	if len(raw) == 0 || string(raw) == "null" {
@@ -187,8 +185,8 @@ func (r *Request) parsePrev() error {
 	return nil
 }
 
-// Valid says for a GC whether an attachment must stay. A request that names no
-// attachments at all keeps everything (ok is false).
+// Valid says for a GC whether to keep an attachment. A request that has no list of
+// attachments keeps everything (ok is false).
 func (r *Request) Valid() (keep func(containerID, ifName string) bool, ok bool) {
 	list, ok := r.Head.Valid()
 	set := make(map[spec.Attachment]bool, len(list))
@@ -198,13 +196,13 @@ func (r *Request) Valid() (keep func(containerID, ifName string) bool, ok bool) 
 	return func(id, ifName string) bool { return !ok || set[spec.Attachment{ContainerID: id, IfName: ifName}] }, ok
 }
 
-// Listed is when the list of a GC's valid attachments was begun, by the clock that
-// dates files. What is dated later is not on it and must stay. A runtime that does
-// not say it keeps ADDs out while a GC runs (SPEC.md, "GC"): it is when the first
-// plugin was called.
+// Listed is when the list of a GC's valid attachments was begun, by the clock that dates
+// files. Objects that are dated later are not on it and must be kept. A runtime that does
+// not send the time keeps ADDs out while a GC runs (SPEC.md, "GC"): then it is when the
+// first plugin was called.
 func (r *Request) Listed() time.Time { return r.listed }
 
-// String tells which call this is, for logs; never the configuration.
+// String names the call for logs, without the configuration.
 func (r *Request) String() string {
 	if !r.PerContainer() {
 		return fmt.Sprintf("%s %s %s", r.Verb, r.Head.Type, r.Network)

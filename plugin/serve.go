@@ -12,9 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// serve runs one call of p from validation to the encoded result. It is the
-// whole of what both transports share. outermost says that queued work is to be
-// done at the end; a delegate leaves that to its caller.
+// serve runs one call of p from validation to the encoded result, for both transports.
+// outermost says that queued work is done at the end; a delegate leaves that to its caller.
 func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermost bool) ([]byte, error) {
 	if call.Verb == spec.Version {
 		out, err := versionResult(ctx, p, call, s)
@@ -31,8 +30,8 @@ func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermos
 	return result.Encode(r.Version)
 }
 
-// serveAdd is serve for an ADD within this process: prev and the result do not
-// pass through JSON, as far as the version has them whole.
+// serveAdd is serve for an ADD within this process: prev and the result do not pass through
+// JSON, if the version can express all of them.
 func serveAdd(ctx context.Context, p *Plugin, call *spec.Call, prev *spec.Result, s *Session) (*spec.Result, error) {
 	r, err := newRequest(p, call, s)
 	if err != nil {
@@ -52,11 +51,11 @@ func serveAdd(ctx context.Context, p *Plugin, call *spec.Call, prev *spec.Result
 	return spec.ParseResult(out, r.Version)
 }
 
-// handle calls the plugin, finishes what is queued or takes everything back.
+// handle calls the plugin, then finishes the queued work or rolls everything back.
 func (r *Request) handle(ctx context.Context, p *Plugin, outermost bool) (*spec.Result, error) {
 	result, err := run(ctx, p, r)
 	if outermost && (err == nil || r.Verb == spec.Del || r.Verb == spec.GC) {
-		err = join(err, finish(ctx, r)) // a removal is finished whatever else failed
+		err = join(err, finish(ctx, r)) // a removal is finished even if another step failed
 	}
 	if err == nil {
 		return result, nil
@@ -64,9 +63,9 @@ func (r *Request) handle(ctx context.Context, p *Plugin, outermost bool) (*spec.
 	return nil, withVersion(join(err, takeBack(ctx, r, outermost)), r.Version)
 }
 
-// takeBack undoes a failed ADD: queued work is forgotten, every step taken
-// back, and what the taking back queued is done. The work of the members before
-// in a chain is forgotten with it, because the chain fails as a whole.
+// takeBack rolls back a failed ADD: it discards queued work, undoes every step, and does
+// the work that the undo steps queued. It also discards the work of earlier members of a
+// chain, because the chain fails as a whole.
 func takeBack(ctx context.Context, r *Request, outermost bool) error {
 	if r.Verb != spec.Add {
 		return nil
@@ -82,8 +81,7 @@ func takeBack(ctx context.Context, r *Request, outermost bool) error {
 	return nil
 }
 
-// join is errors.Join that leaves a single error as it is, with its code and
-// details.
+// join is errors.Join, but returns a single error unchanged, with its code and details.
 func join(a, b error) error {
 	switch {
 	case a == nil:
@@ -94,7 +92,7 @@ func join(a, b error) error {
 	return errors.Join(a, b)
 }
 
-// finish does the queued work, of which a dry run has none.
+// finish does the queued work; a dry run has none.
 func finish(ctx context.Context, r *Request) error {
 	if err := r.Step("commit"); err != nil {
 		return err
@@ -102,8 +100,8 @@ func finish(ctx context.Context, r *Request) error {
 	return r.Session.Flush(ctx)
 }
 
-// run calls the function of the verb. A panic is the plugin's error, not the
-// process's end: the undo stack must still run.
+// run calls the function of the verb. A panic becomes the plugin's error and does not end
+// the process: the undo stack must still run.
 func run(ctx context.Context, p *Plugin, r *Request) (result *spec.Result, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -128,7 +126,7 @@ func run(ctx context.Context, p *Plugin, r *Request) (result *spec.Result, err e
 	return nil, nil
 }
 
-// verb is the function of a verb that has no result.
+// verb is the function of a verb without a result.
 func (p *Plugin) verb(v spec.Verb) func(context.Context, *Request) error {
 	switch v {
 	case spec.Del:
@@ -143,8 +141,7 @@ func (p *Plugin) verb(v spec.Verb) func(context.Context, *Request) error {
 	return nil
 }
 
-// add refuses a result that the version cannot express before anything queued
-// is done.
+// add refuses a result that the version cannot express before any queued work is done.
 func add(ctx context.Context, p *Plugin, r *Request) (*spec.Result, error) {
 	if err := r.expressible(p); err != nil {
 		return nil, err
@@ -162,14 +159,14 @@ func add(ctx context.Context, p *Plugin, r *Request) (*spec.Result, error) {
 	result.CNIVersion = r.Version
 	if p.Kind == Interface && !spec.AtLeast(r.Version, "1.1.0") {
 		for i := range result.Interfaces {
-			result.Interfaces[i].MTU = 0 // since 1.1.0; what others put into a prevResult passes through
+			result.Interfaces[i].MTU = 0 // since 1.1.0; values of other plugins in prevResult are kept
 		}
 	}
 	_, err := result.As(r.Version)
 	return result, err
 }
 
-// expressible refuses a version that cannot express what is known of the result.
+// expressible refuses a version that cannot express the known part of the result.
 func (r *Request) expressible(p *Plugin) error {
 	if !p.Layer2 || r.Head.IPAM.Type != "" {
 		return nil

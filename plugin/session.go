@@ -17,26 +17,26 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Session is what the calls of one outermost request share: where state lives,
-// how delegates are called, and values such as sockets and the firewall
+// Session is the state that the calls of one outermost request share: where state is
+// stored, how delegates are called, and values such as sockets and the firewall
 // transaction, which is committed once, at the end.
 type Session struct {
 	Paths   paths.Paths
 	Plugins []*Plugin // that may run in process
 	Stderr  io.Writer
 
-	// Dry, when set, makes an ADD write down what it would do instead of doing
-	// it (`patchbay explain`).
+	// Dry, if set, makes an ADD write down its changes instead of making them (`patchbay
+	// explain`).
 	Dry func(line string)
 
-	// Self is the path of a program whose main is Main or MainOf, this one as a
-	// rule; empty when plugins run inside somebody else's.
+	// Self is the path of a program whose main is Main or MainOf, usually this one; empty
+	// when plugins run inside another project's program.
 	Self string
 
-	// Fault, when set, is asked before every change (tests).
+	// Fault, if set, is called before every change (tests).
 	Fault func(step string) error
 
-	foreignNetNS string // known to be another namespace than ours
+	foreignNetNS string // known not to be our own namespace
 
 	values  []sessionValue
 	flush   []func(context.Context) error
@@ -81,8 +81,7 @@ func (s *Session) isOwnNetNS(path string) (same bool, err error) {
 
 type listedKey struct{}
 
-// listed is Request.Listed. Plugins that are called in turn have that of the
-// first one.
+// listed is Request.Listed. Plugins that are called in turn share the first one's.
 func (s *Session) listed(config []byte) time.Time {
 	if t, ok := moment.Of(config); ok {
 		return t
@@ -90,13 +89,13 @@ func (s *Session) listed(config []byte) time.Time {
 	return s.Value(listedKey{}, func() any { return time.Now() }).(time.Time)
 }
 
-// OnFlush registers work that is queued up during the calls and done once.
+// OnFlush registers work that is queued during the calls and done once.
 func (s *Session) OnFlush(fn func(context.Context) error) { s.flush = append(s.flush, fn) }
 
-// OnDiscard registers what forgets queued work when a request fails.
+// OnDiscard registers a function that discards queued work when a request fails.
 func (s *Session) OnDiscard(fn func()) { s.discard = append(s.discard, fn) }
 
-// OnClose registers what ends with the session.
+// OnClose registers a function to call at the end of the session.
 func (s *Session) OnClose(fn func()) { s.close = append(s.close, fn) }
 
 // Flush does the queued work now.
@@ -108,7 +107,7 @@ func (s *Session) Flush(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close ends the session and everything opened in it, last opened first.
+// Close ends the session and closes everything opened in it, last opened first.
 func (s *Session) Close() {
 	for i := len(s.close) - 1; i >= 0; i-- {
 		s.close[i]()
@@ -129,8 +128,8 @@ func (s *Session) step(name string) error {
 	return s.Fault(name)
 }
 
-// Invoker calls the delegates of this session: in process when the program
-// found in CNI_PATH is this one, else by exec.
+// Invoker calls the delegates of this session: in process when CNI_PATH finds this program,
+// else by exec.
 func (s *Session) Invoker() invoke.Invoker { return s.local() }
 
 // Add calls a plugin's ADD with prev as its previous result (nil: none, unless

@@ -9,18 +9,17 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// InList is what a list says of a plugin beside its configuration.
+// InList is what a list adds to a plugin's configuration.
 type InList struct {
 	First   bool            // no plugin comes before it
-	Main    string          // the plugin of ours before it that makes the interface, if it is known
+	Main    string          // our plugin before it that makes the interface, if known
 	Granted map[string]bool // the capabilities that it declares, which a runtime may give it
-	Answers []*spec.Result  // what IPAM would answer to Main
+	Answers []*spec.Result  // the answers that IPAM would give to Main
 }
 
-// Validate has a plugin of this process judge a configuration that stands in a list,
-// whatever verbs the configuration's version has. What Add takes and cannot be meant
-// comes back as doubts. Of a plugin that is another program nothing is known but
-// whether it is there.
+// Validate lets a plugin of this process check a configuration in a list, for any version.
+// Valid settings that cannot be intended are returned as doubts. For a plugin of another
+// program it only checks whether the program exists.
 func (s *Session) Validate(pluginType string, c *spec.Call, in InList) (doubts []string, err error) {
 	r, p, err := s.judged(pluginType, c, in)
 	if err != nil || p == nil {
@@ -40,7 +39,7 @@ func (s *Session) Validate(pluginType string, c *spec.Call, in InList) (doubts [
 	return doubts, nil
 }
 
-// judged is the request by which a plugin of this process judges a configuration.
+// judged is the request with which a plugin of this process checks a configuration.
 func (s *Session) judged(pluginType string, c *spec.Call, in InList) (*Request, *Plugin, error) {
 	p, _, err := s.local().resolve(pluginType, c)
 	if err != nil || p == nil {
@@ -55,8 +54,9 @@ func (s *Session) judged(pluginType string, c *spec.Call, in InList) (*Request, 
 	return &Request{Call: &call, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s, InList: &in}, p, nil
 }
 
-// Samples is what the IPAM plugin of the configuration would answer (Plugin.Samples),
-// where a list is judged. There is nothing of one that is another program.
+// Samples are the answers that the IPAM plugin of the configuration would give
+// (Plugin.Samples), when a list is validated. There are none for a plugin of another
+// program.
 func (r *Request) Samples() []*spec.Result {
 	if r.InList == nil || r.Head.IPAM.Type == "" {
 		return nil
@@ -68,8 +68,8 @@ func (r *Request) Samples() []*spec.Result {
 	return p.Samples(of)
 }
 
-// Own returns the plugin of this process that a type leads to; nil when it is
-// another program or missing.
+// Own returns the plugin of this process for a type; nil when it is another program or
+// missing.
 func (s *Session) Own(pluginType string, c *spec.Call) *Plugin {
 	p, _, err := s.local().resolve(pluginType, c)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Session) Own(pluginType string, c *spec.Call) *Plugin {
 	return p
 }
 
-// KindWord is a type in the words of JSON.
+// KindWord is a Go type in JSON's words.
 func KindWord(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer:

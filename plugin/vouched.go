@@ -18,9 +18,9 @@ const (
 	validOldKey = "cni.dev/attachments"
 )
 
-// vouch adds to a GC's valid attachments those that the Docker driver looks
-// after: whoever calls may be another runtime on the same network. Plugins that
-// are called in turn, ours or not, are told the longer list.
+// vouch adds to a GC's valid attachments those of the Docker driver: the caller may be
+// another runtime on the same network. Plugins that are called in turn, ours or not, get
+// the longer list.
 func vouch(call *spec.Call, head *spec.Conf, s *Session) (*spec.Call, *spec.Conf, error) {
 	valid, ok := head.Valid()
 	if call.Verb != spec.GC || !ok {

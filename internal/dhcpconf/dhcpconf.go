@@ -49,9 +49,9 @@ type IPAM struct {
 	// Reference: same.
 	Provide []Provide `json:"provide"`
 
-	// Request are DHCPv4 options asked for besides the default ones: routers, subnet-mask, and
+	// Request are DHCPv4 options requested besides the default ones: routers, subnet-mask, and
 	// 6, 15 and 119, which become the result's dns.
-	// Reference: asks for no DNS and returns none.
+	// Reference: requests no DNS and returns none.
 	Request []Request `json:"request"`
 
 	// Priority is the metric of every route in the result; 0 is the kernel's.
@@ -68,7 +68,7 @@ type IPAM struct {
 	// Reference: none, ours only; its daemon is refused with it.
 	DHCPv6 bool `json:"dhcpv6"`
 
-	// StartKeeper starts `patchbayd dhcp` when nobody listens on the socket.
+	// StartKeeper starts `patchbayd dhcp` when no process listens on the socket.
 	// Reference: none, ours only.
 	StartKeeper bool `json:"startKeeper"`
 }
@@ -84,7 +84,7 @@ type Provide struct {
 	// Reference: same.
 	Value string `json:"value"`
 
-	// FromArg is the key of CNI_ARGS that has the value; it wins over value.
+	// FromArg is the key of CNI_ARGS that has the value; it overrides value.
 	// Reference: same.
 	FromArg string `json:"fromArg"`
 }
@@ -92,7 +92,7 @@ type Provide struct {
 // Request is one option to ask for.
 type Request struct {
 	// SkipDefault leaves the default options out. With no other option there is no list of
-	// requested ones but what every client sends.
+	// requested options but those that every client sends.
 	// Reference: same.
 	SkipDefault bool `json:"skipDefault"`
 

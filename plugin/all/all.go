@@ -29,7 +29,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/wrap"
 )
 
-// The list is an array of pointers, which the linker lays out: no work before
+// The list is an array of pointers, which the linker lays out, so it needs no work before
 // main.
 var list = [...]*plugin.Plugin{
 	&bandwidth.Plugin,

@@ -14,8 +14,8 @@ import (
 
 func TestMain(m *testing.M) { plugintest.Main(m, all.Plugins()...) }
 
-// TestContract holds the plugin that runs a whole chain to the contract, with
-// every plugin beside it: a fault at each step of each member leaves nothing.
+// TestContract runs the contract on the plugin that runs a whole chain, with every plugin
+// as a member: a fault at each step of each member leaves nothing.
 func TestContract(t *testing.T) {
 	list := all.Plugins()
 	i := slices.IndexFunc(list, func(p *plugin.Plugin) bool { return p.Name == "patchbay" })

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// STATUS fails where the kernel lacks what ADD makes, there alone, and makes nothing.
+// STATUS fails exactly where the kernel lacks what ADD makes, and makes nothing.
 func TestStatusOfTheKernel(t *testing.T) {
 	const ipam = `"ipam": {"type": "static", "addresses": [{"address": "10.9.0.5/24"}]}`
 	inv := plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession(all.Plugins()) }}

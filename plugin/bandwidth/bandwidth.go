@@ -1,12 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bandwidth is the plugin `bandwidth`: it limits what a container
-// receives with a token bucket on the host's end of its veth, and what it sends
+// Package bandwidth is the plugin `bandwidth`: it limits the traffic that a container
+// receives with a token bucket on the host's end of its veth, and the traffic that it sends
 // with one on an ifb device that the veth's traffic is redirected to.
 //
-// Units are bits. A burst that only says "the runtime had none" is replaced by
-// a tenth of a second of the rate (see defaultBurst). Linux >= 3.4.
+// Units are bits. A burst that only means "the runtime had none" is replaced by a tenth of
+// a second of the rate (see defaultBurst). Linux >= 3.4.
 package bandwidth
 
 import (
@@ -71,7 +71,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return extend(r, env, device.name)
 }
 
-// newDevice picks the name of the device and records it.
+// newDevice chooses the name of the device and records it.
 func newDevice(r *plugin.Request, k *kernel.Kernel, env *netstate.Env, host string) (d ifb, err error) {
 	d.like, d.owner = host, r.Owner
 	dead := false
@@ -85,7 +85,7 @@ func newDevice(r *plugin.Request, k *kernel.Kernel, env *netstate.Env, host stri
 	return d, k.Record(r, &record.Record{Plugin: name, Links: []string{d.name}})
 }
 
-// compile is the desired state. It touches nothing.
+// compile computes the desired state. It changes nothing.
 func compile(limits shapes, host string, device ifb) netstate.State {
 	var s netstate.State
 	if limits.ingress.rate > 0 {
@@ -154,7 +154,7 @@ func firstHostInterface(prev *spec.Result) string {
 	return name
 }
 
-// del removes the ifb; the queues on the veth go with the veth. It needs no
+// del removes the ifb; the queues on the veth are deleted with the veth. It needs no
 // configuration, namespace or previous result.
 func del(_ context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
@@ -180,7 +180,7 @@ func remove(k *kernel.Kernel, rec *record.Record) error {
 		errs = append(errs, deleteLink(host, link))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // the record stays for the next try
+		return err // the record is kept for the next try
 	}
 	return k.Records.Remove(rec.Network, rec.Owner, name)
 }
@@ -217,8 +217,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 	}
 	err = kernel.Check(ctx, env, compile(limits, host, device))
 	if asSent, serr := decodeAsSent(r); err != nil && serr == nil && asSent != limits {
-		// The reference shapes with the runtime's burst as it is: what it
-		// attached before a swap of the binaries is no fault.
+		// The reference passes the runtime's burst to the kernel unchanged: an attachment
+		// that it made before a swap of the programs is no fault.
 		if kernel.Check(ctx, env, compile(asSent, host, device)) == nil {
 			return nil
 		}

@@ -73,7 +73,7 @@ func TestTbfIsTheReferences(t *testing.T) {
 	}
 }
 
-// world is a container joined by a veth to this namespace.
+// world is a container connected by a veth to this namespace.
 type world struct {
 	t    *testing.T
 	ns   string
@@ -146,8 +146,8 @@ func (w *world) qdiscs(link string) (kinds []string) {
 	return kinds
 }
 
-// A packet that is not stolen goes on beside its shaped copy, so egress would
-// be neither limited nor sent once.
+// A packet that is not stolen continues beside its shaped copy: egress would be unlimited,
+// and sent twice.
 func TestRedirectSteals(t *testing.T) {
 	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: 7}}
 	action := matchAll(link, link).Actions[0].(*netlink.MirredAction)
@@ -199,8 +199,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// The reference took containerd's burst literally; CHECK accepts what it shaped
-// after our binaries were swapped in, and no third burst.
+// The reference used containerd's burst unchanged; CHECK accepts such a queue after a swap
+// to our programs, and no third burst.
 func TestCheckOfTheReferences(t *testing.T) {
 	const sent = `{"runtimeConfig": {"bandwidth": {"ingressRate": 8000000, "ingressBurst": %d}}}`
 	w := newWorld(t)
@@ -238,7 +238,7 @@ func TestTwoAttachmentsOfOneContainer(t *testing.T) {
 	}
 }
 
-// What an ADD left whose namespace died without DEL is in nobody's way.
+// An ADD is not blocked by what an earlier ADD left whose namespace ended without DEL.
 func TestAddAgain(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.call(spec.Add, "c1", "eth0", both, nil); err != nil {
@@ -248,7 +248,7 @@ func TestAddAgain(t *testing.T) {
 	if _, err := w.call(spec.Add, "c1", "eth0", both, nil); !errors.Is(err, unix.EEXIST) {
 		t.Errorf("ADD beside a living one: %v", err)
 	}
-	w.index(kernel.ReferenceIFB("net", "c1")) // it stays
+	w.index(kernel.ReferenceIFB("net", "c1")) // it remains
 	if err := netns.Delete(w.ns); err != nil {
 		t.Fatal(err)
 	}

@@ -10,23 +10,23 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Limits are rates in bits a second and bursts in bits, as seen from the
-// container: ingress is what it receives. A rate of 0 is no limit.
+// Limits are rates in bits a second and bursts in bits, as seen from the container: ingress
+// is the traffic that it receives. A rate of 0 is no limit.
 type Limits struct {
-	// IngressRate is what the container may receive, in bits a second; 0 is no limit.
+	// IngressRate limits what the container receives, in bits a second; 0 is no limit.
 	// Reference: below 8 becomes 0.
 	IngressRate uint64 `json:"ingressRate"`
 
 	// IngressBurst is in bits, less than 4 GiB; required with the rate.
-	// Reference: the largest value, which runtimes send for "none", is taken as it is.
+	// Reference: passes the largest value, which runtimes send for "none", to the kernel.
 	IngressBurst uint64 `json:"ingressBurst"`
 
-	// EgressRate is what the container may send, in bits a second; 0 is no limit.
+	// EgressRate limits what the container sends, in bits a second; 0 is no limit.
 	// Reference: below 8 becomes 0; a second attachment of the container to the network fails.
 	EgressRate uint64 `json:"egressRate"`
 
 	// EgressBurst is in bits, less than 4 GiB; required with the rate.
-	// Reference: the largest value, which runtimes send for "none", is taken as it is.
+	// Reference: passes the largest value, which runtimes send for "none", to the kernel.
 	EgressBurst uint64 `json:"egressBurst"`
 }
 
@@ -65,7 +65,7 @@ const (
 // decode reads and validates the limits of a request.
 func decode(r *plugin.Request) (shapes, error) { return decodeWith(r, true) }
 
-// decodeAsSent is decode with every burst taken as it is.
+// decodeAsSent is decode without replacing bursts.
 func decodeAsSent(r *plugin.Request) (shapes, error) { return decodeWith(r, false) }
 
 func decodeWith(r *plugin.Request, sensible bool) (shapes, error) {
@@ -108,10 +108,10 @@ func toShape(rate, burst uint64, fromRuntime bool) (shape, error) {
 	return shape{rate: rate / 8, burst: uint32(burst / 8)}, nil
 }
 
-// defaultBurst makes sense of a runtime that has no burst to give: 512 MiB at
-// 10 Mbit/s would let seven minutes of traffic through unlimited
-// (kubernetes#90838). A tenth of a second of the rate, at least two packets of
-// the largest size the stack hands over (GSO, 64 KiB), in bits; 0 without rate.
+// defaultBurst is the burst for a runtime that has none to give: its 512 MiB at 10 Mbit/s
+// would let seven minutes of traffic pass unlimited (kubernetes#90838). The default is a
+// tenth of a second of the rate, at least two packets of the largest size that the stack
+// sends (GSO, 64 KiB), in bits; 0 without a rate.
 func defaultBurst(rate uint64) uint64 {
 	const least = 2 * 65536 * 8
 	if rate == 0 {

@@ -22,7 +22,7 @@ type ifb struct {
 	name  string
 	like  string // the host link whose MTU it takes
 	owner owner.Key
-	stale bool // an earlier ADD's has the name
+	stale bool // an earlier ADD's device has the name
 }
 
 func (i ifb) String() string {
@@ -58,7 +58,7 @@ func (i ifb) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error)
 	return undo, nil
 }
 
-// Diff wants the device, up: one that is down drops all that the container sends.
+// Diff expects the device, up: a device that is down drops all that the container sends.
 func (i ifb) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	link, err := env.Link(netstate.Host, i.name)
 	switch {
@@ -72,16 +72,16 @@ func (i ifb) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	return "", nil
 }
 
-// candidates are the names an attachment's ifb may have: the reference's, which
-// does not hold the interface name, and for a second attachment of one container
-// to one network one of our own.
+// candidates are the names that an attachment's ifb may have: the reference's, which does
+// not contain the interface name, and one of our own for a second attachment of one
+// container to one network.
 func candidates(network, containerID string, o owner.Key) []string {
 	return []string{kernel.ReferenceIFB(network, containerID), o.LinkName("bwp", 0), o.LinkName("bwp", 1)}
 }
 
-// freeName returns the first candidate that no other attachment has. A device of
-// this one's is stale, to be removed, when the namespace of the ADD that made it is
-// proven dead.
+// freeName returns the first candidate that no other attachment has. A device of this
+// attachment is stale, to be removed, when the namespace of the ADD that made it is proven
+// dead.
 func freeName(host *nl.Conn, names []string, o owner.Key, dead bool) (name string, stale bool, err error) {
 	for _, name := range names {
 		link, err := host.Link(name)
@@ -100,8 +100,8 @@ func freeName(host *nl.Conn, names []string, o owner.Key, dead bool) (name strin
 	return "", false, fmt.Errorf("adding link: the names %v are all taken: %w", names, unix.EEXIST)
 }
 
-// owned returns those of the names that are this attachment's: marked so, or
-// without a mark and so made by the reference plugin.
+// owned returns the names of devices that are this attachment's: those with its mark, and
+// those without a mark, which the reference plugin made.
 func owned(host *nl.Conn, names []string, o owner.Key) (mine []string, err error) {
 	var errs []error
 	for _, name := range names {

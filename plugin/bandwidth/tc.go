@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// latency is how long a packet may wait in a bucket's queue, as the reference
-// has it: 25 ms, in microseconds.
+// latency is how long a packet may wait in a bucket's queue, the reference's value: 25 ms,
+// in microseconds.
 const latency = 25_000
 
 // tbf is a token bucket filter as the root queue of a host link.
@@ -30,8 +30,8 @@ func (t tbf) String() string {
 	return fmt.Sprintf("host: tc qdisc replace dev %s root handle 1: tbf rate %dbit burst %db latency 25ms", t.link, t.rate*8, t.burst)
 }
 
-// qdisc computes the kernel's numbers exactly as the reference does, so that
-// either one's CHECK accepts the other's work.
+// qdisc computes the kernel's numbers exactly as the reference does, so that each plugin's
+// CHECK accepts the other's queue.
 func (t tbf) qdisc(index int) *netlink.Tbf {
 	ticks := float64(uint32(float64(t.burst)*netlink.TIME_UNITS_PER_SEC/float64(t.rate))) * netlink.TickInUsec()
 	return &netlink.Tbf{
@@ -88,8 +88,8 @@ func compare(link string, want, got *netlink.Tbf) string {
 	return ""
 }
 
-// redirect sends what a host link receives, which is what the container sends,
-// through another link, where it can be queued.
+// redirect sends the packets that a host link receives, which are those that the container
+// sends, through another link, where they can be queued.
 type redirect struct{ from, to string }
 
 func (d redirect) String() string {
@@ -120,8 +120,8 @@ func (d redirect) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, e
 }
 
 // matchAll steals every packet for the other link. Without TC_ACT_STOLEN, which
-// NewMirredAction sets, the kernel sends a copy there and lets the packet itself
-// go on unshaped.
+// NewMirredAction sets, the kernel sends a copy there and lets the packet itself continue
+// unshaped.
 func matchAll(from, to netlink.Link) *netlink.U32 {
 	return &netlink.U32{
 		FilterAttrs: netlink.FilterAttrs{
@@ -151,8 +151,8 @@ func (d redirect) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	return "", nil
 }
 
-// addQdisc adds a queue in the place of one that an earlier ADD left: DEL lets
-// the queues go with the link, since each of them would cost it an RCU wait.
+// addQdisc adds a queue in place of one that an earlier ADD left: DEL leaves the queues to
+// be deleted with the link, since each would cost it an RCU wait.
 func addQdisc(env *netstate.Env, q netlink.Qdisc, link netlink.Link) error {
 	err := env.Host.QdiscAdd(q)
 	if !errors.Is(err, unix.EEXIST) || !leftover(env, q, link) {
@@ -164,8 +164,8 @@ func addQdisc(env *netstate.Env, q netlink.Qdisc, link netlink.Link) error {
 	return env.Host.QdiscAdd(q)
 }
 
-// leftover says whether the link has a queue of this kind, handle and parent,
-// which nobody but this plugin makes.
+// leftover says whether the link has a queue of this kind, handle and parent, which only
+// this plugin makes.
 func leftover(env *netstate.Env, q netlink.Qdisc, link netlink.Link) bool {
 	list, err := env.Host.QdiscList(link)
 	return err == nil && slices.ContainsFunc(list, func(other netlink.Qdisc) bool {

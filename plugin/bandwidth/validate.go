@@ -9,7 +9,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// validate refuses limits also for want of a veth, where the list says what makes the
+// validate also refuses limits without a veth, if the list shows which plugin makes the
 // interface.
 func validate(r *plugin.Request) error {
 	limits, err := decode(r)
@@ -22,7 +22,7 @@ func validate(r *plugin.Request) error {
 	return nil
 }
 
-// withoutVeth is the plugin that makes the interface, if it makes no veth.
+// withoutVeth is the plugin that makes the interface, if that is no veth.
 func withoutVeth(r *plugin.Request) string {
 	if r.InList == nil || r.InList.Main == "bridge" || r.InList.Main == "ptp" {
 		return ""
@@ -30,7 +30,7 @@ func withoutVeth(r *plugin.Request) string {
 	return r.InList.Main
 }
 
-// packet is what most interfaces send at once, in bytes.
+// packet is the largest packet of most interfaces, in bytes.
 const packet = 1500
 
 func doubts(r *plugin.Request) (list []string) {

@@ -15,8 +15,8 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// Bridge is made when it is missing, used as it is when it is there, removed by
-	// patchbay network rm alone.
+	// Bridge is made when it is missing, used unchanged when it exists, and removed only by
+	// patchbay network rm.
 	// Reference: never removed; one it makes has a changing Ethernet address until it is a gateway.
 	Bridge string `json:"bridge"`
 
@@ -35,12 +35,12 @@ type Conf struct {
 	// Reference: same.
 	ForceAddress bool `json:"forceAddress"`
 
-	// IPMasq gives what leaves the subnets the host's address.
-	// Reference: rules for each container, which stay when the namespace went before DEL.
+	// IPMasq masquerades packets that leave the subnets, with the host's address.
+	// Reference: rules for each container, left behind when the namespace ended before DEL.
 	IPMasq bool `json:"ipMasq"`
 
-	// IPMasqOutside lists prefixes of networks that the subnets are a part of: what leaves the
-	// prefix around an address gets the host's address, with or without ipMasq.
+	// IPMasqOutside lists prefixes of networks that the subnets are a part of: packets that
+	// leave the prefix around an address are masqueraded, with or without ipMasq.
 	// Reference: none.
 	IPMasqOutside endpoint.Outside `json:"ipMasqOutside"`
 
@@ -48,23 +48,23 @@ type Conf struct {
 	// Reference: runs iptables (default) or nft.
 	IPMasqBackend *string `json:"ipMasqBackend"`
 
-	// Internal keeps the host from forwarding anything from or to the bridge, with
-	// or without a gateway: its containers reach each other and the host. There is no
+	// Internal keeps the host from forwarding packets from or to the bridge, with or
+	// without a gateway: its containers reach each other and the host. There is no
 	// masquerade then. Excludes other networks on the bridge.
 	// Reference: none.
 	Internal bool `json:"internal"`
 
-	// MTU in bytes of the pair, and of a bridge that is made; 0 is the kernel's.
+	// MTU in bytes of the pair, and of a new bridge; 0 is the kernel's.
 	// Reference: does not report it in the result.
 	MTU int `json:"mtu"`
 
-	// HairpinMode lets the bridge send frames back to the port they came from.
+	// HairpinMode lets the bridge send frames back through the port they came from.
 	// Excludes promiscMode.
 	// Reference: same.
 	HairpinMode bool `json:"hairpinMode"`
 
 	// PromiscMode makes the bridge device promiscuous.
-	// Reference: CHECK fails while somebody captures on a bridge that is not.
+	// Reference: CHECK fails during a capture on a bridge that is not.
 	PromiscMode bool `json:"promiscMode"`
 
 	// PortIsolation isolates the port: such ports reach the host and other ports, not each other.
@@ -72,16 +72,16 @@ type Conf struct {
 	PortIsolation bool `json:"portIsolation"`
 
 	// MacSpoofChk drops frames with another source address than the container's.
-	// Reference: runs nft; leaves its chains when the namespace went before DEL.
+	// Reference: runs nft; leaves its chains when the namespace ended before DEL.
 	MacSpoofChk bool `json:"macspoofchk"`
 
 	// EnableDad looks for duplicates of the IPv6 addresses of container and bridge,
 	// 1-2 s.
-	// Reference: of the container's only; the bridge's are looked for in any case.
+	// Reference: only for the container; those of the bridge are always checked.
 	EnableDad bool `json:"enabledad"`
 
-	// DisableContainerInterface leaves the container's end down, for whoever takes
-	// it over. Excludes ipam.
+	// DisableContainerInterface leaves the container's end down, for another program to set
+	// up. Excludes ipam.
 	// Reference: same.
 	DisableContainerInterface bool `json:"disableContainerInterface"`
 
@@ -89,8 +89,7 @@ type Conf struct {
 	// Reference: same.
 	Vlan int `json:"vlan"`
 
-	// VlanTrunk lists the tagged VLANs of the port; without vlan, VLAN 1 is its
-	// untagged one.
+	// VlanTrunk lists the tagged VLANs of the port; without vlan, VLAN 1 is untagged.
 	// Reference: same.
 	VlanTrunk []Trunk `json:"vlanTrunk"`
 
@@ -101,24 +100,24 @@ type Conf struct {
 	// IPAM is the section of the IPAM plugin; without a type, layer 2 only.
 	// Reference: CHECK fails without.
 	IPAM struct {
-		// Type is the IPAM plugin; what else is in the section is its own.
+		// Type is the IPAM plugin; the section's other keys are its own.
 		// Reference: same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is there.
+	// DNS replaces IPAM's when any of its keys is set.
 	// Reference: same.
 	DNS spec.DNS `json:"dns"`
 
 	Args struct {
 		CNI struct {
-			// MAC is the container's Ethernet address; beats MAC= in CNI_ARGS.
+			// MAC is the container's Ethernet address; overrides MAC= in CNI_ARGS.
 			// Reference: same.
 			MAC string `json:"mac"`
 		} `json:"cni"`
 	} `json:"args"`
 	RuntimeConfig struct {
-		// MAC is the container's Ethernet address; beats args.cni.
+		// MAC is the container's Ethernet address; overrides args.cni.
 		// Reference: same; without any, a random one.
 		MAC string `json:"mac"`
 	} `json:"runtimeConfig"`
@@ -201,7 +200,7 @@ func (c *Conf) validate() error {
 // vlanRange is first to last, both included.
 type vlanRange struct{ first, last uint16 }
 
-// trunkVLANs joins the trunk's entries to ranges in ascending order.
+// trunkVLANs merges the trunk's entries into ranges in ascending order.
 func trunkVLANs(trunk []Trunk) ([]vlanRange, error) {
 	var ids []int
 	for _, t := range trunk {

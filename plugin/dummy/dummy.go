@@ -1,9 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dummy is the plugin `dummy`: a device that leads nowhere, to hold
-// addresses of a container that must not depend on any link. The kernel needs
-// CONFIG_DUMMY.
+// Package dummy is the plugin `dummy`: a device that drops what it sends, for addresses of
+// a container that must not depend on any link. The kernel needs CONFIG_DUMMY.
 package dummy
 
 import (
@@ -40,13 +39,13 @@ var Plugin = plugin.Plugin{
 // Conf is the configuration.
 type Conf struct {
 	IPAM struct {
-		// Type is the IPAM plugin, required; what else is in the section is its own.
+		// Type is the IPAM plugin, required; the section's other keys are its own.
 		// Reference: same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is there.
-	// Reference: not looked at, the result has IPAM's.
+	// DNS replaces IPAM's when any of its keys is set.
+	// Reference: ignored, the result has IPAM's.
 	DNS spec.DNS `json:"dns"`
 }
 
@@ -61,7 +60,7 @@ func decode(r *plugin.Request) (*Conf, error) {
 	return c, nil
 }
 
-// validate judges the configuration, and with it what IPAM would answer.
+// validate checks the configuration, and with it the answers that IPAM would give.
 func validate(r *plugin.Request) error {
 	if _, err := decode(r); err != nil {
 		return err
@@ -81,8 +80,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return single(r, conf, endpoint.AddressesOf(r).Container()).Attach(ctx, r, env)
 }
 
-// single is the attachment. The address of a new one is derived from the owner,
-// so that it stays when an ADD is tried again.
+// single is the attachment. The address of a new one is derived from the owner, so that a
+// repeated ADD gives the same.
 func single(r *plugin.Request, conf *Conf, mac net.HardwareAddr) *endpoint.Single {
 	link := netstate.Child{
 		Kind: netstate.Dummy{}, Name: r.IfName, Temp: endpoint.TempName(r.Owner), MasterIn: netstate.Sandbox,
@@ -100,7 +99,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 
 func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
 
-// checkOwn is CHECK without the IPAM plugin's.
+// checkOwn is CHECK without the IPAM plugin's part.
 func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {

@@ -31,7 +31,7 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// What DEL, GC and a kill -9 at any moment leave: nothing.
+// DEL, GC and a kill -9 at any moment leave nothing.
 func TestAlone(t *testing.T) {
 	nettest.Need(t, nettest.Dummy())
 	endpointtest.Child{Plugins: []*plugin.Plugin{&Plugin, &hostlocal.Plugin, &static.Plugin}}.RunAlone(t)
@@ -45,7 +45,7 @@ func newWorld(t *testing.T) *endpointtest.World {
 	return endpointtest.New(t, &Plugin, &static.Plugin)
 }
 
-// The result is what is there, and the address is the same when tried again.
+// The result matches the kernel, and a repeated ADD gives the same MAC.
 func TestResult(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", both)
@@ -65,12 +65,12 @@ func TestResult(t *testing.T) {
 	endpointtest.Must(t, p.Do(spec.Del))
 }
 
-// The IPv6 address answers at once: nobody looks for duplicates of it.
+// The IPv6 address answers at once: the kernel does not look for duplicates.
 func TestIPv6AtOnce(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("p", both)
 	p.Sysctl("net/ipv6/conf/default/accept_dad", "1")
-	p.Sysctl("net/ipv6/conf/default/dad_transmits", "30") // that long, who looked
+	p.Sysctl("net/ipv6/conf/default/dad_transmits", "30") // so long would detection take
 	start := time.Now()
 	endpointtest.Must(t, p.Do(spec.Add))
 	p.Serve("tcp", "[fd09::5]:80")

@@ -17,9 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// accept plans how a FORWARD that drops is to know the container's packets: by
-// the bridge and the subnet, which is the same for all who are there, where the
-// host has the subnet on that bridge; else by the address alone.
+// accept plans how a FORWARD that drops identifies the container's packets: by the bridge
+// and the subnet, the same for all its containers, if the host has the subnet on that
+// bridge; else by the address alone.
 func (p *plan) accept(r *plugin.Request, env *netstate.Env) {
 	if p.acceptInside(r) {
 		return
@@ -42,8 +42,8 @@ func (p *plan) acceptSubnet(f record.Fact) {
 	}
 }
 
-// acceptInside plans accept for an internal network: of what stays on its bridge.
-// The rest is dropped whatever is accepted.
+// acceptInside plans accept for an internal network: only for traffic within its bridge.
+// Everything else is dropped, even when accepted.
 func (p *plan) acceptInside(r *plugin.Request) bool {
 	links, records := r.Prev().Interfaces, kernel.Of(r).Records
 	if !slices.ContainsFunc(links, func(i spec.Interface) bool { return i.Sandbox == "" && records.Stands(record.InternalFact(i.Name)) }) {
@@ -57,8 +57,8 @@ func (p *plan) acceptInside(r *plugin.Request) bool {
 	return true
 }
 
-// subnetFact is the fact of a subnet on a bridge. The operator's chain is part of
-// its name when it is not the usual one.
+// subnetFact is the fact of a subnet on a bridge. Its name contains the operator's chain
+// when that is not the default.
 func (p *plan) subnetFact(bridge string, subnet netip.Prefix, inside bool) record.Fact {
 	f := record.Fact{Name: factAccept + bridge + "-" + subnet.String(), Accepts: []netip.Prefix{subnet}, Bridge: bridge, Inside: inside}
 	if inside {
@@ -70,7 +70,7 @@ func (p *plan) subnetFact(bridge string, subnet netip.Prefix, inside bool) recor
 	return f
 }
 
-// adminChain is empty for the usual one.
+// adminChain is empty for the default chain.
 func (p *plan) adminChain() string {
 	if p.conf.IptablesAdminChainName == iptnft.DefaultAdminChain {
 		return ""
@@ -78,9 +78,9 @@ func (p *plan) adminChain() string {
 	return p.conf.IptablesAdminChainName
 }
 
-// hostBridge is the bridge that the container's packets come in by, and the
-// addresses that the host has on it. A bridge in a VRF is none: FORWARD sees the
-// VRF. Whatever cannot be found out is none, too: the address serves always.
+// hostBridge is the bridge that the container's packets enter through, and the addresses
+// that the host has on it. A bridge in a VRF does not count: FORWARD sees the VRF. Nor does
+// a bridge that cannot be looked up: accepting by address always works.
 func hostBridge(r *plugin.Request, env *netstate.Env) (name string, has []netip.Addr) {
 	links := r.Prev().Interfaces
 	if len(links) == 0 || links[0].Name == "" || links[0].Sandbox != "" {
@@ -104,8 +104,8 @@ func hostBridge(r *plugin.Request, env *netstate.Env) (name string, has []netip.
 	return name, has
 }
 
-// notYet are the addresses that a bridge will have when an ADD that is only
-// explained has made it. The plugin bridge tells of its host link as well.
+// notYet are the addresses that a bridge will have once an explained ADD has made it. The
+// plugin bridge reports its host link as well.
 func notYet(prev *spec.Result) (has []netip.Addr) {
 	if len(prev.Interfaces) < 3 || prev.Interfaces[1].Sandbox != "" {
 		return nil
@@ -116,8 +116,8 @@ func notYet(prev *spec.Result) (has []netip.Addr) {
 	return has
 }
 
-// asAttached plans to accept what the record of the ADD says: the bridge may have
-// changed since, and an attachment from before had a subnet from wherever.
+// asAttached plans to accept what the record of the ADD says: the bridge may have changed
+// since, and an attachment of an earlier release had its subnet accepted from any link.
 func (p *plan) asAttached(k *kernel.Kernel, rec *record.Record) {
 	var facts []record.Fact
 	for _, name := range rec.Shared {

@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// dropping is a node whose FORWARD drops in both families, and what its rules are.
+// dropping is a node whose FORWARD drops in both families, and the listing of its rules.
 func dropping(t *testing.T) (n *node.Node, before string) {
 	t.Helper()
 	nettest.Need(t, nettest.Program("iptables-nft"))
@@ -31,8 +31,8 @@ func dropping(t *testing.T) (n *node.Node, before string) {
 	return n, sh(t, rules)
 }
 
-// A network lets nothing of another one through whose addresses lie within its
-// own: neither its first packets nor the answers to others.
+// A network does not let traffic of another network pass whose addresses lie within its
+// own: neither first packets nor the answers to others.
 func TestNestedNetwork(t *testing.T) {
 	n, before := dropping(t)
 	wide := n.Bridge("cni0", "10.0.0.1/8").Container("c1", "10.1.0.5/8")
@@ -73,8 +73,8 @@ func TestTwoNetworksOnOneBridge(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// Of an internal network only what stays on its bridge is accepted, which FORWARD
-// sees with br_netfilter.
+// Of an internal network only traffic within its bridge is accepted, which FORWARD sees
+// with br_netfilter.
 func TestInternalNetwork(t *testing.T) {
 	n, before := dropping(t)
 	n.BridgeNetfilter(true)
@@ -102,8 +102,7 @@ func TestInternalNetwork(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// routed is a container with a veth of its own and single addresses, as the
-// plugin ptp makes it.
+// routed is a container with its own veth and single addresses, as the plugin ptp makes it.
 func routed(t *testing.T, n *node.Node, name, addr4, addr6 string) (*node.Space, *attachment) {
 	t.Helper()
 	c, veth := n.Space(name), "p"+name
@@ -132,8 +131,8 @@ func single(veth, path string, addrs ...string) *spec.Result {
 	return r
 }
 
-// Without a bridge each address is accepted by itself, and goes by its owner
-// alone: by DEL, with or without its record, and by GC.
+// Without a bridge each address is accepted by itself, and removed by its owner alone: by
+// DEL, with or without its record, and by GC.
 func TestSingleAddresses(t *testing.T) {
 	n, before := dropping(t)
 	c1, a := routed(t, n, "c1", "10.1.0.5", "fd00:1::5")
@@ -170,8 +169,8 @@ func TestSingleAddresses(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// An attachment from before bridges were told apart keeps its subnet's accept,
-// which CHECK looks for, until its DEL; also when it is added once more.
+// An attachment made before accepts named a bridge keeps its subnet's accept, which CHECK
+// looks for, until its DEL; also when it is added once more.
 func TestAcceptFromBefore(t *testing.T) {
 	for name, again := range map[string]bool{"its DEL": false, "a second ADD": true} {
 		t.Run(name, func(t *testing.T) {
@@ -218,9 +217,9 @@ func theRecord(t *testing.T, a *attachment) *record.Record {
 	return list[0]
 }
 
-// An ADD costs the same beside 300 attachments with single addresses: nothing of
-// theirs is listed. Its time is the best of some, twice that and a scheduler's
-// tick allowed; listing them took eight times as long.
+// An ADD costs the same beside 300 attachments with single addresses: it does not list
+// their rules. Its time is the best of several, twice that and a scheduler's tick allowed;
+// listing them took eight times as long.
 func TestAddIsFlat(t *testing.T) {
 	n, _ := dropping(t)
 	next := 0
@@ -244,7 +243,7 @@ func TestAddIsFlat(t *testing.T) {
 		add()
 	}
 	limit, full := 2*empty+4*time.Millisecond, best()
-	for range 20 { // a machine that is busy by now is so for a while
+	for range 20 { // a machine that is busy now stays so for a while
 		if full > limit {
 			full = min(full, best())
 		}
@@ -260,8 +259,8 @@ func TestAddIsFlat(t *testing.T) {
 	nothingLeft(t, "")
 }
 
-// The jump to an operator's chain goes when nobody names the chain any more,
-// whichever of its users goes last, and the chain with it when it is empty.
+// The jump to an operator's chain is removed when no attachment names the chain any more,
+// whichever of its users is removed last, and the chain with it when it is empty.
 func TestAdminChains(t *testing.T) {
 	n, before := dropping(t)
 	const old, other = `{"iptablesAdminChainName": "OLD"}`, `{"iptablesAdminChainName": "OTHER"}`

@@ -31,11 +31,11 @@ type Conf struct {
 	// Reference: CHECK takes any answer; a reload of firewalld loses the sources for good.
 	FirewalldZone string `json:"firewalldZone"`
 
-	// IngressPolicy is open, same-bridge (other bridges with a policy cannot reach
-	// this one) or isolated (nor can containers on this bridge reach each other). It
-	// is kept in nftables with every backend.
+	// IngressPolicy is open, same-bridge (other bridges with a policy cannot reach this
+	// one) or isolated (nor can containers on this bridge reach each other). nftables
+	// enforces it with every backend.
 	// Default: open.
-	// Reference: rules of a bridge are never removed, nor looked at by CHECK.
+	// Reference: never removes the rules of a bridge, and CHECK ignores them.
 	IngressPolicy string `json:"ingressPolicy"`
 }
 
@@ -64,8 +64,7 @@ func decode(r *plugin.Request) (*Conf, error) {
 	return c, c.validate()
 }
 
-// xtNameMax is what an iptables chain name may have (XT_FUNCTION_MAXNAMELEN
-// less the NUL).
+// xtNameMax is the longest name of an iptables chain (XT_FUNCTION_MAXNAMELEN less the NUL).
 const xtNameMax = 28
 
 func (c *Conf) validate() error {
@@ -84,7 +83,7 @@ func (c *Conf) validate() error {
 	return nil
 }
 
-// plainName says whether s has only what names of chains and zones have.
+// plainName says whether s has only characters that names of chains and zones may have.
 func plainName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -96,13 +95,13 @@ func plainName(s string) bool {
 	return s != ""
 }
 
-// isolates says whether the policy is about a bridge.
+// isolates says whether the policy concerns a bridge.
 func (c *Conf) isolates() bool {
 	return c.IngressPolicy == policySameBridge || c.IngressPolicy == policyIsolated
 }
 
-// bridge is the bridge a policy is about: the first interface of prevResult,
-// where the plugin bridge puts it.
+// bridge is the bridge of a policy: the first interface of prevResult, where the plugin
+// bridge puts it.
 func (c *Conf) bridge(prev *spec.Result) (string, error) {
 	if len(prev.Interfaces) == 0 {
 		return "", invalid(`interface needs to be set for ingress policy %q, make sure to chain "firewall" plugin with "bridge"`, c.IngressPolicy)
@@ -117,8 +116,7 @@ func (c *Conf) bridge(prev *spec.Result) (string, error) {
 	return name, nil
 }
 
-// sources are the container's addresses as firewalld takes them: with the full
-// prefix length.
+// sources are the container's addresses in firewalld's form: with the full prefix length.
 func sources(prev *spec.Result) (out []netip.Prefix) {
 	for _, ip := range prev.IPs {
 		a := ip.Address.Addr()

@@ -9,7 +9,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// doubts are about fields that the reference passes over in silence, and Add too.
+// doubts reports fields that the reference silently ignores, and Add too.
 func doubts(r *plugin.Request) (list []string) {
 	c, err := decode(r)
 	if err != nil {

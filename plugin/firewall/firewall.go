@@ -14,10 +14,10 @@
 //     STATUS fails.
 //   - ingressPolicy is two sets of bridges in the table `inet patchbay`; the
 //     operator's overrides come before them, in the chain `admin` of that table.
-//   - firewalld is asked over D-Bus to take the addresses into a zone.
+//   - firewalld is called over D-Bus to add the addresses to a zone.
 //
-// Policies and the accepts of bridges are the same for every attachment and go with
-// the last of them; addresses are the attachment's own. DEL needs the record alone.
+// Policies and the accepts of bridges are the same for every attachment and are removed
+// with the last one; addresses are the attachment's own. DEL needs the record alone.
 package firewall
 
 import (
@@ -87,7 +87,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), nil
 }
 
-// check compares the kernel, and firewalld, with what ADD made.
+// check compares the kernel, and firewalld, with the state that ADD made.
 func check(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
@@ -115,7 +115,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return err
 }
 
-// status says whether an ADD could work, and whether its promise would hold.
+// status says whether an ADD could work, and whether its rules would have effect.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
@@ -137,7 +137,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// plan is everything one attachment leads to.
+// plan is everything that one attachment needs.
 type plan struct {
 	owner   owner.Key
 	comment string // of the attachment
@@ -149,11 +149,11 @@ type plan struct {
 	daemon  *daemon // nil: nftables
 
 	accepts   []record.Fact  // subnets on the bridge
-	addresses []netip.Prefix // accepted wherever they come from
+	addresses []netip.Prefix // accepted from any link
 	repeated  bool           // an ADD came before
 }
 
-// newPlan refuses what cannot be done before anything is.
+// newPlan refuses what is impossible before anything is changed.
 func newPlan(ctx context.Context, r *plugin.Request, c *Conf, env *netstate.Env) (*plan, error) {
 	if r.Prev() == nil {
 		return nil, invalid("missing prevResult from earlier plugin")
@@ -177,7 +177,7 @@ func newPlan(ctx context.Context, r *plugin.Request, c *Conf, env *netstate.Env)
 	return p, nil
 }
 
-// connect asks for firewalld, where the backend may be that.
+// connect connects to firewalld, if the backend may be that.
 func (p *plan) connect(ctx context.Context, r *plugin.Request) error {
 	if p.conf.Backend == backendIPTables {
 		return nil
@@ -193,7 +193,7 @@ func (p *plan) connect(ctx context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// facts are what the network's attachments share.
+// facts are the facts that the network's attachments share.
 func (p *plan) facts() (facts []record.Fact) {
 	facts = slices.Clone(p.accepts)
 	if p.bridge == "" {
@@ -209,7 +209,7 @@ func (p *plan) facts() (facts []record.Fact) {
 	}, within)
 }
 
-// record is what DEL needs: also of what an earlier ADD of the attachment holds.
+// record is the record for DEL, with what an earlier ADD of the attachment holds.
 func (p *plan) record(earlier *record.Record) *record.Record {
 	rec := &record.Record{Plugin: name, Bridge: p.bridge, Accepts: p.addresses}
 	if len(p.addresses) > 0 {
@@ -230,7 +230,7 @@ func (p *plan) record(earlier *record.Record) *record.Record {
 	return rec
 }
 
-// compile is the desired state. It touches nothing.
+// compile computes the desired state. It changes nothing.
 func (p *plan) compile(k *kernel.Kernel) (s netstate.State) {
 	for _, f := range p.facts() {
 		s = append(s, netstate.Fact{Fact: f, Owner: p.owner, Records: k.Records})
@@ -254,7 +254,7 @@ func (p *plan) zoneSources(records *record.Store) (list []source) {
 	return list
 }
 
-// The names of the facts begin with what they are about.
+// The prefixes of the facts' names.
 const (
 	factAccept     = "accept-"
 	factIsolation  = "isolation-"

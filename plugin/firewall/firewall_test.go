@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
 
-// attachment is one attachment as a runtime calls for it.
+// attachment is one attachment as a runtime requests it.
 type attachment struct {
 	id, netns string
 	prev      *spec.Result
@@ -102,7 +102,7 @@ func reset(t testing.TB) {
 	t.Cleanup(func() { sh(t, "nft flush ruleset") })
 }
 
-// elements counts what is in our sets.
+// elements counts the elements of our sets.
 func elements(t testing.TB) (n int) {
 	t.Helper()
 	c := nft.Open("")
@@ -117,7 +117,7 @@ func elements(t testing.TB) (n int) {
 	return n
 }
 
-// nothingLeft looks for what an attachment may leave.
+// nothingLeft looks for anything that an attachment may leave.
 func nothingLeft(t testing.TB, before string) {
 	t.Helper()
 	if n := elements(t); n != 0 {
@@ -136,9 +136,8 @@ func nothingLeft(t testing.TB, before string) {
 	}
 }
 
-// The promise: where FORWARD drops, a container's traffic passes with the
-// plugin and is dropped without, in both families, for iptables-nft, Docker and
-// the operator's own chains.
+// Where FORWARD drops, a container's traffic passes with the plugin and is dropped without,
+// in both families, for iptables-nft, Docker and the operator's own chains.
 func TestForwardDrop(t *testing.T) {
 	nettest.Need(t, nettest.Program("iptables-nft"))
 	for name, setup := range map[string]string{
@@ -170,7 +169,7 @@ func TestForwardDrop(t *testing.T) {
 			a.must(t, spec.Add, `{}`)
 			a.must(t, spec.Check, `{}`)
 			passes("with the plugin", "client 10.1.0.5", "client fd00:1::5")
-			// A port that somebody published comes in, and nothing else does.
+			// A port that another program published is reachable, and nothing else is.
 			sh(t, `nft "add table inet published; add chain inet published pre { type nat hook prerouting priority -100; };
 				add rule inet published pre ip daddr `+node.Uplink4+` tcp dport 8080 dnat ip to 10.1.0.5:80"`)
 			expect(t, "published", n.Client, node.Uplink4+":8080", "c1 "+node.Client4)
@@ -216,8 +215,8 @@ func TestAdminChain(t *testing.T) {
 	}
 }
 
-// What each policy lets through, between two bridges with it, on one bridge,
-// from a bridge without policy and from outside.
+// The traffic that each policy lets pass, between two bridges with it, on one bridge, from
+// a bridge without policy and from outside.
 func TestIngressPolicy(t *testing.T) {
 	for _, tc := range []struct {
 		policy          string
@@ -259,7 +258,7 @@ func TestIngressPolicy(t *testing.T) {
 	}
 }
 
-// Of two networks on one bridge the stricter one decides, whoever came first: an
+// Of two networks on one bridge the stricter one decides, in whatever order they came: an
 // operator who tightens a policy need not wait for the last old container.
 func TestStricterPolicyWins(t *testing.T) {
 	reset(t)

@@ -35,8 +35,8 @@ var errNoFirewalld = errors.New("firewalld is not running")
 // daemon is a connection to firewalld.
 type daemon struct{ conn *dbus.Conn }
 
-// connect reaches the system bus, at DBUS_SYSTEM_BUS_ADDRESS or its usual
-// place, and makes sure that firewalld is on it. It starts nothing.
+// connect connects to the system bus, at DBUS_SYSTEM_BUS_ADDRESS or its usual address, and
+// checks that firewalld is on it. It starts nothing.
 func connect(ctx context.Context) (*daemon, error) {
 	conn, err := dbus.ConnectSystemBus(dbus.WithContext(context.WithoutCancel(ctx)))
 	if err != nil {
@@ -68,7 +68,7 @@ func (d *daemon) call(ctx context.Context, method, zone string, source netip.Pre
 	return obj.CallWithContext(ctx, method, dbus.FlagNoAutoStart, zone, source.String()).Store(answer)
 }
 
-// add makes an address a source of a zone. One that is there stays.
+// add makes an address a source of a zone. An existing one is kept.
 func (d *daemon) add(ctx context.Context, zone string, source netip.Prefix) (added bool, err error) {
 	var in string
 	err = d.call(ctx, zoneAdd, zone, source, &in)
@@ -81,7 +81,7 @@ func (d *daemon) add(ctx context.Context, zone string, source netip.Prefix) (add
 	return true, nil
 }
 
-// remove takes an address out of a zone. One that is not there is no error.
+// remove removes an address from a zone. A missing one is no error.
 func (d *daemon) remove(ctx context.Context, zone string, source netip.Prefix) error {
 	var in string
 	err := d.call(ctx, zoneRemove, zone, source, &in)
@@ -99,8 +99,8 @@ func (d *daemon) has(ctx context.Context, zone string, source netip.Prefix) (yes
 	return yes, nil
 }
 
-// isError says whether err is a D-Bus error of this name, or firewalld's of
-// this code, which it writes at the beginning of the message.
+// isError says whether err is a D-Bus error of this name, or firewalld's of this code,
+// which it writes at the beginning of the message.
 func isError(err error, name string) bool {
 	var e dbus.Error
 	if !errors.As(err, &e) {

@@ -216,7 +216,7 @@ func TestFirewalld(t *testing.T) {
 	})
 }
 
-// restore is what `patchbay repair` does.
+// restore does what `patchbay repair` does.
 func restore(t *testing.T) {
 	t.Helper()
 	records, err := record.New("/run/patchbay").List("")
@@ -230,8 +230,8 @@ func restore(t *testing.T) {
 	}
 }
 
-// A bus without firewalld is as good as none, and a firewalld that went away
-// does not hold a DEL up.
+// A bus without firewalld counts as no bus, and a firewalld that has ended does not delay a
+// DEL.
 func TestFirewalldGone(t *testing.T) {
 	reset(t)
 	n := node.New(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// legacyDrops is the error that says what we cannot change.
+// legacyDrops is the error that names what we cannot change.
 func legacyDrops(r *plugin.Request, concerned []netip.Prefix) error {
 	return iptnft.LegacyDrops(r.Session.Paths.Proc, concerned)
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// del removes what the record names. Without one the attachment may be the
-// reference's, whose rules are found by name and address.
+// del removes what the record names. Without one the attachment may be the reference's,
+// whose rules are found by name and address.
 func del(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	rec, err := k.Records.Take(r.Network, r.Owner, name)
@@ -36,8 +36,8 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return remove(ctx, r, k, rec)
 }
 
-// remove takes away everything of one attachment: for DEL and GC. Every step
-// runs even if another failed; the record goes when all is done.
+// remove deletes everything of one attachment: for DEL and GC. Every step runs even if
+// another failed; the record is deleted last.
 func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
 	var errs []error
 	sources, facts := sourcesOf(rec)
@@ -54,8 +54,8 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	return k.Records.Remove(rec.Network, rec.Owner, name)
 }
 
-// withoutRecord makes up a record: the facts the owner holds, and, as the
-// reference does, the addresses of prevResult in the zone of the configuration.
+// withoutRecord makes up a record: the facts that the owner holds, and, as in the
+// reference, the addresses of prevResult in the zone of the configuration.
 func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 	rec := &record.Record{Plugin: name, Network: r.Network, Owner: r.Owner}
 	held, err := k.Records.Held(r.Owner)
@@ -73,7 +73,7 @@ func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 	return rec
 }
 
-// adminChain is the configuration's; a DEL need not have one.
+// adminChain is the configuration's, empty when a DEL has none.
 func adminChain(r *plugin.Request) string {
 	conf, err := decode(r)
 	if err != nil {
@@ -91,12 +91,12 @@ func isOurs(fact string) bool {
 	return false
 }
 
-// leftovers is what the reference plugins made for an attachment.
+// leftovers removes what the reference plugins made for an attachment.
 func leftovers(ctx context.Context, r *plugin.Request) nft.Extra {
 	return iptnft.Leftovers(kernel.Attachment(r), addresses(ctx, r))
 }
 
-// addresses are those of an attachment: in prevResult, else in the files of
+// addresses returns those of an attachment: from prevResult, else from the files of
 // host-local, which runs after us on DEL.
 func addresses(ctx context.Context, r *plugin.Request) (out []netip.Addr) {
 	if r.Prev() != nil {
@@ -126,9 +126,9 @@ func addresses(ctx context.Context, r *plugin.Request) (out []netip.Addr) {
 	return out
 }
 
-// Restore puts the addresses of a record back into their zone, which a reload
-// of firewalld drops, and returns those that were missing. It is what `patchbay
-// repair` does beside elements.
+// Restore adds the addresses of a record again to their zone, from which a reload of
+// firewalld removes them, and returns those that were missing. `patchbay repair` calls it
+// besides restoring elements.
 func Restore(ctx context.Context, rec *record.Record) (added []netip.Prefix, err error) {
 	if len(rec.Sources) == 0 {
 		return nil, nil

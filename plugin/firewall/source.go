@@ -18,9 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// source is an address in a zone of firewalld. Attachments of networks with equal
-// subnets share one, so it is a fact that each holds: the last one out takes it
-// out of the zone.
+// source is an address in a zone of firewalld. Attachments of networks with equal subnets
+// share one, so it is a fact that each holds: the last holder removes it from the zone.
 type source struct {
 	daemon  *daemon // nil in a dry run, and on DEL when firewalld is gone
 	zone    string
@@ -29,7 +28,7 @@ type source struct {
 	records *record.Store
 }
 
-// fact is the name of what the attachments hold.
+// fact is the name of the fact that the attachments hold.
 func (s source) fact() string { return factSource + s.zone + "-" + s.address.String() }
 
 // sourceOf reads the name of a fact. A zone may have hyphens, an address has none.
@@ -43,13 +42,13 @@ func sourceOf(fact string) (s source, ok bool) {
 	return source{zone: name[:at], address: address}, err == nil
 }
 
-// String is the command.
+// String is the firewall-cmd command.
 func (s source) String() string {
 	return fmt.Sprintf("host: firewall-cmd --zone=%s --add-source=%s", s.zone, s.address)
 }
 
-// Ensure holds the source and adds it. A hold of an earlier ADD stays when this
-// one fails, and so does a source that was there before anybody held it.
+// Ensure holds the source and adds it. The hold of an earlier ADD remains when this ADD
+// fails, and so does a source that was in the zone before any attachment held it.
 func (s source) Ensure(ctx context.Context, _ *netstate.Env) (netstate.Undo, error) {
 	held, first := s.records.Holds(s.fact(), s.owner), false
 	begin := func(*record.Fact) error { first = true; return nil }
@@ -74,9 +73,9 @@ func (s source) Ensure(ctx context.Context, _ *netstate.Env) (netstate.Undo, err
 	return undo, nil
 }
 
-// leave lets go of the source. It holds it first if it does not, as an attachment
-// of an earlier release or of the reference plugin: so nobody adds it meanwhile.
-// Nobody can where state is read-only.
+// leave releases the source. An attachment of an earlier release or of the reference plugin
+// does not hold it: leave holds it first, so that no other attachment adds it meanwhile.
+// That is impossible where state is read-only.
 func (s source) leave(ctx context.Context, r *plugin.Request) error {
 	if !s.records.Holds(s.fact(), s.owner) {
 		if s.daemon == nil {
@@ -93,8 +92,7 @@ func (s source) leave(ctx context.Context, r *plugin.Request) error {
 	return s.records.Release(ctx, s.fact(), s.owner, func(record.Fact) error { return s.remove(ctx, r) })
 }
 
-// remove takes the source out of its zone. A firewalld that does not do it is
-// reported and survived.
+// remove removes the source from its zone. If firewalld fails, that is only a warning.
 func (s source) remove(ctx context.Context, r *plugin.Request) error {
 	if s.daemon == nil {
 		return nil
@@ -105,7 +103,7 @@ func (s source) remove(ctx context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// Diff asks for it.
+// Diff asks firewalld.
 func (s source) Diff(ctx context.Context, _ *netstate.Env) (string, error) {
 	yes, err := s.daemon.has(ctx, s.zone, s.address)
 	if err != nil || yes {
@@ -114,7 +112,7 @@ func (s source) Diff(ctx context.Context, _ *netstate.Env) (string, error) {
 	return fmt.Sprintf("failed to find the address %v in %v zone (a reload of firewalld drops it, patchbay repair puts it back)", s.address, s.zone), nil
 }
 
-// sourcesOf are those that a record names, and the facts it names that are none.
+// sourcesOf returns the sources that a record names, and its facts that are none.
 func sourcesOf(rec *record.Record) (list []source, facts []string) {
 	for _, z := range rec.Zones() {
 		for _, a := range z.Sources {
@@ -143,7 +141,7 @@ func contains(list []source, s source) bool {
 	return false
 }
 
-// leaveZones lets go of sources. A firewalld that is gone has forgotten them.
+// leaveZones releases sources. A firewalld that has ended has forgotten them.
 func leaveZones(ctx context.Context, r *plugin.Request, k *kernel.Kernel, o owner.Key, list []source) error {
 	if len(list) == 0 {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf is the configuration. Of the ways to name the device the first in this
-// order that is given counts.
+// Conf is the configuration. Of the keys that name the device the first one set, in this
+// order, counts.
 type Conf struct {
 	// Device is the name of the device on the host.
 	// Reference: same.
@@ -35,25 +35,25 @@ type Conf struct {
 	// Reference: same.
 	PCIBusID string `json:"pciBusID"`
 
-	// DPDKMode says that a program in user space drives the device: nothing is
-	// moved. It is found out where there is a PCI address.
+	// DPDKMode says that a program in user space drives the device: nothing is moved. A
+	// device with a PCI address is recognised without it.
 	// Reference: same, though not documented.
 	DPDKMode bool `json:"dpdkMode"`
 
 	// IPAM is the section of the IPAM plugin; without a type, no addresses.
 	// Reference: one that fails leaves the device in the container.
 	IPAM struct {
-		// Type is the IPAM plugin; what else is in the section is its own.
+		// Type is the IPAM plugin; the section's other keys are its own.
 		// Reference: same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is there.
+	// DNS replaces IPAM's when any of its keys is set.
 	// Reference: always replaces IPAM's.
 	DNS spec.DNS `json:"dns"`
 
 	RuntimeConfig struct {
-		// DeviceID is a device's address on the PCI bus, which beats pciBusID, or its
+		// DeviceID is a device's address on the PCI bus, which overrides pciBusID, or its
 		// name on the auxiliary bus.
 		// Reference: same.
 		DeviceID string `json:"deviceID"`
@@ -91,8 +91,8 @@ func (c *Conf) validate() (err error) {
 	return nil
 }
 
-// validate judges the configuration, and with it what IPAM would answer. Without a
-// device, the runtime must be allowed to name one.
+// validate checks the configuration, and with it the answers that IPAM would give. Without
+// a device, the runtime must be allowed to name one.
 func validate(r *plugin.Request) error {
 	c, err := decode(r)
 	if err != nil {
@@ -106,7 +106,7 @@ func validate(r *plugin.Request) error {
 		return refuse("%s", noSelector)
 	}
 	if mayName || c.PCIBusID != "" || c.DPDKMode {
-		return nil // what a program in user space does with the addresses is its own affair
+		return nil // a program in user space may use the addresses as it likes
 	}
 	return endpoint.ValidateSegment(r, 0)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// describe reads what a device is before it leaves the host.
+// describe reads the properties of a device before it leaves the host.
 func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, error) {
 	a := link.Attrs()
 	d := &record.Device{
@@ -41,10 +41,10 @@ func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, erro
 	return d, err
 }
 
-// addresses lists what nobody would bring back: not what the kernel makes
-// (link-local), nor what has an end (DHCP, router advertisements).
+// addresses lists the addresses that no other program would restore: not those that the
+// kernel makes (link-local), nor those that expire (DHCP, router advertisements).
 func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err error) {
-	few, err := host.Addrs(link.Attrs().Index) // the library asks for those of all links
+	few, err := host.Addrs(link.Attrs().Index) // the library reads those of all links
 	if err != nil || !slices.ContainsFunc(few, func(a nl.Addr) bool { return stays(a.Prefix, int(a.Flags)) }) {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func stays(p netip.Prefix, flags int) bool {
 	return flags&unix.IFA_F_PERMANENT != 0 && !(p.Addr().Is6() && p.Addr().IsLinkLocalUnicast())
 }
 
-// routes lists what the kernel does not make of the addresses.
+// routes lists the routes that the kernel does not derive from the addresses.
 func routes(host *nl.Conn, index int) (list []record.DeviceRoute, err error) {
 	filter := &netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_UNSPEC}
 	found, err := host.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
@@ -88,7 +88,7 @@ func routes(host *nl.Conn, index int) (list []record.DeviceRoute, err error) {
 	return list, nil
 }
 
-// ipNet is nil for what was nil: no peer, a default route.
+// ipNet is nil for the invalid prefix: no peer, a default route.
 func ipNet(p netip.Prefix) *net.IPNet {
 	if !p.IsValid() {
 		return nil
@@ -96,10 +96,10 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return nl.IPNet(p)
 }
 
-// is says whether a link is the device. Its name and namespace change with the
-// move, its index and address may, and the container may take the alias away,
-// which says what it was called. Then two things must agree, one of them an
-// address: other containers have an eth0 of a low index too.
+// is says whether a link is the device. Its name and namespace change with the move, its
+// index and address may change, and the container may remove the alias, which has its old
+// name. Then two properties must agree, one of them an address: other containers have an
+// eth0 with a low index too.
 func is(d *record.Device, link netlink.Link, ifName string) bool {
 	a := link.Attrs()
 	mac := d.MAC != "" && a.HardwareAddr.String() == d.MAC
@@ -114,8 +114,7 @@ func is(d *record.Device, link netlink.Link, ifName string) bool {
 	return mac && (burnt || index || name) || burnt && (index || name)
 }
 
-// search finds the device in a namespace, under any name; nil when it is not
-// there.
+// search finds the device in a namespace, under any name; nil when it is not there.
 func search(c *nl.Conn, d *record.Device, ifName string) (netlink.Link, error) {
 	for _, name := range []string{ifName, d.Name} {
 		link, err := c.Link(name)

@@ -17,11 +17,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// kindOfReal is what the library calls a device without a kind. The kernel does
-// not destroy those with a namespace but gives them back to the first one.
+// kindOfReal is the library's kind of a device without a kind. The kernel does not destroy
+// such devices with a namespace but moves them to the first one.
 const kindOfReal = "device"
 
-// sysfs is where sysfs is mounted: /sys, or a test's.
+// sysfs is the mount point of sysfs: /sys, or a test's.
 type sysfs string
 
 func (s sysfs) pci(id string) string { return filepath.Join(string(s), "bus/pci/devices", id) }
@@ -30,8 +30,8 @@ func (s sysfs) auxiliary(id string) string {
 	return filepath.Join(string(s), "bus/auxiliary/devices", id)
 }
 
-// resolve finds out what bus a runtime's device id is of, and whether the device
-// has a driver in user space.
+// resolve finds the bus of a runtime's device id, and whether the device has a driver in
+// user space.
 func (s sysfs) resolve(c *Conf) error {
 	if id := c.RuntimeConfig.DeviceID; id != "" {
 		switch {
@@ -103,8 +103,8 @@ func (s sysfs) lookup(c *Conf, host *nl.Conn) (netlink.Link, error) {
 	return host.Link(entries[0].Name())
 }
 
-// pciNet is the directory with the devices of a PCI function. Those of virtio
-// are one level down.
+// pciNet is the directory with the devices of a PCI function. Those of virtio are one level
+// down.
 func (s sysfs) pciNet(id string) (string, error) {
 	dir := filepath.Join(s.pci(id), "net")
 	if exists(dir) {
@@ -129,8 +129,8 @@ func byAddress(c *Conf, host *nl.Conn) (netlink.Link, error) {
 	return found, nil
 }
 
-// pick prefers a real device: bridges, bonds and VLANs share the address of the
-// one below.
+// pick prefers a real device: bridges, bonds and VLANs share the address of the device
+// below.
 func pick(links []netlink.Link, c *Conf) (found netlink.Link) {
 	for _, l := range links {
 		switch {
@@ -144,18 +144,17 @@ func pick(links []netlink.Link, c *Conf) (found netlink.Link) {
 	return found
 }
 
-// kernel is where a path below /sys is.
+// kernel is the place of a path below /sys.
 func (s sysfs) kernel(path string) string {
 	return filepath.Join(string(s), strings.TrimPrefix(filepath.Clean(path), "/sys"))
 }
 
-// path is where the hardware of a device is below /sys/devices; empty for a
-// virtual device.
+// path is the place of a device's hardware below /sys/devices; empty for a virtual device.
 func (s sysfs) path(name string) string {
 	return s.real(filepath.Join(string(s), "class/net", name, "device"))
 }
 
-// real follows links; empty when there is nothing.
+// real follows links; empty when the path does not exist.
 func (s sysfs) real(path string) string {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// tree makes a sysfs. A line is a directory, or a link and what it leads to.
+// tree makes a sysfs. A line is a directory, or a link and its target.
 func tree(t *testing.T, lines ...string) sysfs {
 	t.Helper()
 	root := t.TempDir()
@@ -34,8 +34,8 @@ func tree(t *testing.T, lines ...string) sysfs {
 	return sysfs(root)
 }
 
-// machine has a card, a virtio card, three cards driven in user space, one
-// without driver, and an auxiliary device.
+// machine has a card, a virtio card, three cards driven in user space, one without driver,
+// and an auxiliary device.
 func machine(t *testing.T) sysfs {
 	pci := func(id, driver string) []string {
 		dir := "devices/pci0000:00/" + id
@@ -57,7 +57,7 @@ func machine(t *testing.T) sysfs {
 	return tree(t, lines...)
 }
 
-// Every way to name a device, and who wins.
+// Every way to name a device, and which one wins.
 func TestSelectors(t *testing.T) {
 	w := newWorld(t)
 	w.device("hd1", mac1)
@@ -137,7 +137,7 @@ func TestNotFound(t *testing.T) {
 	}
 }
 
-// STATUS is true: a device in one of our containers is busy, not missing.
+// STATUS succeeds: a device in one of our containers is busy, not missing.
 func TestStatus(t *testing.T) {
 	w := newWorld(t)
 	for _, conf := range []string{`"device": "hd0"`, `"hwaddr": "` + mac0 + `"`} {
@@ -156,7 +156,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// A bridge takes its port's address, and comes before it in no case.
+// A bridge takes its port's address, but never precedes the port.
 func TestRealDeviceFirst(t *testing.T) {
 	w := newWorld(t)
 	links := []netlink.Link{

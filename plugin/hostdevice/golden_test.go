@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestCompile holds what a configuration and IPAM's answer become, as text.
+// TestCompile compares the state of a configuration and IPAM's answer, as text.
 func TestCompile(t *testing.T) {
 	endpointtest.Goldens(t, func(t *testing.T, conf []byte, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error) {
 		r := &plugin.Request{Call: &spec.Call{Config: conf, IfName: pair.IfName, NetNS: pair.NetNS}, Owner: pair.Owner}

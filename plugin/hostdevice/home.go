@@ -19,11 +19,11 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// endTime is how long the kernel may take to end a namespace and give its real
-// devices back, which it does after the last reference is gone.
+// endTime is how long the kernel may take to end a namespace and return its real devices
+// after the last reference is gone.
 const endTime = 2 * time.Second
 
-// trip is a device and where it may be.
+// trip is a device and the namespaces where it may be.
 type trip struct {
 	*record.Device
 	ifName  string // in the container
@@ -31,8 +31,8 @@ type trip struct {
 	host    *nl.Conn
 }
 
-// home brings the device to the host and makes it what it was. It can be called
-// again whenever it was interrupted, and when nothing was done at all.
+// home moves the device to the host and restores its properties. It can be called again
+// after any interruption, and when nothing was done at all.
 func (t trip) home(ctx context.Context) error {
 	away := false
 	if t.sandbox != nil {
@@ -56,8 +56,8 @@ func (t trip) home(ctx context.Context) error {
 	return t.restore(link)
 }
 
-// arrived finds the device on the host. A virtual one that is nowhere went with
-// its namespace, and hardware that is unplugged does not come back.
+// arrived finds the device on the host. A virtual device that is nowhere was deleted with
+// its namespace, and unplugged hardware does not come back.
 func (t trip) arrived(ctx context.Context) (netlink.Link, error) {
 	for end := time.Now().Add(endTime); ; {
 		link, err := search(t.host, t.Device, t.ifName)
@@ -75,15 +75,15 @@ func (t trip) arrived(ctx context.Context) (netlink.Link, error) {
 	}
 }
 
-// out moves the device out of the container. It gets its name before, so that
-// nobody on the host sees it under another one and renames it (udev).
+// out moves the device out of the container. It sets the device's name first, so that no
+// program on the host (udev) sees another name and renames it.
 func (t trip) out(link netlink.Link) error {
 	index := link.Attrs().Index
 	if err := t.sandbox.SetLink(index, nl.LinkChange{Down: true, Alias: &t.Name}); err != nil {
 		return fmt.Errorf("set %s down: %w", t.ifName, err)
 	}
-	// The container may have another link of the name: then it is renamed on
-	// the host.
+	// The container may have another link of the name: then the device is renamed on the
+	// host.
 	if err := t.sandbox.SetLink(index, nl.LinkChange{Name: t.Name}); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("failed to rename device %q to %q: %w", link.Attrs().Name, t.Name, err)
 	}
@@ -95,8 +95,8 @@ func (t trip) out(link netlink.Link) error {
 	return t.send(link, own.Fd())
 }
 
-// send moves the device to the host. When its name is taken there it gets the
-// kernel's next one, and alternative names that are taken are lost.
+// send moves the device to the host. When its name is taken there it gets the kernel's next
+// one, and it loses alternative names that are taken.
 func (t trip) send(link netlink.Link, hostNS int) (err error) {
 	index := link.Attrs().Index
 	for _, name := range []string{t.Name, fallback} {
@@ -109,7 +109,7 @@ func (t trip) send(link netlink.Link, hostNS int) (err error) {
 		}
 		for _, alt := range link.Attrs().AltNames {
 			if _, err := t.host.Link(alt); err == nil {
-				_ = t.sandbox.LinkDelAltName(link, alt) // the next try tells
+				_ = t.sandbox.LinkDelAltName(link, alt) // the next try reports it
 			}
 		}
 	}
@@ -119,11 +119,12 @@ func (t trip) send(link netlink.Link, hostNS int) (err error) {
 	return nil
 }
 
-// fallback is the kernel's pattern for the first free name, which it uses too.
+// fallback is the pattern from which the kernel chooses the first free name, as it does
+// itself.
 const fallback = "dev%d"
 
-// restore makes a device on the host what it was. The alias goes last: as long
-// as it is there, something is missing.
+// restore restores the device's properties on the host. It removes the alias last: as long
+// as the alias exists, something is missing.
 func (t trip) restore(link netlink.Link) error {
 	index := link.Attrs().Index
 	errs := []error{t.rename(link), t.dress(link)}
@@ -152,7 +153,7 @@ func wrap(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// rename gives the device its name. Another link may have it by now.
+// rename restores the device's name. Another link may have it by now.
 func (t trip) rename(link netlink.Link) error {
 	a := link.Attrs()
 	if a.Name == t.Name {
@@ -170,7 +171,7 @@ func (t trip) rename(link netlink.Link) error {
 	return wrap("rename", err)
 }
 
-// dress restores address, MTU and master where they differ.
+// dress restores MAC, MTU and master where they differ.
 func (t trip) dress(link netlink.Link) error {
 	a, to := link.Attrs(), nl.LinkChange{}
 	if mac, err := net.ParseMAC(t.MAC); err == nil && a.HardwareAddr.String() != t.MAC {
@@ -197,7 +198,7 @@ func (t trip) dress(link netlink.Link) error {
 func (t trip) addAddr(link netlink.Link, a record.DeviceAddr) error {
 	addr := &netlink.Addr{IPNet: ipNet(a.Prefix), Peer: ipNet(a.Peer), Label: a.Label, Scope: a.Scope, Flags: a.Flags}
 	if a.Prefix.Addr().Is6() {
-		addr.Flags |= unix.IFA_F_NODAD // it had it already
+		addr.Flags |= unix.IFA_F_NODAD // it had the address already
 	}
 	if err := t.host.AddrAdd(link, addr); err != nil && !errors.Is(err, unix.EEXIST) {
 		return wrap("address "+a.Prefix.String(), err)

@@ -21,8 +21,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A device comes home as it was, whatever the container did to it and whichever
-// way it is let go.
+// A device returns unchanged, whatever the container did to it and whichever way it is
+// released.
 func TestComesHome(t *testing.T) {
 	for name, meddle := range map[string]func(w *world, p *endpointtest.Pod) error{
 		"nothing": func(*world, *endpointtest.Pod) error { return nil },
@@ -86,7 +86,7 @@ func attrs(name string) netlink.LinkAttrs {
 	return a
 }
 
-// A port of a bridge is one again.
+// A port of a bridge is a port again.
 func TestMaster(t *testing.T) {
 	w := newWorld(t)
 	endpointtest.Must(t, w.HostConn().LinkAdd(&netlink.Bridge{LinkAttrs: attrs("hbr0")}))
@@ -104,7 +104,7 @@ func TestMaster(t *testing.T) {
 	w.HostLink("hd0")
 }
 
-// A device that was down stays down.
+// A device that was down is down again.
 func TestDown(t *testing.T) {
 	w := newWorld(t)
 	endpointtest.Must(t, w.HostConn().LinkSetDown(w.HostLink("hd0")))
@@ -115,7 +115,7 @@ func TestDown(t *testing.T) {
 	w.isHome("DEL", "hd0")
 }
 
-// A virtual device goes with the namespace, and that is the end of it.
+// A virtual device is deleted with the namespace, and nothing is left of it.
 func TestVirtualDeviceGone(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod("a")
@@ -127,8 +127,8 @@ func TestVirtualDeviceGone(t *testing.T) {
 	}
 }
 
-// While the host has another device of the name, this one has another name; GC
-// gives it its own when it is free.
+// While the host has another device of the name, the returned device has another name; GC
+// restores its own when that is free.
 func TestNameTaken(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod("a")
@@ -156,8 +156,8 @@ func TestNameTaken(t *testing.T) {
 	w.isHome("GC", "hd0")
 }
 
-// A DEL again does what GC does, and neither touches what else is in the
-// container: also a link of the device's name.
+// A repeated DEL does what GC does, and neither touches other links of the container, not
+// even one with the device's name.
 func TestNameTakenThenFree(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod("a")
@@ -176,7 +176,7 @@ func TestNameTakenThenFree(t *testing.T) {
 	}
 }
 
-// The host gave another device the alternative name of the one that was away.
+// The host gave another device the alternative name of the moved device.
 func TestAlternativeName(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"card-in-the-first-slot", "alt0"} {
@@ -196,7 +196,7 @@ func TestAlternativeName(t *testing.T) {
 	w.Want("the other name", w.HostLink("card-in-the-first-slot").Attrs().Name, "hd0")
 }
 
-// run calls in a session of its own, with a fault.
+// run calls the plugin in a session of its own, with a fault.
 func run(p *endpointtest.Pod, fault func(string) error) error {
 	inv := plugin.Builtin{NewSession: func() *plugin.Session {
 		s := plugin.NewSession([]*plugin.Plugin{&Plugin, &static.Plugin})
@@ -209,8 +209,7 @@ func run(p *endpointtest.Pod, fault func(string) error) error {
 	return err
 }
 
-// A fault at any step of ADD takes the device home at once; a kill there leaves
-// it to DEL or GC.
+// A fault at any step of ADD returns the device at once; after a kill DEL or GC does.
 func TestFaultAndKillAtEveryStep(t *testing.T) {
 	w := newWorld(t)
 	injected := errors.New("injected")
@@ -268,7 +267,7 @@ func TestFaultAndKillAtEveryStep(t *testing.T) {
 	}
 }
 
-// What a kill leaves within the move, there and back, made by hand.
+// The states that a kill leaves within the move, in both directions, made by hand.
 func TestKilledOnTheWay(t *testing.T) {
 	alias := "hd0"
 	for name, half := range map[string]func(w *world, p *endpointtest.Pod) error{

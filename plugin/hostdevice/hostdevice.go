@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostdevice is the plugin `host-device`: it moves a device of the host
-// into a container, a network card or a virtual function as a rule, and brings
-// it home afterwards, as it was. What it was is in the record before it moves.
+// Package hostdevice is the plugin `host-device`: it moves a device of the host into a
+// container, usually a network card or a virtual function, and returns it afterwards
+// unchanged. The record has the device's properties before it moves.
 package hostdevice
 
 import (
@@ -80,8 +80,8 @@ func single(r *plugin.Request, conf *Conf, m move) *endpoint.Single {
 	}
 }
 
-// addUserSpace gives addresses to a device that the kernel does not drive. The
-// record without a device says that nothing was moved.
+// addUserSpace gives addresses to a device that the kernel does not drive. A record without
+// a device says that nothing was moved.
 func addUserSpace(ctx context.Context, r *plugin.Request, conf *Conf) (*spec.Result, error) {
 	if err := kernel.Of(r).Record(r, &record.Record{Plugin: name}); err != nil {
 		return nil, err
@@ -116,8 +116,8 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return endpoint.CollectSingle(ctx, r, name, bringHome(r))
 }
 
-// bringHome takes the device out of the container, or finds it on the host when
-// the namespace is gone.
+// bringHome takes the device out of the container, or finds it on the host when the
+// namespace is gone.
 func bringHome(r *plugin.Request) endpoint.TakeAway {
 	return func(ctx context.Context, at endpoint.Place, rec *record.Record) error {
 		host, err := kernel.Of(r).Host()
@@ -150,7 +150,7 @@ func bringHome(r *plugin.Request) endpoint.TakeAway {
 
 func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
 
-// checkOwn is CHECK without the IPAM plugin's.
+// checkOwn is CHECK without the IPAM plugin's part.
 func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
@@ -186,8 +186,8 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 	return single(r, conf, m).Check(ctx, r, env)
 }
 
-// status says whether the device is there: on the host, or in a container of
-// ours and so only busy. A device that the runtime chooses is not known.
+// status says whether the device exists: on the host, or in a container of ours and so only
+// busy. A device that the runtime chooses is not known.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// CHECK notices each thing that changed.
+// CHECK reports each change.
 func TestCheck(t *testing.T) {
 	index := func(p *endpointtest.Pod) int { return p.Link("eth0").Attrs().Index }
 	for text, damage := range map[string]func(p *endpointtest.Pod) error{
@@ -62,8 +62,8 @@ func address(s string) *netlink.Addr {
 	return a
 }
 
-// A device whose container ended without DEL is found by the next ADD, under
-// its name and by its address, and comes home as what it was before the first.
+// A device whose container ended without DEL is found by the next ADD, under its name and
+// by its address, and finally returns with its original properties.
 func TestNextADDHeals(t *testing.T) {
 	w := newWorld(t)
 	for n, conf := range []string{`"device": "hd0"`, `"hwaddr": "` + mac0 + `"`} {
@@ -80,7 +80,7 @@ func TestNextADDHeals(t *testing.T) {
 	}
 }
 
-// An attachment that was refused does not take another's device along.
+// The DEL of a refused attachment does not move another one's device.
 func TestRefusedTakesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.device("hd1", mac1)
@@ -95,8 +95,8 @@ func TestRefusedTakesNothing(t *testing.T) {
 	endpointtest.Must(t, p.Do(spec.Check))
 }
 
-// A second ADD of an attachment into another namespace, with another device, does
-// not forget the first; and DEL finds the device wherever it is.
+// A second ADD of an attachment into another namespace, with another device, does not
+// forget the first; and DEL finds the device wherever it is.
 func TestOtherNamespace(t *testing.T) {
 	w := newWorld(t)
 	w.device("hd1", mac1)
@@ -118,8 +118,7 @@ func TestOtherNamespace(t *testing.T) {
 	w.isHome("", "hd1")
 }
 
-// The same without a record, which is all that tells the two apart but the
-// device's name.
+// The same without a record, so that only the device's name differs.
 func TestRecordLost(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod("a")
@@ -156,8 +155,8 @@ func reference(t *testing.T, p *endpointtest.Pod, verb spec.Verb) error {
 	return err
 }
 
-// What the reference moved comes home by us, set down as by itself, and what we
-// moved by the reference; GC restores the rest.
+// We return a device that the reference moved, with the result that the reference would
+// have, and the reference returns ours; GC restores the rest.
 func TestSwap(t *testing.T) {
 	for how, letGo := range map[string]func(w *world, p *endpointtest.Pod) error{
 		"DEL":       func(_ *world, p *endpointtest.Pod) error { return p.Do(spec.Del) },
@@ -172,7 +171,7 @@ func TestSwap(t *testing.T) {
 			endpointtest.Must(t, p.Do(spec.Check))
 			endpointtest.Must(t, letGo(w, p))
 			if how == "namespace" {
-				w.HostLink("eth0") // a virtual device is not one that the kernel gives back
+				w.HostLink("eth0") // a virtual device is not one that the kernel returns
 				w.Host.Delete("eth0")
 				return
 			}

@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Processes that are killed at a random moment, and what they leave.
+// Processes that are killed at a random moment, and the devices that they leave.
 func TestKill(t *testing.T) {
 	w := newWorld(t)
 	dir := plugintest.Install(t, &Plugin, &hostlocal.Plugin)
@@ -43,8 +43,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// IPAM that works through the interface, as dhcp does, is called when it is
-// there; when it fails the device goes home.
+// IPAM that works through the interface, as dhcp does, is called when the interface exists;
+// when it fails the device is returned.
 func TestIPAMFails(t *testing.T) {
 	looked := false
 	looker := &plugin.Plugin{Name: "looker", Kind: plugin.IPAM, Add: func(context.Context, *plugin.Request) (*spec.Result, error) {
@@ -60,8 +60,8 @@ func TestIPAMFails(t *testing.T) {
 	}
 }
 
-// A real device does not come back at once when its namespace ends, and perhaps
-// never. The record makes it look real.
+// A real device does not come back at once when its namespace ends, and perhaps never. The
+// record makes the test's device look real.
 func TestNowhere(t *testing.T) {
 	w := newWorld(t)
 	p := w.pod("nowhere")

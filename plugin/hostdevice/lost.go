@@ -34,9 +34,9 @@ func moved(r *plugin.Request) (list []*record.Record) {
 	return list
 }
 
-// findHealed is find for an ADD. A container that ended without DEL gives its
-// device back under the container's name: that is put right first, or the name
-// it had would be forgotten.
+// findHealed is find for an ADD. A container that ended without DEL leaves its device on
+// the host under the container's name: findHealed restores the name first, since the new
+// record would otherwise replace it.
 func findHealed(r *plugin.Request, env *netstate.Env, conf *Conf) (netlink.Link, error) {
 	sys := sysfs(r.Session.Paths.Sys)
 	link, err := sys.find(conf, env.Host)
@@ -51,7 +51,7 @@ func findHealed(r *plugin.Request, env *netstate.Env, conf *Conf) (netlink.Link,
 	return sys.find(conf, env.Host)
 }
 
-// misnamed says whether a link may have had another name: its alias is one.
+// misnamed says whether a link may have had another name: its alias is a name.
 func misnamed(link netlink.Link) bool {
 	a := link.Attrs()
 	return a.Alias != a.Name && spec.ValidateIfName(a.Alias) == nil
@@ -70,13 +70,13 @@ func heal(r *plugin.Request, host *nl.Conn, rec *record.Record) error {
 	return kernel.Of(r).Records.Remove(rec.Network, rec.Owner, rec.Plugin)
 }
 
-// earlier finishes what an ADD of this attachment began that was killed, before
-// its record is replaced. A device that is still in a container needs a DEL.
+// earlier finishes a killed ADD of this attachment before its record is replaced. A device
+// that is still in a container needs a DEL.
 func earlier(ctx context.Context, r *plugin.Request, host *nl.Conn) error {
 	k := kernel.Of(r)
 	rec, err := k.Records.Read(r.Network, r.Owner, name)
 	if err != nil || rec == nil || rec.Device == nil || r.Session.Dry != nil {
-		return nil //nolint:nilerr // a broken record tells nothing
+		return nil //nolint:nilerr // a broken record names nothing
 	}
 	t := trip{Device: rec.Device, ifName: rec.IfName, host: host}
 	if in := holder(r, t.Device, rec); in != nil {
@@ -85,7 +85,7 @@ func earlier(ctx context.Context, r *plugin.Request, host *nl.Conn) error {
 	return t.home(ctx)
 }
 
-// holder is the namespace of a record if the device is in it; else nil.
+// holder is the namespace of a record if the device is in it, else nil.
 func holder(r *plugin.Request, d *record.Device, rec *record.Record) *nl.Conn {
 	if rec.NetNS == "" {
 		return nil
@@ -95,7 +95,7 @@ func holder(r *plugin.Request, d *record.Device, rec *record.Record) *nl.Conn {
 		return nil // gone
 	}
 	if own, err := c.NS.IsCurrent(); err != nil || own {
-		return nil // the path means another namespace by now
+		return nil // the path leads to another namespace by now
 	}
 	if link, err := search(c, d, rec.IfName); err != nil || link == nil {
 		return nil
@@ -108,8 +108,8 @@ func inUse(r *plugin.Request, sys sysfs, c *Conf) bool {
 	return slices.ContainsFunc(moved(r), func(rec *record.Record) bool { return sys.names(c, rec.Device) })
 }
 
-// names says whether the configuration means a device that is away. It was
-// resolved before.
+// names says whether the configuration, which was resolved before, means a device in a
+// container.
 func (s sysfs) names(c *Conf, d *record.Device) bool {
 	at := ""
 	switch {
@@ -127,9 +127,9 @@ func (s sysfs) names(c *Conf, d *record.Device) bool {
 	return at != "" && (d.Path == at || strings.HasPrefix(d.Path, at+"/"))
 }
 
-// unrecorded is what is known of a device without record: the reference plugin
-// moved it, or the record is lost. nil: there is none, or it is not known to be
-// this attachment's. What it was before is in the alias, its name; no more.
+// unrecorded describes a device without record: the reference plugin moved it, or the
+// record is lost. It is nil when there is none, or when the device may not be this
+// attachment's. The alias has the original name; nothing else is known.
 func unrecorded(r *plugin.Request, host *nl.Conn, at endpoint.Place) (*record.Device, error) {
 	if at.Conn == nil {
 		return unrecordedOnHost(r, host)
@@ -159,21 +159,21 @@ func deviceOf(link netlink.Link, home string) *record.Device {
 	return &record.Device{Name: home, Index: a.Index, Kind: link.Type(), MAC: a.HardwareAddr.String(), Burnt: a.PermHWAddr.String()}
 }
 
-// unrecordedOnHost finds the device when the namespace is gone: one that the
-// configuration names, if the kernel gave it back: it is called as in the
-// container, or devN, and has its name as its alias.
+// unrecordedOnHost finds the device when the namespace is gone: the device that the
+// configuration names, if the kernel returned it. It then has its name in the container, or
+// devN, and its original name as its alias.
 func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) {
 	conf, err := decode(r)
 	sys := sysfs(r.Session.Paths.Sys)
 	if err != nil || sys.resolve(conf) != nil || conf.DPDKMode {
-		return nil, nil //nolint:nilerr // a configuration that went bad names nothing
+		return nil, nil //nolint:nilerr // a configuration that became invalid names nothing
 	}
 	link, err := sys.lookup(conf, host)
 	if conf.Device != "" {
 		link, err = byAlias(host, conf.Device)
 	}
 	if err != nil || link == nil || link.Type() != kindOfReal {
-		return nil, nil //nolint:nilerr // what is not found is not there
+		return nil, nil //nolint:nilerr // a device that is not found does not exist
 	}
 	a := link.Attrs()
 	returned := a.Name == r.IfName || a.Name == "dev"+strconv.Itoa(a.Index)
@@ -194,7 +194,7 @@ func byAlias(host *nl.Conn, alias string) (netlink.Link, error) {
 	return nil, err
 }
 
-// claimed says whether another attachment's record tells of the device.
+// claimed says whether another attachment's record names the device.
 func claimed(r *plugin.Request, home string) bool {
 	for _, rec := range moved(r) {
 		if rec.Device.Name == home {

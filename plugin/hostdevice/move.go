@@ -28,9 +28,9 @@ func (m move) String() string {
 	return fmt.Sprintf("host: ip link set %s alias %[1]s; ip link set %[1]s netns %s name %s", m.device.Name, m.netns, m.ifName)
 }
 
-// Ensure marks the device with its name, as the reference does, and then moves
-// it. The kernel moves and renames under one lock, so udev and others see it go
-// and not change its name.
+// Ensure sets the device's name as its alias, as the reference does, and then moves it. The
+// kernel moves and renames under one lock, so udev and others see it disappear and not
+// change its name.
 func (m move) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
 	t := trip{Device: m.device, ifName: m.ifName, sandbox: env.Sandbox, host: env.Host}
 	undo := func(ctx context.Context) error {
@@ -59,7 +59,7 @@ func (m move) move(env *netstate.Env) error {
 	return nil
 }
 
-// Diff wants the device that was moved, with the address of the previous result.
+// Diff expects the moved device, with the MAC of the previous result.
 func (m move) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	link, err := env.Link(netstate.Sandbox, m.ifName)
 	switch {

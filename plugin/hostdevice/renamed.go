@@ -11,10 +11,10 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// renamed is the record that an attachment left under another name of its
-// network, for a DEL whose network has none; nil when there is none. A container
-// may be on two networks with one name of an interface, when one of both ADDs
-// failed: so the configuration must mean the device too, or it stays.
+// renamed is the record that an attachment left under another name of its network, for a
+// DEL whose network has none; nil when there is none. A container may be on two networks
+// with one interface name, when one of the two ADDs failed: so the configuration must name
+// the device too, or the record is kept.
 func renamed(r *plugin.Request) *record.Record {
 	for _, rec := range moved(r) {
 		if rec.ContainerID != r.ContainerID || rec.IfName != r.IfName || rec.Network == r.Network {
@@ -35,16 +35,16 @@ func renamed(r *plugin.Request) *record.Record {
 	return nil
 }
 
-// means says whether the configuration of the request names a device. One that
-// went bad names nothing.
+// means says whether the configuration of the request names a device. A configuration that
+// became invalid names nothing.
 func means(r *plugin.Request, d *record.Device) bool {
 	conf, err := decode(r)
 	sys := sysfs(r.Session.Paths.Sys)
 	return err == nil && sys.resolve(conf) == nil && sys.names(conf, d)
 }
 
-// forget removes the record of another name of the network. That of this name is
-// removed by who called.
+// forget removes the record of the network's other name. The caller removes that of this
+// name.
 func forget(r *plugin.Request, rec *record.Record) error {
 	if rec.Network == r.Network {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A network that got another name between ADD and DEL.
+// A network got another name between ADD and DEL.
 func TestRenamed(t *testing.T) {
 	for how, do := range map[string]struct {
 		conf    string // of the DEL
@@ -38,8 +38,8 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
-// The DEL of another network that failed to give the container another device
-// under the same name leaves this one.
+// The DEL of another network that failed to give the container another device under the
+// same name keeps this device.
 func TestOtherNetworkLeavesIt(t *testing.T) {
 	w := newWorld(t)
 	w.device("hd1", mac1)

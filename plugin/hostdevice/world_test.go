@@ -25,7 +25,7 @@ import (
 // world is a node with devices.
 type world struct {
 	*endpointtest.World
-	was map[string]string // devices as they were
+	was map[string]string // the devices' original properties
 }
 
 const (
@@ -40,7 +40,7 @@ func newWorld(t *testing.T, more ...*plugin.Plugin) *world {
 	return w
 }
 
-// device makes a device of the host with everything that it may lose on its way.
+// device makes a device of the host with everything that it may lose on the way.
 func (w *world) device(name, mac string) {
 	w.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -75,7 +75,7 @@ func (w *world) facts(name string) string {
 	return string(text)
 }
 
-// isHome wants a device to be what it was.
+// isHome expects a device to be unchanged.
 func (w *world) isHome(when, name string) {
 	w.Helper()
 	if _, err := w.HostConn().Link(name); err != nil {
@@ -110,8 +110,8 @@ func collect(p *endpointtest.Pod) error {
 	return p.Do(spec.GC)
 }
 
-// giveBack does by hand what the kernel does with a real device when its
-// namespace ends, and ends it. A virtual one would be destroyed.
+// giveBack does by hand what the kernel does with a real device when its namespace ends,
+// and ends the namespace. The kernel would destroy a virtual one.
 func (w *world) giveBack(p *endpointtest.Pod, as string) {
 	w.Helper()
 	host, err := os.Open("/proc/thread-self/ns/net")

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf is the configuration of the calling plugin, as far as we read it.
+// Conf is the part of the calling plugin's configuration that we read.
 type Conf struct {
 	IPAM *IPAM `json:"ipam"`
 
@@ -23,22 +23,21 @@ type Conf struct {
 		// Reference: same.
 		IPRanges [][]Range `json:"ipRanges"`
 
-		// IPs are wanted addresses, with or without a prefix length.
+		// IPs are requested addresses, with or without a prefix length.
 		// Reference: same.
 		IPs []string `json:"ips"`
 	} `json:"runtimeConfig"`
 
 	Args struct {
 		CNI struct {
-			// IPs are wanted addresses too, as IP in CNI_ARGS is; all add up.
+			// IPs are requested addresses too, as is IP in CNI_ARGS; all add up.
 			// Reference: other keys in CNI_ARGS are an error unless IgnoreUnknown is set.
 			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`
 }
 
-// IPAM is the section `ipam`. The fields of Range stand for one more set, which
-// goes before those of Ranges.
+// IPAM is the section `ipam`. The fields of Range are one more set, before those of Ranges.
 type IPAM struct {
 	Range
 
@@ -46,11 +45,11 @@ type IPAM struct {
 	// Reference: same.
 	Type string `json:"type"`
 
-	// Ranges are sets of the same four keys; one address is given from each.
+	// Ranges are sets of the same four keys; each gives one address.
 	// Reference: a full set stays full after a reboot, and an empty file is lost for good.
 	Ranges [][]Range `json:"ranges"`
 
-	// Routes are echoed in the result.
+	// Routes are copied into the result.
 	// Reference: takes one without dst.
 	Routes []spec.Route `json:"routes"`
 
@@ -59,7 +58,7 @@ type IPAM struct {
 	// Reference: same.
 	ResolvConf string `json:"resolvConf"`
 
-	// DataDir is where the reservations are, a directory a network.
+	// DataDir has the reservations, a directory for each network.
 	// Default: /var/lib/cni/networks.
 	// Reference: DEL looks in the configured one only.
 	DataDir string `json:"dataDir"`
@@ -81,7 +80,7 @@ type Range struct {
 	// Reference: takes one before the start.
 	RangeEnd string `json:"rangeEnd"`
 
-	// Gateway is told to the container and never given out.
+	// Gateway is in the result and never given out.
 	// Default: the subnet's first address.
 	// Reference: same.
 	Gateway string `json:"gateway"`
@@ -100,7 +99,7 @@ func refuse(format string, args ...any) error {
 	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }
 
-// load reads and checks everything an ADD needs. Without any range the error wraps
+// load reads and checks everything that an ADD needs. Without any range the error wraps
 // ipam.ErrNoRanges.
 func load(r *plugin.Request) (*pool, error) {
 	var conf Conf
@@ -124,7 +123,7 @@ func load(r *plugin.Request) (*pool, error) {
 	return p, checkFamilies(p.sets, r.Version)
 }
 
-// all lists the sets in the order they are served: capability, flat, ranges.
+// all lists the sets in the order of the result: capability, flat, ranges.
 func (c *Conf) all() [][]Range {
 	all := append([][]Range(nil), c.RuntimeConfig.IPRanges...)
 	if c.IPAM.Subnet != "" {
@@ -155,8 +154,8 @@ func checkFamilies(sets []ipam.RangeSet, version string) error {
 	return nil
 }
 
-// checkRoutes refuses a route to nowhere, which the reference echoes as
-// something no caller can read.
+// checkRoutes refuses a route without destination, which the reference copies in a form
+// that no caller can read.
 func checkRoutes(routes []spec.Route) error {
 	for i, r := range routes {
 		if !r.Dst.IsValid() {
@@ -166,7 +165,7 @@ func checkRoutes(routes []spec.Route) error {
 	return nil
 }
 
-// requested adds up what CNI_ARGS, args.cni and the capability ask for.
+// requested collects the addresses that CNI_ARGS, args.cni and the capability ask for.
 func requested(r *plugin.Request, conf *Conf) ([]netip.Addr, error) {
 	var texts []string
 	args, err := r.CNIArgs()
@@ -211,7 +210,7 @@ func dataDir(r *plugin.Request, configured string) string {
 	return filepath.Join(r.Session.Paths.CNI, "networks")
 }
 
-// configuredDir is the directory of a configuration that need not be valid.
+// configuredDir is the directory of a configuration that may be invalid.
 func configuredDir(r *plugin.Request) (string, error) {
 	var conf struct {
 		IPAM struct {

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// gc releases the reservations of attachments that are gone, in every directory
-// that the configuration or a record names, and forgets their records.
+// gc releases the reservations of attachments that are gone, in every directory that the
+// configuration or a record names, and deletes their records.
 func gc(ctx context.Context, r *plugin.Request) error {
 	valid, ok := r.Head.Valid()
 	if !ok {
@@ -43,7 +43,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 		errs = append(errs, collect(ctx, r, d, keeper(valid)))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // the records tell of what is left
+		return err // the records name what is left
 	}
 	_, err = k.Sweep(ctx, r, name, func(rec *record.Record) error { return k.Records.Remove(rec.Network, rec.Owner, name) })
 	return err
@@ -60,8 +60,8 @@ func keeper(valid []spec.Attachment) func(ipam.Owner) bool {
 	return func(o ipam.Owner) bool { return set[o] }
 }
 
-// collect looks first, and then for each owner again, with the attachment's
-// claim: the directory is locked only for as long as one takes.
+// collect looks first, and then for each owner again, with the attachment's claim: it locks
+// the directory only for as long as one owner takes.
 func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Owner) bool) error {
 	owners, err := stale(ctx, r, dir, keep)
 	errs := []error{err}
@@ -73,8 +73,8 @@ func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.
 	return errors.Join(errs...)
 }
 
-// stale sweeps a directory and lists the owners that are not valid. A file that
-// names none is an operator's, who blocks the address.
+// stale sweeps a directory and lists the owners that are not valid. A file that names none
+// is an operator's, to block the address.
 func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Owner) bool) (map[ipam.Owner]bool, error) {
 	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
 	if err != nil {

@@ -23,16 +23,16 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// gone returns the proof that a reservation's attachment is dead. Where its
-// namespace was stands in our record, with a mark by which another one under the
-// same path is told, or in libcni's cache for an attachment the reference made.
-// When nothing tells the path, a reservation from before the node booted is gone,
-// because no namespace survives that. The time of a file is a weak proof of it, so
-// no namespace may have the address.
+// gone returns the function that proves a reservation's attachment dead. The path of its
+// namespace is in our record, with a mark that distinguishes another namespace under the
+// same path, or in libcni's cache for an attachment of the reference. When the path is
+// unknown, a reservation from before the node booted is gone, because no namespace survives
+// a boot. The time of a file is a weak proof of that, so in addition no namespace may have
+// the address.
 //
-// prior is our record as it was before this call wrote its own. Of this request's own
-// names the runtime says that the container is another one: that a process still holds
-// the namespace of the one before is no reason to refuse it.
+// prior is our record before this call wrote its own. For this request's own names the
+// runtime says that the container is a new one: that a process still holds the namespace of
+// the earlier one is no reason to refuse it.
 func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
 	inUse := sync.OnceValues(func() (map[netip.Addr]string, error) { return life.Addresses(r.Session.Paths.Proc) })
 	held := sync.OnceValue(func() life.Held { return life.HeldBy(r.Session.Paths.Proc) })
@@ -62,9 +62,9 @@ func gone(r *plugin.Request, prior *record.Record) func(ipam.Reservation) bool {
 	}
 }
 
-// abandoned judges what a path alone does not tell: after a boot, or when it was
-// bound again, another namespace may be there. It is another one if it does not
-// have the address.
+// abandoned checks what a path alone does not show: after a boot, or when the path was
+// bound again, another namespace may be there. It is another one if it does not have the
+// address.
 func abandoned(r *plugin.Request, path string, res ipam.Reservation) bool {
 	sandbox, err := kernel.Of(r).Sandbox(path)
 	if err != nil {
@@ -74,13 +74,13 @@ func abandoned(r *plugin.Request, path string, res ipam.Reservation) bool {
 	return err == nil && !slices.ContainsFunc(list, func(a netlink.Addr) bool { return nl.AddrOf(a.IP) == res.Addr })
 }
 
-// recordedNetNS is what our record tells; that of this very request's owner is
-// prior, since it is our own by now.
+// recordedNetNS reads our record; that of this request's owner is prior, since the current
+// one is this call's.
 func recordedNetNS(r *plugin.Request, prior *record.Record, o ipam.Owner) (path string, mark *life.Mark) {
 	key := owner.Of(r.Network, o.ID, o.IfName)
 	rec := prior
 	if key != r.Owner {
-		rec, _ = kernel.Of(r).Records.Read(r.Network, key, name) // a broken one tells nothing
+		rec, _ = kernel.Of(r).Records.Read(r.Network, key, name) // a broken one names none
 	}
 	if rec == nil {
 		return "", nil

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// An ADD again for the same container is refused while the first is alive and
-// answered with the same address when its namespace is gone.
+// A repeated ADD for the same container is refused while the first is alive, and gets the
+// same address when its namespace is gone.
 func TestRepeatedAdd(t *testing.T) {
 	n := newNode(t)
 	first := filepath.Join(filepath.Dir(n.netns), "first")
@@ -41,8 +41,8 @@ func TestRepeatedAdd(t *testing.T) {
 	n.fails(spec.Add, "c1", conf, "", spec.CodeInternal, dup) // now it is alive in the second
 }
 
-// The path of a namespace is used again by its container's next life (cnitool,
-// Nomad), and a process id by one of the host's (nerdctl): the first life is over.
+// The path of a namespace is used again by its container's next run (cnitool, Nomad), and a
+// process id by one of the host's (nerdctl): the first run is over.
 func TestRepeatedAddAtTheSamePath(t *testing.T) {
 	n := newNode(t)
 	conf := `"subnet":"10.1.0.0/24"`
@@ -59,8 +59,8 @@ func TestRepeatedAddAtTheSamePath(t *testing.T) {
 	}
 }
 
-// What the reference made is known by libcni's cache. Its addresses are no other test's:
-// one that is in use in any namespace of the machine is not given.
+// libcni's cache shows the reference's attachments. The addresses are no other test's: an
+// address in use in any namespace of the machine is not given out.
 func TestReboot(t *testing.T) {
 	n := newNode(t)
 	dir := filepath.Join(n.data, "net")
@@ -138,7 +138,7 @@ func (n *node) cache(id, netns string) {
 	}
 }
 
-// The list of a GC proves nothing of what came after it was begun.
+// The list of a GC proves nothing about attachments made since it was begun.
 func TestGCLeavesWhatIsNewer(t *testing.T) {
 	n := newNode(t)
 	const conf = `"subnet":"10.1.0.0/24"`

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostlocal is the plugin `host-local`: it gives out addresses of this
-// node's ranges and keeps them in files that the reference's binary can take
-// over at any moment (package ipam).
+// Package hostlocal is the plugin `host-local`: it assigns addresses of this node's ranges
+// and keeps them in files that the reference's program can take over at any moment (package
+// ipam).
 package hostlocal
 
 import (
@@ -85,7 +85,7 @@ func allocate(ctx context.Context, r *plugin.Request, p *pool) ([]ipam.Lease, er
 		kernel.Warn(r, err)
 	}
 	refused := true
-	if prior != nil { // if it is a living attachment that refuses us, its record returns
+	if prior != nil { // a living attachment that refuses us gets its record back
 		r.Undo(func(context.Context) error { return restore(r, prior, refused) })
 	}
 	if err := kernel.Of(r).Record(r, &record.Record{Plugin: name, DataDir: p.dataDir}); err != nil {
@@ -99,7 +99,7 @@ func allocate(ctx context.Context, r *plugin.Request, p *pool) ([]ipam.Lease, er
 		return nil, coded(err)
 	}
 	refused = false
-	told(r, p, leases)
+	pushRelease(r, p, leases)
 	return leases, nil
 }
 
@@ -125,8 +125,9 @@ func fromStore(ctx context.Context, r *plugin.Request, p *pool, gone func(ipam.R
 	})
 }
 
-// told pushes the release of what was given out or, in a dry run, says it.
-func told(r *plugin.Request, p *pool, leases []ipam.Lease) {
+// pushRelease pushes the release of the allocated addresses; in a dry run it writes them
+// down.
+func pushRelease(r *plugin.Request, p *pool, leases []ipam.Lease) {
 	if r.Session.Dry == nil {
 		r.Undo(func(ctx context.Context) error { return release(ctx, r, p.dataDir) })
 		return
@@ -136,7 +137,7 @@ func told(r *plugin.Request, p *pool, leases []ipam.Lease) {
 	}
 }
 
-// coded gives an exhausted pool its code.
+// coded gives the error of an exhausted pool its code.
 func coded(err error) error {
 	if errors.Is(err, ipam.ErrExhausted) {
 		return spec.Errorf(spec.CodeNotAvailable, "%w", err).
@@ -145,9 +146,8 @@ func coded(err error) error {
 	return err
 }
 
-// del releases everything of the attachment, wherever it may be: where the
-// record says and where the configuration says. It does not need a valid
-// configuration.
+// del releases everything of the attachment, in the directories of the record and of the
+// configuration, which need not be valid.
 func del(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	dir, err := configuredDir(r)
@@ -162,7 +162,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 	if rec != nil && rec.DataDir != "" && rec.DataDir != dir {
 		errs = append(errs, release(ctx, r, rec.DataDir))
 	}
-	// The record stays until everything it tells of is released.
+	// The record is kept until everything in it is released.
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func release(ctx context.Context, r *plugin.Request, dir string) error {
 	return releaseOf(ctx, r, dir, me(r), func(ipam.Reservation) bool { return true })
 }
 
-// releaseOf gives back those reservations of an owner that match.
+// releaseOf releases those reservations of an owner that match.
 func releaseOf(ctx context.Context, r *plugin.Request, dir string, o ipam.Owner, match func(ipam.Reservation) bool) error {
 	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
 	if err != nil {
@@ -218,8 +218,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		WithDetails("interface %s, directory %s, missing %s", r.IfName, filepath.Join(p.dataDir, r.Network), what)
 }
 
-// lost returns the first address of the result that is ours to give and is not
-// held.
+// lost returns the first address of the result that is in our ranges and is not held.
 func lost(p *pool, prev *spec.Result, held []ipam.Reservation) netip.Addr {
 	if prev == nil {
 		return netip.Addr{}
@@ -239,8 +238,8 @@ func lost(p *pool, prev *spec.Result, held []ipam.Reservation) netip.Addr {
 	return netip.Addr{}
 }
 
-// status says whether an ADD would get its addresses. Ranges that come only
-// with each ADD, by the capability ipRanges, cannot be judged.
+// status says whether an ADD would get its addresses. Ranges that come only with each ADD,
+// by the capability ipRanges, cannot be checked.
 func status(ctx context.Context, r *plugin.Request) error {
 	p, err := load(r)
 	if errors.Is(err, ipam.ErrNoRanges) {

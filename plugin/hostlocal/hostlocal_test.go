@@ -173,8 +173,8 @@ func TestResolvConf(t *testing.T) {
 	}
 }
 
-// DEL needs no more than a name: not a valid configuration, not the old
-// directory in it, not the namespace.
+// DEL needs no more than a name: no valid configuration, not the old directory in it, not
+// the namespace.
 func TestDelAlwaysReleases(t *testing.T) {
 	n := newNode(t)
 	for _, conf := range []string{
@@ -193,7 +193,7 @@ func TestDelAlwaysReleases(t *testing.T) {
 			}
 		}
 	}
-	// Without the record, the directory of the configuration is all there is.
+	// Without the record DEL has only the directory of the configuration.
 	n.netns = "/run/netns/c1"
 	n.adds("c1", small, "", "10.1.0.2/30 via 10.1.0.1")
 	if err := os.RemoveAll(n.run); err != nil {
@@ -247,7 +247,7 @@ func TestGC(t *testing.T) {
 	n.adds("c4", conf, "", "10.1.0.2/24 via 10.1.0.1")
 	n.data = here
 
-	n.works(spec.GC, "", conf, "") // names nobody at all: no permission to remove
+	n.works(spec.GC, "", conf, "") // without a list nothing may be removed
 	n.works(spec.Check, "c1", conf, "")
 	n.works(spec.GC, "", `"subnet":"broken"`, `"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"},{"containerID":"c3","ifname":"eth7"}]`)
 	n.works(spec.Check, "c2", conf, "")
@@ -278,7 +278,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A step that fails after addresses were taken gives them back.
+// After a failed step the taken addresses are released.
 func TestFaults(t *testing.T) {
 	n := newNode(t)
 	fault := errors.New("fault")

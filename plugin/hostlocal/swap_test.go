@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// caller calls one host-local on one data directory.
+// caller calls one host-local program on one data directory.
 type caller struct {
 	invoker invoke.Invoker
 	path    []string
@@ -66,10 +66,10 @@ const swapConf = `{"cniVersion":"1.0.0","name":"net","type":"x","ipam":{"type":"
 	"ranges":[[{"subnet":"10.1.0.0/29"},{"subnet":"10.2.0.0/24","rangeStart":"10.2.0.250","gateway":"10.2.0.252"}],
 		[{"subnet":"fd00::/124","rangeStart":"fd00::8"}]]}}`
 
-// TestSwap drives two directories through the same random calls: one by the
-// reference's binary alone, the other by the reference and us in turn, at
-// random. Every answer and, after every call, every byte of the directories
-// must be the same: whoever comes next finds what it would have left itself.
+// TestSwap drives two directories through the same random calls: one by the reference's
+// program alone, the other by the reference and ours, at random. Every answer and, after
+// every call, every byte of the directories must be the same: each program finds what it
+// would have written itself.
 func TestSwap(t *testing.T) {
 	netns := nettest.NewNS(t, "swap")
 	ref := []string{reftest.Plugins(t)}
@@ -91,8 +91,8 @@ func TestSwap(t *testing.T) {
 		case 4:
 			verb = spec.Check
 		case 5:
-			// The reference releases what a living owner had when such a call
-			// fails half way; we do not.
+			// The reference releases the address of a living owner when such a call fails
+			// half way; we do not.
 			if !held[id+ifName] {
 				args = fmt.Sprintf("IgnoreUnknown=1;IP=10.1.0.%d", rng.IntN(9))
 			}
@@ -134,8 +134,8 @@ func tree(t *testing.T, dir string) string {
 	return out.String()
 }
 
-// TestSwapTogether has both programs work on one directory at the same time.
-// No address may be given out twice, none may be lost.
+// TestSwapTogether runs both programs on one directory at the same time. No address may be
+// given out twice, none may be lost.
 func TestSwapTogether(t *testing.T) {
 	netns := nettest.NewNS(t, "together")
 	ref := []string{reftest.Plugins(t)}

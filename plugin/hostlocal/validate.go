@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// validate takes a configuration without ranges where they may come with each ADD, by
-// the capability ipRanges.
+// validate accepts a configuration without ranges if they may come with each ADD, by the
+// capability ipRanges.
 func validate(r *plugin.Request) error {
 	p, err := load(r)
 	if errors.Is(err, ipam.ErrNoRanges) && (r.InList == nil || r.InList.Granted["ipRanges"]) {
@@ -37,7 +37,7 @@ func validate(r *plugin.Request) error {
 	return p.checkRequested()
 }
 
-// checkRequested wants each address that the configuration asks for in a range.
+// checkRequested expects each requested address to be in a range.
 func (p *pool) checkRequested() error {
 	for _, a := range p.requested {
 		i := slices.IndexFunc(p.sets, func(s ipam.RangeSet) bool { return s.Contains(a) })
@@ -51,8 +51,8 @@ func (p *pool) checkRequested() error {
 	return nil
 }
 
-// samples are as many answers as the largest set has ranges. A runtime that may give
-// more ranges may answer anything.
+// samples are as many answers as the largest set has ranges. If a runtime may add ranges,
+// any answer is possible.
 func samples(r *plugin.Request) (list []*spec.Result) {
 	p, err := load(r)
 	if err != nil || r.InList.Granted["ipRanges"] {
@@ -78,7 +78,7 @@ func lengths(sets []ipam.RangeSet) (list []int) {
 	return list
 }
 
-// doubts are about fields that are not read, and files.
+// doubts reports fields that are not read, and files.
 func doubts(r *plugin.Request) (list []string) {
 	var conf Conf
 	if r.Decode(&conf) != nil || conf.IPAM == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/static"
 )
 
-// TestChild: what all plugins have in common that put a link on a master.
+// TestChild tests what all plugins that put a link on a master have in common.
 func TestChild(t *testing.T) {
 	endpointtest.Child{Plugins: []*plugin.Plugin{&Plugin, &hostlocal.Plugin, &static.Plugin}, Default: true}.Run(t)
 }

@@ -15,20 +15,19 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// Master is the link below. Default: in a chain the one interface of the previous result, else
-	// the default route's.
+	// Master is the parent link. Default: in a chain the one interface of the previous
+	// result, else the default route's.
 	// Reference: DEL fails when the default cannot be found, CHECK always.
 	Master string `json:"master"`
 
-	// Mode is l2, the container is on the master's segment; l3, the host routes
-	// between the containers, and nobody asks for their addresses; l3s, so that
+	// Mode is l2, the container is on the master's segment; l3, the host routes between the
+	// containers, and the kernel sends no ARP or neighbour discovery for them; l3s, so that
 	// the host's firewall sees them. Default: l2.
 	// Reference: same.
 	Mode string `json:"mode"`
 
-	// MTU in bytes; 0 is the master's, and follows it. It may be more
-	// than the master's.
-	// Reference: below 0 passed over; not in the result.
+	// MTU in bytes; 0 is the master's, and follows it. It may be more than the master's.
+	// Reference: ignores values below 0; not in the result.
 	MTU int `json:"mtu"`
 
 	// LinkInContainer says that the master is in the container.
@@ -43,12 +42,12 @@ type Conf struct {
 	// the link gets the addresses of the previous result.
 	// Reference: same.
 	IPAM struct {
-		// Type is the IPAM plugin; what else is in the section is its own.
+		// Type is the IPAM plugin; the section's other keys are its own.
 		// Reference: same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is there.
+	// DNS replaces IPAM's when any of its keys is set.
 	// Reference: always replaces IPAM's.
 	DNS spec.DNS `json:"dns"`
 
@@ -69,8 +68,8 @@ func decode(r *plugin.Request) (*Conf, error) {
 	return c, err
 }
 
-// validate judges the configuration, and with it what IPAM would answer. In a chain
-// the plugins before may have given the addresses.
+// validate checks the configuration, and with it the answers that IPAM would give. In a
+// chain earlier plugins may have given the addresses.
 func validate(r *plugin.Request) error {
 	c, err := decode(r)
 	if err != nil {

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipvlan is the plugin `ipvlan`: a link of the container's own on top of
-// one of the host, whose Ethernet address they share. Where a switch or a cloud
-// lets only one address through, it does what macvlan cannot.
+// Package ipvlan is the plugin `ipvlan`: a link of the container's own on top of a link of
+// the host, with the same Ethernet address. It works where a switch or a cloud accepts only
+// one address, which macvlan cannot do.
 //
 // The kernel needs CONFIG_IPVLAN. A link cannot be the master of ipvlans and of
 // macvlans at once.
@@ -55,8 +55,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return c.Attach(ctx, r)
 }
 
-// inherit takes the master from the previous result if the configuration has
-// none, and the addresses if there is no IPAM to ask.
+// inherit takes the master from the previous result if the configuration has none, and the
+// addresses if there is no IPAM plugin.
 func inherit(c *endpoint.Child, prev *spec.Result, ipamType string) error {
 	if c.Master == "" {
 		if len(prev.Interfaces) != 1 || prev.Interfaces[0].Name == "" {
@@ -82,7 +82,7 @@ func del(ctx context.Context, r *plugin.Request) error { return child(new(Conf))
 
 func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
 
-// checkOwn is CHECK without the IPAM plugin's.
+// checkOwn is CHECK without the IPAM plugin's part.
 func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
@@ -96,7 +96,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 
 func gc(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Collect(ctx, r) }
 
-// status cannot look for a master that the rest of a chain may provide.
+// status cannot check a master that the rest of a chain may provide.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {

@@ -20,7 +20,8 @@ func newWorld(t *testing.T) *endpointtest.World {
 	return endpointtest.New(t, &Plugin, &hostlocal.Plugin, &static.Plugin)
 }
 
-// at is a configuration of a container on the node's uplink: its last byte.
+// at is the configuration of a container on the node's uplink, with n as the address's last
+// byte.
 func at(n int, more string) string {
 	return fmt.Sprintf(`%s"ipam": {"type": "static", "addresses": [
 		{"address": "192.0.2.%d/24", "gateway": "192.0.2.2"}, {"address": "2001:db8:1::%d/64", "gateway": "2001:db8:1::2"}],
@@ -58,8 +59,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// In a chain the master and the addresses are those of the plugin before, and
-// DEL does not look how many interfaces there are by then.
+// In a chain the master and the addresses are those of the plugin before, and DEL does not
+// depend on how many interfaces there are by then.
 func TestChain(t *testing.T) {
 	w := newWorld(t)
 	const prev = `{"cniVersion": "1.1.0", "interfaces": [%s], "ips": [{"address": "192.0.2.60/24", "gateway": "192.0.2.2"}],
@@ -86,7 +87,7 @@ func TestChain(t *testing.T) {
 	two.Add()
 }
 
-// An address that comes from another node is reached here at once (pain 26).
+// An address that moves here from another node is reached at once (pain 26).
 func TestAddressMoves(t *testing.T) {
 	w := newWorld(t)
 	w.Misled(w.Router, "tonode", "192.0.2.50", "2001:db8:1::50")

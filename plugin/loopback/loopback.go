@@ -29,7 +29,7 @@ var Plugin = plugin.Plugin{
 	Check: check,
 }
 
-// compile is the desired state, whatever the configuration.
+// compile is the desired state for any configuration.
 func compile() netstate.State { return netstate.State{netstate.Up{Where: netstate.Sandbox, Link: lo}} }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {

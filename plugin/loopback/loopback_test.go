@@ -20,7 +20,7 @@ func TestContract(t *testing.T) {
 	plugintest.Run(t, &Plugin, plugintest.Case{Subject: plugintest.Subject(t, "loopback")})
 }
 
-// newPod is a container whose lo is down still.
+// newPod is a container whose lo is still down.
 func newPod(t *testing.T, conf string) (*endpointtest.World, *endpointtest.Pod) {
 	w := endpointtest.New(t, &Plugin)
 	p := w.Pod("a", conf)
@@ -42,7 +42,7 @@ func TestUpAndDown(t *testing.T) {
 	endpointtest.Must(t, p.Do(spec.Del))
 }
 
-// An address that does not belong there is refused, and lo is as it was.
+// An address that does not belong there is refused, and lo is unchanged.
 func TestForeignAddress(t *testing.T) {
 	w, p := newPod(t, `"x": 1`)
 	addr, err := netlink.ParseAddr("10.1.1.1/32")
@@ -52,7 +52,7 @@ func TestForeignAddress(t *testing.T) {
 	w.Fails(p.Do(spec.Check), "loopback interface is down")
 }
 
-// A previous result goes through as it is.
+// A previous result is returned unchanged.
 func TestPrevious(t *testing.T) {
 	_, p := newPod(t, `"prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "eth7"}], "dns": {"domain": "x"}}`)
 	endpointtest.Must(t, p.Do(spec.Add))

@@ -16,13 +16,13 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// Master is the link below. Default: the default route's.
+	// Master is the parent link. Default: the default route's.
 	// Reference: same.
 	Master string `json:"master"`
 
-	// Mode says whom a container reaches through the master: bridge, its siblings
-	// too; private, none of them; vepa, those the switch sends it back to; passthru,
-	// the only child gets all there is. Default: bridge.
+	// Mode decides which containers on the master a container reaches: bridge, all;
+	// private, none; vepa, those to which the switch sends frames back; passthru, the only
+	// child gets all traffic. Default: bridge.
 	// Reference: same; passthru loses mac.
 	Mode string `json:"mode"`
 
@@ -30,9 +30,9 @@ type Conf struct {
 	// Reference: not in the result.
 	MTU int `json:"mtu"`
 
-	// Mac is the Ethernet address; without, one derived from the owner, which stays
-	// when an ADD is tried again and is another on every node.
-	// Reference: without, a random one, of which clones of a machine draw the same.
+	// Mac is the Ethernet address; without, one derived from the owner, the same when an
+	// ADD is repeated and different on every node.
+	// Reference: without, a random one, the same on clones of a machine.
 	Mac string `json:"mac"`
 
 	// LinkInContainer says that the master is in the container.
@@ -40,7 +40,7 @@ type Conf struct {
 	LinkInContainer bool `json:"linkInContainer"`
 
 	// BcQueueLen is how many broadcast frames may wait at the master; 0 is the kernel's
-	// 1000. The largest of all children counts. Linux >= 5.11.
+	// 1000. The largest value of all children counts. Linux >= 5.11.
 	// Reference: same.
 	BcQueueLen uint32 `json:"bcqueuelen"`
 
@@ -51,17 +51,17 @@ type Conf struct {
 	// IPAM is the section of the IPAM plugin; without a type, layer 2 only.
 	// Reference: same.
 	IPAM struct {
-		// Type is the IPAM plugin; what else is in the section is its own.
+		// Type is the IPAM plugin; the section's other keys are its own.
 		// Reference: same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is there.
+	// DNS replaces IPAM's when any of its keys is set.
 	// Reference: always replaces IPAM's.
 	DNS spec.DNS `json:"dns"`
 
 	RuntimeConfig struct {
-		// Mac beats MAC= in CNI_ARGS, which beats mac.
+		// Mac overrides MAC= in CNI_ARGS, which overrides mac.
 		// Reference: same.
 		Mac string `json:"mac"`
 	} `json:"runtimeConfig"`
@@ -97,7 +97,7 @@ func decode(r *plugin.Request) (*Conf, error) {
 	return c, err
 }
 
-// validate judges the configuration, and with it what IPAM would answer.
+// validate checks the configuration, and with it the answers that IPAM would give.
 func validate(r *plugin.Request) error {
 	c, err := decode(r)
 	if err != nil {

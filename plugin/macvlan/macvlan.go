@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package macvlan is the plugin `macvlan`: a link of the container's own, with an
-// Ethernet address of its own, on top of one of the host. The container is on
-// the host's segment as if it were plugged into the same switch.
+// Package macvlan is the plugin `macvlan`: a link of the container's own, with an Ethernet
+// address of its own, on top of a link of the host. The container is on the host's segment
+// as if it were plugged into the same switch.
 //
 // The kernel needs CONFIG_MACVLAN. The host does not reach its own children
 // through their master; give it a macvlan of its own for that.
@@ -63,7 +63,7 @@ func del(ctx context.Context, r *plugin.Request) error { return child(new(Conf))
 
 func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
 
-// checkOwn is CHECK without the IPAM plugin's.
+// checkOwn is CHECK without the IPAM plugin's part.
 func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {

@@ -23,15 +23,16 @@ func newWorld(t *testing.T) *endpointtest.World {
 	return endpointtest.New(t, &Plugin, &hostlocal.Plugin, &static.Plugin)
 }
 
-// at is a configuration of a container on the node's uplink: its last byte.
+// at is the configuration of a container on the node's uplink, with n as the address's last
+// byte.
 func at(n int, more string) string {
 	return fmt.Sprintf(`%s"ipam": {"type": "static", "addresses": [
 		{"address": "192.0.2.%d/24", "gateway": "192.0.2.2"}, {"address": "2001:db8:1::%d/64", "gateway": "2001:db8:1::2"}],
 		"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}`, more, n, n)
 }
 
-// Containers on the default route's link reach each other and the outside, and
-// the outside them, under their own addresses.
+// Containers on the default route's link reach each other and the outside, and the outside
+// reaches them, under their own addresses.
 func TestTraffic(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.Pod("a", at(50, "")).Add(), w.Pod("b", at(51, "")).Add()
@@ -67,8 +68,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// The Ethernet address is the most special one that is asked for, else one that
-// an ADD that is tried again has too.
+// The Ethernet address is the most specific requested one, else one that a repeated ADD
+// gets again.
 func TestMAC(t *testing.T) {
 	w := newWorld(t)
 	const conf, arg, runtime = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03"
@@ -86,7 +87,7 @@ func TestMAC(t *testing.T) {
 	w.Want("capability", macOf(t, p), runtime)
 }
 
-// macOf attaches and detaches.
+// macOf attaches, detaches and returns the MAC.
 func macOf(t *testing.T, p *endpointtest.Pod) string {
 	t.Helper()
 	endpointtest.Must(t, p.Do(spec.Add))
@@ -101,8 +102,8 @@ func macOf(t *testing.T, p *endpointtest.Pod) string {
 	return mac.String()
 }
 
-// The only child of passthru has the master's address; one that is asked for
-// becomes the master's, until the child goes.
+// The only child of passthru has the master's address; a requested one becomes the
+// master's, until the child is deleted.
 func TestPassthru(t *testing.T) {
 	w := newWorld(t)
 	masters := func() string { return w.HostLink("uplink").Attrs().HardwareAddr.String() }
@@ -121,7 +122,7 @@ func TestPassthru(t *testing.T) {
 	}
 }
 
-// A link that is used otherwise is named as the reason.
+// The error for a busy link names the reason.
 func TestBusy(t *testing.T) {
 	w := newWorld(t)
 	br := w.Bridge("br0")
@@ -129,7 +130,7 @@ func TestBusy(t *testing.T) {
 	w.Pod("a", at(50, `"master": "m0", `)).Refused("m0 is used otherwise: a port of a bridge")
 }
 
-// Without IPAM the link is up and has nothing, and CHECK is content.
+// Without IPAM the link is up and has nothing, and CHECK succeeds.
 func TestLayer2(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", `"dns": {"domain": "x"}, "bcqueuelen": 2000`).Add()
@@ -145,8 +146,8 @@ func TestLayer2(t *testing.T) {
 	w.Fails(p.Do(spec.Check), "Interface eth0 is down")
 }
 
-// An address that comes to another container, or from another node, is reached
-// there at once by those who remember it elsewhere (pain 26).
+// An address that moves to another container, or here from another node, is reached at once
+// by neighbours that have the old MAC (pain 26).
 func TestAddressMoves(t *testing.T) {
 	w := newWorld(t)
 	w.Misled(w.Router, "tonode", "192.0.2.50", "2001:db8:1::50")
@@ -158,7 +159,7 @@ func TestAddressMoves(t *testing.T) {
 	}
 }
 
-// A master without carrier holds an ADD up a little, and does not fail it.
+// A master without carrier delays an ADD a little, and does not fail it.
 func TestNoCarrier(t *testing.T) {
 	w := newWorld(t)
 	w.Master("m0")

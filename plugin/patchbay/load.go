@@ -10,8 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// load decodes every member. Nothing may run unless all are well-formed, except
-// for DEL and GC: those that are come beside the first error.
+// load decodes every member. Nothing may run unless all are well-formed. For DEL and GC
+// load returns the well-formed ones beside the first error.
 func load(r *plugin.Request) (members []*plugin.Inner, err error) {
 	var conf Conf
 	if err := r.Decode(&conf); err != nil {

@@ -1,13 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package patchbay is the plugin `patchbay`: its configuration holds a list of
-// plugins, and it runs them all in this one process with one firewall
-// transaction, so that a runtime pays one exec for a whole chain. `patchbay
-// convert` writes this form from an ordinary conflist.
+// Package patchbay is the plugin `patchbay`: its configuration holds a list of plugins, and
+// it runs them all in one process with one firewall transaction, so that a runtime pays one
+// exec for a whole chain. `patchbay convert` writes this form from an ordinary conflist.
 //
-// A member runs in process when CNI_PATH finds this program under its name or
-// nothing at all; a foreign file found there is exec'd, as the runtime would.
+// A member runs in process when CNI_PATH finds this program under its name or nothing at
+// all; another program found there is exec'd, as the runtime would.
 package patchbay
 
 import (
@@ -41,25 +40,25 @@ var Plugin = plugin.Plugin{
 
 // Conf is the configuration.
 type Conf struct {
-	// Plugins are plugin configurations as in a conflist, at least one. Each may
-	// have `capabilities`; the outer plugin must declare their union, which
-	// `patchbay convert` does. DEL and GC do without, by the records.
+	// Plugins are plugin configurations as in a conflist, at least one. Each may have
+	// `capabilities`; the outer plugin must declare their union, which `patchbay convert`
+	// does. DEL and GC work without them, from the records.
 	// Reference: none, ours only.
 	Plugins []json.RawMessage `json:"plugins"`
 
-	// RuntimeConfig is written by the runtime and handed to the members that
-	// declare the capability.
+	// RuntimeConfig is written by the runtime and passed to the members that declare the
+	// capability.
 	// Reference: none, ours only.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 
-	// Args is handed to members that have none of their own.
+	// Args is passed to members that have none of their own.
 	// Reference: none, ours only.
 	Args json.RawMessage `json:"args"`
 }
 
-// add runs the members in order and pushes the DEL of each that succeeded. One
-// that failed has taken itself back; a DEL could hit the attachment it refused
-// to make twice.
+// add runs the members in order and pushes the DEL of each that succeeded. A failed member
+// has rolled itself back; a DEL could remove an attachment that the member refused to make
+// twice.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	members, err := load(r)
 	if err != nil {
@@ -84,7 +83,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return prev, nil
 }
 
-// del runs every member in reverse order, whatever fails on the way.
+// del runs every member in reverse order, and goes on after errors.
 func del(ctx context.Context, r *plugin.Request) error {
 	members := remaining(r)
 	var errs []error
@@ -97,7 +96,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(errs...)
 }
 
-// askAll is CHECK and STATUS: every member answers, as in a list of a runtime's
+// askAll is CHECK and STATUS: every member answers, as in a list of a runtime
 // (docs/adr/0037).
 func askAll(ctx context.Context, r *plugin.Request) error {
 	members, err := load(r)
@@ -116,7 +115,7 @@ func askAll(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(errs...)
 }
 
-// gc asks every member, whatever fails on the way.
+// gc calls every member, and goes on after errors.
 func gc(ctx context.Context, r *plugin.Request) error {
 	var errs []error
 	for _, m := range remaining(r) {
@@ -127,7 +126,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(errs...)
 }
 
-// failed says which member an error is from.
+// failed names the member of an error.
 func failed(m *plugin.Inner, err error, verb string) error {
 	return fmt.Errorf("plugin type=%q failed (%s): %w", m.Type, verb, err)
 }

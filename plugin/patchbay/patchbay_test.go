@@ -19,13 +19,13 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// tape is what the members heard, in order.
+// tape records the members' calls, in order.
 type tape struct {
 	lines   []string
 	fail    string            // "type verb" that fails
 	configs map[string]string // by "type verb"
 	queued  int               // by ADDs, not yet done
-	flushed int               // how often something queued was done
+	flushed int               // how often queued work was done
 	ns      string
 }
 

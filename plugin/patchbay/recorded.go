@@ -12,10 +12,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// remaining are the members of a DEL or GC: those of the list and, when it is
-// damaged, those that have records, of this attachment or for a GC of any. The
-// configuration is told to be wrong, which is no reason to keep anything.
-// Only a foreign member that cannot be read any more is lost.
+// remaining are the members of a DEL or GC: those of the list and, when it is damaged,
+// those that have records, of this attachment or for a GC of any. It reports that the
+// configuration is wrong, but that must not keep anything from being removed. Only a member
+// of another program that cannot be read any more is lost.
 func remaining(r *plugin.Request) []*plugin.Inner {
 	members, err := load(r)
 	if err == nil {
@@ -25,14 +25,14 @@ func remaining(r *plugin.Request) []*plugin.Inner {
 	return append(recorded(r, members), members...)
 }
 
-// recorded are the plugins with a record that are not among members, each with
-// as much configuration as DEL needs, in the order of a chain.
+// recorded are the plugins with a record that are not among members, each with the part of
+// the configuration that DEL needs, in the order of a chain.
 func recorded(r *plugin.Request, members []*plugin.Inner) (list []*plugin.Inner) {
 	kinds := kindsOnRecord(r)
 	for _, m := range members {
 		delete(kinds, m.Type)
 	}
-	// DEL goes backwards: what is chained first, addresses last.
+	// DEL runs in reverse order: chained plugins first, addresses last.
 	for _, kind := range []plugin.Kind{plugin.IPAM, plugin.Interface, plugin.Chained} {
 		for _, p := range r.Session.Plugins {
 			if p.Kind != kind || !kinds[p.Name] {

@@ -44,8 +44,8 @@ func ask(verb spec.Verb, ns, fields string) (stderr string, err error) {
 	return log.String(), err
 }
 
-// TestDelWithoutPlugins: what has become of the configuration, DEL and GC take
-// everything away that has a record.
+// TestDelWithoutPlugins: whatever happened to the configuration, DEL and GC remove
+// everything that has a record.
 func TestDelWithoutPlugins(t *testing.T) {
 	damaged := map[string]string{
 		"missing": `"x":1`,
@@ -83,7 +83,7 @@ func TestDelWithoutPlugins(t *testing.T) {
 	}
 }
 
-// warm makes what stays with the network.
+// warm makes what remains with the network.
 func warm(t *testing.T, ns string) {
 	t.Helper()
 	for _, verb := range []spec.Verb{spec.Add, spec.Del} {
@@ -93,7 +93,7 @@ func warm(t *testing.T, ns string) {
 	}
 }
 
-// A GC that cannot read its list and is told of nobody keeps everybody.
+// A GC that cannot read its list of attachments keeps all of them.
 func TestGCKeepsTheLiving(t *testing.T) {
 	ns := nettest.NewNS(t, "rec")
 	if _, err := ask(spec.Add, ns, node); err != nil {

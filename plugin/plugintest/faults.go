@@ -17,11 +17,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// errFault is what an injected fault fails with.
+// errFault is the error of an injected fault.
 var errFault = errors.New("injected fault")
 
-// faults lets ADD fail before each of its changes in turn and looks whether
-// anything stays.
+// faults fails ADD before each of its changes in turn and checks that nothing is left.
 func (c *Case) faults(t *testing.T, p *plugin.Plugin) {
 	steps := c.steps(t, p)
 	if len(steps) == 0 {
@@ -69,8 +68,8 @@ func (c *Case) steps(t *testing.T, p *plugin.Plugin) (names []string) {
 	return names
 }
 
-// cancelled: a call whose context has ended does nothing or finishes, and never
-// leaves a half.
+// cancelled: a call whose context has ended does nothing or finishes, and never leaves half
+// of its work.
 func (c *Case) cancelled(t *testing.T, inv invoke.Invoker) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -98,7 +97,7 @@ func (c *Case) cancelled(t *testing.T, inv invoke.Invoker) {
 func (c *Case) leaks(t *testing.T, inv invoke.Invoker) {
 	w := c.suite(inv, nil).World(t)
 	defer w.Close()
-	c.life(t, w) // what is opened once and kept, such as the poller's, is open now
+	c.life(t, w) // descriptors that are opened once and kept, such as the poller's, are open now
 	goroutines, fds := runtime.NumGoroutine(), descriptors(t)
 	for range 3 {
 		c.life(t, w)

@@ -1,8 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plugintest holds a plugin to the contract every plugin keeps. Three
-// lines do:
+// Package plugintest tests a plugin against the contract of all plugins, in three lines:
 //
 //	func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
 //
@@ -10,16 +9,15 @@
 //		plugintest.Run(t, &Plugin, plugintest.Case{Subject: plugintest.Subject(t, "host-local")})
 //	}
 //
-// Subject reads conformance/subjects/NAME.json, the description that anybody's
-// plugin of that type can be held to; conformance.Subject documents it. A test
-// may as well write the Subject as a Go value.
+// Subject reads conformance/subjects/NAME.json, the description for any project's plugin of
+// that type; conformance.Subject documents it. A test may as well write the Subject as a Go
+// value.
 //
-// Run goes through every script of conformance/contract twice, in process
-// (plugin.Builtin) and by exec (the test binary started under the plugin's
-// name), and once for each version of the specification. In process it adds
-// what only Go can: a fault at every Session.Fault step of ADD, a cancelled
-// context, a panic-free refusal of broken input, and a count of goroutines and
-// file descriptors.
+// Run runs every script of conformance/contract twice, in process (plugin.Builtin) and by
+// exec (the test binary started under the plugin's name), and once for each version of the
+// specification. In process it adds what only Go can: a fault at every Session.Fault step
+// of ADD, a cancelled context, a panic-free refusal of broken input, and a count of
+// goroutines and file descriptors.
 package plugintest
 
 import (
@@ -34,12 +32,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Case is one configuration of a plugin to be held to the contract.
+// Case is one configuration of a plugin for the contract.
 type Case struct {
 	conformance.Subject
 
-	// Delegates may be called in process, as if the same binary held them. By
-	// exec they are found too, under their names.
+	// Delegates may be called in process, as if the same binary held them. Exec finds them
+	// too, under their names.
 	Delegates []*plugin.Plugin
 
 	// Prepare replaces Subject.Prev: see conformance.Suite.
@@ -77,7 +75,7 @@ func Subject(t testing.TB, name string) conformance.Subject {
 	return *s
 }
 
-// Run holds p to the contract in each case.
+// Run tests p against the contract in each case.
 func Run(t *testing.T, p *plugin.Plugin, cases ...Case) {
 	t.Helper()
 	for _, c := range cases {
@@ -90,7 +88,7 @@ func Run(t *testing.T, p *plugin.Plugin, cases ...Case) {
 	}
 }
 
-// fill takes from the plugin what the case leaves out.
+// fill completes the case from the plugin.
 func (c *Case) fill(p *plugin.Plugin) {
 	if c.Type == "" {
 		c.Type = p.Name
@@ -117,8 +115,8 @@ func (c *Case) run(t *testing.T, p *plugin.Plugin) {
 	t.Run("leaks", func(t *testing.T) { c.leaks(t, inProcess) })
 }
 
-// suite is the contract over one transport. In process the path names a
-// directory that does not exist, so nothing can be found in it.
+// suite is the contract over one transport. In process the path names a directory that does
+// not exist, so that no program is found there.
 func (c *Case) suite(inv invoke.Invoker, path []string) conformance.Suite {
 	if path == nil {
 		path = []string{"/nonexistent/plugintest"}

@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// files is a well behaved IPAM plugin that keeps one file an attachment.
+// files is a correct IPAM plugin that keeps one file for each attachment.
 func files() *plugin.Plugin {
 	return &plugin.Plugin{
 		Name: "files", Kind: plugin.IPAM, About: "keeps files",
@@ -89,8 +89,8 @@ func filesGC(_ context.Context, r *plugin.Request) error {
 
 func TestMain(m *testing.M) { Main(m, files(), echo()) }
 
-// TestFilesIs is what TestTeeth runs in a process of its own, with the fault
-// that the environment names.
+// TestFilesIs is the test that TestTeeth runs in a process of its own, with the fault that
+// the environment names.
 func TestFilesIs(t *testing.T) {
 	fault := os.Getenv("FAULT")
 	p := files()
@@ -100,8 +100,7 @@ func TestFilesIs(t *testing.T) {
 	Run(t, p, Case{})
 }
 
-// faulty lists ways to get a plugin wrong, and a part of the contract that must
-// notice each.
+// faulty lists wrong plugins, each with a part of the contract that must report it.
 var faulty = map[string]struct {
 	plant   func(*plugin.Plugin)
 	noticed string
@@ -169,7 +168,7 @@ func filesClear(_ context.Context, r *plugin.Request) error {
 	return os.RemoveAll(filepath.Dir(fileOf(r, "x")))
 }
 
-// TestTeeth plants each fault and wants the contract to notice it.
+// TestTeeth plants each fault and expects the contract to report it.
 func TestTeeth(t *testing.T) {
 	for name, fault := range faulty {
 		parts := strings.Split(fault.noticed, "/")

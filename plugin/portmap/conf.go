@@ -16,47 +16,47 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// SNAT masquerades what could not be answered otherwise: a container, or a
-	// neighbour in its subnet, that uses the published port, and 127.0.0.0/8.
+	// SNAT masquerades connections whose answers would be lost otherwise: from a container,
+	// or a neighbour in its subnet, to its published port, and from 127.0.0.0/8.
 	// Default: true.
-	// Reference: with iptables the whole subnet, whatever it connects to by the port.
+	// Reference: with iptables the whole subnet, for any connection to the port.
 	SNAT *bool `json:"snat"`
 
-	// MasqAll masquerades every client of a published port, so the container
-	// sees the host's address only. Needs snat.
+	// MasqAll masquerades every client of a published port, so that the container sees the
+	// host's address only. Needs snat.
 	// Reference: same; wrong with nftables in v1.9.1.
 	MasqAll bool `json:"masqAll"`
 
-	// MarkMasqBit is 0 to 31, validated, and without effect: nothing is marked, so
-	// there is no bit to be in the way of another program's. Excludes
-	// externalSetMarkChain.
-	// Reference: the bit it marks packets with that it masquerades, 13 by default.
+	// MarkMasqBit is 0 to 31, validated, and without effect: no packet is marked, so no bit
+	// can conflict with another program's. Excludes externalSetMarkChain.
+	// Reference: the bit that marks packets to masquerade, 13 by default.
 	MarkMasqBit *int `json:"markMasqBit"`
 
-	// ExternalSetMarkChain may be KUBE-MARK-MASQ, which asks kube-proxy to
-	// masquerade; portmap then does it itself. Any other is refused with code 2: what
-	// is in it is not known, and nftables cannot jump into iptables.
-	// Reference: the iptables chain it jumps to for what must be masqueraded.
+	// ExternalSetMarkChain may be KUBE-MARK-MASQ, which asks kube-proxy to masquerade;
+	// portmap then masquerades itself. Any other is refused with code 2: its content is not
+	// known, and nftables cannot jump into iptables.
+	// Reference: the iptables chain to jump to for packets to masquerade.
 	ExternalSetMarkChain *string `json:"externalSetMarkChain"`
 
-	// ConditionsV4 limits the mappings of this network to IPv4 packets that meet
-	// it: iptables or nft tokens, see "Conditions".
-	// Reference: with nftables the last ADD's hold for every network; any token is passed on.
+	// ConditionsV4 limits the mappings of this network to IPv4 packets that meet the
+	// conditions: iptables or nft tokens, see "Conditions".
+	// Reference: with nftables the last ADD's apply to every network; any token is passed
+	// on.
 	ConditionsV4 []string `json:"conditionsV4"`
 
 	// ConditionsV6 is the same for IPv6.
 	// Reference: as conditionsV4.
 	ConditionsV6 []string `json:"conditionsV6"`
 
-	// Backend may be iptables or nftables. Both lead to nftables; it decides in
-	// which language the conditions must be.
+	// Backend may be iptables or nftables. Both use nftables; it decides in which language
+	// the conditions must be.
 	// Default: the conditions' language.
 	// Reference: runs iptables (default) or nft; conditions of nft's need backend nftables.
 	Backend *string `json:"backend"`
 
 	RuntimeConfig struct {
-		// PortMappings is the capability portMappings, keys in any case of letters;
-		// an empty list passes through.
+		// PortMappings is the capability portMappings, keys in any letter case; an empty
+		// list is accepted.
 		// Reference: DEL without the list leaves every rule.
 		PortMappings []PortMapping `json:"portMappings"`
 	} `json:"runtimeConfig"`
@@ -65,26 +65,26 @@ type Conf struct {
 // PortMapping is one entry of the capability portMappings.
 type PortMapping struct {
 	// HostPort is 1 to 65535; required.
-	// Reference: has no upper bound, and a port that is taken is published to nobody.
+	// Reference: has no upper bound, and a port that is taken is published without effect.
 	HostPort int `json:"hostPort"`
 
 	// ContainerPort is 1 to 65535; required.
 	// Reference: has no upper bound.
 	ContainerPort int `json:"containerPort"`
 
-	// Protocol is tcp, udp or sctp, in any case of letters.
+	// Protocol is tcp, udp or sctp, in any letter case.
 	// Default: tcp.
 	// Reference: is not validated.
 	Protocol string `json:"protocol"`
 
-	// HostIP limits the mapping to one address of the host; 0.0.0.0 is every IPv4,
-	// :: every IPv6 address, ::1 is refused.
+	// HostIP limits the mapping to one address of the host; 0.0.0.0 is every IPv4, :: every
+	// IPv6 address, ::1 is refused.
 	// Default: every local address.
-	// Reference: takes garbage for IPv6, and ::1, which never works.
+	// Reference: accepts garbage for IPv6, and ::1, which never works.
 	HostIP string `json:"hostIP"`
 }
 
-// The backends of the reference.
+// The reference's backends.
 const (
 	backendIPTables = "iptables"
 	backendNFTables = "nftables"

@@ -15,13 +15,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Places in the result's interfaces, which callers count on.
+// The indexes of the result's interfaces, which callers rely on.
 const (
 	atHost = iota
 	atContainer
 )
 
-// input is all that compile looks at.
+// input is everything that compile reads.
 type input struct {
 	conf    *Conf
 	ipam    *spec.Result
@@ -31,8 +31,8 @@ type input struct {
 	records *record.Store
 }
 
-// compile computes the desired state and the result, in which what only the
-// kernel knows (the MTU) is still missing. It touches nothing.
+// compile computes the desired state and the result without what only the kernel knows (the
+// MTU). It changes nothing.
 func compile(in input) (netstate.State, *spec.Result, error) {
 	if len(in.ipam.IPs) == 0 {
 		return nil, nil, refuse("IPAM plugin returned missing IP config")
@@ -70,8 +70,8 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	return s, result, nil
 }
 
-// container gives the interface its addresses without the kernel's route to
-// the subnet: all of it is behind the gateway, and the gateway on the link.
+// container gives the interface its addresses without the kernel's route to the subnet: the
+// whole subnet is behind the gateway, and the gateway on the link.
 func container(name string, result *spec.Result) netstate.State {
 	s := endpoint.EnableIPv6(name, result.IPs, endpoint.NoDuplicates(name, result.IPs)...)
 	for _, ip := range result.IPs {
@@ -88,7 +88,7 @@ func container(name string, result *spec.Result) netstate.State {
 	return s
 }
 
-// subnetRoutes lead to the gateway and by it to the subnet, each once.
+// subnetRoutes lead to the gateway and through it to the subnet, each once.
 func subnetRoutes(name string, ips []spec.IPConfig) (routes []netstate.Route) {
 	done := make(map[netip.Prefix]bool)
 	add := func(r netstate.Route) {
@@ -109,8 +109,8 @@ func subnetRoutes(name string, ips []spec.IPConfig) (routes []netstate.Route) {
 	return routes
 }
 
-// needsOnLink: the kernel takes a next hop only where a route of link scope
-// leads; within the subnet, only the gateway has one.
+// needsOnLink: the kernel accepts a next hop only where a route of link scope leads; within
+// the subnet, only the gateway has one.
 func needsOnLink(gw netip.Addr, ips []spec.IPConfig) (within bool) {
 	if !gw.IsValid() {
 		return false
@@ -124,7 +124,7 @@ func needsOnLink(gw netip.Addr, ips []spec.IPConfig) (within bool) {
 	return within
 }
 
-// host gives the host's end the gateways and leads to the addresses.
+// host gives the host's end the gateways' addresses and the routes to the container's.
 func host(name string, ips []spec.IPConfig) (s netstate.State) {
 	done := make(map[netip.Addr]bool)
 	for _, ip := range ips {
@@ -137,8 +137,8 @@ func host(name string, ips []spec.IPConfig) (s netstate.State) {
 	return s
 }
 
-// routeTo leads from the host to an address. A route of an attachment that is just
-// going must not stay in the way.
+// routeTo leads from the host to an address. It replaces the route of an attachment that is
+// just being removed.
 func routeTo(name string, a netip.Addr) netstate.Route {
 	route := netstate.Route{Where: netstate.Host, Link: name, Dst: single(a), Replace: true}
 	if a.Is4() {

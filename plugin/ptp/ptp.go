@@ -1,10 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ptp is the plugin `ptp`: it joins a container to the host by a veth
-// pair, as if it were a point-to-point link. The container's whole subnet is
-// behind the gateway, which every host end has; the host has one route to each
-// container.
+// Package ptp is the plugin `ptp`: it connects a container to the host by a veth pair, as
+// if it were a point-to-point link. The container's whole subnet is behind the gateway,
+// whose address every host end has; the host has one route to each container.
 package ptp
 
 import (
@@ -40,16 +39,16 @@ var Plugin = plugin.Plugin{
 
 // Conf is the configuration.
 type Conf struct {
-	// IPMasq gives what leaves the subnets the host's address.
-	// Reference: rules for each container, which stay when the namespace went before DEL.
+	// IPMasq masquerades packets that leave the subnets, with the host's address.
+	// Reference: rules for each container, left behind when the namespace ended before DEL.
 	IPMasq bool `json:"ipMasq"`
 
 	// MTU in bytes of the pair; 0 is the kernel's.
 	// Reference: does not report it in the result.
 	MTU int `json:"mtu"`
 
-	// IPMasqOutside lists prefixes of networks that the subnets are a part of: what leaves the
-	// prefix around an address gets the host's address, with or without ipMasq.
+	// IPMasqOutside lists prefixes of networks that the subnets are a part of: packets that
+	// leave the prefix around an address are masqueraded, with or without ipMasq.
 	// Reference: none.
 	IPMasqOutside endpoint.Outside `json:"ipMasqOutside"`
 
@@ -58,13 +57,12 @@ type Conf struct {
 	IPMasqBackend *string `json:"ipMasqBackend"`
 
 	IPAM struct {
-		// Type is the IPAM plugin, required; it must give a gateway with each address.
-		// What else is in the section is its own.
-		// Reference: fails in netlink without a gateway.
+		// Type is the IPAM plugin, required; it must give a gateway with each address. The
+		// section's other keys are its own. Reference: fails in netlink without a gateway.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is there.
+	// DNS replaces IPAM's when any of its keys is set.
 	// Reference: same.
 	DNS spec.DNS `json:"dns"`
 }
@@ -128,7 +126,7 @@ func del(ctx context.Context, r *plugin.Request) error { return endpoint.Detach(
 
 func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
 
-// checkOwn is CHECK without the IPAM plugin's.
+// checkOwn is CHECK without the IPAM plugin's part.
 func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Lacking is what `patchbay repair` makes again on the host for a living attachment:
-// its routes, where none leads to the address. Another attachment's stays.
+// Lacking is what `patchbay repair` restores on the host for a living attachment: its
+// routes, where none leads to the address. It leaves another attachment's route alone.
 func Lacking(env *netstate.Env, rec *record.Record, result *spec.Result) (s netstate.State, err error) {
 	if len(rec.Links) == 0 || result == nil {
 		return nil, nil
 	}
 	link, err := env.Link(netstate.Host, rec.Links[0])
 	if err != nil || link.Attrs().Alias != rec.Owner.Alias() {
-		return nil, nil //nolint:nilerr // without the link there is nothing to lead to
+		return nil, nil //nolint:nilerr // without the link there is nothing to route to
 	}
 	for _, ip := range result.IPs {
 		if in := result.Of(ip); in == nil || in.Name != rec.IfName || in.Sandbox == "" {
@@ -35,7 +35,7 @@ func Lacking(env *netstate.Env, rec *record.Record, result *spec.Result) (s nets
 	return s, nil
 }
 
-// repairable has CHECK advise what helps.
+// repairable makes CHECK advise `patchbay repair`.
 func repairable(s netstate.State) {
 	for i, o := range s {
 		if route, ok := o.(netstate.Route); ok && route.Where == netstate.Host {

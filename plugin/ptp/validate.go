@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// validate judges the configuration, and with it what IPAM would answer.
+// validate checks the configuration, and with it the answers that IPAM would give.
 func validate(r *plugin.Request) error {
 	c, err := decode(r)
 	if err != nil {
@@ -32,7 +32,7 @@ func validate(r *plugin.Request) error {
 	})
 }
 
-// reaching is an answer with the gateways as neighbours, which they are here.
+// reaching is an answer with the gateways as neighbours, as with this plugin.
 func reaching(ipam *spec.Result) *spec.Result {
 	result := *ipam
 	result.IPs = slices.Clone(ipam.IPs)
@@ -44,7 +44,7 @@ func reaching(ipam *spec.Result) *spec.Result {
 	return &result
 }
 
-// doubts: CNI_ARGS may still name a gateway, so an address without is not refused.
+// doubts: CNI_ARGS may still name a gateway, so an address without one is not refused.
 func doubts(r *plugin.Request) (list []string) {
 	for _, sample := range r.Samples() {
 		for _, ip := range sample.IPs {

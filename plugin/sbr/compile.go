@@ -16,13 +16,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// source is one address of the interface and the table for what it sends.
+// source is one address of the interface and the table for its packets.
 type source struct {
 	spec.IPConfig
 	table int
 }
 
-// rulesOnly is the state where somebody else fills the table.
+// rulesOnly is the state when another program fills the table.
 func rulesOnly(list []source) (s netstate.State) {
 	for _, src := range list {
 		s = append(s, rule{src.Address.Addr(), src.table})
@@ -30,9 +30,10 @@ func rulesOnly(list []source) (s netstate.State) {
 	return s
 }
 
-// compile is the desired state: for each address a rule, a default route and
-// the link's routes that are the address's; then none of those in the main
-// table, but for the source hints. The rule comes first, so that whatever kills us, it leads DEL to the
+// compile computes the desired state: for each address a rule, a default route and the
+// link's routes that are the address's; then the removal of these from the main table,
+// except for the source hints. The rule comes first, so that after a kill it leads DEL to
+// the table.
 // table.
 func compile(conf *Conf, link string, list []source, have []netlink.Route) (s netstate.State) {
 	have = movable(have)
@@ -90,8 +91,8 @@ func zero(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: make(net.IP, a.BitLen()/8), Mask: net.CIDRMask(0, a.BitLen())}
 }
 
-// movable leaves out the link-local routes of IPv6, which the interface itself
-// needs whatever the source.
+// movable leaves out the link-local routes of IPv6, which the interface itself needs for
+// any source.
 func movable(have []netlink.Route) (out []netlink.Route) {
 	for _, r := range have {
 		if r.Dst != nil && !linkLocal(r) {
@@ -105,7 +106,7 @@ func linkLocal(r netlink.Route) bool {
 	return r.Dst != nil && r.Dst.IP.IsLinkLocalUnicast() && r.Dst.IP.To4() == nil
 }
 
-// steady is a route without the flags that tell the state of the moment.
+// steady is a route without the flags of its momentary state.
 func steady(r netlink.Route) netlink.Route {
 	r.Flags &= int(netlink.FLAG_ONLINK)
 	for _, hop := range r.MultiPath {
@@ -147,8 +148,8 @@ func hops(r netlink.Route) (out []net.IP) {
 	return out
 }
 
-// promised are the routes a link has by its previous result: what a dry run
-// takes for the kernel's, and what CHECK looks for.
+// promised are the routes that a link has by its previous result: a dry run uses them in
+// place of the kernel's, and CHECK looks for them.
 func promised(prev *spec.Result, list []source) (out []netlink.Route) {
 	for _, src := range list {
 		if !src.Address.IsSingleIP() {
@@ -171,7 +172,8 @@ func promised(prev *spec.Result, list []source) (out []netlink.Route) {
 	return out
 }
 
-// nextHop is a result's rule: a route without one takes the first of its family.
+// nextHop applies the rule for results: a route without a next hop uses the first of its
+// family.
 func nextHop(r spec.Route, list []source) netip.Addr {
 	if r.GW.IsValid() {
 		return r.GW

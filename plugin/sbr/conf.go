@@ -18,19 +18,19 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// Table is a routing table that somebody else fills: only rules that lead to it
-	// are made, and no route is touched. Without, each address gets a table of its
-	// own, the first from 100 on that no rule, route or VRF has.
+	// Table is a routing table that another program fills: only rules that lead to it are
+	// made, and no route is changed. Without, each address gets a table of its own, the
+	// first from 100 on that no rule, route or VRF has.
 	// Reference: looks for free tables only in rules and the main table.
 	Table *int `json:"table"`
 
-	// Gateways, one of IPv4 and one of IPv6 at most, serve in place of those of the
-	// addresses for the default routes of the tables. Refused with `table`.
+	// Gateways, one of IPv4 and one of IPv6 at most, replace those of the addresses for the
+	// default routes of the tables. Refused with `table`.
 	// Reference: not in v1.9.1; named so in its development branch.
 	Gateways []netip.Addr `json:"gateways"`
 
-	// AddSourceHints keeps, or adds, the route to each address's subnet in the main
-	// table, with the address as preferred source: who asks for no source reaches the
+	// AddSourceHints keeps, or adds, the route to each address's subnet in the main table,
+	// with the address as preferred source: a program that binds no source reaches the
 	// subnet. Refused with `table`.
 	// Reference: not in v1.9.1; the same in its development branch.
 	AddSourceHints bool `json:"addSourceHints"`
@@ -71,7 +71,7 @@ func (c *Conf) validate() error {
 	return nil
 }
 
-// validate judges the gateways too, where the list says what addresses there are.
+// validate checks the gateways too, if the list shows the addresses.
 func validate(r *plugin.Request) error {
 	c, err := decode(r)
 	if err != nil || r.InList == nil {
@@ -104,8 +104,8 @@ func doubts(r *plugin.Request) []string {
 	return []string{fmt.Sprintf("table %d is the kernel's, which looks it up for every source already", *c.Table)}
 }
 
-// gateway is the next hop of the default route for an address; it may be
-// invalid, then there is no default route but those the link has.
+// gateway is the next hop of the default route for an address; when it is invalid, only the
+// link's own default routes are used.
 func (c *Conf) gateway(ip spec.IPConfig) netip.Addr {
 	for _, gw := range c.Gateways {
 		if gw.Is4() == ip.Address.Addr().Is4() {
@@ -115,8 +115,8 @@ func (c *Conf) gateway(ip spec.IPConfig) netip.Addr {
 	return ip.Gateway
 }
 
-// sources are the addresses of the interface in the previous result. One that
-// names no interface is taken for the interface's.
+// sources are the addresses of the interface in the previous result. An address without an
+// interface counts as the interface's.
 func sources(r *plugin.Request) (ips []spec.IPConfig, err error) {
 	prev := r.Prev()
 	if prev == nil {

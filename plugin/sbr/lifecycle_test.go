@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestCheckNotices each thing that ADD made.
+// TestCheckNotices: CHECK reports the loss of each object that ADD made.
 func TestCheckNotices(t *testing.T) {
 	without := func(table int, dst string) func(*world) error {
 		return func(w *world) error {
@@ -60,7 +60,7 @@ func twice(do func(*world) error) func(*world) error {
 	return func(w *world) error { return errors.Join(do(w), do(w)) }
 }
 
-// TestDelFindsItsRules with less and less to go by.
+// TestDelFindsItsRules with ever less information.
 func TestDelFindsItsRules(t *testing.T) {
 	bare := func(c *spec.Call) { c.Config = []byte(`{"cniVersion":"1.1.0","name":"net"}`) }
 	unlink := func(w *world) {
@@ -101,7 +101,7 @@ func TestDelFindsItsRules(t *testing.T) {
 	}
 }
 
-// TestLinkLocalStays: neighbours of the interface are reached as before.
+// TestLinkLocalStays: neighbours of the interface are still reached.
 func TestLinkLocalStays(t *testing.T) {
 	w := newWorld(t, 1)
 	must(t, w.call(spec.Add, 0, ""))

@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// rule sends what comes from an address to a table.
+// rule sends packets from an address to a table.
 type rule struct {
 	src   netip.Addr
 	table int
@@ -33,8 +33,8 @@ func (u rule) message() *netlink.Rule {
 	return m
 }
 
-// Ensure adds the rule; one that is there stays. The kernel would add an equal
-// one with another priority (NLM_F_EXCL compares that too).
+// Ensure adds the rule unless it exists. The kernel would add an equal one with another
+// priority (NLM_F_EXCL compares that too).
 func (u rule) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
 	if missing, err := u.Diff(ctx, env); err != nil || missing == "" {
 		return nil, err
@@ -52,7 +52,7 @@ func (u rule) remove(c *nl.Conn) error {
 	return nil
 }
 
-// Diff wants the rule.
+// Diff expects the rule.
 func (u rule) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	rules, err := env.Sandbox.Rules()
 	if err != nil {
@@ -80,16 +80,16 @@ func single(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// route is a route of the link as the kernel told it, in the table it is to go
-// to or, if gone, the one it is to leave. One beside others comes after those of
-// other links to the same destination.
+// route is a route of the link as the kernel returned it, with the table to add it to or,
+// if gone, to remove it from. One with beside set comes after the routes of other links to
+// the same destination.
 type route struct {
 	link         string
 	gone, beside bool
 	msg          netlink.Route
 }
 
-// is says whether r is the route, whoever made it.
+// is says whether r is the route, whichever program made it.
 func (o route) is(r netlink.Route) bool {
 	return r.Dst.String() == o.msg.Dst.String() && r.Src.Equal(o.msg.Src) && len(r.Gw) == 0
 }
@@ -120,7 +120,7 @@ func (o route) String() string {
 	return b.String()
 }
 
-// Ensure puts the route into the table or takes it out.
+// Ensure adds the route to the table or removes it.
 func (o route) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	link, err := env.Link(netstate.Sandbox, o.link)
 	if err != nil {
@@ -148,7 +148,7 @@ func (o route) take(c *nl.Conn) (netstate.Undo, error) {
 	return func(context.Context) error { return c.RouteReplace(&o.msg) }, nil
 }
 
-// join adds the route unless it is there.
+// join adds the route unless it exists.
 func (o route) join(c *nl.Conn, link netlink.Link) (netstate.Undo, error) {
 	have, err := c.LinkRoutes(link.Attrs().Index, o.msg.Table)
 	if err != nil || slices.ContainsFunc(have, o.is) {
@@ -160,7 +160,7 @@ func (o route) join(c *nl.Conn, link netlink.Link) (netstate.Undo, error) {
 	return func(context.Context) error { return drop(c, o.msg) }, nil
 }
 
-// drop deletes a route; one that is gone is no error.
+// drop deletes a route; a missing one is no error.
 func drop(c *nl.Conn, r netlink.Route) error {
 	if err := c.RouteDel(&r); err != nil && !nl.IsNotFound(err) {
 		return fmt.Errorf("Failed to delete route: %s from table %d: %w", r.Dst, r.Table, err)
@@ -168,7 +168,7 @@ func drop(c *nl.Conn, r netlink.Route) error {
 	return nil
 }
 
-// Diff wants a route to the destination in the table, by the next hop.
+// Diff expects a route to the destination in the table, through the next hop.
 func (o route) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	link, err := env.Link(netstate.Sandbox, o.link)
 	if err != nil {

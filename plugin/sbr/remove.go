@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// del takes the rules away and gives the link its routes back.
+// del removes the rules and moves the link's routes back.
 func del(ctx context.Context, r *plugin.Request) error {
 	return kernel.DelInside(ctx, r, name, func(c *nl.Conn, rec *record.Record) error { return release(ctx, r, c, rec) })
 }
@@ -48,9 +48,9 @@ func release(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Rec
 	return errors.Join(errs...)
 }
 
-// owned are the rules of the record. Without one, for an attachment of the
-// reference plugin say, they are found by the addresses of the link and of the
-// previous result.
+// owned returns the rules of the record. Without a record, for an attachment of the
+// reference plugin say, they are found by the addresses of the link and of the previous
+// result.
 func owned(r *plugin.Request, c *nl.Conn, rec *record.Record, link netlink.Link) (out []record.Rule, err error) {
 	if rec != nil {
 		return rec.Rules, nil
@@ -77,15 +77,15 @@ func owned(r *plugin.Request, c *nl.Conn, rec *record.Record, link netlink.Link)
 	return out, nil
 }
 
-// giveBack moves the routes of a table back to the main one, unless another
-// route has taken the place, and without default routes: until the interface is
-// deleted, which comes next, they could draw the container's other traffic.
+// giveBack moves the routes of a table back to the main one, unless another route has taken
+// the place. It drops default routes: until the interface is deleted, which comes next,
+// they could attract the container's other traffic.
 func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error {
 	list, err := c.LinkRoutes(link.Attrs().Index, table)
 	if err != nil {
 		return err
 	}
-	order.Stable(list, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) }) // next hops after what leads to them
+	order.Stable(list, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) }) // next hops after the routes to them
 	main, err := c.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return err
@@ -104,15 +104,15 @@ func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error
 	return errors.Join(errs...)
 }
 
-// has says whether a route to the destination is there. Each link has the
-// link-local one of IPv6 for itself, which the reference takes away.
+// has says whether a route to the destination exists. Each link has its own link-local
+// route of IPv6, which the reference removes.
 func has(routes []netlink.Route, want netlink.Route) bool {
 	return slices.ContainsFunc(routes, func(r netlink.Route) bool {
 		return r.Dst.String() == want.Dst.String() && (!linkLocal(want) || r.LinkIndex == want.LinkIndex)
 	})
 }
 
-// addresses are those of the link and of the previous result.
+// addresses returns those of the link and of the previous result.
 func addresses(r *plugin.Request, c *nl.Conn, link netlink.Link) (out []netip.Addr, err error) {
 	if r.Prev() != nil {
 		ips, err := sources(r)

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sbr is the plugin `sbr`, source based routing: what a container sends
-// from an address of an interface leaves by that interface, however many
-// others it has. Each address gets a rule and a routing table, into which the
-// routes of the interface move. Everything is in the container's namespace.
+// Package sbr is the plugin `sbr`, source based routing: packets that a container sends
+// from an address of an interface leave through that interface, however many others it has.
+// Each address gets a rule and a routing table, into which the routes of the interface
+// move. Everything is in the container's namespace.
 package sbr
 
 import (
@@ -109,8 +109,8 @@ func kernels(table int) bool {
 	return table == unix.RT_TABLE_DEFAULT || table == unix.RT_TABLE_MAIN || table == unix.RT_TABLE_LOCAL
 }
 
-// desired compiles from the routes that the link has. In a dry run there may be
-// no link yet: then from those it is going to have.
+// desired compiles from the routes that the link has. In a dry run there may be no link
+// yet: then from the routes it will have.
 func desired(r *plugin.Request, env *netstate.Env, conf *Conf, list []source) (netstate.State, error) {
 	if conf.Table != nil {
 		return rulesOnly(list), nil
@@ -136,8 +136,8 @@ func rulesOf(conf *Conf, list []source) (rules []record.Rule) {
 	return rules
 }
 
-// check compares with what the previous result says: for each address a rule,
-// and in its table the default route and the routes that are the address's.
+// check compares with the previous result: for each address a rule, and in its table the
+// default route and the address's routes.
 func check(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
@@ -170,8 +170,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return kernel.Check(ctx, env, expected(r, conf, list))
 }
 
-// expected is compile with what the previous result promises, and without what
-// is to be gone: later plugins and programs may add routes.
+// expected is compile for the routes of the previous result, without the removed ones:
+// later plugins and programs may add routes.
 func expected(r *plugin.Request, conf *Conf, list []source) (s netstate.State) {
 	if conf.Table != nil {
 		return rulesOnly(list)
@@ -185,8 +185,8 @@ func expected(r *plugin.Request, conf *Conf, list []source) (s netstate.State) {
 	return s
 }
 
-// gc forgets attachments that are gone: what they had went with their
-// namespaces.
+// gc deletes the records of attachments that are gone: everything else was deleted with
+// their namespaces.
 func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error { return k.Records.Remove(rec.Network, rec.Owner, name) })

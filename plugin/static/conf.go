@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf is the configuration of the calling plugin, as far as we read it.
+// Conf is the part of the calling plugin's configuration that we read.
 type Conf struct {
 	IPAM *IPAM `json:"ipam"`
 
@@ -38,14 +38,14 @@ type IPAM struct {
 	Type string `json:"type"`
 
 	// Addresses may be empty; IP in CNI_ARGS, a list with commas, adds to them.
-	// Reference: CHECK lets a missing one pass.
+	// Reference: CHECK accepts a missing one.
 	Addresses []Address `json:"addresses"`
 
-	// Routes are echoed in the result.
+	// Routes are copied into the result.
 	// Reference: takes one without dst.
 	Routes []spec.Route `json:"routes"`
 
-	// DNS is echoed in the result.
+	// DNS is copied into the result.
 	// Reference: same.
 	DNS spec.DNS `json:"dns"`
 }
@@ -56,8 +56,8 @@ type Address struct {
 	// Reference: same.
 	Address string `json:"address"`
 
-	// Gateway of this address. GATEWAY in CNI_ARGS is that of every address within
-	// whose subnet it lies.
+	// Gateway of this address. GATEWAY in CNI_ARGS becomes that of every address whose
+	// subnet contains it.
 	// Reference: GATEWAY reaches only the addresses of IP.
 	Gateway string `json:"gateway"`
 }
@@ -66,8 +66,8 @@ func refuse(format string, args ...any) error {
 	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }
 
-// load reads the configuration and puts the addresses together: those of the
-// file, then CNI_ARGS IP, which add; args.cni and runtimeConfig replace them.
+// load reads the configuration and collects the addresses: those of the file, then IP in
+// CNI_ARGS, which adds; args.cni and runtimeConfig replace them.
 func load(r *plugin.Request) (*Conf, []address, error) {
 	var conf Conf
 	if err := r.Decode(&conf); err != nil {
@@ -128,8 +128,8 @@ func (c *IPAM) addresses() ([]address, error) {
 	return out, nil
 }
 
-// withArgs appends the list IP of CNI_ARGS and gives every address within whose
-// subnet a GATEWAY lies that gateway.
+// withArgs appends the list IP of CNI_ARGS, and sets each GATEWAY of CNI_ARGS for every
+// address whose subnet contains it.
 func withArgs(addrs []address, r *plugin.Request) ([]address, error) {
 	args, err := r.CNIArgs()
 	if err != nil {
@@ -160,7 +160,7 @@ func withArgs(addrs []address, r *plugin.Request) ([]address, error) {
 	return addrs, nil
 }
 
-// parseAll reads a list of addresses; format is the text for one that is none.
+// parseAll reads a list of addresses; format is the error text for an invalid one.
 func parseAll(list []string, format string) ([]address, error) {
 	out := make([]address, 0, len(list))
 	for _, s := range list {
@@ -179,7 +179,7 @@ func parseCIDR(s string) (netip.Prefix, bool) {
 	return p, err == nil && !p.Addr().Is4In6()
 }
 
-// parseGateway reads an address; the empty text is none.
+// parseGateway reads an address; the empty text means none.
 func parseGateway(s string) (netip.Addr, error) {
 	if s == "" {
 		return netip.Addr{}, nil

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package static is the plugin `static`: it returns the addresses that the
-// configuration or the caller names. It keeps no state and does not look whether
-// somebody else has an address.
+// Package static is the plugin `static`: it returns the addresses that the configuration or
+// the caller names. It keeps no state and does not check whether an address is in use
+// elsewhere.
 package static
 
 import (
@@ -45,7 +45,7 @@ func doubts(r *plugin.Request) []string {
 	return []string{"static gives no address: only CNI_ARGS could name one"}
 }
 
-// samples is the one answer there is, where the runtime does not replace it.
+// samples is the one possible answer, unless the runtime replaces it.
 func samples(r *plugin.Request) []*spec.Result {
 	conf, addrs, err := load(r)
 	if err != nil || len(addrs) == 0 || r.InList.Granted["ips"] {
@@ -70,8 +70,8 @@ func answer(conf *Conf, addrs []address) *spec.Result {
 	return result
 }
 
-// check wants every configured address in the previous result, with its
-// gateway if it has one. (The reference lets a missing address pass.)
+// check expects every configured address in the previous result, with its gateway if it has
+// one. (The reference accepts a missing address.)
 func check(_ context.Context, r *plugin.Request) error {
 	_, addrs, err := load(r)
 	if err != nil {
@@ -89,14 +89,13 @@ func check(_ context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// status is ready with any configuration that can be read; addresses may come
-// with each ADD.
+// status succeeds for any configuration that can be read; addresses may come with each ADD.
 func status(_ context.Context, r *plugin.Request) error {
 	_, _, err := load(r)
 	return err
 }
 
-// address is one address to give.
+// address is one address to assign.
 type address struct {
 	prefix  netip.Prefix // host bits kept
 	gateway netip.Addr   // or zero

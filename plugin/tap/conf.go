@@ -13,7 +13,7 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// MultiQueue lets whoever opens the tap open several queues.
+	// MultiQueue lets a program that opens the tap open several queues.
 	// Reference: same.
 	MultiQueue bool `json:"multiQueue"`
 
@@ -21,13 +21,12 @@ type Conf struct {
 	// Reference: lost when owner and group are both given; not in the result.
 	MTU int `json:"mtu"`
 
-	// Mac is the Ethernet address of the tap; without, one derived from the owner,
-	// which stays when an ADD is tried again.
+	// Mac is the Ethernet address of the tap; without, one derived from the owner, the same
+	// when an ADD is repeated.
 	// Reference: lost when owner and group are both given; without, a random one.
 	Mac string `json:"mac"`
 
-	// Owner is the id of the user who may open the tap; without, nobody in
-	// particular.
+	// Owner is the id of the user who may open the tap; without, no user gets the right.
 	// Reference: same; without, ip(8) of iproute2 makes the tap.
 	Owner *uint32 `json:"owner"`
 
@@ -35,29 +34,29 @@ type Conf struct {
 	// Reference: same; without, ip(8) of iproute2 makes the tap.
 	Group *uint32 `json:"group"`
 
-	// SelinuxContext is the label of the process that makes the tap, which the
-	// policy looks at when somebody opens it.
+	// SelinuxContext is the label of the process that makes the tap. The policy checks it
+	// when a program opens the tap.
 	// Reference: same; ip(8) of iproute2 is that process.
 	SelinuxContext string `json:"selinuxContext"`
 
-	// Bridge is a bridge in the container, of which the tap becomes a port.
+	// Bridge is a bridge in the container; the tap becomes a port of it.
 	// Reference: same.
 	Bridge string `json:"bridge"`
 
 	// IPAM is the section of the IPAM plugin; without a type, layer 2 only.
 	// Reference: same.
 	IPAM struct {
-		// Type is the IPAM plugin; what else is in the section is its own.
+		// Type is the IPAM plugin; the section's other keys are its own.
 		// Reference: same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is there.
+	// DNS replaces IPAM's when any of its keys is set.
 	// Reference: always replaces IPAM's.
 	DNS spec.DNS `json:"dns"`
 
 	RuntimeConfig struct {
-		// Mac beats MAC= in CNI_ARGS, which beats mac.
+		// Mac overrides MAC= in CNI_ARGS, which overrides mac.
 		// Reference: same.
 		Mac string `json:"mac"`
 	} `json:"runtimeConfig"`
@@ -84,15 +83,15 @@ func decode(r *plugin.Request) (*Conf, error) {
 	return c, c.validate()
 }
 
-// mostMTU leaves room for an Ethernet header in what is read from a tap.
+// mostMTU leaves room for an Ethernet header in a frame read from a tap.
 const mostMTU = endpoint.MostMTU - 14
 
-// nobody is the number that the kernel takes for no user and no group.
+// nobody is the kernel's number for no user and no group.
 const nobody = 1<<32 - 1
 
 func noID(id *uint32) bool { return id != nil && *id == nobody }
 
-// validate judges the configuration, and with it what IPAM would answer.
+// validate checks the configuration, and with it the answers that IPAM would give.
 func validate(r *plugin.Request) error {
 	c, err := decode(r)
 	if err != nil {

@@ -16,16 +16,16 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// labelled makes taps in a process with an SELinux label: the kernel keeps the
-// label of the process that makes a tap, and a process with threads may change
-// its own only by executing a program.
+// labelled makes taps in a process with an SELinux label: the kernel keeps the label of the
+// process that makes a tap, and a process with threads can change its own only by executing
+// a program.
 type labelled struct {
 	label   string
 	program string // plugin.Session.Self
-	proc    string // where procfs is
+	proc    string // the mount point of procfs
 }
 
-// newLabelled refuses, before any work, a node that has no labels.
+// newLabelled refuses, before any work, a node without SELinux.
 func newLabelled(r *plugin.Request, label string) (*labelled, error) {
 	if _, err := os.Stat(filepath.Join(r.Session.Paths.Sys, "fs/selinux/enforce")); err != nil {
 		return nil, refuse("failed set socket label: SELinux is not enabled on this node: %w", err)
@@ -36,14 +36,14 @@ func newLabelled(r *plugin.Request, label string) (*labelled, error) {
 	return &labelled{label: label, program: r.Session.Self, proc: r.Session.Paths.Proc}, nil
 }
 
-// add makes the tap. The namespace and the label are the thread's, which a new
-// process inherits.
+// add makes the tap. The namespace and the label are the thread's, and a new process
+// inherits them.
 func (l *labelled) add(c *nl.Conn, t nl.Tap) error {
 	return c.Do(func() error {
 		if err := l.write(l.label); err != nil {
 			return fmt.Errorf("failed set socket label: %w", err)
 		}
-		return errors.Join(l.run(t), l.write("\n")) // an empty one is the default again
+		return errors.Join(l.run(t), l.write("\n")) // an empty label is the default again
 	})
 }
 
@@ -69,7 +69,7 @@ func (l *labelled) run(t nl.Tap) error {
 	return nil
 }
 
-// helper is the process.
+// helper is the main function of that process.
 func helper(args []string) error {
 	var t nl.Tap
 	if len(args) != 1 {

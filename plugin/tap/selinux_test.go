@@ -20,8 +20,8 @@ import (
 
 const label = "system_u:system_r:container_t:s0:c1,c2"
 
-// labels makes a procfs and a sysfs of a node with SELinux, and returns the file
-// that the kernel reads the label of the next program from.
+// labels makes a procfs and a sysfs of a node with SELinux, and returns the file from which
+// the kernel reads the label of the next program.
 func labels(t *testing.T, s *plugin.Session) (exec string) {
 	t.Helper()
 	s.Paths.Proc, s.Paths.Sys, s.Self = t.TempDir(), t.TempDir(), plugin.SelfPath
@@ -33,7 +33,7 @@ func labels(t *testing.T, s *plugin.Session) (exec string) {
 	return exec
 }
 
-// The tap is made by another process, in the container, and is like any other.
+// Another process makes the tap, in the container, and it works like any other.
 func TestSELinux(t *testing.T) {
 	nettest.Need(t, nettest.Tun())
 	ns := nettest.NewNS(t, "selinux")
@@ -72,7 +72,7 @@ func TestSELinux(t *testing.T) {
 	}
 }
 
-// What is wrong under a label is told, and nothing is left.
+// Errors under a label are reported, and nothing is left.
 func TestSELinuxFails(t *testing.T) {
 	nettest.Need(t, nettest.Tun())
 	ns := nettest.NewNS(t, "selinux")

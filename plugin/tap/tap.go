@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tap is the plugin `tap`: a tap device in the container's namespace,
-// for a virtual machine or any program that makes frames itself. It is made by
-// ioctl on /dev/net/tun (CONFIG_TUN) and needs no other program.
+// Package tap is the plugin `tap`: a tap device in the container's namespace, for a virtual
+// machine or another program that produces frames. It is made by ioctl on /dev/net/tun
+// (CONFIG_TUN) and needs no other program.
 package tap
 
 import (
@@ -89,7 +89,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 
 func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
 
-// checkOwn is CHECK without the IPAM plugin's.
+// checkOwn is CHECK without the IPAM plugin's part.
 func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
@@ -113,8 +113,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return endpoint.CollectSingle(ctx, r, name, endpoint.Delete(r, kind))
 }
 
-// status: a node without /dev/net/tun makes no taps, and one without SELinux none
-// under a label.
+// status fails on a node without /dev/net/tun, and for a label on a node without SELinux.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {

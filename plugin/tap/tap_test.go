@@ -37,7 +37,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// What DEL, GC and a kill -9 at any moment leave: nothing.
+// DEL, GC and a kill -9 at any moment leave nothing.
 func TestAlone(t *testing.T) {
 	nettest.Need(t, nettest.Tun())
 	endpointtest.Child{Plugins: []*plugin.Plugin{&Plugin, &hostlocal.Plugin, &static.Plugin}, Conf: `"mtu": 1400, `}.RunAlone(t)
@@ -50,9 +50,8 @@ func newWorld(t *testing.T) *endpointtest.World {
 
 const mac = "02:11:22:33:44:55"
 
-// Address, MTU, owner, group and queues are the configured ones in every
-// combination: the reference makes the tap in three ways, and on one of them
-// loses the first two.
+// MAC, MTU, owner, group and queues are the configured ones in every combination: the
+// reference makes the tap in three ways, and one of them loses the first two.
 func TestEveryPath(t *testing.T) {
 	w := newWorld(t)
 	for name, conf := range map[string]string{
@@ -79,7 +78,7 @@ func TestEveryPath(t *testing.T) {
 	}
 }
 
-// id is an id as the library gives one that is not set.
+// id is the library's form of an id that is not set.
 func id(n uint32) uint32 {
 	if n == 0 {
 		return ^uint32(0)
@@ -87,7 +86,7 @@ func id(n uint32) uint32 {
 	return n
 }
 
-// Whose address wins, and that without any it is the same again.
+// Which MAC wins; without any a repeated ADD gets the same.
 func TestMAC(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", `"mac": "02:00:00:00:00:01"`)
@@ -106,7 +105,7 @@ func TestMAC(t *testing.T) {
 	w.Want("tried again", q.Result.Interfaces[0].Mac, first)
 }
 
-// A program opens the tap and gets the frames.
+// A program opens the tap and receives the frames.
 func TestOpen(t *testing.T) {
 	w := newWorld(t)
 	p := w.Pod("a", endpointtest.Static("10.9.0.5/24 10.9.0.1")).Add()

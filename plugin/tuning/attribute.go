@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// attribute is one property of the container's interface, held as functions so
-// that ADD, CHECK and the restoring DEL share them.
+// attribute is one property of the container's interface, as functions that ADD, CHECK and
+// the restoring DEL share.
 type attribute struct {
 	name   string // as ip(8) writes it
 	ifName string

@@ -18,8 +18,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
-// saved is the reference's backup file: the original value of every attribute
-// that was changed. Either plugin restores what the other one saved.
+// saved is the reference's backup file: the original value of every changed attribute. Each
+// plugin restores what the other saved.
 type saved struct {
 	Mac      string `json:"mac,omitempty"`
 	Promisc  *bool  `json:"promisc,omitempty"`
@@ -28,7 +28,7 @@ type saved struct {
 	TxQLen   *int   `json:"txQLen,omitempty"`
 }
 
-// original reads from link what c is going to change.
+// original reads from link the values that c will change.
 func original(c *Conf, link netlink.Link) saved {
 	var s saved
 	if c.Mac != "" {
@@ -57,7 +57,7 @@ func backupPath(dataDir, id, ifName string) string {
 	return filepath.Join(dataDir, id+"_"+ifName+".json")
 }
 
-// save writes a backup, whole or not at all.
+// save writes a backup, completely or not at all.
 func (s saved) save(path string) error {
 	data, err := json.MarshalIndent(s, "", " ")
 	if err != nil {

@@ -19,14 +19,12 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// DataDir has the backups of what DEL restores.
-	// Default: /run/cni/tuning.
-	// Reference: a backup stays when the namespace is gone.
+	// DataDir has the backups of what DEL restores. Default: /run/cni/tuning.
+	// Reference: a backup remains when the namespace is gone.
 	DataDir string `json:"dataDir"`
 
-	// Sysctl has keys below net, with dots or slashes; IFNAME stands for the
-	// interface. They are written in the order given, and not restored: they end with
-	// the namespace.
+	// Sysctl has keys below net, with dots or slashes; IFNAME stands for the interface.
+	// They are written in the given order and not restored: they end with the namespace.
 	// Reference: writes in any order; a name of an interface with dots breaks the key.
 	Sysctl Sysctls `json:"sysctl"`
 
@@ -35,23 +33,23 @@ type Conf struct {
 	Mac string `json:"mac"`
 
 	// Promisc is promiscuous mode.
-	// Reference: CHECK compares it also when it is not configured.
+	// Reference: CHECK compares it even when it is not configured.
 	Promisc bool `json:"promisc"`
 
-	// MTU in bytes; 0 leaves it.
+	// MTU in bytes; 0 leaves it unchanged.
 	// Reference: same.
 	MTU int `json:"mtu"`
 
-	// TxQLen is the length of the send queue in packets; without, it is left.
+	// TxQLen is the length of the send queue in packets; without, it is unchanged.
 	// Reference: same.
 	TxQLen *int `json:"txQLen"`
 
-	// Allmulti receives every multicast; without, it is left.
+	// Allmulti receives every multicast; without, it is unchanged.
 	// Reference: same.
 	Allmulti *bool `json:"allmulti"`
 
 	RuntimeConfig struct {
-		// Mac is the capability; beats MAC= in CNI_ARGS and the configuration.
+		// Mac is the capability; overrides MAC= in CNI_ARGS and the configuration.
 		// Reference: same.
 		Mac string `json:"mac"`
 	} `json:"runtimeConfig"`
@@ -60,29 +58,29 @@ type Conf struct {
 	} `json:"args"`
 }
 
-// Overrides are args.cni, which beat everything else, runtimeConfig included.
+// Overrides are args.cni, which override everything else, runtimeConfig included.
 type Overrides struct {
-	// Sysctl adds to the configuration's and beats it key by key.
+	// Sysctl adds to the configuration's and overrides it key by key.
 	// Reference: crashes when the configuration has none.
 	Sysctl Sysctls `json:"sysctl"`
 
-	// Mac beats every other.
+	// Mac overrides every other.
 	// Reference: same.
 	Mac *string `json:"mac"`
 
-	// Promisc beats the configuration's.
+	// Promisc overrides the configuration's.
 	// Reference: same.
 	Promisc *bool `json:"promisc"`
 
-	// MTU beats the configuration's.
+	// MTU overrides the configuration's.
 	// Reference: same.
 	MTU *int `json:"mtu"`
 
-	// Allmulti beats the configuration's.
+	// Allmulti overrides the configuration's.
 	// Reference: same.
 	Allmulti *bool `json:"allmulti"`
 
-	// TxQLen beats the configuration's.
+	// TxQLen overrides the configuration's.
 	// Reference: same.
 	TxQLen *int `json:"txQLen"`
 }
@@ -132,7 +130,7 @@ func (s Sysctls) find(key string) *Sysctl {
 	return nil
 }
 
-// merge lets other win.
+// merge adds other, whose values win.
 func (s *Sysctls) merge(other Sysctls) {
 	for _, o := range other {
 		if have := s.find(o.Key); have != nil {
@@ -201,7 +199,7 @@ func (c *Conf) validate() error {
 	return nil
 }
 
-// attributes says whether anything is changed that DEL must restore.
+// attributes says whether the configuration changes anything that DEL must restore.
 func (c *Conf) attributes() bool {
 	return c.Mac != "" || c.MTU != 0 || c.Promisc || c.Allmulti != nil || c.TxQLen != nil
 }

@@ -21,7 +21,7 @@ type sysctl struct{ key, value string } // key with slashes, below net/
 
 func (s sysctl) String() string { return "sandbox: sysctl " + s.key + "=" + s.value }
 
-// Ensure writes the value; undo writes the old one back.
+// Ensure writes the value; undo restores the old one.
 func (s sysctl) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	old, err := env.Sandbox.Sysctl(s.key)
 	if err != nil && !errors.Is(err, fs.ErrPermission) { // some keys can only be written
@@ -45,8 +45,8 @@ func (s sysctl) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	return "", nil
 }
 
-// resolve turns a configured key into a path below /proc/sys: dots become
-// slashes and IFNAME the interface, which may hold dots of its own.
+// resolve turns a configured key into a path below /proc/sys: dots become slashes and
+// IFNAME the interface, which may contain dots.
 func resolve(key, ifName string) (string, error) {
 	path := strings.ReplaceAll(key, ".", "/")
 	path = filepath.Clean("/" + strings.Replace(path, "IFNAME", ifName, 1))
@@ -79,7 +79,7 @@ func resolveAll(list Sysctls, ifName, etc string) ([]sysctl, error) {
 	return out, nil
 }
 
-// allowList reads one regular expression a line.
+// allowList reads one regular expression for each line.
 func allowList(path string) (lines []string, present bool, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

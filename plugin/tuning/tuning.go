@@ -66,7 +66,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return adjust(r, conf), nil
 }
 
-// compile is the desired state: sysctls, then attributes.
+// compile computes the desired state: sysctls, then attributes.
 func compile(r *plugin.Request, conf *Conf) (s netstate.State, err error) {
 	keys, err := resolveAll(conf.Sysctl, r.IfName, r.Session.Paths.Etc)
 	if err != nil {
@@ -81,7 +81,7 @@ func compile(r *plugin.Request, conf *Conf) (s netstate.State, err error) {
 	return s, nil
 }
 
-// backup saves the attributes before the first is changed.
+// backup saves the attributes before the first change.
 func backup(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, conf *Conf) error {
 	link, err := env.Sandbox.Link(r.IfName)
 	if err != nil {
@@ -106,7 +106,7 @@ func dataDir(r *plugin.Request, configured string) string {
 	return filepath.Join(r.Session.Paths.RunCNI, name)
 }
 
-// adjust puts a changed address and MTU into the result.
+// adjust sets a changed MAC and MTU in the result.
 func adjust(r *plugin.Request, conf *Conf) *spec.Result {
 	result := r.Prev()
 	for i := range result.Interfaces {
@@ -124,9 +124,8 @@ func adjust(r *plugin.Request, conf *Conf) *spec.Result {
 	return result
 }
 
-// del restores what ADD saved, as far as the interface is still there, and
-// forgets it. Nothing that happens here may fail a DEL but a file that cannot
-// be removed.
+// del restores what ADD saved, if the interface still exists, and deletes the backup. Only
+// a file that cannot be removed may fail a DEL.
 func del(_ context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	rec, err := k.Records.Take(r.Network, r.Owner, name)
@@ -147,8 +146,7 @@ func del(_ context.Context, r *plugin.Request) error {
 	return errors.Join(removeFile(path), k.Records.Remove(r.Network, r.Owner, name))
 }
 
-// dirOnDel prefers the record: the configuration may have changed or be
-// unreadable by now.
+// dirOnDel prefers the record: the configuration may have changed or be unreadable by now.
 func dirOnDel(r *plugin.Request, rec *record.Record) string {
 	if rec != nil && rec.DataDir != "" {
 		return rec.DataDir
@@ -196,8 +194,8 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return kernel.Check(ctx, env, state)
 }
 
-// gc removes the backups of attachments that are gone; their devices went with
-// the namespace or were restored by nobody, and the next ADD saves anew.
+// gc removes the backups of attachments that are gone. Their devices were deleted with the
+// namespace, or were not restored, and the next ADD saves their values anew.
 func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error {

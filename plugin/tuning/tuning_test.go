@@ -30,9 +30,9 @@ func TestResolve(t *testing.T) {
 		{"net.ipv4.conf.all.arp_notify", "eth0", "net/ipv4/conf/all/arp_notify", ""},
 		{"net.ipv4.conf.IFNAME.arp_notify", "eth0", "net/ipv4/conf/eth0/arp_notify", ""},
 		{"net.ipv4.conf.IFNAME.arp_notify", "eth0.5", "net/ipv4/conf/eth0.5/arp_notify", ""},
-		{"net/ipv4/conf/eth0.5/arp_notify", "eth0", "net/ipv4/conf/eth0/5/arp_notify", ""}, // the reference's, kept
+		{"net/ipv4/conf/eth0.5/arp_notify", "eth0", "net/ipv4/conf/eth0/5/arp_notify", ""}, // the reference's behaviour, kept
 		{"kernel.hostname", "eth0", "", "invalid net sysctl key: \"kernel.hostname\""},
-		{"net/../kernel/hostname", "eth0", "net/kernel/hostname", ""}, // dots are slashes, so it stays below net
+		{"net/../kernel/hostname", "eth0", "net/kernel/hostname", ""}, // dots are slashes, so it is below net
 		{"net", "eth0", "", "invalid net sysctl key"},
 		{"", "eth0", "", "invalid net sysctl key"},
 	} {
@@ -57,7 +57,7 @@ func FuzzResolve(f *testing.F) {
 	})
 }
 
-// world is a container with a veth that belongs to this namespace's host.
+// world is a container with a veth whose other end is in this namespace.
 type world struct {
 	t        *testing.T
 	ns, data string
@@ -265,7 +265,7 @@ func TestFaultsLeaveNothing(t *testing.T) {
 	}
 }
 
-// DEL survives an empty and a torn backup, a namespace that is gone, a changed
+// DEL succeeds with an empty and a torn backup, a missing namespace, a changed
 // configuration, and leaves no file behind.
 func TestDelSurvives(t *testing.T) {
 	for name, damage := range map[string]func(w *world) options{

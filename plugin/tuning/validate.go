@@ -18,10 +18,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// anyName stands for the interface where none is known; every namespace has it.
+// anyName is used for the interface when it is not known; every namespace has it.
 const anyName = "lo"
 
-// validate judges the keys of sysctls too.
+// validate checks the keys of sysctls too.
 func validate(r *plugin.Request) error {
 	c, err := decode(r)
 	if err != nil {
@@ -31,8 +31,8 @@ func validate(r *plugin.Request) error {
 	return err
 }
 
-// doubts are about values that not every kind of interface refuses, and sysctls that
-// a module may bring.
+// doubts reports values that some kinds of interfaces refuse, and sysctls that a module may
+// add.
 func doubts(r *plugin.Request) (list []string) {
 	c, err := decode(r)
 	if err != nil {
@@ -50,14 +50,15 @@ func doubts(r *plugin.Request) (list []string) {
 	if key := c.disablesIPv6(); key != "" && r.InList != nil && slices.ContainsFunc(r.InList.Answers, hasIPv6) {
 		list = append(list, fmt.Sprintf("sysctl %s takes the IPv6 addresses away that IPAM gives", key))
 	}
-	keys, _ := resolveAll(c.Sysctl, anyName, r.Session.Paths.Etc) // validate has seen them
+	keys, _ := resolveAll(c.Sysctl, anyName, r.Session.Paths.Etc) // validate has checked them
 	for i, k := range keys {
 		list = append(list, k.doubt(c.Sysctl[i].Key, r.Session.Paths.Proc)...)
 	}
 	return list
 }
 
-// disablesIPv6 is the sysctl that does, on the interface or on all; empty for none.
+// disablesIPv6 is the sysctl that disables IPv6, on the interface or on all; empty for
+// none.
 func (c *Conf) disablesIPv6() string {
 	for _, s := range c.Sysctl {
 		path, err := resolve(s.Key, "IFNAME")
@@ -73,7 +74,7 @@ func hasIPv6(r *spec.Result) bool {
 	return slices.ContainsFunc(r.IPs, func(ip spec.IPConfig) bool { return ip.Address.Addr().Is6() })
 }
 
-// doubt looks for a sysctl in this namespace, which has all that another has.
+// doubt looks for a sysctl in this namespace, which has the same keys as another.
 func (s sysctl) doubt(key, proc string) []string {
 	fi, err := os.Stat(filepath.Join(proc, "sys", s.key))
 	switch {

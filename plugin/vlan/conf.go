@@ -13,7 +13,7 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// Master is the link below, required.
+	// Master is the parent link, required.
 	// Reference: DEL fails, and the address leaks, when it is gone.
 	Master string `json:"master"`
 
@@ -36,12 +36,12 @@ type Conf struct {
 	// IPAM is the section of the IPAM plugin, required.
 	// Reference: same.
 	IPAM struct {
-		// Type is the IPAM plugin; what else is in the section is its own.
+		// Type is the IPAM plugin; the section's other keys are its own.
 		// Reference: same.
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// DNS replaces IPAM's when any of its keys is there.
+	// DNS replaces IPAM's when any of its keys is set.
 	// Reference: always replaces IPAM's.
 	DNS spec.DNS `json:"dns"`
 }
@@ -65,7 +65,7 @@ func decode(r *plugin.Request) (*Conf, error) {
 	return c, endpoint.ValidateMaster(c.Master)
 }
 
-// validate judges the configuration, and with it what IPAM would answer.
+// validate checks the configuration, and with it the answers that IPAM would give.
 func validate(r *plugin.Request) error {
 	c, err := decode(r)
 	if err != nil {

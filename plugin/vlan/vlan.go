@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vlan is the plugin `vlan`: the interface to one VLAN (802.1Q) of a
-// link of the host becomes the container's.
+// Package vlan is the plugin `vlan`: the container's interface is the interface to one VLAN
+// (802.1Q) of a link of the host.
 //
 // The kernel needs CONFIG_VLAN_8021Q.
 package vlan
@@ -54,7 +54,7 @@ func del(ctx context.Context, r *plugin.Request) error { return child(new(Conf))
 
 func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
 
-// checkOwn is CHECK without the IPAM plugin's.
+// checkOwn is CHECK without the IPAM plugin's part.
 func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {

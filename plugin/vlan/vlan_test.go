@@ -37,8 +37,8 @@ func tagged(w *endpointtest.World) {
 
 var static5 = endpointtest.Static("10.5.0.5/24 10.5.0.1", "fd05::5/64 fd05::1")
 
-// The container is in the VLAN, with the master's Ethernet address, and is
-// reached at once by who remembers its address elsewhere (pain 26).
+// The container is in the VLAN, with the master's Ethernet address, and neighbours that
+// have its old MAC reach it at once (pain 26).
 func TestTraffic(t *testing.T) {
 	w := newWorld(t)
 	tagged(w)
@@ -50,8 +50,8 @@ func TestTraffic(t *testing.T) {
 	w.Want("mac", p.Result.Interfaces[0].Mac, w.HostLink("uplink").Attrs().HardwareAddr.String())
 }
 
-// A master has one link in each VLAN; who comes second hears why, and leaves
-// nothing.
+// A master has one link in each VLAN; the error of a second ADD says so, and nothing is
+// left.
 func TestTaken(t *testing.T) {
 	w := newWorld(t)
 	first := w.Pod("a", five+static5).Add()

@@ -13,14 +13,15 @@ import (
 
 // Conf is the configuration.
 type Conf struct {
-	// VRFName is the VRF in the container that the interface joins; required. It is made
-	// if it is missing, and removed with its last interface.
-	// Reference: removes one too that was there before.
+	// VRFName is the VRF in the container that the interface joins; required. It is made if
+	// it is missing, and removed with its last interface.
+	// Reference: also removes one that existed before.
 	VRFName string `json:"vrfname"`
 
-	// Table is the VRF's routing table. Without, it is the one of a VRF that is there, or
-	// the first from 1 on that no VRF, rule or route has.
-	// Reference: looks only at other VRFs, so it may take a table of somebody else's, or main.
+	// Table is the VRF's routing table. Without, it is the table of an existing VRF, or the
+	// first from 1 on that no VRF, rule or route has.
+	// Reference: looks only at other VRFs, so it may take a table of another program, or
+	// main.
 	Table uint32 `json:"table"`
 }
 

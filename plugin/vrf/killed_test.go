@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// killedAt runs ADD up to its n-th step and no further: nothing is undone, as if
-// the process had been killed there. It returns how many steps were reached.
+// killedAt runs ADD up to its n-th step and no further: nothing is undone, as if the
+// process had been killed there. It returns how many steps were reached.
 func (w *world) killedAt(n int) (steps int) {
 	w.t.Helper()
 	prev, err := w.prev(0).Encode("1.1.0")
@@ -46,7 +46,7 @@ func (w *world) killedAt(n int) (steps int) {
 	return steps
 }
 
-// TestKilledAnywhere: after a kill at any step DEL takes away what is there.
+// TestKilledAnywhere: after a kill at any step DEL removes everything.
 func TestKilledAnywhere(t *testing.T) {
 	nettest.Need(t, nettest.LinkKind("vrf"))
 	for n := 1; ; n++ {
@@ -71,7 +71,7 @@ func TestKilledAnywhere(t *testing.T) {
 // TestUnmarked: a kill between making the VRF and marking it.
 func TestUnmarked(t *testing.T) {
 	w := newWorld(t, 1)
-	w.killedAt(3) // the VRF is there, the interface is no member
+	w.killedAt(3) // the VRF exists, the interface is no member
 	must(t, w.c.SetAlias("blue", "", nl.PortFlags{}))
 	must(t, w.call(spec.Del, 0, `"vrfname":"blue"`))
 	if w.vrf("blue") != nil {

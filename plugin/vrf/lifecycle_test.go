@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestCheckNotices each thing that ADD made.
+// TestCheckNotices: CHECK reports the loss of each object that ADD made.
 func TestCheckNotices(t *testing.T) {
 	link := func(w *world) netlink.Link {
 		l, err := w.c.Link("net0")
@@ -51,7 +51,7 @@ func TestCheckNotices(t *testing.T) {
 	}
 }
 
-// TestDel with less and less to go by.
+// TestDel with ever less information.
 func TestDel(t *testing.T) {
 	const conf = `"vrfname":"blue"`
 	bare := func(c *spec.Call) { c.Config = []byte(`{"cniVersion":"1.1.0","name":"net"}`) }
@@ -90,8 +90,8 @@ func TestDel(t *testing.T) {
 	}
 }
 
-// TestOfOthers: a VRF that was there before stays, and what has only the name of
-// a VRF is left alone.
+// TestOfOthers: a VRF that existed before is kept, and another link with the name is left
+// alone.
 func TestOfOthers(t *testing.T) {
 	w := newWorld(t, 2)
 	attrs := netlink.NewLinkAttrs()
@@ -113,7 +113,7 @@ func TestOfOthers(t *testing.T) {
 	}
 }
 
-// TestGC forgets what is not on the list.
+// TestGC removes the attachments that are not on the list.
 func TestGC(t *testing.T) {
 	w := newWorld(t, 1)
 	must(t, w.call(spec.Add, 0, `"vrfname":"blue"`))
@@ -130,7 +130,7 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// TestStatus tells a kernel that has VRFs from one that has not, and makes none.
+// TestStatus: STATUS fails on a kernel without VRFs, and makes none.
 func TestStatus(t *testing.T) {
 	w := &world{t: t, ns: "/run/netns/none"}
 	err := w.call(spec.Status, 0, `"vrfname":"blue"`, func(c *spec.Call) { c.ContainerID, c.NetNS, c.IfName = "", "", "" })

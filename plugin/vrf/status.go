@@ -10,5 +10,5 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// status asks whether the kernel can make VRFs (CONFIG_NET_VRF, Linux 4.3).
+// status says whether the kernel supports VRFs (CONFIG_NET_VRF, Linux 4.3).
 func status(_ context.Context, r *plugin.Request) error { return endpoint.KernelMakes(r, name) }

@@ -1,10 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vrf is the plugin `vrf`: it puts the container's interface into a VRF,
-// a virtual router with a routing table of its own (Linux 4.3, CONFIG_NET_VRF).
-// The VRF is made in the container's namespace for the first interface and goes
-// with the last.
+// Package vrf is the plugin `vrf`: it puts the container's interface into a VRF, a virtual
+// router with a routing table of its own (Linux 4.3, CONFIG_NET_VRF). The VRF is made in
+// the container's namespace for the first interface and deleted with the last.
 package vrf
 
 import (
@@ -37,7 +36,7 @@ var Plugin = plugin.Plugin{
 	Status: status,
 }
 
-// validate is decode but for the previous result, which only a container has.
+// validate is decode without the previous result, which only a container has.
 func validate(r *plugin.Request) error {
 	conf := new(Conf)
 	if err := r.Decode(conf); err != nil {
@@ -75,8 +74,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), k.Apply(ctx, r, env, compile(r, conf, table))
 }
 
-// choose finds the table: the configured one, the one that the VRF has, else a
-// free one. there says that the VRF is.
+// choose finds the table: the configured one, the VRF's, else a free one. there says that
+// the VRF exists.
 func choose(c *nl.Conn, conf *Conf) (table int, there bool, err error) {
 	have, err := netstate.FindVRF(c, conf.VRFName)
 	switch {
@@ -93,8 +92,8 @@ func choose(c *nl.Conn, conf *Conf) (table int, there bool, err error) {
 	return table, false, err
 }
 
-// keepRecord writes the record, unless the interface is a member of something
-// already: then this ADD is going to be refused, and the record is the first one's.
+// keepRecord writes the record, unless the interface is already a member of a VRF: then
+// this ADD will be refused, and the record is the first ADD's.
 func keepRecord(k *kernel.Kernel, r *plugin.Request, c *nl.Conn, rec *record.Record) error {
 	if link, err := c.Link(r.IfName); err == nil && link.Attrs().MasterIndex != 0 {
 		return nil
@@ -109,7 +108,7 @@ func compile(r *plugin.Request, conf *Conf, table int) netstate.State {
 	}
 }
 
-// check wants the VRF, its member, and the result's routes in its table.
+// check expects the VRF, its member, and the result's routes in its table.
 func check(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
@@ -132,7 +131,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	return kernel.Check(ctx, env, state)
 }
 
-// del takes the interface out, and the VRF away when it was the last.
+// del takes the interface out of the VRF, and deletes the VRF when it was the last.
 func del(ctx context.Context, r *plugin.Request) error {
 	return kernel.DelInside(ctx, r, name, func(c *nl.Conn, rec *record.Record) error { return leave(ctx, r, c, rec) })
 }
@@ -164,9 +163,8 @@ func leave(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Recor
 	return netstate.DeleteEmptyVRF(c, vrfName, made)
 }
 
-// whereabouts names the VRF, and says whether it may go though it has no mark of
-// ours: this attachment made it, or the reference plugin did, of which there is
-// no record.
+// whereabouts names the VRF, and says whether it may be deleted though it has no mark of
+// ours: this attachment made it, or the reference plugin did, which writes no record.
 func whereabouts(r *plugin.Request, rec *record.Record) (vrfName string, made bool) {
 	if rec != nil && rec.VRF != nil {
 		return rec.VRF.Name, rec.VRF.Made
@@ -178,7 +176,8 @@ func whereabouts(r *plugin.Request, rec *record.Record) (vrfName string, made bo
 	return conf.VRFName, true
 }
 
-// gc forgets attachments that are gone: their VRFs went with their namespaces.
+// gc deletes the records of attachments that are gone: their VRFs were deleted with their
+// namespaces.
 func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error { return k.Records.Remove(rec.Network, rec.Owner, name) })

@@ -27,9 +27,9 @@ import (
 
 func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
 
-// world is a container with interfaces: netN has 10.0.N.2/24 and fd00:N::2/64,
-// a default route by .1 with the metric N+1, and one to 192.0.2.N/32 by a next hop
-// that a route of the link leads to.
+// world is a container with interfaces: netN has 10.0.N.2/24 and fd00:N::2/64, a default
+// route through .1 with the metric N+1, and one to 192.0.2.N/32 through a next hop that has
+// a route of the link.
 type world struct {
 	t  *testing.T
 	ns string
@@ -168,7 +168,7 @@ func (w *world) vrf(name string) *netlink.Vrf {
 	return link.(*netlink.Vrf)
 }
 
-// TestRoutesAndAddressesMove: everything the link had, it has in the VRF.
+// TestRoutesAndAddressesMove: the VRF has everything that the link had.
 func TestRoutesAndAddressesMove(t *testing.T) {
 	for _, keep := range []string{"0", "1"} {
 		w := newWorld(t, 2)
@@ -217,7 +217,7 @@ func (w *world) unplug() {
 	must(w.t, netns.Delete(w.ns))
 }
 
-// TestShared: the last one out removes it, whoever made it.
+// TestShared: the last interface removes it, whichever made it.
 func TestShared(t *testing.T) {
 	w := newWorld(t, 3)
 	must(t, w.call(spec.Add, 0, `"vrfname":"blue","table":1001`))
@@ -239,7 +239,7 @@ func TestShared(t *testing.T) {
 	must(t, w.call(spec.Del, 2, `"vrfname":"red"`))
 }
 
-// TestTablesOfOthers are not taken: a rule's, a route's, the kernel's.
+// TestTablesOfOthers: tables of a rule, a route and the kernel are not taken.
 func TestTablesOfOthers(t *testing.T) {
 	w := newWorld(t, 2)
 	rule := netlink.NewRule()
@@ -254,7 +254,7 @@ func TestTablesOfOthers(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce make one VRF, and VRFs of their own with tables of their own.
+// TestManyAtOnce: interfaces make one VRF, and VRFs of their own with tables of their own.
 func TestManyAtOnce(t *testing.T) {
 	const many = 8
 	var w *world
@@ -295,8 +295,8 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestFailureAfterwards: what comes later in a chain fails, and the link has its
-// addresses and routes back.
+// TestFailureAfterwards: a later plugin of the chain fails, and the link gets its addresses
+// and routes back.
 func TestFailureAfterwards(t *testing.T) {
 	w := newWorld(t, 1)
 	routes, addrs := w.table(0, unix.RT_TABLE_MAIN), w.addresses(0)

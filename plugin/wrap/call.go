@@ -13,12 +13,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// call calls the plugin by fn, again when it says so (code 11), each time within
+// call calls the plugin through fn, again when it asks for that (code 11), each time within
 // the timeout.
 func (w *wrapped) call(ctx context.Context, fn func(context.Context) error) error {
 	if w.conf.Retry.Times > 0 {
-		// A plugin in process that fails forgets what the members before it in a
-		// `patchbay` list have queued; they do not fail with it if another try succeeds.
+		// A plugin in process that fails discards what earlier members of a `patchbay` list
+		// have queued; they do not fail with it if another try succeeds.
 		if err := w.flush(ctx); err != nil {
 			return err
 		}
@@ -49,8 +49,7 @@ func (w *wrapped) once(ctx context.Context, fn func(context.Context) error) erro
 	return err
 }
 
-// flush does what is queued, the firewall's changes, so that a command finds it
-// done.
+// flush does the queued work, the firewall's changes, before a command looks.
 func (w *wrapped) flush(ctx context.Context) error {
 	if w.request.Session.Dry != nil {
 		return nil
@@ -75,13 +74,13 @@ func (w *wrapped) eachBefore(ctx context.Context, stop bool) error {
 	})
 }
 
-// stdin is the configuration as the plugin has it.
+// stdin is the configuration that the plugin gets.
 func (w *wrapped) stdin() ([]byte, error) {
 	r := w.request
 	if r.Verb != spec.Add || r.Prev() == nil {
 		return w.Config(r.Head.PrevResult)
 	}
-	prev, err := r.Prev().Encode(r.Version) // in a chain within one process it is in no JSON
+	prev, err := r.Prev().Encode(r.Version) // in a chain within one process the configuration does not have it
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +104,7 @@ func (w *wrapped) after(ctx context.Context, stop bool) error {
 	}))
 }
 
-// afterAdd runs the commands after ADD, each with the result as it is by then.
+// afterAdd runs the commands after ADD, each with the current result.
 func (w *wrapped) afterAdd(ctx context.Context, result *spec.Result) (*spec.Result, error) {
 	list := w.conf.Around[spec.Add].After
 	if len(list) == 0 {
@@ -129,7 +128,7 @@ func (w *wrapped) afterAdd(ctx context.Context, result *spec.Result) (*spec.Resu
 	return result, err
 }
 
-// each calls fn for every command, to the first error or to the end.
+// each calls fn for every command, until the first error or, without stop, for all.
 func (w *wrapped) each(list []Command, stop bool, fn func(*Command) error) error {
 	var errs []error
 	for i := range list {
@@ -149,7 +148,7 @@ func (w *wrapped) each(list []Command, stop bool, fn func(*Command) error) error
 	return join(errs)
 }
 
-// join leaves a single error as it is, with its code.
+// join returns a single error unchanged, with its code.
 func join(errs []error) error {
 	if len(errs) == 1 {
 		return errs[0]
@@ -157,8 +156,8 @@ func join(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// command runs one command and returns the patch it printed, if it is to print
-// one. In a dry run it is only written down.
+// command runs one command and returns the patch that it printed, if it should print one. A
+// dry run only writes the command down.
 func (w *wrapped) command(ctx context.Context, when string, c *Command, stdin []byte) (p *Patch, err error) {
 	if dry := w.request.Session.Dry; dry != nil {
 		dry(fmt.Sprintf("host: run %s", strings.Join(c.Argv, " ")))

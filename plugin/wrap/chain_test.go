@@ -22,9 +22,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// chained calls `patchbay` with a plugin that queues work, wrap around inner and
-// another one; flushed tells how often the work was done, and lost how often it
-// was forgotten undone.
+// chained calls `patchbay` with a plugin that queues work, wrap around inner and another
+// one; flushed is how often the work was done, lost how often it was discarded.
 func (b *bench) chained(verb spec.Verb, more string) (queued, flushed, lost int, err error) {
 	b.t.Helper()
 	first := &plugin.Plugin{
@@ -56,7 +55,7 @@ func (b *bench) chained(verb spec.Verb, more string) (queued, flushed, lost int,
 	return queued, flushed, lost, err
 }
 
-// TestWithinPatchbay: one transaction, which is done before a command could look.
+// TestWithinPatchbay: one transaction, which is done before a command can look.
 func TestWithinPatchbay(t *testing.T) {
 	b := newBench(t)
 	_, flushed, _, err := b.chained(spec.Add, innerConf)
@@ -84,8 +83,7 @@ func TestWithinPatchbay(t *testing.T) {
 	b.wantHeard("first-ADD before inner-ADD flush after inner-DEL first-DEL")
 }
 
-// TestRetryWithinPatchbay: a try that fails does not lose what the members before
-// have queued.
+// TestRetryWithinPatchbay: a failed try does not discard what earlier members have queued.
 func TestRetryWithinPatchbay(t *testing.T) {
 	b := newBench(t)
 	b.fail[spec.Add], b.times = spec.Errorf(spec.CodeTryAgain, "later"), 1
@@ -96,7 +94,7 @@ func TestRetryWithinPatchbay(t *testing.T) {
 	b.wantHeard("first-ADD flush inner-ADD inner-ADD")
 }
 
-// TestExplain writes down what would run.
+// TestExplain: explain writes down what would run.
 func TestExplain(t *testing.T) {
 	b := newBench(t)
 	b.dry = []string{}
@@ -110,7 +108,7 @@ func TestExplain(t *testing.T) {
 	b.wantHeard("inner-ADD")
 }
 
-// TestVersion is the plugin's where the request says which one it is.
+// TestVersion: VERSION returns the wrapped plugin's versions when the request names it.
 func TestVersion(t *testing.T) {
 	for config, want := range map[string]string{
 		`{"cniVersion":"1.1.0"}`:                                                    strings.Join(spec.Versions(), " "),
@@ -151,8 +149,8 @@ func (b *bench) exec(verb spec.Verb, path []string, more string) ([]byte, error)
 	return (&invoke.Exec{Stderr: &b.stderr}).Invoke(context.Background(), name, call)
 }
 
-// TestForeignPlugin by exec: result, error object, standard error, and what it
-// must not print.
+// TestForeignPlugin by exec: result, error object, standard error, and what it must not
+// print.
 func TestForeignPlugin(t *testing.T) {
 	b := newBench(t)
 	path := b.foreign(`[ $CNI_COMMAND = ADD ] && echo '{"cniVersion":"1.1.0","interfaces":[{"name":"x"}]}'; echo hello >&2; true`)
@@ -183,8 +181,8 @@ func TestForeignPlugin(t *testing.T) {
 	}
 }
 
-// TestForeignPluginTakesTooLong: it is killed, and its DEL takes back the half
-// that it may have done.
+// TestForeignPluginTakesTooLong: it is killed, and its DEL reverts the half that it may
+// have done.
 func TestForeignPluginTakesTooLong(t *testing.T) {
 	b := newBench(t)
 	path := b.foreign(`[ $CNI_COMMAND = DEL ] || sleep 100`)
@@ -195,7 +193,7 @@ func TestForeignPluginTakesTooLong(t *testing.T) {
 	b.wantHeard("foreign-ADD foreign-DEL")
 }
 
-// TestLog has a line for each step, and nothing of what passed through.
+// TestLog: the log has a line for each step, and no configuration or result.
 func TestLog(t *testing.T) {
 	b := newBench(t)
 	b.fail[spec.Add] = spec.Errorf(spec.CodeTryAgain, "later")
@@ -233,7 +231,7 @@ func TestLog(t *testing.T) {
 	b.has("standard error", b.stderr.String(), "write log: ")
 }
 
-// TestKilled: a command does not go on when its plugin was killed.
+// TestKilled: a command does not continue after its plugin was killed.
 func TestKilled(t *testing.T) {
 	b := newBench(t)
 	path := b.foreign(`echo '{"cniVersion":"1.1.0"}'`)
@@ -252,7 +250,7 @@ func TestKilled(t *testing.T) {
 			pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
 		}
 	}
-	cancel() // kills wrap's process group, of which the command is none
+	cancel() // kills wrap's process group, which the command is not in
 	if err := <-done; err == nil || pid == 0 {
 		t.Fatalf("pid %d, %v", pid, err)
 	}

@@ -17,12 +17,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// What is kept of a command's output, in bytes. The rest is read and thrown
-// away, so that the command does not wait.
+// The limits, in bytes, of the output that is kept. The rest is read and discarded, so that
+// the command does not block.
 const (
-	mostPatch = 1 << 20  // of standard output that is a patch
-	mostLog   = 64 << 10 // of standard error
-	mostTold  = 1 << 10  // of either, in an error
+	mostPatch  = 1 << 20  // of standard output that is a patch
+	mostLog    = 64 << 10 // of standard error
+	mostQuoted = 1 << 10  // of either, in an error
 )
 
 // limited keeps the first bytes that are written to it.
@@ -40,13 +40,14 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// drained is how long a program that the command left behind may keep the pipes.
+// drained is how long the pipes are read after the command ended, if it left a process
+// behind.
 const drained = time.Second
 
-// run runs the command to its end and returns what it printed. It is in a
-// process group of its own, which is killed when the time is over. It does not
-// outlive this process either: what it does must not come after the DEL that
-// follows an ADD that was killed. That is the thread's to tell, so it stays.
+// run runs the command to its end and returns its output. The command is in a process group
+// of its own, which is killed at the timeout. It does not outlive this process either: its
+// work must not come after the DEL that follows a killed ADD. The kernel kills it when the
+// starting thread ends, so that thread is kept.
 func (c *Command) run(ctx context.Context, call *spec.Call, stdin []byte) (stdout, stderr []byte, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("it took longer than %v: %w", c.timeout, context.DeadlineExceeded))
 	defer cancel()
@@ -65,7 +66,7 @@ func (c *Command) run(ctx context.Context, call *spec.Call, stdin []byte) (stdou
 	case err != nil && ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case errors.Is(err, exec.ErrWaitDelay):
-		err = nil // it succeeded, and something it left behind has the pipes
+		err = nil // it succeeded, and a process that it left behind has the pipes
 	case err != nil:
 		err = c.failure(err, out.data, log.data)
 	case c.Output != "" && out.cut:
@@ -74,8 +75,8 @@ func (c *Command) run(ctx context.Context, call *spec.Call, stdin []byte) (stdou
 	return out.data, log.data, err
 }
 
-// failure tells what the command said. A command may print an error object, as
-// a plugin does, and so choose the code.
+// failure is the command's error. A command may print an error object, as a plugin does,
+// and so choose the code.
 func (c *Command) failure(err error, stdout, stderr []byte) error {
 	if e, ok := spec.ParseError(stdout); ok {
 		return e
@@ -87,5 +88,5 @@ func (c *Command) failure(err error, stdout, stderr []byte) error {
 	if said = bytes.TrimSpace(said); len(said) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: %s", err, said[:min(len(said), mostTold)])
+	return fmt.Errorf("%w: %s", err, said[:min(len(said), mostQuoted)])
 }

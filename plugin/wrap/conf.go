@@ -25,18 +25,19 @@ type Conf struct {
 	// Reference: none, ours only.
 	Config *Patch `json:"config"`
 
-	// Result changes the result of ADD before the commands after it see it. The runtime
-	// and the plugins that follow know only what comes out.
+	// Result changes the result of ADD before the commands after it get it. The runtime and
+	// later plugins get only the changed result.
 	// Reference: none, ours only.
 	Result *Patch `json:"result"`
 
-	// Around has, by verb (ADD, DEL, CHECK, GC, STATUS), what happens before and after
-	// the plugin is called.
+	// Around has, by verb (ADD, DEL, CHECK, GC, STATUS), the commands to run before and
+	// after the plugin.
 	// Reference: none, ours only.
 	Around map[spec.Verb]Around `json:"around"`
 
-	// Timeout bounds each call of the plugin, as in 20s or 1m30s; without, none. One by
-	// exec is killed with everything it started, and an ADD that ends so is taken back by DEL.
+	// Timeout limits each call of the plugin, as in 20s or 1m30s; without, none. A plugin
+	// run by exec is killed with everything that it started, and DEL rolls back an ADD that
+	// ends so.
 	// Reference: none, ours only.
 	Timeout string `json:"timeout"`
 
@@ -55,32 +56,32 @@ type Conf struct {
 	// Reference: none, ours only.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
 
-	// Args go to a plugin that has none of its own.
+	// Args are passed to a plugin that has none of its own.
 	// Reference: none, ours only.
 	Args json.RawMessage `json:"args"`
 }
 
-// Around is what happens around one verb.
+// Around has the commands around one verb.
 type Around struct {
 	// Before are commands to run before the plugin is called, in order. The first that
 	// fails ends the call, except for DEL and GC.
 	// Reference: none, ours only.
 	Before []Command `json:"before"`
 
-	// After are commands to run when the plugin has succeeded; for DEL and GC always. One
-	// that fails ends the call, and for ADD the plugin's ADD is taken back.
+	// After are commands to run when the plugin has succeeded; for DEL and GC always. A
+	// command that fails ends the call, and for ADD the plugin's ADD is rolled back.
 	// Reference: none, ours only.
 	After []Command `json:"after"`
 }
 
-// Command is a program to run. It has the environment that a plugin has, on
-// standard input the plugin's configuration, or after ADD its result.
+// Command is a program to run. It has a plugin's environment, on standard input the
+// plugin's configuration, or after ADD its result.
 type Command struct {
 	// Argv is the program, an absolute path, and its arguments. There is no shell.
 	// Reference: none, ours only.
 	Argv []string `json:"argv"`
 
-	// Timeout ends it with everything it started; 10s by default.
+	// Timeout kills it with everything that it started; 10s by default.
 	// Reference: none, ours only.
 	Timeout string `json:"timeout"`
 
@@ -124,8 +125,8 @@ const (
 	commandTimeout = 10 * time.Second
 )
 
-// wrapped is a configuration that was read: durations are durations, and the
-// plugin is ready to be called.
+// wrapped is the configuration after reading: parsed durations, and a plugin that is ready
+// to be called.
 type wrapped struct {
 	*plugin.Inner
 	conf    *Conf
@@ -134,7 +135,7 @@ type wrapped struct {
 	wait    time.Duration
 }
 
-// load reads the whole configuration and refuses what is wrong before any work.
+// load reads the whole configuration and refuses errors before any work.
 func load(r *plugin.Request) (*wrapped, error) {
 	conf := new(Conf)
 	if err := r.Decode(conf); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestCommandsThatFail: who runs and who does not, for every verb.
+// TestCommandsThatFail: which commands run after a failure, for every verb.
 func TestCommandsThatFail(t *testing.T) {
 	for verb, want := range map[spec.Verb][2]string{
 		spec.Add:    {"before", "before inner-ADD after inner-DEL"},
@@ -42,7 +42,7 @@ func TestCommandsThatFail(t *testing.T) {
 	}
 }
 
-// TestDelTellsEverything that failed, and asks everybody.
+// TestDelTellsEverything: DEL reports every failure, and runs every command.
 func TestDelTellsEverything(t *testing.T) {
 	b := newBench(t)
 	b.fail[spec.Del] = errors.New("inner said no")
@@ -55,7 +55,7 @@ func TestDelTellsEverything(t *testing.T) {
 	b.wantHeard("before inner-DEL after")
 }
 
-// TestDelCallsThePlugin whatever has become of the rest.
+// TestDelCallsThePlugin even if everything else failed.
 func TestDelCallsThePlugin(t *testing.T) {
 	for what, more := range map[string]string{
 		"a patch with nothing to change":  `,"config":{"patch":[{"op":"remove","path":"/runtimeConfig/portMappings"}]}`,
@@ -110,7 +110,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestTimeoutOfThePlugin: a plugin that took too long may have done half.
+// TestTimeoutOfThePlugin: a plugin that took too long may have done half of its work.
 func TestTimeoutOfThePlugin(t *testing.T) {
 	b := newBench(t)
 	b.add = func(ctx context.Context, _ *plugin.Request) error { <-ctx.Done(); return ctx.Err() }
@@ -121,7 +121,7 @@ func TestTimeoutOfThePlugin(t *testing.T) {
 	b.wantHeard("inner-ADD inner-DEL")
 }
 
-// TestTimeoutOfACommand kills what it started too.
+// TestTimeoutOfACommand: the processes that it started are killed too.
 func TestTimeoutOfACommand(t *testing.T) {
 	pid := 0
 	for limit := 100 * time.Millisecond; pid == 0; limit *= 3 { // a busy machine starts it late
@@ -137,7 +137,7 @@ func TestTimeoutOfACommand(t *testing.T) {
 	}
 }
 
-// timeoutOfACommand returns what a command started that took too long, or 0.
+// timeoutOfACommand returns the process that a command with a timeout started, or 0.
 func timeoutOfACommand(t *testing.T, limit time.Duration) int {
 	t.Helper()
 	b := newBench(t)
@@ -164,8 +164,8 @@ func running(pid int) bool {
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// TestOutputIsLimited: a command that never stops talking does not fill memory,
-// and one that leaves a daemon behind does not hold anybody up.
+// TestOutputIsLimited: a command that never stops writing does not fill memory, and one
+// that leaves a daemon behind does not block the call.
 func TestOutputIsLimited(t *testing.T) {
 	b := newBench(t)
 	_, err := b.call(spec.Add, b.around(spec.Add, "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2; sleep 30 & true", ""))
@@ -177,7 +177,7 @@ func TestOutputIsLimited(t *testing.T) {
 	}
 	loud := b.script("loud", "head -c 3000000 /dev/zero >&2; exit 1")
 	_, err = b.call(spec.Add, fmt.Sprintf(`%s,"around":{"ADD":{"before":[{"argv":[%q]}]}}`, innerConf, loud))
-	if err == nil || len(err.Error()) > 2*mostTold {
+	if err == nil || len(err.Error()) > 2*mostQuoted {
 		t.Errorf("an error of %d bytes", len(fmt.Sprint(err)))
 	}
 	long := b.script("long", "head -c 3000000 /dev/zero")
@@ -187,7 +187,7 @@ func TestOutputIsLimited(t *testing.T) {
 	}
 }
 
-// TestBadPatches end an ADD, whoever made them, and leave nothing.
+// TestBadPatches: bad patches, whatever their source, fail an ADD and leave nothing.
 func TestBadPatches(t *testing.T) {
 	b := newBench(t)
 	junk := b.script("junk", "echo oops")

@@ -22,7 +22,7 @@ func FuzzPatch(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, doc, merge, operations string) {
 		if !json.Valid([]byte(doc)) || !isObject([]byte(doc)) || !json.Valid([]byte(merge)) && merge != "" || !json.Valid([]byte(operations)) && operations != "" {
-			return // what Conf's decoder lets through
+			return // Conf's decoder accepts only valid ones
 		}
 		p := &Patch{Merge: json.RawMessage(merge), Patch: json.RawMessage(operations)}
 		if p.validate() != nil {

@@ -49,9 +49,8 @@ func (w *wrapped) timed(kind, name string, fn func() error) error {
 	return err
 }
 
-// append writes the line with one call, so that lines of processes at the same
-// moment do not mix. A link at the path is not followed, and nothing waits for
-// the reader of a pipe.
+// append writes the line with one call, so that lines of several processes do not mix. A
+// link at the path is not followed, and nothing waits for the reader of a pipe.
 func (s *step) append(path string) error {
 	line, err := json.Marshal(s)
 	if err != nil {

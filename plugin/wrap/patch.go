@@ -14,13 +14,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// What a command's output may be.
+// The forms of a command's output.
 const (
 	outputMerge = "merge"
 	outputPatch = "patch"
 )
 
-// mostCopied bounds what the copy operations of one patch may add, in bytes.
+// mostCopied limits what the copy operations of one patch may add, in bytes.
 const mostCopied = 1 << 20
 
 func (p *Patch) validate() (err error) {
@@ -44,9 +44,8 @@ func (p *Patch) validate() (err error) {
 
 func isObject(data []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) }
 
-// apply returns the changed document. A nil patch changes nothing. The library
-// panics over some patches (FuzzPatch has them), which must not keep a DEL from
-// the plugin.
+// apply returns the changed document. A nil patch changes nothing. The library panics over
+// some patches (FuzzPatch has them), which must not keep a DEL from the plugin.
 func (p *Patch) apply(doc []byte) (out []byte, err error) {
 	if p == nil {
 		return doc, nil
@@ -97,9 +96,8 @@ func (c *Command) patchOf(stdout []byte) (*Patch, error) {
 	return p, p.validate()
 }
 
-// patchConfig changes the configuration of the plugin. What a patch finds
-// nothing to change in must not keep a DEL from running: a runtime may leave out
-// then what it gave ADD.
+// patchConfig changes the configuration of the plugin. A patch that does not apply must not
+// keep a DEL from running: a runtime may leave out keys that it gave to ADD.
 func (w *wrapped) patchConfig() error {
 	err := w.changeConfig(w.conf.Config)
 	if err != nil && w.request.Verb == spec.Del {
@@ -123,7 +121,7 @@ func (w *wrapped) changeConfig(p *Patch) error {
 	return w.SetConfig(doc)
 }
 
-// changeResult returns a new result, which is validated as one from a plugin.
+// changeResult returns a new result, validated like a plugin's.
 func (w *wrapped) changeResult(result *spec.Result, p *Patch) (*spec.Result, error) {
 	if p == nil {
 		return result, nil

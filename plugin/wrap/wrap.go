@@ -1,11 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wrap is the plugin `wrap`: it calls one other plugin, ours or
-// anybody's, and does something around it: commands before and after each verb,
-// patches of the configuration and of the result, a timeout, another try when the
-// plugin says so, a log. It stands wherever the other plugin would stand, first in
-// a list, later in it, or within `patchbay`, and hands every verb on.
+// Package wrap is the plugin `wrap`: it calls one other plugin, ours or another project's,
+// with additions: commands before and after each verb, patches of the configuration and of
+// the result, a timeout, retries when the plugin asks for them, a log. It takes the other
+// plugin's place, first in a list, later in it, or within `patchbay`, and passes every verb
+// on.
 package wrap
 
 import (
@@ -38,8 +38,8 @@ var Plugin = plugin.Plugin{
 	VersionsFor: versions,
 }
 
-// add runs what is before, the plugin and what is after; when something after
-// the plugin fails, the plugin's ADD is taken back by its DEL.
+// add runs the commands before, the plugin and the commands after; when something after the
+// plugin fails, the plugin's DEL rolls its ADD back.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	w, err := load(r)
 	if err != nil {
@@ -61,9 +61,9 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return w.afterAdd(ctx, result)
 }
 
-// addInner calls the plugin's ADD. One that fails takes itself back, and a DEL
-// could hit the attachment it refused to make twice; but one that was killed in
-// the middle cannot, and one that succeeded with a useless result did not.
+// addInner calls the plugin's ADD. A plugin that fails rolls itself back, and a DEL could
+// remove an attachment that it refused to make twice. But a plugin that was killed in the
+// middle did not roll back, nor did one that succeeded with an invalid result.
 func (w *wrapped) addInner(ctx context.Context) (result *spec.Result, err error) {
 	r := w.request
 	if err := r.Step("wrapped " + w.Type); err != nil {
@@ -95,8 +95,8 @@ func (w *wrapped) undo(ctx context.Context, result *spec.Result) error {
 	return w.Do(ctx, spec.Del, prev)
 }
 
-// throughout is DEL and GC: everything runs, and every failure is told. What has
-// become of the rest of the configuration is no reason not to call the plugin.
+// throughout is DEL and GC: everything runs, and every failure is reported. Errors in the
+// rest of the configuration must not keep the plugin from being called.
 func throughout(ctx context.Context, r *plugin.Request) error {
 	w, err := load(r)
 	if err != nil {
@@ -107,10 +107,10 @@ func throughout(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(before, inner, w.after(ctx, false))
 }
 
-// bare calls the plugin alone, with a configuration as it stands.
+// bare calls the plugin alone, with its configuration unchanged.
 func bare(ctx context.Context, r *plugin.Request, wrong error) error {
 	var conf Conf
-	_ = r.Decode(&conf) // what can be read of it
+	_ = r.Decode(&conf) // the readable part of it
 	w, err := loadPlugin(r, &conf)
 	if err != nil {
 		return wrong
@@ -148,8 +148,8 @@ func (w *wrapped) failed(err error) error {
 	return fmt.Errorf("wrapped plugin type=%q failed (%s): %w", w.Type, w.request.Verb, err)
 }
 
-// versions are those that the plugin speaks as well, when the request says which
-// plugin it is; runtimes ask VERSION without a configuration.
+// versions are those that the plugin supports as well, when the request names the plugin;
+// runtimes call VERSION without a configuration.
 func versions(ctx context.Context, s *plugin.Session, call *spec.Call) []string {
 	var conf struct {
 		Plugin json.RawMessage `json:"plugin"`
@@ -167,7 +167,7 @@ func versions(ctx context.Context, s *plugin.Session, call *spec.Call) []string 
 		SupportedVersions []string `json:"supportedVersions"`
 	}
 	if err != nil || json.Unmarshal(out, &theirs) != nil {
-		return nil // ADD tells what is wrong with it
+		return nil // ADD reports the error
 	}
 	return theirs.SupportedVersions
 }

@@ -19,18 +19,18 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// bench is a place to wrap the plugin `inner`, which writes down what it is
-// called with, in; commands write into the same list.
+// bench is a place to wrap the plugin `inner`, which records its calls; commands write into
+// the same list.
 type bench struct {
 	t      *testing.T
 	ns     string
 	dir    string
-	tape   string // a file, one line a call
+	tape   string // a file, one line for each call
 	config map[spec.Verb]string
 	prev   map[spec.Verb]string
 	fail   map[spec.Verb]error
 	failed int // how often inner has failed
-	times  int // how often it is to fail; 0: always
+	times  int // how often it should fail; 0: always
 	add    func(context.Context, *plugin.Request) error
 	stderr bytes.Buffer
 	dry    []string
@@ -53,7 +53,7 @@ func (b *bench) note(line string) {
 	fmt.Fprintln(f, line) //nolint:errcheck // a test's
 }
 
-// heard is the tape in one line.
+// heard is the recorded calls in one line.
 func (b *bench) heard() string {
 	data, err := os.ReadFile(b.tape)
 	if err != nil {
@@ -62,7 +62,7 @@ func (b *bench) heard() string {
 	return strings.Join(strings.Split(strings.TrimSpace(string(data)), "\n"), " ")
 }
 
-// script writes a program that notes its name, then does what body says.
+// script writes a program that records its name, then does what body says.
 func (b *bench) script(name, body string) string {
 	b.t.Helper()
 	path := filepath.Join(b.dir, name)
@@ -205,8 +205,8 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// TestCommandsSeeWhatAPluginSees: environment, configuration before, result
-// after, arguments as they are.
+// TestCommandsSeeWhatAPluginSees: environment, configuration before, result after,
+// arguments unchanged.
 func TestCommandsSeeWhatAPluginSees(t *testing.T) {
 	b := newBench(t)
 	t.Setenv("CNI_IFNAME", "of the caller")
