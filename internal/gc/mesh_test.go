@@ -67,7 +67,7 @@ func TestMesh(t *testing.T) {
 		t.Fatal(err)
 	}
 	report := collect(t, runtimeOf(), nil)
-	if list := strayMesh(report); len(list) != 1 || list[0].State != gc.Unsure || !strings.Contains(list[0].Why, "no record tells of it, but") {
+	if list := strayMesh(report); len(list) != 1 || list[0].State != gc.Unsure || !strings.Contains(list[0].Why, "it has no record, but") {
 		t.Errorf("%+v", list)
 	}
 	stands(true)

@@ -8,11 +8,11 @@ import (
 	"net/netip"
 )
 
-// claims are the blocks that peers were given routes for. There may be thousands,
-// nearly always all of one length for each network.
+// claims are the blocks that have routes to peers. There may be thousands, nearly always of
+// one length per network.
 type claims struct {
 	peers map[netip.Prefix]string // id of the peer
-	bits  map[int]bool            // lengths that there are
+	bits  map[int]bool            // lengths that occur
 }
 
 func (c *claims) add(block netip.Prefix, peer string) {
@@ -22,8 +22,8 @@ func (c *claims) add(block netip.Prefix, peer string) {
 	c.peers[block], c.bits[block.Bits()] = peer, true
 }
 
-// overlap refuses a block that overlaps another one: one that is shorter or the
-// same is looked up, longer ones are looked for where there are any.
+// overlap refuses a block that overlaps a claimed one. It looks up shorter or equal blocks,
+// and searches for longer ones only if there are any.
 func (c *claims) overlap(block netip.Prefix) error {
 	longer := false
 	for bits := range c.bits {

@@ -178,7 +178,7 @@ func TestStale(t *testing.T) {
 	u.sync(h, l.hosts[:3]...)
 	none("wanted")
 	must(t, os.Remove(state))
-	seen := one("is gone, so its agent is")
+	seen := one("is gone, so its agent was removed")
 	must(t, os.Mkdir(state, 0o700))
 	h.do(func() error { return h.mesh.Remove(ctx, seen) })
 	if len(h.list(t, "routes")) != 4 {

@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 )
 
-// Reach is what the kernel says of the way to an underlay address.
+// Reach is the kernel's route to an underlay address.
 type Reach struct {
-	Link   string // "": there is no way now
+	Link   string // "": no route now
 	OnLink bool   // without a gateway
 }
 
@@ -25,16 +25,15 @@ type Reach struct {
 type Facts struct {
 	Reach  map[netip.Addr]Reach // of every peer's underlay addresses
 	MTU    int                  // bytes, the least of the links with Self's underlay addresses
-	NoIPv6 bool                 // the kernel was booted without
+	NoIPv6 bool                 // the kernel was booted without IPv6
 
 	// Own are the host's addresses in Self's blocks: those of its bridges.
 	Own map[netip.Prefix]netip.Addr
 }
 
-// Compile computes the state. It touches nothing. The error tells which networks,
-// peers or blocks were left out and why, joined; the State serves all the others, so one
-// bad entry of somebody's list does not cut anybody else off. Only an error that
-// wraps ErrSelf comes without a State.
+// Compile computes the state without side effects. The error joins the reasons why it left
+// out networks, peers or blocks. The State covers all others, so that one bad entry of a
+// list cuts no other host off. Only an error that wraps ErrSelf comes without a State.
 func Compile(self Self, peers []Peer, facts Facts) (State, error) {
 	c := &compiler{self: self.withDefaults(), facts: facts, macs: make(map[string]string)}
 	if err := c.self.validate(); err != nil {
@@ -63,13 +62,13 @@ type compiler struct {
 	state State
 	errs  []error
 
-	left []netip.Prefix    // networks that were left out
-	macs map[string]string // Ethernet address: id of the peer that has it
-	used claims
+	excluded []netip.Prefix    // networks that were left out
+	macs     map[string]string // Ethernet address: id of its peer
+	used     claims
 }
 
-// inOrder makes the result independent of the list's order: where two peers
-// claim the same, it is always the same one that gets it.
+// inOrder makes the result independent of the list's order: if two peers claim the same
+// block, the same one always gets it.
 func inOrder(peers []Peer) []Peer {
 	peers = slices.Clone(peers)
 	order.Stable(peers, func(a, b Peer) int { return strings.Compare(a.ID, b.ID) })
@@ -87,8 +86,8 @@ func (c *compiler) peer(p Peer) {
 	}
 	for _, b := range p.Blocks {
 		b = b.Masked()
-		if slices.ContainsFunc(c.left, b.Overlaps) {
-			continue // told already
+		if slices.ContainsFunc(c.excluded, b.Overlaps) {
+			continue // apart has reported it
 		}
 		if err := c.checkBlock(b); err != nil {
 			c.fail(p, "%w", err)
@@ -105,7 +104,7 @@ func (c *compiler) peer(p Peer) {
 	}
 }
 
-// source is this host's address in the network of a block.
+// source returns this host's address in the network of a block.
 func (c *compiler) source(block netip.Prefix) (src netip.Addr) {
 	for _, n := range c.self.Subnets {
 		if !n.Prefix.Overlaps(block) {
@@ -120,7 +119,7 @@ func (c *compiler) source(block netip.Prefix) (src netip.Addr) {
 	return src
 }
 
-// route decides how one block is reached.
+// route decides how this host reaches one block.
 func (c *compiler) route(p Peer, block netip.Prefix) (Route, error) {
 	if p.Transport != VXLAN {
 		if r, ok := c.direct(p, block); ok {
@@ -134,8 +133,8 @@ func (c *compiler) route(p Peer, block netip.Prefix) (Route, error) {
 	return c.tunnel(p, block)
 }
 
-// direct is a route by the peer's underlay address, of the block's own family
-// first. IPv4 goes by an IPv6 next hop too, but not the other way round.
+// direct returns a route through the peer's underlay address, of the block's own family
+// first. An IPv4 block may have an IPv6 next hop, but not the other way round.
 func (c *compiler) direct(p Peer, block netip.Prefix) (r Route, ok bool) {
 	for _, v4 := range []bool{true, false} {
 		if v4 && block.Addr().Is6() {
@@ -150,8 +149,8 @@ func (c *compiler) direct(p Peer, block netip.Prefix) (r Route, ok bool) {
 	return r, false
 }
 
-// tunnel is a route by the device of the family that both have, with the
-// device's entries for the peer.
+// tunnel returns a route through the device of the family that both hosts have, and adds
+// the device's entries for the peer.
 func (c *compiler) tunnel(p Peer, block netip.Prefix) (Route, error) {
 	local, remote, ok := c.ends(p)
 	if !ok {
@@ -172,7 +171,7 @@ func (c *compiler) tunnel(p Peer, block netip.Prefix) (Route, error) {
 	return Route{Dst: block, Via: hop, Link: d.Name, OnLink: true}, nil
 }
 
-// ends picks IPv4 where both have it, which both sides decide alike.
+// ends picks IPv4 if both hosts have it, so that both sides decide alike.
 func (c *compiler) ends(p Peer) (local, remote netip.Addr, ok bool) {
 	for _, v4 := range []bool{true, false} {
 		of := func(a netip.Addr) bool { return a.Is4() == v4 }
@@ -184,7 +183,7 @@ func (c *compiler) ends(p Peer) (local, remote netip.Addr, ok bool) {
 	return local, remote, false
 }
 
-// device returns that of a local address, making it at the first use.
+// device returns the device of a local address, and adds it at the first use.
 func (c *compiler) device(local netip.Addr) (*Device, error) {
 	i := slices.IndexFunc(c.state.Devices, func(d Device) bool { return d.Local == local })
 	if i >= 0 {
@@ -207,8 +206,8 @@ func (c *compiler) device(local netip.Addr) (*Device, error) {
 	return &c.state.Devices[len(c.state.Devices)-1], nil
 }
 
-// minMTU is IPv6's (RFC 8200 section 5): below it the kernel takes IPv6, and
-// with it our next hops, from the device.
+// minMTU is the minimum of IPv6 (RFC 8200 section 5): below it the kernel removes IPv6 from
+// the device, and our next hops with it.
 const minMTU = 1280
 
 func (d *Device) add(p Peer, remote netip.Addr, port uint16, hop netip.Addr) {

@@ -18,12 +18,12 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// device makes d so and returns its index. It is made anew only where the kernel
-// cannot change what differs.
+// device brings d into its state and returns its index. It replaces the link only if the
+// kernel cannot change what differs.
 func (m *Mesh) device(s State, d Device) (int, error) {
 	link, err := m.conn.Link(d.Name)
 	if err == nil && !ours(link, s.mark(), d) {
-		return 0, fmt.Errorf("make link %s: a link of this name is somebody else's", d.Name)
+		return 0, fmt.Errorf("make link %s: a link of this name exists and is not ours", d.Name)
 	}
 	if err == nil && !d.fits(link) {
 		if err := m.conn.LinkDel(link); err != nil && !nl.IsNotFound(err) {
@@ -42,14 +42,14 @@ func (m *Mesh) device(s State, d Device) (int, error) {
 	return link.Attrs().Index, nil
 }
 
-// ours tells by the alias. A link that is as we make it, and still down, is one
-// that a kill kept from getting its alias.
+// ours recognizes a link by its alias. One that has our parameters and is still down is
+// ours, too: the agent was killed before it set the alias.
 func ours(link netlink.Link, k mark, d Device) bool {
 	at := link.Attrs()
 	return at.Alias == k.alias() || at.Alias == "" && at.Flags&net.FlagUp == 0 && d.fits(link)
 }
 
-// fits says whether a link differs at most in what can be changed.
+// fits reports whether a link differs only in what can be changed.
 func (d Device) fits(link netlink.Link) bool {
 	vx, ok := link.(*netlink.Vxlan)
 	return ok && vx.VxlanId == int(d.VNI) && vx.Port == int(d.Port) && !vx.Learning && !vx.FlowBased && !vx.GBP &&
@@ -73,7 +73,7 @@ func (m *Mesh) create(d Device) (netlink.Link, error) {
 	return m.conn.Link(d.Name)
 }
 
-// adjust changes what differs, while packets pass.
+// adjust changes what differs while packets pass.
 func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 	at := vx.Attrs()
 	var change nl.LinkChange
@@ -96,7 +96,7 @@ func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 			return fmt.Errorf("change its address to %s: %w", d.Local, err)
 		}
 	}
-	if err := m.sysctls(d); err != nil { // before it is up: no address of the kernel's own
+	if err := m.sysctls(d); err != nil { // before it is up, so that the kernel adds no address of its own
 		return err
 	}
 	if at.Flags&net.FlagUp != 0 {
@@ -105,9 +105,9 @@ func (m *Mesh) adjust(vx *netlink.Vxlan, k mark, d Device) error {
 	return m.conn.SetLink(at.Index, nl.LinkChange{Up: true})
 }
 
-// sysctls: packets of a host that is reached by routes may come in by the tunnel
-// and the answers go by the routes, which a strict rp_filter would drop. The
-// device needs no IPv6 address and hears no routers.
+// sysctls sets rp_filter loosely: packets of a host that is reached by routes may arrive
+// through the tunnel while the answers take the routes, and a strict filter would drop
+// them. The device needs no IPv6 address and accepts no router advertisements.
 func (m *Mesh) sysctls(d Device) error {
 	list := []nl.Setting{{Key: "net/ipv4/conf/" + d.Name + "/rp_filter", Value: "2"}}
 	if !d.NoIPv6 {
@@ -125,7 +125,7 @@ func (m *Mesh) sysctls(d Device) error {
 	return err
 }
 
-// placed is a device that is there, and what it had before this Sync.
+// placed is an existing device with its entries from before this Sync.
 type placed struct {
 	Device
 	index int
@@ -133,7 +133,7 @@ type placed struct {
 	hops  map[netip.Addr]net.HardwareAddr
 }
 
-// place makes d so and looks what it has.
+// place brings d into its state and reads its entries.
 func (m *Mesh) place(s State, d Device) (p placed, err error) {
 	p.Device = d
 	if p.index, err = m.device(s, d); err != nil {
@@ -146,7 +146,7 @@ func (m *Mesh) place(s State, d Device) (p placed, err error) {
 	return p, err
 }
 
-// tunnels makes the entries of every peer.
+// tunnels adds the entries of every peer.
 func (m *Mesh) tunnels(p placed) error {
 	var errs []error
 	for _, t := range p.Tunnels {
@@ -167,7 +167,7 @@ func (m *Mesh) tunnels(p placed) error {
 	return errors.Join(errs...)
 }
 
-// entry leaves out the port that is the device's: so does the kernel.
+// entry leaves out the device's own port, as the kernel does.
 func (d Device) entry(t Tunnel) nl.FDBEntry {
 	e := nl.FDBEntry{MAC: t.MAC, Remote: t.Remote, Port: t.Port}
 	if t.Port == d.Port {
@@ -180,9 +180,9 @@ func sameEntry(a, b nl.FDBEntry) bool {
 	return bytes.Equal(a.MAC, b.MAC) && a.Remote == b.Remote && a.Port == b.Port
 }
 
-// prune removes entries that no peer has. The device is ours, so all are. What it
-// had before tunnels is enough to know: an entry is told by its MAC and a neighbour
-// by its address, and tunnels touches those that a peer has, which stay.
+// prune removes entries that no peer has; the device is ours, and so are all its entries.
+// The entries from before tunnels suffice: an entry is identified by its MAC and a
+// neighbour by its address, and tunnels changes only those of peers, which stay.
 func (m *Mesh) prune(p placed) error {
 	var errs []error
 	for _, e := range p.fdb {
@@ -204,7 +204,7 @@ func (m *Mesh) prune(p placed) error {
 	return errors.Join(errs...)
 }
 
-// neighbours are the permanent ones of a link.
+// neighbours returns the permanent neighbours of a link.
 func (m *Mesh) neighbours(index int) (map[netip.Addr]net.HardwareAddr, error) {
 	out := make(map[netip.Addr]net.HardwareAddr)
 	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// forwarding is switched on as the bridge plugin does it: for the families of
-// the networks, and never off again.
+// forwarding enables forwarding as the bridge plugin does: for the families of the
+// networks, and never disables it.
 func (s State) forwarding(ctx context.Context, env *netstate.Env) error {
 	f := netstate.Forwarding{Failed: "failed to enable forwarding"}
 	for _, x := range s.Subnets {
@@ -28,7 +28,7 @@ func (s State) forwarding(ctx context.Context, env *netstate.Env) error {
 	return err
 }
 
-// warnLegacy says once what nothing of ours can accept.
+// warnLegacy reports once the drops that no rule of ours can override.
 func (m *Mesh) warnLegacy(subnets []Subnet) {
 	var concerned []netip.Prefix
 	for _, x := range subnets {
@@ -42,8 +42,8 @@ func (m *Mesh) warnLegacy(subnets []Subnet) {
 	}
 }
 
-// facts are those of a whole subnet, by the names that all have for them: whoever
-// else has them shares them.
+// facts returns the facts of a whole subnet, under the names that all holders use: they
+// share them.
 func (x Subnet) facts() []record.Fact {
 	out := []record.Fact{{Name: "accept-" + x.Prefix.String(), Accepts: []netip.Prefix{x.Prefix}}}
 	if x.Masquerade {
@@ -55,7 +55,7 @@ func (x Subnet) facts() []record.Fact {
 // masquerade is the name of the subnet's masquerade.
 func (x Subnet) masquerade() string { return "masquerade-" + x.Prefix.String() }
 
-// holder holds facts for a mesh. It is no owner of an attachment, so no gc of
+// holder holds facts for a mesh. It is not the owner of an attachment, so no gc of
 // attachments looks for its container.
 type holder struct {
 	mark  mark
@@ -80,8 +80,8 @@ func (h holder) keep(subnets []Subnet) ([]Subnet, error) {
 // first is the plugin that the agents' configurations begin with.
 const first = "bridge"
 
-// counted says whether an attachment of a network may have no masquerade but the
-// mesh's. Records tell, and one that cannot be read may be of such a one.
+// counted reports whether an attachment of a network may have only the mesh's masquerade.
+// The records show it, and one that cannot be read may be of such an attachment.
 func (h holder) counted(network string) bool {
 	records, torn, err := h.store.Scan(network)
 	return err != nil || len(torn) > 0 || slices.ContainsFunc(records, func(r *record.Record) bool {
@@ -89,7 +89,7 @@ func (h holder) counted(network string) bool {
 	})
 }
 
-// take holds what is wanted and puts back what somebody took from the firewall.
+// take holds the wanted facts, and restores what another program removed from the firewall.
 func (h holder) take(ctx context.Context, env *netstate.Env, subnets []Subnet) error {
 	var errs []error
 	for _, x := range subnets {
@@ -101,7 +101,7 @@ func (h holder) take(ctx context.Context, env *netstate.Env, subnets []Subnet) e
 	return errors.Join(append(errs, env.NFT.Commit(ctx))...)
 }
 
-// drop releases what is held and not wanted.
+// drop releases facts that are held and not wanted.
 func (h holder) drop(ctx context.Context, env *netstate.Env, subnets []Subnet) error {
 	var want []string
 	for _, x := range subnets {

@@ -247,7 +247,7 @@ func TestForeign(t *testing.T) {
 			must(t, h.conn.RouteAdd(theirs))
 			defer func() { must(t, h.conn.RouteDel(theirs)) }()
 			err := apply()
-			if err == nil || !strings.Contains(err.Error(), tc.block) || !strings.Contains(err.Error(), "somebody else's route is in the way: "+tc.dst) {
+			if err == nil || !strings.Contains(err.Error(), tc.block) || !strings.Contains(err.Error(), "a foreign route is in the way: "+tc.dst) {
 				t.Errorf("%v", err)
 			}
 			if n := len(h.list(t, "routes")); n != 3 {
@@ -321,7 +321,7 @@ func TestDevice(t *testing.T) {
 	h := l.hosts[0]
 	h.bridge(DefaultDevice)
 	err := h.conn.Do(func() error { return h.mesh.Apply(ctx, u.self(h), u.peers(h, l.hosts...)) })
-	if err == nil || !strings.Contains(err.Error(), "make link patchbay-vx: a link of this name is somebody else's") {
+	if err == nil || !strings.Contains(err.Error(), "make link patchbay-vx: a link of this name exists and is not ours") {
 		t.Errorf("%v", err)
 	}
 	must(t, h.conn.LinkDel(h.link(DefaultDevice)))

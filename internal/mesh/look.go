@@ -17,9 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Look asks the kernel for the way to every peer, and for what Compile must know
-// of this host. It fails when the host does not have the addresses it is told to
-// be reached at.
+// Look reads the kernel's routes to every peer, and what Compile needs to know of this
+// host. It fails if the host lacks one of its own underlay addresses.
 func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
 	f := Facts{Reach: make(map[netip.Addr]Reach)}
 	_, err := m.conn.Sysctl("net/ipv6/conf/all/forwarding")
@@ -45,9 +44,9 @@ func (m *Mesh) Look(self Self, peers []Peer) (Facts, error) {
 	return f, nil
 }
 
-// reach asks for the route to one address. A link that is no Ethernet (WireGuard,
-// GRE) has peers without a gateway, and yet does not carry what is sent to others
-// by them.
+// reach reads the route to one address. A link that is not Ethernet (WireGuard, GRE) has
+// peers without a gateway, but does not forward packets for other destinations through
+// them.
 func (m *Mesh) reach(a netip.Addr) (Reach, error) {
 	routes, err := m.conn.RouteGet(a.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
@@ -64,7 +63,7 @@ func (m *Mesh) reach(a netip.Addr) (Reach, error) {
 	}, nil
 }
 
-// noRoute passes over what only says that there is no way at the moment.
+// noRoute drops errors that only mean that there is no route at the moment.
 func noRoute(a netip.Addr, err error) error {
 	for _, none := range [...]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.EACCES, unix.EAGAIN} {
 		if errors.Is(err, none) {
@@ -77,7 +76,7 @@ func noRoute(a netip.Addr, err error) error {
 	return fmt.Errorf("ask for the route to %s: %w", a, err)
 }
 
-// addrs are the host's addresses that can be used.
+// addrs returns the host's usable addresses.
 func (m *Mesh) addrs() ([]netlink.Addr, error) {
 	list, err := m.conn.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
@@ -106,7 +105,7 @@ func (m *Mesh) own(blocks []netip.Prefix, addrs []netlink.Addr) map[netip.Prefix
 	return out
 }
 
-// UplinkMTU is the least MTU, in bytes, of the links that have these addresses.
+// UplinkMTU returns the least MTU, in bytes, of the links that have these addresses.
 func (m *Mesh) UplinkMTU(underlay []netip.Addr) (int, error) {
 	addrs, err := m.addrs()
 	if err != nil {

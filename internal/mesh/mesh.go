@@ -23,34 +23,34 @@ import (
 	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
-// Options say where a Mesh works.
+// Options configure a Mesh.
 type Options struct {
 	Paths paths.Paths
 
-	// Wanted is a path of the agent's that stands as long as it is installed, such
-	// as its state directory: when it is gone, `patchbay gc` may remove the mesh.
-	// "" lets the mesh's record alone decide.
+	// Wanted is a path of the agent that exists as long as the agent is installed, such as
+	// its state directory: without it, `patchbay gc` may remove the mesh. With "" only the
+	// mesh's record counts.
 	Wanted string
 
-	// Warn hears of what is survived: a sysctl that may not be written, rules of
-	// iptables-legacy that drop what nothing in nftables can accept. May be nil.
+	// Warn receives errors that stop nothing: a sysctl that is read-only, or rules of
+	// iptables-legacy that drop what no rule in nftables can accept. It may be nil.
 	Warn func(error)
 }
 
-// Mesh works on the namespace of the thread that calls Open; so must all other
-// calls. One call at a time.
+// Mesh works in the namespace of the thread that calls Open; all other calls must come from
+// there, one at a time.
 type Mesh struct {
 	opts Options
 	conn *nl.Conn
 
 	legacy once.Failure // of iptables-legacy's rules
 
-	// For Watch: what to listen for.
+	// For Watch: what to watch.
 	mu      sync.Mutex
-	depends map[string]int      // links that the last State goes by: their indexes
+	depends map[string]int      // links that the last State uses, and their indexes
 	uplinks []int               // links with the underlay addresses
-	blocks  []netip.Prefix      // Self's
-	known   map[netip.Addr]bool // addresses that were there
+	blocks  []netip.Prefix      // those of Self
+	known   map[netip.Addr]bool // the host's addresses at the last Look
 }
 
 // Open opens a socket. It changes nothing.
@@ -65,11 +65,11 @@ func Open(o Options) (*Mesh, error) {
 	return &Mesh{opts: o, conn: conn}, nil
 }
 
-// Close closes the socket. Whatever was made stays.
+// Close closes the socket. All objects in the kernel stay.
 func (m *Mesh) Close() { m.conn.Close() }
 
-// Apply is Look, Compile and Sync: all of an agent's turn. The error tells what
-// was left out or failed; everything else is done.
+// Apply calls Look, Compile and Sync. The error joins what was left out or failed; the rest
+// is done.
 func (m *Mesh) Apply(ctx context.Context, self Self, peers []Peer) error {
 	facts, err := m.Look(self, peers)
 	if err != nil {
@@ -82,8 +82,9 @@ func (m *Mesh) Apply(ctx context.Context, self Self, peers []Peer) error {
 	return errors.Join(err, m.Sync(ctx, s))
 }
 
-// Sync makes the kernel so, by difference. It goes on where one thing fails and
-// returns all errors, joined. New ways are made before old ones go.
+// Sync brings the kernel into the state by changing what differs. After a failure it
+// continues, and it returns all errors, joined. It adds new routes before it removes old
+// ones.
 func (m *Mesh) Sync(ctx context.Context, s State) error {
 	unlock, err := lock(ctx, m.opts.Paths)
 	if err != nil {
@@ -101,7 +102,7 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	m.warnLegacy(s.Subnets)
 	subnets, err := h.keep(s.Subnets)
 	if err != nil {
-		return err // nobody knows what may go
+		return err // it is unknown what may go
 	}
 	errs := []error{s.forwarding(ctx, env), h.take(ctx, env, subnets)}
 	var links []placed
@@ -122,12 +123,12 @@ func (m *Mesh) Sync(ctx context.Context, s State) error {
 	return errors.Join(errs...)
 }
 
-// mark is what everything of this mesh carries.
+// mark is carried by everything of this mesh.
 func (s State) mark() mark { return mark{s.Protocol, s.Name} }
 
-// Clear removes everything of the mesh called name ("": the default), as its
-// record tells: routes, devices, facts, the record. It is for when the agent is
-// uninstalled. One that was never there is no error.
+// Clear removes everything of a mesh ("": the default), as its record shows: routes,
+// devices, facts, the record. It is for the removal of the agent. A mesh that never existed
+// is no error.
 func (m *Mesh) Clear(ctx context.Context, name string) error {
 	if name == "" {
 		name = DefaultName
@@ -139,12 +140,12 @@ func (m *Mesh) Clear(ctx context.Context, name string) error {
 	defer unlock()
 	rec, err := readRecord(m.opts.Paths, name)
 	if err != nil || rec == nil {
-		rec = &note{Protocol: DefaultProtocol, Name: name} // what carries the default's mark
+		rec = &note{Protocol: DefaultProtocol, Name: name} // with the mark of the default
 	}
 	return m.clear(ctx, rec.mark())
 }
 
-// clear takes the record away last, so that one that is killed is done again.
+// clear removes the record last, so that a killed clear is repeated.
 func (m *Mesh) clear(ctx context.Context, k mark) error {
 	fw, store := nft.Open(m.opts.Paths.Run), record.New(m.opts.Paths.Run)
 	defer store.Close()
@@ -157,7 +158,7 @@ func (m *Mesh) clear(ctx context.Context, k mark) error {
 		return fmt.Errorf("clear mesh %s: %w", k.name, err)
 	}
 	if rec, err := readRecord(m.opts.Paths, k.name); err == nil && rec != nil && rec.mark() != k {
-		return nil // another one's, of the same name
+		return nil // the record of another mesh of the same name
 	}
 	return dropRecord(m.opts.Paths, k.name)
 }

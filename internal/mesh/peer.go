@@ -9,21 +9,21 @@ import (
 	"net/netip"
 )
 
-// Transport is how packets get to a peer.
+// Transport is the way packets reach a peer.
 type Transport string
 
 // The transports. The values are those of package store.
 const (
 	Routes Transport = "routes" // plain routes; the peer is on the same link
 	VXLAN  Transport = "vxlan"
-	Auto   Transport = "auto" // routes where the peer is on the same link, else VXLAN; "" too
+	Auto   Transport = "auto" // routes if the peer is on the same link, else VXLAN; "" too
 )
 
-// Peer is another host, and blocks of addresses that it hands out from. A host
-// may be listed more than once, for networks with different transports.
+// Peer is another host with the blocks that it allocates addresses from. A list may have a
+// host more than once, for networks with different transports.
 type Peer struct {
 	ID, Name string
-	Underlay []netip.Addr     // where it is reached, at most one of each family
+	Underlay []netip.Addr     // at most one of each family
 	VTEP     net.HardwareAddr // of its end of the tunnel; nil: VTEP(ID)
 	Port     uint16           // UDP, of its end of the tunnel; 0: Self.Port
 
@@ -31,7 +31,7 @@ type Peer struct {
 	Transport Transport
 }
 
-// label is how errors call it.
+// label is the peer's name in errors.
 func (p Peer) label() string {
 	switch {
 	case p.Name == "" || p.Name == p.ID:
@@ -51,17 +51,17 @@ func (p Peer) vtep() net.HardwareAddr {
 
 // Subnet is the range of a whole network: that of all hosts together.
 type Subnet struct {
-	Network string // name, for people
+	Network string // for readers of rules and errors
 	Prefix  netip.Prefix
 
-	// Masquerade gives what leaves the range the host's address, whichever network
-	// it is of: for attachments that do not have that of their own, made by the
-	// configuration of an earlier release.
+	// Masquerade translates the source of what leaves the range to the host's address. It
+	// is for attachments without a masquerade of their own, from the configuration of an
+	// earlier release.
 	Masquerade bool
 
-	// Unsettled keeps such a masquerade that is there already: an ADD by that
-	// configuration may be under way. Without it, one goes with the last attachment
-	// that counts on it.
+	// Unsettled keeps such a masquerade if it exists: an ADD with that configuration may
+	// still run. If it is false, the masquerade goes with the last attachment that needs
+	// it.
 	Unsettled bool
 }
 
@@ -76,7 +76,7 @@ const (
 
 // Self is the host itself. The zero values mean the defaults above.
 type Self struct {
-	// Name, Device, VNI and Protocol tell meshes of one host apart: a second one
+	// Name, Device, VNI and Protocol distinguish the meshes of one host: a second mesh
 	// needs four of its own. Device has 14 bytes at most.
 	Name     string
 	Device   string
@@ -115,14 +115,14 @@ func (s Self) withDefaults() Self {
 	return s
 }
 
-// VTEP is the Ethernet address of a host's end of the tunnel: locally
-// administered, and always the same for an id.
+// VTEP returns the Ethernet address of a host's end of the tunnel: locally administered,
+// and always the same for an id.
 func VTEP(id string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte("patchbay vtep\x00" + id))
 	return append(net.HardwareAddr{0x02}, sum[:5]...)
 }
 
-// NextHop is the link-local address made of an Ethernet address of 6 bytes
+// NextHop returns the link-local address derived from an Ethernet address of 6 bytes
 // (modified EUI-64, RFC 4291 appendix A).
 func NextHop(mac net.HardwareAddr) netip.Addr {
 	return netip.AddrFrom16([16]byte{
@@ -131,8 +131,8 @@ func NextHop(mac net.HardwareAddr) netip.Addr {
 	})
 }
 
-// Overhead is what VXLAN puts before an inner IP packet over an underlay of a
-// family, in bytes: Ethernet 14, VXLAN 8, UDP 8, IP 20 or 40.
+// Overhead returns the bytes that VXLAN adds before an inner IP packet over an underlay of
+// a family: Ethernet 14, VXLAN 8, UDP 8, IP 20 or 40.
 func Overhead(underlay netip.Addr) int {
 	if underlay.Is4() {
 		return 50
@@ -140,9 +140,9 @@ func Overhead(underlay netip.Addr) int {
 	return 70
 }
 
-// ContainerMTU is the MTU for containers, in bytes, where the uplink has one and
-// the host these underlay addresses: no packet is too long for any transport
-// that the network may use.
+// ContainerMTU returns the MTU for containers, in bytes, from the uplink's MTU and the
+// host's underlay addresses: no packet is too long for any transport that the network may
+// use.
 func ContainerMTU(uplink int, t Transport, underlay []netip.Addr) int {
 	if t == Routes {
 		return uplink

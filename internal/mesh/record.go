@@ -21,14 +21,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// recordDir is below the run directory: a file for each mesh that is wanted.
+// recordDir is below the run directory: it has a file for each wanted mesh.
 const recordDir = "mesh"
 
-// recordSchema is the number of the record's format. A newer one is not read.
+// recordSchema is the version of the record's format. A newer one is not read.
 const recordSchema = 1
 
-// note is the record of a mesh: written before anything is made, removed when
-// everything is gone.
+// note is the record of a mesh: written before the first change, removed after the last.
 type note struct {
 	Schema   int    `json:"schema"`
 	Name     string `json:"name"`
@@ -38,7 +37,7 @@ type note struct {
 
 func (n *note) mark() mark { return mark{n.Protocol, n.Name} }
 
-// stands says whether the mesh is still wanted.
+// stands reports whether the mesh is still wanted.
 func (n *note) stands() bool {
 	if n.Wanted == "" {
 		return true
@@ -47,8 +46,7 @@ func (n *note) stands() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// mark is what devices and facts of a mesh carry: from it alone everything of
-// the mesh is found.
+// mark is carried by devices and facts of a mesh; it is enough to find all its objects.
 type mark struct {
 	protocol uint8
 	name     string
@@ -65,14 +63,14 @@ func (k mark) alias() string { return aliasPrefix + k.String() }
 
 func (k mark) holder() owner.Key { return owner.Key(holderPrefix + k.String()) }
 
-// IsHolder says whether a holder of a shared fact has the form of a mesh's.
+// IsHolder reports whether a holder of a shared fact has the form of a mesh's.
 func IsHolder(o owner.Key) bool {
 	rest, ok := strings.CutPrefix(string(o), holderPrefix)
 	_, valid := parseMark(rest)
 	return ok && valid
 }
 
-// parseMark reads what follows either prefix.
+// parseMark parses what follows either prefix.
 func parseMark(s string) (k mark, ok bool) {
 	number, name, ok := strings.Cut(s, ".")
 	n, err := strconv.ParseUint(number, 10, 8)
@@ -84,14 +82,14 @@ func recordPath(p paths.Paths, name string) string {
 	return filepath.Join(p.Run, recordDir, name+".json")
 }
 
-// note writes the record unless it says so already. A mesh that had another mark
-// is cleared: nothing else would find what carries the old one.
+// note writes the record if it differs. A mesh with another mark is cleared first, because
+// nothing else would find the objects with the old mark.
 func (m *Mesh) note(ctx context.Context, s State) error {
 	want := note{recordSchema, s.Name, s.Protocol, m.opts.Wanted}
 	old, err := readRecord(m.opts.Paths, s.Name)
 	switch {
 	case err != nil:
-		m.opts.Warn(err) // it is written anew
+		m.opts.Warn(err) // it is written again
 	case old != nil && old.mark() != want.mark():
 		if err := m.clear(ctx, old.mark()); err != nil {
 			return err
@@ -109,7 +107,7 @@ func (m *Mesh) note(ctx context.Context, s State) error {
 	return nil
 }
 
-// readRecord returns nil when there is none.
+// readRecord returns nil if there is none.
 func readRecord(p paths.Paths, name string) (*note, error) {
 	data, err := atomicfile.Read(recordPath(p, name))
 	if errors.Is(err, fs.ErrNotExist) {

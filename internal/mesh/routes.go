@@ -14,12 +14,12 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// ErrForeignRoute is wrapped when somebody else's route is in the way of one of
-// ours. It is never replaced.
-var ErrForeignRoute = errors.New("somebody else's route is in the way")
+// ErrForeignRoute is wrapped when a route of another program conflicts with one of ours. It
+// is never replaced.
+var ErrForeignRoute = errors.New("a foreign route is in the way")
 
-// routes makes the routes so: what is new or changed first, each in one step,
-// then what is no longer wanted goes.
+// routes brings the routes into their state: first it adds and changes, each in one step,
+// then it removes what is no longer wanted.
 func (m *Mesh) routes(s State) error {
 	have, err := m.ourRoutes(s.Protocol)
 	if err != nil {
@@ -48,7 +48,7 @@ func (m *Mesh) routes(s State) error {
 	return errors.Join(errs...)
 }
 
-// routeKey is what the kernel has one route of, but for its next hop.
+// routeKey identifies a route in the kernel, apart from its next hop.
 type routeKey struct {
 	dst    netip.Prefix
 	metric int
@@ -56,15 +56,15 @@ type routeKey struct {
 
 func keyOf(r *netlink.Route) routeKey { return routeKey{nl.PrefixOf(r.Dst), r.Priority} }
 
-// existing is a route of ours that is there.
+// existing is a route of ours in the kernel.
 type existing struct {
 	route *netlink.Route
-	stale bool // nobody wants it
+	stale bool // no longer wanted
 }
 
-// ensure adds or replaces one route, and says that the one that is there stays:
-// also when it has to change and cannot, as it may still carry what somebody
-// else's route leaves of the block.
+// ensure adds or replaces one route, and marks the existing one as wanted. It does so even
+// if the route must change and cannot: it may still carry the part of the block that a
+// foreign route leaves.
 func (m *Mesh) ensure(want *netlink.Route, have *existing) error {
 	if have != nil {
 		have.stale = false
@@ -83,9 +83,9 @@ func (m *Mesh) ensure(want *netlink.Route, have *existing) error {
 	return err
 }
 
-// foreign asks which route the kernel takes into a block: somebody else's for the
-// same block, or for a part of it, is told. So is a link of the host's own that is
-// all around the block: packets for neighbours there would go to a peer.
+// foreign reads which route the kernel takes into a block. It refuses a foreign route for
+// the same block or for a part of it. It also refuses a link of the host whose network
+// contains the block: packets for neighbours there would go to a peer.
 func (m *Mesh) foreign(dst netip.Prefix, protocol netlink.RouteProtocol) error {
 	a := dst.Addr()
 	if !dst.IsSingleIP() {
@@ -108,10 +108,10 @@ func (m *Mesh) foreign(dst netip.Prefix, protocol netlink.RouteProtocol) error {
 	return fmt.Errorf("%w: %s%s proto %s", ErrForeignRoute, p, where, r.Protocol)
 }
 
-// ipv6Metric is what the kernel gives an IPv6 route without one (IP6_RT_PRIO_USER).
+// ipv6Metric is the kernel's default metric of an IPv6 route (IP6_RT_PRIO_USER).
 const ipv6Metric = 1024
 
-// message is a route as the kernel takes it. Links are the indexes found so far.
+// message returns a route in the kernel's form. links caches the indexes of links.
 func (m *Mesh) message(r Route, protocol uint8, links map[string]int) (*netlink.Route, error) {
 	if links[r.Link] == 0 {
 		link, err := m.conn.Link(r.Link)
@@ -153,7 +153,7 @@ func hop(r netlink.Route) netip.Addr {
 	return nl.AddrOf(r.Gw)
 }
 
-// ourRoutes are those of our protocol in the main table.
+// ourRoutes returns the routes with our protocol in the main table.
 func (m *Mesh) ourRoutes(protocol uint8) ([]netlink.Route, error) {
 	filter := &netlink.Route{Protocol: netlink.RouteProtocol(protocol), Table: unix.RT_TABLE_MAIN}
 	const by = netlink.RT_FILTER_PROTOCOL | netlink.RT_FILTER_TABLE

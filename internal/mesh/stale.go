@@ -16,14 +16,14 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// Stale is a mesh that nobody wants any more and that is still there: its record
-// is gone, or what Options.Wanted named.
+// Stale is a mesh that still exists and is no longer wanted: its record is gone, or the
+// path in Options.Wanted.
 type Stale struct {
 	Name, Why string
 	mark      mark
 }
 
-// Stale lists them. What can be read is in the list, whatever the error.
+// Stale lists the stale meshes that it can read, even with an error.
 func (m *Mesh) Stale() ([]Stale, error) {
 	marks, err := m.marks()
 	errs := []error{err}
@@ -37,22 +37,22 @@ func (m *Mesh) Stale() ([]Stale, error) {
 	return list, errors.Join(errs...)
 }
 
-// unwanted is why a mesh may go; "" when it may not. A record that cannot be read
-// may be a newer program's.
+// unwanted returns the reason why a mesh may go; "" if it may not. A record that cannot be
+// read may be from a newer program.
 func (m *Mesh) unwanted(k mark) (why string, err error) {
 	rec, err := readRecord(m.opts.Paths, k.name)
 	switch {
 	case err != nil:
 		return "", err
 	case rec == nil || rec.mark() != k:
-		return "no record tells of it", nil
+		return "it has no record", nil
 	case !rec.stands():
-		return rec.Wanted + " is gone, so its agent is", nil
+		return rec.Wanted + " is gone, so its agent was removed", nil
 	}
 	return "", nil
 }
 
-// Remove removes a stale mesh, unless an agent has taken it up again.
+// Remove removes a stale mesh, unless an agent uses it again.
 func (m *Mesh) Remove(ctx context.Context, s Stale) error {
 	unlock, err := lock(ctx, m.opts.Paths)
 	if err != nil {
@@ -65,8 +65,8 @@ func (m *Mesh) Remove(ctx context.Context, s Stale) error {
 	return m.clear(ctx, s.mark)
 }
 
-// marks finds every mesh that has a record, a device or a fact. Routes without
-// any of them are the default's.
+// marks finds every mesh that has a record, a device or a fact. Routes without any of them
+// belong to the default mesh.
 func (m *Mesh) marks() (list []mark, err error) {
 	note := func(s, prefix string) {
 		rest, ok := strings.CutPrefix(s, prefix)
@@ -102,7 +102,7 @@ func (m *Mesh) marks() (list []mark, err error) {
 	return list, errors.Join(errs...)
 }
 
-// recorded are the marks of records that can be read.
+// recorded returns the marks of readable records.
 func (m *Mesh) recorded() (list []mark, err error) {
 	entries, err := os.ReadDir(filepath.Join(m.opts.Paths.Run, recordDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// State is what shall be on this host.
+// State is the desired state of this host.
 type State struct {
 	Name     string
 	Protocol uint8
@@ -27,16 +27,16 @@ type Device struct {
 	Local   netip.Addr // the underlay address
 	MAC     net.HardwareAddr
 	MTU     int  // bytes
-	NoIPv6  bool // the kernel has none
+	NoIPv6  bool // the kernel has no IPv6
 	Tunnels []Tunnel
 }
 
-// Tunnel is the way to one peer.
+// Tunnel is the device's entries for one peer.
 type Tunnel struct {
 	MAC    net.HardwareAddr
 	Remote netip.Addr   // the peer's underlay address
 	Port   uint16       // UDP, the peer's
-	Hops   []netip.Addr // neighbours with this MAC that routes go by
+	Hops   []netip.Addr // next hops of routes, neighbours with this MAC
 }
 
 // Route is a route to one block of a peer.
@@ -44,14 +44,14 @@ type Route struct {
 	Dst    netip.Prefix
 	Via    netip.Addr // of either family
 	Link   string
-	OnLink bool // nothing tells that Via is on the link
-	// Src is what the host's own processes are seen as: its address in the network,
-	// once it has one. With its underlay address they would come to the other side
+	OnLink bool // no other route shows the kernel that Via is on the link
+	// Src is the source address of the host's own processes: its address in the network,
+	// once it has one. With its underlay address their packets would reach the other side
 	// from outside the network, where a FORWARD policy drops them.
 	Src netip.Addr
 }
 
-// String says it in the words of ip(8), bridge(8) and nft(8), one object a line.
+// String returns the state as commands of ip(8), bridge(8) and nft(8), one object a line.
 func (s State) String() string {
 	var b strings.Builder
 	for _, x := range s.Subnets {
@@ -70,7 +70,7 @@ func (s State) String() string {
 	return b.String()
 }
 
-// String is the device with its peers.
+// String returns the device with its peers.
 func (d Device) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "ip link add %s mtu %d address %s type vxlan id %d local %s dstport %d nolearning udpcsum\n",
@@ -88,7 +88,7 @@ func (d Device) String() string {
 	return b.String()
 }
 
-// String is the ip command.
+// String returns the ip command.
 func (r Route) String() string {
 	via := r.Via.String()
 	if r.Dst.Addr().Is4() && r.Via.Is6() {

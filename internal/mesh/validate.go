@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// validate looks at the host itself. Its values come from a configuration and
-// from others by way of a store, so nothing is taken on trust.
+// validate checks the host itself. Its values come from a configuration and, through a
+// store, from other hosts, so none is trusted.
 func (s Self) validate() error {
 	if err := spec.ValidateIfName(s.Device + "6"); err != nil {
 		return fmt.Errorf("device %q: %w", s.Device, err)
@@ -34,8 +34,8 @@ func (s Self) validate() error {
 	return checkUnderlay(s.Underlay)
 }
 
-// reserved are ranges that no network may have a part of: what is routed for them
-// would be the host's own, or everything.
+// reserved returns ranges that no network may overlap: routes for them would catch the
+// host's own packets, or all.
 func reserved() []netip.Prefix {
 	return []netip.Prefix{
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{}), 8),                  // this network, and the default route
@@ -77,8 +77,8 @@ func checkUnderlay(addrs []netip.Addr) error {
 	return nil
 }
 
-// within is the network that an underlay address lies in: outer packets to it
-// would be sent into the tunnel they come from.
+// within refuses an underlay address inside a network: outer packets to it would go into
+// the tunnel that they come from.
 func within(addrs []netip.Addr, subnets []Subnet) error {
 	for _, a := range addrs {
 		for _, n := range subnets {
@@ -90,9 +90,9 @@ func within(addrs []netip.Addr, subnets []Subnet) error {
 	return nil
 }
 
-// apart leaves out networks that no host can have, and those that this host's own
-// underlay addresses lie in: they cannot work here, and the others can. Two that
-// overlap are an error, since nobody can tell whose blocks are whose.
+// apart leaves out networks that no host can have, and networks that contain an underlay
+// address of this host: they cannot work here, and the others can. Two overlapping networks
+// are an error, because the owners of their blocks are ambiguous.
 func (c *compiler) apart() error {
 	var kept []Subnet
 	for _, n := range c.self.Subnets {
@@ -104,7 +104,7 @@ func (c *compiler) apart() error {
 				}
 			}
 			if err = within(c.self.Underlay, []Subnet{n}); err != nil {
-				c.left = append(c.left, n.Prefix)
+				c.excluded = append(c.excluded, n.Prefix)
 			}
 		}
 		if err != nil {
@@ -124,7 +124,7 @@ func checkMAC(mac net.HardwareAddr) error {
 	return nil
 }
 
-// check looks at a peer but for its blocks.
+// check checks a peer except for its blocks.
 func (c *compiler) check(p Peer) error {
 	switch p.Transport {
 	case "", Auto, Routes, VXLAN:
@@ -156,7 +156,7 @@ func (c *compiler) check(p Peer) error {
 	return nil
 }
 
-// checkBlock keeps a peer from claiming what is not its own.
+// checkBlock refuses a block that is not the peer's own.
 func (c *compiler) checkBlock(block netip.Prefix) error {
 	holds := func(s Subnet) bool {
 		return block.IsValid() && s.Prefix.Overlaps(block) && s.Prefix.Bits() <= block.Bits()

@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// remember notes the links that a State goes by.
+// remember notes the links that a State uses.
 func (m *Mesh) remember(s State) {
 	names := make(map[string]int)
 	for _, d := range s.Devices {
@@ -35,8 +35,8 @@ func (m *Mesh) remember(s State) {
 	m.depends = names
 }
 
-// concerns says whether the State goes by a link. One that was made anew has its
-// name, one that is gone its index.
+// concerns reports whether the State uses a link. A link that was created again has the
+// name, one that is gone has the index.
 func (m *Mesh) concerns(name string, index int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,9 +51,9 @@ func (m *Mesh) concerns(name string, index int) bool {
 	return false
 }
 
-// moved says whether an address matters that came or went: an uplink's, or this
-// host's in one of its blocks. That a lifetime was renewed is told as an address
-// that comes.
+// moved reports whether an address that appeared or disappeared matters: it is an uplink's,
+// or this host's in one of its blocks. The kernel also reports a renewed lifetime as a new
+// address.
 func (m *Mesh) moved(u netlink.AddrUpdate) bool {
 	a := nl.AddrOf(u.LinkAddress.IP)
 	m.mu.Lock()
@@ -64,17 +64,17 @@ func (m *Mesh) moved(u netlink.AddrUpdate) bool {
 	return slices.Contains(m.uplinks, u.LinkIndex) || slices.ContainsFunc(m.blocks, func(b netip.Prefix) bool { return b.Contains(a) })
 }
 
-// Watch calls changed, from one goroutine, when something happened to the links
-// that the last Sync went by or that have the underlay addresses, to routes by
-// them, to a default route, or to addresses of this host that matter: an uplink
-// that went down took our routes along, one got another address or MTU. Sync again
-// then, after a moment, for changes come in swarms; what Sync itself changes is
-// told too, and the second Sync writes nothing. Watch returns when ctx ends, or
-// with an error when the kernel cannot be listened to. It may run beside Sync.
+// Watch calls changed, from one goroutine, after a change of the links that the last Sync
+// used or that have the underlay addresses, of routes through them, of a default route, or
+// of the host's addresses that matter: an uplink that went down removed our routes, or one
+// got another address or MTU. The caller then syncs again after a moment, because changes
+// come in bursts. Watch also reports the changes of Sync itself, after which the second
+// Sync writes nothing. Watch returns when ctx ends, or with an error when the kernel's
+// events cannot be read. It may run beside Sync.
 func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 	done := make(chan struct{})
 	links, routes, addrs := make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate), make(chan netlink.AddrUpdate)
-	listening, lose := context.WithCancelCause(ctx) // the first that is lost says why
+	listening, lose := context.WithCancelCause(ctx) // the first failure is the cause
 	defer lose(nil)
 	defer close(done)
 	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: lose}); err != nil {
@@ -90,13 +90,13 @@ func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 	}
 	defer func() { go drain(addrs) }()
 	for {
-		matters, ok := m.hear(listening, links, routes, addrs)
+		matters, ok := m.next(listening, links, routes, addrs)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if !ok {
-			lose(errDeaf) // if the library did not say why
-			changed()     // whatever was missed
+			lose(errNoEvents) // unless the library gave a cause
+			changed()         // events may have been lost
 			return fmt.Errorf("watch links, routes and addresses: %w", context.Cause(listening))
 		}
 		if matters {
@@ -105,12 +105,12 @@ func (m *Mesh) Watch(ctx context.Context, changed func()) error {
 	}
 }
 
-var errDeaf = errors.New("the kernel tells no more")
+var errNoEvents = errors.New("the kernel sends no more events")
 
-// hear waits for one change and says whether it matters. It is not ok when there
-// are no more: the library tells why, as of a socket that was too full, and then
-// closes its channel, so that either may be seen first.
-func (m *Mesh) hear(listening context.Context, links <-chan netlink.LinkUpdate, routes <-chan netlink.RouteUpdate, addrs <-chan netlink.AddrUpdate) (matters, ok bool) {
+// next waits for one event and reports whether it matters. It is not ok after the last one:
+// the library reports the cause, such as a full socket, and then closes its channel, so
+// that either may be seen first.
+func (m *Mesh) next(listening context.Context, links <-chan netlink.LinkUpdate, routes <-chan netlink.RouteUpdate, addrs <-chan netlink.AddrUpdate) (matters, ok bool) {
 	select {
 	case <-listening.Done():
 		return false, false
@@ -123,7 +123,7 @@ func (m *Mesh) hear(listening context.Context, links <-chan netlink.LinkUpdate, 
 	}
 }
 
-// drain lets the library's goroutine see that nobody listens any more.
+// drain lets the library's goroutines end after the last reader.
 func drain[T any](c <-chan T) {
 	for range c {
 	}
