@@ -1,12 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store is what many hosts know of each other: their networks, the nodes,
-// which node has which block of addresses, and which endpoints are where
-// (docs/hosts.md). It is typed on purpose: what an engine below it stores, and
-// how, is the engine's business. store/file keeps it in a directory, store/etcd
-// in etcd; each passes the suite of store/storetest.
+// Package store is what many hosts know of each other: their networks, the nodes, the node
+// of each block of addresses, and the host of each endpoint (docs/hosts.md). Its interface
+// is typed; the stored form is the business of an engine. store/file keeps the data in a
+// directory, store/etcd in etcd; each passes the suite of store/storetest.
 //
-// Nothing that sets up a container reads it: a node works on with the block it
-// has while the store is away.
+// A plugin that sets up a container never reads the store: while the store is away, a node
+// continues with the block that it holds.
 package store

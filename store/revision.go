@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// Follows says whether r, of a List, is of the same history as one of an earlier
-// List, and not before it. Then what is missing now was removed. Else nobody knows:
-// the store lost its data, was restored from a backup, or is another one. Every
-// revision follows the zero revision.
+// Follows reports whether r, of a List, belongs to the history of an earlier List and is
+// not before it. If it does, missing objects were deleted. If not, that is unknown: the
+// store lost its data, was restored from a backup, or is another one. Every revision
+// follows the zero revision.
 func (r Revision) Follows(earlier Revision) bool {
 	now, history := r.parts()
 	was, of := earlier.parts()
 	return earlier == "" || r != "" && history == of && now >= was
 }
 
-// With is the later one of r, of a List, and the revision of an event in the same
+// With returns the later one of r, of a List, and the revision of an event in the same
 // history.
 func (r Revision) With(event Revision) Revision {
 	now, history := r.parts()
@@ -29,13 +29,13 @@ func (r Revision) With(event Revision) Revision {
 	return InHistory(next, history)
 }
 
-// InHistory is a revision as engines write it: the number of a change, and the
-// name of the history that it is of.
+// InHistory returns a revision in the form of the engines: the number of a change, and the
+// name of its history.
 func InHistory(number int64, history string) Revision {
 	return Revision(strconv.FormatInt(number, 10) + "@" + history)
 }
 
-// parts takes a revision apart. What no engine wrote is before all changes.
+// parts splits a revision. One that no engine wrote is before all changes.
 func (r Revision) parts() (number int64, history string) {
 	text, history, _ := strings.Cut(string(r), "@")
 	number, _ = strconv.ParseInt(text, 10, 64)

@@ -14,7 +14,7 @@ func TestFollows(t *testing.T) {
 		{"7@a", "7@a", true},
 		{"10@a", "9@a", true},
 		{"6@a", "7@a", false}, // restored from a backup
-		{"9@b", "7@a", false}, // another one
+		{"9@b", "7@a", false}, // another history
 		{"", "7@a", false},
 	} {
 		if got := c.now.Follows(c.earlier); got != c.follows {

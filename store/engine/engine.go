@@ -1,16 +1,16 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine opens the store that a URL names. It links all engines, so only
-// patchbayd has it.
+// Package engine opens the store of a URL. It links all engines, so only patchbayd imports
+// it.
 //
 //	file:///var/lib/patchbay/hosts
 //	etcd://HOST[:PORT][,HOST[:PORT]...]/CLUSTER
 //	etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE&password-file=FILE
 //
-// A port is 2379 when there is none. etcds is TLS with the system's authorities, or
-// those of ca; etcd with ca, cert or key is TLS too. A password may stand in the
-// URL after the user, where others may see it in the list of processes.
+// The default port is 2379. etcds uses TLS with the system's authorities, or those of ca;
+// etcd with ca, cert or key uses TLS, too. A password may follow the user in the URL, where
+// the list of processes shows it to other users.
 package engine
 
 import (
@@ -34,7 +34,7 @@ func Open(address string) (store.Store, error) {
 	switch scheme {
 	case "file":
 		if !filepath.IsAbs(rest) || strings.ContainsAny(rest, "?#%") {
-			return nil, fmt.Errorf("open store %q: it has to be file:// and an absolute path", address)
+			return nil, fmt.Errorf("open store %q: it must be file:// with an absolute path", address)
 		}
 		return file.Open(rest, file.Options{})
 	case "etcd", "etcds":
@@ -45,10 +45,10 @@ func Open(address string) (store.Store, error) {
 		o.TLS.On = scheme == "etcds"
 		return etcd.Open(o)
 	}
-	return nil, fmt.Errorf("open store %s: it begins with none of file://, etcd:// and etcds://", withoutPassword(address))
+	return nil, fmt.Errorf("open store %s: it must begin with file://, etcd:// or etcds://", withoutPassword(address))
 }
 
-// withoutPassword is an address as it may be logged.
+// withoutPassword returns an address in a form that may be logged.
 func withoutPassword(address string) string {
 	begin := strings.Index(address, "://") + len("://")
 	at := strings.LastIndexByte(address, '@')
@@ -59,7 +59,7 @@ func withoutPassword(address string) string {
 	return address[:begin+colon] + ":..." + address[at:]
 }
 
-// etcdOptions reads what follows etcd://. The library knows no list of hosts.
+// etcdOptions parses what follows etcd://. The library does not parse a list of hosts.
 func etcdOptions(rest string) (o etcd.Options, err error) {
 	hosts, tail, _ := strings.Cut(rest, "/")
 	if i := strings.LastIndexByte(hosts, '@'); i >= 0 {
@@ -84,7 +84,7 @@ func etcdOptions(rest string) (o etcd.Options, err error) {
 	return o, parameters(&o, query)
 }
 
-// withPort is host:port of a host, an IPv6 address in brackets or not, or both.
+// withPort returns host:port for a host, or for an IPv6 address with or without brackets.
 func withPort(host string) (string, error) {
 	if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return net.JoinHostPort(addr.String(), "2379"), nil

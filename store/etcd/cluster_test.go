@@ -38,8 +38,8 @@ func newCluster(t *testing.T) (members []*server, endpoints []string) {
 	return members, endpoints
 }
 
-// One of three members is cut off, without a word to whoever is connected to it:
-// watches on it go on at another, calls and leases too.
+// One of three members is cut off, and its clients get no error: their watches, calls and
+// leases continue at another member.
 func TestMemberCutOff(t *testing.T) {
 	t.Parallel()
 	members, endpoints := newCluster(t)
@@ -52,7 +52,7 @@ func TestMemberCutOff(t *testing.T) {
 	for _, s := range stores {
 		watches = append(watches, watched(ctx, s.Networks(), revision), watched(ctx, s.Networks(), revision))
 	}
-	const ttl = 15 * time.Second // as long as a dead connection is believed in
+	const ttl = 15 * time.Second // as long as a dead connection stays in use
 	var leases []store.Lease
 	for _, s := range stores {
 		l, err := s.Lease(ctx, ttl)

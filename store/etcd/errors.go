@@ -19,14 +19,14 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// reason is what an attempt of a call failed with: the client only says that its
-// time is over, which is no help to anybody.
+// reason is the error of a call's last attempt: the client itself only reports a timeout,
+// which helps no operator.
 type reason struct {
 	mu   sync.Mutex
 	last error
-	// spoilt is a login that was refused for the login before: the client logs in with
-	// that for ever, as after its user was removed and added again.
-	spoilt bool
+	// staleToken means that a login was refused because of an earlier one: the client sends
+	// the old token for ever, as after its user was removed and added again.
+	staleToken bool
 }
 
 type reasonKey struct{}
@@ -43,18 +43,18 @@ func noteReason(ctx context.Context, method string, req, reply any, cc *grpc.Cli
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.last = err
-		r.spoilt = r.spoilt || strings.HasSuffix(method, "/Authenticate") && status.Code(err) == codes.Unauthenticated
+		r.staleToken = r.staleToken || strings.HasSuffix(method, "/Authenticate") && status.Code(err) == codes.Unauthenticated
 	}
 	return err
 }
 
-func (r *reason) isSpoilt() bool {
+func (r *reason) tokenIsStale() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.spoilt
+	return r.staleToken
 }
 
-// orElse is the reason, or what there is else.
+// orElse returns the text of the reason, or that of err without one.
 func (r *reason) orElse(err error) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,8 +67,8 @@ func (r *reason) orElse(err error) string {
 	return err.Error()
 }
 
-// explain says where an error comes from, and what to do about it. Those of package
-// store are answers, not trouble.
+// explain adds the source of an error, and what to do about it. It leaves the errors of
+// package store unchanged: they are answers.
 func (s *Store) explain(err error, why *reason) error {
 	if answered(err) {
 		return err
@@ -86,14 +86,14 @@ func (s *Store) explain(err error, why *reason) error {
 	case errors.Is(err, rpctypes.ErrAuthFailed):
 		return fmt.Errorf("etcd at %s: %w: check user %q and its password", at, err, s.opts.User)
 	case errors.Is(err, rpctypes.ErrUserEmpty):
-		return fmt.Errorf("etcd at %s: %w: it wants a user and a password", at, err)
+		return fmt.Errorf("etcd at %s: %w: it requires a user and a password", at, err)
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return fmt.Errorf("etcd at %s: %w: compact it, defragment it and disarm its alarm", at, err)
 	}
 	return fmt.Errorf("etcd at %s: %w", at, err)
 }
 
-// answered says whether a call was answered: no trouble.
+// answered reports whether etcd answered the call: such an error is no failure.
 func answered(err error) bool {
 	for _, answer := range []error{nil, store.ErrNotFound, store.ErrExists, store.ErrConflict, store.ErrLeaseOver, store.ErrCompacted} {
 		if errors.Is(err, answer) {
@@ -103,7 +103,7 @@ func answered(err error) bool {
 	return false
 }
 
-// whyNot says what a server does not: it closes a connection without a word.
+// whyNot names a likely reason for a connection that a server closes without an error.
 func (s *Store) whyNot() string {
 	switch {
 	case s.opts.TLS == TLS{}:
@@ -117,7 +117,8 @@ func (s *Store) whyNot() string {
 	return " (is it running, has it a quorum, does it trust our certificate?)"
 }
 
-// user is whom etcd takes us for: without a login the name in our certificate.
+// user returns the name that etcd gives this client: without a login that in its
+// certificate.
 func (s *Store) user() string {
 	if s.opts.User == "" && s.opts.TLS.Cert != "" {
 		if pair, err := s.opts.TLS.load(nil); err == nil {
@@ -127,7 +128,7 @@ func (s *Store) user() string {
 	return s.opts.User
 }
 
-// refused is an error that time does not heal.
+// refused reports an error that a retry cannot cure.
 func refused(err error) bool {
 	for _, e := range []error{store.ErrCompacted, store.ErrClosed, rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty} {
 		if errors.Is(err, e) {

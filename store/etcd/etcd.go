@@ -1,14 +1,14 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package etcd keeps a store in etcd v3, for many hosts. Each cluster of hosts has
-// a prefix of its own, and needs no right to anything else in the etcd:
+// Package etcd keeps a store in etcd v3, for many hosts. Each cluster of hosts has a prefix
+// of its own, and needs no rights to any other key:
 //
 //	/patchbay/v1/CLUSTER/networks/x
 //
-// Compare-and-swap is a transaction on the revision of a key, a lease is one of
-// etcd's. Nothing is asked when a store is opened: a host that boots while etcd is
-// away has its store, and each call says what is wrong.
+// Compare-and-swap is a transaction on the revision of a key, a lease is one of etcd's.
+// Open sends no request: a host that boots while etcd is away has its store, and each call
+// reports what is wrong.
 package etcd
 
 import (
@@ -30,14 +30,14 @@ import (
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
-// Options say where etcd is, and who we are to it.
+// Options are etcd's addresses and our credentials.
 type Options struct {
 	Endpoints      []string // host:port of its members, at least one
-	Cluster        string   // whose prefix it is: a name as package store takes it
+	Cluster        string   // the cluster that owns the prefix; a name that package store accepts
 	TLS            TLS
 	User, Password string
-	PasswordFile   string        // where Password is from: looked at again when etcd refuses us
-	Timeout        time.Duration // of one call, when its ctx allows more; 0: 5 s
+	PasswordFile   string        // the file of Password; read again when etcd refuses the login
+	Timeout        time.Duration // of one call, if its ctx allows more; 0: 5 s
 }
 
 // Store is an etcd.
@@ -47,9 +47,9 @@ type Store struct {
 	prefix string
 	life   *typed.Life
 
-	turn   chan struct{}    // for who looks at or makes the client
+	turn   chan struct{}    // held by the goroutine that reads or replaces client
 	client *clientv3.Client // nil until it could log in
-	made   secrets          // what it was made with
+	made   secrets          // the secrets that client was created with
 }
 
 const defaultTimeout = 5 * time.Second
@@ -74,16 +74,16 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// quietOnce keeps grpc from writing to stderr: what it has to say is in our errors.
-// Nothing else of ours uses it.
+// quietOnce keeps grpc from writing to stderr: our errors contain what it would log.
+// Nothing else in patchbayd uses grpc.
 func quietOnce() {
 	quiet.Do(func() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)) })
 }
 
 var quiet sync.Once
 
-// dial returns the client. It has to log in first when there is a password, which
-// etcd may not be there for: ctx needs a deadline.
+// dial returns the client. With a password the client must log in first, and etcd may be
+// away: ctx needs a deadline.
 func (s *Store) dial(ctx context.Context) (*clientv3.Client, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -111,15 +111,15 @@ func (s *Store) dial(ctx context.Context) (*clientv3.Client, error) {
 	s.client, err = clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: made.tls, Username: s.opts.User, Password: made.password,
 		Context: s.life.Ctx(), DialTimeout: time.Until(deadline), Logger: zap.NewNop(),
-		// A member that hangs, or is behind a partition, answers no ping. Servers
-		// allow one in 5 s, grpc does not send them more often than every 10 s.
+		// A member that hangs, or is behind a partition, answers no ping. Servers allow one
+		// in 5 s; grpc sends them at most every 10 s.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(noteReason), grpc.WithChainStreamInterceptor(refuseSecond), grpc.WithConnectParams(reconnect())},
 	})
 	return s.client, err
 }
 
-// reconnect is often enough that hosts are back soon after etcd is.
+// reconnect retries often enough that hosts are back soon after etcd is.
 func reconnect() grpc.ConnectParams {
 	return grpc.ConnectParams{
 		Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
@@ -127,7 +127,7 @@ func reconnect() grpc.ConnectParams {
 	}
 }
 
-// call runs f with the client, for the time that a call may take.
+// call runs f with the client, within the time of one call.
 func (s *Store) call(ctx context.Context, f func(context.Context, *clientv3.Client) error) error {
 	ctx, done := s.life.Until(ctx)
 	defer done()
@@ -145,12 +145,12 @@ func (s *Store) call(ctx context.Context, f func(context.Context, *clientv3.Clie
 		return fmt.Errorf("%w (%s)", context.Cause(ctx), why.orElse(err))
 	}
 	if err = s.explain(err, why); !answered(err) {
-		s.renew(why.isSpoilt())
+		s.renew(why.tokenIsStale())
 	}
 	return err
 }
 
-// Close is store.Store's.
+// Close implements store.Store.
 func (s *Store) Close() error {
 	s.life.End()
 	s.turn <- struct{}{}
@@ -161,7 +161,7 @@ func (s *Store) Close() error {
 	err := s.client.Close()
 	s.client = nil
 	if errors.Is(err, context.Canceled) {
-		return nil // of what we just ended
+		return nil // its contexts were cancelled above
 	}
 	return err
 }

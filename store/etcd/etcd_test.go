@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 // patience is how long a test waits for what must happen; the machine may be busy.
 const patience = 60 * time.Second
 
-// server is an etcd of one test, of Debian's.
+// server is an etcd of one test, Debian's.
 type server struct {
 	t        testing.TB
 	endpoint string
@@ -55,11 +55,11 @@ func newServer(t testing.TB, args ...string) *server {
 	return s
 }
 
-// given is how many ports servers have.
+// given is the number of ports that servers have.
 var given atomic.Int32
 
-// newPort gives a port of the test's namespace that nobody else gets while its server
-// is away: none of those that connections are made from.
+// newPort returns a port of the test's namespace that no other program gets while its
+// server is away: it is outside the range of outgoing connections.
 func newPort() string { return fmt.Sprint("127.0.0.1:", 20000+given.Add(1)) }
 
 func (s *server) start() {
@@ -72,7 +72,7 @@ func (s *server) start() {
 	}
 }
 
-// kill is what the kernel does when memory is short.
+// kill does what the kernel does when memory is short.
 func (s *server) kill() {
 	if s.cmd != nil {
 		_ = s.cmd.Process.Kill()
@@ -88,8 +88,8 @@ func (s *server) signal(sig syscall.Signal) {
 	}
 }
 
-// stop returns when every thread has stopped: each does so when it runs next, and
-// the others answer meanwhile.
+// stop returns when every thread has stopped: each stops when it runs next, and the others
+// answer meanwhile.
 func (s *server) stop() {
 	s.t.Helper()
 	s.signal(syscall.SIGSTOP)
@@ -157,8 +157,8 @@ func compact(t testing.TB, s *Store) {
 	}))
 }
 
-// again changes something until etcd says that it is changed. One that dies may
-// have done it without a word.
+// again repeats a change until etcd confirms it. An etcd that dies may have made the change
+// without an answer.
 func again(t testing.TB, change func() error) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
@@ -172,7 +172,7 @@ func again(t testing.TB, change func() error) {
 	}
 }
 
-// watched are the keys that a watch told of; an error is told as one.
+// watched delivers the keys of a watch's events, or the text of its error.
 func watched(ctx context.Context, t store.Table[store.Network], after store.Revision) <-chan string {
 	keys := make(chan string, 100)
 	go func() {
@@ -209,7 +209,7 @@ func want(t testing.TB, keys <-chan string, what ...string) {
 
 func network(name string) store.Network { return store.Network{Name: name} }
 
-// Killed and started again: watches and leases go on, nothing is lost.
+// etcd is killed and started again: watches and leases continue, and nothing is lost.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
@@ -239,13 +239,13 @@ func TestRestart(t *testing.T) {
 	want(t, keys, "-after0", "-after1", "-before")
 }
 
-// Away for longer than a ttl: calls say what is wrong within their time. An etcd
-// that was started again has the lease still, and the holder goes on with it: 500
-// hosts would write all that they have anew. One whose clock went on has not, and
-// says so when it is back.
+// etcd is away for longer than a ttl: calls report that within their time. An etcd that was
+// started again still has the lease, and its holder continues with it: 500 hosts would
+// write all their objects again. An etcd whose clock went on does not have it, and reports
+// that when it is back.
 func TestAwayLongerThanALease(t *testing.T) {
 	t.Parallel()
-	const ttl = 10 * time.Second // longer than it takes to connect again
+	const ttl = 10 * time.Second // longer than a new connection takes
 	for how, away := range map[string]struct {
 		begin, end func(*server)
 		lost       bool
@@ -288,8 +288,8 @@ func TestAwayLongerThanALease(t *testing.T) {
 	}
 }
 
-// goesOn checks that a lease is kept for two more ttls, and that nobody was told
-// of an end.
+// goesOn checks that a lease is renewed for two more ttls, and that the watch delivers no
+// deletion.
 func goesOn(t *testing.T, s *Store, l store.Lease, keys <-chan string, ttl time.Duration) {
 	t.Helper()
 	again(t, func() error { _, err := s.Networks().Create(t.Context(), network("more"), l); return err })
@@ -317,8 +317,8 @@ func unanswered(t *testing.T, s *Store, endpoint string) {
 	}
 }
 
-// A partition long enough that the client gives the connection up, and history
-// that is compacted behind it: the watch says so instead of leaving a gap.
+// After a long partition the client gives up its connection, and the history is compacted
+// meanwhile: the watch fails and leaves no gap.
 func TestCompactedWhileAway(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
@@ -341,7 +341,7 @@ func TestCompactedWhileAway(t *testing.T) {
 	want(t, keys, "+n")
 }
 
-// An etcd that was set up anew under a watch: its revisions begin anew too.
+// An etcd is replaced by an empty one under a watch: its revisions begin anew, too.
 func TestEtcdIsAnotherOne(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
@@ -361,7 +361,7 @@ func TestEtcdIsAnotherOne(t *testing.T) {
 	want(t, keys, "compacted")
 }
 
-// anew is an etcd that lost its data.
+// anew replaces etcd by one without data.
 func (s *server) anew() {
 	s.t.Helper()
 	s.kill()

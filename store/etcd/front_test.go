@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// front stands before an etcd, and is the network between it and a host.
+// front is a proxy before an etcd: the network between it and a host.
 type front struct {
 	addr, behind string
 

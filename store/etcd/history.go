@@ -14,13 +14,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A revision says nothing of an etcd that lost its data, or is another one: its
-// history begins anew, and may have passed ours when we look at it again. So each
-// history of a cluster has a name that is drawn by chance, which List returns with
-// the revision, and Watch wants to find again.
+// A revision does not identify an etcd that lost its data, or another one: its history
+// begins anew, and may have passed our revision at the next look. So each history of a
+// cluster has a random name, which List returns with the revision and Watch checks.
 
-// history is the name of the one that is there, and how far it is. When there is
-// none it is begun with a new name, if begin says so, and else is "".
+// history returns the name of the current history and its revision. If there is none, and
+// begin is set, it begins one with a new name; without begin the name is "".
 func (s *Store) history(ctx context.Context, c *clientv3.Client, begin bool) (name string, at int64, err error) {
 	key := s.prefix + "history"
 	got, err := c.Get(ctx, key)
@@ -32,7 +31,7 @@ func (s *Store) history(ctx context.Context, c *clientv3.Client, begin bool) (na
 		if _, err := c.Txn(ctx).If(absent).Then(clientv3.OpPut(key, rand.Text())).Commit(); err != nil {
 			return "", 0, err
 		}
-		if got, err = c.Get(ctx, key); err != nil { // somebody else may have been faster
+		if got, err = c.Get(ctx, key); err != nil { // another host may have begun one first
 			return "", 0, err
 		}
 	}
@@ -42,8 +41,8 @@ func (s *Store) history(ctx context.Context, c *clientv3.Client, begin bool) (na
 	return name, got.Header.Revision, nil
 }
 
-// fork gives another name to a history that went back, as when a backup was
-// restored: who looks later, when it has passed the revision he knows, finds that too.
+// fork gives a history that went back, as after a restore from a backup, a new name: hosts
+// that look only when it has passed their revision notice that, too.
 func (s *Store) fork(ctx context.Context, c *clientv3.Client, history string) error {
 	key := s.prefix + "history"
 	same := clientv3.Compare(clientv3.Value(key), "=", history)
@@ -51,15 +50,15 @@ func (s *Store) fork(ctx context.Context, c *clientv3.Client, history string) er
 	return err
 }
 
-// oneStream has a watch end with its connection. The client would go on by itself
-// on the next one, in whatever history is there.
+// oneStream ends a watch with its connection. The client itself would continue on the next
+// one, in whatever history it finds there.
 func oneStream(ctx context.Context) context.Context {
 	return context.WithValue(ctx, streamKey{}, new(atomic.Bool))
 }
 
 type streamKey struct{}
 
-// refuseSecond is oneStream's part in the client.
+// refuseSecond is the client's part of oneStream.
 func refuseSecond(ctx context.Context, d *grpc.StreamDesc, c *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if begun, ok := ctx.Value(streamKey{}).(*atomic.Bool); ok && begun.Swap(true) {
 		return nil, status.Error(codes.Aborted, "the connection of this watch broke")

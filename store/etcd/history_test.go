@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
-// fronted is an etcd, reached directly and by a network that can be cut.
+// fronted starts an etcd that is reached directly and through a network that can be cut.
 func fronted(t *testing.T) (server *server, between *front, direct, s *Store) {
 	t.Helper()
 	server = newServer(t)
@@ -27,8 +27,8 @@ func fronted(t *testing.T) (server *server, between *front, direct, s *Store) {
 	return server, between, direct, open(t, o)
 }
 
-// An etcd that lost its data, and whose revisions have passed those of a watch
-// before that could look: what the watch missed it must not miss for good.
+// An etcd lost its data, and its revisions passed those of a watch before the next look.
+// The watch must notice that it missed changes.
 func TestAnotherHistory(t *testing.T) {
 	t.Parallel()
 	for name, watching := range map[string]bool{"a watch that stands": true, "a watch from a revision": false} {
@@ -63,8 +63,8 @@ func TestAnotherHistory(t *testing.T) {
 	}
 }
 
-// An etcd that was restored from a backup: the first watch that finds it behind has
-// it known to those that look when it has passed what they know.
+// An etcd was restored from a backup. The first watch that finds it behind renames the
+// history, for watches that look when it has passed their revision.
 func TestRestored(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
@@ -98,7 +98,7 @@ func TestRestored(t *testing.T) {
 	want(t, watched(ctx, s.Networks(), early), "compacted")
 }
 
-// A watch whose connection breaks goes on where it was, in the same history.
+// After its connection breaks a watch continues where it was, in the same history.
 func TestConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	_, front, direct, s := fronted(t)
@@ -114,8 +114,8 @@ func TestConnectionBreaks(t *testing.T) {
 	}
 }
 
-// An etcd that is compacted after each change, and defragmented, while the network
-// breaks again and again: who lists whenever the watch says so has all in the end.
+// An etcd is compacted after each change, and defragmented, while the network breaks again
+// and again: a client that lists whenever the watch requires it gets all in the end.
 func TestCompactedAllTheTime(t *testing.T) {
 	t.Parallel()
 	server, between, direct, s := fronted(t)
@@ -155,7 +155,7 @@ func TestCompactedAllTheTime(t *testing.T) {
 	}
 }
 
-// follow keeps what a table has, and tells each time it changes; nobody has to listen.
+// follow mirrors a table, and publishes each change; no reader is needed.
 func follow(ctx context.Context, t store.Table[store.Network], has chan string) {
 	for ctx.Err() == nil {
 		items, at, err := t.List(ctx, "")
@@ -166,7 +166,7 @@ func follow(ctx context.Context, t store.Table[store.Network], has chan string) 
 		for _, i := range items {
 			now[i.Object.Name] = true
 		}
-		tell(has, now)
+		publish(has, now)
 		for e, err := range t.Watch(ctx, at) {
 			if err != nil {
 				break
@@ -174,13 +174,13 @@ func follow(ctx context.Context, t store.Table[store.Network], has chan string) 
 			if delete(now, e.Object.Name); !e.Gone {
 				now[e.Object.Name] = true
 			}
-			tell(has, now)
+			publish(has, now)
 		}
 	}
 }
 
-// tell replaces what was not heard yet.
-func tell(has chan string, now map[string]bool) {
+// publish replaces a value that was not read yet.
+func publish(has chan string, now map[string]bool) {
 	select {
 	case <-has:
 	default:

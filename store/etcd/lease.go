@@ -18,9 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
-// lease is one of etcd's that this process keeps. Its stream stays open as long as
-// it answers: each new one is a login, which costs etcd a tenth of a second. One
-// that is late is dropped, and the next attempt is at another member.
+// lease is a lease of etcd that this process renews. Its stream stays open as long as it
+// answers: each new one is a login, which costs etcd 0.1 s. A late stream is dropped, and
+// the next attempt goes to another member.
 type lease struct {
 	*typed.Kept
 	s  *Store
@@ -31,8 +31,8 @@ type lease struct {
 	stream pb.Lease_LeaseKeepAliveClient // nil: none is open
 }
 
-// Lease is store.Store's. The ttl becomes longer when etcd has a minimum: 1.5 times
-// its election timeout.
+// Lease implements store.Store. etcd lengthens a ttl below its minimum: 1.5 times its
+// election timeout.
 func (s *Store) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
 	var granted *clientv3.LeaseGrantResponse
 	err := s.call(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
@@ -64,7 +64,7 @@ func (l *lease) renew(ctx context.Context) error {
 	})
 }
 
-// exchange sends one request and waits for its answer, how many seconds are left.
+// exchange sends one request and returns the answer: how many seconds are left.
 func (l *lease) exchange(c *clientv3.Client) (left int64, err error) {
 	if l.stream == nil {
 		l.stream, err = pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(clientv3.WithRequireLeader(l.ctx), grpc.WaitForReady(true))
@@ -87,7 +87,7 @@ func (l *lease) drop() {
 	l.hangUp, l.stream = nil, nil
 }
 
-// End is store.Lease's.
+// End implements store.Lease.
 func (l *lease) End(ctx context.Context) error {
 	err := l.s.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
 		_, err := c.Revoke(ctx, l.id)

@@ -41,8 +41,8 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// issue writes name.pem and name.key, good for an hour unless the template says when
-// it ends; the authority's own is signed by itself.
+// issue writes name.pem and name.key, valid for an hour unless the template has an end; the
+// authority signs its own.
 func (a *authority) issue(name string, template *x509.Certificate) (*ecdsa.PrivateKey, *x509.Certificate) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -113,8 +113,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// etcd says nothing to a certificate that ran out, and knows who has no login by the
-// name in it: our errors say so.
+// etcd gives no reason for refusing an expired certificate, and takes the user from the
+// certificate if there is no login: our errors contain both.
 func TestOurCertificate(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t)
@@ -133,8 +133,8 @@ func TestOurCertificate(t *testing.T) {
 	says(context.DeadlineExceeded, "our certificate "+o.TLS.Cert+" ran out at ")
 }
 
-// What a user may do ends at the prefix of a cluster; a password is asked for
-// again after a restart, which forgets all logins.
+// The rights of a user end at the prefix of a cluster. After a restart, which forgets all
+// logins, the client logs in again.
 func TestPassword(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)

@@ -20,8 +20,7 @@ type rows struct {
 	prefix string // of its keys in etcd
 }
 
-// page is how many keys are asked for at once: with objects as large as they may
-// be, 64 MiB.
+// page is the number of keys of one request: 64 MiB with objects of the largest size.
 const page = 256
 
 func (t rows) Get(ctx context.Context, key string) (out typed.Row, err error) {
@@ -39,8 +38,8 @@ func (t rows) Get(ctx context.Context, key string) (out typed.Row, err error) {
 	return out, err
 }
 
-// List reads all pages at the revision of the first one. The history is asked for
-// before: should it end meanwhile, a watch from there finds another one.
+// List reads all pages at the revision of the first one. It reads the history before: if
+// that ends meanwhile, a watch from the returned revision finds another one.
 func (t rows) List(ctx context.Context, prefix string) (out []typed.Row, at store.Revision, err error) {
 	var history string
 	err = t.call(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
@@ -51,7 +50,7 @@ func (t rows) List(ctx context.Context, prefix string) (out []typed.Row, at stor
 		return nil, "", err
 	}
 	var rev int64
-	for range 3 { // the revision may be compacted while we read
+	for range 3 { // the revision may be compacted during the read
 		if out, rev, err = t.pages(ctx, t.prefix+prefix); !errors.Is(err, store.ErrCompacted) {
 			break
 		}
@@ -101,13 +100,13 @@ func (t rows) Update(ctx context.Context, key string, data []byte, at store.Revi
 		return "", err
 	}
 	if n == 0 {
-		return "", store.ErrConflict // to etcd it is the revision of what is not there
+		return "", store.ErrConflict // etcd gives a missing key this revision
 	}
 	same := clientv3.Compare(clientv3.ModRevision(t.prefix+key), "=", n)
 	return t.swap(ctx, same, clientv3.OpPut(t.prefix+key, string(data), clientv3.WithIgnoreLease()), store.ErrConflict)
 }
 
-// swap does op if cond holds, and fails with otherwise.
+// swap does op if cond holds, and fails with otherwise if not.
 func (t rows) swap(ctx context.Context, cond clientv3.Cmp, op clientv3.Op, otherwise error) (at store.Revision, err error) {
 	err = t.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
 		done, err := c.Txn(ctx).If(cond).Then(op).Commit()

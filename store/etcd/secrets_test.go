@@ -18,8 +18,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A password that is changed, in etcd and then in its file, is used by a store that
-// runs; so is a right, or a user, that is taken away and given again.
+// A running store uses a password that was changed in etcd and then in its file. It
+// recovers when a right, or a user, was removed and added again.
 func TestPasswordChanged(t *testing.T) {
 	t.Parallel()
 	server, ctx := newServer(t), t.Context()
@@ -87,8 +87,8 @@ func TestPasswordChanged(t *testing.T) {
 	again(t, update)
 }
 
-// An authority that is exchanged for another, with all certificates, is believed
-// once its file says so. A watch goes on.
+// An authority and all certificates are replaced: the store trusts the new one once its
+// file has it. A watch continues.
 func TestAuthorityExchanged(t *testing.T) {
 	t.Parallel()
 	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
@@ -120,8 +120,8 @@ func TestAuthorityExchanged(t *testing.T) {
 	want(t, keys, "+n")
 }
 
-// An etcd that is full takes nothing new. What it has stays, a lease too, and when
-// there is room all goes on.
+// A full etcd accepts no change. Its data stays, leases too, and when there is room again
+// all continues.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	server, ctx := newServer(t), t.Context()
@@ -158,5 +158,5 @@ func TestFull(t *testing.T) {
 	want(t, keys, "+m")
 }
 
-// minTTL is more than etcd's least.
+// minTTL is more than etcd's minimum.
 const minTTL = time.Minute

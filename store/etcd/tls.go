@@ -14,30 +14,31 @@ import (
 	"github.com/patchbay-net/patchbay/internal/atomicfile"
 )
 
-// TLS are files in PEM. etcd's certificate has to be for the host of its endpoint.
+// TLS names files in PEM. etcd's certificate must be valid for the host of its endpoint.
 type TLS struct {
-	On        bool   // even when there is nothing else: the system's authorities are believed
-	CA        string // of who signs etcd's certificate, instead of the system's
+	On        bool   // even without any file: with the system's authorities
+	CA        string // authorities that sign etcd's certificate, instead of the system's
 	Cert, Key string // ours
 }
 
-// secrets are what a client is made with, of files that people replace while it runs.
+// secrets are the inputs of a client, from files that an operator may replace while it
+// runs.
 type secrets struct {
 	tls          *tls.Config // nil: without
 	ca, password string
 }
 
-// secrets reads them. The password has been read: its file may be a pipe.
+// secrets reads the files, except the password's, which may be a pipe: it was read before.
 func (o *Options) secrets() (s secrets, err error) {
 	s.password = o.Password
 	s.tls, s.ca, err = o.TLS.config()
 	return s, err
 }
 
-// renew drops a client that is spoilt, or was made with other secrets than there are
-// now: the next call makes another. A call that fails looks here, and does not wait
-// for one that is just making a client.
-func (s *Store) renew(spoilt bool) {
+// renew drops a client whose token is stale or whose secrets have changed: the next call
+// creates another one. A failed call runs it, without waiting for a call that is creating a
+// client.
+func (s *Store) renew(staleToken bool) {
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
@@ -48,14 +49,14 @@ func (s *Store) renew(spoilt bool) {
 		s.opts.Password = strings.TrimRight(string(data), "\r\n")
 	}
 	now, err := s.opts.secrets()
-	if s.client == nil || err != nil || !spoilt && now.ca == s.made.ca && now.password == s.made.password {
+	if s.client == nil || err != nil || !staleToken && now.ca == s.made.ca && now.password == s.made.password {
 		return
 	}
-	_ = s.client.Close() // its streams end, and begin anew with the next
+	_ = s.client.Close() // its streams end, and begin again with the next client
 	s.client = nil
 }
 
-// config is nil without TLS. With it comes what the file of authorities has.
+// config returns nil without TLS. ca is the content of the file of authorities.
 func (t TLS) config() (c *tls.Config, ca string, err error) {
 	if t == (TLS{}) {
 		return nil, "", nil

@@ -21,27 +21,27 @@ import (
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
-// How a watch is kept from stalling: we begin it anew when its connection breaks or
-// is silent.
+// These limits keep a watch from stalling: it begins again when its connection breaks or is
+// silent.
 const (
-	beginTimeout = 20 * time.Second // for etcd to say that it watches
-	heartbeat    = 5 * time.Second  // how often we ask the watch for its progress
+	beginTimeout = 20 * time.Second // for etcd to confirm the watch
+	heartbeat    = 5 * time.Second  // how often we request the watch's progress
 	maxSilent    = 3                // heartbeats without any answer
 )
 
-// watch is a Watch that goes on over many streams.
+// watch is a Watch that continues over many streams.
 type watch struct {
 	rows
-	at    int64  // the last revision of which all was told
+	at    int64  // the last revision that was delivered completely
 	of    string // its history; "" until it is known
 	yield func(typed.Change, error) bool
 }
 
-// errBroken is a stream that ended, of which no more is to be said: the next one
-// begins with a question that says why.
+// errBroken reports a stream that ended. It needs no details: the next stream begins with a
+// call whose error has them.
 var errBroken = errors.New("the stream of a watch ended")
 
-// errEnough is a caller who left the loop.
+// errEnough reports that the caller left the loop.
 var errEnough = errors.New("the loop ended")
 
 func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.Change, error] {
@@ -53,7 +53,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 		for wait := 100 * time.Millisecond; err == nil && ctx.Err() == nil; wait = min(2*wait, 3*time.Second) {
 			if err = w.stream(ctx, &wait); !refused(err) && !errors.Is(err, errEnough) {
 				err = nil
-				sleep.For(ctx, wait/2+rand.N(wait)) // not all hosts at once
+				sleep.For(ctx, wait/2+rand.N(wait)) // hosts must not retry at the same time
 			}
 		}
 		if ctx.Err() != nil {
@@ -65,14 +65,13 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 	}
 }
 
-// stream watches until something breaks. What it is told sets back the wait for
-// the next one.
+// stream watches until an error. Each answer resets the wait before the next stream.
 func (w *watch) stream(ctx context.Context, wait *time.Duration) error {
 	c, err := w.check(ctx)
 	if err != nil {
 		return err
 	}
-	// Watches with the same metadata share a stream: what stalls one should stall no other.
+	// Watches with the same metadata share a stream, and would stall together.
 	ctx = metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), "patchbay-watch", strconv.FormatInt(time.Now().UnixNano(), 36))
 	ctx, cancel := context.WithCancel(oneStream(ctx))
 	defer cancel()
@@ -83,11 +82,11 @@ func (w *watch) stream(ctx context.Context, wait *time.Duration) error {
 	defer beat.Stop()
 	for silent := 0; silent <= maxSilent; {
 		select {
-		case told, ok := <-changes:
+		case response, ok := <-changes:
 			if !ok {
 				return errBroken
 			}
-			if err := w.tell(ctx, told); err != nil {
+			if err := w.deliver(ctx, response); err != nil {
 				return err
 			}
 			silent, *wait = 0, 100*time.Millisecond
@@ -99,15 +98,15 @@ func (w *watch) stream(ctx context.Context, wait *time.Duration) error {
 	return errBroken
 }
 
-// progress asks for a sign of life. It waits for the client when that has no stream.
+// progress requests a sign of life. Without a stream it waits for the client.
 func progress(ctx context.Context, c *clientv3.Client) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	_ = c.RequestProgress(ctx) // without it there will be no answer either
+	_ = c.RequestProgress(ctx) // if it fails, no answer comes either
 }
 
-// check asks etcd whether it has us, our history and our revision: one that was
-// restored from a backup has the history, and may be behind it.
+// check asks etcd for our login, history and revision: one that was restored from a backup
+// has the history, and may be behind the revision.
 func (w *watch) check(ctx context.Context) (client *clientv3.Client, err error) {
 	err = w.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
 		client = c
@@ -129,22 +128,22 @@ func (w *watch) check(ctx context.Context) (client *clientv3.Client, err error) 
 	return client, err
 }
 
-// tell hands on what etcd told.
-func (w *watch) tell(ctx context.Context, told clientv3.WatchResponse) error {
+// deliver passes the events of a response on.
+func (w *watch) deliver(ctx context.Context, response clientv3.WatchResponse) error {
 	switch {
-	case told.CompactRevision != 0:
+	case response.CompactRevision != 0:
 		return store.ErrCompacted
-	case told.Err() != nil:
+	case response.Err() != nil:
 		return errBroken
-	case len(told.Events) == 0:
-		if told.Header.Revision < w.at { // or only that member is
+	case len(response.Events) == 0:
+		if response.Header.Revision < w.at { // or only that member is behind
 			_, err := w.check(ctx)
 			return err
 		}
 		return nil
 	}
-	for i, e := range told.Events {
-		last := i+1 == len(told.Events) || told.Events[i+1].Kv.ModRevision != e.Kv.ModRevision
+	for i, e := range response.Events {
+		last := i+1 == len(response.Events) || response.Events[i+1].Kv.ModRevision != e.Kv.ModRevision
 		if !w.yield(change(e, w.prefix, last), nil) {
 			return errEnough
 		}
@@ -155,8 +154,8 @@ func (w *watch) tell(ctx context.Context, told clientv3.WatchResponse) error {
 	return nil
 }
 
-// change is an event. When a lease ends, many objects go at one revision: only the
-// last of them has a revision to go on from, and the others the one before it.
+// change converts an event. When a lease ends, many objects go at one revision: only the
+// last of them has a revision to continue from, and the others have the one before.
 func change(e *clientv3.Event, prefix string, last bool) typed.Change {
 	c := typed.Change{Gone: e.Type == mvccpb.DELETE}
 	at := e.Kv.ModRevision

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writeForever changes networks and says what it did, until it is killed.
+// writeForever changes networks and prints each change until it is killed.
 func writeForever(dir string) {
 	s, err := Open(dir, Options{Keep: 1 << 20})
 	for i := 0; err == nil; i++ {
@@ -64,8 +64,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// Killed anywhere: what was promised is there, and the objects are what the log
-// makes of them.
+// A writer is killed at any point: confirmed changes exist, and the objects match the log.
 func TestKilledWriters(t *testing.T) {
 	dir := t.TempDir()
 	for range 25 {
@@ -106,7 +105,7 @@ func replay(t *testing.T, s *Store, until store.Revision, state map[string]store
 	}
 }
 
-// runWriter returns the newest revision that a writer knew of when it was killed.
+// runWriter returns the newest revision that a writer had printed when it was killed.
 func runWriter(t *testing.T, dir string, life time.Duration) (promised int64) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -137,8 +136,7 @@ func create(t *testing.T, s *Store, name string) store.Revision {
 	return at
 }
 
-// A machine that lost its power: the newest files may be torn, the object's or the
-// log's.
+// After a power loss the newest files may be torn: the object's or the log's.
 func TestTornFiles(t *testing.T) {
 	for what, torn := range map[string][]string{
 		"object":  {"networks/b.json"},
@@ -172,7 +170,7 @@ func isAt(r store.Revision, want int64) bool {
 	return err == nil && number == want && history != ""
 }
 
-// Somebody removed the log: no revision comes twice.
+// After the log was removed no revision comes twice.
 func TestLogRemoved(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, Options{})
@@ -189,7 +187,7 @@ func TestLogRemoved(t *testing.T) {
 	}
 }
 
-// What is no file of ours is named, and nobody follows a link out of the store.
+// Foreign files are named in errors, and no link leads out of the store.
 func TestStrangeFiles(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, Options{})
@@ -222,8 +220,7 @@ func TestRefusesDirectoryOfOthers(t *testing.T) {
 	}
 }
 
-// A process that holds the lock and does not go on costs a caller no more than the
-// time it has.
+// A process that holds the lock and hangs delays a caller only until the caller's deadline.
 func TestLockIsHeld(t *testing.T) {
 	dir := t.TempDir()
 	s, other := open(t, dir, Options{}), open(t, dir, Options{})
@@ -240,7 +237,7 @@ func TestLockIsHeld(t *testing.T) {
 	}
 }
 
-// Nothing hangs on a lease of the boot before.
+// No object is on a lease of the former boot.
 func TestLeaseEndsWithTheBoot(t *testing.T) {
 	dir, proc := t.TempDir(), t.TempDir()
 	s := open(t, dir, Options{})
@@ -260,9 +257,9 @@ func TestLeaseEndsWithTheBoot(t *testing.T) {
 	}
 }
 
-// Without inotify a watcher looks by itself.
-func TestWithoutBell(t *testing.T) {
-	b := newBell(t.Context(), "/nowhere")
+// Without inotify a watcher polls.
+func TestWithoutNotifier(t *testing.T) {
+	b := newNotifier(t.Context(), "/nowhere")
 	defer b.close()
 	if b.f != nil {
 		t.Fatal("it rings for a directory that is not there")

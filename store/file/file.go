@@ -1,19 +1,18 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package file keeps a store in a directory, for one host and all its processes:
-// the store of who has no other.
+// Package file keeps a store in a directory, for one host and all its processes. It is the
+// default store.
 //
-//	v1/lock             flock(2) of whoever reads or writes
+//	v1/lock             flock(2) of the process that reads or writes
 //	v1/log/17           the 17th change, as JSON: the newest ones, for watchers
 //	v1/networks/x.json  an object, with the number of its last change
 //	v1/leases/3f….json  a lease, with its end
-//	v1/history          a name drawn by chance: another one is another store
+//	v1/history          a random name: another name means another store
 //
-// A change is made when its file in the log has its name, and the object follows:
-// whoever takes the lock next repeats the newest change if its object does not
-// show it. So a process may be killed anywhere. Both files are on the disk
-// (fsync) before a call returns.
+// A change is made when its file in the log has its name; the object's file follows. The
+// next process that takes the lock repeats the newest change if the object lacks it. So a
+// process may be killed at any point. Both files are on disk (fsync) before a call returns.
 package file
 
 import (
@@ -28,12 +27,12 @@ import (
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
-// version is the layout of the directory. A newer one has a directory of its own.
+// version is the layout of the directory. A newer layout has a directory of its own.
 const version = "v1"
 
-// Options are what may be left at zero.
+// Options may be left at zero.
 type Options struct {
-	Keep int    // changes for watchers to look back; 0: 1024
+	Keep int    // changes that watchers can look back; 0: 1024
 	Proc string // procfs; "": /proc
 }
 
@@ -44,15 +43,15 @@ type Store struct {
 	keep int
 	boot string
 
-	turn    chan struct{} // one of our own goroutines at a time asks for the lock
-	head    int64         // the newest change we know of; under the lock
+	turn    chan struct{} // one goroutine of this process at a time waits for the lock
+	head    int64         // the newest known change; under the lock
 	settled int64         // the change up to which objects are certain; under the lock
 
 	life *typed.Life
 }
 
-// Open opens a directory, which is made when it is missing, for root alone. The
-// errors of one that somebody else owns or may write to wrap statedir.ErrNotOurs.
+// Open opens a directory. If it does not exist Open creates it, for root alone. If another
+// user owns it or may write to it, the error wraps statedir.ErrNotOurs.
 func Open(dir string, o Options) (*Store, error) {
 	if o.Keep == 0 {
 		o.Keep = 1024
@@ -77,7 +76,7 @@ func Open(dir string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// start sweeps up what killed processes left, and begins to watch over leases.
+// start removes what killed processes left, and starts to reap leases.
 func (s *Store) start() error {
 	ctx, cancel := context.WithTimeout(s.life.Ctx(), openTimeout)
 	defer cancel()
@@ -88,11 +87,11 @@ func (s *Store) start() error {
 	return nil
 }
 
-// openTimeout is how long Open waits for a process that holds the lock. One that
-// works holds it for milliseconds.
+// openTimeout is how long Open waits for a process that holds the lock. A working process
+// holds it for milliseconds.
 const openTimeout = 30 * time.Second
 
-// Close is store.Store's.
+// Close implements store.Store.
 func (s *Store) Close() error {
 	s.life.End()
 	return nil

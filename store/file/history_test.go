@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// A directory that was emptied is told from the one before, whatever its number:
-// no revision of it follows, and nobody watches on.
+// A directory that was emptied has another history, whatever its number: its revisions do
+// not follow, and a watch does not continue.
 func TestAnotherHistory(t *testing.T) {
 	before := open(t, t.TempDir(), Options{})
 	create(t, before, "a")

@@ -21,14 +21,14 @@ import (
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
-// term is the file of a lease. It is over when the machine boots, whatever a clock
-// says that somebody may set.
+// term is the file of a lease. A lease ends at the next boot, and no clock that a user can
+// set counts.
 type term struct {
 	Boot string        `json:"boot"`
 	Ends time.Duration `json:"ends"` // CLOCK_BOOTTIME
 }
 
-// left is how long a lease has to go; not at all when its file is damaged.
+// left returns the remaining time of a lease; none if its file is damaged.
 func (s *Store) left(path string) time.Duration {
 	data, err := atomicfile.Read(path)
 	var t term
@@ -40,7 +40,7 @@ func (s *Store) left(path string) time.Duration {
 
 func (s *Store) leaseFile(id string) string { return filepath.Join(s.dir, "leases", id+ending) }
 
-// lease is one that this process keeps.
+// lease is a lease that this process renews.
 type lease struct {
 	*typed.Kept
 	s   *Store
@@ -48,7 +48,7 @@ type lease struct {
 	ttl time.Duration
 }
 
-// Lease is store.Store's.
+// Lease implements store.Store.
 func (s *Store) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
 	l := &lease{s: s, id: rand.Text(), ttl: max((ttl + time.Second - 1).Truncate(time.Second), time.Second)}
 	if err := s.locked(ctx, l.write); err != nil {
@@ -63,10 +63,10 @@ func (l *lease) write() error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(l.s.leaseFile(l.id), data) // after a crash of the machine it is over: no fsync
+	return atomicfile.Write(l.s.leaseFile(l.id), data) // no fsync: after a crash of the machine the lease is over
 }
 
-// renew fails with ErrLeaseOver when somebody found that the lease has ended.
+// renew fails with ErrLeaseOver when another call has found the lease over.
 func (l *lease) renew(ctx context.Context) error {
 	return l.s.locked(ctx, func() error {
 		if there, err := exists(l.s.leaseFile(l.id)); err != nil || !there {
@@ -76,7 +76,7 @@ func (l *lease) renew(ctx context.Context) error {
 	})
 }
 
-// End is store.Lease's.
+// End implements store.Lease.
 func (l *lease) End(ctx context.Context) error {
 	if err := l.s.locked(ctx, func() error { return l.s.drop([]string{l.id}) }); err != nil {
 		return fmt.Errorf("end lease: %w", err)
@@ -85,7 +85,7 @@ func (l *lease) End(ctx context.Context) error {
 	return nil
 }
 
-// leaseID is what the file of an object says of its lease.
+// leaseID returns the id of a lease for the file of an object.
 func (s *Store) leaseID(l store.Lease) (string, error) {
 	if l == nil {
 		return "", nil
@@ -100,7 +100,7 @@ func (s *Store) leaseID(l store.Lease) (string, error) {
 	return ours.id, nil
 }
 
-// expire removes what hangs on leases that are over.
+// expire removes the objects of leases that are over.
 func (s *Store) expire() error {
 	names, err := readNames(filepath.Join(s.dir, "leases"))
 	if err != nil {
@@ -118,8 +118,8 @@ func (s *Store) expire() error {
 	return s.drop(over)
 }
 
-// drop removes the objects of leases, and then the leases: whoever is killed in
-// between leaves a lease that is over to the next.
+// drop removes the objects of leases, and then the leases: if it is killed in between, the
+// next process finds the lease over.
 func (s *Store) drop(leases []string) error {
 	for _, table := range typed.Names() {
 		err := s.each(table, "", func(key string, r row) error {
@@ -141,19 +141,19 @@ func (s *Store) drop(leases []string) error {
 	return nil
 }
 
-// reap ends leases of processes that are gone, when nobody asks for anything.
+// reap ends the leases of dead processes even without any calls.
 func (s *Store) reap() {
 	for s.life.Ctx().Err() == nil {
 		next := s.nextEnd()
 		if next == 0 {
-			_ = s.locked(s.life.Ctx(), func() error { return nil }) // whoever asks next is told of what fails
+			_ = s.locked(s.life.Ctx(), func() error { return nil }) // the next call reports what fails
 		}
 		sleep.For(s.life.Ctx(), max(next, 50*time.Millisecond))
 	}
 }
 
-// nextEnd is when the next lease may end. One that somebody begins meanwhile is
-// not missed for longer than a second.
+// nextEnd returns when the next lease may end. A lease that another process begins
+// meanwhile is found within a second.
 func (s *Store) nextEnd() time.Duration {
 	names, _ := readNames(filepath.Join(s.dir, "leases"))
 	next := time.Second

@@ -10,9 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/flock"
 )
 
-// locked runs f with the lock: nobody else, of this process or another, reads or
-// writes meanwhile, and f sees no change that is half made and no lease that is
-// over.
+// locked runs f under the lock: no other goroutine or process reads or writes meanwhile,
+// and f sees no incomplete change and no lease that is over.
 func (s *Store) locked(ctx context.Context, f func() error) error {
 	ctx, done := s.life.Until(ctx)
 	defer done()
@@ -25,7 +24,7 @@ func (s *Store) locked(ctx context.Context, f func() error) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	unlock, err := flock.File(ctx, filepath.Join(s.dir, "lock")) // nobody holds it for long
+	unlock, err := flock.File(ctx, filepath.Join(s.dir, "lock")) // each holder keeps it only for a short time
 	if err != nil {
 		return err
 	}

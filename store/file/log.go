@@ -26,7 +26,7 @@ type change struct {
 	row
 }
 
-// errTorn is a file that a crash of the machine cut short.
+// errTorn reports a file that a crash of the machine cut short.
 var errTorn = errors.New("damaged")
 
 func (s *Store) logFile(n int64) string {
@@ -45,18 +45,18 @@ func (s *Store) readLog(n int64) (c change, err error) {
 	return c, nil
 }
 
-// newestLog is the number of the newest change of the log, zero when it is empty.
+// newestLog returns the number of the newest change in the log, zero if it is empty.
 func (s *Store) newestLog() (newest int64, err error) {
 	names, err := readNames(filepath.Join(s.dir, "log"))
 	for _, name := range names {
-		if n, err := strconv.ParseInt(name, 10, 64); err == nil { // or a killed writer left it
+		if n, err := strconv.ParseInt(name, 10, 64); err == nil { // another name is from a killed writer
 			newest = max(newest, n)
 		}
 	}
 	return newest, err
 }
 
-// findHead looks for the newest change: a few steps from the one we know.
+// findHead searches the newest change, a few steps from the known one.
 func (s *Store) findHead() (int64, error) {
 	known, err := exists(s.logFile(s.head))
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *Store) findHead() (int64, error) {
 	if !known {
 		newest, err := s.newestLog()
 		if newest == 0 && err == nil {
-			newest, err = s.newestRow() // somebody removed the log
+			newest, err = s.newestRow() // the log was removed
 		}
 		return newest, err
 	}
@@ -76,8 +76,8 @@ func (s *Store) findHead() (int64, error) {
 	}
 }
 
-// settle finds the newest change, and makes its object show it: whoever wrote it
-// may have been killed before. A change that is torn was never promised to anybody.
+// settle finds the newest change and brings its object up to date: the writer may have been
+// killed before it did. A torn change was never confirmed to a caller.
 func (s *Store) settle() (err error) {
 	if s.head, err = s.findHead(); err != nil || s.head == s.settled {
 		return err
@@ -117,7 +117,7 @@ func (s *Store) commit(c change) (store.Revision, error) {
 	return typed.Revision(c.Revision), err
 }
 
-// apply makes the object show a change, once or again.
+// apply brings the object up to a change; a second call changes nothing.
 func (s *Store) apply(c change) error {
 	path := s.path(c.Table, c.Key)
 	if c.Gone {
@@ -136,8 +136,8 @@ func (s *Store) apply(c change) error {
 	return atomicfile.WriteDurable(path, data, 0o600)
 }
 
-// history is the name of this store's, which is drawn when there is none: a number
-// alone says nothing of a directory that was emptied or is another one.
+// history returns the name of this store's history, and draws one if there is none: a
+// number alone does not show that the directory was emptied or is another one.
 func (s *Store) history() (string, error) {
 	path := filepath.Join(s.dir, "history")
 	name, err := atomicfile.Read(path)
@@ -151,7 +151,7 @@ func (s *Store) history() (string, error) {
 	return string(name), err
 }
 
-// sweep removes what was to be removed from the log when somebody was killed.
+// sweep removes files of the log that a killed process left.
 func (s *Store) sweep() error {
 	names, err := readNames(filepath.Join(s.dir, "log"))
 	for _, name := range names {
@@ -171,7 +171,7 @@ func exists(path string) (bool, error) {
 	return err == nil, err
 }
 
-// readNames lists a directory, in no order.
+// readNames lists a directory, unsorted.
 func readNames(dir string) (names []string, err error) {
 	d, err := os.Open(dir)
 	if err != nil {

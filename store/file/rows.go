@@ -26,7 +26,7 @@ type row struct {
 
 const ending = ".json"
 
-// path is where an object is. A key has no comma.
+// path returns the path of an object. A key has no comma.
 func (s *Store) path(table, key string) string {
 	return filepath.Join(s.dir, table, strings.ReplaceAll(key, "/", ",")+ending)
 }
@@ -36,8 +36,8 @@ func keyOf(name string) (key string, ok bool) {
 	return strings.ReplaceAll(name, ",", "/"), ok
 }
 
-// readRow reads the file of an object. Of a damaged one it has what was in it as
-// value, and no revision that anybody could name.
+// readRow reads the file of an object. If it is damaged, its content becomes the value, and
+// its revision is one that no caller can have.
 func readRow(path string) (r row, err error) {
 	data, err := atomicfile.Read(path)
 	switch {
@@ -51,10 +51,10 @@ func readRow(path string) (r row, err error) {
 	return r, nil
 }
 
-// damaged is the revision of a file that does not say its own.
+// damaged is the revision of a file without a readable one.
 const damaged = -1
 
-// newestRow is the newest change of any object.
+// newestRow returns the newest change of any object.
 func (s *Store) newestRow() (newest int64, err error) {
 	for _, table := range typed.Names() {
 		err := s.each(table, "", func(_ string, r row) error {

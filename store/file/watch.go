@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
-// Watch reads the log. inotify(7) only says when to look.
+// Watch reads the log. inotify(7) only triggers a look.
 func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.Change, error] {
 	return func(yield func(typed.Change, error) bool) {
 		ctx, done := t.life.Until(ctx)
@@ -32,7 +32,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 			}
 			return
 		}
-		b := newBell(ctx, filepath.Join(t.dir, "log"))
+		b := newNotifier(ctx, filepath.Join(t.dir, "log"))
 		defer b.close()
 		for ; ; at++ {
 			c, err := t.next(ctx, at, b)
@@ -49,7 +49,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 	}
 }
 
-// from is the number of a revision, if it is of this store's history.
+// from returns the number of a revision, if it belongs to this store's history.
 func (s *Store) from(ctx context.Context, after store.Revision) (int64, error) {
 	at, history, err := typed.OfHistory(after)
 	if history == "" || err != nil {
@@ -68,9 +68,9 @@ func (c change) typed() typed.Change {
 	return typed.Change{Row: typed.Row{Key: c.Key, Data: c.Value, Revision: typed.Revision(c.Revision)}, Gone: c.Gone}
 }
 
-// next waits for the change that follows a number. A torn one is as good as one
-// that is no longer there: the objects are what counts.
-func (s *Store) next(ctx context.Context, after int64, b *bell) (change, error) {
+// next waits for the change that follows a number. A torn change counts as one that was
+// removed: the objects hold the state.
+func (s *Store) next(ctx context.Context, after int64, b *notifier) (change, error) {
 	for ctx.Err() == nil {
 		c, err := s.readLog(after + 1)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -83,7 +83,7 @@ func (s *Store) next(ctx context.Context, after int64, b *bell) (change, error) 
 				b.wait(ctx)
 				continue
 			}
-			c, err = s.readLog(after + 1) // it came meanwhile, or was removed, or the store is another one now
+			c, err = s.readLog(after + 1) // it was written meanwhile, or was removed, or the store was replaced
 		}
 		if errors.Is(err, errTorn) || errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%w: %w", store.ErrCompacted, err)
@@ -93,43 +93,43 @@ func (s *Store) next(ctx context.Context, after int64, b *bell) (change, error) 
 	return change{}, ctx.Err()
 }
 
-// bell rings when something may have been written.
-type bell struct {
-	f    *os.File // an inotify instance, or nil when there is none to have
+// notifier wakes a watcher when a change may have been written.
+type notifier struct {
+	f    *os.File // an inotify instance, or nil if none is available
 	stop func() bool
 }
 
-// every is how often a watcher looks without a ring: for file systems that do not
-// ring for everybody, and when there is no inotify instance left for us.
-const every, everyWithoutBell = 5 * time.Second, 100 * time.Millisecond
+// every and everyWithoutNotifier are how often a watcher looks without a notification: for
+// file systems that do not deliver all of them, and if no inotify instance is available.
+const every, everyWithoutNotifier = 5 * time.Second, 100 * time.Millisecond
 
-func newBell(ctx context.Context, dir string) *bell {
+func newNotifier(ctx context.Context, dir string) *notifier {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return &bell{}
+		return &notifier{}
 	}
 	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_MOVED_TO); err != nil {
 		_ = unix.Close(fd)
-		return &bell{}
+		return &notifier{}
 	}
 	f := os.NewFile(uintptr(fd), "inotify")
-	return &bell{f, context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })}
+	return &notifier{f, context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })}
 }
 
-// wait returns when somebody wrote, ctx ended, or it is time to look anyway.
-func (b *bell) wait(ctx context.Context) {
+// wait returns after a write, when ctx ends, or when the next look is due.
+func (b *notifier) wait(ctx context.Context) {
 	if b.f == nil {
-		sleep.For(ctx, everyWithoutBell)
+		sleep.For(ctx, everyWithoutNotifier)
 		return
 	}
 	var events [4096]byte
 	_ = b.f.SetReadDeadline(time.Now().Add(every))
-	if ctx.Err() == nil { // or the deadline above hides that of its end
+	if ctx.Err() == nil { // else the deadline above would hide the one set at the end of ctx
 		_, _ = b.f.Read(events[:])
 	}
 }
 
-func (b *bell) close() {
+func (b *notifier) close() {
 	if b.f != nil {
 		b.stop()
 		_ = b.f.Close()

@@ -28,7 +28,7 @@ func (s *suite) leaseEnds() {
 	s.must(err)
 	at, err := t.Create(s.ctx, endpoint("n", "h", "leased"), l)
 	s.must(err)
-	_, err = t.Update(s.ctx, endpoint("n", "h", "leased"), at) // it still hangs on it
+	_, err = t.Update(s.ctx, endpoint("n", "h", "leased"), at) // it is still on the lease
 	s.must(err)
 	create(s, t, endpoint("n", "h", "free"))
 	select {
@@ -50,8 +50,8 @@ func (s *suite) leaseEnds() {
 	s.is(err, store.ErrLeaseOver)
 }
 
-// leaseOfMany: whoever leaves a watch at any event and goes on from there misses
-// none, though they all went at once.
+// leaseOfMany: a watch that restarts from any event misses none, although all objects of
+// the lease went at once.
 func (s *suite) leaseOfMany() {
 	l := s.lease(time.Hour)
 	want := map[string]bool{}
@@ -64,7 +64,7 @@ func (s *suite) leaseOfMany() {
 	_, at, err := s.s.Endpoints().List(s.ctx, "")
 	s.must(err)
 	s.must(l.End(s.ctx))
-	for _, leave := range []int{2, 1, 0} { // once within, once at the first, and then not until all is told
+	for _, leave := range []int{2, 1, 0} { // once within, once at the first, and then only after all
 		told := 0
 		for e, err := range s.s.Endpoints().Watch(s.ctx, at) {
 			s.must(err)
@@ -83,8 +83,8 @@ func (s *suite) leaseOfMany() {
 	}
 }
 
-// leaseIsKept: a store that is open keeps its lease beyond the ttl. A machine that
-// stands still for a part of the ttl does not end it.
+// leaseIsKept: an open store keeps its lease beyond the ttl. A machine that stands still
+// for a part of the ttl does not end it.
 func (s *suite) leaseIsKept() {
 	l := s.lease(6 * time.Second)
 	_, err := s.s.Nodes().Create(s.ctx, node("n"), l)
@@ -101,7 +101,7 @@ func (s *suite) leaseIsKept() {
 	}
 }
 
-// leaseIsLost when nobody keeps it; a watcher who does nothing else is told.
+// leaseIsLost: a lease that is not renewed ends, and a watcher gets the deletions.
 func (s *suite) leaseIsLost() {
 	ctx, cancel := context.WithCancel(s.ctx)
 	l, err := s.s.Lease(ctx, time.Second)
@@ -123,7 +123,7 @@ func (s *suite) leaseIsLost() {
 	s.is(err, store.ErrLeaseOver)
 }
 
-// leaseOfAnother: a lease is good for the store that gave it.
+// leaseOfAnother: a lease is valid only in the store that gave it.
 func (s *suite) leaseOfAnother() {
 	l := s.lease(time.Hour)
 	if _, err := s.another().Nodes().Create(s.ctx, node("n"), l); err == nil {

@@ -1,8 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package storetest is what package store promises, as tests that each engine
-// runs:
+// Package storetest is the contract of package store, as tests that each engine runs:
 //
 //	storetest.Run(t, func(t *testing.T) storetest.Engine { ... })
 package storetest
@@ -16,11 +15,11 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// Engine is a place that was never used before.
+// Engine is a new, empty store with ways to damage it.
 type Engine struct {
-	// Open returns one more store of the place, as another process would.
+	// Open opens the store once more, as another process would.
 	Open func() store.Store
-	// Put writes raw data where an object would be: another schema, garbage.
+	// Put writes raw data in the place of an object: another schema, garbage.
 	Put func(table, key string, data []byte)
 	// Compact forgets all changes up to now.
 	Compact func()
@@ -29,7 +28,7 @@ type Engine struct {
 // patience is how long a test waits for what must happen; the machine may be busy.
 const patience = 30 * time.Second
 
-// Run runs the suite; place makes a new Engine for each test of it.
+// Run runs the suite; place makes a new Engine for each test.
 func Run(t *testing.T, place func(t *testing.T) Engine) {
 	for _, c := range []struct {
 		name string
@@ -87,7 +86,7 @@ func opened(t *testing.T, e Engine) store.Store {
 	return s
 }
 
-// another opens one more store.
+// another opens the store once more.
 func (s *suite) another() store.Store {
 	s.Helper()
 	return opened(s.T, s.engine)
@@ -108,7 +107,7 @@ func create[T store.Object](s *suite, t store.Table[T], object T) store.Revision
 	return r
 }
 
-// network, node, block and endpoint are objects with every field set.
+// network, node, block and endpoint return objects with every field set.
 func network(name string) store.Network {
 	return store.Network{
 		Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/48")},

@@ -22,7 +22,7 @@ func raw(texts ...string) (out []json.RawMessage) {
 	return out
 }
 
-// tables: every field of every kind of object comes back, here and elsewhere.
+// tables: every field of every kind of object comes back, in this store and in another one.
 func (s *suite) tables() {
 	other := s.another()
 	comesBack(s, s.s.Networks(), other.Networks(), network("blue"), func(n *store.Network) { n.MTU = 9000 })
@@ -108,7 +108,7 @@ func (s *suite) delete() {
 	_, err = t.Get(s.ctx, "a")
 	s.must(err)
 	s.must(t.Delete(s.ctx, "a", second))
-	s.must(t.Delete(s.ctx, "a", second)) // gone is gone
+	s.must(t.Delete(s.ctx, "a", second)) // a second deletion is no error
 	_, err = t.Get(s.ctx, "a")
 	s.is(err, store.ErrNotFound)
 	create(s, t, o)
@@ -121,7 +121,7 @@ func (s *suite) list() {
 	t := s.s.Blocks()
 	var want []string
 	for _, network := range []string{"b", "a", "a.b", "a-b", "a0"} { // "/" sorts between . and 0
-		for i := range 150 { // more than a page of any engine's
+		for i := range 150 { // more than a page of any engine
 			b := block(network, fmt.Sprintf("10.0.%d.0/24", i), "n")
 			create(s, t, b)
 			want = append(want, b.Key())
@@ -149,7 +149,7 @@ func (s *suite) keys(t store.Table[store.Block], prefix string, want []string) {
 	}
 }
 
-// names: nothing gets out of its table, and nobody's object is another's.
+// names: no key leaves its table, and no object has the key of another.
 func (s *suite) names() {
 	create(s, s.s.Nodes(), node("victim"))
 	for _, name := range []string{
@@ -188,7 +188,7 @@ func (s *suite) names() {
 	}
 }
 
-// unreadable: what is damaged or of the future hides nothing else.
+// unreadable: an object that is damaged or newer hides no other.
 func (s *suite) unreadable() {
 	t := s.s.Networks()
 	create(s, t, network("a"))

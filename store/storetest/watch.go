@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// seen is an event as a test compares it.
+// seen returns an event in the form that tests compare.
 func seen[T store.Object](e store.Event[T]) string {
 	if e.Gone {
 		return "-" + e.Object.Key()
@@ -38,7 +38,7 @@ func events[T store.Object](s *suite, t store.Table[T], after store.Revision, n 
 	return got
 }
 
-// listThenWatch: what a list has is not told again, and all that follows is.
+// listThenWatch: a watch repeats nothing of the list, and delivers all that follows.
 func (s *suite) listThenWatch() {
 	t := s.another().Endpoints()
 	create(s, s.s.Endpoints(), endpoint("n", "h", "before"))
@@ -51,7 +51,7 @@ func (s *suite) listThenWatch() {
 	for i := range 5 {
 		e := endpoint("n", "h", fmt.Sprint("e", i))
 		at := create(s, s.s.Endpoints(), e)
-		create(s, s.s.Blocks(), block("n", fmt.Sprintf("10.0.%d.0/24", i), "h")) // another table's change
+		create(s, s.s.Blocks(), block("n", fmt.Sprintf("10.0.%d.0/24", i), "h")) // a change of another table
 		want = append(want, fmt.Sprintf("+%s@%s", e.Key(), at))
 		at, err := s.s.Endpoints().Update(s.ctx, e, at)
 		s.must(err)
@@ -59,7 +59,7 @@ func (s *suite) listThenWatch() {
 		want = append(want, fmt.Sprintf("+%s@%s", e.Key(), at), "-"+e.Key())
 	}
 	s.same(events(s, t, revision, len(want)), want)
-	for e, err := range t.Watch(s.ctx, revision) { // each event's revision is one to go on from
+	for e, err := range t.Watch(s.ctx, revision) { // each event's revision is one to continue from
 		s.must(err)
 		s.same(events(s, t, e.Revision, len(want)-1), want[1:])
 		break
@@ -83,7 +83,7 @@ func (s *suite) watchFromTheBeginning() {
 	}
 }
 
-// watchEnds: with its ctx without a word, and with the loop.
+// watchEnds: with its ctx and without an error, and with the loop.
 func (s *suite) watchEnds() {
 	_, revision, err := s.s.Networks().List(s.ctx, "")
 	s.must(err)
@@ -118,7 +118,7 @@ func (s *suite) watchEnds() {
 // watchLeavesNothing: no goroutine outlives the loop.
 func (s *suite) watchLeavesNothing() {
 	create(s, s.s.Networks(), network("a"))
-	events(s, s.s.Networks(), "", 1) // what an engine begins once is begun
+	events(s, s.s.Networks(), "", 1) // starts what an engine starts once
 	before := runtime.NumGoroutine()
 	var all sync.WaitGroup
 	for range 50 {
@@ -188,7 +188,7 @@ func (s *suite) unreadableInWatch() {
 	s.same(events(s, s.s.Networks(), revision, 1), []string{"-future"})
 }
 
-// watchersAgree: many of them see all changes of many writers in the same order.
+// watchersAgree: many watchers see all changes of many writers in the same order.
 func (s *suite) watchersAgree() {
 	const watchers, writers, each = 8, 4, 10
 	_, revision, err := s.s.Endpoints().List(s.ctx, "")
@@ -230,7 +230,7 @@ func (s *suite) closed() {
 		}
 		close(ended)
 	}()
-	<-time.After(20 * time.Millisecond) // both ways to end are right: before it began, and within
+	<-time.After(20 * time.Millisecond) // both ways to end are right: before it began, and during it
 	s.must(other.Close())
 	s.must(other.Close())
 	s.is(<-ended, store.ErrClosed)

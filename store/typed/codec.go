@@ -11,16 +11,16 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// Schema is the number that goes with every stored object. It changes when an
-// older Patchbay would misread what a newer one writes; a new field alone, which
-// the older one may ignore, does not change it.
+// Schema is the version of every stored object. It changes when an older Patchbay would
+// misread what a newer one writes. A new field that the older one may ignore does not
+// change it.
 const Schema = 1
 
-// maxObject is the size of an object in bytes: what etcd takes in one request
-// (1.5 MiB), with room for the rest of the request.
+// maxObject is the largest size of an object in bytes: etcd accepts 1.5 MiB in one request,
+// and the rest of the request needs room.
 const maxObject = 256 << 10
 
-// stored is an object as it is stored.
+// stored is the stored form of an object.
 type stored struct {
 	Schema int             `json:"schema"`
 	Object json.RawMessage `json:"object"`
@@ -37,8 +37,8 @@ func encode[T store.Object](object T) ([]byte, error) {
 	return Marshal(stored{Schema: Schema, Object: data})
 }
 
-// Marshal is json.Marshal, and leaves the text of plugin configurations as it is:
-// no HTML is escaped.
+// Marshal is json.Marshal without the escaping of HTML: plugin configurations keep their
+// text.
 func Marshal(v any) ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
@@ -66,12 +66,12 @@ func (k kind[T]) decode(key string, data []byte) (object T, err error) {
 		return object, fmt.Errorf("%w: damaged: %w", store.ErrUnreadable, err)
 	}
 	if got := object.Key(); got != key {
-		return object, fmt.Errorf("%w: damaged: it is %q by what it says", store.ErrUnreadable, got)
+		return object, fmt.Errorf("%w: damaged: its content is that of %q", store.ErrUnreadable, got)
 	}
 	return object, nil
 }
 
-// gone is an object of which there is only the key left, or ErrName.
+// gone returns a deleted object, of which only the key is known, or ErrName.
 func (k kind[T]) gone(key string) (object T, err error) {
 	names, err := k.names(key)
 	if err == nil {

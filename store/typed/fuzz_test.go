@@ -10,7 +10,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// FuzzDecode: whatever is in an engine is an object of its key that can be stored
+// FuzzDecode: any content of an engine is either an object of its key that can be stored
 // again, or unreadable.
 func FuzzDecode(f *testing.F) {
 	for _, object := range []store.Object{

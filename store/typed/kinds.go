@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// The tables, as engines call them.
+// The names of the tables in engines.
 const (
 	Networks  = "networks"
 	Nodes     = "nodes"
@@ -19,15 +19,15 @@ const (
 	Endpoints = "endpoints"
 )
 
-// Names are the names of all tables.
+// Names returns the names of all tables.
 func Names() []string { return []string{Networks, Nodes, Blocks, Endpoints} }
 
-// kind is what differs from table to table.
+// kind is what differs between the tables.
 type kind[T store.Object] struct {
 	table string
 	one   string // an object of it, in errors
 	parts int    // names in a key
-	// blank is an object that has nothing but its key.
+	// blank returns an object that has nothing but its key.
 	blank func(names []string) (T, error)
 }
 
@@ -56,7 +56,7 @@ func endpoints() kind[store.Endpoint] {
 	}}
 }
 
-// unescape reads a prefix as a block's key has it: 10.1.2.0-24.
+// unescape parses a prefix in the form of a block's key: 10.1.2.0-24.
 func unescape(name string) (netip.Prefix, error) {
 	i := strings.LastIndexByte(name, '-')
 	if i < 0 {
@@ -69,7 +69,7 @@ func unescape(name string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// maxKey is the bytes of a key: with an ending, it is a file name everywhere.
+// maxKey is the longest key in bytes: with a suffix it is a file name everywhere.
 const maxKey = 200
 
 // names splits a key, and refuses what is not the key of an object of this kind.

@@ -14,42 +14,43 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// Life is how long a store is open. Goroutines of the store are started by its
-// Work, and end when it does.
+// Life is the time for which a store is open. Its Work starts the goroutines of the store,
+// and End waits for them.
 type Life struct {
 	Work sync.WaitGroup
 	ctx  context.Context //nolint:containedctx // it is what this type is
 	stop context.CancelCauseFunc
 }
 
-// NewLife begins one.
+// NewLife begins a Life.
 func NewLife() *Life {
 	l := new(Life)
 	l.ctx, l.stop = context.WithCancelCause(context.Background())
 	return l
 }
 
-// Ctx is until End, with the cause store.ErrClosed.
+// Ctx returns the context of the life, which ends with the cause store.ErrClosed.
 func (l *Life) Ctx() context.Context { return l.ctx }
 
-// End ends what goes on, and waits for it.
+// End ends the life, and waits for its goroutines.
 func (l *Life) End() {
 	l.stop(store.ErrClosed)
 	l.Work.Wait()
 }
 
-// Until is ctx, or until End, whose cause it has then. The function frees it.
+// Until returns a context that also ends with the life, with its cause. The function frees
+// it.
 func (l *Life) Until(ctx context.Context) (context.Context, func()) {
 	both, cancel := context.WithCancelCause(ctx)
 	if l.ctx.Err() != nil {
-		cancel(context.Cause(l.ctx)) // now: what is called afterwards takes a moment
+		cancel(context.Cause(l.ctx)) // at once, before the AfterFunc below runs
 	}
 	stop := context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })
 	return both, func() { stop(); cancel(nil) }
 }
 
-// Ended is what a Watch says of an error when its ctx, of Until, may have ended:
-// nothing of an end that the caller asked for.
+// Ended returns the error of a Watch whose ctx, of Until, may have ended: nil for an end
+// that the caller asked for.
 func Ended(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
@@ -60,20 +61,20 @@ func Ended(ctx context.Context, err error) error {
 	return nil
 }
 
-// Kept is a lease that is renewed, the half of store.Lease that no engine differs in.
+// Kept is a renewed lease: the part of store.Lease that all engines share.
 type Kept struct {
 	lost chan struct{}
 	over func()
 }
 
-// Lost is store.Lease's.
+// Lost implements store.Lease.
 func (k *Kept) Lost() <-chan struct{} { return k.lost }
 
-// Over says that the lease has ended.
+// Over marks the lease as ended.
 func (k *Kept) Over() { k.over() }
 
-// Keep renews a lease that began just now until ctx or the life ends, or it is over;
-// then it calls end, in the goroutine that calls renew.
+// Keep renews a new lease until ctx or the life ends, or the lease is over; then it calls
+// end, in the goroutine that calls renew.
 func (l *Life) Keep(ctx context.Context, ttl time.Duration, renew func(context.Context) error, end func()) *Kept {
 	ctx, done := l.Until(ctx)
 	k := &Kept{lost: make(chan struct{})}
@@ -86,14 +87,14 @@ func (l *Life) Keep(ctx context.Context, ttl time.Duration, renew func(context.C
 	return k
 }
 
-// keep renews until ctx ends or renew says ErrLeaseOver. No other error is the end:
-// an engine that was away for longer than a ttl may well have the lease still
-// (etcd gives each a full ttl when it starts), and all that hangs on it would be
-// written again by all hosts at once, just when it is back. An attempt has a third
-// of the ttl, so one that hangs is not the last one in time.
+// keep renews until ctx ends or renew returns ErrLeaseOver. No other error ends it: an
+// engine that was unreachable for longer than a ttl may well still have the lease (etcd
+// gives each a full ttl when it starts), and all hosts would write their objects again at
+// once, just when it is back. An attempt has a third of the ttl, so that one that hangs
+// leaves time for another.
 func keep(ctx context.Context, ttl time.Duration, renew func(context.Context) error) {
 	for wait := ttl / 4; ; {
-		sleep.For(ctx, wait+rand.N(wait/2)) // not all hosts at once
+		sleep.For(ctx, wait+rand.N(wait/2)) // hosts must not renew at the same time
 		if ctx.Err() != nil {
 			return
 		}

@@ -11,10 +11,10 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// Revision is the revision of an engine that counts its changes.
+// Revision returns the revision of an engine that counts its changes.
 func Revision(n int64) store.Revision { return store.Revision(strconv.FormatInt(n, 10)) }
 
-// Number is Revision's reverse; the zero revision is 0.
+// Number is the reverse of Revision; the zero revision is 0.
 func Number(r store.Revision) (int64, error) {
 	if r == "" {
 		return 0, nil
@@ -26,8 +26,8 @@ func Number(r store.Revision) (int64, error) {
 	return n, nil
 }
 
-// OfHistory is the number of a revision and the history that it is of; "" when it
-// says none, as that of a single object.
+// OfHistory splits a revision into its number and its history, which is "" in the revision
+// of a single object.
 func OfHistory(r store.Revision) (number int64, history string, err error) {
 	text, history, _ := strings.Cut(string(r), "@")
 	number, err = Number(store.Revision(text))

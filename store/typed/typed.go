@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package typed makes the tables of package store from rows of bytes, for
-// engines that keep bytes. What a row has in it, which keys there are and what is
-// refused is decided here once; an engine sees keys that are safe as paths.
+// Package typed builds the tables of package store from rows of bytes, for engines that
+// store bytes. It defines once what a row contains, which keys exist and what is refused;
+// an engine gets only keys that are safe as paths.
 package typed
 
 import (
@@ -17,21 +17,21 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// Row is an object as an engine keeps it.
+// Row is an object as an engine stores it.
 type Row struct {
 	Key      string
 	Data     []byte
 	Revision store.Revision
 }
 
-// Change is an event as an engine tells it. A row that is gone needs no data.
+// Change is an event of an engine. A deleted row needs no data.
 type Change struct {
 	Row
 	Gone bool
 }
 
-// Rows is a table of an engine. The methods are those of store.Table; their errors
-// need not name the table and the key.
+// Rows is a table of an engine. The methods are those of store.Table; their errors need not
+// name the table and the key.
 type Rows interface {
 	Get(ctx context.Context, key string) (Row, error)
 	List(ctx context.Context, prefix string) ([]Row, store.Revision, error)
@@ -47,16 +47,16 @@ type Tables struct {
 	Rows func(table string) Rows
 }
 
-// Networks is store.Store's.
+// Networks implements store.Store.
 func (t Tables) Networks() store.Table[store.Network] { return of(t, networks()) }
 
-// Nodes is store.Store's.
+// Nodes implements store.Store.
 func (t Tables) Nodes() store.Table[store.Node] { return of(t, nodes()) }
 
-// Blocks is store.Store's.
+// Blocks implements store.Store.
 func (t Tables) Blocks() store.Table[store.Block] { return of(t, blocks()) }
 
-// Endpoints is store.Store's.
+// Endpoints implements store.Store.
 func (t Tables) Endpoints() store.Table[store.Endpoint] { return of(t, endpoints()) }
 
 func of[T store.Object](t Tables, k kind[T]) store.Table[T] { return table[T]{k, t.Rows(k.table)} }
@@ -125,7 +125,7 @@ func (t table[T]) Update(ctx context.Context, object T, at store.Revision) (_ st
 	return t.rows.Update(ctx, key, data, at)
 }
 
-// data refuses what decode would, before it is written.
+// data refuses before a write what decode would refuse.
 func (t table[T]) data(key string, object T) ([]byte, error) {
 	if _, err := t.kind.gone(key); err != nil {
 		return nil, err

@@ -1,20 +1,19 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chaos runs agents that share a store through random schedules, and looks
-// after each step whether their laws hold:
+// Package chaos runs agents that share a store through random schedules, and checks their
+// laws after each step:
 //
-//	chaos.Run(t, 100, func(s *chaos.Schedule) chaos.World { ... })
+//	chaos.Run(t, 100, 120, func(s *chaos.Schedule) chaos.World { ... })
 //
-// A schedule is drawn from a seed, and nothing in it is left to chance but that:
-// one goroutine takes one step after the other, in a bubble of synctest whose clock
-// stands still but in Schedule.Pass, over a store in memory (Store) that can be slow,
-// away, emptied, restored from a backup and behind, each table by itself. A schedule
-// that fails says its seed and its steps, and PATCHBAY_CHAOS_SEED repeats it.
-// PATCHBAY_CHAOS_TRIES says how many schedules there are.
+// A schedule is drawn from a seed, which determines all of it: one goroutine takes one step
+// after the other, in a bubble of synctest whose clock moves only in Schedule.Pass, over a
+// store in memory (Store). That store can be slow, unreachable, emptied, restored from a
+// backup and behind, each table by itself. A failed schedule prints its seed and its steps,
+// and PATCHBAY_CHAOS_SEED repeats it. PATCHBAY_CHAOS_TRIES is the number of schedules.
 //
-// An agent takes part if its work can be called step by step; hosts/chaos_test.go is
-// the one that there is.
+// An agent can be tested if its work can be called step by step; hosts/chaos_test.go is the
+// only one so far.
 package chaos
 
 import (
@@ -28,42 +27,42 @@ import (
 	"time"
 )
 
-// World is agents with what they work on.
+// World is a set of agents with what they work on.
 type World interface {
-	// Actions are what may happen now, in an order that the schedule decides.
+	// Actions returns the possible next actions, from which the schedule draws.
 	Actions() []Action
-	// Laws is what must be so after each action.
+	// Laws checks what must hold after each action.
 	Laws() error
-	// Calm ends all trouble, lets everybody finish, and says what is not as it should be.
+	// Calm ends all trouble, lets all agents finish, and returns what is still wrong.
 	Calm() error
 }
 
-// Action is one thing that may happen. One of twice the weight happens twice as often.
+// Action is one possible step. An action of twice the weight is drawn twice as often.
 type Action struct {
 	Name   string
 	Weight int
 	Do     func()
 }
 
-// Schedule is the source of all chance, and what happened so far.
+// Schedule is the source of all chance, with the trail of the steps so far.
 type Schedule struct {
 	*rand.Rand
 	trail []string
 }
 
-// Say adds to what is told of a schedule that fails.
+// Say adds a line to the trail that a failed schedule prints.
 func (s *Schedule) Say(format string, args ...any) {
 	s.trail = append(s.trail, time.Now().Format("15:04:05 ")+fmt.Sprintf(format, args...))
 }
 
-// Chance is true in so many of a hundred cases.
+// Chance is true in percent of a hundred cases.
 func (s *Schedule) Chance(percent int) bool { return s.IntN(100) < percent }
 
 // Pass lets time pass.
 func (s *Schedule) Pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // the clock of a bubble
 
-// Run runs schedules of up to so many steps, and fails with the first that breaks a
-// law. Without a number from the environment there are tries of them.
+// Run runs schedules of up to steps steps, and fails with the first that breaks a law. It
+// runs tries of them unless the environment sets a number.
 func Run(t *testing.T, tries, steps int, build func(*Schedule) World) {
 	t.Helper()
 	first, one := number("PATCHBAY_CHAOS_SEED", 1)
@@ -123,7 +122,7 @@ func (s *Schedule) pick(all []Action) Action {
 	return all[len(all)-1]
 }
 
-// number is one from the environment, or what it is without.
+// number returns a number from the environment, or without if there is none.
 func number(name string, without uint64) (n uint64, set bool) {
 	n, err := strconv.ParseUint(os.Getenv(name), 10, 64)
 	if err != nil {

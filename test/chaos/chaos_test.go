@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/store"
 )
 
-// counter is an agent of one line: it adds one, and one in a while forgets it.
+// counter is an agent of one line: it adds one, and now and then forgets to.
 type counter struct {
 	s       *Schedule
 	n, want int
@@ -52,7 +52,7 @@ func TestFindsAndRepeats(t *testing.T) {
 	t.Error("no schedule found it")
 }
 
-// The store is what etcd is to package store: what it lost is told by its revision.
+// The store behaves to package store as an etcd does: its revision shows a loss of data.
 func TestStoreLosesData(t *testing.T) {
 	s := NewStore()
 	c := s.Client()

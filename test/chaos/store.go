@@ -17,15 +17,15 @@ import (
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
-// Store is what all clients share. It does as an etcd does: one count of changes for
-// all tables, a history with a name, leases.
+// Store is shared by all clients. It behaves as an etcd: one count of changes for all
+// tables, a history with a name, leases.
 type Store struct {
 	rows      map[string]row // by table and key
 	log       []change
 	rev       int64
 	compacted int64
 	histories int
-	forked    bool // restored, and nobody has noticed yet
+	forked    bool // restored, and no client has read it since
 	leases    map[int]*lease
 	begun     int
 }
@@ -42,29 +42,28 @@ type change struct {
 	rev int64
 }
 
-// NewStore is an empty one.
+// NewStore returns an empty store.
 func NewStore() *Store {
 	return &Store{rows: map[string]row{}, leases: map[int]*lease{}, histories: 1, rev: 1}
 }
 
 func (s *Store) history() string { return fmt.Sprint("h", s.histories) }
 
-// Empty takes all data away: another history begins, as in a directory that was
-// emptied.
+// Empty removes all data, and another history begins, as in a directory that was emptied.
 func (s *Store) Empty() {
 	*s = Store{rows: map[string]row{}, leases: map[int]*lease{}, histories: s.histories + 1, rev: 1, begun: s.begun}
 }
 
-// Backup is a copy to Restore.
+// Backup returns a copy for Restore.
 func (s *Store) Backup() *Store {
 	b := *s
 	b.rows, b.log, b.leases = maps.Clone(s.rows), slices.Clone(s.log), maps.Clone(s.leases)
 	return &b
 }
 
-// Restore goes back to a backup. Whoever looks before there is a change finds that by
-// the revision. With the first change the history gets another name, as if who looked
-// first had given it one: what was lost could not be told from what follows.
+// Restore goes back to a backup. A client that reads before the next change sees that from
+// the revision. With the first change the history gets another name, as if the first client
+// had renamed it: otherwise the lost changes and the new ones had the same revisions.
 func (s *Store) Restore(b *Store) {
 	forked := s.forked || s.rev > b.rev || s.histories != b.histories
 	histories, begun := s.histories, s.begun
@@ -99,26 +98,26 @@ func (s *Store) commit(table, key string, r row, gone bool) store.Revision {
 	return typed.Revision(s.rev)
 }
 
-// Put writes raw data where an object would be: of a newer schema, damaged, or of
-// whoever may write there.
+// Put writes raw data in the place of an object: of a newer schema, damaged, or from
+// another writer.
 func (s *Store) Put(table, key string, data []byte) { s.commit(table, key, row{data: data}, false) }
 
-// Client is the store as one agent reaches it.
+// Client is the store of one agent.
 type Client struct {
 	typed.Tables
 	s      *Store
 	closed bool
 
-	// Away has every call fail.
+	// Away makes every call fail.
 	Away bool
-	// Before is called before each call, and may change anything. An error that it
-	// returns is the call's; with made, the change is made nevertheless.
+	// Before is called before each call, and may change anything. Its error becomes that of
+	// the call; with made, the call still makes its change.
 	Before func(call string) (made bool, err error)
-	// Deleted hears of each object that this client deletes.
+	// Deleted gets each object that this client deletes.
 	Deleted func(table, key string, data []byte)
 }
 
-// ErrAway is what calls fail with.
+// ErrAway is the error of calls while Away is set.
 var ErrAway = errors.New("the store is away")
 
 // Client opens the store once more.
@@ -128,10 +127,10 @@ func (s *Store) Client() *Client {
 	return c
 }
 
-// Close is store.Store's. Leases are no longer kept.
+// Close implements store.Store. Leases are no longer renewed.
 func (c *Client) Close() error { c.closed = true; return nil }
 
-// call is f, if nothing is in the way.
+// call runs f unless the client is closed, away, or gets an error from Before.
 func (c *Client) call(name string, f func() error) error {
 	var made bool
 	var err error
@@ -237,7 +236,8 @@ func (t rows) Delete(_ context.Context, key string, at store.Revision) error {
 	})
 }
 
-// Watch tells what there is to tell, and ends: a schedule says when one looks again.
+// Watch yields the pending changes and ends: the schedule decides when a client looks
+// again.
 func (t rows) Watch(_ context.Context, after store.Revision) iter.Seq2[typed.Change, error] {
 	return func(yield func(typed.Change, error) bool) {
 		s := t.c.s
@@ -260,7 +260,7 @@ func (t rows) Watch(_ context.Context, after store.Revision) iter.Seq2[typed.Cha
 	}
 }
 
-// lease is kept as long as its client is there and reaches the store.
+// lease is renewed while its client is open and reaches the store.
 type lease struct {
 	c    *Client
 	id   int
@@ -271,7 +271,7 @@ type lease struct {
 	over bool
 }
 
-// Lease is store.Store's.
+// Lease implements store.Store.
 func (c *Client) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
 	var l *lease
 	err := c.call("lease", func() error {
@@ -299,7 +299,7 @@ func (l *lease) lose() {
 	}
 }
 
-// Keep renews a client's lease, as it does every few seconds, or hears that it is over.
+// Keep renews a client's lease, as it does every few seconds, or notices that it is over.
 func (c *Client) Keep(kept store.Lease) {
 	l, ok := kept.(*lease)
 	switch {
@@ -312,7 +312,7 @@ func (c *Client) Keep(kept store.Lease) {
 	}
 }
 
-// Expire ends the leases whose time is over, with all that hangs on them.
+// Expire ends the leases whose time is over, with all their objects.
 func (s *Store) Expire() {
 	for _, id := range slices.Sorted(maps.Keys(s.leases)) {
 		if time.Now().After(s.leases[id].ends) {
