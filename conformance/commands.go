@@ -67,7 +67,7 @@ func cmdCNI(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-// verdict is the suite's own error, not the plugin's: the answer breaks the
+// verdict is the suite's own error, not the plugin's: the answer violates the
 // specification, or the request could not be built.
 type verdict struct{ err error }
 
@@ -96,8 +96,8 @@ func (w *world) run(ctx context.Context, p *place, r *request) ([]byte, error) {
 	return out, nil
 }
 
-// judge holds standard output to the specification: a result of the asked
-// version after ADD, something after VERSION, nothing after the others.
+// judge checks standard output against the specification: a result of the requested version
+// after ADD, some output after VERSION, none after the others.
 func (w *world) judge(p *place, r *request, out []byte) error {
 	switch r.verb {
 	case spec.Version:
@@ -126,7 +126,7 @@ func (w *world) judge(p *place, r *request, out []byte) error {
 	return err
 }
 
-// cmdError holds the last error object to a code and a text.
+// cmdError compares the last error object with a code and a text.
 func cmdError(ts *testscript.TestScript, neg bool, args []string) {
 	w := theWorld(ts)
 	if neg || len(args) == 0 || len(args) > 2 {
@@ -171,7 +171,7 @@ func cmdBreak(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// breakPrev makes the previous result say other gateways.
+// breakPrev changes the gateways in the previous result.
 func breakPrev(p *place) {
 	for i, ip := range p.Result.IPs {
 		if ip.Gateway.IsValid() {
@@ -180,7 +180,7 @@ func breakPrev(p *place) {
 	}
 }
 
-// cmdNetNS deletes a namespace before the plugin is told.
+// cmdNetNS deletes a namespace without a DEL.
 func cmdNetNS(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 || args[0] != "delete" {
 		ts.Fatalf("usage: netns delete [attachment]")
@@ -191,7 +191,7 @@ func cmdNetNS(ts *testscript.TestScript, neg bool, args []string) {
 	p.gone = true
 }
 
-// cmdClean looks whether anything is left.
+// cmdClean checks that nothing is left.
 func cmdClean(ts *testscript.TestScript, neg bool, args []string) {
 	left, err := theWorld(ts).settle()
 	ts.Check(err)
@@ -200,7 +200,7 @@ func cmdClean(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// cmdStands proves that clean can tell: an attachment shows.
+// cmdStands proves that clean can see an attachment.
 func cmdStands(ts *testscript.TestScript, neg bool, args []string) {
 	left, err := theWorld(ts).left()
 	ts.Check(err)

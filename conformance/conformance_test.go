@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	Main(m)
 }
 
-// TestPlugins is the suite for anybody's plugins:
+// TestPlugins is the suite for plugins of any project:
 //
 //	go test ./conformance -run TestPlugins -args -plugins /opt/cni/bin -subjects my/subjects
 func TestPlugins(t *testing.T) {
@@ -58,10 +58,10 @@ func TestPlugins(t *testing.T) {
 	}
 }
 
-// TestReference holds the reference plugins to the same scripts. That they fail
-// some is why this project exists; that they pass the others shows that the
-// scripts ask for what the specification asks. testdata/reference.txt lists the
-// failures, both ways.
+// TestReference runs the same scripts on the reference plugins. That they fail some is why
+// this project exists; that they pass the others shows that the scripts require what the
+// specification requires. testdata/reference.txt lists the failures, and a listed script
+// that passes is an error too.
 func TestReference(t *testing.T) {
 	dir, file := reftest.Plugins(t), filepath.Join("testdata", "reference.txt")
 	data, err := os.ReadFile(file)
@@ -90,8 +90,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// passes runs one "subject/script" again, where the kernel has more time to finish
-// what a call began than failures can give it for each that fails.
+// passes runs one "subject/script" again, with more time for the kernel to finish what a
+// call began than failures can give to each script.
 func passes(dir, name string) bool {
 	only := "^TestPlugins$/^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
 	out, _ := exec.Command("/proc/self/exe", "-test.v", "-test.run="+only, "-plugins="+dir).CombinedOutput() // which says more than the status
@@ -102,7 +102,7 @@ func passes(dir, name string) bool {
 // lists what failed as "subject/script".
 func failures(t *testing.T, dir string) []string {
 	t.Helper()
-	// Not ptp, which waits for IPv6 in every ADD, and not the subtests that are
+	// This leaves out ptp, which waits for IPv6 in every ADD, and the subtests that are
 	// named after a version.
 	const newest = "-test.run=^TestPlugins$/^(bandwidth|bridge|firewall|host-local|loopback|portmap|static|tuning)$/^[a-z]"
 	cmd := exec.Command("/proc/self/exe", newest, "-plugins="+dir, "-settle=300ms")
@@ -123,7 +123,7 @@ func failures(t *testing.T, dir string) []string {
 	})
 }
 
-// TestSubjects reads every description and builds every request it leads to.
+// TestSubjects reads every description and builds every request that it leads to.
 func TestSubjects(t *testing.T) {
 	list, err := Load(Subjects())
 	if err != nil {
@@ -143,7 +143,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// TestWorldSeesLeaks proves that "clean" would notice what it is there for.
+// TestWorldSeesLeaks proves that "clean" reports leaks.
 func TestWorldSeesLeaks(t *testing.T) {
 	list, err := Load(Subjects())
 	if err != nil {
@@ -171,7 +171,7 @@ func TestWorldSeesLeaks(t *testing.T) {
 	}
 }
 
-// makeVeth makes a pair; a bridge would not do, since that may stay by design.
+// makeVeth makes a pair; a bridge would not do, since a bridge may remain by design.
 func makeVeth(name string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name

@@ -1,11 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance says how every CNI plugin must behave, as data: one short
-// script a rule in contract/, and one description a plugin in subjects/. Run
-// holds the executables of a directory to them, whatever language they are
-// written in; plugin/plugintest holds a plugin.Plugin to the same scripts, in
-// process and by exec.
+// Package conformance describes how every CNI plugin must behave, as data: one short script
+// for each rule in contract/, and one description for each plugin in subjects/. Run tests
+// the executables of a directory against them, whatever language they are written in;
+// plugin/plugintest tests a plugin.Plugin against the same scripts, in process and by exec.
 //
 // A script is a txtar file in the language of
 // github.com/rogpeppe/go-internal/testscript, with these commands:

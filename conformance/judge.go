@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// cmdResult holds the first attachment's result to the specification.
+// cmdResult compares the first attachment's result with the specification.
 func cmdResult(ts *testscript.TestScript, neg bool, args []string) {
 	w := theWorld(ts)
 	p, err := w.place("")
@@ -51,7 +51,7 @@ func ipamResult(r *spec.Result) error {
 	return nil
 }
 
-// interfaceResult compares the result with the namespace it runs in.
+// interfaceResult compares the result with its namespace.
 func interfaceResult(p *place) error {
 	found := false
 	for _, i := range p.Result.Interfaces {
@@ -123,7 +123,7 @@ func hasAddress(r *spec.Result, ip spec.IPConfig) error {
 	return fmt.Errorf("address %s of the result is not on %s", ip.Address, name)
 }
 
-// refused holds the plugin to refusing one configuration before any work.
+// refused expects the plugin to refuse one configuration before any work.
 func (s Suite) refused(t *testing.T, r Refusal) {
 	s.Subject.Conf = merge(s.Subject.Conf, r.Conf)
 	w := newWorld(t, &s, spec.Current)

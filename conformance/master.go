@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest"
 )
 
-// need skips a subject that this kernel cannot have.
+// need skips a subject that this kernel does not support.
 func (s *Subject) need(t *testing.T) {
 	t.Helper()
 	if s.Needs != "" {
@@ -21,8 +21,8 @@ func (s *Subject) need(t *testing.T) {
 	}
 }
 
-// master makes the host's interface that the subject wants, up, with carrier
-// and without any address. It goes when the test ends.
+// master makes the host's interface that the subject needs, up, with carrier and without
+// any address. The end of the test deletes it.
 func (s *Subject) master(t *testing.T) {
 	t.Helper()
 	if s.Master == "" {

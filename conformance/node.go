@@ -34,9 +34,8 @@ func inside(path string, fn func() error) error {
 	return ns.Do(fn)
 }
 
-// veth makes a pair from the host into the attachment's namespace and returns
-// the result an interface plugin would have given. The number keeps the
-// addresses of several attachments apart.
+// veth makes a pair from the host into the attachment's namespace and returns the result of
+// an interface plugin for it. The number keeps the addresses of several attachments apart.
 func veth(t *testing.T, a *Attachment, p *Prev, number int) *spec.Result {
 	t.Helper()
 	host := a.ContainerID[:12]
@@ -65,8 +64,8 @@ func veth(t *testing.T, a *Attachment, p *Prev, number int) *spec.Result {
 	return r
 }
 
-// device makes a device on the host, whose other end is up. One that an earlier
-// script left in a namespace goes with that, which takes its time.
+// device makes a device on the host, whose other end is up. A device that an earlier script
+// left in a namespace is deleted with that, which takes some time.
 func device(t *testing.T, name string) {
 	t.Helper()
 	if _, err := netlink.LinkByName(name); err == nil {
@@ -123,7 +122,7 @@ func configure(r *spec.Result, a *Attachment, p *Prev, number int) error {
 	return nil
 }
 
-// damage is what Subject.Break names, done by the suite itself.
+// damage does what Subject.Break names.
 func damage(how string, a *Attachment) error {
 	return inside(a.NetNS, func() error {
 		link, err := netlink.LinkByName(a.IfName)

@@ -90,7 +90,7 @@ func (w *world) config(p *place, r *request) ([]byte, error) {
 	return json.Marshal(conf)
 }
 
-// reduce makes the configuration another one than ADD had.
+// reduce changes ADD's configuration in the way that kind names.
 func reduce(conf Object, keep []string, kind string) {
 	var ipam struct {
 		Type string `json:"type"`
@@ -110,8 +110,8 @@ func reduce(conf Object, keep []string, kind string) {
 	}
 }
 
-// previous sets prevResult: for ADD what stands before the plugin, for CHECK
-// and DEL the whole result. It travels in the configuration's version.
+// previous sets prevResult: for ADD the result before the plugin, for CHECK and DEL the
+// whole result, in the configuration's version.
 func (w *world) previous(conf Object, p *place, r *request) error {
 	prev := p.prev
 	if r.verb == spec.Check || r.verb == spec.Del {

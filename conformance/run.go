@@ -22,7 +22,7 @@ import (
 // /run and a /var/lib of their own.
 func Main(m *testing.M) { nettest.Main(m) }
 
-// Run holds the plugins of dir to the contract. dir is their CNI_PATH.
+// Run tests the plugins of dir against the contract. dir is their CNI_PATH.
 func Run(t *testing.T, dir string, list ...Subject) {
 	for _, s := range list {
 		t.Run(s.title(), func(t *testing.T) {
@@ -31,17 +31,17 @@ func Run(t *testing.T, dir string, list ...Subject) {
 	}
 }
 
-// Suite is one plugin held to the contract over one transport.
+// Suite is the contract for one plugin over one transport.
 type Suite struct {
 	Subject Subject
 	Invoker invoke.Invoker
 	Path    []string // CNI_PATH
 
-	// Prepare, when set, replaces Subject.Prev: it readies the namespace at
-	// netns (and what the host needs) and returns what stands there before the
-	// plugin, or nil. It is called once an attachment.
+	// Prepare, if set, replaces Subject.Prev: it prepares the namespace at netns (and the
+	// host) and returns the result before the plugin, or nil. It is called once for each
+	// attachment.
 	Prepare func(t *testing.T, a *Attachment) *spec.Result
-	// Break, when set, replaces Subject.Break.
+	// Break, if set, replaces Subject.Break.
 	Break func(t *testing.T, a *Attachment)
 	// BreakError is text that CHECK's error after the damage must contain.
 	BreakError string
@@ -58,8 +58,8 @@ type Attachment struct {
 	Result      *spec.Result // of the last ADD; nil before
 }
 
-// Run runs every script at the newest version, and the scripts of versions at
-// each version the subject speaks.
+// Run runs every script at the newest version, and the scripts of versions at each version
+// that the subject supports.
 func (s Suite) Run(t *testing.T) {
 	s.Subject.need(t)
 	dir := t.TempDir()
@@ -87,7 +87,7 @@ func (s Suite) scripts() fs.FS {
 func (s Suite) at(t *testing.T, version string, files []string) {
 	testscript.RunT(shim{t}, testscript.Params{
 		Files:       files,
-		WorkdirRoot: t.TempDir(), // that of testscript stays when -run leaves out a script
+		WorkdirRoot: t.TempDir(), // testscript's own is left behind when -run skips a script
 		Setup:       func(env *testscript.Env) error { return s.setup(env, version) },
 		Condition:   func(cond string) (bool, error) { return s.condition(cond, version) },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -107,8 +107,8 @@ func (s Suite) setup(env *testscript.Env, version string) error {
 	return nil
 }
 
-// unpack writes the scripts to dir, which testscript reads them from, and
-// returns their paths.
+// unpack writes the scripts to dir, from which testscript reads them, and returns their
+// paths.
 func unpack(dir string, fsys fs.FS) ([]string, error) {
 	names, err := fs.Glob(fsys, "*.txtar")
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"strings"
 )
 
-// Subject describes a plugin under test: what the suite must know to call it.
+// Subject describes a plugin under test for the suite.
 type Subject struct {
 	Type string `json:"type"`           // name of the executable
 	Kind string `json:"kind"`           // interface, chained or ipam
-	Name string `json:"name,omitempty"` // tells several subjects of one plugin apart
+	Name string `json:"name,omitempty"` // distinguishes several subjects of one plugin
 
 	// Conf is the plugin's configuration without name and cniVersion. Second is
 	// merged over it for the second attachment, where both cannot be equal (a
@@ -27,43 +27,43 @@ type Subject struct {
 
 	Args       string `json:"args,omitempty"`       // CNI_ARGS
 	IfName     string `json:"ifname,omitempty"`     // default eth0
-	MinVersion string `json:"minVersion,omitempty"` // oldest version it speaks; default 0.1.0
+	MinVersion string `json:"minVersion,omitempty"` // oldest version that it supports; default 0.1.0
 
-	// Prev is what stands in the container before a chained plugin is called:
-	// a veth pair with these addresses, which the suite makes itself.
+	// Prev is what the container has before a chained plugin is called: a veth pair with
+	// these addresses, which the suite makes itself.
 	Prev *Prev `json:"prev,omitempty"`
 
-	// Needs is a kind of link, as in ip(8), that the kernel must be able to make.
+	// Needs is a kind of link, as in ip(8), that the kernel must support.
 	Needs string `json:"needs,omitempty"`
 	// Master is an Ethernet interface of the host that Conf names: the suite
 	// makes it.
 	Master string `json:"master,omitempty"`
 
-	// Devices are names of devices that stand on the host before every script: one
-	// end of a veth pair each.
+	// Devices are names of devices that exist on the host before every script: one end of a
+	// veth pair each.
 	Devices []string `json:"devices,omitempty"`
 
-	// Again says that a second ADD for the same attachment succeeds with the
-	// same result. Otherwise it must fail and leave the first as it was.
+	// Again says that a second ADD for the same attachment succeeds with the same result.
+	// Otherwise it must fail and leave the first unchanged.
 	Again bool `json:"again,omitempty"`
 
-	// Break says how the suite damages an attachment: "link" deletes the
-	// container's interface, "down" sets it down, "address" takes its addresses
-	// away, "del" calls DEL, "prev" changes the gateways in the previous result. The
-	// default is link for an interface plugin, else del.
+	// Break says how the suite damages an attachment: "link" deletes the container's
+	// interface, "down" sets it down, "address" removes its addresses, "del" calls DEL,
+	// "prev" changes the gateways in the previous result. The default is link for an
+	// interface plugin, else del.
 	Break string `json:"break,omitempty"`
 
-	// Keep lists keys of Conf that say what is called, as ipam.type does, and so
-	// stay in "conf=bare" and "conf=wrong".
+	// Keep lists keys of Conf that name what to call, like ipam.type, and so remain in
+	// "conf=bare" and "conf=wrong".
 	Keep []string `json:"keep,omitempty"`
 
-	// Leaves lists what DEL may leave on the host because it goes with the
-	// interface, as the beginnings of lines that "clean" prints.
+	// Leaves lists what DEL may leave on the host because it is deleted with the interface,
+	// as prefixes of lines that "clean" prints.
 	Leaves []string `json:"leaves,omitempty"`
 
-	// Stateless says that nothing stands between ADD and DEL.
+	// Stateless says that nothing exists between ADD and DEL.
 	Stateless bool `json:"stateless,omitempty"`
-	// Unchecked says that CHECK cannot notice the damage.
+	// Unchecked says that CHECK cannot see the damage.
 	Unchecked bool `json:"unchecked,omitempty"`
 	// L2 says that the results have no addresses, so that versions before
 	// 0.3.0 cannot express them.
@@ -76,7 +76,7 @@ type Subject struct {
 // Object is a JSON object.
 type Object = map[string]json.RawMessage
 
-// Prev is the result a chained plugin is given.
+// Prev is the previous result for a chained plugin.
 type Prev struct {
 	Addresses []netip.Prefix `json:"addresses"`
 	Gateways  []netip.Addr   `json:"gateways,omitempty"`
@@ -94,8 +94,7 @@ type Refusal struct {
 // Contract returns the scripts.
 func Contract() fs.FS { return sub(contract, "contract") }
 
-// Subjects returns the descriptions of the plugins we know, one JSON file a
-// plugin.
+// Subjects returns the descriptions of the plugins we know, one JSON file for each plugin.
 func Subjects() fs.FS { return sub(subjects, "subjects") }
 
 func sub(f fs.FS, dir string) fs.FS {
@@ -141,7 +140,7 @@ func load(fsys fs.FS, name string) (*Subject, error) {
 	return s, nil
 }
 
-// leaves says whether a line of "clean" is one that may stay.
+// leaves says whether a line of "clean" may be left.
 func (s *Subject) leaves(line string) bool {
 	return slices.ContainsFunc(s.Leaves, func(start string) bool { return strings.HasPrefix(line, start) })
 }

@@ -21,7 +21,7 @@ const Network = "conformance"
 
 type worldKey struct{}
 
-// world is what one script works on: two attachments in fresh namespaces.
+// world is the state of one script: two attachments in new namespaces.
 type world struct {
 	t       *testing.T
 	suite   *Suite
@@ -32,7 +32,7 @@ type world struct {
 	broken  bool        // the script said break
 }
 
-// place is an attachment with what stands before the plugin.
+// place is an attachment with what exists before the plugin.
 type place struct {
 	Attachment
 	prev   *spec.Result
@@ -41,7 +41,7 @@ type place struct {
 	inside leak.State // the namespace before the plugin
 }
 
-// newWorld makes the namespaces. What Prepare makes is part of the start.
+// newWorld makes the namespaces. What Prepare makes counts as existing at the start.
 func newWorld(t *testing.T, s *Suite, version string) *world {
 	s.Subject.need(t)
 	s.Subject.master(t)
@@ -87,12 +87,12 @@ func (w *world) place(name string) (*place, error) {
 	return p, nil
 }
 
-// settleTime is how long the kernel may take to finish what it does after a
-// call, such as the end of a namespace and of its devices: long, where many end at once.
+// settleTime is how long the kernel may take to finish its work after a call, such as
+// deleting a namespace and its devices: long, because many may end at once.
 var settleTime = 30 * time.Second
 
-// settle is left, asked again until nothing is left but files, which do not go by
-// themselves, or the time is over.
+// settle calls left until only files are left, which do not disappear by themselves, or the
+// time is over.
 func (w *world) settle() (leak.State, error) {
 	for end := time.Now().Add(settleTime); ; time.Sleep(10 * time.Millisecond) {
 		left, err := w.left()
@@ -102,8 +102,8 @@ func (w *world) settle() (leak.State, error) {
 	}
 }
 
-// close deletes the namespaces; nettest does so at the end of a test, which is
-// late for one that makes many.
+// close deletes the namespaces; nettest does so at the end of a test, which is late for a
+// test that makes many.
 func (w *world) close() {
 	for _, p := range w.places {
 		if err := netns.Delete(p.NetNS); err != nil {
@@ -112,8 +112,8 @@ func (w *world) close() {
 	}
 }
 
-// left lists what the host and the namespaces have beyond the start, except
-// what by design stays with the network.
+// left lists what the host and the namespaces have beyond the start, except what remains
+// with the network by design.
 func (w *world) left() (leak.State, error) {
 	now, err := leak.Take()
 	if err != nil {
@@ -135,8 +135,8 @@ func (w *world) left() (leak.State, error) {
 	return out, nil
 }
 
-// kernels says that the kernel made a thing by itself: the addresses of a
-// loopback interface that was up once, the rule for all VRFs there ever will be.
+// kernels says that the kernel made an object by itself: the addresses of a loopback
+// interface that was up once, the rule for all VRFs.
 func kernels(line string) bool {
 	return line == "address device lo 127.0.0.1/8" || line == "address device lo ::1/128" ||
 		strings.HasPrefix(line, "rule ip rule 1000: from all to all table 0")

@@ -15,7 +15,7 @@ import (
 // gen draws a value.
 type gen func(r *rand.Rand) any
 
-// of draws one of some values; a gen among them is drawn from.
+// of draws one of several values; from a gen among them it draws again.
 func of(values ...any) gen {
 	return func(r *rand.Rand) any {
 		v := values[r.IntN(len(values))]
@@ -28,8 +28,8 @@ func of(values ...any) gen {
 
 var flag = of(true, true, false)
 
-// field is one key of a configuration, or an environment variable that begins
-// with "@": what may stand there, what may not, and how often it is there.
+// field is one key of a configuration, or an environment variable that begins with "@": its
+// valid values, its invalid ones, and how often it is set.
 type field struct {
 	at   string // path: "ipam.routes"
 	ok   gen
@@ -37,33 +37,33 @@ type field struct {
 	odds int // in a hundred; 0 means 35, less than 0 never
 }
 
-// subject is a plugin and what its configurations are drawn from.
+// subject is a plugin and the fields that its configurations are drawn from.
 type subject struct {
 	plugin string
 	title  string // where one plugin has two
 	fields []field
-	// prepare makes what an ADD expects on the node, and gives the previous
-	// result that a chained plugin is called with.
+	// prepare makes what an ADD expects on the node, and returns the previous result of a
+	// chained plugin.
 	prepare func(w *world) (prevResult map[string]any, err error)
 	needs   []nettest.Feature // without which the reference cannot work either
 }
 
 func (s *subject) name() string { return cmp.Or(s.title, s.plugin) }
 
-// iptables is what the reference execs.
+// iptables is the program that the reference execs.
 var iptables = []nettest.Feature{nettest.Program("iptables")}
 
 // drawn is one case: the calls are made from it.
 type drawn struct {
 	call
-	wrong string // the field that was drawn from what is refused
+	wrong string // the field with an invalid value
 	first bool   // a chained plugin gets no previous result
 }
 
-// wrongOdds is how many cases in a hundred have one field that is refused.
+// wrongOdds is how many cases in a hundred have one field with an invalid value.
 const wrongOdds = 30
 
-// draw draws the case of a number. It depends on nothing but its arguments.
+// draw draws the case of a number. It depends on its arguments only.
 func (s *subject) draw(seed uint64, number int) drawn {
 	r := rand.New(rand.NewPCG(seed, uint64(number)<<32|uint64(len(s.plugin))))
 	d := drawn{call: call{plugin: s.plugin, id: "differential-1", netns: containerNS, ifname: "eth0"}}
@@ -122,7 +122,7 @@ func clone(value any) any {
 	return out
 }
 
-// input is everything a case names, as text.
+// input is everything that a case sets, as text.
 func (d *drawn) input() string {
 	raw, err := json.Marshal(d.conf)
 	if err != nil {

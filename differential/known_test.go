@@ -15,8 +15,8 @@ import (
 //go:embed known.txt
 var knownText string
 
-// known is one listed difference: of which plugins, which lines, and where given
-// of which inputs only.
+// known is one listed difference: the plugins, the lines, and optionally the inputs that it
+// applies to.
 type known struct {
 	plugins []string
 	when    *regexp.Regexp // of the input; nil is any

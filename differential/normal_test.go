@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// chosen are names that each side chooses by itself: of the host's end of a
-// pair, of bandwidth's ifb.
+// chosen are names that each side chooses by itself: of the host's end of a pair, of
+// bandwidth's ifb.
 var chosen = regexp.MustCompile(`^(veth[0-9a-f]{8}|bwp[0-9a-f]{8,12})$`)
 
 var owner = regexp.MustCompile(`patchbay:[a-z0-9]{15}`)
 
-// fixed begins the hardware addresses of what the tests make.
+// fixed is the prefix of the hardware addresses that the tests set.
 const fixed = "02:00:00:00:"
 
-// normal gives a view in which what each side may choose has one name on both:
-// links are numbered in the order in which they came, hardware addresses are
-// called by the first link that has them. What the input names is left alone.
+// normal returns a view in which names that each side may choose are equal: links are
+// numbered in the order of their creation, and a hardware address is named after the first
+// link that has it. Names from the input do not change.
 func normal(v view, macs []mac, input string) view {
 	words := map[string]string{}
 	numbers := map[string]int{}
@@ -62,7 +62,7 @@ func rename(s string, words map[string]string) string {
 	})
 }
 
-// differences lists, sorted, what two views do not share. Where one side attached
+// differences lists, sorted, the facts that two views do not share. Where one side attached
 // and the other refused, that is the only difference.
 func differences(ref, ours view) (out []string) {
 	if isDone(ref["ADD"]) != isDone(ours["ADD"]) {
@@ -92,8 +92,8 @@ func union(a, b view) view {
 	return all
 }
 
-// linkOf gives the one fact that stands for all that is said of a link which
-// only one side has, and the key itself for anything else.
+// linkOf returns the one fact that represents a link which only one side has, and the key
+// itself for anything else.
 func linkOf(key string, ref, ours view) string {
 	for _, w := range nameInFact.FindAllString(key, -1) {
 		for _, place := range []string{" host ", " container "} {
@@ -114,10 +114,10 @@ var nameInFact = regexp.MustCompile(`[^ /]+`)
 // refused splits the value of a verb that failed.
 var refused = regexp.MustCompile(`^refused (-?[0-9]+): (?s)(.*)$`)
 
-// equal compares two values. Two refusals are of one class when the same part
-// refuses: the envelope of the call, which has codes of its own and must say the
-// same, or the plugin's body, for which the reference has only the code 999 and
-// ours may have one that says more. What ours says is held by internal/refuse.
+// equal compares two values. Two errors are of one class when the same part returns them:
+// the check of the call's envelope, which has its own codes and must return the same, or
+// the plugin's body, for which the reference has only the code 999 and ours may have a more
+// precise one. internal/refuse tests the texts of ours.
 func equal(theirs, ours string) bool {
 	a, b := refused.FindStringSubmatch(theirs), refused.FindStringSubmatch(ours)
 	switch {
@@ -130,7 +130,7 @@ func equal(theirs, ours string) bool {
 	return a[1] == b[1] && (strings.Contains(x, y) || strings.Contains(y, x))
 }
 
-// decoder is what encoding/json says of Go types, which are each side's own.
+// decoder matches encoding/json's text about Go types, which differ between the sides.
 var decoder = regexp.MustCompile(`.*json: cannot unmarshal (\w+)( \S+)? into Go .*`)
 
 func gist(msg string) string { return decoder.ReplaceAllString(msg, "json: cannot unmarshal $1") }

@@ -17,9 +17,9 @@ func attrs(name, mac string) netlink.LinkAttrs {
 	return a
 }
 
-// attached makes what a first plugin leaves to a chained one: eth0 in the
-// container, its peer on a bridge of the host, addresses and default routes.
-// It gives that plugin's result.
+// attached makes what a first plugin leaves to a chained one: eth0 in the container, its
+// peer on a bridge of the host, addresses and default routes. It returns that plugin's
+// result.
 func attached(w *world) (map[string]any, error) {
 	err := first(
 		func() error {
@@ -51,8 +51,8 @@ func attached(w *world) (map[string]any, error) {
 	}, err
 }
 
-// uplinked makes the host's way out, uplink, with a default route, and a second
-// device, spare, which nothing uses.
+// uplinked makes the host's uplink with a default route, and a second device, spare, which
+// nothing uses.
 func uplinked(*world) (map[string]any, error) {
 	return nil, first(
 		func() error { return pair("uplink", "02:00:00:00:01:01", "192.0.2.1/24", "2001:db8::1/64") },
@@ -61,8 +61,7 @@ func uplinked(*world) (map[string]any, error) {
 	)
 }
 
-// everywhere makes uplink and spare in the container too, for links that are made
-// on a master there.
+// everywhere makes uplink and spare in the container too, for links on a master there.
 func everywhere(w *world) (map[string]any, error) {
 	if _, err := uplinked(w); err != nil {
 		return nil, err

@@ -32,8 +32,8 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// cases is how many configurations a plugin gets. The second kernel is emulated,
-// gets fewer, and most for what other kernels lack.
+// cases is how many configurations a plugin gets. The second kernel is emulated and gets
+// fewer, most of them for plugins that other kernels do not support.
 func (s *subject) cases(t *testing.T) uint64 {
 	t.Helper()
 	switch {
@@ -48,7 +48,7 @@ func (s *subject) cases(t *testing.T) uint64 {
 // everySubject is all of them.
 func everySubject() []*subject { return slices.Concat(subjects, chained, onMaster, moved) }
 
-// thorough is from how many cases on every listed difference must have come up.
+// thorough is the number of cases from which on every listed difference must have occurred.
 const thorough = 200
 
 func TestSame(t *testing.T) {
@@ -81,8 +81,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// stale fails the entries that list what is no longer different. One that is
-// also about a plugin which this kernel cannot run may wait for the other.
+// stale fails for entries that list what does not differ any more. An entry that also names
+// a plugin that this kernel cannot run is left to the other kernel.
 func stale(t *testing.T, listed []*known, ran map[string]bool) {
 	t.Helper()
 	for _, k := range listed {
@@ -97,8 +97,8 @@ func stale(t *testing.T, listed []*known, ran map[string]bool) {
 	}
 }
 
-// TestReferenceIsItsEqual holds the instrument itself: the reference beside the
-// reference shows no difference at all.
+// TestReferenceIsItsEqual tests the test itself: the reference beside the reference shows
+// no difference.
 func TestReferenceIsItsEqual(t *testing.T) {
 	ref := reftest.Plugins(t)
 	for _, s := range everySubject() {
@@ -116,13 +116,14 @@ func TestReferenceIsItsEqual(t *testing.T) {
 	}
 }
 
-// compare lets both sides go through a case and gives the differences, sorted.
+// compare runs a case on both sides and returns the differences, sorted.
 func compare(t *testing.T, s *subject, d drawn, ref, ours string) []string {
 	t.Helper()
 	return differences(story(t, s, d, ref), story(t, s, d, ours))
 }
 
-// story is the life of one attachment on a node of its own, as it can be seen.
+// story runs the life of one attachment on a node of its own and returns what can be seen
+// of it.
 func story(t *testing.T, s *subject, d drawn, dir string) (out view) {
 	t.Helper()
 	inWorld(t, dir, func(w *world) {
@@ -139,7 +140,7 @@ func story(t *testing.T, s *subject, d drawn, dir string) (out view) {
 		if prev != nil && d.conf["prevResult"] == nil && !d.first {
 			d.conf["prevResult"] = inVersion(prev, d.conf["cniVersion"])
 		}
-		result := w.tell(v, d.call, spec.Add, "ADD")
+		result := w.record(v, d.call, spec.Add, "ADD")
 		when := "up"
 		if v["ADD"] != "done" {
 			when = "after the refusal"
@@ -147,13 +148,13 @@ func story(t *testing.T, s *subject, d drawn, dir string) (out view) {
 		macs, err := w.look(v, when)
 		if result != nil {
 			d.conf["prevResult"] = result
-			w.tell(v, d.call, spec.Check, "CHECK")
+			w.record(v, d.call, spec.Check, "CHECK")
 		}
-		w.tell(v, d.call, spec.Del, "DEL")
+		w.record(v, d.call, spec.Del, "DEL")
 		if err == nil && when == "up" {
 			_, err = w.look(v, "down")
 		}
-		w.tell(v, d.call, spec.Del, "second DEL")
+		w.record(v, d.call, spec.Del, "second DEL")
 		if err != nil {
 			t.Errorf("look: %v", err)
 		}
@@ -162,8 +163,8 @@ func story(t *testing.T, s *subject, d drawn, dir string) (out view) {
 	return out
 }
 
-// tell calls a verb and puts what came of it; it gives the result.
-func (w *world) tell(v view, c call, verb spec.Verb, what string) map[string]any {
+// record calls a verb and adds its outcome to the view; it returns the result.
+func (w *world) record(v view, c call, verb spec.Verb, what string) map[string]any {
 	c.verb = verb
 	a := w.run(c)
 	if a.fail != nil {
@@ -183,7 +184,7 @@ func (w *world) tell(v view, c call, verb spec.Verb, what string) map[string]any
 	return result
 }
 
-// inVersion gives a result of 1.1.0 as the runtime of an older version does.
+// inVersion returns a result of 1.1.0 in the form of an older version's runtime.
 func inVersion(result map[string]any, version any) map[string]any {
 	out := clone(result).(map[string]any)
 	v, _ := version.(string)

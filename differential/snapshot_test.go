@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// view is what can be seen of one side: what, and its value.
+// view is everything that can be seen of one side: keys and values.
 type view map[string]string
 
-// put adds one fact; a second of the same name is counted.
+// put adds one fact; a second one of the same name gets a number.
 func (v view) put(key string, value any) {
 	s := fmt.Sprint(value)
 	if old, twice := v[key]; twice {
@@ -29,7 +29,7 @@ func (v view) put(key string, value any) {
 	v[key] = s
 }
 
-// flatten puts a decoded JSON value, one fact a leaf.
+// flatten puts a decoded JSON value, one fact for each leaf.
 func (v view) flatten(key string, value any) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -55,7 +55,7 @@ type scene struct {
 	links  []netlink.Link
 }
 
-// look reads both namespaces and the files under a prefix that says when.
+// look reads both namespaces and the files, under a prefix that names the moment.
 func (w *world) look(v view, when string) ([]mac, error) {
 	var macs []mac
 	for _, side := range []string{"host", "container"} {
@@ -90,15 +90,15 @@ func (s *scene) read() error {
 	return nil
 }
 
-// fact puts a fact of this namespace.
+// fact adds a fact of this namespace.
 func (s *scene) fact(value any, words ...any) {
 	s.put(s.prefix+strings.TrimSuffix(fmt.Sprintln(words...), "\n"), value)
 }
 
-// seenFlags are the flags of a link that somebody sets; the others follow.
+// seenFlags are the flags of a link that programs set; the others follow from them.
 const seenFlags = unix.IFF_UP | unix.IFF_NOARP | unix.IFF_PROMISC | unix.IFF_ALLMULTI
 
-// readLinks puts every link with all that its type has.
+// readLinks adds every link with all attributes of its type.
 func (s *scene) readLinks() error {
 	links, err := s.h.LinkList()
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *scene) readLinks() error {
 	return nil
 }
 
-// ofType puts the fields of one type of link: a bridge's, a VLAN's, a tap's.
+// ofType adds the fields of one type of link: a bridge's, a VLAN's, a tap's.
 func (s *scene) ofType(name string, l netlink.Link) {
 	raw, err := json.Marshal(l)
 	var fields map[string]any
@@ -144,7 +144,7 @@ func (s *scene) ofType(name string, l netlink.Link) {
 	}
 }
 
-// commonAttrs are the names of what every link has.
+// commonAttrs are the names of the attributes that every link has.
 var commonAttrs = func() map[string]any {
 	raw, _ := json.Marshal(netlink.LinkAttrs{})
 	var m map[string]any
@@ -200,7 +200,7 @@ func (s *scene) rules() error {
 	return nil
 }
 
-// neighbours puts what somebody made permanent.
+// neighbours adds permanent entries.
 func (s *scene) neighbours() error {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6, unix.AF_BRIDGE} {
 		list, err := s.h.NeighList(0, family)
@@ -256,7 +256,7 @@ func (s *scene) qdiscs() error {
 	return nil
 }
 
-// dump puts all fields of a value but some; indexes of links become names.
+// dump adds all fields of a value except those in less; indexes of links become names.
 func (s *scene) dump(key string, value any, less ...string) {
 	raw, err := json.Marshal(value)
 	if err != nil {
@@ -288,14 +288,13 @@ func (s *scene) prune(tree any, less []string) any {
 	return tree
 }
 
-// moving are sysctls that change by themselves, cannot be read or that no plugin
-// touches.
+// moving are sysctls that change by themselves, cannot be read or that no plugin changes.
 var moving = regexp.MustCompile(`(/neigh/|fastopen_key|stable_secret|/nf_conntrack_count|/nf_log/|\.old|/route/flush|/all/promote|mc_forwarding)`)
 
 func (s *scene) sysctls() error {
 	return filepath.WalkDir("/proc/sys/net", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || moving.MatchString(path) {
-			return nil // a link that goes takes its own along
+			return nil // a link that is deleted takes its own along
 		}
 		if raw, err := os.ReadFile(path); err == nil {
 			s.fact(strings.TrimSpace(string(raw)), "sysctl", strings.TrimPrefix(path, "/proc/sys/"))
@@ -304,13 +303,13 @@ func (s *scene) sysctls() error {
 	})
 }
 
-// files puts what others than we rely on: host-local's addresses and tuning's
-// and sbr's backups.
+// files adds the files that other programs rely on: host-local's addresses and the backups
+// of tuning and sbr.
 func files(v view, when string) error {
 	for _, dir := range []string{"/var/lib/cni/networks", "/run/cni"} {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
-				return nil // made by the first who needs it
+				return nil // the first plugin that needs it makes it
 			}
 			raw, err := os.ReadFile(path)
 			if err == nil {

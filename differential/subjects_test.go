@@ -38,7 +38,7 @@ var macs = []field{
 	{at: "args.cni.mac", odds: 8, ok: of(mac2), bad: of("nonsense", 7)},
 }
 
-// addressing draws what main plugins are given addresses by.
+// addressing draws the ipam sections that give main plugins addresses.
 var addressing = of(
 	obj{"type": "host-local", "subnet": "10.1.0.0/16"},
 	obj{"type": "host-local", "ranges": list{list{obj{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.20", "gateway": "10.1.0.254"}}}, "routes": list{obj{"dst": "0.0.0.0/0"}}},
@@ -52,7 +52,7 @@ var addressing = of(
 	obj{"type": "static", "addresses": list{obj{"address": "10.1.0.5/24"}}},
 )
 
-// noAddressing draws what gives none, or not as asked.
+// noAddressing draws sections that give none, or not the requested ones.
 var noAddressing = of(
 	obj{"type": "host-local"}, obj{"type": "host-local", "subnet": "10.1.0.0/31"}, obj{"type": "host-local", "subnet": "fd00:1::/64", "routes": list{obj{"dst": "x"}}},
 	obj{"type": "static"}, obj{"type": "missing"}, obj{"type": ""}, obj{}, "x",

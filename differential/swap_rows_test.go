@@ -16,13 +16,13 @@ type swapRow struct {
 	name    string
 	plugins string // JSON, the list's members
 	ports   bool   // the runtime publishes a port
-	alone   bool   // one attachment at a time: the device is one
+	alone   bool   // one attachment at a time: there is only one device
 	newer   bool   // Debian's v1.1.1 has no such plugin or backend
-	// stuck: v1.1.1 fails to delete a rule that jumps to a chain which is not
-	// there, as ours never made it: iptables has other words for that by now.
+	// stuck: v1.1.1 fails to delete a rule that jumps to a chain which does not exist,
+	// since ours never made it: iptables words that error differently by now.
 	stuck   bool
 	needs   []nettest.Feature
-	prepare func(w *world) error // before each ADD: what is there stays
+	prepare func(w *world) error // before each ADD; it keeps what exists
 }
 
 const (
@@ -46,8 +46,8 @@ func masters(w *world) error {
 	return err
 }
 
-// device makes the link that host-device takes. It ends with a namespace, some
-// time later.
+// device makes the link that host-device moves. The kernel deletes it some time after its
+// namespace.
 func device(*world) error {
 	if _, err := netlink.LinkByName("spare"); err == nil {
 		return nil
@@ -88,6 +88,6 @@ var swapRows = []swapRow{
 	{name: "dummy", newer: true, needs: []nettest.Feature{nettest.Dummy()}, plugins: `{"type":"dummy",` + swapIPAM + `}`},
 	{name: "tap", newer: true, plugins: `{"type":"tap",` + swapIPAM + `}`},
 	{name: "sbr", plugins: swapBridge + `,{"type":"sbr"}`},
-	// Without routes: v1.1.1 loses them, and CHECK would say so.
+	// Without routes: v1.1.1 loses them, and CHECK would report that.
 	{name: "vrf", needs: kind("vrf"), plugins: `{"type":"bridge","bridge":"br0","ipam":{"type":"host-local","subnet":"10.1.0.0/28"}},{"type":"vrf","vrfname":"blue"}`},
 }

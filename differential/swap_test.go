@@ -24,16 +24,15 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestSwap attaches containers with the reference's plugins, puts ours in their
-// place, and back, once a plugin and a release of the reference: either side
-// takes away what the other made, no address is handed out twice, and nothing
-// is left.
+// TestSwap attaches containers with the reference's plugins, replaces them with ours, and
+// back, for each plugin and release of the reference: each side removes what the other
+// made, no address is given out twice, and nothing is left.
 func TestSwap(t *testing.T) {
 	ours := reftest.Ours(t)
 	for _, of := range []struct{ release, dir string }{{"v1.1.1", reftest.Debian(t)}, {reftest.Version, reftest.Plugins(t)}} {
 		for _, row := range swapRows {
 			if row.newer && of.release == "v1.1.1" || testing.Short() && row.needs == nil {
-				continue // the second kernel is slow, and there for what others lack
+				continue // the second kernel is slow, and only runs what others do not support
 			}
 			t.Run(of.release+"/"+row.name, func(t *testing.T) {
 				for _, f := range row.needs {
@@ -66,17 +65,17 @@ type swapped struct {
 	made   leak.State // what the node carried before
 }
 
-// calling calls the plugins of a directory. The reference's sbr is chatty.
+// calling calls the plugins of a directory. The reference's sbr writes many log lines.
 func calling(dir string) *chain.Runtime {
 	return &chain.Runtime{Path: []string{dir}, Invoker: &invoke.Exec{Stderr: io.Discard}}
 }
 
-// swap is the story of one network.
+// swap runs the scenario of one network.
 func swap(t *testing.T, w *world, row swapRow, release, ref, ours string) {
 	s := &swapping{T: t, w: w, row: row, version: release, lives: map[netip.Addr]string{},
 		ref: calling(ref), ours: calling(ours)}
 	s.list, s.newest = s.parse("1.0.0"), s.parse("1.1.0")
-	s.del(s.ref, s.add(s.ref)) // what the reference never removes stands from now on
+	s.del(s.ref, s.add(s.ref)) // what the reference never removes exists from now on
 	start := leak.Must(t)
 	var stays []*swapped
 	if !row.alone {
@@ -93,8 +92,8 @@ func swap(t *testing.T, w *world, row swapRow, release, ref, ours string) {
 	leak.Nothing(t, start)
 }
 
-// in lets ours end what the reference made: by CHECK and DEL, by DEL after the
-// namespace has gone, by GC alone.
+// in lets our plugins remove what the reference made: by CHECK and DEL, by DEL after the
+// namespace is gone, by GC alone.
 func (s *swapping) in() {
 	p := s.add(s.ref)
 	s.check(p)
@@ -116,8 +115,8 @@ func (s *swapping) in() {
 	s.nothing(p, "our GC of what the reference made")
 }
 
-// out lets the reference end what ours made; what it cannot know, our elements
-// and records, goes with our next GC.
+// out lets the reference remove what ours made; our next GC removes what it does not know,
+// our elements and records.
 func (s *swapping) out() {
 	p := s.add(s.ours)
 	s.check(p)
@@ -138,7 +137,7 @@ func (s *swapping) out() {
 	s.nothing(p, "the reference's DEL and our GC")
 }
 
-// oursOnly is what the reference cannot know.
+// oursOnly says whether the reference cannot know a line.
 func oursOnly(line string) bool {
 	return strings.HasPrefix(line, "nft ") && strings.Contains(line, " patchbay ") || strings.HasPrefix(line, "file /run/patchbay/")
 }
@@ -151,7 +150,7 @@ func (s *swapping) parse(version string) *chain.List {
 	return l
 }
 
-// add attaches a new container, whose addresses nobody else may have.
+// add attaches a new container, whose addresses no other may have.
 func (s *swapping) add(rt *chain.Runtime) *swapped {
 	if s.row.prepare != nil {
 		if err := s.row.prepare(s.w); err != nil {
@@ -189,7 +188,7 @@ func (s *swapping) check(p *swapped) {
 	}
 }
 
-// del detaches, and ends the namespace if it is still there.
+// del detaches, and deletes the namespace if it still exists.
 func (s *swapping) del(rt *chain.Runtime, p *swapped) {
 	if err := rt.Del(context.Background(), s.list, p.Attachment); err != nil {
 		s.Errorf("DEL by %s: %v", rt.Path[0], err)
@@ -210,8 +209,8 @@ func (s *swapping) end(p *swapped) {
 	}
 }
 
-// vanish waits for the kernel to delete the pair whose end was in a namespace
-// that is gone, which it does in its own time.
+// vanish waits until the kernel has deleted the pair whose end was in a deleted namespace,
+// which it does in its own time.
 func (s *swapping) vanish(before leak.State) {
 	for range 3000 {
 		pairs := leak.Must(s).Beyond(before).Without(func(line string) bool { return !strings.HasPrefix(line, "link veth ") })
@@ -223,7 +222,7 @@ func (s *swapping) vanish(before leak.State) {
 	s.Error("the kernel does not delete the pair of a namespace that is gone")
 }
 
-// release notes that a container's addresses are free.
+// release records that a container's addresses are free.
 func (s *swapping) release(p *swapped) {
 	for a, id := range s.lives {
 		if id == p.ContainerID {

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 // sides run one after the other.
 const containerNS = "/run/netns/container"
 
-// world is one node: a namespace of its own for the host, which the calling
-// thread is in, and one for a container.
+// world is one node: a namespace of its own for the host, which the calling thread is in,
+// and one for a container.
 type world struct {
 	t         testing.TB
 	dir       string // of the plugins
@@ -37,8 +37,8 @@ type world struct {
 	container vnetns.NsHandle
 }
 
-// inWorld calls f on a thread in the host namespace of a fresh node whose state
-// directories are empty. The thread, and with it the namespace, ends with f.
+// inWorld calls f on a thread in the host namespace of a new node whose state directories
+// are empty. The thread, and with it the namespace, ends with f.
 func inWorld(t testing.TB, dir string, f func(w *world)) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -81,8 +81,8 @@ func newWorld(t testing.TB, dir string) (*world, error) {
 	return w, nil
 }
 
-// quicken switches the kernel's search for duplicates of IPv6 addresses off for
-// links to come: the reference waits two seconds for it.
+// quicken switches duplicate address detection off for new links: the reference waits two
+// seconds for it.
 func quicken() error {
 	return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 }
@@ -97,7 +97,7 @@ func (w *world) quickenAt(path string) error {
 	return w.enter(ns, quicken)
 }
 
-// enter calls f in a namespace and comes back to the host's.
+// enter calls f in a namespace and returns to the host's.
 func (w *world) enter(ns vnetns.NsHandle, f func() error) error {
 	if err := vnetns.Set(ns); err != nil {
 		return err
@@ -117,7 +117,8 @@ func (w *world) end() {
 	}
 }
 
-// forget empties what plugins remember in files. nettest.Main made these
+// forget deletes the state that plugins keep in files. nettest.Main made these directories
+// ours alone.
 // directories ours alone.
 func forget() error {
 	for _, pattern := range []string{"/run/*", "/var/lib/*"} {
@@ -148,13 +149,13 @@ type call struct {
 	conf   map[string]any
 }
 
-// answer is what a plugin said.
+// answer is the outcome of a call.
 type answer struct {
 	out  []byte
 	fail *failure // nil when it succeeded
 }
 
-// failure is the error object, or what came instead of one.
+// failure is the error object, or the output in its place.
 type failure struct {
 	Code    int    `json:"code"`
 	Msg     string `json:"msg"`

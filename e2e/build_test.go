@@ -17,8 +17,8 @@ const (
 	referenceEnv = "PATCHBAY_E2E_REFERENCE" // the reference plugins
 )
 
-// ours says whether the directory under test is our own build: some tests are
-// about what only we promise.
+// ours says whether the directory under test is our own build: some tests check promises
+// that only we make.
 func ours() bool { return os.Getenv(pluginsEnv) == os.Getenv(workEnv)+"/bin" }
 
 // plugins is the plugin directory under test.
@@ -33,8 +33,8 @@ func patchbay() string { return os.Getenv(workEnv) + "/bin/patchbay" }
 // probeProgram is package probe as a static program.
 func probeProgram() string { return os.Getenv(workEnv) + "/probe" }
 
-// build makes everything the tests run and tells the inner processes by
-// environment where it is.
+// build makes everything that the tests run, and sets environment variables that name it
+// for the inner processes.
 func build() error {
 	work, err := os.MkdirTemp("", "patchbay-e2e-")
 	if err != nil {

@@ -15,11 +15,10 @@ import (
 // schemaLdflags makes a build that writes the next schema of our nftables table.
 const schemaLdflags = "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=4"
 
-// TestTwoSchemas runs two builds whose nftables tables have different schema
-// numbers on one node. The newer one upgrades the table, under standing
-// attachments, and serves on; the older one then refuses ADD before it touched
-// anything and says why, detaches what has nothing in the newer table, and
-// breaks nothing.
+// TestTwoSchemas runs two builds whose nftables tables have different schema numbers on one
+// node. The newer one upgrades the table, under existing attachments, and works with it.
+// The older one then refuses ADD before it changes anything and names the reason, detaches
+// what has nothing in the newer table, and breaks nothing.
 func TestTwoSchemas(t *testing.T) {
 	newer := os.Getenv(workEnv) + "/newer"
 	if os.Getenv(insideEnv) == "" {
@@ -36,7 +35,7 @@ func TestTwoSchemas(t *testing.T) {
 	})
 }
 
-// upgrade lets the newer build join a node of the older one.
+// upgrade runs the newer build on a node of the older one.
 func upgrade(t *testing.T, olderDir, newerDir string) {
 	n, older, newer := newNetwork(t, "bridge", "1.1.0"), call(t, olderDir), call(t, newerDir)
 	before := leak.Must(t)
@@ -55,9 +54,8 @@ func upgrade(t *testing.T, olderDir, newerDir string) {
 	leak.Nothing(t, before)
 }
 
-// downgrade lets the older build come to a node of the newer one, as after a
-// roll-back. Its DEL fails with the reason and is finished by the newer one;
-// whoever else is attached does not notice.
+// downgrade runs the older build on a node of the newer one, as after a rollback. Its DEL
+// fails with the reason and the newer one finishes it; other attachments are not affected.
 func downgrade(t *testing.T, olderDir, newerDir string) {
 	n, older, newer := newNetwork(t, "bridge", "1.1.0"), call(t, olderDir), call(t, newerDir)
 	before := leak.Must(t)
@@ -98,8 +96,8 @@ func attach(t *testing.T, c *caller, n *network, id string, port uint16) *pod {
 	return p
 }
 
-// refuse expects ADD to fail naming both schema numbers and to leave the node
-// as it was once the runtime sent its DEL.
+// refuse expects ADD to fail naming both schema numbers and to leave the node unchanged
+// after the runtime's DEL.
 func refuse(t *testing.T, c *caller, n *network) {
 	t.Helper()
 	before := leak.Must(t)
@@ -111,8 +109,8 @@ func refuse(t *testing.T, c *caller, n *network) {
 	leak.Nothing(t, before)
 }
 
-// TestRepair flushes the whole firewall under standing attachments, as a
-// firewall's restart does, and lets `patchbay repair` put back what was ours.
+// TestRepair flushes the whole firewall under existing attachments, as a firewall's restart
+// does, and lets `patchbay repair` restore ours.
 func TestRepair(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)

@@ -19,9 +19,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 )
 
-// TestCache lets libcni and our runtime library take over from each other on a
-// live node: each reads what the other cached, checks and detaches what the
-// other attached, and both write the same file for the same call.
+// TestCache lets libcni and our runtime library take over from each other on a live node:
+// each reads the other's cache, checks and detaches the other's attachments, and both write
+// the same file for the same call.
 func TestCache(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		for _, v := range specVersions {
@@ -76,8 +76,7 @@ func takeOver(t *testing.T, n *network) {
 	leak.Nothing(t, before)
 }
 
-// noAddresses forgets which addresses were given out, so that the next pod gets
-// the first.
+// noAddresses deletes the reservations, so that the next pod gets the first address.
 func noAddresses(t *testing.T) {
 	t.Helper()
 	if err := os.RemoveAll("/var/lib/cni/networks"); err != nil {
@@ -85,13 +84,12 @@ func noAddresses(t *testing.T) {
 	}
 }
 
-// attachment is libcni's RuntimeConf in our library's words.
+// attachment is libcni's RuntimeConf in our library's type.
 func attachment(c *libcni.RuntimeConf) chain.Attachment {
 	return chain.Attachment{ContainerID: c.ContainerID, NetNS: c.NetNS, IfName: c.IfName, Args: c.Args, Capabilities: c.CapabilityArgs}
 }
 
-// oursReadsTheirs holds what our library reads from the cache against what was
-// given to libcni.
+// oursReadsTheirs compares what our library reads from the cache with what libcni got.
 func oursReadsTheirs(t *testing.T, rt *chain.Runtime, n *network, p *pod, conf *libcni.RuntimeConf) {
 	t.Helper()
 	all, err := rt.Attachments("")
@@ -107,8 +105,7 @@ func oursReadsTheirs(t *testing.T, rt *chain.Runtime, n *network, p *pod, conf *
 	}
 }
 
-// theyReadOurs holds what libcni reads from the cache against what was given to
-// our library.
+// theyReadOurs compares what libcni reads from the cache with what our library got.
 func theyReadOurs(t *testing.T, c *caller, n *network, p *pod, conf *libcni.RuntimeConf, version string) {
 	t.Helper()
 	all, err := c.cni.GetCachedAttachments("")
@@ -134,7 +131,7 @@ func theyReadOurs(t *testing.T, c *caller, n *network, p *pod, conf *libcni.Runt
 	}
 }
 
-// cacheFile is where both libraries keep an attachment.
+// cacheFile is the file in which both libraries keep an attachment.
 func cacheFile(n *network, p *pod) string {
 	return filepath.Join("/var/lib/cni/results", n.name+"-"+p.id+"-"+p.ifname)
 }
@@ -149,8 +146,8 @@ func cached(t *testing.T, n *network, p *pod) []byte {
 	return raw
 }
 
-// comparableCache is a cache file as generic JSON, the result's random parts
-// made equal.
+// comparableCache is a cache file as generic JSON, with the result's random parts made
+// equal.
 func comparableCache(t *testing.T, raw []byte) any {
 	t.Helper()
 	var v object
@@ -165,7 +162,7 @@ func comparableCache(t *testing.T, raw []byte) any {
 	return v
 }
 
-// generic is a value as its JSON decodes, in which a number is a number.
+// generic is a value after a round trip through JSON, in which a number is a number.
 func generic(t *testing.T, v any) any {
 	t.Helper()
 	raw, err := json.Marshal(v)

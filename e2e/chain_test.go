@@ -21,7 +21,7 @@ import (
 // object is a piece of configuration.
 type object = map[string]any
 
-// network is one configuration list and the plugins it is for.
+// network is one configuration list with its plugins.
 type network struct {
 	name, version string
 	bridge        string   // of a bridge network; such have main == "bridge"
@@ -118,7 +118,7 @@ func (n *network) has(plugin string) bool {
 	return strings.Contains(" "+strings.Join(n.types(), " ")+" ", " "+plugin+" ")
 }
 
-// pod is a container to be: a namespace with one interface of a network.
+// pod is a container in the making: a namespace with one interface of a network.
 type pod struct {
 	id, ifname string
 	hostPort   uint16 // mapped to port 80 when not 0
@@ -132,9 +132,9 @@ func newPod(t *testing.T, id string, hostPort uint16) *pod {
 	return &pod{id: id, ifname: "eth0", hostPort: hostPort}
 }
 
-// runtimeConf is what containerd's CRI passes: arguments in random order,
-// capabilities under Go's field names, pod annotations as large as they come,
-// and a bandwidth burst of MaxUint32 bits.
+// runtimeConf is what containerd's CRI passes: arguments in random order, capabilities
+// under Go's field names, pod annotations of the largest size, and a bandwidth burst of
+// MaxUint32 bits.
 func (p *pod) runtimeConf() *libcni.RuntimeConf {
 	args := [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", p.id},
@@ -177,8 +177,8 @@ type caller struct {
 	cni *libcni.CNIConfig
 }
 
-// call makes a runtime that finds its plugins in dir. Several share the cache,
-// as one runtime does before and after somebody replaced its plugins.
+// call makes a runtime that finds its plugins in dir. Several share the cache, like one
+// runtime before and after its plugins were replaced.
 func call(t *testing.T, dir string) *caller {
 	return &caller{t, libcni.NewCNIConfig([]string{dir}, nil)}
 }
@@ -204,7 +204,7 @@ func (c *caller) del(n *network, p *pod) {
 	}
 }
 
-// check checks a pod; versions without CHECK must say so.
+// check checks a pod; versions without CHECK must report that.
 func (c *caller) check(n *network, p *pod) {
 	c.Helper()
 	err := c.cni.CheckNetworkList(context.Background(), n.list, p.runtimeConf())
@@ -213,7 +213,7 @@ func (c *caller) check(n *network, p *pod) {
 	}
 }
 
-// gc sweeps a network but for the given pods.
+// gc collects everything of a network but the given pods.
 func (c *caller) gc(n *network, living ...*pod) {
 	c.Helper()
 	args := &libcni.GCArgs{}
@@ -233,7 +233,7 @@ func (c *caller) status(n *network) {
 	}
 }
 
-// versions asks every plugin of the chain which versions it speaks.
+// versions asks every plugin of the chain which versions it supports.
 func (c *caller) versions(n *network) {
 	c.Helper()
 	for _, plugin := range n.types() {

@@ -59,7 +59,7 @@ func (k *cluster) node(name string, args ...string) string {
 	return k.do(append([]string{"node", name}, args...)...)
 }
 
-// apply gives the API server an object.
+// apply sends an object to the API server.
 func (k *cluster) apply(o object) {
 	k.Helper()
 	raw, err := json.Marshal(o)
@@ -73,9 +73,9 @@ func (k *cluster) apply(o object) {
 	k.kubectl("apply", "-f", file)
 }
 
-// install puts the plugin directory on a node and then, by a rename as
-// containerd's watcher needs, a network with the node's own pod CIDRs. Beside
-// ours one of the nodes has the whole chain as one plugin.
+// install puts the plugin directory on a node and then, by a rename, which containerd's
+// watcher needs, a network with the node's own pod CIDRs. When we test our plugins one of
+// the nodes has the whole chain as one plugin.
 func (k *cluster) install(node string) {
 	k.Helper()
 	k.node(node, "sh", "-c", "cp -a "+plugins()+"/. /opt/cni/bin/ && ctr -a /run/containerd/containerd.sock -n k8s.io images import "+k.dir+"/probe.tar")
@@ -92,8 +92,7 @@ func (k *cluster) install(node string) {
 	k.node(node, "sh", "-c", "cp "+file+" /etc/cni/net.d/.new && mv /etc/cni/net.d/.new /etc/cni/net.d/10-pods.conflist")
 }
 
-// podCIDRs are a node's, which the controller manager gives it a while after it
-// registered.
+// podCIDRs are a node's, which the controller manager assigns a while after it registered.
 func (k *cluster) podCIDRs(node string) (cidrs []string) {
 	k.Helper()
 	eventually(k, "pod CIDRs of "+node, func() error {
@@ -129,7 +128,7 @@ func (k *cluster) ready(limit time.Duration, what ...string) {
 	k.kubectl(append([]string{"wait", "--for=condition=Ready", "--timeout=" + limit.String()}, what...)...)
 }
 
-// addrs are a pod's addresses as the API server knows them.
+// addrs are a pod's addresses in the API server.
 func (k *cluster) addrs(pod string) []string {
 	k.Helper()
 	addrs := strings.Fields(k.kubectl("get", "pod", pod, "-o", "jsonpath={.status.podIPs[*].ip}"))
@@ -157,9 +156,9 @@ func (k *cluster) pid(name string) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// reboot does to a node what a power cycle does: its programs die unasked, its
-// links, firewall and /run are gone, its disk stays, it has a new boot id. Then
-// containerd and the kubelet start again.
+// reboot does to a node what a power cycle does: its programs are killed, its links,
+// firewall and /run are gone, its disk remains, it has a new boot id. Then containerd and
+// the kubelet start again.
 func (k *cluster) reboot(node string) {
 	k.Helper()
 	k.powerOff(node, k.pid(node+"-holder"))
@@ -173,8 +172,8 @@ func (k *cluster) reboot(node string) {
 	k.do("boot", node)
 }
 
-// powerOff kills at once everything in a node's mount namespace but the process
-// that holds it, and what those started elsewhere: containers.
+// powerOff kills at once everything in a node's mount namespace but the process that holds
+// it, and the processes that those started elsewhere: containers.
 func (k *cluster) powerOff(node, holder string) {
 	k.Helper()
 	eventually(k, node+" is off", func() error {
@@ -191,8 +190,8 @@ func (k *cluster) powerOff(node, holder string) {
 	})
 }
 
-// processesOf lists the processes in the mount namespace of holder and their
-// descendants, without holder itself and what is dead already.
+// processesOf lists the processes in the mount namespace of holder and their descendants,
+// without holder itself and dead processes.
 func processesOf(holder string) (pids []int, err error) {
 	mnt, err := os.Readlink("/proc/" + holder + "/ns/mnt")
 	if err != nil {
@@ -232,7 +231,7 @@ func parentOf(proc string) (pid int) {
 	return pid
 }
 
-// saveLogs keeps the logs of a failed cluster where they can be read.
+// saveLogs copies the logs of a failed cluster to a place where they can be read.
 func (k *cluster) saveLogs() {
 	if !k.Failed() {
 		return

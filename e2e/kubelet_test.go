@@ -14,10 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 )
 
-// TestKubelet runs pods on two real nodes through the kubelet and containerd's
-// CRI: nodes become Ready, pods reach each other, their host ports are reached
-// from the other node, pods come and go, a node is rebooted, and in the end
-// nothing is left.
+// TestKubelet runs pods on two real nodes through the kubelet and containerd's CRI: nodes
+// become Ready, pods reach each other, the other node reaches their host ports, pods are
+// added and removed, a node is rebooted, and in the end nothing is left.
 func TestKubelet(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		k := newCluster(t)
@@ -52,7 +51,7 @@ func TestKubelet(t *testing.T) {
 	})
 }
 
-// proveTraffic asks from pod to pod on one node, from the node, and from the
+// proveTraffic sends requests from pod to pod on one node, from the node, and from the
 // other node to the host port, where the client's address must survive.
 func (k *cluster) proveTraffic() {
 	k.Helper()
@@ -71,7 +70,7 @@ func (k *cluster) proveTraffic() {
 	}
 }
 
-// seenAs fails the test unless a probe answered with an address.
+// seenAs fails the test unless a probe returned an address.
 func (k *cluster) seenAs(what, answer, addr string) {
 	k.Helper()
 	if seen, err := netip.ParseAddrPort(answer); err != nil || seen.Addr() != netip.MustParseAddr(addr) {
@@ -124,14 +123,14 @@ func (k *cluster) state(node string) (s leak.State) {
 	return s.Without(kubeletOwn)
 }
 
-// kubeletOwn says whether a line is about the iptables chains that the kubelet
-// keeps in reserve.
+// kubeletOwn says whether a line belongs to the iptables chains that the kubelet keeps in
+// reserve.
 func kubeletOwn(line string) bool {
 	return strings.Contains(line, "KUBE-") || strings.HasPrefix(line, "nft") && strings.Contains(line, " mangle")
 }
 
-// restarted waits until the kubelet noticed that the pods' sandboxes are gone
-// and made new ones.
+// restarted waits until the kubelet has noticed that the pods' sandboxes are gone and has
+// made new ones.
 func (k *cluster) restarted(pods ...string) {
 	k.Helper()
 	for _, p := range pods {
@@ -146,8 +145,8 @@ func (k *cluster) restarted(pods ...string) {
 	k.ready(2*time.Minute, append([]string{"pod"}, pods...)...)
 }
 
-// nothingLeft waits for the kubelet's own clean-up of sandboxes and then counts.
-// The reference leaves chains that it never removes.
+// nothingLeft waits until the kubelet has cleaned up its sandboxes and then compares. The
+// reference leaves chains that it never removes.
 func (k *cluster) nothingLeft(node string, before leak.State) {
 	k.Helper()
 	eventually(k, "nothing is left on "+node, func() error {

@@ -22,9 +22,9 @@ import (
 // specVersions are all published versions of the specification.
 var specVersions = []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
-// TestLibcni drives every verb of every specification version through upstream
-// libcni, with the usual chain on a bridge and on ptp, sent what containerd
-// sends, and proves the traffic.
+// TestLibcni drives every verb of every specification version through upstream libcni, with
+// the usual chain on a bridge and on ptp, sends what containerd sends, and proves the
+// traffic.
 func TestLibcni(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)
@@ -33,8 +33,8 @@ func TestLibcni(t *testing.T) {
 	})
 }
 
-// eachNetwork runs a test with the usual chain in every version, and in ours
-// with the whole chain as one plugin beside it.
+// eachNetwork runs a test with the usual chain in every version, and for our plugins also
+// with the whole chain as one plugin.
 func eachNetwork(t *testing.T, mains []string, test func(t *testing.T, n *network)) {
 	for _, main := range mains {
 		for _, v := range specVersions {
@@ -70,13 +70,13 @@ func everyVerb(t *testing.T, n *network) {
 	proveLimits(t, n, one)
 	noSecrets(t)
 	c.gc(n, two)
-	if atLeast(n.version, "1.1.0") { // only then GC says which attachments live
+	if atLeast(n.version, "1.1.0") { // only then GC names the valid attachments
 		c.check(n, two)
 		reaches(t, "", two.addr(false), 80, noAddr)
 	}
 	c.del(n, one)
 	c.del(n, one) // again, as kubelet does
-	if ours() {   // the reference leaks when the namespace went first
+	if ours() {   // the reference leaks when the namespace is deleted first
 		deleteNamespace(t, two.id)
 	}
 	c.del(n, two)
@@ -85,9 +85,9 @@ func everyVerb(t *testing.T, n *network) {
 	leak.Nothing(t, before)
 }
 
-// warm attaches and detaches once what is not ours, so that what the reference
-// never removes (chains, tables) stands before anything is counted. Ours gets
-// no such help: leak.Standing knows what may stay.
+// warm attaches and detaches once when the plugins are not ours, so that what the reference
+// never removes (chains, tables) exists before anything is counted. Ours need no such help:
+// leak.Standing knows what may remain.
 func warm(c *caller, n *network) {
 	if ours() {
 		return
@@ -98,7 +98,7 @@ func warm(c *caller, n *network) {
 	deleteNamespace(c.T, p.id)
 }
 
-// proveTraffic talks across two attached pods in every direction there is.
+// proveTraffic sends traffic across two attached pods in every direction.
 func proveTraffic(t *testing.T, n *network, one, two *pod) {
 	t.Helper()
 	for _, v6 := range []bool{false, true} {
@@ -109,11 +109,11 @@ func proveTraffic(t *testing.T, n *network, one, two *pod) {
 		reaches(t, one.id, two.addr(v6), 80, one.addr(v6)) // pod to pod, unmasked
 		reaches(t, two.id, one.addr(v6), 80, two.addr(v6))
 		reaches(t, "", one.addr(v6), 80, noAddr) // node to pod
-		reaches(t, one.id, world, 80, node)      // the way out, masqueraded
+		reaches(t, one.id, world, 80, node)      // to the outside, masqueraded
 		if !n.has("portmap") {
 			continue
 		}
-		reaches(t, outside, node, one.hostPort, world) // in, the client's address kept
+		reaches(t, outside, node, one.hostPort, world) // inbound, the client's address kept
 		reaches(t, outside, node, two.hostPort, world)
 		reaches(t, "", node, one.hostPort, noAddr)     // from the node itself
 		reaches(t, two.id, node, one.hostPort, noAddr) // from a neighbour
@@ -125,7 +125,7 @@ func proveTraffic(t *testing.T, n *network, one, two *pod) {
 	}
 }
 
-// proveLimits looks at what bandwidth and tuning did to a pod.
+// proveLimits checks the settings of bandwidth and tuning on a pod.
 func proveLimits(t *testing.T, n *network, p *pod) {
 	t.Helper()
 	if n.has("tuning") {
@@ -143,8 +143,8 @@ func proveLimits(t *testing.T, n *network, p *pod) {
 	}
 }
 
-// noSecrets looks for the pod's annotations in every state file but libcni's
-// own cache: what a runtime passes in must not be copied.
+// noSecrets looks for the pod's annotations in every state file but libcni's own cache:
+// plugins must not copy what a runtime passes in.
 func noSecrets(t *testing.T) {
 	t.Helper()
 	for _, dir := range []string{"/run", "/var/lib/cni/networks"} {
@@ -160,9 +160,9 @@ func noSecrets(t *testing.T) {
 	}
 }
 
-// TestGCAlone loses everything a runtime knows about a pod, its namespace and
-// its cached result, as a crash or an administrator with rm does: the plugins'
-// GC alone takes away what is left of it and leaves its neighbour alone.
+// TestGCAlone loses everything that a runtime knows about a pod, its namespace and its
+// cached result, as after a crash or an administrator's rm: the plugins' GC alone removes
+// what is left of the pod and leaves its neighbour alone.
 func TestGCAlone(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)
@@ -189,8 +189,8 @@ func TestGCAlone(t *testing.T) {
 	})
 }
 
-// TestLoopback drives the loopback plugin as containerd does, whose list for it
-// is of version 0.3.1, and in every other version.
+// TestLoopback drives the loopback plugin as containerd does, with a list of version 0.3.1,
+// and in every other version.
 func TestLoopback(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		for _, v := range specVersions {
@@ -212,9 +212,8 @@ func TestLoopback(t *testing.T) {
 	})
 }
 
-// TestSameResult attaches the same pod with the same configuration by the
-// reference and by the directory under test and holds the results against each
-// other: shape, order and indices.
+// TestSameResult attaches the same pod with the same configuration by the reference and by
+// the directory under test and compares the results: shape, order and indices.
 func TestSameResult(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		want := map[string]any{}
@@ -230,8 +229,7 @@ func TestSameResult(t *testing.T) {
 	})
 }
 
-// result attaches a pod to a node without addresses given out and gives what
-// was printed.
+// result attaches a pod to a node without reservations and returns the plugin's output.
 func result(t *testing.T, dir string, n *network) any {
 	t.Helper()
 	c, p := call(t, dir), newPod(t, "one", 18080)
@@ -250,16 +248,16 @@ var (
 	ifbName  = regexp.MustCompile(`^bwp[0-9a-f]{12}$`)
 )
 
-// comparable is a result as generic JSON with what is random made equal.
+// comparable is a result as generic JSON with its random parts made equal.
 func comparable(t *testing.T, r types.Result) any {
 	t.Helper()
 	return comparableResult(generic(t, r).(object))
 }
 
-// comparableResult makes MAC addresses and the names of host interfaces equal,
-// and leaves out what we report and the reference does not, though it should:
-// the MTU of interfaces, and the family of loopback's addresses before 1.0.0,
-// without which its results of 0.1.0 and 0.2.0 have none.
+// comparableResult makes MAC addresses and the names of host interfaces equal. It leaves
+// out what we report and the reference does not, though it should: the MTU of interfaces,
+// and the family of loopback's addresses before 1.0.0, without which its results of 0.1.0
+// and 0.2.0 have none.
 func comparableResult(v object) object {
 	for family, address := range map[string]string{"ip4": "127.0.0.1/8", "ip6": "::1/128"} {
 		if ip, ok := v[family].(object); ok && ip["ip"] == address {
@@ -284,8 +282,8 @@ func comparableResult(v object) object {
 	return v
 }
 
-// TestRateLimit takes more than the burst through a shaped attachment in both
-// directions and looks at the clock.
+// TestRateLimit transfers more than the burst through a shaped attachment in both
+// directions and measures the time.
 func TestRateLimit(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		c, n := call(t, plugins()), newNetwork(t, "bridge", "1.0.0")
@@ -312,9 +310,9 @@ func TestRateLimit(t *testing.T) {
 	})
 }
 
-// TestFirstPacket wants a pod to answer over IPv6 once ADD returned: no time for
-// duplicate detection, which lasts half a minute here, is hidden behind it. The
-// bridge itself stands before.
+// TestFirstPacket expects a pod to answer over IPv6 once ADD returned: it hides no
+// duplicate address detection, which lasts half a minute here. The bridge itself exists
+// before.
 func TestFirstPacket(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)
@@ -356,8 +354,8 @@ func detectSlowly(t *testing.T, namespaces ...string) {
 	}
 }
 
-// TestFailedAdd makes the last plugin of the chain refuse and looks whether the
-// runtime's DEL, which follows a failed ADD, leaves a clean node.
+// TestFailedAdd makes the last plugin of the chain refuse and checks that the runtime's
+// DEL, which follows a failed ADD, leaves a clean node.
 func TestFailedAdd(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)

@@ -23,11 +23,11 @@ import (
 	"github.com/patchbay-net/patchbay/e2e/gate"
 )
 
-// insideEnv names the test that runs in this process' namespaces.
+// insideEnv names the test to run in this process's namespaces.
 const insideEnv = "PATCHBAY_E2E_INSIDE"
 
-// init keeps the main goroutine on the process' first thread, so that no test
-// that enters another namespace does so on it: /proc/self is that thread.
+// init keeps the main goroutine on the process's first thread, so that no test enters
+// another namespace on it: /proc/self is that thread.
 func init() { runtime.LockOSThread() }
 
 // TestMain runs the tests where they can run.
@@ -47,8 +47,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// prepare readies this process: the outer one builds what all tests use, an
-// inner one makes its namespaces look like a node just booted.
+// prepare prepares this process: the outer one builds what all tests use, an inner one
+// makes its namespaces look like a node that just booted.
 func prepare() error {
 	switch {
 	case os.Getenv(insideEnv) == "":
@@ -59,9 +59,9 @@ func prepare() error {
 	return knowFamilies()
 }
 
-// reap is the first process of a node: it runs the test as its child and waits
-// for whatever else is left to it (conmon, shims), so that who waits for such a
-// process to be gone does not wait for ever. It gives the test's exit code.
+// reap is the first process of a node: it runs the test as its child and reaps the orphans
+// that it inherits (conmon, shims), so that a program that waits for such a process to be
+// gone does not wait for ever. It returns the test's exit code.
 func reap() int {
 	child, err := os.StartProcess("/proc/self/exe", os.Args, &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	if err != nil {
@@ -85,8 +85,8 @@ func reap() int {
 	}
 }
 
-// boot gives the fresh namespaces their own /proc, empty state directories and
-// a loopback that is up.
+// boot gives the new namespaces their own /proc, empty state directories and a loopback
+// that is up.
 func boot() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -113,9 +113,9 @@ func boot() error {
 	return nil
 }
 
-// onNode runs body as the test t on a node of its own: this test binary again,
-// in new network, mount and process namespaces. When its first process ends the
-// kernel ends all others, whatever they are.
+// onNode runs body as the test t on a node of its own: this test binary again, in new
+// network, mount and process namespaces. When its first process ends the kernel kills all
+// others.
 func onNode(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(insideEnv) == t.Name() {
@@ -142,8 +142,8 @@ func onNode(t *testing.T, body func(t *testing.T)) {
 	}
 }
 
-// cgroups lists the control groups that podman and containerd make, which no
-// namespace takes along when it ends.
+// cgroups lists the control groups that podman and containerd make, which outlive the
+// namespaces.
 func cgroups() map[string]bool {
 	found := map[string]bool{}
 	for _, pattern := range []string{"k8s.io", "k8s.io/*", "libpod_parent", "libpod_parent/*"} {
@@ -157,8 +157,8 @@ func cgroups() map[string]bool {
 	return found
 }
 
-// sweepCgroups removes the control groups that were not there before, the
-// deepest first; one with a process in it cannot be removed.
+// sweepCgroups removes the control groups that did not exist before, the deepest first; one
+// with a process in it cannot be removed.
 func sweepCgroups(before map[string]bool) {
 	dirs := slices.Sorted(maps.Keys(cgroups()))
 	for _, dir := range slices.Backward(dirs) {
@@ -179,12 +179,13 @@ func pattern(name string) string {
 	return "^" + name + "$/" + sub
 }
 
-// indent keeps the inner test's "--- FAIL" lines from being read as the outer's.
+// indent keeps the inner test's "--- FAIL" lines from being read as those of the outer
+// test.
 func indent(s string) string {
 	return "    | " + strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n    | ")
 }
 
-// run runs a command that must succeed and gives its trimmed output.
+// run runs a command that must succeed and returns its trimmed output.
 func run(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()
@@ -194,7 +195,8 @@ func run(t testing.TB, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// patience is how long a test waits for what must happen; the machine may be busy.
+// patience is how long a test waits for something that must happen; the machine may be
+// busy.
 const patience = 3 * time.Minute
 
 // eventually calls probe every 50 ms until it succeeds; after patience its last

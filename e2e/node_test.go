@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/e2e/probe"
 )
 
-// What the outside world is called: a namespace behind a veth whose near end
-// carries the node's own addresses.
+// The names of the outside world: a namespace behind a veth whose near end has the node's
+// own addresses.
 var (
 	node4, node6       = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	outside4, outside6 = netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")
@@ -61,15 +61,14 @@ func newNamespace(t *testing.T, name string) {
 	t.Cleanup(func() { deleteNamespace(t, name) })
 }
 
-// deleteNamespace removes a namespace if it is still there.
+// deleteNamespace removes a namespace if it still exists.
 func deleteNamespace(t testing.TB, name string) {
 	if _, err := os.Stat(nsPath(name)); err == nil {
 		run(t, "ip", "netns", "del", name)
 	}
 }
 
-// within calls f on a thread that is in the named namespace. The thread is not
-// used again.
+// within calls f on a thread that is in the named namespace. The thread is not used again.
 func within(name string, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -89,9 +88,8 @@ func within(name string, f func() error) error {
 	return <-done
 }
 
-// knowFamilies lets the Go runtime find out, once a process, which address
-// families there are: it would take a namespace whose loopback is still down
-// for one without IPv6.
+// knowFamilies lets the Go runtime find the supported address families, once for each
+// process: in a namespace whose loopback is still down it would find no IPv6.
 func knowFamilies() error {
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -115,8 +113,7 @@ func serve(t *testing.T, ns string, port uint16) {
 	}
 }
 
-// who asks from a namespace, over TCP and UDP, which address the server at
-// addr:port sees.
+// who asks a server over TCP and UDP, from a namespace, which address it sees.
 func who(from string, addr netip.Addr, port uint16) (seen [2]netip.Addr, err error) {
 	target := netip.AddrPortFrom(addr, port).String()
 	err = within(from, func() error {
@@ -144,7 +141,7 @@ func reaches(t *testing.T, from string, addr netip.Addr, port uint16, want netip
 	}
 }
 
-// refused fails the test when anything answers at addr:port.
+// refused fails the test when a server answers at addr:port.
 func refused(t *testing.T, from string, addr netip.Addr, port uint16) {
 	t.Helper()
 	if seen, err := who(from, addr, port); err == nil {
@@ -165,7 +162,7 @@ func fetch(t *testing.T, from string, addr netip.Addr, port uint16, n int64) (to
 	return took
 }
 
-// addrOf parses an address a plugin gave.
+// addrOf parses an address that a plugin returned.
 func addrOf(t *testing.T, s string) netip.Addr {
 	t.Helper()
 	a, err := netip.ParseAddr(s)

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 )
 
-// podman runs podman with everything of its own: storage, configuration,
-// networks and the plugin directory under test.
+// podman runs podman with everything of its own: storage, configuration, networks and the
+// plugin directory under test.
 type podman struct {
 	*testing.T
 	dir string
@@ -67,7 +67,7 @@ func (p *podman) write(name, text string) {
 	}
 }
 
-// do runs podman and gives its output.
+// do runs podman and returns its output.
 func (p *podman) do(args ...string) string {
 	p.Helper()
 	return run(p, "podman", append([]string{"--root", p.dir + "/storage", "--runroot", "/run/containers/e2e", "--storage-driver", "vfs"}, args...)...)
@@ -94,15 +94,15 @@ func (p *podman) addr(name, network string) netip.Addr {
 	return addrOf(p.T, inspected[0].NetworkSettings.Networks[network].IPAddress)
 }
 
-// who asks from inside a container.
+// who asks a server from inside a container which address it sees.
 func (p *podman) who(from string, addr netip.Addr, port uint16) netip.Addr {
 	p.Helper()
 	target := netip.AddrPortFrom(addr, port).String()
 	return netip.MustParseAddrPort(p.do("exec", from, "/bin/probe", "who", "tcp", target)).Addr()
 }
 
-// TestPodman runs containers by Debian's podman on its CNI backend: a named
-// network, a published port, two networks, a restart, and the end.
+// TestPodman runs containers by Debian's podman on its CNI backend: a named network, a
+// published port, two networks, a restart, and the removal.
 func TestPodman(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)
@@ -131,7 +131,7 @@ func TestPodman(t *testing.T) {
 	})
 }
 
-// warm is warm of libcni's tests for podman.
+// warm is the warm of libcni's tests for podman.
 func (p *podman) warm() {
 	p.Helper()
 	if ours() {
@@ -151,8 +151,8 @@ func (p *podman) restart(name string) {
 	})
 }
 
-// proveTraffic talks between the containers of both networks, to the outside
-// world, and from there to the published ports.
+// proveTraffic sends traffic between the containers of both networks, to the outside world,
+// and from there to the published ports.
 func (p *podman) proveTraffic() {
 	p.Helper()
 	web, both1 := p.addr("web", "n1"), p.addr("both", "n1")

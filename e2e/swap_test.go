@@ -13,9 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 )
 
-// TestSwap replaces the reference's plugin directory by ours under standing
-// attachments, back, and in again: either side detaches what the other
-// attached, no address is handed out twice, and in the end nothing is left.
+// TestSwap replaces the reference's plugin directory with ours under existing attachments,
+// back, and in again: each side detaches the other's attachments, no address is given out
+// twice, and in the end nothing is left.
 func TestSwap(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		newOutside(t)
@@ -28,8 +28,8 @@ func TestSwap(t *testing.T) {
 	})
 }
 
-// TestSwapFlushed lets the firewall lose the rules of what the reference
-// attached: our CHECK, which accepts its rules for ours, must not accept none.
+// TestSwapFlushed removes the firewall rules of the reference's attachments: our CHECK,
+// which accepts the reference's rules in place of ours, must report that there are none.
 func TestSwapFlushed(t *testing.T) {
 	onNode(t, func(t *testing.T) {
 		n, ours := newNetwork(t, "bridge", "1.1.0"), call(t, plugins())
@@ -51,8 +51,7 @@ type swapping struct {
 	living    map[netip.Addr]string // address to the pod that has it
 }
 
-// swap goes through the story with one main plugin and one of the reference's
-// firewall backends.
+// swap runs the scenario with one main plugin and one of the reference's firewall backends.
 func swap(t *testing.T, main, backend string) {
 	s := &swapping{T: t, n: newNetwork(t, main, "1.1.0"), ref: call(t, reference()), ours: call(t, plugins()), living: map[netip.Addr]string{}}
 	s.n.backend = backend
@@ -69,13 +68,13 @@ func swap(t *testing.T, main, backend string) {
 	}
 	s.gone(s.ours, one)
 	s.traffic(two, three, four, five)
-	// Back out: what ours made is detached by the reference.
+	// Swap back: the reference detaches what ours made.
 	six := s.add(s.ref, "six", 18086)
 	s.gone(s.ref, two)
 	s.ref.del(s.n, four)
 	s.forget(four)
 	s.traffic(three, five, six)
-	// In again: the port of a pod that the reference detached is free.
+	// Swap in again: the port of a pod that the reference detached is free.
 	seven := s.add(s.ours, "seven", four.hostPort)
 	s.traffic(three, five, six, seven)
 	for _, p := range []*pod{three, five, six, seven} {
@@ -95,7 +94,7 @@ func (s *swapping) warm() {
 	noAddresses(s.T)
 }
 
-// add attaches a pod whose addresses nobody else may have.
+// add attaches a pod whose addresses no other may have.
 func (s *swapping) add(c *caller, id string, port uint16) *pod {
 	s.Helper()
 	p := newPod(s.T, id, port)
@@ -111,7 +110,7 @@ func (s *swapping) add(c *caller, id string, port uint16) *pod {
 	return p
 }
 
-// gone detaches a pod and looks that its port is closed.
+// gone detaches a pod and checks that its port is closed.
 func (s *swapping) gone(c *caller, p *pod) {
 	s.Helper()
 	c.del(s.n, p)
@@ -120,7 +119,7 @@ func (s *swapping) gone(c *caller, p *pod) {
 	s.forget(p)
 }
 
-// forget ends a detached pod, whose addresses may be given out again.
+// forget ends a detached pod; its addresses may be given out again.
 func (s *swapping) forget(p *pod) {
 	s.Helper()
 	deleteNamespace(s, p.id)
@@ -128,8 +127,8 @@ func (s *swapping) forget(p *pod) {
 	delete(s.living, p.addr(true))
 }
 
-// noMention looks for the addresses of a detached pod in what remains, as text
-// or as the bytes of a firewall rule.
+// noMention looks for the addresses of a detached pod in what remains, as text or as the
+// bytes of a firewall rule.
 func (s *swapping) noMention(p *pod) {
 	s.Helper()
 	for _, l := range leak.Must(s) {
@@ -141,7 +140,7 @@ func (s *swapping) noMention(p *pod) {
 	}
 }
 
-// traffic proves that every pod is reached by its neighbours and by its port.
+// traffic proves that every pod is reached by its neighbours and through its port.
 func (s *swapping) traffic(pods ...*pod) {
 	s.Helper()
 	for i, p := range pods {

@@ -51,9 +51,9 @@ func (e *Exec) Run(ctx context.Context, path string, call *spec.Call) ([]byte, e
 		cmd := e.command(ctx, path, call)
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		err := cmd.Run()
-		if err == nil || errors.Is(err, exec.ErrWaitDelay) { // it succeeded, and a child of it holds on to the pipes
+		if err == nil || errors.Is(err, exec.ErrWaitDelay) { // it succeeded, and a child of it holds the pipes open
 			if stderr.Len() > 0 {
-				_, _ = e.stderr().Write(stderr.Bytes()) // done is done, also when nobody reads the log
+				_, _ = e.stderr().Write(stderr.Bytes()) // the plugin succeeded, even if the log cannot be written
 			}
 			return stdout.Bytes(), nil
 		}
@@ -104,8 +104,8 @@ func environ(lists ...[]string) []string {
 	return out
 }
 
-// failure reads the error object of a plugin that failed, and names one that does
-// not say what failed. The texts are libcni's; runtimes and people search for them.
+// failure reads the error object of a failed plugin, and names the program when its output
+// is none. The texts are libcni's; runtimes and people search for them.
 func failure(ctx context.Context, path string, err error, stdout, stderr []byte) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("call %s: %w", path, ctx.Err())
@@ -125,7 +125,7 @@ func failure(ctx context.Context, path string, err error, stdout, stderr []byte)
 	return fmt.Errorf("netplugin failed but error parsing its diagnostic message %q: %w (%s)", clip(stdout), err, path)
 }
 
-// clip bounds what a misbehaving plugin can put into an error.
+// clip limits what a misbehaving plugin can put into an error.
 func clip(b []byte) []byte {
 	const most = 4096
 	return b[:min(len(b), most)]

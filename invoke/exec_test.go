@@ -55,7 +55,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestFailures: the words are libcni's, which runtimes search for.
+// TestFailures: the texts are libcni's, which runtimes search for.
 func TestFailures(t *testing.T) {
 	tests := []struct{ body, msg string }{
 		{`exit 3`, "netplugin failed with no error message: exit status 3"},
@@ -117,8 +117,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestBusy: a program that is being written is started again until it is whole
-// ("text file busy"), and the error says so when it never is.
+// TestBusy: a program that is being written is started again until it is complete ("text
+// file busy"), and the error says so when it never is.
 func TestBusy(t *testing.T) {
 	self, err := os.ReadFile("/bin/true")
 	if err != nil {
@@ -152,7 +152,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestCancelKillsTheGroup: also what the plugin started.
+// TestCancelKillsTheGroup: also the plugin's child processes.
 func TestCancelKillsTheGroup(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	slow := script(t, `sleep 100 & echo $! >`+file+`; wait`)
@@ -184,8 +184,8 @@ func running(pid int) bool {
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// TestDaemonHoldsPipes: a plugin may leave a daemon behind that never closes
-// its output; the plugin has succeeded all the same.
+// TestDaemonHoldsPipes: a plugin may leave a daemon behind that never closes its output;
+// the plugin has still succeeded.
 func TestDaemonHoldsPipes(t *testing.T) {
 	start := time.Now()
 	out, err := (&invoke.Exec{}).Invoke(t.Context(), "sh-plugin", callIn(script(t, `sleep 40 & echo '{}'`)))

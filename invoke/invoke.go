@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package invoke calls one plugin. Invoker is the interface; Exec, here, starts
-// the program found in CNI_PATH, and plugin.Builtin calls a Go function in this
-// process. A test holds both to the same bytes.
+// Package invoke calls one plugin. Invoker is the interface; Exec, here, starts the program
+// found in CNI_PATH, and plugin.Builtin calls a Go function in this process. A test checks
+// that both return the same bytes.
 package invoke
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Invoker calls the plugin of a type and returns what it wrote to standard
-// output. An error that the plugin reported is a *spec.Error with its code.
+// Invoker calls the plugin of a type and returns its standard output. An error that the
+// plugin reported is a *spec.Error with its code.
 type Invoker interface {
 	Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error)
 }
@@ -26,8 +26,8 @@ type Invoker interface {
 // ErrNotFound is wrapped when no directory of the path holds the plugin.
 var ErrNotFound = errors.New("plugin not found")
 
-// Find returns the first regular file named pluginType in dirs. As with libcni,
-// the execute bit is not looked at and links are followed.
+// Find returns the first regular file named pluginType in dirs. Like libcni it ignores the
+// execute bit and follows links.
 func Find(pluginType string, dirs []string) (string, error) {
 	if err := spec.ValidatePluginType(pluginType); err != nil {
 		return "", err

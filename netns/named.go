@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockTime is how long Create waits at most for who makes the directory a mount point.
+// lockTime is how long Create waits at most for another process that makes the directory a
+// mount point.
 var lockTime = 30 * time.Second
 
-// Create makes a network namespace and binds it at path, as `ip netns add`
-// does: the directory is made and shared, the namespace lives until Delete.
+// Create makes a network namespace and binds it at path, like `ip netns add`: it makes and
+// shares the directory, and the namespace lives until Delete.
 func Create(path string) error {
 	if err := shareDir(filepath.Dir(path)); err != nil {
 		return err
@@ -36,8 +37,8 @@ func Create(path string) error {
 	return nil
 }
 
-// Delete unbinds and removes path. What lives in the namespace ends with its
-// last process or descriptor. A path that is gone is no error.
+// Delete unbinds and removes path. The namespace ends with its last process or descriptor.
+// A missing path is no error.
 func Delete(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -57,8 +58,8 @@ func bindNew(path string) error {
 	return unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, "")
 }
 
-// shareDir makes dir a shared mount point, so that namespaces bound in it are
-// seen by processes with mount namespaces of their own.
+// shareDir makes dir a shared mount point, so that processes with mount namespaces of their
+// own see namespaces bound in it.
 func shareDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make namespace directory: %w", err)
@@ -75,9 +76,9 @@ func shareDir(dir string) error {
 
 func share(dir string) error { return unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "") }
 
-// bindDir makes dir a mount point, and shares it. Two at once would stack two
-// mounts, each with half of the namespaces: it locks the directory,
-// as `ip netns add` does, and looks again.
+// bindDir makes dir a mount point, and shares it. Two calls at once would stack two mounts,
+// each with half of the namespaces: it locks the directory, as `ip netns add` does, and
+// looks again.
 func bindDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -96,7 +97,7 @@ func bindDir(dir string) error {
 	return share(dir)
 }
 
-// lock waits for the lock of a directory. Whoever has it makes one mount under it.
+// lock waits for the lock of a directory. Its holder makes one mount under it.
 func lock(fd int) error {
 	ask := time.NewTicker(time.Millisecond)
 	defer ask.Stop()

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// mounts counts what is mounted on a directory.
+// mounts counts the mounts on a directory.
 func mounts(t *testing.T, dir string) (n int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/thread-self/mountinfo")
@@ -34,8 +34,8 @@ func mounts(t *testing.T, dir string) (n int) {
 	return n
 }
 
-// The first containers after a boot make their namespaces at once: the directory
-// is mounted once.
+// The first containers after a boot make their namespaces at once: the directory is mounted
+// once.
 func TestFirstAtOnce(t *testing.T) {
 	for round := range 60 {
 		dir := fmt.Sprintf("/run/first%d", round)
@@ -58,7 +58,8 @@ func TestFirstAtOnce(t *testing.T) {
 	}
 }
 
-// A process that keeps the directory is named, and waited for no longer than that.
+// The error names the process that keeps the directory locked, and the wait for it is
+// limited.
 func TestDirectoryThatStaysLocked(t *testing.T) {
 	dir := "/run/locked"
 	if err := os.Mkdir(dir, 0o755); err != nil {

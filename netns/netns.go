@@ -3,10 +3,10 @@
 
 // Package netns opens, makes and names network namespaces.
 //
-// A namespace is used through a socket opened in it (internal/nl). Only what
-// the kernel ties to a thread, sysctls and the making of a namespace, goes
-// through Do or a Worker: a goroutine locked to a thread that is thrown away.
-// Only Visit, for the making of a socket, switches one back.
+// A namespace is used through a socket opened in it (internal/nl). Only what the kernel
+// ties to a thread, sysctls and the making of a namespace, goes through Do or a Worker: a
+// goroutine locked to a thread that ends with it. Only Visit, for the making of a socket,
+// switches a thread back.
 package netns
 
 import (
@@ -29,8 +29,8 @@ type NS struct {
 	file *os.File
 }
 
-// Open opens the namespace bound at path, such as /run/netns/x or
-// /proc/42/ns/net. errors.Is(err, fs.ErrNotExist) tells a path that is gone.
+// Open opens the namespace bound at path, such as /run/netns/x or /proc/42/ns/net. For a
+// missing path errors.Is(err, fs.ErrNotExist) is true.
 func Open(path string) (*NS, error) {
 	fd, err := openFile(path)
 	if err != nil {
@@ -64,16 +64,16 @@ func Current() (*NS, error) { return Open("/proc/thread-self/ns/net") }
 // path is missing or no longer a namespace (a leftover bind point).
 func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNotNS) }
 
-// Path returns what Open was given.
+// Path returns Open's argument.
 func (n *NS) Path() string { return n.path }
 
 // Fd returns the descriptor of the namespace, valid until Close.
 func (n *NS) Fd() int { return int(n.file.Fd()) }
 
-// Close lets go of the namespace.
+// Close closes the descriptor of the namespace.
 func (n *NS) Close() error { return n.file.Close() }
 
-// ID identifies a namespace on this node until it is gone.
+// ID identifies a namespace on this node as long as it exists.
 type ID struct{ Dev, Ino uint64 }
 
 // ID returns the identity of n.
@@ -85,8 +85,8 @@ func (n *NS) ID() (ID, error) {
 	return ID{uint64(st.Dev), st.Ino}, nil //nolint:unconvert // Dev is 32 bits wide on some architectures
 }
 
-// Cookie is a number that the kernel gives to no other namespace until it boots
-// (SO_NETNS_COOKIE, Linux >= 5.14), while an inode's number is given again.
+// Cookie is a number that no other namespace gets until the next boot (SO_NETNS_COOKIE,
+// Linux >= 5.14), while the kernel reuses inode numbers.
 func (n *NS) Cookie() (cookie uint64, err error) {
 	err = n.Visit(func() error {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -125,8 +125,8 @@ func (n *NS) Do(fn func() error) error {
 	return w.Do(fn)
 }
 
-// Visit runs fn, which must not panic, on a thread that goes into n and comes
-// back: cheaper than Do, for one moment. A thread that cannot come back ends.
+// Visit runs fn, which must not panic, on a thread that enters n and returns: cheaper than
+// Do, for one short call. A thread that cannot return ends.
 func (n *NS) Visit(fn func() error) error {
 	own, err := Current()
 	if err != nil {
@@ -142,8 +142,8 @@ func visit(there, back int, fn func() error) error {
 	return <-done
 }
 
-// thereAndBack leaves its goroutine locked to a thread that is lost, which ends
-// with it.
+// thereAndBack leaves its goroutine locked to a thread that cannot return; the thread ends
+// with the goroutine.
 func thereAndBack(there, back int, fn func() error) error {
 	runtime.LockOSThread()
 	if err := unix.Setns(there, unix.CLONE_NEWNET); err != nil {
@@ -169,17 +169,17 @@ type call struct {
 	done chan error
 }
 
-// NewWorker starts a thread inside n. It is never the first of the process: to
-// everybody else (/proc/PID/ns) the whole process would be in n.
+// NewWorker starts a thread inside n. It is never the first of the process: then other
+// programs would see the whole process in n (/proc/PID/ns).
 func (n *NS) NewWorker() *Worker {
 	w := &Worker{calls: make(chan call)}
 	GoOnThread(func() { w.run(n.Fd(), n.path) })
 	return w
 }
 
-// GoOnThread starts fn on a thread of its own, which ends with it and may be left
-// in any namespace. It is not the process's first one, by which /proc/PID/ns and
-// /proc/net tell of the whole process.
+// GoOnThread starts fn on a thread of its own, which ends with it and may be left in any
+// namespace. It is not the process's first one, which represents the whole process in
+// /proc/PID/ns and /proc/net.
 func GoOnThread(fn func()) { go notFirst(fn) }
 
 func notFirst(fn func()) {
@@ -223,9 +223,8 @@ func (w *Worker) Do(fn func() error) error {
 // Close ends the thread.
 func (w *Worker) Close() { w.once.Do(func() { close(w.calls) }) }
 
-// openFile is os.Open without offering the file to the poller, which takes none
-// of its kind: five system calls less. It waits for nothing: the path may be a
-// FIFO or a device.
+// openFile is os.Open without registering the file with the poller, which refuses such
+// files: five system calls less. It waits for nothing: the path may be a FIFO or a device.
 func openFile(path string) (int, error) {
 	for {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)

@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// The process stays where it is for everybody who looks at it: its first thread,
-// which the runtime may run any goroutine on, enters no namespace.
+// Other programs see the process in its own namespace: its first thread, which may run any
+// goroutine, enters no other.
 func TestFirstThread(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // goroutines wake on the first thread more often
 	own, err := os.Readlink("/proc/self/ns/net")

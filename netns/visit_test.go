@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A thread that cannot come back from a namespace runs nothing any more: who
-// called is where he was, and so are all goroutines.
+// A thread that cannot return from a namespace runs nothing any more: the caller is in its
+// old namespace, and so are all goroutines.
 func TestVisitWithoutReturn(t *testing.T) {
 	const path = "/run/netns/visited"
 	if err := Create(path); err != nil {
@@ -53,8 +53,8 @@ func TestVisitWithoutReturn(t *testing.T) {
 	}
 }
 
-// threadsIn says for each thread but the first, which no program can end, whether
-// it is in ns.
+// threadsIn says for each thread but the first, which no program can end, whether it is in
+// ns.
 func threadsIn(t *testing.T, ns *NS) (in []bool) {
 	t.Helper()
 	want, err := ns.ID()
@@ -74,7 +74,7 @@ func threadsIn(t *testing.T, ns *NS) (in []bool) {
 	return in
 }
 
-// What would be waited for is no namespace: a FIFO, a device.
+// A file whose open would block is no namespace: a FIFO, a device.
 func TestOpenWaitsForNothing(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {

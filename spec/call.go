@@ -21,9 +21,9 @@ const (
 	Version Verb = "VERSION"
 )
 
-// Call is one invocation of a plugin: what the environment and the standard
-// input carry. Runtimes write it with Environ, plugins read it with
-// ParseEnviron, and an in-process call passes it as it is.
+// Call is one invocation of a plugin: the content of the environment and of standard input.
+// Runtimes write it with Environ, plugins read it with ParseEnviron, and an in-process call
+// passes it directly.
 type Call struct {
 	Verb        Verb
 	ContainerID string
@@ -32,18 +32,18 @@ type Call struct {
 	Args        string   // CNI_ARGS, "K=V;K=V"
 	Path        []string // directories of CNI_PATH
 
-	// NetNSOverride skips the refusal of a CNI_NETNS that is the plugin's own
-	// namespace (libcni's CNI_NETNS_OVERRIDE).
+	// NetNSOverride allows a CNI_NETNS that is the plugin's own namespace (libcni's
+	// CNI_NETNS_OVERRIDE).
 	NetNSOverride bool
 
-	// W3C trace context, passed on as it came (cni#1173).
+	// W3C trace context, passed on unchanged (cni#1173).
 	TraceParent, TraceState, Baggage string
 
 	Config []byte // standard input
 }
 
-// Environ returns the CNI variables of c as K=V. Every variable is there, also
-// when empty, so that none of the caller's own environment shines through.
+// Environ returns the CNI variables of c as K=V. It sets every variable, also empty ones,
+// so that none of the caller's own environment is inherited.
 func (c *Call) Environ() []string {
 	env := []string{
 		"CNI_COMMAND=" + string(c.Verb),
@@ -66,9 +66,9 @@ func (c *Call) Environ() []string {
 	return env
 }
 
-// ParseEnviron reads a call from an environment and refuses what the verb does
-// not allow: a missing variable, a malformed id or interface name. Config is
-// left empty. The texts are skel's.
+// ParseEnviron reads a call from an environment and refuses what the verb does not allow: a
+// missing variable, a malformed id or interface name. It leaves Config empty. The texts are
+// skel's.
 func ParseEnviron(getenv func(string) string) (*Call, error) {
 	c := &Call{
 		Verb:        Verb(getenv("CNI_COMMAND")),
@@ -90,7 +90,7 @@ func ParseEnviron(getenv func(string) string) (*Call, error) {
 	return c, c.Validate()
 }
 
-// Validate refuses a call that lacks what its verb needs.
+// Validate refuses a call without a variable that its verb needs.
 func (c *Call) Validate() error {
 	switch c.Verb {
 	case Add, Del, Check, GC, Status, Version:
@@ -111,7 +111,7 @@ func (c *Call) Validate() error {
 	return ValidateIfName(c.IfName)
 }
 
-// PerContainer says whether the verb is about one attachment (ADD, DEL, CHECK).
+// PerContainer says whether the verb concerns one attachment (ADD, DEL, CHECK).
 func (c *Call) PerContainer() bool { return c.Verb == Add || c.Verb == Del || c.Verb == Check }
 
 func (c *Call) missing() (names []string) {
@@ -132,9 +132,9 @@ func (c *Call) missing() (names []string) {
 // Arg is one pair of CNI_ARGS.
 type Arg struct{ Key, Value string }
 
-// ParseArgs splits CNI_ARGS. A pair without exactly one '=' is refused, as by
-// the reference. Nobody's key is unknown here: what a plugin does not know it
-// ignores, so IgnoreUnknown is not needed (pain 33).
+// ParseArgs splits CNI_ARGS. Like the reference it refuses a pair without exactly one '='.
+// No key is unknown: a plugin ignores keys that it does not know, so IgnoreUnknown is not
+// needed (pain 33).
 func ParseArgs(s string) ([]Arg, error) {
 	if s == "" {
 		return nil, nil

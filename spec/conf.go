@@ -5,8 +5,8 @@ package spec
 
 import "encoding/json"
 
-// Conf is what the protocol itself reads of a plugin's configuration. The keys
-// match in any case, as encoding/json does; unknown keys are ignored.
+// Conf is the part of a plugin's configuration that the protocol defines. The keys match in
+// any case, as in encoding/json; unknown keys are ignored.
 type Conf struct {
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
@@ -20,14 +20,14 @@ type Conf struct {
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	// A GC names the attachments that are still valid. The tag 1.1.0 called
-	// the key cni.dev/attachments, main renamed it; both are written and read.
+	// ValidAttachments is the list of attachments that a GC keeps. The tag 1.1.0 called the
+	// key cni.dev/attachments, main renamed it; both are written and read.
 	ValidAttachments attachments `json:"cni.dev/valid-attachments"`
 	OldAttachments   attachments `json:"cni.dev/attachments"`
 }
 
-// attachments is a list that may be absent. null is an empty list: so libcni
-// writes it for a runtime that has no container left.
+// attachments is a list that may be absent. null is an empty list: libcni writes it for a
+// runtime that has no container left.
 type attachments struct {
 	list  []Attachment
 	named bool
@@ -51,8 +51,8 @@ func ParseConf(data []byte) (*Conf, error) {
 	return c, nil
 }
 
-// Valid returns the attachments a GC must keep. ok is false when the request
-// names none at all, which is no permission to remove everything.
+// Valid returns the attachments that a GC must keep. ok is false when the request has no
+// list, which does not allow removing everything.
 func (c *Conf) Valid() (valid []Attachment, ok bool) {
 	if c.ValidAttachments.named {
 		return c.ValidAttachments.list, true
@@ -60,8 +60,8 @@ func (c *Conf) Valid() (valid []Attachment, ok bool) {
 	return c.OldAttachments.list, c.OldAttachments.named
 }
 
-// WithPrevResult returns a plugin configuration with prevResult set to prev in
-// the configuration's version; nil leaves the configuration as it is.
+// WithPrevResult returns a plugin configuration with prevResult set to prev in the
+// configuration's version; nil leaves the configuration unchanged.
 func WithPrevResult(config []byte, prev *Result) ([]byte, error) {
 	if prev == nil {
 		return config, nil

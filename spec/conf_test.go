@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestValid tells "nothing is valid", which libcni writes as null, from a
-// request that says nothing, which must not remove anything.
+// TestValid distinguishes an empty list, which libcni writes as null, from a request
+// without a list, which must not remove anything.
 func TestValid(t *testing.T) {
 	one := []Attachment{{ContainerID: "c", IfName: "eth0"}}
 	for _, c := range []struct {

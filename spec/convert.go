@@ -9,8 +9,8 @@ import (
 	"net/netip"
 )
 
-// ParseResult reads a result. version is used when the result does not say
-// its own (libcni tolerates that, cni#895); the JSON null is an empty result.
+// ParseResult reads a result. version is used when the result has none (libcni tolerates
+// that, cni#895); the JSON null is an empty result.
 func ParseResult(data []byte, version string) (*Result, error) {
 	var head struct {
 		CNIVersion string `json:"cniVersion"`
@@ -45,9 +45,9 @@ func valid(r *Result) (*Result, error) {
 	return r, nil
 }
 
-// usable refuses what nobody could use and the reference crashes on: missing
-// addresses and destinations. An interface index that leads nowhere is passed on,
-// as by the reference: Of is nil for it.
+// usable refuses results that no plugin could use and that crash the reference: missing
+// addresses and destinations. An interface index out of range is passed on, as in the
+// reference: Of is nil for it.
 func (r *Result) usable() error {
 	for i, ip := range r.IPs {
 		if !ip.Address.IsValid() {
@@ -62,8 +62,8 @@ func (r *Result) usable() error {
 	return nil
 }
 
-// Validate is for who makes a result: it refuses what ParseResult does, and
-// interface indices that lead nowhere.
+// Validate is for plugins that make a result: it refuses what ParseResult does, and
+// interface indices out of range.
 func (r *Result) Validate() error {
 	for i, ip := range r.IPs {
 		if ip.Interface != nil && r.Of(ip) == nil {
@@ -73,8 +73,8 @@ func (r *Result) Validate() error {
 	return r.usable()
 }
 
-// Of is the interface that an address is on; nil when it names none, or one that
-// is not there.
+// Of is the interface that an address is on; nil when it has none, or an index out of
+// range.
 func (r *Result) Of(ip IPConfig) *Interface {
 	if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) {
 		return &r.Interfaces[*i]
@@ -82,9 +82,9 @@ func (r *Result) Of(ip IPConfig) *Interface {
 	return nil
 }
 
-// Encode writes r in a version, indented by four spaces and without a final
-// newline, as the reference does. Versions before 0.3.0 hold one address a
-// family and refuse a result without any.
+// Encode writes r in a version, indented by four spaces and without a final newline, as the
+// reference does. Versions before 0.3.0 hold one address for each family and refuse a
+// result without any.
 func (r *Result) Encode(version string) ([]byte, error) {
 	if version == "" {
 		version = Legacy
@@ -118,8 +118,8 @@ func (r *Result) As(version string) (any, error) {
 	return &c, nil
 }
 
-// result040 is the shape of 0.3.0 to 0.4.0: ips carry their family, an empty
-// dns is printed, interfaces know only name, mac and sandbox.
+// result040 is the shape of 0.3.0 to 0.4.0: ips have their family, an empty dns is printed,
+// interfaces have only name, mac and sandbox.
 type result040 struct {
 	CNIVersion string         `json:"cniVersion"`
 	Interfaces []interface040 `json:"interfaces,omitempty"`
@@ -171,7 +171,7 @@ type ipLegacy struct {
 	Routes  []routeLegacy `json:"routes,omitempty"`
 }
 
-// routeLegacy is a Route without what came later.
+// routeLegacy is a Route without later fields.
 type routeLegacy struct {
 	Dst netip.Prefix `json:"dst"`
 	GW  netip.Addr   `json:"gw,omitzero"`

@@ -58,17 +58,17 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: err.Error(), cause: err}
 }
 
-// WithDetails returns e with details set: what was being done, to which
-// object, and what to do about it.
+// WithDetails returns e with details set: the operation, the object, and what to do about
+// it.
 func (e *Error) WithDetails(format string, args ...any) *Error {
 	c := *e
 	c.Details = fmt.Sprintf(format, args...)
 	return &c
 }
 
-// AsError gives the wire form of any error. An Error anywhere in the chain
-// lends its code and details; its message is the outermost text, so that no
-// context is lost. Any other error gets CodeInternal.
+// AsError returns the wire form of any error. An Error anywhere in the chain provides code
+// and details; the message is the outermost text, so that no context is lost. Any other
+// error gets CodeInternal.
 func AsError(err error) *Error {
 	var e *Error
 	if !errors.As(err, &e) {

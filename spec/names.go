@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// IfNameMax is the longest interface name Linux takes (IFNAMSIZ less the NUL).
+// IfNameMax is the longest interface name that Linux accepts (IFNAMSIZ less the NUL).
 const IfNameMax = 15
 
-// ValidateContainerID refuses what the specification does: an id starts
-// alphanumeric and goes on with alphanumerics, '_', '.' and '-'.
+// ValidateContainerID refuses what the specification refuses: an id starts alphanumeric and
+// goes on with alphanumerics, '_', '.' and '-'.
 func ValidateContainerID(id string) error {
 	if id == "" {
 		return Errorf(CodeUnknownContainer, "missing containerID")
@@ -45,7 +45,7 @@ func tooLong(code Code, what, s string) error {
 	return nil
 }
 
-// ValidateIfName refuses what the kernel's dev_valid_name does, and ':'.
+// ValidateIfName refuses what the kernel's dev_valid_name refuses, and ':'.
 func ValidateIfName(name string) error {
 	switch {
 	case name == "":

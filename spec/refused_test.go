@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestRefusedResults: what is refused, and with which words.
+// TestRefusedResults: the refused results, with the error texts.
 func TestRefusedResults(t *testing.T) {
 	tests := []struct {
 		data, msg string
@@ -45,13 +45,13 @@ func TestRefusedResults(t *testing.T) {
 	}
 }
 
-// TestTolerantResults: what is taken although it is not quite right.
+// TestTolerantResults: results that are accepted although they are not quite right.
 func TestTolerantResults(t *testing.T) {
 	for data, version := range map[string]string{
 		`null`: "1.0.0", // an empty result
 		`{}`:   "1.1.0", // of the configuration's version (cni#895)
 		`{"ips":[{"version":"4","address":"10.0.0.1/8"}],"unknown":{}}`:                             "1.0.0",
-		`{"ips":[{"address":"10.0.0.1/8","interface":0}]}`:                                          "1.0.0", // of nothing, as the reference has it
+		`{"ips":[{"address":"10.0.0.1/8","interface":0}]}`:                                          "1.0.0", // without an interface, as in the reference
 		`{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":-1}]}`:             "1.1.0",
 		`{"CNIVersion":"0.3.0","IPs":[{"Address":"10.0.0.1/8"}]}`:                                   "0.3.0",
 		`{"cniVersion":"0.3.1","ips":[{"version":"6","address":"10.0.0.1/8","gateway":""}]}`:        "0.3.1",
@@ -64,7 +64,7 @@ func TestTolerantResults(t *testing.T) {
 	}
 }
 
-// TestRefusedEncodings: what a version cannot say.
+// TestRefusedEncodings: results that a version cannot express.
 func TestRefusedEncodings(t *testing.T) {
 	r := &spec.Result{Interfaces: []spec.Interface{{Name: "eth0"}}}
 	if _, err := r.Encode("0.2.0"); spec.ErrorCode(err) != spec.CodeIncompatibleVersion ||
@@ -76,7 +76,7 @@ func TestRefusedEncodings(t *testing.T) {
 	}
 }
 
-// TestNamesLikeUpstream refuses the same names with the same words.
+// TestNamesLikeUpstream refuses the same names with the same texts.
 func TestNamesLikeUpstream(t *testing.T) {
 	names := []string{
 		"", "a", "0", "a-b_c.d", "-a", ".a", "_a", ".", "..", "a/b", "a b", "é", "a\n", "eth0:1", "sixteen-letters-", "fifteen-letters",
@@ -90,7 +90,7 @@ func TestNamesLikeUpstream(t *testing.T) {
 	if err := spec.ValidateIfName("a\x00"); err == nil {
 		t.Error("an interface name with a NUL is taken, as by upstream")
 	}
-	long := strings.Repeat("x", 201) // no file could be called so
+	long := strings.Repeat("x", 201) // longer than a file name
 	for _, err := range []error{spec.ValidateContainerID(long), spec.ValidateNetworkName(long)} {
 		if err == nil || !strings.Contains(err.Error(), "too long") {
 			t.Errorf("201 characters: %v", err)
@@ -98,8 +98,8 @@ func TestNamesLikeUpstream(t *testing.T) {
 	}
 }
 
-// same holds a refusal to upstream's message and code. Upstream's result may
-// be a nil pointer in an interface, so its text decides.
+// same compares an error with upstream's message and code. Upstream's result may be a nil
+// pointer in an interface, so its text decides.
 func same(t *testing.T, what, name string, got error, want interface{ Error() string }) {
 	t.Helper()
 	wanted := fmt.Sprintf("%v", want)
@@ -152,7 +152,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestValidate: what ParseResult takes and no result of ours may be.
+// TestValidate: results that ParseResult accepts and that we must not make.
 func TestValidate(t *testing.T) {
 	for data, msg := range map[string]string{
 		`{"ips":[{"address":"10.0.0.1/8","interface":0}]}`:                                                      "decode result: ips[0]: 10.0.0.1/8 is on interface 0, and there are 0 interfaces",

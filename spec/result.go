@@ -37,9 +37,9 @@ type IPConfig struct {
 	Gateway   netip.Addr   `json:"gateway,omitzero"`
 }
 
-// Route is one route of the container. Without GW the first gateway of the
-// family serves. MTU, AdvMSS (bytes), Priority (metric), Table and Scope exist
-// since 1.1.0; scope is 0 global, 253 link, 254 host.
+// Route is one route of the container. Without GW the first gateway of the family is used.
+// MTU, AdvMSS (bytes), Priority (metric), Table and Scope exist since 1.1.0; scope is 0
+// global, 253 link, 254 host.
 type Route struct {
 	Dst      netip.Prefix `json:"dst"`
 	GW       netip.Addr   `json:"gw,omitzero"`
@@ -50,7 +50,7 @@ type Route struct {
 	Scope    *int         `json:"scope,omitempty"`
 }
 
-// DNS is what a container's resolver should be told.
+// DNS is the configuration for a container's resolver.
 type DNS struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Domain      string   `json:"domain,omitempty"`
@@ -58,7 +58,7 @@ type DNS struct {
 	Options     []string `json:"options,omitempty"`
 }
 
-// IsZero says whether there is nothing in d.
+// IsZero says whether d is empty.
 func (d DNS) IsZero() bool {
 	return len(d.Nameservers) == 0 && d.Domain == "" && len(d.Search) == 0 && len(d.Options) == 0
 }

@@ -21,8 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write the goldens of testdata anew")
 
-// results are in the newest shape; each is taken through every pair of
-// versions.
+// results are in the newest shape; the test converts each through every pair of versions.
 var results = map[string]string{
 	"full": `{"cniVersion":"1.1.0",
 		"interfaces":[{"name":"cni0","mac":"00:11:22:33:44:55"},{"name":"veth1","mac":"00:11:22:33:44:66","mtu":1400},
@@ -39,9 +38,8 @@ var results = map[string]string{
 	"dns":     `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/16"}],"dns":{"search":["<&>é"]}}`,
 }
 
-// TestConvertLikeUpstream takes every result through every pair of versions,
-// once by us and once by containernetworking/cni, and compares the JSON and the
-// refusals.
+// TestConvertLikeUpstream converts every result through every pair of versions, once by us
+// and once by containernetworking/cni, and compares the JSON and the errors.
 func TestConvertLikeUpstream(t *testing.T) {
 	for name, data := range results {
 		for _, from := range spec.Versions() {
@@ -92,7 +90,7 @@ func ours(data []byte, to string) ([]byte, error) {
 	return r.Encode(to)
 }
 
-// sameError: what upstream refuses we refuse, with its words.
+// sameError: we refuse what upstream refuses, with its texts.
 func sameError(t *testing.T, name, from, to, data string, want error) {
 	t.Helper()
 	_, err := ours([]byte(data), to)
@@ -101,7 +99,7 @@ func sameError(t *testing.T, name, from, to, data string, want error) {
 	}
 }
 
-// readable: upstream reads what we write, and writes the same again.
+// readable: upstream reads our output, and writes the same again.
 func readable(t *testing.T, data []byte, v string) {
 	t.Helper()
 	again, err := theirs(data, v)
@@ -152,7 +150,7 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// TestVersionsLikeUpstream: same order, same judgement.
+// TestVersionsLikeUpstream: same order, same validity.
 func TestVersionsLikeUpstream(t *testing.T) {
 	if got, want := spec.Versions(), version.All.SupportedVersions(); !reflect.DeepEqual(got, want) {
 		t.Errorf("versions %v, upstream %v", got, want)

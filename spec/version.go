@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Current is the newest version of the specification this library speaks.
+// Current is the newest version of the specification that this library supports.
 const Current = "1.1.0"
 
-// Legacy is what a configuration without cniVersion means (as in libcni and
-// skel; the documentation's 0.2.0 was never implemented).
+// Legacy is the version of a configuration without cniVersion (as in libcni and skel; the
+// documentation's 0.2.0 was never implemented).
 const Legacy = "0.1.0"
 
 // Versions lists every supported version, oldest first. It is a function
@@ -43,8 +43,8 @@ func Supported(v string) bool {
 	return false
 }
 
-// Compare orders two versions: negative when a is older than b. An empty
-// version is Legacy; those that do not parse sort as 0.0.0.
+// Compare orders two versions: negative when a is older than b. An empty version is Legacy;
+// invalid versions sort as 0.0.0.
 func Compare(a, b string) int {
 	x, _ := parseVersion(a)
 	y, _ := parseVersion(b)
@@ -59,8 +59,8 @@ func Compare(a, b string) int {
 // AtLeast says whether v is min or newer.
 func AtLeast(v, min string) bool { return Compare(v, min) >= 0 }
 
-// ValidateVersion says why v is no version of the form MAJOR[.MINOR[.PATCH]].
-// An empty one is Legacy.
+// ValidateVersion returns an error unless v has the form MAJOR[.MINOR[.PATCH]]. An empty
+// one is Legacy.
 func ValidateVersion(v string) error {
 	_, err := parseVersion(v)
 	return err

@@ -8,14 +8,14 @@ import (
 	"errors"
 )
 
-// VersionInfo is what VERSION prints.
+// VersionInfo is the output of VERSION.
 type VersionInfo struct {
-	CNIVersion        string   `json:"cniVersion"`        // as the caller gave it
-	SupportedVersions []string `json:"supportedVersions"` // that the plugin speaks
+	CNIVersion        string   `json:"cniVersion"`        // the caller's
+	SupportedVersions []string `json:"supportedVersions"` // those that the plugin supports
 }
 
-// ParseVersions reads the output of VERSION. As in libcni, a plugin of 0.2.0
-// that prints no list speaks 0.1.0 and 0.2.0.
+// ParseVersions reads the output of VERSION. As in libcni, a plugin of 0.2.0 without a list
+// supports 0.1.0 and 0.2.0.
 func ParseVersions(data []byte) (*VersionInfo, error) {
 	v := new(VersionInfo)
 	if err := json.Unmarshal(data, v); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
-// host is where the reader of a page sits: a release is unpacked in its working
-// directory, nothing of it is installed.
+// host is the machine of the page's reader: a release is unpacked in its working directory,
+// and nothing of it is installed.
 type host struct {
 	*lab.Lab
 	work string // the release is in work/bin
@@ -37,7 +37,7 @@ func newHost(t *testing.T, name, kind string) *host {
 	return h
 }
 
-// overlay makes directories writable of which the machine sees nothing.
+// overlay makes directories writable, without effect on the machine.
 func (h *host) overlay(dirs ...string) {
 	h.Helper()
 	for _, dir := range dirs {
@@ -46,8 +46,8 @@ func (h *host) overlay(dirs ...string) {
 	}
 }
 
-// boot makes it look as if systemd ran, and puts the stand-in of systemctl where
-// its own would be found later.
+// boot makes the host look as if systemd ran, and puts a stub of systemctl where the real
+// one would be found later.
 func (h *host) boot(t *testing.T) {
 	t.Helper()
 	const run = "/run/systemd"
@@ -56,7 +56,8 @@ func (h *host) boot(t *testing.T) {
 	}
 	h.In("sh", "-ec", "mount -t tmpfs -o mode=755 tmpfs "+run+"; mkdir "+run+"/system")
 	h.install("testdata/systemctl", h.stub+"/bin/systemctl")
-	// Docker's files are not where the unit expects them, and the test has no time.
+	// Docker's files are not where the unit expects them, and the test cannot wait for the
+	// default times.
 	h.write(h.stub+"/args/patchbay-docker.service", "--data-root "+h.DataRoot()+" --docker "+h.docker()+" --grace 1s")
 	t.Cleanup(func() {
 		_, _ = h.shell("docker ps -aq | xargs -r docker rm -f") // what a failed page leaves waits for the driver
@@ -96,7 +97,7 @@ func (h *host) must(err error) {
 	}
 }
 
-// shell runs what a reader types, in a shell of its own.
+// shell runs a reader's command, in a shell of its own.
 func (h *host) shell(command string) (printed string, err error) {
 	cmd := h.Inside("sh", "-c", `cd "$0"; eval "$1"`, h.work, command)
 	path := h.stub + "/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -110,7 +111,7 @@ func (h *host) shell(command string) (printed string, err error) {
 	return out.String(), err
 }
 
-// docker is where the dockerd listens.
+// docker is the socket of the dockerd.
 func (h *host) docker() string {
 	return "unix://" + filepath.Join(filepath.Dir(h.DataRoot()), "docker.sock")
 }

@@ -25,18 +25,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// prepare makes what a host has that a page takes for granted.
+// prepare makes what a page takes for granted on a host.
 var prepare = map[string]func(*host){
 	"docs/docker.md": aLAN,
 	"docs/hosts.md":  aCluster,
 }
 
-// afterwards looks whether a page has done what it says that it does.
+// afterwards checks that a page has done what it says.
 var afterwards = map[string]func(*host){
 	"docs/hosts.md": nothingLeft,
 }
 
-// TestPages does what the pages say.
+// TestPages runs the pages.
 func TestPages(t *testing.T) {
 	for _, name := range page.Tested {
 		text, err := os.ReadFile(filepath.Join(root(t), name))
@@ -64,10 +64,10 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// patience is for what the page says that it takes a moment.
+// patience is for steps that take a moment, as the page says.
 const patience = 3 * time.Minute
 
-// step does one thing; the next ones build upon it.
+// step runs one step; the next ones depend on it.
 func (h *host) step(path string, s page.Step) {
 	h.Helper()
 	at := fmt.Sprintf("%s:%d", path, s.Line)
@@ -96,8 +96,7 @@ func aLAN(h *host) {
 	h.Cleanup(server.Stop)
 }
 
-// aCluster gives the host what the page says is there: an etcd at the addresses
-// that it names.
+// aCluster gives the host what the page expects: an etcd at the addresses that it names.
 func aCluster(h *host) {
 	h.In("sh", "-ec", "for n in 1 2 3; do ip addr add 10.0.0.$n/32 dev lo; done")
 	etcd := h.Run("etcd", "--data-dir", h.Dir("etcd"), "--listen-client-urls", "http://10.0.0.1:2379", "--advertise-client-urls", "http://10.0.0.1:2379",
@@ -107,7 +106,7 @@ func aCluster(h *host) {
 	h.write(h.stub+"/args/patchbay-hosts.service", "--name host1 --data-root "+h.DataRoot())
 }
 
-// nothingLeft looks for what the agent makes on a host, and in the store.
+// nothingLeft looks for anything that the agent makes on a host, and in the store.
 func nothingLeft(h *host) {
 	h.Helper()
 	left, err := h.shell(`ls -d /etc/cni/net.d/lan.conflist /var/lib/patchbay/hosts /run/patchbay/mesh/* /etc/patchbay/* 2>/dev/null

@@ -20,14 +20,14 @@ import (
 	"github.com/patchbay-net/patchbay/e2e/docs/page"
 )
 
-// notRun are the README's commands that no test runs, and why.
+// notRun are the README's commands that no test runs, with the reasons.
 var notRun = map[string]string{
 	"make test": "it runs this test",
 }
 
-// TestReadme does what README.md says, in its order, on a machine of its own: the
-// source directory, /etc, /opt and /usr/local/bin are copies that nothing else
-// sees, /run and /var/lib are empty, and there is no network but lo.
+// TestReadme runs the commands of README.md, in its order, on a machine of its own: the
+// source directory, /etc, /opt and /usr/local/bin are private copies, /run and /var/lib are
+// empty, and there is no network but lo.
 func TestReadme(t *testing.T) {
 	dir := root(t)
 	text, err := os.ReadFile(filepath.Join(dir, page.Readme))
@@ -94,7 +94,7 @@ func newMachine(t *testing.T, dir string) *machine {
 	}
 	before := podmanGroups()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // the kernel ends all others in its namespace
+		_ = cmd.Process.Kill() // the kernel kills all others in its namespace
 		_ = cmd.Wait()
 		for group := range podmanGroups() {
 			if !before[group] {
@@ -112,7 +112,7 @@ func newMachine(t *testing.T, dir string) *machine {
 func podmanGroups() map[string]bool {
 	found := map[string]bool{}
 	for _, pattern := range []string{"/sys/fs/cgroup/libpod_parent/*", "/sys/fs/cgroup/*/libpod_parent/*"} {
-		list, _ := filepath.Glob(pattern) // the patterns are sound
+		list, _ := filepath.Glob(pattern) // the patterns are valid
 		for _, group := range list {
 			found[group] = true
 		}
@@ -120,7 +120,7 @@ func podmanGroups() map[string]bool {
 	return found
 }
 
-// shell runs what a reader types in the source directory.
+// shell runs a reader's command in the source directory.
 func (m *machine) shell(command string) (printed string, err error) {
 	cmd := exec.Command("nsenter", "-t", m.pid, "-n", "-m", "-p", "sh", "-c", `cd "$0"; eval "$1"`, m.dir, command)
 	cmd.Env = append(os.Environ(), "PATH=/usr/local/bin:"+os.Getenv("PATH")) // where the page puts programs
@@ -163,8 +163,8 @@ func (m *machine) want(what, want, command string) {
 	}
 }
 
-// podman prepares what a reader's podman has: storage, and an image. Its limits
-// stay below what needs CAP_SYS_RESOURCE, and crun would refuse hybrid cgroups.
+// podman prepares what a reader's podman has: storage, and an image. Its limits stay below
+// what needs CAP_SYS_RESOURCE, and crun would refuse hybrid cgroups.
 func (m *machine) podman() {
 	m.Helper()
 	m.write("/etc/containers/storage.conf", "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\ngraphroot = \"/var/lib/containers/storage\"\n")

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gate says when the tests of real callers are not run.
+// Package gate decides when the tests of real callers do not run.
 package gate
 
 import (
@@ -10,9 +10,9 @@ import (
 	"os"
 )
 
-// Enter ends the process where the tests cannot run. Who did not ask for them
-// (PATCHBAY_E2E=1, `make test`) is told so, first by the line by which `go test`
-// prints "[no tests to run]" instead of a bare ok; who asked and is not root, too.
+// Enter ends the process where the tests cannot run. Without a request for them
+// (PATCHBAY_E2E=1, `make test`) it says so, and first prints the line by which `go test`
+// prints "[no tests to run]" instead of a bare ok. It also reports a request without root.
 func Enter() {
 	flag.Parse()
 	switch {

@@ -24,12 +24,12 @@ type host struct {
 	*world
 	name, kind    string
 	addr          string
-	pid           string // of what holds its namespaces
+	pid           string // of the process that holds its namespaces
 	driver, agent *exec.Cmd
 	dead          bool
 }
 
-// env is the script's. A newer client refuses some flags to an old daemon.
+// env is the script's environment. A newer client refuses some flags to an old daemon.
 func (h *host) env() []string {
 	out := []string{"LAB_DIR=" + h.dir}
 	if h.kind == "old" {
@@ -47,7 +47,7 @@ func (h *host) up() {
 	}
 }
 
-// join puts the host at the switch, which is its way out.
+// join connects the host to the switch, which is its uplink.
 func (h *host) join() {
 	h.Helper()
 	h.plug(h.pid, h.name, h.addr)
@@ -65,7 +65,7 @@ func (h *host) docker(args ...string) string {
 	return run(h.T, h.env(), append([]string{h.script, "docker", h.name}, args...)...)
 }
 
-// begin starts patchbayd on the host; nsenter becomes it.
+// begin starts patchbayd on the host; nsenter becomes that process.
 func (h *host) begin(what string, args ...string) *exec.Cmd {
 	h.Helper()
 	argv := append([]string{"nsenter", "-t", h.pid, "-m", "-n", "--"}, h.confined(what)...)
@@ -73,7 +73,7 @@ func (h *host) begin(what string, args ...string) *exec.Cmd {
 	return h.command(h.name+"-"+what+".log", append(argv, args...)...)
 }
 
-// confined is what the unit takes from its service, as setpriv(1) says it.
+// confined is what the unit takes from its service, in setpriv(1)'s flags.
 func (h *host) confined(what string) []string {
 	h.Helper()
 	unit, err := systemd.Units.ReadFile("patchbay-" + what + ".service")
@@ -96,7 +96,7 @@ func (h *host) startDriver() {
 	})
 }
 
-// ttl is how long a host that died is believed in.
+// ttl is how long a dead host still counts as alive.
 const ttl = 3 * time.Second
 
 func (h *host) startAgent() {
@@ -104,13 +104,13 @@ func (h *host) startAgent() {
 	h.agent = h.begin("hosts", "--store", h.etcd.store(), "--name", h.name, "--ttl", ttl.String(), "--dns")
 }
 
-// hosts runs a command of patchbayd hosts.
-func (h *host) tell(args ...string) string {
+// cli runs a command of patchbayd hosts.
+func (h *host) cli(args ...string) string {
 	h.Helper()
 	return h.in(append([]string{h.patchbayd, "hosts", "--store", h.etcd.store()}, args...)...)
 }
 
-// listing is the part of ls that the tests look at.
+// listing is the part of the output of ls that the tests read.
 type listing struct {
 	Nodes []struct {
 		Name    string
@@ -126,7 +126,7 @@ type listing struct {
 
 func (h *host) ls() (l listing) {
 	h.Helper()
-	must(h, json.Unmarshal([]byte(h.tell("ls", "--json")), &l))
+	must(h, json.Unmarshal([]byte(h.cli("ls", "--json")), &l))
 	return l
 }
 
@@ -145,7 +145,7 @@ func (h *host) die() {
 	}
 	home, err := os.Readlink("/proc/" + h.pid + "/ns/mnt")
 	must(h, err)
-	for range 2 { // who was starting when the first one looked
+	for range 2 { // again for processes that were starting at the first look
 		for _, p := range inside(home) {
 			_ = unix.Kill(p, unix.SIGKILL)
 		}
@@ -153,7 +153,7 @@ func (h *host) die() {
 	h.until("all processes of "+h.name+" are gone", func() bool { return len(inside(home)) == 0 })
 }
 
-// inside are the processes in a mount namespace, and their children: those of
+// inside returns the processes in a mount namespace, and their children: those of
 // containers have another one.
 func inside(home string) (pids []int) {
 	all, _ := filepath.Glob("/proc/[0-9]*")
@@ -183,14 +183,14 @@ func (h *host) killAgent() {
 	_ = h.agent.Wait()
 }
 
-// down is for the end of the test.
+// down ends the host at the end of the test.
 func (h *host) down() {
 	if !h.dead {
 		h.die()
 	}
 }
 
-// network makes Docker's network of a CNI network as soon as that is there.
+// network creates Docker's network for a CNI network as soon as that exists.
 func (h *host) network(name string) {
 	h.Helper()
 	h.until(h.name+" has the configuration of "+name, func() bool {
@@ -212,8 +212,7 @@ func (h *host) gateway(network string) string {
 	return ""
 }
 
-// start runs a container that sleeps; its own names are answered by Docker, all
-// others by us.
+// start runs a container that sleeps; Docker answers its own names, we answer all others.
 func (h *host) start(name, network string, more ...string) {
 	h.Helper()
 	h.docker(append(append([]string{"run", "-d", "--name", name, "--network", network, "--dns", h.gateway(network)}, more...), "bb", "sleep", "1000")...)
@@ -235,7 +234,7 @@ func (h *host) reaches(from, to string) {
 	h.until(from+" reaches "+to, func() bool { return h.pings(from, to) })
 }
 
-// until waits for what must come.
+// until waits for a condition that must come true.
 func (w *world) until(what string, ok func() bool) {
 	w.Helper()
 	began := time.Now()

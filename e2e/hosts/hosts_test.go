@@ -19,7 +19,7 @@ func TestThreeHosts(t *testing.T) {
 		_, err := try(a.env(), a.script, "in", a.name, a.patchbayd, "hosts", "--store", w.etcd.store(), "create", "lan", "--subnet", "10.200.0.0/16", "--subnet", "fd00:200::/48", "--transport", "vxlan")
 		return err == nil
 	})
-	a.tell("create", "flat", "--subnet", "10.201.0.0/16", "--transport", "routes")
+	a.cli("create", "flat", "--subnet", "10.201.0.0/16", "--transport", "routes")
 	for _, h := range w.hosts {
 		h.network("lan")
 		h.network("flat")
@@ -48,7 +48,7 @@ func TestThreeHosts(t *testing.T) {
 	}
 }
 
-// within is the world as a part of the test sees it.
+// within is the world for a subtest.
 func (w *world) within(t *testing.T) *world {
 	in := *w
 	in.T, in.hosts = t, nil
@@ -63,7 +63,7 @@ func (w *world) within(t *testing.T) *world {
 	return &in
 }
 
-// take takes over which processes there are now.
+// take copies the processes back from a subtest's world.
 func (w *world) take(in *world) {
 	w.etcd.cmd = in.etcd.cmd
 	for i, h := range in.hosts {
@@ -95,8 +95,8 @@ func talk(w *world) {
 	ports(w)
 }
 
-// ports: a published port answers other hosts and their containers, and a
-// container sees which container talks to it.
+// ports: a published port answers other hosts and their containers, and a container sees
+// the source container's address.
 func ports(w *world) {
 	a, b := w.hosts[0], w.hosts[1]
 	a.docker("exec", "-d", "web", "httpd", "-f", "-p", "80")
@@ -127,7 +127,7 @@ func hexAddr(s string) string {
 	return fmt.Sprintf("%02X%02X%02X%02X", a[3], a[2], a[1], a[0])
 }
 
-// etcdKilled: with its data it goes on, and so does everybody.
+// etcdKilled: etcd restarts with its data and goes on, and so does every agent.
 func etcdKilled(w *world) {
 	a, b := w.hosts[0], w.hosts[1]
 	w.etcd.kill()
@@ -138,8 +138,8 @@ func etcdKilled(w *world) {
 	b.docker("rm", "-f", "late")
 }
 
-// etcdAway: for longer than any lease. Running containers talk, new ones start,
-// and an agent that comes without a store takes nothing away.
+// etcdAway: for longer than any lease. Running containers talk, new ones start, and an
+// agent that starts without a store removes nothing.
 func etcdAway(w *world) {
 	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
 	gateway, gatewayOfB := a.gateway("lan"), b.gateway("lan")
@@ -178,7 +178,7 @@ func etcdAway(w *world) {
 	a.docker("rm", "-f", "alone")
 }
 
-// hostKilled: its names go with its lease, and it blocks nothing.
+// hostKilled: its names expire with its lease, and it blocks nothing.
 func hostKilled(w *world) {
 	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
 	b.die()
@@ -206,11 +206,11 @@ func hostKilled(w *world) {
 	c.network("lan")
 	c.start("old", "lan")
 	a.reaches("web", "old")
-	a.tell("forget", b.name)
+	a.cli("forget", b.name)
 }
 
-// pruned: Docker's network of a host without containers on it goes, and nothing of the
-// CNI network: it is made again with the same block. What runs keeps its own.
+// pruned: Docker's network of a host without containers on it is removed, and nothing of
+// the CNI network: it is made again with the same block. Running containers keep theirs.
 func pruned(w *world) {
 	a, b, c := w.hosts[0], w.hosts[1], w.hosts[2]
 	before, gateway := b.in("cat", "/etc/cni/net.d/flat.conflist"), b.gateway("flat")
@@ -232,7 +232,7 @@ func pruned(w *world) {
 	b.docker("rm", "-f", "again")
 }
 
-// removed: a network goes from everywhere, and leaves nothing.
+// removed: a network is removed from every host, and leaves nothing.
 func removed(w *world) {
 	a, c := w.hosts[0], w.hosts[2]
 	a.docker("rm", "-f", "web", "fweb")
@@ -241,8 +241,8 @@ func removed(w *world) {
 		h.docker("network", "rm", "lan", "flat")
 	}
 	w.until("nobody is on lan", func() bool { return len(a.ls().Endpoints) == 0 })
-	a.tell("rm", "lan")
-	a.tell("rm", "flat")
+	a.cli("rm", "lan")
+	a.cli("rm", "flat")
 	for _, h := range []*host{a, c} {
 		left := ""
 		w.until("nothing is left on "+h.name, func() bool {

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// world is a switch with an etcd and three Docker hosts at it.
+// world is a switch with an etcd and three Docker hosts connected to it.
 type world struct {
 	*testing.T
 	dir       string // LAB_DIR
@@ -78,7 +78,7 @@ func (w *world) down() {
 	}
 }
 
-// dump shows what everybody logged.
+// dump shows the logs of all processes.
 func (w *world) dump() {
 	logs, _ := filepath.Glob(filepath.Join(w.dir, "*.log"))
 	for _, path := range logs {
@@ -105,7 +105,7 @@ func (w *world) inSwitch(argv ...string) string {
 	return run(w.T, nil, append([]string{"nsenter", "-t", pid(w.network), "-n", "--"}, argv...)...)
 }
 
-// plug joins the namespace of a process to the switch, as up0 with an address.
+// plug connects the namespace of a process to the switch, as up0 with an address.
 func (w *world) plug(holder, port, addr string) {
 	w.Helper()
 	w.inSwitch("sh", "-c", fmt.Sprintf("ip link add %[1]s type veth peer name up0 netns %[2]s && ip link set %[1]s master br0 up", port, holder))
@@ -124,13 +124,13 @@ func (w *world) command(log string, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// server is the etcd, behind a link of its own.
+// server is the etcd, behind its own link.
 type server struct {
 	*world
 	home, cmd *exec.Cmd
 }
 
-// etcdAddr is where it is.
+// etcdAddr is its address.
 const etcdAddr = "192.0.2.2"
 
 func newServer(w *world) *server {
@@ -155,7 +155,7 @@ func (s *server) kill() {
 	_ = s.cmd.Wait()
 }
 
-// link sets the server's way to everybody up or down.
+// link sets the server's only link up or down.
 func (s *server) link(state string) {
 	s.Helper()
 	s.inSwitch("ip", "link", "set", "etcd", state)
@@ -173,7 +173,7 @@ func end(cmd *exec.Cmd) {
 
 func pid(cmd *exec.Cmd) string { return strconv.Itoa(cmd.Process.Pid) }
 
-// try runs a command and returns what it said.
+// try runs a command and returns its output.
 func try(env []string, argv ...string) (string, error) {
 	var out, said bytes.Buffer
 	cmd := exec.Command(argv[0], argv[1:]...)

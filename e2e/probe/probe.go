@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe is the two ends of a conversation that proves traffic: a server
-// that tells each caller which address it saw, over TCP and UDP, and the caller.
-// The tests use it in process, in a namespace they entered, and as a static
-// program inside containers.
+// Package probe is the two ends of a connection that proves traffic: a server that returns
+// to each client the address that it saw, over TCP and UDP, and the client. The tests use
+// it in process, in a namespace that they entered, and as a static program inside
+// containers.
 package probe
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Timeout is how long an answer is waited for.
+// Timeout is how long a client waits for an answer.
 const Timeout = 3 * time.Second
 
 // Server listens on one port over TCP and UDP until it is closed.
@@ -27,8 +27,8 @@ type Server struct {
 	udp net.PacketConn
 }
 
-// Serve starts a server on addr ("host:port" as net.Listen takes it). Its
-// sockets belong to the calling thread's network namespace for good.
+// Serve starts a server on addr ("host:port" as net.Listen takes it). Its sockets belong to
+// the calling thread's network namespace for good.
 func Serve(addr string) (*Server, error) {
 	tcp, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -92,9 +92,8 @@ func seen(a net.Addr) string {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()).String()
 }
 
-// Who asks the server at addr over network ("tcp" or "udp") which address it
-// sees this caller under. A UDP question is repeated, since a datagram may be
-// lost to neighbour resolution.
+// Who asks the server at addr over network ("tcp" or "udp") which address it sees for this
+// client. It repeats a UDP request, since neighbour resolution may lose a datagram.
 func Who(network, addr string) (netip.AddrPort, error) {
 	c, err := net.DialTimeout(network, addr, Timeout)
 	if err != nil {
@@ -121,7 +120,7 @@ func Who(network, addr string) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("ask %s %s: %w", network, addr, err)
 }
 
-// Fetch takes n bytes from the TCP server at addr and says how long it took.
+// Fetch takes n bytes from the TCP server at addr and returns the time that it took.
 func Fetch(addr string, n int64) (time.Duration, error) {
 	start := time.Now()
 	c, err := net.DialTimeout("tcp", addr, Timeout)

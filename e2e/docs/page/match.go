@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Matches says whether a command has printed what the page shows. Columns may be
-// of any width; "…" is any text, and on a line of its own any lines; ids, MAC
-// addresses, times and ports from the range of random ones are any of their kind.
+// Matches says whether a command has printed what the page shows. Columns may have any
+// width; "…" is any text, and on a line of its own any lines; ids, MAC addresses, times and
+// ports from the range of random ones match any of their kind.
 func (s Step) Matches(printed string) bool {
 	if s.Prints == nil {
 		return true
@@ -40,7 +40,7 @@ func (s Step) pattern() string {
 	return out.String()
 }
 
-// kinds are what differs from one run to the next.
+// kinds are the words that differ from one run to the next.
 var kinds = []struct{ shown, any *regexp.Regexp }{
 	{regexp.MustCompile(`([0-9a-f]{2}:){5}[0-9a-f]{2}`), regexp.MustCompile(`([0-9a-f]{2}:){5}[0-9a-f]{2}`)},
 	{regexp.MustCompile(`\b[0-9a-f]{12,64}\b`), regexp.MustCompile(`[0-9a-f]{12,64}`)},
@@ -49,7 +49,7 @@ var kinds = []struct{ shown, any *regexp.Regexp }{
 	{regexp.MustCompile(`…`), regexp.MustCompile(`.*`)},
 }
 
-// word is the pattern of one word: the first kind that is in it, and its ends.
+// word is the pattern of one word: the first kind that it contains, and its ends.
 func word(w string) string {
 	for _, k := range kinds {
 		if at := k.shown.FindStringIndex(w); at != nil {

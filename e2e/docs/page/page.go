@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page reads what a page of documentation tells its reader to do: the
-// fenced blocks of commands and files, in their order. A block is one of
+// Package page reads the steps of a documentation page: the fenced blocks of commands and
+// files, in their order. A block is one of
 //
 //	```console                  commands after "# " or "$ ", and what they print
 //	```console wait             the same, for commands that work, or print this, only in a moment
@@ -18,18 +18,17 @@ import (
 	"strings"
 )
 
-// Tested are the pages for users whose every command is run by e2e/docs.
+// Tested are the pages for users whose commands e2e/docs runs.
 var Tested = [...]string{"docs/docker.md", "docs/hosts.md"}
 
-// Readme is the first page, whose every command e2e/docs runs on a machine without
-// any runtime.
+// Readme is the first page. e2e/docs runs its commands on a machine without any runtime.
 const Readme = "README.md"
 
-// Step is one thing that the reader does: a command, or a file to write.
+// Step is one step of the reader: a command, or a file to write.
 type Step struct {
 	Line    int      // of the page
 	Command string   // for a shell; empty: write a file
-	Prints  []string // what the page says that the command prints; nil: anything
+	Prints  []string // the output that the page shows; nil: anything
 	Wait    bool     // it works in a moment
 	File    string   // an absolute path
 	Text    string   // of the file

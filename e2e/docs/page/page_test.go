@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A command that no test would run is an error, whatever its block is called.
+// A command that no test would run is an error, whatever the name of its block.
 func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"~~~text\ndocker network ls\n~~~":     "line 2",
@@ -89,7 +89,7 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// The pages that e2e/docs runs can be read: no root is needed to find out.
+// The pages that e2e/docs runs can be parsed; this test needs no root.
 func TestPagesCanBeRead(t *testing.T) {
 	for _, name := range append(Tested[:], Readme) {
 		text, err := os.ReadFile("../../../" + name)

@@ -1,11 +1,11 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command probe is package probe as a program for containers: built without
-// cgo it runs in an empty file system.
+// Command probe is package probe as a program for containers: built without cgo it runs in
+// an empty file system.
 //
 //	probe serve ADDR          answer on ADDR over TCP and UDP until killed
-//	probe who NETWORK ADDR    ask ADDR who it sees, print the answer
+//	probe who NETWORK ADDR    ask ADDR which address it sees, print the answer
 package main
 
 import (
