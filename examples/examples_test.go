@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package examples_test holds the examples to the contract of conformance/ and
-// runs them in a chain beside our own plugins.
+// Package examples_test runs the contract of conformance/ on the examples, and runs them in
+// a chain beside our own plugins.
 package examples_test
 
 import (
@@ -51,8 +51,8 @@ const network = `{"cniVersion":"1.1.0","name":"mixed","plugins":[
 	{"type":"ptp","ipam":{"type":"sh-ipam","prefix":"10.44.0"}},
 	{"type":"hosts","domain":"pods.example"}]}`
 
-// TestChain: our ptp asks the shell plugin for an address and the Go one writes
-// it down.
+// TestChain: our ptp gets an address from the shell plugin, and the Go plugin writes it to
+// a file.
 func TestChain(t *testing.T) {
 	rt := &chain.Runtime{Path: []string{install(t), reftest.Ours(t)}, Warn: func(err error) { t.Error(err) }}
 	list, err := chain.ParseList([]byte(network))

@@ -17,13 +17,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// hooked lays an example of wrap/ out: hooks are programs of the directory.
+// hooked copies an example of wrap/ into a directory, with its hooks as programs.
 type hooked struct {
 	t    *testing.T
 	rt   *chain.Runtime
 	list *chain.List
 	at   chain.Attachment
-	root string // stands for /run of announce and gate
+	root string // replaces /run in announce and gate
 }
 
 func wrapExample(t *testing.T, file string, edit ...func(string) string) *hooked {
@@ -69,8 +69,7 @@ func (h *hooked) must(err error) {
 	}
 }
 
-// TestAnnounce: the network with wrap and the one with the plain shell wrapper
-// do the same.
+// TestAnnounce: the network with wrap and the one with the plain shell wrapper do the same.
 func TestAnnounce(t *testing.T) {
 	plain := func(string) string {
 		return `{"cniVersion":"1.1.0","name":"announced","plugins":[
@@ -97,7 +96,7 @@ func TestAnnounce(t *testing.T) {
 			leak.Nothing(t, before)
 
 			h.must(os.RemoveAll(filepath.Join(h.root, "announced")))
-			h.must(os.WriteFile(filepath.Join(h.root, "announced"), nil, 0o600)) // in the way
+			h.must(os.WriteFile(filepath.Join(h.root, "announced"), nil, 0o600)) // a file where the hook needs a directory
 			if _, err := h.rt.Add(t.Context(), h.list, h.at); err == nil || !strings.Contains(err.Error(), "announce") {
 				t.Errorf("ADD without a place to announce: %v", err)
 			}
@@ -106,8 +105,8 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// TestGate: refused with a code of the hook's choice, tried again when a plugin
-// says so, and all of it in the log.
+// TestGate: a hook refuses with a code of its choice, a plugin that asks for it is retried,
+// and the log has all of it.
 func TestGate(t *testing.T) {
 	h := wrapExample(t, "wrap/gate.conflist")
 	before := leak.Must(t)
@@ -135,8 +134,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestSecondInterface: a configuration and a result that others wrote, changed
-// on the way, in a chain and in one process.
+// TestSecondInterface: hooks change a foreign configuration and a foreign result on the
+// way, in a chain and in one process.
 func TestSecondInterface(t *testing.T) {
 	h := wrapExample(t, "wrap/second-interface.conflist")
 	before := leak.Must(t)

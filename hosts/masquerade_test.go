@@ -26,7 +26,7 @@ func (f *fakeFabric) subnet() (x mesh.Subnet) {
 
 // A Docker network with the configuration of an earlier release makes the fabric masquerade
 // while it exists; one with a new configuration does not.
-func TestMasqueradeOfBefore(t *testing.T) {
+func TestFormerMasquerade(t *testing.T) {
 	s := openStore(t)
 	must(t, Admin{s}.Create(t.Context(), lan()))
 	h := newHost(t, s, 1)

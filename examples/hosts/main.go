@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Hosts is an example of a plugin made outside of Patchbay's tree, with nothing
-// but the public packages plugin and spec. It stands at the end of a chain and
-// writes one hosts(5) file an attachment, so that a resolver such as dnsmasq
-// (addn-hosts=/run/cni/hosts/NETWORK) knows the containers by name:
+// Hosts is an example of a plugin from outside of Patchbay's tree; it imports only the
+// public packages plugin and spec. It is the last plugin of a chain and writes one hosts(5)
+// file per attachment, from which a resolver such as dnsmasq
+// (addn-hosts=/run/cni/hosts/NETWORK) answers for the containers' names:
 //
 //	{"type": "hosts", "domain": "pods.example"}
 //
@@ -24,7 +24,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// dir is fixed, so that DEL and GC need no configuration to find a file.
+// dir is fixed, so that DEL and GC find a file without a configuration.
 const dir = "/run/cni/hosts"
 
 // Conf is the configuration.
@@ -40,8 +40,8 @@ var hosts = plugin.Plugin{
 
 func main() { os.Exit(plugin.Main(&hosts)) }
 
-// add passes the result on as it came. A failed ADD leaves no file: the undo is
-// pushed before the file is written.
+// add returns the result unchanged. A failed ADD leaves no file, because the undo is pushed
+// before the file is written.
 func add(_ context.Context, r *plugin.Request) (*spec.Result, error) {
 	text, err := compile(r)
 	if err != nil {
@@ -55,7 +55,7 @@ func add(_ context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), write(path, text)
 }
 
-// compile says what the file should hold, without touching anything.
+// compile returns the content of the file, without side effects.
 func compile(r *plugin.Request) (string, error) {
 	var c Conf
 	if err := r.Decode(&c); err != nil {
@@ -82,7 +82,7 @@ func compile(r *plugin.Request) (string, error) {
 	return b.String(), nil
 }
 
-// hostName is the pod's name, or the container's id where there is no pod.
+// hostName returns the pod's name, or the container's id without a pod.
 func hostName(r *plugin.Request) (string, error) {
 	args, err := r.CNIArgs()
 	if err != nil {
@@ -115,11 +115,11 @@ func check(_ context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// gc removes the files of attachments that are not valid any more.
+// gc removes the files of attachments that are no longer valid.
 func gc(_ context.Context, r *plugin.Request) error {
 	keep, ok := r.Valid()
 	if !ok {
-		return nil // no list is no permission
+		return nil // without a list it may remove nothing
 	}
 	entries, err := os.ReadDir(filepath.Join(dir, r.Network))
 	if err != nil {
@@ -141,13 +141,13 @@ func status(_ context.Context, r *plugin.Request) error {
 	return nil
 }
 
-// file names the hosts file of an attachment. The SDK has refused names that
-// could lead elsewhere, and an id has no '@'.
+// file returns the path of an attachment's file. The SDK has refused names that could lead
+// elsewhere, and an id has no '@'.
 func file(network, id, ifName string) string {
 	return filepath.Join(dir, network, id+"@"+ifName)
 }
 
-// write replaces a file as a whole: a resolver reads the old or the new one.
+// write replaces the whole file: a resolver reads the old or the new one.
 func write(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

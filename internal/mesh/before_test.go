@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
-// A new world has no masquerade of the mesh's. That of an earlier release stays,
-// and is put back, as long as an attachment may count on it.
-func TestMasqueradeOfBefore(t *testing.T) {
+// A new node has no masquerade of the mesh. One of an earlier release stays, and is
+// restored after a flush, while an attachment may need it.
+func TestFormerMasquerade(t *testing.T) {
 	l := newLab(t)
 	h, u := l.hosts[0], setup{Routes, "46"}
 	before := u.self(h)
@@ -50,12 +50,12 @@ func TestMasqueradeOfBefore(t *testing.T) {
 	stands("in a new world", false)
 
 	old := h.attached("old", "bridge")
-	apply(before) // an agent of before
+	apply(before) // an agent of an earlier release
 	apply(now)
 	stands("beside an attachment without", true)
 	h.do(func() error { return flush(h.paths.Run, before) })
 	apply(now)
-	stands("after somebody flushed it", true)
+	stands("after a flush", true)
 	h.attached("new", "bridge", nft.Masqueraded(netip.MustParsePrefix("10.40.1.9/16"), "")...)
 	h.attached("new", "firewall")
 	must(t, os.Remove(old))
@@ -73,7 +73,7 @@ func TestMasqueradeOfBefore(t *testing.T) {
 	stands("once it has gone", false)
 }
 
-// flush takes the masquerades out of the firewall behind everybody's back.
+// flush removes the masquerades from the firewall, as another program might.
 func flush(run string, self Self) error {
 	fw := nft.Open(run)
 	defer fw.Close() //nolint:errcheck // a test

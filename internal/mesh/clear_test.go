@@ -35,8 +35,8 @@ func (s *space) sh(lines string) (out string) {
 	return out
 }
 
-// Docker's policy does not stop what comes from other hosts, also when Docker
-// starts after us.
+// Docker's FORWARD policy does not stop packets of other hosts, even if Docker starts after
+// the mesh.
 func TestForwardDrop(t *testing.T) {
 	nettest.Need(t, nettest.Program("iptables-nft"))
 	l := newLab(t)
@@ -64,7 +64,7 @@ func TestForwardDrop(t *testing.T) {
 	}
 }
 
-// What nothing in nftables can accept is said, once.
+// Drops that no rule in nftables can override are reported once.
 func TestLegacyDrop(t *testing.T) {
 	nettest.Need(t, nettest.Program("iptables-legacy"))
 	l := newLab(t)
@@ -82,7 +82,7 @@ func TestLegacyDrop(t *testing.T) {
 	}
 }
 
-// snapshot is all there is in a host's kernel that a mesh may have made.
+// snapshot returns all objects in a host's kernel that a mesh may have made.
 func (h *host) snapshot() string {
 	return h.sh("ip -o link | cut -d: -f2; ip route; ip -6 route; nft list sets | grep -A9 10.40 || true")
 }
@@ -96,7 +96,7 @@ func TestClear(t *testing.T) {
 	l := newLab(t)
 	u := setup{transport, "46"}
 	h := l.hosts[0]
-	h.do(func() error { return h.mesh.Clear(ctx, "") }) // never there
+	h.do(func() error { return h.mesh.Clear(ctx, "") }) // it never existed
 	before := h.snapshot()
 	u.sync(h, l.hosts[:3]...)
 	if h.snapshot() == before {
@@ -113,8 +113,8 @@ func TestClear(t *testing.T) {
 	}
 }
 
-// A second mesh of the host, and one whose number was changed, do not take each
-// other's.
+// A second mesh of the host, and one with a changed protocol number, remove nothing of the
+// other mesh.
 func TestTwoMeshes(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]
@@ -147,7 +147,7 @@ func TestTwoMeshes(t *testing.T) {
 	}
 }
 
-// What a mesh has is stale when its record is gone, or what it named as wanted.
+// A mesh is stale when its record is gone, or the path in Options.Wanted.
 func TestStale(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]
@@ -195,8 +195,8 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// An uplink that goes down takes the routes along; Watch tells, and the next Sync
-// puts them back.
+// An uplink that goes down removes the routes; Watch reports it, and the next Sync restores
+// them.
 func TestWatch(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]
@@ -205,19 +205,19 @@ func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(ctx)
 	changed, ended := make(chan bool, 1000), make(chan error, 1)
 	go func() { ended <- h.conn.Do(func() error { return h.mesh.Watch(ctx, func() { changed <- true }) }) }()
-	h.quietly(t, changed)
+	h.awaitWatch(t, changed)
 	must(t, l.hosts[0].mesh.conn.LinkSetDown(h.link("eth0")))
 	must(t, l.hosts[0].mesh.conn.LinkSetUp(h.link("eth0")))
-	told(t, "the link", changed)
+	reported(t, "the link", changed)
 	cancel()
 	must(t, <-ended)
-	h.addr("eth0", "2001:db8:1::1/64") // went with the link
+	h.addr("eth0", "2001:db8:1::1/64") // removed with the link
 	u.sync(h, l.hosts[:2]...)
 	talk(t, l.hosts[:2]...)
 }
 
-// A socket that overflows is told, and is no end of the agent: the library says so
-// and closes its channel, and Watch may see either first.
+// Watch returns an error when its socket overflows: the library reports that and closes its
+// channel, and Watch may see either first.
 func TestWatchOverflows(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]
@@ -236,11 +236,11 @@ func TestWatchOverflows(t *testing.T) {
 		slow := func() {
 			changed <- true
 			<-full
-			time.Sleep(20 * time.Millisecond) // the library is done before the next look
+			time.Sleep(20 * time.Millisecond) // the library finishes before the next look
 		}
 		go func() { ended <- listener.Do(func() error { return h.mesh.Watch(ctx, slow) }) }()
-		h.quietly(t, changed)
-		for n := range 1000 { // some 200 kB are kept
+		h.awaitWatch(t, changed)
+		for n := range 1000 { // the socket holds some 200 kB
 			must(t, h.mesh.conn.LinkSetAlias(h.link("eth0"), strings.Repeat("x", 1+n%2)))
 		}
 		close(full)
@@ -250,25 +250,25 @@ func TestWatchOverflows(t *testing.T) {
 	}
 }
 
-func told(t *testing.T, what string, changed <-chan bool) {
+func reported(t *testing.T, what string, changed <-chan bool) {
 	t.Helper()
 	select {
 	case <-changed:
 	case <-time.After(patience):
-		t.Errorf("%s: nothing was told", what)
+		t.Errorf("%s: no event", what)
 	}
 }
 
-// Tunnels go by no link, and yet the uplink matters: another address of DHCP's or
-// another MTU is told. The bridge's address is that of the host's processes once
-// it is there, and the routes do without when it goes.
+// A State with tunnels alone uses no link, and yet the uplink matters: Watch reports
+// another address from DHCP or another MTU. Routes use the bridge's address as the source
+// of the host's processes while it exists.
 func TestWatchAddresses(t *testing.T) {
 	l := newLab(t)
 	h := l.hosts[0]
 	u := setup{Routes, "46"}
 	before := netip.MustParsePrefix("10.40.1.1/24")
 	must(t, h.conn.AddrDel(h.link("cni0"), &netlink.Addr{IPNet: nl.IPNet(before)}))
-	_, err := h.mesh.Look(u.self(h), nil) // no State goes by a link
+	_, err := h.mesh.Look(u.self(h), nil) // no State uses a link
 	must(t, err)
 	ctx, cancel := context.WithCancel(ctx)
 	changed, ended := make(chan bool, 1000), make(chan error, 1)
@@ -278,9 +278,9 @@ func TestWatchAddresses(t *testing.T) {
 	must(t, err)
 	defer listener.Close()
 	go func() { ended <- listener.Do(func() error { return h.mesh.Watch(ctx, func() { changed <- true }) }) }()
-	h.quietly(t, changed)
+	h.awaitWatch(t, changed)
 	must(t, h.mesh.conn.LinkSetMTU(h.link("eth0"), 1400))
-	told(t, "the MTU", changed)
+	reported(t, "the MTU", changed)
 	sources := func() (out string) {
 		u.sync(h, l.hosts[:2]...)
 		settled(t, u, h, l.hosts[:2]...)
@@ -306,7 +306,7 @@ func TestWatchAddresses(t *testing.T) {
 			p := netip.MustParsePrefix(step.remove)
 			must(t, h.conn.AddrDel(h.link(step.link), &netlink.Addr{IPNet: nl.IPNet(p)}))
 		}
-		told(t, step.add+step.remove, changed)
+		reported(t, step.add+step.remove, changed)
 		if got := sources(); !strings.Contains(got, step.want) || !strings.Contains(got, "fd40:2::/64 from fd40:1::1") {
 			t.Errorf("%+v:\n%s", step, got)
 		}
@@ -315,9 +315,8 @@ func TestWatchAddresses(t *testing.T) {
 	must(t, <-ended)
 }
 
-// quietly waits until Watch listens: a change of a link that the mesh goes by is
-// told.
-func (h *host) quietly(t *testing.T, changed <-chan bool) {
+// awaitWatch waits until Watch works: until it reports a change of a link that the mesh uses.
+func (h *host) awaitWatch(t *testing.T, changed <-chan bool) {
 	t.Helper()
 	end := time.After(patience)
 	for n := 0; ; n++ {
@@ -330,7 +329,7 @@ func (h *host) quietly(t *testing.T, changed <-chan bool) {
 			return
 		case <-time.After(20 * time.Millisecond):
 		case <-end:
-			t.Fatal("Watch hears nothing")
+			t.Fatal("Watch reports nothing")
 		}
 	}
 }
@@ -339,7 +338,7 @@ func (h *host) quietly(t *testing.T, changed <-chan bool) {
 func settled(t *testing.T, u setup, h *host, hosts ...*host) {
 	t.Helper()
 	settle(t, h)
-	if heard := changes(t, u, h, hosts...); len(heard) > 0 {
-		t.Errorf("a second Sync changed something: %v", heard)
+	if events := changes(t, u, h, hosts...); len(events) > 0 {
+		t.Errorf("a second Sync changed something: %v", events)
 	}
 }

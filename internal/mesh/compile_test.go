@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// world is a self, its peers and what the kernel says, for the pure tests.
+// world returns a self, its peers and the kernel's facts, for the pure tests.
 func world() (Self, []Peer, Facts) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	self := Self{
@@ -106,8 +106,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// What one peer's entry claims wrongly is left out and told, and everybody else
-// is served.
+// A wrong entry of one peer is left out and reported, and all other peers work.
 func TestCompileRefuses(t *testing.T) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	for _, tc := range []struct {
@@ -188,7 +187,7 @@ func TestCompileRefusesSelf(t *testing.T) {
 	}
 }
 
-// What hosts claim of each other is compared in all lengths.
+// Claims of any length are compared with each other.
 func TestClaims(t *testing.T) {
 	var c claims
 	c.add(netip.MustParsePrefix("10.40.2.0/24"), "a")

@@ -28,7 +28,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// A host behind a router is refused by routes, and nobody else is for it.
+// Transport routes refuses a host behind a router, and no other host.
 func TestRoutesBehindRouter(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}
@@ -54,8 +54,7 @@ func TestVXLAN(t *testing.T) {
 	}
 }
 
-// Hosts of both families, and some with one of them: two devices on those that
-// need both.
+// Some hosts have both families and some have one: two devices on those that need both.
 func TestMixedUnderlay(t *testing.T) {
 	needVXLAN(t)
 	l := newLab(t)
@@ -92,7 +91,7 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// A connection outlives whatever happens to the mesh around it.
+// A connection outlives all changes of the mesh around it.
 func TestStream(t *testing.T) {
 	transports := []Transport{Routes}
 	if u := needsVXLAN(); u == nil {
@@ -128,7 +127,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// needsVXLAN is nil on a kernel that has it.
+// needsVXLAN is nil on a kernel with VXLAN.
 func needsVXLAN() error { return nettestVXLAN().Probe() }
 
 // A peer gets another address, leaves and comes back.
@@ -168,7 +167,7 @@ func TestPeerMoves(t *testing.T) {
 	}
 }
 
-// One Sync makes what is new, changes what is there and removes what is left over.
+// One Sync adds what is new, changes what exists and removes what is left over.
 func TestPeersSwap(t *testing.T) {
 	needVXLAN(t)
 	l := newLab(t)
@@ -204,8 +203,8 @@ func TestPeersSwap(t *testing.T) {
 	}
 }
 
-// Where a mesh masquerades, it does so with what leaves the whole network, once,
-// and never with what stays in it.
+// A mesh that masquerades does so with what leaves the whole network, once, and never with
+// what stays in it.
 func TestMasquerade(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}
@@ -263,7 +262,7 @@ func TestForeign(t *testing.T) {
 	must(t, apply())
 }
 
-// A route of ours that has to change and cannot stays as it is, until it can.
+// A route of ours that must change and cannot stays unchanged, until it can.
 func TestForeignKeepsOurs(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}
@@ -295,7 +294,7 @@ func TestForeignKeepsOurs(t *testing.T) {
 	}
 }
 
-// A block amid a link of the host's own is not taken from its neighbours.
+// A block inside the network of a link of the host is not taken from the neighbours there.
 func TestAmidNeighbours(t *testing.T) {
 	l := newLab(t)
 	u := setup{Routes, "46"}
@@ -312,8 +311,8 @@ func TestAmidNeighbours(t *testing.T) {
 	}
 }
 
-// A link that has our name and is not ours stays; one of ours with other
-// parameters is made anew, and one with the same is not.
+// A link that has our name and is not ours stays. One of ours with other parameters is
+// replaced, and one with the same parameters is not.
 func TestDevice(t *testing.T) {
 	needVXLAN(t)
 	l := newLab(t)

@@ -31,7 +31,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// needVXLAN leaves tests of the tunnel to a kernel that has it.
+// needVXLAN leaves tests of the tunnel to a kernel with VXLAN.
 func needVXLAN(t testing.TB) {
 	t.Helper()
 	nettest.Need(t, nettestVXLAN())
@@ -127,7 +127,7 @@ func (s *space) bridge(name string) {
 	s.up(name)
 }
 
-// join connects two namespaces; a bridge of a's may take its end.
+// join connects two namespaces; its end in a may join a bridge.
 func join(a *space, aName, master string, b *space, bName string) {
 	a.t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -181,7 +181,7 @@ func (l *lab) host(n int) *host {
 	return h
 }
 
-// open is a start of the agent.
+// open starts the agent.
 func (h *host) open() {
 	h.t.Helper()
 	h.do(func() (err error) {
@@ -196,7 +196,7 @@ func (h *host) do(fn func() error) {
 	must(h.t, h.conn.Do(fn))
 }
 
-// underlay4 and underlay6 are a host's addresses.
+// underlay4 and underlay6 return a host's addresses.
 func (h *host) underlay4() netip.Addr {
 	if h.moved4 != "" {
 		return netip.MustParseAddr(h.moved4)
@@ -226,7 +226,7 @@ func (h *host) blocks() []netip.Prefix {
 
 func (h *host) id() string { return fmt.Sprintf("node-%d", h.number) }
 
-// setup is how a test wants the mesh.
+// setup is the mesh of a test.
 type setup struct {
 	transport Transport
 	underlay  string // "4", "6", "46"
@@ -261,7 +261,7 @@ func (u setup) peers(h *host, hosts ...*host) (list []Peer) {
 	return list
 }
 
-// sync is a turn of the agent on h, with these hosts in its list.
+// sync runs the agent on h once, with these hosts in its list.
 func (u setup) sync(h *host, hosts ...*host) {
 	h.t.Helper()
 	h.do(func() error { return h.mesh.Apply(ctx, u.self(h), u.peers(h, hosts...)) })
@@ -274,7 +274,7 @@ func (u setup) all(hosts ...*host) {
 	}
 }
 
-// talk lets the containers of all pairs exchange a message over TCP, by both
+// talk checks that the containers of all pairs exchange a message over TCP, with both
 // families, and see each other's own addresses.
 func talk(t *testing.T, hosts ...*host) {
 	t.Helper()

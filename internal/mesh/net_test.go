@@ -23,8 +23,8 @@ func (s *space) listen(t testing.TB, addr string) (l net.Listener) {
 	return l
 }
 
-// dial connects from inside a namespace. The library's dialer goes from thread to
-// thread, so the socket is made here.
+// dial connects from inside a namespace. The library's dialer changes threads, so this
+// function creates the socket itself.
 func (s *space) dial(addr string, within time.Duration) (c net.Conn, err error) {
 	err = s.conn.Do(func() (err error) {
 		d := net.Dialer{Timeout: within, FallbackDelay: -1}
@@ -34,8 +34,8 @@ func (s *space) dial(addr string, within time.Duration) (c net.Conn, err error) 
 	return c, err
 }
 
-// ask connects from one namespace to an address of another, which answers with
-// the address it sees. "" means nothing came.
+// ask connects from one namespace to an address of another, which replies with the address
+// it sees. "" means that no reply came.
 func ask(t testing.TB, from, to *space, addr string) string {
 	t.Helper()
 	l := to.listen(t, net.JoinHostPort(addr, "0"))
@@ -47,7 +47,7 @@ func ask(t testing.TB, from, to *space, addr string) string {
 				return
 			}
 			host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-			fmt.Fprintln(c, host) //nolint:errcheck // the asker notices
+			fmt.Fprintln(c, host) //nolint:errcheck // ask sees an empty reply
 			c.Close()             //nolint:errcheck // a test
 		}
 	}()
@@ -66,7 +66,7 @@ func ask(t testing.TB, from, to *space, addr string) string {
 	return line[:len(line)-1]
 }
 
-// stream is a TCP connection that is kept open.
+// stream is a TCP connection that stays open.
 type stream struct {
 	near net.Conn
 	far  net.Conn
@@ -83,7 +83,7 @@ func connect(t testing.TB, from, to *space, addr string) *stream {
 	return &stream{near, far}
 }
 
-// echo sends something there and back.
+// echo sends a text there and back.
 func (s *stream) echo(text string) error {
 	for _, pair := range [][2]net.Conn{{s.near, s.far}, {s.far, s.near}} {
 		from, to := pair[0], pair[1]

@@ -21,16 +21,15 @@ import (
 
 func nettestVXLAN() nettest.Feature { return nettest.LinkKind("vxlan") }
 
-// quiet checks that one more Sync changes nothing: the kernel tells of no change
-// of links, addresses, routes, our neighbours, settings or nftables, and no file
-// is written.
+// quiet checks that one more Sync changes nothing: the kernel reports no change of links,
+// addresses, routes, our neighbours, settings or nftables, and no file is written.
 func quiet(t *testing.T, u setup, hosts ...*host) {
 	t.Helper()
 	settle(t, hosts...)
 	for _, h := range hosts {
 		files := h.files(t)
-		if heard := changes(t, u, h, hosts...); len(heard) > 0 {
-			t.Errorf("host %d: a second Sync changed something: %v", h.number, heard)
+		if events := changes(t, u, h, hosts...); len(events) > 0 {
+			t.Errorf("host %d: a second Sync changed something: %v", h.number, events)
 		}
 		if now := h.files(t); now != files {
 			t.Errorf("host %d: a second Sync wrote files:\n%s\nwas\n%s", h.number, now, files)
@@ -38,9 +37,9 @@ func quiet(t *testing.T, u setup, hosts ...*host) {
 	}
 }
 
-// settle waits until the kernels of hosts tell of nothing any more. What was done
-// before is still told of later: a change of carrier by up to a second
-// (net/core/link_watch.c), which would be heard as one of the next Sync.
+// settle waits until the kernels of hosts report no more events. The kernel reports earlier
+// changes late, a change of carrier by up to a second (net/core/link_watch.c), and the test
+// would take such an event for one of the next Sync.
 func settle(t *testing.T, hosts ...*host) {
 	t.Helper()
 	var fds []unix.PollFd
@@ -62,14 +61,14 @@ func settle(t *testing.T, hosts ...*host) {
 			return
 		}
 		for _, f := range fds {
-			unix.Recvfrom(int(f.Fd), buf, unix.MSG_DONTWAIT) //nolint:errcheck // asked again
+			unix.Recvfrom(int(f.Fd), buf, unix.MSG_DONTWAIT) //nolint:errcheck // tried again
 		}
 	}
 	t.Errorf("links still change after %s", patience)
 }
 
-// changes is what the kernel tells of while h syncs.
-func changes(t *testing.T, u setup, h *host, hosts ...*host) (heard []string) {
+// changes returns the kernel's events while h syncs.
+func changes(t *testing.T, u setup, h *host, hosts ...*host) (events []string) {
 	t.Helper()
 	h.do(func() error {
 		route, err := vnl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_ROUTE,
@@ -87,14 +86,14 @@ func changes(t *testing.T, u setup, h *host, hosts ...*host) (heard []string) {
 			return err
 		}
 		device := h.deviceIndex()
-		heard = append(messages(t, route, device), messages(t, tables, device)...)
+		events = append(messages(t, route, device), messages(t, tables, device)...)
 		return nil
 	})
-	return heard
+	return events
 }
 
-// What quiet listens for is heard.
-func TestChangesAreHeard(t *testing.T) {
+// The events that quiet watches do arrive.
+func TestChangesArrive(t *testing.T) {
 	l := newLab(t)
 	h, u := l.hosts[0], setup{Routes, "46"}
 	first := changes(t, u, h, l.hosts[:3]...)
@@ -109,14 +108,14 @@ func TestChangesAreHeard(t *testing.T) {
 	}
 }
 
-// messages reads what was heard so far, of neighbours those on our device.
-func messages(t *testing.T, s *vnl.NetlinkSocket, device int) (heard []string) {
+// messages reads the events so far, of neighbours those on our device.
+func messages(t *testing.T, s *vnl.NetlinkSocket, device int) (events []string) {
 	t.Helper()
 	buf := make([]byte, 1<<16)
 	for {
 		n, _, err := unix.Recvfrom(s.GetFd(), buf, unix.MSG_DONTWAIT)
 		if err != nil {
-			return heard
+			return events
 		}
 		list, err := syscall.ParseNetlinkMessage(buf[:n])
 		must(t, err)
@@ -124,14 +123,14 @@ func messages(t *testing.T, s *vnl.NetlinkSocket, device int) (heard []string) {
 			if neigh := m.Header.Type == unix.RTM_NEWNEIGH || m.Header.Type == unix.RTM_DELNEIGH; neigh && learned(&m, device) {
 				continue
 			}
-			heard = append(heard, fmt.Sprintf("type %d of %d bytes", m.Header.Type, len(m.Data)))
+			events = append(events, fmt.Sprintf("type %d of %d bytes", m.Header.Type, len(m.Data)))
 		}
 	}
 }
 
-// learned says whether a neighbour that came or went is none that Sync makes: what
-// the lab's own packets taught the kernel, and what it forgets of that. Of one that
-// is removed the kernel says that it has failed, whatever it was.
+// learned reports whether an event is of a neighbour that Sync does not make: one that the
+// kernel learned from the lab's packets, or forgot. The kernel reports each removed
+// neighbour as failed, whatever it was.
 func learned(m *syscall.NetlinkMessage, device int) bool {
 	index, state := int(vnl.NativeEndian().Uint32(m.Data[4:])), vnl.NativeEndian().Uint16(m.Data[8:])
 	if m.Header.Type == unix.RTM_DELNEIGH {
@@ -157,7 +156,7 @@ func (h *host) files(t *testing.T) (out string) {
 	return out
 }
 
-// list shows what a host has of ours: routes, neigh, fdb.
+// list returns a host's objects that are ours: routes, neigh, fdb.
 func (h *host) list(t *testing.T, what string) (out []string) {
 	t.Helper()
 	if what == "routes" {

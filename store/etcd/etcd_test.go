@@ -199,7 +199,7 @@ func want(t testing.TB, keys <-chan string, what ...string) {
 		select {
 		case got := <-keys:
 			if got != w {
-				t.Fatalf("the watch told %q, want %q", got, w)
+				t.Fatalf("the watch delivered %q, want %q", got, w)
 			}
 		case <-time.After(patience):
 			t.Fatalf("the watch is silent, want %q", w)
@@ -298,7 +298,7 @@ func goesOn(t *testing.T, s *Store, l store.Lease, keys <-chan string, ttl time.
 	case <-l.Lost():
 		t.Error("the lease is lost")
 	case got := <-keys:
-		t.Errorf("the watch told %q", got)
+		t.Errorf("the watch delivered %q", got)
 	case <-time.After(2 * ttl):
 	}
 }

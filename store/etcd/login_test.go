@@ -190,7 +190,7 @@ func TestPassword(t *testing.T) {
 	begin := time.Now()
 	_, err = login("patchbay", "secret", o.Cluster).Networks().Get(short, "n")
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > patience/2 {
-		t.Errorf("nobody to log in at: %v after %v", err, time.Since(begin))
+		t.Errorf("no etcd to log in at: %v after %v", err, time.Since(begin))
 	}
 }
 

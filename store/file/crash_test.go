@@ -204,7 +204,7 @@ func TestStrangeFiles(t *testing.T) {
 	}
 	for _, name := range []string{"link", "pipe", "dir"} {
 		if !strings.Contains(fmt.Sprint(err), fmt.Sprintf("%q", name)) {
-			t.Errorf("%s is not named: %v", name, err)
+			t.Errorf("%s is not in the error: %v", name, err)
 		}
 	}
 	if strings.Contains(fmt.Sprint(err), "root:") {
@@ -262,7 +262,7 @@ func TestWithoutNotifier(t *testing.T) {
 	b := newNotifier(t.Context(), "/nowhere")
 	defer b.close()
 	if b.f != nil {
-		t.Fatal("it rings for a directory that is not there")
+		t.Fatal("it has a notifier for a missing directory")
 	}
 	s := open(t, t.TempDir(), Options{})
 	time.AfterFunc(50*time.Millisecond, func() { create(t, s, "a") })

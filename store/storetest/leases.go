@@ -79,7 +79,7 @@ func (s *suite) leaseOfMany() {
 		}
 	}
 	if len(want) > 0 {
-		s.Errorf("nobody told of %v", want)
+		s.Errorf("no event for %v", want)
 	}
 }
 
