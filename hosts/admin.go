@@ -68,7 +68,7 @@ func checkSubnets(n *store.Network) error {
 			return fmt.Errorf("subnet %s: want a network address and its length", s)
 		}
 		if slices.ContainsFunc(n.Subnets[:i], func(o netip.Prefix) bool { return o.Addr().Is4() == s.Addr().Is4() }) {
-			return fmt.Errorf("subnet %s: one of each family is enough", s)
+			return fmt.Errorf("subnet %s: at most one of each family is possible", s)
 		}
 		length := bitsOf(n, s)
 		if length <= s.Bits() || length > s.Addr().BitLen()-minBlock || length-s.Bits() > maxSpan {

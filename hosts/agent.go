@@ -93,7 +93,7 @@ type Agent struct {
 // New makes an agent. It loads this host's identity and the saved state.
 func New(opts Options) (*Agent, error) {
 	if opts.TTL < time.Second || opts.Reclaim <= 0 {
-		return nil, errors.New("the ttl must be a second at least, and the time to reclaim more than 0")
+		return nil, errors.New("the ttl must be at least a second, and the time to reclaim more than 0")
 	}
 	if err := statedir.Make(opts.Paths.State, "hosts"); err != nil {
 		return nil, fmt.Errorf("open state: %w", err)

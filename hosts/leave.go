@@ -157,7 +157,7 @@ func (l *Leaving) dropBridges(w *world) error {
 	for _, network := range w.Bridges {
 		gone, err := b.drop(network)
 		if errs = append(errs, err); !gone && err == nil {
-			l.Say("network %s: %s stays: something is on it", network, bridgeName(network))
+			l.Say("network %s: %s stays: it is in use", network, bridgeName(network))
 		}
 	}
 	return errors.Join(errs...)

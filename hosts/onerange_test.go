@@ -65,12 +65,12 @@ func (h *simHost) six() (out []string) {
 func TestOneRangeAgain(t *testing.T) {
 	for _, tc := range []struct {
 		about, v4 string
-		heard     bool // the watch delivers the removal to each host
+		seen      bool // the watch delivers the removal to each host
 		refused   bool
 	}{
-		{"another range", "10.241.0.0/24", false, false}, {"another range, heard", "10.241.0.0/24", true, false},
-		{"its LAN", "192.168.0.0/24", false, true}, {"its LAN, heard", "192.168.0.0/24", true, true},
-		{"its uplink", "192.0.2.0/27", false, true}, {"its uplink, heard", "192.0.2.0/27", true, true},
+		{"another range", "10.241.0.0/24", false, false}, {"another range, removal seen", "10.241.0.0/24", true, false},
+		{"its LAN", "192.168.0.0/24", false, true}, {"its LAN, removal seen", "192.168.0.0/24", true, true},
+		{"its uplink", "192.0.2.0/27", false, true}, {"its uplink, removal seen", "192.0.2.0/27", true, true},
 	} {
 		t.Run(tc.about, func(t *testing.T) {
 			c := newCluster(&chaos.Schedule{Rand: rand.New(rand.NewPCG(1, 0))}, t.TempDir())
@@ -89,7 +89,7 @@ func TestOneRangeAgain(t *testing.T) {
 				h.run(w.Own["two"])
 			}
 			must(t, Admin{c.client}.Remove(t.Context(), "two", true))
-			if tc.heard {
+			if tc.seen {
 				c.round()
 			}
 			must(t, Admin{c.client}.Create(t.Context(), both(tc.v4)))

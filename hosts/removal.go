@@ -16,7 +16,7 @@ import (
 
 // errUnread is wrapped when the agent could not read whether this host can take part in a
 // network.
-var errUnread = errors.New("this host cannot be looked at")
+var errUnread = errors.New("this host's links and addresses cannot be read")
 
 // removal decides what the agent may remove from this host or from the store; each removal
 // asks it. Only a whole world that this process has read from the store shows what no

@@ -175,7 +175,7 @@ func TestUnreadHostKeepsRoutes(t *testing.T) {
 			t.Errorf("with %d files: routes are %v", files, got)
 		}
 	}
-	if !h.log.has("this host cannot be looked at") {
+	if !h.log.has("this host's links and addresses cannot be read") {
 		t.Errorf("it says %q", h.log.all)
 	}
 }

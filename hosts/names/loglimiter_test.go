@@ -69,7 +69,7 @@ func TestSignedQueries(t *testing.T) {
 		}
 	}
 	if len(log.all) > 4 { // a busy machine may log a line
-		t.Errorf("it said %q", log.all)
+		t.Errorf("it logged %q", log.all)
 	}
 }
 

@@ -54,7 +54,7 @@ func Compile(self Self, peers []Peer, facts Facts) (State, error) {
 }
 
 // ErrSelf is wrapped when the host's own description is wrong.
-var ErrSelf = errors.New("mesh: this host cannot be part of it")
+var ErrSelf = errors.New("this host cannot take part in the mesh")
 
 type compiler struct {
 	self  Self

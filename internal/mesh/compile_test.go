@@ -126,18 +126,18 @@ func TestCompileRefuses(t *testing.T) {
 		{"no underlay", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay = nil }, "no underlay address"},
 		{"within", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay[0] = addr("10.40.9.9") },
 			"underlay address 10.40.9.9 lies within 10.40.0.0/16 of network blue"},
-		{"multicast", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay[0] = addr("224.0.0.1") }, "is no address of one host"},
+		{"multicast", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay[0] = addr("224.0.0.1") }, "is not an address of one host"},
 		{"our address", func(_ *Self, p []Peer, _ *Facts) { p[2].Underlay[0] = addr("192.0.2.1") }, "is this host's own"},
 		{"our VTEP", func(_ *Self, p []Peer, _ *Facts) { p[2].VTEP = VTEP("node-1") }, "do two hosts have one id?"},
 		{"one VTEP", func(_ *Self, p []Peer, _ *Facts) { p[1].VTEP = VTEP("node-2") }, "is that of peer node-2"},
-		{"no MAC", func(_ *Self, p []Peer, _ *Facts) { p[2].VTEP = net.HardwareAddr{1, 2, 3} }, "is no Ethernet address of one host"},
+		{"no MAC", func(_ *Self, p []Peer, _ *Facts) { p[2].VTEP = net.HardwareAddr{1, 2, 3} }, "is not an Ethernet address of one host"},
 		{"far routes", func(_ *Self, p []Peer, _ *Facts) { p[1].Transport = Routes }, "wants all hosts on one link"},
 		{"our network", func(s *Self, _ []Peer, _ *Facts) {
 			s.Subnets = append(s.Subnets, Subnet{Network: "huge", Prefix: prefix("192.0.0.0/8")})
 		}, "network huge is left out: underlay address 192.0.2.1 lies within 192.0.0.0/8 of network huge"},
 		{"everything", func(s *Self, _ []Peer, _ *Facts) {
 			s.Subnets = append(s.Subnets, Subnet{Network: "all", Prefix: prefix("0.0.0.0/0")}, Subnet{Network: "all", Prefix: prefix("::/0")})
-		}, "network all is left out: 0.0.0.0/0 is no subnet for containers: it overlaps 0.0.0.0/8"},
+		}, "network all is left out: 0.0.0.0/0 cannot be a subnet for containers: it overlaps 0.0.0.0/8"},
 		{"metadata", func(s *Self, p []Peer, _ *Facts) {
 			s.Subnets = append(s.Subnets, Subnet{Network: "cloud", Prefix: prefix("169.254.0.0/16")})
 			p[2].Blocks = append(p[2].Blocks, prefix("169.254.169.0/24"))

@@ -52,11 +52,11 @@ func reserved() []netip.Prefix {
 // CheckSubnet refuses a range that no network can have.
 func CheckSubnet(p netip.Prefix) error {
 	if !p.IsValid() || p.Addr().Is4In6() {
-		return fmt.Errorf("%v is no subnet", p)
+		return fmt.Errorf("%v is not a subnet", p)
 	}
 	for _, r := range reserved() {
 		if p.Overlaps(r) {
-			return fmt.Errorf("%v is no subnet for containers: it overlaps %v", p, r)
+			return fmt.Errorf("%v cannot be a subnet for containers: it overlaps %v", p, r)
 		}
 	}
 	return nil
@@ -68,7 +68,7 @@ func checkUnderlay(addrs []netip.Addr) error {
 	}
 	for i, a := range addrs {
 		if !a.IsValid() || a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast() {
-			return fmt.Errorf("underlay address %v is no address of one host", a)
+			return fmt.Errorf("underlay address %v is not an address of one host", a)
 		}
 		if i > 1 || i == 1 && a.Is4() == addrs[0].Is4() {
 			return fmt.Errorf("underlay addresses %v: at most one of each family", addrs)
@@ -119,7 +119,7 @@ func (c *compiler) apart() error {
 
 func checkMAC(mac net.HardwareAddr) error {
 	if len(mac) != 6 || mac[0]&1 != 0 || mac.String() == "00:00:00:00:00:00" {
-		return fmt.Errorf("VTEP %q is no Ethernet address of one host", mac)
+		return fmt.Errorf("VTEP %q is not an Ethernet address of one host", mac)
 	}
 	return nil
 }

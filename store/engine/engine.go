@@ -94,7 +94,7 @@ func withPort(host string) (string, error) {
 	}
 	name, port, err := net.SplitHostPort(host)
 	if err != nil || name == "" || port == "" {
-		return "", fmt.Errorf("%q is no host:port", host)
+		return "", fmt.Errorf("%q is not host:port", host)
 	}
 	return host, nil
 }
@@ -119,7 +119,7 @@ func parameters(o *etcd.Options, query string) error {
 			}
 			o.Password, o.PasswordFile = strings.TrimRight(string(password), "\r\n"), v[0]
 		default:
-			return fmt.Errorf("no parameter is called %q: there are ca, cert, key and password-file", name)
+			return fmt.Errorf("unknown parameter %q: use ca, cert, key or password-file", name)
 		}
 	}
 	return nil

@@ -107,14 +107,14 @@ func answered(err error) bool {
 func (s *Store) whyNot() string {
 	switch {
 	case s.opts.TLS == TLS{}:
-		return " (is it running, has it a quorum, does it want TLS?)"
+		return " (is it running, does it have a quorum, does it require TLS?)"
 	case s.opts.TLS.Cert == "":
-		return " (is it running, has it a quorum, does it want a certificate of ours?)"
+		return " (is it running, does it have a quorum, does it require a client certificate?)"
 	}
 	if pair, err := s.opts.TLS.load(nil); err == nil && time.Now().After(pair.Leaf.NotAfter) {
-		return fmt.Sprintf(" (our certificate %s ran out at %s: replace it)", s.opts.TLS.Cert, pair.Leaf.NotAfter.Format(time.RFC3339))
+		return fmt.Sprintf(" (our certificate %s expired at %s: replace it)", s.opts.TLS.Cert, pair.Leaf.NotAfter.Format(time.RFC3339))
 	}
-	return " (is it running, has it a quorum, does it trust our certificate?)"
+	return " (is it running, does it have a quorum, does it trust our certificate?)"
 }
 
 // user returns the name that etcd gives this client: without a login that in its

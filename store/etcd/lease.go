@@ -103,7 +103,7 @@ func (l *lease) End(ctx context.Context) error {
 func (s *Store) leaseID(l store.Lease) (clientv3.LeaseID, error) {
 	ours, ok := l.(*lease)
 	if !ok || ours.s != s {
-		return 0, errors.New("the lease is of another store")
+		return 0, errors.New("the lease belongs to another store")
 	}
 	select {
 	case <-ours.Lost():

@@ -89,8 +89,8 @@ func TestTLS(t *testing.T) {
 		"good":                {good, ""},
 		"not the server's CA": {TLS{CA: stranger.path("ca.pem"), Cert: good.Cert, Key: good.Key}, "unknown authority"},
 		"a stranger's":        {TLS{CA: good.CA, Cert: stranger.path("client.pem"), Key: stranger.path("client.key")}, "trust our certificate?"},
-		"no certificate":      {TLS{CA: good.CA}, "want a certificate of ours?"},
-		"no TLS":              {TLS{}, "want TLS?"},
+		"no certificate":      {TLS{CA: good.CA}, "require a client certificate?"},
+		"no TLS":              {TLS{}, "require TLS?"},
 	} {
 		o := server.options(t)
 		if o.TLS = c.tls; c.reason != "" {
@@ -130,7 +130,7 @@ func TestOurCertificate(t *testing.T) {
 	says(context.DeadlineExceeded, "trust our certificate?")
 	says(rpctypes.ErrPermissionDenied, `give the user "host" a role`)
 	ca.issue("host", &x509.Certificate{NotAfter: time.Now().Add(-time.Minute)})
-	says(context.DeadlineExceeded, "our certificate "+o.TLS.Cert+" ran out at ")
+	says(context.DeadlineExceeded, "our certificate "+o.TLS.Cert+" expired at ")
 }
 
 // The rights of a user end at the prefix of a cluster. After a restart, which forgets all

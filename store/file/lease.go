@@ -92,7 +92,7 @@ func (s *Store) leaseID(l store.Lease) (string, error) {
 	}
 	ours, ok := l.(*lease)
 	if !ok || ours.s != s {
-		return "", errors.New("the lease is of another store")
+		return "", errors.New("the lease belongs to another store")
 	}
 	if there, err := exists(s.leaseFile(ours.id)); err != nil || !there {
 		return "", errors.Join(err, store.ErrLeaseOver)

@@ -60,7 +60,7 @@ func endpoints() kind[store.Endpoint] {
 func unescape(name string) (netip.Prefix, error) {
 	i := strings.LastIndexByte(name, '-')
 	if i < 0 {
-		return netip.Prefix{}, fmt.Errorf("%w: %q is no address-bits", store.ErrName, name)
+		return netip.Prefix{}, fmt.Errorf("%w: %q is not ADDRESS-BITS", store.ErrName, name)
 	}
 	p, err := netip.ParsePrefix(name[:i] + "/" + name[i+1:])
 	if err != nil {

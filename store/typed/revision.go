@@ -21,7 +21,7 @@ func Number(r store.Revision) (int64, error) {
 	}
 	n, err := strconv.ParseInt(string(r), 10, 64)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is no revision of this store", r)
+		return 0, fmt.Errorf("%q is not a revision of this store", r)
 	}
 	return n, nil
 }
