@@ -29,7 +29,7 @@ type world struct {
 	places  map[string]*place
 	before  leak.State  // host and files, when the script began
 	err     *spec.Error // of the last call that failed
-	broken  bool        // the script said break
+	broken  bool        // the script ran break
 }
 
 // place is an attachment with what exists before the plugin.

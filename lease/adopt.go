@@ -9,10 +9,10 @@ import (
 	"github.com/patchbay-net/patchbay/lease/place"
 )
 
-// Adopt asks in the background for the leases of attachments that another
-// keeper has left: those whose interface has the address, and no lease here. A
-// server knows the client id and gives the same address; another one replaces
-// it on the interface.
+// Adopt requests in the background the leases of attachments that another keeper has left:
+// those whose interface has the address, without a lease here. A server knows the client id
+// and gives the same address; if it gives another one, that replaces the first on the
+// interface.
 func (k *Keeper) Adopt(list []libcni.Attachment) {
 	for _, a := range list {
 		k.adopting.Go(func() { k.adoptLeft(&a) })
@@ -42,8 +42,8 @@ func (k *Keeper) adoptLeft(a *libcni.Attachment) {
 	}
 }
 
-// left is what the interface has of a cached result, one setup an address, when
-// no lease of it is known.
+// left is the part of a cached result that is on the interface, one setup for each address,
+// when no lease of it is known.
 func (k *Keeper) left(o owner.Key, a *libcni.Attachment) (out []*place.Setup) {
 	k.mu.Lock()
 	known := k.entries[o] != nil
@@ -70,7 +70,7 @@ func (k *Keeper) left(o owner.Key, a *libcni.Attachment) (out []*place.Setup) {
 	return out
 }
 
-// replace puts the addresses that were granted where others are left.
+// replace puts the granted addresses in place of those that are left.
 func (e *entry) replace(left []*place.Setup) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

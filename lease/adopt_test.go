@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/lease/libcni"
 )
 
-// cache writes what libcni does for a container that has an address.
+// cache writes libcni's file for a container that has an address.
 func cache(t *testing.T, dir, name, ns, conf, addr string) {
 	t.Helper()
 	data, err := json.Marshal(map[string]any{
@@ -33,8 +33,8 @@ func cache(t *testing.T, dir, name, ns, conf, addr string) {
 	}
 }
 
-// The reference's daemon forgets its leases when it ends. Ours takes over what
-// the runtime's cache tells of, and the interface gets what the server gives.
+// The reference's daemon loses its leases when it ends. Ours takes over those in the
+// runtime's cache, and the interface gets what the server gives.
 func TestAdopt(t *testing.T) {
 	const socket = "/run/cni/dhcp.sock"
 	w := newWorld(t)
@@ -55,7 +55,7 @@ func TestAdopt(t *testing.T) {
 	if a := list[0].Args; a.ContainerID != "c1" || a.NetNS != w.ns || a.IfName != "eth0" || a.Args != "K=V" {
 		t.Errorf("%+v", a)
 	}
-	w.keeper.Adopt(list[1:]) // an address that the interface has not got
+	w.keeper.Adopt(list[1:]) // an address that the interface does not have
 	w.keeper.adopting.Wait()
 	if w.keeper.Held() != 0 {
 		t.Error("a lease for nobody")

@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/sleep"
 )
 
-// Clock is the time since boot and the waits that are counted by it. A test
-// brings one that it moves.
+// Clock is the time since boot and the waits that it measures. A test replaces it with one
+// that it can move.
 type Clock interface {
 	Since() time.Duration
 	// Sleep waits for d, at most until ctx ends.

@@ -5,9 +5,9 @@ package lease
 
 import "strings"
 
-// isDomain says whether a domain that a server sent is made of labels as RFC 1035
-// has them, or with the "_" of Active Directory. Runtimes write it to resolv.conf,
-// where a newline in it would be a line of the server's choice.
+// isDomain says whether a domain from a server consists of labels as RFC 1035 defines them,
+// or with the "_" of Active Directory. Runtimes write it to resolv.conf, where a newline in
+// it would start a line of the server's choice.
 func isDomain(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	if len(s) > 253 {
@@ -21,12 +21,12 @@ func isDomain(s string) bool {
 	return true
 }
 
-// foreign is what no label has.
+// foreign says whether no label may contain a rune.
 func foreign(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
 }
 
-// domains are those of a list.
+// domains returns the valid ones of a list.
 func domains(list []string) (out []string) {
 	for _, s := range list {
 		if isDomain(s) {

@@ -34,13 +34,13 @@ type entry struct {
 
 	mu    sync.Mutex // guards rec.V4, rec.V6, the addresses' grant, and gone
 	addrs []*address
-	gone  bool // the interface is, and the file too
+	gone  bool // the interface is gone, and the file too
 
-	next    *entry // that goes on at another place; guarded by Keeper.mu
+	next    *entry // the entry that replaces this one at another place; guarded by Keeper.mu
 	leaving bool   // it is being released; guarded by Keeper.mu
 }
 
-// address is what one protocol has granted an entry.
+// address is what one protocol has granted to an entry.
 type address struct {
 	name  string // for the log
 	proto grant.Protocol
@@ -57,7 +57,7 @@ func (k *Keeper) newEntry(r *store.Record) *entry {
 // String names the attachment as its client id does.
 func (e *entry) String() string { return v4.ID(e.rec.ContainerID, e.rec.Network, e.rec.IfName) }
 
-// settled says whether the entry's ADD is over.
+// settled says whether the entry's ADD has ended.
 func (e *entry) settled() bool {
 	select {
 	case <-e.ready:
@@ -79,7 +79,7 @@ func (e *entry) v4() grant.Protocol {
 
 func (e *entry) v6() grant.Protocol { return &v6.Client{ID: e.String()} }
 
-// restore makes the grants of the stored messages.
+// restore makes grants from the stored messages.
 func (e *entry) restore() error {
 	if e.rec.V4 != nil {
 		e.add("DHCPv4", e.v4(), e.rec.V4)
@@ -99,8 +99,8 @@ func (e *entry) restore() error {
 	return nil
 }
 
-// acquire asks for what the configuration wants, both families at once. All
-// must succeed.
+// acquire requests what the configuration asks for, both families at once. All must
+// succeed.
 func (e *entry) acquire(ctx context.Context, conf *dhcpconf.IPAM) error {
 	if conf.V4() {
 		e.rec.V4 = new(store.Held)
@@ -126,7 +126,7 @@ func (e *entry) acquire(ctx context.Context, conf *dhcpconf.IPAM) error {
 	return worst(errs)
 }
 
-// worst leaves out what only followed from another's failure.
+// worst leaves out errors that only followed from another one.
 func worst(errs []error) error {
 	var first error
 	for _, err := range errs {
@@ -137,7 +137,7 @@ func worst(errs []error) error {
 	return first
 }
 
-// accept notes what was granted now.
+// accept records a new grant.
 func (e *entry) accept(a *address, g *grant.Grant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -148,7 +148,7 @@ func (e *entry) accept(a *address, g *grant.Grant) {
 // age is how long ago the grant was.
 func (e *entry) age(a *address) time.Duration { return e.k.opts.Clock.Since() - a.held.Since }
 
-// setup is what a plugin made of a grant.
+// setup is what a plugin made from a grant.
 func (e *entry) setup(g *grant.Grant) *place.Setup {
 	s := &place.Setup{Address: g.Address, Gateway: g.Gateway}
 	for _, r := range g.Routes {
@@ -187,7 +187,7 @@ func (e *entry) result() (*spec.Result, error) {
 	return out, nil
 }
 
-// describe says for the log what is held and how long.
+// describe names for the log what is held and for how long.
 func (e *entry) describe() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -203,7 +203,7 @@ func (e *entry) describe() string {
 	return strings.Join(out, ", ")
 }
 
-// save writes the record as it is now.
+// save writes the current record.
 func (e *entry) save() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -215,7 +215,7 @@ func (e *entry) save() {
 	}
 }
 
-// release tells the servers, as far as they can be reached.
+// release releases the addresses at the servers that can be reached.
 func (e *entry) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.k.opts.ReleaseTime)
 	defer cancel()

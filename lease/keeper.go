@@ -1,11 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lease is the keeper of DHCP leases: it gets an address for an
-// attachment, renews it for as long as the interface lives, and gives it back.
-// What it holds is on disk (package store), so a keeper that was killed is
-// followed by one that goes on. There is a goroutine for each address and no
-// thread in anybody's namespace.
+// Package lease is the keeper of DHCP leases: it gets an address for an attachment, renews
+// it for as long as the interface exists, and releases it. Its leases are on disk (package
+// store), so that the next keeper continues after a kill. Each address has a goroutine, and
+// no thread stays in a container's namespace.
 package lease
 
 import (
@@ -27,13 +26,13 @@ import (
 // Options of a keeper. The zero value of a time is the reference's default.
 type Options struct {
 	RunDir        string
-	Proc          string        // where procfs is
+	Proc          string        // the mount point of procfs
 	HostPrefix    string        // put before the paths of namespaces
 	Broadcast     bool          // ask DHCPv4 servers to broadcast their answers
 	Timeout       time.Duration // of one request: 10s
 	ResendMax     time.Duration // the longest wait between two requests: 62s
 	ResendTimeout time.Duration // how long an ADD tries: 208s
-	Watch         time.Duration // how often an interface is looked after: 30s
+	Watch         time.Duration // how often an interface is checked: 30s
 	ReleaseTime   time.Duration // how long a DEL waits: 2s
 	Clock         Clock         // the machine's
 	Log           func(format string, args ...any)
@@ -53,10 +52,10 @@ type Keeper struct {
 	adopting sync.WaitGroup
 }
 
-// errUnknown answers for an attachment that has no lease.
+// errUnknown is the answer for an attachment without a lease.
 var errUnknown = errors.New("no lease is held")
 
-// New returns a keeper that goes on with the leases on disk.
+// New returns a keeper that continues with the leases on disk.
 func New(opts Options) (*Keeper, error) {
 	setDefault(&opts.Timeout, 10*time.Second)
 	setDefault(&opts.ResendMax, 62*time.Second)
@@ -88,7 +87,7 @@ func setDefault(d *time.Duration, def time.Duration) {
 	}
 }
 
-// Close ends the upkeep and releases nothing: the next keeper goes on.
+// Close ends the upkeep and releases nothing: the next keeper continues.
 func (k *Keeper) Close() {
 	k.stop()
 	k.adopting.Wait()
@@ -103,14 +102,14 @@ func (k *Keeper) Close() {
 	}
 }
 
-// Held is how many attachments have leases or ask for them.
+// Held is how many attachments have leases or are requesting them.
 func (k *Keeper) Held() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.entries)
 }
 
-// adopt goes on with a lease of the last keeper.
+// adopt continues with a lease of the last keeper.
 func (k *Keeper) adopt(r *store.Record) {
 	r.Place.Proc = k.opts.Proc
 	e := k.newEntry(r)
@@ -124,8 +123,8 @@ func (k *Keeper) adopt(r *store.Record) {
 	e.upkeep()
 }
 
-// Allocate returns the lease of an attachment, asking servers if there is none.
-// When ctx ends before a server has answered, nothing is kept.
+// Allocate returns the lease of an attachment, and requests one if there is none. When ctx
+// ends before a server has answered, nothing is kept.
 func (k *Keeper) Allocate(ctx context.Context, a *dhcprpc.Args) (*spec.Result, error) {
 	r, conf, err := k.record(a)
 	if err != nil {
@@ -159,7 +158,7 @@ func (k *Keeper) Allocate(ctx context.Context, a *dhcprpc.Args) (*spec.Result, e
 	}
 }
 
-// record reads what a call is about.
+// record reads the attachment of a call.
 func (k *Keeper) record(a *dhcprpc.Args) (*store.Record, *dhcpconf.IPAM, error) {
 	conf, err := dhcpconf.Parse(a.Config)
 	if err != nil {
@@ -196,7 +195,7 @@ func (k *Keeper) claim(r *store.Record) (e *entry, mine bool) {
 	return e, true
 }
 
-// acquire fills a new entry. Whoever waits for it learns of a failure too.
+// acquire fills a new entry. Calls that wait for the entry get its error too.
 func (k *Keeper) acquire(ctx context.Context, e *entry, conf *dhcpconf.IPAM) (*spec.Result, error) {
 	k.opts.Log("%s: acquiring lease", e)
 	err := e.acquire(ctx, conf)
@@ -217,7 +216,7 @@ func (k *Keeper) acquire(ctx context.Context, e *entry, conf *dhcpconf.IPAM) (*s
 	return result, err
 }
 
-// drop takes an entry out, unless another has its place.
+// drop removes an entry, unless another has replaced it.
 func (k *Keeper) drop(e *entry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -226,8 +225,8 @@ func (k *Keeper) drop(e *entry) {
 	}
 }
 
-// Release gives an attachment's leases back, also while they are being asked
-// for. An attachment without any is no error.
+// Release releases an attachment's leases, also while they are being requested. An
+// attachment without any is no error.
 func (k *Keeper) Release(ctx context.Context, a *dhcprpc.Args) error {
 	network, err := dhcpconf.Network(a.Config)
 	if err != nil {
@@ -243,7 +242,7 @@ func (k *Keeper) Release(ctx context.Context, a *dhcprpc.Args) error {
 	return k.forget(ctx, e)
 }
 
-// forget ends an entry's upkeep, tells the servers and removes the file.
+// forget ends an entry's upkeep, releases it at the servers and removes the file.
 func (k *Keeper) forget(ctx context.Context, e *entry) error {
 	e = k.leave(e)
 	e.end()
@@ -254,7 +253,7 @@ func (k *Keeper) forget(ctx context.Context, e *entry) error {
 	return err
 }
 
-// Check returns the lease that is held and asks nobody.
+// Check returns the lease that is held, without asking a server.
 func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error) {
 	network, err := dhcpconf.Network(a.Config)
 	if err != nil {
@@ -275,9 +274,9 @@ func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error)
 	return e.result()
 }
 
-// Collect releases the leases of a network that a GC configuration does not
-// list. One that lists nothing at all releases nothing. A lease that is newer than
-// the list cannot be on it, nor can that of an ADD that still waits for it.
+// Collect releases the leases of a network that a GC configuration does not list. A
+// configuration without a list releases nothing. A lease that is newer than the list cannot
+// be on it, nor can that of an ADD that still waits for it.
 func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	head, err := spec.ParseConf(a.Config)
 	if err != nil {

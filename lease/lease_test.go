@@ -76,18 +76,20 @@ func TestRenewAndRebind(t *testing.T) {
 	w := newWorld(t)
 	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
 	addr := w.configured("")
-	w.passes("two renewals", func() bool { return w.said("lease renewed") >= 2 })
+	w.passes("two renewals", func() bool { return w.logged("lease renewed") >= 2 })
 	s.Stop()
 	renewed := w.clock.Since()
-	w.passes("T2", func() bool { return w.said("no DHCP server answered") > 0 && w.clock.Since()-renewed >= 40*time.Minute })
+	w.passes("T2", func() bool {
+		return w.logged("no DHCP server answered") > 0 && w.clock.Since()-renewed >= 40*time.Minute
+	})
 	s.Start()
-	w.passes("any server is asked", func() bool { return w.said("lease rebound") > 0 })
+	w.passes("any server is asked", func() bool { return w.logged("lease rebound") > 0 })
 	if !w.has(addr) {
 		t.Errorf("the interface has %v, leased is %s", leasetest.Addrs(t, w.ns), addr)
 	}
 }
 
-// A lease that expires is no longer used, and is back when a server is.
+// An expired lease is no longer used, and is restored when a server answers again.
 func TestExpiry(t *testing.T) {
 	w := newWorld(t)
 	w.impatient()
@@ -106,8 +108,8 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// A server that has moved to another subnet refuses the address: it goes, and
-// the new one comes with its route.
+// A server that has moved to another subnet refuses the address: it is removed, and the new
+// one is added with its route.
 func TestNak(t *testing.T) {
 	w := newWorld(t)
 	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
@@ -124,8 +126,8 @@ func TestNak(t *testing.T) {
 	}
 }
 
-// A keeper that is killed says nothing; the next one goes on, namespace by
-// namespace, and knows how old the lease is.
+// A killed keeper releases nothing; the next one continues, in each namespace, and knows
+// how old the lease is.
 func TestTakenUpAgain(t *testing.T) {
 	w := newWorld(t)
 	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m", "--dhcp-option=option:T1,60")
@@ -182,8 +184,8 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
-// A DEL of bridge or macvlan deletes the interface as soon as the lease is given
-// back, and the server's Ethernet address may have to be found for that.
+// A DEL of bridge or macvlan deletes the interface as soon as the lease is released, and
+// the kernel may have to resolve the server's Ethernet address for that.
 func TestReleaseBeforeTheInterfaceGoes(t *testing.T) {
 	w := newWorld(t)
 	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.100,10.77.0.150,255.255.255.0,2m")

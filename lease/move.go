@@ -18,10 +18,10 @@ import (
 // awayTime is how long an interface that is being moved may be nowhere.
 const awayTime = 5 * time.Minute
 
-// Move follows an interface that a program moves to another namespace or gives
-// another name: to a.NetNS, where it is called a.Path. Without a namespace it is
-// about to be moved: nothing is renewed, and it is not taken for gone, for five
-// minutes. The attachment is still the one of a.IfName.
+// Move follows an interface that a program moves to another namespace or renames: to
+// a.NetNS, with the name a.Path. Without a namespace it is about to be moved: for five
+// minutes nothing is renewed, and a missing interface does not count as gone. The
+// attachment is still the one of a.IfName.
 func (k *Keeper) Move(ctx context.Context, a *dhcprpc.Args) error {
 	network, err := dhcpconf.Network(a.Config)
 	if err != nil {
@@ -59,7 +59,7 @@ func (k *Keeper) Move(ctx context.Context, a *dhcprpc.Args) error {
 	return k.replace(e, &rec)
 }
 
-// replace goes on with another record of the same leases.
+// replace continues with another record of the same leases.
 func (k *Keeper) replace(e *entry, rec *store.Record) error {
 	e.end()
 	next := k.newEntry(rec)
@@ -79,7 +79,7 @@ func (k *Keeper) replace(e *entry, rec *store.Record) error {
 	return nil
 }
 
-// follow puts an entry in another's place, unless that is on its way out.
+// follow puts an entry in another's place, unless that is being released.
 func (k *Keeper) follow(e, next *entry) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -90,7 +90,7 @@ func (k *Keeper) follow(e, next *entry) bool {
 	return true
 }
 
-// leave marks an entry as on its way out, or the one that has its place.
+// leave marks an entry as being released, or the one that has its place.
 func (k *Keeper) leave(e *entry) *entry {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -19,7 +19,7 @@ func (w *world) move(ns, name string) error {
 	return w.keeper.Move(w.Context(), a)
 }
 
-// wakes lets the keeper look n times at what it looks after.
+// wakes waits until the keeper has checked its interfaces n times.
 func (w *world) wakes(n int) {
 	w.Helper()
 	for range n {
@@ -29,8 +29,8 @@ func (w *world) wakes(n int) {
 	leasetest.Eventually(w, "the keeper sleeps again", w.asleep)
 }
 
-// Docker moves interfaces: the lease goes along, is renewed where the interface
-// is, also by the next keeper, and given back from where it is at the end.
+// Docker moves interfaces: the lease follows, is renewed where the interface is, also by
+// the next keeper, and finally released from there.
 func TestMove(t *testing.T) {
 	w := newWorld(t)
 	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
@@ -52,11 +52,11 @@ func TestMove(t *testing.T) {
 		}
 	}
 	leasetest.Configure(t, sandbox, addr, "10.77.0.1")
-	before := w.said("lease renewed")
-	w.passes("a renewal there", func() bool { return w.said("lease renewed") > before })
+	before := w.logged("lease renewed")
+	w.passes("a renewal there", func() bool { return w.logged("lease renewed") > before })
 	w.restart()
-	before = w.said("lease renewed")
-	w.passes("another by the next keeper", func() bool { return w.said("lease renewed") > before })
+	before = w.logged("lease renewed")
+	w.passes("another by the next keeper", func() bool { return w.logged("lease renewed") > before })
 	w.del()
 	if strings.Contains(w.log.String(), "failed to release") || w.files() != 0 {
 		t.Error("not given back")
@@ -67,7 +67,7 @@ func TestMove(t *testing.T) {
 	s.Stop()
 }
 
-// One that never arrives is dropped, in time.
+// The lease of an interface that never arrives is dropped, in time.
 func TestMovedAway(t *testing.T) {
 	w := newWorld(t)
 	leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")

@@ -14,11 +14,11 @@ import (
 	"github.com/patchbay-net/patchbay/lease/place"
 )
 
-// errNoMoreTries is the end of -resendtimeout, in the reference's words.
+// errNoMoreTries ends -resendtimeout, in the reference's words.
 var errNoMoreTries = errors.New("no more tries")
 
-// Waits between two requests to servers that do not answer (RFC 2131, 4.1): 4 s
-// doubling, one more or less by chance; before that a few quick ones.
+// Waits between two requests to servers that do not answer (RFC 2131, 4.1): 4 s doubling,
+// plus or minus one at random; before that a few short ones.
 const (
 	resendFirst = 4 * time.Second
 	resendFast  = 2 * time.Second
@@ -45,8 +45,8 @@ func (b *backoff) wait() time.Duration {
 	return base + rand.N(2*jitter) - jitter
 }
 
-// ask asks for a new address until a server gives one or ctx ends. The wait for
-// an answer is the wait before the next request.
+// ask requests a new address until a server gives one or ctx ends. The wait for an answer
+// is the wait before the next request.
 func (e *entry) ask(ctx context.Context, a *address) error {
 	b := backoff{most: e.k.opts.ResendMax}
 	var last error
@@ -71,9 +71,9 @@ func (e *entry) ask(ctx context.Context, a *address) error {
 	}
 }
 
-// upkeep starts the goroutines of an entry: one for each address, and one that
-// looks whether the interface is still there. One whose interface is on its way
-// waits for it to arrive.
+// upkeep starts the goroutines of an entry: one for each address, and one that checks
+// whether the interface still exists. An entry whose interface is being moved waits until
+// it arrives.
 func (e *entry) upkeep() {
 	if e.rec.Away != 0 {
 		e.work.Go(func() { e.wait(e.ctx) })
@@ -85,8 +85,8 @@ func (e *entry) upkeep() {
 	e.work.Go(func() { e.watch(e.ctx) })
 }
 
-// watch ends the entry when its interface is gone: the server cannot be told
-// any more, and forgets the address by itself.
+// watch ends the entry when its interface is gone: the server can no longer be reached
+// through it, and lets the lease expire.
 func (e *entry) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := e.rec.Place.Look(); errors.Is(err, place.ErrGone) {
@@ -98,7 +98,7 @@ func (e *entry) watch(ctx context.Context) {
 	}
 }
 
-// vanish forgets the entry. Nothing is written after its file is removed.
+// vanish removes the entry. Nothing is written after its file is removed.
 func (e *entry) vanish() {
 	e.stop()
 	e.mu.Lock()
@@ -132,16 +132,16 @@ func (e *entry) keep(ctx context.Context, a *address) {
 	}
 }
 
-// extension is renewing or rebinding: how to ask, and the age of the grant
-// until which.
+// extension is renewing or rebinding: how to ask, and the age of the grant at which it
+// ends.
 type extension struct {
 	done  string
 	ask   func(context.Context, *place.Place, *grant.Grant, time.Duration) (*grant.Grant, error)
 	until time.Duration
 }
 
-// extend asks once, and waits half of the time that is left before the next
-// (RFC 2131, 4.4.5).
+// extend asks once, and waits half of the remaining time before the next request (RFC 2131,
+// 4.4.5).
 func (e *entry) extend(ctx context.Context, a *address, x *extension) {
 	g := a.grant
 	left := x.until - e.age(a)
@@ -167,13 +167,13 @@ func (e *entry) extend(ctx context.Context, a *address, x *extension) {
 // minWait is the least time a server gets for an answer.
 const minWait = 500 * time.Millisecond
 
-// pauseOf is half of the time that is left, but not less than a minute or, of a
-// short lease, a twentieth.
+// pauseOf is half of the remaining time, but not less than a minute or, for a short lease,
+// a twentieth of it.
 func pauseOf(left, valid time.Duration) time.Duration {
 	return max(left/2, min(time.Minute, valid/20), minWait)
 }
 
-// change applies what a server changed on renewal.
+// change applies a server's changes on renewal.
 func (e *entry) change(from, to *grant.Grant) {
 	if from.Address != to.Address {
 		e.k.opts.Log("%s: the server changed %s to %s", e, from.Address, to.Address)
@@ -183,8 +183,8 @@ func (e *entry) change(from, to *grant.Grant) {
 	}
 }
 
-// lose stops using an address that expired or was refused: it may be somebody
-// else's already.
+// lose stops using an address that expired or was refused: another client may have it
+// already.
 func (e *entry) lose(a *address) {
 	had, err := e.rec.Place.Withdraw(e.setup(a.grant))
 	if err != nil {
@@ -197,7 +197,7 @@ func (e *entry) lose(a *address) {
 	e.save()
 }
 
-// regain asks for another address and puts it where the lost one was.
+// regain requests another address and puts it where the lost one was.
 func (e *entry) regain(ctx context.Context, a *address) {
 	if err := e.ask(ctx, a); err != nil {
 		if ctx.Err() == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Both families: dnsmasq answers DHCPv6 as stateful, with and without DHCPv4.
+// Both families: dnsmasq is a stateful DHCPv6 server, with and without DHCPv4.
 func TestV6(t *testing.T) {
 	w := newWorld(t)
 	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m", "--dhcp-range=fd77::10,fd77::10,64,2m",
@@ -36,7 +36,7 @@ func TestV6(t *testing.T) {
 	}
 }
 
-// One family that nobody answers fails the ADD, and the other is given back.
+// Without a server for one family the ADD fails, and the other address is released.
 func TestV6Missing(t *testing.T) {
 	w := newWorld(t)
 	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
@@ -55,7 +55,7 @@ func short6(pool string, t1, t2, valid int) string {
 		"subnet6": [{"subnet": "fd77::/64", "interface": "br0", "pools": [{"pool": "%s - %s"}]}]`, 60*t1, 60*t2, 60*valid-1, 60*valid, pool, pool)
 }
 
-// Kea renews; gone, the lease is rebound or expires; with another pool the
+// Kea renews; when it is gone, the lease is rebound or expires; with another pool the
 // address changes on the interface.
 func TestV6Upkeep(t *testing.T) {
 	w := newWorld(t)

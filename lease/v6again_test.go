@@ -15,8 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/lease/leasetest"
 )
 
-// away is a keeper that is gone for some time. One that is killed writes nothing at
-// its end.
+// away stops the keeper for some time. A killed keeper writes nothing at its end.
 func (w *world) away(d time.Duration, killed bool) {
 	w.Helper()
 	left := w.opts.RunDir
@@ -34,8 +33,8 @@ func (w *world) away(d time.Duration, killed bool) {
 	w.start()
 }
 
-// The next keeper renews, or rebinds, the lease of both families as the same client,
-// and gives back what the first one got.
+// The next keeper renews, or rebinds, the lease of both families as the same client, and
+// releases what the first one got.
 func TestV6TakenUpAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		away   time.Duration
@@ -50,7 +49,7 @@ func TestV6TakenUpAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, s := newWorld(t), newScript(t)
 			d := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,200m", "--dhcp-option=option:T1,660")
-			s.says(dhcpv6.MessageTypeRequest, func(m *dhcpv6.Message) {
+			s.answerWith(dhcpv6.MessageTypeRequest, func(m *dhcpv6.Message) {
 				na := ia(22*time.Minute, iana.StatusSuccess)
 				na.T2 = 18 * time.Minute
 				m.UpdateOption(na)
@@ -66,7 +65,7 @@ func TestV6TakenUpAgain(t *testing.T) {
 				t.Errorf("CHECK: %+v, %v; want %+v", got, err, before)
 			}
 			w.passes("both are asked for again", func() bool { return s.was(c.asks) > 0 && d.Count("DHCPACK") > acks })
-			w.passes("the keeper says so", func() bool { return w.said("lease renewed")+w.said("lease rebound") >= 2 })
+			w.passes("the keeper says so", func() bool { return w.logged("lease renewed")+w.logged("lease rebound") >= 2 })
 			if got, err := w.keeper.Check(t.Context(), w.args("c1", "")); err != nil || !reflect.DeepEqual(got, before) {
 				t.Errorf("renewed: CHECK: %+v, %v; want %+v", got, err, before)
 			}

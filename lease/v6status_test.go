@@ -20,12 +20,12 @@ import (
 	"github.com/patchbay-net/patchbay/lease/leasetest"
 )
 
-// script is a DHCPv6 server on br0 that gives fd77::40, and answers messages that
-// extend the lease as the test says.
+// script is a DHCPv6 server on br0 that grants fd77::40, and answers messages that extend
+// the lease as the test sets.
 type script struct {
 	mu      sync.Mutex
 	asked   map[dhcpv6.MessageType]int
-	clients map[string]bool // DUID, IAID and address of all that is about a lease
+	clients map[string]bool // DUID, IAID and address of every message about a lease
 	answers map[dhcpv6.MessageType]func(*dhcpv6.Message)
 }
 
@@ -58,7 +58,7 @@ func (s *script) serve(conn *net.UDPConn) {
 	}
 }
 
-// answer is a good one, which the script then spoils.
+// answer is a good answer, which the script then changes.
 func (s *script) answer(m *dhcpv6.Message) *dhcpv6.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,8 +79,8 @@ func (s *script) answer(m *dhcpv6.Message) *dhcpv6.Message {
 	return out
 }
 
-// says sets how messages of a kind are answered from now on, and from when they count.
-func (s *script) says(kind dhcpv6.MessageType, spoil func(*dhcpv6.Message)) {
+// answerWith sets how messages of a kind are answered from now on, and starts counting them.
+func (s *script) answerWith(kind dhcpv6.MessageType, spoil func(*dhcpv6.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers[kind] = spoil
@@ -93,7 +93,7 @@ func (s *script) was(kind dhcpv6.MessageType) int {
 	return s.asked[kind]
 }
 
-// whose are the clients and addresses that messages about a lease were of.
+// whose returns the clients and addresses of the messages about a lease.
 func (s *script) whose() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +109,8 @@ func ia(valid time.Duration, status iana.StatusCode) *dhcpv6.OptIANA {
 	return na
 }
 
-// A server that fails, or has forgotten an address and gives it again, takes it off no
-// container. One that says that it is not ours does.
+// A server that fails, or has lost an address and grants it again, removes it from no
+// container. A server that reports that the address is not ours does.
 func TestV6Status(t *testing.T) {
 	w, s := newWorld(t), newScript(t)
 	addr := w.configured(`"dhcpv4":false,"dhcpv6":true`)
@@ -120,12 +120,12 @@ func TestV6Status(t *testing.T) {
 		"no address": func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoAddrsAvail)) },
 		"forgotten":  func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoBinding)) },
 	} {
-		s.says(dhcpv6.MessageTypeRenew, spoil)
+		s.answerWith(dhcpv6.MessageTypeRenew, spoil)
 		w.passes(name+": it is asked twice", func() bool { return s.was(dhcpv6.MessageTypeRenew) >= 2 })
-		s.says(dhcpv6.MessageTypeRenew, nil)
-		renewed := w.said("lease renewed")
-		w.passes(name+": a renewal", func() bool { return w.said("lease renewed") > renewed })
-		if s.was(dhcpv6.MessageTypeSolicit) > 0 || !w.has(addr) || w.said("lease regained") > 0 {
+		s.answerWith(dhcpv6.MessageTypeRenew, nil)
+		renewed := w.logged("lease renewed")
+		w.passes(name+": a renewal", func() bool { return w.logged("lease renewed") > renewed })
+		if s.was(dhcpv6.MessageTypeSolicit) > 0 || !w.has(addr) || w.logged("lease regained") > 0 {
 			t.Fatalf("%s: the address was taken off", name)
 		}
 	}
@@ -133,27 +133,27 @@ func TestV6Status(t *testing.T) {
 		"not on the link": func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNotOnLink)) },
 		"valid no more":   func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusSuccess)) },
 	} {
-		regained := w.said("lease regained")
-		s.says(dhcpv6.MessageTypeRenew, spoil)
-		w.passes(name+": another lease", func() bool { return w.said("lease regained") > regained })
+		regained := w.logged("lease regained")
+		s.answerWith(dhcpv6.MessageTypeRenew, spoil)
+		w.passes(name+": another lease", func() bool { return w.logged("lease regained") > regained })
 	}
-	s.says(dhcpv6.MessageTypeRequest, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoAddrsAvail)) })
-	s.says(dhcpv6.MessageTypeRenew, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoBinding)) })
+	s.answerWith(dhcpv6.MessageTypeRequest, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoAddrsAvail)) })
+	s.answerWith(dhcpv6.MessageTypeRenew, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoBinding)) })
 	w.passes("forgotten, and not given again", func() bool { return !w.has(addr) })
 	leasetest.Eventually(w, "it asks anew", func() bool { return s.was(dhcpv6.MessageTypeSolicit) > 0 })
 }
 
-// A server that has no address is not one that is silent.
+// A server without free addresses is not a silent one.
 func TestV6NoneLeft(t *testing.T) {
 	w := newWorld(t)
-	newScript(t).says(dhcpv6.MessageTypeSolicit, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoAddrsAvail)) })
+	newScript(t).answerWith(dhcpv6.MessageTypeSolicit, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoAddrsAvail)) })
 	ctx, giveUp := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
 		_, err := w.keeper.Allocate(ctx, w.args("c1", `"dhcpv4":false,"dhcpv6":true`))
 		failed <- err
 	}()
-	leasetest.Eventually(t, "a try in vain", func() bool { return w.said("NoAddrsAvail") > 0 })
+	leasetest.Eventually(t, "a try in vain", func() bool { return w.logged("NoAddrsAvail") > 0 })
 	giveUp()
 	if err := <-failed; err == nil || !strings.Contains(err.Error(), "NoAddrsAvail") {
 		t.Error(err)

@@ -59,15 +59,15 @@ func (w *world) restart() {
 	w.start()
 }
 
-// impatient gives servers that are gone less time to answer.
+// impatient gives missing servers less time to answer.
 func (w *world) impatient() {
 	w.Helper()
 	w.opts.Timeout = minWait
 	w.restart()
 }
 
-// inVain is an ADD that no server answers. Whenever it waits, for its next try
-// and for its end, the time of one comes.
+// inVain is an ADD that no server answers. Whenever it waits, for its next try and for its
+// end, the clock jumps.
 func (w *world) inVain(ipam string) error {
 	w.Helper()
 	failed := make(chan error, 1)
@@ -84,7 +84,7 @@ func (w *world) inVain(ipam string) error {
 	return <-failed
 }
 
-// args calls for a container with more fields in the section ipam.
+// args are the arguments for a container with more fields in the section ipam.
 func (w *world) args(id, ipam string) *dhcprpc.Args {
 	if ipam != "" {
 		ipam = "," + ipam
@@ -120,8 +120,8 @@ func (w *world) configured(ipam string) string {
 	return r.IPs[0].Address.String()
 }
 
-// passes lets time pass until ok: whenever all of the keeper sleeps it is the
-// next one's time to wake. What is asked of a server takes as long as it takes.
+// passes lets time pass until ok: whenever the whole keeper sleeps the clock jumps to the
+// next wake-up. Requests to a server take real time.
 func (w *world) passes(what string, ok func() bool) {
 	w.Helper()
 	leasetest.Eventually(w, what, func() bool {
@@ -144,7 +144,7 @@ func (w *world) asleep() bool {
 		select {
 		case <-e.ready:
 		default:
-			return false // it is being asked for
+			return false // it is being requested
 		}
 		if e.rec.Away != 0 {
 			all++
@@ -155,8 +155,8 @@ func (w *world) asleep() bool {
 	return w.clock.Asleep() == all
 }
 
-// said counts what the keeper said.
-func (w *world) said(what string) int { return strings.Count(w.log.String(), what) }
+// logged counts the keeper's log lines with a text.
+func (w *world) logged(what string) int { return strings.Count(w.log.String(), what) }
 
 func (w *world) has(addr string) bool {
 	for _, a := range leasetest.Addrs(w, w.ns) {

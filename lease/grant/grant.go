@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package grant is what a DHCP server has granted, in the words that the
-// keeper and the result of an ADD share, whichever version of DHCP it was.
+// Package grant is what a DHCP server has granted, in a form that the keeper and the result
+// of an ADD share for both versions of DHCP.
 package grant
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Grant is one address and what came with it. It is a value: nobody changes it.
+// Grant is one address with its options. It is a value and never changes.
 type Grant struct {
 	Raw     []byte // the server's message, from which Protocol.Parse makes the rest
 	Address netip.Prefix
@@ -23,20 +23,19 @@ type Grant struct {
 	Routes  []spec.Route
 	DNS     spec.DNS
 
-	// From the moment of the grant: when to ask the same server, when to ask any
-	// server, and when the address is no longer ours. T1 <= T2 <= Valid.
+	// Since the grant: when to ask the same server, when to ask any server, and when the
+	// address is no longer ours. T1 <= T2 <= Valid.
 	T1, T2, Valid time.Duration
 }
 
-// ErrNak is wrapped when a server refuses the address: it must not be used any
-// more.
+// ErrNak is wrapped when a server refuses the address: it must not be used any more.
 var ErrNak = errors.New("the server refuses the address")
 
 // ErrSilent is wrapped when no server answered in time.
 var ErrSilent = errors.New("no DHCP server answered")
 
-// Protocol is DHCPv4 or DHCPv6 for one attachment. Every function is one try;
-// wait bounds it.
+// Protocol is DHCPv4 or DHCPv6 for one attachment. Every function is one try; wait limits
+// it.
 type Protocol interface {
 	// Parse reads a message that a server sent earlier.
 	Parse(raw []byte) (*Grant, error)
@@ -45,12 +44,12 @@ type Protocol interface {
 	// Renew asks the server that granted g, Rebind any.
 	Renew(ctx context.Context, p *place.Place, g *Grant, wait time.Duration) (*Grant, error)
 	Rebind(ctx context.Context, p *place.Place, g *Grant, wait time.Duration) (*Grant, error)
-	// Release gives g back. Nobody answers.
+	// Release gives g back. It waits for no answer.
 	Release(ctx context.Context, p *place.Place, g *Grant) error
 }
 
-// Order makes T1 and T2 what they must be, taking the given parts of the
-// validity where a server said nothing or nonsense.
+// Order gives T1 and T2 valid values: the given parts of the validity where a server sent
+// none or invalid ones.
 func (g *Grant) Order(t1, t2 float64) {
 	if g.T2 <= 0 || g.T2 > g.Valid {
 		g.T2 = time.Duration(float64(g.Valid) * t2)

@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/boot"
 )
 
-// Clock is the machine's, and jumps: what sleeps an hour by it sleeps no longer
-// than a test wants. NewClock's tells the time that it is.
+// Clock is the machine's clock, and can jump: a test ends a sleep of an hour by it as soon
+// as it wants. NewClock's shows the real time.
 type Clock struct {
 	mu     sync.Mutex
 	ahead  time.Duration
@@ -57,15 +57,15 @@ func (c *Clock) rise(timer *time.Timer) {
 	delete(c.asleep, timer)
 }
 
-// Asleep is how many sleep.
+// Asleep is the number of sleepers.
 func (c *Clock) Asleep() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.asleep)
 }
 
-// Jump moves to when the first of those that sleep wakes. Asleep counts it no
-// more, though it may need a moment to get up.
+// Jump moves the clock to the time at which the first sleeper wakes. Asleep counts that one
+// no more, though it may need a moment to continue.
 func (c *Clock) Jump() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

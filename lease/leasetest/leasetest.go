@@ -29,8 +29,8 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// LAN makes a bridge with addresses in CIDR notation. One that is there serves
-// too, and stays.
+// LAN makes a bridge with addresses in CIDR notation. An existing bridge is used, and not
+// deleted.
 func LAN(t testing.TB, name string, addrs ...string) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -68,7 +68,7 @@ func Plug(t testing.TB, bridge, ns string) {
 	must(t, err)
 	defer fd.Close() //nolint:errcheck // read only
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MasterIndex = "p"+rand.Text()[:8], br.Attrs().Index // the last test's goes late
+	attrs.Name, attrs.MasterIndex = "p"+rand.Text()[:8], br.Attrs().Index // the kernel deletes the last test's late
 	port := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(fd)}
 	must(t, netlink.LinkAdd(port))
 	must(t, netlink.LinkSetUp(port))
@@ -81,8 +81,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// Quiet turns IPv6 off in a namespace, before Plug: then nothing appears there
-// by itself.
+// Quiet turns IPv6 off in a namespace, before Plug: then no address appears by itself.
 func Quiet(t testing.TB, path string) {
 	t.Helper()
 	ns, err := netns.Open(path)
@@ -108,13 +107,13 @@ type Server struct {
 	log  *Log
 }
 
-// Log collects what a program says.
+// Log collects a program's output.
 type Log struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-// Write adds to it.
+// Write appends to it.
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,14 +125,14 @@ func (l *Log) Printf(format string, args ...any) {
 	fmt.Fprintf(l, time.Now().Format("05.000 ")+format+"\n", args...) //nolint:errcheck // memory
 }
 
-// String is all that was said.
+// String is the whole output.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
 }
 
-// Dnsmasq starts dnsmasq on a bridge. args say what it gives out.
+// Dnsmasq starts dnsmasq on a bridge. args set the addresses that it assigns.
 func Dnsmasq(t testing.TB, bridge string, args ...string) *Server {
 	t.Helper()
 	nettest.Need(t, nettest.Program("dnsmasq"))
@@ -145,9 +144,8 @@ func Dnsmasq(t testing.TB, bridge string, args ...string) *Server {
 	}, args...)...)
 }
 
-// Kea starts a server of ISC Kea, kea-dhcp4 or kea-dhcp6, on a bridge, with the
-// inside of its section of the configuration. It tries to listen until the bridge
-// runs.
+// Kea starts a server of ISC Kea, kea-dhcp4 or kea-dhcp6, on a bridge, with the content of
+// its section of the configuration. It tries to listen until the bridge runs.
 func Kea(t testing.TB, program, bridge, section string) *Server {
 	t.Helper()
 	nettest.Need(t, nettest.Program(program))
@@ -158,7 +156,7 @@ func Kea(t testing.TB, program, bridge, section string) *Server {
 		"loggers": [{"name": "*", "severity": "INFO", "output_options": [{"output": "stdout"}]}]}}`, name, section, bridge)
 	path := filepath.Join(dir, "conf.json")
 	must(t, os.WriteFile(path, []byte(conf), 0o600))
-	must(t, os.MkdirAll("/var/lib/kea", 0o755)) // of the test's own: it keeps its DUID there
+	must(t, os.MkdirAll("/var/lib/kea", 0o755)) // the test's own: it keeps its DUID there
 	t.Setenv("KEA_PIDFILE_DIR", dir)
 	t.Setenv("KEA_LOCKFILE_DIR", dir)
 	return run(t, program, "-c", path)
@@ -177,8 +175,8 @@ func run(t testing.TB, name string, args ...string) *Server {
 	return s
 }
 
-// outside copies a program to where no AppArmor profile knows it: Debian's
-// confine DHCP servers to the files of the system's own.
+// outside copies a program to a path without an AppArmor profile: Debian's profiles confine
+// DHCP servers to the system's own files.
 func outside(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -199,7 +197,7 @@ func (s *Server) Start() {
 	s.WaitFor("started", "sockets bound exclusively", "DHCP4_STARTED", "DHCP6_STARTED")
 }
 
-// Stop ends it; what it has given out is forgotten or not, as it likes.
+// Stop ends it; the server may keep its leases or not.
 func (s *Server) Stop() {
 	if s.cmd == nil {
 		return
@@ -209,13 +207,13 @@ func (s *Server) Stop() {
 	s.cmd = nil
 }
 
-// WaitFor waits until the server has said one of some words.
+// WaitFor waits until the server has logged one of some words.
 func (s *Server) WaitFor(words ...string) {
 	s.t.Helper()
 	Eventually(s.t, s.name+" says "+words[0], func() bool { return s.Said(words...) })
 }
 
-// Said says whether the server has said one of some words.
+// Said says whether the server has logged one of some words.
 func (s *Server) Said(words ...string) bool {
 	text := s.log.String()
 	for _, w := range words {
@@ -226,10 +224,10 @@ func (s *Server) Said(words ...string) bool {
 	return false
 }
 
-// Count is how often it has said a word.
+// Count is how often it has logged a word.
 func (s *Server) Count(word string) int { return strings.Count(s.log.String(), word) }
 
-// patience bounds what tests wait for.
+// patience is how long tests wait.
 const patience = time.Minute
 
 // Eventually waits until ok.
@@ -246,7 +244,7 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// Addrs lists the addresses of eth0 in a namespace but the link-local ones.
+// Addrs lists the addresses of eth0 in a namespace, except link-local ones.
 func Addrs(t testing.TB, ns string) (out []string) {
 	t.Helper()
 	in(t, ns, func(h *netlink.Handle, link netlink.Link) {
@@ -261,7 +259,7 @@ func Addrs(t testing.TB, ns string) (out []string) {
 	return out
 }
 
-// Routes lists the routes by gateways of eth0 in a namespace.
+// Routes lists the routes through gateways of eth0 in a namespace.
 func Routes(t testing.TB, ns string) (out []string) {
 	t.Helper()
 	in(t, ns, func(h *netlink.Handle, link netlink.Link) {
@@ -276,7 +274,7 @@ func Routes(t testing.TB, ns string) (out []string) {
 	return out
 }
 
-// Configure does what a plugin does with a result.
+// Configure configures eth0 with a result, as a plugin does.
 func Configure(t testing.TB, ns, addr, gateway string) {
 	t.Helper()
 	in(t, ns, func(h *netlink.Handle, link netlink.Link) {
@@ -315,8 +313,8 @@ func Up(t testing.TB, ns string) {
 	in(t, ns, func(h *netlink.Handle, link netlink.Link) { must(t, h.LinkSetUp(link)) })
 }
 
-// Move moves eth0 from one namespace to another, where it is called eth0 again.
-// Its addresses are lost on the way.
+// Move moves eth0 from one namespace to another, where it is named eth0 again. The kernel
+// removes its addresses.
 func Move(t testing.TB, from, to string) {
 	t.Helper()
 	in(t, from, func(h *netlink.Handle, link netlink.Link) {

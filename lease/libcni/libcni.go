@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package libcni finds attachments whose DHCP leases nobody keeps, in the
-// results that runtimes cache (libcni's cniCacheV1): those that another keeper
-// had, which has kept them in its memory alone.
+// Package libcni finds attachments whose DHCP leases no keeper holds, in the results that
+// runtimes cache (libcni's cniCacheV1): those of another keeper, which had them only in its
+// memory.
 package libcni
 
 import (
@@ -21,13 +21,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Attachment is one with the IPAM plugin dhcp.
+// Attachment is an attachment with the IPAM plugin dhcp.
 type Attachment struct {
 	Args   dhcprpc.Args // as its plugin called the keeper
 	Result *spec.Result // of the whole chain
 }
 
-// file is what of a cached result is read.
+// file is the part of a cached result that is read.
 type file struct {
 	Kind        string          `json:"kind"`
 	ContainerID string          `json:"containerId"`
@@ -39,8 +39,8 @@ type file struct {
 	Result      json.RawMessage `json:"result"`
 }
 
-// List reads a cache directory and returns the attachments whose keeper listens
-// on socket. What cannot be read comes back in the error beside the others.
+// List reads a cache directory and returns the attachments whose keeper listens on socket.
+// Errors of unreadable files are joined and returned beside the others.
 func List(dir, socket string) (list []Attachment, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -146,7 +146,7 @@ func find(config []byte, depth int) (object, error) {
 	return nil, nil
 }
 
-// netNS is what libcni of 1.3 says, or else the result.
+// netNS is the namespace of libcni 1.3's file, or else of the result.
 func netNS(f *file, r *spec.Result) string {
 	if f.NetNS != "" {
 		return f.NetNS

@@ -16,16 +16,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Setup is what a lease puts on an interface: the address and the routes that a
-// plugin made of the result.
+// Setup is what a lease puts on an interface: the address and the routes that a plugin made
+// from the result.
 type Setup struct {
 	Address netip.Prefix
 	Gateway netip.Addr // of routes that name none
 	Routes  []spec.Route
 }
 
-// Withdraw takes a setup off the interface. had says whether the address was
-// there: whoever got the result may have made nothing of it.
+// Withdraw removes a setup from the interface. had says whether the interface had the
+// address: the caller of ADD may not have configured it.
 func (p *Place) Withdraw(s *Setup) (had bool, err error) {
 	conn, link, err := p.Conn()
 	if err != nil {
@@ -38,7 +38,7 @@ func (p *Place) Withdraw(s *Setup) (had bool, err error) {
 	return true, s.remove(conn, link)
 }
 
-// Put makes the interface have a setup; what is there stays.
+// Put gives the interface a setup; existing parts are kept.
 func (p *Place) Put(s *Setup) error {
 	conn, link, err := p.Conn()
 	if err != nil {
@@ -51,13 +51,13 @@ func (p *Place) Put(s *Setup) error {
 	return announce.Send(conn, link, []netip.Addr{s.Address.Addr()})
 }
 
-// Change replaces one setup by another, if the interface has the first. The new
-// address is there before the old one goes. What both have is not touched: a
-// later plugin (sbr, vrf) may have moved the routes to a table of its own.
+// Change replaces one setup by another, if the interface has the first. It adds the new
+// address before it removes the old one. What both have is not changed: a later plugin
+// (sbr, vrf) may have moved the routes to a table of its own.
 func (p *Place) Change(from, to *Setup) error {
 	gone, come := from.without(to), to.without(from)
 	if from.Address != to.Address {
-		gone, come = from, to // the kernel takes the routes with the address
+		gone, come = from, to // the kernel removes the routes with the address
 	}
 	if !gone.Address.IsValid() && len(gone.Routes) == 0 && len(come.Routes) == 0 {
 		return nil
@@ -100,7 +100,7 @@ func holds(conn *nl.Conn, link netlink.Link, a netip.Prefix) (bool, error) {
 	return false, err
 }
 
-// without is what of s is not in keep.
+// without is the part of s that is not in keep.
 func (s *Setup) without(keep *Setup) *Setup {
 	out := &Setup{Gateway: s.Gateway}
 	if s.Address != keep.Address {
@@ -162,8 +162,8 @@ func (s *Setup) remove(conn *nl.Conn, link netlink.Link) error {
 	return errors.Join(errs...)
 }
 
-// addAddr adds an address that a server has given to nobody else: without
-// looking for duplicates.
+// addAddr adds an address without looking for duplicates, since the server has given it to
+// no other client.
 func addAddr(conn *nl.Conn, link netlink.Link, a netip.Prefix) error {
 	msg := &netlink.Addr{IPNet: nl.IPNet(a)}
 	if a.Addr().Is6() {

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package place is an interface in a container's namespace as the keeper of
-// leases sees it: found once, opened for each exchange, and never held open in
-// between, since an open socket or descriptor would keep a dead container's
-// namespace alive. Nothing here leaves a thread in the namespace.
+// Package place is an interface in a container's namespace for the keeper of leases: found
+// once, opened for each exchange, and never held open in between, since an open socket or
+// descriptor would keep a dead container's namespace alive. No thread stays in the
+// namespace.
 package place
 
 import (
@@ -18,21 +18,20 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// ErrGone is wrapped when the namespace or the interface is no more, or another
-// one has its name.
+// ErrGone is wrapped when the namespace or the interface does not exist any more, or
+// another one has its name.
 var ErrGone = errors.New("the interface is gone")
 
 // Place is one interface. It is stored as JSON.
 type Place struct {
-	NetNS  string   `json:"netns"` // as the keeper can open it
+	NetNS  string   `json:"netns"` // a path that the keeper can open
 	ID     netns.ID `json:"id"`    // of the namespace
 	IfName string   `json:"ifname"`
 	Index  int      `json:"index"`
-	Proc   string   `json:"-"` // where procfs is; "" means /proc
+	Proc   string   `json:"-"` // the mount point of procfs; "" means /proc
 }
 
-// Find looks an interface up and sets it up, which a server must be reached
-// through.
+// Find finds an interface and sets it up, since a server is reached through it.
 func Find(path, ifName string) (*Place, error) {
 	ns, err := netns.Open(path)
 	if err != nil {
@@ -68,7 +67,7 @@ func (p *Place) procfs() string {
 	return p.Proc
 }
 
-// goneOr says ErrGone for what is missing.
+// goneOr returns ErrGone for a missing object.
 func goneOr(err error) error {
 	if netns.Gone(err) || nl.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", ErrGone, err)
@@ -79,7 +78,7 @@ func goneOr(err error) error {
 // Same says whether q is the same interface of the same namespace.
 func (p *Place) Same(q *Place) bool { return p.ID == q.ID && p.Index == q.Index }
 
-// open opens the namespace, if it is still the one.
+// open opens the namespace, if it is still the same.
 func (p *Place) open() (*netns.NS, error) {
 	ns, err := netns.Open(p.NetNS)
 	if err != nil {
@@ -95,8 +94,8 @@ func (p *Place) open() (*netns.NS, error) {
 	return ns, nil
 }
 
-// Do runs fn on a thread inside the namespace, which ends afterwards. What fn
-// opens may be used from anywhere.
+// Do runs fn on a thread inside the namespace, which ends afterwards. Sockets that fn opens
+// may be used from any thread.
 func (p *Place) Do(fn func() error) error {
 	ns, err := p.open()
 	if err != nil {
@@ -124,7 +123,7 @@ func (p *Place) Conn() (*nl.Conn, netlink.Link, error) {
 	return conn, link, nil
 }
 
-// Look returns nil while the interface is there.
+// Look returns nil while the interface exists.
 func (p *Place) Look() error {
 	conn, _, err := p.Conn()
 	if err != nil {
@@ -134,8 +133,8 @@ func (p *Place) Look() error {
 	return nil
 }
 
-// Interface is the link as package net has it, with the Ethernet address it has
-// now: a later plugin (tuning) may have changed that.
+// Interface is the link in the form of package net, with its current Ethernet address: a
+// later plugin (tuning) may have changed that.
 func (p *Place) Interface() (*net.Interface, error) {
 	conn, link, err := p.Conn()
 	if err != nil {

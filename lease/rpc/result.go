@@ -10,8 +10,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The reference's result as gob sees it: fields are known by their names. Its
-// version is left to the caller, as the reference's daemon does.
+// The reference's result for gob, which identifies fields by their names. The version is
+// left to the caller, as in the reference's daemon.
 type (
 	result struct {
 		IPs    []*ipConfig

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc serves a keeper of leases to plugins, the reference's or ours: Go's
-// net/rpc with gob over HTTP CONNECT on a unix socket. It is not net/rpc itself,
-// which cannot tell a method that its caller has hung up.
+// Package rpc serves a keeper of leases to plugins, the reference's or ours: Go's net/rpc
+// with gob over HTTP CONNECT on a unix socket. It is not net/rpc itself, which cannot tell
+// a method that its client has disconnected.
 package rpc
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Keeper is what is served.
+// Keeper is the served interface.
 type Keeper interface {
 	Allocate(context.Context, *dhcprpc.Args) (*spec.Result, error)
 	Check(context.Context, *dhcprpc.Args) (*spec.Result, error)
@@ -41,15 +41,14 @@ type Server struct {
 	work   sync.WaitGroup
 }
 
-// New returns a server. log hears of connections that speak something else.
+// New returns a server. It logs connections that use another protocol.
 func New(k Keeper, log func(string, ...any)) *Server {
 	s := &Server{keeper: k, log: log}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
 
-// Serve takes connections until l is closed. It outlasts a want of file
-// descriptors.
+// Serve accepts connections until l is closed. It survives a shortage of file descriptors.
 func (s *Server) Serve(l net.Listener) error {
 	l = accept.Patient(l, s.log)
 	for {
@@ -64,24 +63,24 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// Close ends every connection, with the calls under way.
+// Close ends every connection and its calls.
 func (s *Server) Close() {
 	s.stop()
 	s.work.Wait()
 }
 
-// handshakeTime bounds what comes before the first call.
+// handshakeTime limits the time before the first call.
 const handshakeTime = 10 * time.Second
 
 func (s *Server) connection(conn net.Conn) {
-	defer conn.Close()                                                      //nolint:errcheck // nothing is left to be said
+	defer conn.Close()                                                      //nolint:errcheck // no call is open
 	defer context.AfterFunc(s.ctx, func() { conn.Close() })()               //nolint:errcheck // as above
 	if err := conn.SetDeadline(time.Now().Add(handshakeTime)); err != nil { // closed already
 		return
 	}
 	r := bufio.NewReader(conn)
 	if err := handshake(conn, r); err != nil {
-		if !errors.Is(err, io.EOF) { // somebody who looked whether we are there
+		if !errors.Is(err, io.EOF) { // a client that checked whether we listen
 			s.log("handshake: %v", err)
 		}
 		return
@@ -95,7 +94,7 @@ func (s *Server) connection(conn net.Conn) {
 	}
 }
 
-// maxHeaders bounds what a client says before the first call.
+// maxHeaders limits what a client sends before the first call.
 const maxHeaders = 100
 
 // handshake answers CONNECT.
@@ -129,8 +128,8 @@ type caller struct {
 	work   sync.WaitGroup
 }
 
-// request, response and cmdArgs are net/rpc's and skel's: gob knows fields by
-// their names.
+// request, response and cmdArgs are net/rpc's and skel's: gob identifies fields by their
+// names.
 type (
 	request struct {
 		ServiceMethod string
@@ -148,7 +147,7 @@ type (
 	}
 )
 
-// serve reads calls until the caller hangs up, which ends those under way.
+// serve reads calls until the client disconnects, which ends its calls.
 func (c *caller) serve(r io.Reader) error {
 	ctx, hungUp := context.WithCancel(c.server.ctx)
 	defer c.work.Wait()
@@ -185,8 +184,8 @@ func (c *caller) call(ctx context.Context, head request, args *cmdArgs) {
 	}
 }
 
-// method calls the keeper. A panic is one call's failure, not the end of every
-// lease's upkeep.
+// method calls the keeper. A panic fails one call and does not end the upkeep of every
+// lease.
 func (s *Server) method(ctx context.Context, name string, a *dhcprpc.Args) (body any, err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// fake answers with what it was called with.
+// fake returns its arguments.
 type fake struct{ ended chan struct{} }
 
 func (f *fake) Allocate(ctx context.Context, a *dhcprpc.Args) (*spec.Result, error) {
@@ -47,7 +47,7 @@ func (f *fake) Release(context.Context, *dhcprpc.Args) error { return nil }
 func (f *fake) Collect(context.Context, *dhcprpc.Args) error { return errors.New("no") }
 func (f *fake) Move(context.Context, *dhcprpc.Args) error    { return nil }
 
-// short is a listener that has no file descriptor for the first connection.
+// short is a listener without a file descriptor for the first connection.
 type short struct {
 	net.Listener
 	tried bool
@@ -110,7 +110,7 @@ func TestUpstreamClient(t *testing.T) {
 	}
 }
 
-// A plugin that was killed ends its call.
+// The call of a killed plugin ends.
 func TestHangUp(t *testing.T) {
 	f, path := serve(t)
 	c, err := dhcprpc.Dial(t.Context(), path)

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store keeps the leases of a keeper below /run/patchbay/dhcp, one file
-// an attachment, so that a keeper that was killed or replaced goes on where the
-// last one stopped. /run is right for that: after a reboot the containers are
-// gone too. A file holds no configuration and no annotations.
+// Package store keeps the leases of a keeper below /run/patchbay/dhcp, one file for each
+// attachment, so that the next keeper continues where a killed or replaced one stopped.
+// /run is right for that: after a reboot the containers are gone too. A file holds no
+// configuration and no annotations.
 package store
 
 import (
@@ -39,8 +39,8 @@ type Record struct {
 	Begun       time.Time `json:"begun,omitzero"` // when the ADD asked for it
 
 	Place place.Place `json:"place"`
-	// Away is until when, in the time since boot, the interface may be nowhere:
-	// somebody moves it. 0 means that it is at Place.
+	// Away is the time since boot until which the interface may be nowhere, since a program
+	// is moving it. 0 means that it is at Place.
 	Away time.Duration `json:"away,omitempty"`
 
 	Options  dhcpconf.Options `json:"options"`
@@ -53,14 +53,15 @@ type Record struct {
 type Held struct {
 	Raw   []byte        `json:"raw,omitempty"` // the server's message; empty when the address was lost
 	Since time.Duration `json:"since"`         // CLOCK_BOOTTIME of the grant
-	// Lost was on the interface when it expired or was refused: its successor goes there.
+	// Lost was on the interface when it expired or was refused: the next address replaces
+	// it there.
 	Lost bool `json:"lost,omitempty"`
 }
 
 // Store is a directory of records, of one boot.
 type Store struct{ Run, Boot string }
 
-// New opens the store below a run directory. proc is where procfs is.
+// New opens the store below a run directory. proc is the mount point of procfs.
 func New(run, proc string) (*Store, error) {
 	id, err := boot.ID(proc)
 	if err != nil {
@@ -85,7 +86,7 @@ func (s *Store) Write(r *Record) error {
 	return nil
 }
 
-// Remove forgets a record. One that is not there is no error.
+// Remove deletes a record. A missing one is no error.
 func (s *Store) Remove(o owner.Key) error {
 	if err := statedir.Check(s.Run, dhcpconf.LeaseDir); err != nil {
 		return fmt.Errorf("remove lease: %w", err)
@@ -93,8 +94,8 @@ func (s *Store) Remove(o owner.Key) error {
 	return atomicfile.Remove(dhcpconf.LeaseFile(s.Run, o))
 }
 
-// List reads every record of this boot and removes those of another. Broken
-// ones come back joined in the error beside the good ones, and stay.
+// List reads every record of this boot and removes those of another. Errors of broken
+// records are joined and returned beside the good ones; the files are kept.
 func (s *Store) List() (records []*Record, err error) {
 	if err := statedir.Check(s.Run, dhcpconf.LeaseDir); err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)

@@ -57,7 +57,7 @@ func TestWriteListRemove(t *testing.T) {
 	}
 }
 
-// What cannot be used is told of and stays; what is of another boot goes.
+// An unusable record is reported and kept; a record of another boot is removed.
 func TestBroken(t *testing.T) {
 	s := &Store{Run: t.TempDir(), Boot: "now"}
 	if err := s.Write(record("good")); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Defaults where a server names no time: the reference's.
+// The reference's defaults for times that a server does not send.
 const (
 	defaultLease = time.Hour
 	defaultT1    = 0.5
@@ -25,7 +25,7 @@ const (
 
 var errNoMask = errors.New("DHCP option Subnet Mask not found in DHCPACK")
 
-// parse makes a grant of a DHCPACK.
+// parse makes a grant from a DHCPACK.
 func parse(ack *dhcpv4.DHCPv4) (*grant.Grant, error) {
 	ip, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
 	if !ok || ip.IsUnspecified() {
@@ -71,10 +71,10 @@ func addr(ip net.IP) netip.Addr {
 // scopeLink is RT_SCOPE_LINK.
 const scopeLink = 253
 
-// routes are the classless ones of option 121, which alone count when there are
-// any (RFC 3442); else the classful ones of option 33 and a default route by
-// the router. Router 0.0.0.0 means on the link, and stays in the result, as
-// with the reference: without it the first gateway would serve.
+// routes are the classless ones of option 121, which alone count when there are any (RFC
+// 3442); else the classful ones of option 33 and a default route through the router. Router
+// 0.0.0.0 means on the link, and remains in the result, as with the reference: without it
+// the first gateway would be used.
 func routes(ack *dhcpv4.DHCPv4) (out []spec.Route) {
 	for _, r := range ack.ClasslessStaticRoute() {
 		bits, _ := r.Dest.Mask.Size()
@@ -109,8 +109,8 @@ func dns(ack *dhcpv4.DHCPv4) spec.DNS {
 	return d
 }
 
-// complete gives an ACK of a renewal the options of the one before when it has
-// no subnet mask: some servers (Windows) send there what has changed only.
+// complete gives an ACK of a renewal the options of the earlier ACK when it has no subnet
+// mask: some servers (Windows) send only what has changed.
 func complete(ack, before *dhcpv4.DHCPv4) {
 	if ack.SubnetMask() != nil || !ack.YourIPAddr.Equal(before.YourIPAddr) {
 		return

@@ -83,7 +83,7 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// A renewal by a server that repeats nothing keeps what was there.
+// A renewal by a server that sends no options keeps the earlier ones.
 func TestComplete(t *testing.T) {
 	before := ack(t, map[uint8]string{1: mask24, 3: router, 15: "lan"})
 	bare, full := ack(t, map[uint8]string{51: "\x00\x00\x00\x09"}), ack(t, map[uint8]string{1: mask24})
@@ -106,7 +106,7 @@ func TestID(t *testing.T) {
 	}
 }
 
-// Whatever a server sends, it is a grant or an error.
+// Any message of a server gives a grant or an error.
 func FuzzParse(f *testing.F) {
 	f.Add(ack(f, map[uint8]string{1: mask24, 3: router, 33: "\xc0\xa8\x05\x00" + other, 121: "\x10\x09\x09" + other, 119: "\x01a\x00"}).ToBytes())
 	c := &Client{}

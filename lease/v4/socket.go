@@ -23,7 +23,7 @@ import (
 
 // conn reads from one socket and writes to another.
 type conn struct {
-	net.PacketConn                // reads what a server sends to the client's port, to whatever address
+	net.PacketConn                // reads messages to the client's port, to any address
 	write          net.PacketConn // has the source address
 
 	mac net.HardwareAddr // of the interface
@@ -31,7 +31,7 @@ type conn struct {
 
 func (c *conn) WriteTo(b []byte, to net.Addr) (int, error) { return c.write.WriteTo(b, to) }
 
-// Close closes both; broadcasting they are one.
+// Close closes both; for broadcasts they are one.
 func (c *conn) Close() error {
 	err := c.PacketConn.Close()
 	if c.write != c.PacketConn {
@@ -43,13 +43,13 @@ func (c *conn) Close() error {
 	return err
 }
 
-// sentEvery is how often sent looks.
+// sentEvery is the interval at which sent looks.
 const sentEvery = time.Millisecond
 
-// sent waits until nothing that was written is the kernel's any more. It may have
-// to find the server's Ethernet address first, on a link that has come up just
-// now, and ask for that again after a second; whoever deletes the interface
-// meanwhile takes the packet along. A packet socket keeps nothing.
+// sent waits until the kernel has sent everything that was written. The kernel may first
+// have to resolve the server's Ethernet address, on a link that has just come up, and
+// repeat that after a second; deleting the interface meanwhile loses the packet. A packet
+// socket queues nothing.
 func (c *conn) sent(ctx context.Context) error {
 	udp, ok := c.write.(*net.UDPConn)
 	if !ok {
@@ -72,9 +72,8 @@ func (c *conn) sent(ctx context.Context) error {
 	}
 }
 
-// broadcast opens a packet socket on the interface, whose addresses do not
-// matter. What it sends comes from src, which may be unspecified, and goes to
-// everybody on the link.
+// broadcast opens a packet socket on the interface, whatever its addresses. Its packets
+// come from src, which may be unspecified, and go to all hosts on the link.
 func broadcast(p *place.Place, src netip.Addr) (*conn, error) {
 	link, err := p.Interface()
 	if err != nil {
@@ -96,10 +95,10 @@ func broadcast(p *place.Place, src netip.Addr) (*conn, error) {
 	return c, err
 }
 
-// toServer is the socket for a message to one server. With the address on the
-// interface it writes to an ordinary socket: the kernel finds the way, also to a
-// server behind a router. Otherwise it is broadcast. (bind(2) does not tell: in a
-// namespace that never had an IPv4 address it takes any.)
+// toServer is the socket for a message to one server. With the address on the interface it
+// writes to an ordinary socket: the kernel finds the route, also to a server behind a
+// router. Otherwise it broadcasts. (bind(2) does not show whether the address exists: in a
+// namespace that never had an IPv4 address it accepts any.)
 func toServer(p *place.Place, src netip.Prefix) (*conn, error) {
 	had, err := p.Holds(src)
 	if err != nil {
@@ -110,7 +109,7 @@ func toServer(p *place.Place, src netip.Prefix) (*conn, error) {
 		if err == nil || errors.Is(err, place.ErrGone) {
 			return c, err
 		}
-		// Somebody else's client has the port, without SO_REUSEADDR.
+		// Another client has the port, without SO_REUSEADDR.
 	}
 	return broadcast(p, src.Addr())
 }
@@ -137,7 +136,7 @@ func unicast(p *place.Place, src netip.Addr) (*conn, error) {
 	return c, err
 }
 
-// bind ties a socket to the interface and lets another client's stand beside it.
+// bind binds a socket to the interface and allows another client's beside it.
 func bind(s syscall.RawConn, index int) error {
 	var err error
 	cerr := s.Control(func(fd uintptr) {
@@ -151,8 +150,8 @@ func listen(link *net.Interface) (*packet.Conn, error) {
 	return packet.Listen(link, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: filter()})
 }
 
-// filter lets UDP to the client's port pass, so that the container's own
-// traffic wakes nobody. It sees packets from the IP header on.
+// filter accepts UDP to the client's port, so that the container's own traffic wakes no
+// goroutine. It sees packets from the IP header on.
 func filter() []bpf.RawInstruction {
 	const whole, none = 0x40000, 0
 	raw, err := bpf.Assemble([]bpf.Instruction{

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v4 is the DHCPv4 client of one attachment (RFC 2131): discover,
-// request, renew, rebind, release, each one try over sockets that are opened in
-// the container's namespace and closed afterwards.
+// Package v4 is the DHCPv4 client of one attachment (RFC 2131): discover, request, renew,
+// rebind, release. Each is one try over sockets that are opened in the container's
+// namespace and closed afterwards.
 package v4
 
 import (
@@ -24,23 +24,23 @@ import (
 
 // Client is a grant.Protocol.
 type Client struct {
-	ID        string // option 61, as the reference has it
+	ID        string // option 61, as in the reference
 	Options   dhcpconf.Options
 	Broadcast bool // ask servers to broadcast their answers
 }
 
-// maxID bounds the client id: an option has 255 bytes, of which the type takes
-// one. So the reference does.
+// maxID is the longest client id, the reference's limit: an option has 255 bytes, one of
+// them for the type.
 const maxID = 254
 
-// ID is the client id of an attachment, container/network/interface, the
-// reference's: an address survives a change of programs.
+// ID is the reference's client id of an attachment, container/network/interface: an address
+// survives a change of programs.
 func ID(containerID, network, ifName string) string {
 	id := containerID + "/" + network + "/" + ifName
 	return id[:min(len(id), maxID)]
 }
 
-// modifiers go into every message: the id first, since `provide` may replace it.
+// modifiers apply to every message: the id first, since `provide` may replace it.
 func (c *Client) modifiers() []dhcpv4.Modifier {
 	mods := []dhcpv4.Modifier{
 		dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(nclient4.MaxMessageSize)),
@@ -59,7 +59,7 @@ func (c *Client) modifiers() []dhcpv4.Modifier {
 	return mods
 }
 
-// broadcasting adds the broadcast flag if the operator wants it.
+// broadcasting adds the broadcast flag if configured.
 func (c *Client) broadcasting() []dhcpv4.Modifier {
 	mods := c.modifiers()
 	if c.Broadcast {
@@ -77,7 +77,7 @@ func (c *Client) Parse(raw []byte) (*grant.Grant, error) {
 	return parse(ack)
 }
 
-// Acquire is DISCOVER, OFFER, REQUEST, ACK. wait bounds the wait for each answer.
+// Acquire is DISCOVER, OFFER, REQUEST, ACK. wait limits the wait for each answer.
 func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration) (*grant.Grant, error) {
 	sock, err := broadcast(p, netip.Addr{})
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration
 	if err != nil {
 		return nil, err
 	}
-	defer letGo(client)
+	defer closeLater(client)
 	discover, err := dhcpv4.NewDiscovery(sock.mac, c.broadcasting()...)
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration
 		return nil, err
 	}
 	ack, err := exchange(ctx, client, request, nclient4.IsAll(nclient4.IsCorrectServer(offer.ServerIdentifier()), answers))
-	if errors.Is(err, grant.ErrSilent) { // a server that has offered is there
+	if errors.Is(err, grant.ErrSilent) { // a server that has offered exists
 		ack, err = exchange(ctx, client, request, answers)
 	}
 	if err != nil {
@@ -110,13 +110,13 @@ func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration
 	return accept(ack)
 }
 
-// letGo closes a client in the background: closing a packet socket waits for the
-// kernel, 8-16 ms (docs/adr/0016), which no ADD should.
-func letGo(c *nclient4.Client) {
+// closeLater closes a client in the background: closing a packet socket waits for the kernel,
+// 8-16 ms (docs/adr/0016), and no ADD should wait for that.
+func closeLater(c *nclient4.Client) {
 	go c.Close() //nolint:errcheck // it was only read from
 }
 
-// open takes sock over.
+// open takes ownership of sock.
 func (c *Client) open(sock *conn, wait time.Duration) (*nclient4.Client, error) {
 	client, err := nclient4.NewWithConn(sock, sock.mac, nclient4.WithTimeout(wait), nclient4.WithRetry(1))
 	if err != nil {
@@ -125,12 +125,12 @@ func (c *Client) open(sock *conn, wait time.Duration) (*nclient4.Client, error) 
 	return client, nil
 }
 
-// answers matches what a server says to a request.
+// answers says whether a message answers a request.
 func answers(m *dhcpv4.DHCPv4) bool {
 	return m.MessageType() == dhcpv4.MessageTypeAck || m.MessageType() == dhcpv4.MessageTypeNak
 }
 
-// exchange sends to everybody and waits for a match.
+// exchange sends to all servers and waits for a match.
 func exchange(ctx context.Context, c *nclient4.Client, m *dhcpv4.DHCPv4, match nclient4.Matcher) (*dhcpv4.DHCPv4, error) {
 	return exchangeWith(ctx, c, nclient4.DefaultServers, m, match)
 }
@@ -143,7 +143,7 @@ func exchangeWith(ctx context.Context, c *nclient4.Client, to *net.UDPAddr, m *d
 	return answer, err
 }
 
-// accept makes a grant of an ACK, and an error of a NAK.
+// accept makes a grant from an ACK, and an error from a NAK.
 func accept(m *dhcpv4.DHCPv4) (*grant.Grant, error) {
 	if m.MessageType() == dhcpv4.MessageTypeNak {
 		return nil, fmt.Errorf("%w: %s", grant.ErrNak, m.Message())
@@ -194,8 +194,8 @@ func (c *Client) again(ctx context.Context, a *asking) (*grant.Grant, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer letGo(client)
-	// A transaction of its own: NewRenewFromAck would take over the last one's.
+	defer closeLater(client)
+	// Use a new transaction: NewRenewFromAck would reuse the last one's.
 	request, err := dhcpv4.New(dhcpv4.PrependModifiers(c.modifiers(),
 		dhcpv4.WithHwAddr(a.sock.mac), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(a.before.YourIPAddr),
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainName, dhcpv4.OptionDomainNameServer))...)
@@ -210,8 +210,8 @@ func (c *Client) again(ctx context.Context, a *asking) (*grant.Grant, error) {
 	return accept(ack)
 }
 
-// Release tells the server, which answers nothing. The interface may have lost the
-// address already, and may be gone when this returns.
+// Release informs the server, which does not answer. The interface may have lost the
+// address already, and may be deleted after the return.
 func (c *Client) Release(ctx context.Context, p *place.Place, g *grant.Grant) error {
 	ack, err := dhcpv4.FromBytes(g.Raw)
 	if err != nil {
@@ -227,7 +227,7 @@ func (c *Client) Release(ctx context.Context, p *place.Place, g *grant.Grant) er
 	if err != nil {
 		return fmt.Errorf("open socket on %s: %w", p.IfName, err)
 	}
-	defer func() { go sock.Close() }() //nolint:errcheck // as letGo
+	defer func() { go sock.Close() }() //nolint:errcheck // as closeLater
 	server := ack.ServerIdentifier()
 	if server == nil {
 		server = net.IPv4bcast

@@ -33,8 +33,7 @@ type Client struct {
 	ID string // container/network/interface, from which the DUID is made
 }
 
-// duid is a DUID-UUID (RFC 6355) that is the attachment's alone, as option 61
-// is with DHCPv4.
+// duid is the attachment's own DUID-UUID (RFC 6355), as option 61 is for DHCPv4.
 func (c *Client) duid() dhcpv6.DUID {
 	sum := sha256.Sum256([]byte(c.ID))
 	d := &dhcpv6.DUIDUUID{}
@@ -54,8 +53,8 @@ func (c *Client) Parse(raw []byte) (*grant.Grant, error) {
 	return parse(m)
 }
 
-// Acquire is SOLICIT, ADVERTISE, REQUEST, REPLY. wait bounds the wait for an
-// advertisement, and for the link-local address before it.
+// Acquire is SOLICIT, ADVERTISE, REQUEST, REPLY. wait limits the wait for an advertisement,
+// and for the link-local address before it.
 func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration) (*grant.Grant, error) {
 	client, err := c.open(ctx, p, wait)
 	if err != nil {
@@ -81,8 +80,8 @@ func (c *Client) Acquire(ctx context.Context, p *place.Place, wait time.Duration
 	return parse(reply)
 }
 
-// solicit returns the first advertisement that has an address for us. When there is
-// none the error is what the last one said instead.
+// solicit returns the first advertisement with an address for us. Without one it returns
+// the last server's reason as an error.
 func (c *Client) solicit(ctx context.Context, client *nclient6.Client, mac net.HardwareAddr) (*dhcpv6.Message, error) {
 	m, err := dhcpv6.NewSolicit(mac, dhcpv6.WithClientID(c.duid()), dhcpv6.WithIAID(c.iaid()))
 	if err != nil {
@@ -133,8 +132,8 @@ func (c *Client) again(ctx context.Context, p *place.Place, g *grant.Grant, kind
 	return granted, err
 }
 
-// anew asks a server that does not know the address for it (RFC 8415, 18.2.10.1). One
-// that does not give it may give it to others.
+// anew requests the address again from a server that does not know it (RFC 8415,
+// 18.2.10.1). If the server does not grant it, another client may get it.
 func (c *Client) anew(ctx context.Context, client *nclient6.Client, g *grant.Grant, from *dhcpv6.Message) (*grant.Grant, error) {
 	m, err := c.message(g, dhcpv6.MessageTypeRequest)
 	if err != nil {
@@ -154,7 +153,7 @@ func (c *Client) anew(ctx context.Context, client *nclient6.Client, g *grant.Gra
 	return granted, err
 }
 
-// Release tells the server, and does not wait for its answer.
+// Release informs the server, and does not wait for its answer.
 func (c *Client) Release(ctx context.Context, p *place.Place, g *grant.Grant) error {
 	m, err := c.message(g, dhcpv6.MessageTypeRelease)
 	if err != nil {
@@ -169,7 +168,7 @@ func (c *Client) Release(ctx context.Context, p *place.Place, g *grant.Grant) er
 	return err
 }
 
-// message is a message about the address that is held.
+// message is a message about the held address.
 func (c *Client) message(g *grant.Grant, kind dhcpv6.MessageType) (*dhcpv6.Message, error) {
 	reply, err := dhcpv6.MessageFromBytes(g.Raw)
 	if err != nil {
@@ -193,7 +192,7 @@ func (c *Client) message(g *grant.Grant, kind dhcpv6.MessageType) (*dhcpv6.Messa
 	return m, nil
 }
 
-// reply sends a message that a reply answers.
+// reply sends a message and returns the reply.
 func (c *Client) reply(ctx context.Context, client *nclient6.Client, m *dhcpv6.Message) (*dhcpv6.Message, error) {
 	reply, err := c.exchange(ctx, client, m, nclient6.IsMessageType(dhcpv6.MessageTypeReply))
 	if err != nil {
@@ -224,7 +223,7 @@ func (c *Client) open(ctx context.Context, p *place.Place, wait time.Duration) (
 	return client, nil
 }
 
-// zoned sends to the interface whatever the destination says.
+// zoned sends through the interface, whatever the destination's zone.
 type zoned struct {
 	net.PacketConn
 	zone string
@@ -238,9 +237,8 @@ func (z *zoned) WriteTo(b []byte, to net.Addr) (int, error) {
 	return z.PacketConn.WriteTo(b, &net.UDPAddr{IP: u.IP, Port: u.Port, Zone: z.zone})
 }
 
-// listen opens a socket on the interface's link-local address. The zone is a
-// number: package net keeps one table of interface names for the whole process,
-// whatever the namespace.
+// listen opens a socket on the interface's link-local address. The zone is a number:
+// package net keeps one table of interface names for the whole process, for all namespaces.
 func (c *Client) listen(ctx context.Context, p *place.Place) (net.PacketConn, error) {
 	local, err := linkLocal(ctx, p)
 	if err != nil {
@@ -257,7 +255,7 @@ func (c *Client) listen(ctx context.Context, p *place.Place) (net.PacketConn, er
 	return z, nil
 }
 
-// lookAgain is between two looks for the link-local address, which is there
+// lookAgain is the interval between two looks for the link-local address, which exists
 // after duplicate address detection, 1-2 s after the link has come up.
 const lookAgain = 50 * time.Millisecond
 
@@ -300,14 +298,14 @@ func enable(conn *nl.Conn, ifName string) error {
 	return conn.SetSysctl(key, "0")
 }
 
-// Defaults where a server names no time (RFC 8415, 14.2).
+// Defaults for times that a server does not send (RFC 8415, 14.2).
 const (
 	defaultT1 = 0.5
 	defaultT2 = 0.8
 )
 
-// parse makes a grant of a reply or an advertisement. Only a reply that says that
-// the address is on no link of ours, or valid no more, refuses the one that is held.
+// parse makes a grant from a reply or an advertisement. The held address is refused only by
+// a reply that the address is not on our link, or not valid any more.
 func parse(m *dhcpv6.Message) (*grant.Grant, error) {
 	if err := failed(m.Options.Status()); err != nil {
 		return nil, err
@@ -334,11 +332,11 @@ func parse(m *dhcpv6.Message) (*grant.Grant, error) {
 	return nil, fmt.Errorf("%w: it is valid no more", grant.ErrNak)
 }
 
-// errNoBinding is a server that does not know the address.
+// errNoBinding is a server's answer that it does not know the address.
 var errNoBinding = errors.New("the server does not know the address")
 
-// failed is what a status says is wrong. A server that fails, as one of several or for
-// a moment, takes no address away that is valid (RFC 8415, 18.2.10).
+// failed is the error of a status. One failing server of several, or a temporary failure,
+// removes no valid address (RFC 8415, 18.2.10).
 func failed(s *dhcpv6.OptStatusCode) error {
 	switch {
 	case s == nil || s.StatusCode == iana.StatusSuccess:

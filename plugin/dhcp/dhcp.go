@@ -1,11 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dhcp is the plugin `dhcp`: it gets addresses from DHCP servers on the
-// container's network. A lease must be renewed, so somebody has to stay: the
-// keeper, `patchbayd dhcp` or the reference's daemon, on a unix socket. The
-// plugin is called with the interface in place, which servers are reached
-// through.
+// Package dhcp is the plugin `dhcp`: it gets addresses from DHCP servers on the container's
+// network. A lease must be renewed, so a process must keep running: the keeper, `patchbayd
+// dhcp` or the reference's daemon, on a unix socket. The plugin is called when the
+// interface exists, through which servers are reached.
 package dhcp
 
 import (
@@ -64,7 +63,7 @@ func doubts(r *plugin.Request) (list []string) {
 	return list
 }
 
-// load refuses everything that the keeper would, before it is called.
+// load refuses what the keeper would refuse, before it calls the keeper.
 func load(r *plugin.Request) (*dhcpconf.IPAM, error) {
 	conf, err := dhcpconf.Parse(r.Config)
 	if err != nil {
@@ -74,8 +73,7 @@ func load(r *plugin.Request) (*dhcpconf.IPAM, error) {
 	return conf, err
 }
 
-// argsOf is the request as the keeper is told of it. It may run in another
-// directory.
+// argsOf is the request for the keeper, which may run in another directory.
 func argsOf(r *plugin.Request) (*dhcprpc.Args, error) {
 	a := &dhcprpc.Args{ContainerID: r.ContainerID, NetNS: r.NetNS, IfName: r.IfName, Args: r.Args, Config: r.Config}
 	if r.NetNS == "" {
@@ -118,8 +116,8 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return k.Call(ctx, dhcprpc.Allocate, args)
 }
 
-// pretend is the ADD of a dry run. Nobody knows the address before a server is
-// asked: one of the documentation's stands for it.
+// pretend is the ADD of a dry run. Before a request to a server no address is known: one of
+// the documentation's prefixes takes its place.
 func pretend(conf *dhcpconf.IPAM, dry func(string)) *spec.Result {
 	result := &spec.Result{}
 	say := func(family, address, gateway string) {
@@ -136,7 +134,7 @@ func pretend(conf *dhcpconf.IPAM, dry func(string)) *spec.Result {
 	return result
 }
 
-// dial connects to the keeper, after starting one if that is wanted.
+// dial connects to the keeper, and first starts one if configured.
 func dial(ctx context.Context, conf *dhcpconf.IPAM) (*dhcprpc.Client, error) {
 	k, err := dhcprpc.Dial(ctx, conf.Socket())
 	if errors.Is(err, dhcprpc.ErrDial) && conf.StartKeeper {
@@ -156,18 +154,17 @@ func dial(ctx context.Context, conf *dhcpconf.IPAM) (*dhcprpc.Client, error) {
 	return k, nil
 }
 
-// noKeeper is code 50 with what to do.
+// noKeeper is code 50 with advice.
 func noKeeper(err error) error {
 	return spec.Errorf(spec.CodeNotAvailable, "error dialing DHCP daemon: %w", err).
 		WithDetails("start a keeper of leases: systemctl enable --now patchbay-dhcp.socket, or without systemd: patchbayd dhcp --detach")
 }
 
-// releaseTime bounds what DEL waits for a keeper.
+// releaseTime is how long DEL waits for a keeper.
 const releaseTime = 15 * time.Second
 
-// release gives the lease back at the keeper. Without one the lease is
-// forgotten where the next keeper would find it; the server forgets it when it
-// expires.
+// release releases the lease at the keeper. Without a keeper it removes the lease's file,
+// so that the next keeper does not use it; at the server the lease expires.
 func release(ctx context.Context, r *plugin.Request, socket string, a *dhcprpc.Args) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
@@ -184,7 +181,7 @@ func release(ctx context.Context, r *plugin.Request, socket string, a *dhcprpc.A
 	return err
 }
 
-// del needs no valid configuration: the record knows the socket.
+// del needs no valid configuration: the record has the socket.
 func del(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	rec, err := k.Records.Read(r.Network, r.Owner, name)
@@ -205,8 +202,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return k.Records.Remove(r.Network, r.Owner, name)
 }
 
-// sockets are where the lease may be: where the record says, else where the
-// configuration does.
+// sockets are where the lease may be: the record's, else the configuration's.
 func sockets(r *plugin.Request, rec *record.Record) []string {
 	if rec != nil && rec.Socket != "" {
 		return []string{rec.Socket}
@@ -219,10 +215,10 @@ func sockets(r *plugin.Request, rec *record.Record) []string {
 	return []string{conf.Socket()}
 }
 
-// checkTime bounds a CHECK: the reference's daemon may never answer one.
+// checkTime limits a CHECK: the reference's daemon may never answer one.
 const checkTime = 15 * time.Second
 
-// check wants the lease at the keeper and its addresses in the previous result.
+// check expects the lease at the keeper and its addresses in the previous result.
 func check(ctx context.Context, r *plugin.Request) error {
 	conf, err := load(r)
 	if err != nil {
@@ -242,7 +238,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		return noKeeper(err)
 	}
 	defer k.Close()
-	method := dhcprpc.Allocate // all that the reference's daemon has
+	method := dhcprpc.Allocate // the reference's daemon has nothing else
 	if k.Ours {
 		method = dhcprpc.Check
 	}
@@ -272,7 +268,7 @@ func match(r *plugin.Request, lease *spec.Result) error {
 	return nil
 }
 
-// status is ready when a keeper listens, or can be started.
+// status succeeds when a keeper listens, or can be started.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := load(r)
 	if err != nil {

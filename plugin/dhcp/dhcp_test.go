@@ -91,7 +91,7 @@ func (n *node) call(verb spec.Verb, ns, conf string) (*spec.Result, error) {
 	return spec.ParseResult(out, "1.1.0")
 }
 
-// Without a keeper ADD says what to do, and DEL is done.
+// Without a keeper ADD fails with advice, and DEL succeeds.
 func TestNoKeeper(t *testing.T) {
 	n := newNode(t)
 	for _, verb := range []spec.Verb{spec.Add, spec.Check, spec.Status} {
@@ -122,7 +122,7 @@ func TestNoKeeper(t *testing.T) {
 	}
 }
 
-// CHECK wants what the server gives now in the previous result.
+// CHECK expects the server's current answer in the previous result.
 func TestCheckAgainstResult(t *testing.T) {
 	lan(t)
 	keepertest.Serve(t, "/run/other.sock")
@@ -142,7 +142,7 @@ func TestCheckAgainstResult(t *testing.T) {
 			t.Errorf("%s: %v", addr, err)
 		}
 	}
-	// DEL finds the keeper by its record: the configuration has changed.
+	// DEL finds the keeper by its record, even when the configuration has changed.
 	if _, err := n.call(spec.Del, n.ns, `{"cniVersion":"1.1.0","name":"net"}`); err != nil {
 		t.Error(err)
 	}

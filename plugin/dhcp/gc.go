@@ -16,9 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// gc releases the leases of attachments that are gone: those we have a record
-// of, at whichever keeper, and those that our keeper got for the reference's
-// plugin.
+// gc releases the leases of attachments that are gone: those with a record of ours, at any
+// keeper, and those that our keeper got for the reference's plugin.
 func gc(ctx context.Context, r *plugin.Request) error {
 	ok, err := kernel.Of(r).Sweep(ctx, r, name, func(rec *record.Record) error { return releaseRecorded(ctx, r, rec) })
 	if !ok {
@@ -58,8 +57,8 @@ func collect(ctx context.Context, r *plugin.Request) error {
 	return err
 }
 
-// forget removes what a keeper that is not running has on disk, so that the
-// next one does not go on with it.
+// forget removes the leases on disk of a keeper that does not run, so that the next one
+// does not continue with them.
 func forget(r *plugin.Request, a *dhcprpc.Args) error {
 	return atomicfile.Remove(dhcpconf.LeaseFile(r.Session.Paths.Run, owner.Of(r.Network, a.ContainerID, a.IfName)))
 }

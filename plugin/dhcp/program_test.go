@@ -51,7 +51,7 @@ func newPrograms(t *testing.T) *programs {
 	return p
 }
 
-// start starts a keeper and waits until it says that it listens.
+// start starts a keeper and waits until it logs that it listens.
 func (p *programs) start(cmd *exec.Cmd) *leasetest.Log {
 	p.Helper()
 	log := new(leasetest.Log)
@@ -83,7 +83,7 @@ func (p *programs) invoke(verb spec.Verb, c *spec.Call) {
 	}
 }
 
-// `dhcp daemon`, as units for the reference have it, is our keeper.
+// `dhcp daemon`, as in units for the reference, is our keeper.
 func TestDaemon(t *testing.T) {
 	p := newPrograms(t)
 	cmd := exec.Command(filepath.Join(p.dir, "dhcp"), "daemon", "-socketpath", "/run/d.sock", "-pidfile=/run/d.pid", "-timeout", "5s",
@@ -107,8 +107,8 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
-// A keeper that ends leaves the leases of both families to the next one, and one that
-// is killed its socket, too.
+// A keeper that ends leaves the leases of both families to the next one, and a killed one
+// also its socket.
 func TestKilled(t *testing.T) {
 	p := newPrograms(t)
 	keeper := func() *exec.Cmd {
@@ -146,7 +146,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// threads wants every thread of a process in its own network namespace.
+// threads expects every thread of a process in its own network namespace.
 func threads(t *testing.T, pid int) {
 	t.Helper()
 	own, err := os.Readlink("/proc/thread-self/ns/net")
@@ -164,7 +164,7 @@ func threads(t *testing.T, pid int) {
 	}
 }
 
-// A socket that systemd passes is used as it is, and stays.
+// A socket that systemd passes is used as it is, and kept.
 func TestSocketActivation(t *testing.T) {
 	p := newPrograms(t)
 	l, err := net.Listen("unix", "/run/a.sock")
@@ -201,8 +201,8 @@ func TestStartKeeper(t *testing.T) {
 	}
 }
 
-// killKeeper ends the keeper of a socket, which it must be alone to have, after
-// a look at how it was started.
+// killKeeper checks how the keeper of a socket was started, expects it to be the only one
+// there, and ends it.
 func (p *programs) killKeeper(socket string) {
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -247,8 +247,8 @@ func (p *programs) looksDetached(proc string) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	// Besides the socket and the log: the runtime's poller, and the CPU limit
-	// that it follows.
+	// Besides the socket and the log: the runtime's poller, and the CPU limit that it
+	// follows.
 	own := func(to string) bool {
 		return to == "/dev/null" || strings.HasSuffix(to, "/keeper.log") || strings.HasPrefix(to, "socket:") ||
 			strings.HasPrefix(to, "anon_inode:") || strings.HasPrefix(to, "pipe:") || strings.HasPrefix(to, "/sys/fs/cgroup/")

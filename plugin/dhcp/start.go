@@ -14,11 +14,11 @@ import (
 	"syscall"
 )
 
-// program is what keeps leases.
+// program is the program that keeps leases.
 const program = "patchbayd"
 
-// findKeeper returns the path of patchbayd: beside this program, in PATH, or
-// where packages put it.
+// findKeeper returns the path of patchbayd: beside this program, in PATH, or where packages
+// put it.
 func findKeeper() (string, error) {
 	var candidates []string
 	if self, err := os.Executable(); err == nil {
@@ -38,8 +38,8 @@ func findKeeper() (string, error) {
 	return "", fmt.Errorf("find %s: not in %v: %w", program, candidates, os.ErrNotExist)
 }
 
-// startKeeper starts a keeper that detaches itself, and returns when its socket
-// is there. Several that start at once agree on one.
+// startKeeper starts a keeper that detaches itself, and returns when its socket exists.
+// When several start at once one of them remains.
 func startKeeper(ctx context.Context, socket string) error {
 	path, err := findKeeper()
 	if err != nil {
@@ -54,14 +54,14 @@ func startKeeper(ctx context.Context, socket string) error {
 	return nil
 }
 
-// Daemon is `dhcp daemon`, as units written for the reference start its keeper:
-// this process becomes patchbayd with the same arguments. It returns only when
-// that fails, with the exit status.
+// Daemon is `dhcp daemon`, with which units for the reference start its keeper: this
+// process becomes patchbayd with the same arguments. It returns only when that fails, with
+// the exit status.
 func Daemon(args []string, stderr io.Writer) int {
 	path, err := findKeeper()
 	if err == nil {
 		err = syscall.Exec(path, append([]string{program, name}, args...), os.Environ())
 	}
-	fmt.Fprintf(stderr, "dhcp: error: start keeper: %v\n", err) //nolint:errcheck // nobody else to tell
+	fmt.Fprintf(stderr, "dhcp: error: start keeper: %v\n", err) //nolint:errcheck // there is nowhere to report it
 	return 1
 }

@@ -48,8 +48,8 @@ func referenceDaemon(t *testing.T, socket string) *leasetest.Log {
 
 const options = `"priority":5,"provide":[{"option":"host-name","fromArg":"NAME"},{"option":"user-class","value":"x"}],"request":[{"skipDefault":true},{"option":"subnet-mask"},{"option":"routers"},{"option":"121"}]`
 
-// TestEitherWay: our plugin with the reference's daemon and the reference's
-// plugin with our keeper, and each with its own: all four give the same result.
+// TestEitherWay: our plugin with the reference's daemon, the reference's plugin with our
+// keeper, and each with its own: all four give the same result.
 func TestEitherWay(t *testing.T) {
 	leasetest.LAN(t, "br0", "10.77.0.1/24")
 	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m",
@@ -104,7 +104,7 @@ func life(t *testing.T, name string, c *spec.Call) (result map[string]any) {
 	return result
 }
 
-// The reference's daemon is refused what it would ignore.
+// A call to the reference's daemon is refused when it would ignore a key.
 func TestReferenceDaemonKnowsNoV6(t *testing.T) {
 	referenceDaemon(t, "/run/theirs.sock")
 	n := newNode(t)

@@ -16,9 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/lease/leasetest"
 )
 
-// A container made by the reference, plugins and daemon and library, is kept on
-// when ours take their places: our keeper asks for its lease, CHECK and DEL by
-// our plugins find it.
+// A container made by the reference, plugins and daemon and library, goes on when our
+// programs take over: our keeper requests its lease, CHECK and DEL by our plugins find it.
 func TestTakeOver(t *testing.T) {
 	p := newPrograms(t)
 	leasetest.Unplug(t, p.ns) // the bridge plugin makes its own
