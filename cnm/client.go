@@ -24,13 +24,13 @@ type Endpoint struct {
 	TLS *TLS   `json:"tls,omitempty"` // nil: none, unless URL says https
 }
 
-// TLS are the keys of a .json file's TLSConfig. All files are PEM.
+// TLS holds the keys of a .json file's TLSConfig. All files are PEM.
 type TLS struct {
-	// InsecureSkipVerify does not look whose certificate the driver shows.
+	// InsecureSkipVerify accepts any certificate of the driver.
 	// Reference: none, ours only.
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 
-	// CAFile are the certificates of who signed the driver's.
+	// CAFile is the file of the authorities that may sign the driver's certificate.
 	// Default: the system's list.
 	// Reference: none, ours only.
 	CAFile string `json:"caFile,omitempty"`
@@ -39,7 +39,7 @@ type TLS struct {
 	// Reference: none, ours only.
 	CertFile string `json:"certFile,omitempty"`
 
-	// KeyFile is its key.
+	// KeyFile is the key of our certificate.
 	// Reference: none, ours only.
 	KeyFile string `json:"keyFile,omitempty"`
 }
@@ -52,14 +52,14 @@ func (e Endpoint) String() string {
 	return e.URL
 }
 
-// ClientOptions are a client's times; zero values take the defaults.
+// ClientOptions are a client's times; zero values select the defaults.
 type ClientOptions struct {
-	// Timeout bounds one call, connecting not counted. Default 30 s.
+	// Timeout bounds one call, without the time to connect. Default 30 s.
 	Timeout time.Duration
-	// Patience is how long a driver may be away, as in a restart, before a call
-	// fails. Default 2 s. Docker has 15.
+	// Patience is how long a driver may be away, for example during a restart, before a
+	// call fails. Default 2 s. Docker's is 15 s.
 	Patience time.Duration
-	// Depth is by how many drivers the caller is called itself (EnvDepth).
+	// Depth is the number of drivers that call each other up to the caller (EnvDepth).
 	Depth int
 }
 
@@ -69,8 +69,8 @@ const (
 	firstPause      = 50 * time.Millisecond
 )
 
-// Client calls one driver. It is a NetworkDriver with all optional interfaces,
-// and an IPAMDriver. It may be used by many goroutines.
+// Client calls one driver. It is a NetworkDriver with all optional interfaces, and an
+// IPAMDriver. Several goroutines may use it at once.
 type Client struct {
 	at   Endpoint
 	base string // http://host
@@ -78,8 +78,8 @@ type Client struct {
 	opts ClientOptions
 }
 
-// NewClient connects to nobody yet. It fails when the endpoint makes no sense
-// or its files cannot be read.
+// NewClient returns a client without connecting. It fails when the endpoint is invalid or
+// its files cannot be read.
 func NewClient(at Endpoint, opts ClientOptions) (*Client, error) {
 	if opts.Timeout <= 0 {
 		opts.Timeout = defaultTimeout
@@ -106,10 +106,10 @@ func NewClient(at Endpoint, opts ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// unixHost is what Docker calls the host behind a socket.
+// unixHost is Docker's name for the host behind a socket.
 const unixHost = "plugin.moby.localhost"
 
-// target turns a driver's URL into one of HTTP.
+// target turns a driver's URL into an HTTP URL.
 func target(u *url.URL, secure bool, transport *http.Transport) (string, error) {
 	switch u.Scheme {
 	case "unix":
@@ -134,7 +134,7 @@ func target(u *url.URL, secure bool, transport *http.Transport) (string, error) 
 }
 
 func (t *TLS) config() (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: t.InsecureSkipVerify} //nolint:gosec // the operator said so
+	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: t.InsecureSkipVerify} //nolint:gosec // the operator asked for it
 	if t.CAFile != "" {
 		pem, err := os.ReadFile(t.CAFile)
 		if err != nil {
@@ -162,9 +162,9 @@ func (c *Client) Endpoint() Endpoint { return c.at }
 // Close ends idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// unreachable says whether a call never got to a driver: nobody listens there.
-// What happened after a connection was made is something else, as the driver may
-// have done what it was asked.
+// unreachable says whether a call never got to a driver: no program listens there. An
+// error after the connection was made does not count, as the driver may have carried out
+// the call.
 func unreachable(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"

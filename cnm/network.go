@@ -13,13 +13,13 @@ import (
 
 // Scopes of a driver (Capabilities.Scope).
 const (
-	ScopeLocal  = "local"  // networks are this host's alone
-	ScopeGlobal = "global" // networks are a cluster's
+	ScopeLocal  = "local"  // networks of this host alone
+	ScopeGlobal = "global" // networks of a cluster
 )
 
 // Keys of the options.
 const (
-	OptionGeneric      = "com.docker.network.generic"               // the user's -o, strings
+	OptionGeneric      = "com.docker.network.generic"               // the user's -o: strings
 	OptionEnableIPv4   = "com.docker.network.enable_ipv4"           // bool, since 28
 	OptionEnableIPv6   = "com.docker.network.enable_ipv6"           // bool
 	OptionInternal     = "com.docker.network.internal"              // true, or absent
@@ -31,9 +31,9 @@ const (
 	OptionAddressType  = "RequestAddressType"                       // IPAM: OptionGateway, or absent
 	OptionIfName       = "com.docker.network.endpoint.ifname"       // driver-opt, since 28
 	OptionSysctls      = "com.docker.network.endpoint.sysctls"      // driver-opt, since 27
-	OptionDNSServers   = "com.docker.network.endpoint.dnsservers"   // of the container
-	// OptionNoProxy6To4 is true in ProgramExternalConnectivity when another endpoint
-	// is the sandbox's IPv6 gateway. Docker's own, since 29.
+	OptionDNSServers   = "com.docker.network.endpoint.dnsservers"   // the container's DNS servers
+	// OptionNoProxy6To4 is true in ProgramExternalConnectivity when another endpoint is
+	// the sandbox's IPv6 gateway. It is Docker's own, since 29.
 	OptionNoProxy6To4 = "com.docker.network.driver.private.no_proxy_6to4"
 )
 
@@ -62,8 +62,8 @@ func (o Options) Get(key string, v any) (ok bool, err error) {
 	return true, nil
 }
 
-// Strings decodes the user's own options (OptionGeneric). A value that is no
-// string is refused, as every version of Docker sends strings.
+// Strings decodes the user's own options (OptionGeneric). It refuses a value that is not
+// a string: every version of Docker sends strings.
 func (o Options) Strings() (map[string]string, error) {
 	var m map[string]string
 	_, err := o.Get(OptionGeneric, &m)
@@ -84,8 +84,8 @@ type ExposedPort struct {
 	Proto uint8
 }
 
-// PortBinding is a published port (`-p`). HostPort 0 leaves the choice to the
-// driver, as does a range up to HostPortEnd.
+// PortBinding is a published port (`-p`). With HostPort 0, or a range up to HostPortEnd,
+// the driver chooses.
 type PortBinding struct {
 	Proto       uint8
 	IP          string // of the container; Docker leaves it empty
@@ -98,7 +98,7 @@ type PortBinding struct {
 // MACOption is the value of OptionMAC.
 func MACOption(mac net.HardwareAddr) []byte { return []byte(mac) }
 
-// Nothing is the body of a call that asks nothing or answers nothing.
+// Nothing is an empty request or answer.
 type Nothing struct{}
 
 // Capabilities is the answer to NetworkDriver.GetCapabilities.
@@ -108,11 +108,11 @@ type Capabilities struct {
 	GwAllocChecker    bool   `json:",omitempty"` // since 28
 }
 
-// GwAllocCheckRequest asks, before IPAM is, whether a network needs gateways.
-// It is only sent to a driver that announced GwAllocChecker.
+// GwAllocCheckRequest asks, before any IPAM request, whether a network needs gateways.
+// Docker sends it only to a driver that announced GwAllocChecker.
 type GwAllocCheckRequest struct{ Options Options }
 
-// GwAllocCheckResponse says which gateways are not to be reserved.
+// GwAllocCheckResponse says which gateways must not be reserved.
 type GwAllocCheckResponse struct{ SkipIPv4, SkipIPv6 bool }
 
 // IPAMData are the addresses of one pool of a network.
@@ -123,7 +123,7 @@ type IPAMData struct {
 	AuxAddresses map[string]netip.Prefix `json:",omitzero"`
 }
 
-// CreateNetworkRequest makes a network. It carries no name and no labels.
+// CreateNetworkRequest creates a network. It carries no name and no labels.
 type CreateNetworkRequest struct {
 	NetworkID string
 	Options   Options
@@ -134,8 +134,8 @@ type CreateNetworkRequest struct {
 // NetworkRequest names a network (DeleteNetwork, FreeNetwork).
 type NetworkRequest struct{ NetworkID string }
 
-// AllocateNetworkRequest asks a global driver, on a manager of a swarm, for
-// what all hosts of the network must agree on.
+// AllocateNetworkRequest asks a global driver, on a manager of a swarm, for the options
+// that all hosts of the network must share.
 type AllocateNetworkRequest struct {
 	NetworkID string
 	Options   map[string]string
@@ -147,15 +147,15 @@ type AllocateNetworkRequest struct {
 // CreateNetwork.
 type AllocateNetworkResponse struct{ Options map[string]string }
 
-// Interface is the addresses of an endpoint. In an answer only those may be set
-// that were not in the request.
+// Interface holds the addresses of an endpoint. An answer may only set those that were
+// not in the request.
 type Interface struct {
 	Address     netip.Prefix // host bits kept
 	AddressIPv6 netip.Prefix
 	MacAddress  string
 }
 
-// CreateEndpointRequest makes an endpoint.
+// CreateEndpointRequest creates an endpoint.
 type CreateEndpointRequest struct {
 	NetworkID  string
 	EndpointID string
@@ -163,7 +163,7 @@ type CreateEndpointRequest struct {
 	Options    Options
 }
 
-// CreateEndpointResponse has what the driver chose. Interface may be nil.
+// CreateEndpointResponse holds the driver's choice. Interface may be nil.
 type CreateEndpointResponse struct {
 	Interface *Interface `json:",omitempty"`
 }
@@ -175,13 +175,13 @@ type EndpointRequest struct {
 	EndpointID string
 }
 
-// EndpointInfo is the answer to EndpointOperInfo, which Docker shows nowhere.
+// EndpointInfo is the answer to EndpointOperInfo. Docker does not show it.
 type EndpointInfo struct {
 	Value map[string]any
 }
 
-// JoinRequest attaches an endpoint to a sandbox. Since 28 the namespace is at
-// SandboxKey by then; before, it is not for `docker run`.
+// JoinRequest attaches an endpoint to a sandbox. Since 28 the namespace exists at
+// SandboxKey by then; before, it does not for `docker run`.
 type JoinRequest struct {
 	NetworkID  string
 	EndpointID string
@@ -189,17 +189,17 @@ type JoinRequest struct {
 	Options    Options
 }
 
-// InterfaceName says which link of the host goes into the sandbox, and what it
-// is called there: DstPrefix and a number, or DstName.
+// InterfaceName says which link of the host moves into the sandbox, and its name there:
+// DstPrefix and a number, or DstName.
 type InterfaceName struct {
 	SrcName   string
 	DstPrefix string
-	DstName   string `json:",omitempty"` // Docker looks at it since moby#52866
+	DstName   string `json:",omitempty"` // Docker reads it since moby#52866
 }
 
 // Types of a static route.
 const (
-	NextHop   = 0 // by StaticRoute.NextHop
+	NextHop   = 0 // via StaticRoute.NextHop
 	Connected = 1 // on the link
 )
 
@@ -210,8 +210,8 @@ type StaticRoute struct {
 	NextHop     netip.Addr `json:",omitzero"`
 }
 
-// JoinResponse tells how the sandbox is attached. Without InterfaceName the
-// driver attached it by itself, or not at all.
+// JoinResponse says how the sandbox is attached. Without InterfaceName the driver
+// attached it itself, or not at all.
 type JoinResponse struct {
 	InterfaceName         *InterfaceName `json:",omitempty"`
 	Gateway               netip.Addr     // no prefix length
@@ -230,7 +230,7 @@ type ConnectivityRequest struct {
 // DiscoverNode is the DiscoveryType of a host.
 const DiscoverNode = 1
 
-// DiscoveryRequest tells of a host that came or went.
+// DiscoveryRequest reports a host that came or went.
 type DiscoveryRequest struct {
 	DiscoveryType int
 	DiscoveryData DiscoveryData
@@ -243,9 +243,9 @@ type DiscoveryData struct {
 	Self        bool
 }
 
-// NetworkDriver is what every network driver must answer. Implement
-// Connectivity, GatewayChecker, Allocator and Discoverer as needed: what is not
-// implemented is answered by 404, as Docker expects it.
+// NetworkDriver has the methods that every network driver must answer. Implement
+// Connectivity, GatewayChecker, Allocator and Discoverer as needed: a missing method is
+// answered by 404, as Docker expects.
 type NetworkDriver interface {
 	Capabilities(context.Context) (*Capabilities, error)
 	CreateNetwork(context.Context, *CreateNetworkRequest) error
@@ -257,14 +257,14 @@ type NetworkDriver interface {
 	Leave(context.Context, *EndpointRequest) error
 }
 
-// Connectivity publishes ports. Revoke does not come after a restart of dockerd
-// with live-restore: Leave must do its work too.
+// Connectivity publishes ports. After a restart of dockerd with live-restore, Docker does
+// not call Revoke: Leave must do its work too.
 type Connectivity interface {
 	ProgramExternalConnectivity(context.Context, *ConnectivityRequest) error
 	RevokeExternalConnectivity(context.Context, *EndpointRequest) error
 }
 
-// GatewayChecker may spare gateways. Announce it in Capabilities.
+// GatewayChecker can make gateways unnecessary. Announce it in Capabilities.
 type GatewayChecker interface {
 	GwAllocCheck(context.Context, *GwAllocCheckRequest) (*GwAllocCheckResponse, error)
 }
@@ -275,7 +275,7 @@ type Allocator interface {
 	FreeNetwork(context.Context, *NetworkRequest) error
 }
 
-// Discoverer is told of hosts.
+// Discoverer gets the hosts that come and go.
 type Discoverer interface {
 	DiscoverNew(context.Context, *DiscoveryRequest) error
 	DiscoverDelete(context.Context, *DiscoveryRequest) error

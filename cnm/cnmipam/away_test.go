@@ -14,11 +14,11 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestAgainWhileAway: a container comes again before the driver has heard that it
-// went. What the driver was not told is not forgotten over that.
+// TestAgainWhileAway: a container comes back before the driver could release its old
+// address. That address must not be forgotten.
 func TestAgainWhileAway(t *testing.T) {
 	must := endpointtest.Must
-	must(t, os.RemoveAll("/var/lib/patchbay")) // the network's name is that of other tests
+	must(t, os.RemoveAll("/var/lib/patchbay")) // other tests use the same network name
 	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
 	d := &cnmtest.Driver{}
 	srv := cnmtest.Start(t, "away", d)
@@ -38,6 +38,6 @@ func TestAgainWhileAway(t *testing.T) {
 	srv.Stop()
 	must(t, p.Do(spec.Del))
 	srv.Serve(t)
-	srv.Fault("IpamDriver.ReleaseAddress", -1, cnmtest.Cut()) // as one that panics over what it forgot
-	must(t, p.Do(spec.Add))                                   // is in nobody's way
+	srv.Fault("IpamDriver.ReleaseAddress", -1, cnmtest.Cut()) // as a driver that panics over an unknown address
+	must(t, p.Do(spec.Add))                                   // which must not stop the ADD
 }

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnmipam is the plugin `cnm-ipam`: it lets a Docker IPAM driver, such as
-// Infoblox's or Calico's, give the addresses of any CNI plugin. The driver's pools
-// are the network's (package pool); each attachment has one address of each.
+// Package cnmipam is the plugin `cnm-ipam`: it gives any CNI plugin addresses from a
+// Docker IPAM driver, such as Infoblox's or Calico's. The driver's pools belong to the
+// network (package pool); each attachment has one address of each.
 package cnmipam
 
 import (
@@ -55,14 +55,14 @@ func decode(r *plugin.Request) (*Conf, error) {
 	return c, nil
 }
 
-// ipam is one request at work.
+// ipam is the state of one request.
 type ipam struct {
 	r      *plugin.Request
 	conf   *Conf
 	keeper *pool.Keeper
 	store  *remote.Store
 	wanted []remote.AddressWanted
-	away   error // why the driver did not hear of a release
+	away   error // why the driver did not answer a release
 }
 
 func load(r *plugin.Request) (*ipam, error) {
@@ -86,7 +86,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if r.Session.Dry != nil {
 		return i.explain(), nil
 	}
-	if err := i.store.Fresh(r, name, func(a *remote.Attachment) error { return i.over(ctx, a) }); err != nil {
+	if err := i.store.Fresh(r, name, func(a *remote.Attachment) error { return i.endOld(ctx, a) }); err != nil {
 		return nil, err
 	}
 	i.store.EndOthers(r, name, func(a *remote.Attachment) error { return i.end(ctx, a) })
@@ -112,7 +112,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return i.result(a.Addresses), nil
 }
 
-// canServe refuses a wanted address that is in no pool, or the second of one.
+// canServe refuses a requested address that is in no pool, or the second of one.
 func (i *ipam) canServe(pools *pool.State) error {
 	taken := map[*pool.Pool]bool{}
 	for _, w := range i.wanted {
@@ -137,8 +137,8 @@ func poolOf(pools *pool.State, a netip.Addr) *pool.Pool {
 	return nil
 }
 
-// request asks for an address of one pool and writes it down; the undoing of
-// the record gives it back.
+// request requests an address of one pool and records it; the undo of the record gives it
+// back.
 func (i *ipam) request(ctx context.Context, pools *pool.State, p *pool.Pool, a *remote.Attachment) error {
 	if err := i.r.Step("request address of " + p.Prefix.String()); err != nil {
 		return err
@@ -164,16 +164,16 @@ func (i *ipam) request(ctx context.Context, pools *pool.State, p *pool.Pool, a *
 	if err := i.keep(ctx, p, a, got); err != nil {
 		return err
 	}
-	return err // for an address that was not wanted; the undoing gives it back
+	return err // the driver gave another address than requested; the undo gives it back
 }
 
-// keep writes an address down, unless somebody else has it.
+// keep records an address, unless another container has it.
 func (i *ipam) keep(ctx context.Context, p *pool.Pool, a *remote.Attachment, got netip.Prefix) error {
 	const method = "IpamDriver.RequestAddress"
 	if what, ok := p.Keeps(got.Addr()); ok {
 		return fmt.Errorf("driver %s: %w", a.Driver, remote.Twice(method, got, what))
 	}
-	// From here on the undoing looks whether to give it back.
+	// From here on the undo decides whether to give it back.
 	a.Addresses = append(a.Addresses, remote.Address{PoolID: p.ID, Address: got, Gateway: p.Has.Addr()})
 	unlock, err := i.store.Lock(ctx, remote.Pools, i.r.Network)
 	if err != nil {
@@ -186,8 +186,8 @@ func (i *ipam) keep(ctx context.Context, p *pool.Pool, a *remote.Attachment, got
 	return i.store.Write(i.r.Network, name, a)
 }
 
-// release gives an address back, unless another container has it by now: the
-// driver gave it twice, or has heard of this before, when we did not hear so.
+// release gives an address back, unless another container has it by now: the driver gave
+// it twice, or it handled an earlier release whose answer we lost.
 func (i *ipam) release(ctx context.Context, c *cnm.Client, a *remote.Attachment, has remote.Address) error {
 	other, err := i.store.Holder(i.r.Network, name, a.Owner, has.Address.Addr())
 	switch {
@@ -209,8 +209,7 @@ func (i *ipam) result(addrs []remote.Address) *spec.Result {
 	return out
 }
 
-// explain writes down what would be asked for. What the driver would answer
-// nobody knows.
+// explain lists the requests. The driver's answers are unknown.
 func (i *ipam) explain() *spec.Result {
 	for _, p := range i.keeper.Wanted().Pools {
 		remote.Explain(i.r, "IpamDriver.RequestPool %q (once a network), RequestAddress", p.Request.Pool)
@@ -218,16 +217,16 @@ func (i *ipam) explain() *spec.Result {
 	return i.result(nil)
 }
 
-// end takes the addresses of an attachment back and forgets it, or keeps it
-// until the driver is there.
+// end releases the addresses of an attachment and forgets it, or keeps it until the
+// driver answers.
 func (i *ipam) end(ctx context.Context, a *remote.Attachment) error {
-	return i.store.Finish(i.r, name, a, i.tell(ctx, a), i.conf.IPAM.DelIgnoreUnreachable)
+	return i.store.Finish(i.r, name, a, i.releaseAll(ctx, a), i.conf.IPAM.DelIgnoreUnreachable)
 }
 
-// over ends what an ADD finds under its names, whose record it is going to
-// replace: not while it tells of addresses that the driver has not heard of. One
-// that dies over them was told.
-func (i *ipam) over(ctx context.Context, a *remote.Attachment) error {
+// endOld ends an earlier attachment of the ADD's name, whose record the ADD is going to
+// replace; so it fails while the record has addresses that the driver could not release.
+// A driver that dies over the call got it.
+func (i *ipam) endOld(ctx context.Context, a *remote.Attachment) error {
 	err := i.end(ctx, a)
 	if err == nil && !errors.Is(i.away, cnm.ErrLost) && !i.conf.IPAM.DelIgnoreUnreachable {
 		err = remote.Error(i.away)
@@ -235,15 +234,15 @@ func (i *ipam) over(ctx context.Context, a *remote.Attachment) error {
 	return err
 }
 
-// tell releases every address. The first that the driver did not hear of is the
-// error; what it answers is only worth a warning.
-func (i *ipam) tell(ctx context.Context, a *remote.Attachment) error {
+// releaseAll releases every address. It returns the error of the first release that the
+// driver did not answer; an error that the driver answers is only a warning.
+func (i *ipam) releaseAll(ctx context.Context, a *remote.Attachment) error {
 	if len(a.Addresses) == 0 || i.away != nil {
 		return i.away
 	}
 	c, err := i.conf.IPAM.Recorded(i.r, a.Driver)
 	if err != nil {
-		return fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // its certificate is gone, say
+		return fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // for example, its certificate is gone
 	}
 	i.store.Ending(i.r, name, a)
 	for _, addr := range a.Addresses {
@@ -259,7 +258,7 @@ func (i *ipam) tell(ctx context.Context, a *remote.Attachment) error {
 	return nil
 }
 
-// careful is load for what must work with any configuration.
+// careful is load for requests that must work with any configuration.
 func careful(r *plugin.Request) *ipam {
 	i := &ipam{r: r, store: remote.Of(r), conf: new(Conf)}
 	if err := r.Decode(i.conf); err != nil {
@@ -283,7 +282,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return i.end(ctx, a)
 }
 
-// check wants the record, and its addresses in the previous result.
+// check expects the record, and its addresses in the previous result.
 func check(_ context.Context, r *plugin.Request) error {
 	if _, err := load(r); err != nil {
 		return err
@@ -315,7 +314,7 @@ func hasAddress(result *spec.Result, want netip.Prefix) bool {
 	return false
 }
 
-// gc releases what nobody has any more, and the pools with the last one if the
+// gc ends stale attachments, and releases the pools with the last one if the
 // configuration says so.
 func gc(ctx context.Context, r *plugin.Request) error {
 	i := careful(r)

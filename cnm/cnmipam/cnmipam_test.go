@@ -59,8 +59,8 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// TestServesBridge: the driver's addresses for a plugin that knows nothing of
-// drivers, dual stack, with the Ethernet address told before it exists.
+// TestServesBridge: the driver's addresses for a plugin that knows nothing of drivers,
+// dual stack; the driver gets the MAC before the interface exists.
 func TestServesBridge(t *testing.T) {
 	d := &cnmtest.Driver{RequiresMAC: true, GatewayInPool: true}
 	srv := cnmtest.Start(t, "lab", d)
@@ -73,15 +73,15 @@ func TestServesBridge(t *testing.T) {
 	b.Serve("tcp", endpointtest.Join(b.IP(1), "80"))
 	w.Want("container to container", a.Ask("tcp", endpointtest.Join(b.IP(1), "80")), "b "+a.IP(1))
 	endpointtest.Must(t, a.Do(spec.Check))
-	told := false
+	sent := false
 	for _, c := range srv.Calls() {
-		told = told || c.Method == "IpamDriver.RequestAddress" && strings.Contains(c.Body, a.Link("eth0").Attrs().HardwareAddr.String())
+		sent = sent || c.Method == "IpamDriver.RequestAddress" && strings.Contains(c.Body, a.Link("eth0").Attrs().HardwareAddr.String())
 		if c.Method == "IpamDriver.RequestPool" && !strings.Contains(c.Body, `"Options":{"site":"4"}`) {
 			t.Errorf("options are missing: %s", c.Body)
 		}
 	}
-	if !told {
-		t.Error("the driver was not told the Ethernet address of the interface")
+	if !sent {
+		t.Error("the driver did not get the MAC of the interface")
 	}
 	w.Pod("c", conf+`,"runtimeConfig":{"ips":["10.88.0.77"]}`).Refused("address 10.88.0.77 is not available")
 	endpointtest.Must(t, a.Do(spec.Del))
@@ -91,7 +91,7 @@ func TestServesBridge(t *testing.T) {
 	}
 }
 
-// TestAway: DEL succeeds without the driver, whose address a later ADD gives back.
+// TestAway: DEL succeeds without the driver, and a later ADD gives the address back.
 func TestAway(t *testing.T) {
 	d := &cnmtest.Driver{}
 	srv := cnmtest.Start(t, "away", d)
@@ -119,7 +119,7 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// TestByURL: a driver that is named by its socket or its URL.
+// TestByURL: a driver configured by its socket or its URL.
 func TestByURL(t *testing.T) {
 	d := &cnmtest.Driver{}
 	srv := cnmtest.Start(t, "byurl", d)

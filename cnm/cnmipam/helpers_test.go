@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// helped is an IPAM driver as most in the wild are made: with the types and the
-// server of docker/go-plugins-helpers, whose errors are HTTP 500 and called Err.
+// helped is an IPAM driver made as most are: with the types and the server of
+// docker/go-plugins-helpers, whose errors are HTTP 500 with the key Err.
 type helped struct {
 	t *testing.T
 	d *cnmtest.Driver
@@ -56,12 +56,11 @@ func (h *helped) ReleaseAddress(in *helpers.ReleaseAddressRequest) error {
 	return h.d.ReleaseAddress(h.t.Context(), cnmtest.As[cnm.ReleaseAddressRequest](h.t, in))
 }
 
-// TestGoPluginsHelpers: addresses of an IPAM driver made with Docker's own
-// library, for our bridge; what it refuses reaches the user, and what it forgot
-// comes back.
+// TestGoPluginsHelpers: an IPAM driver made with Docker's own library gives addresses to
+// our bridge; its errors reach the user, and what it forgot is requested again.
 func TestGoPluginsHelpers(t *testing.T) {
 	must := endpointtest.Must
-	must(t, os.RemoveAll("/var/lib/patchbay")) // the network's name is that of other tests
+	must(t, os.RemoveAll("/var/lib/patchbay")) // other tests use the same network name
 	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
 	d := &cnmtest.Driver{RequiresMAC: true}
 	cnmtest.StartHelped(t, "helpedipam", helpers.NewHandler(&helped{t, d}))
@@ -78,7 +77,7 @@ func TestGoPluginsHelpers(t *testing.T) {
 	c.Refused("IpamDriver.RequestAddress: HTTP status 500: address " + a.IP(0) + " is not available")
 	w.Want("addresses out", fmt.Sprint(d.Addresses()), "6")
 	d.Forget()
-	must(t, w.Pod("d", conf).Do(spec.Add)) // asks for the pools again, and for what is out of them
+	must(t, w.Pod("d", conf).Do(spec.Add)) // requests the pools again, and the addresses in use
 	w.Want("addresses out", fmt.Sprint(d.Addresses()), "8")
 	for _, p := range []*endpointtest.Pod{a, b} {
 		must(t, p.Do(spec.Del))

@@ -17,12 +17,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestZeroPool: single addresses and a gateway outside of all networks, as
-// Calico's IPAM driver gives them, for one of our plugins: containers talk to each
-// other and to the outside.
+// TestZeroPool: one of our plugins uses single addresses and a gateway outside of all
+// networks, as Calico's IPAM driver gives them: containers reach each other and the
+// outside.
 func TestZeroPool(t *testing.T) {
 	must := endpointtest.Must
-	must(t, os.RemoveAll("/var/lib/patchbay")) // the network's name is that of other tests
+	must(t, os.RemoveAll("/var/lib/patchbay")) // other tests use the same network name
 	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
 	d := &cnmtest.Driver{ZeroPool: true}
 	cnmtest.Start(t, "zero", d)
@@ -40,11 +40,11 @@ func TestZeroPool(t *testing.T) {
 	w.Want("addresses out", fmt.Sprint(d.Addresses()), "2") // the gateways
 }
 
-// TestNewIDs: a driver that forgot its pools gives them other ids when it is asked
-// again. What is out of them it is told each time, and it all goes back to it.
+// TestNewIDs: a driver that forgot its pools gives them other ids when they are requested
+// again. It gets the addresses in use each time, and all are given back in the end.
 func TestNewIDs(t *testing.T) {
 	must := endpointtest.Must
-	must(t, os.RemoveAll("/var/lib/patchbay")) // the network's name is that of other tests
+	must(t, os.RemoveAll("/var/lib/patchbay")) // other tests use the same network name
 	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
 	d := &cnmtest.Driver{NewIDs: true}
 	cnmtest.Start(t, "newids", d)
@@ -66,11 +66,11 @@ func TestNewIDs(t *testing.T) {
 	w.Want("addresses out", fmt.Sprint(d.Addresses()), "3") // the gateways and the router's
 }
 
-// TestForgottenAtOnce: of ADDs that find out at the same time that the driver
-// forgot both pools, one asks for each again, and the others go on with those.
+// TestForgottenAtOnce: of ADDs that find out at the same time that the driver forgot both
+// pools, one requests each again, and the others use those.
 func TestForgottenAtOnce(t *testing.T) {
 	must := endpointtest.Must
-	must(t, os.RemoveAll("/var/lib/patchbay")) // the network's name is that of other tests
+	must(t, os.RemoveAll("/var/lib/patchbay")) // other tests use the same network name
 	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
 	d := &cnmtest.Driver{NewIDs: true}
 	s := cnmtest.Start(t, "atonce", d)
@@ -104,11 +104,11 @@ func TestForgottenAtOnce(t *testing.T) {
 	must(t, first.Do(spec.Del))
 }
 
-// TestAnotherPool: a driver that answers with another pool than it is asked for
-// again is not left with it.
+// TestAnotherPool: a driver that answers the repeated request with another pool gets that
+// pool back.
 func TestAnotherPool(t *testing.T) {
 	must := endpointtest.Must
-	must(t, os.RemoveAll("/var/lib/patchbay")) // the network's name is that of other tests
+	must(t, os.RemoveAll("/var/lib/patchbay")) // other tests use the same network name
 	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
 	d := &cnmtest.Driver{}
 	s := cnmtest.Start(t, "another", d)

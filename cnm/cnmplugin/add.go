@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// work is one request at work.
+// work is the state of one request.
 type work struct {
 	r      *plugin.Request
 	conf   *Conf
@@ -28,16 +28,16 @@ type work struct {
 	client *cnm.Client
 	caps   *cnm.Capabilities
 	keeper *pool.Keeper // nil unless IPAM is a driver too
-	away   error        // why the driver did not hear of the end of an attachment
+	away   error        // why the driver did not answer when an attachment ended
 
 	net  *Network
 	at   *remote.Attachment
 	ipam *spec.Result      // of another IPAM plugin, or of cnm-ipam; nil without
-	mac  net.HardwareAddr  // the driver is told; nil: it chooses
-	want *cnm.Interface    // what the driver was told
-	has  *cnm.Interface    // what the endpoint has
-	join *cnm.JoinResponse // how it is attached
-	old  map[int]bool      // links of the container before
+	mac  net.HardwareAddr  // in CreateEndpoint; nil: the driver chooses
+	want *cnm.Interface    // the interface sent in CreateEndpoint
+	has  *cnm.Interface    // the endpoint's interface
+	join *cnm.JoinResponse // the driver's answer to Join
+	old  map[int]bool      // the container's links before the ADD
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
@@ -58,7 +58,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if r.Session.Dry != nil {
 		return w.explain(ctx)
 	}
-	if err := w.store.Fresh(r, name, func(a *remote.Attachment) error { return w.over(ctx, a) }); err != nil {
+	if err := w.store.Fresh(r, name, func(a *remote.Attachment) error { return w.endAndRelease(ctx, a) }); err != nil {
 		return nil, err
 	}
 	for _, step := range []func(context.Context) error{
@@ -71,7 +71,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return w.result()
 }
 
-// vacant refuses an interface that is there.
+// vacant refuses an interface that already exists.
 func (w *work) vacant() error {
 	links, err := w.env.Sandbox.LinkList()
 	if err != nil {
@@ -87,7 +87,7 @@ func (w *work) vacant() error {
 	return nil
 }
 
-// greet finds the driver and asks what it can.
+// greet finds the driver and asks for its capabilities.
 func (w *work) greet(ctx context.Context) (err error) {
 	if err := w.r.Step("activate"); err != nil {
 		return err
@@ -103,13 +103,13 @@ func (w *work) greet(ctx context.Context) (err error) {
 		w.caps, err = &cnm.Capabilities{Scope: cnm.ScopeLocal}, nil
 	}
 	if err == nil {
-		w.away = nil // it is back
+		w.away = nil // the driver answers again
 	}
 	return err
 }
 
-// addressesBefore asks an IPAM plugin that is no driver before the network is
-// made, whose pools are derived from the addresses.
+// addressesBefore asks an IPAM plugin that is not a driver before the network is created:
+// the network's pools are derived from the addresses.
 func (w *work) addressesBefore(ctx context.Context) (err error) {
 	if w.conf.IPAM.Type != "" && w.keeper == nil {
 		w.ipam, err = w.ipamAdd(ctx)
@@ -125,8 +125,8 @@ func (w *work) ipamAdd(ctx context.Context) (*spec.Result, error) {
 	return out, err
 }
 
-// addresses asks an IPAM driver, whose pools are there by now. From here on a
-// failing ADD ends what it began; the address is given back after that.
+// addresses asks an IPAM driver, whose pools exist by now. From here on a failing ADD
+// ends what it began; the address is given back after that.
 func (w *work) addresses(ctx context.Context) (err error) {
 	if w.keeper != nil {
 		if w.ipam, err = w.ipamAdd(ctx); err != nil {
@@ -140,7 +140,7 @@ func (w *work) addresses(ctx context.Context) (err error) {
 	return nil
 }
 
-// open publishes the ports, if there is a way out to publish them on.
+// open publishes the ports, if the endpoint has a gateway.
 func (w *work) open(ctx context.Context) error {
 	if w.conf.Internal || !w.hasGateway() {
 		return nil
@@ -164,22 +164,22 @@ func (w *work) open(ctx context.Context) error {
 
 func (w *work) hasGateway() bool { return w.join.Gateway.IsValid() || w.join.GatewayIPv6.IsValid() }
 
-// inform asks for the endpoint's information, which nobody needs: some drivers
-// finish their work there. An error that it answers is none, as to Docker; a
-// driver that does not answer is gone, and nobody knows what it did.
+// inform asks for the endpoint's information although the plugin does not use it: some
+// drivers finish their work in that call. An error in the answer is ignored, as Docker
+// does. A driver that does not answer is away, and its state is unknown.
 func (w *work) inform(ctx context.Context) error {
 	if err := w.r.Step("endpoint information"); err != nil {
 		return err
 	}
 	_, err := w.client.EndpointOperInfo(ctx, w.id())
-	return w.heard(err)
+	return w.answered(err)
 }
 
 func (w *work) id() *cnm.EndpointRequest {
 	return &cnm.EndpointRequest{NetworkID: w.at.NetworkID, EndpointID: w.at.EndpointID}
 }
 
-// step writes the attachment down before what it tells of is done.
+// step records the attachment before the step is done.
 func (w *work) step(what string) error {
 	if err := w.r.Step(what); err != nil {
 		return err
@@ -187,8 +187,8 @@ func (w *work) step(what string) error {
 	return w.store.Write(w.r.Network, name, w.at)
 }
 
-// explain writes down what would be asked of the driver. What it would answer
-// nobody knows but the driver.
+// explain lists the requests that an ADD would send to the driver. The answers are
+// unknown.
 func (w *work) explain(ctx context.Context) (*spec.Result, error) {
 	if err := w.addressesBefore(ctx); err != nil {
 		return nil, err

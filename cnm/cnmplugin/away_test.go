@@ -21,8 +21,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestDriverAway: DEL does not fail for a driver that is gone; what it was not
-// told, the next ADD or a GC tells it.
+// TestDriverAway: DEL succeeds without the driver; the next ADD or a GC then ends the
+// endpoint at the driver.
 func TestDriverAway(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	finish := map[string]func(){
@@ -48,7 +48,7 @@ func TestDriverAway(t *testing.T) {
 		}
 		l.srv.Serve(t)
 		if n := l.driver.Endpoints(); n != 1 {
-			t.Fatalf("%d endpoints, want the one that was not told of", n)
+			t.Fatalf("%d endpoints, want the one that the DEL could not end", n)
 		}
 		if fn := finish[by]; fn != nil {
 			fn()
@@ -62,7 +62,7 @@ func TestDriverAway(t *testing.T) {
 	}
 }
 
-// The driver is gone for good: the attachment may be forgotten, with its link.
+// The driver is away for good: the attachment may be forgotten, with its link.
 func TestIgnoreUnreachable(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", `"delIgnoreUnreachable":true,`+strings.Replace(both, `"cnm-ipam",`, `"cnm-ipam","delIgnoreUnreachable":true,`, 1))
@@ -96,16 +96,16 @@ func TestNobodyThere(t *testing.T) {
 	l.Fails(p.Do(spec.Status), "is no NetworkDriver")
 }
 
-// TestReboot: the driver, the links and /run are as new, our state is not. The
-// network comes back, and a container of the same name too, which nobody DELed;
-// one that does not come back goes with a GC.
+// TestReboot: after a reboot the driver, the links and /run are empty, but our state is
+// not. The network is created again, and so is a container of the same name that had no
+// DEL; a GC removes the one that does not come back.
 func TestReboot(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p, lost := l.Pod("a", both), l.Pod("lost", both).Add()
 	endpointtest.Must(t, p.Do(spec.Add))
 	l.Fails(p.Do(spec.Add), "has interface eth0 already")
 	endpointtest.Must(t, p.Conn().LinkDel(p.Link("eth0")))
-	l.Fails(p.Do(spec.Add), "has interface eth0 already") // the record says it
+	l.Fails(p.Do(spec.Add), "has interface eth0 already") // because of the record
 	l.driver.Forget()
 	l.removeBridges()
 	l.boot()
@@ -123,11 +123,11 @@ func TestReboot(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestNamespaceGone: neither the namespace nor its path are there at DEL.
+// TestNamespaceGone: neither the namespace nor its path exists at DEL.
 func TestNamespaceGone(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", both)
-	p.Call.NetNS = "/run/netns/another" // that nobody else has open
+	p.Call.NetNS = "/run/netns/another" // no other process has it open
 	endpointtest.Must(t, netns.Create(p.Call.NetNS))
 	endpointtest.Must(t, p.Do(spec.Add))
 	endpointtest.Must(t, netns.Delete(p.Call.NetNS))
@@ -135,8 +135,8 @@ func TestNamespaceGone(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestTornRecords: DEL and GC of a record that cannot be read find everything by
-// what derives from names; only the addresses of cnm-ipam are in the record alone.
+// TestTornRecords: DEL and GC of a record that cannot be read find everything by ids that
+// derive from names; only the addresses of cnm-ipam are in the record alone.
 func TestTornRecords(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	conf := `"driver":"lab","ipam":{"type":"host-local","subnet":"10.97.0.0/24"}`
@@ -149,7 +149,7 @@ func TestTornRecords(t *testing.T) {
 			}
 			if verb == spec.GC {
 				endpointtest.Must(t, l.gc(p, ""))
-				endpointtest.Must(t, p.Do(spec.Del)) // the interface, which GC does not know where to find
+				endpointtest.Must(t, p.Do(spec.Del)) // GC does not know where the interface is
 			}
 			endpointtest.Must(t, p.Do(spec.Del))
 			l.clean(fmt.Sprintf("%s with %q", verb, torn))
@@ -167,13 +167,13 @@ func TestTornRecords(t *testing.T) {
 			endpointtest.Must(t, err)
 			endpointtest.Must(t, p.Do(spec.Del))
 		} else {
-			l.Fails(err, "is in use") // the driver's, which has it: an operator decides
+			l.Fails(err, "is in use") // the driver still has it: an operator decides
 		}
 		l.clean("torn " + file)
 	}
 }
 
-// TestChangedOptions: a network of other options is another network.
+// TestChangedOptions: a network with other options is another network.
 func TestChangedOptions(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	a, b := l.Pod("a", both), l.Pod("b", `"options":{"mtu":"1400"},`+both)
@@ -192,7 +192,8 @@ func TestChangedOptions(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestGC: stale attachments go, the network with the last one if it shall.
+// TestGC: GC ends stale attachments, and the network with the last one if keepNetwork is
+// false.
 func TestGC(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	a, b := l.Pod("a", both), l.Pod("b", both)
@@ -218,7 +219,7 @@ func index(list []string, what string) int {
 	return -1
 }
 
-// TestManyAway: a GC of many does not wait for a dead driver many times.
+// TestManyAway: a GC of many attachments waits for a dead driver only once.
 func TestManyAway(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	var last *endpointtest.Pod
@@ -229,7 +230,7 @@ func TestManyAway(t *testing.T) {
 	l.srv.Stop()
 	start := time.Now()
 	endpointtest.Must(t, l.gc(last, ""))
-	if took := time.Since(start); took > 22*time.Second { // two for each
+	if took := time.Since(start); took > 22*time.Second { // two seconds for each
 		t.Errorf("a GC took %v", took)
 	}
 	l.srv.Serve(t)
@@ -237,7 +238,7 @@ func TestManyAway(t *testing.T) {
 	l.clean("after GC")
 }
 
-// TestExplain: a dry ADD asks no driver and writes nothing.
+// TestExplain: a dry ADD does not call the driver and writes nothing.
 func TestExplain(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	for _, conf := range []string{both, `"driver":"lab","ipam":{"type":"host-local","subnet":"10.97.0.0/24"}`, `"driver":"lab"`} {

@@ -17,11 +17,11 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// check compares the container with the previous result, and asks the driver
-// whether it still knows the endpoint.
+// check compares the container with the previous result, and asks the driver whether it
+// still knows the endpoint.
 func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
 
-// checkOwn is CHECK without the IPAM plugin's.
+// checkOwn is CHECK without the IPAM plugin's part.
 func checkOwn(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {
@@ -50,13 +50,12 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 	return w.checkDriver(ctx)
 }
 
-// expected is the state of the container's interfaces that the previous result
-// tells of.
+// expected is the state of the container's interfaces in the previous result.
 func (w *work) expected() (s netstate.State, err error) {
 	prev := w.r.Prev()
 	for n, i := range prev.Interfaces {
 		if i.Sandbox == "" || w.at.Link != nil && i.Name != w.r.IfName {
-			continue // the host's, or of a plugin after us
+			continue // the host's, or another plugin's
 		}
 		h := handover{To: i.Name}
 		if i.Mac != "" {
@@ -90,7 +89,7 @@ func (w *work) checkDriver(ctx context.Context) error {
 	return nil
 }
 
-// status says whether an ADD could work: the driver answers, and so does IPAM.
+// status says whether an ADD could work: the driver and IPAM answer.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// compile computes, from what the driver and IPAM said, the result for an
-// interface of the container. It touches nothing.
+// compile computes the result for an interface of the container from the answers of the
+// driver and IPAM. It changes nothing.
 func (w *work) compile() *spec.Result {
 	result := &spec.Result{
 		Interfaces: []spec.Interface{{Name: w.r.IfName, Sandbox: w.r.NetNS}},
@@ -35,8 +35,8 @@ func (w *work) compile() *spec.Result {
 	return result
 }
 
-// ips are the addresses: IPAM's, or else the driver's. The gateway is the one
-// the driver told at Join, or else IPAM's.
+// ips are the addresses: IPAM's, or else the driver's. The gateway is the one from the
+// driver's answer to Join, or else IPAM's.
 func (w *work) ips() (list []spec.IPConfig) {
 	if w.ipam != nil {
 		list = append(list, w.ipam.IPs...)
@@ -70,8 +70,9 @@ func (w *work) gateway(want4 bool) netip.Addr {
 	return gw
 }
 
-// routes are, in this order: those on the link, among them to a gateway that no
-// address leads to; the driver's; the default; IPAM's to where none leads yet.
+// routes are, in this order: those on the link, including one to a gateway outside of the
+// container's subnets; the driver's; the default; IPAM's to destinations that have no
+// route yet.
 func (w *work) routes(ips []spec.IPConfig, more []spec.Route) (list []spec.Route) {
 	add := func(r spec.Route) {
 		known := slices.ContainsFunc(list, func(o spec.Route) bool { return o.Dst == r.Dst })
@@ -112,7 +113,7 @@ func onLink(dst netip.Prefix) spec.Route {
 	return spec.Route{Dst: dst, Scope: &scope}
 }
 
-// reaches says whether the container finds an address on its link.
+// reaches says whether the container reaches an address on its link.
 func reaches(ips []spec.IPConfig, routes []spec.Route, a netip.Addr) bool {
 	if a.IsLinkLocalUnicast() && a.Is6() {
 		return true
@@ -130,8 +131,7 @@ func gatewayOf(ips []spec.IPConfig, want4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// configure gives the link of a result its addresses and routes. It serves ADD
-// and CHECK.
+// configure gives the link of a result its addresses and routes. ADD and CHECK use it.
 func configure(ifName string, ips []spec.IPConfig, routes []spec.Route) netstate.State {
 	s := endpoint.EnableIPv6(ifName, ips, endpoint.NoDuplicates(ifName, ips)...)
 	for _, ip := range ips {

@@ -1,14 +1,14 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnmplugin is the plugin `cnm`: it lets a Docker network driver attach
-// a container. The plugin is to the driver what dockerd is: it makes the network
-// at the first ADD, then an endpoint for each attachment, moves the link that the
-// driver hands over into the container and configures it.
+// Package cnmplugin is the plugin `cnm`: it attaches a container by a Docker network
+// driver. The plugin takes dockerd's place: it creates the network at the first ADD, then
+// an endpoint for each attachment, moves the link that the driver hands over into the
+// container and configures it.
 //
-// Ids derive from names, so every call can be made again, and what was asked of
-// the driver is written down before. Docker's own bridge and overlay drivers are
-// inside dockerd and cannot be driven; docs/plugins/cnm.md says what replaces them.
+// Ids derive from names, so every call can be repeated. The plugin records each request
+// before it sends it. Docker's own bridge and overlay drivers are part of dockerd and
+// cannot be driven; docs/plugins/cnm.md says what replaces them.
 package cnmplugin
 
 import (
@@ -44,25 +44,25 @@ var Plugin = plugin.Plugin{
 type Conf struct {
 	remote.Conf
 
-	// Options are the driver's own, for the network, as -o of docker network create.
+	// Options are the driver's options for the network, as -o of docker network create.
 	// Reference: none, ours only.
 	Options map[string]string `json:"options"`
 
-	// EndpointOptions are the driver's own, for each attachment, as --driver-opt of
+	// EndpointOptions are the driver's options for each attachment, as --driver-opt of
 	// docker network connect.
 	// Reference: none, ours only.
 	EndpointOptions map[string]string `json:"endpointOptions"`
 
-	// Internal asks for a network without a way out. No gateway and no default route
-	// is set, whatever driver and IPAM say, and no port is published.
+	// Internal creates a network without a way out. No gateway and no default route is
+	// set, whatever driver and IPAM answer, and no port is published.
 	// Reference: none, ours only.
 	Internal bool `json:"internal"`
 
-	// IPv6 tells the driver that the network has IPv6 where the addresses do not say it.
+	// IPv6 asks the driver for IPv6 even if the addresses show none.
 	// Reference: none, ours only.
 	IPv6 bool `json:"ipv6"`
 
-	// NetworkID is the network's id for the driver.
+	// NetworkID is the id under which the driver knows the network.
 	// Default: 64 hex digits derived from driver and name.
 	// Reference: none, ours only.
 	NetworkID string `json:"networkId"`
@@ -73,26 +73,26 @@ type Conf struct {
 	KeepNetwork *bool `json:"keepNetwork"`
 
 	// EmulateSwarm calls AllocateNetwork before CreateNetwork, as a manager of a swarm
-	// does for a driver of scope global, and passes on the options it answers.
+	// does for a driver of scope global, and passes on the options from the answer.
 	// Reference: none, ours only.
 	EmulateSwarm bool `json:"emulateSwarm"`
 
-	// NodeAddress is this node's, as --advertise-addr of a swarm. With emulateSwarm the
-	// driver is told of it (DiscoverNew).
+	// NodeAddress is this node's address, as --advertise-addr of a swarm. With
+	// emulateSwarm the driver gets it in DiscoverNew.
 	// Reference: none, ours only.
 	NodeAddress string `json:"nodeAddress"`
 
-	// Nodes are the addresses of the other nodes, which the driver is told of, and of
-	// those that are not on the list any more (DiscoverDelete).
+	// Nodes are the addresses of the other nodes. The driver gets them in DiscoverNew,
+	// and in DiscoverDelete those that are no longer in the list.
 	// Reference: none, ours only.
 	Nodes []string `json:"nodes"`
 
-	// Labels of the network. No call carries them; they are for drivers that look
-	// them up in Docker's API (patchbay-cnm docker-api).
+	// Labels of the network. No call carries them; they are for drivers that read them
+	// from Docker's API (patchbay-cnm docker-api).
 	// Reference: none, ours only.
 	Labels map[string]string `json:"labels"`
 
-	// DNS replaces IPAM's when any of its keys is there.
+	// DNS replaces IPAM's when any of its keys is set.
 	// Reference: none, ours only.
 	DNS spec.DNS `json:"dns"`
 
@@ -109,7 +109,7 @@ type Conf struct {
 	pools *pool.Conf // of cnm-ipam
 }
 
-// Runtime are the capabilities.
+// Runtime holds the capabilities.
 type Runtime struct {
 	remote.Runtime
 
@@ -173,12 +173,12 @@ func decode(r *plugin.Request) (*Conf, error) {
 	return c, err
 }
 
-// wanted is what the caller asks for.
+// wanted is what the caller requests.
 func (c *Conf) wanted() *remote.Wanted {
 	return &remote.Wanted{RuntimeConfig: c.RuntimeConfig.Runtime, Args: c.Args}
 }
 
-// driver is the network's driver as one word.
+// driver names the network's driver in one word.
 func (c *Conf) driver() string {
 	for _, s := range []string{c.Driver, c.Socket, c.URL} {
 		if s != "" {
@@ -188,7 +188,7 @@ func (c *Conf) driver() string {
 	return ""
 }
 
-// ports are the published ports in the driver's words.
+// ports are the published ports in the driver's types.
 func (c *Conf) ports() ([]cnm.PortBinding, error) {
 	list := []cnm.PortBinding{}
 	for _, p := range c.RuntimeConfig.PortMappings {
@@ -224,7 +224,7 @@ func protocol(s string) (uint8, bool) {
 	return 0, false
 }
 
-// hash is of what CreateNetwork says and of whom it is said to.
+// hash covers what CreateNetwork requests and the driver that gets the request.
 func (c *Conf) hash() string {
 	return remote.Hash([]any{c.Identity(), c.Options, c.Internal, c.IPv6, c.NetworkID, c.EmulateSwarm, c.IPAM.Type})
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// killAt tells a process of the plugin before which step it gets a kill -9.
+// killAt names the step before which a process of the plugin gets SIGKILL.
 const killAt = "CNMTEST_KILL_AT"
 
 func TestMain(m *testing.M) {
@@ -43,9 +43,9 @@ func TestMain(m *testing.M) {
 	plugintest.Main(m, all...)
 }
 
-// TestKilledAtEveryStep: an ADD is killed before each of its steps in turn, once
-// with a new network and once in one that is there. DEL takes everything back, or
-// a GC does; and what it left is in nobody's way.
+// TestKilledAtEveryStep: an ADD is killed before each of its steps in turn, once with a
+// new network and once in an existing one. DEL or a GC takes everything back, and
+// leftovers do not disturb the next ADD.
 func TestKilledAtEveryStep(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	dir := plugintest.Install(t, &Plugin, &cnmipam.Plugin)
@@ -63,7 +63,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 			if step%2 == 0 {
 				endpointtest.Must(t, l.gc(p, ""))
 			}
-			endpointtest.Must(t, p.Do(spec.Del)) // the runtime's, whether or not a GC came first
+			endpointtest.Must(t, p.Do(spec.Del)) // the runtime's DEL, whether or not a GC came first
 			l.clean(what)
 			if n := l.driver.Addresses() - l.driver.Pools(); n > 0 {
 				t.Errorf("%s: %d addresses are out besides the gateways", what, n)
@@ -78,7 +78,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// stride is how many steps an emulated machine leaves out.
+// stride is how many steps the test moves on at a time; -short, for emulated machines,
+// skips some.
 func stride() int {
 	if testing.Short() {
 		return 5
@@ -104,9 +105,9 @@ func killedAdd(t *testing.T, dir string, p *endpointtest.Pod, step int) bool {
 	return true
 }
 
-// TestKilledInDel: a DEL is killed after each of its calls in turn, whose answer
-// it does not see. What it gave back may be another's before the DEL is repeated,
-// or a GC does its work, and stays that.
+// TestKilledInDel: a DEL is killed after each of its calls in turn, before it gets the
+// answer. Another container may get what the DEL gave back before the DEL is repeated or
+// a GC runs, and must keep it.
 func TestKilledInDel(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	dir := plugintest.Install(t, &Plugin, &cnmipam.Plugin)
@@ -138,7 +139,7 @@ func TestKilledInDel(t *testing.T) {
 	}
 }
 
-// killedDel runs a DEL that is killed when the driver has done what a method is for.
+// killedDel runs a DEL that is killed when the driver has carried out a method.
 func (l *lab) killedDel(dir string, p *endpointtest.Pod, method string) {
 	l.Helper()
 	call := p.Call
@@ -147,7 +148,7 @@ func (l *lab) killedDel(dir string, p *endpointtest.Pod, method string) {
 	cmd.Env = append(call.Environ(), killAt+"=0")
 	cmd.Stdin = strings.NewReader(string(call.Config))
 	l.srv.Fault(method, 1, l.srv.DoAnd(func(http.ResponseWriter, *http.Request) {
-		cmd.Process.Kill() //nolint:errcheck // it waits for us
+		cmd.Process.Kill() //nolint:errcheck // the process waits for our answer
 	}))
 	out, err := cmd.CombinedOutput()
 	l.srv.Well()

@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// careful is a request that must work with any configuration and without one.
+// careful prepares a request that must work with any configuration and without one.
 func careful(r *plugin.Request) (*work, error) {
 	w := &work{r: r, store: remote.Of(r), conf: new(Conf)}
 	if err := r.Decode(w.conf); err != nil {
@@ -31,16 +31,16 @@ func careful(r *plugin.Request) (*work, error) {
 	return w, err
 }
 
-// del ends the attachment at the driver, then gives the addresses back. While
-// the driver is away it has the endpoint, so the addresses stay with it: DEL
-// succeeds, and a later ADD or GC of the network does the rest.
+// del ends the attachment at the driver, then gives the addresses back. While the driver
+// is away its endpoint still has them, so they stay allocated: DEL succeeds, and a later
+// ADD or GC of the network does the rest.
 func del(ctx context.Context, r *plugin.Request) error {
 	w, err := careful(r)
 	if err != nil {
 		return err
 	}
 	a, torn := w.store.Take(r, name)
-	if a == nil { // the interface may be there all the same, with our mark
+	if a == nil { // the interface may still exist, with our mark
 		a = w.derived(&remote.Attachment{Owner: r.Owner})
 	}
 	if r.NetNS != "" {
@@ -57,12 +57,13 @@ func del(ctx context.Context, r *plugin.Request) error {
 	return w.releaseIPAM(ctx)
 }
 
-// unrecordedTime is how long a DEL without a record tries to tell the driver.
+// unrecordedTime is how long a DEL without a record tries to reach the driver.
 const unrecordedTime = 10 * time.Second
 
-// endUnrecorded is end without a record. Only if that is lost, there is something:
-// mostly a DEL is repeated, or an ADD did not get far. So nothing is kept for later
-// when the driver is away: it would be, of every container that could not start.
+// endUnrecorded is end without a record. Only a lost record leaves something to end:
+// usually the DEL is a repetition, or the ADD failed early. So nothing is kept for later
+// when the driver is away: otherwise a record of every container that could not start
+// would be kept.
 func (w *work) endUnrecorded(ctx context.Context, a *remote.Attachment) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, unrecordedTime)
 	defer cancel()
@@ -77,7 +78,7 @@ func (w *work) releaseIPAM(ctx context.Context) error {
 	return w.r.IPAMDel(ctx)
 }
 
-// derived is what may have been asked for, of an attachment whose record is lost
+// derived is what the driver may have been asked for an attachment whose record is lost
 // or cannot be read: ids derive from names.
 func (w *work) derived(a *remote.Attachment) *remote.Attachment {
 	if have := w.known(); have != nil {
@@ -88,33 +89,33 @@ func (w *work) derived(a *remote.Attachment) *remote.Attachment {
 	return a
 }
 
-// end takes back what an attachment tells of, in reverse order, and forgets it,
-// or keeps it while the driver is away (done is false).
+// end undoes in reverse order what an attachment records, and forgets the attachment, or
+// keeps it while the driver is away (done is false).
 func (w *work) end(ctx context.Context, a *remote.Attachment) (done bool, err error) {
-	told, err := w.tell(ctx, a)
+	unreached, err := w.endAtDriver(ctx, a)
 	if err != nil {
 		return false, err
 	}
-	return w.done(told), w.finish(a, told)
+	return w.done(unreached), w.finish(a, unreached)
 }
 
-func (w *work) done(told error) bool { return w.conf.DelIgnoreUnreachable || !cnm.Gone(told) }
+func (w *work) done(unreached error) bool { return w.conf.DelIgnoreUnreachable || !cnm.Gone(unreached) }
 
-func (w *work) finish(a *remote.Attachment, told error) error {
-	return w.store.Finish(w.r, name, a, told, w.conf.DelIgnoreUnreachable)
+func (w *work) finish(a *remote.Attachment, unreached error) error {
+	return w.store.Finish(w.r, name, a, unreached, w.conf.DelIgnoreUnreachable)
 }
 
-// over ends an attachment that an ADD finds. Its addresses are given back before
-// it is forgotten: nobody would do it again.
-func (w *work) over(ctx context.Context, a *remote.Attachment) error {
-	told, err := w.tell(ctx, a)
-	if err == nil && w.done(told) {
+// endAndRelease ends an attachment that an ADD finds. It gives the addresses back before
+// it forgets the attachment: nothing else would do it later.
+func (w *work) endAndRelease(ctx context.Context, a *remote.Attachment) error {
+	unreached, err := w.endAtDriver(ctx, a)
+	if err == nil && w.done(unreached) {
 		err = w.release(ctx, a)
 	}
 	if err != nil {
 		return err
 	}
-	return w.finish(a, told)
+	return w.finish(a, unreached)
 }
 
 // release gives back the addresses of any attachment of the network.
@@ -138,54 +139,55 @@ func (w *work) release(ctx context.Context, a *remote.Attachment) error {
 	return err
 }
 
-// endOthers tells the driver, now that it is there, what earlier DELs could not.
+// endOthers ends at the driver, now that it answers, what earlier DELs could not.
 func (w *work) endOthers(ctx context.Context) error {
-	w.store.EndOthers(w.r, name, func(a *remote.Attachment) error { return w.over(ctx, a) })
+	w.store.EndOthers(w.r, name, func(a *remote.Attachment) error { return w.endAndRelease(ctx, a) })
 	return nil
 }
 
-// tell goes Docker's way back: Revoke, Leave, the link to the host, and
-// DeleteEndpoint. told is why the driver did not hear of it; what it answers is
-// a warning. err is ours.
-func (w *work) tell(ctx context.Context, a *remote.Attachment) (told, err error) {
+// endAtDriver makes Docker's calls in reverse: Revoke, Leave, the link to the host, and
+// DeleteEndpoint. unreached says why the driver could not be asked; an error that it
+// answers becomes a warning. err is our own error.
+func (w *work) endAtDriver(ctx context.Context, a *remote.Attachment) (unreached, err error) {
 	id := &cnm.EndpointRequest{NetworkID: a.NetworkID, EndpointID: a.EndpointID}
-	c, told := w.reach(a)
-	if c != nil && told == nil {
+	c, unreached := w.reach(a)
+	if c != nil && unreached == nil {
 		w.store.Ending(w.r, name, a)
 	}
-	if a.Opened && told == nil {
-		told = w.ended(c.RevokeExternalConnectivity(ctx, id))
+	if a.Opened && unreached == nil {
+		unreached = w.ended(c.RevokeExternalConnectivity(ctx, id))
 	}
-	if a.Joined && told == nil {
-		told = w.ended(c.Leave(ctx, id))
+	if a.Joined && unreached == nil {
+		unreached = w.ended(c.Leave(ctx, id))
 	}
 	if err := w.bringBack(a); err != nil {
 		kernel.Warn(w.r, err)
 	}
-	var said error
-	if a.Created && told == nil {
-		said = c.DeleteEndpoint(ctx, id)
-		told = w.ended(said)
+	var refused error
+	if a.Created && unreached == nil {
+		refused = c.DeleteEndpoint(ctx, id)
+		unreached = w.ended(refused)
 	}
-	w.away = told
-	if told != nil && !w.conf.DelIgnoreUnreachable {
-		return told, nil // the link waits for it under its name
+	w.away = unreached
+	if unreached != nil && !w.conf.DelIgnoreUnreachable {
+		return unreached, nil // the link keeps our mark until the driver is back
 	}
-	unknown := told != nil || said != nil || a.Link == nil
-	return told, tidy(w.env.Host, a.Owner, a.Link, unknown)
+	unknown := unreached != nil || refused != nil || a.Link == nil
+	return unreached, tidy(w.env.Host, a.Owner, a.Link, unknown)
 }
 
-// ended is heard of what is to end: what the driver does not know has.
+// ended is answered for a call that ends something: what the driver does not know has
+// ended.
 func (w *work) ended(err error) error {
 	if cnm.SaysMissing(err) {
 		return nil
 	}
-	return w.heard(err)
+	return w.answered(err)
 }
 
-// reach returns a client of the driver, unless there is nothing to tell it. One
-// that did not hear of another attachment just now is not waited for again.
-func (w *work) reach(a *remote.Attachment) (c *cnm.Client, told error) {
+// reach returns a client of the driver, unless there is nothing to ask it. If the driver
+// just failed to answer for another attachment, reach does not wait for it again.
+func (w *work) reach(a *remote.Attachment) (c *cnm.Client, unreached error) {
 	if !a.Opened && !a.Joined && !a.Created {
 		return nil, nil
 	}
@@ -194,7 +196,7 @@ func (w *work) reach(a *remote.Attachment) (c *cnm.Client, told error) {
 	}
 	c, err := w.driverOf(a)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // its certificate is gone, say
+		return nil, fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // for example, its certificate is gone
 	}
 	return c, nil
 }
@@ -206,8 +208,8 @@ func (w *work) driverOf(a *remote.Attachment) (*cnm.Client, error) {
 	return w.conf.Recorded(w.r, a.Driver)
 }
 
-// bringBack moves the link out of a container that is still there. By the path
-// of a record another container may be found: only the mark counts.
+// bringBack moves the link out of a container that still exists. The path in the record
+// may now lead to another container: only the mark counts.
 func (w *work) bringBack(a *remote.Attachment) error {
 	if a.NetNS == "" {
 		return nil
@@ -231,8 +233,8 @@ func (w *work) bringBack(a *remote.Attachment) error {
 	return giveBack(&env, a.Owner, to)
 }
 
-// gc ends what nobody has any more, and the network with the last one if the
-// configuration says so.
+// gc ends the attachments that are no longer valid, and the network with the last one if
+// the configuration says so.
 func gc(ctx context.Context, r *plugin.Request) error {
 	w, err := careful(r)
 	if err != nil {
@@ -257,7 +259,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return errors.Join(errs...)
 }
 
-// endNetwork gives the pools back and deletes the network, if nobody is in it.
+// endNetwork gives the pools back and deletes the network if it has no attachments.
 func (w *work) endNetwork(ctx context.Context) error {
 	unlock, err := w.store.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// createEndpoint asks for the endpoint.
+// createEndpoint creates the endpoint at the driver.
 func (w *work) createEndpoint(ctx context.Context) error {
 	in, err := w.endpointRequest()
 	if err != nil {
@@ -31,9 +31,9 @@ func (w *work) createEndpoint(ctx context.Context) error {
 		return err
 	}
 	out, err := w.askEndpoint(ctx, in)
-	var said *cnm.DriverError
-	if errors.As(err, &said) {
-		w.at.Created = false // it says so: there is nothing to delete
+	var refused *cnm.DriverError
+	if errors.As(err, &refused) {
+		w.at.Created = false // the driver refused: there is nothing to delete
 	}
 	if err != nil {
 		return err
@@ -44,9 +44,10 @@ func (w *work) createEndpoint(ctx context.Context) error {
 	return w.keep(ctx)
 }
 
-// askEndpoint asks again, with the network before, when the driver has forgotten
-// that; and when it has the endpoint, which it is told to end: the id derives from
-// our names, so it is ours, of an ADD whose record is lost.
+// askEndpoint repeats the request in two cases. If the driver has forgotten the network,
+// it creates that first. If the driver already has the endpoint, it ends that first: the
+// id derives from our names, so the endpoint comes from an ADD of ours whose record is
+// lost.
 func (w *work) askEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (*cnm.CreateEndpointResponse, error) {
 	out, err := w.client.CreateEndpoint(ctx, in)
 	switch {
@@ -54,8 +55,8 @@ func (w *work) askEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (
 	case cnm.SaysExists(err):
 		kernel.Warn(w.r, err)
 		lost := w.derived(&remote.Attachment{Owner: w.r.Owner, NetNS: w.r.NetNS})
-		if told, err := w.tell(ctx, lost); cmp.Or(told, err) != nil {
-			return nil, cmp.Or(told, err)
+		if unreached, err := w.endAtDriver(ctx, lost); cmp.Or(unreached, err) != nil {
+			return nil, cmp.Or(unreached, err)
 		}
 	default:
 		return out, err
@@ -63,8 +64,8 @@ func (w *work) askEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (
 	return w.client.CreateEndpoint(ctx, in)
 }
 
-// keep writes down what the driver chose, unless another container has it. What
-// IPAM chose is IPAM's to look after.
+// keep records the addresses that the driver chose, unless another container has them.
+// IPAM looks after the addresses that it chose itself.
 func (w *work) keep(ctx context.Context) error {
 	chosen := slices.DeleteFunc([]netip.Prefix{w.has.Address, w.has.AddressIPv6}, func(p netip.Prefix) bool {
 		return !p.IsValid() || p == w.want.Address || p == w.want.AddressIPv6
@@ -87,9 +88,9 @@ func (w *work) keep(ctx context.Context) error {
 	return w.store.Write(w.r.Network, name, w.at)
 }
 
-// endpointRequest is CreateEndpoint's.
+// endpointRequest is the request of CreateEndpoint.
 func (w *work) endpointRequest() (*cnm.CreateEndpointRequest, error) {
-	if err := w.wish(); err != nil {
+	if err := w.setWanted(); err != nil {
 		return nil, err
 	}
 	opts, err := w.options(w.conf.Internal)
@@ -113,8 +114,8 @@ func (w *work) endpointRequest() (*cnm.CreateEndpointRequest, error) {
 	}, nil
 }
 
-// options are those of the sandbox: ports. Docker tells CreateEndpoint of none
-// in an internal network.
+// options are the sandbox's: its ports. Docker sends none to CreateEndpoint in an
+// internal network.
 func (w *work) options(none bool) (cnm.Options, error) {
 	ports, err := w.conf.ports()
 	if err != nil {
@@ -131,15 +132,15 @@ func (w *work) options(none bool) (cnm.Options, error) {
 	return opts, errors.Join(opts.Set(cnm.OptionPortMap, ports), opts.Set(cnm.OptionExposedPorts, exposed))
 }
 
-// wish is what the endpoint shall have: the addresses IPAM gave, or those the
-// caller wants where there is no IPAM; the wanted Ethernet address, or the one
-// the IPAM driver was told.
-func (w *work) wish() (err error) {
+// setWanted fills in the interface to request: the addresses that IPAM gave, or those
+// that the caller requests if there is no IPAM; the requested MAC, or the one that the
+// IPAM driver got.
+func (w *work) setWanted() (err error) {
 	w.want = new(cnm.Interface)
 	if w.mac, err = w.conf.wanted().MAC(w.r); err != nil {
 		return err
 	}
-	if w.mac == nil && w.keeper != nil && w.tellMAC() {
+	if w.mac == nil && w.keeper != nil && w.sentMAC() {
 		if w.mac, err = remote.ChosenMAC(w.r); err != nil {
 			return err
 		}
@@ -166,15 +167,15 @@ func (w *work) wish() (err error) {
 	return nil
 }
 
-// tellMAC says whether the IPAM driver wanted to know the Ethernet address.
-func (w *work) tellMAC() bool {
+// sentMAC says whether the IPAM driver asked for the MAC and so got it.
+func (w *work) sentMAC() bool {
 	s := new(pool.State)
 	ok, err := w.store.Load(remote.Pools, w.r.Network, s)
 	return err == nil && ok && s.RequiresMAC
 }
 
-// give asks for an address; the endpoint has room for one of each family, and
-// others are added to the link all the same.
+// give adds an address to the request. An endpoint takes one of each family; any others
+// are only set on the link.
 func (w *work) give(p netip.Prefix) bool {
 	switch {
 	case p.Addr().Is4() && !w.want.Address.IsValid():
@@ -187,7 +188,7 @@ func (w *work) give(p netip.Prefix) bool {
 	return true
 }
 
-// merge takes what the driver chose. It may not change what it was told.
+// merge adds what the driver chose. The driver must not change what it was given.
 func merge(want, got *cnm.Interface) (*cnm.Interface, error) {
 	out := *want
 	if got == nil {
@@ -219,7 +220,7 @@ func merge(want, got *cnm.Interface) (*cnm.Interface, error) {
 	return &out, nil
 }
 
-// ethernet says whether a text is an address that one interface can have.
+// ethernet says whether a text is a MAC that an interface can have.
 func ethernet(s string) bool {
 	mac, err := net.ParseMAC(s)
 	return err == nil && len(mac) == 6 && mac[0]&1 == 0 && !bytes.Equal(mac, make([]byte, 6))
@@ -234,8 +235,9 @@ func sameMAC(a, b string) bool {
 	return err == nil && x.String() == y.String()
 }
 
-// attach joins the endpoint to the container and configures the link that the
-// driver hands over. One that hands over none has done it all, or there is none.
+// attach joins the endpoint to the container and configures the link that the driver
+// hands over. A driver that hands over none has configured the container itself, or there
+// is no link.
 func (w *work) attach(ctx context.Context) error {
 	if err := w.joinEndpoint(ctx); err != nil {
 		return err
@@ -267,7 +269,7 @@ func (w *work) joinEndpoint(ctx context.Context) error {
 	return w.blame(possible(w.join))
 }
 
-// blame says whose an answer is that breaks the protocol.
+// blame names the driver in the error for an answer that breaks the protocol.
 func (w *work) blame(err error) error {
 	if err == nil {
 		return nil
@@ -275,8 +277,8 @@ func (w *work) blame(err error) error {
 	return fmt.Errorf("driver %s: %w", w.client.Endpoint(), err)
 }
 
-// possible refuses gateways and routes that the kernel would, with the driver's
-// name on them.
+// possible refuses the gateways and routes that the kernel would refuse: its error names
+// the driver.
 func possible(j *cnm.JoinResponse) error {
 	const method = "NetworkDriver.Join"
 	if j.Gateway.IsValid() && !j.Gateway.Is4() || j.GatewayIPv6.IsValid() && !j.GatewayIPv6.Is6() {

@@ -42,8 +42,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// TestSaysWhatDockerSays compares every request of two lives with those of the
-// recorded prototype, which were dockerd's.
+// TestSaysWhatDockerSays compares every request of two lives with those of the recorded
+// prototype, which equal dockerd's.
 func TestSaysWhatDockerSays(t *testing.T) {
 	want := recorded(t)
 	l := newLab(t, &cnmtest.Driver{})
@@ -58,7 +58,8 @@ func TestSaysWhatDockerSays(t *testing.T) {
 	}
 	var got []string
 	for _, c := range l.srv.Calls() {
-		// What a process asks before it begins, and what the prototype left out.
+		// Without the requests that every process sends first, and those that the
+		// prototype did not send.
 		switch c.Method {
 		case "Plugin.Activate", "NetworkDriver.GetCapabilities", "IpamDriver.GetCapabilities", "NetworkDriver.EndpointOperInfo":
 		default:
@@ -88,7 +89,7 @@ func recorded(t *testing.T) (list []string) {
 	return list
 }
 
-// normal sorts the keys and takes away what must differ: ids and paths.
+// normal sorts the keys and removes what must differ: ids and paths.
 func normal(t *testing.T, body string) string {
 	if body == "" {
 		return "{}"
@@ -108,7 +109,7 @@ func normal(t *testing.T, body string) string {
 	return string(out)
 }
 
-// TestCapabilities: ports, address and Ethernet address go to the driver.
+// TestCapabilities: the driver gets ports, addresses and MAC.
 func TestCapabilities(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{RequiresMAC: true})
 	p := l.Pod("a", both+`,"endpointOptions":{"my.opt":"v1"},"runtimeConfig":{"mac":"02:42:aa:bb:cc:01","ips":["10.88.0.77","fd88::77"],
@@ -131,20 +132,19 @@ func TestCapabilities(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// An IPAM driver that wants to know the Ethernet address is told the one the
-// interface then has.
+// An IPAM driver that asks for the MAC gets the one that the interface will have.
 func TestMACKnownBefore(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{RequiresMAC: true})
 	p := l.Pod("a", both).Add()
 	mac := p.Link("eth0").Attrs().HardwareAddr.String()
-	told := 0
+	sent := 0
 	for _, c := range l.srv.Calls() {
 		if c.Method == "IpamDriver.RequestAddress" && strings.Contains(c.Body, mac) {
-			told++
+			sent++
 		}
 	}
-	if told != 2 {
-		t.Errorf("%d requests for an address told %s, not 2", told, mac)
+	if sent != 2 {
+		t.Errorf("%d requests for an address sent %s, not 2", sent, mac)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestInternal(t *testing.T) {
 		t.Error("ports were published")
 	}
 	l.Want("option", string(l.driver.Networks()[0].Options[cnm.OptionInternal]), "true")
-	l.Want("ports told", string(l.driver.EndpointOptions()[0][cnm.OptionPortMap]), "[]")
+	l.Want("ports sent", string(l.driver.EndpointOptions()[0][cnm.OptionPortMap]), "[]")
 }
 
 // TestRoutes: static routes, and a gateway that no address leads to.
@@ -200,7 +200,7 @@ func TestRoutes(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{Routes: []cnm.StaticRoute{
 		{Destination: netip.MustParsePrefix("10.201.0.0/16"), NextHop: netip.MustParseAddr("10.88.0.77")},
 		{Destination: netip.MustParsePrefix("10.200.0.0/16"), RouteType: cnm.Connected},
-		{Destination: netip.MustParsePrefix("10.88.0.0/24"), RouteType: cnm.Connected}, // the kernel has it
+		{Destination: netip.MustParsePrefix("10.88.0.0/24"), RouteType: cnm.Connected}, // the kernel makes this route
 	}})
 	p := l.Pod("a", both).Add()
 	want(t, p, "10.200.0.0/16 via <nil> link", "10.201.0.0/16 via 10.88.0.77 universe", "0.0.0.0/0 via 10.88.0.1 universe",
@@ -237,7 +237,7 @@ func want(t *testing.T, p *endpointtest.Pod, want ...string) {
 	}
 }
 
-// TestOnce: however many begin at once, there is one network, and it stays.
+// TestOnce: however many ADDs begin at once, they make one network, which remains.
 func TestOnce(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	var pods []*endpointtest.Pod

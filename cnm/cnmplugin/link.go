@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// takeOver moves the link the driver names into the container and configures it.
+// takeOver moves the link that the driver names into the container and configures it.
 func (w *work) takeOver(ctx context.Context) error {
 	src := w.join.InterfaceName.SrcName
 	link, err := w.env.Host.Link(src)
@@ -38,7 +38,7 @@ func (w *work) takeOver(ctx context.Context) error {
 	}
 	mac, err := net.ParseMAC(w.has.MacAddress)
 	if err != nil {
-		mac = nil // none was said
+		mac = nil // the driver gave none
 	}
 	result := w.compile()
 	state := netstate.State{handover{
@@ -48,14 +48,14 @@ func (w *work) takeOver(ctx context.Context) error {
 	return w.blame(kernel.Of(w.r).Apply(ctx, w.r, w.env, state))
 }
 
-// handover is a link of the host that a driver made, in the container.
+// handover is the move of a link that a driver made on the host into the container.
 type handover struct {
 	From  string // its name on the host
 	To    string
-	Alias string           // that it had on the host
-	MAC   net.HardwareAddr // nil: as it is
+	Alias string           // its alias on the host
+	MAC   net.HardwareAddr // nil: unchanged
 	Owner owner.Key
-	NetNS string // for people
+	NetNS string // for messages
 }
 
 // String is the ip command.
@@ -79,7 +79,8 @@ func (h handover) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, e
 		to.MAC = h.MAC
 	}
 	if err := env.Host.SetLink(link.Attrs().Index, to); err != nil {
-		// Half of it may have happened: where the link is now decides.
+		// The kernel may have applied half of the message: back looks where the link is
+		// now.
 		return nil, errors.Join(fmt.Errorf("failed to move %q to %s as %q: %w", h.From, h.NetNS, h.To, h.explain(err)), h.back(env))
 	}
 	env.Forget(netstate.Host, h.From)
@@ -98,8 +99,8 @@ func (h handover) back(env *netstate.Env) error {
 	return giveBack(env, h.Owner, remote.Link{Name: h.From, Alias: h.Alias})
 }
 
-// giveBack moves a link from the container to the host, under the name the
-// driver knows it by. It keeps our mark: tidy takes it off.
+// giveBack moves a link from the container to the host, under the name the driver knows.
+// The link keeps our mark: tidy removes it.
 func giveBack(env *netstate.Env, o owner.Key, to remote.Link) error {
 	link, err := marked(env.Sandbox, o)
 	if err != nil || link == nil {
@@ -111,7 +112,7 @@ func giveBack(env *netstate.Env, o owner.Key, to remote.Link) error {
 	}
 	defer host.Close() //nolint:errcheck // read only
 	err = env.Sandbox.SetLink(link.Attrs().Index, nl.LinkChange{Down: true, NetNS: host.Fd(), Name: to.Name})
-	if errors.Is(err, unix.EEXIST) { // somebody took the name
+	if errors.Is(err, unix.EEXIST) { // another program took the name
 		err = env.Sandbox.SetLink(link.Attrs().Index, nl.LinkChange{Down: true, NetNS: host.Fd(), Name: o.LinkName("cnm", 0)})
 	}
 	if err != nil && !nl.IsNotFound(err) {
@@ -120,7 +121,7 @@ func giveBack(env *netstate.Env, o owner.Key, to remote.Link) error {
 	return nil
 }
 
-// marked finds an owner's link by its mark, as somebody may have renamed it; nil
+// marked finds an owner's link by its mark, since the link may have been renamed; nil
 // when there is none.
 func marked(conn *nl.Conn, o owner.Key) (netlink.Link, error) {
 	links, err := conn.LinkList()
@@ -135,10 +136,9 @@ func marked(conn *nl.Conn, o owner.Key) (netlink.Link, error) {
 	return nil, nil
 }
 
-// tidy looks after a link that is on the host again and still there after the
-// driver was told: a device that is the driver's to keep loses our mark; one
-// that was made for the container, and that the driver knows nothing of any
-// more, or not by the name it has now, goes.
+// tidy handles a link that is back on the host and still exists after the driver ended
+// the endpoint. A device that the driver keeps loses our mark. A link that was made for
+// the container is deleted if the driver no longer knows it, or not by its present name.
 func tidy(host *nl.Conn, o owner.Key, was *remote.Link, forgotten bool) error {
 	link, err := marked(host, o)
 	if err != nil || link == nil {
@@ -166,7 +166,7 @@ func perContainer(kind string) bool {
 	return false
 }
 
-// Diff wants the link, ours, with its address.
+// Diff expects the link in the container, with its MAC.
 func (h handover) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	link, err := env.Link(netstate.Sandbox, h.To)
 	switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// loseRecords loses those of attachments, and nothing else.
+// loseRecords removes the records of attachments, and nothing else.
 func (l *lab) loseRecords() {
 	l.Helper()
 	for _, path := range l.attachments() {
@@ -22,8 +22,8 @@ func (l *lab) loseRecords() {
 	}
 }
 
-// TestLostRecord: an endpoint that only the driver knows of is in nobody's way,
-// and goes with a DEL.
+// TestLostRecord: an endpoint that only the driver knows does not disturb an ADD, and a
+// DEL ends it.
 func TestLostRecord(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p, other := l.Pod("a", `"driver":"lab"`), l.Pod("other", `"driver":"lab"`).Add()
@@ -47,9 +47,9 @@ func TestLostRecord(t *testing.T) {
 	l.loseRecords()
 	l.srv.Stop()
 	endpointtest.Must(t, p.Do(spec.Del))
-	l.Want("records of what nobody knows", fmt.Sprint(l.attachments()), "[]")
+	l.Want("records of unknown endpoints", fmt.Sprint(l.attachments()), "[]")
 	l.srv.Serve(t)
-	endpointtest.Must(t, p.Do(spec.Add)) // the endpoint is there still
+	endpointtest.Must(t, p.Do(spec.Add)) // the endpoint still exists
 	endpointtest.Must(t, p.Do(spec.Del))
 	endpointtest.Must(t, other.Do(spec.Del))
 	l.clean("after DEL")
@@ -67,11 +67,11 @@ func (l *lab) record(p *endpointtest.Pod) string {
 	return ""
 }
 
-// TestExistsForEver: a driver that says so for ever is not asked for ever; one that
-// goes away over it is told later.
+// TestExistsForEver: a driver that always answers that the endpoint exists is not asked
+// without end; when it goes away meanwhile, a later call ends the endpoint.
 func TestExistsForEver(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
-	l.Pod("first", both).Add() // the network is there
+	l.Pod("first", both).Add() // creates the network
 	x := l.Pod("x", both)
 	l.srv.Fault("NetworkDriver.CreateEndpoint", -1, cnmtest.Refuse("endpoint already exists"))
 	l.srv.Calls()
@@ -87,8 +87,8 @@ func TestExistsForEver(t *testing.T) {
 	l.Want("endpoints and addresses out", fmt.Sprint(l.driver.Endpoints(), l.driver.Addresses()), "1 4")
 }
 
-// TestBackInTime: the driver is away while an ADD ends what was under its names,
-// and there when it is asked for the new.
+// TestBackInTime: the driver is away while an ADD ends the old attachment of its name,
+// and answers again when the ADD creates the new one.
 func TestBackInTime(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", both)
@@ -107,8 +107,8 @@ func TestBackInTime(t *testing.T) {
 	}
 }
 
-// TestReleasedBeforeForgotten: an ADD that ends another attachment and cannot give
-// its address back leaves both to the next.
+// TestReleasedBeforeForgotten: an ADD that ends another attachment and cannot give its
+// address back leaves both to the next ADD.
 func TestReleasedBeforeForgotten(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	conf := `"driver":"lab","ipam":{"type":"host-local","subnet":"10.97.0.0/24"}`
@@ -118,7 +118,7 @@ func TestReleasedBeforeForgotten(t *testing.T) {
 	endpointtest.Must(t, a.Do(spec.Del))
 	l.srv.Serve(t)
 	b.Refused("absent")
-	l.Want("endpoints", fmt.Sprint(l.driver.Endpoints()), "0") // the driver has heard
+	l.Want("endpoints", fmt.Sprint(l.driver.Endpoints()), "0") // the driver ended it
 	endpointtest.Must(t, c.Do(spec.Add))
 	endpointtest.Must(t, c.Do(spec.Del))
 	l.clean("after DEL")

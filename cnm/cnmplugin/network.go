@@ -22,17 +22,17 @@ type Network struct {
 	Request *cnm.CreateNetworkRequest `json:"request"`
 	Labels  map[string]string         `json:"labels,omitempty"`
 
-	Nodes []cnm.DiscoveryData `json:"nodes,omitempty"` // that the driver was told of
+	Nodes []cnm.DiscoveryData `json:"nodes,omitempty"` // sent to the driver in DiscoverNew
 
 	Allocated bool `json:"allocated,omitempty"` // AllocateNetwork was called
 	Created   bool `json:"created,omitempty"`   // CreateNetwork succeeded
 
-	// Again counts how often CreateNetwork was sent again, to a driver that had
-	// forgotten the network: of two ADDs that find that out, one does it.
+	// Again counts how often CreateNetwork was repeated for a driver that had forgotten
+	// the network: of two ADDs that find this out, only one repeats it.
 	Again int `json:"times,omitempty"`
 }
 
-// Whole refuses a file that does not say what was asked.
+// Whole refuses a file without a request.
 func (n *Network) Whole() error {
 	if n.Request == nil {
 		return errors.New("no request")
@@ -40,8 +40,8 @@ func (n *Network) Whole() error {
 	return nil
 }
 
-// ensureNetwork makes the network, at most once, and begins the attachment:
-// both under the network's lock, so that no GC deletes the one between.
+// ensureNetwork creates the network, at most once, and begins the attachment. It holds
+// the network's lock for both, so that no GC deletes the network in between.
 func (w *work) ensureNetwork(ctx context.Context) error {
 	unlock, err := w.store.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {
@@ -69,8 +69,8 @@ func (w *work) ensureNetwork(ctx context.Context) error {
 	return w.begin()
 }
 
-// fits begins the attachment if the network that is there is the one that is
-// wanted; if it is another one, it makes room for that.
+// fits begins the attachment if the existing network is the wanted one; otherwise it
+// deletes the network, if it can.
 func (w *work) fits(ctx context.Context, have *Network) (ok bool, err error) {
 	if have.Hash != w.conf.hash() {
 		return false, w.replace(ctx, have)
@@ -92,7 +92,7 @@ func (w *work) fits(ctx context.Context, have *Network) (ok bool, err error) {
 	return true, w.begin()
 }
 
-// begin writes the attachment before the driver is asked for it.
+// begin records the attachment before the driver is asked for it.
 func (w *work) begin() error {
 	w.at = w.store.New(w.r, w.net.Driver)
 	w.at.NetworkID = w.net.Request.NetworkID
@@ -103,7 +103,7 @@ func (w *work) begin() error {
 	return w.store.Write(w.r.Network, name, w.at)
 }
 
-// replace deletes a network whose configuration changed, if nobody is in it.
+// replace deletes a network whose configuration changed, if it has no attachments.
 func (w *work) replace(ctx context.Context, have *Network) error {
 	n, err := w.members()
 	switch {
@@ -121,7 +121,7 @@ func (w *work) members() (int, error) {
 	return len(list) + len(torn), err
 }
 
-// createNetwork asks the driver for the network and writes down that it has it.
+// createNetwork creates the network at the driver and records that.
 func (w *work) createNetwork(ctx context.Context) error {
 	w.net = &Network{Driver: w.client.Endpoint(), Hash: w.conf.hash(), Labels: w.conf.Labels}
 	var err error
@@ -146,8 +146,9 @@ func (w *work) createNetwork(ctx context.Context) error {
 
 func (w *work) saveNetwork() error { return w.store.Save(remote.Networks, w.r.Network, w.net) }
 
-// create sends CreateNetwork. A driver that has the network already knows it
-// from an ADD whose end we did not see; with nobody in it, it is made anew.
+// create sends CreateNetwork. A driver that has the network already knows it from an ADD
+// whose end we did not see; if it has no attachments, create deletes and creates it
+// again.
 func (w *work) create(ctx context.Context) error {
 	err := w.client.CreateNetwork(ctx, w.net.Request)
 	if !cnm.SaysExists(err) {
@@ -167,8 +168,8 @@ func (w *work) create(ctx context.Context) error {
 	return err
 }
 
-// giveUp forgets a network that the driver refused, with what was asked for it.
-// Where the driver did not answer, the next ADD finds out.
+// giveUp forgets a network that the driver refused, and frees what was allocated for it.
+// If the driver did not answer, the next ADD looks again.
 func (w *work) giveUp(ctx context.Context, failed error) error {
 	if cnm.Gone(failed) {
 		return nil
@@ -180,7 +181,7 @@ func (w *work) giveUp(ctx context.Context, failed error) error {
 	return errors.Join(errs...)
 }
 
-// allocate does for a global driver what a swarm's manager does.
+// allocate makes the call that a manager of a swarm makes for a driver of scope global.
 func (w *work) allocate(ctx context.Context) error {
 	if !w.conf.EmulateSwarm {
 		return nil
@@ -214,8 +215,8 @@ func (w *work) networkID() string {
 	return remote.NetworkID(w.conf.Identity(), w.r.Network)
 }
 
-// known reads what a driver was asked for the network, or makes it up from the
-// configuration when it cannot be read; nil when there is nothing.
+// known reads what a driver was asked for the network, or derives it from the
+// configuration when the file cannot be read; nil when there is none.
 func (w *work) known() *Network {
 	have := new(Network)
 	ok, err := w.store.Load(remote.Networks, w.r.Network, have)
@@ -234,7 +235,7 @@ func (w *work) known() *Network {
 	return &Network{Driver: at, Request: &cnm.CreateNetworkRequest{NetworkID: w.networkID()}}
 }
 
-// networkRequest is CreateNetwork's.
+// networkRequest is the request of CreateNetwork.
 func (w *work) networkRequest(ctx context.Context) (*cnm.CreateNetworkRequest, error) {
 	in := &cnm.CreateNetworkRequest{NetworkID: w.networkID(), Options: cnm.Options{}}
 	if err := in.Options.Set(cnm.OptionGeneric, options(w.conf.Options)); err != nil {
@@ -256,8 +257,8 @@ func (w *work) networkRequest(ctx context.Context) (*cnm.CreateNetworkRequest, e
 	)
 }
 
-// data are the network's pools: of the IPAM driver, derived from what a CNI
-// plugin gave, or Docker's for a network without IPAM.
+// data are the network's pools: the IPAM driver's, those derived from the answer of a CNI
+// plugin, or Docker's for a network without IPAM.
 func (w *work) data(ctx context.Context, opts cnm.Options) (v4, v6 []cnm.IPAMData, err error) {
 	skip, err := w.skipGateways(ctx, opts)
 	if err != nil {
@@ -285,8 +286,8 @@ func null(all string) []cnm.IPAMData {
 	return []cnm.IPAMData{{AddressSpace: "null", Pool: netip.MustParsePrefix(all)}}
 }
 
-// derive takes a pool from the first address of a family, with the gateway unless
-// the driver needs none. The address space is what Docker calls its own.
+// derive takes a pool from the first address of a family, with the gateway unless the
+// driver needs none. The address space is Docker's own.
 func derive(ips []spec.IPConfig, want4, noGateway bool) []cnm.IPAMData {
 	for _, ip := range ips {
 		if ip.Address.Addr().Is4() != want4 {
@@ -301,7 +302,7 @@ func derive(ips []spec.IPConfig, want4, noGateway bool) []cnm.IPAMData {
 	return nil
 }
 
-// skipGateways asks a driver that announced it which gateways it does not need.
+// skipGateways asks a driver with that capability which gateways it does not need.
 func (w *work) skipGateways(ctx context.Context, opts cnm.Options) (skip cnm.GwAllocCheckResponse, err error) {
 	if !w.caps.GwAllocChecker {
 		return skip, nil
@@ -313,15 +314,15 @@ func (w *work) skipGateways(ctx context.Context, opts cnm.Options) (skip cnm.GwA
 	return *out, nil
 }
 
-// deleteNetwork deletes a network at the driver and forgets it. An error that
-// the driver answers is only worth a warning, as it is to Docker; so is a driver
-// that is away for good.
+// deleteNetwork deletes a network at the driver and forgets it. An error that the driver
+// answers is only a warning, as for Docker; so is a missing answer with
+// delIgnoreUnreachable.
 func (w *work) deleteNetwork(ctx context.Context, have *Network) error {
 	c, err := w.conf.Recorded(w.r, have.Driver)
 	if err != nil {
 		return err
 	}
-	err = w.heard(c.DeleteNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
+	err = w.answered(c.DeleteNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
 	if err == nil {
 		err = w.free(ctx, c, have)
 	}
@@ -338,11 +339,12 @@ func (w *work) free(ctx context.Context, c *cnm.Client, have *Network) error {
 	if !have.Allocated {
 		return nil
 	}
-	return w.heard(c.FreeNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
+	return w.answered(c.FreeNetwork(ctx, &cnm.NetworkRequest{NetworkID: have.Request.NetworkID}))
 }
 
-// heard turns what a driver answered into a warning, and leaves that it did not.
-func (w *work) heard(err error) error {
+// answered turns an error that the driver answered into a warning, and returns the error
+// of a driver that did not answer.
+func (w *work) answered(err error) error {
 	if err == nil || cnm.Gone(err) {
 		return err
 	}
@@ -352,8 +354,8 @@ func (w *work) heard(err error) error {
 	return nil
 }
 
-// createAgain sends CreateNetwork again to a driver that has forgotten the
-// network: many keep theirs in memory. ok is false when it had not.
+// createAgain repeats CreateNetwork for a driver that has forgotten the network: many
+// keep their networks only in memory. ok is false if the driver had not forgotten it.
 func (w *work) createAgain(ctx context.Context) (ok bool) {
 	unlock, err := w.store.Lock(ctx, remote.Networks, w.r.Network)
 	if err != nil {
@@ -365,7 +367,7 @@ func (w *work) createAgain(ctx context.Context) (ok bool) {
 	if ok, err := w.store.Load(remote.Networks, w.r.Network, now); err == nil && ok && now.Again > w.net.Again {
 		return true // another ADD was faster
 	}
-	w.net.Nodes = nil // forgotten, too
+	w.net.Nodes = nil // the driver forgot them too
 	if err := w.discover(ctx); err != nil {
 		kernel.Warn(w.r, err)
 	}
@@ -380,7 +382,7 @@ func (w *work) createAgain(ctx context.Context) (ok bool) {
 	return true
 }
 
-// newKeeper is of the pools when IPAM is a driver too.
+// newKeeper opens the pools when IPAM is a driver too.
 func (w *work) newKeeper() (err error) {
 	if w.conf.pools != nil {
 		w.keeper, err = pool.New(w.r, w.conf.pools)

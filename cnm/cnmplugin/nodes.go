@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// nodes are those that a driver of a swarm is told of, this one first.
+// nodes are those that a swarm's driver gets, this one first.
 func (c *Conf) nodes() (list []cnm.DiscoveryData, err error) {
 	if c.NodeAddress == "" && len(c.Nodes) == 0 {
 		return nil, nil
@@ -33,8 +33,8 @@ func (c *Conf) nodes() (list []cnm.DiscoveryData, err error) {
 	return list, nil
 }
 
-// discover tells the driver which nodes came and went since it was told last. A
-// driver that does not want to know is not asked to.
+// discover sends the driver the nodes that came and went since the last call. If the
+// driver does not implement the call, that is no error.
 func (w *work) discover(ctx context.Context) error {
 	want, err := w.conf.nodes()
 	if err != nil || slices.Equal(want, w.net.Nodes) {
@@ -42,14 +42,14 @@ func (w *work) discover(ctx context.Context) error {
 	}
 	for _, n := range w.net.Nodes {
 		if !slices.Contains(want, n) {
-			if err := w.heard(w.client.DiscoverDelete(ctx, discovered(n))); err != nil {
+			if err := w.answered(w.client.DiscoverDelete(ctx, discovered(n))); err != nil {
 				return err
 			}
 		}
 	}
 	for _, n := range want {
 		if !slices.Contains(w.net.Nodes, n) {
-			if err := w.heard(w.client.DiscoverNew(ctx, discovered(n))); err != nil {
+			if err := w.answered(w.client.DiscoverNew(ctx, discovered(n))); err != nil {
 				return err
 			}
 		}

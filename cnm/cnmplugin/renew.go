@@ -12,11 +12,11 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/remote"
 )
 
-// outdated says whether the driver made the network for other pools than those
-// that addresses come from now: of another configuration of IPAM, or asked for
-// again after a GC gave them back. IPAM refuses that where its pools are in use.
-// A plugin may give addresses of several subnets, of which Docker knows the first;
-// so for those only a network that nobody is in is outdated.
+// outdated says whether the driver made the network for other pools than those that
+// addresses come from now: pools of another IPAM configuration, or pools that were
+// requested again after a GC gave them back. IPAM refuses another configuration while its
+// pools are in use. A plugin may give addresses of several subnets, of which Docker knows
+// the first; so with such a plugin only a network without attachments is outdated.
 func (w *work) outdated(ctx context.Context, have *Network) (bool, error) {
 	was := have.Request
 	switch {
@@ -34,8 +34,8 @@ func (w *work) outdated(ctx context.Context, have *Network) (bool, error) {
 	return false, nil
 }
 
-// pools are those that the IPAM driver has given. Only if there are none, or those
-// of another configuration, is any driver asked.
+// pools are those that the IPAM driver has given. It is asked again only if there are
+// none, or those of another configuration.
 func (w *work) pools(ctx context.Context, opts cnm.Options) (v4, v6 []cnm.IPAMData, err error) {
 	if s := w.keeper.Given(); s != nil {
 		v4, v6 = s.Data()
@@ -44,7 +44,7 @@ func (w *work) pools(ctx context.Context, opts cnm.Options) (v4, v6 []cnm.IPAMDa
 	return w.data(ctx, opts)
 }
 
-// same is equal for pools that are.
+// same returns equal texts for equal pools.
 func same(v4, v6 []cnm.IPAMData) string {
 	return remote.Hash([][]cnm.IPAMData{append([]cnm.IPAMData{}, v4...), append([]cnm.IPAMData{}, v6...)})
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// result is the ADD's: of the link that was taken over, or of what the driver
-// did to the container by itself.
+// result is the ADD's result: it describes the link that was taken over, or what the
+// driver itself did in the container.
 func (w *work) result() (*spec.Result, error) {
 	result := w.compile()
 	if w.at.Link != nil {
@@ -37,7 +37,7 @@ func (w *work) result() (*spec.Result, error) {
 	return w.found(result, links)
 }
 
-// appeared are the links of the container that were not there before, the one of
+// appeared are the links that the container did not have before the ADD, with the one of
 // CNI_IFNAME first.
 func (w *work) appeared() (list []netlink.Link, err error) {
 	links, err := w.env.Sandbox.LinkList()
@@ -56,8 +56,8 @@ func (w *work) appeared() (list []netlink.Link, err error) {
 	return list, nil
 }
 
-// found describes what a driver did by itself as the kernel has it: the driver
-// told nothing.
+// found describes what a driver itself did in the container, as read from the kernel: the
+// driver's answer does not contain it.
 func (w *work) found(result *spec.Result, links []netlink.Link) (*spec.Result, error) {
 	result.Interfaces, result.IPs, result.Routes = nil, nil, nil
 	for n, l := range links {
@@ -80,7 +80,7 @@ func (w *work) found(result *spec.Result, links []netlink.Link) (*spec.Result, e
 			at := n
 			result.IPs = append(result.IPs, spec.IPConfig{Interface: &at, Address: addr.Prefix, Gateway: defaultGateway(routes, addr.Prefix.Addr().Is4())})
 		}
-		result.Routes = append(result.Routes, told(routes)...)
+		result.Routes = append(result.Routes, madeRoutes(routes)...)
 	}
 	return result, nil
 }
@@ -95,8 +95,8 @@ func defaultGateway(routes []netlink.Route, want4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// told are the routes that somebody made, not the kernel.
-func told(routes []netlink.Route) (list []spec.Route) {
+// madeRoutes are the routes that were not made by the kernel.
+func madeRoutes(routes []netlink.Route) (list []spec.Route) {
 	for _, r := range routes {
 		if r.Protocol == unix.RTPROT_KERNEL || r.Protocol == unix.RTPROT_RA {
 			continue
@@ -111,7 +111,7 @@ func told(routes []netlink.Route) (list []spec.Route) {
 	return list
 }
 
-// prefixOf is a route's destination; the library leaves it out of some default
+// prefixOf is a route's destination; the netlink library leaves it out of some default
 // routes.
 func prefixOf(r netlink.Route) netip.Prefix {
 	if r.Dst != nil {

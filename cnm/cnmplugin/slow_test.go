@@ -15,13 +15,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestHangsElsewhere: what does not decide about an ADD hangs, too, and what other
-// verbs ask: all end, with the driver's name.
+// TestHangsElsewhere: calls hang that do not decide about an ADD, and calls of other
+// verbs: all end, with the driver's name.
 func TestHangsElsewhere(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	conf, timeout := l.hurried(l.Pod("first", both), l.Pod("first-gc", both))
 	p, gc := l.Pod("x", conf), l.Pod("gc", conf)
-	drip := func(w http.ResponseWriter, r *http.Request) { // an answer that does not end
+	drip := func(w http.ResponseWriter, r *http.Request) { // an answer without end
 		for io.WriteString(w, " "); r.Context().Err() == nil; io.WriteString(w, " ") { //nolint:errcheck // a test
 			http.NewResponseController(w).Flush() //nolint:errcheck // a test
 			time.Sleep(10 * time.Millisecond)
@@ -55,8 +55,8 @@ func TestHangsElsewhere(t *testing.T) {
 	}
 }
 
-// TestManyEnded: an ADD does not wait until a slow driver was told of all that
-// ended while it was away: the rest is for later ADDs and GCs.
+// TestManyEnded: an ADD does not wait until a slow driver has ended everything that ended
+// while it was away: the rest is left to later ADDs and GCs.
 func TestManyEnded(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	for n := range 8 {
@@ -74,8 +74,8 @@ func TestManyEnded(t *testing.T) {
 	}
 	l.srv.Calls()
 	l.Pod("new", both).Add()
-	if told := count(l.srv.Methods(), "NetworkDriver.Leave"); told == 0 || told == 8 {
-		t.Errorf("an ADD told of %d of 8", told)
+	if ended := count(l.srv.Methods(), "NetworkDriver.Leave"); ended == 0 || ended == 8 {
+		t.Errorf("an ADD ended %d of 8", ended)
 	}
 	l.srv.Well()
 	endpointtest.Must(t, l.gc(gc, "", "new"))

@@ -30,31 +30,31 @@ func TestSwarmAndGateways(t *testing.T) {
 	endpointtest.Must(t, l.gc(p, `,"keepNetwork":false`))
 	l.Want("networks freed", fmt.Sprint(count(l.srv.Methods(), "NetworkDriver.FreeNetwork")), "1")
 
-	// The gateway of another IPAM plugin is the container's, and no business of a
-	// driver that needs none.
+	// The gateway of another IPAM plugin is the container's; a driver that needs none
+	// does not get it.
 	q := l.Pod("b", `"driver":"lab",`+endpointtest.Static("10.99.0.9/24 10.99.0.1")).Add()
 	l.Want("gateway", q.Gateway(0), "10.99.0.1")
 	if l.driver.Networks()[0].IPv4Data[0].Gateway.IsValid() {
-		t.Error("the driver was told a gateway")
+		t.Error("the driver got a gateway")
 	}
 	endpointtest.Must(t, q.Do(spec.Del))
 	l.clean("after DEL")
 }
 
-// TestNodes: a driver of a swarm is told of this node and of the others, before
-// the network; of those that come and go; of all again when it forgot. One that
-// does not want to know works.
+// TestNodes: a swarm's driver gets this node and the others before the network; then
+// those that come and go; and all again when it forgot. A driver without DiscoverNew
+// works too.
 func TestNodes(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{Scope: cnm.ScopeGlobal})
 	nodes := func(list string) string {
 		return `"emulateSwarm":true,"nodeAddress":"192.0.2.10",` + list + both
 	}
-	told := func(want string) {
+	sentNodes := func(want string) {
 		t.Helper()
 		l.Want("nodes", strings.Join(l.driver.Nodes(), ", "), want)
 	}
 	a := l.Pod("a", nodes(`"nodes":["192.0.2.11"],`)).Add()
-	told("192.0.2.10 self, 192.0.2.11")
+	sentNodes("192.0.2.10 self, 192.0.2.11")
 	calls := l.srv.Calls()
 	for _, c := range calls {
 		if c.Method == "NetworkDriver.DiscoverNew" { // as in the recording of swarm init
@@ -64,13 +64,13 @@ func TestNodes(t *testing.T) {
 	}
 	l.Want("first call about the network", calls[index(methods(calls), "NetworkDriver.AllocateNetwork")-1].Method, "NetworkDriver.DiscoverNew")
 	b := l.Pod("b", nodes(`"nodes":["192.0.2.11"],`)).Add()
-	l.Want("told again", fmt.Sprint(count(l.srv.Methods(), "NetworkDriver.DiscoverNew")), "0")
+	l.Want("sent again", fmt.Sprint(count(l.srv.Methods(), "NetworkDriver.DiscoverNew")), "0")
 	c := l.Pod("c", nodes(`"nodes":["192.0.2.12","2001:db8::13"],`)).Add()
-	told("192.0.2.10 self, 192.0.2.12, 2001:db8::13")
+	sentNodes("192.0.2.10 self, 192.0.2.12, 2001:db8::13")
 	l.driver.Forget()
 	endpointtest.Must(t, a.Do(spec.Del))
 	d := l.Pod("d", nodes(`"nodes":["192.0.2.12","2001:db8::13"],`)).Add()
-	told("192.0.2.10 self, 192.0.2.12, 2001:db8::13")
+	sentNodes("192.0.2.10 self, 192.0.2.12, 2001:db8::13")
 	for _, p := range []*endpointtest.Pod{b, c, d} {
 		endpointtest.Must(t, p.Do(spec.Del))
 	}
@@ -95,8 +95,9 @@ func methods(calls []cnmtest.Call) (list []string) {
 	return list
 }
 
-// TestZeroPool: an IPAM driver as Calico's, with pools of everything, single
-// addresses and a gateway outside of all networks. Containers talk through it.
+// TestZeroPool: an IPAM driver works like Calico's: its pools are 0.0.0.0/0 and ::/0,
+// addresses are single and the gateway is outside of all networks. Containers reach each
+// other.
 func TestZeroPool(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{ZeroPool: true})
 	conf := `"driver":"lab","ipam":{"type":"cnm-ipam","driver":"lab","pools":[{},{"ipv6":true}]}`
@@ -121,8 +122,8 @@ func TestZeroPool(t *testing.T) {
 	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "2") // the gateways
 }
 
-// TestReplay: a driver that RequiresRequestReplay is asked for everything again
-// after a boot, before it is asked for anything new.
+// TestReplay: a driver that RequiresRequestReplay gets all requests again after a boot,
+// before any new one.
 func TestReplay(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{RequiresReplay: true})
 	a := l.Pod("a", both).Add()
@@ -134,7 +135,7 @@ func TestReplay(t *testing.T) {
 	l.Want("an address of its own", b.IP(0)+" "+b.IP(1), "10.88.0.3 fd88::3")
 	calls := l.srv.Methods()
 	l.Want("pools", fmt.Sprint(count(calls, "IpamDriver.RequestPool")), "2")
-	l.Want("addresses", fmt.Sprint(count(calls, "IpamDriver.RequestAddress")), "6") // gateways, old, new: none in vain
+	l.Want("addresses", fmt.Sprint(count(calls, "IpamDriver.RequestAddress")), "6") // gateways, old, new: none twice
 	endpointtest.Must(t, a.Do(spec.Del))
 	endpointtest.Must(t, b.Do(spec.Del))
 	l.clean("after DEL")

@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestTwoAnswers to one call: the first counts.
+// TestTwoAnswers: of two answers to one call the first counts.
 func TestTwoAnswers(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	l.srv.Fault("NetworkDriver.Join", 1, l.srv.DoAnd(func(w http.ResponseWriter, _ *http.Request) {
@@ -38,8 +38,8 @@ func TestTwoAnswers(t *testing.T) {
 	l.clean("two answers")
 }
 
-// TestTwice: what one container has is given to another, too. The second ADD
-// fails alone, with nothing of the first's given back: neither then nor by its DEL.
+// TestTwice: the driver gives what one container has to another. Only the second ADD
+// fails, and neither it nor its DEL gives anything of the first back.
 func TestTwice(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", both).Add()
@@ -77,7 +77,7 @@ func TestTwice(t *testing.T) {
 	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "2")
 }
 
-// talks wants that a new container has addresses of its own and reaches p.
+// talks expects that a new container has addresses of its own and reaches p.
 func (l *lab) talks(p *endpointtest.Pod, about string) {
 	l.Helper()
 	l.port++
@@ -91,8 +91,8 @@ func (l *lab) talks(p *endpointtest.Pod, about string) {
 	endpointtest.Must(l.T, y.Do(spec.Del))
 }
 
-// always gives one address of the pool whose id has a text in it, whoever asks;
-// gateways are well.
+// always answers with one address for the pool whose id contains a text, whichever
+// container asks; gateways are served normally.
 func (l *lab) always(pool string, address any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -107,10 +107,10 @@ func (l *lab) always(pool string, address any) http.HandlerFunc {
 	}
 }
 
-// TestTwiceAtOnce: of many that are given one address at the same time, one gets it.
+// TestTwiceAtOnce: of many ADDs that get the same address at once, one succeeds.
 func TestTwiceAtOnce(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
-	endpointtest.Must(t, l.Pod("first", both).Do(spec.Add)) // the network is there
+	endpointtest.Must(t, l.Pod("first", both).Do(spec.Add)) // creates the network
 	l.srv.Fault("IpamDriver.RequestAddress", -1, l.always("10.88.0.0", "10.88.0.50/24"))
 	var pods []*endpointtest.Pod
 	for i := range 6 {
@@ -134,7 +134,7 @@ func TestTwiceAtOnce(t *testing.T) {
 	l.Want("containers with the address", fmt.Sprint(attached), "1")
 }
 
-// TestTwiceByNetworkDriver: the same without IPAM, where the network driver chooses.
+// TestTwiceByNetworkDriver: the same without IPAM, when the network driver chooses.
 func TestTwiceByNetworkDriver(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p, x := l.Pod("a", `"driver":"lab"`).Add(), l.Pod("x", `"driver":"lab"`)
@@ -153,8 +153,8 @@ func TestTwiceByNetworkDriver(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestHandedOn: an address that a DEL has given back, and which is another's
-// before that DEL is over, is nobody's twice.
+// TestHandedOn: an address that a DEL has given back, and that another container gets
+// before that DEL ends, is never used twice.
 func TestHandedOn(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p, q := l.Pod("a", both).Add(), l.Pod("b", both)
@@ -177,15 +177,15 @@ func TestHandedOn(t *testing.T) {
 	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "2")
 }
 
-// TestReleasedOnce: an address is given back, but we do not hear so. By the time
-// we may ask again it is another's, and stays that.
+// TestReleasedOnce: the driver releases an address, but we lose the answer. Before we may
+// ask again, another container has it, and keeps it.
 func TestReleasedOnce(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p := l.Pod("a", both)
 	endpointtest.Must(t, p.Do(spec.Add))
 	l.srv.Fault("IpamDriver.ReleaseAddress", 1, l.srv.DoAnd(cnmtest.Cut()))
 	endpointtest.Must(t, p.Do(spec.Del))
-	l.srv.Fault("IpamDriver.ReleaseAddress", 1, cnmtest.Cut()) // nor does the next ADD hear
+	l.srv.Fault("IpamDriver.ReleaseAddress", 1, cnmtest.Cut()) // the next ADD loses the answer too
 	q := l.Pod("b", both).Add()
 	l.Want("the address", q.IP(0), p.IP(0))
 	l.srv.Well()

@@ -22,16 +22,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// lab is a node with a driver called lab on it.
+// lab is a node with a driver called lab.
 type lab struct {
 	*endpointtest.World
 	srv    *cnmtest.Server
 	driver *cnmtest.Driver
 	before leak.State
-	port   int // that was used last
+	port   int // the last one used
 }
 
-// newLab starts the driver; what is counted as left behind begins here.
+// newLab starts the driver, and takes the state that left compares with.
 func newLab(t *testing.T, d *cnmtest.Driver) *lab {
 	runtime.LockOSThread() // leaks are read from the thread's namespace
 	t.Cleanup(runtime.UnlockOSThread)
@@ -43,7 +43,7 @@ func newLab(t *testing.T, d *cnmtest.Driver) *lab {
 	return l
 }
 
-// removeBridges takes the driver's networks away.
+// removeBridges removes the driver's networks.
 func (l *lab) removeBridges() {
 	links, err := l.HostConn().LinkList()
 	endpointtest.Must(l.T, err)
@@ -54,7 +54,7 @@ func (l *lab) removeBridges() {
 	}
 }
 
-// left is what is there beyond the start and what the network has.
+// left is the state beyond the start and the network's own files.
 func (l *lab) left() leak.State {
 	l.Helper()
 	return leak.Must(l.T).Beyond(l.before).Without(leak.Standing).Without(func(line string) bool {
@@ -62,7 +62,7 @@ func (l *lab) left() leak.State {
 	})
 }
 
-// clean wants nothing left, here and at the driver.
+// clean expects that nothing is left, on the node and at the driver.
 func (l *lab) clean(when string) {
 	l.Helper()
 	left := l.left()
@@ -80,11 +80,11 @@ func (l *lab) clean(when string) {
 	}
 }
 
-// both is a configuration with the driver for everything.
+// both is a configuration with the driver for network and IPAM.
 const both = `"driver":"lab","timeout":20,"ipam":{"type":"cnm-ipam","driver":"lab","timeout":20,"pools":[{"subnet":"10.88.0.0/24"},{"subnet":"fd88::/64"}]}`
 
-// hurried is both with a timeout that what answers keeps: a second, or what an ADD
-// takes just now. It is given a pod and the pod of a GC.
+// hurried is both with a timeout that a driver which answers keeps: a second and twice
+// what an ADD takes at present. It is given a pod and the pod of a GC.
 func (l *lab) hurried(p, gc *endpointtest.Pod) (conf string, timeout time.Duration) {
 	l.Helper()
 	start := time.Now()
@@ -95,7 +95,7 @@ func (l *lab) hurried(p, gc *endpointtest.Pod) (conf string, timeout time.Durati
 	return strings.ReplaceAll(both, `"timeout":20`, fmt.Sprintf(`"timeout":%d`, timeout/time.Second)), timeout
 }
 
-// gc calls GC with a list of containers that live.
+// gc calls GC with a list of living containers.
 func (l *lab) gc(p *endpointtest.Pod, more string, living ...string) error {
 	l.Helper()
 	var list []string
@@ -109,7 +109,7 @@ func (l *lab) gc(p *endpointtest.Pod, more string, living ...string) error {
 	return q.Do(spec.GC)
 }
 
-// attachments are the records there are.
+// attachments are the paths of the records.
 func (l *lab) attachments() []string {
 	l.Helper()
 	list, err := filepath.Glob("/var/lib/patchbay/cnm/attachments/*/*")
@@ -126,13 +126,13 @@ func count(list []string, what string) (n int) {
 	return n
 }
 
-// forget loses our state.
+// forget removes our state.
 func (l *lab) forget() {
 	l.Helper()
 	endpointtest.Must(l.T, os.RemoveAll("/var/lib/patchbay"))
 }
 
-// boot makes all state be of an earlier boot, and /run empty.
+// boot gives all state an earlier boot's id, and empties /run.
 func (l *lab) boot() {
 	l.Helper()
 	now, err := os.ReadFile("/proc/sys/kernel/random/boot_id")

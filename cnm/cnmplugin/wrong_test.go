@@ -25,9 +25,9 @@ var onAdd = []string{
 	"NetworkDriver.CreateNetwork", "NetworkDriver.CreateEndpoint", "NetworkDriver.Join", "NetworkDriver.ProgramExternalConnectivity",
 }
 
-// TestEveryCallFails: whatever call of an ADD fails in whatever way, the ADD
-// fails with a code that says how, and leaves nothing behind: not even what the
-// driver did before it failed to say so.
+// TestEveryCallFails: whichever call of an ADD fails, in whichever way, the ADD fails
+// with a code for the reason, and leaves nothing behind: not even what the driver did
+// before it failed to answer.
 func TestEveryCallFails(t *testing.T) {
 	d := &cnmtest.Driver{}
 	l := newLab(t, d)
@@ -63,8 +63,8 @@ func TestEveryCallFails(t *testing.T) {
 	}
 }
 
-// reset ends the network, so that the next ADD is a first one again, and looks
-// whether the driver got everything back but an address it never told of.
+// reset ends the network, so that the next ADD is a first one again, and checks that the
+// driver got everything back except an address that it never reported.
 func (l *lab) reset(p *endpointtest.Pod, what string) {
 	l.Helper()
 	endpointtest.Must(l.T, l.gc(p, `,"keepNetwork":false`))
@@ -75,8 +75,8 @@ func (l *lab) reset(p *endpointtest.Pod, what string) {
 	l.removeBridges()
 }
 
-// TestHangs: a call without an answer ends, whichever it is; also when nothing of
-// what is taken back is answered either. Then the next GC does it.
+// TestHangs: any call without an answer ends, also when no call of the cleanup is
+// answered either. The next GC then cleans up.
 func TestHangs(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	conf, timeout := l.hurried(l.Pod("first", both), l.Pod("first-gc", both))
@@ -119,7 +119,8 @@ func TestHangs(t *testing.T) {
 	l.Want("addresses out", fmt.Sprint(l.driver.Addresses()), "2")
 }
 
-// TestUnknownMethods: what Docker must have is an error, with nothing left.
+// TestUnknownMethods: a missing method that Docker requires is an error, and nothing is
+// left.
 func TestUnknownMethods(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p, gc := l.Pod("x", both), l.Pod("gc", both)
@@ -138,7 +139,7 @@ func TestUnknownMethods(t *testing.T) {
 	}
 }
 
-// TestEmptyNames: what names nothing in a first ADD.
+// TestEmptyNames: answers to a first ADD with empty names.
 func TestEmptyNames(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	p, gc := l.Pod("x", both), l.Pod("gc", both)
@@ -178,15 +179,15 @@ func TestEmptyNames(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestGivesBackWhatItRefuses: a pool and an address that the driver did give,
-// with an answer that we refuse.
+// TestGivesBackWhatItRefuses: the driver gives a pool and an address in an answer that we
+// refuse: they are given back.
 func TestGivesBackWhatItRefuses(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	l.srv.Fault("IpamDriver.RequestPool", 1, l.srv.DoAnd(cnmtest.Say(200, `{"PoolID":"lab-10.88.0.0_24","Pool":""}`)))
 	x := l.Pod("x", both)
 	x.Refused("pool id")
 	l.Want("pools out", fmt.Sprint(l.driver.Pools()), "0")
-	endpointtest.Must(t, x.Do(spec.Add)) // nothing is in its way
+	endpointtest.Must(t, x.Do(spec.Add)) // nothing is left that disturbs it
 	l.srv.Fault("IpamDriver.RequestAddress", 1, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		endpointtest.Must(t, err)
@@ -199,8 +200,8 @@ func TestGivesBackWhatItRefuses(t *testing.T) {
 	l.clean("after DEL")
 }
 
-// TestPoolTaken: a pool that is out at the driver, for an answer that nobody heard,
-// is refused with what to do about it.
+// TestPoolTaken: a pool that the driver has already given, in an answer that was lost, is
+// refused with a hint what to do.
 func TestPoolTaken(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	x := l.Pod("x", both)
@@ -215,8 +216,8 @@ func TestPoolTaken(t *testing.T) {
 	l.clean("refused")
 }
 
-// TestWrongMAC: the address the driver tells is the link's, whichever it has, as
-// Docker does it; also when it is not the one that was wanted of the link.
+// TestWrongMAC: the link gets the MAC that the driver answers, whichever the link had, as
+// with Docker; also when another MAC was requested.
 func TestWrongMAC(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	l.srv.Fault("NetworkDriver.CreateEndpoint", 1, l.srv.DoAnd(cnmtest.Say(200, `{"Interface":{"MacAddress":"02:42:0A:58:00:02"}}`)))
@@ -235,7 +236,7 @@ func TestWrongMAC(t *testing.T) {
 
 func TestBadAnswers(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
-	l.Pod("first", both).Add() // the network is there
+	l.Pod("first", both).Add() // creates the network
 	p := l.Pod("x", both)
 	for _, c := range []struct {
 		method, answer, text string
@@ -275,8 +276,8 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// What Docker forgives is forgiven: methods of newer versions, the endpoint's
-// information, an IPAM driver without capabilities, empty answers.
+// The plugin tolerates what Docker tolerates: missing newer methods, errors of
+// EndpointOperInfo, an IPAM driver without capabilities, empty answers.
 func TestForgiven(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	for _, m := range []string{
@@ -296,8 +297,8 @@ func TestForgiven(t *testing.T) {
 	endpointtest.Must(t, p.Do(spec.Del))
 }
 
-// TestForgets: a driver that restarted and remembers nothing is asked for the
-// network and its pools again, once; DEL of what it forgot is clean.
+// TestForgets: a driver that restarted without its state gets the network and its pools
+// again, once; DEL of what it forgot is clean.
 func TestForgets(t *testing.T) {
 	l := newLab(t, &cnmtest.Driver{})
 	old := l.Pod("old", both).Add()
@@ -315,7 +316,7 @@ func TestForgets(t *testing.T) {
 	endpointtest.Must(t, old.Do(spec.Del))
 	endpointtest.Must(t, p.Do(spec.Del))
 	l.clean("after DEL")
-	// One that says of everything that it is unknown is not asked for ever.
+	// A driver that always answers that the network is unknown is not asked without end.
 	l.srv.Fault("NetworkDriver.CreateEndpoint", -1, cnmtest.Refuse("unknown network"))
 	l.srv.Fault("NetworkDriver.CreateNetwork", -1, cnmtest.Say(200, "{}"))
 	l.srv.Calls()

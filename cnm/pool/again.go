@@ -15,9 +15,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/kernel"
 )
 
-// Address asks for an address of an attachment. When the driver does not know
-// the pool any more, because it restarted without a memory, it is asked for the
-// same pool once more. An address with an error is to be given back.
+// Address requests an address for an attachment. When the driver no longer knows the
+// pool, because it restarted without its state, Address requests the same pool once more.
+// The caller must give back an address that comes with an error.
 func (k *Keeper) Address(ctx context.Context, s *State, p *Pool, want netip.Addr, options map[string]string) (netip.Prefix, error) {
 	if _, err := k.Client(); err != nil {
 		return netip.Prefix{}, err
@@ -34,8 +34,8 @@ func (k *Keeper) Address(ctx context.Context, s *State, p *Pool, want netip.Addr
 	return got, remote.Error(err)
 }
 
-// again asks for the pool that the network has, and for everything that is out
-// of it, unless another ADD has just done so.
+// again requests the network's pool and every address that is in use, unless another ADD
+// has just done so.
 func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 	unlock, err := k.store.Lock(ctx, remote.Pools, k.r.Network)
 	if err != nil {
@@ -50,8 +50,8 @@ func (k *Keeper) again(ctx context.Context, s *State, p *Pool) error {
 	return k.repeat(ctx, s, p)
 }
 
-// adopt takes over by which ids the driver knows the pools now: of both families,
-// as both may be other ones.
+// adopt takes the driver's present ids of the pools: of both families, since both may
+// have changed.
 func (s *State) adopt(now *State) {
 	s.Again = now.Again
 	for _, p := range s.Pools {
@@ -63,8 +63,8 @@ func (s *State) adopt(now *State) {
 	}
 }
 
-// replay asks a driver that RequiresRequestReplay for everything again when the
-// node has booted since: what it keeps in memory is gone, and it may not notice.
+// replay repeats all requests for a driver that RequiresRequestReplay when the node has
+// booted since: the driver's memory is gone, and it may not notice.
 func (k *Keeper) replay(ctx context.Context, s *State) error {
 	if !s.RequiresReplay || s.Boot == k.store.Boot() {
 		return nil
@@ -77,7 +77,7 @@ func (k *Keeper) replay(ctx context.Context, s *State) error {
 		if cnm.Gone(err) {
 			return remote.Error(err)
 		}
-		if err != nil { // it has kept it
+		if err != nil { // the driver still has it
 			kernel.Warn(k.r, err)
 		}
 	}
@@ -95,7 +95,7 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 	}
 	if got.PoolID == "" || got.Pool != p.Prefix {
 		err := k.bad("RequestPool", "%s was asked for again, pool id %q, pool %v given", p.Prefix, got.PoolID, got.Pool)
-		if got.PoolID != "" && got.PoolID != p.ID { // each ADD would leave one with the driver
+		if got.PoolID != "" && got.PoolID != p.ID { // otherwise each ADD would leave one at the driver
 			err = errors.Join(err, k.client.ReleasePool(ctx, &cnm.ReleasePoolRequest{PoolID: got.PoolID}))
 		}
 		return err
@@ -117,8 +117,9 @@ func (k *Keeper) repeat(ctx context.Context, s *State, p *Pool) error {
 	return nil
 }
 
-// out are the addresses of a family that attachments have, of its one pool by
-// whatever id: without being told, the driver would give them out once more.
+// out are the addresses of a family that attachments have, of the network's one pool
+// whatever its id was: unless they are requested, the driver would give them out once
+// more.
 func (k *Keeper) out(v6 bool) (addrs []netip.Addr) {
 	list, _, err := k.store.List(k.r.Network, Plugin)
 	if err != nil {
@@ -134,9 +135,8 @@ func (k *Keeper) out(v6 bool) (addrs []netip.Addr) {
 	return addrs
 }
 
-// IDOf is the id by which the driver knows the pool of an address now. It may be
-// another than when it gave the address: of a pool that it forgot and was asked
-// for again.
+// IDOf is the present id of an address's pool. It differs from the recorded one if the
+// driver forgot the pool and it was requested again.
 func IDOf(s *remote.Store, network string, a remote.Address) string {
 	now := new(State)
 	if ok, err := s.Load(remote.Pools, network, now); err != nil || !ok {
@@ -168,8 +168,8 @@ func (k *Keeper) Release(ctx context.Context) error {
 	return k.give(ctx, have)
 }
 
-// give releases what the driver gave, in Docker's order, and forgets it. What
-// the driver answers is no reason to keep it; a driver that is away is.
+// give releases what the driver gave, in Docker's order, and forgets it. An error that
+// the driver answers does not keep it; a driver that is away does.
 func (k *Keeper) give(ctx context.Context, s *State) error {
 	c, err := k.conf.Recorded(k.r, s.Driver)
 	if err != nil {
@@ -196,15 +196,16 @@ func (k *Keeper) giveOne(ctx context.Context, c *cnm.Client, p *Pool) error {
 		addrs = append(addrs, a.Addr())
 	}
 	for _, a := range addrs {
-		if err := k.heard(c.ReleaseAddress(ctx, &cnm.ReleaseAddressRequest{PoolID: p.ID, Address: a})); err != nil {
+		if err := k.answered(c.ReleaseAddress(ctx, &cnm.ReleaseAddressRequest{PoolID: p.ID, Address: a})); err != nil {
 			return err
 		}
 	}
-	return k.heard(c.ReleasePool(ctx, &cnm.ReleasePoolRequest{PoolID: p.ID}))
+	return k.answered(c.ReleasePool(ctx, &cnm.ReleasePoolRequest{PoolID: p.ID}))
 }
 
-// heard turns a driver's own error into a warning, and that it is away for good.
-func (k *Keeper) heard(err error) error {
+// answered turns an error that the driver answered into a warning, and with
+// delIgnoreUnreachable also a missing answer.
+func (k *Keeper) answered(err error) error {
 	if err == nil || cnm.Gone(err) && !k.conf.DelIgnoreUnreachable {
 		return err
 	}

@@ -1,9 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pool keeps the address pools a Docker IPAM driver gave for a network:
-// asked for once, at the first ADD, under the network's lock, written down after
-// every answer, asked for again when the driver has forgotten them.
+// Package pool keeps the address pools that a Docker IPAM driver gave for a network:
+// requested once, at the first ADD, under the network's lock; recorded after every
+// answer; requested again when the driver has forgotten them.
 package pool
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf is the section `ipam` of cnm-ipam. The fields of Subnet stand for one
-// more pool, which goes before those of Pools.
+// Conf is the section `ipam` of cnm-ipam. The fields of Subnet describe one more pool,
+// which comes before those of Pools.
 type Conf struct {
 	remote.Conf
 	Subnet
@@ -31,12 +31,12 @@ type Conf struct {
 	// Reference: none, ours only.
 	Pools []Subnet `json:"pools"`
 
-	// Options are the driver's own, as --ipam-opt of Docker.
+	// Options are the driver's options, as --ipam-opt of Docker.
 	// Reference: none, ours only.
 	Options map[string]string `json:"options"`
 
 	// AddressSpace names the driver's address space.
-	// Default: the one the driver calls its local default.
+	// Default: the driver's local default.
 	// Reference: none, ours only.
 	AddressSpace string `json:"addressSpace"`
 
@@ -54,7 +54,7 @@ type Conf struct {
 	KeepPool *bool `json:"keepPool"`
 }
 
-// Subnet is a pool as it is asked for.
+// Subnet is a pool to request.
 type Subnet struct {
 	// Subnet in CIDR notation, as --subnet of Docker; empty leaves the choice to the driver.
 	// Reference: none, ours only.
@@ -64,37 +64,37 @@ type Subnet struct {
 	// Reference: none, ours only.
 	IPRange string `json:"ipRange"`
 
-	// Gateway is the wanted gateway; empty leaves the choice to the driver.
+	// Gateway is the requested gateway; empty leaves the choice to the driver.
 	// Reference: none, ours only.
 	Gateway string `json:"gateway"`
 
-	// AuxAddresses are addresses to keep out, by a name of their user, as --aux-address.
+	// AuxAddresses are addresses to reserve, by the name of their user, as --aux-address.
 	// Reference: none, ours only.
 	AuxAddresses map[string]string `json:"auxAddresses"`
 
-	// IPv6 asks for an IPv6 pool where subnet does not say it.
+	// IPv6 requests an IPv6 pool if subnet is empty.
 	// Reference: none, ours only.
 	IPv6 bool `json:"ipv6"`
 }
 
-// State is what a driver gave a network.
+// State is what a driver gave for a network.
 type State struct {
 	Driver      cnm.Endpoint `json:"driver"`
-	Hash        string       `json:"hash"` // of what is asked for
+	Hash        string       `json:"hash"` // of the requests
 	Space       string       `json:"space"`
 	RequiresMAC bool         `json:"requiresMAC,omitempty"`
 	Pools       []*Pool      `json:"pools"`
 
-	// RequiresReplay is the driver's capability; Boot is when it was asked last.
+	// RequiresReplay is the driver's capability; Boot is the boot of the last requests.
 	RequiresReplay bool   `json:"requiresReplay,omitempty"`
 	Boot           string `json:"boot,omitempty"`
 
-	// Again counts the pools that were asked for again, of a driver that had
-	// forgotten them: of two ADDs that find that out, one does it.
+	// Again counts the pools that were requested again because the driver had forgotten
+	// them: of two ADDs that find this out, only one repeats the request.
 	Again int `json:"times,omitempty"`
 }
 
-// Whole refuses a file with nothing where a pool should be.
+// Whole refuses a file with an empty pool.
 func (s *State) Whole() error {
 	if slices.Contains(s.Pools, nil) {
 		return errors.New("a pool without content")
@@ -105,18 +105,18 @@ func (s *State) Whole() error {
 // Pool is one pool. What the driver has not given yet is zero.
 type Pool struct {
 	Request cnm.RequestPoolRequest `json:"request"`
-	Gateway netip.Addr             `json:"gateway,omitzero"` // wanted
-	Aux     map[string]netip.Addr  `json:"aux,omitempty"`    // wanted
+	Gateway netip.Addr             `json:"gateway,omitzero"` // requested
+	Aux     map[string]netip.Addr  `json:"aux,omitempty"`    // requested
 
 	ID       string                  `json:"id,omitempty"`
 	Prefix   netip.Prefix            `json:"prefix,omitzero"`
-	Has      netip.Prefix            `json:"has,omitzero"`      // the gateway it has
-	Reserved bool                    `json:"reserved,omitzero"` // the gateway is an address of its own
+	Has      netip.Prefix            `json:"has,omitzero"`      // the gateway that the driver gave
+	Reserved bool                    `json:"reserved,omitzero"` // the gateway was requested as an address of its own
 	HasAux   map[string]netip.Prefix `json:"hasAux,omitempty"`
 	Done     bool                    `json:"done,omitempty"`
 }
 
-// Data are the pools as a network driver is told of them.
+// Data are the pools in the form of CreateNetwork.
 func (s *State) Data() (v4, v6 []cnm.IPAMData) {
 	for _, p := range s.Pools {
 		d := cnm.IPAMData{AddressSpace: s.Space, Pool: p.Prefix, Gateway: p.Has, AuxAddresses: p.HasAux}
@@ -129,7 +129,7 @@ func (s *State) Data() (v4, v6 []cnm.IPAMData) {
 	return v4, v6
 }
 
-// load reads what a configuration asks for. Errors have the code 7.
+// load reads the pools to request from the configuration. Errors have the code 7.
 func (c *Conf) load() (*State, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

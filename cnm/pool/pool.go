@@ -19,7 +19,7 @@ import (
 // Plugin is the name of the plugin whose attachments use the pools.
 const Plugin = "cnm-ipam"
 
-// Keeper works on the pools of a request's network.
+// Keeper manages the pools of a request's network.
 type Keeper struct {
 	conf   *Conf
 	r      *plugin.Request
@@ -28,7 +28,7 @@ type Keeper struct {
 	want   *State
 }
 
-// New checks the configuration. It calls nobody.
+// New checks the configuration. It calls no driver.
 func New(r *plugin.Request, conf *Conf) (*Keeper, error) {
 	want, err := conf.load()
 	if err != nil {
@@ -37,7 +37,7 @@ func New(r *plugin.Request, conf *Conf) (*Keeper, error) {
 	return &Keeper{conf: conf, r: r, store: remote.Of(r), want: want}, nil
 }
 
-// Client returns the client of the driver, found at the first use.
+// Client returns the client of the driver, which it finds at the first use.
 func (k *Keeper) Client() (*cnm.Client, error) {
 	if k.client == nil {
 		c, err := k.conf.Client(k.r)
@@ -49,11 +49,11 @@ func (k *Keeper) Client() (*cnm.Client, error) {
 	return k.client, nil
 }
 
-// Wanted is what is to be asked for (dry runs).
+// Wanted is what Ensure would request (dry runs).
 func (k *Keeper) Wanted() *State { return k.want }
 
-// Ensure makes the pools so: at most once a network. skip leaves gateways out.
-// A configuration that changed is refused as long as attachments use the pools.
+// Ensure requests the pools, at most once for a network. skip leaves gateways out. A
+// changed configuration is refused as long as attachments use the pools.
 func (k *Keeper) Ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
 	unlock, err := k.store.Lock(ctx, remote.Pools, k.r.Network)
 	if err != nil {
@@ -81,7 +81,7 @@ func (k *Keeper) ensure(ctx context.Context, skip cnm.GwAllocCheckResponse) (*St
 	return k.request(ctx, skip)
 }
 
-// Given is what the driver gave, if that is all and what is wanted; else nil.
+// Given is what the driver gave, if it is complete and of this configuration; else nil.
 func (k *Keeper) Given() *State {
 	s := new(State)
 	ok, err := k.store.Load(remote.Pools, k.r.Network, s)
@@ -100,8 +100,8 @@ func (s *State) done() bool {
 	return true
 }
 
-// replace gives back the pools of a configuration that changed, or what an ADD
-// that was killed got of them.
+// replace gives back the pools of an old configuration, or the part of them that a killed
+// ADD got.
 func (k *Keeper) replace(ctx context.Context, have *State) error {
 	if have.done() {
 		list, torn, err := k.store.List(k.r.Network, Plugin)
@@ -116,8 +116,8 @@ func (k *Keeper) replace(ctx context.Context, have *State) error {
 	return k.give(ctx, have)
 }
 
-// request asks the driver for everything. What it gave is written down at once,
-// and given back if the rest fails.
+// request requests everything. It records each answer at once, and gives everything back
+// if the rest fails.
 func (k *Keeper) request(ctx context.Context, skip cnm.GwAllocCheckResponse) (*State, error) {
 	c, err := k.Client()
 	if err != nil {
@@ -140,7 +140,7 @@ func (k *Keeper) request(ctx context.Context, skip cnm.GwAllocCheckResponse) (*S
 	return s, nil
 }
 
-// describe asks what the driver needs and how it calls its address space.
+// describe asks for the driver's capabilities and the name of its address space.
 func (k *Keeper) describe(ctx context.Context, s *State) error {
 	caps, err := k.client.IPAMCapabilities(ctx)
 	switch {
@@ -164,13 +164,13 @@ func (k *Keeper) describe(ctx context.Context, s *State) error {
 	return nil
 }
 
-// fill asks for one pool, its gateway and the addresses to keep out.
+// fill requests one pool, its gateway and its auxiliary addresses.
 func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCheckResponse) error {
 	got, err := k.client.RequestPool(ctx, &p.Request)
 	if err != nil {
 		return taken(err)
 	}
-	p.ID, p.Prefix = got.PoolID, got.Pool // to give back, whatever it is
+	p.ID, p.Prefix = got.PoolID, got.Pool // to give back, even if it is refused
 	if got.PoolID == "" || !got.Pool.IsValid() || got.Pool.Addr().Is6() != p.Request.V6 {
 		return k.bad("RequestPool", "pool id %q, pool %v", got.PoolID, got.Pool)
 	}
@@ -197,18 +197,18 @@ func (k *Keeper) fill(ctx context.Context, s *State, p *Pool, skip cnm.GwAllocCh
 	return k.save(s)
 }
 
-// taken says what to do about a pool that is out, to whom we do not know: to us,
-// if an ADD was killed when the driver answered it.
+// taken adds a hint to the error of a pool that is already in use, by a user that we
+// cannot know: it may be ours, if an ADD was killed before it got the answer.
 func taken(err error) error {
 	if !cnm.SaysExists(err) {
 		return err
 	}
 	return spec.Errorf(remote.CodeDriver, "%w", err).
-		WithDetails("another network has the pool, or an ADD that was killed before it heard the pool's id: " +
+		WithDetails("another network has the pool, or an ADD was killed before it got the pool's id: " +
 			"release it with the driver's own tools, or ask for another subnet")
 }
 
-// gateway takes the one that came with the pool, or asks for one.
+// gateway takes the gateway that came with the pool, or requests one.
 func (k *Keeper) gateway(ctx context.Context, s *State, p *Pool, given string, skip cnm.GwAllocCheckResponse) (err error) {
 	switch {
 	case given != "":
@@ -227,8 +227,8 @@ func (k *Keeper) gateway(ctx context.Context, s *State, p *Pool, given string, s
 	return k.save(s)
 }
 
-// address asks for one address of a pool. With the error of an address that was
-// not wanted comes that address, which is out of the pool now.
+// address requests one address of a pool. If the driver gives another than the requested
+// one, address returns both that address, which is now out of the pool, and an error.
 func (k *Keeper) address(ctx context.Context, p *Pool, want netip.Addr, options map[string]string) (netip.Prefix, error) {
 	got, err := k.client.RequestAddress(ctx, &cnm.RequestAddressRequest{PoolID: p.ID, Address: want, Options: options})
 	switch {
@@ -242,12 +242,13 @@ func (k *Keeper) address(ctx context.Context, p *Pool, want netip.Addr, options 
 	return got.Address, nil
 }
 
-// bad is an answer of the driver that breaks the protocol.
+// bad is the error for an answer that breaks the protocol.
 func (k *Keeper) bad(method, format string, args ...any) error {
 	return fmt.Errorf("driver %s: IpamDriver.%s: %w: %s", k.client.Endpoint(), method, cnm.ErrBadAnswer, fmt.Sprintf(format, args...))
 }
 
-// Keeps says what an address of a pool is kept for, if it is: "the gateway's", say.
+// Keeps says what an address of a pool is reserved for, if anything: for example "the
+// gateway's".
 func (p *Pool) Keeps(a netip.Addr) (what string, ok bool) {
 	if p.Has.IsValid() && p.Has.Addr() == a {
 		return "the gateway's", true

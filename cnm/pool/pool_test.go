@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestKeeps: an address that was taken out of a pool for somebody is told from
-// the others, with whose it is.
+// TestKeeps: Keeps knows the reserved addresses of a pool and what each is for.
 func TestKeeps(t *testing.T) {
 	p := &Pool{
 		Has:    netip.MustParsePrefix("10.1.0.1/24"),

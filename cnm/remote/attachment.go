@@ -19,9 +19,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Attachment is what a driver was asked for one attachment. It is written
-// before the first call, so that whoever finds it can take everything back. The
-// program patchbay reads a part of it as record.Driver.
+// Attachment is what a driver was asked for one attachment. It is written before the
+// first call, so that any later request can undo everything. The program patchbay reads a
+// part of it as record.Driver.
 type Attachment struct {
 	Owner       owner.Key `json:"-"`
 	ContainerID string    `json:"-"`
@@ -32,18 +32,17 @@ type Attachment struct {
 
 	Driver cnm.Endpoint `json:"driver"`
 	Boot   string       `json:"boot,omitempty"`
-	// Ended says that the attachment is over: the driver is being told, or could not
-	// be told yet.
+	// Ended says that the attachment is over, although the driver may not know it yet.
 	Ended bool `json:"ended,omitempty"`
 
 	NetworkID  string `json:"networkId,omitempty"`
 	EndpointID string `json:"endpointId,omitempty"`
 	Created    bool   `json:"created,omitempty"` // CreateEndpoint was called, or is about to be
-	Joined     bool   `json:"joined,omitempty"`  // Join, likewise
-	Opened     bool   `json:"opened,omitempty"`  // ProgramExternalConnectivity, likewise
+	Joined     bool   `json:"joined,omitempty"`  // Join was called, or is about to be
+	Opened     bool   `json:"opened,omitempty"`  // ProgramExternalConnectivity was called, or is about to be
 	Link       *Link  `json:"link,omitempty"`
 
-	Interface *cnm.Interface `json:"interface,omitempty"` // what the endpoint has, as far as it is known
+	Interface *cnm.Interface `json:"interface,omitempty"` // the endpoint's interface, as far as it is known
 
 	Addresses []Address `json:"addresses,omitempty"` // of an IPAM driver
 }
@@ -51,7 +50,7 @@ type Attachment struct {
 // Link is the link of the host that a driver handed over.
 type Link struct {
 	Name  string `json:"name"`            // on the host
-	Alias string `json:"alias,omitempty"` // that it had there
+	Alias string `json:"alias,omitempty"` // its alias there
 }
 
 // Address is an address of a pool.
@@ -86,7 +85,7 @@ func (a *Attachment) record(network, pluginName string) (*record.Record, error) 
 	}, nil
 }
 
-// Begin writes the attachment of an ADD and pushes what ends it again.
+// Begin writes the attachment of an ADD, and registers end to undo it.
 func (s *Store) Begin(r *plugin.Request, pluginName string, a *Attachment, end func(context.Context) error) error {
 	if err := r.Step("record " + pluginName); err != nil {
 		return err
@@ -98,8 +97,8 @@ func (s *Store) Begin(r *plugin.Request, pluginName string, a *Attachment, end f
 	return nil
 }
 
-// Take reads and locks the attachment of a DEL; nil when there is none. torn
-// says that there is one which cannot be read.
+// Take reads and locks the attachment of a DEL; nil when there is none. torn says that it
+// exists but cannot be read.
 func (s *Store) Take(r *plugin.Request, pluginName string) (a *Attachment, torn bool) {
 	rec, err := s.Records.Take(r.Network, r.Owner, pluginName)
 	if err == nil && rec != nil {
@@ -129,8 +128,8 @@ func fromRecord(rec *record.Record) (*Attachment, error) {
 	return a, nil
 }
 
-// Dead says whether an attachment is over, though nobody may have said DEL: its
-// container's namespace is gone, or the node has booted since.
+// Dead says whether an attachment is over, even without a DEL: its container's namespace
+// is gone, or the node has booted since.
 func (s *Store) Dead(a *Attachment) bool {
 	if a.Ended || a.Boot != s.boot {
 		return true
@@ -139,12 +138,12 @@ func (s *Store) Dead(a *Attachment) bool {
 	return state == life.Dead
 }
 
-// Fresh makes room for an ADD: what is dead under its names is ended by end;
-// what lives is refused.
+// Fresh prepares an ADD: end ends a dead attachment of the same name; a living one is
+// refused.
 func (s *Store) Fresh(r *plugin.Request, pluginName string, end func(*Attachment) error) error {
 	old, err := s.Read(r, pluginName)
 	if err != nil {
-		kernel.Warn(r, err) // as good as none; Write replaces it
+		kernel.Warn(r, err) // treated as none; Write replaces it
 	}
 	if old == nil {
 		return nil
@@ -166,8 +165,8 @@ func (s *Store) Living(network, pluginName string) (living []*Attachment, err er
 	return living, err
 }
 
-// List reads the attachments of a network, as far as they can be read; torn are
-// the owners of the others.
+// List reads the attachments of a network, as far as they can be read; torn are the
+// owners of the others.
 func (s *Store) List(network, pluginName string) (list []*Attachment, torn []owner.Key, err error) {
 	records, broken, err := s.Records.Scan(network)
 	for _, rec := range records {
@@ -189,8 +188,8 @@ func (s *Store) List(network, pluginName string) (list []*Attachment, torn []own
 	return list, torn, err
 }
 
-// Stale lists what a GC request does not name; ok is false when it names
-// nothing, which is no permission. What an ADD or DEL works on is left to it.
+// Stale lists the attachments that a GC request does not name; ok is false when it has no
+// list, which permits nothing. Attachments that an ADD or DEL works on are not listed.
 func (s *Store) Stale(r *plugin.Request, pluginName string) (stale []*Attachment, ok bool, err error) {
 	keep, ok := r.Valid()
 	if !ok {
@@ -215,17 +214,17 @@ func (s *Store) Stale(r *plugin.Request, pluginName string) (stale []*Attachment
 	return stale, true, err
 }
 
-// newer says that an attachment came after a GC's list was begun.
+// newer says that an attachment is newer than a GC's list.
 func (s *Store) newer(r *plugin.Request, o owner.Key, pluginName string) bool {
 	return s.Records.Since(&record.Record{Network: r.Network, Owner: o, Plugin: pluginName}).After(r.Listed())
 }
 
-// othersTime is how long an ADD goes on beginning to tell a driver of others.
+// othersTime is how long an ADD keeps starting to end other attachments.
 const othersTime = 5 * time.Second
 
-// EndOthers ends, by end, what earlier DELs could not tell the driver, now that
-// it is there; also one of the attachment itself, as Fresh may have come too early.
-// What a slow driver takes too long for is left to a later ADD or GC.
+// EndOthers calls end for the attachments that earlier DELs could not end at the driver,
+// now that it answers; also for one of the attachment itself, since Fresh may have run
+// too early. What a slow driver has no time for is left to a later ADD or GC.
 func (s *Store) EndOthers(r *plugin.Request, pluginName string, end func(*Attachment) error) {
 	list, _, err := s.List(r.Network, pluginName)
 	if err != nil {
@@ -245,15 +244,15 @@ func (s *Store) EndOthers(r *plugin.Request, pluginName string, end func(*Attach
 	}
 }
 
-// Claim locks an attachment of another request, and reads it again. nil: somebody
-// works on it, or it is not what it was.
+// Claim locks an attachment of another request, and reads it again. nil: another process
+// works on it, or it has changed.
 func (s *Store) Claim(r *plugin.Request, pluginName string, a *Attachment) *Attachment {
 	rec, ok, err := s.Records.TryTake(r.Network, a.Owner, pluginName, 0)
 	if !ok {
 		return nil
 	}
 	if a.ContainerID == "" && err != nil {
-		return a // torn, as it was
+		return a // torn, as before
 	}
 	if err != nil || rec == nil {
 		return nil
@@ -265,18 +264,19 @@ func (s *Store) Claim(r *plugin.Request, pluginName string, a *Attachment) *Atta
 	return now
 }
 
-// Finish ends an attachment's record by what telling the driver gave: gone, or
-// kept for later when the driver was not there. Only errors of our own fail.
-func (s *Store) Finish(r *plugin.Request, pluginName string, a *Attachment, told error, forget bool) error {
-	if !cnm.Gone(told) || forget {
-		if told != nil {
-			kernel.Warn(r, told)
+// Finish removes an attachment's record after the driver has ended the attachment, or
+// keeps the record for later when the driver was away: unreached says why. Only errors of
+// our own fail.
+func (s *Store) Finish(r *plugin.Request, pluginName string, a *Attachment, unreached error, forget bool) error {
+	if !cnm.Gone(unreached) || forget {
+		if unreached != nil {
+			kernel.Warn(r, unreached)
 		}
 		return s.Records.Remove(r.Network, a.Owner, pluginName)
 	}
-	kernel.Warn(r, fmt.Errorf("%w; a later ADD or GC of network %s tries again", told, r.Network))
+	kernel.Warn(r, fmt.Errorf("%w; a later ADD or GC of network %s tries again", unreached, r.Network))
 	if a.ContainerID == "" {
-		return nil // torn: it stays as it is
+		return nil // a torn record is kept as it is
 	}
 	a.Ended = true
 	rec, err := a.record(r.Network, pluginName)

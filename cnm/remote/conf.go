@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package remote is what the plugins cnm and cnm-ipam share: where a driver is,
-// errors of drivers as errors of CNI, and the state that outlives a reboot, as
-// that of Docker's drivers does: what was asked of a driver for a network (its
-// file, under its lock) and for an attachment (its record).
+// Package remote is what the plugins cnm and cnm-ipam share: how to find a driver, errors
+// of drivers as errors of CNI, and the state that outlives a reboot, as that of Docker's
+// drivers does: what a driver was asked for a network (its file, under its lock) and for
+// an attachment (its record).
 package remote
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Conf says where a driver is: by exactly one of driver, socket and url.
+// Conf says where a driver is: exactly one of driver, socket and url is set.
 type Conf struct {
 	// Driver is the name of a driver, found where Docker finds it: /run/docker/plugins,
 	// then .spec and .json files in /etc/docker/plugins and /usr/lib/docker/plugins.
@@ -32,7 +32,8 @@ type Conf struct {
 	// Reference: none, ours only.
 	Socket string `json:"socket"`
 
-	// URL is unix://, tcp://, http:// or https:// and where the driver is, instead of driver.
+	// URL is the driver's address (unix://, tcp://, http:// or https://), instead of
+	// driver.
 	// Reference: none, ours only.
 	URL string `json:"url"`
 
@@ -45,8 +46,9 @@ type Conf struct {
 	// Reference: none, ours only.
 	Timeout int `json:"timeout"`
 
-	// DelIgnoreUnreachable forgets an attachment at DEL though the driver cannot be
-	// reached. Without, DEL succeeds too, and a later ADD or GC tells the driver.
+	// DelIgnoreUnreachable forgets an attachment at DEL even if the driver cannot be
+	// reached. Without it, DEL succeeds too, and a later ADD or GC ends the attachment at
+	// the driver.
 	// Reference: none, ours only.
 	DelIgnoreUnreachable bool `json:"delIgnoreUnreachable"`
 }
@@ -65,7 +67,7 @@ func (c *Conf) Endpoint() (cnm.Endpoint, error) {
 	return cnm.DefaultDirs().Find(c.Driver)
 }
 
-// Validate refuses what names no driver, or several.
+// Validate refuses a configuration that names no driver, or several.
 func (c *Conf) Validate() error {
 	n := 0
 	for _, s := range []string{c.Driver, c.Socket, c.URL} {
@@ -91,10 +93,10 @@ func (c *Conf) Validate() error {
 	return nil
 }
 
-// Identity is what tells drivers apart.
+// Identity distinguishes drivers.
 func (c *Conf) Identity() string { return c.Driver + "\x00" + c.Socket + "\x00" + c.URL }
 
-// Client finds the driver and makes a client of it that ends with the session.
+// Client finds the driver and returns a client of it, which is closed with the session.
 func (c *Conf) Client(r *plugin.Request) (*cnm.Client, error) {
 	at, err := c.Endpoint()
 	switch {
@@ -107,7 +109,7 @@ func (c *Conf) Client(r *plugin.Request) (*cnm.Client, error) {
 }
 
 func (c *Conf) client(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
-	depth, _ := strconv.Atoi(os.Getenv(cnm.EnvDepth)) // none unless a driver calls us
+	depth, _ := strconv.Atoi(os.Getenv(cnm.EnvDepth)) // not set unless a driver calls us
 	client, err := cnm.NewClient(at, cnm.ClientOptions{Timeout: time.Duration(c.Timeout) * time.Second, Depth: depth})
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeInvalidConfig, "%w", err)
@@ -116,8 +118,8 @@ func (c *Conf) client(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
 	return client, nil
 }
 
-// Recorded makes a client of a driver that a record tells of. One with a name is
-// looked for again: it may have another socket by now.
+// Recorded returns a client of the driver in a record. A driver with a name is looked up
+// again: it may have another socket by now.
 func (c *Conf) Recorded(r *plugin.Request, at cnm.Endpoint) (*cnm.Client, error) {
 	if at.Name != "" {
 		if found, err := cnm.DefaultDirs().Find(at.Name); err == nil {
@@ -132,12 +134,12 @@ const CodeDriver spec.Code = 100
 
 // Error gives an error of a driver its code.
 func Error(err error) error {
-	var said *cnm.DriverError
+	var answered *cnm.DriverError
 	var coded *spec.Error
 	switch {
 	case err == nil, errors.As(err, &coded):
 		return err
-	case errors.As(err, &said):
+	case errors.As(err, &answered):
 		return spec.Errorf(CodeDriver, "%w", err)
 	case errors.Is(err, cnm.ErrBadAnswer):
 		return spec.Errorf(spec.CodeDecoding, "%w", err)
@@ -147,8 +149,8 @@ func Error(err error) error {
 	return err
 }
 
-// Ready says whether the driver is there and implements a service, for STATUS
-// and before the first call. Managed plugins do not answer Activate.
+// Ready says whether the driver answers and implements a service, for STATUS and before
+// the first call. Managed plugins do not answer Activate.
 func Ready(ctx context.Context, c *cnm.Client, service string) error {
 	m, err := c.Activate(ctx)
 	switch {
@@ -165,7 +167,7 @@ func Ready(ctx context.Context, c *cnm.Client, service string) error {
 	return spec.Errorf(spec.CodeInvalidConfig, "driver %s is no %s: it implements %q", c.Endpoint(), service, m.Implements)
 }
 
-// NotAvailable is STATUS's code around an error.
+// NotAvailable gives an error STATUS's code.
 func NotAvailable(err error) error {
 	if err == nil {
 		return nil
@@ -177,7 +179,7 @@ func refuse(format string, args ...any) error {
 	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }
 
-// Explain writes down a call that a dry run does not make.
+// Explain lists a call that a dry run does not make.
 func Explain(r *plugin.Request, format string, args ...any) {
 	r.Session.Dry("driver: " + fmt.Sprintf(format, args...))
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// A driver that lost count gives one address to two containers. The records
-// tell: what a living attachment has is given to no other (Alone), and is not
-// released for another (Holder), which would give it to a third.
+// A driver that lost its state may give one address to two containers. The records show
+// which address a living attachment has: no other attachment may get it (Alone), and it
+// is not released for another (Holder), since the driver would then give it to a third.
 
-// Holder finds the living attachment of a plugin, other than self's, that has an
-// address in a network; nil when there is none. One that is about to give it back
-// (Ending) is none: the driver may give it away before that is over.
+// Holder finds the living attachment of a plugin, other than self's, that has an address
+// in a network; nil when there is none. An attachment that is about to give it back
+// (Ending) does not count: the driver may already give the address to another.
 func (s *Store) Holder(network, pluginName string, self owner.Key, addr netip.Addr) (*Attachment, error) {
 	list, _, err := s.List(network, pluginName)
 	for _, a := range list {
@@ -32,16 +32,16 @@ func (s *Store) Holder(network, pluginName string, self owner.Key, addr netip.Ad
 	return nil, err
 }
 
-// has says whether an address is one of an attachment's, whoever gave it.
+// has says whether an attachment has an address, from any driver.
 func (a *Attachment) has(addr netip.Addr) bool {
 	same := func(p netip.Prefix) bool { return p.IsValid() && p.Addr() == addr }
 	return slices.ContainsFunc(a.Addresses, func(x Address) bool { return same(x.Address) }) ||
 		a.Interface != nil && (same(a.Interface.Address) || same(a.Interface.AddressIPv6))
 }
 
-// Alone refuses an address that a driver gave by a method although another
-// container has it. The caller has the network's lock until it has written down
-// who has the address, so that of two that are given one at once one gets it.
+// Alone refuses an address that a driver gave by a method although another container has
+// it. The caller holds the network's lock until it has recorded the address, so that of
+// two containers that get one address at once only one keeps it.
 func (s *Store) Alone(r *plugin.Request, pluginName, method string, p netip.Prefix) error {
 	other, err := s.Holder(r.Network, pluginName, r.Owner, p.Addr())
 	if other == nil {
@@ -50,15 +50,16 @@ func (s *Store) Alone(r *plugin.Request, pluginName, method string, p netip.Pref
 	return Twice(method, p, fmt.Sprintf("%s's of container %s", other.IfName, other.ContainerID))
 }
 
-// Twice is the error of a driver that gave an address which is whose already.
+// Twice is the error of a driver that gave an address that is in use already.
 func Twice(method string, p netip.Prefix, whose string) error {
 	return spec.Errorf(spec.CodeDecoding, "%s: %w: address %s is %s already", method, cnm.ErrBadAnswer, p, whose).
-		WithDetails("the driver gave it twice, as one does that lost its memory; it stays with who has it, and was not given back. " +
-			"Attach again to be given another; if the driver goes on so, tell it what is in use: patchbay ps lists the addresses")
+		WithDetails("the driver gave it twice, for example because it lost its state; the present holder keeps it, and it was not given back. " +
+			"Attach again to get another; if the driver repeats this, reserve at the driver the addresses that patchbay ps lists")
 }
 
-// Ending writes down that an attachment is over before a driver is told: from
-// then on its addresses may be another's. What was never written needs it not.
+// Ending records that an attachment is over before the driver is asked to end it: from
+// then on its addresses may be another's. An attachment that was never written does not
+// need this.
 func (s *Store) Ending(r *plugin.Request, pluginName string, a *Attachment) {
 	if a.Ended || a.ContainerID == "" {
 		return
@@ -68,7 +69,7 @@ func (s *Store) Ending(r *plugin.Request, pluginName string, a *Attachment) {
 	if err == nil {
 		err = s.Records.Rewrite(rec)
 	}
-	if err != nil { // a full disk keeps no DEL from removing
+	if err != nil { // a full disk must not stop a DEL
 		kernel.Warn(r, err)
 	}
 }

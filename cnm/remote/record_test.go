@@ -18,7 +18,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestRecordDriver: what is written here is what the program patchbay reads.
+// TestRecordDriver: the program patchbay reads the record that this package writes.
 func TestRecordDriver(t *testing.T) {
 	dir := t.TempDir()
 	s := Open(dir)
@@ -49,7 +49,7 @@ func TestRecordDriver(t *testing.T) {
 	}
 }
 
-// TestLockWaits no longer than it may, and says what for.
+// TestLockWaits: Lock waits no longer than it may, and its error says what for.
 func TestLockWaits(t *testing.T) {
 	s := Open(t.TempDir())
 	defer s.Records.Close()
@@ -61,7 +61,7 @@ func TestLockWaits(t *testing.T) {
 	defer cancel()
 	_, err = s.Lock(ctx, Pools, "net")
 	var e *spec.Error
-	if !errors.As(err, &e) || e.Code != spec.CodeTryAgain || !strings.Contains(e.Details, "look whether the driver answers") {
+	if !errors.As(err, &e) || e.Code != spec.CodeTryAgain || !strings.Contains(e.Details, "check with STATUS whether the driver answers") {
 		t.Errorf("%v", err)
 	}
 	unlock()

@@ -41,7 +41,7 @@ func Of(r *plugin.Request) *Store {
 	return r.Session.Value(storeKey{}, func() any {
 		s := Open(r.Session.Paths.State)
 		s.proc = r.Session.Paths.Proc
-		s.boot, _ = boot.ID(r.Session.Paths.Proc) // without one all boots are the same
+		s.boot, _ = boot.ID(r.Session.Paths.Proc) // without an id all boots look the same
 		r.Session.OnClose(s.Records.Close)
 		return s
 	}).(*Store)
@@ -53,13 +53,13 @@ func Open(stateDir string) *Store {
 	return &Store{Dir: records.Dir, Records: records, proc: "/proc"}
 }
 
-// Boot tells this boot of the node from others.
+// Boot is the id of this boot of the node.
 func (s *Store) Boot() string { return s.boot }
 
-// Schema is the number of the format of the files. A newer one is not read.
+// Schema is the number of the file format. Files with a higher number are not read.
 const Schema = 1
 
-// Kinds of files: what a driver was asked for a network.
+// Kinds of files: each says what a driver was asked for a network.
 const (
 	Networks = "networks"
 	Pools    = "pools"
@@ -79,8 +79,8 @@ func (s *Store) path(kind, network string) string {
 	return filepath.Join(s.Dir, kind, network+".json")
 }
 
-// Load reads a network's file into v, which may say by Whole() that something is
-// missing. ok is false when there is none.
+// Load reads a network's file into v, which may have a method Whole that reports missing
+// parts. ok is false when there is no file.
 func (s *Store) Load(kind, network string, v any) (ok bool, err error) {
 	if err := statedir.Check(s.Dir, kind); err != nil {
 		return false, fmt.Errorf("read state: %w", err)
@@ -110,9 +110,9 @@ func (s *Store) Load(kind, network string, v any) (ok bool, err error) {
 	return true, nil
 }
 
-// Save writes a network's file, and waits until it is on the disk: drivers
-// remember what it tells of. It is saved a few times in its life, not by every
-// ADD (docs/adr/0005-no-fsync-on-add.md).
+// Save writes a network's file, and waits until it is on the disk: drivers remember what
+// it describes. A network's file is saved only a few times, not by every ADD
+// (docs/adr/0005-no-fsync-on-add.md).
 func (s *Store) Save(kind, network string, v any) error {
 	state, err := json.Marshal(v)
 	if err != nil {
@@ -136,12 +136,12 @@ func (s *Store) Remove(kind, network string) error {
 	return atomicfile.Remove(s.path(kind, network))
 }
 
-// lockTime is how long a call waits for others of its network: they wait for
-// the driver.
+// lockTime is how long a call waits for other calls of its network, which wait for the
+// driver.
 const lockTime = 60 * time.Second
 
-// Lock takes the lock of a network's file, which the kernel drops with the
-// process.
+// Lock takes the lock of a network's file, which the kernel releases when the process
+// ends.
 func (s *Store) Lock(ctx context.Context, kind, network string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTime)
 	defer cancel()
@@ -151,7 +151,7 @@ func (s *Store) Lock(ctx context.Context, kind, network string) (unlock func(), 
 	unlock, err = flock.File(ctx, filepath.Join(s.Dir, kind, network+".lock"))
 	if err != nil && ctx.Err() != nil {
 		return nil, spec.Errorf(spec.CodeTryAgain, "wait for the lock of network %s: %w", network, err).
-			WithDetails("another ADD, DEL or GC of the network waits for its driver; look whether the driver answers (STATUS says so), and try again")
+			WithDetails("another ADD, DEL or GC of the network waits for its driver; check with STATUS whether the driver answers, and try again")
 	}
 	return unlock, err
 }
@@ -165,12 +165,12 @@ func (s *Store) Names(kind string) (names []string, err error) {
 	return names, err
 }
 
-// NetworkID is the id of a network: 64 hex digits, always the same for a driver
-// and a name.
+// NetworkID is the id of a network: 64 hex digits, always the same for a driver and a
+// name.
 func NetworkID(driver, network string) string { return id(driver, network) }
 
-// EndpointID is the id of an attachment. It derives from the owner, so that a
-// record of which only the name is left tells it.
+// EndpointID is the id of an attachment. It derives from the owner, so the name of a
+// record is enough to compute it.
 func EndpointID(networkID string, o owner.Key) string { return id(networkID, string(o)) }
 
 func id(parts ...string) string {
@@ -178,7 +178,7 @@ func id(parts ...string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Hash is the hash of a value's JSON, to see whether a configuration changed.
+// Hash is the hash of a value's JSON. It shows whether a configuration changed.
 func Hash(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {

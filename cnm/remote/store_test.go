@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
-// TestSaveWaitsForTheDisk: what a driver remembers, a power loss does not take
-// from us. An attachment goes with its container, and waits for no disk.
+// TestSaveWaitsForTheDisk: a power loss must not remove what a driver remembers. An
+// attachment ends with its container, and does not wait for the disk.
 func TestSaveWaitsForTheDisk(t *testing.T) {
 	s := Open(t.TempDir())
 	defer s.Records.Close()
@@ -38,7 +38,7 @@ func TestSaveWaitsForTheDisk(t *testing.T) {
 func withoutDisk(t *testing.T, fn func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // it ends with us
+		runtime.LockOSThread() // the thread ends with this goroutine
 		if err := failFsync(); err != nil {
 			t.Error(err)
 		}
@@ -47,7 +47,7 @@ func withoutDisk(t *testing.T, fn func() error) error {
 	return <-done
 }
 
-// failFsync is a seccomp(2) filter of this thread.
+// failFsync sets a seccomp(2) filter for this thread.
 func failFsync() error {
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the system call's number

@@ -14,19 +14,19 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Wanted is what a caller may ask for besides the configuration.
+// Wanted is what a caller may request besides the configuration.
 type Wanted struct {
 	RuntimeConfig Runtime `json:"runtimeConfig"`
 	Args          Args    `json:"args"`
 }
 
-// Runtime are the capabilities mac and ips.
+// Runtime holds the capabilities mac and ips.
 type Runtime struct {
-	// MAC is the wanted Ethernet address, before args.cni.mac and MAC= in CNI_ARGS.
+	// MAC is the requested MAC address, before args.cni.mac and MAC= in CNI_ARGS.
 	// Reference: none, ours only.
 	MAC string `json:"mac"`
 
-	// IPs are wanted addresses, with or without a prefix length.
+	// IPs are the requested addresses, with or without a prefix length.
 	// Reference: none, ours only.
 	IPs []string `json:"ips"`
 }
@@ -38,24 +38,24 @@ type Args struct {
 		// Reference: none, ours only.
 		MAC string `json:"mac"`
 
-		// IPs are as in runtimeConfig, as IP= in CNI_ARGS is; all add up.
+		// IPs are as in runtimeConfig, and so is IP= in CNI_ARGS; all are added up.
 		// Reference: none, ours only.
 		IPs []string `json:"ips"`
 	} `json:"cni"`
 }
 
-// MAC is the wanted Ethernet address, nil when there is none.
+// MAC is the requested MAC address, nil when there is none.
 func (w *Wanted) MAC(r *plugin.Request) (net.HardwareAddr, error) {
 	return endpoint.WantedMAC(r, w.RuntimeConfig.MAC, w.Args.CNI.MAC)
 }
 
-// AddressWanted is a wanted address; Bits is -1 without a prefix length.
+// AddressWanted is a requested address; Bits is -1 without a prefix length.
 type AddressWanted struct {
 	Addr netip.Addr
 	Bits int
 }
 
-// IPs are the wanted addresses.
+// IPs are the requested addresses.
 func (w *Wanted) IPs(r *plugin.Request) (list []AddressWanted, err error) {
 	args, err := r.CNIArgs()
 	if err != nil {
@@ -79,10 +79,10 @@ func (w *Wanted) IPs(r *plugin.Request) (list []AddressWanted, err error) {
 	return list, nil
 }
 
-// ChosenMAC is the Ethernet address an attachment has if nobody cares: the
-// wanted one, else one derived from the owner, which is also what our other
-// plugins give their interface. So an IPAM driver that wants to know it is told
-// the truth before there is an interface.
+// ChosenMAC is the MAC address of an attachment for which the driver chooses none: the
+// requested one, else one derived from the owner, as our other plugins give their
+// interface. So an IPAM driver that requires the MAC gets the right one before the
+// interface exists.
 func ChosenMAC(r *plugin.Request) (net.HardwareAddr, error) {
 	var w Wanted
 	if err := json.Unmarshal(r.Config, &w); err != nil {
