@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call calls a method, such as "NetworkDriver.Join". in is the request (nil: an
-// empty body), out a pointer to the answer (nil: not looked at). The error wraps
-// ErrUnreachable, ErrTimeout, ErrLost, ErrBadAnswer, or is a *DriverError; ctx ends it too.
+// Call calls a method, such as "NetworkDriver.Join". in is the request (nil: an empty
+// body), out a pointer to the answer (nil: ignored). The error wraps ErrUnreachable,
+// ErrTimeout, ErrLost or ErrBadAnswer, or is a *DriverError; ctx ends the call too.
 func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	var body []byte
 	if in != nil {
@@ -40,7 +40,7 @@ func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	return nil
 }
 
-// reach posts until somebody listens or the patience ends.
+// reach posts until a driver listens or the patience ends.
 func (c *Client) reach(ctx context.Context, method string, body []byte) (*answer, error) {
 	end := time.Now().Add(c.opts.Patience)
 	for pause := firstPause; ; pause *= 2 {
@@ -59,7 +59,7 @@ func (c *Client) reach(ctx context.Context, method string, body []byte) (*answer
 	}
 }
 
-// answer is what came back.
+// answer is the driver's HTTP response.
 type answer struct {
 	status int
 	body   []byte
@@ -92,7 +92,7 @@ func (c *Client) post(ctx context.Context, method string, body []byte) (*answer,
 	return &answer{resp.StatusCode, data}, nil
 }
 
-// broken says why there is no answer; our own limit is told from the caller's.
+// broken says why there is no answer; it distinguishes our own limit from the caller's.
 func broken(ctx, limit context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil || unreachable(err):
@@ -105,11 +105,11 @@ func broken(ctx, limit context.Context, err error) error {
 	return err
 }
 
-// maxText is how much of a driver's error is passed on, in characters.
+// maxText is how many characters of a driver's error are passed on.
 const maxText = 2000
 
-// decode reads the error, under either name, and then the answer. An empty body
-// is an answer that says nothing.
+// decode reads the error, under either name, and then the answer. An empty body is an
+// answer without values.
 func (a *answer) decode(method string, out any) error {
 	data := bytes.TrimSpace(a.body)
 	var e errorBody
@@ -137,7 +137,7 @@ func (a *answer) decode(method string, out any) error {
 	return nil
 }
 
-// query is Call with an answer of its own.
+// query is Call that returns a new answer.
 func query[Out any](ctx context.Context, c *Client, method string, in any) (*Out, error) {
 	out := new(Out)
 	if err := c.Call(ctx, method, in, out); err != nil {
@@ -146,15 +146,15 @@ func query[Out any](ctx context.Context, c *Client, method string, in any) (*Out
 	return out, nil
 }
 
-// Activate asks what the plugin implements. Managed plugins know no such call:
+// Activate asks what the plugin implements. Managed plugins do not have this call:
 // errors.Is(err, ErrNotImplemented).
 func (c *Client) Activate(ctx context.Context) (*Manifest, error) {
 	return query[Manifest](ctx, c, "Plugin.Activate", nil)
 }
 
-// Gone says whether an error means that nobody answered: the driver may or may
-// not have done what it was asked.
+// Gone says whether an error means that the driver did not answer: it may or may not have
+// carried out the call.
 func Gone(err error) bool {
-	var said *DriverError
-	return err != nil && !errors.As(err, &said) && !errors.Is(err, ErrBadAnswer)
+	var answered *DriverError
+	return err != nil && !errors.As(err, &answered) && !errors.Is(err, ErrBadAnswer)
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// What too many drivers ask for is refused; what they take away is not, and what is
-// no depth is Docker's.
+// Creating is refused for too many drivers; removing is not, and an invalid depth counts
+// as 0, as for Docker.
 func TestDepth(t *testing.T) {
 	h := &Handler{Network: &scripted{answer: "{}"}}
 	for _, c := range []struct {

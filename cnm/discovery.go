@@ -20,14 +20,14 @@ import (
 // SocketDir is where drivers put their sockets.
 const SocketDir = "/run/docker/plugins"
 
-// Dirs are the directories drivers are looked for in.
+// Dirs are the directories in which drivers are looked up.
 type Dirs struct {
 	Sockets []string // NAME.sock or NAME/NAME.sock
 	Specs   []string // NAME.spec or NAME.json, or the same below NAME/
 }
 
-// DefaultDirs are Docker's directories. For who is not root those of rootless
-// Docker come first.
+// DefaultDirs are Docker's directories. Without root, those of rootless Docker come
+// first.
 func DefaultDirs() Dirs {
 	d := Dirs{Sockets: []string{SocketDir}, Specs: []string{"/etc/docker/plugins", "/usr/lib/docker/plugins"}}
 	if os.Geteuid() == 0 {
@@ -42,9 +42,8 @@ func DefaultDirs() Dirs {
 	return d
 }
 
-// Find looks a driver up by its name. Sockets win over files, .spec over .json,
-// the first directory over the others. The error wraps ErrNoDriver when there is
-// nothing of that name.
+// Find looks a driver up by its name. Sockets win over files, .spec over .json, the first
+// directory over the others. The error wraps ErrNoDriver when there is no such driver.
 func (d Dirs) Find(name string) (Endpoint, error) {
 	if !validName(name) {
 		return Endpoint{}, fmt.Errorf("driver %.80q: a name is of letters, digits, '_', '.', '-', ':' and '/'", name)
@@ -89,8 +88,8 @@ func candidates(dir, name, ext string) []string {
 	return []string{filepath.Join(dir, name+ext), filepath.Join(dir, name, filepath.Base(name)+ext)}
 }
 
-// readSpec reads a file that tells where a driver is: the URL alone (.spec) or
-// an object with Addr and TLSConfig (.json).
+// readSpec reads a file with a driver's address: the URL alone (.spec) or an object with
+// Addr and TLSConfig (.json).
 func readSpec(name, path string) (Endpoint, error) {
 	data, err := readSmall(path)
 	if err != nil {
@@ -106,7 +105,7 @@ func readSpec(name, path string) (Endpoint, error) {
 func parseSpec(name, ext string, data []byte) (Endpoint, error) {
 	at := Endpoint{Name: name, URL: strings.TrimSpace(string(data))}
 	if ext == ".json" {
-		// encoding/json matches keys in any case: TLS's own tags do.
+		// encoding/json matches keys in any case, so TLS's tags match Docker's keys.
 		var file struct {
 			Addr      string
 			TLSConfig *TLS
@@ -126,7 +125,7 @@ func parseSpec(name, ext string, data []byte) (Endpoint, error) {
 const maxSpec = 64 << 10
 
 func readSmall(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // waits for no pipe
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // does not wait for a pipe
 	if err != nil {
 		return nil, err
 	}

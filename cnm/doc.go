@@ -1,10 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnm is Docker's protocol for network drivers and IPAM drivers outside
-// of dockerd (libnetwork's "remote" drivers, legacy v1 plugins): its messages, a
-// server for who is such a driver, a client for who uses one, and how a driver is
-// found by its name.
+// Package cnm is Docker's protocol for network drivers and IPAM drivers outside of
+// dockerd (libnetwork's "remote" drivers, legacy v1 plugins): its messages, a server for
+// drivers, a client for programs that use a driver, and the lookup of drivers by name.
 //
 //	type driver struct{ … }                                  // a NetworkDriver
 //	cnm.Serve(ctx, listener, &cnm.Handler{Network: driver{}})
@@ -15,6 +14,6 @@
 //
 // The facts are those of moby (daemon/libnetwork/drivers/remote/api,
 // daemon/libnetwork/ipams/remote/api, pkg/plugins) from 20.10 to 29: one set of
-// structs serves all. Addresses are CIDR on the wire unless a field says
-// otherwise; what is not known is the empty string, here the zero value.
+// structs serves all. Addresses are CIDR on the wire unless a field says otherwise; an
+// unknown address is the empty string, here the zero value.
 package cnm

@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// What can go wrong with a driver besides what it says itself (DriverError).
+// Errors of a driver that are not in its answer (DriverError).
 var (
-	// ErrUnreachable is wrapped when there is nobody at the driver's address.
+	// ErrUnreachable is wrapped when no program listens at the driver's address.
 	ErrUnreachable = errors.New("driver cannot be reached")
-	// ErrLost is wrapped when the driver ended the connection instead of answering,
-	// as one does that dies over a call. It may have done what it was asked.
+	// ErrLost is wrapped when the driver ended the connection instead of answering, for
+	// example because the call crashed it. It may have carried out the call.
 	ErrLost = errors.New("driver ended the connection without an answer")
 	// ErrNotImplemented is wrapped when the driver does not know a method (404).
 	ErrNotImplemented = errors.New("driver does not implement it")
-	// ErrBadAnswer is wrapped when the answer is not of the protocol.
+	// ErrBadAnswer is wrapped when the answer breaks the protocol.
 	ErrBadAnswer = errors.New("bad answer of the driver")
 	// ErrNoDriver is wrapped when no driver of a name is found.
 	ErrNoDriver = errors.New("plugin not found")
@@ -27,11 +27,11 @@ var (
 	ErrTimeout = errors.New("no answer in time")
 )
 
-// DriverError is what a driver answers instead of doing what it was asked.
+// DriverError is an error that a driver answered.
 type DriverError struct {
 	Method string // "NetworkDriver.Join"
 	Text   string
-	Status int // of HTTP; 200 for an error in a good answer
+	Status int // HTTP status; 200 for an error in a regular answer
 }
 
 // Error is Docker's text.
@@ -47,15 +47,15 @@ func (e *DriverError) Is(target error) bool {
 	return target == ErrNotImplemented && e.Status == http.StatusNotFound
 }
 
-// SaysMissing says whether a driver answered that it does not know a network,
-// an endpoint or a pool. The protocol has no codes, only text that each driver
-// words as it likes; so a false answer must cost no more than one call.
+// SaysMissing says whether a driver answered that it does not know a network, an endpoint
+// or a pool. The protocol has no codes, only a text that each driver words differently;
+// so a wrong result must cost no more than one call.
 func SaysMissing(err error) bool {
 	return says(err, "not found", "unknown", "no such", "not exist", "n't exist", "not known", "no network", "invalid network", "invalid pool", "missing network") ||
 		errors.Is(err, ErrNotImplemented)
 }
 
-// SaysExists says whether a driver answered that something is there already.
+// SaysExists says whether a driver answered that something exists already.
 func SaysExists(err error) bool {
 	return says(err, "exist", "already", "duplicate", "in use", "conflict") && !SaysMissing(err)
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestWords: texts of drivers in the wild, and what they mean.
+// TestWords: error texts of real drivers, and their meaning.
 func TestWords(t *testing.T) {
 	for text, want := range map[string]string{
 		"network 48fe7c14 not found":                             "missing",

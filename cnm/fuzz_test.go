@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// FuzzHandler: whatever comes, the answer is JSON or a status, and nothing panics.
+// FuzzHandler: for any request the answer is JSON or a status, and nothing panics.
 func FuzzHandler(f *testing.F) {
 	for _, list := range recordings(f) {
 		for _, e := range list {
@@ -31,8 +31,8 @@ func FuzzHandler(f *testing.F) {
 	})
 }
 
-// FuzzAnswer: whatever a driver answers to whichever call, the client says what
-// it is, and what it takes for an address is one.
+// FuzzAnswer: for any answer of a driver to any call, the client returns the right kind
+// of error, and only valid addresses.
 func FuzzAnswer(f *testing.F) {
 	for _, list := range recordings(f) {
 		for _, e := range list {
@@ -46,9 +46,9 @@ func FuzzAnswer(f *testing.F) {
 			new(AllocateNetworkResponse), new(EndpointInfo), new(IPAMCapabilities), new(AddressSpaces),
 		} {
 			a := answer{status, []byte(body)}
-			var said *DriverError
+			var answered *DriverError
 			err := a.decode("x", out)
-			if err != nil && !errors.As(err, &said) && !errors.Is(err, ErrBadAnswer) {
+			if err != nil && !errors.As(err, &answered) && !errors.Is(err, ErrBadAnswer) {
 				t.Error(err)
 			}
 			SaysMissing(err)
@@ -60,8 +60,8 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// FuzzSpec: whatever a .spec or .json file holds, a client can be made of it or
-// an error says why not.
+// FuzzSpec: for any content of a .spec or .json file, there is a client or an error with
+// the reason.
 func FuzzSpec(f *testing.F) {
 	for _, text := range []string{
 		"tcp://127.0.0.1:1", "unix:///run/x.sock", "http://[::1]:5", "unix://x", "://", "%zz",
@@ -77,7 +77,7 @@ func FuzzSpec(f *testing.F) {
 				continue
 			}
 			if at.TLS != nil {
-				at.TLS.CAFile, at.TLS.CertFile, at.TLS.KeyFile = "", "", "" // no file of this machine's
+				at.TLS.CAFile, at.TLS.CertFile, at.TLS.KeyFile = "", "", "" // no file of this machine
 			}
 			if c, err := NewClient(at, ClientOptions{}); err == nil && !strings.HasPrefix(c.base, "http://") && !strings.HasPrefix(c.base, "https://") {
 				t.Errorf("%q: %q", text, c.base)

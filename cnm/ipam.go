@@ -10,8 +10,8 @@ import (
 
 // IPAMCapabilities is the answer to IpamDriver.GetCapabilities.
 type IPAMCapabilities struct {
-	RequiresMACAddress    bool // every RequestAddress of an endpoint must tell its MAC
-	RequiresRequestReplay bool // dockerd asks for everything again when it starts
+	RequiresMACAddress    bool // every RequestAddress of an endpoint must contain its MAC
+	RequiresRequestReplay bool // dockerd repeats all requests when it starts
 }
 
 // AddressSpaces names the driver's address spaces.
@@ -31,9 +31,9 @@ type RequestPoolRequest struct {
 
 // RequestPoolResponse is a pool.
 type RequestPoolResponse struct {
-	PoolID string // any text, by which the pool is named from now on
+	PoolID string // any text; later calls name the pool by it
 	Pool   netip.Prefix
-	Data   map[string]string // OptionGateway: CIDR, and no gateway is asked for
+	Data   map[string]string // OptionGateway: CIDR; Docker then requests no gateway
 }
 
 // ReleasePoolRequest gives a pool back.
@@ -42,7 +42,7 @@ type ReleasePoolRequest struct{ PoolID string }
 // RequestAddressRequest asks for an address.
 type RequestAddressRequest struct {
 	PoolID  string
-	Address netip.Addr // wanted, or zero
+	Address netip.Addr // the requested address, or zero
 	Options map[string]string
 }
 
@@ -58,8 +58,8 @@ type ReleaseAddressRequest struct {
 	Address netip.Addr
 }
 
-// IPAMDriver gives out addresses. It never learns the network or the endpoint;
-// PoolID and, if required, the MAC are all it has to go by.
+// IPAMDriver gives out addresses. It never learns the network or the endpoint: it only
+// gets PoolID and, if required, the MAC.
 type IPAMDriver interface {
 	IPAMCapabilities(context.Context) (*IPAMCapabilities, error)
 	AddressSpaces(context.Context) (*AddressSpaces, error)

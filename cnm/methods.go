@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// find returns a method, or nil when the driver has none of that name.
+// find returns a method, or nil when the driver does not have it.
 func (h *Handler) find(method string) methodFunc {
 	service, name, _ := strings.Cut(method, ".")
 	switch {
@@ -45,7 +45,7 @@ func networkMethod(d NetworkDriver, name string) methodFunc {
 	case "GetCapabilities":
 		return get(d.Capabilities)
 	case "CreateNetwork":
-		return tell(d.CreateNetwork)
+		return order(d.CreateNetwork)
 	case "DeleteNetwork":
 		return remove(d.DeleteNetwork)
 	case "CreateEndpoint":
@@ -69,7 +69,7 @@ func optionalMethod(d NetworkDriver, name string) methodFunc {
 	hosts, hasHosts := d.(Discoverer)
 	switch {
 	case name == "ProgramExternalConnectivity" && hasOutside:
-		return tell(outside.ProgramExternalConnectivity)
+		return order(outside.ProgramExternalConnectivity)
 	case name == "RevokeExternalConnectivity" && hasOutside:
 		return remove(outside.RevokeExternalConnectivity)
 	case name == "GwAllocCheck" && hasGateways:
@@ -79,7 +79,7 @@ func optionalMethod(d NetworkDriver, name string) methodFunc {
 	case name == "FreeNetwork" && hasSwarm:
 		return remove(swarm.FreeNetwork)
 	case name == "DiscoverNew" && hasHosts:
-		return tell(hosts.DiscoverNew)
+		return order(hosts.DiscoverNew)
 	case name == "DiscoverDelete" && hasHosts:
 		return remove(hosts.DiscoverDelete)
 	}
@@ -104,7 +104,7 @@ func ipamMethod(d IPAMDriver, name string) methodFunc {
 	return nil
 }
 
-// needs wants every one of the names.
+// needs refuses empty names.
 func needs(names ...string) error {
 	for _, n := range names {
 		if n == "" {

@@ -19,8 +19,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// exchange is one call of a recording: what dockerd (or the prototype of a CNI
-// plugin) sent and what the driver answered.
+// exchange is one recorded call: what dockerd (or the prototype of a CNI plugin) sent and
+// what the driver answered.
 type exchange struct {
 	at     string // file:line
 	method string
@@ -30,8 +30,8 @@ type exchange struct {
 	answer string
 }
 
-// recordings reads testdata/recordings: the lines of the recordings that are
-// calls. What was sent was written down with its keys sorted.
+// recordings reads the calls in testdata/recordings. The requests were recorded with
+// sorted keys.
 func recordings(t testing.TB) map[string][]exchange {
 	t.Helper()
 	files, err := filepath.Glob("testdata/recordings/*.log")
@@ -54,7 +54,7 @@ func exchanges(t testing.TB, file, text string) (list []exchange) {
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
-		if strings.HasPrefix(line, ">> ") { // the managed plugin's has neither times nor answers
+		if strings.HasPrefix(line, ">> ") { // the managed plugin's recording has neither times nor answers
 			line = "0 " + line
 		}
 		f := strings.SplitN(strings.TrimSpace(line), " ", 4)
@@ -94,15 +94,15 @@ func hostOf(t testing.TB, header string) string {
 	return h.Host
 }
 
-// TestServerReplaysRecordings sends what dockerd sent to a Handler whose driver
-// answers what the recorded one did: nothing of either may be lost or changed.
+// TestServerReplaysRecordings sends dockerd's recorded requests to a Handler whose driver
+// gives the recorded answers: no part of either may be lost or changed.
 func TestServerReplaysRecordings(t *testing.T) {
 	for name, list := range recordings(t) {
 		t.Run(name, func(t *testing.T) {
 			d := &scripted{}
 			for _, e := range list {
 				if e.status == 0 {
-					continue // the driver was killed over it
+					continue // the driver was killed during the call
 				}
 				d.answer, d.got = e.answer, nil
 				h := &Handler{Network: d, IPAM: d}
@@ -125,8 +125,8 @@ func TestServerReplaysRecordings(t *testing.T) {
 	}
 }
 
-// TestClientReplaysRecordings calls each method with the recorded request: the
-// bytes must say the same, and the recorded answer must come out.
+// TestClientReplaysRecordings calls each method with the recorded request: the client
+// must send the same values, and return the recorded answer.
 func TestClientReplaysRecordings(t *testing.T) {
 	var e exchange
 	var sent, accept string
@@ -163,8 +163,8 @@ func TestClientReplaysRecordings(t *testing.T) {
 	}
 }
 
-// same compares two JSON texts, for which absent, null, zero and empty are one:
-// Docker and the recorded drivers wrote them as it came.
+// same compares two JSON texts, with absent, null, zero and empty as equal: Docker and
+// the recorded drivers use any of them.
 func same(t *testing.T, what, got, want string) {
 	t.Helper()
 	if d := cmp.Diff(normal(t, want), normal(t, got)); d != "" {

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// scripted is a driver of every interface that notes what it is asked and says
-// what it is told to.
+// scripted is a driver of every interface that notes its requests and gives a scripted
+// answer.
 type scripted struct {
 	got    any
 	answer string

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drain is how long running calls may take when a server ends whose handler has
-// no limit of its own.
+// drain is how long running calls may take at the end of a server whose handler has no
+// limit.
 const drain = 10 * time.Second
 
 // drain is long enough for a call that has just begun, and for its answer.
@@ -28,9 +28,9 @@ func (h *Handler) drain() time.Duration {
 	return drain
 }
 
-// Serve answers calls on l until ctx ends, then lets running ones finish, for
-// as long as Timeout gives each. It closes l. A socket that systemd made (socket activation) serves as well as
-// ListenUnix's: while nobody serves it, the kernel keeps calls waiting.
+// Serve answers calls on l until ctx ends, then lets running calls finish within their
+// Timeout. It closes l. l may be ListenUnix's or a socket from systemd (socket
+// activation), where the kernel queues calls while no process serves it.
 func Serve(ctx context.Context, l net.Listener, h *Handler) error {
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: drain}
 	done := make(chan error, 1)
@@ -46,11 +46,11 @@ func Serve(ctx context.Context, l net.Listener, h *Handler) error {
 	return fmt.Errorf("serve %s: %w", l.Addr(), err)
 }
 
-// ListenUnix makes the socket a driver is found at (SocketDir/NAME.sock). It is
-// root's alone, or, with a gid of 0 or more, that group's too: who may connect
-// may have the host's network changed. Directories that are missing are made so
-// that nobody else passes them, or, for a group, lists them. What stands at path is replaced when
-// nobody answers there.
+// ListenUnix makes the socket at which a driver is found (SocketDir/NAME.sock). Only root
+// may connect, or, with a gid of 0 or more, also that group: a program that may connect
+// may have the host's network changed. Missing directories are made so that no other user
+// can enter them or, with a group, list them. ListenUnix replaces a socket at path if no
+// process answers there.
 func ListenUnix(path string, gid int) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), dirMode(gid)); err != nil {
 		return nil, fmt.Errorf("make directory of socket: %w", err)
@@ -68,8 +68,8 @@ func ListenUnix(path string, gid int) (net.Listener, error) {
 	return &unixListener{l, path}, nil
 }
 
-// dirMode is for directories that are missing. Docker makes /run/docker for root
-// alone, for the sockets of all drivers, and leaves one that is there as it is.
+// dirMode is the mode of new directories. Docker makes /run/docker for root alone, for
+// the sockets of all drivers, and does not change an existing one.
 func dirMode(gid int) os.FileMode {
 	if gid >= 0 {
 		return 0o711
@@ -77,24 +77,24 @@ func dirMode(gid int) os.FileMode {
 	return 0o700
 }
 
-// vacant refuses a path that somebody listens at. Whoever is too busy to be
-// connected to, or not to be asked by us, is somebody.
+// vacant refuses a path at which another process listens. A process that is too busy to
+// accept, or that we may not connect to, counts as well.
 func vacant(path string) error {
 	c, err := net.Dial("unix", path)
 	switch {
 	case err == nil:
-		return errors.Join(fmt.Errorf("listen at %s: somebody else does", path), c.Close())
+		return errors.Join(fmt.Errorf("listen at %s: another process does", path), c.Close())
 	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
 		return nil
 	}
-	return fmt.Errorf("listen at %s: somebody else may: %w", path, err)
+	return fmt.Errorf("listen at %s: another process may: %w", path, err)
 }
 
-// listenAt makes the socket in a directory of root's alone and moves it out when
-// its mode is right: whatever the umask is, nobody else connects before.
+// listenAt makes the socket in a directory that only root may enter, and moves it out
+// when its mode is right: whatever the umask is, no other user can connect before.
 func listenAt(path string, gid int) (l *net.UnixListener, err error) {
 	private := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"~")
-	if err := os.RemoveAll(private); err != nil { // a kill left it
+	if err := os.RemoveAll(private); err != nil { // left by a killed process
 		return nil, err
 	}
 	if err := os.Mkdir(private, 0o700); err != nil {
@@ -126,7 +126,7 @@ func publish(temp, path string, gid int) error {
 	return os.Rename(temp, path)
 }
 
-// removeSocket removes a socket that is left over, and nothing else.
+// removeSocket removes a leftover socket, and nothing else.
 func removeSocket(path string) error {
 	fi, err := os.Lstat(path)
 	switch {
@@ -135,7 +135,7 @@ func removeSocket(path string) error {
 	case err != nil:
 		return fmt.Errorf("look at %s: %w", path, err)
 	case fi.Mode().Type() != os.ModeSocket:
-		return fmt.Errorf("listen at %s: there is something else than a socket", path)
+		return fmt.Errorf("listen at %s: it exists and is not a socket", path)
 	}
 	return os.Remove(path)
 }
@@ -145,7 +145,7 @@ type unixListener struct {
 	path string
 }
 
-// Close removes the socket too: before, as what stands there after may be a
+// Close removes the socket before it closes the listener: afterwards the path may be a
 // successor's.
 func (l *unixListener) Close() error {
 	return errors.Join(removeSocket(l.path), l.Listener.Close())

@@ -35,8 +35,8 @@ func unixClient(t *testing.T, path string) *http.Client {
 	return &http.Client{Transport: transport, Timeout: generous}
 }
 
-// TestVerbsAndTypes: dockerd posts, with no media type that counts; others are
-// told what to do.
+// TestVerbsAndTypes: dockerd posts, and the media type does not matter; other verbs get
+// an error that names POST.
 func TestVerbsAndTypes(t *testing.T) {
 	h := &Handler{Network: &scripted{answer: `{"Scope":"local"}`}}
 	call := func(verb, method, mediaType, body string) *httptest.ResponseRecorder {
@@ -61,13 +61,12 @@ func TestVerbsAndTypes(t *testing.T) {
 			t.Errorf("%s: %d %v", verb, w.Code, w.Header())
 		}
 		if w := call(verb, "NetworkDriver.Tomorrow", "", ""); w.Code != http.StatusNotFound {
-			t.Errorf("%s of what there is not: %d", verb, w.Code)
+			t.Errorf("%s of an unknown method: %d", verb, w.Code)
 		}
 	}
 }
 
-// crowd answers Leave at once and keeps Join until its caller has gone or the
-// test ends.
+// crowd answers Leave at once and keeps Join until its caller has gone or the test ends.
 type crowd struct {
 	NetworkDriver
 	joined, left atomic.Int32
@@ -110,8 +109,8 @@ func serveHandler(t *testing.T, h *Handler) (path string) {
 	return path
 }
 
-// TestManyAtOnce: dockerd makes calls in parallel on connections that it keeps; a
-// call that hangs and a caller that says nothing keep nobody else waiting.
+// TestManyAtOnce: dockerd makes calls in parallel on connections that it keeps; neither a
+// call that hangs nor a silent caller delays others.
 func TestManyAtOnce(t *testing.T) {
 	d := newCrowd()
 	path := serveHandler(t, &Handler{Network: d, Timeout: generous})
@@ -152,8 +151,8 @@ func TestManyAtOnce(t *testing.T) {
 	<-hanging
 }
 
-// TestCallerGoes: when dockerd dies over a call, the call's context ends, and the
-// log says why.
+// TestCallerGoes: when dockerd dies during a call, the call's context ends, and the log
+// has the reason.
 func TestCallerGoes(t *testing.T) {
 	d, logged := newCrowd(), make(chan Call, 1)
 	path := serveHandler(t, &Handler{Network: d, Timeout: 2 * generous, Log: func(c Call) { logged <- c }})
@@ -197,8 +196,8 @@ func (c *careful) DeleteEndpoint(ctx context.Context, _ *EndpointRequest) error 
 	return nil
 }
 
-// TestDeleteOutlivesCaller: Docker does not ask again for a deletion, so one goes
-// on when dockerd dies over it.
+// TestDeleteOutlivesCaller: Docker does not repeat a deletion, so it continues when
+// dockerd dies.
 func TestDeleteOutlivesCaller(t *testing.T) {
 	d := &careful{&scripted{answer: "{}"}, make(chan struct{}), make(chan struct{}), make(chan error, 2)}
 	answered := make(chan Call, 1)
@@ -217,8 +216,8 @@ func TestDeleteOutlivesCaller(t *testing.T) {
 	}
 }
 
-// TestSlowCaller: who announces a body and does not send it is sent away; who
-// takes long to be answered is not.
+// TestSlowCaller: a caller that announces a body and does not send it gets an error; one
+// that waits long for the answer does not.
 func TestSlowCaller(t *testing.T) {
 	d := newCrowd()
 	path := serveHandler(t, &Handler{Network: d, Timeout: 1500 * time.Millisecond, bodyTime: 300 * time.Millisecond})
@@ -242,22 +241,22 @@ func TestSlowCaller(t *testing.T) {
 	}
 }
 
-// TestPanicText: Docker is told that a call panicked, the log where.
+// TestPanicText: Docker gets the text of a panic, the log also its stack.
 func TestPanicText(t *testing.T) {
 	var logged error
 	h := &Handler{Network: slow{NetworkDriver: &scripted{}}, Log: func(c Call) { logged = c.Err }}
 	w := post(h, "NetworkDriver.Leave", `{"NetworkID":"n","EndpointID":"e"}`)
 	const text = "NetworkDriver.Leave panicked: broken"
 	if w.Body.String() != `{"Err":"`+text+`","Error":"`+text+`"}`+"\n" {
-		t.Errorf("told: %s", w.Body)
+		t.Errorf("answered: %s", w.Body)
 	}
 	if s := logged.Error(); !strings.Contains(s, "serve_test.go") && !strings.Contains(s, "wire_test.go") {
 		t.Errorf("logged: %s", s)
 	}
 }
 
-// TestListenWithOpenUmask: nobody else may connect at any time, whatever the
-// umask; what a kill left of the making is no obstacle.
+// TestListenWithOpenUmask: no other user may connect at any time, whatever the umask;
+// files that a killed process left do not matter.
 func TestListenWithOpenUmask(t *testing.T) {
 	defer unix.Umask(unix.Umask(0))
 	dir := t.TempDir()
@@ -280,7 +279,7 @@ func TestListenWithOpenUmask(t *testing.T) {
 	}
 }
 
-// TestListenBesideBusy: a listener that is too busy to be connected to is alive.
+// TestListenBesideBusy: a listener that is too busy to accept is alive.
 func TestListenBesideBusy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -298,12 +297,12 @@ func TestListenBesideBusy(t *testing.T) {
 		}
 		defer c.Close() //nolint:errcheck // a test
 	}
-	if l, err := ListenUnix(path, -1); err == nil || !strings.Contains(err.Error(), "somebody else may") {
+	if l, err := ListenUnix(path, -1); err == nil || !strings.Contains(err.Error(), "another process may") {
 		t.Errorf("%v, %v", l, err)
 	}
 }
 
-// TestDrain: who ends lets a call take the time that it has.
+// TestDrain: a server that ends lets a call use its full time.
 func TestDrain(t *testing.T) {
 	for limit, want := range map[time.Duration]time.Duration{0: drain, time.Minute: 61 * time.Second} {
 		if got := (&Handler{Timeout: limit}).drain(); got != want {
@@ -338,7 +337,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// succeeded is a listener whose successor is there as soon as nobody answers.
+// succeeded is a listener whose successor listens as soon as it closes.
 type succeeded struct {
 	net.Listener
 	successor func()
@@ -349,8 +348,8 @@ func (s succeeded) Close() error {
 	return s.Listener.Close()
 }
 
-// TestCloseLeavesTheSuccessor: who takes the path over as soon as nobody answers
-// there keeps it.
+// TestCloseLeavesTheSuccessor: a process that takes the path over as soon as it is free
+// keeps it.
 func TestCloseLeavesTheSuccessor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
 	l, err := ListenUnix(path, -1)

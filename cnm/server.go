@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// ContentType is the media type of both directions.
+// ContentType is the media type of requests and answers.
 const ContentType = "application/vnd.docker.plugins.v1.2+json"
 
-// MaxBody bounds one message, in bytes. A published port takes about 110 of them,
-// and telephony publishes ten thousand.
+// MaxBody bounds one message, in bytes. A published port takes about 110 bytes, and
+// telephony publishes ten thousand ports.
 const MaxBody = 16 << 20
 
 // Implements lists, in a Manifest, the interfaces of a plugin.
@@ -32,44 +32,44 @@ const (
 // Manifest is the answer to Plugin.Activate.
 type Manifest struct{ Implements []string }
 
-// Handler serves drivers over HTTP: POST /Service.Method with a JSON body. It
-// serves many calls at once, as dockerd makes them.
+// Handler serves drivers over HTTP: POST /Service.Method with a JSON body. It serves many
+// calls at once, as dockerd makes them.
 type Handler struct {
 	Network NetworkDriver // nil: none
 	IPAM    IPAMDriver    // nil: none
 
-	// Down is told to every caller, if it is set, whatever they call but what a
-	// driver is. That Docker asks once in its life and remembers.
+	// Down, if it is set, is the answer to every call but Activate and GetCapabilities:
+	// Docker asks those once and remembers the answer.
 	Down error
 
-	// Timeout bounds a call. Docker has no limit of its own and keeps locks while
-	// it waits, so a driver that hangs must be answered for. The context of the
-	// call ends then, and Docker gets an error. 0 is no limit.
+	// Timeout bounds a call. Docker has no limit of its own and holds locks while it
+	// waits, so the Handler must answer for a driver that hangs. At the limit the context
+	// of the call ends and Docker gets an error. 0 is no limit.
 	Timeout time.Duration
 
-	// Others are methods that are no driver's, by their whole name.
+	// Others are additional methods, by their full name.
 	Others map[string]Method
 
-	// Log, when set, hears of every call that was answered.
+	// Log, if it is set, is called after every answered call.
 	Log func(Call)
 
-	bodyTime time.Duration // instead of slowest, for tests
+	bodyTime time.Duration // replaces slowest in tests
 }
 
-// Method answers one call: body is the request as it came, perhaps empty. What it
-// returns is written as JSON.
+// Method answers one call: body is the request as received, perhaps empty. The answer is
+// written as JSON.
 type Method func(ctx context.Context, body []byte) (answer any, err error)
 
-// Call is one call that was answered.
+// Call is one answered call.
 type Call struct {
 	Method string
 	Took   time.Duration
 	Err    error
 }
 
-// ServeHTTP answers one call. It looks at neither Host (empty on 20.10) nor the
-// headers. Errors go into a good answer, under the names both kinds of drivers
-// use; what is no method is 404.
+// ServeHTTP answers one call. It reads neither Host (empty on 20.10) nor the headers.
+// Errors go into a regular answer, under the names that network and IPAM drivers use; an
+// unknown method is 404.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	method := r.URL.Path
@@ -101,16 +101,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// slowest is how long a caller may take to send a body. Docker's are a few
-// hundred bytes and come at once.
+// slowest is how long a caller may take to send a body. Docker's are a few hundred bytes
+// and arrive at once.
 const slowest = 10 * time.Second
 
-// read takes a body in whole, from callers that send it in time.
+// read reads the whole body, if the caller sends it in time.
 func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	conn := http.NewResponseController(w)
 	limited := conn.SetReadDeadline(time.Now().Add(cmp.Or(h.bodyTime, slowest))) == nil
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
-	if limited && err == nil { // the connection is watched for the caller's end from here on
+	if limited && err == nil { // without a deadline, the server notices when the caller goes
 		err = conn.SetReadDeadline(time.Time{})
 	}
 	if err != nil {
@@ -119,7 +119,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return bytes.TrimSpace(body), nil
 }
 
-// errorBody has the error under the names of both kinds of drivers.
+// errorBody has the error under the names that network and IPAM drivers use.
 type errorBody struct{ Err, Error string }
 
 func write(w http.ResponseWriter, answer any, err error) {
@@ -127,7 +127,7 @@ func write(w http.ResponseWriter, answer any, err error) {
 		text := err.Error()
 		var p *panicError
 		if errors.As(err, &p) {
-			text = p.short() // what is for the log is not for `docker run`
+			text = p.short() // the stack belongs into the log, not into the output of `docker run`
 		}
 		answer = errorBody{text, text}
 	}
@@ -137,7 +137,7 @@ func write(w http.ResponseWriter, answer any, err error) {
 		return
 	}
 	w.Header().Set("Content-Type", ContentType)
-	w.Write(append(data, '\n')) //nolint:errcheck // the caller is gone
+	w.Write(append(data, '\n')) //nolint:errcheck // fails only if the caller is gone
 }
 
 type result struct {
@@ -145,8 +145,8 @@ type result struct {
 	err    error
 }
 
-// watch runs a call under the time limit. A driver that does not look at its
-// context goes on alone; the caller is answered.
+// watch runs a call under the time limit. A driver that ignores its context keeps
+// running; the caller still gets an answer.
 func (h *Handler) watch(ctx context.Context, method string, fn methodFunc, body []byte) (any, error) {
 	if h.Timeout == 0 {
 		return safely(ctx, method, fn, body)
@@ -169,7 +169,7 @@ func (h *Handler) watch(ctx context.Context, method string, fn methodFunc, body 
 	}
 }
 
-// panicError is a call that panicked.
+// panicError is the error of a call that panicked.
 type panicError struct {
 	method string
 	value  any
@@ -178,11 +178,11 @@ type panicError struct {
 
 func (p *panicError) short() string { return fmt.Sprintf("%s panicked: %v", p.method, p.value) }
 
-// Error is for a log.
+// Error is the text for the log, with the stack.
 func (p *panicError) Error() string { return fmt.Sprintf("%s\n%s", p.short(), p.stack) }
 
-// safely turns a panic into an error: one broken call must not end the driver
-// of all containers.
+// safely turns a panic into an error: one broken call must not end the driver of all
+// containers.
 func safely(ctx context.Context, method string, fn methodFunc, body []byte) (answer any, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -192,19 +192,19 @@ func safely(ctx context.Context, method string, fn methodFunc, body []byte) (ans
 	return fn(ctx, body)
 }
 
-// methodFunc is a method on the wire.
+// methodFunc decodes, calls and answers a method.
 type methodFunc func(ctx context.Context, body []byte) (any, error)
 
-// request is what decode needs of a message: valid refuses one that does not
-// say what it is about.
+// request is what decode needs of a message: valid refuses one without the names that it
+// needs.
 type request[T any] interface {
 	*T
 	valid() error
 }
 
-// errEmpty refuses a message without names. dockerd sends an empty body when it
-// tries a call again whose body it has read already.
-var errEmpty = errors.New("the request does not say what it is about, as one that Docker repeats when the driver was restarted: try again")
+// errEmpty refuses a message without names. dockerd sends an empty body when it repeats a
+// call whose body it has already read.
+var errEmpty = errors.New("the request names no object, as when Docker repeats one after a restart of the driver: try again")
 
 // ask is a method with an answer.
 func ask[In, Out any, P request[In]](fn func(context.Context, P) (*Out, error)) methodFunc {
@@ -221,8 +221,8 @@ func ask[In, Out any, P request[In]](fn func(context.Context, P) (*Out, error)) 
 	}
 }
 
-// tell is a method without one.
-func tell[In any, P request[In]](fn func(context.Context, P) error) methodFunc {
+// order is a method without an answer.
+func order[In any, P request[In]](fn func(context.Context, P) error) methodFunc {
 	return func(ctx context.Context, body []byte) (any, error) {
 		in, err := decode[In, P](body)
 		if err != nil {
@@ -232,11 +232,11 @@ func tell[In any, P request[In]](fn func(context.Context, P) error) methodFunc {
 	}
 }
 
-// remove is tell for what takes something away: an empty body, which names
-// nothing, is answered well and passed on to nobody; and a caller that goes ends
-// nothing, since Docker never asks again.
+// remove is order for methods that remove something. An empty body, which names nothing,
+// succeeds without a call. The call goes on when the caller goes: Docker does not repeat
+// it.
 func remove[In any, P request[In]](fn func(context.Context, P) error) methodFunc {
-	next := tell[In, P](fn)
+	next := order[In, P](fn)
 	return func(ctx context.Context, body []byte) (any, error) {
 		if len(body) == 0 {
 			return Nothing{}, nil
@@ -247,7 +247,7 @@ func remove[In any, P request[In]](fn func(context.Context, P) error) methodFunc
 	}
 }
 
-// outlive is a context that ends with the time limit only.
+// outlive returns a context that only the time limit ends.
 func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, limited := ctx.Deadline()
 	ctx = context.WithoutCancel(ctx)
@@ -257,7 +257,7 @@ func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, end)
 }
 
-// get is a method that is asked nothing; a body is not looked at.
+// get is a method without a request; it ignores the body.
 func get[Out any](fn func(context.Context) (*Out, error)) methodFunc {
 	return func(ctx context.Context, _ []byte) (any, error) { return fn(ctx) }
 }

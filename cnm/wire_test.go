@@ -30,7 +30,7 @@ func post(h *Handler, method, body string) *httptest.ResponseRecorder {
 // plain is a driver without any optional interface.
 type plain struct{ NetworkDriver }
 
-// TestServerAnswers: what is no method, what names nothing, what is no JSON.
+// TestServerAnswers: unknown methods, requests without names, invalid JSON.
 func TestServerAnswers(t *testing.T) {
 	d := &scripted{answer: "{}"}
 	h := &Handler{Network: plain{d}}
@@ -42,18 +42,18 @@ func TestServerAnswers(t *testing.T) {
 		{"NetworkDriver.Nothing", "{}", 404, ""},
 		{"NetworkDriver.", "{}", 404, ""},
 		{"", "", 404, ""},
-		{"IpamDriver.RequestPool", "{}", 404, ""},                                 // it is no IPAM driver
-		{"NetworkDriver.ProgramExternalConnectivity", "{}", 404, ""},              // it publishes no ports
-		{"NetworkDriver.GwAllocCheck", "{}", 404, ""},                             // as before 28
-		{"NetworkDriver.AllocateNetwork", "{}", 404, ""},                          // no swarm
-		{"NetworkDriver.Leave", "", 200, "{}"},                                    // tried again without its body
-		{"NetworkDriver.DeleteNetwork", " \n", 200, "{}"},                         // as well
-		{"NetworkDriver.CreateNetwork", "", 200, "does not say what it is about"}, // nothing can be made of it
-		{"NetworkDriver.Join", `{"NetworkID":"n"}`, 200, "does not say what it is about"},
+		{"IpamDriver.RequestPool", "{}", 404, ""},                    // it is no IPAM driver
+		{"NetworkDriver.ProgramExternalConnectivity", "{}", 404, ""}, // it publishes no ports
+		{"NetworkDriver.GwAllocCheck", "{}", 404, ""},                // as before 28
+		{"NetworkDriver.AllocateNetwork", "{}", 404, ""},             // no swarm
+		{"NetworkDriver.Leave", "", 200, "{}"},                       // tried again without its body
+		{"NetworkDriver.DeleteNetwork", " \n", 200, "{}"},            // as well
+		{"NetworkDriver.CreateNetwork", "", 200, "names no object"},  // no network can be made of it
+		{"NetworkDriver.Join", `{"NetworkID":"n"}`, 200, "names no object"},
 		{"NetworkDriver.Join", `{"NetworkID":1}`, 200, "decode request"},
 		{"NetworkDriver.Join", `[`, 200, "decode request"},
 		{"NetworkDriver.GetCapabilities", "what?", 200, `"Scope"`},
-		{"NetworkDriver.Leave", `{"NetworkID":"n","EndpointID":"e","New":{"x":1}}`, 200, "{}"}, // a field of tomorrow
+		{"NetworkDriver.Leave", `{"NetworkID":"n","EndpointID":"e","New":{"x":1}}`, 200, "{}"}, // an unknown field
 		{"NetworkDriver.CreateEndpoint", strings.Repeat("x", MaxBody+1), 200, "too large"},
 	} {
 		w := post(h, c.method, c.body)
@@ -71,7 +71,7 @@ func TestServerAnswers(t *testing.T) {
 	}
 }
 
-// slow hangs, or panics.
+// slow hangs in Join and panics in Leave.
 type slow struct {
 	NetworkDriver
 	block chan struct{}
@@ -84,8 +84,7 @@ func (s slow) Join(context.Context, *JoinRequest) (*JoinResponse, error) {
 
 func (s slow) Leave(context.Context, *EndpointRequest) error { panic("broken") }
 
-// TestServerWatches: a driver that hangs or panics is answered for, and others
-// are served meanwhile.
+// TestServerWatches: the Handler answers for a driver that hangs or panics.
 func TestServerWatches(t *testing.T) {
 	s := slow{&scripted{answer: "{}"}, make(chan struct{})}
 	defer close(s.block)
@@ -150,8 +149,8 @@ func serve(t *testing.T, path string) {
 	})
 }
 
-// TestListen: the socket is root's alone, or a group's too; a dead one is
-// replaced, a living one and a file are not.
+// TestListen: only root may use the socket, or a group too; a dead socket is replaced, a
+// live one and a file are not.
 func TestListen(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "docker", "plugins", "x.sock")
@@ -172,10 +171,10 @@ func TestListen(t *testing.T) {
 				t.Errorf("group %d: %s: %v, %v", gid, at, fi.Mode(), err)
 			}
 		}
-		if _, err := ListenUnix(path, -1); err == nil || !strings.Contains(err.Error(), "somebody else does") {
+		if _, err := ListenUnix(path, -1); err == nil || !strings.Contains(err.Error(), "another process does") {
 			t.Errorf("a second listener: %v", err)
 		}
-		l.(*unixListener).Listener.Close() //nolint:errcheck // as a kill would: the socket stays
+		l.(*unixListener).Listener.Close() //nolint:errcheck // as if killed: the socket remains
 	}
 	l, err := ListenUnix(path, -1)
 	if err != nil {
@@ -190,17 +189,17 @@ func TestListen(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ListenUnix(path, -1); err == nil || !strings.Contains(err.Error(), "something else than a socket") {
+	if _, err := ListenUnix(path, -1); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("a file at the path: %v", err)
 	}
 }
 
-// TestClientErrors tells apart who did not answer, what did, and what it said.
+// TestClientErrors distinguishes no answer, a broken answer, and an error in the answer.
 func TestClientErrors(t *testing.T) {
 	var now atomic.Pointer[answer]
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status, body := now.Load().status, string(now.Load().body)
-		io.Copy(io.Discard, r.Body) //nolint:errcheck // else nobody notices that the caller goes
+		io.Copy(io.Discard, r.Body) //nolint:errcheck // otherwise the server does not notice when the caller goes
 		switch body {
 		case "hang":
 			<-r.Context().Done()
@@ -253,7 +252,7 @@ func TestClientErrors(t *testing.T) {
 	srv.Close()
 	start := time.Now()
 	if err := c.Leave(t.Context(), &EndpointRequest{}); !errors.Is(err, ErrUnreachable) || time.Since(start) < 40*time.Millisecond {
-		t.Errorf("nobody there: %v after %v", err, time.Since(start))
+		t.Errorf("no driver: %v after %v", err, time.Since(start))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -1,8 +1,8 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnmcli is the list of patchbay-cnm's plugins and its commands: install
-// the plugins, list and delete the networks that drivers were asked for, and the
+// Package cnmcli is the list of patchbay-cnm's plugins and its commands: install the
+// plugins, list and delete the networks that drivers were asked for, and serve the
 // stand-in for Docker's API.
 package cnmcli
 
@@ -42,25 +42,25 @@ IPAM driver.
 
   patchbay-cnm install DIR              put the plugins into DIR, such as /opt/cni/bin
   patchbay-cnm networks                 the networks that drivers were asked for
-  patchbay-cnm rm [--force] NETWORK     delete one that nobody is in, at its drivers;
-                                        with --force also when they cannot be reached
-  patchbay-cnm docker-api [SOCKET]      stand in for Docker's API, for drivers that look
-                                        things up there (default /run/patchbay/docker.sock)
+  patchbay-cnm rm [--force] NETWORK     delete a network without attachments, at its
+                                        drivers; with --force also when they cannot be reached
+  patchbay-cnm docker-api [SOCKET]      stand in for Docker's API, for drivers that
+                                        read it (default /run/patchbay/docker.sock)
   patchbay-cnm version                  which build it is
 `
 
 // errUsage is a mistake on the command line.
 var errUsage = errors.New("see patchbay-cnm help")
 
-// app is the process as values.
+// app holds the process's inputs and outputs.
 type app struct {
 	stdout io.Writer
 	stderr io.Writer
 	paths  paths.Paths
 }
 
-// Main runs a command and returns the exit status: 0, 1 when it failed, 2 for a
-// mistake on the command line. A SIGTERM ends docker-api well.
+// Main runs a command and returns the exit status: 0, 1 when it failed, 2 for a mistake
+// on the command line. SIGTERM ends docker-api cleanly.
 func Main(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -69,7 +69,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(stderr, "patchbay-cnm: error:", err) //nolint:errcheck // nothing is left to tell
+	fmt.Fprintln(stderr, "patchbay-cnm: error:", err) //nolint:errcheck // there is no other place for the error
 	if errors.Is(err, errUsage) {
 		return 2
 	}

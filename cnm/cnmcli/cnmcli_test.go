@@ -30,7 +30,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestMain makes the test binary the program: the plugins by their names.
+// TestMain lets the test binary act as the program and its plugins.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "patchbay-cnm" {
 		os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr))
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 
 var must = endpointtest.Must
 
-// fresh begins without state.
+// fresh removes the state at the end.
 func fresh(t *testing.T) {
 	t.Cleanup(func() { must(t, os.RemoveAll("/var/lib/patchbay")) })
 }
@@ -141,8 +141,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestBrokenState: a file that cannot be used hides no other network, and keeps
-// nobody from deleting its own.
+// TestBrokenState: a file that cannot be used hides no other network, and does not
+// prevent its own network's deletion.
 func TestBrokenState(t *testing.T) {
 	fresh(t)
 	d := &cnmtest.Driver{}
@@ -178,10 +178,10 @@ func TestBrokenState(t *testing.T) {
 	if status, out, errs := command("networks"); status != 0 || strings.Count(out, "\n") != 1 || !strings.HasPrefix(out, "gamma ") {
 		t.Errorf("networks: %d %s%s", status, out, errs)
 	}
-	w.Want("the driver's networks and pools", fmt.Sprint(len(d.Networks()), d.Pools()), "2 2") // gamma's, and what was forgotten
+	w.Want("the driver's networks and pools", fmt.Sprint(len(d.Networks()), d.Pools()), "2 2") // gamma's, and the forgotten ones
 }
 
-// TestInstall: the program under the plugins' names, also over older ones.
+// TestInstall: the program takes the plugins' names, also over older files.
 func TestInstall(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bin")
 	for range 2 {
@@ -202,7 +202,8 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// The first program of ours on a node leaves the state directory to root alone.
+// TestDockerAPIFirst: when docker-api is our first program on a node, it leaves the state
+// directory to root alone.
 func TestDockerAPIFirst(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -216,7 +217,7 @@ func TestDockerAPIFirst(t *testing.T) {
 	}
 }
 
-// TestDockerAPI asks what drivers ask, by a real socket.
+// TestDockerAPI sends the requests of drivers through a real socket.
 func TestDockerAPI(t *testing.T) {
 	fresh(t)
 	cnmtest.Start(t, "lab", &cnmtest.Driver{})

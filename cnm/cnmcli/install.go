@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 )
 
-// install puts the program into a directory under the plugins' names, while
-// containers start: one copy, made durable, takes each name by a rename.
+// install puts the program into a directory under the plugins' names. It may run while
+// containers start: it makes one copy durable, and renames it to each name.
 func (a *app) install(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("install: %w", err)

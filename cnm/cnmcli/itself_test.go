@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// TestItsOwnIPAM: a plugin whose IPAM plugin is itself, dry and in earnest, is
-// refused and does not call itself for ever. (FuzzConfiguration found it.)
+// TestItsOwnIPAM: a plugin whose IPAM plugin is itself is refused, in a dry run and in a
+// real one, and does not call itself without end. (FuzzConfiguration found it.)
 func TestItsOwnIPAM(t *testing.T) {
 	fresh(t)
 	d := &cnmtest.Driver{}

@@ -27,7 +27,7 @@ type known struct {
 	network *cnmplugin.Network // nil: only addresses
 	pools   *pool.State        // nil: none
 	living  []spec.Attachment
-	broken  error // why there is no more of it: files that cannot be used
+	broken  error // why parts are missing: files that cannot be used
 }
 
 func (a *app) known(name string) (k *known, err error) {
@@ -47,7 +47,7 @@ func (a *app) known(name string) (k *known, err error) {
 	return k, err
 }
 
-// load reads a file; one that cannot be used is noted.
+// load reads a file, and notes one that cannot be used.
 func (k *known) load(s *remote.Store, kind, name string, v any) (ok bool, err error) {
 	ok, err = s.Load(kind, name, v)
 	if errors.Is(err, remote.ErrBroken) {
@@ -57,8 +57,8 @@ func (k *known) load(s *remote.Store, kind, name string, v any) (ok bool, err er
 	return ok, err
 }
 
-// living are the attachments of a network. While the network's driver cannot be
-// told of an end, the address is kept too: that is no life.
+// living are the attachments of a network. While the driver of an ended attachment is
+// away, its address is kept too: such an attachment does not live.
 func living(s *remote.Store, network string) ([]spec.Attachment, error) {
 	set, ended := map[spec.Attachment]bool{}, map[spec.Attachment]bool{}
 	for _, p := range Plugins() { // cnm first
@@ -102,8 +102,7 @@ func (a *app) networks() error {
 	return broken
 }
 
-// line tells a network: name, driver, id, IPAM driver, pools, attachments, what is
-// broken.
+// line describes a network: name, driver, id, IPAM driver, pools, attachments, errors.
 func (k *known) line(name string) string {
 	line := name
 	if k.network != nil {
@@ -122,9 +121,9 @@ func (k *known) line(name string) string {
 	return line
 }
 
-// rm deletes a network by the plugins' own GC, which touches nothing that
-// somebody is in. force forgets what drivers that are away cannot be told, and
-// files that cannot be read: nobody knows which driver they are about.
+// rm deletes a network by the plugins' own GC, which changes nothing that is in use.
+// force also forgets what drivers that are away have not ended, and files that cannot be
+// read: they do not show which driver they are about.
 func (a *app) rm(ctx context.Context, name string, force bool) error {
 	if err := spec.ValidateNetworkName(name); err != nil {
 		return err
@@ -158,9 +157,9 @@ func (a *app) rm(ctx context.Context, name string, force bool) error {
 	case err != nil:
 		return err
 	case k.network != nil || k.pools != nil:
-		return fmt.Errorf("network %s stays, as its drivers cannot be reached; see rm --force", name)
+		return fmt.Errorf("network %s is not deleted: its drivers cannot be reached; see rm --force", name)
 	case k.broken != nil:
-		return fmt.Errorf("network %s stays, as nobody knows what its drivers were asked for; see rm --force: %w", name, k.broken)
+		return fmt.Errorf("network %s is not deleted: it is unknown what its drivers were asked for; see rm --force: %w", name, k.broken)
 	}
 	return nil
 }
@@ -173,7 +172,7 @@ func (a *app) forget(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		if _, err = s.Load(kind, name, v); errors.Is(err, remote.ErrBroken) { // still, with the lock
+		if _, err = s.Load(kind, name, v); errors.Is(err, remote.ErrBroken) { // read again with the lock
 			err = s.Remove(kind, name)
 		}
 		unlock()
@@ -184,7 +183,7 @@ func (a *app) forget(ctx context.Context, name string) error {
 	return nil
 }
 
-// at is the part of a configuration that says where a driver is.
+// at is the part of a configuration that names a driver.
 func at(e cnm.Endpoint, force bool) map[string]any {
 	conf := map[string]any{"keepNetwork": false, "keepPool": false, "delIgnoreUnreachable": force}
 	if e.Name != "" {
@@ -212,7 +211,7 @@ func (a *app) collect(ctx context.Context, name, pluginType string, conf map[str
 	return err
 }
 
-// dockerAPI serves until the process is told to end.
+// dockerAPI serves until the process gets a signal to end.
 func (a *app) dockerAPI(ctx context.Context, args []string) error {
 	path := filepath.Join(a.paths.Run, "docker.sock")
 	if len(args) > 0 {

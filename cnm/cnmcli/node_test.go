@@ -27,8 +27,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// node is what the program patchbay sees: its own plugins, and in a directory
-// those of patchbay-cnm.
+// node is what the program patchbay sees: its own plugins, and those of patchbay-cnm in a
+// directory.
 type node struct {
 	*endpointtest.World
 	dir string
@@ -46,8 +46,8 @@ func (n *node) options(apply bool) gc.Options {
 	return gc.Options{Paths: p, Runtime: rt, NewSession: session, Apply: apply}
 }
 
-// gc wants what `patchbay gc` says of the one attachment that does not live, and
-// how many do.
+// gc expects what `patchbay gc` reports of the one attachment that does not live, and how
+// many live.
 func (n *node) gc(apply bool, alive int, state gc.State, why string, removed bool) {
 	n.Helper()
 	report, err := gc.Run(n.Context(), n.options(apply))
@@ -61,7 +61,7 @@ func (n *node) gc(apply bool, alive int, state gc.State, why string, removed boo
 	}
 }
 
-// doctor wants a finding about leftovers.
+// doctor expects a finding about leftovers.
 func (n *node) doctor(text string) {
 	n.Helper()
 	o := n.options(false)
@@ -75,8 +75,8 @@ func (n *node) doctor(text string) {
 	}
 }
 
-// TestNodeGC: `patchbay gc` and `patchbay doctor` know what drivers attached, do
-// not harm what lives, and have the plugins of patchbay-cnm called for the rest.
+// TestNodeGC: `patchbay gc` and `patchbay doctor` know what drivers attached, do not harm
+// living attachments, and call the plugins of patchbay-cnm for the others.
 func TestNodeGC(t *testing.T) {
 	fresh(t)
 	d := &cnmtest.Driver{}
@@ -84,7 +84,7 @@ func TestNodeGC(t *testing.T) {
 	n := &node{World: endpointtest.New(t, append([]*plugin.Plugin{&cnmplugin.Plugin}, Plugins()[1:]...)...), dir: t.TempDir()}
 	conf := `"driver":"lab","timeout":20,"ipam":{"type":"cnm-ipam","driver":"lab","timeout":20,"subnet":"10.88.0.0/24"}`
 	a, b, c := n.Pod("a", conf), n.Pod("b", conf), n.Pod("c", conf)
-	a.Call.NetNS = "/run/netns/another" // that nobody else has open
+	a.Call.NetNS = "/run/netns/another" // no other process has it open
 	must(t, netns.Create(a.Call.NetNS))
 	for _, p := range []*endpointtest.Pod{a, b, c} {
 		must(t, p.Do(spec.Add))
@@ -94,10 +94,10 @@ func TestNodeGC(t *testing.T) {
 
 	n.gc(false, 2, gc.Dead, "its namespace /run/netns/another is gone", false)
 	n.doctor("1 dead attachment left 1 addresses and more behind: net a/eth0")
-	n.gc(true, 2, gc.Unsure, "patchbay-cnm install DIR", false) // nobody here can tell the driver
+	n.gc(true, 2, gc.Unsure, "patchbay-cnm install DIR", false) // no installed plugin can reach the driver
 	n.Want("endpoints", fmt.Sprint(d.Endpoints()), "3")
 	n.dir = plugintest.Install(t, Plugins()...)
-	adding := record.OfDrivers(paths.Default().State) // as an ADD has it
+	adding := record.OfDrivers(paths.Default().State) // as an ADD takes it
 	_, err := adding.Take("net", owner.Of("net", "a", "eth0"), "cnm")
 	must(t, err)
 	n.gc(true, 2, gc.Unsure, "an ADD or DEL is working on it", false)
@@ -106,8 +106,8 @@ func TestNodeGC(t *testing.T) {
 	n.Want("endpoints and addresses", fmt.Sprint(d.Endpoints(), d.Addresses()), "2 3") // with the gateway
 	n.doctor("")
 
-	// Detached while the driver was away: gc tells it once it is back, and leaves
-	// the link to it as long as it is not.
+	// Detached while the driver was away: gc ends the attachment at the driver once it is
+	// back, and keeps the link until then.
 	srv.Stop()
 	must(t, b.Do(spec.Del))
 	n.gc(false, 1, gc.Dead, "it was detached, and driver lab has not heard of it", false)
@@ -125,7 +125,7 @@ func TestNodeGC(t *testing.T) {
 	}
 }
 
-// links counts those of the host that the driver is to get back.
+// links counts the host's links that the driver has to get back.
 func (n *node) links() (count int) {
 	n.Helper()
 	links, err := n.HostConn().LinkList()

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnmtest has Docker drivers for tests: Driver, a network and IPAM
-// driver that makes bridges, veth pairs and macvlans in the namespace of the
-// process, written with package cnm's server; and Server, which serves it and can
-// answer any call wrong: an error, a 404, nonsense, nothing at all.
+// Package cnmtest has Docker drivers for tests: Driver, a network and IPAM driver that
+// makes bridges, veth pairs and macvlans in the namespace of the process, written with
+// package cnm's server; and Server, which serves it and can give any call a wrong answer:
+// an error, a 404, an invalid answer, or none.
 package cnmtest
 
 import (
@@ -21,9 +21,9 @@ type Mode int
 
 // The modes.
 const (
-	Veth    Mode = iota // hands over an end of a veth pair, the other is in a bridge
+	Veth    Mode = iota // hands over an end of a veth pair; the other is in a bridge
 	Macvlan             // hands over a macvlan on the network's option "parent"
-	Self                // does everything in the container itself
+	Self                // configures the container itself
 	Nothing             // joins without a link
 )
 
@@ -34,7 +34,7 @@ type Driver struct {
 
 	// RequiresMAC is a capability of the IPAM driver.
 	RequiresMAC bool
-	// RequiresReplay is another.
+	// RequiresReplay is a capability of the IPAM driver.
 	RequiresReplay bool
 	// SkipGateways is announced and answered to GwAllocCheck.
 	SkipGateways bool
@@ -42,22 +42,22 @@ type Driver struct {
 	NoGateway bool
 	// Routes are returned by Join.
 	Routes []cnm.StaticRoute
-	// ZeroPool is an IPAM driver as Calico's: pools of everything, single addresses,
-	// a gateway that is in none of their networks.
+	// ZeroPool makes it an IPAM driver like Calico's: its pools are 0.0.0.0/0 and ::/0,
+	// addresses are single, and the gateway is outside of all networks.
 	ZeroPool bool
-	// NewIDs gives a pool another id whenever it is asked for.
+	// NewIDs gives a pool another id at each request.
 	NewIDs bool
-	// NewPools chooses another IPv4 pool whenever it may choose.
+	// NewPools chooses another IPv4 pool at each request without a subnet.
 	NewPools bool
-	// GatewayInPool tells the gateway in RequestPool's Data.
+	// GatewayInPool puts the gateway into RequestPool's Data.
 	GatewayInPool bool
 
 	mu       sync.Mutex
 	networks map[string]*network
 	pools    map[string]*pool
-	asked    int                    // pools that were asked for; Forget does not forget it
+	asked    int                    // number of requested pools; Forget does not reset it
 	opened   map[string]cnm.Options // endpoints with external connectivity
-	nodes    map[string]bool        // by address; whether it is this one
+	nodes    map[string]bool        // by address; true for this node
 }
 
 type network struct {
@@ -108,7 +108,7 @@ func (d *Driver) Opened() (list []cnm.Options) {
 	return list
 }
 
-// EndpointOptions returns the options of an endpoint made last.
+// EndpointOptions returns the options of all endpoints.
 func (d *Driver) EndpointOptions() (list []cnm.Options) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

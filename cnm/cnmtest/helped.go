@@ -13,8 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// As turns a value of one library's types into another's, which is what the wire
-// does too.
+// As turns a value of one library's types into another's by JSON, as the wire does.
 func As[T any](t testing.TB, v any) *T {
 	t.Helper()
 	data, err := json.Marshal(v)
@@ -28,8 +27,8 @@ func As[T any](t testing.TB, v any) *T {
 	return out
 }
 
-// StartHelped serves a handler of docker/go-plugins-helpers at the socket Docker
-// would find it at, until the test ends.
+// StartHelped serves a handler of docker/go-plugins-helpers at the socket where Docker
+// finds it, until the test ends.
 func StartHelped(t testing.TB, name string, h interface{ Serve(net.Listener) error }) {
 	t.Helper()
 	path := filepath.Join(cnm.SocketDir, name+".sock")

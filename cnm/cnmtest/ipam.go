@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// pool is a pool with the addresses that are out.
+// pool is a pool with its used addresses.
 type pool struct {
 	prefix, part netip.Prefix
 	used         map[netip.Addr]bool
@@ -128,7 +128,7 @@ func (p *pool) single(a netip.Addr, gateway bool) (*cnm.RequestAddressResponse, 
 	return &cnm.RequestAddressResponse{Address: netip.PrefixFrom(a, a.BitLen()), Data: map[string]string{}}, nil
 }
 
-// free finds an address nobody has; a gateway may be outside the part.
+// free finds an unused address; a gateway may be outside the part.
 func (p *pool) free(gateway bool) netip.Addr {
 	in := p.part
 	if gateway {
@@ -157,7 +157,7 @@ func (d *Driver) ReleaseAddress(_ context.Context, in *cnm.ReleaseAddressRequest
 	return nil
 }
 
-// Addresses counts the addresses that are out, gateways included.
+// Addresses counts the used addresses, with gateways.
 func (d *Driver) Addresses() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -167,7 +167,7 @@ func (d *Driver) Addresses() (n int) {
 	return n
 }
 
-// Pools counts the pools that are out.
+// Pools counts the requested pools.
 func (d *Driver) Pools() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// Server serves a driver at the socket Docker would find it at.
+// Server serves a driver at the socket where Docker finds it.
 type Server struct {
 	Name, Path string
 	Handler    http.Handler
@@ -27,12 +27,12 @@ type Server struct {
 	stop   func()
 }
 
-// Call is one that was made.
+// Call is a received call.
 type Call struct {
 	Method, Body string
 }
 
-// fault answers the calls of one method wrong.
+// fault is a wrong answer to the calls of one method.
 type fault struct {
 	method string
 	times  int // how many; negative: all
@@ -48,7 +48,7 @@ func Start(t testing.TB, name string, d *Driver) *Server {
 	return s
 }
 
-// Serve begins, or begins again after Stop.
+// Serve starts serving, also after Stop.
 func (s *Server) Serve(t testing.TB) {
 	t.Helper()
 	l, err := cnm.ListenUnix(s.Path, -1)
@@ -67,7 +67,7 @@ func (s *Server) Serve(t testing.TB) {
 	}
 }
 
-// Stop takes the driver away, its socket too.
+// Stop ends the driver, and removes its socket.
 func (s *Server) Stop() {
 	if s.stop != nil {
 		s.stop()
@@ -75,7 +75,7 @@ func (s *Server) Stop() {
 	}
 }
 
-// ServeHTTP notes a call and answers it, wrong if a fault says so.
+// ServeHTTP notes a call and answers it, with a fault's answer if one matches.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -105,21 +105,21 @@ func (s *Server) note(c Call) http.HandlerFunc {
 	return nil
 }
 
-// Fault answers the next calls of a method (negative: all) wrong.
+// Fault gives the next calls of a method (negative: all) a wrong answer.
 func (s *Server) Fault(method string, times int, answer http.HandlerFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = append(s.faults, fault{method, times, answer})
 }
 
-// Well ends all faults.
+// Well removes all faults.
 func (s *Server) Well() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = nil
 }
 
-// Calls returns what was called since the last time.
+// Calls returns the calls since the last Calls.
 func (s *Server) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *Server) Calls() []Call {
 	return calls
 }
 
-// Methods returns the methods of Calls, without the service.
+// Methods returns the methods of Calls.
 func (s *Server) Methods() (list []string) {
 	for _, c := range s.Calls() {
 		list = append(list, c.Method)
@@ -157,7 +157,7 @@ func Cut() http.HandlerFunc {
 	return func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 }
 
-// DoAnd does what was asked, and then answers otherwise.
+// DoAnd carries out the call, and then gives another answer.
 func (s *Server) DoAnd(answer http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.Handler.ServeHTTP(discard{http.Header{}}, r.WithContext(context.WithoutCancel(r.Context())))

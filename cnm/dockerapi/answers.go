@@ -24,7 +24,7 @@ const drain = 2 * time.Second
 // Serve answers on l until ctx ends. It closes l.
 func Serve(ctx context.Context, l net.Listener, a *API) error {
 	srv := &http.Server{Handler: a, ReadHeaderTimeout: drain, BaseContext: func(net.Listener) context.Context { return ctx }}
-	stop := context.AfterFunc(ctx, func() { srv.Close() }) //nolint:errcheck // Serve returns it
+	stop := context.AfterFunc(ctx, func() { srv.Close() }) //nolint:errcheck // Serve returns the error
 	defer stop()
 	err := srv.Serve(l)
 	if ctx.Err() != nil {
@@ -40,7 +40,7 @@ func has(a *remote.Attachment) cnm.Interface {
 	return *a.Interface
 }
 
-// text is empty for an address that is not known.
+// text is empty for an unknown address.
 func text(p netip.Prefix) string {
 	if !p.IsValid() {
 		return ""
@@ -69,7 +69,7 @@ func (a *API) networks(w http.ResponseWriter) {
 	write(w, out)
 }
 
-// network is found by its id, else by its name, else by the start of its id:
+// network answers with the network of an id, else of a name, else of a prefix of the id:
 // Docker's order.
 func (a *API) network(w http.ResponseWriter, id string) {
 	list, ok := a.list(w)
@@ -141,11 +141,11 @@ func (a *API) container(w http.ResponseWriter, id string) {
 		"Config": map[string]any{"Labels": map[string]string{}, "Hostname": ""}, "NetworkSettings": settings})
 }
 
-// poll is how often the events look whether somebody came or went.
+// poll is how often events looks for containers that joined or left.
 const poll = 500 * time.Millisecond
 
-// events streams who joins and leaves a network until the caller goes. While
-// nothing can be read, nobody has joined or left.
+// events streams the containers that join and leave a network until the caller goes.
+// While the state cannot be read, it reports none.
 func (a *API) events(w http.ResponseWriter, r *http.Request) {
 	list, ok := a.list(w)
 	if !ok {

@@ -1,10 +1,10 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dockerapi stands in for the part of Docker's API that network drivers
-// look things up in: networks with their names and labels, containers with their
-// networks, and events. It reads what the plugin cnm wrote down and can change
-// nothing. A driver that calls back gets DOCKER_HOST=unix:///run/patchbay/docker.sock.
+// Package dockerapi stands in for the part of Docker's API that network drivers read:
+// networks with their names and labels, containers with their networks, and events. It
+// reads what the plugin cnm recorded and changes nothing. A driver that asks Docker gets
+// DOCKER_HOST=unix:///run/patchbay/docker.sock.
 package dockerapi
 
 import (
@@ -17,25 +17,25 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/remote"
 )
 
-// API is the http.Handler. Paths may begin with a version, as /v1.43.
+// API is the http.Handler. Paths may begin with a version, such as /v1.43.
 type API struct {
 	Store *remote.Store
 }
 
-// Version is the API version it says it has: the oldest that clients of today
-// accept and all drivers speak.
+// Version is the API version that it reports: the oldest that today's clients accept and
+// all drivers support.
 const Version = "1.44"
 
-// ServeHTTP answers GET, HEAD of /_ping too; the rest is 404, as Docker says it.
+// ServeHTTP answers GET, and HEAD of /_ping; an unknown path is 404, as with Docker.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := unversioned(r.URL.Path)
 	w.Header().Set("Api-Version", Version)
 	w.Header().Set("Ostype", "linux")
 	switch id, rest := split(path); {
 	case path == "/_ping" && (r.Method == http.MethodGet || r.Method == http.MethodHead):
-		w.Write([]byte("OK")) //nolint:errcheck // the caller is gone
+		w.Write([]byte("OK")) //nolint:errcheck // fails only if the caller is gone
 	case r.Method != http.MethodGet:
-		fail(w, http.StatusForbidden, "this is patchbay-cnm in Docker's place: it only answers questions")
+		fail(w, http.StatusForbidden, "this is patchbay-cnm in Docker's place: it only serves GET")
 	case path == "/version":
 		write(w, map[string]string{"ApiVersion": Version, "MinAPIVersion": "1.24", "Version": "patchbay-cnm", "Os": "linux"})
 	case path == "/info":
@@ -55,7 +55,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// unversioned takes "/v1.43" off a path.
+// unversioned removes "/v1.43" from a path.
 func unversioned(path string) string {
 	if rest, ok := strings.CutPrefix(path, "/v1."); ok {
 		if version, rest, ok := strings.Cut(rest, "/"); ok && strings.Trim(version, "0123456789") == "" {
@@ -65,7 +65,7 @@ func unversioned(path string) string {
 	return path
 }
 
-// split takes "/networks/x" apart into id and kind.
+// split splits "/networks/x" into id and kind.
 func split(path string) (id, kind string) {
 	kind, id, ok := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	if !ok {
@@ -76,23 +76,23 @@ func split(path string) (id, kind string) {
 
 func write(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(v) //nolint:errcheck // the caller is gone
+	json.NewEncoder(w).Encode(v) //nolint:errcheck // fails only if the caller is gone
 }
 
 func fail(w http.ResponseWriter, status int, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(map[string]string{"message": message}) //nolint:errcheck // the caller is gone
+	json.NewEncoder(w).Encode(map[string]string{"message": message}) //nolint:errcheck // fails only if the caller is gone
 }
 
-// network is a network with who is in it.
+// network is a network with its attachments.
 type network struct {
 	name string
 	*cnmplugin.Network
 	members []*remote.Attachment
 }
 
-// list is read, whose error is the answer (ok is false).
+// list is read; on an error it answers with that (ok is false).
 func (a *API) list(w http.ResponseWriter) (list []network, ok bool) {
 	list, err := a.read()
 	if err != nil {
@@ -110,7 +110,7 @@ func (a *API) read() (list []network, err error) {
 		n := network{name: name, Network: new(cnmplugin.Network)}
 		ok, err := a.Store.Load(remote.Networks, name, n.Network)
 		if err != nil || !ok {
-			continue // it is being made, or torn: Docker does not show such either
+			continue // it is being made, or torn: Docker does not show such networks either
 		}
 		if n.members, err = a.Store.Living(name, cnmplugin.Plugin.Name); err != nil {
 			return nil, err
@@ -126,7 +126,7 @@ func (n network) flag(key string) bool {
 	return err == nil && v
 }
 
-// docker is the network in Docker's words.
+// docker is the network in Docker's format.
 func (n network) docker() map[string]any {
 	options, err := n.Request.Options.Strings()
 	if err != nil || options == nil {

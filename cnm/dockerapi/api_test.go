@@ -26,7 +26,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// withNetworks is an API of networks, ids by names.
+// withNetworks is an API with networks, given as ids by names.
 func withNetworks(t *testing.T, ids map[string]string) *API {
 	s := remote.Open(t.TempDir())
 	t.Cleanup(s.Records.Close)
@@ -36,7 +36,7 @@ func withNetworks(t *testing.T, ids map[string]string) *API {
 	return &API{Store: s}
 }
 
-// TestNetworkOrder: of several networks that are meant, it is the one of Docker.
+// TestNetworkOrder: of several networks that match, Docker's choice is the answer.
 func TestNetworkOrder(t *testing.T) {
 	a := withNetworks(t, map[string]string{"a": "beef01", "b": "beef02", "beef": "cafe01", "cafe01": "d00d01"})
 	for asked, want := range map[string]string{
@@ -52,8 +52,8 @@ func TestNetworkOrder(t *testing.T) {
 	}
 }
 
-// TestEventsOfWhatCannotBeRead: nobody is said to have left because we could not
-// look.
+// TestEventsOfWhatCannotBeRead: no container is reported to have left because the state
+// could not be read.
 func TestEventsOfWhatCannotBeRead(t *testing.T) {
 	a := withNetworks(t, map[string]string{"net": "beef01"})
 	attach := func(container string) {

@@ -19,7 +19,7 @@ func drives(name, network, cniVersion string) string {
 	return fmt.Sprintf(`{"cniVersion":%q,"name":%q,"plugins":[{"type":"cnm","driver":"patchbay","options":{"cni.network":%q}}]}`, cniVersion, name, network)
 }
 
-// ownPools asks the IPAM driver that runs it for its own addresses.
+// ownPools is a network whose IPAM driver runs this network for its addresses.
 const ownPools = `{"cniVersion":"1.0.0","name":"ownpools","plugins":[{"type":"bridge","bridge":"loop1","ipam":{
 	"type":"cnm-ipam","driver":"patchbay","options":{"cni.network":"ownpools"},"pools":[{}]}}]}`
 
@@ -50,7 +50,7 @@ func TestItself(t *testing.T) {
 	}
 }
 
-// attach is the beginning of a `docker run` on a network, and its end.
+// attach makes the calls of the beginning and the end of a `docker run` on a network.
 func (h *host) attach(c *cnm.Client, name string) error {
 	h.Helper()
 	h.port++

@@ -25,7 +25,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// runtime attaches containers: ours, or libcni as containerd and cnitool use it.
+// runtime attaches containers: our library, or libcni as containerd and cnitool use it.
 type runtime interface {
 	add(p *endpointtest.Pod, ports int) error
 	check(p *endpointtest.Pod) error
@@ -33,8 +33,8 @@ type runtime interface {
 	gc() error
 }
 
-// list is the network that a runtime runs: the plugin cnm with patchbayd's
-// driver, and a plugin of patchbay behind it.
+// list is the network that a runtime runs: the plugin cnm with patchbayd's driver,
+// followed by a plugin of patchbay.
 func list(name, conf string) []byte {
 	return fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"plugins":[
 		{"type":"cnm","driver":"patchbay","timeout":50,"capabilities":{"portMappings":true},"keepNetwork":false,%s},{"type":"tuning","mtu":1400}]}`, name, conf)
@@ -118,8 +118,8 @@ func (r *other) gc() error {
 	return r.GCNetworkList(r.t.Context(), r.NetworkConfigList, &libcni.GCArgs{})
 }
 
-// TestLoop: two containers talk through both directions, sysctls of both chains
-// arrive, ports are published, and DEL leaves neither side anything.
+// TestLoop: two containers reach each other through both directions, sysctls of both
+// chains are set, ports are published, and DEL leaves nothing on either side.
 func TestLoop(t *testing.T) {
 	h := newHost(t)
 	pools := `"ipam":{"type":"cnm-ipam","driver":"patchbay","timeout":50,"options":{"cni.network":"podnet"},"pools":[{},{"ipv6":true}],"keepPool":false}`
@@ -133,7 +133,7 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// live is the life of two containers.
+// live attaches, checks and detaches two containers.
 func (h *host) live(n int, r runtime) {
 	h.Helper()
 	port := 8090 + n
@@ -163,7 +163,7 @@ func (h *host) talk(a, b *endpointtest.Pod) {
 	}
 }
 
-// nothing wants that nothing is left of containers.
+// nothing expects that nothing is left of the containers.
 func (h *host) nothing(pods ...*endpointtest.Pod) {
 	h.Helper()
 	for _, p := range pods {
@@ -192,8 +192,8 @@ func (h *host) nothing(pods ...*endpointtest.Pod) {
 	}
 }
 
-// TestKilled: patchbayd is killed while containers run, and away when one goes.
-// What runs talks on; what was not told is told by the GC after it is back.
+// TestKilled: patchbayd is killed while containers run, and away when one ends. Running
+// containers keep their network; after its return the next ADD or GC ends the rest.
 func TestKilled(t *testing.T) {
 	h := newHost(t)
 	r := h.own(list("killed", `"options":{"cni.network":"podnet"}`))
@@ -209,7 +209,7 @@ func TestKilled(t *testing.T) {
 	h.start()
 	must(t, r.check(b))
 	c := h.Pod("c", "")
-	must(t, r.add(c, 0)) // tells of a, too
+	must(t, r.add(c, 0)) // also ends a at the driver
 	h.talk(c, b)
 	must(t, r.del(b))
 	must(t, r.del(c))
@@ -217,9 +217,9 @@ func TestKilled(t *testing.T) {
 	h.nothing(a, b, c)
 }
 
-// TestReboot: everything but the state on the disk is gone. The networks of both
-// sides come back with the first container; one that does not come back goes with
-// a GC.
+// TestReboot: everything but the state on the disk is gone. The networks of both sides
+// are made again with the first container; a GC removes the container that does not come
+// back.
 func TestReboot(t *testing.T) {
 	h := newHost(t)
 	r := h.own(list("reboot", `"options":{"cni.network":"podnet"}`)).(*own)
@@ -227,7 +227,7 @@ func TestReboot(t *testing.T) {
 	must(t, r.add(a, 0))
 	must(t, r.add(lost, 0))
 	h.reboot(a, lost)
-	must(t, r.del(a)) // as kubelet, who knows it from before
+	must(t, r.del(a)) // as kubelet does, which knows it from before the boot
 	b := h.Pod("b", "")
 	must(t, r.add(a, 0))
 	must(t, r.add(b, 0))
@@ -242,8 +242,8 @@ func TestReboot(t *testing.T) {
 	h.nothing(a, b, lost)
 }
 
-// reboot ends patchbayd and takes away what does not survive: links, namespaces,
-// /run; and makes what does be of an earlier boot.
+// reboot ends patchbayd and removes what does not survive a boot: links, namespaces,
+// /run. It gives the rest an earlier boot's id.
 func (h *host) reboot(pods ...*endpointtest.Pod) {
 	h.Helper()
 	h.kill()
@@ -261,7 +261,7 @@ func (h *host) reboot(pods ...*endpointtest.Pod) {
 	must(h, err)
 	for line := range strings.Lines(string(mounts)) {
 		if path := strings.Fields(line)[1]; strings.HasPrefix(path, "/run/patchbay/") {
-			if err := unix.Unmount(path, unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) { // gone with one above
+			if err := unix.Unmount(path, unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) { // unmounted with a parent
 				must(h, err)
 			}
 		}

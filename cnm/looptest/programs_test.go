@@ -23,14 +23,14 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 
 var must = endpointtest.Must
 
-// host is a node on which everything is installed.
+// host is a node with all programs installed.
 type host struct {
 	*endpointtest.World
 	dirs      []string // CNI_PATH: patchbay's plugins, patchbay-cnm's
 	confs     string   // the networks of patchbayd
 	patchbayd string
 	daemon    *exec.Cmd
-	port      int // that was served last
+	port      int // the last one served
 }
 
 // podnet is the network at the end of the loop.
@@ -39,8 +39,8 @@ const podnet = `{"cniVersion":"1.1.0","name":"podnet","plugins":[
 	 "routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}},
 	{"type":"tuning","sysctl":{"net.core.somaxconn":"777"}}]}`
 
-// newHost builds the programs, installs the plugins as an operator does, and
-// starts patchbayd.
+// newHost builds the programs, installs the plugins as an operator does, and starts
+// patchbayd.
 func newHost(t *testing.T) *host {
 	bin := t.TempDir()
 	root, err := reftest.Root()
@@ -64,8 +64,8 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// start runs `patchbayd docker` until it answers, with patchbay's plugins or those
-// of other directories.
+// start runs `patchbayd docker` until it answers, with patchbay's plugins or those of
+// other directories.
 func (h *host) start(plugins ...string) {
 	h.Helper()
 	if len(plugins) == 0 {

@@ -1,12 +1,12 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine asks a Docker daemon which networks it has. These are three
-// questions of its API that every version answers alike (GET /info, /networks,
-// /networks/ID, without a version in the path), so it takes no client of Docker's.
+// Package engine asks a Docker daemon for its networks. It uses three requests that every
+// version answers alike (GET /info, /networks, /networks/ID, without a version in the
+// path), so it needs no client library.
 //
-// A daemon that boots holds its locks and answers nobody: who asks must not be
-// waited for by it, and has a limit.
+// A daemon that boots holds its locks and answers no request: the caller needs a time
+// limit, and must not itself be needed by the daemon at that time.
 package engine
 
 import (
@@ -23,20 +23,20 @@ import (
 	"time"
 )
 
-// limit bounds one question, maxAnswer an answer, in bytes.
+// limit bounds one request; maxAnswer bounds an answer, in bytes.
 const (
 	limit     = 10 * time.Second
 	maxAnswer = 64 << 20
 )
 
-// Client asks one daemon. It may be used by many goroutines.
+// Client asks one daemon. Several goroutines may use it at once.
 type Client struct {
 	base string
 	http *http.Client
 }
 
-// New makes a client for unix:///PATH or tcp://HOST:PORT (without TLS), as
-// DOCKER_HOST has them. It connects to nobody yet.
+// New returns a client for unix:///PATH or tcp://HOST:PORT (without TLS), as in
+// DOCKER_HOST. It does not connect yet.
 func New(host string) (*Client, error) {
 	u, err := url.Parse(host)
 	if err != nil {
@@ -57,7 +57,7 @@ func New(host string) (*Client, error) {
 	return c, nil
 }
 
-// Network is one of Docker's.
+// Network is one of Docker's networks.
 type Network struct {
 	ID     string `json:"Id"`
 	Name   string
@@ -68,44 +68,44 @@ type Network struct {
 	}
 }
 
-// Root is the daemon's data root: it tells one daemon of a host from another.
+// Root is the daemon's data root: it distinguishes the daemons of a host.
 func (c *Client) Root(ctx context.Context) (string, error) {
 	var info struct{ DockerRootDir string }
 	if err := c.get(ctx, "/info", &info); err != nil {
 		return "", err
 	}
 	if info.DockerRootDir == "" {
-		return "", errors.New("ask docker: /info tells no DockerRootDir")
+		return "", errors.New("ask docker: /info has no DockerRootDir")
 	}
 	return info.DockerRootDir, nil
 }
 
-// Networks lists all networks. A daemon has some of its own, so an answer without
-// any is none.
+// Networks lists all networks. Every daemon has networks of its own, so an empty list is
+// an error.
 func (c *Client) Networks(ctx context.Context) ([]Network, error) {
 	var list []Network
 	if err := c.get(ctx, "/networks", &list); err != nil {
 		return nil, err
 	}
 	if len(list) == 0 {
-		return nil, errors.New("ask docker: /networks has none")
+		return nil, errors.New("ask docker: /networks has no network")
 	}
 	for _, n := range list {
 		if n.ID == "" {
-			return nil, errors.New("ask docker: /networks has one without an id")
+			return nil, errors.New("ask docker: /networks has a network without an id")
 		}
 	}
 	return list, nil
 }
 
-// Endpoint is one of a network's, with the addresses that Docker has for it.
+// Endpoint is an endpoint of a network, with the addresses that Docker has for it.
 type Endpoint struct {
-	MAC   string       // "" where its driver has none
+	MAC   string       // "" if the driver set none
 	Addrs []netip.Addr // at most one of each family
 }
 
-// Endpoints are those of a network, by their ids. known is false when there is no
-// such network.
+// Endpoints are those of a network, by their ids. known is false when the network does
+// not exist.
 func (c *Client) Endpoints(ctx context.Context, network string) (all map[string]Endpoint, known bool, err error) {
 	var n struct {
 		ID         string `json:"Id"`
@@ -132,7 +132,7 @@ func (c *Client) Endpoints(ctx context.Context, network string) (all map[string]
 	return all, true, nil
 }
 
-// addresses reads ADDRESS/LENGTH, "" for none.
+// addresses parses ADDRESS/LENGTH; empty texts are skipped.
 func addresses(texts ...string) (out []netip.Addr, err error) {
 	for _, text := range texts {
 		if text == "" {
@@ -165,8 +165,8 @@ func (c *Client) get(ctx context.Context, path string, out any) error {
 	case http.StatusNotFound:
 		return fmt.Errorf("ask docker: %s: %w", path, errNotFound)
 	default:
-		said, _ := io.ReadAll(io.LimitReader(body, 512))
-		return fmt.Errorf("ask docker: %s: %s: %s", path, resp.Status, strings.TrimSpace(string(said)))
+		text, _ := io.ReadAll(io.LimitReader(body, 512))
+		return fmt.Errorf("ask docker: %s: %s: %s", path, resp.Status, strings.TrimSpace(string(text)))
 	}
 	if err := json.NewDecoder(body).Decode(out); err != nil {
 		return fmt.Errorf("ask docker: %s: %w", path, err)

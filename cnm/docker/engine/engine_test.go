@@ -74,14 +74,14 @@ func TestAnswers(t *testing.T) {
 	if _, known, err := c.Endpoints(ctx, "gone"); err != nil || known {
 		t.Errorf("%v %v", known, err)
 	}
-	for _, bad := range []string{"n3", "n4"} { // about another network; an address that is none
+	for _, bad := range []string{"n3", "n4"} { // of another network; an invalid address
 		if _, _, err := c.Endpoints(ctx, bad); err == nil {
 			t.Errorf("the answer about %s was taken", bad)
 		}
 	}
 }
 
-// What is no answer must not look like a daemon without networks.
+// TestNoAnswer: an invalid answer must not look like a daemon without networks.
 func TestNoAnswer(t *testing.T) {
 	for name, text := range map[string]string{"an error": "!boom", "no list": `{}`, "no JSON": "<html>", "nothing": "", "no ids": `[{}]`, "null": "null", "none": "[]"} {
 		c := serve(t, map[string]string{"/networks": text, "/info": `{}`})

@@ -1,10 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package state is what the Docker driver must not forget: dockerd never tells a
-// network or an endpoint twice, and says nothing when it was killed. Each has a
-// file of its own, which says what is about to be done before it is done: a driver
-// that was killed knows afterwards what may be there. A node that lost its power
-// knows which there were (fsync); how far an endpoint had come may be as it was
-// before, since nothing of that counts after a reboot.
+// Package state is the Docker driver's memory: dockerd never repeats a network or an
+// endpoint, and sends nothing after it was killed. Each object has a file of its own,
+// which names each step before it is done: after a kill, the driver knows what may exist.
+// After a power loss it knows all objects (fsync), but an endpoint's file may be an older
+// one: an endpoint's phase means nothing after a reboot.
 package state

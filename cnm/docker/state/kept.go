@@ -9,25 +9,24 @@ import (
 	"sync"
 )
 
-// kept are decoded objects, by kind and id, as they are on the disk; a kind comes
-// with its first list. It costs a driver nothing then to look through a thousand
-// endpoints for a port.
+// kept holds decoded objects by kind and id, as they are on the disk; the first list of a
+// kind fills it. Then a driver can cheaply search a thousand endpoints for a port.
 type kept struct {
 	mu  sync.Mutex
 	all map[string]map[string]any // nil: nothing is kept
 }
 
-// Keep is for the process that alone writes here: from now on lists are read from
-// the disk once. Others who open the directory read it anew each time. A file that
-// somebody else removes is missed when the process starts again.
+// Keep is for the only process that writes here: from now on it reads each list once from
+// the disk. Other processes read the directory each time. If another process removes a
+// file, this one notices only after a restart.
 func (s *Store) Keep() {
 	s.kept.mu.Lock()
 	defer s.kept.mu.Unlock()
 	s.kept.all = make(map[string]map[string]any)
 }
 
-// put follows a write. It comes after it, so whoever fills the kind meanwhile has
-// either object, and this one in the end.
+// put follows a write. It runs after the write, so a list that is read meanwhile has the
+// old or the new object, and then the new one.
 func (k *kept) put(kind, id string, v any) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -43,15 +42,15 @@ func (k *kept) drop(kind, id string) {
 	delete(k.all[kind], id)
 }
 
-// forget is for a write that failed: either object may be on the disk.
+// forget follows a failed write: either object may be on the disk.
 func (k *kept) forget(kind string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.all, kind)
 }
 
-// list returns what is kept of a kind in the order of ids, filled by read at
-// first. What read cannot read completely is not kept.
+// list returns the kept objects of a kind in the order of ids, and reads them the first
+// time. An incomplete result of read is not kept.
 func (k *kept) list(kind string, read func() (map[string]any, error)) (out []any, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

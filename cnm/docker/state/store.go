@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
-// ErrUnknown is wrapped when there is no file of a name. Docker says such a name
-// only when our files were lost.
+// ErrUnknown is wrapped when there is no file of an id. Docker uses such an id only if
+// our files were lost.
 var ErrUnknown = errors.New("not known to this driver: if /var/lib/patchbay/docker was lost, remove the network from Docker and create it again")
 
 // Store is the directory, such as /var/lib/patchbay/docker.
@@ -28,8 +28,8 @@ type Store struct {
 	kept  kept
 }
 
-// Open makes the directory below base for root alone, and refuses one that
-// others may write to.
+// Open makes the directory below base for root alone, and refuses one that others may
+// write to.
 func Open(base, below string) (*Store, error) {
 	for _, kind := range []string{networks, endpoints, pools, leases} {
 		if err := statedir.Make(base, below, kind); err != nil {
@@ -39,14 +39,14 @@ func Open(base, below string) (*Store, error) {
 	return &Store{base: base, below: below}, nil
 }
 
-// Used says whether there is something for Open to open. Who only looks, or cleans
-// up, has nothing to do where no driver ever was, and must make nothing there.
+// Used says whether there is a state to open. A program that only looks or cleans up must
+// not make the directory where no driver ever ran.
 func Used(base, below string) bool {
 	_, err := os.Lstat(filepath.Join(base, below))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// The kinds are the names of the directories.
+// Kinds of files, which are the names of the directories.
 const (
 	networks  = "networks"
 	endpoints = "endpoints"
@@ -64,7 +64,7 @@ func (s *Store) path(kind, id string) (string, error) {
 	return filepath.Join(s.Dir(), kind, id), nil
 }
 
-// odd says whether a character has no place in an id, which becomes a file name.
+// odd says whether a character must not be in an id, which becomes a file name.
 func odd(c rune) bool {
 	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '.' && c != '_'
 }
@@ -72,21 +72,20 @@ func odd(c rune) bool {
 // current is the schema of all kinds.
 const current = 1
 
-// maxFile is how much one file may hold, in bytes: what Docker may say at once.
+// maxFile bounds a file, in bytes, by the largest request of Docker.
 const maxFile = cnm.MaxBody
 
-// errLarge refuses to write down what could not be read again: nobody could then
-// take back what it tells of.
+// errLarge refuses to write what could not be read again: it could then not be undone.
 var errLarge = errors.New("too much to remember")
 
-// object is every kind of file.
+// object is any kind of file.
 type object[T any] interface {
 	*T
 	version() *int
 }
 
-// save writes a file whole and waits until it is on the disk. Of an endpoint or a
-// lease that was there before it may be the one before, after a power loss.
+// save writes a whole file and waits until it is on the disk. After a power loss an
+// existing endpoint or lease may still have its previous content.
 func save[T any, P object[T]](s *Store, kind, id string, v P) error {
 	*v.version() = current
 	path, err := s.path(kind, id)
@@ -101,14 +100,14 @@ func save[T any, P object[T]](s *Store, kind, id string, v P) error {
 		return fmt.Errorf("save state %s: %w: %d bytes, of %d at most", path, errLarge, len(data), maxFile)
 	}
 	write := atomicfile.WriteSynced
-	if kind == networks || kind == pools { // they are rare
+	if kind == networks || kind == pools { // these are rare
 		write = atomicfile.WriteDurable
 	}
 	if err := write(path, data, 0o600); err != nil {
 		s.kept.forget(kind)
 		return fmt.Errorf("save state: %w", err)
 	}
-	written, err := decode[T, P](path, data) // the caller goes on changing its own
+	written, err := decode[T, P](path, data) // the caller may change its own copy
 	if err != nil {
 		s.kept.forget(kind)
 		return err
@@ -155,8 +154,8 @@ func decode[T any, P object[T]](path string, data []byte) (*T, error) {
 	return out, nil
 }
 
-// list returns what can be read; the error joins what cannot. Nobody may change
-// what it returns: with Keep others have it too.
+// list returns the objects that can be read; the error joins the others. The caller must
+// not change them: with Keep they are shared.
 func list[T any, P object[T]](s *Store, kind string) (all []*T, err error) {
 	objects, err := s.kept.list(kind, func() (map[string]any, error) { return read[T, P](s, kind) })
 	for _, o := range objects {
@@ -180,7 +179,7 @@ func read[T any, P object[T]](s *Store, kind string) (map[string]any, error) {
 		switch {
 		case err == nil:
 			all[e.Name()] = v
-		case !errors.Is(err, ErrUnknown): // else it went meanwhile
+		case !errors.Is(err, ErrUnknown): // otherwise it was removed meanwhile
 			errs = append(errs, err)
 		}
 	}

@@ -79,8 +79,9 @@ func TestEndpointSurvives(t *testing.T) {
 	}
 }
 
-// A fact that has no field in the file would be lost with the process.
-func TestNothingOfAnEndpointIsUnsaid(t *testing.T) {
+// TestEndpointHasAllFields: a fact without a field in the file would be lost with the
+// process.
+func TestEndpointHasAllFields(t *testing.T) {
 	data, err := json.Marshal(full())
 	must(t, err)
 	var keys map[string]any
@@ -124,7 +125,8 @@ func TestNamesStayInside(t *testing.T) {
 	}
 }
 
-// What a killed write left must neither be read nor be in the way.
+// TestKilledWrite: a temporary file of a killed write is not read and does not disturb
+// the next write.
 func TestKilledWrite(t *testing.T) {
 	s, e := open(t), full()
 	path := filepath.Join(s.Dir(), endpoints, e.ID)
@@ -158,7 +160,7 @@ func TestTornFileDoesNotHideOthers(t *testing.T) {
 	}
 }
 
-// With Keep a list does not read the disk again, and tells of what was written
+// TestKeep: with Keep a list does not read the disk again, and has the objects written
 // through the store.
 func TestKeep(t *testing.T) {
 	s := open(t)
@@ -208,7 +210,8 @@ func TestKeepTogether(t *testing.T) {
 	}
 }
 
-// What cannot be read hides nothing else, and is tried again.
+// TestKeepTorn: a file that cannot be read hides no other, and is read again the next
+// time.
 func TestKeepTorn(t *testing.T) {
 	s := open(t)
 	s.Keep()
@@ -241,8 +244,8 @@ func TestForRootAlone(t *testing.T) {
 	}
 }
 
-// What could not be read again is not written: what is on the disk stays, and the
-// caller takes back what it has done.
+// TestLargest: an object too large to be read again is not written: the old file remains,
+// and the caller undoes its work.
 func TestLargest(t *testing.T) {
 	s, e := open(t), full()
 	must(t, s.SaveEndpoint(e))
@@ -258,7 +261,7 @@ func TestLargest(t *testing.T) {
 	}
 }
 
-// Files of earlier versions say more.
+// TestEarlierFiles: files of earlier versions have more fields.
 func TestEarlierFiles(t *testing.T) {
 	s := open(t)
 	for path, text := range map[string]string{

@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// schema is the version of a file, 1. A file of a later one is not understood,
-// and left alone.
+// schema is the version of a file, 1. A file of a later version is neither read nor
+// changed.
 type schema struct {
 	Schema int `json:"schema"`
 }
@@ -28,33 +28,33 @@ type Network struct {
 	Options  map[string]string `json:"options"` // the user's -o
 	Internal bool              `json:"internal,omitempty"`
 
-	// Config is a copy of the configuration list with everything in it: what is
-	// attached with it is detached with it, whatever the file says by then.
+	// Config is a full copy of the configuration list: what was attached with it is
+	// detached with it, whatever the file contains by then.
 	Config json.RawMessage `json:"config"`
 	Since  time.Time       `json:"since"`
 
-	Deleted bool `json:"deleted,omitempty"` // by Docker, and not by us completely
+	Deleted bool `json:"deleted,omitempty"` // by Docker, but not completely by us
 }
 
-// Phase is how far an endpoint has come. Those in -ing are written before the
-// work begins: what they name may be done, in part, or not at all.
+// Phase is how far an endpoint has come. A phase in -ing is written before its work
+// begins: the work may be done, in part, or not at all.
 type Phase string
 
 // The phases, in their order.
 const (
 	Creating Phase = "creating" // the interface is made in the holding namespace
-	Created  Phase = "created"  // it is there, and Docker was told its addresses
-	Joining  Phase = "joining"  // it moves to the host, for libnetwork to take
+	Created  Phase = "created"  // it exists, and Docker has its addresses
+	Joining  Phase = "joining"  // it moves to the host, where libnetwork takes it
 	Joined   Phase = "joined"   // libnetwork has it
-	Leaving  Phase = "leaving"  // what was done in the sandbox is taken back
-	Left     Phase = "left"     // libnetwork takes it back to the host
-	Deleting Phase = "deleting" // it goes back into the holding namespace, and DEL
+	Leaving  Phase = "leaving"  // the changes in the sandbox are undone
+	Left     Phase = "left"     // libnetwork moves it back to the host
+	Deleting Phase = "deleting" // it moves back into the holding namespace, then DEL
 )
 
-// Step is how far one part of the chain is.
+// Step is how far one part of the chain has come.
 type Step string
 
-// The steps. The zero value is a part that was never begun, or is undone.
+// The steps. The zero value means never begun, or undone.
 const (
 	Doing Step = "doing" // may be done, in part, or not at all
 	Done  Step = "done"
@@ -65,52 +65,52 @@ type Endpoint struct {
 	schema
 	ID      string    `json:"id"`
 	Network string    `json:"network"` // its id
-	Boot    string    `json:"boot"`    // the kernel's boot id, when it was made
+	Boot    string    `json:"boot"`    // the boot id at the creation
 	Changed time.Time `json:"changed"` // when this was written
 
 	Phase Phase `json:"phase"`
 	Post  Step  `json:"post,omitempty"`  // the plugins after the first
-	Ports Step  `json:"ports,omitempty"` // those that publish ports
+	Ports Step  `json:"ports,omitempty"` // the plugins that publish ports
 
-	Wanted    cnm.Interface     `json:"wanted"`           // what CreateEndpoint brought along
-	Leased    bool              `json:"leased,omitempty"` // its address is our IPAM driver's
+	Wanted    cnm.Interface     `json:"wanted"`           // from CreateEndpoint
+	Leased    bool              `json:"leased,omitempty"` // its address comes from our IPAM driver
 	Args      map[string]string `json:"args,omitempty"`   // CNI_ARGS
-	IfName    string            `json:"ifname,omitempty"` // wanted by the user
+	IfName    string            `json:"ifname,omitempty"` // requested by the user
 	Published []Port            `json:"published,omitempty"`
 	Asked     []cnm.PortBinding `json:"asked,omitempty"`
 
 	Hold   string       `json:"hold"` // path of the holding namespace
 	Result *spec.Result `json:"result,omitempty"`
 	Kernel *Snapshot    `json:"kernel,omitempty"` // of the holding namespace, after ADD
-	Link   string       `json:"link,omitempty"`   // the interface's name while it is the host's
+	Link   string       `json:"link,omitempty"`   // the interface's name while it is on the host
 
-	Keeper    string    `json:"keeper,omitempty"`    // socket of who keeps its DHCP lease
+	Keeper    string    `json:"keeper,omitempty"`    // socket of the process that keeps its DHCP lease
 	Sandbox   string    `json:"sandbox,omitempty"`   // SandboxKey
-	SandboxID netns.ID  `json:"sandboxID,omitzero"`  // once it was seen
+	SandboxID netns.ID  `json:"sandboxID,omitzero"`  // once known
 	Gateways  []Gateway `json:"gateways,omitempty"`  // the sandbox's when the endpoint joined
-	PostAt    Where     `json:"postAt,omitzero"`     // what the part was called with
+	PostAt    Where     `json:"postAt,omitzero"`     // the arguments of the part's calls
 	PortsAt   Where     `json:"portsAt,omitzero"`    // as PostAt
-	Container string    `json:"container,omitempty"` // its id, if it was found
-	Name      string    `json:"name,omitempty"`      // of the container, if it was found
-	Closed    bool      `json:"closed,omitempty"`    // its link was set down, as the chain failed
-	Before    *Snapshot `json:"before,omitempty"`    // of its link, before that
+	Container string    `json:"container,omitempty"` // its id, if found
+	Name      string    `json:"name,omitempty"`      // of the container, if found
+	Closed    bool      `json:"closed,omitempty"`    // its link was set down because the chain failed
+	Before    *Snapshot `json:"before,omitempty"`    // its link before that
 
 	Labels map[string]string `json:"labels,omitempty"` // of the container, as CNI_ARGS
-	DNS    *Resolv           `json:"dns,omitempty"`    // nil: the container has Docker's
+	DNS    *Resolv           `json:"dns,omitempty"`    // nil: the container keeps Docker's
 }
 
-// Resolv is a container's resolv.conf that gets the chain's DNS. After is empty
-// for a file that is somebody else's, and before it is written. While it is
-// written, in either direction, Step is Doing.
+// Resolv is a container's resolv.conf that gets the chain's DNS. After is empty for a
+// file that another program owns, and before it is written. Step is Doing while it is
+// written, in either direction.
 type Resolv struct {
 	Step   Step   `json:"step,omitempty"`
 	Path   string `json:"path,omitempty"`
-	Before string `json:"before,omitempty"` // its text as Docker made it
-	After  string `json:"after,omitempty"`  // and as we did
+	Before string `json:"before,omitempty"` // its text from Docker
+	After  string `json:"after,omitempty"`  // our text
 }
 
-// Mine says whether a text is what we wrote, as far as we came: a longer one is
-// overwritten before it is cut.
+// Mine says whether a text is ours, even half written: a longer old text is overwritten
+// before it is cut.
 func (r *Resolv) Mine(text string) bool {
 	if text == r.After {
 		return true
@@ -121,7 +121,7 @@ func (r *Resolv) Mine(text string) bool {
 	return text == r.Before || text == onto(r.Before, r.After) || text == onto(r.After, r.Before)
 }
 
-// onto is a text of which another has replaced the beginning.
+// onto is an old text whose beginning another text has replaced.
 func onto(old, text string) string {
 	if len(old) > len(text) {
 		return text + old[len(text):]
@@ -129,8 +129,7 @@ func onto(old, text string) string {
 	return text
 }
 
-// Where is the namespace and the name of the interface of one ADD: its DEL must
-// say the same.
+// Where is the namespace and the interface name of one ADD: its DEL must use the same.
 type Where struct {
 	NetNS  string `json:"netns"`
 	IfName string `json:"ifname"`
@@ -142,10 +141,10 @@ type Port struct {
 	Port     uint16     `json:"port"` // of the container
 	HostIP   netip.Addr `json:"hostIP,omitzero"`
 	HostPort uint16     `json:"hostPort"`
-	Chosen   bool       `json:"chosen,omitempty"` // by us: random, or out of a range
+	Chosen   bool       `json:"chosen,omitempty"` // by us: random, or from a range
 }
 
-// Snapshot is what a namespace's kernel says of one link.
+// Snapshot is the kernel's state of one link in a namespace.
 type Snapshot struct {
 	Name  string         `json:"name"`
 	MAC   string         `json:"mac,omitempty"`
@@ -157,7 +156,7 @@ type Snapshot struct {
 	Neighbours []Neighbour `json:"neighbours,omitempty"` // permanent ones
 }
 
-// Route is a route of a link, as the kernel has it.
+// Route is a route of a link in the kernel.
 type Route struct {
 	Dst      netip.Prefix `json:"dst"` // 0.0.0.0/0 or ::/0 is the default route
 	GW       netip.Addr   `json:"gw,omitzero"`
@@ -169,7 +168,7 @@ type Route struct {
 	Scope    uint8        `json:"scope,omitempty"`
 	Protocol int          `json:"protocol,omitempty"`
 	OnLink   bool         `json:"onlink,omitempty"`
-	Kernel   bool         `json:"kernel,omitempty"` // made by an address
+	Kernel   bool         `json:"kernel,omitempty"` // made by the kernel for an address
 }
 
 // Gateway is a default route of a sandbox.
@@ -178,7 +177,7 @@ type Gateway struct {
 	Route Route  `json:"route"`
 }
 
-// Neighbour is an entry that does not expire.
+// Neighbour is a permanent entry.
 type Neighbour struct {
 	Addr netip.Addr `json:"addr"`
 	MAC  string     `json:"mac"`
@@ -197,18 +196,19 @@ type Pool struct {
 	Since   time.Time         `json:"since"`
 }
 
-// Lease is what the IPAM plugin gave for one MAC address: all families at once.
+// Lease holds the addresses that the IPAM plugin gave for one MAC address: all families
+// at once.
 type Lease struct {
 	schema
 	ID      string          `json:"id"`      // container id of the IPAM plugin's calls
 	Network string          `json:"network"` // name of the configuration
 	Config  json.RawMessage `json:"config"`
 	Wanted  []netip.Addr    `json:"wanted,omitempty"` // by --ip and --ip6
-	Result  *spec.Result    `json:"result,omitempty"` // nil while it is asked
-	Given   []netip.Addr    `json:"given,omitempty"`  // to Docker, and not given back yet
-	// Endpoint is who uses it; empty between RequestAddress and CreateEndpoint.
+	Result  *spec.Result    `json:"result,omitempty"` // nil during the ADD
+	Given   []netip.Addr    `json:"given,omitempty"`  // to Docker, and not yet given back
+	// Endpoint uses the lease; empty between RequestAddress and CreateEndpoint.
 	Endpoint string    `json:"endpoint,omitempty"`
-	Unbound  bool      `json:"unbound,omitempty"` // its endpoint is gone; false while none has come yet
-	Boot     string    `json:"boot,omitempty"`    // the kernel's boot id, when it was asked; files from before have none
+	Unbound  bool      `json:"unbound,omitempty"` // its endpoint is gone; false before the first one
+	Boot     string    `json:"boot,omitempty"`    // the boot id at the request; empty in files of earlier versions
 	Since    time.Time `json:"since"`
 }
