@@ -13,8 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/daemon"
 )
 
-// main keeps the first thread: it is the only one that cannot end, and a goroutine that
-// entered a container's namespace on it would leave it there and keep the namespace alive.
+// init keeps the first thread for main: it is the only one that cannot end, and a goroutine
+// that entered a container's namespace on it would leave it there and keep the namespace
+// alive.
 func init() { runtime.LockOSThread() } //nolint:gochecknoinits // only here is main sure to be on it
 
 func main() { os.Exit(daemon.Main(os.Args[1:], os.Stderr)) }

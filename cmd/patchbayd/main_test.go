@@ -29,8 +29,8 @@ func TestHelp(t *testing.T) {
 		{"version", "patchbayd ("},
 		{"--version", "patchbayd ("},
 		{"-v", "patchbayd ("},
-		{"help hosts rm", "Flags:\n      --force             also when containers are on it\n\nWith the flags of patchbayd hosts, too: --store,"},
-		{"hosts rm --help", "Flags:\n      --force             also when containers are on it\n\nWith the flags of patchbayd hosts, too: --store,"},
+		{"help hosts rm", "Flags:\n      --force             even if containers are on it\n\nWith the flags of patchbayd hosts, too: --store,"},
+		{"hosts rm --help", "Flags:\n      --force             even if containers are on it\n\nWith the flags of patchbayd hosts, too: --store,"},
 	} {
 		cmd := exec.Command("/proc/self/exe", strings.Fields(c.args)...)
 		cmd.Env = append(os.Environ(), "PATCHBAYD_TEST=1")

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// again runs this command line again in new namespaces, and ends with its status. A
+// reexec runs this command line again in new namespaces, and ends with its status. A
 // variable in its environment names the original namespaces. In a new user namespace it is
 // root.
-func (a *app) again(variable string, flags uintptr) error {
+func (a *app) reexec(variable string, flags uintptr) error {
 	cmd := exec.CommandContext(a.ctx, "/proc/self/exe")
 	cmd.Args = append(os.Args[:1:1], a.args...)
 	cmd.Env = append(os.Environ(), variable+"="+namespaces())
@@ -57,7 +57,7 @@ func (a *app) isInside(variable string) error {
 	mnt, net, _ := strings.Cut(a.getenv(variable), " ")
 	ownMnt, ownNet, _ := strings.Cut(namespaces(), " ")
 	if mnt == "" || net == "" || ownMnt == "" || mnt == ownMnt || net == ownNet {
-		return fmt.Errorf("%s is for this program to set: it is not in namespaces of its own", variable)
+		return fmt.Errorf("%s must not be set by hand: this process is not in namespaces of its own", variable)
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ type attachment struct {
 	IfName string  `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"name of the interface in the container"`
 	JSON   bool    `long:"json" description:"print errors as the CNI error object, too"`
 	verbosity
-	wish
+	capabilityFlags
 	Args struct {
 		Network networkName `positional-arg-name:"NETWORK" required:"1"`
 		NetNS   nsName      `positional-arg-name:"NETNS" required:"1"`
@@ -106,8 +106,8 @@ func capArgs(s string) (out map[string]any, err error) {
 }
 
 const addLong = `Attach the network namespace NETNS (a path, or a name below /run/netns) to
-NETWORK (a name, or a file) and print the result. Where it cannot be printed,
-the attachment is taken back.
+NETWORK (a name, or a file) and print the result. If it cannot be printed,
+the attachment is undone.
 
 The environment is cnitool's: NETCONFPATH, CNI_PATH, CNI_ARGS ("K=V;K=V"),
 CAP_ARGS (a JSON object of capabilities), CNI_IFNAME.
@@ -138,19 +138,19 @@ func (c *addCommand) Execute(args []string) error {
 		err = c.app.printAll(string(data) + "\n")
 	}
 	if err != nil && before == nil && berr == nil { // otherwise a working attachment may exist
-		err = c.app.takeBack(err, func(ctx context.Context) error { return rt.Del(ctx, n.List, at) })
+		err = c.app.undoFailed(err, func(ctx context.Context) error { return rt.Del(ctx, n.List, at) })
 	}
 	return err
 }
 
-// takeBack undoes an operation whose result was not printed, and adds the outcome to err.
-func (a *app) takeBack(err error, undo func(context.Context) error) error {
+// undoFailed undoes an operation whose result was not printed, and adds the outcome to err.
+func (a *app) undoFailed(err error, undo func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), leaveTime)
 	defer cancel()
 	if uerr := undo(ctx); uerr != nil {
-		return fmt.Errorf("%w; take it back: %w", err, uerr)
+		return fmt.Errorf("%w; undo it: %w", err, uerr)
 	}
-	return fmt.Errorf("%w; it was taken back", err)
+	return fmt.Errorf("%w; it was undone", err)
 }
 
 const delLong = `Detach NETNS from NETWORK. It succeeds when there is nothing to detach, when

@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const checkLong = `Ask every plugin of NETWORK whether the attachment is still as ADD made it.
-The exit status is 0 when it is; otherwise every difference is in the error,
+const checkLong = `Check with every plugin of NETWORK that the attachment is still as ADD made it.
+The exit status is 0 when it is; otherwise the error lists every difference,
 with --verbose down to the elements of the firewall.
 
   patchbay check mynet blue
@@ -27,11 +27,11 @@ with --verbose down to the elements of the firewall.
 type checkCommand struct {
 	app     *app
 	All     bool    `long:"all" description:"check every attachment of this node"`
-	Verbose bool    `long:"verbose" short:"v" description:"name the elements of the firewall that are missing, and say on standard error what each plugin came to"`
+	Verbose bool    `long:"verbose" short:"v" description:"list the missing firewall elements, and report each plugin's outcome on standard error"`
 	ID      *string `long:"id" value-name:"ID" description:"container id (derived from the namespace's path, as cnitool does)"`
 	IfName  string  `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"name of the interface in the container"`
 	JSON    bool    `long:"json" description:"print what was found as JSON"`
-	wish
+	capabilityFlags
 	Args struct {
 		Network networkName `positional-arg-name:"NETWORK"`
 		NetNS   nsName      `positional-arg-name:"NETNS"`
@@ -43,7 +43,7 @@ func (c *checkCommand) Execute(args []string) error {
 	c.app.json, c.app.verbose = c.JSON, c.Verbose
 	switch given := c.Args.NetNS != ""; {
 	case c.All && (c.Args.Network != "" || c.ID != nil):
-		return usage("patchbay check --all, or patchbay check NETWORK NETNS", "--all is for every attachment, and one is named")
+		return usage("patchbay check --all, or patchbay check NETWORK NETNS", "--all checks every attachment, but one is named")
 	case c.All:
 		return c.all(args)
 	case !given:
@@ -53,7 +53,7 @@ func (c *checkCommand) Execute(args []string) error {
 }
 
 func (c *checkCommand) one(args []string) error {
-	at := attachment{app: c.app, ID: c.ID, IfName: c.IfName, JSON: c.JSON, verbosity: verbosity{c.Verbose}, wish: c.wish}
+	at := attachment{app: c.app, ID: c.ID, IfName: c.IfName, JSON: c.JSON, verbosity: verbosity{c.Verbose}, capabilityFlags: c.capabilityFlags}
 	at.Args.Network, at.Args.NetNS = c.Args.Network, c.Args.NetNS
 	n, a, err := at.resolve(args)
 	if err != nil {
@@ -101,23 +101,23 @@ func (a *app) checkOne(rt *chain.Runtime, list *chain.List, at chain.Attachment)
 
 // uncached explains why the inside of a container cannot be checked.
 func (a *app) uncached() string {
-	return fmt.Sprintf("no result of its ADD is below %s, so what it had is not known (patchbay del and add)", filepath.Join(a.paths.CNI, "results"))
+	return fmt.Sprintf("no result of its ADD is below %s, so what it should have is not known (patchbay del and add)", filepath.Join(a.paths.CNI, "results"))
 }
 
 func newFinding(network string, at chain.Attachment) *finding {
-	who := at.ContainerID
+	where := at.ContainerID
 	if at.ContainerID == containerID(at.NetNS) {
-		who = at.NetNS
+		where = at.NetNS
 	}
 	return &finding{
-		Network: network, ContainerID: at.ContainerID, IfName: at.IfName, NetNS: at.NetNS, name: called(network, who, at.IfName),
+		Network: network, ContainerID: at.ContainerID, IfName: at.IfName, NetNS: at.NetNS, name: called(network, where, at.IfName),
 	}
 }
 
 // called names an attachment in messages: network/container, or the namespace where the
 // container's id is only derived from it.
-func called(network, who, ifName string) string {
-	name := network + "/" + filepath.Base(who)
+func called(network, where, ifName string) string {
+	name := network + "/" + filepath.Base(where)
 	if ifName != "eth0" {
 		name += "/" + ifName
 	}
@@ -167,7 +167,7 @@ func (c *checkCommand) all(args []string) error {
 	}
 	found, unseen := c.app.checkAll()
 	if unseen != nil {
-		unseen = rootless("check --all", fmt.Errorf("not all could be looked at: %w", unseen))
+		unseen = rootless("check --all", fmt.Errorf("not all could be checked: %w", unseen))
 	}
 	var err error
 	bad := 0

@@ -105,11 +105,11 @@ const about = `Patchbay gives containers their networks. It is a runtime for the
 Network Interface, all its plugins, and the tools around them, in one file.
 
   patchbay demo                           prove that networking works here
-  patchbay run -p 8080:80 -- nginx        a command in a namespace of its own
+  patchbay run -p 8080:80 -- nginx        a command in its own namespace
   patchbay add mynet /run/netns/blue      what a container runtime does
 
 Networks are read from $NETCONFPATH (/etc/cni/net.d); with none there, a
-built-in dual stack bridge called "patchbay" serves.`
+built-in dual stack bridge called "patchbay" is used.`
 
 // commands is the command table in the order of help.
 func (a *app) commands() []command {
@@ -120,14 +120,14 @@ func (a *app) commands() []command {
 		{name: "del", short: "detach a namespace from a network (DEL)", long: delLong, data: &delCommand{attachment{app: a}}},
 		{name: "check", short: "compare an attachment with the kernel (CHECK)", long: checkLong, data: &checkCommand{app: a}},
 		{name: "gc", short: "remove what dead containers left (GC)", long: gcLong, data: &gcCommand{app: a}},
-		{name: "status", short: "ask whether a network can take containers (STATUS)", long: statusLong, data: &statusCommand{app: a}},
+		{name: "status", short: "check whether a network can take containers (STATUS)", long: statusLong, data: &statusCommand{app: a}},
 		{name: "ps", short: "list attachments and where they live", long: psLong, data: &psCommand{app: a}},
 		{name: "inspect", short: "print all that is known of an attachment", long: inspectLong, data: &inspectCommand{app: a}},
-		{name: "docker", short: "look after the driver of Docker's networks", long: dockerLong, data: &dockerCommand{app: a}, passThrough: true},
+		{name: "docker", short: "manage the driver of Docker's networks", long: dockerLong, data: &dockerCommand{app: a}, passThrough: true},
 		{name: "network", short: "create, remove, list and validate networks", long: networkLong, data: newNetworkCommand(a)},
 		{name: "explain", short: "print what an ADD would do", long: explainLong, data: &explainCommand{app: a}},
-		{name: "doctor", short: "say what is wrong on this node", long: doctorLong, data: &doctorCommand{app: a}},
-		{name: "repair", short: "put back what a firewall flush took", long: repairLong, data: &repairCommand{app: a}},
+		{name: "doctor", short: "find what is wrong on this node", long: doctorLong, data: &doctorCommand{app: a}},
+		{name: "repair", short: "restore what a firewall flush removed", long: repairLong, data: &repairCommand{app: a}},
 		{name: "convert", short: "write a conflist in the one-process form", long: convertLong, data: &convertCommand{app: a}},
 		{name: "plugin", short: "list the plugins and their fields", long: pluginLong, data: newPluginCommand(a)},
 		{name: "install", short: "install the plugins into a directory", long: installLong, data: &installCommand{app: a}},

@@ -16,7 +16,7 @@ const convertLong = `Read a network configuration (.conflist, or .conf with one 
 standard input) and print it with all its plugins inside one plugin of type
 patchbay, which runs them in one process with one firewall transaction.
 Name, version and every other key stay. The plugins keep their own settings,
-and the capabilities they declare are declared for all.`
+and the new plugin declares all their capabilities.`
 
 type convertCommand struct {
 	app  *app
@@ -88,7 +88,7 @@ func convert(data []byte) (map[string]any, error) {
 		return nil, err
 	}
 	if !spec.AtLeast(list.CNIVersion, "0.3.0") {
-		return nil, hinted(fmt.Errorf("cniVersion %q knows no lists of plugins", list.CNIVersion), "set cniVersion to 0.3.0 or newer, best %s", spec.Current)
+		return nil, hinted(fmt.Errorf("cniVersion %q has no lists of plugins", list.CNIVersion), "set cniVersion to 0.3.0 or newer, best %s", spec.Current)
 	}
 	members := list.Plugins
 	if list.Type != "" {

@@ -17,12 +17,12 @@ import (
 
 const demoLong = `Attach two containers to the built-in network and prove, over IPv4 and IPv6,
 that they reach each other, that the host reaches them, that a published
-port is reached from outside and by whom, and that the way out is
-masqueraded, to an outside world that reports the address it saw. Then
-everything is removed, and that is proven too.
+port is reached from outside, and that traffic to the outside is
+masqueraded: each server reports the client's address. Then everything is
+removed, and that is proven too.
 
-All of it happens in namespaces of the demo's own: nothing touches this
-machine's network. An ordinary user can run it; nothing needs to be
+All of it happens in separate namespaces: nothing touches this machine's
+network. An ordinary user can run it; nothing needs to be
 installed.`
 
 // demoInside is set in the process that runs inside the namespaces.
@@ -46,7 +46,7 @@ func (c *demoCommand) Execute(args []string) error {
 	if os.Geteuid() != 0 {
 		flags |= unix.CLONE_NEWUSER
 	}
-	return c.app.again(demoInside, flags)
+	return c.app.reexec(demoInside, flags)
 }
 
 // noNamespaces explains why this machine does not allow new namespaces.

@@ -12,15 +12,15 @@ import (
 	"github.com/patchbay-net/patchbay/internal/gc"
 )
 
-const dockerLong = `Is "patchbayd docker", the program of the driver that makes CNI networks
-Docker's:
+const dockerLong = `Runs "patchbayd docker", the driver that makes CNI networks available to
+Docker:
 
   patchbay docker ps              its endpoints, with the published ports that
                                   Docker cannot show
   patchbay docker gc              what it holds for containers that are gone
   patchbay docker install         the driver as a service; uninstall
 
-It speaks HTTP, which this program does not, so patchbayd must be there.`
+It speaks HTTP, which this program does not, so patchbayd must be installed.`
 
 // dockerCommand is `patchbay docker`.
 type dockerCommand struct {
@@ -30,7 +30,7 @@ type dockerCommand struct {
 // Execute replaces this process with patchbayd.
 func (c *dockerCommand) Execute(args []string) error {
 	if len(args) == 0 {
-		return usage("the service itself is patchbayd docker", "say what: ps, gc, install or uninstall")
+		return usage("the service itself is patchbayd docker", "name a command: ps, gc, install or uninstall")
 	}
 	program, err := gc.DriverProgram()
 	if err != nil {

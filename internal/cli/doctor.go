@@ -13,8 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/gc"
 )
 
-const doctorLong = `Look for what is wrong with the networking of this node and say what to do
-about it. Nothing is changed. The kernel is tried in a namespace of its own.
+const doctorLong = `Find what is wrong with the networking of this node and print what to do about
+it. Nothing is changed. The kernel's features are tried in a separate namespace.
 
 The exit status is for monitoring: 0 when nothing is wrong, 1 with warnings
 only, 2 with problems (something does not work now, or an ADD would fail), 3
@@ -28,7 +28,7 @@ type doctorCommand struct {
 	Check []checkID     `long:"check" value-name:"ID" description:"run this check only; may be repeated"`
 	List  bool          `long:"list" description:"list the checks and run none"`
 	From  runtimeName   `long:"from" value-name:"crictl|podman|docker|FILE" description:"treat containers that this runtime lists as alive, as gc does"`
-	Grace time.Duration `long:"grace" value-name:"DURATION" default:"1m" description:"take what is younger for alive, as gc does"`
+	Grace time.Duration `long:"grace" value-name:"DURATION" default:"1m" description:"treat what is younger as alive, as gc does"`
 	JSON  bool          `long:"json" description:"print a JSON object"`
 }
 

@@ -19,10 +19,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const explainLong = `Print what an ADD to NETWORK (a name, or a FILE) would do, in the words of
+const explainLong = `Print what an ADD to NETWORK (a name, or a FILE) would do, in the syntax of
 ip, nft and tc, and the result it would return. Nothing is touched: every
-plugin compiles the state it wants and writes it down; an address is looked
-up but not reserved. A plugin that is another program cannot be asked.`
+plugin compiles the state it wants and prints it; an address is looked
+up but not reserved. It works only with plugins that are built in.`
 
 type explainCommand struct {
 	app    *app
@@ -30,7 +30,7 @@ type explainCommand struct {
 	IfName string `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"name of the interface in the container"`
 	NetNS  nsName `long:"netns" value-name:"NETNS" description:"namespace to attach (a new, empty one)"`
 	JSON   bool   `long:"json" description:"print a JSON object"`
-	wish
+	capabilityFlags
 	Args struct {
 		Network networkName `positional-arg-name:"NETWORK|FILE" required:"1"`
 	} `positional-args:"yes"`
@@ -61,8 +61,8 @@ func (c *explainCommand) Execute(args []string) error {
 		return err
 	}
 	if os.Geteuid() != 0 && c.app.getenv(explainInside) == "" {
-		c.app.hint("as an ordinary user, on an empty host: links and rules that stand are not seen")
-		return c.app.again(explainInside, unix.CLONE_NEWUSER|unix.CLONE_NEWNET)
+		c.app.hint("for an ordinary user the host counts as empty: existing links and rules are ignored")
+		return c.app.reexec(explainInside, unix.CLONE_NEWUSER|unix.CLONE_NEWNET)
 	}
 	n, err := c.app.network(string(c.Args.Network))
 	if err != nil {

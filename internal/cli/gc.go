@@ -18,16 +18,16 @@ reference plugins) with the namespaces that exist, and show what is dead.
 --from, the runtime does not list its container. What is not certain stays
 and is shown with the reason.
 
-  patchbay gc                     what would go
+  patchbay gc                     what would be removed
   patchbay gc --apply --from podman
 
 With NETWORK, the GC of the specification: remove what is left of the
-attachments of NETWORK whose containers are gone. Without a flag, an attachment
-goes when it is dead by what the gc of the node goes by, without a grace period;
-what is unsure stays, and a warning says why. --valid names those to keep,
-whether their namespace exists or not; everything else goes. --all keeps none:
-it detaches every container of the network, as cnitool gc does. What comes while
-it runs stays.`
+attachments of NETWORK whose containers are gone. Without a flag, it removes
+attachments that are dead by the same evidence, without a grace period; unsure
+ones stay, and a warning gives the reason. --valid names those to keep, whether
+their namespace exists or not; all others are removed. --all keeps none: it
+detaches every container of the network, as cnitool gc does. An attachment made
+while it runs stays.`
 
 type gcCommand struct {
 	app *app
@@ -118,9 +118,9 @@ func (c *gcCommand) print(j *judgement) error {
 	return nil
 }
 
-const statusLong = `Ask every plugin of NETWORK whether an ADD would work now. The exit status
-is 0 when it would. A second argument is accepted, as by cnitool, and not
-used.`
+const statusLong = `Check with every plugin of NETWORK that an ADD would work now. The exit status
+is 0 when it would. A second argument is accepted, as by cnitool, and
+ignored.`
 
 type statusCommand struct {
 	app *app

@@ -20,7 +20,7 @@ import (
 // not checked.
 
 // free refuses a --publish of a port on which this host listens itself.
-func (w *wish) free(a *app) error {
+func (w *capabilityFlags) free(a *app) error {
 	wanted, err := w.flags()
 	if err != nil {
 		return err
@@ -33,8 +33,8 @@ func (w *wish) free(a *app) error {
 	for _, p := range ports {
 		for _, s := range served {
 			if s.serves(p) {
-				return hinted(fmt.Errorf("port %d/%s is served on this host already, by %s", p.HostPort, p.Protocol, s.who(a.paths.Proc)),
-					"publish another port of the host, or end that; it would hear nothing any more")
+				return hinted(fmt.Errorf("port %d/%s is served on this host already, by %s", p.HostPort, p.Protocol, s.holderOf(a.paths.Proc)),
+					"publish another port of the host, or stop that process: it would get no more traffic")
 			}
 		}
 	}
@@ -105,8 +105,8 @@ func procAddress(s string) (at netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), ok
 }
 
-// who names a process that has the socket, if /proc shows it.
-func (s socket) who(proc string) string {
+// holderOf names a process that has the socket, if /proc shows it.
+func (s socket) holderOf(proc string) string {
 	fds, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd/*")) // the pattern is right
 	for _, fd := range fds {
 		if to, err := os.Readlink(fd); err != nil || to != "socket:["+s.inode+"]" {

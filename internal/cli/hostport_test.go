@@ -46,7 +46,7 @@ func TestHostSockets(t *testing.T) {
 			t.Fatal(err)
 		}
 		port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-		w := &wish{Ports: []string{strings.ReplaceAll(test.port, "PORT", port)}}
+		w := &capabilityFlags{Ports: []string{strings.ReplaceAll(test.port, "PORT", port)}}
 		err = w.free(&app{paths: paths.Paths{Proc: proc}})
 		if (err != nil) != test.taken {
 			t.Errorf("served on %s, published %s: %v", test.at, test.port, err)
@@ -82,7 +82,7 @@ func TestHostSocketsUDP(t *testing.T) {
 	}
 	a := &app{paths: paths.Paths{Proc: proc}}
 	for port, taken := range map[string]bool{"53:53/udp": true, "54:53/udp": false, "80:80": false, "53:53": false} {
-		if err := (&wish{Ports: []string{port}}).free(a); (err != nil) != taken {
+		if err := (&capabilityFlags{Ports: []string{port}}).free(a); (err != nil) != taken {
 			t.Errorf("%s: %v", port, err)
 		}
 	}

@@ -15,29 +15,29 @@ import (
 const installLong = `Put this program into DIR (such as /opt/cni/bin) under the name of every
 plugin, safely while containers start: the program is copied once, made
 durable, and each name is replaced by a rename of a hard link, so a runtime
-finds either the old program or the new one, whole. Processes of the old
-program go on.
+finds either the old program or the new one, whole. Running processes keep
+the old program.
 
 Files from other packages are never overwritten: under these names they are
 only replaced with --backup, which keeps them, or --force:
 
   patchbay install --backup /opt/cni/bin.before /opt/cni/bin
 
-The way back is as safe: every program of the backup directory takes its name
+Going back is as safe: every program of the backup directory gets its name
 again by a rename, then the names that only this program has are removed:
 
   patchbay install --restore /opt/cni/bin.before /opt/cni/bin
 
-Where nothing was there before, --remove removes what is this program's:
+Without a backup, --remove removes this program's files:
 
   patchbay install --remove /opt/cni/bin`
 
 type installCommand struct {
 	app     *app
 	Backup  string   `long:"backup" value-name:"DIR" description:"keep the programs that are replaced in DIR"`
-	Restore string   `long:"restore" value-name:"DIR" description:"put the programs kept in DIR back and remove this one's names"`
+	Restore string   `long:"restore" value-name:"DIR" description:"restore the programs kept in DIR and remove this one's names"`
 	Remove  bool     `long:"remove" description:"remove this program's names and copies from DIR"`
-	Force   bool     `long:"force" description:"replace programs of others without keeping them"`
+	Force   bool     `long:"force" description:"replace other programs without keeping them"`
 	Only    []string `long:"only" value-name:"NAME" description:"install this plugin only; may be repeated"`
 	Source  string   `long:"from" value-name:"FILE" hidden:"1" description:"the program to install (this one)"`
 	JSON    bool     `long:"json" description:"print a JSON object"`
@@ -89,7 +89,7 @@ func (c *installCommand) tell(done *installed) error {
 	case c.JSON:
 		return c.app.printOnly(done)
 	case c.Remove && len(done.Removed) == 0:
-		return c.app.print(fmt.Sprintf("nothing of this program's is in %s\n", done.Dir))
+		return c.app.print(fmt.Sprintf("nothing of this program is in %s\n", done.Dir))
 	}
 	return c.app.print(done.text())
 }
@@ -105,7 +105,7 @@ func (c *installCommand) do(in *installer, names []string) (*installed, error) {
 		return in.restore(names, c.Force)
 	}
 	if len(in.foreign) > 0 && c.Backup == "" && !c.Force {
-		return nil, hinted(fmt.Errorf("install into %s: programs of others are there: %s", in.dir, strings.Join(in.foreign, " ")),
+		return nil, hinted(fmt.Errorf("install into %s: it has other programs of these names: %s", in.dir, strings.Join(in.foreign, " ")),
 			"--backup DIR keeps them in DIR, --force replaces them")
 	}
 	if c.Source == "" {

@@ -47,7 +47,7 @@ it failed: the network, a plugin, the kernel
 a mistake on the command line
 .TP
 0, 1, 2, 3
-doctor: healthy, warnings, problems, could not be run as asked
+doctor: healthy, warnings, problems, could not run
 .TP
 125
 run failed before the command started

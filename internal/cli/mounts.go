@@ -34,7 +34,7 @@ func (a *app) privateMounts(dns spec.DNS) error {
 	if err := unix.Mount("", "/", "none", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	scratch := a.stays()
+	scratch := a.runDir()
 	if err := unix.Mount("tmpfs", scratch, "tmpfs", 0, "mode=0755"); err != nil {
 		a.warn(fmt.Errorf("mount tmpfs: %w", err))
 		return nil
@@ -80,7 +80,7 @@ func (a *app) mountResolvConf(scratch string, dns spec.DNS) error {
 	case !onlyLoopback(resolvConf):
 		return nil
 	case onlyLoopback(systemdResolvConf):
-		a.hint("%s names no server that the namespace reaches: names will not resolve there (the network's \"dns\" would be used)", resolvConf)
+		a.hint("%s names no server that the namespace can reach: names will not resolve there (the network's \"dns\" would be used)", resolvConf)
 		return nil
 	default:
 		file = systemdResolvConf

@@ -167,7 +167,7 @@ func (a *app) firstNetwork() (*network, error) {
 func (a *app) warnConfDir() {
 	dir := a.getenv("NETCONFPATH")
 	if _, err := os.Stat(dir); dir != "" && errors.Is(err, fs.ErrNotExist) {
-		a.warn(fmt.Errorf("$NETCONFPATH is %s, which does not exist: the built-in network serves", dir))
+		a.warn(fmt.Errorf("$NETCONFPATH is %s, which does not exist: using the built-in network", dir))
 	}
 }
 
@@ -187,7 +187,7 @@ func (a *app) runtime(n *network) *chain.Runtime {
 		FileDecides: true,
 	}
 	if a.verbose {
-		rt.Event = a.told
+		rt.Event = a.logEvent
 	}
 	return rt
 }

@@ -12,7 +12,7 @@ import (
 )
 
 const networkLong = `Networks are the .conflist, .conf and .json files in $NETCONFPATH
-(/etc/cni/net.d). With none there, a built-in network serves.
+(/etc/cni/net.d). With none there, a built-in network is used.
 
   patchbay network create pods          a bridge in a free subnet
   patchbay network create --ipv6 --subnet 10.70.0.0/16 pods
@@ -25,7 +25,7 @@ type networkCommand struct {
 	List     networkListCommand     `command:"ls" description:"list the networks, the preferred one first"`
 	Inspect  networkInspectCommand  `command:"inspect" description:"print what is known of networks, as a JSON array"`
 	Show     networkShowCommand     `command:"show" description:"print the configuration of a network"`
-	Validate networkValidateCommand `command:"validate" description:"check a network and that its plugins speak its version"`
+	Validate networkValidateCommand `command:"validate" description:"check a network and that its plugins support its version"`
 }
 
 func newNetworkCommand(a *app) *networkCommand {

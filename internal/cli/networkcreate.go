@@ -50,13 +50,13 @@ func (c *networkCreateCommand) Execute(args []string) error {
 	}
 	defer host.Close()
 	m := &netfile.Maker{Dir: confDir(c.app.getenv), Host: host, Random: kernelRandom{}, Warn: c.app.warn, Judge: c.judge}
-	made, err := m.Create(c.app.ctx, c.wish(), c.DryRun)
+	made, err := m.Create(c.app.ctx, c.capabilityFlags(), c.DryRun)
 	if err != nil {
 		return c.explain(err)
 	}
 	err = c.app.printAll(c.text(made))
 	if err != nil && !c.DryRun {
-		err = c.app.takeBack(err, func(ctx context.Context) error { return m.TakeBack(ctx, made) })
+		err = c.app.undoFailed(err, func(ctx context.Context) error { return m.TakeBack(ctx, made) })
 	}
 	return err
 }
@@ -81,7 +81,7 @@ func (c *networkCreateCommand) judge(l *chain.List) error {
 	return err
 }
 
-func (c *networkCreateCommand) wish() netfile.Wish {
+func (c *networkCreateCommand) capabilityFlags() netfile.Wish {
 	w := netfile.Wish{
 		Name: c.Args.Name, Driver: c.Driver, Interface: c.Interface, Subnets: c.Subnet, Gateways: c.Gateway, Ranges: c.IPRange,
 		IPv6: c.IPv6, Internal: c.Internal, DNS: c.DNS, Options: append(c.Option, c.Opt...), One: c.One,

@@ -99,7 +99,7 @@ func (c *networkRemoveCommand) removable(name string) (*network, error) {
 func (c *networkRemoveCommand) detachable(n *network) error {
 	list, err := c.attached(n, !c.Force)
 	if err != nil {
-		return fmt.Errorf("what is attached cannot be told: %w", err)
+		return fmt.Errorf("list its attachments: %w", err)
 	}
 	var living, foreign []string
 	for _, s := range list {

@@ -14,7 +14,7 @@ import (
 
 // nodeFlags are those of gc without a network.
 type nodeFlags struct {
-	Apply bool          `long:"apply" description:"remove what is dead; without it only say what would be"`
+	Apply bool          `long:"apply" description:"remove what is dead; without it only list it"`
 	From  runtimeName   `long:"from" value-name:"crictl|podman|docker|FILE" description:"treat containers that this runtime lists as alive; ids from FILE, one a line"`
 	Grace time.Duration `long:"grace" value-name:"DURATION" default:"1m" description:"keep what is younger"`
 }

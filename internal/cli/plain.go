@@ -45,11 +45,11 @@ func plainly(err error, netns string) error {
 // alreadyPublished names the container that has the port, and how to end it.
 func alreadyPublished(taken *portmap.TakenError, err error) error {
 	h := taken.Holder
-	who := h.ContainerID
-	if who == containerID(h.NetNS) {
-		who = h.NetNS
+	where := h.ContainerID
+	if where == containerID(h.NetNS) {
+		where = h.NetNS
 	}
-	name := called(h.Network, who, h.IfName)
+	name := called(h.Network, where, h.IfName)
 	return hinted(&plainError{fmt.Sprintf("%s is already published by %s", taken.Port(), name), err},
 		"publish another port of the host, or end %s; patchbay inspect %s shows it", name, h.ContainerID)
 }

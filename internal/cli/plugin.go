@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/all"
 )
 
-const pluginLong = `What is built in, and every field of a plugin's configuration.`
+const pluginLong = `List the built-in plugins, and every field of a plugin's configuration.`
 
 // pluginCommand holds the two subcommands.
 type pluginCommand struct {

@@ -28,8 +28,7 @@ import (
 
 const psLong = `List the attachments of this node, from the cached results of every runtime
 that keeps them in the usual place and from the records of our plugins, those
-of patchbay-cnm too, with the namespace each lives in and a process that is
-there.`
+of patchbay-cnm too, with each one's namespace and a process in it.`
 
 type psCommand struct {
 	app     *app

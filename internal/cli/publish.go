@@ -68,9 +68,9 @@ func hostAddress(s string) (string, error) {
 	addr, err := netip.ParseAddr(inside)
 	switch {
 	case err != nil || bracket != closed:
-		return "", fmt.Errorf("the host's address is not one")
+		return "", fmt.Errorf("the host's address is not an IP address")
 	case addr.Is6() != bracket:
-		return "", fmt.Errorf("an IPv6 address, and no other, is in brackets")
+		return "", fmt.Errorf("brackets are for IPv6 addresses, which need them")
 	}
 	return addr.String(), nil
 }

@@ -21,12 +21,12 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/firewall"
 )
 
-const repairLong = `Put back what somebody took from our firewall table (nft flush ruleset, a
+const repairLong = `Restore what was removed from our firewall table (nft flush ruleset, a
 firewall service restarting, Docker starting later): chains and rules, what
 networks share, and the published ports of every attachment whose namespace
 exists; and on the host the routes of ptp and what 127.0.0.1 needs to reach
-published ports. The records below /run/patchbay say what was there. What stands is
-not touched, so it can be called at any time, from a hook of the firewall's
+published ports. The records below /run/patchbay list what must exist. What exists
+is not touched, so it can be called at any time, from a hook of the firewall's
 service for example.`
 
 type repairCommand struct {
@@ -94,10 +94,10 @@ type repairer struct {
 	proc  string
 	out   repaired
 
-	records  []*record.Record
-	torn     []record.Torn
-	nobodys  map[string]bool // elements without a living owner, which one attachment replaces
-	accepted bool            // no accept by address is missing from iptables
+	records   []*record.Record
+	torn      []record.Torn
+	ownerless map[string]bool // elements without a living owner, which one attachment replaces
+	accepted  bool            // no accept by address is missing from iptables
 }
 
 // run repairs in this order: rules, networks, attachments. Each fact and each attachment
@@ -188,12 +188,12 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 		r.out.Restored = append(r.out.Restored, fmt.Sprintf("firewalld zone %s: %s", rec.Zone, a))
 	}
 	elements := r.restorable(name, rec)
-	r.nobodys = make(map[string]bool)
+	r.ownerless = make(map[string]bool)
 	r.fw.Claim(func(taken *nft.TakenError) error { return r.taken(rec, taken) }, elements...)
 	missing, acceptErr := r.accepts(ctx, rec)
 	err = r.commit(ctx, name, elements)
 	if err == nil {
-		r.out.Replaced = append(r.out.Replaced, slices.Sorted(maps.Keys(r.nobodys))...)
+		r.out.Replaced = append(r.out.Replaced, slices.Sorted(maps.Keys(r.ownerless))...)
 	}
 	if err == nil && missing != "" {
 		r.out.Restored = append(r.out.Restored, name+": "+missing)
@@ -243,7 +243,7 @@ func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 	}
 	switch isPort := len(taken.Want.Data) > 0; {
 	case !lives:
-		r.nobodys[taken.Have.String()] = true
+		r.ownerless[taken.Have.String()] = true
 		return nil
 	case isPort && !sibling:
 		return taken

@@ -53,8 +53,8 @@ func (c *repairCommand) unrepaired(out *repaired) {
 	list, _ := look.List(c.app.runtime(nil))
 	for _, a := range list {
 		name := fmt.Sprintf("%s %s/%s", a.Network, a.ContainerID, a.IfName)
-		told := slices.ContainsFunc(out.Skipped, func(s string) bool { return strings.HasPrefix(s, name+":") })
-		if why := c.lacks(s, look, a); why != "" && !told {
+		reported := slices.ContainsFunc(out.Skipped, func(s string) bool { return strings.HasPrefix(s, name+":") })
+		if why := c.lacks(s, look, a); why != "" && !reported {
 			out.Skipped = append(out.Skipped, name+": "+why)
 		}
 	}
@@ -66,8 +66,8 @@ func (c *repairCommand) lacks(s *plugin.Session, look *attached.Look, a *attache
 	case a.Gone():
 		return ""
 	case look.Unrecorded(a):
-		return fmt.Sprintf("its records below %s are lost, so what it had in the firewall is not known: "+
-			"attach it again (patchbay check NETWORK NETNS tells what it misses)", c.app.paths.Run)
+		return fmt.Sprintf("its records below %s are lost, so its firewall elements are not known: "+
+			"attach it again (patchbay check NETWORK NETNS lists what is missing)", c.app.paths.Run)
 	case len(a.Records) == 0 || a.NetNS == "" || busy(s, a):
 		return ""
 	}
@@ -80,7 +80,7 @@ func (c *repairCommand) lacks(s *plugin.Session, look *attached.Look, a *attache
 	if len(d.Lost) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s missing, and what tells of it below %s is lost: attach it again (patchbay del and add)", d.Sentence(), c.app.paths.Run)
+	return fmt.Sprintf("%s missing, and its records below %s are lost: attach it again (patchbay del and add)", d.Sentence(), c.app.paths.Run)
 }
 
 // busy reports whether an ADD or DEL works on the attachment.

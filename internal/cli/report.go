@@ -113,7 +113,7 @@ func (a *app) reportParse(e *flags.Error) int {
 	switch {
 	case a.parsed == nil || a.parsed.Active == nil:
 	case e.Type == flags.ErrCommandRequired: // the library's text lists them in backquotes
-		msg = "say which command: " + strings.Join(a.below(), ", ")
+		msg = "name a command: " + strings.Join(a.below(), ", ")
 		hint = "see patchbay " + a.command() + " --help"
 	default:
 		hint = "see patchbay " + a.command() + " --help"

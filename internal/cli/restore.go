@@ -33,7 +33,7 @@ func (in *installer) restore(names []string, force bool) (*installed, error) {
 		}
 	}
 	if len(theirs) > 0 && !force {
-		return nil, hinted(fmt.Errorf("restore into %s: programs of others are there: %s", in.dir, strings.Join(theirs, " ")), "--force replaces them")
+		return nil, hinted(fmt.Errorf("restore into %s: it has other programs of these names: %s", in.dir, strings.Join(theirs, " ")), "--force replaces them")
 	}
 	done := &installed{Dir: in.dir}
 	for _, name := range kept {
@@ -56,7 +56,7 @@ func (in *installer) remove(names []string) (*installed, error) {
 		return nil, fmt.Errorf("remove: %w", err)
 	}
 	if len(in.folders) > 0 {
-		return done, fmt.Errorf("remove: left as it is, since it is a directory and not this program's: %s", strings.Join(in.folders, " "))
+		return done, fmt.Errorf("remove: not removed, since it is a directory: %s", strings.Join(in.folders, " "))
 	}
 	return done, atomicfile.SyncDir(in.dir)
 }

@@ -25,14 +25,14 @@ CMD ends. Everything else CMD shares with the machine. The exit status is
 CMD's; 125 when the network failed, 126 and 127 when CMD cannot be run or
 does not exist.
 
--i and -t are taken for who types docker's -it: CMD has this terminal with or
+-i and -t are accepted for users of docker's -it: CMD has this terminal with or
 without them. --ifname names the interface.
 
 With several networks the interfaces are eth0, eth1 and so on, or as --ifname
 says, in the order of the flags; --publish, --ip, --mac, CAP_ARGS and the name
 servers are the first network's.
 
-A run that was killed is cleaned up by the next one, whatever it runs.
+The next run cleans up after a run that was killed.
 
   patchbay run -p 8080:80 -- python3 -m http.server 80
   patchbay run --network mynet --ip 10.1.2.3 -- ip addr
@@ -42,9 +42,9 @@ type runCommand struct {
 	app     *app
 	Network []networkName `long:"network" value-name:"NAME" description:"network to attach to, or its file (the first configured one); may be repeated"`
 	IfName  []string      `long:"ifname" value-name:"NAME" description:"name of the interface in the namespace (CNI_IFNAME, eth0); may be repeated"`
-	Stdin   bool          `long:"interactive" short:"i" description:"as docker's; without it, too, CMD reads this standard input"`
-	TTY     bool          `long:"tty" short:"t" description:"as docker's; without it, too, CMD has this terminal"`
-	wish
+	Stdin   bool          `long:"interactive" short:"i" description:"for docker's users: CMD always reads this standard input"`
+	TTY     bool          `long:"tty" short:"t" description:"for docker's users: CMD always has this terminal"`
+	capabilityFlags
 	Args struct {
 		Command []string `positional-arg-name:"CMD..." required:"1"`
 	} `positional-args:"yes"`
@@ -61,11 +61,11 @@ func (c *runCommand) Execute(rest []string) error {
 		return runFailure(err)
 	}
 	c.app.reap()
-	s, err := c.app.newStay(networks)
+	s, err := c.app.newRunState(networks)
 	if err != nil {
 		return runFailure(err)
 	}
-	err = c.app.stay(s, argv)
+	err = c.app.attachAndRun(s, argv)
 	var f *failure
 	if c.Stdin && errors.As(err, &f) && f.code == exitNotFound {
 		f.hint = "-i is --interactive, as docker's; --ifname NAME names the interface"
@@ -138,8 +138,8 @@ func runFailure(err error) error {
 	return f
 }
 
-// stay attaches the namespace and runs the command in it.
-func (a *app) stay(s *stay, argv []string) error {
+// attachAndRun attaches the namespace and runs the command in it.
+func (a *app) attachAndRun(s *runState, argv []string) error {
 	if err := netns.Create(s.NetNS); err != nil {
 		return runFailure(err)
 	}
@@ -156,7 +156,7 @@ func (a *app) stay(s *stay, argv []string) error {
 	return a.inside(s.NetNS, dns, argv)
 }
 
-func (a *app) join(s *stay, j joined) (*spec.Result, error) {
+func (a *app) join(s *runState, j joined) (*spec.Result, error) {
 	n, err := j.network()
 	if err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ const leaveTime = time.Minute
 
 // leave detaches a run and removes its file, even after the context has ended. The
 // namespace goes last: until then DEL may work in it.
-func (a *app) leave(s *stay) error {
+func (a *app) leave(s *runState) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), leaveTime)
 	defer cancel()
 	var errs []error
@@ -199,9 +199,9 @@ func notRunnable(argv []string, err error) error {
 		f.code, f.hint = exitNotFound, "CMD is looked for in $PATH, or is a path to a program"
 	case errors.Is(err, fs.ErrPermission):
 		f.err = fmt.Errorf("run %s: it is not executable", argv[0])
-		f.hint = "chmod +x makes a program of a file; " + shellQuoted("sh", argv[0]) + " runs a script"
+		f.hint = "chmod +x makes a file executable; " + shellQuoted("sh", argv[0]) + " runs a script"
 	case errors.Is(err, unix.ENOEXEC):
-		f.hint = "it is no program of this machine, and a script begins with a line such as #!/bin/sh"
+		f.hint = "it is not a program for this machine; a script begins with a line such as #!/bin/sh"
 	}
 	return f
 }

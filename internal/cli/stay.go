@@ -18,11 +18,11 @@ import (
 	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
-// stay is everything that a run has made, in a file below /run/patchbay/run that the run
+// runState is everything that a run has made, in a file below /run/patchbay/run that the run
 // keeps locked. A file without a lock belongs to a killed run. It is complete before
 // anything is made, including the configuration, because the network's own file may have
 // changed by the time of the cleanup.
-type stay struct {
+type runState struct {
 	ID    string `json:"id"`
 	NetNS string `json:"netns"`
 	joined
@@ -32,7 +32,7 @@ type stay struct {
 	file *os.File // holds the lock
 }
 
-// joined is one network of a stay.
+// joined is one network of a run.
 type joined struct {
 	IfName       string         `json:"ifname"`
 	Builtin      bool           `json:"builtin,omitempty"` // the built-in network
@@ -41,14 +41,14 @@ type joined struct {
 }
 
 // all lists the networks in the order of attaching.
-func (s *stay) all() []joined { return append([]joined{s.joined}, s.More...) }
+func (s *runState) all() []joined { return append([]joined{s.joined}, s.More...) }
 
-func (a *app) stays() string { return filepath.Join(a.paths.Run, "run") }
+func (a *app) runDir() string { return filepath.Join(a.paths.Run, "run") }
 
-// newStay writes the file of a new run and locks it.
-func (a *app) newStay(networks []joined) (*stay, error) {
+// newRunState writes the file of a new run and locks it.
+func (a *app) newRunState(networks []joined) (*runState, error) {
 	id := newID()
-	s := &stay{ID: id, NetNS: filepath.Join(a.paths.NetNS, "patchbay-"+id), joined: networks[0], More: networks[1:]}
+	s := &runState{ID: id, NetNS: filepath.Join(a.paths.NetNS, "patchbay-"+id), joined: networks[0], More: networks[1:]}
 	data, err := json.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("encode run: %w", err)
@@ -56,7 +56,7 @@ func (a *app) newStay(networks []joined) (*stay, error) {
 	if err := statedir.Make(a.paths.Run, "run"); err != nil {
 		return nil, fmt.Errorf("note run: %w", err)
 	}
-	s.path = filepath.Join(a.stays(), id)
+	s.path = filepath.Join(a.runDir(), id)
 	if s.file, err = writeLocked(s.path, data); err != nil {
 		return nil, fmt.Errorf("note run: %w", err)
 	}
@@ -88,7 +88,7 @@ func writeLocked(path string, data []byte) (f *os.File, err error) {
 	return f, nil
 }
 
-func (s *stay) attachment(j joined) chain.Attachment {
+func (s *runState) attachment(j joined) chain.Attachment {
 	return chain.Attachment{ContainerID: s.ID, NetNS: s.NetNS, IfName: j.IfName, Capabilities: j.Capabilities}
 }
 
@@ -99,11 +99,11 @@ func (j joined) network() (*network, error) {
 }
 
 // unlock leaves the cleanup to the next run.
-func (s *stay) unlock() error { return s.file.Close() }
+func (s *runState) unlock() error { return s.file.Close() }
 
 // forget removes the file, which stays locked until then, so that only one process cleans
 // up.
-func (s *stay) forget() error {
+func (s *runState) forget() error {
 	err := ignoreMissing(os.Remove(s.path))
 	return errors.Join(err, s.file.Close())
 }
@@ -115,7 +115,7 @@ func (a *app) reap() {
 		a.warn(fmt.Errorf("clean up after earlier runs: %w", err))
 		return
 	}
-	entries, err := os.ReadDir(a.stays())
+	entries, err := os.ReadDir(a.runDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		a.warn(fmt.Errorf("clean up after earlier runs: %w", err))
 	}
@@ -123,7 +123,7 @@ func (a *app) reap() {
 		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), "run-") {
 			continue
 		}
-		if err := a.reapOne(filepath.Join(a.stays(), e.Name())); err != nil {
+		if err := a.reapOne(filepath.Join(a.runDir(), e.Name())); err != nil {
 			a.warn(fmt.Errorf("clean up after %s: %w", e.Name(), err))
 		}
 	}
@@ -142,7 +142,7 @@ func (a *app) reapOne(path string) error {
 		}
 		return errors.Join(err, f.Close())
 	}
-	s := &stay{path: path, file: f}
+	s := &runState{path: path, file: f}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f.Close() // another process has cleaned up

@@ -54,10 +54,10 @@ func TestParsePorts(t *testing.T) {
 		{in: "90-80:1-11", err: "the range 90-80 ends before it begins"},
 		{in: "8080-8083:80-82", err: "4 ports of the host for 3 of the container"},
 		{in: "8080-8083:80", err: "4 ports of the host for 1 of the container"},
-		{in: "host:80:80", err: "the host's address is not one"},
-		{in: "[::1:80:80", err: "the host's address is not one"},
-		{in: "::1:80:80", err: "an IPv6 address, and no other, is in brackets"},
-		{in: "[127.0.0.1]:80:80", err: "an IPv6 address, and no other, is in brackets"},
+		{in: "host:80:80", err: "the host's address is not an IP address"},
+		{in: "[::1:80:80", err: "the host's address is not an IP address"},
+		{in: "::1:80:80", err: "brackets are for IPv6 addresses, which need them"},
+		{in: "[127.0.0.1]:80:80", err: "brackets are for IPv6 addresses, which need them"},
 		{in: "80:80/", err: "the protocol is"},
 	} {
 		got, err := parsePorts(test.in)

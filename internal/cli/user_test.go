@@ -61,7 +61,7 @@ func TestOrdinaryUser(t *testing.T) {
 	nettest.Need(t, otherUsers())
 	for _, test := range []userTest{
 		{args: []string{"demo"}, stdout: "This machine's own network was not touched."},
-		{args: []string{"explain", "patchbay"}, stdout: "host: ip link add pb0", stderr: "hint: as an ordinary user, on an empty host"},
+		{args: []string{"explain", "patchbay"}, stdout: "host: ip link add pb0", stderr: "hint: for an ordinary user the host counts as empty"},
 		{args: []string{"run", "true"}, stderr: "error: run needs root\npatchbay: hint: sudo", fails: true},
 	} {
 		test.hold(t)

@@ -14,13 +14,13 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// aWhile is how long a plugin may work before the command prints which plugin it waits
+// slowCall is how long a plugin may work before the command prints which plugin it waits
 // for: DHCP without a server takes half a minute.
-const aWhile = 2 * time.Second
+const slowCall = 2 * time.Second
 
 // verbosity is the flag of the commands that call plugins.
 type verbosity struct {
-	Verbose bool `long:"verbose" short:"v" description:"say on standard error which plugin is called, and what it came to"`
+	Verbose bool `long:"verbose" short:"v" description:"report each call of a plugin and its outcome on standard error"`
 }
 
 // watched calls plugins, and reports slow calls on standard error.
@@ -38,7 +38,7 @@ func (w watched) Invoke(ctx context.Context, pluginType string, call *spec.Call)
 	if w.app.verbose && call.Verb != spec.Version {
 		w.app.remark("%s: %s %s: started", conf.Name, call.Verb, pluginType)
 	}
-	defer w.app.afterAWhile("waiting for " + waitedFor(conf.Name, pluginType, conf.IPAM.Type) + "…")()
+	defer w.app.remarkIfSlow("waiting for " + waitedFor(conf.Name, pluginType, conf.IPAM.Type) + "…")()
 	return w.Invoker.Invoke(ctx, pluginType, call)
 }
 
@@ -51,11 +51,11 @@ func waitedFor(network, pluginType, ipam string) string {
 	return fmt.Sprintf("%s of %s", pluginType, network)
 }
 
-// afterAWhile prints a remark unless done is called before.
-func (a *app) afterAWhile(text string) (done func()) {
+// remarkIfSlow prints a remark unless done is called before.
+func (a *app) remarkIfSlow(text string) (done func()) {
 	var mu sync.Mutex
 	over := false
-	stop := a.after(aWhile, func() {
+	stop := a.after(slowCall, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if !over {
@@ -73,8 +73,8 @@ func (a *app) afterAWhile(text string) (done func()) {
 // after calls f when time has passed, unless stop is called before.
 func after(d time.Duration, f func()) (stop func() bool) { return time.AfterFunc(d, f).Stop }
 
-// told is the Event of --verbose.
-func (a *app) told(e chain.Event) {
+// logEvent is the Event of --verbose.
+func (a *app) logEvent(e chain.Event) {
 	call := fmt.Sprintf("%s: %s %s", e.Network, e.Verb, e.Plugin)
 	if e.Rollback {
 		call += " (taking the ADD back)"

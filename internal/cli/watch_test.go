@@ -32,7 +32,7 @@ func TestWaiting(t *testing.T) {
 		var pass func()
 		stopped := false
 		a := &app{stderr: &said, after: func(d time.Duration, f func()) func() bool {
-			if d != aWhile {
+			if d != slowCall {
 				t.Errorf("a word after %v", d)
 			}
 			pass, stopped = f, false

@@ -12,9 +12,9 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 )
 
-// wish holds flags for a container's capabilities. Some plugin of the network must declare
-// each of them.
-type wish struct {
+// capabilityFlags holds flags for a container's capabilities. Some plugin of the network
+// must declare each of them.
+type capabilityFlags struct {
 	Ports []string `long:"publish" short:"p" value-name:"[IP:]HOST:CONTAINER[/PROTO]" description:"publish a port of the container, or a range FIRST-LAST of them; may be repeated"`
 	IPs   []string `long:"ip" value-name:"ADDRESS[/BITS]" description:"give the container this address; may be repeated"`
 	MAC   string   `long:"mac" value-name:"MAC" description:"give the container's interface this hardware address"`
@@ -22,7 +22,7 @@ type wish struct {
 
 // capabilities are those of CAP_ARGS, overridden by the flags. A flag that reaches no
 // plugin of the network is refused: otherwise the container would start without it.
-func (w *wish) capabilities(a *app, n *network) (map[string]any, error) {
+func (w *capabilityFlags) capabilities(a *app, n *network) (map[string]any, error) {
 	given, err := capArgs(a.getenv("CAP_ARGS"))
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (w *wish) capabilities(a *app, n *network) (map[string]any, error) {
 	return given, nil
 }
 
-func (w *wish) flags() (map[string]any, error) {
+func (w *capabilityFlags) flags() (map[string]any, error) {
 	out := map[string]any{}
 	var ports []portMapping
 	for _, p := range w.Ports {

@@ -44,8 +44,8 @@ func (a *app) commands() []command {
 }
 
 // about precedes the list of commands.
-const about = `patchbayd is the part of Patchbay that stays. Each command is one service, in the
-foreground, logging to standard error; SIGTERM ends it.`
+const about = `patchbayd runs Patchbay's services. Each command is one service, in the foreground,
+logging to standard error; SIGTERM ends it.`
 
 // Main runs a command and returns the exit status.
 func Main(args []string, log io.Writer) int {
@@ -53,7 +53,7 @@ func Main(args []string, log io.Writer) int {
 	defer stop()
 	a := &app{ctx: ctx, log: log}
 	p := flags.NewNamedParser("patchbayd", flags.HelpFlag|flags.PassDoubleDash)
-	p.ShortDescription = "the part of Patchbay that stays"
+	p.ShortDescription = "the services of Patchbay"
 	p.LongDescription = about
 	for _, c := range a.commands() {
 		added, err := p.AddCommand(c.name, c.short, c.long, c.data)
@@ -71,7 +71,7 @@ func Main(args []string, log io.Writer) int {
 	}
 	_, err := p.ParseArgs(longFlags(args))
 	if args[0] == "docker" && err != nil && !isHelp(err) {
-		a.excuse(err)
+		a.serveFailure(err)
 	}
 	return a.report(err)
 }

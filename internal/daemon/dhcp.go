@@ -22,11 +22,11 @@ import (
 )
 
 const dhcpLong = `Keeps DHCP leases for the plugin dhcp, Patchbay's or the reference's: gets
-addresses, renews them while the container's interface lives, gives them back.
+addresses, renews them while the container's interface exists, releases them.
 
-Systemd starts it by its socket (patchbay-dhcp.socket); by hand it makes the
-socket itself. The leases are below /run/patchbay/dhcp, and a keeper that is
-started again goes on with them. The flags are the reference daemon's.`
+Systemd starts it by its socket (patchbay-dhcp.socket); started by hand it makes
+the socket itself. The leases are below /run/patchbay/dhcp, and a restarted
+keeper goes on with them. The flags are the reference daemon's.`
 
 // dhcpCommand is `patchbayd dhcp`.
 type dhcpCommand struct {
@@ -37,8 +37,8 @@ type dhcpCommand struct {
 	Timeout       time.Duration `long:"timeout" value-name:"TIME" default:"10s" description:"of one request"`
 	ResendMax     time.Duration `long:"resendmax" value-name:"TIME" default:"62s" description:"the longest wait between two requests"`
 	ResendTimeout time.Duration `long:"resendtimeout" value-name:"TIME" default:"208s" description:"how long an ADD tries"`
-	Watch         time.Duration `long:"watch" value-name:"TIME" default:"30s" description:"how often an interface is looked after"`
-	Detach        bool          `long:"detach" description:"go into the background once the socket is there"`
+	Watch         time.Duration `long:"watch" value-name:"TIME" default:"30s" description:"how often an interface is checked"`
+	Detach        bool          `long:"detach" description:"go into the background once the socket exists"`
 
 	app *app
 }

@@ -24,33 +24,32 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-const dockerLong = `Makes CNI networks Docker's:
+const dockerLong = `Makes CNI networks available to Docker:
 
   docker network create -d patchbay --ipam-driver null -o cni.network=NAME NAME
 
-Systemd starts it by its socket (patchbay-docker.socket), which must be there
-before dockerd; by hand it makes the socket itself. What it knows is below
+Systemd starts it by its socket (patchbay-docker.socket), which must exist
+before dockerd; started by hand it makes the socket itself. Its state is below
 /var/lib/patchbay/docker.
 
 patchbayd docker install puts this program into /usr/local/bin and its units into
-/etc/systemd/system, and starts the socket; again, it updates them. uninstall
-takes them away. Files from other packages are never overwritten.
+/etc/systemd/system, and starts the socket; a second call updates them.
+uninstall removes them. Files from other packages are never overwritten.
 
 patchbayd docker ps shows the endpoints with their published ports, which Docker
-cannot show of drivers outside of it. patchbayd docker gc removes what it holds
-for containers and networks that are gone, by asking the driver that runs, or by
-itself; patchbay gc --from docker calls it.`
+cannot show of external drivers. patchbayd docker gc removes what it holds for
+containers and networks that are gone, through the running driver or by itself; patchbay gc --from docker calls it.`
 
 // dockerCommand is `patchbayd docker`.
 type dockerCommand struct {
 	Socket   string        `long:"socket" value-name:"PATH" default:"/run/docker/plugins/patchbay.sock" description:"where to listen; the file's name is the driver's"`
-	Group    string        `long:"group" value-name:"GROUP" description:"who may connect besides root, which is as good as root"`
+	Group    string        `long:"group" value-name:"GROUP" description:"group that may connect besides root; it gets root's power"`
 	Plugins  string        `long:"plugins" value-name:"DIR:DIR" default:"/opt/cni/bin" env:"CNI_PATH" description:"directories of CNI plugins"`
 	ConfDir  string        `long:"conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"CNI configurations"`
 	DataRoot string        `long:"data-root" value-name:"DIR" default:"/var/lib/docker" description:"Docker's, where names of containers are read"`
-	Docker   string        `long:"docker" value-name:"URL" default:"unix:///var/run/docker.sock" description:"Docker's API, asked now and then which networks it still has; empty: never"`
+	Docker   string        `long:"docker" value-name:"URL" default:"unix:///var/run/docker.sock" description:"Docker's API, queried now and then for its networks; empty: never"`
 	Timeout  time.Duration `long:"timeout" value-name:"TIME" default:"1m" description:"of one call; Docker itself waits for ever"`
-	Grace    time.Duration `long:"grace" value-name:"TIME" default:"5m" description:"how old what Docker forgot must be before it is removed"`
+	Grace    time.Duration `long:"grace" value-name:"TIME" default:"5m" description:"minimum age of objects that Docker forgot before they are removed"`
 
 	JSON    bool         `long:"json" description:"ps, gc: print an array of objects"`
 	GC      gcFlags      `group:"patchbayd docker gc"`
@@ -83,7 +82,7 @@ func (c *dockerCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := driverAlone(c.app.ctx, filepath.Join(where.State, "docker"))
+	unlock, err := lockDriver(c.app.ctx, filepath.Join(where.State, "docker"))
 	if err != nil {
 		return err
 	}
@@ -106,14 +105,14 @@ func (c *dockerCommand) ps(w io.Writer, base string) error {
 	return docker.PS(w, base)
 }
 
-// excuseTime is how long a driver that cannot start reports that to Docker, before systemd
+// failureTime is how long a driver that cannot start reports that to Docker, before systemd
 // starts it again.
-const excuseTime = 10 * time.Second
+const failureTime = 10 * time.Second
 
-// excuse answers Docker when the driver cannot start and systemd has passed it the socket.
-// Otherwise the calls would wait there for ever: Docker has no timeout, and does not
-// finish starting before the calls for its containers are answered.
-func (a *app) excuse(why error) {
+// serveFailure answers Docker when the driver cannot start and systemd has passed it the
+// socket. Otherwise the calls would wait there for ever: Docker has no timeout, and does
+// not finish starting before the calls for its containers are answered.
+func (a *app) serveFailure(why error) {
 	if n, err := passed(); n != 1 || err != nil {
 		return
 	}
@@ -122,7 +121,7 @@ func (a *app) excuse(why error) {
 		a.print("error", err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(a.ctx, excuseTime)
+	ctx, cancel := context.WithTimeout(a.ctx, failureTime)
 	defer cancel()
 	if err := cnm.Serve(ctx, l, docker.Down(why)); err != nil {
 		a.print("error", err)

@@ -63,10 +63,10 @@ func TestDockerServes(t *testing.T) {
 
 func collects(t *testing.T, c *dockerCommand) {
 	t.Helper()
-	alone := *c
-	alone.app = &app{ctx: t.Context(), log: &bytes.Buffer{}}
+	lockState := *c
+	lockState.app = &app{ctx: t.Context(), log: &bytes.Buffer{}}
 	var out bytes.Buffer
-	if err := alone.collect(&out); err != nil || out.String() != "nothing is left over\n" {
+	if err := lockState.collect(&out); err != nil || out.String() != "nothing is left over\n" {
 		t.Errorf("%v %q", err, &out)
 	}
 }

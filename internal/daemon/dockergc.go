@@ -24,7 +24,7 @@ import (
 
 // gcFlags are the flags of `patchbayd docker gc`.
 type gcFlags struct {
-	DryRun bool `long:"dry-run" description:"gc: remove nothing, say what would be removed"`
+	DryRun bool `long:"dry-run" description:"gc: only print what would be removed"`
 }
 
 // collectMethod is our own method on Docker's socket: only the serving process may change
@@ -49,9 +49,9 @@ func (c *dockerCommand) collect(w io.Writer) error {
 	if !state.Used(paths.Default().State, "docker") {
 		return c.show(w, nil)
 	}
-	out, err := c.collectAlone()
+	out, err := c.collectLocally()
 	if errors.Is(err, unix.EWOULDBLOCK) { // a driver runs, or has started meanwhile
-		out, err = c.collectThere()
+		out, err = c.collectInDriver()
 	}
 	if err != nil {
 		return err
@@ -65,13 +65,13 @@ func (c *dockerCommand) collect(w io.Writer) error {
 	return errors.Join(err, c.show(w, out.Items))
 }
 
-func (c *dockerCommand) collectAlone() (*docker.Collected, error) {
+func (c *dockerCommand) collectLocally() (*docker.Collected, error) {
 	d, err := c.driver(log.New(io.Discard, "", 0))
 	if err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(paths.Default().State, "docker")
-	unlock, err := alone(c.app.ctx, dir, 0)
+	unlock, err := lockState(c.app.ctx, dir, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (c *dockerCommand) collectAlone() (*docker.Collected, error) {
 	return out, nil
 }
 
-func (c *dockerCommand) collectThere() (*docker.Collected, error) {
+func (c *dockerCommand) collectInDriver() (*docker.Collected, error) {
 	client, err := cnm.NewClient(cnm.Endpoint{Name: "patchbayd docker", URL: "unix://" + c.Socket}, cnm.ClientOptions{Timeout: 2 * c.Timeout, Patience: gcTime})
 	if err != nil {
 		return nil, err

@@ -16,18 +16,18 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-const excuseArgs = "PATCHBAY_TEST_EXCUSE"
+const failureArgs = "PATCHBAY_TEST_EXCUSE"
 
-// TestExcuseChild is the patchbayd that systemd starts; as a test it does nothing.
-func TestExcuseChild(t *testing.T) {
-	if args := os.Getenv(excuseArgs); args != "" {
+// TestFailureChild is the patchbayd that systemd starts; as a test it does nothing.
+func TestFailureChild(t *testing.T) {
+	if args := os.Getenv(failureArgs); args != "" {
 		os.Exit(Main(strings.Fields(args), os.Stderr))
 	}
 }
 
 // A driver that cannot start reports that to Docker on systemd's socket, and still answers
 // the calls that Docker makes only once.
-func TestExcuse(t *testing.T) {
+func TestServeFailure(t *testing.T) {
 	for name, tc := range map[string]struct{ args, says string }{
 		"flag":  {"docker --tea", "unknown flag `tea'"},
 		"group": {"docker --group 0", "SocketGroup="},
@@ -83,8 +83,8 @@ func socketActivated(t *testing.T, dir, args string) *cnm.Client {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" -test.run='^TestExcuseChild$'`, self)
-	cmd.Env = append(os.Environ(), excuseArgs+"="+args)
+	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" -test.run='^TestFailureChild$'`, self)
+	cmd.Env = append(os.Environ(), failureArgs+"="+args)
 	cmd.ExtraFiles, cmd.Stderr = []*os.File{f}, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

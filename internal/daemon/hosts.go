@@ -22,14 +22,14 @@ import (
 	"github.com/patchbay-net/patchbay/store/engine"
 )
 
-const hostsLong = `Makes a CNI network span many hosts: each runs this agent, and all know one store.
+const hostsLong = `Makes a CNI network span many hosts: each runs this agent, and all share one store.
 
   patchbayd hosts create NAME --subnet 10.200.0.0/16     once, on any host
   docker network create -d patchbay --ipam-driver null -o cni.network=NAME NAME     on each
 
 The agent prepares: it takes a block of addresses for this host, writes the
 network's configuration, and keeps the routes to the other hosts. No container
-waits for it or for the store. What it knows is below /var/lib/patchbay/hosts.`
+waits for it or for the store. Its state is below /var/lib/patchbay/hosts.`
 
 // usualConfDir is the default of --conf-dir.
 const usualConfDir = "/etc/cni/net.d"
@@ -38,8 +38,8 @@ const usualConfDir = "/etc/cni/net.d"
 type hostsCommand struct {
 	storeFlag
 	Address  []string      `long:"address" value-name:"ADDRESS" description:"where other hosts reach this one, at most one of each family (default: those of the interface with the default route)"`
-	Name     string        `long:"name" value-name:"NAME" description:"what people call this host (default: its hostname)"`
-	TTL      time.Duration `long:"ttl" value-name:"TIME" default:"30s" description:"how long after its last word a host counts as gone"`
+	Name     string        `long:"name" value-name:"NAME" description:"name of this host (default: its hostname)"`
+	TTL      time.Duration `long:"ttl" value-name:"TIME" default:"30s" description:"how long after its last sign of life a host counts as gone"`
 	Reclaim  time.Duration `long:"reclaim" value-name:"TIME" default:"24h" description:"how long a host must be gone before another may take its block, when no other is free; 10 minutes and 10 times the ttl at least"`
 	Port     uint16        `long:"port" value-name:"PORT" default:"4789" description:"of the tunnel, UDP"`
 	ConfDir  string        `long:"conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where CNI configurations are written"`
@@ -48,11 +48,11 @@ type hostsCommand struct {
 	Upstream []string      `long:"upstream" value-name:"ADDRESS[:PORT]" description:"DNS servers for all other names (default: those of /etc/resolv.conf)"`
 	DataRoot string        `long:"data-root" value-name:"DIR" default:"/var/lib/docker" description:"Docker's, where names of containers are read"`
 
-	Create hostsCreateCommand `command:"create" description:"add a network that all hosts take up"`
+	Create hostsCreateCommand `command:"create" description:"add a network on all hosts"`
 	Remove hostsRemoveCommand `command:"rm" description:"remove a network from all hosts"`
 	List   hostsListCommand   `command:"ls" description:"show networks, hosts, blocks and endpoints"`
-	Forget hostsForgetCommand `command:"forget" description:"give back what a host has that will not come back"`
-	Leave  hostsLeaveCommand  `command:"leave" description:"take this host out of all networks, when the agent is stopped"`
+	Forget hostsForgetCommand `command:"forget" description:"release the blocks of a host that will not come back"`
+	Leave  hostsLeaveCommand  `command:"leave" description:"remove this host from all networks, after the agent was stopped"`
 
 	app *app
 }
@@ -69,7 +69,7 @@ func newHostsCommand(a *app) *hostsCommand {
 
 // storeFlag names the store that all hosts share.
 type storeFlag struct {
-	Store string `long:"store" value-name:"URL" env:"PATCHBAY_STORE" description:"what all hosts know: etcd://HOST,HOST/CLUSTER, etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE, or file:///DIR for one host (default: that of /etc/patchbay/hosts.env, or file:///var/lib/patchbay/hosts)"`
+	Store string `long:"store" value-name:"URL" env:"PATCHBAY_STORE" description:"store of all hosts: etcd://HOST,HOST/CLUSTER, etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE, or file:///DIR for one host (default: that of /etc/patchbay/hosts.env, or file:///var/lib/patchbay/hosts)"`
 
 	service string // the path of hosts.env
 }
@@ -105,7 +105,7 @@ func (c *hostsCommand) Execute(args []string) error {
 	if err := statedir.Make(opts.Paths.State, "hosts"); err != nil {
 		return err
 	}
-	unlock, err := alone(c.app.ctx, filepath.Join(opts.Paths.State, "hosts"), 0)
+	unlock, err := lockState(c.app.ctx, filepath.Join(opts.Paths.State, "hosts"), 0)
 	if err != nil {
 		return err
 	}
@@ -129,13 +129,13 @@ func (c *hostsCommand) Execute(args []string) error {
 	return nil
 }
 
-func (c *hostsCommand) options(where paths.Paths, say func(string, ...any)) (o hosts.Options, err error) {
+func (c *hostsCommand) options(where paths.Paths, printLine func(string, ...any)) (o hosts.Options, err error) {
 	o = hosts.Options{
 		Name: c.Name, Port: c.Port, Paths: where, ConfDir: c.ConfDir, DataRoot: c.DataRoot,
-		TTL: c.TTL, Reclaim: c.Reclaim, DNS: c.DNS, Domain: c.Domain, Log: say,
+		TTL: c.TTL, Reclaim: c.Reclaim, DNS: c.DNS, Domain: c.Domain, Log: printLine,
 	}
 	if least := hosts.LeastReclaim(c.TTL); c.Reclaim < least {
-		return o, fmt.Errorf("read --reclaim: %v is too short, a host that is there could lose its block: it must be %v at least with a --ttl of %v", c.Reclaim, least, c.TTL)
+		return o, fmt.Errorf("read --reclaim: %v is too short, a living host could lose its block: it must be %v at least with a --ttl of %v", c.Reclaim, least, c.TTL)
 	}
 	for _, text := range c.Upstream {
 		server, err := upstream(text)

@@ -65,7 +65,7 @@ func TestHostsCommands(t *testing.T) {
 		{[]string{"--address", "127.0.0.1"}, 1, "no address of one host"},
 		{[]string{"--upstream", "x"}, 1, "read --upstream"},
 		{[]string{"--ttl", "1ms"}, 1, "ttl"},
-		{[]string{"--reclaim", "30s"}, 1, "read --reclaim: 30s is too short, a host that is there could lose its block: it must be 10m0s at least with a --ttl of 30s"},
+		{[]string{"--reclaim", "30s"}, 1, "read --reclaim: 30s is too short, a living host could lose its block: it must be 10m0s at least with a --ttl of 30s"},
 		{[]string{"--reclaim", "1h", "--ttl", "10m"}, 1, "must be 1h40m0s at least with a --ttl of 10m0s"},
 	} {
 		code, _, log := hostsSays(t, c.args...)
@@ -111,7 +111,7 @@ func TestHostsServes(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "state/hosts/node.json")); err != nil {
 		t.Error(err)
 	}
-	unlock, err := alone(t.Context(), filepath.Join(dir, "state/hosts"), 0)
+	unlock, err := lockState(t.Context(), filepath.Join(dir, "state/hosts"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

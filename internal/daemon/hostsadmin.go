@@ -111,7 +111,7 @@ func readPlugins(path string) (out []json.RawMessage, err error) {
 
 // hostsRemoveCommand is `patchbayd hosts rm`.
 type hostsRemoveCommand struct {
-	Force bool `long:"force" description:"also when containers are on it"`
+	Force bool `long:"force" description:"even if containers are on it"`
 	Args  one  `positional-args:"yes"`
 
 	admin admin
@@ -140,7 +140,7 @@ func (c *hostsForgetCommand) Execute(args []string) error {
 	return c.admin.do(func(ctx context.Context, a hosts.Admin) error {
 		gone, err := a.Forget(ctx, c.Args.Name)
 		for _, b := range gone {
-			say("network %s: block %s is free: what still runs on %s may have addresses that others get now", b.Network, b.Prefix, c.Args.Name)
+			printLine("network %s: block %s is free: what still runs on %s may have addresses that others get now", b.Network, b.Prefix, c.Args.Name)
 		}
 		return err
 	})

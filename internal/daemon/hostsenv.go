@@ -31,7 +31,7 @@ type service struct {
 func readService(path string) (s service, err error) {
 	data, err := atomicfile.ReadConf(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return s, fmt.Errorf("find the store of this host: %w: say which by --store", err)
+		return s, fmt.Errorf("find the store of this host: %w: name it with --store", err)
 	}
 	vars := readEnv(data)
 	p := flags.NewParser(&s, flags.IgnoreUnknown)

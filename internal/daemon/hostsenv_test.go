@@ -60,7 +60,7 @@ func TestLeaveRefuses(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "state/hosts"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := alone(t.Context(), filepath.Join(dir, "state/hosts"), 0)
+	unlock, err := lockState(t.Context(), filepath.Join(dir, "state/hosts"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 
 // hostsLeaveCommand is `patchbayd hosts leave`.
 type hostsLeaveCommand struct {
-	Force bool `long:"force" description:"although containers or Docker networks have addresses of this host's blocks, which others may have then, too"`
+	Force bool `long:"force" description:"even if containers or Docker networks have addresses of this host's blocks, which other hosts may then assign too"`
 
 	admin admin
 	hosts *hostsCommand
@@ -34,7 +34,7 @@ func (c *hostsLeaveCommand) Execute(args []string) error {
 		return err
 	}
 	dir := filepath.Join(where.State, "hosts")
-	unlock, err := alone(context.Background(), dir, 0)
+	unlock, err := lockState(context.Background(), dir, 0)
 	if err != nil {
 		return fmt.Errorf("%w: systemctl disable --now patchbay-hosts.service", err)
 	}
@@ -61,12 +61,12 @@ func (c *hostsLeaveCommand) leave(where paths.Paths) error {
 		return hosts.Leaving{
 			Store: a.Store, Paths: where, ConfDir: dir, Force: c.Force,
 			Clear: func(ctx context.Context) error { return fabric.Clear(ctx, "") },
-			Say:   say,
+			Say:   printLine,
 		}.Do(ctx)
 	})
 }
 
-// say prints one step of a command.
-func say(format string, args ...any) {
+// printLine prints one step of a command.
+func printLine(format string, args ...any) {
 	fmt.Fprintf(os.Stdout, format+"\n", args...) //nolint:errcheck // there is nowhere to report it
 }

@@ -35,9 +35,9 @@ const (
 
 // installFlags are the flags of `patchbayd docker install` and `uninstall`.
 type installFlags struct {
-	DestDir string `long:"destdir" value-name:"DIR" description:"install, uninstall: below DIR, for a package or an image; systemd is not told"`
-	Print   bool   `long:"print" description:"install, uninstall: say what would be done, and do nothing"`
-	Force   bool   `long:"force" description:"uninstall: although networks of Docker use the driver"`
+	DestDir string `long:"destdir" value-name:"DIR" description:"install, uninstall: below DIR, for a package or an image; systemd is not called"`
+	Print   bool   `long:"print" description:"install, uninstall: print what would be done, and do nothing"`
+	Force   bool   `long:"force" description:"uninstall: even if networks of Docker use the driver"`
 }
 
 // step is one change. What is already right needs no step, so a second run has little to

@@ -24,9 +24,9 @@ func lock(ctx context.Context, path string, wait time.Duration) (unlock func(), 
 	return flock.File(ctx, path)
 }
 
-// alone keeps a second process from using the same state, whose directory is named after
+// lockState keeps a second process from using the same state, whose directory is named after
 // the service.
-func alone(ctx context.Context, dir string, wait time.Duration) (unlock func(), err error) {
+func lockState(ctx context.Context, dir string, wait time.Duration) (unlock func(), err error) {
 	return lockOf(ctx, dir, "lock", wait)
 }
 
@@ -48,13 +48,13 @@ const (
 	gcTime     = 30 * time.Second       // longer than gc takes to stop; calls wait at the socket
 )
 
-// driverAlone is alone for the driver. It waits for gc, but not for another driver.
-func driverAlone(ctx context.Context, dir string) (unlock func(), err error) {
+// lockDriver is lockState for the driver. It waits for gc, but not for another driver.
+func lockDriver(ctx context.Context, dir string) (unlock func(), err error) {
 	only, err := lockOf(ctx, dir, driverLock, lookTime)
 	if err != nil {
 		return nil, err
 	}
-	state, err := alone(ctx, dir, gcTime)
+	state, err := lockState(ctx, dir, gcTime)
 	if err != nil {
 		only()
 		return nil, err

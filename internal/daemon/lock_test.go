@@ -42,7 +42,7 @@ func TestLock(t *testing.T) {
 	if _, err := lock(ended, path, time.Minute); !errors.Is(err, context.Canceled) {
 		t.Errorf("told to end: %v", err)
 	}
-	if _, err := alone(t.Context(), filepath.Join(path, "nosuch"), 0); err == nil || strings.Contains(err.Error(), "another") {
+	if _, err := lockState(t.Context(), filepath.Join(path, "nosuch"), 0); err == nil || strings.Contains(err.Error(), "another") {
 		t.Errorf("no directory: %v", err)
 	}
 }

@@ -42,7 +42,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 	look, list, err := n.standing()
 	broken, err := brokenFiles(err)
 	for _, b := range broken {
-		found = append(found, warning(b.Error()+": nothing of what it told is looked at or repaired", "start the container again (patchbay del and add); patchbay gc removes what is dead"))
+		found = append(found, warning(b.Error()+": its objects are neither checked nor repaired", "start the container again (patchbay del and add); patchbay gc removes what is dead"))
 	}
 	var lost, uncached []string
 	for _, a := range list {
@@ -71,7 +71,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 			"start the container again, when it suits"))
 	}
 	if len(lost) > 0 {
-		found = append(found, warning(fmt.Sprintf("%s: no record of ours is left below %s, so patchbay repair could put nothing back", several(lost), n.Paths.Run),
+		found = append(found, warning(fmt.Sprintf("%s: no record of ours is left below %s, so patchbay repair could restore nothing", several(lost), n.Paths.Run),
 			"start the container again, when it suits"))
 	}
 	return found, err

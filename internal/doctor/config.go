@@ -61,7 +61,7 @@ func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
 		what := fmt.Sprintf("network %s: %v", net.Name, f)
 		switch {
 		case f.Warning:
-			found = append(found, warning(what, "correct %s, or leave it so: an ADD takes it", net.File))
+			found = append(found, warning(what, "correct %s, or leave it: an ADD accepts it", net.File))
 		case errors.Is(f, invoke.ErrNotFound):
 			found = append(found, problem(what, "correct %s, or install the plugin: patchbay install %s has ours", net.File, n.Runtime.Path[0]))
 		default:
@@ -102,7 +102,7 @@ func binaries(_ context.Context, n *Node) (found []Finding, err error) {
 	}
 	dir := strings.Join(n.Runtime.Path, ":")
 	if names := n.absent(); len(byKind) > 0 && len(names) > 0 {
-		found = append(found, warning(fmt.Sprintf("networks name %s, which %s lacks: patchbay has its own, other runtimes find none", strings.Join(names, " "), dir),
+		found = append(found, warning(fmt.Sprintf("networks name %s, which %s lacks: patchbay uses its built-in ones, other runtimes find none", strings.Join(names, " "), dir),
 			"patchbay install %s", n.Runtime.Path[0]))
 	}
 	if names := byKind["other build"]; len(names) > 0 {

@@ -46,9 +46,9 @@ type Check struct {
 // Checks is the table of checks, in the order of a report.
 func Checks() []Check {
 	return []Check{
-		{"privileges", "this process may look at everything", privileges},
+		{"privileges", "this process can read everything", privileges},
 		{"kernel", "the kernel has what the networks need", kernelFeatures},
-		{"config", "the configurations are valid and their plugins are there", configurations},
+		{"config", "the configurations are valid and their plugins exist", configurations},
 		{"status", "an ADD would work on every network", statuses},
 		{"plugins", "the plugins in CNI_PATH are of this build", binaries},
 		{"dhcp", "leases of DHCP have a keeper", dhcpKeepers},
@@ -58,7 +58,7 @@ func Checks() []Check {
 		{"pools", "the pools have free addresses", pools},
 		{"attachments", "every container has the interface, addresses and routes it was given", attachments},
 		{"leftovers", "nothing is left of dead containers", leftovers},
-		{"firewall", "our firewall table is as it should be", ourTable},
+		{"firewall", "our firewall table is complete and unchanged", ourTable},
 		{"drop", "no other program drops the containers' traffic", otherDrops},
 		{"forwarding", "the host forwards", forwarding},
 		{"ways", "nothing but firewalls is between containers and the outside", ways},
@@ -91,7 +91,7 @@ func Examine(ctx context.Context, n *Node, checks []Check) *Report {
 	for _, c := range checks {
 		found, err := c.Run(ctx, n)
 		if err != nil {
-			found = append(found, warning("doctor could not look: "+err.Error(), "%s", toLook(err)))
+			found = append(found, warning("doctor could not check: "+err.Error(), "%s", toLook(err)))
 		}
 		for _, f := range found {
 			f.Check = c.ID

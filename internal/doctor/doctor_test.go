@@ -210,7 +210,7 @@ const pods = `{"type":"bridge","bridge":"br0","isGateway":true,"ipMasq":true,"ip
 func TestBlind(t *testing.T) {
 	check := Check{ID: "x", Run: func(context.Context, *Node) ([]Finding, error) { return nil, unix.EPERM }}
 	r := Examine(context.Background(), nil, []Check{check})
-	if r.Worst() != Warning || !strings.Contains(r.Findings[0].What, "could not look: operation not permitted") {
+	if r.Worst() != Warning || !strings.Contains(r.Findings[0].What, "could not check: operation not permitted") {
 		t.Errorf("%+v", r)
 	}
 }

@@ -39,7 +39,7 @@ func ourTable(ctx context.Context, n *Node) (found []Finding, err error) {
 	found = append(found, more...)
 	nobodys, oerr := fw.Ownerless()
 	for _, e := range nobodys[:min(len(nobodys), mostNamed)] {
-		found = append(found, warning(fmt.Sprintf("the table inet patchbay has an element that no attachment made, which does what it says: %s", e),
+		found = append(found, warning(fmt.Sprintf("the table inet patchbay has an element that no attachment made, which is in effect: %s", e),
 			"nft 'delete element inet patchbay %s'", e.KeyText()))
 	}
 	return found, errors.Join(err, oerr)
@@ -164,7 +164,7 @@ func foreignDrops(n *Node) (found []Finding, err error) {
 			continue
 		}
 		found = append(found, warning(
-			fmt.Sprintf("the nftables chain %s drops forwarded traffic by policy: what it does not accept itself, our accept does not save", d.name),
+			fmt.Sprintf("the nftables chain %s drops forwarded traffic by policy: an accept of ours does not overrule that", d.name),
 			"nft insert rule %s ip saddr SUBNET accept, and the same with ip daddr and ct state established,related; or make its policy accept", d.name))
 	}
 	got, lerr := n.Kernel.NFT.Look(nft.Ref{Family: nftables.TableFamilyINet, Table: "firewalld"})
@@ -276,7 +276,7 @@ func legacyDrops(n *Node) (found []Finding, err error) {
 		}
 		drops, derr := iptnft.LegacyForwardDrops(f.v6)
 		if err = errors.Join(err, derr); drops {
-			found = append(found, problem(fmt.Sprintf("the FORWARD chain of %s drops: no rule in nftables saves containers' traffic from it", f.program),
+			found = append(found, problem(fmt.Sprintf("the FORWARD chain of %s drops: no rule in nftables overrules that", f.program),
 				"%s -P FORWARD ACCEPT, or accept the containers' subnets there; better, move that firewall to iptables-nft", f.program))
 		}
 	}

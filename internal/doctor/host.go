@@ -23,7 +23,7 @@ import (
 // /proc/sys: rootless containers lack both.
 func privileges(_ context.Context, n *Node) (found []Finding, err error) {
 	if err := n.Kernel.NFT.Status(); errors.Is(err, unix.EPERM) {
-		found = append(found, problem("no right to look at the firewall (CAP_NET_ADMIN)", "run doctor as root"))
+		found = append(found, problem("no permission to read the firewall (CAP_NET_ADMIN)", "run doctor as root"))
 	}
 	key := filepath.Join(n.Paths.Proc, "sys/net/ipv4/ip_forward")
 	if err := unix.Access(key, unix.W_OK); errors.Is(err, unix.EROFS) {
@@ -32,7 +32,7 @@ func privileges(_ context.Context, n *Node) (found []Finding, err error) {
 	}
 	for _, dir := range [...]string{n.Paths.Run, n.Paths.CNI} {
 		if there := existing(dir); errors.Is(unix.Access(there, unix.W_OK), unix.EROFS) {
-			found = append(found, problem(dir+" is on a read-only file system: no ADD and no DEL of a plugin that keeps something there works", "mount -o remount,rw what %s is on", there))
+			found = append(found, problem(dir+" is on a read-only file system: a plugin that keeps state there can neither ADD nor DEL", "mount -o remount,rw what %s is on", there))
 		}
 	}
 	return found, nil
@@ -146,7 +146,7 @@ func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 	for _, name := range ways {
 		if n.strict(name) {
 			found = append(found, warning(
-				fmt.Sprintf("the reverse path filter of %s is strict and %s: answers that come in by the other way are dropped without a word", name, why),
+				fmt.Sprintf("the reverse path filter of %s is strict and %s: answers that come in by the other way are silently dropped", name, why),
 				"%s (loose)", setBy("net/ipv4/conf/"+name+"/rp_filter", "2")))
 		}
 	}

@@ -45,8 +45,8 @@ func (b *bench) hostEnd(network, id string) netlink.Link {
 	return nil
 }
 
-// says fails unless CHECK and doctor report the text after do, and nothing after undo.
-func (b *bench) says(network, id, text string, do, undo func()) {
+// detects fails unless CHECK and doctor report the text after do, and nothing after undo.
+func (b *bench) detects(network, id, text string, do, undo func()) {
 	b.Helper()
 	b.healthy("attachments")
 	do()
@@ -74,12 +74,12 @@ func TestHostSideOfABridge(t *testing.T) {
 	b.must(err)
 	up := func(l netlink.Link) func() { return func() { b.must(netlink.LinkSetUp(l)) } }
 	down := func(l netlink.Link) func() { return func() { b.must(netlink.LinkSetDown(l)) } }
-	b.says("pods", "c1", "10.88.0.1/24", func() { b.must(netlink.AddrDel(br, gateway)) }, func() { b.must(netlink.AddrAdd(br, gateway)) })
-	b.says("pods", "c1", "Interface br0 is down", down(br), up(br))
-	b.says("pods", "c1", "ARP is off on br0", func() { b.must(netlink.LinkSetARPOff(br)) }, func() { b.must(netlink.LinkSetARPOn(br)) })
-	b.says("pods", "c1", "Interface "+end.Attrs().Name+" is down", down(end), up(end))
-	b.says("pods", "c1", "is not a port of it", func() { b.must(netlink.LinkSetNoMaster(end)) }, func() { b.must(netlink.LinkSetMaster(end, br)) })
-	b.says("pods", "c1", "net/ipv4/conf/br0/forwarding=1", func() { b.sysctl("net/ipv4/conf/br0/forwarding", "0") }, func() { b.sysctl("net/ipv4/conf/br0/forwarding", "1") })
+	b.detects("pods", "c1", "10.88.0.1/24", func() { b.must(netlink.AddrDel(br, gateway)) }, func() { b.must(netlink.AddrAdd(br, gateway)) })
+	b.detects("pods", "c1", "Interface br0 is down", down(br), up(br))
+	b.detects("pods", "c1", "ARP is off on br0", func() { b.must(netlink.LinkSetARPOff(br)) }, func() { b.must(netlink.LinkSetARPOn(br)) })
+	b.detects("pods", "c1", "Interface "+end.Attrs().Name+" is down", down(end), up(end))
+	b.detects("pods", "c1", "is not a port of it", func() { b.must(netlink.LinkSetNoMaster(end)) }, func() { b.must(netlink.LinkSetMaster(end, br)) })
+	b.detects("pods", "c1", "net/ipv4/conf/br0/forwarding=1", func() { b.sysctl("net/ipv4/conf/br0/forwarding", "0") }, func() { b.sysctl("net/ipv4/conf/br0/forwarding", "1") })
 }
 
 // The route that comes with the gateway's address is gone: neither the existing address
@@ -113,7 +113,7 @@ func routeLost(b *bench, subnet, gateway, other string, way bool) {
 	if dst.IP.To4() != nil {
 		route.Scope = netlink.SCOPE_LINK
 	}
-	b.says("pods", "c1", "the host has no route to "+strings.TrimSuffix(gateway, "1")+"2 by br0, which no ADD puts back (ip route add "+subnet+" dev br0 src "+gateway+")",
+	b.detects("pods", "c1", "the host has no route to "+strings.TrimSuffix(gateway, "1")+"2 by br0, which no ADD puts back (ip route add "+subnet+" dev br0 src "+gateway+")",
 		func() { b.must(netlink.RouteDel(route)) },
 		func() { b.run("ip", "route", "add", subnet, "dev", "br0", "src", gateway) })
 }
@@ -124,10 +124,10 @@ func TestHostSideOfAPair(t *testing.T) {
 	b.attach("pods", "c1")
 	end := b.hostEnd("pods", "c1")
 	route := &netlink.Route{LinkIndex: end.Attrs().Index, Scope: netlink.SCOPE_HOST, Dst: netlink.NewIPNet(net.IPv4(10, 88, 0, 2))}
-	b.says("pods", "c1", "10.88.0.2", func() { b.must(netlink.RouteDel(route)) }, func() { b.must(netlink.RouteAdd(route)) })
-	b.says("pods", "c1", "ARP is off on "+end.Attrs().Name, func() { b.must(netlink.LinkSetARPOff(end)) }, func() { b.must(netlink.LinkSetARPOn(end)) })
+	b.detects("pods", "c1", "10.88.0.2", func() { b.must(netlink.RouteDel(route)) }, func() { b.must(netlink.RouteAdd(route)) })
+	b.detects("pods", "c1", "ARP is off on "+end.Attrs().Name, func() { b.must(netlink.LinkSetARPOff(end)) }, func() { b.must(netlink.LinkSetARPOn(end)) })
 	key := "net/ipv4/conf/" + end.Attrs().Name + "/forwarding"
-	b.says("pods", "c1", key, func() { b.sysctl(key, "0") }, func() { b.sysctl(key, "1") })
+	b.detects("pods", "c1", key, func() { b.sysctl(key, "0") }, func() { b.sysctl(key, "1") })
 }
 
 // Packets from a container pass the device of bandwidth.
@@ -141,7 +141,7 @@ func TestHostSideOfAnIfb(t *testing.T) {
 	if i < 0 {
 		t.Fatal("no ifb")
 	}
-	b.says("pods", "c1", "is down, and drops what the container sends", func() { b.must(netlink.LinkSetDown(links[i])) }, func() { b.must(netlink.LinkSetUp(links[i])) })
+	b.detects("pods", "c1", "is down, and drops what the container sends", func() { b.must(netlink.LinkSetDown(links[i])) }, func() { b.must(netlink.LinkSetUp(links[i])) })
 }
 
 func TestHostSideOfAMacvlan(t *testing.T) {
@@ -149,7 +149,7 @@ func TestHostSideOfAMacvlan(t *testing.T) {
 	up0 := b.veth("up0", "")
 	b.network("lan", hostLocal("macvlan", `"master":"up0",`, "10.88.0.0/24"))
 	b.attach("lan", "c1")
-	b.says("lan", "c1", "master up0 of eth0 is down", func() { b.must(netlink.LinkSetDown(up0)) }, func() { b.must(netlink.LinkSetUp(up0)) })
+	b.detects("lan", "c1", "master up0 of eth0 is down", func() { b.must(netlink.LinkSetDown(up0)) }, func() { b.must(netlink.LinkSetUp(up0)) })
 }
 
 // The check also covers a list of an old version, and one that disables CHECK because of

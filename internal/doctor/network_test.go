@@ -164,7 +164,7 @@ func TestLeftovers(t *testing.T) {
 	// An address file without any other trace of its attachment: unsure.
 	b = newBench(t)
 	b.fill("pods", 5)
-	b.finds("leftovers", "warning: 5 attachments may be dead: pods c0/eth0: nothing tells its namespace")
+	b.finds("leftovers", "warning: 5 attachments may be dead: pods c0/eth0: its namespace is unknown")
 }
 
 func TestConfigurations(t *testing.T) {
@@ -197,7 +197,7 @@ func TestBinaries(t *testing.T) {
 	b.network("pods", pods)
 	b.healthy("plugins") // no program is installed: all plugins are built in
 	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "loopback")))
-	b.finds("plugins", "warning: networks name bridge firewall, which "+b.bin+" lacks: patchbay has its own, other runtimes find none")
+	b.finds("plugins", "warning: networks name bridge firewall, which "+b.bin+" lacks: patchbay uses its built-in ones, other runtimes find none")
 	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "bridge")))
 	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "firewall")))
 	b.healthy("plugins")

@@ -79,9 +79,9 @@ func (n *Node) inTheWay(net *Network, subnet netip.Prefix, routes []netlink.Rout
 		}
 		what := fmt.Sprintf("the host's route to %s by %s overlaps %s of network %s", to, dev, subnet, net.Name)
 		if to.Bits() >= subnet.Bits() {
-			found = append(found, problem(what+": answers to its containers go astray", "give the network another subnet"))
+			found = append(found, problem(what+": answers to its containers are misrouted", "give the network another subnet"))
 		} else {
-			found = append(found, warning(what+": what is there cannot be reached from here", "give the network another subnet, unless that is meant"))
+			found = append(found, warning(what+": hosts there cannot be reached from here", "give the network another subnet, unless that is intended"))
 		}
 	}
 	return found
@@ -134,7 +134,7 @@ func bridges(_ context.Context, n *Node) (found []Finding, err error) {
 		for _, other := range uses[b][1:] {
 			if other.member.MTU != first.member.MTU {
 				found = append(found, warning(
-					fmt.Sprintf("networks %s and %s share bridge %s with MTU %d and %d: which one counts depends on who comes first", first.network, other.network, b, first.member.MTU, other.member.MTU),
+					fmt.Sprintf("networks %s and %s share bridge %s with MTU %d and %d: which one counts depends on which attaches first", first.network, other.network, b, first.member.MTU, other.member.MTU),
 					"give them the same mtu, or each a bridge of its own"))
 			}
 		}
@@ -288,7 +288,7 @@ func (n *Node) mtuOf(net *Network, m Member, links []netlink.Link, least int, wa
 	}
 	for _, l := range links {
 		if p := l.Attrs(); p.MasterIndex == bridge.Index && p.MTU > bridge.MTU {
-			found = append(found, warning(fmt.Sprintf("port %s has MTU %d and its bridge %s only %d: what is larger is dropped without a word", p.Name, p.MTU, bridge.Name, bridge.MTU),
+			found = append(found, warning(fmt.Sprintf("port %s has MTU %d and its bridge %s only %d: what is larger is silently dropped", p.Name, p.MTU, bridge.Name, bridge.MTU),
 				"ip link set %s mtu %d, and the same in the container", p.Name, bridge.MTU))
 			break // one finding is enough
 		}

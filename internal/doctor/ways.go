@@ -82,7 +82,7 @@ func (n *Node) downLinks() (found []Finding, err error) {
 			continue // the check of status reports a master
 		}
 		if err = errors.Join(err, lerr); lerr == nil && isDown(link.Attrs()) {
-			f := problem(name+" is down, or has no carrier: by it containers of "+strings.Join(users[name], ", ")+" reach the outside", "ip link set %s up; look after its cable, or what is at its other end", name)
+			f := problem(name+" is down, or has no carrier: by it containers of "+strings.Join(users[name], ", ")+" reach the outside", "ip link set %s up; check its cable, and its other end", name)
 			if len(out) > 1 && slices.Contains(out, name) {
 				f.Level = Warning // there is another default route
 			}

@@ -26,7 +26,7 @@ func (c *collector) strayAccepts(ev *evidence) (list []*Stray) {
 		if err != nil || where != "" || ev.has(a) || !ev.fromPool(a) {
 			continue
 		}
-		s := &Stray{Object: Object{"rules", "CNI-FORWARD of " + a.String()}, State: Dead, Why: "nobody has the address"}
+		s := &Stray{Object: Object{"rules", "CNI-FORWARD of " + a.String()}, State: Dead, Why: "no attachment has the address"}
 		s.remove = func(ctx context.Context, k *kernel.Kernel) error {
 			k.NFT.Queue(iptnft.Forget(a))
 			return k.NFT.Commit(ctx)

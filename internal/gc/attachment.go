@@ -46,15 +46,15 @@ type Attachment struct {
 
 	tornFiles []string // the paths of the torn records
 
-	drivers  []string // plugins of patchbay-cnm that have a record, torn ones included
-	untold   string   // the driver that the DEL has not reached
-	cached   *chain.Cached
-	pools    []pool // where addresses are reserved
-	links    []link
-	elements []nft.Element
-	facts    []string
-	files    []string // of plugins; gc deletes them
-	kernel   []Object // the objects that do not survive a boot
+	drivers       []string // plugins of patchbay-cnm that have a record, torn ones included
+	pendingDriver string   // the driver that the DEL has not reached
+	cached        *chain.Cached
+	pools         []pool // where addresses are reserved
+	links         []link
+	elements      []nft.Element
+	facts         []string
+	files         []string // of plugins; gc deletes them
+	kernel        []Object // the objects that do not survive a boot
 }
 
 // onlyRules reports whether only firewall elements are left of an attachment: no record,
@@ -74,8 +74,8 @@ type link struct {
 	index int
 }
 
-// have adds an object of the attachment.
-func (a *Attachment) have(kind, name string, inKernel bool) {
+// addObject adds an object of the attachment.
+func (a *Attachment) addObject(kind, name string, inKernel bool) {
 	o := Object{kind, name}
 	if slices.Contains(a.Objects, o) {
 		return

@@ -57,7 +57,7 @@ func (c *collector) settle(ctx context.Context, all []*Attachment) {
 		if len(a.links) == 0 {
 			continue
 		}
-		if state, said := pathsOnly.life(a); state != life.Dead && said != "" {
+		if state, reason := pathsOnly.life(a); state != life.Dead && reason != "" {
 			continue
 		}
 		for c.pairOf(a, true) != "" && time.Now().Before(end) && sleep.For(ctx, 5*time.Millisecond) {

@@ -41,7 +41,7 @@ func (ev *evidence) readDrivers() {
 	for _, t := range torn {
 		a := ev.tornOwner(t)
 		a.drivers = append(a.drivers, t.Plugin)
-		a.have("torn record", t.Plugin, false)
+		a.addObject("torn record", t.Plugin, false)
 		age(a, t.Plugin)
 	}
 }
@@ -50,25 +50,25 @@ func (ev *evidence) readDrivers() {
 func (a *Attachment) attached(d *record.Driver, r *record.Record) {
 	a.drivers = append(a.drivers, r.Plugin)
 	a.at(r.NetNS, r.NetNSMark)
-	a.have("record", fmt.Sprintf("%s (driver %s)", r.Plugin, d), false)
+	a.addObject("record", fmt.Sprintf("%s (driver %s)", r.Plugin, d), false)
 	for _, p := range d.Prefixes() {
 		a.addr(p.Addr())
 	}
 	if d.Ended {
-		a.untold = d.String()
+		a.pendingDriver = d.String()
 	}
 }
 
 // seizeDrivers seizes the records of patchbay-cnm and hands their locks to its plugins;
 // the claim still keeps ADDs out.
-func (r *remover) seizeDrivers() (release func(), stays string, err error) {
+func (r *remover) seizeDrivers() (release func(), keep string, err error) {
 	if len(r.a.drivers) == 0 {
 		return func() {}, "", nil
 	}
 	store := record.OfDrivers(r.Paths.State)
-	drop, stays, err := store.Seize(r.a.Network, r.a.Owner, r.again)
-	if err != nil || stays != "" {
-		return nil, stays, err
+	drop, keep, err := store.Seize(r.a.Network, r.a.Owner, r.recheck)
+	if err != nil || keep != "" {
+		return nil, keep, err
 	}
 	for _, p := range r.a.drivers {
 		store.Unlock(r.a.Network, r.a.Owner, p)
@@ -90,13 +90,13 @@ func (r *remover) delDrivers(ctx context.Context) (why string, err error) {
 		_, err = r.Invoke(ctx, name, call)
 		switch {
 		case errors.Is(err, invoke.ErrNotFound):
-			return fmt.Sprintf("its driver can only be told by patchbay-cnm: %v; patchbay-cnm install DIR", err), nil
+			return fmt.Sprintf("only patchbay-cnm can call its driver: %v; patchbay-cnm install DIR", err), nil
 		case err != nil:
 			return "", fmt.Errorf("plugin %s: %w", name, err)
 		}
 		rec, err := record.OfDrivers(r.Paths.State).Read(r.a.Network, r.a.Owner, name)
 		if rec != nil || err != nil {
-			return fmt.Sprintf("the driver that plugin %s asked for it is away; a later gc, ADD or GC tells it", name), nil
+			return fmt.Sprintf("the driver that plugin %s uses is unreachable; a later gc, ADD or GC calls it", name), nil
 		}
 	}
 	return "", nil

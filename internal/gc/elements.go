@@ -21,7 +21,7 @@ import (
 func (c *collector) strayElements(ev *evidence) (list []*Stray) {
 	_, facts, _ := ev.k.Records.Facts() // gather reports broken ones
 	for _, e := range ev.ofNetworks {
-		if tells(facts, e) || ev.mayLive(e.Comment) {
+		if holds(facts, e) || ev.mayHaveLiving(e.Comment) {
 			continue
 		}
 		named := e
@@ -34,7 +34,7 @@ func (c *collector) strayElements(ev *evidence) (list []*Stray) {
 	return list
 }
 
-func tells(facts []record.Fact, e nft.Element) bool {
+func holds(facts []record.Fact, e nft.Element) bool {
 	return slices.ContainsFunc(facts, func(f record.Fact) bool {
 		return slices.ContainsFunc(f.Elements, func(x nft.Element) bool {
 			return x.Set == e.Set && bytes.Equal(x.Key, e.Key) && bytes.Equal(x.KeyEnd, e.KeyEnd)
@@ -42,8 +42,8 @@ func tells(facts []record.Fact, e nft.Element) bool {
 	})
 }
 
-// mayLive reports whether the network has an attachment that may be alive.
-func (ev *evidence) mayLive(network string) bool {
+// mayHaveLiving reports whether the network has an attachment that may be alive.
+func (ev *evidence) mayHaveLiving(network string) bool {
 	for _, a := range ev.all {
 		if a.Network == network && a.State != Dead {
 			return true
@@ -56,7 +56,7 @@ func (ev *evidence) mayLive(network string) bool {
 // elements within its range, and the element itself if an ADD took the fact meanwhile.
 func removeElement(ctx context.Context, k *kernel.Kernel, e nft.Element) error {
 	_, facts, err := k.Records.Facts()
-	if err != nil || tells(facts, e) {
+	if err != nil || holds(facts, e) {
 		return err
 	}
 	k.NFT.Remove(e)
@@ -66,7 +66,7 @@ func removeElement(ctx context.Context, k *kernel.Kernel, e nft.Element) error {
 	if err := k.NFT.Commit(ctx); err != nil {
 		return err
 	}
-	if _, facts, err = k.Records.Facts(); err == nil && tells(facts, e) {
+	if _, facts, err = k.Records.Facts(); err == nil && holds(facts, e) {
 		k.NFT.Add(e)
 		err = k.NFT.Commit(ctx)
 	}

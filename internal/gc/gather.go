@@ -105,7 +105,7 @@ func (ev *evidence) readRecords() {
 		a := ev.get(r.Network, r.ContainerID, r.IfName)
 		a.records = append(a.records, r)
 		a.at(r.NetNS, r.NetNSMark)
-		a.have("record", r.Plugin, true)
+		a.addObject("record", r.Plugin, true)
 		a.seen(ev.mtime(filepath.Join(ev.paths.Run, "attachments", r.Network, string(r.Owner)+"."+r.Plugin)))
 		if r.DataDir != "" && r.Plugin == "host-local" {
 			a.pools = append(a.pools, pool{r.DataDir, r.Network})
@@ -114,7 +114,7 @@ func (ev *evidence) readRecords() {
 	for _, t := range torn {
 		a := ev.tornOwner(t)
 		a.torn = append(a.torn, t)
-		a.have("torn record", t.Plugin, true)
+		a.addObject("torn record", t.Plugin, true)
 		path := filepath.Join(ev.paths.Run, "attachments", t.Network, string(t.Owner)+"."+t.Plugin)
 		a.tornFiles = append(a.tornFiles, path)
 		a.seen(ev.mtime(path))
@@ -157,7 +157,7 @@ func (ev *evidence) readCache() {
 		a.cached = c
 		a.at(c.NetNS, nil)
 		a.seen(c.Since)
-		a.have("cached result", c.Network+"-"+c.ContainerID+"-"+c.IfName, false)
+		a.addObject("cached result", c.Network+"-"+c.ContainerID+"-"+c.IfName, false)
 		if c.Result == nil {
 			continue
 		}
@@ -209,7 +209,7 @@ func (ev *evidence) readPool(ctx context.Context, p pool) error {
 			a.pools = append(a.pools, p)
 		}
 		a.addr(r.Addr)
-		a.have("address", r.Addr.String(), false)
+		a.addObject("address", r.Addr.String(), false)
 		a.seen(ev.mtime(filepath.Join(p.dataDir, p.network, r.Addr.String())))
 	}
 	return nil
@@ -229,7 +229,7 @@ func (ev *evidence) addElements(elems []nft.Element) {
 		}
 		named := e
 		named.Comment = ""
-		a.have("element", named.String(), true)
+		a.addObject("element", named.String(), true)
 		a.namedBy(e.Comment)
 	}
 }
@@ -242,7 +242,7 @@ func (ev *evidence) addAccepted(comments []string) {
 			continue // an operator's
 		}
 		a := ev.owned(owner.Key(key))
-		a.have("rules", "PATCHBAY-ADDRESSES of "+key, true)
+		a.addObject("rules", "PATCHBAY-ADDRESSES of "+key, true)
 		a.namedBy(c)
 	}
 }
@@ -266,7 +266,7 @@ func (ev *evidence) addLinks(links []found) {
 		}
 		if a != nil {
 			a.links = append(a.links, l.link)
-			a.have("link", l.name, true)
+			a.addObject("link", l.name, true)
 		}
 	}
 }
@@ -279,7 +279,7 @@ func (ev *evidence) addFacts(holders map[string][]owner.Key) {
 			}
 			a := ev.owned(o)
 			a.facts = append(a.facts, name)
-			a.have("shared fact", name, true)
+			a.addObject("shared fact", name, true)
 		}
 	}
 }
@@ -292,7 +292,7 @@ func (ev *evidence) addFiles(a *Attachment) {
 	path := filepath.Join(ev.paths.RunCNI, "tuning", a.ContainerID+"_"+a.IfName+".json")
 	if _, err := os.Lstat(path); err == nil {
 		a.files = append(a.files, path)
-		a.have("file", path, false)
+		a.addObject("file", path, false)
 	}
 }
 

@@ -107,7 +107,7 @@ func (o *Options) lock(ctx context.Context) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock gc: %w", err)
 	}
 	limit := cmp.Or(o.LockTime, turnTime)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("another gc is still at work after %v", limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("another gc is still running after %v", limit))
 	defer cancel()
 	return flock.File(ctx, filepath.Join(o.Paths.Run, "locks", "node-gc.lock"))
 }

@@ -72,7 +72,7 @@ func TestWaitForAnotherGC(t *testing.T) {
 	}
 	defer unlock()
 	_, err = gc.Run(t.Context(), gc.Options{Paths: p, Runtime: runtimeOf(), NewSession: session, LockTime: 10 * time.Millisecond})
-	for _, want := range []string{"node-gc.lock", fmt.Sprintf("held by process %d", os.Getpid()), "another gc is still at work after 10ms"} {
+	for _, want := range []string{"node-gc.lock", fmt.Sprintf("held by process %d", os.Getpid()), "another gc is still running after 10ms"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("gc says %v, not %s", err, want)
 		}

@@ -21,7 +21,7 @@ func (c *collector) foreignHolders(ev *evidence) (list []*Stray) {
 			}
 			list = append(list, &Stray{
 				Object: Object{"file", ev.k.Records.Reference(f.Name, o)}, State: Unsure,
-				Why: fmt.Sprintf("it is no attachment's, and keeps the shared fact %s for ever", f.Name),
+				Why: fmt.Sprintf("it belongs to no attachment, and keeps the shared fact %s for ever", f.Name),
 				Fix: "delete the file, then patchbay gc --apply",
 			})
 		}

@@ -46,11 +46,11 @@ func (w *world) least() time.Duration { return max(w.grace, 10*time.Second) }
 
 // judge decides by what is certain first, then by what is likely.
 func (w *world) judge(a *Attachment) (State, string) {
-	state, said := w.life(a)
-	if state == life.Alive && a.untold == "" {
-		return Alive, said
+	state, reason := w.life(a)
+	if state == life.Alive && a.pendingDriver == "" {
+		return Alive, reason
 	}
-	if w.listed != nil && a.ContainerID != "" && w.listed(a.ContainerID) && a.untold == "" {
+	if w.listed != nil && a.ContainerID != "" && w.listed(a.ContainerID) && a.pendingDriver == "" {
 		return Unsure, "the runtime lists its container"
 	}
 	if w.driver(a.ContainerID) {
@@ -70,28 +70,28 @@ func (w *world) judge(a *Attachment) (State, string) {
 		return Unsure, fmt.Sprintf("it is %v old, less than the grace period of %v", age.Round(time.Second), grace)
 	}
 	switch {
-	case a.untold != "":
-		return Dead, "it was detached, and driver " + a.untold + " has not heard of it"
+	case a.pendingDriver != "":
+		return Dead, "it was detached, and driver " + a.pendingDriver + " has not been called"
 	case state == life.Dead:
-		return Dead, said
+		return Dead, reason
 	case w.earlier(a):
 		return w.unused(a, "it is from before the node booted")
-	case said != "":
-		return Unsure, said
+	case reason != "":
+		return Unsure, reason
 	case w.listed != nil && a.ContainerID != "":
 		return w.unused(a, "the runtime does not list it")
 	case a.ContainerID != "" && a.onlyRules():
-		return w.alone(a)
+		return w.judgeElements(a)
 	case a.ContainerID == "" && len(a.torn) > 0 && len(a.torn) == len(a.Objects):
 		return w.onlyTorn(a)
 	case a.ContainerID == "":
-		return Unsure, "its record is lost and nothing tells whose it is"
+		return Unsure, "its record is lost, so its owner is unknown"
 	}
-	return Unsure, "nothing tells its namespace; patchbay gc --from RUNTIME tells whether the container lives"
+	return Unsure, "its namespace is unknown; patchbay gc --from RUNTIME finds out whether the container lives"
 }
 
 // aheadOfClock is the reason for keeping an object whose date is in the future.
-const aheadOfClock = "it is dated %v ahead of the clock, so it may be younger than the grace period; --grace 0s does not ask"
+const aheadOfClock = "it is dated %v ahead of the clock, so it may be younger than the grace period; --grace 0s ignores that"
 
 // earlier reports whether all of an attachment is from before the node booted.
 func (w *world) earlier(a *Attachment) bool {
@@ -99,31 +99,31 @@ func (w *world) earlier(a *Attachment) bool {
 }
 
 // life reports whether any of the attachment's namespaces exists. It is dead when all of
-// them are gone, and unsure when one is; said is empty when no evidence names a namespace.
+// them are gone, and unsure when one is; reason is empty when no evidence names a namespace.
 // A pair that carries has its other end in a living namespace, whatever its path is.
-func (w *world) life(a *Attachment) (state life.State, said string) {
+func (w *world) life(a *Attachment) (state life.State, reason string) {
 	for _, path := range a.NetNS {
 		for _, mark := range a.marksOf(path) {
 			s, why := w.namespace(path, mark)
 			if s == life.Alive {
 				return s, why
 			}
-			if said == "" || s == life.Unsure && state == life.Dead {
-				state, said = s, why
+			if reason == "" || s == life.Unsure && state == life.Dead {
+				state, reason = s, why
 			}
 		}
 	}
 	if link := w.carries(a); link != "" {
 		return life.Alive, "its link " + link + " carries: the other end is up in another namespace"
 	}
-	return state, said
+	return state, reason
 }
 
-// alone judges an attachment that only the firewall has. If it has a masquerade, it had a
-// pair, which goes with the namespace; otherwise the namespace may be one that this
-// process does not see.
-func (w *world) alone(a *Attachment) (State, string) {
-	const why = "only the firewall tells of it"
+// judgeElements judges an attachment that only the firewall has. If it has a masquerade,
+// it had a pair, which goes with the namespace; otherwise the namespace may be one that
+// this process does not see.
+func (w *world) judgeElements(a *Attachment) (State, string) {
+	const why = "only the firewall has a trace of it"
 	if !slices.ContainsFunc(a.elements, nft.Element.OfInterface) && !w.seesAll() {
 		return Unsure, why + ", and this process does not see all namespaces"
 	}
@@ -137,7 +137,7 @@ func (w *world) unused(a *Attachment, taken string) (State, string) {
 	where, err := w.inUse(a.Addrs)
 	switch {
 	case err != nil:
-		return Unsure, fmt.Sprintf("%s, but a namespace cannot be looked into: %v", taken, err)
+		return Unsure, fmt.Sprintf("%s, but a namespace cannot be read: %v", taken, err)
 	case where != "":
 		return Unsure, taken + ", but its address is in use in " + where
 	}

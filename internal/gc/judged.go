@@ -32,7 +32,7 @@ func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
 		switch {
 		case a.Network == "" && a.State != Dead:
 			j.Nameless = append(j.Nameless, a)
-		case a.Network == network && a.untold == "": // else its driver must detach it
+		case a.Network == network && a.pendingDriver == "": // else its driver must detach it
 			j.Attachments = append(j.Attachments, a)
 		}
 	}

@@ -40,6 +40,6 @@ func (ev *evidence) readLeases() {
 		a.at(lease.Place.NetNS, nil)
 		a.seen(ev.mtime(path))
 		a.files = append(a.files, path)
-		a.have("dhcp lease", filepath.Base(path), true)
+		a.addObject("dhcp lease", filepath.Base(path), true)
 	}
 }

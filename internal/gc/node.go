@@ -86,7 +86,7 @@ func (ev *evidence) readReference() {
 	}
 	for _, a := range ev.all {
 		if todo, err := ev.leftovers(a).Plan(ev.k.NFT); err == nil && todo != nil && a.ContainerID != "" {
-			a.have("rules", "of the reference plugins", true)
+			a.addObject("rules", "of the reference plugins", true)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func (c *collector) remove(ctx context.Context, a *Attachment) error {
 	defer cancel()
 	entered, err := rt.Alone(waiting, a.Network, a.ContainerID, func(detach func(context.Context, *chain.List, chain.Attachment) error) error {
 		r.detach = detach
-		return r.alone(ctx)
+		return r.removeSeized(ctx)
 	})
 	if !entered && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		a.State, a.Why = Unsure, record.InUse
@@ -68,22 +68,22 @@ func (c *collector) remove(ctx context.Context, a *Attachment) error {
 	return err
 }
 
-// alone judges again and removes everything: first by the records, then by the cached
+// removeSeized judges again and removes everything: first by the records, then by the cached
 // configuration, then what still exists. Every step runs even after one fails.
-func (r *remover) alone(ctx context.Context) error {
+func (r *remover) removeSeized(ctx context.Context) error {
 	done, err := r.k.Records.Collecting(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	release, stays, err := r.k.Records.Seize(r.a.Network, r.a.Owner, r.again)
-	if err != nil || stays != "" {
-		return r.leave(stays, err)
+	release, keep, err := r.k.Records.Seize(r.a.Network, r.a.Owner, r.recheck)
+	if err != nil || keep != "" {
+		return r.leave(keep, err)
 	}
 	defer release()
-	free, stays, err := r.seizeDrivers()
-	if err != nil || stays != "" {
-		return r.leave(stays, err)
+	free, keep, err := r.seizeDrivers()
+	if err != nil || keep != "" {
+		return r.leave(keep, err)
 	}
 	defer free()
 	return r.removeAll(ctx)
@@ -101,16 +101,16 @@ func (r *remover) removeAll(ctx context.Context) error {
 }
 
 // leave notes why gc keeps the attachment.
-func (r *remover) leave(stays string, err error) error {
-	if stays != "" {
-		r.a.State, r.a.Why = Unsure, stays
+func (r *remover) leave(keep string, err error) error {
+	if keep != "" {
+		r.a.State, r.a.Why = Unsure, keep
 	}
 	return err
 }
 
-// again judges the attachment once more, with its records locked and ADDs kept out, and
+// recheck judges the attachment once more, with its records locked and ADDs kept out, and
 // returns the reason to keep it.
-func (r *remover) again(list []record.Standing) (stays string) {
+func (r *remover) recheck(list []record.Standing) (keep string) {
 	known := append(r.plugins(), r.a.drivers...)
 	for _, at := range list {
 		if !slices.Contains(known, at.Plugin) {
@@ -120,15 +120,15 @@ func (r *remover) again(list []record.Standing) (stays string) {
 			r.a.at(at.Record.NetNS, at.Record.NetNSMark)
 		}
 	}
-	if r.a.untold != "" {
+	if r.a.pendingDriver != "" {
 		return ""
 	}
 	if now, err := r.Runtime.Cached(r.a.Network, r.attachment()); r.a.cached != nil && err == nil && now != nil {
 		r.a.at(now.NetNS, nil)
 		r.a.seen(now.Since)
 	}
-	if state, said := r.world.life(r.a); state != life.Dead && said != "" && !r.world.earlier(r.a) {
-		return said
+	if state, reason := r.world.life(r.a); state != life.Dead && reason != "" && !r.world.earlier(r.a) {
+		return reason
 	}
 	return ""
 }

@@ -100,13 +100,13 @@ func output(ctx context.Context, argv []string) ([]byte, error) {
 		return nil, fmt.Errorf("run %s: %w", argv[0], errNoProgram)
 	}
 	if err != nil {
-		said := strings.TrimSpace(stderr.String())
-		return out, fmt.Errorf("run %s: %w", strings.Join(argv, " "), errors.Join(err, sayIf(said)))
+		reason := strings.TrimSpace(stderr.String())
+		return out, fmt.Errorf("run %s: %w", strings.Join(argv, " "), errors.Join(err, textError(reason)))
 	}
 	return out, nil
 }
 
-func sayIf(s string) error {
+func textError(s string) error {
 	if s == "" {
 		return nil
 	}

@@ -73,7 +73,7 @@ func (c *collector) strayFiles(kind, pattern string, stray func(string) bool) (l
 			continue
 		}
 		s := &Stray{
-			Object: Object{kind, path}, State: Dead, Why: "it was cut short while it was written",
+			Object: Object{kind, path}, State: Dead, Why: "it was truncated while it was written",
 			remove: func(context.Context, *kernel.Kernel) error { return removeOld(path, fi.ModTime()) },
 		}
 		if ahead := fi.ModTime().Sub(c.world.now); ahead > 0 && c.Grace > 0 {

@@ -25,13 +25,13 @@ func marks(plugin string) bool {
 
 // onlyTorn judges an attachment that only has truncated records.
 func (w *world) onlyTorn(a *Attachment) (State, string) {
-	const why = "only a record that was cut short tells of it"
+	const why = "only a truncated record names it"
 	unmarked := slices.ContainsFunc(a.torn, func(t record.Torn) bool { return !marks(t.Plugin) })
 	switch where, err := w.marked(a.Owner); {
 	case err != nil:
-		return Unsure, fmt.Sprintf("%s, and a namespace cannot be looked into: %v", why, err)
+		return Unsure, fmt.Sprintf("%s, and a namespace cannot be read: %v", why, err)
 	case where != "":
-		return Unsure, "its record was cut short, and its link is in " + where + ": attach it again, or delete the link"
+		return Unsure, "its record is truncated, and its link is in " + where + ": attach it again, or delete the link"
 	case unmarked:
 		return Unsure, why + ": when its container is gone, delete " + strings.Join(a.tornFiles, ", ")
 	case !w.seesAll():
@@ -88,9 +88,9 @@ func (r *remover) removeTorn(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	release, stays, err := r.k.Records.Seize(r.a.Network, r.a.Owner, r.stillTorn)
-	if err != nil || stays != "" {
-		return r.leave(stays, err)
+	release, keep, err := r.k.Records.Seize(r.a.Network, r.a.Owner, r.stillTorn)
+	if err != nil || keep != "" {
+		return r.leave(keep, err)
 	}
 	defer release()
 	for _, t := range r.a.torn {
@@ -102,7 +102,7 @@ func (r *remover) removeTorn(ctx context.Context) error {
 
 // stillTorn gives the reason to keep the attachment when an ADD has written a record
 // meanwhile.
-func (r *remover) stillTorn(list []record.Standing) (stays string) {
+func (r *remover) stillTorn(list []record.Standing) (keep string) {
 	known := r.plugins()
 	for _, at := range list {
 		if at.Record != nil || !slices.Contains(known, at.Plugin) {

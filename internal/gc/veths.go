@@ -40,7 +40,7 @@ func (c *collector) danglingVeths(ev *evidence) (list []*Stray) {
 		if id := away(l); !seen[id] && host.Lives(id) {
 			list = append(list, &Stray{
 				Object: Object{"link", l.Attrs().Name}, State: Unsure,
-				Why: "a port of a bridge whose other end is in no namespace of a process or a mount; nothing tells whose it is (ip link del removes it)",
+				Why: "a port of a bridge whose other end is in no namespace of a process or a mount; its owner is unknown (ip link del removes it)",
 			})
 		}
 	}

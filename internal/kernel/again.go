@@ -18,8 +18,8 @@ import (
 // that it does not have itself: stale ports would lead to the next container that gets the
 // address. Until the removal is committed the record names both sets.
 
-// again holds what a repeated ADD removes.
-type again struct {
+// repeatedAdd holds what a repeated ADD removes.
+type repeatedAdd struct {
 	rec  *record.Record
 	gone []nft.Element
 	over bool // done, or the ADD failed
@@ -28,8 +28,8 @@ type again struct {
 // follow copies into rec what the earlier record names, and returns the elements to
 // remove: those that rec does not have, if the earlier ADD's namespace is gone. If that is
 // alive they stay until DEL: another member of the same list may have made them.
-func (k *Kernel) follow(rec, before *record.Record) *again {
-	a := &again{rec: rec}
+func (k *Kernel) follow(rec, before *record.Record) *repeatedAdd {
+	a := &repeatedAdd{rec: rec}
 	if before == nil {
 		return a
 	}
@@ -37,7 +37,7 @@ func (k *Kernel) follow(rec, before *record.Record) *again {
 	if state, _ := k.Life(before); state == life.Dead {
 		a.gone = stale
 	}
-	for _, other := range k.repeated {
+	for _, other := range k.repeats {
 		if other.before(rec) {
 			a.gone = append(a.gone, without(other.gone, rec.Elements)...)
 		}
@@ -48,20 +48,20 @@ func (k *Kernel) follow(rec, before *record.Record) *again {
 }
 
 // before reports whether rec is a second record of the same ADD.
-func (a *again) before(rec *record.Record) bool {
+func (a *repeatedAdd) before(rec *record.Record) bool {
 	return !a.over && a.rec.Owner == rec.Owner && a.rec.Plugin == rec.Plugin && a.rec.Network == rec.Network
 }
 
 // removeLater queues the removal.
-func (k *Kernel) removeLater(r *plugin.Request, a *again) {
-	for _, other := range k.repeated {
+func (k *Kernel) removeLater(r *plugin.Request, a *repeatedAdd) {
+	for _, other := range k.repeats {
 		other.over = other.over || other.before(a.rec)
 	}
 	if len(a.gone) == 0 {
 		return
 	}
 	k.withdraw(a.rec, a.gone)
-	k.repeated = append(k.repeated, a)
+	k.repeats = append(k.repeats, a)
 	r.Session.OnFlush(func(context.Context) error { return k.settle(r, a) })
 	r.Session.OnDiscard(func() { a.over = true })
 }
@@ -98,7 +98,7 @@ func inheritZones(rec, before *record.Record) {
 
 // settle runs after the transaction: it writes the record without the removed elements. If
 // that fails, the record names too much, which does no harm.
-func (k *Kernel) settle(r *plugin.Request, a *again) error {
+func (k *Kernel) settle(r *plugin.Request, a *repeatedAdd) error {
 	if a.over || k.failed {
 		return nil
 	}

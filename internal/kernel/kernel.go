@@ -33,8 +33,8 @@ type Kernel struct {
 	host       *nl.Conn
 	sandboxes  map[string]*nl.Conn
 	collecting bool
-	failed     bool     // the last flush's transaction failed
-	repeated   []*again // ADDs
+	failed     bool           // the last flush's transaction failed
+	repeats    []*repeatedAdd // ADDs
 	adding     []*record.Record
 	all        []*record.Record // alsoNaming's cache
 	boot       string           // bootID's cache

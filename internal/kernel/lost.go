@@ -61,9 +61,9 @@ func (k *Kernel) keepsPair(r *plugin.Request, o owner.Key) bool {
 	link, err := k.livingPair(o)
 	switch {
 	case err != nil:
-		Warn(r, fmt.Errorf("what owner %s has without a record stays: %w", o, err))
+		Warn(r, fmt.Errorf("what owner %s has without a record is kept: %w", o, err))
 	case link != "":
-		Warn(r, fmt.Errorf("what owner %s has without a record stays: its link %s carries, so its container lives; its DEL removes it", o, link))
+		Warn(r, fmt.Errorf("what owner %s has without a record is kept: its link %s carries, so its container lives; its DEL removes it", o, link))
 	}
 	return err != nil || link != ""
 }

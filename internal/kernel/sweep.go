@@ -81,7 +81,7 @@ func (k *Kernel) sweepOne(r *plugin.Request, pluginName string, o owner.Key, rem
 // record of pluginName stays locked until it is removed.
 func (k *Kernel) Seize(r *plugin.Request, o owner.Key, pluginName string, fn func() error) error {
 	var others []string
-	release, stays, err := k.Records.Seize(r.Network, o, func(now []record.Standing) string {
+	release, keepReason, err := k.Records.Seize(r.Network, o, func(now []record.Standing) string {
 		for _, s := range now {
 			if s.Since.After(r.Listed()) {
 				return "it is newer than the list of valid attachments"
@@ -92,7 +92,7 @@ func (k *Kernel) Seize(r *plugin.Request, o owner.Key, pluginName string, fn fun
 		}
 		return ""
 	})
-	if err != nil || stays != "" {
+	if err != nil || keepReason != "" {
 		return err
 	}
 	defer release()

@@ -74,5 +74,5 @@ func (h Held) Doubt(was *Mark, why string) (State, string) {
 	case Unsure:
 		return Unsure, "its namespace is not at its path, and something may hold it: " + where
 	}
-	return Dead, why + " (no process that is seen holds it)"
+	return Dead, why + " (no visible process holds it)"
 }

@@ -107,7 +107,7 @@ func (m *Mark) decidesAt(path string) (same, known bool) {
 // this process.
 func At(path string, was *Mark, proc string) (state State, why string) {
 	if path == "" {
-		return Unsure, "nothing tells its namespace"
+		return Unsure, "its namespace is unknown"
 	}
 	now, _ := boot.ID(proc)
 	if was.before(now) {
@@ -130,7 +130,7 @@ func look(path string, was *Mark, proc, now string) (state State, why string) {
 	case errors.Is(err, fs.ErrNotExist):
 		return missing(path, was, proc)
 	case err != nil:
-		return Unsure, fmt.Sprintf("its namespace cannot be looked at: %v", err)
+		return Unsure, fmt.Sprintf("its namespace cannot be opened: %v", err)
 	}
 	defer ns.Close() //nolint:errcheck // read only
 	return compare(path, was, markOf(path, now), ns)

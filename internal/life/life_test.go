@@ -109,7 +109,7 @@ func TestHeld(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if state, why := life.HeldBy("/proc").Doubt(was, "gone"); state != life.Dead || why != "gone (no process that is seen holds it)" {
+	if state, why := life.HeldBy("/proc").Doubt(was, "gone"); state != life.Dead || why != "gone (no visible process holds it)" {
 		t.Errorf("without: %v (%s)", state, why)
 	}
 }

@@ -48,7 +48,7 @@ const initPIDs = 0xEFFFFFFC
 func Told(path string, was *Mark, proc, runDir string) (State, string) {
 	state, why := At(path, was, proc)
 	if state == Dead && was == nil && !sees(path, runDir) {
-		return Unsure, path + " may be hidden from this process, and no record tells what was there"
+		return Unsure, path + " may be hidden from this process, and no record says what was there"
 	}
 	return state, why
 }

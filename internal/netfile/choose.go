@@ -115,7 +115,7 @@ func (w *wanted) settle(t *Taken, random io.Reader) (warnings []string, err erro
 func (w *wanted) bridge(t *Taken) (string, error) {
 	if w.Interface != "" {
 		if slices.Contains(t.Links, w.Interface) {
-			return "", fmt.Errorf("the interface %s is there already, or another network's: two networks on one bridge are one network", w.Interface)
+			return "", fmt.Errorf("the interface %s exists already, or is another network's: two networks on one bridge are one network", w.Interface)
 		}
 		return w.Interface, nil
 	}

@@ -169,7 +169,7 @@ func (m *Maker) absent(base string) error {
 	_, err := os.Lstat(filepath.Join(m.Dir, base))
 	switch {
 	case err == nil:
-		return fmt.Errorf("the file %s is there already", filepath.Join(m.Dir, base))
+		return fmt.Errorf("the file %s exists already", filepath.Join(m.Dir, base))
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	}

@@ -26,8 +26,8 @@ type Info struct {
 	Isolate   string // firewall's ingressPolicy
 }
 
-// said holds the fields of a plugin's object that Describe reads.
-type said struct {
+// pluginFields holds the fields of a plugin's object that Describe reads.
+type pluginFields struct {
 	Type             string            `json:"type"`
 	Bridge           string            `json:"bridge"`
 	Master           string            `json:"master"`
@@ -46,17 +46,17 @@ type said struct {
 }
 
 type ipamSaid struct {
-	Type      string        `json:"type"`
-	DataDir   string        `json:"dataDir"`
-	rangeSaid               // host-local's older form
-	Ranges    [][]rangeSaid `json:"ranges"`
-	Addresses []struct {    // static's
+	Type        string          `json:"type"`
+	DataDir     string          `json:"dataDir"`
+	rangeFields                 // host-local's older form
+	Ranges      [][]rangeFields `json:"ranges"`
+	Addresses   []struct {      // static's
 		Address string `json:"address"`
 		Gateway string `json:"gateway"`
 	} `json:"addresses"`
 }
 
-type rangeSaid struct {
+type rangeFields struct {
 	Subnet     string `json:"subnet"`
 	RangeStart string `json:"rangeStart"`
 	RangeEnd   string `json:"rangeEnd"`
@@ -74,7 +74,7 @@ func Describe(l *chain.List) (i Info) {
 
 // add reads a plugin, or the plugins nested in it.
 func (i *Info) add(raw json.RawMessage) {
-	var s said
+	var s pluginFields
 	_ = json.Unmarshal(raw, &s) // a field of the wrong type leaves the others
 	members := s.Plugins
 	if len(s.Plugin) > 0 {
@@ -93,7 +93,7 @@ func (i *Info) add(raw json.RawMessage) {
 }
 
 // first reads the interface's plugin.
-func (i *Info) first(s *said) {
+func (i *Info) first(s *pluginFields) {
 	i.Driver, i.Interface, i.IPAM, i.DataDir = s.Type, s.Bridge+s.Master, s.IPAM.Type, s.IPAM.DataDir
 	if s.Type == driverBridge && i.Interface == "" {
 		i.Interface = "cni0"
@@ -102,12 +102,12 @@ func (i *Info) first(s *said) {
 	i.Internal = alone || s.Type == driverBridge && s.Internal != nil && *s.Internal
 	i.Open = alone && s.Internal == nil
 	i.DNS, i.MTU, i.Vlan = s.DNS.Nameservers, s.MTU, s.Vlan
-	ranges := []rangeSaid{s.IPAM.rangeSaid}
+	ranges := []rangeFields{s.IPAM.rangeFields}
 	for _, set := range s.IPAM.Ranges {
 		ranges = append(ranges, set...)
 	}
 	for _, a := range s.IPAM.Addresses {
-		ranges = append(ranges, rangeSaid{Subnet: a.Address, Gateway: a.Gateway})
+		ranges = append(ranges, rangeFields{Subnet: a.Address, Gateway: a.Gateway})
 	}
 	for _, r := range ranges {
 		if n, ok := r.subnet(); ok {
@@ -116,7 +116,7 @@ func (i *Info) first(s *said) {
 	}
 }
 
-func (r rangeSaid) subnet() (n Subnet, ok bool) {
+func (r rangeFields) subnet() (n Subnet, ok bool) {
 	p, err := netip.ParsePrefix(r.Subnet)
 	if err != nil {
 		return n, false

@@ -28,7 +28,7 @@ func (w *wanted) readSubnets() error {
 		case p != p.Masked():
 			return mistake("did you mean "+p.Masked().String()+"?", at, "it is an address in a subnet")
 		}
-		if err := meant(at, p); err != nil {
+		if err := plausible(at, p); err != nil {
 			return err
 		}
 		for _, other := range w.subnets {
@@ -41,8 +41,8 @@ func (w *wanted) readSubnets() error {
 	return nil
 }
 
-// meant refuses subnets that containers cannot use, or that cover much of the internet.
-func meant(at string, p netip.Prefix) error {
+// plausible refuses subnets that containers cannot use, or that cover much of the internet.
+func plausible(at string, p netip.Prefix) error {
 	a, shortest := p.Addr(), 8
 	if a.Is6() {
 		shortest = 16

@@ -30,7 +30,7 @@ var errClaimed = errors.New("another gc has claimed it")
 // the attachment, if any; Seize itself returns one when another process works on the
 // attachment. If the attachment stays, Seize holds nothing. Otherwise release ends the
 // claim; the locks stay until the records are removed, Unlock or Close.
-func (s *Store) Seize(network string, o owner.Key, judge func([]Standing) (stays string)) (release func(), stays string, err error) {
+func (s *Store) Seize(network string, o owner.Key, judge func([]Standing) (keepReason string)) (release func(), keepReason string, err error) {
 	drop, err := s.Claim(network, o)
 	if errors.Is(err, errClaimed) {
 		return nil, InUse, nil
@@ -39,17 +39,17 @@ func (s *Store) Seize(network string, o owner.Key, judge func([]Standing) (stays
 		return nil, "", err
 	}
 	list, taken, free := s.takeAll(network, o)
-	if stays = InUse; free {
-		stays = judge(list)
+	if keepReason = InUse; free {
+		keepReason = judge(list)
 	}
-	if stays == "" {
+	if keepReason == "" {
 		return drop, "", nil
 	}
 	for _, path := range taken {
 		s.unlock(path)
 	}
 	drop()
-	return nil, stays, nil
+	return nil, keepReason, nil
 }
 
 // Standing returns the records of one owner, torn ones included.

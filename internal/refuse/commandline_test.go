@@ -48,7 +48,7 @@ var mistakes = []mistake{
 	{args: "add --json --ifname a/b pods refuse", status: 1, msg: `"code": 4`},
 	{args: "add -p 80 pods refuse", status: 2, msg: "--publish 80: the host's port is missing"},
 	{args: "add -p 65536:80 pods refuse", status: 2, msg: "a port is a number from 1 to 65535"},
-	{args: "add -p x:80:80 pods refuse", status: 2, msg: "the host's address is not one"},
+	{args: "add -p x:80:80 pods refuse", status: 2, msg: "the host's address is not an IP address"},
 	{args: "add -p 80:80/icmp pods refuse", status: 2, msg: "the protocol is tcp, udp or sctp"},
 	{args: "add -p 80:80 pods refuse", status: 1, msg: "no plugin declares the capability portMappings"},
 	{args: "add --ip 10.1.1 pods refuse", status: 2, msg: "--ip 10.1.1"},
@@ -77,7 +77,7 @@ var mistakes = []mistake{
 	{args: "plugin help nonsense", status: 1, msg: `no built-in plugin "nonsense"`},
 	{args: "completion csh", status: 2, msg: `no completion for shell "csh"`},
 	{args: "demo more", status: 2, msg: `unexpected argument "more"`},
-	{args: "demo", env: "PATCHBAY_DEMO_INSIDE=1", status: 1, msg: "is for this program to set"},
+	{args: "demo", env: "PATCHBAY_DEMO_INSIDE=1", status: 1, msg: "must not be set by hand"},
 }
 
 // TestCommandLine checks exit status and message, that standard output is empty but for a

@@ -17,11 +17,11 @@ import (
 func (v *vetter) answers(path string, call *spec.Call, head *spec.Conf, n *jsonat.Node, in plugin.InList) []*spec.Result {
 	r := &plugin.Request{Call: call, Network: head.Name, Version: head.CNIVersion, Head: head, Session: v.session, InList: &in}
 	samples := r.Samples()
-	var said []string
+	var reported []string
 	for _, sample := range samples {
 		for _, doubt := range doubtsOf(sample) {
-			if !slices.Contains(said, doubt) {
-				said = append(said, doubt)
+			if !slices.Contains(reported, doubt) {
+				reported = append(reported, doubt)
 				v.warn(offsetOf(n), "%s: %s", path, doubt)
 			}
 		}
@@ -30,25 +30,25 @@ func (v *vetter) answers(path string, call *spec.Call, head *spec.Conf, n *jsona
 }
 
 func doubtsOf(r *spec.Result) (list []string) {
-	say := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	addf := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	for _, ip := range r.IPs {
 		p, gw := ip.Address, ip.Gateway
 		switch a := p.Addr(); {
 		case outer(p, a):
-			say("%s is the first or last address of its subnet, which no host can have", p)
+			addf("%s is the first or last address of its subnet, which no host can have", p)
 		case reserved(a):
-			say("no container can have the address %s", p)
+			addf("no container can have the address %s", p)
 		}
 		switch {
 		case !gw.IsValid():
 		case gw.Is4() != p.Addr().Is4():
-			say("the gateway %s of %s is of the other address family", gw, p)
+			addf("the gateway %s of %s is of the other address family", gw, p)
 		case !p.Contains(gw) && !gw.IsLinkLocalUnicast() && !p.IsSingleIP():
-			say("the gateway %s is outside of %s", gw, p.Masked())
+			addf("the gateway %s is outside of %s", gw, p.Masked())
 		case outer(p, gw):
-			say("the gateway %s is the first or last address of %s, which no host can have", gw, p.Masked())
+			addf("the gateway %s is the first or last address of %s, which no host can have", gw, p.Masked())
 		case gw == p.Addr():
-			say("%s is its own gateway", gw)
+			addf("%s is its own gateway", gw)
 		}
 	}
 	for i, route := range r.Routes {
@@ -56,31 +56,31 @@ func doubtsOf(r *spec.Result) (list []string) {
 	}
 	for i, s := range r.DNS.Nameservers {
 		if !isAddress(s) {
-			say("dns.nameservers[%d]: %q is no address", i, s)
+			addf("dns.nameservers[%d]: %q is no address", i, s)
 		}
 	}
 	return list
 }
 
 func routeDoubts(at string, r spec.Route, ips []spec.IPConfig) (list []string) {
-	say := func(format string, args ...any) { list = append(list, at+fmt.Sprintf(format, args...)) }
+	addf := func(format string, args ...any) { list = append(list, at+fmt.Sprintf(format, args...)) }
 	for _, f := range []struct {
 		key   string
 		value int
 	}{{"mtu", r.MTU}, {"advmss", r.AdvMSS}, {"priority", r.Priority}, {"table", at0(r.Table)}, {"scope", at0(r.Scope)}} {
 		if f.value < 0 {
-			say(".%s is negative: %d", f.key, f.value)
+			addf(".%s is negative: %d", f.key, f.value)
 		}
 	}
 	if at0(r.Scope) > 255 {
-		say(".scope is %d, and 255 the largest there is", *r.Scope)
+		addf(".scope is %d, and 255 the largest there is", *r.Scope)
 	}
 	if r.Dst != r.Dst.Masked() {
-		say(".dst %s is an address in %s", r.Dst, r.Dst.Masked())
+		addf(".dst %s is an address in %s", r.Dst, r.Dst.Masked())
 	}
 	sameFamily := func(ip spec.IPConfig) bool { return ip.Address.Addr().Is4() == r.Dst.Addr().Is4() }
 	if !slices.ContainsFunc(ips, sameFamily) {
-		say(" to %s: the container has no address of that family", r.Dst)
+		addf(" to %s: the container has no address of that family", r.Dst)
 	}
 	return list
 }

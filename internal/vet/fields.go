@@ -87,10 +87,10 @@ func (v *vetter) keys(n *jsonat.Node, known []field, path string, skip []string)
 				names[i] = f.key
 			}
 			if path == "" {
-				v.warn(m.Offset, "unknown key %q%s", m.Key, meant(m.Key, names))
+				v.warn(m.Offset, "unknown key %q%s", m.Key, didYouMean(m.Key, names))
 				continue
 			}
-			v.warn(m.Offset, "%s: unknown key %q%s", path, m.Key, meant(m.Key, names))
+			v.warn(m.Offset, "%s: unknown key %q%s", path, m.Key, didYouMean(m.Key, names))
 		}
 	}
 }

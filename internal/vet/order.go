@@ -47,11 +47,11 @@ func (v *vetter) order(p *plugin.Plugin, n *jsonat.Node, at *place) {
 	case p.Kind == plugin.Chained && at.before == 0:
 		v.problem(n, spec.Errorf(spec.CodeInvalidConfig, "%s: it comes before any plugin that makes an interface", p.Name))
 	case makes(p) && at.main != "":
-		v.problem(n, spec.Errorf(spec.CodeInvalidConfig, "%s: %s makes the interface already, and two cannot", p.Name, at.main))
+		v.problem(n, spec.Errorf(spec.CodeInvalidConfig, "%s: %s makes the interface already, and only one can", p.Name, at.main))
 	case slices.Contains(at.seen, p.Name):
 		v.warn(offsetOf(n), "%s: it comes twice, and has one record of an attachment", p.Name)
 	case p.Kind == plugin.IPAM:
-		v.warn(offsetOf(n), "%s: it makes no interface: it belongs into the ipam of one that does", p.Name)
+		v.warn(offsetOf(n), "%s: it makes no interface: it belongs in the ipam of one that does", p.Name)
 	}
 	if p.Name != "patchbay" && p.Name != "wrap" { // their members are judged in the list
 		at.pass(p, p.Name)

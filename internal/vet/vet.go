@@ -116,7 +116,7 @@ func offsetOf(n *jsonat.Node) int64 {
 
 // plugin judges one plugin, its IPAM plugin and the plugins within it.
 func (v *vetter) plugin(pluginType string, raw json.RawMessage, n *jsonat.Node, at *place) {
-	if !v.there(pluginType, n) {
+	if !v.installed(pluginType, n) {
 		at.pass(nil, pluginType)
 		return
 	}
@@ -169,8 +169,8 @@ func (v *vetter) problems() (count int) {
 	return count
 }
 
-// there reports whether a plugin exists and supports the version.
-func (v *vetter) there(pluginType string, n *jsonat.Node) bool {
+// installed reports whether a plugin exists and supports the version.
+func (v *vetter) installed(pluginType string, n *jsonat.Node) bool {
 	one := &chain.List{Name: v.list.Name, CNIVersion: v.list.CNIVersion, Plugins: []chain.Plugin{{Type: pluginType}}}
 	_, err := v.rt.Validate(v.ctx, one)
 	if err == nil {
@@ -181,14 +181,14 @@ func (v *vetter) there(pluginType string, n *jsonat.Node) bool {
 		for i, p := range v.session.Plugins {
 			names[i] = p.Name
 		}
-		err = fmt.Errorf("%w%s", err, meant(pluginType, names))
+		err = fmt.Errorf("%w%s", err, didYouMean(pluginType, names))
 	}
 	v.problem(n, err)
 	return false
 }
 
-// meant suggests a known name that is close.
-func meant(word string, known []string) string {
+// didYouMean suggests a known name that is close.
+func didYouMean(word string, known []string) string {
 	if near := jsonat.Nearest(word, known); near != "" {
 		return fmt.Sprintf(": did you mean %q?", near)
 	}
@@ -216,11 +216,11 @@ func (v *vetter) ipam(of string, call *spec.Call, n *jsonat.Node, in plugin.InLi
 	head, err := spec.ParseConf(call.Config)
 	if err != nil || head.IPAM.Type == "" {
 		if section != nil && len(section.Members) > 0 {
-			v.warn(offsetOf(section), "%s.ipam: it has no type, so nobody reads it", of)
+			v.warn(offsetOf(section), "%s.ipam: it has no type, so no plugin reads it", of)
 		}
 		return nil
 	}
-	if !v.there(head.IPAM.Type, section.Get("type")) {
+	if !v.installed(head.IPAM.Type, section.Get("type")) {
 		return nil
 	}
 	p := v.session.Own(head.IPAM.Type, call)
