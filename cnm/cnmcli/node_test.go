@@ -114,7 +114,7 @@ func TestNodeGC(t *testing.T) {
 	n.gc(true, 1, gc.Unsure, "a later gc, ADD or GC calls it", false)
 	srv.Serve(t)
 	n.Want("endpoints and links", fmt.Sprint(d.Endpoints(), n.links()), "2 1")
-	n.gc(true, 1, gc.Dead, "has not been called", true)
+	n.gc(true, 1, gc.Dead, "has not been notified", true)
 	n.Want("endpoints and links", fmt.Sprint(d.Endpoints(), n.links()), "1 0")
 	must(t, c.Do(spec.Check))
 	must(t, c.Do(spec.Del))

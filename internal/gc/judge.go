@@ -71,7 +71,7 @@ func (w *world) judge(a *Attachment) (State, string) {
 	}
 	switch {
 	case a.pendingDriver != "":
-		return Dead, "it was detached, and driver " + a.pendingDriver + " has not been called"
+		return Dead, "it was detached, and driver " + a.pendingDriver + " has not been notified"
 	case state == life.Dead:
 		return Dead, reason
 	case w.earlier(a):

@@ -86,7 +86,7 @@ func TestJudge(t *testing.T) {
 		{name: "torn", a: torn("macvlan", "keeps"), want: Unsure, why: "its link is in /proc/8/ns/net"},
 		{name: "torn, of more plugins", a: torn("sbr", "k"), want: Unsure, why: "delete /run/k.sbr"},
 		{name: "torn, without a view of all", a: torn("macvlan", "k"), want: Unsure, why: "does not see all"},
-		{name: "untold", a: Attachment{ContainerID: "c", NetNS: []string{"there"}, Since: old, pendingDriver: "lab"}, listed: only("c"), want: Dead, why: "driver lab has not been called"},
+		{name: "untold", a: Attachment{ContainerID: "c", NetNS: []string{"there"}, Since: old, pendingDriver: "lab"}, listed: only("c"), want: Dead, why: "driver lab has not been notified"},
 		{name: "untold, young", a: Attachment{ContainerID: "c", Since: young, pendingDriver: "lab"}, want: Unsure, why: "1s old"},
 		{name: "the Docker driver's", a: Attachment{ContainerID: "driver's", Since: old}, listed: only(), want: Unsure, why: "patchbayd docker"},
 		{name: "the Docker driver's, gone", a: Attachment{ContainerID: "driver's", NetNS: []string{"gone"}, Since: old}, want: Unsure, why: "patchbayd docker"},
