@@ -91,8 +91,8 @@ func (a *Agent) yield(w *world, n *store.Network, all []store.Block) error {
 	return nil
 }
 
-// giveBack returns second blocks of a subnet to the store, once no container has an address
-// of them.
+// giveBack deletes blocks that this host does not need from the store, once no container
+// has an address of them.
 func (a *Agent) giveBack(ctx context.Context, n *store.Network, extra []store.Block) error {
 	var errs []error
 	for _, b := range extra {
@@ -163,7 +163,7 @@ func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet
 	return store.Block{}, fmt.Errorf("claim a block of %s: other hosts claimed each choice first, %d times", subnet, maxRaces)
 }
 
-// takenOf returns the blocks whose addresses of a subnet no other host can claim.
+// takenOf returns the blocks that a claim in a subnet must not overlap.
 func takenOf(n *store.Network, subnet netip.Prefix, blocks []store.Block) (out []netip.Prefix) {
 	for _, b := range blocks {
 		if b.Prefix.Bits() >= bitsOf(n, subnet) { // no host can have claimed a wider one
@@ -244,7 +244,7 @@ type holder struct {
 }
 
 // holders returns the blocks of a subnet with their nodes, the node unseen for longest
-// first. A forgotten node was never seen.
+// first. A node without a record counts as never seen.
 func (a *Agent) holders(ctx context.Context, w *world, n *store.Network, subnet netip.Prefix, blocks []store.Block) ([]holder, error) {
 	nodes, _, err := list(ctx, a.opts.Store.Nodes(), "")
 	if err != nil {

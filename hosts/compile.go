@@ -29,7 +29,7 @@ type facts struct {
 	runs    func(network string, block netip.Prefix) bool // whether containers of this host may have addresses of a block
 }
 
-// desired is the state that this host shall have. Each applier compares it with the actual
+// desired is the state that this host should have. Each applier compares it with the actual
 // state and changes the difference; removal decides what an applier may remove.
 type desired struct {
 	parts []part              // with the bridges and their addresses

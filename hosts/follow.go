@@ -147,8 +147,8 @@ func change[T store.Object](m *mirror, into map[string]T, e store.Event[T]) {
 	}
 }
 
-// onlySeen reports whether a node's record changed nothing but the time when it was seen,
-// which needs no action.
+// onlySeen reports whether an event changed only the time in a node's record, which needs
+// no action.
 func onlySeen[T store.Object](was, now T) bool {
 	a, is := any(was).(store.Node)
 	b, _ := any(now).(store.Node)

@@ -117,7 +117,8 @@ func overlapped(blocks []store.Block, b store.Block) bool {
 	})
 }
 
-// moved reports whether the node of a block holds another one of the family.
+// moved reports whether the node of a block holds another block of the same network, family
+// and length.
 func moved(blocks []store.Block, b store.Block) bool {
 	return slices.ContainsFunc(blocks, func(o store.Block) bool {
 		return o.Node == b.Node && o.Network == b.Network && o.Prefix.Addr().Is4() == b.Prefix.Addr().Is4() && o.Prefix.Bits() == b.Prefix.Bits()

@@ -20,7 +20,8 @@ var errUnread = errors.New("this host's links and addresses cannot be read")
 
 // removal decides what the agent may remove from this host or from the store; each removal
 // asks it. Only a whole world that this process has read from the store shows what no
-// longer exists: a cached world may be incomplete. A failed read never allows a removal.
+// longer exists: a cached world may lack newer objects. A failed read never allows a
+// removal.
 type removal struct {
 	whole  bool
 	unread map[string]bool // networks for which this host could not be examined
@@ -49,7 +50,7 @@ func (r *removal) network(name string) bool { return r.whole && !r.unread[name] 
 // sets reports whether the agent may apply whole sets, which removes all that a set lacks:
 // the routes to other hosts, and the addresses that answer names. It may not while it could
 // not examine this host for some network, which may have running containers. A cached world
-// is enough: it was whole.
+// is enough for a set: it was whole when it was saved.
 func (r *removal) sets() bool { return len(r.unread) == 0 }
 
 // endpoint reports whether the store's record of an unknown container of this host may be

@@ -103,7 +103,8 @@ func (a *Agent) seenEvery() time.Duration {
 
 const seenLeast = time.Minute
 
-// LeastReclaim is the least useful Options.Reclaim. A healthy host may be without a lease
+// LeastReclaim returns the smallest safe Options.Reclaim. A healthy host may be without a
+// lease
 // for some time, and other hosts then judge it by the last time in its record. They must
 // not take its block while its containers run.
 func LeastReclaim(ttl time.Duration) time.Duration {

@@ -24,8 +24,9 @@ type world struct {
 	Own map[string][]netip.Prefix `json:"own"`
 	// Bridges lists the networks that may have a bridge on this host.
 	Bridges []string `json:"bridges"`
-	// Given holds every block of this node since a network may have had a bridge: their
-	// first addresses on the bridge are ours to remove. The map is replaced, never changed.
+	// Given holds, by network, every block of this node since the network may have had a
+	// bridge. The first addresses of these blocks on the bridge are ours to remove. The map
+	// is replaced, never changed.
 	Given map[string][]netip.Prefix `json:"given,omitempty"`
 	// Heard is the store's revision of this state.
 	Heard store.Revision `json:"heard,omitempty"`
@@ -71,7 +72,7 @@ func (w *world) nodeName(id string) string {
 	return cmp.Or(n.Name, id)
 }
 
-// present returns the nodes that have an endpoint on their lease.
+// present returns the nodes that have a presence endpoint.
 func (w *world) present() map[string]bool {
 	out := map[string]bool{}
 	for _, e := range w.Endpoints {

@@ -37,8 +37,8 @@ type Options struct {
 	Warn func(error)
 }
 
-// Mesh works in the namespace of the thread that calls Open; all other calls must come from
-// there, one at a time.
+// Mesh works in the namespace of the thread that calls Open. All other calls must run in
+// that namespace, too, one at a time.
 type Mesh struct {
 	opts Options
 	conn *nl.Conn
