@@ -110,7 +110,7 @@ func TestNodeGC(t *testing.T) {
 	// back, and keeps the link until then.
 	srv.Stop()
 	must(t, b.Do(spec.Del))
-	n.gc(false, 1, gc.Dead, "it was detached, and driver lab has not been called", false)
+	n.gc(false, 1, gc.Dead, "it was detached, and driver lab has not been notified", false)
 	n.gc(true, 1, gc.Unsure, "a later gc, ADD or GC calls it", false)
 	srv.Serve(t)
 	n.Want("endpoints and links", fmt.Sprint(d.Endpoints(), n.links()), "2 1")
