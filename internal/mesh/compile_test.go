@@ -176,7 +176,7 @@ func TestCompileRefusesSelf(t *testing.T) {
 		`name "../../etc"`:           func(s *Self) { s.Name = "../../etc" },
 		"has more than 24 bits":      func(s *Self) { s.VNI = 1 << 24 },
 		"route protocol 2 is":        func(s *Self) { s.Protocol = 2 },
-		"is no Ethernet address":     func(s *Self) { s.VTEP = net.HardwareAddr{1, 0, 0, 0, 0, 1} },
+		"is not an Ethernet address": func(s *Self) { s.VTEP = net.HardwareAddr{1, 0, 0, 0, 0, 1} },
 	} {
 		self, peers, facts := world()
 		change(&self)
