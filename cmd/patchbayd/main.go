@@ -16,6 +16,6 @@ import (
 // init keeps the first thread for main: it is the only one that cannot end, and a goroutine
 // that entered a container's namespace on it would leave it there and keep the namespace
 // alive.
-func init() { runtime.LockOSThread() } //nolint:gochecknoinits // only here is main sure to be on it
+func init() { runtime.LockOSThread() } //nolint:gochecknoinits // only init is certain to run on the first thread
 
 func main() { os.Exit(daemon.Main(os.Args[1:], os.Stderr)) }

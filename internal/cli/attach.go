@@ -118,7 +118,7 @@ CAP_ARGS (a JSON object of capabilities), CNI_IFNAME.
 
 type addCommand struct{ attachment }
 
-// Execute attaches.
+// Execute attaches the namespace.
 func (c *addCommand) Execute(args []string) error {
 	n, at, err := c.resolve(args)
 	if err != nil {

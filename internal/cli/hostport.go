@@ -57,7 +57,7 @@ func (s socket) serves(p portMapping) bool {
 	want, err := netip.ParseAddr(p.HostIP)
 	have := s.at.Addr()
 	switch {
-	case err != nil || want == have || have == netip.IPv6Unspecified(): // no address: all of them
+	case err != nil || want == have || have == netip.IPv6Unspecified(): // without an address, every one
 		return true
 	case want.Is4() != have.Is4():
 		return false

@@ -40,7 +40,7 @@ func (c *inspectCommand) Execute(args []string) error {
 		return err
 	}
 	list, err := c.app.standing("")
-	if unseen := rootless("inspect", err); unseen != nil && unseen != err { //nolint:errorlint // the same, not its like
+	if unseen := rootless("inspect", err); unseen != nil && unseen != err { //nolint:errorlint // the same error, not a wrapped one
 		return unseen
 	}
 	c.app.warn(err)

@@ -112,7 +112,7 @@ func (c *networkRemoveCommand) detachable(n *network) error {
 	case len(living) == 0:
 		return nil
 	case !c.Force:
-		return hinted(fmt.Errorf("attached to it: %s", strings.Join(living, ", ")), "end these containers; --force detaches them")
+		return hinted(fmt.Errorf("attached to it: %s", strings.Join(living, ", ")), "stop these containers; --force detaches them")
 	case len(foreign) > 0:
 		return hinted(fmt.Errorf("attached to it: %s", strings.Join(foreign, ", ")),
 			"only the runtime that attached them can detach them, since their results are not in %s", c.app.paths.CNI)
@@ -226,7 +226,7 @@ func (c *networkRemoveCommand) valid(n *network) (keep []spec.Attachment, err er
 func (c *networkRemoveCommand) empty(n *network) error {
 	list, err := c.attached(n, !c.Force)
 	if err == nil && len(list) > 0 {
-		err = hinted(fmt.Errorf("%s was attached meanwhile", list[0].name()), "end it and repeat; --force detaches it")
+		err = hinted(fmt.Errorf("%s was attached meanwhile", list[0].name()), "stop its container and repeat; --force detaches it")
 	}
 	return err
 }

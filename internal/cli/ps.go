@@ -77,7 +77,7 @@ func (c *psCommand) Execute(args []string) error {
 	}
 	list, err := c.app.standing(c.Network)
 	unseen := rootless("ps", err)
-	if unseen == err { //nolint:errorlint // the same, not its like
+	if unseen == err { //nolint:errorlint // the same error, not a wrapped one
 		c.app.warn(err)
 		unseen = nil
 	}

@@ -28,7 +28,7 @@ const (
 	exitUsage       = 2
 	exitWarnings    = 1   // doctor: warnings only
 	exitProblems    = 2   // doctor
-	exitUnknown     = 3   // doctor could not be run as asked
+	exitUnknown     = 3   // doctor could not run
 	exitRun         = 125 // run failed before the command started
 	exitNotRunnable = 126 // run's command cannot be executed
 	exitNotFound    = 127 // run's command does not exist

@@ -100,7 +100,7 @@ type churning struct {
 
 // TestChurn lets sixteen callers attach and detach a thousand pods while
 // plugins are killed at random, callers forget what they did, namespaces go
-// first and GC runs in between. No address is given twice while it lives, and
+// first and GC runs in between. No address is assigned twice while its pod lives, and
 // after a last GC nothing is left.
 func TestChurn(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())

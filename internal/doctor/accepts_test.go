@@ -15,7 +15,7 @@ import (
 // An operator's accepts serve as well as ours. CHECK fails only where the traffic is
 // certain to be dropped; where that cannot be decided doctor warns.
 func TestOperatorsAccepts(t *testing.T) {
-	const cut, unsure = "problem: nothing accepts that of network pods (10.88.0.0/24)", "warning: may not be all of network pods (10.88.0.0/24)"
+	const cut, unsure = "problem: nothing accepts that of network pods (10.88.0.0/24)", "warning: may not accept all of network pods (10.88.0.0/24)"
 	for _, c := range []struct {
 		name  string
 		rules []string // arguments of iptables-nft

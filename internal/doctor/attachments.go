@@ -50,14 +50,14 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 		if lerr == nil && len(diffs) == 0 {
 			diffs = n.ask(ctx, a).Other
 		}
-		if a.Gone() { // meanwhile
+		if a.Gone() { // it ended meanwhile
 			continue
 		}
 		if lerr != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", a.Name(), lerr))
 		}
 		if len(diffs) > 0 {
-			found = append(found, problem(a.Name()+": "+strings.Join(diffs, "; "), "put back what is missing: on the host by hand; in the container by patchbay del and add, which start it again"))
+			found = append(found, problem(a.Name()+": "+strings.Join(diffs, "; "), "restore what is missing: on the host by hand; in the container by patchbay del and add, which start it again"))
 		}
 		if look.Unrecorded(a) {
 			lost = append(lost, a.Name())
@@ -67,7 +67,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 		}
 	}
 	if len(uncached) > 0 {
-		found = append(found, warning(fmt.Sprintf("%s: no result of the ADD is left below %s, so addresses and routes are not known", several(uncached), filepath.Join(n.Paths.CNI, "results")),
+		found = append(found, warning(fmt.Sprintf("%s: no result of the ADD is left below %s, so its addresses and routes are unknown", several(uncached), filepath.Join(n.Paths.CNI, "results")),
 			"start the container again, when it suits"))
 	}
 	if len(lost) > 0 {
@@ -81,7 +81,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 // all others.
 func brokenFiles(err error) (broken []error, others error) {
 	several, ok := err.(interface{ Unwrap() []error })
-	if ok && !slices.ContainsFunc(several.Unwrap(), func(e error) bool { return e == record.ErrBroken || e == chain.ErrBrokenCache }) { //nolint:errorlint // this one, not one below
+	if ok && !slices.ContainsFunc(several.Unwrap(), func(e error) bool { return e == record.ErrBroken || e == chain.ErrBrokenCache }) { //nolint:errorlint // err itself, not a wrapped one
 		for _, e := range several.Unwrap() {
 			b, o := brokenFiles(e)
 			broken, others = append(broken, b...), errors.Join(others, o)

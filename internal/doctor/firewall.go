@@ -78,7 +78,7 @@ func iptablesDrops(n *Node) (found []Finding, err error) {
 				`add {"type": "firewall"} to the plugins of the network and attach its containers again; if it is there, patchbay repair`))
 		} else if len(unsure) > 0 {
 			found = append(found, warning(
-				fmt.Sprintf("iptables (nftables form) drops forwarded traffic, and what it accepts may not be all of network %s (%s)", net.Name, strings.Join(unsure, ", ")),
+				fmt.Sprintf("iptables (nftables form) drops forwarded traffic, and may not accept all of network %s (%s)", net.Name, strings.Join(unsure, ", ")),
 				`accept the subnet, with and without an interface; or add {"type": "firewall"} to the plugins of the network and attach its containers again; if it is there, patchbay repair`))
 		}
 	}

@@ -86,7 +86,7 @@ func (n *Node) waysForward() (found []Finding, err error) {
 			continue
 		}
 		if all, _ := n.sysctlNumber("net/ipv4/ip_forward"); all != 0 {
-			found = append(found, problem(fmt.Sprintf("IPv4 forwarding is off for what comes in by %s, so containers of %s get no answers from there", name, strings.Join(users, ", ")), "%s", setBy(key, "1")))
+			found = append(found, problem(fmt.Sprintf("IPv4 forwarding is off for packets from %s, so containers of %s get no answers from there", name, strings.Join(users, ", ")), "%s", setBy(key, "1")))
 		}
 	}
 	return found, err
@@ -137,16 +137,16 @@ func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
 	why := ""
 	switch {
 	case len(ways) > 1:
-		why = fmt.Sprintf("there are %d ways out (%s)", len(ways), strings.Join(ways, ", "))
+		why = fmt.Sprintf("there are %d uplinks (%s)", len(ways), strings.Join(ways, ", "))
 	case len(rules) > 3: // local, main and default exist always
-		why = fmt.Sprintf("there are %d routing rules of policy", len(rules)-3)
+		why = fmt.Sprintf("there are %d policy routing rules", len(rules)-3)
 	default:
 		return nil, nil
 	}
 	for _, name := range ways {
 		if n.strict(name) {
 			found = append(found, warning(
-				fmt.Sprintf("the reverse path filter of %s is strict and %s: answers that come in by the other way are silently dropped", name, why),
+				fmt.Sprintf("the reverse path filter of %s is strict and %s: answers that come in another way are silently dropped", name, why),
 				"%s (loose)", setBy("net/ipv4/conf/"+name+"/rp_filter", "2")))
 		}
 	}

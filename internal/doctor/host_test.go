@@ -41,10 +41,10 @@ func TestReversePaths(t *testing.T) {
 	rule := netlink.NewRule()
 	rule.Table, rule.Priority, rule.Family = 100, 100, netlink.FAMILY_V4
 	b.must(netlink.RuleAdd(rule))
-	b.finds("rp-filter", "warning: the reverse path filter of up0 is strict and there are 1 routing rules of policy")
+	b.finds("rp-filter", "warning: the reverse path filter of up0 is strict and there are 1 policy routing rules")
 	b.must(netlink.RuleDel(rule))
 	b.defaultRoute(other, "198.51.100.1", 100)
-	b.finds("rp-filter", "warning: the reverse path filter of up0 is strict and there are 2 ways out")
+	b.finds("rp-filter", "warning: the reverse path filter of up0 is strict and there are 2 uplinks")
 	b.sysctl("net/ipv4/conf/all/rp_filter", "2") // the higher value counts
 	b.healthy("rp-filter")
 }

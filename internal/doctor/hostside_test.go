@@ -206,7 +206,7 @@ func TestForwardingOfAWayOut(t *testing.T) {
 	b.attach("pods", "c1")
 	b.healthy("forwarding")
 	b.sysctl("net/ipv4/conf/up0/forwarding", "0")
-	b.finds("forwarding", "problem: IPv4 forwarding is off for what comes in by up0, so containers of pods get no answers")
+	b.finds("forwarding", "problem: IPv4 forwarding is off for packets from up0, so containers of pods get no answers")
 }
 
 // Another container's namespace is at the path of a container that died without DEL: what

@@ -92,11 +92,11 @@ func TestMTUs(t *testing.T) {
 	b.network("pods", hostLocal("ptp", `"mtu":1500,`, "10.88.0.0/24"))
 	b.healthy("mtu") // no default route, so no limit
 	b.defaultRoute(uplink, "192.0.2.1", 0)
-	b.finds("mtu", "warning: network pods has MTU 1500, but the way out, up0, only 1400")
+	b.finds("mtu", "warning: network pods has MTU 1500, but the uplink, up0, only 1400")
 	b.network("pods", pods)
 	b.healthy("mtu")
 	b.attach("pods", "c1")
-	b.finds("mtu", "warning: bridge br0 of network pods has MTU 1500, but the way out, up0, only 1400")
+	b.finds("mtu", "warning: bridge br0 of network pods has MTU 1500, but the uplink, up0, only 1400")
 	b.must(netlink.LinkSetMTU(uplink, 1500))
 	b.healthy("mtu")
 	br, err := netlink.LinkByName("br0")

@@ -275,7 +275,7 @@ func mtus(_ context.Context, n *Node) (found []Finding, err error) {
 func (n *Node) mtuOf(net *Network, m Member, links []netlink.Link, least int, way string) (found []Finding) {
 	fix := fmt.Sprintf(`"mtu": %d in the plugin %s of network %s, and attach its containers again`, least, m.Type, net.Name)
 	if least > 0 && m.MTU > least && (m.bridge() != "" || m.Type == "ptp") {
-		return []Finding{warning(fmt.Sprintf("network %s has MTU %d, but the way out, %s, only %d: large packets may get lost", net.Name, m.MTU, way, least), "%s", fix)}
+		return []Finding{warning(fmt.Sprintf("network %s has MTU %d, but the uplink, %s, only %d: large packets may get lost", net.Name, m.MTU, way, least), "%s", fix)}
 	}
 	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == m.bridge() && l.Type() == "bridge" })
 	if m.bridge() == "" || i < 0 {
@@ -283,12 +283,12 @@ func (n *Node) mtuOf(net *Network, m Member, links []netlink.Link, least int, wa
 	}
 	bridge := links[i].Attrs()
 	if least > 0 && bridge.MTU > least && m.MTU == 0 && hasPorts(links, bridge.Index) {
-		found = append(found, warning(fmt.Sprintf("bridge %s of network %s has MTU %d, but the way out, %s, only %d: large packets may get lost",
+		found = append(found, warning(fmt.Sprintf("bridge %s of network %s has MTU %d, but the uplink, %s, only %d: large packets may get lost",
 			bridge.Name, net.Name, bridge.MTU, way, least), "%s", fix))
 	}
 	for _, l := range links {
 		if p := l.Attrs(); p.MasterIndex == bridge.Index && p.MTU > bridge.MTU {
-			found = append(found, warning(fmt.Sprintf("port %s has MTU %d and its bridge %s only %d: what is larger is silently dropped", p.Name, p.MTU, bridge.Name, bridge.MTU),
+			found = append(found, warning(fmt.Sprintf("port %s has MTU %d and its bridge %s only %d: larger frames are silently dropped", p.Name, p.MTU, bridge.Name, bridge.MTU),
 				"ip link set %s mtu %d, and the same in the container", p.Name, bridge.MTU))
 			break // one finding is enough
 		}

@@ -82,7 +82,7 @@ func (n *Node) downLinks() (found []Finding, err error) {
 			continue // the check of status reports a master
 		}
 		if err = errors.Join(err, lerr); lerr == nil && isDown(link.Attrs()) {
-			f := problem(name+" is down, or has no carrier: by it containers of "+strings.Join(users[name], ", ")+" reach the outside", "ip link set %s up; check its cable, and its other end", name)
+			f := problem(name+" is down, or has no carrier: through it containers of "+strings.Join(users[name], ", ")+" reach the outside", "ip link set %s up; check its cable, and its other end", name)
 			if len(out) > 1 && slices.Contains(out, name) {
 				f.Level = Warning // there is another default route
 			}
@@ -139,7 +139,7 @@ func (n *Node) oneWay(found []Finding, what, network string, from, to net.IP, in
 	default:
 		return found
 	}
-	return append(found, problem(fmt.Sprintf("the host's rules of routing %s what containers of %s %s, from %s to %s", does, network, what, from, to),
+	return append(found, problem(fmt.Sprintf("the host's routing rules %s what containers of %s %s, from %s to %s", does, network, what, from, to),
 		"look at ip rule; doctor asked as ip route get %s from %s iif LINK does", to, from))
 }
 

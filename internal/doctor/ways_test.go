@@ -25,12 +25,12 @@ func TestDownLinks(t *testing.T) {
 	b.defaultRoute(up, "192.0.2.1", 0)
 	b.healthy("ways")
 	b.must(netlink.LinkSetDown(b.link("up0p")))
-	b.finds("ways", "problem: up0 is down, or has no carrier: by it containers of pods reach")
+	b.finds("ways", "problem: up0 is down, or has no carrier: through it containers of pods reach")
 	b.defaultRoute(b.veth("up2", "198.51.100.2/24"), "198.51.100.1", 100)
 	b.finds("ways", "warning: up0 is down, or has no carrier")
 	b.must(netlink.LinkDel(b.link("up2")))
 	b.must(netlink.LinkSetDown(b.link("up1")))
-	b.finds("ways", "problem: up1 is down, or has no carrier: by it containers of lan", "problem: up0")
+	b.finds("ways", "problem: up1 is down, or has no carrier: through it containers of lan", "problem: up0")
 	b.must(netlink.LinkSetUp(b.link("up0p")))
 	b.must(netlink.LinkSetUp(b.link("up1")))
 	b.healthy("ways")
@@ -48,7 +48,7 @@ func TestRoutingRules(t *testing.T) {
 	b.attach("pods", "c1")
 	pods := &net.IPNet{IP: net.IPv4(10, 88, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}
 	b.must(netlink.RouteAdd(&netlink.Route{LinkIndex: other.Attrs().Index, Dst: pods, Table: 100}))
-	const sends, sent = "problem: the host's rules of routing refuse what containers of pods send, from 10.88.0.2 to 192.0.2.1", "problem: the host's rules of routing refuse what containers of pods are sent, from 192.0.2.1 to 10.88.0.2"
+	const sends, sent = "problem: the host's routing rules refuse what containers of pods send, from 10.88.0.2 to 192.0.2.1", "problem: the host's routing rules refuse what containers of pods are sent, from 192.0.2.1 to 10.88.0.2"
 	for name, c := range map[string]struct {
 		rule netlink.Rule
 		want []string

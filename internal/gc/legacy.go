@@ -17,7 +17,7 @@ import (
 // Legacy are rules that the reference plugins left in iptables-legacy, which
 // cannot be reached over netlink, for dead attachments.
 type Legacy struct {
-	Commands [][]string `json:"commands"` // that remove them, in order
+	Commands [][]string `json:"commands"` // to remove them, in order
 	Note     string     `json:"note,omitempty"`
 	Removed  bool       `json:"removed"`
 }

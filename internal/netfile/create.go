@@ -88,7 +88,7 @@ func (m *Maker) plan(w Wish) (*Made, error) {
 		return nil, err
 	}
 	for _, b := range dir.Broken {
-		m.Warn(fmt.Errorf("what this file uses is not known, the new network may overlap it: %w", b))
+		m.Warn(fmt.Errorf("the addresses of this file are unknown, the new network may overlap them: %w", b))
 	}
 	taken, err := Look(dir, m.Host)
 	if err != nil {
@@ -152,7 +152,7 @@ func (m *Maker) file(dir *chain.Dir, name string) (string, error) {
 		}
 	}
 	base := candidates(name)[0]
-	m.Warn(fmt.Errorf("%s comes before %s: runtimes that use the first network use this one now", base, names[0]))
+	m.Warn(fmt.Errorf("%s comes before %s: runtimes that use the first network now use this one", base, names[0]))
 	return filepath.Join(m.Dir, base), m.absent(base)
 }
 

@@ -18,8 +18,8 @@ type Info struct {
 	Interface string // the bridge, or the parent interface
 	Subnets   []Subnet
 	IPAM      string // the IPAM plugin
-	DataDir   string // of host-local, if it is not the usual one
-	Internal  bool   // a bridge that nothing is forwarded for, or without a gateway
+	DataDir   string // of host-local, if not the default
+	Internal  bool   // the host forwards nothing for its bridge, or it has no gateway
 	Open      bool   // without a gateway and without the key internal
 	DNS       []string
 	MTU, Vlan int
