@@ -81,12 +81,12 @@ func TestAnnounce(t *testing.T) {
 			before := leak.Must(t)
 			result, err := h.rt.Add(t.Context(), h.list, h.at)
 			h.must(err)
-			said := filepath.Join(h.root, "announced", "w1.eth0")
-			if got := strings.TrimSpace(h.read(said)); got != result.IPs[0].Address.Addr().String() {
+			announcement := filepath.Join(h.root, "announced", "w1.eth0")
+			if got := strings.TrimSpace(h.read(announcement)); got != result.IPs[0].Address.Addr().String() {
 				t.Errorf("announced is %q, the address %s", got, result.IPs[0].Address)
 			}
 			h.must(h.rt.Check(t.Context(), h.list, h.at))
-			h.must(os.Remove(said))
+			h.must(os.Remove(announcement))
 			if err := h.rt.Check(t.Context(), h.list, h.at); err == nil {
 				t.Error("CHECK misses the announcement")
 			}

@@ -75,7 +75,7 @@ func TestLeaseLost(t *testing.T) {
 	a.attach("e1", "lan", a.block("lan").Addr().Next().Next().String(), "web")
 	until(t, "the name is published", func() bool { return slices.Equal(endpointNames(t, g), []string{"web"}) })
 	must(t, g.lease().End(t.Context()))
-	until(t, "again", func() bool { return a.log.has("was lost") && slices.Equal(endpointNames(t, g), []string{"web"}) })
+	until(t, "a new lease with the name", func() bool { return a.log.has("was lost") && slices.Equal(endpointNames(t, g), []string{"web"}) })
 	until(t, "nothing is left of the leases", func() bool { return g.ended.Load() == 2 })
 	a.detach("e1", "lan", a.block("lan").Addr().Next().Next().String())
 	until(t, "gone", func() bool { return len(endpointNames(t, g)) == 0 })

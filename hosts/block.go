@@ -79,7 +79,7 @@ func holdingOf(n *store.Network, node string, blocks []store.Block, remembered [
 			return b.Node == node && fits(n, subnet, b.Prefix) && (!slices.ContainsFunc(remembered, subnet.Overlaps) || slices.Contains(remembered, b.Prefix))
 		})
 		if i < 0 { // it holds none of the remembered blocks, and can claim none of them again
-			if _, again := old(n, subnet, remembered, takenOf(n, subnet, blocks)); !again {
+			if _, reclaimable := old(n, subnet, remembered, takenOf(n, subnet, blocks)); !reclaimable {
 				i = slices.IndexFunc(blocks, func(b store.Block) bool { return b.Node == node && fits(n, subnet, b.Prefix) })
 			}
 		}

@@ -211,12 +211,12 @@ func (c *cluster) take(call string) {
 func (h *simHost) leave() {
 	h.stop()
 	h.left = true // from the first change on, even if it fails
-	again := h.c.store.Client()
-	again.Away = h.cut
-	again.Deleted = h.client.Deleted
-	again.Before = func(call string) (bool, error) { h.c.take(call); return false, nil }
+	client := h.c.store.Client()
+	client.Away = h.cut
+	client.Deleted = h.client.Deleted
+	client.Before = func(call string) (bool, error) { h.c.take(call); return false, nil }
 	err := Leaving{
-		Store: again, Paths: h.paths(), ConfDir: h.dir + "/net.d", Force: true,
+		Store: client, Paths: h.paths(), ConfDir: h.dir + "/net.d", Force: true,
 		Clear: func(context.Context) error { clear(h.routes); return nil }, Say: h.c.s.Say, links: h.links.open,
 	}.Do(context.Background())
 	h.c.s.Say("  %s leaves: %v", h.name, err)

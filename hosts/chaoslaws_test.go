@@ -221,7 +221,7 @@ func (h *simHost) agrees(w *world) error {
 	}
 	for _, n := range netNames() {
 		if h.block(n).IsValid() && w.network(n).Name == "" {
-			return fmt.Errorf("it has a configuration of %s, which is no more", n)
+			return fmt.Errorf("it has a configuration of %s, which was removed", n)
 		}
 	}
 	return errors.Join(h.tidied(w), h.reaches(w))

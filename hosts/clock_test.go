@@ -141,7 +141,7 @@ func TestBlockOfHostThatWaits(t *testing.T) {
 	}
 	m.updated = w.Doubted.Add(time.Second)
 	if got := m.still(w); len(got.Blocks) != 1 {
-		t.Errorf("not heard since the loss: missing: %v", got.Blocks)
+		t.Errorf("no event since the loss: missing: %v", got.Blocks)
 	}
 }
 

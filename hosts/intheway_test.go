@@ -38,9 +38,9 @@ func TestInTheWayAgain(t *testing.T) {
 	a.attach("e1", "lan", a.block("lan").Addr().Next().Next().String(), "web") // while the address is in use it remembers its block
 	must(t, Admin{s}.Remove(t.Context(), "lan", true))
 	until(t, "it is gone", func() bool { return a.conf("lan") == "" })
-	again := lan()
-	again.Subnets, again.BlockBits4 = prefixes("192.168.0.0/16"), 24
-	must(t, Admin{s}.Create(t.Context(), again))
+	recreated := lan()
+	recreated.Subnets, recreated.BlockBits4 = prefixes("192.168.0.0/16"), 24
+	must(t, Admin{s}.Create(t.Context(), recreated))
 	until(t, "it is logged", func() bool { return a.log.has("overlaps 192.168.7.9/24, an address of this host on lan0") })
 	a.stop()
 	a.agent.apply(t.Context(), true)

@@ -73,9 +73,9 @@ func TestConfs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "net.d")
 	ourText := []byte(`{"generatedBy":"` + mark + `","n":1}`)
 	must(t, writeConf(dir, "lan", ourText))
-	again := bytes.Replace(ourText, []byte("1"), []byte("2"), 1)
-	must(t, writeConf(dir, "lan", again))
-	if got, err := os.ReadFile(filepath.Join(dir, "lan.conflist")); err != nil || !bytes.Equal(got, again) {
+	changed := bytes.Replace(ourText, []byte("1"), []byte("2"), 1)
+	must(t, writeConf(dir, "lan", changed))
+	if got, err := os.ReadFile(filepath.Join(dir, "lan.conflist")); err != nil || !bytes.Equal(got, changed) {
 		t.Errorf("%s %v", got, err)
 	}
 	theirs := filepath.Join(dir, "theirs.conflist")

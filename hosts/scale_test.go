@@ -84,9 +84,9 @@ func TestReadOnlyNews(t *testing.T) {
 		must(t, err)
 		return all
 	}
-	first, again := read(), read()
-	if len(first) != 3 || &first[0] != &again[0] {
-		t.Fatalf("%d of 3, and %d put together again", len(first), len(again))
+	first, second := read(), read()
+	if len(first) != 3 || &first[0] != &second[0] {
+		t.Fatalf("%d of 3, and %d put together again", len(first), len(second))
 	}
 	d.rename(t, 1, "mail")
 	if now := read(); now[1].Names[0] != "mail1" || now[0].Names[0] != "web0" {

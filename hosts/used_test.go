@@ -47,7 +47,7 @@ func TestUsedUnknown(t *testing.T) {
 			must(t, err)
 			return a.giveBack(t.Context(), &n, []store.Block{other})
 		}},
-		{"a network that is no more", func(w *world) error {
+		{"a removed network", func(w *world) error {
 			return a.leave(t.Context(), &world{Own: w.Own})
 		}},
 		{"an address of a bridge", func(*world) error {

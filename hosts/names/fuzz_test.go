@@ -41,12 +41,12 @@ func FuzzReply(f *testing.F) {
 		if len(out) > maxUDP && len(q.Question) == 1 {
 			t.Fatalf("%d bytes", len(out))
 		}
-		again := new(dns.Msg)
-		if err := again.Unpack(out); err != nil || again.Id != q.Id || !again.Response {
-			t.Fatalf("%v: %v", again, err)
+		parsed := new(dns.Msg)
+		if err := parsed.Unpack(out); err != nil || parsed.Id != q.Id || !parsed.Response {
+			t.Fatalf("%v: %v", parsed, err)
 		}
-		if len(q.Question) == 1 && q.Opcode == dns.OpcodeQuery && (len(again.Question) != 1 || again.Question[0] != q.Question[0]) {
-			t.Fatalf("%v is answered with %v", q, again)
+		if len(q.Question) == 1 && q.Opcode == dns.OpcodeQuery && (len(parsed.Question) != 1 || parsed.Question[0] != q.Question[0]) {
+			t.Fatalf("%v is answered with %v", q, parsed)
 		}
 	})
 }

@@ -367,11 +367,11 @@ func TestResolvConf(t *testing.T) {
 	newUpstream(t, "127.0.1.2:53", address("192.0.2.2"))
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	var mu sync.Mutex
-	var said []string
+	var logged []string
 	s := &Server{View: testBook(), ResolvConf: path, Log: func(f string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
-		said = append(said, fmt.Sprintf(f, args...))
+		logged = append(logged, fmt.Sprintf(f, args...))
 	}}
 	serve(t, s, map[string]string{"127.0.2.1": "blue"})
 	ask := func() *dns.Msg { return exchangeWith(t, "127.0.2.1", query("example.org", dns.TypeA), "udp") }
@@ -380,8 +380,8 @@ func TestResolvConf(t *testing.T) {
 			t.Errorf("without a file: %v", reply)
 		}
 	}
-	if mu.Lock(); len(said) != 1 || !strings.Contains(said[0], "no such file") {
-		t.Errorf("said %q", said)
+	if mu.Lock(); len(logged) != 1 || !strings.Contains(logged[0], "no such file") {
+		t.Errorf("logged %q", logged)
 	}
 	mu.Unlock()
 	for i, text := range []string{
