@@ -195,7 +195,7 @@ func (rt *Runtime) read(network string, a *Attachment) (*Cached, error) {
 	case c.Network == "": // the bare result of an old runtime
 		c.Network, c.ContainerID, c.IfName = network, a.ContainerID, a.IfName
 	case c.Network != network || c.ContainerID != a.ContainerID || c.IfName != a.IfName:
-		return nil, fmt.Errorf("read %s: %w: it is of %s/%s on network %s", path, ErrBrokenCache, c.ContainerID, c.IfName, c.Network)
+		return nil, fmt.Errorf("read %s: %w: it belongs to %s/%s on network %s", path, ErrBrokenCache, c.ContainerID, c.IfName, c.Network)
 	}
 	return c, nil
 }
@@ -242,7 +242,7 @@ func decode(data []byte) (*Cached, error) {
 		return &Cached{Result: result}, nil
 	}
 	if f.Network == "" || f.ContainerID == "" || f.IfName == "" {
-		return nil, errors.New("it does not say which attachment it is of")
+		return nil, errors.New("it names no attachment")
 	}
 	c := &Cached{Network: f.Network, Config: f.Config, Attachment: Attachment{
 		ContainerID: f.ContainerID, NetNS: f.NetNS, IfName: f.IfName, Args: f.Args, Capabilities: f.Capabilities,

@@ -205,6 +205,6 @@ func cmdStands(ts *testscript.TestScript, neg bool, args []string) {
 	left, err := theWorld(ts).left()
 	ts.Check(err)
 	if len(left) == 0 {
-		ts.Fatalf("nothing stands after ADD")
+		ts.Fatalf("nothing exists after ADD")
 	}
 }

@@ -84,10 +84,10 @@ func asKernel(i spec.Interface) error {
 	}
 	const none = "00:00:00:00:00:00" // lo's
 	if mac := or(link.Attrs().HardwareAddr.String(), none); i.Mac != "" && !strings.EqualFold(mac, i.Mac) {
-		return fmt.Errorf("interface %s: the result says mac %s, the kernel %s", i.Name, i.Mac, mac)
+		return fmt.Errorf("interface %s: the result has mac %s, the kernel %s", i.Name, i.Mac, mac)
 	}
 	if i.MTU != 0 && i.MTU != link.Attrs().MTU {
-		return fmt.Errorf("interface %s: the result says mtu %d, the kernel %d", i.Name, i.MTU, link.Attrs().MTU)
+		return fmt.Errorf("interface %s: the result has mtu %d, the kernel %d", i.Name, i.MTU, link.Attrs().MTU)
 	}
 	return nil
 }

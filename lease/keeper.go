@@ -266,7 +266,7 @@ func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error)
 		return nil, errUnknown
 	}
 	if !e.settled() {
-		return nil, fmt.Errorf("%w yet: it is being asked for", errUnknown)
+		return nil, fmt.Errorf("%w yet: it is being requested", errUnknown)
 	}
 	if err := e.rec.Place.Look(); err != nil {
 		return nil, err

@@ -55,7 +55,7 @@ func (p *patient) Accept() (net.Conn, error) {
 func (p *patient) report(err error) {
 	if p.logged.IsZero() || time.Since(p.logged) > quiet {
 		p.logged = time.Now()
-		p.log("connections wait until there is room: %v", err)
+		p.log("connections wait for file descriptors or memory: %v", err)
 	}
 }
 

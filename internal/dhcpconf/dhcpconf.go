@@ -111,7 +111,7 @@ func Parse(config []byte) (*IPAM, error) {
 		return nil, refuse("IPAM config missing 'ipam' key")
 	}
 	if !c.IPAM.V4() && !c.IPAM.DHCPv6 {
-		return nil, refuse("neither dhcpv4 nor dhcpv6: there is nothing to ask for")
+		return nil, refuse("neither dhcpv4 nor dhcpv6 is set: there is nothing to request")
 	}
 	if c.IPAM.Priority < 0 {
 		return nil, refuse("invalid priority %d", c.IPAM.Priority)

@@ -177,7 +177,7 @@ func (e *keeperError) Is(target error) bool { return target == ErrKeeper }
 // noEOF names the cause when the stream ends.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("the keeper hung up: %w", err)
+		return fmt.Errorf("the keeper closed the connection: %w", err)
 	}
 	return err
 }

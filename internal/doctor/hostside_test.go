@@ -113,7 +113,7 @@ func routeLost(b *bench, subnet, gateway, other string, way bool) {
 	if dst.IP.To4() != nil {
 		route.Scope = netlink.SCOPE_LINK
 	}
-	b.detects("pods", "c1", "the host has no route to "+strings.TrimSuffix(gateway, "1")+"2 by br0, which no ADD puts back (ip route add "+subnet+" dev br0 src "+gateway+")",
+	b.detects("pods", "c1", "the host has no route to "+strings.TrimSuffix(gateway, "1")+"2 by br0, which no ADD restores (ip route add "+subnet+" dev br0 src "+gateway+")",
 		func() { b.must(netlink.RouteDel(route)) },
 		func() { b.run("ip", "route", "add", subnet, "dev", "br0", "src", gateway) })
 }

@@ -33,7 +33,7 @@ func ValidateMAC(mac net.HardwareAddr) error {
 	switch {
 	case len(mac) != 6:
 	case mac[0]&1 != 0:
-		return errors.New("it is the address of a group")
+		return errors.New("it is a multicast address")
 	case bytes.Equal(mac, make([]byte, 6)):
 		return errors.New("it is all zeroes")
 	}

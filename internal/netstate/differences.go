@@ -40,7 +40,7 @@ func (d *Differences) Error() string {
 	if len(d.Lost) > 0 {
 		fix := "run patchbay repair"
 		if d.Unrecorded {
-			fix = "attach it again: no record tells patchbay repair of it"
+			fix = "attach it again: patchbay repair has no record of it"
 		}
 		parts = append([]string{d.Sentence() + " missing (" + fix + ")"}, parts...)
 	}

@@ -81,6 +81,6 @@ func isDefault(r netlink.Route) bool {
 }
 
 func (w Reached) lost() string {
-	return fmt.Sprintf("the host has no route to %s by %s, which no ADD puts back (ip route add %s dev %s src %s)",
+	return fmt.Sprintf("the host has no route to %s by %s, which no ADD restores (ip route add %s dev %s src %s)",
 		w.Addr, w.Link, w.Gateway.Masked(), w.Link, w.Gateway.Addr())
 }

@@ -121,7 +121,7 @@ func (c *Conn) try(ctx context.Context) error {
 	if len(p.waiting) > 0 {
 		left, err := c.gone(p.waiting)
 		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("%s was removed and has not gone", left[0])
+			err = fmt.Errorf("%s was removed and still exists", left[0])
 		}
 		return errors.Join(err, syscall.EINTR) // read again
 	}

@@ -22,7 +22,7 @@ func (c *Conn) CanMake(kind string) error {
 	attrs.Name, attrs.HardwareAddr = "patchbay-probe", net.HardwareAddr{1, 0, 0, 0, 0, 1}
 	attrs.ParentIndex = math.MaxInt32
 	if err := c.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}); errors.Is(err, unix.EOPNOTSUPP) {
-		return fmt.Errorf("this kernel makes no %s links (modprobe rtnl-link-%s tells why): %w", kind, kind, err)
+		return fmt.Errorf("this kernel makes no %s links (modprobe rtnl-link-%s shows why): %w", kind, kind, err)
 	}
 	return nil // EPERM decides nothing: an ADD may act in namespaces of the caller's own
 }

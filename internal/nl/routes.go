@@ -125,7 +125,7 @@ func (c *Conn) tablesInUse(used map[int]bool) error {
 // with the process that holds it.
 func (c *Conn) Lock(ctx context.Context) (unlock func(), err error) {
 	if c.NS == nil {
-		return nil, errors.New("lock namespace: not for the host's")
+		return nil, errors.New("lock namespace: the host's cannot be locked")
 	}
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", c.NS.Fd()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -198,7 +198,7 @@ func TestConfigurations(t *testing.T) {
 			field("no keeper", `"ipam":{"daemonSocketPath":"/nonexistent/dhcp.sock"}`, 50, "error dialing DHCP daemon: "),
 			field("an unknown option", `"ipam":{"provide":[{"option":"tea","value":"x"}]}`, 7, `Can not parse option "tea"`),
 			field("a long value", `"ipam":{"provide":[{"option":"12","value":"`+strings.Repeat("x", 256)+`"}]}`, 7, `value too long for option "12"`),
-			field("nothing to ask for", `"ipam":{"dhcpv4":false}`, 7, "there is nothing to ask for"),
+			field("nothing to request", `"ipam":{"dhcpv4":false}`, 7, "there is nothing to request"),
 			field("a metric", `"ipam":{"priority":-1}`, 7, "invalid priority -1"),
 		},
 		"firewall": {

@@ -148,7 +148,7 @@ func (c *Client) anew(ctx context.Context, client *nclient6.Client, g *grant.Gra
 	}
 	granted, err := parse(reply)
 	if err != nil {
-		err = fmt.Errorf("%w: it has forgotten it, and gives none: %w", grant.ErrNak, err)
+		err = fmt.Errorf("%w: it does not know the address and grants none: %w", grant.ErrNak, err)
 	}
 	return granted, err
 }
@@ -329,7 +329,7 @@ func parse(m *dhcpv6.Message) (*grant.Grant, error) {
 		g.Order(defaultT1, defaultT2)
 		return g, nil
 	}
-	return nil, fmt.Errorf("%w: it is valid no more", grant.ErrNak)
+	return nil, fmt.Errorf("%w: the address is no longer valid", grant.ErrNak)
 }
 
 // errNoBinding is a server's answer that it does not know the address.

@@ -53,5 +53,5 @@ func (s shape) doubt(key string) []string {
 	if s.rate == 0 || s.burst >= packet {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s is %d bytes: no packet that is larger ever passes", key, s.burst)}
+	return []string{fmt.Sprintf("%s is %d bytes: no larger packet ever passes", key, s.burst)}
 }

@@ -45,8 +45,8 @@ func (c *Conf) fits(k *kernel.Kernel) error {
 	}
 	if !c.Internal {
 		if k.Records.Stands(record.InternalFact(c.gatewayLink())) {
-			return refuse("bridge %q is that of an internal network, which this one is not", c.Bridge).
-				WithDetails("give one of them a bridge of its own; patchbay gc forgets dead containers of the other")
+			return refuse("bridge %q belongs to an internal network, and this one is not internal", c.Bridge).
+				WithDetails("give one of them a bridge of its own; patchbay gc removes dead containers of the other")
 		}
 		return nil
 	}
@@ -84,7 +84,7 @@ func (c *Conf) alone(k *kernel.Kernel) error {
 			continue
 		}
 		if state, _ := k.Life(rec); state != life.Dead {
-			return refuse("bridge %q cannot be internal: container %s of network %s is on it, which is not", c.Bridge, rec.ContainerID, rec.Network).
+			return refuse("bridge %q cannot be internal: container %s of network %s is on it and is not internal", c.Bridge, rec.ContainerID, rec.Network).
 				WithDetails("give the internal network a bridge of its own")
 		}
 	}

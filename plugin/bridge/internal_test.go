@@ -165,7 +165,7 @@ func TestInternalAlone(t *testing.T) {
 	endpointtest.Must(t, open.Do(spec.Del))
 	endpointtest.Must(t, inner.Do(spec.Status))
 	inner.Add()
-	open.Refused(`bridge "tbr0" is that of an internal network`)
+	open.Refused(`bridge "tbr0" belongs to an internal network`)
 	w.Fails(open.Do(spec.Status), "internal network")
 	endpointtest.Must(t, inner.Do(spec.Del))
 	if e := nft.Internal("tbr0", "")[1]; found(t, e) {
@@ -187,7 +187,7 @@ func TestInternalAlternativeName(t *testing.T) {
 	w.Client.Serve("tcp", to)
 	inner.Expect("out of the internal network", "tcp", to, "timeout")
 	for _, name := range []string{"tbr1", "tbr1alt"} {
-		w.Pod("open-"+name, `"bridge": "`+name+`", `+endpointtest.Static("10.8.0.6/24")).Refused(`bridge "tbr1" is that of an internal network`)
+		w.Pod("open-"+name, `"bridge": "`+name+`", `+endpointtest.Static("10.8.0.6/24")).Refused(`bridge "tbr1" belongs to an internal network`)
 	}
 	endpointtest.Must(t, inner.Do(spec.Del))
 }

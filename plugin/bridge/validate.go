@@ -66,10 +66,10 @@ func doubts(r *plugin.Request) (list []string) {
 		return nil
 	}
 	if c.IPAM.Type == "" && (c.IsGateway || c.IPMasq) {
-		list = append(list, "isGateway and ipMasq are of no use without ipam: there is no subnet")
+		list = append(list, "isGateway and ipMasq have no effect without ipam: there is no subnet")
 	}
 	if c.ForceAddress && !c.IsGateway {
-		list = append(list, "forceAddress is of no use without isGateway: the bridge has no address")
+		list = append(list, "forceAddress has no effect without isGateway: the bridge has no address")
 	}
 	if c.ForceAddress {
 		list = append(list, c.replaced(r)...)

@@ -121,7 +121,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 func pretend(conf *dhcpconf.IPAM, dry func(string)) *spec.Result {
 	result := &spec.Result{}
 	say := func(family, address, gateway string) {
-		dry(fmt.Sprintf("ask a %s server, by the keeper at %s; %s stands for its answer", family, conf.Socket(), address))
+		dry(fmt.Sprintf("ask a %s server through the keeper at %s; %s is a placeholder for its answer", family, conf.Socket(), address))
 		gw, _ := netip.ParseAddr(gateway)
 		result.IPs = append(result.IPs, spec.IPConfig{Address: netip.MustParsePrefix(address), Gateway: gw})
 	}

@@ -18,10 +18,10 @@ func doubts(r *plugin.Request) (list []string) {
 	switch c.Backend {
 	case "", backendIPTables, backendFirewalld:
 	default:
-		list = append(list, fmt.Sprintf("backend %.60q is none, so the default serves: it may be %s or %s", c.Backend, backendIPTables, backendFirewalld))
+		list = append(list, fmt.Sprintf("backend %.60q is unknown, so the default is used: it may be %s or %s", c.Backend, backendIPTables, backendFirewalld))
 	}
 	if in := r.InList; in != nil && in.Main != "" && in.Main != "bridge" && c.isolates() {
-		list = append(list, fmt.Sprintf("ingressPolicy %s is about bridges, and a %s has none", c.IngressPolicy, in.Main))
+		list = append(list, fmt.Sprintf("ingressPolicy %s applies to bridges, and a %s has none", c.IngressPolicy, in.Main))
 	}
 	return list
 }

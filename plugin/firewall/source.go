@@ -109,7 +109,7 @@ func (s source) Diff(ctx context.Context, _ *netstate.Env) (string, error) {
 	if err != nil || yes {
 		return "", err
 	}
-	return fmt.Sprintf("failed to find the address %v in %v zone (a reload of firewalld drops it, patchbay repair puts it back)", s.address, s.zone), nil
+	return fmt.Sprintf("failed to find the address %v in %v zone (a reload of firewalld drops it, patchbay repair adds it again)", s.address, s.zone), nil
 }
 
 // sourcesOf returns the sources that a record names, and its facts that are none.

@@ -21,7 +21,7 @@ func renamed(r *plugin.Request) *record.Record {
 			continue
 		}
 		if !means(r, rec.Device) {
-			kernel.Warn(r, fmt.Errorf("device %s of this container is network %s's, and stays", rec.Device.Name, rec.Network))
+			kernel.Warn(r, fmt.Errorf("device %s of this container belongs to network %s and is kept", rec.Device.Name, rec.Network))
 			continue
 		}
 		taken, err := kernel.Of(r).Records.Take(rec.Network, rec.Owner, name)

@@ -12,7 +12,7 @@ func doubts(r *plugin.Request) (list []string) {
 		return nil
 	}
 	if conf.MasqAll && !conf.snat() {
-		list = append(list, "masqAll is of no use with snat false: nothing is masqueraded")
+		list = append(list, "masqAll has no effect with snat false: nothing is masqueraded")
 	}
 	if in := r.InList; in != nil && !in.Granted["portMappings"] && len(mappings) == 0 {
 		list = append(list, `it publishes nothing: without "capabilities": {"portMappings": true} no runtime tells it of ports`)

@@ -71,7 +71,7 @@ func (h hairpinPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo
 	}
 	return func(context.Context) error {
 		if err := env.Host.LinkSetHairpin(link, false); err != nil && !nl.IsNotFound(err) {
-			return fmt.Errorf("take back hairpin mode of %s: %w", h.link, err)
+			return fmt.Errorf("undo hairpin mode of %s: %w", h.link, err)
 		}
 		return nil
 	}, nil

@@ -114,7 +114,7 @@ func (c *Conf) validate() (err error) {
 	case c.MTU != 0 && (c.MTU < endpoint.LeastMTU || c.MTU > mostMTU):
 		return refuse("invalid MTU %d: must be 0 (the kernel's) or between %d and %d", c.MTU, endpoint.LeastMTU, mostMTU)
 	case noID(c.Owner) || noID(c.Group):
-		return refuse("invalid owner or group %d: it stands for nobody", uint32(nobody))
+		return refuse("invalid owner or group %d: it means no user or group", uint32(nobody))
 	case c.Bridge != "" && spec.ValidateIfName(c.Bridge) != nil:
 		return refuse("invalid bridge name %q: %w", c.Bridge, spec.ValidateIfName(c.Bridge))
 	}

@@ -42,13 +42,13 @@ func doubts(r *plugin.Request) (list []string) {
 		list = append(list, fmt.Sprintf("mtu %d: most interfaces take %d to %d", c.MTU, endpoint.LeastMTU, endpoint.MostMTU))
 	}
 	if mac, err := net.ParseMAC(c.Mac); err == nil && len(mac) != 6 {
-		list = append(list, fmt.Sprintf("mac %s is not of Ethernet, which has six bytes", c.Mac))
+		list = append(list, fmt.Sprintf("mac %s is no Ethernet address, which has six bytes", c.Mac))
 	}
 	if c.MTU != 0 && r.InList != nil && slices.ContainsFunc(r.InList.Answers, func(a *spec.Result) bool { return endpoint.ValidateAnswer(c.MTU, a) != nil }) {
-		list = append(list, fmt.Sprintf("mtu %d takes the IPv6 addresses away: IPv6 needs %d", c.MTU, endpoint.LeastMTU6))
+		list = append(list, fmt.Sprintf("mtu %d removes the IPv6 addresses: IPv6 needs %d", c.MTU, endpoint.LeastMTU6))
 	}
 	if key := c.disablesIPv6(); key != "" && r.InList != nil && slices.ContainsFunc(r.InList.Answers, hasIPv6) {
-		list = append(list, fmt.Sprintf("sysctl %s takes the IPv6 addresses away that IPAM gives", key))
+		list = append(list, fmt.Sprintf("sysctl %s removes the IPv6 addresses that IPAM gives", key))
 	}
 	keys, _ := resolveAll(c.Sysctl, anyName, r.Session.Paths.Etc) // validate has checked them
 	for i, k := range keys {
@@ -79,7 +79,7 @@ func (s sysctl) doubt(key, proc string) []string {
 	fi, err := os.Stat(filepath.Join(proc, "sys", s.key))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return []string{fmt.Sprintf("sysctl %s: this kernel has none of the name now", key)}
+		return []string{fmt.Sprintf("sysctl %s: this kernel has no such key now", key)}
 	case err == nil && fi.IsDir():
 		return []string{fmt.Sprintf("sysctl %s is a group of them", key)}
 	case s.value == "":

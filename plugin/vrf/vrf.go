@@ -43,7 +43,7 @@ func validate(r *plugin.Request) error {
 		return err
 	}
 	if conf.VRFName == "lo" {
-		return refuse("vrf %q cannot have the name of an interface that is there", conf.VRFName)
+		return refuse("vrf %q cannot have the name of an existing interface", conf.VRFName)
 	}
 	return conf.validate(r)
 }
