@@ -251,7 +251,7 @@ func (a *Attachment) hostLinks() (names []string) {
 	return slices.Compact(names)
 }
 
-// inside compares the interface with the result, unless the result places it in another
+// inside compares the interface with the result, if the result places it in this
 // namespace.
 func (a *Attachment) inside(ctx context.Context, env *netstate.Env) (diffs []string, err error) {
 	at := slices.IndexFunc(a.Result.Interfaces, func(i spec.Interface) bool { return i.Name == a.IfName && i.Sandbox == a.NetNS })

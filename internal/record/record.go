@@ -372,7 +372,7 @@ func (s *Store) Scan(network string) (records []*Record, torn []Torn, err error)
 	return records, torn, errors.Join(errs...)
 }
 
-// tornAt reads the owner and plugin from the path of a record.
+// tornAt reads network, owner and plugin from the path of a record.
 func tornAt(path string, err error) (t Torn, ok bool) {
 	key, plugin, ok := strings.Cut(filepath.Base(path), ".")
 	t = Torn{Network: filepath.Base(filepath.Dir(path)), Owner: owner.Key(key), Plugin: plugin, Err: err}

@@ -109,7 +109,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// standing reports the runtime's lock files, which every operation shares.
+// standing reports whether a line is one of the runtime's lock files, which every operation
+// shares.
 func standing(line string) bool { return strings.HasPrefix(line, "file /run/patchbay/locks/") }
 
 func (m mistake) hold(t *testing.T, dir string) {
