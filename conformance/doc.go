@@ -14,19 +14,19 @@
 //	    at=second   the second attachment: another container, another namespace
 //	    conf=KIND   bare (only type, name, ipam.type and Subject.Keep), wrong (every
 //	                other key of the wrong JSON type), garbage (no JSON)
-//	    name=N, id=ID, ifname=IF, args=A   override what the call carries
-//	    netns=none|gone|host   no namespace, a path that is none, the plugin's own
+//	    name=N, id=ID, ifname=IF, args=A   override the call's values
+//	    netns=none|gone|host   no namespace, a path without one, the plugin's own
 //	    prev=none   leave the previous result out
-//	    may=fail    an error object is fine too
-//	    valid=LIST  GC: attachments that stay ("first,second", "none"); without
-//	                it the request names none at all
+//	    may=fail    an error object is accepted too
+//	    valid=LIST  GC: valid attachments ("first,second", "none"); without
+//	                it the request has no list
 //	error CODE [REGEXP]       the last error object has this code ("any" for any)
 //	result                    the last ADD's result follows the specification
-//	                          and says what the kernel has
-//	break                     damage what ADD made, as the subject says
+//	                          and matches the kernel
+//	break                     damage what ADD made, as the subject describes
 //	netns delete [at]         delete the namespace of an attachment
-//	clean                     nothing is left that was not there at the start
-//	stands                    something is there
+//	clean                     the node is as it was at the start
+//	stands                    the node has more than at the start
 //
 // The conditions are [since:V] (the suite runs at V or newer), [kind:K], and
 // [stateless], [unchecked], [again] (see Subject).

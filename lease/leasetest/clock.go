@@ -34,15 +34,15 @@ func (c *Clock) Sleep(ctx context.Context, d time.Duration) {
 	if d <= 0 || ctx.Err() != nil {
 		return
 	}
-	timer := c.lie(d)
+	timer := c.sleep(d)
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	c.rise(timer)
+	c.wake(timer)
 }
 
-func (c *Clock) lie(d time.Duration) *time.Timer {
+func (c *Clock) sleep(d time.Duration) *time.Timer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	timer := time.NewTimer(d)
@@ -50,7 +50,7 @@ func (c *Clock) lie(d time.Duration) *time.Timer {
 	return timer
 }
 
-func (c *Clock) rise(timer *time.Timer) {
+func (c *Clock) wake(timer *time.Timer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	timer.Stop()

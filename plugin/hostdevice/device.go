@@ -45,7 +45,7 @@ func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, erro
 // kernel makes (link-local), nor those that expire (DHCP, router advertisements).
 func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err error) {
 	few, err := host.Addrs(link.Attrs().Index) // the library reads those of all links
-	if err != nil || !slices.ContainsFunc(few, func(a nl.Addr) bool { return stays(a.Prefix, int(a.Flags)) }) {
+	if err != nil || !slices.ContainsFunc(few, func(a nl.Addr) bool { return persists(a.Prefix, int(a.Flags)) }) {
 		return nil, err
 	}
 	addrs, err := host.AddrList(link, netlink.FAMILY_ALL)
@@ -54,7 +54,7 @@ func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err 
 	}
 	for _, a := range addrs {
 		prefix := nl.PrefixOf(a.IPNet)
-		if !stays(prefix, a.Flags) {
+		if !persists(prefix, a.Flags) {
 			continue
 		}
 		list = append(list, record.DeviceAddr{
@@ -65,7 +65,7 @@ func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err 
 	return list, nil
 }
 
-func stays(p netip.Prefix, flags int) bool {
+func persists(p netip.Prefix, flags int) bool {
 	return flags&unix.IFA_F_PERMANENT != 0 && !(p.Addr().Is6() && p.Addr().IsLinkLocalUnicast())
 }
 

@@ -29,7 +29,7 @@ type tape struct {
 	ns      string
 }
 
-func (l *tape) hear(name string, r *plugin.Request) error {
+func (l *tape) record(name string, r *plugin.Request) error {
 	line := name + " " + string(r.Verb)
 	l.lines = append(l.lines, line)
 	l.configs[line] = string(r.Config)
@@ -41,11 +41,11 @@ func (l *tape) hear(name string, r *plugin.Request) error {
 
 // member makes a plugin that adds one interface named after itself.
 func (l *tape) member(name string) *plugin.Plugin {
-	hear := func(_ context.Context, r *plugin.Request) error { return l.hear(name, r) }
+	record := func(_ context.Context, r *plugin.Request) error { return l.record(name, r) }
 	return &plugin.Plugin{
 		Name: name,
 		Add: func(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-			if err := l.hear(name, r); err != nil {
+			if err := l.record(name, r); err != nil {
 				return nil, err
 			}
 			l.queued++
@@ -56,7 +56,7 @@ func (l *tape) member(name string) *plugin.Plugin {
 			result.Interfaces = append(result.Interfaces, spec.Interface{Name: name})
 			return result, nil
 		},
-		Del: hear, Check: hear, GC: hear, Status: hear,
+		Del: record, Check: record, GC: record, Status: record,
 	}
 }
 

@@ -62,7 +62,7 @@ func TestWithinPatchbay(t *testing.T) {
 	if err != nil || flushed != 1 {
 		t.Errorf("flushed %d, %v", flushed, err)
 	}
-	b.wantHeard("first-ADD inner-ADD flush")
+	b.wantCalls("first-ADD inner-ADD flush")
 	b.has("configuration", b.config[spec.Add], `"runtimeConfig":{"mac":"02:00:00:00:00:01"}`)
 	b.has("configuration", b.config[spec.Add], `"args":{"cni":{"a":1}}`)
 
@@ -70,7 +70,7 @@ func TestWithinPatchbay(t *testing.T) {
 	if _, _, _, err := b.chained(spec.Add, b.around(spec.Add, "cat >"+b.dir+"/in", "")); err != nil {
 		t.Error(err)
 	}
-	b.wantHeard("first-ADD before inner-ADD flush after")
+	b.wantCalls("first-ADD before inner-ADD flush after")
 	stdin, err := os.ReadFile(b.dir + "/in")
 	if err != nil || !bytes.Contains(stdin, []byte(`"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"first"}]}`)) {
 		t.Errorf("%v: the command before does not see the previous result: %s", err, stdin)
@@ -80,7 +80,7 @@ func TestWithinPatchbay(t *testing.T) {
 	if _, _, _, err := b.chained(spec.Add, b.around(spec.Add, "", "exit 1")); err == nil {
 		t.Error("ADD succeeds")
 	}
-	b.wantHeard("first-ADD before inner-ADD flush after inner-DEL first-DEL")
+	b.wantCalls("first-ADD before inner-ADD flush after inner-DEL first-DEL")
 }
 
 // TestRetryWithinPatchbay: a failed try does not discard what earlier members have queued.
@@ -91,7 +91,7 @@ func TestRetryWithinPatchbay(t *testing.T) {
 	if err != nil || flushed != 1 || lost != 0 {
 		t.Errorf("flushed %d, lost %d, %v", flushed, lost, err)
 	}
-	b.wantHeard("first-ADD flush inner-ADD inner-ADD")
+	b.wantCalls("first-ADD flush inner-ADD inner-ADD")
 }
 
 // TestExplain: explain writes down what would run.
@@ -105,7 +105,7 @@ func TestExplain(t *testing.T) {
 	if got := strings.Join(b.dry, "\n"); got != want {
 		t.Errorf("explain:\n%s\nwant:\n%s", got, want)
 	}
-	b.wantHeard("inner-ADD")
+	b.wantCalls("inner-ADD")
 }
 
 // TestVersion: VERSION returns the wrapped plugin's versions when the request names it.
@@ -164,7 +164,7 @@ func TestForeignPlugin(t *testing.T) {
 			t.Errorf("%s: %v, %q", verb, err, out)
 		}
 	}
-	b.wantHeard("foreign-ADD foreign-CHECK foreign-DEL foreign-STATUS foreign-GC")
+	b.wantCalls("foreign-ADD foreign-CHECK foreign-DEL foreign-STATUS foreign-GC")
 	for body, want := range map[string]string{
 		`echo '{"code":11,"msg":"later"}'; exit 1`:                                      `wrapped plugin type="foreign" failed (ADD): later`,
 		`echo '{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24","interface":4}]}'`: "on interface 4, and there are 0 interfaces",
@@ -175,8 +175,8 @@ func TestForeignPlugin(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", body, err, want)
 		}
-		if undone := strings.HasSuffix(b.heard(), "foreign-DEL"); undone == strings.Contains(body, "exit 1") {
-			t.Errorf("%s: %s", body, b.heard())
+		if undone := strings.HasSuffix(b.recorded(), "foreign-DEL"); undone == strings.Contains(body, "exit 1") {
+			t.Errorf("%s: %s", body, b.recorded())
 		}
 	}
 }
@@ -190,7 +190,7 @@ func TestForeignPluginTakesTooLong(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "it took longer than 5s") {
 		t.Errorf("error: %v", err)
 	}
-	b.wantHeard("foreign-ADD foreign-DEL")
+	b.wantCalls("foreign-ADD foreign-DEL")
 }
 
 // TestLog: the log has a line for each step, and no configuration or result.

@@ -32,13 +32,13 @@ func TestCommandsThatFail(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "/before: exit status 3: no such luck") {
 			t.Errorf("%s: %v", verb, err)
 		}
-		b.wantHeard(want[0])
+		b.wantCalls(want[0])
 		b = newBench(t)
 		_, err = b.call(verb, b.around(verb, "", `echo '{"code":50,"msg":"not ready"}'; exit 1`))
 		if err == nil || spec.ErrorCode(err) != spec.CodeNotAvailable || !strings.Contains(err.Error(), "/after: not ready") {
 			t.Errorf("%s: code %d, %v", verb, spec.ErrorCode(err), err)
 		}
-		b.wantHeard(want[1])
+		b.wantCalls(want[1])
 	}
 }
 
@@ -52,7 +52,7 @@ func TestDelTellsEverything(t *testing.T) {
 			t.Errorf("%v, without %q", err, part)
 		}
 	}
-	b.wantHeard("before inner-DEL after")
+	b.wantCalls("before inner-DEL after")
 }
 
 // TestDelCallsThePlugin even if everything else failed.
@@ -69,7 +69,7 @@ func TestDelCallsThePlugin(t *testing.T) {
 		if _, err := b.call(spec.Del, innerConf+more); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		b.wantHeard("inner-DEL")
+		b.wantCalls("inner-DEL")
 		b.has("standard error", b.stderr.String(), "patchbay: warning: DEL net c1/eth0: ")
 	}
 	b := newBench(t)
@@ -84,7 +84,7 @@ func TestMayFail(t *testing.T) {
 		t.Error(err)
 	}
 	b.has("standard error", b.stderr.String(), "before: exit status 3")
-	b.wantHeard("before inner-ADD")
+	b.wantCalls("before inner-ADD")
 }
 
 func TestRetry(t *testing.T) {
@@ -105,7 +105,7 @@ func TestRetry(t *testing.T) {
 			if (err != nil) != tc.err || tc.err && spec.ErrorCode(err) != tc.code {
 				t.Errorf("%+v: %v", tc, err)
 			}
-			b.wantHeard(strings.TrimSpace(strings.Repeat("inner-"+string(verb)+" ", tc.want)))
+			b.wantCalls(strings.TrimSpace(strings.Repeat("inner-"+string(verb)+" ", tc.want)))
 		}
 	}
 }
@@ -118,7 +118,7 @@ func TestTimeoutOfThePlugin(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "it took longer than 2s") {
 		t.Errorf("error: %v", err)
 	}
-	b.wantHeard("inner-ADD inner-DEL")
+	b.wantCalls("inner-ADD inner-DEL")
 }
 
 // TestTimeoutOfACommand: the processes that it started are killed too.
@@ -151,7 +151,7 @@ func timeoutOfACommand(t *testing.T, limit time.Duration) int {
 	if err != nil || len(data) == 0 {
 		return 0
 	}
-	b.wantHeard("inner-ADD slow inner-DEL")
+	b.wantCalls("inner-ADD slow inner-DEL")
 	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func TestBadPatches(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", more, err, want)
 		}
-		if last := b.heard(); strings.HasSuffix(last, "inner-ADD") || strings.HasSuffix(last, "junk") {
+		if last := b.recorded(); strings.HasSuffix(last, "inner-ADD") || strings.HasSuffix(last, "junk") {
 			t.Errorf("%s: %s", more, last)
 		}
 	}

@@ -53,8 +53,8 @@ func (b *bench) note(line string) {
 	fmt.Fprintln(f, line) //nolint:errcheck // a test's
 }
 
-// heard is the recorded calls in one line.
-func (b *bench) heard() string {
+// recorded returns the recorded calls in one line.
+func (b *bench) recorded() string {
 	data, err := os.ReadFile(b.tape)
 	if err != nil {
 		return ""
@@ -73,7 +73,7 @@ func (b *bench) script(name, body string) string {
 	return path
 }
 
-func (b *bench) hear(_ context.Context, r *plugin.Request) error {
+func (b *bench) record(_ context.Context, r *plugin.Request) error {
 	b.note("inner-" + string(r.Verb))
 	b.config[r.Verb] = string(r.Config)
 	b.prev[r.Verb] = string(r.Head.PrevResult)
@@ -88,7 +88,7 @@ func (b *bench) inner() *plugin.Plugin {
 	return &plugin.Plugin{
 		Name: "inner", MinVersion: "0.4.0",
 		Add: func(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-			if err := b.hear(ctx, r); err != nil {
+			if err := b.record(ctx, r); err != nil {
 				return nil, err
 			}
 			if b.add != nil {
@@ -105,7 +105,7 @@ func (b *bench) inner() *plugin.Plugin {
 			result.IPs = append(result.IPs, spec.IPConfig{Interface: &index, Address: netip.MustParsePrefix("10.0.0.2/24")})
 			return result, nil
 		},
-		Del: b.hear, Check: b.hear, GC: b.hear, Status: b.hear,
+		Del: b.record, Check: b.record, GC: b.record, Status: b.record,
 	}
 }
 
@@ -139,10 +139,10 @@ func (b *bench) run(pluginType string, verb spec.Verb, conf string, edit ...func
 	return spec.ParseResult(out, "1.1.0")
 }
 
-func (b *bench) wantHeard(want string) {
+func (b *bench) wantCalls(want string) {
 	b.t.Helper()
-	if got := b.heard(); got != want {
-		b.t.Errorf("heard: %s\nwant:  %s", got, want)
+	if got := b.recorded(); got != want {
+		b.t.Errorf("calls: %s\nwant:  %s", got, want)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestEveryVerbReachesThePlugin(t *testing.T) {
 		if _, err := b.call(verb, b.around(verb, "", "")+extra); err != nil {
 			t.Errorf("%s: %v", verb, err)
 		}
-		b.wantHeard("before inner-" + string(verb) + " after")
+		b.wantCalls("before inner-" + string(verb) + " after")
 		var conf map[string]json.RawMessage
 		if err := json.Unmarshal([]byte(b.config[verb]), &conf); err != nil {
 			t.Fatal(err)
