@@ -320,7 +320,7 @@ func TestCancelKillsGroup(t *testing.T) {
 	}
 }
 
-// zombie says whether a process has ended and is not reaped yet.
+// zombie reports whether a process has ended and is not reaped yet.
 func zombie(pid int) bool {
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	return err != nil || strings.Contains(string(data), ") Z ")

@@ -26,7 +26,7 @@ import (
 // cacheKind marks libcni's format.
 const cacheKind = "cniCacheV1"
 
-// ErrNotCached says that no result of an attachment is cached.
+// ErrNotCached reports that no result of an attachment is cached.
 var ErrNotCached = errors.New("no cached configuration")
 
 // ErrBrokenCache is wrapped when a cached result exists and cannot be used: a power loss

@@ -18,21 +18,21 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// NotFoundError says that no file of a directory holds a network of a name.
+// NotFoundError reports that no file of a directory holds a network of a name.
 type NotFoundError struct{ Dir, Name string }
 
 func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("no net configuration with name %q in %s", e.Name, e.Dir)
 }
 
-// NoConfigsFoundError says that a directory holds no configuration at all.
+// NoConfigsFoundError reports that a directory holds no configuration at all.
 type NoConfigsFoundError struct{ Dir string }
 
 func (e *NoConfigsFoundError) Error() string {
 	return "no net configurations found in " + e.Dir
 }
 
-// FileError says which configuration file is broken, and why.
+// FileError names the broken configuration file, and why.
 type FileError struct {
 	File string
 	Err  error
@@ -118,7 +118,7 @@ func (d *Dir) Find(name string) (*List, error) {
 	return nil, errors.Join(errs...)
 }
 
-// shadowed says whether a broken file of the same network precedes l.
+// shadowed reports whether a broken file of the same network precedes l.
 func (d *Dir) shadowed(l *List) bool {
 	return slices.ContainsFunc(d.Broken, func(b *FileError) bool {
 		before := rank(b.File) < rank(l.File) || rank(b.File) == rank(l.File) && b.File < l.File

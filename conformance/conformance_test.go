@@ -94,7 +94,7 @@ func TestReference(t *testing.T) {
 // call began than failures can give to each script.
 func passes(dir, name string) bool {
 	only := "^TestPlugins$/^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
-	out, _ := exec.Command("/proc/self/exe", "-test.v", "-test.run="+only, "-plugins="+dir).CombinedOutput() // which says more than the status
+	out, _ := exec.Command("/proc/self/exe", "-test.v", "-test.run="+only, "-plugins="+dir).CombinedOutput() // the output has more than the status
 	return strings.Contains(string(out), "--- PASS: TestPlugins/"+name+" (")
 }
 

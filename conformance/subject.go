@@ -43,11 +43,11 @@ type Subject struct {
 	// veth pair each.
 	Devices []string `json:"devices,omitempty"`
 
-	// Again says that a second ADD for the same attachment succeeds with the same result.
+	// Again means that a second ADD for the same attachment succeeds with the same result.
 	// Otherwise it must fail and leave the first unchanged.
 	Again bool `json:"again,omitempty"`
 
-	// Break says how the suite damages an attachment: "link" deletes the container's
+	// Break is how the suite damages an attachment: "link" deletes the container's
 	// interface, "down" sets it down, "address" removes its addresses, "del" calls DEL,
 	// "prev" changes the gateways in the previous result. The default is link for an
 	// interface plugin, else del.
@@ -61,11 +61,11 @@ type Subject struct {
 	// as prefixes of lines that "clean" prints.
 	Leaves []string `json:"leaves,omitempty"`
 
-	// Stateless says that nothing exists between ADD and DEL.
+	// Stateless means that nothing exists between ADD and DEL.
 	Stateless bool `json:"stateless,omitempty"`
-	// Unchecked says that CHECK cannot see the damage.
+	// Unchecked means that CHECK cannot see the damage.
 	Unchecked bool `json:"unchecked,omitempty"`
-	// L2 says that the results have no addresses, so that versions before
+	// L2 means that the results have no addresses, so that versions before
 	// 0.3.0 cannot express them.
 	L2 bool `json:"l2,omitempty"`
 
@@ -140,7 +140,7 @@ func load(fsys fs.FS, name string) (*Subject, error) {
 	return s, nil
 }
 
-// leaves says whether a line of "clean" may be left.
+// leaves reports whether a line of "clean" may be left.
 func (s *Subject) leaves(line string) bool {
 	return slices.ContainsFunc(s.Leaves, func(start string) bool { return strings.HasPrefix(line, start) })
 }

@@ -135,7 +135,7 @@ func (w *world) left() (leak.State, error) {
 	return out, nil
 }
 
-// kernels says that the kernel made an object by itself: the addresses of a loopback
+// kernels reports that the kernel made an object by itself: the addresses of a loopback
 // interface that was up once, the rule for all VRFs.
 func kernels(line string) bool {
 	return line == "address device lo 127.0.0.1/8" || line == "address device lo ::1/128" ||

@@ -78,7 +78,7 @@ func readKnown(t *testing.T) []*known {
 	return list
 }
 
-// lists says whether some entry lists a difference of this plugin and input.
+// lists reports whether some entry lists a difference of this plugin and input.
 func lists(list []*known, plugin, input, difference string) (found bool) {
 	for _, k := range list {
 		if !slices.Contains(k.plugins, plugin) && k.plugins[0] != "all" || k.when != nil && !k.when.MatchString(input) {

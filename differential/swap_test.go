@@ -137,7 +137,7 @@ func (s *swapping) out() {
 	s.nothing(p, "the reference's DEL and our GC")
 }
 
-// oursOnly says whether the reference cannot know a line.
+// oursOnly reports whether the reference cannot know a line.
 func oursOnly(line string) bool {
 	return strings.HasPrefix(line, "nft ") && strings.Contains(line, " patchbay ") || strings.HasPrefix(line, "file /run/patchbay/")
 }

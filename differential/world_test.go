@@ -119,7 +119,6 @@ func (w *world) end() {
 
 // forget deletes the state that plugins keep in files. nettest.Main made these directories
 // ours alone.
-// directories ours alone.
 func forget() error {
 	for _, pattern := range []string{"/run/*", "/var/lib/*"} {
 		found, err := filepath.Glob(pattern)

@@ -17,7 +17,7 @@ const (
 	referenceEnv = "PATCHBAY_E2E_REFERENCE" // the reference plugins
 )
 
-// ours says whether the directory under test is our own build: some tests check promises
+// ours reports whether the directory under test is our own build: some tests check promises
 // that only we make.
 func ours() bool { return os.Getenv(pluginsEnv) == os.Getenv(workEnv)+"/bin" }
 

@@ -113,7 +113,7 @@ func (n *network) types() []string {
 	return types
 }
 
-// has says whether the chain has a plugin.
+// has reports whether the chain has a plugin.
 func (n *network) has(plugin string) bool {
 	return strings.Contains(" "+strings.Join(n.types(), " ")+" ", " "+plugin+" ")
 }

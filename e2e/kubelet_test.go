@@ -123,7 +123,7 @@ func (k *cluster) state(node string) (s leak.State) {
 	return s.Without(kubeletOwn)
 }
 
-// kubeletOwn says whether a line belongs to the iptables chains that the kubelet keeps in
+// kubeletOwn reports whether a line belongs to the iptables chains that the kubelet keeps in
 // reserve.
 func kubeletOwn(line string) bool {
 	return strings.Contains(line, "KUBE-") || strings.HasPrefix(line, "nft") && strings.Contains(line, " mangle")

@@ -20,7 +20,7 @@ type Request struct {
 	Sets      []RangeSet   // canonical
 	Requested []netip.Addr // requested addresses; all of them or none
 
-	// Gone says that the attachment of a reservation provably does not exist any more. Nil
+	// Gone reports that the attachment of a reservation provably does not exist any more. Nil
 	// means that nothing is known. It decides two cases. A reservation of an earlier boot
 	// is reclaimed when its set is full (or its address is requested). And a repeated ADD
 	// of an owner that is gone gets the address that the owner still holds (nerdctl#3355)

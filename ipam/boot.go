@@ -101,7 +101,7 @@ func (b Boot) mark() uint64 {
 	return binary.LittleEndian.Uint64(sum[:]) | 1
 }
 
-// before says whether a reservation is of an earlier boot: by the boot that made it, or,
+// before reports whether a reservation is of an earlier boot: by the boot that made it, or,
 // when only a scan found it, by the time of its file.
 func (b Boot) before(mark uint64, since time.Time) bool {
 	if b.ID == "" {

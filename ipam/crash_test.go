@@ -109,7 +109,7 @@ func killRound(t *testing.T, dir string) {
 	}
 	time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
 	for _, cmd := range cmds {
-		_ = cmd.Process.Kill() // Wait says more
+		_ = cmd.Process.Kill() // Wait returns the error
 		if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
 			t.Fatalf("the process ended by itself: %v", err)
 		}

@@ -135,7 +135,7 @@ func (d *dir) read(name string) (file, error) {
 // errTorn is what Warn gets for a file without content.
 var errTorn = errors.New("empty or torn file of a crash, its address counts as free")
 
-// torn says whether f is the remainder of a crash: empty, blank, or blocks of zeros that
+// torn reports whether f is the remainder of a crash: empty, blank, or blocks of zeros that
 // were allocated and never written. Such a file counts as free.
 func (f *file) torn() bool {
 	return f.plain && (bytes.IndexByte(f.data, 0) >= 0 || len(bytes.TrimSpace(f.data)) == 0)

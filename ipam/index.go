@@ -221,7 +221,7 @@ func (x *index) putEntry(i uint64, e entry, used bool) error {
 func (x *index) home(k key) uint64 { return binary.LittleEndian.Uint64(k[:]) & (x.head.eslots - 1) }
 
 // probe calls fn for the slots from k's home to the first unused one, included,
-// until fn says stop.
+// until fn returns stop.
 func (x *index) probe(k key, fn func(i uint64, e entry, used bool) (stop bool)) error {
 	for n, i := uint64(0), x.home(k); n < x.head.eslots; n, i = n+1, (i+1)&(x.head.eslots-1) {
 		e, used, err := x.entry(i)

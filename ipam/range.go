@@ -121,7 +121,7 @@ func maskByte(bits, i int) byte {
 	return byte(0xff << (8 - n))
 }
 
-// Contains says whether a is in r. Ends that are not set yet do not limit.
+// Contains reports whether a is in r. Ends that are not set yet do not limit.
 func (r *Range) Contains(a netip.Addr) bool {
 	if !r.Subnet.Contains(a) {
 		return false
@@ -134,7 +134,7 @@ func (r *Range) Contains(a netip.Addr) bool {
 
 func sameFamily(a, b netip.Addr) bool { return a.Is4() == b.Is4() }
 
-// Overlaps says whether r and o share an address. Both are canonical.
+// Overlaps reports whether r and o share an address. Both are canonical.
 func (r *Range) Overlaps(o *Range) bool {
 	return r.Contains(o.Start) || r.Contains(o.End) || o.Contains(r.Start) || o.Contains(r.End)
 }
@@ -192,10 +192,10 @@ func (s RangeSet) Find(a netip.Addr) int {
 	return -1
 }
 
-// Contains says whether a range of s holds a.
+// Contains reports whether a range of s holds a.
 func (s RangeSet) Contains(a netip.Addr) bool { return s.Find(a) >= 0 }
 
-// Overlaps says whether s and o share an address.
+// Overlaps reports whether s and o share an address.
 func (s RangeSet) Overlaps(o RangeSet) bool {
 	for i := range s {
 		for j := range o {

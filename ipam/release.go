@@ -44,7 +44,7 @@ func Collect(tx Tx, keep func(Owner) bool) ([]Reservation, error) {
 	return releaseAll(tx, dead, err)
 }
 
-// Status says whether an ADD would get an address from every set, including addresses that
+// Status reports whether an ADD would get an address from every set, including addresses that
 // it would reclaim. It costs as much as the ADD's search and takes nothing. The error wraps
 // ErrExhausted.
 func Status(tx Tx, sets []RangeSet, gone func(Reservation) bool) error {

@@ -34,7 +34,7 @@ type Reservation struct {
 	Addr  netip.Addr
 	Owner Owner
 
-	// EarlierBoot says that it was made before the node last booted, so that
+	// EarlierBoot means that it was made before the node last booted, so that
 	// its namespace cannot exist any more.
 	EarlierBoot bool
 
@@ -42,7 +42,7 @@ type Reservation struct {
 	Since time.Time
 }
 
-// Mode says what a transaction may do.
+// Mode is what a transaction may do.
 type Mode int
 
 // The modes.
@@ -92,7 +92,7 @@ type Tx interface {
 	// List returns the reservations, all or only those of an earlier boot.
 	List(earlierBoot bool) ([]Reservation, error)
 
-	// Refresh drops hints that may be out of date and says whether there were any. Callers
+	// Refresh drops hints that may be out of date and reports whether there were any. Callers
 	// use it before they report a pool as full.
 	Refresh() (bool, error)
 

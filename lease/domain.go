@@ -5,7 +5,7 @@ package lease
 
 import "strings"
 
-// isDomain says whether a domain from a server consists of labels as RFC 1035 defines them,
+// isDomain reports whether a domain from a server consists of labels as RFC 1035 defines them,
 // or with the "_" of Active Directory. Runtimes write it to resolv.conf, where a newline in
 // it would start a line of the server's choice.
 func isDomain(s string) bool {
@@ -21,7 +21,7 @@ func isDomain(s string) bool {
 	return true
 }
 
-// foreign says whether no label may contain a rune.
+// foreign reports whether no label may contain a rune.
 func foreign(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
 }

@@ -57,7 +57,7 @@ func (k *Keeper) newEntry(r *store.Record) *entry {
 // String names the attachment as its client id does.
 func (e *entry) String() string { return v4.ID(e.rec.ContainerID, e.rec.Network, e.rec.IfName) }
 
-// settled says whether the entry's ADD has ended.
+// settled reports whether the entry's ADD has ended.
 func (e *entry) settled() bool {
 	select {
 	case <-e.ready:

@@ -183,7 +183,7 @@ func (k *Keeper) record(a *dhcprpc.Args) (*store.Record, *dhcpconf.IPAM, error) 
 	}, conf, nil
 }
 
-// claim returns the entry of r's attachment; mine says that it is new.
+// claim returns the entry of r's attachment; mine means that it is new.
 func (k *Keeper) claim(r *store.Record) (e *entry, mine bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -135,7 +135,7 @@ func (w *world) passes(what string, ok func() bool) {
 	})
 }
 
-// asleep says whether every goroutine of every entry sleeps.
+// asleep reports whether every goroutine of every entry sleeps.
 func (w *world) asleep() bool {
 	w.keeper.mu.Lock()
 	defer w.keeper.mu.Unlock()

@@ -47,7 +47,7 @@ func Open(path string) (*NS, error) {
 	return &NS{path: path, file: f}, nil
 }
 
-// Is says whether path is a namespace, without opening it.
+// Is reports whether path is a namespace, without opening it.
 func Is(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && isNS(&st)
@@ -60,7 +60,7 @@ func isNS(st *unix.Statfs_t) bool {
 // Current opens the namespace of the calling thread.
 func Current() (*NS, error) { return Open("/proc/thread-self/ns/net") }
 
-// Gone says whether err means that a namespace does not exist any more: its
+// Gone reports whether err means that a namespace does not exist any more: its
 // path is missing or no longer a namespace (a leftover bind point).
 func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNotNS) }
 
@@ -103,7 +103,7 @@ func (n *NS) Cookie() (cookie uint64, err error) {
 	return cookie, nil
 }
 
-// IsCurrent says whether n is the namespace this process started in.
+// IsCurrent reports whether n is the namespace this process started in.
 func (n *NS) IsCurrent() (bool, error) {
 	own, err := Current()
 	if err != nil {

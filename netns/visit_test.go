@@ -53,7 +53,7 @@ func TestVisitWithoutReturn(t *testing.T) {
 	}
 }
 
-// threadsIn says for each thread but the first, which no program can end, whether it is in
+// threadsIn reports for each thread but the first, which no program can end, whether it is in
 // ns.
 func threadsIn(t *testing.T, ns *NS) (in []bool) {
 	t.Helper()

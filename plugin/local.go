@@ -141,7 +141,7 @@ func find(list []*Plugin, name string) *Plugin {
 	return nil
 }
 
-// isSelf says whether path is the running program: the same inode, or the same
+// isSelf reports whether path is the running program: the same inode, or the same
 // build where an installer copied instead of linking.
 func isSelf(path string) bool {
 	const self = "/proc/self/exe"
@@ -156,7 +156,7 @@ func isSelf(path string) bool {
 	return os.SameFile(a, b) || a.Size() == b.Size() && sameBuild(self, path)
 }
 
-// IsSelf says whether the program at path is this one, so that calling it is calling this
+// IsSelf reports whether the program at path is this one, so that calling it is calling this
 // process. It is for commands that check an installation.
 func IsSelf(path string) bool { return isSelf(path) }
 

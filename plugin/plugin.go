@@ -41,7 +41,7 @@ type Plugin struct {
 	About      string // one line for people
 	MinVersion string // oldest version of the specification; empty means 0.1.0
 
-	// Layer2 says that without ipam the result has no addresses. Versions before 0.3.0
+	// Layer2 means that without ipam the result has no addresses. Versions before 0.3.0
 	// cannot express that: the SDK refuses such an ADD before it calls the plugin.
 	Layer2 bool
 

@@ -185,7 +185,7 @@ func (r *Request) parsePrev() error {
 	return nil
 }
 
-// Valid says for a GC whether to keep an attachment. A request that has no list of
+// Valid reports for a GC whether to keep an attachment. A request that has no list of
 // attachments keeps everything (ok is false).
 func (r *Request) Valid() (keep func(containerID, ifName string) bool, ok bool) {
 	list, ok := r.Head.Valid()

@@ -13,7 +13,7 @@ import (
 )
 
 // serve runs one call of p from validation to the encoded result, for both transports.
-// outermost says that queued work is done at the end; a delegate leaves that to its caller.
+// outermost means that queued work is done at the end; a delegate leaves that to its caller.
 func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermost bool) ([]byte, error) {
 	if call.Verb == spec.Version {
 		out, err := versionResult(ctx, p, call, s)

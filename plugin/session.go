@@ -63,7 +63,7 @@ func (s *Session) Value(key any, make func() any) any {
 	return v
 }
 
-// isOwnNetNS says whether path is the namespace of this process.
+// isOwnNetNS reports whether path is the namespace of this process.
 func (s *Session) isOwnNetNS(path string) (same bool, err error) {
 	if path == s.foreignNetNS {
 		return false, nil

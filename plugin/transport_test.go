@@ -21,7 +21,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// talker does what its configuration says: "do" names an outcome.
+// talker does what its configuration sets: "do" names an outcome.
 var talker = plugin.Plugin{
 	Name: "talker", Kind: plugin.Interface, About: "talks", MinVersion: "0.3.0",
 	Add: func(_ context.Context, r *plugin.Request) (*spec.Result, error) {

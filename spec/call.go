@@ -111,7 +111,7 @@ func (c *Call) Validate() error {
 	return ValidateIfName(c.IfName)
 }
 
-// PerContainer says whether the verb concerns one attachment (ADD, DEL, CHECK).
+// PerContainer reports whether the verb concerns one attachment (ADD, DEL, CHECK).
 func (c *Call) PerContainer() bool { return c.Verb == Add || c.Verb == Del || c.Verb == Check }
 
 func (c *Call) missing() (names []string) {

@@ -58,7 +58,7 @@ type DNS struct {
 	Options     []string `json:"options,omitempty"`
 }
 
-// IsZero says whether d is empty.
+// IsZero reports whether d is empty.
 func (d DNS) IsZero() bool {
 	return len(d.Nameservers) == 0 && d.Domain == "" && len(d.Search) == 0 && len(d.Options) == 0
 }

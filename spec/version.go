@@ -33,7 +33,7 @@ func VersionsFrom(min string) []string {
 	return nil
 }
 
-// Supported says whether this library can write a result of version v.
+// Supported reports whether this library can write a result of version v.
 func Supported(v string) bool {
 	for _, s := range Versions() {
 		if s == v {
@@ -56,7 +56,7 @@ func Compare(a, b string) int {
 	return 0
 }
 
-// AtLeast says whether v is min or newer.
+// AtLeast reports whether v is min or newer.
 func AtLeast(v, min string) bool { return Compare(v, min) >= 0 }
 
 // ValidateVersion returns an error unless v has the form MAJOR[.MINOR[.PATCH]]. An empty

@@ -223,7 +223,7 @@ func (h *host) address(name, network string) string {
 	return h.docker("inspect", name, "--format", fmt.Sprintf("{{(index .NetworkSettings.Networks %q).IPAddress}}", network))
 }
 
-// pings says whether one echo comes back.
+// pings reports whether one echo comes back.
 func (h *host) pings(from, to string) bool {
 	out, err := try(h.env(), h.script, "docker", h.name, "exec", from, "sh", "-c", "ping -c1 -w5 "+to+" || true")
 	return err == nil && strings.Contains(out, " 1 packets received")

@@ -59,7 +59,7 @@ func (p *patient) report(err error) {
 	}
 }
 
-// passes says whether an error is temporary: it is no fault of the listener.
+// passes reports whether an error is temporary: it is no fault of the listener.
 func passes(err error) bool {
 	var errno unix.Errno
 	return errors.As(err, &errno) && slices.Contains([]unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED}, errno)

@@ -88,7 +88,7 @@ type Filter struct {
 	ReplySrcPort uint16
 }
 
-// Match says whether a flow is selected.
+// Match reports whether a flow is selected.
 func (f Filter) Match(flow Flow) bool {
 	return flow.Orig.Protocol == f.Protocol &&
 		flow.Orig.Dst.Addr().Is6() == f.IPv6 &&

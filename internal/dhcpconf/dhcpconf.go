@@ -123,7 +123,7 @@ func refuse(format string, args ...any) error {
 	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }
 
-// V4 says whether an IPv4 address is wanted.
+// V4 reports whether an IPv4 address is wanted.
 func (c *IPAM) V4() bool { return c.DHCPv4 == nil || *c.DHCPv4 }
 
 // Socket is where the keeper listens.

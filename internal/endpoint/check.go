@@ -132,7 +132,7 @@ func checkReference(ctx context.Context, r *plugin.Request, env *netstate.Env, s
 	return errors.Join(err, kernel.Unrecorded(kernel.Check(ctx, env, s)))
 }
 
-// marked says whether the host's end has our mark.
+// marked reports whether the host's end has our mark.
 func marked(r *plugin.Request, env *netstate.Env, s netstate.State) bool {
 	return slices.ContainsFunc(s, func(o netstate.Object) bool {
 		v, ok := o.(netstate.Veth)

@@ -234,7 +234,7 @@ func (c *Child) takeAway(r *plugin.Request) TakeAway {
 
 func tempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
 
-// Status says whether an ADD could work: the kernel supports such links, the master exists
+// Status reports whether an ADD could work: the kernel supports such links, the master exists
 // and its MTU is large enough, IPAM is ready. A master in a container, or chosen by a
 // chain, cannot be checked.
 func (c *Child) Status(ctx context.Context, r *plugin.Request, mayInherit bool) error {

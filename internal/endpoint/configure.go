@@ -82,7 +82,7 @@ func Forwarding(ips []spec.IPConfig, link, failed, network string, store *record
 	return netstate.Forwarding{Link: link, IPv4: HasFamily(ips, true), IPv6: HasFamily(ips, false), Failed: failed, Network: network, Records: store}
 }
 
-// HasFamily says whether one of the addresses is of IPv4 (or else of IPv6).
+// HasFamily reports whether one of the addresses is of IPv4 (or else of IPv6).
 func HasFamily(ips []spec.IPConfig, v4 bool) bool {
 	for _, ip := range ips {
 		if ip.Address.Addr().Is4() == v4 {

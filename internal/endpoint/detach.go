@@ -216,7 +216,7 @@ func deletePair(env *netstate.Env, rec *record.Record) error {
 	return deleteInside(env, rec)
 }
 
-// belongs says whether a link under a name of the owner is the owner's. A link without a
+// belongs reports whether a link under a name of the owner is the owner's. A link without a
 // mark is: an ADD ended between making and marking it.
 func belongs(link netlink.Link, o owner.Key) bool {
 	theirs, marked := owner.FromAlias(link.Attrs().Alias)

@@ -94,7 +94,7 @@ const (
 	endingWait  = 5 * time.Millisecond
 )
 
-// isFree says whether the attachment may use a name. A link of the owner itself is the
+// isFree reports whether the attachment may use a name. A link of the owner itself is the
 // attachment: a second ADD is an error, unless the namespace of the first is gone, or is
 // just ending, and the kernel has not deleted its links yet.
 func isFree(ctx context.Context, r *plugin.Request, env *netstate.Env, name string) (bool, error) {
@@ -124,7 +124,7 @@ func attachedIn(r *plugin.Request) string {
 	return rec.NetNS
 }
 
-// orphaned says whether the namespace of a link's other end is gone: nothing holds it, or
+// orphaned reports whether the namespace of a link's other end is gone: nothing holds it, or
 // the namespace in our record is dead. When the record has the request's path, that path
 // leads to another namespace by now if the link's other end is not in it.
 func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {

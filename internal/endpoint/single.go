@@ -92,7 +92,7 @@ func (s *Single) begin(r *plugin.Request, env *netstate.Env) error {
 	return kernel.Of(r).Record(r, rec)
 }
 
-// IPAMNeedsLink says whether an IPAM plugin may work through the container's interface: the
+// IPAMNeedsLink reports whether an IPAM plugin may work through the container's interface: the
 // reference calls all of them when it exists, and only ours are known not to use it.
 func IPAMNeedsLink(ipamType string) bool {
 	return ipamType != "" && ipamType != "host-local" && ipamType != "static"

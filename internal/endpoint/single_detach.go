@@ -25,7 +25,7 @@ type TakeAway func(ctx context.Context, at Place, rec *record.Record) error
 // Place is the namespace of a container that is being detached.
 type Place struct {
 	Conn *nl.Conn // nil: the namespace is gone
-	// Old says that the path is from a record, not from the runtime. Another namespace may
+	// Old means that the path is from a record, not from the runtime. Another namespace may
 	// have the path by now: only a marked interface is ours.
 	Old bool
 }

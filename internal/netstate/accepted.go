@@ -61,7 +61,7 @@ func (a Accepted) Lost(_ context.Context, env *Env) (lost []Lost, err error) {
 	return lost, err
 }
 
-// AllAccepted says whether the addresses of all records are accepted, in one look, for
+// AllAccepted reports whether the addresses of all records are accepted, in one look, for
 // callers that would otherwise look for each record.
 func AllAccepted(env *Env, records []*record.Record) (bool, error) {
 	byAdmin := make(map[string][]iptnft.Source)

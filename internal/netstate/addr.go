@@ -147,7 +147,7 @@ func (g Gateway) Ensure(_ context.Context, env *Env) (Undo, error) {
 	return nil, g.add(env, link)
 }
 
-// Others says whether the link has the address (ok), else which addresses conflict with it:
+// Others reports whether the link has the address (ok), else which addresses conflict with it:
 // every IPv4 address, and IPv6 addresses of overlapping subnets.
 func (g Gateway) Others(have []nl.Addr) (others []netip.Prefix, ok bool) {
 	for _, a := range have {

@@ -31,7 +31,7 @@ type Advertise struct {
 	Addrs []netip.Addr
 }
 
-// String says what is sent.
+// String names what is sent.
 func (a Advertise) String() string {
 	var words []string
 	for _, addr := range a.Addrs {

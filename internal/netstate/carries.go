@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Carries says whether link is an end of a pair whose other end is up, in another
+// Carries reports whether link is an end of a pair whose other end is up, in another
 // namespace: then that namespace lives.
 func Carries(link netlink.Link) bool {
 	at := link.Attrs()

@@ -41,7 +41,7 @@ type ChildKind interface {
 	Type() string
 	fmt.Stringer
 	link(netlink.LinkAttrs) netlink.Link
-	// diff says in words how a link of the kind differs.
+	// diff describes how a link of the kind differs.
 	diff(netlink.Link) string
 }
 
@@ -184,7 +184,7 @@ func (c Child) diffMaster(env *Env, link netlink.Link) (string, error) {
 	return "", nil
 }
 
-// master finds the master; d says what is wrong with it.
+// master finds the master; d names what is wrong with it.
 func (c Child) master(env *Env, link netlink.Link) (master netlink.Link, d string, err error) {
 	if c.AnyMaster {
 		if master, err = env.Conn(c.MasterIn).LinkAt(link.Attrs().ParentIndex); nl.IsNotFound(err) {

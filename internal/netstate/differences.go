@@ -87,7 +87,7 @@ func (d *Differences) Details() (details []string) {
 	return details
 }
 
-// Any says whether there is a difference.
+// Any reports whether there is a difference.
 func (d *Differences) Any() bool { return len(d.Lost)+len(d.Other)+len(d.Tables) > 0 }
 
 // Add joins the differences of o.

@@ -200,7 +200,7 @@ func unaccept(s *record.Store, f record.Fact, fw *nft.Conn) {
 	fw.Queue(iptnft.LeaveAdmin(f.AdminChain, func() bool { return AdminNamed(s, f.AdminChain, f.Name) }))
 }
 
-// AdminNamed says whether an attachment, or a fact other than except, names an operator's
+// AdminNamed reports whether an attachment, or a fact other than except, names an operator's
 // chain. A record or fact that cannot be read counts as naming it.
 func AdminNamed(s *record.Store, adminChain, except string) bool {
 	records, torn, err := s.Scan("")

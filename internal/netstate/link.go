@@ -101,7 +101,7 @@ func (v Veth) undo(env *Env) Undo {
 	}
 }
 
-// VethExistsError says that the container already has the interface of an ADD.
+// VethExistsError reports that the container already has the interface of an ADD.
 type VethExistsError struct {
 	IfName, Host string
 	In           string // the namespace of the attachment with the same names; "" when the interface belongs to none
@@ -153,7 +153,7 @@ func (v Veth) Diff(ctx context.Context, env *Env) (string, error) {
 	return Port{Link: v.Name, Bridge: v.Bridge, PortFlags: v.Port}.Diff(ctx, env)
 }
 
-// findVeth finds one end; d says what is wrong with it.
+// findVeth finds one end; d names what is wrong with it.
 func findVeth(env *Env, w Where, name string, mac net.HardwareAddr) (link netlink.Link, d string, err error) {
 	link, err = env.Link(w, name)
 	switch {

@@ -27,7 +27,7 @@ type Object interface {
 	// Ensure creates or changes the object. undo reverts what Ensure changed and is nil
 	// when it changed nothing. An Ensure that fails has reverted its own changes.
 	Ensure(ctx context.Context, env *Env) (undo Undo, err error)
-	// Diff says in words where the kernel differs; empty when it does not.
+	// Diff describes where the kernel differs; empty when it does not.
 	Diff(ctx context.Context, env *Env) (string, error)
 }
 

@@ -145,7 +145,7 @@ func (r Route) Diff(_ context.Context, env *Env) (string, error) {
 	return text, nil
 }
 
-// Served says whether the host has a route to exactly the destination, through any link.
+// Served reports whether the host has a route to exactly the destination, through any link.
 func (r Route) Served(env *Env) (bool, error) {
 	return r.matching(env.Host, func(*netlink.Route) bool { return true })
 }
@@ -173,7 +173,7 @@ func (r Route) find(conn *nl.Conn, link netlink.Link) (bool, error) {
 	return false, nil
 }
 
-// served says whether a route to the destination is the expected one. A default route
+// served reports whether a route to the destination is the expected one. A default route
 // through another interface may be an operator's choice for the container.
 func (r Route) served(got netlink.Route, link netlink.Link) bool {
 	if got.Type != unix.RTN_UNICAST {
@@ -193,7 +193,7 @@ func hasGateway(got netlink.Route, want netip.Addr) bool {
 	return slices.ContainsFunc(hops, func(ip net.IP) bool { return ip.Equal(want.AsSlice()) })
 }
 
-// refusesBefore says whether a route that refuses packets comes before another.
+// refusesBefore reports whether a route that refuses packets comes before another.
 func refusesBefore(o, got netlink.Route) bool {
 	leadsNowhere := o.Type == unix.RTN_UNREACHABLE || o.Type == unix.RTN_BLACKHOLE || o.Type == unix.RTN_PROHIBIT
 	return leadsNowhere && o.Table == got.Table && o.Priority < got.Priority

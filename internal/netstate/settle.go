@@ -52,7 +52,7 @@ func (s Settle) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	return nil, nil
 }
 
-// tentative says whether detection still runs; a duplicate is an error.
+// tentative reports whether detection still runs; a duplicate is an error.
 func (s Settle) tentative(env *Env, index int) (yes bool, err error) {
 	addrs, err := env.Sandbox.Addrs(index)
 	for _, a := range addrs {

@@ -161,7 +161,7 @@ func (t Tap) Diff(_ context.Context, env *Env) (string, error) {
 	return "", nil
 }
 
-// findInside finds a link of the sandbox; diff says what is wrong with it.
+// findInside finds a link of the sandbox; diff names what is wrong with it.
 func findInside(env *Env, name string, mac net.HardwareAddr) (link netlink.Link, diff string, err error) {
 	link, err = env.Link(Sandbox, name)
 	switch {

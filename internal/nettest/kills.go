@@ -36,7 +36,7 @@ func seededKills(t testing.TB, what string, seed uint64) *Kills {
 	return &Kills{t: t, what: what, rnd: rand.New(rand.NewPCG(seed, 1))}
 }
 
-// Try lets run start a process and kill it after a time; died says that the kill ended it.
+// Try lets run start a process and kill it after a time; died means that the kill ended it.
 // The first process runs to its end.
 func (k *Kills) Try(run func(after time.Duration) (died bool)) (died bool) {
 	k.t.Helper()
@@ -76,7 +76,7 @@ func (k *Kills) saw(after, ran time.Duration, died bool) {
 	k.tried++
 }
 
-// More says whether to go on: until tries processes were started and a third of them were
+// More reports whether to go on: until tries processes were started and a third of them were
 // killed. It ends the test when ten times the tries did not reach that.
 func (k *Kills) More(tries int) bool {
 	k.t.Helper()

@@ -8,7 +8,6 @@ import "time"
 // Quickest does something three times and returns the shortest time, for a test that
 // nothing waits. A wait that always occurs is in each of the three; a busy or emulated
 // machine delays only some.
-// of the three, what a busy or emulated machine adds only in some.
 func Quickest(do func(n int)) time.Duration {
 	var best time.Duration
 	for n := range 3 {

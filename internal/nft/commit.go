@@ -103,7 +103,7 @@ func (c *Conn) explain(err error) error {
 	return err
 }
 
-// raced says that an error may be due to another process's transaction.
+// raced reports that an error may be due to another process's transaction.
 func raced(err error) bool {
 	for _, e := range [...]error{syscall.EEXIST, syscall.ENOTEMPTY, syscall.ENOENT, syscall.EBUSY, syscall.ENOBUFS, syscall.EINTR} {
 		if errors.Is(err, e) {
@@ -197,7 +197,7 @@ func (p plan) encode(enc *nftables.Conn) error {
 	return bySet(p.added(false), 0, enc.SetAddElements)
 }
 
-// needs says whether something is added to our table of a family, so that the table must
+// needs reports whether something is added to our table of a family, so that the table must
 // exist.
 func (p plan) needs(f nftables.TableFamily) bool {
 	for _, e := range p.add {

@@ -11,7 +11,7 @@ import (
 )
 
 // damages are commands of nft that stop one of our tables from working while its elements
-// remain, and what Verify says about each.
+// remain, and what Verify reports about each.
 var damages = []struct{ name, command, says string }{
 	{"dormant", "add table inet patchbay { flags dormant; }", "dormant"},
 	{"dormant, and a chain less", "add table inet patchbay { flags dormant; }; delete chain inet patchbay postrouting", "chain postrouting of table inet patchbay is missing"},

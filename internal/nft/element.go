@@ -48,7 +48,7 @@ type Element struct {
 	leaving bool // the timeout is that of one of our removals
 }
 
-// same says whether two elements have the same owner and the same data. The rest of a
+// same reports whether two elements have the same owner and the same data. The rest of a
 // comment is for people: replacing an element to update it would cost every process an RCU
 // wait, at each ADD where two networks share a bridge.
 func (e Element) same(o Element) bool {
@@ -57,12 +57,12 @@ func (e Element) same(o Element) bool {
 	return e.SameKey(o) && bytes.Equal(e.Data, o.Data) && ok1 == ok2 && (!ok1 || mine == theirs)
 }
 
-// SameKey says whether two elements are of one set and key.
+// SameKey reports whether two elements are of one set and key.
 func (e Element) SameKey(o Element) bool {
 	return e.Set == o.Set && bytes.Equal(e.Key, o.Key) && bytes.Equal(e.KeyEnd, o.KeyEnd)
 }
 
-// ofAnother says whether have, found under e's key, belongs to another owner: by the owner
+// ofAnother reports whether have, found under e's key, belongs to another owner: by the owner
 // in both comments, else by the data.
 func (e Element) ofAnother(have Element) bool {
 	mine, ok1 := OwnerOf(e.Comment)
@@ -73,7 +73,7 @@ func (e Element) ofAnother(have Element) bool {
 	return len(e.Data) > 0 && !bytes.Equal(e.Data, have.Data)
 }
 
-// Changed says whether have, found under e's key, has e's owner but other data.
+// Changed reports whether have, found under e's key, has e's owner but other data.
 func (e Element) Changed(have Element) bool {
 	return !e.ofAnother(have) && !bytes.Equal(e.Data, have.Data)
 }
@@ -92,7 +92,7 @@ func (e Element) Container() (a netip.Addr, ok bool) {
 	return netip.AddrFromSlice(at[:fields[0].size()])
 }
 
-// OfInterface says whether the plugin that created the interface made this element of the
+// OfInterface reports whether the plugin that created the interface made this element of the
 // attachment. The others are portmap's.
 func (e Element) OfInterface() bool {
 	return e.Masquerades() || e.Set == SetSpoofChecked || e.Set == SetSpoofAllowed

@@ -34,7 +34,7 @@ const (
 // exist: a tick of the kernel's clock (10 ms at HZ=100) and time to be scheduled.
 const expiryDeadline = 50 * time.Millisecond
 
-// mayExpire says whether to try expiry.
+// mayExpire reports whether to try expiry.
 func (c *Conn) mayExpire() bool {
 	if c.expiry == expiryUnknown {
 		c.expiry = c.recallExpiry()
@@ -106,7 +106,7 @@ func (c *Conn) present(elems []Element) ([]Element, error) {
 	return left, nil
 }
 
-// ExpiryWorks says whether removals expire on this kernel (true) or delete (false); known
+// ExpiryWorks reports whether removals expire on this kernel (true) or delete (false); known
 // is false before the first removal.
 func (c *Conn) ExpiryWorks() (works, known bool) {
 	c.mayExpire() // reads what is known

@@ -61,7 +61,7 @@ func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) [
 	return elems
 }
 
-// Masquerades says whether an element is one that Masqueraded returns.
+// Masquerades reports whether an element is one that Masqueraded returns.
 func (e Element) Masquerades() bool {
 	kind, _, _ := strings.Cut(e.Set, "_")
 	switch kind {
@@ -88,7 +88,7 @@ func Masquerade(subnet netip.Prefix, network string) []Element {
 	}
 }
 
-// Neighbours says whether an element is one that the function Neighbours returns.
+// Neighbours reports whether an element is one that the function Neighbours returns.
 func (e Element) Neighbours() bool {
 	kind, _, _ := strings.Cut(e.Set, "_")
 	return kind == SetNeighbours4 || kind == SetNeighbours6

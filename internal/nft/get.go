@@ -138,7 +138,7 @@ func (c *Conn) List(set string) ([]Element, error) {
 	}
 }
 
-// interrupted says that the set changed during a listing.
+// interrupted reports that the set changed during a listing.
 func interrupted(msgs []netlink.Message) bool {
 	for _, m := range msgs {
 		if m.Header.Flags&netlink.DumpInterrupted != 0 {
@@ -208,7 +208,7 @@ func (c *Conn) Look(refs ...Ref) ([]Presence, error) {
 	return out, nil
 }
 
-// HasChain says whether a chain exists.
+// HasChain reports whether a chain exists.
 func (c *Conn) HasChain(family nftables.TableFamily, table, chain string) (bool, error) {
 	got, err := c.Look(Ref{family, table, chain})
 	return err == nil && got[0].Found, err

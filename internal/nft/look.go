@@ -129,7 +129,7 @@ func (c *Conn) withdraw(p *plan, o op, have Element) {
 	c.remove(p, have)
 }
 
-// contest says whether an operation may replace the element of another owner. In plain sets
+// contest reports whether an operation may replace the element of another owner. In plain sets
 // it may when no decide function is given: the elements mean the same for every owner.
 func (o op) contest(spec setSpec, have Element) error {
 	if !o.el.ofAnother(have) {
@@ -154,7 +154,7 @@ func (c *Conn) remove(p *plan, e Element) {
 	p.delete = append(p.delete, e)
 }
 
-// settled says that a range needs no listing: it is added and exists, or it is removed and
+// settled reports that a range needs no listing: it is added and exists, or it is removed and
 // nothing at its key exists. An answer with another range leaves the question open.
 func (o op) settled(have found) bool {
 	if o.kind == opRemove {

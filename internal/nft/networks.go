@@ -88,7 +88,7 @@ next:
 	return out
 }
 
-// Covers says whether each part of o's range lies within e's. Elements of different sets
+// Covers reports whether each part of o's range lies within e's. Elements of different sets
 // cover nothing, nor do elements that are no ranges.
 func (e Element) Covers(o Element) bool {
 	if e.Set != o.Set || len(e.KeyEnd) == 0 {

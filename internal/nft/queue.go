@@ -106,7 +106,7 @@ func (c *Conn) push(elems []Element, o op) {
 	}
 }
 
-// Pending says whether Commit has anything to do.
+// Pending reports whether Commit has anything to do.
 func (c *Conn) Pending() bool { return len(c.queue)+len(c.extras) > 0 }
 
 // Discard empties the queue.
@@ -124,7 +124,7 @@ func (c *Conn) String() string {
 	return b.String()
 }
 
-// TakenError says that an element belongs to another owner.
+// TakenError reports that an element belongs to another owner.
 type TakenError struct {
 	Want, Have Element
 }

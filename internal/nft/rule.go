@@ -50,13 +50,13 @@ func verdictIn(b []byte) (code int32, chain string, ok bool) {
 	return int32(binary.BigEndian.Uint32(raw)), unix.ByteSliceToString(v.Attr(unix.NFTA_VERDICT_CHAIN)), true
 }
 
-// JumpsTo says whether a rule has a jump or goto to a chain.
+// JumpsTo reports whether a rule has a jump or goto to a chain.
 func (r Rule) JumpsTo(chain string) bool {
 	_, to, ok := r.Verdict()
 	return ok && to == chain
 }
 
-// Has says whether a rule has an expression of that name; for iptables' matches and targets
+// Has reports whether a rule has an expression of that name; for iptables' matches and targets
 // ("match", "target") it must also be of that kind.
 func (r Rule) Has(name, kind string) bool {
 	for _, e := range r.Exprs {
@@ -80,7 +80,7 @@ func (r Rule) Comment() string {
 	return ""
 }
 
-// Mentions says whether a rule compares with, or sends to, exactly these bytes,
+// Mentions reports whether a rule compares with, or sends to, exactly these bytes,
 // such as an address.
 func (r Rule) Mentions(data []byte) bool {
 	for _, e := range r.Exprs {

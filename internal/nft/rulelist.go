@@ -189,7 +189,7 @@ func attributes(b []byte) ([]netlink.Attribute, error) {
 	return attrs, err
 }
 
-// sameRule says whether a rule of the kernel does what is wanted: it has every attribute
+// sameRule reports whether a rule of the kernel does what is wanted: it has every attribute
 // that we write, and all its other attributes are zero.
 func sameRule(family byte, have []Expr, want []expr.Any) bool {
 	wanted := make([]Expr, len(want))

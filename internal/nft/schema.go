@@ -25,7 +25,7 @@ func Schema() uint16 {
 	return uint16(n)
 }
 
-// NewerSchemaError says that a newer program made the table. Nothing was changed.
+// NewerSchemaError reports that a newer program made the table. Nothing was changed.
 type NewerSchemaError struct {
 	Table       string // "inet patchbay"
 	Have, Known uint16

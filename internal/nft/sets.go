@@ -81,7 +81,7 @@ type setSpec struct {
 	length   int     // of the prefix in the key, in a set for one length
 }
 
-// exclusive says that an element of another owner is refused rather than replaced, unless a
+// exclusive reports that an element of another owner is refused rather than replaced, unless a
 // decide function allows it: adding a published port does not take it over.
 func (s setSpec) exclusive() bool { return len(s.data) > 0 }
 

@@ -5,7 +5,7 @@ package nft
 
 import "fmt"
 
-// Status says whether this program could change our tables, and whether what is in them
+// Status reports whether this program could change our tables, and whether what is in them
 // works: the kernel has nftables, the caller has CAP_NET_ADMIN, no newer program made a
 // table (*NewerSchemaError), and no table is dormant or has lost its number (ErrDamaged).
 // It changes nothing.

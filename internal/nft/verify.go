@@ -87,7 +87,7 @@ func (t *Table) stops(s state) (diffs []string) {
 	return diffs
 }
 
-// ours says whether a table without a number is this program's: it has the sets of every
+// ours reports whether a table without a number is this program's: it has the sets of every
 // schema, and none that this program does not know.
 func ours(sets []string) bool {
 	known := 0
@@ -157,7 +157,7 @@ func (t *Table) compareChain(want chainSpec) (diffs []string) {
 	return diffs
 }
 
-// at says whether a chain is at its type, hook and priority.
+// at reports whether a chain is at its type, hook and priority.
 func (s chainSpec) at(have *Chain) bool {
 	if s.hook == nil || !have.Base {
 		return (s.hook != nil) == have.Base

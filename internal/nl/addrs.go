@@ -72,7 +72,7 @@ func parseAddr(m []byte) (Addr, error) {
 	return out, nil
 }
 
-// HasNeighbour says whether a link has an entry for an address in its neighbour
+// HasNeighbour reports whether a link has an entry for an address in its neighbour
 // table, in whatever state.
 func (c *Conn) HasNeighbour(index int, addr netip.Addr) (bool, error) {
 	family := unix.AF_INET

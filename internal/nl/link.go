@@ -63,7 +63,7 @@ func (c *Conn) getLink(index int, more ...vnl.NetlinkRequestData) (netlink.Link,
 	return link, nil
 }
 
-// Lives says whether something holds the namespace of a link's other end, by its id as c
+// Lives reports whether something holds the namespace of a link's other end, by its id as c
 // sees it (IFLA_LINK_NETNSID). The kernel drops the id of a namespace that ends, and
 // deletes its links later. Linux < 4.15 and a caller without the right to ask get true.
 func (c *Conn) Lives(id int) bool {
@@ -233,11 +233,11 @@ func (c *Conn) PortFlags(index int) (PortFlags, error) {
 	return flags, nil
 }
 
-// Forwarding says whether all interfaces forward a family (unix.AF_INET: the
+// Forwarding reports whether all interfaces forward a family (unix.AF_INET: the
 // sysctl net/ipv4/ip_forward; unix.AF_INET6: net/ipv6/conf/all/forwarding).
 func (c *Conn) Forwarding(family int) (bool, error) { return c.forwards(family, 0xffffffff) } // NETCONFA_IFINDEX_ALL
 
-// Forwards says whether packets that enter through one interface are forwarded.
+// Forwards reports whether packets that enter through one interface are forwarded.
 func (c *Conn) Forwards(family, index int) (bool, error) { return c.forwards(family, uint32(index)) }
 
 func (c *Conn) forwards(family int, index uint32) (bool, error) {

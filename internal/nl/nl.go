@@ -80,7 +80,7 @@ func (c *Conn) Cookie() uint64 {
 	return cookie
 }
 
-// IsNotFound says whether err means that a link, address, route, rule or
+// IsNotFound reports whether err means that a link, address, route, rule or
 // neighbour does not exist.
 func IsNotFound(err error) bool {
 	var lnf netlink.LinkNotFoundError

@@ -213,7 +213,7 @@ func (s *Server) WaitFor(words ...string) {
 	Eventually(s.t, s.name+" says "+words[0], func() bool { return s.Said(words...) })
 }
 
-// Said says whether the server has logged one of some words.
+// Said reports whether the server has logged one of some words.
 func (s *Server) Said(words ...string) bool {
 	text := s.log.String()
 	for _, w := range words {

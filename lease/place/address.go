@@ -24,7 +24,7 @@ type Setup struct {
 	Routes  []spec.Route
 }
 
-// Withdraw removes a setup from the interface. had says whether the interface had the
+// Withdraw removes a setup from the interface. had reports whether the interface had the
 // address: the caller of ADD may not have configured it.
 func (p *Place) Withdraw(s *Setup) (had bool, err error) {
 	conn, link, err := p.Conn()
@@ -80,7 +80,7 @@ func (p *Place) Change(from, to *Setup) error {
 	return err
 }
 
-// Holds says whether the interface has an address.
+// Holds reports whether the interface has an address.
 func (p *Place) Holds(a netip.Prefix) (bool, error) {
 	conn, link, err := p.Conn()
 	if err != nil {

@@ -75,7 +75,7 @@ func goneOr(err error) error {
 	return err
 }
 
-// Same says whether q is the same interface of the same namespace.
+// Same reports whether q is the same interface of the same namespace.
 func (p *Place) Same(q *Place) bool { return p.ID == q.ID && p.Index == q.Index }
 
 // open opens the namespace, if it is still the same.

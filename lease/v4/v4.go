@@ -125,7 +125,7 @@ func (c *Client) open(sock *conn, wait time.Duration) (*nclient4.Client, error) 
 	return client, nil
 }
 
-// answers says whether a message answers a request.
+// answers reports whether a message answers a request.
 func answers(m *dhcpv4.DHCPv4) bool {
 	return m.MessageType() == dhcpv4.MessageTypeAck || m.MessageType() == dhcpv4.MessageTypeNak
 }

@@ -164,7 +164,7 @@ func addQdisc(env *netstate.Env, q netlink.Qdisc, link netlink.Link) error {
 	return env.Host.QdiscAdd(q)
 }
 
-// leftover says whether the link has a queue of this kind, handle and parent, which only
+// leftover reports whether the link has a queue of this kind, handle and parent, which only
 // this plugin makes.
 func leftover(env *netstate.Env, q netlink.Qdisc, link netlink.Link) bool {
 	list, err := env.Host.QdiscList(link)

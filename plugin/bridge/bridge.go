@@ -192,7 +192,7 @@ func reached(s netstate.State, ips []spec.IPConfig) (out netstate.State) {
 
 func gc(ctx context.Context, r *plugin.Request) error { return endpoint.Collect(ctx, r, name) }
 
-// status says whether an ADD could work: the kernel has VLANs if the configuration needs
+// status reports whether an ADD could work: the kernel has VLANs if the configuration needs
 // them, the bridge's name is unused or a bridge's that accepts the gateways, we may change
 // the firewall if the configuration needs it, IPAM is ready.
 func status(ctx context.Context, r *plugin.Request) error {

@@ -96,7 +96,7 @@ func (c *Conf) gatewayNow(r *plugin.Request, k *kernel.Kernel, host *nl.Conn) (a
 	return at, err
 }
 
-// keepsMTU says whether a new port leaves a small MTU unchanged. It does on a bridge with
+// keepsMTU reports whether a new port leaves a small MTU unchanged. It does on a bridge with
 // other ports, and on a bridge of this network whose MTU was changed later. A bridge that
 // another program made small gets the MTU of its first port.
 func (c *Conf) keepsMTU(r *plugin.Request, k *kernel.Kernel, host *nl.Conn, link netlink.Link) (bool, error) {

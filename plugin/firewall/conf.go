@@ -83,7 +83,7 @@ func (c *Conf) validate() error {
 	return nil
 }
 
-// plainName says whether s has only characters that names of chains and zones may have.
+// plainName reports whether s has only characters that names of chains and zones may have.
 func plainName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -95,7 +95,7 @@ func plainName(s string) bool {
 	return s != ""
 }
 
-// isolates says whether the policy concerns a bridge.
+// isolates reports whether the policy concerns a bridge.
 func (c *Conf) isolates() bool {
 	return c.IngressPolicy == policySameBridge || c.IngressPolicy == policyIsolated
 }

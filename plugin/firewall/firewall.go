@@ -115,7 +115,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return err
 }
 
-// status says whether an ADD could work, and whether its rules would have effect.
+// status reports whether an ADD could work, and whether its rules would have effect.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)
 	if err != nil {

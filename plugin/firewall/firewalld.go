@@ -99,7 +99,7 @@ func (d *daemon) has(ctx context.Context, zone string, source netip.Prefix) (yes
 	return yes, nil
 }
 
-// isError says whether err is a D-Bus error of this name, or firewalld's of this code,
+// isError reports whether err is a D-Bus error of this name, or firewalld's of this code,
 // which it writes at the beginning of the message.
 func isError(err error, name string) bool {
 	var e dbus.Error

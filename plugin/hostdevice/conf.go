@@ -128,7 +128,7 @@ func doubts(r *plugin.Request) []string {
 	return []string{given[0] + " alone names the device: " + strings.Join(given[1:], ", ") + " is not looked at"}
 }
 
-// selects says whether the configuration names a device.
+// selects reports whether the configuration names a device.
 func (c *Conf) selects() bool {
 	return c.Device != "" || c.HWAddr != "" || c.KernelPath != "" || c.PCIBusID != "" || c.auxDevice != ""
 }

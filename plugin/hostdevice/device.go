@@ -96,7 +96,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return nl.IPNet(p)
 }
 
-// is says whether a link is the device. Its name and namespace change with the move, its
+// is reports whether a link is the device. Its name and namespace change with the move, its
 // index and address may change, and the container may remove the alias, which has its old
 // name. Then two properties must agree, one of them an address: other containers have an
 // eth0 with a low index too.

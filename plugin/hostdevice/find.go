@@ -163,7 +163,7 @@ func (s sysfs) real(path string) string {
 	return path
 }
 
-// unplugged says whether the hardware at a path is gone.
+// unplugged reports whether the hardware at a path is gone.
 func unplugged(path string) bool {
 	_, err := os.Lstat(path)
 	return path != "" && errors.Is(err, fs.ErrNotExist)

@@ -186,7 +186,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 	return single(r, conf, m).Check(ctx, r, env)
 }
 
-// status says whether the device exists: on the host, or in a container of ours and so only
+// status reports whether the device exists: on the host, or in a container of ours and so only
 // busy. A device that the runtime chooses is not known.
 func status(ctx context.Context, r *plugin.Request) error {
 	conf, err := decode(r)

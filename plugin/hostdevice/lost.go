@@ -51,7 +51,7 @@ func findHealed(r *plugin.Request, env *netstate.Env, conf *Conf) (netlink.Link,
 	return sys.find(conf, env.Host)
 }
 
-// misnamed says whether a link may have had another name: its alias is a name.
+// misnamed reports whether a link may have had another name: its alias is a name.
 func misnamed(link netlink.Link) bool {
 	a := link.Attrs()
 	return a.Alias != a.Name && spec.ValidateIfName(a.Alias) == nil
@@ -103,12 +103,12 @@ func holder(r *plugin.Request, d *record.Device, rec *record.Record) *nl.Conn {
 	return c
 }
 
-// inUse says whether the device is in a container of ours.
+// inUse reports whether the device is in a container of ours.
 func inUse(r *plugin.Request, sys sysfs, c *Conf) bool {
 	return slices.ContainsFunc(moved(r), func(rec *record.Record) bool { return sys.names(c, rec.Device) })
 }
 
-// names says whether the configuration, which was resolved before, means a device in a
+// names reports whether the configuration, which was resolved before, means a device in a
 // container.
 func (s sysfs) names(c *Conf, d *record.Device) bool {
 	at := ""
@@ -194,7 +194,7 @@ func byAlias(host *nl.Conn, alias string) (netlink.Link, error) {
 	return nil, err
 }
 
-// claimed says whether another attachment's record names the device.
+// claimed reports whether another attachment's record names the device.
 func claimed(r *plugin.Request, home string) bool {
 	for _, rec := range moved(r) {
 		if rec.Device.Name == home {

@@ -35,7 +35,7 @@ func renamed(r *plugin.Request) *record.Record {
 	return nil
 }
 
-// means says whether the configuration of the request names a device. A configuration that
+// means reports whether the configuration of the request names a device. A configuration that
 // became invalid names nothing.
 func means(r *plugin.Request, d *record.Device) bool {
 	conf, err := decode(r)

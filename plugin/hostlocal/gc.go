@@ -49,7 +49,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	return err
 }
 
-// keeper says whether an owner is still valid. One without an interface name,
+// keeper reports whether an owner is still valid. One without an interface name,
 // from a file of an old version, is valid with its container.
 func keeper(valid []spec.Attachment) func(ipam.Owner) bool {
 	set := map[ipam.Owner]bool{}

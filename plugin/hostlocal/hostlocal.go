@@ -238,7 +238,7 @@ func lost(p *pool, prev *spec.Result, held []ipam.Reservation) netip.Addr {
 	return netip.Addr{}
 }
 
-// status says whether an ADD would get its addresses. Ranges that come only with each ADD,
+// status reports whether an ADD would get its addresses. Ranges that come only with each ADD,
 // by the capability ipRanges, cannot be checked.
 func status(ctx context.Context, r *plugin.Request) error {
 	p, err := load(r)

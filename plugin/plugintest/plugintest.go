@@ -47,7 +47,7 @@ type Case struct {
 	Break      func(t *testing.T, a *conformance.Attachment)
 	BreakError string
 
-	// NoFaults says that ADD changes nothing that could fail half way.
+	// NoFaults means that ADD changes nothing that could fail half way.
 	NoFaults bool
 }
 

@@ -186,7 +186,7 @@ func (m mapping) String() string {
 	return s
 }
 
-// serves says whether the mapping applies to the family of a container's address.
+// serves reports whether the mapping applies to the family of a container's address.
 func (m mapping) serves(container netip.Addr) bool {
 	return !m.host.IsValid() || m.host.Is4() == container.Is4()
 }

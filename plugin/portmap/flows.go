@@ -60,7 +60,7 @@ func isPortMap(set string) bool {
 // however few flows there are. So there is one listing for each family, not one for each
 // mapping as in the reference.
 
-// stale says whether a flow to a mapping's port must be deleted.
+// stale reports whether a flow to a mapping's port must be deleted.
 type stale func(udpMapping, conntrack.Flow) (bool, error)
 
 // flushAfterCommit deletes, once the ports are published, the UDP flows to them that go
@@ -169,7 +169,7 @@ func astray(k *kernel.Kernel) stale {
 	}
 }
 
-// concerns says whether a mapping for all addresses handles packets to an address: the
+// concerns reports whether a mapping for all addresses handles packets to an address: the
 // address is one of the host's, and no mapping names it.
 func (m udpMapping) concerns(k *kernel.Kernel, dst netip.Addr) (bool, error) {
 	host, err := k.Host()

@@ -36,7 +36,7 @@ func findPort(r *plugin.Request, env *netstate.Env, bridge netlink.Link) string 
 	return ""
 }
 
-// bridgeNetfilter says whether bridged frames pass the IP firewall. The keys
+// bridgeNetfilter reports whether bridged frames pass the IP firewall. The keys
 // are missing until the module br_netfilter is loaded.
 func bridgeNetfilter(env *netstate.Env) bool {
 	for _, key := range [...]string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {

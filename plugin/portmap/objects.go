@@ -52,7 +52,7 @@ func (c claim) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, erro
 	return nil, nil
 }
 
-// TakenError says that another container has a host port.
+// TakenError reports that another container has a host port.
 type TakenError struct {
 	Want   nft.Element
 	Holder *record.Record // nil when it cannot be read
@@ -80,7 +80,7 @@ func (c claim) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, er
 	return lost, err
 }
 
-// siblings says whether another attachment of the container made an element.
+// siblings reports whether another attachment of the container made an element.
 func (c claim) siblings(have nft.Element) bool {
 	mine, _ := nft.OwnerOf(c.Comment)
 	o := ownerOf(c.k, have)
@@ -95,7 +95,7 @@ type holder struct {
 	alive bool
 }
 
-// gone says why a port may be taken over.
+// gone explains why a port may be taken over.
 func (h holder) gone() string {
 	if h.name == "" {
 		return "which is no attachment's"
@@ -103,7 +103,7 @@ func (h holder) gone() string {
 	return "of " + h.name + ", which is gone"
 }
 
-// ownerOf names the owner of an element and says whether it lives. It is dead when its
+// ownerOf names the owner of an element and reports whether it lives. It is dead when its
 // record or its namespace is gone. An owner that cannot be checked counts as alive.
 func ownerOf(k *kernel.Kernel, e nft.Element) holder {
 	key, ok := nft.OwnerOf(e.Comment)

@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// status says whether an ADD could work: the configuration is valid, and we may change the
+// status reports whether an ADD could work: the configuration is valid, and we may change the
 // firewall.
 func status(_ context.Context, r *plugin.Request) error {
 	conf, _, err := decode(r.Config)

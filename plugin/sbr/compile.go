@@ -34,7 +34,6 @@ func rulesOnly(list []source) (s netstate.State) {
 // link's routes that are the address's; then the removal of these from the main table,
 // except for the source hints. The rule comes first, so that after a kill it leads DEL to
 // the table.
-// table.
 func compile(conf *Conf, link string, list []source, have []netlink.Route) (s netstate.State) {
 	have = movable(have)
 	for _, src := range list {
@@ -115,7 +114,7 @@ func steady(r netlink.Route) netlink.Route {
 	return r
 }
 
-// serves says whether a route goes into the table of src: its next hop or its
+// serves reports whether a route goes into the table of src: its next hop or its
 // own source is in the subnet of src, or in no address's subnet at all.
 func serves(r netlink.Route, src source, all []source) bool {
 	if (r.Dst.IP.To4() != nil) != src.Address.Addr().Is4() {

@@ -87,7 +87,7 @@ func validate(r *plugin.Request) error {
 	return nil
 }
 
-// reaches says whether an interface with these addresses and routes has a neighbour gw.
+// reaches reports whether an interface with these addresses and routes has a neighbour gw.
 func reaches(answer *spec.Result, gw netip.Addr) bool {
 	near := func(ip spec.IPConfig) bool { return ip.Address.Masked().Contains(gw) || ip.Gateway == gw }
 	direct := func(route netstate.Route) bool { return !route.Gateway.IsValid() && route.Dst.Contains(gw) }

@@ -89,7 +89,7 @@ type route struct {
 	msg          netlink.Route
 }
 
-// is says whether r is the route, whichever program made it.
+// is reports whether r is the route, whichever program made it.
 func (o route) is(r netlink.Route) bool {
 	return r.Dst.String() == o.msg.Dst.String() && r.Src.Equal(o.msg.Src) && len(r.Gw) == 0
 }

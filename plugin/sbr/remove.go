@@ -104,7 +104,7 @@ func giveBack(r *plugin.Request, c *nl.Conn, link netlink.Link, table int) error
 	return errors.Join(errs...)
 }
 
-// has says whether a route to the destination exists. Each link has its own link-local
+// has reports whether a route to the destination exists. Each link has its own link-local
 // route of IPv6, which the reference removes.
 func has(routes []netlink.Route, want netlink.Route) bool {
 	return slices.ContainsFunc(routes, func(r netlink.Route) bool {

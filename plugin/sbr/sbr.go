@@ -104,7 +104,7 @@ func assign(c *nl.Conn, conf *Conf, ips []spec.IPConfig) (list []source, err err
 	return list, nil
 }
 
-// kernels says whether a table is one of the kernel's own.
+// kernels reports whether a table is one of the kernel's own.
 func kernels(table int) bool {
 	return table == unix.RT_TABLE_DEFAULT || table == unix.RT_TABLE_MAIN || table == unix.RT_TABLE_LOCAL
 }

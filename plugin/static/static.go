@@ -101,7 +101,7 @@ type address struct {
 	gateway netip.Addr   // or zero
 }
 
-// in says whether ips has the address, with its gateway if that is set.
+// in reports whether ips has the address, with its gateway if that is set.
 func (a address) in(ips []spec.IPConfig) bool {
 	for _, ip := range ips {
 		if ip.Address.Addr() == a.prefix.Addr() {

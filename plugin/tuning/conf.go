@@ -199,7 +199,7 @@ func (c *Conf) validate() error {
 	return nil
 }
 
-// attributes says whether the configuration changes anything that DEL must restore.
+// attributes reports whether the configuration changes anything that DEL must restore.
 func (c *Conf) attributes() bool {
 	return c.Mac != "" || c.MTU != 0 || c.Promisc || c.Allmulti != nil || c.TxQLen != nil
 }

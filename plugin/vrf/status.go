@@ -10,5 +10,5 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// status says whether the kernel supports VRFs (CONFIG_NET_VRF, Linux 4.3).
+// status reports whether the kernel supports VRFs (CONFIG_NET_VRF, Linux 4.3).
 func status(_ context.Context, r *plugin.Request) error { return endpoint.KernelMakes(r, name) }

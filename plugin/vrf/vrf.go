@@ -74,7 +74,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return r.Prev(), k.Apply(ctx, r, env, compile(r, conf, table))
 }
 
-// choose finds the table: the configured one, the VRF's, else a free one. there says that
+// choose finds the table: the configured one, the VRF's, else a free one. there means that
 // the VRF exists.
 func choose(c *nl.Conn, conf *Conf) (table int, there bool, err error) {
 	have, err := netstate.FindVRF(c, conf.VRFName)
@@ -163,7 +163,7 @@ func leave(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Recor
 	return netstate.DeleteEmptyVRF(c, vrfName, made)
 }
 
-// whereabouts names the VRF, and says whether it may be deleted though it has no mark of
+// whereabouts names the VRF, and reports whether it may be deleted though it has no mark of
 // ours: this attachment made it, or the reference plugin did, which writes no record.
 func whereabouts(r *plugin.Request, rec *record.Record) (vrfName string, made bool) {
 	if rec != nil && rec.VRF != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Matches says whether a command has printed what the page shows. Columns may have any
+// Matches reports whether a command has printed what the page shows. Columns may have any
 // width; "…" is any text, and on a line of its own any lines; ids, MAC addresses, times and
 // ports from the range of random ones match any of their kind.
 func (s Step) Matches(printed string) bool {

@@ -37,7 +37,7 @@ func testKill(w *World, c Child) {
 	}
 }
 
-// Killed runs an ADD as a process, kills it (SIGKILL) after a time and says whether the
+// Killed runs an ADD as a process, kills it (SIGKILL) after a time and reports whether the
 // kill came before its end.
 func (p *Pod) Killed(dir string, after time.Duration) bool {
 	p.w.Helper()

@@ -41,7 +41,7 @@ func files(dirs []string) (State, error) {
 	return s, nil
 }
 
-// Standing says whether a line is something that by design outlives the
+// Standing reports whether a line is something that by design outlives the
 // attachments that needed it, because it belongs to the node or the network:
 //
 //   - a bridge, its gateway address and that address' routes (the reference

@@ -240,7 +240,7 @@ func (s *Space) link(name string) netlink.Link {
 	return l
 }
 
-// BridgeNetfilter says whether frames forwarded by a bridge pass the IP
+// BridgeNetfilter reports whether frames forwarded by a bridge pass the IP
 // firewall (br_netfilter), which decides how neighbours reach each other. A
 // kernel without the module skips the test that turns it on.
 func (n *Node) BridgeNetfilter(on bool) {

@@ -32,7 +32,7 @@ type Traffic struct {
 	Ports []string
 }
 
-// Answer says whether something holds for traffic.
+// Answer reports whether something holds for traffic.
 type Answer int
 
 // The answers. Perhaps depends on unknown fields of the traffic.
@@ -72,7 +72,7 @@ func (c condition) and(o condition) condition {
 	return condition{Perhaps, c.state && o.state, c.answers || o.answers, c.begins && o.begins, c.narrow || o.narrow, c.unread || o.unread}
 }
 
-// meets says whether all conditions of a rule hold for the traffic, and which verdicts a
+// meets reports whether all conditions of a rule hold for the traffic, and which verdicts a
 // verdict map of the rule chooses.
 func (w *walk) meets(r nft.Rule) (all condition, chosen []branch) {
 	regs := new(registers)
@@ -152,7 +152,7 @@ const (
 	stateNew         = 1 << 3
 )
 
-// ofAnswers says whether a mask of states matches answers and no new connection.
+// ofAnswers reports whether a mask of states matches answers and no new connection.
 func ofAnswers(mask []byte) bool {
 	if len(mask) != 4 {
 		return false
@@ -161,7 +161,7 @@ func ofAnswers(mask []byte) bool {
 	return states&stateEstablished != 0 && states&stateNew == 0
 }
 
-// ofNew says whether a comparison of the state matches a new connection.
+// ofNew reports whether a comparison of the state matches a new connection.
 func ofNew(mask []byte, op uint32, value []byte) bool {
 	state := uint32(stateNew)
 	if len(mask) == 4 {
@@ -172,7 +172,7 @@ func ofNew(mask []byte, op uint32, value []byte) bool {
 }
 
 // xtStates reads xt_conntrack_mtinfo3 (linux/netfilter/xt_conntrack.h): flags, inverted
-// flags, and states. It says whether the states are those of answers alone, and whether a
+// flags, and states. It reports whether the states are those of answers alone, and whether a
 // new connection has one of them.
 func xtStates(info []byte) (answers, begins bool) {
 	const flags, inverted, states = 146, 148, 150
@@ -268,7 +268,7 @@ func (t Traffic) compare(f field, op uint32, value []byte) (a Answer) {
 	return Perhaps
 }
 
-// isFamily says whether a protocol family, as netfilter or as Ethernet numbers it, is that
+// isFamily reports whether a protocol family, as netfilter or as Ethernet numbers it, is that
 // of the containers' addresses.
 func (t Traffic) isFamily(value []byte) bool {
 	netfilter, ethernet := byte(unix.NFPROTO_IPV4), uint16(unix.ETH_P_IP)
@@ -281,14 +281,14 @@ func (t Traffic) isFamily(value []byte) bool {
 	return len(value) > 0 && value[0] == netfilter
 }
 
-// isLink says whether a name, or the prefix of names, matches the bridge.
+// isLink reports whether a name, or the prefix of names, matches the bridge.
 func (t Traffic) isLink(value []byte) bool {
 	name := make([]byte, unix.IFNAMSIZ)
 	copy(name, t.Link)
 	return bytes.HasPrefix(name, value)
 }
 
-// within says whether the containers' addresses match a masked address: all of them, none,
+// within reports whether the containers' addresses match a masked address: all of them, none,
 // or some.
 func (t Traffic) within(f field, value []byte) Answer {
 	mask := f.mask

@@ -67,7 +67,7 @@ func (w *walk) choose(key []part, members []nft.Member) (chosen []branch) {
 	return chosen
 }
 
-// anyOf says whether any element matches the traffic; inverted, whether none does. kind is
+// anyOf reports whether any element matches the traffic; inverted, whether none does. kind is
 // that of the key, or of its first field.
 func (w *walk) anyOf(key []part, kind byte, members []nft.Member, inverted bool) condition {
 	all := condition{is: No, narrow: true, state: kind == 's' && len(key) <= 1}
@@ -88,7 +88,7 @@ func (w *walk) anyOf(key []part, kind byte, members []nft.Member, inverted bool)
 	return all
 }
 
-// member says whether an element matches the traffic in all fields.
+// member reports whether an element matches the traffic in all fields.
 func (w *walk) member(key []part, m nft.Member) (all condition) {
 	for _, p := range key {
 		all = all.and(w.has(p.field, p.of(m)))
@@ -96,7 +96,7 @@ func (w *walk) member(key []part, m nft.Member) (all condition) {
 	return all
 }
 
-// has says whether one field of an element matches the traffic.
+// has reports whether one field of an element matches the traffic.
 func (w *walk) has(f field, m nft.Member) condition {
 	one := bytes.Equal(m.Low, m.High)
 	switch {
@@ -110,7 +110,7 @@ func (w *walk) has(f field, m nft.Member) condition {
 	return condition{is: Perhaps, narrow: f.kind == 'n'}
 }
 
-// overlaps says whether the containers' addresses are in a range: all, some or none.
+// overlaps reports whether the containers' addresses are in a range: all, some or none.
 func (t Traffic) overlaps(f field, m nft.Member) Answer {
 	low, ok1 := netip.AddrFromSlice(m.Low)
 	high, ok2 := netip.AddrFromSlice(m.High)

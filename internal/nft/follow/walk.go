@@ -160,7 +160,7 @@ func DroppedBy(t *nft.Table, base nft.Chain, traffic Traffic) Drop {
 	return Drop{Doubt: w.doubt}
 }
 
-// Passed says whether a base chain accepts connections that containers begin, and the
+// Passed reports whether a base chain accepts connections that containers begin, and the
 // answers to them. link is as in Traffic.
 func Passed(t *nft.Table, base nft.Chain, net netip.Prefix, link string) (worst Answer) {
 	for _, out := range []bool{true, false} {

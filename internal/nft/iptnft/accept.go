@@ -60,7 +60,7 @@ type acceptExtra struct {
 	remove  bool
 }
 
-// String says what it accepts.
+// String names what it accepts.
 func (x acceptExtra) String() string {
 	verb := "accept"
 	if x.remove {
@@ -177,7 +177,7 @@ func look(c *nft.Conn, family nftables.TableFamily, adminChain string, owners, r
 	return f, err
 }
 
-// drops says whether FORWARD drops by policy or has a rule that drops or
+// drops reports whether FORWARD drops by policy or has a rule that drops or
 // rejects.
 func (f filter) drops() bool {
 	if f.policyDrop {

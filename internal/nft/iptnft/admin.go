@@ -13,10 +13,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// isAdminJump says whether a rule is the plugin's jump to an operator's chain.
+// isAdminJump reports whether a rule is the plugin's jump to an operator's chain.
 func isAdminJump(r nft.Rule) bool { return r.Comment() == commentAdmin }
 
-// isOurs says whether a rule accepts traffic for us, or jumps to our chain.
+// isOurs reports whether a rule accepts traffic for us, or jumps to our chain.
 func isOurs(r nft.Rule) bool { return strings.HasPrefix(r.Comment(), commentAccept) }
 
 // lookAdmins lists the operators' chains, except the requested one.
@@ -49,7 +49,7 @@ func (f filter) dropAdmins(kept []nft.Rule) (todo []step) {
 }
 
 // LeaveAdmin removes the jumps to an operator's chain, and the chain if it is empty, unless
-// needed says that an attachment names it. It keeps both while other accept rules exist,
+// needed reports that an attachment names it. It keeps both while other accept rules exist,
 // such as the reference plugin's, which may need them.
 func LeaveAdmin(adminChain string, needed func() bool) nft.Extra {
 	return leaveAdmin{admin(adminChain), needed}

@@ -10,7 +10,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft/follow"
 )
 
-// Passed says whether FORWARD of the filter tables lets the traffic of all sources through,
+// Passed reports whether FORWARD of the filter tables lets the traffic of all sources through,
 // by any program's rules: an operator's serve as well as ours. It lists the tables, so call
 // it only where rules of ours are missing.
 func Passed(c *nft.Conn, sources []Source) (worst follow.Answer, err error) {

@@ -16,5 +16,5 @@
 // `ct state` makes iptables refuse the whole table as incompatible), the
 // comment in nft's place for it. Tables of iptables-legacy cannot be reached
 //
-//	over netlink; LegacyTables says whether any are in use.
+//	over netlink; LegacyTables reports whether any are in use.
 package iptnft

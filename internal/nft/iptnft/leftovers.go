@@ -60,7 +60,7 @@ func (a Attachment) spoofChain() string { return "cni-br-iface-" + a.ContainerID
 // another attachment of the same container. A node without leftovers pays one look.
 func Leftovers(a Attachment, addrs []netip.Addr) nft.Extra { return leftovers{a, addrs} }
 
-// Present says, with one look, whether any table exists that Leftovers might find something
+// Present reports, with one look, whether any table exists that Leftovers might find something
 // in.
 func Present(c *nft.Conn) (bool, error) {
 	refs := []nft.Ref{{Family: nftables.TableFamilyINet, Table: tableMasquerade}, {Family: nftables.TableFamilyBridge, Table: tableNAT}}
@@ -132,7 +132,7 @@ func (l leftovers) places() []place {
 	return all
 }
 
-// mine says whether a rule concerns one of the addresses, or the addresses are unknown.
+// mine reports whether a rule concerns one of the addresses, or the addresses are unknown.
 func (l leftovers) mine(r nft.Rule) bool {
 	return len(l.addrs) == 0 || l.mentioned(r)
 }

@@ -43,7 +43,7 @@ func LegacyTables(proc string) ([]string, error) {
 	return tables, nil
 }
 
-// LegacyForwardDrops says whether FORWARD in the filter table of iptables-legacy, or of
+// LegacyForwardDrops reports whether FORWARD in the filter table of iptables-legacy, or of
 // ip6tables-legacy, drops by policy or has a rule that drops or rejects. No rule of ours
 // can accept before it. Call it only when LegacyTables has "ip filter" or "ip6 filter": the
 // call makes the kernel create the table. It needs CAP_NET_ADMIN and CAP_NET_RAW.

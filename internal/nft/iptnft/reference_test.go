@@ -75,7 +75,7 @@ func stand(t *testing.T, c *nft.Conn, want bool, list ...Made) {
 	}
 }
 
-// count says how many of the traces are in s.
+// count returns how many of the traces are in s.
 func count(s string, traces []string) (n int) {
 	for _, x := range traces {
 		if strings.Contains(s, x) {

@@ -35,7 +35,7 @@ type Source struct {
 	// attachment's key (nft.Comment). Its rules are in a chain of their own.
 	Owner string
 
-	// New says that the owner has no rules yet, so they are not looked for.
+	// New means that the owner has no rules yet, so they are not looked for.
 	New bool
 }
 
@@ -75,7 +75,7 @@ func (s Source) comment() string {
 	return commentAccept + s.String()
 }
 
-// has says whether a rule is the source's. The rule of an attachment has its key and the
+// has reports whether a rule is the source's. The rule of an attachment has its key and the
 // address.
 func (s Source) has(r nft.Rule) bool {
 	if s.Owner == "" {
@@ -94,7 +94,7 @@ func (s Source) among(rules []nft.Rule) (own []nft.Rule) {
 	return own
 }
 
-// owns says whether a rule is the attachment's, for any address.
+// owns reports whether a rule is the attachment's, for any address.
 func (s Source) owns(r nft.Rule) bool {
 	mine, ok := nft.OwnerOf(s.Owner)
 	its, ours := nft.OwnerOf(r.Comment())
@@ -132,7 +132,7 @@ func Addressed(c *nft.Conn) (comments []string, err error) {
 	return comments, nil
 }
 
-// disown plans the removal of attachments' rules. gone says that their chain is empty then;
+// disown plans the removal of attachments' rules. gone means that their chain is empty then;
 // it can be deleted once nothing jumps to it.
 func (f filter) disown(sources []Source) (todo []step, gone bool) {
 	if !f.own.found || !looksForOwners(sources, true) {
@@ -153,7 +153,7 @@ func (f filter) disown(sources []Source) (todo []step, gone bool) {
 	return f.deleteRules(f.own.name, theirs), false
 }
 
-// looksForOwners says whether the rules of attachments must be listed.
+// looksForOwners reports whether the rules of attachments must be listed.
 func looksForOwners(sources []Source, remove bool) bool {
 	for _, s := range sources {
 		if s.Owner != "" && (remove || !s.New) {

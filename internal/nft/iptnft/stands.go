@@ -21,7 +21,7 @@ type Made struct {
 	has   func(*nft.Conn, netip.Addr) (bool, error)
 }
 
-// Stands says whether the rules of every address exist and are reached. Where
+// Stands reports whether the rules of every address exist and are reached. Where
 // iptables-legacy has the table in use, the rules may be there; Stands does not look and
 // returns true. proc is where procfs is mounted.
 func (m Made) Stands(c *nft.Conn, proc string) (bool, error) {
