@@ -371,6 +371,6 @@ func TestCloseLeavesTheSuccessor(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket stays: %v", err)
+		t.Errorf("the socket still exists: %v", err)
 	}
 }

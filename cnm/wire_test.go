@@ -144,7 +144,7 @@ func serve(t *testing.T, path string) {
 			t.Error(err)
 		}
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the socket stays: %v", err)
+			t.Errorf("the socket still exists: %v", err)
 		}
 	})
 }

@@ -280,6 +280,6 @@ func TestDockerAPI(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat("/run/patchbay/docker.sock"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket stays: %v", err)
+		t.Errorf("the socket still exists: %v", err)
 	}
 }

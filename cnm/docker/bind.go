@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// freeAddress makes sure that no other endpoint has the MAC address of a lease to
-// be, and takes the address that is wanted from one that is dead.
+// freeAddress frees the MAC address of a new lease from another endpoint, and the wanted
+// address from a dead one.
 func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted netip.Addr) error {
 	l, err := d.store.Lease(id)
 	switch {
@@ -41,7 +41,7 @@ func takenBy(l *state.Lease) error {
 	return fmt.Errorf("the MAC address is that of endpoint %.12s in network %s: choose another --mac-address", l.Endpoint, l.Network)
 }
 
-// static is an ipam section that gives what a lease has.
+// static is an ipam section with a lease's addresses.
 type static struct {
 	Type      string          `json:"type"`
 	Addresses []staticAddress `json:"addresses"`
@@ -54,8 +54,8 @@ type staticAddress struct {
 	Gateway netip.Addr   `json:"gateway,omitzero"`
 }
 
-// leased is the ipam section for an endpoint whose address our IPAM driver gave,
-// nil for any other. The lease is the endpoint's from then on.
+// leased is the ipam section for an endpoint whose address our IPAM driver gave, nil for
+// any other. It binds the lease to the endpoint.
 func (d *Driver) leased(ctx context.Context, n *network, e *state.Endpoint) (any, error) {
 	l, err := d.bind(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), e.ID)
 	if l == nil || err != nil || l.Result == nil {
@@ -72,17 +72,16 @@ func staticOf(l *state.Lease) static {
 	return out
 }
 
-// leaseEnd is what becomes of a lease when its endpoint is removed.
+// leaseEnd says what happens to a lease when its endpoint is removed.
 type leaseEnd int
 
 const (
 	unbind  leaseEnd = iota // Docker gives the address back, or has done so
-	abandon                 // it will not
+	abandon                 // Docker will not
 )
 
-// endLease makes an endpoint's lease nobody's, or gives it back. With
-// --mac-address it may be that of the endpoint after it, which Docker made before
-// the first was removed.
+// endLease unbinds an endpoint's lease, or gives it back. With --mac-address the lease
+// may already be the next endpoint's, which Docker created before the first was removed.
 func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseEnd) error {
 	return d.knownLease(ctx, id, func(l *state.Lease) error {
 		switch {
@@ -96,13 +95,13 @@ func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseE
 	})
 }
 
-// bind makes a lease an endpoint's; nil when there is none.
+// bind binds a lease to an endpoint; nil when there is none.
 func (d *Driver) bind(ctx context.Context, id, endpointID string) (bound *state.Lease, err error) {
 	err = d.knownLease(ctx, id, func(l *state.Lease) error {
 		if bound = l; l.Endpoint == endpointID {
 			return nil
 		}
-		if used, err := d.used(l); used { // two asked at once for one MAC address
+		if used, err := d.used(l); used { // two endpoints requested one MAC address at once
 			return errors.Join(err, takenBy(l))
 		}
 		l.Endpoint, l.Unbound = endpointID, false

@@ -23,7 +23,7 @@ const hangs = `#!/bin/sh
 exit 0
 `
 
-// A plugin that hangs is killed in time, in either part, and nothing stays.
+// A plugin that hangs is killed in time, in either part, and nothing is left.
 func TestHangingPlugin(t *testing.T) {
 	first := `{"cniVersion":"1.1.0","name":"first","plugins":[{"type":"hangs"}]}`
 	second := `{"cniVersion":"1.1.0","name":"second","plugins":[{"type":"bridge","bridge":"br-t9",` + dual + `},{"type":"hangs"}]}`
@@ -35,12 +35,12 @@ func TestHangingPlugin(t *testing.T) {
 	n.boot()
 	start := time.Now()
 	network := n.network("first")
-	n.limit(time.Second) // which what answers may need too, where much else runs
+	n.limit(time.Second) // a busy machine may need as long for plugins that answer
 	if _, err := n.begin(run{network: network}); err == nil || !strings.Contains(err.Error(), "hangs") {
 		t.Errorf("first: %v", err)
 	}
 	n.limit(0)
-	n.old = true // there Join runs the rest
+	n.old = true // then Join runs the rest
 	c, err := n.begin(run{network: n.network("second")})
 	must(t, err)
 	n.limit(time.Second)
@@ -50,7 +50,7 @@ func TestHangingPlugin(t *testing.T) {
 	n.limit(0)
 	must(t, c.leave())
 	must(t, c.delete())
-	if took := time.Since(start); took > time.Minute { // two, when it is the server that ends the calls
+	if took := time.Since(start); took > time.Minute { // two, if the server had to end the calls
 		t.Errorf("it took %v", took)
 	}
 }
@@ -63,7 +63,7 @@ func (n *node) limit(limit time.Duration) {
 	n.boot()
 }
 
-// Calls about different endpoints do not wait for each other.
+// Calls for different endpoints do not wait for each other.
 func TestManyAtOnce(t *testing.T) {
 	n := newNode(t, portNet)
 	network := n.network("ports")
@@ -80,7 +80,7 @@ func TestManyAtOnce(t *testing.T) {
 			c := &container{d: d, endpoint: in.EndpointID, network: network}
 			err := c.outside(in, seen)
 			published.Done()
-			published.Wait() // what goes is the next one's
+			published.Wait() // a later start could get a freed port or address
 			if err == nil {
 				err = c.goes(hosts)
 			}
@@ -104,7 +104,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// outside is an endpoint whose sandbox never comes, before 28.
+// outside is an endpoint whose sandbox never appears, before 28.
 func (c *container) outside(in *cnm.CreateEndpointRequest, seen chan<- netip.Prefix) error {
 	d := c.d
 	out, err := d.c.CreateEndpoint(d.ctx(), in)
@@ -119,7 +119,7 @@ func (c *container) outside(in *cnm.CreateEndpointRequest, seen chan<- netip.Pre
 	return d.c.ProgramExternalConnectivity(d.ctx(), &cnm.ConnectivityRequest{NetworkID: c.network, EndpointID: c.endpoint, Options: in.Options})
 }
 
-// goes is the rest of its life, with the port that it had.
+// goes reads the published port, and ends the endpoint.
 func (c *container) goes(hosts chan<- uint16) error {
 	info, err := c.d.c.EndpointOperInfo(c.d.ctx(), c.request())
 	if err != nil {

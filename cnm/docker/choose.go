@@ -20,19 +20,19 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 )
 
-// Where random ports come from: the part of the range of ephemeral ports that is
-// Docker's own choice when the kernel's cannot be read.
+// The range of random ports: the part of the ephemeral ports that Docker uses when it
+// cannot read the kernel's range.
 const (
 	firstRandom = 49153
 	lastRandom  = 65535
 )
 
-// taken is what endpoints have published.
+// taken holds the ports that endpoints have published.
 type taken struct{ list []takenPort }
 
 type takenPort struct {
 	state.Port
-	by string // a container's name or id; "" by the endpoint that asks
+	by string // a container's name or id; "" for the requesting endpoint
 }
 
 func (t *taken) add(list []state.Port, by string) {
@@ -41,8 +41,8 @@ func (t *taken) add(list []state.Port, by string) {
 	}
 }
 
-// has says whether a port is published already on an address that overlaps, and
-// by whom.
+// has says whether a port is already published on an overlapping address, and which
+// container has it.
 func (t *taken) has(proto uint8, ip netip.Addr, port uint16) (by string, has bool) {
 	for _, p := range t.list {
 		if p.Proto == proto && p.HostPort == port && overlap(p.HostIP, ip) {
@@ -52,8 +52,8 @@ func (t *taken) has(proto uint8, ip netip.Addr, port uint16) (by string, has boo
 	return "", false
 }
 
-// overlap says whether two addresses of the host may get the same packet; no
-// address is all of them.
+// overlap says whether two addresses of the host may receive the same packet; an invalid
+// address means all addresses.
 func overlap(a, b netip.Addr) bool {
 	switch {
 	case !a.IsValid() || !b.IsValid():
@@ -64,9 +64,9 @@ func overlap(a, b netip.Addr) bool {
 	return a == b || a.IsUnspecified() || b.IsUnspecified()
 }
 
-// choose decides the host's ports. Docker leaves to the driver what it asks as 0
-// or as a range. A fixed one that a program listens on is refused, as Docker's own
-// drivers do: portmap would take its connections away.
+// choose decides the host's ports. Docker lets the driver choose if the port is 0 or a
+// range. choose refuses a fixed port on which a program listens, as Docker's own drivers
+// do: portmap would take the program's connections.
 func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, err error) {
 	for _, b := range asked {
 		p := state.Port{Proto: b.Proto, Port: b.Port, HostPort: b.HostPort}
@@ -92,15 +92,15 @@ func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, er
 		}
 		used.add([]state.Port{p}, "")
 		if err := bind(p.Proto, p.HostIP, p.HostPort); !p.Chosen && errors.Is(err, unix.EADDRINUSE) {
-			return nil, fmt.Errorf("publish port %d: host port %d/%s is a program's of this host: %w", b.Port, p.HostPort, protocol(p.Proto), err)
+			return nil, fmt.Errorf("publish port %d: host port %d/%s is in use by a program of this host: %w", b.Port, p.HostPort, protocol(p.Proto), err)
 		}
 		out = append(out, p)
 	}
 	return out, nil
 }
 
-// hostAddress is that of a binding, if it is the host's own: a port of another one
-// leads nowhere. Where ip_nonlocal_bind lets programs have any address, any serves.
+// hostAddress parses a binding's host address, and refuses one that the host does not
+// have: its port would not be reachable. With ip_nonlocal_bind any address is accepted.
 func hostAddress(b cnm.PortBinding) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(b.HostIP)
 	if err != nil {
@@ -108,13 +108,13 @@ func hostAddress(b cnm.PortBinding) (netip.Addr, error) {
 	}
 	ip = ip.Unmap()
 	if err := bind(unix.IPPROTO_UDP, ip, 0); errors.Is(err, unix.EADDRNOTAVAIL) {
-		return ip, fmt.Errorf("publish port %d: host address %s is none of this host: %w", b.Port, ip, err)
+		return ip, fmt.Errorf("publish port %d: host address %s is not an address of this host: %w", b.Port, ip, err)
 	}
 	return ip, nil
 }
 
-// answered refuses a host address of a family that the container has no address of.
-func answered(asked []cnm.PortBinding, network string, has []netip.Prefix) error {
+// checkFamilies refuses a host address of a family in which the container has no address.
+func checkFamilies(asked []cnm.PortBinding, network string, has []netip.Prefix) error {
 	for _, b := range asked {
 		ip, err := netip.ParseAddr(b.HostIP)
 		if err != nil || slices.ContainsFunc(has, func(a netip.Prefix) bool { return a.Addr().Is4() == ip.Unmap().Is4() }) {
@@ -129,8 +129,8 @@ func answered(asked []cnm.PortBinding, network string, has []netip.Prefix) error
 	return nil
 }
 
-// start is where the search begins: anywhere for a random port, at the first of
-// a range as Docker does it, and further on after each that did not work.
+// start is where the search begins: at a random port, or at the first of a range as in
+// Docker, and one further after each failed try.
 func start(b cnm.PortBinding, first, last uint16, try int) int {
 	size := int(last) - int(first) + 1
 	if b.HostPort == 0 {
@@ -139,7 +139,7 @@ func start(b cnm.PortBinding, first, last uint16, try int) int {
 	return try % size
 }
 
-// free finds the next port that nobody has published or listens on.
+// free finds the next port that is not published and on which no program listens.
 func free(p *state.Port, first, last uint16, used *taken, from int) (uint16, error) {
 	size := int(last) - int(first) + 1
 	for i := range size {
@@ -151,7 +151,7 @@ func free(p *state.Port, first, last uint16, used *taken, from int) (uint16, err
 	return 0, fmt.Errorf("publish port %d: no host port of %d-%d is free", p.Port, first, last)
 }
 
-// bind tries whether a program has the port. For SCTP nobody knows.
+// bind tries whether a program has the port. For SCTP this is unknown.
 func bind(proto uint8, ip netip.Addr, port uint16) error {
 	host := ""
 	if ip.IsValid() {
@@ -189,7 +189,7 @@ func protocol(proto uint8) string {
 	return strconv.Itoa(int(proto))
 }
 
-// Ports is a list of published ports as `docker ps` would show it.
+// Ports is a list of published ports, printed like `docker ps` prints them.
 type Ports []state.Port
 
 // String is "0.0.0.0:8080->80/tcp, …".

@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Item is something that is dead, or unsure: that stays.
+// Item is something dead, or something unsure, which is kept.
 type Item struct {
 	Kind    string `json:"kind"` // endpoint, addresses, network, pool
 	Name    string `json:"name"`
@@ -35,24 +35,24 @@ const (
 	kindPool      = "pool"
 )
 
-// collector asks of what the driver keeps whether it is alive, and removes what is
-// dead: what dockerd will never delete. That is endpoints of containers that were gone
-// when it came back, calls that were cut short with this process or the node, deletes
-// that failed, and what Docker has forgotten.
+// collector decides for everything that the driver keeps whether it is alive, and removes
+// what is dead, since dockerd will never delete it: endpoints of containers that had ended
+// when dockerd came back, calls that ended with this process or the node, deletes that
+// failed, and what Docker has forgotten.
 type collector struct {
 	d      *Driver
-	grace  time.Duration // what is younger stays
+	grace  time.Duration // younger things are kept
 	dry    bool          // remove nothing
-	docker *said         // what Docker has; nil when it is not asked
-	found  []Item        // what is dead or unsure
+	docker *dockerView   // what Docker has; nil without an answer
+	found  []Item        // dead and unsure items
 
-	wanted    bool // something else asks for what it has
-	keepLease bool // its MAC address is asked for again
+	wanted    bool // another endpoint needs what it has
+	keepLease bool // its MAC address is requested again
 }
 
-// Sweep removes what is dead by what is seen here: the boot id, the sandbox and the
-// phase tell. It asks dockerd nothing, since that may be waiting for us. It returns how
-// many endpoints it removed.
+// Sweep removes what is dead by what the driver itself sees: the boot id, the sandbox and
+// the phase. It does not ask dockerd, which may be waiting for this driver. It returns
+// how many endpoints it removed.
 func (d *Driver) Sweep(ctx context.Context) (removed int, err error) {
 	c := &collector{d: d, grace: d.opts.Grace}
 	err = c.everything(ctx)
@@ -64,38 +64,37 @@ func (d *Driver) Sweep(ctx context.Context) (removed int, err error) {
 	return removed, err
 }
 
-// Collection says what Collect is to do.
+// Collection holds the options of Collect.
 type Collection struct {
-	Grace time.Duration // what is younger stays; at least 10 s, as a start takes its time
+	Grace time.Duration // younger things are kept; at least 10 s, as a start takes its time
 	Dry   bool          // remove nothing
 }
 
-// Collected is what Collect has found. NotAsked tells why Docker's word is
-// missing, which is no failure: it may not run. Failed tells what could not be
-// read or removed.
+// Collected is the result of Collect. NotAsked is why Docker was not asked, which is no
+// failure: it may not run. Failed names what could not be read or removed.
 type Collected struct {
 	Items            []Item
 	NotAsked, Failed string `json:",omitempty"`
 }
 
-// Collect is Sweep on demand, with Docker's word.
+// Collect is Sweep on demand, and also asks Docker.
 func (d *Driver) Collect(ctx context.Context, in Collection) *Collected {
 	c, out := &collector{d: d, grace: max(in.Grace, d.opts.doubt), dry: in.Dry}, &Collected{}
-	var unheard error
+	var askErr error
 	if d.opts.Engine != nil {
-		c.docker, unheard = d.hear(ctx, c.grace)
-		if errors.Is(unheard, errNotAsked) {
-			out.NotAsked, unheard = unheard.Error(), nil
+		c.docker, askErr = d.askDocker(ctx, c.grace)
+		if errors.Is(askErr, errNotAsked) {
+			out.NotAsked, askErr = askErr.Error(), nil
 		}
 	}
-	if err := errors.Join(unheard, c.everything(ctx)); err != nil {
+	if err := errors.Join(askErr, c.everything(ctx)); err != nil {
 		out.Failed = err.Error()
 	}
 	out.Items = c.found
 	return out
 }
 
-// everything asks of all that is kept: endpoints first, which use the rest.
+// everything checks all that is kept: endpoints first, since they use the rest.
 func (c *collector) everything(ctx context.Context) error {
 	s := c.d.store
 	return errors.Join(
@@ -105,12 +104,12 @@ func (c *collector) everything(ctx context.Context) error {
 		each(ctx, s.Pools, c.pool))
 }
 
-// each does one thing with all that can be read, and tells what cannot.
+// each calls do for everything that can be read, and returns the errors.
 func each[T any](ctx context.Context, list func() ([]*T, error), do func(*T) error) error {
 	all, err := list()
 	errs := []error{err}
 	for _, x := range all {
-		if ctx.Err() != nil { // gc lets go for a driver that starts
+		if ctx.Err() != nil { // gc stops for a driver that starts
 			return context.Cause(ctx)
 		}
 		errs = append(errs, do(x))
@@ -118,7 +117,7 @@ func each[T any](ctx context.Context, list func() ([]*T, error), do func(*T) err
 	return errors.Join(errs...)
 }
 
-// settle does what follows from a verdict.
+// settle carries out a verdict.
 func (c *collector) settle(kind, name string, v verdict, remove func() error) error {
 	if v.state == life.Alive {
 		return nil
@@ -136,12 +135,12 @@ func (c *collector) settle(kind, name string, v verdict, remove func() error) er
 	return err
 }
 
-// facts are those that do not depend on the thing.
+// facts are those that do not depend on the item.
 func (c *collector) facts() *facts {
 	return &facts{now: time.Now(), boot: c.d.boot, grace: c.grace, wanted: c.wanted}
 }
 
-// endpoint judges with the endpoint's lock held, and tends what is alive.
+// endpoint judges with the endpoint's lock held, and completes one that is alive.
 func (c *collector) endpoint(ctx context.Context, id string) error {
 	return c.d.known(ctx, id, func(ctx context.Context, e *state.Endpoint) error {
 		f := c.facts()
@@ -151,7 +150,7 @@ func (c *collector) endpoint(ctx context.Context, id string) error {
 		}
 		v := f.endpoint(e)
 		if v.state == life.Alive && !c.dry {
-			return c.d.tend(ctx, f, e)
+			return c.d.complete(ctx, f, e)
 		}
 		lease := unbind
 		if f.abandoned(e) && !c.keepLease {
@@ -167,10 +166,10 @@ func (f *facts) look(e *state.Endpoint) {
 	f.missing = errors.Is(none, fs.ErrNotExist)
 }
 
-// inUse says whether an endpoint's interface is in its sandbox, where it serves a
-// container that runs whatever Docker lists: it goes with the sandbox.
+// inUse says whether an endpoint's interface is in its sandbox. Then a container uses it,
+// whatever Docker lists: it ends with the sandbox.
 func (d *Driver) inUse(e *state.Endpoint) verdict {
-	const cannot = "whether its interface is in its sandbox cannot be told: %v"
+	const cannot = "whether its interface is in its sandbox is unknown: %v"
 	switch here, err := inSandbox(e); {
 	case err != nil:
 		return unsure(cannot, err)
@@ -201,7 +200,7 @@ func (d *Driver) runsOn(network string) verdict {
 	all, err := d.store.Endpoints()
 	out := dead("no container runs on it")
 	if err != nil {
-		out = unsure("which containers run on it cannot be told: %v", err)
+		out = unsure("which containers run on it is unknown: %v", err)
 	}
 	for _, e := range all {
 		if e.Network != network {
@@ -217,7 +216,7 @@ func (d *Driver) runsOn(network string) verdict {
 	return out
 }
 
-// lease looks again with the lease's lock held, when that is not alive.
+// lease judges a lease without its lock and, unless it is alive, again with the lock held.
 func (c *collector) lease(ctx context.Context, l *state.Lease) error {
 	if c.judgeLease(l).state == life.Alive {
 		return nil
@@ -234,7 +233,7 @@ func (c *collector) judgeLease(l *state.Lease) verdict {
 	f.docker = c.docker.ofLease(l)
 	switch used, err := c.d.used(l); {
 	case err != nil:
-		f.use = unsure("whether an endpoint uses them cannot be told: %v", err)
+		f.use = unsure("whether an endpoint uses them is unknown: %v", err)
 	case used:
 		f.use = alive("an endpoint uses them")
 	default:
@@ -243,7 +242,7 @@ func (c *collector) judgeLease(l *state.Lease) verdict {
 	return f.lease(l)
 }
 
-// used says whether a lease is of an endpoint of ours that is there.
+// used says whether one of our endpoints uses a lease.
 func (d *Driver) used(l *state.Lease) (bool, error) {
 	if l.Endpoint == "" {
 		return false, nil
@@ -255,8 +254,7 @@ func (d *Driver) used(l *state.Lease) (bool, error) {
 	return true, err
 }
 
-// leaseName is what a person reads. No address is known of a lease whose request
-// was cut short.
+// leaseName is for people. A lease whose request was interrupted has no known address.
 func leaseName(l *state.Lease) string {
 	if len(l.Given) == 0 {
 		return "asked of " + l.Network

@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/docker/engine"
 )
 
-// joinedOld has an endpoint that joined before its sandbox came, as before Docker 28,
-// and a file where that was to be: dockerd's, or a mount that is hidden from us.
+// joinedOld has an endpoint that joined before its sandbox existed, as before Docker 28,
+// and a file at the sandbox's path: dockerd's, or a hidden mount.
 func (n *node) joinedOld(network string) *container {
 	n.Helper()
 	n.old = true
@@ -29,8 +29,9 @@ func (n *node) joinedOld(network string) *container {
 	return c
 }
 
-// The collector reports what is unsure and leaves it. Docker's word, yes or no, decides it.
-func TestUnsureIsToldAndStays(t *testing.T) {
+// The collector reports unsure items and keeps them, until Docker's answer decides,
+// either way.
+func TestUnsureIsReportedAndKept(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")
 	a := n.asking(network)
@@ -50,14 +51,14 @@ func TestUnsureIsToldAndStays(t *testing.T) {
 	n.collect(false, kindEndpoint+": "+forgot)
 }
 
-// The same doubt is logged once, another one again.
+// The same reason is logged once, another one is logged again.
 func TestUnsureIsLoggedOnce(t *testing.T) {
 	var log []string
 	d := &Driver{opts: Options{Log: func(format string, args ...any) { log = append(log, fmt.Sprintf(format, args...)) }}}
 	item := func(name, state, why string) Item {
 		return Item{Kind: kindEndpoint, Name: name, State: state, Why: why}
 	}
-	var h heard
+	var h logged
 	for _, found := range [][]Item{
 		{item("a", "unsure", "x"), item("b", "dead", "y")},
 		{item("a", "unsure", "x")},
@@ -67,7 +68,7 @@ func TestUnsureIsLoggedOnce(t *testing.T) {
 	} {
 		h.unsure(d, found)
 	}
-	want := []string{"endpoint a stays: x", "endpoint a stays: z", "endpoint c stays: x", "endpoint a stays: z"}
+	want := []string{"endpoint a is kept: x", "endpoint a is kept: z", "endpoint c is kept: x", "endpoint a is kept: z"}
 	if !slices.Equal(log, want) {
 		t.Errorf("%q, want %q", log, want)
 	}

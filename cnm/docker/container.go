@@ -21,9 +21,9 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// waiting are the processes that wait in a sandbox to become the container's
-// (runc's init), none when anything else is there: then the container runs, and
-// runc's are of a `docker exec`, or of one with `--network container:X`.
+// waiting are the processes that wait in a sandbox to become the container's (runc's
+// init). It is empty if there is any other process: then the container runs, and a runc
+// init belongs to a `docker exec` or to a container with `--network container:X`.
 func (d *Driver) waiting(id netns.ID) (pids []int) {
 	for pid := range d.processesIn(id, "") {
 		if !strings.HasPrefix(d.comm(pid), runcInit) {
@@ -34,7 +34,7 @@ func (d *Driver) waiting(id netns.ID) (pids []int) {
 	return pids
 }
 
-// populated says whether there are processes in a sandbox that do not wait.
+// populated says whether a sandbox has processes other than waiting ones.
 func (d *Driver) populated(id netns.ID) bool {
 	for pid := range d.processesIn(id, "") {
 		if name := d.comm(pid); name != "" && !strings.HasPrefix(name, runcInit) {
@@ -44,7 +44,7 @@ func (d *Driver) populated(id netns.ID) bool {
 	return false
 }
 
-// runcInit is how the name of runc's init begins.
+// runcInit is the beginning of the name of runc's init.
 const runcInit = "runc:["
 
 // comm is a process's name, empty for one that has ended.
@@ -60,7 +60,7 @@ func (d *Driver) proc(pid int) string {
 	return filepath.Join(d.opts.Paths.Proc, strconv.Itoa(pid))
 }
 
-// processesIn are the processes in a namespace whose name begins so.
+// processesIn are the processes in a namespace whose names have a prefix.
 func (d *Driver) processesIn(id netns.ID, prefix string) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for _, pid := range d.processes() {
@@ -74,8 +74,8 @@ func (d *Driver) processesIn(id netns.ID, prefix string) iter.Seq[int] {
 	}
 }
 
-// processes are the ids of all processes. The highest come first, as the one
-// looked for is among the newest of a host that may have thousands.
+// processes are the ids of all processes, the highest first: the process in question is
+// among the newest, of thousands perhaps.
 func (d *Driver) processes() (pids []int) {
 	dir, err := os.Open(d.opts.Paths.Proc)
 	if err != nil {
@@ -96,9 +96,9 @@ func (d *Driver) processes() (pids []int) {
 	return pids
 }
 
-// failClosed keeps a container from a network that is not what its chain says:
-// the waiting process is killed, so that `docker run` fails; a container that
-// runs already loses this interface's link.
+// failClosed keeps a container from a network that is not as its chain configures it. It
+// kills the waiting process, so that `docker run` fails; a running container loses this
+// interface's link.
 func (d *Driver) failClosed(e *state.Endpoint) error {
 	id, there, err := live(e.Sandbox)
 	if !there {
@@ -112,7 +112,7 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 		return err
 	}
 	defer c.Close()
-	if !e.Closed && isUp(link) { // IPv6 addresses and routes go with it, so first to the disk
+	if !e.Closed && isUp(link) { // the link loses its IPv6 addresses and routes, so record them first
 		if e.Before, err = snapshot(c, link); err != nil {
 			return err
 		}
@@ -128,12 +128,12 @@ func (d *Driver) failClosed(e *state.Endpoint) error {
 	return d.save(e)
 }
 
-// shut says whether failClosed has set an endpoint's link down, or was killed when
-// it was about to.
+// shut says whether failClosed has set an endpoint's link down, or was killed just
+// before.
 func shut(e *state.Endpoint) bool { return e.Closed || e.Before != nil }
 
-// reopen sets the link of a container up that failClosed has set down, when its
-// network is what its chain says after all, and puts back what went with it.
+// reopen sets up a link that failClosed has set down, once the network is as its chain
+// configures it, and restores the addresses and routes that were lost.
 func (d *Driver) reopen(n *network, e *state.Endpoint) error {
 	if !shut(e) {
 		return nil
@@ -147,7 +147,7 @@ func (d *Driver) reopen(n *network, e *state.Endpoint) error {
 	if err := c.LinkSetUp(link); err != nil {
 		return err
 	}
-	if e.Before != nil { // else it was set down by a driver that did not look
+	if e.Before != nil { // an earlier driver set it down without a record
 		if err := putBack(c, link, e.Before); err != nil {
 			return err
 		}
@@ -159,33 +159,33 @@ func (d *Driver) reopen(n *network, e *state.Endpoint) error {
 	return d.save(e)
 }
 
-// putBack makes what a link has lost that was set down.
+// putBack restores the addresses and routes of a link that was set down.
 func putBack(c *nl.Conn, link netlink.Link, s *state.Snapshot) error {
 	for _, a := range s.Addrs {
 		if err := addAddr(c, link, a); err != nil {
 			return err
 		}
 	}
-	all := slices.SortedFunc(slices.Values(s.Routes), func(a, b state.Route) int { return a.GW.Compare(b.GW) }) // what leads to gateways first
+	all := slices.SortedFunc(slices.Values(s.Routes), func(a, b state.Route) int { return a.GW.Compare(b.GW) }) // routes to gateways first
 	for i := range all {
 		if all[i].Kernel {
-			continue // its address has made it
+			continue // made by its address
 		}
 		err := c.RouteAdd(toKernel(&all[i], link.Attrs().Index))
-		if err != nil && !errors.Is(err, unix.EEXIST) { // the default route may be another network's by now
+		if err != nil && !errors.Is(err, unix.EEXIST) { // another network may have the default route by now
 			return fmt.Errorf("put back the route to %s: %w", all[i].Dst, err)
 		}
 	}
 	return nil
 }
 
-// end kills the processes that wait.
+// end kills the waiting processes.
 func (d *Driver) end(e *state.Endpoint, pids []int) error {
 	var errs []error
 	for _, pid := range pids {
-		d.opts.Log("endpoint %.12s: end the start of its container (process %d)", e.ID, pid)
+		d.opts.Log("endpoint %.12s: kill its starting container (process %d)", e.ID, pid)
 		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("end the start of the container: %w", err))
+			errs = append(errs, fmt.Errorf("kill the starting container: %w", err))
 		}
 	}
 	return errors.Join(errs...)

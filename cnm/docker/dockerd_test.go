@@ -20,12 +20,12 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// dockerd plays the calls of `docker run` and `docker stop` in their order, and
-// does to the interface what libnetwork does.
+// dockerd makes the calls of `docker run` and `docker stop` in their order, and changes
+// the interface as libnetwork does.
 type dockerd struct {
 	*testing.T
 	c   *cnm.Client
-	old bool // as before 28: the sandbox comes after Join
+	old bool // as before 28: the sandbox is made after Join
 	n   int
 }
 
@@ -34,13 +34,13 @@ type container struct {
 	d                 *dockerd
 	endpoint, network string
 	key               string // SandboxKey
-	told              cnm.Interface
+	iface             cnm.Interface
 	join              *cnm.JoinResponse
 	name              string // of the interface
 	src               string
 }
 
-// run is what a container is started with.
+// run holds the arguments of a start.
 type run struct {
 	network string
 	iface   cnm.Interface
@@ -81,9 +81,9 @@ func (d *dockerd) check(err error) {
 	}
 }
 
-// begin makes the container's endpoint.
+// begin creates the container's endpoint.
 func (d *dockerd) begin(r run) (*container, error) {
-	c := &container{d: d, endpoint: d.id(), network: r.network, told: r.iface, key: r.key}
+	c := &container{d: d, endpoint: d.id(), network: r.network, iface: r.iface, key: r.key}
 	if c.key == "" {
 		c.key = "/var/run/docker/netns/" + c.endpoint[52:]
 	}
@@ -97,13 +97,13 @@ func (d *dockerd) begin(r run) (*container, error) {
 		return nil, err
 	}
 	got := out.Interface
-	c.told.Address = either(d, c.told.Address, got.Address)
-	c.told.AddressIPv6 = either(d, c.told.AddressIPv6, got.AddressIPv6)
-	c.told.MacAddress = either(d, c.told.MacAddress, got.MacAddress)
+	c.iface.Address = either(d, c.iface.Address, got.Address)
+	c.iface.AddressIPv6 = either(d, c.iface.AddressIPv6, got.AddressIPv6)
+	c.iface.MacAddress = either(d, c.iface.MacAddress, got.MacAddress)
 	return c, nil
 }
 
-// either refuses a driver that changes what it was given, as Docker does.
+// either refuses a driver that changes a given value, as Docker does.
 func either[T comparable](d *dockerd, given, answered T) T {
 	d.Helper()
 	var zero T
@@ -153,7 +153,7 @@ func (c *container) joins(r run) (err error) {
 	}
 	for range 2 {
 		if _, err := d.c.EndpointOperInfo(d.ctx(), c.request()); err != nil {
-			d.Logf("EndpointOperInfo: %v", err) // Docker says no more of it
+			d.Logf("EndpointOperInfo: %v", err) // Docker ignores the error
 		}
 	}
 	if d.old {
@@ -167,7 +167,7 @@ func (c *container) request() *cnm.EndpointRequest {
 	return &cnm.EndpointRequest{NetworkID: c.network, EndpointID: c.endpoint}
 }
 
-// sandbox makes the namespace of a container of the current Docker.
+// sandbox makes a container's namespace, as the current Docker does.
 func (d *dockerd) sandbox() string {
 	key := "/var/run/docker/netns/" + d.id()[52:]
 	must(d, netns.Create(key))
@@ -175,7 +175,7 @@ func (d *dockerd) sandbox() string {
 	return key
 }
 
-// place is libnetwork's osl.Namespace.AddInterface and what follows.
+// place is libnetwork's osl.Namespace.AddInterface and the steps after it.
 func (c *container) place(gateway bool) {
 	d := c.d
 	host, in := conn(d, ""), conn(d, c.key)
@@ -187,11 +187,11 @@ func (c *container) place(gateway bool) {
 	must(d, err)
 	c.name = c.freeName(in)
 	must(d, in.LinkSetName(link, c.name))
-	if link.Attrs().HardwareAddr.String() != c.told.MacAddress {
-		d.Errorf("the interface has %s, told was %s", link.Attrs().HardwareAddr, c.told.MacAddress)
+	if link.Attrs().HardwareAddr.String() != c.iface.MacAddress {
+		d.Errorf("the interface has %s, the driver's answer was %s", link.Attrs().HardwareAddr, c.iface.MacAddress)
 	}
-	must(d, in.SetSysctl("net/ipv6/conf/"+c.name+"/disable_ipv6", map[bool]string{true: "0", false: "1"}[c.told.AddressIPv6.IsValid()]))
-	for _, a := range []netip.Prefix{c.told.Address, c.told.AddressIPv6} {
+	must(d, in.SetSysctl("net/ipv6/conf/"+c.name+"/disable_ipv6", map[bool]string{true: "0", false: "1"}[c.iface.AddressIPv6.IsValid()]))
+	for _, a := range []netip.Prefix{c.iface.Address, c.iface.AddressIPv6} {
 		if a.IsValid() {
 			must(d, addAddr(in, link, a))
 		}
@@ -251,7 +251,7 @@ func (c *container) leave() error { return c.d.c.Leave(c.d.ctx(), c.request()) }
 
 func (c *container) delete() error { return c.d.c.DeleteEndpoint(c.d.ctx(), c.request()) }
 
-// unplace is libnetwork taking the interface back: down, its old name, the host.
+// unplace takes the interface back as libnetwork does: down, old name, host.
 func (c *container) unplace() {
 	d := c.d
 	in := conn(d, c.key)
@@ -277,7 +277,7 @@ func (c *container) stop(revoke bool) {
 	c.die()
 }
 
-// die is the end of the sandbox.
+// die ends the sandbox.
 func (c *container) die() { must(c.d, netns.Delete(c.key)) }
 
 func conn(t testing.TB, path string) *nl.Conn {

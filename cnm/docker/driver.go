@@ -21,20 +21,20 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Options say where things are. Only Plugins is required.
+// Options of a Driver. Only Plugins is required.
 type Options struct {
 	Plugins []string // directories of CNI plugins
-	ConfDir string   // of configurations; default /etc/cni/net.d
+	ConfDir string   // of network configurations; default /etc/cni/net.d
 	Paths   paths.Paths
-	Invoker invoke.Invoker // how plugins are called; nil: by exec
+	Invoker invoke.Invoker // calls the plugins; nil: by exec
 
-	// Limit bounds one call. It must be less than what the server waits, so that
-	// a plugin that hangs is killed before Docker is told.
+	// Limit bounds one call. It must be less than the server's limit, so that a plugin
+	// that hangs is killed before Docker gets the answer.
 	Limit time.Duration
-	// Grace is how old what nobody uses must be before Sweep removes it.
+	// Grace is the least age at which Sweep removes unused things.
 	Grace    time.Duration
 	DataRoot string // Docker's, to find names of containers; default /var/lib/docker
-	Engine   Engine // Docker, to ask which networks it has; nil: never asked
+	Engine   Engine // asks Docker for its networks; nil: Docker is not asked
 	Log      func(format string, args ...any)
 
 	doubt time.Duration // for tests: inDoubt
@@ -50,8 +50,8 @@ const (
 	DefaultDataRoot = "/var/lib/docker"
 )
 
-// Driver is a cnm.NetworkDriver and a cnm.IPAMDriver. Its methods may be called
-// by many goroutines.
+// Driver is a cnm.NetworkDriver and a cnm.IPAMDriver. Several goroutines may call its
+// methods at once.
 type Driver struct {
 	opts  Options
 	store *state.Store
@@ -60,7 +60,7 @@ type Driver struct {
 	run   map[part]*chain.Runtime
 }
 
-// The Driver is both kinds, with what publishes ports.
+// Driver also publishes ports.
 var (
 	_ cnm.NetworkDriver = (*Driver)(nil)
 	_ cnm.Connectivity  = (*Driver)(nil)
@@ -111,16 +111,16 @@ func New(o Options) (*Driver, error) {
 	for _, p := range []part{hold, post, ports, lease} {
 		d.run[p] = d.runtime(p)
 	}
-	d.tellOpen()
+	d.logOpen()
 	return d, nil
 }
 
-// runtime keeps the results of each part apart, and away from libcni's: a
-// runtime that collects garbage on the same network does not know our endpoints.
+// runtime keeps the results of each part separate, and apart from libcni's: a runtime
+// that runs GC on the same network does not know our endpoints.
 func (d *Driver) runtime(p part) *chain.Runtime {
 	return &chain.Runtime{
 		RollbackTime: rollbackTime,
-		NoRollback:   p == lease, // ask does it, who forgets none that cannot be taken back
+		NoRollback:   p == lease, // ask does it, and keeps what cannot be undone
 		Path:         d.opts.Plugins, ConfDir: d.opts.ConfDir, Invoker: d.opts.Invoker, RunDir: d.opts.Paths.Run,
 		CacheDir: filepath.Join(d.store.Dir(), "cache", p.String()),
 		Warn:     func(err error) { d.opts.Log("warning: %v", err) },
@@ -130,8 +130,8 @@ func (d *Driver) runtime(p part) *chain.Runtime {
 	}
 }
 
-// execer runs plugins, which may drive a driver of Docker's themselves: it tells how
-// deep they are.
+// execer runs plugins. They may call a Docker driver themselves, so execer passes on the
+// depth.
 type execer struct{}
 
 // Invoke implements invoke.Invoker.
@@ -149,14 +149,14 @@ func because(err error) string {
 
 // Down answers for a driver that cannot start.
 func Down(why error) *cnm.Handler {
-	d := new(Driver) // says what it is; nothing else is called
+	d := new(Driver) // answers Activate and GetCapabilities; no other method is called
 	return &cnm.Handler{
 		Network: d, IPAM: d,
 		Down: fmt.Errorf("the network driver cannot start (journalctl -u patchbay-docker): %w", why),
 	}
 }
 
-// save writes an endpoint down before the work goes on.
+// save records an endpoint before the work goes on.
 func (d *Driver) save(e *state.Endpoint) error {
 	d.opts.step()
 	err := d.store.SaveEndpoint(e)
@@ -164,12 +164,12 @@ func (d *Driver) save(e *state.Endpoint) error {
 	return err
 }
 
-// limit gives a call its time.
+// limit bounds a call.
 func (d *Driver) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d.opts.Limit)
 }
 
-// Capabilities implements cnm.NetworkDriver: networks are this host's alone.
+// Capabilities implements cnm.NetworkDriver: networks belong to this host alone.
 func (d *Driver) Capabilities(context.Context) (*cnm.Capabilities, error) {
 	return &cnm.Capabilities{Scope: cnm.ScopeLocal, ConnectivityScope: cnm.ScopeLocal, GwAllocChecker: true}, nil
 }

@@ -24,7 +24,7 @@ const (
 	macvlanNet = `{"cniVersion":"1.1.0","name":"macnet","plugins":[{"type":"macvlan","master":"parent0",` + dual + `}]}`
 )
 
-// both runs a test against a dockerd from before 28 and a current one.
+// both runs a test with a dockerd from before 28 and with a current one.
 func both(t *testing.T, fn func(t *testing.T, old bool)) {
 	for name, old := range map[string]bool{"27": true, "28": false} {
 		t.Run(name, func(t *testing.T) { fn(t, old) })
@@ -48,11 +48,11 @@ func twoContainers(t *testing.T, name, conf string, old bool) {
 	network := n.network(name)
 	a, b := n.mustStart(run{network: network}), n.mustStart(run{network: network})
 	for _, c := range []*container{a, b} {
-		if !c.told.Address.Addr().Is4() || !c.told.AddressIPv6.Addr().Is6() || c.told.MacAddress == "" || !c.join.Gateway.IsValid() || c.join.DisableGatewayService {
-			t.Errorf("inspect shows %+v, %+v", c.told, c.join)
+		if !c.iface.Address.Addr().Is4() || !c.iface.AddressIPv6.Addr().Is6() || c.iface.MacAddress == "" || !c.join.Gateway.IsValid() || c.join.DisableGatewayService {
+			t.Errorf("inspect shows %+v, %+v", c.iface, c.join)
 		}
 	}
-	for _, to := range []netip.Prefix{b.told.Address, b.told.AddressIPv6} {
+	for _, to := range []netip.Prefix{b.iface.Address, b.iface.AddressIPv6} {
 		if err := a.reaches(b, to.Addr()); err != nil {
 			t.Errorf("%s: %v", to, err)
 		}
@@ -72,8 +72,8 @@ func TestAddressAndMACOfTheUser(t *testing.T) {
 	network := n.network("podnet")
 	want := cnm.Interface{MacAddress: "02:42:aa:bb:cc:01", Address: netip.MustParsePrefix("10.91.0.77/24")}
 	c := n.mustStart(run{network: network, iface: want, options: map[string]any{cnm.OptionIfName: "lan0", "cni.args": "K8S_POD=x"}})
-	if c.told.Address != want.Address || c.name != "lan0" || !c.told.AddressIPv6.IsValid() {
-		t.Errorf("%+v as %s", c.told, c.name)
+	if c.iface.Address != want.Address || c.name != "lan0" || !c.iface.AddressIPv6.IsValid() {
+		t.Errorf("%+v as %s", c.iface, c.name)
 	}
 	c.stop(true)
 }
@@ -84,13 +84,13 @@ func TestInternal(t *testing.T) {
 	must(t, err)
 	c := n.mustStart(run{network: id})
 	if c.join.Gateway.IsValid() || c.join.GatewayIPv6.IsValid() || len(c.join.StaticRoutes) > 0 || !c.join.DisableGatewayService {
-		t.Errorf("told %s", asJSON(c.join))
+		t.Errorf("Join answered %s", asJSON(c.join))
 	}
 	c.stop(true)
 	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: id}))
 }
 
-// A network of a release that closed none goes on as it was, and the log tells.
+// A network of a release that kept none internal works as before, and the log names it.
 func TestInternalFromBefore(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	id, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, nil)
@@ -117,7 +117,8 @@ func TestInternalFromBefore(t *testing.T) {
 const farNet = `{"cniVersion":"1.1.0","name":"far","plugins":[{"type":"bridge","bridge":"br-t6","isDefaultGateway":true,"ipMasq":true,
 	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.90.0.0/24"}],[{"subnet":"fd90::/64"}]]}}]}`
 
-// Routes that a container adds with NET_ADMIN lead nowhere, and no route of others leads in.
+// Routes that a container adds with NET_ADMIN do not lead out, and routes of others do
+// not lead in.
 func TestInternalIsClosed(t *testing.T) {
 	for name, conf := range map[string]string{"podnet": bridgeNet, "packed": packedNet} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +132,7 @@ func TestInternalIsClosed(t *testing.T) {
 			}
 			far := n.mustStart(run{network: n.network("far")})
 			wayOut(n, a, "10.91.0.1", "fd91::1")
-			for _, to := range [][2]netip.Addr{{far.told.Address.Addr(), a.told.Address.Addr()}, {far.told.AddressIPv6.Addr(), a.told.AddressIPv6.Addr()}} {
+			for _, to := range [][2]netip.Addr{{far.iface.Address.Addr(), a.iface.Address.Addr()}, {far.iface.AddressIPv6.Addr(), a.iface.AddressIPv6.Addr()}} {
 				if err := b.reaches(a, to[1]); err != nil {
 					t.Errorf("inside: %v", err)
 				}
@@ -146,7 +147,7 @@ func TestInternalIsClosed(t *testing.T) {
 	}
 }
 
-// Networks of ours reach each other, unless both are made with cni.isolate.
+// Our networks reach each other, unless both have cni.isolate.
 func TestIsolate(t *testing.T) {
 	for value, conf := range map[string]string{"true": bridgeNet, "strict": packedNet} {
 		t.Run(value, func(t *testing.T) {
@@ -158,8 +159,8 @@ func TestIsolate(t *testing.T) {
 				ids = append(ids, id)
 			}
 			a, far := n.mustStart(run{network: ids[0]}), n.mustStart(run{network: ids[1]})
-			refused(t, "from one to the other", far, a, a.told.Address.Addr())
-			refused(t, "from one to the other", far, a, a.told.AddressIPv6.Addr())
+			refused(t, "from one to the other", far, a, a.iface.Address.Addr())
+			refused(t, "from one to the other", far, a, a.iface.AddressIPv6.Addr())
 			for i, c := range []*container{a, far} {
 				c.stop(true)
 				must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: ids[i]}))
@@ -168,14 +169,14 @@ func TestIsolate(t *testing.T) {
 	}
 	n := newNode(t, bridgeNet, farNet)
 	a, far := n.mustStart(run{network: n.network("podnet")}), n.mustStart(run{network: n.network("far")})
-	if err := far.reaches(a, a.told.Address.Addr()); err != nil {
+	if err := far.reaches(a, a.iface.Address.Addr()); err != nil {
 		t.Errorf("without: %v", err)
 	}
 	a.stop(true)
 	far.stop(true)
 }
 
-// What cannot be kept is refused when the network is made.
+// Options that the plugins cannot satisfy are refused at the creation of the network.
 func TestShapeRefused(t *testing.T) {
 	n := newNode(t, ptpNet, bridgeNet)
 	internal := map[string]any{cnm.OptionInternal: true}
@@ -209,7 +210,7 @@ func wayOut(n *node, c *container, gateways ...string) {
 	}
 }
 
-// refused wants a container not to reach another.
+// refused expects that a container does not reach another.
 func refused(t *testing.T, what string, from, to *container, addr netip.Addr) {
 	t.Helper()
 	l := listen(t, to.key, addr)
@@ -234,7 +235,7 @@ func TestConfigurationIsKept(t *testing.T) {
 	c.stop(true)
 }
 
-// Docker forgets a network whose deletion fails; its endpoints go with it.
+// Docker forgets a network whose deletion fails; its endpoints are removed with it.
 func TestDeleteNetworkTakesItsEndpointsAlong(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	id, err := n.createNetwork(map[string]string{"cni.network": "podnet"}, nil)
@@ -251,8 +252,8 @@ func TestRefusals(t *testing.T) {
 		options map[string]string
 		want    string
 	}{
-		{nil, "say which CNI network"},
-		{map[string]string{"cni.network": "podnet", "cni.conf": "{}"}, "say which CNI network"},
+		{nil, "name the CNI network"},
+		{map[string]string{"cni.network": "podnet", "cni.conf": "{}"}, "name the CNI network"},
 		{map[string]string{"cni.network": "nosuch"}, "nosuch"},
 		{map[string]string{"cni.network": "podnet", "cni.netwrok": "x"}, `option "cni.netwrok" is not one`},
 		{map[string]string{"cni.network": "podnet", "cni.portmap": "yes"}, "want auto or off"},
@@ -262,8 +263,8 @@ func TestRefusals(t *testing.T) {
 		{map[string]string{"cni.network": "podnet", "cni.args": "x"}, "is not KEY=VALUE"},
 		{map[string]string{"cni.network": "podnet", "cni.ifprefix": "a/b"}, "characters of an interface name"},
 		{map[string]string{"cni.network": "podnet", "cni.dns": "keep"}, "want docker or replace"},
-		{map[string]string{"cni.network": "podnet", "cni.labels": ""}, "say how the names"},
-		{map[string]string{"cni.network": "podnet", "cni.labels": "a", "cni.mode": "hold"}, "no plugin runs when they are known"},
+		{map[string]string{"cni.network": "podnet", "cni.labels": ""}, "give the prefix"},
+		{map[string]string{"cni.network": "podnet", "cni.labels": "a", "cni.mode": "hold"}, "no plugin runs after the labels are known"},
 		{map[string]string{"cni.conf": "relative"}, "want JSON or an absolute path"},
 		{map[string]string{"cni.conf": "/dev/zero"}, "want a regular file"},
 		{map[string]string{"cni.conf": `{"cniVersion":"1.1.0","name":"x","plugins":[{"type":"nosuchplugin"}]}`}, "nosuchplugin"},
@@ -275,7 +276,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A failed CreateEndpoint gets no DeleteEndpoint.
+// After a failed CreateEndpoint, Docker sends no DeleteEndpoint.
 func TestFailedCreateLeavesNothing(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")

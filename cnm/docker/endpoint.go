@@ -23,9 +23,9 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// CreateEndpoint implements cnm.NetworkDriver: the first plugin makes the
-// interface in a holding namespace. When it fails Docker sends no
-// DeleteEndpoint, so nothing may stay.
+// CreateEndpoint implements cnm.NetworkDriver: the first plugin makes the interface in a
+// holding namespace. When it fails, Docker sends no DeleteEndpoint, so everything must be
+// undone.
 func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (*cnm.CreateEndpointResponse, error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -56,9 +56,9 @@ func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointReque
 	return answer(e), nil
 }
 
-// newEndpoint writes the intent.
+// newEndpoint records a new endpoint before any work.
 func (d *Driver) newEndpoint(n *network, in *cnm.CreateEndpointRequest) (*state.Endpoint, error) {
-	if !isID(in.EndpointID) { // it becomes names of links and files
+	if !isID(in.EndpointID) { // it becomes part of link and file names
 		return nil, fmt.Errorf("endpoint %.140q: its id is not %d hexadecimal digits", in.EndpointID, idLen)
 	}
 	e := &state.Endpoint{
@@ -119,7 +119,7 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	if e.Result, err = d.run[hold].Add(ctx, list, d.attachment(e, state.Where{NetNS: e.Hold, IfName: holdName})); err != nil {
 		return err
 	}
-	if err := d.keptClosed(n, e); err != nil {
+	if err := d.checkInternal(n, e); err != nil {
 		return err
 	}
 	if n.dns && len(n.part(post).Plugins) == 0 && len(e.Result.DNS.Nameservers) == 0 {
@@ -135,8 +135,8 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	return d.save(e)
 }
 
-// holdList is the first plugin; with an address of our IPAM driver it gets that
-// instead of asking for another.
+// holdList is the first plugin's list. If our IPAM driver gave the address, the plugin
+// gets that address instead of requesting another.
 func (d *Driver) holdList(ctx context.Context, n *network, e *state.Endpoint) (*chain.List, error) {
 	list := n.part(hold)
 	section, err := d.leased(ctx, n, e)
@@ -147,7 +147,7 @@ func (d *Driver) holdList(ctx context.Context, n *network, e *state.Endpoint) (*
 	return withIPAM(list, section)
 }
 
-// look snapshots the holding namespace.
+// look takes the snapshot of the holding namespace.
 func (d *Driver) look(e *state.Endpoint) error {
 	c, err := d.inside(e.Hold)
 	if err != nil {
@@ -165,8 +165,8 @@ func (d *Driver) look(e *state.Endpoint) error {
 	return err
 }
 
-// setMAC gives an interface the address that Docker has written down, when the
-// plugin has no say in it, as ptp. libnetwork would do it in the sandbox.
+// setMAC gives an interface the MAC that Docker has recorded, for plugins that cannot set
+// it, such as ptp. libnetwork would set it in the sandbox.
 func setMAC(c *nl.Conn, link netlink.Link, wanted string) error {
 	if wanted == "" || strings.EqualFold(wanted, link.Attrs().HardwareAddr.String()) {
 		return nil
@@ -182,8 +182,8 @@ func setMAC(c *nl.Conn, link netlink.Link, wanted string) error {
 	return nil
 }
 
-// wantedMet refuses an interface without the address that Docker has written
-// down: --ip, or another IPAM driver's.
+// wantedMet refuses an interface without the address that Docker has recorded: --ip, or
+// another IPAM driver's.
 func wantedMet(e *state.Endpoint) error {
 	for _, want := range []netip.Prefix{e.Wanted.Address, e.Wanted.AddressIPv6} {
 		has := slices.ContainsFunc(e.Kernel.Addrs, func(a netip.Prefix) bool { return a.Addr() == want.Addr() })
@@ -194,7 +194,7 @@ func wantedMet(e *state.Endpoint) error {
 	return nil
 }
 
-// answer has what Docker did not know before.
+// answer has the values that Docker does not know yet.
 func answer(e *state.Endpoint) *cnm.CreateEndpointResponse {
 	v4, v6 := addresses(e.Kernel)
 	out := &cnm.Interface{MacAddress: e.Kernel.MAC}
@@ -210,7 +210,7 @@ func answer(e *state.Endpoint) *cnm.CreateEndpointResponse {
 	return &cnm.CreateEndpointResponse{Interface: out}
 }
 
-// attachment is what a part of the chain is called with.
+// attachment is the argument of the calls of a part.
 func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment {
 	a := chain.Attachment{
 		ContainerID: e.ID, NetNS: at.NetNS, IfName: at.IfName,
@@ -224,7 +224,7 @@ func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment 
 	}
 	if len(ips) > 0 {
 		a.Capabilities["ips"] = ips
-		a.Args = append(a.Args, [2]string{"IP", ips[0]}) // static wants the length, host-local takes it
+		a.Args = append(a.Args, [2]string{"IP", ips[0]}) // static requires the prefix length, host-local accepts it
 	}
 	if e.Wanted.MacAddress != "" {
 		a.Capabilities["mac"] = e.Wanted.MacAddress
@@ -233,37 +233,36 @@ func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment 
 	for _, k := range slices.Sorted(maps.Keys(e.Args)) {
 		a.Args = append(a.Args, [2]string{k, e.Args[k]})
 	}
-	if at.NetNS != e.Hold { // there nobody knows the container
-		a.Args = append(a.Args, who(e)...)
+	if at.NetNS != e.Hold { // in the holding namespace the container is unknown
+		a.Args = append(a.Args, containerArgs(e)...)
 	}
 	return a
 }
 
-// rollbackTime bounds the taking back of a call that failed: by the chain, and
-// then by the driver. When a call has used up its time and both need theirs, the
-// server (Handler.Timeout) answers Docker before the second has ended.
+// rollbackTime bounds the undo of a failed call: once by the chain, then by the driver.
+// When a call has used up its time and both need theirs, the server (Handler.Timeout)
+// answers Docker before the second has ended.
 const rollbackTime = 10 * time.Second
 
-// rollback takes an endpoint back also when ctx has ended. What it cannot take
-// back is Sweep's.
+// rollback undoes an endpoint even if ctx has ended. Sweep does what it cannot.
 func (d *Driver) rollback(ctx context.Context, e *state.Endpoint) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
 	defer cancel()
 	return d.remove(ctx, e, unbind)
 }
 
-// DeleteEndpoint implements cnm.NetworkDriver. Docker asks once, whatever the
-// answer, so what cannot be removed now stays in the state for Sweep.
+// DeleteEndpoint implements cnm.NetworkDriver. Docker does not repeat it, whatever the
+// answer, so what cannot be removed now remains in the state for Sweep.
 func (d *Driver) DeleteEndpoint(ctx context.Context, in *cnm.EndpointRequest) error {
 	return d.known(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error { return d.remove(ctx, e, unbind) })
 }
 
-// remove takes everything of an endpoint away, in reverse order. It goes on from
-// wherever a call before was killed.
+// remove undoes everything of an endpoint, in reverse order. It can continue after an
+// earlier call that was killed.
 func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) error {
 	n, err := d.network(e.Network)
 	if errors.Is(err, state.ErrUnknown) {
-		return d.bury(ctx, e)
+		return d.removeByCache(ctx, e)
 	}
 	if err != nil {
 		return err
@@ -273,10 +272,10 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) er
 		return err
 	}
 	errs := []error{d.undoParts(ctx, n, e), d.takeBack(e)}
-	d.home(ctx, n.list.Name, e)
+	d.notifyReturn(ctx, n.list.Name, e)
 	errs = append(errs, d.undoHold(ctx, n, e))
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("endpoint %.12s stays until it can be removed: %w", e.ID, err)
+		return fmt.Errorf("endpoint %.12s is kept until it can be removed: %w", e.ID, err)
 	}
 	if err := netns.Delete(e.Hold); err != nil {
 		return err
@@ -288,7 +287,7 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) er
 }
 
 // undoHold is DEL of the first plugin. After a reboot the namespace is gone with
-// all that was in it; addresses and rules are what is left to remove.
+// everything in it; only addresses and rules are left to remove.
 func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) error {
 	at := state.Where{NetNS: e.Hold, IfName: holdName}
 	switch _, there, err := live(e.Hold); {

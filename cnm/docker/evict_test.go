@@ -29,9 +29,9 @@ func (x *ipamNet) leaseStart(mac, ip string, ports ...cnm.PortBinding) (*contain
 	return x.n.start(run{network: x.id, iface: cnm.Interface{Address: v4, MacAddress: mac}, ports: ports})
 }
 
-// dockerd was killed with its containers, and starts them again before anybody
-// has swept: ports and addresses are theirs.
-func TestDeadMakesWay(t *testing.T) {
+// dockerd was killed with its containers, and starts them again before the next Sweep:
+// they get their ports and addresses.
+func TestEvictDead(t *testing.T) {
 	both(t, func(t *testing.T, old bool) {
 		n := newNode(t, portNet)
 		n.old = old
@@ -46,13 +46,13 @@ func TestDeadMakesWay(t *testing.T) {
 		must(t, err)
 		n.sweep(0)
 		after.stop(true)
-		x.release(0, after.told.Address)
+		x.release(0, after.iface.Address)
 	})
 }
 
-// After a reboot Docker asks before anybody has swept. What the IPAM plugin gave
-// before then is anybody's, so it must be asked again, and one address is not
-// given to two.
+// After a reboot Docker requests addresses before the first Sweep. The IPAM plugin may
+// have given the old ones to others, so it must be asked again, and no address is given
+// twice.
 func TestRebootGivesNothingTwice(t *testing.T) {
 	for name, boot := range map[string]string{"a lease of the boot before": "an earlier one", "by a driver that wrote no boot": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -69,13 +69,13 @@ func TestRebootGivesNothingTwice(t *testing.T) {
 				other.stop(true)
 			}
 			after.stop(true)
-			x.release(0, after.told.Address)
+			x.release(0, after.iface.Address)
 		})
 	}
 }
 
-// rebooted leaves of a container what a reboot leaves: files of the state, with
-// the boot that the lease was written with, and the reservations of that time.
+// rebooted leaves of a container what a reboot leaves: the files of the state, with the
+// boot id of the lease, and the reservations.
 func (n *node) rebooted(c *container, lease, boot string) {
 	n.Helper()
 	c.die()
@@ -89,7 +89,7 @@ func (n *node) rebooted(c *container, lease, boot string) {
 	l.Boot = boot
 	must(n, n.driver.store.SaveLease(l))
 	must(n, netns.Delete(n.driver.standIn()))
-	for _, dir := range []string{"attachments", "ipam"} { // what host-local would know its own by
+	for _, dir := range []string{"attachments", "ipam"} { // by which host-local would know its own
 		must(n, os.RemoveAll(filepath.Join(n.opts.Paths.Run, dir)))
 	}
 	for _, file := range addressFiles(n) {
@@ -97,9 +97,9 @@ func (n *node) rebooted(c *container, lease, boot string) {
 	}
 }
 
-// dockerd before 28 and the driver were killed between Join and the container's
-// start. dockerd leaves a file for a minute where the sandbox was to be.
-func TestCutShortMakesWay(t *testing.T) {
+// dockerd before 28 and the driver were killed between Join and the container's start.
+// For a minute dockerd leaves a file at the path of the sandbox.
+func TestEvictInterrupted(t *testing.T) {
 	n := newNode(t, portNet)
 	n.old = true
 	r := run{network: n.network("ports"), ports: []cnm.PortBinding{tcp(80, 8080, 8080)}}
@@ -121,7 +121,7 @@ func TestCutShortMakesWay(t *testing.T) {
 	}
 }
 
-// rest restarts the driver, as if what it knows of endpoints were from long ago.
+// rest restarts the driver, with endpoints that last changed long ago.
 func (n *node) rest() {
 	n.Helper()
 	n.stop()
@@ -135,8 +135,8 @@ func (n *node) rest() {
 	n.boot()
 }
 
-// between are the moments between two calls at which dockerd, or both, may be
-// killed, by the phase that stays.
+// between brings a container to a phase between two calls, at which dockerd, or both, may
+// be killed.
 func between(n *node, c *container, phase state.Phase) {
 	n.Helper()
 	if phase == state.Created {
@@ -152,9 +152,9 @@ func between(n *node, c *container, phase state.Phase) {
 	}
 }
 
-// An endpoint that waits for a call that never comes has its MAC address and --ip
-// for ten seconds, and not for the grace period.
-func TestBetweenCallsMakesWay(t *testing.T) {
+// An endpoint that waits for a call that never comes keeps its MAC address and --ip for
+// ten seconds, not for the grace time.
+func TestEvictBetweenCalls(t *testing.T) {
 	for _, phase := range []state.Phase{state.Created, state.Joining, state.Leaving, state.Left} {
 		for name, mac := range map[string]string{"MAC": "02:42:00:00:00:01", "IP": "02:42:00:00:00:02"} {
 			t.Run(string(phase)+" "+name, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestBetweenCallsMakesWay(t *testing.T) {
 					t.Errorf("the endpoint before: %v", err)
 				}
 				after.stop(true)
-				x.release(0, after.told.Address)
+				x.release(0, after.iface.Address)
 			})
 		}
 	}
@@ -183,7 +183,7 @@ func (n *node) leaseBegin(x *ipamNet) (*container, error) {
 	return n.begin(run{network: x.id, iface: cnm.Interface{Address: v4, MacAddress: "02:42:00:00:00:01"}, key: n.sandbox()})
 }
 
-// One that is only slow is waited for, and stays.
+// A slow endpoint is waited for, and kept.
 func TestBetweenCallsIsWaitedFor(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -204,11 +204,11 @@ func TestBetweenCallsIsWaitedFor(t *testing.T) {
 		}
 	}
 	slow.stop(true)
-	x.release(0, slow.told.Address)
+	x.release(0, slow.iface.Address)
 }
 
-// Of containers that run nothing is taken, and two have not one address.
-func TestLivingStays(t *testing.T) {
+// Running containers lose nothing, and two never have one address.
+func TestLivingIsKept(t *testing.T) {
 	n := newNode(t, portNet)
 	x := n.ipamNetwork("ports")
 	const mac = "02:42:00:00:00:01"
@@ -221,10 +221,11 @@ func TestLivingStays(t *testing.T) {
 		t.Error("the same address was given")
 	}
 	a.stop(true)
-	x.release(0, a.told.Address)
+	x.release(0, a.iface.Address)
 }
 
-// Two containers with one --mac-address ask before either has its endpoint.
+// Two containers with one --mac-address request an address before either has its
+// endpoint.
 func TestOneAddressForOne(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -249,7 +250,7 @@ func TestOneAddressForOne(t *testing.T) {
 	}
 }
 
-// Docker gives an address back although the endpoint could not be removed.
+// Docker releases an address although the endpoint could not be removed.
 func TestReleaseWaitsForEndpoint(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -257,9 +258,9 @@ func TestReleaseWaitsForEndpoint(t *testing.T) {
 	must(t, err)
 	must(t, c.leave())
 	c.unplace()
-	x.release(0, c.told.Address)
+	x.release(0, c.iface.Address)
 	if files := addressFiles(t); len(files) != 2 {
-		t.Errorf("while the endpoint is there: %v", files)
+		t.Errorf("while the endpoint exists: %v", files)
 	}
 	must(t, c.delete())
 	if files := addressFiles(t); len(files) != 0 {
@@ -268,7 +269,7 @@ func TestReleaseWaitsForEndpoint(t *testing.T) {
 	c.die()
 }
 
-// stubborn is an IPAM plugin that gives what it likes.
+// stubborn is an IPAM plugin that always gives its own address.
 const stubborn = `#!/bin/sh
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.0.0","1.1.0"]}' ;;
@@ -296,8 +297,8 @@ func TestOtherAddressIsGivenBack(t *testing.T) {
 	must(t, n.c.ReleasePool(n.ctx(), &cnm.ReleasePoolRequest{PoolID: p.PoolID}))
 }
 
-// noDefault takes the default routes away, as libnetwork does when another
-// network becomes the gateway's.
+// noDefault removes the default routes, as libnetwork does when another network becomes
+// the gateway.
 func (c *container) noDefault() {
 	in := conn(c.d, c.key)
 	link, err := in.LinkByName(c.name)
@@ -311,8 +312,8 @@ func (c *container) noDefault() {
 	}
 }
 
-// After a restart with live-restore Docker sends no Revoke when the gateway goes
-// to another network.
+// After a restart with live-restore Docker sends no Revoke when another network becomes
+// the gateway.
 func TestPortsFollowTheGateway(t *testing.T) {
 	second := strings.NewReplacer("ports", "other", "br-t5", "br-t6", "10.91", "10.92", "fd91", "fd92").Replace(portNet)
 	n := newNode(t, portNet, second)

@@ -17,9 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// exact makes the link in a sandbox what it was in the holding namespace:
-// further addresses, neighbours, and the routes that Docker could not be told.
-// It may be repeated.
+// exact makes the link in a sandbox as it was in the holding namespace: it adds further
+// addresses, neighbours, and the routes that Join cannot express. It may be repeated.
 func exact(c *nl.Conn, index int, want *state.Snapshot, internal bool) error {
 	link, err := c.LinkAt(index)
 	if err != nil {
@@ -45,8 +44,8 @@ func exact(c *nl.Conn, index int, want *state.Snapshot, internal bool) error {
 	return exactRoutes(c, index, have.Routes, wantedRoutes(want, have, internal))
 }
 
-// wantedRoutes are those that no address makes. A default route is only wanted
-// where Docker has chosen this endpoint for it.
+// wantedRoutes are the routes that no address makes. A default route is only wanted if
+// Docker has chosen this endpoint for it.
 func wantedRoutes(want, have *state.Snapshot, internal bool) (out []state.Route) {
 	for i := range want.Routes {
 		r := want.Routes[i]
@@ -68,8 +67,8 @@ func isMainDefault(r *state.Route, v6 bool) bool {
 	return r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == v6 && r.Table == unix.RT_TABLE_MAIN
 }
 
-// exactRoutes adds first and then removes libnetwork's version, so that there is
-// a way at any time.
+// exactRoutes adds its route before it removes libnetwork's, so that there is always a
+// route.
 func exactRoutes(c *nl.Conn, index int, have, want []state.Route) error {
 	for i := range want {
 		w := &want[i]
@@ -82,7 +81,7 @@ func exactRoutes(c *nl.Conn, index int, have, want []state.Route) error {
 		for j := range have {
 			h := &have[j]
 			if h.Dst != w.Dst || h.Table != w.Table || h.Metric == w.Metric || contains(want, h) {
-				continue // another one, or replaced
+				continue // another route, or already replaced
 			}
 			if err := c.RouteDel(toKernel(h, index)); err != nil && !nl.IsNotFound(err) {
 				return fmt.Errorf("remove route to %s with metric %d: %w", h.Dst, h.Metric, err)
@@ -92,8 +91,8 @@ func exactRoutes(c *nl.Conn, index int, have, want []state.Route) error {
 	return nil
 }
 
-// contains looks for a route whoever made it: libnetwork has made what it was
-// told.
+// contains compares routes without their protocol: libnetwork makes its own routes from the
+// answer to Join.
 func contains(list []state.Route, r *state.Route) bool {
 	return slices.ContainsFunc(list, func(x state.Route) bool {
 		x.Protocol = r.Protocol

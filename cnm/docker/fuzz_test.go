@@ -13,9 +13,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// FuzzOptions: whatever the user's options of a network are, what is accepted is
-// what can be used: one network, a prefix that leaves room for a number, CNI_ARGS
-// that nobody reads otherwise.
+// FuzzOptions: accepted options of a network can be used: one network, a prefix with room
+// for a number, unambiguous CNI_ARGS.
 func FuzzOptions(f *testing.F) {
 	for _, text := range []string{
 		`{"cni.network":"podnet"}`, `{"cni.conf":"{}","cni.portmap":"off","cni.mode":"hold"}`, `{"cni.network":"a","cni.conf":"b"}`,
@@ -47,7 +46,7 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// FuzzEndpointOptions: whatever dockerd says of an endpoint is taken or refused.
+// FuzzEndpointOptions: any options of an endpoint are accepted or refused.
 func FuzzEndpointOptions(f *testing.F) {
 	f.Add([]byte(`{"com.docker.network.portmap":[{"Proto":6,"IP":"","Port":80,"HostIP":"","HostPort":8080,"HostPortEnd":8090}],"com.docker.network.endpoint.exposedports":[{"Port":80,"Proto":6}]}`))
 	f.Add([]byte(`{"com.docker.network.endpoint.ifname":"web0","com.docker.network.endpoint.macaddress":"AkKqu8wB","cni.args":"K=V","my.opt":"v1"}`))
@@ -70,8 +69,8 @@ func FuzzEndpointOptions(f *testing.F) {
 	})
 }
 
-// FuzzContainerID: what is found in a cgroup's text is an id of Docker's, which
-// becomes a part of a path.
+// FuzzContainerID: every result from a cgroup's text is an id of Docker's, which becomes
+// a part of a path.
 func FuzzContainerID(f *testing.F) {
 	id := strings.Repeat("0123456789abcdef", 4)
 	for _, text := range []string{
@@ -88,8 +87,7 @@ func FuzzContainerID(f *testing.F) {
 	})
 }
 
-// FuzzContainerFile: of whatever Docker's file of a container has for labels, what
-// goes into CNI_ARGS comes out again.
+// FuzzContainerFile: labels from any file of a container survive CNI_ARGS unchanged.
 func FuzzContainerFile(f *testing.F) {
 	f.Add([]byte(`{"Name":"/web","Config":{"Labels":{"net.a":"b","net.b":"c d"},"Hostname":"h"},"ResolvConfPath":"/x"}`), "net.")
 	f.Add([]byte(`{"Name":7}`), "")

@@ -13,12 +13,12 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// The Driver says which networks need no gateway.
+// Driver says which networks need no gateway.
 var _ cnm.GatewayChecker = (*Driver)(nil)
 
-// GwAllocCheck implements cnm.GatewayChecker: Docker 28 and later ask it before
-// they take an address of the pool for a gateway. It is called before
-// CreateNetwork, with the same options.
+// GwAllocCheck implements cnm.GatewayChecker. Docker 28 and later call it before
+// CreateNetwork, with the same options, and before they take an address of the pool for a
+// gateway.
 func (d *Driver) GwAllocCheck(ctx context.Context, in *cnm.GwAllocCheckRequest) (*cnm.GwAllocCheckResponse, error) {
 	_, list, err := d.configured(ctx, in.Options)
 	if err != nil {
@@ -27,7 +27,7 @@ func (d *Driver) GwAllocCheck(ctx context.Context, in *cnm.GwAllocCheckRequest) 
 	return &cnm.GwAllocCheckResponse{SkipIPv4: !hasGateway(list, false), SkipIPv6: !hasGateway(list, true)}, nil
 }
 
-// gatewayConf is all by which a first plugin has a gateway.
+// gatewayConf holds the keys that give a first plugin a gateway.
 type gatewayConf struct {
 	IsGateway        bool `json:"isGateway"`
 	IsDefaultGateway bool `json:"isDefaultGateway"`
@@ -41,17 +41,17 @@ type gatewayConf struct {
 	} `json:"ipam"`
 }
 
-// Plugins that have no gateway unless their ipam section names one, and IPAM
-// plugins that have none but what stands there. host-local is none of them: it
-// keeps the first address of a subnet from everybody.
+// layer2 are the plugins without a gateway unless their ipam section names one;
+// inTheirOwn are the IPAM plugins whose section lists all gateways. host-local is not
+// among them: it reserves the first address of a subnet.
 var (
 	layer2     = [...]string{"bridge", "macvlan", "ipvlan", "vlan", "host-device", "dummy", "tap"}
 	inTheirOwn = [...]string{"", "static"}
 )
 
-// hasGateway says whether an address of the subnet is a gateway's, and so is none
-// to give to a container. It is true where that cannot be read: an address that
-// is reserved for nothing costs less than one that is used twice.
+// hasGateway says whether an address of the subnet is a gateway's, and so must not be
+// given to a container. If this cannot be read, it is true: a needlessly reserved address
+// costs less than one that is used twice.
 func hasGateway(list *chain.List, v6 bool) bool {
 	p := first(list)
 	var conf gatewayConf

@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/all"
 )
 
-// nodeGC is `patchbay gc --apply --grace 0s --from docker` where Docker lists no
-// container: it never lists the ids that we call plugins with.
+// nodeGC is `patchbay gc --apply --grace 0s --from docker` with no container in Docker's
+// list: the ids that we call plugins with are never in it.
 func (n *node) nodeGC() *gc.Report {
 	n.Helper()
 	session := func() *plugin.Session {
@@ -35,8 +35,8 @@ func (n *node) nodeGC() *gc.Report {
 	return report
 }
 
-// with makes the driver use the plugins of dir before ours. The chains that the
-// reference's leave for ever go with the test.
+// with makes the driver use the plugins in dir before ours. The chains that the
+// reference's plugins never remove are removed at the end of the test.
 func (n *node) with(dir string) {
 	n.Helper()
 	n.stop()
@@ -45,8 +45,8 @@ func (n *node) with(dir string) {
 	n.Cleanup(func() { must(n, exec.Command("nft", "flush", "ruleset").Run()) })
 }
 
-// What the driver has is not patchbay gc's to remove, at no point of an
-// endpoint's life and whoever's plugins made it.
+// patchbay gc removes nothing of the driver's, at any point of an endpoint's life and
+// with any plugins.
 func TestNodeGCLeavesEndpoints(t *testing.T) {
 	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestNodeGCLeavesEndpoints(t *testing.T) {
 				t.Errorf("rules were\n%s\nare\n%s", rules, after)
 			}
 			must(t, a.joins(run{}))
-			if err := a.reaches(b, b.told.Address.Addr()); err != nil {
+			if err := a.reaches(b, b.iface.Address.Addr()); err != nil {
 				t.Error(err)
 			}
 			a.stop(true)
@@ -74,7 +74,7 @@ func TestNodeGCLeavesEndpoints(t *testing.T) {
 	}
 }
 
-// An address that Docker has asked for waits for its endpoint.
+// An address that Docker has requested waits for its endpoint.
 func TestNodeGCLeavesLeases(t *testing.T) {
 	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -92,8 +92,8 @@ func TestNodeGCLeavesLeases(t *testing.T) {
 	}
 }
 
-// A network whose endpoint could not be removed goes when that can be: Docker
-// deletes it once.
+// A network whose endpoint could not be removed is removed later: Docker deletes it only
+// once.
 func TestNetworkDeletedLater(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network, err := n.createNetwork(map[string]string{optNetwork: "podnet"}, nil)
@@ -101,7 +101,7 @@ func TestNetworkDeletedLater(t *testing.T) {
 	c := n.mustStart(run{network: network})
 	n.stop()
 	plugins := n.opts.Plugins
-	n.opts.Plugins = []string{t.TempDir()} // without any: DEL fails
+	n.opts.Plugins = []string{t.TempDir()} // without any plugin: DEL fails
 	n.boot()
 	if err := n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: network}); err == nil {
 		t.Error("deleted without plugins")

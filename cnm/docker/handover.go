@@ -23,17 +23,17 @@ import (
 // holdName is the interface's name in the holding namespace.
 const holdName = "eth0"
 
-// holdPath is where an endpoint's holding namespace is bound: a directory of our
-// own, where no tool looks for containers.
+// holdPath is where an endpoint's holding namespace is bound: a directory of our own,
+// where no tool looks for containers.
 func (d *Driver) holdPath(endpointID string) string {
 	return filepath.Join(vouched.Holds(d.opts.Paths.Run), short(endpointID, 32))
 }
 
-// linkName is the interface's name while it is the host's: prefix and 10 of the
-// 64 digits of an id that is drawn by chance.
+// linkName is the interface's name while it is on the host: a prefix and 10 of the 64
+// digits of a random id.
 func linkName(endpointID string) string { return "cni" + short(endpointID, 10) }
 
-// marker is the alias that finds a link again which has none.
+// marker is the alias that a link without one gets, so that it is found again.
 func marker(endpointID string) string { return markerPrefix + short(endpointID, 32) }
 
 const markerPrefix = "patchbay-docker:"
@@ -48,7 +48,7 @@ func (d *Driver) inside(path string) (*nl.Conn, error) {
 	return nl.In(ns, d.opts.Paths.Proc)
 }
 
-// makeHold makes the holding namespace anew.
+// makeHold makes a new holding namespace.
 func (d *Driver) makeHold(path string) error {
 	if err := netns.Delete(path); err != nil {
 		return err
@@ -56,8 +56,8 @@ func (d *Driver) makeHold(path string) error {
 	return netns.Create(path)
 }
 
-// sandboxLink opens the sandbox, and finds the endpoint's link there. The caller
-// closes.
+// sandboxLink opens the sandbox, and finds the endpoint's link there. The caller closes
+// the connection.
 func (d *Driver) sandboxLink(e *state.Endpoint) (*nl.Conn, netlink.Link, error) {
 	c, err := d.inside(e.Sandbox)
 	if err != nil {
@@ -71,9 +71,9 @@ func (d *Driver) sandboxLink(e *state.Endpoint) (*nl.Conn, netlink.Link, error) 
 	return c, link, nil
 }
 
-// live says whether a namespace is at a path, and which. What cannot be told, as
-// with too many open files, is an error: nobody may take a container that runs
-// for a dead one.
+// live says whether a namespace is at a path, and which. If that cannot be determined,
+// for example with too many open files, it is an error: a running container must not
+// count as dead.
 func live(path string) (id netns.ID, there bool, err error) {
 	if path == "" {
 		return netns.ID{}, false, nil
@@ -90,14 +90,14 @@ func live(path string) (id netns.ID, there bool, err error) {
 	return id, err == nil, err
 }
 
-// inSandbox says whether the sandbox is there that the endpoint joined.
+// inSandbox says whether the sandbox that the endpoint joined still exists.
 func inSandbox(e *state.Endpoint) (bool, error) {
 	id, there, err := live(e.Sandbox)
 	return there && id == e.SandboxID, err
 }
 
-// offer moves the interface from the holding namespace to the host's, under a
-// name and with a mark that find it again.
+// offer moves the interface from the holding namespace to the host's, with a name and a
+// mark by which it is found again.
 func (d *Driver) offer(e *state.Endpoint) error {
 	c, err := d.inside(e.Hold)
 	if err != nil {
@@ -106,7 +106,7 @@ func (d *Driver) offer(e *state.Endpoint) error {
 	defer c.Close()
 	link, err := c.Link(holdName)
 	if nl.IsNotFound(err) && d.offered(e) {
-		return nil // by a Join before
+		return nil // an earlier Join did it
 	}
 	if err != nil {
 		return fmt.Errorf("hand over interface: %w", err)
@@ -141,7 +141,7 @@ func (d *Driver) offered(e *state.Endpoint) bool {
 	return err == nil && ours(e, link)
 }
 
-// ours says whether a link is the endpoint's.
+// ours says whether a link has the endpoint's mark.
 func ours(e *state.Endpoint, link netlink.Link) bool {
 	alias := marker(e.ID)
 	if e.Kernel != nil && e.Kernel.Alias != "" {
@@ -150,12 +150,12 @@ func ours(e *state.Endpoint, link netlink.Link) bool {
 	return link.Attrs().Alias == alias
 }
 
-// find returns the endpoint's link: on the host by its name alone, as others
-// there may have its MAC address (the master of an ipvlan), in a sandbox whatever
-// it is called.
+// find returns the endpoint's link. On the host it goes only by the name, since another
+// link may have the same MAC address (the master of an ipvlan); in a sandbox the link may
+// have any name.
 func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 	l, err := c.Link(linkName(e.ID))
-	if err == nil && (ours(e, l) || twin(e, l)) {
+	if err == nil && (ours(e, l) || hasMAC(e, l)) {
 		return l, nil
 	}
 	if err != nil && !nl.IsNotFound(err) {
@@ -168,37 +168,37 @@ func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	var twins []netlink.Link // another program may have put its own alias on it
+	var candidates []netlink.Link // another program may have replaced the alias
 	for _, l := range links {
 		if ours(e, l) {
 			return l, nil
 		}
-		if twin(e, l) {
-			twins = append(twins, l)
+		if hasMAC(e, l) {
+			candidates = append(candidates, l)
 		}
 	}
-	if len(twins) != 1 {
+	if len(candidates) != 1 {
 		return nil, noLink(e)
 	}
-	return twins[0], nil
+	return candidates[0], nil
 }
 
-// noLink is the error of an endpoint without its link. The library's own has no
-// text, and panics when it is asked for one.
+// noLink is the error of an endpoint without its link. The netlink library's own error has
+// no text: its method Error panics.
 func noLink(e *state.Endpoint) error {
 	return fmt.Errorf("no interface of endpoint %.12s: %w", e.ID, unix.ENODEV)
 }
 
-// twin says whether a link has the endpoint's MAC address and is no other
+// hasMAC says whether a link has the endpoint's MAC address and is not marked as another
 // endpoint's.
-func twin(e *state.Endpoint, l netlink.Link) bool {
+func hasMAC(e *state.Endpoint, l netlink.Link) bool {
 	return e.Kernel != nil && e.Kernel.MAC != "" && l.Attrs().HardwareAddr.String() == e.Kernel.MAC &&
 		!strings.HasPrefix(l.Attrs().Alias, markerPrefix)
 }
 
-// takeBack moves the interface into the holding namespace, from the host or from
-// a sandbox that lost its container, and gives it back name and addresses:
-// plugins look for them when they remove their rules. What is gone is no error.
+// takeBack moves the interface into the holding namespace, from the host or from a
+// sandbox that lost its container, and restores its name and addresses: plugins need them
+// to remove their rules. A missing interface is no error.
 func (d *Driver) takeBack(e *state.Endpoint) error {
 	c, err := d.inside(e.Hold)
 	if netns.Gone(err) || e.Kernel == nil {
@@ -220,7 +220,7 @@ func (d *Driver) takeBack(e *state.Endpoint) error {
 	return readdress(c, e.Kernel)
 }
 
-// fetch looks for the link where it can be: on the host, in its sandbox.
+// fetch looks for the link on the host, then in its sandbox.
 func (d *Driver) fetch(e *state.Endpoint, to *netns.NS) error {
 	host, err := nl.Host(d.opts.Paths.Proc)
 	if err != nil {
@@ -239,7 +239,7 @@ func (d *Driver) fetch(e *state.Endpoint, to *netns.NS) error {
 		return err
 	}
 	defer sandbox.Close()
-	d.cede(sandbox, e)
+	d.restoreGateways(sandbox, e)
 	return bring(sandbox, e, to)
 }
 
@@ -256,7 +256,7 @@ func bring(c *nl.Conn, e *state.Endpoint, to *netns.NS) error {
 	return c.SetLink(index, nl.LinkChange{NetNS: to.Fd(), Name: holdName, Alias: &alias})
 }
 
-// readdress puts back the addresses that libnetwork flushed.
+// readdress restores the addresses that libnetwork flushed.
 func readdress(c *nl.Conn, s *state.Snapshot) error {
 	link, err := c.Link(holdName)
 	if err != nil {

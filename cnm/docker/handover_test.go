@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// An endpoint whose interface is nowhere is an error that can be told and is
-// known for what it is, on the host and in a sandbox.
+// The error for an endpoint without an interface has a text and is recognized, on the
+// host and in a sandbox.
 func TestNoInterface(t *testing.T) {
 	const path = "/run/netns/nolink"
 	must(t, netns.Create(path))

@@ -16,8 +16,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// The host's own namespace is no container's, by whatever path: its routes stay as
-// they are, also where the chain is a single plugin that would refuse nothing.
+// The host's own namespace is refused as a sandbox, by any path: its routes are not
+// changed, even if the chain is a single plugin that would not refuse.
 func TestJoinTheHost(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")
@@ -40,8 +40,8 @@ func TestJoinTheHost(t *testing.T) {
 	}
 }
 
-// What is no namespace is never waited for or opened for reading, and what was made
-// for it goes.
+// A path that is no namespace is not waited for and not opened for reading, and the
+// endpoint is removed.
 func TestJoinNonsense(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")
@@ -59,8 +59,8 @@ func TestJoinNonsense(t *testing.T) {
 	}
 }
 
-// A pool of an IPAM plugin that cannot be called is refused: an address that was
-// asked of it could never be given back.
+// A pool of an IPAM plugin that cannot be called is refused: an address that it was asked
+// for could never be released.
 func TestPoolOfNoPlugin(t *testing.T) {
 	n := newNode(t)
 	for plugin, want := range map[string]string{"nosuch": `failed to find plugin "nosuch"`, "../../bin/sh": "plugin ../../bin/sh"} {
@@ -72,8 +72,7 @@ func TestPoolOfNoPlugin(t *testing.T) {
 	}
 }
 
-// An endpoint with an id, an address or options that are none is refused, and leaves
-// nothing.
+// An endpoint with an invalid id, address or option is refused, and leaves nothing.
 func TestEndpointNonsense(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")

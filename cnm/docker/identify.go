@@ -15,13 +15,13 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// identify finds out which container it is, as far as that goes without asking
-// Docker: from a process in the sandbox, its cgroup, and Docker's files.
+// identify finds the endpoint's container without asking Docker: from a process in the
+// sandbox, its cgroup, and Docker's files.
 func (d *Driver) identify(e *state.Endpoint, id netns.ID) {
 	if e.Container != "" {
 		return
 	}
-	for _, prefix := range []string{runcInit, ""} { // the first is cheap, and enough at a start
+	for _, prefix := range []string{runcInit, ""} { // the first search is cheap, and enough at a start
 		for pid := range d.processesIn(id, prefix) {
 			if d.identifyBy(e, pid) {
 				return
@@ -30,9 +30,9 @@ func (d *Driver) identify(e *state.Endpoint, id netns.ID) {
 	}
 }
 
-// identifyBy is true for a process of the container that has the sandbox. Others
-// may be in it too: those of containers with `--network container:X`, and of
-// containers in the container, whose cgroups are below its own.
+// identifyBy is true for a process of the container that owns the sandbox. The sandbox
+// may have other processes: of containers with `--network container:X`, and of containers
+// inside the container, whose cgroups are below its own.
 func (d *Driver) identifyBy(e *state.Endpoint, pid int) bool {
 	text, err := os.ReadFile(filepath.Join(d.proc(pid), "cgroup"))
 	if err != nil {
@@ -51,24 +51,24 @@ func (d *Driver) identifyBy(e *state.Endpoint, pid int) bool {
 	return false
 }
 
-// ownsSandbox says whether a container is Docker's and has not joined the network
-// of another. Docker writes the file when it makes the container.
+// ownsSandbox says whether a container is Docker's and has not joined another's network.
+// Docker writes the file when it creates the container.
 func (d *Driver) ownsSandbox(id string) bool {
 	var host struct{ NetworkMode string }
 	data, err := os.ReadFile(filepath.Join(d.opts.DataRoot, "containers", id, "hostconfig.json"))
 	return err == nil && json.Unmarshal(data, &host) == nil && !strings.HasPrefix(host.NetworkMode, "container:")
 }
 
-// containerFile is what Docker's file has of one.
+// containerFile is a part of Docker's file of a container.
 type containerFile struct {
 	ID, Name       string
-	ResolvConfPath string // empty on the disk when a container starts for the first time
+	ResolvConfPath string // empty on the disk at a container's first start
 	Config         struct{ Labels map[string]string }
 	MountPoints    map[string]json.RawMessage // by path in the container
 }
 
-// errNoContainer is when nothing tells whose sandbox it is.
-var errNoContainer = errors.New("the container cannot be found, which takes runc and Docker's --data-root")
+// errNoContainer means that the sandbox's container is unknown.
+var errNoContainer = errors.New("the container cannot be found: this requires runc and Docker's --data-root")
 
 func (d *Driver) containerFile(e *state.Endpoint) (*containerFile, error) {
 	if e.Container == "" {
@@ -93,8 +93,8 @@ func isID(text string) bool {
 	return len(text) == idLen && strings.Trim(text, "0123456789abcdef") == ""
 }
 
-// containerIDs finds ids of containers in the text of /proc/PID/cgroup, the
-// outermost last.
+// containerIDs finds ids of containers in the text of /proc/PID/cgroup, the outermost
+// last.
 func containerIDs(text string) (ids []string) {
 	words := strings.FieldsFunc(text, func(c rune) bool { return (c < '0' || c > '9') && (c < 'a' || c > 'z') })
 	for i := len(words) - 1; i >= 0; i-- {

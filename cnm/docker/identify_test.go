@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// In the sandbox of a container that runs are a container in it, and one that
-// starts with `--network container:X`. It is neither's, and neither ends when its
-// network fails.
+// The sandbox of a running container also has the process of a container inside it, and
+// of one that starts with `--network container:X`. The sandbox belongs to neither, and
+// neither is killed when the network fails.
 func TestWhoseSandbox(t *testing.T) {
 	n := newNode(t, brokenNet)
 	n.onDisk()

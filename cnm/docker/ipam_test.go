@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 )
 
-// ipamNet is a network whose addresses are our IPAM driver's, as Docker keeps it.
+// ipamNet is a network with our IPAM driver, as Docker keeps it.
 type ipamNet struct {
 	n        *node
 	id, name string
@@ -90,7 +90,7 @@ func ipamLife(t *testing.T, name, conf string) {
 	if files := addressFiles(t); len(files) != 6 {
 		t.Errorf("addresses: %v", files)
 	}
-	for _, to := range []netip.Prefix{list[2].told.Address, list[2].told.AddressIPv6} {
+	for _, to := range []netip.Prefix{list[2].iface.Address, list[2].iface.AddressIPv6} {
 		if err := list[0].reaches(list[2], to.Addr()); err != nil {
 			t.Errorf("%s: %v", to, err)
 		}
@@ -98,12 +98,12 @@ func ipamLife(t *testing.T, name, conf string) {
 	n.sweep(0)
 	for _, c := range list {
 		c.stop(true)
-		x.release(0, c.told.Address)
-		x.release(1, c.told.AddressIPv6)
+		x.release(0, c.iface.Address)
+		x.release(1, c.iface.AddressIPv6)
 	}
 }
 
-// Docker asked for an address and was killed: nothing else tells of it.
+// Docker requested an address and was killed: there is no other trace of it.
 func TestSweepLease(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -126,7 +126,7 @@ func TestSweepLease(t *testing.T) {
 	}
 }
 
-// The driver was killed while it asked, and dockerd asks the next one again.
+// The driver was killed during a request, and dockerd repeats it to the next driver.
 func TestAskAgain(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -135,7 +135,7 @@ func TestAskAgain(t *testing.T) {
 	must(t, err)
 	l, err := n.driver.store.Lease(leaseID("podnet", mac))
 	must(t, err)
-	l.Result, l.Given = nil, nil // as it was written before the plugin was called
+	l.Result, l.Given = nil, nil // as written before the call of the plugin
 	must(t, n.driver.store.SaveLease(l))
 	n.stop()
 	n.boot()
@@ -144,8 +144,8 @@ func TestAskAgain(t *testing.T) {
 	x.release(0, v4)
 }
 
-// away is an IPAM plugin whose server goes away when it has reserved an address,
-// and is back when the file is gone.
+// away is an IPAM plugin whose server fails after it has reserved an address, and works
+// again when the file is gone.
 const away = `#!/bin/sh
 case $CNI_COMMAND in
 ADD) touch %[1]s/reserved %[1]s/down; echo '{"cniVersion":"1.1.0","code":11,"msg":"no answer"}'; exit 1;;
@@ -155,7 +155,7 @@ esac
 exit 0
 `
 
-// An address that was reserved and cannot be given back at once is not forgotten.
+// An address that was reserved and cannot be released at once is not forgotten.
 func TestLeaseOfAServerThatIsAway(t *testing.T) {
 	n := newNode(t, `{"cniVersion":"1.1.0","name":"away","plugins":[{"type":"bridge","bridge":"br-t9","ipam":{"type":"away"}}]}`)
 	n.stop()
@@ -180,8 +180,8 @@ func TestLeaseOfAServerThatIsAway(t *testing.T) {
 	must(t, n.c.ReleasePool(n.ctx(), &cnm.ReleasePoolRequest{PoolID: p.PoolID}))
 }
 
-// A container with --mac-address starts again after dockerd was killed: the
-// endpoint from before must not take the address along.
+// A container with --mac-address starts again after dockerd was killed: its old endpoint
+// must not release the address.
 func TestLeaseOfTheNext(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -193,26 +193,27 @@ func TestLeaseOfTheNext(t *testing.T) {
 	}
 	before := start()
 	before.die()
-	after := start() // which removes the one before
+	after := start() // which removes the old one
 	n.sweep(0)
 	if l, err := n.driver.store.Lease(leaseID("podnet", mac)); err != nil || l.Endpoint != after.endpoint || len(addressFiles(t)) != 2 {
 		t.Errorf("lease %s %v, addresses %v", asJSON(l), err, addressFiles(t))
 	}
 	after.stop(true)
-	x.release(0, after.told.Address)
+	x.release(0, after.iface.Address)
 }
 
-// Docker before 28 asks for ever for a pool without a route of the host's.
+// Docker before 28 repeats its request until it gets a pool that overlaps no route of the
+// host.
 func TestPoolLoopEnds(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	in := &cnm.RequestPoolRequest{AddressSpace: space, Options: map[string]string{"cni.network": "podnet"}}
 	var pools []string
-	for range again {
+	for range maxRepeats {
 		p, err := n.c.RequestPool(n.ctx(), in)
 		must(t, err)
 		pools = append(pools, p.PoolID)
 	}
-	if _, err := n.c.RequestPool(n.ctx(), in); err == nil || !strings.Contains(err.Error(), "say --subnet") {
+	if _, err := n.c.RequestPool(n.ctx(), in); err == nil || !strings.Contains(err.Error(), "use --subnet") {
 		t.Error(err)
 	}
 	subnet := *in
@@ -237,7 +238,7 @@ func TestIPAMRefusals(t *testing.T) {
 		in   cnm.RequestPoolRequest
 		want string
 	}{
-		{cnm.RequestPoolRequest{}, "say which CNI network"},
+		{cnm.RequestPoolRequest{}, "name the CNI network"},
 		{cnm.RequestPoolRequest{Options: of("nosuch")}, "nosuch"},
 		{cnm.RequestPoolRequest{Options: of("dhcpnet")}, "use --ipam-driver null"},
 		{cnm.RequestPoolRequest{Options: of("bare")}, "no ipam section"},

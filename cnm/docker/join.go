@@ -26,8 +26,8 @@ func (d *Driver) enter(ctx context.Context, id string) (e *state.Endpoint, relea
 	return e, release, nil
 }
 
-// known does something with an endpoint, within its lock and the time of a call.
-// One that is gone is no error.
+// known calls do for an endpoint, with its lock and within the limit of a call. A missing
+// endpoint is no error.
 func (d *Driver) known(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -42,13 +42,13 @@ func (d *Driver) known(ctx context.Context, id string, do func(context.Context, 
 	return do(ctx, e)
 }
 
-// errTooOld is of options that need the container before its process starts.
+// errTooOld is for options that need the container before its process starts.
 var errTooOld = errors.New(optDNS + "=replace and " + optLabels + " need Docker 28 or later")
 
-// Join implements cnm.NetworkDriver: the interface goes to where libnetwork
-// takes it from. When the sandbox is not there yet (before Docker 28, at the
-// start of a container) there will be no moment to run the rest of the chain in
-// it, so it runs before the interface leaves the holding namespace.
+// Join implements cnm.NetworkDriver: it moves the interface to where libnetwork takes it
+// from. If the sandbox does not exist yet (before Docker 28, when a container starts),
+// the rest of the chain cannot run in it before the container's process starts, so it
+// runs before the interface leaves the holding namespace.
 func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinResponse, error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -67,7 +67,7 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 		return nil, fmt.Errorf("endpoint %.12s cannot join: it is %s", e.ID, e.Phase)
 	}
 	e.Sandbox, e.Phase = in.SandboxKey, state.Joining
-	if len(e.Asked) == 0 { // not told to CreateEndpoint, as of internal networks
+	if len(e.Asked) == 0 { // CreateEndpoint had none, as for internal networks
 		if _, err := in.Options.Get(cnm.OptionPortMap, &e.Asked); err != nil {
 			return nil, err
 		}
@@ -81,11 +81,11 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 			return nil, err
 		}
 	}
-	if err := d.foresee(ctx, n, e, there); err != nil {
+	if err := d.precheck(ctx, n, e, there); err != nil {
 		return nil, fmt.Errorf("network %s: %w", n.list.Name, err)
 	}
 	if err := d.join(ctx, n, e, there && !n.hold); err != nil {
-		return nil, errors.Join(err, d.save(e)) // Docker sends Leave and DeleteEndpoint, for which the time begins now
+		return nil, errors.Join(err, d.save(e)) // Docker sends Leave and DeleteEndpoint, and the grace time starts now
 	}
 	if !there {
 		go await(func(ctx context.Context) bool { return d.adoptOnce(ctx, in.EndpointID, in.SandboxKey) })
@@ -96,8 +96,8 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 	return d.joinAnswer(n, e), nil
 }
 
-// sandbox is live for the namespace of a container, which never is the host's: there
-// addresses and routes of a container would be the host's.
+// sandbox is live for a container's namespace. It refuses the host's: addresses and
+// routes of a container would become the host's.
 func sandbox(path string) (id netns.ID, there bool, err error) {
 	id, there, err = live(path)
 	if err != nil || !there {
@@ -115,9 +115,9 @@ func sandbox(path string) (id netns.ID, there bool, err error) {
 	return id, there, err
 }
 
-// foresee refuses what will be refused when the interface is in the sandbox:
-// Docker shows the error of a Join, and no later one.
-func (d *Driver) foresee(ctx context.Context, n *network, e *state.Endpoint, there bool) error {
+// precheck refuses what would fail later, when the interface is in the sandbox: Docker
+// shows the error of Join, but of no later call.
+func (d *Driver) precheck(ctx context.Context, n *network, e *state.Endpoint, there bool) error {
 	if !n.dns && n.labels == "" {
 		return nil
 	}
@@ -132,7 +132,7 @@ func (d *Driver) foresee(ctx context.Context, n *network, e *state.Endpoint, the
 	if err != nil {
 		return fmt.Errorf("%s=replace: %w", optDNS, err)
 	}
-	return d.unused(ctx, e, d.resolvOf(c))
+	return d.claimFile(ctx, e, d.resolvOf(c))
 }
 
 func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later bool) error {
@@ -147,7 +147,7 @@ func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later 
 			return err
 		}
 	}
-	d.tell(ctx, n.list.Name, e, state.Where{})
+	d.notifyKeeper(ctx, n.list.Name, e, state.Where{})
 	if err := d.offer(e); err != nil {
 		return err
 	}
@@ -161,9 +161,9 @@ func (d *Driver) joinAnswer(n *network, e *state.Endpoint) *cnm.JoinResponse {
 	return out
 }
 
-// Leave implements cnm.NetworkDriver: what was done in the sandbox is undone
-// while the interface is still there. It comes twice after a Join that failed,
-// and without the Revoke before it after a restart of dockerd with live-restore.
+// Leave implements cnm.NetworkDriver: it undoes the changes in the sandbox while the
+// interface is still there. Docker calls it twice after a failed Join, and without a
+// Revoke before it after a restart with live-restore.
 func (d *Driver) Leave(ctx context.Context, in *cnm.EndpointRequest) error {
 	return d.known(ctx, in.EndpointID, d.left)
 }
@@ -181,15 +181,15 @@ func (d *Driver) left(ctx context.Context, e *state.Endpoint) error {
 		return err
 	}
 	if err := d.leave(ctx, n, e); err != nil {
-		// Docker goes on whatever is said; DeleteEndpoint tries again.
+		// Docker ignores the error; DeleteEndpoint tries again.
 		d.opts.Log("endpoint %.12s: leave: %v", e.ID, err)
 	}
-	d.tell(ctx, n.list.Name, e, state.Where{})
+	d.notifyKeeper(ctx, n.list.Name, e, state.Where{})
 	e.Phase = state.Left
 	return d.save(e)
 }
 
-// leave undoes the parts that know the sandbox. What ran in the holding
+// leave undoes the parts that ran in the sandbox. A part that ran in the holding
 // namespace is undone there, when the interface is back.
 func (d *Driver) leave(ctx context.Context, n *network, e *state.Endpoint) error {
 	err := errors.Join(d.restoreDNS(ctx, e), d.delPorts(ctx, n, e))
@@ -199,7 +199,7 @@ func (d *Driver) leave(ctx context.Context, n *network, e *state.Endpoint) error
 	return errors.Join(err, d.delPost(ctx, n, e))
 }
 
-// undoParts is leave for an endpoint that is removed, however far it got.
+// undoParts is leave for an endpoint that is removed, in any phase.
 func (d *Driver) undoParts(ctx context.Context, n *network, e *state.Endpoint) error {
 	err := d.leave(ctx, n, e)
 	if e.PostAt.NetNS == e.Hold && e.Post != "" {

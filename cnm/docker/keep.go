@@ -12,37 +12,37 @@ import (
 	"github.com/patchbay-net/patchbay/internal/sleep"
 )
 
-// sweepEvery is how often Keep collects, at most.
+// sweepEvery is the longest pause between two collections of Keep.
 const sweepEvery = time.Minute
 
-// How often Docker is asked: until it has answered, as it may be booting, and
-// then.
+// Pauses between requests to Docker: askUntil before its first answer, as it may be
+// booting, askEvery after it.
 const (
 	askUntil = time.Minute
 	askEvery = 15 * time.Minute
 )
 
-// Keep collects now and then until ctx ends, and asks Docker now and then.
+// Keep collects periodically until ctx ends, and asks Docker periodically.
 func (d *Driver) Keep(ctx context.Context) {
-	answers := make(chan *said)
+	answers := make(chan *dockerView)
 	if d.opts.Engine != nil {
 		go d.keepAsking(ctx, answers)
 	}
 	every := max(min(sweepEvery, d.opts.Grace/2), time.Second)
-	var heard [2]heard // without Docker's word, and with it
-	var docker *said
-	// At first more often: Docker may have started a container while no driver answered
-	// the call that was to finish its network.
+	var logged [2]logged // without and with Docker's answer
+	var docker *dockerView
+	// The first pauses are short: Docker may have started a container while no driver
+	// answered the call that finishes its network.
 	for pause := placeTime; ctx.Err() == nil; pause = min(2*pause, every) {
 		c := &collector{d: d, grace: d.opts.Grace, docker: docker}
 		err := c.everything(ctx)
-		h := &heard[0]
+		h := &logged[0]
 		if docker != nil {
-			h = &heard[1]
+			h = &logged[1]
 		}
 		h.failed(ctx, d, err)
 		h.unsure(d, c.found)
-		docker = nil // it is believed once: what it had an hour ago proves nothing
+		docker = nil // used only once: an old answer proves nothing
 		select {
 		case docker = <-answers:
 		case <-time.After(pause):
@@ -51,11 +51,11 @@ func (d *Driver) Keep(ctx context.Context) {
 	}
 }
 
-// keepAsking asks Docker, which may take its time, for Keep.
-func (d *Driver) keepAsking(ctx context.Context, answers chan<- *said) {
-	var h heard
+// keepAsking asks Docker for Keep, since an answer may take long.
+func (d *Driver) keepAsking(ctx context.Context, answers chan<- *dockerView) {
+	var h logged
 	for {
-		s, err := d.hear(ctx, d.opts.Grace)
+		s, err := d.askDocker(ctx, d.opts.Grace)
 		h.failed(ctx, d, err)
 		if s != nil {
 			select {
@@ -73,29 +73,30 @@ func (d *Driver) keepAsking(ctx context.Context, answers chan<- *said) {
 	}
 }
 
-// heard is what was logged before of what goes wrong, or stays, again and again.
-type heard struct {
+// logged remembers what was logged, so that a repeated failure or a kept item is logged
+// once.
+type logged struct {
 	failure once.Failure
-	stays   map[string]string // why, by what
+	reasons map[string]string // by kind and name
 }
 
-func (h *heard) failed(ctx context.Context, d *Driver, err error) {
+func (h *logged) failed(ctx context.Context, d *Driver, err error) {
 	if ctx.Err() == nil && h.failure.News(err) && err != nil {
 		d.opts.Log("%v", err)
 	}
 }
 
-// unsure logs what stays because it is unsure.
-func (h *heard) unsure(d *Driver, found []Item) {
-	was := h.stays
-	h.stays = make(map[string]string)
+// unsure logs the items that are kept because they are unsure.
+func (h *logged) unsure(d *Driver, found []Item) {
+	was := h.reasons
+	h.reasons = make(map[string]string)
 	for _, i := range found {
 		if i.State != life.Unsure.String() {
 			continue
 		}
 		name := i.Kind + " " + i.Name
-		if h.stays[name] = i.Why; was[name] != i.Why {
-			d.opts.Log("%s stays: %s", name, i.Why)
+		if h.reasons[name] = i.Why; was[name] != i.Why {
+			d.opts.Log("%s is kept: %s", name, i.Why)
 		}
 	}
 }

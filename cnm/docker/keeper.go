@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 )
 
-// keeperOf is the socket of who keeps the DHCP leases of a network, "" when it
-// has none. The keeper looks after interfaces, and must be told where they are.
+// keeperOf is the socket of the process that keeps a network's DHCP leases, "" without
+// one. The keeper works on interfaces, so it must know where they are.
 func keeperOf(list *chain.List) string {
 	conf, err := dhcpconf.Parse(first(list).Raw)
 	if err != nil || conf.Type != "dhcp" {
@@ -25,28 +25,28 @@ func keeperOf(list *chain.List) string {
 	return conf.Socket()
 }
 
-// keeperTime bounds what an endpoint waits for its keeper, who answers at once.
+// keeperTime bounds a call of the keeper, which answers at once.
 const keeperTime = 5 * time.Second
 
-// errForeignKeeper is of the reference's daemon, which follows nothing.
+// errForeignKeeper is for the reference's daemon, which cannot follow a move.
 var errForeignKeeper = errors.New("it is not patchbayd: the lease will neither be renewed nor given back")
 
-// tell says to the keeper where the interface is; the zero Where, that it is
-// about to be moved. No call fails with it: a container whose lease is not kept
+// notifyKeeper sends the keeper the interface's place; the zero Where means that the
+// interface is about to move. An error fails no call: a container whose lease is not kept
 // works until it expires.
-func (d *Driver) tell(ctx context.Context, network string, e *state.Endpoint, at state.Where) {
+func (d *Driver) notifyKeeper(ctx context.Context, network string, e *state.Endpoint, at state.Where) {
 	if e.Keeper != "" {
-		d.untold(e, tell(ctx, network, e, at))
+		d.logKeeper(e, callKeeper(ctx, network, e, at))
 	}
 }
 
-func (d *Driver) untold(e *state.Endpoint, err error) {
+func (d *Driver) logKeeper(e *state.Endpoint, err error) {
 	if err != nil {
-		d.opts.Log("endpoint %.12s: tell the keeper of DHCP leases at %s: %v", e.ID, e.Keeper, err)
+		d.opts.Log("endpoint %.12s: notify the keeper of DHCP leases at %s: %v", e.ID, e.Keeper, err)
 	}
 }
 
-func tell(ctx context.Context, network string, e *state.Endpoint, at state.Where) error {
+func callKeeper(ctx context.Context, network string, e *state.Endpoint, at state.Where) error {
 	ctx, cancel := context.WithTimeout(ctx, keeperTime)
 	defer cancel()
 	config, err := json.Marshal(map[string]string{"name": network})
@@ -65,22 +65,22 @@ func tell(ctx context.Context, network string, e *state.Endpoint, at state.Where
 	return err
 }
 
-// home tells the keeper of an interface that is back in the holding namespace,
-// from where it can give the lease back.
-func (d *Driver) home(ctx context.Context, network string, e *state.Endpoint) {
+// notifyReturn sends the keeper an interface that is back in the holding namespace, from
+// where the keeper can give the lease back.
+func (d *Driver) notifyReturn(ctx context.Context, network string, e *state.Endpoint) {
 	c, err := d.inside(e.Hold)
 	if err != nil || e.Keeper == "" {
 		return
 	}
 	defer c.Close()
 	if _, err := c.Link(holdName); err == nil {
-		d.tell(ctx, network, e, state.Where{NetNS: e.Hold, IfName: holdName})
+		d.notifyKeeper(ctx, network, e, state.Where{NetNS: e.Hold, IfName: holdName})
 	}
 }
 
-// arrived tells the keeper of an interface that is in its sandbox. It fails while
-// it is not.
-func (d *Driver) arrived(ctx context.Context, e *state.Endpoint) error {
+// notifyArrival sends the keeper an interface that is in its sandbox. It fails if it is
+// not there yet.
+func (d *Driver) notifyArrival(ctx context.Context, e *state.Endpoint) error {
 	c, link, err := d.sandboxLink(e)
 	if err != nil {
 		return err
@@ -90,11 +90,11 @@ func (d *Driver) arrived(ctx context.Context, e *state.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	return tell(ctx, n.list.Name, e, state.Where{NetNS: e.Sandbox, IfName: link.Attrs().Name})
+	return callKeeper(ctx, n.list.Name, e, state.Where{NetNS: e.Sandbox, IfName: link.Attrs().Name})
 }
 
-// followOnce tells the keeper when the interface has arrived in its sandbox, under
-// its last name, and says whether there is nothing to wait for any more.
+// followOnce calls notifyArrival once the interface is in its sandbox with its final
+// name, and says whether there is nothing left to wait for.
 func (d *Driver) followOnce(ctx context.Context, endpointID string) bool {
 	e, release, err := d.enter(ctx, endpointID)
 	if err != nil {
@@ -104,9 +104,9 @@ func (d *Driver) followOnce(ctx context.Context, endpointID string) bool {
 	if e.Phase != state.Joining && e.Phase != state.Joined {
 		return true
 	}
-	err = d.arrived(ctx, e)
+	err = d.notifyArrival(ctx, e)
 	if errors.Is(err, errForeignKeeper) || errors.Is(err, dhcprpc.ErrDial) {
-		d.untold(e, err)
+		d.logKeeper(e, err)
 		return true
 	}
 	return err == nil

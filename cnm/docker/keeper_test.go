@@ -14,8 +14,8 @@ import (
 
 const dhcpNet = `{"cniVersion":"1.1.0","name":"lan","plugins":[{"type":"bridge","bridge":"br-t9","ipam":{"type":"dhcp","daemonSocketPath":"/run/keeper/s"}}]}`
 
-// A DHCP lease is renewed where Docker has moved the interface to, and given back
-// from the holding namespace in the end.
+// A DHCP lease is renewed where Docker has moved the interface, and finally released from
+// the holding namespace.
 func TestDHCPLease(t *testing.T) {
 	both(t, func(t *testing.T, old bool) {
 		n := newNode(t, dhcpNet)
@@ -25,14 +25,14 @@ func TestDHCPLease(t *testing.T) {
 			"authoritative": true, "subnet4": [{"subnet": "10.77.0.0/24", "pools": [{"pool": "10.77.0.10 - 10.77.0.10"}]}]`)
 		log := keepertest.Serve(t, "/run/keeper/s")
 		network := n.network("lan")
-		for range 2 { // there is one address: the second one gets what the first gave back
+		for range 2 { // there is one address: the second container gets what the first released
 			renewed := strings.Count(log.String(), "lease renewed")
 			c := n.mustStart(run{network: network})
 			leasetest.Eventually(t, "renewals", func() bool { return strings.Count(log.String(), "lease renewed") >= renewed+2 })
 			c.stop(true)
 		}
 
-		c := n.mustStart(run{network: network}) // the driver is killed when the interface is on its way
+		c := n.mustStart(run{network: network}) // the driver is killed while Docker moves the interface
 		n.stop()
 		n.boot()
 		n.sweep(0)

@@ -24,9 +24,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// What a driver in a process of its own is told by.
+// The environment of a driver in its own process.
 const (
-	childStep    = "PATCHBAY_DOCKER_STEP" // at which it kills itself
+	childStep    = "PATCHBAY_DOCKER_STEP" // the step at which it kills itself
 	childPlugins = "PATCHBAY_DOCKER_PLUGINS"
 	childConf    = "PATCHBAY_DOCKER_CONF"
 	childData    = "PATCHBAY_DOCKER_DATA"
@@ -53,7 +53,7 @@ func (k *killer) Invoke(ctx context.Context, name string, call *spec.Call) ([]by
 	return out, err
 }
 
-// TestChild is the driver that is killed; it does nothing in the test itself.
+// TestChild is the driver that is killed; it does nothing in the parent.
 func TestChild(t *testing.T) {
 	at, err := strconv.Atoi(os.Getenv(childStep))
 	if err != nil {
@@ -89,16 +89,15 @@ func (n *node) child(step int) *exec.Cmd {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	n.Fatal("the child does not come")
+	n.Fatal("the child did not start")
 	return nil
 }
 
-// tooMany is more steps than anything takes here.
+// tooMany is more steps than any test here needs.
 const tooMany = 100
 
-// TestKilled kills the driver at every step of a container's life. Afterwards
-// Docker either goes on as it does when a call fails, or is gone with the
-// container, and nothing may be left.
+// TestKilled kills the driver at every step of a container's life. Then Docker either
+// continues as after a failed call, or has ended with the container; nothing may be left.
 func TestKilled(t *testing.T) {
 	for _, old := range []bool{false, true} {
 		for _, silent := range []bool{true, false} {
@@ -125,7 +124,7 @@ func (n *node) ended(steps int) {
 	n.boot()
 }
 
-// TestKilledPacked is TestKilled with a list that is one plugin.
+// TestKilledPacked is TestKilled with a list of one packed plugin.
 func TestKilledPacked(t *testing.T) {
 	n := newNode(t, packedNet)
 	network := n.network("packed")
@@ -136,8 +135,8 @@ func TestKilledPacked(t *testing.T) {
 	n.ended(steps)
 }
 
-// TestKilledDNS is TestKilled where the container's resolv.conf is written, and
-// must be Docker's again.
+// TestKilledDNS is TestKilled with a written resolv.conf, which must become Docker's
+// again.
 func TestKilledDNS(t *testing.T) {
 	for _, silent := range []bool{true, false} {
 		t.Run(fmt.Sprintf("silent=%v", silent), func(t *testing.T) {
@@ -157,8 +156,8 @@ func TestKilledDNS(t *testing.T) {
 	}
 }
 
-// lifeKilledAt returns false when the life ended before the step. Into the sandbox
-// comes what waits puts there.
+// lifeKilledAt returns false when the life ended before the step. waits puts a waiting
+// process into the sandbox.
 func (n *node) lifeKilledAt(step int, network string, silent bool, waits func(key string)) (killed bool) {
 	n.Helper()
 	cmd := n.child(step)
@@ -251,8 +250,7 @@ func (n *node) addressKilledAt(step int, x *ipamNet) (killed bool) {
 	return err != nil
 }
 
-// life is an address that is asked for, used and given back, and any call may
-// fail.
+// life requests, uses and releases an address; any call may fail.
 func (x *ipamNet) life(mac string) error {
 	d := x.n
 	v4, err := x.address(0, mac, "")
@@ -279,7 +277,7 @@ func (x *ipamNet) life(mac string) error {
 	return nil
 }
 
-// life is start and stop of a container in which any call may fail.
+// life is start and stop of a container; any call may fail.
 func (c *container) life() error {
 	r := run{network: c.network, ports: []cnm.PortBinding{tcp(80, 8080, 8080)}}
 	in := &cnm.CreateEndpointRequest{NetworkID: c.network, EndpointID: c.endpoint, Interface: &cnm.Interface{}, Options: cnm.Options{}}
@@ -288,7 +286,7 @@ func (c *container) life() error {
 	if err != nil {
 		return err
 	}
-	c.told = *out.Interface
+	c.iface = *out.Interface
 	if err := c.joins(r); err != nil {
 		return err
 	}

@@ -23,16 +23,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// leaseID is the container id of an IPAM plugin's calls: Docker tells no more
-// than the MAC address of the interface to be.
+// leaseID is the container id in an IPAM plugin's calls: Docker's request contains only
+// the MAC address of the future interface.
 func leaseID(network, mac string) string {
 	sum := sha256.Sum256([]byte(network + "\x00" + strings.ToLower(mac)))
 	return "docker-" + hex.EncodeToString(sum[:16])
 }
 
-// RequestAddress implements cnm.IPAMDriver. The first request for a MAC address
-// asks the IPAM plugin, which gives all families; the second is answered with
-// what it gave.
+// RequestAddress implements cnm.IPAMDriver. The first request for a MAC address calls the
+// IPAM plugin, which gives addresses of all families; the second request gets one of
+// those.
 func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressRequest) (*cnm.RequestAddressResponse, error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -66,13 +66,13 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 	return d.give(ctx, p, l, in.Address)
 }
 
-// give answers out of a lease, which is asked for, or asked for again when it
-// has not the address that is wanted. One from before the node booted counts for
-// nothing: the IPAM plugin may have given its addresses to another since.
+// give answers from a lease. It calls the IPAM plugin if there is no lease yet, or if the
+// lease does not have the wanted address. A lease from before the last boot does not
+// count: the IPAM plugin may have given its addresses to another since.
 func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
 	if used, err := d.used(l); err != nil {
 		return nil, err
-	} else if !used { // whose it will be is anybody's guess, also with the MAC address of one before
+	} else if !used { // its next endpoint is not known yet, even if the MAC address was used before
 		l.Endpoint, l.Unbound = "", false
 	}
 	if l.Boot != d.boot {
@@ -96,11 +96,11 @@ func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted
 	if err := d.saveLease(l); err != nil {
 		return nil, err
 	}
-	return &cnm.RequestAddressResponse{Address: told(l, got.Address)}, nil
+	return &cnm.RequestAddressResponse{Address: forDocker(l, got.Address)}, nil
 }
 
-// refused gives back what a plugin gave that is not what Docker asked for: Docker
-// does not know of it. What it got before, it gives back itself.
+// refused releases what a plugin gave if Docker did not ask for it: Docker does not know
+// of it. Docker itself releases the addresses that it got earlier.
 func (d *Driver) refused(ctx context.Context, l *state.Lease) error {
 	if len(l.Given) > 0 {
 		return nil
@@ -108,8 +108,9 @@ func (d *Driver) refused(ctx context.Context, l *state.Lease) error {
 	return d.dropLease(ctx, l)
 }
 
-// told is an address as ptp needs it, which has no subnet on its link.
-func told(l *state.Lease, a netip.Prefix) netip.Prefix {
+// forDocker is an address in the form that Docker needs: a single one with ptp, which has
+// no subnet on its link.
+func forDocker(l *state.Lease, a netip.Prefix) netip.Prefix {
 	if list, err := chain.ParseList(l.Config); err == nil && first(list).Type == "ptp" {
 		return netip.PrefixFrom(a.Addr(), a.Addr().BitLen())
 	}
@@ -144,9 +145,9 @@ func (d *Driver) saveLease(l *state.Lease) error {
 	return err
 }
 
-// ask calls the IPAM plugin, after giving back what it gave before.
+// ask calls the IPAM plugin, after releasing what it gave before.
 func (d *Driver) ask(ctx context.Context, l *state.Lease) error {
-	fresh := l.Since.IsZero() // of any other one the plugin may have been asked, by whoever was killed then
+	fresh := l.Since.IsZero() // for another lease, a killed call may have asked the plugin
 	l.Result, l.Boot = nil, d.boot
 	if err := d.saveLease(l); err != nil {
 		return err
@@ -169,14 +170,14 @@ func (d *Driver) ask(ctx context.Context, l *state.Lease) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
 	defer cancel()
-	if len(l.Given) > 0 { // Docker gives back what it got
+	if len(l.Given) > 0 { // Docker releases what it got
 		return errors.Join(err, d.run[lease].Del(ctx, list, a))
 	}
 	return errors.Join(err, d.dropLease(ctx, l))
 }
 
-// leaseList is the first plugin's configuration, for its IPAM plugin: they are
-// called with the same.
+// leaseList is a list for the IPAM plugin alone, with the first plugin's configuration,
+// as the first plugin would call it.
 func leaseList(l *state.Lease) (*chain.List, error) {
 	list, err := chain.ParseList(l.Config)
 	if err != nil {
@@ -192,13 +193,13 @@ func leaseList(l *state.Lease) (*chain.List, error) {
 	return list, nil
 }
 
-// leaseAttachment has a namespace that stands for the interface's, as there is
-// none yet and a plugin refuses its caller's own.
+// leaseAttachment has a namespace in place of the interface's, which does not exist yet;
+// a plugin refuses its caller's own.
 func (d *Driver) leaseAttachment(ctx context.Context, l *state.Lease) (chain.Attachment, error) {
 	path := d.standIn()
 	a := chain.Attachment{ContainerID: l.ID, NetNS: path, IfName: holdName, Args: [][2]string{{"IgnoreUnknown", "1"}}, Capabilities: map[string]any{}}
 	var ips []string
-	for _, addr := range slices.Concat(l.Wanted, l.Given) { // what Docker was told must come again
+	for _, addr := range slices.Concat(l.Wanted, l.Given) { // the addresses that Docker got must be given again
 		if text := addr.String(); !slices.Contains(ips, text) {
 			ips = append(ips, text)
 		}
@@ -217,7 +218,7 @@ func (d *Driver) leaseAttachment(ctx context.Context, l *state.Lease) (chain.Att
 	return a, d.makeHold(path)
 }
 
-// ReleaseAddress implements cnm.IPAMDriver. The lease goes with its last address.
+// ReleaseAddress implements cnm.IPAMDriver. The last address ends the lease.
 func (d *Driver) ReleaseAddress(ctx context.Context, in *cnm.ReleaseAddressRequest) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -243,15 +244,14 @@ func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error
 		if err := d.saveLease(l); err != nil || len(l.Given) > 0 {
 			return err
 		}
-		if used, err := d.used(l); used { // it could not be removed: nobody else may have its address yet
+		if used, err := d.used(l); used { // the endpoint could not be removed: its address must not be given to another yet
 			return err
 		}
 		return d.dropLease(ctx, l)
 	})
 }
 
-// knownLease does something with a lease, within its lock. One that is gone is no
-// error.
+// knownLease calls do for a lease, with its lock. A missing lease is no error.
 func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Lease) error) error {
 	release, err := d.locks.take(ctx, id)
 	if err != nil {
@@ -268,8 +268,8 @@ func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Lease
 	return do(l)
 }
 
-// dropLease gives a lease back. One that cannot be given back now stays written
-// down, for Sweep.
+// dropLease releases a lease. One that cannot be released now remains in the state for
+// Sweep.
 func (d *Driver) dropLease(ctx context.Context, l *state.Lease) error {
 	list, err := leaseList(l)
 	if err != nil {
@@ -285,13 +285,13 @@ func (d *Driver) dropLease(ctx context.Context, l *state.Lease) error {
 	return errors.Join(d.store.DropLease(l.ID), d.dropStandIn(ctx))
 }
 
-// standIn is the path of the namespace that IPAM plugins are called with.
+// standIn is the path of the namespace for the calls of IPAM plugins.
 func (d *Driver) standIn() string {
 	return filepath.Join(vouched.Holds(d.opts.Paths.Run), "ipam")
 }
 
-// dropStandIn removes it with the last lease. Who asks for one has written that
-// down before.
+// dropStandIn removes the namespace with the last lease. A call that needs it has
+// recorded its lease before.
 func (d *Driver) dropStandIn(ctx context.Context) error {
 	release, err := d.locks.take(ctx, d.standIn())
 	if err != nil {

@@ -9,19 +9,19 @@ import (
 	"sync"
 )
 
-// locks are mutexes with names, that do not outlive their use. The zero value
-// is ready.
+// locks are mutexes with names, which exist only while they are used. The zero value is
+// ready.
 type locks struct {
 	mu  sync.Mutex
 	all map[string]*named
 }
 
 type named struct {
-	busy chan struct{} // holds one token while it is taken
-	uses int           // by how many it is held or waited for
+	busy chan struct{} // holds one token while the lock is taken
+	uses int           // number of holders and waiters
 }
 
-// take waits for a name until ctx ends.
+// take waits for a name's lock until ctx ends.
 func (l *locks) take(ctx context.Context, name string) (release func(), err error) {
 	l.mu.Lock()
 	if l.all == nil {
@@ -39,7 +39,7 @@ func (l *locks) take(ctx context.Context, name string) (release func(), err erro
 		return func() { <-n.busy; l.leave(name, n) }, nil
 	case <-ctx.Done():
 		l.leave(name, n)
-		return nil, fmt.Errorf("wait for the call before: %w", ctx.Err())
+		return nil, fmt.Errorf("wait for the previous call: %w", ctx.Err())
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 )
 
-// open wants that an endpoint has published its port, and the kernel knows.
+// open expects that an endpoint has published its port, in the state and in the kernel.
 func (n *node) open(when string, c *container) {
 	n.Helper()
 	if got := n.published(c); len(got) != 1 || len(addressesOfPorts(n)) == 0 {
@@ -22,18 +22,18 @@ func (n *node) open(when string, c *container) {
 	}
 }
 
-// addressesOfPorts are the published ports that the kernel has.
+// addressesOfPorts are the published ports in the kernel.
 func addressesOfPorts(n *node) leak.State {
 	n.Helper()
 	return n.left().Of("nft element inet patchbay ports4")
 }
 
-// A driver that is killed when it takes ports away, as the gateway goes to another
-// network, publishes them again when it comes back, at every step of the call.
+// A driver that is killed while it unpublishes ports, when another network becomes the
+// gateway, publishes them again after its restart, for every step of the call.
 func TestRevokeKilled(t *testing.T) {
 	n := newNode(t, portNet)
 	var file string
-	var kept [][]byte // what the disk has before and after each write, once the ports are gone
+	var kept [][]byte // the file before and after each write, once the ports are unpublished
 	n.stop()
 	n.opts.step = func() {
 		if data, err := os.ReadFile(file); err == nil && len(addressesOfPorts(n)) == 0 {
@@ -63,9 +63,9 @@ func TestRevokeKilled(t *testing.T) {
 	c.stop(true)
 }
 
-// The call that publishes ports, or takes them away, was lost or cut short in a
-// container that runs. Docker does not repeat it.
-func TestPortsMadeUpFor(t *testing.T) {
+// The call that publishes or unpublishes ports of a running container was lost or
+// interrupted. Docker does not repeat it.
+func TestLostPortsArePublished(t *testing.T) {
 	n := newNode(t, portNet)
 	n.opts.Grace = time.Hour
 	n.stop()

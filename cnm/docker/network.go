@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 )
 
-// network is a network with what its file means.
+// network is a network with its file decoded.
 type network struct {
 	*state.Network
 	options
@@ -25,8 +25,8 @@ type network struct {
 // part returns one part of the network's chain.
 func (n *network) part(p part) *chain.List { return cut(n.list, p, n.portmap) }
 
-// CreateNetwork implements cnm.NetworkDriver: it looks whether the configuration
-// works here and keeps a copy.
+// CreateNetwork implements cnm.NetworkDriver: it checks whether the configuration works
+// here and keeps a copy.
 func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -69,7 +69,7 @@ func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (
 	}, nil
 }
 
-// shaped is a configuration with what Docker's user wants of it beside.
+// shaped is a configuration changed by the options of `docker network create`.
 func shaped(list *chain.List, o *options, internal bool) (_ *chain.List, err error) {
 	if internal {
 		if list, err = closed(list); err != nil {
@@ -82,7 +82,7 @@ func shaped(list *chain.List, o *options, internal bool) (_ *chain.List, err err
 	return list, nil
 }
 
-// configured is what the user's options of a network say, and the configuration
+// configured parses the user's options of a network, and loads the configuration that
 // they name.
 func (d *Driver) configured(ctx context.Context, in cnm.Options) (*options, *chain.List, error) {
 	user, err := in.Strings()
@@ -114,8 +114,8 @@ func (d *Driver) usable(ctx context.Context, list *chain.List, o *options) error
 	return nil
 }
 
-// DeleteNetwork implements cnm.NetworkDriver. Docker forgets the network
-// whatever is answered, so what is left of its endpoints goes with it.
+// DeleteNetwork implements cnm.NetworkDriver. Docker forgets the network whatever the
+// answer, so its remaining endpoints are removed as well.
 func (d *Driver) DeleteNetwork(ctx context.Context, in *cnm.NetworkRequest) error {
 	return d.deleteNetwork(ctx, in.NetworkID)
 }
@@ -137,13 +137,13 @@ func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("network %.12s stays until it can be cleaned up: %w", id, err)
+		return fmt.Errorf("network %.12s is kept until it can be removed: %w", id, err)
 	}
 	return d.store.DropNetwork(id)
 }
 
-// markDeleted writes down that Docker has the network no more: whatever happens
-// to the endpoints that are left, Sweep tries again.
+// markDeleted records that Docker no longer has the network: if the removal of the
+// remaining endpoints fails, Sweep tries again.
 func (d *Driver) markDeleted(id string) error {
 	n, err := d.store.Network(id)
 	if err != nil || n.Deleted {

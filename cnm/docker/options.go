@@ -26,26 +26,26 @@ const (
 	optArgs    = "cni.args" // K=V;K=V, CNI_ARGS; also of an endpoint
 	optPrefix  = "cni.ifprefix"
 	optDNS     = "cni.dns"    // docker, replace
-	optLabels  = "cni.labels" // the beginning of labels' names, for CNI_ARGS
+	optLabels  = "cni.labels" // the prefix of labels' names, for CNI_ARGS
 	optIsolate = "cni.isolate"
 )
 
-// options are a network's, decoded.
+// options are a network's decoded options.
 type options struct {
-	user          map[string]string // as they were given
+	user          map[string]string // as given
 	network, conf string
-	portmap       bool // publish ports by our portmap when the chain has none
-	gwbridge      bool // let Docker add docker_gwbridge when there is no default route
+	portmap       bool // publish ports by our portmap if the chain has no plugin for them
+	gwbridge      bool // let Docker add docker_gwbridge if there is no default route
 	hold          bool // run the whole chain in the holding namespace
 	args          map[string]string
 	prefix        string // of the interface's name in the container
 	dns           bool   // write the chain's DNS into the container's resolv.conf
 	isolate       string // ingressPolicy of the network's firewall; empty: the configuration's
-	labels        string // tell plugins the container's labels that begin so; empty: none
+	labels        string // prefix of the container's labels that plugins get; empty: none
 }
 
-// parseOptions refuses what it does not know: an option with a typing error must
-// not make another network than was wanted.
+// parseOptions refuses unknown options: a typing error must not make another network than
+// the user wanted.
 func parseOptions(in map[string]string) (*options, error) {
 	o := &options{user: in, portmap: true, prefix: "eth"}
 	for _, key := range slices.Sorted(maps.Keys(in)) {
@@ -54,10 +54,10 @@ func parseOptions(in map[string]string) (*options, error) {
 		}
 	}
 	if (o.network == "") == (o.conf == "") {
-		return nil, fmt.Errorf("say which CNI network it is, by -o %s=NAME or -o %s=FILE", optNetwork, optConf)
+		return nil, fmt.Errorf("name the CNI network with -o %s=NAME or -o %s=FILE", optNetwork, optConf)
 	}
 	if o.hold && o.labels != "" {
-		return nil, fmt.Errorf("%s: no plugin runs when they are known with %s=hold", optLabels, optMode)
+		return nil, fmt.Errorf("%s: with %s=hold no plugin runs after the labels are known", optLabels, optMode)
 	}
 	return o, nil
 }
@@ -80,7 +80,7 @@ func (o *options) set(key, value string) (err error) {
 		o.dns = !keep
 	case optLabels:
 		if o.labels = value; value == "" {
-			err = fmt.Errorf("option %s: say how the names of the labels begin", key)
+			err = fmt.Errorf("option %s: give the prefix of the labels' names", key)
 		}
 	case optIsolate:
 		policy, ok := map[string]string{"true": "same-bridge", "strict": "isolated"}[value]
@@ -119,7 +119,7 @@ func validPrefix(s string) error {
 	return nil
 }
 
-// parseArgs reads CNI_ARGS. Names that we set ourselves are refused.
+// parseArgs parses CNI_ARGS. It refuses names that this driver sets.
 func parseArgs(s string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, pair := range strings.Split(s, ";") {
@@ -135,8 +135,8 @@ func parseArgs(s string) (map[string]string, error) {
 	return out, nil
 }
 
-// resolve reads the configuration that the options name, as long as the call may
-// take: a file system that hangs is no reason to hold Docker's other calls up.
+// resolve reads the configuration that the options name, within the limit of a call: a
+// file system that hangs must not block Docker's other calls.
 func (d *Driver) resolve(ctx context.Context, o *options) (list *chain.List, err error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -147,7 +147,7 @@ func (d *Driver) resolve(ctx context.Context, o *options) (list *chain.List, err
 	return list, runnable(list)
 }
 
-// orEnd is what read returns, or the end of ctx, whichever is first.
+// orEnd returns the result of read, or an error when ctx ends first.
 func orEnd[T any](ctx context.Context, read func() (T, error)) (out T, err error) {
 	done := make(chan struct{})
 	var got T

@@ -22,7 +22,7 @@ func TestHungRead(t *testing.T) {
 	}
 }
 
-// TestPublisher: a message never says that a port is another container's, "-".
+// TestPublisher: a message never names a port's owner as "-".
 func TestPublisher(t *testing.T) {
 	for want, e := range map[string]*state.Endpoint{
 		"endpoint abababababab": {ID: "abababababababab"},

@@ -11,9 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
-// A runtime on the same network that collects garbage (containerd 2 when it
-// starts) does not know Docker's containers. What it should know, and does not,
-// goes all the same.
+// A runtime that runs GC on the same network (containerd 2 when it starts) does not know
+// Docker's containers, and leaves them. It still removes its own attachment that it lost.
 func TestGCOfAnotherRuntime(t *testing.T) {
 	n := newNode(t, portNet)
 	network := n.network("ports")
@@ -34,7 +33,7 @@ func TestGCOfAnotherRuntime(t *testing.T) {
 	_, err := rt.Add(n.ctx(), list, lost)
 	must(t, err)
 
-	rt, list = other() // forgot it
+	rt, list = other() // which has forgotten it
 	must(t, rt.GC(n.ctx(), chain.Keep{List: list}))
 	if after := addressFiles(t); len(after) != len(before) {
 		t.Errorf("addresses were %v, are %v", before, after)
@@ -42,7 +41,7 @@ func TestGCOfAnotherRuntime(t *testing.T) {
 	if after := n.left().Of("nft"); len(after) != len(rules) {
 		t.Errorf("elements were\n%s\nare\n%s", rules, after)
 	}
-	if err := docker[0].reaches(docker[1], docker[1].told.Address.Addr()); err != nil {
+	if err := docker[0].reaches(docker[1], docker[1].iface.Address.Addr()); err != nil {
 		t.Error(err)
 	}
 	for _, c := range docker {

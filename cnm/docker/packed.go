@@ -11,13 +11,13 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 )
 
-// packed is the plugin whose configuration is a list of plugins, that it runs in
-// one process (`patchbay convert`). It is cut into parts as any list is; what a
-// part has of it is one call of it still.
+// packed is the plugin whose configuration is a list of plugins, which it runs in one
+// process (`patchbay convert`). It is cut into parts like any list; its members in one
+// part are still one call.
 const packed = "patchbay"
 
-// members are the plugins that a member of a list stands for: itself, or what is
-// packed in it. What cannot be read is left to the plugin to refuse.
+// members are the plugins that a member of a list stands for: itself, or its packed
+// plugins. If they cannot be read, the plugin itself will refuse the configuration.
 func members(p *chain.Plugin) []chain.Plugin {
 	if p.Type == packed {
 		if list, err := unpack(p); err == nil {
@@ -39,7 +39,7 @@ func unpack(p *chain.Plugin) (list []chain.Plugin, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("plugin %s: %w", p, err)
 		}
-		// A member gets what the runtime gives to the outer one.
+		// A member gets only the capabilities of the outer plugin.
 		maps.DeleteFunc(m.Capabilities, func(name string, _ bool) bool { return !p.Capabilities[name] })
 		list = append(list, *m)
 	}
@@ -49,13 +49,13 @@ func unpack(p *chain.Plugin) (list []chain.Plugin, err error) {
 	return list, nil
 }
 
-// pack is unpack's reverse, for some of the members of p: one plugin, or none.
+// pack is unpack's reverse for some of the members of p: it returns one plugin, or none.
 func pack(p *chain.Plugin, of []chain.Plugin) []chain.Plugin {
 	if p.Type != packed || len(of) == 0 {
 		return of
 	}
 	if len(of) == 1 && string(of[0].Raw) == string(p.Raw) {
-		return of // it could not be read
+		return of // it could not be unpacked
 	}
 	var conf map[string]json.RawMessage
 	if err := json.Unmarshal(p.Raw, &conf); err != nil {
@@ -73,7 +73,7 @@ func pack(p *chain.Plugin, of []chain.Plugin) []chain.Plugin {
 // first is the plugin that makes the interface.
 func first(list *chain.List) *chain.Plugin { return &members(&list.Plugins[0])[0] }
 
-// encode writes what was decoded before, or has no values that JSON has not.
+// encode marshals values that were decoded before or always have a JSON form.
 func encode(v any) json.RawMessage {
 	data, err := json.Marshal(v)
 	if err != nil {

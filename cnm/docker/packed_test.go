@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// packedNet is what `patchbay convert` makes of a list.
+// packedNet is a list converted by `patchbay convert`.
 const packedNet = `{"cniVersion":"1.1.0","name":"packed","plugins":[{"type":"patchbay","capabilities":{"portMappings":true,"ips":true},"plugins":[
 	{"type":"bridge","bridge":"br-t1","isGateway":true,"ipMasq":true,` + dual + `},{"type":"firewall"},
 	{"type":"tuning","sysctl":{"net.core.somaxconn":"777"}},{"type":"portmap","capabilities":{"portMappings":true,"other":true}}]}]}`
@@ -66,7 +66,7 @@ func describe(list []chain.Plugin) string {
 	return strings.Join(out, " ")
 }
 
-// A list that is one plugin runs its members where they belong.
+// The members of a list of one packed plugin run in their parts.
 func TestPacked(t *testing.T) {
 	both(t, func(t *testing.T, old bool) {
 		n := newNode(t, packedNet)
@@ -92,7 +92,7 @@ func TestPacked(t *testing.T) {
 	})
 }
 
-// What cannot be cut is refused when the network is made.
+// A list that cannot be cut is refused at the creation of the network.
 func TestPackedRefused(t *testing.T) {
 	n := newNode(t)
 	for text, want := range map[string]string{`[]`: "has no plugins", `[{"type":"../x"}]`: "../x", `7`: "decode plugin"} {

@@ -19,7 +19,7 @@ const (
 	ports
 	parts
 
-	lease // is no part, but has a cache
+	lease // not a part, but it has a cache
 )
 
 // String is the name of the part's cache.
@@ -30,9 +30,9 @@ func (p part) String() string {
 // portMappings is the capability of plugins that publish ports.
 const portMappings = "portMappings"
 
-// cut returns one part of a list. What publishes ports is on its own: the ports
-// follow the default gateway from endpoint to endpoint. With auto a list that has
-// nothing for them gets our portmap.
+// cut returns one part of a list. The plugins that publish ports are a part of their own:
+// the ports follow the default gateway from endpoint to endpoint. With auto a list
+// without such a plugin gets our portmap.
 func cut(list *chain.List, p part, auto bool) *chain.List {
 	out := *list
 	out.Plugins = nil
@@ -72,7 +72,7 @@ func ourPortmap() chain.Plugin {
 	}
 }
 
-// encodeList writes a list that needs no other file.
+// encodeList encodes a list that needs no other file.
 func encodeList(l *chain.List) json.RawMessage {
 	plugins := make([]json.RawMessage, len(l.Plugins))
 	for i, p := range l.Plugins {
@@ -84,8 +84,8 @@ func encodeList(l *chain.List) json.RawMessage {
 	})
 }
 
-// publishes says whether a list has a plugin of its own for ports. The first
-// plugin does not count: it runs when nobody knows whether the ports are wanted.
+// publishes says whether a list has a plugin of its own for ports. The first plugin does
+// not count: it runs before it is known whether ports are wanted.
 func publishes(list *chain.List) bool { return len(cut(list, ports, false).Plugins) > 0 }
 
 // withIPAM returns a list whose first plugin has another ipam section.
@@ -93,8 +93,8 @@ func withIPAM(list *chain.List, ipam any) (*chain.List, error) {
 	return with(list, "ipam", ipam, theFirst)
 }
 
-// moved is a result as the next part must see it: what was in the holding
-// namespace is in another, under another name.
+// moved is a result for the next part: the interface in the holding namespace is in
+// another namespace, under another name.
 func moved(r *spec.Result, from, to, ifName string) *spec.Result {
 	out := r.Clone()
 	for i := range out.Interfaces {

@@ -18,15 +18,16 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 )
 
-// space is the one address space. The local and the global one must be the same:
-// else dockerd asks for ever when a pool overlaps a route of the host.
+// space is the only address space. The local and the global one must be the same:
+// otherwise dockerd repeats its request without end when a pool overlaps a route of the
+// host.
 const space = "patchbay"
 
-// The Driver is an IPAM driver too.
+// Driver is an IPAM driver too.
 var _ cnm.IPAMDriver = (*Driver)(nil)
 
-// IPAMCapabilities implements cnm.IPAMDriver. The MAC address is what tells that
-// two requests, and an endpoint, belong together.
+// IPAMCapabilities implements cnm.IPAMDriver. The MAC address shows which requests and
+// which endpoint belong together.
 func (d *Driver) IPAMCapabilities(context.Context) (*cnm.IPAMCapabilities, error) {
 	return &cnm.IPAMCapabilities{RequiresMACAddress: true}, nil
 }
@@ -36,8 +37,8 @@ func (d *Driver) AddressSpaces(context.Context) (*cnm.AddressSpaces, error) {
 	return &cnm.AddressSpaces{LocalDefaultAddressSpace: space, GlobalDefaultAddressSpace: space}, nil
 }
 
-// RequestPool implements cnm.IPAMDriver: the pool is what the configuration of
-// --ipam-opt cni.network=NAME says, and --subnet may only repeat it.
+// RequestPool implements cnm.IPAMDriver: the configuration of --ipam-opt cni.network=NAME
+// determines the pool, and --subnet may only repeat it.
 func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*cnm.RequestPoolResponse, error) {
 	if in.SubPool != "" {
 		return nil, errors.New("--ip-range: the ranges are those of the CNI configuration")
@@ -61,14 +62,14 @@ func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*
 		return nil, fmt.Errorf("network %s: %w", list.Name, err)
 	}
 	out := &cnm.RequestPoolResponse{PoolID: p.ID, Pool: p.Prefix}
-	if hasGateway(list, in.V6) { // else Docker asks for one only before 28
+	if hasGateway(list, in.V6) { // otherwise Docker requests one only before 28
 		out.Data = map[string]string{cnm.OptionGateway: p.Gateway.String()}
 	}
 	return out, d.store.SavePool(p)
 }
 
-// answers looks whether the IPAM plugin is there and can be called. Addresses that
-// were asked of one that never answered could not be given back either.
+// answers checks that the IPAM plugin exists and can be called. Addresses that were
+// requested from a plugin that never answered could not be released either.
 func (d *Driver) answers(ctx context.Context, p *state.Pool) error {
 	list, err := leaseList(&state.Lease{Config: p.Config})
 	if err == nil {
@@ -77,16 +78,16 @@ func (d *Driver) answers(ctx context.Context, p *state.Pool) error {
 	return err
 }
 
-// How many pools may be asked for with the same words, and in what time, before
-// it is dockerd going round in circles, a thousand times a second.
+// More than maxRepeats equal requests for a pool within repeatTime mean that dockerd is
+// in a loop, a thousand times a second.
 const (
-	again     = 8
-	againTime = 10 * time.Second
+	maxRepeats = 8
+	repeatTime = 10 * time.Second
 )
 
-// notAgain ends a loop of Docker's before 28: it asks for another pool for ever
-// when the one that is offered overlaps a route of the host, and so does every
-// CNI network that is in use here.
+// notAgain ends a loop of Docker before 28: it requests another pool without end if the
+// offered one overlaps a route of the host, and every CNI network in use on this host
+// does.
 func (d *Driver) notAgain(in *cnm.RequestPoolRequest) error {
 	if in.Pool != "" {
 		return nil
@@ -94,17 +95,17 @@ func (d *Driver) notAgain(in *cnm.RequestPoolRequest) error {
 	all, err := d.store.Pools()
 	n := 0
 	for _, p := range all {
-		if p.V6 == in.V6 && maps.Equal(p.Options, in.Options) && time.Since(p.Since) < againTime {
+		if p.V6 == in.V6 && maps.Equal(p.Options, in.Options) && time.Since(p.Since) < repeatTime {
 			n++
 		}
 	}
-	if n >= again {
-		return errors.New("the host has a route to its subnet, and this Docker wants another one: say --subnet, as the configuration has it")
+	if n >= maxRepeats {
+		return errors.New("the host has a route to its subnet, and this Docker requests another one: use --subnet with the configuration's subnet")
 	}
 	return err
 }
 
-// ipamSection is what can be known of an ipam section: host-local's ranges.
+// ipamSection holds the known keys of an ipam section: host-local's ranges.
 type ipamSection struct {
 	Type string `json:"type"`
 	ipamRange
@@ -132,8 +133,8 @@ func sectionOf(list *chain.List) (*ipamSection, error) {
 	return &conf.IPAM, nil
 }
 
-// poolOf finds the family's pool. IPAM plugins whose ranges cannot be read here
-// get one that has every address.
+// poolOf finds the family's pool. For IPAM plugins whose ranges it cannot read, the pool
+// contains every address.
 func poolOf(p *state.Pool, list *chain.List, wanted string) error {
 	section, err := sectionOf(list)
 	if err != nil {
@@ -162,7 +163,7 @@ func poolOf(p *state.Pool, list *chain.List, wanted string) error {
 	return matches(p, wanted)
 }
 
-// gatewayOf is host-local's choice without one: the subnet's first address.
+// gatewayOf is host-local's default: the subnet's first address.
 func gatewayOf(subnet netip.Prefix, text string) netip.Prefix {
 	gw, err := netip.ParseAddr(text)
 	if err != nil {
@@ -171,7 +172,7 @@ func gatewayOf(subnet netip.Prefix, text string) netip.Prefix {
 	return netip.PrefixFrom(gw, subnet.Bits())
 }
 
-// matches takes --subnet where it says what is true.
+// matches accepts --subnet if it equals the configuration's.
 func matches(p *state.Pool, wanted string) error {
 	if wanted == "" {
 		return nil
@@ -194,7 +195,7 @@ func (d *Driver) ReleasePool(_ context.Context, in *cnm.ReleasePoolRequest) erro
 	return d.store.DropPool(in.PoolID)
 }
 
-// reserved answers for a gateway, which the configuration knows.
+// reserved answers for a gateway, which the configuration determines.
 func reserved(p *state.Pool, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
 	if wanted.IsValid() && p.Gateway.Bits() > 0 && wanted != p.Gateway.Addr() {
 		return nil, fmt.Errorf("--gateway %s: the configuration has %s", wanted, p.Gateway.Addr())

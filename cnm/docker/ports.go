@@ -14,9 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 )
 
-// ProgramExternalConnectivity implements cnm.Connectivity: the endpoint has the
-// default gateway, and the ports with it. Docker takes a failure for that of the
-// container's start.
+// ProgramExternalConnectivity implements cnm.Connectivity: the endpoint has the default
+// gateway, and so publishes the ports. If it fails, Docker fails the container's start.
 func (d *Driver) ProgramExternalConnectivity(ctx context.Context, in *cnm.ConnectivityRequest) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -38,7 +37,7 @@ func (d *Driver) ProgramExternalConnectivity(ctx context.Context, in *cnm.Connec
 		return nil
 	}
 	n, err := d.network(e.Network)
-	if err != nil || n.Internal { // as Docker's own: nothing is published
+	if err != nil || n.Internal { // as with Docker's own: nothing is published
 		return err
 	}
 	return d.addPorts(ctx, n, e)
@@ -55,8 +54,8 @@ func (d *Driver) RevokeExternalConnectivity(ctx context.Context, in *cnm.Endpoin
 	})
 }
 
-// portTries is how many choices are tried: another program may have taken a port
-// that looked free.
+// portTries is the number of choices to try: another program may have taken a port that
+// looked free.
 const portTries = 16
 
 // addPorts chooses and publishes.
@@ -70,10 +69,10 @@ func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) er
 	if len(list.Plugins) == 0 {
 		return fmt.Errorf("-p: nothing in network %s publishes ports, and %s is off", n.list.Name, optPortmap)
 	}
-	if err := answered(e.Asked, n.list.Name, e.Kernel.Addrs); err != nil {
+	if err := checkFamilies(e.Asked, n.list.Name, e.Kernel.Addrs); err != nil {
 		return err
 	}
-	d.makeWay(ctx, e)
+	d.freePorts(ctx, e)
 	var failed error
 	for try := range portTries {
 		again, err := d.tryPorts(ctx, n, e, list, try)
@@ -89,8 +88,8 @@ func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) er
 	return failed
 }
 
-// tryPorts chooses and publishes once, and leaves nothing when it fails. again says
-// whether another choice may do.
+// tryPorts chooses and publishes once, and undoes everything when it fails. again says
+// whether another choice may succeed.
 func (d *Driver) tryPorts(ctx context.Context, n *network, e *state.Endpoint, list *chain.List, try int) (again bool, err error) {
 	chosen, err := d.choosePorts(ctx, e, try)
 	if err != nil {
@@ -106,7 +105,7 @@ func (d *Driver) tryPorts(ctx context.Context, n *network, e *state.Endpoint, li
 	return chosen && ctx.Err() == nil, err
 }
 
-// portsAt is where the address that ports lead to is.
+// portsAt is the place of the address to which the ports lead.
 func (d *Driver) portsAt(e *state.Endpoint) state.Where {
 	if e.PostAt.NetNS != "" && e.PostAt.NetNS != e.Hold {
 		return e.PostAt
@@ -114,10 +113,10 @@ func (d *Driver) portsAt(e *state.Endpoint) state.Where {
 	return state.Where{NetNS: e.Hold, IfName: holdName}
 }
 
-// choosePorts writes down what is to be published. chosen is false when another
-// try would bring the same. The lock is everybody's, the only one of this kind:
-// two that choose at once must see each other's choice. It is held for some
-// milliseconds, until the choice is on the disk, and never while a plugin runs.
+// choosePorts records the ports to publish. chosen is false if another try would choose
+// the same. All endpoints share this lock, the only one of its kind: two that choose at
+// once must see each other's choice. It is held for some milliseconds, until the choice
+// is on the disk, and never while a plugin runs.
 func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, try int) (chosen bool, err error) {
 	release, err := d.locks.take(ctx, "ports")
 	if err != nil {
@@ -126,7 +125,7 @@ func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, try int) (c
 	defer release()
 	all, err := d.store.Endpoints()
 	if err != nil {
-		d.opts.Log("choose ports: %v", err) // what cannot be read has none that matter
+		d.opts.Log("choose ports: %v", err) // an endpoint that cannot be read has no ports that matter
 	}
 	taken := new(taken)
 	for _, other := range all {
@@ -151,7 +150,7 @@ func (d *Driver) publish(ctx context.Context, n *network, e *state.Endpoint, lis
 	return err
 }
 
-// mapping is one of the capability portMappings.
+// mapping is an entry of the capability portMappings.
 type mapping struct {
 	HostPort      uint16 `json:"hostPort"`
 	ContainerPort uint16 `json:"containerPort"`
@@ -170,15 +169,15 @@ func mappings(list []state.Port) (out []mapping) {
 	return out
 }
 
-// lostPorts says whether a container runs without its published ports. Docker asks
-// for them once, and not again when the driver was killed meanwhile.
+// lostPorts says whether a container runs without its published ports. Docker requests
+// them once, and not again if the driver was killed meanwhile.
 func (d *Driver) lostPorts(f *facts, e *state.Endpoint) bool {
 	return len(e.Asked) > 0 && e.Ports != state.Done && e.Phase == state.Joined && f.here(e) &&
 		finished(e) && !shut(e) && d.runs(f, e)
 }
 
-// republish does what Docker wanted last, as the routes of the sandbox say: ports
-// go with the default gateway, which Docker moves first.
+// republish does what Docker wanted last, according to the sandbox's routes: ports follow
+// the default gateway, which Docker moves first.
 func (d *Driver) republish(ctx context.Context, e *state.Endpoint) error {
 	n, err := d.network(e.Network)
 	if err != nil || n.Internal {
@@ -193,8 +192,8 @@ func (d *Driver) republish(ctx context.Context, e *state.Endpoint) error {
 	return d.delPorts(ctx, n, e)
 }
 
-// delPorts undoes the part, as far as it got. The endpoint may be the gateway again
-// later: one that is killed here must not look published then.
+// delPorts undoes the part, even if it is half done. The endpoint may become the gateway
+// again: if this process is killed here, the ports must not look published then.
 func (d *Driver) delPorts(ctx context.Context, n *network, e *state.Endpoint) error {
 	if e.Ports == "" {
 		return nil

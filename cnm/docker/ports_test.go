@@ -38,7 +38,7 @@ func tcp(port, hostPort, end uint16) cnm.PortBinding {
 	return cnm.PortBinding{Proto: 6, Port: port, HostPort: hostPort, HostPortEnd: end}
 }
 
-// published are an endpoint's ports as the state has them.
+// published are an endpoint's ports in the state.
 func (n *node) published(c *container) Ports {
 	n.Helper()
 	e, err := n.driver.store.Endpoint(c.endpoint)
@@ -91,7 +91,7 @@ func fixedRandomRange(t *testing.T, name, conf string, old bool) {
 	c.stop(false)
 }
 
-// A fixed port that another container has fails the start, with nothing left.
+// A fixed port that another container has fails the start, and nothing is left.
 func TestPortTaken(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")
@@ -104,14 +104,14 @@ func TestPortTaken(t *testing.T) {
 	a.stop(true)
 }
 
-// A port that a program of the host listens on stays that program's.
+// A port on which a program of the host listens is refused.
 func TestPortOfAProgram(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	busy, err := net.Listen("tcp", "127.0.0.1:9000")
 	must(t, err)
 	defer busy.Close() //nolint:errcheck // test
 	r := run{network: n.network("podnet"), ports: []cnm.PortBinding{tcp(80, 9000, 9000)}}
-	if _, err := n.start(r); !errorHas(err, "host port 9000/tcp is a program's of this host") {
+	if _, err := n.start(r); !errorHas(err, "host port 9000/tcp is in use by a program of this host") {
 		t.Errorf("error is %v", err)
 	}
 	must(t, busy.Close())
@@ -121,14 +121,14 @@ func TestPortOfAProgram(t *testing.T) {
 const fourNet = `{"cniVersion":"1.1.0","name":"four","plugins":[{"type":"bridge","bridge":"br-t8","isGateway":true,"ipMasq":true,
 	"ipam":{"type":"host-local","subnet":"10.89.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}}]}`
 
-// A port that leads nowhere is refused, rather than shown.
+// A port that would lead nowhere is refused.
 func TestPortsThatLeadNowhere(t *testing.T) {
 	n := newNode(t, fourNet)
 	network := n.network("four")
 	for ip, want := range map[string]string{
 		"::":           "publish port 80: host address :: is of IPv6, and the container has no IPv6 address on network four",
 		"2001:db8::7":  "and the container has no IPv6 address",
-		"198.51.100.7": "publish port 80: host address 198.51.100.7 is none of this host",
+		"198.51.100.7": "publish port 80: host address 198.51.100.7 is not an address of this host",
 	} {
 		for _, proto := range []uint8{6, 17, 132} {
 			for _, last := range []uint16{9300, 9310} {
@@ -200,8 +200,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// picky is a plugin that publishes one host port alone, as if programs had taken the
-// others after they were chosen.
+// picky is a plugin that publishes only one host port, as if programs had taken the
+// others after the choice.
 const picky = `#!/bin/sh
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.1.0"]}' ;;
@@ -210,7 +210,7 @@ esac
 exit 0
 `
 
-// Of a range another port is tried, for a fixed one there is none.
+// For a range other ports are tried; for a fixed port there is no other.
 func TestPortsAreTried(t *testing.T) {
 	n := newNode(t, `{"cniVersion":"1.1.0","name":"picky","plugins":[{"type":"bridge","bridge":"br-t9","isGateway":true,`+dual+`},{"type":"picky","capabilities":{"portMappings":true}}]}`)
 	dir := t.TempDir()

@@ -12,11 +12,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// EndpointOperInfo implements cnm.NetworkDriver. Docker asks it of every
-// endpoint after it moved the interface and before the container's process
-// starts, and again later; the first one with a sandbox that is there runs the
-// rest of the chain. Docker does not look at errors, so a container whose
-// network is not what its chain says is kept from it.
+// EndpointOperInfo implements cnm.NetworkDriver. Docker calls it for every endpoint after
+// it moved the interface and before the container's process starts, and again later; the
+// first call with an existing sandbox runs the rest of the chain. Docker ignores its
+// errors, so on an error the driver itself keeps the container from the network.
 func (d *Driver) EndpointOperInfo(ctx context.Context, in *cnm.EndpointRequest) (*cnm.EndpointInfo, error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
@@ -51,8 +50,8 @@ func info(e *state.Endpoint) map[string]any {
 	return out
 }
 
-// finish does once what needs the sandbox with the interface: the post part, and
-// the container's resolv.conf.
+// finish does once what needs the interface in the sandbox: the post part, and the
+// container's resolv.conf.
 func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 	if e.Phase != state.Joined || finished(e) && !shut(e) {
 		return nil
@@ -80,7 +79,7 @@ func (d *Driver) finish(ctx context.Context, e *state.Endpoint) error {
 	return d.reopen(n, e)
 }
 
-// finished says whether nothing is left to be done in the sandbox.
+// finished says whether the work in the sandbox is complete.
 func finished(e *state.Endpoint) bool { return e.Post == state.Done && hasDNS(e) }
 
 func hasDNS(e *state.Endpoint) bool { return e.DNS == nil || e.DNS.Step == state.Done }
@@ -91,7 +90,7 @@ func (d *Driver) finishPost(ctx context.Context, n *network, e *state.Endpoint) 
 		return err
 	}
 	defer c.Close()
-	if !shut(e) { // else reopen does it: there are no routes on a link that is down
+	if !shut(e) { // otherwise reopen does it: a link that is down has no routes
 		if err := exact(c, link.Attrs().Index, e.Kernel, n.Internal); err != nil {
 			return err
 		}
@@ -99,7 +98,7 @@ func (d *Driver) finishPost(ctx context.Context, n *network, e *state.Endpoint) 
 	return d.addPost(ctx, n, e, state.Where{NetNS: e.Sandbox, IfName: link.Attrs().Name})
 }
 
-// addPost runs the part. An ADD that was killed is undone first.
+// addPost runs the part. It first undoes an ADD that was killed.
 func (d *Driver) addPost(ctx context.Context, n *network, e *state.Endpoint, at state.Where) error {
 	if e.Post == state.Doing {
 		if err := d.delPost(ctx, n, e); err != nil {
@@ -122,7 +121,7 @@ func (d *Driver) addPost(ctx context.Context, n *network, e *state.Endpoint, at 
 	return d.save(e)
 }
 
-// delPost undoes the part, as far as it got.
+// delPost undoes the part, even if it is half done.
 func (d *Driver) delPost(ctx context.Context, n *network, e *state.Endpoint) error {
 	if e.Post == "" {
 		return nil
@@ -140,8 +139,8 @@ func (d *Driver) delPost(ctx context.Context, n *network, e *state.Endpoint) err
 	return d.save(e)
 }
 
-// gone leaves out the namespace of an ADD when it is no more, or when another has
-// its path: what is there is another container's.
+// gone removes the namespace from an ADD's place if it no longer exists, or if another
+// one has its path: that one is another container's.
 func gone(e *state.Endpoint, at state.Where) (state.Where, error) {
 	id, there, err := live(at.NetNS)
 	if !there || at.NetNS == e.Sandbox && id != e.SandboxID {
@@ -150,7 +149,7 @@ func gone(e *state.Endpoint, at state.Where) (state.Where, error) {
 	return at, err
 }
 
-// result is what the chain has come to, as the ports part must see it.
+// result is the chain's result so far, for the ports part.
 func (d *Driver) result(n *network, e *state.Endpoint, at state.Where) (*spec.Result, error) {
 	if e.Post == state.Done {
 		c, err := d.run[post].Cached(n.list.Name, d.attachment(e, e.PostAt))

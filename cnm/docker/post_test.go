@@ -24,7 +24,7 @@ func TestPostKeepsSysctls(t *testing.T) {
 		n := newNode(t, tunedNet)
 		n.old = old
 		c := n.mustStart(run{network: n.network("tuned")})
-		if old { // docs/docker.md: what is the namespace's is lost before 28
+		if old { // docs/docker.md: settings of the namespace are lost before 28
 			c.stop(true)
 			return
 		}
@@ -37,8 +37,7 @@ func TestPostKeepsSysctls(t *testing.T) {
 	})
 }
 
-// Two networks in one container: each runs its post part with the name its
-// interface got.
+// Two networks in one container: each runs its post part with its own interface's name.
 func TestSecondNetwork(t *testing.T) {
 	second := strings.NewReplacer("tuned", "other", "br-t1", "br-t2", "10.91", "10.92", "fd91", "fd92").Replace(tunedNet)
 	n := newNode(t, tunedNet, second)
@@ -71,14 +70,14 @@ func TestPostFailureEndsTheStart(t *testing.T) {
 	c.stop(true)
 }
 
-// startInit is runc's init waiting in a sandbox.
+// startInit starts a process like runc's init in a sandbox.
 func startInit(t *testing.T, key string) (ended chan error) {
 	t.Helper()
 	ended, _ = startInitPid(t, key)
 	return ended
 }
 
-// waitForName returns when exec has set a process's name.
+// waitForName waits until exec has set a process's name.
 func waitForName(t *testing.T, pid int, want string) {
 	t.Helper()
 	for range 6000 {
@@ -88,7 +87,7 @@ func waitForName(t *testing.T, pid int, want string) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("%s does not come", want)
+	t.Fatalf("no process %s", want)
 }
 
 func copyFile(from, to string) error {
@@ -99,7 +98,7 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, data, 0o755)
 }
 
-// A container that runs already is not killed.
+// A running container is not killed.
 func TestPostFailureTakesTheLinkDown(t *testing.T) {
 	n := newNode(t, brokenNet)
 	c := n.mustStart(run{network: n.network("broken"), notGW: true})
@@ -115,7 +114,7 @@ const routedNet = `{"cniVersion":"1.1.0","name":"routed","plugins":[{"type":"bri
 	"ranges":[[{"subnet":"10.94.0.0/24"}],[{"subnet":"10.95.0.0/24"}],[{"subnet":"fd94::/64"}]],
 	"routes":[{"dst":"0.0.0.0/0","priority":77},{"dst":"::/0"},{"dst":"10.200.0.0/16","gw":"10.94.0.9","mtu":1300},{"dst":"10.201.0.0/16","table":100},{"dst":"10.202.0.0/16","gw":"10.95.0.9"}]}}]}`
 
-// What Docker cannot be told is put right in the sandbox.
+// The driver adds in the sandbox what Docker's messages cannot express.
 func TestExactRoutes(t *testing.T) {
 	n := newNode(t, routedNet)
 	c := n.mustStart(run{network: n.network("routed")})

@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/printable"
 )
 
-// PS lists the endpoints whose state is below base, with what `docker ps` has no
-// place for. It needs no driver to run.
+// PS lists the endpoints in the state below base, with facts that `docker ps` does not
+// show. It works without a running driver.
 func PS(w io.Writer, base string) error {
 	store, all, err := look(base)
 	if store == nil && err != nil {
@@ -26,14 +26,14 @@ func PS(w io.Writer, base string) error {
 	}
 	slices.SortFunc(all, func(a, b *state.Endpoint) int { return cmp.Compare(a.ID, b.ID) })
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ENDPOINT\tCONTAINER\tNETWORK\tPHASE\tADDRESSES\tPORTS") //nolint:errcheck // Flush tells
+	fmt.Fprintln(t, "ENDPOINT\tCONTAINER\tNETWORK\tPHASE\tADDRESSES\tPORTS") //nolint:errcheck // Flush returns the error
 	for _, e := range all {
 		fmt.Fprintf(t, "%.12s\t%s\t%s\t%s\t%s\t%s\n", e.ID, printable.Text(containerOf(e)), printable.Text(networkOf(store, e)), phaseOf(e), addressesOf(e), orDash(Ports(e.Published).String())) //nolint:errcheck // as above
 	}
 	return errors.Join(err, t.Flush())
 }
 
-// PSJSON is PS as an array of objects, with the ids whole.
+// PSJSON is PS as an array of objects, with full ids.
 func PSJSON(w io.Writer, base string) error {
 	store, all, err := look(base)
 	if store == nil && err != nil {
@@ -49,7 +49,7 @@ func PSJSON(w io.Writer, base string) error {
 	return errors.Join(err, out.Encode(list))
 }
 
-// endpointJSON is an endpoint for programs. Ports have the names of CNI's
+// endpointJSON is an endpoint for programs. Ports have the key names of CNI's
 // portMappings.
 type endpointJSON struct {
 	ID          string       `json:"endpointID"`
@@ -84,7 +84,7 @@ func jsonOf(store *state.Store, e *state.Endpoint) endpointJSON {
 	return out
 }
 
-// look reads the endpoints there are; the error tells of the others.
+// look reads the endpoints; the error names those that cannot be read.
 func look(base string) (*state.Store, []*state.Endpoint, error) {
 	if !state.Used(base, "docker") {
 		return nil, nil, nil
@@ -105,7 +105,7 @@ func containerOf(e *state.Endpoint) string {
 }
 
 // publisher names the container that has a port, or the endpoint while its container is
-// not known.
+// unknown.
 func publisher(e *state.Endpoint) string {
 	if e.Name == "" && e.Container == "" {
 		return "endpoint " + short(e.ID, 12)
@@ -113,7 +113,7 @@ func publisher(e *state.Endpoint) string {
 	return containerOf(e)
 }
 
-// phaseOf tells of a container whose link was set down, which nothing else shows.
+// phaseOf is "failed" for a container whose link was set down: nothing else shows it.
 func phaseOf(e *state.Endpoint) string {
 	if e.Closed {
 		return "failed"
@@ -121,7 +121,7 @@ func phaseOf(e *state.Endpoint) string {
 	return string(e.Phase)
 }
 
-// networkOf is the name of the CNI network, as Docker's never gets here.
+// networkOf is the name of the CNI network: Docker does not send the name of its own.
 func networkOf(store *state.Store, e *state.Endpoint) string {
 	n, err := store.Network(e.Network)
 	if err != nil {

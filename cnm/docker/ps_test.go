@@ -50,7 +50,7 @@ gggggggggggg  -             000000000000  failed    -                 -
 	}
 }
 
-// Where no driver ever was there is nothing to show, and nothing is made.
+// If no driver ever ran, PS shows nothing and makes nothing.
 func TestPSOfNothing(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "patchbay")
 	var out strings.Builder

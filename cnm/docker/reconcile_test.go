@@ -20,7 +20,7 @@ type answers struct {
 	networks  []engine.Network
 	endpoints map[string]map[string]engine.Endpoint
 	err       error
-	asked     func() // when anything is
+	asked     func() // called at each request
 }
 
 func (a *answers) Root(context.Context) (string, error) { a.asked(); return a.root, nil }
@@ -46,7 +46,7 @@ func (n *node) asking(network string) *answers {
 	n.boot()
 	a.asked = func() {
 		n.Helper()
-		if held := len(n.driver.locks.all); held > 0 { // the call that holds it may be one that Docker waits for
+		if held := len(n.driver.locks.all); held > 0 { // Docker may wait for the call that holds it
 			n.Errorf("Docker is asked with %d locks held", held)
 		}
 	}
@@ -73,9 +73,9 @@ func (n *node) collect(dry bool, want ...string) *Collected {
 	return out
 }
 
-const forgot = "Docker has it no more"
+const forgot = "Docker no longer has it"
 
-// The deletion of a network was lost with the driver down.
+// The deletion of a network was lost while the driver was down.
 func TestForgottenNetwork(t *testing.T) {
 	n := newNode(t, portNet)
 	x := n.ipamNetwork("ports")
@@ -84,13 +84,13 @@ func TestForgottenNetwork(t *testing.T) {
 	a.networks = append(a.networks, engine.Network{ID: x.id})
 	a.networks[2].IPAM.Options = map[string]string{optNetwork: "ports"}
 	c := n.mustStart(run{network: gone})
-	n.collect(false)            // all there
+	n.collect(false)            // all exist
 	a.networks = a.networks[:1] // none of ours, though a container runs
 	if out := n.driver.Collect(n.ctx(), Collection{Grace: time.Hour}); len(out.Items) > 0 || out.Failed != "" {
 		t.Errorf("young, and collected: %s", asJSON(out))
 	}
-	n.collect(true, kindNetwork+": "+forgot, kindPool+": no network of Docker's uses it", kindPool+": no network of Docker's uses it")
-	n.collect(false, kindNetwork+": "+forgot, kindPool+": no network of Docker's uses it", kindPool+": no network of Docker's uses it")
+	n.collect(true, kindNetwork+": "+forgot, kindPool+": no network of Docker uses it", kindPool+": no network of Docker uses it")
+	n.collect(false, kindNetwork+": "+forgot, kindPool+": no network of Docker uses it", kindPool+": no network of Docker uses it")
 	if nets, err := n.driver.store.Networks(); err != nil || len(nets) != 1 || nets[0].ID != gone {
 		t.Errorf("networks %s %v", asJSON(nets), err)
 	}
@@ -101,7 +101,7 @@ func TestForgottenNetwork(t *testing.T) {
 	}
 }
 
-// What cannot be Docker's word removes nothing.
+// An answer that is not our Docker's removes nothing.
 func TestNotAsked(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	a := n.asking(n.network("podnet"))
@@ -110,7 +110,7 @@ func TestNotAsked(t *testing.T) {
 	if out := n.collect(false); out.NotAsked == "" {
 		t.Error("an error was an answer")
 	}
-	a.err, a.root = nil, "/somebody/elses"
+	a.err, a.root = nil, "/another/root"
 	if out := n.collect(false); out.NotAsked == "" {
 		t.Error("another Docker was asked")
 	}
@@ -118,8 +118,8 @@ func TestNotAsked(t *testing.T) {
 	n.collect(false, kindNetwork+": "+forgot)
 }
 
-// Disconnected while the driver was down: the container runs on, the interface
-// is the host's again.
+// Disconnected while the driver was down: the container still runs, and the interface is
+// back on the host.
 func TestForgottenEndpoint(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	network := n.network("podnet")
@@ -138,8 +138,8 @@ func TestForgottenEndpoint(t *testing.T) {
 	d.stop(true)
 }
 
-// bare is a network of another driver's with our IPAM driver, as Docker lists it:
-// nothing but its addresses gets here.
+// bare is a network of another driver with our IPAM driver, as Docker lists it: this
+// driver only sees its addresses.
 func (a *answers) bare(network string) {
 	other := engine.Network{ID: "other", Driver: "macvlan"}
 	other.IPAM.Options = map[string]string{optNetwork: network}
@@ -147,10 +147,10 @@ func (a *answers) bare(network string) {
 	a.endpoints["other"] = map[string]engine.Endpoint{}
 }
 
-const unusedLease = kindAddresses + ": no container of Docker's has them"
+const unusedLease = kindAddresses + ": no container of Docker has them"
 
-// No endpoint of ours ever has an address that a container on another driver's
-// network has. It is not given back under it, and is when Docker says so.
+// An address of a container on another driver's network never has an endpoint of ours. It
+// is not released while it is used, but once Docker no longer has it.
 func TestAddressOfAnotherDriver(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -159,7 +159,7 @@ func TestAddressOfAnotherDriver(t *testing.T) {
 	must(t, err)
 	n.sweep(0)
 	if files := addressFiles(t); len(files) != 2 {
-		t.Fatalf("nobody was asked, and it has %v", files)
+		t.Fatalf("without an answer of Docker: %v", files)
 	}
 	a := n.asking(x.id)
 	a.bare("podnet")
@@ -178,7 +178,7 @@ func TestAddressOfAnotherDriver(t *testing.T) {
 	n.nothing("then")
 }
 
-// After a reboot nobody need be asked: no container has anything then.
+// After a reboot Docker need not be asked: no container has an address then.
 func TestAddressOfAnotherDriverAfterReboot(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	x := n.ipamNetwork("podnet")
@@ -187,7 +187,7 @@ func TestAddressOfAnotherDriverAfterReboot(t *testing.T) {
 	must(t, err)
 	l, err := n.driver.store.Lease(leaseID("podnet", mac))
 	must(t, err)
-	l.Boot = "" // by a driver that wrote none: the container may run
+	l.Boot = "" // as from a driver that wrote none: the container may run
 	must(t, n.driver.store.SaveLease(l))
 	n.sweep(0)
 	if files := addressFiles(t); len(files) != 2 {

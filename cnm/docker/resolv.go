@@ -22,12 +22,11 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// errNoDNS is of a network that says cni.dns=replace and has nothing to replace
-// with.
-var errNoDNS = errors.New("its plugins give no DNS servers (`dns` of the result, as from an ipam section's)")
+// errNoDNS is for a network with cni.dns=replace whose plugins give no DNS server.
+var errNoDNS = errors.New("its plugins give no DNS servers (`dns` of the result, for example from an ipam section)")
 
-// resolvConf is resolv.conf(5) of what a chain says. An entry that would be more
-// than one word there is refused.
+// resolvConf is resolv.conf(5) with a chain's DNS. It refuses an entry of more than one
+// word.
 func resolvConf(dns spec.DNS) (string, error) {
 	if len(dns.Nameservers) == 0 {
 		return "", errNoDNS
@@ -36,7 +35,7 @@ func resolvConf(dns spec.DNS) (string, error) {
 	line := func(key string, words ...string) error {
 		for _, w := range words {
 			if w == "" || strings.ContainsFunc(w, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
-				return fmt.Errorf("dns: %s %q is no word", key, w)
+				return fmt.Errorf("dns: %s %q is not one word", key, w)
 			}
 		}
 		if len(words) > 0 {
@@ -52,7 +51,7 @@ func resolvConf(dns spec.DNS) (string, error) {
 		}
 		errs = append(errs, line("nameserver", ns))
 	}
-	if dns.Domain != "" { // before search, which overrides it where both count
+	if dns.Domain != "" { // before search, which overrides domain
 		errs = append(errs, line("domain", dns.Domain))
 	}
 	errs = append(errs, line("search", dns.Search...), line("options", dns.Options...))
@@ -66,9 +65,8 @@ const (
 	maxResolv  = 64 << 10
 )
 
-// replaceDNS writes what the chain says into the container's resolv.conf. The
-// file is bound into the container, so it is written in place. A file that is not
-// as Docker wrote it is its owner's, and stays.
+// replaceDNS writes the chain's DNS into the container's resolv.conf, in place, since the
+// file is bound into the container. A file that Docker did not write is not changed.
 func (d *Driver) replaceDNS(n *network, e *state.Endpoint) error {
 	result, err := d.result(n, e, e.PostAt)
 	if err != nil {
@@ -83,11 +81,11 @@ func (d *Driver) replaceDNS(n *network, e *state.Endpoint) error {
 		return fmt.Errorf("%s=replace: %w", optDNS, err)
 	}
 	if f == nil {
-		d.opts.Log("endpoint %.12s: the container's %s is the user's own: it stays", e.ID, resolvName)
+		d.opts.Log("endpoint %.12s: the container's %s is the user's own: not changed", e.ID, resolvName)
 		e.DNS.Step = state.Done
 		return d.save(e)
 	}
-	defer f.Close() //nolint:errcheck // what is written is checked
+	defer f.Close() //nolint:errcheck // write errors are checked
 	return d.writeDNS(e, f, text)
 }
 
@@ -98,9 +96,9 @@ func (d *Driver) writeDNS(e *state.Endpoint, f *os.File, text string) error {
 	}
 	switch hash, _ := os.ReadFile(e.DNS.Path + ".hash"); {
 	case e.DNS.Step == state.Doing && e.DNS.Mine(old):
-		// by a call that was killed
+		// a killed call has begun to write it
 	case !dockers(old, string(hash)):
-		d.opts.Log("endpoint %.12s: somebody has edited %s: it stays", e.ID, e.DNS.Path)
+		d.opts.Log("endpoint %.12s: %s has been edited: not changed", e.ID, e.DNS.Path)
 		e.DNS.Step = state.Done
 		return d.save(e)
 	default:
@@ -117,8 +115,8 @@ func (d *Driver) writeDNS(e *state.Endpoint, f *os.File, text string) error {
 	return d.save(e)
 }
 
-// resolvOf is the path of a container's resolv.conf, empty when it is the user's
-// own, by -v.
+// resolvOf is the path of a container's resolv.conf, empty when the user has mounted one
+// with -v.
 func (d *Driver) resolvOf(c *containerFile) string {
 	switch _, mounted := c.MountPoints["/etc/"+resolvName]; {
 	case mounted:
@@ -129,9 +127,10 @@ func (d *Driver) resolvOf(c *containerFile) string {
 	return filepath.Join(d.opts.DataRoot, "containers", c.ID, resolvName)
 }
 
-// unused refuses a second network of a container for its file, and takes it. An
-// endpoint of a sandbox before, which nobody has removed yet, is none.
-func (d *Driver) unused(ctx context.Context, e *state.Endpoint, path string) error {
+// claimFile claims a file for an endpoint, and refuses it if another network of the
+// container has claimed it. An old endpoint of another sandbox that is not yet removed
+// does not count.
+func (d *Driver) claimFile(ctx context.Context, e *state.Endpoint, path string) error {
 	if path == "" {
 		return nil
 	}
@@ -149,11 +148,11 @@ func (d *Driver) unused(ctx context.Context, e *state.Endpoint, path string) err
 	return d.save(e)
 }
 
-// alsoOn are other endpoints that have taken a file.
+// alsoOn are the other endpoints that have claimed a file.
 func (d *Driver) alsoOn(e *state.Endpoint, path string) (list []*state.Endpoint) {
 	all, err := d.store.Endpoints()
 	if err != nil {
-		d.opts.Log("look for %s: %v", path, err) // what cannot be read has written nothing that counts
+		d.opts.Log("look for %s: %v", path, err) // an endpoint that cannot be read does not matter here
 	}
 	for _, other := range all {
 		if other.ID != e.ID && other.DNS != nil && other.DNS.Path == path {
@@ -163,9 +162,8 @@ func (d *Driver) alsoOn(e *state.Endpoint, path string) (list []*state.Endpoint)
 	return list
 }
 
-// restoreDNS gives Docker's file back as it was: a container that only leaves
-// this network goes on with Docker's DNS. What fails with a container's file is
-// no reason to keep its endpoint.
+// restoreDNS restores Docker's file: a container that only leaves this network continues
+// with Docker's DNS. An error with the file does not stop the removal of the endpoint.
 func (d *Driver) restoreDNS(ctx context.Context, e *state.Endpoint) error {
 	if e.DNS == nil || e.DNS.Path == "" {
 		return nil
@@ -190,7 +188,7 @@ func (d *Driver) putBack(e *state.Endpoint) error {
 	if f == nil || err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // what is written is checked
+	defer f.Close() //nolint:errcheck // write errors are checked
 	now, err := readResolv(f)
 	if err != nil || !e.DNS.Mine(now) {
 		return err
@@ -202,8 +200,8 @@ func (d *Driver) putBack(e *state.Endpoint) error {
 	return d.overwrite(f, e.DNS.Before)
 }
 
-// openResolv opens a container's file, nil for one that is not Docker's: with
-// `-v FILE:/etc/resolv.conf` it is the user's own.
+// openResolv opens a container's file. It returns nil for a file that is not Docker's:
+// with `-v FILE:/etc/resolv.conf` it is the user's.
 func (d *Driver) openResolv(path string) (*os.File, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // documented
@@ -234,8 +232,8 @@ func readResolv(f *os.File) (string, error) {
 	return string(data), err
 }
 
-// overwrite writes before it cuts: a process that reads meanwhile, or a kill,
-// finds no empty file.
+// overwrite writes before it truncates: neither a process that reads meanwhile nor a kill
+// leaves an empty file.
 func (d *Driver) overwrite(f *os.File, text string) error {
 	if _, err := f.WriteAt([]byte(text), 0); err != nil {
 		return err
@@ -244,8 +242,8 @@ func (d *Driver) overwrite(f *os.File, text string) error {
 	return f.Truncate(int64(len(text)))
 }
 
-// dockers says whether a resolv.conf is as Docker made it: it has the hash that
-// Docker wrote beside it, or is for the embedded server, which gets no hash
+// dockers says whether a resolv.conf is as Docker wrote it: it has the hash that Docker
+// wrote beside it, or it names the embedded server, for which Docker writes no hash
 // (libnetwork's rebuildDNS).
 func dockers(text, hash string) bool {
 	sum := sha256.Sum256([]byte(text))

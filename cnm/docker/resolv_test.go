@@ -34,8 +34,8 @@ func TestResolvConf(t *testing.T) {
 		},
 		{spec.DNS{Search: []string{"a"}}, errNoDNS.Error()},
 		{spec.DNS{Nameservers: []string{"dns.example"}}, `nameserver "dns.example"`},
-		{spec.DNS{Nameservers: []string{"10.1.0.1"}, Search: []string{"a\nnameserver 6.6.6.6"}}, "is no word"},
-		{spec.DNS{Nameservers: []string{"10.1.0.1"}, Domain: "a b"}, "is no word"},
+		{spec.DNS{Nameservers: []string{"10.1.0.1"}, Search: []string{"a\nnameserver 6.6.6.6"}}, "is not one word"},
+		{spec.DNS{Nameservers: []string{"10.1.0.1"}, Domain: "a b"}, "is not one word"},
 	} {
 		got, err := resolvConf(c.dns)
 		if err != nil {
@@ -73,7 +73,7 @@ func TestMine(t *testing.T) {
 			t.Errorf("%q: %v", text, !want)
 		}
 	}
-	r.Before, r.After = r.After, r.Before // as it is put back
+	r.Before, r.After = r.After, r.Before // as when it is restored
 	if !r.Mine("aftere, and long") {
 		t.Error("half put back")
 	}
@@ -83,8 +83,8 @@ func TestMine(t *testing.T) {
 	}
 }
 
-// contained is a container that waits to be started: Docker's files of it, and
-// its init in the sandbox, in its cgroup.
+// contained is a container that waits to be started: its files from Docker, and its init
+// in the sandbox, in its cgroup.
 func (n *node) contained(key, resolv string, labels map[string]string) (path string) {
 	n.Helper()
 	return n.containedAs(n.id(), key, resolv, labels)
@@ -145,8 +145,8 @@ func (n *node) replacing(options ...string) string {
 	return id
 }
 
-// The container has the chain's DNS while it is on the network, and Docker's
-// before and after.
+// The container has the chain's DNS while it is on the network, and Docker's before and
+// after.
 func TestReplaceDNS(t *testing.T) {
 	for name, mode := range map[string]string{"post": "auto", "hold": "hold"} {
 		t.Run(name, func(t *testing.T) {
@@ -167,8 +167,8 @@ func TestReplaceDNS(t *testing.T) {
 	}
 }
 
-// The container was started again before anybody removed the endpoint from
-// before: that must not take away the DNS of the one that runs.
+// The container was started again before its old endpoint was removed: the removal must
+// not change the DNS of the running one.
 func TestReplaceDNSAfterDockerd(t *testing.T) {
 	n := newNode(t, dnsNet)
 	n.onDisk()
@@ -187,7 +187,7 @@ func TestReplaceDNSAfterDockerd(t *testing.T) {
 	n.reads(path, headResolv)
 }
 
-// What is not Docker's stays.
+// A file that is not Docker's is not changed.
 func TestReplaceDNSLeavesOthersFiles(t *testing.T) {
 	n := newNode(t, dnsNet)
 	n.onDisk()
@@ -229,7 +229,7 @@ func (n *node) config(resolv, old, text string) {
 	writeFile(n, path, strings.Replace(string(data), old, text, 1))
 }
 
-// Where it cannot be done the container does not start.
+// If the file cannot be written, the container does not start.
 func TestReplaceDNSRefused(t *testing.T) {
 	n := newNode(t, dnsNet, strings.ReplaceAll(bridgeNet, "podnet", "bare"))
 	n.onDisk()
@@ -262,7 +262,7 @@ func TestReplaceDNSRefused(t *testing.T) {
 
 func errorHas(err error, text string) bool { return err != nil && strings.Contains(err.Error(), text) }
 
-// recorder is a plugin that writes its CNI_ARGS down.
+// recorder is a plugin that records its CNI_ARGS.
 const recorder = `#!/bin/sh
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.0.0","1.1.0"]}' ;;
@@ -271,8 +271,8 @@ DEL) echo "$CNI_ARGS" >>/run/args ;;
 esac
 `
 
-// Plugins after the first are told the labels, at DEL the same as at ADD, and
-// plugins that look at CNI_ARGS take them, ours and the reference's.
+// Plugins after the first get the labels, at DEL the same as at ADD, and plugins that
+// read CNI_ARGS accept them, ours and the reference's.
 func TestLabels(t *testing.T) {
 	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestLabels(t *testing.T) {
 
 func TestLabelsRefused(t *testing.T) {
 	for want, all := range map[string]map[string]string{
-		"cannot be said": {"a.x": "1;IP=10.0.0.1"}, "a.y=": {"a.y": "k=v"}, "two labels": {"a.z": "", "a-z": ""}, "a.n=": {"a.n": "1\n2"},
+		"cannot be expressed": {"a.x": "1;IP=10.0.0.1"}, "a.y=": {"a.y": "k=v"}, "two labels": {"a.z": "", "a-z": ""}, "a.n=": {"a.n": "1\n2"},
 	} {
 		if _, err := labels(all, "a"); !errorHas(err, want) {
 			t.Errorf("%v: %v", all, err)
@@ -318,7 +318,7 @@ func TestLabelsRefused(t *testing.T) {
 	key := n.sandbox()
 	n.contained(key, headResolv, map[string]string{"a": "k=v"})
 	network := n.replacing(optDNS, "docker", optLabels, "a")
-	if _, err := n.start(run{network: network, key: key}); !errorHas(err, "cannot be said in CNI_ARGS") {
+	if _, err := n.start(run{network: network, key: key}); !errorHas(err, "cannot be expressed in CNI_ARGS") {
 		t.Error(err)
 	}
 	n.old = true
@@ -333,7 +333,7 @@ func startInitPid(t *testing.T, key string) (ended chan error, pid int) {
 	return startNamed(t, key, "runc:[2:INIT]")
 }
 
-// startNamed is a process with a name in a sandbox.
+// startNamed starts a process with a name in a sandbox.
 func startNamed(t *testing.T, key, name string) (ended chan error, pid int) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)

@@ -19,8 +19,8 @@ const (
 	pluginFirewall = "firewall"
 )
 
-// with returns a list in which some plugins have another value of a key. change is
-// called with each plugin and its place, as if none were packed.
+// with returns a list in which some plugins have another value of a key. change is called
+// with each plugin and its index, as if none were packed.
 func with(list *chain.List, key string, value any, change func(int, *chain.Plugin) bool) (*chain.List, error) {
 	out := *list
 	out.Plugins = nil
@@ -65,34 +65,34 @@ func isInternal(list *chain.List) bool {
 	return json.Unmarshal(first(list).Raw, &conf) == nil && conf.Internal
 }
 
-// closed makes a network internal. Of other plugins only their own key does.
+// closed makes a network internal. Only the key of the plugin bridge can do so.
 func closed(list *chain.List) (*chain.List, error) {
 	switch {
 	case isInternal(list):
 		return list, nil
 	case first(list).Type != pluginBridge:
-		return nil, fmt.Errorf("--internal: only the plugin bridge keeps a network so, and the first of %s is %s", list.Name, first(list).Type)
+		return nil, fmt.Errorf("--internal: only the plugin bridge supports it, and the first plugin of %s is %s", list.Name, first(list).Type)
 	}
 	return with(list, "internal", true, theFirst)
 }
 
-// tellOpen names the networks that were made with --internal by a release that kept
-// none so.
-func (d *Driver) tellOpen() {
-	all, _ := d.store.Networks() // Sweep tells of what cannot be read
+// logOpen logs the networks that were created with --internal by a release that did not
+// keep them internal.
+func (d *Driver) logOpen() {
+	all, _ := d.store.Networks() // Sweep reports those that cannot be read
 	for _, n := range all {
 		list, err := chain.ParseList(n.Config)
 		if err == nil && len(list.Plugins) > 0 && n.Internal && !n.Deleted && !isInternal(list) {
-			d.opts.Log("network %.12s (%s) was made --internal by an earlier release and is open: make it anew", n.ID, list.Name)
+			d.opts.Log("network %.12s (%s) was made --internal by an earlier release and is open: create it again", n.ID, list.Name)
 		}
 	}
 }
 
-// isolated gives a network's firewall a policy, and the network a firewall if it has
-// none.
+// isolated sets the policy of a network's firewall, and adds a firewall to a network
+// without one.
 func isolated(list *chain.List, policy string) (*chain.List, error) {
 	if first(list).Type != pluginBridge {
-		return nil, fmt.Errorf("option %s: only networks of the plugin bridge are kept apart, and the first plugin of %s is %s", optIsolate, list.Name, first(list).Type)
+		return nil, fmt.Errorf("option %s: only networks of the plugin bridge can be isolated, and the first plugin of %s is %s", optIsolate, list.Name, first(list).Type)
 	}
 	isFirewall := func(_ int, p *chain.Plugin) bool { return p.Type == pluginFirewall }
 	if !slices.ContainsFunc(list.Plugins, func(p chain.Plugin) bool {
@@ -105,9 +105,9 @@ func isolated(list *chain.List, policy string) (*chain.List, error) {
 	return with(list, "ingressPolicy", policy, isFirewall)
 }
 
-// keptClosed looks whether the plugin has done what an internal network is about: the
-// reference's bridge, which knows no such key, has not.
-func (d *Driver) keptClosed(n *network, e *state.Endpoint) error {
+// checkInternal checks that the plugin has made the network internal: the reference's
+// bridge ignores the key.
+func (d *Driver) checkInternal(n *network, e *state.Endpoint) error {
 	if !n.Internal || first(n.list).Type != pluginBridge || !isInternal(n.list) {
 		return nil
 	}

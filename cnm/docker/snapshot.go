@@ -15,8 +15,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// snapshot reads what a plugin made of a link. Results of plugins leave out half
-// of it and have routes whose gateway is to be guessed.
+// snapshot reads a link's state from the kernel after a plugin made it. A plugin's result
+// lacks half of it, and some of its routes have no gateway.
 func snapshot(c *nl.Conn, link netlink.Link) (*state.Snapshot, error) {
 	a := link.Attrs()
 	s := &state.Snapshot{Name: a.Name, MAC: a.HardwareAddr.String(), MTU: a.MTU, Alias: a.Alias}
@@ -51,7 +51,7 @@ func routes(c *nl.Conn, index int) (out []state.Route, err error) {
 	return out, nil
 }
 
-// fromKernel is false for a route of several next hops, which no plugin makes.
+// fromKernel returns false for a route with several next hops: no plugin makes one.
 func fromKernel(r *netlink.Route) (state.Route, bool) {
 	out := state.Route{
 		Dst: prefixOf(r.Dst, r.Family), Table: r.Table, Metric: r.Priority, MTU: r.MTU, AdvMSS: r.AdvMSS,

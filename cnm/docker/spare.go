@@ -14,8 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// spareMetric is that of a default route that is put back. Docker does not know of
-// it and adds its own with the kernel's metric, which fails beside an equal one.
+// spareMetric is the metric of a restored default route. Docker does not know of that
+// route, and adds its own with the kernel's metric, which would fail if the metrics were
+// equal.
 const spareMetric = 1 << 20
 
 var families = [...]int{unix.AF_INET, unix.AF_INET6}
@@ -37,7 +38,7 @@ func (d *Driver) gateways(sandbox string) (out []state.Gateway, err error) {
 	return out, nil
 }
 
-// defaultOf is the one of a family, if there is any.
+// defaultOf is the default route of a family, if there is one.
 func defaultOf(c *nl.Conn, family int) ([]state.Gateway, error) {
 	index, err := c.DefaultLink(family, true)
 	if err != nil || index == 0 {
@@ -55,15 +56,15 @@ func defaultOf(c *nl.Conn, family int) ([]state.Gateway, error) {
 	return []state.Gateway{{Link: link.Attrs().Name, Route: all[i]}}, nil
 }
 
-// cede puts the default routes back that a container had when an endpoint joined
-// whose interface, which has them now, is about to be taken from it. Docker gave up
-// connecting it when the gateway had moved already, and 20.10 does not move it back:
-// the container would reach nothing, nor be reached at its ports, which Sweep
+// restoreGateways restores the default routes that a container had when an endpoint joined.
+// The endpoint's interface, which has them now, is about to be removed: Docker has given up
+// connecting the endpoint after the gateway moved, and 20.10 does not move it back. The
+// container would reach nothing, and could not be reached at its ports, which Sweep
 // publishes again for the endpoint that has the route.
-func (d *Driver) cede(c *nl.Conn, e *state.Endpoint) {
+func (d *Driver) restoreGateways(c *nl.Conn, e *state.Endpoint) {
 	link, err := find(c, e)
 	if err != nil {
-		return // there is nothing to take
+		return // there is no interface to remove
 	}
 	for i := range e.Gateways {
 		g := &e.Gateways[i]
@@ -74,24 +75,24 @@ func (d *Driver) cede(c *nl.Conn, e *state.Endpoint) {
 			d.opts.Log("endpoint %.12s: its container has no default route: %v", e.ID, err)
 			continue
 		}
-		d.opts.Log("endpoint %.12s: its container has its default route by %s again", e.ID, g.Link)
+		d.opts.Log("endpoint %.12s: restored its container's default route via %s", e.ID, g.Link)
 	}
 }
 
 func putSpare(c *nl.Conn, g *state.Gateway) error {
 	link, err := c.Link(g.Link)
 	if err != nil {
-		return fmt.Errorf("put back the one by %s: %w", g.Link, err)
+		return fmt.Errorf("restore the default route via %s: %w", g.Link, err)
 	}
 	r := g.Route
 	r.Metric = spareMetric
 	if err := c.RouteAdd(toKernel(&r, link.Attrs().Index)); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("put back the one by %s: %w", g.Link, err)
+		return fmt.Errorf("restore the default route via %s: %w", g.Link, err)
 	}
 	return nil
 }
 
-// leads says whether the default route of a family that the kernel uses is a link's.
+// leads says whether the kernel's default route of a family uses a link.
 func leads(c *nl.Conn, index int, v6 bool) (bool, error) {
 	family := families[0]
 	if v6 {

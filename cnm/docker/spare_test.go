@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 )
 
-// moves are a container that runs on one network with a published port, and
-// another network whose gateway Docker takes before.
+// moves has a container that runs on one network with a published port, and another
+// network that Docker prefers as the gateway.
 type moves struct {
 	*node
 	a     *container
@@ -53,7 +53,7 @@ func (m *moves) joins() *container {
 	return b
 }
 
-// unset takes the gateways away that Docker has set for a container.
+// unset removes the gateways that Docker has set for a container.
 func (c *container) unset() {
 	in := conn(c.d, c.key)
 	link, err := in.LinkByName(c.name)
@@ -67,7 +67,7 @@ func (c *container) unset() {
 	}
 }
 
-// serves wants that a container has its gateways and its port.
+// serves expects that a container has its gateways and its port.
 func (m *moves) serves(when string, c *container) {
 	m.Helper()
 	in := conn(m, c.key)
@@ -93,9 +93,9 @@ func (m *moves) program(c *container) {
 	must(m, m.c.ProgramExternalConnectivity(m.ctx(), in))
 }
 
-// Docker gives up a connect when it has moved the gateway, as when the driver is
-// killed in ProgramExternalConnectivity, and moves nothing back. Later it goes on
-// from where it thinks to be.
+// Docker gives up connecting after it has moved the gateway, for example when the driver
+// is killed in ProgramExternalConnectivity, and moves nothing back. Later it continues
+// from the state that it assumes.
 func TestConnectGivenUp(t *testing.T) {
 	m := newMoves(t)
 	for range 2 {
@@ -125,7 +125,7 @@ func TestConnectGivenUp(t *testing.T) {
 	m.a.stop(true)
 }
 
-// The driver is killed in each step in which Docker gives up, and Docker goes on.
+// The driver is killed in each step of Docker's giving up, and Docker continues.
 func TestGivingUpKilled(t *testing.T) {
 	m := newMoves(t)
 	step := 1
@@ -138,7 +138,7 @@ func TestGivingUpKilled(t *testing.T) {
 	m.a.stop(true)
 }
 
-// killedAt returns false when Docker has come to its end before the step.
+// killedAt returns false when Docker has finished before the step.
 func (m *moves) killedAt(step int) (killed bool) {
 	m.Helper()
 	b := m.joins()
@@ -147,7 +147,7 @@ func (m *moves) killedAt(step int) (killed bool) {
 	for _, call := range []func() error{
 		func() error { return m.c.RevokeExternalConnectivity(m.ctx(), m.a.request()) }, b.leave, b.delete,
 	} {
-		if err := call(); !killed && cnm.Gone(err) { // what Docker sends again is empty
+		if err := call(); !killed && cnm.Gone(err) { // a repeated request of Docker is empty
 			killed = true
 			_ = cmd.Wait()
 			m.boot()

@@ -28,7 +28,7 @@ func (n *node) sweep(want int) {
 	}
 }
 
-// dockerd was killed: containers ended, and nobody says so.
+// dockerd was killed: containers ended, and no call came.
 func TestSweepAfterDockerd(t *testing.T) {
 	both(t, func(t *testing.T, old bool) {
 		n := newNode(t, portNet)
@@ -64,8 +64,8 @@ func TestSweepAfterReboot(t *testing.T) {
 	n.sweep(1)
 }
 
-// Without descriptors to spare nothing tells whether a sandbox is there: that is
-// no dead container.
+// Without free descriptors it is unknown whether a sandbox exists: the container must not
+// count as dead.
 func TestLiveUnsure(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	c := n.mustStart(run{network: n.network("podnet")})
@@ -85,7 +85,7 @@ func TestLiveUnsure(t *testing.T) {
 	c.stop(true)
 }
 
-// Another container's namespace has the path by now.
+// The path now leads to another container's namespace.
 func TestAnotherSandbox(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	c := n.mustStart(run{network: n.network("podnet")})
@@ -95,15 +95,14 @@ func TestAnotherSandbox(t *testing.T) {
 	if same, err := gone(e, at); same != at || err != nil {
 		t.Errorf("its own: %v %v", same, err)
 	}
-	e.SandboxID.Ino++ // as if it had come after ours
+	e.SandboxID.Ino++ // as if it were newer than ours
 	if other, err := gone(e, at); other.NetNS != "" || err != nil {
 		t.Errorf("another's: %v %v", other, err)
 	}
 	c.stop(true)
 }
 
-// interrupted is an endpoint whose post part was being run, by a driver that was
-// killed then.
+// interrupted is an endpoint whose driver was killed while it ran the post part.
 func (n *node) interrupted(c *container) {
 	n.Helper()
 	e, err := n.driver.store.Endpoint(c.endpoint)
@@ -112,9 +111,8 @@ func (n *node) interrupted(c *container) {
 	must(n, n.driver.save(e))
 }
 
-// The driver was killed while Docker asked EndpointOperInfo, which Docker does not
-// mind: the container runs, so the next driver finishes its network, or takes it
-// away.
+// The driver was killed during EndpointOperInfo, which Docker ignores: the container
+// runs, so the next driver finishes its network, or removes it.
 func TestFinishedBySweep(t *testing.T) {
 	n := newNode(t, tunedNet)
 	c := n.mustStart(run{network: n.network("tuned"), notGW: true})
@@ -134,9 +132,9 @@ func TestFinishedBySweep(t *testing.T) {
 	c.stop(true)
 }
 
-// The driver was killed when it was asked EndpointOperInfo and had written nothing
-// yet: nothing tells but that the container runs.
-func TestLostCallIsMadeUpFor(t *testing.T) {
+// The driver was killed in EndpointOperInfo before it wrote anything: the only trace is
+// that the container runs.
+func TestLostCallIsFinished(t *testing.T) {
 	n := newNode(t, tunedNet)
 	n.opts.Grace = time.Hour
 	c := n.mustStart(run{network: n.network("tuned"), notGW: true})
@@ -172,7 +170,7 @@ func TestLostCallIsMadeUpFor(t *testing.T) {
 	must(t, in.SetSysctl("net/core/somaxconn", "4096"))
 	lost()
 	at(soon)
-	swept("4096") // Docker may be on it
+	swept("4096") // Docker may be working on it
 	at(late)
 	swept("777")
 	c.stop(true)
@@ -184,10 +182,10 @@ func TestClosedBySweep(t *testing.T) {
 	in := conn(t, c.key)
 	link, err := in.LinkByName(c.name)
 	must(t, err)
-	must(t, in.LinkSetUp(link)) // as if nobody had come to set it down
+	must(t, in.LinkSetUp(link)) // as if the driver had not yet set it down
 	n.interrupted(c)
 	if _, err := n.driver.Sweep(n.ctx()); err == nil {
-		t.Error("swept without a word")
+		t.Error("swept without an error")
 	}
 	if link, err = in.LinkByName(c.name); err != nil || link.Attrs().RawFlags&unix.IFF_UP != 0 {
 		t.Errorf("the interface is up (%v)", err)
@@ -196,7 +194,7 @@ func TestClosedBySweep(t *testing.T) {
 	c.stop(true)
 }
 
-// sometimes is a plugin that fails while a file is there.
+// sometimes is a plugin that fails while a file exists.
 const sometimes = `#!/bin/sh
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.1.0"]}' ;;
@@ -205,8 +203,8 @@ esac
 exit 0
 `
 
-// A link that was set down as the chain failed is set up when it does not any more,
-// with the addresses and routes that went with it.
+// A link that was set down because the chain failed is set up when the chain succeeds,
+// with its lost addresses and routes.
 func TestReopened(t *testing.T) {
 	for name, first := range map[string]string{"bridge": `{"type":"bridge","bridge":"br-t9","isGateway":true,` + dual + `}`, "ptp": `{"type":"ptp",` + dual + `}`} {
 		t.Run(name, func(t *testing.T) { reopened(t, first) })
@@ -238,7 +236,7 @@ func reopened(t *testing.T, first string) {
 	}
 	e, err := n.driver.store.Endpoint(c.endpoint)
 	must(t, err)
-	e.Closed = false // as of a driver that was killed when the link was down
+	e.Closed = false // as if the driver was killed when the link was down
 	must(t, n.driver.store.SaveEndpoint(e))
 	_, err = n.c.EndpointOperInfo(n.ctx(), c.request())
 	if s := look(); !errorHas(err, "not now") || len(s.Routes) > 0 {
@@ -262,8 +260,8 @@ func reopened(t *testing.T, first string) {
 	c.stop(true)
 }
 
-// An endpoint whose network's file was lost is removed all the same.
-func TestBuried(t *testing.T) {
+// An endpoint whose network's file was lost is still removed.
+func TestRemovedByCache(t *testing.T) {
 	n := newNode(t, portNet)
 	network := n.network("ports")
 	c := n.mustStart(run{network: network, ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})

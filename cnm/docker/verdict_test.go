@@ -15,7 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// The ages in these tables: one within the grace period, and one beyond it.
+// The ages in these tables: one within the grace time, and one beyond it.
 const (
 	aSecond = time.Second
 	anHour  = time.Hour
@@ -26,24 +26,24 @@ func TestVerdictOfEndpoint(t *testing.T) {
 	in, out, unknown := alive("in"), dead("out"), unsure("unknown")
 	const late = awaitTime
 	joined := netns.ID{Dev: 1, Ino: 2}
-	toCome := netns.ID{}
+	awaitsSandbox := netns.ID{}
 	for name, c := range map[string]struct {
 		phase   state.Phase
 		id      netns.ID
 		age     time.Duration
 		sandbox string
-		docker  word
-		use     verdict // where Docker has it not
+		docker  listing
+		use     verdict // if Docker does not have it
 		wanted  bool
 		boot    string
 		want    life.State
 	}{
 		"of another boot":                       {state.Joined, joined, aSecond, place, has, in, false, "before", life.Dead},
 		"of another boot, and unseen":           {state.Joined, joined, aSecond, unseen, has, in, false, "before", life.Unsure},
-		"killed in CreateEndpoint":              {state.Creating, toCome, aSecond, none, notAsked, in, false, "", life.Dead},
-		"waits for Join":                        {state.Created, toCome, aSecond, none, notAsked, in, false, "", life.Alive},
-		"Join never came":                       {state.Created, toCome, anHour, none, notAsked, in, false, "", life.Dead},
-		"Join never came, clock set back":       {state.Created, toCome, -anHour, none, notAsked, in, false, "", life.Dead},
+		"killed in CreateEndpoint":              {state.Creating, awaitsSandbox, aSecond, none, notAsked, in, false, "", life.Dead},
+		"waits for Join":                        {state.Created, awaitsSandbox, aSecond, none, notAsked, in, false, "", life.Alive},
+		"Join never came":                       {state.Created, awaitsSandbox, anHour, none, notAsked, in, false, "", life.Dead},
+		"Join never came, clock set back":       {state.Created, awaitsSandbox, -anHour, none, notAsked, in, false, "", life.Dead},
 		"between Leave and DeleteEndpoint":      {state.Left, joined, aSecond, place, notAsked, in, false, "", life.Alive},
 		"Docker lists no more what it left":     {state.Left, joined, aSecond, place, hasNot, out, false, "", life.Alive},
 		"DeleteEndpoint lost":                   {state.Left, joined, anHour, place, notAsked, in, false, "", life.Dead},
@@ -59,26 +59,26 @@ func TestVerdictOfEndpoint(t *testing.T) {
 		"sandbox unseen":                        {state.Joined, joined, anHour, unseen, notAsked, in, false, "", life.Unsure},
 		"sandbox unseen, and Docker has it not": {state.Joined, joined, anHour, unseen, hasNot, out, false, "", life.Unsure},
 		"another sandbox in its place":          {state.Joined, joined, anHour, other, notAsked, in, false, "", life.Dead},
-		"sandbox to come":                       {state.Joined, toCome, aSecond, none, notAsked, in, false, "", life.Alive},
-		"sandbox has come":                      {state.Joined, toCome, anHour, place, notAsked, in, false, "", life.Alive},
-		"sandbox never came":                    {state.Joined, toCome, anHour, none, notAsked, in, false, "", life.Dead},
-		"sandbox never came, or is hidden":      {state.Joined, toCome, anHour, file, notAsked, in, false, "", life.Unsure},
-		"sandbox hidden, and Docker has it":     {state.Joined, toCome, anHour, file, has, in, false, "", life.Alive},
-		"sandbox hidden, and Docker has it not": {state.Joined, toCome, anHour, file, hasNot, out, false, "", life.Dead},
+		"sandbox to come":                       {state.Joined, awaitsSandbox, aSecond, none, notAsked, in, false, "", life.Alive},
+		"sandbox has come":                      {state.Joined, awaitsSandbox, anHour, place, notAsked, in, false, "", life.Alive},
+		"sandbox never came":                    {state.Joined, awaitsSandbox, anHour, none, notAsked, in, false, "", life.Dead},
+		"sandbox never came, or is hidden":      {state.Joined, awaitsSandbox, anHour, file, notAsked, in, false, "", life.Unsure},
+		"sandbox hidden, and Docker has it":     {state.Joined, awaitsSandbox, anHour, file, has, in, false, "", life.Alive},
+		"sandbox hidden, and Docker has it not": {state.Joined, awaitsSandbox, anHour, file, hasNot, out, false, "", life.Dead},
 
-		// What waits for Docker's next call, or for its sandbox, is in the way of nothing for long,
-		// whatever dockerd has left at the path.
-		"in the way, about to come": {state.Joined, toCome, aSecond, file, notAsked, in, true, "", life.Alive},
-		"in the way, never came":    {state.Joined, toCome, late, file, notAsked, in, true, "", life.Dead},
-		"in the way, is there":      {state.Joined, toCome, late, place, notAsked, in, true, "", life.Alive},
-		"in the way, runs":          {state.Joined, joined, late, place, notAsked, in, true, "", life.Alive},
-		"in the way, unseen":        {state.Joined, toCome, late, unseen, notAsked, in, true, "", life.Unsure},
-		"in the way, joins":         {state.Joining, toCome, aSecond, none, notAsked, in, true, "", life.Alive},
-		"in the way, never joined":  {state.Created, toCome, late, none, notAsked, in, true, "", life.Dead},
-		"in the way, cut short":     {state.Joining, toCome, late, place, notAsked, in, true, "", life.Dead},
-		"in the way, about to go":   {state.Left, joined, aSecond, place, notAsked, in, true, "", life.Alive},
-		"in the way, never went":    {state.Left, joined, late, place, notAsked, in, true, "", life.Dead},
-		"in the way of none":        {state.Left, joined, late, place, notAsked, in, false, "", life.Alive},
+		// An endpoint that waits for Docker's next call, or for its sandbox, does not
+		// block others for long, whatever dockerd has left at the path.
+		"wanted, not yet there":    {state.Joined, awaitsSandbox, aSecond, file, notAsked, in, true, "", life.Alive},
+		"wanted, never came":       {state.Joined, awaitsSandbox, late, file, notAsked, in, true, "", life.Dead},
+		"wanted, exists":           {state.Joined, awaitsSandbox, late, place, notAsked, in, true, "", life.Alive},
+		"wanted, runs":             {state.Joined, joined, late, place, notAsked, in, true, "", life.Alive},
+		"wanted, unseen":           {state.Joined, awaitsSandbox, late, unseen, notAsked, in, true, "", life.Unsure},
+		"wanted, joins":            {state.Joining, awaitsSandbox, aSecond, none, notAsked, in, true, "", life.Alive},
+		"in the way, never joined": {state.Created, awaitsSandbox, late, none, notAsked, in, true, "", life.Dead},
+		"in the way, cut short":    {state.Joining, awaitsSandbox, late, place, notAsked, in, true, "", life.Dead},
+		"in the way, about to go":  {state.Left, joined, aSecond, place, notAsked, in, true, "", life.Alive},
+		"in the way, never went":   {state.Left, joined, late, place, notAsked, in, true, "", life.Dead},
+		"in the way of none":       {state.Left, joined, late, place, notAsked, in, false, "", life.Alive},
 	} {
 		now := time.Now()
 		e := &state.Endpoint{Phase: c.phase, SandboxID: c.id, Changed: now.Add(-c.age), Boot: c.boot}
@@ -104,7 +104,7 @@ func TestVerdictOfLease(t *testing.T) {
 		l      state.Lease
 		age    time.Duration
 		use    verdict
-		docker word
+		docker listing
 		want   life.State
 	}{
 		"an endpoint's":                      {state.Lease{Endpoint: "e", Given: given}, anHour, by, hasNot, life.Alive},
@@ -134,7 +134,7 @@ func TestVerdictOfNetworkAndPool(t *testing.T) {
 	used, free, unknown := alive("used"), dead("free"), unsure("unknown")
 	for name, c := range map[string]struct {
 		deleted       bool
-		docker        word
+		docker        listing
 		use           verdict
 		network, pool life.State
 	}{
@@ -156,44 +156,44 @@ func TestVerdictOfNetworkAndPool(t *testing.T) {
 	}
 }
 
-// What Docker does not list, it may not know of yet, or it was not asked of that.
-func TestWord(t *testing.T) {
+// If Docker does not list a thing, it may not know it yet, or was not asked about it.
+func TestListing(t *testing.T) {
 	before := time.Now()
 	old, young := before.Add(-time.Second), before.Add(time.Second)
 	mac, addr := "02:42:00:00:00:01", netip.MustParseAddr("10.1.0.5")
 	with := engine.Network{ID: "with"}
 	with.IPAM.Options = map[string]string{optNetwork: "pods"}
-	s := &said{
+	s := &dockerView{
 		before: before, networks: []engine.Network{{ID: "n"}, with},
 		endpoints: map[string]map[string]engine.Endpoint{"n": {"e": {}}},
 		addresses: []engine.Endpoint{{MAC: mac, Addrs: []netip.Addr{addr}}},
 	}
-	silent := &said{before: before, silent: true}
+	silent := &dockerView{before: before, silent: true}
 	lease := func(network, mac string, since time.Time, given ...netip.Addr) *state.Lease {
 		return &state.Lease{ID: leaseID(network, mac), Network: network, Given: given, Since: since}
 	}
-	for name, c := range map[string]struct{ got, want word }{
+	for name, c := range map[string]struct{ got, want listing }{
 		"network":                     {s.ofNetwork(&state.Network{ID: "n", Since: old}), has},
 		"young network":               {s.ofNetwork(&state.Network{ID: "n", Since: young}), has},
 		"another network":             {s.ofNetwork(&state.Network{ID: "x", Since: old}), hasNot},
 		"another young network":       {s.ofNetwork(&state.Network{ID: "x", Since: young}), notAsked},
-		"network, not asked":          {(*said)(nil).ofNetwork(&state.Network{ID: "x", Since: old}), notAsked},
+		"network, not asked":          {(*dockerView)(nil).ofNetwork(&state.Network{ID: "x", Since: old}), notAsked},
 		"endpoint":                    {s.ofEndpoint(&state.Endpoint{Network: "n", ID: "e", Changed: old}), has},
 		"another endpoint":            {s.ofEndpoint(&state.Endpoint{Network: "n", ID: "x", Changed: old}), hasNot},
 		"another young endpoint":      {s.ofEndpoint(&state.Endpoint{Network: "n", ID: "x", Changed: young}), notAsked},
 		"endpoint of another network": {s.ofEndpoint(&state.Endpoint{Network: "x", ID: "e", Changed: old}), notAsked},
-		"endpoint, not asked":         {(*said)(nil).ofEndpoint(&state.Endpoint{Network: "n", ID: "x", Changed: old}), notAsked},
+		"endpoint, not asked":         {(*dockerView)(nil).ofEndpoint(&state.Endpoint{Network: "n", ID: "x", Changed: old}), notAsked},
 		"pool":                        {s.ofPool(&state.Pool{Network: "pods", Since: old}), has},
 		"pool by all options":         {s.ofPool(&state.Pool{Network: "x", Options: map[string]string{optNetwork: "pods"}, Since: old}), has},
 		"another pool":                {s.ofPool(&state.Pool{Network: "x", Since: old}), hasNot},
 		"another young pool":          {s.ofPool(&state.Pool{Network: "x", Since: young}), notAsked},
-		"pool, not asked":             {(*said)(nil).ofPool(&state.Pool{Network: "x", Since: old}), notAsked},
+		"pool, not asked":             {(*dockerView)(nil).ofPool(&state.Pool{Network: "x", Since: old}), notAsked},
 		"lease by MAC address":        {s.ofLease(lease("pods", mac, old)), has},
 		"lease by address":            {s.ofLease(lease("pods", "02:42:00:00:00:02", old, addr)), has},
 		"another lease":               {s.ofLease(lease("pods", "02:42:00:00:00:02", old, addr.Next())), hasNot},
 		"another young lease":         {s.ofLease(lease("pods", "02:42:00:00:00:02", young, addr.Next())), notAsked},
-		"lease, Docker did not tell":  {silent.ofLease(lease("pods", mac, old)), notAsked},
-		"lease, not asked":            {(*said)(nil).ofLease(lease("pods", mac, old)), notAsked},
+		"lease, no answer":            {silent.ofLease(lease("pods", mac, old)), notAsked},
+		"lease, not asked":            {(*dockerView)(nil).ofLease(lease("pods", mac, old)), notAsked},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %d, want %d", name, c.got, c.want)

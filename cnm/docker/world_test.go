@@ -43,8 +43,8 @@ type node struct {
 	before leak.State
 }
 
-// newNode starts a driver with configurations, by file name. What is left behind
-// is counted when the test ends.
+// newNode starts a driver with configurations, each in a file. Leftovers are checked when
+// the test ends.
 func newNode(t *testing.T, confs ...string) *node {
 	t.Helper()
 	runtime.LockOSThread()
@@ -85,10 +85,10 @@ func (n *node) boot() {
 	must(n, err)
 }
 
-// ctx outlives the test, for what Cleanup calls.
+// ctx outlives the test, for calls from Cleanup.
 func (d *dockerd) ctx() context.Context { return context.Background() }
 
-// left is what is there that was not at the start.
+// left is the state that did not exist at the start.
 func (n *node) left() leak.State {
 	n.Helper()
 	return leak.Must(n).Beyond(n.before).Without(leak.Standing).Without(func(line string) bool {
@@ -133,7 +133,7 @@ func addressFiles(t testing.TB) (out []string) {
 	return out
 }
 
-// mustStart is start that does not fail.
+// mustStart is start that must not fail.
 func (n *node) mustStart(r run) *container {
 	n.Helper()
 	c, err := n.start(r)
@@ -178,7 +178,7 @@ func within(t testing.TB, nsPath string, fn func() error) {
 	must(t, ns.Do(fn))
 }
 
-// parent makes a link for macvlan to stand on: a veth whose other end is up.
+// parent makes a parent link for macvlan: a veth whose other end is up.
 func (n *node) parent(name string) {
 	c := conn(n, "")
 	must(n, c.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "p"}))
@@ -189,7 +189,7 @@ func (n *node) parent(name string) {
 	}
 	n.Cleanup(func() {
 		l, err := c.LinkByName(name)
-		if nl.IsNotFound(err) { // it went with the namespace of its other end
+		if nl.IsNotFound(err) { // it was deleted with the namespace of its other end
 			return
 		}
 		must(n, err)

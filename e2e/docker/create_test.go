@@ -9,20 +9,20 @@ import (
 	"github.com/patchbay-net/patchbay/e2e/docker/lab"
 )
 
-// ourIPAM are the flags of a network whose addresses Docker asks us for.
+// ourIPAM are the flags of a network with our IPAM driver.
 func ourIPAM(network string, more ...string) []string {
 	args := []string{"network", "create", "-d", "patchbay", "-o", "cni.network=" + network, "--ipam-driver", "patchbay", "--ipam-opt", "cni.network=" + network}
 	return append(args, more...)
 }
 
-// mistakes are refused by words that say what is wrong, and leave nothing.
+// mistakes are refused with a clear reason, and leave nothing.
 func mistakes(l *lab.Lab) {
 	plain := []string{"network", "create", "-d", "patchbay", "--ipam-driver", "null"}
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
-		{append(plain, "bad"), "say which CNI network it is"},
+		{append(plain, "bad"), "name the CNI network"},
 		{append(plain, "-o", "cni.network=nosuch", "bad"), "nosuch"},
 		{append(plain, "-o", "cni.network=podnet", "-o", "cni.prtmap=off", "bad"), `"cni.prtmap" is not one of this driver`},
 		{append(plain, "-o", "cni.network=podnet", "-o", "cni.portmap=of", "bad"), "want auto or off"},
@@ -32,8 +32,8 @@ func mistakes(l *lab.Lab) {
 		{ourIPAM("podnet", "--subnet", "10.91.0.0/24", "--ip-range", "10.91.0.0/25", "bad"), "--ip-range"},
 		{ourIPAM("podnet", "--subnet", "10.91.0.0/24", "--gateway", "10.91.0.9", "bad"), "the configuration has 10.91.0.1"},
 	} {
-		if said := l.Refused(c.args...); !strings.Contains(said, c.want) {
-			l.Errorf("%v: %s", c.args[3:], said)
+		if text := l.Refused(c.args...); !strings.Contains(text, c.want) {
+			l.Errorf("%v: %s", c.args[3:], text)
 		}
 	}
 	if left := l.Sh("ls /var/lib/patchbay/docker/pools"); left != "" {
@@ -41,9 +41,9 @@ func mistakes(l *lab.Lab) {
 	}
 }
 
-// overlap: a pool that overlaps a route of the host, without --subnet, must not
-// have dockerd ask again for ever. The old one does want another pool, and is told
-// what to do instead.
+// overlap: a pool that overlaps a route of the host, without --subnet, must not make
+// dockerd repeat its request without end. The old one does request another pool, and gets
+// a hint.
 func overlap(l *lab.Lab) {
 	l.Conf("overnet", `{"cniVersion":"1.1.0","name":"overnet","plugins":[{"type":"bridge","bridge":"cnio","isGateway":true,`+ipamOf(88)+`}]}`)
 	l.In("sh", "-ec", "ip link add over type bridge; ip addr add 10.88.0.200/16 dev over; ip link set over up")
@@ -55,13 +55,13 @@ func overlap(l *lab.Lab) {
 	l.Eventually("docker network create", func() bool { return len(made) == 1 })
 	switch err := <-made; {
 	case err == nil:
-	case l.Kind == "old" && strings.Contains(err.Error(), "say --subnet"):
+	case l.Kind == "old" && strings.Contains(err.Error(), "use --subnet"):
 		l.Docker(ourIPAM("overnet", "--subnet", "10.88.0.0/24", "overnet")...)
 	default:
 		l.Fatal(err)
 	}
 	shown := l.Docker("network", "inspect", "overnet", "--format", "{{json .IPAM.Config}}")
-	gateway := l.Kind == "new" // before, only what the user has said is shown
+	gateway := l.Kind == "new" // before, Docker shows only the user's values
 	if !strings.Contains(shown, `"10.88.0.0/24"`) || gateway && !strings.Contains(shown, `"10.88.0.1"`) {
 		l.Errorf("inspect shows %s", shown)
 	}
@@ -73,7 +73,7 @@ func overlap(l *lab.Lab) {
 	l.Docker("network", "rm", "overnet")
 }
 
-// zeroPool: of an IPAM plugin whose ranges nobody can read Docker is told every
+// zeroPool: if the ranges of an IPAM plugin cannot be read, Docker gets a pool with every
 // address.
 func zeroPool(l *lab.Lab) {
 	l.Conf("zeronet", `{"cniVersion":"1.1.0","name":"zeronet","plugins":[{"type":"bridge","bridge":"cniz","ipam":{"type":"static",

@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/e2e/docker/lab"
 )
 
-// The networks of these tests: one with DNS servers, one that is a single
-// plugin, one without a gateway.
+// The networks of these tests: one with DNS servers, one of a single packed plugin, one
+// without a gateway.
 var (
 	dnsnet = `{"cniVersion":"1.1.0","name":"dnsnet","plugins":[{"type":"bridge","bridge":"cnid","isGateway":true,
 		"dns":{"nameservers":["10.81.0.1"],"search":["pods.example"]},` + ipamOf(81) + `},{"type":"says-args"}]}`
@@ -22,11 +22,11 @@ var (
 	flatnet = `{"cniVersion":"1.1.0","name":"flatnet","plugins":[{"type":"macvlan","master":"out0","capabilities":{"ips":true},"ipam":{"type":"static"}}]}`
 )
 
-// saysArgs is a plugin that writes its CNI_ARGS down.
+// saysArgs is a plugin that records its CNI_ARGS.
 const saysArgs = `#!/bin/sh
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.1.0"]}' ;;
-ADD) echo "$CNI_ARGS" >HERE/said; sed 's/.*"prevResult"://; s/,"type":"says-args"}$//' ;;
+ADD) echo "$CNI_ARGS" >HERE/args; sed 's/.*"prevResult"://; s/,"type":"says-args"}$//' ;;
 esac
 `
 
@@ -63,7 +63,7 @@ func dnsAndLabels(l *lab.Lab) {
 	l.Docker("run", "-d", "--name", "c1", "bb", "sleep", "1000")
 	defer l.Remove("c1")
 	before := l.Exec("c1", "cat", "/etc/resolv.conf")
-	l.Docker("network", "connect", "dnsnet", "c1") // a container that runs can be told on every version
+	l.Docker("network", "connect", "dnsnet", "c1") // every version can do this for a running container
 	const want = "nameserver 10.81.0.1\nsearch pods.example"
 	if got := l.Exec("c1", "cat", "/etc/resolv.conf"); got != want {
 		l.Errorf("connected: %q", got)
@@ -73,19 +73,19 @@ func dnsAndLabels(l *lab.Lab) {
 		l.Errorf("disconnected: %q, was %q", got, before)
 	}
 	if l.Kind == "old" {
-		if said := l.Refused(run...); !strings.Contains(said, "need Docker 28") {
-			l.Errorf("before 28: %s", said)
+		if text := l.Refused(run...); !strings.Contains(text, "need Docker 28") {
+			l.Errorf("before 28: %s", text)
 		}
 		return
 	}
 	if got := l.Docker(run...); got != want {
 		l.Errorf("resolv.conf is %q", got)
 	}
-	if said := l.In("cat", l.Dir("here")+"/said"); !strings.Contains(said, ";DOCKER_LABEL_com_example_role=web") || strings.Contains(said, "other") {
-		l.Errorf("CNI_ARGS is %q", said)
+	if text := l.In("cat", l.Dir("here")+"/args"); !strings.Contains(text, ";DOCKER_LABEL_com_example_role=web") || strings.Contains(text, "other") {
+		l.Errorf("CNI_ARGS is %q", text)
 	}
-	if said := l.Refused("run", "--rm", "--network", "dnsnet", "--label", "com.example.x=a;b", "bb", "true"); !strings.Contains(said, "cannot be said in CNI_ARGS") {
-		l.Errorf("a bad label: %s", said)
+	if text := l.Refused("run", "--rm", "--network", "dnsnet", "--label", "com.example.x=a;b", "bb", "true"); !strings.Contains(text, "cannot be expressed in CNI_ARGS") {
+		l.Errorf("a bad label: %s", text)
 	}
 }
 
@@ -123,8 +123,8 @@ func dockerHost(l *lab.Lab) string {
 	return "unix://" + l.Socket()
 }
 
-// collected: patchbay gc leaves what lives, and has the driver remove the rest,
-// with one that runs and with none.
+// collected: patchbay gc leaves what lives, and lets the driver remove the rest, with and
+// without a running driver.
 func collected(l *lab.Lab) {
 	l.Docker("network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network=packednet", "packednet")
 	defer l.Docker("network", "rm", "packednet")
@@ -132,7 +132,7 @@ func collected(l *lab.Lab) {
 	for _, driver := range []bool{true, false} {
 		l.Start("c1", "packednet", "-p", "8082:80")
 		if out := asDocker(l, append(gc, "--apply")...); !strings.Contains(out, "1 attachment lives") || strings.Contains(out, "removed") {
-			l.Errorf("a container runs, and gc says\n%s", out)
+			l.Errorf("a container runs, and gc shows\n%s", out)
 		}
 		l.KillDriver()
 		l.KillDocker()
@@ -151,8 +151,8 @@ func collected(l *lab.Lab) {
 	}
 }
 
-// lost: a network is removed and a container disconnected while the driver is
-// away for longer than Docker waits.
+// lost: a network is removed and a container disconnected while the driver is away for
+// longer than Docker waits.
 func lost(l *lab.Lab) {
 	subnet := []string{"--subnet", "10.82.0.0/24"}
 	for _, name := range []string{"kept", "gone"} {

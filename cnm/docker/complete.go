@@ -14,39 +14,39 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// tend does for an endpoint that is alive what a call did not come to.
-func (d *Driver) tend(ctx context.Context, f *facts, e *state.Endpoint) error {
+// complete does for a living endpoint what a lost call did not.
+func (d *Driver) complete(ctx context.Context, f *facts, e *state.Endpoint) error {
 	switch {
-	case toCome(e) && f.there:
+	case awaitsSandbox(e) && f.there:
 		return d.adopt(e, f.sandbox)
 	case f.unfinished(e) && (begun(e) || f.old(e) || d.runs(f, e)):
 		return d.finishOrClose(ctx, e)
 	case d.lostPorts(f, e):
 		return d.republish(ctx, e)
 	case e.Keeper != "" && e.Phase == state.Joined:
-		d.untold(e, d.arrived(ctx, e))
+		d.logKeeper(e, d.notifyArrival(ctx, e))
 	}
 	return nil
 }
 
-// begun says whether a call that was to finish it was killed.
+// begun says whether a call that was finishing the endpoint was killed.
 func begun(e *state.Endpoint) bool {
 	return e.Post == state.Doing || e.DNS != nil && e.DNS.Step == state.Doing
 }
 
-// placeTime is more than Docker takes to set up an interface that it was told of:
+// placeTime is longer than Docker takes to set up an interface after Join: that takes
 // milliseconds.
 const placeTime = time.Second
 
-// runs says whether a container runs with the interface, so that nothing that sets
-// it up is disturbed. runc's init waits until that is done; another runtime's looks
-// like a container, as do those of a container that is connected when it runs.
+// runs says whether a container runs with the interface, so that Docker's setup of it is
+// over. runc's init waits for the end of the setup; another runtime's process looks like
+// a container, and so do the processes of a running container that is being connected.
 func (d *Driver) runs(f *facts, e *state.Endpoint) bool {
 	return f.age(e.Changed) >= d.opts.place && d.placed(e) && d.populated(f.sandbox)
 }
 
-// placed says whether the interface is up in the sandbox: Docker sets it up when it
-// has its addresses.
+// placed says whether the interface is up in the sandbox: Docker sets it up once it has
+// its addresses.
 func (d *Driver) placed(e *state.Endpoint) bool {
 	c, link, err := d.sandboxLink(e)
 	if err != nil {
@@ -58,22 +58,22 @@ func (d *Driver) placed(e *state.Endpoint) bool {
 
 func isUp(link netlink.Link) bool { return link.Attrs().RawFlags&unix.IFF_UP != 0 }
 
-// adopt writes down the sandbox that came after Join, as before Docker 28. By it
-// the end of the container is seen.
+// adopt records the sandbox that appeared after Join, as before Docker 28. With it the
+// driver sees the end of the container.
 func (d *Driver) adopt(e *state.Endpoint, id netns.ID) error {
 	e.SandboxID = id
 	d.identify(e, id)
 	return d.save(e)
 }
 
-// How long, and how often, is waited for what Docker does after Join: within
+// Limit and interval of the wait for what Docker does after Join, which takes
 // milliseconds.
 const (
 	awaitTime  = 10 * time.Second
 	awaitEvery = 50 * time.Millisecond
 )
 
-// await tries until done. No call waits for it; what it misses is Sweep's.
+// await tries until done. No call waits for it; Sweep does what it misses.
 func await(done func(context.Context) bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), awaitTime)
 	defer cancel()
@@ -88,7 +88,7 @@ func await(done func(context.Context) bool) {
 	}
 }
 
-// adoptOnce adopts the sandbox, and says whether it is there.
+// adoptOnce adopts the sandbox, and says whether it exists.
 func (d *Driver) adoptOnce(ctx context.Context, endpointID, path string) bool {
 	if _, there, _ := live(path); !there {
 		return false

@@ -12,15 +12,15 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 )
 
-// The names of CNI_ARGS that tell the container.
+// The names in CNI_ARGS that describe the container.
 const (
 	argID     = "DOCKER_CONTAINER_ID"
 	argName   = "DOCKER_CONTAINER_NAME"
 	argLabels = "DOCKER_LABEL_"
 )
 
-// who are CNI_ARGS that tell the container, where it is known.
-func who(e *state.Endpoint) (args [][2]string) {
+// containerArgs describe the container in CNI_ARGS, if it is known.
+func containerArgs(e *state.Endpoint) (args [][2]string) {
 	if e.Container != "" {
 		args = append(args, [2]string{argID, e.Container})
 	}
@@ -33,9 +33,9 @@ func who(e *state.Endpoint) (args [][2]string) {
 	return args
 }
 
-// label reads the container's labels that the network's option names. A plugin
-// that decides by labels must not be called without them, so what cannot be read
-// or said is an error.
+// label reads the container's labels that the network's option selects. A plugin that
+// decides by labels must not be called without them, so a label that cannot be read or
+// expressed is an error.
 func (d *Driver) label(n *network, e *state.Endpoint) error {
 	if n.labels == "" {
 		return nil
@@ -48,8 +48,8 @@ func (d *Driver) label(n *network, e *state.Endpoint) error {
 	return err
 }
 
-// labels are CNI_ARGS of the labels that begin with prefix. CNI_ARGS is
-// K=V;K=V, names alphanumeric, and nothing in it can be escaped.
+// labels are CNI_ARGS for the labels with a prefix. CNI_ARGS is K=V;K=V with alphanumeric
+// names, and has no escapes.
 func labels(all map[string]string, prefix string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -58,7 +58,7 @@ func labels(all map[string]string, prefix string) (map[string]string, error) {
 			continue
 		}
 		if strings.ContainsFunc(value, func(c rune) bool { return c == ';' || c == '=' || c < ' ' || c == 0x7f }) {
-			return nil, fmt.Errorf("%s: label %s=%q cannot be said in CNI_ARGS, where neither ';' nor '=' can be in a value", optLabels, name, value)
+			return nil, fmt.Errorf("%s: label %s=%q cannot be expressed in CNI_ARGS: a value must not contain ';' or '='", optLabels, name, value)
 		}
 		arg := argLabels + strings.Map(alphanumeric, name)
 		if _, twice := out[arg]; twice {

@@ -12,9 +12,9 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/docker/state"
 )
 
-// addresses are the two that Docker can be told of: the first of each family.
-// Without a route of its own for the subnet, as ptp has it, an address is told
-// as a single one: libnetwork would make the subnet on-link.
+// addresses are the two addresses that fit into Docker's answer: the first of each
+// family. If the subnet has no route of its own, as with ptp, the address is a single
+// one: otherwise libnetwork would make the subnet on-link.
 func addresses(s *state.Snapshot) (v4, v6 netip.Prefix) {
 	for _, a := range s.Addrs {
 		if !onLink(s, a.Masked()) {
@@ -43,10 +43,10 @@ func onLink(s *state.Snapshot, subnet netip.Prefix) bool {
 	return false
 }
 
-// joined is what Join answers: gateways, and routes in the main table whose
-// gateway Docker can reach with what it is told. The rest, and what Docker has no
-// words for, is put right after the interface moved. A network that is internal
-// gets neither gateway nor default route.
+// joined is the answer to Join: gateways, and the routes of the main table whose gateway
+// Docker can reach with the answer. The driver adds the rest, and what the answer cannot
+// express, after the interface moved. An internal network gets neither gateway nor
+// default route.
 func joined(s *state.Snapshot, internal, gwbridge bool) *cnm.JoinResponse {
 	out := &cnm.JoinResponse{}
 	connected, outward := connectedRoutes(s, internal)
@@ -62,8 +62,8 @@ func joined(s *state.Snapshot, internal, gwbridge bool) *cnm.JoinResponse {
 	return out
 }
 
-// connectedRoutes are those without a gateway; outward is true when one of them
-// is the default route.
+// connectedRoutes are those without a gateway; outward is true when one of them is the
+// default route.
 func connectedRoutes(s *state.Snapshot, internal bool) (out []cnm.StaticRoute, outward bool) {
 	for _, r := range s.Routes {
 		isDefault := r.Dst.Bits() == 0
@@ -76,7 +76,7 @@ func connectedRoutes(s *state.Snapshot, internal bool) (out []cnm.StaticRoute, o
 	return out, outward
 }
 
-// hops are the routes by a gateway that is reached, but the default ones.
+// hops are the routes with a reachable gateway, without the default routes.
 func hops(s *state.Snapshot, connected []cnm.StaticRoute) (out []cnm.StaticRoute) {
 	for _, r := range s.Routes {
 		if r.GW.IsValid() && r.Dst.Bits() > 0 && r.Table == unix.RT_TABLE_MAIN && reached(s, connected, r.GW) {
@@ -86,7 +86,7 @@ func hops(s *state.Snapshot, connected []cnm.StaticRoute) (out []cnm.StaticRoute
 	return out
 }
 
-// reached says whether a gateway is on the link by what Docker is told.
+// reached says whether a gateway is on the link according to the answer to Join.
 func reached(s *state.Snapshot, connected []cnm.StaticRoute, gw netip.Addr) bool {
 	v4, v6 := addresses(s)
 	if v4.IsValid() && v4.Masked().Contains(gw) || v6.IsValid() && v6.Masked().Contains(gw) {
@@ -100,8 +100,7 @@ func reached(s *state.Snapshot, connected []cnm.StaticRoute, gw netip.Addr) bool
 	return false
 }
 
-// gateway sets a family's gateway, the first that comes, and returns the route
-// to it where there is none.
+// gateway sets a family's first gateway, and returns a route to it if there is none yet.
 func gateway(out *cnm.JoinResponse, s *state.Snapshot, connected []cnm.StaticRoute, gw netip.Addr) []cnm.StaticRoute {
 	field := &out.Gateway
 	if gw.Is6() {
@@ -117,7 +116,7 @@ func gateway(out *cnm.JoinResponse, s *state.Snapshot, connected []cnm.StaticRou
 	return []cnm.StaticRoute{{Destination: netip.PrefixFrom(gw, gw.BitLen()), RouteType: cnm.Connected}}
 }
 
-// unique keeps the first of routes to one destination, since the second fails.
+// unique keeps the first of several routes to one destination, since the second fails.
 func unique(in []cnm.StaticRoute) (out []cnm.StaticRoute) {
 	seen := map[netip.Prefix]bool{}
 	for _, r := range in {

@@ -12,13 +12,13 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// bury removes an endpoint whose network's file was lost, by the configurations
-// that its results were cached with. What has no result yet is `patchbay gc`'s.
-func (d *Driver) bury(ctx context.Context, e *state.Endpoint) error {
-	d.opts.Log("endpoint %.12s: what this driver knew of its network is lost: removing it by cached results", e.ID)
+// removeByCache removes an endpoint whose network's file was lost: the results are cached
+// with their configurations. An endpoint without a result is left to `patchbay gc`.
+func (d *Driver) removeByCache(ctx context.Context, e *state.Endpoint) error {
+	d.opts.Log("endpoint %.12s: its network's state is lost: removing it with its cached results", e.ID)
 	errs := []error{d.delCached(ctx, ports, e), d.delCached(ctx, post, e), d.takeBack(e), d.delCached(ctx, hold, e)}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("endpoint %.12s stays until it can be removed: %w", e.ID, err)
+		return fmt.Errorf("endpoint %.12s is kept until it can be removed: %w", e.ID, err)
 	}
 	if err := netns.Delete(e.Hold); err != nil {
 		return err

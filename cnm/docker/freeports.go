@@ -14,19 +14,19 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// makeWay takes the ports that an endpoint wants from those that have them no
-// more: dead ones, and the one of the container that was its gateway before.
-func (d *Driver) makeWay(ctx context.Context, e *state.Endpoint) {
+// freePorts frees the ports that an endpoint wants from endpoints that may not keep them:
+// dead ones, and the previous gateway of the same container.
+func (d *Driver) freePorts(ctx context.Context, e *state.Endpoint) {
 	all, err := d.store.Endpoints()
 	if err != nil {
-		d.opts.Log("make way for ports: %v", err)
+		d.opts.Log("free ports: %v", err)
 	}
 	for _, other := range all {
 		switch {
 		case other.ID == e.ID || !clash(e.Asked, other.Published):
 		case other.Sandbox == e.Sandbox:
 			if err := d.handOver(ctx, other.ID); err != nil {
-				d.opts.Log("endpoint %.12s: take its ports: %v", other.ID, err)
+				d.opts.Log("endpoint %.12s: unpublish its ports: %v", other.ID, err)
 			}
 		default:
 			d.evict(ctx, other.ID, false)
@@ -34,19 +34,19 @@ func (d *Driver) makeWay(ctx context.Context, e *state.Endpoint) {
 	}
 }
 
-// clash says whether a port that is asked for by its number is published. Of a
-// range there is another.
+// clash says whether a port that is requested by its number is published. A range has
+// other ports.
 func clash(asked []cnm.PortBinding, published []state.Port) bool {
 	return slices.ContainsFunc(asked, func(b cnm.PortBinding) bool {
-		ip, _ := netip.ParseAddr(b.HostIP) // choose tells what is wrong
+		ip, _ := netip.ParseAddr(b.HostIP) // choose reports an invalid address
 		return b.HostPort > 0 && b.HostPortEnd <= b.HostPort && slices.ContainsFunc(published, func(p state.Port) bool {
 			return p.Proto == b.Proto && p.HostPort == b.HostPort && overlap(p.HostIP, ip)
 		})
 	})
 }
 
-// handOver takes the ports of an endpoint off that is its container's gateway no
-// more: after a restart with live-restore Docker sends no Revoke.
+// handOver unpublishes the ports of an endpoint that is no longer its container's
+// gateway: after a restart with live-restore Docker sends no Revoke.
 func (d *Driver) handOver(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, evictTime)
 	defer cancel()
@@ -80,8 +80,8 @@ func (d *Driver) isGateway(e *state.Endpoint) (bool, error) {
 	return v4 || v6, errors.Join(err, err6)
 }
 
-// apart says whether two endpoints of one container are of different families: one
-// may be its gateway for IPv4 and the other for IPv6, each with the same ports.
+// apart says whether two endpoints of one container have different families: then one may
+// be its gateway for IPv4 and the other for IPv6, each with the same ports.
 func apart(a, b *state.Endpoint) bool {
 	if a.Sandbox != b.Sandbox || a.Kernel == nil || b.Kernel == nil {
 		return false
