@@ -16,8 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/e2e/docker/lab"
 )
 
-// running waits until Docker has started a container by itself, and its network
-// works.
+// running waits until Docker has started a container by itself and its network works.
 func running(l *lab.Lab, name string) {
 	l.Helper()
 	l.Eventually(name+" runs", func() bool {
@@ -26,15 +25,14 @@ func running(l *lab.Lab, name string) {
 	l.Fetch(l.Outside(), lab.Host4, "8080")
 }
 
-// Docker waits for a driver that is not there for as long as patience each time
-// that it looks for it. slack is what a busy machine may add to a boot, and less
-// than one such wait.
+// patience is how long Docker waits for a missing driver each time it looks for it. slack
+// is what a busy machine may add to a boot; it is less than one such wait.
 const (
 	patience = 15 * time.Second
 	slack    = patience * 2 / 3
 )
 
-// booting starts a dockerd again and tells how long it took.
+// booting starts a dockerd again and reports how long it took.
 func booting(l *lab.Lab) <-chan time.Duration {
 	took := make(chan time.Duration, 1)
 	go func(start time.Time) {
@@ -46,8 +44,8 @@ func booting(l *lab.Lab) <-chan time.Duration {
 	return took
 }
 
-// stranger is a dockerd that has ended, with a container to restart on a network
-// of a driver that is nobody's of ours, and gone.
+// stranger is a dockerd that has ended, with a container to restart on a network of
+// another driver, which is gone too.
 func stranger(l *lab.Lab) *lab.Lab {
 	l.Helper()
 	other := lab.New(l.TB, lab.Options{Name: "pbs" + l.Kind, Kind: l.Kind, Late: true})
@@ -72,9 +70,9 @@ func stranger(l *lab.Lab) *lab.Lab {
 	return other
 }
 
-// driverAbsent: dockerd boots with a container to restart and nobody at the
-// driver's socket. It gives up by itself, no later than with any other driver
-// that is gone, and says why; with the driver back the container starts.
+// driverAbsent: dockerd boots with a container to restart while no process listens at the
+// driver's socket. It gives up, no later than with another missing driver, and logs why;
+// with the driver back the container starts.
 func driverAbsent(l *lab.Lab) {
 	l.Start("c1", "podnet", "--restart", "always", "-p", "8080:80")
 	other := stranger(l)
@@ -104,8 +102,8 @@ func driverAbsent(l *lab.Lab) {
 	l.Remove("c1")
 }
 
-// driverLater: the socket is there when dockerd boots, as systemd holds it, and
-// the driver comes some seconds later, or cannot start.
+// driverLater: the socket exists when dockerd boots, held as by systemd, and the driver
+// starts some seconds later, or cannot start.
 func driverLater(l *lab.Lab) {
 	_, usual := bootAt(l, l.StartDriverOn)
 	running(l, "c1")
@@ -113,9 +111,8 @@ func driverLater(l *lab.Lab) {
 	driverCannot(l, usual)
 }
 
-// bootAt starts a dockerd again that has a container to restart, and whoever is to
-// answer it at the driver's socket when it calls there. It tells how long dockerd
-// took.
+// bootAt restarts a dockerd that has a container to restart, and calls answer when
+// dockerd connects to the driver's socket. It reports how long dockerd took.
 func bootAt(l *lab.Lab, answer func(socket *os.File)) (*os.File, time.Duration) {
 	l.Helper()
 	l.Start("c1", "podnet", "--restart", "always", "-p", "8080:80")
@@ -130,8 +127,8 @@ func bootAt(l *lab.Lab, answer func(socket *os.File)) (*os.File, time.Duration) 
 	return socket, took
 }
 
-// driverCannot: Docker is told so, boots in no more than its usual time, and its
-// users read why. With the cause removed the container starts.
+// driverCannot: Docker gets an error, boots in its usual time, and shows its users the
+// reason. Once the cause is removed, the container starts.
 func driverCannot(l *lab.Lab, usual time.Duration) {
 	l.Helper()
 	var end func()
@@ -147,11 +144,11 @@ func driverCannot(l *lab.Lab, usual time.Duration) {
 	if state := l.Docker("inspect", "c1", "--format", "{{.State.Running}} {{.State.Error}}"); !strings.HasPrefix(state, "false") || !strings.Contains(state, why) {
 		l.Errorf("c1: %s", state)
 	}
-	if said := l.DockerLog()[before:]; !strings.Contains(said, why) || !strings.Contains(said, "journalctl -u patchbay-docker") {
-		l.Errorf("dockerd says\n%s", said)
+	if text := l.DockerLog()[before:]; !strings.Contains(text, why) || !strings.Contains(text, "journalctl -u patchbay-docker") {
+		l.Errorf("dockerd logs\n%s", text)
 	}
-	if said := l.Refused("start", "c1"); !strings.Contains(said, why) {
-		l.Errorf("docker start says %s", said)
+	if text := l.Refused("start", "c1"); !strings.Contains(text, why) {
+		l.Errorf("docker start prints %s", text)
 	}
 	end()
 	l.In("chmod", "755", "/var/lib/patchbay")
@@ -161,7 +158,7 @@ func driverCannot(l *lab.Lab, usual time.Duration) {
 	l.Remove("c1")
 }
 
-// reboot: what restarts comes back, of the rest the addresses are free again.
+// reboot: restarting containers come back, the addresses of the others are free again.
 func reboot(l *lab.Lab) {
 	l.Start("c1", "podnet", "--restart", "always", "-p", "8080:80")
 	l.Start("c2", "podnet")

@@ -10,8 +10,7 @@ import (
 	"github.com/patchbay-net/patchbay/e2e/docker/lab"
 )
 
-// fails is a plugin that takes its time and then does not let the container
-// through.
+// fails is a plugin that works for a while and then refuses the container.
 const fails = `#!/bin/sh
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.1.0"]}' ;;
@@ -22,13 +21,13 @@ ADD)
 esac
 `
 
-// rejectnet lets nobody through: its second plugin is run in the container's own
-// namespace where Docker has it before the process.
+// rejectnet refuses every container: its second plugin runs in the container's own
+// namespace if Docker makes that before the process.
 var rejectnet = `{"cniVersion":"1.1.0","name":"rejectnet","plugins":[{"type":"bridge","bridge":"cnir","isGateway":true,"ipMasq":true,` + ipamOf(85) + `},
 	{"type":"fails"},{"type":"portmap","capabilities":{"portMappings":true}}]}`
 
-// failClosed: where the chain fails `docker run` does, and the process never
-// starts; a container that runs already gets no link that is up.
+// failClosed: when the chain fails, `docker run` fails and the process never starts; a
+// running container gets no link that is up.
 func failClosed(l *lab.Lab) {
 	l.Plugin("fails", fails)
 	create(l, "rejectnet", rejectnet)
@@ -36,7 +35,7 @@ func failClosed(l *lab.Lab) {
 	container := []string{"--name", "c1", "-p", "8080:80", "-v", seen + ":/seen", "bb", "sh", "-c", "ip addr >/seen/addr; touch /seen/ran"}
 	l.Refused(append([]string{"run", "--network", "rejectnet"}, container...)...)
 	neverRan(l, seen)
-	// Docker tells the driver of a network that is not the gateway's in another call.
+	// For a network that is not the gateway's, Docker makes other calls.
 	l.Docker(append([]string{"create", "--network", "podnet"}, container...)...)
 	l.Docker("network", "connect", "rejectnet", "c1")
 	l.Refused("start", "c1")
@@ -45,7 +44,7 @@ func failClosed(l *lab.Lab) {
 	l.Docker("network", "rm", "rejectnet")
 }
 
-// neverRan: the start of c1 has failed, which leaves nothing.
+// neverRan: the start of c1 has failed and left nothing.
 func neverRan(l *lab.Lab, seen string) {
 	l.Helper()
 	if ran, err := os.ReadDir(seen); err != nil || len(ran) > 0 {
@@ -54,21 +53,21 @@ func neverRan(l *lab.Lab, seen string) {
 	if state := l.Docker("inspect", "c1", "--format", "{{.State.Running}} {{.State.Restarting}}"); state != "false false" {
 		l.Errorf("running, restarting: %s", state)
 	}
-	if said := l.DriverLog(); !strings.Contains(said, "the policy of this container is not known") {
-		l.Errorf("the driver does not say why:\n%s", said)
+	if text := l.DriverLog(); !strings.Contains(text, "the policy of this container is not known") {
+		l.Errorf("the driver does not log why:\n%s", text)
 	}
 	l.Closed(l.Outside(), lab.Host4, "8080")
 	l.Remove("c1")
 	l.Gone("the start failed")
 }
 
-// rejectedWhileRunning connects one that runs: Docker is told that it failed, or
-// the link is set down and stays so.
+// rejectedWhileRunning connects a running container: Docker gets an error, or the link is
+// set down and remains so.
 func rejectedWhileRunning(l *lab.Lab) {
 	l.Helper()
 	l.Start("c1", "bridge")
 	if _, err := l.TryDocker("network", "connect", "rejectnet", "c1"); err == nil {
-		l.Eventually("the driver calls it failed", func() bool { return strings.Contains(l.In(l.Patchbayd, "docker", "ps"), " failed ") })
+		l.Eventually("the driver lists it as failed", func() bool { return strings.Contains(l.In(l.Patchbayd, "docker", "ps"), " failed ") })
 		if eth1 := l.Exec("c1", "ip", "-o", "link", "show", "eth1"); strings.Contains(eth1, ",UP") {
 			l.Errorf("the link is up: %s", eth1)
 		}

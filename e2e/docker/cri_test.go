@@ -21,10 +21,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
-// sandboxImage is busybox's web server, which serves as a pod's sandbox.
+// sandboxImage is busybox's web server, used as a pod's sandbox.
 const sandboxImage = "registry.invalid/httpd:lab"
 
-// containerd is Debian's, beside the dockerd, with the CRI that a kubelet speaks.
+// containerd is Debian's, beside the dockerd, with the CRI that a kubelet uses.
 type containerd struct {
 	*lab.Lab
 	client cri.RuntimeServiceClient
@@ -84,8 +84,8 @@ func (c *containerd) image(dir, socket string) {
 	c.In("ctr", "-a", socket, "-n", "k8s.io", "images", "import", dir+"/i.tar")
 }
 
-// sandbox runs a pod's sandbox with a published port; it ends with the test or
-// by the function that is returned. pid is a process in it.
+// sandbox runs a pod's sandbox with a published port; the test or end ends it. pid is a
+// process in it.
 func (c *containerd) sandbox(name string, port int32) (pid string, end func()) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -129,8 +129,8 @@ func (c *containerd) remove(id string) {
 	}
 }
 
-// removeCgroups removes control groups that their makers leave, in both versions
-// of the hierarchy. One with a process in it stays.
+// removeCgroups removes control groups that their makers leave, in both versions of the
+// hierarchy. It does not remove one with a process.
 func removeCgroups(name string) {
 	for _, top := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
 		for _, depth := range []string{"/*/*", "/*", ""} {

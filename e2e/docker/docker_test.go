@@ -62,7 +62,7 @@ func scenarios(t *testing.T, kind string) {
 	}
 }
 
-// networks makes those that the scenarios share.
+// networks makes the networks that the scenarios share.
 func networks(l *lab.Lab) {
 	l.Helper()
 	create(l, "podnet", podnet)
@@ -70,7 +70,7 @@ func networks(l *lab.Lab) {
 	create(l, "macnet", macnet)
 }
 
-// each runs scenarios one after the other. After each nothing is left.
+// each runs scenarios one after the other, and checks after each that nothing is left.
 func each(l *lab.Lab, list []scenario) {
 	t, _ := l.TB.(*testing.T)
 	for _, s := range list {
@@ -109,10 +109,10 @@ func twoContainers(l *lab.Lab) {
 	}
 }
 
-// counted is a number of bytes of `docker stats` that is more than none.
+// counted matches a positive number of bytes from `docker stats`.
 var counted = regexp.MustCompile(`^[1-9][0-9.]*[kMG]?B$`)
 
-// tuned: what podnet's chain sets in a namespace, and on the interface in it.
+// tuned checks what podnet's chain sets in a namespace, and on the interface in it.
 func tuned(l *lab.Lab, name string) {
 	l.Helper()
 	for path, want := range map[string]string{"core/somaxconn": "777", "ipv4/conf/eth0/arp_notify": "1"} {
@@ -122,8 +122,7 @@ func tuned(l *lab.Lab, name string) {
 	}
 }
 
-// published: each port is open for everybody on the addresses it says, and only
-// there.
+// published: each port is open to all clients on its addresses, and only there.
 func published(l *lab.Lab) {
 	l.Docker("run", "-d", "--name", "web", "--network", "podnet", "-p", "8080:80", "-p", "80", "-p", "9000-9005:80", "-p", "192.0.2.10:8081:80", "bb", "httpd", "-f", "-p", "80")
 	ps := l.In(l.Patchbayd, "docker", "ps")
@@ -148,8 +147,8 @@ func published(l *lab.Lab) {
 	if ranged != 1 {
 		l.Errorf("%d ports are of the range:\n%s", ranged, ps)
 	}
-	if said := l.Refused("run", "--rm", "--network", "podnet", "-p", "8080:80", "bb", "true"); !strings.Contains(said, "another container's") {
-		l.Errorf("a port twice: %s", said)
+	if text := l.Refused("run", "--rm", "--network", "podnet", "-p", "8080:80", "bb", "true"); !strings.Contains(text, "another container's") {
+		l.Errorf("a port twice: %s", text)
 	}
 	l.Remove("web")
 	for _, p := range ports {
@@ -157,7 +156,7 @@ func published(l *lab.Lab) {
 	}
 }
 
-// connect: a container that runs gets an interface and a name, and loses both.
+// connect: a running container gets an interface and a name, and loses both.
 func connect(l *lab.Lab) {
 	l.Start("c1", "podnet")
 	l.Start("c2", "ptpnet")
@@ -208,7 +207,7 @@ func addresses(l *lab.Lab) {
 		l.Errorf("MAC is %s", got)
 	}
 	l.Ping("c2", "c1")
-	l.Ping("c2", l.Inspect("c3", "podnet", "IPAddress")) // the same network, made twice
+	l.Ping("c2", l.Inspect("c3", "podnet", "IPAddress")) // the same network, created twice
 	l.Ping("c2", l.Inspect("c1", "fixed", "GlobalIPv6Address"))
 	l.Remove("c1", "c2", "c3")
 	l.Docker("network", "rm", "fixed")
@@ -240,7 +239,7 @@ func restart(l *lab.Lab) {
 	l.Remove("c1", "c2")
 }
 
-// driverKilled: containers go on, and the next driver knows them.
+// driverKilled: containers keep running, and the next driver knows them.
 func driverKilled(l *lab.Lab) {
 	l.Start("c1", "podnet")
 	l.Start("c2", "podnet")
@@ -252,8 +251,8 @@ func driverKilled(l *lab.Lab) {
 	l.Remove("c1", "c2", "c3")
 }
 
-// dockerdKilled: without live-restore its containers end with the next start and
-// the driver is told nothing; with it they go on, while dockerd is away too.
+// dockerdKilled: without live-restore its containers end with the next start, and the
+// driver gets no call; with it they keep running, also while dockerd is away.
 func dockerdKilled(l *lab.Lab) {
 	l.Start("c1", "podnet", "-p", "8080:80")
 	l.KillDocker()
@@ -278,7 +277,7 @@ func dockerdKilled(l *lab.Lab) {
 	l.Closed(l.Outside(), lab.Host4, "8080")
 }
 
-// served: port 8080 of the host answers the outside world.
+// served: port 8080 of the host answers from outside.
 func served(l *lab.Lab) {
 	l.Helper()
 	l.Fetch(l.Outside(), lab.Host4, "8080")

@@ -11,8 +11,8 @@ import (
 	"github.com/patchbay-net/patchbay/e2e/docker/lab"
 )
 
-// halting is a plugin that calls another, and halts before or after it for as
-// long as a file says so. It tells who halts.
+// halting is a plugin that calls another, and halts before or after it while a file
+// exists. It reports its process id.
 const halting = `#!/bin/sh
 name=${0##*/halting-}
 halt() {
@@ -32,7 +32,7 @@ exit $code
 var haltnet = `{"cniVersion":"1.1.0","name":"haltnet","plugins":[{"type":"halting-bridge","bridge":"cnih","isGateway":true,"ipMasq":true,` + ipamOf(99) + `},
 	{"type":"halting-firewall"},{"type":"halting-portmap","capabilities":{"portMappings":true}}]}`
 
-// haltingNetwork makes it.
+// haltingNetwork creates haltnet.
 func haltingNetwork(l *lab.Lab) {
 	l.Helper()
 	for _, name := range []string{"bridge", "firewall", "portmap"} {
@@ -42,7 +42,7 @@ func haltingNetwork(l *lab.Lab) {
 	create(l, "haltnet", haltnet)
 }
 
-// phases are the moments of one container's life at which something dies.
+// phases are the points of a container's life at which a process is killed.
 func phases(fn func(plugin, when string)) {
 	for _, plugin := range []string{"bridge", "firewall", "portmap"} {
 		for _, when := range []string{"before", "after"} {
@@ -51,7 +51,7 @@ func phases(fn func(plugin, when string)) {
 	}
 }
 
-// caught runs docker until a plugin halts, and calls die. The plugin dies too.
+// caught runs docker until a plugin halts, and calls die. The plugin is killed too.
 func caught(l *lab.Lab, plugin, verb, when string, die func(), docker ...string) (wait func()) {
 	l.Helper()
 	file := "/run/patchbay/halt/" + plugin + "." + verb + "." + when
@@ -59,7 +59,7 @@ func caught(l *lab.Lab, plugin, verb, when string, die func(), docker ...string)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if _, err := l.TryDocker(docker...); err != nil { // it may, and is tried again
+		if _, err := l.TryDocker(docker...); err != nil { // it may fail, and is tried again
 			l.Log(err)
 		}
 	}()
@@ -72,8 +72,8 @@ func caught(l *lab.Lab, plugin, verb, when string, die func(), docker ...string)
 }
 
 // starts starts a container until it has its network. A current dockerd forgets a
-// container's network when its start fails after Join, whatever the driver, and
-// would start it without: it must be connected again.
+// container's network, with any driver, when its start fails after Join, and would start
+// it without: it must be connected again.
 func starts(l *lab.Lab, name, network string) {
 	l.Helper()
 	l.Eventually(name+" starts", func() bool {
@@ -88,8 +88,8 @@ func starts(l *lab.Lab, name, network string) {
 	})
 }
 
-// driverKilledAnywhere: whatever the driver was doing, the next one knows what to
-// do about it, and the container starts and stops.
+// driverKilledAnywhere: wherever the driver is killed, the next one continues correctly,
+// and the container starts and stops.
 func driverKilledAnywhere(l *lab.Lab) {
 	haltingNetwork(l)
 	l.Start("c0", "haltnet")
@@ -113,8 +113,8 @@ func driverKilledAnywhere(l *lab.Lab) {
 	l.Docker("network", "rm", "haltnet")
 }
 
-// bothKilled: dockerd and the driver die together, in the middle of a start and
-// in the middle of an end, in each part of the chain.
+// bothKilled: dockerd and the driver are killed together, during a start and during an
+// end, in each part of the chain.
 func bothKilled(l *lab.Lab) {
 	haltingNetwork(l)
 	both := func() {
@@ -142,12 +142,12 @@ func bothKilled(l *lab.Lab) {
 	l.Docker("network", "rm", "haltnet")
 }
 
-// connectGivenUp: Docker gives up connecting a container that runs, as the driver
-// is killed after the gateway has moved. The container keeps its gateway and port.
+// connectGivenUp: Docker gives up connecting a running container because the driver is
+// killed after the gateway has moved. The container keeps its gateway and port.
 func connectGivenUp(l *lab.Lab) {
 	haltingNetwork(l)
 	l.Start("c1", "podnet", "-p", "8080:80")
-	connect := []string{"network", "connect", "haltnet", "c1"} // its name is before the other
+	connect := []string{"network", "connect", "haltnet", "c1"} // its name sorts before the other's
 	for range 2 {
 		caught(l, "portmap", "ADD", "before", l.RestartDriver, connect...)()
 		l.Fetch(l.Outside(), lab.Host4, "8080")
@@ -162,7 +162,7 @@ func connectGivenUp(l *lab.Lab) {
 	l.Docker("network", "rm", "haltnet")
 }
 
-// TestKilledOld and TestKilledNew end things in the middle of others.
+// TestKilledOld and TestKilledNew kill processes in the middle of calls.
 func TestKilledOld(t *testing.T) { killed(t, "old") }
 
 // TestKilledNew is TestKilledOld on a current dockerd.

@@ -19,10 +19,9 @@ func create(l *lab.Lab, name, text string) {
 	l.Docker("network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network="+name, name)
 }
 
-// sixOnly: Docker 28 and later take a network without IPv4. Before, --ipv6 is
-// refused with the IPAM driver null, so a configuration that gives no IPv4
-// address is what there is: Docker adds its docker_gwbridge for the missing IPv4
-// gateway, and knows no name.
+// sixOnly: Docker 28 and later accept a network without IPv4. Before, --ipv6 is refused
+// with the IPAM driver null, so the test uses a configuration without IPv4: Docker adds
+// its docker_gwbridge for the missing IPv4 gateway, and knows no name.
 func sixOnly(l *lab.Lab) {
 	text := `{"cniVersion":"1.1.0","name":"sixnet","plugins":[{"type":"bridge","bridge":"cni6","isGateway":true,"ipMasq":true,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"fd66::/64"}]],"routes":[{"dst":"::/0"}]}},
@@ -55,7 +54,7 @@ func sixOnly(l *lab.Lab) {
 	}
 }
 
-// outside: containers reach the world, with both families.
+// outside: containers reach the outside, with both families.
 func outside(l *lab.Lab) {
 	for _, network := range []string{"podnet", "ptpnet"} {
 		l.Start("c1", network)
@@ -65,8 +64,8 @@ func outside(l *lab.Lab) {
 	}
 }
 
-// defaultVia is a container's gateway of one family ("-4", "-6"), the invalid
-// address when it has none or several.
+// defaultVia is a container's gateway of one family ("-4", "-6"), the invalid address
+// when it has none or several.
 func defaultVia(l *lab.Lab, name, family string) (via netip.Addr) {
 	l.Helper()
 	for _, line := range strings.Split(l.Exec(name, "ip", family, "route"), "\n") {
@@ -83,8 +82,8 @@ func defaultVia(l *lab.Lab, name, family string) (via netip.Addr) {
 	return via
 }
 
-// gateways: of two networks one has the default routes, by priority or else by
-// name, and the published ports go with them from one to the other.
+// gateways: one of two networks has the default routes, by priority or else by name, and
+// the published ports move with them.
 func gateways(l *lab.Lab) {
 	l.Docker("create", "--name", "c1", "--network", "podnet", "-p", "8080:80", "bb", "httpd", "-f", "-p", "80")
 	first, second := gateway{"podnet", 91}, gateway{"ptpnet", 93}
@@ -107,15 +106,15 @@ func gateways(l *lab.Lab) {
 	l.Remove("c1")
 }
 
-// gateway is the network that a container's default routes go to; number is that
-// of ipamOf.
+// gateway is the network of a container's default routes; number is its argument of
+// ipamOf.
 type gateway struct {
 	network string
 	number  int
 }
 
-// serves: the container c1 is reached, and reaches the world, by this network
-// alone.
+// serves: the container c1 is reached, and reaches the outside, only through this
+// network.
 func (g gateway) serves(l *lab.Lab, when string) {
 	l.Helper()
 	for family, subnet := range map[string]string{"-4": fmt.Sprintf("10.%d.0.0/24", g.number), "-6": fmt.Sprintf("fd%d::/64", g.number)} {
@@ -131,7 +130,7 @@ func (g gateway) serves(l *lab.Lab, when string) {
 	l.Ping("c1", lab.Outside6)
 }
 
-// hostAddresses: ports on one address of the host are on no other.
+// hostAddresses: ports on one address of the host are open on no other.
 func hostAddresses(l *lab.Lab) {
 	l.Start("c1", "podnet", "-p", "127.0.0.1:8081:80", "-p", lab.Host4+":8082:80", "-p", "["+lab.Host6+"]:8083:80", "-p", "8084:80")
 	out := l.Outside()
@@ -180,8 +179,7 @@ func wholeChain(l *lab.Lab) {
 	l.Docker("network", "rm", "whole")
 }
 
-// names: Docker's own DNS knows containers by name and alias, and their
-// addresses.
+// names: Docker's own DNS resolves containers by name and alias, and their addresses.
 func names(l *lab.Lab) {
 	l.Start("c1", "podnet", "--network-alias", "web")
 	l.Start("c2", "podnet")
@@ -199,8 +197,8 @@ func names(l *lab.Lab) {
 	l.Remove("c1", "c2")
 }
 
-// leased: addresses of a DHCP server in the outside world, on a bridge and on a
-// macvlan, kept by patchbayd dhcp.
+// leased: addresses from a DHCP server outside, on a bridge and on a macvlan, kept by
+// patchbayd dhcp.
 func leased(l *lab.Lab) {
 	server := l.Dnsmasq("--dhcp-range=192.0.2.100,192.0.2.150,255.255.255.0,2m", "--dhcp-option=option:router,"+lab.Outside4)
 	keeper := l.Keeper()
@@ -225,8 +223,8 @@ func leased(l *lab.Lab) {
 	}
 }
 
-// beside: what Docker does with its firewall, and another program with the
-// policy of FORWARD, keeps nobody from our networks.
+// beside: neither Docker's firewall nor another program with the policy of FORWARD blocks
+// our networks.
 func beside(l *lab.Lab) {
 	l.In("sh", "-ec", "iptables -P FORWARD DROP; ip6tables -P FORWARD DROP")
 	l.Start("docker0", "bridge")

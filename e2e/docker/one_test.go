@@ -13,21 +13,21 @@ import (
 	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
-// onenet is the network of all: Debian's podman and containerd know versions up
+// onenet is the network of all members: Debian's podman and containerd know versions up
 // to 1.0.0.
 var onenet = `{"cniVersion":"1.0.0","name":"onenet","plugins":[{"type":"bridge","bridge":"cni1","isGateway":true,"ipMasq":true,"hairpinMode":true,` + ipamOf(98) + `},
 	{"type":"firewall"},{"type":"portmap","capabilities":{"portMappings":true}}]}`
 
-// member is one that is on the network, whoever started it.
+// member is a member of the network, started by any runtime.
 type member struct {
 	name  string
 	path  string // its namespace
-	port  string // of the host, that leads to its port 80
+	port  string // the host's port that leads to its port 80
 	addrs []netip.Addr
 }
 
-// oneNetwork has a container of Docker, one of podman, a sandbox of containerd
-// and a bare namespace on one network.
+// oneNetwork has a container of Docker, one of podman, a sandbox of containerd and a bare
+// namespace on one network.
 func oneNetwork(l *lab.Lab) {
 	l.In("sh", "-ec", "iptables -P FORWARD DROP; ip6tables -P FORWARD DROP")
 	create(l, "onenet", onenet)
@@ -59,7 +59,7 @@ func oneNetwork(l *lab.Lab) {
 	l.Docker("network", "rm", "onenet")
 }
 
-// onePool: each has an address of both families, and nobody another's.
+// onePool: each member has an address of both families, and no address twice.
 func onePool(l *lab.Lab, all []*member) {
 	l.Helper()
 	has := map[netip.Addr]string{}
@@ -94,7 +94,7 @@ func dockerMember(l *lab.Lab) *member {
 	return &member{name: "docker", path: l.Of("d1"), port: "8001"}
 }
 
-// podman runs podman with everything of its own.
+// podman runs podman with its own configuration and storage.
 func podman(l *lab.Lab, args ...string) string {
 	l.Helper()
 	dir := l.Dir("podman")
@@ -134,7 +134,7 @@ func containerdMember(l *lab.Lab) (m *member, end func()) {
 	return &member{name: "containerd", path: "/proc/" + pid + "/ns/net", port: "8003"}, end
 }
 
-// bareMember is a process of ours in a namespace that patchbay run made.
+// bareMember is a process of ours in a namespace from patchbay run.
 func bareMember(l *lab.Lab) (m *member, end func()) {
 	l.Helper()
 	program, err := reftest.Patchbay()

@@ -9,12 +9,12 @@ import (
 	"github.com/patchbay-net/patchbay/e2e/docker/lab"
 )
 
-// prunenet is one network to several of Docker.
+// prunenet is one CNI network for several networks of Docker.
 var prunenet = `{"cniVersion":"1.1.0","name":"prunenet","plugins":[{"type":"bridge","bridge":"cnik","isGateway":true,"ipMasq":true,"hairpinMode":true,` + ipamOf(80) + `},
 	{"type":"firewall"},{"type":"portmap","capabilities":{"portMappings":true}}]}`
 
-// pruned: what Docker prunes is gone, also what it lost when it was killed, a container
-// that runs on the same bridge is not, and networks can be made again.
+// pruned: what Docker prunes is gone, also what it lost when it was killed; a running
+// container on the same bridge remains, and networks can be created again.
 func pruned(l *lab.Lab) {
 	l.Conf("prunenet", prunenet)
 	pruneNetworks(l)
@@ -32,8 +32,8 @@ func pruned(l *lab.Lab) {
 	prunedAll(l)
 }
 
-// pruneNetworks has a container that runs, one that has ended and one that was never
-// started on networks of their own, of which the last two are pruned and made again.
+// pruneNetworks has a running container, one that has ended and one that was never
+// started on networks of their own; the last two networks are pruned and created again.
 func pruneNetworks(l *lab.Lab) {
 	l.Helper()
 	plain := []string{"network", "create", "-d", "patchbay", "--ipam-driver", "null", "-o", "cni.network=prunenet"}
@@ -56,7 +56,7 @@ func pruneNetworks(l *lab.Lab) {
 	l.Docker(same...)
 }
 
-// prunedServes: the container that runs has lost nothing.
+// prunedServes: the running container has lost nothing.
 func prunedServes(l *lab.Lab) {
 	l.Helper()
 	served(l)
@@ -64,12 +64,12 @@ func prunedServes(l *lab.Lab) {
 	l.Ping("runs", lab.Outside6)
 }
 
-// prunedAll: nothing is left but what the user wrote.
+// prunedAll: nothing is left but the user's own files.
 func prunedAll(l *lab.Lab) {
 	l.Helper()
 	l.Gone("pruned")
 	if left := l.Sh("cd /var/lib/patchbay/docker; find networks pools leases endpoints -type f"); left != "" {
-		l.Errorf("the driver knows: %s", left)
+		l.Errorf("the driver still has: %s", left)
 	}
 	if ps := l.In(l.Plugins+"/patchbay", "ps"); strings.Contains(ps, "prunenet") {
 		l.Errorf("patchbay ps: %s", ps)

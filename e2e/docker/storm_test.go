@@ -14,9 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/e2e/docker/lab"
 )
 
-// stormSeed is the seed of a storm's choices. The nightly run sets it. When a kill
-// hits is left to chance, so a storm finds other things each time and takes seconds
-// or minutes: none is part of the tests of a change.
+// stormSeed is the seed of a storm's choices. The nightly run sets it. The moment of a
+// kill is left to chance, so each storm finds other things and takes seconds or minutes:
+// it is not part of the tests of a change.
 const stormSeed = "PATCHBAY_STORM_SEED"
 
 func storms() []scenario {
@@ -34,9 +34,9 @@ func seeded(l *lab.Lab) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// storm: containers that run are connected and disconnected all at once while the
-// driver is killed. Afterwards each has what it had, its published port too, and
-// nothing else is there. The gateway goes to macnet and back, whose name is first.
+// storm: running containers are connected and disconnected all at once while the driver
+// is killed. Afterwards each has what it had, with its published port, and nothing else
+// exists. The gateway moves to macnet, whose name sorts first, and back.
 func storm(l *lab.Lab) {
 	rnd := seeded(l)
 	socket := l.Listen(lab.DriverSocket)
@@ -66,11 +66,11 @@ func storm(l *lab.Lab) {
 	l.RestartDriver()
 }
 
-// others are the networks that containers of podnet are connected to.
+// others are the networks to which containers of podnet are connected.
 func others() []string { return []string{"ptpnet", "macnet"} }
 
-// switches connects and disconnects each container and network three times, all
-// beside each other, and closes the channel after the last. Calls may fail.
+// switches connects and disconnects each container and network several times, all in
+// parallel, and closes the channel after the last. Calls may fail.
 func switches(l *lab.Lab, rnd *rand.Rand, names []string) (done chan struct{}) {
 	var all sync.WaitGroup
 	for _, name := range names {
@@ -91,7 +91,7 @@ func switches(l *lab.Lab, rnd *rand.Rand, names []string) (done chan struct{}) {
 	return done
 }
 
-// waits lets some time pass, and says whether calls go on.
+// waits lets some time pass, and says whether calls are still running.
 func waits(calls chan struct{}, rnd *rand.Rand) bool {
 	select {
 	case <-calls:

@@ -14,10 +14,10 @@ import (
 	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
-// built are programs that all labs of this process use.
+// built are the programs that all labs of this process use.
 type built struct{ plugins, patchbayd string }
 
-// madeDir is where they are, once there is one.
+// madeDir is their directory, once it exists.
 var madeDir string
 
 // programs builds them, once.
@@ -37,8 +37,7 @@ var programs = sync.OnceValues(func() (built, error) {
 	return b, errors.Join(os.Mkdir(b.plugins, 0o755), reftest.BuildOurs(b.plugins))
 })
 
-// Clean removes the programs that were built for labs. A TestMain calls it after
-// the tests.
+// Clean removes the programs built for labs. A TestMain calls it after the tests.
 func Clean() {
 	if madeDir != "" {
 		os.RemoveAll(madeDir)

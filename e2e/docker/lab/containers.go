@@ -17,9 +17,9 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// Start runs a container that answers on port 80 and else sleeps. It is stopped
-// by SIGKILL: the first process of a container hears no other that it does not
-// ask for, and Docker would wait for ten seconds.
+// Start runs a container that answers on port 80 and otherwise sleeps. It is stopped by
+// SIGKILL: the first process of a container ignores other signals unless it handles them,
+// and Docker would wait for ten seconds.
 func (l *Lab) Start(name, network string, more ...string) {
 	l.Helper()
 	args := append([]string{"run", "-d", "--name", name, "--network", network, "--stop-signal", "KILL"}, more...)
@@ -32,7 +32,7 @@ func (l *Lab) Remove(names ...string) {
 	l.Docker(append([]string{"rm", "-f"}, names...)...)
 }
 
-// Tidy removes all containers after a test that failed.
+// Tidy removes all containers after a failed test.
 func (l *Lab) Tidy() {
 	if l.Failed() {
 		l.Sh("docker -H " + l.host() + " ps -aq | xargs -r docker -H " + l.host() + " rm -f")
@@ -54,11 +54,11 @@ func (l *Lab) Inspect(name, network, field string) string {
 	return l.Docker("inspect", name, "--format", fmt.Sprintf("{{(index .NetworkSettings.Networks %q).%s}}", network, field))
 }
 
-// pingTries is how many echoes may get lost: the first may, while neighbours are
-// looked for.
+// pingTries is the number of echo requests: the first may get lost during neighbour
+// discovery.
 const pingTries = 3
 
-// Ping asks for an echo from a container, by name or address.
+// Ping sends an echo request from a container to a name or address.
 func (l *Lab) Ping(from, to string) {
 	l.Helper()
 	if out := l.Docker("exec", from, "sh", "-c", ping(to)); !strings.Contains(out, "bytes from") {
@@ -78,8 +78,7 @@ func ping(to string) string {
 	return fmt.Sprintf("for i in $(seq %d); do ping -c1 -W2 %s && break; done 2>&1; true", pingTries, to)
 }
 
-// Fetch asks a port for a page until it answers; path is the namespace to ask
-// from.
+// Fetch requests a page from a port until it answers; path is the client's namespace.
 func (l *Lab) Fetch(path, host, port string) {
 	l.Helper()
 	var err error
@@ -132,7 +131,7 @@ func get(path, host, port string) error {
 // Here is the namespace of the dockerd.
 func (l *Lab) Here() string { return "/proc/" + l.holder() + "/ns/net" }
 
-// Outside is the namespace of the outside world.
+// Outside is the namespace outside.
 func (l *Lab) Outside() string { return "/proc/" + l.holder() + "/root/run/netns/" + outside }
 
 // Of is the namespace of a container.
@@ -141,7 +140,7 @@ func (l *Lab) Of(container string) string {
 	return "/proc/" + l.Docker("inspect", container, "--format", "{{.State.Pid}}") + "/ns/net"
 }
 
-// Program is something that runs beside the dockerd until it is stopped.
+// Program is a program that runs beside the dockerd until it is stopped.
 type Program struct {
 	l   *Lab
 	cmd *exec.Cmd
@@ -157,7 +156,7 @@ func (l *Lab) Run(argv ...string) *Program {
 	return p
 }
 
-// Stop ends it, and shows what it said if the test failed.
+// Stop ends the program, and shows its output if the test failed.
 func (p *Program) Stop() {
 	_ = p.cmd.Process.Signal(unix.SIGTERM)
 	_ = p.cmd.Wait()
@@ -166,11 +165,11 @@ func (p *Program) Stop() {
 	}
 }
 
-// Wait waits until it ends by itself.
+// Wait waits until the program ends.
 func (p *Program) Wait() { _ = p.cmd.Wait() }
 
-// Dnsmasq is a DHCP server in the outside world. It is a copy in a place that no
-// AppArmor profile knows.
+// Dnsmasq is a DHCP server outside. It is a copy at a path for which there is no AppArmor
+// profile.
 func (l *Lab) Dnsmasq(args ...string) *Program {
 	l.Helper()
 	copied := l.Dir("dnsmasq") + "/dnsmasq"

@@ -23,12 +23,11 @@ import (
 // DriverSocket is where Docker looks for the driver, inside the lab.
 const DriverSocket = "/run/docker/plugins/patchbay.sock"
 
-// grace is how old what Docker forgot must be. A busy machine may take seconds
-// from Join to the sandbox.
+// grace is the driver's grace time. A busy machine may take seconds from Join to the
+// sandbox.
 const grace = "8s"
 
-// StartDriver starts patchbayd in the dockerd's namespaces and waits for its
-// socket.
+// StartDriver starts patchbayd in the dockerd's namespaces and waits for its socket.
 func (l *Lab) StartDriver() {
 	l.Helper()
 	l.driver = l.DriverCommand()
@@ -36,8 +35,8 @@ func (l *Lab) StartDriver() {
 	l.Eventually("the driver's socket", func() bool { return l.ok("test", "-S", DriverSocket) })
 }
 
-// DriverCommand is `patchbayd docker` inside the lab; nsenter becomes it. Plugins
-// in Dir("plugins") come first.
+// DriverCommand is `patchbayd docker` inside the lab; nsenter execs it. Plugins in
+// Dir("plugins") come first.
 func (l *Lab) DriverCommand(more ...string) *exec.Cmd {
 	l.Helper()
 	if l.log == nil {
@@ -52,7 +51,7 @@ func (l *Lab) DriverCommand(more ...string) *exec.Cmd {
 	return cmd
 }
 
-// Plugin makes a CNI plugin of the driver's from a script in which PLUGINS is the
+// Plugin makes a CNI plugin for the driver from a script in which PLUGINS is the
 // directory of ours and HERE one of the lab's own.
 func (l *Lab) Plugin(name, script string) {
 	l.Helper()
@@ -60,7 +59,7 @@ func (l *Lab) Plugin(name, script string) {
 	must(l, os.WriteFile(filepath.Join(l.Dir("plugins"), name), []byte(script), 0o755))
 }
 
-// DriverLog is what the driver has written.
+// DriverLog is the driver's log.
 func (l *Lab) DriverLog() string {
 	l.Helper()
 	text, err := os.ReadFile(l.log.Name())
@@ -68,8 +67,8 @@ func (l *Lab) DriverLog() string {
 	return string(text)
 }
 
-// Inside is a command in the dockerd's namespaces whose process is the command's
-// own, so that it can be killed.
+// Inside is a command in the dockerd's namespaces. Its process is the command's own, so
+// that it can be killed.
 func (l *Lab) Inside(argv ...string) *exec.Cmd {
 	l.Helper()
 	cmd := exec.Command("nsenter", append([]string{"-t", l.holder(), "-m", "-n", "--"}, argv...)...)
@@ -85,10 +84,10 @@ func (l *Lab) holder() string {
 	return strings.TrimSpace(string(pid))
 }
 
-// DataRoot is the dockerd's.
+// DataRoot is the dockerd's data root.
 func (l *Lab) DataRoot() string { return filepath.Join(l.dir, l.name, "data-"+l.Kind) }
 
-// DockerLog is what dockerd has written.
+// DockerLog is dockerd's log.
 func (l *Lab) DockerLog() string {
 	l.Helper()
 	text, err := os.ReadFile(filepath.Join(l.dir, l.name, "dockerd.log"))
@@ -96,7 +95,7 @@ func (l *Lab) DockerLog() string {
 	return string(text)
 }
 
-// KillDriver is kill -9; its socket stays, as one of systemd's would.
+// KillDriver kills the driver with SIGKILL; its socket remains, as systemd's would.
 func (l *Lab) KillDriver() {
 	l.Helper()
 	must(l, l.driver.Process.Kill())
@@ -104,14 +103,14 @@ func (l *Lab) KillDriver() {
 	l.driver = nil
 }
 
-// RestartDriver kills the driver and starts another, whose first act is a sweep.
+// RestartDriver kills the driver and starts another, which begins with a sweep.
 func (l *Lab) RestartDriver() {
 	l.Helper()
 	l.KillDriver()
 	l.StartDriver()
 }
 
-// end stops the driver and shows what it wrote, if the test failed.
+// end stops the driver and shows its log if the test failed.
 func (l *Lab) end() {
 	if l.driver != nil {
 		_ = l.driver.Process.Signal(unix.SIGTERM)
@@ -123,7 +122,7 @@ func (l *Lab) end() {
 	}
 }
 
-// How often a condition is looked at, and for how long. The machine may be busy.
+// Interval and limit of polling. The machine may be busy.
 const (
 	pollEvery = 50 * time.Millisecond
 	pollTime  = 3 * time.Minute
@@ -140,8 +139,8 @@ func (l *Lab) Eventually(what string, holds func() bool) {
 	l.Fatalf("not within %v: %s", pollTime, what)
 }
 
-// Listen makes a driver's socket inside the lab as systemd does: it is there
-// before, and whoever starts later.
+// Listen makes a driver's socket inside the lab as systemd does: it exists before any
+// driver that starts later.
 func (l *Lab) Listen(at string) *os.File {
 	l.Helper()
 	dir, err := os.Open("/proc/" + l.holder() + "/root" + filepath.Dir(at))
@@ -161,7 +160,7 @@ func (l *Lab) Listen(at string) *os.File {
 	return file
 }
 
-// Queued says whether somebody waits at a socket of Listen for being answered.
+// Queued says whether a connection waits at a socket of Listen.
 func Queued(socket *os.File) bool {
 	fds := []unix.PollFd{{Fd: int32(socket.Fd()), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
@@ -185,9 +184,8 @@ func (l *Lab) activated(socket *os.File) *exec.Cmd {
 	return cmd
 }
 
-// Supervise starts the driver with a socket of Listen and, whenever it ends,
-// again a second later, as its unit says (Restart=always). The function that is
-// returned ends both.
+// Supervise starts the driver with a socket of Listen, and again one second after it
+// ends, as its unit does (Restart=always). end ends both.
 func (l *Lab) Supervise(socket *os.File) (end func()) {
 	l.Helper()
 	unit := l.activated(socket)
@@ -208,7 +206,7 @@ func (l *Lab) Supervise(socket *os.File) (end func()) {
 	}
 }
 
-// Gap is how the driver is taken away for a while, with its socket.
+// Gap removes the driver and its socket for a while.
 func (l *Lab) Gap() {
 	l.Helper()
 	l.KillDriver()

@@ -17,8 +17,8 @@ import (
 // Socket is where the dockerd serves its API.
 func (l *Lab) Socket() string { return filepath.Join(filepath.Dir(l.DataRoot()), "docker.sock") }
 
-// Post asks the dockerd's API itself, which must succeed: for what the docker client
-// of Debian, older than the newest dockerd, has no flag for.
+// Post calls the dockerd's API, and must succeed: it is for requests for which Debian's
+// docker client, older than the newest dockerd, has no flag.
 func (l *Lab) Post(path string, body any) {
 	l.Helper()
 	b, err := json.Marshal(body)
@@ -34,7 +34,7 @@ func (l *Lab) Post(path string, body any) {
 	resp, err := client.Do(req)
 	must(l, err)
 	defer resp.Body.Close()
-	if said, _ := io.ReadAll(resp.Body); resp.StatusCode >= http.StatusBadRequest {
-		l.Fatalf("POST %s %s: %s: %s", path, b, resp.Status, said)
+	if text, _ := io.ReadAll(resp.Body); resp.StatusCode >= http.StatusBadRequest {
+		l.Fatalf("POST %s %s: %s: %s", path, b, resp.Status, text)
 	}
 }

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kept are the directories of the lab's own that a disk would keep.
+// kept are the lab's directories that a disk would keep.
 const kept = "/var/lib/patchbay /var/lib/cni /etc/cni"
 
-// Reboot ends everything at once and starts it again with what a disk keeps:
-// another boot id, no namespaces, links and rules. dockerd and the driver start
-// beside each other, as they do without an order.
+// Reboot ends everything at once and starts it again with what a disk keeps: another boot
+// id, no namespaces, links and rules. dockerd and the driver start in parallel, without
+// an order.
 func (l *Lab) Reboot() {
 	l.Helper()
 	disk := l.Dir("disk") + "/disk.tar"
@@ -41,7 +41,7 @@ func (l *Lab) Reboot() {
 	l.Docker("version")
 }
 
-// crash kills all that is in the lab, with its containers, and the lab.
+// crash kills all processes in the lab, with its containers, and the lab.
 func (l *Lab) crash() {
 	l.Helper()
 	pids := strings.Fields(l.Sh("docker -H " + l.host() + " ps -q | xargs -r docker -H " + l.host() + " inspect --format '{{.State.Pid}}'"))
@@ -69,9 +69,9 @@ func (l *Lab) crash() {
 	_ = os.Remove(filepath.Join(l.dir, l.name, "holder.pid"))
 }
 
-// KillDocker is kill -9 of dockerd. The containerd of its own dies with it, but
-// not at once, and a dockerd of 20.10 that starts meanwhile takes it for one that
-// runs and waits in vain (libcontainerd/supervisor: startContainerd).
+// KillDocker kills dockerd with SIGKILL. Its own containerd ends with it, but not at
+// once: a dockerd of 20.10 that starts meanwhile thinks that it still runs, and waits in
+// vain (libcontainerd/supervisor: startContainerd).
 func (l *Lab) KillDocker() {
 	l.Helper()
 	containerd := "/proc/" + l.Sh("cat /run/docker/containerd/containerd.pid") + "/comm"
@@ -82,7 +82,7 @@ func (l *Lab) KillDocker() {
 	})
 }
 
-// lives says whether a process runs, which one that waits for its parent does not.
+// lives says whether a process runs and is not a zombie.
 func lives(pid string) bool {
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	return err == nil && !strings.Contains(string(stat), ") Z ")

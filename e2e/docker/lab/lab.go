@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/reftest"
 )
 
-// The addresses of a lab: the host's on its bridge out0, and those of the
-// outside world behind it, which is the default gateway.
+// The addresses of a lab: the host's on its bridge out0, and those outside behind it,
+// which are the default gateway's.
 const (
 	Host4    = "192.0.2.10"
 	Host6    = "2001:db8::10"
@@ -21,19 +21,19 @@ const (
 	Outside6 = "2001:db8::1"
 )
 
-// outside is the name of that namespace.
+// outside is the name of the namespace outside.
 const outside = "outside"
 
-// Options say what lab is wanted.
+// Options of a lab.
 type Options struct {
-	Name string   // one of its own on this machine
+	Name string   // unique on this machine
 	Kind string   // the lab's: old (20.10), new
 	Args []string // of dockerd
 	Late bool     // the driver is not started
 }
 
-// Lab is one dockerd with our driver, as a test sees it. Tests that run at the
-// same time need labs of their own.
+// Lab is one dockerd with our driver, for one test. Tests that run at the same time need
+// labs of their own.
 type Lab struct {
 	testing.TB
 	*node

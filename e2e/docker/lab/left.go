@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 )
 
-// dirs are those in which plugins and the driver keep what they know.
+// dirs are the directories in which plugins and the driver keep their state.
 var dirs = []string{"/run/patchbay", "/var/lib/patchbay", "/var/lib/cni", "/run/cni"}
 
 // ofNetworks are the directories of Docker's networks, which outlive containers.
@@ -20,8 +20,8 @@ var ofNetworks = []string{"/var/lib/patchbay/docker/networks/", "/var/lib/patchb
 
 var builtin = regexp.MustCompile(`^nft (table ip6? (raw|mangle|nat|filter)|chain ip6? (raw|mangle|nat|filter) (PREROUTING|INPUT|FORWARD|OUTPUT|POSTROUTING))$`)
 
-// carried is all that the lab carries: links, addresses, routes, policy rules,
-// the whole firewall of every program, and the files of dirs.
+// carried is all state of the lab: links, addresses, routes, policy rules, the firewall
+// of all programs, and the files of dirs.
 func (l *Lab) carried() (s leak.State, err error) {
 	l.Helper()
 	root := "/proc/" + l.holder() + "/root"
@@ -39,7 +39,7 @@ func (l *Lab) carried() (s leak.State, err error) {
 	return s, err
 }
 
-// Mark notes what the lab carries without any container.
+// Mark notes the lab's state without any container.
 func (l *Lab) Mark() {
 	l.Helper()
 	var err error
@@ -47,17 +47,16 @@ func (l *Lab) Mark() {
 	must(l, err)
 }
 
-// left is what the lab carries beyond the mark and what by design outlives
-// attachments.
+// left is the lab's state beyond the mark, without what outlives attachments by design.
 func (l *Lab) left() (leak.State, error) {
 	l.Helper()
 	s, err := l.carried()
 	return s.Beyond(l.before).Without(leak.Standing).Without(outlives), err
 }
 
-// outlives says whether a line is Docker's own and stays with its networks, or a
-// table or chain of iptables, which makes them when the first rule comes and
-// keeps them when it is empty.
+// outlives says whether a line is Docker's own and remains with its networks, or a table
+// or chain of iptables, which makes them for the first rule and keeps them when they are
+// empty.
 func outlives(line string) bool {
 	if builtin.MatchString(line) {
 		return true
@@ -83,7 +82,7 @@ func (l *Lab) Gone(when string) {
 	l.Errorf("%s: left behind (%v):\n%s", when, err, left)
 }
 
-// Now is all that the lab carries, of containers that run too.
+// Now is the lab's whole state, with running containers.
 func (l *Lab) Now() leak.State {
 	l.Helper()
 	s, err := l.carried()
@@ -91,7 +90,7 @@ func (l *Lab) Now() leak.State {
 	return s
 }
 
-// Same waits until the lab carries what it did before: nothing more, nothing less.
+// Same waits until the lab's state equals an earlier one.
 func (l *Lab) Same(when string, before leak.State) {
 	l.Helper()
 	var left, lost leak.State
@@ -107,8 +106,8 @@ func (l *Lab) Same(when string, before leak.State) {
 	l.Errorf("%s (%v): left behind:\n%s\nlost:\n%s", when, err, left, lost)
 }
 
-// Pools fails the test when the driver holds pools of addresses: a network that
-// Docker asked for them is gone with them.
+// Pools fails the test when the driver has pools of addresses: Docker's network that
+// requested them is gone.
 func (l *Lab) Pools(when string) {
 	l.Helper()
 	if pools := l.Sh(fmt.Sprintf("ls %s 2>/dev/null", ofNetworks[1])); pools != "" {

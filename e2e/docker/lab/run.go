@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// furnish gives the lab both families, directories that plugins take for a real
-// host's, and a namespace in the outside world.
+// furnish gives the lab both families, the directories of a real host, and a namespace
+// outside.
 func (l *Lab) furnish() {
 	l.Helper()
 	l.In("sh", "-ec", `chmod 755 /var/lib/patchbay /run/patchbay /var/lib/cni /run/cni /etc/cni
@@ -31,7 +31,7 @@ func (l *Lab) furnish() {
 		nsenter --net=/run/netns/`+outside+` busybox httpd -p 80`)
 }
 
-// lab runs the script that keeps dockerds.
+// lab runs the script that manages dockerds.
 func (l *Lab) lab(args ...string) string {
 	l.Helper()
 	out, err := l.try(append([]string{l.script}, args...)...)
@@ -41,35 +41,35 @@ func (l *Lab) lab(args ...string) string {
 	return out
 }
 
-// try runs a command of it and gives its output.
+// try runs one of its commands and returns the output.
 func (l *Lab) try(argv ...string) (string, error) {
-	var out, said bytes.Buffer
+	var out, stderr bytes.Buffer
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = l.env, &out, &said
+	cmd.Env, cmd.Stdout, cmd.Stderr = l.env, &out, &stderr
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s: %w\n%s%s", strings.Join(argv[1:], " "), err, &out, &said)
+		return "", fmt.Errorf("%s: %w\n%s%s", strings.Join(argv[1:], " "), err, &out, &stderr)
 	}
 	return strings.TrimSpace(out.String()), nil
 }
 
-// Up starts the dockerd, at first or after KillDocker.
+// Up starts the dockerd, for the first time or after KillDocker.
 func (l *Lab) Up(args ...string) {
 	l.Helper()
 	l.lab(append([]string{"up", l.name, l.Kind}, args...)...)
 }
 
-// TryUp is Up for what may fail.
+// TryUp is Up for calls that may fail.
 func (l *Lab) TryUp(args ...string) (string, error) {
 	return l.try(append([]string{l.script, "up", l.name, l.Kind}, args...)...)
 }
 
-// In runs a command beside the dockerd, which must succeed, and gives its output.
+// In runs a command beside the dockerd, which must succeed, and returns its output.
 func (l *Lab) In(argv ...string) string {
 	l.Helper()
 	return l.lab(append([]string{"in", l.name}, argv...)...)
 }
 
-// Sh runs a shell script beside the dockerd, whatever comes of it.
+// Sh runs a shell script beside the dockerd and ignores its status.
 func (l *Lab) Sh(script string) string {
 	l.Helper()
 	return l.In("sh", "-c", "{ "+script+"\n} 2>&1; true")
@@ -80,18 +80,18 @@ func (l *Lab) ok(argv ...string) bool {
 	return err == nil
 }
 
-// Docker runs the docker client, which must succeed, and gives its output.
+// Docker runs the docker client, which must succeed, and returns its output.
 func (l *Lab) Docker(args ...string) string {
 	l.Helper()
 	return l.lab(append([]string{"docker", l.name}, args...)...)
 }
 
-// TryDocker is Docker for what may fail.
+// TryDocker is Docker for calls that may fail.
 func (l *Lab) TryDocker(args ...string) (string, error) {
 	return l.try(append([]string{l.script, "docker", l.name}, args...)...)
 }
 
-// Refused is Docker for what must fail; it returns what was said.
+// Refused is Docker for calls that must fail; it returns the error text.
 func (l *Lab) Refused(args ...string) string {
 	l.Helper()
 	out, err := l.TryDocker(args...)
@@ -117,7 +117,7 @@ func (l *Lab) Conf(name, text string) {
 	l.Write("/etc/cni/net.d/"+name+".conflist", text)
 }
 
-// Write makes a file inside the lab, whose directories are its own.
+// Write makes a file inside the lab, in directories of the lab's own.
 func (l *Lab) Write(path, text string) {
 	l.Helper()
 	cmd := l.Inside("sh", "-c", `mkdir -p "$(dirname "$0")"; cat > "$0"`, path)
