@@ -32,7 +32,7 @@ func (e *NoConfigsFoundError) Error() string {
 	return "no net configurations found in " + e.Dir
 }
 
-// FileError names the broken configuration file, and why.
+// FileError names a broken configuration file, with the reason.
 type FileError struct {
 	File string
 	Err  error

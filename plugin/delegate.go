@@ -67,7 +67,7 @@ func (r *Request) IPAMForward(ctx context.Context) error {
 	return err
 }
 
-// IgnoreGone turns the given errors into success: for DEL a missing object is deleted.
+// IgnoreGone turns the given errors into success: for DEL a missing object counts as deleted.
 func IgnoreGone(err error, gone ...error) error {
 	for _, g := range gone {
 		if errors.Is(err, g) {

@@ -9,7 +9,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// doubts reports fields that the reference silently ignores, and Add too.
+// doubts reports fields that Add silently ignores, as the reference does.
 func doubts(r *plugin.Request) (list []string) {
 	c, err := decode(r)
 	if err != nil {

@@ -5,7 +5,7 @@ package portmap
 
 import "github.com/patchbay-net/patchbay/plugin"
 
-// doubts reports fields that the reference silently ignores, and Add too.
+// doubts reports fields that Add silently ignores, as the reference does.
 func doubts(r *plugin.Request) (list []string) {
 	conf, mappings, err := decode(r.Config)
 	if err != nil {
