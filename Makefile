@@ -33,7 +33,7 @@ unit: setup
 	scripts/stage unit scripts/unit
 
 e2e: setup ## podman, containerd under a kubelet, dockerds, upstream libcni
-	PATCHBAY_E2E=1 scripts/stage e2e $(GO) test -count=1 -timeout 40m ./e2e/...
+	PATCHBAY_E2E=1 scripts/stage e2e $(GO) test -count=1 -timeout 40m ./test/e2e/...
 
 test-kernel: setup ## what this kernel cannot decide, under Debian's 6.1
 	scripts/stage test-kernel scripts/test-kernel
@@ -45,7 +45,7 @@ fuzz:
 	scripts/fuzz
 
 bench: setup ## beside the reference plugins; writes docs/bench
-	$(GO) run ./bench
+	$(GO) run ./test/bench
 	scripts/bench-kernel
 
 install: build
@@ -53,14 +53,14 @@ install: build
 
 nightly: test race ## longer than a change can wait for
 	FUZZTIME=5m scripts/fuzz
-	PATCHBAY_CRASH_TRIES=5000 PATCHBAY_CHURN=10m $(GO) test -timeout 90m ./internal/crash/...
+	PATCHBAY_CRASH_TRIES=5000 PATCHBAY_CHURN=10m $(GO) test -timeout 90m ./test/crash/...
 	seed=$$(date +%s); echo "PATCHBAY_CHAOS_SEED=$$seed"; \
 		PATCHBAY_CHAOS_SEED=$$seed PATCHBAY_CHAOS_TRIES=50000 $(GO) test -timeout 120m -run TestChaos ./hosts
 	seed=$$(date +%s); echo "PATCHBAY_STORM_SEED=$$seed"; \
-		PATCHBAY_E2E=1 PATCHBAY_STORM_SEED=$$seed scripts/stage storm $(GO) test -count=1 -timeout 60m -run TestKilled ./e2e/docker
+		PATCHBAY_E2E=1 PATCHBAY_STORM_SEED=$$seed scripts/stage storm $(GO) test -count=1 -timeout 60m -run TestKilled ./test/e2e/docker
 	seed=$$(date +%s); echo "PATCHBAY_DIFF_SEED=$$seed"; \
-		PATCHBAY_DIFF_SEED=$$seed PATCHBAY_DIFF_CASES=300 $(GO) test -timeout 240m ./differential
-	$(GO) run ./bench
+		PATCHBAY_DIFF_SEED=$$seed PATCHBAY_DIFF_CASES=300 $(GO) test -timeout 240m ./test/differential
+	$(GO) run ./test/bench
 
 demo: ## two containers, a published port and the way out, then nothing is left
 	$(GO) run ./cmd/patchbay demo

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/reftest"
+	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 // fetch matches commands that fetch what is not on the machine.
@@ -83,7 +83,7 @@ func pages(t *testing.T) []string {
 func sources(t *testing.T) []string {
 	t.Helper()
 	files := goFiles(t)
-	for _, dir := range []string{".ci", "scripts", "test", "e2e", "internal/cli/testdata"} {
+	for _, dir := range []string{".ci", "scripts", "test", "cli/testdata"} {
 		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 			if err == nil && e.Type().IsRegular() && !slices.Contains([]string{".go", ".md", ".mod", ".sum"}, filepath.Ext(path)) {
 				files = append(files, path)

@@ -13,7 +13,7 @@ import (
 
 const (
 	painsPage    = "docs/pains.md"
-	painsScripts = "internal/cli/testdata/pains/"
+	painsScripts = "cli/testdata/pains/"
 	pains        = 40
 )
 

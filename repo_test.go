@@ -26,7 +26,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/reftest"
+	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 const (
@@ -136,49 +136,45 @@ var layers = []struct {
 }{
 	{"spec", nil, "spec is pure: anybody can take it without taking us"},
 	{"netns", nil, "netns stands alone"},
-	{"conformance/...", []string{"spec", "invoke", "netns", "internal/nettest/...", "conformance/..."}, "the suite drives plugins from outside, whoever made them"},
 	{"invoke/...", []string{"spec", "invoke/..."}, "invoke works on bytes and calls, whoever answers"},
+	{"internal/...", []string{"spec", "netns", "invoke", "internal/..."}, "internal is the ground: nothing in it looks up"},
 	{"ipam/...", []string{"spec", "netns", "internal/...", "ipam/..."}, "a store knows nothing of plugins"},
-	{"chain/...", []string{"spec", "invoke/...", "internal/...", "chain/..."}, "a runtime that only execs must link no plugin"},
 	{"plugin", []string{"spec", "invoke/...", "netns", "internal/..."}, "the SDK knows no plugin"},
+	{"plugin/kernel", []string{"plugin", "spec", "netns", "ipam", "internal/..."}, "it joins the SDK's session to the kernel, and knows no plugin"},
+	{"plugin/endpoint", []string{"plugin", "plugin/kernel", "spec", "netns", "invoke", "internal/..."}, "it is what bridge and ptp share, and knows neither"},
+	{"plugin/plugintest", []string{"plugin", "conformance/...", "spec", "netns", "invoke", "internal/...", "test/nettest/..."}, "the contract of every plugin is a test"},
 	{"plugin/all", []string{"plugin/..."}, "the list is only a list"},
-	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam/...", "internal/...", "plugin", "plugin/...", "conformance/..."}, "a plugin is driven by a chain, it does not drive one"},
+	{"plugin/...", []string{"spec", "invoke/...", "netns", "ipam", "internal/...", "plugin", "plugin/..."}, "a plugin is driven by a chain, it does not drive one"},
+	{"chain/...", []string{"spec", "invoke/...", "internal/...", "chain/..."}, "a runtime that only execs must link no plugin"},
+	{"conformance/...", []string{"spec", "invoke", "netns", "test/nettest/...", "conformance/..."}, "the suite drives plugins from outside, whoever made them"},
 	{"cnm", nil, "the protocol of Docker's drivers stands alone"},
-	{"cnm/docker/...", []string{"..."}, "a runtime, as the commands are"},
-	{"cnm/...", []string{"cnm", "cnm/...", "plugin", "spec", "netns", "ipam/...", "invoke/...", "internal/..."}, "plugins too, on a protocol that costs HTTP"},
+	{"cnm/...", []string{"cnm", "cnm/...", "plugin", "plugin/kernel", "plugin/endpoint", "spec", "netns", "invoke/...", "internal/..."}, "plugins too, on a protocol that costs HTTP"},
 	{"lease/...", []string{"spec", "netns", "internal/...", "lease/..."}, "the keeper of leases knows no plugin"},
 	{"store", nil, "what hosts know of each other, whoever keeps it"},
 	{"store/...", []string{"store", "store/...", "internal/..."}, "an engine knows the types it stores, and not what they are for"},
-	{"hosts/...", []string{"store/...", "hosts/...", "cnm/docker/state", "spec", "netns", "internal/..."}, "it prepares what others attach to, and attaches nothing"},
-	{"internal/daemon", []string{"lease/...", "cnm", "cnm/docker/...", "store/...", "hosts/...", "dist/...", "internal/..."}, "the commands of patchbayd start its services"},
+	{"hosts/...", []string{"store/...", "hosts/...", "docker/state", "spec", "netns", "internal/..."}, "it prepares what others attach to, and attaches nothing"},
+	{"docker/...", []string{"chain", "cnm", "invoke", "ipam", "netns", "plugin", "plugin/kernel", "spec", "docker/...", "internal/..."}, "a runtime: Docker's networks are lists of plugins to it"},
 	{"dist/...", nil, "files to install"},
-	{"internal/cli/...", []string{"..."}, "the commands may use everything"},
-	{"internal/gc", onRuntime, "it stands beside the commands, above plugins and chains"},
-	{"internal/doctor", onRuntime, "as internal/gc"},
-	{"internal/netfile", onRuntime, "as internal/gc: it makes and removes networks"},
-	{"internal/vet", onRuntime, "doctor, status and validate share it"},
-	{"internal/attached", onRuntime, "doctor and check share it"},
-	{"internal/reftest", nil, "it only finds and builds programs"},
-	{"internal/kernel", onSDK, "it joins the SDK's session to the kernel, and knows no plugin"},
-	{"internal/endpoint", onSDK, "it is what bridge and ptp share, and knows neither"},
-	{"internal/...", []string{"spec", "netns", "ipam/...", "invoke/...", "internal/..."}, "kernel code knows neither plugins nor chains"},
+	{"cli/daemon", []string{"lease/...", "cnm", "docker/...", "store/...", "hosts/...", "dist/...", "cli/helptext", "internal/..."}, "the commands of patchbayd start its services"},
+	{"cli/gc", onNode, "a command for a whole node stands beside the commands, above plugins and chains"},
+	{"cli/doctor", append([]string{"cli/attached", "cli/gc", "cli/vet"}, onNode...), "as cli/gc"},
+	{"cli/netfile", onNode, "as cli/gc: it makes and removes networks"},
+	{"cli/vet", append([]string{"cli/netfile"}, onNode...), "doctor, status and validate share it"},
+	{"cli/attached", onNode, "doctor and check share it"},
+	{"cli/helptext", []string{"internal/..."}, "it writes pages"},
+	{"cli/...", []string{"..."}, "the commands may use everything"},
+	{"test/nettest/...", []string{"spec", "netns", "internal/...", "test/nettest/..."}, "namespaces for tests, also those of conformance: as low as internal"},
+	{"test/reftest", nil, "it only finds and builds programs"},
+	{"test/...", []string{"..."}, "a test may use everything"},
+	{"cmd/...", []string{"cli/...", "cnm/...", "plugin", "plugin/all", "plugin/dhcp", "internal/..."}, "a program is its command line, or its plugins"},
+	{"examples/...", []string{"plugin/...", "spec", "netns"}, "what a user of the library may import"},
 }
 
-// onSDK is what the shared parts of plugins may import.
-var onSDK = []string{"plugin", "spec", "netns", "ipam/...", "invoke/...", "internal/..."}
-
-// onRuntime is what packages for a whole node may import.
-var onRuntime = []string{"chain", "plugin", "spec", "netns", "ipam/...", "invoke/...", "internal/..."}
-
-// tools are internal packages above the layer of kernel code: test helpers, never linked
-// into the program.
-var tools = []string{"cnm/cnmtest", "internal/crash", "internal/endpoint/endpointtest", "internal/nettest"}
+// onNode is what a command for a whole node may import.
+var onNode = []string{"chain", "plugin", "plugin/kernel", "plugin/endpoint", "spec", "netns", "ipam", "invoke/...", "internal/..."}
 
 func TestLayers(t *testing.T) {
 	for _, p := range packages(t) {
-		if slices.ContainsFunc(tools, func(tool string) bool { return matches(tool+"/...", p.path()) }) {
-			continue
-		}
 		for _, l := range layers {
 			if !matches(l.path, p.path()) {
 				continue
@@ -206,7 +202,7 @@ func matches(pattern, path string) bool {
 // them.
 func TestProductsDoNotImportThePeers(t *testing.T) {
 	for _, p := range packages(t) {
-		if strings.HasPrefix(p.path(), "bench") || strings.HasPrefix(p.path(), "e2e") {
+		if strings.HasPrefix(p.path(), "test/") {
 			continue
 		}
 		for _, imp := range p.Imports {
@@ -237,11 +233,8 @@ var forbidden = []forbiddenImport{
 	{"github.com/spf13/", "pulls text/template"},
 	{"testing", "test code in the product"},
 	{module + "/cnm", "speaks HTTP: cmd/patchbay-cnm is for it"},
-	{module + "/bench", "a tool"},
-	{module + "/e2e", "a test"},
-	{module + "/internal/nettest", "a test helper"},
-	{module + "/internal/reftest", "a test helper"},
-	{module + "/cnm/cnmtest", "a test helper"},
+	{module + "/docker", "speaks HTTP: patchbayd is for it"},
+	{module + "/test", "a test helper"},
 	{module + "/plugin/plugintest", "a test helper"},
 }
 

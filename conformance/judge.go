@@ -13,8 +13,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
 // cmdResult compares the first attachment's result with the specification.

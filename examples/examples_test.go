@@ -14,10 +14,10 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/conformance"
-	"github.com/patchbay-net/patchbay/internal/nettest"
-	"github.com/patchbay-net/patchbay/internal/nettest/leak"
-	"github.com/patchbay-net/patchbay/internal/reftest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 func TestMain(m *testing.M) { conformance.Main(m) }

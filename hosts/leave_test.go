@@ -15,7 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/docker/state"
 )
 
 // leaving returns a host that was in lan, with its agent stopped. cleared counts the calls

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/docker/state"
 )
 
 // container is an endpoint of this host as `patchbayd docker` and dockerd store it. The

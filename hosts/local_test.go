@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/cnm/docker/state"
+	"github.com/patchbay-net/patchbay/docker/state"
 	"github.com/patchbay-net/patchbay/store"
 )
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/ipam/storetest"
+	"github.com/patchbay-net/patchbay/test/ipamtest"
 )
 
 // populate writes n reservations as the reference does, from 10.1.0.2 on.
@@ -53,7 +53,7 @@ func BenchmarkAddDel(b *testing.B) {
 }
 
 func benchAddDel(b *testing.B, store ipam.Store) {
-	sets := []ipam.RangeSet{storetest.Set(b, "10.1.0.0/16")}
+	sets := []ipam.RangeSet{ipamtest.Set(b, "10.1.0.0/16")}
 	owner := ipam.Owner{ID: "bench", IfName: "eth0"}
 	step := func(fn func(tx ipam.Tx) error) {
 		tx, err := store.Begin(context.Background(), ipam.Write)

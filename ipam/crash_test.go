@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/ipam/storetest"
+	"github.com/patchbay-net/patchbay/test/ipamtest"
 )
 
 // crashDir, when set, turns the test binary into a process that allocates and
@@ -206,7 +206,7 @@ func releaseAll(t *testing.T, dir string) {
 func TestManyProcesses(t *testing.T) {
 	dir := t.TempDir()
 	killRound(t, dir)
-	b := newBed(t, storetest.Set(t, "10.1.0.0/26"))
+	b := newBed(t, ipamtest.Set(t, "10.1.0.0/26"))
 	b.store = crashStore(dir)
 	seen := map[string]bool{}
 	for i := range 10 {

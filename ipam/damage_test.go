@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/ipam/storetest"
+	"github.com/patchbay-net/patchbay/test/ipamtest"
 )
 
 // Files from before host-local 0.7 hold the id alone.
 func TestOldFiles(t *testing.T) {
-	b := newBed(t, storetest.Set(t, "10.1.0.0/29"))
+	b := newBed(t, ipamtest.Set(t, "10.1.0.0/29"))
 	b.add("other", "10.1.0.2")
 	b.write("10.1.0.3", "c1")
 	b.write("10.1.0.4", "c1\n")
@@ -51,7 +51,7 @@ func TestPlantedLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b := newBed(t, storetest.Set(t, "10.1.0.0/24"))
+	b := newBed(t, ipamtest.Set(t, "10.1.0.0/24"))
 	b.add("c0", "10.1.0.2")
 	plant(b, "10.1.0.3")
 	if err := unix.Mkfifo(filepath.Join(b.dir, "10.1.0.4"), 0o600); err != nil {
@@ -94,7 +94,7 @@ func FuzzStateFile(f *testing.F) {
 	f.Add([]byte("c1\n"), []byte("fd00::1"), []byte{0})
 	f.Add([]byte("\x00\x00"), []byte("10.1.0.2\n"), make([]byte, 4096))
 	f.Fuzz(func(t *testing.T, content, cursor, index []byte) {
-		b := newBed(t, storetest.Set(t, "10.1.0.0/29"))
+		b := newBed(t, ipamtest.Set(t, "10.1.0.0/29"))
 		b.add("keep", "10.1.0.2")
 		b.write("10.1.0.3", string(content))
 		b.write("last_reserved_ip.0", string(cursor))

@@ -10,20 +10,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/nettest/hung"
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/ipam/storetest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/ipamtest"
+	"github.com/patchbay-net/patchbay/test/nettest/hung"
 )
 
 func TestFileStore(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) ipam.Store {
+	ipamtest.Run(t, func(t *testing.T) ipam.Store {
 		return &ipam.FileStore{DataDir: t.TempDir(), Network: "net", IndexDir: t.TempDir() + "/ipam"}
 	})
 }
 
 func TestFileStoreWithoutIndex(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) ipam.Store {
+	ipamtest.Run(t, func(t *testing.T) ipam.Store {
 		return &ipam.FileStore{DataDir: t.TempDir(), Network: "net"}
 	})
 }

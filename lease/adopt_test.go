@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/lease/leasetest"
 	"github.com/patchbay-net/patchbay/lease/libcni"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
 
 // cache writes libcni's file for a container that has an address.
@@ -38,8 +38,8 @@ func cache(t *testing.T, dir, name, ns, conf, addr string) {
 func TestAdopt(t *testing.T) {
 	const socket = "/run/cni/dhcp.sock"
 	w := newWorld(t)
-	leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.20,10.77.0.20,255.255.255.0,2m")
-	leasetest.Configure(t, w.ns, "10.77.0.10/24", "10.77.0.1")
+	dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.20,10.77.0.20,255.255.255.0,2m")
+	dhcptest.Configure(t, w.ns, "10.77.0.10/24", "10.77.0.1")
 	dir := t.TempDir()
 	cache(t, dir, "dhcp", w.ns, `{"name":"net","plugins":[{"type":"bridge","ipam":{"type":"dhcp"}},{"type":"tuning"}]}`, "10.77.0.10/24")
 	cache(t, dir, "other", w.ns, `{"name":"net","type":"bridge","ipam":{"type":"host-local"}}`, "10.77.0.10/24")
@@ -63,7 +63,7 @@ func TestAdopt(t *testing.T) {
 	w.keeper.Adopt(list)
 	w.keeper.adopting.Wait()
 	if w.has("10.77.0.10/24") || !w.has("10.77.0.20/24") {
-		t.Errorf("%v", leasetest.Addrs(t, w.ns))
+		t.Errorf("%v", dhcptest.Addrs(t, w.ns))
 	}
 	if got, err := w.keeper.Check(t.Context(), w.args("c1", "")); err != nil || got.IPs[0].Address != prefix("10.77.0.20/24") {
 		t.Errorf("%+v, %v", got, err)

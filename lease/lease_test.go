@@ -17,9 +17,9 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/moment"
-	"github.com/patchbay-net/patchbay/internal/nettest"
-	"github.com/patchbay-net/patchbay/lease/leasetest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }
@@ -28,7 +28,7 @@ func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 func TestResult(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m",
+	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m",
 		"--dhcp-option=option:dns-server,10.77.0.2,10.77.0.3", "--dhcp-option=option:domain-name,lan", "--dhcp-option=option:domain-search,a.lan,b.lan",
 		"--dhcp-option=option:classless-static-route,10.9.0.0/16,10.77.0.9,10.8.0.0/16,0.0.0.0")
 	got := w.add(`"priority":7,"provide":[{"option":"host-name","value":"web"}]`)
@@ -74,7 +74,7 @@ func short(subnet string, t1, t2, valid int) string {
 
 func TestRenewAndRebind(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
+	s := dhcptest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
 	addr := w.configured("")
 	w.passes("two renewals", func() bool { return w.logged("lease renewed") >= 2 })
 	s.Stop()
@@ -85,7 +85,7 @@ func TestRenewAndRebind(t *testing.T) {
 	s.Start()
 	w.passes("any server is asked", func() bool { return w.logged("lease rebound") > 0 })
 	if !w.has(addr) {
-		t.Errorf("the interface has %v, leased is %s", leasetest.Addrs(t, w.ns), addr)
+		t.Errorf("the interface has %v, leased is %s", dhcptest.Addrs(t, w.ns), addr)
 	}
 }
 
@@ -93,18 +93,18 @@ func TestRenewAndRebind(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	w := newWorld(t)
 	w.impatient()
-	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 20, 21, 22))
+	s := dhcptest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 20, 21, 22))
 	addr := w.configured("")
 	s.Stop()
 	w.passes("the address goes", func() bool { return !w.has(addr) })
-	leasetest.Eventually(t, "CHECK tells of it", func() bool {
+	dhcptest.Eventually(t, "CHECK tells of it", func() bool {
 		_, err := w.keeper.Check(t.Context(), w.args("c1", ""))
 		return err != nil && strings.Contains(err.Error(), "the DHCPv4 lease was lost")
 	})
 	w.restart() // the next one knows that the interface waits for an address
 	s.Start()
 	w.passes("the address comes back", func() bool {
-		return w.has(addr) && reflect.DeepEqual(leasetest.Routes(t, w.ns), []string{"0.0.0.0/0 via 10.77.0.1 metric 0"})
+		return w.has(addr) && reflect.DeepEqual(dhcptest.Routes(t, w.ns), []string{"0.0.0.0/0 via 10.77.0.1 metric 0"})
 	})
 }
 
@@ -112,14 +112,14 @@ func TestExpiry(t *testing.T) {
 // one is added with its route.
 func TestNak(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
+	s := dhcptest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
 	w.configured(`"priority":7`)
 	s.Stop()
-	leasetest.SetAddr(t, "br0", "10.78.0.1/24")
-	leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.78.0.10,10.78.0.10,255.255.255.0,2m")
+	dhcptest.SetAddr(t, "br0", "10.78.0.1/24")
+	dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.78.0.10,10.78.0.10,255.255.255.0,2m")
 	w.passes("the new address", func() bool {
-		return reflect.DeepEqual(leasetest.Addrs(t, w.ns), []string{"10.78.0.10/24"}) &&
-			reflect.DeepEqual(leasetest.Routes(t, w.ns), []string{"0.0.0.0/0 via 10.78.0.1 metric 7"})
+		return reflect.DeepEqual(dhcptest.Addrs(t, w.ns), []string{"10.78.0.10/24"}) &&
+			reflect.DeepEqual(dhcptest.Routes(t, w.ns), []string{"0.0.0.0/0 via 10.78.0.1 metric 7"})
 	})
 	if r := w.add(""); r.IPs[0].Address != prefix("10.78.0.10/24") {
 		t.Errorf("%+v", r)
@@ -130,7 +130,7 @@ func TestNak(t *testing.T) {
 // how old the lease is.
 func TestTakenUpAgain(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m", "--dhcp-option=option:T1,60")
+	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m", "--dhcp-option=option:T1,60")
 	before := w.add("")
 	w.restart()
 	if s.Said("DHCPRELEASE") {
@@ -148,9 +148,9 @@ func TestTakenUpAgain(t *testing.T) {
 
 func TestInterfaceGone(t *testing.T) {
 	w := newWorld(t)
-	leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
+	dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
 	w.add("")
-	leasetest.Unplug(t, w.ns)
+	dhcptest.Unplug(t, w.ns)
 	w.passes("the lease is dropped", func() bool { return w.keeper.Held() == 0 && w.files() == 0 })
 	if _, err := w.keeper.Check(t.Context(), w.args("c1", "")); !errors.Is(err, errUnknown) {
 		t.Error(err)
@@ -158,7 +158,7 @@ func TestInterfaceGone(t *testing.T) {
 	if _, err := w.keeper.Allocate(t.Context(), w.args("c1", "")); err == nil || !strings.Contains(err.Error(), `error looking up "eth0"`) {
 		t.Error(err)
 	}
-	leasetest.Plug(t, "br0", w.ns)
+	dhcptest.Plug(t, "br0", w.ns)
 	if r := w.add(""); r.IPs[0].Address != prefix("10.77.0.10/24") {
 		t.Errorf("%+v", r)
 	}
@@ -188,7 +188,7 @@ func TestNobodyAnswers(t *testing.T) {
 // the kernel may have to resolve the server's Ethernet address for that.
 func TestReleaseBeforeTheInterfaceGoes(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.100,10.77.0.150,255.255.255.0,2m")
+	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.100,10.77.0.150,255.255.255.0,2m")
 	w.configured("")
 	br, err := netlink.LinkByName("br0")
 	if err != nil {
@@ -203,7 +203,7 @@ func TestReleaseBeforeTheInterfaceGoes(t *testing.T) {
 		}
 	})
 	w.del()
-	leasetest.Unplug(t, w.ns)
+	dhcptest.Unplug(t, w.ns)
 	s.WaitFor("DHCPRELEASE")
 }
 
@@ -215,7 +215,7 @@ func TestReleaseDuringAllocate(t *testing.T) {
 		_, err := w.keeper.Allocate(context.Background(), w.args("c1", ""))
 		failed <- err
 	}()
-	leasetest.Eventually(t, "the ADD has begun", func() bool { return w.keeper.Held() == 1 })
+	dhcptest.Eventually(t, "the ADD has begun", func() bool { return w.keeper.Held() == 1 })
 	w.del()
 	if err := <-failed; err == nil {
 		t.Error("the ADD succeeded")
@@ -225,7 +225,7 @@ func TestReleaseDuringAllocate(t *testing.T) {
 func TestCollect(t *testing.T) {
 	w := newWorld(t)
 	w.keeper.opts.HostPrefix = "/proc/self/root" // as if the host were mounted there
-	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.20,255.255.255.0,2m")
+	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.20,255.255.255.0,2m")
 	before := time.Now()
 	for _, id := range []string{"c1", "c2"} {
 		if _, err := w.keeper.Allocate(t.Context(), w.args(id, "")); err != nil {
@@ -244,5 +244,5 @@ func TestCollect(t *testing.T) {
 			t.Errorf("%s: %d left, %v", tc.conf, w.keeper.Held(), err)
 		}
 	}
-	leasetest.Eventually(t, "both are released", func() bool { return s.Count("DHCPRELEASE") >= 2 })
+	dhcptest.Eventually(t, "both are released", func() bool { return s.Count("DHCPRELEASE") >= 2 })
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/nettest"
-	"github.com/patchbay-net/patchbay/lease/leasetest"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func (w *world) move(ns, name string) error {
@@ -23,23 +23,23 @@ func (w *world) move(ns, name string) error {
 func (w *world) wakes(n int) {
 	w.Helper()
 	for range n {
-		leasetest.Eventually(w, "the keeper sleeps", w.asleep)
+		dhcptest.Eventually(w, "the keeper sleeps", w.asleep)
 		w.clock.Jump()
 	}
-	leasetest.Eventually(w, "the keeper sleeps again", w.asleep)
+	dhcptest.Eventually(w, "the keeper sleeps again", w.asleep)
 }
 
 // Docker moves interfaces: the lease follows, is renewed where the interface is, also by
 // the next keeper, and finally released from there.
 func TestMove(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
+	s := dhcptest.Kea(t, "kea-dhcp4", "br0", short("10.77.0", 38, 40, 120))
 	addr := w.configured("")
 	sandbox := nettest.NewNS(t, "sandbox")
 	if err := w.move("", ""); err != nil {
 		t.Fatal(err)
 	}
-	leasetest.Move(t, w.ns, sandbox)
+	dhcptest.Move(t, w.ns, sandbox)
 	w.wakes(2) // it is nowhere, which is no reason to drop the lease
 	w.restart()
 	w.wakes(2)
@@ -51,7 +51,7 @@ func TestMove(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	leasetest.Configure(t, sandbox, addr, "10.77.0.1")
+	dhcptest.Configure(t, sandbox, addr, "10.77.0.1")
 	before := w.logged("lease renewed")
 	w.passes("a renewal there", func() bool { return w.logged("lease renewed") > before })
 	w.restart()
@@ -70,7 +70,7 @@ func TestMove(t *testing.T) {
 // The lease of an interface that never arrives is dropped, in time.
 func TestMovedAway(t *testing.T) {
 	w := newWorld(t)
-	leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
+	dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
 	w.add("")
 	if err := w.move("", ""); err != nil {
 		t.Fatal(err)

@@ -11,14 +11,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/lease/leasetest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
 
 // Both families: dnsmasq is a stateful DHCPv6 server, with and without DHCPv4.
 func TestV6(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m", "--dhcp-range=fd77::10,fd77::10,64,2m",
+	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m", "--dhcp-range=fd77::10,fd77::10,64,2m",
 		"--dhcp-option=option6:dns-server,[fd77::2]", "--dhcp-option=option6:domain-search,six.lan")
 	got := w.add(`"dhcpv6":true`)
 	want := &spec.Result{
@@ -39,7 +39,7 @@ func TestV6(t *testing.T) {
 // Without a server for one family the ADD fails, and the other address is released.
 func TestV6Missing(t *testing.T) {
 	w := newWorld(t)
-	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
+	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
 	w.impatient()
 	if err := w.inVain(`"dhcpv6":true`); !errors.Is(err, errNoMoreTries) {
 		t.Error(err)
@@ -60,11 +60,11 @@ func short6(pool string, t1, t2, valid int) string {
 func TestV6Upkeep(t *testing.T) {
 	w := newWorld(t)
 	w.impatient()
-	s := leasetest.Kea(t, "kea-dhcp6", "br0", short6("fd77::20", 20, 21, 22))
+	s := dhcptest.Kea(t, "kea-dhcp6", "br0", short6("fd77::20", 20, 21, 22))
 	addr := w.configured(`"dhcpv4":false,"dhcpv6":true`)
 	w.passes("a renewal", func() bool { return strings.Contains(w.log.String(), "lease renewed") })
 	s.Stop()
 	w.passes("the address goes", func() bool { return !w.has(addr) })
-	leasetest.Kea(t, "kea-dhcp6", "br0", short6("fd77::30", 20, 21, 22))
+	dhcptest.Kea(t, "kea-dhcp6", "br0", short6("fd77::30", 20, 21, 22))
 	w.passes("another address", func() bool { return w.has("fd77::30/128") })
 }

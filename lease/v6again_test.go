@@ -12,7 +12,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
 
-	"github.com/patchbay-net/patchbay/lease/leasetest"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
 
 // away stops the keeper for some time. A killed keeper writes nothing at its end.
@@ -27,7 +27,7 @@ func (w *world) away(d time.Duration, killed bool) {
 	w.opts.RunDir = left
 	if d > 0 {
 		go w.clock.Sleep(w.Context(), d)
-		leasetest.Eventually(w, "the time is known", func() bool { return w.clock.Asleep() == 1 })
+		dhcptest.Eventually(w, "the time is known", func() bool { return w.clock.Asleep() == 1 })
 		w.clock.Jump()
 	}
 	w.start()
@@ -48,7 +48,7 @@ func TestV6TakenUpAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, s := newWorld(t), newScript(t)
-			d := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,200m", "--dhcp-option=option:T1,660")
+			d := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,200m", "--dhcp-option=option:T1,660")
 			s.answerWith(dhcpv6.MessageTypeRequest, func(m *dhcpv6.Message) {
 				na := ia(22*time.Minute, iana.StatusSuccess)
 				na.T2 = 18 * time.Minute
@@ -57,8 +57,8 @@ func TestV6TakenUpAgain(t *testing.T) {
 			w.opts.Timeout = time.Minute // a slow machine does not make it ask twice
 			w.restart()
 			before := w.add(`"dhcpv6":true`)
-			leasetest.Configure(t, w.ns, "10.77.0.10/24", "10.77.0.1")
-			leasetest.Configure(t, w.ns, "fd77::40/128", "")
+			dhcptest.Configure(t, w.ns, "10.77.0.10/24", "10.77.0.1")
+			dhcptest.Configure(t, w.ns, "fd77::40/128", "")
 			acks := d.Count("DHCPACK")
 			w.away(c.away, c.killed)
 			if got, err := w.keeper.Check(t.Context(), w.args("c1", "")); err != nil || !reflect.DeepEqual(got, before) {
@@ -70,11 +70,11 @@ func TestV6TakenUpAgain(t *testing.T) {
 				t.Errorf("renewed: CHECK: %+v, %v; want %+v", got, err, before)
 			}
 			if !w.has("10.77.0.10/24") || !w.has("fd77::40/128") || s.was(dhcpv6.MessageTypeSolicit) > 1 || d.Said("DHCPRELEASE") {
-				t.Errorf("addresses %v, %d solicits", leasetest.Addrs(t, w.ns), s.was(dhcpv6.MessageTypeSolicit))
+				t.Errorf("addresses %v, %d solicits", dhcptest.Addrs(t, w.ns), s.was(dhcpv6.MessageTypeSolicit))
 			}
 			w.del()
 			d.WaitFor("DHCPRELEASE")
-			leasetest.Eventually(t, "the other is given back", func() bool { return s.was(dhcpv6.MessageTypeRelease) > 0 })
+			dhcptest.Eventually(t, "the other is given back", func() bool { return s.was(dhcpv6.MessageTypeRelease) > 0 })
 			if all := s.whose(); len(all) != 1 || w.files() != 0 {
 				t.Errorf("clients %v, %d files", all, w.files())
 			}

@@ -17,7 +17,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
 
-	"github.com/patchbay-net/patchbay/lease/leasetest"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
 
 // script is a DHCPv6 server on br0 that grants fd77::40, and answers messages that extend
@@ -140,7 +140,7 @@ func TestV6Status(t *testing.T) {
 	s.answerWith(dhcpv6.MessageTypeRequest, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoAddrsAvail)) })
 	s.answerWith(dhcpv6.MessageTypeRenew, func(m *dhcpv6.Message) { m.UpdateOption(ia(0, iana.StatusNoBinding)) })
 	w.passes("forgotten, and not given again", func() bool { return !w.has(addr) })
-	leasetest.Eventually(w, "it asks anew", func() bool { return s.was(dhcpv6.MessageTypeSolicit) > 0 })
+	dhcptest.Eventually(w, "it asks anew", func() bool { return s.was(dhcpv6.MessageTypeSolicit) > 0 })
 }
 
 // A server without free addresses is not a silent one.
@@ -153,7 +153,7 @@ func TestV6NoneLeft(t *testing.T) {
 		_, err := w.keeper.Allocate(ctx, w.args("c1", `"dhcpv4":false,"dhcpv6":true`))
 		failed <- err
 	}()
-	leasetest.Eventually(t, "a try in vain", func() bool { return w.logged("NoAddrsAvail") > 0 })
+	dhcptest.Eventually(t, "a try in vain", func() bool { return w.logged("NoAddrsAvail") > 0 })
 	giveUp()
 	if err := <-failed; err == nil || !strings.Contains(err.Error(), "NoAddrsAvail") {
 		t.Error(err)

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
-	"github.com/patchbay-net/patchbay/internal/nettest"
-	"github.com/patchbay-net/patchbay/lease/leasetest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // world is a network with a container, and a keeper.
@@ -23,14 +23,14 @@ type world struct {
 	ns     string
 	opts   Options
 	keeper *Keeper
-	log    *leasetest.Log
-	clock  *leasetest.Clock
+	log    *dhcptest.Log
+	clock  *dhcptest.Clock
 }
 
 func newWorld(t *testing.T) *world {
-	leasetest.LAN(t, "br0", "10.77.0.1/24", "fd77::1/64")
-	w := &world{T: t, ns: nettest.NewNS(t, "c1"), log: new(leasetest.Log), clock: leasetest.NewClock()}
-	leasetest.Plug(t, "br0", w.ns)
+	dhcptest.LAN(t, "br0", "10.77.0.1/24", "fd77::1/64")
+	w := &world{T: t, ns: nettest.NewNS(t, "c1"), log: new(dhcptest.Log), clock: dhcptest.NewClock()}
+	dhcptest.Plug(t, "br0", w.ns)
 	w.opts = Options{
 		RunDir: t.TempDir(), Proc: "/proc", Timeout: 2 * time.Second, ReleaseTime: time.Minute, Watch: time.Minute, Clock: w.clock, Log: w.log.Printf,
 	}
@@ -75,7 +75,7 @@ func (w *world) inVain(ipam string) error {
 		_, err := w.keeper.Allocate(w.Context(), w.args("c1", ipam))
 		failed <- err
 	}()
-	leasetest.Eventually(w, "the end of an ADD in vain", func() bool {
+	dhcptest.Eventually(w, "the end of an ADD in vain", func() bool {
 		if w.clock.Asleep() == 2 {
 			w.clock.Jump()
 		}
@@ -116,7 +116,7 @@ func (w *world) configured(ipam string) string {
 	if r.IPs[0].Gateway.IsValid() {
 		gw = r.IPs[0].Gateway.String()
 	}
-	leasetest.Configure(w, w.ns, r.IPs[0].Address.String(), gw)
+	dhcptest.Configure(w, w.ns, r.IPs[0].Address.String(), gw)
 	return r.IPs[0].Address.String()
 }
 
@@ -124,7 +124,7 @@ func (w *world) configured(ipam string) string {
 // next wake-up. Requests to a server take real time.
 func (w *world) passes(what string, ok func() bool) {
 	w.Helper()
-	leasetest.Eventually(w, what, func() bool {
+	dhcptest.Eventually(w, what, func() bool {
 		if ok() {
 			return true
 		}
@@ -159,7 +159,7 @@ func (w *world) asleep() bool {
 func (w *world) logged(what string) int { return strings.Count(w.log.String(), what) }
 
 func (w *world) has(addr string) bool {
-	for _, a := range leasetest.Addrs(w, w.ns) {
+	for _, a := range dhcptest.Addrs(w, w.ns) {
 		if a == addr {
 			return true
 		}

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/flock"
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

@@ -15,7 +15,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/patchbay-net/patchbay/internal/cli"
+	"github.com/patchbay-net/patchbay/cli"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/plugin/dhcp"

@@ -10,7 +10,7 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/patchbay-net/patchbay/internal/daemon"
+	"github.com/patchbay-net/patchbay/cli/daemon"
 )
 
 // init keeps the first thread for main: it is the only one that cannot end, and a goroutine

@@ -17,11 +17,11 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm/dockerapi"
 	"github.com/patchbay-net/patchbay/cnm/remote"
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // FuzzConfiguration: no configuration makes a plugin panic. The ADD is a dry one: it

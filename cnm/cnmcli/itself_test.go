@@ -7,11 +7,11 @@ import (
 	"io"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/cnm/cnmtest"
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // TestItsOwnIPAM: a plugin whose IPAM plugin is itself is refused, in a dry run and in a

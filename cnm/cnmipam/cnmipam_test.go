@@ -12,12 +12,12 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/cnm"
-	"github.com/patchbay-net/patchbay/cnm/cnmtest"
 	"github.com/patchbay-net/patchbay/conformance"
-	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/plugin/bridge"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 func TestMain(m *testing.M) { plugintest.Main(m, &Plugin, &bridge.Plugin) }

@@ -8,11 +8,11 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/cnm/cnmipam"
-	"github.com/patchbay-net/patchbay/cnm/cnmtest"
 	"github.com/patchbay-net/patchbay/conformance"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
+	"github.com/patchbay-net/patchbay/test/cnmtest"
 )
 
 // object decodes a configuration.

@@ -11,9 +11,9 @@ import (
 	"github.com/docker/go-plugins-helpers/network"
 
 	"github.com/patchbay-net/patchbay/cnm"
-	"github.com/patchbay-net/patchbay/cnm/cnmtest"
-	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // helped is a driver made as most are: with the types and the server of

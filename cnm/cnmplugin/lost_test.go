@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/cnm/cnmtest"
-	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // loseRecords removes the records of attachments, and nothing else.

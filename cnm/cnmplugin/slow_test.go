@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/cnm/cnmtest"
-	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // TestHangsElsewhere: calls hang that do not decide about an ADD, and calls of other

@@ -11,11 +11,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/cnm/cnmtest"
 	"github.com/patchbay-net/patchbay/cnm/remote"
-	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // TestTwoAnswers: of two answers to one call the first counts.

@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/cnm/cnmipam"
-	"github.com/patchbay-net/patchbay/cnm/cnmtest"
-	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
-	"github.com/patchbay-net/patchbay/internal/nettest/leak"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/static"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/cnmtest"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
+	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
 // lab is a node with a driver called lab.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/remote"
-	"github.com/patchbay-net/patchbay/internal/kernel"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // Address requests an address for an attachment. When the driver no longer knows the

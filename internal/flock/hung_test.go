@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/flock"
-	"github.com/patchbay-net/patchbay/internal/nettest/hung"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest/hung"
 )
 
 // A stopped process keeps its lock: the wait ends with an error that names the process and

@@ -15,9 +15,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // sh runs commands in a namespace and returns what they print.

@@ -15,8 +15,8 @@ import (
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func nettestVXLAN() nettest.Feature { return nettest.LinkKind("vxlan") }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/nettest"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // TestChurn times five elements of an attachment, with 0 and with 20,000 others in the

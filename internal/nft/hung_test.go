@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/nettest/hung"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest/hung"
 )
 
 // A stopped process with the lock keeps other processes from adding rules until their

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/nettest/hung"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest/hung"
 )
 
 // A stopped process with a lock blocks only what needs that lock, for a limited time; the

@@ -9,9 +9,9 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/nettest"
-	"github.com/patchbay-net/patchbay/lease/leasetest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }
@@ -21,10 +21,10 @@ func setup(addr, gw string) *Setup {
 }
 
 func TestChange(t *testing.T) {
-	leasetest.LAN(t, "br0", "10.77.0.1/24")
+	dhcptest.LAN(t, "br0", "10.77.0.1/24")
 	ns := nettest.NewNS(t, "c1")
-	leasetest.Quiet(t, ns)
-	leasetest.Plug(t, "br0", ns)
+	dhcptest.Quiet(t, ns)
+	dhcptest.Plug(t, "br0", ns)
 	p, err := Find(ns, "eth0")
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestChange(t *testing.T) {
 	router := setup("10.78.0.10/24", "10.78.0.9")
 	want := func(what string, addrs, routes []string) {
 		t.Helper()
-		if a, r := leasetest.Addrs(t, ns), leasetest.Routes(t, ns); !reflect.DeepEqual(a, addrs) || !reflect.DeepEqual(r, routes) {
+		if a, r := dhcptest.Addrs(t, ns), dhcptest.Routes(t, ns); !reflect.DeepEqual(a, addrs) || !reflect.DeepEqual(r, routes) {
 			t.Errorf("%s: %v %v", what, a, r)
 		}
 	}
@@ -44,7 +44,7 @@ func TestChange(t *testing.T) {
 	if had, err := p.Withdraw(one); had || err != nil {
 		t.Errorf("%t, %v", had, err)
 	}
-	leasetest.Configure(t, ns, "10.77.0.10/24", "10.77.0.1")
+	dhcptest.Configure(t, ns, "10.77.0.10/24", "10.77.0.1")
 	for _, tc := range []struct {
 		what     string
 		from, to *Setup
@@ -68,9 +68,9 @@ func TestChange(t *testing.T) {
 }
 
 func TestGone(t *testing.T) {
-	leasetest.LAN(t, "br0")
+	dhcptest.LAN(t, "br0")
 	ns := nettest.NewNS(t, "c1")
-	leasetest.Plug(t, "br0", ns)
+	dhcptest.Plug(t, "br0", ns)
 	p, err := Find(ns, "eth0")
 	if err != nil {
 		t.Fatal(err)
@@ -78,8 +78,8 @@ func TestGone(t *testing.T) {
 	if err := p.Look(); err != nil {
 		t.Error(err)
 	}
-	leasetest.Unplug(t, ns)
-	leasetest.Plug(t, "br0", ns) // another one of that name
+	dhcptest.Unplug(t, ns)
+	dhcptest.Plug(t, "br0", ns) // another one of that name
 	if err := p.Look(); !errors.Is(err, ErrGone) {
 		q, _ := Find(ns, "eth0")
 		t.Errorf("%v: %+v, now %+v", err, p, q)

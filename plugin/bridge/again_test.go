@@ -6,10 +6,10 @@ package bridge
 import (
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // An ADD with another address after the namespace ended without DEL leaves nothing of the

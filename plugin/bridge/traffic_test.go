@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
-	"github.com/patchbay-net/patchbay/internal/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
+	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 func TestTraffic(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/static"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // newWorld is a node whose bridges are deleted with the test; the plugin never deletes

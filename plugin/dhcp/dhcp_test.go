@@ -14,21 +14,21 @@ import (
 
 	"github.com/patchbay-net/patchbay/conformance"
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/lease/keepertest"
-	"github.com/patchbay-net/patchbay/lease/leasetest"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
+	"github.com/patchbay-net/patchbay/test/keepertest"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestMain(m *testing.M) { plugintest.Main(m, &Plugin) }
 
 // lan is a network with a server.
-func lan(t *testing.T) *leasetest.Server {
-	leasetest.LAN(t, "br0", "10.77.0.1/24", "fd77::1/64")
-	return leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.200,255.255.255.0,2m", "--dhcp-option=option:dns-server,10.77.0.1",
+func lan(t *testing.T) *dhcptest.Server {
+	dhcptest.LAN(t, "br0", "10.77.0.1/24", "fd77::1/64")
+	return dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.200,255.255.255.0,2m", "--dhcp-option=option:dns-server,10.77.0.1",
 		"--dhcp-range=fd77::10,fd77::99,64,2m")
 }
 
@@ -48,9 +48,9 @@ func TestContract(t *testing.T) {
 			},
 		},
 		Prepare: func(t *testing.T, a *conformance.Attachment) *spec.Result {
-			leasetest.Quiet(t, a.NetNS)
-			leasetest.Plug(t, "br0", a.NetNS)
-			leasetest.Up(t, a.NetNS)
+			dhcptest.Quiet(t, a.NetNS)
+			dhcptest.Plug(t, "br0", a.NetNS)
+			dhcptest.Up(t, a.NetNS)
 			return nil
 		},
 		BreakError: "no lease is held",
@@ -61,7 +61,7 @@ func TestContract(t *testing.T) {
 type node struct {
 	*testing.T
 	ns   string
-	warn leasetest.Log
+	warn dhcptest.Log
 	dry  func(string)
 }
 
@@ -127,7 +127,7 @@ func TestCheckAgainstResult(t *testing.T) {
 	lan(t)
 	keepertest.Serve(t, "/run/other.sock")
 	n := newNode(t)
-	leasetest.Plug(t, "br0", n.ns)
+	dhcptest.Plug(t, "br0", n.ns)
 	const at = `"daemonSocketPath":"/run/other.sock"`
 	r, err := n.call(spec.Add, n.ns, n.conf(at, ""))
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/nettest"
-	"github.com/patchbay-net/patchbay/internal/reftest"
 	"github.com/patchbay-net/patchbay/invoke"
-	"github.com/patchbay-net/patchbay/lease/leasetest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
+	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 // programs are patchbay and patchbayd beside each other, with a container.
@@ -47,14 +47,14 @@ func newPrograms(t *testing.T) *programs {
 	}
 	lan(t)
 	p.node = newNode(t)
-	leasetest.Plug(t, "br0", p.ns)
+	dhcptest.Plug(t, "br0", p.ns)
 	return p
 }
 
 // start starts a keeper and waits until it logs that it listens.
-func (p *programs) start(cmd *exec.Cmd) *leasetest.Log {
+func (p *programs) start(cmd *exec.Cmd) *dhcptest.Log {
 	p.Helper()
-	log := new(leasetest.Log)
+	log := new(dhcptest.Log)
 	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
 		p.Fatal(err)
@@ -66,7 +66,7 @@ func (p *programs) start(cmd *exec.Cmd) *leasetest.Log {
 			p.Logf("%v said:\n%s", cmd.Args, log)
 		}
 	})
-	leasetest.Eventually(p, "the keeper listens", func() bool { return strings.Contains(log.String(), "listening on") })
+	dhcptest.Eventually(p, "the keeper listens", func() bool { return strings.Contains(log.String(), "listening on") })
 	return log
 }
 
@@ -226,7 +226,7 @@ func (p *programs) killKeeper(socket string) {
 		}
 		if keeper, err := os.FindProcess(pid); err == nil {
 			_ = keeper.Signal(os.Interrupt)
-			leasetest.Eventually(p, "it removes its socket", func() bool { _, err := os.Stat(socket); return err != nil })
+			dhcptest.Eventually(p, "it removes its socket", func() bool { _, err := os.Stat(socket); return err != nil })
 		}
 	}
 	if found != 1 {

@@ -11,13 +11,13 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/nettest"
-	"github.com/patchbay-net/patchbay/internal/reftest"
 	"github.com/patchbay-net/patchbay/invoke"
-	"github.com/patchbay-net/patchbay/lease/keepertest"
-	"github.com/patchbay-net/patchbay/lease/leasetest"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
+	"github.com/patchbay-net/patchbay/test/keepertest"
+	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 // reference is the reference's program, which is plugin and daemon.
@@ -27,9 +27,9 @@ func reference(t *testing.T) string {
 }
 
 // referenceDaemon starts the reference's daemon.
-func referenceDaemon(t *testing.T, socket string) *leasetest.Log {
+func referenceDaemon(t *testing.T, socket string) *dhcptest.Log {
 	t.Helper()
-	log := new(leasetest.Log)
+	log := new(dhcptest.Log)
 	cmd := exec.Command(reference(t), "daemon", "-socketpath", socket)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
@@ -42,7 +42,7 @@ func referenceDaemon(t *testing.T, socket string) *leasetest.Log {
 			t.Logf("the reference's daemon said:\n%s", log)
 		}
 	})
-	leasetest.Eventually(t, "the daemon listens", func() bool { _, err := os.Stat(socket); return err == nil })
+	dhcptest.Eventually(t, "the daemon listens", func() bool { _, err := os.Stat(socket); return err == nil })
 	return log
 }
 
@@ -51,11 +51,11 @@ const options = `"priority":5,"provide":[{"option":"host-name","fromArg":"NAME"}
 // TestEitherWay: our plugin with the reference's daemon, the reference's plugin with our
 // keeper, and each with its own: all four give the same result.
 func TestEitherWay(t *testing.T) {
-	leasetest.LAN(t, "br0", "10.77.0.1/24")
-	s := leasetest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m",
+	dhcptest.LAN(t, "br0", "10.77.0.1/24")
+	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m",
 		"--dhcp-option=option:classless-static-route,10.9.0.0/16,10.77.0.9,10.8.0.0/16,0.0.0.0,0.0.0.0/0,10.77.0.1")
 	ns := nettest.NewNS(t, "c1")
-	leasetest.Plug(t, "br0", ns)
+	dhcptest.Plug(t, "br0", ns)
 	if err := os.MkdirAll("/run/cni", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestEitherWay(t *testing.T) {
 		}
 	}
 	// The reference's daemon sends its releases from 0.0.0.0, which Linux drops.
-	leasetest.Eventually(t, "our keeper's two releases", func() bool { return s.Count("DHCPRELEASE") == 2 })
+	dhcptest.Eventually(t, "our keeper's two releases", func() bool { return s.Count("DHCPRELEASE") == 2 })
 	if n := s.Count("client provides name: web"); n < 8 {
 		t.Errorf("%d of 8 requests with the name", n)
 	}

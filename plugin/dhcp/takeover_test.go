@@ -13,14 +13,14 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
-	"github.com/patchbay-net/patchbay/lease/leasetest"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
 
 // A container made by the reference, plugins and daemon and library, goes on when our
 // programs take over: our keeper requests its lease, CHECK and DEL by our plugins find it.
 func TestTakeOver(t *testing.T) {
 	p := newPrograms(t)
-	leasetest.Unplug(t, p.ns) // the bridge plugin makes its own
+	dhcptest.Unplug(t, p.ns) // the bridge plugin makes its own
 	conf, err := libcni.NetworkConfFromBytes([]byte(`{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"br0","ipam":{"type":"dhcp"}}]}`))
 	if err != nil {
 		t.Fatal(err)
@@ -31,17 +31,17 @@ func TestTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	cni := libcni.NewCNIConfig([]string{filepath.Dir(reference(t))}, nil)
-	leasetest.Eventually(t, "the daemon listens", func() bool { _, err := os.Stat(dhcpconf.DefaultSocket); return err == nil })
+	dhcptest.Eventually(t, "the daemon listens", func() bool { _, err := os.Stat(dhcpconf.DefaultSocket); return err == nil })
 	if _, err := cni.AddNetworkList(t.Context(), conf, rt); err != nil {
 		t.Fatal(err)
 	}
-	before := leasetest.Addrs(t, p.ns)
+	before := dhcptest.Addrs(t, p.ns)
 	_ = daemon.Process.Kill()
 	_ = daemon.Wait()
 
 	log := p.start(exec.Command(filepath.Join(p.dir, "patchbayd"), "dhcp"))
-	leasetest.Eventually(t, "our keeper takes over", func() bool { return strings.Contains(log.String(), "lease acquired") })
-	if after := leasetest.Addrs(t, p.ns); len(after) != 1 || after[0] != before[0] {
+	dhcptest.Eventually(t, "our keeper takes over", func() bool { return strings.Contains(log.String(), "lease acquired") })
+	if after := dhcptest.Addrs(t, p.ns); len(after) != 1 || after[0] != before[0] {
 		t.Errorf("%v, before %v", after, before)
 	}
 	ours := libcni.NewCNIConfig([]string{p.dir}, nil)

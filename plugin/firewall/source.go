@@ -11,11 +11,11 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // source is an address in a zone of firewalld. Attachments of networks with equal subnets

@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // Processes that are killed at a random moment, and the devices that they leave.

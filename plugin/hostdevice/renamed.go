@@ -6,9 +6,9 @@ package hostdevice
 import (
 	"fmt"
 
-	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // renamed is the record that an attachment left under another name of its network, for a

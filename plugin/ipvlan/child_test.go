@@ -6,10 +6,10 @@ package ipvlan
 import (
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/endpoint/endpointtest"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/static"
+	"github.com/patchbay-net/patchbay/test/endpointtest"
 )
 
 // TestChild tests what all plugins that put a link on a master have in common.

@@ -26,10 +26,10 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/conformance"
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // Case is one configuration of a plugin for the contract.
@@ -53,7 +53,7 @@ type Case struct {
 
 // Main is the TestMain of a plugin's package. Started under the name of one of
 // the plugins, the test binary is that plugin; otherwise the tests run in a
-// network, a /run and a /var/lib of their own (internal/nettest). List the
+// network, a /run and a /var/lib of their own (test/nettest). List the
 // delegates too.
 func Main(m *testing.M, plugins ...*plugin.Plugin) {
 	name := filepath.Base(os.Args[0])

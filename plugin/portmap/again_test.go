@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/nettest/node"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 const newPort = `{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}`

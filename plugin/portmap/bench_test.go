@@ -6,8 +6,8 @@ package portmap
 import (
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 // The cost of an ADD and a DEL of the plugin itself, in process, for the only attachment of

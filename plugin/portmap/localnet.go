@@ -10,12 +10,12 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // localNet lets packets from the host's 127.0.0.0/8 leave through an interface, which the

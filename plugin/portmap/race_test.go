@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/nettest/node"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
 // Of many attachments that ask for one port at the same time exactly one gets it.

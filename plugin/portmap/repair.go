@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/kernel"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // Lacking is what `patchbay repair` restores for a living attachment besides the firewall:

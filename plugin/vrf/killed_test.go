@@ -10,10 +10,10 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // killedAt runs ADD up to its n-th step and no further: nothing is undone, as if the

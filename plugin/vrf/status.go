@@ -6,8 +6,8 @@ package vrf
 import (
 	"context"
 
-	"github.com/patchbay-net/patchbay/internal/endpoint"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/endpoint"
 )
 
 // status reports whether the kernel supports VRFs (CONFIG_NET_VRF, Linux 4.3).

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // newCluster starts three members.

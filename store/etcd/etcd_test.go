@@ -18,9 +18,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/store"
-	"github.com/patchbay-net/patchbay/store/storetest"
+	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/test/storetest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

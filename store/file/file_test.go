@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/store"
-	"github.com/patchbay-net/patchbay/store/storetest"
+	"github.com/patchbay-net/patchbay/test/storetest"
 )
 
 func open(t *testing.T, dir string, o Options) *Store {

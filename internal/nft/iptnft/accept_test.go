@@ -16,9 +16,9 @@ import (
 
 	"github.com/google/nftables"
 
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/reftest"
+	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/test/reftest"
 )
 
 var update = flag.Bool("update", false, "write the goldens")

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/nettest"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // The real plugins make an attachment in each of their forms, its namespace is deleted, and

@@ -1,0 +1,292 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package attached compares the attachments of a node with the kernel: those whose result
+// a runtime caches, and those that only our records name. It calls no plugin, so it works
+// for other vendors' plugins too, and hundreds of attachments take no longer than one ADD
+// each.
+package attached
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/order"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Attachment is one attachment of this node. Result and Config are nil where no runtime
+// caches them.
+type Attachment struct {
+	chain.Cached
+	Records []*record.Record
+
+	proc string
+}
+
+// Name names the attachment in messages: by the namespace where the container's id is only
+// derived from it, as cnitool does.
+func (a *Attachment) Name() string {
+	name := a.Network + "/" + a.ContainerID
+	if strings.HasPrefix(a.ContainerID, "cnitool-") && a.NetNS != "" {
+		name = a.Network + "/" + filepath.Base(a.NetNS)
+	}
+	if a.IfName != "eth0" {
+		name += "/" + a.IfName
+	}
+	return name
+}
+
+// Owner is the key that marks every object of the attachment.
+func (a *Attachment) Owner() owner.Key { return owner.Of(a.Network, a.ContainerID, a.IfName) }
+
+// Uncached reports whether the result of the ADD is lost. Some runtimes cache it in a
+// directory of their own beside the usual one (Multus); patchbayd docker does so below its
+// state directory.
+func (a *Attachment) Uncached(p paths.Paths) bool {
+	if a.Result != nil {
+		return false
+	}
+	name := fmt.Sprintf("%s-%s-%s", a.Network, a.ContainerID, a.IfName)
+	others, _ := filepath.Glob(filepath.Join(p.CNI, "*", "results"))
+	ours, _ := filepath.Glob(filepath.Join(p.State, "docker", "cache", "*", "results"))
+	return !slices.ContainsFunc(append(others, ours...), func(dir string) bool {
+		_, err := os.Lstat(filepath.Join(dir, name))
+		return err == nil
+	})
+}
+
+// Look compares attachments with the kernel. It looks up only once what several
+// attachments share.
+type Look struct {
+	kernel *kernel.Kernel
+	proc   string
+	facts  map[string]record.Fact
+	lost   map[string][]netstate.Lost
+
+	accepted func() (bool, error) // whether all addresses are accepted; looked up once
+}
+
+// New returns a Look; proc is where procfs is.
+func New(k *kernel.Kernel, proc string) *Look {
+	l := &Look{kernel: k, proc: proc, facts: make(map[string]record.Fact), lost: make(map[string][]netstate.Lost)}
+	_, facts, _ := k.Records.Facts() // doctor's check of leftovers reports broken ones
+	for _, f := range facts {
+		l.facts[f.Name] = f
+	}
+	l.accepted = sync.OnceValues(func() (bool, error) {
+		records, _ := k.Records.List("")
+		return netstate.AllAccepted(&netstate.Env{NFT: k.NFT}, records)
+	})
+	return l
+}
+
+// List joins cached results and records by network and container. Files that cannot be
+// read are in the error; the list holds all others.
+func (l *Look) List(rt *chain.Runtime) ([]*Attachment, error) {
+	cached, cerr := rt.Attachments("")
+	records, rerr := l.kernel.Records.List("")
+	all := make(map[owner.Key]*Attachment)
+	var list []*Attachment
+	add := func(c chain.Cached) *Attachment {
+		key := owner.Of(c.Network, c.ContainerID, c.IfName)
+		if all[key] == nil {
+			all[key] = &Attachment{Cached: c, proc: l.proc}
+			list = append(list, all[key])
+		}
+		return all[key]
+	}
+	for _, c := range cached {
+		add(c)
+	}
+	for _, r := range records {
+		a := add(chain.Cached{Network: r.Network, Attachment: chain.Attachment{ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.NetNS}})
+		a.NetNS = cmp.Or(a.NetNS, r.NetNS)
+		a.Records = append(a.Records, r)
+	}
+	order.By(list, func(x, y *Attachment) int { return cmp.Compare(x.Name(), y.Name()) })
+	return list, errors.Join(cerr, rerr)
+}
+
+// Gone reports whether the namespace is certain to be gone.
+func (a *Attachment) Gone() bool {
+	if a.NetNS == "" {
+		return false
+	}
+	var mark *life.Mark
+	for _, r := range a.Records {
+		if r.NetNS == a.NetNS && r.NetNSMark != nil {
+			mark = r.NetNSMark
+		}
+	}
+	state, _ := life.At(a.NetNS, mark, a.proc)
+	return state == life.Dead
+}
+
+// Compare joins Links and Firewall, and compares our table as a whole.
+func (l *Look) Compare(ctx context.Context, a *Attachment) (*netstate.Differences, error) {
+	other, err := l.Links(ctx, a)
+	lost, ferr := l.Firewall(ctx, a)
+	d := &netstate.Differences{Lost: lost, Other: other}
+	if len(a.Records) == 0 {
+		return d, errors.Join(err, ferr)
+	}
+	table, terr := netstate.State{netstate.Table{}}.Diff(ctx, &netstate.Env{NFT: l.kernel.NFT})
+	d.Add(table)
+	return d, errors.Join(err, ferr, terr)
+}
+
+// Unrecorded reports whether the host's end of an attachment has our mark but no record:
+// the records were lost, as with /run/patchbay.
+func (l *Look) Unrecorded(a *Attachment) bool {
+	if a.Result == nil || len(a.Records) > 0 {
+		return false
+	}
+	host, err := l.kernel.Host()
+	if err != nil {
+		return false
+	}
+	alias := a.Owner().Alias()
+	return slices.ContainsFunc(a.Result.Interfaces, func(i spec.Interface) bool {
+		if i.Sandbox != "" {
+			return false
+		}
+		link, err := host.Link(i.Name)
+		return err == nil && link.Attrs().Alias == alias
+	})
+}
+
+// Firewall looks up the elements of the records and of the facts they hold.
+func (l *Look) Firewall(ctx context.Context, a *Attachment) (lost []netstate.Lost, err error) {
+	env := &netstate.Env{NFT: l.kernel.NFT}
+	for _, r := range a.Records {
+		for _, e := range r.Elements {
+			more, eerr := netstate.Element{Element: e}.Lost(ctx, env)
+			lost, err = append(lost, more...), errors.Join(err, eerr)
+		}
+		more, aerr := l.addresses(ctx, env, r)
+		lost, err = append(lost, more...), errors.Join(err, aerr)
+		for _, name := range r.Shared {
+			more, ferr := l.fact(ctx, env, name)
+			lost, err = append(lost, more...), errors.Join(err, ferr)
+		}
+	}
+	return lost, err
+}
+
+// addresses returns the accepted addresses of one record that are missing.
+func (l *Look) addresses(ctx context.Context, env *netstate.Env, r *record.Record) ([]netstate.Lost, error) {
+	if len(r.Accepts) == 0 {
+		return nil, nil
+	}
+	if all, err := l.accepted(); all || err != nil {
+		return nil, err
+	}
+	return netstate.AcceptedOf(r).Lost(ctx, env)
+}
+
+func (l *Look) fact(ctx context.Context, env *netstate.Env, name string) ([]netstate.Lost, error) {
+	f, ok := l.facts[name]
+	if _, asked := l.lost[name]; asked || !ok {
+		return l.lost[name], nil
+	}
+	lost, err := netstate.Fact{Fact: f}.Lost(ctx, env)
+	if err == nil {
+		l.lost[name] = lost
+	}
+	return lost, err
+}
+
+// Links compares the links of the host, and the container's interface with the addresses
+// and routes of its result, if one is cached.
+func (l *Look) Links(ctx context.Context, a *Attachment) (diffs []string, err error) {
+	host, err := l.kernel.Host()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range a.hostLinks() {
+		if _, err := host.Link(name); nl.IsNotFound(err) {
+			diffs = append(diffs, fmt.Sprintf("the host's link %s is missing", name))
+		}
+	}
+	if a.Result == nil || a.NetNS == "" {
+		return diffs, nil
+	}
+	ns, err := netns.Open(a.NetNS)
+	if err != nil {
+		return diffs, err
+	}
+	inside, err := nl.In(ns, l.proc)
+	if err != nil {
+		return diffs, err
+	}
+	defer inside.Close()
+	more, err := a.inside(ctx, &netstate.Env{Host: host, Sandbox: inside})
+	return append(diffs, more...), err
+}
+
+// hostLinks returns the host's links from the records. Without a record it returns none: a
+// bridge in the result may belong to others.
+func (a *Attachment) hostLinks() (names []string) {
+	for _, r := range a.Records {
+		names = append(names, r.Links...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// inside compares the interface with the result, if the result places it in this
+// namespace.
+func (a *Attachment) inside(ctx context.Context, env *netstate.Env) (diffs []string, err error) {
+	at := slices.IndexFunc(a.Result.Interfaces, func(i spec.Interface) bool { return i.Name == a.IfName && i.Sandbox == a.NetNS })
+	if at < 0 {
+		return nil, nil
+	}
+	if _, err := env.Link(netstate.Sandbox, a.IfName); err != nil {
+		if nl.IsNotFound(err) {
+			return []string{fmt.Sprintf("%s is missing in %s", a.IfName, a.NetNS)}, nil
+		}
+		return nil, err
+	}
+	look := func(o netstate.Object, text string) bool {
+		d, derr := o.Diff(ctx, env)
+		lost := derr == nil && d != ""
+		if err = errors.Join(err, derr); lost {
+			diffs = append(diffs, text)
+		}
+		return lost
+	}
+	for _, ip := range a.Result.IPs {
+		if ip.Interface == nil || *ip.Interface == at {
+			addr := netstate.Addr{Where: netstate.Sandbox, Link: a.IfName, Prefix: ip.Address, NoRoute: true}
+			if !look(addr, fmt.Sprintf("%s has lost its address %s", a.IfName, ip.Address)) {
+				addr.NoRoute = false
+				look(addr, fmt.Sprintf("the route to %s is missing in %s, or %s is down", ip.Address.Masked(), a.NetNS, a.IfName))
+			}
+		}
+	}
+	if len(diffs) > 0 {
+		return diffs, err // routes go with addresses
+	}
+	for _, r := range a.Result.Routes {
+		route := netstate.Route{Where: netstate.Sandbox, Link: a.IfName, Dst: r.Dst, Gateway: r.GW}
+		look(route, fmt.Sprintf("the route to %s is missing in %s", r.Dst, a.NetNS))
+	}
+	return diffs, err
+}

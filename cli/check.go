@@ -1,0 +1,231 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/attached"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+const checkLong = `Check with every plugin of NETWORK that the attachment is still as ADD made it.
+The exit status is 0 when it is; otherwise the error lists every difference,
+with --verbose down to the elements of the firewall.
+
+  patchbay check mynet blue
+  patchbay check --all          every attachment of this node`
+
+type checkCommand struct {
+	app     *app
+	All     bool    `long:"all" description:"check every attachment of this node"`
+	Verbose bool    `long:"verbose" short:"v" description:"list the missing firewall elements, and report each plugin's outcome on standard error"`
+	ID      *string `long:"id" value-name:"ID" description:"container id (derived from the namespace's path, as cnitool does)"`
+	IfName  string  `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"name of the interface in the container"`
+	JSON    bool    `long:"json" description:"print what was found as JSON"`
+	capabilityFlags
+	Args struct {
+		Network networkName `positional-arg-name:"NETWORK"`
+		NetNS   nsName      `positional-arg-name:"NETNS"`
+	} `positional-args:"yes"`
+}
+
+// Execute checks one attachment, or all.
+func (c *checkCommand) Execute(args []string) error {
+	c.app.json, c.app.verbose = c.JSON, c.Verbose
+	switch given := c.Args.NetNS != ""; {
+	case c.All && (c.Args.Network != "" || c.ID != nil):
+		return usage("patchbay check --all, or patchbay check NETWORK NETNS", "--all checks every attachment, but one is named")
+	case c.All:
+		return c.all(args)
+	case !given:
+		return usage("patchbay check NETWORK NETNS, or patchbay check --all", "a network and a namespace are needed")
+	}
+	return c.one(args)
+}
+
+func (c *checkCommand) one(args []string) error {
+	at := attachment{app: c.app, ID: c.ID, IfName: c.IfName, JSON: c.JSON, verbosity: verbosity{c.Verbose}, capabilityFlags: c.capabilityFlags}
+	at.Args.Network, at.Args.NetNS = c.Args.Network, c.Args.NetNS
+	n, a, err := at.resolve(args)
+	if err != nil {
+		return err
+	}
+	f := c.app.checkOne(c.app.runtime(n), n.List, a)
+	if c.ID == nil {
+		f.name = called(n.Name, string(c.Args.NetNS), a.IfName)
+	}
+	return c.tell(f)
+}
+
+// finding is the outcome of CHECK for one attachment.
+type finding struct {
+	Network     string   `json:"network"`
+	ContainerID string   `json:"containerID"`
+	IfName      string   `json:"ifname"`
+	NetNS       string   `json:"netns,omitempty"`
+	OK          bool     `json:"ok"`
+	Missing     []string `json:"missing,omitempty"`     // of the firewall, in a user's terms
+	Details     []string `json:"details,omitempty"`     // the elements
+	Differences []string `json:"differences,omitempty"` // besides the firewall
+
+	name       string
+	cause      error
+	unrecorded bool
+}
+
+// check runs CHECK and sorts its findings.
+func (a *app) check(rt *chain.Runtime, list *chain.List, at chain.Attachment) *finding {
+	f := newFinding(list.Name, at)
+	return f.fill(rt.Check(a.ctx, list, at))
+}
+
+// checkOne is check, except that it reports a missing cached result when plugins refuse
+// for lack of one.
+func (a *app) checkOne(rt *chain.Runtime, list *chain.List, at chain.Attachment) *finding {
+	f := a.check(rt, list, at)
+	cached, err := rt.Cached(list.Name, at)
+	if f.OK || err != nil || cached != nil && cached.Result != nil {
+		return f
+	}
+	return f.fill(spec.Errorf(spec.ErrorCode(f.cause), "%s", a.uncached()))
+}
+
+// uncached explains why the inside of a container cannot be checked.
+func (a *app) uncached() string {
+	return fmt.Sprintf("no result of its ADD is below %s, so what it should have is not known (patchbay del and add)", filepath.Join(a.paths.CNI, "results"))
+}
+
+func newFinding(network string, at chain.Attachment) *finding {
+	where := at.ContainerID
+	if at.ContainerID == containerID(at.NetNS) {
+		where = at.NetNS
+	}
+	return &finding{
+		Network: network, ContainerID: at.ContainerID, IfName: at.IfName, NetNS: at.NetNS, name: called(network, where, at.IfName),
+	}
+}
+
+// called names an attachment in messages: network/container, or the namespace where the
+// container's id is only derived from it.
+func called(network, where, ifName string) string {
+	name := network + "/" + filepath.Base(where)
+	if ifName != "eth0" {
+		name += "/" + ifName
+	}
+	return name
+}
+
+func (f *finding) fill(err error) *finding {
+	found := netstate.Found(err)
+	f.cause, f.OK, f.unrecorded = err, err == nil, found.Unrecorded
+	f.Missing, f.Details, f.Differences = found.What(), found.Details(), slices.Concat(found.Other, found.Tables)
+	return f
+}
+
+// text has one line for everything missing, and one for each other difference.
+func (f *finding) text(verbose bool) string {
+	d := netstate.Differences{Other: f.Differences, Unrecorded: f.unrecorded}
+	for _, what := range f.Missing {
+		d.Lost = append(d.Lost, netstate.Lost{What: what})
+	}
+	text := f.name + ": " + d.Error()
+	if verbose && len(f.Details) > 0 {
+		text += "\n" + strings.Join(f.Details, "\n")
+	}
+	return text
+}
+
+// tell is nil when nothing was found. The error has the code of the first failing plugin;
+// as JSON it has the elements in its details.
+func (c *checkCommand) tell(f *finding) error {
+	if f.OK {
+		return nil
+	}
+	e := spec.Errorf(spec.ErrorCode(f.cause), "%s", f.text(c.Verbose))
+	if c.JSON {
+		e.CNIVersion = spec.Current
+		if err := c.app.printOnly(e.WithDetails("%s", strings.Join(f.Details, "; "))); err != nil {
+			return err
+		}
+	}
+	return &failure{err: e, code: exitFailure, hint: hintFor(f.cause)}
+}
+
+// all checks the attachments that runtimes have cached, and by their records the others.
+func (c *checkCommand) all(args []string) error {
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	found, unseen := c.app.checkAll()
+	if unseen != nil {
+		unseen = rootless("check --all", fmt.Errorf("not all could be checked: %w", unseen))
+	}
+	var err error
+	bad := 0
+	for _, f := range found {
+		if !f.OK {
+			bad++
+		}
+	}
+	if c.JSON {
+		err = c.app.printOnly(found)
+	} else {
+		err = c.app.print(c.report(found, bad))
+	}
+	if err == nil && unseen == nil && bad > 0 {
+		return exit(exitFailure)
+	}
+	return errors.Join(unseen, err)
+}
+
+func (c *checkCommand) report(found []*finding, bad int) string {
+	var b strings.Builder
+	for _, f := range found {
+		if !f.OK {
+			b.WriteString(strings.ReplaceAll(f.text(c.Verbose), "\n", "\n  ") + "\n")
+		}
+	}
+	fmt.Fprintf(&b, "%d of %d attachments are as ADD made them\n", len(found)-bad, len(found))
+	return b.String()
+}
+
+// checkAll runs CHECK for every attachment whose configuration is cached, and compares the
+// others only with the kernel. An attachment whose namespace is gone is skipped.
+func (a *app) checkAll() ([]*finding, error) {
+	s := a.session()
+	defer s.Close()
+	look := attached.New(kernel.OfSession(s), a.paths.Proc)
+	rt := a.runtime(nil)
+	list, err := look.List(rt)
+	found := make([]*finding, 0, len(list))
+	for _, at := range list {
+		list, lerr := chain.ParseList(at.Config)
+		f := newFinding(at.Network, at.Attachment)
+		switch {
+		case at.Gone():
+			f.fill(fmt.Errorf("its namespace %s is gone (patchbay gc removes what is left)", at.NetNS))
+		case lerr == nil && at.Result != nil && spec.AtLeast(list.CNIVersion, "0.4.0"):
+			f.fill(rt.Check(a.ctx, list, at.Attachment))
+		default:
+			diffs, derr := look.Compare(a.ctx, at)
+			if at.Uncached(a.paths) {
+				diffs.Other = append(diffs.Other, a.uncached())
+			}
+			if diffs.Any() {
+				derr = errors.Join(diffs, derr)
+			}
+			f.fill(derr)
+		}
+		found = append(found, f)
+	}
+	return found, err
+}

@@ -1,0 +1,129 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"os"
+	"strings"
+
+	"github.com/jessevdk/go-flags"
+
+	"github.com/patchbay-net/patchbay/cli/doctor"
+	"github.com/patchbay-net/patchbay/internal/paths"
+)
+
+const completionLong = `Print a script that completes commands, flags, networks and plugins.
+
+  bash   source <(patchbay completion bash)
+  zsh    source <(patchbay completion zsh)
+  fish   patchbay completion fish | source`
+
+type completionCommand struct {
+	app  *app
+	Args struct {
+		Shell string `positional-arg-name:"bash|zsh|fish" required:"1"`
+	} `positional-args:"yes"`
+}
+
+// Execute prints the script. All three run the program itself, by the library's protocol:
+// GO_FLAGS_COMPLETION and the words so far.
+func (c *completionCommand) Execute(args []string) error {
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	switch c.Args.Shell {
+	case "bash":
+		return c.app.print(bashCompletion)
+	case "zsh":
+		return c.app.print("autoload -U +X bashcompinit && bashcompinit\n" + bashCompletion)
+	case "fish":
+		return c.app.print(fishCompletion)
+	}
+	return usage("the shells are bash, zsh and fish", "no completion for shell %q", c.Args.Shell)
+}
+
+const bashCompletion = `_patchbay() {
+    local IFS=$'\n'
+    COMPREPLY=($(GO_FLAGS_COMPLETION=1 "${COMP_WORDS[0]}" "${COMP_WORDS[@]:1:$COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _patchbay patchbay
+`
+
+const fishCompletion = `function __patchbay_complete
+    set -l words (commandline -opc)
+    GO_FLAGS_COMPLETION=1 $words[1] $words[2..-1] (commandline -ct) 2>/dev/null
+end
+complete -c patchbay -a '(__patchbay_complete)'
+`
+
+// commandName is an argument that completes to a command.
+type commandName string
+
+// Complete lists the commands that begin with match.
+func (*commandName) Complete(match string) (out []flags.Completion) {
+	for _, c := range new(app).commands() {
+		if strings.HasPrefix(c.name, match) {
+			out = append(out, flags.Completion{Item: c.name})
+		}
+	}
+	return out
+}
+
+// nsName is an argument that completes to a named namespace.
+type nsName string
+
+// Complete lists the namespaces that begin with match.
+func (*nsName) Complete(match string) (out []flags.Completion) {
+	entries, err := os.ReadDir(paths.Default().NetNS)
+	if err != nil {
+		return nil // there are no named namespaces
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), match) {
+			out = append(out, flags.Completion{Item: e.Name()})
+		}
+	}
+	return out
+}
+
+// checkID is a flag's value that completes to a check of doctor.
+type checkID string
+
+// Complete lists the checks that begin with match.
+func (*checkID) Complete(match string) (out []flags.Completion) {
+	for _, c := range doctor.Checks() {
+		if strings.HasPrefix(c.ID, match) {
+			out = append(out, flags.Completion{Item: c.ID, Description: c.Title})
+		}
+	}
+	return out
+}
+
+// runtimeName is a flag's value that completes to a runtime that gc supports, or a file.
+type runtimeName string
+
+// Complete lists the runtimes, and files as the library does.
+func (*runtimeName) Complete(match string) (out []flags.Completion) {
+	for _, name := range [...]string{"crictl", "podman", "docker"} {
+		if strings.HasPrefix(name, match) {
+			out = append(out, flags.Completion{Item: name})
+		}
+	}
+	return append(out, new(flags.Filename).Complete(match)...)
+}
+
+// networkName is an argument that completes to a network.
+type networkName string
+
+// Complete lists the networks that begin with match. The library calls it outside any
+// command, so it reads the process's own environment.
+func (*networkName) Complete(match string) (out []flags.Completion) {
+	list, _ := networks(os.Getenv, paths.Default()) // a broken file completes to nothing
+	for _, n := range list {
+		if strings.HasPrefix(n.Name, match) {
+			out = append(out, flags.Completion{Item: n.Name})
+		}
+	}
+	return out
+}

@@ -1,0 +1,150 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package daemon is the command line of patchbayd: one subcommand per service.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/jessevdk/go-flags"
+
+	"github.com/patchbay-net/patchbay/cli/helptext"
+	"github.com/patchbay-net/patchbay/internal/buildinfo"
+)
+
+// command is one line of the table.
+type command struct {
+	name, short, long string
+	data              any // flags and Execute
+}
+
+// app is shared by the commands.
+type app struct {
+	ctx    context.Context
+	log    io.Writer
+	parsed *flags.Command // the program; Active leads to the command that was typed
+}
+
+func (a *app) commands() []command {
+	return []command{
+		{"dhcp", "keep DHCP leases for the plugin dhcp", dhcpLong, &dhcpCommand{app: a}},
+		{"docker", "make CNI networks Docker's", dockerLong, &dockerCommand{app: a}},
+		{"hosts", "make CNI networks span many hosts", hostsLong, newHostsCommand(a)},
+		{"help", "print the help of a command", helpLong, &helpCommand{app: a}},
+		{"version", "print the version", versionLong, &versionCommand{}},
+	}
+}
+
+// about precedes the list of commands.
+const about = `patchbayd runs Patchbay's services. Each command is one service, in the foreground,
+logging to standard error; SIGTERM ends it.`
+
+// Main runs a command and returns the exit status.
+func Main(args []string, log io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	a := &app{ctx: ctx, log: log}
+	p := flags.NewNamedParser("patchbayd", flags.HelpFlag|flags.PassDoubleDash)
+	p.ShortDescription = "the services of Patchbay"
+	p.LongDescription = about
+	for _, c := range a.commands() {
+		added, err := p.AddCommand(c.name, c.short, c.long, c.data)
+		if err != nil {
+			return a.report(err)
+		}
+		added.SubcommandsOptional = true // without a subcommand the service itself runs
+	}
+	a.parsed = p.Command
+	switch {
+	case len(args) == 0:
+		args = []string{"--help"}
+	case buildinfo.Asked(args):
+		args = append([]string{"version"}, args[1:]...)
+	}
+	_, err := p.ParseArgs(longFlags(args))
+	if args[0] == "docker" && err != nil && !isHelp(err) {
+		a.serveFailure(err)
+	}
+	return a.report(err)
+}
+
+// longFlags doubles the dash of -pidfile and similar flags: the reference's daemon accepts
+// long names after one dash. No command has a one-letter flag but -h.
+func longFlags(args []string) []string {
+	out := make([]string, 0, len(args))
+	for _, arg := range args {
+		if len(arg) > 2 && arg[0] == '-' && arg[1] >= 'a' && arg[1] <= 'z' {
+			arg = "-" + arg
+		}
+		switch arg { // the only boolean one
+		case "--broadcast=true":
+			arg = "--broadcast"
+		case "--broadcast=false":
+			continue
+		}
+		out = append(out, arg)
+	}
+	return out
+}
+
+// report prints an error and returns the exit status.
+func (a *app) report(err error) int {
+	var parse *flags.Error
+	var mistake usageError
+	switch {
+	case err == nil:
+		return 0
+	case isHelp(err):
+		fmt.Fprint(os.Stdout, helptext.Active(a.parsed, helptext.Width(os.Stdout))) //nolint:errcheck // help
+		return 0
+	case errors.As(err, &parse), errors.As(err, &mistake):
+		a.print("error", err)
+		a.print("hint", errors.New(strings.Join(append([]string{"patchbayd"}, a.typed()...), " ")+" --help"))
+		return exitUsage
+	}
+	a.print("error", err)
+	return 1
+}
+
+// exitUsage is the status of a mistake on the command line.
+const exitUsage = 2
+
+// usageError is such a mistake that the library does not detect.
+type usageError struct{ error }
+
+// noArgs refuses arguments that a command does not have: a service that ignored a stray
+// word would not do what was intended.
+func noArgs(args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q", args[0])}
+	}
+	return nil
+}
+
+// typed is the command that was typed, without its flags.
+func (a *app) typed() (words []string) {
+	if a.parsed == nil {
+		return nil
+	}
+	for c := a.parsed.Active; c != nil; c = c.Active {
+		words = append(words, c.Name)
+	}
+	return words
+}
+
+func isHelp(err error) bool {
+	var usage *flags.Error
+	return errors.As(err, &usage) && usage.Type == flags.ErrHelp
+}
+
+func (a *app) print(kind string, err error) {
+	fmt.Fprintf(a.log, "patchbayd: %s: %v\n", kind, err) //nolint:errcheck // there is nowhere to report it
+}

@@ -1,0 +1,196 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/patchbay-net/patchbay/cli/helptext"
+	"github.com/patchbay-net/patchbay/hosts"
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/store/engine"
+)
+
+const hostsLong = `Makes a CNI network span many hosts: each runs this agent, and all share one store.
+
+  patchbayd hosts create NAME --subnet 10.200.0.0/16     once, on any host
+  docker network create -d patchbay --ipam-driver null -o cni.network=NAME NAME     on each
+
+The agent prepares: it takes a block of addresses for this host, writes the
+network's configuration, and keeps the routes to the other hosts. No container
+waits for it or for the store. Its state is below /var/lib/patchbay/hosts.`
+
+// usualConfDir is the default of --conf-dir.
+const usualConfDir = "/etc/cni/net.d"
+
+// hostsCommand is `patchbayd hosts`.
+type hostsCommand struct {
+	storeFlag
+	Address  []string      `long:"address" value-name:"ADDRESS" description:"where other hosts reach this one, at most one of each family (default: those of the interface with the default route)"`
+	Name     string        `long:"name" value-name:"NAME" description:"name of this host (default: its hostname)"`
+	TTL      time.Duration `long:"ttl" value-name:"TIME" default:"30s" description:"how long after its last sign of life a host counts as gone"`
+	Reclaim  time.Duration `long:"reclaim" value-name:"TIME" default:"24h" description:"how long a host must be gone before another may take its block, when no other is free; 10 minutes and 10 times the ttl at least"`
+	Port     uint16        `long:"port" value-name:"PORT" default:"4789" description:"of the tunnel, UDP"`
+	ConfDir  string        `long:"conf-dir" value-name:"DIR" default:"/etc/cni/net.d" description:"where CNI configurations are written"`
+	DNS      []string      `long:"dns" optional:"yes" optional-value:"*" value-name:"NETWORK" description:"answer for the names of containers, on the gateway addresses of a network, or of all"`
+	Domain   string        `long:"domain" value-name:"DOMAIN" description:"answer for NAME.NETWORK.DOMAIN, too"`
+	Upstream []string      `long:"upstream" value-name:"ADDRESS[:PORT]" description:"DNS servers for all other names (default: those of /etc/resolv.conf)"`
+	DataRoot string        `long:"data-root" value-name:"DIR" default:"/var/lib/docker" description:"Docker's, where names of containers are read"`
+
+	Create hostsCreateCommand `command:"create" description:"add a network on all hosts"`
+	Remove hostsRemoveCommand `command:"rm" description:"remove a network from all hosts"`
+	List   hostsListCommand   `command:"ls" description:"show networks, hosts, blocks and endpoints"`
+	Forget hostsForgetCommand `command:"forget" description:"release the blocks of a host that will not come back"`
+	Leave  hostsLeaveCommand  `command:"leave" description:"remove this host from all networks, after the agent was stopped"`
+
+	app *app
+}
+
+// newHostsCommand gives the subcommands the flags that they share.
+func newHostsCommand(a *app) *hostsCommand {
+	c := &hostsCommand{app: a}
+	c.service = serviceFile
+	at := admin{a, &c.storeFlag}
+	c.Create.admin, c.Remove.admin, c.List.admin, c.Forget.admin, c.Leave.admin = at, at, at, at, at
+	c.Leave.hosts = c
+	return c
+}
+
+// storeFlag names the store that all hosts share.
+type storeFlag struct {
+	Store string `long:"store" value-name:"URL" env:"PATCHBAY_STORE" description:"store of all hosts: etcd://HOST,HOST/CLUSTER, etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE, or file:///DIR for one host (default: that of /etc/patchbay/hosts.env, or file:///var/lib/patchbay/hosts)"`
+
+	service string // the path of hosts.env
+}
+
+// open opens the store. An unreachable store is no error yet.
+func (f *storeFlag) open(where paths.Paths) (store.Store, error) {
+	url, err := f.url(where)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Open(url)
+}
+
+// url is the store of the flag, else the service's, else one for this host alone.
+func (f *storeFlag) url(where paths.Paths) (string, error) {
+	if f.Store != "" {
+		return f.Store, nil
+	}
+	s, err := readService(f.service)
+	return cmp.Or(s.Store, "file://"+filepath.Join(where.State, "hosts")), err
+}
+
+// Execute runs the agent until a signal ends the process.
+func (c *hostsCommand) Execute(args []string) error {
+	if len(args) > 0 {
+		return usageError{helptext.Unknown(c.app.parsed.Find("hosts"), args[0])}
+	}
+	logger := log.New(c.app.log, "", log.LstdFlags)
+	opts, err := c.options(paths.Default(), logger.Printf)
+	if err != nil {
+		return err
+	}
+	if err := statedir.Make(opts.Paths.State, "hosts"); err != nil {
+		return err
+	}
+	unlock, err := lockState(c.app.ctx, filepath.Join(opts.Paths.State, "hosts"), 0)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if opts.Store, err = c.open(opts.Paths); err != nil {
+		return err
+	}
+	defer opts.Store.Close() //nolint:errcheck // the process ends
+	fabric, err := mesh.Open(mesh.Options{Paths: opts.Paths, Wanted: filepath.Join(opts.Paths.State, "hosts"), Warn: func(err error) { logger.Print(err) }})
+	if err != nil {
+		return err
+	}
+	defer fabric.Close()
+	opts.Fabric = fabric
+	a, err := hosts.New(opts)
+	if err != nil {
+		return err
+	}
+	logger.Printf("this is host %s, %s", opts.Name, a.ID())
+	a.Run(c.app.ctx)
+	return nil
+}
+
+func (c *hostsCommand) options(where paths.Paths, printLine func(string, ...any)) (o hosts.Options, err error) {
+	o = hosts.Options{
+		Name: c.Name, Port: c.Port, Paths: where, ConfDir: c.ConfDir, DataRoot: c.DataRoot,
+		TTL: c.TTL, Reclaim: c.Reclaim, DNS: c.DNS, Domain: c.Domain, Log: printLine,
+	}
+	if least := hosts.LeastReclaim(c.TTL); c.Reclaim < least {
+		return o, fmt.Errorf("read --reclaim: %v is too short, a living host could lose its block: it must be %v at least with a --ttl of %v", c.Reclaim, least, c.TTL)
+	}
+	for _, text := range c.Upstream {
+		server, err := upstream(text)
+		if err != nil {
+			return o, err
+		}
+		o.Upstreams = append(o.Upstreams, server)
+	}
+	if o.Name == "" {
+		if o.Name, err = os.Hostname(); err != nil {
+			return o, fmt.Errorf("find the name of this host: %w", err)
+		}
+	}
+	o.Underlay, err = addresses(c.Address)
+	return o, err
+}
+
+// confDir is the directory of the flag, or else the service's.
+func (c *hostsCommand) confDir() (string, error) {
+	if c.ConfDir != usualConfDir {
+		return c.ConfDir, nil
+	}
+	s, err := readService(c.service)
+	return cmp.Or(s.ConfDir, usualConfDir), err
+}
+
+// addresses parses the addresses at which other hosts reach this one.
+func addresses(texts []string) (out []netip.Addr, err error) {
+	for _, text := range texts {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, fmt.Errorf("read --address: %w", err)
+		}
+		if !addr.IsGlobalUnicast() || addr.Zone() != "" {
+			return nil, fmt.Errorf("read --address: %s is no address of one host", addr)
+		}
+		for _, other := range out {
+			if other.Is4() == addr.Is4() {
+				return nil, errors.New("read --address: at most one of each family")
+			}
+		}
+		out = append(out, addr)
+	}
+	return out, nil
+}
+
+// upstream parses the address of a DNS server.
+func upstream(text string) (netip.AddrPort, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		const port = 53
+		return netip.AddrPortFrom(addr, port), nil
+	}
+	server, err := netip.ParseAddrPort(text)
+	if err != nil {
+		return server, fmt.Errorf("read --upstream: %w", err)
+	}
+	return server, nil
+}

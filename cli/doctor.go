@@ -1,0 +1,142 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/cli/doctor"
+	"github.com/patchbay-net/patchbay/cli/gc"
+)
+
+const doctorLong = `Find what is wrong with the networking of this node and print what to do about
+it. Nothing is changed. The kernel's features are tried in a separate namespace.
+
+The exit status is for monitoring: 0 when nothing is wrong, 1 with warnings
+only, 2 with problems (something does not work now, or an ADD would fail), 3
+when doctor could not be run as asked.
+
+  patchbay doctor
+  patchbay doctor --check pools --check conntrack --json`
+
+type doctorCommand struct {
+	app   *app
+	Check []checkID     `long:"check" value-name:"ID" description:"run this check only; may be repeated"`
+	List  bool          `long:"list" description:"list the checks and run none"`
+	From  runtimeName   `long:"from" value-name:"crictl|podman|docker|FILE" description:"treat containers that this runtime lists as alive, as gc does"`
+	Grace time.Duration `long:"grace" value-name:"DURATION" default:"1m" description:"treat what is younger as alive, as gc does"`
+	JSON  bool          `long:"json" description:"print a JSON object"`
+}
+
+// Execute examines the node.
+func (c *doctorCommand) Execute(args []string) error {
+	c.app.json = c.JSON
+	checks, err := c.checks(args)
+	if err != nil {
+		return err
+	}
+	if c.List {
+		return c.list(checks)
+	}
+	n, err := c.node()
+	if err != nil {
+		return unknown(err)
+	}
+	if err := n.Open(); err != nil {
+		return unknown(err)
+	}
+	defer n.Close()
+	report := doctor.Examine(c.app.ctx, n, checks)
+	if c.JSON {
+		err = c.app.printOnly(report)
+	} else {
+		err = c.app.print(doctorText(report))
+	}
+	if err != nil {
+		return unknown(err)
+	}
+	return verdict(report)
+}
+
+// unknown is a failure of doctor itself, with the exit status of monitoring plugins.
+func unknown(err error) error { return &failure{err: err, code: exitUnknown} }
+
+func verdict(r *doctor.Report) error {
+	switch r.Worst() {
+	case doctor.Problem:
+		return exit(exitProblems)
+	case doctor.Warning:
+		return exit(exitWarnings)
+	}
+	return nil
+}
+
+func (c *doctorCommand) checks(args []string) (list []doctor.Check, err error) {
+	if err := noArgs(args); err != nil {
+		return nil, unknown(err)
+	}
+	all := doctor.Checks()
+	if len(c.Check) == 0 {
+		return all, nil
+	}
+	for _, id := range c.Check {
+		i := slices.IndexFunc(all, func(c doctor.Check) bool { return c.ID == string(id) })
+		if i < 0 {
+			return nil, &failure{err: fmt.Errorf("no check %q", id), hint: "patchbay doctor --list", code: exitUnknown}
+		}
+		list = append(list, all[i])
+	}
+	return list, nil
+}
+
+func (c *doctorCommand) list(checks []doctor.Check) error {
+	if c.JSON {
+		ids := make([]string, len(checks))
+		for i, check := range checks {
+			ids[i] = check.ID
+		}
+		return c.app.printJSON(ids)
+	}
+	t := newTable("CHECK", "WELL WHEN")
+	for _, check := range checks {
+		t.row(check.ID, check.Title)
+	}
+	return c.app.print(t.String())
+}
+
+func (c *doctorCommand) node() (*doctor.Node, error) {
+	rt := c.app.runtime(nil)
+	rt.Warn = nil // the checks report what it would warn of
+	n := &doctor.Node{
+		Paths: c.app.paths, ConfDir: confDir(c.app.getenv), Runtime: rt, NewSession: c.app.session,
+		GC: gc.Options{Paths: c.app.paths, Runtime: rt, NewSession: c.app.session, Grace: c.Grace},
+	}
+	if c.From == "" {
+		return n, nil
+	}
+	var err error
+	n.GC.Live, err = gc.Containers(c.app.ctx, string(c.From), c.app.stdin)
+	return n, err
+}
+
+// doctorText has a paragraph for each finding, problems first.
+func doctorText(r *doctor.Report) string {
+	var b strings.Builder
+	for _, level := range [...]doctor.Level{doctor.Problem, doctor.Warning} {
+		for _, f := range r.Findings {
+			if f.Level == level {
+				fmt.Fprintf(&b, "%s: %s\n  check: %s\n  do: %s\n", f.Level, oneLine(f.What), f.Check, oneLine(f.Fix))
+			}
+		}
+	}
+	if len(r.Findings) == 0 {
+		fmt.Fprintf(&b, "healthy: %d checks found nothing\n", len(r.Checks))
+	}
+	return b.String()
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -1,0 +1,173 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/attached"
+	"github.com/patchbay-net/patchbay/cli/vet"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+)
+
+// mostNamed is how many attachments a finding names.
+const mostNamed = 3
+
+// standing returns the attachments of this node whose namespace exists: the check of
+// leftovers covers the others.
+func (n *Node) standing() (look *attached.Look, list []*attached.Attachment, err error) {
+	look = attached.New(n.Kernel, n.Paths.Proc)
+	all, err := look.List(n.Runtime)
+	for _, a := range all {
+		if a.NetNS != "" && !a.Gone() {
+			list = append(list, a)
+		}
+	}
+	return look, list, err
+}
+
+// attachments compares the interface, addresses and routes of every container with the
+// result of its ADD, and runs our plugins' CHECK for what else it needs: bridge, gateway,
+// master, forwarding.
+func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
+	look, list, err := n.standing()
+	broken, err := brokenFiles(err)
+	for _, b := range broken {
+		found = append(found, warning(b.Error()+": its objects are neither checked nor repaired", "start the container again (patchbay del and add); patchbay gc removes what is dead"))
+	}
+	var lost, uncached []string
+	for _, a := range list {
+		diffs, lerr := look.Links(ctx, a)
+		if lerr == nil && len(diffs) == 0 {
+			diffs = n.ask(ctx, a).Other
+		}
+		if a.Gone() { // it ended meanwhile
+			continue
+		}
+		if lerr != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", a.Name(), lerr))
+		}
+		if len(diffs) > 0 {
+			found = append(found, problem(a.Name()+": "+strings.Join(diffs, "; "), "restore what is missing: on the host by hand; in the container by patchbay del and add, which start it again"))
+		}
+		if look.Unrecorded(a) {
+			lost = append(lost, a.Name())
+		}
+		if a.Uncached(n.Paths) {
+			uncached = append(uncached, a.Name())
+		}
+	}
+	if len(uncached) > 0 {
+		found = append(found, warning(fmt.Sprintf("%s: no result of the ADD is left below %s, so its addresses and routes are unknown", several(uncached), filepath.Join(n.Paths.CNI, "results")),
+			"start the container again, when it suits"))
+	}
+	if len(lost) > 0 {
+		found = append(found, warning(fmt.Sprintf("%s: no record of ours is left below %s, so patchbay repair could restore nothing", several(lost), n.Paths.Run),
+			"start the container again, when it suits"))
+	}
+	return found, err
+}
+
+// brokenFiles splits joined errors into those of truncated records and cached results, and
+// all others.
+func brokenFiles(err error) (broken []error, others error) {
+	several, ok := err.(interface{ Unwrap() []error })
+	if ok && !slices.ContainsFunc(several.Unwrap(), func(e error) bool { return e == record.ErrBroken || e == chain.ErrBrokenCache }) { //nolint:errorlint // err itself, not a wrapped one
+		for _, e := range several.Unwrap() {
+			b, o := brokenFiles(e)
+			broken, others = append(broken, b...), errors.Join(others, o)
+		}
+		return broken, others
+	}
+	if errors.Is(err, record.ErrBroken) || errors.Is(err, chain.ErrBrokenCache) {
+		return []error{err}, nil
+	}
+	return nil, err
+}
+
+// ask runs our plugins' CHECK once per attachment, and returns what is missing. It returns
+// nothing where no runtime caches the configuration.
+func (n *Node) ask(ctx context.Context, a *attached.Attachment) *netstate.Differences {
+	key := owner.Of(a.Network, a.ContainerID, a.IfName)
+	if d := n.asked[key]; d != nil {
+		return d
+	}
+	if n.asked == nil {
+		n.asked = make(map[owner.Key]*netstate.Differences)
+	}
+	d := new(netstate.Differences)
+	if list, err := chain.ParseList(a.Config); err == nil {
+		s := n.NewSession()
+		defer s.Close()
+		d = netstate.Found(vet.Check(ctx, n.Runtime, s, list, a.Attachment))
+	}
+	n.asked[key] = d
+	return d
+}
+
+// missing reports the attachments whose firewall elements are missing, in one finding per
+// set of missing elements.
+func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
+	look, list, err := n.standing()
+	_, err = brokenFiles(err) // the check of attachments reports them
+	var recorded, lost lacks
+	for _, a := range list {
+		switch has, lerr := look.Firewall(ctx, a); {
+		case lerr != nil:
+			err = errors.Join(err, lerr)
+		case len(has) > 0:
+			recorded.add(a, has)
+		case !a.Gone(): // a record may be lost, or all: our plugins derive what should exist
+			lost.add(a, n.ask(ctx, a).Lost)
+		}
+	}
+	found = recorded.findings("patchbay repair; docs/cli.md has a hook that calls it when the firewall restarts")
+	return append(found, lost.findings("start the container again: records of it are lost, without which patchbay repair knows nothing of this")...), err
+}
+
+// lacks groups attachments by what is missing.
+type lacks struct {
+	order  []string
+	names  map[string][]string
+	counts map[string]int
+}
+
+func (l *lacks) add(a *attached.Attachment, lost []netstate.Lost) {
+	if len(lost) == 0 {
+		return
+	}
+	if l.names == nil {
+		l.names, l.counts = make(map[string][]string), make(map[string]int)
+	}
+	d := netstate.Differences{Lost: lost}
+	what := d.Sentence()
+	if l.names[what] == nil {
+		l.order = append(l.order, what)
+	}
+	l.names[what], l.counts[what] = append(l.names[what], a.Name()), l.counts[what]+len(lost)
+}
+
+func (l *lacks) findings(fix string) (found []Finding) {
+	for _, what := range l.order {
+		text := fmt.Sprintf("%s: %s missing from the firewall (%d elements)", several(l.names[what]), what, l.counts[what])
+		found = append(found, problem(text, "%s", fix))
+	}
+	return found
+}
+
+// several names a few and counts the others.
+func several(names []string) string {
+	if len(names) <= mostNamed {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNamed], ", "), len(names)-mostNamed)
+}

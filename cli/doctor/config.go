@@ -1,0 +1,211 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/cli/vet"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// configurations judges every network and reports files that cannot be read.
+func configurations(ctx context.Context, n *Node) (found []Finding, err error) {
+	if len(n.Networks)+len(n.Broken) == 0 {
+		return []Finding{noNetwork(n.ConfDir)}, nil
+	}
+	for _, b := range n.Broken {
+		found = append(found, problem(b.Error(), "repair or remove %s: runtimes stop at a broken file that comes first", b.File))
+	}
+	files := make(map[string]string)
+	for _, net := range n.Networks {
+		if other, twice := files[net.Name]; twice {
+			found = append(found, warning(fmt.Sprintf("network %s is in %s and in %s: only the first is used", net.Name, other, net.File), "remove one of them"))
+			continue
+		}
+		files[net.Name] = net.File
+		found = append(found, n.validate(ctx, net)...)
+	}
+	return found, nil
+}
+
+// noNetwork gives a command that can be pasted into a shell, even where the directory is
+// missing.
+func noNetwork(dir string) Finding {
+	first := ""
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		first = "mkdir -p " + dir + " && "
+	}
+	return warning("no network is configured in "+dir, "%spatchbay network show patchbay > %s", first, filepath.Join(dir, "10-patchbay.conflist"))
+}
+
+// validate judges a network as `patchbay network validate` does.
+func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
+	s := n.NewSession()
+	defer s.Close()
+	for _, f := range vet.Network(ctx, n.Runtime, s, net.List) {
+		what := fmt.Sprintf("network %s: %v", net.Name, f)
+		switch {
+		case f.Warning:
+			found = append(found, warning(what, "correct %s, or leave it: an ADD accepts it", net.File))
+		case errors.Is(f, invoke.ErrNotFound):
+			found = append(found, problem(what, "correct %s, or install the plugin: patchbay install %s has ours", net.File, n.Runtime.Path[0]))
+		default:
+			found = append(found, problem(what, "correct %s; patchbay network validate %s", net.File, net.Name))
+		}
+	}
+	return found
+}
+
+// statuses checks whether an ADD to each network would work now.
+func statuses(ctx context.Context, n *Node) (found []Finding, err error) {
+	s := n.NewSession()
+	defer s.Close()
+	for _, net := range n.Networks {
+		if err := vet.Status(ctx, n.Runtime, s, net.List); err != nil {
+			what := fmt.Sprintf("network %s takes no containers now: %v", net.Name, err)
+			if d := spec.AsError(err).Details; d != "" {
+				what += " (" + d + ")"
+			}
+			found = append(found, problem(what, "patchbay status %s, once it is repaired", net.Name))
+		}
+	}
+	return found, nil
+}
+
+// binaries reports which programs the names of our plugins lead to in CNI_PATH. A mix of
+// builds works, since state is shared, but is seldom intended.
+func binaries(_ context.Context, n *Node) (found []Finding, err error) {
+	byKind := map[string][]string{}
+	for _, p := range n.NewSession().Plugins {
+		path := find(n.Runtime.Path, p.Name)
+		if path == "" {
+			continue
+		}
+		kind, kerr := kindOf(path)
+		err = errors.Join(err, kerr)
+		byKind[kind] = append(byKind[kind], p.Name)
+	}
+	dir := strings.Join(n.Runtime.Path, ":")
+	if names := n.absent(); len(byKind) > 0 && len(names) > 0 {
+		found = append(found, warning(fmt.Sprintf("networks name %s, which %s lacks: patchbay uses its built-in ones, other runtimes find none", strings.Join(names, " "), dir),
+			"patchbay install %s", n.Runtime.Path[0]))
+	}
+	if names := byKind["other build"]; len(names) > 0 {
+		found = append(found, warning(fmt.Sprintf("%s in %s are of another build of patchbay than this one", strings.Join(names, " "), dir), "patchbay install %s", n.Runtime.Path[0]))
+	}
+	if names := byKind["other"]; len(names) > 0 {
+		found = append(found, warning(fmt.Sprintf("%s in %s are not patchbay's", strings.Join(names, " "), dir),
+			"patchbay install --backup DIR %s, or leave it so if that is meant", n.Runtime.Path[0]))
+	}
+	if names := byKind["broken"]; len(names) > 0 {
+		found = append(found, problem(fmt.Sprintf("%s in %s cannot be executed", strings.Join(names, " "), dir), "patchbay install %s", n.Runtime.Path[0]))
+	}
+	return found, err
+}
+
+// absent returns our plugins that a network names and that no other runtime finds.
+func (n *Node) absent() (names []string) {
+	s := n.NewSession()
+	defer s.Close()
+	for _, net := range n.Networks {
+		for _, p := range net.Plugins {
+			ours := s.Own(p.Type, &spec.Call{Path: n.Runtime.Path}) != nil
+			if ours && find(n.Runtime.Path, p.Type) == "" && !slices.Contains(names, p.Type) {
+				names = append(names, p.Type)
+			}
+		}
+	}
+	return names
+}
+
+// find is the path at which a runtime finds a plugin, or empty.
+func find(dirs []string, name string) string {
+	for _, dir := range dirs {
+		path := filepath.Join(dir, name)
+		if _, err := os.Lstat(path); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// kindOf reads a program's build information, without running it.
+func kindOf(path string) (string, error) {
+	fi, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) { // a dangling link
+		return "broken", nil
+	}
+	if err != nil {
+		return "broken", fmt.Errorf("look at %s: %w", path, err)
+	}
+	if !fi.Mode().IsRegular() || fi.Mode()&0o111 == 0 || fi.Size() == 0 {
+		return "broken", nil
+	}
+	if plugin.IsSelf(path) {
+		return "ours", nil
+	}
+	if fi.Size() > maxProgram {
+		return "other", nil
+	}
+	// The linker embeds the build information as plain text; debug/buildinfo would slow
+	// down the start of every plugin process.
+	text, err := os.ReadFile(path)
+	if bytes.Contains(text, []byte("path\tgithub.com/patchbay-net/patchbay/cmd/patchbay\n")) {
+		return "other build", err
+	}
+	return "other", err
+}
+
+// maxProgram is larger than any build of ours, in bytes.
+const maxProgram = 64 << 20
+
+// dhcpKeepers checks that a keeper answers, since without one leases run out. The socket
+// belongs to our keeper or the reference's.
+func dhcpKeepers(ctx context.Context, n *Node) (found []Finding, err error) {
+	asked := make(map[string]bool)
+	for _, net := range n.Networks {
+		for _, m := range net.Members {
+			if m.IPAM.Type != "dhcp" {
+				continue
+			}
+			socket := cmp.Or(m.IPAM.SocketPath, filepath.Join(n.Paths.RunCNI, "dhcp.sock"))
+			if asked[socket] {
+				continue
+			}
+			asked[socket] = true
+			if err := dial(ctx, socket); err != nil {
+				found = append(found, problem(fmt.Sprintf("network %s gets its addresses by DHCP, but no keeper of leases answers at %s: %v", net.Name, socket, err),
+					"systemctl enable --now patchbay-dhcp.socket, or without systemd: patchbayd dhcp --detach"))
+			}
+		}
+	}
+	return found, nil
+}
+
+func dial(ctx context.Context, socket string) error {
+	d := net.Dialer{Timeout: 2 * time.Second}
+	c, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			return op.Err
+		}
+		return err
+	}
+	return c.Close()
+}

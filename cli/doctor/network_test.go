@@ -1,0 +1,275 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/test/nettest"
+)
+
+func hostLocal(pluginType, more, subnet string) string {
+	return fmt.Sprintf(`{"type":%q,%s"ipam":{"type":"host-local","ranges":[[{"subnet":%q}]]}}`, pluginType, more, subnet)
+}
+
+func TestKernelFeatures(t *testing.T) {
+	b := newBench(t)
+	b.network("pods", pods)
+	b.healthy("kernel")
+	for _, kind := range []string{"ipvlan", "vlan", "dummy", "vrf"} {
+		b.network("extra", fmt.Sprintf(`{"type":%q}`, kind))
+		if nettest.LinkKind(kind).Probe() == nil {
+			b.healthy("kernel")
+		} else {
+			b.finds("kernel", "problem: which network extra needs: operation not supported")
+		}
+	}
+	b.network("extra", `{"type":"macvlan"},{"type":"bandwidth"},{"type":"sbr"},{"type":"portmap"}`)
+	b.healthy("kernel")
+}
+
+func TestOverlaps(t *testing.T) {
+	b := newBench(t)
+	b.network("pods", pods)
+	b.healthy("overlap")
+	b.network("twin", hostLocal("bridge", `"bridge":"br1",`, "10.88.0.128/25"))
+	b.finds("overlap", "problem: networks pods (10.88.0.1-10.88.0.254) and twin (10.88.0.129-10.88.0.254) give out the same addresses")
+	b.network("twin", `{"type":"bridge","bridge":"br0","ipam":{"type":"host-local","subnet":"10.88.1.0/24"}}`)
+	b.healthy("overlap")
+
+	b.attach("pods", "c1") // its bridge's own route does not count
+	b.healthy("overlap")
+	uplink := b.veth("up0", "10.88.0.77/28")
+	b.finds("overlap", "problem: the host's route to 10.88.0.64/28 by up0 overlaps 10.88.0.0/24 of network pods")
+	b.must(netlink.AddrDel(uplink, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 88, 0, 77), Mask: net.CIDRMask(28, 32)}}))
+	_, wide, err := net.ParseCIDR("10.0.0.0/8")
+	b.must(err)
+	b.must(netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Attrs().Index, Dst: wide}))
+	b.finds("overlap", "warning: route to 10.0.0.0/8 by up0 overlaps 10.88.0.0/24 of network pods",
+		"warning: route to 10.0.0.0/8 by up0 overlaps 10.88.1.0/24 of network twin")
+}
+
+func TestBridges(t *testing.T) {
+	b := newBench(t)
+	b.network("pods", pods)
+	b.network("twin", hostLocal("bridge", `"bridge":"br0","mtu":1400,`, "10.89.0.0/24"))
+	b.finds("bridges", "warning: networks pods and twin share bridge br0 with MTU 0 and 1400")
+	b.network("twin", hostLocal("bridge", `"bridge":"br0","isGateway":true,`, "10.89.0.0/24"))
+	b.finds("bridges", "problem: networks pods and twin share bridge br0 with the gateways 10.88.0.1 and 10.89.0.1")
+	b.network("twin", hostLocal("bridge", `"bridge":"br0","internal":true,`, "10.89.0.0/24"))
+	b.finds("bridges", "problem: of networks pods and twin on bridge br0 one is internal")
+	b.network("twin", hostLocal("bridge", `"bridge":"br0","isGateway":true,"vlan":5,`, "10.89.0.0/24"))
+	b.healthy("bridges")
+	b.must(os.Remove(filepath.Join(b.conf, "twin.conflist")))
+	b.attach("pods", "c1")
+	b.healthy("bridges")
+	br, err := netlink.LinkByName("br0")
+	b.must(err)
+	old, err := netlink.ParseAddr("10.99.0.1/24")
+	b.must(err)
+	b.must(netlink.AddrAdd(br, old))
+	b.finds("bridges", "warning: bridge br0 has the address 10.99.0.1/24, of no network that uses it (10.88.0.0/24)")
+	b.must(netlink.LinkDel(br))
+	b.veth("br0", "")
+	b.finds("bridges", "problem: br0, the bridge of network pods, is a veth")
+	b.finds("status", `problem: network pods takes no containers now`)
+}
+
+func TestMTUs(t *testing.T) {
+	b := newBench(t)
+	uplink := b.veth("up0", "192.0.2.2/24")
+	b.must(netlink.LinkSetMTU(uplink, 1400))
+	b.network("pods", hostLocal("ptp", `"mtu":1500,`, "10.88.0.0/24"))
+	b.healthy("mtu") // no default route, so no limit
+	b.defaultRoute(uplink, "192.0.2.1", 0)
+	b.finds("mtu", "warning: network pods has MTU 1500, but the uplink, up0, only 1400")
+	b.network("pods", pods)
+	b.healthy("mtu")
+	b.attach("pods", "c1")
+	b.finds("mtu", "warning: bridge br0 of network pods has MTU 1500, but the uplink, up0, only 1400")
+	b.must(netlink.LinkSetMTU(uplink, 1500))
+	b.healthy("mtu")
+	br, err := netlink.LinkByName("br0")
+	b.must(err)
+	b.must(netlink.LinkSetMTU(br, 1300))
+	b.finds("mtu", "warning: and its bridge br0 only 1300")
+}
+
+func TestPools(t *testing.T) {
+	b := newBench(t)
+	b.network("pods", hostLocal("bridge", "", "10.88.0.0/28")) // 13 without the gateway
+	b.fill("pods", 11)
+	b.healthy("pools")
+	b.fill("pods", 12)
+	b.finds("pools", "warning: 12 of 13 addresses of network pods (10.88.0.1-10.88.0.14) are taken")
+	b.fill("pods", 13)
+	b.finds("pools", "problem: no container can be attached")
+	b.network("pods", hostLocal("bridge", "", "fd00::/64"))
+	b.healthy("pools")
+}
+
+// fill reserves n addresses from 10.88.0.2.
+func (b *bench) fill(network string, n int) {
+	b.Helper()
+	dir := filepath.Join(b.paths.CNI, "networks", network)
+	b.must(os.MkdirAll(dir, 0o755))
+	for i := range n {
+		b.must(os.WriteFile(filepath.Join(dir, fmt.Sprintf("10.88.0.%d", i+2)), fmt.Appendf(nil, "c%d\r\neth0", i), 0o600))
+	}
+}
+
+func TestSize(t *testing.T) {
+	for _, tc := range []struct {
+		subnet, start, end, gateway string
+		want                        int
+	}{
+		{"10.0.0.0/24", "", "", "", 253},
+		{"10.0.0.0/24", "10.0.0.10", "10.0.0.19", "", 10},
+		{"10.0.0.0/24", "10.0.0.10", "10.0.0.19", "10.0.0.12", 9},
+		{"10.0.0.0/8", "", "", "", 1<<24 - 3},
+		{"fd00::/120", "", "", "", 254},
+	} {
+		r, err := ipam.ParseRange(tc.subnet, tc.start, tc.end, tc.gateway)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := ipam.RangeSet{r}
+		if err := set.Canonicalize(); err != nil {
+			t.Fatal(err)
+		}
+		if got := size(set); got != tc.want {
+			t.Errorf("%+v: %d", tc, got)
+		}
+	}
+}
+
+func TestLeftovers(t *testing.T) {
+	b := newBench(t)
+	b.network("pods", pods)
+	path := b.attach("pods", "c1")
+	b.healthy("leftovers")
+	b.must(netns.Delete(path))
+	b.finds("leftovers", "warning: 1 dead attachment left 1 addresses and more behind: pods c1/eth0")
+
+	// An address file without any other trace of its attachment: unsure.
+	b = newBench(t)
+	b.fill("pods", 5)
+	b.finds("leftovers", "warning: 5 attachments may be dead: pods c0/eth0: its namespace is unknown")
+}
+
+func TestConfigurations(t *testing.T) {
+	b := newBench(t)
+	b.finds("config", "warning: no network is configured")
+	show := "patchbay network show patchbay > " + b.conf + "/10-patchbay.conflist"
+	if fix := b.check("config")[0].Fix; fix != show {
+		t.Errorf("advice: %s", fix)
+	}
+	b.must(os.Remove(b.conf))
+	if fix := b.check("config")[0].Fix; fix != "mkdir -p "+b.conf+" && "+show {
+		t.Errorf("advice without the directory: %s", fix)
+	}
+	b.must(os.Mkdir(b.conf, 0o700))
+	b.network("pods", pods)
+	b.healthy("config")
+	b.must(os.WriteFile(filepath.Join(b.conf, "broken.conflist"), []byte("{"), 0o600))
+	b.network("ranges", `{"type":"bridge","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.1/24"}]]}}`)
+	b.network("missing", `{"type":"bridge","ipam":{"type":"calico-ipam"}},{"type":"nobody"}`)
+	again := filepath.Join(b.conf, "zz-again.conflist")
+	text, err := os.ReadFile(filepath.Join(b.conf, "pods.conflist"))
+	b.must(err)
+	b.must(os.WriteFile(again, text, 0o600))
+	b.finds("config", "problem: broken.conflist", `problem: "calico-ipam"`, `problem: "nobody"`, "problem: bridge.ipam: ",
+		"warning: network pods is in")
+}
+
+func TestBinaries(t *testing.T) {
+	b := newBench(t)
+	b.network("pods", pods)
+	b.healthy("plugins") // no program is installed: all plugins are built in
+	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "loopback")))
+	b.finds("plugins", "warning: networks name bridge firewall, which "+b.bin+" lacks: patchbay uses its built-in ones, other runtimes find none")
+	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "bridge")))
+	b.must(os.Symlink("/proc/self/exe", filepath.Join(b.bin, "firewall")))
+	b.healthy("plugins")
+	b.must(os.Remove(filepath.Join(b.bin, "bridge")))
+	b.must(os.WriteFile(filepath.Join(b.bin, "ptp"), []byte("#!/bin/sh\n"), 0o755))
+	b.must(os.WriteFile(filepath.Join(b.bin, "bridge"), []byte("\x7fELF path\tgithub.com/patchbay-net/patchbay/cmd/patchbay\n"), 0o755))
+	b.must(os.WriteFile(filepath.Join(b.bin, "portmap"), nil, 0o644))
+	b.must(os.Symlink("nowhere", filepath.Join(b.bin, "tuning")))
+	b.finds("plugins", "warning: bridge in "+b.bin+" are of another build", "warning: ptp in", "problem: portmap tuning in "+b.bin+" cannot be executed")
+}
+
+func TestDHCPKeepers(t *testing.T) {
+	b := newBench(t)
+	b.network("lan", `{"type":"macvlan","ipam":{"type":"dhcp"}}`)
+	other := filepath.Join(b.conf, "other.sock")
+	b.network("lan2", fmt.Sprintf(`{"type":"bridge","ipam":{"type":"dhcp","daemonSocketPath":%q}}`, other))
+	usual := filepath.Join(b.paths.RunCNI, "dhcp.sock")
+	b.finds("dhcp", "problem: no keeper of leases answers at "+usual+": connect: no such file", "problem: "+other)
+	b.must(os.MkdirAll(b.paths.RunCNI, 0o700))
+	for _, path := range []string{usual, other} {
+		l, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", path)
+		b.must(err)
+		defer l.Close() //nolint:errcheck // a test
+	}
+	b.healthy("dhcp")
+}
+
+// Doctor reports, for each container, what was removed in it by hand.
+func TestAttachments(t *testing.T) {
+	b := newBench(t)
+	b.network("pods", hostLocal("bridge", `"bridge":"br0","isDefaultGateway":true,`, "10.88.0.0/24"))
+	ns := map[string]string{}
+	for _, id := range []string{"link", "address", "route", "subnet", "well"} {
+		ns[id] = b.attach("pods", id)
+	}
+	b.healthy("attachments")
+	inside := func(id string, do func(*netlink.Handle, netlink.Link) error) {
+		t.Helper()
+		n, err := netns.Open(ns[id])
+		b.must(err)
+		b.must(n.Do(func() error {
+			h, err := netlink.NewHandle()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			eth0, err := h.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return do(h, eth0)
+		}))
+		b.must(n.Close())
+	}
+	inside("address", func(h *netlink.Handle, l netlink.Link) error {
+		list, err := h.AddrList(l, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		return h.AddrDel(l, &list[0])
+	})
+	inside("route", func(h *netlink.Handle, l netlink.Link) error {
+		_, all, err := net.ParseCIDR("0.0.0.0/0")
+		if err != nil {
+			return err
+		}
+		return h.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: all})
+	})
+	inside("subnet", func(h *netlink.Handle, l netlink.Link) error {
+		return h.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{IP: net.IPv4(10, 88, 0, 0), Mask: net.CIDRMask(24, 32)}})
+	})
+	inside("link", func(h *netlink.Handle, l netlink.Link) error { return h.LinkDel(l) })
+	b.finds("attachments", "problem: pods/address: eth0 has lost its address 10.88.0.3/24",
+		"problem: pods/link: the host's link", "problem: pods/route: the route to 0.0.0.0/0 is missing", "problem: pods/subnet: the route to 10.88.0.0/24 is missing")
+}

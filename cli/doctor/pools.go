@@ -1,0 +1,168 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/cli/gc"
+	"github.com/patchbay-net/patchbay/ipam"
+)
+
+// pools warns before a pool is full, and reports a full one.
+func pools(ctx context.Context, n *Node) (found []Finding, err error) {
+	for _, net := range n.Networks {
+		for i := range net.Members {
+			m := &net.Members[i]
+			sets, serr := m.sets()
+			if serr != nil || len(sets) == 0 {
+				continue // the check of configurations reports it
+			}
+			more, perr := n.pool(ctx, net, m, sets)
+			found, err = append(found, more...), errors.Join(err, perr)
+		}
+	}
+	return found, err
+}
+
+func (n *Node) pool(ctx context.Context, net *Network, m *Member, sets []ipam.RangeSet) (found []Finding, err error) {
+	store := ipam.FileStore{DataDir: n.poolDir(m), Network: net.Name, IndexDir: filepath.Join(n.Paths.Run, "ipam")}
+	tx, err := store.Begin(ctx, ipam.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Close()
+	held, err := tx.List(false)
+	if err != nil {
+		return nil, err
+	}
+	for _, set := range sets {
+		used := 0
+		for _, r := range held {
+			if set.Contains(r.Addr) {
+				used++
+			}
+		}
+		found = append(found, fill(net.Name, set, used)...)
+	}
+	return found, nil
+}
+
+// fill reports how full a set is.
+func fill(network string, set ipam.RangeSet, used int) []Finding {
+	total := size(set)
+	what := fmt.Sprintf("%d of %d addresses of network %s (%s) are taken", used, total, network, set)
+	const fix = "patchbay gc shows what is dead; a larger or a second range otherwise"
+	switch {
+	case used >= total:
+		return []Finding{problem(what+": no container can be attached", fix)}
+	case used >= total-total/10:
+		return []Finding{warning(what, fix)}
+	}
+	return nil
+}
+
+// size counts the addresses that can be assigned, without the gateways. A number larger
+// than anyone can reserve becomes many.
+func size(set ipam.RangeSet) int {
+	const many = math.MaxInt / 2
+	total := 0
+	for _, r := range set {
+		total += span(r.Start, r.End, many)
+		if r.Contains(r.Gateway) {
+			total--
+		}
+		if total >= many {
+			return many
+		}
+	}
+	return total
+}
+
+// span counts the addresses from first to last, up to most.
+func span(first, last netip.Addr, most int) int {
+	a, b := first.As16(), last.As16()
+	low := binary.BigEndian.Uint64(b[8:]) - binary.BigEndian.Uint64(a[8:])
+	if !bytes.Equal(a[:8], b[:8]) || low >= uint64(most) {
+		return most
+	}
+	return int(low) + 1
+}
+
+// leftovers reports what gc would remove and what it is unsure about.
+func leftovers(ctx context.Context, n *Node) (found []Finding, err error) {
+	o := n.GC
+	o.Apply = false
+	o.LockTime = 10 * time.Second // do not wait longer just to look
+	report, err := gc.Run(ctx, o)
+	if report == nil {
+		return nil, err
+	}
+	var dead, unsure []string
+	addresses := 0
+	for _, a := range report.Attachments {
+		switch {
+		case a.State == gc.Dead:
+			dead = append(dead, a.Name())
+			addresses += len(a.Addrs)
+		case !a.Young:
+			unsure = append(unsure, a.Name()+": "+a.Why)
+		}
+	}
+	if len(dead) > 0 {
+		found = append(found, warning(fmt.Sprintf("%s left %d addresses and more behind: %s", count(len(dead), "dead attachment"), addresses, some(dead)),
+			"patchbay gc shows it, patchbay gc --apply removes it"))
+	}
+	if len(unsure) > 0 {
+		found = append(found, warning(fmt.Sprintf("%s may be dead: %s", count(len(unsure), "attachment"), some(unsure)), "patchbay gc --from RUNTIME decides by the runtime's list"))
+	}
+	for _, s := range report.Stray {
+		fix := s.Fix
+		if s.State == gc.Dead {
+			fix = "patchbay gc --apply"
+		}
+		if fix != "" {
+			found = append(found, warning(fmt.Sprintf("%s %s: %s", s.Kind, s.Name, s.Why), "%s", fix))
+		}
+	}
+	if l := report.Legacy; l != nil {
+		found = append(found, warning(fmt.Sprintf("%s of dead attachments in iptables-legacy", count(len(l.Commands), "rule or chain")), "%s", legacyFix(l)))
+	}
+	return found, err
+}
+
+func legacyFix(l *gc.Legacy) string {
+	if l.Note == "" {
+		return "patchbay gc --apply"
+	}
+	lines := []string{l.Note}
+	for _, argv := range l.Commands { // with a note they are shell commands
+		lines = append(lines, argv[len(argv)-1])
+	}
+	return strings.Join(lines, "; ")
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// some names three at most.
+func some(list []string) string {
+	if len(list) > 3 {
+		return strings.Join(list[:3], "; ") + fmt.Sprintf("; and %d more", len(list)-3)
+	}
+	return strings.Join(list, "; ")
+}

@@ -1,0 +1,161 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cli/attached"
+	"github.com/patchbay-net/patchbay/internal/nl"
+)
+
+// ways checks what besides firewalls is between containers and the outside: links that are
+// down, routing rules that refuse, neighbours that were set by hand.
+func ways(_ context.Context, n *Node) (found []Finding, err error) {
+	found, err = n.downLinks()
+	_, list, _ := n.standing() // the check of attachments reports what cannot be read
+	rules, rerr := n.Host.Rules()
+	routes, gerr := n.routes()
+	if !ofOthers(rules) {
+		routes = nil // without foreign rules the checks of routes are enough
+	}
+	seen := make(map[string]bool)
+	for _, net := range n.Networks {
+		bridge, lerr := n.Host.Link(net.link())
+		if lerr != nil {
+			continue // the network has no bridge, or no ADD has made it
+		}
+		at := bridge.Attrs()
+		entries, nerr := n.Host.NeighList(at.Index, netlink.FAMILY_ALL)
+		err = errors.Join(err, nerr)
+		for _, a := range list {
+			if a.Network != net.Name || a.Result == nil {
+				continue
+			}
+			found = append(found, misled(a, entries, at.Name)...)
+			for _, ip := range a.Result.IPs {
+				if key := net.Name + ip.Address.Masked().String(); net.routes() && !seen[key] {
+					seen[key] = true
+					found = append(found, n.refused(net.Name, ip.Address.Addr().AsSlice(), at, routes)...)
+				}
+			}
+		}
+	}
+	return found, errors.Join(err, rerr, gerr)
+}
+
+// ofOthers reports whether there are routing rules besides the kernel's.
+func ofOthers(rules []netlink.Rule) bool {
+	for i := range rules {
+		if p := rules[i].Priority; p > 0 && p < 32766 {
+			return true
+		}
+	}
+	return false
+}
+
+// downLinks reports links to the outside that are down, with the networks that use them.
+func (n *Node) downLinks() (found []Finding, err error) {
+	out, err := n.waysOut()
+	var order []string
+	users := make(map[string][]string)
+	for _, net := range n.Networks {
+		for _, name := range net.uplinks(out) {
+			if users[name] == nil {
+				order = append(order, name)
+			}
+			users[name] = append(users[name], net.Name)
+		}
+	}
+	for _, name := range order {
+		link, lerr := n.Host.Link(name)
+		if nl.IsNotFound(lerr) {
+			continue // the check of status reports a master
+		}
+		if err = errors.Join(err, lerr); lerr == nil && isDown(link.Attrs()) {
+			f := problem(name+" is down, or has no carrier: through it containers of "+strings.Join(users[name], ", ")+" reach the outside", "ip link set %s up; check its cable, and its other end", name)
+			if len(out) > 1 && slices.Contains(out, name) {
+				f.Level = Warning // there is another default route
+			}
+			found = append(found, f)
+		}
+	}
+	return found, err
+}
+
+// uplinks are the links by which a network reaches the outside; out are those of the
+// host's default routes.
+func (n *Network) uplinks(out []string) (names []string) {
+	for i := range n.Members {
+		m := &n.Members[i]
+		child := m.Type == "macvlan" || m.Type == "ipvlan" || m.Type == "vlan"
+		switch {
+		case child && m.InContainer:
+		case child && m.Master != "":
+			names = append(names, m.Master)
+		case child, n.routes() && (m.gateway() || m.Type == "ptp"):
+			names = append(names, out...)
+		}
+	}
+	return names
+}
+
+func isDown(at *netlink.LinkAttrs) bool {
+	return at.RawFlags&unix.IFF_UP == 0 || at.OperState == netlink.OperDown || at.OperState == netlink.OperLowerLayerDown
+}
+
+// refused checks where the kernel routes packets from a container to the host's gateway,
+// and back: foreign rules may refuse them or misroute them.
+func (n *Node) refused(network string, addr net.IP, bridge *netlink.LinkAttrs, routes []netlink.Route) (found []Finding) {
+	for i := range routes {
+		r := &routes[i]
+		if !isDefault(*r) || r.Gw == nil || (r.Gw.To4() != nil) != (addr.To4() != nil) {
+			continue
+		}
+		found = n.oneWay(found, "send", network, addr, r.Gw, bridge.Index, 0)
+		return n.oneWay(found, "are sent", network, r.Gw, addr, r.LinkIndex, bridge.Index)
+	}
+	return nil
+}
+
+// oneWay appends a finding for one direction: from and to are the addresses, in and out
+// the links, 0 for any.
+func (n *Node) oneWay(found []Finding, what, network string, from, to net.IP, in, out int) []Finding {
+	got, err := n.Host.RouteGetWithOptions(to, &netlink.RouteGetOptions{IifIndex: in, SrcAddr: from})
+	does := "refuse"
+	switch {
+	case err == nil && out != 0 && len(got) > 0 && got[0].LinkIndex != out:
+		does = "lead astray"
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENETUNREACH):
+	default:
+		return found
+	}
+	return append(found, problem(fmt.Sprintf("the host's routing rules %s what containers of %s %s, from %s to %s", does, network, what, from, to),
+		"look at ip rule; doctor asked as ip route get %s from %s iif LINK does", to, from))
+}
+
+// misled reports static neighbour entries on a bridge that give a container's address
+// another MAC address than the container's: the kernel never corrects them.
+func misled(a *attached.Attachment, entries []netlink.Neigh, bridge string) (found []Finding) {
+	for _, ip := range a.Result.IPs {
+		in := a.Result.Of(ip)
+		for i := range entries {
+			e := &entries[i]
+			addr, mac := e.IP.String(), e.HardwareAddr.String()
+			if in != nil && in.Mac != "" && e.State&netlink.NUD_PERMANENT != 0 && addr == ip.Address.Addr().String() && !strings.EqualFold(mac, in.Mac) {
+				found = append(found, problem(a.Name()+": the host has a permanent neighbour "+addr+" on "+bridge+" with the Ethernet address "+mac+", which is not the container's",
+					"ip neigh del %s dev %s", addr, bridge))
+			}
+		}
+	}
+	return found
+}

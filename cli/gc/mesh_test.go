@@ -1,0 +1,121 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc_test
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/cli/gc"
+	"github.com/patchbay-net/patchbay/internal/mesh"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/test/nettest/leak"
+)
+
+// The objects of a mesh stay as long as its record exists, whether its agent runs or not,
+// and go with it.
+func TestMesh(t *testing.T) {
+	uplink(t)
+	before := leak.Must(t)
+	p := paths.Default()
+	m, err := mesh.Open(mesh.Options{Paths: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := mesh.Self{
+		ID: "a", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+		Subnets: []mesh.Subnet{{Network: "net", Prefix: netip.MustParsePrefix("10.77.0.0/16"), Masquerade: true}},
+	}
+	peer := mesh.Peer{
+		ID: "b", Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, Transport: mesh.Routes,
+		Blocks: []netip.Prefix{netip.MustParsePrefix("10.77.2.0/24")},
+	}
+	if err := m.Apply(context.Background(), self, []mesh.Peer{peer}); err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
+	masquerade := nft.Masquerade(self.Subnets[0].Prefix, "net")
+	stands := func(want bool) {
+		t.Helper()
+		fw := nft.Open("")
+		defer fw.Close() //nolint:errcheck // a test
+		for _, e := range masquerade {
+			if _, ok, err := fw.Get(e.Set, e.Key); err != nil || ok != want {
+				t.Errorf("%s: %v, %v", e, ok, err)
+			}
+		}
+		if n := len(routesOf(t, mesh.DefaultProtocol)); (n == 1) != want {
+			t.Errorf("%d routes", n)
+		}
+	}
+	for range 2 {
+		if report := collect(t, runtimeOf(), nil); len(strayMesh(report)) > 0 || report.Dead() > 0 {
+			t.Errorf("%+v", report)
+		}
+		age(t)
+	}
+	stands(true)
+	if err := os.Remove(filepath.Join(p.Run, "mesh", mesh.DefaultName+".json")); err != nil {
+		t.Fatal(err)
+	}
+	report := collect(t, runtimeOf(), nil)
+	if list := strayMesh(report); len(list) != 1 || list[0].State != gc.Unsure || !strings.Contains(list[0].Why, "it has no record, but") {
+		t.Errorf("%+v", list)
+	}
+	stands(true)
+	age(t)
+	if list := strayMesh(collect(t, runtimeOf(), nil)); len(list) != 1 || !list[0].Removed {
+		t.Errorf("%+v", list)
+	}
+	stands(false)
+	collect(t, runtimeOf(), nil) // drops its notes of objects that are gone
+	leak.Nothing(t, before)
+}
+
+func strayMesh(r *gc.Report) (list []*gc.Stray) {
+	for _, s := range r.Stray {
+		if s.Kind == "mesh" {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+func routesOf(t *testing.T, protocol netlink.RouteProtocol) []netlink.Route {
+	t.Helper()
+	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// uplink is a link with an underlay address.
+func uplink(t *testing.T) {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "uplink0"
+	link := &netlink.Bridge{LinkAttrs: attrs}
+	addr, err := netlink.ParseAddr("192.0.2.1/24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{netlink.LinkAdd(link), netlink.AddrAdd(link, addr), netlink.LinkSetUp(link)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := netlink.LinkDel(link); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,213 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netfile
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/plugin/endpoint"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Wish is the operator's request. The zero value of everything but Name is a bridge in a
+// free IPv4 subnet.
+type Wish struct {
+	Name      string
+	Driver    string // bridge, ptp, macvlan, ipvlan; empty is bridge
+	Interface string // the bridge's name; empty: a free one
+	Subnets   []string
+	Gateways  []string
+	Ranges    []string // a prefix, or FIRST-LAST
+	IPv6      bool     // a subnet of each family
+	Internal  bool     // no way out, no gateway
+	DNS       []string
+	Options   []string // key=value
+	One       bool     // all plugins in one of type patchbay
+}
+
+// Mistake is an option that cannot be intended.
+type Mistake struct{ Option, Why, Hint string }
+
+func (m *Mistake) Error() string { return m.Option + ": " + m.Why }
+
+func mistake(hint, option, format string, args ...any) error {
+	return &Mistake{Option: option, Why: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// The drivers are the plugins that make the interface.
+const (
+	driverBridge  = "bridge"
+	driverPTP     = "ptp"
+	driverMACVLAN = "macvlan"
+	driverIPVLAN  = "ipvlan"
+)
+
+// options lists the -o keys of a driver.
+func options(driver string) []string {
+	switch driver {
+	case driverBridge:
+		return []string{"isolate", "mtu", "vlan"}
+	case driverPTP:
+		return []string{"mtu"}
+	case driverMACVLAN, driverIPVLAN:
+		return []string{"mode", "mtu", "parent"}
+	}
+	return nil
+}
+
+// wanted is a validated Wish.
+type wanted struct {
+	Wish
+	subnets []Subnet
+	dns     []string
+	mtu     int
+	vlan    int
+	isolate string // ingressPolicy of firewall
+	parent  string
+	mode    string
+}
+
+// child reports whether the interfaces are children of one of the host's, in its network:
+// then we choose no subnet, and the host is not the gateway.
+func (w *wanted) child() bool { return w.Driver == driverMACVLAN || w.Driver == driverIPVLAN }
+
+// read refuses mistakes before reading anything of the host.
+func read(wish Wish) (*wanted, error) {
+	w := &wanted{Wish: wish}
+	if w.Driver == "" {
+		w.Driver = driverBridge
+	}
+	if err := spec.ValidateNetworkName(w.Name); err != nil {
+		return nil, mistake("letters, digits, and then also . _ -", fmt.Sprintf("NAME %q", w.Name), "%v", err)
+	}
+	if options(w.Driver) == nil {
+		return nil, mistake("bridge, ptp, macvlan or ipvlan", "--driver "+w.Driver, "network create knows no such driver")
+	}
+	for _, step := range []func() error{w.readOptions, w.readInterface, w.readDNS, w.readSubnets, w.readGateways, w.readRanges} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return w, w.coherent()
+}
+
+// coherent refuses options that contradict each other.
+func (w *wanted) coherent() error {
+	switch {
+	case w.child() && w.parent == "":
+		return mistake("such as --parent eth0", "--driver "+w.Driver, "it needs the interface of the host that it is on: --parent")
+	case w.child() && w.IPv6 && !w.has(false):
+		return mistake("", "--ipv6", "a %s is in the network of its parent: give the IPv6 subnet of that with --subnet", w.Driver)
+	case w.Driver == driverIPVLAN && len(w.subnets) == 0:
+		return mistake("", "--driver ipvlan", "it needs --subnet: its interfaces share one hardware address, so DHCP cannot tell them apart")
+	case w.Interface != "" && w.Driver != driverBridge:
+		return mistake("", "--interface-name "+w.Interface, "only a bridge has one")
+	case w.Internal && w.Driver == driverPTP:
+		return mistake("use the driver bridge", "--internal", "a ptp network has nothing but its way out")
+	case w.Internal && w.child():
+		return mistake("use the driver bridge", "--internal", "a %s is in the network of its parent, and so not internal", w.Driver)
+	case w.Internal && w.isolate != "":
+		return mistake("", "-o isolate", "nothing leaves an --internal network")
+	case w.Internal && len(w.Gateways) > 0:
+		return mistake("", "--gateway "+w.Gateways[0], "an --internal network has no gateway")
+	}
+	return w.possible()
+}
+
+func (w *wanted) readInterface() error {
+	if w.Interface == "" {
+		return nil
+	}
+	if err := spec.ValidateIfName(w.Interface); err != nil {
+		return mistake("", "--interface-name "+w.Interface, "%v", err)
+	}
+	if err := endpoint.ValidateNewName(w.Interface); err != nil {
+		return mistake("", "--interface-name "+w.Interface, "%v", err)
+	}
+	return nil
+}
+
+func (w *wanted) readDNS() error {
+	for _, s := range w.DNS {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return mistake("such as --dns 192.0.2.53", "--dns "+s, "it is no address")
+		}
+		w.dns = append(w.dns, a.String())
+	}
+	return nil
+}
+
+func (w *wanted) readOptions() error {
+	known := options(w.Driver)
+	for _, o := range w.Options {
+		key, value, ok := strings.Cut(o, "=")
+		if !ok || value == "" {
+			return mistake("", "--option "+o, "an option is KEY=VALUE")
+		}
+		if !slices.Contains(known, key) {
+			return mistake("", "--option "+o, "a %s network has no such option, only %s", w.Driver, strings.Join(known, ", "))
+		}
+		if err := w.option(key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *wanted) option(key, value string) (err error) {
+	at := "--option " + key + "=" + value
+	switch key {
+	case "mtu":
+		w.mtu, err = number(at, value, 68, 65535)
+	case "vlan":
+		w.vlan, err = number(at, value, 1, 4094)
+	case "parent":
+		if err := spec.ValidateIfName(value); err != nil {
+			return mistake("", at, "%v", err)
+		}
+		w.parent = value
+	case "mode":
+		w.mode, err = w.readMode(at, value)
+	case "isolate":
+		w.isolate, err = readIsolate(at, value)
+	}
+	return err
+}
+
+func number(at, value string, low, high int) (int, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < low || n > high {
+		return 0, mistake("", at, "it is a number from %d to %d", low, high)
+	}
+	return n, nil
+}
+
+func (w *wanted) readMode(at, value string) (string, error) {
+	modes := []string{"bridge", "private", "vepa", "passthru"}
+	if w.Driver == driverIPVLAN {
+		modes = []string{"l2", "l3", "l3s"}
+	}
+	if !slices.Contains(modes, value) {
+		return "", mistake("", at, "a %s has the modes %s", w.Driver, strings.Join(modes, ", "))
+	}
+	return value, nil
+}
+
+// readIsolate translates podman's values to firewall's ingressPolicy.
+func readIsolate(at, value string) (string, error) {
+	switch value {
+	case "false":
+		return "", nil
+	case "true":
+		return "same-bridge", nil
+	case "strict":
+		return "isolated", nil
+	}
+	return "", mistake("", at, "it is true (other networks that have it, too, cannot reach it), strict (nor containers each other, by way of the host) or false")
+}

@@ -1,0 +1,191 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/netfile"
+)
+
+// networkInfo is a network as validate and ls print it.
+type networkInfo struct {
+	Name        string   `json:"name"`
+	CNIVersion  string   `json:"cniVersion"`
+	Driver      string   `json:"driver,omitempty"`
+	Subnets     []string `json:"subnets,omitempty"`
+	Plugins     []string `json:"plugins"`
+	Attachments *int     `json:"attachments,omitempty"`
+	File        string   `json:"file,omitempty"` // empty for the built-in network
+}
+
+func (n *network) info() networkInfo {
+	about := netfile.Describe(n.List)
+	i := networkInfo{Name: n.Name, CNIVersion: n.CNIVersion, Driver: about.Driver, File: n.File}
+	for _, s := range about.Subnets {
+		i.Subnets = append(i.Subnets, s.Prefix.String())
+	}
+	for _, p := range n.Plugins {
+		i.Plugins = append(i.Plugins, append([]string{p.Type}, members(p.Raw)...)...)
+	}
+	return i
+}
+
+// brokenInfo is a file that cannot be used.
+type brokenInfo struct {
+	File  string `json:"file"`
+	Error string `json:"error"`
+}
+
+type networkListCommand struct {
+	app  *app
+	JSON bool `long:"json" description:"print a JSON array; a broken file is an object with file and error"`
+}
+
+// Execute lists the networks. With broken files it fails after printing the others.
+func (c *networkListCommand) Execute(args []string) error {
+	c.app.json = c.JSON
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	dir, err := chain.LoadDir(confDir(c.app.getenv))
+	if err != nil {
+		return fmt.Errorf("list networks: %w", err)
+	}
+	list, broken := networks(c.app.getenv, c.app.paths)
+	attached, err := c.app.attached()
+	c.app.warn(err)
+	infos := []any{}
+	t := newTable("NAME", "DRIVER", "SUBNETS", "ATTACHED", "FILE")
+	for _, n := range list {
+		i := n.info()
+		count := attached[n.Name]
+		i.Attachments = &count
+		infos = append(infos, i)
+		file := i.File
+		if n.builtin {
+			file = "(built in)"
+		}
+		t.row(i.Name, i.Driver, cmp.Or(strings.Join(i.Subnets, ","), "-"), strconv.Itoa(count), file)
+	}
+	if !c.JSON {
+		return errors.Join(c.app.print(t.String()), broken)
+	}
+	for _, b := range dir.Broken {
+		infos = append(infos, brokenInfo{b.File, b.Err.Error()})
+	}
+	return errors.Join(c.app.printOnly(infos), broken)
+}
+
+// attached counts the attachments of each network.
+func (a *app) attached() (map[string]int, error) {
+	list, err := a.standing("")
+	count := map[string]int{}
+	for _, s := range list {
+		count[s.Network]++
+	}
+	return count, err
+}
+
+type networkInspectCommand struct {
+	app  *app
+	Args struct {
+		Networks []networkName `positional-arg-name:"NETWORK" required:"1"`
+	} `positional-args:"yes"`
+}
+
+// inspectedNetwork uses podman's field names where they mean the same.
+type inspectedNetwork struct {
+	Name       string            `json:"name"`
+	Driver     string            `json:"driver"`
+	Interface  string            `json:"network_interface,omitempty"`
+	Created    time.Time         `json:"created,omitzero"`
+	Subnets    []inspectedSubnet `json:"subnets,omitempty"`
+	IPv6       bool              `json:"ipv6_enabled"`
+	Internal   bool              `json:"internal"`
+	DNS        []string          `json:"network_dns_servers,omitempty"`
+	Options    map[string]string `json:"options,omitempty"`
+	IPAM       map[string]string `json:"ipam_options"`
+	CNIVersion string            `json:"cniVersion"`
+	Plugins    []string          `json:"plugins"`
+	File       string            `json:"file,omitempty"`
+
+	Attachments []*standing `json:"attachments"`
+}
+
+type inspectedSubnet struct {
+	Subnet  string     `json:"subnet"`
+	Gateway string     `json:"gateway,omitempty"`
+	Lease   *leaseSpan `json:"lease_range,omitempty"`
+}
+
+type leaseSpan struct {
+	First string `json:"start_ip,omitempty"`
+	Last  string `json:"end_ip,omitempty"`
+}
+
+// Execute prints the existing networks, and fails for a missing one.
+func (c *networkInspectCommand) Execute(args []string) error {
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	out := []*inspectedNetwork{}
+	var errs []error
+	for _, name := range c.Args.Networks {
+		n, err := c.app.network(string(name))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		i := n.inspect()
+		i.Attachments, err = c.app.standing(n.Name)
+		c.app.warn(err)
+		c.app.findProcesses(i.Attachments)
+		out = append(out, i)
+	}
+	return errors.Join(append([]error{c.app.printJSON(out)}, errs...)...)
+}
+
+func (n *network) inspect() *inspectedNetwork {
+	about, info := netfile.Describe(n.List), n.info()
+	i := &inspectedNetwork{
+		Name: n.Name, Driver: about.Driver, Interface: about.Interface, Internal: about.Internal, DNS: about.DNS, Options: about.Options(),
+		IPAM: map[string]string{"driver": cmp.Or(about.IPAM, "none")}, CNIVersion: n.CNIVersion, Plugins: info.Plugins,
+	}
+	if n.File != "" {
+		i.File, _ = filepath.Abs(n.File) // a file that was read has a path
+		if fi, err := os.Stat(n.File); err == nil {
+			i.Created = fi.ModTime()
+		}
+	}
+	for _, s := range about.Subnets {
+		one := inspectedSubnet{Subnet: s.Prefix.String()}
+		if s.Gateway.IsValid() {
+			one.Gateway = s.Gateway.String()
+		}
+		if s.First.IsValid() || s.Last.IsValid() {
+			one.Lease = &leaseSpan{addrText(s.First), addrText(s.Last)}
+		}
+		i.Subnets = append(i.Subnets, one)
+		i.IPv6 = i.IPv6 || s.Prefix.Addr().Is6()
+	}
+	return i
+}
+
+// addrText is empty for no address.
+func addrText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}

@@ -1,0 +1,246 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/gc"
+	"github.com/patchbay-net/patchbay/cli/netfile"
+	"github.com/patchbay-net/patchbay/internal/order"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// networkRemoveCommand removes networks.
+type networkRemoveCommand struct {
+	app   *app
+	Force bool `long:"force" short:"f" description:"detach what is attached; remove a file that network create did not write"`
+	JSON  bool `long:"json" description:"print a JSON array of what went and what stays"`
+	Args  struct {
+		Networks []networkName `positional-arg-name:"NETWORK" required:"1"`
+	} `positional-args:"yes"`
+}
+
+// Execute removes each network that may go, and reports why the others stay.
+func (c *networkRemoveCommand) Execute(args []string) error {
+	c.app.json = c.JSON
+	if err := noArgs(args); err != nil {
+		return err
+	}
+	if slices.Contains(c.Args.Networks, "") { // before removing any
+		_, err := c.app.network("")
+		return err
+	}
+	session := c.app.session()
+	defer session.Close()
+	k := kernel.OfSession(session)
+	host, err := k.Host()
+	if err != nil {
+		return err
+	}
+	m := &netfile.Remover{Dir: confDir(c.app.getenv), Paths: c.app.paths, Host: host, NFT: k.NFT, Records: k.Records, Sysctl: netfile.SysctlFiles()}
+	unlock, err := m.Lock(c.app.ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	done, errs := []*netfile.Removal{}, []error{}
+	for _, name := range c.Args.Networks {
+		r, err := c.removeNamed(m, string(name))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("remove network %s: %w", name, err))
+		}
+		if r != nil {
+			done = append(done, r)
+			errs = append(errs, c.tell(r))
+		}
+	}
+	if c.JSON {
+		errs = append(errs, c.app.printOnly(done))
+	}
+	return errors.Join(errs...)
+}
+
+// removeNamed removes one network, if it may go.
+func (c *networkRemoveCommand) removeNamed(m *netfile.Remover, name string) (*netfile.Removal, error) {
+	n, err := c.removable(name)
+	if err != nil {
+		return nil, err
+	}
+	return c.remove(m, n)
+}
+
+// removable finds a network and refuses one that must stay.
+func (c *networkRemoveCommand) removable(name string) (*network, error) {
+	if strings.Contains(name, "/") || strings.HasSuffix(name, ".conflist") {
+		return nil, usage("", "%s is a file: networks are removed by name", name)
+	}
+	n, err := c.app.network(name)
+	if err != nil {
+		return nil, err
+	}
+	if !c.Force && !n.builtin && !netfile.Ours(n.List) {
+		return nil, hinted(fmt.Errorf("%s was not written by patchbay network create", n.File),
+			"remove it with the program that wrote it (podman network rm); --force removes it all the same")
+	}
+	return n, c.detachable(n)
+}
+
+// detachable refuses while there are living attachments that it must not, or cannot,
+// detach.
+func (c *networkRemoveCommand) detachable(n *network) error {
+	list, err := c.attached(n, !c.Force)
+	if err != nil {
+		return fmt.Errorf("list its attachments: %w", err)
+	}
+	var living, foreign []string
+	for _, s := range list {
+		if s.Driver != "" || !s.Cached {
+			foreign = append(foreign, s.name())
+		}
+		living = append(living, s.name())
+	}
+	switch {
+	case len(living) == 0:
+		return nil
+	case !c.Force:
+		return hinted(fmt.Errorf("attached to it: %s", strings.Join(living, ", ")), "stop these containers; --force detaches them")
+	case len(foreign) > 0:
+		return hinted(fmt.Errorf("attached to it: %s", strings.Join(foreign, ", ")),
+			"only the runtime that attached them can detach them, since their results are not in %s", c.app.paths.CNI)
+	}
+	return nil
+}
+
+// attached returns the attachments that keep a network: those that neither ps nor gc calls
+// dead. Without unsure, an attachment that only gc knows must be alive.
+func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*standing, err error) {
+	known, err := c.app.standing(n.Name)
+	if err != nil {
+		return nil, err
+	}
+	judged, err := c.app.judge(c.app.ctx, n.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range known {
+		if s.living() {
+			list = append(list, s)
+		}
+	}
+	for _, a := range judged.Attachments {
+		s := of(a, known)
+		if a.State == gc.Alive || a.State == gc.Unsure && unsure {
+			list = append(list, s)
+		}
+	}
+	order.Stable(list, func(x, y *standing) int { return cmp.Compare(x.name(), y.name()) })
+	list = slices.Compact(list) // both lists have the known ones
+	ports, err := c.ports(n, judged.Nameless)
+	return append(list, ports...), err
+}
+
+// ports returns attachments without any trace but a living port on the network's bridge.
+func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Attachment) (list []*standing, err error) {
+	s := c.app.session()
+	defer s.Close()
+	host, err := kernel.OfSession(s).Host()
+	if err != nil {
+		return nil, err
+	}
+	bridge, err := host.Link(netfile.Describe(n.List).Interface)
+	if err != nil {
+		return nil, nil //nolint:nilerr // a missing bridge has no ports
+	}
+	for _, a := range nameless {
+		for _, name := range a.Links() {
+			if port, err := host.Link(name); err == nil && a.State == gc.Alive && port.Attrs().MasterIndex == bridge.Attrs().Index {
+				list = append(list, &standing{Network: n.Name, ContainerID: "owner " + string(a.Owner), IfName: name})
+			}
+		}
+	}
+	return list, nil
+}
+
+// living reports whether the container may exist: without a known namespace it counts as
+// alive.
+func (s *standing) living() bool { return s.Alive || s.NetNS == "" }
+
+func (s *standing) name() string { return s.ContainerID + "/" + s.IfName }
+
+// remove detaches, collects, removes.
+func (c *networkRemoveCommand) remove(m *netfile.Remover, n *network) (*netfile.Removal, error) {
+	rt := c.app.runtime(n)
+	list, err := c.app.standing(n.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range list {
+		if s.Cached && (c.Force || !s.living()) {
+			at := chain.Attachment{ContainerID: s.ContainerID, IfName: s.IfName, NetNS: s.NetNS}
+			if err := rt.Del(c.app.ctx, n.List, at); err != nil {
+				return nil, fmt.Errorf("detach %s: %w", s.name(), err)
+			}
+		}
+	}
+	if err := rt.GC(c.app.ctx, chain.Keep{List: n.List, Now: func(context.Context) ([]spec.Attachment, error) { return c.valid(n) }}); err != nil {
+		return nil, err
+	}
+	return c.removeEmpty(m, rt, n)
+}
+
+// removeEmpty checks again, with ADDs kept out: a waiting ADD then finds the file gone.
+// Other runtimes take no lock of ours; rm warns of what they attach after the check.
+func (c *networkRemoveCommand) removeEmpty(m *netfile.Remover, rt *chain.Runtime, n *network) (r *netfile.Removal, err error) {
+	err = rt.Exclusive(c.app.ctx, n.Name, func() error {
+		err := c.empty(n)
+		if err != nil {
+			return err
+		}
+		if r, err = m.Remove(c.app.ctx, n.List); err == nil && !n.builtin {
+			c.app.warn(c.empty(n))
+		}
+		return err
+	})
+	return r, err
+}
+
+// valid returns the attachments that are not dead.
+func (c *networkRemoveCommand) valid(n *network) (keep []spec.Attachment, err error) {
+	list, err := c.attached(n, true)
+	for _, s := range list {
+		keep = append(keep, s.key())
+	}
+	return keep, err
+}
+
+// empty checks that no attachment is left.
+func (c *networkRemoveCommand) empty(n *network) error {
+	list, err := c.attached(n, !c.Force)
+	if err == nil && len(list) > 0 {
+		err = hinted(fmt.Errorf("%s was attached meanwhile", list[0].name()), "stop its container and repeat; --force detaches it")
+	}
+	return err
+}
+
+// tell prints what was removed, and warns of what stays.
+func (c *networkRemoveCommand) tell(r *netfile.Removal) error {
+	for _, s := range r.Left {
+		c.app.warn(fmt.Errorf("left: %s", s))
+	}
+	if c.JSON {
+		return nil
+	}
+	if len(r.Removed) == 0 {
+		return nil
+	}
+	return c.app.print("removed " + strings.Join(r.Removed, "\nremoved ") + "\n")
+}

@@ -1,0 +1,238 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/jessevdk/go-flags"
+
+	"github.com/patchbay-net/patchbay/cli/helptext"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// The exit codes (docs/cli.md).
+const (
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitWarnings    = 1   // doctor: warnings only
+	exitProblems    = 2   // doctor
+	exitUnknown     = 3   // doctor could not run
+	exitRun         = 125 // run failed before the command started
+	exitNotRunnable = 126 // run's command cannot be executed
+	exitNotFound    = 127 // run's command does not exist
+	exitSignal      = 128 // plus the number of the signal that ended run's command, or patchbay itself
+)
+
+// failure is an error with an exit code and a hint.
+type failure struct {
+	err  error
+	hint string
+	code int
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// hinted adds advice to an error.
+func hinted(err error, format string, args ...any) error {
+	return &failure{err: err, hint: fmt.Sprintf(format, args...), code: exitFailure}
+}
+
+// usage is a mistake on the command line.
+func usage(hint, format string, args ...any) error {
+	return &failure{err: fmt.Errorf(format, args...), hint: hint, code: exitUsage}
+}
+
+// exit ends the program with a status, without a message.
+type exit int
+
+func (e exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// report prints an error, as text or JSON, and returns the exit status.
+func (a *app) report(err error) int {
+	var parse *flags.Error
+	var status exit
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &status):
+		return int(status)
+	case errors.As(err, &parse):
+		return a.reportParse(parse)
+	}
+	f := &failure{code: exitFailure}
+	errors.As(err, &f)
+	if i, ok := a.interrupted(); ok {
+		err, f = fmt.Errorf("%w: %w", i, err), &failure{code: exitSignal + int(i.Signal)}
+	} else if f.hint == "" {
+		err = rootless(a.command(), err)
+		f.hint = cmp.Or(hintOf(err), hintFor(err))
+	}
+	if a.json {
+		a.reportJSON(err)
+	}
+	a.complain(err.Error(), f.hint)
+	return f.code
+}
+
+// command is the name of the command that was typed.
+func (a *app) command() string {
+	if a.parsed == nil || a.parsed.Active == nil {
+		return "patchbay"
+	}
+	return a.parsed.Active.Name
+}
+
+// hintOf is the hint that an error carries.
+func hintOf(err error) string {
+	var f *failure
+	if errors.As(err, &f) {
+		return f.hint
+	}
+	return ""
+}
+
+// reportParse prints help as data, and a mistake as an error.
+func (a *app) reportParse(e *flags.Error) int {
+	if e.Type == flags.ErrHelp {
+		return a.report(a.print(helptext.Active(a.parsed, a.width())))
+	}
+	msg, hint := e.Message, "patchbay --help lists the commands"
+	switch {
+	case a.parsed == nil || a.parsed.Active == nil:
+	case e.Type == flags.ErrCommandRequired: // the library's text lists them in backquotes
+		msg = "name a command: " + strings.Join(a.below(), ", ")
+		hint = "see patchbay " + a.command() + " --help"
+	default:
+		hint = "see patchbay " + a.command() + " --help"
+	}
+	a.complain(msg, hint)
+	if len(a.args) > 0 && a.args[0] == "doctor" { // doctor's status 2 has another meaning
+		return exitUnknown
+	}
+	return exitUsage
+}
+
+// below lists the subcommands of the command that was typed.
+func (a *app) below() (names []string) {
+	for _, c := range a.parsed.Active.Commands() {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// width is the width of help texts.
+func (a *app) width() int {
+	f, ok := a.stdout.(*os.File)
+	if !ok {
+		f = os.Stdout
+	}
+	return helptext.Width(f)
+}
+
+// tidy removes the library's placeholder "any command" where a command is named.
+func tidy(text string) string {
+	text = strings.ReplaceAll(text, "patchbay "+usageLine+" <command>", "patchbay "+usageLine)
+	lines := strings.SplitAfter(text, "\n")
+	for i, line := range lines {
+		if strings.TrimSpace(line) != "patchbay "+usageLine && !strings.Contains(line, `\fBpatchbay\fP`) {
+			lines[i] = strings.Replace(line, "patchbay "+usageLine+" ", "patchbay ", 1)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// reportJSON prints the specification's error object, as a plugin does.
+func (a *app) reportJSON(err error) {
+	e := *spec.AsError(err)
+	if e.CNIVersion == "" {
+		e.CNIVersion = spec.Current
+	}
+	if err := a.printJSON(&e); err != nil {
+		a.complain(err.Error(), "")
+	}
+}
+
+func (a *app) complain(msg, hint string) {
+	a.remark("%s %s", a.coloured(red, "error:"), strings.ReplaceAll(msg, "\n", "\n  "))
+	if hint != "" {
+		a.hint("%s", hint)
+	}
+}
+
+func (a *app) hint(format string, args ...any) {
+	a.remark("%s", a.coloured(dim, "hint: "+fmt.Sprintf(format, args...)))
+}
+
+func (a *app) warn(err error) {
+	if err != nil {
+		a.remark("%s %v", a.coloured(yellow, "warning:"), err)
+	}
+}
+
+// hintFor gives the usual advice for common errors.
+func hintFor(err error) string {
+	var missing *fs.PathError
+	switch {
+	case errors.Is(err, invoke.ErrNotFound):
+		return "$CNI_PATH is where plugins are looked for; `patchbay plugin list` shows those that are built in"
+	case errors.Is(err, fs.ErrPermission):
+		return "root needs CAP_NET_ADMIN and CAP_SYS_ADMIN here, and no security module that refuses"
+	case spec.ErrorCode(err) == spec.CodeInvalidNetNS, errors.As(err, &missing) && strings.HasPrefix(missing.Path, "/run/netns"):
+		return "`ip netns add NAME` makes a namespace at /run/netns/NAME; a process has one at /proc/PID/ns/net"
+	}
+	return ""
+}
+
+// print writes text to standard output.
+func (a *app) print(text string) error {
+	if _, err := fmt.Fprint(a.stdout, text); err != nil {
+		return fmt.Errorf("write to standard output: %w", err)
+	}
+	return nil
+}
+
+// printAll is print that returns an error when the reader is gone: otherwise a broken pipe
+// would end the process without cleanup.
+func (a *app) printAll(text string) error {
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGPIPE)
+	defer signal.Stop(caught)
+	return a.print(text)
+}
+
+func (a *app) printf(format string, args ...any) error { return a.print(fmt.Sprintf(format, args...)) }
+
+// printJSON writes v indented, as plugins write results.
+func (a *app) printJSON(v any) error { return a.print(indented(v)) }
+
+// printOnly is printJSON for a command that also fails: the error goes to standard error
+// as text, so that standard output stays one document.
+func (a *app) printOnly(v any) error {
+	a.json = false
+	return a.printJSON(v)
+}
+
+// indented encodes values that cannot fail to encode: our own types and decoded JSON.
+func indented(v any) string {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "    ")
+	if err := enc.Encode(v); err != nil {
+		panic("patchbay: encode output: " + err.Error())
+	}
+	return b.String()
+}

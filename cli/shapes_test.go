@@ -1,0 +1,70 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/cli/doctor"
+	"github.com/patchbay-net/patchbay/cli/gc"
+	"github.com/patchbay-net/patchbay/cli/netfile"
+	"github.com/patchbay-net/patchbay/internal/buildinfo"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// TestShapes compares the table of JSON documents in docs/cli.md with the code.
+func TestShapes(t *testing.T) {
+	page, err := os.ReadFile("../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []struct {
+		document string
+		of       any
+	}{
+		{"`ps --json`: an array", standing{}},
+		{"`inspect`: an array", inspected{}},
+		{"`check --all --json`: an array", finding{}},
+		{"`gc --json`: an array", gc.Attachment{}},
+		{"`network ls --json`: an array", networkInfo{}},
+		{"of a file that cannot be read", brokenInfo{}},
+		{"`network inspect`: an array", inspectedNetwork{}},
+		{"`network rm --json`: an array", netfile.Removal{}},
+		{"`doctor --json`", doctor.Report{}},
+		{"of a finding", doctor.Finding{}},
+		{"`explain --json`", explanation{}},
+		{"`repair --json`", repaired{}},
+		{"`plugin list --json`: an array", pluginInfo{}},
+		{"`install --json`", installed{}},
+		{"`demo --json`", demoReport{}},
+		{"`version --json`", buildinfo.Info{}},
+		{"an error", spec.Error{}},
+	} {
+		row := "| " + s.document + " | `" + strings.Join(keys(reflect.TypeOf(s.of)), "`, `") + "` |\n"
+		if !strings.Contains(string(page), row) {
+			t.Errorf("docs/cli.md has no line\n%s", row)
+		}
+	}
+}
+
+// keys are the names of a JSON object, those of embedded structs included.
+func keys(t reflect.Type) (names []string) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "-":
+		case name != "":
+			names = append(names, name)
+		case f.Anonymous && f.Type.Kind() == reflect.Pointer:
+			names = append(names, keys(f.Type.Elem())...)
+		case f.Anonymous:
+			names = append(names, keys(f.Type)...)
+		}
+	}
+	return names
+}

@@ -1,0 +1,271 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/plugin/all"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+func TestParsePorts(t *testing.T) {
+	one := func(host, container uint16, proto, addr string) []portMapping {
+		return []portMapping{{host, container, proto, addr}}
+	}
+	for _, test := range []struct {
+		in   string
+		want []portMapping
+		err  string
+	}{
+		{in: "8080:80", want: one(8080, 80, "tcp", "")},
+		{in: "8080:80/UDP", want: one(8080, 80, "udp", "")},
+		{in: "1:65535/sctp", want: one(1, 65535, "sctp", "")},
+		{in: "127.0.0.1:8080:80", want: one(8080, 80, "tcp", "127.0.0.1")},
+		{in: "[::1]:8080:80/tcp", want: one(8080, 80, "tcp", "::1")},
+		{in: "8080-8081:80-81", want: append(one(8080, 80, "tcp", ""), one(8081, 81, "tcp", "")...)},
+		{in: "[::1]:65534-65535:65534-65535/udp", want: append(one(65534, 65534, "udp", "::1"), one(65535, 65535, "udp", "::1")...)},
+		{in: "80-80:1-1", want: one(80, 1, "tcp", "")},
+		{in: "80", err: "the host's port is missing"},
+		{in: "[::1]", err: "the host's port is missing"},
+		{in: "", err: "the host's port is missing"},
+		{in: "0:80", err: "a port is a number"},
+		{in: "80:", err: "a port is a number"},
+		{in: "65536:80", err: "a port is a number"},
+		{in: "-1:80", err: "a port is a number"},
+		{in: "80-:80", err: "a port is a number"},
+		{in: "80-90-95:80", err: "a port is a number"},
+		{in: "65530-65536:1-7", err: "a port is a number"},
+		{in: "90-80:1-11", err: "the range 90-80 ends before it begins"},
+		{in: "8080-8083:80-82", err: "4 ports of the host for 3 of the container"},
+		{in: "8080-8083:80", err: "4 ports of the host for 1 of the container"},
+		{in: "host:80:80", err: "the host's address is not an IP address"},
+		{in: "[::1:80:80", err: "the host's address is not an IP address"},
+		{in: "::1:80:80", err: "brackets are for IPv6 addresses, which need them"},
+		{in: "[127.0.0.1]:80:80", err: "brackets are for IPv6 addresses, which need them"},
+		{in: "80:80/", err: "the protocol is"},
+	} {
+		got, err := parsePorts(test.in)
+		switch {
+		case test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)):
+			t.Errorf("%q: error %v, not %q", test.in, err, test.err)
+		case test.err == "" && (err != nil || !slices.Equal(got, test.want)):
+			t.Errorf("%q: %v, %v", test.in, got, err)
+		}
+	}
+}
+
+func TestPortsText(t *testing.T) {
+	var ports []portMapping
+	for _, p := range []string{"8081:81", "8080:80", "8080:80/udp", "127.0.0.1:9000-9002:90-92", "[::1]:53:53"} {
+		list, err := parsePorts(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports = append(ports, list...)
+	}
+	const want = "0.0.0.0:8080-8081->80-81/tcp, 0.0.0.0:8080->80/udp, 127.0.0.1:9000-9002->90-92/tcp, [::1]:53->53/tcp"
+	if got := portsText(ports); got != want {
+		t.Errorf("%s, not %s", got, want)
+	}
+}
+
+func FuzzParsePorts(f *testing.F) {
+	f.Add("[::1]:8080-8090:80-90/tcp")
+	f.Fuzz(func(t *testing.T, s string) {
+		list, err := parsePorts(s)
+		if err == nil && len(list) == 0 {
+			t.Errorf("%q: no port and no error", s)
+		}
+		for _, m := range list {
+			if m.HostPort == 0 || m.ContainerPort == 0 {
+				t.Errorf("%q: %v", s, m)
+			}
+		}
+	})
+}
+
+func TestResolvText(t *testing.T) {
+	dns := spec.DNS{Nameservers: []string{"192.0.2.1", "2001:db8::1"}, Domain: "example.org", Options: []string{"ndots:2"}}
+	want := "search example.org\nnameserver 192.0.2.1\nnameserver 2001:db8::1\noptions ndots:2\n"
+	if got := resolvText(dns); got != want {
+		t.Errorf("%q", got)
+	}
+	dns.Search = []string{"a", "b"}
+	if got := resolvText(dns); !strings.HasPrefix(got, "search a b\n") {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestOnlyLoopback(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	for text, want := range map[string]bool{
+		"":                        true,
+		"nameserver 127.0.0.53\n": true,
+		"nameserver 127.0.0.53\nnameserver ::1\noptions edns0\n": true,
+		"# nameserver 192.0.2.1\n":                               true,
+		"nameserver 127.0.0.53\nnameserver 192.0.2.1\n":          false,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := onlyLoopback(file); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+// TestDefaultNetwork: the network has no IPv6 where the machine has none.
+func TestDefaultNetwork(t *testing.T) {
+	proc := t.TempDir()
+	count := func() int {
+		n, err := defaultNetwork(paths.Paths{Proc: proc})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(n.Bytes), `"subnet"`)
+	}
+	if n := count(); n != 1 {
+		t.Errorf("%d ranges without IPv6", n)
+	}
+	write := func(file, text string) {
+		path := filepath.Join(proc, file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("net/if_inet6", "")
+	write("sys/net/ipv6/conf/default/disable_ipv6", "1\n")
+	if n := count(); n != 1 {
+		t.Errorf("%d ranges with IPv6 switched off", n)
+	}
+	write("sys/net/ipv6/conf/default/disable_ipv6", "0\n")
+	if n := count(); n != 2 {
+		t.Errorf("%d ranges with IPv6", n)
+	}
+}
+
+// TestNoNamespaces: the hint names the setting that forbids namespaces.
+func TestNoNamespaces(t *testing.T) {
+	for key, test := range map[string]struct{ value, hint string }{
+		"kernel/apparmor_restrict_unprivileged_userns": {"1\n", "AppArmor restricts unprivileged user namespaces"},
+		"kernel/unprivileged_userns_clone":             {"0\n", "sysctl kernel.unprivileged_userns_clone=1"},
+		"user/max_user_namespaces":                     {"0\n", "sysctl user.max_user_namespaces"},
+		"none":                                         {"", "in a container it needs"},
+	} {
+		proc := t.TempDir()
+		path := filepath.Join(proc, "sys", key)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(test.value), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var stderr bytes.Buffer
+		a := &app{paths: paths.Paths{Proc: proc}, stderr: &stderr}
+		if code := a.report(a.noNamespaces(fmt.Errorf("make namespaces: %w", unix.EPERM))); code != exitFailure {
+			t.Errorf("%s: status %d", key, code)
+		}
+		if !strings.Contains(stderr.String(), "patchbay: hint: ") || !strings.Contains(stderr.String(), test.hint) {
+			t.Errorf("%s: %s", key, stderr.String())
+		}
+	}
+}
+
+// TestFieldsOf covers every kind of type in a configuration.
+func TestFieldsOf(t *testing.T) {
+	type inner struct {
+		Name string `json:"name"`
+	}
+	conf := &struct {
+		*inner
+		On     bool             `json:"on"`
+		MTU    int              `json:"mtu"`
+		List   []inner          `json:"list"`
+		ByName map[string]inner `json:"byName"`
+		Nested struct {
+			Deep *int `json:"deep"`
+		} `json:"nested"`
+		Hidden string `json:"-"`
+		Bare   string
+	}{MTU: 1500}
+	var got []string
+	for _, f := range fieldsOf(conf) {
+		table := newTable()
+		f.rows(table, "")
+		var lines []string
+		for _, cells := range table.rows {
+			lines = append(lines, strings.Join(cells, "|"))
+		}
+		got = append(got, strings.Join(lines, "\n"))
+	}
+	want := []string{
+		"name|string", "on|boolean|", "mtu|integer|(default 1500)", "list|list of object|\n  name|string",
+		"byName|map of object|\n  name|string", "nested|object|\n  deep|integer", "Bare|string",
+	}
+	for i := range want {
+		want[i] = strings.TrimRight(want[i], "|")
+	}
+	for i := range got {
+		got[i] = strings.TrimRight(got[i], "|")
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// TestManPage compares docs/man/patchbay.1 with the commands.
+func TestManPage(t *testing.T) {
+	var page bytes.Buffer
+	a := &app{getenv: func(string) string { return "" }, stdout: &page, plugins: all.Plugins()}
+	if err := (&manCommand{app: a}).Execute(nil); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "../docs/man/patchbay.1", page.String())
+}
+
+// An install that waits for another one gives up and names it.
+func TestInstallerWaitsWithAnEnd(t *testing.T) {
+	dir := t.TempDir()
+	unlock, err := flock.Dir(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	want := fmt.Sprintf("held by process %d", os.Getpid())
+	if _, err := (&installer{dir: dir}).open(ctx, nil); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("it says %v, not %s", err, want)
+	}
+}
+
+// ps marks a namespace as unsure if it may be another container's by now.
+func TestPsOfAnUnsureNamespace(t *testing.T) {
+	c := &psCommand{app: &app{}}
+	for state, want := range map[life.State]string{life.Alive: "blue", life.Unsure: "blue (unsure)"} {
+		c.app.paths.NetNS = "/run/netns"
+		row := c.row(&standing{NetNS: "/run/netns/blue", Alive: true, state: state})
+		if !slices.Contains(row, want) {
+			t.Errorf("%v: %q", state, row)
+		}
+	}
+}

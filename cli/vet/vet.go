@@ -1,0 +1,257 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package vet judges the configuration of a network before anything is attached to it:
+// plugins that are missing or in an impossible order, and errors of the plugins' own
+// decoding, with what their IPAM would answer. Keys that no plugin reads and values that
+// cannot be intended are warnings: ADD tolerates them, as the reference does. Of other
+// vendors' plugins it checks only whether they exist.
+package vet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/netfile"
+	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/jsonat"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Finding is one error or warning.
+type Finding struct {
+	Warning bool
+	Where   string // file, line and column, if known
+	Err     error
+}
+
+// Error formats the finding in one line.
+func (f Finding) Error() string {
+	if f.Where == "" {
+		return f.Err.Error()
+	}
+	return f.Where + ": " + f.Err.Error()
+}
+
+// Unwrap returns the cause, with its code.
+func (f Finding) Unwrap() error { return f.Err }
+
+// Network judges a list.
+func Network(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List) []Finding {
+	v := &vetter{ctx: ctx, rt: rt, session: s, list: l, data: l.Bytes}
+	if l.File != "" {
+		if data, err := atomicfile.ReadConf(l.File); err == nil {
+			v.data = data
+		}
+	}
+	root, err := jsonat.Parse(v.data)
+	if err != nil {
+		root = nil // the file has changed meanwhile
+	}
+	plugins := root.Get("plugins")
+	if plugins != nil {
+		v.keys(root, listKeys(), "", nil)
+	}
+	if netfile.LeftOpen(l) {
+		v.warn(offsetOf(nodeOf(root, plugins, 0)),
+			`the network is as an earlier network create --internal made it, and open: give its bridge "internal": true, or false`)
+	}
+	at := new(place)
+	for i, p := range l.Plugins {
+		v.plugin(p.Type, p.Raw, nodeOf(root, plugins, i), at)
+	}
+	return v.found
+}
+
+// nodeOf is the node of plugin i in the list's file; nil if the plugin came from another
+// file.
+func nodeOf(root, plugins *jsonat.Node, i int) *jsonat.Node {
+	switch {
+	case plugins == nil:
+		return root
+	case i < len(plugins.Items):
+		return plugins.Items[i]
+	}
+	return nil
+}
+
+type vetter struct {
+	ctx     context.Context
+	rt      *chain.Runtime
+	session *plugin.Session
+	list    *chain.List
+	data    []byte
+	found   []Finding
+}
+
+// at formats a position; offset -1 is unknown.
+func (v *vetter) at(offset int64) string {
+	if v.list.File == "" || offset < 0 {
+		return v.list.File
+	}
+	line, column := jsonat.Position(v.data, offset)
+	return fmt.Sprintf("%s:%d:%d", v.list.File, line, column)
+}
+
+func (v *vetter) problem(n *jsonat.Node, err error) {
+	v.found = append(v.found, Finding{Where: v.at(offsetOf(n)), Err: err})
+}
+
+func (v *vetter) warn(offset int64, format string, args ...any) {
+	v.found = append(v.found, Finding{Warning: true, Where: v.at(offset), Err: fmt.Errorf(format, args...)})
+}
+
+func offsetOf(n *jsonat.Node) int64 {
+	if n == nil {
+		return -1
+	}
+	return n.Offset
+}
+
+// plugin judges one plugin, its IPAM plugin and the plugins within it.
+func (v *vetter) plugin(pluginType string, raw json.RawMessage, n *jsonat.Node, at *place) {
+	if !v.installed(pluginType, n) {
+		at.pass(nil, pluginType)
+		return
+	}
+	call := v.call(raw)
+	p := v.session.Own(pluginType, call)
+	if p == nil {
+		at.pass(nil, pluginType)
+		return
+	}
+	in := plugin.InList{First: at.before == 0, Main: at.main, Answers: at.answers, Granted: granted(raw)}
+	v.own(p, call, n, in)
+	v.order(p, n, at)
+	v.members(pluginType, raw, n, at)
+	if p.Kind == plugin.Interface {
+		at.answers = append(at.answers, v.ipam(pluginType, call, n, in)...)
+	}
+}
+
+// own lets a plugin of ours judge its configuration.
+func (v *vetter) own(p *plugin.Plugin, call *spec.Call, n *jsonat.Node, in plugin.InList) {
+	before := v.problems()
+	if p.Conf != nil {
+		v.conf(n, reflect.TypeOf(p.Conf()), p.Name)
+	}
+	if v.problems() > before {
+		return
+	}
+	v.capabilities(p, call, n, in.Granted)
+	v.judge(p.Name, p.Name, call, n, in)
+}
+
+// judge reports a plugin's errors and doubts about a configuration.
+func (v *vetter) judge(of, pluginType string, call *spec.Call, n *jsonat.Node, in plugin.InList) {
+	doubts, err := v.session.Validate(pluginType, call, in)
+	if err != nil {
+		v.problem(n, fmt.Errorf("%s: %w", of, err))
+		return
+	}
+	for _, d := range doubts {
+		v.warn(offsetOf(n), "%s: %s", of, d)
+	}
+}
+
+func (v *vetter) problems() (count int) {
+	for _, f := range v.found {
+		if !f.Warning {
+			count++
+		}
+	}
+	return count
+}
+
+// installed reports whether a plugin exists and supports the version.
+func (v *vetter) installed(pluginType string, n *jsonat.Node) bool {
+	one := &chain.List{Name: v.list.Name, CNIVersion: v.list.CNIVersion, Plugins: []chain.Plugin{{Type: pluginType}}}
+	_, err := v.rt.Validate(v.ctx, one)
+	if err == nil {
+		return true
+	}
+	if errors.Is(err, invoke.ErrNotFound) {
+		names := make([]string, len(v.session.Plugins))
+		for i, p := range v.session.Plugins {
+			names[i] = p.Name
+		}
+		err = fmt.Errorf("%w%s", err, didYouMean(pluginType, names))
+	}
+	v.problem(n, err)
+	return false
+}
+
+// didYouMean suggests a known name that is close.
+func didYouMean(word string, known []string) string {
+	if near := jsonat.Nearest(word, known); near != "" {
+		return fmt.Sprintf(": did you mean %q?", near)
+	}
+	return ""
+}
+
+// call is the call that a runtime would make to a plugin of the list, as far as it is
+// known without a container.
+func (v *vetter) call(raw json.RawMessage) *spec.Call {
+	conf := make(map[string]json.RawMessage)
+	_ = json.Unmarshal(raw, &conf) // the plugin was decoded before
+	for key, value := range map[string]string{"name": v.list.Name, "cniVersion": v.list.CNIVersion} {
+		conf[key], _ = json.Marshal(value) // a string
+	}
+	delete(conf, "capabilities")
+	data, _ := json.Marshal(conf) // it was valid JSON before
+	return &spec.Call{Verb: spec.Status, Path: v.rt.Path, Config: data}
+}
+
+// ipam judges the section of the IPAM plugin by that plugin, and the addresses that it
+// would assign.
+func (v *vetter) ipam(of string, call *spec.Call, n *jsonat.Node, in plugin.InList) []*spec.Result {
+	v.nameServers(of+".dns", call.Config, n.Get("dns"))
+	section := n.Get("ipam")
+	head, err := spec.ParseConf(call.Config)
+	if err != nil || head.IPAM.Type == "" {
+		if section != nil && len(section.Members) > 0 {
+			v.warn(offsetOf(section), "%s.ipam: it has no type, so no plugin reads it", of)
+		}
+		return nil
+	}
+	if !v.installed(head.IPAM.Type, section.Get("type")) {
+		return nil
+	}
+	p := v.session.Own(head.IPAM.Type, call)
+	switch {
+	case p == nil:
+		return nil
+	case p.Kind != plugin.IPAM && p.Name != "wrap":
+		v.problem(section, spec.Errorf(spec.CodeInvalidConfig, "%s.ipam: %s gives no addresses", of, p.Name))
+		return nil
+	}
+	before := v.problems()
+	if t, ok := sectionOf(p); ok {
+		v.value(section, t, of+".ipam")
+	}
+	if v.problems() > before {
+		return nil
+	}
+	in.First = false
+	v.judge(of+".ipam", p.Name, call, section, in)
+	return v.answers(of+".ipam", call, head, section, in)
+}
+
+// sectionOf is the type of `ipam` in the configuration of an IPAM plugin.
+func sectionOf(p *plugin.Plugin) (reflect.Type, bool) {
+	if p.Conf == nil {
+		return nil, false
+	}
+	for _, f := range fieldsOf(reflect.TypeOf(p.Conf())) {
+		if f.key == "ipam" {
+			return f.kind, true
+		}
+	}
+	return nil, false
+}

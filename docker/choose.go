@@ -1,0 +1,206 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/docker/state"
+)
+
+// The range of random ports: the part of the ephemeral ports that Docker uses when it
+// cannot read the kernel's range.
+const (
+	firstRandom = 49153
+	lastRandom  = 65535
+)
+
+// taken holds the ports that endpoints have published.
+type taken struct{ list []takenPort }
+
+type takenPort struct {
+	state.Port
+	by string // a container's name or id; "" for the requesting endpoint
+}
+
+func (t *taken) add(list []state.Port, by string) {
+	for _, p := range list {
+		t.list = append(t.list, takenPort{p, by})
+	}
+}
+
+// has says whether a port is already published on an overlapping address, and which
+// container has it.
+func (t *taken) has(proto uint8, ip netip.Addr, port uint16) (by string, has bool) {
+	for _, p := range t.list {
+		if p.Proto == proto && p.HostPort == port && overlap(p.HostIP, ip) {
+			return p.by, true
+		}
+	}
+	return "", false
+}
+
+// overlap says whether two addresses of the host may receive the same packet; an invalid
+// address means all addresses.
+func overlap(a, b netip.Addr) bool {
+	switch {
+	case !a.IsValid() || !b.IsValid():
+		return true
+	case a.Is4() != b.Is4():
+		return false
+	}
+	return a == b || a.IsUnspecified() || b.IsUnspecified()
+}
+
+// choose decides the host's ports. Docker lets the driver choose if the port is 0 or a
+// range. choose refuses a fixed port on which a program listens, as Docker's own drivers
+// do: portmap would take the program's connections.
+func choose(asked []cnm.PortBinding, used *taken, try int) (out []state.Port, err error) {
+	for _, b := range asked {
+		p := state.Port{Proto: b.Proto, Port: b.Port, HostPort: b.HostPort}
+		if b.HostIP != "" {
+			if p.HostIP, err = hostAddress(b); err != nil {
+				return nil, err
+			}
+		}
+		first, last := b.HostPort, max(b.HostPort, b.HostPortEnd)
+		if first == 0 {
+			first, last = firstRandom, lastRandom
+		}
+		if p.Chosen = first != last; p.Chosen {
+			if p.HostPort, err = free(&p, first, last, used, start(b, first, last, try)); err != nil {
+				return nil, err
+			}
+		}
+		switch by, has := used.has(p.Proto, p.HostIP, p.HostPort); {
+		case has && by == "":
+			return nil, fmt.Errorf("publish port %d: host port %d/%s is published twice", b.Port, p.HostPort, protocol(p.Proto))
+		case has:
+			return nil, fmt.Errorf("publish port %d: host port %d/%s is another container's, %s (patchbayd docker ps)", b.Port, p.HostPort, protocol(p.Proto), by)
+		}
+		used.add([]state.Port{p}, "")
+		if err := bind(p.Proto, p.HostIP, p.HostPort); !p.Chosen && errors.Is(err, unix.EADDRINUSE) {
+			return nil, fmt.Errorf("publish port %d: host port %d/%s is in use by a program of this host: %w", b.Port, p.HostPort, protocol(p.Proto), err)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// hostAddress parses a binding's host address, and refuses one that the host does not
+// have: its port would not be reachable. With ip_nonlocal_bind any address is accepted.
+func hostAddress(b cnm.PortBinding) (netip.Addr, error) {
+	ip, err := netip.ParseAddr(b.HostIP)
+	if err != nil {
+		return ip, fmt.Errorf("publish port %d: host address: %w", b.Port, err)
+	}
+	ip = ip.Unmap()
+	if err := bind(unix.IPPROTO_UDP, ip, 0); errors.Is(err, unix.EADDRNOTAVAIL) {
+		return ip, fmt.Errorf("publish port %d: host address %s is not an address of this host: %w", b.Port, ip, err)
+	}
+	return ip, nil
+}
+
+// checkFamilies refuses a host address of a family in which the container has no address.
+func checkFamilies(asked []cnm.PortBinding, network string, has []netip.Prefix) error {
+	for _, b := range asked {
+		ip, err := netip.ParseAddr(b.HostIP)
+		if err != nil || slices.ContainsFunc(has, func(a netip.Prefix) bool { return a.Addr().Is4() == ip.Unmap().Is4() }) {
+			continue // no address, or one that choose refuses
+		}
+		family := "IPv6"
+		if ip.Unmap().Is4() {
+			family = "IPv4"
+		}
+		return fmt.Errorf("publish port %[1]d: host address %[2]s is of %[3]s, and the container has no %[3]s address on network %[4]s", b.Port, ip, family, network)
+	}
+	return nil
+}
+
+// start is where the search begins: at a random port, or at the first of a range as in
+// Docker, and one further after each failed try.
+func start(b cnm.PortBinding, first, last uint16, try int) int {
+	size := int(last) - int(first) + 1
+	if b.HostPort == 0 {
+		return rand.IntN(size)
+	}
+	return try % size
+}
+
+// free finds the next port that is not published and on which no program listens.
+func free(p *state.Port, first, last uint16, used *taken, from int) (uint16, error) {
+	size := int(last) - int(first) + 1
+	for i := range size {
+		port := uint16(int(first) + (from+i)%size)
+		if _, has := used.has(p.Proto, p.HostIP, port); !has && bind(p.Proto, p.HostIP, port) == nil {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("publish port %d: no host port of %d-%d is free", p.Port, first, last)
+}
+
+// bind tries whether a program has the port. For SCTP this is unknown.
+func bind(proto uint8, ip netip.Addr, port uint16) error {
+	host := ""
+	if ip.IsValid() {
+		host = ip.String()
+	}
+	at := net.JoinHostPort(host, strconv.Itoa(int(port)))
+	var conf net.ListenConfig
+	switch proto {
+	case unix.IPPROTO_TCP:
+		l, err := conf.Listen(context.Background(), "tcp", at)
+		if err != nil {
+			return err
+		}
+		return l.Close()
+	case unix.IPPROTO_UDP:
+		l, err := conf.ListenPacket(context.Background(), "udp", at)
+		if err != nil {
+			return err
+		}
+		return l.Close()
+	}
+	return nil
+}
+
+// protocol is the name of an IP protocol.
+func protocol(proto uint8) string {
+	switch proto {
+	case unix.IPPROTO_TCP:
+		return "tcp"
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_SCTP:
+		return "sctp"
+	}
+	return strconv.Itoa(int(proto))
+}
+
+// Ports is a list of published ports, printed like `docker ps` prints them.
+type Ports []state.Port
+
+// String is "0.0.0.0:8080->80/tcp, …".
+func (list Ports) String() string {
+	out := make([]string, len(list))
+	for i, p := range list {
+		host := "*"
+		if p.HostIP.IsValid() {
+			host = p.HostIP.String()
+		}
+		out[i] = fmt.Sprintf("%s->%d/%s", net.JoinHostPort(host, strconv.Itoa(int(p.HostPort))), p.Port, protocol(p.Proto))
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,127 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"io"
+	"os/exec"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/gc"
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/all"
+	"github.com/patchbay-net/patchbay/test/reftest"
+)
+
+// nodeGC is `patchbay gc --apply --grace 0s --from docker` with no container in Docker's
+// list: the ids that we call plugins with are never in it.
+func (n *node) nodeGC() *gc.Report {
+	n.Helper()
+	session := func() *plugin.Session {
+		s := plugin.NewSession(all.Plugins())
+		s.Stderr = io.Discard
+		return s
+	}
+	p := paths.Default()
+	report, err := gc.Run(n.ctx(), gc.Options{
+		Paths: p, NewSession: session, Live: map[string]bool{}, Apply: true,
+		Runtime: &chain.Runtime{Path: n.opts.Plugins, CacheDir: p.CNI, RunDir: p.Run},
+	})
+	must(n, err)
+	return report
+}
+
+// with makes the driver use the plugins in dir before ours. The chains that the
+// reference's plugins never remove are removed at the end of the test.
+func (n *node) with(dir string) {
+	n.Helper()
+	n.stop()
+	n.opts.Plugins = []string{dir, n.opts.Plugins[0]}
+	n.boot()
+	n.Cleanup(func() { must(n, exec.Command("nft", "flush", "ruleset").Run()) })
+}
+
+// patchbay gc removes nothing of the driver's, at any point of an endpoint's life and
+// with any plugins.
+func TestNodeGCLeavesEndpoints(t *testing.T) {
+	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, portNet)
+			n.with(dir)
+			network := n.network("ports")
+			a, err := n.begin(run{network: network, key: n.sandbox()}) // between two calls
+			must(t, err)
+			b := n.mustStart(run{network: network, ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
+			before, rules := addressFiles(t), n.left().Of("nft")
+			n.unremoved(n.nodeGC())
+			if after := addressFiles(t); len(before) != 4 || len(after) != len(before) {
+				t.Errorf("addresses were %v, are %v", before, after)
+			}
+			if after := n.left().Of("nft"); len(after) != len(rules) {
+				t.Errorf("rules were\n%s\nare\n%s", rules, after)
+			}
+			must(t, a.joins(run{}))
+			if err := a.reaches(b, b.iface.Address.Addr()); err != nil {
+				t.Error(err)
+			}
+			a.stop(true)
+			b.stop(true)
+		})
+	}
+}
+
+// An address that Docker has requested waits for its endpoint.
+func TestNodeGCLeavesLeases(t *testing.T) {
+	for name, dir := range map[string]string{"ours": reftest.Ours(t), "reference": reftest.Plugins(t)} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, bridgeNet)
+			n.with(dir)
+			x := n.ipamNetwork("podnet")
+			v4, err := x.address(0, "02:42:00:00:00:01", "")
+			must(t, err)
+			n.unremoved(n.nodeGC())
+			if files := addressFiles(t); len(files) != 2 {
+				t.Errorf("addresses: %v", files)
+			}
+			x.release(0, v4)
+		})
+	}
+}
+
+// A network whose endpoint could not be removed is removed later: Docker deletes it only
+// once.
+func TestNetworkDeletedLater(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	network, err := n.createNetwork(map[string]string{optNetwork: "podnet"}, nil)
+	must(t, err)
+	c := n.mustStart(run{network: network})
+	n.stop()
+	plugins := n.opts.Plugins
+	n.opts.Plugins = []string{t.TempDir()} // without any plugin: DEL fails
+	n.boot()
+	if err := n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: network}); err == nil {
+		t.Error("deleted without plugins")
+	}
+	n.stop()
+	n.opts.Plugins = plugins
+	n.boot()
+	n.sweep(1)
+	if nets, err := n.driver.store.Networks(); err != nil || len(nets) > 0 {
+		t.Errorf("networks %s %v", asJSON(nets), err)
+	}
+	must(t, n.c.DeleteNetwork(n.ctx(), &cnm.NetworkRequest{NetworkID: network}))
+	c.die()
+}
+
+func (n *node) unremoved(r *gc.Report) {
+	n.Helper()
+	for _, a := range r.Attachments {
+		if a.Removed || a.State == gc.Dead {
+			n.Errorf("%s: %s (%s)", a.Name(), a.State, a.Why)
+		}
+	}
+}

@@ -1,0 +1,281 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/vouched"
+	"github.com/patchbay-net/patchbay/netns"
+)
+
+// holdName is the interface's name in the holding namespace.
+const holdName = "eth0"
+
+// holdPath is where an endpoint's holding namespace is bound: a directory of our own,
+// where no tool looks for containers.
+func (d *Driver) holdPath(endpointID string) string {
+	return filepath.Join(vouched.Holds(d.opts.Paths.Run), short(endpointID, 32))
+}
+
+// linkName is the interface's name while it is on the host: a prefix and 10 of the 64
+// digits of a random id.
+func linkName(endpointID string) string { return "cni" + short(endpointID, 10) }
+
+// marker is the alias that a link without one gets, so that it is found again.
+func marker(endpointID string) string { return markerPrefix + short(endpointID, 32) }
+
+const markerPrefix = "patchbay-docker:"
+
+func short(s string, n int) string { return s[:min(n, len(s))] }
+
+func (d *Driver) inside(path string) (*nl.Conn, error) {
+	ns, err := netns.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return nl.In(ns, d.opts.Paths.Proc)
+}
+
+// makeHold makes a new holding namespace.
+func (d *Driver) makeHold(path string) error {
+	if err := netns.Delete(path); err != nil {
+		return err
+	}
+	return netns.Create(path)
+}
+
+// sandboxLink opens the sandbox, and finds the endpoint's link there. The caller closes
+// the connection.
+func (d *Driver) sandboxLink(e *state.Endpoint) (*nl.Conn, netlink.Link, error) {
+	c, err := d.inside(e.Sandbox)
+	if err != nil {
+		return nil, nil, err
+	}
+	link, err := find(c, e)
+	if err != nil {
+		c.Close()
+		return nil, nil, fmt.Errorf("look for the interface in %s: %w", e.Sandbox, err)
+	}
+	return c, link, nil
+}
+
+// live says whether a namespace is at a path, and which. If that cannot be determined,
+// for example with too many open files, it is an error: a running container must not
+// count as dead.
+func live(path string) (id netns.ID, there bool, err error) {
+	if path == "" {
+		return netns.ID{}, false, nil
+	}
+	ns, err := netns.Open(path)
+	if netns.Gone(err) || errors.Is(err, unix.ENOTDIR) {
+		return netns.ID{}, false, nil
+	}
+	if err != nil {
+		return netns.ID{}, false, err
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	id, err = ns.ID()
+	return id, err == nil, err
+}
+
+// inSandbox says whether the sandbox that the endpoint joined still exists.
+func inSandbox(e *state.Endpoint) (bool, error) {
+	id, there, err := live(e.Sandbox)
+	return there && id == e.SandboxID, err
+}
+
+// offer moves the interface from the holding namespace to the host's, with a name and a
+// mark by which it is found again.
+func (d *Driver) offer(e *state.Endpoint) error {
+	c, err := d.inside(e.Hold)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	link, err := c.Link(holdName)
+	if nl.IsNotFound(err) && d.offered(e) {
+		return nil // an earlier Join did it
+	}
+	if err != nil {
+		return fmt.Errorf("hand over interface: %w", err)
+	}
+	host, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer host.Close() //nolint:errcheck // read only
+	to := nl.LinkChange{NetNS: host.Fd(), Name: linkName(e.ID)}
+	if e.Kernel.Alias == "" {
+		mark := marker(e.ID)
+		to.Alias = &mark
+	}
+	index := link.Attrs().Index
+	if err := c.SetLink(index, nl.LinkChange{Down: true}); err != nil {
+		return fmt.Errorf("set interface down: %w", err)
+	}
+	if err := c.SetLink(index, to); err != nil {
+		return fmt.Errorf("move interface to the host as %s: %w", to.Name, err)
+	}
+	return nil
+}
+
+func (d *Driver) offered(e *state.Endpoint) bool {
+	c, err := nl.Host(d.opts.Paths.Proc)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	link, err := c.Link(linkName(e.ID))
+	return err == nil && ours(e, link)
+}
+
+// ours says whether a link has the endpoint's mark.
+func ours(e *state.Endpoint, link netlink.Link) bool {
+	alias := marker(e.ID)
+	if e.Kernel != nil && e.Kernel.Alias != "" {
+		alias = e.Kernel.Alias
+	}
+	return link.Attrs().Alias == alias
+}
+
+// find returns the endpoint's link. On the host it goes only by the name, since another
+// link may have the same MAC address (the master of an ipvlan); in a sandbox the link may
+// have any name.
+func find(c *nl.Conn, e *state.Endpoint) (netlink.Link, error) {
+	l, err := c.Link(linkName(e.ID))
+	if err == nil && (ours(e, l) || hasMAC(e, l)) {
+		return l, nil
+	}
+	if err != nil && !nl.IsNotFound(err) {
+		return nil, err
+	}
+	if c.NS == nil {
+		return nil, noLink(e)
+	}
+	links, err := c.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	var candidates []netlink.Link // another program may have replaced the alias
+	for _, l := range links {
+		if ours(e, l) {
+			return l, nil
+		}
+		if hasMAC(e, l) {
+			candidates = append(candidates, l)
+		}
+	}
+	if len(candidates) != 1 {
+		return nil, noLink(e)
+	}
+	return candidates[0], nil
+}
+
+// noLink is the error of an endpoint without its link. The netlink library's own error has
+// no text: its method Error panics.
+func noLink(e *state.Endpoint) error {
+	return fmt.Errorf("no interface of endpoint %.12s: %w", e.ID, unix.ENODEV)
+}
+
+// hasMAC says whether a link has the endpoint's MAC address and is not marked as another
+// endpoint's.
+func hasMAC(e *state.Endpoint, l netlink.Link) bool {
+	return e.Kernel != nil && e.Kernel.MAC != "" && l.Attrs().HardwareAddr.String() == e.Kernel.MAC &&
+		!strings.HasPrefix(l.Attrs().Alias, markerPrefix)
+}
+
+// takeBack moves the interface into the holding namespace, from the host or from a
+// sandbox that lost its container, and restores its name and addresses: plugins need them
+// to remove their rules. A missing interface is no error.
+func (d *Driver) takeBack(e *state.Endpoint) error {
+	c, err := d.inside(e.Hold)
+	if netns.Gone(err) || e.Kernel == nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := c.Link(holdName); nl.IsNotFound(err) {
+		err = d.fetch(e, c.NS)
+		if nl.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("take interface back: %w", err)
+		}
+	}
+	return readdress(c, e.Kernel)
+}
+
+// fetch looks for the link on the host, then in its sandbox.
+func (d *Driver) fetch(e *state.Endpoint, to *netns.NS) error {
+	host, err := nl.Host(d.opts.Paths.Proc)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	err = bring(host, e, to)
+	if !nl.IsNotFound(err) {
+		return err
+	}
+	if here, unsure := inSandbox(e); !here {
+		return cmp.Or(unsure, err)
+	}
+	sandbox, err := d.inside(e.Sandbox)
+	if err != nil {
+		return err
+	}
+	defer sandbox.Close()
+	d.restoreGateways(sandbox, e)
+	return bring(sandbox, e, to)
+}
+
+func bring(c *nl.Conn, e *state.Endpoint, to *netns.NS) error {
+	link, err := find(c, e)
+	if err != nil {
+		return err
+	}
+	index := link.Attrs().Index
+	if err := c.SetLink(index, nl.LinkChange{Down: true}); err != nil {
+		return err
+	}
+	alias := e.Kernel.Alias
+	return c.SetLink(index, nl.LinkChange{NetNS: to.Fd(), Name: holdName, Alias: &alias})
+}
+
+// readdress restores the addresses that libnetwork flushed.
+func readdress(c *nl.Conn, s *state.Snapshot) error {
+	link, err := c.Link(holdName)
+	if err != nil {
+		return err
+	}
+	errs := []error{c.LinkSetUp(link)}
+	for _, a := range s.Addrs {
+		errs = append(errs, addAddr(c, link, a))
+	}
+	return errors.Join(errs...)
+}
+
+func addAddr(c *nl.Conn, link netlink.Link, a netip.Prefix) error {
+	addr := &netlink.Addr{IPNet: nl.IPNet(a)}
+	if a.Addr().Is6() {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	if err := c.AddrAdd(link, addr); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add address %s: %w", a, err)
+	}
+	return nil
+}

@@ -1,0 +1,305 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/internal/vouched"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// leaseID is the container id in an IPAM plugin's calls: Docker's request contains only
+// the MAC address of the future interface.
+func leaseID(network, mac string) string {
+	sum := sha256.Sum256([]byte(network + "\x00" + strings.ToLower(mac)))
+	return "docker-" + hex.EncodeToString(sum[:16])
+}
+
+// RequestAddress implements cnm.IPAMDriver. The first request for a MAC address calls the
+// IPAM plugin, which gives addresses of all families; the second request gets one of
+// those.
+func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressRequest) (*cnm.RequestAddressResponse, error) {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	p, err := d.store.Pool(in.PoolID)
+	if err != nil {
+		return nil, err
+	}
+	mac := in.Options[cnm.OptionMAC]
+	switch {
+	case in.Options[cnm.OptionAddressType] == cnm.OptionGateway:
+		return reserved(p, in.Address)
+	case mac == "":
+		return nil, errors.New("--aux-address: leave the address out of the ranges of the CNI configuration")
+	}
+	id := leaseID(p.Network, mac)
+	if err := d.freeAddress(ctx, p.Network, id, in.Address); err != nil {
+		return nil, err
+	}
+	release, err := d.locks.take(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	l, err := d.store.Lease(id)
+	if errors.Is(err, state.ErrUnknown) {
+		l, err = &state.Lease{ID: id, Network: p.Network, Config: p.Config}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return d.give(ctx, p, l, in.Address)
+}
+
+// give answers from a lease. It calls the IPAM plugin if there is no lease yet, or if the
+// lease does not have the wanted address. A lease from before the last boot does not
+// count: the IPAM plugin may have given its addresses to another since.
+func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
+	if used, err := d.used(l); err != nil {
+		return nil, err
+	} else if !used { // its next endpoint is not known yet, even if the MAC address was used before
+		l.Endpoint, l.Unbound = "", false
+	}
+	if l.Boot != d.boot {
+		l.Wanted, l.Result, l.Given = nil, nil, nil
+	}
+	got := ofFamily(l.Result, p.V6, wanted)
+	if got == nil {
+		if wanted.IsValid() {
+			l.Wanted = append(l.Wanted, wanted)
+		}
+		if err := d.ask(ctx, l); err != nil {
+			return nil, err
+		}
+		if got = ofFamily(l.Result, p.V6, wanted); got == nil {
+			return nil, errors.Join(fmt.Errorf("the IPAM plugin gave no such address, but %s", asText(l.Result)), d.refused(ctx, l))
+		}
+	}
+	if addr := got.Address.Addr(); !slices.Contains(l.Given, addr) {
+		l.Given = append(l.Given, addr)
+	}
+	if err := d.saveLease(l); err != nil {
+		return nil, err
+	}
+	return &cnm.RequestAddressResponse{Address: forDocker(l, got.Address)}, nil
+}
+
+// refused releases what a plugin gave if Docker did not ask for it: Docker does not know
+// of it. Docker itself releases the addresses that it got earlier.
+func (d *Driver) refused(ctx context.Context, l *state.Lease) error {
+	if len(l.Given) > 0 {
+		return nil
+	}
+	return d.dropLease(ctx, l)
+}
+
+// forDocker is an address in the form that Docker needs: a single one with ptp, which has
+// no subnet on its link.
+func forDocker(l *state.Lease, a netip.Prefix) netip.Prefix {
+	if list, err := chain.ParseList(l.Config); err == nil && first(list).Type == "ptp" {
+		return netip.PrefixFrom(a.Addr(), a.Addr().BitLen())
+	}
+	return a
+}
+
+func ofFamily(r *spec.Result, v6 bool, wanted netip.Addr) *spec.IPConfig {
+	if r == nil {
+		return nil
+	}
+	for i, ip := range r.IPs {
+		if a := ip.Address.Addr(); a.Is6() == v6 && (!wanted.IsValid() || a == wanted) {
+			return &r.IPs[i]
+		}
+	}
+	return nil
+}
+
+func asText(r *spec.Result) string {
+	var out []string
+	for _, ip := range r.IPs {
+		out = append(out, ip.Address.String())
+	}
+	return strings.Join(out, ", ")
+}
+
+func (d *Driver) saveLease(l *state.Lease) error {
+	l.Since = time.Now()
+	d.opts.step()
+	err := d.store.SaveLease(l)
+	d.opts.step()
+	return err
+}
+
+// ask calls the IPAM plugin, after releasing what it gave before.
+func (d *Driver) ask(ctx context.Context, l *state.Lease) error {
+	fresh := l.Since.IsZero() // for another lease, a killed call may have asked the plugin
+	l.Result, l.Boot = nil, d.boot
+	if err := d.saveLease(l); err != nil {
+		return err
+	}
+	list, err := leaseList(l)
+	if err != nil {
+		return err
+	}
+	a, err := d.leaseAttachment(ctx, l)
+	if err != nil {
+		return err
+	}
+	if !fresh {
+		if err := d.run[lease].Del(ctx, list, a); err != nil {
+			return err
+		}
+	}
+	if l.Result, err = d.run[lease].Add(ctx, list, a); err == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
+	defer cancel()
+	if len(l.Given) > 0 { // Docker releases what it got
+		return errors.Join(err, d.run[lease].Del(ctx, list, a))
+	}
+	return errors.Join(err, d.dropLease(ctx, l))
+}
+
+// leaseList is a list for the IPAM plugin alone, with the first plugin's configuration,
+// as the first plugin would call it.
+func leaseList(l *state.Lease) (*chain.List, error) {
+	list, err := chain.ParseList(l.Config)
+	if err != nil {
+		return nil, err
+	}
+	section, err := sectionOf(list)
+	if err != nil {
+		return nil, err
+	}
+	p := *first(list)
+	p.Type, p.Capabilities = section.Type, map[string]bool{"ips": true}
+	list.Plugins = []chain.Plugin{p}
+	return list, nil
+}
+
+// leaseAttachment has a namespace in place of the interface's, which does not exist yet;
+// a plugin refuses its caller's own.
+func (d *Driver) leaseAttachment(ctx context.Context, l *state.Lease) (chain.Attachment, error) {
+	path := d.standIn()
+	a := chain.Attachment{ContainerID: l.ID, NetNS: path, IfName: holdName, Args: [][2]string{{"IgnoreUnknown", "1"}}, Capabilities: map[string]any{}}
+	var ips []string
+	for _, addr := range slices.Concat(l.Wanted, l.Given) { // the addresses that Docker got must be given again
+		if text := addr.String(); !slices.Contains(ips, text) {
+			ips = append(ips, text)
+		}
+	}
+	if len(ips) > 0 {
+		a.Capabilities["ips"] = ips
+	}
+	release, err := d.locks.take(ctx, path)
+	if err != nil {
+		return a, err
+	}
+	defer release()
+	if _, there, err := live(path); there || err != nil {
+		return a, err
+	}
+	return a, d.makeHold(path)
+}
+
+// ReleaseAddress implements cnm.IPAMDriver. The last address ends the lease.
+func (d *Driver) ReleaseAddress(ctx context.Context, in *cnm.ReleaseAddressRequest) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	p, err := d.store.Pool(in.PoolID)
+	if errors.Is(err, state.ErrUnknown) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	all, err := d.store.Leases()
+	for _, l := range all {
+		if l.Network == p.Network && slices.Contains(l.Given, in.Address) {
+			return d.giveBack(ctx, l.ID, in.Address)
+		}
+	}
+	return err
+}
+
+func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error {
+	return d.knownLease(ctx, id, func(l *state.Lease) error {
+		l.Given = slices.DeleteFunc(l.Given, func(a netip.Addr) bool { return a == addr })
+		if err := d.saveLease(l); err != nil || len(l.Given) > 0 {
+			return err
+		}
+		if used, err := d.used(l); used { // the endpoint could not be removed: its address must not be given to another yet
+			return err
+		}
+		return d.dropLease(ctx, l)
+	})
+}
+
+// knownLease calls do for a lease, with its lock. A missing lease is no error.
+func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Lease) error) error {
+	release, err := d.locks.take(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	l, err := d.store.Lease(id)
+	if errors.Is(err, state.ErrUnknown) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return do(l)
+}
+
+// dropLease releases a lease. One that cannot be released now remains in the state for
+// Sweep.
+func (d *Driver) dropLease(ctx context.Context, l *state.Lease) error {
+	list, err := leaseList(l)
+	if err != nil {
+		return err
+	}
+	a, err := d.leaseAttachment(ctx, l)
+	if err != nil {
+		return err
+	}
+	if err := d.run[lease].Del(ctx, list, a); err != nil {
+		return err
+	}
+	return errors.Join(d.store.DropLease(l.ID), d.dropStandIn(ctx))
+}
+
+// standIn is the path of the namespace for the calls of IPAM plugins.
+func (d *Driver) standIn() string {
+	return filepath.Join(vouched.Holds(d.opts.Paths.Run), "ipam")
+}
+
+// dropStandIn removes the namespace with the last lease. A call that needs it has
+// recorded its lease before.
+func (d *Driver) dropStandIn(ctx context.Context) error {
+	release, err := d.locks.take(ctx, d.standIn())
+	if err != nil {
+		return err
+	}
+	defer release()
+	if all, err := d.store.Leases(); err != nil || len(all) > 0 {
+		return err
+	}
+	return netns.Delete(d.standIn())
+}

@@ -1,0 +1,171 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/docker/state"
+)
+
+// network is a network with its file decoded.
+type network struct {
+	*state.Network
+	options
+	list *chain.List
+}
+
+// part returns one part of the network's chain.
+func (n *network) part(p part) *chain.List { return cut(n.list, p, n.portmap) }
+
+// CreateNetwork implements cnm.NetworkDriver: it checks whether the configuration works
+// here and keeps a copy.
+func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	release, err := d.locks.take(ctx, "network "+in.NetworkID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	switch _, err := d.store.Network(in.NetworkID); {
+	case err == nil:
+		return fmt.Errorf("network %.12s already exists", in.NetworkID)
+	case !errors.Is(err, state.ErrUnknown):
+		return err
+	}
+	n, err := d.newNetwork(ctx, in)
+	if err != nil {
+		return err
+	}
+	return d.store.SaveNetwork(n)
+}
+
+func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (*state.Network, error) {
+	o, list, err := d.configured(ctx, in.Options)
+	if err != nil {
+		return nil, err
+	}
+	internal, err := in.Options.Flag(cnm.OptionInternal, false)
+	if err != nil {
+		return nil, err
+	}
+	if list, err = shaped(list, o, internal); err != nil {
+		return nil, err
+	}
+	if err := d.usable(ctx, list, o); err != nil {
+		return nil, fmt.Errorf("network %s: %w", list.Name, err)
+	}
+	return &state.Network{
+		ID: in.NetworkID, Options: maps.Clone(o.user), Internal: internal,
+		Config: encodeList(list), Since: time.Now(),
+	}, nil
+}
+
+// shaped is a configuration changed by the options of `docker network create`.
+func shaped(list *chain.List, o *options, internal bool) (_ *chain.List, err error) {
+	if internal {
+		if list, err = closed(list); err != nil {
+			return nil, err
+		}
+	}
+	if o.isolate != "" {
+		return isolated(list, o.isolate)
+	}
+	return list, nil
+}
+
+// configured parses the user's options of a network, and loads the configuration that
+// they name.
+func (d *Driver) configured(ctx context.Context, in cnm.Options) (*options, *chain.List, error) {
+	user, err := in.Strings()
+	if err != nil {
+		return nil, nil, err
+	}
+	o, err := parseOptions(user)
+	if err != nil {
+		return nil, nil, err
+	}
+	list, err := d.resolve(ctx, o)
+	return o, list, err
+}
+
+// usable asks the plugins before Docker relies on them.
+func (d *Driver) usable(ctx context.Context, list *chain.List, o *options) error {
+	for p := range parts {
+		l := cut(list, p, o.portmap)
+		if len(l.Plugins) == 0 {
+			continue
+		}
+		if _, err := d.run[p].Validate(ctx, l); err != nil {
+			return err
+		}
+		if err := d.run[p].Status(ctx, l); err != nil {
+			return fmt.Errorf("not ready: %w", err)
+		}
+	}
+	return nil
+}
+
+// DeleteNetwork implements cnm.NetworkDriver. Docker forgets the network whatever the
+// answer, so its remaining endpoints are removed as well.
+func (d *Driver) DeleteNetwork(ctx context.Context, in *cnm.NetworkRequest) error {
+	return d.deleteNetwork(ctx, in.NetworkID)
+}
+
+func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	if err := d.markDeleted(id); errors.Is(err, state.ErrUnknown) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	all, err := d.store.Endpoints()
+	errs := []error{err}
+	for _, e := range all {
+		if e.Network == id {
+			d.opts.Log("endpoint %.12s: its network is deleted", e.ID)
+			errs = append(errs, d.DeleteEndpoint(ctx, &cnm.EndpointRequest{NetworkID: e.Network, EndpointID: e.ID}))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("network %.12s is kept until it can be removed: %w", id, err)
+	}
+	return d.store.DropNetwork(id)
+}
+
+// markDeleted records that Docker no longer has the network: if the removal of the
+// remaining endpoints fails, Sweep tries again.
+func (d *Driver) markDeleted(id string) error {
+	n, err := d.store.Network(id)
+	if err != nil || n.Deleted {
+		return err
+	}
+	n.Deleted = true
+	return d.store.SaveNetwork(n)
+}
+
+// network reads a network and decodes it.
+func (d *Driver) network(id string) (*network, error) {
+	n, err := d.store.Network(id)
+	if err != nil {
+		return nil, err
+	}
+	o, err := parseOptions(n.Options)
+	if err != nil {
+		return nil, fmt.Errorf("network %.12s: %w", id, err)
+	}
+	list, err := chain.ParseList(n.Config)
+	if err != nil {
+		return nil, fmt.Errorf("network %.12s: %w", id, err)
+	}
+	return &network{n, *o, list}, nil
+}

@@ -1,0 +1,204 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/docker/state"
+)
+
+// space is the only address space. The local and the global one must be the same:
+// otherwise dockerd repeats its request without end when a pool overlaps a route of the
+// host.
+const space = "patchbay"
+
+// Driver is an IPAM driver too.
+var _ cnm.IPAMDriver = (*Driver)(nil)
+
+// IPAMCapabilities implements cnm.IPAMDriver. The MAC address shows which requests and
+// which endpoint belong together.
+func (d *Driver) IPAMCapabilities(context.Context) (*cnm.IPAMCapabilities, error) {
+	return &cnm.IPAMCapabilities{RequiresMACAddress: true}, nil
+}
+
+// AddressSpaces implements cnm.IPAMDriver.
+func (d *Driver) AddressSpaces(context.Context) (*cnm.AddressSpaces, error) {
+	return &cnm.AddressSpaces{LocalDefaultAddressSpace: space, GlobalDefaultAddressSpace: space}, nil
+}
+
+// RequestPool implements cnm.IPAMDriver: the configuration of --ipam-opt cni.network=NAME
+// determines the pool, and --subnet may only repeat it.
+func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*cnm.RequestPoolResponse, error) {
+	if in.SubPool != "" {
+		return nil, errors.New("--ip-range: the ranges are those of the CNI configuration")
+	}
+	o, err := parseOptions(in.Options)
+	if err != nil {
+		return nil, fmt.Errorf("--ipam-opt: %w", err)
+	}
+	list, err := d.resolve(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.notAgain(in); err != nil {
+		return nil, fmt.Errorf("network %s: %w", list.Name, err)
+	}
+	p := &state.Pool{ID: rand.Text(), Network: list.Name, Config: encodeList(list), Options: maps.Clone(in.Options), V6: in.V6, Since: time.Now()}
+	if err := poolOf(p, list, in.Pool); err != nil {
+		return nil, fmt.Errorf("network %s: %w", list.Name, err)
+	}
+	if err := d.answers(ctx, p); err != nil {
+		return nil, fmt.Errorf("network %s: %w", list.Name, err)
+	}
+	out := &cnm.RequestPoolResponse{PoolID: p.ID, Pool: p.Prefix}
+	if hasGateway(list, in.V6) { // otherwise Docker requests one only before 28
+		out.Data = map[string]string{cnm.OptionGateway: p.Gateway.String()}
+	}
+	return out, d.store.SavePool(p)
+}
+
+// answers checks that the IPAM plugin exists and can be called. Addresses that were
+// requested from a plugin that never answered could not be released either.
+func (d *Driver) answers(ctx context.Context, p *state.Pool) error {
+	list, err := leaseList(&state.Lease{Config: p.Config})
+	if err == nil {
+		_, err = d.run[lease].Validate(ctx, list)
+	}
+	return err
+}
+
+// More than maxRepeats equal requests for a pool within repeatTime mean that dockerd is
+// in a loop, a thousand times a second.
+const (
+	maxRepeats = 8
+	repeatTime = 10 * time.Second
+)
+
+// notAgain ends a loop of Docker before 28: it requests another pool without end if the
+// offered one overlaps a route of the host, and every CNI network in use on this host
+// does.
+func (d *Driver) notAgain(in *cnm.RequestPoolRequest) error {
+	if in.Pool != "" {
+		return nil
+	}
+	all, err := d.store.Pools()
+	n := 0
+	for _, p := range all {
+		if p.V6 == in.V6 && maps.Equal(p.Options, in.Options) && time.Since(p.Since) < repeatTime {
+			n++
+		}
+	}
+	if n >= maxRepeats {
+		return errors.New("the host has a route to its subnet, and this Docker requests another one: use --subnet with the configuration's subnet")
+	}
+	return err
+}
+
+// ipamSection holds the known keys of an ipam section: host-local's ranges.
+type ipamSection struct {
+	Type string `json:"type"`
+	ipamRange
+	Ranges [][]ipamRange `json:"ranges"`
+}
+
+type ipamRange struct {
+	Subnet  string `json:"subnet"`
+	Gateway string `json:"gateway"`
+}
+
+func sectionOf(list *chain.List) (*ipamSection, error) {
+	var conf struct {
+		IPAM ipamSection `json:"ipam"`
+	}
+	if err := json.Unmarshal(first(list).Raw, &conf); err != nil {
+		return nil, fmt.Errorf("decode ipam: %w", err)
+	}
+	switch conf.IPAM.Type {
+	case "":
+		return nil, errors.New("its first plugin has no ipam section")
+	case "dhcp":
+		return nil, errors.New("DHCP needs the interface itself: use --ipam-driver null")
+	}
+	return &conf.IPAM, nil
+}
+
+// poolOf finds the family's pool. For IPAM plugins whose ranges it cannot read, the pool
+// contains every address.
+func poolOf(p *state.Pool, list *chain.List, wanted string) error {
+	section, err := sectionOf(list)
+	if err != nil {
+		return err
+	}
+	p.Prefix, p.Gateway = defaultRoute(p.V6), defaultRoute(p.V6)
+	ranges := []ipamRange{section.ipamRange}
+	for _, set := range section.Ranges {
+		ranges = append(ranges, set...)
+	}
+	known := false
+	for _, r := range ranges {
+		subnet, err := netip.ParsePrefix(r.Subnet)
+		if err != nil {
+			continue
+		}
+		known = true
+		if subnet.Addr().Is6() == p.V6 {
+			p.Prefix, p.Gateway = subnet.Masked(), gatewayOf(subnet, r.Gateway)
+			break
+		}
+	}
+	if known && p.Prefix.Bits() == 0 {
+		return fmt.Errorf("no range of the %s family", map[bool]string{true: "IPv6", false: "IPv4"}[p.V6])
+	}
+	return matches(p, wanted)
+}
+
+// gatewayOf is host-local's default: the subnet's first address.
+func gatewayOf(subnet netip.Prefix, text string) netip.Prefix {
+	gw, err := netip.ParseAddr(text)
+	if err != nil {
+		gw = subnet.Masked().Addr().Next()
+	}
+	return netip.PrefixFrom(gw, subnet.Bits())
+}
+
+// matches accepts --subnet if it equals the configuration's.
+func matches(p *state.Pool, wanted string) error {
+	if wanted == "" {
+		return nil
+	}
+	subnet, err := netip.ParsePrefix(wanted)
+	if err != nil {
+		return fmt.Errorf("--subnet: %w", err)
+	}
+	if p.Prefix.Bits() == 0 && subnet.Addr().Is6() == p.V6 {
+		p.Prefix, p.Gateway = subnet.Masked(), gatewayOf(subnet, "")
+	}
+	if p.Prefix != subnet.Masked() {
+		return fmt.Errorf("--subnet %s: the configuration has %s", subnet, p.Prefix)
+	}
+	return nil
+}
+
+// ReleasePool implements cnm.IPAMDriver.
+func (d *Driver) ReleasePool(_ context.Context, in *cnm.ReleasePoolRequest) error {
+	return d.store.DropPool(in.PoolID)
+}
+
+// reserved answers for a gateway, which the configuration determines.
+func reserved(p *state.Pool, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
+	if wanted.IsValid() && p.Gateway.Bits() > 0 && wanted != p.Gateway.Addr() {
+		return nil, fmt.Errorf("--gateway %s: the configuration has %s", wanted, p.Gateway.Addr())
+	}
+	return &cnm.RequestAddressResponse{Address: p.Gateway}, nil
+}

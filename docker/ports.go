@@ -1,0 +1,218 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cnm"
+	"github.com/patchbay-net/patchbay/docker/state"
+)
+
+// ProgramExternalConnectivity implements cnm.Connectivity: the endpoint has the default
+// gateway, and so publishes the ports. If it fails, Docker fails the container's start.
+func (d *Driver) ProgramExternalConnectivity(ctx context.Context, in *cnm.ConnectivityRequest) error {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	e, release, err := d.enter(ctx, in.EndpointID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if e.Phase != state.Joined {
+		return fmt.Errorf("endpoint %.12s cannot publish ports: it is %s", e.ID, e.Phase)
+	}
+	if err := d.finish(ctx, e); err != nil {
+		return err
+	}
+	if _, err := in.Options.Get(cnm.OptionPortMap, &e.Asked); err != nil {
+		return err
+	}
+	if len(e.Asked) == 0 || e.Ports == state.Done {
+		return nil
+	}
+	n, err := d.network(e.Network)
+	if err != nil || n.Internal { // as with Docker's own: nothing is published
+		return err
+	}
+	return d.addPorts(ctx, n, e)
+}
+
+// RevokeExternalConnectivity implements cnm.Connectivity.
+func (d *Driver) RevokeExternalConnectivity(ctx context.Context, in *cnm.EndpointRequest) error {
+	return d.known(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error {
+		n, err := d.network(e.Network)
+		if err != nil {
+			return err
+		}
+		return d.delPorts(ctx, n, e)
+	})
+}
+
+// portTries is the number of choices to try: another program may have taken a port that
+// looked free.
+const portTries = 16
+
+// addPorts chooses and publishes.
+func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) error {
+	if e.Ports == state.Doing {
+		if err := d.delPorts(ctx, n, e); err != nil {
+			return err
+		}
+	}
+	list := n.part(ports)
+	if len(list.Plugins) == 0 {
+		return fmt.Errorf("-p: nothing in network %s publishes ports, and %s is off", n.list.Name, optPortmap)
+	}
+	if err := checkFamilies(e.Asked, n.list.Name, e.Kernel.Addrs); err != nil {
+		return err
+	}
+	d.freePorts(ctx, e)
+	var failed error
+	for try := range portTries {
+		again, err := d.tryPorts(ctx, n, e, list, try)
+		if err == nil {
+			d.opts.Log("endpoint %.12s: published %.1000s", e.ID, Ports(e.Published))
+			return nil
+		}
+		if !again {
+			return errors.Join(err, failed)
+		}
+		failed = err
+	}
+	return failed
+}
+
+// tryPorts chooses and publishes once, and undoes everything when it fails. again says
+// whether another choice may succeed.
+func (d *Driver) tryPorts(ctx context.Context, n *network, e *state.Endpoint, list *chain.List, try int) (again bool, err error) {
+	chosen, err := d.choosePorts(ctx, e, try)
+	if err != nil {
+		return false, err
+	}
+	if err = d.publish(ctx, n, e, list); err == nil {
+		e.Ports = state.Done
+		return false, d.save(e)
+	}
+	if undone := d.delPorts(ctx, n, e); undone != nil {
+		return false, errors.Join(err, undone)
+	}
+	return chosen && ctx.Err() == nil, err
+}
+
+// portsAt is the place of the address to which the ports lead.
+func (d *Driver) portsAt(e *state.Endpoint) state.Where {
+	if e.PostAt.NetNS != "" && e.PostAt.NetNS != e.Hold {
+		return e.PostAt
+	}
+	return state.Where{NetNS: e.Hold, IfName: holdName}
+}
+
+// choosePorts records the ports to publish. chosen is false if another try would choose
+// the same. All endpoints share this lock, the only one of its kind: two that choose at
+// once must see each other's choice. It is held for some milliseconds, until the choice
+// is on the disk, and never while a plugin runs.
+func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, try int) (chosen bool, err error) {
+	release, err := d.locks.take(ctx, "ports")
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	all, err := d.store.Endpoints()
+	if err != nil {
+		d.opts.Log("choose ports: %v", err) // an endpoint that cannot be read has no ports that matter
+	}
+	taken := new(taken)
+	for _, other := range all {
+		if other.ID != e.ID && !apart(other, e) {
+			taken.add(other.Published, publisher(other))
+		}
+	}
+	if e.Published, err = choose(e.Asked, taken, try); err != nil {
+		return false, err
+	}
+	e.Ports, e.PortsAt = state.Doing, d.portsAt(e)
+	return slices.ContainsFunc(e.Published, func(p state.Port) bool { return p.Chosen }), d.save(e)
+}
+
+func (d *Driver) publish(ctx context.Context, n *network, e *state.Endpoint, list *chain.List) (err error) {
+	a := d.attachment(e, e.PortsAt)
+	a.Capabilities[portMappings] = mappings(e.Published)
+	if a.Prev, err = d.result(n, e, e.PortsAt); err != nil {
+		return err
+	}
+	_, err = d.run[ports].Add(ctx, list, a)
+	return err
+}
+
+// mapping is an entry of the capability portMappings.
+type mapping struct {
+	HostPort      uint16 `json:"hostPort"`
+	ContainerPort uint16 `json:"containerPort"`
+	Protocol      string `json:"protocol"`
+	HostIP        string `json:"hostIP,omitempty"`
+}
+
+func mappings(list []state.Port) (out []mapping) {
+	for _, p := range list {
+		m := mapping{HostPort: p.HostPort, ContainerPort: p.Port, Protocol: protocol(p.Proto)}
+		if p.HostIP.IsValid() {
+			m.HostIP = p.HostIP.String()
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// lostPorts says whether a container runs without its published ports. Docker requests
+// them once, and not again if the driver was killed meanwhile.
+func (d *Driver) lostPorts(f *facts, e *state.Endpoint) bool {
+	return len(e.Asked) > 0 && e.Ports != state.Done && e.Phase == state.Joined && f.here(e) &&
+		finished(e) && !shut(e) && d.runs(f, e)
+}
+
+// republish does what Docker wanted last, according to the sandbox's routes: ports follow
+// the default gateway, which Docker moves first.
+func (d *Driver) republish(ctx context.Context, e *state.Endpoint) error {
+	n, err := d.network(e.Network)
+	if err != nil || n.Internal {
+		return err
+	}
+	switch is, err := d.isGateway(e); {
+	case err != nil:
+		return err
+	case is:
+		return d.addPorts(ctx, n, e)
+	}
+	return d.delPorts(ctx, n, e)
+}
+
+// delPorts undoes the part, even if it is half done. The endpoint may become the gateway
+// again: if this process is killed here, the ports must not look published then.
+func (d *Driver) delPorts(ctx context.Context, n *network, e *state.Endpoint) error {
+	if e.Ports == "" {
+		return nil
+	}
+	if e.Ports == state.Done && e.Phase == state.Joined {
+		e.Ports = state.Doing
+		if err := d.save(e); err != nil {
+			return err
+		}
+	}
+	at, err := gone(e, e.PortsAt)
+	if err != nil {
+		return err
+	}
+	a := d.attachment(e, at)
+	a.Capabilities[portMappings] = mappings(e.Published)
+	if err := d.run[ports].Del(ctx, n.part(ports), a); err != nil {
+		return err
+	}
+	e.Ports, e.Published, e.PortsAt = "", nil, state.Where{}
+	return d.save(e)
+}

@@ -1,0 +1,200 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/docker/engine"
+)
+
+// answers is Docker's API.
+type answers struct {
+	root      string
+	networks  []engine.Network
+	endpoints map[string]map[string]engine.Endpoint
+	err       error
+	asked     func() // called at each request
+}
+
+func (a *answers) Root(context.Context) (string, error) { a.asked(); return a.root, nil }
+
+func (a *answers) Networks(context.Context) ([]engine.Network, error) {
+	a.asked()
+	return a.networks, a.err
+}
+
+func (a *answers) Endpoints(_ context.Context, id string) (map[string]engine.Endpoint, bool, error) {
+	a.asked()
+	ids, known := a.endpoints[id]
+	return ids, known, a.err
+}
+
+// asking gives the node a Docker that knows one network.
+func (n *node) asking(network string) *answers {
+	n.Helper()
+	a := &answers{root: n.TempDir(), endpoints: map[string]map[string]engine.Endpoint{network: {}}}
+	a.networks = []engine.Network{{ID: "bridge"}, {ID: network}}
+	n.stop()
+	n.opts.DataRoot, n.opts.Engine, n.opts.doubt = a.root, a, time.Nanosecond
+	n.boot()
+	a.asked = func() {
+		n.Helper()
+		if held := len(n.driver.locks.all); held > 0 { // Docker may wait for the call that holds it
+			n.Errorf("Docker is asked with %d locks held", held)
+		}
+	}
+	return a
+}
+
+// collect is `patchbayd docker gc`.
+func (n *node) collect(dry bool, want ...string) *Collected {
+	n.Helper()
+	out := n.driver.Collect(n.ctx(), Collection{Dry: dry})
+	if out.Failed != "" {
+		n.Error(out.Failed)
+	}
+	var got []string
+	for _, i := range out.Items {
+		got = append(got, i.Kind+": "+i.Why)
+		if i.Removed == dry || i.Error != "" {
+			n.Errorf("%+v", i)
+		}
+	}
+	if asJSON(got) != asJSON(want) {
+		n.Errorf("collected %s, want %s", asJSON(got), asJSON(want))
+	}
+	return out
+}
+
+const forgot = "Docker no longer has it"
+
+// The deletion of a network was lost while the driver was down.
+func TestForgottenNetwork(t *testing.T) {
+	n := newNode(t, portNet)
+	x := n.ipamNetwork("ports")
+	gone := n.network("ports")
+	a := n.asking(gone)
+	a.networks = append(a.networks, engine.Network{ID: x.id})
+	a.networks[2].IPAM.Options = map[string]string{optNetwork: "ports"}
+	c := n.mustStart(run{network: gone})
+	n.collect(false)            // all exist
+	a.networks = a.networks[:1] // none of ours, though a container runs
+	if out := n.driver.Collect(n.ctx(), Collection{Grace: time.Hour}); len(out.Items) > 0 || out.Failed != "" {
+		t.Errorf("young, and collected: %s", asJSON(out))
+	}
+	n.collect(true, kindNetwork+": "+forgot, kindPool+": no network of Docker uses it", kindPool+": no network of Docker uses it")
+	n.collect(false, kindNetwork+": "+forgot, kindPool+": no network of Docker uses it", kindPool+": no network of Docker uses it")
+	if nets, err := n.driver.store.Networks(); err != nil || len(nets) != 1 || nets[0].ID != gone {
+		t.Errorf("networks %s %v", asJSON(nets), err)
+	}
+	c.die()
+	n.collect(false, kindEndpoint+": its sandbox is gone", kindNetwork+": "+forgot)
+	if nets, err := n.driver.store.Networks(); err != nil || len(nets) != 0 {
+		t.Errorf("networks %s %v", asJSON(nets), err)
+	}
+}
+
+// An answer that is not our Docker's removes nothing.
+func TestNotAsked(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	a := n.asking(n.network("podnet"))
+	a.networks = a.networks[:1]
+	a.err = errors.New("it boots")
+	if out := n.collect(false); out.NotAsked == "" {
+		t.Error("an error was an answer")
+	}
+	a.err, a.root = nil, "/another/root"
+	if out := n.collect(false); out.NotAsked == "" {
+		t.Error("another Docker was asked")
+	}
+	a.root = n.opts.DataRoot
+	n.collect(false, kindNetwork+": "+forgot)
+}
+
+// Disconnected while the driver was down: the container still runs, and the interface is
+// back on the host.
+func TestForgottenEndpoint(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	network := n.network("podnet")
+	a := n.asking(network)
+	c, d := n.mustStart(run{network: network}), n.mustStart(run{network: network})
+	n.collect(false) // in their sandboxes, whatever Docker lists
+	c.unplace()
+	a.endpoints[network] = map[string]engine.Endpoint{c.endpoint: {}}
+	n.collect(false)
+	a.endpoints[network] = map[string]engine.Endpoint{d.endpoint: {}}
+	n.collect(false, kindEndpoint+": "+forgot)
+	if _, err := conn(t, d.key).LinkByName(d.name); err != nil {
+		t.Errorf("of the other one: %v", err)
+	}
+	c.die()
+	d.stop(true)
+}
+
+// bare is a network of another driver with our IPAM driver, as Docker lists it: this
+// driver only sees its addresses.
+func (a *answers) bare(network string) {
+	other := engine.Network{ID: "other", Driver: "macvlan"}
+	other.IPAM.Options = map[string]string{optNetwork: network}
+	a.networks = append(a.networks, other)
+	a.endpoints["other"] = map[string]engine.Endpoint{}
+}
+
+const unusedLease = kindAddresses + ": no container of Docker has them"
+
+// An address of a container on another driver's network never has an endpoint of ours. It
+// is not released while it is used, but once Docker no longer has it.
+func TestAddressOfAnotherDriver(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	x := n.ipamNetwork("podnet")
+	const mac = "02:42:00:00:00:01"
+	v4, err := x.address(0, mac, "")
+	must(t, err)
+	n.sweep(0)
+	if files := addressFiles(t); len(files) != 2 {
+		t.Fatalf("without an answer of Docker: %v", files)
+	}
+	a := n.asking(x.id)
+	a.bare("podnet")
+	a.err = errors.New("it boots")
+	n.collect(false)
+	a.err = nil
+	for _, e := range []engine.Endpoint{{MAC: strings.ToUpper(mac)}, {Addrs: []netip.Addr{v4.Addr()}}} {
+		a.endpoints["other"] = map[string]engine.Endpoint{"e": e}
+		n.collect(false)
+	}
+	a.endpoints["other"] = map[string]engine.Endpoint{"e": {MAC: "02:42:00:00:00:02", Addrs: []netip.Addr{v4.Addr().Next()}}}
+	if out := n.driver.Collect(n.ctx(), Collection{Grace: time.Hour}); len(out.Items) > 0 || out.Failed != "" {
+		t.Errorf("young, and collected: %s", asJSON(out))
+	}
+	n.collect(false, unusedLease)
+	n.nothing("then")
+}
+
+// After a reboot Docker need not be asked: no container has an address then.
+func TestAddressOfAnotherDriverAfterReboot(t *testing.T) {
+	n := newNode(t, bridgeNet)
+	x := n.ipamNetwork("podnet")
+	const mac = "02:42:00:00:00:01"
+	_, err := x.address(0, mac, "")
+	must(t, err)
+	l, err := n.driver.store.Lease(leaseID("podnet", mac))
+	must(t, err)
+	l.Boot = "" // as from a driver that wrote none: the container may run
+	must(t, n.driver.store.SaveLease(l))
+	n.sweep(0)
+	if files := addressFiles(t); len(files) != 2 {
+		t.Errorf("of no boot: %v", files)
+	}
+	l.Boot = "an earlier one"
+	must(t, n.driver.store.SaveLease(l))
+	n.sweep(0)
+	n.nothing("after a reboot")
+}

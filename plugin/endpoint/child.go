@@ -1,0 +1,284 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// Child is an attachment whose interface is a link on top of another one, its master. It
+// has the common code of macvlan, ipvlan and vlan.
+type Child struct {
+	Plugin      string // the plugin of the record
+	Kind        netstate.ChildKind
+	Master      string // "": the interface of the default route
+	InContainer bool   // the master is in the container
+	MTU         int    // bytes; 0 is the master's
+	AnyMTU      bool   // it may exceed the master's
+	MAC         net.HardwareAddr
+	DAD         bool     // look for duplicates of IPv6 addresses
+	NoARP       bool     // neighbours do not resolve the link's addresses
+	DNS         spec.DNS // from the configuration
+
+	Addresses *spec.Result // used instead of IPAM's answer; may be nil
+}
+
+// Attach is the ADD.
+func (c *Child) Attach(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.prepare(r, env); err != nil {
+		return nil, err
+	}
+	return c.single(c.Link(r.Owner, r.IfName, r.NetNS)).Attach(ctx, r, env)
+}
+
+// prepare refuses impossible configurations before it changes anything.
+func (c *Child) prepare(r *plugin.Request, env *netstate.Env) error {
+	if t := r.Head.IPAM.Type; t != "" {
+		if err := spec.ValidatePluginType(t); err != nil {
+			return err
+		}
+	}
+	if c.Master == "" {
+		name, err := defaultInterface(env.Conn(c.where()))
+		if err != nil {
+			return err
+		}
+		c.Master = name
+	}
+	master, err := env.Link(c.where(), c.Master)
+	if err != nil {
+		return noMaster(c.Master, err)
+	}
+	return c.fits(master)
+}
+
+// fits refuses an MTU that a link on this master cannot have.
+func (c *Child) fits(master netlink.Link) error {
+	if most := master.Attrs().MTU; c.MTU < 0 || c.MTU > most && !c.AnyMTU {
+		return invalid("invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, most)
+	}
+	return ValidateMTU(c.MTU)
+}
+
+// ValidateMaster refuses the name of a link that can be no master.
+func ValidateMaster(name string) error {
+	if name == "lo" {
+		return invalid("invalid master %q: no link can be on lo", name)
+	}
+	return nil
+}
+
+// noMaster is the error for a missing master, in the reference's words.
+func noMaster(name string, err error) error {
+	if nl.IsNotFound(err) {
+		return invalid("failed to lookup master %q: Link not found", name)
+	}
+	return invalid("failed to lookup master %q: %w", name, err)
+}
+
+func (c *Child) where() netstate.Where {
+	if c.InContainer {
+		return netstate.Sandbox
+	}
+	return netstate.Host
+}
+
+// Link is the object that creates the link of an attachment, at first under a name derived
+// from the owner.
+func (c *Child) Link(o owner.Key, ifName, netNS string) netstate.Child {
+	return netstate.Child{
+		Kind: c.Kind, Name: ifName, Temp: tempName(o), Master: c.Master, MasterIn: c.where(),
+		MTU: c.MTU, MAC: c.MAC, Owner: o, NetNS: netNS,
+	}
+}
+
+func (c *Child) single(link netstate.Child) *Single {
+	return &Single{
+		Plugin: c.Plugin, MAC: link.MAC, Link: netstate.State{link}, DNS: c.DNS, MTU: c.MTU,
+		Addresses: c.Addresses, Configure: c.configure,
+		Exists: fmt.Errorf("failed to rename %s to %q: %w", c.Kind.Type(), link.Name, unix.EEXIST),
+	}
+}
+
+// Compile computes the desired state and the result. It changes nothing.
+func (c *Child) Compile(link netstate.Child, ipam *spec.Result) (netstate.State, *spec.Result, error) {
+	return c.single(link).Compile(link.Name, link.NetNS, ipam)
+}
+
+// configure gives the link its settings, addresses and routes, and announces the addresses
+// on the segment.
+func (c *Child) configure(name string, result *spec.Result) netstate.State {
+	s := c.settings(name, result.IPs)
+	var addrs []netip.Addr
+	for _, ip := range result.IPs {
+		s = append(s, netstate.Addr{Where: netstate.Sandbox, Link: name, Prefix: ip.Address, DAD: c.DAD})
+		addrs = append(addrs, ip.Address.Addr())
+	}
+	s = append(s, netstate.Up{Where: netstate.Sandbox, Link: name, Notify: true})
+	for _, route := range Routes(name, result) {
+		s = append(s, route)
+	}
+	if c.DAD && HasFamily(result.IPs, false) {
+		s = append(s, netstate.Settle{Link: name})
+	}
+	if !c.NoARP {
+		s = append(s, Answering(netstate.Sandbox, name, addrs...)...)
+		s = append(s, netstate.Advertise{Link: name, Addrs: addrs})
+	}
+	return s
+}
+
+// settings announce IPv6 addresses, also those that the link gets from a router. Unlike a
+// bridge's port the link shares its segment with other hosts, so the kernel still looks for
+// duplicates of the addresses that it chooses itself; IPAM's addresses can be used at once
+// (pain 7).
+func (c *Child) settings(name string, ips []spec.IPConfig) netstate.State {
+	more := []netstate.LinkIPv6{{Link: name, Conf: nl.NdiscNotify, Value: 1}}
+	if c.DAD {
+		more = append(more,
+			netstate.LinkIPv6{Link: name, Conf: nl.EnhancedDAD, Value: 1},
+			netstate.LinkIPv6{Link: name, Conf: nl.AcceptDAD, Value: 1})
+	}
+	if HasFamily(ips, false) {
+		return EnableIPv6(name, ips, more...)
+	}
+	return netstate.State{netstate.IPv6{Where: netstate.Sandbox, List: more}}
+}
+
+// Check is CHECK without the IPAM plugin's part: it compares the kernel with the state that
+// an ADD would make of the previous result.
+func (c *Child) Check(ctx context.Context, r *plugin.Request) error {
+	env, err := kernel.Of(r).Env(r)
+	if err != nil {
+		return err
+	}
+	inside, err := findInside(r, env)
+	if err != nil {
+		return err
+	}
+	link := c.Link(r.Owner, r.IfName, r.NetNS)
+	link.AnyMaster = c.Master == "" // the default route may have changed since
+	if link.MAC, err = parseMAC(inside); err != nil {
+		return err
+	}
+	addresses := addressesOf(r.Prev(), inside)
+	if len(addresses.IPs) == 0 {
+		addresses = nil
+	}
+	state, _, err := c.Compile(link, addresses)
+	if err != nil {
+		return err
+	}
+	return kernel.Check(ctx, env, state)
+}
+
+// addressesOf is a result with the addresses of one interface only: a later plugin may have
+// added others.
+func addressesOf(result *spec.Result, inside spec.Interface) *spec.Result {
+	out := *result
+	out.IPs = nil
+	for _, ip := range result.IPs {
+		if in := result.Of(ip); in == nil || *in == inside {
+			out.IPs = append(out.IPs, ip)
+		}
+	}
+	return &out
+}
+
+// Detach is the DEL. It deletes the link and calls IPAM, each even if the other fails. It
+// reads neither the configuration (except IPAM's type) nor the master, which may be gone.
+func (c *Child) Detach(ctx context.Context, r *plugin.Request) error {
+	return DetachSingle(ctx, r, c.Plugin, c.takeAway(r))
+}
+
+// Collect is the GC.
+func (c *Child) Collect(ctx context.Context, r *plugin.Request) error {
+	return CollectSingle(ctx, r, c.Plugin, c.takeAway(r))
+}
+
+func (c *Child) takeAway(r *plugin.Request) TakeAway {
+	named := Delete(r, c.Kind.Type())
+	return func(ctx context.Context, at Place, rec *record.Record) error {
+		if at.Conn == nil {
+			return nil
+		}
+		o := r.Owner
+		if rec != nil {
+			o = rec.Owner
+		}
+		if err := netstate.DeleteUnmarked(at.Conn, tempName(o), c.Kind.Type()); err != nil {
+			return err
+		}
+		return named(ctx, at, rec)
+	}
+}
+
+func tempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
+
+// Status reports whether an ADD could work: the kernel supports such links, the master exists
+// and its MTU is large enough, IPAM is ready. A master in a container, or chosen by a
+// chain, cannot be checked.
+func (c *Child) Status(ctx context.Context, r *plugin.Request, mayInherit bool) error {
+	if err := KernelMakes(r, c.Kind.Type()); err != nil {
+		return err
+	}
+	if !c.InContainer && (c.Master != "" || !mayInherit) {
+		if err := c.masterReady(r); err != nil {
+			return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+		}
+	}
+	return Ready(ctx, r)
+}
+
+func (c *Child) masterReady(r *plugin.Request) error {
+	host, err := kernel.Of(r).Host()
+	if err != nil {
+		return err
+	}
+	name := c.Master
+	if name == "" {
+		if name, err = defaultInterface(host); err != nil {
+			return err
+		}
+	}
+	master, err := host.Link(name)
+	if err != nil {
+		return noMaster(name, err)
+	}
+	return c.fits(master)
+}
+
+// KernelMakes refuses a kind of link that the kernel does not support.
+func KernelMakes(r *plugin.Request, kind string) error {
+	host, err := kernel.Of(r).Host()
+	if err == nil {
+		err = host.CanMake(kind)
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) *spec.Error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}

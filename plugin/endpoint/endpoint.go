@@ -1,0 +1,213 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package endpoint is the common part of the plugins that make a veth pair: names and
+// Ethernet addresses derived from the owner, addresses and routes of an IPAM result as
+// objects, masquerade, and DEL and GC, which find everything without namespace, previous
+// result or configuration.
+package endpoint
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// linkPrefix is the prefix of the names of host ends, as the reference's: tools such as
+// NetworkManager leave "veth*" alone.
+const linkPrefix = "veth"
+
+// candidates is how many names an owner has on the host, in case the first ones are taken.
+const candidates = 4
+
+// Pair names the two ends of an attachment.
+type Pair struct {
+	Owner   owner.Key
+	Host    string // the host's end
+	IfName  string // the container's end
+	NetNS   string
+	HostMAC net.HardwareAddr
+	MAC     net.HardwareAddr // of the container's end
+}
+
+// New chooses the names of a new pair. Before it changes anything it refuses an attachment
+// or an interface that already exists.
+func New(ctx context.Context, r *plugin.Request, env *netstate.Env, macs Addresses) (*Pair, error) {
+	p := &Pair{Owner: r.Owner, IfName: r.IfName, NetNS: r.NetNS, HostMAC: macs.Host(), MAC: macs.Container()}
+	_, err := env.Sandbox.Link(r.IfName)
+	if err == nil {
+		return nil, netstate.ErrVethExists(r.IfName, p.Owner.LinkName(linkPrefix, 0))
+	}
+	if !nl.IsNotFound(err) {
+		return nil, err
+	}
+	p.Host, err = freeName(ctx, r, env)
+	return p, err
+}
+
+// Lost describes the pair of a DEL whose record is lost: the usual name, and the address of
+// the previous result, else the derived one.
+func Lost(r *plugin.Request) *Pair {
+	p := &Pair{Owner: r.Owner, Host: r.Owner.LinkName(linkPrefix, 0), MAC: AddressesOf(r).Container()}
+	if r.Prev() == nil {
+		return p
+	}
+	for _, i := range r.Prev().Interfaces {
+		if mac, err := parseMAC(i); err == nil && i.Name == r.IfName && len(mac) == 6 {
+			p.MAC = mac
+		}
+	}
+	return p
+}
+
+// freeName returns the owner's first unused name.
+func freeName(ctx context.Context, r *plugin.Request, env *netstate.Env) (string, error) {
+	for n := range byte(candidates) {
+		name := r.Owner.LinkName(linkPrefix, n)
+		if free, err := isFree(ctx, r, env, name); free || err != nil {
+			return name, err
+		}
+	}
+	return "", fmt.Errorf("failed to find a unique veth name")
+}
+
+// A namespace whose processes and sockets have just ended lives some milliseconds longer,
+// until the kernel has released the last socket. isFree waits for that.
+const (
+	endingTries = 100
+	endingWait  = 5 * time.Millisecond
+)
+
+// isFree reports whether the attachment may use a name. A link of the owner itself is the
+// attachment: a second ADD is an error, unless the namespace of the first is gone, or is
+// just ending, and the kernel has not deleted its links yet.
+func isFree(ctx context.Context, r *plugin.Request, env *netstate.Env, name string) (bool, error) {
+	for try := 1; ; try++ {
+		link, err := env.Host.Link(name)
+		switch {
+		case nl.IsNotFound(err):
+			return true, nil
+		case err != nil || link.Attrs().Alias != r.Owner.Alias():
+			return false, err
+		case orphaned(r, env, link) && r.Session.Dry != nil:
+			return true, nil
+		case orphaned(r, env, link):
+			return true, netstate.DeleteLink(env.Host, link)
+		case try == endingTries || !sleep.For(ctx, endingWait):
+			return false, &netstate.VethExistsError{IfName: r.IfName, Host: name, In: attachedIn(r)}
+		}
+	}
+}
+
+// attachedIn returns the namespace of our record.
+func attachedIn(r *plugin.Request) string {
+	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Head.Type)
+	if err != nil || rec == nil || rec.NetNS == "" {
+		return "another namespace"
+	}
+	return rec.NetNS
+}
+
+// orphaned reports whether the namespace of a link's other end is gone: nothing holds it, or
+// the namespace in our record is dead. When the record has the request's path, that path
+// leads to another namespace by now if the link's other end is not in it.
+func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
+	if at := link.Attrs(); link.Type() == "veth" && at.NetNsID >= 0 && !env.Host.Lives(at.NetNsID) {
+		return true
+	}
+	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Head.Type)
+	if err != nil || rec == nil || rec.NetNS == "" {
+		return false
+	}
+	if rec.NetNS == r.NetNS {
+		peer, err := env.Sandbox.LinkAt(link.Attrs().ParentIndex)
+		return nl.IsNotFound(err) || err == nil && peer.Attrs().ParentIndex != link.Attrs().Index
+	}
+	state, _ := kernel.Of(r).Life(rec)
+	return state == life.Dead
+}
+
+// Addresses derives locally administered Ethernet addresses. They are stable when an ADD is
+// repeated, and different on every node and after every boot (clones of a machine share
+// everything but the boot id).
+type Addresses struct {
+	boot  string
+	owner owner.Key
+}
+
+// AddressesOf reads the boot id; without one the addresses derive from the rest.
+func AddressesOf(r *plugin.Request) Addresses {
+	id, _ := boot.ID(r.Session.Paths.Proc)
+	return Addresses{boot: id, owner: r.Owner}
+}
+
+// Host is the address of the host's end.
+func (a Addresses) Host() net.HardwareAddr { return deriveMAC(a.boot, string(a.owner), "host") }
+
+// Container is the address of the container's end.
+func (a Addresses) Container() net.HardwareAddr {
+	return deriveMAC(a.boot, string(a.owner), "container")
+}
+
+// Bridge is the fixed address of a new bridge.
+func (a Addresses) Bridge(name string) net.HardwareAddr { return deriveMAC(a.boot, "bridge", name) }
+
+func deriveMAC(parts ...string) net.HardwareAddr {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write([]byte(p + "\x00"))
+	}
+	mac := net.HardwareAddr(h.Sum(nil)[:6])
+	mac[0] = mac[0]&^1 | 2 // unicast, locally administered
+	return mac
+}
+
+// Veth is the object that creates the pair. mtu is in bytes, 0 for the kernel's default.
+func (p *Pair) Veth(mtu int) netstate.Veth {
+	return netstate.Veth{
+		Name: p.Host, Peer: p.IfName, MTU: mtu, MAC: p.HostMAC, PeerMAC: p.MAC, Owner: p.Owner, NetNS: p.NetNS,
+	}
+}
+
+// Note records what a state has in the firewall.
+func Note(rec *record.Record, s netstate.State) {
+	for _, o := range s {
+		switch o := o.(type) {
+		case netstate.Element:
+			rec.Elements = append(rec.Elements, o.Element)
+		case netstate.Fact:
+			rec.Shared = append(rec.Shared, o.Name)
+		}
+	}
+}
+
+// Comment is the comment of the attachment's elements.
+func Comment(r *plugin.Request) string {
+	return nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName)
+}
+
+// Describe fills name, address and MTU of a link into a result's interface.
+func Describe(env *netstate.Env, w netstate.Where, i *spec.Interface) error {
+	link, err := env.Link(w, i.Name)
+	if err != nil {
+		return err
+	}
+	i.Mac, i.MTU = link.Attrs().HardwareAddr.String(), link.Attrs().MTU
+	return nil
+}

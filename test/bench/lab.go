@@ -1,0 +1,221 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/patchbay-net/patchbay/test/reftest"
+)
+
+// The sets of plugins. "one" is our program again, the chain written as one
+// plugin (type patchbay). "floor" has no plugins: it makes the bare calls.
+const (
+	reference = "reference"
+	debian    = "debian"
+	ours      = "ours"
+	oursOne   = "one"
+	bare      = "floor"
+)
+
+// lab is one run of the benchmark.
+type lab struct {
+	options
+	dir     string // temporary: our build and the floor's programs
+	plugins map[string]string
+	nodes   map[string]*client
+	results results
+	failed  []string
+}
+
+func newLab(o options) (*lab, error) {
+	dir, err := os.MkdirTemp("", "patchbay-bench-")
+	if err != nil {
+		return nil, err
+	}
+	l := &lab{options: o, dir: dir, plugins: map[string]string{}, nodes: map[string]*client{}}
+	if err := l.findPlugins(); err != nil {
+		l.close()
+		return nil, err
+	}
+	l.results = newResults(o.quick)
+	return l, nil
+}
+
+func (l *lab) findPlugins() (err error) {
+	if err := l.buildFloor(); err != nil {
+		return err
+	}
+	if l.plugins[reference], err = reftest.FindReference(); err != nil {
+		return err
+	}
+	if l.plugins[debian], err = reftest.FindDebian(); err != nil {
+		return err
+	}
+	if len(l.want(ours, oursOne)) == 0 {
+		return nil
+	}
+	if dir := os.Getenv(reftest.OursEnv); dir != "" {
+		l.plugins[ours], l.plugins[oursOne] = dir, dir
+		return nil
+	}
+	if err := os.Mkdir(l.path("ours"), 0o755); err != nil {
+		return err
+	}
+	l.plugins[ours], l.plugins[oursOne] = l.path("ours"), l.path("ours")
+	return reftest.BuildOurs(l.path("ours"))
+}
+
+func (l *lab) buildFloor() error {
+	if len(l.want(bare)) == 0 {
+		return nil
+	}
+	l.plugins[bare] = l.dir
+	for _, name := range []string{"empty", "dellink"} {
+		if err := goBuild(l.path(name), "./test/bench/floor/"+name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func goBuild(out, pkg string) error {
+	root, err := reftest.Root()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, pkg)
+	cmd.Dir, cmd.Stderr = root, os.Stderr
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("build %s: %w", pkg, err)
+	}
+	return nil
+}
+
+func (l *lab) path(name string) string { return filepath.Join(l.dir, name) }
+
+func (l *lab) close() {
+	l.stopNodes()
+	os.RemoveAll(l.dir)
+}
+
+func (l *lab) stopNodes() {
+	for _, c := range l.nodes {
+		c.stop()
+	}
+	l.nodes = map[string]*client{}
+}
+
+// want returns those of the sets that the command line asks for.
+func (l *lab) want(sets ...string) []string {
+	asked := commas(l.sets)
+	return slices.DeleteFunc(sets, func(set string) bool { return !slices.Contains(asked, set) })
+}
+
+func commas(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' })
+}
+
+// runAll runs the experiments asked for, each on fresh nodes. What fails is
+// said in the report and does not stop the rest.
+func (l *lab) runAll() error {
+	only := commas(l.only)
+	for _, e := range experiments {
+		if len(only) > 0 && !slices.Contains(only, e.name) {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "bench: %s: %s\n", e.name, e.about)
+		if err := e.run(l); err != nil {
+			l.failed = append(l.failed, fmt.Sprintf("%s: %v", e.name, err))
+			fmt.Fprintln(os.Stderr, "bench: error:", err)
+		}
+		l.stopNodes()
+	}
+	return nil
+}
+
+// ask sends a request to a set's node, which it starts when needed.
+func (l *lab) ask(set string, req request) (reply, error) {
+	c := l.nodes[set]
+	if c == nil {
+		var err error
+		n := node{Name: set, Plugins: l.plugins[set], Empty: l.path("empty"), DelLink: l.path("dellink")}
+		if c, err = start(n); err != nil {
+			return reply{}, err
+		}
+		l.nodes[set] = c
+	}
+	return c.ask(req)
+}
+
+// chainOf is the name under which a set runs a chain.
+func chainOf(set, chain string) string {
+	if set == oursOne {
+		return chain + "-one"
+	}
+	return chain
+}
+
+// client is the other end of a worker.
+type client struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	enc *json.Encoder
+	dec *json.Decoder
+}
+
+// start starts a worker in namespaces of its own. It ends with its stdin, and
+// as the first process of its process namespace takes everything along.
+func start(n node) (*client, error) {
+	env, err := json.Marshal(n)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), workerEnv+"="+string(env))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start node %s: %w", n.Name, err)
+	}
+	return &client{cmd: cmd, in: in, enc: json.NewEncoder(in), dec: json.NewDecoder(out)}, nil
+}
+
+func (c *client) ask(req request) (rep reply, err error) {
+	if err := c.enc.Encode(req); err != nil {
+		return rep, fmt.Errorf("send %s: %w", req.Op, err)
+	}
+	if err := c.dec.Decode(&rep); err != nil {
+		return rep, fmt.Errorf("await %s: %w", req.Op, err)
+	}
+	if rep.Err != "" {
+		return rep, errors.New(rep.Err)
+	}
+	return rep, nil
+}
+
+func (c *client) stop() {
+	c.in.Close()
+	_ = c.cmd.Wait() // a worker that failed has said so
+}

@@ -1,0 +1,89 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dhcptest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/boot"
+)
+
+// Clock is the machine's clock, and can jump: a test ends a sleep of an hour by it as soon
+// as it wants. NewClock's shows the real time.
+type Clock struct {
+	mu     sync.Mutex
+	ahead  time.Duration
+	asleep map[*time.Timer]time.Duration // until when
+}
+
+// NewClock returns a clock that has not jumped yet.
+func NewClock() *Clock { return &Clock{asleep: map[*time.Timer]time.Duration{}} }
+
+// Since is the time since boot.
+func (c *Clock) Since() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return boot.Since() + c.ahead
+}
+
+// Sleep waits for d, at most until ctx ends.
+func (c *Clock) Sleep(ctx context.Context, d time.Duration) {
+	if d <= 0 || ctx.Err() != nil {
+		return
+	}
+	timer := c.sleep(d)
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	c.wake(timer)
+}
+
+func (c *Clock) sleep(d time.Duration) *time.Timer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	timer := time.NewTimer(d)
+	c.asleep[timer] = boot.Since() + c.ahead + d
+	return timer
+}
+
+func (c *Clock) wake(timer *time.Timer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	timer.Stop()
+	delete(c.asleep, timer)
+}
+
+// Asleep is the number of sleepers.
+func (c *Clock) Asleep() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.asleep)
+}
+
+// Jump moves the clock to the time at which the first sleeper wakes. Asleep counts that one
+// no more, though it may need a moment to continue.
+func (c *Clock) Jump() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first, any := time.Duration(0), false
+	for _, end := range c.asleep {
+		if !any || end < first {
+			first, any = end, true
+		}
+	}
+	if !any {
+		return
+	}
+	c.ahead += max(0, first-boot.Since()-c.ahead)
+	now := boot.Since() + c.ahead
+	for timer, end := range c.asleep {
+		timer.Reset(max(0, end-now))
+		if end <= now {
+			delete(c.asleep, timer)
+		}
+	}
+}

@@ -1,0 +1,19 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package differential has the tests that run our plugins and the reference's side by side,
+// with the same input, in one run.
+//
+// TestSame draws configurations of one plugin from a seed, including values at and beyond
+// the limits, and lets both attach, check and detach a container, each in a new pair of
+// namespaces. Results, links, addresses, routes, rules, sysctls, queueing disciplines,
+// neighbours, bridge VLANs, host-local's files and the class of an error must be equal, or
+// known.txt lists the difference with its reason. Firewall rules differ by design; traffic
+// shows that they do the same (plugin/kernel, e2e).
+//
+// TestSwap replaces one directory of plugins by another under live attachments, and then
+// swaps them back.
+//
+//	PATCHBAY_DIFF_CASES=300 go test ./test/differential        how many a plugin; then an entry of known.txt that no longer matches fails
+//	PATCHBAY_DIFF_SEED=7 go test ./test/differential -run TestSame/bridge/12     replays what a failure printed
+package differential

@@ -1,0 +1,250 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package differential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/invoke"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest"
+	"github.com/patchbay-net/patchbay/test/nettest/leak"
+	"github.com/patchbay-net/patchbay/test/reftest"
+)
+
+// TestSwap attaches containers with the reference's plugins, replaces them with ours, and
+// back, for each plugin and release of the reference: each side removes what the other
+// made, no address is given out twice, and nothing is left.
+func TestSwap(t *testing.T) {
+	ours := reftest.Ours(t)
+	for _, of := range []struct{ release, dir string }{{"v1.1.1", reftest.Debian(t)}, {reftest.Version, reftest.Plugins(t)}} {
+		for _, row := range swapRows {
+			if row.newer && of.release == "v1.1.1" || testing.Short() && row.needs == nil {
+				continue // the second kernel is slow, and only runs what others do not support
+			}
+			t.Run(of.release+"/"+row.name, func(t *testing.T) {
+				for _, f := range row.needs {
+					nettest.Need(t, f)
+				}
+				inWorld(t, ours, func(w *world) { swap(t, w, row, of.release, of.dir, ours) })
+			})
+		}
+	}
+}
+
+// swapping is a live node whose plugin directory is replaced.
+type swapping struct {
+	*testing.T
+	w         *world
+	row       swapRow
+	version   string // of the reference
+	ref, ours *chain.Runtime
+	list      *chain.List // as the reference's release understands it
+	newest    *chain.List // in 1.1.0, which has GC
+	pods      int
+	lives     map[netip.Addr]string
+	living    []spec.Attachment
+}
+
+// swapped is one container.
+type swapped struct {
+	chain.Attachment
+	result *spec.Result
+	made   leak.State // what the node carried before
+}
+
+// calling calls the plugins of a directory. The reference's sbr writes many log lines.
+func calling(dir string) *chain.Runtime {
+	return &chain.Runtime{Path: []string{dir}, Invoker: &invoke.Exec{Stderr: io.Discard}}
+}
+
+// swap runs the scenario of one network.
+func swap(t *testing.T, w *world, row swapRow, release, ref, ours string) {
+	s := &swapping{T: t, w: w, row: row, version: release, lives: map[netip.Addr]string{},
+		ref: calling(ref), ours: calling(ours)}
+	s.list, s.newest = s.parse("1.0.0"), s.parse("1.1.0")
+	s.del(s.ref, s.add(s.ref)) // what the reference never removes exists from now on
+	start := leak.Must(t)
+	var stays []*swapped
+	if !row.alone {
+		stays = append(stays, s.add(s.ref), s.add(s.ours))
+	}
+	s.in()
+	s.out()
+	for _, p := range stays {
+		s.check(p)
+		s.del(s.ours, p)
+	}
+	s.gc()
+	s.vanish(start)
+	leak.Nothing(t, start)
+}
+
+// in lets our plugins remove what the reference made: by CHECK and DEL, by DEL after the
+// namespace is gone, by GC alone.
+func (s *swapping) in() {
+	p := s.add(s.ref)
+	s.check(p)
+	s.del(s.ours, p)
+	s.nothing(p, "our DEL of what the reference made")
+
+	p = s.add(s.ref)
+	s.end(p)
+	s.del(s.ours, p)
+	s.nothing(p, "our DEL after the namespace went")
+
+	p = s.add(s.ref)
+	s.end(p)
+	s.release(p)
+	if err := os.Remove(filepath.Join("/var/lib/cni/results", s.list.Name+"-"+p.ContainerID+"-eth0")); err != nil {
+		s.Error(err)
+	}
+	s.gc()
+	s.nothing(p, "our GC of what the reference made")
+}
+
+// out lets the reference remove what ours made; our next GC removes what it does not know,
+// our elements and records.
+func (s *swapping) out() {
+	p := s.add(s.ours)
+	s.check(p)
+	if err := s.ref.Del(context.Background(), s.list, p.Attachment); err != nil {
+		if !s.row.stuck || s.version == reftest.Version || !strings.Contains(err.Error(), "does not exist") {
+			s.Errorf("the reference's DEL of what ours made: %v", err)
+		}
+		s.del(s.ours, p)
+	}
+	s.end(p)
+	s.release(p)
+	if left := leak.Must(s).Beyond(p.made).Without(leak.Standing).Without(oursOnly); len(left) > 0 {
+		s.Errorf("the reference's DEL of what ours made left:\n%s", left)
+	}
+	q := s.add(s.ref) // may get the same address
+	s.del(s.ref, q)
+	s.gc()
+	s.nothing(p, "the reference's DEL and our GC")
+}
+
+// oursOnly reports whether the reference cannot know a line.
+func oursOnly(line string) bool {
+	return strings.HasPrefix(line, "nft ") && strings.Contains(line, " patchbay ") || strings.HasPrefix(line, "file /run/patchbay/")
+}
+
+func (s *swapping) parse(version string) *chain.List {
+	l, err := chain.ParseList([]byte(fmt.Sprintf(`{"cniVersion":%q,"name":"swap","plugins":[%s]}`, version, s.row.plugins)))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return l
+}
+
+// add attaches a new container, whose addresses no other may have.
+func (s *swapping) add(rt *chain.Runtime) *swapped {
+	if s.row.prepare != nil {
+		if err := s.row.prepare(s.w); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.pods++
+	id := fmt.Sprintf("swap%d", s.pods)
+	p := &swapped{Attachment: chain.Attachment{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}, made: leak.Must(s)}
+	if s.row.ports {
+		p.Capabilities = map[string]any{"portMappings": []obj{{"hostPort": 8000 + s.pods, "containerPort": 80, "protocol": "tcp"}}}
+	}
+	if err := errors.Join(netns.Create(p.NetNS), s.w.quickenAt(p.NetNS)); err != nil {
+		s.Fatal(err)
+	}
+	var err error
+	if p.result, err = rt.Add(context.Background(), s.list, p.Attachment); err != nil {
+		s.end(p)
+		s.Fatalf("ADD by %s: %v", rt.Path[0], err)
+	}
+	for _, ip := range p.result.IPs {
+		a := ip.Address.Addr()
+		if other, taken := s.lives[a]; taken && !a.IsLoopback() {
+			s.Errorf("%s is given to %s while %s has it", a, id, other)
+		}
+		s.lives[a] = id
+	}
+	s.living = append(s.living, spec.Attachment{ContainerID: id, IfName: "eth0"})
+	return p
+}
+
+func (s *swapping) check(p *swapped) {
+	if err := s.ours.Check(context.Background(), s.list, p.Attachment); err != nil {
+		s.Errorf("our CHECK: %v", err)
+	}
+}
+
+// del detaches, and deletes the namespace if it still exists.
+func (s *swapping) del(rt *chain.Runtime, p *swapped) {
+	if err := rt.Del(context.Background(), s.list, p.Attachment); err != nil {
+		s.Errorf("DEL by %s: %v", rt.Path[0], err)
+	}
+	s.end(p)
+	s.release(p)
+}
+
+func (s *swapping) gc() {
+	if err := s.ours.GC(context.Background(), chain.Keep{List: s.newest, Valid: s.living}); err != nil {
+		s.Errorf("our GC: %v", err)
+	}
+}
+
+func (s *swapping) end(p *swapped) {
+	if err := netns.Delete(p.NetNS); err != nil {
+		s.Error(err)
+	}
+}
+
+// vanish waits until the kernel has deleted the pair whose end was in a deleted namespace,
+// which it does in its own time.
+func (s *swapping) vanish(before leak.State) {
+	for range 3000 {
+		pairs := leak.Must(s).Beyond(before).Without(func(line string) bool { return !strings.HasPrefix(line, "link veth ") })
+		if len(pairs) == 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	s.Error("the kernel does not delete the pair of a namespace that is gone")
+}
+
+// release records that a container's addresses are free.
+func (s *swapping) release(p *swapped) {
+	for a, id := range s.lives {
+		if id == p.ContainerID {
+			delete(s.lives, a)
+		}
+	}
+	for i, a := range s.living {
+		if a.ContainerID == p.ContainerID {
+			s.living = append(s.living[:i:i], s.living[i+1:]...)
+			return
+		}
+	}
+}
+
+// nothing fails when the node carries more than before p came.
+func (s *swapping) nothing(p *swapped, after string) {
+	if s.Failed() {
+		return
+	}
+	s.vanish(p.made)
+	leak.Nothing(s, p.made)
+	if s.Failed() {
+		s.Logf("that was after %s", after)
+	}
+}

@@ -1,0 +1,146 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/test/nettest/leak"
+)
+
+// schemaLdflags makes a build that writes the next schema of our nftables table.
+const schemaLdflags = "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=4"
+
+// TestTwoSchemas runs two builds whose nftables tables have different schema numbers on one
+// node. The newer one upgrades the table, under existing attachments, and works with it.
+// The older one then refuses ADD before it changes anything and names the reason, detaches
+// what has nothing in the newer table, and breaks nothing.
+func TestTwoSchemas(t *testing.T) {
+	newer := os.Getenv(workEnv) + "/newer"
+	if os.Getenv(insideEnv) == "" {
+		if err := install(newer, schemaLdflags); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onNode(t, func(t *testing.T) {
+		newOutside(t)
+		serve(t, outside, 80)
+		t.Run("older first", func(t *testing.T) { upgrade(t, os.Getenv(workEnv)+"/bin", newer) })
+		run(t, "nft", "delete", "table", "inet", "patchbay")
+		t.Run("newer first", func(t *testing.T) { downgrade(t, os.Getenv(workEnv)+"/bin", newer) })
+	})
+}
+
+// upgrade runs the newer build on a node of the older one.
+func upgrade(t *testing.T, olderDir, newerDir string) {
+	n, older, newer := newNetwork(t, "bridge", "1.1.0"), call(t, olderDir), call(t, newerDir)
+	before := leak.Must(t)
+	one := attach(t, older, n, "one", 18081)
+	two := attach(t, newer, n, "two", 18082)
+	for _, p := range []*pod{one, two} {
+		newer.check(n, p)
+		reaches(t, outside, node4, p.hostPort, outside4)
+	}
+	refuse(t, older, n)
+	for _, p := range []*pod{one, two} {
+		reaches(t, outside, node4, p.hostPort, outside4)
+		newer.del(n, p)
+		refused(t, outside, node4, p.hostPort)
+	}
+	leak.Nothing(t, before)
+}
+
+// downgrade runs the older build on a node of the newer one, as after a rollback. Its DEL
+// fails with the reason and the newer one finishes it; other attachments are not affected.
+func downgrade(t *testing.T, olderDir, newerDir string) {
+	n, older, newer := newNetwork(t, "bridge", "1.1.0"), call(t, olderDir), call(t, newerDir)
+	before := leak.Must(t)
+	one, two := attach(t, newer, n, "one", 18081), attach(t, newer, n, "two", 18082)
+	refuse(t, older, n)
+	namesSchemas(t, "STATUS", older.cni.GetStatusNetworkList(context.Background(), n.list))
+	reaches(t, outside, node4, one.hostPort, outside4)
+	newer.check(n, one)
+
+	namesSchemas(t, "DEL", older.cni.DelNetworkList(context.Background(), n.list, one.runtimeConf()))
+	reaches(t, outside, node4, two.hostPort, outside4)
+	newer.check(n, two)
+	newer.del(n, one)
+	newer.del(n, two)
+	leak.Nothing(t, before)
+}
+
+// namesSchemas expects the older build to refuse and to name both numbers.
+func namesSchemas(t *testing.T, verb string, err error) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s of the older build succeeded beside a newer table", verb)
+		return
+	}
+	for _, want := range []string{"schema 4", "up to 3"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s of the older build: the refusal lacks %q: %v", verb, want, err)
+		}
+	}
+}
+
+// attach attaches a pod that answers probes.
+func attach(t *testing.T, c *caller, n *network, id string, port uint16) *pod {
+	t.Helper()
+	p := newPod(t, id, port)
+	c.add(n, p)
+	serve(t, p.id, 80)
+	return p
+}
+
+// refuse expects ADD to fail naming both schema numbers and to leave the node unchanged
+// after the runtime's DEL.
+func refuse(t *testing.T, c *caller, n *network) {
+	t.Helper()
+	before := leak.Must(t)
+	p := newPod(t, "refused", 18099)
+	_, err := c.cni.AddNetworkList(context.Background(), n.list, p.runtimeConf())
+	namesSchemas(t, "ADD", err)
+	c.del(n, p)
+	deleteNamespace(t, p.id)
+	leak.Nothing(t, before)
+}
+
+// TestRepair flushes the whole firewall under existing attachments, as a firewall's restart
+// does, and lets `patchbay repair` restore ours.
+func TestRepair(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		newOutside(t)
+		serve(t, outside, 80)
+		for _, main := range []string{"bridge", "ptp"} {
+			t.Run(main, func(t *testing.T) {
+				n, c := newNetwork(t, main, "1.1.0"), call(t, plugins())
+				before := leak.Must(t)
+				one, two := attach(t, c, n, "one", 18080), attach(t, c, n, "two", 18081)
+				standing := leak.Must(t)
+				for range 2 { // the second time with nothing of ours but records
+					run(t, "nft", "flush", "ruleset")
+					refused(t, outside, node4, one.hostPort)
+					if err := c.cni.CheckNetworkList(context.Background(), n.list, one.runtimeConf()); err == nil {
+						t.Error("CHECK does not notice that the firewall was flushed")
+					}
+					run(t, patchbay(), "repair")
+					proveTraffic(t, n, one, two)
+					for _, p := range []*pod{one, two} {
+						c.check(n, p)
+					}
+					leak.Nothing(t, standing)
+					if lost := standing.Beyond(leak.Must(t)); len(lost) > 0 {
+						t.Errorf("repair did not put back:\n%s", lost)
+					}
+				}
+				c.del(n, one)
+				c.del(n, two)
+				leak.Nothing(t, before)
+			})
+		}
+	})
+}

@@ -1,0 +1,244 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/test/reftest"
+)
+
+// probeImage is package probe as a container image, serving on probePort.
+const (
+	probeImage = "docker.io/library/probe:lab"
+	probePort  = 8080
+)
+
+// cluster is a control plane and two nodes of real kubelets and containerds.
+type cluster struct {
+	*testing.T
+	script string // test/labs/kube/kube
+	dir    string // LAB_DIR
+}
+
+// newCluster starts one, without a network.
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	k := &cluster{t, reftest.Lab(t, "kube/kube"), filepath.Join(os.Getenv(workEnv), "k")}
+	t.Setenv("LAB_DIR", k.dir)
+	t.Cleanup(func() { run(t, k.script, "down") })
+	k.do("up", "2")
+	run(t, reftest.Lab(t, "image"), k.dir+"/probe.tar", probeImage,
+		fmt.Sprintf(`["/probe","serve",":%d"]`, probePort), "probe="+probeProgram())
+	return k
+}
+
+// do runs a command of the lab.
+func (k *cluster) do(args ...string) string { k.Helper(); return run(k, k.script, args...) }
+
+// kubectl runs kubectl as cluster admin.
+func (k *cluster) kubectl(args ...string) string {
+	k.Helper()
+	return k.do(append([]string{"kubectl"}, args...)...)
+}
+
+// node runs a command on a node.
+func (k *cluster) node(name string, args ...string) string {
+	k.Helper()
+	return k.do(append([]string{"node", name}, args...)...)
+}
+
+// apply sends an object to the API server.
+func (k *cluster) apply(o object) {
+	k.Helper()
+	raw, err := json.Marshal(o)
+	if err != nil {
+		k.Fatal(err)
+	}
+	file := filepath.Join(k.dir, "apply.json")
+	if err := os.WriteFile(file, raw, 0o600); err != nil {
+		k.Fatal(err)
+	}
+	k.kubectl("apply", "-f", file)
+}
+
+// install puts the plugin directory on a node and then, by a rename, which containerd's
+// watcher needs, a network with the node's own pod CIDRs. When we test our plugins one of
+// the nodes has the whole chain as one plugin.
+func (k *cluster) install(node string) {
+	k.Helper()
+	k.node(node, "sh", "-c", "cp -a "+plugins()+"/. /opt/cni/bin/ && ctr -a /run/containerd/containerd.sock -n k8s.io images import "+k.dir+"/probe.tar")
+	n := newNetwork(k, "bridge", "1.0.0")
+	n.name, n.subnets = "pods", k.podCIDRs(node)
+	if ours() && node == "n2" {
+		n.form = "patchbay"
+	}
+	n.parse(k)
+	file := filepath.Join(k.dir, node+".conflist")
+	if err := os.WriteFile(file, n.list.Bytes, 0o644); err != nil {
+		k.Fatal(err)
+	}
+	k.node(node, "sh", "-c", "cp "+file+" /etc/cni/net.d/.new && mv /etc/cni/net.d/.new /etc/cni/net.d/10-pods.conflist")
+}
+
+// podCIDRs are a node's, which the controller manager assigns a while after it registered.
+func (k *cluster) podCIDRs(node string) (cidrs []string) {
+	k.Helper()
+	eventually(k, "pod CIDRs of "+node, func() error {
+		cidrs = strings.Fields(k.kubectl("get", "node", node, "-o", "jsonpath={.spec.podCIDRs[*]}"))
+		if len(cidrs) != 2 {
+			return fmt.Errorf("has %v", cidrs)
+		}
+		return nil
+	})
+	return cidrs
+}
+
+// pod starts a pod that answers probes, shaped, with a host port unless it is 0.
+func (k *cluster) pod(name, node string, hostPort int) {
+	k.Helper()
+	port := object{"containerPort": probePort}
+	if hostPort != 0 {
+		port["hostPort"] = hostPort
+	}
+	k.apply(object{
+		"apiVersion": "v1", "kind": "Pod",
+		"metadata": object{"name": name, "annotations": object{"kubernetes.io/ingress-bandwidth": "100M", "kubernetes.io/egress-bandwidth": "100M"}},
+		"spec": object{
+			"nodeName": node, "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": false,
+			"containers": []object{{"name": "probe", "image": probeImage, "imagePullPolicy": "Never", "ports": []object{port}}},
+		},
+	})
+}
+
+// ready waits until pods or nodes are.
+func (k *cluster) ready(limit time.Duration, what ...string) {
+	k.Helper()
+	k.kubectl(append([]string{"wait", "--for=condition=Ready", "--timeout=" + limit.String()}, what...)...)
+}
+
+// addrs are a pod's addresses in the API server.
+func (k *cluster) addrs(pod string) []string {
+	k.Helper()
+	addrs := strings.Fields(k.kubectl("get", "pod", pod, "-o", "jsonpath={.status.podIPs[*].ip}"))
+	if len(addrs) != 2 {
+		k.Fatalf("pod %s has the addresses %v, want one of each family", pod, addrs)
+	}
+	return addrs
+}
+
+// hostPort joins an address and a port.
+func hostPort(addr string, port int) string {
+	if strings.Contains(addr, ":") {
+		addr = "[" + addr + "]"
+	}
+	return addr + ":" + strconv.Itoa(port)
+}
+
+// pid is the process id that the lab recorded for a program.
+func (k *cluster) pid(name string) string {
+	k.Helper()
+	raw, err := os.ReadFile(filepath.Join(k.dir, "run", name+".pid"))
+	if err != nil {
+		k.Fatal(err)
+	}
+	return strings.TrimSpace(string(raw))
+}
+
+// reboot does to a node what a power cycle does: its programs are killed, its links,
+// firewall and /run are gone, its disk remains, it has a new boot id. Then containerd and
+// the kubelet start again.
+func (k *cluster) reboot(node string) {
+	k.Helper()
+	k.powerOff(node, k.pid(node+"-holder"))
+	k.node(node, "sh", "-c", `
+		for l in $(ls /sys/class/net); do [ $l = eth0 ] || [ $l = lo ] || ip link del $l; done 2>/dev/null
+		nft flush ruleset
+		umount -l /run && mount -t tmpfs tmpfs /run
+		mkdir -p /run/lock /run/netns
+		cat /proc/sys/kernel/random/uuid >/run/boot_id
+		mount --bind /run/boot_id /proc/sys/kernel/random/boot_id`)
+	k.do("boot", node)
+}
+
+// powerOff kills at once everything in a node's mount namespace but the process that holds
+// it, and the processes that those started elsewhere: containers.
+func (k *cluster) powerOff(node, holder string) {
+	k.Helper()
+	eventually(k, node+" is off", func() error {
+		pids, err := processesOf(holder)
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		}
+		if len(pids) > 0 {
+			return fmt.Errorf("killed %d processes, looking for more", len(pids))
+		}
+		return err
+	})
+}
+
+// processesOf lists the processes in the mount namespace of holder and their descendants,
+// without holder itself and dead processes.
+func processesOf(holder string) (pids []int, err error) {
+	mnt, err := os.Readlink("/proc/" + holder + "/ns/mnt")
+	if err != nil {
+		return nil, err
+	}
+	children, roots := map[int][]int{}, []int{}
+	all, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
+	for _, link := range all {
+		proc := filepath.Dir(filepath.Dir(link))
+		pid, _ := strconv.Atoi(filepath.Base(proc))
+		ns, err := os.Readlink(link)
+		if err != nil || filepath.Base(proc) == holder { // a zombie has no namespace
+			continue
+		}
+		children[parentOf(proc)] = append(children[parentOf(proc)], pid)
+		if ns == mnt {
+			roots = append(roots, pid)
+		}
+	}
+	seen := map[int]bool{}
+	for len(roots) > 0 {
+		pid := roots[0]
+		if roots = roots[1:]; !seen[pid] {
+			seen[pid] = true
+			pids, roots = append(pids, pid), append(roots, children[pid]...)
+		}
+	}
+	return pids, err
+}
+
+// parentOf reads the parent's process id, 0 when the process is gone.
+func parentOf(proc string) (pid int) {
+	raw, _ := os.ReadFile(proc + "/stat") // pid (name) state ppid
+	if i := strings.LastIndex(string(raw), ") "); i >= 0 {
+		fmt.Sscanf(string(raw[i+2:]), "%1s %d", new(string), &pid)
+	}
+	return pid
+}
+
+// saveLogs copies the logs of a failed cluster to a place where they can be read.
+func (k *cluster) saveLogs() {
+	if !k.Failed() {
+		return
+	}
+	to, err := os.MkdirTemp("", "patchbay-e2e-logs-")
+	if err == nil {
+		err = os.CopyFS(to, os.DirFS(filepath.Join(k.dir, "log")))
+	}
+	k.Logf("logs of the cluster are in %s (%v)", to, err)
+}

@@ -1,0 +1,50 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package keepertest runs a keeper of leases in the process of a test.
+package keepertest
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/lease"
+	"github.com/patchbay-net/patchbay/lease/rpc"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
+)
+
+// Serve serves our keeper of leases at a path, in this process, with state in
+// /run/patchbay.
+func Serve(t testing.TB, socket string) *dhcptest.Log {
+	t.Helper()
+	log := new(dhcptest.Log)
+	k, err := lease.New(lease.Options{
+		RunDir: "/run/patchbay", Proc: "/proc", Timeout: time.Second, ResendMax: 2 * time.Second, ResendTimeout: 30 * time.Second,
+		Watch: 200 * time.Millisecond, Log: log.Printf,
+	})
+	must(t, err)
+	must(t, os.MkdirAll(filepath.Dir(socket), 0o700))
+	l, err := net.Listen("unix", socket)
+	must(t, err)
+	s := rpc.New(k, log.Printf)
+	go s.Serve(l) //nolint:errcheck // ends with Close
+	t.Cleanup(func() {
+		l.Close() //nolint:errcheck // it ends Serve
+		s.Close()
+		k.Close()
+		if t.Failed() {
+			t.Logf("the keeper said:\n%s", log)
+		}
+	})
+	return log
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

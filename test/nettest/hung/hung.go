@@ -1,0 +1,62 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hung starts processes that hold a lock and are stopped.
+package hung
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/test/nettest"
+)
+
+// Locker starts a process that takes the flock(2) of the file or directory at path, or of a
+// new file there, and stops it (SIGSTOP). end kills it; so does the end of the test.
+func Locker(t testing.TB, path string) (pid string, end func()) {
+	t.Helper()
+	nettest.Need(t, nettest.Program("flock"))
+	cmd := exec.Command("flock", "--no-fork", path, "sleep", "3600")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end = func() {
+		_ = cmd.Process.Kill() // twice does no harm
+		_ = cmd.Wait()
+	}
+	t.Cleanup(end)
+	for !locked(t, path) || !sleeps(cmd.Process.Pid) {
+		time.Sleep(time.Millisecond)
+	}
+	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	return strconv.Itoa(cmd.Process.Pid), end
+}
+
+// sleeps: when the stop comes before flock(1) runs sleep(1), a process of another name
+// holds the lock.
+func sleeps(pid int) bool {
+	name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+	return err == nil && string(name) == "sleep\n"
+}
+
+func locked(t testing.TB, path string) bool {
+	t.Helper()
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // read only
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	return errors.Is(err, unix.EWOULDBLOCK)
+}
