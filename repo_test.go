@@ -137,7 +137,7 @@ var layers = []struct {
 	{"spec", nil, "spec is pure: anybody can take it without taking us"},
 	{"netns", nil, "netns stands alone"},
 	{"invoke/...", []string{"spec", "invoke/..."}, "invoke works on bytes and calls, whoever answers"},
-	{"internal/...", []string{"spec", "netns", "invoke", "internal/..."}, "internal is the ground: nothing in it looks up"},
+	{"internal/...", []string{"spec", "netns", "internal/..."}, "internal is the ground: nothing in it looks up"},
 	{"ipam/...", []string{"spec", "netns", "internal/...", "ipam/..."}, "a store knows nothing of plugins"},
 	{"plugin", []string{"spec", "invoke/...", "netns", "internal/..."}, "the SDK knows no plugin"},
 	{"plugin/kernel", []string{"plugin", "spec", "netns", "ipam", "internal/..."}, "it joins the SDK's session to the kernel, and knows no plugin"},

@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -97,7 +97,7 @@ func fileNameFits(name string) error {
 
 // guard refuses a directory of results that other users can write to.
 func (rt *Runtime) guard() error {
-	if err := statedir.Check(or(rt.CacheDir, DefaultCacheDir), "results"); err != nil {
+	if err := durable.CheckDir(or(rt.CacheDir, DefaultCacheDir), "results"); err != nil {
 		return fmt.Errorf("cached results: %w", err)
 	}
 	return nil
@@ -121,7 +121,7 @@ func (rt *Runtime) write(list *List, a *Attachment, result *spec.Result) error {
 	if err != nil {
 		return fmt.Errorf("encode: %w", err)
 	}
-	if err := statedir.Make(or(rt.CacheDir, DefaultCacheDir), "results"); err != nil {
+	if err := durable.MakeDir(or(rt.CacheDir, DefaultCacheDir), "results"); err != nil {
 		return err
 	}
 	return replace(filepath.Join(rt.results(), cacheName(list.Name, a)), data)

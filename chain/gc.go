@@ -11,9 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/moment"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/patience"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
@@ -42,7 +41,7 @@ type Keep struct {
 // runtimes make meanwhile are kept. GC goes on after errors and joins them. It skips
 // networks with disableGC.
 func (rt *Runtime) GC(ctx context.Context, networks ...Keep) error {
-	errs := []error{rt.sweepTemporary(moment.Listing(ctx))}
+	errs := []error{rt.sweepTemporary(clock.Listing(ctx))}
 	for _, k := range networks {
 		if !k.List.DisableGC {
 			errs = append(errs, rt.gc(ctx, &k))
@@ -60,7 +59,7 @@ func (rt *Runtime) gc(ctx context.Context, k *Keep) error {
 		return err
 	}
 	defer unlock()
-	k.listed = moment.Listing(ctx)
+	k.listed = clock.Listing(ctx)
 	if k.Now != nil {
 		more, err := k.Now(ctx)
 		if err != nil {
@@ -93,7 +92,7 @@ func (p *patient) Invoke(ctx context.Context, pluginType string, call *spec.Call
 	if call.Verb == spec.GC {
 		limit *= gcShare
 	}
-	return patience.Invoke(ctx, limit, p.Invoker, pluginType, call)
+	return invoke.Within(ctx, limit, p.Invoker, pluginType, call)
 }
 
 // delStale detaches the cached attachments of one network that are not valid.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/internal/moment"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	records "github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/spec"
@@ -52,7 +52,7 @@ func TestGCLeavesWhatComesMeanwhile(t *testing.T) {
 	if got := order(calls); got != "DEL rec3, DEL rec2, DEL rec1, GC rec1, GC rec2, GC rec3" || calls[0].Env["CNI_CONTAINERID"] != "dead" {
 		t.Errorf("calls: %s", got)
 	}
-	if _, ok := moment.Of(calls[3].Stdin); !ok {
+	if _, ok := clock.Listed(calls[3].Stdin); !ok {
 		t.Errorf("the plugins are not told when the list was begun: %s", calls[3].Stdin)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/internal/moment"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -123,7 +123,7 @@ func normal(t *testing.T, calls []record) (out []any) {
 			t.Fatal(err)
 		}
 		delete(in, "capabilities")
-		delete(in, moment.Key) // libcni does not send the time of its list
+		delete(in, clock.ListedKey) // libcni does not send the time of its list
 		out = append(out, []any{c.Plugin, c.Verb, c.Env, in})
 	}
 	return out

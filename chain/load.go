@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/jsonat"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -139,7 +139,7 @@ func nameOf(file string) string {
 	var head struct {
 		Name string `json:"name"`
 	}
-	data, err := atomicfile.ReadConf(file)
+	data, err := durable.ReadConf(file)
 	if err != nil {
 		return ""
 	}
@@ -151,7 +151,7 @@ func nameOf(file string) string {
 // other files add to it, or a single plugin (any other name). Each is a regular
 // file, or a symbolic link to one, of 1 MiB at most.
 func LoadFile(file string) (*List, error) {
-	data, err := atomicfile.ReadConf(file)
+	data, err := durable.ReadConf(file)
 	if err != nil {
 		return nil, fmt.Errorf("error reading %s: %w", file, err)
 	}
@@ -186,7 +186,7 @@ func (rt *Runtime) stands(l *List) error {
 	if st, err := os.Stat(l.File); err == nil && !st.Mode().IsRegular() {
 		return nil // a pipe, which is empty by now
 	}
-	now, err := atomicfile.ReadConf(l.File)
+	now, err := durable.ReadConf(l.File)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return spec.Errorf(spec.CodeTryAgain, "network %s was removed meanwhile", l.Name).WithDetails("%s is gone", l.File)
@@ -217,7 +217,7 @@ func (l *List) addFiles(dir string) error {
 		return fmt.Errorf("failed to read plugin config files in %s: %w", dir, err)
 	}
 	for _, name := range names {
-		data, err := atomicfile.ReadConf(name)
+		data, err := durable.ReadConf(name)
 		if err != nil {
 			return fmt.Errorf("error reading %s: %w", name, err)
 		}

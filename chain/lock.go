@@ -14,8 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/flock"
-	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -135,7 +134,7 @@ func (rt *Runtime) lock(ctx context.Context, name string, how int, most time.Dur
 		select {
 		case <-ctx.Done():
 			return nil, spec.Errorf(spec.CodeTryAgain, "wait for %s: %w", path, ctx.Err()).
-				WithDetails("%s", flock.Holder(path))
+				WithDetails("%s", durable.LockHolder(path))
 		case <-time.After(wait):
 		}
 	}
@@ -161,7 +160,7 @@ func tryLock(path string, how int) (*os.File, error) {
 func openLock(path string) (*os.File, error) {
 	const flags = os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 	runDir, locks := filepath.Split(filepath.Dir(path))
-	if err := statedir.Check(filepath.Clean(runDir), locks); err != nil {
+	if err := durable.CheckDir(filepath.Clean(runDir), locks); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(path, flags, 0o600)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/moment"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -41,7 +41,7 @@ func (r *request) config(p *Plugin) ([]byte, error) {
 	if r.valid != nil {
 		set["cni.dev/valid-attachments"] = *r.valid
 		set["cni.dev/attachments"] = *r.valid // the name in the 1.1.0 text (cni#1101)
-		set[moment.Key] = r.listed
+		set[clock.ListedKey] = r.listed
 	}
 	strip(conf, set)
 	for key, value := range set {

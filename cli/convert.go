@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/jsonat"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -44,12 +44,12 @@ func (c *convertCommand) Execute(args []string) error {
 // readInput reads a file, or standard input for "-".
 func (a *app) readInput(file string) (data []byte, err error) {
 	if file == "-" {
-		if data, err = atomicfile.ReadInput(a.stdin); err != nil {
+		if data, err = durable.ReadInput(a.stdin); err != nil {
 			return nil, fmt.Errorf("read standard input: %w", err)
 		}
 		return data, nil
 	}
-	if data, err = atomicfile.ReadGiven(file); err != nil {
+	if data, err = durable.ReadGiven(file); err != nil {
 		return nil, fmt.Errorf("read network: %w", err)
 	}
 	return data, nil

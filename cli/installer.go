@@ -17,8 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // buildPrefix begins the name of the single copy of a build in a directory; the plugins
@@ -41,7 +40,7 @@ func (in *installer) open(ctx context.Context, names []string) (unlock func(), e
 	if err := in.make(); err != nil {
 		return nil, err
 	}
-	unlock, err = flock.Dir(ctx, in.dir)
+	unlock, err = durable.LockDir(ctx, in.dir)
 	if err != nil {
 		return nil, fmt.Errorf("install: %w", err)
 	}
@@ -127,7 +126,7 @@ func (in *installer) install(source string, names []string) (*installed, error) 
 		}
 	}
 	in.forget(build)
-	return done, atomicfile.SyncDir(in.dir)
+	return done, durable.SyncDir(in.dir)
 }
 
 // keep backs up other vendors' programs. It never overwrites a file in the backup
@@ -144,7 +143,7 @@ func (in *installer) keep() error {
 			return err
 		}
 	}
-	return atomicfile.SyncDir(in.backup)
+	return durable.SyncDir(in.backup)
 }
 
 // keepOne makes a hard link, or copies across file systems and for symbolic links.

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 )
@@ -125,7 +125,7 @@ func (a *app) network(name string) (*network, error) {
 
 // given loads the file that an operator named, which may be a pipe.
 func given(file string) (*chain.List, error) {
-	data, err := atomicfile.ReadGiven(file)
+	data, err := durable.ReadGiven(file)
 	if err != nil {
 		return nil, fmt.Errorf("error reading %s: %w", file, err)
 	}

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // restore undoes an install: the programs in in.backup get their names in in.dir again,
@@ -45,7 +45,7 @@ func (in *installer) restore(names []string, force bool) (*installed, error) {
 	if err := in.drop(slices.DeleteFunc(slices.Clone(names), restored), done); err != nil {
 		return nil, fmt.Errorf("restore: %w", err)
 	}
-	return done, atomicfile.SyncDir(in.dir)
+	return done, durable.SyncDir(in.dir)
 }
 
 // remove is restore for a directory without a backup. A directory under one of the names
@@ -58,7 +58,7 @@ func (in *installer) remove(names []string) (*installed, error) {
 	if len(in.folders) > 0 {
 		return done, fmt.Errorf("remove: not removed, since it is a directory: %s", strings.Join(in.folders, " "))
 	}
-	return done, atomicfile.SyncDir(in.dir)
+	return done, durable.SyncDir(in.dir)
 }
 
 // drop removes our names, and copies without a name.

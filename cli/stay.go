@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // runState is everything that a run has made, in a file below /run/patchbay/run that the run
@@ -53,7 +53,7 @@ func (a *app) newRunState(networks []joined) (*runState, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode run: %w", err)
 	}
-	if err := statedir.Make(a.paths.Run, "run"); err != nil {
+	if err := durable.MakeDir(a.paths.Run, "run"); err != nil {
 		return nil, fmt.Errorf("note run: %w", err)
 	}
 	s.path = filepath.Join(a.runDir(), id)
@@ -111,7 +111,7 @@ func (s *runState) forget() error {
 // reap cleans up after killed runs. A failure to clean up is only a warning: it must not
 // stop this run.
 func (a *app) reap() {
-	if err := statedir.Check(a.paths.Run, "run"); err != nil {
+	if err := durable.CheckDir(a.paths.Run, "run"); err != nil {
 		a.warn(fmt.Errorf("clean up after earlier runs: %w", err))
 		return
 	}

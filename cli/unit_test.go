@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/plugin/all"
@@ -245,7 +245,7 @@ func TestManPage(t *testing.T) {
 // An install that waits for another one gives up and names it.
 func TestInstallerWaitsWithAnEnd(t *testing.T) {
 	dir := t.TempDir()
-	unlock, err := flock.Dir(t.Context(), dir)
+	unlock, err := durable.LockDir(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}

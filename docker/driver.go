@@ -14,8 +14,8 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/spec"
@@ -100,7 +100,7 @@ func New(o Options) (*Driver, error) {
 		return nil, err
 	}
 	store.Keep()
-	if err := statedir.Make(o.Paths.Run, "docker"); err != nil {
+	if err := durable.MakeDir(o.Paths.Run, "docker"); err != nil {
 		return nil, fmt.Errorf("make run directory: %w", err)
 	}
 	boot, err := ipam.ReadBoot(o.Paths.Proc)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/docker/state"
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
 // evictTime bounds the wait for another endpoint that has the wanted port or address: for
@@ -38,7 +38,7 @@ func (d *Driver) evict(ctx context.Context, id string, keepLease bool) (gone boo
 		if err != nil {
 			return errors.Is(err, state.ErrUnknown)
 		}
-		if !passing(e) || !sleep.For(ctx, awaitEvery) {
+		if !passing(e) || !clock.Sleep(ctx, awaitEvery) {
 			return false
 		}
 	}

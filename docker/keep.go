@@ -7,9 +7,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/life"
-	"github.com/patchbay-net/patchbay/internal/once"
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // sweepEvery is the longest pause between two collections of Keep.
@@ -67,7 +67,7 @@ func (d *Driver) keepAsking(ctx context.Context, answers chan<- *dockerView) {
 		if err != nil {
 			pause = askUntil
 		}
-		if !sleep.For(ctx, pause) {
+		if !clock.Sleep(ctx, pause) {
 			return
 		}
 	}
@@ -76,12 +76,12 @@ func (d *Driver) keepAsking(ctx context.Context, answers chan<- *dockerView) {
 // logged remembers what was logged, so that a repeated failure or a kept item is logged
 // once.
 type logged struct {
-	failure once.Failure
+	failure resident.Failure
 	reasons map[string]string // by kind and name
 }
 
 func (h *logged) failed(ctx context.Context, d *Driver, err error) {
-	if ctx.Err() == nil && h.failure.News(err) && err != nil {
+	if ctx.Err() == nil && h.failure.Changed(err) && err != nil {
 		d.opts.Log("%v", err)
 	}
 }

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/names"
+	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/internal/sleep"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -95,7 +95,7 @@ func New(opts Options) (*Agent, error) {
 	if opts.TTL < time.Second || opts.Reclaim <= 0 {
 		return nil, errors.New("the ttl must be at least a second, and the time to reclaim more than 0")
 	}
-	if err := statedir.Make(opts.Paths.State, "hosts"); err != nil {
+	if err := durable.MakeDir(opts.Paths.State, "hosts"); err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
 	a := &Agent{
@@ -186,10 +186,10 @@ func (a *Agent) tendHost(ctx context.Context) {
 			all = true
 		case <-a.kernel:
 			all = true
-			sleep.For(ctx, settle(took))
+			clock.Sleep(ctx, settle(took))
 		case <-a.local:
 			all = false
-			sleep.For(ctx, settle(took))
+			clock.Sleep(ctx, settle(took))
 		}
 	}
 }
@@ -209,7 +209,7 @@ func (a *Agent) watchDocker(ctx context.Context) {
 		if a.readDocker() {
 			a.wake()
 		}
-		sleep.For(ctx, max(dockerEvery, settle(time.Since(began))))
+		clock.Sleep(ctx, max(dockerEvery, settle(time.Since(began))))
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -86,7 +86,7 @@ func (a *Agent) save(w *world, now bool) error {
 	if a.saved.later = false; bytes.Equal(all, a.saved.all) {
 		return nil
 	}
-	if err := atomicfile.WriteDurable(filepath.Join(a.dir, cacheFile), all, 0o600); err != nil {
+	if err := durable.WriteDurable(filepath.Join(a.dir, cacheFile), all, 0o600); err != nil {
 		return err
 	}
 	a.saved = saved{all: all, lasting: lasting, at: time.Now()}

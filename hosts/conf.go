@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // confMode is the mode of files that operators write there.
@@ -38,7 +38,7 @@ func writeConf(dir, network string, data []byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return atomicfile.WriteDurable(path, data, confMode)
+	return durable.WriteDurable(path, data, confMode)
 }
 
 // ours reads a configuration that carries our mark.
@@ -50,7 +50,7 @@ func ours(path string) ([]byte, error) {
 	if !fi.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: %w", path, errForeign)
 	}
-	data, err := atomicfile.ReadConf(path)
+	data, err := durable.ReadConf(path)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -99,7 +99,7 @@ func repeat(ctx context.Context, failed func(error), fn func() error) {
 		if err == nil || time.Since(began) > retryMost {
 			pause = retryFirst // it worked for a while
 		}
-		sleep.For(ctx, jitter(pause))
+		clock.Sleep(ctx, jitter(pause))
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -107,7 +107,7 @@ func (d door[T]) Watch(ctx context.Context, after store.Revision) iter.Seq2[stor
 	return func(yield func(store.Event[T], error) bool) {
 		for e, err := range d.Table.Watch(ctx, after) {
 			for d.g.err() != nil && ctx.Err() == nil { // the event arrives when the store is back
-				sleep.For(ctx, 10*time.Millisecond)
+				clock.Sleep(ctx, 10*time.Millisecond)
 			}
 			if ctx.Err() != nil || !yield(e, err) {
 				return

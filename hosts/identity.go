@@ -12,7 +12,7 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -36,7 +36,7 @@ func loadIdentity(dir string) (*identity, error) {
 // readIdentity creates nothing. The error is fs.ErrNotExist if no agent has run here.
 func readIdentity(dir string) (*identity, error) {
 	path := filepath.Join(dir, identityFile)
-	data, err := atomicfile.Read(path)
+	data, err := durable.Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the host's identity: %w", err)
 	}
@@ -56,7 +56,7 @@ func newIdentity(path string) (*identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the host's identity: %w", err)
 	}
-	return self, atomicfile.WriteDurable(path, data, 0o600)
+	return self, durable.WriteDurable(path, data, 0o600)
 }
 
 // random returns n random bytes as hexadecimal digits.

@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/store"
 )
@@ -166,7 +166,7 @@ func (l *Leaving) dropBridges(w *world) error {
 // forget removes the agent's files, the identity last. A store in the same directory stays.
 func (l *Leaving) forget() error {
 	for _, name := range []string{cacheFile, statusFile, identityFile} {
-		if err := atomicfile.Remove(filepath.Join(l.dir, name)); err != nil {
+		if err := durable.Remove(filepath.Join(l.dir, name)); err != nil {
 			return err
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/patchbay-net/patchbay/internal/once"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // problems holds the current errors by subject. It logs each when it appears, changes or
@@ -18,7 +18,7 @@ type problems struct {
 	log func(format string, args ...any)
 
 	mu  sync.Mutex
-	now map[string]once.Failure
+	now map[string]resident.Failure
 	n   int // number of changes
 }
 
@@ -27,7 +27,7 @@ func (s *problems) set(subject string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := s.now[subject]
-	if !last.News(err) {
+	if !last.Changed(err) {
 		return
 	}
 	s.n++
@@ -37,7 +37,7 @@ func (s *problems) set(subject string, err error) {
 		return
 	}
 	if s.now == nil {
-		s.now = map[string]once.Failure{}
+		s.now = map[string]resident.Failure{}
 	}
 	s.now[subject] = last
 	s.log("%s: %v", subject, err)

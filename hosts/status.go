@@ -18,7 +18,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/printable"
 	"github.com/patchbay-net/patchbay/store"
 )
@@ -41,7 +41,7 @@ func (a *Agent) saveStatus() error {
 	if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, data) {
 		return nil
 	}
-	return atomicfile.WriteDurable(path, data, 0o600)
+	return durable.WriteDurable(path, data, 0o600)
 }
 
 // Listing is the output of ls.

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/mesh"
-	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -33,7 +33,7 @@ func (a *Agent) tendStore(ctx context.Context) {
 			pause = jitter(retryFirst)
 		}
 		if a.await(ctx, pause); err == nil {
-			sleep.For(ctx, settle(took))
+			clock.Sleep(ctx, settle(took))
 		}
 	}
 }

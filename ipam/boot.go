@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
 // Boot identifies the current boot of the node. The zero value knows nothing and counts no
@@ -27,7 +27,7 @@ type Boot struct {
 
 // ReadBoot reads the boot id, the uptime and the age of procfs at proc ("/proc").
 func ReadBoot(proc string) (Boot, error) {
-	id, err := boot.ID(proc)
+	id, err := clock.BootID(proc)
 	if err != nil {
 		return Boot{}, err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // errStale means that an index is sound and describes another state of the
@@ -235,7 +235,7 @@ func removeTemps(path string) {
 // run directory above it.
 func checkIndexDir(path string) error {
 	run, dir := filepath.Split(filepath.Dir(path))
-	return statedir.Check(filepath.Clean(run), dir)
+	return durable.CheckDir(filepath.Clean(run), dir)
 }
 
 // createIn creates a file, and its directory when that is missing.

@@ -10,14 +10,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // lock takes the flock(2) that the reference takes, on the file "lock", and returns its
 // descriptor; closing it unlocks. With shared set the file is not created and readers do
 // not wait for each other; fd is -1 when there is no file.
 func (d *dir) lock(ctx context.Context, shared bool) (fd int, err error) {
-	ctx, cancel := flock.Within(ctx)
+	ctx, cancel := durable.WithLockLimit(ctx)
 	defer cancel()
 	for {
 		fd, err = d.openLock(shared)
@@ -79,7 +79,7 @@ func take(ctx context.Context, fd, how int) error {
 	case err := <-done:
 		return closeOn(fd, err)
 	case <-ctx.Done():
-		err := flock.Taken(ctx, fd)
+		err := durable.ErrLocked(ctx, fd)
 		go func() {
 			<-done //nolint:errcheck // the lock is not wanted any more
 			closeFD(fd)

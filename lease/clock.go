@@ -7,8 +7,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/boot"
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
 // Clock is the time since boot and the waits that it measures. A test replaces it with one
@@ -22,9 +21,9 @@ type Clock interface {
 // machine is the clock of the machine.
 type machine struct{}
 
-func (machine) Since() time.Duration { return boot.Since() }
+func (machine) Since() time.Duration { return clock.SinceBoot() }
 
-func (machine) Sleep(ctx context.Context, d time.Duration) { sleep.For(ctx, d) }
+func (machine) Sleep(ctx context.Context, d time.Duration) { clock.Sleep(ctx, d) }
 
 // within is context.WithTimeoutCause by the keeper's clock.
 func (k *Keeper) within(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {

@@ -14,9 +14,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
-	"github.com/patchbay-net/patchbay/internal/moment"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/lease/place"
 	"github.com/patchbay-net/patchbay/lease/store"
@@ -286,7 +286,7 @@ func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	if !ok {
 		return nil
 	}
-	listed, ok := moment.Of(a.Config)
+	listed, ok := clock.Listed(a.Config)
 	if !ok {
 		listed = time.Now() // the runtime keeps ADDs out meanwhile
 	}

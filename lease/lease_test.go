@@ -15,8 +15,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
-	"github.com/patchbay-net/patchbay/internal/moment"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
 	"github.com/patchbay-net/patchbay/test/nettest"
@@ -232,7 +232,7 @@ func TestCollect(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	earlier := fmt.Sprintf(`{"name":"net","cni.dev/valid-attachments":[],%q:%q}`, moment.Key, before.Format(time.RFC3339Nano))
+	earlier := fmt.Sprintf(`{"name":"net","cni.dev/valid-attachments":[],%q:%q}`, clock.ListedKey, before.Format(time.RFC3339Nano))
 	for _, tc := range []struct {
 		conf string
 		left int

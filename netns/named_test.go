@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
@@ -65,7 +65,7 @@ func TestDirectoryThatStaysLocked(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := flock.Dir(t.Context(), dir)
+	unlock, err := durable.LockDir(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/patchbay-net/patchbay/internal/moment"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -64,7 +64,7 @@ func (i *Inner) head() {
 	if valid, ok := i.request.Head.Valid(); ok {
 		i.set("cni.dev/valid-attachments", valid)
 		i.set("cni.dev/attachments", valid)
-		i.set(moment.Key, i.request.Listed())
+		i.set(clock.ListedKey, i.request.Listed())
 	}
 }
 
@@ -117,7 +117,7 @@ func (i *Inner) SetConfig(data []byte) error {
 	}
 	delete(conf, "cni.dev/valid-attachments")
 	delete(conf, "cni.dev/attachments")
-	delete(conf, moment.Key)
+	delete(conf, clock.ListedKey)
 	i.conf = conf
 	i.head()
 	return nil

@@ -10,7 +10,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/moment"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/netns"
@@ -83,7 +83,7 @@ type listedKey struct{}
 
 // listed is Request.Listed. Plugins that are called in turn share the first one's.
 func (s *Session) listed(config []byte) time.Time {
-	if t, ok := moment.Of(config); ok {
+	if t, ok := clock.Listed(config); ok {
 		return t
 	}
 	return s.Value(listedKey{}, func() any { return time.Now() }).(time.Time)

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
 // detach starts the keeper as a separate process and returns when its socket exists. The
@@ -133,7 +133,7 @@ func (c *dhcpCommand) flags() []string {
 // openLog opens the log of a keeper without a journal.
 func openLog() (*os.File, error) {
 	run := paths.Default().Run
-	if err := statedir.Make(run, "dhcp"); err != nil {
+	if err := durable.MakeDir(run, "dhcp"); err != nil {
 		return nil, err
 	}
 	return os.OpenFile(filepath.Join(run, "dhcp", "keeper.log"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND|unix.O_NOFOLLOW, 0o600)

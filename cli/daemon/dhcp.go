@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/lease"
 	"github.com/patchbay-net/patchbay/lease/libcni"
@@ -75,7 +75,7 @@ func (c *dhcpCommand) writePID() error {
 	if c.PidFile == "" {
 		return nil
 	}
-	if err := atomicfile.Write(c.PidFile, []byte(strconv.Itoa(os.Getpid()))); err != nil {
+	if err := durable.Write(c.PidFile, []byte(strconv.Itoa(os.Getpid()))); err != nil {
 		return fmt.Errorf("Error writing pidfile %q: %w", c.PidFile, err)
 	}
 	return os.Chmod(c.PidFile, 0o644)

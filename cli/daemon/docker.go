@@ -20,8 +20,8 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker"
 	"github.com/patchbay-net/patchbay/docker/engine"
-	"github.com/patchbay-net/patchbay/internal/accept"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 const dockerLong = `Makes CNI networks available to Docker:
@@ -94,7 +94,7 @@ func (c *dockerCommand) Execute(args []string) error {
 	logger.Printf("listening, plugins in %s", c.Plugins)
 	go d.Keep(c.app.ctx)
 	h := &cnm.Handler{Network: d, IPAM: d, Timeout: c.Timeout, Log: logCalls(logger), Others: map[string]cnm.Method{collectMethod: collector(d)}}
-	return cnm.Serve(c.app.ctx, accept.Patient(l, log.Printf), h)
+	return cnm.Serve(c.app.ctx, resident.PatientListener(l, log.Printf), h)
 }
 
 // ps lists the endpoints.

@@ -15,9 +15,9 @@ import (
 
 	"github.com/patchbay-net/patchbay/cli/helptext"
 	"github.com/patchbay-net/patchbay/hosts"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/engine"
 )
@@ -102,7 +102,7 @@ func (c *hostsCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := statedir.Make(opts.Paths.State, "hosts"); err != nil {
+	if err := durable.MakeDir(opts.Paths.State, "hosts"); err != nil {
 		return err
 	}
 	unlock, err := lockState(c.app.ctx, filepath.Join(opts.Paths.State, "hosts"), 0)

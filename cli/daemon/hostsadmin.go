@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts"
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/store"
 )
@@ -95,7 +95,7 @@ func blockBits(given int, subnet netip.Prefix, usual int) int {
 
 // readPlugins reads a list of plugins, or takes the plugins from a configuration.
 func readPlugins(path string) (out []json.RawMessage, err error) {
-	data, err := atomicfile.ReadGiven(path)
+	data, err := durable.ReadGiven(path)
 	if err != nil {
 		return nil, err
 	}

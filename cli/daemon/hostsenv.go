@@ -13,7 +13,7 @@ import (
 
 	"github.com/jessevdk/go-flags"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // serviceFile is the EnvironmentFile of patchbay-hosts.service. Commands use it to find
@@ -29,7 +29,7 @@ type service struct {
 // readService reads the file. A missing file sets nothing; an unreadable one is an error,
 // as the default store would look empty.
 func readService(path string) (s service, err error) {
-	data, err := atomicfile.ReadConf(path)
+	data, err := durable.ReadConf(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return s, fmt.Errorf("find the store of this host: %w: name it with --store", err)
 	}

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 
 	"github.com/patchbay-net/patchbay/hosts"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
 // hostsLeaveCommand is `patchbayd hosts leave`.
@@ -30,7 +30,7 @@ func (c *hostsLeaveCommand) Execute(args []string) error {
 		return err
 	}
 	where := paths.Default()
-	if err := statedir.Make(where.State, "hosts"); err != nil {
+	if err := durable.MakeDir(where.State, "hosts"); err != nil {
 		return err
 	}
 	dir := filepath.Join(where.State, "hosts")

@@ -16,7 +16,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/dist/systemd"
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // The directories of an administrator's programs and units (file-hierarchy(7),
@@ -109,7 +109,7 @@ func networksIn(stateDir string) (n int) {
 		return 0 // the driver never ran
 	}
 	for _, e := range entries {
-		if !atomicfile.IsTemp(e.Name()) {
+		if !durable.IsTemp(e.Name()) {
 			n++
 		}
 	}
@@ -178,11 +178,11 @@ func write(path string, data []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return atomicfile.WriteSynced(path, data, mode)
+	return durable.WriteSynced(path, data, mode)
 }
 
 func remove(path string) step {
-	return step{"remove " + path, func() error { return atomicfile.Remove(path) }}
+	return step{"remove " + path, func() error { return durable.Remove(path) }}
 }
 
 func systemctl(args ...string) step {

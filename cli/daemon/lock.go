@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/flock"
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // lock takes the lock of a file, which it creates. It waits until ctx ends, and for wait
@@ -21,7 +21,7 @@ import (
 func lock(ctx context.Context, path string, wait time.Duration) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, unix.EWOULDBLOCK)
 	defer cancel()
-	return flock.File(ctx, path)
+	return durable.Lock(ctx, path)
 }
 
 // lockState keeps a second process from using the same state, whose directory is named after
@@ -67,7 +67,7 @@ func lockDriver(ctx context.Context, dir string) (unlock func(), err error) {
 func untilDriver(ctx context.Context, dir string) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
-		for sleep.For(ctx, gcLooks) {
+		for clock.Sleep(ctx, gcLooks) {
 			looked, err := lock(ctx, filepath.Join(dir, driverLock), 0)
 			if err != nil {
 				cancel(err)

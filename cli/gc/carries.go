@@ -7,10 +7,10 @@ import (
 	"context"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
@@ -60,7 +60,7 @@ func (c *collector) settle(ctx context.Context, all []*Attachment) {
 		if state, reason := pathsOnly.life(a); state != life.Dead && reason != "" {
 			continue
 		}
-		for c.pairOf(a, true) != "" && time.Now().Before(end) && sleep.For(ctx, 5*time.Millisecond) {
+		for c.pairOf(a, true) != "" && time.Now().Before(end) && clock.Sleep(ctx, 5*time.Millisecond) {
 			// the condition waits for the kernel
 		}
 	}

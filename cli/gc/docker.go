@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
@@ -33,7 +33,7 @@ func (ev *evidence) readDriver() {
 		entries, err := os.ReadDir(filepath.Join(DriverState(ev.paths), dir))
 		ev.fail(err)
 		for _, e := range entries {
-			if !atomicfile.IsTemp(e.Name()) {
+			if !durable.IsTemp(e.Name()) {
 				ev.driver[e.Name()] = true
 			}
 		}

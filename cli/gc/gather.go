@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/order"
@@ -324,6 +324,6 @@ func parts(err error) []error {
 }
 
 func readSmall(path string) (string, error) {
-	text, err := atomicfile.Read(path)
+	text, err := durable.Read(path)
 	return strings.TrimSpace(string(text)), err
 }

@@ -14,13 +14,12 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
@@ -103,13 +102,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 // lock makes gcs take turns, also those that remove nothing: all of them write the file of
 // first sightings.
 func (o *Options) lock(ctx context.Context) (unlock func(), err error) {
-	if err := statedir.Make(o.Paths.Run, "locks"); err != nil {
+	if err := durable.MakeDir(o.Paths.Run, "locks"); err != nil {
 		return nil, fmt.Errorf("lock gc: %w", err)
 	}
 	limit := cmp.Or(o.LockTime, turnTime)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("another gc is still running after %v", limit))
 	defer cancel()
-	return flock.File(ctx, filepath.Join(o.Paths.Run, "locks", "node-gc.lock"))
+	return durable.Lock(ctx, filepath.Join(o.Paths.Run, "locks", "node-gc.lock"))
 }
 
 type collector struct {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/cli/gc"
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -66,7 +66,7 @@ func TestWaitForAnotherGC(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := flock.File(t.Context(), filepath.Join(dir, "node-gc.lock"))
+	unlock, err := durable.Lock(t.Context(), filepath.Join(dir, "node-gc.lock"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -21,7 +21,7 @@ func (ev *evidence) readLeases() {
 	found, err := filepath.Glob(filepath.Join(ev.paths.Run, dhcpconf.LeaseDir, "*.json"))
 	ev.fail(err)
 	for _, path := range found {
-		data, err := atomicfile.Read(path)
+		data, err := durable.Read(path)
 		ev.fail(err)
 		var lease struct {
 			Network     string `json:"network"`

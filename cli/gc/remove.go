@@ -21,8 +21,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/order"
-	"github.com/patchbay-net/patchbay/internal/patience"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
@@ -191,7 +191,7 @@ func (r *remover) path(name string) []string {
 // Invoke calls a plugin in the session that holds the locks, or another program, for
 // DelTime at most: one that hangs must not keep gc from the rest of its work.
 func (r *remover) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
-	out, err := patience.Invoke(ctx, cmp.Or(r.DelTime, delTime), r.s.Invoker(), pluginType, call)
+	out, err := invoke.Within(ctx, cmp.Or(r.DelTime, delTime), r.s.Invoker(), pluginType, call)
 	return out, errors.Join(err, r.s.Flush(ctx))
 }
 

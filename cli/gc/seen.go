@@ -11,9 +11,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
 // seenFile holds when gc first saw objects that have no age of their own: links, elements
@@ -30,7 +29,7 @@ type seen struct {
 // is seen for the first time.
 func loadSeen(runDir string) *seen {
 	s := &seen{path: filepath.Join(runDir, seenFile), now: make(map[owner.Key]time.Time)}
-	data, err := atomicfile.Read(s.path)
+	data, err := durable.Read(s.path)
 	if err == nil && json.Unmarshal(data, &s.first) != nil {
 		s.first = nil
 	}
@@ -49,16 +48,16 @@ func (s *seen) since(o owner.Key, now time.Time) time.Time {
 
 func (s *seen) save(runDir string) error {
 	if len(s.now) == 0 {
-		return atomicfile.Remove(s.path)
+		return durable.Remove(s.path)
 	}
-	if err := statedir.Make(runDir); err != nil {
+	if err := durable.MakeDir(runDir); err != nil {
 		return fmt.Errorf("remember what was seen: %w", err)
 	}
 	data, err := json.Marshal(s.now)
 	if err != nil {
 		return fmt.Errorf("remember what was seen: %w", err)
 	}
-	if err := atomicfile.Write(s.path, data); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := durable.Write(s.path, data); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remember what was seen: %w", err)
 	}
 	return nil

@@ -15,8 +15,7 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
@@ -49,7 +48,7 @@ func (m *Maker) Create(ctx context.Context, w Wish, dry bool) (*Made, error) {
 	if err := os.MkdirAll(m.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make directory of networks: %w", err)
 	}
-	unlock, err := flock.Dir(ctx, m.Dir) // keeps other commands from changing the directory's networks
+	unlock, err := durable.LockDir(ctx, m.Dir) // keeps other commands from changing the directory's networks
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +57,7 @@ func (m *Maker) Create(ctx context.Context, w Wish, dry bool) (*Made, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := atomicfile.WriteSynced(made.File, made.Text, 0o644); err != nil {
+	if err := durable.WriteSynced(made.File, made.Text, 0o644); err != nil {
 		return nil, fmt.Errorf("write network: %w", err)
 	}
 	return made, nil
@@ -67,12 +66,12 @@ func (m *Maker) Create(ctx context.Context, w Wish, dry bool) (*Made, error) {
 // TakeBack removes the file of a network that Create made, unless it has been removed or
 // changed since.
 func (m *Maker) TakeBack(ctx context.Context, made *Made) error {
-	unlock, err := flock.Dir(ctx, m.Dir)
+	unlock, err := durable.LockDir(ctx, m.Dir)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if now, err := atomicfile.ReadConf(made.File); err != nil || !bytes.Equal(now, made.Text) {
+	if now, err := durable.ReadConf(made.File); err != nil || !bytes.Equal(now, made.Text) {
 		return nil //nolint:nilerr // the file is not the one that was made
 	}
 	return os.Remove(made.File)

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/record"
 )
 
@@ -110,7 +110,7 @@ func fallback(name string) bool {
 // atBoot finds the file in which an operator switches it on.
 func (m *Remover) atBoot(key string) (why string) {
 	for _, file := range m.Sysctl {
-		data, err := atomicfile.ReadConf(file)
+		data, err := durable.ReadConf(file)
 		if err != nil {
 			continue
 		}

@@ -13,8 +13,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/paths"
@@ -48,7 +47,7 @@ func (r *Removal) left(format string, args ...any) {
 
 // Lock keeps other commands from changing the networks of the directory.
 func (m *Remover) Lock(ctx context.Context) (unlock func(), err error) {
-	unlock, err = flock.Dir(ctx, m.Dir)
+	unlock, err = durable.LockDir(ctx, m.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return func() {}, nil
 	}
@@ -73,7 +72,7 @@ func (m *Remover) Remove(ctx context.Context, l *chain.List) (*Removal, error) {
 		return r, err // keep the file for another try
 	}
 	if l.File != "" {
-		if err := atomicfile.Remove(l.File); err != nil {
+		if err := durable.Remove(l.File); err != nil {
 			return r, fmt.Errorf("remove the file: %w", err)
 		}
 		r.removed("file %s", l.File)
@@ -133,7 +132,7 @@ func (m *Remover) addresses(r *Removal, i Info) error {
 		}
 	}
 	for _, e := range entries {
-		if err := atomicfile.Remove(filepath.Join(dir, e.Name())); err != nil {
+		if err := durable.Remove(filepath.Join(dir, e.Name())); err != nil {
 			return fmt.Errorf("remove %s: %w", dir, err)
 		}
 	}

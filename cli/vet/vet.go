@@ -17,7 +17,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/netfile"
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/jsonat"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -46,7 +46,7 @@ func (f Finding) Unwrap() error { return f.Err }
 func Network(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List) []Finding {
 	v := &vetter{ctx: ctx, rt: rt, session: s, list: l, data: l.Bytes}
 	if l.File != "" {
-		if data, err := atomicfile.ReadConf(l.File); err == nil {
+		if data, err := durable.ReadConf(l.File); err == nil {
 			v.data = data
 		}
 	}

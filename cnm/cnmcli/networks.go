@@ -17,7 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/dockerapi"
 	"github.com/patchbay-net/patchbay/cnm/pool"
 	"github.com/patchbay-net/patchbay/cnm/remote"
-	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -216,7 +216,7 @@ func (a *app) dockerAPI(ctx context.Context, args []string) error {
 	path := filepath.Join(a.paths.Run, "docker.sock")
 	if len(args) > 0 {
 		path = args[0]
-	} else if err := statedir.Make(a.paths.Run); err != nil {
+	} else if err := durable.MakeDir(a.paths.Run); err != nil {
 		return err
 	}
 	l, err := cnm.ListenUnix(path, -1)

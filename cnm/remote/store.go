@@ -15,12 +15,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
-	"github.com/patchbay-net/patchbay/internal/boot"
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -41,7 +39,7 @@ func Of(r *plugin.Request) *Store {
 	return r.Session.Value(storeKey{}, func() any {
 		s := Open(r.Session.Paths.State)
 		s.proc = r.Session.Paths.Proc
-		s.boot, _ = boot.ID(r.Session.Paths.Proc) // without an id all boots look the same
+		s.boot, _ = clock.BootID(r.Session.Paths.Proc) // without an id all boots look the same
 		r.Session.OnClose(s.Records.Close)
 		return s
 	}).(*Store)
@@ -82,11 +80,11 @@ func (s *Store) path(kind, network string) string {
 // Load reads a network's file into v, which may have a method Whole that reports missing
 // parts. ok is false when there is no file.
 func (s *Store) Load(kind, network string, v any) (ok bool, err error) {
-	if err := statedir.Check(s.Dir, kind); err != nil {
+	if err := durable.CheckDir(s.Dir, kind); err != nil {
 		return false, fmt.Errorf("read state: %w", err)
 	}
 	path := s.path(kind, network)
-	data, err := atomicfile.Read(path)
+	data, err := durable.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -122,18 +120,18 @@ func (s *Store) Save(kind, network string, v any) error {
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
 	}
-	if err := statedir.Make(s.Dir, kind); err != nil {
+	if err := durable.MakeDir(s.Dir, kind); err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
-	return atomicfile.WriteDurable(s.path(kind, network), data, 0o600)
+	return durable.WriteDurable(s.path(kind, network), data, 0o600)
 }
 
 // Remove forgets a network. A missing file is no error.
 func (s *Store) Remove(kind, network string) error {
-	if err := statedir.Check(s.Dir, kind); err != nil {
+	if err := durable.CheckDir(s.Dir, kind); err != nil {
 		return fmt.Errorf("remove state: %w", err)
 	}
-	return atomicfile.Remove(s.path(kind, network))
+	return durable.Remove(s.path(kind, network))
 }
 
 // lockTime is how long a call waits for other calls of its network, which wait for the
@@ -145,10 +143,10 @@ const lockTime = 60 * time.Second
 func (s *Store) Lock(ctx context.Context, kind, network string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTime)
 	defer cancel()
-	if err := statedir.Make(s.Dir, kind); err != nil {
+	if err := durable.MakeDir(s.Dir, kind); err != nil {
 		return nil, fmt.Errorf("lock state: %w", err)
 	}
-	unlock, err = flock.File(ctx, filepath.Join(s.Dir, kind, network+".lock"))
+	unlock, err = durable.Lock(ctx, filepath.Join(s.Dir, kind, network+".lock"))
 	if err != nil && ctx.Err() != nil {
 		return nil, spec.Errorf(spec.CodeTryAgain, "wait for the lock of network %s: %w", network, err).
 			WithDetails("another ADD, DEL or GC of the network waits for its driver; check with STATUS whether the driver answers, and try again")

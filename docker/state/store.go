@@ -13,8 +13,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/cnm"
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
-	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // ErrUnknown is wrapped when there is no file of an id. Docker uses such an id only if
@@ -32,7 +31,7 @@ type Store struct {
 // write to.
 func Open(base, below string) (*Store, error) {
 	for _, kind := range []string{networks, endpoints, pools, leases} {
-		if err := statedir.Make(base, below, kind); err != nil {
+		if err := durable.MakeDir(base, below, kind); err != nil {
 			return nil, fmt.Errorf("open state: %w", err)
 		}
 	}
@@ -99,9 +98,9 @@ func save[T any, P object[T]](s *Store, kind, id string, v P) error {
 	if len(data) > maxFile {
 		return fmt.Errorf("save state %s: %w: %d bytes, of %d at most", path, errLarge, len(data), maxFile)
 	}
-	write := atomicfile.WriteSynced
+	write := durable.WriteSynced
 	if kind == networks || kind == pools { // these are rare
-		write = atomicfile.WriteDurable
+		write = durable.WriteDurable
 	}
 	if err := write(path, data, 0o600); err != nil {
 		s.kept.forget(kind)
@@ -121,11 +120,11 @@ func (s *Store) drop(kind, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Remove(path); err != nil {
+	if err := durable.Remove(path); err != nil {
 		return fmt.Errorf("drop state: %w", err)
 	}
 	s.kept.drop(kind, id)
-	return atomicfile.SyncDir(filepath.Dir(path))
+	return durable.SyncDir(filepath.Dir(path))
 }
 
 func load[T any, P object[T]](s *Store, kind, id string) (*T, error) {
@@ -133,7 +132,7 @@ func load[T any, P object[T]](s *Store, kind, id string) (*T, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := atomicfile.ReadUpTo(path, maxFile)
+	data, err := durable.ReadUpTo(path, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s %.12s: %w", strings.TrimSuffix(kind, "s"), id, ErrUnknown)
 	}
@@ -172,7 +171,7 @@ func read[T any, P object[T]](s *Store, kind string) (map[string]any, error) {
 	all := make(map[string]any, len(entries))
 	var errs []error
 	for _, e := range entries {
-		if atomicfile.IsTemp(e.Name()) {
+		if durable.IsTemp(e.Name()) {
 			continue
 		}
 		v, err := load[T, P](s, kind, e.Name())

@@ -16,8 +16,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
-	"github.com/patchbay-net/patchbay/internal/once"
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // The limits for upstreams are those of glibc: three servers, with 2 s for each. So the
@@ -35,7 +35,7 @@ type forwarder struct {
 	own    map[netip.Addr]bool // addresses of this server
 	read   stamp               // of the file that from was read from
 	from   []netip.AddrPort
-	failed once.Failure // to read the file
+	failed resident.Failure // to read the file
 
 	failing  map[netip.AddrPort]time.Time // upstreams that do not answer, and when to try them again
 	answered map[netip.AddrPort]time.Time // when they last answered
@@ -237,7 +237,7 @@ func (f *forwarder) upstreams(s *Server) (list []netip.AddrPort) {
 		if path == "" {
 			path = "/etc/resolv.conf"
 		}
-		if err := f.reread(path); f.failed.News(err) && err != nil {
+		if err := f.reread(path); f.failed.Changed(err) && err != nil {
 			s.logf("%v", err)
 		}
 		from = f.from
@@ -274,7 +274,7 @@ func (f *forwarder) reread(path string) error {
 	if f.read.same(info) {
 		return nil
 	}
-	text, err := atomicfile.ReadConf(path)
+	text, err := durable.ReadConf(path)
 	if err != nil {
 		return fmt.Errorf("read upstream servers: %w", err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/accept"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // View is the source of names. Its methods must be safe for concurrent use and must not
@@ -143,7 +143,7 @@ func (s *Server) open(addr netip.Addr, network string) (*listener, error) {
 	h := handler{s, network}
 	l.serve(&dns.Server{PacketConn: udp, Handler: h, UDPSize: maxUDP}, s.logf)
 	l.serve(&dns.Server{
-		Listener: limit(accept.Patient(tcp, s.logf), func(from netip.Addr) client { return s.client(network, from, false) }), Handler: h,
+		Listener: limit(resident.PatientListener(tcp, s.logf), func(from netip.Addr) client { return s.client(network, from, false) }), Handler: h,
 		ReadTimeout: idle, WriteTimeout: idle, IdleTimeout: func() time.Duration { return idle },
 	}, s.logf)
 	return l, nil

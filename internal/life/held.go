@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
 // Held are the network namespaces that processes hold: with an open file, with a thread in
@@ -22,7 +22,7 @@ type Held struct {
 // of namespaces dead.
 func HeldBy(proc string) Held {
 	h := Held{links: make(map[uint64][]string)}
-	h.boot, _ = boot.ID(proc)
+	h.boot, _ = clock.BootID(proc)
 	for _, pattern := range []string{"fd/*", "task/[0-9]*/ns/net"} {
 		links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", pattern)) // the pattern is right
 		for _, link := range links {

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
@@ -109,7 +109,7 @@ func At(path string, was *Mark, proc string) (state State, why string) {
 	if path == "" {
 		return Unsure, "its namespace is unknown"
 	}
-	now, _ := boot.ID(proc)
+	now, _ := clock.BootID(proc)
 	if was.before(now) {
 		if was.Same(markOf(path, was.Boot)) { // another mount can hide a boot's id
 			return Alive, "its namespace " + path + " exists"

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/test/nettest"
@@ -33,7 +33,7 @@ func TestAt(t *testing.T) {
 		}
 		t.Cleanup(func() { netns.Delete(p) }) //nolint:errcheck // may be gone
 	}
-	id, err := boot.ID("/proc")
+	id, err := clock.BootID("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func bindThere(t testing.TB, path, at string) (release func()) {
 // The kernel reuses an inode's number for the next namespace. A process in the new
 // namespace does not hold the old one.
 func TestNumberGivenAgain(t *testing.T) {
-	id, err := boot.ID("/proc")
+	id, err := clock.BootID("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}

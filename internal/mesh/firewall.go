@@ -37,7 +37,7 @@ func (m *Mesh) warnLegacy(subnets []Subnet) {
 	if len(concerned) == 0 {
 		return
 	}
-	if err := iptnft.LegacyDrops(m.opts.Paths.Proc, concerned); m.legacy.News(err) && err != nil {
+	if err := iptnft.LegacyDrops(m.opts.Paths.Proc, concerned); m.legacy.Changed(err) && err != nil {
 		m.opts.Warn(err)
 	}
 }

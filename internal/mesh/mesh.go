@@ -13,14 +13,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/internal/once"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/internal/resident"
 )
 
 // Options configure a Mesh.
@@ -43,7 +42,7 @@ type Mesh struct {
 	opts Options
 	conn *nl.Conn
 
-	legacy once.Failure // of iptables-legacy's rules
+	legacy resident.Failure // of iptables-legacy's rules
 
 	// For Watch: what to watch.
 	mu      sync.Mutex
@@ -165,7 +164,7 @@ func (m *Mesh) clear(ctx context.Context, k mark) error {
 
 // lock makes Sync, Clear and gc take turns.
 func lock(ctx context.Context, p paths.Paths) (unlock func(), err error) {
-	if err := statedir.Make(p.Run, recordDir); err != nil {
+	if err := durable.MakeDir(p.Run, recordDir); err != nil {
 		return nil, fmt.Errorf("lock mesh: %w", err)
 	}
 	path := filepath.Join(p.Run, recordDir)
@@ -174,7 +173,7 @@ func lock(ctx context.Context, p paths.Paths) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	unlock = func() { unix.Close(fd) } //nolint:errcheck // releases the lock
-	if err := flock.Exclusive(ctx, fd); err != nil {
+	if err := durable.LockExclusive(ctx, fd); err != nil {
 		unlock()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}

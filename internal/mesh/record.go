@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/spec"
@@ -101,7 +101,7 @@ func (m *Mesh) note(ctx context.Context, s State) error {
 	if err != nil {
 		return fmt.Errorf("write record of mesh %s: %w", s.Name, err)
 	}
-	if err := atomicfile.Write(recordPath(m.opts.Paths, s.Name), data); err != nil {
+	if err := durable.Write(recordPath(m.opts.Paths, s.Name), data); err != nil {
 		return fmt.Errorf("write record of mesh %s: %w", s.Name, err)
 	}
 	return nil
@@ -109,7 +109,7 @@ func (m *Mesh) note(ctx context.Context, s State) error {
 
 // readRecord returns nil if there is none.
 func readRecord(p paths.Paths, name string) (*note, error) {
-	data, err := atomicfile.Read(recordPath(p, name))
+	data, err := durable.Read(recordPath(p, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -128,7 +128,7 @@ func readRecord(p paths.Paths, name string) (*note, error) {
 }
 
 func dropRecord(p paths.Paths, name string) error {
-	if err := atomicfile.Remove(recordPath(p, name)); err != nil {
+	if err := durable.Remove(recordPath(p, name)); err != nil {
 		return fmt.Errorf("remove record of mesh %s: %w", name, err)
 	}
 	return nil

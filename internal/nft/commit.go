@@ -14,8 +14,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 
-	"github.com/patchbay-net/patchbay/internal/flock"
-	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // expireAfter is the timeout that a removal gives an element: the shortest that exists.
@@ -252,12 +251,12 @@ func (c *Conn) lock(ctx context.Context) error {
 		c.unlock = func() {}
 		return nil
 	}
-	if err := statedir.Make(c.runDir); err != nil {
+	if err := durable.MakeDir(c.runDir); err != nil {
 		return fmt.Errorf("lock nftables: %w", err)
 	}
-	ctx, cancel := flock.Within(ctx)
+	ctx, cancel := durable.WithLockLimit(ctx)
 	defer cancel()
-	unlock, err := flock.File(ctx, filepath.Join(c.runDir, lockFile))
+	unlock, err := durable.Lock(ctx, filepath.Join(c.runDir, lockFile))
 	if err != nil {
 		return fmt.Errorf("lock nftables: %w", err)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // Deleting an element makes the closing socket wait for RCU (11-12 ms), and every other
@@ -120,7 +120,7 @@ func (c *Conn) recallExpiry() expiry {
 	if c.runDir == "" {
 		return expiryUnknown
 	}
-	b, err := atomicfile.Read(c.expiryFile())
+	b, err := durable.Read(c.expiryFile())
 	if err != nil {
 		return expiryUnknown
 	}
@@ -147,7 +147,7 @@ func (c *Conn) learnExpiry(works bool) {
 	if c.runDir == "" {
 		return
 	}
-	_ = atomicfile.Write(c.expiryFile(), []byte(kernelRelease()+" "+answer+"\n"))
+	_ = durable.Write(c.expiryFile(), []byte(kernelRelease()+" "+answer+"\n"))
 }
 
 func kernelRelease() string {

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // LinkRoutes lists the unicast routes of one link in a table, both families, in the
@@ -131,9 +131,9 @@ func (c *Conn) Lock(ctx context.Context) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock namespace %s: %w", c.NS.Path(), err)
 	}
-	ctx, cancel := flock.Within(ctx)
+	ctx, cancel := durable.WithLockLimit(ctx)
 	defer cancel()
-	if err := flock.Exclusive(ctx, fd); err != nil {
+	if err := durable.LockExclusive(ctx, fd); err != nil {
 		unix.Close(fd) //nolint:errcheck // read only
 		return nil, fmt.Errorf("lock namespace %s: %w", c.NS.Path(), err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
@@ -21,7 +21,7 @@ import (
 // waits until gc is done and writes its record again. Locks of records are not enough:
 // they go with the records, while gc is still at work.
 
-// claimSuffix makes Scan skip a claim as a temporary file (atomicfile.IsTemp).
+// claimSuffix makes Scan skip a claim as a temporary file (durable.IsTemp).
 const claimSuffix = ".gc~"
 
 // claimTime is how long an ADD waits for a running gc: longer than the DELs of one
@@ -48,7 +48,7 @@ func (s *Store) Claim(network string, o owner.Key) (release func(), err error) {
 }
 
 func (s *Store) dropClaim(path string) {
-	_ = atomicfile.Remove(path) // a remaining claim is free; the next ADD or gc removes it
+	_ = durable.Remove(path) // a remaining claim is free; the next ADD or gc removes it
 	s.unlock(path)
 	removeEmpty(filepath.Dir(path))
 }

@@ -14,8 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
@@ -59,7 +58,7 @@ func (s *Store) TakeAll(o owner.Key) (list []*Record) {
 	}
 	paths, _ := filepath.Glob(s.path("*", o, "*")) // of a valid name
 	for _, path := range paths {
-		if atomicfile.IsTemp(path) {
+		if durable.IsTemp(path) {
 			continue
 		}
 		network, plugin := filepath.Base(filepath.Dir(path)), filepath.Base(path)[owner.Len+1:]
@@ -194,12 +193,12 @@ func (s *Store) unlock(path string) {
 // out. One lock for all is enough, since a GC removes thousands of records in one go.
 // Without a directory of records there is nothing to lock.
 func (s *Store) Collecting(ctx context.Context) (done func(), err error) {
-	return s.lockAll(ctx, flock.Shared)
+	return s.lockAll(ctx, durable.LockShared)
 }
 
 // Repairing is the counterpart of Collecting.
 func (s *Store) Repairing(ctx context.Context) (done func(), err error) {
-	return s.lockAll(ctx, flock.Exclusive)
+	return s.lockAll(ctx, durable.LockExclusive)
 }
 
 func (s *Store) lockAll(ctx context.Context, lock func(context.Context, int) error) (done func(), err error) {
@@ -214,7 +213,7 @@ func (s *Store) lockAll(ctx context.Context, lock func(context.Context, int) err
 	if err != nil {
 		return nil, fmt.Errorf("lock records: %w", err)
 	}
-	ctx, cancel := flock.Within(ctx)
+	ctx, cancel := durable.WithLockLimit(ctx)
 	defer cancel()
 	if err := lock(ctx, int(f.Fd())); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock records %s: %w", dir, err), f.Close())

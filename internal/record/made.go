@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // made is the directory of the notes.
@@ -45,7 +45,7 @@ func (s *Store) NoteMade(name string, m Made) error {
 		err = os.MkdirAll(filepath.Join(s.Dir, made), 0o700)
 	}
 	if err == nil {
-		err = atomicfile.Write(s.madePath(name), data)
+		err = durable.Write(s.madePath(name), data)
 	}
 	if err != nil {
 		return fmt.Errorf("note %s: %w", name, err)
@@ -58,7 +58,7 @@ func (s *Store) Made(name string) (*Made, error) {
 	if err := s.guard(made); err != nil {
 		return nil, fmt.Errorf("read note %s: %w: %w", name, ErrBroken, err)
 	}
-	data, err := atomicfile.Read(s.madePath(name))
+	data, err := durable.Read(s.madePath(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -77,7 +77,7 @@ func (s *Store) ForgetMade(name string) error {
 	if err := s.guard(made); err != nil {
 		return fmt.Errorf("forget %s: %w", name, err)
 	}
-	if err := atomicfile.Remove(s.madePath(name)); err != nil {
+	if err := durable.Remove(s.madePath(name)); err != nil {
 		return fmt.Errorf("forget %s: %w", name, err)
 	}
 	removeEmpty(filepath.Join(s.Dir, made))

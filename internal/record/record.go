@@ -18,11 +18,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -126,14 +125,14 @@ func (s *Store) path(network string, o owner.Key, plugin string) string {
 }
 
 // guard refuses directories that another user could have made or can write to.
-func (s *Store) guard(below ...string) error { return statedir.Check(s.Dir, below...) }
+func (s *Store) guard(below ...string) error { return durable.CheckDir(s.Dir, below...) }
 
 // Ready returns an error if no record of the network can be written.
 func (s *Store) Ready(network string) error {
 	if err := s.guard(attachments, network); err != nil {
 		return err
 	}
-	return statedir.Writable(filepath.Join(s.Dir, attachments, network))
+	return durable.WritableDir(filepath.Join(s.Dir, attachments, network))
 }
 
 // Write stores r, replacing an earlier record of the same plugin and owner, and
@@ -190,9 +189,9 @@ func (s *Store) write(r *Record, create bool) error {
 		return fmt.Errorf("write record: %w", err)
 	}
 	path := s.path(r.Network, r.Owner, r.Plugin)
-	place := atomicfile.CreateLocked
+	place := durable.CreateLocked
 	if !create {
-		place = atomicfile.WriteLocked
+		place = durable.WriteLocked
 		s.lock(path, patience) // another process may work with an earlier one
 	}
 	if err := s.placeBy(place, path, data); err != nil {
@@ -202,7 +201,7 @@ func (s *Store) write(r *Record, create bool) error {
 }
 
 func (s *Store) place(path string, data []byte) error {
-	return s.placeBy(atomicfile.WriteLocked, path, data)
+	return s.placeBy(durable.WriteLocked, path, data)
 }
 
 // placeBy writes a file and keeps it locked.
@@ -256,7 +255,7 @@ var ErrBroken = errors.New("broken record")
 const maxFile = 128 << 20
 
 func read(path string) (*Record, error) {
-	data, err := atomicfile.ReadUpTo(path, maxFile)
+	data, err := durable.ReadUpTo(path, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -311,7 +310,7 @@ func (s *Store) Remove(network string, o owner.Key, plugin string) error {
 	if known && was != versionAt(path) {
 		return nil
 	}
-	if err := atomicfile.Remove(path); err != nil {
+	if err := durable.Remove(path); err != nil {
 		return fmt.Errorf("remove record: %w", err)
 	}
 	s.know(path, version{})
@@ -355,7 +354,7 @@ func (s *Store) Scan(network string) (records []*Record, torn []Torn, err error)
 	}
 	var errs []error
 	for _, path := range paths {
-		if atomicfile.IsTemp(path) {
+		if durable.IsTemp(path) {
 			continue
 		}
 		r, err := s.readFound(path)

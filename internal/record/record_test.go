@@ -16,9 +16,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 )
 
 func sample(id string) *Record {
@@ -171,7 +171,7 @@ func TestPlantedDirectories(t *testing.T) {
 		} else {
 			err = errors.Join(s.Hold(t.Context(), fact(), r.Owner, nil), s.Release(t.Context(), fact().Name, r.Owner, func(Fact) error { return nil }))
 		}
-		if !errors.Is(err, statedir.ErrNotOurs) {
+		if !errors.Is(err, durable.ErrNotOurs) {
 			t.Errorf("%s is a link: %v", at, err)
 		}
 		if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
@@ -56,7 +56,7 @@ func (s *Store) Seize(network string, o owner.Key, judge func([]Standing) (keepR
 func (s *Store) Standing(network string, o owner.Key) (list []Standing) {
 	paths, _ := filepath.Glob(s.path(network, o, "*")) // of validated names
 	for _, path := range paths {
-		if r, err := s.readFound(path); !atomicfile.IsTemp(path) && (r != nil || err != nil) {
+		if r, err := s.readFound(path); !durable.IsTemp(path) && (r != nil || err != nil) {
 			list = append(list, Standing{Plugin: filepath.Base(path)[owner.Len+1:], Record: r})
 		}
 	}
@@ -67,7 +67,7 @@ func (s *Store) Standing(network string, o owner.Key) (list []Standing) {
 func (s *Store) takeAll(network string, o owner.Key) (list []Standing, taken []string, free bool) {
 	paths, _ := filepath.Glob(s.path(network, o, "*")) // of validated names
 	for _, path := range paths {
-		if atomicfile.IsTemp(path) {
+		if durable.IsTemp(path) {
 			continue
 		}
 		held := s.holds(path)

@@ -18,8 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 )
@@ -87,7 +86,7 @@ func forget(dir string) error {
 	if _, err := os.Lstat(filepath.Join(dir, refs)); err == nil {
 		return nil
 	}
-	return atomicfile.Remove(filepath.Join(dir, factFile))
+	return durable.Remove(filepath.Join(dir, factFile))
 }
 
 func hold(dir, ref string) error {
@@ -117,7 +116,7 @@ func (s *Store) Release(ctx context.Context, name string, o owner.Key, remove fu
 			return fmt.Errorf("release %s: %w", name, err)
 		}
 		if o != "" {
-			err = atomicfile.Remove(ref)
+			err = durable.Remove(ref)
 		}
 		if err != nil {
 			return fmt.Errorf("release %s: %w", name, err)
@@ -126,7 +125,7 @@ func (s *Store) Release(ctx context.Context, name string, o owner.Key, remove fu
 			return nil
 		}
 		removeEmpty(filepath.Join(dir, refs))
-		err = atomicfile.Remove(filepath.Join(dir, factFile))
+		err = durable.Remove(filepath.Join(dir, factFile))
 		removeEmpty(dir)
 		return err
 	})
@@ -187,12 +186,12 @@ func writeFact(dir string, f Fact, begin func(*Fact) error) (fresh bool, err err
 	if err != nil {
 		return false, err
 	}
-	return true, atomicfile.Write(filepath.Join(dir, factFile), data)
+	return true, durable.Write(filepath.Join(dir, factFile), data)
 }
 
 func readFact(dir string) (f Fact, err error) {
-	data, err := atomicfile.Read(filepath.Join(dir, factFile))
-	if err != nil && !errors.Is(err, atomicfile.ErrIrregular) {
+	data, err := durable.Read(filepath.Join(dir, factFile))
+	if err != nil && !errors.Is(err, durable.ErrIrregular) {
 		return f, err
 	}
 	if err == nil {
@@ -269,7 +268,7 @@ func (s *Store) Facts() (map[string][]owner.Key, []Fact, error) {
 
 // locked makes and locks the fact's directory and runs fn. The lock is on the directory
 // itself; if the holder removes it, the waiter starts over. A process that hangs blocks
-// only this fact's users, for a limited time (flock.Within).
+// only this fact's users, for a limited time (durable.WithLockLimit).
 func (s *Store) locked(ctx context.Context, dir string, fn func() error) error {
 	if err := s.guard(shared, filepath.Base(dir), refs); err != nil {
 		return fmt.Errorf("open fact directory: %w", err)
@@ -310,9 +309,9 @@ func lockAndRun(ctx context.Context, f *os.File, dir string, fn func() error) (a
 }
 
 func lockFact(ctx context.Context, f *os.File) error {
-	ctx, cancel := flock.Within(ctx)
+	ctx, cancel := durable.WithLockLimit(ctx)
 	defer cancel()
-	return flock.Exclusive(ctx, int(f.Fd()))
+	return durable.LockExclusive(ctx, int(f.Fd()))
 }
 
 // Held lists the names of the facts that o holds, without reading them: for a

@@ -14,8 +14,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -62,7 +62,7 @@ func Attachments(runDir, network, proc string) ([]spec.Attachment, error) {
 }
 
 func read(runDir, network string) (notes []note, err error) {
-	if err := statedir.Check(runDir, "attachments", network); err != nil {
+	if err := durable.CheckDir(runDir, "attachments", network); err != nil {
 		return nil, fmt.Errorf("read records: %w", err)
 	}
 	dir := filepath.Join(runDir, "attachments", network)

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
@@ -32,8 +32,8 @@ func TestAttachments(t *testing.T) {
 	if list, err := Attachments(run, "net", "/proc"); len(list) > 0 || err != nil {
 		t.Errorf("without a driver: %v %v", list, err)
 	}
-	must(t, statedir.Make(run, "attachments", "net"))
-	must(t, statedir.Make(run, "docker", "netns"))
+	must(t, durable.MakeDir(run, "attachments", "net"))
+	must(t, durable.MakeDir(run, "docker", "netns"))
 	hold, gone := filepath.Join(Holds(run), "held"), filepath.Join(Holds(run), "gone")
 	must(t, netns.Create(hold))
 	t.Cleanup(func() {

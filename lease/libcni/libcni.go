@@ -15,9 +15,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -66,7 +66,7 @@ func List(dir, socket string) (list []Attachment, err error) {
 }
 
 func read(path, socket string) (*Attachment, error) {
-	data, err := atomicfile.Read(path)
+	data, err := durable.Read(path)
 	if err != nil {
 		return nil, err
 	}

@@ -18,8 +18,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/accept"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -50,7 +50,7 @@ func New(k Keeper, log func(string, ...any)) *Server {
 
 // Serve accepts connections until l is closed. It survives a shortage of file descriptors.
 func (s *Server) Serve(l net.Listener) error {
-	l = accept.Patient(l, s.log)
+	l = resident.PatientListener(l, s.log)
 	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {

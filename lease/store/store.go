@@ -17,11 +17,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
-	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/lease/place"
 )
 
@@ -63,7 +62,7 @@ type Store struct{ Run, Boot string }
 
 // New opens the store below a run directory. proc is the mount point of procfs.
 func New(run, proc string) (*Store, error) {
-	id, err := boot.ID(proc)
+	id, err := clock.BootID(proc)
 	if err != nil {
 		return nil, err
 	}
@@ -77,10 +76,10 @@ func (s *Store) Write(r *Record) error {
 	if err != nil {
 		return fmt.Errorf("encode lease: %w", err)
 	}
-	if err := statedir.Make(s.Run, dhcpconf.LeaseDir); err != nil {
+	if err := durable.MakeDir(s.Run, dhcpconf.LeaseDir); err != nil {
 		return fmt.Errorf("write lease: %w", err)
 	}
-	if err := atomicfile.Write(dhcpconf.LeaseFile(s.Run, r.Owner), data); err != nil {
+	if err := durable.Write(dhcpconf.LeaseFile(s.Run, r.Owner), data); err != nil {
 		return fmt.Errorf("write lease: %w", err)
 	}
 	return nil
@@ -88,16 +87,16 @@ func (s *Store) Write(r *Record) error {
 
 // Remove deletes a record. A missing one is no error.
 func (s *Store) Remove(o owner.Key) error {
-	if err := statedir.Check(s.Run, dhcpconf.LeaseDir); err != nil {
+	if err := durable.CheckDir(s.Run, dhcpconf.LeaseDir); err != nil {
 		return fmt.Errorf("remove lease: %w", err)
 	}
-	return atomicfile.Remove(dhcpconf.LeaseFile(s.Run, o))
+	return durable.Remove(dhcpconf.LeaseFile(s.Run, o))
 }
 
 // List reads every record of this boot and removes those of another. Errors of broken
 // records are joined and returned beside the good ones; the files are kept.
 func (s *Store) List() (records []*Record, err error) {
-	if err := statedir.Check(s.Run, dhcpconf.LeaseDir); err != nil {
+	if err := durable.CheckDir(s.Run, dhcpconf.LeaseDir); err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)
 	}
 	dir, err := os.ReadDir(filepath.Join(s.Run, dhcpconf.LeaseDir))
@@ -126,7 +125,7 @@ func (s *Store) List() (records []*Record, err error) {
 
 func (s *Store) read(o owner.Key) (*Record, error) {
 	path := dhcpconf.LeaseFile(s.Run, o)
-	data, err := atomicfile.Read(path)
+	data, err := durable.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -142,7 +141,7 @@ func (s *Store) read(o owner.Key) (*Record, error) {
 	case r.Owner != o || o != owner.Of(r.Network, r.ContainerID, r.IfName):
 		return nil, fmt.Errorf("read lease %s: it is another attachment's", path)
 	case r.Boot != s.Boot:
-		return nil, atomicfile.Remove(path)
+		return nil, durable.Remove(path)
 	}
 	return r, nil
 }

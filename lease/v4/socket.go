@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/lease/place"
 )
 
@@ -66,7 +66,7 @@ func (c *conn) sent(ctx context.Context) error {
 		if err = errors.Join(err, ierr); err != nil || queued == 0 {
 			return err
 		}
-		if !sleep.For(ctx, sentEvery) {
+		if !clock.Sleep(ctx, sentEvery) {
 			return fmt.Errorf("the kernel finds no way to the server: %w", context.Cause(ctx))
 		}
 	}

@@ -7,9 +7,9 @@ import (
 	"context"
 	"errors"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
 	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -60,5 +60,5 @@ func collect(ctx context.Context, r *plugin.Request) error {
 // forget removes the leases on disk of a keeper that does not run, so that the next one
 // does not continue with them.
 func forget(r *plugin.Request, a *dhcprpc.Args) error {
-	return atomicfile.Remove(dhcpconf.LeaseFile(r.Session.Paths.Run, owner.Of(r.Network, a.ContainerID, a.IfName)))
+	return durable.Remove(dhcpconf.LeaseFile(r.Session.Paths.Run, owner.Of(r.Network, a.ContainerID, a.IfName)))
 }

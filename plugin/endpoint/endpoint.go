@@ -16,14 +16,13 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/internal/sleep"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
@@ -109,7 +108,7 @@ func isFree(ctx context.Context, r *plugin.Request, env *netstate.Env, name stri
 			return true, nil
 		case orphaned(r, env, link):
 			return true, netstate.DeleteLink(env.Host, link)
-		case try == endingTries || !sleep.For(ctx, endingWait):
+		case try == endingTries || !clock.Sleep(ctx, endingWait):
 			return false, &netstate.VethExistsError{IfName: r.IfName, Host: name, In: attachedIn(r)}
 		}
 	}
@@ -153,7 +152,7 @@ type Addresses struct {
 
 // AddressesOf reads the boot id; without one the addresses derive from the rest.
 func AddressesOf(r *plugin.Request) Addresses {
-	id, _ := boot.ID(r.Session.Paths.Proc)
+	id, _ := clock.BootID(r.Session.Paths.Proc)
 	return Addresses{boot: id, owner: r.Owner}
 }
 

@@ -13,8 +13,8 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/internal/statedir"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
@@ -248,7 +248,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := statedir.Writable(filepath.Join(p.dataDir, r.Network)); err != nil {
+	if err := durable.WritableDir(filepath.Join(p.dataDir, r.Network)); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "state directory is not writable: %w", err)
 	}
 	tx, err := store(r, p.dataDir).Begin(ctx, ipam.Existing)

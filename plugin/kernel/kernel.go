@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -224,7 +224,7 @@ func (k *Kernel) write(r *plugin.Request, rec *record.Record) (before *record.Re
 // bootID is empty when it is not readable.
 func (k *Kernel) bootID() string {
 	if k.boot == "" {
-		k.boot, _ = boot.ID(k.session.Paths.Proc)
+		k.boot, _ = clock.BootID(k.session.Paths.Proc)
 	}
 	return k.boot
 }

@@ -14,8 +14,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
-	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // saved is the reference's backup file: the original value of every changed attribute. Each
@@ -63,10 +62,10 @@ func (s saved) save(path string) error {
 	if err != nil {
 		return fmt.Errorf("encode backup: %w", err)
 	}
-	if err := statedir.Make(filepath.Dir(path)); err != nil {
+	if err := durable.MakeDir(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("failed to create backup directory: %w", err)
 	}
-	if err := atomicfile.Write(path, data); err != nil {
+	if err := durable.Write(path, data); err != nil {
 		return fmt.Errorf("write backup: %w", err)
 	}
 	return nil
@@ -74,10 +73,10 @@ func (s saved) save(path string) error {
 
 // loadSaved reads a backup. A missing, empty or torn file holds nothing.
 func loadSaved(path string) (s saved, err error) {
-	if err := statedir.Check(filepath.Dir(path)); err != nil {
+	if err := durable.CheckDir(filepath.Dir(path)); err != nil {
 		return s, fmt.Errorf("read backup: %w", err)
 	}
-	data, err := atomicfile.Read(path)
+	data, err := durable.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
@@ -91,10 +90,10 @@ func loadSaved(path string) (s saved, err error) {
 }
 
 func removeFile(path string) error {
-	if err := statedir.Check(filepath.Dir(path)); err != nil {
+	if err := durable.CheckDir(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("remove backup: %w", err)
 	}
-	if err := atomicfile.Remove(path); err != nil {
+	if err := durable.Remove(path); err != nil {
 		return fmt.Errorf("remove backup: %w", err)
 	}
 	return nil

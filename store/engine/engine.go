@@ -22,7 +22,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/etcd"
 	"github.com/patchbay-net/patchbay/store/file"
@@ -113,7 +113,7 @@ func parameters(o *etcd.Options, query string) error {
 		case "key":
 			o.TLS.Key = v[0]
 		case "password-file":
-			password, err := atomicfile.ReadGiven(v[0])
+			password, err := durable.ReadGiven(v[0])
 			if err != nil {
 				return fmt.Errorf("password: %w", err)
 			}

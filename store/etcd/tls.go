@@ -11,7 +11,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // TLS names files in PEM. etcd's certificate must be valid for the host of its endpoint.
@@ -45,7 +45,7 @@ func (s *Store) renew(staleToken bool) {
 	default:
 		return
 	}
-	if data, err := atomicfile.ReadConf(s.opts.PasswordFile); err == nil && len(data) > 0 {
+	if data, err := durable.ReadConf(s.opts.PasswordFile); err == nil && len(data) > 0 {
 		s.opts.Password = strings.TrimRight(string(data), "\r\n")
 	}
 	now, err := s.opts.secrets()

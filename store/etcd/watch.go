@@ -16,7 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
@@ -53,7 +53,7 @@ func (t rows) Watch(ctx context.Context, after store.Revision) iter.Seq2[typed.C
 		for wait := 100 * time.Millisecond; err == nil && ctx.Err() == nil; wait = min(2*wait, 3*time.Second) {
 			if err = w.stream(ctx, &wait); !refused(err) && !errors.Is(err, errEnough) {
 				err = nil
-				sleep.For(ctx, wait/2+rand.N(wait)) // hosts must not retry at the same time
+				clock.Sleep(ctx, wait/2+rand.N(wait)) // hosts must not retry at the same time
 			}
 		}
 		if ctx.Err() != nil {

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
@@ -224,7 +224,7 @@ func TestRefusesDirectoryOfOthers(t *testing.T) {
 func TestLockIsHeld(t *testing.T) {
 	dir := t.TempDir()
 	s, other := open(t, dir, Options{}), open(t, dir, Options{})
-	unlock, err := flock.File(t.Context(), filepath.Join(other.dir, "lock"))
+	unlock, err := durable.Lock(t.Context(), filepath.Join(other.dir, "lock"))
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

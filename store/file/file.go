@@ -22,8 +22,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/boot"
-	"github.com/patchbay-net/patchbay/internal/statedir"
+	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
 
@@ -51,7 +51,7 @@ type Store struct {
 }
 
 // Open opens a directory. If it does not exist Open creates it, for root alone. If another
-// user owns it or may write to it, the error wraps statedir.ErrNotOurs.
+// user owns it or may write to it, the error wraps durable.ErrNotOurs.
 func Open(dir string, o Options) (*Store, error) {
 	if o.Keep == 0 {
 		o.Keep = 1024
@@ -62,12 +62,12 @@ func Open(dir string, o Options) (*Store, error) {
 	s := &Store{dir: filepath.Join(dir, version), keep: o.Keep, turn: make(chan struct{}, 1), life: typed.NewLife()}
 	s.Rows = func(table string) typed.Rows { return rows{s, table} }
 	for _, below := range append(typed.Names(), "log", "leases") {
-		if err := statedir.Make(dir, version, below); err != nil {
+		if err := durable.MakeDir(dir, version, below); err != nil {
 			return nil, fmt.Errorf("open store %s: %w", dir, err)
 		}
 	}
 	var err error
-	if s.boot, err = boot.ID(o.Proc); err != nil {
+	if s.boot, err = clock.BootID(o.Proc); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", dir, err)
 	}
 	if err := s.start(); err != nil {

@@ -14,9 +14,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
-	"github.com/patchbay-net/patchbay/internal/boot"
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
@@ -30,12 +29,12 @@ type term struct {
 
 // left returns the remaining time of a lease; none if its file is damaged.
 func (s *Store) left(path string) time.Duration {
-	data, err := atomicfile.Read(path)
+	data, err := durable.Read(path)
 	var t term
 	if err != nil || json.Unmarshal(data, &t) != nil || t.Boot != s.boot {
 		return 0
 	}
-	return max(t.Ends-boot.Since(), 0)
+	return max(t.Ends-clock.SinceBoot(), 0)
 }
 
 func (s *Store) leaseFile(id string) string { return filepath.Join(s.dir, "leases", id+ending) }
@@ -59,11 +58,11 @@ func (s *Store) Lease(ctx context.Context, ttl time.Duration) (store.Lease, erro
 }
 
 func (l *lease) write() error {
-	data, err := json.Marshal(term{Boot: l.s.boot, Ends: boot.Since() + l.ttl})
+	data, err := json.Marshal(term{Boot: l.s.boot, Ends: clock.SinceBoot() + l.ttl})
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(l.s.leaseFile(l.id), data) // no fsync: after a crash of the machine the lease is over
+	return durable.Write(l.s.leaseFile(l.id), data) // no fsync: after a crash of the machine the lease is over
 }
 
 // renew fails with ErrLeaseOver when another call has found the lease over.
@@ -134,7 +133,7 @@ func (s *Store) drop(leases []string) error {
 		}
 	}
 	for _, id := range leases {
-		if err := atomicfile.Remove(s.leaseFile(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := durable.Remove(s.leaseFile(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -148,7 +147,7 @@ func (s *Store) reap() {
 		if next == 0 {
 			_ = s.locked(s.life.Ctx(), func() error { return nil }) // the next call reports what fails
 		}
-		sleep.For(s.life.Ctx(), max(next, 50*time.Millisecond))
+		clock.Sleep(s.life.Ctx(), max(next, 50*time.Millisecond))
 	}
 }
 

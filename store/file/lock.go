@@ -7,7 +7,7 @@ import (
 	"context"
 	"path/filepath"
 
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
 // locked runs f under the lock: no other goroutine or process reads or writes meanwhile,
@@ -24,7 +24,7 @@ func (s *Store) locked(ctx context.Context, f func() error) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	unlock, err := flock.File(ctx, filepath.Join(s.dir, "lock")) // each holder keeps it only for a short time
+	unlock, err := durable.Lock(ctx, filepath.Join(s.dir, "lock")) // each holder keeps it only for a short time
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
@@ -35,7 +35,7 @@ func (s *Store) logFile(n int64) string {
 
 // readLog returns the n-th change, fs.ErrNotExist, or errTorn.
 func (s *Store) readLog(n int64) (c change, err error) {
-	data, err := atomicfile.Read(s.logFile(n))
+	data, err := durable.Read(s.logFile(n))
 	if err != nil {
 		return c, err
 	}
@@ -103,7 +103,7 @@ func (s *Store) commit(c change) (store.Revision, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := atomicfile.WriteDurable(s.logFile(c.Revision), data, 0o600); err != nil {
+	if err := durable.WriteDurable(s.logFile(c.Revision), data, 0o600); err != nil {
 		return "", err
 	}
 	s.head = c.Revision
@@ -112,7 +112,7 @@ func (s *Store) commit(c change) (store.Revision, error) {
 	}
 	s.settled = s.head
 	if old := s.head - int64(s.keep); old > 0 {
-		err = atomicfile.Remove(s.logFile(old))
+		err = durable.Remove(s.logFile(old))
 	}
 	return typed.Revision(c.Revision), err
 }
@@ -121,10 +121,10 @@ func (s *Store) commit(c change) (store.Revision, error) {
 func (s *Store) apply(c change) error {
 	path := s.path(c.Table, c.Key)
 	if c.Gone {
-		if err := atomicfile.Remove(path); err != nil {
+		if err := durable.Remove(path); err != nil {
 			return err
 		}
-		return atomicfile.SyncDir(filepath.Dir(path))
+		return durable.SyncDir(filepath.Dir(path))
 	}
 	if r, err := readRow(path); err == nil && r.Revision >= c.Revision {
 		return nil
@@ -133,20 +133,20 @@ func (s *Store) apply(c change) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.WriteDurable(path, data, 0o600)
+	return durable.WriteDurable(path, data, 0o600)
 }
 
 // history returns the name of this store's history, and draws one if there is none: a
 // number alone does not show that the directory was emptied or is another one.
 func (s *Store) history() (string, error) {
 	path := filepath.Join(s.dir, "history")
-	name, err := atomicfile.Read(path)
+	name, err := durable.Read(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
 	if len(name) == 0 {
 		name = []byte(rand.Text())
-		err = atomicfile.WriteDurable(path, name, 0o600)
+		err = durable.WriteDurable(path, name, 0o600)
 	}
 	return string(name), err
 }
@@ -157,7 +157,7 @@ func (s *Store) sweep() error {
 	for _, name := range names {
 		n, e := strconv.ParseInt(name, 10, 64)
 		if e != nil || n <= s.head-int64(s.keep) {
-			err = errors.Join(err, atomicfile.Remove(filepath.Join(s.dir, "log", name)))
+			err = errors.Join(err, durable.Remove(filepath.Join(s.dir, "log", name)))
 		}
 	}
 	return err

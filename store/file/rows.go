@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/atomicfile"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
@@ -39,9 +39,9 @@ func keyOf(name string) (key string, ok bool) {
 // readRow reads the file of an object. If it is damaged, its content becomes the value, and
 // its revision is one that no caller can have.
 func readRow(path string) (r row, err error) {
-	data, err := atomicfile.Read(path)
+	data, err := durable.Read(path)
 	switch {
-	case errors.Is(err, atomicfile.ErrIrregular):
+	case errors.Is(err, durable.ErrIrregular):
 		return row{Revision: damaged, Value: []byte(err.Error())}, nil
 	case err != nil:
 		return r, err

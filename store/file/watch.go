@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/typed"
 )
@@ -119,7 +119,7 @@ func newNotifier(ctx context.Context, dir string) *notifier {
 // wait returns after a write, when ctx ends, or when the next look is due.
 func (b *notifier) wait(ctx context.Context) {
 	if b.f == nil {
-		sleep.For(ctx, everyWithoutNotifier)
+		clock.Sleep(ctx, everyWithoutNotifier)
 		return
 	}
 	var events [4096]byte

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -94,7 +94,7 @@ func (l *Life) Keep(ctx context.Context, ttl time.Duration, renew func(context.C
 // leaves time for another.
 func keep(ctx context.Context, ttl time.Duration, renew func(context.Context) error) {
 	for wait := ttl / 4; ; {
-		sleep.For(ctx, wait+rand.N(wait/2)) // hosts must not renew at the same time
+		clock.Sleep(ctx, wait+rand.N(wait/2)) // hosts must not renew at the same time
 		if ctx.Err() != nil {
 			return
 		}

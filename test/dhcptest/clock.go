@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/boot"
+	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
 // Clock is the machine's clock, and can jump: a test ends a sleep of an hour by it as soon
@@ -26,7 +26,7 @@ func NewClock() *Clock { return &Clock{asleep: map[*time.Timer]time.Duration{}} 
 func (c *Clock) Since() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return boot.Since() + c.ahead
+	return clock.SinceBoot() + c.ahead
 }
 
 // Sleep waits for d, at most until ctx ends.
@@ -46,7 +46,7 @@ func (c *Clock) sleep(d time.Duration) *time.Timer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	timer := time.NewTimer(d)
-	c.asleep[timer] = boot.Since() + c.ahead + d
+	c.asleep[timer] = clock.SinceBoot() + c.ahead + d
 	return timer
 }
 
@@ -78,8 +78,8 @@ func (c *Clock) Jump() {
 	if !any {
 		return
 	}
-	c.ahead += max(0, first-boot.Since()-c.ahead)
-	now := boot.Since() + c.ahead
+	c.ahead += max(0, first-clock.SinceBoot()-c.ahead)
+	now := clock.SinceBoot() + c.ahead
 	for timer, end := range c.asleep {
 		timer.Reset(max(0, end-now))
 		if end <= now {

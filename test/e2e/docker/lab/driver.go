@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/clock"
 )
 
 // DriverSocket is where Docker looks for the driver, inside the lab.
@@ -197,7 +197,7 @@ func (l *Lab) Supervise(socket *os.File) (end func()) {
 			cmd := exec.CommandContext(ctx, unit.Path, unit.Args[1:]...)
 			cmd.Env, cmd.Stderr, cmd.ExtraFiles = unit.Env, unit.Stderr, unit.ExtraFiles
 			_ = cmd.Run()
-			_ = sleep.For(ctx, time.Second)
+			_ = clock.Sleep(ctx, time.Second)
 		}
 	}()
 	return func() {

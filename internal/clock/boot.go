@@ -1,9 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package boot identifies the current boot of the kernel, and gives the time since it: for
-// state that must not outlive a reboot or depend on a clock that can be set.
-package boot
+package clock
 
 import (
 	"fmt"
@@ -15,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ID is the kernel's random boot id, 36 characters, from procfs at proc ("/proc"). The
+// BootID is the kernel's random boot id, 36 characters, from procfs at proc ("/proc"). The
 // error wraps fs.ErrNotExist where procfs has none.
-func ID(proc string) (string, error) {
+func BootID(proc string) (string, error) {
 	path := filepath.Join(proc, "sys/kernel/random/boot_id")
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) // os.File would start the poller
 	if err != nil {
@@ -32,9 +30,9 @@ func ID(proc string) (string, error) {
 	return strings.TrimSpace(string(id[:n])), nil
 }
 
-// Since is the time since boot (CLOCK_BOOTTIME). It counts suspended time, and setting the
+// SinceBoot is the time since boot (CLOCK_BOOTTIME). It counts suspended time, and setting the
 // clock does not change it.
-func Since() time.Duration {
+func SinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		panic("CLOCK_BOOTTIME: " + err.Error()) // since Linux 2.6.39

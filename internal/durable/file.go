@@ -1,11 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package atomicfile writes a file whole or not at all, and leaves nothing beside it when
-// the process is killed: the data goes into a file without a name, which is then linked to
-// its path (O_TMPFILE, Linux 3.11). There is no fsync; docs/adr/0005-no-fsync-on-add.md
-// says why. WriteSynced is for files that must survive a power loss.
-package atomicfile
+package durable
 
 import (
 	"errors"

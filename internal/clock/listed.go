@@ -1,9 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package moment carries the time at which a GC's list of valid attachments was begun: a
-// later attachment cannot be on the list, so its absence does not make it invalid.
-package moment
+package clock
 
 import (
 	"context"
@@ -11,12 +9,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/patchbay-net/patchbay/internal/sleep"
 )
 
-// Key is the key of the moment in the configuration of a GC by our runtime library.
-const Key = "patchbay/listed"
+// ListedKey is the key, in the configuration of a GC by our runtime library, of the time at
+// which its list of valid attachments was begun: a later attachment cannot be on the list,
+// so its absence does not make it invalid.
+const ListedKey = "patchbay/listed"
 
 // files is the time that a file written now gets: the kernel dates files by a clock that
 // advances in steps of some milliseconds.
@@ -32,14 +30,14 @@ func files() time.Time {
 // has a later date.
 func Listing(ctx context.Context) time.Time {
 	begun := time.Now().Round(0)
-	for !files().After(begun) && sleep.For(ctx, time.Millisecond) {
+	for !files().After(begun) && Sleep(ctx, time.Millisecond) {
 		// the condition waits for the next step
 	}
 	return begun
 }
 
-// Of reads the moment from a GC's configuration; ok is false without one.
-func Of(config []byte) (t time.Time, ok bool) {
+// Listed reads the moment from a GC's configuration; ok is false without one.
+func Listed(config []byte) (t time.Time, ok bool) {
 	var conf struct {
 		Listed time.Time `json:"patchbay/listed"`
 	}

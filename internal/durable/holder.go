@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package flock
+package durable
 
 import (
 	"fmt"
@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Holder describes the processes that hold the lock of the file at path. The kernel's list
+// LockHolder describes the processes that hold the lock of the file at path. The kernel's list
 // (proc(5), /proc/locks) names the process that took the lock, not one that inherited it.
-func Holder(path string) string {
+func LockHolder(path string) string {
 	var st unix.Stat_t
 
 	if unix.Stat(path, &st) != nil {

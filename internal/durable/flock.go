@@ -1,10 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flock waits for flock(2) until a context ends: the kernel's own wait cannot be
-// interrupted, and would block a thread. A lock ends with the process that holds it, so a
-// process that hangs or is stopped keeps it.
-package flock
+package durable
 
 import (
 	"context"
@@ -13,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/sleep"
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -27,9 +24,9 @@ const (
 	stepMax = 20 * time.Millisecond
 )
 
-// Within bounds the wait for one lock in an operation that goes on without it, as a DEL
+// WithLockLimit bounds the wait for one lock in an operation that goes on without it, as a DEL
 // does: to 30 seconds, and to half of the time that ctx has left.
-func Within(ctx context.Context) (context.Context, context.CancelFunc) {
+func WithLockLimit(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := patience
 	if end, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(end)/2)
@@ -37,12 +34,12 @@ func Within(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-// Exclusive takes the lock of an open file; closing the file releases it. The error names
+// LockExclusive takes the lock of an open file; closing the file releases it. The error names
 // the process that holds the lock.
-func Exclusive(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_EX) }
+func LockExclusive(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_EX) }
 
-// Shared is Exclusive for a shared lock, which keeps out only exclusive ones.
-func Shared(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_SH) }
+// LockShared is LockExclusive for a shared lock, which keeps out only exclusive ones.
+func LockShared(ctx context.Context, fd int) error { return take(ctx, fd, unix.LOCK_SH) }
 
 func take(ctx context.Context, fd, how int) error {
 	for wait := step; ; wait = min(2*wait, stepMax) {
@@ -50,14 +47,14 @@ func take(ctx context.Context, fd, how int) error {
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return err
 		}
-		if !sleep.For(ctx, wait) {
-			return Taken(ctx, fd)
+		if !clock.Sleep(ctx, wait) {
+			return ErrLocked(ctx, fd)
 		}
 	}
 }
 
-// Taken is the error when ctx ends before the lock of fd is free.
-func Taken(ctx context.Context, fd int) error {
+// ErrLocked is the error when ctx ends before the lock of fd is free.
+func ErrLocked(ctx context.Context, fd int) error {
 	return spec.Errorf(spec.CodeTryAgain, "%s: %w", holderOf(fd), context.Cause(ctx)).
 		WithDetails("a process that hangs or is stopped keeps its locks until it ends: look at it, end it if so, and try again")
 }

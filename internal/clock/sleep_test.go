@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package sleep
+package clock
 
 import (
 	"context"
@@ -25,7 +25,7 @@ func TestFor(t *testing.T) {
 			{time.Minute, 90 * time.Second, false},
 			{time.Minute, 90 * time.Second, false}, // at once
 		} {
-			if whole := For(ctx, c.d); whole != c.whole || time.Since(began) != c.after {
+			if whole := Sleep(ctx, c.d); whole != c.whole || time.Since(began) != c.after {
 				t.Errorf("%d: %s: %v after %s", i, c.d, whole, time.Since(began))
 			}
 		}

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package once
+package resident
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestNews(t *testing.T) {
+func TestChanged(t *testing.T) {
 	away, full := errors.New("the store is away"), errors.New("the disk is full")
 	var f Failure
 	for i, c := range []struct {
@@ -26,7 +26,7 @@ func TestNews(t *testing.T) {
 		{nil, false},
 		{away, true}, // again, after a success
 	} {
-		if got := f.News(c.err); got != c.news {
+		if got := f.Changed(c.err); got != c.news {
 			t.Errorf("%d: %v is news: %v", i, c.err, got)
 		}
 		want := ""

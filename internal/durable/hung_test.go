@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package flock_test
+package durable_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/flock"
+	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/nettest/hung"
 )
@@ -27,14 +27,14 @@ func TestHolderThatIsStopped(t *testing.T) {
 	pid, end := hung.Locker(t, f.Name())
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	for name, lock := range map[string]func(context.Context, int) error{"exclusive": flock.Exclusive, "shared": flock.Shared} {
+	for name, lock := range map[string]func(context.Context, int) error{"exclusive": durable.LockExclusive, "shared": durable.LockShared} {
 		err := lock(ctx, int(f.Fd()))
 		if spec.ErrorCode(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "held by process "+pid+" sleep") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	end()
-	if err := flock.Exclusive(t.Context(), int(f.Fd())); err != nil {
+	if err := durable.LockExclusive(t.Context(), int(f.Fd())); err != nil {
 		t.Errorf("after its end: %v", err)
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package statedir
+package durable
 
 import (
 	"errors"
@@ -19,8 +19,8 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	base := filepath.Join(dir, "base")
-	must(Check(base, "a", "b"))
-	must(Make(base, "a", "b"))
+	must(CheckDir(base, "a", "b"))
+	must(MakeDir(base, "a", "b"))
 	for _, d := range []string{base, filepath.Join(base, "a"), filepath.Join(base, "a", "b")} {
 		if fi, err := os.Stat(d); err != nil || fi.Mode().Perm() != 0o700 {
 			t.Errorf("%s: %v, %v", d, fi.Mode(), err)
@@ -32,10 +32,10 @@ func TestCheck(t *testing.T) {
 	must(os.Mkdir(filepath.Join(base, "open"), 0o700))
 	must(os.Chmod(filepath.Join(base, "open"), 0o777))
 	for _, name := range []string{"link", "file", "open"} {
-		if err := Check(base, name); !errors.Is(err, ErrNotOurs) {
+		if err := CheckDir(base, name); !errors.Is(err, ErrNotOurs) {
 			t.Errorf("%s passes: %v", name, err)
 		}
-		if err := Make(base, name, "below"); !errors.Is(err, ErrNotOurs) {
+		if err := MakeDir(base, name, "below"); !errors.Is(err, ErrNotOurs) {
 			t.Errorf("a directory below %s is made: %v", name, err)
 		}
 	}
@@ -43,7 +43,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("something was made outside: %v, %v", left, err)
 	}
 	must(os.Symlink(base, filepath.Join(dir, "moved"))) // the operator's, so it is ours
-	must(Check(filepath.Join(dir, "moved"), "a"))
+	must(CheckDir(filepath.Join(dir, "moved"), "a"))
 }
 
 func TestTrusted(t *testing.T) {

@@ -1,11 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package statedir checks a state directory before anything is written, read or deleted in
-// it. Only we and root may own it or write to it, and below the base it may not be a
-// symbolic link. So no other user can plant anything in it later, and the paths below it
-// stay valid.
-package statedir
+package durable
 
 import (
 	"errors"
@@ -21,10 +17,10 @@ import (
 // is a symbolic link, or is no directory at all.
 var ErrNotOurs = errors.New("not a state directory of ours")
 
-// Check refuses base and the directories nested in it by name, if another user can change
+// CheckDir refuses base and the directories nested in it by name, if another user can change
 // them. Missing ones pass. An operator may make base itself a symbolic link to another
 // place; only links of root and our own are followed.
-func Check(base string, below ...string) error {
+func CheckDir(base string, below ...string) error {
 	if err := checkLink(base); err != nil {
 		return err
 	}
@@ -41,17 +37,17 @@ func Check(base string, below ...string) error {
 	return nil
 }
 
-// Make is Check, and creates missing directories with mode 0700.
-func Make(base string, below ...string) error {
-	if err := Check(base, below...); err != nil {
+// MakeDir is Check, and creates missing directories with mode 0700.
+func MakeDir(base string, below ...string) error {
+	if err := CheckDir(base, below...); err != nil {
 		return err
 	}
 	return os.MkdirAll(filepath.Join(append([]string{base}, below...)...), 0o700)
 }
 
-// Writable checks with the kernel whether dir or, if it does not exist, its closest
+// WritableDir checks with the kernel whether dir or, if it does not exist, its closest
 // existing parent is writable.
-func Writable(dir string) error {
+func WritableDir(dir string) error {
 	for {
 		err := unix.Access(dir, unix.W_OK|unix.X_OK)
 		if err != unix.ENOENT || dir == filepath.Dir(dir) {

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package flock
+package durable
 
 import (
 	"context"
@@ -10,23 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File takes the lock of the file at path, which it creates with mode 0600; it follows no
+// Lock takes the lock of the file at path, which it creates with mode 0600; it follows no
 // symbolic link. If the lock stays taken, the error wraps ctx's cause.
-func File(ctx context.Context, path string) (unlock func(), err error) {
+func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
 	}
 	unlock = func() { unix.Close(fd) } //nolint:errcheck // nothing was written
-	if err := Exclusive(ctx, fd); err != nil {
+	if err := LockExclusive(ctx, fd); err != nil {
 		unlock()
 		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
 	}
 	return unlock, nil
 }
 
-// Dir takes the lock of an existing directory, within 30 seconds.
-func Dir(ctx context.Context, path string) (unlock func(), err error) {
+// LockDir takes the lock of an existing directory, within 30 seconds.
+func LockDir(ctx context.Context, path string) (unlock func(), err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
@@ -34,7 +34,7 @@ func Dir(ctx context.Context, path string) (unlock func(), err error) {
 	unlock = func() { unix.Close(fd) } //nolint:errcheck // nothing was written
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := Exclusive(bounded, fd); err != nil {
+	if err := LockExclusive(bounded, fd); err != nil {
 		unlock()
 		return nil, &fs.PathError{Op: "lock", Path: path, Err: err}
 	}

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package moment
+package clock
 
 import (
 	"encoding/json"
@@ -48,15 +48,15 @@ func at(t *testing.T, path string) time.Time {
 
 func TestOf(t *testing.T) {
 	begun := Listing(t.Context())
-	conf, err := json.Marshal(map[string]any{Key: begun})
+	conf, err := json.Marshal(map[string]any{ListedKey: begun})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, ok := Of(conf); !ok || !got.Equal(begun) {
+	if got, ok := Listed(conf); !ok || !got.Equal(begun) {
 		t.Errorf("%v, want %v", got, begun)
 	}
 	for _, conf := range []string{`{}`, `x`, `{"patchbay/listed":7}`} {
-		if _, ok := Of([]byte(conf)); ok {
+		if _, ok := Listed([]byte(conf)); ok {
 			t.Errorf("%s tells a moment", conf)
 		}
 	}

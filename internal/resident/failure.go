@@ -1,9 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package once is for loops that meet the same failure again and again: they log it once,
-// until it changes.
-package once
+package resident
 
 // Failure is the last failure of one subject. The zero value is no failure. It has no
 // lock: callers that share one already hold the lock of the subject.
@@ -11,10 +9,10 @@ type Failure struct {
 	text string
 }
 
-// News notes err, which is nil when all is well, and reports whether its text differs from
+// Changed notes err, which is nil when all is well, and reports whether its text differs from
 // the last one; for nil, whether there was a failure to clear. After that, any failure is
 // news again. Errors are compared by the text that a reader sees.
-func (f *Failure) News(err error) bool {
+func (f *Failure) Changed(err error) bool {
 	was := f.text
 	f.text = ""
 	if err != nil {

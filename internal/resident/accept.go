@@ -1,9 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package accept is for daemons that must neither exit nor spin when the node is briefly
-// short of file descriptors or memory.
-package accept
+package resident
 
 import (
 	"errors"
@@ -20,11 +18,11 @@ const (
 	quiet = 10 * time.Minute       // between two log lines
 )
 
-// Patient is l with an Accept that waits a little and tries again when the process or the
+// PatientListener is l with an Accept that waits a little and tries again when the process or the
 // node has no file descriptor or memory for another connection; clients wait too. It logs
 // the error once, and again when it lasts or returns after ten minutes. Accept returns
 // other errors, and Close ends the wait.
-func Patient(l net.Listener, log func(string, ...any)) net.Listener {
+func PatientListener(l net.Listener, log func(string, ...any)) net.Listener {
 	return &patient{Listener: l, log: log, closed: make(chan struct{})}
 }
 

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package boot
+package clock
 
 import (
 	"errors"
@@ -14,12 +14,12 @@ import (
 )
 
 func TestID(t *testing.T) {
-	id, err := ID("/proc")
+	id, err := BootID("/proc")
 	if err != nil || len(id) != 36 || strings.ContainsAny(id, " \n") {
 		t.Errorf("%q, %v", id, err)
 	}
 	proc := t.TempDir()
-	if id, err := ID(proc); id != "" || !errors.Is(err, fs.ErrNotExist) {
+	if id, err := BootID(proc); id != "" || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a file: %q, %v", id, err)
 	}
 	dir := filepath.Join(proc, "sys/kernel/random")
@@ -30,16 +30,16 @@ func TestID(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "boot_id"), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if id, err := ID(proc); err != nil || id != want {
+		if id, err := BootID(proc); err != nil || id != want {
 			t.Errorf("of %q: %q, %v", content, id, err)
 		}
 	}
 }
 
 func TestSince(t *testing.T) {
-	before := Since()
+	before := SinceBoot()
 	time.Sleep(10 * time.Millisecond)
-	if passed := Since() - before; before <= 0 || passed < 10*time.Millisecond || passed > time.Minute {
+	if passed := SinceBoot() - before; before <= 0 || passed < 10*time.Millisecond || passed > time.Minute {
 		t.Errorf("%v passed since %v", passed, before)
 	}
 }

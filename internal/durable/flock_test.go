@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package flock
+package durable
 
 import (
 	"context"
@@ -24,19 +24,19 @@ func TestExclusive(t *testing.T) {
 		return f
 	}
 	first, second := open(), open()
-	if err := Exclusive(t.Context(), int(first.Fd())); err != nil {
+	if err := LockExclusive(t.Context(), int(first.Fd())); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := Exclusive(ctx, int(second.Fd())); !errors.Is(err, context.DeadlineExceeded) {
+	if err := LockExclusive(ctx, int(second.Fd())); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a second one: %v", err)
 	}
 	time.AfterFunc(10*time.Millisecond, func() { first.Close() }) //nolint:errcheck // only locked
-	if err := Exclusive(t.Context(), int(second.Fd())); err != nil {
+	if err := LockExclusive(t.Context(), int(second.Fd())); err != nil {
 		t.Errorf("after the first: %v", err)
 	}
-	if err := Exclusive(t.Context(), -1); err == nil {
+	if err := LockExclusive(t.Context(), -1); err == nil {
 		t.Error("no file is locked")
 	}
 }
@@ -54,7 +54,7 @@ func TestWithin(t *testing.T) {
 				ctx, cancel = context.WithDeadline(ctx, now.Add(c.has))
 			}
 			defer cancel()
-			ctx, cancel2 := Within(ctx)
+			ctx, cancel2 := WithLockLimit(ctx)
 			defer cancel2()
 			end, ok := ctx.Deadline()
 			if got := end.Sub(now); !ok || got != c.want {

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package accept
+package resident
 
 import (
 	"errors"
@@ -34,7 +34,7 @@ func (f *full) Close() error { return nil }
 
 func TestPatient(t *testing.T) {
 	lines := 0
-	l := Patient(&full{tries: 3}, func(string, ...any) { lines++ })
+	l := PatientListener(&full{tries: 3}, func(string, ...any) { lines++ })
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) || lines != 1 {
 		t.Errorf("%v, logged %d times, want once", err, lines)
 	}
@@ -43,7 +43,7 @@ func TestPatient(t *testing.T) {
 // TestClosedWhileItWaits: a server that ends does not wait for a descriptor.
 func TestClosedWhileItWaits(t *testing.T) {
 	f := &full{tries: -1}
-	l := Patient(f, t.Logf)
+	l := PatientListener(f, t.Logf)
 	f.tried = func() { l.Close() } //nolint:errcheck // it returns nil
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
