@@ -78,3 +78,19 @@ func TestDirectoryThatStaysLocked(t *testing.T) {
 		t.Errorf("it says %v, not %s", err, want)
 	}
 }
+
+// IsOwn tells namespaces apart, and reports what is none as Open does.
+func TestIsOwn(t *testing.T) {
+	path := nettest.NewNS(t, "other")
+	for at, want := range map[string]bool{path: false, "/proc/self/ns/net": true, "/proc/thread-self/ns/net": true} {
+		if own, err := netns.IsOwn(at); err != nil || own != want {
+			t.Errorf("IsOwn(%s) is %v, %v", at, own, err)
+		}
+	}
+	for _, at := range []string{"/run/missing", "/run", "/dev/null"} {
+		_, want := netns.Open(at)
+		if own, err := netns.IsOwn(at); own || err == nil || err.Error() != want.Error() {
+			t.Errorf("IsOwn(%s) is %v, %v, want %v", at, own, err, want)
+		}
+	}
+}

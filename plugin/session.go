@@ -68,12 +68,7 @@ func (s *Session) isOwnNetNS(path string) (same bool, err error) {
 	if path == s.foreignNetNS {
 		return false, nil
 	}
-	ns, err := netns.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer ns.Close() //nolint:errcheck // read only
-	if same, err = ns.IsCurrent(); err == nil && !same {
+	if same, err = netns.IsOwn(path); err == nil && !same {
 		s.foreignNetNS = path
 	}
 	return same, err

@@ -190,13 +190,25 @@ func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 // mark is the mark of the namespace at path, with its cookie.
 func (k *Kernel) mark(path string) *life.Mark {
 	m := life.MarkOf(path, k.bootID())
-	if m == nil {
-		return nil
-	}
-	if c, err := k.Sandbox(path); err == nil { // without the cookie, judging the mark is less certain
-		m.Cookie = c.Cookie()
+	if m != nil {
+		m.Cookie = k.cookie(path)
 	}
 	return m
+}
+
+// cookie is that of the namespace at path, or 0: without it, judging a mark is less
+// certain. It needs no Sandbox, whose sockets and their poller take longer.
+func (k *Kernel) cookie(path string) uint64 {
+	if c, ok := k.sandboxes[path]; ok {
+		return c.Cookie()
+	}
+	ns, err := netns.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer ns.Close() //nolint:errcheck // read only
+	cookie, _ := ns.Cookie()
+	return cookie
 }
 
 // write adds to rec what the earlier record names, and writes it. If another ADD of the
