@@ -91,7 +91,7 @@ func (c *Conn) explain(err error) error {
 		return err
 	}
 	for _, f := range [...]nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge} {
-		got, err2 := c.get([]lookup{schemaLookup(f)})
+		got, err2 := c.get([]query{schemaLookup(f)})
 		if err2 != nil || got[0].found {
 			continue
 		}

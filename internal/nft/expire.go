@@ -87,10 +87,10 @@ func (c *Conn) gone(elems []Element) ([]Element, error) {
 // equal element without a timeout: another process has added it again since ours expired,
 // and needs it.
 func (c *Conn) present(elems []Element) ([]Element, error) {
-	what := make([]lookup, len(elems))
+	what := make([]query, len(elems))
 	for i, e := range elems {
 		spec, _ := specOf(e.Set)
-		what[i] = lookup{spec, e.Key}
+		what[i] = spec.element(e.Key)
 	}
 	got, err := c.get(what)
 	if err != nil {

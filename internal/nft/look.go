@@ -12,7 +12,7 @@ import (
 // look fetches everything that the queue concerns in one system call, and decides.
 func (c *Conn) look() (plan, error) {
 	families := c.tables()
-	var what []lookup
+	var what []query
 	for _, f := range families {
 		what = append(what, schemaLookup(f))
 	}
@@ -21,11 +21,11 @@ func (c *Conn) look() (plan, error) {
 		if !ok || len(o.el.Key) != concatLen(spec.key) || len(o.el.Data) != concatLen(spec.data) {
 			return plan{}, fmt.Errorf("%s element %s: no such set, or not of its type", o.kind, o.el)
 		}
-		what = append(what, lookup{spec, o.el.Key})
+		what = append(what, spec.element(o.el.Key))
 	}
 	lengths := c.wanted()
 	for _, s := range lengths {
-		what = append(what, lookup{set: s})
+		what = append(what, s.query())
 	}
 	got, err := c.get(what)
 	if err != nil {

@@ -30,29 +30,20 @@ func shortened(exprs []Expr) (out []Expr) {
 }
 
 func shortPrefix(load, mask, cmp Expr) (short, with Expr, ok bool) {
-	if load.Name != "payload" || mask.Name != "bitwise" || cmp.Name != "cmp" || number32(cmp.Attr(unix.NFTA_CMP_OP)) != unix.NFT_CMP_EQ {
+	if load.Name != "payload" || mask.Name != "bitwise" || cmp.Name != "cmp" || cmp.Number(unix.NFTA_CMP_OP) != unix.NFT_CMP_EQ {
 		return load, cmp, false
 	}
-	reg := number32(load.Attr(unix.NFTA_PAYLOAD_DREG))
-	if reg != number32(mask.Attr(unix.NFTA_BITWISE_SREG)) || reg != number32(mask.Attr(unix.NFTA_BITWISE_DREG)) || reg != number32(cmp.Attr(unix.NFTA_CMP_SREG)) {
+	reg := load.Number(unix.NFTA_PAYLOAD_DREG)
+	if reg != mask.Number(unix.NFTA_BITWISE_SREG) || reg != mask.Number(unix.NFTA_BITWISE_DREG) || reg != cmp.Number(unix.NFTA_CMP_SREG) {
 		return load, cmp, false
 	}
-	m, value := ValueIn(mask.Attr(unix.NFTA_BITWISE_MASK)), ValueIn(cmp.Attr(unix.NFTA_CMP_DATA))
+	m, value := mask.Value(unix.NFTA_BITWISE_MASK), cmp.Value(unix.NFTA_CMP_DATA)
 	n := len(m) - len(bytes.TrimLeft(m, "\xff"))
 	whole := n > 0 && len(value) == len(m) && len(bytes.Trim(m[n:], "\x00")) == 0
-	if !whole || len(bytes.Trim(ValueIn(mask.Attr(unix.NFTA_BITWISE_XOR)), "\x00")) > 0 {
+	if !whole || len(bytes.Trim(mask.Value(unix.NFTA_BITWISE_XOR), "\x00")) > 0 {
 		return load, cmp, false
 	}
 	return load.with(unix.NFTA_PAYLOAD_LEN, binary.BigEndian.AppendUint32(nil, uint32(n))), cmp.with(unix.NFTA_CMP_DATA, dataOf(value[:n])), true
-}
-
-// ValueIn returns the value within nested data, nil when the data is something else.
-func ValueIn(data []byte) []byte {
-	attrs, err := attributes(data)
-	if err != nil {
-		return nil
-	}
-	return Expr{Attrs: attrs}.Attr(unix.NFTA_DATA_VALUE)
 }
 
 func dataOf(value []byte) []byte {

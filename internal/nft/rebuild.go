@@ -131,13 +131,13 @@ func (c *Conn) wake(tables []*Table) error {
 // notOurs is the error for another program's table with our name.
 func notOurs(f nftables.TableFamily) error {
 	return fmt.Errorf("table %[1]s %[2]s has no schema number, so it is not ours: run `nft delete table %[1]s %[2]s` and then `patchbay repair`",
-		familyName(f), TableName)
+		FamilyName(f), TableName)
 }
 
 // unnumbered explains why a table has no number, and what to do.
 func (c *Conn) unnumbered(f nftables.TableFamily) error {
 	if sets, err := c.setNames(f); err == nil && ours(sets) {
-		return fmt.Errorf("table %s %s has lost its schema number: %w", familyName(f), TableName, ErrDamaged)
+		return fmt.Errorf("table %s %s has lost its schema number: %w", FamilyName(f), TableName, ErrDamaged)
 	}
 	return notOurs(f)
 }

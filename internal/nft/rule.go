@@ -6,19 +6,69 @@ package nft
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 
 	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// Attr returns an attribute of an expression, nil when it has none of that type.
-func (e Expr) Attr(typ uint16) []byte {
-	for _, a := range e.Attrs {
-		if a.Type == typ {
-			return a.Data
+// Attrs are the attributes of a message or of an expression, without flags in their types.
+type Attrs []netlink.Attribute
+
+// attributes splits b; what cannot be read has none.
+func attributes(b []byte) (Attrs, error) {
+	attrs, err := netlink.UnmarshalAttributes(b)
+	for i := range attrs {
+		attrs[i].Type &^= unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
+	}
+	return attrs, err
+}
+
+// message is the attributes of an answer.
+func message(m netlink.Message) (Attrs, error) {
+	if len(m.Data) < 4 {
+		return nil, fmt.Errorf("decode nftables answer: %w", errMalformed)
+	}
+	a, err := attributes(m.Data[4:])
+	if err != nil {
+		return nil, fmt.Errorf("decode nftables answer: %w", err)
+	}
+	return a, nil
+}
+
+// Attr returns an attribute, nil when there is none of that type.
+func (a Attrs) Attr(typ uint16) []byte {
+	for _, at := range a {
+		if at.Type == typ {
+			return at.Data
 		}
 	}
 	return nil
+}
+
+// Text is an attribute that is a string.
+func (a Attrs) Text(typ uint16) string { return unix.ByteSliceToString(a.Attr(typ)) }
+
+// Number is an attribute that is a number of 32 bits; 0 when there is none.
+func (a Attrs) Number(typ uint16) uint32 {
+	b := a.Attr(typ)
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
+
+// Value is the value of an attribute that is nested data, nil when it is something else.
+func (a Attrs) Value(typ uint16) []byte { return a.nested(typ).Attr(unix.NFTA_DATA_VALUE) }
+
+// nested is the attributes in an attribute.
+func (a Attrs) nested(typ uint16) Attrs {
+	in, err := attributes(a.Attr(typ))
+	if err != nil {
+		return nil
+	}
+	return in
 }
 
 // Verdict returns where a rule ends: a code (unix.NFT_JUMP, 0 for drop, 1 for
@@ -28,11 +78,7 @@ func (r Rule) Verdict() (code int32, chain string, ok bool) {
 		if e.Name != "immediate" {
 			continue
 		}
-		data, err := attributes(e.Attr(unix.NFTA_IMMEDIATE_DATA))
-		if err != nil {
-			continue
-		}
-		if code, chain, ok := verdictIn(Expr{Attrs: data}.Attr(unix.NFTA_DATA_VERDICT)); ok {
+		if code, chain, ok := verdictIn(e.nested(unix.NFTA_IMMEDIATE_DATA).Attr(unix.NFTA_DATA_VERDICT)); ok {
 			return code, chain, true
 		}
 	}
@@ -41,13 +87,11 @@ func (r Rule) Verdict() (code int32, chain string, ok bool) {
 
 // verdictIn reads the attributes of a verdict.
 func verdictIn(b []byte) (code int32, chain string, ok bool) {
-	attrs, err := attributes(b)
-	v := Expr{Attrs: attrs}
-	raw := v.Attr(unix.NFTA_VERDICT_CODE)
-	if err != nil || len(raw) != 4 {
+	a, err := attributes(b)
+	if err != nil || len(a.Attr(unix.NFTA_VERDICT_CODE)) != 4 {
 		return 0, "", false
 	}
-	return int32(binary.BigEndian.Uint32(raw)), unix.ByteSliceToString(v.Attr(unix.NFTA_VERDICT_CHAIN)), true
+	return int32(a.Number(unix.NFTA_VERDICT_CODE)), a.Text(unix.NFTA_VERDICT_CHAIN), true
 }
 
 // JumpsTo reports whether a rule has a jump or goto to a chain.
@@ -60,7 +104,7 @@ func (r Rule) JumpsTo(chain string) bool {
 // ("match", "target") it must also be of that kind.
 func (r Rule) Has(name, kind string) bool {
 	for _, e := range r.Exprs {
-		if e.Name == name && (kind == "" || unix.ByteSliceToString(e.Attr(unix.NFTA_MATCH_NAME)) == kind) {
+		if e.Name == name && (kind == "" || e.Text(unix.NFTA_MATCH_NAME) == kind) {
 			return true
 		}
 	}
@@ -73,8 +117,8 @@ func (r Rule) Comment() string {
 		return c
 	}
 	for _, e := range r.Exprs {
-		if e.Name == "match" && unix.ByteSliceToString(e.Attr(unix.NFTA_MATCH_NAME)) == "comment" {
-			return unix.ByteSliceToString(e.Attr(unix.NFTA_MATCH_INFO))
+		if e.Name == "match" && e.Text(unix.NFTA_MATCH_NAME) == "comment" {
+			return e.Text(unix.NFTA_MATCH_INFO)
 		}
 	}
 	return ""
@@ -84,16 +128,8 @@ func (r Rule) Comment() string {
 // such as an address.
 func (r Rule) Mentions(data []byte) bool {
 	for _, e := range r.Exprs {
-		typ := uint16(unix.NFTA_CMP_DATA)
-		switch e.Name {
-		case "cmp":
-		case "immediate":
-			typ = unix.NFTA_IMMEDIATE_DATA
-		default:
-			continue
-		}
-		value, err := attributes(e.Attr(typ))
-		if err == nil && bytes.Equal(Expr{Attrs: value}.Attr(unix.NFTA_DATA_VALUE), data) {
+		if e.Name == "cmp" && bytes.Equal(e.Value(unix.NFTA_CMP_DATA), data) ||
+			e.Name == "immediate" && bytes.Equal(e.Value(unix.NFTA_IMMEDIATE_DATA), data) {
 			return true
 		}
 	}
@@ -103,12 +139,8 @@ func (r Rule) Mentions(data []byte) bool {
 // Compared lists the values that a rule compares with.
 func (r Rule) Compared() (values [][]byte) {
 	for _, e := range r.Exprs {
-		if e.Name != "cmp" {
-			continue
-		}
-		value, err := attributes(e.Attr(unix.NFTA_CMP_DATA))
-		if err == nil {
-			values = append(values, Expr{Attrs: value}.Attr(unix.NFTA_DATA_VALUE))
+		if e.Name == "cmp" {
+			values = append(values, e.Value(unix.NFTA_CMP_DATA))
 		}
 	}
 	return values

@@ -23,10 +23,7 @@ import (
 // and the kernel logs a warning about such a rule that it wrote. So rules are compared as
 // attributes, and directions are corrected before they are sent.
 
-const (
-	msgGetRule = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE)
-	msgNewRule = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE)
-)
+const msgNewRule = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE)
 
 // Rule is a rule of any table as the kernel has it.
 type Rule struct {
@@ -36,11 +33,10 @@ type Rule struct {
 	Exprs    []Expr
 }
 
-// Expr is one expression of a rule: the kernel's name for it and its
-// attributes, without flags in their types.
+// Expr is one expression of a rule: the kernel's name for it and its attributes.
 type Expr struct {
-	Name  string
-	Attrs []netlink.Attribute
+	Name string
+	Attrs
 }
 
 // String writes names and attributes.
@@ -71,27 +67,9 @@ func (c *Conn) ListHandles(family nftables.TableFamily, table, chain string) ([]
 }
 
 func (c *Conn) listRules(family nftables.TableFamily, table, chain string, exprs func(*Rule, *netlink.AttributeDecoder) error) ([]Rule, error) {
-	if err := c.dial(); err != nil {
-		return nil, err
-	}
-	ae := netlink.NewAttributeEncoder()
-	ae.String(unix.NFTA_RULE_TABLE, table)
-	if chain != "" {
-		ae.String(unix.NFTA_RULE_CHAIN, chain)
-	}
-	b, err := ae.Encode()
+	msgs, err := c.list(query{get: unix.NFT_MSG_GETRULE, family: family, table: table, within: unix.NFTA_RULE_CHAIN, name: chain})
 	if err != nil {
-		return nil, fmt.Errorf("list chain %s: %w", chain, err)
-	}
-	msgs, err := c.dump(netlink.Message{
-		Header: netlink.Header{Type: msgGetRule, Flags: netlink.Request | netlink.Dump},
-		Data:   append(genHeader(family), b...),
-	})
-	switch {
-	case errors.Is(err, syscall.ENOENT):
-		return nil, nil
-	case err != nil:
-		return nil, errors.Join(fmt.Errorf("list chain %s: %w", chain, err), c.drain())
+		return nil, err
 	}
 	var out []Rule
 	for _, m := range msgs {
@@ -102,28 +80,6 @@ func (c *Conn) listRules(family nftables.TableFamily, table, chain string, exprs
 		out = append(out, r)
 	}
 	return out, nil
-}
-
-// dump is Execute for a long answer. The kernel makes the parts of an answer as large as
-// the largest buffer it has seen on the socket. The library asks for the size of each part
-// with an empty buffer and so gets parts of 4 KiB, before each of which the kernel counts
-// from the beginning.
-func (c *Conn) dump(m netlink.Message) ([]netlink.Message, error) {
-	req, err := c.nl.Send(m)
-	if err != nil {
-		return nil, err
-	}
-	if raw, err := c.nl.SyscallConn(); err == nil {
-		room := make([]byte, 32<<10) // the most the kernel uses
-		_ = raw.Control(func(fd uintptr) {
-			_, _, _ = unix.Recvfrom(int(fd), room, unix.MSG_PEEK|unix.MSG_DONTWAIT) // the answer is read below
-		})
-	}
-	msgs, err := c.nl.Receive()
-	if err != nil {
-		return nil, err
-	}
-	return msgs, netlink.Validate(req, msgs)
 }
 
 // decodeRule reads one NFT_MSG_NEWRULE message.
@@ -178,15 +134,6 @@ func decodeExpr(b []byte) (Expr, error) {
 		}
 	}
 	return e, err
-}
-
-// attributes splits b, without the flags in an attribute's type.
-func attributes(b []byte) ([]netlink.Attribute, error) {
-	attrs, err := netlink.UnmarshalAttributes(b)
-	for i := range attrs {
-		attrs[i].Type &^= unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
-	}
-	return attrs, err
 }
 
 // sameRule reports whether a rule of the kernel does what is wanted: it has every attribute
@@ -282,34 +229,4 @@ func oneByteDirection(m netlink.Message) error {
 		copy(m.Data[at+i:], right)
 	}
 	return nil
-}
-
-// ListChains returns the names of the chains of any program's table; a missing table has
-// none.
-func (c *Conn) ListChains(family nftables.TableFamily, table string) ([]string, error) {
-	if err := c.dial(); err != nil {
-		return nil, err
-	}
-	msgs, err := c.nl.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN, Flags: netlink.Request | netlink.Dump},
-		Data:   genHeader(family),
-	})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("list chains of %s: %w", table, err), c.drain())
-	}
-	var names []string
-	for _, m := range msgs {
-		if len(m.Data) < 4 {
-			return nil, fmt.Errorf("list chains of %s: %w", table, errMalformed)
-		}
-		attrs, err := attributes(m.Data[4:])
-		if err != nil {
-			return nil, fmt.Errorf("list chains of %s: %w", table, err)
-		}
-		e := Expr{Attrs: attrs}
-		if unix.ByteSliceToString(e.Attr(unix.NFTA_CHAIN_TABLE)) == table {
-			names = append(names, unix.ByteSliceToString(e.Attr(unix.NFTA_CHAIN_NAME)))
-		}
-	}
-	return names, nil
 }

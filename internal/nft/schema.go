@@ -46,7 +46,7 @@ type state struct {
 }
 
 // schemaLookup asks for the schema number.
-func schemaLookup(f nftables.TableFamily) lookup { return lookup{schemaSpec(f), number(0)} }
+func schemaLookup(f nftables.TableFamily) query { return schemaSpec(f).element(number(0)) }
 
 // stateFrom reads the answer.
 func stateFrom(f nftables.TableFamily, got found) (state, error) {
@@ -55,11 +55,11 @@ func stateFrom(f nftables.TableFamily, got found) (state, error) {
 		return s, nil
 	}
 	if len(got.Data) != 2 {
-		return s, fmt.Errorf("read schema of table %s %s: %d bytes: %w", familyName(f), TableName, len(got.Data), errMalformed)
+		return s, fmt.Errorf("read schema of table %s %s: %d bytes: %w", FamilyName(f), TableName, len(got.Data), errMalformed)
 	}
 	s.schema = binary.BigEndian.Uint16(got.Data)
 	if known := Schema(); s.schema > known {
-		return s, &NewerSchemaError{Table: familyName(f) + " " + TableName, Have: s.schema, Known: known}
+		return s, &NewerSchemaError{Table: FamilyName(f) + " " + TableName, Have: s.schema, Known: known}
 	}
 	return s, nil
 }
@@ -75,9 +75,19 @@ func (s state) prepare(enc *nftables.Conn) error {
 	return nil
 }
 
-func familyName(f nftables.TableFamily) string {
-	if f == nftables.TableFamilyBridge {
+// FamilyName is the name of a family of tables in nft.
+func FamilyName(f nftables.TableFamily) string {
+	switch f {
+	case nftables.TableFamilyINet:
+		return "inet"
+	case nftables.TableFamilyIPv4:
+		return "ip"
+	case nftables.TableFamilyIPv6:
+		return "ip6"
+	case nftables.TableFamilyBridge:
 		return "bridge"
+	case nftables.TableFamilyARP:
+		return "arp"
 	}
-	return "inet"
+	return fmt.Sprint(f)
 }

@@ -94,7 +94,7 @@ func ours(sets []string) bool {
 	for _, name := range sets {
 		spec, ok := specOf(name)
 		switch {
-		case name == "" || name == SetSchema: // another table's, or the schema map without its number
+		case name == SetSchema: // without its number
 		case !ok:
 			return false
 		case spec.name == SetPorts4 || spec.name == SetOwners || spec.name == SetSpoofAllowed || spec.name == SetSpoofChecked:
@@ -187,7 +187,7 @@ func (t *Table) notConditions() []Rule {
 
 // states reads the schema of our tables.
 func (c *Conn) states(families []nftables.TableFamily) ([]state, error) {
-	var what []lookup
+	var what []query
 	for _, f := range families {
 		what = append(what, schemaLookup(f))
 	}

@@ -19,42 +19,9 @@ import (
 // timeout, and return its messages instead of sending them.
 
 const (
-	msgGetElem = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETSETELEM)
 	msgNewSet  = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSET)
 	msgNewElem = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSETELEM)
 )
-
-// genHeader is struct nfgenmsg: family, version, resource id.
-func genHeader(family nftables.TableFamily) []byte {
-	return []byte{byte(family), unix.NFNETLINK_V0, 0, 0}
-}
-
-// getRequest asks for one element; without a key, with flag Dump, for all.
-func getRequest(s setSpec, key []byte) (netlink.Message, error) {
-	ae := netlink.NewAttributeEncoder()
-	ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-	ae.String(unix.NFTA_SET_ELEM_LIST_SET, s.name)
-	if key != nil {
-		ae.Nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(list *netlink.AttributeEncoder) error {
-			list.Nested(unix.NFTA_LIST_ELEM, func(elem *netlink.AttributeEncoder) error {
-				elem.Nested(unix.NFTA_SET_ELEM_KEY, func(k *netlink.AttributeEncoder) error {
-					k.Bytes(unix.NFTA_DATA_VALUE, key)
-					return nil
-				})
-				return nil
-			})
-			return nil
-		})
-	}
-	b, err := ae.Encode()
-	if err != nil {
-		return netlink.Message{}, fmt.Errorf("encode request for set %s: %w", s.name, err)
-	}
-	return netlink.Message{
-		Header: netlink.Header{Type: msgGetElem, Flags: netlink.Request},
-		Data:   append(genHeader(s.family), b...),
-	}, nil
-}
 
 // errMalformed is the error for messages that do not have the kernel's form.
 var errMalformed = errors.New("malformed message")

@@ -4,16 +4,13 @@
 package nft
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -119,62 +116,17 @@ func lengthsIn(sets []string) (specs []setSpec) {
 
 // setNames lists the sets and maps of one of our tables; a missing table has none.
 func (c *Conn) setNames(f nftables.TableFamily) (names []string, err error) {
-	req, err := setRequest(f, "")
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Flags |= netlink.Dump
-	if err := c.dial(); err != nil {
-		return nil, err
-	}
-	msgs, err := c.nl.Execute(req)
-	if errors.Is(err, syscall.ENOENT) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("list sets: %w", err), c.drain())
-	}
+	msgs, err := c.list(query{get: unix.NFT_MSG_GETSET, family: f, table: TableName})
 	for _, m := range msgs {
-		name, err := setIn(m)
+		a, err := message(m)
 		if err != nil {
 			return nil, err
 		}
-		names = append(names, name)
+		if a.Text(unix.NFTA_SET_TABLE) == TableName {
+			names = append(names, a.Text(unix.NFTA_SET_NAME))
+		}
 	}
-	return names, nil
-}
-
-// setRequest asks for one of our sets; without a name, with flag Dump, for all.
-func setRequest(f nftables.TableFamily, name string) (netlink.Message, error) {
-	ae := netlink.NewAttributeEncoder()
-	ae.String(unix.NFTA_SET_TABLE, TableName)
-	if name != "" {
-		ae.String(unix.NFTA_SET_NAME, name)
-	}
-	b, err := ae.Encode()
-	if err != nil {
-		return netlink.Message{}, fmt.Errorf("encode request for set %s: %w", name, err)
-	}
-	return netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETSET, Flags: netlink.Request},
-		Data:   append(genHeader(f), b...),
-	}, nil
-}
-
-// setIn returns the set's name in an answer, "" for a set of another table.
-func setIn(m netlink.Message) (string, error) {
-	if m.Header.Type != msgNewSet || len(m.Data) < 4 {
-		return "", fmt.Errorf("decode set: type %v, %d bytes: %w", m.Header.Type, len(m.Data), errMalformed)
-	}
-	attrs, err := attributes(m.Data[4:])
-	if err != nil {
-		return "", fmt.Errorf("decode set: %w", err)
-	}
-	e := Expr{Attrs: attrs}
-	if unix.ByteSliceToString(e.Attr(unix.NFTA_SET_TABLE)) != TableName {
-		return "", nil
-	}
-	return unix.ByteSliceToString(e.Attr(unix.NFTA_SET_NAME)), nil
+	return names, err
 }
 
 // wrongLengths compares a chain's rules for one length with the sets. Two equal rules do no

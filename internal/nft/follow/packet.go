@@ -95,21 +95,21 @@ func (t Traffic) meetsExpr(e nft.Expr, regs *registers) condition {
 	case "immediate", "counter", "log", "reject", "target", "notrack":
 		return condition{}
 	case "meta":
-		regs.load(e.Attr(unix.NFTA_META_DREG), t.meta(be32(e.Attr(unix.NFTA_META_KEY))), 0)
+		regs.load(e.Number(unix.NFTA_META_DREG), t.meta(e.Number(unix.NFTA_META_KEY)), 0)
 		return condition{}
 	case "payload":
-		regs.load(e.Attr(unix.NFTA_PAYLOAD_DREG), t.payload(e), be32(e.Attr(unix.NFTA_PAYLOAD_LEN)))
+		regs.load(e.Number(unix.NFTA_PAYLOAD_DREG), t.payload(e), e.Number(unix.NFTA_PAYLOAD_LEN))
 		return condition{}
 	case "ct":
-		regs.load(e.Attr(unix.NFTA_CT_DREG), stateOf(e), 0)
+		regs.load(e.Number(unix.NFTA_CT_DREG), stateOf(e), 0)
 		return condition{}
 	case "bitwise":
-		f := regs.at(e.Attr(unix.NFTA_BITWISE_SREG))
-		f.mask = nft.ValueIn(e.Attr(unix.NFTA_BITWISE_MASK))
-		regs.load(e.Attr(unix.NFTA_BITWISE_DREG), f, be32(e.Attr(unix.NFTA_BITWISE_LEN)))
+		f := regs.at(e.Number(unix.NFTA_BITWISE_SREG))
+		f.mask = e.Value(unix.NFTA_BITWISE_MASK)
+		regs.load(e.Number(unix.NFTA_BITWISE_DREG), f, e.Number(unix.NFTA_BITWISE_LEN))
 		return condition{}
 	case "cmp":
-		f, op, value := regs.at(e.Attr(unix.NFTA_CMP_SREG)), be32(e.Attr(unix.NFTA_CMP_OP)), nft.ValueIn(e.Attr(unix.NFTA_CMP_DATA))
+		f, op, value := regs.at(e.Number(unix.NFTA_CMP_SREG)), e.Number(unix.NFTA_CMP_OP), e.Value(unix.NFTA_CMP_DATA)
 		c := condition{is: t.compare(f, op, value), state: f.kind == 's', narrow: f.kind == 'n' && (t.Ports == nil || op == unix.NFT_CMP_EQ) || f.kind == 'o' && op == unix.NFT_CMP_EQ && t.isLink(value)}
 		c.answers = c.state && op == unix.NFT_CMP_NEQ && ofAnswers(f.mask)
 		c.begins = c.state && ofNew(f.mask, op, value)
@@ -123,7 +123,7 @@ func (t Traffic) meetsExpr(e nft.Expr, regs *registers) condition {
 
 // matched evaluates the matches of iptables.
 func matched(e nft.Expr) condition {
-	switch unix.ByteSliceToString(e.Attr(unix.NFTA_MATCH_NAME)) {
+	switch e.Text(unix.NFTA_MATCH_NAME) {
 	case "comment":
 		return condition{}
 	case "conntrack":
@@ -137,7 +137,7 @@ func matched(e nft.Expr) condition {
 }
 
 func stateOf(e nft.Expr) field {
-	switch be32(e.Attr(unix.NFTA_CT_KEY)) {
+	switch e.Number(unix.NFTA_CT_KEY) {
 	case unix.NFT_CT_STATE:
 		return field{kind: 's'}
 	case unix.NFT_CT_MARK:
@@ -206,11 +206,11 @@ func (t Traffic) meta(key uint32) field {
 
 // payload knows the containers' address.
 func (t Traffic) payload(e nft.Expr) field {
-	if be32(e.Attr(unix.NFTA_PAYLOAD_BASE)) == uint32(expr.PayloadBaseTransportHeader) {
+	if e.Number(unix.NFTA_PAYLOAD_BASE) == uint32(expr.PayloadBaseTransportHeader) {
 		return field{kind: 'n'}
 	}
-	offset, length := uint32(12), be32(e.Attr(unix.NFTA_PAYLOAD_LEN))
-	if be32(e.Attr(unix.NFTA_PAYLOAD_BASE)) == uint32(expr.PayloadBaseLLHeader) && be32(e.Attr(unix.NFTA_PAYLOAD_OFFSET)) == 12 && length == 2 {
+	offset, length := uint32(12), e.Number(unix.NFTA_PAYLOAD_LEN)
+	if e.Number(unix.NFTA_PAYLOAD_BASE) == uint32(expr.PayloadBaseLLHeader) && e.Number(unix.NFTA_PAYLOAD_OFFSET) == 12 && length == 2 {
 		return field{kind: 'p'}
 	}
 	size := uint32(t.Net.Addr().BitLen() / 8)
@@ -220,9 +220,9 @@ func (t Traffic) payload(e nft.Expr) field {
 	if !t.Out {
 		offset += size
 	}
-	at := be32(e.Attr(unix.NFTA_PAYLOAD_OFFSET))
+	at := e.Number(unix.NFTA_PAYLOAD_OFFSET)
 	switch {
-	case be32(e.Attr(unix.NFTA_PAYLOAD_BASE)) != uint32(expr.PayloadBaseNetworkHeader) || length > size:
+	case e.Number(unix.NFTA_PAYLOAD_BASE) != uint32(expr.PayloadBaseNetworkHeader) || length > size:
 		return field{}
 	case at == offset:
 		return field{kind: 'a'}
@@ -315,11 +315,4 @@ func (t Traffic) within(f field, value []byte) Answer {
 		}
 	}
 	return is
-}
-
-func be32(b []byte) uint32 {
-	if len(b) != 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(b)
 }

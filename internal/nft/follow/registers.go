@@ -17,18 +17,17 @@ type registers [16]field
 
 // word is the index of a register's first word: the first four registers have 16 bytes, the
 // others 4.
-func word(reg []byte) int {
-	n := be32(reg)
+func word(n uint32) int {
 	if n > unix.NFT_REG_4 {
 		return int(n-unix.NFT_REG32_00) % len(registers{})
 	}
 	return int(4*(n-unix.NFT_REG_1)) % len(registers{})
 }
 
-func (r *registers) at(reg []byte) field { return r[word(reg)] }
+func (r *registers) at(reg uint32) field { return r[word(reg)] }
 
 // load puts a field of size bytes into a register; size 0 is the usual size of its kind.
-func (r *registers) load(reg []byte, f field, size uint32) {
+func (r *registers) load(reg uint32, f field, size uint32) {
 	switch {
 	case size > 0:
 	case strings.IndexByte("inps", f.kind) >= 0:
@@ -50,7 +49,7 @@ type part struct {
 }
 
 // parts returns the fields of a key of size bytes that begins in a register.
-func (r *registers) parts(reg []byte, size int) (list []part) {
+func (r *registers) parts(reg uint32, size int) (list []part) {
 	first := word(reg)
 	for at := 0; at < size && first+at/4 < len(r); at += 4 {
 		p := part{r[first+at/4], at, min(at+4, size)}

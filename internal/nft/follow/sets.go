@@ -16,14 +16,14 @@ import (
 // lookup matches loaded fields against a set: whether it has the traffic's, or what a
 // verdict map does with it.
 func (w *walk) lookup(e nft.Expr, regs *registers) (condition, []branch) {
-	set, reg := unix.ByteSliceToString(e.Attr(unix.NFTA_LOOKUP_SET)), e.Attr(unix.NFTA_LOOKUP_SREG)
+	set, reg := e.Text(unix.NFTA_LOOKUP_SET), e.Number(unix.NFTA_LOOKUP_SREG)
 	members := w.members(set)
-	dreg := e.Attr(unix.NFTA_LOOKUP_DREG)
+	isMap, toVerdict := e.Attr(unix.NFTA_LOOKUP_DREG) != nil, e.Number(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT
 	kind := regs.at(reg).kind
 	switch {
-	case members == nil && dreg != nil && be32(dreg) == unix.NFT_REG_VERDICT:
+	case members == nil && isMap && toVerdict:
 		return condition{}, []branch{{condition: condition{is: Perhaps}, accepts: true}}
-	case dreg != nil && be32(dreg) != unix.NFT_REG_VERDICT:
+	case isMap && !toVerdict:
 		*regs = registers{}
 		return condition{is: Perhaps, narrow: kind == 'n'}, nil
 	case members == nil:
@@ -33,10 +33,10 @@ func (w *walk) lookup(e nft.Expr, regs *registers) (condition, []branch) {
 	if len(members) > 0 {
 		key = regs.parts(reg, len(members[0].Low))
 	}
-	if dreg != nil {
+	if isMap {
 		return condition{}, w.choose(key, members)
 	}
-	return w.anyOf(key, kind, members, be32(e.Attr(unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0), nil
+	return w.anyOf(key, kind, members, e.Number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0), nil
 }
 
 // members returns the elements of a set, nil where they decide nothing. Our own sets decide

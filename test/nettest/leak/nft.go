@@ -14,23 +14,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
-// family names a table family as nft does.
-func family(f nftables.TableFamily) string {
-	switch f {
-	case nftables.TableFamilyINet:
-		return "inet"
-	case nftables.TableFamilyIPv4:
-		return "ip"
-	case nftables.TableFamilyIPv6:
-		return "ip6"
-	case nftables.TableFamilyBridge:
-		return "bridge"
-	case nftables.TableFamilyARP:
-		return "arp"
-	}
-	return fmt.Sprint(f)
-}
-
 // ruleset lists every nftables table with its chains, rules, sets and elements.
 func ruleset() (State, error) {
 	c, err := nftables.New(nftables.AsLasting())
@@ -44,7 +27,7 @@ func ruleset() (State, error) {
 	}
 	var s State
 	for _, t := range tables {
-		s = append(s, line("nft table", family(t.Family), t.Name))
+		s = append(s, line("nft table", nft.FamilyName(t.Family), t.Name))
 		sets, err := elements(c, t)
 		if err != nil {
 			return nil, err
@@ -67,7 +50,7 @@ func elements(c *nftables.Conn, t *nftables.Table) (State, error) {
 		if set.Anonymous {
 			continue
 		}
-		name := line(family(t.Family), t.Name, set.Name)
+		name := line(nft.FamilyName(t.Family), t.Name, set.Name)
 		s = append(s, "nft set "+name)
 		in, err := c.GetSetElements(set)
 		if err != nil {
@@ -90,7 +73,7 @@ func chains(c *nftables.Conn) (State, error) {
 	}
 	var s State
 	for _, ch := range all {
-		name := line(family(ch.Table.Family), ch.Table.Name, ch.Name)
+		name := line(nft.FamilyName(ch.Table.Family), ch.Table.Name, ch.Name)
 		s = append(s, "nft chain "+name)
 		texts, err := rules(c, ch)
 		if err != nil {
