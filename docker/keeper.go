@@ -11,14 +11,13 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/docker/state"
-	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 )
 
 // keeperOf is the socket of the process that keeps a network's DHCP leases, "" without
 // one. The keeper works on interfaces, so it must know where they are.
 func keeperOf(list *chain.List) string {
-	conf, err := dhcpconf.Parse(first(list).Raw)
+	conf, err := dhcprpc.Parse(first(list).Raw)
 	if err != nil || conf.Type != "dhcp" {
 		return ""
 	}

@@ -14,11 +14,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/patchbay-net/patchbay/dhcp"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/lease"
-	"github.com/patchbay-net/patchbay/lease/libcni"
-	"github.com/patchbay-net/patchbay/lease/rpc"
 )
 
 const dhcpLong = `Keeps DHCP leases for the plugin dhcp, Patchbay's or the reference's: gets
@@ -84,19 +82,19 @@ func (c *dhcpCommand) writePID() error {
 func (c *dhcpCommand) serve(l net.Listener) error {
 	logger := log.New(c.app.log, "", log.LstdFlags)
 	where := paths.Default()
-	k, err := lease.New(lease.Options{
+	k, err := dhcp.New(dhcp.Options{
 		RunDir: where.Run, Proc: where.Proc, HostPrefix: c.HostPrefix, Broadcast: c.Broadcast,
 		Timeout: c.Timeout, ResendMax: c.ResendMax, ResendTimeout: c.ResendTimeout, Watch: c.Watch, Log: logger.Printf,
 	})
 	if err != nil {
 		return err
 	}
-	left, err := libcni.List(filepath.Join(c.HostPrefix, where.CNI, "results"), c.SocketPath)
+	left, err := dhcp.ReadCache(filepath.Join(c.HostPrefix, where.CNI, "results"), c.SocketPath)
 	if err != nil {
 		logger.Print(err)
 	}
 	k.Adopt(left)
-	s := rpc.New(k, logger.Printf)
+	s := dhcp.NewServer(k, logger.Printf)
 	defer context.AfterFunc(c.app.ctx, func() { l.Close() })() //nolint:errcheck // Serve reports the error
 	logger.Printf("keeping %d leases, listening on %s", k.Held(), l.Addr())
 	err = s.Serve(l)

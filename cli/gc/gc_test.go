@@ -21,7 +21,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/gc"
-	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/netns"
@@ -263,12 +263,12 @@ func removed(r *gc.Report) (n int) {
 func TestLease(t *testing.T) {
 	dead, alive := owner.Of("lan", "dead", "eth0"), owner.Of("lan", "alive", "eth0")
 	run := paths.Default().Run
-	if err := os.MkdirAll(filepath.Join(run, dhcpconf.LeaseDir), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(run, dhcprpc.LeaseDir), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for id, o := range map[string]owner.Key{"dead": dead, "alive": alive} {
 		text := fmt.Sprintf(`{"schema":1,"owner":%q,"network":"lan","containerID":%q,"ifname":"eth0","place":{"netns":"/run/netns/%s"}}`, o, id, id)
-		if err := os.WriteFile(dhcpconf.LeaseFile(run, o), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(dhcprpc.LeaseFile(run, o), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -276,10 +276,10 @@ func TestLease(t *testing.T) {
 	if r := collect(t, runtimeOf(), nil); removed(r) != 1 || r.Alive != 1 {
 		t.Errorf("%+v, %d alive", r.Attachments, r.Alive)
 	}
-	if _, err := os.Stat(dhcpconf.LeaseFile(run, dead)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(dhcprpc.LeaseFile(run, dead)); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("the dead one's lease: ", err)
 	}
-	if err := os.Remove(dhcpconf.LeaseFile(run, alive)); err != nil {
+	if err := os.Remove(dhcprpc.LeaseFile(run, alive)); err != nil {
 		t.Error("the living one's lease: ", err)
 	}
 }

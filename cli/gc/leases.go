@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
@@ -18,7 +18,7 @@ import (
 // an interface that is gone; this finds the leases of a keeper that does not run any more.
 // gc sends no release: the lease expires on the server.
 func (ev *evidence) readLeases() {
-	found, err := filepath.Glob(filepath.Join(ev.paths.Run, dhcpconf.LeaseDir, "*.json"))
+	found, err := filepath.Glob(filepath.Join(ev.paths.Run, dhcprpc.LeaseDir, "*.json"))
 	ev.fail(err)
 	for _, path := range found {
 		data, err := durable.Read(path)

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -30,7 +29,7 @@ var Plugin = plugin.Plugin{
 	Name:     name,
 	Kind:     plugin.IPAM,
 	About:    "gets addresses from DHCP servers, through a keeper of leases",
-	Conf:     func() any { return new(dhcpconf.Conf) },
+	Conf:     func() any { return new(dhcprpc.Conf) },
 	Validate: validate,
 	Doubts:   doubts,
 
@@ -64,8 +63,8 @@ func doubts(r *plugin.Request) (list []string) {
 }
 
 // load refuses what the keeper would refuse, before it calls the keeper.
-func load(r *plugin.Request) (*dhcpconf.IPAM, error) {
-	conf, err := dhcpconf.Parse(r.Config)
+func load(r *plugin.Request) (*dhcprpc.IPAM, error) {
+	conf, err := dhcprpc.Parse(r.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +117,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 
 // pretend is the ADD of a dry run. Before a request to a server no address is known: one of
 // the documentation's prefixes takes its place.
-func pretend(conf *dhcpconf.IPAM, dry func(string)) *spec.Result {
+func pretend(conf *dhcprpc.IPAM, dry func(string)) *spec.Result {
 	result := &spec.Result{}
 	say := func(family, address, gateway string) {
 		dry(fmt.Sprintf("ask a %s server through the keeper at %s; %s is a placeholder for its answer", family, conf.Socket(), address))
@@ -135,7 +134,7 @@ func pretend(conf *dhcpconf.IPAM, dry func(string)) *spec.Result {
 }
 
 // dial connects to the keeper, and first starts one if configured.
-func dial(ctx context.Context, conf *dhcpconf.IPAM) (*dhcprpc.Client, error) {
+func dial(ctx context.Context, conf *dhcprpc.IPAM) (*dhcprpc.Client, error) {
 	k, err := dhcprpc.Dial(ctx, conf.Socket())
 	if errors.Is(err, dhcprpc.ErrDial) && conf.StartKeeper {
 		if err := startKeeper(ctx, conf.Socket()); err != nil {
@@ -207,10 +206,10 @@ func sockets(r *plugin.Request, rec *record.Record) []string {
 	if rec != nil && rec.Socket != "" {
 		return []string{rec.Socket}
 	}
-	conf, err := dhcpconf.Parse(r.Config)
+	conf, err := dhcprpc.Parse(r.Config)
 	if err != nil {
 		kernel.Warn(r, err)
-		return []string{dhcpconf.DefaultSocket}
+		return []string{dhcprpc.DefaultSocket}
 	}
 	return []string{conf.Socket()}
 }

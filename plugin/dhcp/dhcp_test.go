@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/conformance"
-	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
@@ -34,7 +34,7 @@ func lan(t *testing.T) *dhcptest.Server {
 
 func TestContract(t *testing.T) {
 	lan(t)
-	keepertest.Serve(t, dhcpconf.DefaultSocket)
+	keepertest.Serve(t, dhcprpc.DefaultSocket)
 	refused := func(about, ipam, msg string) conformance.Refusal {
 		return conformance.Refusal{About: about, Conf: conformance.Object{"ipam": json.RawMessage(ipam)}, Code: 7, Msg: msg}
 	}
@@ -100,7 +100,7 @@ func TestNoKeeper(t *testing.T) {
 			t.Errorf("%s: %v", verb, err)
 		}
 	}
-	file := dhcpconf.LeaseFile("/run/patchbay", owner.Of("net", "c1", "eth0"))
+	file := dhcprpc.LeaseFile("/run/patchbay", owner.Of("net", "c1", "eth0"))
 	if err := errors.Join(os.MkdirAll("/run/patchbay/dhcp", 0o700), os.WriteFile(file, []byte("{}"), 0o600)); err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/patchbay-net/patchbay/internal/dhcpconf"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -29,7 +28,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 func releaseRecorded(ctx context.Context, r *plugin.Request, rec *record.Record) error {
 	socket := rec.Socket
 	if socket == "" {
-		socket = dhcpconf.DefaultSocket
+		socket = dhcprpc.DefaultSocket
 	}
 	args := &dhcprpc.Args{ContainerID: rec.ContainerID, NetNS: rec.NetNS, IfName: rec.IfName, Config: r.Config}
 	if err := release(ctx, r, socket, args); err != nil {
@@ -60,5 +59,5 @@ func collect(ctx context.Context, r *plugin.Request) error {
 // forget removes the leases on disk of a keeper that does not run, so that the next one
 // does not continue with them.
 func forget(r *plugin.Request, a *dhcprpc.Args) error {
-	return durable.Remove(dhcpconf.LeaseFile(r.Session.Paths.Run, owner.Of(r.Network, a.ContainerID, a.IfName)))
+	return durable.Remove(dhcprpc.LeaseFile(r.Session.Paths.Run, owner.Of(r.Network, a.ContainerID, a.IfName)))
 }

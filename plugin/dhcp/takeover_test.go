@@ -12,7 +12,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/patchbay-net/patchbay/internal/dhcpconf"
+	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
 
@@ -31,7 +31,7 @@ func TestTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	cni := libcni.NewCNIConfig([]string{filepath.Dir(reference(t))}, nil)
-	dhcptest.Eventually(t, "the daemon listens", func() bool { _, err := os.Stat(dhcpconf.DefaultSocket); return err == nil })
+	dhcptest.Eventually(t, "the daemon listens", func() bool { _, err := os.Stat(dhcprpc.DefaultSocket); return err == nil })
 	if _, err := cni.AddNetworkList(t.Context(), conf, rt); err != nil {
 		t.Fatal(err)
 	}
@@ -52,6 +52,6 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("DEL: %v", err)
 	}
 	if !strings.Contains(log.String(), "releasing DHCPv4 lease") {
-		t.Errorf("the keeper at %s: %s", dhcpconf.DefaultSocket, log)
+		t.Errorf("the keeper at %s: %s", dhcprpc.DefaultSocket, log)
 	}
 }

@@ -11,8 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/lease"
-	"github.com/patchbay-net/patchbay/lease/rpc"
+	"github.com/patchbay-net/patchbay/dhcp"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
 
@@ -21,7 +20,7 @@ import (
 func Serve(t testing.TB, socket string) *dhcptest.Log {
 	t.Helper()
 	log := new(dhcptest.Log)
-	k, err := lease.New(lease.Options{
+	k, err := dhcp.New(dhcp.Options{
 		RunDir: "/run/patchbay", Proc: "/proc", Timeout: time.Second, ResendMax: 2 * time.Second, ResendTimeout: 30 * time.Second,
 		Watch: 200 * time.Millisecond, Log: log.Printf,
 	})
@@ -29,7 +28,7 @@ func Serve(t testing.TB, socket string) *dhcptest.Log {
 	must(t, os.MkdirAll(filepath.Dir(socket), 0o700))
 	l, err := net.Listen("unix", socket)
 	must(t, err)
-	s := rpc.New(k, log.Printf)
+	s := dhcp.NewServer(k, log.Printf)
 	go s.Serve(l) //nolint:errcheck // ends with Close
 	t.Cleanup(func() {
 		l.Close() //nolint:errcheck // it ends Serve

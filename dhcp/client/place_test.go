@@ -1,0 +1,95 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"errors"
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
+	"github.com/patchbay-net/patchbay/test/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+func setup(addr, gw string) *Setup {
+	return &Setup{Address: netip.MustParsePrefix(addr), Gateway: netip.MustParseAddr(gw), Routes: []spec.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0")}}}
+}
+
+func TestChange(t *testing.T) {
+	dhcptest.LAN(t, "br0", "10.77.0.1/24")
+	ns := nettest.NewNS(t, "c1")
+	dhcptest.Quiet(t, ns)
+	dhcptest.Plug(t, "br0", ns)
+	p, err := Find(ns, "eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, two := setup("10.77.0.10/24", "10.77.0.1"), setup("10.78.0.10/24", "10.78.0.1")
+	router := setup("10.78.0.10/24", "10.78.0.9")
+	want := func(what string, addrs, routes []string) {
+		t.Helper()
+		if a, r := dhcptest.Addrs(t, ns), dhcptest.Routes(t, ns); !reflect.DeepEqual(a, addrs) || !reflect.DeepEqual(r, routes) {
+			t.Errorf("%s: %v %v", what, a, r)
+		}
+	}
+	if err := p.Change(one, two); err != nil {
+		t.Error(err)
+	}
+	want("nobody used the address", nil, nil)
+	if had, err := p.Withdraw(one); had || err != nil {
+		t.Errorf("%t, %v", had, err)
+	}
+	dhcptest.Configure(t, ns, "10.77.0.10/24", "10.77.0.1")
+	for _, tc := range []struct {
+		what     string
+		from, to *Setup
+		addr, gw string
+	}{{"address", one, two, "10.78.0.10/24", "10.78.0.1"}, {"router", two, router, "10.78.0.10/24", "10.78.0.9"}, {"nothing", router, router, "10.78.0.10/24", "10.78.0.9"}} {
+		if err := p.Change(tc.from, tc.to); err != nil {
+			t.Errorf("%s: %v", tc.what, err)
+		}
+		want(tc.what, []string{tc.addr}, []string{"0.0.0.0/0 via " + tc.gw + " metric 0"})
+	}
+	if had, err := p.Withdraw(router); !had || err != nil {
+		t.Errorf("%t, %v", had, err)
+	}
+	want("withdrawn", nil, nil)
+	for range 2 {
+		if err := p.Put(one); err != nil {
+			t.Error(err)
+		}
+	}
+	want("put", []string{"10.77.0.10/24"}, []string{"0.0.0.0/0 via 10.77.0.1 metric 0"})
+}
+
+func TestGone(t *testing.T) {
+	dhcptest.LAN(t, "br0")
+	ns := nettest.NewNS(t, "c1")
+	dhcptest.Plug(t, "br0", ns)
+	p, err := Find(ns, "eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Look(); err != nil {
+		t.Error(err)
+	}
+	dhcptest.Unplug(t, ns)
+	dhcptest.Plug(t, "br0", ns) // another one of that name
+	if err := p.Look(); !errors.Is(err, ErrGone) {
+		q, _ := Find(ns, "eth0")
+		t.Errorf("%v: %+v, now %+v", err, p, q)
+	}
+	if _, err := Find("/run/netns/absent", "eth0"); !errors.Is(err, ErrGone) {
+		t.Error(err)
+	}
+	other := *p
+	other.ID.Ino++
+	if err := other.Look(); !errors.Is(err, ErrGone) {
+		t.Error(err)
+	}
+}

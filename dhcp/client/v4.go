@@ -1,0 +1,234 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+
+	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+)
+
+// V4 is DHCPv4 (RFC 2131).
+type V4 struct {
+	ID        string // option 61, as in the reference
+	Options   dhcprpc.Options
+	Broadcast bool // ask servers to broadcast their answers
+}
+
+// maxID is the longest client id, the reference's limit: an option has 255 bytes, one of
+// them for the type.
+const maxID = 254
+
+// ClientID is the reference's client id of an attachment, container/network/interface: an address
+// survives a change of programs.
+func ClientID(containerID, network, ifName string) string {
+	id := containerID + "/" + network + "/" + ifName
+	return id[:min(len(id), maxID)]
+}
+
+// modifiers apply to every message: the id first, since `provide` may replace it.
+func (c *V4) modifiers() []dhcpv4.Modifier {
+	mods := []dhcpv4.Modifier{
+		dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(nclient4.MaxMessageSize)),
+		dhcpv4.WithOption(dhcpv4.OptClientIdentifier(append([]byte{0}, c.ID...))),
+	}
+	for _, o := range c.Options.Provide {
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.Option{Code: dhcpv4.GenericOptionCode(o.Code), Value: dhcpv4.OptionGeneric{Data: o.Value}}))
+	}
+	if len(c.Options.Request) > 0 {
+		var list dhcpv4.OptionCodeList
+		for _, code := range c.Options.Request {
+			list.Add(dhcpv4.GenericOptionCode(code))
+		}
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.Option{Code: dhcpv4.OptionParameterRequestList, Value: list}))
+	}
+	return mods
+}
+
+// broadcasting adds the broadcast flag if configured.
+func (c *V4) broadcasting() []dhcpv4.Modifier {
+	mods := c.modifiers()
+	if c.Broadcast {
+		mods = append(mods, dhcpv4.WithBroadcast(true))
+	}
+	return mods
+}
+
+// Parse reads a stored DHCPACK.
+func (c *V4) Parse(raw []byte) (*Grant, error) {
+	ack, err := dhcpv4.FromBytes(raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode DHCPACK: %w", err)
+	}
+	return parseV4(ack)
+}
+
+// Acquire is DISCOVER, OFFER, REQUEST, ACK. wait limits the wait for each answer.
+func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant, error) {
+	sock, err := broadcast(p, netip.Addr{})
+	if err != nil {
+		return nil, fmt.Errorf("open packet socket on %s: %w", p.IfName, err)
+	}
+	client, err := c.open(sock, wait)
+	if err != nil {
+		return nil, err
+	}
+	defer closeLater(client)
+	discover, err := dhcpv4.NewDiscovery(sock.mac, c.broadcasting()...)
+	if err != nil {
+		return nil, err
+	}
+	offer, err := exchange(ctx, client, discover, nclient4.IsMessageType(dhcpv4.MessageTypeOffer))
+	if err != nil {
+		return nil, fmt.Errorf("discover: %w", err)
+	}
+	request, err := dhcpv4.NewRequestFromOffer(offer, c.broadcasting()...)
+	if err != nil {
+		return nil, err
+	}
+	ack, err := exchange(ctx, client, request, nclient4.IsAll(nclient4.IsCorrectServer(offer.ServerIdentifier()), answers))
+	if errors.Is(err, ErrSilent) { // a server that has offered exists
+		ack, err = exchange(ctx, client, request, answers)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("request %s: %w", offer.YourIPAddr, err)
+	}
+	return accept(ack)
+}
+
+// closeLater closes a client in the background: closing a packet socket waits for the kernel,
+// 8-16 ms (docs/adr/0016), and no ADD should wait for that.
+func closeLater(c *nclient4.Client) {
+	go c.Close() //nolint:errcheck // it was only read from
+}
+
+// open takes ownership of sock.
+func (c *V4) open(sock *conn, wait time.Duration) (*nclient4.Client, error) {
+	client, err := nclient4.NewWithConn(sock, sock.mac, nclient4.WithTimeout(wait), nclient4.WithRetry(1))
+	if err != nil {
+		return nil, errors.Join(err, sock.Close())
+	}
+	return client, nil
+}
+
+// answers reports whether a message answers a request.
+func answers(m *dhcpv4.DHCPv4) bool {
+	return m.MessageType() == dhcpv4.MessageTypeAck || m.MessageType() == dhcpv4.MessageTypeNak
+}
+
+// exchange sends to all servers and waits for a match.
+func exchange(ctx context.Context, c *nclient4.Client, m *dhcpv4.DHCPv4, match nclient4.Matcher) (*dhcpv4.DHCPv4, error) {
+	return exchangeWith(ctx, c, nclient4.DefaultServers, m, match)
+}
+
+func exchangeWith(ctx context.Context, c *nclient4.Client, to *net.UDPAddr, m *dhcpv4.DHCPv4, match nclient4.Matcher) (*dhcpv4.DHCPv4, error) {
+	answer, err := c.SendAndRead(ctx, to, m, match)
+	if errors.Is(err, nclient4.ErrNoResponse) {
+		return nil, fmt.Errorf("%w: %w", ErrSilent, err)
+	}
+	return answer, err
+}
+
+// accept makes a grant from an ACK, and an error from a NAK.
+func accept(m *dhcpv4.DHCPv4) (*Grant, error) {
+	if m.MessageType() == dhcpv4.MessageTypeNak {
+		return nil, fmt.Errorf("%w: %s", ErrNak, m.Message())
+	}
+	return parseV4(m)
+}
+
+// Renew asks the server that granted g.
+func (c *V4) Renew(ctx context.Context, p *Place, g *Grant, wait time.Duration) (*Grant, error) {
+	ack, err := dhcpv4.FromBytes(g.Raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode DHCPACK: %w", err)
+	}
+	server := ack.ServerIdentifier()
+	if server == nil {
+		return c.Rebind(ctx, p, g, wait)
+	}
+	sock, err := toServer(p, g.Address)
+	if err != nil {
+		return nil, fmt.Errorf("open socket on %s: %w", p.IfName, err)
+	}
+	return c.again(ctx, &asking{sock: sock, before: ack, to: &net.UDPAddr{IP: server, Port: nclient4.ServerPort}, wait: wait})
+}
+
+// Rebind asks every server.
+func (c *V4) Rebind(ctx context.Context, p *Place, g *Grant, wait time.Duration) (*Grant, error) {
+	ack, err := dhcpv4.FromBytes(g.Raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode DHCPACK: %w", err)
+	}
+	sock, err := broadcast(p, g.Address.Addr())
+	if err != nil {
+		return nil, fmt.Errorf("open packet socket on %s: %w", p.IfName, err)
+	}
+	return c.again(ctx, &asking{sock: sock, before: ack, to: nclient4.DefaultServers, wait: wait})
+}
+
+// asking is a renewal or a rebinding.
+type asking struct {
+	sock   *conn
+	before *dhcpv4.DHCPv4 // the last ACK
+	to     *net.UDPAddr
+	wait   time.Duration
+}
+
+func (c *V4) again(ctx context.Context, a *asking) (*Grant, error) {
+	client, err := c.open(a.sock, a.wait)
+	if err != nil {
+		return nil, err
+	}
+	defer closeLater(client)
+	// Use a new transaction: NewRenewFromAck would reuse the last one's.
+	request, err := dhcpv4.New(dhcpv4.PrependModifiers(c.modifiers(),
+		dhcpv4.WithHwAddr(a.sock.mac), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(a.before.YourIPAddr),
+		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainName, dhcpv4.OptionDomainNameServer))...)
+	if err != nil {
+		return nil, err
+	}
+	ack, err := exchangeWith(ctx, client, a.to, request, answers)
+	if err != nil {
+		return nil, err
+	}
+	complete(ack, a.before)
+	return accept(ack)
+}
+
+// Release informs the server, which does not answer. The interface may have lost the
+// address already, and may be deleted after the return.
+func (c *V4) Release(ctx context.Context, p *Place, g *Grant) error {
+	ack, err := dhcpv4.FromBytes(g.Raw)
+	if err != nil {
+		return fmt.Errorf("decode DHCPACK: %w", err)
+	}
+	release, err := dhcpv4.NewReleaseFromACK(ack, c.modifiers()...)
+	if err != nil {
+		return err
+	}
+	release.DeleteOption(dhcpv4.OptionParameterRequestList)
+	release.DeleteOption(dhcpv4.OptionMaximumDHCPMessageSize)
+	sock, err := toServer(p, g.Address)
+	if err != nil {
+		return fmt.Errorf("open socket on %s: %w", p.IfName, err)
+	}
+	defer func() { go sock.Close() }() //nolint:errcheck // as closeLater
+	server := ack.ServerIdentifier()
+	if server == nil {
+		server = net.IPv4bcast
+	}
+	if _, err = sock.WriteTo(release.ToBytes(), &net.UDPAddr{IP: server, Port: nclient4.ServerPort}); err != nil {
+		return err
+	}
+	return sock.sent(ctx)
+}

@@ -1,0 +1,122 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// The reference's defaults for times that a server does not send.
+const (
+	defaultLease = time.Hour
+	defaultT1V4  = 0.5
+	defaultT2V4  = 0.85
+)
+
+var errNoMask = errors.New("DHCP option Subnet Mask not found in DHCPACK")
+
+// parse makes a grant from a DHCPACK.
+func parseV4(ack *dhcpv4.DHCPv4) (*Grant, error) {
+	ip, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
+	if !ok || ip.IsUnspecified() {
+		return nil, errors.New("no address in DHCPACK")
+	}
+	mask := ack.SubnetMask()
+	if mask == nil {
+		return nil, errNoMask
+	}
+	bits, size := mask.Size()
+	if size != 32 {
+		return nil, fmt.Errorf("invalid subnet mask %s in DHCPACK", mask)
+	}
+	g := &Grant{
+		Raw:     ack.ToBytes(),
+		Address: netip.PrefixFrom(ip, bits),
+		Gateway: gateway(ack),
+		Routes:  routes(ack),
+		DNS:     dnsV4(ack),
+		Valid:   ack.IPAddressLeaseTime(defaultLease),
+		T1:      ack.IPAddressRenewalTime(0),
+		T2:      ack.IPAddressRebindingTime(0),
+	}
+	if g.Valid < time.Second {
+		return nil, fmt.Errorf("lease of %v in DHCPACK", g.Valid)
+	}
+	g.Order(defaultT1V4, defaultT2V4)
+	return g, nil
+}
+
+func gateway(ack *dhcpv4.DHCPv4) netip.Addr {
+	for _, ip := range ack.Router() {
+		return addr(ip)
+	}
+	return netip.Addr{}
+}
+
+func addr(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+// scopeLink is RT_SCOPE_LINK.
+const scopeLink = 253
+
+// routes are the classless ones of option 121, which alone count when there are any (RFC
+// 3442); else the classful ones of option 33 and a default route through the router. Router
+// 0.0.0.0 means on the link, and remains in the result, as with the reference: without it
+// the first gateway would be used.
+func routes(ack *dhcpv4.DHCPv4) (out []spec.Route) {
+	for _, r := range ack.ClasslessStaticRoute() {
+		bits, _ := r.Dest.Mask.Size()
+		route := spec.Route{Dst: netip.PrefixFrom(addr(r.Dest.IP), bits), GW: addr(r.Router)}
+		if r.Router.IsUnspecified() {
+			scope := scopeLink
+			route.Scope = &scope
+		}
+		out = append(out, route)
+	}
+	if len(out) > 0 {
+		return out
+	}
+	for opt := ack.Options.Get(dhcpv4.OptionStaticRoutingTable); len(opt) >= 8; opt = opt[8:] {
+		bits, _ := net.IP(opt[:4]).DefaultMask().Size()
+		out = append(out, spec.Route{Dst: netip.PrefixFrom(addr(opt[:4]), bits), GW: addr(opt[4:8])})
+	}
+	if gw := gateway(ack); gw.IsValid() {
+		out = append(out, spec.Route{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), GW: gw})
+	}
+	return out
+}
+
+func dnsV4(ack *dhcpv4.DHCPv4) spec.DNS {
+	d := spec.DNS{Domain: ack.DomainName()}
+	for _, ip := range ack.DNS() {
+		d.Nameservers = append(d.Nameservers, addr(ip).String())
+	}
+	if search := ack.DomainSearch(); search != nil {
+		d.Search = search.Labels
+	}
+	return d
+}
+
+// complete gives an ACK of a renewal the options of the earlier ACK when it has no subnet
+// mask: some servers (Windows) send only what has changed.
+func complete(ack, before *dhcpv4.DHCPv4) {
+	if ack.SubnetMask() != nil || !ack.YourIPAddr.Equal(before.YourIPAddr) {
+		return
+	}
+	for code, value := range before.Options {
+		if !ack.Options.Has(dhcpv4.GenericOptionCode(code)) {
+			ack.Options[code] = value
+		}
+	}
+}

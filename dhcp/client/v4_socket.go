@@ -1,0 +1,171 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/clock"
+)
+
+// conn reads from one socket and writes to another.
+type conn struct {
+	net.PacketConn                // reads messages to the client's port, to any address
+	write          net.PacketConn // has the source address
+
+	mac net.HardwareAddr // of the interface
+}
+
+func (c *conn) WriteTo(b []byte, to net.Addr) (int, error) { return c.write.WriteTo(b, to) }
+
+// Close closes both; for broadcasts they are one.
+func (c *conn) Close() error {
+	err := c.PacketConn.Close()
+	if c.write != c.PacketConn {
+		err = errors.Join(err, c.write.Close())
+	}
+	if errors.Is(err, net.ErrClosed) { // two views of one packet socket
+		return nil
+	}
+	return err
+}
+
+// sentEvery is the interval at which sent looks.
+const sentEvery = time.Millisecond
+
+// sent waits until the kernel has sent everything that was written. The kernel may first
+// have to resolve the server's Ethernet address, on a link that has just come up, and
+// repeat that after a second; deleting the interface meanwhile loses the packet. A packet
+// socket queues nothing.
+func (c *conn) sent(ctx context.Context) error {
+	udp, ok := c.write.(*net.UDPConn)
+	if !ok {
+		return nil
+	}
+	raw, err := udp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for {
+		var queued int
+		var ierr error
+		err := raw.Control(func(fd uintptr) { queued, ierr = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+		if err = errors.Join(err, ierr); err != nil || queued == 0 {
+			return err
+		}
+		if !clock.Sleep(ctx, sentEvery) {
+			return fmt.Errorf("the kernel finds no way to the server: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// broadcast opens a packet socket on the interface, whatever its addresses. Its packets
+// come from src, which may be unspecified, and go to all hosts on the link.
+func broadcast(p *Place, src netip.Addr) (*conn, error) {
+	link, err := p.Interface()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{mac: link.HardwareAddr}
+	err = p.Do(func() error {
+		raw, err := listen(link)
+		if err != nil {
+			return err
+		}
+		c.PacketConn = nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{Port: nclient4.ClientPort})
+		c.write = c.PacketConn
+		if src.IsValid() {
+			c.write = nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{IP: src.AsSlice(), Port: nclient4.ClientPort})
+		}
+		return nil
+	})
+	return c, err
+}
+
+// toServer is the socket for a message to one server. With the address on the interface it
+// writes to an ordinary socket: the kernel finds the route, also to a server behind a
+// router. Otherwise it broadcasts. (bind(2) does not show whether the address exists: in a
+// namespace that never had an IPv4 address it accepts any.)
+func toServer(p *Place, src netip.Prefix) (*conn, error) {
+	had, err := p.Holds(src)
+	if err != nil {
+		return nil, err
+	}
+	if had {
+		c, err := unicast(p, src.Addr())
+		if err == nil || errors.Is(err, ErrGone) {
+			return c, err
+		}
+		// Another client has the port, without SO_REUSEADDR.
+	}
+	return broadcast(p, src.Addr())
+}
+
+func unicast(p *Place, src netip.Addr) (*conn, error) {
+	link, err := p.Interface()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{mac: link.HardwareAddr}
+	err = p.Do(func() error {
+		raw, err := listen(link)
+		if err != nil {
+			return err
+		}
+		c.PacketConn = nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{Port: nclient4.ClientPort})
+		lc := net.ListenConfig{Control: func(_, _ string, s syscall.RawConn) error { return bind(s, p.Index) }}
+		c.write, err = lc.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(src, nclient4.ClientPort).String())
+		if err != nil {
+			return errors.Join(err, raw.Close())
+		}
+		return nil
+	})
+	return c, err
+}
+
+// bind binds a socket to the interface and allows another client's beside it.
+func bind(s syscall.RawConn, index int) error {
+	var err error
+	cerr := s.Control(func(fd uintptr) {
+		err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index), // Linux 5.0
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	})
+	return errors.Join(cerr, err)
+}
+
+func listen(link *net.Interface) (*packet.Conn, error) {
+	return packet.Listen(link, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: filter()})
+}
+
+// filter accepts UDP to the client's port, so that the container's own traffic wakes no
+// goroutine. It sees packets from the IP header on.
+func filter() []bpf.RawInstruction {
+	const whole, none = 0x40000, 0
+	raw, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: 9, Size: 1},
+		bpf.JumpIf{Val: unix.IPPROTO_UDP, SkipFalse: 6},
+		bpf.LoadAbsolute{Off: 6, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x1fff, SkipTrue: 4}, // a later fragment
+		bpf.LoadMemShift{Off: 0},
+		bpf.LoadIndirect{Off: 2, Size: 2},
+		bpf.JumpIf{Val: nclient4.ClientPort, SkipFalse: 1},
+		bpf.RetConstant{Val: whole},
+		bpf.RetConstant{Val: none},
+	})
+	if err != nil {
+		panic("DHCPv4 filter: " + err.Error()) // constant
+	}
+	return raw
+}

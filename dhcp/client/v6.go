@@ -1,0 +1,355 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/dhcpv6/nclient6"
+	"github.com/insomniacslk/dhcp/iana"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// V6 is DHCPv6 (RFC 8415): one address (IA_NA), requested from the interface's link-local
+// address. The default route comes from router advertisements, never from DHCPv6.
+type V6 struct {
+	ID string // container/network/interface, from which the DUID is made
+}
+
+// duid is the attachment's own DUID-UUID (RFC 6355), as option 61 is for DHCPv4.
+func (c *V6) duid() dhcpv6.DUID {
+	sum := sha256.Sum256([]byte(c.ID))
+	d := &dhcpv6.DUIDUUID{}
+	copy(d.UUID[:], sum[:])
+	return d
+}
+
+// iaid is the identity association: an attachment has one.
+func (c *V6) iaid() [4]byte { return [4]byte{0, 0, 0, 1} }
+
+// Parse reads a stored reply.
+func (c *V6) Parse(raw []byte) (*Grant, error) {
+	m, err := dhcpv6.MessageFromBytes(raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode DHCPv6 reply: %w", err)
+	}
+	return parseV6(m)
+}
+
+// Acquire is SOLICIT, ADVERTISE, REQUEST, REPLY. wait limits the wait for an advertisement,
+// and for the link-local address before it.
+func (c *V6) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant, error) {
+	client, err := c.open(ctx, p, wait)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close() //nolint:errcheck // it was only read from
+	link, err := p.Interface()
+	if err != nil {
+		return nil, err
+	}
+	offer, err := c.solicit(ctx, client, link.HardwareAddr)
+	if err != nil {
+		return nil, fmt.Errorf("solicit: %w", err)
+	}
+	request, err := dhcpv6.NewRequestFromAdvertise(offer)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := c.reply(ctx, client, request)
+	if err != nil {
+		return nil, err
+	}
+	return parseV6(reply)
+}
+
+// solicit returns the first advertisement with an address for us. Without one it returns
+// the last server's reason as an error.
+func (c *V6) solicit(ctx context.Context, client *nclient6.Client, mac net.HardwareAddr) (*dhcpv6.Message, error) {
+	m, err := dhcpv6.NewSolicit(mac, dhcpv6.WithClientID(c.duid()), dhcpv6.WithIAID(c.iaid()))
+	if err != nil {
+		return nil, err
+	}
+	var instead error
+	offer, err := c.exchange(ctx, client, m, func(m *dhcpv6.Message) bool {
+		if m.MessageType != dhcpv6.MessageTypeAdvertise {
+			return false
+		}
+		_, instead = parseV6(m)
+		return instead == nil
+	})
+	if err != nil && instead != nil {
+		return nil, instead
+	}
+	return offer, err
+}
+
+// Renew asks the server that granted g.
+func (c *V6) Renew(ctx context.Context, p *Place, g *Grant, wait time.Duration) (*Grant, error) {
+	return c.again(ctx, p, g, dhcpv6.MessageTypeRenew, wait)
+}
+
+// Rebind asks every server.
+func (c *V6) Rebind(ctx context.Context, p *Place, g *Grant, wait time.Duration) (*Grant, error) {
+	return c.again(ctx, p, g, dhcpv6.MessageTypeRebind, wait)
+}
+
+func (c *V6) again(ctx context.Context, p *Place, g *Grant, kind dhcpv6.MessageType, wait time.Duration) (*Grant, error) {
+	m, err := c.message(g, kind)
+	if err != nil {
+		return nil, err
+	}
+	client, err := c.open(ctx, p, wait)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close() //nolint:errcheck // it was only read from
+	reply, err := c.reply(ctx, client, m)
+	if err != nil {
+		return nil, err
+	}
+	granted, err := parseV6(reply)
+	if errors.Is(err, errNoBinding) {
+		return c.anew(ctx, client, g, reply)
+	}
+	return granted, err
+}
+
+// anew requests the address again from a server that does not know it (RFC 8415,
+// 18.2.10.1). If the server does not grant it, another client may get it.
+func (c *V6) anew(ctx context.Context, client *nclient6.Client, g *Grant, from *dhcpv6.Message) (*Grant, error) {
+	m, err := c.message(g, dhcpv6.MessageTypeRequest)
+	if err != nil {
+		return nil, err
+	}
+	if server := from.Options.ServerID(); server != nil {
+		m.UpdateOption(dhcpv6.OptServerID(server))
+	}
+	reply, err := c.reply(ctx, client, m)
+	if err != nil {
+		return nil, err
+	}
+	granted, err := parseV6(reply)
+	if err != nil {
+		err = fmt.Errorf("%w: it does not know the address and grants none: %w", ErrNak, err)
+	}
+	return granted, err
+}
+
+// Release informs the server, and does not wait for its answer.
+func (c *V6) Release(ctx context.Context, p *Place, g *Grant) error {
+	m, err := c.message(g, dhcpv6.MessageTypeRelease)
+	if err != nil {
+		return err
+	}
+	sock, err := c.listen(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer sock.Close() //nolint:errcheck // it was sent, or not
+	_, err = sock.WriteTo(m.ToBytes(), nclient6.AllDHCPRelayAgentsAndServers)
+	return err
+}
+
+// message is a message about the held address.
+func (c *V6) message(g *Grant, kind dhcpv6.MessageType) (*dhcpv6.Message, error) {
+	reply, err := dhcpv6.MessageFromBytes(g.Raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode DHCPv6 reply: %w", err)
+	}
+	m, err := dhcpv6.NewMessage(dhcpv6.WithClientID(c.duid()))
+	if err != nil {
+		return nil, err
+	}
+	m.MessageType = kind
+	if server := reply.Options.ServerID(); server != nil && kind != dhcpv6.MessageTypeRebind {
+		m.AddOption(dhcpv6.OptServerID(server))
+	}
+	m.AddOption(dhcpv6.OptElapsedTime(0))
+	if kind != dhcpv6.MessageTypeRelease {
+		m.AddOption(dhcpv6.OptRequestedOption(dhcpv6.OptionDNSRecursiveNameServer, dhcpv6.OptionDomainSearchList))
+	}
+	m.AddOption(&dhcpv6.OptIANA{IaId: c.iaid(), Options: dhcpv6.IdentityOptions{Options: dhcpv6.Options{
+		&dhcpv6.OptIAAddress{IPv6Addr: g.Address.Addr().AsSlice()},
+	}}})
+	return m, nil
+}
+
+// reply sends a message and returns the reply.
+func (c *V6) reply(ctx context.Context, client *nclient6.Client, m *dhcpv6.Message) (*dhcpv6.Message, error) {
+	reply, err := c.exchange(ctx, client, m, nclient6.IsMessageType(dhcpv6.MessageTypeReply))
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", m.MessageType, err)
+	}
+	return reply, nil
+}
+
+func (c *V6) exchange(ctx context.Context, client *nclient6.Client, m *dhcpv6.Message, match nclient6.Matcher) (*dhcpv6.Message, error) {
+	answer, err := client.SendAndRead(ctx, nclient6.AllDHCPRelayAgentsAndServers, m, match)
+	if errors.Is(err, nclient6.ErrNoResponse) {
+		return nil, fmt.Errorf("%w: %w", ErrSilent, err)
+	}
+	return answer, err
+}
+
+func (c *V6) open(ctx context.Context, p *Place, wait time.Duration) (*nclient6.Client, error) {
+	within, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	sock, err := c.listen(within, p)
+	if err != nil {
+		return nil, err
+	}
+	client, err := nclient6.NewWithConn(sock, nil, nclient6.WithTimeout(wait), nclient6.WithRetry(1))
+	if err != nil {
+		return nil, errors.Join(err, sock.Close())
+	}
+	return client, nil
+}
+
+// zoned sends through the interface, whatever the destination's zone.
+type zoned struct {
+	net.PacketConn
+	zone string
+}
+
+func (z *zoned) WriteTo(b []byte, to net.Addr) (int, error) {
+	u, ok := to.(*net.UDPAddr)
+	if !ok {
+		return 0, net.InvalidAddrError("no UDP address")
+	}
+	return z.PacketConn.WriteTo(b, &net.UDPAddr{IP: u.IP, Port: u.Port, Zone: z.zone})
+}
+
+// listen opens a socket on the interface's link-local address. The zone is a number:
+// package net keeps one table of interface names for the whole process, for all namespaces.
+func (c *V6) listen(ctx context.Context, p *Place) (net.PacketConn, error) {
+	local, err := linkLocal(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	z := &zoned{zone: strconv.Itoa(p.Index)}
+	err = p.Do(func() error {
+		z.PacketConn, err = net.ListenUDP("udp6", &net.UDPAddr{IP: local.AsSlice(), Port: dhcpv6.DefaultClientPort, Zone: z.zone})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open socket on %s: %w", p.IfName, err)
+	}
+	return z, nil
+}
+
+// lookAgain is the interval between two looks for the link-local address, which exists
+// after duplicate address detection, 1-2 s after the link has come up.
+const lookAgain = 50 * time.Millisecond
+
+func linkLocal(ctx context.Context, p *Place) (netip.Addr, error) {
+	conn, _, err := p.Conn()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer conn.Close()
+	if err := enable(conn, p.IfName); err != nil {
+		return netip.Addr{}, err
+	}
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		addrs, err := conn.Addrs(p.Index)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		for _, a := range addrs {
+			if a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
+				return a.Prefix.Addr(), nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return netip.Addr{}, fmt.Errorf("%w: %s has no link-local address: %w", ErrSilent, p.IfName, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// enable turns IPv6 on where a runtime has turned it off.
+func enable(conn *nl.Conn, ifName string) error {
+	key := "net/ipv6/conf/" + ifName + "/disable_ipv6"
+	off, err := conn.Sysctl(key)
+	if err != nil || off == "0" {
+		return err
+	}
+	return conn.SetSysctl(key, "0")
+}
+
+// Defaults for times that a server does not send (RFC 8415, 14.2).
+const (
+	defaultT1V6 = 0.5
+	defaultT2V6 = 0.8
+)
+
+// parse makes a grant from a reply or an advertisement. The held address is refused only by
+// a reply that the address is not on our link, or not valid any more.
+func parseV6(m *dhcpv6.Message) (*Grant, error) {
+	if err := failed(m.Options.Status()); err != nil {
+		return nil, err
+	}
+	na := m.Options.OneIANA()
+	if na == nil {
+		return nil, errors.New("no IA_NA in the reply")
+	}
+	if err := failed(na.Options.Status()); err != nil {
+		return nil, err
+	}
+	if len(na.Options.Addresses()) == 0 {
+		return nil, errors.New("no address in the reply")
+	}
+	for _, a := range na.Options.Addresses() {
+		ip, ok := netip.AddrFromSlice(a.IPv6Addr)
+		if !ok || a.ValidLifetime < time.Second {
+			continue
+		}
+		g := &Grant{Raw: m.ToBytes(), Address: netip.PrefixFrom(ip, 128), DNS: dnsV6(m), Valid: a.ValidLifetime, T1: na.T1, T2: na.T2}
+		g.Order(defaultT1V6, defaultT2V6)
+		return g, nil
+	}
+	return nil, fmt.Errorf("%w: the address is no longer valid", ErrNak)
+}
+
+// errNoBinding is a server's answer that it does not know the address.
+var errNoBinding = errors.New("the server does not know the address")
+
+// failed is the error of a status. One failing server of several, or a temporary failure,
+// removes no valid address (RFC 8415, 18.2.10).
+func failed(s *dhcpv6.OptStatusCode) error {
+	switch {
+	case s == nil || s.StatusCode == iana.StatusSuccess:
+		return nil
+	case s.StatusCode == iana.StatusNotOnLink:
+		return fmt.Errorf("%w: %v %s", ErrNak, s.StatusCode, s.StatusMessage)
+	case s.StatusCode == iana.StatusNoBinding:
+		return fmt.Errorf("%w: %v %s", errNoBinding, s.StatusCode, s.StatusMessage)
+	}
+	return fmt.Errorf("the server gives no address: %v %s", s.StatusCode, s.StatusMessage)
+}
+
+func dnsV6(m *dhcpv6.Message) (d spec.DNS) {
+	for _, ip := range m.Options.DNS() {
+		d.Nameservers = append(d.Nameservers, ip.String())
+	}
+	if search := m.Options.DomainSearchList(); search != nil {
+		d.Search = search.Labels
+	}
+	return d
+}

@@ -1,0 +1,177 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dhcp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/dhcptest"
+	"github.com/patchbay-net/patchbay/test/nettest"
+)
+
+// world is a network with a container, and a keeper.
+type world struct {
+	*testing.T
+	ns     string
+	opts   Options
+	keeper *Keeper
+	log    *dhcptest.Log
+	clock  *dhcptest.Clock
+}
+
+func newWorld(t *testing.T) *world {
+	dhcptest.LAN(t, "br0", "10.77.0.1/24", "fd77::1/64")
+	w := &world{T: t, ns: nettest.NewNS(t, "c1"), log: new(dhcptest.Log), clock: dhcptest.NewClock()}
+	dhcptest.Plug(t, "br0", w.ns)
+	w.opts = Options{
+		RunDir: t.TempDir(), Proc: "/proc", Timeout: 2 * time.Second, ReleaseTime: time.Minute, Watch: time.Minute, Clock: w.clock, Log: w.log.Printf,
+	}
+	w.start()
+	t.Cleanup(func() {
+		w.keeper.Close()
+		if t.Failed() {
+			t.Logf("the keeper said:\n%s", w.log)
+		}
+	})
+	return w
+}
+
+func (w *world) start() {
+	w.Helper()
+	k, err := New(w.opts)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.keeper = k
+}
+
+func (w *world) restart() {
+	w.Helper()
+	w.keeper.Close()
+	w.start()
+}
+
+// impatient gives missing servers less time to answer.
+func (w *world) impatient() {
+	w.Helper()
+	w.opts.Timeout = minWait
+	w.restart()
+}
+
+// inVain is an ADD that no server answers. Whenever it waits, for its next try and for its
+// end, the clock jumps.
+func (w *world) inVain(ipam string) error {
+	w.Helper()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := w.keeper.Allocate(w.Context(), w.args("c1", ipam))
+		failed <- err
+	}()
+	dhcptest.Eventually(w, "the end of an ADD in vain", func() bool {
+		if w.clock.Asleep() == 2 {
+			w.clock.Jump()
+		}
+		return len(failed) == 1
+	})
+	return <-failed
+}
+
+// args are the arguments for a container with more fields in the section ipam.
+func (w *world) args(id, ipam string) *dhcprpc.Args {
+	if ipam != "" {
+		ipam = "," + ipam
+	}
+	return &dhcprpc.Args{ContainerID: id, NetNS: w.ns, IfName: "eth0", Config: fmt.Appendf(nil, `{"name":"net","ipam":{"type":"dhcp"%s}}`, ipam)}
+}
+
+func (w *world) add(ipam string) *spec.Result {
+	w.Helper()
+	r, err := w.keeper.Allocate(w.Context(), w.args("c1", ipam))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r
+}
+
+func (w *world) del() {
+	w.Helper()
+	if err := w.keeper.Release(w.Context(), w.args("c1", "")); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// configured is add, with the first address on the interface.
+func (w *world) configured(ipam string) string {
+	w.Helper()
+	r := w.add(ipam)
+	gw := ""
+	if r.IPs[0].Gateway.IsValid() {
+		gw = r.IPs[0].Gateway.String()
+	}
+	dhcptest.Configure(w, w.ns, r.IPs[0].Address.String(), gw)
+	return r.IPs[0].Address.String()
+}
+
+// passes lets time pass until ok: whenever the whole keeper sleeps the clock jumps to the
+// next wake-up. Requests to a server take real time.
+func (w *world) passes(what string, ok func() bool) {
+	w.Helper()
+	dhcptest.Eventually(w, what, func() bool {
+		if ok() {
+			return true
+		}
+		if w.asleep() {
+			w.clock.Jump()
+		}
+		return false
+	})
+}
+
+// asleep reports whether every goroutine of every entry sleeps.
+func (w *world) asleep() bool {
+	w.keeper.mu.Lock()
+	defer w.keeper.mu.Unlock()
+	all := 0
+	for _, e := range w.keeper.entries {
+		select {
+		case <-e.ready:
+		default:
+			return false // it is being requested
+		}
+		if e.rec.Away != 0 {
+			all++
+		} else {
+			all += len(e.addrs) + 1
+		}
+	}
+	return w.clock.Asleep() == all
+}
+
+// logged counts the keeper's log lines with a text.
+func (w *world) logged(what string) int { return strings.Count(w.log.String(), what) }
+
+func (w *world) has(addr string) bool {
+	for _, a := range dhcptest.Addrs(w, w.ns) {
+		if a == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// files lists the leases on disk.
+func (w *world) files() int {
+	list, err := os.ReadDir(w.opts.RunDir + "/dhcp")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		w.Fatal(err)
+	}
+	return len(list)
+}

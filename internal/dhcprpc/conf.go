@@ -1,0 +1,256 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dhcprpc
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// DefaultSocket is where the keeper listens, the reference's path.
+const DefaultSocket = "/run/cni/dhcp.sock"
+
+// LeaseDir is the directory of our keeper's leases, below the run directory.
+const LeaseDir = "dhcp"
+
+// LeaseFile is the file of an attachment's leases below a run directory. The plugin removes
+// it when no keeper runs to do so.
+func LeaseFile(run string, o owner.Key) string {
+	return filepath.Join(run, LeaseDir, string(o)+".json")
+}
+
+// Conf is the part of the calling plugin's configuration that we read.
+type Conf struct {
+	IPAM *IPAM `json:"ipam"`
+}
+
+// IPAM is the section `ipam`.
+type IPAM struct {
+	// Type is dhcp.
+	// Reference: same.
+	Type string `json:"type"`
+
+	// DaemonSocketPath is where the keeper of leases listens.
+	// Default: /run/cni/dhcp.sock.
+	// Reference: same.
+	DaemonSocketPath string `json:"daemonSocketPath"`
+
+	// Provide are DHCPv4 options sent to the server with every request.
+	// Reference: same.
+	Provide []Provide `json:"provide"`
+
+	// Request are DHCPv4 options requested besides the default ones: routers, subnet-mask, and
+	// 6, 15 and 119, which become the result's dns.
+	// Reference: requests no DNS and returns none.
+	Request []Request `json:"request"`
+
+	// Priority is the metric of every route in the result; 0 is the kernel's.
+	// Reference: same.
+	Priority int `json:"priority"`
+
+	// DHCPv4 may be false for a network with DHCPv6 only.
+	// Default: true.
+	// Reference: none, ours only.
+	DHCPv4 *bool `json:"dhcpv4"`
+
+	// DHCPv6 asks for an address by DHCPv6 (IA_NA) too. It does not depend on the M flag
+	// of router advertisements: this decides. Both families must answer, or the ADD fails.
+	// Reference: none, ours only; its daemon is refused with it.
+	DHCPv6 bool `json:"dhcpv6"`
+
+	// StartKeeper starts `patchbayd dhcp` when no process listens on the socket.
+	// Reference: none, ours only.
+	StartKeeper bool `json:"startKeeper"`
+}
+
+// Provide is one option to send.
+type Provide struct {
+	// Option is a number, or dhcp-client-identifier, subnet-mask, routers, host-name,
+	// user-class or vendor-class-identifier.
+	// Reference: same.
+	Option string `json:"option"`
+
+	// Value of at most 255 bytes; empty sends nothing.
+	// Reference: same.
+	Value string `json:"value"`
+
+	// FromArg is the key of CNI_ARGS that has the value; it overrides value.
+	// Reference: same.
+	FromArg string `json:"fromArg"`
+}
+
+// Request is one option to ask for.
+type Request struct {
+	// SkipDefault leaves the default options out. With no other option there is no list of
+	// requested options but those that every client sends.
+	// Reference: same.
+	SkipDefault bool `json:"skipDefault"`
+
+	// Option is named as in provide; empty is allowed beside skipDefault.
+	// Reference: same.
+	Option string `json:"option"`
+}
+
+// Parse reads a configuration and refuses one without the section.
+func Parse(config []byte) (*IPAM, error) {
+	c := new(Conf)
+	if err := json.Unmarshal(config, c); err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "failed to load netconf: %w", err)
+	}
+	if c.IPAM == nil {
+		return nil, refuse("IPAM config missing 'ipam' key")
+	}
+	if !c.IPAM.V4() && !c.IPAM.DHCPv6 {
+		return nil, refuse("neither dhcpv4 nor dhcpv6 is set: there is nothing to request")
+	}
+	if c.IPAM.Priority < 0 {
+		return nil, refuse("invalid priority %d", c.IPAM.Priority)
+	}
+	return c.IPAM, nil
+}
+
+func refuse(format string, args ...any) error {
+	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+}
+
+// V4 reports whether an IPv4 address is wanted.
+func (c *IPAM) V4() bool { return c.DHCPv4 == nil || *c.DHCPv4 }
+
+// Socket is where the keeper listens.
+func (c *IPAM) Socket() string {
+	if c.DaemonSocketPath == "" {
+		return DefaultSocket
+	}
+	return c.DaemonSocketPath
+}
+
+// Option is a DHCPv4 option to send.
+type Option struct {
+	Code  uint8  `json:"code"`
+	Value []byte `json:"value"`
+}
+
+// Options are the options that an attachment sends to a DHCPv4 server and requests from it.
+type Options struct {
+	Provide []Option `json:"provide,omitempty"`
+	Request []uint8  `json:"request,omitempty"` // codes; none: the defaults of every client
+}
+
+// Options combines the options of the configuration and of CNI_ARGS. It ignores keys of
+// CNI_ARGS that the configuration does not name, and malformed pairs.
+func (c *IPAM) Options(cniArgs string) (*Options, error) {
+	out := new(Options)
+	for _, p := range c.Provide {
+		code, err := optionCode(p.Option)
+		if err != nil {
+			return nil, err
+		}
+		if len(p.Value) > 255 {
+			return nil, refuse("value too long for option %q: %q", p.Option, p.Value)
+		}
+		value := p.Value
+		if arg, ok := lookup(cniArgs, p.FromArg); ok && p.FromArg != "" {
+			if value = arg; len(value) > 255 {
+				return nil, refuse("value too long for option %q from CNI_ARGS %q: %q", p.Option, p.FromArg, value)
+			}
+		} else if value == "" {
+			continue
+		}
+		out.Provide = append(out.Provide, Option{code, []byte(value)})
+	}
+	var err error
+	out.Request, err = c.requested()
+	return out, err
+}
+
+// The options that are requested by default.
+const (
+	subnetMask   = 1
+	routers      = 3
+	dnsServers   = 6
+	domainName   = 15
+	domainSearch = 119
+)
+
+func (c *IPAM) requested() (codes []uint8, err error) {
+	add := func(code uint8) {
+		if !slices.Contains(codes, code) {
+			codes = append(codes, code)
+		}
+	}
+	skip := false
+	for _, r := range c.Request {
+		skip = skip || r.SkipDefault
+		if r.Option == "" {
+			continue
+		}
+		code, err := optionCode(r.Option)
+		if err != nil {
+			return nil, err
+		}
+		add(code)
+	}
+	if !skip {
+		for _, code := range [...]uint8{routers, subnetMask, dnsServers, domainName, domainSearch} {
+			add(code)
+		}
+	}
+	return codes, nil
+}
+
+// optionCode reads a name of dhcp-options(5) or a number.
+func optionCode(name string) (uint8, error) {
+	switch name {
+	case "dhcp-client-identifier":
+		return 61, nil
+	case "subnet-mask":
+		return subnetMask, nil
+	case "routers":
+		return routers, nil
+	case "host-name":
+		return 12, nil
+	case "user-class":
+		return 77, nil
+	case "vendor-class-identifier":
+		return 60, nil
+	}
+	code, err := strconv.ParseUint(name, 10, 8)
+	if err != nil {
+		return 0, refuse("Can not parse option %q: %w", name, fmt.Errorf("Can not parse option: %w", err))
+	}
+	if code == 0 || code == 255 {
+		return 0, refuse("Can not parse option %q: it is padding or the end of a message", name)
+	}
+	return uint8(code), nil
+}
+
+// lookup returns the last value of a key in CNI_ARGS. Unlike elsewhere a value may contain
+// '=', as with the reference.
+func lookup(args, key string) (value string, ok bool) {
+	for _, pair := range strings.Split(args, ";") {
+		if k, v, is := strings.Cut(pair, "="); is && k == key {
+			value, ok = v, true
+		}
+	}
+	return value, ok
+}
+
+// Network reads only the name of the network, for verbs that must not fail when the rest of
+// the configuration is wrong.
+func Network(config []byte) (string, error) {
+	var c struct {
+		Name string `json:"name"`
+	}
+	if err := json.Unmarshal(config, &c); err != nil {
+		return "", spec.Errorf(spec.CodeDecoding, "failed to load netconf: %w", err)
+	}
+	return c.Name, nil
+}
