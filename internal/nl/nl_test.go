@@ -77,6 +77,9 @@ func TestAddVeth(t *testing.T) {
 	if n.MasterIndex != br.Attrs().Index || n.Flags&net.FlagUp == 0 || f.Flags&net.FlagUp != 0 || n.ParentIndex != f.Index {
 		t.Errorf("near %+v\nfar %+v", n, f)
 	}
+	if n.NumTxQueues != 1 || n.NumRxQueues != 1 || f.NumTxQueues != 1 || f.NumRxQueues != 1 {
+		t.Errorf("near %d and %d queues, far %d and %d", n.NumTxQueues, n.NumRxQueues, f.NumTxQueues, f.NumRxQueues)
+	}
 	must(t, host.SetAlias("v0", "patchbay:x", PortFlags{Hairpin: true, Isolated: true}))
 	flags, err := host.PortFlags(n.Index)
 	must(t, err)
