@@ -53,7 +53,7 @@ func (d *Driver) askDocker(ctx context.Context, grace time.Duration) (*dockerVie
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotAsked, err)
 	}
-	all, _ := d.store.Endpoints() // the collector reports those that it cannot read
+	all, _ := d.store.Endpoints.List() // the collector reports those that it cannot read
 	return s, s.askEndpoints(ctx, d.opts.Engine, all)
 }
 

@@ -17,7 +17,7 @@ import (
 // freeAddress frees the MAC address of a new lease from another endpoint, and the wanted
 // address from a dead one.
 func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted netip.Addr) error {
-	l, err := d.store.Lease(id)
+	l, err := d.store.Leases.Get(id)
 	switch {
 	case errors.Is(err, state.ErrUnknown):
 	case err != nil:
@@ -28,7 +28,7 @@ func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted net
 	if !wanted.IsValid() {
 		return nil
 	}
-	all, err := d.store.Leases()
+	all, err := d.store.Leases.List()
 	for _, l := range all {
 		if l.ID != id && l.Network == network && l.Endpoint != "" && slices.Contains(l.Given, wanted) {
 			d.evict(ctx, l.Endpoint, false)

@@ -98,10 +98,10 @@ func (d *Driver) Collect(ctx context.Context, in Collection) *Collected {
 func (c *collector) everything(ctx context.Context) error {
 	s := c.d.store
 	return errors.Join(
-		each(ctx, s.Endpoints, func(e *state.Endpoint) error { return c.endpoint(ctx, e.ID) }),
-		each(ctx, s.Networks, func(n *state.Network) error { return c.network(ctx, n) }),
-		each(ctx, s.Leases, func(l *state.Lease) error { return c.lease(ctx, l) }),
-		each(ctx, s.Pools, c.pool))
+		each(ctx, s.Endpoints.List, func(e *state.Endpoint) error { return c.endpoint(ctx, e.ID) }),
+		each(ctx, s.Networks.List, func(n *state.Network) error { return c.network(ctx, n) }),
+		each(ctx, s.Leases.List, func(l *state.Lease) error { return c.lease(ctx, l) }),
+		each(ctx, s.Pools.List, c.pool))
 }
 
 // each calls do for everything that can be read, and returns the errors.
@@ -197,7 +197,7 @@ func (c *collector) network(ctx context.Context, n *state.Network) error {
 
 // runsOn says whether a container runs on a network.
 func (d *Driver) runsOn(network string) verdict {
-	all, err := d.store.Endpoints()
+	all, err := d.store.Endpoints.List()
 	out := dead("no container runs on it")
 	if err != nil {
 		out = unsure("which containers run on it is unknown: %v", err)
@@ -247,7 +247,7 @@ func (d *Driver) used(l *state.Lease) (bool, error) {
 	if l.Endpoint == "" {
 		return false, nil
 	}
-	_, err := d.store.Endpoint(l.Endpoint)
+	_, err := d.store.Endpoints.Get(l.Endpoint)
 	if errors.Is(err, state.ErrUnknown) {
 		return false, nil
 	}
@@ -265,5 +265,5 @@ func leaseName(l *state.Lease) string {
 func (c *collector) pool(p *state.Pool) error {
 	f := c.facts()
 	f.docker = c.docker.ofPool(p)
-	return c.settle(kindPool, p.Prefix.String()+" of "+p.Network, f.pool(p), func() error { return c.d.store.DropPool(p.ID) })
+	return c.settle(kindPool, p.Prefix.String()+" of "+p.Network, f.pool(p), func() error { return c.d.store.Pools.Drop(p.ID) })
 }

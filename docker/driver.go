@@ -158,8 +158,9 @@ func Down(why error) *cnm.Handler {
 
 // save records an endpoint before the work goes on.
 func (d *Driver) save(e *state.Endpoint) error {
+	e.Changed = time.Now().UTC().Round(0)
 	d.opts.step()
-	err := d.store.SaveEndpoint(e)
+	err := d.store.Endpoints.Save(e)
 	d.opts.step()
 	return err
 }

@@ -38,7 +38,7 @@ func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointReque
 	if err != nil {
 		return nil, err
 	}
-	switch e, err := d.store.Endpoint(in.EndpointID); {
+	switch e, err := d.store.Endpoints.Get(in.EndpointID); {
 	case err == nil && e.Phase == state.Created && e.Network == in.NetworkID:
 		return answer(e), nil // the answer got lost
 	case err == nil:
@@ -283,7 +283,7 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) er
 	if err := d.endLease(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), e.ID, end); err != nil {
 		return err
 	}
-	return d.store.DropEndpoint(e.ID)
+	return d.store.Endpoints.Drop(e.ID)
 }
 
 // undoHold is DEL of the first plugin. After a reboot the namespace is gone with
@@ -297,7 +297,7 @@ func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) er
 		at.NetNS = ""
 	}
 	list := n.part(hold)
-	if l, err := d.store.Lease(leaseID(n.list.Name, e.Wanted.MacAddress)); err == nil && l.Endpoint == e.ID && l.Result != nil {
+	if l, err := d.store.Leases.Get(leaseID(n.list.Name, e.Wanted.MacAddress)); err == nil && l.Endpoint == e.ID && l.Result != nil {
 		if with, err := withIPAM(list, staticOf(l)); err == nil {
 			list = with
 		}

@@ -34,7 +34,7 @@ func (d *Driver) evict(ctx context.Context, id string, keepLease bool) (gone boo
 			d.opts.Log("evict endpoint %.12s: %v", id, err)
 		}
 		h.unsure(d, c.found)
-		e, err := d.store.Endpoint(id)
+		e, err := d.store.Endpoints.Get(id)
 		if err != nil {
 			return errors.Is(err, state.ErrUnknown)
 		}

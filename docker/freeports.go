@@ -17,7 +17,7 @@ import (
 // freePorts frees the ports that an endpoint wants from endpoints that may not keep them:
 // dead ones, and the previous gateway of the same container.
 func (d *Driver) freePorts(ctx context.Context, e *state.Endpoint) {
-	all, err := d.store.Endpoints()
+	all, err := d.store.Endpoints.List()
 	if err != nil {
 		d.opts.Log("free ports: %v", err)
 	}

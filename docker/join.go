@@ -19,7 +19,7 @@ func (d *Driver) enter(ctx context.Context, id string) (e *state.Endpoint, relea
 	if err != nil {
 		return nil, nil, err
 	}
-	if e, err = d.store.Endpoint(id); err != nil {
+	if e, err = d.store.Endpoints.Get(id); err != nil {
 		release()
 		return nil, nil, err
 	}

@@ -36,7 +36,7 @@ func leaseID(network, mac string) string {
 func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressRequest) (*cnm.RequestAddressResponse, error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
-	p, err := d.store.Pool(in.PoolID)
+	p, err := d.store.Pools.Get(in.PoolID)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 		return nil, err
 	}
 	defer release()
-	l, err := d.store.Lease(id)
+	l, err := d.store.Leases.Get(id)
 	if errors.Is(err, state.ErrUnknown) {
 		l, err = &state.Lease{ID: id, Network: p.Network, Config: p.Config}, nil
 	}
@@ -140,7 +140,7 @@ func asText(r *spec.Result) string {
 func (d *Driver) saveLease(l *state.Lease) error {
 	l.Since = time.Now()
 	d.opts.step()
-	err := d.store.SaveLease(l)
+	err := d.store.Leases.Save(l)
 	d.opts.step()
 	return err
 }
@@ -222,14 +222,14 @@ func (d *Driver) leaseAttachment(ctx context.Context, l *state.Lease) (chain.Att
 func (d *Driver) ReleaseAddress(ctx context.Context, in *cnm.ReleaseAddressRequest) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
-	p, err := d.store.Pool(in.PoolID)
+	p, err := d.store.Pools.Get(in.PoolID)
 	if errors.Is(err, state.ErrUnknown) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	all, err := d.store.Leases()
+	all, err := d.store.Leases.List()
 	for _, l := range all {
 		if l.Network == p.Network && slices.Contains(l.Given, in.Address) {
 			return d.giveBack(ctx, l.ID, in.Address)
@@ -258,7 +258,7 @@ func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Lease
 		return err
 	}
 	defer release()
-	l, err := d.store.Lease(id)
+	l, err := d.store.Leases.Get(id)
 	if errors.Is(err, state.ErrUnknown) {
 		return nil
 	}
@@ -282,7 +282,7 @@ func (d *Driver) dropLease(ctx context.Context, l *state.Lease) error {
 	if err := d.run[lease].Del(ctx, list, a); err != nil {
 		return err
 	}
-	return errors.Join(d.store.DropLease(l.ID), d.dropStandIn(ctx))
+	return errors.Join(d.store.Leases.Drop(l.ID), d.dropStandIn(ctx))
 }
 
 // standIn is the path of the namespace for the calls of IPAM plugins.
@@ -298,7 +298,7 @@ func (d *Driver) dropStandIn(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	if all, err := d.store.Leases(); err != nil || len(all) > 0 {
+	if all, err := d.store.Leases.List(); err != nil || len(all) > 0 {
 		return err
 	}
 	return netns.Delete(d.standIn())

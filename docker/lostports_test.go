@@ -74,7 +74,7 @@ func TestLostPortsArePublished(t *testing.T) {
 	c := n.mustStart(run{network: n.network("ports"), ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
 	lost := func(step state.Step) {
 		t.Helper()
-		e, err := n.driver.store.Endpoint(c.endpoint)
+		e, err := n.driver.store.Endpoints.Get(c.endpoint)
 		must(t, err)
 		must(t, n.c.RevokeExternalConnectivity(n.ctx(), c.request()))
 		if e.Ports = step; step != "" {

@@ -35,7 +35,7 @@ func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest
 		return err
 	}
 	defer release()
-	switch _, err := d.store.Network(in.NetworkID); {
+	switch _, err := d.store.Networks.Get(in.NetworkID); {
 	case err == nil:
 		return fmt.Errorf("network %.12s already exists", in.NetworkID)
 	case !errors.Is(err, state.ErrUnknown):
@@ -45,7 +45,7 @@ func (d *Driver) CreateNetwork(ctx context.Context, in *cnm.CreateNetworkRequest
 	if err != nil {
 		return err
 	}
-	return d.store.SaveNetwork(n)
+	return d.store.Networks.Save(n)
 }
 
 func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (*state.Network, error) {
@@ -128,7 +128,7 @@ func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 	} else if err != nil {
 		return err
 	}
-	all, err := d.store.Endpoints()
+	all, err := d.store.Endpoints.List()
 	errs := []error{err}
 	for _, e := range all {
 		if e.Network == id {
@@ -139,23 +139,23 @@ func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("network %.12s is kept until it can be removed: %w", id, err)
 	}
-	return d.store.DropNetwork(id)
+	return d.store.Networks.Drop(id)
 }
 
 // markDeleted records that Docker no longer has the network: if the removal of the
 // remaining endpoints fails, Sweep tries again.
 func (d *Driver) markDeleted(id string) error {
-	n, err := d.store.Network(id)
+	n, err := d.store.Networks.Get(id)
 	if err != nil || n.Deleted {
 		return err
 	}
 	n.Deleted = true
-	return d.store.SaveNetwork(n)
+	return d.store.Networks.Save(n)
 }
 
 // network reads a network and decodes it.
 func (d *Driver) network(id string) (*network, error) {
-	n, err := d.store.Network(id)
+	n, err := d.store.Networks.Get(id)
 	if err != nil {
 		return nil, err
 	}

@@ -65,7 +65,7 @@ func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*
 	if hasGateway(list, in.V6) { // otherwise Docker requests one only before 28
 		out.Data = map[string]string{cnm.OptionGateway: p.Gateway.String()}
 	}
-	return out, d.store.SavePool(p)
+	return out, d.store.Pools.Save(p)
 }
 
 // answers checks that the IPAM plugin exists and can be called. Addresses that were
@@ -92,7 +92,7 @@ func (d *Driver) notAgain(in *cnm.RequestPoolRequest) error {
 	if in.Pool != "" {
 		return nil
 	}
-	all, err := d.store.Pools()
+	all, err := d.store.Pools.List()
 	n := 0
 	for _, p := range all {
 		if p.V6 == in.V6 && maps.Equal(p.Options, in.Options) && time.Since(p.Since) < repeatTime {
@@ -192,7 +192,7 @@ func matches(p *state.Pool, wanted string) error {
 
 // ReleasePool implements cnm.IPAMDriver.
 func (d *Driver) ReleasePool(_ context.Context, in *cnm.ReleasePoolRequest) error {
-	return d.store.DropPool(in.PoolID)
+	return d.store.Pools.Drop(in.PoolID)
 }
 
 // reserved answers for a gateway, which the configuration determines.

@@ -123,7 +123,7 @@ func (d *Driver) choosePorts(ctx context.Context, e *state.Endpoint, try int) (c
 		return false, err
 	}
 	defer release()
-	all, err := d.store.Endpoints()
+	all, err := d.store.Endpoints.List()
 	if err != nil {
 		d.opts.Log("choose ports: %v", err) // an endpoint that cannot be read has no ports that matter
 	}

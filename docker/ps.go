@@ -93,7 +93,7 @@ func look(base string) (*state.Store, []*state.Endpoint, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	all, err := store.Endpoints()
+	all, err := store.Endpoints.List()
 	return store, all, err
 }
 
@@ -123,7 +123,7 @@ func phaseOf(e *state.Endpoint) string {
 
 // networkOf is the name of the CNI network: Docker does not send the name of its own.
 func networkOf(store *state.Store, e *state.Endpoint) string {
-	n, err := store.Network(e.Network)
+	n, err := store.Networks.Get(e.Network)
 	if err != nil {
 		return short(e.Network, 12)
 	}

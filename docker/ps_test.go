@@ -20,16 +20,16 @@ func TestPS(t *testing.T) {
 	base := t.TempDir()
 	s, err := state.Open(base, "docker")
 	must(t, err)
-	must(t, s.SaveNetwork(&state.Network{ID: strings.Repeat("d", 64), Config: []byte(`{}`), Options: map[string]string{optNetwork: "podnet"}}))
-	must(t, s.SaveEndpoint(&state.Endpoint{
+	must(t, s.Networks.Save(&state.Network{ID: strings.Repeat("d", 64), Config: []byte(`{}`), Options: map[string]string{optNetwork: "podnet"}}))
+	must(t, s.Endpoints.Save(&state.Endpoint{
 		ID: strings.Repeat("e", 64), Network: strings.Repeat("d", 64), Phase: state.Joined, Name: "web",
 		Kernel: &state.Snapshot{Addrs: prefixes("10.1.0.5/24 fd01::5/64")},
 		Published: []state.Port{
 			{Proto: 6, Port: 80, HostPort: 49160, Chosen: true}, {Proto: 17, Port: 53, HostPort: 53, HostIP: netip.MustParseAddr("::1")},
 		},
 	}))
-	must(t, s.SaveEndpoint(&state.Endpoint{ID: strings.Repeat("f", 64), Network: strings.Repeat("0", 64), Phase: state.Creating, Container: strings.Repeat("c", 64)}))
-	must(t, s.SaveEndpoint(&state.Endpoint{ID: strings.Repeat("g", 64), Network: strings.Repeat("0", 64), Phase: state.Joined, Closed: true}))
+	must(t, s.Endpoints.Save(&state.Endpoint{ID: strings.Repeat("f", 64), Network: strings.Repeat("0", 64), Phase: state.Creating, Container: strings.Repeat("c", 64)}))
+	must(t, s.Endpoints.Save(&state.Endpoint{ID: strings.Repeat("g", 64), Network: strings.Repeat("0", 64), Phase: state.Joined, Closed: true}))
 	var out strings.Builder
 	must(t, PS(&out, base))
 	const want = `ENDPOINT      CONTAINER     NETWORK       PHASE     ADDRESSES         PORTS

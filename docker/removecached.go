@@ -23,7 +23,7 @@ func (d *Driver) removeByCache(ctx context.Context, e *state.Endpoint) error {
 	if err := netns.Delete(e.Hold); err != nil {
 		return err
 	}
-	return d.store.DropEndpoint(e.ID)
+	return d.store.Endpoints.Drop(e.ID)
 }
 
 func (d *Driver) delCached(ctx context.Context, p part, e *state.Endpoint) error {

@@ -150,7 +150,7 @@ func (d *Driver) claimFile(ctx context.Context, e *state.Endpoint, path string) 
 
 // alsoOn are the other endpoints that have claimed a file.
 func (d *Driver) alsoOn(e *state.Endpoint, path string) (list []*state.Endpoint) {
-	all, err := d.store.Endpoints()
+	all, err := d.store.Endpoints.List()
 	if err != nil {
 		d.opts.Log("look for %s: %v", path, err) // an endpoint that cannot be read does not matter here
 	}

@@ -79,7 +79,7 @@ func closed(list *chain.List) (*chain.List, error) {
 // logOpen logs the networks that were created with --internal by a release that did not
 // keep them internal.
 func (d *Driver) logOpen() {
-	all, _ := d.store.Networks() // Sweep reports those that cannot be read
+	all, _ := d.store.Networks.List() // Sweep reports those that cannot be read
 	for _, n := range all {
 		list, err := chain.ParseList(n.Config)
 		if err == nil && len(list.Plugins) > 0 && n.Internal && !n.Deleted && !isInternal(list) {

@@ -53,7 +53,7 @@ func TestSweepAfterReboot(t *testing.T) {
 	n := newNode(t, portNet)
 	c := n.mustStart(run{network: n.network("ports"), ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
 	c.die()
-	e, err := n.driver.store.Endpoint(c.endpoint)
+	e, err := n.driver.store.Endpoints.Get(c.endpoint)
 	must(t, err)
 	must(t, netns.Delete(e.Hold))
 	e.Boot = "an earlier one"
@@ -69,7 +69,7 @@ func TestSweepAfterReboot(t *testing.T) {
 func TestLiveUnsure(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	c := n.mustStart(run{network: n.network("podnet")})
-	e, err := n.driver.store.Endpoint(c.endpoint)
+	e, err := n.driver.store.Endpoints.Get(c.endpoint)
 	must(t, err)
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
@@ -89,7 +89,7 @@ func TestLiveUnsure(t *testing.T) {
 func TestAnotherSandbox(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	c := n.mustStart(run{network: n.network("podnet")})
-	e, err := n.driver.store.Endpoint(c.endpoint)
+	e, err := n.driver.store.Endpoints.Get(c.endpoint)
 	must(t, err)
 	at := state.Where{NetNS: c.key, IfName: c.name}
 	if same, err := gone(e, at); same != at || err != nil {
@@ -105,7 +105,7 @@ func TestAnotherSandbox(t *testing.T) {
 // interrupted is an endpoint whose driver was killed while it ran the post part.
 func (n *node) interrupted(c *container) {
 	n.Helper()
-	e, err := n.driver.store.Endpoint(c.endpoint)
+	e, err := n.driver.store.Endpoints.Get(c.endpoint)
 	must(n, err)
 	e.Closed, e.Post, e.PostAt = false, state.Doing, state.Where{NetNS: c.key, IfName: c.name}
 	must(n, n.driver.save(e))
@@ -146,7 +146,7 @@ func TestLostCallIsFinished(t *testing.T) {
 		n.boot()
 	}
 	lost := func() {
-		e, err := n.driver.store.Endpoint(c.endpoint)
+		e, err := n.driver.store.Endpoints.Get(c.endpoint)
 		must(t, err)
 		e.Post, e.PostAt = "", state.Where{}
 		must(t, n.driver.save(e))
@@ -234,10 +234,10 @@ func reopened(t *testing.T, first string) {
 	if _, err := n.driver.Sweep(n.ctx()); !errorHas(err, "not now") {
 		t.Errorf("swept: %v", err)
 	}
-	e, err := n.driver.store.Endpoint(c.endpoint)
+	e, err := n.driver.store.Endpoints.Get(c.endpoint)
 	must(t, err)
 	e.Closed = false // as if the driver was killed when the link was down
-	must(t, n.driver.store.SaveEndpoint(e))
+	must(t, n.driver.store.Endpoints.Save(e))
 	_, err = n.c.EndpointOperInfo(n.ctx(), c.request())
 	if s := look(); !errorHas(err, "not now") || len(s.Routes) > 0 {
 		t.Errorf("still failed: %v, %s", err, asJSON(s))
@@ -254,7 +254,7 @@ func reopened(t *testing.T, first string) {
 	if len(after.Routes) != len(before.Routes) || asJSON(after.Addrs) != asJSON(before.Addrs) {
 		t.Errorf("before %s\nafter %s", asJSON(before), asJSON(after))
 	}
-	if e, err := n.driver.store.Endpoint(c.endpoint); err != nil || e.Closed || e.Before != nil {
+	if e, err := n.driver.store.Endpoints.Get(c.endpoint); err != nil || e.Closed || e.Before != nil {
 		t.Errorf("%s %v", asJSON(e), err)
 	}
 	c.stop(true)
@@ -265,14 +265,14 @@ func TestRemovedByCache(t *testing.T) {
 	n := newNode(t, portNet)
 	network := n.network("ports")
 	c := n.mustStart(run{network: network, ports: []cnm.PortBinding{tcp(80, 8080, 8080)}})
-	must(t, n.driver.store.DropNetwork(network))
+	must(t, n.driver.store.Networks.Drop(network))
 	if err := c.leave(); !errorHas(err, "not known to this driver") {
 		t.Errorf("leave: %v", err)
 	}
 	c.unplace()
 	must(t, c.delete())
 	c.die()
-	if all, err := n.driver.store.Endpoints(); err != nil || len(all) > 0 {
+	if all, err := n.driver.store.Endpoints.List(); err != nil || len(all) > 0 {
 		t.Errorf("endpoints: %v %v", asJSON(all), err)
 	}
 }

@@ -150,8 +150,8 @@ func (h *host) attach(id, network, addr, name string) {
 	h.t.Helper()
 	st, err := state.Open(h.dir+"/state", "docker")
 	must(h.t, err)
-	must(h.t, st.SaveNetwork(&state.Network{ID: "net-" + network, Config: []byte(`{"name":"` + network + `","plugins":[]}`)}))
-	must(h.t, st.SaveEndpoint(&state.Endpoint{
+	must(h.t, st.Networks.Save(&state.Network{ID: "net-" + network, Config: []byte(`{"name":"` + network + `","plugins":[]}`)}))
+	must(h.t, st.Endpoints.Save(&state.Endpoint{
 		ID: id, Network: "net-" + network, Phase: state.Joined, Name: name,
 		Kernel: &state.Snapshot{MAC: "02:00:00:00:00:01", Addrs: prefixes(addr + "/24")},
 	}))
@@ -163,7 +163,7 @@ func (h *host) detach(id, network, addr string) {
 	h.t.Helper()
 	st, err := state.Open(h.dir+"/state", "docker")
 	must(h.t, err)
-	must(h.t, errors.Join(st.DropEndpoint(id), os.Remove(h.dir+"/cni/networks/"+network+"/"+addr)))
+	must(h.t, errors.Join(st.Endpoints.Drop(id), os.Remove(h.dir+"/cni/networks/"+network+"/"+addr)))
 }
 
 func until(t *testing.T, what string, ok func() bool) {

@@ -115,8 +115,8 @@ func (d *docker) readState() (news bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	networks, err := st.Networks()
-	endpoints, err2 := st.Endpoints()
+	networks, err := st.Networks.List()
+	endpoints, err2 := st.Endpoints.List()
 	d.networks = withUnread(filepath.Join(dir, "networks"), networks, d.networks, func(n *state.Network) string { return n.ID })
 	d.endpoints = withUnread(filepath.Join(dir, "endpoints"), endpoints, d.endpoints, func(e *state.Endpoint) string { return e.ID })
 	if err = errors.Join(err, err2); err == nil {

@@ -33,15 +33,15 @@ func TestDockerFiles(t *testing.T) {
 	}
 	st, err := state.Open(d.state, "docker")
 	must(t, err)
-	must(t, st.SaveNetwork(&state.Network{ID: "n1", Config: []byte(
+	must(t, st.Networks.Save(&state.Network{ID: "n1", Config: []byte(
 		`{"name":"lan","plugins":[{"type":"bridge","ipam":{"type":"host-local","ranges":[[{"subnet":"10.200.3.0/24"}],[{"subnet":"fd00::/64"}]]}},{"type":"firewall"}]}`)}))
 	kernel := func(addr string) *state.Snapshot {
 		return &state.Snapshot{MAC: "02:00:00:00:00:01", Addrs: prefixes(addr)}
 	}
-	must(t, st.SaveEndpoint(&state.Endpoint{ID: "e1", Network: "n1", Phase: state.Joined, Kernel: kernel("10.200.3.2/24")}))
-	must(t, st.SaveEndpoint(&state.Endpoint{ID: "e2", Network: "n1", Phase: state.Joined, Kernel: kernel("10.200.3.3/24"), Container: newID, Name: "new"}))
-	must(t, st.SaveEndpoint(&state.Endpoint{ID: "e3", Network: "n1", Phase: state.Leaving, Kernel: kernel("10.200.3.4/24")}))
-	must(t, st.SaveEndpoint(&state.Endpoint{ID: "e4", Network: "nx", Phase: state.Joined, Kernel: kernel("10.200.3.5/24")}))
+	must(t, st.Endpoints.Save(&state.Endpoint{ID: "e1", Network: "n1", Phase: state.Joined, Kernel: kernel("10.200.3.2/24")}))
+	must(t, st.Endpoints.Save(&state.Endpoint{ID: "e2", Network: "n1", Phase: state.Joined, Kernel: kernel("10.200.3.3/24"), Container: newID, Name: "new"}))
+	must(t, st.Endpoints.Save(&state.Endpoint{ID: "e3", Network: "n1", Phase: state.Leaving, Kernel: kernel("10.200.3.4/24")}))
+	must(t, st.Endpoints.Save(&state.Endpoint{ID: "e4", Network: "nx", Phase: state.Joined, Kernel: kernel("10.200.3.5/24")}))
 	for id, text := range map[string]string{oldID: oldConfig, newID: newConfig, "torn": "{"} {
 		must(t, os.MkdirAll(filepath.Join(d.data, "containers", id), 0o755))
 		must(t, os.WriteFile(filepath.Join(d.data, "containers", id, "config.v2.json"), []byte(text), 0o644))
@@ -62,7 +62,7 @@ func TestDockerFiles(t *testing.T) {
 		}
 	}
 	must(t, os.RemoveAll(filepath.Join(d.data, "containers", "torn")))
-	must(t, st.DropEndpoint("e1"))
+	must(t, st.Endpoints.Drop("e1"))
 	if all, _, err := d.read(); err != nil || len(all) != 1 {
 		t.Errorf("after one left: %+v %v", all, err)
 	}

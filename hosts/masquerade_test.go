@@ -33,14 +33,14 @@ func TestFormerMasquerade(t *testing.T) {
 	st, err := state.Open(h.dir+"/state", "docker")
 	must(t, err)
 	old := `{"name":"lan","plugins":[{"type":"bridge","ipMasq":false,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.200.3.0/24"}]]}}]}`
-	must(t, st.SaveNetwork(&state.Network{ID: "old", Config: []byte(old)}))
+	must(t, st.Networks.Save(&state.Network{ID: "old", Config: []byte(old)}))
 	h.start()
 	h.block("lan")
 	masquerades := func(want bool) func() bool {
 		return func() bool { x := h.fabric.subnet(); return x.Network == "lan" && x.Masquerade == want }
 	}
 	until(t, "the fabric masquerades", masquerades(true))
-	must(t, st.SaveNetwork(&state.Network{ID: "old", Config: []byte(h.conf("lan"))}))
+	must(t, st.Networks.Save(&state.Network{ID: "old", Config: []byte(h.conf("lan"))}))
 	until(t, "no Docker network needs it", masquerades(false))
 	if !h.fabric.subnet().Unsettled {
 		t.Error("a new configuration counts as settled")
@@ -56,7 +56,7 @@ func TestFormerMasquerade(t *testing.T) {
 	if !h.fabric.subnet().Unsettled {
 		t.Error("it counts as settled while Docker's networks are unknown")
 	}
-	must(t, st.SaveNetwork(&state.Network{ID: "old", Config: []byte(h.conf("lan"))}))
+	must(t, st.Networks.Save(&state.Network{ID: "old", Config: []byte(h.conf("lan"))}))
 	until(t, "all networks are known and settled", func() bool { return !h.fabric.subnet().Unsettled })
 }
 

@@ -88,9 +88,9 @@ func TestReadKeepsWhatCannotBeRead(t *testing.T) {
 	d := docker{state: t.TempDir(), data: t.TempDir()}
 	st, err := state.Open(d.state, "docker")
 	must(t, err)
-	must(t, st.SaveNetwork(&state.Network{ID: "n", Config: []byte(`{"name":"lan"}`)}))
+	must(t, st.Networks.Save(&state.Network{ID: "n", Config: []byte(`{"name":"lan"}`)}))
 	for _, id := range []string{"e1", "e2"} {
-		must(t, st.SaveEndpoint(&state.Endpoint{ID: id, Network: "n", Phase: state.Joined, Kernel: &state.Snapshot{}}))
+		must(t, st.Endpoints.Save(&state.Endpoint{ID: id, Network: "n", Phase: state.Joined, Kernel: &state.Snapshot{}}))
 	}
 	read := func(about string, fails bool, want ...string) {
 		t.Helper()

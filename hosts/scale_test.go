@@ -54,9 +54,9 @@ func manyContainers(tb testing.TB, n int) *docker {
 	d := &docker{state: filepath.Join(dir, "state"), data: filepath.Join(dir, "data")}
 	st, err := state.Open(d.state, "docker")
 	must(tb, err)
-	must(tb, st.SaveNetwork(&state.Network{ID: "n1", Config: []byte(`{"name":"lan","plugins":[]}`)}))
+	must(tb, st.Networks.Save(&state.Network{ID: "n1", Config: []byte(`{"name":"lan","plugins":[]}`)}))
 	for i := range n {
-		must(tb, st.SaveEndpoint(&state.Endpoint{
+		must(tb, st.Endpoints.Save(&state.Endpoint{
 			ID: fmt.Sprint("e", i), Network: "n1", Phase: state.Joined,
 			Kernel: &state.Snapshot{MAC: "02:00:00:00:00:01", Addrs: prefixes(fmt.Sprintf("10.200.%d.%d/16", i/250, i%250+2))},
 		}))
@@ -98,7 +98,7 @@ func TestReadOnlyNews(t *testing.T) {
 	}
 	st, err := state.Open(d.state, "docker")
 	must(t, err)
-	must(t, st.DropEndpoint("e0"))
+	must(t, st.Endpoints.Drop("e0"))
 	if now := read(); len(now) != 2 {
 		t.Errorf("after one left: %+v", now)
 	}

@@ -79,10 +79,10 @@ func TestDockerGC(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := strings.Repeat("ab", 32)
-	if err := store.SavePool(&state.Pool{ID: "p", Network: "podnet", Config: []byte(`{}`)}); err != nil {
+	if err := store.Pools.Save(&state.Pool{ID: "p", Network: "podnet", Config: []byte(`{}`)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.SaveEndpoint(&state.Endpoint{ID: id, Network: "gone", Boot: "before", Phase: state.Joined}); err != nil {
+	if err := store.Endpoints.Save(&state.Endpoint{ID: id, Network: "gone", Boot: "before", Phase: state.Joined}); err != nil {
 		t.Fatal(err)
 	}
 	run := func(flags ...string) (string, error) {
@@ -101,7 +101,7 @@ func TestDockerGC(t *testing.T) {
 	}
 	// Its plugin is missing, so it cannot be detached and stays.
 	conf := []byte(`{"name":"podnet","cniVersion":"1.1.0","plugins":[{"type":"nosuch"}]}`)
-	if err := store.SaveNetwork(&state.Network{ID: "gone", Options: map[string]string{"cni.network": "podnet"}, Config: conf}); err != nil {
+	if err := store.Networks.Save(&state.Network{ID: "gone", Options: map[string]string{"cni.network": "podnet"}, Config: conf}); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := run(); err == nil || !strings.Contains(out, "dead") {

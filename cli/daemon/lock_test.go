@@ -63,8 +63,8 @@ func slowly(t *testing.T, dir string) (started string) {
 	conf := []byte(`{"name":"podnet","cniVersion":"1.1.0","plugins":[{"type":"slow"}]}`)
 	err = errors.Join(
 		os.WriteFile(filepath.Join(dir, "slow"), []byte(plugin), 0o755), //nolint:gosec // a program
-		store.SaveNetwork(&state.Network{ID: "n", Options: map[string]string{"cni.network": "podnet"}, Config: conf}),
-		store.SaveEndpoint(&state.Endpoint{ID: strings.Repeat("ab", 32), Network: "n", Boot: "before", Phase: state.Joined}),
+		store.Networks.Save(&state.Network{ID: "n", Options: map[string]string{"cni.network": "podnet"}, Config: conf}),
+		store.Endpoints.Save(&state.Endpoint{ID: strings.Repeat("ab", 32), Network: "n", Boot: "before", Phase: state.Joined}),
 	)
 	if err != nil {
 		t.Fatal(err)

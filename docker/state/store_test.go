@@ -63,18 +63,18 @@ func full() *Endpoint {
 
 func TestEndpointSurvives(t *testing.T) {
 	s, e := open(t), full()
-	must(t, s.SaveEndpoint(e))
+	must(t, s.Endpoints.Save(e))
 	again, err := Open(filepath.Dir(s.Dir()), "docker")
 	must(t, err)
-	got, err := again.Endpoint(e.ID)
+	got, err := again.Endpoints.Get(e.ID)
 	must(t, err)
 	same := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 	if d := cmp.Diff(e, got, cmp.AllowUnexported(Endpoint{}), same, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 		t.Error(d)
 	}
-	must(t, s.DropEndpoint(e.ID))
-	must(t, s.DropEndpoint(e.ID))
-	if _, err := s.Endpoint(e.ID); !errors.Is(err, ErrUnknown) {
+	must(t, s.Endpoints.Drop(e.ID))
+	must(t, s.Endpoints.Drop(e.ID))
+	if _, err := s.Endpoints.Get(e.ID); !errors.Is(err, ErrUnknown) {
 		t.Errorf("after drop: %v", err)
 	}
 }
@@ -95,20 +95,20 @@ func TestEndpointHasAllFields(t *testing.T) {
 
 func TestOtherKinds(t *testing.T) {
 	s := open(t)
-	must(t, s.SaveNetwork(&Network{ID: "n", Config: json.RawMessage(`{}`)}))
-	must(t, s.SavePool(&Pool{ID: "p", Config: json.RawMessage(`{}`), Prefix: prefix("10.1.0.0/16")}))
-	must(t, s.SaveLease(&Lease{ID: "l", Config: json.RawMessage(`{}`), Wanted: []netip.Addr{addr("fd00::1")}}))
-	nets, err := s.Networks()
+	must(t, s.Networks.Save(&Network{ID: "n", Config: json.RawMessage(`{}`)}))
+	must(t, s.Pools.Save(&Pool{ID: "p", Config: json.RawMessage(`{}`), Prefix: prefix("10.1.0.0/16")}))
+	must(t, s.Leases.Save(&Lease{ID: "l", Config: json.RawMessage(`{}`), Wanted: []netip.Addr{addr("fd00::1")}}))
+	nets, err := s.Networks.List()
 	must(t, err)
-	ls, err := s.Leases()
+	ls, err := s.Leases.List()
 	must(t, err)
-	pool, err := s.Pool("p")
+	pool, err := s.Pools.Get("p")
 	must(t, err)
 	if len(nets) != 1 || len(ls) != 1 || pool.Prefix != prefix("10.1.0.0/16") {
 		t.Errorf("%v %v %v", nets, ls, pool)
 	}
-	must(t, errors.Join(s.DropNetwork("n"), s.DropPool("p"), s.DropLease("l")))
-	if nets, err = s.Networks(); err != nil || len(nets) != 0 {
+	must(t, errors.Join(s.Networks.Drop("n"), s.Pools.Drop("p"), s.Leases.Drop("l")))
+	if nets, err = s.Networks.List(); err != nil || len(nets) != 0 {
 		t.Errorf("%v %v", nets, err)
 	}
 }
@@ -116,10 +116,10 @@ func TestOtherKinds(t *testing.T) {
 func TestNamesStayInside(t *testing.T) {
 	s := open(t)
 	for _, id := range []string{"", ".", "..", "../x", "a/b", "~", "x~", "a\x00b", "ä", strings.Repeat("a", 129)} {
-		if err := s.SaveEndpoint(&Endpoint{ID: id}); err == nil {
+		if err := s.Endpoints.Save(&Endpoint{ID: id}); err == nil {
 			t.Errorf("%q was taken", id)
 		}
-		if _, err := s.Endpoint(id); err == nil || errors.Is(err, ErrUnknown) {
+		if _, err := s.Endpoints.Get(id); err == nil || errors.Is(err, ErrUnknown) {
 			t.Errorf("%q: %v", id, err)
 		}
 	}
@@ -131,16 +131,16 @@ func TestKilledWrite(t *testing.T) {
 	s, e := open(t), full()
 	path := filepath.Join(s.Dir(), endpoints, e.ID)
 	must(t, os.WriteFile(path+"~", []byte(`{"id":`), 0o600))
-	if all, err := s.Endpoints(); err != nil || len(all) != 0 {
+	if all, err := s.Endpoints.List(); err != nil || len(all) != 0 {
 		t.Errorf("%v %v", all, err)
 	}
-	must(t, s.SaveEndpoint(e))
-	all, err := s.Endpoints()
+	must(t, s.Endpoints.Save(e))
+	all, err := s.Endpoints.List()
 	if err != nil || len(all) != 1 {
 		t.Errorf("%v %v", all, err)
 	}
 	must(t, os.WriteFile(path+"~", nil, 0o600))
-	must(t, s.DropEndpoint(e.ID))
+	must(t, s.Endpoints.Drop(e.ID))
 	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
@@ -148,11 +148,11 @@ func TestKilledWrite(t *testing.T) {
 
 func TestTornFileDoesNotHideOthers(t *testing.T) {
 	s := open(t)
-	must(t, s.SaveEndpoint(full()))
+	must(t, s.Endpoints.Save(full()))
 	must(t, os.WriteFile(filepath.Join(s.Dir(), endpoints, "torn"), nil, 0o600))
-	all, err := s.Endpoints()
+	all, err := s.Endpoints.List()
 	must(t, os.WriteFile(filepath.Join(s.Dir(), networks, "later"), []byte(`{"schema":2}`), 0o600))
-	if _, err := s.Network("later"); err == nil || !strings.Contains(err.Error(), "schema 2") {
+	if _, err := s.Networks.Get("later"); err == nil || !strings.Contains(err.Error(), "schema 2") {
 		t.Errorf("a later schema: %v", err)
 	}
 	if len(all) != 1 || err == nil || !strings.Contains(err.Error(), "torn") {
@@ -164,28 +164,28 @@ func TestTornFileDoesNotHideOthers(t *testing.T) {
 // through the store.
 func TestKeep(t *testing.T) {
 	s := open(t)
-	must(t, s.SaveEndpoint(&Endpoint{ID: "a"}))
+	must(t, s.Endpoints.Save(&Endpoint{ID: "a"}))
 	s.Keep()
-	_, err := s.Endpoints()
+	_, err := s.Endpoints.List()
 	must(t, err)
 	b := &Endpoint{ID: "b", Phase: Created}
-	must(t, s.SaveEndpoint(b))
+	must(t, s.Endpoints.Save(b))
 	b.Phase = Joined // not saved
 	must(t, os.Remove(filepath.Join(s.Dir(), endpoints, "a")))
-	all, err := s.Endpoints()
+	all, err := s.Endpoints.List()
 	must(t, err)
 	if len(all) != 2 || all[0].ID != "a" || all[1].Phase != Created {
 		t.Errorf("%+v", all)
 	}
-	must(t, s.DropEndpoint("a"))
-	if all, err = s.Endpoints(); err != nil || len(all) != 1 {
+	must(t, s.Endpoints.Drop("a"))
+	if all, err = s.Endpoints.List(); err != nil || len(all) != 1 {
 		t.Errorf("after drop: %v %v", all, err)
 	}
 	must(t, os.Rename(filepath.Join(s.Dir(), endpoints), filepath.Join(s.Dir(), "gone")))
-	if s.SaveEndpoint(b) == nil {
+	if s.Endpoints.Save(b) == nil {
 		t.Error("saved into a directory that is gone")
 	}
-	if _, err := s.Endpoints(); err == nil {
+	if _, err := s.Endpoints.List(); err == nil {
 		t.Error("what was kept stands for what could not be written")
 	}
 }
@@ -197,15 +197,15 @@ func TestKeepTogether(t *testing.T) {
 	for _, id := range []string{"a", "b", "c", "d"} {
 		all.Go(func() {
 			for range 20 {
-				must(t, s.SaveEndpoint(&Endpoint{ID: id}))
-				if _, err := s.Endpoints(); err != nil {
+				must(t, s.Endpoints.Save(&Endpoint{ID: id}))
+				if _, err := s.Endpoints.List(); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	all.Wait()
-	if list, err := s.Endpoints(); err != nil || len(list) != 4 {
+	if list, err := s.Endpoints.List(); err != nil || len(list) != 4 {
 		t.Errorf("%v %v", list, err)
 	}
 }
@@ -215,23 +215,23 @@ func TestKeepTogether(t *testing.T) {
 func TestKeepTorn(t *testing.T) {
 	s := open(t)
 	s.Keep()
-	must(t, s.SaveEndpoint(full()))
+	must(t, s.Endpoints.Save(full()))
 	torn := filepath.Join(s.Dir(), endpoints, "torn")
 	must(t, os.WriteFile(torn, nil, 0o600))
 	for range 2 {
-		if all, err := s.Endpoints(); len(all) != 1 || err == nil {
+		if all, err := s.Endpoints.List(); len(all) != 1 || err == nil {
 			t.Errorf("%v %v", all, err)
 		}
 	}
 	must(t, os.Remove(torn))
-	if all, err := s.Endpoints(); len(all) != 1 || err != nil {
+	if all, err := s.Endpoints.List(); len(all) != 1 || err != nil {
 		t.Errorf("%v %v", all, err)
 	}
 }
 
 func TestForRootAlone(t *testing.T) {
 	s := open(t)
-	must(t, s.SaveEndpoint(full()))
+	must(t, s.Endpoints.Save(full()))
 	for path, want := range map[string]os.FileMode{s.Dir(): 0o700, filepath.Join(s.Dir(), endpoints, full().ID): 0o600} {
 		fi, err := os.Stat(path)
 		if err != nil || fi.Mode().Perm() != want {
@@ -248,14 +248,14 @@ func TestForRootAlone(t *testing.T) {
 // and the caller undoes its work.
 func TestLargest(t *testing.T) {
 	s, e := open(t), full()
-	must(t, s.SaveEndpoint(e))
+	must(t, s.Endpoints.Save(e))
 	port := cnm.PortBinding{Proto: 17, Port: 40000, HostPort: 40000, HostPortEnd: 40000}
 	for _, c := range []struct{ ports, kept int }{{60000, 60000}, {300000, 60000}} {
 		e.Asked = slices.Repeat([]cnm.PortBinding{port}, c.ports)
-		if err := s.SaveEndpoint(e); (err != nil) != (c.kept < c.ports) || err != nil && !errors.Is(err, errLarge) {
+		if err := s.Endpoints.Save(e); (err != nil) != (c.kept < c.ports) || err != nil && !errors.Is(err, errLarge) {
 			t.Errorf("%d ports: %v", c.ports, err)
 		}
-		if got, err := s.Endpoint(e.ID); err != nil || len(got.Asked) != c.kept {
+		if got, err := s.Endpoints.Get(e.ID); err != nil || len(got.Asked) != c.kept {
 			t.Errorf("%d ports are read as %d, %v", c.ports, len(got.Asked), err)
 		}
 	}
@@ -270,8 +270,8 @@ func TestEarlierFiles(t *testing.T) {
 	} {
 		must(t, os.WriteFile(filepath.Join(s.Dir(), path), []byte(text), 0o600))
 	}
-	n, err := s.Network("n")
-	e, err2 := s.Endpoint("e")
+	n, err := s.Networks.Get("n")
+	e, err2 := s.Endpoints.Get("e")
 	if err = errors.Join(err, err2); err != nil || n.Since.IsZero() || e.Phase != Joined {
 		t.Errorf("%+v %+v %v", n, e, err)
 	}

@@ -19,7 +19,10 @@ type schema struct {
 	Schema int `json:"schema"`
 }
 
-func (s *schema) version() *int { return &s.Schema }
+func (n *Network) key() (id string, version *int)  { return n.ID, &n.Schema }
+func (e *Endpoint) key() (id string, version *int) { return e.ID, &e.Schema }
+func (p *Pool) key() (id string, version *int)     { return p.ID, &p.Schema }
+func (l *Lease) key() (id string, version *int)    { return l.ID, &l.Schema }
 
 // Network is one `docker network create`.
 type Network struct {
