@@ -87,6 +87,10 @@ func (c *Conditions) Ensure() Extra { return conditionsExtra{Conditions: c} }
 // network.
 func (c *Conditions) Drop() Extra { return conditionsExtra{Conditions: c, drop: true} }
 
+// Restore is Ensure that also mends a chain, maps and a jump that were changed. It is for
+// repair: queue it instead of Ensure.
+func (c *Conditions) Restore() Extra { return conditionsExtra{Conditions: c, mends: true} }
+
 type conditionsExtra struct {
 	*Conditions
 	drop  bool
@@ -109,78 +113,122 @@ func (x conditionsExtra) Merge(next Extra) (Extra, bool) {
 
 // Plan compiles the conditions and plans the chain.
 func (x conditionsExtra) Plan(c *Conn) (func(*nftables.Conn) error, error) {
-	t := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
-	present, err := c.HasChain(t.Family, t.Name, x.chainName())
-	switch {
-	case err != nil:
+	present, err := c.HasChain(nftables.TableFamilyINet, TableName, x.chainName())
+	if err != nil || !x.mends && present != x.drop {
 		return nil, err
-	case present && x.mends:
-		return x.planMend(c)
-	case present != x.drop:
-		return nil, nil
-	case x.drop:
-		return x.planDrop(c, t)
 	}
-	v4, v6, err := x.parse()
+	have, err := x.look(c)
 	if err != nil {
 		return nil, err
 	}
-	return func(enc *nftables.Conn) error { return x.create(enc, t, v4, v6) }, nil
+	if x.drop {
+		return func(enc *nftables.Conn) error { return x.remove(enc, have) }, nil
+	}
+	rules, err := x.rules()
+	if err != nil || len(x.lost(have, rules)) == 0 {
+		return nil, err
+	}
+	return func(enc *nftables.Conn) error { return x.write(enc, have, rules) }, nil
 }
 
-// create queues maps, chain, rules and the jump to it.
-func (c *Conditions) create(enc *nftables.Conn, t *nftables.Table, v4, v6 match) error {
-	for _, name := range c.Maps() {
+// condState is what the kernel has of a network's conditions.
+type condState struct {
+	sets  []string // of the whole table
+	rules []Rule   // of the chain
+	jumps []Rule   // to the chain
+}
+
+func (c *Conditions) look(conn *Conn) (have condState, err error) {
+	if have.sets, err = conn.setNames(nftables.TableFamilyINet); err != nil {
+		return have, err
+	}
+	if have.rules, err = conn.ListRules(nftables.TableFamilyINet, TableName, c.chainName()); err != nil {
+		return have, err
+	}
+	jumps, err := conn.ListRules(nftables.TableFamilyINet, TableName, chainConditional)
+	have.jumps = slices.DeleteFunc(jumps, func(r Rule) bool { return !r.JumpsTo(c.chainName()) })
+	return have, err
+}
+
+// Lost names the parts of chain, maps and jump that differ from what Ensure creates.
+func (c *Conditions) Lost(conn *Conn) (lost []string, err error) {
+	rules, err := c.rules()
+	if err != nil {
+		return nil, err
+	}
+	have, err := c.look(conn)
+	return c.lost(have, rules), err
+}
+
+func (c *Conditions) lost(have condState, rules []match) (lost []string) {
+	for _, name := range c.missing(have) {
+		lost = append(lost, fmt.Sprintf("map %s is missing", name))
+	}
+	same := func(r Rule, want match) bool { return sameRule(byte(nftables.TableFamilyINet), r.Exprs, want) }
+	if !slices.EqualFunc(have.rules, rules, same) {
+		lost = append(lost, fmt.Sprintf("the rules of chain %s were changed", c.chainName()))
+	}
+	if len(have.jumps) == 0 {
+		lost = append(lost, fmt.Sprintf("nothing jumps to chain %s", c.chainName()))
+	}
+	return lost
+}
+
+func (c *Conditions) missing(have condState) []string {
+	return slices.DeleteFunc(c.Maps(), func(name string) bool { return slices.Contains(have.sets, name) })
+}
+
+// write queues missing maps, the rules of the chain anew, and the jump to it unless it
+// exists. It keeps the elements of the maps.
+func (c *Conditions) write(enc *nftables.Conn, have condState, rules []match) error {
+	t := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
+	for _, name := range c.missing(have) {
 		spec, _ := specOf(name)
 		if err := enc.AddSet(spec.set(), nil); err != nil {
 			return fmt.Errorf("add map %s: %w", name, err)
 		}
 	}
 	chain := enc.AddChain(&nftables.Chain{Name: c.chainName(), Table: t})
-	for _, r := range c.rules(v4, v6) {
+	if len(have.rules) > 0 {
+		enc.FlushChain(chain)
+	}
+	for _, r := range rules {
 		enc.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: r})
 	}
-	c.addJump(enc, t)
+	if len(have.jumps) == 0 {
+		enc.AddRule(&nftables.Rule{
+			Table: t, Chain: &nftables.Chain{Name: chainConditional, Table: t}, Exprs: jump(c.chainName()),
+			UserData: userdata.AppendString(nil, userdata.TypeComment, cleanComment(c.Network)),
+		})
+	}
 	return nil
 }
 
 // rules are the rules of the chain.
-func (c *Conditions) rules(v4, v6 match) []match {
+func (c *Conditions) rules() ([]match, error) {
+	v4, v6, err := c.parse()
 	return []match{
 		dnatBy(false, true, c.setName(SetHostPorts4), v4...),
 		dnatBy(true, true, c.setName(SetHostPorts6), v6...),
 		dnatBy(false, false, c.setName(SetPorts4), v4...),
 		dnatBy(true, false, c.setName(SetPorts6), v6...),
-	}
+	}, err
 }
 
-func (c *Conditions) addJump(enc *nftables.Conn, t *nftables.Table) {
-	enc.AddRule(&nftables.Rule{
-		Table: t, Chain: &nftables.Chain{Name: chainConditional, Table: t}, Exprs: jump(c.chainName()),
-		UserData: userdata.AppendString(nil, userdata.TypeComment, cleanComment(c.Network)),
-	})
-}
-
-// planDrop finds the jumps, which have no name, only a handle.
-func (c *Conditions) planDrop(conn *Conn, t *nftables.Table) (func(*nftables.Conn) error, error) {
-	rules, err := conn.ListRules(t.Family, t.Name, chainConditional)
-	if err != nil {
-		return nil, err
+// remove queues the deletion of the jumps, which have no name, only a handle, of the chain
+// and of the maps.
+func (c *Conditions) remove(enc *nftables.Conn, have condState) error {
+	t := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
+	for _, r := range have.jumps {
+		if err := enc.DelRule(&nftables.Rule{Table: t, Chain: &nftables.Chain{Name: chainConditional, Table: t}, Handle: r.Handle}); err != nil {
+			return err
+		}
 	}
-	rules = slices.DeleteFunc(rules, func(r Rule) bool { return !r.JumpsTo(c.chainName()) })
-	return func(enc *nftables.Conn) error {
-		from := &nftables.Chain{Name: chainConditional, Table: t}
-		for _, r := range rules {
-			if err := enc.DelRule(&nftables.Rule{Table: t, Chain: from, Handle: r.Handle}); err != nil {
-				return err
-			}
-		}
-		chain := &nftables.Chain{Name: c.chainName(), Table: t}
-		enc.FlushChain(chain)
-		enc.DelChain(chain)
-		for _, name := range c.Maps() {
-			enc.DelSet(&nftables.Set{Name: name, Table: t})
-		}
-		return nil
-	}, nil
+	chain := &nftables.Chain{Name: c.chainName(), Table: t}
+	enc.FlushChain(chain)
+	enc.DelChain(chain)
+	for _, name := range c.Maps() {
+		enc.DelSet(&nftables.Set{Name: name, Table: t})
+	}
+	return nil
 }

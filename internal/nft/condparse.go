@@ -171,23 +171,8 @@ func (p *condParser) addr(source, not bool, value string) error {
 	if prefix.Bits() == 0 && !not {
 		return nil // every address; nft has no way to write it
 	}
-	load := loadAddr(p.v6, source, reg1)
-	p.out = append(p.out, load)
-	if !prefix.IsSingleIP() {
-		mask := xor(prefix.Masked().Addr().AsSlice(), LastAddr(prefix))
-		p.out = append(p.out, &expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: load.Len, Mask: mask, Xor: make([]byte, load.Len)})
-	}
-	p.out = append(p.out, &expr.Cmp{Op: cmpOp(not), Register: reg1, Data: prefix.Masked().Addr().AsSlice()})
+	p.out = append(p.out, MatchPrefix(prefix, source, cmpOp(not))...)
 	return nil
-}
-
-// xor is the network mask: the bits in which first and last address agree.
-func xor(first, last []byte) []byte {
-	mask := make([]byte, len(first))
-	for i := range mask {
-		mask[i] = ^(first[i] ^ last[i])
-	}
-	return mask
 }
 
 // iface compares a whole name with its NUL, or the part before * or +.
@@ -201,7 +186,7 @@ func (p *condParser) iface(not bool, value string) error {
 	if star || plus {
 		data = []byte(prefix)
 	}
-	p.out = append(p.out, loadMeta(expr.MetaKeyIIFNAME, reg1), &expr.Cmp{Op: cmpOp(not), Register: reg1, Data: data})
+	p.out = append(p.out, metaIs(expr.MetaKeyIIFNAME, cmpOp(not), data)...)
 	return nil
 }
 
@@ -220,7 +205,7 @@ func (p *condParser) proto(not bool, value string) error {
 			return errCondition
 		}
 	}
-	p.out = append(p.out, loadMeta(expr.MetaKeyL4PROTO, reg1), &expr.Cmp{Op: cmpOp(not), Register: reg1, Data: []byte{byte(n)}})
+	p.out = append(p.out, metaIs(expr.MetaKeyL4PROTO, cmpOp(not), []byte{byte(n)})...)
 	return nil
 }
 

@@ -34,14 +34,8 @@ func (c *Conn) Ownerless() (elems []Element, err error) {
 		return nil, err
 	}
 	elems = slices.DeleteFunc(elems, func(e Element) bool { _, ok := OwnerOf(e.Comment); return ok })
-	for _, set := range [...]string{SetIsolation, SetBridgeOK, SetApart, SetInternal, SetInside} {
-		list, err := c.List(set)
-		if err != nil {
-			return nil, err
-		}
-		elems = append(elems, slices.DeleteFunc(list, func(e Element) bool { return e.Comment != "" })...)
-	}
-	return elems, nil
+	ofBridges, err := c.listAll(SetIsolation, SetBridgeOK, SetApart, SetInternal, SetInside)
+	return append(elems, slices.DeleteFunc(ofBridges, func(e Element) bool { return e.Comment != "" })...), err
 }
 
 // ofAttachments lists the elements in the sets of attachments and in the given maps.
@@ -53,25 +47,16 @@ func (c *Conn) ofAttachments(maps []string) (elems []Element, err error) {
 	for _, s := range lengthsIn(sets) {
 		maps = append(maps, s.name)
 	}
-	for _, set := range append(attachmentSets(), maps...) {
-		list, err := c.List(set)
-		if err != nil {
-			return nil, err
-		}
-		elems = append(elems, list...)
-	}
-	return elems, nil
-}
-
-func attachmentSets() []string {
-	return []string{SetOwners, SetPorts4, SetPorts6, SetHostPorts4, SetHostPorts6, SetMasqAll4, SetMasqAll6,
-		SetSNAT4, SetSNAT6, SetMasqueraded4, SetMasqueraded6, SetSpoofChecked, SetSpoofAllowed}
+	return c.listAll(append(setsWhere(func(s setSpec) bool { return s.level == ofAttachments }), maps...)...)
 }
 
 // OfNetworks lists the elements of networks. Each comment is the network's name.
 func (c *Conn) OfNetworks() (elems []Element, err error) {
-	for _, set := range [...]string{SetHairpin4, SetHairpin6, SetMasq4, SetMasq6, SetNoMasq4, SetNoMasq6,
-		SetIsolation, SetBridgeOK, SetApart, SetInternal, SetInside, SetLocalNet} {
+	return c.listAll(setsWhere(func(s setSpec) bool { return s.level == ofNetworks })...)
+}
+
+func (c *Conn) listAll(sets ...string) (elems []Element, err error) {
+	for _, set := range sets {
 		list, err := c.List(set)
 		if err != nil {
 			return nil, err

@@ -4,6 +4,9 @@
 package nft
 
 import (
+	"net"
+	"net/netip"
+
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
@@ -33,34 +36,49 @@ func rule(parts ...match) match {
 	return r
 }
 
-// addrField returns the offset and the length of an address in the network header.
-func addrField(v6, source bool) (offset, length uint32) {
-	switch {
-	case v6 && source:
-		return 8, 16
-	case v6:
-		return 24, 16
-	case source:
-		return 12, 4
-	}
-	return 16, 4
-}
-
 // family matches IPv4 or IPv6 packets.
 func family(v6 bool) match {
 	proto := byte(unix.NFPROTO_IPV4)
 	if v6 {
 		proto = unix.NFPROTO_IPV6
 	}
-	return match{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{proto}},
+	return metaIs(expr.MetaKeyNFPROTO, expr.CmpOpEq, []byte{proto})
+}
+
+// metaIs compares metadata of the packet.
+func metaIs(key expr.MetaKey, op expr.CmpOp, data []byte) match {
+	return match{loadMeta(key, reg1), &expr.Cmp{Op: op, Register: reg1, Data: data}}
+}
+
+// MatchPrefix compares the source or destination address, as iptables-nft reads it.
+func MatchPrefix(p netip.Prefix, source bool, op expr.CmpOp) match {
+	p = p.Masked()
+	load := match{loadAddr(p.Addr().Is6(), source, reg1)}
+	return rule(load, masked(reg1, p.Bits(), p.Addr().BitLen()/8), match{&expr.Cmp{Op: op, Register: reg1, Data: p.Addr().AsSlice()}})
+}
+
+// masked clears the bits behind a prefix of so many bits in a register.
+func masked(reg uint32, bits, size int) match {
+	if bits == size*8 {
+		return nil
 	}
+	return match{bitwise(reg, net.CIDRMask(bits, size*8))}
+}
+
+// bitwise keeps the bits of a mask in a register.
+func bitwise(reg uint32, mask []byte) *expr.Bitwise {
+	return &expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
 }
 
 // loadAddr loads the source or destination address into a register.
 func loadAddr(v6, source bool, reg uint32) *expr.Payload {
-	offset, length := addrField(v6, source)
+	offset, length := uint32(12), uint32(4)
+	if v6 {
+		offset, length = 8, 16
+	}
+	if !source {
+		offset += length
+	}
 	return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}
 }
 
@@ -121,11 +139,7 @@ func multicast(v6 bool) match {
 			&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0xff}},
 		})
 	}
-	return rule(family(v6), match{
-		loadAddr(v6, false, reg1),
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: []byte{0xf0, 0, 0, 0}, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0xe0, 0, 0, 0}},
-	})
+	return rule(family(v6), MatchPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4), false, expr.CmpOpEq))
 }
 
 // toLocal matches packets to an address of this host.
@@ -141,7 +155,7 @@ func published() match {
 	const ipsDstNAT = 1 << 5 // IPS_DST_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
 	return match{
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: native(ipsDstNAT), Xor: make([]byte, 4)},
+		bitwise(reg1, native(ipsDstNAT)),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)},
 	}
 }

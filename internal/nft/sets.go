@@ -4,6 +4,7 @@
 package nft
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/google/nftables"
@@ -71,88 +72,109 @@ func (f field) size() int { return [...]int{4, 16, 1, 2, 16, 6}[f] }
 // padded is its length in a concatenation: whole registers of 4 bytes.
 func (f field) padded() int { return (f.size() + 3) &^ 3 }
 
+// level says what the elements of a set belong to.
+type level int
+
+const (
+	ofAttachments level = iota
+	ofNetworks
+	ofLength // of attachments, in a set for each prefix length: see within.go
+)
+
 // setSpec describes one set or map.
 type setSpec struct {
 	name     string
 	family   nftables.TableFamily
-	key      []field
-	data     []field // not empty: a map
-	interval bool    // network level: elements are ranges
-	length   int     // of the prefix in the key, in a set for one length
+	level    level
+	key      fields
+	data     fields // not empty: a map
+	interval bool   // network level: elements are ranges
+	length   int    // of the prefix in the key, in a set for one length
+}
+
+// fields are the parts of a key or of data.
+type fields = []field
+
+// setSpecs lists the sets in the order nft prints them, but for the schema map.
+var setSpecs = [...]setSpec{
+	{name: SetOwners, family: nftables.TableFamilyINet, key: fields{fieldIfName}},
+	{name: SetPorts4, family: nftables.TableFamilyINet, key: fields{fieldProto, fieldPort}, data: fields{fieldIPv4, fieldPort}},
+	{name: SetPorts6, family: nftables.TableFamilyINet, key: fields{fieldProto, fieldPort}, data: fields{fieldIPv6, fieldPort}},
+	{name: SetHostPorts4, family: nftables.TableFamilyINet, key: fields{fieldIPv4, fieldProto, fieldPort}, data: fields{fieldIPv4, fieldPort}},
+	{name: SetHostPorts6, family: nftables.TableFamilyINet, key: fields{fieldIPv6, fieldProto, fieldPort}, data: fields{fieldIPv6, fieldPort}},
+	{name: SetMasqAll4, family: nftables.TableFamilyINet, key: fields{fieldIPv4}},
+	{name: SetMasqAll6, family: nftables.TableFamilyINet, key: fields{fieldIPv6}},
+	{name: SetSNAT4, family: nftables.TableFamilyINet, key: fields{fieldIPv4, fieldProto, fieldPort}},
+	{name: SetSNAT6, family: nftables.TableFamilyINet, key: fields{fieldIPv6, fieldProto, fieldPort}},
+	{name: SetMasqueraded4, family: nftables.TableFamilyINet, key: fields{fieldIPv4}},
+	{name: SetMasqueraded6, family: nftables.TableFamilyINet, key: fields{fieldIPv6}},
+	{name: SetHairpin4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
+	{name: SetHairpin6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
+	{name: SetMasq4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
+	{name: SetMasq6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
+	{name: SetNoMasq4, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv4, fieldIPv4}, interval: true},
+	{name: SetNoMasq6, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIPv6, fieldIPv6}, interval: true},
+	{name: SetIsolation, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}},
+	{name: SetBridgeOK, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName, fieldIfName}},
+	{name: SetApart, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName, fieldIfName}},
+	{name: SetInternal, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}},
+	{name: SetInside, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName, fieldIfName}},
+	{name: SetLocalNet, family: nftables.TableFamilyINet, level: ofNetworks, key: fields{fieldIfName}},
+	{name: SetSameNet4, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv4, fieldIPv4}},
+	{name: SetSameNet6, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv6, fieldIPv6}},
+	{name: SetNeighbours4, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv4, fieldIPv4}},
+	{name: SetNeighbours6, family: nftables.TableFamilyINet, level: ofLength, key: fields{fieldIPv6, fieldIPv6}},
+	{name: SetSpoofChecked, family: nftables.TableFamilyBridge, key: fields{fieldIfName}},
+	{name: SetSpoofAllowed, family: nftables.TableFamilyBridge, key: fields{fieldIfName, fieldEther}},
+}
+
+// inetSets lists the sets of `inet patchbay` in the order nft prints them.
+func inetSets() []string {
+	return append([]string{SetSchema}, setsWhere(func(s setSpec) bool { return s.family == nftables.TableFamilyINet && s.level != ofLength })...)
+}
+
+// bridgeSets lists the sets of `bridge patchbay`.
+func bridgeSets() []string {
+	return append([]string{SetSchema}, setsWhere(func(s setSpec) bool { return s.family == nftables.TableFamilyBridge })...)
+}
+
+// setsWhere are the names of the sets for which is returns true.
+func setsWhere(is func(setSpec) bool) (names []string) {
+	for _, s := range setSpecs {
+		if is(s) {
+			names = append(names, s.name)
+		}
+	}
+	return names
 }
 
 // exclusive reports that an element of another owner is refused rather than replaced, unless a
 // decide function allows it: adding a published port does not take it over.
 func (s setSpec) exclusive() bool { return len(s.data) > 0 }
 
-// inetSets lists the sets of `inet patchbay` in the order nft prints them.
-func inetSets() []string {
-	return []string{SetSchema, SetOwners, SetPorts4, SetPorts6, SetHostPorts4, SetHostPorts6, SetMasqAll4, SetMasqAll6, SetSNAT4, SetSNAT6,
-		SetMasqueraded4, SetMasqueraded6, SetHairpin4, SetHairpin6, SetMasq4, SetMasq6, SetNoMasq4, SetNoMasq6, SetIsolation, SetBridgeOK, SetApart,
-		SetInternal, SetInside, SetLocalNet}
-}
-
-// bridgeSets lists the sets of `bridge patchbay`.
-func bridgeSets() []string { return []string{SetSchema, SetSpoofChecked, SetSpoofAllowed} }
-
 // specOf finds a set by name. The maps of a network's conditions are named
 // "ports4_<id>" and look like "ports4"; the sets for one length are named
 // "samenet4_24".
 func specOf(name string) (spec setSpec, ok bool) {
-	kind, suffix, conditional := strings.Cut(name, "_")
-	spec = setSpec{name: name, family: nftables.TableFamilyINet}
-	switch kind {
-	case SetOwners:
-		spec.key = []field{fieldIfName}
-	case SetPorts4:
-		spec.key, spec.data = []field{fieldProto, fieldPort}, []field{fieldIPv4, fieldPort}
-	case SetPorts6:
-		spec.key, spec.data = []field{fieldProto, fieldPort}, []field{fieldIPv6, fieldPort}
-	case SetHostPorts4:
-		spec.key, spec.data = []field{fieldIPv4, fieldProto, fieldPort}, []field{fieldIPv4, fieldPort}
-	case SetHostPorts6:
-		spec.key, spec.data = []field{fieldIPv6, fieldProto, fieldPort}, []field{fieldIPv6, fieldPort}
-	case SetSameNet4, SetSameNet6, SetNeighbours4, SetNeighbours6:
-		return withinSpec(spec, kind, suffix)
-	case SetMasqAll4, SetMasqueraded4:
-		spec.key = []field{fieldIPv4}
-	case SetMasqAll6, SetMasqueraded6:
-		spec.key = []field{fieldIPv6}
-	case SetSNAT4:
-		spec.key = []field{fieldIPv4, fieldProto, fieldPort}
-	case SetSNAT6:
-		spec.key = []field{fieldIPv6, fieldProto, fieldPort}
-	case SetSpoofChecked:
-		spec.family, spec.key = nftables.TableFamilyBridge, []field{fieldIfName}
-	case SetSpoofAllowed:
-		spec.family, spec.key = nftables.TableFamilyBridge, []field{fieldIfName, fieldEther}
-	default:
-		spec, ok = networkSpec(spec)
-		return spec, ok && !conditional
+	kind, suffix, more := strings.Cut(name, "_")
+	for _, s := range setSpecs {
+		if s.name != kind {
+			continue
+		}
+		s.name = name
+		if s.level != ofLength {
+			return s, !more || s.exclusive()
+		}
+		n, err := strconv.Atoi(suffix)
+		s.length = n
+		return s, err == nil && n > 0 && n <= 8*s.key[0].size() && strconv.Itoa(n) == suffix
 	}
-	return spec, !conditional || spec.exclusive()
-}
-
-// networkSpec finds the sets of networks.
-func networkSpec(spec setSpec) (setSpec, bool) {
-	switch spec.name {
-	case SetHairpin4, SetMasq4, SetNoMasq4:
-		spec.key, spec.interval = []field{fieldIPv4, fieldIPv4}, true
-	case SetHairpin6, SetMasq6, SetNoMasq6:
-		spec.key, spec.interval = []field{fieldIPv6, fieldIPv6}, true
-	case SetIsolation, SetInternal, SetLocalNet:
-		spec.key = []field{fieldIfName}
-	case SetBridgeOK, SetApart, SetInside:
-		spec.key = []field{fieldIfName, fieldIfName}
-	default:
-		return spec, false
-	}
-	return spec, true
+	return setSpec{name: name, family: nftables.TableFamilyINet}, false
 }
 
 // schemaSpec is the one map that both tables have.
 func schemaSpec(f nftables.TableFamily) setSpec {
-	return setSpec{name: SetSchema, family: f, key: []field{fieldPort}, data: []field{fieldPort}}
+	return setSpec{name: SetSchema, family: f, key: fields{fieldPort}, data: fields{fieldPort}}
 }
 
 // set returns the library's form, in a table of the set's family.
@@ -182,12 +204,12 @@ func (s setSpec) table() *nftables.Table {
 
 // concat joins types as the library does: each part padded to 4 bytes, unless
 // there is only one.
-func concat(fields []field) nftables.SetDatatype {
-	if len(fields) == 1 {
-		return fields[0].datatype()
+func concat(parts fields) nftables.SetDatatype {
+	if len(parts) == 1 {
+		return parts[0].datatype()
 	}
-	types := make([]nftables.SetDatatype, len(fields))
-	for i, f := range fields {
+	types := make([]nftables.SetDatatype, len(parts))
+	for i, f := range parts {
 		types[i] = f.datatype()
 	}
 	return nftables.MustConcatSetType(types...)

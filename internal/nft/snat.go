@@ -56,8 +56,7 @@ func publishedIn(v6 bool, proto byte) match {
 	if v6 {
 		set, word = SetSNAT6, 4
 	}
-	l4 := match{loadMeta(expr.MetaKeyL4PROTO, reg1), &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{proto}}}
-	return rule(l4, family(v6), match{
+	return rule(metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{proto}), family(v6), match{
 		loadAddr(v6, false, reg1),
 		loadMeta(expr.MetaKeyL4PROTO, reg32(word)),
 		&expr.Ct{Key: expr.CtKeyPROTODST, Register: reg32(word + 1), Direction: 0}, // IP_CT_DIR_ORIGINAL
@@ -83,20 +82,13 @@ func hairpinRules() []staticRule {
 // has no route_localnet. So a client gets a refusal at once and tries 127.0.0.1, or reaches
 // a server of the host.
 func toLoopback6() match {
-	return rule(family(true), match{
-		loadAddr(true, false, reg1),
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: netip.IPv6Loopback().AsSlice()},
-	})
+	return rule(family(true), MatchPrefix(netip.PrefixFrom(netip.IPv6Loopback(), 128), false, expr.CmpOpEq))
 }
 
 // inLoopback matches a source or destination in 127.0.0.0/8.
 func inLoopback(source bool) match {
-	lo := netip.AddrFrom4([4]byte{127})
-	return rule(family(false), match{
-		loadAddr(false, source, reg1),
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: []byte{0xff, 0, 0, 0}, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: lo.AsSlice()},
-	})
+	lo := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	return rule(family(false), MatchPrefix(lo, source, expr.CmpOpEq))
 }
 
 // loopbackGuard drops packets for 127.0.0.0/8 from guarded interfaces. It runs before

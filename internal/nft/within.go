@@ -44,17 +44,6 @@ func within(set4, set6 string, a netip.Addr, network netip.Prefix, comment strin
 	}
 }
 
-// withinSpec completes the specification of a set for one length.
-func withinSpec(s setSpec, kind, length string) (setSpec, bool) {
-	part, most := fieldIPv4, 32
-	if strings.HasSuffix(kind, "6") {
-		part, most = fieldIPv6, 128
-	}
-	n, err := strconv.Atoi(length)
-	s.key, s.length = []field{part, part}, n
-	return s, err == nil && n > 0 && n <= most && strconv.Itoa(n) == length
-}
-
 // chain is the chain whose rules look into a set for one length.
 func (s setSpec) chain() string {
 	if strings.HasPrefix(s.name, SetSameNet4) || strings.HasPrefix(s.name, SetSameNet6) {
@@ -77,18 +66,6 @@ func (s setSpec) rule() match {
 	}
 	load := match{loadAddr(v6, byContainer, reg1), loadAddr(v6, !byContainer, second)}
 	return rule(family(v6), load, masked(second, s.length, s.key[0].size()), match{inSet(s.name, false)}, end)
-}
-
-// masked clears the bits behind a prefix of so many bits in a register.
-func masked(reg uint32, bits, size int) match {
-	if bits == size*8 {
-		return nil
-	}
-	mask := make([]byte, size)
-	for bit := range bits {
-		mask[bit/8] |= 0x80 >> (bit % 8)
-	}
-	return match{&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(size), Mask: mask, Xor: make([]byte, size)}}
 }
 
 // addLength queues a set for one length, and its rule.

@@ -4,8 +4,6 @@
 package iptnft
 
 import (
-	"net/netip"
-
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
@@ -53,9 +51,9 @@ func (f filter) rule(chainName string, at uint64, text string, exprs []expr.Any)
 
 // acceptIn queues both rules of a source.
 func (f filter) acceptIn(ch chain, s Source) []step {
-	answers := append(s.through(expr.MetaKeyOIFNAME), inSubnet(s.Subnet, false)...)
+	answers := append(s.through(expr.MetaKeyOIFNAME), nft.MatchPrefix(s.Subnet, false, expr.CmpOpEq)...)
 	answers = append(append(answers, established()), accept()...)
-	from := append(s.through(expr.MetaKeyIIFNAME), inSubnet(s.Subnet, true)...)
+	from := append(s.through(expr.MetaKeyIIFNAME), nft.MatchPrefix(s.Subnet, true, expr.CmpOpEq)...)
 	from = append(from, accept()...)
 	return []step{f.last(ch, s.comment(), answers), f.last(ch, s.comment(), from)}
 }
@@ -93,33 +91,6 @@ func dropChain(t *nftables.Table, name string, from ...chain) (todo []step) {
 		enc.DelChain(c)
 		return nil
 	})
-}
-
-// inSubnet matches the source or destination address, as iptables-nft reads it.
-func inSubnet(p netip.Prefix, source bool) []expr.Any {
-	offset, length := uint32(16), uint32(4)
-	switch v6 := p.Addr().Is6(); {
-	case v6 && source:
-		offset, length = 8, 16
-	case v6:
-		offset, length = 24, 16
-	case source:
-		offset = 12
-	}
-	addr := p.Masked().Addr().AsSlice()
-	exprs := []expr.Any{&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}}
-	if !p.IsSingleIP() {
-		exprs = append(exprs, &expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: length, Mask: mask(p), Xor: make([]byte, length)})
-	}
-	return append(exprs, &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: addr})
-}
-
-func mask(p netip.Prefix) []byte {
-	m := make([]byte, p.Addr().BitLen()/8)
-	for bit := range p.Bits() {
-		m[bit/8] |= 0x80 >> (bit % 8)
-	}
-	return m
 }
 
 // established is `-m conntrack --ctstate RELATED,ESTABLISHED,DNAT`: answers, and published

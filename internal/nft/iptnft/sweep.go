@@ -4,7 +4,6 @@
 package iptnft
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/google/nftables"
@@ -64,8 +63,8 @@ func (s sweep) nat(c *nft.Conn, f nftables.TableFamily, keep map[string]bool) (t
 			return nil, err
 		}
 		for _, r := range rules {
-			id, ok := s.container(r.Comment())
-			if !ok || keep[id] {
+			a, ok := ParseComment(r.Comment())
+			if !ok || a.Network != s.network || keep[a.ContainerID] {
 				continue
 			}
 			todo = append(todo, deleteRules(t, entry, []nft.Rule{r})...)
@@ -78,15 +77,4 @@ func (s sweep) nat(c *nft.Conn, f nftables.TableFamily, keep map[string]bool) (t
 		todo = append(todo, dropChain(t, name)...)
 	}
 	return todo, nil
-}
-
-// container reads the id in `name: "NET" id: "ID"` or `dnat name: "NET" id: "ID"`,
-// when the network is ours.
-func (s sweep) container(comment string) (id string, ok bool) {
-	comment = strings.TrimPrefix(comment, "dnat ")
-	rest, ok := strings.CutPrefix(comment, fmt.Sprintf(`name: "%s" id: "`, s.network))
-	if !ok {
-		return "", false
-	}
-	return strings.CutSuffix(rest, `"`)
 }
