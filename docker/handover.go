@@ -16,7 +16,6 @@ import (
 
 	"github.com/patchbay-net/patchbay/docker/state"
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/internal/vouched"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
@@ -26,7 +25,7 @@ const holdName = "eth0"
 // holdPath is where an endpoint's holding namespace is bound: a directory of our own,
 // where no tool looks for containers.
 func (d *Driver) holdPath(endpointID string) string {
-	return filepath.Join(vouched.Holds(d.opts.Paths.Run), short(endpointID, 32))
+	return filepath.Join(d.opts.Paths.Holds(), short(endpointID, 32))
 }
 
 // linkName is the interface's name while it is on the host: a prefix and 10 of the 64

@@ -18,7 +18,6 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker/state"
-	"github.com/patchbay-net/patchbay/internal/vouched"
 	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -287,7 +286,7 @@ func (d *Driver) dropLease(ctx context.Context, l *state.Lease) error {
 
 // standIn is the path of the namespace for the calls of IPAM plugins.
 func (d *Driver) standIn() string {
-	return filepath.Join(vouched.Holds(d.opts.Paths.Run), "ipam")
+	return filepath.Join(d.opts.Paths.Holds(), "ipam")
 }
 
 // dropStandIn removes the namespace with the last lease. A call that needs it has

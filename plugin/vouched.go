@@ -5,10 +5,17 @@ package plugin
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/internal/vouched"
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -26,7 +33,7 @@ func vouch(call *spec.Call, head *spec.Conf, s *Session) (*spec.Call, *spec.Conf
 	if call.Verb != spec.GC || !ok {
 		return call, head, nil
 	}
-	held, err := vouched.Attachments(s.Paths.Run, head.Name, s.Paths.Proc)
+	held, err := vouched(s.Paths, head.Name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -45,6 +52,62 @@ func vouch(call *spec.Call, head *spec.Conf, s *Session) (*spec.Call, *spec.Conf
 	}
 	head, err = spec.ParseConf(more.Config)
 	return &more, head, err
+}
+
+// vouched are the attachments of each container for which the Docker driver holds a
+// namespace, whichever runtime made them. A record that does not decode is skipped; one
+// that cannot be read is an error, since GC removes anything that is left out.
+func vouched(p paths.Paths, network string) (valid []spec.Attachment, err error) {
+	if _, err := os.Lstat(p.Holds()); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // the driver has never run
+	}
+	notes, err := notesOf(p.Run, network)
+	if err != nil {
+		return nil, err
+	}
+	held := map[string]bool{}
+	for _, n := range notes {
+		if filepath.Dir(n.NetNS) == p.Holds() && !held[n.ContainerID] {
+			state, _ := life.At(n.NetNS, n.Mark, p.Proc)
+			held[n.ContainerID] = state != life.Dead
+		}
+	}
+	for _, n := range notes {
+		if held[n.ContainerID] {
+			valid = append(valid, n.Attachment)
+		}
+	}
+	return valid, nil
+}
+
+// note is what vouched needs of a record. internal/record itself links the firewall and
+// the kernel's protocols, which a plugin made with the SDK does not need.
+type note struct {
+	spec.Attachment
+	NetNS string     `json:"netns"`
+	Mark  *life.Mark `json:"netnsMark"`
+}
+
+func notesOf(runDir, network string) (notes []note, err error) {
+	if err := durable.CheckDir(runDir, "attachments", network); err != nil {
+		return nil, fmt.Errorf("read records: %w", err)
+	}
+	dir := filepath.Join(runDir, "attachments", network)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read records: %w", err)
+	}
+	for _, e := range entries {
+		var n note
+		switch data, err := os.ReadFile(filepath.Join(dir, e.Name())); {
+		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+		case err != nil:
+			return nil, fmt.Errorf("read records: %w", err)
+		case json.Unmarshal(data, &n) == nil && n.ContainerID != "":
+			notes = append(notes, n)
+		}
+	}
+	return notes, nil
 }
 
 func withValid(config []byte, valid []spec.Attachment) ([]byte, error) {

@@ -7,6 +7,7 @@ package paths
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -21,6 +22,10 @@ type Paths struct {
 	Sys    string // PATCHBAY_SYS: sysfs, for tests
 	NetNS  string // PATCHBAY_NETNS_DIR: where named namespaces are bound
 }
+
+// Holds is the directory with the namespaces that the Docker driver holds for
+// attachments, from before each ADD until after its DEL.
+func (p Paths) Holds() string { return filepath.Join(p.Run, "docker", "netns") }
 
 // Default returns the paths of a node, moved by the environment.
 func Default() Paths { return From(os.Getenv) }
