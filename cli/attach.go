@@ -16,15 +16,20 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// attachment holds the flags and arguments that add, del and check share: cnitool's,
+// target holds the flags with which add, del and check name an attachment: cnitool's,
 // environment included, with flags for what cnitool fixes.
-type attachment struct {
+type target struct {
 	app    *app
 	ID     *string `long:"id" value-name:"ID" description:"container id (derived from the namespace's path, as cnitool does)"`
 	IfName string  `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"name of the interface in the container"`
-	JSON   bool    `long:"json" description:"print errors as the CNI error object, too"`
-	verbosity
 	capabilityFlags
+}
+
+// attachment holds the flags and arguments that add and del share.
+type attachment struct {
+	target
+	JSON bool `long:"json" description:"print errors as the CNI error object, too"`
+	verbosity
 	Args struct {
 		Network networkName `positional-arg-name:"NETWORK" required:"1"`
 		NetNS   nsName      `positional-arg-name:"NETNS" required:"1"`
@@ -32,14 +37,10 @@ type attachment struct {
 }
 
 // resolve finds the network and names the attachment.
-func (c *attachment) resolve(args []string) (*network, chain.Attachment, error) {
-	c.app.json, c.app.verbose = c.JSON, c.Verbose
+func (c *target) resolve(name networkName, netns nsName) (*network, chain.Attachment, error) {
 	at := chain.Attachment{IfName: ifName(c.IfName)}
-	if err := noArgs(args); err != nil {
-		return nil, at, err
-	}
 	var err error
-	if at.NetNS, err = c.app.netnsPath(string(c.Args.NetNS)); err != nil {
+	if at.NetNS, err = c.app.netnsPath(string(netns)); err != nil {
 		return nil, at, err
 	}
 	at.ContainerID = containerID(at.NetNS)
@@ -52,7 +53,7 @@ func (c *attachment) resolve(args []string) (*network, chain.Attachment, error) 
 	if at.Args, err = cniArgs(c.app.getenv("CNI_ARGS")); err != nil {
 		return nil, at, err
 	}
-	n, err := c.app.network(string(c.Args.Network))
+	n, err := c.app.network(string(name))
 	if err != nil {
 		return nil, at, err
 	}
@@ -119,8 +120,8 @@ CAP_ARGS (a JSON object of capabilities), CNI_IFNAME.
 type addCommand struct{ attachment }
 
 // Execute attaches the namespace.
-func (c *addCommand) Execute(args []string) error {
-	n, at, err := c.resolve(args)
+func (c *addCommand) Execute([]string) error {
+	n, at, err := c.resolve(c.Args.Network, c.Args.NetNS)
 	if err != nil {
 		return err
 	}
@@ -160,8 +161,8 @@ configuration of the ADD is cached.`
 type delCommand struct{ attachment }
 
 // Execute detaches, using the cached configuration if the file is gone.
-func (c *delCommand) Execute(args []string) error {
-	n, at, err := c.resolve(args)
+func (c *delCommand) Execute([]string) error {
+	n, at, err := c.resolve(c.Args.Network, c.Args.NetNS)
 	if err == nil {
 		return c.app.runtime(n).Del(c.app.ctx, n.List, at)
 	}

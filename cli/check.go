@@ -25,13 +25,10 @@ with --verbose down to the elements of the firewall.
   patchbay check --all          every attachment of this node`
 
 type checkCommand struct {
-	app     *app
-	All     bool    `long:"all" description:"check every attachment of this node"`
-	Verbose bool    `long:"verbose" short:"v" description:"list the missing firewall elements, and report each plugin's outcome on standard error"`
-	ID      *string `long:"id" value-name:"ID" description:"container id (derived from the namespace's path, as cnitool does)"`
-	IfName  string  `long:"ifname" short:"i" value-name:"NAME" env:"CNI_IFNAME" default:"eth0" description:"name of the interface in the container"`
-	JSON    bool    `long:"json" description:"print what was found as JSON"`
-	capabilityFlags
+	All     bool `long:"all" description:"check every attachment of this node"`
+	Verbose bool `long:"verbose" short:"v" description:"list the missing firewall elements, and report each plugin's outcome on standard error"`
+	JSON    bool `long:"json" description:"print what was found as JSON"`
+	target
 	Args struct {
 		Network networkName `positional-arg-name:"NETWORK"`
 		NetNS   nsName      `positional-arg-name:"NETNS"`
@@ -39,23 +36,20 @@ type checkCommand struct {
 }
 
 // Execute checks one attachment, or all.
-func (c *checkCommand) Execute(args []string) error {
-	c.app.json, c.app.verbose = c.JSON, c.Verbose
+func (c *checkCommand) Execute([]string) error {
 	switch given := c.Args.NetNS != ""; {
 	case c.All && (c.Args.Network != "" || c.ID != nil):
 		return usage("patchbay check --all, or patchbay check NETWORK NETNS", "--all checks every attachment, but one is named")
 	case c.All:
-		return c.all(args)
+		return c.all()
 	case !given:
 		return usage("patchbay check NETWORK NETNS, or patchbay check --all", "a network and a namespace are needed")
 	}
-	return c.one(args)
+	return c.one()
 }
 
-func (c *checkCommand) one(args []string) error {
-	at := attachment{app: c.app, ID: c.ID, IfName: c.IfName, JSON: c.JSON, verbosity: verbosity{c.Verbose}, capabilityFlags: c.capabilityFlags}
-	at.Args.Network, at.Args.NetNS = c.Args.Network, c.Args.NetNS
-	n, a, err := at.resolve(args)
+func (c *checkCommand) one() error {
+	n, a, err := c.resolve(c.Args.Network, c.Args.NetNS)
 	if err != nil {
 		return err
 	}
@@ -153,7 +147,7 @@ func (c *checkCommand) tell(f *finding) error {
 	e := spec.Errorf(spec.ErrorCode(f.cause), "%s", f.text(c.Verbose))
 	if c.JSON {
 		e.CNIVersion = spec.Current
-		if err := c.app.printOnly(e.WithDetails("%s", strings.Join(f.Details, "; "))); err != nil {
+		if err := c.app.printJSON(e.WithDetails("%s", strings.Join(f.Details, "; "))); err != nil {
 			return err
 		}
 	}
@@ -161,26 +155,18 @@ func (c *checkCommand) tell(f *finding) error {
 }
 
 // all checks the attachments that runtimes have cached, and by their records the others.
-func (c *checkCommand) all(args []string) error {
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *checkCommand) all() error {
 	found, unseen := c.app.checkAll()
 	if unseen != nil {
 		unseen = rootless("check --all", fmt.Errorf("not all could be checked: %w", unseen))
 	}
-	var err error
 	bad := 0
 	for _, f := range found {
 		if !f.OK {
 			bad++
 		}
 	}
-	if c.JSON {
-		err = c.app.printOnly(found)
-	} else {
-		err = c.app.print(c.report(found, bad))
-	}
+	err := c.app.show(found, c.report(found, bad))
 	if err == nil && unseen == nil && bad > 0 {
 		return exit(exitFailure)
 	}

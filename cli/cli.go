@@ -6,6 +6,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -85,6 +86,7 @@ func (a *app) parser() (*flags.Parser, error) {
 	p.ShortDescription = "every container, any network"
 	p.LongDescription = about
 	p.Usage = usageLine
+	p.CommandHandler = a.execute
 	var errs []error
 	for _, c := range a.commands() {
 		cmd, err := p.AddCommand(c.name, c.short, c.long, c.data)
@@ -95,6 +97,23 @@ func (a *app) parser() (*flags.Parser, error) {
 		cmd.PassAfterNonOption = c.passThrough
 	}
 	return p, errors.Join(errs...)
+}
+
+// execute runs the command that was typed.
+func (a *app) execute(c flags.Commander, args []string) error {
+	typed := a.parsed.Active
+	for typed.Active != nil {
+		typed = typed.Active
+	}
+	given := func(flag string) bool {
+		o := typed.FindOptionByLongName(flag)
+		return o != nil && o.Value() == true
+	}
+	a.json, a.verbose = given("json"), given("verbose")
+	if len(args) > 0 && !typed.PassAfterNonOption { // the others have no more arguments
+		return &failure{err: fmt.Errorf("unexpected argument %q", args[0]), code: a.mistake()}
+	}
+	return c.Execute(args)
 }
 
 // usageLine is the placeholder for the command and its arguments.
@@ -116,9 +135,9 @@ func (a *app) commands() []command {
 	return []command{
 		{name: "run", short: "run a command attached to a network", long: runLong, data: &runCommand{app: a}, passThrough: true},
 		{name: "demo", short: "prove that networking works on this machine", long: demoLong, data: &demoCommand{app: a}},
-		{name: "add", short: "attach a namespace to a network (ADD)", long: addLong, data: &addCommand{attachment{app: a}}},
-		{name: "del", short: "detach a namespace from a network (DEL)", long: delLong, data: &delCommand{attachment{app: a}}},
-		{name: "check", short: "compare an attachment with the kernel (CHECK)", long: checkLong, data: &checkCommand{app: a}},
+		{name: "add", short: "attach a namespace to a network (ADD)", long: addLong, data: &addCommand{attachment{target: target{app: a}}}},
+		{name: "del", short: "detach a namespace from a network (DEL)", long: delLong, data: &delCommand{attachment{target: target{app: a}}}},
+		{name: "check", short: "compare an attachment with the kernel (CHECK)", long: checkLong, data: &checkCommand{target: target{app: a}}},
 		{name: "gc", short: "remove what dead containers left (GC)", long: gcLong, data: &gcCommand{app: a}},
 		{name: "status", short: "check whether a network can take containers (STATUS)", long: statusLong, data: &statusCommand{app: a}},
 		{name: "ps", short: "list attachments and where they live", long: psLong, data: &psCommand{app: a}},

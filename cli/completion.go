@@ -5,6 +5,7 @@ package cli
 
 import (
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/jessevdk/go-flags"
@@ -28,10 +29,7 @@ type completionCommand struct {
 
 // Execute prints the script. All three run the program itself, by the library's protocol:
 // GO_FLAGS_COMPLETION and the words so far.
-func (c *completionCommand) Execute(args []string) error {
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *completionCommand) Execute([]string) error {
 	switch c.Args.Shell {
 	case "bash":
 		return c.app.print(bashCompletion)
@@ -57,17 +55,20 @@ end
 complete -c patchbay -a '(__patchbay_complete)'
 `
 
+// beginning returns the completions that begin with match.
+func beginning(match string, all []flags.Completion) []flags.Completion {
+	return slices.DeleteFunc(all, func(c flags.Completion) bool { return !strings.HasPrefix(c.Item, match) })
+}
+
 // commandName is an argument that completes to a command.
 type commandName string
 
 // Complete lists the commands that begin with match.
 func (*commandName) Complete(match string) (out []flags.Completion) {
 	for _, c := range new(app).commands() {
-		if strings.HasPrefix(c.name, match) {
-			out = append(out, flags.Completion{Item: c.name})
-		}
+		out = append(out, flags.Completion{Item: c.name})
 	}
-	return out
+	return beginning(match, out)
 }
 
 // nsName is an argument that completes to a named namespace.
@@ -75,16 +76,11 @@ type nsName string
 
 // Complete lists the namespaces that begin with match.
 func (*nsName) Complete(match string) (out []flags.Completion) {
-	entries, err := os.ReadDir(paths.Default().NetNS)
-	if err != nil {
-		return nil // there are no named namespaces
-	}
+	entries, _ := os.ReadDir(paths.Default().NetNS) // without it there are no named namespaces
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), match) {
-			out = append(out, flags.Completion{Item: e.Name()})
-		}
+		out = append(out, flags.Completion{Item: e.Name()})
 	}
-	return out
+	return beginning(match, out)
 }
 
 // checkID is a flag's value that completes to a check of doctor.
@@ -93,24 +89,18 @@ type checkID string
 // Complete lists the checks that begin with match.
 func (*checkID) Complete(match string) (out []flags.Completion) {
 	for _, c := range doctor.Checks() {
-		if strings.HasPrefix(c.ID, match) {
-			out = append(out, flags.Completion{Item: c.ID, Description: c.Title})
-		}
+		out = append(out, flags.Completion{Item: c.ID, Description: c.Title})
 	}
-	return out
+	return beginning(match, out)
 }
 
 // runtimeName is a flag's value that completes to a runtime that gc supports, or a file.
 type runtimeName string
 
 // Complete lists the runtimes, and files as the library does.
-func (*runtimeName) Complete(match string) (out []flags.Completion) {
-	for _, name := range [...]string{"crictl", "podman", "docker"} {
-		if strings.HasPrefix(name, match) {
-			out = append(out, flags.Completion{Item: name})
-		}
-	}
-	return append(out, new(flags.Filename).Complete(match)...)
+func (*runtimeName) Complete(match string) []flags.Completion {
+	out := []flags.Completion{{Item: "crictl"}, {Item: "podman"}, {Item: "docker"}}
+	return append(beginning(match, out), new(flags.Filename).Complete(match)...)
 }
 
 // networkName is an argument that completes to a network.
@@ -121,9 +111,7 @@ type networkName string
 func (*networkName) Complete(match string) (out []flags.Completion) {
 	list, _ := networks(os.Getenv, paths.Default()) // a broken file completes to nothing
 	for _, n := range list {
-		if strings.HasPrefix(n.Name, match) {
-			out = append(out, flags.Completion{Item: n.Name})
-		}
+		out = append(out, flags.Completion{Item: n.Name})
 	}
-	return out
+	return beginning(match, out)
 }

@@ -26,10 +26,7 @@ type convertCommand struct {
 }
 
 // Execute prints the converted configuration.
-func (c *convertCommand) Execute(args []string) error {
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *convertCommand) Execute([]string) error {
 	data, err := c.app.readInput(c.Args.File)
 	if err != nil {
 		return err

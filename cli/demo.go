@@ -34,11 +34,7 @@ type demoCommand struct {
 }
 
 // Execute starts this program again in new namespaces.
-func (c *demoCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *demoCommand) Execute([]string) error {
 	if c.app.getenv(demoInside) != "" {
 		return c.inside()
 	}
@@ -84,7 +80,7 @@ func (c *demoCommand) inside() error {
 	d := &demo{app: c.app}
 	err := d.run()
 	if c.JSON {
-		return errors.Join(c.app.printOnly(&d.report), err)
+		return errors.Join(c.app.printJSON(&d.report), err)
 	}
 	return err
 }

@@ -33,9 +33,8 @@ type doctorCommand struct {
 }
 
 // Execute examines the node.
-func (c *doctorCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	checks, err := c.checks(args)
+func (c *doctorCommand) Execute([]string) error {
+	checks, err := c.checks()
 	if err != nil {
 		return err
 	}
@@ -51,12 +50,7 @@ func (c *doctorCommand) Execute(args []string) error {
 	}
 	defer n.Close()
 	report := doctor.Examine(c.app.ctx, n, checks)
-	if c.JSON {
-		err = c.app.printOnly(report)
-	} else {
-		err = c.app.print(doctorText(report))
-	}
-	if err != nil {
+	if err := c.app.show(report, doctorText(report)); err != nil {
 		return unknown(err)
 	}
 	return verdict(report)
@@ -75,10 +69,7 @@ func verdict(r *doctor.Report) error {
 	return nil
 }
 
-func (c *doctorCommand) checks(args []string) (list []doctor.Check, err error) {
-	if err := noArgs(args); err != nil {
-		return nil, unknown(err)
-	}
+func (c *doctorCommand) checks() (list []doctor.Check, err error) {
 	all := doctor.Checks()
 	if len(c.Check) == 0 {
 		return all, nil
@@ -94,18 +85,13 @@ func (c *doctorCommand) checks(args []string) (list []doctor.Check, err error) {
 }
 
 func (c *doctorCommand) list(checks []doctor.Check) error {
-	if c.JSON {
-		ids := make([]string, len(checks))
-		for i, check := range checks {
-			ids[i] = check.ID
-		}
-		return c.app.printJSON(ids)
-	}
+	ids := []string{}
 	t := newTable("CHECK", "WELL WHEN")
 	for _, check := range checks {
+		ids = append(ids, check.ID)
 		t.row(check.ID, check.Title)
 	}
-	return c.app.print(t.String())
+	return c.app.show(ids, t.String())
 }
 
 func (c *doctorCommand) node() (*doctor.Node, error) {

@@ -55,11 +55,7 @@ type pluginSteps struct {
 }
 
 // Execute runs an ADD in dry sessions, with the same runtime as a real one.
-func (c *explainCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *explainCommand) Execute([]string) error {
 	if os.Geteuid() != 0 && c.app.getenv(explainInside) == "" {
 		c.app.hint("for an ordinary user the host counts as empty: existing links and rules are ignored")
 		return c.app.reexec(explainInside, unix.CLONE_NEWUSER|unix.CLONE_NEWNET)
@@ -72,10 +68,7 @@ func (c *explainCommand) Execute(args []string) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		return c.app.printJSON(e)
-	}
-	return c.app.print(e.text(n.CNIVersion))
+	return c.app.show(e, e.text(n.CNIVersion))
 }
 
 func (c *explainCommand) explain(n *network) (*explanation, error) {

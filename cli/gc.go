@@ -44,11 +44,7 @@ type gcCommand struct {
 }
 
 // Execute collects and prints the known attachments that were removed.
-func (c *gcCommand) Execute(args []string) error {
-	c.app.json, c.app.verbose = c.JSON, c.Verbose
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *gcCommand) Execute([]string) error {
 	if c.Args.Network == "" {
 		return c.node()
 	}
@@ -134,7 +130,6 @@ type statusCommand struct {
 
 // Execute runs STATUS.
 func (c *statusCommand) Execute([]string) error {
-	c.app.json, c.app.verbose = c.JSON, c.Verbose
 	n, err := c.app.network(string(c.Args.Network))
 	if err != nil {
 		return err

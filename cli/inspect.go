@@ -35,15 +35,11 @@ type inspected struct {
 }
 
 // Execute prints the attachments of each name, and fails for a name without one.
-func (c *inspectCommand) Execute(args []string) error {
-	if err := noArgs(args); err != nil {
+func (c *inspectCommand) Execute([]string) error {
+	list, err := c.app.seen("")
+	if err != nil {
 		return err
 	}
-	list, err := c.app.standing("")
-	if unseen := rootless("inspect", err); unseen != nil && unseen != err { //nolint:errorlint // the same error, not a wrapped one
-		return unseen
-	}
-	c.app.warn(err)
 	out := []inspected{}
 	var errs []error
 	for _, name := range c.Args.Containers {

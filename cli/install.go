@@ -58,11 +58,7 @@ type installed struct {
 }
 
 // Execute makes all checks before the first change.
-func (c *installCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *installCommand) Execute([]string) error {
 	names, err := c.names()
 	if err != nil {
 		return err
@@ -85,13 +81,11 @@ func (c *installCommand) Execute(args []string) error {
 
 // tell prints what was done; if remove found nothing, the user may mean another directory.
 func (c *installCommand) tell(done *installed) error {
-	switch {
-	case c.JSON:
-		return c.app.printOnly(done)
-	case c.Remove && len(done.Removed) == 0:
-		return c.app.print(fmt.Sprintf("nothing of this program is in %s\n", done.Dir))
+	text := done.text()
+	if c.Remove && len(done.Removed) == 0 {
+		text = fmt.Sprintf("nothing of this program is in %s\n", done.Dir)
 	}
-	return c.app.print(done.text())
+	return c.app.show(done, text)
 }
 
 // do installs, restores or removes.

@@ -16,10 +16,7 @@ type manCommand struct{ app *app }
 
 // Execute prints the page. Its date is $SOURCE_DATE_EPOCH, or empty, so that the same
 // program always prints the same page.
-func (c *manCommand) Execute(args []string) error {
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *manCommand) Execute([]string) error {
 	p, err := c.app.parser()
 	if err != nil {
 		return err

@@ -76,10 +76,7 @@ type networkShowCommand struct {
 }
 
 // Execute prints the list as libcni would cache it, including plugins from other files.
-func (c *networkShowCommand) Execute(args []string) error {
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *networkShowCommand) Execute([]string) error {
 	n, err := c.app.network(string(c.Args.Network))
 	if err != nil {
 		return err
@@ -97,11 +94,7 @@ type networkValidateCommand struct {
 
 // Execute runs VERSION of every plugin, nested ones included, and lets each decode its
 // configuration.
-func (c *networkValidateCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *networkValidateCommand) Execute([]string) error {
 	n, err := c.app.network(string(c.Args.Network))
 	if err != nil {
 		return err

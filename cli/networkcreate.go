@@ -39,11 +39,7 @@ type networkCreateCommand struct {
 }
 
 // Execute prints the path of the file, or the file.
-func (c *networkCreateCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *networkCreateCommand) Execute([]string) error {
 	host, err := nl.Host(c.app.paths.Proc)
 	if err != nil {
 		return err

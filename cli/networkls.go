@@ -53,11 +53,7 @@ type networkListCommand struct {
 }
 
 // Execute lists the networks. With broken files it fails after printing the others.
-func (c *networkListCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *networkListCommand) Execute([]string) error {
 	dir, err := chain.LoadDir(confDir(c.app.getenv))
 	if err != nil {
 		return fmt.Errorf("list networks: %w", err)
@@ -78,13 +74,10 @@ func (c *networkListCommand) Execute(args []string) error {
 		}
 		t.row(i.Name, i.Driver, cmp.Or(strings.Join(i.Subnets, ","), "-"), strconv.Itoa(count), file)
 	}
-	if !c.JSON {
-		return errors.Join(c.app.print(t.String()), broken)
-	}
 	for _, b := range dir.Broken {
 		infos = append(infos, brokenInfo{b.File, b.Err.Error()})
 	}
-	return errors.Join(c.app.printOnly(infos), broken)
+	return errors.Join(c.app.show(infos, t.String()), broken)
 }
 
 // attached counts the attachments of each network.
@@ -135,10 +128,7 @@ type leaseSpan struct {
 }
 
 // Execute prints the existing networks, and fails for a missing one.
-func (c *networkInspectCommand) Execute(args []string) error {
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *networkInspectCommand) Execute([]string) error {
 	out := []*inspectedNetwork{}
 	var errs []error
 	for _, name := range c.Args.Networks {

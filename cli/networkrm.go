@@ -30,11 +30,7 @@ type networkRemoveCommand struct {
 }
 
 // Execute removes each network that may go, and reports why the others stay.
-func (c *networkRemoveCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *networkRemoveCommand) Execute([]string) error {
 	if slices.Contains(c.Args.Networks, "") { // before removing any
 		_, err := c.app.network("")
 		return err
@@ -64,7 +60,7 @@ func (c *networkRemoveCommand) Execute(args []string) error {
 		}
 	}
 	if c.JSON {
-		errs = append(errs, c.app.printOnly(done))
+		errs = append(errs, c.app.printJSON(done))
 	}
 	return errors.Join(errs...)
 }

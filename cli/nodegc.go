@@ -41,7 +41,7 @@ func (c *gcCommand) node() error {
 		return err
 	}
 	if c.JSON {
-		return errors.Join(c.app.printOnly(reportList(report)), err)
+		return errors.Join(c.app.printJSON(reportList(report)), err)
 	}
 	if perr := c.app.print(reportText(report)); perr != nil {
 		return perr

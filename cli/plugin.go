@@ -45,23 +45,14 @@ func infoOf(p *plugin.Plugin) pluginInfo {
 }
 
 // Execute prints one line per plugin.
-func (c *pluginListCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *pluginListCommand) Execute([]string) error {
 	list := make([]pluginInfo, 0, len(c.app.plugins))
+	t := newTable("TYPE", "KIND", "ABOUT")
 	for _, p := range c.app.plugins {
 		list = append(list, infoOf(p))
+		t.row(p.Name, p.Kind.String(), p.About)
 	}
-	if c.JSON {
-		return c.app.printJSON(list)
-	}
-	t := newTable("TYPE", "KIND", "ABOUT")
-	for _, p := range list {
-		t.row(p.Type, p.Kind, p.About)
-	}
-	return c.app.print(t.String())
+	return c.app.show(list, t.String())
 }
 
 type pluginHelpCommand struct {
@@ -78,19 +69,13 @@ type pluginName string
 // Complete lists the plugins that begin with match.
 func (*pluginName) Complete(match string) (out []flags.Completion) {
 	for _, p := range all.Plugins() {
-		if strings.HasPrefix(p.Name, match) {
-			out = append(out, flags.Completion{Item: p.Name, Description: p.About})
-		}
+		out = append(out, flags.Completion{Item: p.Name, Description: p.About})
 	}
-	return out
+	return beginning(match, out)
 }
 
 // Execute prints the fields.
-func (c *pluginHelpCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *pluginHelpCommand) Execute([]string) error {
 	p := c.app.plugin(string(c.Args.Name))
 	if p == nil {
 		return hinted(fmt.Errorf("no built-in plugin %q", c.Args.Name), "patchbay plugin list shows them")
@@ -99,10 +84,7 @@ func (c *pluginHelpCommand) Execute(args []string) error {
 	if p.Conf != nil {
 		info.Fields = fieldsOf(p.Conf())
 	}
-	if c.JSON {
-		return c.app.printJSON(info)
-	}
-	return c.app.print(info.text())
+	return c.app.show(info, info.text())
 }
 
 // plugin returns a built-in plugin, or nil.

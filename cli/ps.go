@@ -68,28 +68,15 @@ func (s *standing) key() spec.Attachment {
 	return spec.Attachment{ContainerID: s.ContainerID, IfName: s.IfName}
 }
 
-// Execute prints what is readable. The rest is a warning, or, where only root could read
-// it, an error: an empty table would mean that there are no attachments.
-func (c *psCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
-	list, err := c.app.standing(c.Network)
-	unseen := rootless("ps", err)
-	if unseen == err { //nolint:errorlint // the same error, not a wrapped one
-		c.app.warn(err)
-		unseen = nil
-	}
+// Execute prints what is readable: an empty table would mean that there are no attachments.
+func (c *psCommand) Execute([]string) error {
+	list, unseen := c.app.seen(c.Network)
 	c.app.findProcesses(list)
-	if c.JSON {
-		return errors.Join(c.app.printOnly(list), unseen)
-	}
 	t := newTable("NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "PORTS", "NAMESPACE", "PROCESS")
 	for _, s := range list {
 		t.row(c.row(s)...)
 	}
-	return errors.Join(c.app.print(t.String()), unseen)
+	return errors.Join(c.app.show(list, t.String()), unseen)
 }
 
 // shortID is how many characters of an id distinguish containers, as in podman and Docker.
@@ -129,6 +116,17 @@ func shortened(word string, most int) string {
 		return word
 	}
 	return word[:most/2-1] + ".." + word[len(word)-most/2+1:]
+}
+
+// seen is standing, where what cannot be read is a warning, or an error if only root could
+// read it.
+func (a *app) seen(network string) (list []*standing, unseen error) {
+	list, err := a.standing(network)
+	if unseen = rootless(a.command(), err); unseen == err { //nolint:errorlint // the same error, not a wrapped one
+		a.warn(err)
+		return list, nil
+	}
+	return list, unseen
 }
 
 // standing joins cached results and records, of one network or of all ("").

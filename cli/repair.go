@@ -43,11 +43,7 @@ type repaired struct {
 }
 
 // Execute repairs everything it can, and fails if something is left.
-func (c *repairCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *repairCommand) Execute([]string) error {
 	if err := needRoot("repair"); err != nil {
 		return err
 	}
@@ -62,10 +58,7 @@ func (c *repairCommand) Execute(args []string) error {
 	defer r.fw.Close() //nolint:errcheck // nothing is queued
 	err := errors.Join(r.run(c.app.ctx), c.host(c.app.ctx, &r.out))
 	c.unrepaired(&r.out)
-	if c.JSON {
-		return errors.Join(c.app.printOnly(r.out), err)
-	}
-	return errors.Join(c.app.print(r.out.text()), err)
+	return errors.Join(c.app.show(r.out, r.out.text()), err)
 }
 
 func (o *repaired) text() string {

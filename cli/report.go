@@ -119,7 +119,12 @@ func (a *app) reportParse(e *flags.Error) int {
 		hint = "see patchbay " + a.command() + " --help"
 	}
 	a.complain(msg, hint)
-	if len(a.args) > 0 && a.args[0] == "doctor" { // doctor's status 2 has another meaning
+	return a.mistake()
+}
+
+// mistake is the status of a mistake on the command line.
+func (a *app) mistake() int {
+	if len(a.args) > 0 && a.args[0] == "doctor" { // its status 2 has another meaning
 		return exitUnknown
 	}
 	return exitUsage
@@ -215,14 +220,19 @@ func (a *app) printAll(text string) error {
 
 func (a *app) printf(format string, args ...any) error { return a.print(fmt.Sprintf(format, args...)) }
 
-// printJSON writes v indented, as plugins write results.
-func (a *app) printJSON(v any) error { return a.print(indented(v)) }
-
-// printOnly is printJSON for a command that also fails: the error goes to standard error
-// as text, so that standard output stays one document.
-func (a *app) printOnly(v any) error {
+// printJSON writes v indented, as plugins write results. If the command fails as well, the
+// error goes to standard error as text, so that standard output stays one document.
+func (a *app) printJSON(v any) error {
 	a.json = false
-	return a.printJSON(v)
+	return a.print(indented(v))
+}
+
+// show prints v for --json, and text without.
+func (a *app) show(v any, text string) error {
+	if a.json {
+		return a.printJSON(v)
+	}
+	return a.print(text)
 }
 
 // indented encodes values that cannot fail to encode: our own types and decoded JSON.

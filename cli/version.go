@@ -14,22 +14,7 @@ type versionCommand struct {
 }
 
 // Execute prints the build information.
-func (c *versionCommand) Execute(args []string) error {
-	c.app.json = c.JSON
-	if err := noArgs(args); err != nil {
-		return err
-	}
+func (c *versionCommand) Execute([]string) error {
 	b := buildinfo.Read()
-	if c.JSON {
-		return c.app.printJSON(b)
-	}
-	return c.app.print(b.Text("patchbay"))
-}
-
-// noArgs refuses arguments that a command does not have.
-func noArgs(args []string) error {
-	if len(args) > 0 {
-		return usage("", "unexpected argument %q", args[0])
-	}
-	return nil
+	return c.app.show(b, b.Text("patchbay"))
 }
