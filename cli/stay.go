@@ -57,35 +57,12 @@ func (a *app) newRunState(networks []joined) (*runState, error) {
 		return nil, fmt.Errorf("note run: %w", err)
 	}
 	s.path = filepath.Join(a.runDir(), id)
-	if s.file, err = writeLocked(s.path, data); err != nil {
+	fd, err := durable.CreateLocked(s.path, data)
+	if err != nil {
 		return nil, fmt.Errorf("note run: %w", err)
 	}
+	s.file = os.NewFile(uintptr(fd), s.path)
 	return s, nil
-}
-
-// writeLocked makes a file appear complete and locked: it writes a file without a name and
-// then links it.
-func writeLocked(path string, data []byte) (f *os.File, err error) {
-	f, err = os.OpenFile(filepath.Dir(path), os.O_RDWR|unix.O_TMPFILE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, f.Close())
-		}
-	}()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { // no other process can open it yet
-		return f, fmt.Errorf("lock: %w", err)
-	}
-	if _, err := f.Write(data); err != nil {
-		return f, err
-	}
-	self := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
-	if err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW); err != nil {
-		return f, fmt.Errorf("link %s: %w", path, err)
-	}
-	return f, nil
 }
 
 func (s *runState) attachment(j joined) chain.Attachment {
