@@ -23,11 +23,18 @@ const (
 	worldPort     = 7
 )
 
+// uplinks are the subnets between the demo's host and its outside world, reserved for
+// documentation (RFC 5737, RFC 3849). The world has no route to the containers: it can
+// only answer masqueraded packets.
+func uplinks() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:77::/64")}
+}
+
 // demo is one run inside the private namespaces.
 type demo struct {
 	app    *app
 	net    *network
-	host   *nl.Conn
+	host   *place
 	world  *place
 	web    *place
 	client *place
@@ -61,7 +68,6 @@ func (d *demo) run() (err error) {
 	if err := d.build(); err != nil {
 		return err
 	}
-	defer d.close()
 	if err := d.attachAll(); err != nil {
 		return err
 	}
@@ -84,10 +90,11 @@ func (d *demo) build() (err error) {
 	if d.net, err = defaultNetwork(d.app.paths); err != nil {
 		return err
 	}
-	if d.host, err = nl.Host(d.app.paths.Proc); err != nil {
+	d.host = &place{name: "host"}
+	if d.host.Conn, err = nl.Host(d.app.paths.Proc); err != nil {
 		return err
 	}
-	if err := setUp(d.host, "lo"); err != nil {
+	if err := setUp(d.host.Conn, "lo"); err != nil {
 		return err
 	}
 	for _, p := range []struct {
@@ -98,14 +105,11 @@ func (d *demo) build() (err error) {
 			return err
 		}
 	}
-	return d.uplink()
-}
-
-func (d *demo) close() {
-	for _, p := range []*place{d.world, d.web, d.client} {
-		p.close()
+	subnets := uplinks()
+	if !hasIPv6(d.app.paths.Proc) {
+		subnets = subnets[:1]
 	}
-	d.host.Close()
+	return d.host.connect(d.world, "uplink", "eth0", subnets)
 }
 
 // attachAll gives both containers their network, web with a published port.
@@ -124,7 +128,7 @@ func (d *demo) attachAll() error {
 	if err := d.attach(d.client, nil); err != nil {
 		return err
 	}
-	return d.say("  %-8s %s, reached from the host as %s\n\n", "world", join(d.world.addrs), join(d.uplinkAddrs()))
+	return d.say("  %-8s %s, reached from the host as %s\n\n", "world", join(d.world.addrs), join(d.host.addrs))
 }
 
 func (d *demo) attach(p *place, capabilities map[string]any) error {
@@ -143,13 +147,13 @@ func (d *demo) attach(p *place, capabilities map[string]any) error {
 
 // prove tries every path in every family and counts the failures.
 func (d *demo) prove() (failed int) {
-	for _, client := range d.client.addrs {
+	for i, client := range d.client.addrs {
 		family := "IPv6"
 		if client.Is4() {
 			family = "IPv4"
 		}
 		d.app.warn(d.say("%s\n", family))
-		for _, t := range d.trials(client.Is4()) {
+		for _, t := range d.trials(i) {
 			p := t.run(d.app.ctx)
 			if d.app.ctx.Err() != nil {
 				return failed // the signal ended it, so it proves nothing about the path
@@ -163,6 +167,48 @@ func (d *demo) prove() (failed int) {
 		}
 	}
 	return failed
+}
+
+// trial is one path to prove: the server must see the client with the address want.
+type trial struct {
+	what string
+	from *place
+	to   netip.AddrPort
+	want netip.Addr // invalid: any
+	why  string
+}
+
+// trials are the paths of the ith address family.
+func (d *demo) trials(i int) []trial {
+	web, client, world, uplink, gateway := d.web.addrs[i], d.client.addrs[i], d.world.addrs[i], d.host.addrs[i], d.web.gateway[i]
+	at, published := netip.AddrPortFrom(web, webPort), netip.AddrPortFrom(uplink, publishedPort)
+	out := []trial{
+		{"container to container", d.client, at, client, ""},
+		{"host to container", d.host, at, gateway, ""},
+		{"published port, from outside", d.world, published, world, "the client's own address"},
+		{"published port, from a container", d.client, published, netip.Addr{}, ""},
+		{"published port, from the host", d.host, published, netip.Addr{}, ""},
+	}
+	if web.Is4() {
+		local := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), publishedPort)
+		out = append(out, trial{"published port, on localhost", d.host, local, gateway, ""})
+	}
+	return append(out, trial{"way out", d.client, netip.AddrPortFrom(world, worldPort), uplink, "masqueraded"})
+}
+
+// run tries the path.
+func (t *trial) run(ctx context.Context) proof {
+	p := proof{What: t.what, From: t.from.name, To: t.to.String(), Why: t.why}
+	seen, err := t.from.ask(ctx, t.to)
+	switch {
+	case err != nil:
+		p.Err = err.Error()
+	case t.want.IsValid() && seen != t.want:
+		p.Err = fmt.Sprintf("the server saw %s, not %s", seen, t.want)
+	default:
+		p.Seen = seen.String()
+	}
+	return p
 }
 
 func (p *proof) line() string {
@@ -218,7 +264,7 @@ func (d *demo) left() (left []string, err error) {
 			left = append(left, "address "+filepath.Base(f))
 		}
 	}
-	for _, addr := range d.uplinkAddrs() {
+	for _, addr := range d.host.addrs {
 		to := netip.AddrPortFrom(addr, publishedPort)
 		if _, derr := d.world.ask(context.WithoutCancel(d.app.ctx), to); derr == nil {
 			left = append(left, "published port "+to.String())

@@ -18,23 +18,25 @@ import (
 )
 
 // inside runs a command in a namespace and returns its status as an exit. The command dies
-// with this process: its parent is the worker's thread, which lives until the command has
+// with this process: its parent is the thread in the namespace, which lives until the command has
 // ended.
 func (a *app) inside(path string, dns spec.DNS, argv []string) error {
 	if err := a.ctx.Err(); err != nil {
-		return runFailure(err)
-	}
-	if err := loopbackUp(path, a.paths.Proc); err != nil {
 		return runFailure(err)
 	}
 	ns, err := netns.Open(path)
 	if err != nil {
 		return runFailure(err)
 	}
-	defer ns.Close() //nolint:errcheck // read only
-	w := ns.NewWorker()
-	defer w.Close()
-	if err := w.Do(func() error { return a.privateMounts(dns) }); err != nil {
+	conn, err := nl.In(ns, a.paths.Proc)
+	if err != nil {
+		return runFailure(err)
+	}
+	defer conn.Close()
+	if err := setUp(conn, "lo"); err != nil { // as every container expects
+		return runFailure(err)
+	}
+	if err := conn.Do(func() error { return a.privateMounts(dns) }); err != nil {
 		return runFailure(err)
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -43,7 +45,7 @@ func (a *app) inside(path string, dns spec.DNS, argv []string) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2)
 	defer signal.Stop(signals)
-	if err := w.Do(cmd.Start); err != nil {
+	if err := conn.Do(cmd.Start); err != nil {
 		return notRunnable(argv, err)
 	}
 	go forward(signals, cmd.Process)
@@ -76,18 +78,4 @@ func forward(signals <-chan os.Signal, p *os.Process) {
 func foreground() bool {
 	group, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
 	return err == nil && group == unix.Getpgrp()
-}
-
-// loopbackUp sets lo up, as every container expects.
-func loopbackUp(path, proc string) error {
-	ns, err := netns.Open(path)
-	if err != nil {
-		return err
-	}
-	c, err := nl.In(ns, proc)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return setUp(c, "lo")
 }
