@@ -18,7 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/firewall"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 const repairLong = `Restore what was removed from our firewall table (nft flush ruleset, a
@@ -47,17 +49,12 @@ func (c *repairCommand) Execute([]string) error {
 	if err := needRoot("repair"); err != nil {
 		return err
 	}
-	store := record.New(c.app.paths.Run)
-	defer store.Close()
-	r := &repairer{
-		fw:    nft.Open(c.app.paths.Run),
-		store: store,
-		proc:  c.app.paths.Proc,
-		out:   repaired{Restored: []string{}},
-	}
-	defer r.fw.Close() //nolint:errcheck // nothing is queued
-	err := errors.Join(r.run(c.app.ctx), c.host(c.app.ctx, &r.out))
-	c.unrepaired(&r.out)
+	s := c.app.session()
+	defer s.Close()
+	k := kernel.OfSession(s)
+	r := &repairer{app: c.app, session: s, k: k, fw: k.NFT, store: k.Records, env: &netstate.Env{NFT: k.NFT}, out: repaired{Restored: []string{}}}
+	err := errors.Join(r.run(c.app.ctx), r.host(c.app.ctx))
+	r.unrepaired(c.app.ctx)
 	return errors.Join(c.app.show(r.out, r.out.text()), err)
 }
 
@@ -82,10 +79,13 @@ func (o *repaired) text() string {
 }
 
 type repairer struct {
-	fw    *nft.Conn
-	store *record.Store
-	proc  string
-	out   repaired
+	app     *app
+	session *plugin.Session
+	k       *kernel.Kernel
+	fw      *nft.Conn
+	store   *record.Store
+	env     *netstate.Env
+	out     repaired
 
 	records   []*record.Record
 	torn      []record.Torn
@@ -114,7 +114,7 @@ func (r *repairer) run(ctx context.Context) error {
 	}
 	// An attachment that took elements over from another one comes last.
 	order.Stable(records, func(a, b *record.Record) int { return cmp.Compare(len(a.Displaced), len(b.Displaced)) })
-	r.accepted, err = netstate.AllAccepted(&netstate.Env{NFT: r.fw}, records)
+	r.accepted, err = netstate.AllAccepted(r.env, records)
 	errs = append(errs, err)
 	r.records, r.torn = records, torn
 	for _, rec := range records {
@@ -128,7 +128,7 @@ func (r *repairer) run(ctx context.Context) error {
 func (r *repairer) fact(ctx context.Context, f record.Fact) error {
 	beside := f
 	beside.Elements = nil
-	missing, err := netstate.Fact{Fact: beside}.Diff(ctx, &netstate.Env{NFT: r.fw})
+	missing, err := netstate.Fact{Fact: beside}.Diff(ctx, r.env)
 	if err != nil {
 		return fmt.Errorf("repair %s: %w", f.Name, err)
 	}
@@ -152,25 +152,35 @@ func (r *repairer) rules(ctx context.Context) error {
 
 // dead reports whether the namespace of a record is gone.
 func (r *repairer) dead(rec *record.Record) bool {
-	state, _ := rec.Life(r.proc)
+	state, _ := r.k.Life(rec)
 	return state == life.Dead
 }
 
-// attachment restores one attachment's elements, with its record locked: an ADD or DEL
-// comes before or after, never in between. One whose namespace is gone is left to its DEL
-// or GC.
+// named names an attachment in what repair prints.
+func named(network, id, ifName string) string { return fmt.Sprintf("%s %s/%s", network, id, ifName) }
+
+// take locks a record: an ADD or DEL comes before or after, never in between. The record is
+// nil if it is deleted, or an ADD or DEL is working on it.
+func (r *repairer) take(listed *record.Record) (rec *record.Record, name string, unlock func(), err error) {
+	name = named(listed.Network, listed.ContainerID, listed.IfName)
+	rec, ok, err := r.store.TryTake(listed.Network, listed.Owner, listed.Plugin, settle)
+	if !ok {
+		r.out.Skipped = append(r.out.Skipped, name+": an ADD or DEL is working on it")
+		rec, err = nil, nil
+	}
+	return rec, name, func() { r.store.Unlock(listed.Network, listed.Owner, listed.Plugin) }, err
+}
+
+// attachment restores one attachment's elements, with its record locked. One whose
+// namespace is gone is left to its DEL or GC.
 func (r *repairer) attachment(ctx context.Context, listed *record.Record) error {
 	if len(listed.Elements)+len(listed.Sources)+len(listed.Accepts) == 0 {
 		return nil
 	}
-	name := fmt.Sprintf("%s %s/%s", listed.Network, listed.ContainerID, listed.IfName)
-	rec, ok, err := r.store.TryTake(listed.Network, listed.Owner, listed.Plugin, settle)
-	defer r.store.Unlock(listed.Network, listed.Owner, listed.Plugin)
+	rec, name, unlock, err := r.take(listed)
+	defer unlock()
 	switch {
-	case !ok:
-		r.out.Skipped = append(r.out.Skipped, name+": an ADD or DEL is working on it")
-		return nil
-	case err != nil || rec == nil: // deleted meanwhile
+	case err != nil || rec == nil:
 		return err
 	case rec.NetNS == "" || r.dead(rec):
 		r.out.Skipped = append(r.out.Skipped, name+": its namespace is gone")
@@ -200,11 +210,11 @@ func (r *repairer) accepts(ctx context.Context, rec *record.Record) (missing str
 	if len(rec.Accepts) == 0 || r.accepted {
 		return "", nil
 	}
-	env, accepted := &netstate.Env{NFT: r.fw}, netstate.AcceptedOf(rec)
-	if missing, err = accepted.Diff(ctx, env); err != nil || missing == "" {
+	accepted := netstate.AcceptedOf(rec)
+	if missing, err = accepted.Diff(ctx, r.env); err != nil || missing == "" {
 		return "", err
 	}
-	_, err = accepted.Ensure(ctx, env)
+	_, err = accepted.Ensure(ctx, r.env)
 	return missing, err
 }
 

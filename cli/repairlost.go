@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,8 +17,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
-	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/plugin/portmap"
 )
 
@@ -46,45 +45,42 @@ func (r *repairer) stands(e nft.Element) bool {
 
 // unrepaired reports living attachments that lack objects which no record lists. Doctor
 // reports files that cannot be read.
-func (c *repairCommand) unrepaired(out *repaired) {
-	s := c.app.session()
-	defer s.Close()
-	look := attached.New(kernel.OfSession(s), c.app.paths.Proc)
-	list, _ := look.List(c.app.runtime(nil))
+func (r *repairer) unrepaired(ctx context.Context) {
+	look := attached.New(r.k, r.app.paths.Proc)
+	list, _ := look.List(r.app.runtime(nil))
 	for _, a := range list {
-		name := fmt.Sprintf("%s %s/%s", a.Network, a.ContainerID, a.IfName)
-		reported := slices.ContainsFunc(out.Skipped, func(s string) bool { return strings.HasPrefix(s, name+":") })
-		if why := c.lacks(s, look, a); why != "" && !reported {
-			out.Skipped = append(out.Skipped, name+": "+why)
+		name := named(a.Network, a.ContainerID, a.IfName)
+		reported := slices.ContainsFunc(r.out.Skipped, func(s string) bool { return strings.HasPrefix(s, name+":") })
+		if why := r.lacks(ctx, look, a); why != "" && !reported {
+			r.out.Skipped = append(r.out.Skipped, name+": "+why)
 		}
 	}
 }
 
 // lacks is what a living attachment still lacks after the repair, and what to do.
-func (c *repairCommand) lacks(s *plugin.Session, look *attached.Look, a *attached.Attachment) string {
+func (r *repairer) lacks(ctx context.Context, look *attached.Look, a *attached.Attachment) string {
 	switch {
 	case a.Gone():
 		return ""
 	case look.Unrecorded(a):
 		return fmt.Sprintf("its records below %s are lost, so its firewall elements are not known: "+
-			"attach it again (patchbay check NETWORK NETNS lists what is missing)", c.app.paths.Run)
-	case len(a.Records) == 0 || a.NetNS == "" || busy(s, a):
+			"attach it again (patchbay check NETWORK NETNS lists what is missing)", r.app.paths.Run)
+	case len(a.Records) == 0 || a.NetNS == "" || r.busy(a):
 		return ""
 	}
-	known, err := look.Firewall(c.app.ctx, a) // run has reported why these are missing
+	known, err := look.Firewall(ctx, a) // run has reported why these are missing
 	l, perr := chain.ParseList(a.Config)
 	if err != nil || perr != nil || len(known) > 0 {
 		return ""
 	}
-	d := netstate.Found(vet.Check(c.app.ctx, c.app.runtime(nil), s, l, a.Attachment))
+	d := netstate.Found(vet.Check(ctx, r.app.runtime(nil), r.session, l, a.Attachment))
 	if len(d.Lost) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s missing, and its records below %s are lost: attach it again (patchbay del and add)", d.Sentence(), c.app.paths.Run)
+	return fmt.Sprintf("%s missing, and its records below %s are lost: attach it again (patchbay del and add)", d.Sentence(), r.app.paths.Run)
 }
 
 // busy reports whether an ADD or DEL works on the attachment.
-func busy(s *plugin.Session, a *attached.Attachment) bool {
-	store := kernel.OfSession(s).Records
-	return slices.ContainsFunc(a.Records, func(r *record.Record) bool { return store.Busy(r.Network, r.Owner, r.Plugin) })
+func (r *repairer) busy(a *attached.Attachment) bool {
+	return slices.ContainsFunc(a.Records, func(rec *record.Record) bool { return r.store.Busy(rec.Network, rec.Owner, rec.Plugin) })
 }
