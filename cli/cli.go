@@ -13,8 +13,8 @@ import (
 
 	"github.com/jessevdk/go-flags"
 
-	"github.com/patchbay-net/patchbay/internal/buildinfo"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
@@ -61,7 +61,7 @@ func (a *app) main() int {
 	switch {
 	case len(a.args) == 0:
 		a.args = []string{"--help"}
-	case buildinfo.Asked(a.args):
+	case terminal.AsksVersion(a.args):
 		a.args[0] = "version"
 	}
 	p, err := a.parser()

@@ -3,7 +3,7 @@
 
 package cli
 
-import "github.com/patchbay-net/patchbay/cli/helptext"
+import "github.com/patchbay-net/patchbay/internal/terminal"
 
 const helpLong = `Print the help of a command, as its --help does:
 
@@ -22,7 +22,7 @@ func (c *helpCommand) Execute(args []string) error {
 	for _, w := range c.Args.Command {
 		words = append(words, string(w))
 	}
-	text, err := helptext.Of(c.app.parsed, append(words, args...), c.app.width())
+	text, err := terminal.Help(c.app.parsed, append(words, args...), c.app.width())
 	if err != nil {
 		return usage("patchbay --help lists the commands", "%w", err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/jessevdk/go-flags"
 
-	"github.com/patchbay-net/patchbay/cli/helptext"
+	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -107,7 +107,7 @@ func hintOf(err error) string {
 // reportParse prints help as data, and a mistake as an error.
 func (a *app) reportParse(e *flags.Error) int {
 	if e.Type == flags.ErrHelp {
-		return a.report(a.print(helptext.Active(a.parsed, a.width())))
+		return a.report(a.print(terminal.ActiveHelp(a.parsed, a.width())))
 	}
 	msg, hint := e.Message, "patchbay --help lists the commands"
 	switch {
@@ -144,7 +144,7 @@ func (a *app) width() int {
 	if !ok {
 		f = os.Stdout
 	}
-	return helptext.Width(f)
+	return terminal.Width(f)
 }
 
 // tidy removes the library's placeholder "any command" where a command is named.

@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/cli/doctor"
 	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/cli/netfile"
-	"github.com/patchbay-net/patchbay/internal/buildinfo"
+	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -41,7 +41,7 @@ func TestShapes(t *testing.T) {
 		{"`plugin list --json`: an array", pluginInfo{}},
 		{"`install --json`", installed{}},
 		{"`demo --json`", demoReport{}},
-		{"`version --json`", buildinfo.Info{}},
+		{"`version --json`", terminal.Build{}},
 		{"an error", spec.Error{}},
 	} {
 		row := "| " + s.document + " | `" + strings.Join(keys(reflect.TypeOf(s.of)), "`, `") + "` |\n"

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/patchbay-net/patchbay/internal/printable"
+	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
 // table formats text in columns, two spaces apart.
@@ -26,7 +26,7 @@ func newTable(head ...string) *table {
 }
 
 func (t *table) row(cells ...string) {
-	cells = printable.Cells(cells)
+	cells = terminal.PrintableCells(cells)
 	t.rows = append(t.rows, cells)
 	for i := 0; i < len(cells)-1; i++ {
 		if i == len(t.widths) {

@@ -3,7 +3,7 @@
 
 package cli
 
-import "github.com/patchbay-net/patchbay/internal/buildinfo"
+import "github.com/patchbay-net/patchbay/internal/terminal"
 
 const versionLong = `Print the version, the commit it was built from and the versions of the CNI
 specification it speaks.`
@@ -15,6 +15,6 @@ type versionCommand struct {
 
 // Execute prints the build information.
 func (c *versionCommand) Execute([]string) error {
-	b := buildinfo.Read()
+	b := terminal.ReadBuild()
 	return c.app.show(b, b.Text("patchbay"))
 }

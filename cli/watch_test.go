@@ -60,7 +60,7 @@ func TestWaiting(t *testing.T) {
 
 // Colours appear only on a terminal, and not if NO_COLOR is set.
 func TestColours(t *testing.T) {
-	screen, stderr := terminal(t)
+	screen, stderr := openTerminal(t)
 	env := map[string]string{}
 	a := &app{stderr: stderr, getenv: func(name string) string { return env[name] }}
 	a.complain("it failed", "try again")
@@ -79,7 +79,7 @@ func TestColours(t *testing.T) {
 // screen is the master end of a pseudoterminal.
 type screen struct{ *os.File }
 
-func terminal(t *testing.T) (screen, *os.File) {
+func openTerminal(t *testing.T) (screen, *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

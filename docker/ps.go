@@ -14,7 +14,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/patchbay-net/patchbay/docker/state"
-	"github.com/patchbay-net/patchbay/internal/printable"
+	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
 // PS lists the endpoints in the state below base, with facts that `docker ps` does not
@@ -28,7 +28,7 @@ func PS(w io.Writer, base string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ENDPOINT\tCONTAINER\tNETWORK\tPHASE\tADDRESSES\tPORTS") //nolint:errcheck // Flush returns the error
 	for _, e := range all {
-		fmt.Fprintf(t, "%.12s\t%s\t%s\t%s\t%s\t%s\n", e.ID, printable.Text(containerOf(e)), printable.Text(networkOf(store, e)), phaseOf(e), addressesOf(e), orDash(Ports(e.Published).String())) //nolint:errcheck // as above
+		fmt.Fprintf(t, "%.12s\t%s\t%s\t%s\t%s\t%s\n", e.ID, terminal.Printable(containerOf(e)), terminal.Printable(networkOf(store, e)), phaseOf(e), addressesOf(e), orDash(Ports(e.Published).String())) //nolint:errcheck // as above
 	}
 	return errors.Join(err, t.Flush())
 }

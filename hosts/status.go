@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/internal/printable"
+	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/store"
 )
 
@@ -150,7 +150,7 @@ func (l *Listing) Print(to io.Writer) error {
 	}
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	names := map[string]string{}
-	row := func(cells ...string) { fmt.Fprintln(w, strings.Join(printable.Cells(cells), "\t")) } //nolint:errcheck // into memory
+	row := func(cells ...string) { fmt.Fprintln(w, strings.Join(terminal.PrintableCells(cells), "\t")) } //nolint:errcheck // into memory
 	row("NETWORK", "SUBNETS", "BLOCKS", "TRANSPORT")
 	for _, n := range l.Networks {
 		row(n.Name, join(n.Subnets), fmt.Sprint(l.count(n.Name)), string(n.Transport))

@@ -16,8 +16,7 @@ import (
 
 	"github.com/jessevdk/go-flags"
 
-	"github.com/patchbay-net/patchbay/cli/helptext"
-	"github.com/patchbay-net/patchbay/internal/buildinfo"
+	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
 // command is one line of the table.
@@ -66,7 +65,7 @@ func Main(args []string, log io.Writer) int {
 	switch {
 	case len(args) == 0:
 		args = []string{"--help"}
-	case buildinfo.Asked(args):
+	case terminal.AsksVersion(args):
 		args = append([]string{"version"}, args[1:]...)
 	}
 	_, err := p.ParseArgs(longFlags(args))
@@ -103,7 +102,7 @@ func (a *app) report(err error) int {
 	case err == nil:
 		return 0
 	case isHelp(err):
-		fmt.Fprint(os.Stdout, helptext.Active(a.parsed, helptext.Width(os.Stdout))) //nolint:errcheck // help
+		fmt.Fprint(os.Stdout, terminal.ActiveHelp(a.parsed, terminal.Width(os.Stdout))) //nolint:errcheck // help
 		return 0
 	case errors.As(err, &parse), errors.As(err, &mistake):
 		a.print("error", err)

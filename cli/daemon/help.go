@@ -7,8 +7,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/patchbay-net/patchbay/cli/helptext"
-	"github.com/patchbay-net/patchbay/internal/buildinfo"
+	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
 const helpLong = `Print the help of a command, as its --help does:
@@ -22,7 +21,7 @@ type helpCommand struct {
 
 // Execute prints the help.
 func (c *helpCommand) Execute(words []string) error {
-	text, err := helptext.Of(c.app.parsed, words, helptext.Width(os.Stdout))
+	text, err := terminal.Help(c.app.parsed, words, terminal.Width(os.Stdout))
 	if err != nil {
 		return usageError{err}
 	}
@@ -41,6 +40,6 @@ func (*versionCommand) Execute(args []string) error {
 	if err := noArgs(args); err != nil {
 		return err
 	}
-	_, err := fmt.Print(buildinfo.Read().Text("patchbayd"))
+	_, err := fmt.Print(terminal.ReadBuild().Text("patchbayd"))
 	return err
 }

@@ -13,11 +13,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/patchbay-net/patchbay/cli/helptext"
 	"github.com/patchbay-net/patchbay/hosts"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/store/engine"
 )
@@ -95,7 +95,7 @@ func (f *storeFlag) url(where paths.Paths) (string, error) {
 // Execute runs the agent until a signal ends the process.
 func (c *hostsCommand) Execute(args []string) error {
 	if len(args) > 0 {
-		return usageError{helptext.Unknown(c.app.parsed.Find("hosts"), args[0])}
+		return usageError{terminal.UnknownCommand(c.app.parsed.Find("hosts"), args[0])}
 	}
 	logger := log.New(c.app.log, "", log.LstdFlags)
 	opts, err := c.options(paths.Default(), logger.Printf)

@@ -18,8 +18,8 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm/cnmipam"
 	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
-	"github.com/patchbay-net/patchbay/internal/buildinfo"
 	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
@@ -82,8 +82,8 @@ func (a *app) run(ctx context.Context, args []string) error {
 		command, rest = args[0], args[1:]
 	}
 	switch {
-	case buildinfo.Asked(args) && len(rest) == 0:
-		_, err := io.WriteString(a.stdout, buildinfo.Read().Text("patchbay-cnm"))
+	case terminal.AsksVersion(args) && len(rest) == 0:
+		_, err := io.WriteString(a.stdout, terminal.ReadBuild().Text("patchbay-cnm"))
 		return err
 	case command == "help" || command == "--help" || command == "-h":
 		_, err := io.WriteString(a.stdout, usage)

@@ -1,17 +1,16 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package printable is for names that somebody else chose, in what a person reads.
-package printable
+package terminal
 
 import (
 	"strconv"
 	"strings"
 )
 
-// Text is s with whatever would move the cursor, break the line or hide something
+// Printable is s with whatever would move the cursor, break the line or hide something
 // written as Go writes it, such as \n and \x1b.
-func Text(s string) string {
+func Printable(s string) string {
 	if !strings.ContainsFunc(s, hidden) {
 		return s
 	}
@@ -26,11 +25,11 @@ func Text(s string) string {
 	return out.String()
 }
 
-// Cells is Text of each.
-func Cells(cells []string) []string {
+// PrintableCells is Printable of each.
+func PrintableCells(cells []string) []string {
 	out := make([]string, len(cells))
 	for i, c := range cells {
-		out[i] = Text(c)
+		out[i] = Printable(c)
 	}
 	return out
 }

@@ -1,8 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package buildinfo reports the version and build of a program.
-package buildinfo
+package terminal
 
 import (
 	"fmt"
@@ -13,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Info is what a program's version command prints.
-type Info struct {
+// Build is what a program's version command prints.
+type Build struct {
 	Version  string   `json:"version"`
 	Commit   string   `json:"commit,omitempty"`
 	Modified bool     `json:"modified,omitempty"` // built from a tree with uncommitted changes
@@ -23,9 +22,9 @@ type Info struct {
 	CNI      []string `json:"cniVersions"`
 }
 
-// Read reads what the linker embedded.
-func Read() Info {
-	b := Info{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, CNI: spec.Versions()}
+// ReadBuild reads what the linker embedded.
+func ReadBuild() Build {
+	b := Build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, CNI: spec.Versions()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b
@@ -44,8 +43,8 @@ func Read() Info {
 	return b
 }
 
-// Text formats Info in two lines.
-func (b Info) Text(program string) string {
+// Text formats Build in two lines.
+func (b Build) Text(program string) string {
 	commit := ""
 	if b.Commit != "" {
 		commit = fmt.Sprintf(" (%.12s)", b.Commit)
@@ -53,8 +52,8 @@ func (b Info) Text(program string) string {
 	return fmt.Sprintf("%s %s%s %s %s\nCNI %s\n", program, b.Version, commit, b.Go, b.Platform, strings.Join(b.CNI, " "))
 }
 
-// Asked reports whether the first argument asks for the version, in any usual form.
-func Asked(args []string) bool {
+// AsksVersion reports whether the first argument asks for the version, in any usual form.
+func AsksVersion(args []string) bool {
 	if len(args) == 0 {
 		return false
 	}

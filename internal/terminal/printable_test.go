@@ -1,13 +1,13 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package printable
+package terminal
 
 import "testing"
 
-func TestText(t *testing.T) {
+func TestPrintable(t *testing.T) {
 	for in, want := range map[string]string{"": "", "web 1, é": "web 1, é", "a\x1b[2J\nb\tc": `a\x1b[2J\nb\tc`, "a\u202eb\u200b": `a\u202eb\u200b`} {
-		if got := Text(in); got != want {
+		if got := Printable(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package helptext
+package terminal
 
 import (
 	"testing"
@@ -33,8 +33,8 @@ func table(t *testing.T) *flags.Command {
 	return p.Command
 }
 
-func TestOf(t *testing.T) {
-	got, err := Of(table(t), []string{"do"}, 60)
+func TestHelp(t *testing.T) {
+	got, err := Help(table(t), []string{"do"}, 60)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,9 +66,9 @@ prog do COMMAND --help tells more of one.
 	}
 }
 
-// TestBelow: a subcommand's own flags come first, and those of its parents take one line.
-func TestBelow(t *testing.T) {
-	got, err := Of(table(t), []string{"do", "rm"}, 80)
+// TestHelpBelow: a subcommand's own flags come first, and those of its parents take one line.
+func TestHelpBelow(t *testing.T) {
+	got, err := Help(table(t), []string{"do", "rm"}, 80)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ With the flags of prog do, too: --store, --force, --from.
 	if got != want {
 		t.Errorf("got\n%s", got)
 	}
-	if _, err := Of(table(t), []string{"do", "ls"}, 80); err == nil || err.Error() != `unknown command "ls"; use rm` {
+	if _, err := Help(table(t), []string{"do", "ls"}, 80); err == nil || err.Error() != `unknown command "ls"; use rm` {
 		t.Error(err)
 	}
 }

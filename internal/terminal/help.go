@@ -1,10 +1,9 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package helptext writes the help of a command of go-flags' table. The library's own help
-// wraps inside words where a flag's name is long, and puts the flags of every parent
-// command before the command's own.
-package helptext
+// Package terminal is what our programs have to say to a person: their help, their version,
+// and names from elsewhere without what would disturb the terminal.
+package terminal
 
 import (
 	"fmt"
@@ -40,8 +39,10 @@ func Width(f *os.File) int {
 	return min(max(int(size.Col), leastWidth), mostWidth)
 }
 
-// Active is the help of the command that was parsed last.
-func Active(root *flags.Command, width int) string {
+// ActiveHelp is the help of the command of go-flags' table that was parsed last. The
+// library's own help wraps inside words where a flag's name is long, and puts the flags of
+// every parent command before the command's own.
+func ActiveHelp(root *flags.Command, width int) string {
 	chain := []*flags.Command{root}
 	for c := root.Active; c != nil; c = c.Active {
 		chain = append(chain, c)
@@ -49,21 +50,21 @@ func Active(root *flags.Command, width int) string {
 	return text(chain, width)
 }
 
-// Of is the help of the command that words name.
-func Of(root *flags.Command, words []string, width int) (string, error) {
+// Help is the help of the command that words name.
+func Help(root *flags.Command, words []string, width int) (string, error) {
 	chain := []*flags.Command{root}
 	for _, w := range words {
 		c := chain[len(chain)-1].Find(w)
 		if c == nil {
-			return "", Unknown(chain[len(chain)-1], w)
+			return "", UnknownCommand(chain[len(chain)-1], w)
 		}
 		chain = append(chain, c)
 	}
 	return text(chain, width), nil
 }
 
-// Unknown is the error for a missing subcommand; it lists the existing ones.
-func Unknown(c *flags.Command, word string) error {
+// UnknownCommand is the error for a missing subcommand; it lists the existing ones.
+func UnknownCommand(c *flags.Command, word string) error {
 	var has []string
 	for _, sub := range c.Commands() {
 		has = append(has, sub.Name)
