@@ -54,6 +54,8 @@ install: build
 nightly: test race ## longer than a change can wait for
 	FUZZTIME=5m scripts/fuzz
 	PATCHBAY_CRASH_TRIES=5000 PATCHBAY_CHURN=10m $(GO) test -timeout 90m ./test/crash/...
+	earlier=$$(mktemp -d) && scripts/earlier 17baa13 $$earlier && \
+		PATCHBAY_E2E=1 PATCHBAY_EARLIER=$$earlier $(GO) test -count=1 -timeout 20m -run TestTwoSchemas ./test/e2e
 	seed=$$(date +%s); echo "PATCHBAY_CHAOS_SEED=$$seed"; \
 		PATCHBAY_CHAOS_SEED=$$seed PATCHBAY_CHAOS_TRIES=50000 $(GO) test -timeout 120m -run TestChaos ./hosts
 	seed=$$(date +%s); echo "PATCHBAY_STORM_SEED=$$seed"; \

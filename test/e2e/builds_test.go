@@ -12,26 +12,43 @@ import (
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 
+// earlierEnv names the plugin directory of an earlier build (scripts/earlier makes one). Then
+// it is the older build and this one the newer; else a build that writes the next schema is
+// the newer one.
+const earlierEnv = "PATCHBAY_EARLIER"
+
 // schemaLdflags makes a build that writes the next schema of our nftables table.
 const schemaLdflags = "-X github.com/patchbay-net/patchbay/internal/nft.schemaNumber=4"
+
+// twoBuilds are the plugin directories of two builds with different schemas.
+func twoBuilds(t *testing.T) (older, newer string) {
+	t.Helper()
+	own, next := os.Getenv(workEnv)+"/bin", os.Getenv(workEnv)+"/newer"
+	if older = os.Getenv(earlierEnv); older != "" {
+		return older, own
+	}
+	if os.Getenv(insideEnv) == "" {
+		if err := install(next, schemaLdflags); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return own, next
+}
 
 // TestTwoSchemas runs two builds whose nftables tables have different schema numbers on one
 // node. The newer one upgrades the table, under existing attachments, and works with it.
 // The older one then refuses ADD before it changes anything and names the reason, detaches
-// what has nothing in the newer table, and breaks nothing.
+// what has nothing in the newer table, and breaks nothing. The documented way back gives
+// every attachment to the older one.
 func TestTwoSchemas(t *testing.T) {
-	newer := os.Getenv(workEnv) + "/newer"
-	if os.Getenv(insideEnv) == "" {
-		if err := install(newer, schemaLdflags); err != nil {
-			t.Fatal(err)
-		}
-	}
+	older, newer := twoBuilds(t)
 	onNode(t, func(t *testing.T) {
 		newOutside(t)
 		serve(t, outside, 80)
-		t.Run("older first", func(t *testing.T) { upgrade(t, os.Getenv(workEnv)+"/bin", newer) })
+		t.Run("older first", func(t *testing.T) { upgrade(t, older, newer) })
 		run(t, "nft", "delete", "table", "inet", "patchbay")
-		t.Run("newer first", func(t *testing.T) { downgrade(t, os.Getenv(workEnv)+"/bin", newer) })
+		t.Run("newer first", func(t *testing.T) { downgrade(t, older, newer) })
+		t.Run("back", func(t *testing.T) { back(t, older, newer) })
 	})
 }
 
@@ -45,7 +62,7 @@ func upgrade(t *testing.T, olderDir, newerDir string) {
 		newer.check(n, p)
 		reaches(t, outside, node4, p.hostPort, outside4)
 	}
-	refuse(t, older, n)
+	refuse(t, older, newer, n)
 	for _, p := range []*pod{one, two} {
 		reaches(t, outside, node4, p.hostPort, outside4)
 		newer.del(n, p)
@@ -60,16 +77,38 @@ func downgrade(t *testing.T, olderDir, newerDir string) {
 	n, older, newer := newNetwork(t, "bridge", "1.1.0"), call(t, olderDir), call(t, newerDir)
 	before := leak.Must(t)
 	one, two := attach(t, newer, n, "one", 18081), attach(t, newer, n, "two", 18082)
-	refuse(t, older, n)
+	refuse(t, older, newer, n)
 	namesSchemas(t, "STATUS", older.cni.GetStatusNetworkList(context.Background(), n.list))
 	reaches(t, outside, node4, one.hostPort, outside4)
 	newer.check(n, one)
 
-	namesSchemas(t, "DEL", older.cni.DelNetworkList(context.Background(), n.list, one.runtimeConf()))
+	if err := older.cni.DelNetworkList(context.Background(), n.list, one.runtimeConf()); err == nil {
+		t.Error("DEL of the older build succeeded beside a newer table")
+	}
 	reaches(t, outside, node4, two.hostPort, outside4)
 	newer.check(n, two)
 	newer.del(n, one)
 	newer.del(n, two)
+	leak.Nothing(t, before)
+}
+
+// back returns a node to the older build, as docs/adr/0003 says: the newer one detaches what
+// it attached, the table is removed, and the older build's repair makes its own.
+func back(t *testing.T, olderDir, newerDir string) {
+	n, older, newer := newNetwork(t, "bridge", "1.1.0"), call(t, olderDir), call(t, newerDir)
+	run(t, "nft", "delete", "table", "inet", "patchbay")
+	before := leak.Must(t)
+	one, two := attach(t, older, n, "one", 18081), attach(t, newer, n, "two", 18082)
+	newer.del(n, two)
+	run(t, "nft", "delete", "table", "inet", "patchbay")
+	run(t, olderDir+"/patchbay", "repair")
+	three := attach(t, older, n, "three", 18083)
+	for _, p := range []*pod{one, three} {
+		older.check(n, p)
+		reaches(t, outside, node4, p.hostPort, outside4)
+		older.del(n, p)
+		refused(t, outside, node4, p.hostPort)
+	}
 	leak.Nothing(t, before)
 }
 
@@ -80,7 +119,7 @@ func namesSchemas(t *testing.T, verb string, err error) {
 		t.Errorf("%s of the older build succeeded beside a newer table", verb)
 		return
 	}
-	for _, want := range []string{"schema 4", "up to 3"} {
+	for _, want := range []string{"has schema ", "knows up to "} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s of the older build: the refusal lacks %q: %v", verb, want, err)
 		}
@@ -96,15 +135,18 @@ func attach(t *testing.T, c *caller, n *network, id string, port uint16) *pod {
 	return p
 }
 
-// refuse expects ADD to fail naming both schema numbers and to leave the node unchanged
-// after the runtime's DEL.
-func refuse(t *testing.T, c *caller, n *network) {
+// refuse expects ADD of the older build to fail naming both schema numbers, and the DELs of
+// the runtime, of which the older build's may fail too, to leave the node unchanged.
+func refuse(t *testing.T, older, newer *caller, n *network) {
 	t.Helper()
 	before := leak.Must(t)
 	p := newPod(t, "refused", 18099)
-	_, err := c.cni.AddNetworkList(context.Background(), n.list, p.runtimeConf())
+	_, err := older.cni.AddNetworkList(context.Background(), n.list, p.runtimeConf())
 	namesSchemas(t, "ADD", err)
-	c.del(n, p)
+	if err := older.cni.DelNetworkList(context.Background(), n.list, p.runtimeConf()); err != nil {
+		namesSchemas(t, "DEL", err)
+	}
+	newer.del(n, p)
 	deleteNamespace(t, p.id)
 	leak.Nothing(t, before)
 }
