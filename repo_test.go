@@ -149,7 +149,7 @@ var layers = []struct {
 	{"conformance/...", []string{"spec", "invoke", "netns", "test/nettest/...", "conformance/..."}, "the suite drives plugins from outside, whoever made them"},
 	{"cnm", nil, "the protocol of Docker's drivers stands alone"},
 	{"cnm/...", []string{"cnm", "cnm/...", "plugin", "plugin/kernel", "plugin/endpoint", "spec", "netns", "invoke/...", "internal/..."}, "plugins too, on a protocol that costs HTTP"},
-	{"dhcp/...", []string{"spec", "netns", "internal/...", "dhcp/..."}, "the keeper of leases knows no plugin"},
+	{"dhcp/...", []string{"chain", "spec", "netns", "internal/...", "dhcp/..."}, "the keeper of leases knows no plugin"},
 	{"store", nil, "what hosts know of each other, whoever keeps it"},
 	{"store/...", []string{"store", "store/...", "internal/..."}, "an engine knows the types it stores, and not what they are for"},
 	{"hosts/...", []string{"store/...", "hosts/...", "docker/state", "spec", "netns", "internal/..."}, "it prepares what others attach to, and attaches nothing"},

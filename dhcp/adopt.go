@@ -4,86 +4,177 @@
 package dhcp
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/dhcp/client"
-	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/spec"
 )
+
+// Cached is an attachment with the IPAM plugin dhcp in the cache of a runtime. Another
+// keeper, which has leases only in its memory, may have got its lease.
+type Cached struct {
+	Args   dhcprpc.Args // as its plugin called the keeper
+	Result *spec.Result // of the whole chain
+}
+
+// ReadCache returns the attachments in a runtime's cache (libcni's directory, with results/)
+// whose keeper listens on socket. Errors of unreadable files are joined and returned beside
+// the others.
+func ReadCache(dir, socket string) (list []Cached, err error) {
+	rt := &chain.Runtime{CacheDir: dir}
+	all, err := rt.Attachments("")
+	errs := []error{err}
+	for _, c := range all {
+		args, err := callOf(&c, socket)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("read cached result of %s/%s: %w", c.ContainerID, c.IfName, err))
+		}
+		if args != nil && c.Result != nil {
+			list = append(list, Cached{*args, c.Result})
+		}
+	}
+	return list, errors.Join(errs...)
+}
+
+// callOf is what the plugin dhcp of a cached attachment sends to the keeper on a socket, nil
+// when it has no such plugin.
+func callOf(c *chain.Cached, socket string) (*dhcprpc.Args, error) {
+	conf, err := findIPAM(c.Config, 0)
+	if err != nil || conf == nil {
+		return nil, err
+	}
+	conf["name"] = c.Network
+	config, err := json.Marshal(conf)
+	if err != nil {
+		return nil, err
+	}
+	if ipam, err := dhcprpc.Parse(config); err != nil || ipam.Socket() != socket {
+		return nil, err
+	}
+	pairs := make([]string, len(c.Args))
+	for i, p := range c.Args {
+		pairs[i] = p[0] + "=" + p[1]
+	}
+	return &dhcprpc.Args{ContainerID: c.ContainerID, NetNS: netNS(c), IfName: c.IfName, Args: strings.Join(pairs, ";"), Config: config}, nil
+}
+
+// deepest bounds chains in chains (type patchbay, wrap).
+const deepest = 4
+
+// findIPAM returns the plugin with IPAM dhcp in a configuration, a list of them, or a plugin
+// that holds others.
+func findIPAM(config []byte, depth int) (map[string]any, error) {
+	var conf struct {
+		IPAM struct {
+			Type string `json:"type"`
+		} `json:"ipam"`
+		Plugins []json.RawMessage `json:"plugins"`
+		Plugin  json.RawMessage   `json:"plugin"`
+	}
+	if err := json.Unmarshal(config, &conf); err != nil {
+		return nil, err
+	}
+	if conf.IPAM.Type == "dhcp" {
+		out := map[string]any{}
+		return out, json.Unmarshal(config, &out)
+	}
+	if len(conf.Plugin) > 0 {
+		conf.Plugins = append(conf.Plugins, conf.Plugin)
+	}
+	for _, p := range conf.Plugins {
+		if depth == deepest {
+			break
+		}
+		if found, err := findIPAM(p, depth+1); found != nil || err != nil {
+			return found, err
+		}
+	}
+	return nil, nil
+}
+
+// netNS is the namespace of libcni 1.3's file, or else of the result.
+func netNS(c *chain.Cached) string {
+	if c.NetNS != "" || c.Result == nil {
+		return c.NetNS
+	}
+	for _, i := range c.Result.Interfaces {
+		if i.Name == c.IfName && i.Sandbox != "" {
+			return i.Sandbox
+		}
+	}
+	return ""
+}
 
 // Adopt requests in the background the leases of attachments that another keeper has left:
 // those whose interface has the address, without a lease here. A server knows the client id
 // and gives the same address; if it gives another one, that replaces the first on the
 // interface.
 func (k *Keeper) Adopt(list []Cached) {
-	for _, a := range list {
-		k.adopting.Go(func() { k.adoptLeft(&a) })
+	for _, c := range list {
+		k.adopting.Go(func() {
+			if err := k.adopt(&c); err != nil {
+				k.opts.Log("adopt %s/%s: %v", c.Args.ContainerID, c.Args.IfName, err)
+			}
+		})
 	}
 }
 
-func (k *Keeper) adoptLeft(a *Cached) {
-	r, _, err := k.record(&a.Args)
+func (k *Keeper) adopt(c *Cached) error {
+	r, err := k.request(&c.Args)
 	if err != nil {
-		k.opts.Log("adopt %s/%s: %v", a.Args.ContainerID, a.Args.IfName, err)
-		return
+		return err
 	}
-	left := k.left(r.Owner, a)
-	if len(left) == 0 {
-		return
-	}
-	k.opts.Log("%s/%s: taking over from another keeper", a.Args.ContainerID, a.Args.IfName)
-	if _, err := k.Allocate(k.ctx, &a.Args); err != nil {
-		k.opts.Log("adopt %s/%s: %v", a.Args.ContainerID, a.Args.IfName, err)
-		return
-	}
-	k.mu.Lock()
-	e := k.entries[r.Owner]
-	k.mu.Unlock()
-	if e != nil {
-		e.replace(left)
-	}
-}
-
-// left is the part of a cached result that is on the interface, one setup for each address,
-// when no lease of it is known.
-func (k *Keeper) left(o owner.Key, a *Cached) (out []*client.Setup) {
-	k.mu.Lock()
-	known := k.entries[o] != nil
-	k.mu.Unlock()
-	if known {
+	left := k.left(c)
+	if len(left) == 0 || k.entry(r.Owner) != nil {
 		return nil
 	}
-	p, err := client.Find(k.opts.HostPrefix+a.Args.NetNS, a.Args.IfName)
+	k.opts.Log("%s/%s: taking over from another keeper", c.Args.ContainerID, c.Args.IfName)
+	if _, err := k.Allocate(k.ctx, &c.Args); err != nil {
+		return err
+	}
+	if e := k.entry(r.Owner); e != nil {
+		e.replace(left)
+	}
+	return nil
+}
+
+// left is the part of a cached result that is on the interface, a grant for each address.
+func (k *Keeper) left(c *Cached) (out []*client.Grant) {
+	p, err := k.place(c.Args.NetNS, c.Args.IfName)
 	if err != nil {
 		return nil // the container is gone, and its DEL never came
 	}
-	for _, ip := range a.Result.IPs {
+	for _, ip := range c.Result.IPs {
 		if had, err := p.Holds(ip.Address); err != nil || !had {
 			continue
 		}
-		s := &client.Setup{Address: ip.Address, Gateway: ip.Gateway}
-		for _, r := range a.Result.Routes {
+		g := &client.Grant{Address: ip.Address, Gateway: ip.Gateway}
+		for _, r := range c.Result.Routes {
 			if r.Dst.Addr().Is4() == ip.Address.Addr().Is4() {
-				s.Routes = append(s.Routes, r)
+				g.Routes = append(g.Routes, r)
 			}
 		}
-		out = append(out, s)
+		out = append(out, g)
 	}
 	return out
 }
 
 // replace puts the granted addresses in place of those that are left.
-func (e *entry) replace(left []*client.Setup) {
+func (e *entry) replace(left []*client.Grant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, a := range e.addrs {
 		if a.grant == nil {
 			continue
 		}
-		for _, s := range left {
-			if s.Address.Addr().Is4() != a.grant.Address.Addr().Is4() || s.Address == a.grant.Address {
-				continue
-			}
-			e.k.opts.Log("%s: the server gives %s instead of %s", e, a.grant.Address, s.Address)
-			if err := e.rec.Place.Change(s, e.setup(a.grant)); err != nil {
-				e.k.opts.Log("%s: apply new lease: %v", e, err)
+		for _, g := range left {
+			if g.Address.Addr().Is4() == a.grant.Address.Addr().Is4() && g.Address != a.grant.Address {
+				e.change(g, a.grant)
 			}
 		}
 	}

@@ -27,7 +27,7 @@ func cache(t *testing.T, dir, name, ns, conf, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "results", name), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -40,15 +40,18 @@ func TestAdopt(t *testing.T) {
 	dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.20,10.77.0.20,255.255.255.0,2m")
 	dhcptest.Configure(t, w.ns, "10.77.0.10/24", "10.77.0.1")
 	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "results"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	cache(t, dir, "dhcp", w.ns, `{"name":"net","plugins":[{"type":"bridge","ipam":{"type":"dhcp"}},{"type":"tuning"}]}`, "10.77.0.10/24")
 	cache(t, dir, "other", w.ns, `{"name":"net","type":"bridge","ipam":{"type":"host-local"}}`, "10.77.0.10/24")
 	cache(t, dir, "elsewhere", w.ns, `{"name":"net","type":"bridge","ipam":{"type":"dhcp","daemonSocketPath":"/x"}}`, "10.77.0.10/24")
 	cache(t, dir, "nested", w.ns, `{"plugins":[{"type":"patchbay","plugins":[{"type":"wrap","plugin":{"type":"bridge","ipam":{"type":"dhcp"}}}]}]}`, "10.77.0.99/24")
-	if err := os.WriteFile(filepath.Join(dir, "torn"), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "results", "torn"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	list, err := ReadCache(dir, socket)
-	if err == nil || !strings.Contains(err.Error(), "read cached result torn: ") || len(list) != 2 {
+	if err == nil || !strings.Contains(err.Error(), "results/torn: broken cached result: ") || len(list) != 2 {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	if a := list[0].Args; a.ContainerID != "c1" || a.NetNS != w.ns || a.IfName != "eth0" || a.Args != "K=V" {

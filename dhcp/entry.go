@@ -12,41 +12,47 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/dhcp/client"
-	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
 // entry is one attachment.
 type entry struct {
 	k   *Keeper
-	rec *record // its Place, Away and names never change
+	rec *record // its names never change
 
 	ready chan struct{} // closed when it has leases, or err
 	err   error
 
-	ctx  context.Context // ends with the entry
-	stop context.CancelFunc
-	work sync.WaitGroup
+	ctx   context.Context // ends with the entry
+	stop  context.CancelFunc
+	work  sync.WaitGroup // the upkeep
+	pause context.CancelFunc
 
-	mu    sync.Mutex // guards rec.V4, rec.V6, the addresses' grant, and gone
+	turn sync.Mutex // of those that move or release it
+
+	mu    sync.Mutex // guards rec, the addresses' grant, and gone
 	addrs []*address
-	gone  bool // the interface is gone, and the file too
-
-	next    *entry // the entry that replaces this one at another place; guarded by Keeper.mu
-	leaving bool   // it is being released; guarded by Keeper.mu
+	gone  bool // it is released or its interface is gone, and the file too
 }
 
 // address is what one protocol has granted to an entry.
 type address struct {
+	*held
 	name  string // for the log
 	proto client.Protocol
-	held  *held
 	grant *client.Grant // nil while there is none
 }
 
 func (k *Keeper) newEntry(r *record) *entry {
 	e := &entry{k: k, rec: r, ready: make(chan struct{})}
 	e.ctx, e.stop = context.WithCancel(k.ctx)
+	if r.V4 != nil {
+		v4 := &client.V4{ID: e.String(), Options: r.Options, Priority: r.Priority, Broadcast: k.opts.Broadcast}
+		e.addrs = append(e.addrs, &address{held: r.V4, name: "DHCPv4", proto: v4})
+	}
+	if r.V6 != nil {
+		e.addrs = append(e.addrs, &address{held: r.V6, name: "DHCPv6", proto: &client.V6{ID: e.String()}})
+	}
 	return e
 }
 
@@ -65,49 +71,34 @@ func (e *entry) settled() bool {
 	}
 }
 
-func (e *entry) failed() bool { return e.err != nil }
-
-func (e *entry) add(name string, proto client.Protocol, held *held) {
-	e.addrs = append(e.addrs, &address{name: name, proto: proto, held: held})
+// place is where the interface is.
+func (e *entry) place() client.Place {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rec.Place
 }
 
-func (e *entry) v4() client.Protocol {
-	return &client.V4{ID: e.String(), Options: e.rec.Options, Broadcast: e.k.opts.Broadcast}
+func (e *entry) isAt(p *client.Place) bool {
+	at := e.place()
+	return at.Same(p)
 }
-
-func (e *entry) v6() client.Protocol { return &client.V6{ID: e.String()} }
 
 // restore makes grants from the stored messages.
 func (e *entry) restore() error {
-	if e.rec.V4 != nil {
-		e.add("DHCPv4", e.v4(), e.rec.V4)
-	}
-	if e.rec.V6 != nil {
-		e.add("DHCPv6", e.v6(), e.rec.V6)
-	}
 	for _, a := range e.addrs {
-		if len(a.held.Raw) == 0 {
+		if len(a.Raw) == 0 {
 			continue
 		}
 		var err error
-		if a.grant, err = a.proto.Parse(a.held.Raw); err != nil {
+		if a.grant, err = a.proto.Parse(a.Raw); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// acquire requests what the configuration asks for, both families at once. All must
-// succeed.
-func (e *entry) acquire(ctx context.Context, conf *dhcprpc.IPAM) error {
-	if conf.V4() {
-		e.rec.V4 = new(held)
-		e.add("DHCPv4", e.v4(), e.rec.V4)
-	}
-	if conf.DHCPv6 {
-		e.rec.V6 = new(held)
-		e.add("DHCPv6", e.v6(), e.rec.V6)
-	}
+// acquire requests the addresses of both families at once. All must be granted.
+func (e *entry) acquire(ctx context.Context) error {
 	ctx, cancel := e.k.within(ctx, e.k.opts.ResendTimeout, errNoMoreTries)
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)() // a DEL meanwhile
@@ -140,27 +131,11 @@ func (e *entry) accept(a *address, g *client.Grant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a.grant = g
-	a.held.Raw, a.held.Since = g.Raw, e.k.opts.Clock.Since()
+	a.Raw, a.Since = g.Raw, e.k.opts.Clock.Since()
 }
 
 // age is how long ago the grant was.
-func (e *entry) age(a *address) time.Duration { return e.k.opts.Clock.Since() - a.held.Since }
-
-// setup is what a plugin made from a grant.
-func (e *entry) setup(g *client.Grant) *client.Setup {
-	s := &client.Setup{Address: g.Address, Gateway: g.Gateway}
-	for _, r := range g.Routes {
-		s.Routes = append(s.Routes, withPriority(r, e.rec.Priority))
-	}
-	return s
-}
-
-func withPriority(r spec.Route, priority int) spec.Route {
-	if priority != 0 {
-		r.Priority = priority
-	}
-	return r
-}
+func (e *entry) age(a *address) time.Duration { return e.k.opts.Clock.Since() - a.Since }
 
 // result is the leases in the form of an ADD's result.
 func (e *entry) result() (*spec.Result, error) {
@@ -173,9 +148,7 @@ func (e *entry) result() (*spec.Result, error) {
 			return nil, fmt.Errorf("the %s lease was lost; a server is being looked for", a.name)
 		}
 		out.IPs = append(out.IPs, spec.IPConfig{Address: g.Address, Gateway: g.Gateway})
-		for _, r := range g.Routes {
-			out.Routes = append(out.Routes, withPriority(r, e.rec.Priority))
-		}
+		out.Routes = append(out.Routes, g.Routes...)
 		out.DNS.Nameservers = append(out.DNS.Nameservers, g.DNS.Nameservers...)
 		out.DNS.Search = append(out.DNS.Search, domains(g.DNS.Search)...)
 		if out.DNS.Domain == "" && isDomain(g.DNS.Domain) {
@@ -231,8 +204,36 @@ func (e *entry) release(ctx context.Context) {
 	}
 }
 
-// end stops the upkeep and waits for it.
-func (e *entry) end() {
-	e.stop()
+// forget ends an entry's upkeep, releases it at the servers and removes the file.
+func (e *entry) forget(ctx context.Context) error {
+	e.stop() // also its ADD
+	e.turn.Lock()
+	defer e.turn.Unlock()
+	<-e.ready
 	e.work.Wait()
+	e.release(context.WithoutCancel(ctx))
+	return e.remove()
+}
+
+// remove ends the entry, once. Nothing is written after its file is removed.
+func (e *entry) remove() error {
+	e.stop()
+	e.mu.Lock()
+	again := e.gone
+	e.gone = true
+	e.mu.Unlock()
+	if again {
+		return nil
+	}
+	defer e.k.drop(e)
+	return e.k.files.remove(e.rec.Owner)
+}
+
+// vanish drops the lease of an interface that is gone: the server can no longer be reached
+// through it, and lets the lease expire.
+func (e *entry) vanish(why error) {
+	e.k.opts.Log("%s: %v: lease dropped", e, why)
+	if err := e.remove(); err != nil {
+		e.k.opts.Log("%s: %v", e, err)
+	}
 }

@@ -11,6 +11,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -74,7 +77,7 @@ func New(opts Options) (*Keeper, error) {
 		opts.Log("%v", err)
 	}
 	for _, r := range records {
-		k.adopt(r)
+		k.takeUp(r)
 	}
 	return k, nil
 }
@@ -85,18 +88,39 @@ func setDefault(d *time.Duration, def time.Duration) {
 	}
 }
 
+// takeUp continues with a lease of the last keeper.
+func (k *Keeper) takeUp(r *record) {
+	r.Place.Proc = k.opts.Proc
+	e := k.newEntry(r)
+	if err := e.restore(); err != nil {
+		k.opts.Log("%s: take up lease: %v", e, err)
+		return
+	}
+	k.entries[r.Owner] = e
+	k.opts.Log("%s: lease taken up, %s", e, e.describe())
+	e.upkeep()
+	close(e.ready)
+}
+
+// Serve keeps leases for the plugins that call on l, until l is closed. Running calls end,
+// and their new leases are released; the others wait for the next keeper.
+func (k *Keeper) Serve(l net.Listener) error {
+	s := newServer(k, k.opts.Log)
+	err := s.serve(l)
+	s.close()
+	k.Close()
+	return err
+}
+
 // Close ends the upkeep and releases nothing: the next keeper continues.
 func (k *Keeper) Close() {
 	k.stop()
 	k.adopting.Wait()
 	k.mu.Lock()
-	entries := make([]*entry, 0, len(k.entries))
-	for _, e := range k.entries {
-		entries = append(entries, e)
-	}
+	entries := slices.Collect(maps.Values(k.entries))
 	k.mu.Unlock()
 	for _, e := range entries {
-		e.end()
+		e.work.Wait()
 	}
 }
 
@@ -107,78 +131,75 @@ func (k *Keeper) Held() int {
 	return len(k.entries)
 }
 
-// adopt continues with a lease of the last keeper.
-func (k *Keeper) adopt(r *record) {
-	r.Place.Proc = k.opts.Proc
-	e := k.newEntry(r)
-	if err := e.restore(); err != nil {
-		k.opts.Log("%s: take up lease: %v", e, err)
-		return
-	}
-	close(e.ready)
-	k.entries[r.Owner] = e
-	k.opts.Log("%s: lease taken up, %s", e, e.describe())
-	e.upkeep()
-}
-
 // Allocate returns the lease of an attachment, and requests one if there is none. When ctx
 // ends before a server has answered, nothing is kept.
 func (k *Keeper) Allocate(ctx context.Context, a *dhcprpc.Args) (*spec.Result, error) {
-	r, conf, err := k.record(a)
+	r, err := k.request(a)
 	if err != nil {
 		return nil, err
 	}
-	p, err := client.Find(k.opts.HostPrefix+a.NetNS, a.IfName)
+	p, err := k.place(a.NetNS, a.IfName)
 	if err != nil {
 		return nil, err
 	}
-	p.Proc = k.opts.Proc
 	r.Place = *p
 	for {
 		e, mine := k.claim(r)
 		if mine {
-			return k.acquire(ctx, e, conf)
+			return k.acquire(ctx, e)
 		}
 		select {
 		case <-e.ready:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if e.failed() {
+		if e.err != nil {
 			continue
 		}
-		if e.rec.Place.Same(p) {
+		if e.isAt(p) {
 			return e.result()
 		}
-		if err := k.forget(ctx, e); err != nil { // another interface of the same name: the old one is gone
+		if err := e.forget(ctx); err != nil { // another interface of the same name: the old one is gone
 			return nil, err
 		}
 	}
 }
 
-// record reads the attachment of a call.
-func (k *Keeper) record(a *dhcprpc.Args) (*record, *dhcprpc.IPAM, error) {
+// place finds an interface by the path that a plugin has for its namespace.
+func (k *Keeper) place(netNS, ifName string) (*client.Place, error) {
+	return client.Find(k.opts.Proc, k.opts.HostPrefix+netNS, ifName)
+}
+
+// request is the record of what a call asks for: no address yet, and no place.
+func (k *Keeper) request(a *dhcprpc.Args) (*record, error) {
 	conf, err := dhcprpc.Parse(a.Config)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	opts, err := conf.Options(a.Args)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	network, err := dhcprpc.Network(a.Config)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, err := range []error{spec.ValidateContainerID(a.ContainerID), spec.ValidateIfName(a.IfName), spec.ValidateNetworkName(network)} {
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	return &record{
+	r := &record{
 		Owner: owner.Of(network, a.ContainerID, a.IfName), Network: network, ContainerID: a.ContainerID, IfName: a.IfName,
 		Begun: time.Now().Round(0), Options: *opts, Priority: conf.Priority,
-	}, conf, nil
+	}
+	if conf.V4() {
+		r.V4 = new(held)
+	}
+	if conf.DHCPv6 {
+		r.V6 = new(held)
+	}
+	return r, nil
 }
 
 // claim returns the entry of r's attachment; mine means that it is new.
@@ -194,9 +215,10 @@ func (k *Keeper) claim(r *record) (e *entry, mine bool) {
 }
 
 // acquire fills a new entry. Calls that wait for the entry get its error too.
-func (k *Keeper) acquire(ctx context.Context, e *entry, conf *dhcprpc.IPAM) (*spec.Result, error) {
+func (k *Keeper) acquire(ctx context.Context, e *entry) (*spec.Result, error) {
+	defer close(e.ready)
 	k.opts.Log("%s: acquiring lease", e)
-	err := e.acquire(ctx, conf)
+	err := e.acquire(ctx)
 	if err == nil {
 		err = k.files.write(e.rec)
 	}
@@ -204,12 +226,10 @@ func (k *Keeper) acquire(ctx context.Context, e *entry, conf *dhcprpc.IPAM) (*sp
 		e.release(context.WithoutCancel(ctx))
 		k.drop(e)
 		e.err = err
-		close(e.ready)
 		return nil, err
 	}
 	k.opts.Log("%s: lease acquired, %s", e, e.describe())
 	result, err := e.result()
-	close(e.ready)
 	e.upkeep()
 	return result, err
 }
@@ -223,50 +243,49 @@ func (k *Keeper) drop(e *entry) {
 	}
 }
 
+// find returns the entry of a call's attachment, nil without one. It reads nothing else of
+// the configuration, which may be wrong meanwhile.
+func (k *Keeper) find(a *dhcprpc.Args) (owner.Key, *entry, error) {
+	network, err := dhcprpc.Network(a.Config)
+	if err != nil {
+		return "", nil, err
+	}
+	o := owner.Of(network, a.ContainerID, a.IfName)
+	return o, k.entry(o), nil
+}
+
+func (k *Keeper) entry(o owner.Key) *entry {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.entries[o]
+}
+
 // Release releases an attachment's leases, also while they are being requested. An
 // attachment without any is no error.
 func (k *Keeper) Release(ctx context.Context, a *dhcprpc.Args) error {
-	network, err := dhcprpc.Network(a.Config)
-	if err != nil {
+	o, e, err := k.find(a)
+	switch {
+	case err != nil:
 		return err
-	}
-	o := owner.Of(network, a.ContainerID, a.IfName)
-	k.mu.Lock()
-	e := k.entries[o]
-	k.mu.Unlock()
-	if e == nil {
+	case e == nil:
 		return k.files.remove(o)
 	}
-	return k.forget(ctx, e)
-}
-
-// forget ends an entry's upkeep, releases it at the servers and removes the file.
-func (k *Keeper) forget(ctx context.Context, e *entry) error {
-	e = k.leave(e)
-	e.end()
-	<-e.ready
-	e.release(context.WithoutCancel(ctx))
-	err := k.files.remove(e.rec.Owner)
-	k.drop(e)
-	return err
+	return e.forget(ctx)
 }
 
 // Check returns the lease that is held, without asking a server.
 func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error) {
-	network, err := dhcprpc.Network(a.Config)
-	if err != nil {
+	_, e, err := k.find(a)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	k.mu.Lock()
-	e := k.entries[owner.Of(network, a.ContainerID, a.IfName)]
-	k.mu.Unlock()
-	if e == nil {
+	case e == nil:
 		return nil, errUnknown
-	}
-	if !e.settled() {
+	case !e.settled():
 		return nil, fmt.Errorf("%w yet: it is being requested", errUnknown)
 	}
-	if err := e.rec.Place.Look(); err != nil {
+	at := e.place()
+	if err := at.Look(); err != nil {
 		return nil, err
 	}
 	return e.result()
@@ -303,7 +322,7 @@ func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	k.mu.Unlock()
 	var errs []error
 	for _, e := range stale {
-		errs = append(errs, k.forget(ctx, e))
+		errs = append(errs, e.forget(ctx))
 	}
 	return errors.Join(errs...)
 }

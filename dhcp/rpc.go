@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/resident"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -29,10 +30,10 @@ type service interface {
 	Move(context.Context, *dhcprpc.Args) error
 }
 
-// Server serves a keeper to plugins, the reference's or ours, until it is closed: Go's net/rpc
+// server serves a keeper to plugins, the reference's or ours, until it is closed: Go's net/rpc
 // with gob over HTTP CONNECT on a unix socket. It is not net/rpc itself, which cannot tell a
 // method that its client has disconnected.
-type Server struct {
+type server struct {
 	keeper service
 	log    func(string, ...any)
 	ctx    context.Context
@@ -40,15 +41,15 @@ type Server struct {
 	work   sync.WaitGroup
 }
 
-// NewServer returns a server. It logs connections that use another protocol.
-func NewServer(k service, log func(string, ...any)) *Server {
-	s := &Server{keeper: k, log: log}
+// newServer returns a server. It logs connections that use another protocol.
+func newServer(k service, log func(string, ...any)) *server {
+	s := &server{keeper: k, log: log}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
 
-// Serve accepts connections until l is closed. It survives a shortage of file descriptors.
-func (s *Server) Serve(l net.Listener) error {
+// serve accepts connections until l is closed. It survives a shortage of file descriptors.
+func (s *server) serve(l net.Listener) error {
 	l = resident.PatientListener(l, s.log)
 	for {
 		conn, err := l.Accept()
@@ -62,8 +63,8 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// Close ends every connection and its calls.
-func (s *Server) Close() {
+// close ends every connection and its calls.
+func (s *server) close() {
 	s.stop()
 	s.work.Wait()
 }
@@ -71,7 +72,7 @@ func (s *Server) Close() {
 // handshakeTime limits the time before the first call.
 const handshakeTime = 10 * time.Second
 
-func (s *Server) connection(conn net.Conn) {
+func (s *server) connection(conn net.Conn) {
 	defer conn.Close()                                                      //nolint:errcheck // no call is open
 	defer context.AfterFunc(s.ctx, func() { conn.Close() })()               //nolint:errcheck // as above
 	if err := conn.SetDeadline(time.Now().Add(handshakeTime)); err != nil { // closed already
@@ -121,7 +122,7 @@ func handshake(w io.Writer, r *bufio.Reader) error {
 
 // caller is one connection after the handshake.
 type caller struct {
-	server *Server
+	server *server
 	mu     sync.Mutex // guards enc: answers come in any order
 	enc    *gob.Encoder
 	work   sync.WaitGroup
@@ -185,7 +186,7 @@ func (c *caller) call(ctx context.Context, head request, args *cmdArgs) {
 
 // method calls the keeper. A panic fails one call and does not end the upkeep of every
 // lease.
-func (s *Server) method(ctx context.Context, name string, a *dhcprpc.Args) (body any, err error) {
+func (s *server) method(ctx context.Context, name string, a *dhcprpc.Args) (body any, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			s.log("%s panicked: %v", name, v)
@@ -205,4 +206,42 @@ func (s *Server) method(ctx context.Context, name string, a *dhcprpc.Args) (body
 		return struct{}{}, s.keeper.Move(ctx, a)
 	}
 	return nil, fmt.Errorf("rpc: can't find method %.80s", name)
+}
+
+// The reference's result for gob, which identifies fields by their names. The version is
+// left to the caller, as in the reference's daemon.
+type (
+	result struct {
+		IPs    []*ipConfig
+		Routes []*route
+		DNS    spec.DNS
+	}
+	ipConfig struct {
+		Address net.IPNet
+		Gateway net.IP
+	}
+	route struct {
+		Dst      net.IPNet
+		GW       net.IP
+		MTU      int
+		AdvMSS   int
+		Priority int
+		Table    *int
+		Scope    *int
+	}
+)
+
+func encode(r *spec.Result, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	out := &result{DNS: r.DNS}
+	for _, ip := range r.IPs {
+		out.IPs = append(out.IPs, &ipConfig{Address: *nl.IPNet(ip.Address), Gateway: ip.Gateway.AsSlice()})
+	}
+	for _, r := range r.Routes {
+		out.Routes = append(out.Routes, &route{Dst: *nl.IPNet(r.Dst), GW: r.GW.AsSlice(), MTU: r.MTU, AdvMSS: r.AdvMSS,
+			Priority: r.Priority, Table: r.Table, Scope: r.Scope})
+	}
+	return out, nil
 }

@@ -69,15 +69,15 @@ func serve(t *testing.T) (*fake, string) {
 		t.Fatal(err)
 	}
 	f := &fake{make(chan struct{})}
-	s := NewServer(f, t.Logf)
+	s := newServer(f, t.Logf)
 	done := make(chan error)
-	go func() { done <- s.Serve(&scarce{Listener: l}) }()
+	go func() { done <- s.serve(&scarce{Listener: l}) }()
 	t.Cleanup(func() {
 		l.Close() //nolint:errcheck // it ends Serve
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		s.Close()
+		s.close()
 	})
 	return f, path
 }

@@ -25,21 +25,11 @@ const (
 	jitter      = time.Second
 )
 
-// backoff is the sequence of waits.
-type backoff struct {
-	tries int
-	next  time.Duration
-	most  time.Duration
-}
-
-func (b *backoff) wait() time.Duration {
+// resendWait is the wait after so many requests.
+func resendWait(sent int, most time.Duration) time.Duration {
 	base := resendFast
-	if b.tries++; b.tries > fastTries {
-		if b.next == 0 {
-			b.next = resendFirst
-		}
-		base = b.next
-		b.next = min(2*b.next, b.most)
+	if slow := sent - fastTries; slow >= 0 {
+		base = min(resendFirst<<min(slow, 16), most)
 	}
 	return base + rand.N(2*jitter) - jitter
 }
@@ -47,10 +37,9 @@ func (b *backoff) wait() time.Duration {
 // ask requests a new address until a server gives one or ctx ends. The wait for an answer
 // is the wait before the next request.
 func (e *entry) ask(ctx context.Context, a *address) error {
-	b := backoff{most: e.k.opts.ResendMax}
 	var last error
-	for {
-		wait := b.wait()
+	for sent := 0; ; sent++ {
+		wait := resendWait(sent, e.k.opts.ResendMax)
 		end := e.k.opts.Clock.Since() + wait
 		g, err := a.proto.Acquire(ctx, &e.rec.Place, min(wait, e.k.opts.Timeout))
 		switch {
@@ -74,39 +63,27 @@ func (e *entry) ask(ctx context.Context, a *address) error {
 // whether the interface still exists. An entry whose interface is being moved waits until
 // it arrives.
 func (e *entry) upkeep() {
+	ctx, pause := context.WithCancel(e.ctx)
+	e.pause = pause
 	if e.rec.Away != 0 {
-		e.work.Go(func() { e.wait(e.ctx) })
+		e.work.Go(func() { e.wait(ctx) })
 		return
 	}
 	for _, a := range e.addrs {
-		e.work.Go(func() { e.keep(e.ctx, a) })
+		e.work.Go(func() { e.keep(ctx, a) })
 	}
-	e.work.Go(func() { e.watch(e.ctx) })
+	e.work.Go(func() { e.watch(ctx) })
 }
 
-// watch ends the entry when its interface is gone: the server can no longer be reached
-// through it, and lets the lease expire.
+// watch ends the entry when its interface is gone.
 func (e *entry) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := e.rec.Place.Look(); errors.Is(err, client.ErrGone) {
-			e.k.opts.Log("%s: %v: lease dropped", e, err)
-			e.vanish()
+			e.vanish(err)
 			return
 		}
 		e.k.opts.Clock.Sleep(ctx, e.k.opts.Watch)
 	}
-}
-
-// vanish removes the entry. Nothing is written after its file is removed.
-func (e *entry) vanish() {
-	e.stop()
-	e.mu.Lock()
-	e.gone = true
-	e.mu.Unlock()
-	if err := e.k.files.remove(e.rec.Owner); err != nil {
-		e.k.opts.Log("%s: %v", e, err)
-	}
-	e.k.drop(e)
 }
 
 // keep renews one address until ctx ends.
@@ -122,31 +99,23 @@ func (e *entry) keep(ctx context.Context, a *address) {
 			e.k.opts.Log("%s: %s lease expired", e, a.name)
 			e.lose(a)
 		case age >= g.T2:
-			e.extend(ctx, a, &extension{"rebound", a.proto.Rebind, g.Valid})
+			e.extend(ctx, a, true, g.Valid)
 		case age >= g.T1:
-			e.extend(ctx, a, &extension{"renewed", a.proto.Renew, g.T2})
+			e.extend(ctx, a, false, g.T2)
 		default:
 			e.k.opts.Clock.Sleep(ctx, min(g.T1-age, e.k.opts.Watch)) // a suspended machine stops timers
 		}
 	}
 }
 
-// extension is renewing or rebinding: how to ask, and the age of the grant at which it
-// ends.
-type extension struct {
-	done  string
-	ask   func(context.Context, *client.Place, *client.Grant, time.Duration) (*client.Grant, error)
-	until time.Duration
-}
-
-// extend asks once, and waits half of the remaining time before the next request (RFC 2131,
-// 4.4.5).
-func (e *entry) extend(ctx context.Context, a *address, x *extension) {
+// extend renews or rebinds: it asks once, and waits half of the time that remains until an
+// age of the grant before the next request (RFC 2131, 4.4.5).
+func (e *entry) extend(ctx context.Context, a *address, rebind bool, until time.Duration) {
 	g := a.grant
-	left := x.until - e.age(a)
+	left := until - e.age(a)
 	pause := pauseOf(left, g.Valid)
 	end := e.k.opts.Clock.Since() + min(pause, left)
-	granted, err := x.ask(ctx, &e.rec.Place, g, max(minWait, min(e.k.opts.Timeout, pause, left)))
+	granted, err := a.proto.Extend(ctx, &e.rec.Place, g, rebind, max(minWait, min(e.k.opts.Timeout, pause, left)))
 	switch {
 	case ctx.Err() != nil:
 	case errors.Is(err, client.ErrNak):
@@ -159,7 +128,11 @@ func (e *entry) extend(ctx context.Context, a *address, x *extension) {
 		e.accept(a, granted)
 		e.change(g, granted)
 		e.save()
-		e.k.opts.Log("%s: lease %s, %s", e, x.done, e.describe())
+		done := "renewed"
+		if rebind {
+			done = "rebound"
+		}
+		e.k.opts.Log("%s: lease %s, %s", e, done, e.describe())
 	}
 }
 
@@ -177,7 +150,7 @@ func (e *entry) change(from, to *client.Grant) {
 	if from.Address != to.Address {
 		e.k.opts.Log("%s: the server changed %s to %s", e, from.Address, to.Address)
 	}
-	if err := e.rec.Place.Change(e.setup(from), e.setup(to)); err != nil {
+	if err := e.rec.Place.Change(from, to); err != nil {
 		e.k.opts.Log("%s: apply changed lease: %v", e, err)
 	}
 }
@@ -185,13 +158,13 @@ func (e *entry) change(from, to *client.Grant) {
 // lose stops using an address that expired or was refused: another client may have it
 // already.
 func (e *entry) lose(a *address) {
-	had, err := e.rec.Place.Withdraw(e.setup(a.grant))
+	had, err := e.rec.Place.Withdraw(a.grant)
 	if err != nil {
 		e.k.opts.Log("%s: withdraw %s: %v", e, a.grant.Address, err)
 	}
 	e.mu.Lock()
 	a.grant = nil
-	a.held.Raw, a.held.Lost = nil, a.held.Lost || had
+	a.Raw, a.Lost = nil, a.Lost || had
 	e.mu.Unlock()
 	e.save()
 }
@@ -204,13 +177,13 @@ func (e *entry) regain(ctx context.Context, a *address) {
 		}
 		return
 	}
-	if a.held.Lost {
-		if err := e.rec.Place.Put(e.setup(a.grant)); err != nil {
+	if a.Lost {
+		if err := e.rec.Place.Put(a.grant); err != nil {
 			e.k.opts.Log("%s: apply new lease: %v", e, err)
 		}
 	}
 	e.mu.Lock()
-	a.held.Lost = false
+	a.Lost = false
 	e.mu.Unlock()
 	e.save()
 	e.k.opts.Log("%s: lease regained, %s", e, e.describe())

@@ -89,16 +89,12 @@ func (c *dhcpCommand) serve(l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	left, err := dhcp.ReadCache(filepath.Join(c.HostPrefix, where.CNI, "results"), c.SocketPath)
+	left, err := dhcp.ReadCache(filepath.Join(c.HostPrefix, where.CNI), c.SocketPath)
 	if err != nil {
 		logger.Print(err)
 	}
 	k.Adopt(left)
-	s := dhcp.NewServer(k, logger.Printf)
 	defer context.AfterFunc(c.app.ctx, func() { l.Close() })() //nolint:errcheck // Serve reports the error
 	logger.Printf("keeping %d leases, listening on %s", k.Held(), l.Addr())
-	err = s.Serve(l)
-	s.Close() // running calls end, and their new leases are released
-	k.Close()
-	return err
+	return k.Serve(l)
 }

@@ -16,45 +16,32 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Setup is what a lease puts on an interface: the address and the routes that a plugin made
-// from the result.
-type Setup struct {
-	Address netip.Prefix
-	Gateway netip.Addr // of routes that name none
-	Routes  []spec.Route
+// Withdraw removes the address and the routes that a plugin made from a grant. had reports
+// whether the interface had the address: the caller of ADD may not have configured it.
+func (p *Place) Withdraw(g *Grant) (had bool, err error) {
+	err = p.with(func(conn *nl.Conn, link netlink.Link) error {
+		if had, err = holds(conn, link, g.Address); !had {
+			return err
+		}
+		return g.remove(conn, link)
+	})
+	return had, err
 }
 
-// Withdraw removes a setup from the interface. had reports whether the interface had the
-// address: the caller of ADD may not have configured it.
-func (p *Place) Withdraw(s *Setup) (had bool, err error) {
-	conn, link, err := p.Conn()
-	if err != nil {
-		return false, err
-	}
-	defer conn.Close()
-	if had, err = holds(conn, link, s.Address); !had {
-		return false, err
-	}
-	return true, s.remove(conn, link)
+// Put gives the interface a grant's address and routes; existing ones are kept.
+func (p *Place) Put(g *Grant) error {
+	return p.with(func(conn *nl.Conn, link netlink.Link) error {
+		if err := g.add(conn, link); err != nil {
+			return err
+		}
+		return announce.Send(conn, link, []netip.Addr{g.Address.Addr()})
+	})
 }
 
-// Put gives the interface a setup; existing parts are kept.
-func (p *Place) Put(s *Setup) error {
-	conn, link, err := p.Conn()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := s.add(conn, link); err != nil {
-		return err
-	}
-	return announce.Send(conn, link, []netip.Addr{s.Address.Addr()})
-}
-
-// Change replaces one setup by another, if the interface has the first. It adds the new
+// Change replaces one grant by another, if the interface has the first. It adds the new
 // address before it removes the old one. What both have is not changed: a later plugin
 // (sbr, vrf) may have moved the routes to a table of its own.
-func (p *Place) Change(from, to *Setup) error {
+func (p *Place) Change(from, to *Grant) error {
 	gone, come := from.without(to), to.without(from)
 	if from.Address != to.Address {
 		gone, come = from, to // the kernel removes the routes with the address
@@ -62,32 +49,28 @@ func (p *Place) Change(from, to *Setup) error {
 	if !gone.Address.IsValid() && len(gone.Routes) == 0 && len(come.Routes) == 0 {
 		return nil
 	}
-	conn, link, err := p.Conn()
-	if err != nil {
+	return p.with(func(conn *nl.Conn, link netlink.Link) error {
+		if had, err := holds(conn, link, from.Address); !had {
+			return err
+		}
+		if err := addAddr(conn, link, to.Address); err != nil {
+			return err
+		}
+		err := errors.Join(gone.remove(conn, link), come.add(conn, link))
+		if from.Address != to.Address {
+			err = errors.Join(err, announce.Send(conn, link, []netip.Addr{to.Address.Addr()}))
+		}
 		return err
-	}
-	defer conn.Close()
-	if had, err := holds(conn, link, from.Address); !had {
-		return err
-	}
-	if err := addAddr(conn, link, to.Address); err != nil {
-		return err
-	}
-	err = errors.Join(gone.remove(conn, link), come.add(conn, link))
-	if from.Address != to.Address {
-		err = errors.Join(err, announce.Send(conn, link, []netip.Addr{to.Address.Addr()}))
-	}
-	return err
+	})
 }
 
 // Holds reports whether the interface has an address.
-func (p *Place) Holds(a netip.Prefix) (bool, error) {
-	conn, link, err := p.Conn()
-	if err != nil {
-		return false, err
-	}
-	defer conn.Close()
-	return holds(conn, link, a)
+func (p *Place) Holds(a netip.Prefix) (had bool, err error) {
+	err = p.with(func(conn *nl.Conn, link netlink.Link) error {
+		had, err = holds(conn, link, a)
+		return err
+	})
+	return had, err
 }
 
 func holds(conn *nl.Conn, link netlink.Link, a netip.Prefix) (bool, error) {
@@ -100,23 +83,23 @@ func holds(conn *nl.Conn, link netlink.Link, a netip.Prefix) (bool, error) {
 	return false, err
 }
 
-// without is the part of s that is not in keep.
-func (s *Setup) without(keep *Setup) *Setup {
-	out := &Setup{Gateway: s.Gateway}
-	if s.Address != keep.Address {
-		out.Address = s.Address
+// without is the part of g that is not in keep.
+func (g *Grant) without(keep *Grant) *Grant {
+	out := &Grant{Gateway: g.Gateway}
+	if g.Address != keep.Address {
+		out.Address = g.Address
 	}
-	for _, r := range s.Routes {
-		if !keep.has(s.via(r)) {
+	for _, r := range g.Routes {
+		if !keep.has(g.via(r)) {
 			out.Routes = append(out.Routes, r)
 		}
 	}
 	return out
 }
 
-func (s *Setup) has(r spec.Route) bool {
-	for _, own := range s.Routes {
-		own = s.via(own)
+func (g *Grant) has(r spec.Route) bool {
+	for _, own := range g.Routes {
+		own = g.via(own)
 		if own.Dst == r.Dst && own.GW == r.GW && own.Priority == r.Priority {
 			return true
 		}
@@ -124,22 +107,22 @@ func (s *Setup) has(r spec.Route) bool {
 	return false
 }
 
-// via gives a route without a gateway the setup's, as the plugins do.
-func (s *Setup) via(r spec.Route) spec.Route {
+// via gives a route without a gateway the grant's, as the plugins do.
+func (g *Grant) via(r spec.Route) spec.Route {
 	if !r.GW.IsValid() {
-		r.GW = s.Gateway
+		r.GW = g.Gateway
 	}
 	return r
 }
 
-func (s *Setup) add(conn *nl.Conn, link netlink.Link) error {
-	if s.Address.IsValid() {
-		if err := addAddr(conn, link, s.Address); err != nil {
+func (g *Grant) add(conn *nl.Conn, link netlink.Link) error {
+	if g.Address.IsValid() {
+		if err := addAddr(conn, link, g.Address); err != nil {
 			return err
 		}
 	}
-	for _, r := range s.Routes {
-		r = s.via(r)
+	for _, r := range g.Routes {
+		r = g.via(r)
 		if err := conn.RouteReplace(route(link, r)); err != nil {
 			return fmt.Errorf("set route %s via %s dev %s: %w", r.Dst, r.GW, link.Attrs().Name, err)
 		}
@@ -147,16 +130,16 @@ func (s *Setup) add(conn *nl.Conn, link netlink.Link) error {
 	return nil
 }
 
-func (s *Setup) remove(conn *nl.Conn, link netlink.Link) error {
+func (g *Grant) remove(conn *nl.Conn, link netlink.Link) error {
 	var errs []error
-	for _, r := range s.Routes {
-		if err := conn.RouteDel(route(link, s.via(r))); err != nil && !nl.IsNotFound(err) {
+	for _, r := range g.Routes {
+		if err := conn.RouteDel(route(link, g.via(r))); err != nil && !nl.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("remove route %s: %w", r.Dst, err))
 		}
 	}
-	if s.Address.IsValid() {
-		if err := conn.AddrDel(link, &netlink.Addr{IPNet: nl.IPNet(s.Address)}); err != nil && !nl.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("remove address %s: %w", s.Address, err))
+	if g.Address.IsValid() {
+		if err := conn.AddrDel(link, &netlink.Addr{IPNet: nl.IPNet(g.Address)}); err != nil && !nl.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("remove address %s: %w", g.Address, err))
 		}
 	}
 	return errors.Join(errs...)

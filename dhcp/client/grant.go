@@ -20,7 +20,7 @@ import (
 type Grant struct {
 	Raw     []byte // the server's message, from which Protocol.Parse makes the rest
 	Address netip.Prefix
-	Gateway netip.Addr // or invalid
+	Gateway netip.Addr // of routes that name none; or invalid
 	Routes  []spec.Route
 	DNS     spec.DNS
 
@@ -42,9 +42,8 @@ type Protocol interface {
 	Parse(raw []byte) (*Grant, error)
 	// Acquire asks any server for an address.
 	Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant, error)
-	// Renew asks the server that granted g, Rebind any.
-	Renew(ctx context.Context, p *Place, g *Grant, wait time.Duration) (*Grant, error)
-	Rebind(ctx context.Context, p *Place, g *Grant, wait time.Duration) (*Grant, error)
+	// Extend asks the server that granted g for more time (renew), or any server (rebind).
+	Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait time.Duration) (*Grant, error)
 	// Release gives g back. It waits for no answer.
 	Release(ctx context.Context, p *Place, g *Grant) error
 }

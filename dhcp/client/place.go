@@ -26,11 +26,12 @@ type Place struct {
 	ID     netns.ID `json:"id"`    // of the namespace
 	IfName string   `json:"ifname"`
 	Index  int      `json:"index"`
-	Proc   string   `json:"-"` // the mount point of procfs; "" means /proc
+	Proc   string   `json:"-"` // the mount point of procfs
 }
 
-// Find finds an interface and sets it up, since a server is reached through it.
-func Find(path, ifName string) (*Place, error) {
+// Find finds an interface and sets it up, since a server is reached through it. proc is the
+// mount point of procfs.
+func Find(proc, path, ifName string) (*Place, error) {
 	ns, err := netns.Open(path)
 	if err != nil {
 		return nil, goneOr(err)
@@ -39,8 +40,8 @@ func Find(path, ifName string) (*Place, error) {
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
-	p := &Place{NetNS: path, ID: id, IfName: ifName}
-	conn, err := nl.In(ns, p.procfs())
+	p := &Place{NetNS: path, ID: id, IfName: ifName, Proc: proc}
+	conn, err := nl.In(ns, proc)
 	if err != nil {
 		return nil, err
 	}
@@ -56,13 +57,6 @@ func Find(path, ifName string) (*Place, error) {
 		}
 	}
 	return p, nil
-}
-
-func (p *Place) procfs() string {
-	if p.Proc == "" {
-		return "/proc"
-	}
-	return p.Proc
 }
 
 // goneOr returns ErrGone for a missing object.
@@ -92,9 +86,9 @@ func (p *Place) open() (*netns.NS, error) {
 	return ns, nil
 }
 
-// Do runs fn on a thread inside the namespace, which ends afterwards. Sockets that fn opens
+// do runs fn on a thread inside the namespace, which ends afterwards. Sockets that fn opens
 // may be used from any thread.
-func (p *Place) Do(fn func() error) error {
+func (p *Place) do(fn func() error) error {
 	ns, err := p.open()
 	if err != nil {
 		return err
@@ -103,42 +97,36 @@ func (p *Place) Do(fn func() error) error {
 	return ns.Do(fn)
 }
 
-// Conn opens a netlink socket there and finds the link. The caller closes it.
-func (p *Place) Conn() (*nl.Conn, netlink.Link, error) {
+// with calls fn with a netlink socket there and the link.
+func (p *Place) with(fn func(*nl.Conn, netlink.Link) error) error {
 	ns, err := p.open()
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	conn, err := nl.In(ns, p.procfs())
+	conn, err := nl.In(ns, p.Proc)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
+	defer conn.Close()
 	link, err := conn.LinkAt(p.Index)
 	if err != nil {
-		conn.Close()
-		return nil, nil, fmt.Errorf("look up %s: %w", p.IfName, goneOr(err))
+		return fmt.Errorf("look up %s: %w", p.IfName, goneOr(err))
 	}
-	return conn, link, nil
+	return fn(conn, link)
 }
 
 // Look returns nil while the interface exists.
 func (p *Place) Look() error {
-	conn, _, err := p.Conn()
-	if err != nil {
-		return err
-	}
-	conn.Close()
-	return nil
+	return p.with(func(*nl.Conn, netlink.Link) error { return nil })
 }
 
-// Interface is the link in the form of package net, with its current Ethernet address: a
+// link is the interface in the form of package net, with its current Ethernet address: a
 // later plugin (tuning) may have changed that.
-func (p *Place) Interface() (*net.Interface, error) {
-	conn, link, err := p.Conn()
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	a := link.Attrs()
-	return &net.Interface{Index: a.Index, Name: a.Name, MTU: a.MTU, HardwareAddr: a.HardwareAddr}, nil
+func (p *Place) link() (out *net.Interface, err error) {
+	err = p.with(func(_ *nl.Conn, link netlink.Link) error {
+		a := link.Attrs()
+		out = &net.Interface{Index: a.Index, Name: a.Name, MTU: a.MTU, HardwareAddr: a.HardwareAddr}
+		return nil
+	})
+	return out, err
 }

@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-func setup(addr, gw string) *Setup {
-	return &Setup{Address: netip.MustParsePrefix(addr), Gateway: netip.MustParseAddr(gw), Routes: []spec.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0")}}}
+func setup(addr, gw string) *Grant {
+	return &Grant{Address: netip.MustParsePrefix(addr), Gateway: netip.MustParseAddr(gw), Routes: []spec.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0")}}}
 }
 
 func TestChange(t *testing.T) {
@@ -25,7 +25,7 @@ func TestChange(t *testing.T) {
 	ns := nettest.NewNS(t, "c1")
 	dhcptest.Quiet(t, ns)
 	dhcptest.Plug(t, "br0", ns)
-	p, err := Find(ns, "eth0")
+	p, err := Find("/proc", ns, "eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestChange(t *testing.T) {
 	dhcptest.Configure(t, ns, "10.77.0.10/24", "10.77.0.1")
 	for _, tc := range []struct {
 		what     string
-		from, to *Setup
+		from, to *Grant
 		addr, gw string
 	}{{"address", one, two, "10.78.0.10/24", "10.78.0.1"}, {"router", two, router, "10.78.0.10/24", "10.78.0.9"}, {"nothing", router, router, "10.78.0.10/24", "10.78.0.9"}} {
 		if err := p.Change(tc.from, tc.to); err != nil {
@@ -71,7 +71,7 @@ func TestGone(t *testing.T) {
 	dhcptest.LAN(t, "br0")
 	ns := nettest.NewNS(t, "c1")
 	dhcptest.Plug(t, "br0", ns)
-	p, err := Find(ns, "eth0")
+	p, err := Find("/proc", ns, "eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,10 +81,10 @@ func TestGone(t *testing.T) {
 	dhcptest.Unplug(t, ns)
 	dhcptest.Plug(t, "br0", ns) // another one of that name
 	if err := p.Look(); !errors.Is(err, ErrGone) {
-		q, _ := Find(ns, "eth0")
+		q, _ := Find("/proc", ns, "eth0")
 		t.Errorf("%v: %+v, now %+v", err, p, q)
 	}
-	if _, err := Find("/run/netns/absent", "eth0"); !errors.Is(err, ErrGone) {
+	if _, err := Find("/proc", "/run/netns/absent", "eth0"); !errors.Is(err, ErrGone) {
 		t.Error(err)
 	}
 	other := *p

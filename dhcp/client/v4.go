@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"time"
@@ -21,6 +22,7 @@ import (
 type V4 struct {
 	ID        string // option 61, as in the reference
 	Options   dhcprpc.Options
+	Priority  int  // of the routes
 	Broadcast bool // ask servers to broadcast their answers
 }
 
@@ -65,20 +67,43 @@ func (c *V4) broadcasting() []dhcpv4.Modifier {
 
 // Parse reads a stored DHCPACK.
 func (c *V4) Parse(raw []byte) (*Grant, error) {
+	ack, err := decodeACK(raw)
+	if err != nil {
+		return nil, err
+	}
+	return c.grant(ack)
+}
+
+func decodeACK(raw []byte) (*dhcpv4.DHCPv4, error) {
 	ack, err := dhcpv4.FromBytes(raw)
 	if err != nil {
 		return nil, fmt.Errorf("decode DHCPACK: %w", err)
 	}
-	return parseV4(ack)
+	return ack, nil
+}
+
+// grant makes a grant from an ACK, and an error from a NAK.
+func (c *V4) grant(m *dhcpv4.DHCPv4) (*Grant, error) {
+	if m.MessageType() == dhcpv4.MessageTypeNak {
+		return nil, fmt.Errorf("%w: %s", ErrNak, m.Message())
+	}
+	g, err := parseV4(m)
+	if err != nil {
+		return nil, err
+	}
+	for i := range g.Routes {
+		g.Routes[i].Priority = c.Priority
+	}
+	return g, nil
 }
 
 // Acquire is DISCOVER, OFFER, REQUEST, ACK. wait limits the wait for each answer.
 func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant, error) {
-	sock, err := broadcast(p, netip.Addr{})
+	sock, err := broadcast(p, netip.Prefix{})
 	if err != nil {
-		return nil, fmt.Errorf("open packet socket on %s: %w", p.IfName, err)
+		return nil, err
 	}
-	client, err := c.open(sock, wait)
+	client, err := sock.client(wait)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +112,7 @@ func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant,
 	if err != nil {
 		return nil, err
 	}
-	offer, err := exchange(ctx, client, discover, nclient4.IsMessageType(dhcpv4.MessageTypeOffer))
+	offer, err := exchange(ctx, client, nclient4.DefaultServers, discover, nclient4.IsMessageType(dhcpv4.MessageTypeOffer))
 	if err != nil {
 		return nil, fmt.Errorf("discover: %w", err)
 	}
@@ -95,29 +120,20 @@ func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant,
 	if err != nil {
 		return nil, err
 	}
-	ack, err := exchange(ctx, client, request, nclient4.IsAll(nclient4.IsCorrectServer(offer.ServerIdentifier()), answers))
+	ack, err := exchange(ctx, client, nclient4.DefaultServers, request, nclient4.IsAll(nclient4.IsCorrectServer(offer.ServerIdentifier()), answers))
 	if errors.Is(err, ErrSilent) { // a server that has offered exists
-		ack, err = exchange(ctx, client, request, answers)
+		ack, err = exchange(ctx, client, nclient4.DefaultServers, request, answers)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("request %s: %w", offer.YourIPAddr, err)
 	}
-	return accept(ack)
+	return c.grant(ack)
 }
 
-// closeLater closes a client in the background: closing a packet socket waits for the kernel,
-// 8-16 ms (docs/adr/0016), and no ADD should wait for that.
-func closeLater(c *nclient4.Client) {
+// closeLater closes a client or its socket in the background: closing a packet socket waits
+// for the kernel, 8-16 ms (docs/adr/0016), and no ADD should wait for that.
+func closeLater(c io.Closer) {
 	go c.Close() //nolint:errcheck // it was only read from
-}
-
-// open takes ownership of sock.
-func (c *V4) open(sock *conn, wait time.Duration) (*nclient4.Client, error) {
-	client, err := nclient4.NewWithConn(sock, sock.mac, nclient4.WithTimeout(wait), nclient4.WithRetry(1))
-	if err != nil {
-		return nil, errors.Join(err, sock.Close())
-	}
-	return client, nil
 }
 
 // answers reports whether a message answers a request.
@@ -125,12 +141,8 @@ func answers(m *dhcpv4.DHCPv4) bool {
 	return m.MessageType() == dhcpv4.MessageTypeAck || m.MessageType() == dhcpv4.MessageTypeNak
 }
 
-// exchange sends to all servers and waits for a match.
-func exchange(ctx context.Context, c *nclient4.Client, m *dhcpv4.DHCPv4, match nclient4.Matcher) (*dhcpv4.DHCPv4, error) {
-	return exchangeWith(ctx, c, nclient4.DefaultServers, m, match)
-}
-
-func exchangeWith(ctx context.Context, c *nclient4.Client, to *net.UDPAddr, m *dhcpv4.DHCPv4, match nclient4.Matcher) (*dhcpv4.DHCPv4, error) {
+// exchange sends a message and waits for a match.
+func exchange(ctx context.Context, c *nclient4.Client, to *net.UDPAddr, m *dhcpv4.DHCPv4, match nclient4.Matcher) (*dhcpv4.DHCPv4, error) {
 	answer, err := c.SendAndRead(ctx, to, m, match)
 	if errors.Is(err, nclient4.ErrNoResponse) {
 		return nil, fmt.Errorf("%w: %w", ErrSilent, err)
@@ -138,79 +150,46 @@ func exchangeWith(ctx context.Context, c *nclient4.Client, to *net.UDPAddr, m *d
 	return answer, err
 }
 
-// accept makes a grant from an ACK, and an error from a NAK.
-func accept(m *dhcpv4.DHCPv4) (*Grant, error) {
-	if m.MessageType() == dhcpv4.MessageTypeNak {
-		return nil, fmt.Errorf("%w: %s", ErrNak, m.Message())
-	}
-	return parseV4(m)
-}
-
-// Renew asks the server that granted g.
-func (c *V4) Renew(ctx context.Context, p *Place, g *Grant, wait time.Duration) (*Grant, error) {
-	ack, err := dhcpv4.FromBytes(g.Raw)
+// Extend asks the server that granted g, or every server.
+func (c *V4) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait time.Duration) (*Grant, error) {
+	before, err := decodeACK(g.Raw)
 	if err != nil {
-		return nil, fmt.Errorf("decode DHCPACK: %w", err)
+		return nil, err
 	}
-	server := ack.ServerIdentifier()
-	if server == nil {
-		return c.Rebind(ctx, p, g, wait)
+	to, open := nclient4.DefaultServers, broadcast
+	if server := before.ServerIdentifier(); server != nil && !rebind {
+		to, open = &net.UDPAddr{IP: server, Port: nclient4.ServerPort}, toServer
 	}
-	sock, err := toServer(p, g.Address)
+	sock, err := open(p, g.Address)
 	if err != nil {
-		return nil, fmt.Errorf("open socket on %s: %w", p.IfName, err)
+		return nil, err
 	}
-	return c.again(ctx, &asking{sock: sock, before: ack, to: &net.UDPAddr{IP: server, Port: nclient4.ServerPort}, wait: wait})
-}
-
-// Rebind asks every server.
-func (c *V4) Rebind(ctx context.Context, p *Place, g *Grant, wait time.Duration) (*Grant, error) {
-	ack, err := dhcpv4.FromBytes(g.Raw)
-	if err != nil {
-		return nil, fmt.Errorf("decode DHCPACK: %w", err)
-	}
-	sock, err := broadcast(p, g.Address.Addr())
-	if err != nil {
-		return nil, fmt.Errorf("open packet socket on %s: %w", p.IfName, err)
-	}
-	return c.again(ctx, &asking{sock: sock, before: ack, to: nclient4.DefaultServers, wait: wait})
-}
-
-// asking is a renewal or a rebinding.
-type asking struct {
-	sock   *conn
-	before *dhcpv4.DHCPv4 // the last ACK
-	to     *net.UDPAddr
-	wait   time.Duration
-}
-
-func (c *V4) again(ctx context.Context, a *asking) (*Grant, error) {
-	client, err := c.open(a.sock, a.wait)
+	client, err := sock.client(wait)
 	if err != nil {
 		return nil, err
 	}
 	defer closeLater(client)
 	// Use a new transaction: NewRenewFromAck would reuse the last one's.
 	request, err := dhcpv4.New(dhcpv4.PrependModifiers(c.modifiers(),
-		dhcpv4.WithHwAddr(a.sock.mac), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(a.before.YourIPAddr),
+		dhcpv4.WithHwAddr(sock.mac), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(before.YourIPAddr),
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainName, dhcpv4.OptionDomainNameServer))...)
 	if err != nil {
 		return nil, err
 	}
-	ack, err := exchangeWith(ctx, client, a.to, request, answers)
+	ack, err := exchange(ctx, client, to, request, answers)
 	if err != nil {
 		return nil, err
 	}
-	complete(ack, a.before)
-	return accept(ack)
+	complete(ack, before)
+	return c.grant(ack)
 }
 
 // Release informs the server, which does not answer. The interface may have lost the
 // address already, and may be deleted after the return.
 func (c *V4) Release(ctx context.Context, p *Place, g *Grant) error {
-	ack, err := dhcpv4.FromBytes(g.Raw)
+	ack, err := decodeACK(g.Raw)
 	if err != nil {
-		return fmt.Errorf("decode DHCPACK: %w", err)
+		return err
 	}
 	release, err := dhcpv4.NewReleaseFromACK(ack, c.modifiers()...)
 	if err != nil {
@@ -220,9 +199,9 @@ func (c *V4) Release(ctx context.Context, p *Place, g *Grant) error {
 	release.DeleteOption(dhcpv4.OptionMaximumDHCPMessageSize)
 	sock, err := toServer(p, g.Address)
 	if err != nil {
-		return fmt.Errorf("open socket on %s: %w", p.IfName, err)
+		return err
 	}
-	defer func() { go sock.Close() }() //nolint:errcheck // as closeLater
+	defer closeLater(sock)
 	server := ack.ServerIdentifier()
 	if server == nil {
 		server = net.IPv4bcast

@@ -30,12 +30,9 @@ type conn struct {
 
 func (c *conn) WriteTo(b []byte, to net.Addr) (int, error) { return c.write.WriteTo(b, to) }
 
-// Close closes both; for broadcasts they are one.
+// Close closes both.
 func (c *conn) Close() error {
-	err := c.PacketConn.Close()
-	if c.write != c.PacketConn {
-		err = errors.Join(err, c.write.Close())
-	}
+	err := errors.Join(c.PacketConn.Close(), c.write.Close())
 	if errors.Is(err, net.ErrClosed) { // two views of one packet socket
 		return nil
 	}
@@ -71,68 +68,67 @@ func (c *conn) sent(ctx context.Context) error {
 	}
 }
 
-// broadcast opens a packet socket on the interface, whatever its addresses. Its packets
-// come from src, which may be unspecified, and go to all hosts on the link.
-func broadcast(p *Place, src netip.Addr) (*conn, error) {
-	link, err := p.Interface()
+// client speaks DHCP over the sockets, and takes ownership of them.
+func (c *conn) client(wait time.Duration) (*nclient4.Client, error) {
+	client, err := nclient4.NewWithConn(c, c.mac, nclient4.WithTimeout(wait), nclient4.WithRetry(1))
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, c.Close())
 	}
-	c := &conn{mac: link.HardwareAddr}
-	err = p.Do(func() error {
-		raw, err := listen(link)
-		if err != nil {
-			return err
-		}
-		c.PacketConn = nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{Port: nclient4.ClientPort})
-		c.write = c.PacketConn
-		if src.IsValid() {
-			c.write = nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{IP: src.AsSlice(), Port: nclient4.ClientPort})
-		}
-		return nil
-	})
-	return c, err
+	return client, nil
 }
 
-// toServer is the socket for a message to one server. With the address on the interface it
-// writes to an ordinary socket: the kernel finds the route, also to a server behind a
+// broadcast opens a packet socket on the interface, whatever its addresses. Its packets
+// come from src, which may be unspecified, and go to all hosts on the link.
+func broadcast(p *Place, src netip.Prefix) (*conn, error) {
+	return openV4(p, func(raw net.PacketConn) (net.PacketConn, error) {
+		return nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{IP: src.Addr().AsSlice(), Port: nclient4.ClientPort}), nil
+	})
+}
+
+// toServer opens the sockets for a message to one server. With the address on the interface
+// it writes to an ordinary socket: the kernel finds the route, also to a server behind a
 // router. Otherwise it broadcasts. (bind(2) does not show whether the address exists: in a
 // namespace that never had an IPv4 address it accepts any.)
 func toServer(p *Place, src netip.Prefix) (*conn, error) {
 	had, err := p.Holds(src)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open socket on %s: %w", p.IfName, err)
 	}
-	if had {
-		c, err := unicast(p, src.Addr())
-		if err == nil || errors.Is(err, ErrGone) {
-			return c, err
-		}
-		// Another client has the port, without SO_REUSEADDR.
+	if !had {
+		return broadcast(p, src)
 	}
-	return broadcast(p, src.Addr())
+	c, err := openV4(p, func(net.PacketConn) (net.PacketConn, error) {
+		lc := net.ListenConfig{Control: func(_, _ string, s syscall.RawConn) error { return bind(s, p.Index) }}
+		return lc.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(src.Addr(), nclient4.ClientPort).String())
+	})
+	if err == nil || errors.Is(err, ErrGone) {
+		return c, err
+	}
+	return broadcast(p, src) // another client has the port, without SO_REUSEADDR
 }
 
-func unicast(p *Place, src netip.Addr) (*conn, error) {
-	link, err := p.Interface()
+// openV4 opens a packet socket for the answers, and what write makes for the requests.
+func openV4(p *Place, write func(net.PacketConn) (net.PacketConn, error)) (*conn, error) {
+	link, err := p.link()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open socket on %s: %w", p.IfName, err)
 	}
 	c := &conn{mac: link.HardwareAddr}
-	err = p.Do(func() error {
-		raw, err := listen(link)
+	err = p.do(func() error {
+		raw, err := packet.Listen(link, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: filter()})
 		if err != nil {
 			return err
 		}
 		c.PacketConn = nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{Port: nclient4.ClientPort})
-		lc := net.ListenConfig{Control: func(_, _ string, s syscall.RawConn) error { return bind(s, p.Index) }}
-		c.write, err = lc.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(src, nclient4.ClientPort).String())
-		if err != nil {
+		if c.write, err = write(raw); err != nil {
 			return errors.Join(err, raw.Close())
 		}
 		return nil
 	})
-	return c, err
+	if err != nil {
+		return nil, fmt.Errorf("open socket on %s: %w", p.IfName, err)
+	}
+	return c, nil
 }
 
 // bind binds a socket to the interface and allows another client's beside it.
@@ -143,10 +139,6 @@ func bind(s syscall.RawConn, index int) error {
 			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
 	})
 	return errors.Join(cerr, err)
-}
-
-func listen(link *net.Interface) (*packet.Conn, error) {
-	return packet.Listen(link, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: filter()})
 }
 
 // filter accepts UDP to the client's port, so that the container's own traffic wakes no

@@ -16,8 +16,10 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/dhcpv6/nclient6"
 	"github.com/insomniacslk/dhcp/iana"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -51,15 +53,15 @@ func (c *V6) Parse(raw []byte) (*Grant, error) {
 // Acquire is SOLICIT, ADVERTISE, REQUEST, REPLY. wait limits the wait for an advertisement,
 // and for the link-local address before it.
 func (c *V6) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant, error) {
+	link, err := p.link()
+	if err != nil {
+		return nil, err
+	}
 	client, err := c.open(ctx, p, wait)
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close() //nolint:errcheck // it was only read from
-	link, err := p.Interface()
-	if err != nil {
-		return nil, err
-	}
 	offer, err := c.solicit(ctx, client, link.HardwareAddr)
 	if err != nil {
 		return nil, fmt.Errorf("solicit: %w", err)
@@ -96,17 +98,12 @@ func (c *V6) solicit(ctx context.Context, client *nclient6.Client, mac net.Hardw
 	return offer, err
 }
 
-// Renew asks the server that granted g.
-func (c *V6) Renew(ctx context.Context, p *Place, g *Grant, wait time.Duration) (*Grant, error) {
-	return c.again(ctx, p, g, dhcpv6.MessageTypeRenew, wait)
-}
-
-// Rebind asks every server.
-func (c *V6) Rebind(ctx context.Context, p *Place, g *Grant, wait time.Duration) (*Grant, error) {
-	return c.again(ctx, p, g, dhcpv6.MessageTypeRebind, wait)
-}
-
-func (c *V6) again(ctx context.Context, p *Place, g *Grant, kind dhcpv6.MessageType, wait time.Duration) (*Grant, error) {
+// Extend asks the server that granted g, or every server.
+func (c *V6) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait time.Duration) (*Grant, error) {
+	kind := dhcpv6.MessageTypeRenew
+	if rebind {
+		kind = dhcpv6.MessageTypeRebind
+	}
 	m, err := c.message(g, kind)
 	if err != nil {
 		return nil, err
@@ -240,7 +237,7 @@ func (c *V6) listen(ctx context.Context, p *Place) (net.PacketConn, error) {
 		return nil, err
 	}
 	z := &zoned{zone: strconv.Itoa(p.Index)}
-	err = p.Do(func() error {
+	err = p.do(func() error {
 		z.PacketConn, err = net.ListenUDP("udp6", &net.UDPAddr{IP: local.AsSlice(), Port: dhcpv6.DefaultClientPort, Zone: z.zone})
 		return err
 	})
@@ -254,33 +251,27 @@ func (c *V6) listen(ctx context.Context, p *Place) (net.PacketConn, error) {
 // after duplicate address detection, 1-2 s after the link has come up.
 const lookAgain = 50 * time.Millisecond
 
-func linkLocal(ctx context.Context, p *Place) (netip.Addr, error) {
-	conn, _, err := p.Conn()
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	defer conn.Close()
-	if err := enable(conn, p.IfName); err != nil {
-		return netip.Addr{}, err
-	}
-	tick := time.NewTicker(lookAgain)
-	defer tick.Stop()
-	for {
-		addrs, err := conn.Addrs(p.Index)
-		if err != nil {
-			return netip.Addr{}, err
+func linkLocal(ctx context.Context, p *Place) (local netip.Addr, err error) {
+	err = p.with(func(conn *nl.Conn, _ netlink.Link) error {
+		if err := enable(conn, p.IfName); err != nil {
+			return err
 		}
-		for _, a := range addrs {
-			if a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
-				return a.Prefix.Addr(), nil
+		for {
+			addrs, err := conn.Addrs(p.Index)
+			if err != nil {
+				return err
+			}
+			for _, a := range addrs {
+				if local = a.Prefix.Addr(); local.Is6() && local.IsLinkLocalUnicast() && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
+					return nil
+				}
+			}
+			if !clock.Sleep(ctx, lookAgain) {
+				return fmt.Errorf("%w: %s has no link-local address: %w", ErrSilent, p.IfName, ctx.Err())
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return netip.Addr{}, fmt.Errorf("%w: %s has no link-local address: %w", ErrSilent, p.IfName, ctx.Err())
-		case <-tick.C:
-		}
-	}
+	})
+	return local, err
 }
 
 // enable turns IPv6 on where a runtime has turned it off.

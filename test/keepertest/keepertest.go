@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,12 +29,15 @@ func Serve(t testing.TB, socket string) *dhcptest.Log {
 	must(t, os.MkdirAll(filepath.Dir(socket), 0o700))
 	l, err := net.Listen("unix", socket)
 	must(t, err)
-	s := dhcp.NewServer(k, log.Printf)
-	go s.Serve(l) //nolint:errcheck // ends with Close
+	var served sync.WaitGroup
+	served.Go(func() {
+		if err := k.Serve(l); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Cleanup(func() {
 		l.Close() //nolint:errcheck // it ends Serve
-		s.Close()
-		k.Close()
+		served.Wait()
 		if t.Failed() {
 			t.Logf("the keeper said:\n%s", log)
 		}
