@@ -178,7 +178,7 @@ func (s *Store) Rewrite(r *Record) error { return s.write(r, false) }
 // write replaces a record, or with create makes one where there is none.
 func (s *Store) write(r *Record, create bool) error {
 	r.Schema = Schema
-	data, err := json.Marshal(r)
+	data, err := encode(r)
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}

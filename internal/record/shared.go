@@ -182,7 +182,7 @@ func writeFact(dir string, f Fact, begin func(*Fact) error) (fresh bool, err err
 			return false, err
 		}
 	}
-	data, err := json.Marshal(f)
+	data, err := encode(&f)
 	if err != nil {
 		return false, err
 	}
