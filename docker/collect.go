@@ -50,20 +50,6 @@ type collector struct {
 	keepLease bool // its MAC address is requested again
 }
 
-// Sweep removes what is dead by what the driver itself sees: the boot id, the sandbox and
-// the phase. It does not ask dockerd, which may be waiting for this driver. It returns
-// how many endpoints it removed.
-func (d *Driver) Sweep(ctx context.Context) (removed int, err error) {
-	c := &collector{d: d, grace: d.opts.Grace}
-	err = c.everything(ctx)
-	for _, i := range c.found {
-		if i.Kind == kindEndpoint && i.Removed {
-			removed++
-		}
-	}
-	return removed, err
-}
-
 // Collection holds the options of Collect.
 type Collection struct {
 	Grace time.Duration // younger things are kept; at least 10 s, as a start takes its time
@@ -77,11 +63,12 @@ type Collected struct {
 	NotAsked, Failed string `json:",omitempty"`
 }
 
-// Collect is Sweep on demand, and also asks Docker.
+// Collect removes what is dead by what the driver itself sees (the boot id, the sandbox and
+// the phase) and by what Docker has.
 func (d *Driver) Collect(ctx context.Context, in Collection) *Collected {
 	c, out := &collector{d: d, grace: max(in.Grace, d.opts.doubt), dry: in.Dry}, &Collected{}
 	var askErr error
-	if d.opts.Engine != nil {
+	if d.opts.engine != nil {
 		c.docker, askErr = d.askDocker(ctx, c.grace)
 		if errors.Is(askErr, errNotAsked) {
 			out.NotAsked, askErr = askErr.Error(), nil

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/cnm"
-	"github.com/patchbay-net/patchbay/docker/engine"
 )
 
 // joinedOld has an endpoint that joined before its sandbox existed, as before Docker 28,
@@ -45,9 +44,9 @@ func TestUnsureIsReportedAndKept(t *testing.T) {
 	}
 	n.sweep(0)
 	a.err = nil
-	a.endpoints[network] = map[string]engine.Endpoint{c.endpoint: {}}
+	a.ends[network] = map[string]engineEndpoint{c.endpoint: {}}
 	n.collect(false)
-	a.endpoints[network] = map[string]engine.Endpoint{}
+	a.ends[network] = map[string]engineEndpoint{}
 	n.collect(false, kindEndpoint+": "+forgot)
 }
 

@@ -1,14 +1,33 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package docker lets Docker use any CNI network: it is the network driver and the IPAM
+// driver of `patchbayd docker` (docs/docker.md, docs/adr/0030).
+//
+// Docker requests the interface before the container exists, moves it itself, and supports
+// only simple routes and no sysctls. So a chain runs in three parts:
+//
+//	hold   its first plugin, in a holding namespace, at CreateEndpoint; Join puts
+//	       the interface where libnetwork takes it from
+//	post   the rest, in the container's namespace, after libnetwork moved the
+//	       interface and before the container's process starts (Docker 28 and
+//	       later; before, in the holding namespace at Join)
+//	ports  the plugins that publish ports, when the endpoint gets the default gateway
+//
+// The driver does not ask for Docker's version: it sees whether the sandbox exists at Join.
+//
+// No call asks Docker anything, because Docker waits for the call. Each call for an endpoint
+// waits for the previous call of that endpoint, and for no other endpoint's.
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
@@ -30,25 +49,19 @@ type Options struct {
 
 	// Limit bounds one call. It must be less than the server's limit, so that a plugin
 	// that hangs is killed before Docker gets the answer.
-	Limit time.Duration
-	// Grace is the least age at which Sweep removes unused things.
-	Grace    time.Duration
-	DataRoot string // Docker's, to find names of containers; default /var/lib/docker
-	Engine   Engine // asks Docker for its networks; nil: Docker is not asked
+	Limit time.Duration // default 45 s
+	// Grace is the least age at which the collector removes unused things.
+	Grace    time.Duration // default 5 min
+	DataRoot string        // Docker's, to find names of containers; default /var/lib/docker
+	Docker   string        // its API, unix:///PATH or tcp://HOST:PORT; empty: Docker is not asked
 	Log      func(format string, args ...any)
 
-	doubt time.Duration // for tests: inDoubt
-	place time.Duration // for tests: placeTime
+	engine engine        // asks Docker; for tests
+	doubt  time.Duration // for tests: inDoubt
+	place  time.Duration // for tests: placeTime
 
 	step func() // called before and after the state is written; for tests that kill
 }
-
-// The defaults of Options.
-const (
-	DefaultLimit    = 45 * time.Second
-	DefaultGrace    = 5 * time.Minute
-	DefaultDataRoot = "/var/lib/docker"
-)
 
 // Driver is a cnm.NetworkDriver and a cnm.IPAMDriver. Several goroutines may call its
 // methods at once.
@@ -66,34 +79,26 @@ var (
 	_ cnm.Connectivity  = (*Driver)(nil)
 )
 
-// New opens the state. It changes nothing else: Sweep does.
+// New opens the state. It changes nothing else: Keep does.
 func New(o Options) (*Driver, error) {
-	if o.Limit == 0 {
-		o.Limit = DefaultLimit
-	}
-	if o.Grace == 0 {
-		o.Grace = DefaultGrace
-	}
-	if o.DataRoot == "" {
-		o.DataRoot = DefaultDataRoot
-	}
+	o.Limit, o.Grace, o.DataRoot = cmp.Or(o.Limit, 45*time.Second), cmp.Or(o.Grace, 5*time.Minute), cmp.Or(o.DataRoot, "/var/lib/docker")
+	o.doubt, o.place = cmp.Or(o.doubt, inDoubt), cmp.Or(o.place, placeTime)
+	o.Invoker = cmp.Or[invoke.Invoker](o.Invoker, execer{})
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
-	}
-	if o.doubt == 0 {
-		o.doubt = inDoubt
-	}
-	if o.place == 0 {
-		o.place = placeTime
 	}
 	if o.step == nil {
 		o.step = func() {}
 	}
-	if o.Invoker == nil {
-		o.Invoker = execer{}
-	}
 	if len(o.Plugins) == 0 {
 		return nil, errors.New("no directory of CNI plugins")
+	}
+	if o.Docker != "" {
+		asked, err := newEngine(o.Docker)
+		if err != nil {
+			return nil, err
+		}
+		o.engine = asked
 	}
 	store, err := state.Open(o.Paths.State, "docker")
 	if err != nil {
@@ -173,4 +178,46 @@ func (d *Driver) limit(ctx context.Context) (context.Context, context.CancelFunc
 // Capabilities implements cnm.NetworkDriver: networks belong to this host alone.
 func (d *Driver) Capabilities(context.Context) (*cnm.Capabilities, error) {
 	return &cnm.Capabilities{Scope: cnm.ScopeLocal, ConnectivityScope: cnm.ScopeLocal, GwAllocChecker: true}, nil
+}
+
+// locks are mutexes with names, which exist only while they are used. The zero value is
+// ready.
+type locks struct {
+	mu  sync.Mutex
+	all map[string]*named
+}
+
+type named struct {
+	busy chan struct{} // holds one token while the lock is taken
+	uses int           // number of holders and waiters
+}
+
+// take waits for a name's lock until ctx ends.
+func (l *locks) take(ctx context.Context, name string) (release func(), err error) {
+	l.mu.Lock()
+	if l.all == nil {
+		l.all = make(map[string]*named)
+	}
+	n := l.all[name]
+	if n == nil {
+		n = &named{busy: make(chan struct{}, 1)}
+		l.all[name] = n
+	}
+	n.uses++
+	l.mu.Unlock()
+	select {
+	case n.busy <- struct{}{}:
+		return func() { <-n.busy; l.leave(name, n) }, nil
+	case <-ctx.Done():
+		l.leave(name, n)
+		return nil, fmt.Errorf("wait for the previous call: %w", ctx.Err())
+	}
+}
+
+func (l *locks) leave(name string, n *named) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n.uses--; n.uses == 0 {
+		delete(l.all, name)
+	}
 }

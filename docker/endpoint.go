@@ -244,7 +244,7 @@ func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment 
 // answers Docker before the second has ended.
 const rollbackTime = 10 * time.Second
 
-// rollback undoes an endpoint even if ctx has ended. Sweep does what it cannot.
+// rollback undoes an endpoint even if ctx has ended. the collector does what it cannot.
 func (d *Driver) rollback(ctx context.Context, e *state.Endpoint) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
 	defer cancel()
@@ -252,7 +252,7 @@ func (d *Driver) rollback(ctx context.Context, e *state.Endpoint) error {
 }
 
 // DeleteEndpoint implements cnm.NetworkDriver. Docker does not repeat it, whatever the
-// answer, so what cannot be removed now remains in the state for Sweep.
+// answer, so what cannot be removed now remains in the state for the collector.
 func (d *Driver) DeleteEndpoint(ctx context.Context, in *cnm.EndpointRequest) error {
 	return d.known(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error { return d.remove(ctx, e, unbind) })
 }
@@ -303,4 +303,30 @@ func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) er
 		}
 	}
 	return d.run[hold].Del(ctx, list, d.attachment(e, at))
+}
+
+// removeByCache removes an endpoint whose network's file was lost: the results are cached
+// with their configurations. An endpoint without a result is left to `patchbay gc`.
+func (d *Driver) removeByCache(ctx context.Context, e *state.Endpoint) error {
+	d.opts.Log("endpoint %.12s: its network's state is lost: removing it with its cached results", e.ID)
+	errs := []error{d.delCached(ctx, ports, e), d.delCached(ctx, post, e), d.takeBack(e), d.delCached(ctx, hold, e)}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("endpoint %.12s is kept until it can be removed: %w", e.ID, err)
+	}
+	if err := netns.Delete(e.Hold); err != nil {
+		return err
+	}
+	return d.store.Endpoints.Drop(e.ID)
+}
+
+func (d *Driver) delCached(ctx context.Context, p part, e *state.Endpoint) error {
+	all, err := d.run[p].Attachments(e.ID)
+	errs := []error{err}
+	for i := range all {
+		a := all[i].Attachment
+		at, err := gone(e, state.Where{NetNS: a.NetNS})
+		a.NetNS = at.NetNS
+		errs = append(errs, err, d.run[p].DelCached(ctx, all[i].Network, a))
+	}
+	return errors.Join(errs...)
 }

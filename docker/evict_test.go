@@ -29,7 +29,7 @@ func (x *ipamNet) leaseStart(mac, ip string, ports ...cnm.PortBinding) (*contain
 	return x.n.start(run{network: x.id, iface: cnm.Interface{Address: v4, MacAddress: mac}, ports: ports})
 }
 
-// dockerd was killed with its containers, and starts them again before the next Sweep:
+// dockerd was killed with its containers, and starts them again before the next collection:
 // they get their ports and addresses.
 func TestEvictDead(t *testing.T) {
 	both(t, func(t *testing.T, old bool) {
@@ -50,7 +50,7 @@ func TestEvictDead(t *testing.T) {
 	})
 }
 
-// After a reboot Docker requests addresses before the first Sweep. The IPAM plugin may
+// After a reboot Docker requests addresses before the first collection. The IPAM plugin may
 // have given the old ones to others, so it must be asked again, and no address is given
 // twice.
 func TestRebootGivesNothingTwice(t *testing.T) {

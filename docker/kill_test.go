@@ -185,7 +185,7 @@ func (n *node) lifeKilledAt(step int, network string, silent bool, waits func(ke
 		n.check(c.delete())
 	}
 	must(n, netns.Delete(c.key))
-	if _, err := n.driver.Sweep(n.ctx()); err != nil {
+	if _, err := n.driver.sweepOnce(n.ctx()); err != nil {
 		n.Errorf("step %d: %v", step, err)
 	}
 	n.nothing(fmt.Sprintf("step %d (%v)", step, err))

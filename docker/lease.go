@@ -268,7 +268,7 @@ func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Lease
 }
 
 // dropLease releases a lease. One that cannot be released now remains in the state for
-// Sweep.
+// the collector.
 func (d *Driver) dropLease(ctx context.Context, l *state.Lease) error {
 	list, err := leaseList(l)
 	if err != nil {

@@ -10,39 +10,36 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/patchbay-net/patchbay/docker/engine"
 )
 
 // answers is Docker's API.
 type answers struct {
-	root      string
-	networks  []engine.Network
-	endpoints map[string]map[string]engine.Endpoint
-	err       error
-	asked     func() // called at each request
+	dir   string // Docker's data root
+	nets  []engineNetwork
+	ends  map[string]map[string]engineEndpoint
+	err   error
+	asked func() // called at each request
 }
 
-func (a *answers) Root(context.Context) (string, error) { a.asked(); return a.root, nil }
+func (a *answers) root(context.Context) (string, error) { a.asked(); return a.dir, nil }
 
-func (a *answers) Networks(context.Context) ([]engine.Network, error) {
+func (a *answers) networks(context.Context) ([]engineNetwork, error) {
 	a.asked()
-	return a.networks, a.err
+	return a.nets, a.err
 }
 
-func (a *answers) Endpoints(_ context.Context, id string) (map[string]engine.Endpoint, bool, error) {
+func (a *answers) endpoints(_ context.Context, id string) (map[string]engineEndpoint, error) {
 	a.asked()
-	ids, known := a.endpoints[id]
-	return ids, known, a.err
+	return a.ends[id], a.err
 }
 
 // asking gives the node a Docker that knows one network.
 func (n *node) asking(network string) *answers {
 	n.Helper()
-	a := &answers{root: n.TempDir(), endpoints: map[string]map[string]engine.Endpoint{network: {}}}
-	a.networks = []engine.Network{{ID: "bridge"}, {ID: network}}
+	a := &answers{dir: n.TempDir(), ends: map[string]map[string]engineEndpoint{network: {}}}
+	a.nets = []engineNetwork{{ID: "bridge"}, {ID: network}}
 	n.stop()
-	n.opts.DataRoot, n.opts.Engine, n.opts.doubt = a.root, a, time.Nanosecond
+	n.opts.DataRoot, n.opts.engine, n.opts.doubt = a.dir, a, time.Nanosecond
 	n.boot()
 	a.asked = func() {
 		n.Helper()
@@ -81,11 +78,11 @@ func TestForgottenNetwork(t *testing.T) {
 	x := n.ipamNetwork("ports")
 	gone := n.network("ports")
 	a := n.asking(gone)
-	a.networks = append(a.networks, engine.Network{ID: x.id})
-	a.networks[2].IPAM.Options = map[string]string{optNetwork: "ports"}
+	a.nets = append(a.nets, engineNetwork{ID: x.id})
+	a.nets[2].IPAM.Options = map[string]string{optNetwork: "ports"}
 	c := n.mustStart(run{network: gone})
-	n.collect(false)            // all exist
-	a.networks = a.networks[:1] // none of ours, though a container runs
+	n.collect(false)    // all exist
+	a.nets = a.nets[:1] // none of ours, though a container runs
 	if out := n.driver.Collect(n.ctx(), Collection{Grace: time.Hour}); len(out.Items) > 0 || out.Failed != "" {
 		t.Errorf("young, and collected: %s", asJSON(out))
 	}
@@ -105,16 +102,16 @@ func TestForgottenNetwork(t *testing.T) {
 func TestNotAsked(t *testing.T) {
 	n := newNode(t, bridgeNet)
 	a := n.asking(n.network("podnet"))
-	a.networks = a.networks[:1]
+	a.nets = a.nets[:1]
 	a.err = errors.New("it boots")
 	if out := n.collect(false); out.NotAsked == "" {
 		t.Error("an error was an answer")
 	}
-	a.err, a.root = nil, "/another/root"
+	a.err, a.dir = nil, "/another/root"
 	if out := n.collect(false); out.NotAsked == "" {
 		t.Error("another Docker was asked")
 	}
-	a.root = n.opts.DataRoot
+	a.dir = n.opts.DataRoot
 	n.collect(false, kindNetwork+": "+forgot)
 }
 
@@ -127,9 +124,9 @@ func TestForgottenEndpoint(t *testing.T) {
 	c, d := n.mustStart(run{network: network}), n.mustStart(run{network: network})
 	n.collect(false) // in their sandboxes, whatever Docker lists
 	c.unplace()
-	a.endpoints[network] = map[string]engine.Endpoint{c.endpoint: {}}
+	a.ends[network] = map[string]engineEndpoint{c.endpoint: {}}
 	n.collect(false)
-	a.endpoints[network] = map[string]engine.Endpoint{d.endpoint: {}}
+	a.ends[network] = map[string]engineEndpoint{d.endpoint: {}}
 	n.collect(false, kindEndpoint+": "+forgot)
 	if _, err := conn(t, d.key).LinkByName(d.name); err != nil {
 		t.Errorf("of the other one: %v", err)
@@ -141,10 +138,10 @@ func TestForgottenEndpoint(t *testing.T) {
 // bare is a network of another driver with our IPAM driver, as Docker lists it: this
 // driver only sees its addresses.
 func (a *answers) bare(network string) {
-	other := engine.Network{ID: "other", Driver: "macvlan"}
+	other := engineNetwork{ID: "other", Driver: "macvlan"}
 	other.IPAM.Options = map[string]string{optNetwork: network}
-	a.networks = append(a.networks, other)
-	a.endpoints["other"] = map[string]engine.Endpoint{}
+	a.nets = append(a.nets, other)
+	a.ends["other"] = map[string]engineEndpoint{}
 }
 
 const unusedLease = kindAddresses + ": no container of Docker has them"
@@ -166,11 +163,11 @@ func TestAddressOfAnotherDriver(t *testing.T) {
 	a.err = errors.New("it boots")
 	n.collect(false)
 	a.err = nil
-	for _, e := range []engine.Endpoint{{MAC: strings.ToUpper(mac)}, {Addrs: []netip.Addr{v4.Addr()}}} {
-		a.endpoints["other"] = map[string]engine.Endpoint{"e": e}
+	for _, e := range []engineEndpoint{{mac: strings.ToUpper(mac)}, {addrs: []netip.Addr{v4.Addr()}}} {
+		a.ends["other"] = map[string]engineEndpoint{"e": e}
 		n.collect(false)
 	}
-	a.endpoints["other"] = map[string]engine.Endpoint{"e": {MAC: "02:42:00:00:00:02", Addrs: []netip.Addr{v4.Addr().Next()}}}
+	a.ends["other"] = map[string]engineEndpoint{"e": {mac: "02:42:00:00:00:02", addrs: []netip.Addr{v4.Addr().Next()}}}
 	if out := n.driver.Collect(n.ctx(), Collection{Grace: time.Hour}); len(out.Items) > 0 || out.Failed != "" {
 		t.Errorf("young, and collected: %s", asJSON(out))
 	}

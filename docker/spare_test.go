@@ -161,7 +161,7 @@ func (m *moves) killedAt(step int) (killed bool) {
 		m.boot()
 	}
 	for range 2 {
-		_, err := m.driver.Sweep(m.ctx())
+		_, err := m.driver.sweepOnce(m.ctx())
 		must(m, err)
 	}
 	return killed

@@ -4,6 +4,7 @@
 package docker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,9 +20,22 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
+// sweepOnce collects once as Keep does before Docker has answered, and returns how many
+// endpoints it removed.
+func (d *Driver) sweepOnce(ctx context.Context) (removed int, err error) {
+	c := &collector{d: d, grace: d.opts.Grace}
+	err = c.everything(ctx)
+	for _, i := range c.found {
+		if i.Kind == kindEndpoint && i.Removed {
+			removed++
+		}
+	}
+	return removed, err
+}
+
 func (n *node) sweep(want int) {
 	n.Helper()
-	got, err := n.driver.Sweep(n.ctx())
+	got, err := n.driver.sweepOnce(n.ctx())
 	must(n, err)
 	if got != want {
 		n.Errorf("%d swept, want %d", got, want)
@@ -184,7 +198,7 @@ func TestClosedBySweep(t *testing.T) {
 	must(t, err)
 	must(t, in.LinkSetUp(link)) // as if the driver had not yet set it down
 	n.interrupted(c)
-	if _, err := n.driver.Sweep(n.ctx()); err == nil {
+	if _, err := n.driver.sweepOnce(n.ctx()); err == nil {
 		t.Error("swept without an error")
 	}
 	if link, err = in.LinkByName(c.name); err != nil || link.Attrs().RawFlags&unix.IFF_UP != 0 {
@@ -231,7 +245,7 @@ func reopened(t *testing.T, first string) {
 	fails := filepath.Join(dir, "fails")
 	writeFile(t, fails, "")
 	n.interrupted(c)
-	if _, err := n.driver.Sweep(n.ctx()); !errorHas(err, "not now") {
+	if _, err := n.driver.sweepOnce(n.ctx()); !errorHas(err, "not now") {
 		t.Errorf("swept: %v", err)
 	}
 	e, err := n.driver.store.Endpoints.Get(c.endpoint)

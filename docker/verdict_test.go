@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/docker/engine"
 	"github.com/patchbay-net/patchbay/docker/state"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/netns"
@@ -161,12 +160,12 @@ func TestListing(t *testing.T) {
 	before := time.Now()
 	old, young := before.Add(-time.Second), before.Add(time.Second)
 	mac, addr := "02:42:00:00:00:01", netip.MustParseAddr("10.1.0.5")
-	with := engine.Network{ID: "with"}
+	with := engineNetwork{ID: "with"}
 	with.IPAM.Options = map[string]string{optNetwork: "pods"}
 	s := &dockerView{
-		before: before, networks: []engine.Network{{ID: "n"}, with},
-		endpoints: map[string]map[string]engine.Endpoint{"n": {"e": {}}},
-		addresses: []engine.Endpoint{{MAC: mac, Addrs: []netip.Addr{addr}}},
+		before: before, networks: []engineNetwork{{ID: "n"}, with},
+		endpoints: map[string]map[string]engineEndpoint{"n": {"e": {}}},
+		addresses: []engineEndpoint{{mac: mac, addrs: []netip.Addr{addr}}},
 	}
 	silent := &dockerView{before: before, silent: true}
 	lease := func(network, mac string, since time.Time, given ...netip.Addr) *state.Lease {

@@ -19,7 +19,6 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker"
-	"github.com/patchbay-net/patchbay/docker/engine"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/resident"
 )
@@ -129,18 +128,10 @@ func (a *app) serveFailure(why error) {
 }
 
 func (c *dockerCommand) driver(logger *log.Logger) (*docker.Driver, error) {
-	o := docker.Options{
-		Plugins: filepath.SplitList(c.Plugins), ConfDir: c.ConfDir, DataRoot: c.DataRoot, Paths: paths.Default(),
+	return docker.New(docker.Options{
+		Plugins: filepath.SplitList(c.Plugins), ConfDir: c.ConfDir, DataRoot: c.DataRoot, Docker: c.Docker, Paths: paths.Default(),
 		Limit: c.Timeout * 3 / 4, Grace: c.Grace, Log: logger.Printf,
-	}
-	if c.Docker != "" {
-		asked, err := engine.New(c.Docker)
-		if err != nil {
-			return nil, err
-		}
-		o.Engine = asked
-	}
-	return docker.New(o)
+	})
 }
 
 // logCalls logs calls that failed or took long.

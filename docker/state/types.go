@@ -69,7 +69,7 @@ type Endpoint struct {
 	ID      string    `json:"id"`
 	Network string    `json:"network"` // its id
 	Boot    string    `json:"boot"`    // the boot id at the creation
-	Changed time.Time `json:"changed"` // when this was written
+	Changed time.Time `json:"changed"` // when the driver last wrote this
 
 	Phase Phase `json:"phase"`
 	Post  Step  `json:"post,omitempty"`  // the plugins after the first

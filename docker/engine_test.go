@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package engine
+package docker
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 )
 
 // serve answers paths with texts, at a socket.
-func serve(t *testing.T, answers map[string]string) *Client {
+func serve(t *testing.T, answers map[string]string) *httpEngine {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "docker.sock")
 	l, err := net.Listen("unix", path)
@@ -40,7 +40,7 @@ func serve(t *testing.T, answers map[string]string) *Client {
 	srv.Listener = l
 	srv.Start()
 	t.Cleanup(srv.Close)
-	c, err := New("unix://" + path)
+	c, err := newEngine("unix://" + path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,25 +57,25 @@ func TestAnswers(t *testing.T) {
 		"/networks/n3": `{"Id":"n1"}`,
 		"/networks/n4": `{"Id":"n4","Containers":{"c1":{"EndpointID":"e1","IPv4Address":"?"}}}`,
 	})
-	if root, err := c.Root(ctx); err != nil || root != "/var/lib/docker" {
+	if root, err := c.root(ctx); err != nil || root != "/var/lib/docker" {
 		t.Errorf("%q %v", root, err)
 	}
-	list, err := c.Networks(ctx)
+	list, err := c.networks(ctx)
 	if err != nil || len(list) != 2 || list[0].IPAM.Options["cni.network"] != "podnet" || list[0].Driver != "patchbay" {
 		t.Errorf("%+v %v", list, err)
 	}
-	want := map[string]Endpoint{"e1": {"02:42:0a:5b:00:02", []netip.Addr{netip.MustParseAddr("10.91.0.2"), netip.MustParseAddr("fd91::2")}}, "e2": {}}
-	if all, known, err := c.Endpoints(ctx, "n1"); err != nil || !known || !reflect.DeepEqual(all, want) {
-		t.Errorf("%v %v %v", all, known, err)
+	want := map[string]engineEndpoint{"e1": {"02:42:0a:5b:00:02", []netip.Addr{netip.MustParseAddr("10.91.0.2"), netip.MustParseAddr("fd91::2")}}, "e2": {}}
+	if all, err := c.endpoints(ctx, "n1"); err != nil || !reflect.DeepEqual(all, want) {
+		t.Errorf("%v %v", all, err)
 	}
-	if ids, known, err := c.Endpoints(ctx, "n2"); err != nil || !known || len(ids) != 0 {
-		t.Errorf("%v %v %v", ids, known, err)
+	if ids, err := c.endpoints(ctx, "n2"); err != nil || ids == nil || len(ids) != 0 {
+		t.Errorf("%v %v", ids, err)
 	}
-	if _, known, err := c.Endpoints(ctx, "gone"); err != nil || known {
-		t.Errorf("%v %v", known, err)
+	if ids, err := c.endpoints(ctx, "gone"); err != nil || ids != nil {
+		t.Errorf("%v %v", ids, err)
 	}
 	for _, bad := range []string{"n3", "n4"} { // of another network; an invalid address
-		if _, _, err := c.Endpoints(ctx, bad); err == nil {
+		if _, err := c.endpoints(ctx, bad); err == nil {
 			t.Errorf("the answer about %s was taken", bad)
 		}
 	}
@@ -85,15 +85,15 @@ func TestAnswers(t *testing.T) {
 func TestNoAnswer(t *testing.T) {
 	for name, text := range map[string]string{"an error": "!boom", "no list": `{}`, "no JSON": "<html>", "nothing": "", "no ids": `[{}]`, "null": "null", "none": "[]"} {
 		c := serve(t, map[string]string{"/networks": text, "/info": `{}`})
-		if list, err := c.Networks(t.Context()); err == nil {
+		if list, err := c.networks(t.Context()); err == nil {
 			t.Errorf("%s: %v", name, list)
 		}
-		if root, err := c.Root(t.Context()); err == nil {
+		if root, err := c.root(t.Context()); err == nil {
 			t.Errorf("root %q", root)
 		}
 	}
 	c := serve(t, nil)
-	if _, err := c.Networks(t.Context()); err == nil {
+	if _, err := c.networks(t.Context()); err == nil {
 		t.Error("404 is a list")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -103,22 +103,22 @@ func TestNoAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close() //nolint:errcheck // test
-	boots, err := New("unix://" + l.Addr().String())
+	boots, err := newEngine("unix://" + l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := boots.Networks(ctx); err == nil {
+	if _, err := boots.networks(ctx); err == nil {
 		t.Error("a daemon that boots answered")
 	}
 }
 
 func TestHosts(t *testing.T) {
 	for _, bad := range []string{"", "unix://", "unix://host/x", "/var/run/docker.sock", "https://x:1", "tcp://x", "tcp://x:1/path", "unix://%"} {
-		if _, err := New(bad); err == nil {
+		if _, err := newEngine(bad); err == nil {
 			t.Errorf("%q was taken", bad)
 		}
 	}
-	if _, err := New("tcp://127.0.0.1:2375"); err != nil {
+	if _, err := newEngine("tcp://127.0.0.1:2375"); err != nil {
 		t.Error(err)
 	}
 }

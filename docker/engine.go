@@ -1,0 +1,288 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/patchbay-net/patchbay/docker/state"
+)
+
+// engine asks Docker. It is never used in a call that Docker waits for: a daemon that boots
+// holds its locks and answers no request.
+type engine interface {
+	root(context.Context) (string, error)
+	networks(context.Context) ([]engineNetwork, error)
+	// endpoints are those of a network by their ids, nil when the network does not exist.
+	endpoints(ctx context.Context, network string) (map[string]engineEndpoint, error)
+}
+
+// engineNetwork is one of Docker's networks.
+type engineNetwork struct {
+	ID     string `json:"Id"`
+	Driver string
+	IPAM   struct{ Options map[string]string }
+}
+
+// engineEndpoint is an endpoint of a network, with the addresses that Docker has for it.
+type engineEndpoint struct {
+	mac   string       // "" if the driver set none
+	addrs []netip.Addr // at most one of each family
+}
+
+// httpEngine asks a daemon by three requests that every version answers alike (GET /info,
+// /networks, /networks/ID, without a version in the path), so it needs no client library.
+type httpEngine struct {
+	base string
+	http *http.Client
+}
+
+// engineTime bounds one request; maxAnswer bounds an answer, in bytes.
+const (
+	engineTime = 10 * time.Second
+	maxAnswer  = 64 << 20
+)
+
+// newEngine is for unix:///PATH or tcp://HOST:PORT (without TLS), as in DOCKER_HOST. It
+// does not connect yet.
+func newEngine(host string) (*httpEngine, error) {
+	u, err := url.Parse(host)
+	if err != nil {
+		return nil, fmt.Errorf("docker host: %w", err)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	c := &httpEngine{base: "http://docker", http: &http.Client{Transport: transport, Timeout: engineTime}}
+	switch path := u.Path; {
+	case u.Scheme == "unix" && u.Host == "" && path != "":
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	case u.Scheme == "tcp" && u.Port() != "" && strings.Trim(path, "/") == "":
+		c.base = "http://" + u.Host
+	default:
+		return nil, fmt.Errorf("docker host %q: want unix:///PATH or tcp://HOST:PORT", host)
+	}
+	return c, nil
+}
+
+// root is the daemon's data root: it distinguishes the daemons of a host.
+func (c *httpEngine) root(ctx context.Context) (string, error) {
+	var info struct{ DockerRootDir string }
+	err := c.get(ctx, "/info", &info)
+	if err == nil && info.DockerRootDir == "" {
+		err = errors.New("ask docker: /info has no DockerRootDir")
+	}
+	return info.DockerRootDir, err
+}
+
+// networks lists all networks. Every daemon has networks of its own, so an empty list is
+// an error.
+func (c *httpEngine) networks(ctx context.Context) (list []engineNetwork, err error) {
+	if err := c.get(ctx, "/networks", &list); err != nil {
+		return nil, err
+	}
+	if len(list) == 0 || slices.ContainsFunc(list, func(n engineNetwork) bool { return n.ID == "" }) {
+		return nil, errors.New("ask docker: /networks has no network, or one without an id")
+	}
+	return list, nil
+}
+
+func (c *httpEngine) endpoints(ctx context.Context, network string) (map[string]engineEndpoint, error) {
+	var n struct {
+		ID         string `json:"Id"`
+		Containers map[string]struct{ EndpointID, MacAddress, IPv4Address, IPv6Address string }
+	}
+	err := c.get(ctx, "/networks/"+url.PathEscape(network), &n)
+	switch {
+	case errors.Is(err, errNotFound):
+		return nil, nil //nolint:nilnil // documented
+	case err != nil:
+		return nil, err
+	case n.ID != network:
+		return nil, fmt.Errorf("ask docker: it answers %q for network %q", n.ID, network)
+	}
+	all := make(map[string]engineEndpoint, len(n.Containers))
+	for _, e := range n.Containers {
+		out := engineEndpoint{mac: e.MacAddress}
+		for _, text := range []string{e.IPv4Address, e.IPv6Address} { // ADDRESS/LENGTH or empty
+			if text == "" {
+				continue
+			}
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				return nil, fmt.Errorf("ask docker: endpoint %.12s: %w", e.EndpointID, err)
+			}
+			out.addrs = append(out.addrs, p.Addr())
+		}
+		all[e.EndpointID] = out
+	}
+	return all, nil
+}
+
+var errNotFound = errors.New("no such object")
+
+func (c *httpEngine) get(ctx context.Context, path string, out any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("ask docker: %w", err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask docker: %w", err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // read only
+	body := io.LimitReader(resp.Body, maxAnswer)
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return fmt.Errorf("ask docker: %s: %w", path, errNotFound)
+	default:
+		text, _ := io.ReadAll(io.LimitReader(body, 512))
+		return fmt.Errorf("ask docker: %s: %s: %s", path, resp.Status, strings.TrimSpace(string(text)))
+	}
+	if err := json.NewDecoder(body).Decode(out); err != nil {
+		return fmt.Errorf("ask docker: %s: %w", path, err)
+	}
+	return nil
+}
+
+// dockerView is what Docker has. The driver asks before it judges anything, and holds no
+// lock: Docker may wait for a call that waits for the lock. It is nil for a caller that
+// may not ask.
+type dockerView struct {
+	before    time.Time // Docker may not know things newer than this
+	networks  []engineNetwork
+	endpoints map[string]map[string]engineEndpoint // by network; for others the endpoints are unknown
+	addresses []engineEndpoint                     // endpoints that may have our addresses
+	silent    bool                                 // some of addresses are missing
+}
+
+// inDoubt is the least age of a thing that Docker is reported not to have: Docker stores
+// a network only after the driver made it.
+const inDoubt = 10 * time.Second
+
+// errNotAsked is wrapped when Docker's answer is missing.
+var errNotAsked = errors.New("Docker was not asked what it has")
+
+// askDocker asks Docker what it has. A missing part is unknown in the view, and in the
+// error.
+func (d *Driver) askDocker(ctx context.Context, grace time.Duration) (*dockerView, error) {
+	s := &dockerView{before: time.Now().Add(-max(grace, d.opts.doubt)), endpoints: map[string]map[string]engineEndpoint{}}
+	err := d.isOurs(ctx)
+	if err == nil {
+		s.networks, err = d.opts.engine.networks(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotAsked, err)
+	}
+	ours, _ := d.store.Endpoints.List() // the collector reports those that it cannot read
+	var errs []error
+	for i := range s.networks {
+		errs = append(errs, s.askEndpoints(ctx, d.opts.engine, &s.networks[i], ours))
+	}
+	return s, errors.Join(errs...)
+}
+
+// isOurs refuses the answers of another daemon of this host, or of a program that only
+// looks like Docker: all our networks would look deleted.
+func (d *Driver) isOurs(ctx context.Context) error {
+	root, err := d.opts.engine.root(ctx)
+	if err == nil && resolved(root) != resolved(d.opts.DataRoot) {
+		return fmt.Errorf("the daemon that answers has its data in %s, not in %s (--docker, --data-root)", root, d.opts.DataRoot)
+	}
+	return err
+}
+
+func resolved(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return filepath.Clean(path)
+}
+
+// askEndpoints asks for the endpoints of a network if it has some of ours, or may have
+// our addresses.
+func (s *dockerView) askEndpoints(ctx context.Context, docker engine, n *engineNetwork, ours []*state.Endpoint) error {
+	addresses := n.IPAM.Options[optNetwork] != "" || n.IPAM.Options[optConf] != "" // RequestPool refuses others
+	if !addresses && !slices.ContainsFunc(ours, func(e *state.Endpoint) bool { return e.Network == n.ID && s.knows(e.Changed) }) {
+		return nil
+	}
+	theirs, err := docker.endpoints(ctx, n.ID)
+	if err == nil && theirs != nil {
+		s.endpoints[n.ID] = theirs
+	}
+	if addresses {
+		s.silent = s.silent || err != nil
+		s.addresses = slices.AppendSeq(s.addresses, maps.Values(theirs))
+	}
+	return err
+}
+
+// knows says whether Docker must know a thing of that time.
+func (s *dockerView) knows(then time.Time) bool { return then.Before(s.before) }
+
+// listing is Docker's answer about a thing that changed at that time.
+func (s *dockerView) listing(listed bool, changed time.Time) listing {
+	switch {
+	case listed:
+		return has
+	case s.knows(changed):
+		return hasNot
+	}
+	return notAsked
+}
+
+// listed is Docker's answer about a thing that one of its networks shows.
+func (s *dockerView) listed(changed time.Time, shows func(*engineNetwork) bool) listing {
+	if s == nil {
+		return notAsked
+	}
+	return s.listing(slices.ContainsFunc(s.networks, func(n engineNetwork) bool { return shows(&n) }), changed)
+}
+
+func (s *dockerView) ofNetwork(n *state.Network) listing {
+	return s.listed(n.Since, func(x *engineNetwork) bool { return x.ID == n.ID })
+}
+
+// ofPool checks for a network, of any driver, that was created with the same --ipam-opt.
+func (s *dockerView) ofPool(p *state.Pool) listing {
+	return s.listed(p.Since, func(n *engineNetwork) bool {
+		o := n.IPAM.Options
+		return o[optNetwork] == p.Network || len(p.Options) > 0 && maps.Equal(o, p.Options) || len(p.Options) == 0 && o[optConf] != ""
+	})
+}
+
+// ofEndpoint is notAsked if Docker does not have the network: the network is judged as a
+// whole.
+func (s *dockerView) ofEndpoint(e *state.Endpoint) listing {
+	if s == nil || s.endpoints[e.Network] == nil {
+		return notAsked
+	}
+	_, listed := s.endpoints[e.Network][e.ID]
+	return s.listing(listed, e.Changed)
+}
+
+// ofLease checks the containers of all networks, of any driver. The MAC address would be
+// enough, but some drivers show none.
+func (s *dockerView) ofLease(l *state.Lease) listing {
+	if s == nil || s.silent {
+		return notAsked
+	}
+	return s.listing(slices.ContainsFunc(s.addresses, func(e engineEndpoint) bool {
+		return leaseID(l.Network, e.mac) == l.ID || slices.ContainsFunc(e.addrs, func(a netip.Addr) bool { return slices.Contains(l.Given, a) })
+	}), l.Since)
+}

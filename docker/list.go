@@ -1,0 +1,291 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// part is one of the lists that a chain is cut into.
+type part int
+
+const (
+	hold part = iota
+	post
+	ports
+	parts
+
+	lease // not a part, but it has a cache
+)
+
+// String is the name of the part's cache.
+func (p part) String() string {
+	return [...]string{hold: "hold", post: "post", ports: "ports", lease: "lease"}[p]
+}
+
+// portMappings is the capability of plugins that publish ports.
+const portMappings = "portMappings"
+
+// cut returns one part of a list. The plugins that publish ports are a part of their own:
+// the ports follow the default gateway from endpoint to endpoint. With auto a list
+// without such a plugin gets our portmap.
+func cut(list *chain.List, p part, auto bool) *chain.List {
+	out := *list
+	out.Plugins = nil
+	n := 0
+	for i := range list.Plugins {
+		var of []chain.Plugin
+		for _, m := range members(&list.Plugins[i]) {
+			if partOf(n, &m) == p {
+				of = append(of, m)
+			}
+			n++
+		}
+		out.Plugins = append(out.Plugins, pack(&list.Plugins[i], of)...)
+	}
+	if p == ports && auto && len(out.Plugins) == 0 {
+		out.Plugins = []chain.Plugin{ourPortmap()}
+	}
+	// The cached copy must be of this part.
+	out.Bytes = encodeList(&out)
+	return &out
+}
+
+func partOf(i int, p *chain.Plugin) part {
+	switch {
+	case i == 0:
+		return hold
+	case p.Capabilities[portMappings]:
+		return ports
+	}
+	return post
+}
+
+func ourPortmap() chain.Plugin {
+	return chain.Plugin{
+		Type: "portmap", Capabilities: map[string]bool{portMappings: true},
+		Raw: json.RawMessage(`{"type":"portmap","capabilities":{"portMappings":true}}`),
+	}
+}
+
+// encodeList encodes a list that needs no other file.
+func encodeList(l *chain.List) json.RawMessage {
+	plugins := make([]json.RawMessage, len(l.Plugins))
+	for i, p := range l.Plugins {
+		plugins[i] = p.Raw
+	}
+	return encode(map[string]any{
+		"name": l.Name, "cniVersion": l.CNIVersion, "disableCheck": l.DisableCheck, "disableGC": l.DisableGC,
+		"loadOnlyInlinedPlugins": true, "plugins": plugins,
+	})
+}
+
+// publishes says whether a list has a plugin of its own for ports. The first plugin does
+// not count: it runs before it is known whether ports are wanted.
+func publishes(list *chain.List) bool { return len(cut(list, ports, false).Plugins) > 0 }
+
+// withIPAM returns a list whose first plugin has another ipam section.
+func withIPAM(list *chain.List, ipam any) (*chain.List, error) {
+	return with(list, "ipam", ipam, theFirst)
+}
+
+// moved is a result for the next part: the interface in the holding namespace is in
+// another namespace, under another name.
+func moved(r *spec.Result, from, to, ifName string) *spec.Result {
+	out := r.Clone()
+	for i := range out.Interfaces {
+		if in := &out.Interfaces[i]; in.Sandbox == from {
+			in.Sandbox = to
+			if in.Name == holdName {
+				in.Name = ifName
+			}
+		}
+	}
+	return out
+}
+
+// packed is the plugin whose configuration is a list of plugins, which it runs in one
+// process (`patchbay convert`). It is cut into parts like any list; its members in one
+// part are still one call.
+const packed = "patchbay"
+
+// members are the plugins that a member of a list stands for: itself, or its packed
+// plugins. If they cannot be read, the plugin itself will refuse the configuration.
+func members(p *chain.Plugin) []chain.Plugin {
+	if p.Type == packed {
+		if list, err := unpack(p); err == nil {
+			return list
+		}
+	}
+	return []chain.Plugin{*p}
+}
+
+func unpack(p *chain.Plugin) (list []chain.Plugin, err error) {
+	var conf struct {
+		Plugins []json.RawMessage `json:"plugins"`
+	}
+	if err := json.Unmarshal(p.Raw, &conf); err != nil {
+		return nil, fmt.Errorf("decode plugin %s: %w", p, err)
+	}
+	for _, raw := range conf.Plugins {
+		m, err := chain.ParsePlugin(raw)
+		if err != nil {
+			return nil, fmt.Errorf("plugin %s: %w", p, err)
+		}
+		// A member gets only the capabilities of the outer plugin.
+		maps.DeleteFunc(m.Capabilities, func(name string, _ bool) bool { return !p.Capabilities[name] })
+		list = append(list, *m)
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("plugin %s has no plugins", p)
+	}
+	return list, nil
+}
+
+// pack is unpack's reverse for some of the members of p: it returns one plugin, or none.
+func pack(p *chain.Plugin, of []chain.Plugin) []chain.Plugin {
+	if p.Type != packed || len(of) == 0 {
+		return of
+	}
+	if len(of) == 1 && string(of[0].Raw) == string(p.Raw) {
+		return of // it could not be unpacked
+	}
+	var conf map[string]json.RawMessage
+	if err := json.Unmarshal(p.Raw, &conf); err != nil {
+		return of
+	}
+	caps, raws := map[string]bool{}, []json.RawMessage{}
+	for _, m := range of {
+		maps.Copy(caps, m.Capabilities)
+		raws = append(raws, m.Raw)
+	}
+	conf["plugins"], conf["capabilities"] = encode(raws), encode(caps)
+	return []chain.Plugin{{Type: p.Type, Name: p.Name, Capabilities: caps, Raw: encode(conf)}}
+}
+
+// first is the plugin that makes the interface.
+func first(list *chain.List) *chain.Plugin { return &members(&list.Plugins[0])[0] }
+
+// encode marshals values that were decoded before or always have a JSON form.
+func encode(v any) json.RawMessage {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic("docker: encode list: " + err.Error())
+	}
+	return data
+}
+
+// The plugins whose configurations Docker's options change.
+const (
+	pluginBridge   = "bridge"
+	pluginFirewall = "firewall"
+)
+
+// with returns a list in which some plugins have another value of a key. change is called
+// with each plugin and its index, as if none were packed.
+func with(list *chain.List, key string, value any, change func(int, *chain.Plugin) bool) (*chain.List, error) {
+	out := *list
+	out.Plugins = nil
+	n := 0
+	for i := range list.Plugins {
+		of := members(&list.Plugins[i])
+		for m := range of {
+			if change(n, &of[m]) {
+				if err := set(&of[m], key, value); err != nil {
+					return nil, err
+				}
+			}
+			n++
+		}
+		out.Plugins = append(out.Plugins, pack(&list.Plugins[i], of)...)
+	}
+	out.Bytes = encodeList(&out)
+	return &out, nil
+}
+
+func set(p *chain.Plugin, key string, value any) error {
+	var conf map[string]json.RawMessage
+	if err := json.Unmarshal(p.Raw, &conf); err != nil {
+		return fmt.Errorf("decode plugin %s: %w", p, err)
+	}
+	data, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", key, err)
+	}
+	conf[key] = data
+	p.Raw = encode(conf)
+	return nil
+}
+
+func theFirst(i int, _ *chain.Plugin) bool { return i == 0 }
+
+// isInternal says whether a configuration keeps its network internal.
+func isInternal(list *chain.List) bool {
+	var conf struct {
+		Internal bool `json:"internal"`
+	}
+	return json.Unmarshal(first(list).Raw, &conf) == nil && conf.Internal
+}
+
+// closed makes a network internal. Only the key of the plugin bridge can do so.
+func closed(list *chain.List) (*chain.List, error) {
+	switch {
+	case isInternal(list):
+		return list, nil
+	case first(list).Type != pluginBridge:
+		return nil, fmt.Errorf("--internal: only the plugin bridge supports it, and the first plugin of %s is %s", list.Name, first(list).Type)
+	}
+	return with(list, "internal", true, theFirst)
+}
+
+// logOpen logs the networks that were created with --internal by a release that did not
+// keep them internal.
+func (d *Driver) logOpen() {
+	all, _ := d.store.Networks.List() // the collector reports those that cannot be read
+	for _, n := range all {
+		list, err := chain.ParseList(n.Config)
+		if err == nil && len(list.Plugins) > 0 && n.Internal && !n.Deleted && !isInternal(list) {
+			d.opts.Log("network %.12s (%s) was made --internal by an earlier release and is open: create it again", n.ID, list.Name)
+		}
+	}
+}
+
+// isolated sets the policy of a network's firewall, and adds a firewall to a network
+// without one.
+func isolated(list *chain.List, policy string) (*chain.List, error) {
+	if first(list).Type != pluginBridge {
+		return nil, fmt.Errorf("option %s: only networks of the plugin bridge can be isolated, and the first plugin of %s is %s", optIsolate, list.Name, first(list).Type)
+	}
+	isFirewall := func(_ int, p *chain.Plugin) bool { return p.Type == pluginFirewall }
+	if !slices.ContainsFunc(list.Plugins, func(p chain.Plugin) bool {
+		return slices.ContainsFunc(members(&p), func(m chain.Plugin) bool { return isFirewall(0, &m) })
+	}) {
+		more := *list
+		more.Plugins = append(slices.Clone(list.Plugins), chain.Plugin{Type: pluginFirewall, Raw: json.RawMessage(`{"type":"firewall"}`)})
+		list = &more
+	}
+	return with(list, "ingressPolicy", policy, isFirewall)
+}
+
+// checkInternal checks that the plugin has made the network internal: the reference's
+// bridge ignores the key.
+func (d *Driver) checkInternal(n *network, e *state.Endpoint) error {
+	if !n.Internal || first(n.list).Type != pluginBridge || !isInternal(n.list) {
+		return nil
+	}
+	for _, link := range e.Result.Interfaces {
+		if link.Sandbox == "" && record.New(d.opts.Paths.Run).Stands(record.InternalFact(link.Name)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("--internal: the plugin bridge in %v did not keep the network internal: install ours (patchbay install)", d.opts.Plugins)
+}
