@@ -105,7 +105,7 @@ func TestWhoStartsPrograms(t *testing.T) {
 		"cli/again.go":           "this program again",
 
 		"cli/daemon/install.go": "systemctl of patchbayd docker install, with fixed arguments and no shell",
-		"cli/gc/runtimes.go":    "the operator's gc and doctor: crictl, podman, docker, iptables-legacy, with fixed arguments and no shell",
+		"cli/gc/programs.go":    "the operator's gc and doctor: crictl, podman, docker, iptables-legacy, patchbayd, with fixed arguments and no shell",
 	}
 	for _, path := range goFiles(t) {
 		if !product(path) {

@@ -58,7 +58,8 @@ func (c *gcCommand) node() error {
 func reportList(r *gc.Report) []*gc.Attachment {
 	list := append([]*gc.Attachment{}, r.Attachments...)
 	for _, s := range r.Stray {
-		list = append(list, &gc.Attachment{State: s.State, Why: s.Said(), Removed: s.Removed, Error: s.Error, Objects: []gc.Object{s.Object}})
+		s.Why = s.Said()
+		list = append(list, s)
 	}
 	if r.Legacy != nil {
 		rules := &gc.Attachment{State: gc.Dead, Why: whyLegacy, Removed: r.Legacy.Removed, Error: r.Legacy.Note}
@@ -76,22 +77,22 @@ const whyLegacy = "rules of a dead attachment in iptables-legacy"
 // reportText is a table with a row per object; a cell that repeats the one above is empty.
 func reportText(r *gc.Report) string {
 	t := newTable("STATE", "ATTACHMENT", "WHY", "OBJECT")
-	for _, a := range r.Attachments {
-		state, name, why := stateText(a.State, a.Removed), a.Name(), a.Why
+	for _, a := range r.All() {
+		state, name, why := stateText(a.State, a.Removed), a.Name(), a.Said()
+		if a.Stray() {
+			name = ""
+		}
 		for _, o := range a.Objects {
 			t.row(state, name, why, o.Kind+" "+o.Name)
 			state, name, why = "", "", ""
 		}
-	}
-	for _, s := range r.Stray {
-		t.row(stateText(s.State, s.Removed), "", s.Said(), s.Kind+" "+s.Name)
 	}
 	if r.Legacy != nil {
 		for _, argv := range r.Legacy.Commands {
 			t.row(stateText(gc.Dead, r.Legacy.Removed), "", whyLegacy, strings.Join(quoted(argv), " "))
 		}
 	}
-	if len(r.Attachments)+len(r.Stray) == 0 && r.Legacy == nil {
+	if len(r.All()) == 0 && r.Legacy == nil {
 		return fmt.Sprintf("nothing is left over; %s\n", living(r.Alive))
 	}
 	return t.String() + living(r.Alive) + "\n"

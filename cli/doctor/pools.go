@@ -127,12 +127,8 @@ func leftovers(ctx context.Context, n *Node) (found []Finding, err error) {
 		found = append(found, warning(fmt.Sprintf("%s may be dead: %s", count(len(unsure), "attachment"), some(unsure)), "patchbay gc --from RUNTIME decides by the runtime's list"))
 	}
 	for _, s := range report.Stray {
-		fix := s.Fix
-		if s.State == gc.Dead {
-			fix = "patchbay gc --apply"
-		}
-		if fix != "" {
-			found = append(found, warning(fmt.Sprintf("%s %s: %s", s.Kind, s.Name, s.Why), "%s", fix))
+		if fix := s.Fix(); fix != "" {
+			found = append(found, warning(s.Name()+": "+s.Why, "%s", fix))
 		}
 	}
 	if l := report.Legacy; l != nil {

@@ -5,15 +5,18 @@ package gc
 
 import (
 	"cmp"
+	"context"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // Object is one object of an attachment.
@@ -22,7 +25,8 @@ type Object struct {
 	Name string `json:"name"`
 }
 
-// Attachment is all evidence of one attachment, and the verdict on it.
+// Attachment is all evidence of one attachment, and the verdict on it. An object without a
+// known attachment is one without names and owner.
 type Attachment struct {
 	Network     string    `json:"network,omitempty"`
 	ContainerID string    `json:"containerID,omitempty"`
@@ -40,32 +44,47 @@ type Attachment struct {
 
 	Addrs []netip.Addr `json:"addresses,omitempty"`
 
-	marks   map[string][]*life.Mark // of the namespaces in NetNS, where a record has them
-	records []*record.Record
-	torn    []record.Torn
-
-	tornFiles []string // the paths of the torn records
-
-	drivers       []string // plugins of patchbay-cnm that have a record, torn ones included
-	pendingDriver string   // the driver that the DEL has not reached
+	marks         map[string][]*life.Mark // of the namespaces in NetNS, where a record has them
+	records       []kept
+	pendingDriver string // the driver that the DEL has not reached
 	cached        *chain.Cached
 	pools         []pool // where addresses are reserved
 	links         []link
 	elements      []nft.Element
-	facts         []string
 	files         []string // of plugins; gc deletes them
 	kernel        []Object // the objects that do not survive a boot
+
+	// fix is what only an operator can do about a stray object that gc keeps; doctor
+	// reports it.
+	fix    string
+	remove func(context.Context, *kernel.Kernel) error // of a stray object
+}
+
+// kept is a record that exists.
+type kept struct {
+	plugin string
+	path   string
+	torn   bool
+	driver bool // it is patchbay-cnm's
 }
 
 // onlyRules reports whether only firewall elements are left of an attachment: no record,
 // result, reserved address, link or file.
 func (a *Attachment) onlyRules() bool {
-	known := len(a.records) + len(a.torn) + len(a.drivers) + len(a.pools) + len(a.links) + len(a.files)
+	known := len(a.records) + len(a.pools) + len(a.links) + len(a.files)
 	return len(a.elements) > 0 && known == 0 && a.cached == nil
+}
+
+// onlyTorn reports whether truncated records of our plugins are all that is left.
+func (a *Attachment) onlyTorn() bool {
+	readable := func(k kept) bool { return !k.torn || k.driver }
+	return a.ContainerID == "" && len(a.records) > 0 && len(a.records) == len(a.Objects) && !slices.ContainsFunc(a.records, readable)
 }
 
 // pool is a directory of addresses.
 type pool struct{ dataDir, network string }
+
+func (p pool) file(a netip.Addr) string { return filepath.Join(p.dataDir, p.network, a.String()) }
 
 // link is a link of the host as gc found it: a later link with the same name has another
 // index.
@@ -126,8 +145,43 @@ func (a *Attachment) addr(addr netip.Addr) {
 
 // Name names the attachment in messages.
 func (a *Attachment) Name() string {
-	if a.ContainerID == "" {
+	switch {
+	case a.Stray():
+		return a.Objects[0].Kind + " " + a.Objects[0].Name
+	case a.ContainerID == "":
 		return cmp.Or(a.Network, "?") + " owner " + string(a.Owner)
 	}
 	return a.Network + " " + a.ContainerID + "/" + a.IfName
+}
+
+// Stray reports whether it is a single object without a known attachment.
+func (a *Attachment) Stray() bool { return a.Owner == "" }
+
+// Fix is what the operator can do about it; empty where gc cannot say.
+func (a *Attachment) Fix() string {
+	if a.State == Dead {
+		return "patchbay gc --apply"
+	}
+	return a.fix
+}
+
+// Said is the reason for the verdict, with what to do.
+func (a *Attachment) Said() string {
+	if a.fix == "" {
+		return a.Why
+	}
+	return a.Why + ": " + a.fix
+}
+
+// Links names the attachment's links on the host.
+func (a *Attachment) Links() (names []string) {
+	for _, l := range a.links {
+		names = append(names, l.name)
+	}
+	return names
+}
+
+// inIPTables is the attachment as the reference plugins name it in their rules.
+func (a *Attachment) inIPTables() iptnft.Attachment {
+	return iptnft.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
 }

@@ -53,7 +53,7 @@ func TestAskDriver(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "it says so") || len(list) != 3 {
 		t.Fatalf("%v %v", list, err)
 	}
-	if s := list[0]; s.Kind != "docker endpoint" || s.Name != "8a65" || s.State != Dead || !s.Removed || s.Why != "its sandbox is gone" {
+	if s := list[0]; s.Objects[0] != (Object{"docker endpoint", "8a65"}) || s.State != Dead || !s.Removed || s.Why != "its sandbox is gone" {
 		t.Errorf("%+v", s)
 	}
 	if s := list[1]; s.Removed || s.State != Dead || s.Error != "broken" {

@@ -6,73 +6,73 @@ package gc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/vishvananda/netlink"
+
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
-	"github.com/patchbay-net/patchbay/spec"
 )
 
 // evidence is everything that names an attachment, by owner.
 type evidence struct {
-	k     *kernel.Kernel
-	rt    *chain.Runtime
-	paths paths.Paths
-	boot  ipam.Boot
+	k    *kernel.Kernel
+	boot ipam.Boot
 
 	all map[owner.Key]*Attachment
 
-	ofNetworks []nft.Element   // elements of networks
-	driver     map[string]bool // container ids that `patchbayd docker` will detach
+	links      []netlink.Link // of the host
+	ofNetworks []nft.Element  // elements of networks
+	facts      []record.Fact
+	holders    map[string][]owner.Key // of facts
+	driver     map[string]bool        // container ids that `patchbayd docker` will detach
 
 	errs []error // what could not be read; gc judges the rest anyway
 }
 
 // gather reads kernel objects before files: an ADD writes its record first and a DEL
 // removes it last, so a kernel object without a record has lost it.
-func (ev *evidence) gather(ctx context.Context) []*Attachment {
-	ev.all = make(map[owner.Key]*Attachment)
-	elems, err := ev.k.OwnedElements()
-	ev.fail(err)
-	ev.ofNetworks, err = ev.k.NFT.OfNetworks()
-	ev.fail(err)
-	links, err := ev.hostLinks()
-	ev.fail(err)
-	accepted, err := iptnft.Addressed(ev.k.NFT)
-	ev.fail(err)
-	holders, _, err := ev.k.Records.Facts()
-	ev.fail(err)
-	ev.readRecords()
-	ev.readDrivers()
-	ev.readCache()
-	ev.readPools(ctx)
-	ev.readLeases()
-	ev.readReference()
-	ev.readDriver()
-	ev.addElements(elems)
-	ev.addLinks(links)
-	ev.addFacts(holders)
-	ev.addAccepted(accepted)
-	for _, a := range ev.all {
-		ev.addFiles(a)
-		ev.inherit(a)
+func (c *collector) gather(ctx context.Context) []*Attachment {
+	c.all = make(map[owner.Key]*Attachment)
+	elems, err := c.k.OwnedElements()
+	c.fail(err)
+	c.ofNetworks, err = c.k.NFT.OfNetworks()
+	c.fail(err)
+	host, err := c.k.Host()
+	if err == nil {
+		c.links, err = host.LinkList()
 	}
-	list := slices.Collect(maps.Values(ev.all))
+	c.fail(err)
+	accepted, err := iptnft.Addressed(c.k.NFT)
+	c.fail(err)
+	c.holders, c.facts, err = c.k.Records.Facts()
+	c.fail(err)
+	c.readRecords(c.k.Records, false)
+	c.readRecords(record.OfDrivers(c.Paths.State), true)
+	c.readCache()
+	c.readPools(ctx)
+	c.readLeases()
+	c.readReference()
+	c.readDriver()
+	c.addElements(elems)
+	c.addLinks()
+	c.addFacts()
+	c.addAccepted(accepted)
+	for _, a := range c.all {
+		c.addFiles(a)
+		c.inherit(a)
+	}
+	list := slices.Collect(maps.Values(c.all))
 	order.By(list, func(x, y *Attachment) int { return strings.Compare(x.Name(), y.Name()) })
 	return list
 }
@@ -98,125 +98,22 @@ func (ev *evidence) owned(o owner.Key) *Attachment {
 	return ev.all[o]
 }
 
-func (ev *evidence) readRecords() {
-	records, torn, err := ev.k.Records.Scan("")
-	ev.fail(err)
-	for _, r := range records {
-		a := ev.get(r.Network, r.ContainerID, r.IfName)
-		a.records = append(a.records, r)
-		a.at(r.NetNS, r.NetNSMark)
-		a.addObject("record", r.Plugin, true)
-		a.seen(ev.mtime(filepath.Join(ev.paths.Run, "attachments", r.Network, string(r.Owner)+"."+r.Plugin)))
-		if r.DataDir != "" && r.Plugin == "host-local" {
-			a.pools = append(a.pools, pool{r.DataDir, r.Network})
+// any reports whether some attachment fits.
+func (ev *evidence) any(fits func(*Attachment) bool) bool {
+	for _, a := range ev.all {
+		if fits(a) {
+			return true
 		}
 	}
-	for _, t := range torn {
-		a := ev.tornOwner(t)
-		a.torn = append(a.torn, t)
-		a.addObject("torn record", t.Plugin, true)
-		path := filepath.Join(ev.paths.Run, "attachments", t.Network, string(t.Owner)+"."+t.Plugin)
-		a.tornFiles = append(a.tornFiles, path)
-		a.seen(ev.mtime(path))
-	}
+	return false
 }
 
-// tornOwner returns the attachment of a record of which only the path is readable.
-func (ev *evidence) tornOwner(t record.Torn) *Attachment {
-	id, ifName := kernel.Names(ev.paths, t.Network, t.Owner, nil)
-	a := ev.owned(t.Owner)
-	a.Network = t.Network
-	if ifName != "" {
-		a.ContainerID, a.IfName = id, ifName
-	}
-	return a
-}
-
-func (ev *evidence) mtime(path string) time.Time {
+func mtime(path string) time.Time {
 	fi, err := os.Lstat(path)
 	if err != nil {
 		return time.Time{}
 	}
 	return fi.ModTime()
-}
-
-// readCache reads the results that every runtime based on libcni caches.
-func (ev *evidence) readCache() {
-	list, err := ev.rt.Attachments("")
-	for _, err := range parts(err) {
-		if !errors.Is(err, chain.ErrBrokenCache) { // strays reports those
-			ev.fail(err)
-		}
-	}
-	for i := range list {
-		c := &list[i]
-		if c.Network == "" || spec.ValidateNetworkName(c.Network) != nil {
-			continue // the bare result of an old runtime names no attachment
-		}
-		a := ev.get(c.Network, c.ContainerID, c.IfName)
-		a.cached = c
-		a.at(c.NetNS, nil)
-		a.seen(c.Since)
-		a.addObject("cached result", c.Network+"-"+c.ContainerID+"-"+c.IfName, false)
-		if c.Result == nil {
-			continue
-		}
-		for _, ip := range c.Result.IPs {
-			a.addr(ip.Address.Addr())
-		}
-	}
-}
-
-// readPools reads host-local's address files, in the usual directory and in those that
-// records name.
-func (ev *evidence) readPools(ctx context.Context) {
-	base := filepath.Join(ev.paths.CNI, "networks")
-	entries, err := os.ReadDir(base)
-	ev.fail(err)
-	pools := make(map[pool]bool)
-	for _, e := range entries {
-		if e.IsDir() && spec.ValidateNetworkName(e.Name()) == nil {
-			pools[pool{base, e.Name()}] = true
-		}
-	}
-	for _, a := range ev.all {
-		for _, p := range a.pools {
-			pools[p] = true
-		}
-		a.pools = nil
-	}
-	for p := range pools {
-		ev.fail(ev.readPool(ctx, p))
-	}
-}
-
-func (ev *evidence) readPool(ctx context.Context, p pool) error {
-	tx, err := ev.store(p).Begin(ctx, ipam.ReadOnly)
-	if err != nil {
-		return fmt.Errorf("read addresses of %s: %w", p.network, err)
-	}
-	defer tx.Close()
-	list, err := tx.List(false)
-	if err != nil {
-		return fmt.Errorf("read addresses of %s: %w", p.network, err)
-	}
-	for _, r := range list {
-		if spec.ValidateContainerID(r.Owner.ID) != nil {
-			continue // an operator's block
-		}
-		a := ev.get(p.network, r.Owner.ID, r.Owner.IfName)
-		if !slices.Contains(a.pools, p) {
-			a.pools = append(a.pools, p)
-		}
-		a.addr(r.Addr)
-		a.addObject("address", r.Addr.String(), false)
-		a.seen(ev.mtime(filepath.Join(p.dataDir, p.network, r.Addr.String())))
-	}
-	return nil
-}
-
-func (ev *evidence) store(p pool) *ipam.FileStore {
-	return &ipam.FileStore{DataDir: p.dataDir, Network: p.network, IndexDir: filepath.Join(ev.paths.Run, "ipam"), Boot: ev.boot}
 }
 
 func (ev *evidence) addElements(elems []nft.Element) {
@@ -227,11 +124,15 @@ func (ev *evidence) addElements(elems []nft.Element) {
 		if addr, ok := e.Container(); ok {
 			a.addr(addr)
 		}
-		named := e
-		named.Comment = ""
-		a.addObject("element", named.String(), true)
+		a.addObject("element", nameOf(e), true)
 		a.namedBy(e.Comment)
 	}
+}
+
+// nameOf describes an element without its comment.
+func nameOf(e nft.Element) string {
+	e.Comment = ""
+	return e.String()
 }
 
 // addAccepted finds the attachments that iptables accepts by address.
@@ -256,45 +157,79 @@ func (a *Attachment) namedBy(comment string) {
 	}
 }
 
-func (ev *evidence) addLinks(links []found) {
-	for _, l := range links {
-		a := ev.all[l.owner]
-		if l.owner == "" {
+// addLinks finds links with our mark, and those without one that a cached result names.
+func (ev *evidence) addLinks() {
+	for _, l := range ev.links {
+		at := l.Attrs()
+		var a *Attachment
+		if o, marked := owner.FromAlias(at.Alias); marked {
+			a = ev.owned(o)
+		} else if at.Alias == "" && isOurKind(l) {
 			a = ev.namedIn(l)
-		} else if a == nil {
-			a = ev.owned(l.owner)
 		}
 		if a != nil {
-			a.links = append(a.links, l.link)
-			a.addObject("link", l.name, true)
+			a.links = append(a.links, link{at.Name, at.Index})
+			a.addObject("link", at.Name, true)
 		}
 	}
 }
 
-func (ev *evidence) addFacts(holders map[string][]owner.Key) {
-	for name, owners := range holders {
-		for _, o := range owners {
-			if !o.Valid() {
-				continue
+func isOurKind(l netlink.Link) bool {
+	return l.Type() == "veth" || l.Type() == "ifb" && strings.HasPrefix(l.Attrs().Name, "bwp")
+}
+
+// namedIn finds the attachment whose cached result names a link without our mark: one that
+// the reference plugins made. Name and address must match, since names are reused; an
+// ifb's name is a hash of network and container.
+func (ev *evidence) namedIn(l netlink.Link) *Attachment {
+	name, mac := l.Attrs().Name, l.Attrs().HardwareAddr.String()
+	for _, a := range ev.all {
+		if l.Type() == "ifb" && name == kernel.ReferenceIFB(a.Network, a.ContainerID) {
+			return a
+		}
+		if a.cached == nil || a.cached.Result == nil || l.Type() == "ifb" {
+			continue
+		}
+		for _, i := range a.cached.Result.Interfaces {
+			if i.Sandbox == "" && i.Name == name && strings.EqualFold(i.Mac, mac) {
+				return a
 			}
-			a := ev.owned(o)
-			a.facts = append(a.facts, name)
-			a.addObject("shared fact", name, true)
+		}
+	}
+	return nil
+}
+
+func (ev *evidence) addFacts() {
+	for name, owners := range ev.holders {
+		for _, o := range owners {
+			if o.Valid() {
+				ev.owned(o).addObject("shared fact", name, true)
+			}
 		}
 	}
 }
 
-// addFiles finds the files that plugins name after the container's id.
-func (ev *evidence) addFiles(a *Attachment) {
-	if a.ContainerID == "" || a.IfName == "" {
-		return
+// readReference finds the rules of the reference plugins: by the names in their comments,
+// and by the chain names derived from each attachment.
+func (ev *evidence) readReference() {
+	named, err := iptnft.Named(ev.k.NFT)
+	ev.fail(err)
+	for _, n := range named {
+		known := ev.any(func(a *Attachment) bool { // comments of iptables omit the interface name
+			return a.Network == n.Network && a.ContainerID == n.ContainerID && (n.IfName == "" || n.IfName == a.IfName)
+		})
+		if !known {
+			ev.get(n.Network, n.ContainerID, n.IfName)
+		}
 	}
-	path := filepath.Join(ev.paths.RunCNI, "tuning", a.ContainerID+"_"+a.IfName+".json")
-	if _, err := os.Lstat(path); err == nil {
-		a.files = append(a.files, path)
-		a.addObject("file", path, false)
+	for _, a := range ev.all {
+		if todo, err := leftovers(a).Plan(ev.k.NFT); err == nil && todo != nil && a.ContainerID != "" {
+			a.addObject("rules", "of the reference plugins", true)
+		}
 	}
 }
+
+func leftovers(a *Attachment) nft.Extra { return iptnft.Leftovers(a.inIPTables(), a.Addrs) }
 
 // inherit applies to evidence without an interface name, old address files and rules of
 // iptables: it lives and dies with the container's other attachments.
@@ -312,18 +247,4 @@ func (ev *evidence) inherit(a *Attachment) {
 			a.seen(b.Since)
 		}
 	}
-}
-
-// parts returns the errors that were joined into one.
-func parts(err error) []error {
-	var joined interface{ Unwrap() []error }
-	if errors.As(err, &joined) {
-		return joined.Unwrap()
-	}
-	return []error{err}
-}
-
-func readSmall(path string) (string, error) {
-	text, err := durable.Read(path)
-	return strings.TrimSpace(string(text)), err
 }

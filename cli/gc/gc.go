@@ -8,15 +8,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"path/filepath"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
-	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -48,37 +46,25 @@ const (
 
 // Report lists what gc found, and with Options.Apply what it removed.
 type Report struct {
-	Applied     bool          `json:"applied"`
-	Attachments []*Attachment `json:"attachments"` // dead and unsure ones
-	Stray       []*Stray      `json:"stray,omitempty"`
-	Legacy      *Legacy       `json:"iptablesLegacy,omitempty"`
-	Alive       int           `json:"alive"` // how many attachments are alive
+	Attachments []*Attachment // dead and unsure ones
+	Stray       []*Attachment // single objects without a known attachment
+	Legacy      *Legacy
+	Alive       int // how many attachments are alive
 
 	alive []*Attachment
 }
 
-// Dead counts the dead attachments and strays that are not removed.
+// All are the attachments and the stray objects.
+func (r *Report) All() []*Attachment { return slices.Concat(r.Attachments, r.Stray) }
+
+// Dead counts the dead attachments and stray objects that are not removed.
 func (r *Report) Dead() (n int) {
-	for _, a := range r.Attachments {
+	for _, a := range r.All() {
 		if a.State == Dead && !a.Removed {
 			n++
 		}
 	}
-	for _, s := range r.Stray {
-		if s.State == Dead && !s.Removed {
-			n++
-		}
-	}
 	return n
-}
-
-func (r *Report) dead() (list []dead) {
-	for _, a := range r.Attachments {
-		if a.State == Dead && a.ContainerID != "" {
-			list = append(list, dead{iptnft.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}, a.Addrs})
-		}
-	}
-	return list
 }
 
 // Run examines the node and, with Apply, removes what is dead. The error has everything
@@ -89,7 +75,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	defer unlock()
-	c := &collector{Options: o, seen: loadSeen(o.Paths.Run)}
+	c := newCollector(o)
 	docker, derr := askDriver(ctx, &o) // first: gc must not examine what the driver detaches
 	report, err := c.look(ctx)
 	if o.Apply {
@@ -111,25 +97,30 @@ func (o *Options) lock(ctx context.Context) (unlock func(), err error) {
 	return durable.Lock(ctx, filepath.Join(o.Paths.Run, "locks", "node-gc.lock"))
 }
 
+// collector is one run of gc.
 type collector struct {
 	Options
+	evidence
 	seen  *seen
 	world *world
+	stray []*Attachment
 }
+
+func newCollector(o Options) *collector { return &collector{Options: o, seen: loadSeen(o.Paths.Run)} }
 
 // look gathers the evidence and judges it.
 func (c *collector) look(ctx context.Context) (*Report, error) {
 	s := c.NewSession()
 	defer s.Close()
-	ev := &evidence{k: kernel.OfSession(s), rt: c.Runtime, paths: c.Paths}
+	c.k = kernel.OfSession(s)
 	boot, err := ipam.ReadBoot(c.Paths.Proc)
-	ev.fail(err)
-	ev.boot = boot
-	c.world = c.newWorld(boot.Since)
-	report := &Report{Applied: c.Apply, Attachments: []*Attachment{}}
-	all := ev.gather(ctx)
-	c.world.driver = func(id string) bool { return ev.driver[id] }
+	c.fail(err)
+	c.boot = boot
+	c.world = c.newWorld()
+	report := &Report{Attachments: []*Attachment{}}
+	all := c.gather(ctx)
 	c.settle(ctx, all)
+	var dead []*Attachment
 	for _, a := range all {
 		a.State, a.Why = c.world.judge(a)
 		switch {
@@ -138,51 +129,22 @@ func (c *collector) look(ctx context.Context) (*Report, error) {
 			report.alive = append(report.alive, a)
 		case len(a.Objects) > 0:
 			report.Attachments = append(report.Attachments, a)
-		}
-	}
-	report.Stray = c.strays(ev)
-	report.Legacy, err = legacyRules(ctx, c.Paths.Proc, report.dead())
-	ev.fail(err)
-	return report, errors.Join(ev.errs...)
-}
-
-func (c *collector) newWorld(boot time.Time) *world {
-	w := &world{now: time.Now(), boot: boot, grace: c.Grace, carries: c.carries, seesAll: life.SeesProcesses}
-	held := sync.OnceValue(func() life.Held { return life.HeldBy(c.Paths.Proc) })
-	w.namespace = func(path string, was *life.Mark) (life.State, string) {
-		state, why := life.Told(path, was, c.Paths.Proc, c.Paths.Run)
-		if state == life.Dead && was != nil {
-			return held().Doubt(was, why)
-		}
-		return state, why
-	}
-	if c.Live != nil {
-		w.listed = func(id string) bool { return c.Live[id] }
-	}
-	w.firstSeen = func(a *Attachment) time.Time { return c.seen.since(a.Owner, w.now) }
-	links := sync.OnceValues(func() (map[string]string, error) { return markedLinks(c.Paths.Proc) })
-	w.marked = func(o owner.Key) (string, error) {
-		where, err := links()
-		return aliasOrName(where, o), err
-	}
-	all := sync.OnceValues(func() (map[netip.Addr]string, error) { return life.Addresses(c.Paths.Proc) })
-	w.inUse = func(addrs []netip.Addr) (string, error) {
-		where, err := all()
-		for _, a := range addrs {
-			if at, ok := where[a]; ok {
-				return at, nil
+			if a.State == Dead && a.ContainerID != "" {
+				dead = append(dead, a)
 			}
 		}
-		return "", err
 	}
-	return w
+	report.Stray = c.strays()
+	report.Legacy, err = legacyRules(ctx, c.Paths.Proc, dead)
+	c.fail(err)
+	return report, errors.Join(c.errs...)
 }
 
-// apply removes what is dead, each attachment in its own session, so that a failure does
-// not stop the others.
+// apply removes what is dead, each in its own session, so that a failure does not stop the
+// others.
 func (c *collector) apply(ctx context.Context, report *Report) error {
 	errs := []error{record.New(c.Paths.Run).SweepClaims(), record.OfDrivers(c.Paths.State).SweepClaims()}
-	for _, a := range report.Attachments {
+	for _, a := range report.All() {
 		if a.State != Dead || ctx.Err() != nil {
 			continue
 		}
@@ -194,8 +156,43 @@ func (c *collector) apply(ctx context.Context, report *Report) error {
 	if report.Legacy != nil {
 		errs = append(errs, report.Legacy.Remove(ctx))
 	}
-	return errors.Join(append(errs, c.applyStrays(ctx, report.Stray), ctx.Err())...)
+	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// key is the key of an object without an attachment in the file of first sightings.
-func key(kind, name string) owner.Key { return owner.Of(kind, name, "") }
+// Judged are the attachments of one network, living ones included.
+type Judged struct {
+	Attachments []*Attachment
+	Nameless    []*Attachment // without a known network, and not dead: mostly links
+
+	world *world
+}
+
+// Judge examines the whole node and judges the attachments of one network as Run does, for
+// a GC of that network. It removes nothing. The error has everything that could not be
+// read; the list covers all the rest.
+func Judge(ctx context.Context, o Options, network string) (*Judged, error) {
+	c := newCollector(o)
+	report, err := c.look(ctx)
+	j := &Judged{world: c.world}
+	for _, a := range append(report.alive, report.Attachments...) {
+		switch {
+		case a.Network == "" && a.State != Dead:
+			j.Nameless = append(j.Nameless, a)
+		case a.Network == network && a.pendingDriver == "": // else its driver must detach it
+			j.Attachments = append(j.Attachments, a)
+		}
+	}
+	return j, errors.Join(err, c.seen.save(o.Paths.Run))
+}
+
+// Lives judges a dead attachment again, by what its cached result says now.
+func (j *Judged) Lives(c *chain.Cached) bool {
+	a := &Attachment{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Owner: owner.Of(c.Network, c.ContainerID, c.IfName)}
+	if i := slices.IndexFunc(j.Attachments, func(x *Attachment) bool { return x.Owner == a.Owner }); i >= 0 {
+		a = j.Attachments[i]
+	}
+	a.at(c.NetNS, nil)
+	a.seen(c.Since)
+	state, _ := j.world.life(a)
+	return state != life.Dead && !j.world.earlier(a)
+}

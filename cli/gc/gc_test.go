@@ -335,10 +335,10 @@ func TestDanglingVeth(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := collect(t, runtimeOf(), nil)
-	if len(r.Stray) != 1 || r.Stray[0].State != gc.Unsure || r.Stray[0].Kind != "link" {
+	if len(r.Stray) != 1 || r.Stray[0].State != gc.Unsure || r.Stray[0].Objects[0].Kind != "link" {
 		t.Fatalf("%+v", r.Stray)
 	}
-	if _, err := netlink.LinkByName(r.Stray[0].Name); err != nil {
+	if _, err := netlink.LinkByName(r.Stray[0].Objects[0].Name); err != nil {
 		t.Error(err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/life"
@@ -82,8 +83,8 @@ func (w *world) judge(a *Attachment) (State, string) {
 		return w.unused(a, "the runtime does not list it")
 	case a.ContainerID != "" && a.onlyRules():
 		return w.judgeElements(a)
-	case a.ContainerID == "" && len(a.torn) > 0 && len(a.torn) == len(a.Objects):
-		return w.onlyTorn(a)
+	case a.onlyTorn():
+		return w.judgeTorn(a)
 	case a.ContainerID == "":
 		return Unsure, "its record is lost, so its owner is unknown"
 	}
@@ -142,4 +143,31 @@ func (w *world) unused(a *Attachment, taken string) (State, string) {
 		return Unsure, taken + ", but its address is in use in " + where
 	}
 	return Dead, taken + " and no namespace has its address"
+}
+
+// marks reports whether a plugin's link has the owner in its alias, on the host or in the
+// container, as long as the attachment exists.
+func marks(plugin string) bool {
+	return slices.Contains([]string{"bridge", "ptp", "macvlan", "ipvlan", "vlan", "tap", "dummy"}, plugin)
+}
+
+// judgeTorn judges an attachment that only has truncated records.
+func (w *world) judgeTorn(a *Attachment) (State, string) {
+	const why = "only a truncated record names it"
+	unmarked := slices.ContainsFunc(a.records, func(k kept) bool { return !marks(k.plugin) })
+	switch where, err := w.marked(a.Owner); {
+	case err != nil:
+		return Unsure, fmt.Sprintf("%s, and a namespace cannot be read: %v", why, err)
+	case where != "":
+		return Unsure, "its record is truncated, and its link is in " + where + ": attach it again, or delete the link"
+	case unmarked:
+		files := make([]string, len(a.records))
+		for i, k := range a.records {
+			files[i] = k.path
+		}
+		return Unsure, why + ": when its container is gone, delete " + strings.Join(files, ", ")
+	case !w.seesAll():
+		return Unsure, why + ", and this process does not see all namespaces: run gc where the runtime runs"
+	}
+	return Dead, why + " and no namespace has a link of it"
 }

@@ -17,21 +17,15 @@ import (
 // Legacy are rules that the reference plugins left in iptables-legacy, which
 // cannot be reached over netlink, for dead attachments.
 type Legacy struct {
-	Commands [][]string `json:"commands"` // to remove them, in order
-	Note     string     `json:"note,omitempty"`
-	Removed  bool       `json:"removed"`
+	Commands [][]string // to remove them, in order
+	Note     string     // why gc cannot run the commands
+	Removed  bool
 }
 
-// dead is an attachment whose rules gc removes.
-type dead struct {
-	iptnft.Attachment
-	addrs []netip.Addr
-}
-
-// legacyRules runs iptables-legacy's own program to read its nat and filter tables, if the
+// legacyRules finds the rules of dead attachments: it runs iptables-legacy's own program to read its nat and filter tables, if the
 // kernel has them; the result is nil without rules. Where the program is missing, the note
 // says what to do.
-func legacyRules(ctx context.Context, proc string, list []dead) (*Legacy, error) {
+func legacyRules(ctx context.Context, proc string, list []*Attachment) (*Legacy, error) {
 	tables, err := iptnft.LegacyTables(proc)
 	if err != nil || len(list) == 0 {
 		return nil, err
@@ -62,14 +56,14 @@ func legacyRules(ctx context.Context, proc string, list []dead) (*Legacy, error)
 
 // blind returns commands for an operator who has the program, where it is missing here and
 // gc cannot read the rules: they restore the table without the lines of dead attachments.
-func blind(program, table string, list []dead) [][]string {
+func blind(program, table string, list []*Attachment) [][]string {
 	var patterns []string
 	for _, d := range list {
 		if table == "nat" {
-			patterns = append(patterns, d.LegacyChains()...)
+			patterns = append(patterns, d.inIPTables().LegacyChains()...)
 			continue
 		}
-		for _, a := range d.addrs {
+		for _, a := range d.Addrs {
 			if a.Is4() == (program == "iptables-legacy") {
 				patterns = append(patterns, fmt.Sprintf("^-A CNI-FORWARD .*%s ", netip.PrefixFrom(a, a.BitLen())))
 			}
@@ -87,14 +81,14 @@ func blind(program, table string, list []dead) [][]string {
 
 // planLegacy reads the output of iptables-save. It deletes the entries that lead to a dead
 // attachment's chains, name it or accept its address, and then the chains.
-func planLegacy(program, table, save string, list []dead) (commands [][]string) {
+func planLegacy(program, table, save string, list []*Attachment) (commands [][]string) {
 	chains := make(map[string]bool)
 	addrs := make(map[string]bool)
 	for _, d := range list {
-		for _, c := range d.LegacyChains() {
+		for _, c := range d.inIPTables().LegacyChains() {
 			chains[c] = true
 		}
-		for _, a := range d.addrs {
+		for _, a := range d.Addrs {
 			addrs[netip.PrefixFrom(a, a.BitLen()).String()] = true
 		}
 	}
@@ -123,9 +117,9 @@ func after(words []string, flag string) string {
 	return ""
 }
 
-func namesDead(words []string, list []dead) bool {
+func namesDead(words []string, list []*Attachment) bool {
 	a, ok := iptnft.ParseComment(after(words, "--comment"))
-	return ok && slices.ContainsFunc(list, func(d dead) bool {
+	return ok && slices.ContainsFunc(list, func(d *Attachment) bool {
 		return d.Network == a.Network && d.ContainerID == a.ContainerID
 	})
 }

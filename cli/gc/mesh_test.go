@@ -80,9 +80,9 @@ func TestMesh(t *testing.T) {
 	leak.Nothing(t, before)
 }
 
-func strayMesh(r *gc.Report) (list []*gc.Stray) {
+func strayMesh(r *gc.Report) (list []*gc.Attachment) {
 	for _, s := range r.Stray {
-		if s.Kind == "mesh" {
+		if s.Objects[0].Kind == "mesh" {
 			list = append(list, s)
 		}
 	}

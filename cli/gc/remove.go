@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
@@ -47,11 +48,15 @@ func (c *collector) remove(ctx context.Context, a *Attachment) error {
 	s := c.NewSession()
 	defer s.Close()
 	r := &remover{collector: c, s: s, k: kernel.OfSession(s), a: a}
-	if a.ContainerID == "" && len(a.torn) > 0 {
-		return r.removeTorn(ctx)
-	}
-	if a.ContainerID == "" {
-		return fmt.Errorf("%s has no name", a.Name()) // DEL needs one
+	switch {
+	case a.Stray():
+		err := a.remove(ctx, r.k)
+		a.Removed = err == nil
+		return err
+	case a.onlyTorn():
+		return r.removeSeized(ctx, r.dropTorn)
+	case a.ContainerID == "":
+		return errors.New("it has no name") // DEL needs one
 	}
 	rt := *c.Runtime
 	rt.Invoker = r
@@ -59,45 +64,65 @@ func (c *collector) remove(ctx context.Context, a *Attachment) error {
 	defer cancel()
 	entered, err := rt.Alone(waiting, a.Network, a.ContainerID, func(detach func(context.Context, *chain.List, chain.Attachment) error) error {
 		r.detach = detach
-		return r.removeSeized(ctx)
+		return r.removeSeized(ctx, r.removeAll)
 	})
 	if !entered && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		a.State, a.Why = Unsure, record.InUse
-		return nil
+		return r.leave(record.InUse, nil)
 	}
 	return err
 }
 
-// removeSeized judges again and removes everything: first by the records, then by the cached
-// configuration, then what still exists. Every step runs even after one fails.
-func (r *remover) removeSeized(ctx context.Context) error {
+// removeSeized judges again with ADDs kept out, and removes what is dead then.
+func (r *remover) removeSeized(ctx context.Context, remove func(context.Context) (keep string, err error)) error {
 	done, err := r.k.Records.Collecting(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	release, keep, err := r.k.Records.Seize(r.a.Network, r.a.Owner, r.recheck)
+	release, keep, err := r.seize()
 	if err != nil || keep != "" {
 		return r.leave(keep, err)
 	}
 	defer release()
-	free, keep, err := r.seizeDrivers()
-	if err != nil || keep != "" {
-		return r.leave(keep, err)
-	}
-	defer free()
-	return r.removeAll(ctx)
+	keep, err = remove(ctx)
+	r.a.Removed = keep == "" && err == nil
+	return r.leave(keep, err)
 }
 
-func (r *remover) removeAll(ctx context.Context) error {
-	err := r.delRecords(ctx)
-	why, derr := r.delDrivers(ctx)
-	if why != "" {
-		return r.leave(why, err)
+// seize claims the attachment in both stores of records. It hands the locks of
+// patchbay-cnm's records to its plugins; the claim still keeps ADDs out.
+func (r *remover) seize() (release func(), keep string, err error) {
+	free, keep, err := r.k.Records.Seize(r.a.Network, r.a.Owner, r.recheck)
+	if err != nil || keep != "" || !slices.ContainsFunc(r.a.records, func(k kept) bool { return k.driver }) {
+		return free, keep, err
 	}
-	err = errors.Join(err, derr, r.delCached(ctx), r.delKernel(ctx), r.delAddresses(ctx), r.delFiles())
-	r.a.Removed = err == nil
-	return err
+	drivers := record.OfDrivers(r.Paths.State)
+	drop, keep, err := drivers.Seize(r.a.Network, r.a.Owner, r.recheck)
+	if err != nil || keep != "" {
+		free()
+		return nil, keep, err
+	}
+	for _, k := range r.a.records {
+		drivers.Unlock(r.a.Network, r.a.Owner, k.plugin)
+	}
+	return func() { drop(); drivers.Close(); free() }, "", nil
+}
+
+// removeAll removes everything: first by the records, then by the cached configuration,
+// then what still exists. Every step runs even after one fails.
+func (r *remover) removeAll(ctx context.Context) (keep string, err error) {
+	if keep, err = r.delRecords(ctx); keep != "" {
+		return keep, err
+	}
+	return "", errors.Join(err, r.delCached(ctx), r.delKernel(ctx), r.delAddresses(ctx), r.delFiles())
+}
+
+// dropTorn removes truncated records. DEL cannot be called, since their names are lost.
+func (r *remover) dropTorn(context.Context) (keep string, err error) {
+	for _, k := range r.a.records {
+		err = errors.Join(err, r.k.Records.Remove(r.a.Network, r.a.Owner, k.plugin))
+	}
+	return "", err
 }
 
 // leave notes why gc keeps the attachment.
@@ -111,10 +136,10 @@ func (r *remover) leave(keep string, err error) error {
 // recheck judges the attachment once more, with its records locked and ADDs kept out, and
 // returns the reason to keep it.
 func (r *remover) recheck(list []record.Standing) (keep string) {
-	known := append(r.plugins(), r.a.drivers...)
 	for _, at := range list {
-		if !slices.Contains(known, at.Plugin) {
-			return record.InUse
+		known := slices.ContainsFunc(r.a.records, func(k kept) bool { return k.plugin == at.Plugin })
+		if !known || at.Record != nil && r.a.ContainerID == "" {
+			return record.InUse // an ADD has written a record meanwhile
 		}
 		if at.Record != nil {
 			r.a.at(at.Record.NetNS, at.Record.NetNSMark)
@@ -137,45 +162,68 @@ func (r *remover) attachment() chain.Attachment {
 	return chain.Attachment{ContainerID: r.a.ContainerID, IfName: r.a.IfName}
 }
 
-// plugins names the plugins that have a record, in the order of a DEL: chained ones, then
-// those that make interfaces, then those that assign addresses.
-func (r *remover) plugins() (names []string) {
-	for _, rec := range r.a.records {
-		names = append(names, rec.Plugin)
-	}
-	for _, t := range r.a.torn {
-		names = append(names, t.Plugin)
-	}
-	place := func(name string) int {
+// inOrder are the records in the order of a DEL: of chained plugins, of those that make
+// interfaces, of those that assign addresses, and then of patchbay-cnm's, which are also
+// one that makes interfaces and one that assigns addresses.
+func (r *remover) inOrder() []kept {
+	place := func(k kept) int {
+		if k.driver {
+			return 3 + strings.Count(k.plugin, "-ipam")
+		}
 		for _, p := range r.s.Plugins {
-			if p.Name == name {
+			if p.Name == k.plugin {
 				return [...]int{plugin.Chained: 0, plugin.Interface: 1, plugin.IPAM: 2}[p.Kind]
 			}
 		}
 		return 0
 	}
-	order.Stable(names, func(x, y string) int { return cmp.Compare(place(x), place(y)) })
-	return names
+	order.Stable(r.a.records, func(x, y kept) int { return cmp.Compare(place(x), place(y)) })
+	return r.a.records
 }
 
-// delRecords calls the DEL of each plugin that has a record. The record holds all that DEL
-// needs, so the configuration is only a name.
-func (r *remover) delRecords(ctx context.Context) error {
+// delRecords calls the DEL of each plugin that has a record. After a driver's failure it
+// calls no other of patchbay-cnm: the address is in use until the interface is gone.
+func (r *remover) delRecords(ctx context.Context) (keep string, err error) {
 	var errs []error
-	for _, name := range r.plugins() {
-		conf, err := json.Marshal(map[string]string{"cniVersion": spec.Current, "name": r.a.Network, "type": name})
+	for _, k := range r.inOrder() {
+		keep, err := r.delRecord(ctx, k)
+		if keep != "" {
+			return keep, errors.Join(errs...)
+		}
 		if err != nil {
-			return err
+			errs = append(errs, fmt.Errorf("plugin %s: %w", k.plugin, err))
 		}
-		call := &spec.Call{
-			Verb: spec.Del, ContainerID: r.a.ContainerID, IfName: r.a.IfName, Config: conf,
-			Path: r.path(name),
-		}
-		if _, err := r.Invoke(ctx, name, call); err != nil {
-			errs = append(errs, fmt.Errorf("plugin %s: %w", name, err))
+		if err != nil && k.driver {
+			break
 		}
 	}
-	return errors.Join(errs...)
+	return "", errors.Join(errs...)
+}
+
+// delRecord calls one plugin. The record holds all that DEL needs, so the configuration is
+// only a name. An unreachable driver does not fail DEL, so a remaining record shows that it
+// has not been called; the driver's objects on the host then stay until it is back.
+func (r *remover) delRecord(ctx context.Context, k kept) (keep string, err error) {
+	conf := map[string]any{"cniVersion": spec.Current, "name": r.a.Network, "type": k.plugin}
+	if k.driver {
+		conf["ipam"] = struct{}{}
+	}
+	config, err := json.Marshal(conf)
+	if err != nil {
+		return "", err
+	}
+	call := &spec.Call{Verb: spec.Del, ContainerID: r.a.ContainerID, IfName: r.a.IfName, Config: config, Path: r.path(k.plugin)}
+	_, err = r.Invoke(ctx, k.plugin, call)
+	switch {
+	case k.driver && errors.Is(err, invoke.ErrNotFound):
+		return fmt.Sprintf("only patchbay-cnm can call its driver: %v; patchbay-cnm install DIR", err), nil
+	case err != nil || !k.driver:
+		return "", err
+	}
+	if rec, err := record.OfDrivers(r.Paths.State).Read(r.a.Network, r.a.Owner, k.plugin); rec != nil || err != nil {
+		return fmt.Sprintf("the driver that plugin %s uses is unreachable; a later gc, ADD or GC calls it", k.plugin), nil
+	}
+	return "", nil
 }
 
 // path is where to look for a plugin's program: nowhere for a plugin of this program. A
@@ -220,8 +268,7 @@ func (r *remover) delKernel(ctx context.Context) error {
 	r.k.Withdraw(&record.Record{Owner: r.a.Owner, Elements: r.a.elements})
 	r.k.NFT.Queue(iptnft.Unaccept(iptnft.Owned(string(r.a.Owner)), ""))
 	if r.a.ContainerID != "" {
-		ev := evidence{k: r.k}
-		r.k.NFT.Queue(ev.leftovers(r.a))
+		r.k.NFT.Queue(leftovers(r.a))
 	}
 	errs = append(errs, r.k.NFT.Commit(ctx))
 	host, err := r.k.Host()
@@ -260,8 +307,7 @@ func (r *remover) delAddresses(ctx context.Context) error {
 }
 
 func (r *remover) release(ctx context.Context, p pool) error {
-	ev := evidence{paths: r.Paths}
-	tx, err := ev.store(p).Begin(ctx, ipam.Existing)
+	tx, err := r.store(p).Begin(ctx, ipam.Existing)
 	if err != nil {
 		return err
 	}
@@ -269,8 +315,7 @@ func (r *remover) release(ctx context.Context, p pool) error {
 	held, err := tx.Held(ipam.Owner{ID: r.a.ContainerID, IfName: r.a.IfName})
 	errs := []error{err}
 	for _, res := range held {
-		file := filepath.Join(p.dataDir, p.network, res.Addr.String())
-		if !ev.mtime(file).After(r.a.Since) {
+		if !mtime(p.file(res.Addr)).After(r.a.Since) {
 			errs = append(errs, tx.Release(res))
 		}
 	}

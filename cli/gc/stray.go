@@ -4,58 +4,71 @@
 package gc
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/netstate"
-	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
-// Stray is an object without a known attachment.
-type Stray struct {
-	Object
-	State   State  `json:"state"`
-	Why     string `json:"why"`
-	Removed bool   `json:"removed"`
-	Error   string `json:"error,omitempty"`
-
-	// Fix is what only an operator can do about an object that gc keeps; doctor reports
-	// it.
-	Fix string `json:"fix,omitempty"`
-
-	remove func(context.Context, *kernel.Kernel) error
+// strays finds the objects without a known attachment, kind by kind.
+func (c *collector) strays() []*Attachment {
+	c.strayFiles("cached result", filepath.Join(c.Paths.CNI, "results", "*"), tornJSON)
+	c.strayFiles("temporary file", filepath.Join(c.Paths.CNI, ".result-*"), func(string) bool { return true })
+	c.strayFacts()
+	c.foreignHolders()
+	c.strayIFBs()
+	c.strayAccepts()
+	c.strayMeshes()
+	c.strayElements()
+	c.danglingVeths()
+	return c.stray
 }
 
-// Said is the reason for the verdict, with what to do.
-func (s *Stray) Said() string {
-	if s.Fix == "" {
-		return s.Why
+// removal removes a stray object.
+type removal func(context.Context, *kernel.Kernel) error
+
+// dead adds an object that is dead for a reason.
+func (c *collector) dead(kind, name, why string, remove removal) *Attachment {
+	a := &Attachment{State: Dead, Why: why, Objects: []Object{{kind, name}}, remove: remove}
+	c.stray = append(c.stray, a)
+	return a
+}
+
+// unsure adds an object that gc keeps and reports; fix is what the operator can do.
+func (c *collector) unsure(kind, name, why, fix string) {
+	a := c.dead(kind, name, why, nil)
+	a.State, a.fix = Unsure, fix
+}
+
+// ageless adds a dead object without an age of its own; gc keeps it until it has known it,
+// by its key, for a while.
+func (c *collector) ageless(kind, name, why string, key owner.Key, remove removal) {
+	a := c.dead(kind, name, why, remove)
+	if least := c.world.least(); c.world.now.Sub(c.seen.since(key, c.world.now)) < least {
+		a.State, a.Why = Unsure, fmt.Sprintf("%s, but gc has known it for less than %v", why, least)
 	}
-	return s.Why + ": " + s.Fix
 }
 
-// strays lists truncated files, facts without a holder, ifbs that no filter redirects to,
-// and meshes whose agent is gone.
-func (c *collector) strays(ev *evidence) []*Stray {
-	list := c.strayFiles("cached result", filepath.Join(c.Paths.CNI, "results", "*"), tornJSON)
-	list = append(list, c.strayFiles("temporary file", filepath.Join(c.Paths.CNI, ".result-*"), anyFile)...)
-	list = append(append(append(list, c.strayFacts(ev)...), c.foreignHolders(ev)...), c.strayIFBs(ev)...)
-	list = append(append(list, c.strayAccepts(ev)...), c.strayMeshes(ev)...)
-	return append(append(list, c.strayElements(ev)...), c.danglingVeths(ev)...)
-}
-
-func anyFile(string) bool { return true }
+// key is the key of an object without an attachment in the file of first sightings.
+func key(kind, name string) owner.Key { return owner.Of(kind, name, "") }
 
 // tornJSON reports whether a file is empty or truncated.
 func tornJSON(path string) bool {
@@ -63,25 +76,21 @@ func tornJSON(path string) bool {
 	return err == nil && !json.Valid(data)
 }
 
-// strayFiles returns regular files older than the grace period, since libcni does not
-// write them atomically: a file written since gc began may be incomplete.
-func (c *collector) strayFiles(kind, pattern string, stray func(string) bool) (list []*Stray) {
+// strayFiles finds regular files older than the grace period, since libcni does not write
+// them atomically: a file written since gc began may be incomplete.
+func (c *collector) strayFiles(kind, pattern string, stray func(string) bool) {
 	found, _ := filepath.Glob(pattern)
 	for _, path := range found {
 		fi, err := os.Lstat(path)
 		if err != nil || !fi.Mode().IsRegular() || c.fresh(fi.ModTime()) || !stray(path) {
 			continue
 		}
-		s := &Stray{
-			Object: Object{kind, path}, State: Dead, Why: "it was truncated while it was written",
-			remove: func(context.Context, *kernel.Kernel) error { return removeOld(path, fi.ModTime()) },
-		}
+		a := c.dead(kind, path, "it was truncated while it was written",
+			func(context.Context, *kernel.Kernel) error { return removeOld(path, fi.ModTime()) })
 		if ahead := fi.ModTime().Sub(c.world.now); ahead > 0 && c.Grace > 0 {
-			s.State, s.Why = Unsure, fmt.Sprintf(aheadOfClock, ahead.Round(time.Second))
+			a.State, a.Why = Unsure, fmt.Sprintf(aheadOfClock, ahead.Round(time.Second))
 		}
-		list = append(list, s)
 	}
-	return list
 }
 
 // fresh reports whether a file written at this time is too young to judge. A time in the
@@ -105,119 +114,141 @@ func removeOld(path string, was time.Time) error {
 	return os.Remove(path)
 }
 
-// strayFacts are facts that a killed process left without a holder.
-func (c *collector) strayFacts(ev *evidence) (list []*Stray) {
-	holders, facts, _ := ev.k.Records.Facts() // gather reports broken ones
-	for _, f := range facts {
-		if len(holders[f.Name]) > 0 {
+// strayFacts finds facts that a killed process left without a holder.
+func (c *collector) strayFacts() {
+	for _, f := range c.facts {
+		if len(c.holders[f.Name]) > 0 {
 			continue
 		}
-		list = append(list, &Stray{
-			Object: Object{"shared fact", f.Name}, State: Dead, Why: "no attachment holds it",
-			remove: func(ctx context.Context, k *kernel.Kernel) error {
-				return errors.Join(netstate.ReleaseFact(ctx, k.Records, f.Name, "", k.NFT), k.NFT.Commit(ctx))
-			},
+		c.dead("shared fact", f.Name, "no attachment holds it", func(ctx context.Context, k *kernel.Kernel) error {
+			return errors.Join(netstate.ReleaseFact(ctx, k.Records, f.Name, "", k.NFT), k.NFT.Commit(ctx))
 		})
 	}
-	return list
 }
 
-// strayIFBs are devices of the bandwidth plugins whose veth is gone: no filter redirects
-// to them. An ADD makes the device before the filter, and a link has no age, so gc must
-// have seen it before.
-func (c *collector) strayIFBs(ev *evidence) (list []*Stray) {
-	host, err := ev.k.Host()
-	if err != nil {
-		return nil
-	}
-	links, err := host.LinkList()
-	if err != nil {
-		return nil
-	}
-	targets := redirects(host, links)
-	for _, l := range links {
-		at := l.Attrs()
-		if l.Type() != "ifb" || !strings.HasPrefix(at.Name, "bwp") || at.Alias != "" || targets[at.Index] || ev.claimed(at.Index) {
-			continue
+// foreignHolders finds files among the references to a shared fact that belong neither to
+// an attachment nor to a mesh. They keep the fact for ever, and something outside patchbay
+// made them, so gc reports them and keeps them.
+func (c *collector) foreignHolders() {
+	for _, f := range c.facts {
+		for _, o := range c.holders[f.Name] {
+			if !o.Valid() && !mesh.IsHolder(o) {
+				c.unsure("file", c.k.Records.Reference(f.Name, o), fmt.Sprintf("it belongs to no attachment, and keeps the shared fact %s for ever", f.Name),
+					"delete the file, then patchbay gc --apply")
+			}
 		}
-		s := &Stray{Object: Object{"link", at.Name}, State: Dead, Why: "no traffic is redirected to it"}
-		s.remove = func(_ context.Context, k *kernel.Kernel) error {
-			host, err := k.Host()
+	}
+}
+
+// strayMeshes finds routes, tunnels and facts of whole networks whose agent was uninstalled
+// without clearing them. A stopped agent's objects stay: its record exists.
+func (c *collector) strayMeshes() {
+	options := mesh.Options{Paths: c.Paths}
+	m, err := mesh.Open(options)
+	if err != nil {
+		c.fail(err)
+		return
+	}
+	defer m.Close()
+	stale, err := m.Stale()
+	c.fail(err)
+	for _, x := range stale {
+		c.ageless("mesh", x.Name, x.Why, key("mesh", x.Name), func(ctx context.Context, _ *kernel.Kernel) error {
+			m, err := mesh.Open(options)
 			if err != nil {
 				return err
 			}
-			return deleteLink(host, link{at.Name, at.Index})
+			defer m.Close()
+			return m.Remove(ctx, x)
+		})
+	}
+}
+
+// strayAccepts finds rules of the reference's firewall plugin, which carry an address and
+// no name, whose address is one of ours and unused: it is in a subnet that host-local has
+// assigned addresses from, no known attachment has it, and no namespace has it. An ADD
+// reserves the address before it makes such a rule.
+func (c *collector) strayAccepts() {
+	addrs, err := iptnft.Forwarded(c.k.NFT)
+	c.fail(err)
+	for _, addr := range addrs {
+		where, err := c.world.inUse([]netip.Addr{addr})
+		known := c.any(func(a *Attachment) bool { return slices.Contains(a.Addrs, addr) })
+		if err != nil || where != "" || known || !c.fromPool(addr) {
+			continue
 		}
-		c.ageless(s, key("ifb", fmt.Sprint(at.Name, at.Index)))
-		list = append(list, s)
-	}
-	return list
-}
-
-// ageless keeps an object without an age of its own until gc has known it for a while.
-func (c *collector) ageless(s *Stray, k owner.Key) {
-	if least := c.world.least(); c.world.now.Sub(c.seen.since(k, c.world.now)) < least {
-		s.State, s.Why = Unsure, fmt.Sprintf("%s, but gc has known it for less than %v", s.Why, least)
+		c.ageless("rules", "CNI-FORWARD of "+addr.String(), "no attachment has the address", key("accept", addr.String()),
+			func(ctx context.Context, k *kernel.Kernel) error {
+				k.NFT.Queue(iptnft.Forget(addr))
+				return k.NFT.Commit(ctx)
+			})
 	}
 }
 
-// claimed reports whether a known attachment has the link.
-func (ev *evidence) claimed(index int) bool {
-	for _, a := range ev.all {
-		for _, l := range a.links {
-			if l.index == index {
-				return true
-			}
+// fromPool reports whether host-local assigned addresses near a: the last one of some
+// range is within the same /16 or /64. This keeps gc away from addresses that an operator
+// accepts by hand.
+func (c *collector) fromPool(a netip.Addr) bool {
+	bits := 16
+	if a.Is6() {
+		bits = 64
+	}
+	near, err := a.Prefix(bits)
+	if err != nil {
+		return false
+	}
+	found, _ := filepath.Glob(filepath.Join(c.Paths.CNI, "networks", "*", "last_reserved_ip.*"))
+	for _, path := range found {
+		text, err := durable.Read(path)
+		last, perr := ipam.ParseAddr(strings.TrimSpace(string(text)))
+		if err == nil && perr == nil && last.IsValid() && near.Contains(last) {
+			return true
 		}
 	}
 	return false
 }
 
-// redirects are the links that other links' filters redirect packets to.
-func redirects(host *nl.Conn, links []netlink.Link) map[int]bool {
-	to := make(map[int]bool)
-	for _, l := range links {
-		filters, err := host.FilterList(l, netlink.MakeHandle(0xffff, 0)) // ingress
-		if err != nil {
+// strayElements finds elements of networks, such as a masquerade, that no shared fact
+// holds: the fact's file was torn when its last holder went, or the run directory was
+// lost. While an attachment of the network may live, it may need them. The elements were
+// read before the facts, and an ADD writes the fact first, so a new element always has its
+// fact here.
+func (c *collector) strayElements() {
+	for _, e := range c.ofNetworks {
+		needed := c.any(func(a *Attachment) bool { return a.Network == e.Comment && a.State != Dead })
+		if needed || holds(c.facts, e) {
 			continue
 		}
-		for _, f := range filters {
-			for _, a := range actions(f) {
-				if m, ok := a.(*netlink.MirredAction); ok {
-					to[m.Ifindex] = true
-				}
-			}
-		}
+		c.ageless("element", nameOf(e), "no network has it", key("element", nameOf(e)),
+			func(ctx context.Context, k *kernel.Kernel) error { return removeElement(ctx, k, e) })
 	}
-	return to
 }
 
-func actions(f netlink.Filter) []netlink.Action {
-	switch f := f.(type) {
-	case *netlink.U32:
-		return f.Actions
-	case *netlink.MatchAll:
-		return f.Actions
-	case *netlink.BpfFilter:
-		return nil
-	}
-	return nil
+func holds(facts []record.Fact, e nft.Element) bool {
+	return slices.ContainsFunc(facts, func(f record.Fact) bool {
+		return slices.ContainsFunc(f.Elements, func(x nft.Element) bool {
+			return x.Set == e.Set && bytes.Equal(x.Key, e.Key) && bytes.Equal(x.KeyEnd, e.KeyEnd)
+		})
+	})
 }
 
-// applyStrays removes the dead ones.
-func (c *collector) applyStrays(ctx context.Context, list []*Stray) error {
-	s := c.NewSession()
-	defer s.Close()
-	var errs []error
-	for _, x := range list {
-		if x.State != Dead {
-			continue
-		}
-		err := x.remove(ctx, kernel.OfSession(s))
-		if x.Removed = err == nil; err != nil {
-			x.Error = err.Error()
-			errs = append(errs, fmt.Errorf("remove %s %s: %w", x.Kind, x.Name, err))
-		}
+// removeElement removes an element unless a fact holds it by now. It restores other
+// elements within its range, and the element itself if an ADD took the fact meanwhile.
+func removeElement(ctx context.Context, k *kernel.Kernel, e nft.Element) error {
+	_, facts, err := k.Records.Facts()
+	if err != nil || holds(facts, e) {
+		return err
 	}
-	return errors.Join(errs...)
+	k.NFT.Remove(e)
+	for _, f := range facts {
+		k.NFT.Add(f.Elements...)
+	}
+	if err := k.NFT.Commit(ctx); err != nil {
+		return err
+	}
+	if _, facts, err = k.Records.Facts(); err == nil && holds(facts, e) {
+		k.NFT.Add(e)
+		err = k.NFT.Commit(ctx)
+	}
+	return err
 }

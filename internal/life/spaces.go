@@ -97,42 +97,43 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// Addresses maps the addresses in all Namespaces to a path of their namespace.
-func Addresses(proc string) (map[netip.Addr]string, error) {
+// Each calls fn with every one of Namespaces that still exists, and joins the errors.
+func Each(proc string, fn func(*netns.NS) error) error {
 	spaces, err := Namespaces(proc)
-	if err != nil {
-		return nil, err
-	}
-	where := make(map[netip.Addr]string)
+	errs := []error{err}
 	for _, path := range spaces {
-		if err := addressesIn(path, proc, where); err != nil {
-			return nil, err
+		ns, err := netns.Open(path)
+		if netns.Gone(err) {
+			continue
 		}
+		if err == nil {
+			err = fn(ns)
+			ns.Close() //nolint:errcheck // read only
+		}
+		errs = append(errs, err)
 	}
-	return where, nil
+	return errors.Join(errs...)
 }
 
-func addressesIn(path, proc string, where map[netip.Addr]string) error {
-	ns, err := netns.Open(path)
-	if netns.Gone(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	c, err := nl.In(ns, proc)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	list, err := c.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return fmt.Errorf("list addresses in %s: %w", path, err)
-	}
-	for _, a := range list {
-		if addr := nl.AddrOf(a.IP); addr.IsValid() && !addr.IsLoopback() {
-			where[addr] = path
+// Addresses maps the addresses in all Namespaces to a path of their namespace.
+func Addresses(proc string) (map[netip.Addr]string, error) {
+	where := make(map[netip.Addr]string)
+	err := Each(proc, func(ns *netns.NS) error {
+		c, err := nl.In(ns, proc)
+		if err != nil {
+			return err
 		}
-	}
-	return nil
+		defer c.Close()
+		list, err := c.AddrList(nil, netlink.FAMILY_ALL)
+		if err != nil {
+			return fmt.Errorf("list addresses in %s: %w", ns.Path(), err)
+		}
+		for _, a := range list {
+			if addr := nl.AddrOf(a.IP); addr.IsValid() && !addr.IsLoopback() {
+				where[addr] = ns.Path()
+			}
+		}
+		return nil
+	})
+	return where, err
 }

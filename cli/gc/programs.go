@@ -6,6 +6,7 @@ package gc
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -130,4 +131,53 @@ func DriverProgram() (string, error) {
 		}
 	}
 	return "", fmt.Errorf("run patchbayd: %w", errNoProgram)
+}
+
+// driverTime bounds `patchbayd docker gc`, which calls plugins.
+const driverTime = 5 * time.Minute
+
+// askDriver runs the Docker driver's own gc, since only its state can remove its
+// endpoints, networks and addresses; with Options.Apply it removes the dead ones. A node
+// that never ran the driver is skipped.
+func askDriver(ctx context.Context, o *Options) ([]*Attachment, error) {
+	if !o.Driver || !used(DriverState(o.Paths)) {
+		return nil, nil
+	}
+	program, err := DriverProgram()
+	if err != nil {
+		return nil, fmt.Errorf("what patchbayd docker holds is not collected: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, driverTime)
+	defer cancel()
+	argv := []string{"docker", "gc", "--json", "--grace=" + o.Grace.String()}
+	if !o.Apply {
+		argv = append(argv, "--dry-run")
+	}
+	out, err := output(ctx, append([]string{program}, argv...))
+	var items []struct {
+		Kind, Name, Why, Error string
+		State                  State
+		Removed                bool
+	}
+	if derr := json.Unmarshal(out, &items); derr != nil {
+		err = errors.Join(err, fmt.Errorf("answer of patchbayd docker gc: %w", derr))
+	}
+	list := make([]*Attachment, len(items))
+	for n, i := range items {
+		if i.State != Unsure { // drivers of older releases omit the state
+			i.State = Dead
+		}
+		list[n] = &Attachment{State: i.State, Why: i.Why, Objects: []Object{{"docker " + i.Kind, i.Name}}, Removed: i.Removed, Error: i.Error}
+	}
+	return list, err
+}
+
+// used reports whether the driver's directory holds any object.
+func used(dir string) bool {
+	for _, kind := range []string{"networks", "endpoints", "pools", "leases"} {
+		if entries, err := os.ReadDir(filepath.Join(dir, kind)); err == nil && len(entries) > 0 {
+			return true
+		}
+	}
+	return false
 }

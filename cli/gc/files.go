@@ -1,0 +1,235 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/ipam"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/spec"
+)
+
+// readRecords reads the records of our plugins, or those of patchbay-cnm, torn ones
+// included. Attachments of Docker's drivers belong to patchbay-cnm: it keeps the records in
+// a directory of its own that outlives a reboot, and only it speaks the drivers' protocol.
+func (c *collector) readRecords(store *record.Store, ofDrivers bool) {
+	records, torn, err := store.Scan("")
+	c.fail(err)
+	keep := func(a *Attachment, o owner.Key, plugin string, torn bool) {
+		path := filepath.Join(store.Dir, "attachments", a.Network, string(o)+"."+plugin)
+		a.records = append(a.records, kept{plugin, path, torn, ofDrivers})
+		a.seen(mtime(path))
+	}
+	for _, r := range records {
+		d, err := r.DriverOf()
+		if ofDrivers && (err != nil || d == nil) {
+			torn = append(torn, record.Torn{Network: r.Network, Owner: r.Owner, Plugin: r.Plugin, Err: err})
+			continue
+		}
+		a := c.get(r.Network, r.ContainerID, r.IfName)
+		keep(a, r.Owner, r.Plugin, false)
+		a.at(r.NetNS, r.NetNSMark)
+		if ofDrivers {
+			a.attached(d, r.Plugin)
+			continue
+		}
+		a.addObject("record", r.Plugin, true)
+		if r.DataDir != "" && r.Plugin == "host-local" {
+			a.pools = append(a.pools, pool{r.DataDir, r.Network})
+		}
+	}
+	for _, t := range torn {
+		a := c.tornOwner(t)
+		keep(a, t.Owner, t.Plugin, true)
+		a.addObject("torn record", t.Plugin, !ofDrivers)
+	}
+}
+
+// attached adds the evidence in a record of patchbay-cnm.
+func (a *Attachment) attached(d *record.Driver, plugin string) {
+	a.addObject("record", fmt.Sprintf("%s (driver %s)", plugin, d), false)
+	for _, p := range d.Prefixes() {
+		a.addr(p.Addr())
+	}
+	if d.Ended {
+		a.pendingDriver = d.String()
+	}
+}
+
+// tornOwner returns the attachment of a record of which only the path is readable.
+func (c *collector) tornOwner(t record.Torn) *Attachment {
+	id, ifName := kernel.Names(c.Paths, t.Network, t.Owner, nil)
+	a := c.owned(t.Owner)
+	a.Network = t.Network
+	if ifName != "" {
+		a.ContainerID, a.IfName = id, ifName
+	}
+	return a
+}
+
+// readCache reads the results that every runtime based on libcni caches.
+func (c *collector) readCache() {
+	list, err := c.Runtime.Attachments("")
+	for _, err := range parts(err) {
+		if !errors.Is(err, chain.ErrBrokenCache) { // strays reports those
+			c.fail(err)
+		}
+	}
+	for i := range list {
+		cached := &list[i]
+		if cached.Network == "" || spec.ValidateNetworkName(cached.Network) != nil {
+			continue // the bare result of an old runtime names no attachment
+		}
+		a := c.get(cached.Network, cached.ContainerID, cached.IfName)
+		a.cached = cached
+		a.at(cached.NetNS, nil)
+		a.seen(cached.Since)
+		a.addObject("cached result", cached.Network+"-"+cached.ContainerID+"-"+cached.IfName, false)
+		if cached.Result == nil {
+			continue
+		}
+		for _, ip := range cached.Result.IPs {
+			a.addr(ip.Address.Addr())
+		}
+	}
+}
+
+// parts returns the errors that were joined into one.
+func parts(err error) []error {
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		return joined.Unwrap()
+	}
+	return []error{err}
+}
+
+// readPools reads host-local's address files, in the usual directory and in those that
+// records name.
+func (c *collector) readPools(ctx context.Context) {
+	base := filepath.Join(c.Paths.CNI, "networks")
+	entries, err := os.ReadDir(base)
+	c.fail(err)
+	pools := make(map[pool]bool)
+	for _, e := range entries {
+		if e.IsDir() && spec.ValidateNetworkName(e.Name()) == nil {
+			pools[pool{base, e.Name()}] = true
+		}
+	}
+	for _, a := range c.all {
+		for _, p := range a.pools {
+			pools[p] = true
+		}
+		a.pools = nil
+	}
+	for p := range pools {
+		if err := c.readPool(ctx, p); err != nil {
+			c.fail(fmt.Errorf("read addresses of %s: %w", p.network, err))
+		}
+	}
+}
+
+func (c *collector) readPool(ctx context.Context, p pool) error {
+	tx, err := c.store(p).Begin(ctx, ipam.ReadOnly)
+	if err != nil {
+		return err
+	}
+	defer tx.Close()
+	list, err := tx.List(false)
+	if err != nil {
+		return err
+	}
+	for _, r := range list {
+		if spec.ValidateContainerID(r.Owner.ID) != nil {
+			continue // an operator's block
+		}
+		a := c.get(p.network, r.Owner.ID, r.Owner.IfName)
+		if !slices.Contains(a.pools, p) {
+			a.pools = append(a.pools, p)
+		}
+		a.addr(r.Addr)
+		a.addObject("address", r.Addr.String(), false)
+		a.seen(mtime(p.file(r.Addr)))
+	}
+	return nil
+}
+
+func (c *collector) store(p pool) *ipam.FileStore {
+	return &ipam.FileStore{DataDir: p.dataDir, Network: p.network, IndexDir: filepath.Join(c.Paths.Run, "ipam"), Boot: c.boot}
+}
+
+// readLeases reads the files of the DHCP keeper. A running keeper itself ends the lease of
+// an interface that is gone; this finds the leases of a keeper that does not run any more.
+// gc sends no release: the lease expires on the server.
+func (c *collector) readLeases() {
+	found, err := filepath.Glob(filepath.Join(c.Paths.Run, dhcprpc.LeaseDir, "*.json"))
+	c.fail(err)
+	for _, path := range found {
+		data, err := durable.Read(path)
+		c.fail(err)
+		var lease struct {
+			Network     string `json:"network"`
+			ContainerID string `json:"containerID"`
+			IfName      string `json:"ifname"`
+			Place       struct {
+				NetNS string `json:"netns"`
+			} `json:"place"`
+		}
+		o := owner.Key(strings.TrimSuffix(filepath.Base(path), ".json"))
+		if json.Unmarshal(data, &lease) != nil || o != owner.Of(lease.Network, lease.ContainerID, lease.IfName) ||
+			spec.ValidateNetworkName(lease.Network) != nil {
+			continue // the keeper reports it
+		}
+		a := c.get(lease.Network, lease.ContainerID, lease.IfName)
+		a.at(lease.Place.NetNS, nil)
+		a.seen(mtime(path))
+		a.files = append(a.files, path)
+		a.addObject("dhcp lease", filepath.Base(path), true)
+	}
+}
+
+// DriverState is the state directory of `patchbayd docker`.
+func DriverState(p paths.Paths) string { return filepath.Join(p.State, "docker") }
+
+// readDriver finds attachments that the Docker driver still has to detach: files that are
+// named after the container id of the plugin calls, which is the id of Docker's endpoint,
+// or of an address that waits for its endpoint. `docker ps` never lists these ids, and
+// other vendors' plugins leave nothing that names their holding namespaces.
+func (c *collector) readDriver() {
+	c.driver = make(map[string]bool)
+	for _, dir := range [...]string{"endpoints", "leases"} {
+		entries, err := os.ReadDir(filepath.Join(DriverState(c.Paths), dir))
+		c.fail(err)
+		for _, e := range entries {
+			if !durable.IsTemp(e.Name()) {
+				c.driver[e.Name()] = true
+			}
+		}
+	}
+}
+
+// addFiles finds the files that plugins name after the container's id.
+func (c *collector) addFiles(a *Attachment) {
+	if a.ContainerID == "" || a.IfName == "" {
+		return
+	}
+	path := filepath.Join(c.Paths.RunCNI, "tuning", a.ContainerID+"_"+a.IfName+".json")
+	if _, err := os.Lstat(path); err == nil {
+		a.files = append(a.files, path)
+		a.addObject("file", path, false)
+	}
+}

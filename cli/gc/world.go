@@ -1,0 +1,135 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/patchbay-net/patchbay/internal/clock"
+	"github.com/patchbay-net/patchbay/internal/life"
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
+)
+
+// newWorld is this node as judge sees it. What takes a look into every namespace or process
+// is looked up at most once.
+func (c *collector) newWorld() *world {
+	proc := c.Paths.Proc
+	w := &world{now: time.Now(), boot: c.boot.Since, grace: c.Grace, carries: c.carries, seesAll: life.SeesProcesses}
+	held := sync.OnceValue(func() life.Held { return life.HeldBy(proc) })
+	w.namespace = func(path string, was *life.Mark) (life.State, string) {
+		state, why := life.Told(path, was, proc, c.Paths.Run)
+		if state == life.Dead && was != nil {
+			return held().Doubt(was, why)
+		}
+		return state, why
+	}
+	if c.Live != nil {
+		w.listed = func(id string) bool { return c.Live[id] }
+	}
+	w.driver = func(id string) bool { return c.driver[id] }
+	w.firstSeen = func(a *Attachment) time.Time { return c.seen.since(a.Owner, w.now) }
+	links := sync.OnceValues(func() (map[string]string, error) { return markedLinks(proc) })
+	w.marked = func(o owner.Key) (string, error) {
+		where, err := links()
+		if at, ok := where[o.Alias()]; ok {
+			return at, err
+		}
+		return where[o.LinkName("veth", 0)], err
+	}
+	all := sync.OnceValues(func() (map[netip.Addr]string, error) { return life.Addresses(proc) })
+	w.inUse = func(addrs []netip.Addr) (string, error) {
+		where, err := all()
+		for _, a := range addrs {
+			if at, ok := where[a]; ok {
+				return at, nil
+			}
+		}
+		return "", err
+	}
+	return w
+}
+
+// markedLinks maps the links of every namespace, the host's included, to where each is: by
+// alias, and by name, which is all that a link has at the start of an ADD.
+func markedLinks(proc string) (map[string]string, error) {
+	own, err := netns.Current()
+	if err != nil {
+		return nil, err
+	}
+	defer own.Close() //nolint:errcheck // read only
+	where := make(map[string]string)
+	look := func(ns *netns.NS) error {
+		conn, err := nl.In(ns, proc)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		links, err := conn.LinkList()
+		for _, l := range links {
+			where[l.Attrs().Alias], where[l.Attrs().Name] = ns.Path(), ns.Path()
+		}
+		return err
+	}
+	return where, errors.Join(look(own), life.Each(proc, look))
+}
+
+// settleTime is how long gc waits for the kernel to delete the pairs of namespaces that
+// are gone, which it does asynchronously and for many at once.
+const settleTime = 2 * time.Second
+
+// carries names a link of the attachment that is the host's end of a living pair, or that
+// cannot be read.
+func (c *collector) carries(a *Attachment) string { return c.pairOf(a, false) }
+
+// pairOf implements carries. With ending it also counts a pair whose namespace has no
+// holder any more.
+func (c *collector) pairOf(a *Attachment, ending bool) string {
+	if len(a.links) == 0 {
+		return ""
+	}
+	s := c.NewSession()
+	defer s.Close()
+	host, err := kernel.OfSession(s).Host()
+	if err != nil {
+		return a.links[0].name
+	}
+	for _, l := range a.links {
+		now, err := host.LinkAt(l.index)
+		if nl.IsNotFound(err) {
+			continue
+		}
+		if err != nil || now.Attrs().Name == l.name && netstate.Carries(now) && (ending || host.Lives(now.Attrs().NetNsID)) {
+			return l.name
+		}
+	}
+	return ""
+}
+
+// settle waits for the kernel to delete pairs that are the only sign of a living
+// namespace. A pair that still carries then has its namespace where this process does not
+// see it.
+func (c *collector) settle(ctx context.Context, all []*Attachment) {
+	pathsOnly := *c.world
+	pathsOnly.carries = func(*Attachment) string { return "" }
+	end := time.Now().Add(settleTime)
+	for _, a := range all {
+		if len(a.links) == 0 {
+			continue
+		}
+		if state, reason := pathsOnly.life(a); state != life.Dead && reason != "" {
+			continue
+		}
+		for c.pairOf(a, true) != "" && time.Now().Before(end) && clock.Sleep(ctx, 5*time.Millisecond) {
+			// the condition waits for the kernel
+		}
+	}
+}
