@@ -24,7 +24,7 @@ func (r *repairer) host(ctx context.Context) (err error) {
 	if r.env.Host, err = r.k.Host(); err != nil {
 		return err
 	}
-	r.env.Warn = r.app.warn
+	r.env.Warn, r.env.Records = r.app.warn, r.k.Records
 	list, _ := attached.New(r.k, r.app.paths.Proc).List(r.app.runtime(nil)) // doctor reports broken files
 	order.Stable(list, func(a, b *attached.Attachment) int { return took(b) - took(a) })
 	var errs []error

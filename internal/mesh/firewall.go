@@ -92,9 +92,10 @@ func (h holder) counted(network string) bool {
 // take holds the wanted facts, and restores what another program removed from the firewall.
 func (h holder) take(ctx context.Context, env *netstate.Env, subnets []Subnet) error {
 	var errs []error
+	held := &netstate.Env{NFT: env.NFT, Records: h.store}
 	for _, x := range subnets {
 		for _, f := range x.facts() {
-			_, err := netstate.Fact{Fact: f, Owner: h.mark.holder(), Records: h.store}.Ensure(ctx, env)
+			_, err := netstate.Fact{Fact: f, Owner: h.mark.holder()}.Ensure(ctx, held)
 			errs = append(errs, err)
 		}
 	}

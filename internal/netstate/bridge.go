@@ -27,9 +27,7 @@ type Bridge struct {
 	MAC           net.HardwareAddr
 	VLANFiltering bool // of a new bridge
 
-	// Network and Records record a new bridge, so that network rm knows that it is ours.
-	Network string
-	Records *record.Store
+	Network string // recorded with a new bridge, so that network rm knows that it is ours
 	Promisc bool
 
 	// Pin fixes the MAC of an existing bridge, as a gateway needs: its neighbours remember
@@ -125,9 +123,9 @@ func (b Bridge) make(env *Env) (netlink.Link, error) {
 		return nil, fmt.Errorf("could not add %q: %w", b.Name, err)
 	}
 	link, err := env.Link(Host, b.Name)
-	if err == nil && b.Records != nil {
+	if err == nil && env.Records != nil {
 		note := record.Made{Network: b.Network, Index: link.Attrs().Index}
-		if err := b.Records.NoteMade(record.MadeBridge(b.Name), note); err != nil {
+		if err := env.Records.NoteMade(record.MadeBridge(b.Name), note); err != nil {
 			env.Warn(err) // network rm leaves the bridge then, nothing worse
 		}
 	}

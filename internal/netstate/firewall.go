@@ -47,9 +47,7 @@ func (e Element) Lost(_ context.Context, env *Env) ([]Lost, error) {
 // Fact is a shared firewall fact, held by one attachment.
 type Fact struct {
 	record.Fact
-	Owner   owner.Key
-	Records *record.Store
-	Begin   func(*record.Fact) error // called by the fact's first holder (Hold); may be nil
+	Owner owner.Key
 }
 
 // String has a part for each element.
@@ -68,15 +66,15 @@ func (f Fact) String() string {
 // same fact cannot remove them afterwards. A reference of an earlier ADD remains when this
 // ADD fails.
 func (f Fact) Ensure(ctx context.Context, env *Env) (Undo, error) {
-	held := f.Records.Holds(f.Name, f.Owner)
-	if err := f.Records.Hold(ctx, f.Fact, f.Owner, f.Begin); err != nil {
+	held := env.Records.Holds(f.Name, f.Owner)
+	if err := env.Records.Hold(ctx, f.Fact, f.Owner, env.First); err != nil {
 		return nil, err
 	}
 	QueueFact(env.NFT, f.Fact)
 	if held {
 		return nil, nil
 	}
-	return func(ctx context.Context) error { return ReleaseFact(ctx, f.Records, f.Name, f.Owner, env.NFT) }, nil
+	return func(ctx context.Context) error { return ReleaseFact(ctx, env.Records, f.Name, f.Owner, env.NFT) }, nil
 }
 
 // Diff returns what is lost, as a sentence.

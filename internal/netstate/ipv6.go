@@ -91,8 +91,7 @@ type Forwarding struct {
 	IPv4, IPv6 bool
 	Link       string // of the host, that Diff looks at too; may be empty
 	Failed     string // text of a failure
-	Network    string
-	Records    *record.Store // for the recorded value; may be nil
+	Network    string // recorded with the earlier value
 }
 
 func (f Forwarding) families() (list []int) {
@@ -140,12 +139,12 @@ func (f Forwarding) Ensure(ctx context.Context, env *Env) (Undo, error) {
 // stays on, so a failure harms nothing.
 func (f Forwarding) note(env *Env, keys []nl.Setting) {
 	for _, k := range keys {
-		if f.Records == nil {
+		if env.Records == nil {
 			return
 		}
 		before, err := env.Host.Sysctl(k.Key)
 		if err == nil && before != k.Value {
-			err = f.Records.NoteMade(record.MadeSysctl(k.Key), record.Made{Network: f.Network, Before: before})
+			err = env.Records.NoteMade(record.MadeSysctl(k.Key), record.Made{Network: f.Network, Before: before})
 		}
 		if err != nil {
 			env.Warn(err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
 )
 
 // Object is one thing that should exist.
@@ -52,12 +53,22 @@ type Env struct {
 	Sandbox *nl.Conn // nil when there is no namespace
 	NFT     *nft.Conn
 
+	// Records has the facts that attachments share, and notes what is made for a network.
+	// It may be nil where no Fact is ensured: then nothing is noted.
+	Records *record.Store
+
 	// Warn receives failures that do not end the request, such as a sysctl on a read-only
 	// /proc/sys.
 	Warn func(error)
 
 	// Taken is called when another attachment has an element; nil takes it over.
 	Taken func(*nft.TakenError) error
+
+	// First is called before an attachment becomes the first holder of a fact; may be nil.
+	First func(*record.Fact) error
+
+	// AddTap creates a tap in a process with another security label; nil creates it here.
+	AddTap func(*nl.Conn, nl.Tap) error
 
 	links [2]map[string]netlink.Link
 }

@@ -25,10 +25,7 @@ type Tap struct {
 	Mark   owner.Key // goes into the ifalias
 	Bridge string    // of the sandbox, that the tap becomes a port of; may be empty
 
-	// Make creates the tap in place of Ensure, in a process with another security label.
-	// Label is that label, for people.
-	Make  func(*nl.Conn, nl.Tap) error
-	Label string
+	Label string // the security label of the process that creates it (Env.AddTap), for people
 }
 
 // String is the ip commands.
@@ -67,7 +64,7 @@ func (t Tap) Ensure(ctx context.Context, env *Env) (Undo, error) {
 	if err != nil {
 		return nil, err
 	}
-	add := t.Make
+	add := env.AddTap
 	if add == nil {
 		add = (*nl.Conn).AddTap
 	}

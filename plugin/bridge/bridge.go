@@ -86,8 +86,13 @@ func prepare(ctx context.Context, r *plugin.Request) (env *netstate.Env, in inpu
 	if err := in.conf.fits(k); err != nil {
 		return nil, in, err
 	}
-	in.first = func(*record.Fact) error { return in.conf.alone(k) }
-	in.network, in.comment, in.records = r.Network, endpoint.Comment(r), k.Records
+	env.First = func(f *record.Fact) error {
+		if f.Name != record.InternalFact(in.conf.Bridge) {
+			return nil
+		}
+		return in.conf.alone(k)
+	}
+	in.network, in.comment = r.Network, endpoint.Comment(r)
 	macs := endpoint.AddressesOf(r)
 	if in.pair, err = endpoint.New(ctx, r, env, macs); err != nil {
 		return nil, in, err
@@ -154,7 +159,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r), records: k.Records}
+	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r)}
 	if in.pair, err = endpoint.Found(r, env); err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -33,8 +32,6 @@ type input struct {
 	bridgeMAC net.HardwareAddr // of a new bridge
 	comment   string           // of firewall elements
 	network   string
-	records   *record.Store
-	first     func(*record.Fact) error // of an internal network: called for its first attachment
 }
 
 // compile computes the desired state and the result. It changes nothing.
@@ -57,7 +54,7 @@ func link(in input) netstate.State {
 		netstate.Bridge{
 			Name: c.Bridge, MTU: c.MTU, MAC: in.bridgeMAC, Promisc: c.PromiscMode,
 			VLANFiltering: c.Vlan != 0 || c.VlanTrunk != nil, Pin: c.IsGateway,
-			Network: in.network, Records: in.records,
+			Network: in.network,
 		},
 		endpoint.NoRouters(c.Bridge), // its ports have no IP stack of their own
 		veth,
@@ -235,7 +232,7 @@ func gateways(in input, result *spec.Result) (s netstate.State) {
 	if c.Internal {
 		return s
 	}
-	return append(s, endpoint.Forwarding(result.IPs, link, "failed to enable forwarding", in.network, in.records))
+	return append(s, endpoint.Forwarding(result.IPs, link, "failed to enable forwarding", in.network))
 }
 
 // gatewayLink is the interface with the gateways: the bridge, or our interface in the VLAN.

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
-	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
@@ -24,7 +23,7 @@ func TestCompile(t *testing.T) {
 		}
 		return compile(input{
 			conf: c, ipam: ipam, pair: pair, bridgeMAC: net.HardwareAddr{2, 0, 0, 0, 0, 3}, network: "net",
-			comment: "abcdefghijklmno net/c/eth0", records: record.New("/nonexistent"),
+			comment: "abcdefghijklmno net/c/eth0",
 		})
 	})
 }

@@ -23,15 +23,15 @@ func isolation(in input) (s netstate.State) {
 	if !in.conf.Internal {
 		return nil
 	}
-	fact := func(link string, first func(*record.Fact) error) {
+	links := []string{in.conf.Bridge}
+	if in.conf.Vlan != 0 {
+		links = append(links, in.conf.gatewayLink())
+	}
+	for _, link := range links {
 		s = append(s, netstate.Fact{
 			Fact:  record.Fact{Name: record.InternalFact(link), Elements: nft.Internal(link, in.network)},
-			Owner: in.pair.Owner, Records: in.records, Begin: first,
+			Owner: in.pair.Owner,
 		})
-	}
-	fact(in.conf.Bridge, in.first)
-	if in.conf.Vlan != 0 {
-		fact(in.conf.gatewayLink(), nil)
 	}
 	return s
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -78,8 +77,8 @@ func Of(ips []spec.IPConfig) (addrs, gateways []netip.Addr) {
 // Forwarding switches forwarding on for the families of the addresses, and records that it
 // was off. link is the host's link that the container's traffic enters through, failed the
 // text of a failure.
-func Forwarding(ips []spec.IPConfig, link, failed, network string, store *record.Store) netstate.Object {
-	return netstate.Forwarding{Link: link, IPv4: HasFamily(ips, true), IPv6: HasFamily(ips, false), Failed: failed, Network: network, Records: store}
+func Forwarding(ips []spec.IPConfig, link, failed, network string) netstate.Object {
+	return netstate.Forwarding{Link: link, IPv4: HasFamily(ips, true), IPv6: HasFamily(ips, false), Failed: failed, Network: network}
 }
 
 // HasFamily reports whether one of the addresses is of IPv4 (or else of IPv6).

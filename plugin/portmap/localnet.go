@@ -37,7 +37,7 @@ func (l localNet) fact() netstate.Fact {
 			Name:     factLocalNet + l.ifName,
 			Elements: []nft.Element{nft.GuardLoopback(l.ifName, l.network)},
 		},
-		Owner: l.owner, Records: l.k.Records,
+		Owner: l.owner,
 	}
 }
 
@@ -47,8 +47,8 @@ func (l localNet) String() string { return l.fact().String() + "; sysctl -w " + 
 // Ensure holds the fact, queues the guard and sets the sysctl. On a read-only /proc/sys the
 // ports cannot be reached from 127.0.0.1, and everything else works.
 func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo, error) {
-	f := l.fact()
-	f.Begin = func(f *record.Fact) error {
+	f, first := l.fact(), *env
+	first.First = func(f *record.Fact) error {
 		was, err := env.Host.Sysctl(l.key())
 		if err == nil && was != "1" {
 			f.Before = map[string]string{l.key(): was}
@@ -56,7 +56,7 @@ func (l localNet) Ensure(ctx context.Context, env *netstate.Env) (netstate.Undo,
 		return err
 	}
 	held := l.k.Records.Holds(f.Name, l.owner)
-	if _, err := f.Ensure(ctx, env); err != nil {
+	if _, err := f.Ensure(ctx, &first); err != nil {
 		return nil, fmt.Errorf("unable to enable route_localnet: %w", err)
 	}
 	undo := func(ctx context.Context) error {

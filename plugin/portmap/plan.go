@@ -169,7 +169,7 @@ func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) 
 		s = append(s, hairpinPort{p.port})
 	}
 	for _, f := range p.facts() {
-		s = append(s, netstate.Fact{Fact: f, Owner: p.owner, Records: k.Records})
+		s = append(s, netstate.Fact{Fact: f, Owner: p.owner})
 	}
 	for _, e := range p.own() {
 		s = append(s, netstate.Element{Element: e})

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
-	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -28,7 +27,6 @@ type input struct {
 	pair    *endpoint.Pair
 	comment string // of firewall elements
 	network string
-	records *record.Store
 }
 
 // compile computes the desired state and the result without what only the kernel knows (the
@@ -56,7 +54,7 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	veth := in.pair.Veth(in.conf.MTU)
 	veth.NoIPv6 = !slices.ContainsFunc(result.IPs, func(ip spec.IPConfig) bool { return ip.Address.Addr().Is6() })
 	s := netstate.State{
-		endpoint.Forwarding(result.IPs, in.pair.Host, "Could not enable IP forwarding", in.network, in.records),
+		endpoint.Forwarding(result.IPs, in.pair.Host, "Could not enable IP forwarding", in.network),
 		veth,
 		endpoint.NoRouters(in.pair.Host, endpoint.NoDuplicates(in.pair.Host, result.IPs)...),
 	}

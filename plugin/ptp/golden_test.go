@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
-	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
@@ -21,6 +20,6 @@ func TestCompile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return compile(input{conf: c, ipam: ipam, pair: pair, network: "net", comment: "abcdefghijklmno net/c1/eth0", records: record.New("/nonexistent")})
+		return compile(input{conf: c, ipam: ipam, pair: pair, network: "net", comment: "abcdefghijklmno net/c1/eth0"})
 	})
 }

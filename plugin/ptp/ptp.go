@@ -94,7 +94,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r), records: k.Records}
+	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r)}
 	if in.pair, err = endpoint.New(ctx, r, env, endpoint.AddressesOf(r)); err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r), records: k.Records, ipam: r.Prev()}
+	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r), ipam: r.Prev()}
 	if in.pair, err = endpoint.Found(r, env); err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		link.Make, link.Label = l.add, l.label
+		env.AddTap, link.Label = l.add, l.label
 	}
 	return single(r, conf, link).Attach(ctx, r, env)
 }
