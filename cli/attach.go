@@ -8,11 +8,13 @@ import (
 	"context"
 	"crypto/sha512"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/netfile"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -166,9 +168,9 @@ func (c *delCommand) Execute([]string) error {
 	if err == nil {
 		return c.app.runtime(n).Del(c.app.ctx, n.List, at)
 	}
-	if isMissingNetwork(err) {
+	if netfile.Missing(err) {
 		derr := c.app.runtime(nil).DelCached(c.app.ctx, string(c.Args.Network), at)
-		if !isNotCached(derr) {
+		if !errors.Is(derr, chain.ErrNotCached) {
 			return derr
 		}
 	}

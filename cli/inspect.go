@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/netfile"
 )
 
 const inspectLong = `Print what is known of the attachments of a container, as a JSON array:
@@ -93,7 +94,7 @@ func (s *standing) in(name, netns string) bool {
 func inspect(s *standing) inspected {
 	i := inspected{standing: s}
 	if list, err := chain.ParseList(s.config); err == nil {
-		i.Chain = (&network{List: list}).info().Plugins
+		i.Chain = netfile.Describe(list).Plugins
 	}
 	if !s.Since.IsZero() {
 		i.Age = time.Since(s.Since).Round(time.Second).String()

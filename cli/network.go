@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/netfile"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -110,9 +111,7 @@ func (a *app) network(name string) (*network, error) {
 	if err == nil {
 		return &network{List: list}, nil
 	}
-	var missing *chain.NotFoundError
-	var none *chain.NoConfigsFoundError
-	if !errors.As(err, &missing) && !errors.As(err, &none) {
+	if !netfile.Missing(err) {
 		return nil, err
 	}
 	if def, derr := defaultNetwork(a.paths); derr != nil || def.Name == name {

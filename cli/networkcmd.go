@@ -4,7 +4,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -37,35 +36,6 @@ func newNetworkCommand(a *app) *networkCommand {
 		Show:     networkShowCommand{app: a},
 		Validate: networkValidateCommand{app: a},
 	}
-}
-
-// members are the types inside a plugin of type patchbay or wrap.
-func members(raw json.RawMessage) (types []string) {
-	var conf struct {
-		Type    string            `json:"type"`
-		Plugin  json.RawMessage   `json:"plugin"`
-		Plugins []json.RawMessage `json:"plugins"`
-	}
-	if json.Unmarshal(raw, &conf) != nil {
-		return nil
-	}
-	list := conf.Plugins
-	switch conf.Type {
-	case oneProcessType:
-	case wrapType:
-		list = []json.RawMessage{conf.Plugin}
-	default:
-		return nil
-	}
-	for _, m := range list {
-		var head struct {
-			Type string `json:"type"`
-		}
-		if json.Unmarshal(m, &head) == nil {
-			types = append(append(types, head.Type), members(m)...)
-		}
-	}
-	return types
 }
 
 type networkShowCommand struct {

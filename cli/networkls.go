@@ -31,12 +31,9 @@ type networkInfo struct {
 
 func (n *network) info() networkInfo {
 	about := netfile.Describe(n.List)
-	i := networkInfo{Name: n.Name, CNIVersion: n.CNIVersion, Driver: about.Driver, File: n.File}
+	i := networkInfo{Name: n.Name, CNIVersion: n.CNIVersion, Driver: about.Driver, Plugins: about.Plugins, File: n.File}
 	for _, s := range about.Subnets {
 		i.Subnets = append(i.Subnets, s.Prefix.String())
-	}
-	for _, p := range n.Plugins {
-		i.Plugins = append(i.Plugins, append([]string{p.Type}, members(p.Raw)...)...)
 	}
 	return i
 }
@@ -117,14 +114,14 @@ type inspectedNetwork struct {
 }
 
 type inspectedSubnet struct {
-	Subnet  string     `json:"subnet"`
-	Gateway string     `json:"gateway,omitempty"`
-	Lease   *leaseSpan `json:"lease_range,omitempty"`
+	Subnet  netip.Prefix `json:"subnet"`
+	Gateway netip.Addr   `json:"gateway,omitzero"`
+	Lease   leaseSpan    `json:"lease_range,omitzero"`
 }
 
 type leaseSpan struct {
-	First string `json:"start_ip,omitempty"`
-	Last  string `json:"end_ip,omitempty"`
+	First netip.Addr `json:"start_ip,omitzero"`
+	Last  netip.Addr `json:"end_ip,omitzero"`
 }
 
 // Execute prints the existing networks, and fails for a missing one.
@@ -147,10 +144,10 @@ func (c *networkInspectCommand) Execute([]string) error {
 }
 
 func (n *network) inspect() *inspectedNetwork {
-	about, info := netfile.Describe(n.List), n.info()
+	about := netfile.Describe(n.List)
 	i := &inspectedNetwork{
 		Name: n.Name, Driver: about.Driver, Interface: about.Interface, Internal: about.Internal, DNS: about.DNS, Options: about.Options(),
-		IPAM: map[string]string{"driver": cmp.Or(about.IPAM, "none")}, CNIVersion: n.CNIVersion, Plugins: info.Plugins,
+		IPAM: map[string]string{"driver": cmp.Or(about.IPAM, "none")}, CNIVersion: n.CNIVersion, Plugins: about.Plugins,
 	}
 	if n.File != "" {
 		i.File, _ = filepath.Abs(n.File) // a file that was read has a path
@@ -159,23 +156,8 @@ func (n *network) inspect() *inspectedNetwork {
 		}
 	}
 	for _, s := range about.Subnets {
-		one := inspectedSubnet{Subnet: s.Prefix.String()}
-		if s.Gateway.IsValid() {
-			one.Gateway = s.Gateway.String()
-		}
-		if s.First.IsValid() || s.Last.IsValid() {
-			one.Lease = &leaseSpan{addrText(s.First), addrText(s.Last)}
-		}
-		i.Subnets = append(i.Subnets, one)
+		i.Subnets = append(i.Subnets, inspectedSubnet{s.Prefix, s.Gateway, leaseSpan{s.First, s.Last}})
 		i.IPv6 = i.IPv6 || s.Prefix.Addr().Is6()
 	}
 	return i
-}
-
-// addrText is empty for no address.
-func addrText(a netip.Addr) string {
-	if !a.IsValid() {
-		return ""
-	}
-	return a.String()
 }

@@ -4,12 +4,9 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
-
-	"github.com/patchbay-net/patchbay/chain"
 )
 
 // capabilityFlags holds flags for a container's capabilities. Some plugin of the network
@@ -72,12 +69,3 @@ func (w *capabilityFlags) flags() (map[string]any, error) {
 	}
 	return out, nil
 }
-
-// isMissingNetwork reports whether no file has the network, as opposed to a broken file.
-func isMissingNetwork(err error) bool {
-	var missing *chain.NotFoundError
-	var none *chain.NoConfigsFoundError
-	return errors.As(err, &missing) || errors.As(err, &none)
-}
-
-func isNotCached(err error) bool { return errors.Is(err, chain.ErrNotCached) }

@@ -123,15 +123,20 @@ func (m *Maker) judge(text []byte) error {
 // free checks that no network has the name.
 func free(dir *chain.Dir, name string) error {
 	l, err := dir.Find(name)
-	var missing *chain.NotFoundError
-	var none *chain.NoConfigsFoundError
 	switch {
 	case l != nil:
 		return fmt.Errorf("it exists already: %s", l.File)
-	case errors.As(err, &missing), errors.As(err, &none):
+	case Missing(err):
 		return nil
 	}
 	return fmt.Errorf("a broken file has this name: %w", err)
+}
+
+// Missing reports whether no file has a network, as opposed to a broken file.
+func Missing(err error) bool {
+	var missing *chain.NotFoundError
+	var none *chain.NoConfigsFoundError
+	return errors.As(err, &missing) || errors.As(err, &none)
 }
 
 // file chooses the file's name. Runtimes use the first network of a directory, so a new

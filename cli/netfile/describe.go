@@ -6,8 +6,8 @@ package netfile
 import (
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/patchbay-net/patchbay/chain"
 )
@@ -23,77 +23,107 @@ type Info struct {
 	Open      bool   // without a gateway and without the key internal
 	DNS       []string
 	MTU, Vlan int
-	Isolate   string // firewall's ingressPolicy
+	Isolate   string   // firewall's ingressPolicy
+	Plugins   []string // the types of all, nested ones included
 }
 
-// pluginFields holds the fields of a plugin's object that Describe reads.
-type pluginFields struct {
-	Type             string            `json:"type"`
-	Bridge           string            `json:"bridge"`
-	Master           string            `json:"master"`
-	IsGateway        bool              `json:"isGateway"`
-	IsDefaultGateway bool              `json:"isDefaultGateway"`
-	Internal         *bool             `json:"internal"`
-	MTU              int               `json:"mtu"`
-	Vlan             int               `json:"vlan"`
-	Ingress          string            `json:"ingressPolicy"`
-	Plugin           json.RawMessage   `json:"plugin"`  // of wrap
-	Plugins          []json.RawMessage `json:"plugins"` // of patchbay
-	IPAM             ipamSaid          `json:"ipam"`
-	DNS              struct {
-		Nameservers []string `json:"nameservers"`
-	} `json:"dns"`
+// The plugins that call others.
+const (
+	typePatchbay = "patchbay"
+	typeWrap     = "wrap"
+)
+
+// plugin is a plugin's object in the file: what we write, and what Describe reads of any.
+type plugin struct {
+	Type             string          `json:"type"`
+	Bridge           string          `json:"bridge,omitempty"`
+	Master           string          `json:"master,omitempty"`
+	Mode             string          `json:"mode,omitempty"`
+	IsGateway        bool            `json:"isGateway,omitempty"`
+	IsDefaultGateway bool            `json:"isDefaultGateway,omitempty"`
+	IPMasq           bool            `json:"ipMasq,omitempty"`
+	Internal         *bool           `json:"internal,omitempty"`
+	HairpinMode      bool            `json:"hairpinMode,omitempty"`
+	MTU              int             `json:"mtu,omitempty"`
+	Vlan             int             `json:"vlan,omitempty"`
+	Ingress          string          `json:"ingressPolicy,omitempty"`
+	Capabilities     map[string]bool `json:"capabilities,omitempty"`
+	IPAM             ipam            `json:"ipam,omitzero"`
+	DNS              dns             `json:"dns,omitzero"`
+	Plugin           *plugin         `json:"plugin,omitempty"`  // of wrap
+	Plugins          []*plugin       `json:"plugins,omitempty"` // of patchbay
 }
 
-type ipamSaid struct {
-	Type        string          `json:"type"`
-	DataDir     string          `json:"dataDir"`
-	rangeFields                 // host-local's older form
-	Ranges      [][]rangeFields `json:"ranges"`
-	Addresses   []struct {      // static's
+type dns struct {
+	Nameservers []string `json:"nameservers"`
+}
+
+type ipam struct {
+	Type      string        `json:"type"`
+	DataDir   string        `json:"dataDir,omitempty"`
+	addrRange               // host-local's older form
+	Ranges    [][]addrRange `json:"ranges,omitempty"`
+	Addresses []struct {    // static's
 		Address string `json:"address"`
 		Gateway string `json:"gateway"`
-	} `json:"addresses"`
+	} `json:"addresses,omitempty"`
+	Routes []route `json:"routes,omitempty"`
 }
 
-type rangeFields struct {
-	Subnet     string `json:"subnet"`
-	RangeStart string `json:"rangeStart"`
-	RangeEnd   string `json:"rangeEnd"`
-	Gateway    string `json:"gateway"`
+// addrRange has no types of addresses: one that cannot be read must not hide the others.
+type addrRange struct {
+	Subnet     string `json:"subnet,omitempty"`
+	RangeStart string `json:"rangeStart,omitempty"`
+	RangeEnd   string `json:"rangeEnd,omitempty"`
+	Gateway    string `json:"gateway,omitempty"`
+}
+
+type route struct {
+	Dst string `json:"dst"`
 }
 
 // Describe reads the plugins of a network. It skips what cannot be read: finding mistakes
 // is the work of validate.
 func Describe(l *chain.List) (i Info) {
 	for _, p := range l.Plugins {
-		i.add(p.Raw)
+		var read plugin
+		_ = json.Unmarshal(p.Raw, &read) // a field of the wrong type leaves the others
+		i.add(&read)
 	}
 	return i
 }
 
-// add reads a plugin, or the plugins nested in it.
-func (i *Info) add(raw json.RawMessage) {
-	var s pluginFields
-	_ = json.Unmarshal(raw, &s) // a field of the wrong type leaves the others
-	members := s.Plugins
-	if len(s.Plugin) > 0 {
-		members = append(members, s.Plugin)
-	}
+// add describes a plugin, and the plugins nested in it.
+func (i *Info) add(p *plugin) {
+	i.Plugins = append(i.Plugins, p.Type)
+	members := p.members()
 	for _, m := range members {
 		i.add(m)
 	}
 	switch {
 	case len(members) > 0:
 	case i.Driver == "":
-		i.first(&s)
-	case s.Ingress != "":
-		i.Isolate = s.Ingress
+		i.first(p)
+	case p.Ingress != "":
+		i.Isolate = p.Ingress
 	}
 }
 
+// members are the plugins inside one of type patchbay or wrap.
+func (p *plugin) members() []*plugin {
+	list := p.Plugins
+	switch p.Type {
+	case typePatchbay:
+	case typeWrap:
+		list = []*plugin{p.Plugin}
+	default:
+		return nil
+	}
+	return slices.DeleteFunc(list, func(m *plugin) bool { return m == nil })
+}
+
 // first reads the interface's plugin.
-func (i *Info) first(s *pluginFields) {
+func (i *Info) first(s *plugin) {
 	i.Driver, i.Interface, i.IPAM, i.DataDir = s.Type, s.Bridge+s.Master, s.IPAM.Type, s.IPAM.DataDir
 	if s.Type == driverBridge && i.Interface == "" {
 		i.Interface = "cni0"
@@ -102,12 +132,12 @@ func (i *Info) first(s *pluginFields) {
 	i.Internal = alone || s.Type == driverBridge && s.Internal != nil && *s.Internal
 	i.Open = alone && s.Internal == nil
 	i.DNS, i.MTU, i.Vlan = s.DNS.Nameservers, s.MTU, s.Vlan
-	ranges := []rangeFields{s.IPAM.rangeFields}
+	ranges := []addrRange{s.IPAM.addrRange}
 	for _, set := range s.IPAM.Ranges {
 		ranges = append(ranges, set...)
 	}
 	for _, a := range s.IPAM.Addresses {
-		ranges = append(ranges, rangeFields{Subnet: a.Address, Gateway: a.Gateway})
+		ranges = append(ranges, addrRange{Subnet: a.Address, Gateway: a.Gateway})
 	}
 	for _, r := range ranges {
 		if n, ok := r.subnet(); ok {
@@ -116,7 +146,7 @@ func (i *Info) first(s *pluginFields) {
 	}
 }
 
-func (r rangeFields) subnet() (n Subnet, ok bool) {
+func (r addrRange) subnet() (n Subnet, ok bool) {
 	p, err := netip.ParsePrefix(r.Subnet)
 	if err != nil {
 		return n, false
@@ -126,15 +156,6 @@ func (r rangeFields) subnet() (n Subnet, ok bool) {
 	n.First, _ = netip.ParseAddr(r.RangeStart)
 	n.Last, _ = netip.ParseAddr(r.RangeEnd)
 	return n, true
-}
-
-// String lists the subnets.
-func (i Info) String() string {
-	var words []string
-	for _, s := range i.Subnets {
-		words = append(words, s.Prefix.String())
-	}
-	return strings.Join(words, ",")
 }
 
 // Ours reports whether network create wrote the file.

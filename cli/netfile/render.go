@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/netip"
 )
 
@@ -16,56 +17,11 @@ const Mark = "patchbay network create"
 // conflist is the file. Older runtimes read only cniVersion, newer ones choose from
 // cniVersions, so each gets the newest version that it knows.
 type conflist struct {
-	CNIVersion  string   `json:"cniVersion"`
-	CNIVersions []string `json:"cniVersions"`
-	Name        string   `json:"name"`
-	GeneratedBy string   `json:"generatedBy"`
-	Plugins     []any    `json:"plugins"`
-}
-
-// device is the plugin that makes the interface, of any type.
-type device struct {
-	Type             string          `json:"type"`
-	Bridge           string          `json:"bridge,omitempty"`
-	Master           string          `json:"master,omitempty"`
-	Mode             string          `json:"mode,omitempty"`
-	IsDefaultGateway bool            `json:"isDefaultGateway,omitempty"`
-	IPMasq           bool            `json:"ipMasq,omitempty"`
-	Internal         bool            `json:"internal,omitempty"`
-	HairpinMode      bool            `json:"hairpinMode,omitempty"`
-	MTU              int             `json:"mtu,omitempty"`
-	Vlan             int             `json:"vlan,omitempty"`
-	Capabilities     map[string]bool `json:"capabilities,omitempty"`
-	IPAM             ipam            `json:"ipam"`
-	DNS              *dns            `json:"dns,omitempty"`
-}
-
-type dns struct {
-	Nameservers []string `json:"nameservers"`
-}
-
-type ipam struct {
-	Type   string       `json:"type"`
-	Ranges [][]poolConf `json:"ranges,omitempty"`
-	Routes []route      `json:"routes,omitempty"`
-}
-
-type poolConf struct {
-	Subnet     netip.Prefix `json:"subnet"`
-	RangeStart netip.Addr   `json:"rangeStart,omitzero"`
-	RangeEnd   netip.Addr   `json:"rangeEnd,omitzero"`
-	Gateway    netip.Addr   `json:"gateway,omitzero"`
-}
-
-type route struct {
-	Dst netip.Prefix `json:"dst"`
-}
-
-// helper is a plugin after the interface's.
-type helper struct {
-	Type         string          `json:"type"`
-	Ingress      string          `json:"ingressPolicy,omitempty"`
-	Capabilities map[string]bool `json:"capabilities,omitempty"`
+	CNIVersion  string    `json:"cniVersion"`
+	CNIVersions []string  `json:"cniVersions"`
+	Name        string    `json:"name"`
+	GeneratedBy string    `json:"generatedBy"`
+	Plugins     []*plugin `json:"plugins"`
 }
 
 // New returns the text of the file for a wish, and warnings. random is read for an IPv6
@@ -87,30 +43,15 @@ func New(wish Wish, t *Taken, random io.Reader) (text []byte, warnings []string,
 	if err != nil {
 		return nil, nil, err
 	}
-	c := conflist{"1.0.0", []string{"1.0.0", "1.1.0"}, w.Name, Mark, append([]any{d}, w.helpers()...)}
+	plugins := append([]*plugin{d}, w.helpers()...)
 	if w.One {
-		c.Plugins = []any{oneProcess(d, w.helpers())}
-	}
-	text, err = encode(c)
-	return text, warnings, err
-}
-
-// oneProcess is the plugin that runs all others in one process.
-func oneProcess(d device, helpers []any) any {
-	all := map[string]bool{}
-	for name := range d.Capabilities {
-		all[name] = true
-	}
-	for _, h := range helpers {
-		for name := range h.(helper).Capabilities {
-			all[name] = true
+		plugins = []*plugin{{Type: typePatchbay, Plugins: plugins, Capabilities: map[string]bool{}}}
+		for _, p := range plugins[0].Plugins {
+			maps.Copy(plugins[0].Capabilities, p.Capabilities)
 		}
 	}
-	return struct {
-		Type         string          `json:"type"`
-		Capabilities map[string]bool `json:"capabilities,omitempty"`
-		Plugins      []any           `json:"plugins"`
-	}{"patchbay", all, append([]any{d}, helpers...)}
+	text, err = encode(conflist{"1.0.0", []string{"1.0.0", "1.1.0"}, w.Name, Mark, plugins})
+	return text, warnings, err
 }
 
 func encode(v any) ([]byte, error) {
@@ -122,23 +63,22 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-func (w *wanted) device(t *Taken) (d device, err error) {
-	d = device{Type: w.Driver, MTU: w.mtu, Vlan: w.vlan, IPAM: w.ipam(), Capabilities: map[string]bool{"ips": true, "mac": true}}
-	if w.dns != nil {
-		d.DNS = &dns{w.dns}
-	}
+// device is the plugin that makes the interface.
+func (w *wanted) device(t *Taken) (d *plugin, err error) {
+	d = &plugin{Type: w.Driver, MTU: w.mtu, Vlan: w.vlan, IPAM: w.ipam(), DNS: dns{w.dns}, Capabilities: map[string]bool{"ips": true, "mac": true}}
 	switch w.Driver {
 	case driverBridge:
-		d.Internal = w.Internal
+		if w.Internal {
+			d.Internal = &w.Internal
+		}
 		d.IsDefaultGateway, d.IPMasq, d.HairpinMode = !w.Internal, !w.Internal, !w.Internal
 		d.Bridge, err = w.bridge(t)
 	case driverPTP:
 		d.IPMasq = true
-		delete(d.Capabilities, "mac")
-	case driverMACVLAN:
+	case driverMACVLAN, driverIPVLAN:
 		d.Master, d.Mode = w.parent, w.mode
-	case driverIPVLAN:
-		d.Master, d.Mode = w.parent, w.mode
+	}
+	if w.Driver == driverPTP || w.Driver == driverIPVLAN {
 		delete(d.Capabilities, "mac")
 	}
 	if d.IPAM.Type == "dhcp" {
@@ -155,37 +95,38 @@ func (w *wanted) ipam() (i ipam) {
 	}
 	i.Type = "host-local"
 	for _, s := range w.subnets {
-		p := poolConf{Subnet: s.Prefix, RangeStart: s.First, RangeEnd: s.Last, Gateway: s.Gateway}
-		if !p.Gateway.IsValid() && !w.Internal {
-			p.Gateway = s.Prefix.Addr().Next()
+		if !s.Gateway.IsValid() && !w.Internal {
+			s.Gateway = s.Prefix.Addr().Next()
 		}
-		i.Ranges = append(i.Ranges, []poolConf{p})
+		i.Ranges = append(i.Ranges, []addrRange{{s.Prefix.String(), addrText(s.First), addrText(s.Last), addrText(s.Gateway)}})
 	}
 	if w.Internal || w.Driver == driverBridge { // isDefaultGateway adds the default routes
 		return i
 	}
-	for _, v4 := range []bool{true, false} {
-		if w.has(v4) {
-			i.Routes = append(i.Routes, route{everything(v4)})
-		}
+	if w.has(true) {
+		i.Routes = append(i.Routes, route{"0.0.0.0/0"})
+	}
+	if w.has(false) {
+		i.Routes = append(i.Routes, route{"::/0"})
 	}
 	return i
 }
 
-func everything(v4 bool) netip.Prefix {
-	if v4 {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+// addrText is empty for no address.
+func addrText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
 	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	return a.String()
 }
 
 // helpers are the plugins of a container that the host routes for: ports and firewall.
-func (w *wanted) helpers() (list []any) {
+func (w *wanted) helpers() []*plugin {
 	if w.child() || w.Internal {
 		return nil
 	}
-	return []any{
-		helper{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}},
-		helper{Type: "firewall", Ingress: w.isolate},
+	return []*plugin{
+		{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}},
+		{Type: "firewall", Ingress: w.isolate},
 	}
 }

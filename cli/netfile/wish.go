@@ -14,20 +14,22 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Wish is the operator's request. The zero value of everything but Name is a bridge in a
-// free IPv4 subnet.
+// Wish is the operator's request, with the flags of network create. The zero value of
+// everything but Name is a bridge in a free IPv4 subnet.
 type Wish struct {
 	Name      string
-	Driver    string // bridge, ptp, macvlan, ipvlan; empty is bridge
-	Interface string // the bridge's name; empty: a free one
-	Subnets   []string
-	Gateways  []string
-	Ranges    []string // a prefix, or FIRST-LAST
-	IPv6      bool     // a subnet of each family
-	Internal  bool     // no way out, no gateway
-	DNS       []string
-	Options   []string // key=value
-	One       bool     // all plugins in one of type patchbay
+	Driver    string   `long:"driver" short:"d" value-name:"NAME" default:"bridge" description:"bridge, ptp, macvlan or ipvlan"`
+	Subnets   []string `long:"subnet" value-name:"SUBNET" description:"subnet of the containers (a free one); may be repeated, for IPv6 too"`
+	Gateways  []string `long:"gateway" value-name:"ADDRESS" description:"address of the gateway (the first one of the subnet); may be repeated"`
+	Ranges    []string `long:"ip-range" value-name:"PREFIX|FIRST-LAST" description:"give containers addresses from this part of the subnet; may be repeated"`
+	IPv6      bool     `long:"ipv6" description:"a subnet of each family; the one of IPv6 is a unique local /64"`
+	Internal  bool     `long:"internal" description:"no way out: no gateway, no masquerade, no published ports"`
+	Parent    string   `long:"parent" value-name:"INTERFACE" description:"interface of the host that a macvlan or ipvlan is on; -o parent= is the same"`
+	Interface string   `long:"interface-name" value-name:"NAME" description:"name of the bridge (a free one: pb1, pb2 ...)"`
+	DNS       []string `long:"dns" value-name:"ADDRESS" description:"name server for the containers; may be repeated"`
+	Options   []string `long:"option" short:"o" value-name:"KEY=VALUE" description:"mtu, vlan, isolate (bridge); mtu (ptp); parent, mode, mtu (macvlan, ipvlan); may be repeated"`
+	Opt       []string `long:"opt" hidden:"yes"` // podman's name of the flag
+	One       bool     `long:"one-process" description:"all plugins in one of type patchbay: faster, for our plugins only"`
 }
 
 // Mistake is an option that cannot be intended.
@@ -144,8 +146,11 @@ func (w *wanted) readDNS() error {
 }
 
 func (w *wanted) readOptions() error {
-	known := options(w.Driver)
-	for _, o := range w.Options {
+	known, given := options(w.Driver), slices.Concat(w.Options, w.Opt)
+	if w.Parent != "" {
+		given = append(given, "parent="+w.Parent)
+	}
+	for _, o := range given {
 		key, value, ok := strings.Cut(o, "=")
 		if !ok || value == "" {
 			return mistake("", "--option "+o, "an option is KEY=VALUE")
