@@ -18,11 +18,11 @@ var wrong = []string{"typo", "types", "range", "inner", "order", "other", "full"
 // TestScripts judges the networks that scripts attach, without those that have a plugin of
 // the test's own: none may be refused.
 func TestScripts(t *testing.T) {
-	scripts, err := filepath.Glob("../cli/testdata/*.txtar")
+	scripts, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
-	more, _ := filepath.Glob("../cli/testdata/pains/*.txtar") // the pattern is sound
+	more, _ := filepath.Glob("../testdata/pains/*.txtar") // the pattern is sound
 	n := 0
 	for _, script := range append(scripts, more...) {
 		a, err := txtar.ParseFile(script)
