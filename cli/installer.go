@@ -121,7 +121,11 @@ func (in *installer) install(source string, names []string) (*installed, error) 
 	}
 	done := &installed{Dir: in.dir, Build: strings.TrimPrefix(build, buildPrefix)}
 	for _, name := range names {
-		if err := in.link(build, name, done); err != nil {
+		list := &done.New
+		if in.present[name] {
+			list = &done.Replaced
+		}
+		if err := in.place(os.Link, filepath.Join(in.dir, build), name, done, list); err != nil {
 			return nil, fmt.Errorf("install: %w", err)
 		}
 	}
@@ -146,19 +150,25 @@ func (in *installer) keep() error {
 	return durable.SyncDir(in.backup)
 }
 
-// keepOne makes a hard link, or copies across file systems and for symbolic links.
-func (in *installer) keepOne(from, to string) error {
+// linkOrCopy makes a hard link, or copies across file systems and for symbolic links.
+func linkOrCopy(from, to string) error {
 	fi, err := os.Lstat(from)
 	if err != nil {
-		return fmt.Errorf("back up: %w", err)
+		return err
 	}
 	err = fs.ErrPermission
 	if fi.Mode().IsRegular() {
 		err = os.Link(from, to)
 	}
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, fs.ErrPermission) {
-		_, err = copyFile(from, to, false)
+		_, err = copyFile(from, to)
 	}
+	return err
+}
+
+// keepOne backs up one program.
+func (in *installer) keepOne(from, to string) error {
+	err := linkOrCopy(from, to)
 	switch {
 	case errors.Is(err, fs.ErrExist) && (sameFile(from, to) || sameContent(from, to)):
 		return nil
@@ -170,29 +180,25 @@ func (in *installer) keepOne(from, to string) error {
 	return nil
 }
 
-// link gives the build a name. rename(2) does nothing when both are the same file, and
-// would leave the temporary name.
-func (in *installer) link(build, name string, done *installed) error {
-	from, to := filepath.Join(in.dir, build), filepath.Join(in.dir, name)
+// place gives a program a name in the directory by one rename, and adds the name to list.
+// rename(2) does nothing when both are the same file, and would leave the temporary name.
+func (in *installer) place(link func(from, to string) error, from, name string, done *installed, list *[]string) error {
+	to, tmp := filepath.Join(in.dir, name), filepath.Join(in.dir, "."+name+"~")
 	if sameFile(from, to) {
 		done.Kept = append(done.Kept, name)
 		return nil
 	}
-	tmp := filepath.Join(in.dir, "."+name+"~")
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := ignoreMissing(os.Remove(tmp)); err != nil {
 		return err
 	}
-	if err := os.Link(from, tmp); err != nil {
-		return err
+	err := link(from, tmp)
+	if err == nil {
+		err = os.Rename(tmp, to)
 	}
-	if err := os.Rename(tmp, to); err != nil {
-		return errors.Join(err, os.Remove(tmp))
+	if err != nil {
+		return errors.Join(err, ignoreMissing(os.Remove(tmp)))
 	}
-	if in.present[name] {
-		done.Replaced = append(done.Replaced, name)
-	} else {
-		done.New = append(done.New, name)
-	}
+	*list = append(*list, name)
 	return nil
 }
 
@@ -211,7 +217,7 @@ func (in *installer) forget(current string) {
 // It keeps an existing complete copy.
 func copyBuild(source, dir string) (string, error) {
 	tmp := filepath.Join(dir, fmt.Sprintf("%s%d~", buildPrefix, os.Getpid()))
-	sum, err := copyFile(source, tmp, true)
+	sum, err := copyFile(source, tmp)
 	if err != nil {
 		return "", errors.Join(err, ignoreMissing(os.Remove(tmp)))
 	}
@@ -223,19 +229,15 @@ func copyBuild(source, dir string) (string, error) {
 	return name, errors.Join(err, os.Remove(tmp))
 }
 
-// copyFile copies with a program's mode, syncs, and returns the hash of the content in
-// hexadecimal digits.
-func copyFile(from, to string, replace bool) (sum string, err error) {
+// copyFile makes a new file with a program's mode, syncs, and returns the hash of the content
+// in hexadecimal digits.
+func copyFile(from, to string) (sum string, err error) {
 	src, err := os.Open(from)
 	if err != nil {
 		return "", err
 	}
 	defer src.Close() //nolint:errcheck // read only
-	how := os.O_EXCL
-	if replace {
-		how = os.O_TRUNC
-	}
-	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|how|unix.O_NOFOLLOW, 0o755)
+	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o755)
 	if err != nil {
 		return "", err
 	}

@@ -5,15 +5,11 @@ package cli
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
@@ -37,7 +33,7 @@ func (in *installer) restore(names []string, force bool) (*installed, error) {
 	}
 	done := &installed{Dir: in.dir}
 	for _, name := range kept {
-		if err := in.restoreOne(name, done); err != nil {
+		if err := in.place(linkOrCopy, filepath.Join(in.backup, name), name, done, &done.Restored); err != nil {
 			return nil, fmt.Errorf("restore: %w", err)
 		}
 	}
@@ -91,30 +87,6 @@ func keptPrograms(dir string) (names []string, err error) {
 		return nil, hinted(fmt.Errorf("restore: %s holds no program", dir), "it is the directory that --backup named")
 	}
 	return names, nil
-}
-
-// restoreOne makes a hard link, or copies across file systems.
-func (in *installer) restoreOne(name string, done *installed) error {
-	from, to, tmp := filepath.Join(in.backup, name), filepath.Join(in.dir, name), filepath.Join(in.dir, "."+name+"~")
-	if sameFile(from, to) {
-		done.Kept = append(done.Kept, name)
-		return nil
-	}
-	if err := ignoreMissing(os.Remove(tmp)); err != nil {
-		return err
-	}
-	err := os.Link(from, tmp)
-	if errors.Is(err, unix.EXDEV) || errors.Is(err, fs.ErrPermission) {
-		_, err = copyFile(from, tmp, false)
-	}
-	if err == nil {
-		err = os.Rename(tmp, to)
-	}
-	if err != nil {
-		return errors.Join(err, ignoreMissing(os.Remove(tmp)))
-	}
-	done.Restored = append(done.Restored, name)
-	return nil
 }
 
 // sameContent reports whether two files are equal; an unreadable file is not.
