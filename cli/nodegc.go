@@ -46,7 +46,9 @@ func (c *gcCommand) node() error {
 	if perr := c.app.print(reportText(report)); perr != nil {
 		return perr
 	}
-	c.app.hintLegacy(report.Legacy)
+	if l := report.Legacy; l != nil && l.Note != "" {
+		c.app.hint("%s; run the commands above where iptables-legacy is", l.Note)
+	}
 	if n := report.Dead(); n > 0 && !c.Apply {
 		c.app.hint("patchbay gc --apply removes what is dead")
 	}
@@ -89,7 +91,7 @@ func reportText(r *gc.Report) string {
 	}
 	if r.Legacy != nil {
 		for _, argv := range r.Legacy.Commands {
-			t.row(stateText(gc.Dead, r.Legacy.Removed), "", whyLegacy, strings.Join(quoted(argv), " "))
+			t.row(stateText(gc.Dead, r.Legacy.Removed), "", whyLegacy, shellQuoted(argv...))
 		}
 	}
 	if len(r.All()) == 0 && r.Legacy == nil {
@@ -112,8 +114,8 @@ func stateText(s gc.State, removed bool) string {
 	return string(s)
 }
 
-// quoted makes words safe to paste into a shell.
-func quoted(argv []string) []string {
+// shellQuoted is a command line that can be pasted into a shell.
+func shellQuoted(argv ...string) string {
 	out := make([]string, len(argv))
 	for i, w := range argv {
 		out[i] = w
@@ -121,11 +123,5 @@ func quoted(argv []string) []string {
 			out[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 		}
 	}
-	return out
-}
-
-func (a *app) hintLegacy(l *gc.Legacy) {
-	if l != nil && l.Note != "" {
-		a.hint("%s; run the commands above where iptables-legacy is", l.Note)
-	}
+	return strings.Join(out, " ")
 }

@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"os/exec"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -205,9 +204,6 @@ func notRunnable(argv []string, err error) error {
 	}
 	return f
 }
-
-// shellQuoted is a command line that can be pasted into a shell.
-func shellQuoted(argv ...string) string { return strings.Join(quoted(argv), " ") }
 
 // newID names a run. Creating the run's file fails if it exists, so two runs cannot have
 // the same name.
