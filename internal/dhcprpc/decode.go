@@ -4,44 +4,38 @@
 package dhcprpc
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
-	"io"
 )
 
 // record is a decoded struct: values by field name. Fields that are zero are
 // not in it.
 type record map[string]any
 
-func (r record) text(name string) string   { s, _ := r[name].(string); return s }
-func (r record) record(name string) record { v, _ := r[name].(record); return v }
-func (r record) bytes(name string) []byte  { b, _ := r[name].([]byte); return b }
-func (r record) int(name string) int       { i, _ := r[name].(int64); return int(i) }
+// get is a field, or zero.
+func get[T any](r record, name string) T {
+	v, _ := r[name].(T)
+	return v
+}
+
+func (r record) int(name string) int { return int(get[int64](r, name)) }
 
 // intPtr is a pointer to the number, or nil when it was not sent: gob cannot
 // tell a pointer to zero from none.
 func (r record) intPtr(name string) *int {
-	if i, ok := r[name].(int64); ok {
-		n := int(i)
-		return &n
+	if _, ok := r[name].(int64); !ok {
+		return nil
 	}
-	return nil
+	n := r.int(name)
+	return &n
 }
 
-func (r record) records(name string) (out []record) {
-	list, _ := r[name].([]any)
-	for _, v := range list {
-		if e, ok := v.(record); ok {
+// list is a field with a list.
+func list[T any](r record, name string) (out []T) {
+	for _, v := range get[[]any](r, name) {
+		if e, ok := v.(T); ok {
 			out = append(out, e)
-		}
-	}
-	return out
-}
-
-func (r record) texts(name string) (out []string) {
-	list, _ := r[name].([]any)
-	for _, v := range list {
-		if s, ok := v.(string); ok {
-			out = append(out, s)
 		}
 	}
 	return out
@@ -55,106 +49,108 @@ type gobType struct {
 
 // gobDecoder reads a stream whose types the stream itself defines.
 type gobDecoder struct {
-	r     io.Reader
+	r     source
 	types map[int]gobType
 }
 
-func newDecoder(r io.Reader) *gobDecoder {
-	list := func(elem int) gobType { return gobType{elem: elem} }
+func newDecoder(r source) *gobDecoder {
 	common := field{"CommonType", gobCommonType}
 	return &gobDecoder{r: r, types: map[int]gobType{
-		gobWireType: {fields: []field{
-			{"ArrayT", gobArrayType}, {"SliceT", gobSliceType}, {"StructT", gobStructType}, {"MapT", gobMapType},
-		}},
-		gobArrayType:  {fields: []field{common, {"Elem", gobInt}, {"Len", gobInt}}},
+		gobWireType:   {fields: []field{{"ArrayT", 0}, {"SliceT", gobSliceType}, {"StructT", gobStructType}}},
 		gobSliceType:  {fields: []field{common, {"Elem", gobInt}}},
-		gobMapType:    {fields: []field{common, {"Key", gobInt}, {"Elem", gobInt}}},
 		gobCommonType: {fields: []field{{"Name", gobString}, {"Id", gobInt}}},
 		gobStructType: {fields: []field{common, {"Field", gobFieldList}}},
 		gobFieldType:  {fields: []field{{"Name", gobString}, {"Id", gobInt}}},
-		gobFieldList:  list(gobFieldType),
+		gobFieldList:  {elem: gobFieldType},
 	}}
 }
 
 // next returns the next struct of the stream and learns the types before it.
 func (d *gobDecoder) next() (record, error) {
 	for {
-		body, err := readMessage(d.r)
+		m, err := readMessage(d.r)
 		if err != nil {
 			return nil, err
 		}
-		m := &gobReader{body}
-		id, err := m.int()
-		switch {
-		case err != nil:
-			return nil, err
-		case id < 0:
-			if err := d.learn(int(-id), m); err != nil {
-				return nil, err
-			}
-			continue
+		r, err := d.message(m)
+		if err != nil { // an io.EOF in here is not the end of the stream
+			return nil, fmt.Errorf("malformed gob stream: %s", err.Error())
 		}
-		v, err := d.value(m, int(id), 0)
-		if err != nil {
-			return nil, err
+		if r != nil {
+			return r, nil
 		}
-		r, ok := v.(record)
-		if !ok {
-			return nil, fmt.Errorf("%w: a struct was expected", errGob)
-		}
-		return r, nil
 	}
+}
+
+// message reads a struct, or a type: then there is none.
+func (d *gobDecoder) message(m *bytes.Reader) (record, error) {
+	id, err := readInt(m)
+	if err != nil {
+		return nil, err
+	}
+	if id < 0 {
+		return nil, d.learn(int(-id), m)
+	}
+	v, err := d.value(m, int(id), 0)
+	if err != nil {
+		return nil, err
+	}
+	r, ok := v.(record)
+	if !ok {
+		return nil, errors.New("a struct was expected")
+	}
+	return r, nil
 }
 
 // maxTypes bounds what a stream may define; a result has a dozen.
 const maxTypes = 200
 
-func (d *gobDecoder) learn(id int, m *gobReader) error {
+func (d *gobDecoder) learn(id int, m *bytes.Reader) error {
 	v, err := d.value(m, gobWireType, 0)
 	if err != nil {
 		return err
 	}
 	if len(d.types) > maxTypes || id < 64 {
-		return fmt.Errorf("%w: type %d", errGob, id)
+		return fmt.Errorf("type %d", id)
 	}
 	w, _ := v.(record)
-	if s := w.record("StructT"); s != nil {
+	switch st, slice := get[record](w, "StructT"), get[record](w, "SliceT"); {
+	case st != nil:
 		t := gobType{fields: []field{}}
-		for _, f := range s.records("Field") {
-			t.fields = append(t.fields, field{f.text("Name"), f.int("Id")})
+		for _, f := range list[record](st, "Field") {
+			t.fields = append(t.fields, field{get[string](f, "Name"), f.int("Id")})
 		}
 		d.types[id] = t
-		return nil
+	case slice != nil:
+		d.types[id] = gobType{elem: slice.int("Elem")}
+	default:
+		return fmt.Errorf("type %d is neither struct nor list", id)
 	}
-	if s := w.record("SliceT"); s != nil {
-		d.types[id] = gobType{elem: s.int("Elem")}
-		return nil
-	}
-	return fmt.Errorf("%w: type %d is neither struct nor list", errGob, id)
+	return nil
 }
 
 // deepest bounds nesting: a result has four levels.
 const deepest = 16
 
-func (d *gobDecoder) value(m *gobReader, id, depth int) (any, error) {
+func (d *gobDecoder) value(m *bytes.Reader, id, depth int) (any, error) {
 	switch id {
 	case gobBool:
-		v, err := m.uint()
+		v, err := readUint(m)
 		return v != 0, err
 	case gobInt:
-		return m.int()
+		return readInt(m)
 	case gobUint:
-		return m.uint()
+		return readUint(m)
 	case gobBytes:
-		return m.bytes()
+		return readBytes(m)
 	case gobString:
-		b, err := m.bytes()
+		b, err := readBytes(m)
 		return string(b), err
 	}
 	t, ok := d.types[id]
 	switch {
 	case !ok || depth > deepest:
-		return nil, fmt.Errorf("%w: a value of type %d", errGob, id)
+		return nil, fmt.Errorf("a value of type %d", id)
 	case t.fields != nil:
 		return d.fields(m, t.fields, depth)
 	}
@@ -162,15 +158,15 @@ func (d *gobDecoder) value(m *gobReader, id, depth int) (any, error) {
 }
 
 // fields reads a struct: each field has its distance from the one before.
-func (d *gobDecoder) fields(m *gobReader, fields []field, depth int) (record, error) {
+func (d *gobDecoder) fields(m *bytes.Reader, fields []field, depth int) (record, error) {
 	out := record{}
 	for at := -1; ; {
-		delta, err := m.uint()
+		delta, err := readUint(m)
 		if err != nil || delta == 0 {
 			return out, err
 		}
 		if delta > uint64(len(fields)-1-at) {
-			return nil, fmt.Errorf("%w: a field beyond the last", errGob)
+			return nil, errors.New("a field beyond the last")
 		}
 		at += int(delta)
 		if out[fields[at].name], err = d.value(m, fields[at].typ, depth+1); err != nil {
@@ -179,13 +175,13 @@ func (d *gobDecoder) fields(m *gobReader, fields []field, depth int) (record, er
 	}
 }
 
-func (d *gobDecoder) list(m *gobReader, elem, depth int) ([]any, error) {
-	n, err := m.uint()
+func (d *gobDecoder) list(m *bytes.Reader, elem, depth int) ([]any, error) {
+	n, err := readUint(m)
 	if err != nil {
 		return nil, err
 	}
-	if n > uint64(len(m.data)) { // every element has at least one byte
-		return nil, fmt.Errorf("%w: a list of %d", errGob, n)
+	if n > uint64(m.Len()) { // every element has at least one byte
+		return nil, fmt.Errorf("a list of %d", n)
 	}
 	out := make([]any, 0, n)
 	for range n {

@@ -58,9 +58,6 @@ type Args struct {
 // ErrDial is wrapped when no process listens on the socket: no keeper runs.
 var ErrDial = errors.New("no DHCP lease keeper")
 
-// ErrKeeper is wrapped by errors that the keeper itself returned.
-var ErrKeeper = errors.New("keeper")
-
 // Client is one connection. Make one call at a time.
 type Client struct {
 	Ours bool // it is our keeper, which has more methods
@@ -95,8 +92,7 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 }
 
 func (c *Client) handshake(ctx context.Context) error {
-	stop := c.until(ctx)
-	defer stop()
+	defer c.until(ctx)()
 	if _, err := io.WriteString(c.conn, Handshake+"\n\n"); err != nil {
 		return cause(ctx, err)
 	}
@@ -126,9 +122,8 @@ func line(r *bufio.Reader) (string, error) {
 }
 
 // until interrupts reads and writes when ctx ends.
-func (c *Client) until(ctx context.Context) (stop func()) {
-	cancel := context.AfterFunc(ctx, func() { c.conn.SetDeadline(time.Unix(1, 0)) }) //nolint:errcheck // it ends with the connection
-	return func() { cancel() }
+func (c *Client) until(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { c.conn.SetDeadline(time.Unix(1, 0)) }) //nolint:errcheck // it ends with the connection
 }
 
 // cause prefers the context's error, which names the reason of a deadline.
@@ -142,25 +137,15 @@ func cause(ctx context.Context, err error) error {
 // Close ends the connection. Our keeper abandons an allocation that is under way.
 func (c *Client) Close() { c.conn.Close() } //nolint:errcheck // no call is open
 
-// Call calls a method. The result is nil for methods without one. An error in the answer
-// wraps ErrKeeper.
+// Call calls a method. The result is nil for methods without one.
 func (c *Client) Call(ctx context.Context, method string, a *Args) (*spec.Result, error) {
-	stop := c.until(ctx)
-	defer stop()
-	if _, err := c.conn.Write(encodeCall(method, c.seq, a)); err != nil {
+	defer c.until(ctx)()
+	body, err := c.call(method, a)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("the keeper closed the connection: %w", err)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("error calling %s: %w", method, cause(ctx, err))
-	}
-	head, err := c.dec.next()
-	if err != nil {
-		return nil, fmt.Errorf("error calling %s: %w", method, cause(ctx, noEOF(err)))
-	}
-	c.seq++
-	body, err := c.dec.next()
-	if text := head.text("Error"); text != "" {
-		return nil, fmt.Errorf("error calling %s: %w", method, &keeperError{text})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("error calling %s: %w", method, cause(ctx, noEOF(err)))
 	}
 	if method == Release || method == Collect || method == Move {
 		return nil, nil
@@ -168,18 +153,20 @@ func (c *Client) Call(ctx context.Context, method string, a *Args) (*spec.Result
 	return decodeResult(body)
 }
 
-// keeperError is the keeper's text and nothing more.
-type keeperError struct{ text string }
-
-func (e *keeperError) Error() string        { return e.text }
-func (e *keeperError) Is(target error) bool { return target == ErrKeeper }
-
-// noEOF names the cause when the stream ends.
-func noEOF(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("the keeper closed the connection: %w", err)
+func (c *Client) call(method string, a *Args) (record, error) {
+	if _, err := c.conn.Write(encodeCall(method, c.seq, a)); err != nil {
+		return nil, err
 	}
-	return err
+	head, err := c.dec.next()
+	if err != nil {
+		return nil, err
+	}
+	c.seq++
+	body, err := c.dec.next()
+	if text := get[string](head, "Error"); text != "" {
+		return nil, errors.New(text)
+	}
+	return body, err
 }
 
 // encodeCall is a net/rpc request and its body. The first call of a stream defines the
@@ -190,36 +177,36 @@ func encodeCall(method string, seq uint64, a *Args) []byte {
 	if seq == 0 {
 		w.define(request, "Request", []field{{"ServiceMethod", gobString}, {"Seq", gobUint}})
 	}
-	w.value(request, []any{method, seq})
+	w.value(request, method, seq)
 	if seq == 0 {
 		w.define(args, "CmdArgs", []field{{"ContainerID", gobString}, {"Netns", gobString}, {"IfName", gobString},
 			{"Args", gobString}, {"Path", gobString}, {"StdinData", gobBytes}})
 	}
-	w.value(args, []any{a.ContainerID, a.NetNS, a.IfName, a.Args, a.Path, a.Config})
+	w.value(args, a.ContainerID, a.NetNS, a.IfName, a.Args, a.Path, string(a.Config))
 	return w.out
 }
 
 func decodeResult(r record) (*spec.Result, error) {
-	out := &spec.Result{CNIVersion: r.text("CNIVersion")}
-	for _, ip := range r.records("IPs") {
-		p, err := prefix(ip.record("Address"))
+	out := &spec.Result{CNIVersion: get[string](r, "CNIVersion")}
+	for _, ip := range list[record](r, "IPs") {
+		p, err := prefix(get[record](ip, "Address"))
 		if err != nil {
 			return nil, err
 		}
-		out.IPs = append(out.IPs, spec.IPConfig{Address: p, Gateway: addr(ip.bytes("Gateway"))})
+		out.IPs = append(out.IPs, spec.IPConfig{Address: p, Gateway: addr(get[[]byte](ip, "Gateway"))})
 	}
-	for _, r := range r.records("Routes") {
-		p, err := prefix(r.record("Dst"))
+	for _, r := range list[record](r, "Routes") {
+		p, err := prefix(get[record](r, "Dst"))
 		if err != nil {
 			return nil, err
 		}
 		out.Routes = append(out.Routes, spec.Route{
-			Dst: p, GW: addr(r.bytes("GW")), MTU: r.int("MTU"), AdvMSS: r.int("AdvMSS"),
+			Dst: p, GW: addr(get[[]byte](r, "GW")), MTU: r.int("MTU"), AdvMSS: r.int("AdvMSS"),
 			Priority: r.int("Priority"), Table: r.intPtr("Table"), Scope: r.intPtr("Scope"),
 		})
 	}
-	if d := r.record("DNS"); d != nil {
-		out.DNS = spec.DNS{Nameservers: d.texts("Nameservers"), Domain: d.text("Domain"), Search: d.texts("Search"), Options: d.texts("Options")}
+	if d := get[record](r, "DNS"); d != nil {
+		out.DNS = spec.DNS{Nameservers: list[string](d, "Nameservers"), Domain: get[string](d, "Domain"), Search: list[string](d, "Search"), Options: list[string](d, "Options")}
 	}
 	return out, nil
 }
@@ -232,20 +219,13 @@ func addr(b []byte) netip.Addr {
 
 // prefix is a net.IPNet. An IPv4 network may be in its 16 byte form.
 func prefix(r record) (netip.Prefix, error) {
-	a, mask := addr(r.bytes("IP")), r.bytes("Mask")
+	a, mask := addr(get[[]byte](r, "IP")), get[[]byte](r, "Mask")
 	if a.Is4() && len(mask) == 16 {
 		mask = mask[12:]
 	}
-	bits, ok := 0, a.IsValid() && len(mask)*8 == a.BitLen()
-	for i := range len(mask) * 8 {
-		if set := mask[i/8]&(0x80>>(i%8)) != 0; set && bits < i {
-			ok = false
-		} else if set {
-			bits++
-		}
-	}
-	if !ok {
-		return netip.Prefix{}, fmt.Errorf("%w: network %x/%x", errGob, r.bytes("IP"), mask)
+	bits, size := net.IPMask(mask).Size()
+	if !a.IsValid() || size != a.BitLen() {
+		return netip.Prefix{}, fmt.Errorf("malformed network %x/%x in the keeper's answer", get[[]byte](r, "IP"), mask)
 	}
 	return netip.PrefixFrom(a, bits), nil
 }

@@ -106,11 +106,11 @@ func TestUpstreamServer(t *testing.T) {
 		if g := d.got; g.ContainerID != "c1" || g.Netns != want.NetNS || g.IfName != "eth0" || g.Args != "A=b" || g.Path != "/opt" || !bytes.Equal(g.StdinData, want.Config) {
 			t.Errorf("the server got %+v", g)
 		}
-		if _, err := c.Call(t.Context(), Release, want); !errors.Is(err, ErrKeeper) || err.Error() != "error calling DHCP.Release: not today" {
+		if _, err := c.Call(t.Context(), Release, want); err == nil || err.Error() != "error calling DHCP.Release: not today" {
 			t.Errorf("release: %v", err)
 		}
 	}
-	if _, err := c.Call(t.Context(), Collect, want); !errors.Is(err, ErrKeeper) || !strings.Contains(err.Error(), "can't find method") {
+	if _, err := c.Call(t.Context(), Collect, want); err == nil || !strings.Contains(err.Error(), "can't find method") {
 		t.Errorf("collect: %v", err)
 	}
 }

@@ -4,9 +4,11 @@
 package dhcprpc
 
 import (
-	"errors"
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
+	"math/bits"
 )
 
 // The numbers of gob's basic types (encoding/gob, "Type definitions"). Structs
@@ -21,17 +23,12 @@ const (
 	// wireType and its parts have numbers of their own, which every gob decoder
 	// knows from the start.
 	gobWireType   = 16
-	gobArrayType  = 17
 	gobCommonType = 18
 	gobSliceType  = 19
 	gobStructType = 20
 	gobFieldType  = 21
 	gobFieldList  = 22
-	gobMapType    = 23
 )
-
-// errGob is wrapped by every error about a stream.
-var errGob = errors.New("malformed gob stream")
 
 // maxMessage bounds one message: a configuration is a few kilobytes.
 const maxMessage = 4 << 20
@@ -50,15 +47,10 @@ func appendUint(b []byte, v uint64) []byte {
 	if v < 128 {
 		return append(b, byte(v))
 	}
-	n := 0
-	for x := v; x > 0; x >>= 8 {
-		n++
-	}
-	b = append(b, byte(-n))
-	for i := n - 1; i >= 0; i-- {
-		b = append(b, byte(v>>(8*i)))
-	}
-	return b
+	var data [8]byte
+	binary.BigEndian.PutUint64(data[:], v)
+	n := (bits.Len64(v) + 7) / 8
+	return append(append(b, byte(-n)), data[8-n:]...)
 }
 
 func appendInt(b []byte, v int64) []byte {
@@ -92,110 +84,79 @@ func (w *gobWriter) define(id int, name string, fields []field) {
 	w.message(append(b, 0, 0)) // ends of structType and wireType
 }
 
-// value sends a struct of a defined type. It leaves zero values out, as gob does.
-func (w *gobWriter) value(id int, values []any) {
+// value sends a struct of a defined type. It leaves zero values out, as gob does: each field
+// has its distance from the one before.
+func (w *gobWriter) value(id int, values ...any) {
 	b := appendInt(nil, int64(id))
 	delta := uint64(0)
 	for _, v := range values {
 		delta++
-		var data []byte
-		switch v := v.(type) {
-		case string:
-			if v != "" {
-				data = appendString(nil, v)
-			}
-		case []byte:
-			if len(v) > 0 {
-				data = appendString(nil, string(v))
-			}
-		case uint64:
-			if v != 0 {
-				data = appendUint(nil, v)
-			}
+		text, _ := v.(string)
+		number, _ := v.(uint64)
+		switch {
+		case text != "":
+			b = appendString(appendUint(b, delta), text)
+		case number != 0:
+			b = appendUint(appendUint(b, delta), number)
+		default:
+			continue
 		}
-		if data != nil {
-			b = append(appendUint(b, delta), data...)
-			delta = 0
-		}
+		delta = 0
 	}
 	w.message(append(b, 0))
 }
 
+// source is a stream, or one message of it.
+type source interface {
+	io.Reader
+	io.ByteReader
+}
+
 // readMessage reads one message without its length.
-func readMessage(r io.Reader) ([]byte, error) {
-	var head [9]byte
-	if _, err := io.ReadFull(r, head[:1]); err != nil {
-		return nil, err
-	}
-	n := 1
-	if head[0] >= 128 {
-		n = 1 - int(int8(head[0]))
-		if n > len(head) {
-			return nil, fmt.Errorf("%w: length of %d bytes", errGob, n-1)
-		}
-		if _, err := io.ReadFull(r, head[1:n]); err != nil {
-			return nil, err
-		}
-	}
-	d := gobReader{data: head[:n]}
-	size, err := d.uint()
+func readMessage(r source) (*bytes.Reader, error) {
+	size, err := readUint(r)
 	if err != nil {
 		return nil, err
 	}
 	if size > maxMessage {
-		return nil, fmt.Errorf("%w: message of %d bytes", errGob, size)
+		return nil, fmt.Errorf("message of %d bytes", size)
 	}
 	body := make([]byte, size)
 	_, err = io.ReadFull(r, body)
-	return body, err
+	return bytes.NewReader(body), err
 }
 
-// gobReader takes values from one message.
-type gobReader struct{ data []byte }
-
-func (d *gobReader) byte() (byte, error) {
-	if len(d.data) == 0 {
-		return 0, fmt.Errorf("%w: it ends too early", errGob)
-	}
-	b := d.data[0]
-	d.data = d.data[1:]
-	return b, nil
-}
-
-func (d *gobReader) uint() (uint64, error) {
-	b, err := d.byte()
+func readUint(r source) (uint64, error) {
+	b, err := r.ReadByte()
 	if err != nil || b < 128 {
 		return uint64(b), err
 	}
 	n := -int(int8(b))
-	if n > 8 || n > len(d.data) {
-		return 0, fmt.Errorf("%w: number of %d bytes", errGob, n)
+	if n > 8 {
+		return 0, fmt.Errorf("number of %d bytes", n)
 	}
-	var v uint64
-	for _, x := range d.data[:n] {
-		v = v<<8 | uint64(x)
-	}
-	d.data = d.data[n:]
-	return v, nil
+	var data [8]byte
+	_, err = io.ReadFull(r, data[8-n:])
+	return binary.BigEndian.Uint64(data[:]), err
 }
 
-func (d *gobReader) int() (int64, error) {
-	v, err := d.uint()
+func readInt(r source) (int64, error) {
+	v, err := readUint(r)
 	if v&1 != 0 {
 		return ^int64(v >> 1), err
 	}
 	return int64(v >> 1), err
 }
 
-func (d *gobReader) bytes() ([]byte, error) {
-	n, err := d.uint()
+func readBytes(m *bytes.Reader) ([]byte, error) {
+	n, err := readUint(m)
 	if err != nil {
 		return nil, err
 	}
-	if n > uint64(len(d.data)) {
-		return nil, fmt.Errorf("%w: %d bytes announced, %d there", errGob, n, len(d.data))
+	if n > uint64(m.Len()) {
+		return nil, fmt.Errorf("%d bytes announced, %d there", n, m.Len())
 	}
-	b := d.data[:n]
-	d.data = d.data[n:]
-	return b, nil
+	b := make([]byte, n)
+	_, err = io.ReadFull(m, b)
+	return b, err
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
@@ -137,10 +139,9 @@ func pretend(conf *dhcprpc.IPAM, dry func(string)) *spec.Result {
 func dial(ctx context.Context, conf *dhcprpc.IPAM) (*dhcprpc.Client, error) {
 	k, err := dhcprpc.Dial(ctx, conf.Socket())
 	if errors.Is(err, dhcprpc.ErrDial) && conf.StartKeeper {
-		if err := startKeeper(ctx, conf.Socket()); err != nil {
-			return nil, noKeeper(err)
+		if err = startKeeper(ctx, conf.Socket()); err == nil {
+			k, err = dhcprpc.Dial(ctx, conf.Socket())
 		}
-		k, err = dhcprpc.Dial(ctx, conf.Socket())
 	}
 	if err != nil {
 		return nil, noKeeper(err)
@@ -159,18 +160,19 @@ func noKeeper(err error) error {
 		WithDetails("start a keeper of leases: systemctl enable --now patchbay-dhcp.socket, or without systemd: patchbayd dhcp --detach")
 }
 
-// releaseTime is how long DEL waits for a keeper.
-const releaseTime = 15 * time.Second
+// answerTime is how long DEL, GC and CHECK wait for a keeper: the reference's daemon may
+// never answer.
+const answerTime = 15 * time.Second
 
 // release releases the lease at the keeper. Without a keeper it removes the lease's file,
 // so that the next keeper does not use it; at the server the lease expires.
 func release(ctx context.Context, r *plugin.Request, socket string, a *dhcprpc.Args) error {
-	ctx, cancel := context.WithTimeout(ctx, releaseTime)
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	k, err := dhcprpc.Dial(ctx, socket)
 	if errors.Is(err, dhcprpc.ErrDial) {
 		kernel.Warn(r, fmt.Errorf("lease of %s/%s is left to expire: %w", a.ContainerID, a.IfName, err))
-		return forget(r, a)
+		return durable.Remove(dhcprpc.LeaseFile(r.Session.Paths.Run, owner.Of(r.Network, a.ContainerID, a.IfName)))
 	}
 	if err != nil {
 		return err
@@ -191,31 +193,24 @@ func del(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, socket := range sockets(r, rec) {
-		errs = append(errs, release(ctx, r, socket, args))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := release(ctx, r, socketOf(r, rec), args); err != nil {
 		return err
 	}
 	return k.Records.Remove(r.Network, r.Owner, name)
 }
 
-// sockets are where the lease may be: the record's, else the configuration's.
-func sockets(r *plugin.Request, rec *record.Record) []string {
+// socketOf is where the lease may be: the record's socket, else the configuration's.
+func socketOf(r *plugin.Request, rec *record.Record) string {
 	if rec != nil && rec.Socket != "" {
-		return []string{rec.Socket}
+		return rec.Socket
 	}
 	conf, err := dhcprpc.Parse(r.Config)
 	if err != nil {
 		kernel.Warn(r, err)
-		return []string{dhcprpc.DefaultSocket}
+		return dhcprpc.DefaultSocket
 	}
-	return []string{conf.Socket()}
+	return conf.Socket()
 }
-
-// checkTime limits a CHECK: the reference's daemon may never answer one.
-const checkTime = 15 * time.Second
 
 // check expects the lease at the keeper and its addresses in the previous result.
 func check(ctx context.Context, r *plugin.Request) error {
@@ -230,7 +225,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	k, err := dhcprpc.Dial(ctx, conf.Socket())
 	if err != nil {

@@ -8,8 +8,6 @@ import (
 	"errors"
 
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
-	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
@@ -26,12 +24,8 @@ func gc(ctx context.Context, r *plugin.Request) error {
 }
 
 func releaseRecorded(ctx context.Context, r *plugin.Request, rec *record.Record) error {
-	socket := rec.Socket
-	if socket == "" {
-		socket = dhcprpc.DefaultSocket
-	}
 	args := &dhcprpc.Args{ContainerID: rec.ContainerID, NetNS: rec.NetNS, IfName: rec.IfName, Config: r.Config}
-	if err := release(ctx, r, socket, args); err != nil {
+	if err := release(ctx, r, socketOf(r, rec), args); err != nil {
 		return err
 	}
 	return kernel.Of(r).Records.Remove(rec.Network, rec.Owner, name)
@@ -39,9 +33,9 @@ func releaseRecorded(ctx context.Context, r *plugin.Request, rec *record.Record)
 
 // collect passes the GC on to the configured keeper if it is ours.
 func collect(ctx context.Context, r *plugin.Request) error {
-	ctx, cancel := context.WithTimeout(ctx, releaseTime)
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	k, err := dhcprpc.Dial(ctx, sockets(r, nil)[0])
+	k, err := dhcprpc.Dial(ctx, socketOf(r, nil))
 	if errors.Is(err, dhcprpc.ErrDial) {
 		return nil
 	}
@@ -54,10 +48,4 @@ func collect(ctx context.Context, r *plugin.Request) error {
 	}
 	_, err = k.Call(ctx, dhcprpc.Collect, &dhcprpc.Args{Config: r.Config})
 	return err
-}
-
-// forget removes the leases on disk of a keeper that does not run, so that the next one
-// does not continue with them.
-func forget(r *plugin.Request, a *dhcprpc.Args) error {
-	return durable.Remove(dhcprpc.LeaseFile(r.Session.Paths.Run, owner.Of(r.Network, a.ContainerID, a.IfName)))
 }
