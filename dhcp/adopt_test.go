@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package dhcp
+package dhcp_test
 
 import (
 	"encoding/json"
@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/dhcp"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
 
@@ -50,7 +51,7 @@ func TestAdopt(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "results", "torn"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	list, err := ReadCache(dir, socket)
+	list, err := dhcp.ReadCache(dir, socket)
 	if err == nil || !strings.Contains(err.Error(), "results/torn: broken cached result: ") || len(list) != 2 {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -58,19 +59,19 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	w.keeper.Adopt(list[1:]) // an address that the interface does not have
-	w.keeper.adopting.Wait()
+	w.keeper.Adopted()
 	if w.keeper.Held() != 0 {
 		t.Error("a lease for nobody")
 	}
 	w.keeper.Adopt(list)
-	w.keeper.adopting.Wait()
+	w.keeper.Adopted()
 	if w.has("10.77.0.10/24") || !w.has("10.77.0.20/24") {
 		t.Errorf("%v", dhcptest.Addrs(t, w.ns))
 	}
 	if got, err := w.keeper.Check(t.Context(), w.args("c1", "")); err != nil || got.IPs[0].Address != prefix("10.77.0.20/24") {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if list, err := ReadCache(filepath.Join(dir, "absent"), socket); err != nil || list != nil {
+	if list, err := dhcp.ReadCache(filepath.Join(dir, "absent"), socket); err != nil || list != nil {
 		t.Errorf("%v, %v", list, err)
 	}
 }

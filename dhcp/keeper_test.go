@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package dhcp
+package dhcp_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/dhcp"
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/spec"
@@ -152,7 +153,7 @@ func TestInterfaceGone(t *testing.T) {
 	w.add("")
 	dhcptest.Unplug(t, w.ns)
 	w.passes("the lease is dropped", func() bool { return w.keeper.Held() == 0 && w.files() == 0 })
-	if _, err := w.keeper.Check(t.Context(), w.args("c1", "")); !errors.Is(err, errUnknown) {
+	if _, err := w.keeper.Check(t.Context(), w.args("c1", "")); !errors.Is(err, dhcp.ErrUnknown) {
 		t.Error(err)
 	}
 	if _, err := w.keeper.Allocate(t.Context(), w.args("c1", "")); err == nil || !strings.Contains(err.Error(), `error looking up "eth0"`) {
@@ -168,7 +169,7 @@ func TestNobodyAnswers(t *testing.T) {
 	w := newWorld(t)
 	w.impatient()
 	start := w.clock.Since()
-	if err := w.inVain(""); !errors.Is(err, errNoMoreTries) {
+	if err := w.inVain(""); !errors.Is(err, dhcp.ErrNoMoreTries) {
 		t.Error(err)
 	}
 	if took := w.clock.Since() - start; took < 200*time.Second || took > 300*time.Second {
@@ -222,9 +223,25 @@ func TestReleaseDuringAllocate(t *testing.T) {
 	}
 }
 
+// A second DEL that ends after the next ADD leaves the new lease alone.
+func TestLateRelease(t *testing.T) {
+	w := newWorld(t)
+	dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
+	w.add("")
+	late := w.keeper.LateRelease(w.args("c1", ""))
+	w.del()
+	w.add("")
+	if err := late(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if w.files() != 1 || w.keeper.Held() != 1 {
+		t.Errorf("%d leases on disk, %d held", w.files(), w.keeper.Held())
+	}
+}
+
 func TestCollect(t *testing.T) {
 	w := newWorld(t)
-	w.keeper.opts.HostPrefix = "/proc/self/root" // as if the host were mounted there
+	w.keeper.SetHostPrefix("/proc/self/root") // as if the host were mounted there
 	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.20,255.255.255.0,2m")
 	before := time.Now()
 	for _, id := range []string{"c1", "c2"} {

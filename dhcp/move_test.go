@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package dhcp
+package dhcp_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/dhcp"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
@@ -61,7 +62,7 @@ func TestMove(t *testing.T) {
 	if strings.Contains(w.log.String(), "failed to release") || w.files() != 0 {
 		t.Error("not given back")
 	}
-	if err := w.move(sandbox, "eth0"); !errors.Is(err, errUnknown) {
+	if err := w.move(sandbox, "eth0"); !errors.Is(err, dhcp.ErrUnknown) {
 		t.Errorf("a lease that is no more was moved: %v", err)
 	}
 	s.Stop()
@@ -78,7 +79,7 @@ func TestMovedAway(t *testing.T) {
 	moved := w.clock.Since()
 	w.restart()
 	w.passes("it is dropped", func() bool { return w.keeper.Held() == 0 && w.files() == 0 })
-	if took := w.clock.Since() - moved; took < awayTime-time.Minute {
+	if took := w.clock.Since() - moved; took < dhcp.AwayTime-time.Minute {
 		t.Errorf("after %v", took)
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package dhcp
+package dhcp_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/dhcp"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
 )
@@ -41,7 +42,7 @@ func TestV6Missing(t *testing.T) {
 	w := newWorld(t)
 	s := dhcptest.Dnsmasq(t, "br0", "--dhcp-range=10.77.0.10,10.77.0.10,255.255.255.0,2m")
 	w.impatient()
-	if err := w.inVain(`"dhcpv6":true`); !errors.Is(err, errNoMoreTries) {
+	if err := w.inVain(`"dhcpv6":true`); !errors.Is(err, dhcp.ErrNoMoreTries) {
 		t.Error(err)
 	}
 	s.WaitFor("DHCPRELEASE")

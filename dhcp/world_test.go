@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package dhcp
+package dhcp_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/dhcp"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
@@ -21,8 +22,8 @@ import (
 type world struct {
 	*testing.T
 	ns     string
-	opts   Options
-	keeper *Keeper
+	opts   dhcp.Options
+	keeper *dhcp.Keeper
 	log    *dhcptest.Log
 	clock  *dhcptest.Clock
 }
@@ -31,7 +32,7 @@ func newWorld(t *testing.T) *world {
 	dhcptest.LAN(t, "br0", "10.77.0.1/24", "fd77::1/64")
 	w := &world{T: t, ns: nettest.NewNS(t, "c1"), log: new(dhcptest.Log), clock: dhcptest.NewClock()}
 	dhcptest.Plug(t, "br0", w.ns)
-	w.opts = Options{
+	w.opts = dhcp.Options{
 		RunDir: t.TempDir(), Proc: "/proc", Timeout: 2 * time.Second, ReleaseTime: time.Minute, Watch: time.Minute, Clock: w.clock, Log: w.log.Printf,
 	}
 	w.start()
@@ -46,7 +47,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) start() {
 	w.Helper()
-	k, err := New(w.opts)
+	k, err := dhcp.New(w.opts)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -62,7 +63,7 @@ func (w *world) restart() {
 // impatient gives missing servers less time to answer.
 func (w *world) impatient() {
 	w.Helper()
-	w.opts.Timeout = minWait
+	w.opts.Timeout = dhcp.MinWait
 	w.restart()
 }
 
@@ -137,22 +138,8 @@ func (w *world) passes(what string, ok func() bool) {
 
 // asleep reports whether every goroutine of every entry sleeps.
 func (w *world) asleep() bool {
-	w.keeper.mu.Lock()
-	defer w.keeper.mu.Unlock()
-	all := 0
-	for _, e := range w.keeper.entries {
-		select {
-		case <-e.ready:
-		default:
-			return false // it is being requested
-		}
-		if e.rec.Away != 0 {
-			all++
-		} else {
-			all += len(e.addrs) + 1
-		}
-	}
-	return w.clock.Asleep() == all
+	all, ok := w.keeper.Sleepers()
+	return ok && w.clock.Asleep() == all
 }
 
 // logged counts the keeper's log lines with a text.

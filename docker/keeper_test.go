@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/test/dhcptest"
-	"github.com/patchbay-net/patchbay/test/keepertest"
 )
 
 const dhcpNet = `{"cniVersion":"1.1.0","name":"lan","plugins":[{"type":"bridge","bridge":"br-t9","ipam":{"type":"dhcp","daemonSocketPath":"/run/keeper/s"}}]}`
@@ -23,7 +22,7 @@ func TestDHCPLease(t *testing.T) {
 		dhcptest.LAN(t, "br-t9", "10.77.0.1/24")
 		dhcptest.Kea(t, "kea-dhcp4", "br-t9", `"renew-timer": 1, "rebind-timer": 40, "valid-lifetime": 60, "calculate-tee-times": false,
 			"authoritative": true, "subnet4": [{"subnet": "10.77.0.0/24", "pools": [{"pool": "10.77.0.10 - 10.77.0.10"}]}]`)
-		log := keepertest.Serve(t, "/run/keeper/s")
+		log := dhcptest.Serve(t, "/run/keeper/s")
 		network := n.network("lan")
 		for range 2 { // there is one address: the second container gets what the first released
 			renewed := strings.Count(log.String(), "lease renewed")

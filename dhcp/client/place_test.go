@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package client_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/patchbay-net/patchbay/dhcp/client"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
 	"github.com/patchbay-net/patchbay/test/nettest"
@@ -16,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-func setup(addr, gw string) *Grant {
-	return &Grant{Address: netip.MustParsePrefix(addr), Gateway: netip.MustParseAddr(gw), Routes: []spec.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0")}}}
+func setup(addr, gw string) *client.Grant {
+	return &client.Grant{Address: netip.MustParsePrefix(addr), Gateway: netip.MustParseAddr(gw), Routes: []spec.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0")}}}
 }
 
 func TestChange(t *testing.T) {
@@ -25,7 +26,7 @@ func TestChange(t *testing.T) {
 	ns := nettest.NewNS(t, "c1")
 	dhcptest.Quiet(t, ns)
 	dhcptest.Plug(t, "br0", ns)
-	p, err := Find("/proc", ns, "eth0")
+	p, err := client.Find("/proc", ns, "eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func TestChange(t *testing.T) {
 	dhcptest.Configure(t, ns, "10.77.0.10/24", "10.77.0.1")
 	for _, tc := range []struct {
 		what     string
-		from, to *Grant
+		from, to *client.Grant
 		addr, gw string
 	}{{"address", one, two, "10.78.0.10/24", "10.78.0.1"}, {"router", two, router, "10.78.0.10/24", "10.78.0.9"}, {"nothing", router, router, "10.78.0.10/24", "10.78.0.9"}} {
 		if err := p.Change(tc.from, tc.to); err != nil {
@@ -71,7 +72,7 @@ func TestGone(t *testing.T) {
 	dhcptest.LAN(t, "br0")
 	ns := nettest.NewNS(t, "c1")
 	dhcptest.Plug(t, "br0", ns)
-	p, err := Find("/proc", ns, "eth0")
+	p, err := client.Find("/proc", ns, "eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,16 +81,16 @@ func TestGone(t *testing.T) {
 	}
 	dhcptest.Unplug(t, ns)
 	dhcptest.Plug(t, "br0", ns) // another one of that name
-	if err := p.Look(); !errors.Is(err, ErrGone) {
-		q, _ := Find("/proc", ns, "eth0")
+	if err := p.Look(); !errors.Is(err, client.ErrGone) {
+		q, _ := client.Find("/proc", ns, "eth0")
 		t.Errorf("%v: %+v, now %+v", err, p, q)
 	}
-	if _, err := Find("/proc", "/run/netns/absent", "eth0"); !errors.Is(err, ErrGone) {
+	if _, err := client.Find("/proc", "/run/netns/absent", "eth0"); !errors.Is(err, client.ErrGone) {
 		t.Error(err)
 	}
 	other := *p
 	other.ID.Ino++
-	if err := other.Look(); !errors.Is(err, ErrGone) {
+	if err := other.Look(); !errors.Is(err, client.ErrGone) {
 		t.Error(err)
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
-	"github.com/patchbay-net/patchbay/test/keepertest"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -34,7 +33,7 @@ func lan(t *testing.T) *dhcptest.Server {
 
 func TestContract(t *testing.T) {
 	lan(t)
-	keepertest.Serve(t, dhcprpc.DefaultSocket)
+	dhcptest.Serve(t, dhcprpc.DefaultSocket)
 	refused := func(about, ipam, msg string) conformance.Refusal {
 		return conformance.Refusal{About: about, Conf: conformance.Object{"ipam": json.RawMessage(ipam)}, Code: 7, Msg: msg}
 	}
@@ -125,7 +124,7 @@ func TestNoKeeper(t *testing.T) {
 // CHECK expects the server's current answer in the previous result.
 func TestCheckAgainstResult(t *testing.T) {
 	lan(t)
-	keepertest.Serve(t, "/run/other.sock")
+	dhcptest.Serve(t, "/run/other.sock")
 	n := newNode(t)
 	dhcptest.Plug(t, "br0", n.ns)
 	const at = `"daemonSocketPath":"/run/other.sock"`

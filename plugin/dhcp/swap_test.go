@@ -15,7 +15,6 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
-	"github.com/patchbay-net/patchbay/test/keepertest"
 	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/reftest"
 )
@@ -61,7 +60,7 @@ func TestEitherWay(t *testing.T) {
 	}
 	sockets := map[string]string{"the reference's": "/run/cni/theirs.sock", "our": "/run/cni/ours.sock"}
 	referenceDaemon(t, sockets["the reference's"])
-	keepertest.Serve(t, sockets["our"])
+	dhcptest.Serve(t, sockets["our"])
 	dirs := map[string]string{"the reference's": filepath.Dir(reference(t)), "our": plugintest.Install(t, &Plugin)}
 	var first map[string]any
 	for plugin, dir := range dirs {

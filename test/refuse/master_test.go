@@ -11,7 +11,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/test/dhcptest"
-	"github.com/patchbay-net/patchbay/test/keepertest"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
@@ -35,7 +34,7 @@ func stage(t *testing.T, p *plugin.Plugin, conf map[string]any) {
 	if p.Name == "dhcp" { // its example is attached to docs0
 		dhcptest.LAN(t, "docs0", "10.66.0.1/24")
 		dhcptest.Dnsmasq(t, "docs0", "--dhcp-range=10.66.0.10,10.66.0.20,255.255.255.0,2m")
-		keepertest.Serve(t, dhcprpc.DefaultSocket)
+		dhcptest.Serve(t, dhcprpc.DefaultSocket)
 	}
 	if p.Name == "vrf" {
 		nettest.Need(t, nettest.LinkKind("vrf"))
