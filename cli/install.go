@@ -30,7 +30,13 @@ again by a rename, then the names that only this program has are removed:
 
 Without a backup, --remove removes this program's files:
 
-  patchbay install --remove /opt/cni/bin`
+  patchbay install --remove /opt/cni/bin
+
+On a Kubernetes node, --kubernetes also writes the pods' network, which needs
+no agent: /etc/cni/patchbay.template, which containerd (conf_template) fills
+with the node's podCIDRs, or with --pod-cidr the network itself, for CRI-O:
+
+  patchbay install --kubernetes --cluster-cidr 10.244.0.0/16 /opt/cni/bin`
 
 type installCommand struct {
 	app     *app
@@ -39,6 +45,9 @@ type installCommand struct {
 	Remove  bool     `long:"remove" description:"remove this program's names and copies from DIR"`
 	Force   bool     `long:"force" description:"replace other programs without keeping them"`
 	Only    []string `long:"only" value-name:"NAME" description:"install this plugin only; may be repeated"`
+	Pods    bool     `long:"kubernetes" description:"write the pods' network of a Kubernetes node, too"`
+	Cluster []string `long:"cluster-cidr" value-name:"PREFIX" description:"the cluster's pods, to which a pod's address is not masqueraded; may be repeated"`
+	Node    []string `long:"pod-cidr" value-name:"PREFIX" description:"this node's pods, for a runtime without templates; may be repeated"`
 	Source  string   `long:"from" value-name:"FILE" hidden:"1" description:"the program to install (this one)"`
 	JSON    bool     `long:"json" description:"print a JSON object"`
 	Args    struct {
@@ -55,11 +64,18 @@ type installed struct {
 	Kept     []string `json:"kept,omitempty"`     // up to date before
 	Restored []string `json:"restored,omitempty"` // from the backup
 	Removed  []string `json:"removed,omitempty"`  // only this program had them
+	Network  string   `json:"network,omitempty"`  // the file with the pods' network
+
+	networkChanged bool
 }
 
 // Execute makes all checks before the first change.
 func (c *installCommand) Execute([]string) error {
 	names, err := c.names()
+	if err != nil {
+		return err
+	}
+	network, err := parsePods(c.Cluster, c.Node)
 	if err != nil {
 		return err
 	}
@@ -76,7 +92,21 @@ func (c *installCommand) Execute([]string) error {
 	if done == nil {
 		return err
 	}
+	if err == nil {
+		err = c.pods(done, network)
+	}
 	return errors.Join(c.tell(done), err)
+}
+
+// pods writes the network of the pods, or with --remove removes its template.
+func (c *installCommand) pods(done *installed, network pods) (err error) {
+	switch {
+	case c.Remove:
+		return c.app.removePodTemplate()
+	case c.Pods:
+		done.Network, done.networkChanged, err = c.app.writePods(network)
+	}
+	return err
 }
 
 // tell prints what was done; if remove found nothing, the user may mean another directory.
@@ -114,9 +144,11 @@ func (c *installCommand) names() (names []string, err error) {
 		names = append(names, p.Name)
 	}
 	switch {
-	case c.Restore != "" && (c.Backup != "" || c.Source != "" || len(c.Only) > 0):
+	case c.Restore != "" && (c.Pods || c.Backup != "" || c.Source != "" || len(c.Only) > 0):
 		return nil, usage("", "--restore goes with --force only")
-	case c.Remove && (c.Restore != "" || c.Backup != "" || c.Source != "" || c.Force || len(c.Only) > 0):
+	case !c.Pods && len(c.Cluster)+len(c.Node) > 0:
+		return nil, usage("", "--cluster-cidr and --pod-cidr go with --kubernetes")
+	case c.Remove && (c.Pods || c.Restore != "" || c.Backup != "" || c.Source != "" || c.Force || len(c.Only) > 0):
 		return nil, usage("", "--remove goes with no other flag")
 	case len(c.Only) == 0:
 		return names, nil
@@ -138,6 +170,9 @@ func (d installed) text() string {
 		if len(part.names) > 0 {
 			fmt.Fprintf(&b, "%-9s  %s\n", part.what, strings.Join(part.names, " "))
 		}
+	}
+	if d.Network != "" {
+		b.WriteString(podText(d.Network, d.networkChanged))
 	}
 	if d.Build == "" {
 		return b.String()

@@ -75,21 +75,29 @@ func (k *cluster) apply(o object) {
 
 // install puts the plugin directory on a node and then, by a rename, which containerd's
 // watcher needs, a network with the node's own pod CIDRs. When we test our plugins one of
-// the nodes has the whole chain as one plugin.
+// the nodes gets its network from containerd, by the template of install --kubernetes.
 func (k *cluster) install(node string) {
 	k.Helper()
-	k.node(node, "sh", "-c", "cp -a "+plugins()+"/. /opt/cni/bin/ && ctr -a /run/containerd/containerd.sock -n k8s.io images import "+k.dir+"/probe.tar")
+	k.importProbe(node)
+	if ours() && node == "n1" {
+		k.node(node, patchbay(), "install", "--kubernetes", "--cluster-cidr=10.244.0.0/16", "--cluster-cidr=fd00:244::/56", "/opt/cni/bin")
+		return
+	}
+	k.node(node, "sh", "-c", "cp -a "+plugins()+"/. /opt/cni/bin/")
 	n := newNetwork(k, "bridge", "1.0.0")
 	n.name, n.subnets = "pods", k.podCIDRs(node)
-	if ours() && node == "n2" {
-		n.form = "patchbay"
-	}
 	n.parse(k)
 	file := filepath.Join(k.dir, node+".conflist")
 	if err := os.WriteFile(file, n.list.Bytes, 0o644); err != nil {
 		k.Fatal(err)
 	}
 	k.node(node, "sh", "-c", "cp "+file+" /etc/cni/net.d/.new && mv /etc/cni/net.d/.new /etc/cni/net.d/10-pods.conflist")
+}
+
+// importProbe gives a node the image of the probe.
+func (k *cluster) importProbe(node string) {
+	k.Helper()
+	k.node(node, "ctr", "-a", "/run/containerd/containerd.sock", "-n", "k8s.io", "images", "import", k.dir+"/probe.tar")
 }
 
 // podCIDRs are a node's, which the controller manager assigns a while after it registered.
