@@ -13,7 +13,7 @@ import (
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/ipamtest"
-	"github.com/patchbay-net/patchbay/test/nettest/hung"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestFileStore(t *testing.T) {
@@ -37,7 +37,7 @@ func TestHolderThatIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx.Close()
-	pid, end := hung.Locker(t, filepath.Join(s.DataDir, s.Network, "lock"))
+	pid, end := nettest.HungLocker(t, filepath.Join(s.DataDir, s.Network, "lock"))
 	for _, mode := range []ipam.Mode{ipam.Write, ipam.ReadOnly} {
 		ctx, cancel := context.WithTimeout(t.Context(), 40*time.Millisecond)
 		defer cancel()

@@ -11,7 +11,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/internal/announce"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -34,7 +33,7 @@ func (p *Place) Put(g *Grant) error {
 		if err := g.add(conn, link); err != nil {
 			return err
 		}
-		return announce.Send(conn, link, []netip.Addr{g.Address.Addr()})
+		return conn.Announce(link, []netip.Addr{g.Address.Addr()})
 	})
 }
 
@@ -58,7 +57,7 @@ func (p *Place) Change(from, to *Grant) error {
 		}
 		err := errors.Join(gone.remove(conn, link), come.add(conn, link))
 		if from.Address != to.Address {
-			err = errors.Join(err, announce.Send(conn, link, []netip.Addr{to.Address.Addr()}))
+			err = errors.Join(err, conn.Announce(link, []netip.Addr{to.Address.Addr()}))
 		}
 		return err
 	})

@@ -13,7 +13,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest/hung"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // A stopped process keeps its lock: the wait ends with an error that names the process and
@@ -24,7 +24,7 @@ func TestHolderThatIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close() //nolint:errcheck // only locked
-	pid, end := hung.Locker(t, f.Name())
+	pid, end := nettest.HungLocker(t, f.Name())
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	for name, lock := range map[string]func(context.Context, int) error{"exclusive": durable.LockExclusive, "shared": durable.LockShared} {

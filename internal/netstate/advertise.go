@@ -14,7 +14,6 @@ import (
 	"github.com/vishvananda/netlink"
 	vnetns "github.com/vishvananda/netns"
 
-	"github.com/patchbay-net/patchbay/internal/announce"
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
@@ -24,7 +23,7 @@ import (
 const announceTime = 100 * time.Millisecond
 
 // Advertise announces on a shared segment the addresses of a link in the sandbox, beyond
-// what the kernel does with arp_notify and ndisc_notify (see internal/announce). It is best
+// what the kernel does with arp_notify and ndisc_notify (see nl.Conn.Announce). It is best
 // effort: a failure is a warning.
 type Advertise struct {
 	Link  string
@@ -52,7 +51,7 @@ func (a Advertise) Ensure(ctx context.Context, env *Env) (Undo, error) {
 			return nil, nil
 		}
 	}
-	if err := announce.Send(env.Sandbox, link, a.Addrs); err != nil {
+	if err := env.Sandbox.Announce(link, a.Addrs); err != nil {
 		env.Warn(err)
 	}
 	return nil, nil

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest/hung"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // A stopped process with the lock keeps other processes from adding rules until their
@@ -23,7 +23,7 @@ func TestHolderThatIsStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pid, end := hung.Locker(t, filepath.Join(c.runDir, lockFile))
+	pid, end := nettest.HungLocker(t, filepath.Join(c.runDir, lockFile))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	c.Queue(only.Ensure())

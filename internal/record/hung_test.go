@@ -12,7 +12,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest/hung"
+	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 // A stopped process with a lock blocks only what needs that lock, for a limited time; the
@@ -41,7 +41,7 @@ func TestHolderThatIsStopped(t *testing.T) {
 			"Repairing":  func(ctx context.Context) error { return tryAll(s.Repairing(ctx)) },
 		}},
 	} {
-		pid, end := hung.Locker(t, c.path)
+		pid, end := nettest.HungLocker(t, c.path)
 		for what, do := range c.do {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			err := do(ctx)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/nettest/hung"
+	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
@@ -27,7 +27,7 @@ func TestHolderThatIsStopped(t *testing.T) {
 	conf := func(port string) string { return ports(strings.Replace(webPort, "8080", port, 1)) }
 	a.must(t, spec.Add, conf("8080"))
 	mine := elements(t)
-	pid, end := hung.Locker(t, "/run/patchbay/shared/"+hex.EncodeToString([]byte(factLocalNet+"cni0")))
+	pid, end := nettest.HungLocker(t, "/run/patchbay/shared/"+hex.EncodeToString([]byte(factLocalNet+"cni0")))
 	hangs := func(caller *attachment, verb spec.Verb, conf string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -6,6 +6,7 @@ package nettest
 import (
 	"errors"
 	"os"
+	"os/exec"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -62,4 +63,10 @@ func tryLink(l netlink.Link) error {
 		return err
 	}
 	return netlink.LinkDel(l)
+}
+
+// Program is a program of the machine that a test uses: go, nft, conntrack. scripts/setup
+// installs them all; the machine of the second kernel has few, and skips such a test.
+func Program(name string) Feature {
+	return Feature{"program " + name, func() error { _, err := exec.LookPath(name); return err }}
 }

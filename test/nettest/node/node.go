@@ -47,6 +47,9 @@ type Space struct {
 	conn *nl.Conn
 }
 
+// Conn is the netlink socket of the namespace.
+func (s *Space) Conn() *nl.Conn { return s.conn }
+
 // New creates the node and the outside. The end of the test removes everything.
 func New(t testing.TB) *Node {
 	t.Helper()
@@ -55,7 +58,7 @@ func New(t testing.TB) *Node {
 	t.Cleanup(host.Close)
 	n := &Node{t: t, Host: &Space{t: t, Name: "host", conn: host}}
 	n.Host.noDAD()
-	n.Router, n.Client = n.space("router"), n.space("client")
+	n.Router, n.Client = n.Space("router"), n.Space("client")
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
 		n.Host.Sysctl(key, "1")
 		n.Router.Sysctl(key, "1")
@@ -73,8 +76,9 @@ func New(t testing.TB) *Node {
 	return n
 }
 
-// space makes a namespace with its loopback up.
-func (n *Node) space(name string) *Space {
+// Space creates a namespace with nothing but its loopback: a container that a plugin has
+// yet to attach.
+func (n *Node) Space(name string) *Space {
 	n.t.Helper()
 	path := nettest.NewNS(n.t, name)
 	ns, err := netns.Open(path)
@@ -128,7 +132,7 @@ type Container struct {
 // Container makes a container with eth0 on the bridge and the bridge as gateway.
 func (b *Bridge) Container(name string, addrs ...string) *Container {
 	b.node.t.Helper()
-	c := &Container{Space: b.node.space(name), bridge: b, veth: "v" + name}
+	c := &Container{Space: b.node.Space(name), bridge: b, veth: "v" + name}
 	Join(b.node.Host, c.veth, c.Space, "eth0")
 	host := b.node.Host
 	must(c.t, host.conn.LinkSetMaster(host.link(c.veth), host.link(b.Name)))

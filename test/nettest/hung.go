@@ -1,8 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hung starts processes that hold a lock and are stopped.
-package hung
+package nettest
 
 import (
 	"errors"
@@ -13,15 +12,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
-// Locker starts a process that takes the flock(2) of the file or directory at path, or of a
+// HungLocker starts a process that takes the flock(2) of the file or directory at path, or of a
 // new file there, and stops it (SIGSTOP). end kills it; so does the end of the test.
-func Locker(t testing.TB, path string) (pid string, end func()) {
+func HungLocker(t testing.TB, path string) (pid string, end func()) {
 	t.Helper()
-	nettest.Need(t, nettest.Program("flock"))
+	Need(t, Program("flock"))
 	cmd := exec.Command("flock", "--no-fork", path, "sleep", "3600")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

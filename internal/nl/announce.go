@@ -1,20 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package announce announces on a shared segment where an address is now. Neighbours may
-// have another host or an earlier container in their tables and would send to it for
-// minutes. The package sends what the kernel sends by itself only once, when a link goes
-// up, and often too early.
-//
-// IPv4: the kernel probes its own address as a neighbour. It broadcasts "who has 10.1.2.3,
-// tell 10.1.2.3", which is a gratuitous ARP (RFC 5227, 3), now and twice more a second
-// apart (mcast_solicit, retrans_time_ms), long after the plugin has ended. A packet socket
-// could send the same, but closing one waits for RCU: 8-16 ms on Linux 6.18, as long as all
-// the rest of an ADD.
-//
-// IPv6: an unsolicited neighbour advertisement (RFC 4861, 7.2.6) over a raw
-// ICMPv6 socket, which costs 0.03 ms to open and close.
-package announce
+package nl
 
 import (
 	"errors"
@@ -25,18 +12,27 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// Send announces addresses of a link, whose Ethernet address is mac, in the
-// namespace of c. An address that is still tentative cannot be announced.
-func Send(c *nl.Conn, link netlink.Link, addrs []netip.Addr) error {
+// Announce tells a shared segment where addresses of a link are now. Neighbours may have
+// another host or an earlier container in their tables and would send to it for minutes.
+// It sends what the kernel sends by itself only once, when a link goes up, and often too
+// early. An address that is still tentative cannot be announced.
+//
+// IPv4: the kernel probes its own address as a neighbour. It broadcasts "who has 10.1.2.3,
+// tell 10.1.2.3", which is a gratuitous ARP (RFC 5227, 3), now and twice more a second
+// apart (mcast_solicit, retrans_time_ms), long after the plugin has ended. A packet socket
+// could send the same, but closing one waits for RCU: 8-16 ms on Linux 6.18, as long as all
+// the rest of an ADD.
+//
+// IPv6: an unsolicited neighbour advertisement (RFC 4861, 7.2.6) over a raw
+// ICMPv6 socket, which costs 0.03 ms to open and close.
+func (c *Conn) Announce(link netlink.Link, addrs []netip.Addr) error {
 	var errs []error
 	var v6 []netip.Addr
 	for _, a := range addrs {
 		if a.Is4() {
-			errs = append(errs, probeSelf(c, link, a))
+			errs = append(errs, c.probeSelf(link, a))
 		} else {
 			v6 = append(v6, a)
 		}
@@ -50,7 +46,7 @@ func Send(c *nl.Conn, link netlink.Link, addrs []netip.Addr) error {
 // probeSelf makes the kernel probe its own address. It probes again when the neighbour
 // entry exists. The entry remains in the neighbour table until the kernel needs its place;
 // no packet uses it, since the address is local.
-func probeSelf(c *nl.Conn, link netlink.Link, addr netip.Addr) error {
+func (c *Conn) probeSelf(link netlink.Link, addr netip.Addr) error {
 	err := c.NeighSet(&netlink.Neigh{
 		LinkIndex: link.Attrs().Index, Family: unix.AF_INET, IP: addr.AsSlice(), Flags: netlink.NTF_USE,
 	})

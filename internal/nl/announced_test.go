@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package announce
+package nl_test
 
 import (
 	"encoding/hex"
@@ -14,27 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
-
-func TestMain(m *testing.M) { nettest.Main(m) }
-
-// The packet matches the RFC to the last byte.
-func TestAdvertisement(t *testing.T) {
-	mac := net.HardwareAddr{2, 0, 0, 0, 0, 5}
-	for _, c := range []struct {
-		mac  net.HardwareAddr
-		want string
-	}{
-		{mac, "88000000" + "20000000" + "fd000000000000000000000000000005" + "0201020000000005"},
-		{nil, "88000000" + "20000000" + "fd000000000000000000000000000005"},
-	} {
-		if got := hex.EncodeToString(advertisement(netip.MustParseAddr("fd00::5"), c.mac)); got != c.want {
-			t.Errorf("mac %v: got %s, want %s", c.mac, got, c.want)
-		}
-	}
-}
 
 // A neighbour that has an old Ethernet address for an IP address sends to the new one after
 // the announcement, in both families (pain 26).
@@ -52,7 +33,7 @@ func TestNeighboursLearn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := Send(n.Host.Conn(), link, addrs); err != nil {
+	if err := n.Host.Conn().Announce(link, addrs); err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range addrs {
@@ -66,7 +47,7 @@ func TestNeighboursLearn(t *testing.T) {
 			}
 		}
 	}
-	if err := Send(n.Host.Conn(), link, addrs); err != nil {
+	if err := n.Host.Conn().Announce(link, addrs); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
 }
@@ -85,17 +66,17 @@ func remembered(t *testing.T, s *node.Space, link netlink.Link, addr netip.Addr)
 	return "nowhere"
 }
 
-// The kernel repeats a gratuitous ARP twice, after Send has long returned.
+// The kernel repeats a gratuitous ARP twice, after Announce has long returned.
 func TestRepeated(t *testing.T) {
 	n := node.New(t)
 	link := must(n.Host.Conn().Link("uplink"))(t)
 	there := must(n.Router.Conn().Link("tonode"))(t)
 	heard := listen(t, n.Router, there.Attrs().Index, 3)
-	if err := Send(n.Host.Conn(), link, []netip.Addr{netip.MustParseAddr(node.Uplink4)}); err != nil {
+	if err := n.Host.Conn().Announce(link, []netip.Addr{netip.MustParseAddr(node.Uplink4)}); err != nil {
 		t.Fatal(err)
 	}
 	if len(heard) == 3 {
-		t.Error("Send waited for the repetitions")
+		t.Error("Announce waited for the repetitions")
 	}
 	const gratuitous = "0001080006040001" // Ethernet, IPv4, request
 	mac := hex.EncodeToString(link.Attrs().HardwareAddr)
