@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/cli/attached"
+	"github.com/patchbay-net/patchbay/cli/doctor"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
@@ -189,7 +189,7 @@ func (c *checkCommand) report(found []*finding, bad int) string {
 func (a *app) checkAll() ([]*finding, error) {
 	s := a.session()
 	defer s.Close()
-	look := attached.New(kernel.OfSession(s), a.paths.Proc)
+	look := doctor.NewLook(kernel.OfSession(s), a.paths.Proc)
 	rt := a.runtime(nil)
 	list, err := look.List(rt)
 	found := make([]*finding, 0, len(list))

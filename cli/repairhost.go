@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/patchbay-net/patchbay/cli/attached"
+	"github.com/patchbay-net/patchbay/cli/doctor"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/order"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -25,8 +25,8 @@ func (r *repairer) host(ctx context.Context) (err error) {
 		return err
 	}
 	r.env.Warn, r.env.Records = r.app.warn, r.k.Records
-	list, _ := attached.New(r.k, r.app.paths.Proc).List(r.app.runtime(nil)) // doctor reports broken files
-	order.Stable(list, func(a, b *attached.Attachment) int { return took(b) - took(a) })
+	list, _ := doctor.NewLook(r.k, r.app.paths.Proc).List(r.app.runtime(nil)) // doctor reports broken files
+	order.Stable(list, func(a, b *doctor.Attachment) int { return took(b) - took(a) })
 	var errs []error
 	for _, a := range list {
 		for _, rec := range a.Records {
@@ -38,7 +38,7 @@ func (r *repairer) host(ctx context.Context) (err error) {
 	return errors.Join(errs...)
 }
 
-func took(a *attached.Attachment) (n int) {
+func took(a *doctor.Attachment) (n int) {
 	for _, r := range a.Records {
 		n = max(n, len(r.Displaced))
 	}
@@ -47,7 +47,7 @@ func took(a *attached.Attachment) (n int) {
 
 // ends repairs the host's ends of an attachment. It locks the record only if something is
 // missing, and then checks again.
-func (r *repairer) ends(ctx context.Context, a *attached.Attachment, listed *record.Record) error {
+func (r *repairer) ends(ctx context.Context, a *doctor.Attachment, listed *record.Record) error {
 	if s, err := r.lacking(ctx, a, listed); len(s) == 0 || err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (r *repairer) ends(ctx context.Context, a *attached.Attachment, listed *rec
 }
 
 // lacking returns the missing objects, none if the attachment is dead.
-func (r *repairer) lacking(ctx context.Context, a *attached.Attachment, rec *record.Record) (netstate.State, error) {
+func (r *repairer) lacking(ctx context.Context, a *doctor.Attachment, rec *record.Record) (netstate.State, error) {
 	if rec.NetNS == "" || r.dead(rec) {
 		return nil, nil
 	}

@@ -12,8 +12,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/cli/attached"
-	"github.com/patchbay-net/patchbay/cli/vet"
+	"github.com/patchbay-net/patchbay/cli/doctor"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -46,7 +45,7 @@ func (r *repairer) stands(e nft.Element) bool {
 // unrepaired reports living attachments that lack objects which no record lists. Doctor
 // reports files that cannot be read.
 func (r *repairer) unrepaired(ctx context.Context) {
-	look := attached.New(r.k, r.app.paths.Proc)
+	look := doctor.NewLook(r.k, r.app.paths.Proc)
 	list, _ := look.List(r.app.runtime(nil))
 	for _, a := range list {
 		name := named(a.Network, a.ContainerID, a.IfName)
@@ -58,7 +57,7 @@ func (r *repairer) unrepaired(ctx context.Context) {
 }
 
 // lacks is what a living attachment still lacks after the repair, and what to do.
-func (r *repairer) lacks(ctx context.Context, look *attached.Look, a *attached.Attachment) string {
+func (r *repairer) lacks(ctx context.Context, look *doctor.Look, a *doctor.Attachment) string {
 	switch {
 	case a.Gone():
 		return ""
@@ -73,7 +72,7 @@ func (r *repairer) lacks(ctx context.Context, look *attached.Look, a *attached.A
 	if err != nil || perr != nil || len(known) > 0 {
 		return ""
 	}
-	d := netstate.Found(vet.Check(ctx, r.app.runtime(nil), r.session, l, a.Attachment))
+	d := netstate.Found(doctor.Inspect(ctx, r.app.runtime(nil), r.session, l, a.Attachment))
 	if len(d.Lost) == 0 {
 		return ""
 	}
@@ -81,6 +80,6 @@ func (r *repairer) lacks(ctx context.Context, look *attached.Look, a *attached.A
 }
 
 // busy reports whether an ADD or DEL works on the attachment.
-func (r *repairer) busy(a *attached.Attachment) bool {
+func (r *repairer) busy(a *doctor.Attachment) bool {
 	return slices.ContainsFunc(a.Records, func(rec *record.Record) bool { return r.store.Busy(rec.Network, rec.Owner, rec.Plugin) })
 }

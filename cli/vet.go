@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/patchbay-net/patchbay/cli/vet"
+	"github.com/patchbay-net/patchbay/cli/doctor"
 )
 
 // vet judges the configuration of a network. It prints warnings to standard error and also
@@ -17,8 +17,8 @@ func (a *app) vet(n *network) (warnings []string, err error) {
 	s := a.session()
 	defer s.Close()
 	var errs []error
-	for _, f := range vet.Network(a.ctx, a.runtime(n), s, n.List) {
-		if !f.Warning {
+	for _, f := range doctor.Validate(a.ctx, a.runtime(n), s, n.List) {
+		if f.Level == doctor.Problem {
 			errs = append(errs, f)
 			continue
 		}
@@ -38,5 +38,5 @@ func (a *app) ready(ctx context.Context, n *network) error {
 	}
 	s := a.session()
 	defer s.Close()
-	return vet.Status(ctx, a.runtime(n), s, n.List)
+	return doctor.Status(ctx, a.runtime(n), s, n.List)
 }

@@ -12,8 +12,6 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/cli/attached"
-	"github.com/patchbay-net/patchbay/cli/vet"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -24,8 +22,8 @@ const mostNamed = 3
 
 // standing returns the attachments of this node whose namespace exists: the check of
 // leftovers covers the others.
-func (n *Node) standing() (look *attached.Look, list []*attached.Attachment, err error) {
-	look = attached.New(n.Kernel, n.Paths.Proc)
+func (n *Node) standing() (look *Look, list []*Attachment, err error) {
+	look = NewLook(n.Kernel, n.Paths.Proc)
 	all, err := look.List(n.Runtime)
 	for _, a := range all {
 		if a.NetNS != "" && !a.Gone() {
@@ -96,7 +94,7 @@ func brokenFiles(err error) (broken []error, others error) {
 
 // ask runs our plugins' CHECK once per attachment, and returns what is missing. It returns
 // nothing where no runtime caches the configuration.
-func (n *Node) ask(ctx context.Context, a *attached.Attachment) *netstate.Differences {
+func (n *Node) ask(ctx context.Context, a *Attachment) *netstate.Differences {
 	key := owner.Of(a.Network, a.ContainerID, a.IfName)
 	if d := n.asked[key]; d != nil {
 		return d
@@ -108,7 +106,7 @@ func (n *Node) ask(ctx context.Context, a *attached.Attachment) *netstate.Differ
 	if list, err := chain.ParseList(a.Config); err == nil {
 		s := n.NewSession()
 		defer s.Close()
-		d = netstate.Found(vet.Check(ctx, n.Runtime, s, list, a.Attachment))
+		d = netstate.Found(Inspect(ctx, n.Runtime, s, list, a.Attachment))
 	}
 	n.asked[key] = d
 	return d
@@ -141,7 +139,7 @@ type lacks struct {
 	counts map[string]int
 }
 
-func (l *lacks) add(a *attached.Attachment, lost []netstate.Lost) {
+func (l *lacks) add(a *Attachment, lost []netstate.Lost) {
 	if len(lost) == 0 {
 		return
 	}

@@ -17,7 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/cli/vet"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -57,16 +56,17 @@ func noNetwork(dir string) Finding {
 func (n *Node) validate(ctx context.Context, net *Network) (found []Finding) {
 	s := n.NewSession()
 	defer s.Close()
-	for _, f := range vet.Network(ctx, n.Runtime, s, net.List) {
-		what := fmt.Sprintf("network %s: %v", net.Name, f)
+	for _, f := range Validate(ctx, n.Runtime, s, net.List) {
+		f.What = fmt.Sprintf("network %s: %s", net.Name, f.What)
 		switch {
-		case f.Warning:
-			found = append(found, warning(what, "correct %s, or leave it: an ADD accepts it", net.File))
+		case f.Level == Warning:
+			f.Fix = fmt.Sprintf("correct %s, or leave it: an ADD accepts it", net.File)
 		case errors.Is(f, invoke.ErrNotFound):
-			found = append(found, problem(what, "correct %s, or install the plugin: patchbay install %s has ours", net.File, n.Runtime.Path[0]))
+			f.Fix = fmt.Sprintf("correct %s, or install the plugin: patchbay install %s has ours", net.File, n.Runtime.Path[0])
 		default:
-			found = append(found, problem(what, "correct %s; patchbay network validate %s", net.File, net.Name))
+			f.Fix = fmt.Sprintf("correct %s; patchbay network validate %s", net.File, net.Name)
 		}
+		found = append(found, f)
 	}
 	return found
 }
@@ -76,7 +76,7 @@ func statuses(ctx context.Context, n *Node) (found []Finding, err error) {
 	s := n.NewSession()
 	defer s.Close()
 	for _, net := range n.Networks {
-		if err := vet.Status(ctx, n.Runtime, s, net.List); err != nil {
+		if err := Status(ctx, n.Runtime, s, net.List); err != nil {
 			what := fmt.Sprintf("network %s takes no containers now: %v", net.Name, err)
 			if d := spec.AsError(err).Details; d != "" {
 				what += " (" + d + ")"

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package doctor finds what is wrong with the networking of a node, and says what to do
-// about it: `patchbay doctor`.
+// about it: `patchbay doctor`. Its parts serve other commands too: Validate judges a
+// configuration, Status and Inspect ask plugins, Look compares attachments with the kernel.
 //
 // A check is one function with a line in the table of Checks. It reads and never changes;
 // it tries what the kernel supports in a separate namespace, and does not infer it from a
@@ -34,7 +35,15 @@ type Finding struct {
 	Level Level  `json:"level"`
 	What  string `json:"what"`
 	Fix   string `json:"fix"` // what to do about it
+
+	Cause error `json:"-"` // with its code, where there is one
 }
+
+// Error is what was found.
+func (f Finding) Error() string { return f.What }
+
+// Unwrap returns the cause.
+func (f Finding) Unwrap() error { return f.Cause }
 
 // Check is one kind of check.
 type Check struct {

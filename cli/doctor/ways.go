@@ -14,7 +14,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/patchbay-net/patchbay/cli/attached"
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
@@ -145,7 +144,7 @@ func (n *Node) oneWay(found []Finding, what, network string, from, to net.IP, in
 
 // misled reports static neighbour entries on a bridge that give a container's address
 // another MAC address than the container's: the kernel never corrects them.
-func misled(a *attached.Attachment, entries []netlink.Neigh, bridge string) (found []Finding) {
+func misled(a *Attachment, entries []netlink.Neigh, bridge string) (found []Finding) {
 	for _, ip := range a.Result.IPs {
 		in := a.Result.Of(ip)
 		for i := range entries {

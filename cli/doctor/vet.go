@@ -1,12 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vet judges the configuration of a network before anything is attached to it:
-// plugins that are missing or in an impossible order, and errors of the plugins' own
-// decoding, with what their IPAM would answer. Keys that no plugin reads and values that
-// cannot be intended are warnings: ADD tolerates them, as the reference does. Of other
-// vendors' plugins it checks only whether they exist.
-package vet
+package doctor
 
 import (
 	"context"
@@ -24,26 +19,12 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Finding is one error or warning.
-type Finding struct {
-	Warning bool
-	Where   string // file, line and column, if known
-	Err     error
-}
-
-// Error formats the finding in one line.
-func (f Finding) Error() string {
-	if f.Where == "" {
-		return f.Err.Error()
-	}
-	return f.Where + ": " + f.Err.Error()
-}
-
-// Unwrap returns the cause, with its code.
-func (f Finding) Unwrap() error { return f.Err }
-
-// Network judges a list.
-func Network(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List) []Finding {
+// Validate judges the configuration of a network before anything is attached to it: plugins
+// that are missing or in an impossible order, and errors of the plugins' own decoding, with
+// what their IPAM would answer. Keys that no plugin reads and values that cannot be intended
+// are warnings: ADD tolerates them, as the reference does. Of other vendors' plugins it
+// checks only whether they exist. The findings have no Fix.
+func Validate(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List) []Finding {
 	v := &vetter{ctx: ctx, rt: rt, session: s, list: l, data: l.Bytes}
 	if l.File != "" {
 		if data, err := durable.ReadConf(l.File); err == nil {
@@ -90,21 +71,23 @@ type vetter struct {
 	found   []Finding
 }
 
-// at formats a position; offset -1 is unknown.
-func (v *vetter) at(offset int64) string {
-	if v.list.File == "" || offset < 0 {
-		return v.list.File
+// find adds a finding at an offset in the list's file; -1 is unknown.
+func (v *vetter) find(level Level, offset int64, err error) {
+	f := Finding{Level: level, What: err.Error(), Cause: err}
+	if at := v.list.File; at != "" {
+		if offset >= 0 {
+			line, column := jsonat.Position(v.data, offset)
+			at = fmt.Sprintf("%s:%d:%d", at, line, column)
+		}
+		f.What = at + ": " + f.What
 	}
-	line, column := jsonat.Position(v.data, offset)
-	return fmt.Sprintf("%s:%d:%d", v.list.File, line, column)
+	v.found = append(v.found, f)
 }
 
-func (v *vetter) problem(n *jsonat.Node, err error) {
-	v.found = append(v.found, Finding{Where: v.at(offsetOf(n)), Err: err})
-}
+func (v *vetter) problem(n *jsonat.Node, err error) { v.find(Problem, offsetOf(n), err) }
 
 func (v *vetter) warn(offset int64, format string, args ...any) {
-	v.found = append(v.found, Finding{Warning: true, Where: v.at(offset), Err: fmt.Errorf(format, args...)})
+	v.find(Warning, offset, fmt.Errorf(format, args...))
 }
 
 func offsetOf(n *jsonat.Node) int64 {
@@ -162,7 +145,7 @@ func (v *vetter) judge(of, pluginType string, call *spec.Call, n *jsonat.Node, i
 
 func (v *vetter) problems() (count int) {
 	for _, f := range v.found {
-		if !f.Warning {
+		if f.Level == Problem {
 			count++
 		}
 	}

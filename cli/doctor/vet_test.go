@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package vet_test
+package doctor_test
 
 import (
 	"bufio"
@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/chain"
-	"github.com/patchbay-net/patchbay/cli/vet"
+	"github.com/patchbay-net/patchbay/cli/doctor"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/all"
 )
@@ -31,8 +31,8 @@ func judge(t *testing.T, list string) (refused, warned []string) {
 	defer s.Close()
 	s.Paths.Etc = t.TempDir() // without this machine's allow list
 	rt := &chain.Runtime{Path: []string{"/nonexistent"}, Invoker: &plugin.Builtin{NewSession: func() *plugin.Session { return plugin.NewSession(all.Plugins()) }}}
-	for _, f := range vet.Network(context.Background(), rt, s, l) {
-		if f.Warning {
+	for _, f := range doctor.Validate(context.Background(), rt, s, l) {
+		if f.Level == doctor.Warning {
 			warned = append(warned, f.Error())
 			continue
 		}

@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package vet
+package doctor
 
 import (
 	"context"
@@ -32,10 +32,10 @@ func own(s *plugin.Session, rt *chain.Runtime, p *chain.Plugin) bool {
 	return err == nil && s.Own(p.Type, call) != nil && (head.IPAM.Type == "" || s.Own(head.IPAM.Type, call) != nil)
 }
 
-// Check runs the CHECK of an attachment's plugins in this process, even where its list is
+// Inspect runs the CHECK of an attachment's plugins in this process, even where its list is
 // of a version without CHECK, or has disableCheck, which is for other vendors' plugins. It
 // takes no lock.
-func Check(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List, a chain.Attachment) error {
+func Inspect(ctx context.Context, rt *chain.Runtime, s *plugin.Session, l *chain.List, a chain.Attachment) error {
 	list := *l
 	if !spec.AtLeast(list.CNIVersion, "0.4.0") {
 		list.CNIVersion = spec.Current

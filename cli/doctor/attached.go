@@ -1,11 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attached compares the attachments of a node with the kernel: those whose result
-// a runtime caches, and those that only our records name. It calls no plugin, so it works
-// for other vendors' plugins too, and hundreds of attachments take no longer than one ADD
-// each.
-package attached
+package doctor
 
 import (
 	"cmp"
@@ -72,8 +68,10 @@ func (a *Attachment) Uncached(p paths.Paths) bool {
 	})
 }
 
-// Look compares attachments with the kernel. It looks up only once what several
-// attachments share.
+// Look compares the attachments of a node with the kernel: those whose result a runtime
+// caches, and those that only our records name. It calls no plugin, so it works for other
+// vendors' plugins too, and hundreds of attachments take no longer than one ADD each. It
+// looks up only once what several attachments share.
 type Look struct {
 	kernel *kernel.Kernel
 	proc   string
@@ -83,8 +81,8 @@ type Look struct {
 	accepted func() (bool, error) // whether all addresses are accepted; looked up once
 }
 
-// New returns a Look; proc is where procfs is.
-func New(k *kernel.Kernel, proc string) *Look {
+// NewLook returns a Look; proc is where procfs is.
+func NewLook(k *kernel.Kernel, proc string) *Look {
 	l := &Look{kernel: k, proc: proc, facts: make(map[string]record.Fact), lost: make(map[string][]netstate.Lost)}
 	_, facts, _ := k.Records.Facts() // doctor's check of leftovers reports broken ones
 	for _, f := range facts {
@@ -237,7 +235,7 @@ func (l *Look) Links(ctx context.Context, a *Attachment) (diffs []string, err er
 		return diffs, err
 	}
 	defer inside.Close()
-	more, err := a.inside(ctx, &netstate.Env{Host: host, Sandbox: inside})
+	more, err := a.compareInside(ctx, &netstate.Env{Host: host, Sandbox: inside})
 	return append(diffs, more...), err
 }
 
@@ -251,9 +249,9 @@ func (a *Attachment) hostLinks() (names []string) {
 	return slices.Compact(names)
 }
 
-// inside compares the interface with the result, if the result places it in this
+// compareInside compares the interface with the result, if the result places it in this
 // namespace.
-func (a *Attachment) inside(ctx context.Context, env *netstate.Env) (diffs []string, err error) {
+func (a *Attachment) compareInside(ctx context.Context, env *netstate.Env) (diffs []string, err error) {
 	at := slices.IndexFunc(a.Result.Interfaces, func(i spec.Interface) bool { return i.Name == a.IfName && i.Sandbox == a.NetNS })
 	if at < 0 {
 		return nil, nil

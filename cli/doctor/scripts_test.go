@@ -1,7 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package vet_test
+package doctor_test
 
 import (
 	"path/filepath"
