@@ -6,7 +6,6 @@ package durable
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -90,27 +89,55 @@ func Read(path string) ([]byte, error) { return ReadUpTo(path, maxSize) }
 // ReadUpTo is Read with a limit in bytes. A file that its writer lets grow beyond the
 // limit can never be read again.
 func ReadUpTo(path string, limit int64) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	fd, err := Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if errors.Is(err, unix.ELOOP) {
 		return nil, fmt.Errorf("%w: %w", ErrIrregular, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // read only
-	fi, err := f.Stat()
+	defer unix.Close(fd) //nolint:errcheck // read only
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > limit {
+		return nil, fmt.Errorf("%w: %s is of mode %#o and %d bytes", ErrIrregular, path, st.Mode, st.Size)
+	}
+	data, err := readFull(fd, make([]byte, st.Size))
 	if err != nil {
-		return nil, err
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
 	}
-	if !fi.Mode().IsRegular() || fi.Size() > limit {
-		return nil, fmt.Errorf("%w: %v of %d bytes", ErrIrregular, fi.Mode(), fi.Size())
+	return data, nil
+}
+
+// Open opens a file or directory, with mode 0600 if it is new, as a plain descriptor: an
+// os.File would register it with the poller, which refuses such files, in five system calls.
+func Open(path string, flags int) (fd int, err error) {
+	for {
+		fd, err = unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
+		if err == nil {
+			return fd, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
 	}
-	data := make([]byte, fi.Size())
-	n, err := io.ReadFull(f, data)
-	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		err = nil // truncated meanwhile
+}
+
+// readFull fills data, less of it when the file was truncated meanwhile.
+func readFull(fd int, data []byte) ([]byte, error) {
+	for n := 0; n < len(data); {
+		got, err := unix.Read(fd, data[n:])
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return nil, err
+		}
+		if err == nil && got == 0 {
+			return data[:n], nil
+		}
+		n += max(got, 0)
 	}
-	return data[:n], err
+	return data, nil
 }
 
 // Remove deletes path and the temporary file that a killed writer left beside it. A

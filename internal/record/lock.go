@@ -46,7 +46,7 @@ func (s *Store) Take(network string, o owner.Key, plugin string) (*Record, error
 	if s.guard(attachments, network) != nil {
 		return s.Read(network, o, plugin)
 	}
-	r, _, err := s.take(network, o, plugin, patience)
+	r, _, err := s.take(s.path(network, o, plugin), patience)
 	return r, err
 }
 
@@ -71,13 +71,12 @@ func (s *Store) TakeAll(o owner.Key) (list []*Record) {
 
 // take locks again when the record appears after an attempt that found nothing to lock: it
 // belongs to an ADD in progress.
-func (s *Store) take(network string, o owner.Key, plugin string, wait time.Duration) (r *Record, ok bool, err error) {
-	path := s.path(network, o, plugin)
+func (s *Store) take(path string, wait time.Duration) (r *Record, ok bool, err error) {
 	ok = s.lock(path, wait)
-	r, err = s.Read(network, o, plugin)
+	r, err = s.readKnown(path)
 	if ok && !s.holds(path) && (r != nil || err != nil) {
 		ok = s.lock(path, wait)
-		r, err = s.Read(network, o, plugin)
+		r, err = s.readKnown(path)
 	}
 	return r, ok, err
 }
@@ -88,7 +87,7 @@ func (s *Store) TryTake(network string, o owner.Key, plugin string, wait time.Du
 	if err := s.guard(attachments, network); err != nil {
 		return nil, true, fmt.Errorf("read record: %w: %w", ErrBroken, err)
 	}
-	if r, ok, err = s.take(network, o, plugin, wait); !ok {
+	if r, ok, err = s.take(s.path(network, o, plugin), wait); !ok {
 		return nil, false, nil
 	}
 	return r, true, err

@@ -18,6 +18,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/nft"
@@ -229,8 +231,16 @@ func (s *Store) Read(network string, o owner.Key, plugin string) (*Record, error
 	if err := s.guard(attachments, network); err != nil {
 		return nil, fmt.Errorf("read record: %w: %w", ErrBroken, err)
 	}
-	path := s.path(network, o, plugin)
-	s.know(path, versionAt(path)) // before reading: a record that is written meanwhile is another version
+	return s.readKnown(s.path(network, o, plugin))
+}
+
+// readKnown reads a record and notes its version.
+func (s *Store) readKnown(path string) (*Record, error) {
+	v, err := lookAt(path) // before reading: a record that is written meanwhile is another version
+	s.know(path, v)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	return read(path)
 }
 
@@ -320,7 +330,7 @@ func (s *Store) Remove(network string, o owner.Key, plugin string) error {
 
 // removeEmpty removes a directory unless it has an entry: rmdir itself decides, so no
 // other process's file can be lost.
-func removeEmpty(dir string) { _ = os.Remove(dir) }
+func removeEmpty(dir string) { _ = unix.Rmdir(dir) }
 
 // Torn is a record that exists and cannot be used. Its path gives the owner.
 type Torn struct {

@@ -133,13 +133,14 @@ func (s *Store) Release(ctx context.Context, name string, o owner.Key, remove fu
 
 // heldByOthers reads two entries at most, even of a large directory.
 func heldByOthers(dir, own string) (bool, error) {
-	f, err := os.Open(dir)
+	fd, err := durable.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
+	f := os.NewFile(uintptr(fd), dir)
 	defer f.Close() //nolint:errcheck // read only
 	names, err := f.Readdirnames(2)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -164,11 +165,11 @@ func removeFact(dir, name string, remove func(Fact) error) error {
 
 // touch creates an empty file, or keeps an existing one.
 func touch(path string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	fd, err := durable.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err != nil {
 		return err
 	}
-	return f.Close()
+	return unix.Close(fd)
 }
 
 // writeFact stores a fact unless it exists: the name determines the content, which never
@@ -274,7 +275,7 @@ func (s *Store) locked(ctx context.Context, dir string, fn func() error) error {
 		return fmt.Errorf("open fact directory: %w", err)
 	}
 	for {
-		f, err := os.Open(dir)
+		fd, err := durable.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 		if errors.Is(err, fs.ErrNotExist) {
 			if err := os.MkdirAll(dir, 0o700); err != nil {
 				return fmt.Errorf("make fact directory: %w", err)
@@ -284,34 +285,29 @@ func (s *Store) locked(ctx context.Context, dir string, fn func() error) error {
 		if err != nil {
 			return fmt.Errorf("open fact directory: %w", err)
 		}
-		again, err := lockAndRun(ctx, f, dir, fn)
-		err = errors.Join(err, f.Close())
+		again, err := lockAndRun(ctx, fd, dir, fn)
+		err = errors.Join(err, unix.Close(fd))
 		if !again || err != nil {
 			return err
 		}
 	}
 }
 
-func lockAndRun(ctx context.Context, f *os.File, dir string, fn func() error) (again bool, err error) {
-	if err := lockFact(ctx, f); err != nil {
+func lockAndRun(ctx context.Context, fd int, dir string, fn func() error) (again bool, err error) {
+	if err := lockFact(ctx, fd); err != nil {
 		name, _ := hex.DecodeString(filepath.Base(dir))
 		return false, fmt.Errorf("lock fact %s, %s: %w", name, dir, err)
 	}
-	mine, err := f.Stat()
-	if err != nil {
-		return false, fmt.Errorf("stat %s: %w", dir, err)
-	}
-	now, err := os.Stat(dir)
-	if err != nil || !os.SameFile(mine, now) {
+	if !isAt(fd, dir) {
 		return true, nil
 	}
 	return false, fn()
 }
 
-func lockFact(ctx context.Context, f *os.File) error {
+func lockFact(ctx context.Context, fd int) error {
 	ctx, cancel := durable.WithLockLimit(ctx)
 	defer cancel()
-	return durable.LockExclusive(ctx, int(f.Fd()))
+	return durable.LockExclusive(ctx, fd)
 }
 
 // Held lists the names of the facts that o holds, without reading them: for a

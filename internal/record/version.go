@@ -21,11 +21,16 @@ func versionIn(st *unix.Stat_t) version {
 }
 
 func versionAt(path string) version {
+	v, _ := lookAt(path)
+	return v
+}
+
+func lookAt(path string) (version, error) {
 	var st unix.Stat_t
-	if unix.Lstat(path, &st) != nil {
-		return version{}
+	if err := unix.Lstat(path, &st); err != nil {
+		return version{}, err
 	}
-	return versionIn(&st)
+	return versionIn(&st), nil
 }
 
 func versionOf(fd int) version {
