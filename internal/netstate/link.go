@@ -237,3 +237,10 @@ func (u Up) Diff(_ context.Context, env *Env) (string, error) {
 	}
 	return "", nil
 }
+
+// Carries reports whether link is an end of a pair whose other end is up, in another
+// namespace: then that namespace lives.
+func Carries(link netlink.Link) bool {
+	at := link.Attrs()
+	return link.Type() == "veth" && at.RawFlags&unix.IFF_LOWER_UP != 0 && at.NetNsID >= 0
+}

@@ -4,13 +4,205 @@
 package netstate
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"net/netip"
+	"slices"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	vnetns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/nl"
 )
+
+// portUpTime is how long a port may take: the total wait of the reference.
+const portUpTime = 2550 * time.Millisecond
+
+// PortUp waits until a link of the host is operationally up: then its bridge forwards. A
+// veth whose ends are both up is already up at the first look on Linux >= 6.8 (rtnl_getlink
+// syncs the carrier), and some 0.1 ms later on older kernels.
+type PortUp struct{ Link string }
+
+// String names what Ensure waits for.
+func (p PortUp) String() string { return "host: wait for " + p.Link + " to be up" }
+
+// Ensure looks once, and listens for events only if the link is not up yet.
+func (p PortUp) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	link, err := env.Host.Link(p.Link)
+	if err != nil {
+		return nil, err
+	}
+	env.Remember(Host, link)
+	if link.Attrs().OperState == netlink.OperUp {
+		return nil, nil
+	}
+	up, err := untilLinks(ctx, env.Host, portUpTime, func() (bool, error) { return p.isUp(env, link) })
+	if err == nil && !up {
+		err = fmt.Errorf("bridge port in error state: %s", link.Attrs().OperState)
+	}
+	return nil, err
+}
+
+func (p PortUp) isUp(env *Env, link netlink.Link) (bool, error) {
+	now, err := env.Host.LinkAt(link.Attrs().Index)
+	if err != nil {
+		return false, fmt.Errorf("look at port %s: %w", p.Link, err)
+	}
+	link.Attrs().OperState = now.Attrs().OperState
+	return now.Attrs().OperState == netlink.OperUp, nil
+}
+
+// Diff finds nothing: a container may take its own interface down.
+func (p PortUp) Diff(context.Context, *Env) (string, error) { return "", nil }
+
+// settleTime bounds duplicate address detection, as in the reference.
+const settleTime = 5 * time.Second
+
+// Settle waits until no address of a link in the sandbox is tentative. Only addresses with
+// DAD ever are.
+type Settle struct{ Link string }
+
+// String names what Ensure waits for.
+func (s Settle) String() string {
+	return "sandbox: wait for duplicate address detection on " + s.Link
+}
+
+// Ensure waits.
+func (s Settle) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	link, err := env.Link(Sandbox, s.Link)
+	if err != nil {
+		return nil, err
+	}
+	settled, err := untilAddrs(ctx, env.Sandbox, settleTime, func() (bool, error) {
+		tentative, err := s.tentative(env, link.Attrs().Index)
+		return !tentative, err
+	})
+	if err == nil && !settled {
+		err = fmt.Errorf("link %s still has tentative addresses: %w", s.Link, cmp.Or(ctx.Err(), context.DeadlineExceeded))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to settle addresses for %q: %w", s.Link, err)
+	}
+	return nil, nil
+}
+
+// tentative reports whether detection still runs; a duplicate is an error.
+func (s Settle) tentative(env *Env, index int) (yes bool, err error) {
+	addrs, err := env.Sandbox.Addrs(index)
+	for _, a := range addrs {
+		switch {
+		case a.Flags&unix.IFA_F_DADFAILED != 0:
+			return false, fmt.Errorf("link %s has address %s in DADFAILED state", s.Link, a.Prefix.Addr())
+		case a.Flags&unix.IFA_F_TENTATIVE != 0:
+			yes = true
+		}
+	}
+	return yes, err
+}
+
+// Diff finds nothing: Ensure only waits.
+func (s Settle) Diff(context.Context, *Env) (string, error) { return "", nil }
+
+// answerTime bounds the wait for a work queue of the kernel. A later answer costs a
+// neighbour one second, not the ADD.
+const answerTime = time.Second
+
+// Answering waits until the kernel answers for the IPv6 addresses of a link. A work queue
+// joins the group that neighbours send to (RFC 4291, solicited-node) some time after the
+// address is added, even without duplicate address detection: 0-3 ms on a busy node (Linux
+// 6.18). An earlier solicitation is lost, and the neighbour repeats it a second later.
+type Answering struct {
+	Where Where
+	Link  string
+	Addrs []netip.Addr // IPv6 only
+}
+
+// String names what Ensure waits for.
+func (a Answering) String() string {
+	return fmt.Sprintf("%s: wait until %s answers for %s", a.Where, a.Link, spaced(a.Addrs))
+}
+
+// Ensure checks first: mostly there is nothing to wait for.
+func (a Answering) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	link, err := env.Link(a.Where, a.Link)
+	if err != nil {
+		return nil, err
+	}
+	index := link.Attrs().Index
+	if link.Attrs().RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) != 0 {
+		return nil, nil // no neighbour asks there
+	}
+	if yes, err := a.answers(env, index); yes || err != nil {
+		return nil, err
+	}
+	_, err = untilAddrs(ctx, env.Conn(a.Where), answerTime, func() (bool, error) { return a.answers(env, index) })
+	return nil, err
+}
+
+func (a Answering) answers(env *Env, index int) (bool, error) {
+	groups, err := env.Conn(a.Where).Joined(index)
+	if err != nil {
+		return false, err
+	}
+	for _, addr := range a.Addrs {
+		if !slices.Contains(groups, solicitedNode(addr)) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// solicitedNode is ff02::1:ff00:0/104 with the last 24 bits of the address.
+func solicitedNode(addr netip.Addr) netip.Addr {
+	a := addr.As16()
+	group := [16]byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff}
+	copy(group[13:], a[13:])
+	return netip.AddrFrom16(group)
+}
+
+// Diff finds nothing: Ensure only waits.
+func (a Answering) Diff(context.Context, *Env) (string, error) { return "", nil }
 
 // lostEvent is how long to wait for an event before asking again: a socket whose buffer
 // overflowed has lost some.
 const lostEvent = 50 * time.Millisecond
+
+// untilLinks is until with the events of a namespace's links, for a time. It listens before
+// it asks, so that no event is missed.
+func untilLinks(ctx context.Context, conn *nl.Conn, most time.Duration, ask func() (bool, error)) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	events, done := make(chan netlink.LinkUpdate), make(chan struct{})
+	if err := netlink.LinkSubscribeWithOptions(events, done, netlink.LinkSubscribeOptions{Namespace: handle(conn)}); err != nil {
+		return false, fmt.Errorf("listen for link events: %w", err)
+	}
+	defer unsubscribe(events, done)
+	return until(ctx, events, ask)
+}
+
+// untilAddrs is untilLinks with the events of addresses.
+func untilAddrs(ctx context.Context, conn *nl.Conn, most time.Duration, ask func() (bool, error)) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	events, done := make(chan netlink.AddrUpdate), make(chan struct{})
+	if err := netlink.AddrSubscribeWithOptions(events, done, netlink.AddrSubscribeOptions{Namespace: handle(conn)}); err != nil {
+		return false, fmt.Errorf("listen for address events: %w", err)
+	}
+	defer unsubscribe(events, done)
+	return until(ctx, events, ask)
+}
+
+// handle is the namespace of a connection in the library's form; nil for the process's.
+func handle(conn *nl.Conn) *vnetns.NsHandle {
+	if conn.NS == nil {
+		return nil
+	}
+	ns := vnetns.NsHandle(conn.NS.Fd())
+	return &ns
+}
 
 // until calls ask, and again at every event, until the answer is yes. yes is false when ctx
 // ended first.

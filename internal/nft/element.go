@@ -11,14 +11,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/nftables"
+
+	"github.com/patchbay-net/patchbay/internal/owner"
 )
 
 // MaxComment is the longest comment, in bytes: the kernel takes 253, but a
 // longer one than this cannot be loaded again with `nft -f` (NFTNL_UDATA_COMMENT_MAXLEN).
 const MaxComment = 128
-
-// ownerLen is owner.Len: the length of the key a comment of ours begins with.
-const ownerLen = 15
 
 // Hex is binary data that is written as hexadecimal digits in JSON.
 type Hex []byte
@@ -100,15 +99,15 @@ func (e Element) OfInterface() bool {
 
 // Comment returns the comment of an attachment's elements:
 // "<owner> <network>/<container>/<interface>", cut to MaxComment bytes.
-func Comment(owner, network, containerID, ifName string) string {
-	return cleanComment(owner + " " + network + "/" + containerID + "/" + ifName)
+func Comment(key, network, containerID, ifName string) string {
+	return cleanComment(key + " " + network + "/" + containerID + "/" + ifName)
 }
 
 // OwnerOf returns the owner key that a comment begins with; ok is false for the comment of
 // another program or of a network.
-func OwnerOf(comment string) (owner string, ok bool) {
-	owner, _, ok = strings.Cut(comment, " ")
-	return owner, ok && len(owner) == ownerLen && strings.Trim(owner, "abcdefghijklmnopqrstuvwxyz234567") == ""
+func OwnerOf(comment string) (key string, ok bool) {
+	key, _, ok = strings.Cut(comment, " ")
+	return key, ok && owner.Key(key).Valid()
 }
 
 // cleanComment replaces what nft cannot read back and cuts the text at the end of a rune.

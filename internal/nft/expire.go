@@ -22,12 +22,13 @@ import (
 // first removal after a boot is the probe: what still exists at the deadline is deleted,
 // and a file in the run directory records it for later processes.
 
-type expiry int
+// expiry is what the file says of this kernel.
+type expiry string
 
 const (
-	expiryUnknown expiry = iota
-	expiryWorks
-	expiryIgnored
+	expiryUnknown expiry = ""
+	expiryWorks   expiry = "works"
+	expiryIgnored expiry = "ignored"
 )
 
 // expiryDeadline is the longest time that an element with a timeout of 1 ms may still
@@ -125,13 +126,8 @@ func (c *Conn) recallExpiry() expiry {
 		return expiryUnknown
 	}
 	release, answer, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
-	switch {
-	case release != kernelRelease():
-		return expiryUnknown
-	case answer == "works":
-		return expiryWorks
-	case answer == "ignored":
-		return expiryIgnored
+	if is := expiry(answer); release == kernelRelease() && (is == expiryWorks || is == expiryIgnored) {
+		return is
 	}
 	return expiryUnknown
 }
@@ -139,15 +135,13 @@ func (c *Conn) recallExpiry() expiry {
 // learnExpiry records it. The file only saves time, so a run directory that cannot be
 // written is no error.
 func (c *Conn) learnExpiry(works bool) {
-	answer := "works"
-	c.expiry = expiryWorks
-	if !works {
-		c.expiry, answer = expiryIgnored, "ignored"
+	c.expiry = expiryIgnored
+	if works {
+		c.expiry = expiryWorks
 	}
-	if c.runDir == "" {
-		return
+	if c.runDir != "" {
+		_ = durable.Write(c.expiryFile(), []byte(kernelRelease()+" "+string(c.expiry)+"\n"))
 	}
-	_ = durable.Write(c.expiryFile(), []byte(kernelRelease()+" "+answer+"\n"))
 }
 
 func kernelRelease() string {

@@ -19,7 +19,7 @@ func (c *Conn) look() (plan, error) {
 	for _, o := range c.queue {
 		spec, ok := specOf(o.el.Set)
 		if !ok || len(o.el.Key) != concatLen(spec.key) || len(o.el.Data) != concatLen(spec.data) {
-			return plan{}, fmt.Errorf("%s element %s: no such set, or not of its type", o.kind, o.el)
+			return plan{}, fmt.Errorf("%s: no such set, or not of its type", o)
 		}
 		what = append(what, spec.element(o.el.Key))
 	}
@@ -59,7 +59,7 @@ func (c *Conn) wanted() (specs []setSpec) {
 	for _, o := range c.queue {
 		spec, _ := specOf(o.el.Set)
 		same := func(s setSpec) bool { return s.name == spec.name }
-		if spec.length > 0 && o.kind != opRemove && !slices.ContainsFunc(specs, same) {
+		if spec.length > 0 && !o.remove && !slices.ContainsFunc(specs, same) {
 			specs = append(specs, spec)
 		}
 	}
@@ -93,10 +93,10 @@ func (c *Conn) element(p *plan, spec setSpec, o op, have found) error {
 	switch {
 	case have.leaving:
 		p.waiting = append(p.waiting, have.Element)
-	case !have.found && o.kind != opRemove:
+	case !have.found && !o.remove:
 		p.add = append(p.add, o.el)
 	case !have.found:
-	case o.kind == opRemove:
+	case o.remove:
 		if !o.el.ofAnother(have.Element) {
 			c.withdraw(p, o, have.Element)
 		}
@@ -157,7 +157,7 @@ func (c *Conn) remove(p *plan, e Element) {
 // settled reports that a range needs no listing: it is added and exists, or it is removed and
 // nothing at its key exists. An answer with another range leaves the question open.
 func (o op) settled(have found) bool {
-	if o.kind == opRemove {
+	if o.remove {
 		return !have.found
 	}
 	return have.found && have.SameKey(o.el)

@@ -29,7 +29,7 @@ func (c *Conn) networks(p *plan, ops []op) error {
 			switch {
 			case o.el.Set != set:
 				rest = append(rest, o)
-			case o.kind == opRemove:
+			case o.remove:
 				want = without(want, o.el)
 			default:
 				want = append(want[:len(want):len(want)], o.el)

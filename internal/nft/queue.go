@@ -6,26 +6,26 @@ package nft
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
 )
 
-type kind int
-
-const (
-	opAdd kind = iota
-	opRemove
-)
-
-func (k kind) String() string { return [...]string{"add", "remove"}[k] }
-
 // op is one queued operation on one element.
 type op struct {
-	kind   kind
+	remove bool // else add
 	el     Element
 	decide func(*TakenError) error // called when another owner has the key
 	heir   Heir                    // called when the element is removed; may be nil
+}
+
+// String is the operation in words.
+func (o op) String() string {
+	if o.remove {
+		return "remove element " + o.el.String()
+	}
+	return "add element " + o.el.String()
 }
 
 // Heir returns the element, of the same key, that replaces a removed one; ok is false when
@@ -49,24 +49,24 @@ type Extra interface {
 // Add queues elements. It leaves an element alone that exists and is the same, and replaces
 // one that differs in the same transaction. But Commit returns a *TakenError when another
 // owner has the key in a map of published ports.
-func (c *Conn) Add(elems ...Element) { c.push(elems, op{kind: opAdd}) }
+func (c *Conn) Add(elems ...Element) { c.push(elems, op{}) }
 
 // Claim is Add with a decision about keys of other owners, in plain sets too: decide
 // returns nil to replace the element, ErrKeep to keep it, or the error for Commit to
 // return.
 func (c *Conn) Claim(decide func(*TakenError) error, elems ...Element) {
-	c.push(elems, op{kind: opAdd, decide: decide})
+	c.push(elems, op{decide: decide})
 }
 
 // Remove queues the removal of elements. It leaves elements alone that belong to another
 // owner by now; a missing one is no error. In network-level sets it removes exactly this
 // range. A network of the same kind that lies within the range must be added again in the
 // same Commit.
-func (c *Conn) Remove(elems ...Element) { c.push(elems, op{kind: opRemove}) }
+func (c *Conn) Remove(elems ...Element) { c.push(elems, op{remove: true}) }
 
 // Withdraw is Remove that calls heir for the replacement of each element that exists and is
 // removed; removal and replacement are one transaction.
-func (c *Conn) Withdraw(heir Heir, elems ...Element) { c.push(elems, op{kind: opRemove, heir: heir}) }
+func (c *Conn) Withdraw(heir Heir, elems ...Element) { c.push(elems, op{remove: true, heir: heir}) }
 
 // Merger is an Extra that can merge with another one. Plan reads what the kernel has, not
 // what other extras will do, so two extras that create the same chain must become one.
@@ -116,7 +116,7 @@ func (c *Conn) Discard() { c.queue, c.index, c.extras = nil, nil, nil }
 func (c *Conn) String() string {
 	var b strings.Builder
 	for _, o := range c.queue {
-		fmt.Fprintf(&b, "%s element %s\n", o.kind, o.el)
+		b.WriteString(o.String() + "\n")
 	}
 	for _, x := range c.extras {
 		b.WriteString(x.String() + "\n")
@@ -136,22 +136,9 @@ func (e *TakenError) Error() string {
 
 // tables returns the families whose tables the queue changes.
 func (c *Conn) tables() []nftables.TableFamily {
-	var has [2]bool
-	families := [...]nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge}
-	for _, o := range c.queue {
-		spec, _ := specOf(o.el.Set)
-		has[0] = has[0] || spec.family == families[0]
-		has[1] = has[1] || spec.family == families[1]
-	}
-	for _, x := range c.extras {
-		_, ours := x.(conditionsExtra)
-		has[0] = has[0] || ours
-	}
-	var f []nftables.TableFamily
-	for i, family := range families {
-		if has[i] {
-			f = append(f, family)
-		}
-	}
-	return f
+	return slices.DeleteFunc(families(), func(f nftables.TableFamily) bool {
+		ofQueue := func(o op) bool { return o.el.Family() == f }
+		ofExtras := func(x Extra) bool { _, ours := x.(conditionsExtra); return ours && f == nftables.TableFamilyINet }
+		return !slices.ContainsFunc(c.queue, ofQueue) && !slices.ContainsFunc(c.extras, ofExtras)
+	})
 }

@@ -47,12 +47,8 @@ func (c *Conn) Rebuild(ctx context.Context) error {
 
 // rebuild queues one table, and returns it as it is now; nil when it does not exist.
 func (c *Conn) rebuild(enc *nftables.Conn, f nftables.TableFamily) (*Table, error) {
-	t, err := c.ReadTable(f, TableName)
+	t, s, err := c.readOurs(f)
 	if err != nil || t == nil {
-		return nil, err
-	}
-	s, err := c.stateOf(f)
-	if err != nil {
 		return nil, err
 	}
 	if !s.present {

@@ -21,6 +21,31 @@ func families() []nftables.TableFamily {
 	return []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge}
 }
 
+// Status reports whether this program could change our tables, and whether what is in them
+// works: the kernel has nftables, the caller has CAP_NET_ADMIN, no newer program made a
+// table (*NewerSchemaError), and no table is dormant or has lost its number (ErrDamaged).
+// It changes nothing.
+func (c *Conn) Status() error {
+	if err := c.dial(); err != nil {
+		return err
+	}
+	states, err := c.states(families()...)
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		t := &Table{Family: s.family, Name: TableName}
+		found, err := c.readFlags(t)
+		if err != nil {
+			return err
+		}
+		if stops := t.stops(s); found && len(stops) > 0 {
+			return fmt.Errorf("%s: %w", stops[0], ErrDamaged)
+		}
+	}
+	return nil
+}
+
 // Verify compares our tables with what this program writes and names every difference, for
 // doctor, CHECK and repair. It finds the effects of `nft flush table` and of changes by
 // hand. It does not look at the operator's chain, at the networks' conditions
@@ -49,12 +74,8 @@ func (c *Conn) VerifyTable(f nftables.TableFamily) (diffs []string, err error) {
 }
 
 func (c *Conn) verifyOnce(f nftables.TableFamily) (diffs []string, err error) {
-	t, err := c.ReadTable(f, TableName)
+	t, s, err := c.readOurs(f)
 	if err != nil || t == nil {
-		return nil, err
-	}
-	s, err := c.stateOf(f)
-	if err != nil {
 		return nil, err
 	}
 	if diffs = t.stops(s); s.present && s.schema < Schema() {
@@ -66,14 +87,19 @@ func (c *Conn) verifyOnce(f nftables.TableFamily) (diffs []string, err error) {
 	return append(diffs, t.compare(s)...), nil
 }
 
-// stateOf reads the schema number of one table, and its sets.
-func (c *Conn) stateOf(f nftables.TableFamily) (state, error) {
-	states, err := c.states([]nftables.TableFamily{f})
-	if err != nil {
-		return state{}, err
+// readOurs reads one of our tables with its schema number and its sets; nil when it does
+// not exist.
+func (c *Conn) readOurs(f nftables.TableFamily) (*Table, state, error) {
+	t, err := c.ReadTable(f, TableName)
+	if err != nil || t == nil {
+		return nil, state{}, err
 	}
-	states[0].sets, err = c.setNames(f)
-	return states[0], err
+	s, err := c.states(f)
+	if err != nil {
+		return nil, state{}, err
+	}
+	s[0].sets, err = c.setNames(f)
+	return t, s[0], err
 }
 
 // stops returns the reasons why the table as a whole does not work.
@@ -186,7 +212,7 @@ func (t *Table) notConditions() []Rule {
 }
 
 // states reads the schema of our tables.
-func (c *Conn) states(families []nftables.TableFamily) ([]state, error) {
+func (c *Conn) states(families ...nftables.TableFamily) ([]state, error) {
 	var what []query
 	for _, f := range families {
 		what = append(what, schemaLookup(f))

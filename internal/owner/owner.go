@@ -25,7 +25,7 @@ type Key string
 
 // Of returns the owner key of an attachment.
 func Of(network, containerID, ifName string) Key {
-	sum := digest(network, containerID, ifName)
+	sum := sha256.Sum256([]byte(network + "\x00" + containerID + "\x00" + ifName))
 	enc := base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 	return Key(enc.EncodeToString(sum[:10])[:Len])
 }
@@ -59,8 +59,4 @@ func (k Key) Valid() bool {
 		}
 	}
 	return len(k) == Len
-}
-
-func digest(parts ...string) [sha256.Size]byte {
-	return sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 }

@@ -207,7 +207,7 @@ func (f filter) accept(sources []Source) (todo []step) {
 		}
 		standing := s.among(ch.rules)
 		if s.New || len(standing) < 2 { // one alone accepts nothing
-			todo = append(todo, f.deleteRules(ch.name, standing)...)
+			todo = append(todo, deleteRules(f.table, ch.name, standing)...)
 			todo = append(todo, f.acceptIn(ch, s)...)
 		}
 	}
@@ -270,14 +270,14 @@ func (f filter) unaccept(sources []Source) (todo []step) {
 			kept = append(kept, frame...)
 			continue
 		case ch.name == chainCNIForward && len(others) == 0:
-			todo = append(todo, f.dropChain(ch, f.forward)...)
+			todo = append(todo, dropChain(f.table, ch.name, f.forward)...)
 			continue
 		case ch.name == chainDockerUser && !slices.ContainsFunc(others, isOurs):
 			gone = append(gone, frame...)
 		default:
 			kept = append(kept, frame...)
 		}
-		todo = append(todo, f.deleteRules(ch.name, gone)...)
+		todo = append(todo, deleteRules(f.table, ch.name, gone)...)
 	}
 	todo = append(todo, disowned...) // when nothing jumps there
 	if len(todo) > 0 {

@@ -42,7 +42,7 @@ func (f filter) dropAdmins(kept []nft.Rule) (todo []step) {
 	for _, ch := range append([]chain{f.admin}, f.admins...) {
 		used := slices.ContainsFunc(kept, func(r nft.Rule) bool { return r.JumpsTo(ch.name) })
 		if ch.found && len(ch.rules) == 0 && !used {
-			todo = append(todo, f.dropChain(ch)...)
+			todo = append(todo, dropChain(f.table, ch.name)...)
 		}
 	}
 	return todo
@@ -99,7 +99,7 @@ func (f filter) leaveAdmin() (todo []step) {
 			kept = append(kept, gone...)
 			continue
 		}
-		todo = append(todo, f.deleteRules(ch.name, gone)...)
+		todo = append(todo, deleteRules(f.table, ch.name, gone)...)
 	}
 	if len(todo) > 0 {
 		todo = append(todo, filter{table: f.table, admin: f.admin}.dropAdmins(kept)...)

@@ -14,7 +14,6 @@
 // Rules are written so that iptables-nft 1.8.9 prints them: the addresses as
 // native expressions, the connection state as iptables' own match (a native
 // `ct state` makes iptables refuse the whole table as incompatible), the
-// comment in nft's place for it. Tables of iptables-legacy cannot be reached
-//
-//	over netlink; LegacyTables reports whether any are in use.
+// comment in nft's place for it. Tables of iptables-legacy cannot be reached over netlink;
+// LegacyTables reports whether any are in use.
 package iptnft

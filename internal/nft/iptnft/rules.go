@@ -59,10 +59,6 @@ func (f filter) acceptIn(ch chain, s Source) []step {
 }
 
 // deleteRules queues the deletion of rules of one chain.
-func (f filter) deleteRules(chainName string, rules []nft.Rule) (todo []step) {
-	return deleteRules(f.table, chainName, rules)
-}
-
 func deleteRules(t *nftables.Table, chainName string, rules []nft.Rule) (todo []step) {
 	for _, r := range rules {
 		todo = append(todo, func(enc *nftables.Conn) error {
@@ -73,10 +69,6 @@ func deleteRules(t *nftables.Table, chainName string, rules []nft.Rule) (todo []
 }
 
 // dropChain queues the removal of a chain and of the jumps to it.
-func (f filter) dropChain(ch chain, from ...chain) []step {
-	return dropChain(f.table, ch.name, from...)
-}
-
 func dropChain(t *nftables.Table, name string, from ...chain) (todo []step) {
 	for _, f := range from {
 		for _, r := range f.rules {

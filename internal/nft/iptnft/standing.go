@@ -4,6 +4,7 @@
 package iptnft
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -134,4 +135,116 @@ func protocolOf(a netip.Addr) string {
 		return "ip"
 	}
 	return "ip6"
+}
+
+// Named lists the attachments that rules of the reference plugins name in their comments,
+// each once: pkg/utils/utils.go and pkg/ip/ipmasq_nftables_linux.go of v1.9.1. Rules of
+// iptables name no interface; IfName is empty then. A comment that was cut short is
+// skipped.
+func Named(c *nft.Conn) (list []Attachment, err error) {
+	read := func(f nftables.TableFamily, table, chain string, parse func(string) (Attachment, bool)) {
+		rules, rerr := c.ListRules(f, table, chain)
+		if rerr != nil {
+			err = rerr
+		}
+		for _, r := range rules {
+			if a, ok := parse(r.Comment()); ok && !slices.Contains(list, a) {
+				list = append(list, a)
+			}
+		}
+	}
+	read(nftables.TableFamilyINet, tableMasquerade, chainMasqChecks, parseMasq)
+	for _, f := range families() {
+		read(f, tableNAT, chainPostrouting, ParseComment)
+		read(f, tableNAT, chainHostportDNAT, ParseComment)
+	}
+	return list, err
+}
+
+// ParseComment reads `name: "NET" id: "ID"` and `dnat name: "NET" id: "ID"`.
+func ParseComment(s string) (a Attachment, ok bool) {
+	rest, ok := strings.CutPrefix(strings.TrimPrefix(s, "dnat "), `name: "`)
+	if !ok {
+		return a, false
+	}
+	if a.Network, rest, ok = strings.Cut(rest, `" id: "`); !ok {
+		return a, false
+	}
+	a.ContainerID, ok = strings.CutSuffix(rest, `"`)
+	return a, ok
+}
+
+// parseMasq reads `HASH-HASH, net: NET, if: IF, id: ID`; the hashes show whether the
+// comment is complete.
+func parseMasq(s string) (a Attachment, ok bool) {
+	mark, rest, ok := strings.Cut(s, ", net: ")
+	if !ok {
+		return a, false
+	}
+	if a.Network, rest, ok = strings.Cut(rest, ", if: "); !ok {
+		return a, false
+	}
+	a.IfName, a.ContainerID, ok = strings.Cut(rest, ", id: ")
+	return a, ok && a.masqHash() == mark
+}
+
+// LegacyChains are the chains of the nat table that the reference's portmap and masquerade
+// have for an attachment, in iptables-legacy too.
+func (a Attachment) LegacyChains() []string {
+	return []string{a.chainName(""), a.chainName("DN-"), a.chainName("SN-")}
+}
+
+// Forwarded lists the single addresses that the reference's firewall plugin accepts in
+// CNI-FORWARD, each once. The rules name nothing but the address.
+func Forwarded(c *nft.Conn) (addrs []netip.Addr, err error) {
+	for _, f := range families() {
+		rules, err := c.ListRules(f, tableFilter, chainCNIForward)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rules {
+			if a, ok := acceptsOne(r, f); ok && !slices.Contains(addrs, a) {
+				addrs = append(addrs, a)
+			}
+		}
+	}
+	return addrs, nil
+}
+
+// acceptsOne reads `-s A/32 -j ACCEPT` and `-d A/32 … -j ACCEPT`. A longer
+// prefix is masked first, or compared with fewer bytes.
+func acceptsOne(r nft.Rule, f nftables.TableFamily) (a netip.Addr, ok bool) {
+	code, _, ends := r.Verdict()
+	if !ends || code != verdictAccept || r.Has("bitwise", "") || strings.HasPrefix(r.Comment(), commentAccept) {
+		return a, false
+	}
+	values := r.Compared()
+	if len(values) != 1 {
+		return a, false
+	}
+	a, ok = netip.AddrFromSlice(values[0])
+	return a, ok && a.Is4() == (f == nftables.TableFamilyIPv4)
+}
+
+// Forget removes the rules of CNI-FORWARD that accept one address.
+func Forget(a netip.Addr) nft.Extra { return forget{leftovers{addrs: []netip.Addr{a}}} }
+
+type forget struct{ leftovers }
+
+// String names the address.
+func (x forget) String() string {
+	return fmt.Sprintf("remove what the reference plugin firewall accepts of %s", x.addrs[0])
+}
+
+// Plan looks at the table of either family; the address belongs to one.
+func (x forget) Plan(c *nft.Conn) (func(*nftables.Conn) error, error) {
+	var todo []step
+	for _, f := range families() {
+		steps, err := x.forward(c, nft.Ref{Family: f, Table: tableFilter, Chain: chainCNIForward})
+		if err != nil {
+			return nil, err
+		}
+		todo = append(todo, steps...)
+	}
+	return run(todo), nil
 }
