@@ -60,7 +60,7 @@ func callOf(c *chain.Cached, socket string) (*dhcprpc.Args, error) {
 	for i, p := range c.Args {
 		pairs[i] = p[0] + "=" + p[1]
 	}
-	return &dhcprpc.Args{ContainerID: c.ContainerID, NetNS: netNS(c), IfName: c.IfName, Args: strings.Join(pairs, ";"), Config: config}, nil
+	return &dhcprpc.Args{ContainerID: c.ContainerID, Netns: netNS(c), IfName: c.IfName, Args: strings.Join(pairs, ";"), StdinData: config}, nil
 }
 
 // deepest bounds chains in chains (type patchbay, wrap).
@@ -145,7 +145,7 @@ func (k *Keeper) adopt(c *Cached) error {
 
 // left is the part of a cached result that is on the interface, a grant for each address.
 func (k *Keeper) left(c *Cached) (out []*client.Grant) {
-	p, err := k.place(c.Args.NetNS, c.Args.IfName)
+	p, err := k.place(c.Args.Netns, c.Args.IfName)
 	if err != nil {
 		return nil // the container is gone, and its DEL never came
 	}

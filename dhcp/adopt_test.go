@@ -55,7 +55,7 @@ func TestAdopt(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "results/torn: broken cached result: ") || len(list) != 2 {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if a := list[0].Args; a.ContainerID != "c1" || a.NetNS != w.ns || a.IfName != "eth0" || a.Args != "K=V" {
+	if a := list[0].Args; a.ContainerID != "c1" || a.Netns != w.ns || a.IfName != "eth0" || a.Args != "K=V" {
 		t.Errorf("%+v", a)
 	}
 	w.keeper.Adopt(list[1:]) // an address that the interface does not have

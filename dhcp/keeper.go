@@ -24,18 +24,18 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Options of a keeper. The zero value of a time is the reference's default.
+// Options of a keeper.
 type Options struct {
 	RunDir        string
 	Proc          string        // the mount point of procfs
 	HostPrefix    string        // put before the paths of namespaces
 	Broadcast     bool          // ask DHCPv4 servers to broadcast their answers
-	Timeout       time.Duration // of one request: 10s
-	ResendMax     time.Duration // the longest wait between two requests: 62s
-	ResendTimeout time.Duration // how long an ADD tries: 208s
-	Watch         time.Duration // how often an interface is checked: 30s
-	ReleaseTime   time.Duration // how long a DEL waits: 2s
-	Clock         Clock         // the machine's
+	Timeout       time.Duration // of one request
+	ResendMax     time.Duration // the longest wait between two requests
+	ResendTimeout time.Duration // how long an ADD tries
+	Watch         time.Duration // how often an interface is checked
+	ReleaseTime   time.Duration // how long a DEL waits
+	Clock         Clock         // nil: the machine's
 	Log           func(format string, args ...any)
 }
 
@@ -58,11 +58,6 @@ var errUnknown = errors.New("no lease is held")
 
 // New returns a keeper that continues with the leases on disk.
 func New(opts Options) (*Keeper, error) {
-	setDefault(&opts.Timeout, 10*time.Second)
-	setDefault(&opts.ResendMax, 62*time.Second)
-	setDefault(&opts.ResendTimeout, 208*time.Second)
-	setDefault(&opts.Watch, 30*time.Second)
-	setDefault(&opts.ReleaseTime, 2*time.Second)
 	if opts.Clock == nil {
 		opts.Clock = machine{}
 	}
@@ -82,12 +77,6 @@ func New(opts Options) (*Keeper, error) {
 	return k, nil
 }
 
-func setDefault(d *time.Duration, def time.Duration) {
-	if *d <= 0 {
-		*d = def
-	}
-}
-
 // takeUp continues with a lease of the last keeper.
 func (k *Keeper) takeUp(r *record) {
 	r.Place.Proc = k.opts.Proc
@@ -105,11 +94,8 @@ func (k *Keeper) takeUp(r *record) {
 // Serve keeps leases for the plugins that call on l, until l is closed. Running calls end,
 // and their new leases are released; the others wait for the next keeper.
 func (k *Keeper) Serve(l net.Listener) error {
-	s := newServer(k, k.opts.Log)
-	err := s.serve(l)
-	s.close()
-	k.Close()
-	return err
+	defer k.Close()
+	return serve(l, k, k.opts.Log)
 }
 
 // Close ends the upkeep and releases nothing: the next keeper continues.
@@ -138,7 +124,7 @@ func (k *Keeper) Allocate(ctx context.Context, a *dhcprpc.Args) (*spec.Result, e
 	if err != nil {
 		return nil, err
 	}
-	p, err := k.place(a.NetNS, a.IfName)
+	p, err := k.place(a.Netns, a.IfName)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +158,7 @@ func (k *Keeper) place(netNS, ifName string) (*client.Place, error) {
 
 // request is the record of what a call asks for: no address yet, and no place.
 func (k *Keeper) request(a *dhcprpc.Args) (*record, error) {
-	conf, err := dhcprpc.Parse(a.Config)
+	conf, err := dhcprpc.Parse(a.StdinData)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +166,7 @@ func (k *Keeper) request(a *dhcprpc.Args) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	network, err := dhcprpc.Network(a.Config)
+	network, err := dhcprpc.Network(a.StdinData)
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +232,7 @@ func (k *Keeper) drop(e *entry) {
 // find returns the entry of a call's attachment, nil without one. It reads nothing else of
 // the configuration, which may be wrong meanwhile.
 func (k *Keeper) find(a *dhcprpc.Args) (owner.Key, *entry, error) {
-	network, err := dhcprpc.Network(a.Config)
+	network, err := dhcprpc.Network(a.StdinData)
 	if err != nil {
 		return "", nil, err
 	}
@@ -295,7 +281,7 @@ func (k *Keeper) Check(_ context.Context, a *dhcprpc.Args) (*spec.Result, error)
 // configuration without a list releases nothing. A lease that is newer than the list cannot
 // be on it, nor can that of an ADD that still waits for it.
 func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
-	head, err := spec.ParseConf(a.Config)
+	head, err := spec.ParseConf(a.StdinData)
 	if err != nil {
 		return err
 	}
@@ -303,7 +289,7 @@ func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	if !ok {
 		return nil
 	}
-	listed, ok := clock.Listed(a.Config)
+	listed, ok := clock.Listed(a.StdinData)
 	if !ok {
 		listed = time.Now() // the runtime keeps ADDs out meanwhile
 	}

@@ -257,7 +257,7 @@ func TestCollect(t *testing.T) {
 		{earlier, 2}, {`{"name":"net"}`, 2}, {`{"name":"other","cni.dev/valid-attachments":[]}`, 2},
 		{`{"name":"net","cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]}`, 1}, {`{"name":"net","cni.dev/valid-attachments":[]}`, 0},
 	} {
-		if err := w.keeper.Collect(t.Context(), &dhcprpc.Args{Config: []byte(tc.conf)}); err != nil || w.keeper.Held() != tc.left {
+		if err := w.keeper.Collect(t.Context(), &dhcprpc.Args{StdinData: []byte(tc.conf)}); err != nil || w.keeper.Held() != tc.left {
 			t.Errorf("%s: %d left, %v", tc.conf, w.keeper.Held(), err)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 const awayTime = 5 * time.Minute
 
 // Move follows an interface that a program moves to another namespace or renames: to
-// a.NetNS, with the name a.Path. Without a namespace it is about to be moved: for five
+// a.Netns, with the name a.Path. Without a namespace it is about to be moved: for five
 // minutes nothing is renewed, and a missing interface does not count as gone. The
 // attachment is still the one of a.IfName.
 func (k *Keeper) Move(ctx context.Context, a *dhcprpc.Args) error {
@@ -36,10 +36,10 @@ func (k *Keeper) Move(ctx context.Context, a *dhcprpc.Args) error {
 	if e.err != nil {
 		return errUnknown
 	}
-	if a.NetNS == "" {
+	if a.Netns == "" {
 		return e.move(nil)
 	}
-	at, err := k.place(a.NetNS, a.Path)
+	at, err := k.place(a.Netns, a.Path)
 	if err != nil {
 		return err
 	}

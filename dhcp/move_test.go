@@ -16,7 +16,7 @@ import (
 
 func (w *world) move(ns, name string) error {
 	a := w.args("c1", "")
-	a.NetNS, a.Path = ns, name
+	a.Netns, a.Path = ns, name
 	return w.keeper.Move(w.Context(), a)
 }
 

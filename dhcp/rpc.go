@@ -6,11 +6,11 @@ package dhcp
 import (
 	"bufio"
 	"context"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/rpc"
 	"strings"
 	"sync"
 	"time"
@@ -30,27 +30,23 @@ type service interface {
 	Move(context.Context, *dhcprpc.Args) error
 }
 
-// server serves a keeper to plugins, the reference's or ours, until it is closed: Go's net/rpc
-// with gob over HTTP CONNECT on a unix socket. It is not net/rpc itself, which cannot tell a
-// method that its client has disconnected.
+// server serves a keeper to plugins, the reference's or ours: Go's net/rpc with gob over HTTP
+// CONNECT on a unix socket.
 type server struct {
 	keeper service
-	log    func(string, ...any)
-	ctx    context.Context
-	stop   context.CancelFunc
-	work   sync.WaitGroup
+	log    func(string, ...any) // hears of connections that use another protocol
+	ctx    context.Context      // of all connections
 }
 
-// newServer returns a server. It logs connections that use another protocol.
-func newServer(k service, log func(string, ...any)) *server {
-	s := &server{keeper: k, log: log}
-	s.ctx, s.stop = context.WithCancel(context.Background())
-	return s
-}
-
-// serve accepts connections until l is closed. It survives a shortage of file descriptors.
-func (s *server) serve(l net.Listener) error {
-	l = resident.PatientListener(l, s.log)
+// serve accepts connections until l is closed, and then ends every connection and its calls.
+// It survives a shortage of file descriptors.
+func serve(l net.Listener, k service, log func(string, ...any)) error {
+	ctx, stop := context.WithCancel(context.Background())
+	s := &server{keeper: k, log: log, ctx: ctx}
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer stop()
+	l = resident.PatientListener(l, log)
 	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -59,14 +55,8 @@ func (s *server) serve(l net.Listener) error {
 		if err != nil {
 			return fmt.Errorf("accept connection: %w", err)
 		}
-		s.work.Go(func() { s.connection(conn) })
+		work.Go(func() { s.connection(conn) })
 	}
-}
-
-// close ends every connection and its calls.
-func (s *server) close() {
-	s.stop()
-	s.work.Wait()
 }
 
 // handshakeTime limits the time before the first call.
@@ -88,10 +78,31 @@ func (s *server) connection(conn net.Conn) {
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return
 	}
-	c := &caller{server: s, enc: gob.NewEncoder(conn)}
-	if err := c.serve(r); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-		s.log("call: %v", err)
+	ctx, hungUp := context.WithCancel(s.ctx)
+	defer hungUp()
+	calls := rpc.NewServer()
+	if err := calls.RegisterName(dhcprpc.Service, &calling{server: s, ctx: ctx}); err != nil {
+		s.log("serve calls: %v", err)
+		return
 	}
+	calls.ServeConn(&line{Conn: conn, r: r, hungUp: hungUp})
+}
+
+// line is a connection after the handshake.
+type line struct {
+	net.Conn
+	r      *bufio.Reader // has what the client sent with the handshake
+	hungUp func()
+}
+
+// Read notices that the client has disconnected, since net/rpc reads the next call while a
+// method works.
+func (l *line) Read(b []byte) (int, error) {
+	n, err := l.r.Read(b)
+	if err != nil {
+		l.hungUp()
+	}
+	return n, err
 }
 
 // maxHeaders limits what a client sends before the first call.
@@ -120,102 +131,62 @@ func handshake(w io.Writer, r *bufio.Reader) error {
 	return errors.New("too many headers")
 }
 
-// caller is one connection after the handshake.
-type caller struct {
+// calling is what net/rpc calls, one for each connection: ctx ends when the client
+// disconnects, which net/rpc tells no method.
+type calling struct {
 	server *server
-	mu     sync.Mutex // guards enc: answers come in any order
-	enc    *gob.Encoder
-	work   sync.WaitGroup
+	ctx    context.Context
 }
 
-// request, response and cmdArgs are net/rpc's and skel's: gob identifies fields by their
-// names.
-type (
-	request struct {
-		ServiceMethod string
-		Seq           uint64
-	}
-	response struct {
-		ServiceMethod string
-		Seq           uint64
-		Error         string
-	}
-	cmdArgs struct {
-		ContainerID, Netns, IfName, Args, Path string
-
-		StdinData []byte
-	}
-)
-
-// serve reads calls until the client disconnects, which ends its calls.
-func (c *caller) serve(r io.Reader) error {
-	ctx, hungUp := context.WithCancel(c.server.ctx)
-	defer c.work.Wait()
-	defer hungUp()
-	dec := gob.NewDecoder(r)
-	for {
-		var head request
-		if err := dec.Decode(&head); err != nil {
-			return err
-		}
-		var args cmdArgs
-		if err := dec.Decode(&args); err != nil {
-			return err
-		}
-		c.work.Go(func() { c.call(ctx, head, &args) })
-	}
+// Allocate is Keeper.Allocate.
+func (c *calling) Allocate(a *dhcprpc.Args, out *Result) error {
+	return c.guard(dhcprpc.Allocate, func() error { return out.set(c.server.keeper.Allocate(c.ctx, a)) })
 }
 
-func (c *caller) call(ctx context.Context, head request, args *cmdArgs) {
-	body, err := c.server.method(ctx, head.ServiceMethod, &dhcprpc.Args{
-		ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName, Args: args.Args, Path: args.Path, Config: args.StdinData,
-	})
-	answer := response{ServiceMethod: head.ServiceMethod, Seq: head.Seq}
-	if err != nil {
-		answer.Error, body = err.Error(), struct{}{}
-		if answer.Error == "" {
-			answer.Error = "unknown error"
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := errors.Join(c.enc.Encode(answer), c.enc.Encode(body)); err != nil && ctx.Err() == nil {
-		c.server.log("answer %s: %v", head.ServiceMethod, err)
-	}
+// Check is Keeper.Check.
+func (c *calling) Check(a *dhcprpc.Args, out *Result) error {
+	return c.guard(dhcprpc.Check, func() error { return out.set(c.server.keeper.Check(c.ctx, a)) })
 }
 
-// method calls the keeper. A panic fails one call and does not end the upkeep of every
-// lease.
-func (s *server) method(ctx context.Context, name string, a *dhcprpc.Args) (body any, err error) {
+// Release is Keeper.Release.
+func (c *calling) Release(a *dhcprpc.Args, _ *struct{}) error {
+	return c.guard(dhcprpc.Release, func() error { return c.server.keeper.Release(c.ctx, a) })
+}
+
+// Collect is Keeper.Collect.
+func (c *calling) Collect(a *dhcprpc.Args, _ *struct{}) error {
+	return c.guard(dhcprpc.Collect, func() error { return c.server.keeper.Collect(c.ctx, a) })
+}
+
+// Move is Keeper.Move.
+func (c *calling) Move(a *dhcprpc.Args, _ *struct{}) error {
+	return c.guard(dhcprpc.Move, func() error { return c.server.keeper.Move(c.ctx, a) })
+}
+
+// guard calls the keeper. A panic fails one call and does not end the upkeep of every lease.
+// An error without a text would pass for success.
+func (c *calling) guard(name string, call func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			s.log("%s panicked: %v", name, v)
-			body, err = nil, fmt.Errorf("%s panicked: %v", name, v)
+			c.server.log("%s panicked: %v", name, v)
+			err = fmt.Errorf("%s panicked: %v", name, v)
 		}
 	}()
-	switch name {
-	case dhcprpc.Allocate:
-		return encode(s.keeper.Allocate(ctx, a))
-	case dhcprpc.Check:
-		return encode(s.keeper.Check(ctx, a))
-	case dhcprpc.Release:
-		return struct{}{}, s.keeper.Release(ctx, a)
-	case dhcprpc.Collect:
-		return struct{}{}, s.keeper.Collect(ctx, a)
-	case dhcprpc.Move:
-		return struct{}{}, s.keeper.Move(ctx, a)
+	if err = call(); err != nil && err.Error() == "" {
+		return errors.New("unknown error")
 	}
-	return nil, fmt.Errorf("rpc: can't find method %.80s", name)
+	return err
 }
 
-// The reference's result for gob, which identifies fields by their names. The version is
+// Result is the reference's for gob, which identifies fields by their names. The version is
 // left to the caller, as in the reference's daemon.
+type Result struct {
+	IPs    []*ipConfig
+	Routes []*route
+	DNS    spec.DNS
+}
+
 type (
-	result struct {
-		IPs    []*ipConfig
-		Routes []*route
-		DNS    spec.DNS
-	}
 	ipConfig struct {
 		Address net.IPNet
 		Gateway net.IP
@@ -231,11 +202,11 @@ type (
 	}
 )
 
-func encode(r *spec.Result, err error) (any, error) {
+func (out *Result) set(r *spec.Result, err error) error {
 	if err != nil {
-		return nil, err
+		return err
 	}
-	out := &result{DNS: r.DNS}
+	out.DNS = r.DNS
 	for _, ip := range r.IPs {
 		out.IPs = append(out.IPs, &ipConfig{Address: *nl.IPNet(ip.Address), Gateway: ip.Gateway.AsSlice()})
 	}
@@ -243,5 +214,5 @@ func encode(r *spec.Result, err error) (any, error) {
 		out.Routes = append(out.Routes, &route{Dst: *nl.IPNet(r.Dst), GW: r.GW.AsSlice(), MTU: r.MTU, AdvMSS: r.AdvMSS,
 			Priority: r.Priority, Table: r.Table, Scope: r.Scope})
 	}
-	return out, nil
+	return nil
 }

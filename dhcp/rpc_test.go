@@ -37,7 +37,7 @@ func (f *fake) Allocate(ctx context.Context, a *dhcprpc.Args) (*spec.Result, err
 		panic("oh")
 	}
 	return &spec.Result{IPs: []spec.IPConfig{{Address: netip.MustParsePrefix("10.0.0.7/24"), Gateway: netip.MustParseAddr("10.0.0.1")}},
-		DNS: spec.DNS{Domain: string(a.Config)}}, nil
+		DNS: spec.DNS{Domain: string(a.StdinData)}}, nil
 }
 
 func (f *fake) Check(context.Context, *dhcprpc.Args) (*spec.Result, error) {
@@ -61,7 +61,7 @@ func (l *scarce) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-func serve(t *testing.T) (*fake, string) {
+func start(t *testing.T) (*fake, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -69,22 +69,20 @@ func serve(t *testing.T) (*fake, string) {
 		t.Fatal(err)
 	}
 	f := &fake{make(chan struct{})}
-	s := newServer(f, t.Logf)
 	done := make(chan error)
-	go func() { done <- s.serve(&scarce{Listener: l}) }()
+	go func() { done <- serve(&scarce{Listener: l}, f, t.Logf) }()
 	t.Cleanup(func() {
-		l.Close() //nolint:errcheck // it ends Serve
+		l.Close() //nolint:errcheck // it ends serve
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		s.close()
 	})
 	return f, path
 }
 
 // Go's own client with upstream's types: the reference's plugin.
 func TestUpstreamClient(t *testing.T) {
-	_, path := serve(t)
+	_, path := start(t)
 	c, err := rpc.DialHTTP("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +110,7 @@ func TestUpstreamClient(t *testing.T) {
 
 // The call of a killed plugin ends.
 func TestHangUp(t *testing.T) {
-	f, path := serve(t)
+	f, path := start(t)
 	c, err := dhcprpc.Dial(t.Context(), path)
 	if err != nil || !c.Ours {
 		t.Fatalf("%+v, %v", c, err)
@@ -131,7 +129,7 @@ func TestHangUp(t *testing.T) {
 }
 
 func TestNoClient(t *testing.T) {
-	_, path := serve(t)
+	_, path := start(t)
 	for said, want := range map[string]string{"GET / HTTP/1.1\r\n\r\n": "HTTP/1.0 405", dhcprpc.Handshake + "\n" + strings.Repeat("a: b\n", 1000): "", "\n": "HTTP/1.0 405"} {
 		conn, err := net.Dial("unix", path)
 		if err != nil {

@@ -33,7 +33,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{T: t, ns: nettest.NewNS(t, "c1"), log: new(dhcptest.Log), clock: dhcptest.NewClock()}
 	dhcptest.Plug(t, "br0", w.ns)
 	w.opts = dhcp.Options{
-		RunDir: t.TempDir(), Proc: "/proc", Timeout: 2 * time.Second, ReleaseTime: time.Minute, Watch: time.Minute, Clock: w.clock, Log: w.log.Printf,
+		RunDir: t.TempDir(), Proc: "/proc", Timeout: 2 * time.Second, ResendMax: 62 * time.Second, ResendTimeout: 208 * time.Second, ReleaseTime: time.Minute, Watch: time.Minute, Clock: w.clock, Log: w.log.Printf,
 	}
 	w.start()
 	t.Cleanup(func() {
@@ -90,7 +90,7 @@ func (w *world) args(id, ipam string) *dhcprpc.Args {
 	if ipam != "" {
 		ipam = "," + ipam
 	}
-	return &dhcprpc.Args{ContainerID: id, NetNS: w.ns, IfName: "eth0", Config: fmt.Appendf(nil, `{"name":"net","ipam":{"type":"dhcp"%s}}`, ipam)}
+	return &dhcprpc.Args{ContainerID: id, Netns: w.ns, IfName: "eth0", StdinData: fmt.Appendf(nil, `{"name":"net","ipam":{"type":"dhcp"%s}}`, ipam)}
 }
 
 func (w *world) add(ipam string) *spec.Result {

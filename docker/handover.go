@@ -330,7 +330,7 @@ func callKeeper(ctx context.Context, network string, e *state.Endpoint, at state
 	if !k.Ours {
 		return errForeignKeeper
 	}
-	_, err = k.Call(ctx, dhcprpc.Move, &dhcprpc.Args{ContainerID: e.ID, IfName: holdName, NetNS: at.NetNS, Path: at.IfName, Config: config})
+	_, err = k.Call(ctx, dhcprpc.Move, &dhcprpc.Args{ContainerID: e.ID, IfName: holdName, Netns: at.NetNS, Path: at.IfName, StdinData: config})
 	return err
 }
 

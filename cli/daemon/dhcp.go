@@ -79,12 +79,15 @@ func (c *dhcpCommand) writePID() error {
 	return os.Chmod(c.PidFile, 0o644)
 }
 
+// releaseTime is how long a DEL waits until its release is sent.
+const releaseTime = 2 * time.Second
+
 func (c *dhcpCommand) serve(l net.Listener) error {
 	logger := log.New(c.app.log, "", log.LstdFlags)
 	where := paths.Default()
 	k, err := dhcp.New(dhcp.Options{
 		RunDir: where.Run, Proc: where.Proc, HostPrefix: c.HostPrefix, Broadcast: c.Broadcast,
-		Timeout: c.Timeout, ResendMax: c.ResendMax, ResendTimeout: c.ResendTimeout, Watch: c.Watch, Log: logger.Printf,
+		Timeout: c.Timeout, ResendMax: c.ResendMax, ResendTimeout: c.ResendTimeout, Watch: c.Watch, ReleaseTime: releaseTime, Log: logger.Printf,
 	})
 	if err != nil {
 		return err

@@ -32,13 +32,9 @@ type Place struct {
 // Find finds an interface and sets it up, since a server is reached through it. proc is the
 // mount point of procfs.
 func Find(proc, path, ifName string) (*Place, error) {
-	ns, err := netns.Open(path)
+	ns, id, err := open(path)
 	if err != nil {
-		return nil, goneOr(err)
-	}
-	id, err := ns.ID()
-	if err != nil {
-		return nil, errors.Join(err, ns.Close())
+		return nil, err
 	}
 	p := &Place{NetNS: path, ID: id, IfName: ifName, Proc: proc}
 	conn, err := nl.In(ns, proc)
@@ -70,20 +66,25 @@ func goneOr(err error) error {
 // Same reports whether q is the same interface of the same namespace.
 func (p *Place) Same(q *Place) bool { return p.ID == q.ID && p.Index == q.Index }
 
-// open opens the namespace, if it is still the same.
-func (p *Place) open() (*netns.NS, error) {
-	ns, err := netns.Open(p.NetNS)
+func open(path string) (*netns.NS, netns.ID, error) {
+	ns, err := netns.Open(path)
 	if err != nil {
-		return nil, goneOr(err)
+		return nil, netns.ID{}, goneOr(err)
 	}
 	id, err := ns.ID()
-	if err == nil && id != p.ID {
-		err = fmt.Errorf("%w: %s is another namespace now", ErrGone, p.NetNS)
-	}
 	if err != nil {
-		return nil, errors.Join(err, ns.Close())
+		return nil, id, errors.Join(err, ns.Close())
 	}
-	return ns, nil
+	return ns, id, nil
+}
+
+// open opens the namespace, if it is still the same.
+func (p *Place) open() (*netns.NS, error) {
+	ns, id, err := open(p.NetNS)
+	if err == nil && id != p.ID {
+		return nil, errors.Join(fmt.Errorf("%w: %s is another namespace now", ErrGone, p.NetNS), ns.Close())
+	}
+	return ns, err
 }
 
 // do runs fn on a thread inside the namespace, which ends afterwards. Sockets that fn opens

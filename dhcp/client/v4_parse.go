@@ -12,6 +12,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -57,14 +58,9 @@ func parseV4(ack *dhcpv4.DHCPv4) (*Grant, error) {
 
 func gateway(ack *dhcpv4.DHCPv4) netip.Addr {
 	for _, ip := range ack.Router() {
-		return addr(ip)
+		return nl.AddrOf(ip)
 	}
 	return netip.Addr{}
-}
-
-func addr(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
 }
 
 // scopeLink is RT_SCOPE_LINK.
@@ -76,8 +72,7 @@ const scopeLink = 253
 // the first gateway would be used.
 func routes(ack *dhcpv4.DHCPv4) (out []spec.Route) {
 	for _, r := range ack.ClasslessStaticRoute() {
-		bits, _ := r.Dest.Mask.Size()
-		route := spec.Route{Dst: netip.PrefixFrom(addr(r.Dest.IP), bits), GW: addr(r.Router)}
+		route := spec.Route{Dst: nl.PrefixOf(r.Dest), GW: nl.AddrOf(r.Router)}
 		if r.Router.IsUnspecified() {
 			scope := scopeLink
 			route.Scope = &scope
@@ -88,8 +83,8 @@ func routes(ack *dhcpv4.DHCPv4) (out []spec.Route) {
 		return out
 	}
 	for opt := ack.Options.Get(dhcpv4.OptionStaticRoutingTable); len(opt) >= 8; opt = opt[8:] {
-		bits, _ := net.IP(opt[:4]).DefaultMask().Size()
-		out = append(out, spec.Route{Dst: netip.PrefixFrom(addr(opt[:4]), bits), GW: addr(opt[4:8])})
+		dst := net.IP(opt[:4])
+		out = append(out, spec.Route{Dst: nl.PrefixOf(&net.IPNet{IP: dst, Mask: dst.DefaultMask()}), GW: nl.AddrOf(net.IP(opt[4:8]))})
 	}
 	if gw := gateway(ack); gw.IsValid() {
 		out = append(out, spec.Route{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), GW: gw})
@@ -100,7 +95,7 @@ func routes(ack *dhcpv4.DHCPv4) (out []spec.Route) {
 func dnsV4(ack *dhcpv4.DHCPv4) spec.DNS {
 	d := spec.DNS{Domain: ack.DomainName()}
 	for _, ip := range ack.DNS() {
-		d.Nameservers = append(d.Nameservers, addr(ip).String())
+		d.Nameservers = append(d.Nameservers, nl.AddrOf(ip).String())
 	}
 	if search := ack.DomainSearch(); search != nil {
 		d.Search = search.Labels

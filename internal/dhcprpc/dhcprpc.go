@@ -28,14 +28,15 @@ import (
 // Methods of the keeper. The last three are ours: the reference's daemon does not have
 // them.
 const (
-	Allocate = "DHCP.Allocate"
-	Release  = "DHCP.Release"
-	Check    = "DHCP.Check"   // fails unless the lease is held; never asks a server
-	Collect  = "DHCP.Collect" // releases what a GC configuration does not list
+	Service  = "DHCP"
+	Allocate = Service + ".Allocate"
+	Release  = Service + ".Release"
+	Check    = Service + ".Check"   // fails unless the lease is held; never asks a server
+	Collect  = Service + ".Collect" // releases what a GC configuration does not list
 	// Move reports that the interface is in NetNS now, under the name in Path. With neither
 	// it reports that the interface is about to be moved, so a missing interface is not
 	// gone.
-	Move = "DHCP.Move"
+	Move = Service + ".Move"
 )
 
 // Mark is the header that identifies our keeper in the handshake. A net/rpc client reads
@@ -48,11 +49,12 @@ const (
 	Connected = "200 Connected to Go RPC"
 )
 
-// Args are skel.CmdArgs, the arguments of a plugin call.
+// Args are the arguments of a plugin call, with the names of skel.CmdArgs, by which gob
+// identifies fields.
 type Args struct {
-	ContainerID, NetNS, IfName, Args, Path string
+	ContainerID, Netns, IfName, Args, Path string
 
-	Config []byte // standard input
+	StdinData []byte // the configuration
 }
 
 // ErrDial is wrapped when no process listens on the socket: no keeper runs.
@@ -182,7 +184,7 @@ func encodeCall(method string, seq uint64, a *Args) []byte {
 		w.define(args, "CmdArgs", []field{{"ContainerID", gobString}, {"Netns", gobString}, {"IfName", gobString},
 			{"Args", gobString}, {"Path", gobString}, {"StdinData", gobBytes}})
 	}
-	w.value(args, a.ContainerID, a.NetNS, a.IfName, a.Args, a.Path, string(a.Config))
+	w.value(args, a.ContainerID, a.Netns, a.IfName, a.Args, a.Path, string(a.StdinData))
 	return w.out
 }
 

@@ -85,7 +85,7 @@ func TestUpstreamServer(t *testing.T) {
 	if c.Ours {
 		t.Error("the reference's daemon passes for ours")
 	}
-	want := &Args{ContainerID: "c1", NetNS: "/run/netns/x", IfName: "eth0", Args: "A=b", Path: "/opt", Config: bytes.Repeat([]byte("{}"), 5000)}
+	want := &Args{ContainerID: "c1", Netns: "/run/netns/x", IfName: "eth0", Args: "A=b", Path: "/opt", StdinData: bytes.Repeat([]byte("{}"), 5000)}
 	for range 3 {
 		got, err := c.Call(t.Context(), Allocate, want)
 		if err != nil {
@@ -103,7 +103,7 @@ func TestUpstreamServer(t *testing.T) {
 		if !reflect.DeepEqual(got, wantResult) {
 			t.Errorf("%+v", got)
 		}
-		if g := d.got; g.ContainerID != "c1" || g.Netns != want.NetNS || g.IfName != "eth0" || g.Args != "A=b" || g.Path != "/opt" || !bytes.Equal(g.StdinData, want.Config) {
+		if g := d.got; g.ContainerID != "c1" || g.Netns != want.Netns || g.IfName != "eth0" || g.Args != "A=b" || g.Path != "/opt" || !bytes.Equal(g.StdinData, want.StdinData) {
 			t.Errorf("the server got %+v", g)
 		}
 		if _, err := c.Call(t.Context(), Release, want); err == nil || err.Error() != "error calling DHCP.Release: not today" {

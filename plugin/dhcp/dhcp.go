@@ -76,12 +76,12 @@ func load(r *plugin.Request) (*dhcprpc.IPAM, error) {
 
 // argsOf is the request for the keeper, which may run in another directory.
 func argsOf(r *plugin.Request) (*dhcprpc.Args, error) {
-	a := &dhcprpc.Args{ContainerID: r.ContainerID, NetNS: r.NetNS, IfName: r.IfName, Args: r.Args, Config: r.Config}
+	a := &dhcprpc.Args{ContainerID: r.ContainerID, Netns: r.NetNS, IfName: r.IfName, Args: r.Args, StdinData: r.Config}
 	if r.NetNS == "" {
 		return a, nil
 	}
 	var err error
-	if a.NetNS, err = filepath.Abs(r.NetNS); err != nil {
+	if a.Netns, err = filepath.Abs(r.NetNS); err != nil {
 		return nil, fmt.Errorf("failed to make %q an absolute path: %w", r.NetNS, err)
 	}
 	return a, nil

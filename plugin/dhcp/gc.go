@@ -24,7 +24,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 }
 
 func releaseRecorded(ctx context.Context, r *plugin.Request, rec *record.Record) error {
-	args := &dhcprpc.Args{ContainerID: rec.ContainerID, NetNS: rec.NetNS, IfName: rec.IfName, Config: r.Config}
+	args := &dhcprpc.Args{ContainerID: rec.ContainerID, Netns: rec.NetNS, IfName: rec.IfName, StdinData: r.Config}
 	if err := release(ctx, r, socketOf(r, rec), args); err != nil {
 		return err
 	}
@@ -46,6 +46,6 @@ func collect(ctx context.Context, r *plugin.Request) error {
 	if !k.Ours {
 		return nil
 	}
-	_, err = k.Call(ctx, dhcprpc.Collect, &dhcprpc.Args{Config: r.Config})
+	_, err = k.Call(ctx, dhcprpc.Collect, &dhcprpc.Args{StdinData: r.Config})
 	return err
 }

@@ -21,7 +21,7 @@ func Serve(t testing.TB, socket string) *Log {
 	log := new(Log)
 	k, err := dhcp.New(dhcp.Options{
 		RunDir: "/run/patchbay", Proc: "/proc", Timeout: time.Second, ResendMax: 2 * time.Second, ResendTimeout: 30 * time.Second,
-		Watch: 200 * time.Millisecond, Log: log.Printf,
+		Watch: 200 * time.Millisecond, ReleaseTime: 2 * time.Second, Log: log.Printf,
 	})
 	must(t, err)
 	must(t, os.MkdirAll(filepath.Dir(socket), 0o700))
