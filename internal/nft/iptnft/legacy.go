@@ -25,24 +25,28 @@ import (
 // none.
 func LegacyTables(proc string) ([]string, error) {
 	var tables []string
-	for _, file := range [...]string{"ip_tables_names", "ip6_tables_names"} {
-		b, err := os.ReadFile(filepath.Join(proc, "thread-self/net", file))
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-			continue
-		}
+	for _, family := range [...]string{"ip", "ip6"} {
+		names, err := legacyTables(proc, family)
 		if err != nil {
-			return nil, fmt.Errorf("read iptables-legacy tables: %w", err)
+			return nil, err
 		}
-		for _, name := range strings.Fields(string(b)) {
-			if v6 := strings.HasPrefix(file, "ip6"); v6 {
-				name = "ip6 " + name
-			} else {
-				name = "ip " + name
-			}
-			tables = append(tables, name)
+		for _, name := range names {
+			tables = append(tables, family+" "+name)
 		}
 	}
 	return tables, nil
+}
+
+// legacyTables is LegacyTables for one family, ip or ip6.
+func legacyTables(proc, family string) ([]string, error) {
+	b, err := os.ReadFile(filepath.Join(proc, "thread-self/net", family+"_tables_names"))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read iptables-legacy tables: %w", err)
+	}
+	return strings.Fields(string(b)), nil
 }
 
 // LegacyForwardDrops reports whether FORWARD in the filter table of iptables-legacy, or of
@@ -126,17 +130,20 @@ func getsockopt(fd, level, name int, b []byte) error {
 // iptables-legacy that drops packets of a family among the subnets, or of either family
 // when there are none. proc is where procfs is mounted.
 func LegacyDrops(proc string, concerned []netip.Prefix) error {
-	tables, err := LegacyTables(proc)
-	if err != nil {
-		return err
-	}
 	var programs []string
 	for _, family := range [...]struct {
-		table, program string
-		v6             bool
-	}{{"ip filter", "iptables-legacy", false}, {"ip6 filter", "ip6tables-legacy", true}} {
+		name, program string
+		v6            bool
+	}{{"ip", "iptables-legacy", false}, {"ip6", "ip6tables-legacy", true}} {
 		hit := func(p netip.Prefix) bool { return p.Addr().Is6() == family.v6 }
-		if !slices.Contains(tables, family.table) || len(concerned) > 0 && !slices.ContainsFunc(concerned, hit) {
+		if len(concerned) > 0 && !slices.ContainsFunc(concerned, hit) {
+			continue
+		}
+		tables, err := legacyTables(proc, family.name)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(tables, "filter") {
 			continue
 		}
 		drops, err := LegacyForwardDrops(family.v6)
