@@ -170,6 +170,35 @@ func (d *Driver) save(e *state.Endpoint) error {
 	return err
 }
 
+// enter calls do for an endpoint, with its lock and within the limit of a call.
+func (d *Driver) enter(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
+	_, err := d.locked(ctx, id, do)
+	return err
+}
+
+// known is enter for an endpoint that may be missing: that is no error.
+func (d *Driver) known(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
+	if found, err := d.locked(ctx, id, do); found || !errors.Is(err, state.ErrUnknown) {
+		return err
+	}
+	return nil
+}
+
+func (d *Driver) locked(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) (found bool, err error) {
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	release, err := d.locks.take(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	e, err := d.store.Endpoints.Get(id)
+	if err != nil {
+		return false, err
+	}
+	return true, do(ctx, e)
+}
+
 // limit bounds a call.
 func (d *Driver) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d.opts.Limit)

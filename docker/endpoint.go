@@ -51,7 +51,9 @@ func (d *Driver) CreateEndpoint(ctx context.Context, in *cnm.CreateEndpointReque
 		return nil, err
 	}
 	if err := d.create(ctx, n, e); err != nil {
-		return nil, errors.Join(err, d.rollback(ctx, e))
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
+		defer cancel()
+		return nil, errors.Join(err, d.remove(ctx, e, unbind)) // the collector does what this cannot
 	}
 	return answer(e), nil
 }
@@ -112,9 +114,16 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	if err := d.makeHold(e.Hold); err != nil {
 		return err
 	}
-	list, err := d.holdList(ctx, n, e)
+	list := n.part(hold)
+	section, err := d.leased(ctx, n, e)
 	if err != nil {
 		return err
+	}
+	if section != nil { // our IPAM driver gave the address: the plugin requests no other
+		e.Leased = true
+		if list, err = with(list, "ipam", section, theFirst); err != nil {
+			return err
+		}
 	}
 	if e.Result, err = d.run[hold].Add(ctx, list, d.attachment(e, state.Where{NetNS: e.Hold, IfName: holdName})); err != nil {
 		return err
@@ -133,18 +142,6 @@ func (d *Driver) create(ctx context.Context, n *network, e *state.Endpoint) erro
 	}
 	e.Phase = state.Created
 	return d.save(e)
-}
-
-// holdList is the first plugin's list. If our IPAM driver gave the address, the plugin
-// gets that address instead of requesting another.
-func (d *Driver) holdList(ctx context.Context, n *network, e *state.Endpoint) (*chain.List, error) {
-	list := n.part(hold)
-	section, err := d.leased(ctx, n, e)
-	if err != nil || section == nil {
-		return list, err
-	}
-	e.Leased = true
-	return withIPAM(list, section)
 }
 
 // look takes the snapshot of the holding namespace.
@@ -244,13 +241,6 @@ func (d *Driver) attachment(e *state.Endpoint, at state.Where) chain.Attachment 
 // answers Docker before the second has ended.
 const rollbackTime = 10 * time.Second
 
-// rollback undoes an endpoint even if ctx has ended. the collector does what it cannot.
-func (d *Driver) rollback(ctx context.Context, e *state.Endpoint) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
-	defer cancel()
-	return d.remove(ctx, e, unbind)
-}
-
 // DeleteEndpoint implements cnm.NetworkDriver. Docker does not repeat it, whatever the
 // answer, so what cannot be removed now remains in the state for the collector.
 func (d *Driver) DeleteEndpoint(ctx context.Context, in *cnm.EndpointRequest) error {
@@ -271,7 +261,10 @@ func (d *Driver) remove(ctx context.Context, e *state.Endpoint, end leaseEnd) er
 	if err := d.save(e); err != nil {
 		return err
 	}
-	errs := []error{d.undoParts(ctx, n, e), d.takeBack(e)}
+	errs := []error{d.leave(ctx, n, e), d.takeBack(e)}
+	if e.PostAt.NetNS == e.Hold && e.Post != "" {
+		errs = append(errs, d.del(ctx, n, e, post), d.takeBack(e))
+	}
 	d.notifyReturn(ctx, n.list.Name, e)
 	errs = append(errs, d.undoHold(ctx, n, e))
 	if err := errors.Join(errs...); err != nil {
@@ -298,7 +291,7 @@ func (d *Driver) undoHold(ctx context.Context, n *network, e *state.Endpoint) er
 	}
 	list := n.part(hold)
 	if l, err := d.store.Leases.Get(leaseID(n.list.Name, e.Wanted.MacAddress)); err == nil && l.Endpoint == e.ID && l.Result != nil {
-		if with, err := withIPAM(list, staticOf(l)); err == nil {
+		if with, err := with(list, "ipam", staticOf(l), theFirst); err == nil {
 			list = with
 		}
 	}

@@ -21,18 +21,15 @@ import (
 // it moved the interface and before the container's process starts, and again later; the
 // first call with an existing sandbox runs the rest of the chain. Docker ignores its
 // errors, so on an error the driver itself keeps the container from the network.
-func (d *Driver) EndpointOperInfo(ctx context.Context, in *cnm.EndpointRequest) (*cnm.EndpointInfo, error) {
-	ctx, cancel := d.limit(ctx)
-	defer cancel()
-	e, release, err := d.enter(ctx, in.EndpointID)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	if err := d.finishOrClose(ctx, e); err != nil {
-		return nil, err
-	}
-	return &cnm.EndpointInfo{Value: info(e)}, nil
+func (d *Driver) EndpointOperInfo(ctx context.Context, in *cnm.EndpointRequest) (out *cnm.EndpointInfo, err error) {
+	err = d.enter(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error {
+		if err := d.finishOrClose(ctx, e); err != nil {
+			return err
+		}
+		out = &cnm.EndpointInfo{Value: info(e)}
+		return nil
+	})
+	return out, err
 }
 
 func (d *Driver) finishOrClose(ctx context.Context, e *state.Endpoint) error {
@@ -106,7 +103,7 @@ func (d *Driver) finishPost(ctx context.Context, n *network, e *state.Endpoint) 
 // addPost runs the part. It first undoes an ADD that was killed.
 func (d *Driver) addPost(ctx context.Context, n *network, e *state.Endpoint, at state.Where) error {
 	if e.Post == state.Doing {
-		if err := d.delPost(ctx, n, e); err != nil {
+		if err := d.del(ctx, n, e, post); err != nil {
 			return err
 		}
 	}
@@ -126,21 +123,44 @@ func (d *Driver) addPost(ctx context.Context, n *network, e *state.Endpoint, at 
 	return d.save(e)
 }
 
-// delPost undoes the part, even if it is half done.
-func (d *Driver) delPost(ctx context.Context, n *network, e *state.Endpoint) error {
-	if e.Post == "" {
+// ran is where the progress of a part in the container's namespace is recorded.
+func ran(e *state.Endpoint, p part) (step *state.Step, at *state.Where) {
+	if p == ports {
+		return &e.Ports, &e.PortsAt
+	}
+	return &e.Post, &e.PostAt
+}
+
+// del undoes a part, even if it is half done. The endpoint may become the gateway again: if
+// this process is killed here, its ports must not look published then.
+func (d *Driver) del(ctx context.Context, n *network, e *state.Endpoint, p part) error {
+	step, was := ran(e, p)
+	if *step == "" {
 		return nil
 	}
-	if list := n.part(post); len(list.Plugins) > 0 {
-		at, err := gone(e, e.PostAt)
+	if p == ports && *step == state.Done && e.Phase == state.Joined {
+		*step = state.Doing
+		if err := d.save(e); err != nil {
+			return err
+		}
+	}
+	if list := n.part(p); len(list.Plugins) > 0 {
+		at, err := gone(e, *was)
 		if err != nil {
 			return err
 		}
-		if err := d.run[post].Del(ctx, list, d.attachment(e, at)); err != nil {
+		a := d.attachment(e, at)
+		if p == ports {
+			a.Capabilities[portMappings] = mappings(e.Published)
+		}
+		if err := d.run[p].Del(ctx, list, a); err != nil {
 			return err
 		}
 	}
-	e.Post, e.PostAt = "", state.Where{}
+	*step, *was = "", state.Where{}
+	if p == ports {
+		e.Published = nil
+	}
 	return d.save(e)
 }
 

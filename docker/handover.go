@@ -364,19 +364,17 @@ func (d *Driver) notifyArrival(ctx context.Context, e *state.Endpoint) error {
 
 // followOnce calls notifyArrival once the interface is in its sandbox with its final
 // name, and says whether there is nothing left to wait for.
-func (d *Driver) followOnce(ctx context.Context, endpointID string) bool {
-	e, release, err := d.enter(ctx, endpointID)
-	if err != nil {
-		return true
-	}
-	defer release()
-	if e.Phase != state.Joining && e.Phase != state.Joined {
-		return true
-	}
-	err = d.notifyArrival(ctx, e)
-	if errors.Is(err, errForeignKeeper) || errors.Is(err, dhcprpc.ErrDial) {
-		d.logKeeper(e, err)
-		return true
-	}
-	return err == nil
+func (d *Driver) followOnce(ctx context.Context, endpointID string) (over bool) {
+	err := d.enter(ctx, endpointID, func(ctx context.Context, e *state.Endpoint) error {
+		var err error
+		if e.Phase == state.Joining || e.Phase == state.Joined {
+			err = d.notifyArrival(ctx, e)
+		}
+		if over = err == nil; errors.Is(err, errForeignKeeper) || errors.Is(err, dhcprpc.ErrDial) {
+			d.logKeeper(e, err)
+			over = true
+		}
+		return nil
+	})
+	return over || err != nil
 }

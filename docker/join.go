@@ -16,35 +16,6 @@ import (
 	"github.com/patchbay-net/patchbay/netns"
 )
 
-// enter takes the lock of an endpoint and reads it.
-func (d *Driver) enter(ctx context.Context, id string) (e *state.Endpoint, release func(), err error) {
-	release, err = d.locks.take(ctx, id)
-	if err != nil {
-		return nil, nil, err
-	}
-	if e, err = d.store.Endpoints.Get(id); err != nil {
-		release()
-		return nil, nil, err
-	}
-	return e, release, nil
-}
-
-// known calls do for an endpoint, with its lock and within the limit of a call. A missing
-// endpoint is no error.
-func (d *Driver) known(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
-	ctx, cancel := d.limit(ctx)
-	defer cancel()
-	e, release, err := d.enter(ctx, id)
-	if errors.Is(err, state.ErrUnknown) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer release()
-	return do(ctx, e)
-}
-
 // errTooOld is for options that need the container before its process starts.
 var errTooOld = errors.New(optDNS + "=replace and " + optLabels + " need Docker 28 or later")
 
@@ -52,14 +23,15 @@ var errTooOld = errors.New(optDNS + "=replace and " + optLabels + " need Docker 
 // from. If the sandbox does not exist yet (before Docker 28, when a container starts),
 // the rest of the chain cannot run in it before the container's process starts, so it
 // runs before the interface leaves the holding namespace.
-func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinResponse, error) {
-	ctx, cancel := d.limit(ctx)
-	defer cancel()
-	e, release, err := d.enter(ctx, in.EndpointID)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
+func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (out *cnm.JoinResponse, err error) {
+	err = d.enter(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error {
+		out, err = d.joinAt(ctx, in, e)
+		return err
+	})
+	return out, err
+}
+
+func (d *Driver) joinAt(ctx context.Context, in *cnm.JoinRequest, e *state.Endpoint) (*cnm.JoinResponse, error) {
 	n, err := d.network(e.Network)
 	if err != nil {
 		return nil, err
@@ -96,7 +68,9 @@ func (d *Driver) Join(ctx context.Context, in *cnm.JoinRequest) (*cnm.JoinRespon
 	if e.Keeper != "" {
 		go await(func(ctx context.Context) bool { return d.followOnce(ctx, in.EndpointID) })
 	}
-	return d.joinAnswer(n, e), nil
+	out := joined(e.Kernel, n.Internal, n.gwbridge)
+	out.InterfaceName = &cnm.InterfaceName{SrcName: e.Link, DstPrefix: n.prefix, DstName: e.IfName}
+	return out, nil
 }
 
 // sandbox is live for a container's namespace. It refuses the host's: addresses and
@@ -158,12 +132,6 @@ func (d *Driver) join(ctx context.Context, n *network, e *state.Endpoint, later 
 	return d.save(e)
 }
 
-func (d *Driver) joinAnswer(n *network, e *state.Endpoint) *cnm.JoinResponse {
-	out := joined(e.Kernel, n.Internal, n.gwbridge)
-	out.InterfaceName = &cnm.InterfaceName{SrcName: e.Link, DstPrefix: n.prefix, DstName: e.IfName}
-	return out
-}
-
 // Leave implements cnm.NetworkDriver: it undoes the changes in the sandbox while the
 // interface is still there. Docker calls it twice after a failed Join, and without a
 // Revoke before it after a restart with live-restore.
@@ -195,20 +163,11 @@ func (d *Driver) left(ctx context.Context, e *state.Endpoint) error {
 // leave undoes the parts that ran in the sandbox. A part that ran in the holding
 // namespace is undone there, when the interface is back.
 func (d *Driver) leave(ctx context.Context, n *network, e *state.Endpoint) error {
-	err := errors.Join(d.restoreDNS(ctx, e), d.delPorts(ctx, n, e))
+	err := errors.Join(d.restoreDNS(ctx, e), d.del(ctx, n, e, ports))
 	if e.PostAt.NetNS == e.Hold {
 		return err
 	}
-	return errors.Join(err, d.delPost(ctx, n, e))
-}
-
-// undoParts is leave for an endpoint that is removed, in any phase.
-func (d *Driver) undoParts(ctx context.Context, n *network, e *state.Endpoint) error {
-	err := d.leave(ctx, n, e)
-	if e.PostAt.NetNS == e.Hold && e.Post != "" {
-		err = errors.Join(err, d.takeBack(e), d.delPost(ctx, n, e))
-	}
-	return err
+	return errors.Join(err, d.del(ctx, n, e, post))
 }
 
 // addresses are the two addresses that fit into Docker's answer: the first of each

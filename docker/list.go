@@ -39,42 +39,47 @@ const portMappings = "portMappings"
 // the ports follow the default gateway from endpoint to endpoint. With auto a list
 // without such a plugin gets our portmap.
 func cut(list *chain.List, p part, auto bool) *chain.List {
+	out, _ := rebuild(list, func(i int, m *chain.Plugin) (bool, error) { // it returns no error of its own
+		switch {
+		case i == 0:
+			return p == hold, nil
+		case m.Capabilities[portMappings]:
+			return p == ports, nil
+		}
+		return p == post, nil
+	})
+	if p == ports && auto && len(out.Plugins) == 0 {
+		out.Plugins = []chain.Plugin{{
+			Type: "portmap", Capabilities: map[string]bool{portMappings: true},
+			Raw: json.RawMessage(`{"type":"portmap","capabilities":{"portMappings":true}}`),
+		}}
+		out.Bytes = encodeList(out)
+	}
+	return out
+}
+
+// rebuild returns a list of the plugins that keep accepts, and may change. It is called with
+// each plugin and its index, as if none were packed.
+func rebuild(list *chain.List, keep func(int, *chain.Plugin) (bool, error)) (*chain.List, error) {
 	out := *list
 	out.Plugins = nil
 	n := 0
 	for i := range list.Plugins {
 		var of []chain.Plugin
 		for _, m := range members(&list.Plugins[i]) {
-			if partOf(n, &m) == p {
+			ok, err := keep(n, &m)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
 				of = append(of, m)
 			}
 			n++
 		}
 		out.Plugins = append(out.Plugins, pack(&list.Plugins[i], of)...)
 	}
-	if p == ports && auto && len(out.Plugins) == 0 {
-		out.Plugins = []chain.Plugin{ourPortmap()}
-	}
-	// The cached copy must be of this part.
-	out.Bytes = encodeList(&out)
-	return &out
-}
-
-func partOf(i int, p *chain.Plugin) part {
-	switch {
-	case i == 0:
-		return hold
-	case p.Capabilities[portMappings]:
-		return ports
-	}
-	return post
-}
-
-func ourPortmap() chain.Plugin {
-	return chain.Plugin{
-		Type: "portmap", Capabilities: map[string]bool{portMappings: true},
-		Raw: json.RawMessage(`{"type":"portmap","capabilities":{"portMappings":true}}`),
-	}
+	out.Bytes = encodeList(&out) // the cached copy must be of this list
+	return &out, nil
 }
 
 // encodeList encodes a list that needs no other file.
@@ -92,11 +97,6 @@ func encodeList(l *chain.List) json.RawMessage {
 // publishes says whether a list has a plugin of its own for ports. The first plugin does
 // not count: it runs before it is known whether ports are wanted.
 func publishes(list *chain.List) bool { return len(cut(list, ports, false).Plugins) > 0 }
-
-// withIPAM returns a list whose first plugin has another ipam section.
-func withIPAM(list *chain.List, ipam any) (*chain.List, error) {
-	return with(list, "ipam", ipam, theFirst)
-}
 
 // moved is a result for the next part: the interface in the holding namespace is in
 // another namespace, under another name.
@@ -190,40 +190,20 @@ const (
 	pluginFirewall = "firewall"
 )
 
-// with returns a list in which some plugins have another value of a key. change is called
-// with each plugin and its index, as if none were packed.
+// with returns a list in which some plugins have another value of a key.
 func with(list *chain.List, key string, value any, change func(int, *chain.Plugin) bool) (*chain.List, error) {
-	out := *list
-	out.Plugins = nil
-	n := 0
-	for i := range list.Plugins {
-		of := members(&list.Plugins[i])
-		for m := range of {
-			if change(n, &of[m]) {
-				if err := set(&of[m], key, value); err != nil {
-					return nil, err
-				}
-			}
-			n++
+	return rebuild(list, func(i int, p *chain.Plugin) (bool, error) {
+		if !change(i, p) {
+			return true, nil
 		}
-		out.Plugins = append(out.Plugins, pack(&list.Plugins[i], of)...)
-	}
-	out.Bytes = encodeList(&out)
-	return &out, nil
-}
-
-func set(p *chain.Plugin, key string, value any) error {
-	var conf map[string]json.RawMessage
-	if err := json.Unmarshal(p.Raw, &conf); err != nil {
-		return fmt.Errorf("decode plugin %s: %w", p, err)
-	}
-	data, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", key, err)
-	}
-	conf[key] = data
-	p.Raw = encode(conf)
-	return nil
+		var conf map[string]json.RawMessage
+		if err := json.Unmarshal(p.Raw, &conf); err != nil {
+			return false, fmt.Errorf("decode plugin %s: %w", p, err)
+		}
+		conf[key] = encode(value)
+		p.Raw = encode(conf)
+		return true, nil
+	})
 }
 
 func theFirst(i int, _ *chain.Plugin) bool { return i == 0 }
@@ -265,15 +245,17 @@ func isolated(list *chain.List, policy string) (*chain.List, error) {
 	if first(list).Type != pluginBridge {
 		return nil, fmt.Errorf("option %s: only networks of the plugin bridge can be isolated, and the first plugin of %s is %s", optIsolate, list.Name, first(list).Type)
 	}
-	isFirewall := func(_ int, p *chain.Plugin) bool { return p.Type == pluginFirewall }
-	if !slices.ContainsFunc(list.Plugins, func(p chain.Plugin) bool {
-		return slices.ContainsFunc(members(&p), func(m chain.Plugin) bool { return isFirewall(0, &m) })
-	}) {
-		more := *list
-		more.Plugins = append(slices.Clone(list.Plugins), chain.Plugin{Type: pluginFirewall, Raw: json.RawMessage(`{"type":"firewall"}`)})
-		list = &more
+	found := false
+	isFirewall := func(_ int, p *chain.Plugin) bool {
+		found = found || p.Type == pluginFirewall
+		return p.Type == pluginFirewall
 	}
-	return with(list, "ingressPolicy", policy, isFirewall)
+	if out, err := with(list, "ingressPolicy", policy, isFirewall); found || err != nil {
+		return out, err
+	}
+	more := *list
+	more.Plugins = append(slices.Clone(list.Plugins), chain.Plugin{Type: pluginFirewall, Raw: json.RawMessage(`{"type":"firewall"}`)})
+	return with(&more, "ingressPolicy", policy, isFirewall)
 }
 
 // checkInternal checks that the plugin has made the network internal: the reference's

@@ -61,8 +61,15 @@ func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if list, err = shaped(list, o, internal); err != nil {
-		return nil, err
+	if internal {
+		if list, err = closed(list); err != nil {
+			return nil, err
+		}
+	}
+	if o.isolate != "" {
+		if list, err = isolated(list, o.isolate); err != nil {
+			return nil, err
+		}
 	}
 	if err := d.usable(ctx, list, o); err != nil {
 		return nil, fmt.Errorf("network %s: %w", list.Name, err)
@@ -71,19 +78,6 @@ func (d *Driver) newNetwork(ctx context.Context, in *cnm.CreateNetworkRequest) (
 		ID: in.NetworkID, Options: maps.Clone(o.user), Internal: internal,
 		Config: encodeList(list), Since: time.Now(),
 	}, nil
-}
-
-// shaped is a configuration changed by the options of `docker network create`.
-func shaped(list *chain.List, o *options, internal bool) (_ *chain.List, err error) {
-	if internal {
-		if list, err = closed(list); err != nil {
-			return nil, err
-		}
-	}
-	if o.isolate != "" {
-		return isolated(list, o.isolate)
-	}
-	return list, nil
 }
 
 // configured parses the user's options of a network, and loads the configuration that
@@ -127,9 +121,15 @@ func (d *Driver) DeleteNetwork(ctx context.Context, in *cnm.NetworkRequest) erro
 func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
-	if err := d.markDeleted(id); errors.Is(err, state.ErrUnknown) {
+	n, err := d.store.Networks.Get(id)
+	switch {
+	case errors.Is(err, state.ErrUnknown):
 		return nil
-	} else if err != nil {
+	case err == nil && !n.Deleted: // if the removal of the remaining endpoints fails, the collector tries again
+		n.Deleted = true
+		err = d.store.Networks.Save(n)
+	}
+	if err != nil {
 		return err
 	}
 	all, err := d.store.Endpoints.List()
@@ -144,17 +144,6 @@ func (d *Driver) deleteNetwork(ctx context.Context, id string) error {
 		return fmt.Errorf("network %.12s is kept until it can be removed: %w", id, err)
 	}
 	return d.store.Networks.Drop(id)
-}
-
-// markDeleted records that Docker no longer has the network: if the removal of the
-// remaining endpoints fails, the collector tries again.
-func (d *Driver) markDeleted(id string) error {
-	n, err := d.store.Networks.Get(id)
-	if err != nil || n.Deleted {
-		return err
-	}
-	n.Deleted = true
-	return d.store.Networks.Save(n)
 }
 
 // network reads a network and decodes it.
@@ -227,15 +216,13 @@ func (o *options) set(key, value string) (err error) {
 	case optConf:
 		o.conf = value
 	case optPortmap:
-		o.portmap, err = choice(key, value, "auto", "off")
+		var off bool
+		off, err = choice(key, value, "auto", "off")
+		o.portmap = !off
 	case optMode:
-		var auto bool
-		auto, err = choice(key, value, "auto", "hold")
-		o.hold = !auto
+		o.hold, err = choice(key, value, "auto", "hold")
 	case optDNS:
-		var keep bool
-		keep, err = choice(key, value, "docker", "replace")
-		o.dns = !keep
+		o.dns, err = choice(key, value, "docker", "replace")
 	case optLabels:
 		if o.labels = value; value == "" {
 			err = fmt.Errorf("option %s: give the prefix of the labels' names", key)
@@ -259,12 +246,12 @@ func (o *options) set(key, value string) (err error) {
 	return err
 }
 
-// choice is true for the first of two words.
+// choice is true for the second of two words.
 func choice(key, value, first, second string) (bool, error) {
 	if value != first && value != second {
 		return false, fmt.Errorf("option %s=%q: want %s or %s", key, value, first, second)
 	}
-	return value == first, nil
+	return value == second, nil
 }
 
 // maxPrefix leaves room for a number in an interface name.

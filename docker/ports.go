@@ -19,13 +19,10 @@ import (
 // ProgramExternalConnectivity implements cnm.Connectivity: the endpoint has the default
 // gateway, and so publishes the ports. If it fails, Docker fails the container's start.
 func (d *Driver) ProgramExternalConnectivity(ctx context.Context, in *cnm.ConnectivityRequest) error {
-	ctx, cancel := d.limit(ctx)
-	defer cancel()
-	e, release, err := d.enter(ctx, in.EndpointID)
-	if err != nil {
-		return err
-	}
-	defer release()
+	return d.enter(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error { return d.program(ctx, in, e) })
+}
+
+func (d *Driver) program(ctx context.Context, in *cnm.ConnectivityRequest, e *state.Endpoint) error {
 	if e.Phase != state.Joined {
 		return fmt.Errorf("endpoint %.12s cannot publish ports: it is %s", e.ID, e.Phase)
 	}
@@ -47,13 +44,15 @@ func (d *Driver) ProgramExternalConnectivity(ctx context.Context, in *cnm.Connec
 
 // RevokeExternalConnectivity implements cnm.Connectivity.
 func (d *Driver) RevokeExternalConnectivity(ctx context.Context, in *cnm.EndpointRequest) error {
-	return d.known(ctx, in.EndpointID, func(ctx context.Context, e *state.Endpoint) error {
-		n, err := d.network(e.Network)
-		if err != nil {
-			return err
-		}
-		return d.delPorts(ctx, n, e)
-	})
+	return d.known(ctx, in.EndpointID, d.unpublish)
+}
+
+func (d *Driver) unpublish(ctx context.Context, e *state.Endpoint) error {
+	n, err := d.network(e.Network)
+	if err != nil {
+		return err
+	}
+	return d.del(ctx, n, e, ports)
 }
 
 // portTries is the number of choices to try: another program may have taken a port that
@@ -63,7 +62,7 @@ const portTries = 16
 // addPorts chooses and publishes.
 func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) error {
 	if e.Ports == state.Doing {
-		if err := d.delPorts(ctx, n, e); err != nil {
+		if err := d.del(ctx, n, e, ports); err != nil {
 			return err
 		}
 	}
@@ -101,7 +100,7 @@ func (d *Driver) tryPorts(ctx context.Context, n *network, e *state.Endpoint, li
 		e.Ports = state.Done
 		return false, d.save(e)
 	}
-	if undone := d.delPorts(ctx, n, e); undone != nil {
+	if undone := d.del(ctx, n, e, ports); undone != nil {
 		return false, errors.Join(err, undone)
 	}
 	return chosen && ctx.Err() == nil, err
@@ -191,32 +190,7 @@ func (d *Driver) republish(ctx context.Context, e *state.Endpoint) error {
 	case is:
 		return d.addPorts(ctx, n, e)
 	}
-	return d.delPorts(ctx, n, e)
-}
-
-// delPorts undoes the part, even if it is half done. The endpoint may become the gateway
-// again: if this process is killed here, the ports must not look published then.
-func (d *Driver) delPorts(ctx context.Context, n *network, e *state.Endpoint) error {
-	if e.Ports == "" {
-		return nil
-	}
-	if e.Ports == state.Done && e.Phase == state.Joined {
-		e.Ports = state.Doing
-		if err := d.save(e); err != nil {
-			return err
-		}
-	}
-	at, err := gone(e, e.PortsAt)
-	if err != nil {
-		return err
-	}
-	a := d.attachment(e, at)
-	a.Capabilities[portMappings] = mappings(e.Published)
-	if err := d.run[ports].Del(ctx, n.part(ports), a); err != nil {
-		return err
-	}
-	e.Ports, e.Published, e.PortsAt = "", nil, state.Where{}
-	return d.save(e)
+	return d.del(ctx, n, e, ports)
 }
 
 // freePorts frees the ports that an endpoint wants from endpoints that may not keep them:
@@ -255,19 +229,12 @@ func clash(asked []cnm.PortBinding, published []state.Port) bool {
 func (d *Driver) handOver(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, evictTime)
 	defer cancel()
-	e, release, err := d.enter(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer release()
-	if is, err := d.isGateway(e); is || err != nil {
-		return err
-	}
-	n, err := d.network(e.Network)
-	if err != nil {
-		return err
-	}
-	return d.delPorts(ctx, n, e)
+	return d.enter(ctx, id, func(ctx context.Context, e *state.Endpoint) error {
+		if is, err := d.isGateway(e); is || err != nil {
+			return err
+		}
+		return d.unpublish(ctx, e)
+	})
 }
 
 // isGateway says whether a default route that the sandbox uses is the endpoint's.

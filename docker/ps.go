@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/patchbay-net/patchbay/docker/state"
@@ -18,35 +18,35 @@ import (
 )
 
 // PS lists the endpoints in the state below base, with facts that `docker ps` does not
-// show. It works without a running driver.
-func PS(w io.Writer, base string) error {
-	store, all, err := look(base)
-	if store == nil && err != nil {
-		return err
+// show, as a table or as an array of objects with full ids. It works without a running
+// driver.
+func PS(w io.Writer, base string, asJSON bool) error {
+	list := []endpointJSON{}
+	var unread error
+	if state.Used(base, "docker") {
+		store, err := state.Open(base, "docker")
+		if err != nil {
+			return err
+		}
+		var all []*state.Endpoint
+		all, unread = store.Endpoints.List()
+		for _, e := range all {
+			list = append(list, jsonOf(store, e))
+		}
 	}
-	slices.SortFunc(all, func(a, b *state.Endpoint) int { return cmp.Compare(a.ID, b.ID) })
+	if asJSON {
+		out := json.NewEncoder(w)
+		out.SetIndent("", "    ")
+		return errors.Join(unread, out.Encode(list))
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ENDPOINT\tCONTAINER\tNETWORK\tPHASE\tADDRESSES\tPORTS") //nolint:errcheck // Flush returns the error
-	for _, e := range all {
-		fmt.Fprintf(t, "%.12s\t%s\t%s\t%s\t%s\t%s\n", e.ID, terminal.Printable(containerOf(e)), terminal.Printable(networkOf(store, e)), phaseOf(e), addressesOf(e), orDash(Ports(e.Published).String())) //nolint:errcheck // as above
+	for _, e := range list {
+		addrs := strings.ReplaceAll(strings.Trim(fmt.Sprint(e.Addresses), "[]"), " ", ",")
+		name := cmp.Or(e.Container, short(e.ContainerID, 12), "-")
+		fmt.Fprintf(t, "%.12s\t%s\t%s\t%s\t%s\t%s\n", e.ID, terminal.Printable(name), terminal.Printable(e.Network), e.Phase, cmp.Or(addrs, "-"), cmp.Or(e.published.String(), "-")) //nolint:errcheck // as above
 	}
-	return errors.Join(err, t.Flush())
-}
-
-// PSJSON is PS as an array of objects, with full ids.
-func PSJSON(w io.Writer, base string) error {
-	store, all, err := look(base)
-	if store == nil && err != nil {
-		return err
-	}
-	slices.SortFunc(all, func(a, b *state.Endpoint) int { return cmp.Compare(a.ID, b.ID) })
-	list := make([]endpointJSON, len(all))
-	for i, e := range all {
-		list[i] = jsonOf(store, e)
-	}
-	out := json.NewEncoder(w)
-	out.SetIndent("", "    ")
-	return errors.Join(err, out.Encode(list))
+	return errors.Join(unread, t.Flush())
 }
 
 // endpointJSON is an endpoint for programs. Ports have the key names of CNI's
@@ -59,6 +59,8 @@ type endpointJSON struct {
 	Phase       string       `json:"phase"`
 	Addresses   []netip.Addr `json:"addresses"`
 	Ports       []portJSON   `json:"ports"`
+
+	published Ports
 }
 
 type portJSON struct {
@@ -71,7 +73,7 @@ type portJSON struct {
 func jsonOf(store *state.Store, e *state.Endpoint) endpointJSON {
 	out := endpointJSON{
 		ID: e.ID, ContainerID: e.Container, Container: e.Name, Network: networkOf(store, e), Phase: phaseOf(e),
-		Addresses: []netip.Addr{}, Ports: []portJSON{},
+		Addresses: []netip.Addr{}, Ports: []portJSON{}, published: e.Published,
 	}
 	if e.Kernel != nil {
 		for _, a := range e.Kernel.Addrs {
@@ -84,33 +86,10 @@ func jsonOf(store *state.Store, e *state.Endpoint) endpointJSON {
 	return out
 }
 
-// look reads the endpoints; the error names those that cannot be read.
-func look(base string) (*state.Store, []*state.Endpoint, error) {
-	if !state.Used(base, "docker") {
-		return nil, nil, nil
-	}
-	store, err := state.Open(base, "docker")
-	if err != nil {
-		return nil, nil, err
-	}
-	all, err := store.Endpoints.List()
-	return store, all, err
-}
-
-func containerOf(e *state.Endpoint) string {
-	if e.Name != "" {
-		return e.Name
-	}
-	return orDash(short(e.Container, 12))
-}
-
 // publisher names the container that has a port, or the endpoint while its container is
 // unknown.
 func publisher(e *state.Endpoint) string {
-	if e.Name == "" && e.Container == "" {
-		return "endpoint " + short(e.ID, 12)
-	}
-	return containerOf(e)
+	return cmp.Or(e.Name, short(e.Container, 12), "endpoint "+short(e.ID, 12))
 }
 
 // phaseOf is "failed" for a container whose link was set down: nothing else shows it.
@@ -127,29 +106,5 @@ func networkOf(store *state.Store, e *state.Endpoint) string {
 	if err != nil {
 		return short(e.Network, 12)
 	}
-	if name := n.Options[optNetwork]; name != "" {
-		return name
-	}
-	return short(e.Network, 12)
-}
-
-func addressesOf(e *state.Endpoint) string {
-	if e.Kernel == nil {
-		return "-"
-	}
-	text := ""
-	for i, a := range e.Kernel.Addrs {
-		if i > 0 {
-			text += ","
-		}
-		text += a.Addr().String()
-	}
-	return orDash(text)
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
+	return cmp.Or(n.Options[optNetwork], short(e.Network, 12))
 }

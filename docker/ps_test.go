@@ -31,7 +31,7 @@ func TestPS(t *testing.T) {
 	must(t, s.Endpoints.Save(&state.Endpoint{ID: strings.Repeat("f", 64), Network: strings.Repeat("0", 64), Phase: state.Creating, Container: strings.Repeat("c", 64)}))
 	must(t, s.Endpoints.Save(&state.Endpoint{ID: strings.Repeat("g", 64), Network: strings.Repeat("0", 64), Phase: state.Joined, Closed: true}))
 	var out strings.Builder
-	must(t, PS(&out, base))
+	must(t, PS(&out, base, false))
 	const want = `ENDPOINT      CONTAINER     NETWORK       PHASE     ADDRESSES         PORTS
 eeeeeeeeeeee  web           podnet        joined    10.1.0.5,fd01::5  *:49160->80/tcp, [::1]:53->53/udp
 ffffffffffff  cccccccccccc  000000000000  creating  -                 -
@@ -41,7 +41,7 @@ gggggggggggg  -             000000000000  failed    -                 -
 		t.Errorf("got\n%s", out.String())
 	}
 	out.Reset()
-	must(t, PSJSON(&out, base))
+	must(t, PS(&out, base, true))
 	var list []endpointJSON
 	must(t, json.Unmarshal([]byte(out.String()), &list))
 	if len(list) != 3 || list[0].ID != strings.Repeat("e", 64) || list[0].Ports[1] != (portJSON{53, 53, "udp", netip.MustParseAddr("::1")}) ||
@@ -54,12 +54,12 @@ gggggggggggg  -             000000000000  failed    -                 -
 func TestPSOfNothing(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "patchbay")
 	var out strings.Builder
-	must(t, PS(&out, base))
+	must(t, PS(&out, base, false))
 	if !strings.HasPrefix(out.String(), "ENDPOINT") || strings.Count(out.String(), "\n") != 1 {
 		t.Errorf("got\n%s", out.String())
 	}
 	out.Reset()
-	must(t, PSJSON(&out, base))
+	must(t, PS(&out, base, true))
 	if out.String() != "[]\n" {
 		t.Errorf("as JSON: %s", out.String())
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net"
 	"os"
@@ -62,7 +61,7 @@ func (c *dockerCommand) Execute(args []string) error {
 	where := paths.Default()
 	switch {
 	case len(args) == 1 && args[0] == "ps":
-		return c.ps(os.Stdout, where.State)
+		return docker.PS(os.Stdout, where.State, c.JSON)
 	case len(args) == 1 && args[0] == "gc":
 		return c.collect(os.Stdout)
 	case len(args) == 1 && args[0] == "install":
@@ -94,14 +93,6 @@ func (c *dockerCommand) Execute(args []string) error {
 	go d.Keep(c.app.ctx)
 	h := &cnm.Handler{Network: d, IPAM: d, Timeout: c.Timeout, Log: logCalls(logger), Others: map[string]cnm.Method{collectMethod: collector(d)}}
 	return cnm.Serve(c.app.ctx, resident.PatientListener(l, log.Printf), h)
-}
-
-// ps lists the endpoints.
-func (c *dockerCommand) ps(w io.Writer, base string) error {
-	if c.JSON {
-		return docker.PSJSON(w, base)
-	}
-	return docker.PS(w, base)
 }
 
 // failureTime is how long a driver that cannot start reports that to Docker, before systemd
