@@ -62,10 +62,24 @@ func (d *Driver) proc(pid int) string {
 	return filepath.Join(d.opts.Paths.Proc, strconv.Itoa(pid))
 }
 
-// processesIn are the processes in a namespace whose names have a prefix.
+// processesIn are the processes in a namespace whose names have a prefix, the highest id
+// first: the process in question is among the newest, of thousands perhaps.
 func (d *Driver) processesIn(id netns.ID, prefix string) iter.Seq[int] {
 	return func(yield func(int) bool) {
-		for _, pid := range d.processes() {
+		dir, err := os.Open(d.opts.Paths.Proc)
+		if err != nil {
+			return
+		}
+		names, _ := dir.Readdirnames(-1) // not Glob, which lists each process's directory
+		dir.Close()                      //nolint:errcheck // read only
+		var pids []int
+		for _, name := range names {
+			if pid, err := strconv.Atoi(name); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+		slices.SortFunc(pids, func(a, b int) int { return b - a })
+		for _, pid := range pids {
 			if !strings.HasPrefix(d.comm(pid), prefix) {
 				continue
 			}
@@ -74,28 +88,6 @@ func (d *Driver) processesIn(id netns.ID, prefix string) iter.Seq[int] {
 			}
 		}
 	}
-}
-
-// processes are the ids of all processes, the highest first: the process in question is
-// among the newest, of thousands perhaps.
-func (d *Driver) processes() (pids []int) {
-	dir, err := os.Open(d.opts.Paths.Proc)
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()                  //nolint:errcheck // read only
-	names, err := dir.Readdirnames(-1) // not Glob, which lists each process's directory
-	if err != nil {
-		return nil
-	}
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	slices.Reverse(pids)
-	return pids
 }
 
 // failClosed keeps a container from a network that is not as its chain configures it. It

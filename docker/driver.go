@@ -172,31 +172,43 @@ func (d *Driver) save(e *state.Endpoint) error {
 
 // enter calls do for an endpoint, with its lock and within the limit of a call.
 func (d *Driver) enter(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
-	_, err := d.locked(ctx, id, do)
+	ctx, cancel := d.limit(ctx)
+	defer cancel()
+	_, err := locked(ctx, d, id, d.store.Endpoints.Get, func(e *state.Endpoint) error { return do(ctx, e) })
 	return err
 }
 
 // known is enter for an endpoint that may be missing: that is no error.
 func (d *Driver) known(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) error {
-	if found, err := d.locked(ctx, id, do); found || !errors.Is(err, state.ErrUnknown) {
-		return err
-	}
-	return nil
-}
-
-func (d *Driver) locked(ctx context.Context, id string, do func(context.Context, *state.Endpoint) error) (found bool, err error) {
 	ctx, cancel := d.limit(ctx)
 	defer cancel()
+	return ifFound(locked(ctx, d, id, d.store.Endpoints.Get, func(e *state.Endpoint) error { return do(ctx, e) }))
+}
+
+// knownLease calls do for a lease, with its lock. A missing lease is no error.
+func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Lease) error) error {
+	return ifFound(locked(ctx, d, id, d.store.Leases.Get, do))
+}
+
+func ifFound(found bool, err error) error {
+	if !found && errors.Is(err, state.ErrUnknown) {
+		return nil
+	}
+	return err
+}
+
+// locked calls do for an endpoint or a lease, with its lock, and says whether there is one.
+func locked[T any](ctx context.Context, d *Driver, id string, get func(string) (*T, error), do func(*T) error) (found bool, err error) {
 	release, err := d.locks.take(ctx, id)
 	if err != nil {
 		return false, err
 	}
 	defer release()
-	e, err := d.store.Endpoints.Get(id)
+	x, err := get(id)
 	if err != nil {
 		return false, err
 	}
-	return true, do(ctx, e)
+	return true, do(x)
 }
 
 // limit bounds a call.

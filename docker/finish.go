@@ -216,18 +216,15 @@ const placeTime = time.Second
 // over. runc's init waits for the end of the setup; another runtime's process looks like
 // a container, and so do the processes of a running container that is being connected.
 func (d *Driver) runs(f *facts, e *state.Endpoint) bool {
-	return f.age(e.Changed) >= d.opts.place && d.placed(e) && d.populated(f.sandbox)
-}
-
-// placed says whether the interface is up in the sandbox: Docker sets it up once it has
-// its addresses.
-func (d *Driver) placed(e *state.Endpoint) bool {
+	if f.age(e.Changed) < d.opts.place {
+		return false
+	}
 	c, link, err := d.sandboxLink(e)
 	if err != nil {
 		return false
 	}
 	c.Close()
-	return isUp(link)
+	return isUp(link) && d.populated(f.sandbox) // Docker sets it up once it has its addresses
 }
 
 func isUp(link netlink.Link) bool { return link.Attrs().RawFlags&unix.IFF_UP != 0 }

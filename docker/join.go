@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -190,15 +191,9 @@ func addresses(s *state.Snapshot) (v4, v6 netip.Prefix) {
 
 // onLink says whether a subnet is reached without a gateway.
 func onLink(s *state.Snapshot, subnet netip.Prefix) bool {
-	if subnet.IsSingleIP() {
-		return true
-	}
-	for _, r := range s.Routes {
-		if r.Table == unix.RT_TABLE_MAIN && !r.GW.IsValid() && r.Dst == subnet {
-			return true
-		}
-	}
-	return false
+	return subnet.IsSingleIP() || slices.ContainsFunc(s.Routes, func(r state.Route) bool {
+		return r.Table == unix.RT_TABLE_MAIN && !r.GW.IsValid() && r.Dst == subnet
+	})
 }
 
 // joined is the answer to Join: gateways, and the routes of the main table whose gateway
@@ -206,72 +201,47 @@ func onLink(s *state.Snapshot, subnet netip.Prefix) bool {
 // express, after the interface moved. An internal network gets neither gateway nor
 // default route.
 func joined(s *state.Snapshot, internal, gwbridge bool) *cnm.JoinResponse {
-	out := &cnm.JoinResponse{}
-	connected, outward := connectedRoutes(s, internal)
-	for i := range s.Routes {
-		r := &s.Routes[i]
-		if r.Dst.Bits() == 0 && r.GW.IsValid() && r.Table == unix.RT_TABLE_MAIN && !internal {
-			connected = append(connected, gateway(out, s, connected, r.GW)...)
-			outward = true
-		}
-	}
-	out.StaticRoutes = unique(append(connected, hops(s, connected)...))
-	out.DisableGatewayService = !outward && !gwbridge
-	return out
-}
-
-// connectedRoutes are those without a gateway; outward is true when one of them is the
-// default route.
-func connectedRoutes(s *state.Snapshot, internal bool) (out []cnm.StaticRoute, outward bool) {
+	out := &cnm.JoinResponse{DisableGatewayService: !gwbridge}
+	var connected, hops []cnm.StaticRoute
+	var gateways []netip.Addr // of the default routes
 	for _, r := range s.Routes {
 		isDefault := r.Dst.Bits() == 0
-		if r.Kernel || r.GW.IsValid() || r.Table != unix.RT_TABLE_MAIN || isDefault && internal {
+		switch {
+		case r.Table != unix.RT_TABLE_MAIN || isDefault && internal:
+			continue
+		case r.GW.IsValid() && isDefault:
+			gateways = append(gateways, r.GW)
+		case r.GW.IsValid():
+			hops = append(hops, cnm.StaticRoute{Destination: r.Dst, RouteType: cnm.NextHop, NextHop: r.GW})
+		case !r.Kernel:
+			connected = append(connected, cnm.StaticRoute{Destination: r.Dst, RouteType: cnm.Connected})
+		default:
 			continue
 		}
-		outward = outward || isDefault
-		out = append(out, cnm.StaticRoute{Destination: r.Dst, RouteType: cnm.Connected})
+		out.DisableGatewayService = out.DisableGatewayService && !isDefault
 	}
-	return out, outward
-}
-
-// hops are the routes with a reachable gateway, without the default routes.
-func hops(s *state.Snapshot, connected []cnm.StaticRoute) (out []cnm.StaticRoute) {
-	for _, r := range s.Routes {
-		if r.GW.IsValid() && r.Dst.Bits() > 0 && r.Table == unix.RT_TABLE_MAIN && reached(s, connected, r.GW) {
-			out = append(out, cnm.StaticRoute{Destination: r.Dst, RouteType: cnm.NextHop, NextHop: r.GW})
+	for _, gw := range gateways {
+		field := &out.Gateway
+		if gw.Is6() {
+			field = &out.GatewayIPv6
+		}
+		if field.IsValid() {
+			continue // only a family's first
+		}
+		if *field = gw; !reached(s, connected, gw) {
+			connected = append(connected, cnm.StaticRoute{Destination: netip.PrefixFrom(gw, gw.BitLen()), RouteType: cnm.Connected})
 		}
 	}
+	hops = slices.DeleteFunc(hops, func(r cnm.StaticRoute) bool { return !reached(s, connected, r.NextHop) })
+	out.StaticRoutes = unique(append(connected, hops...))
 	return out
 }
 
 // reached says whether a gateway is on the link according to the answer to Join.
 func reached(s *state.Snapshot, connected []cnm.StaticRoute, gw netip.Addr) bool {
 	v4, v6 := addresses(s)
-	if v4.IsValid() && v4.Masked().Contains(gw) || v6.IsValid() && v6.Masked().Contains(gw) {
-		return true
-	}
-	for _, r := range connected {
-		if r.Destination.Contains(gw) {
-			return true
-		}
-	}
-	return false
-}
-
-// gateway sets a family's first gateway, and returns a route to it if there is none yet.
-func gateway(out *cnm.JoinResponse, s *state.Snapshot, connected []cnm.StaticRoute, gw netip.Addr) []cnm.StaticRoute {
-	field := &out.Gateway
-	if gw.Is6() {
-		field = &out.GatewayIPv6
-	}
-	if field.IsValid() {
-		return nil
-	}
-	*field = gw
-	if reached(s, connected, gw) {
-		return nil
-	}
-	return []cnm.StaticRoute{{Destination: netip.PrefixFrom(gw, gw.BitLen()), RouteType: cnm.Connected}}
+	return v4.IsValid() && v4.Masked().Contains(gw) || v6.IsValid() && v6.Masked().Contains(gw) ||
+		slices.ContainsFunc(connected, func(r cnm.StaticRoute) bool { return r.Destination.Contains(gw) })
 }
 
 // unique keeps the first of several routes to one destination, since the second fails.

@@ -34,8 +34,16 @@ func snapshot(c *nl.Conn, link netlink.Link) (*state.Snapshot, error) {
 	if s.Routes, err = routes(c, a.Index); err != nil {
 		return nil, err
 	}
-	s.Neighbours, err = neighbours(c, a.Index)
-	return s, err
+	all, err := c.NeighList(a.Index, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list neighbours: %w", err)
+	}
+	for _, n := range all {
+		if addr := nl.AddrOf(n.IP); n.State == unix.NUD_PERMANENT && addr.IsValid() && len(n.HardwareAddr) > 0 {
+			s.Neighbours = append(s.Neighbours, state.Neighbour{Addr: addr, MAC: n.HardwareAddr.String()})
+		}
+	}
+	return s, nil
 }
 
 // routes lists those of a link in all tables but the kernel's own.
@@ -55,12 +63,15 @@ func routes(c *nl.Conn, index int) (out []state.Route, err error) {
 
 // fromKernel returns false for a route with several next hops: no plugin makes one.
 func fromKernel(r *netlink.Route) (state.Route, bool) {
+	dst := defaultRoute(r.Family == unix.AF_INET6)
+	if r.Dst != nil {
+		dst = nl.PrefixOf(r.Dst)
+	}
 	out := state.Route{
-		Dst: prefixOf(r.Dst, r.Family), Table: r.Table, Metric: r.Priority, MTU: r.MTU, AdvMSS: r.AdvMSS,
+		Dst: dst, GW: nl.AddrOf(r.Gw), Src: nl.AddrOf(r.Src), Table: r.Table, Metric: r.Priority, MTU: r.MTU, AdvMSS: r.AdvMSS,
 		Scope: uint8(r.Scope), Protocol: int(r.Protocol), OnLink: r.Flags&int(netlink.FLAG_ONLINK) != 0,
 		Kernel: r.Protocol == unix.RTPROT_KERNEL,
 	}
-	out.GW, out.Src = nl.AddrOf(r.Gw), nl.AddrOf(r.Src)
 	return out, len(r.MultiPath) == 0
 }
 
@@ -80,26 +91,6 @@ func toKernel(r *state.Route, index int) *netlink.Route {
 		out.Flags = int(netlink.FLAG_ONLINK)
 	}
 	return out
-}
-
-func neighbours(c *nl.Conn, index int) (out []state.Neighbour, err error) {
-	all, err := c.NeighList(index, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list neighbours: %w", err)
-	}
-	for _, n := range all {
-		if addr := nl.AddrOf(n.IP); n.State == unix.NUD_PERMANENT && addr.IsValid() && len(n.HardwareAddr) > 0 {
-			out = append(out, state.Neighbour{Addr: addr, MAC: n.HardwareAddr.String()})
-		}
-	}
-	return out, nil
-}
-
-func prefixOf(n *net.IPNet, family int) netip.Prefix {
-	if n == nil {
-		return defaultRoute(family == unix.AF_INET6)
-	}
-	return nl.PrefixOf(n)
 }
 
 func defaultRoute(v6 bool) netip.Prefix {
@@ -139,8 +130,7 @@ func exact(c *nl.Conn, index int, want *state.Snapshot, internal bool) error {
 // wantedRoutes are the routes that no address makes. A default route is only wanted if
 // Docker has chosen this endpoint for it.
 func wantedRoutes(want, have *state.Snapshot, internal bool) (out []state.Route) {
-	for i := range want.Routes {
-		r := want.Routes[i]
+	for _, r := range want.Routes {
 		v6 := r.Dst.Addr().Is6()
 		if r.Kernel || isMainDefault(&r, v6) && (internal || !hasDefault(have, v6)) {
 			continue
@@ -209,8 +199,6 @@ func addNeighbour(c *nl.Conn, index int, n state.Neighbour) error {
 // equal.
 const spareMetric = 1 << 20
 
-var families = [...]int{unix.AF_INET, unix.AF_INET6}
-
 // gateways are the default routes that a container uses.
 func (d *Driver) gateways(sandbox string) (out []state.Gateway, err error) {
 	c, err := d.inside(sandbox)
@@ -218,7 +206,7 @@ func (d *Driver) gateways(sandbox string) (out []state.Gateway, err error) {
 		return nil, err
 	}
 	defer c.Close()
-	for _, family := range families {
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		g, err := defaultOf(c, family)
 		if err != nil {
 			return nil, fmt.Errorf("look for the default route in %s: %w", sandbox, err)
@@ -284,9 +272,9 @@ func putSpare(c *nl.Conn, g *state.Gateway) error {
 
 // leads says whether the kernel's default route of a family uses a link.
 func leads(c *nl.Conn, index int, v6 bool) (bool, error) {
-	family := families[0]
+	family := unix.AF_INET
 	if v6 {
-		family = families[1]
+		family = unix.AF_INET6
 	}
 	at, err := c.DefaultLink(family, true)
 	return at == index, err

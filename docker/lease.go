@@ -86,7 +86,11 @@ func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted
 			return nil, err
 		}
 		if got = ofFamily(l.Result, p.V6, wanted); got == nil {
-			return nil, errors.Join(fmt.Errorf("the IPAM plugin gave no such address, but %s", asText(l.Result)), d.refused(ctx, l))
+			err := fmt.Errorf("the IPAM plugin gave no such address, but %s", asText(l.Result))
+			if len(l.Given) == 0 { // Docker itself releases the addresses that it got earlier
+				err = errors.Join(err, d.dropLease(ctx, l))
+			}
+			return nil, err
 		}
 	}
 	if addr := got.Address.Addr(); !slices.Contains(l.Given, addr) {
@@ -96,15 +100,6 @@ func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted
 		return nil, err
 	}
 	return &cnm.RequestAddressResponse{Address: forDocker(l, got.Address)}, nil
-}
-
-// refused releases what a plugin gave if Docker did not ask for it: Docker does not know
-// of it. Docker itself releases the addresses that it got earlier.
-func (d *Driver) refused(ctx context.Context, l *state.Lease) error {
-	if len(l.Given) > 0 {
-		return nil
-	}
-	return d.dropLease(ctx, l)
 }
 
 // forDocker is an address in the form that Docker needs: a single one with ptp, which has
@@ -151,11 +146,7 @@ func (d *Driver) ask(ctx context.Context, l *state.Lease) error {
 	if err := d.saveLease(l); err != nil {
 		return err
 	}
-	list, err := leaseList(l)
-	if err != nil {
-		return err
-	}
-	a, err := d.leaseAttachment(ctx, l)
+	list, a, err := d.leaseCall(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -192,11 +183,14 @@ func leaseList(l *state.Lease) (*chain.List, error) {
 	return list, nil
 }
 
-// leaseAttachment has a namespace in place of the interface's, which does not exist yet;
-// a plugin refuses its caller's own.
-func (d *Driver) leaseAttachment(ctx context.Context, l *state.Lease) (chain.Attachment, error) {
+// leaseCall is what the IPAM plugin is called with. A namespace stands in for that of the
+// interface, which does not exist yet; a plugin refuses its caller's own.
+func (d *Driver) leaseCall(ctx context.Context, l *state.Lease) (list *chain.List, a chain.Attachment, err error) {
+	if list, err = leaseList(l); err != nil {
+		return nil, a, err
+	}
 	path := d.standIn()
-	a := chain.Attachment{ContainerID: l.ID, NetNS: path, IfName: holdName, Args: [][2]string{{"IgnoreUnknown", "1"}}, Capabilities: map[string]any{}}
+	a = chain.Attachment{ContainerID: l.ID, NetNS: path, IfName: holdName, Args: [][2]string{{"IgnoreUnknown", "1"}}, Capabilities: map[string]any{}}
 	var ips []string
 	for _, addr := range slices.Concat(l.Wanted, l.Given) { // the addresses that Docker got must be given again
 		if text := addr.String(); !slices.Contains(ips, text) {
@@ -208,13 +202,13 @@ func (d *Driver) leaseAttachment(ctx context.Context, l *state.Lease) (chain.Att
 	}
 	release, err := d.locks.take(ctx, path)
 	if err != nil {
-		return a, err
+		return nil, a, err
 	}
 	defer release()
 	if _, there, err := live(path); there || err != nil {
-		return a, err
+		return list, a, err
 	}
-	return a, d.makeHold(path)
+	return list, a, d.makeHold(path)
 }
 
 // ReleaseAddress implements cnm.IPAMDriver. The last address ends the lease.
@@ -250,31 +244,10 @@ func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error
 	})
 }
 
-// knownLease calls do for a lease, with its lock. A missing lease is no error.
-func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Lease) error) error {
-	release, err := d.locks.take(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer release()
-	l, err := d.store.Leases.Get(id)
-	if errors.Is(err, state.ErrUnknown) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return do(l)
-}
-
 // dropLease releases a lease. One that cannot be released now remains in the state for
 // the collector.
 func (d *Driver) dropLease(ctx context.Context, l *state.Lease) error {
-	list, err := leaseList(l)
-	if err != nil {
-		return err
-	}
-	a, err := d.leaseAttachment(ctx, l)
+	list, a, err := d.leaseCall(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -301,4 +274,100 @@ func (d *Driver) dropStandIn(ctx context.Context) error {
 		return err
 	}
 	return netns.Delete(d.standIn())
+}
+
+// freeAddress frees the MAC address of a new lease from another endpoint, and the wanted
+// address from a dead one.
+func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted netip.Addr) error {
+	l, err := d.store.Leases.Get(id)
+	switch {
+	case errors.Is(err, state.ErrUnknown):
+	case err != nil:
+		return err
+	case l.Endpoint != "" && !d.evict(ctx, l.Endpoint, true):
+		return takenBy(l)
+	}
+	if !wanted.IsValid() {
+		return nil
+	}
+	all, err := d.store.Leases.List()
+	for _, l := range all {
+		if l.ID != id && l.Network == network && l.Endpoint != "" && slices.Contains(l.Given, wanted) {
+			d.evict(ctx, l.Endpoint, false)
+		}
+	}
+	return err
+}
+
+func takenBy(l *state.Lease) error {
+	return fmt.Errorf("the MAC address is that of endpoint %.12s in network %s: choose another --mac-address", l.Endpoint, l.Network)
+}
+
+// static is an ipam section with a lease's addresses.
+type static struct {
+	Type      string          `json:"type"`
+	Addresses []staticAddress `json:"addresses"`
+	Routes    []spec.Route    `json:"routes,omitempty"`
+	DNS       spec.DNS        `json:"dns,omitzero"`
+}
+
+type staticAddress struct {
+	Address netip.Prefix `json:"address"`
+	Gateway netip.Addr   `json:"gateway,omitzero"`
+}
+
+// leased is the ipam section for an endpoint whose address our IPAM driver gave, nil for
+// any other. It binds the lease to the endpoint.
+func (d *Driver) leased(ctx context.Context, n *network, e *state.Endpoint) (any, error) {
+	l, err := d.bind(ctx, leaseID(n.list.Name, e.Wanted.MacAddress), e.ID)
+	if l == nil || err != nil || l.Result == nil {
+		return nil, err
+	}
+	return staticOf(l), nil
+}
+
+func staticOf(l *state.Lease) static {
+	out := static{Type: "static", Routes: l.Result.Routes, DNS: l.Result.DNS}
+	for _, ip := range l.Result.IPs {
+		out.Addresses = append(out.Addresses, staticAddress{ip.Address, ip.Gateway})
+	}
+	return out
+}
+
+// leaseEnd says what happens to a lease when its endpoint is removed.
+type leaseEnd int
+
+const (
+	unbind  leaseEnd = iota // Docker gives the address back, or has done so
+	abandon                 // Docker will not
+)
+
+// endLease unbinds an endpoint's lease, or gives it back. With --mac-address the lease
+// may already be the next endpoint's, which Docker created before the first was removed.
+func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseEnd) error {
+	return d.knownLease(ctx, id, func(l *state.Lease) error {
+		switch {
+		case l.Endpoint != endpointID:
+			return nil
+		case end == abandon || len(l.Given) == 0:
+			return d.dropLease(ctx, l)
+		}
+		l.Endpoint, l.Unbound = "", true
+		return d.saveLease(l)
+	})
+}
+
+// bind binds a lease to an endpoint; nil when there is none.
+func (d *Driver) bind(ctx context.Context, id, endpointID string) (bound *state.Lease, err error) {
+	err = d.knownLease(ctx, id, func(l *state.Lease) error {
+		if bound = l; l.Endpoint == endpointID {
+			return nil
+		}
+		if used, err := d.used(l); used { // two endpoints requested one MAC address at once
+			return errors.Join(err, takenBy(l))
+		}
+		l.Endpoint, l.Unbound = endpointID, false
+		return d.saveLease(l)
+	})
+	return bound, err
 }

@@ -82,11 +82,14 @@ func (d *Driver) replaceDNS(n *network, e *state.Endpoint) error {
 	}
 	if f == nil {
 		d.opts.Log("endpoint %.12s: the container's %s is the user's own: not changed", e.ID, resolvName)
-		e.DNS.Step = state.Done
-		return d.save(e)
+	} else {
+		defer f.Close() //nolint:errcheck // write errors are checked
+		if err := d.writeDNS(e, f, text); err != nil {
+			return err
+		}
 	}
-	defer f.Close() //nolint:errcheck // write errors are checked
-	return d.writeDNS(e, f, text)
+	e.DNS.Step = state.Done
+	return d.save(e)
 }
 
 func (d *Driver) writeDNS(e *state.Endpoint, f *os.File, text string) error {
@@ -99,20 +102,12 @@ func (d *Driver) writeDNS(e *state.Endpoint, f *os.File, text string) error {
 		// a killed call has begun to write it
 	case !dockers(old, string(hash)):
 		d.opts.Log("endpoint %.12s: %s has been edited: not changed", e.ID, e.DNS.Path)
-		e.DNS.Step = state.Done
-		return d.save(e)
+		return nil
 	default:
 		e.DNS.Before = old
 	}
-	e.DNS.After, e.DNS.Step = text, state.Doing
-	if err := d.save(e); err != nil {
-		return err
-	}
-	if err := d.overwrite(f, text); err != nil {
-		return err
-	}
-	e.DNS.Step = state.Done
-	return d.save(e)
+	e.DNS.After = text
+	return d.overwrite(e, f, text)
 }
 
 // resolvOf is the path of a container's resolv.conf, empty when the user has mounted one
@@ -193,11 +188,7 @@ func (d *Driver) putBack(e *state.Endpoint) error {
 	if err != nil || !e.DNS.Mine(now) {
 		return err
 	}
-	e.DNS.Step = state.Doing
-	if err := d.save(e); err != nil {
-		return err
-	}
-	return d.overwrite(f, e.DNS.Before)
+	return d.overwrite(e, f, e.DNS.Before)
 }
 
 // openResolv opens a container's file. It returns nil for a file that is not Docker's:
@@ -232,9 +223,13 @@ func readResolv(f *os.File) (string, error) {
 	return string(data), err
 }
 
-// overwrite writes before it truncates: neither a process that reads meanwhile nor a kill
-// leaves an empty file.
-func (d *Driver) overwrite(f *os.File, text string) error {
+// overwrite records that it begins, and writes before it truncates: neither a process that
+// reads meanwhile nor a kill leaves an empty file.
+func (d *Driver) overwrite(e *state.Endpoint, f *os.File, text string) error {
+	e.DNS.Step = state.Doing
+	if err := d.save(e); err != nil {
+		return err
+	}
 	if _, err := f.WriteAt([]byte(text), 0); err != nil {
 		return err
 	}
