@@ -204,8 +204,11 @@ func hasMAC(e *state.Endpoint, l netlink.Link) bool {
 // sandbox that lost its container, and restores its name and addresses: plugins need them
 // to remove their rules. A missing interface is no error.
 func (d *Driver) takeBack(e *state.Endpoint) error {
+	if e.Kernel == nil {
+		return nil
+	}
 	c, err := d.inside(e.Hold)
-	if netns.Gone(err) || e.Kernel == nil {
+	if netns.Gone(err) {
 		return nil
 	}
 	if err != nil {
@@ -337,8 +340,11 @@ func callKeeper(ctx context.Context, network string, e *state.Endpoint, at state
 // notifyReturn sends the keeper an interface that is back in the holding namespace, from
 // where the keeper can give the lease back.
 func (d *Driver) notifyReturn(ctx context.Context, network string, e *state.Endpoint) {
+	if e.Keeper == "" {
+		return
+	}
 	c, err := d.inside(e.Hold)
-	if err != nil || e.Keeper == "" {
+	if err != nil {
 		return
 	}
 	defer c.Close()
