@@ -189,11 +189,11 @@ func protocol(proto uint8) string {
 	return strconv.Itoa(int(proto))
 }
 
-// Ports is a list of published ports, printed like `docker ps` prints them.
-type Ports []state.Port
+// portList is a list of published ports, printed like `docker ps` prints them.
+type portList []state.Port
 
 // String is "0.0.0.0:8080->80/tcp, …".
-func (list Ports) String() string {
+func (list portList) String() string {
 	out := make([]string, len(list))
 	for i, p := range list {
 		host := "*"

@@ -26,7 +26,13 @@ func (d *Driver) EndpointOperInfo(ctx context.Context, in *cnm.EndpointRequest) 
 		if err := d.finishOrClose(ctx, e); err != nil {
 			return err
 		}
-		out = &cnm.EndpointInfo{Value: info(e)}
+		out = &cnm.EndpointInfo{Value: map[string]any{"phase": e.Phase, "sandbox": e.Sandbox}}
+		if e.Container != "" {
+			out.Value["container"] = e.Container
+		}
+		if len(e.Published) > 0 {
+			out.Value["ports"] = portList(e.Published).String()
+		}
 		return nil
 	})
 	return out, err
@@ -39,17 +45,6 @@ func (d *Driver) finishOrClose(ctx context.Context, e *state.Endpoint) error {
 	}
 	d.opts.Log("endpoint %.12s: %v", e.ID, err)
 	return errors.Join(err, d.failClosed(e))
-}
-
-func info(e *state.Endpoint) map[string]any {
-	out := map[string]any{"phase": e.Phase, "sandbox": e.Sandbox}
-	if e.Container != "" {
-		out["container"] = e.Container
-	}
-	if len(e.Published) > 0 {
-		out["ports"] = Ports(e.Published).String()
-	}
-	return out
 }
 
 // finish does once what needs the interface in the sandbox: the post part, and the

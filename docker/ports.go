@@ -78,7 +78,7 @@ func (d *Driver) addPorts(ctx context.Context, n *network, e *state.Endpoint) er
 	for try := range portTries {
 		again, err := d.tryPorts(ctx, n, e, list, try)
 		if err == nil {
-			d.opts.Log("endpoint %.12s: published %.1000s", e.ID, Ports(e.Published))
+			d.opts.Log("endpoint %.12s: published %.1000s", e.ID, portList(e.Published))
 			return nil
 		}
 		if !again {

@@ -39,7 +39,7 @@ func tcp(port, hostPort, end uint16) cnm.PortBinding {
 }
 
 // published are an endpoint's ports in the state.
-func (n *node) published(c *container) Ports {
+func (n *node) published(c *container) portList {
 	n.Helper()
 	e, err := n.driver.store.Endpoints.Get(c.endpoint)
 	must(n, err)
@@ -183,7 +183,7 @@ func TestChoose(t *testing.T) {
 		"bad address":              {cnm.PortBinding{Proto: 6, Port: 80, HostIP: "x"}, 0, "host address"},
 	} {
 		got, err := choose([]cnm.PortBinding{c.asked}, used(), c.try)
-		text := Ports(got).String()
+		text := portList(got).String()
 		if err != nil {
 			text = err.Error()
 		}

@@ -60,7 +60,7 @@ type endpointJSON struct {
 	Addresses   []netip.Addr `json:"addresses"`
 	Ports       []portJSON   `json:"ports"`
 
-	published Ports
+	published portList
 }
 
 type portJSON struct {
