@@ -157,7 +157,7 @@ var layers = []struct {
 	{"dist/...", nil, "files to install"},
 	{"cli/daemon", []string{"dhcp/...", "cnm", "docker/...", "store/...", "hosts/...", "dist/...", "cli/helptext", "internal/..."}, "the commands of patchbayd start its services"},
 	{"cli/gc", onNode, "a command for a whole node stands beside the commands, above plugins and chains"},
-	{"cli/doctor", append([]string{"cli/gc", "cli/netfile"}, onNode...), "as cli/gc; validate, status, check and repair share its parts"},
+	{"cli/doctor", append([]string{"cli/gc", "cli/netfile", "plugin/hostlocal"}, onNode...), "as cli/gc; it reads ranges as host-local does"},
 	{"cli/netfile", onNode, "as cli/gc: it makes and removes networks"},
 	{"cli/helptext", []string{"internal/..."}, "it writes pages"},
 	{"cli/...", []string{"..."}, "the commands may use everything"},

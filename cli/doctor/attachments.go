@@ -134,8 +134,7 @@ func (n *Node) missing(ctx context.Context) (found []Finding, err error) {
 
 // lacks groups attachments by what is missing.
 type lacks struct {
-	order  []string
-	names  map[string][]string
+	groups
 	counts map[string]int
 }
 
@@ -143,15 +142,13 @@ func (l *lacks) add(a *Attachment, lost []netstate.Lost) {
 	if len(lost) == 0 {
 		return
 	}
-	if l.names == nil {
-		l.names, l.counts = make(map[string][]string), make(map[string]int)
+	if l.counts == nil {
+		l.counts = make(map[string]int)
 	}
 	d := netstate.Differences{Lost: lost}
 	what := d.Sentence()
-	if l.names[what] == nil {
-		l.order = append(l.order, what)
-	}
-	l.names[what], l.counts[what] = append(l.names[what], a.Name()), l.counts[what]+len(lost)
+	l.groups.add(what, a.Name())
+	l.counts[what] += len(lost)
 }
 
 func (l *lacks) findings(fix string) (found []Finding) {

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"syscall"
 )
 
@@ -128,4 +129,22 @@ func warning(what, fix string, args ...any) Finding {
 
 func problem(what, fix string, args ...any) Finding {
 	return Finding{Level: Problem, What: what, Fix: fmt.Sprintf(fix, args...)}
+}
+
+// groups gathers names under what is said of them, in the order in which it was first said.
+type groups struct {
+	order []string
+	names map[string][]string
+}
+
+func (g *groups) add(what, name string) {
+	if g.names == nil {
+		g.names = make(map[string][]string)
+	}
+	if g.names[what] == nil {
+		g.order = append(g.order, what)
+	}
+	if !slices.Contains(g.names[what], name) {
+		g.names[what] = append(g.names[what], name)
+	}
 }

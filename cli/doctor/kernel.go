@@ -4,7 +4,9 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/netns"
 )
 
@@ -23,33 +26,22 @@ type feature struct {
 	name    string
 	module  string // the kernel module with the feature
 	plugins []string
-	try     func() error
+	try     func(*nl.Conn) error
 }
 
 // features lists what can be missing; every plugin needs only its own features.
 func features() []feature {
-	on := true
 	return []feature{
-		{"veth pairs", "veth", []string{"bridge", "ptp"}, link(func(a netlink.LinkAttrs) netlink.Link {
-			return &netlink.Veth{LinkAttrs: a, PeerName: "probe1"}
-		})},
-		{"bridges", "bridge", []string{"bridge"}, link(func(a netlink.LinkAttrs) netlink.Link { return &netlink.Bridge{LinkAttrs: a} })},
-		{"VLAN filtering of bridges", "CONFIG_BRIDGE_VLAN_FILTERING", []string{"bridge vlan"}, link(func(a netlink.LinkAttrs) netlink.Link {
-			return &netlink.Bridge{LinkAttrs: a, VlanFiltering: &on}
-		})},
-		{"macvlan", "macvlan", []string{"macvlan"}, onVeth(func(a netlink.LinkAttrs) netlink.Link {
-			return &netlink.Macvlan{LinkAttrs: a, Mode: netlink.MACVLAN_MODE_BRIDGE}
-		})},
-		{"ipvlan", "ipvlan", []string{"ipvlan"}, onVeth(func(a netlink.LinkAttrs) netlink.Link {
-			return &netlink.IPVlan{LinkAttrs: a, Mode: netlink.IPVLAN_MODE_L2}
-		})},
-		{"VLAN devices", "8021q", []string{"vlan"}, onVeth(func(a netlink.LinkAttrs) netlink.Link {
-			return &netlink.Vlan{LinkAttrs: a, VlanId: 7, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
-		})},
-		{"dummy devices", "dummy", []string{"dummy"}, link(func(a netlink.LinkAttrs) netlink.Link { return &netlink.Dummy{LinkAttrs: a} })},
-		{"VRF devices", "vrf", []string{"vrf"}, link(func(a netlink.LinkAttrs) netlink.Link { return &netlink.Vrf{LinkAttrs: a, Table: 7} })},
-		{"tap devices", "tun", []string{"tap"}, func() error { return unix.Access("/dev/net/tun", unix.F_OK) }},
-		{"ifb devices", "ifb", []string{"bandwidth"}, link(func(a netlink.LinkAttrs) netlink.Link { return &netlink.Ifb{LinkAttrs: a} })},
+		{"veth pairs", "veth", []string{"bridge", "ptp"}, links("veth")},
+		{"bridges", "bridge", []string{"bridge"}, links("bridge")},
+		{"VLAN filtering of bridges", "CONFIG_BRIDGE_VLAN_FILTERING", []string{"bridge vlan"}, (*nl.Conn).CanFilterVLANs},
+		{"macvlan", "macvlan", []string{"macvlan"}, links("macvlan")},
+		{"ipvlan", "ipvlan", []string{"ipvlan"}, links("ipvlan")},
+		{"VLAN devices", "8021q", []string{"vlan"}, links("vlan")},
+		{"dummy devices", "dummy", []string{"dummy"}, links("dummy")},
+		{"VRF devices", "vrf", []string{"vrf"}, links("vrf")},
+		{"tap devices", "tun", []string{"tap"}, func(*nl.Conn) error { return nl.CanTap() }},
+		{"ifb devices", "ifb", []string{"bandwidth"}, links("ifb")},
 		{"the tbf queue", "sch_tbf", []string{"bandwidth"}, tryTBF},
 		{"nftables with NAT", "nf_tables, nft_masq, nft_nat", []string{"portmap", "firewall", "bridge ipMasq", "ptp ipMasq"}, tryNAT},
 		{"policy routing", "CONFIG_IP_MULTIPLE_TABLES", []string{"sbr"}, tryRule},
@@ -60,23 +52,44 @@ func features() []feature {
 // the thread. The kernel may load modules, as for an ADD.
 func kernelFeatures(_ context.Context, n *Node) (found []Finding, err error) {
 	needed := n.needs()
-	var try []feature
-	for _, f := range features() {
-		if slices.ContainsFunc(f.plugins, func(p string) bool { return needed[p] != "" }) {
-			try = append(try, f)
-		}
-	}
-	if len(try) == 0 {
+	list := slices.DeleteFunc(features(), func(f feature) bool { return f.neededBy(needed) == "" })
+	if len(list) == 0 {
 		return nil, nil
 	}
-	missing, err := tryAll(try)
-	for _, m := range missing {
-		i := slices.IndexFunc(m.plugins, func(p string) bool { return needed[p] != "" })
-		found = append(found, problem(
-			fmt.Sprintf("the kernel has no %s, which network %s needs: %v", m.name, needed[m.plugins[i]], m.err),
-			"modprobe %s, or a kernel that has it", m.module))
-	}
+	done := make(chan struct{})
+	netns.GoOnThread(func() {
+		defer close(done)
+		found, err = tryAll(list, needed, n.Paths.Proc)
+	})
+	<-done
 	return found, err
+}
+
+// tryAll tries features in a namespace that it makes for the calling thread.
+func tryAll(list []feature, needed map[string]string, proc string) (found []Finding, err error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("make a namespace to try the kernel in: %w", err)
+	}
+	c, err := nl.Host(proc)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	for _, f := range list {
+		if err := f.try(c); err != nil {
+			found = append(found, problem(fmt.Sprintf("the kernel has no %s, which network %s needs: %v", f.name, f.neededBy(needed), err),
+				"modprobe %s, or a kernel that has it", f.module))
+		}
+	}
+	return found, nil
+}
+
+// neededBy is a network that needs the feature, or empty.
+func (f *feature) neededBy(needed map[string]string) (network string) {
+	for _, p := range f.plugins {
+		network = cmp.Or(network, needed[p])
+	}
+	return network
 }
 
 // needs maps plugins, and features that only some configurations need, to a network that
@@ -97,80 +110,24 @@ func (n *Node) needs() map[string]string {
 	return needed
 }
 
-type missingFeature struct {
-	feature
-	err error
+// links tries a kind of link; the finding names it already.
+func links(kind string) func(*nl.Conn) error {
+	return func(c *nl.Conn) error { return errors.Unwrap(c.CanMake(kind)) }
 }
 
-// tryAll tries features on a thread in a separate namespace. The thread is never reused,
-// and the namespace ends with it.
-func tryAll(list []feature) (missing []missingFeature, err error) {
-	done := make(chan struct{})
-	netns.GoOnThread(func() {
-		defer close(done)
-		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("make a namespace to try the kernel in: %w", err)
-			return
-		}
-		for _, f := range list {
-			if terr := f.try(); terr != nil {
-				missing = append(missing, missingFeature{f, terr})
-			}
-		}
-	})
-	<-done
-	return missing, err
-}
-
-func link(of func(netlink.LinkAttrs) netlink.Link) func() error {
-	return func() error {
-		a := netlink.NewLinkAttrs()
-		a.Name = "probe0"
-		l := of(a)
-		if err := netlink.LinkAdd(l); err != nil {
-			return err
-		}
-		return netlink.LinkDel(l)
-	}
-}
-
-// onVeth tries a kind of link that needs a lower link.
-func onVeth(of func(netlink.LinkAttrs) netlink.Link) func() error {
-	return func() error {
-		a := netlink.NewLinkAttrs()
-		a.Name = "probe2"
-		parent := &netlink.Veth{LinkAttrs: a, PeerName: "probe3"}
-		if err := netlink.LinkAdd(parent); err != nil {
-			return err
-		}
-		below, err := netlink.LinkByName("probe2")
-		if err != nil {
-			return err
-		}
-		err = link(func(a netlink.LinkAttrs) netlink.Link {
-			a.ParentIndex = below.Attrs().Index
-			return of(a)
-		})()
-		if derr := netlink.LinkDel(below); err == nil {
-			err = derr
-		}
-		return err
-	}
-}
-
-func tryTBF() error {
-	lo, err := netlink.LinkByName("lo")
+func tryTBF(c *nl.Conn) error {
+	lo, err := c.Link("lo")
 	if err != nil {
 		return err
 	}
-	return netlink.QdiscAdd(&netlink.Tbf{
+	return c.QdiscAdd(&netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       1 << 20, Buffer: 1 << 16, Limit: 1 << 16,
 	})
 }
 
 // tryNAT creates our whole table.
-func tryNAT() error {
+func tryNAT(*nl.Conn) error {
 	fw := nft.Open("")
 	fw.Add(nft.Masquerade(netip.MustParsePrefix("192.0.2.0/24"), "doctor")...)
 	fw.Add(nft.Port(nft.Published{Protocol: unix.IPPROTO_TCP, Port: 9, To: netip.MustParseAddrPort("192.0.2.1:9")}, nil, "doctor"))
@@ -184,8 +141,8 @@ func tryNAT() error {
 	return nil
 }
 
-func tryRule() error {
+func tryRule(c *nl.Conn) error {
 	r := netlink.NewRule()
 	r.Family, r.Table, r.Priority = netlink.FAMILY_V4, 7, 7
-	return netlink.RuleAdd(r)
+	return c.RuleAdd(r)
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -48,13 +47,8 @@ func common(a, b *Network) (x, y string, ok bool) {
 	}
 	for i := range a.Members {
 		for j := range b.Members {
-			as, aerr := a.Members[i].sets()
-			bs, berr := b.Members[j].sets()
-			if aerr != nil || berr != nil {
-				continue
-			}
-			for _, p := range as {
-				for _, q := range bs {
+			for _, p := range a.Members[i].sets() {
+				for _, q := range b.Members[j].sets() {
 					if p.Overlaps(q) {
 						return p.String(), q.String(), true
 					}
@@ -103,15 +97,11 @@ func (n *Node) ownLink(net *Network, r netlink.Route) bool {
 		return false
 	}
 	name := link.Attrs().Name
+	ways, _ := n.waysOut() // the route is one of those that it reads
 	return slices.ContainsFunc(net.Members, func(m Member) bool {
 		return m.bridge() == name || m.Master == name || m.Type == "ptp" && link.Type() == "veth" ||
-			m.Master == "" && (m.Type == "macvlan" || m.Type == "ipvlan") && n.isWayOut(name)
+			m.Master == "" && (m.Type == "macvlan" || m.Type == "ipvlan") && slices.Contains(ways, name)
 	})
-}
-
-func (n *Node) isWayOut(name string) bool {
-	ways, err := n.waysOut()
-	return err == nil && slices.Contains(ways, name)
 }
 
 // bridges finds networks that share a bridge with contradicting settings, and an address
@@ -138,7 +128,7 @@ func bridges(_ context.Context, n *Node) (found []Finding, err error) {
 					"give them the same mtu, or each a bridge of its own"))
 			}
 		}
-		found = append(append(found, contested(b, uses[b])...), mixed(b, uses[b])...)
+		found = append(found, contested(b, uses[b])...)
 		more, berr := n.bridgeItself(b, first.network)
 		if berr != nil {
 			return found, berr
@@ -154,27 +144,21 @@ type use struct {
 	member  Member
 }
 
-// contested reports pairs of networks with incompatible gateways.
+// contested reports pairs of networks that exclude each other on a bridge: by incompatible
+// gateways, or because one is internal.
 func contested(bridge string, uses []use) (found []Finding) {
 	for i, u := range uses {
 		for _, other := range uses[i+1:] {
-			if x, y, differ := gateways(&u.member, &other.member); differ && u.network != other.network {
+			if u.network == other.network {
+				continue
+			}
+			if x, y, differ := gateways(&u.member, &other.member); differ {
 				found = append(found, problem(
 					fmt.Sprintf("networks %s and %s share bridge %s with the gateways %s and %s: an ADD to one of them is refused while the other's address is there, or with forceAddress takes it away",
 						u.network, other.network, bridge, x, y),
 					"give them the same gateway, or each a bridge and a subnet of its own"))
 			}
-		}
-	}
-	return found
-}
-
-// mixed reports pairs of networks of which one is internal: an ADD to either is refused
-// while the other has a container.
-func mixed(bridge string, uses []use) (found []Finding) {
-	for i, u := range uses {
-		for _, other := range uses[i+1:] {
-			if a, b := u.member, other.member; a.Internal != b.Internal && a.VLAN == b.VLAN && u.network != other.network {
+			if a, b := u.member, other.member; a.Internal != b.Internal && a.VLAN == b.VLAN {
 				found = append(found, problem(
 					fmt.Sprintf("of networks %s and %s on bridge %s one is internal: an ADD to either is refused while the other has a container", u.network, other.network, bridge),
 					"give each a bridge and a subnet of its own"))
@@ -218,7 +202,12 @@ func (n *Node) bridgeItself(name, network string) (found []Finding, err error) {
 	if err != nil {
 		return nil, err
 	}
-	known := n.subnetsOn(name)
+	var known []netip.Prefix
+	for _, net := range n.Networks {
+		if slices.ContainsFunc(net.Members, func(m Member) bool { return m.bridge() == name }) {
+			known = append(known, net.subnets()...)
+		}
+	}
 	for _, a := range addrs {
 		if a.Prefix.Addr().IsLinkLocalUnicast() || len(known) == 0 ||
 			slices.ContainsFunc(known, func(s netip.Prefix) bool { return s.Contains(a.Prefix.Addr()) }) {
@@ -228,15 +217,6 @@ func (n *Node) bridgeItself(name, network string) (found []Finding, err error) {
 			"ip address del %s dev %s, if it is left from an older configuration", a.Prefix, name))
 	}
 	return found, nil
-}
-
-func (n *Node) subnetsOn(bridge string) (out []netip.Prefix) {
-	for _, net := range n.Networks {
-		if slices.ContainsFunc(net.Members, func(m Member) bool { return m.bridge() == bridge }) {
-			out = append(out, net.subnets()...)
-		}
-	}
-	return out
 }
 
 func join(list []netip.Prefix) string {
@@ -298,12 +278,4 @@ func (n *Node) mtuOf(net *Network, m Member, links []netlink.Link, least int, wa
 
 func hasPorts(links []netlink.Link, bridge int) bool {
 	return slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().MasterIndex == bridge })
-}
-
-// poolDir is the directory of a member's addresses.
-func (n *Node) poolDir(m *Member) string {
-	if m.IPAM.DataDir != "" {
-		return m.IPAM.DataDir
-	}
-	return filepath.Join(n.Paths.CNI, "networks")
 }

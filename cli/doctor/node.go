@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/hostlocal"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
@@ -66,21 +68,13 @@ type Member struct {
 	InContainer bool `json:"linkInContainer"`
 
 	IPAM struct {
-		Type       string    `json:"type"`
-		DataDir    string    `json:"dataDir"`
-		SocketPath string    `json:"daemonSocketPath"`
-		Ranges     [][]Range `json:"ranges"`
-		Range
+		Type       string              `json:"type"`
+		DataDir    string              `json:"dataDir"`
+		SocketPath string              `json:"daemonSocketPath"`
+		Ranges     [][]hostlocal.Range `json:"ranges"`
+		hostlocal.Range
 	} `json:"ipam"`
 	Plugins []json.RawMessage `json:"plugins"`
-}
-
-// Range is a range of host-local's configuration.
-type Range struct {
-	Subnet     string `json:"subnet"`
-	RangeStart string `json:"rangeStart"`
-	RangeEnd   string `json:"rangeEnd"`
-	Gateway    string `json:"gateway"`
 }
 
 // Open reads the configurations and opens the host's namespace, which is the calling
@@ -140,54 +134,31 @@ func (m *Member) bridge() string {
 // gateway reports whether the bridge gets addresses.
 func (m *Member) gateway() bool { return m.IsGateway || m.IsDefault }
 
-// ranges returns the ranges of all sets, or none if they are invalid, which the check of
-// configurations reports.
-func (m *Member) ranges() (all []ipam.Range) {
-	sets, err := m.sets()
-	if err != nil {
-		return nil
-	}
-	for _, set := range sets {
-		all = append(all, set...)
-	}
-	return all
-}
-
-// sets are the canonical ranges of a member that uses host-local.
-func (m *Member) sets() (sets []ipam.RangeSet, err error) {
+// sets are the canonical ranges of a member that uses host-local; none if they are invalid,
+// which the check of configurations reports.
+func (m *Member) sets() []ipam.RangeSet {
 	if m.IPAM.Type != "host-local" {
-		return nil, nil
+		return nil
 	}
 	all := m.IPAM.Ranges
 	if m.IPAM.Subnet != "" {
-		all = append([][]Range{{m.IPAM.Range}}, all...)
+		all = append([][]hostlocal.Range{{m.IPAM.Range}}, all...)
 	}
-	for _, ranges := range all {
-		var set ipam.RangeSet
-		for _, r := range ranges {
-			parsed, err := ipam.ParseRange(r.Subnet, r.RangeStart, r.RangeEnd, r.Gateway)
-			if err != nil {
-				return nil, err
-			}
-			set = append(set, parsed)
-		}
-		sets = append(sets, set)
+	sets, err := hostlocal.Sets(all)
+	if err != nil {
+		return nil
 	}
-	return sets, ipam.Canonicalize(sets)
+	return sets
 }
 
-// subnets are the subnets that a network assigns addresses from. The check of
-// configurations reports those that do not parse.
+// ranges are the ranges of all sets.
+func (m *Member) ranges() []ipam.Range { return slices.Concat(m.sets()...) }
+
+// subnets are the subnets that a network assigns addresses from.
 func (n *Network) subnets() (out []netip.Prefix) {
 	for i := range n.Members {
-		sets, err := n.Members[i].sets()
-		if err != nil {
-			continue
-		}
-		for _, set := range sets {
-			for _, r := range set {
-				out = append(out, r.Subnet.Masked())
-			}
+		for _, r := range n.Members[i].ranges() {
+			out = append(out, r.Subnet.Masked())
 		}
 	}
 	return out

@@ -5,6 +5,7 @@ package doctor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -23,20 +24,18 @@ import (
 func pools(ctx context.Context, n *Node) (found []Finding, err error) {
 	for _, net := range n.Networks {
 		for i := range net.Members {
-			m := &net.Members[i]
-			sets, serr := m.sets()
-			if serr != nil || len(sets) == 0 {
-				continue // the check of configurations reports it
+			if m := &net.Members[i]; len(m.sets()) > 0 {
+				more, perr := n.pool(ctx, net, m)
+				found, err = append(found, more...), errors.Join(err, perr)
 			}
-			more, perr := n.pool(ctx, net, m, sets)
-			found, err = append(found, more...), errors.Join(err, perr)
 		}
 	}
 	return found, err
 }
 
-func (n *Node) pool(ctx context.Context, net *Network, m *Member, sets []ipam.RangeSet) (found []Finding, err error) {
-	store := ipam.FileStore{DataDir: n.poolDir(m), Network: net.Name, IndexDir: filepath.Join(n.Paths.Run, "ipam")}
+func (n *Node) pool(ctx context.Context, net *Network, m *Member) (found []Finding, err error) {
+	dir := cmp.Or(m.IPAM.DataDir, filepath.Join(n.Paths.CNI, "networks"))
+	store := ipam.FileStore{DataDir: dir, Network: net.Name, IndexDir: filepath.Join(n.Paths.Run, "ipam")}
 	tx, err := store.Begin(ctx, ipam.ReadOnly)
 	if err != nil {
 		return nil, err
@@ -46,7 +45,7 @@ func (n *Node) pool(ctx context.Context, net *Network, m *Member, sets []ipam.Ra
 	if err != nil {
 		return nil, err
 	}
-	for _, set := range sets {
+	for _, set := range m.sets() {
 		used := 0
 		for _, r := range held {
 			if set.Contains(r.Addr) {

@@ -65,23 +65,19 @@ func ofOthers(rules []netlink.Rule) bool {
 // downLinks reports links to the outside that are down, with the networks that use them.
 func (n *Node) downLinks() (found []Finding, err error) {
 	out, err := n.waysOut()
-	var order []string
-	users := make(map[string][]string)
+	var users groups
 	for _, net := range n.Networks {
 		for _, name := range net.uplinks(out) {
-			if users[name] == nil {
-				order = append(order, name)
-			}
-			users[name] = append(users[name], net.Name)
+			users.add(name, net.Name)
 		}
 	}
-	for _, name := range order {
+	for _, name := range users.order {
 		link, lerr := n.Host.Link(name)
 		if nl.IsNotFound(lerr) {
 			continue // the check of status reports a master
 		}
 		if err = errors.Join(err, lerr); lerr == nil && isDown(link.Attrs()) {
-			f := problem(name+" is down, or has no carrier: through it containers of "+strings.Join(users[name], ", ")+" reach the outside", "ip link set %s up; check its cable, and its other end", name)
+			f := problem(name+" is down, or has no carrier: through it containers of "+strings.Join(users.names[name], ", ")+" reach the outside", "ip link set %s up; check its cable, and its other end", name)
 			if len(out) > 1 && slices.Contains(out, name) {
 				f.Level = Warning // there is another default route
 			}

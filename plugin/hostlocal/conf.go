@@ -117,7 +117,7 @@ func load(r *plugin.Request) (*pool, error) {
 	if p.requested, err = requested(r, &conf); err != nil {
 		return nil, err
 	}
-	if p.sets, err = sets(conf.all()); err != nil {
+	if p.sets, err = Sets(conf.all()); err != nil {
 		return nil, refuse("%w", err)
 	}
 	return p, checkFamilies(p.sets, r.Version)
@@ -132,7 +132,8 @@ func (c *Conf) all() [][]Range {
 	return append(all, c.IPAM.Ranges...)
 }
 
-func sets(conf [][]Range) ([]ipam.RangeSet, error) {
+// Sets are the canonical sets of a configuration.
+func Sets(conf [][]Range) ([]ipam.RangeSet, error) {
 	out := make([]ipam.RangeSet, len(conf))
 	for i, set := range conf {
 		for _, c := range set {
