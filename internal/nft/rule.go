@@ -75,14 +75,18 @@ func (a Attrs) nested(typ uint16) Attrs {
 // accept, …) and the chain of a jump. ok is false when it has no verdict.
 func (r Rule) Verdict() (code int32, chain string, ok bool) {
 	for _, e := range r.Exprs {
-		if e.Name != "immediate" {
-			continue
-		}
-		if code, chain, ok := verdictIn(e.nested(unix.NFTA_IMMEDIATE_DATA).Attr(unix.NFTA_DATA_VERDICT)); ok {
+		if code, chain, ok := e.verdict(); ok {
 			return code, chain, true
 		}
 	}
 	return 0, "", false
+}
+
+func (e Expr) verdict() (code int32, chain string, ok bool) {
+	if e.Name != "immediate" {
+		return 0, "", false
+	}
+	return verdictIn(e.nested(unix.NFTA_IMMEDIATE_DATA).Attr(unix.NFTA_DATA_VERDICT))
 }
 
 // verdictIn reads the attributes of a verdict.

@@ -39,19 +39,28 @@ type Expr struct {
 	Attrs
 }
 
-// String writes names and attributes.
+// String writes names and attributes, without what a counter has counted.
 func (r Rule) String() string {
-	var b strings.Builder
-	for _, e := range r.Exprs {
-		b.WriteString(e.Name + "(")
-		for _, a := range e.Attrs {
-			if e.Name != "counter" { // the kernel changes it
-				fmt.Fprintf(&b, " %d:%x", a.Type, a.Data)
-			}
-		}
-		b.WriteString(" ) ")
+	words := make([]string, len(r.Exprs))
+	for i, e := range r.Exprs {
+		words[i] = e.String()
 	}
-	return strings.TrimSpace(b.String())
+	return strings.Join(words, " ")
+}
+
+// String is the name with the attributes, or with the verdict.
+func (e Expr) String() string {
+	if e.Name == "counter" {
+		return e.Name
+	}
+	if code, chain, ok := e.verdict(); ok {
+		return fmt.Sprintf("verdict(%d %s)", code, chain)
+	}
+	text := e.Name + "("
+	for _, a := range e.Attrs {
+		text += fmt.Sprintf(" %d:%x", a.Type, a.Data)
+	}
+	return text + " )"
 }
 
 // ListRules returns the rules of a chain of any program's table, in order. A missing chain
