@@ -50,7 +50,7 @@ func (w Reached) Diff(_ context.Context, env *Env) (string, error) {
 		return w.lost(), nil
 	case err != nil || len(routes) == 0 || routes[0].LinkIndex == link.Attrs().Index || routes[0].LinkIndex == 0:
 		return "", nil //nolint:nilerr // several links, or a rule that refuses it: nothing to name
-	case isDefault(routes[0]):
+	case nl.PrefixOf(routes[0].Dst).Bits() <= 0: // the default route, with or without a destination
 		return w.lost(), nil
 	}
 	other, err := env.Host.LinkAt(routes[0].LinkIndex)
@@ -70,14 +70,6 @@ func withoutARP(link netlink.Link) string {
 		return ""
 	}
 	return fmt.Sprintf("ARP is off on %s, so neither end finds the other (ip link set %s arp on)", at.Name, at.Name)
-}
-
-func isDefault(r netlink.Route) bool {
-	if r.Dst == nil {
-		return true
-	}
-	ones, _ := r.Dst.Mask.Size()
-	return ones == 0
 }
 
 func (w Reached) lost() string {

@@ -184,9 +184,10 @@ func (p plan) encode(enc *nftables.Conn) error {
 		return err
 	}
 	for _, s := range p.lengths {
-		if err := s.addLength(enc); err != nil {
-			return err
+		if err := enc.AddSet(s.set(), nil); err != nil {
+			return fmt.Errorf("add set %s: %w", s.name, err)
 		}
+		s.addRule(enc)
 	}
 	for _, x := range p.extras {
 		if err := x(enc); err != nil {

@@ -48,6 +48,26 @@ func MasqAll(addr netip.Addr, comment string) Element {
 	return Element{Set: of(addr, SetMasqAll4, SetMasqAll6), Key: Addr(addr), Comment: cleanComment(comment)}
 }
 
+// SNAT lets Neighbours and MasqAll apply to one published port, and masquerades traffic to
+// it from 127.0.0.0/8. Without SNAT they would apply to every program's destination NAT,
+// such as the traffic of a Kubernetes Service between two pods of a subnet, and hide the
+// client.
+func SNAT(p Published, comment string) Element {
+	to := p.To.Addr()
+	return Element{
+		Set:     of(to, SetSNAT4, SetSNAT6),
+		Key:     AddrProtoPort(to, p.Protocol, p.Port),
+		Comment: cleanComment(comment),
+	}
+}
+
+// GuardLoopback keeps packets that enter through an interface from 127.0.0.0/8. The kernel
+// drops them itself until route_localnet is set, which published ports need to be reached
+// from 127.0.0.1 (CVE-2020-8558).
+func GuardLoopback(ifName, network string) Element {
+	return Element{Set: SetLocalNet, Key: IfName(ifName), Comment: cleanComment(network)}
+}
+
 // Masqueraded gives a container's packets the host's address on their way out, except to
 // the network of its address and to the given others. Multicast is never masqueraded.
 func Masqueraded(address netip.Prefix, comment string, others ...netip.Prefix) []Element {

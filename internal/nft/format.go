@@ -113,3 +113,109 @@ func protoName(p byte) string {
 	}
 	return strconv.Itoa(int(p))
 }
+
+// Meaning is the purpose of an element in a user's words: What names it, as in "published
+// port 8080/tcp"; Does is a sentence without its subject, as in "publish port 8080/tcp to
+// 10.88.0.2:80". Elements with the same What serve one purpose together.
+type Meaning struct{ What, Does string }
+
+// Meaning depends on the kind of set: its name without the family and without the suffix,
+// which is the id of a network's conditions or the length of a prefix.
+func (e Element) Meaning() Meaning {
+	name, suffix, _ := strings.Cut(e.Set, "_")
+	m := e.meaningIn(strings.TrimRight(name, "46"), suffix)
+	if suffix != "" && strings.HasPrefix(m.What, "published") {
+		m.Does += " under the network's conditions"
+	}
+	return m
+}
+
+func (e Element) meaningIn(kind, suffix string) Meaning {
+	key, data := e.parts()
+	at := func(i int) string {
+		if i < len(key) {
+			return strings.Trim(key[i], `"`)
+		}
+		return "?"
+	}
+	switch kind {
+	case "ports":
+		return publishes(at(1)+"/"+at(0), data)
+	case "hostports":
+		return publishes(net.JoinHostPort(at(0), at(2))+"/"+at(1), data)
+	case "snat":
+		return Meaning{"hairpin", fmt.Sprintf("masquerade at port %s/%s of %s what could not be answered", at(2), at(1), at(0))}
+	case "masqall":
+		return Meaning{"masquerade of published ports", "masquerade every client of the published ports of " + at(0)}
+	case "hairpin":
+		return sameHost(at(0), at(1))
+	case "masq":
+		return Meaning{"masquerade", "masquerade " + at(0) + towards(at(1))}
+	case "nomasq":
+		return Meaning{"masquerade", "do not masquerade " + at(0) + towards(at(1))}
+	case "masqueraded":
+		return Meaning{"masquerade", "masquerade " + at(0)}
+	case "samenet":
+		return Meaning{"masquerade", "do not masquerade " + at(0) + towards(at(1)+"/"+suffix)}
+	case "neighbours":
+		return Meaning{"hairpin", "let the network of " + at(0) + " reach its published ports"}
+	case SetLocalNet:
+		return Meaning{"guard of the loopback addresses", "keep 127.0.0.0/8 from what comes in by " + at(0)}
+	case SetIsolation:
+		return Meaning{"isolation", "keep bridge " + at(0) + " apart from other isolated bridges"}
+	case SetBridgeOK:
+		return Meaning{"isolation", fmt.Sprintf("let bridge %s forward to %s", at(0), at(1))}
+	case SetApart:
+		return Meaning{"isolation", "keep the containers on bridge " + at(0) + " apart"}
+	case SetInternal:
+		return Meaning{"isolation", "forward nothing from or to bridge " + at(0)}
+	case SetInside:
+		return Meaning{"isolation", "let the containers on bridge " + at(0) + " reach each other"}
+	case SetSpoofChecked:
+		return Meaning{"check of MAC addresses", "check the source addresses of frames from " + at(0)}
+	case SetSpoofAllowed:
+		return Meaning{"check of MAC addresses", fmt.Sprintf("let frames of %s in from %s", at(1), at(0))}
+	case SetOwners:
+		return Meaning{"mark of the owner", "mark the owner " + at(0)}
+	}
+	return Meaning{"firewall element of " + e.Set, "have " + e.String()}
+}
+
+func publishes(port string, to []string) Meaning {
+	m := Meaning{What: "published port " + port, Does: "publish port " + port}
+	if len(to) == 2 {
+		m.Does += " to " + net.JoinHostPort(to[0], to[1])
+	}
+	return m
+}
+
+// sameHost covers two cases: traffic from a container to itself, and traffic from the
+// host's own programs.
+func sameHost(from, to string) Meaning {
+	if from == "127.0.0.0/8" || from == "::1" {
+		return Meaning{"loopback access", "let the host reach published ports of " + to + " at its loopback address"}
+	}
+	return Meaning{"hairpin", "let " + from + " reach its own published ports"}
+}
+
+func towards(to string) string {
+	if to == "0.0.0.0/0" || to == "::/0" || to == "?" {
+		return ""
+	}
+	return " towards " + to
+}
+
+// parts are the fields of key and data as a person reads them.
+func (e Element) parts() (key, data []string) {
+	spec, ok := specOf(e.Set)
+	if !ok {
+		return nil, nil
+	}
+	if len(e.Key) == concatLen(spec.key) {
+		key = strings.Split(formatRange(spec.key, e.Key, e.KeyEnd), " . ")
+	}
+	if len(e.Data) > 0 && len(e.Data) == concatLen(spec.data) {
+		data = strings.Split(formatRange(spec.data, e.Data, nil), " . ")
+	}
+	return key, data
+}

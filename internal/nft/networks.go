@@ -3,7 +3,10 @@
 
 package nft
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // New attachments have no ranges. Ranges serve attachments of schema 1, and containers
 // whose network an agent of many hosts masquerades because an earlier release configured it
@@ -30,45 +33,34 @@ func (c *Conn) networks(p *plan, ops []op) error {
 			case o.el.Set != set:
 				rest = append(rest, o)
 			case o.remove:
-				want = without(want, o.el)
+				want = minus(want, []Element{o.el})
 			default:
 				want = append(want[:len(want):len(want)], o.el)
 			}
 		}
 		want = widest(want)
-		p.add = append(p.add, minus(want, have)...)
-		c.removeRanges(p, minus(have, want), minus(want, have))
+		added, gone := minus(want, have), minus(have, want)
+		p.add = append(p.add, added...)
+		// Until it is gone, an expiring range conflicts with any range that overlaps it.
+		if len(added) > 0 {
+			p.delete = append(p.delete, gone...)
+		} else {
+			for _, e := range gone {
+				c.remove(p, e)
+			}
+		}
 		ops = rest
 	}
 	return nil
 }
 
-// removeRanges lets ranges expire unless something is added to the set: until it is gone,
-// an expiring range conflicts with any range that overlaps it.
-func (c *Conn) removeRanges(p *plan, gone, added []Element) {
-	if len(added) > 0 {
-		p.delete = append(p.delete, gone...)
-		return
-	}
-	for _, e := range gone {
-		c.remove(p, e)
-	}
-}
-
-// without removes a range from a list.
-func without(list []Element, e Element) []Element { return minus(list, []Element{e}) }
-
 // minus returns the elements of a whose range is not in b.
 func minus(a, b []Element) []Element {
 	var out []Element
-next:
 	for _, x := range a {
-		for _, y := range b {
-			if x.SameKey(y) {
-				continue next
-			}
+		if !slices.ContainsFunc(b, x.SameKey) {
+			out = append(out, x)
 		}
-		out = append(out, x)
 	}
 	return out
 }

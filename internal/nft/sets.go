@@ -26,6 +26,9 @@ const (
 	SetMasqAll4   = "masqall4"   // container address all of whose published traffic is masqueraded
 	SetMasqAll6   = "masqall6"   //
 
+	SetSNAT4 = "snat4" // container address . protocol . host port: neighbours and masqall apply
+	SetSNAT6 = "snat6" //
+
 	SetMasqueraded4 = "masqueraded4" // container address: masqueraded on its way out, but for samenet
 	SetMasqueraded6 = "masqueraded6" //
 
@@ -43,6 +46,8 @@ const (
 	SetApart     = "apart"     // bridge . bridge: no exception, whatever network has one
 	SetInternal  = "internal"  // bridges that do not forward at all
 	SetInside    = "inside"    // bridge . bridge: frames between ports of such a bridge
+
+	SetLocalNet = "localnet" // interfaces with route_localnet, from which 127.0.0.0/8 is not reached
 
 	SetSpoofChecked = "checked" // table bridge: host interfaces whose source MAC is checked
 	SetSpoofAllowed = "allowed" // table bridge: host interface . source MAC

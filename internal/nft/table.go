@@ -6,6 +6,7 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/google/nftables"
@@ -229,3 +230,64 @@ func number(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
 
 // native is a number in the byte order of the host, as marks and flags are kept.
 func native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
+
+// publishedRules match the published ports that snat is on for. Each protocol has a rule,
+// because nft (1.0.6) reads `ct original proto-dst` only after a match of the protocol:
+//
+//	meta l4proto tcp ip daddr . meta l4proto . ct original proto-dst @snat4 jump hairpin
+func publishedRules() (rules []staticRule) {
+	for _, v6 := range []bool{false, true} {
+		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
+			rules = append(rules, staticRule{"", rule(publishedIn(v6, proto), jump(chainHairpin))})
+		}
+	}
+	return rules
+}
+
+func publishedIn(v6 bool, proto byte) match {
+	set, word := SetSNAT4, 1
+	if v6 {
+		set, word = SetSNAT6, 4
+	}
+	return rule(metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{proto}), family(v6), match{
+		loadAddr(v6, false, reg1),
+		loadMeta(expr.MetaKeyL4PROTO, reg32(word)),
+		&expr.Ct{Key: expr.CtKeyPROTODST, Register: reg32(word + 1), Direction: 0}, // IP_CT_DIR_ORIGINAL
+		inSet(set, false),
+	})
+}
+
+// hairpinRules decide which traffic to a published port is masqueraded. All other traffic
+// keeps its source address.
+func hairpinRules() []staticRule {
+	return []staticRule{
+		{"from its own network, itself too", jump(chainNeighbours)},
+		{"", rule(inLoopback(true), masquerade())},
+		{"", rule(addrsIn(false, SetHairpin4), masquerade())},
+		{"", rule(addrsIn(true, SetHairpin6), masquerade())},
+		{"", rule(addrIn(false, false, SetMasqAll4), masquerade())},
+		{"", rule(addrIn(true, false, SetMasqAll6), masquerade())},
+	}
+}
+
+// toLoopback6 matches packets to ::1. Sent to a container and masqueraded, the request
+// arrives, but the answer does not: Linux routes ::1 on the loopback device only, and IPv6
+// has no route_localnet. So a client gets a refusal at once and tries 127.0.0.1, or reaches
+// a server of the host.
+func toLoopback6() match {
+	return rule(family(true), MatchPrefix(netip.PrefixFrom(netip.IPv6Loopback(), 128), false, expr.CmpOpEq))
+}
+
+// inLoopback matches a source or destination in 127.0.0.0/8.
+func inLoopback(source bool) match {
+	lo := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	return rule(family(false), MatchPrefix(lo, source, expr.CmpOpEq))
+}
+
+// loopbackGuard drops packets for 127.0.0.0/8 from guarded interfaces. It runs before
+// connection tracking restores the address in answers to 127.0.0.1.
+func loopbackGuard() match {
+	return rule(inLoopback(false), match{
+		loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetLocalNet, false),
+	}, verdict(expr.VerdictDrop))
+}

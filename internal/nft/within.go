@@ -68,15 +68,7 @@ func (s setSpec) rule() match {
 	return rule(family(v6), load, masked(second, s.length, s.key[0].size()), match{inSet(s.name, false)}, end)
 }
 
-// addLength queues a set for one length, and its rule.
-func (s setSpec) addLength(enc *nftables.Conn) error {
-	if err := enc.AddSet(s.set(), nil); err != nil {
-		return fmt.Errorf("add set %s: %w", s.name, err)
-	}
-	s.addRule(enc)
-	return nil
-}
-
+// addRule queues the rule of a set for one length.
 func (s setSpec) addRule(enc *nftables.Conn) {
 	enc.AddRule(&nftables.Rule{Table: s.table(), Chain: &nftables.Chain{Name: s.chain(), Table: s.table()}, Exprs: s.rule()})
 }

@@ -31,7 +31,7 @@ func (m Made) Stands(c *nft.Conn, proc string) (bool, error) {
 		return false, err
 	}
 	for _, a := range m.addrs {
-		if slices.Contains(legacy, protocolOf(a)+" "+m.table) {
+		if slices.Contains(legacy, nft.FamilyName(familyOf(a.Unmap()))+" "+m.table) {
 			continue
 		}
 		if ok, err := m.has(c, a.Unmap()); !ok || err != nil {
@@ -127,14 +127,6 @@ func familyOf(a netip.Addr) nftables.TableFamily {
 		return nftables.TableFamilyIPv4
 	}
 	return nftables.TableFamilyIPv6
-}
-
-// protocolOf is the family's name in LegacyTables.
-func protocolOf(a netip.Addr) string {
-	if a.Unmap().Is4() {
-		return "ip"
-	}
-	return "ip6"
 }
 
 // Named lists the attachments that rules of the reference plugins name in their comments,
