@@ -45,7 +45,7 @@ func (p *Plugin) String() string {
 
 // listError is an error of a list with libcni's first words.
 func listError(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, "error parsing configuration list: "+format, args...)
+	return spec.Invalid("error parsing configuration list: "+format, args...)
 }
 
 // ParseList reads the JSON of a .conflist. It accepts a list without plugins: other files

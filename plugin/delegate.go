@@ -48,7 +48,7 @@ func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 }
 
 func errNoDelegate() error {
-	return spec.Errorf(spec.CodeInvalidConfig, "no plugin name provided")
+	return spec.Invalid("no plugin name provided")
 }
 
 // IPAMDel releases the addresses of the attachment.

@@ -108,7 +108,7 @@ type depthKey struct{}
 func deeper(ctx context.Context, pluginType string) (context.Context, error) {
 	depth, _ := ctx.Value(depthKey{}).(int)
 	if depth == maxDepth {
-		return nil, spec.Errorf(spec.CodeInvalidConfig, "plugin %s is called by plugins that it calls: is it its own IPAM plugin or delegate?", pluginType)
+		return nil, spec.Invalid("plugin %s is called by plugins that it calls: is it its own IPAM plugin or delegate?", pluginType)
 	}
 	return context.WithValue(ctx, depthKey{}, depth+1), nil
 }

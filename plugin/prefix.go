@@ -19,7 +19,7 @@ func CheckPrefix(address netip.Prefix) error {
 	if address.Bits() >= shortestPrefix {
 		return nil
 	}
-	return spec.Errorf(spec.CodeInvalidConfig, "address %s: a prefix of %d bits cannot be a container's network (at least %d)",
+	return spec.Invalid("address %s: a prefix of %d bits cannot be a container's network (at least %d)",
 		address, address.Bits(), shortestPrefix).WithDetails("give the address with the prefix length of its network, or %s/%d alone",
 		address.Addr(), address.Addr().BitLen())
 }

@@ -58,6 +58,9 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: err.Error(), cause: err}
 }
 
+// Invalid returns the error of a configuration that a plugin refuses.
+func Invalid(format string, args ...any) *Error { return Errorf(CodeInvalidConfig, format, args...) }
+
 // WithDetails returns e with details set: the operation, the object, and what to do about
 // it.
 func (e *Error) WithDetails(format string, args ...any) *Error {

@@ -48,7 +48,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return r.Prev(), err
 	}
 	if r.Prev() == nil {
-		return nil, refuse("must be called as chained plugin")
+		return nil, spec.Invalid("must be called as chained plugin")
 	}
 	k := kernel.Of(r)
 	env, err := k.Env(r)
@@ -119,7 +119,7 @@ func extend(r *plugin.Request, env *netstate.Env, device string) (*spec.Result, 
 // the interface and listed in the previous result.
 func hostLink(env *netstate.Env, r *plugin.Request) (string, error) {
 	if len(r.Prev().Interfaces) == 0 {
-		return "", refuse("no interfaces provided")
+		return "", spec.Invalid("no interfaces provided")
 	}
 	inside, err := env.Link(netstate.Sandbox, r.IfName)
 	if err != nil && r.Session.Dry != nil {
@@ -129,7 +129,7 @@ func hostLink(env *netstate.Env, r *plugin.Request) (string, error) {
 		return "", fmt.Errorf("container interface %s has no veth peer: %w", r.IfName, err)
 	}
 	if inside.Type() != "veth" || inside.Attrs().ParentIndex <= 0 {
-		return "", refuse("container interface %s has no veth peer: it is a %s", r.IfName, inside.Type())
+		return "", spec.Invalid("container interface %s has no veth peer: it is a %s", r.IfName, inside.Type())
 	}
 	peer, err := env.Host.LinkByIndex(inside.Attrs().ParentIndex)
 	if err != nil {
@@ -141,7 +141,7 @@ func hostLink(env *netstate.Env, r *plugin.Request) (string, error) {
 			return i.Name, nil
 		}
 	}
-	return "", refuse("no veth peer of container interface found in host ns")
+	return "", spec.Invalid("no veth peer of container interface found in host ns")
 }
 
 func firstHostInterface(prev *spec.Result) string {
@@ -191,7 +191,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	if r.Prev() == nil {
-		return refuse("must be called as a chained plugin")
+		return spec.Invalid("must be called as a chained plugin")
 	}
 	if limits.none() {
 		return nil

@@ -95,15 +95,15 @@ func toShape(rate, burst uint64, fromRuntime bool) (shape, error) {
 	}
 	switch {
 	case burst == 0 && rate != 0:
-		return shape{}, refuse("if rate is set, burst must also be set")
+		return shape{}, spec.Invalid("if rate is set, burst must also be set")
 	case rate == 0 && burst != 0:
-		return shape{}, refuse("if burst is set, rate must also be set")
+		return shape{}, spec.Invalid("if burst is set, rate must also be set")
 	case burst/8 >= math.MaxUint32:
-		return shape{}, refuse("burst cannot be more than 4GB")
+		return shape{}, spec.Invalid("burst cannot be more than 4GB")
 	case rate != 0 && rate < 8:
-		return shape{}, refuse("invalid rate: %d bits/s is less than a byte a second", rate)
+		return shape{}, spec.Invalid("invalid rate: %d bits/s is less than a byte a second", rate)
 	case burst != 0 && burst < 8:
-		return shape{}, refuse("invalid burst: %d bits is less than a byte", burst)
+		return shape{}, spec.Invalid("invalid burst: %d bits is less than a byte", burst)
 	}
 	return shape{rate: rate / 8, burst: uint32(burst / 8)}, nil
 }
@@ -118,8 +118,4 @@ func defaultBurst(rate uint64) uint64 {
 		return 0
 	}
 	return min(max(rate/10, least), 8*(math.MaxUint32-1))
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // validate also refuses limits without a veth, if the list shows which plugin makes the
@@ -17,7 +18,7 @@ func validate(r *plugin.Request) error {
 		return err
 	}
 	if main := withoutVeth(r); main != "" {
-		return refuse("a %s has no end on the host to limit: bandwidth needs a bridge or ptp", main)
+		return spec.Invalid("a %s has no end on the host to limit: bandwidth needs a bridge or ptp", main)
 	}
 	return nil
 }

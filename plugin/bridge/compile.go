@@ -85,7 +85,7 @@ func configuration(in input) (s netstate.State, result *spec.Result, err error) 
 		return bringUp(in), result, nil
 	}
 	if len(in.ipam.IPs) == 0 {
-		return nil, nil, refuse("IPAM plugin returned missing IP config")
+		return nil, nil, spec.Invalid("IPAM plugin returned missing IP config")
 	}
 	result.IPs, result.Routes = addressing(c, in.ipam)
 	result.DNS = endpoint.DNS(c.DNS, in.ipam.DNS)

@@ -169,17 +169,17 @@ func decode(r *plugin.Request) (*Conf, error) {
 func (c *Conf) validate() error {
 	switch {
 	case c.Vlan < 0 || c.Vlan > maxVLAN:
-		return refuse("invalid VLAN ID %d (must be between 0 and 4094)", c.Vlan)
+		return spec.Invalid("invalid VLAN ID %d (must be between 0 and 4094)", c.Vlan)
 	case c.IPAM.Type != "" && c.DisableContainerInterface:
-		return refuse("cannot use IPAM when DisableContainerInterface flag is set")
+		return spec.Invalid("cannot use IPAM when DisableContainerInterface flag is set")
 	case c.Internal && len(c.VlanTrunk) > 0:
-		return refuse("an internal network cannot have a vlanTrunk: other VLANs of the bridge may have a gateway")
+		return spec.Invalid("an internal network cannot have a vlanTrunk: other VLANs of the bridge may have a gateway")
 	case c.HairpinMode && c.PromiscMode:
-		return refuse("cannot set hairpin mode and promiscuous mode at the same time")
+		return spec.Invalid("cannot set hairpin mode and promiscuous mode at the same time")
 	case c.IPMasqBackend != nil && *c.IPMasqBackend != "iptables" && *c.IPMasqBackend != "nftables":
-		return refuse("unknown ipmasq backend %q", *c.IPMasqBackend)
+		return spec.Invalid("unknown ipmasq backend %q", *c.IPMasqBackend)
 	case c.Vlan != 0 && (c.IsGateway || c.Internal) && len(c.gatewayLink()) > spec.IfNameMax:
-		return refuse("bridge name %q is too long: its VLAN interface %q must have at most %d characters",
+		return spec.Invalid("bridge name %q is too long: its VLAN interface %q must have at most %d characters",
 			c.Bridge, c.gatewayLink(), spec.IfNameMax)
 	}
 	if err := endpoint.ValidateMTU(c.MTU); err != nil {
@@ -189,7 +189,7 @@ func (c *Conf) validate() error {
 		return err
 	}
 	if err := cmp.Or(spec.ValidateIfName(c.Bridge), endpoint.ValidateNewName(c.Bridge)); err != nil {
-		return refuse("invalid bridge name %q: %w", c.Bridge, err)
+		return spec.Invalid("invalid bridge name %q: %w", c.Bridge, err)
 	}
 	if c.IPAM.Type == "" {
 		return nil // layer 2 only
@@ -227,15 +227,15 @@ func (t Trunk) vlans() (ids []int, err error) {
 	switch {
 	case t.MinID == nil && t.MaxID == nil:
 	case t.MinID == nil:
-		return nil, refuse("minID and maxID should be configured simultaneously, minID is missing")
+		return nil, spec.Invalid("minID and maxID should be configured simultaneously, minID is missing")
 	case t.MaxID == nil:
-		return nil, refuse("minID and maxID should be configured simultaneously, maxID is missing")
+		return nil, spec.Invalid("minID and maxID should be configured simultaneously, maxID is missing")
 	case outside(*t.MinID):
-		return nil, refuse("incorrect trunk minID parameter")
+		return nil, spec.Invalid("incorrect trunk minID parameter")
 	case outside(*t.MaxID):
-		return nil, refuse("incorrect trunk maxID parameter")
+		return nil, spec.Invalid("incorrect trunk maxID parameter")
 	case *t.MaxID < *t.MinID:
-		return nil, refuse("minID is greater than maxID in trunk parameter")
+		return nil, spec.Invalid("minID is greater than maxID in trunk parameter")
 	default:
 		for id := *t.MinID; id <= *t.MaxID; id++ {
 			ids = append(ids, id)
@@ -245,11 +245,7 @@ func (t Trunk) vlans() (ids []int, err error) {
 		return ids, nil
 	}
 	if outside(*t.ID) {
-		return nil, refuse("incorrect trunk id parameter")
+		return nil, spec.Invalid("incorrect trunk id parameter")
 	}
 	return append(ids, *t.ID), nil
-}
-
-func refuse(format string, args ...any) *spec.Error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

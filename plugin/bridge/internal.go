@@ -14,6 +14,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // isolation keeps the host from forwarding to and from an internal network. The bridge's
@@ -45,13 +46,13 @@ func (c *Conf) fits(k *kernel.Kernel) error {
 	}
 	if !c.Internal {
 		if k.Records.Stands(record.InternalFact(c.gatewayLink())) {
-			return refuse("bridge %q belongs to an internal network, and this one is not internal", c.Bridge).
+			return spec.Invalid("bridge %q belongs to an internal network, and this one is not internal", c.Bridge).
 				WithDetails("give one of them a bridge of its own; patchbay gc removes dead containers of the other")
 		}
 		return nil
 	}
 	if link != nil && link.Attrs().MasterIndex != 0 {
-		return refuse("bridge %q cannot be internal: it is in a VRF", c.Bridge).
+		return spec.Invalid("bridge %q cannot be internal: it is in a VRF", c.Bridge).
 			WithDetails("the firewall would see forwarded packets by that; ip link set %s nomaster", c.Bridge)
 	}
 	return nil
@@ -84,7 +85,7 @@ func (c *Conf) alone(k *kernel.Kernel) error {
 			continue
 		}
 		if state, _ := k.Life(rec); state != life.Dead {
-			return refuse("bridge %q cannot be internal: container %s of network %s is on it and is not internal", c.Bridge, rec.ContainerID, rec.Network).
+			return spec.Invalid("bridge %q cannot be internal: container %s of network %s is on it and is not internal", c.Bridge, rec.ContainerID, rec.Network).
 				WithDetails("give the internal network a bridge of its own")
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // ready refuses what keeps every ADD from giving the bridge its gateways. ADD may use any
@@ -119,14 +120,14 @@ func (at gatewayNow) takes(p netip.Prefix) error {
 	case there:
 		return nil
 	case len(others) > 0 && !at.force:
-		return refuse("%q already has an IP address different from %v", at.name, p).
+		return spec.Invalid("%q already has an IP address different from %v", at.name, p).
 			WithDetails("it is %s: ip addr del %s dev %s, or set forceAddress", others[0], others[0], at.name)
 	case p.Addr().Is4():
 		return nil
 	case at.noIPv6 != "":
-		return refuse("%q cannot have the address %s: IPv6 is switched off", at.name, p).WithDetails("sysctl -w %s=0", at.noIPv6)
+		return spec.Invalid("%q cannot have the address %s: IPv6 is switched off", at.name, p).WithDetails("sysctl -w %s=0", at.noIPv6)
 	case at.mtu != 0 && at.mtu < endpoint.LeastMTU6:
-		return refuse("%q cannot have the address %s: its MTU is %d, and IPv6 needs at least %d", at.name, p, at.mtu, endpoint.LeastMTU6).
+		return spec.Invalid("%q cannot have the address %s: its MTU is %d, and IPv6 needs at least %d", at.name, p, at.mtu, endpoint.LeastMTU6).
 			WithDetails("ip link set %s mtu 1500; a port of it may have that MTU, too", at.name)
 	}
 	return nil

@@ -20,7 +20,7 @@ func validate(r *plugin.Request) error {
 		return err
 	}
 	if c.Bridge == "lo" && r.InList != nil { // STATUS looks which link has the name
-		return refuse("%q already exists but is not a bridge", c.Bridge)
+		return spec.Invalid("%q already exists but is not a bridge", c.Bridge)
 	}
 	return endpoint.ValidateSamples(r, func(ipam *spec.Result) (*spec.Result, error) {
 		if err := endpoint.ValidateAnswer(c.MTU, ipam); err != nil {
@@ -41,7 +41,7 @@ func (c *Conf) oneGateway(ips []spec.IPConfig) error {
 	for i, a := range all {
 		for _, b := range all[:i] {
 			if a != b && (a.Addr().Is4() && b.Addr().Is4() || a.Overlaps(b)) {
-				return refuse("%q cannot be the gateway by %s and by %s: a bridge has one IPv4 address", c.Bridge, b, a).
+				return spec.Invalid("%q cannot be the gateway by %s and by %s: a bridge has one IPv4 address", c.Bridge, b, a).
 					WithDetails("make a network with a bridge of its own for each subnet")
 			}
 		}

@@ -55,7 +55,7 @@ func decode(r *plugin.Request) (*Conf, error) {
 		return nil, err
 	}
 	if c.IPAM.Type == "" {
-		return nil, refuse("dummy interface requires an IPAM configuration")
+		return nil, spec.Invalid("dummy interface requires an IPAM configuration")
 	}
 	return c, nil
 }
@@ -106,7 +106,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	if r.Prev() == nil {
-		return refuse("dummy: Required prevResult missing")
+		return spec.Invalid("dummy: Required prevResult missing")
 	}
 	env, err := kernel.Of(r).Env(r)
 	if err != nil {
@@ -131,8 +131,4 @@ func status(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	return endpoint.Ready(ctx, r)
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

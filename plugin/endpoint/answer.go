@@ -37,16 +37,16 @@ func ValidateAnswer(mtu int, ipam *spec.Result) error {
 		a := ip.Address.Addr()
 		switch {
 		case a.Is6() && mtu != 0 && mtu < LeastMTU6:
-			return invalid("invalid MTU %d: IPv6, of which IPAM gives %s, needs at least %d", mtu, ip.Address, LeastMTU6)
+			return spec.Invalid("invalid MTU %d: IPv6, of which IPAM gives %s, needs at least %d", mtu, ip.Address, LeastMTU6)
 		case a.Is6() && (a.IsMulticast() || a.IsLoopback() || a.IsUnspecified()):
-			return invalid("IPAM gives %s, which no interface of a container can have", ip.Address)
+			return spec.Invalid("IPAM gives %s, which no interface of a container can have", ip.Address)
 		case slices.ContainsFunc(ipam.IPs[:i], func(other spec.IPConfig) bool { return other.Address == ip.Address }):
-			return invalid("IPAM gives %s twice", ip.Address)
+			return spec.Invalid("IPAM gives %s twice", ip.Address)
 		}
 	}
 	for _, r := range ipam.Routes {
 		if r.GW.IsValid() && r.Dst.IsValid() && r.GW.Unmap().Is4() != r.Dst.Addr().Unmap().Is4() {
-			return invalid("invalid route to %s: its gateway %s is of the other address family", r.Dst, r.GW)
+			return spec.Invalid("invalid route to %s: its gateway %s is of the other address family", r.Dst, r.GW)
 		}
 	}
 	return nil
@@ -78,7 +78,7 @@ func reachable(routes []netstate.Route, near []netip.Prefix) error {
 			near = append(near, r.Dst)
 		case gw.Is6() && gw.IsLinkLocalUnicast():
 		case !slices.ContainsFunc(near, func(p netip.Prefix) bool { return p.Contains(gw) }):
-			return invalid("invalid route to %s: its gateway %s is in no subnet of the container", r.Dst, gw).WithDetails(
+			return spec.Invalid("invalid route to %s: its gateway %s is in no subnet of the container", r.Dst, gw).WithDetails(
 				"give a gateway of the subnet; or a prefix, or a route before it without a gateway, that holds this one")
 		}
 	}

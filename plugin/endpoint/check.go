@@ -65,8 +65,7 @@ func findInside(r *plugin.Request, env *netstate.Env) (spec.Interface, error) {
 		}
 		sandbox = i.Sandbox
 	}
-	return spec.Interface{}, spec.Errorf(spec.CodeInvalidConfig,
-		"Sandbox in prevResult %s doesn't match configured netns: %s", sandbox, r.NetNS)
+	return spec.Interface{}, spec.Invalid("Sandbox in prevResult %s doesn't match configured netns: %s", sandbox, r.NetNS)
 }
 
 func sameNS(path string, ns *netns.NS) bool {

@@ -74,7 +74,7 @@ func (c *Child) prepare(r *plugin.Request, env *netstate.Env) error {
 // fits refuses an MTU that a link on this master cannot have.
 func (c *Child) fits(master netlink.Link) error {
 	if most := master.Attrs().MTU; c.MTU < 0 || c.MTU > most && !c.AnyMTU {
-		return invalid("invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, most)
+		return spec.Invalid("invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, most)
 	}
 	return ValidateMTU(c.MTU)
 }
@@ -82,7 +82,7 @@ func (c *Child) fits(master netlink.Link) error {
 // ValidateMaster refuses the name of a link that can be no master.
 func ValidateMaster(name string) error {
 	if name == "lo" {
-		return invalid("invalid master %q: no link can be on lo", name)
+		return spec.Invalid("invalid master %q: no link can be on lo", name)
 	}
 	return nil
 }
@@ -90,9 +90,9 @@ func ValidateMaster(name string) error {
 // noMaster is the error for a missing master, in the reference's words.
 func noMaster(name string, err error) error {
 	if nl.IsNotFound(err) {
-		return invalid("failed to lookup master %q: Link not found", name)
+		return spec.Invalid("failed to lookup master %q: Link not found", name)
 	}
-	return invalid("failed to lookup master %q: %w", name, err)
+	return spec.Invalid("failed to lookup master %q: %w", name, err)
 }
 
 func (c *Child) where() netstate.Where {
@@ -277,8 +277,4 @@ func KernelMakes(r *plugin.Request, kind string) error {
 		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 	}
 	return nil
-}
-
-func invalid(format string, args ...any) *spec.Error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // The MTUs, in bytes, that the kernel accepts: below the first it has no IPv4, below the
@@ -22,7 +24,7 @@ const (
 // ValidateMTU refuses an MTU that no interface can have; 0 leaves it to the kernel.
 func ValidateMTU(mtu int) error {
 	if mtu != 0 && (mtu < LeastMTU || mtu > MostMTU) {
-		return invalid("invalid MTU %d: must be 0 (the kernel's) or between %d and %d", mtu, LeastMTU, MostMTU)
+		return spec.Invalid("invalid MTU %d: must be 0 (the kernel's) or between %d and %d", mtu, LeastMTU, MostMTU)
 	}
 	return nil
 }

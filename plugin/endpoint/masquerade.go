@@ -22,9 +22,9 @@ func (o Outside) Validate() error {
 	for _, p := range o {
 		switch {
 		case !p.IsValid() || p.Bits() == 0 || p.Addr().Is4In6():
-			return spec.Errorf(spec.CodeInvalidConfig, "invalid ipMasqOutside %q: want the prefix of a network, as 10.200.0.0/16", p)
+			return spec.Invalid("invalid ipMasqOutside %q: want the prefix of a network, as 10.200.0.0/16", p)
 		case p != p.Masked():
-			return spec.Errorf(spec.CodeInvalidConfig, "invalid ipMasqOutside %q: write %s", p, p.Masked())
+			return spec.Invalid("invalid ipMasqOutside %q: write %s", p, p.Masked())
 		}
 	}
 	return nil

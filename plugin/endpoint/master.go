@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // defaultInterface is the link of the best default route of the main table, IPv4 before
@@ -28,5 +29,5 @@ func defaultInterface(conn *nl.Conn) (string, error) {
 		}
 		return link.Attrs().Name, nil
 	}
-	return "", invalid("no default route interface found")
+	return "", spec.Invalid("no default route interface found")
 }

@@ -110,7 +110,7 @@ func (s *Single) Compile(ifName, sandbox string, ipam *spec.Result) (netstate.St
 		return append(state, netstate.Up{Where: netstate.Sandbox, Link: ifName}), result, nil
 	}
 	if len(ipam.IPs) == 0 {
-		return nil, nil, spec.Errorf(spec.CodeInvalidConfig, "IPAM plugin returned missing IP config")
+		return nil, nil, spec.Invalid("IPAM plugin returned missing IP config")
 	}
 	result.Routes, result.DNS = ipam.Routes, DNS(s.DNS, ipam.DNS)
 	for _, ip := range ipam.IPs {

@@ -71,14 +71,14 @@ func (c *Conf) validate() error {
 	switch c.IngressPolicy {
 	case "", policyOpen, policySameBridge, policyIsolated:
 	default:
-		return invalid("unknown ingress policy: %.60q", c.IngressPolicy)
+		return spec.Invalid("unknown ingress policy: %.60q", c.IngressPolicy)
 	}
 	if n := c.IptablesAdminChainName; len(n) > xtNameMax || !plainName(n) {
-		return invalid("invalid iptablesAdminChainName %.60q", n).
+		return spec.Invalid("invalid iptablesAdminChainName %.60q", n).
 			WithDetails("a chain of iptables has at most %d letters, digits, '-', '_' and '.'", xtNameMax)
 	}
 	if !plainName(c.FirewalldZone) {
-		return invalid("invalid firewalldZone %.60q", c.FirewalldZone)
+		return spec.Invalid("invalid firewalldZone %.60q", c.FirewalldZone)
 	}
 	return nil
 }
@@ -104,14 +104,14 @@ func (c *Conf) isolates() bool {
 // bridge puts it.
 func (c *Conf) bridge(prev *spec.Result) (string, error) {
 	if len(prev.Interfaces) == 0 {
-		return "", invalid(`interface needs to be set for ingress policy %q, make sure to chain "firewall" plugin with "bridge"`, c.IngressPolicy)
+		return "", spec.Invalid(`interface needs to be set for ingress policy %q, make sure to chain "firewall" plugin with "bridge"`, c.IngressPolicy)
 	}
 	name := prev.Interfaces[0].Name
 	if name == "" {
-		return "", invalid("got empty bridge name")
+		return "", spec.Invalid("got empty bridge name")
 	}
 	if err := spec.ValidateIfName(name); err != nil {
-		return "", invalid("invalid bridge name in prevResult: %w", err)
+		return "", spec.Invalid("invalid bridge name in prevResult: %w", err)
 	}
 	return name, nil
 }
@@ -135,9 +135,4 @@ func subnets(prev *spec.Result) (out []netip.Prefix) {
 		}
 	}
 	return out
-}
-
-// invalid is an error of the configuration.
-func invalid(format string, args ...any) *spec.Error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

@@ -156,7 +156,7 @@ type plan struct {
 // newPlan refuses what is impossible before anything is changed.
 func newPlan(ctx context.Context, r *plugin.Request, c *Conf, env *netstate.Env) (*plan, error) {
 	if r.Prev() == nil {
-		return nil, invalid("missing prevResult from earlier plugin")
+		return nil, spec.Invalid("missing prevResult from earlier plugin")
 	}
 	if err := plugin.CheckPrefixes(r.Prev()); err != nil {
 		return nil, err

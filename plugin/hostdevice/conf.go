@@ -77,15 +77,15 @@ func decode(r *plugin.Request) (*Conf, error) {
 func (c *Conf) validate() (err error) {
 	if c.HWAddr != "" {
 		if c.hwaddr, err = net.ParseMAC(c.HWAddr); err != nil {
-			return refuse("failed to find host device: failed to parse MAC address %q: %w", c.HWAddr, err)
+			return spec.Invalid("failed to find host device: failed to parse MAC address %q: %w", c.HWAddr, err)
 		}
 	}
 	if p := c.KernelPath; p != "" && !strings.HasPrefix(filepath.Clean(p), "/sys/devices/") {
-		return refuse("failed to find host device: kernel device path %q must be absolute and begin with /sys/devices/", p)
+		return spec.Invalid("failed to find host device: kernel device path %q must be absolute and begin with /sys/devices/", p)
 	}
 	for _, id := range []string{c.PCIBusID, c.RuntimeConfig.DeviceID} {
 		if id != "" && !filepath.IsLocal(id) || strings.ContainsAny(id, "/*?[\\\x00") {
-			return refuse("invalid device id %q", id)
+			return spec.Invalid("invalid device id %q", id)
 		}
 	}
 	return nil
@@ -99,11 +99,11 @@ func validate(r *plugin.Request) error {
 		return err
 	}
 	if c.Device == "lo" {
-		return refuse("invalid device %q: lo cannot leave the host", c.Device)
+		return spec.Invalid("invalid device %q: lo cannot leave the host", c.Device)
 	}
 	mayName := r.InList == nil || r.InList.Granted["deviceID"] || c.RuntimeConfig.DeviceID != ""
 	if !mayName && !c.selects() {
-		return refuse("%s", noSelector)
+		return spec.Invalid("%s", noSelector)
 	}
 	if mayName || c.PCIBusID != "" || c.DPDKMode {
 		return nil // a program in user space may use the addresses as it likes
@@ -131,8 +131,4 @@ func doubts(r *plugin.Request) []string {
 // selects reports whether the configuration names a device.
 func (c *Conf) selects() bool {
 	return c.Device != "" || c.HWAddr != "" || c.KernelPath != "" || c.PCIBusID != "" || c.auxDevice != ""
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

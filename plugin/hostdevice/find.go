@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // kindOfReal is the library's kind of a device without a kind. The kernel does not destroy
@@ -40,18 +41,18 @@ func (s sysfs) resolve(c *Conf) error {
 		case exists(s.auxiliary(id)):
 			c.PCIBusID, c.auxDevice = "", id
 		default:
-			return refuse("runtime config DeviceID %s not found or unsupported", id)
+			return spec.Invalid("runtime config DeviceID %s not found or unsupported", id)
 		}
 	}
 	if !c.selects() {
-		return refuse("%s", noSelector)
+		return spec.Invalid("%s", noSelector)
 	}
 	if c.PCIBusID == "" {
 		return nil
 	}
 	driver, err := os.Readlink(filepath.Join(s.pci(c.PCIBusID), "driver"))
 	if err != nil {
-		return refuse("error with host device: %w", err)
+		return spec.Invalid("error with host device: %w", err)
 	}
 	switch filepath.Base(driver) {
 	case "vfio-pci", "uio_pci_generic", "igb_uio":
@@ -71,7 +72,7 @@ func exists(path string) bool {
 func (s sysfs) find(c *Conf, host *nl.Conn) (netlink.Link, error) {
 	link, err := s.lookup(c, host)
 	if err != nil {
-		return nil, refuse("failed to find host device: %w", err)
+		return nil, spec.Invalid("failed to find host device: %w", err)
 	}
 	return link, nil
 }

@@ -98,7 +98,7 @@ func addUserSpace(ctx context.Context, r *plugin.Request, conf *Conf) (*spec.Res
 		return nil, err
 	}
 	if len(ipam.IPs) == 0 {
-		return nil, refuse("IPAM plugin returned missing IP config")
+		return nil, spec.Invalid("IPAM plugin returned missing IP config")
 	}
 	for _, ip := range ipam.IPs {
 		ip.Interface = new(int)
@@ -157,7 +157,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	if r.Prev() == nil {
-		return refuse("Required prevResult missing")
+		return spec.Invalid("Required prevResult missing")
 	}
 	k := kernel.Of(r)
 	rec, err := k.Records.Read(r.Network, r.Owner, name)

@@ -95,10 +95,6 @@ type pool struct {
 	dataDir    string
 }
 
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
-}
-
 // load reads and checks everything that an ADD needs. Without any range the error wraps
 // ipam.ErrNoRanges.
 func load(r *plugin.Request) (*pool, error) {
@@ -107,7 +103,7 @@ func load(r *plugin.Request) (*pool, error) {
 		return nil, err
 	}
 	if conf.IPAM == nil {
-		return nil, refuse("IPAM config missing 'ipam' key")
+		return nil, spec.Invalid("IPAM config missing 'ipam' key")
 	}
 	p := &pool{routes: conf.IPAM.Routes, resolvConf: conf.IPAM.ResolvConf, dataDir: dataDir(r, conf.IPAM.DataDir)}
 	if err := checkRoutes(p.routes); err != nil {
@@ -118,7 +114,7 @@ func load(r *plugin.Request) (*pool, error) {
 		return nil, err
 	}
 	if p.sets, err = Sets(conf.all()); err != nil {
-		return nil, refuse("%w", err)
+		return nil, spec.Invalid("%w", err)
 	}
 	return p, checkFamilies(p.sets, r.Version)
 }
@@ -150,7 +146,7 @@ func Sets(conf [][]Range) ([]ipam.RangeSet, error) {
 func checkFamilies(sets []ipam.RangeSet, version string) error {
 	v4, v6 := ipam.Families(sets)
 	if (v4 > 1 || v6 > 1) && !spec.AtLeast(version, "0.3.0") {
-		return refuse("CNI version %v does not support more than 1 address per family", version)
+		return spec.Invalid("CNI version %v does not support more than 1 address per family", version)
 	}
 	return nil
 }
@@ -160,7 +156,7 @@ func checkFamilies(sets []ipam.RangeSet, version string) error {
 func checkRoutes(routes []spec.Route) error {
 	for i, r := range routes {
 		if !r.Dst.IsValid() {
-			return refuse("invalid route %d: no dst", i)
+			return spec.Invalid("invalid route %d: no dst", i)
 		}
 	}
 	return nil
@@ -183,7 +179,7 @@ func requested(r *plugin.Request, conf *Conf) ([]netip.Addr, error) {
 	out := make([]netip.Addr, len(texts))
 	for i, s := range texts {
 		if out[i], err = parseIP(s); err != nil {
-			return nil, refuse("cannot understand ip: %w", err)
+			return nil, spec.Invalid("cannot understand ip: %w", err)
 		}
 	}
 	return out, nil

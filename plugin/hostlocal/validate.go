@@ -28,7 +28,7 @@ func validate(r *plugin.Request) error {
 	}
 	for i, set := range p.sets {
 		if _, ok := set.First(); !ok {
-			return refuse("range set %d holds no address but the gateway's: %s", i, set)
+			return spec.Invalid("range set %d holds no address but the gateway's: %s", i, set)
 		}
 	}
 	if r.InList == nil || r.InList.Granted["ipRanges"] {
@@ -43,9 +43,9 @@ func (p *pool) checkRequested() error {
 		i := slices.IndexFunc(p.sets, func(s ipam.RangeSet) bool { return s.Contains(a) })
 		switch {
 		case i < 0:
-			return refuse("requested ip %s is in no range", a)
+			return spec.Invalid("requested ip %s is in no range", a)
 		case p.sets[i][p.sets[i].Find(a)].Gateway == a:
-			return refuse("requested ip %s is subnet's gateway", a)
+			return spec.Invalid("requested ip %s is subnet's gateway", a)
 		}
 	}
 	return nil

@@ -76,7 +76,7 @@ func validate(r *plugin.Request) error {
 		return err
 	}
 	if c.IPAM.Type == "" && r.InList != nil && r.InList.First {
-		return refuse("no plugin name provided")
+		return spec.Invalid("no plugin name provided")
 	}
 	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
 }
@@ -90,9 +90,5 @@ func modeOf(s string) (netlink.IPVlanMode, error) {
 	case "l3s":
 		return netlink.IPVLAN_MODE_L3S, nil
 	}
-	return 0, refuse("unknown ipvlan mode: %q", s)
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
+	return 0, spec.Invalid("unknown ipvlan mode: %q", s)
 }

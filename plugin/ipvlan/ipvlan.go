@@ -50,7 +50,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		}
 	}
 	if c.Addresses == nil && conf.IPAM.Type == "" {
-		return nil, refuse("no plugin name provided")
+		return nil, spec.Invalid("no plugin name provided")
 	}
 	return c.Attach(ctx, r)
 }
@@ -60,7 +60,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 func inherit(c *endpoint.Child, prev *spec.Result, ipamType string) error {
 	if c.Master == "" {
 		if len(prev.Interfaces) != 1 || prev.Interfaces[0].Name == "" {
-			return refuse("chained master failure. PrevResult lacks a single named interface")
+			return spec.Invalid("chained master failure. PrevResult lacks a single named interface")
 		}
 		c.Master = prev.Interfaces[0].Name
 	}
@@ -89,7 +89,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	if r.Prev() == nil {
-		return refuse("Required prevResult missing")
+		return spec.Invalid("Required prevResult missing")
 	}
 	return child(conf).Check(ctx, r)
 }

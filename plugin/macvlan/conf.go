@@ -117,7 +117,7 @@ func modeOf(s string) (netlink.MacvlanMode, error) {
 	case "passthru":
 		return netlink.MACVLAN_MODE_PASSTHRU, nil
 	}
-	return 0, refuse("unknown macvlan mode: %q", s)
+	return 0, spec.Invalid("unknown macvlan mode: %q", s)
 }
 
 // parseMAC is nil for no address.
@@ -128,13 +128,9 @@ func parseMAC(s string) (net.HardwareAddr, error) {
 	mac, err := net.ParseMAC(s)
 	switch {
 	case err != nil:
-		return nil, refuse("invalid args %.40v for MAC addr: %w", s, err)
+		return nil, spec.Invalid("invalid args %.40v for MAC addr: %w", s, err)
 	case len(mac) != 6 || endpoint.ValidateMAC(mac) != nil:
-		return nil, refuse("invalid args %.40v for MAC addr: want six bytes, the first one even, not all zero", s)
+		return nil, spec.Invalid("invalid args %.40v for MAC addr: want six bytes, the first one even, not all zero", s)
 	}
 	return mac, nil
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

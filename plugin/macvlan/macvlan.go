@@ -70,7 +70,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	if r.Prev() == nil {
-		return refuse("required prevResult missing")
+		return spec.Invalid("required prevResult missing")
 	}
 	return child(conf).Check(ctx, r)
 }

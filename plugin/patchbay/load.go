@@ -18,7 +18,7 @@ func load(r *plugin.Request) (members []*plugin.Inner, err error) {
 		return nil, err
 	}
 	if len(conf.Plugins) == 0 {
-		return nil, spec.Errorf(spec.CodeInvalidConfig, "error parsing configuration list: no plugins in list")
+		return nil, spec.Invalid("error parsing configuration list: no plugins in list")
 	}
 	for i, raw := range conf.Plugins {
 		m, merr := loadMember(raw, r, &conf)
@@ -37,7 +37,7 @@ func loadMember(raw json.RawMessage, r *plugin.Request, conf *Conf) (*plugin.Inn
 		return nil, err
 	}
 	if m.Type == name {
-		return nil, spec.Errorf(spec.CodeInvalidConfig, "a patchbay plugin cannot be a member of another one")
+		return nil, spec.Invalid("a patchbay plugin cannot be a member of another one")
 	}
 	return m, nil
 }

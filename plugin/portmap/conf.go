@@ -112,10 +112,10 @@ func (c *Conf) snat() bool { return c.SNAT == nil || *c.SNAT }
 
 func (c *Conf) validate() error {
 	if c.MarkMasqBit != nil && c.ExternalSetMarkChain != nil {
-		return invalid("Cannot specify externalSetMarkChain and markMasqBit")
+		return spec.Invalid("Cannot specify externalSetMarkChain and markMasqBit")
 	}
 	if bit := c.MarkMasqBit; bit != nil && (*bit < 0 || *bit > 31) {
-		return invalid("MasqMarkBit must be between 0 and 31")
+		return spec.Invalid("MasqMarkBit must be between 0 and 31")
 	}
 	if err := c.checkBackend(); err != nil {
 		return err
@@ -147,12 +147,12 @@ func (c *Conf) checkBackend() error {
 	backend, other := backendIPTables, backendNFTables
 	switch {
 	case c.Backend != nil && *c.Backend != backendIPTables && *c.Backend != backendNFTables:
-		return invalid("unrecognized backend %q", *c.Backend)
+		return spec.Invalid("unrecognized backend %q", *c.Backend)
 	case c.Backend != nil && *c.Backend == backendNFTables, c.Backend == nil && len(options[backendIPTables]) == 0:
 		backend, other = other, backend
 	}
 	if wrong := options[other]; len(wrong) > 0 {
-		return invalid("%s backend was requested but configuration contains %s-specific options %v", backend, other, wrong)
+		return spec.Invalid("%s backend was requested but configuration contains %s-specific options %v", backend, other, wrong)
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ func parseMappings(entries []PortMapping) ([]mapping, error) {
 			case !ok:
 				seen[k], fresh = m, true
 			case have.containerPort != m.containerPort:
-				return nil, invalid("host port %d/%s is mapped twice: %s and %s", m.hostPort, protocolName(m.protocol), have, m)
+				return nil, spec.Invalid("host port %d/%s is mapped twice: %s and %s", m.hostPort, protocolName(m.protocol), have, m)
 			}
 		}
 		if fresh {
@@ -235,10 +235,10 @@ func (m mapping) hosts() []netip.Addr {
 
 func (e PortMapping) parse() (m mapping, err error) {
 	if e.ContainerPort <= 0 || e.ContainerPort > 65535 {
-		return m, invalid("Invalid container port number: %d", e.ContainerPort)
+		return m, spec.Invalid("Invalid container port number: %d", e.ContainerPort)
 	}
 	if e.HostPort <= 0 || e.HostPort > 65535 {
-		return m, invalid("Invalid host port number: %d", e.HostPort)
+		return m, spec.Invalid("Invalid host port number: %d", e.HostPort)
 	}
 	m.hostPort, m.containerPort = uint16(e.HostPort), uint16(e.ContainerPort)
 	if m.protocol, err = parseProtocol(e.Protocol); err != nil {
@@ -257,7 +257,7 @@ func parseProtocol(s string) (uint8, error) {
 	case "sctp":
 		return unix.IPPROTO_SCTP, nil
 	}
-	return 0, invalid("Invalid protocol: %.40q", s).WithDetails("portMappings takes tcp, udp and sctp")
+	return 0, spec.Invalid("Invalid protocol: %.40q", s).WithDetails("portMappings takes tcp, udp and sctp")
 }
 
 func protocolName(p uint8) string {
@@ -278,16 +278,11 @@ func parseHostIP(s string) (netip.Addr, error) {
 	}
 	a, err := netip.ParseAddr(s)
 	if err != nil || a.Zone() != "" {
-		return a, invalid("Invalid host IP: %.60q", s).WithDetails("portMappings takes an IPv4 or IPv6 address without a zone")
+		return a, spec.Invalid("Invalid host IP: %.60q", s).WithDetails("portMappings takes an IPv4 or IPv6 address without a zone")
 	}
 	if a == netip.IPv6Loopback() {
 		return a, spec.Errorf(spec.CodeUnsupportedField, "unsupported hostIP %q", s).
 			WithDetails("Linux never lets an answer from elsewhere reach ::1; use 127.0.0.1, which works")
 	}
 	return a.Unmap(), nil
-}
-
-// invalid is an error of the configuration.
-func invalid(format string, args ...any) *spec.Error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

@@ -43,7 +43,7 @@ func (c claim) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, erro
 		case o.rec != nil && o.rec.ContainerID == c.container:
 			return c.k.Displace(c.rec, o.rec.Owner)
 		case o.alive:
-			return spec.Errorf(spec.CodeInvalidConfig, "%w", &TakenError{Want: taken.Want, Holder: o.rec, owner: o.name}).
+			return spec.Invalid("%w", &TakenError{Want: taken.Want, Holder: o.rec, owner: o.name}).
 				WithDetails("%s; the other's mapping is %s", taken.Want, taken.Have)
 		}
 		env.Warn(fmt.Errorf("took over %s, %s", taken.Have, o.gone()))
@@ -132,7 +132,7 @@ func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
 		link, err := routeTo(env, a.Addr())
 		switch {
 		case errors.Is(err, errLocal):
-			return invalid("cannot publish ports of %s: %w; give the container an address of its own", a.Addr(), err)
+			return spec.Invalid("cannot publish ports of %s: %w; give the container an address of its own", a.Addr(), err)
 		case err != nil || i > 0 || !p.snat || r.Session.Dry != nil:
 			continue
 		}

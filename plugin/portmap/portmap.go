@@ -76,7 +76,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	}
 	prev := r.Prev()
 	if prev == nil {
-		return nil, invalid("must be called as chained plugin")
+		return nil, spec.Invalid("must be called as chained plugin")
 	}
 	k := kernel.Of(r)
 	if len(mappings) == 0 {
@@ -142,7 +142,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	if r.Prev() == nil {
-		return invalid("Required prevResult missing")
+		return spec.Invalid("Required prevResult missing")
 	}
 	if len(mappings) == 0 {
 		return nil

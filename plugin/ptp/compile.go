@@ -33,7 +33,7 @@ type input struct {
 // MTU). It changes nothing.
 func compile(in input) (netstate.State, *spec.Result, error) {
 	if len(in.ipam.IPs) == 0 {
-		return nil, nil, refuse("IPAM plugin returned missing IP config")
+		return nil, nil, spec.Invalid("IPAM plugin returned missing IP config")
 	}
 	result := &spec.Result{
 		Interfaces: []spec.Interface{
@@ -45,7 +45,7 @@ func compile(in input) (netstate.State, *spec.Result, error) {
 	}
 	for _, ip := range in.ipam.IPs {
 		if !ip.Gateway.IsValid() {
-			return nil, nil, refuse("IPAM plugin returned no gateway for %s: ptp needs one", ip.Address)
+			return nil, nil, spec.Invalid("IPAM plugin returned no gateway for %s: ptp needs one", ip.Address)
 		}
 		at := atContainer
 		ip.Interface = &at

@@ -76,10 +76,10 @@ func decode(r *plugin.Request) (*Conf, error) {
 		return nil, err
 	}
 	if b := c.IPMasqBackend; b != nil && *b != "iptables" && *b != "nftables" {
-		return nil, refuse("unknown ipmasq backend %q", *b)
+		return nil, spec.Invalid("unknown ipmasq backend %q", *b)
 	}
 	if c.IPAM.Type == "" {
-		return nil, refuse("no plugin name provided")
+		return nil, spec.Invalid("no plugin name provided")
 	}
 	return c, c.IPMasqOutside.Validate()
 }
@@ -133,7 +133,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	if r.Prev() == nil {
-		return refuse("ptp: Required prevResult missing")
+		return spec.Invalid("ptp: Required prevResult missing")
 	}
 	k := kernel.Of(r)
 	env, err := k.Env(r)
@@ -170,8 +170,4 @@ func status(ctx context.Context, r *plugin.Request) error {
 		}
 	}
 	return endpoint.Ready(ctx, r)
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

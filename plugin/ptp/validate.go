@@ -25,7 +25,7 @@ func validate(r *plugin.Request) error {
 		}
 		for _, ip := range ipam.IPs {
 			if ip.Gateway.IsValid() && ip.Gateway.Is4() != ip.Address.Addr().Is4() {
-				return nil, refuse("the gateway %s of %s is of the other address family", ip.Gateway, ip.Address)
+				return nil, spec.Invalid("the gateway %s of %s is of the other address family", ip.Gateway, ip.Address)
 			}
 		}
 		return reaching(ipam), nil

@@ -49,22 +49,22 @@ func decode(r *plugin.Request) (*Conf, error) {
 
 func (c *Conf) validate() error {
 	if c.Table != nil && (*c.Table < 1 || *c.Table > maxTable) {
-		return refuse("invalid table %d: must be between 1 and %d", *c.Table, maxTable)
+		return spec.Invalid("invalid table %d: must be between 1 and %d", *c.Table, maxTable)
 	}
 	if c.Table != nil && (len(c.Gateways) > 0 || c.AddSourceHints) {
-		return refuse("gateways and addSourceHints cannot be set with table %d: its routes are not made here", *c.Table)
+		return spec.Invalid("gateways and addSourceHints cannot be set with table %d: its routes are not made here", *c.Table)
 	}
 	var families [2]bool
 	for _, gw := range c.Gateways {
 		if !gw.IsValid() || gw.Zone() != "" {
-			return refuse("invalid gateway %q", gw)
+			return spec.Invalid("invalid gateway %q", gw)
 		}
 		family := &families[0]
 		if gw.Is4() {
 			family = &families[1]
 		}
 		if *family {
-			return refuse("gateways may have one address of IPv4 and one of IPv6 at most")
+			return spec.Invalid("gateways may have one address of IPv4 and one of IPv6 at most")
 		}
 		*family = true
 	}
@@ -80,7 +80,7 @@ func validate(r *plugin.Request) error {
 	for _, gw := range c.Gateways {
 		for _, answer := range r.InList.Answers {
 			if endpoint.HasFamily(answer.IPs, gw.Is4()) && !reaches(answer, gw) {
-				return refuse("the gateway %s is in no subnet of the interface", gw)
+				return spec.Invalid("the gateway %s is in no subnet of the interface", gw)
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func (c *Conf) gateway(ip spec.IPConfig) netip.Addr {
 func sources(r *plugin.Request) (ips []spec.IPConfig, err error) {
 	prev := r.Prev()
 	if prev == nil {
-		return nil, refuse("This plugin must be called as chained plugin")
+		return nil, spec.Invalid("This plugin must be called as chained plugin")
 	}
 	for _, ip := range prev.IPs {
 		if in := prev.Of(ip); in == nil || in.Name == r.IfName {
@@ -128,11 +128,7 @@ func sources(r *plugin.Request) (ips []spec.IPConfig, err error) {
 		}
 	}
 	if len(ips) == 0 {
-		return nil, refuse("No IP addresses supplied on interface: %s", r.IfName)
+		return nil, spec.Invalid("No IP addresses supplied on interface: %s", r.IfName)
 	}
 	return ips, nil
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

@@ -62,10 +62,6 @@ type Address struct {
 	Gateway string `json:"gateway"`
 }
 
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
-}
-
 // load reads the configuration and collects the addresses: those of the file, then IP in
 // CNI_ARGS, which adds; args.cni and runtimeConfig replace them.
 func load(r *plugin.Request) (*Conf, []address, error) {
@@ -74,7 +70,7 @@ func load(r *plugin.Request) (*Conf, []address, error) {
 		return nil, nil, err
 	}
 	if conf.IPAM == nil {
-		return nil, nil, refuse("IPAM config missing 'ipam' key")
+		return nil, nil, spec.Invalid("IPAM config missing 'ipam' key")
 	}
 	addrs, err := conf.addresses(r)
 	if err == nil {
@@ -87,7 +83,7 @@ func load(r *plugin.Request) (*Conf, []address, error) {
 	}
 	for i, route := range conf.IPAM.Routes {
 		if err == nil && !route.Dst.IsValid() {
-			err = refuse("invalid route %d: no dst", i)
+			err = spec.Invalid("invalid route %d: no dst", i)
 		}
 	}
 	return &conf, addrs, err
@@ -106,7 +102,7 @@ func (c *Conf) addresses(r *plugin.Request) ([]address, error) {
 			continue
 		}
 		if addrs, err = parseAll(ips, "an entry in the 'ips' field is NOT in CIDR notation, got: '%s'"); err != nil {
-			return nil, refuse("%w", err)
+			return nil, spec.Invalid("%w", err)
 		}
 	}
 	return addrs, nil
@@ -117,11 +113,11 @@ func (c *IPAM) addresses() ([]address, error) {
 	for i, a := range c.Addresses {
 		p, ok := parseCIDR(a.Address)
 		if !ok {
-			return nil, refuse("the 'address' field is expected to be in CIDR notation, got: '%s'", a.Address)
+			return nil, spec.Invalid("the 'address' field is expected to be in CIDR notation, got: '%s'", a.Address)
 		}
 		gw, err := parseGateway(a.Gateway)
 		if err != nil {
-			return nil, refuse("invalid address %d: %w", i, err)
+			return nil, spec.Invalid("invalid address %d: %w", i, err)
 		}
 		out = append(out, address{p, gw})
 	}
@@ -201,7 +197,7 @@ func checkFamilies(addrs []address, version string) error {
 		}
 	}
 	if (v4 > 1 || v6 > 1) && !spec.AtLeast(version, "0.3.0") {
-		return refuse("CNI version %v does not support more than 1 address per family", version)
+		return spec.Invalid("CNI version %v does not support more than 1 address per family", version)
 	}
 	return nil
 }

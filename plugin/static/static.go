@@ -79,7 +79,7 @@ func check(_ context.Context, r *plugin.Request) error {
 	}
 	prev := r.Prev()
 	if prev == nil {
-		return refuse("Required prevResult missing")
+		return spec.Invalid("Required prevResult missing")
 	}
 	for _, a := range addrs {
 		if !a.in(prev.IPs) {

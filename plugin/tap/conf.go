@@ -108,19 +108,15 @@ func (c *Conf) validate() (err error) {
 	}
 	switch {
 	case err != nil:
-		return refuse("invalid args %v for MAC addr: %w", c.Mac, err)
+		return spec.Invalid("invalid args %v for MAC addr: %w", c.Mac, err)
 	case endpoint.ValidateMAC(c.mac) != nil:
-		return refuse("invalid args %v for MAC addr: %w", c.Mac, endpoint.ValidateMAC(c.mac))
+		return spec.Invalid("invalid args %v for MAC addr: %w", c.Mac, endpoint.ValidateMAC(c.mac))
 	case c.MTU != 0 && (c.MTU < endpoint.LeastMTU || c.MTU > mostMTU):
-		return refuse("invalid MTU %d: must be 0 (the kernel's) or between %d and %d", c.MTU, endpoint.LeastMTU, mostMTU)
+		return spec.Invalid("invalid MTU %d: must be 0 (the kernel's) or between %d and %d", c.MTU, endpoint.LeastMTU, mostMTU)
 	case noID(c.Owner) || noID(c.Group):
-		return refuse("invalid owner or group %d: it means no user or group", uint32(nobody))
+		return spec.Invalid("invalid owner or group %d: it means no user or group", uint32(nobody))
 	case c.Bridge != "" && spec.ValidateIfName(c.Bridge) != nil:
-		return refuse("invalid bridge name %q: %w", c.Bridge, spec.ValidateIfName(c.Bridge))
+		return spec.Invalid("invalid bridge name %q: %w", c.Bridge, spec.ValidateIfName(c.Bridge))
 	}
 	return nil
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

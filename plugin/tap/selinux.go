@@ -14,6 +14,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // labelled makes taps in a process with an SELinux label: the kernel keeps the label of the
@@ -28,10 +29,10 @@ type labelled struct {
 // newLabelled refuses, before any work, a node without SELinux.
 func newLabelled(r *plugin.Request, label string) (*labelled, error) {
 	if _, err := os.Stat(filepath.Join(r.Session.Paths.Sys, "fs/selinux/enforce")); err != nil {
-		return nil, refuse("failed set socket label: SELinux is not enabled on this node: %w", err)
+		return nil, spec.Invalid("failed set socket label: SELinux is not enabled on this node: %w", err)
 	}
 	if r.Session.Self == "" {
-		return nil, refuse("failed set socket label: the program that holds the plugin tap is not a plugin; install it as one")
+		return nil, spec.Invalid("failed set socket label: the program that holds the plugin tap is not a plugin; install it as one")
 	}
 	return &labelled{label: label, program: r.Session.Self, proc: r.Session.Paths.Proc}, nil
 }

@@ -96,7 +96,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	if r.Prev() == nil {
-		return refuse("Required prevResult missing")
+		return spec.Invalid("Required prevResult missing")
 	}
 	env, err := kernel.Of(r).Env(r)
 	if err != nil {

@@ -187,14 +187,14 @@ func (c *Conf) validate() error {
 	if c.Mac != "" {
 		mac, err := net.ParseMAC(c.Mac)
 		if err = cmp.Or(err, endpoint.ValidateMAC(mac)); err != nil {
-			return refuse("invalid args %v for MAC addr: %w", c.Mac, err)
+			return spec.Invalid("invalid args %v for MAC addr: %w", c.Mac, err)
 		}
 	}
 	if c.MTU < 0 {
-		return refuse("invalid mtu %d: must be positive", c.MTU)
+		return spec.Invalid("invalid mtu %d: must be positive", c.MTU)
 	}
 	if n := c.TxQLen; n != nil && (*n < 0 || *n > math.MaxUint32) {
-		return refuse("invalid txQLen %d: must not be negative, and have 32 bits at most", *n)
+		return spec.Invalid("invalid txQLen %d: must not be negative, and have 32 bits at most", *n)
 	}
 	return nil
 }
@@ -202,8 +202,4 @@ func (c *Conf) validate() error {
 // attributes reports whether the configuration changes anything that DEL must restore.
 func (c *Conf) attributes() bool {
 	return c.Mac != "" || c.MTU != 0 || c.Promisc || c.Allmulti != nil || c.TxQLen != nil
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/spec"
 )
 
 // sysctl is one value inside the container's namespace.
@@ -51,7 +52,7 @@ func resolve(key, ifName string) (string, error) {
 	path := strings.ReplaceAll(key, ".", "/")
 	path = filepath.Clean("/" + strings.Replace(path, "IFNAME", ifName, 1))
 	if !strings.HasPrefix(path, "/net/") {
-		return "", refuse("invalid net sysctl key: %q", key)
+		return "", spec.Invalid("invalid net sysctl key: %q", key)
 	}
 	return path[1:], nil
 }
@@ -107,5 +108,5 @@ func permit(key string, allowed []string) error {
 			return nil
 		}
 	}
-	return refuse("Sysctl %s is not allowed. Only the following sysctls are allowed: %+v", key, allowed)
+	return spec.Invalid("Sysctl %s is not allowed. Only the following sysctls are allowed: %+v", key, allowed)
 }

@@ -48,7 +48,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	if r.Prev() == nil {
-		return nil, refuse("Required prevResult missing")
+		return nil, spec.Invalid("Required prevResult missing")
 	}
 	k := kernel.Of(r)
 	env, err := k.Env(r)
@@ -85,7 +85,7 @@ func compile(r *plugin.Request, conf *Conf) (s netstate.State, err error) {
 func backup(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, conf *Conf) error {
 	link, err := env.Sandbox.Link(r.IfName)
 	if err != nil {
-		return refuse("failed to get %q: %w", r.IfName, err)
+		return spec.Invalid("failed to get %q: %w", r.IfName, err)
 	}
 	dir := dataDir(r, conf.DataDir)
 	if err := k.Record(r, &record.Record{Plugin: name, DataDir: dir}); err != nil {
@@ -181,7 +181,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	if r.Prev() == nil {
-		return refuse("Required prevResult missing")
+		return spec.Invalid("Required prevResult missing")
 	}
 	state, err := compile(r, conf)
 	if err != nil {

@@ -56,11 +56,11 @@ func decode(r *plugin.Request) (*Conf, error) {
 	}
 	switch {
 	case c.Master == "":
-		return nil, refuse(`"master" field is required. It specifies the host interface name to create the VLAN for`)
+		return nil, spec.Invalid(`"master" field is required. It specifies the host interface name to create the VLAN for`)
 	case c.VlanID < 0 || c.VlanID > maxVLAN:
-		return nil, refuse("invalid VLAN ID %d (must be between 0 and %d inclusive)", c.VlanID, maxVLAN)
+		return nil, spec.Invalid("invalid VLAN ID %d (must be between 0 and %d inclusive)", c.VlanID, maxVLAN)
 	case c.IPAM.Type == "":
-		return nil, refuse("failed to execute IPAM delegate: no plugin name provided")
+		return nil, spec.Invalid("failed to execute IPAM delegate: no plugin name provided")
 	}
 	return c, endpoint.ValidateMaster(c.Master)
 }
@@ -79,8 +79,4 @@ func doubts(r *plugin.Request) []string {
 		return []string{"vlanId is 0: such frames have a priority and are in no VLAN"}
 	}
 	return nil
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

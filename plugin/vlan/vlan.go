@@ -61,7 +61,7 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 		return err
 	}
 	if r.Prev() == nil {
-		return refuse("vlan: Required prevResult missing")
+		return spec.Invalid("vlan: Required prevResult missing")
 	}
 	return child(conf).Check(ctx, r)
 }

@@ -34,24 +34,20 @@ func decode(r *plugin.Request) (*Conf, error) {
 		return nil, err
 	}
 	if r.Prev() == nil {
-		return nil, refuse("missing prevResult from earlier plugin")
+		return nil, spec.Invalid("missing prevResult from earlier plugin")
 	}
 	return conf, nil
 }
 
 func (c *Conf) validate(r *plugin.Request) error {
 	if c.VRFName == "" {
-		return refuse("configuration is expected to have a valid vrf name")
+		return spec.Invalid("configuration is expected to have a valid vrf name")
 	}
 	if err := cmp.Or(spec.ValidateIfName(c.VRFName), endpoint.ValidateNewName(c.VRFName)); err != nil {
-		return refuse("configuration is expected to have a valid vrf name: %q: %w", c.VRFName, err)
+		return spec.Invalid("configuration is expected to have a valid vrf name: %q: %w", c.VRFName, err)
 	}
 	if c.VRFName == r.IfName {
-		return refuse("vrf %q cannot have the name of the interface", c.VRFName)
+		return spec.Invalid("vrf %q cannot have the name of the interface", c.VRFName)
 	}
 	return nil
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

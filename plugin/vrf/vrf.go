@@ -43,7 +43,7 @@ func validate(r *plugin.Request) error {
 		return err
 	}
 	if conf.VRFName == "lo" {
-		return refuse("vrf %q cannot have the name of an existing interface", conf.VRFName)
+		return spec.Invalid("vrf %q cannot have the name of an existing interface", conf.VRFName)
 	}
 	return conf.validate(r)
 }
@@ -82,7 +82,7 @@ func choose(c *nl.Conn, conf *Conf) (table int, there bool, err error) {
 	case err != nil:
 		return 0, false, err
 	case have != nil && conf.Table != 0 && have.Table != conf.Table:
-		return 0, true, refuse("VRF %s already exist with different routing table %d", conf.VRFName, have.Table)
+		return 0, true, spec.Invalid("VRF %s already exist with different routing table %d", conf.VRFName, have.Table)
 	case have != nil:
 		return int(have.Table), true, nil
 	case conf.Table != 0:

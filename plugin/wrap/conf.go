@@ -159,7 +159,7 @@ func load(r *plugin.Request) (*wrapped, error) {
 
 func loadPlugin(r *plugin.Request, conf *Conf) (*wrapped, error) {
 	if len(conf.Plugin) == 0 {
-		return nil, refuse("no plugin to wrap: set plugin to a configuration with a type")
+		return nil, spec.Invalid("no plugin to wrap: set plugin to a configuration with a type")
 	}
 	inner, err := plugin.NewInner(r, conf.Plugin, plugin.Given{Caps: conf.RuntimeConfig, Args: conf.Args, AllCaps: true})
 	if err != nil {
@@ -170,14 +170,14 @@ func loadPlugin(r *plugin.Request, conf *Conf) (*wrapped, error) {
 
 func (c *Conf) validate() error {
 	if n := c.Retry.Times; n < 0 || n > mostRetries {
-		return refuse("invalid retry.times %d: must be between 0 and %d", n, mostRetries)
+		return spec.Invalid("invalid retry.times %d: must be between 0 and %d", n, mostRetries)
 	}
 	if c.Log != "" && !clean(c.Log) {
-		return refuse("invalid log %q: must be an absolute path", c.Log)
+		return spec.Invalid("invalid log %q: must be an absolute path", c.Log)
 	}
 	for name, p := range map[string]*Patch{"config": c.Config, "result": c.Result} {
 		if err := p.validate(); err != nil {
-			return refuse("invalid patch of %s: %w", name, err)
+			return spec.Invalid("invalid patch of %s: %w", name, err)
 		}
 	}
 	for _, verb := range slices.Sorted(maps.Keys(c.Around)) {
@@ -194,7 +194,7 @@ func (a Around) validate(verb spec.Verb) error {
 	switch verb {
 	case spec.Add, spec.Del, spec.Check, spec.GC, spec.Status:
 	default:
-		return refuse("unknown verb %q in around: one of ADD, DEL, CHECK, GC, STATUS", verb)
+		return spec.Invalid("unknown verb %q in around: one of ADD, DEL, CHECK, GC, STATUS", verb)
 	}
 	for i := range a.Before {
 		if err := a.Before[i].validate(verb, "before"); err != nil {
@@ -211,15 +211,15 @@ func (a Around) validate(verb spec.Verb) error {
 
 func (c *Command) validate(verb spec.Verb, when string) (err error) {
 	if len(c.Argv) == 0 || !clean(c.Argv[0]) {
-		return refuse("invalid argv %q %s %s: must begin with the absolute path of a program", c.Argv, when, verb)
+		return spec.Invalid("invalid argv %q %s %s: must begin with the absolute path of a program", c.Argv, when, verb)
 	}
 	switch c.Output {
 	case "", outputMerge, outputPatch:
 	default:
-		return refuse("invalid output %q of %s: must be %s or %s", c.Output, c.Argv[0], outputMerge, outputPatch)
+		return spec.Invalid("invalid output %q of %s: must be %s or %s", c.Output, c.Argv[0], outputMerge, outputPatch)
 	}
 	if c.Output != "" && when == "after" && verb != spec.Add {
-		return refuse("output of %s cannot be used: %s has no result", c.Argv[0], verb)
+		return spec.Invalid("output of %s cannot be used: %s has no result", c.Argv[0], verb)
 	}
 	c.timeout, err = duration("timeout of "+c.Argv[0], c.Timeout, commandTimeout)
 	return err
@@ -231,11 +231,7 @@ func duration(what, text string, otherwise time.Duration) (time.Duration, error)
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return 0, refuse("invalid %s %q: must be a time such as 500ms or 20s", what, text)
+		return 0, spec.Invalid("invalid %s %q: must be a time such as 500ms or 20s", what, text)
 	}
 	return d, nil
-}
-
-func refuse(format string, args ...any) error {
-	return spec.Errorf(spec.CodeInvalidConfig, format, args...)
 }

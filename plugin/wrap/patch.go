@@ -116,7 +116,7 @@ func (w *wrapped) changeConfig(p *Patch) error {
 		return err
 	}
 	if doc, err = p.apply(doc); err != nil {
-		return refuse("configuration of %s: %w", w.Type, err)
+		return spec.Invalid("configuration of %s: %w", w.Type, err)
 	}
 	return w.SetConfig(doc)
 }
@@ -131,7 +131,7 @@ func (w *wrapped) changeResult(result *spec.Result, p *Patch) (*spec.Result, err
 		return nil, err
 	}
 	if doc, err = p.apply(doc); err != nil {
-		return nil, refuse("result of %s: %w", w.Type, err)
+		return nil, spec.Invalid("result of %s: %w", w.Type, err)
 	}
 	changed, err := spec.ParseResult(doc, w.request.Version)
 	if err == nil {
