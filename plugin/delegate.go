@@ -10,17 +10,6 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Delegate calls another plugin, which CNI_PATH finds, with this request's configuration
-// and environment (SPEC.md section 4).
-func (r *Request) Delegate(ctx context.Context, pluginType string, verb spec.Verb) ([]byte, error) {
-	if pluginType == "" {
-		return nil, errNoDelegate()
-	}
-	call := *r.Call
-	call.Verb = verb
-	return r.Session.Invoker().Invoke(ctx, pluginType, &call)
-}
-
 // IPAMAdd asks the IPAM plugin of the configuration for addresses, and then pushes their
 // release to the undo stack. It pushes nothing for a plugin that refuses because the
 // attachment already has addresses, which must be kept.
@@ -29,17 +18,14 @@ func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 		return nil, err
 	}
 	if r.Head.IPAM.Type == "" {
-		return nil, errNoDelegate()
+		return nil, spec.Invalid("no plugin name provided")
 	}
 	result, err := r.Session.Add(ctx, r.Head.IPAM.Type, r.Call, nil)
-	if err != nil {
-		if errors.Is(err, ErrResult) {
-			r.Undo(r.IPAMDel)
-		}
-		return nil, err
+	if (err == nil || errors.Is(err, ErrResult)) && r.Session.Dry == nil {
+		r.Undo(func(ctx context.Context) error { return r.IPAM(ctx, spec.Del) })
 	}
-	if r.Session.Dry == nil {
-		r.Undo(r.IPAMDel)
+	if err != nil {
+		return nil, err
 	}
 	if err := CheckPrefixes(result); err != nil {
 		return nil, err
@@ -47,23 +33,15 @@ func (r *Request) IPAMAdd(ctx context.Context) (*spec.Result, error) {
 	return result, nil
 }
 
-func errNoDelegate() error {
-	return spec.Invalid("no plugin name provided")
-}
-
-// IPAMDel releases the addresses of the attachment.
-func (r *Request) IPAMDel(ctx context.Context) error {
-	_, err := r.Delegate(ctx, r.Head.IPAM.Type, spec.Del)
-	return err
-}
-
-// IPAMForward passes CHECK, GC or STATUS on to the IPAM plugin; without one it does
-// nothing.
-func (r *Request) IPAMForward(ctx context.Context) error {
+// IPAM calls another verb of the IPAM plugin with this request's configuration and
+// environment (SPEC.md section 4); without such a plugin it does nothing.
+func (r *Request) IPAM(ctx context.Context, verb spec.Verb) error {
 	if r.Head.IPAM.Type == "" {
 		return nil
 	}
-	_, err := r.Delegate(ctx, r.Head.IPAM.Type, r.Verb)
+	call := *r.Call
+	call.Verb = verb
+	_, err := r.Session.Invoke(ctx, r.Head.IPAM.Type, &call)
 	return err
 }
 

@@ -138,7 +138,7 @@ func (i *Inner) Do(ctx context.Context, verb spec.Verb, prev json.RawMessage) er
 	if err != nil {
 		return err
 	}
-	_, err = i.request.Session.Invoker().Invoke(ctx, i.Type, call)
+	_, err = i.request.Session.Invoke(ctx, i.Type, call)
 	return err
 }
 

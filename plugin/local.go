@@ -16,17 +16,16 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// local calls a plugin in process when the file that CNI_PATH finds is this program, and
-// starts the file otherwise: an operator's file wins.
-type local struct {
-	session   *Session
-	exec      invoke.Exec
-	outermost bool
+// Invoke calls a plugin: in process when the file that CNI_PATH finds is this program, and
+// by exec otherwise, since an operator's file wins.
+func (s *Session) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
+	return s.invoke(ctx, pluginType, c, false)
 }
 
-func (l *local) Invoke(ctx context.Context, pluginType string, c *spec.Call) (out []byte, err error) {
-	p, err := l.start(pluginType, c, func(path string) error {
-		out, err = l.exec.Run(ctx, path, c)
+// invoke is Invoke for a delegate or, with outermost, for a request of a runtime.
+func (s *Session) invoke(ctx context.Context, pluginType string, c *spec.Call, outermost bool) (out []byte, err error) {
+	p, err := s.start(pluginType, c, func(path string) error {
+		out, err = s.exec().Run(ctx, path, c)
 		return err
 	})
 	if err != nil || p == nil {
@@ -38,14 +37,15 @@ func (l *local) Invoke(ctx context.Context, pluginType string, c *spec.Call) (ou
 		}
 		return nil, err
 	}
-	return serve(ctx, p, c, l.session, l.outermost)
+	return serve(ctx, p, c, s, outermost)
 }
 
-// add is Invoke for an ADD, with prev as the previous result even if the configuration has
-// another.
-func (l *local) add(ctx context.Context, pluginType string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {
-	p, err := l.start(pluginType, c, func(path string) error {
-		result, err = l.addBy(ctx, path, c, prev)
+// Add is Invoke for an ADD, with prev as the previous result (nil: none, unless the
+// configuration has one). In process neither it nor the result passes through JSON; the
+// plugin may change prev.
+func (s *Session) Add(ctx context.Context, pluginType string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {
+	p, err := s.start(pluginType, c, func(path string) error {
+		result, err = s.addBy(ctx, path, c, prev)
 		return err
 	})
 	if err != nil || p == nil {
@@ -54,16 +54,18 @@ func (l *local) add(ctx context.Context, pluginType string, c *spec.Call, prev *
 	if ctx, err = deeper(ctx, pluginType); err != nil {
 		return nil, err
 	}
-	return serveAdd(ctx, p, c, prev, l.session)
+	return serveAdd(ctx, p, c, prev, s)
 }
 
+func (s *Session) exec() *invoke.Exec { return &invoke.Exec{Stderr: s.Stderr} }
+
 // addBy is an ADD by another program.
-func (l *local) addBy(ctx context.Context, path string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {
+func (s *Session) addBy(ctx context.Context, path string, c *spec.Call, prev *spec.Result) (result *spec.Result, err error) {
 	call := *c
 	if call.Config, err = spec.WithPrevResult(c.Config, prev); err != nil {
 		return nil, err
 	}
-	out, err := l.exec.Run(ctx, path, &call)
+	out, err := s.exec().Run(ctx, path, &call)
 	if err != nil {
 		return nil, err
 	}
@@ -84,9 +86,9 @@ const takenTries = 4
 // start finds a plugin: one of this process, or else a program, which run starts. A program
 // that an installer removes in between never ran: it is looked up again, and this process
 // may have the plugin by then.
-func (l *local) start(pluginType string, c *spec.Call, run func(path string) error) (p *Plugin, err error) {
+func (s *Session) start(pluginType string, c *spec.Call, run func(path string) error) (p *Plugin, err error) {
 	for range takenTries {
-		p, path, rerr := l.resolve(pluginType, c)
+		p, path, rerr := s.resolve(pluginType, c)
 		if rerr != nil || p != nil {
 			return p, rerr
 		}
@@ -118,15 +120,15 @@ func deeper(ctx context.Context, pluginType string) (context.Context, error) {
 var ErrResult = errors.New("invalid result")
 
 // resolve finds the plugin: one of this process, or else the path of a program.
-func (l *local) resolve(pluginType string, c *spec.Call) (p *Plugin, path string, err error) {
-	p = find(l.session.Plugins, pluginType)
+func (s *Session) resolve(pluginType string, c *spec.Call) (p *Plugin, path string, err error) {
+	p = find(s.Plugins, pluginType)
 	path, err = invoke.Find(pluginType, c.Path)
 	switch {
 	case p != nil && (errors.Is(err, invoke.ErrNotFound) || err == nil && isSelf(path)):
 		return p, "", nil
 	case err != nil:
 		return nil, "", err
-	case l.session.Dry != nil:
+	case s.Dry != nil:
 		return nil, "", fmt.Errorf("explain: plugin %s is another program and cannot be asked what it would do", path)
 	}
 	return nil, path, nil

@@ -181,5 +181,5 @@ type Builtin struct {
 func (b *Builtin) Invoke(ctx context.Context, pluginType string, c *spec.Call) ([]byte, error) {
 	s := b.NewSession()
 	defer s.Close()
-	return (&local{session: s, outermost: true}).Invoke(ctx, pluginType, c)
+	return s.invoke(ctx, pluginType, c, true)
 }

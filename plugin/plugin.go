@@ -48,14 +48,21 @@ type Plugin struct {
 	// Capabilities are the runtimeConfig keys the plugin understands.
 	Capabilities []string
 
-	// Conf returns a pointer to a zero configuration, from which the field
-	// reference is generated.
+	// Conf returns a pointer to the configuration with its defaults, which the SDK decodes
+	// once (Request.Conf). The field reference is generated from it.
 	Conf func() any
 
-	// Validate, which may be nil, returns the error that Add itself would return for the
-	// configuration before it changes anything. It reads the configuration alone. STATUS
-	// calls it first, for any plugin, and `patchbay network validate` for any version of
-	// the specification.
+	// NoPrev are the errors of a request without a previous result.
+	NoPrev NoPrev
+
+	// Delegates means that ADD and DEL call the IPAM plugin of the configuration. The SDK
+	// passes CHECK, GC and STATUS on to it.
+	Delegates bool
+
+	// Validate, which may be nil, returns the errors, besides those of Conf, that Add itself
+	// would return for the configuration before it changes anything. It reads the
+	// configuration alone. STATUS calls it first, for any plugin, and `patchbay network
+	// validate` for any version of the specification.
 	Validate func(*Request) error
 
 	// Doubts, which may be nil, returns settings that are valid for Validate and Add, as
@@ -81,6 +88,10 @@ type Plugin struct {
 	GC     func(context.Context, *Request) error
 	Status func(context.Context, *Request) error
 }
+
+// NoPrev has the texts, which are the reference's, by verb. An empty one: the verb works
+// without a previous result.
+type NoPrev struct{ Add, Check string }
 
 // Versions lists what the plugin supports, oldest first.
 func (p *Plugin) Versions() []string {

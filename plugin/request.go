@@ -17,6 +17,7 @@ import (
 // Request is one call as a plugin sees it. It is valid until the call returns.
 type Request struct {
 	*spec.Call
+	Plugin  *Plugin
 	Network string    // name of the network
 	Version string    // cniVersion of the configuration, of the result and of prevResult
 	Owner   owner.Key // mark of everything that the attachment owns; empty for GC and STATUS
@@ -26,9 +27,44 @@ type Request struct {
 	// InList is what the list adds to the configuration; nil unless a list is validated.
 	InList *InList
 
+	conf    any // of Conf
+	confErr error
+
 	undo   undoStack
 	prev   *spec.Result
 	listed time.Time
+}
+
+// Loader is a configuration with rules: Load completes what was decoded, or refuses it.
+type Loader interface{ Load(*Request) error }
+
+// Conf returns the configuration, which it decodes at the first call. The SDK has refused an
+// invalid one before it calls a plugin for ADD, CHECK or STATUS. For DEL and GC it is what
+// could be read, beside the error.
+func (r *Request) Conf() (any, error) {
+	if r.conf != nil || r.Plugin.Conf == nil {
+		return r.conf, r.confErr
+	}
+	r.conf = r.Plugin.Conf()
+	r.confErr = r.Decode(r.conf)
+	if l, ok := r.conf.(Loader); ok && r.confErr == nil {
+		r.confErr = l.Load(r)
+	}
+	return r.conf, r.confErr
+}
+
+// ConfOf is Conf with the type that Plugin.Conf returns, without the error.
+func ConfOf[C any](r *Request) *C {
+	c, _ := r.Conf()
+	return c.(*C)
+}
+
+// validate returns the error that ADD would return for the configuration.
+func (r *Request) validate() error {
+	if _, err := r.Conf(); err != nil || r.Plugin.Validate == nil {
+		return err
+	}
+	return r.Plugin.Validate(r)
 }
 
 // Decode reads the configuration into v. Keys match in any case, unknown keys
@@ -92,7 +128,7 @@ func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 	if call, head, err = vouch(call, head, s); err != nil {
 		return nil, err
 	}
-	r := &Request{Call: call, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s}
+	r := &Request{Call: call, Plugin: p, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s}
 	if call.Verb == spec.GC {
 		r.listed = s.listed(call.Config)
 	}
@@ -102,21 +138,21 @@ func newRequest(p *Plugin, call *spec.Call, s *Session) (*Request, error) {
 	if err := r.parsePrev(); err != nil {
 		return nil, err
 	}
-	return r, r.place(p)
+	return r, r.place()
 }
 
 // place checks the namespace. An IPAM plugin does not use it: its caller may know only a
 // name (upstream's README calls host-local with /dev/null). An error in the configuration
 // is reported first: it does not depend on the namespace.
-func (r *Request) place(p *Plugin) error {
-	if r.Verb != spec.Del && p.Kind == IPAM {
+func (r *Request) place() error {
+	if r.Verb != spec.Del && r.Plugin.Kind == IPAM {
 		return nil
 	}
 	err := r.CheckNetNS()
-	if err == nil || p.Validate == nil {
-		return err
+	if err == nil {
+		return nil
 	}
-	if wrong := p.Validate(r); wrong != nil {
+	if wrong := r.validate(); wrong != nil {
 		return wrong
 	}
 	return err

@@ -23,7 +23,7 @@ func serve(ctx context.Context, p *Plugin, call *spec.Call, s *Session, outermos
 	if err != nil {
 		return nil, withVersion(err, spec.Current)
 	}
-	result, err := r.handle(ctx, p, outermost)
+	result, err := r.handle(ctx, outermost)
 	if err != nil || r.Verb != spec.Add {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func serveAdd(ctx context.Context, p *Plugin, call *spec.Call, prev *spec.Result
 	if prev != nil {
 		r.prev = prev
 	}
-	result, err := r.handle(ctx, p, false)
+	result, err := r.handle(ctx, false)
 	if err != nil || spec.AtLeast(r.Version, "0.3.0") {
 		return result, err
 	}
@@ -52,8 +52,8 @@ func serveAdd(ctx context.Context, p *Plugin, call *spec.Call, prev *spec.Result
 }
 
 // handle calls the plugin, then finishes the queued work or rolls everything back.
-func (r *Request) handle(ctx context.Context, p *Plugin, outermost bool) (*spec.Result, error) {
-	result, err := run(ctx, p, r)
+func (r *Request) handle(ctx context.Context, outermost bool) (*spec.Result, error) {
+	result, err := r.run(ctx)
 	if outermost && (err == nil || r.Verb == spec.Del || r.Verb == spec.GC) {
 		err = join(err, finish(ctx, r)) // a removal is finished even if another step failed
 	}
@@ -102,54 +102,81 @@ func finish(ctx context.Context, r *Request) error {
 
 // run calls the function of the verb. A panic becomes the plugin's error and does not end
 // the process: the undo stack must still run.
-func run(ctx context.Context, p *Plugin, r *Request) (result *spec.Result, err error) {
+func (r *Request) run(ctx context.Context) (result *spec.Result, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = spec.Errorf(spec.CodeInternal, "plugin %s panicked: %v", p.Name, v).
+			err = spec.Errorf(spec.CodeInternal, "plugin %s panicked: %v", r.Plugin.Name, v).
 				WithDetails("%s", firstLines(debug.Stack(), 2048))
 		}
 	}()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if r.Verb == spec.Add {
-		return add(ctx, p, r)
+	switch r.Verb {
+	case spec.Add:
+		return r.add(ctx)
+	case spec.Check:
+		ipam := r.forward(ctx) // each whatever the other's result
+		return nil, join(ipam, r.check(ctx))
+	case spec.GC:
+		err := r.call(ctx, r.Plugin.GC)
+		return nil, join(err, r.forward(ctx))
+	case spec.Status:
+		return nil, r.status(ctx)
 	}
-	if r.Verb == spec.Status && p.Validate != nil {
-		if err := p.Validate(r); err != nil {
-			return nil, err
-		}
-	}
-	if fn := p.verb(r.Verb); fn != nil {
-		return nil, fn(ctx, r)
-	}
-	return nil, nil
+	return nil, r.call(ctx, r.Plugin.Del)
 }
 
-// verb is the function of a verb without a result.
-func (p *Plugin) verb(v spec.Verb) func(context.Context, *Request) error {
-	switch v {
-	case spec.Del:
-		return p.Del
-	case spec.Check:
-		return p.Check
-	case spec.GC:
-		return p.GC
-	case spec.Status:
-		return p.Status
+func (r *Request) call(ctx context.Context, fn func(context.Context, *Request) error) error {
+	if fn == nil {
+		return nil
 	}
-	return nil
+	return fn(ctx, r)
+}
+
+// forward passes the verb on to the IPAM plugin.
+func (r *Request) forward(ctx context.Context) error {
+	if !r.Plugin.Delegates {
+		return nil
+	}
+	return r.IPAM(ctx, r.Verb)
+}
+
+func (r *Request) status(ctx context.Context) error {
+	if err := r.validate(); err != nil {
+		return err
+	}
+	if err := r.call(ctx, r.Plugin.Status); err != nil {
+		return err
+	}
+	return r.forward(ctx)
+}
+
+func (r *Request) check(ctx context.Context) error {
+	if _, err := r.Conf(); err != nil {
+		return err
+	}
+	if text := r.Plugin.NoPrev.Check; text != "" && r.prev == nil {
+		return spec.Invalid("%s", text)
+	}
+	return r.call(ctx, r.Plugin.Check)
 }
 
 // add refuses a result that the version cannot express before any queued work is done.
-func add(ctx context.Context, p *Plugin, r *Request) (*spec.Result, error) {
-	if err := r.expressible(p); err != nil {
+func (r *Request) add(ctx context.Context) (*spec.Result, error) {
+	if err := r.expressible(); err != nil {
 		return nil, err
 	}
+	if _, err := r.Conf(); err != nil {
+		return nil, err
+	}
+	if text := r.Plugin.NoPrev.Add; text != "" && r.prev == nil {
+		return nil, spec.Invalid("%s", text)
+	}
 	result := r.Prev()
-	if p.Add != nil {
+	if r.Plugin.Add != nil {
 		var err error
-		if result, err = p.Add(ctx, r); err != nil {
+		if result, err = r.Plugin.Add(ctx, r); err != nil {
 			return nil, err
 		}
 	}
@@ -157,7 +184,7 @@ func add(ctx context.Context, p *Plugin, r *Request) (*spec.Result, error) {
 		result = &spec.Result{}
 	}
 	result.CNIVersion = r.Version
-	if p.Kind == Interface && !spec.AtLeast(r.Version, "1.1.0") {
+	if r.Plugin.Kind == Interface && !spec.AtLeast(r.Version, "1.1.0") {
 		for i := range result.Interfaces {
 			result.Interfaces[i].MTU = 0 // since 1.1.0; values of other plugins in prevResult are kept
 		}
@@ -167,8 +194,8 @@ func add(ctx context.Context, p *Plugin, r *Request) (*spec.Result, error) {
 }
 
 // expressible refuses a version that cannot express the known part of the result.
-func (r *Request) expressible(p *Plugin) error {
-	if !p.Layer2 || r.Head.IPAM.Type != "" {
+func (r *Request) expressible() error {
+	if !r.Plugin.Layer2 || r.Head.IPAM.Type != "" {
 		return nil
 	}
 	_, err := new(spec.Result).As(r.Version)

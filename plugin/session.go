@@ -12,9 +12,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/spec"
 )
 
 // Session is the state that the calls of one outermost request share: where state is
@@ -122,16 +120,3 @@ func (s *Session) step(name string) error {
 	}
 	return s.Fault(name)
 }
-
-// Invoker calls the delegates of this session: in process when CNI_PATH finds this program,
-// else by exec.
-func (s *Session) Invoker() invoke.Invoker { return s.local() }
-
-// Add calls a plugin's ADD with prev as its previous result (nil: none, unless
-// the configuration holds one). In process neither it nor the result passes
-// through JSON; the plugin may change prev.
-func (s *Session) Add(ctx context.Context, pluginType string, c *spec.Call, prev *spec.Result) (*spec.Result, error) {
-	return s.local().add(ctx, pluginType, c, prev)
-}
-
-func (s *Session) local() *local { return &local{session: s, exec: invoke.Exec{Stderr: s.Stderr}} }

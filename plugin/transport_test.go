@@ -113,7 +113,7 @@ func TestTakenByAnInstaller(t *testing.T) {
 		defer s.Close()
 		call := &spec.Call{Verb: verb, ContainerID: "c", NetNS: ns, IfName: "eth0", Path: []string{dir}, Config: conf}
 		ctx := taken{t.Context(), path}
-		if _, err := s.Invoker().Invoke(ctx, "talker", call); err != nil {
+		if _, err := s.Invoke(ctx, "talker", call); err != nil {
 			t.Errorf("%s: %v", verb, err)
 		}
 		if _, err := os.Stat(path); err == nil {

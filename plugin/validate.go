@@ -4,6 +4,7 @@
 package plugin
 
 import (
+	"cmp"
 	"reflect"
 
 	"github.com/patchbay-net/patchbay/spec"
@@ -21,37 +22,33 @@ type InList struct {
 // Valid settings that cannot be intended are returned as doubts. For a plugin of another
 // program it only checks whether the program exists.
 func (s *Session) Validate(pluginType string, c *spec.Call, in InList) (doubts []string, err error) {
-	r, p, err := s.judged(pluginType, c, in)
-	if err != nil || p == nil {
+	r, err := s.judged(pluginType, c, in)
+	if err != nil || r == nil {
 		return nil, err
 	}
-	if p.Validate != nil {
-		if err := p.Validate(r); err != nil {
-			return nil, err
-		}
-	}
-	if err := r.expressible(p); err != nil {
+	if err := cmp.Or(r.validate(), r.expressible()); err != nil {
 		return nil, err
 	}
-	if p.Doubts != nil {
-		doubts = p.Doubts(r)
+	if r.Plugin.Doubts != nil {
+		doubts = r.Plugin.Doubts(r)
 	}
 	return doubts, nil
 }
 
-// judged is the request with which a plugin of this process checks a configuration.
-func (s *Session) judged(pluginType string, c *spec.Call, in InList) (*Request, *Plugin, error) {
-	p, _, err := s.local().resolve(pluginType, c)
+// judged is the request with which a plugin of this process checks a configuration; nil for
+// a plugin of another program.
+func (s *Session) judged(pluginType string, c *spec.Call, in InList) (*Request, error) {
+	p, _, err := s.resolve(pluginType, c)
 	if err != nil || p == nil {
-		return nil, nil, err
+		return nil, err
 	}
 	head, err := spec.ParseConf(c.Config)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	call := *c
 	call.Verb = spec.Status
-	return &Request{Call: &call, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s, InList: &in}, p, nil
+	return &Request{Call: &call, Plugin: p, Network: head.Name, Version: head.CNIVersion, Head: head, Session: s, InList: &in}, nil
 }
 
 // Samples are the answers that the IPAM plugin of the configuration would give
@@ -61,20 +58,17 @@ func (r *Request) Samples() []*spec.Result {
 	if r.InList == nil || r.Head.IPAM.Type == "" {
 		return nil
 	}
-	of, p, err := r.Session.judged(r.Head.IPAM.Type, r.Call, *r.InList)
-	if err != nil || p == nil || p.Samples == nil {
+	of, err := r.Session.judged(r.Head.IPAM.Type, r.Call, *r.InList)
+	if err != nil || of == nil || of.Plugin.Samples == nil {
 		return nil
 	}
-	return p.Samples(of)
+	return of.Plugin.Samples(of)
 }
 
 // Own returns the plugin of this process for a type; nil when it is another program or
 // missing.
 func (s *Session) Own(pluginType string, c *spec.Call) *Plugin {
-	p, _, err := s.local().resolve(pluginType, c)
-	if err != nil {
-		return nil
-	}
+	p, _, _ := s.resolve(pluginType, c)
 	return p
 }
 

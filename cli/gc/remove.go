@@ -239,7 +239,7 @@ func (r *remover) path(name string) []string {
 // Invoke calls a plugin in the session that holds the locks, or another program, for
 // DelTime at most: one that hangs must not keep gc from the rest of its work.
 func (r *remover) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
-	out, err := invoke.Within(ctx, cmp.Or(r.DelTime, delTime), r.s.Invoker(), pluginType, call)
+	out, err := invoke.Within(ctx, cmp.Or(r.DelTime, delTime), r.s, pluginType, call)
 	return out, errors.Join(err, r.s.Flush(ctx))
 }
 

@@ -4,6 +4,7 @@
 package cnmplugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -12,14 +13,20 @@ import (
 	"github.com/patchbay-net/patchbay/cnm/remote"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin"
-	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
 // check compares the container with the previous result, and asks the driver whether it
 // still knows the endpoint.
-func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
+func check(ctx context.Context, r *plugin.Request) error {
+	ipam := r.IPAM(ctx, r.Verb)
+	own := checkOwn(ctx, r)
+	if ipam != nil && own != nil {
+		return errors.Join(ipam, own)
+	}
+	return cmp.Or(ipam, own)
+}
 
 // checkOwn is CHECK without the IPAM plugin's part.
 func checkOwn(ctx context.Context, r *plugin.Request) error {
@@ -99,5 +106,5 @@ func status(ctx context.Context, r *plugin.Request) error {
 	if err := w.greet(ctx); err != nil {
 		return remote.NotAvailable(err)
 	}
-	return r.IPAMForward(ctx)
+	return r.IPAM(ctx, r.Verb)
 }

@@ -75,7 +75,7 @@ func (w *work) releaseIPAM(ctx context.Context) error {
 	if w.r.Head.IPAM.Type == "" {
 		return nil
 	}
-	return w.r.IPAMDel(ctx)
+	return w.r.IPAM(ctx, spec.Del)
 }
 
 // derived is what the driver may have been asked for an attachment whose record is lost
@@ -135,7 +135,7 @@ func (w *work) release(ctx context.Context, a *remote.Attachment) error {
 	if call.Config, err = json.Marshal(conf); err != nil {
 		return err
 	}
-	_, err = w.r.Session.Invoker().Invoke(ctx, w.r.Head.IPAM.Type, &call)
+	_, err = w.r.Session.Invoke(ctx, w.r.Head.IPAM.Type, &call)
 	return err
 }
 
@@ -252,7 +252,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 		_, err := w.end(ctx, a)
 		errs = append(errs, err)
 	}
-	errs = append(errs, r.IPAMForward(ctx))
+	errs = append(errs, r.IPAM(ctx, r.Verb))
 	if keep := w.conf.KeepNetwork; ok && keep != nil && !*keep {
 		errs = append(errs, w.endNetwork(ctx))
 	}

@@ -32,6 +32,7 @@ var Plugin = plugin.Plugin{
 	MinVersion:   "0.3.0",
 	Capabilities: []string{"bandwidth"},
 	Conf:         func() any { return new(Conf) },
+	NoPrev:       plugin.NoPrev{Check: "must be called as a chained plugin"},
 
 	Validate: validate,
 	Doubts:   doubts,
@@ -43,9 +44,9 @@ var Plugin = plugin.Plugin{
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	limits, err := decode(r)
-	if err != nil || limits.none() {
-		return r.Prev(), err
+	limits := plugin.ConfOf[Conf](r).shapes
+	if limits.none() {
+		return r.Prev(), nil
 	}
 	if r.Prev() == nil {
 		return nil, spec.Invalid("must be called as chained plugin")
@@ -82,7 +83,7 @@ func newDevice(r *plugin.Request, k *kernel.Kernel, env *netstate.Env, host stri
 	if d.name, d.stale, err = freeName(env.Host, candidates(r.Network, r.ContainerID, r.Owner), r.Owner, dead); err != nil {
 		return ifb{}, err
 	}
-	return d, k.Record(r, &record.Record{Plugin: name, Links: []string{d.name}})
+	return d, k.Record(r, &record.Record{Links: []string{d.name}})
 }
 
 // compile computes the desired state. It changes nothing.
@@ -158,15 +159,11 @@ func firstHostInterface(prev *spec.Result) string {
 // configuration, namespace or previous result.
 func del(_ context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	rec, err := k.Records.Take(r.Network, r.Owner, name)
-	if err != nil {
-		kernel.Warn(r, err)
-	}
-	if rec == nil {
-		rec = &record.Record{Network: r.Network, Owner: r.Owner}
-	}
-	rec.Links = append(rec.Links, candidates(r.Network, r.ContainerID, r.Owner)...)
-	return remove(k, rec)
+	lost := func() *record.Record { return &record.Record{} }
+	return k.Detach(r, lost, func(rec *record.Record) error {
+		rec.Links = append(rec.Links, candidates(r.Network, r.ContainerID, r.Owner)...)
+		return remove(k, rec)
+	})
 }
 
 func remove(k *kernel.Kernel, rec *record.Record) error {
@@ -179,20 +176,11 @@ func remove(k *kernel.Kernel, rec *record.Record) error {
 	for _, link := range links {
 		errs = append(errs, deleteLink(host, link))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err // the record is kept for the next try
-	}
-	return k.Records.Remove(rec.Network, rec.Owner, name)
+	return errors.Join(errs...)
 }
 
 func check(ctx context.Context, r *plugin.Request) error {
-	limits, err := decode(r)
-	if err != nil {
-		return err
-	}
-	if r.Prev() == nil {
-		return spec.Invalid("must be called as a chained plugin")
-	}
+	limits := plugin.ConfOf[Conf](r).shapes
 	if limits.none() {
 		return nil
 	}
@@ -216,7 +204,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 		device = ifb{name: names[0]}
 	}
 	err = kernel.Check(ctx, env, compile(limits, host, device))
-	if asSent, serr := decodeAsSent(r); err != nil && serr == nil && asSent != limits {
+	if asSent, serr := plugin.ConfOf[Conf](r).limits(false); err != nil && serr == nil && asSent != limits {
 		// The reference passes the runtime's burst to the kernel unchanged: an attachment
 		// that it made before a swap of the programs is no fault.
 		if kernel.Check(ctx, env, compile(asSent, host, device)) == nil {
@@ -228,6 +216,5 @@ func check(ctx context.Context, r *plugin.Request) error {
 
 func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error { return remove(k, rec) })
-	return err
+	return k.Sweep(ctx, r, func(rec *record.Record) error { return remove(k, rec) })
 }

@@ -41,6 +41,8 @@ type Conf struct {
 		// Reference: same.
 		Bandwidth *Limits `json:"bandwidth"`
 	} `json:"runtimeConfig"`
+
+	shapes shapes
 }
 
 // shape is one direction's token bucket in the kernel's units.
@@ -62,20 +64,18 @@ const (
 	noBurstCRIO       = 8*math.MaxUint32 - 1
 )
 
-// decode reads and validates the limits of a request.
-func decode(r *plugin.Request) (shapes, error) { return decodeWith(r, true) }
+// Load validates the limits.
+func (c *Conf) Load(*plugin.Request) (err error) {
+	c.shapes, err = c.limits(true)
+	return err
+}
 
-// decodeAsSent is decode without replacing bursts.
-func decodeAsSent(r *plugin.Request) (shapes, error) { return decodeWith(r, false) }
-
-func decodeWith(r *plugin.Request, sensible bool) (shapes, error) {
-	var conf Conf
-	if err := r.Decode(&conf); err != nil {
-		return shapes{}, err
-	}
-	limits, fromRuntime := conf.Limits, false
+// limits are the configuration's, else the runtime's, whose bursts are replaced where
+// sensible is set.
+func (c *Conf) limits(sensible bool) (shapes, error) {
+	limits, fromRuntime := c.Limits, false
 	if limits == nil {
-		limits, fromRuntime = conf.RuntimeConfig.Bandwidth, sensible
+		limits, fromRuntime = c.RuntimeConfig.Bandwidth, sensible
 	}
 	if limits == nil {
 		return shapes{}, nil

@@ -10,12 +10,11 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// validate also refuses limits without a veth, if the list shows which plugin makes the
+// validate refuses limits without a veth, if the list shows which plugin makes the
 // interface.
 func validate(r *plugin.Request) error {
-	limits, err := decode(r)
-	if err != nil || limits.none() {
-		return err
+	if plugin.ConfOf[Conf](r).shapes.none() {
+		return nil
 	}
 	if main := withoutVeth(r); main != "" {
 		return spec.Invalid("a %s has no end on the host to limit: bandwidth needs a bridge or ptp", main)
@@ -35,10 +34,7 @@ func withoutVeth(r *plugin.Request) string {
 const packet = 1500
 
 func doubts(r *plugin.Request) (list []string) {
-	limits, err := decode(r)
-	if err != nil {
-		return nil
-	}
+	limits := plugin.ConfOf[Conf](r).shapes
 	granted := r.InList != nil && r.InList.Granted["bandwidth"]
 	if limits.none() && !granted {
 		list = append(list, "it limits nothing: it has no rate, and no capability bandwidth by which the runtime would give one")

@@ -32,6 +32,8 @@ var Plugin = plugin.Plugin{
 	Layer2:       true,
 	Capabilities: []string{"mac"},
 	Conf:         func() any { return &Conf{Bridge: defaultBridge} },
+	NoPrev:       plugin.NoPrev{Check: "Required prevResult missing"},
+	Delegates:    true,
 
 	Validate: validate,
 	Doubts:   doubts,
@@ -39,7 +41,7 @@ var Plugin = plugin.Plugin{
 	Add:    add,
 	Del:    del,
 	Check:  check,
-	GC:     gc,
+	GC:     endpoint.Collect,
 	Status: status,
 }
 
@@ -74,15 +76,13 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return result, describe(env, in.conf, result)
 }
 
-// prepare reads everything and refuses errors before anything is changed.
+// prepare looks at the host and refuses errors before anything is changed.
 func prepare(ctx context.Context, r *plugin.Request) (env *netstate.Env, in input, err error) {
-	if in.conf, err = decode(r); err != nil {
-		return nil, in, err
-	}
 	k := kernel.Of(r)
 	if env, err = k.Env(r); err != nil {
 		return nil, in, err
 	}
+	in = inputOf(r)
 	if err := in.conf.fits(k); err != nil {
 		return nil, in, err
 	}
@@ -92,7 +92,6 @@ func prepare(ctx context.Context, r *plugin.Request) (env *netstate.Env, in inpu
 		}
 		return in.conf.alone(k)
 	}
-	in.network, in.comment = r.Network, endpoint.Comment(r)
 	macs := endpoint.AddressesOf(r)
 	if in.pair, err = endpoint.New(ctx, r, env, macs); err != nil {
 		return nil, in, err
@@ -104,10 +103,14 @@ func prepare(ctx context.Context, r *plugin.Request) (env *netstate.Env, in inpu
 	return env, in, nil
 }
 
+func inputOf(r *plugin.Request) input {
+	return input{conf: plugin.ConfOf[Conf](r), network: r.Network, comment: endpoint.Comment(r)}
+}
+
 // apply records the attachment's whole state and applies the part that is still to do.
 func apply(ctx context.Context, r *plugin.Request, env *netstate.Env, in input, all, todo netstate.State) error {
 	k := kernel.Of(r)
-	rec := &record.Record{Plugin: name, Bridge: in.conf.Bridge, Links: []string{in.pair.Host}}
+	rec := &record.Record{Bridge: in.conf.Bridge, Links: []string{in.pair.Host}}
 	endpoint.Note(rec, all)
 	if err := k.Record(r, rec); err != nil {
 		return err
@@ -133,49 +136,38 @@ func describe(env *netstate.Env, c *Conf, result *spec.Result) error {
 }
 
 func del(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil || !conf.MacSpoofChk {
-		return endpoint.Detach(ctx, r, name) // a configuration that became invalid must not stop the DEL
+	if _, err := r.Conf(); err != nil || !plugin.ConfOf[Conf](r).MacSpoofChk {
+		return endpoint.Detach(ctx, r) // a configuration that became invalid must not stop the DEL
 	}
-	return endpoint.Detach(ctx, r, name, spoofElements(endpoint.Lost(r), endpoint.Comment(r))...)
+	return endpoint.Detach(ctx, r, spoofElements(endpoint.Lost(r), endpoint.Comment(r))...)
 }
 
-func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
-
-// checkOwn is CHECK without the IPAM plugin's part.
-func checkOwn(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	if r.Prev() == nil {
-		return spec.Invalid("Required prevResult missing")
-	}
+func check(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	if err := conf.fits(k); err != nil {
+	in := inputOf(r)
+	if err := in.conf.fits(k); err != nil {
 		return err
 	}
 	env, err := k.Env(r)
 	if err != nil {
 		return err
 	}
-	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r)}
 	if in.pair, err = endpoint.Found(r, env); err != nil {
 		return err
 	}
-	if conf.IsGateway { // without an address, a bridge of the reference takes that of its ports, as they come and go
-		if in.bridgeMAC, err = endpoint.MACOf(r.Prev(), conf.Bridge); err != nil {
+	if in.conf.IsGateway { // without an address, a bridge of the reference takes that of its ports, as they come and go
+		if in.bridgeMAC, err = endpoint.MACOf(r.Prev(), in.conf.Bridge); err != nil {
 			return err
 		}
 	}
-	if conf.IPAM.Type != "" {
+	if in.conf.IPAM.Type != "" {
 		in.ipam = r.Prev()
 	}
 	state, _, err := compile(in)
 	if err != nil {
 		return err
 	}
-	return endpoint.Check(ctx, r, env, name, append(state, reached(state, r.Prev().IPs)...))
+	return endpoint.Check(ctx, r, env, append(state, reached(state, r.Prev().IPs)...))
 }
 
 // reached expects that the host reaches the addresses whose gateway it is through the link
@@ -195,17 +187,11 @@ func reached(s netstate.State, ips []spec.IPConfig) (out netstate.State) {
 	return out
 }
 
-func gc(ctx context.Context, r *plugin.Request) error { return endpoint.Collect(ctx, r, name) }
-
 // status reports whether an ADD could work: the kernel has VLANs if the configuration needs
 // them, the bridge's name is unused or a bridge's that accepts the gateways, we may change
-// the firewall if the configuration needs it, IPAM is ready.
-func status(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	k := kernel.Of(r)
+// the firewall if the configuration needs it.
+func status(_ context.Context, r *plugin.Request) error {
+	conf, k := plugin.ConfOf[Conf](r), kernel.Of(r)
 	host, err := k.Host()
 	if err == nil {
 		err = conf.fits(k)
@@ -231,5 +217,5 @@ func status(ctx context.Context, r *plugin.Request) error {
 			return err
 		}
 	}
-	return endpoint.Ready(ctx, r)
+	return endpoint.Ready(r)
 }

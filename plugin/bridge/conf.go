@@ -146,24 +146,19 @@ const (
 	maxVLAN       = 4094
 )
 
-// decode reads and validates the configuration. The texts are the reference's.
-func decode(r *plugin.Request) (*Conf, error) {
-	c := &Conf{Bridge: defaultBridge}
-	if err := r.Decode(c); err != nil {
-		return nil, err
-	}
+// Load validates the configuration. The texts are the reference's.
+func (c *Conf) Load(r *plugin.Request) (err error) {
 	if c.IsDefaultGateway {
 		c.IsGateway = true
 	}
 	if err := c.validate(); err != nil {
-		return nil, err
+		return err
 	}
-	var err error
 	if c.trunks, err = trunkVLANs(c.VlanTrunk); err != nil {
-		return nil, err
+		return err
 	}
 	c.mac, err = endpoint.WantedMAC(r, c.RuntimeConfig.MAC, c.Args.CNI.MAC)
-	return c, err
+	return err
 }
 
 func (c *Conf) validate() error {

@@ -16,11 +16,8 @@ import (
 
 // TestCompile compares the state of a configuration and IPAM's answer, as text.
 func TestCompile(t *testing.T) {
-	endpointtest.Goldens(t, func(t *testing.T, conf []byte, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error) {
-		c, err := decode(&plugin.Request{Call: &spec.Call{Config: conf}})
-		if err != nil {
-			t.Fatal(err)
-		}
+	endpointtest.Goldens(t, &Plugin, func(r *plugin.Request, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error) {
+		c := plugin.ConfOf[Conf](r)
 		return compile(input{
 			conf: c, ipam: ipam, pair: pair, bridgeMAC: net.HardwareAddr{2, 0, 0, 0, 0, 3}, network: "net",
 			comment: "abcdefghijklmno net/c/eth0",

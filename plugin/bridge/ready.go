@@ -48,7 +48,7 @@ func (c *Conf) gatewaySets(r *plugin.Request) (sets [][]netip.Prefix) {
 	if !c.IsGateway || c.IPAM.Type != "host-local" {
 		return nil
 	}
-	judged := &plugin.Request{Call: r.Call, Head: r.Head, Session: r.Session, InList: new(plugin.InList)}
+	judged := &plugin.Request{Call: r.Call, Plugin: r.Plugin, Head: r.Head, Session: r.Session, InList: new(plugin.InList)}
 	for _, sample := range judged.Samples() {
 		ips, _ := addressing(c, sample)
 		for i, p := range c.gateways(ips) {

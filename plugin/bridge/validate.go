@@ -13,12 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// validate checks the configuration, and with it the answers that IPAM would give.
+// validate checks the answers that IPAM would give.
 func validate(r *plugin.Request) error {
-	c, err := decode(r)
-	if err != nil {
-		return err
-	}
+	c := plugin.ConfOf[Conf](r)
 	if c.Bridge == "lo" && r.InList != nil { // STATUS looks which link has the name
 		return spec.Invalid("%q already exists but is not a bridge", c.Bridge)
 	}
@@ -61,10 +58,7 @@ func (c *Conf) gateways(ips []spec.IPConfig) (list []netip.Prefix) {
 
 // doubts reports fields that have no effect beside the others.
 func doubts(r *plugin.Request) (list []string) {
-	c, err := decode(r)
-	if err != nil {
-		return nil
-	}
+	c := plugin.ConfOf[Conf](r)
 	if c.IPAM.Type == "" && (c.IsGateway || c.IPMasq) {
 		list = append(list, "isGateway and ipMasq have no effect without ipam: there is no subnet")
 	}

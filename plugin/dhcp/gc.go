@@ -16,8 +16,8 @@ import (
 // gc releases the leases of attachments that are gone: those with a record of ours, at any
 // keeper, and those that our keeper got for the reference's plugin.
 func gc(ctx context.Context, r *plugin.Request) error {
-	ok, err := kernel.Of(r).Sweep(ctx, r, name, func(rec *record.Record) error { return releaseRecorded(ctx, r, rec) })
-	if !ok {
+	err := kernel.Of(r).Sweep(ctx, r, func(rec *record.Record) error { return releaseRecorded(ctx, r, rec) })
+	if _, ok := r.Valid(); !ok {
 		return err
 	}
 	return errors.Join(err, collect(ctx, r))
@@ -25,10 +25,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 
 func releaseRecorded(ctx context.Context, r *plugin.Request, rec *record.Record) error {
 	args := &dhcprpc.Args{ContainerID: rec.ContainerID, Netns: rec.NetNS, IfName: rec.IfName, StdinData: r.Config}
-	if err := release(ctx, r, socketOf(r, rec), args); err != nil {
-		return err
-	}
-	return kernel.Of(r).Records.Remove(rec.Network, rec.Owner, name)
+	return release(ctx, r, socketOf(r, rec), args)
 }
 
 // collect passes the GC on to the configured keeper if it is ours.

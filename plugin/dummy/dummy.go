@@ -6,6 +6,7 @@
 package dummy
 
 import (
+	"cmp"
 	"context"
 	"net"
 
@@ -26,6 +27,9 @@ var Plugin = plugin.Plugin{
 	Kind:  plugin.Interface,
 	About: "gives a container addresses on a device that leads nowhere",
 	Conf:  func() any { return new(Conf) },
+
+	NoPrev:    plugin.NoPrev{Check: "dummy: Required prevResult missing"},
+	Delegates: true,
 
 	Validate: validate,
 
@@ -49,65 +53,41 @@ type Conf struct {
 	DNS spec.DNS `json:"dns"`
 }
 
-func decode(r *plugin.Request) (*Conf, error) {
-	c := new(Conf)
-	if err := r.Decode(c); err != nil {
-		return nil, err
-	}
+// Load validates the configuration.
+func (c *Conf) Load(*plugin.Request) error {
 	if c.IPAM.Type == "" {
-		return nil, spec.Invalid("dummy interface requires an IPAM configuration")
+		return spec.Invalid("dummy interface requires an IPAM configuration")
 	}
-	return c, nil
+	return nil
 }
 
-// validate checks the configuration, and with it the answers that IPAM would give.
-func validate(r *plugin.Request) error {
-	if _, err := decode(r); err != nil {
-		return err
-	}
-	return endpoint.ValidateSegment(r, 0)
-}
+// validate checks the answers that IPAM would give.
+func validate(r *plugin.Request) error { return endpoint.ValidateSegment(r, 0) }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, err := decode(r)
-	if err != nil {
-		return nil, err
-	}
 	env, err := kernel.Of(r).Env(r)
 	if err != nil {
 		return nil, err
 	}
-	return single(r, conf, endpoint.AddressesOf(r).Container()).Attach(ctx, r, env)
+	return single(r, endpoint.AddressesOf(r).Container()).Attach(ctx, r, env)
 }
 
 // single is the attachment. The address of a new one is derived from the owner, so that a
 // repeated ADD gives the same.
-func single(r *plugin.Request, conf *Conf, mac net.HardwareAddr) *endpoint.Single {
+func single(r *plugin.Request, mac net.HardwareAddr) *endpoint.Single {
 	link := netstate.Child{
 		Kind: netstate.Dummy{}, Name: r.IfName, Temp: endpoint.TempName(r.Owner), MasterIn: netstate.Sandbox,
 		MAC: mac, Owner: r.Owner, NetNS: r.NetNS,
 	}
 	return &endpoint.Single{
-		Plugin: name, DNS: conf.DNS, MAC: mac, Link: netstate.State{link},
+		DNS: plugin.ConfOf[Conf](r).DNS, MAC: mac, Link: netstate.State{link},
 		Exists: spec.Errorf(spec.CodeInternal, "failed to create dummy: %w", unix.EEXIST),
 	}
 }
 
-func del(ctx context.Context, r *plugin.Request) error {
-	return endpoint.DetachSingle(ctx, r, name, endpoint.Delete(r, "dummy"))
-}
+func del(ctx context.Context, r *plugin.Request) error { return endpoint.DetachLink(ctx, r, name) }
 
-func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
-
-// checkOwn is CHECK without the IPAM plugin's part.
-func checkOwn(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	if r.Prev() == nil {
-		return spec.Invalid("dummy: Required prevResult missing")
-	}
+func check(ctx context.Context, r *plugin.Request) error {
 	env, err := kernel.Of(r).Env(r)
 	if err != nil {
 		return err
@@ -116,19 +96,11 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	return single(r, conf, mac).Check(ctx, r, env)
+	return single(r, mac).Check(ctx, r, env)
 }
 
-func gc(ctx context.Context, r *plugin.Request) error {
-	return endpoint.CollectSingle(ctx, r, name, endpoint.Delete(r, "dummy"))
-}
+func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, name) }
 
-func status(ctx context.Context, r *plugin.Request) error {
-	if _, err := decode(r); err != nil {
-		return err
-	}
-	if err := endpoint.KernelMakes(r, "dummy"); err != nil {
-		return err
-	}
-	return endpoint.Ready(ctx, r)
+func status(_ context.Context, r *plugin.Request) error {
+	return cmp.Or(endpoint.KernelMakes(r, name), endpoint.Ready(r))
 }

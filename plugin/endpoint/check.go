@@ -97,8 +97,8 @@ func MACOf(result *spec.Result, name string) (net.HardwareAddr, error) {
 // passes. It leaves the firewall out where the reference plugin made the attachment: then
 // no record exists, the host's end has no mark of ours, and the reference's masquerade
 // serves as well as ours.
-func Check(ctx context.Context, r *plugin.Request, env *netstate.Env, pluginName string, s netstate.State) error {
-	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, pluginName)
+func Check(ctx context.Context, r *plugin.Request, env *netstate.Env, s netstate.State) error {
+	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil {
 		kernel.Warn(r, err)
 	}
@@ -143,20 +143,6 @@ func marked(r *plugin.Request, env *netstate.Env, s netstate.State) bool {
 	})
 }
 
-// WithIPAM runs the CHECK of the IPAM plugin and that of the plugin itself, each whatever
-// the other's result.
-func WithIPAM(ctx context.Context, r *plugin.Request, own func(context.Context, *plugin.Request) error) error {
-	ipam := r.IPAMForward(ctx)
-	err := own(ctx, r)
-	switch {
-	case ipam == nil:
-		return err
-	case err == nil:
-		return ipam
-	}
-	return errors.Join(ipam, err)
-}
-
 func inFirewall(o netstate.Object) bool {
 	switch o.(type) {
 	case netstate.Element, netstate.Fact:
@@ -165,12 +151,12 @@ func inFirewall(o netstate.Object) bool {
 	return false
 }
 
-// Ready is the last part of STATUS: an ADD can write its record, and IPAM is ready.
-func Ready(ctx context.Context, r *plugin.Request) error {
+// Ready is the part of STATUS that checks whether an ADD can write its record.
+func Ready(r *plugin.Request) error {
 	if err := kernel.Of(r).Records.Ready(r.Network); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "no record can be written: %w", err)
 	}
-	return r.IPAMForward(ctx)
+	return nil
 }
 
 // FirewallReady is the part of STATUS that checks whether we may use nftables.

@@ -15,7 +15,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
@@ -24,7 +23,6 @@ import (
 // Child is an attachment whose interface is a link on top of another one, its master. It
 // has the common code of macvlan, ipvlan and vlan.
 type Child struct {
-	Plugin      string // the plugin of the record
 	Kind        netstate.ChildKind
 	Master      string // "": the interface of the default route
 	InContainer bool   // the master is in the container
@@ -106,14 +104,14 @@ func (c *Child) where() netstate.Where {
 // from the owner.
 func (c *Child) Link(o owner.Key, ifName, netNS string) netstate.Child {
 	return netstate.Child{
-		Kind: c.Kind, Name: ifName, Temp: tempName(o), Master: c.Master, MasterIn: c.where(),
+		Kind: c.Kind, Name: ifName, Temp: TempName(o), Master: c.Master, MasterIn: c.where(),
 		MTU: c.MTU, MAC: c.MAC, Owner: o, NetNS: netNS,
 	}
 }
 
 func (c *Child) single(link netstate.Child) *Single {
 	return &Single{
-		Plugin: c.Plugin, MAC: link.MAC, Link: netstate.State{link}, DNS: c.DNS, MTU: c.MTU,
+		MAC: link.MAC, Link: netstate.State{link}, DNS: c.DNS, MTU: c.MTU,
 		Addresses: c.Addresses, Configure: c.configure,
 		Exists: fmt.Errorf("failed to rename %s to %q: %w", c.Kind.Type(), link.Name, unix.EEXIST),
 	}
@@ -204,40 +202,10 @@ func addressesOf(result *spec.Result, inside spec.Interface) *spec.Result {
 	return &out
 }
 
-// Detach is the DEL. It deletes the link and calls IPAM, each even if the other fails. It
-// reads neither the configuration (except IPAM's type) nor the master, which may be gone.
-func (c *Child) Detach(ctx context.Context, r *plugin.Request) error {
-	return DetachSingle(ctx, r, c.Plugin, c.takeAway(r))
-}
-
-// Collect is the GC.
-func (c *Child) Collect(ctx context.Context, r *plugin.Request) error {
-	return CollectSingle(ctx, r, c.Plugin, c.takeAway(r))
-}
-
-func (c *Child) takeAway(r *plugin.Request) TakeAway {
-	named := Delete(r, c.Kind.Type())
-	return func(ctx context.Context, at Place, rec *record.Record) error {
-		if at.Conn == nil {
-			return nil
-		}
-		o := r.Owner
-		if rec != nil {
-			o = rec.Owner
-		}
-		if err := netstate.DeleteUnmarked(at.Conn, tempName(o), c.Kind.Type()); err != nil {
-			return err
-		}
-		return named(ctx, at, rec)
-	}
-}
-
-func tempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
-
 // Status reports whether an ADD could work: the kernel supports such links, the master exists
 // and its MTU is large enough, IPAM is ready. A master in a container, or chosen by a
 // chain, cannot be checked.
-func (c *Child) Status(ctx context.Context, r *plugin.Request, mayInherit bool) error {
+func (c *Child) Status(r *plugin.Request, mayInherit bool) error {
 	if err := KernelMakes(r, c.Kind.Type()); err != nil {
 		return err
 	}
@@ -246,7 +214,7 @@ func (c *Child) Status(ctx context.Context, r *plugin.Request, mayInherit bool) 
 			return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 		}
 	}
-	return Ready(ctx, r)
+	return Ready(r)
 }
 
 func (c *Child) masterReady(r *plugin.Request) error {
@@ -277,4 +245,24 @@ func KernelMakes(r *plugin.Request, kind string) error {
 		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 	}
 	return nil
+}
+
+// defaultInterface is the link of the best default route of the main table, IPv4 before
+// IPv6. Of several next hops the first counts.
+func defaultInterface(conn *nl.Conn) (string, error) {
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		index, err := conn.DefaultLink(family, true)
+		if err != nil {
+			return "", fmt.Errorf("look for the default route: %w", err)
+		}
+		if index == 0 {
+			continue
+		}
+		link, err := conn.LinkAt(index)
+		if err != nil {
+			return "", err
+		}
+		return link.Attrs().Name, nil
+	}
+	return "", spec.Invalid("no default route interface found")
 }

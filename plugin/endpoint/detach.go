@@ -4,6 +4,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/netns"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
@@ -25,25 +27,20 @@ import (
 // failed: the firewall first, so that no rule names an address that IPAM may give to
 // another attachment, then the link, the address, the record (see takeAndRelease). lost are
 // the elements that the attachment would have, for when its record is lost.
-func Detach(ctx context.Context, r *plugin.Request, pluginName string, lost ...nft.Element) error {
+func Detach(ctx context.Context, r *plugin.Request, lost ...nft.Element) error {
 	k := kernel.Of(r)
 	env, err := k.Env(r)
 	if err != nil {
 		kernel.Warn(r, err) // the host's side is enough
-		env, err = hostOnly(k)
+		env, err = k.HostEnv(r)
 	}
 	if err != nil {
 		return errors.Join(err, releaseAddress(ctx, r))
 	}
-	rec, err := k.Records.Take(r.Network, r.Owner, pluginName)
-	if err != nil {
-		kernel.Warn(r, err) // broken: go on by names
-	}
-	if rec == nil {
-		rec = withoutRecord(k, r, env, pluginName)
-		rec.Elements = append(rec.Elements, lost...)
-	}
-	return finish(k, rec, takeAndRelease(ctx, r, func() error { return takeDown(ctx, k, env, rec) }))
+	made := func() *record.Record { return withoutRecord(k, r, env, lost) }
+	return k.Detach(r, made, func(rec *record.Record) error {
+		return takeAndRelease(ctx, r, func() error { return takeDown(ctx, k, env, rec) })
+	})
 }
 
 // takeAndRelease removes what the plugin made and releases the address, each whether or not
@@ -63,7 +60,7 @@ func takeAndRelease(ctx context.Context, r *plugin.Request, take func() error) e
 // configuration has changed since.
 func releaseAddress(ctx context.Context, r *plugin.Request) error {
 	if r.Head.IPAM.Type != "" {
-		return r.IPAMDel(ctx)
+		return r.IPAM(ctx, spec.Del)
 	}
 	var errs []error
 	for _, p := range r.Session.Plugins {
@@ -71,26 +68,19 @@ func releaseAddress(ctx context.Context, r *plugin.Request) error {
 			continue
 		}
 		if rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, p.Name); rec != nil || err != nil {
-			_, err = r.Delegate(ctx, p.Name, spec.Del)
+			_, err = r.Session.Invoke(ctx, p.Name, r.Call)
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func hostOnly(k *kernel.Kernel) (*netstate.Env, error) {
-	host, err := k.Host()
-	return &netstate.Env{Host: host, NFT: k.NFT}, err
-}
-
 // withoutRecord is what the owner alone determines: the names of links and the facts that
 // it references, and, when its addresses are unknown, its elements. Attachments of the
 // reference plugin have no record either, so DEL also looks for what it left in the
 // firewall.
-func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, pluginName string) *record.Record {
-	rec := &record.Record{
-		Plugin: pluginName, Owner: r.Owner, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName,
-	}
+func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, lost []nft.Element) *record.Record {
+	rec := &record.Record{}
 	for n := range byte(candidates) {
 		rec.Links = append(rec.Links, r.Owner.LinkName(linkPrefix, n))
 	}
@@ -109,6 +99,7 @@ func withoutRecord(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, plugi
 		}
 	}
 	k.NFT.Queue(iptnft.Leftovers(kernel.Attachment(r), addrs))
+	rec.Elements = append(rec.Elements, lost...)
 	return rec
 }
 
@@ -141,24 +132,22 @@ func addresses(r *plugin.Request, env *netstate.Env) (addrs []netip.Prefix) {
 
 // Collect is the GC of a plugin that makes a veth pair: the work of DEL for every record of
 // the network that is not on the list of valid attachments.
-func Collect(ctx context.Context, r *plugin.Request, pluginName string) error {
+func Collect(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	env, err := hostOnly(k)
+	env, err := k.HostEnv(r)
 	if err != nil {
-		return errors.Join(err, r.IPAMForward(ctx))
+		return err
 	}
-	ok, err := k.Sweep(ctx, r, pluginName, func(rec *record.Record) error {
-		return finish(k, rec, takeDown(ctx, k, env, rec))
-	})
-	if !ok {
-		return errors.Join(err, r.IPAMForward(ctx))
+	err = k.Sweep(ctx, r, func(rec *record.Record) error { return takeDown(ctx, k, env, rec) })
+	if _, ok := r.Valid(); !ok {
+		return err
 	}
-	lost := k.SweepLost(r, pluginName, nft.Element.OfInterface, func(lost *record.Record) error {
+	lost := k.SweepLost(r, nft.Element.OfInterface, func(lost *record.Record) error {
 		k.Withdraw(lost)
 		return k.NFT.Commit(ctx)
 	})
 	k.NFT.Queue(iptnft.Sweep(r.Network, living(k, r)))
-	return errors.Join(err, lost, k.SweepAbandoned(ctx, r, pluginName), r.IPAMForward(ctx))
+	return errors.Join(err, lost, k.SweepAbandoned(ctx, r))
 }
 
 func living(k *kernel.Kernel, r *plugin.Request) (list []iptnft.Attachment) {
@@ -185,14 +174,6 @@ func takeDown(ctx context.Context, k *kernel.Kernel, env *netstate.Env, rec *rec
 		}
 	}
 	return errors.Join(append(errs, err, k.NFT.Commit(ctx))...)
-}
-
-// finish deletes the record unless something is left for another try.
-func finish(k *kernel.Kernel, rec *record.Record, err error) error {
-	if err != nil {
-		return err
-	}
-	return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
 }
 
 // deletePair deletes the pair by its host end, else by the container's: the names of the
@@ -244,4 +225,124 @@ func deleteInside(env *netstate.Env, rec *record.Record) error {
 		return nil
 	}
 	return netstate.DeleteLink(env.Sandbox, link)
+}
+
+// TakeAway removes what a plugin put into a container's namespace. rec is nil when there is
+// no record.
+type TakeAway func(ctx context.Context, at Place, rec *record.Record) error
+
+// Place is the namespace of a container that is being detached.
+type Place struct {
+	Conn *nl.Conn // nil: the namespace is gone
+	// Old means that the path is from a record, not from the runtime. Another namespace may
+	// have the path by now: only a marked interface is ours.
+	Old bool
+}
+
+// DetachLink is the DEL of a Single that made its interface. kind is the library's name of
+// it ("tuntap"): an interface of the reference plugin has no mark, and one of another kind
+// belongs to another program. So does one without a mark where the namespace is known only
+// from a record.
+func DetachLink(ctx context.Context, r *plugin.Request, kind string) error {
+	return DetachSingle(ctx, r, deleteLink(r, kind))
+}
+
+// CollectLinks is its GC.
+func CollectLinks(ctx context.Context, r *plugin.Request, kind string) error {
+	return CollectSingle(ctx, r, deleteLink(r, kind))
+}
+
+func deleteLink(r *plugin.Request, kind string) TakeAway {
+	return func(_ context.Context, at Place, rec *record.Record) error {
+		if at.Conn == nil {
+			return nil // it was deleted with the namespace
+		}
+		o, ifName := r.Owner, r.IfName
+		if rec != nil {
+			o, ifName = rec.Owner, rec.IfName
+		}
+		if err := netstate.DeleteUnmarked(at.Conn, TempName(o), kind); err != nil {
+			return err
+		}
+		link, err := own(at, ifName, o, kind)
+		if err != nil || link == nil {
+			return err
+		}
+		return netstate.DeleteLink(at.Conn, link)
+	}
+}
+
+// TempName is the first name of a new interface in the container. It derives from the
+// owner, so that DEL finds one without a mark.
+func TempName(o owner.Key) string { return o.LinkName(linkPrefix, 0) }
+
+// own finds the owner's interface by its name, or by its mark if the container renamed it.
+func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error) {
+	link, err := at.Conn.Link(ifName)
+	if err == nil && link.Type() == kind {
+		theirs, marked := owner.FromAlias(link.Attrs().Alias)
+		if theirs == o || !marked && !at.Old {
+			return link, nil
+		}
+	}
+	if err != nil && !nl.IsNotFound(err) {
+		return nil, err
+	}
+	links, err := at.Conn.LinkList()
+	for _, l := range links {
+		if l.Attrs().Alias == o.Alias() && l.Type() == kind {
+			return l, nil
+		}
+	}
+	return nil, err
+}
+
+// DetachSingle is the DEL of a Single: it calls take and IPAM (see takeAndRelease), and
+// deletes the record last, unless take fails with kernel.ErrUnfinished.
+func DetachSingle(ctx context.Context, r *plugin.Request, take TakeAway) error {
+	k := kernel.Of(r)
+	return k.Detach(r, nil, func(rec *record.Record) error {
+		at := Place{Conn: openPlace(k, r, r.NetNS)}
+		if r.NetNS == "" && rec != nil {
+			at = Place{Conn: openPlace(k, r, rec.NetNS), Old: true}
+		}
+		var unfinished error
+		err := takeAndRelease(ctx, r, func() error {
+			err := take(ctx, at, rec)
+			if errors.Is(err, kernel.ErrUnfinished) {
+				unfinished, err = err, nil
+			}
+			return err
+		})
+		return cmp.Or(err, unfinished)
+	})
+}
+
+// openPlace opens a namespace that may be gone. The process's own is no container's: a path
+// below /proc leads to another one when a process id is used again.
+func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
+	if path == "" {
+		return nil
+	}
+	c, err := k.Sandbox(path)
+	if err == nil {
+		var own bool
+		if own, err = c.NS.IsCurrent(); err == nil && (!own || r.NetNSOverride) {
+			return c
+		}
+	}
+	if err != nil && !netns.Gone(err) {
+		kernel.Warn(r, err)
+	}
+	return nil
+}
+
+// CollectSingle is the GC of a Single: it calls take for each record that is not on the
+// list of valid attachments.
+func CollectSingle(ctx context.Context, r *plugin.Request, take TakeAway) error {
+	k := kernel.Of(r)
+	err := k.Sweep(ctx, r, func(rec *record.Record) error {
+		return take(ctx, Place{Conn: openPlace(k, r, rec.NetNS), Old: true}, rec)
+	})
+	return errors.Join(err, k.SweepAbandoned(ctx, r))
 }

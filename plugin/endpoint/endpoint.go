@@ -116,7 +116,7 @@ func isFree(ctx context.Context, r *plugin.Request, env *netstate.Env, name stri
 
 // attachedIn returns the namespace of our record.
 func attachedIn(r *plugin.Request) string {
-	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Head.Type)
+	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil || rec == nil || rec.NetNS == "" {
 		return "another namespace"
 	}
@@ -130,7 +130,7 @@ func orphaned(r *plugin.Request, env *netstate.Env, link netlink.Link) bool {
 	if at := link.Attrs(); link.Type() == "veth" && at.NetNsID >= 0 && !env.Host.Lives(at.NetNsID) {
 		return true
 	}
-	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Head.Type)
+	rec, err := kernel.Of(r).Records.Read(r.Network, r.Owner, r.Plugin.Name)
 	if err != nil || rec == nil || rec.NetNS == "" {
 		return false
 	}

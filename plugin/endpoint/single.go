@@ -4,6 +4,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"slices"
@@ -19,7 +20,6 @@ import (
 // Single is an attachment of one interface that is only in the container's namespace: a
 // tap, a dummy, a device of the host.
 type Single struct {
-	Plugin string           // the plugin of the record
 	MAC    net.HardwareAddr // if known before; may be nil
 	Link   netstate.State   // creates the interface, down
 	Record *record.Record   // what DEL needs beyond names; may be nil
@@ -84,12 +84,7 @@ func (s *Single) begin(r *plugin.Request, env *netstate.Env) error {
 	if !nl.IsNotFound(err) {
 		return err
 	}
-	rec := s.Record
-	if rec == nil {
-		rec = &record.Record{}
-	}
-	rec.Plugin = s.Plugin
-	return kernel.Of(r).Record(r, rec)
+	return kernel.Of(r).Record(r, cmp.Or(s.Record, &record.Record{}))
 }
 
 // IPAMNeedsLink reports whether an IPAM plugin may work through the container's interface: the

@@ -4,6 +4,7 @@
 package firewall
 
 import (
+	"cmp"
 	"net/netip"
 
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
@@ -50,18 +51,11 @@ const (
 	policyIsolated   = "isolated"
 )
 
-func decode(r *plugin.Request) (*Conf, error) {
-	c := new(Conf)
-	if err := r.Decode(c); err != nil {
-		return nil, err
-	}
-	if c.FirewalldZone == "" {
-		c.FirewalldZone = defaultZone
-	}
-	if c.IptablesAdminChainName == "" {
-		c.IptablesAdminChainName = iptnft.DefaultAdminChain
-	}
-	return c, c.validate()
+// Load sets the defaults and validates the configuration.
+func (c *Conf) Load(*plugin.Request) error {
+	c.FirewalldZone = cmp.Or(c.FirewalldZone, defaultZone)
+	c.IptablesAdminChainName = cmp.Or(c.IptablesAdminChainName, iptnft.DefaultAdminChain)
+	return c.validate()
 }
 
 // xtNameMax is the longest name of an iptables chain (XT_FUNCTION_MAXNAMELEN less the NUL).

@@ -11,10 +11,7 @@ import (
 
 // doubts reports fields that Add silently ignores, as the reference does.
 func doubts(r *plugin.Request) (list []string) {
-	c, err := decode(r)
-	if err != nil {
-		return nil
-	}
+	c := plugin.ConfOf[Conf](r)
 	switch c.Backend {
 	case "", backendIPTables, backendFirewalld:
 	default:

@@ -35,7 +35,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const name = "firewall"
+const (
+	name   = "firewall"
+	noPrev = "missing prevResult from earlier plugin"
+)
 
 // Plugin is the plugin.
 var Plugin = plugin.Plugin{
@@ -44,9 +47,8 @@ var Plugin = plugin.Plugin{
 	About:      "lets a container through the host's firewall and keeps networks apart",
 	MinVersion: "0.4.0",
 	Conf:       func() any { return new(Conf) },
-
-	Validate: func(r *plugin.Request) error { _, err := decode(r); return err },
-	Doubts:   doubts,
+	NoPrev:     plugin.NoPrev{Add: noPrev, Check: noPrev},
+	Doubts:     doubts,
 
 	Add:    add,
 	Del:    del,
@@ -57,11 +59,7 @@ var Plugin = plugin.Plugin{
 
 // add passes the previous result through.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, err := decode(r)
-	if err != nil {
-		return nil, err
-	}
-	k := kernel.Of(r)
+	conf, k := plugin.ConfOf[Conf](r), kernel.Of(r)
 	env, err := k.HostEnv(r)
 	if err != nil {
 		return nil, err
@@ -89,11 +87,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 
 // check compares the kernel, and firewalld, with the state that ADD made.
 func check(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	k := kernel.Of(r)
+	conf, k := plugin.ConfOf[Conf](r), kernel.Of(r)
 	env, err := k.HostEnv(r)
 	if err != nil {
 		return err
@@ -105,26 +99,21 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if rec, err := k.Records.Read(r.Network, r.Owner, name); err == nil && rec != nil && p.daemon == nil {
 		p.asAttached(k, rec)
 	}
-	return k.Excuse(r, name, iptnft.Accepting(addresses(ctx, r)), kernel.Check(ctx, env, p.compile(k)))
+	return k.Excuse(r, iptnft.Accepting(addresses(ctx, r)), kernel.Check(ctx, env, p.compile(k)))
 }
 
 // gc removes what belongs to attachments that are not valid any more.
 func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error { return remove(ctx, r, k, rec) })
-	return err
+	return k.Sweep(ctx, r, func(rec *record.Record) error { return remove(ctx, r, k, rec) })
 }
 
 // status reports whether an ADD could work, and whether its rules would have effect.
 func status(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
 	if err := kernel.Of(r).NFT.Status(); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "firewall cannot be changed: %w", err)
 	}
-	if conf.Backend == backendFirewalld {
+	if plugin.ConfOf[Conf](r).Backend == backendFirewalld {
 		d, err := connect(ctx)
 		if err != nil {
 			return spec.Errorf(spec.CodeNotAvailable, "backend firewalld: %w", err)
@@ -155,9 +144,6 @@ type plan struct {
 
 // newPlan refuses what is impossible before anything is changed.
 func newPlan(ctx context.Context, r *plugin.Request, c *Conf, env *netstate.Env) (*plan, error) {
-	if r.Prev() == nil {
-		return nil, spec.Invalid("missing prevResult from earlier plugin")
-	}
 	if err := plugin.CheckPrefixes(r.Prev()); err != nil {
 		return nil, err
 	}
@@ -211,7 +197,7 @@ func (p *plan) facts() (facts []record.Fact) {
 
 // record is the record for DEL, with what an earlier ADD of the attachment holds.
 func (p *plan) record(earlier *record.Record) *record.Record {
-	rec := &record.Record{Plugin: name, Bridge: p.bridge, Accepts: p.addresses}
+	rec := &record.Record{Bridge: p.bridge, Accepts: p.addresses}
 	if len(p.addresses) > 0 {
 		rec.AdminChain = p.adminChain()
 	}

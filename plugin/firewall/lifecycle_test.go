@@ -226,8 +226,9 @@ func FuzzConf(f *testing.F) {
 	f.Add([]byte(`{"backend": "firewalld", "firewalldZone": "home", "iptablesAdminChainName": "MINE", "ingressPolicy": "isolated"}`))
 	f.Add([]byte(`{"INGRESSPOLICY": "open", "firewalldZone": "a b"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := decode(&plugin.Request{Call: &spec.Call{Config: data}})
-		if err == nil && (!plainName(c.FirewalldZone) || !plainName(c.IptablesAdminChainName)) {
+		r := &plugin.Request{Plugin: &Plugin, Call: &spec.Call{Config: data}}
+		_, err := r.Conf()
+		if c := plugin.ConfOf[Conf](r); err == nil && (!plainName(c.FirewalldZone) || !plainName(c.IptablesAdminChainName)) {
 			t.Errorf("accepted %+v", c)
 		}
 	})

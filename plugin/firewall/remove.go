@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
-	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
@@ -24,20 +23,16 @@ import (
 // whose rules are found by name and address.
 func del(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	rec, err := k.Records.Take(r.Network, r.Owner, name)
-	if err != nil {
-		kernel.Warn(r, err)
-	}
-	if rec == nil {
-		rec = withoutRecord(r, k)
-		k.NFT.Queue(leftovers(ctx, r))
+	lost := func() *record.Record {
+		k.NFT.Queue(iptnft.Leftovers(kernel.Attachment(r), addresses(ctx, r)))
 		k.NFT.Queue(iptnft.Unaccept(iptnft.Owned(string(r.Owner)), adminChain(r)))
+		return withoutRecord(r, k)
 	}
-	return remove(ctx, r, k, rec)
+	return k.Detach(r, lost, func(rec *record.Record) error { return remove(ctx, r, k, rec) })
 }
 
-// remove deletes everything of one attachment: for DEL and GC. Every step runs even if
-// another failed; the record is deleted last.
+// remove removes everything of one attachment: for DEL and GC. Every step runs even if
+// another failed.
 func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
 	var errs []error
 	sources, facts := sourcesOf(rec)
@@ -48,16 +43,13 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 		k.NFT.Queue(iptnft.Unaccept(iptnft.Owned(string(rec.Owner)), rec.AdminChain))
 	}
 	errs = append(errs, k.NFT.Start(ctx), leaveZones(ctx, r, k, rec.Owner, sources))
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return k.Records.Remove(rec.Network, rec.Owner, name)
+	return errors.Join(errs...)
 }
 
 // withoutRecord makes up a record: the facts that the owner holds, and, as in the
 // reference, the addresses of prevResult in the zone of the configuration.
 func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
-	rec := &record.Record{Plugin: name, Network: r.Network, Owner: r.Owner}
+	rec := &record.Record{}
 	held, err := k.Records.Held(r.Owner)
 	if err != nil {
 		kernel.Warn(r, err)
@@ -67,7 +59,8 @@ func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 			rec.Shared = append(rec.Shared, fact)
 		}
 	}
-	if conf, err := decode(r); err == nil && conf.Backend != backendIPTables && r.Prev() != nil {
+	conf := plugin.ConfOf[Conf](r)
+	if _, err := r.Conf(); err == nil && conf.Backend != backendIPTables && r.Prev() != nil {
 		rec.Zone, rec.Sources = conf.FirewalldZone, sources(r.Prev())
 	}
 	return rec
@@ -75,11 +68,10 @@ func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
 
 // adminChain is the configuration's, empty when a DEL has none.
 func adminChain(r *plugin.Request) string {
-	conf, err := decode(r)
-	if err != nil {
+	if _, err := r.Conf(); err != nil {
 		return ""
 	}
-	return conf.IptablesAdminChainName
+	return plugin.ConfOf[Conf](r).IptablesAdminChainName
 }
 
 func isOurs(fact string) bool {
@@ -89,11 +81,6 @@ func isOurs(fact string) bool {
 		}
 	}
 	return false
-}
-
-// leftovers removes what the reference plugins made for an attachment.
-func leftovers(ctx context.Context, r *plugin.Request) nft.Extra {
-	return iptnft.Leftovers(kernel.Attachment(r), addresses(ctx, r))
 }
 
 // addresses returns those of an attachment: from prevResult, else from the files of

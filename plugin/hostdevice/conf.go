@@ -65,16 +65,8 @@ type Conf struct {
 
 const noSelector = `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`
 
-// decode reads and validates the configuration. The texts are the reference's.
-func decode(r *plugin.Request) (*Conf, error) {
-	c := new(Conf)
-	if err := r.Decode(c); err != nil {
-		return nil, err
-	}
-	return c, c.validate()
-}
-
-func (c *Conf) validate() (err error) {
+// Load validates the configuration. The texts are the reference's.
+func (c *Conf) Load(*plugin.Request) (err error) {
 	if c.HWAddr != "" {
 		if c.hwaddr, err = net.ParseMAC(c.HWAddr); err != nil {
 			return spec.Invalid("failed to find host device: failed to parse MAC address %q: %w", c.HWAddr, err)
@@ -91,13 +83,10 @@ func (c *Conf) validate() (err error) {
 	return nil
 }
 
-// validate checks the configuration, and with it the answers that IPAM would give. Without
+// validate checks the answers that IPAM would give. Without
 // a device, the runtime must be allowed to name one.
 func validate(r *plugin.Request) error {
-	c, err := decode(r)
-	if err != nil {
-		return err
-	}
+	c := plugin.ConfOf[Conf](r)
 	if c.Device == "lo" {
 		return spec.Invalid("invalid device %q: lo cannot leave the host", c.Device)
 	}
@@ -112,10 +101,7 @@ func validate(r *plugin.Request) error {
 }
 
 func doubts(r *plugin.Request) []string {
-	c, err := decode(r)
-	if err != nil {
-		return nil
-	}
+	c := plugin.ConfOf[Conf](r)
 	var given []string
 	for _, f := range [...][2]string{{"device", c.Device}, {"hwaddr", c.HWAddr}, {"kernelpath", c.KernelPath}, {"pciBusID", c.PCIBusID}} {
 		if f[1] != "" {

@@ -16,12 +16,8 @@ import (
 
 // TestCompile compares the state of a configuration and IPAM's answer, as text.
 func TestCompile(t *testing.T) {
-	endpointtest.Goldens(t, func(t *testing.T, conf []byte, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error) {
-		r := &plugin.Request{Call: &spec.Call{Config: conf, IfName: pair.IfName, NetNS: pair.NetNS}, Owner: pair.Owner}
-		c, err := decode(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+	endpointtest.Goldens(t, &Plugin, func(r *plugin.Request, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error) {
+		c := plugin.ConfOf[Conf](r)
 		m := move{device: &record.Device{Name: c.Device}, ifName: pair.IfName, netns: pair.NetNS, mac: pair.MAC}
 		return single(r, c, m).Compile(pair.IfName, pair.NetNS, ipam)
 	})

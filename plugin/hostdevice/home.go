@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/netns"
-	"github.com/patchbay-net/patchbay/plugin/endpoint"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // endTime is how long the kernel may take to end a namespace and return its real devices
@@ -70,7 +70,7 @@ func (t trip) arrived(ctx context.Context) (netlink.Link, error) {
 		case <-time.After(20 * time.Millisecond):
 		}
 		if time.Now().After(end) {
-			return nil, fmt.Errorf("device %s (%s) is neither on the host nor in the container: %w", t.Name, t.MAC, endpoint.ErrUnfinished)
+			return nil, fmt.Errorf("device %s (%s) is neither on the host nor in the container: %w", t.Name, t.MAC, kernel.ErrUnfinished)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func (t trip) restore(link netlink.Link) error {
 		errs = append(errs, t.addRoute(index, r))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("restore device %s: %w: %w", t.Name, endpoint.ErrUnfinished, err)
+		return fmt.Errorf("restore device %s: %w: %w", t.Name, kernel.ErrUnfinished, err)
 	}
 	if err := t.host.SetLink(index, nl.LinkChange{Alias: &t.Alias}); err != nil && !nl.IsNotFound(err) {
 		return fmt.Errorf("failed to unset alias of %q: %w", t.Name, err)

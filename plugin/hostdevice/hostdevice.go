@@ -29,6 +29,8 @@ var Plugin = plugin.Plugin{
 	Layer2:       true,
 	Capabilities: []string{"deviceID"},
 	Conf:         func() any { return new(Conf) },
+	NoPrev:       plugin.NoPrev{Check: "Required prevResult missing"},
+	Delegates:    true,
 
 	Validate: validate,
 	Doubts:   doubts,
@@ -41,10 +43,7 @@ var Plugin = plugin.Plugin{
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, err := decode(r)
-	if err != nil {
-		return nil, err
-	}
+	conf := plugin.ConfOf[Conf](r)
 	sys := sysfs(r.Session.Paths.Sys)
 	if err := sys.resolve(conf); err != nil {
 		return nil, err
@@ -73,7 +72,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 
 func single(r *plugin.Request, conf *Conf, m move) *endpoint.Single {
 	return &endpoint.Single{
-		Plugin: name, DNS: conf.DNS, MAC: m.mac, Link: netstate.State{m},
+		DNS: conf.DNS, MAC: m.mac, Link: netstate.State{m},
 		Record:    &record.Record{Device: m.device},
 		Configure: endpoint.OnSegment,
 		Exists:    spec.Errorf(spec.CodeInternal, "failed to move link: the container has an interface %q: %w", r.IfName, unix.EEXIST),
@@ -83,7 +82,7 @@ func single(r *plugin.Request, conf *Conf, m move) *endpoint.Single {
 // addUserSpace gives addresses to a device that the kernel does not drive. A record without
 // a device says that nothing was moved.
 func addUserSpace(ctx context.Context, r *plugin.Request, conf *Conf) (*spec.Result, error) {
-	if err := kernel.Of(r).Record(r, &record.Record{Plugin: name}); err != nil {
+	if err := kernel.Of(r).Record(r, &record.Record{}); err != nil {
 		return nil, err
 	}
 	result := &spec.Result{
@@ -109,11 +108,11 @@ func addUserSpace(ctx context.Context, r *plugin.Request, conf *Conf) (*spec.Res
 }
 
 func del(ctx context.Context, r *plugin.Request) error {
-	return endpoint.DetachSingle(ctx, r, name, bringHome(r))
+	return endpoint.DetachSingle(ctx, r, bringHome(r))
 }
 
 func gc(ctx context.Context, r *plugin.Request) error {
-	return endpoint.CollectSingle(ctx, r, name, bringHome(r))
+	return endpoint.CollectSingle(ctx, r, bringHome(r))
 }
 
 // bringHome takes the device out of the container, or finds it on the host when the
@@ -148,22 +147,9 @@ func bringHome(r *plugin.Request) endpoint.TakeAway {
 	}
 }
 
-func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
-
-// checkOwn is CHECK without the IPAM plugin's part.
-func checkOwn(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	if r.Prev() == nil {
-		return spec.Invalid("Required prevResult missing")
-	}
-	k := kernel.Of(r)
-	rec, err := k.Records.Read(r.Network, r.Owner, name)
-	if err != nil {
-		kernel.Warn(r, err)
-	}
+func check(ctx context.Context, r *plugin.Request) error {
+	conf, k := plugin.ConfOf[Conf](r), kernel.Of(r)
+	rec := k.Read(r)
 	if rec == nil { // the reference plugin's
 		if err := sysfs(r.Session.Paths.Sys).resolve(conf); err != nil {
 			return err
@@ -188,13 +174,10 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 
 // status reports whether the device exists: on the host, or in a container of ours and so only
 // busy. A device that the runtime chooses is not known.
-func status(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
+func status(_ context.Context, r *plugin.Request) error {
+	conf := plugin.ConfOf[Conf](r)
 	if !conf.selects() {
-		return endpoint.Ready(ctx, r)
+		return endpoint.Ready(r)
 	}
 	k, sys := kernel.Of(r), sysfs(r.Session.Paths.Sys)
 	if err := sys.resolve(conf); err != nil {
@@ -209,5 +192,5 @@ func status(ctx context.Context, r *plugin.Request) error {
 			return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 		}
 	}
-	return endpoint.Ready(ctx, r)
+	return endpoint.Ready(r)
 }

@@ -163,9 +163,8 @@ func deviceOf(link netlink.Link, home string) *record.Device {
 // configuration names, if the kernel returned it. It then has its name in the container, or
 // devN, and its original name as its alias.
 func unrecordedOnHost(r *plugin.Request, host *nl.Conn) (*record.Device, error) {
-	conf, err := decode(r)
-	sys := sysfs(r.Session.Paths.Sys)
-	if err != nil || sys.resolve(conf) != nil || conf.DPDKMode {
+	conf, sys := plugin.ConfOf[Conf](r), sysfs(r.Session.Paths.Sys)
+	if _, err := r.Conf(); err != nil || sys.resolve(conf) != nil || conf.DPDKMode {
 		return nil, nil //nolint:nilerr // a configuration that became invalid names nothing
 	}
 	link, err := sys.lookup(conf, host)

@@ -38,8 +38,8 @@ func renamed(r *plugin.Request) *record.Record {
 // means reports whether the configuration of the request names a device. A configuration that
 // became invalid names nothing.
 func means(r *plugin.Request, d *record.Device) bool {
-	conf, err := decode(r)
-	sys := sysfs(r.Session.Paths.Sys)
+	_, err := r.Conf()
+	conf, sys := plugin.ConfOf[Conf](r), sysfs(r.Session.Paths.Sys)
 	return err == nil && sys.resolve(conf) == nil && sys.names(conf, d)
 }
 

@@ -98,22 +98,25 @@ type pool struct {
 // load reads and checks everything that an ADD needs. Without any range the error wraps
 // ipam.ErrNoRanges.
 func load(r *plugin.Request) (*pool, error) {
-	var conf Conf
-	if err := r.Decode(&conf); err != nil {
+	conf, err := r.Conf()
+	if err != nil {
 		return nil, err
 	}
-	if conf.IPAM == nil {
+	return conf.(*Conf).pool(r)
+}
+
+func (c *Conf) pool(r *plugin.Request) (p *pool, err error) {
+	if c.IPAM == nil {
 		return nil, spec.Invalid("IPAM config missing 'ipam' key")
 	}
-	p := &pool{routes: conf.IPAM.Routes, resolvConf: conf.IPAM.ResolvConf, dataDir: dataDir(r, conf.IPAM.DataDir)}
+	p = &pool{routes: c.IPAM.Routes, resolvConf: c.IPAM.ResolvConf, dataDir: dataDir(r, c.IPAM.DataDir)}
 	if err := checkRoutes(p.routes); err != nil {
 		return nil, err
 	}
-	var err error
-	if p.requested, err = requested(r, &conf); err != nil {
+	if p.requested, err = requested(r, c); err != nil {
 		return nil, err
 	}
-	if p.sets, err = Sets(conf.all()); err != nil {
+	if p.sets, err = Sets(c.all()); err != nil {
 		return nil, spec.Invalid("%w", err)
 	}
 	return p, checkFamilies(p.sets, r.Version)

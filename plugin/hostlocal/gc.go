@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
@@ -45,8 +44,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	if err := errors.Join(errs...); err != nil {
 		return err // the records name what is left
 	}
-	_, err = k.Sweep(ctx, r, name, func(rec *record.Record) error { return k.Records.Remove(rec.Network, rec.Owner, name) })
-	return err
+	return kernel.CollectRecords(ctx, r)
 }
 
 // keeper reports whether an owner is still valid. One without an interface name,
@@ -66,7 +64,7 @@ func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.
 	owners, err := stale(ctx, r, dir, keep)
 	errs := []error{err}
 	for o := range owners {
-		errs = append(errs, kernel.Of(r).Seize(r, owner.Of(r.Network, o.ID, o.IfName), name, func() error {
+		errs = append(errs, kernel.Of(r).Seize(r, owner.Of(r.Network, o.ID, o.IfName), func() error {
 			return releaseOf(ctx, r, dir, o, func(res ipam.Reservation) bool { return !res.Since.After(r.Listed()) })
 		}))
 	}

@@ -80,15 +80,12 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 }
 
 func allocate(ctx context.Context, r *plugin.Request, p *pool) ([]ipam.Lease, error) {
-	prior, err := kernel.Of(r).Records.Read(r.Network, r.Owner, name)
-	if err != nil {
-		kernel.Warn(r, err)
-	}
+	prior := kernel.Of(r).Read(r)
 	refused := true
 	if prior != nil { // a living attachment that refuses us gets its record back
 		r.Undo(func(context.Context) error { return restore(r, prior, refused) })
 	}
-	if err := kernel.Of(r).Record(r, &record.Record{Plugin: name, DataDir: p.dataDir}); err != nil {
+	if err := kernel.Of(r).Record(r, &record.Record{DataDir: p.dataDir}); err != nil {
 		return nil, err
 	}
 	if err := r.Step("allocate addresses"); err != nil {
@@ -149,24 +146,17 @@ func coded(err error) error {
 // del releases everything of the attachment, in the directories of the record and of the
 // configuration, which need not be valid.
 func del(ctx context.Context, r *plugin.Request) error {
-	k := kernel.Of(r)
 	dir, err := configuredDir(r)
 	if err != nil {
 		kernel.Warn(r, err)
 	}
-	rec, err := k.Records.Take(r.Network, r.Owner, name)
-	if err != nil {
-		kernel.Warn(r, err)
-	}
-	errs := []error{release(ctx, r, dir)}
-	if rec != nil && rec.DataDir != "" && rec.DataDir != dir {
-		errs = append(errs, release(ctx, r, rec.DataDir))
-	}
-	// The record is kept until everything in it is released.
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return k.Records.Remove(r.Network, r.Owner, name)
+	return kernel.Of(r).Detach(r, nil, func(rec *record.Record) error {
+		errs := []error{release(ctx, r, dir)}
+		if rec != nil && rec.DataDir != "" && rec.DataDir != dir {
+			errs = append(errs, release(ctx, r, rec.DataDir))
+		}
+		return errors.Join(errs...)
+	})
 }
 
 func release(ctx context.Context, r *plugin.Request, dir string) error {

@@ -301,7 +301,7 @@ func FuzzConf(f *testing.F) {
 	f.Add(`{"name":"n","ipam":{"ranges":[[{}],[]]},"runtimeConfig":{"ipRanges":[[{"subnet":"::/0"}]],"ips":["fd00::1/64"]}}`, "")
 	f.Add(`{"name":"n","ipam":{"subnet":"10.0.0.0/30","rangeStart":"10.0.0.2","rangeEnd":"10.0.0.1"}}`, "IP=")
 	f.Fuzz(func(t *testing.T, conf, args string) {
-		r := &plugin.Request{Call: &spec.Call{Config: []byte(conf), Args: args}, Version: "1.0.0", Session: plugin.NewSession(nil)}
+		r := &plugin.Request{Plugin: &Plugin, Call: &spec.Call{Config: []byte(conf), Args: args}, Version: "1.0.0", Session: plugin.NewSession(nil)}
 		p, err := load(r)
 		if err != nil {
 			return

@@ -80,8 +80,8 @@ func lengths(sets []ipam.RangeSet) (list []int) {
 
 // doubts reports fields that are not read, and files.
 func doubts(r *plugin.Request) (list []string) {
-	var conf Conf
-	if r.Decode(&conf) != nil || conf.IPAM == nil {
+	conf := plugin.ConfOf[Conf](r)
+	if conf.IPAM == nil {
 		return nil
 	}
 	if c := conf.IPAM; c.Subnet == "" && (c.RangeStart != "" || c.RangeEnd != "" || c.Gateway != "") {

@@ -54,27 +54,20 @@ type Conf struct {
 	mode netlink.IPVlanMode
 }
 
-// decode reads and validates the configuration. The texts are the reference's.
-func decode(r *plugin.Request) (*Conf, error) {
-	c := new(Conf)
-	if err := r.Decode(c); err != nil {
-		return nil, err
-	}
+// Load validates the configuration. The texts are the reference's.
+func (c *Conf) Load(*plugin.Request) error {
 	err := endpoint.ValidateMaster(c.Master)
-	if err != nil {
-		return nil, err
-	}
-	c.mode, err = modeOf(c.Mode)
-	return c, err
-}
-
-// validate checks the configuration, and with it the answers that IPAM would give. In a
-// chain earlier plugins may have given the addresses.
-func validate(r *plugin.Request) error {
-	c, err := decode(r)
 	if err != nil {
 		return err
 	}
+	c.mode, err = modeOf(c.Mode)
+	return err
+}
+
+// validate checks the MTU, and the answers that IPAM would give. In a
+// chain earlier plugins may have given the addresses.
+func validate(r *plugin.Request) error {
+	c := plugin.ConfOf[Conf](r)
 	if c.IPAM.Type == "" && r.InList != nil && r.InList.First {
 		return spec.Invalid("no plugin name provided")
 	}

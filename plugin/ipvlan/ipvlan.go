@@ -29,6 +29,9 @@ var Plugin = plugin.Plugin{
 	About: "puts a container on the segment of a link, with the link's Ethernet address",
 	Conf:  func() any { return new(Conf) },
 
+	NoPrev:    plugin.NoPrev{Check: "Required prevResult missing"},
+	Delegates: true,
+
 	Validate: validate,
 
 	Add:    add,
@@ -39,10 +42,7 @@ var Plugin = plugin.Plugin{
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, err := decode(r)
-	if err != nil {
-		return nil, err
-	}
+	conf := plugin.ConfOf[Conf](r)
 	c := child(conf)
 	if prev := r.Prev(); prev != nil {
 		if err := inherit(c, prev, conf.IPAM.Type); err != nil {
@@ -72,35 +72,22 @@ func inherit(c *endpoint.Child, prev *spec.Result, ipamType string) error {
 
 func child(c *Conf) *endpoint.Child {
 	return &endpoint.Child{
-		Plugin: name, Kind: netstate.IPVlan{Mode: c.mode},
+		Kind:   netstate.IPVlan{Mode: c.mode},
 		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, AnyMTU: true, DAD: c.EnableDad, DNS: c.DNS,
 		NoARP: c.mode != netlink.IPVLAN_MODE_L2,
 	}
 }
 
-func del(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Detach(ctx, r) }
+func del(ctx context.Context, r *plugin.Request) error { return endpoint.DetachLink(ctx, r, name) }
 
-func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
-
-// checkOwn is CHECK without the IPAM plugin's part.
-func checkOwn(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	if r.Prev() == nil {
-		return spec.Invalid("Required prevResult missing")
-	}
-	return child(conf).Check(ctx, r)
+func check(ctx context.Context, r *plugin.Request) error {
+	return child(plugin.ConfOf[Conf](r)).Check(ctx, r)
 }
 
-func gc(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Collect(ctx, r) }
+func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, name) }
 
 // status cannot check a master that the rest of a chain may provide.
-func status(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	return child(conf).Status(ctx, r, conf.IPAM.Type == "")
+func status(_ context.Context, r *plugin.Request) error {
+	conf := plugin.ConfOf[Conf](r)
+	return child(conf).Status(r, conf.IPAM.Type == "")
 }

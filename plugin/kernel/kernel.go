@@ -143,6 +143,18 @@ func (k *Kernel) Env(r *plugin.Request) (*netstate.Env, error) {
 	return env, nil
 }
 
+// HostEnv is Env for a plugin that works only on the host: it saves the thread and the
+// sockets in the container's namespace, a fifth of such an ADD.
+func (k *Kernel) HostEnv(r *plugin.Request) (*netstate.Env, error) {
+	host, err := k.Host()
+	if err != nil {
+		return nil, err
+	}
+	env := k.env(r)
+	env.Host = host
+	return env, nil
+}
+
 // Apply ensures s, and pushes each undo on the request's stack. In a dry session it only
 // prints s.
 func (k *Kernel) Apply(ctx context.Context, r *plugin.Request, env *netstate.Env, s netstate.State) error {
@@ -163,7 +175,7 @@ func (k *Kernel) Apply(ctx context.Context, r *plugin.Request, env *netstate.Env
 // removes it or restores the earlier record. It fills in the attachment's names, and what
 // an earlier ADD left (follow).
 func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
-	rec.Owner, rec.Network, rec.ContainerID, rec.IfName = r.Owner, r.Network, r.ContainerID, r.IfName
+	name(r, rec)
 	if netns.Is(r.NetNS) { // IPAM plugins are called with any path, which later proves nothing about the attachment's life
 		rec.NetNS, rec.NetNSMark = r.NetNS, k.mark(r.NetNS)
 	}
@@ -185,6 +197,20 @@ func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 		return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
 	})
 	return nil
+}
+
+func name(r *plugin.Request, rec *record.Record) {
+	rec.Plugin, rec.Owner, rec.Network, rec.ContainerID, rec.IfName = r.Plugin.Name, r.Owner, r.Network, r.ContainerID, r.IfName
+}
+
+// Read returns the plugin's record of the attachment; nil when there is none, or when it
+// cannot be read, which is a warning.
+func (k *Kernel) Read(r *plugin.Request) *record.Record {
+	rec, err := k.Records.Read(r.Network, r.Owner, r.Plugin.Name)
+	if err != nil {
+		Warn(r, err)
+	}
+	return rec
 }
 
 // mark is the mark of the namespace at path, with its cookie.
@@ -239,21 +265,6 @@ func (k *Kernel) bootID() string {
 		k.boot, _ = clock.BootID(k.session.Paths.Proc)
 	}
 	return k.boot
-}
-
-// Finish sends the removals that are queued for rec. The end of the session waits for
-// them, so that a link can be deleted meanwhile, and then removes the record.
-func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Record) error {
-	if err := k.NFT.Start(ctx); err != nil {
-		return err
-	}
-	r.Session.OnFlush(func(ctx context.Context) error {
-		if err := k.NFT.Commit(ctx); err != nil {
-			return err
-		}
-		return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
-	})
-	return nil
 }
 
 // Check turns differences from the kernel into CHECK's error, which wraps

@@ -21,7 +21,7 @@ import (
 // first, so such an attachment has lost its record. Elements in the plugin's records are
 // left to Sweep. The author of the list may have lost the attachment too, so one with a
 // living pair stays.
-func (k *Kernel) SweepLost(r *plugin.Request, pluginName string, mine func(nft.Element) bool, remove func(*record.Record) error) error {
+func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remove func(*record.Record) error) error {
 	living := k.living(r)
 	elems, err := k.OwnedElements()
 	errs := []error{err}
@@ -33,13 +33,16 @@ func (k *Kernel) SweepLost(r *plugin.Request, pluginName string, mine func(nft.E
 		}
 	}
 	for o, elems := range lost {
-		errs = append(errs, k.Seize(r, o, pluginName, func() error {
-			rec := &record.Record{Plugin: pluginName, Network: r.Network, Owner: o}
+		errs = append(errs, k.Seize(r, o, func() error {
+			rec := &record.Record{Plugin: r.Plugin.Name, Network: r.Network, Owner: o}
 			rec.Elements = unnamed(elems, k.Records.Standing(r.Network, o))
 			if len(rec.Elements) == 0 || k.keepsPair(r, o) {
 				return nil
 			}
-			return remove(rec)
+			if err := remove(rec); !errors.Is(err, errLater) {
+				return err
+			}
+			return nil
 		}))
 	}
 	return errors.Join(errs...)

@@ -4,10 +4,24 @@
 package kernel
 
 import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
+	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -15,11 +29,11 @@ import (
 // Excuse drops CHECK's error err for an attachment that the reference plugins made before
 // our binaries replaced theirs: the plugin has no record of it, and the reference's
 // objects exist. They serve until the attachment's DEL.
-func (k *Kernel) Excuse(r *plugin.Request, plugin string, theirs iptnft.Made, err error) error {
+func (k *Kernel) Excuse(r *plugin.Request, theirs iptnft.Made, err error) error {
 	if err == nil {
 		return nil
 	}
-	if rec, rerr := k.Records.Read(r.Network, r.Owner, plugin); rec != nil || rerr != nil {
+	if rec, rerr := k.Records.Read(r.Network, r.Owner, r.Plugin.Name); rec != nil || rerr != nil {
 		return err
 	}
 	if stands, perr := theirs.Stands(k.NFT, r.Session.Paths.Proc); perr != nil || !stands {
@@ -41,4 +55,130 @@ func Unrecorded(err error) error {
 // Attachment holds the names of a request's attachment, as the reference plugins use them.
 func Attachment(r *plugin.Request) iptnft.Attachment {
 	return iptnft.Attachment{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
+}
+
+// SweepAbandoned removes what the reference plugins made for attachments that only address
+// files still name: firewall rules, the ifb of bandwidth, the backup of tuning. These
+// carry no owner and are found by the container's names, so it comes before the GC of the
+// addresses, and in the first plugin, since runtimes send a GC in the order of the list.
+// It does nothing for an attachment of ours, which has a record.
+func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request) error {
+	list := k.abandoned(ctx, r)
+	if len(list) == 0 {
+		return nil
+	}
+	rules, err := iptnft.Present(k.NFT)
+	errs := []error{err}
+	for o, addrs := range list {
+		if rules {
+			errs = append(errs, k.NFT.Commit(ctx)) // the queue may hold removals of the same rules
+			k.NFT.Queue(iptnft.Leftovers(iptnft.Attachment{Network: r.Network, ContainerID: o.ID, IfName: o.IfName}, addrs))
+			errs = append(errs, k.NFT.Commit(ctx))
+		}
+		backup := filepath.Join(r.Session.Paths.RunCNI, "tuning", o.ID+"_"+o.IfName+".json")
+		if err := os.Remove(backup); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		errs = append(errs, k.deleteReferenceIFB(r, o.ID))
+	}
+	return errors.Join(errs...)
+}
+
+// abandoned lists, with their addresses, the attachments that host-local's files name, but
+// neither the list of valid attachments in a GC request nor a record of the plugin. It reads
+// the files in their default directory.
+func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request) map[ipam.Owner][]netip.Addr {
+	keep, ok := r.Valid()
+	if !ok {
+		return nil
+	}
+	held, err := reserved(ctx, r)
+	if err != nil {
+		Warn(r, err)
+	}
+	list := map[ipam.Owner][]netip.Addr{}
+	for _, h := range held {
+		o := h.Owner
+		if o.Validate() == nil && !keep(o.ID, o.IfName) && !h.Since.After(r.Listed()) && !k.recorded(r, o) {
+			list[o] = append(list[o], h.Addr)
+		}
+	}
+	return list
+}
+
+// recorded reports whether an attachment is or may be ours.
+func (k *Kernel) recorded(r *plugin.Request, o ipam.Owner) bool {
+	rec, err := k.Records.Read(r.Network, owner.Of(r.Network, o.ID, o.IfName), r.Plugin.Name)
+	return rec != nil || err != nil
+}
+
+func reserved(ctx context.Context, r *plugin.Request) ([]ipam.Reservation, error) {
+	p := r.Session.Paths
+	store := ipam.FileStore{DataDir: filepath.Join(p.CNI, "networks"), Network: r.Network, IndexDir: filepath.Join(p.Run, "ipam")}
+	tx, err := store.Begin(ctx, ipam.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Close()
+	return tx.List(false)
+}
+
+// deleteReferenceIFB deletes the ifb of the reference's bandwidth. Its name does not
+// depend on the interface: another attachment of the container may use it.
+func (k *Kernel) deleteReferenceIFB(r *plugin.Request, containerID string) error {
+	valid, _ := r.Head.Valid()
+	for _, v := range valid {
+		if v.ContainerID == containerID {
+			return nil
+		}
+	}
+	host, err := k.Host()
+	if err != nil {
+		return err
+	}
+	link, err := host.Link(ReferenceIFB(r.Network, containerID))
+	if nl.IsNotFound(err) {
+		return nil
+	}
+	if err != nil || link.Type() != "ifb" || link.Attrs().Alias != "" {
+		return err
+	}
+	if err := host.LinkDel(link); !nl.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// ReferenceIFB is the name of the reference's ifb: "bwp" and hex digits of sha512(network
+// + container id), 15 bytes in all.
+func ReferenceIFB(network, containerID string) string {
+	sum := sha512.Sum512([]byte(network + containerID))
+	return "bwp" + hex.EncodeToString(sum[:])[:12]
+}
+
+// AsAttached returns the state that CHECK expects of an attachment from before schema 2 of
+// the firewall: the elements of the shared facts whose names begin with prefix, instead of
+// the newer elements of its own.
+func (k *Kernel) AsAttached(rec *record.Record, s netstate.State, prefix string, newer func(nft.Element) bool) netstate.State {
+	var before netstate.State
+	for _, name := range rec.Shared {
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		fact, err := k.Records.Fact(name)
+		if err != nil {
+			continue
+		}
+		for _, e := range fact.Elements {
+			before = append(before, netstate.Element{Element: e})
+		}
+	}
+	if len(before) == 0 {
+		return s
+	}
+	s = slices.DeleteFunc(s, func(o netstate.Object) bool {
+		e, ok := o.(netstate.Element)
+		return ok && newer(e.Element)
+	})
+	return append(s, before...)
 }

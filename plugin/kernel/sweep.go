@@ -7,22 +7,97 @@ import (
 	"context"
 	"errors"
 
+	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Sweep is the GC of a plugin that keeps records: it calls remove for each attachment that
-// is not on the request's list, with a record that is derived from the owner where the one
-// on disk is torn. remove deletes the record. ok is false when the request has no list:
-// then nothing may be removed.
+// ErrUnfinished is wrapped by the error of a removal that has done what is possible now. It
+// does not fail a DEL or GC: the record is kept, so that the next GC tries again.
+var ErrUnfinished = errors.New("not finished")
+
+// errLater is the error of a removal that deletes the record itself.
+var errLater = errors.New("the end of the session deletes the record")
+
+// Detach is the DEL of a plugin that keeps records: it calls remove with the locked record,
+// and then deletes it. lost makes up the record where there is none, or a broken one; it may
+// be nil.
+func (k *Kernel) Detach(r *plugin.Request, lost func() *record.Record, remove func(*record.Record) error) error {
+	rec, err := k.Records.Take(r.Network, r.Owner, r.Plugin.Name)
+	if err != nil {
+		Warn(r, err)
+	}
+	if rec == nil && lost != nil {
+		rec = lost()
+		name(r, rec)
+	}
+	return k.drop(r, r.Owner, remove(rec))
+}
+
+// drop deletes the record after a removal that succeeded.
+func (k *Kernel) drop(r *plugin.Request, o owner.Key, err error) error {
+	switch {
+	case err == nil:
+		return k.Records.Remove(r.Network, o, r.Plugin.Name)
+	case errors.Is(err, errLater):
+		return nil
+	case errors.Is(err, ErrUnfinished):
+		Warn(r, err)
+		return nil
+	}
+	return err
+}
+
+// Finish ends a removal: it sends what is queued for rec. The end of the session waits for
+// it, so that a link can be deleted meanwhile, and then deletes the record.
+func (k *Kernel) Finish(ctx context.Context, r *plugin.Request, rec *record.Record) error {
+	if err := k.NFT.Start(ctx); err != nil {
+		return err
+	}
+	r.Session.OnFlush(func(ctx context.Context) error {
+		if err := k.NFT.Commit(ctx); err != nil {
+			return err
+		}
+		return k.Records.Remove(rec.Network, rec.Owner, rec.Plugin)
+	})
+	return errLater
+}
+
+// DetachInside is Detach for a chained plugin that works inside the container: it calls
+// remove with the record (nil: none) if the namespace still exists. A record or namespace
+// that cannot be read must not keep a runtime from deleting the interface, with which the
+// rest goes.
+func DetachInside(r *plugin.Request, remove func(*nl.Conn, *record.Record) error) error {
+	k := Of(r)
+	return k.Detach(r, nil, func(rec *record.Record) error {
+		env, err := k.Env(r)
+		if err != nil {
+			Warn(r, err)
+			return nil
+		}
+		if env.Sandbox == nil {
+			return nil
+		}
+		return remove(env.Sandbox, rec)
+	})
+}
+
+// CollectRecords is the GC of a plugin whose objects end with the namespace.
+func CollectRecords(ctx context.Context, r *plugin.Request) error {
+	return Of(r).Sweep(ctx, r, func(*record.Record) error { return nil })
+}
+
+// Sweep is the GC of a plugin that keeps records: for each attachment that is not on the
+// request's list it calls remove, with a record that is derived from the owner where the one
+// on disk is torn, and then deletes the record. Without a list nothing may be removed.
 //
 // The list proves nothing about an attachment made after it: see Seize.
-func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, pluginName string, remove func(*record.Record) error) (ok bool, err error) {
+func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, remove func(*record.Record) error) error {
 	keep, ok := r.Valid()
 	if !ok {
-		return false, nil
+		return nil
 	}
 	k.collect(ctx, r)
 	records, torn, err := k.Records.Scan(r.Network)
@@ -31,19 +106,19 @@ func (k *Kernel) Sweep(ctx context.Context, r *plugin.Request, pluginName string
 	}
 	var errs []error
 	for _, rec := range records {
-		if rec.Plugin == pluginName && !keep(rec.ContainerID, rec.IfName) {
-			errs = append(errs, k.sweepOne(r, pluginName, rec.Owner, remove))
+		if rec.Plugin == r.Plugin.Name && !keep(rec.ContainerID, rec.IfName) {
+			errs = append(errs, k.sweepOne(r, rec.Owner, remove))
 		}
 	}
 	living := k.living(r)
 	for _, t := range torn {
-		if t.Plugin != pluginName || living[t.Owner] {
+		if t.Plugin != r.Plugin.Name || living[t.Owner] {
 			continue // CHECK reports it
 		}
 		Warn(r, t.Err)
-		errs = append(errs, k.sweepOne(r, pluginName, t.Owner, remove))
+		errs = append(errs, k.sweepOne(r, t.Owner, remove))
 	}
-	return true, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // living returns the owners on a GC's list.
@@ -56,11 +131,11 @@ func (k *Kernel) living(r *plugin.Request) map[owner.Key]bool {
 	return living
 }
 
-func (k *Kernel) sweepOne(r *plugin.Request, pluginName string, o owner.Key, remove func(*record.Record) error) error {
-	return k.Seize(r, o, pluginName, func() error {
-		rec, err := k.Records.Read(r.Network, o, pluginName)
+func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, remove func(*record.Record) error) error {
+	return k.Seize(r, o, func() error {
+		rec, err := k.Records.Read(r.Network, o, r.Plugin.Name)
 		if err != nil {
-			rec, err = k.Derive(record.Torn{Network: r.Network, Owner: o, Plugin: pluginName, Err: err})
+			rec, err = k.Derive(record.Torn{Network: r.Network, Owner: o, Plugin: r.Plugin.Name, Err: err})
 		}
 		if err != nil {
 			Warn(r, err)
@@ -72,21 +147,21 @@ func (k *Kernel) sweepOne(r *plugin.Request, pluginName string, o owner.Key, rem
 		if rec.ContainerID == "" && k.keepsPair(r, o) {
 			return nil // torn and without names: it cannot be on any list
 		}
-		return remove(rec)
+		return k.drop(r, o, remove(rec))
 	})
 }
 
 // Seize runs fn with an attachment that is not on a GC's list, unless it is newer than the
 // list or another process works on it: then its absence does not mean that it is dead. The
-// record of pluginName stays locked until it is removed.
-func (k *Kernel) Seize(r *plugin.Request, o owner.Key, pluginName string, fn func() error) error {
+// record of the plugin stays locked until it is removed.
+func (k *Kernel) Seize(r *plugin.Request, o owner.Key, fn func() error) error {
 	var others []string
 	release, keepReason, err := k.Records.Seize(r.Network, o, func(now []record.Standing) string {
 		for _, s := range now {
 			if s.Since.After(r.Listed()) {
 				return "it is newer than the list of valid attachments"
 			}
-			if s.Plugin != pluginName {
+			if s.Plugin != r.Plugin.Name {
 				others = append(others, s.Plugin)
 			}
 		}

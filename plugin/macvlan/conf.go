@@ -70,39 +70,27 @@ type Conf struct {
 	mode netlink.MacvlanMode
 }
 
-// decode reads and validates the configuration. The texts are the reference's.
-func decode(r *plugin.Request) (*Conf, error) {
-	c := new(Conf)
-	if err := r.Decode(c); err != nil {
-		return nil, err
-	}
+// Load validates the configuration. The texts are the reference's.
+func (c *Conf) Load(r *plugin.Request) error {
 	err := endpoint.ValidateMaster(c.Master)
-	if err != nil {
-		return nil, err
-	}
-	if c.mode, err = modeOf(c.Mode); err != nil {
-		return nil, err
-	}
-	args, err := r.CNIArgs()
-	if err != nil {
-		return nil, err
-	}
-	if mac, ok := spec.LookupArg(args, "MAC"); ok && mac != "" {
-		c.Mac = mac
-	}
-	if c.RuntimeConfig.Mac != "" {
-		c.Mac = c.RuntimeConfig.Mac
-	}
-	c.mac, err = parseMAC(c.Mac)
-	return c, err
-}
-
-// validate checks the configuration, and with it the answers that IPAM would give.
-func validate(r *plugin.Request) error {
-	c, err := decode(r)
 	if err != nil {
 		return err
 	}
+	if c.mode, err = modeOf(c.Mode); err != nil {
+		return err
+	}
+	arg, err := endpoint.MACArg(r)
+	if err != nil {
+		return err
+	}
+	c.Mac = cmp.Or(c.RuntimeConfig.Mac, arg, c.Mac)
+	c.mac, err = parseMAC(c.Mac)
+	return err
+}
+
+// validate checks the MTU, and the answers that IPAM would give.
+func validate(r *plugin.Request) error {
+	c := plugin.ConfOf[Conf](r)
 	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
 }
 

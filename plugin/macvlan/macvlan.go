@@ -30,6 +30,8 @@ var Plugin = plugin.Plugin{
 	Layer2:       true,
 	Capabilities: []string{"mac"},
 	Conf:         func() any { return new(Conf) },
+	NoPrev:       plugin.NoPrev{Check: "required prevResult missing"},
+	Delegates:    true,
 
 	Validate: validate,
 
@@ -41,10 +43,7 @@ var Plugin = plugin.Plugin{
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, err := decode(r)
-	if err != nil {
-		return nil, err
-	}
+	conf := plugin.ConfOf[Conf](r)
 	c := child(conf)
 	if c.MAC == nil && conf.mode != netlink.MACVLAN_MODE_PASSTHRU { // that has the master's
 		c.MAC = endpoint.AddressesOf(r).Container()
@@ -54,33 +53,19 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 
 func child(c *Conf) *endpoint.Child {
 	return &endpoint.Child{
-		Plugin: name, Kind: netstate.Macvlan{Mode: c.mode, BCQueueLen: c.BcQueueLen},
+		Kind:   netstate.Macvlan{Mode: c.mode, BCQueueLen: c.BcQueueLen},
 		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, MAC: c.mac, DAD: c.EnableDad, DNS: c.DNS,
 	}
 }
 
-func del(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Detach(ctx, r) }
+func del(ctx context.Context, r *plugin.Request) error { return endpoint.DetachLink(ctx, r, name) }
 
-func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
-
-// checkOwn is CHECK without the IPAM plugin's part.
-func checkOwn(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	if r.Prev() == nil {
-		return spec.Invalid("required prevResult missing")
-	}
-	return child(conf).Check(ctx, r)
+func check(ctx context.Context, r *plugin.Request) error {
+	return child(plugin.ConfOf[Conf](r)).Check(ctx, r)
 }
 
-func gc(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Collect(ctx, r) }
+func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, name) }
 
-func status(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	return child(conf).Status(ctx, r, false)
+func status(_ context.Context, r *plugin.Request) error {
+	return child(plugin.ConfOf[Conf](r)).Status(r, false)
 }

@@ -13,15 +13,15 @@ import (
 // load decodes every member. Nothing may run unless all are well-formed. For DEL and GC
 // load returns the well-formed ones beside the first error.
 func load(r *plugin.Request) (members []*plugin.Inner, err error) {
-	var conf Conf
-	if err := r.Decode(&conf); err != nil {
+	if _, err := r.Conf(); err != nil {
 		return nil, err
 	}
+	conf := plugin.ConfOf[Conf](r)
 	if len(conf.Plugins) == 0 {
 		return nil, spec.Invalid("error parsing configuration list: no plugins in list")
 	}
 	for i, raw := range conf.Plugins {
-		m, merr := loadMember(raw, r, &conf)
+		m, merr := loadMember(raw, r, conf)
 		if merr == nil {
 			members = append(members, m)
 		} else if err == nil {

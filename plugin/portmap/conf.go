@@ -4,13 +4,14 @@
 package portmap
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/patchbay-net/patchbay/internal/nft"
+	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -60,6 +61,9 @@ type Conf struct {
 		// Reference: DEL without the list leaves every rule.
 		PortMappings []PortMapping `json:"portMappings"`
 	} `json:"runtimeConfig"`
+
+	mappings []mapping
+	only     *nft.Conditions // nil without conditions
 }
 
 // PortMapping is one entry of the capability portMappings.
@@ -94,18 +98,20 @@ const (
 // reading it: kube-proxy masquerades packets that passed it.
 const kubeMarkMasq = "KUBE-MARK-MASQ"
 
-// decode reads and validates a configuration, in the reference's order. Its result can be
-// compiled.
-func decode(data []byte) (*Conf, []mapping, error) {
-	c := new(Conf)
-	if err := json.Unmarshal(data, c); err != nil {
-		return nil, nil, spec.Errorf(spec.CodeDecoding, "failed to parse network configuration: %w", err)
-	}
+// Load validates the configuration, in the reference's order. It refuses conditions that we
+// cannot express: if one were ignored, a port would be published to more clients than
+// intended.
+func (c *Conf) Load(r *plugin.Request) (err error) {
 	if err := c.validate(); err != nil {
-		return nil, nil, err
+		return err
 	}
-	mappings, err := parseMappings(c.RuntimeConfig.PortMappings)
-	return c, mappings, err
+	if c.mappings, err = parseMappings(c.RuntimeConfig.PortMappings); err != nil {
+		return err
+	}
+	if c.only, err = nft.NewConditions(r.Network, trim(c.ConditionsV4), trim(c.ConditionsV6)); err != nil {
+		return spec.Errorf(spec.CodeUnsupportedField, "unsupported field: %w", err)
+	}
+	return nil
 }
 
 func (c *Conf) snat() bool { return c.SNAT == nil || *c.SNAT }

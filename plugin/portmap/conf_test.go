@@ -56,15 +56,18 @@ func TestRefused(t *testing.T) {
 		{"a condition nobody knows", ports(webPort, `"conditionsV4": ["-m", "time", "--timestart", "9:00"]`), "not a supported condition", spec.CodeUnsupportedField},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			conf, _, err := decode([]byte(tc.conf))
-			if err == nil {
-				_, err = newConditions(&plugin.Request{Network: "net"}, conf)
-			}
+			_, err := decode([]byte(tc.conf))
 			if err == nil || !strings.Contains(err.Error(), tc.msg) || spec.ErrorCode(err) != tc.code {
 				t.Errorf("%v (code %d), want %q (code %d)", err, spec.ErrorCode(err), tc.msg, tc.code)
 			}
 		})
 	}
+}
+
+func decode(conf []byte) ([]mapping, error) {
+	r := &plugin.Request{Plugin: &Plugin, Network: "net", Call: &spec.Call{Config: conf}}
+	_, err := r.Conf()
+	return plugin.ConfOf[Conf](r).mappings, err
 }
 
 func TestAccepted(t *testing.T) {
@@ -89,7 +92,7 @@ func TestAccepted(t *testing.T) {
 		{"nft conditions need no backend", ports(webPort, `"conditionsV4": ["ip", "saddr", "10.0.0.0/8"]`), []string{"8080:80/tcp"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, ms, err := decode([]byte(tc.conf))
+			ms, err := decode([]byte(tc.conf))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -132,7 +135,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"runtimeConfig": {"portMappings": [{"hostPort": 1e4, "containerPort": 1, "hostIP": "::ffff:1.2.3.4", "protocol": "Sctp"}]}}`))
 	f.Add([]byte(`{"SNAT": false, "masqAll": true, "backend": null, "markMasqBit": null}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		_, ms, err := decode(data)
+		ms, err := decode(data)
 		for _, m := range ms {
 			if err == nil && (m.hostPort == 0 || m.containerPort == 0 || m.String() == "") {
 				t.Errorf("accepted %v", m)

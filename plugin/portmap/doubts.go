@@ -7,14 +7,11 @@ import "github.com/patchbay-net/patchbay/plugin"
 
 // doubts reports fields that Add silently ignores, as the reference does.
 func doubts(r *plugin.Request) (list []string) {
-	conf, mappings, err := decode(r.Config)
-	if err != nil {
-		return nil
-	}
+	conf := plugin.ConfOf[Conf](r)
 	if conf.MasqAll && !conf.snat() {
 		list = append(list, "masqAll has no effect with snat false: nothing is masqueraded")
 	}
-	if in := r.InList; in != nil && !in.Granted["portMappings"] && len(mappings) == 0 {
+	if in := r.InList; in != nil && !in.Granted["portMappings"] && len(conf.mappings) == 0 {
 		list = append(list, `it publishes nothing: without "capabilities": {"portMappings": true} no runtime tells it of ports`)
 	}
 	return list

@@ -32,11 +32,8 @@ type plan struct {
 	port     string         // the bridge port that needs hairpin mode
 }
 
-func newPlan(r *plugin.Request, c *Conf, mappings []mapping) (*plan, error) {
-	only, err := newConditions(r, c)
-	if err != nil {
-		return nil, err
-	}
+func newPlan(r *plugin.Request) *plan {
+	c := plugin.ConfOf[Conf](r)
 	return &plan{
 		owner:    r.Owner,
 		network:  r.Network,
@@ -44,20 +41,10 @@ func newPlan(r *plugin.Request, c *Conf, mappings []mapping) (*plan, error) {
 		comment:  nft.Comment(string(r.Owner), r.Network, r.ContainerID, r.IfName),
 		snat:     c.snat(),
 		masqAll:  c.MasqAll,
-		only:     only,
-		mappings: mappings,
+		only:     c.only,
+		mappings: c.mappings,
 		addrs:    containerAddrs(r.Prev(), r.IfName),
-	}, nil
-}
-
-// newConditions compiles the conditions. It refuses those that we cannot express: if a
-// condition were ignored, a port would be published to more clients than intended.
-func newConditions(r *plugin.Request, c *Conf) (*nft.Conditions, error) {
-	only, err := nft.NewConditions(r.Network, trim(c.ConditionsV4), trim(c.ConditionsV6))
-	if err != nil {
-		return nil, spec.Errorf(spec.CodeUnsupportedField, "unsupported field: %w", err)
 	}
-	return only, nil
 }
 
 // trim treats a list whose first token is empty as no list, like the reference.
@@ -149,7 +136,7 @@ func (p *plan) facts() (facts []record.Fact) {
 
 // record is the record for DEL.
 func (p *plan) record() *record.Record {
-	rec := &record.Record{Plugin: name, Elements: append(p.own(), p.ports()...)}
+	rec := &record.Record{Elements: append(p.own(), p.ports()...)}
 	if p.route != "" {
 		rec.Shared = append(rec.Shared, factLocalNet+p.route)
 	}

@@ -49,7 +49,7 @@ var Plugin = plugin.Plugin{
 	About:        "publishes a container's ports on the host",
 	Capabilities: []string{"portMappings"},
 	Conf:         func() any { return new(Conf) },
-	Validate:     validate,
+	NoPrev:       plugin.NoPrev{Add: "must be called as chained plugin", Check: "Required prevResult missing"},
 	Doubts:       doubts,
 
 	Add:    add,
@@ -59,37 +59,17 @@ var Plugin = plugin.Plugin{
 	Status: status,
 }
 
-// validate decodes the configuration, conditions included.
-func validate(r *plugin.Request) error {
-	conf, _, err := decode(r.Config)
-	if err == nil {
-		_, err = newConditions(r, conf)
-	}
-	return err
-}
-
 // add passes the previous result through.
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, mappings, err := decode(r.Config)
-	if err != nil {
-		return nil, fmt.Errorf("failed to parse config: %w", err)
-	}
-	prev := r.Prev()
-	if prev == nil {
-		return nil, spec.Invalid("must be called as chained plugin")
-	}
 	k := kernel.Of(r)
-	if len(mappings) == 0 {
-		return prev, addNothing(r, k)
+	if len(plugin.ConfOf[Conf](r).mappings) == 0 {
+		return r.Prev(), addNothing(r, k)
 	}
 	env, err := k.HostEnv(r)
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPlan(r, conf, mappings)
-	if err != nil {
-		return nil, err
-	}
+	p := newPlan(r)
 	if err := p.findRoute(r, env); err != nil {
 		return nil, err
 	}
@@ -104,7 +84,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	flushAfterCommit(r, k, p, rec)
-	return prev, nil
+	return r.Prev(), nil
 }
 
 // addNothing is the ADD without ports. It still removes those of an earlier ADD.
@@ -112,7 +92,7 @@ func addNothing(r *plugin.Request, k *kernel.Kernel) error {
 	if rec, _ := k.Records.Read(r.Network, r.Owner, name); rec == nil {
 		return nil
 	}
-	rec := &record.Record{Plugin: name}
+	rec := &record.Record{}
 	if err := k.Record(r, rec); err != nil {
 		return err
 	}
@@ -124,27 +104,16 @@ func addNothing(r *plugin.Request, k *kernel.Kernel) error {
 // reference plugin left for the attachment.
 func del(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	rec, err := k.Records.Take(r.Network, r.Owner, name)
-	if err != nil {
-		kernel.Warn(r, err)
-	}
-	if rec == nil {
-		rec = withoutRecord(r, k)
+	lost := func() *record.Record {
 		k.NFT.Queue(leftovers(r))
+		return withoutRecord(r, k)
 	}
-	return remove(ctx, r, k, rec)
+	return k.Detach(r, lost, func(rec *record.Record) error { return remove(ctx, r, k, rec) })
 }
 
 // check compares the kernel with the state that ADD made.
 func check(ctx context.Context, r *plugin.Request) error {
-	conf, mappings, err := decode(r.Config)
-	if err != nil {
-		return err
-	}
-	if r.Prev() == nil {
-		return spec.Invalid("Required prevResult missing")
-	}
-	if len(mappings) == 0 {
+	if len(plugin.ConfOf[Conf](r).mappings) == 0 {
 		return nil
 	}
 	k := kernel.Of(r)
@@ -152,20 +121,17 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	p, err := newPlan(r, conf, mappings)
-	if err != nil {
-		return err
-	}
+	p := newPlan(r)
 	if err := p.findRoute(r, env); err != nil {
 		return err
 	}
 	rec, err := k.Records.Read(r.Network, r.Owner, name)
 	if err != nil || rec == nil {
-		return k.Excuse(r, name, p.reference(r), kernel.Check(ctx, env, p.compile(k, nil)))
+		return k.Excuse(r, p.reference(r), kernel.Check(ctx, env, p.compile(k, nil)))
 	}
 	led := p.asRecorded(k, env, rec)
 	want := k.AsAttached(rec, append(p.compile(k, nil), led...), factHairpin, nft.Element.Neighbours)
-	return k.Excuse(r, name, p.reference(r), kernel.Check(ctx, env, want))
+	return k.Excuse(r, p.reference(r), kernel.Check(ctx, env, want))
 }
 
 func isOfPorts(e nft.Element) bool { return !e.OfInterface() }
@@ -173,11 +139,11 @@ func isOfPorts(e nft.Element) bool { return !e.OfInterface() }
 // gc removes what belongs to attachments that are not valid any more.
 func gc(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	ok, err := k.Sweep(ctx, r, name, func(rec *record.Record) error { return remove(ctx, r, k, rec) })
-	if !ok {
+	err := k.Sweep(ctx, r, func(rec *record.Record) error { return remove(ctx, r, k, rec) })
+	if _, ok := r.Valid(); !ok {
 		return err
 	}
-	errs := []error{err, k.SweepLost(r, name, isOfPorts, func(lost *record.Record) error {
+	errs := []error{err, k.SweepLost(r, isOfPorts, func(lost *record.Record) error {
 		lost.Shared, _ = heldFacts(r, k, lost.Owner)
 		return remove(ctx, r, k, lost)
 	})}

@@ -19,8 +19,8 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// remove deletes everything of one attachment: for DEL and GC. Every step runs even if
-// another failed; the record is deleted last.
+// remove removes everything of one attachment: for DEL and GC. Every step runs even if
+// another failed.
 func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *record.Record) error {
 	k.Withdraw(rec)
 	var errs []error
@@ -35,10 +35,7 @@ func remove(ctx context.Context, r *plugin.Request, k *kernel.Kernel, rec *recor
 	if len(stale) > 0 {
 		forgetFlows(r, k, stale)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return k.Records.Remove(rec.Network, rec.Owner, name)
+	return errors.Join(errs...)
 }
 
 // leftovers is what the reference plugin made for an attachment that has no record of ours.
@@ -71,13 +68,13 @@ func sweep(network string, valid []spec.Attachment) nft.Extra {
 // withoutRecord makes up a record from other sources: the facts that the owner holds, the
 // configuration if given, and, if the firewall still knows the owner, its elements.
 func withoutRecord(r *plugin.Request, k *kernel.Kernel) *record.Record {
-	rec := &record.Record{Plugin: name, Network: r.Network, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}
+	rec := &record.Record{}
 	_, known, err := k.NFT.Get(nft.SetOwners, nft.IfName(string(r.Owner)))
 	if err != nil {
 		kernel.Warn(r, err)
 	}
-	if p := planFromConf(r); p != nil {
-		rec.Elements = p.record().Elements
+	if _, err := r.Conf(); err == nil && r.Prev() != nil && len(plugin.ConfOf[Conf](r).mappings) > 0 {
+		rec.Elements = newPlan(r).record().Elements
 	}
 	if !known {
 		return rec
@@ -95,19 +92,6 @@ func everything(r *plugin.Request, k *kernel.Kernel, o owner.Key) *record.Record
 		kernel.Warn(r, err)
 	}
 	return &record.Record{Shared: held, Elements: ownedBy(o, elems)}
-}
-
-// planFromConf compiles the configuration of a DEL, as far as that is possible.
-func planFromConf(r *plugin.Request) *plan {
-	conf, mappings, err := decode(r.Config)
-	if err != nil || r.Prev() == nil || len(mappings) == 0 {
-		return nil
-	}
-	p, err := newPlan(r, conf, mappings)
-	if err != nil {
-		return nil
-	}
-	return p
 }
 
 // heldFacts lists the portmap facts an owner holds, and the maps of those that

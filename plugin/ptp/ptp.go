@@ -27,13 +27,16 @@ var Plugin = plugin.Plugin{
 	About: "joins a container to the host, point to point",
 	Conf:  func() any { return new(Conf) },
 
+	NoPrev:    plugin.NoPrev{Check: "ptp: Required prevResult missing"},
+	Delegates: true,
+
 	Validate: validate,
 	Doubts:   doubts,
 
 	Add:    add,
 	Del:    del,
 	Check:  check,
-	GC:     gc,
+	GC:     endpoint.Collect,
 	Status: status,
 }
 
@@ -67,48 +70,45 @@ type Conf struct {
 	DNS spec.DNS `json:"dns"`
 }
 
-func decode(r *plugin.Request) (*Conf, error) {
-	c := new(Conf)
-	if err := r.Decode(c); err != nil {
-		return nil, err
-	}
+// Load validates the configuration.
+func (c *Conf) Load(*plugin.Request) error {
 	if err := endpoint.ValidateMTU(c.MTU); err != nil {
-		return nil, err
+		return err
 	}
 	if b := c.IPMasqBackend; b != nil && *b != "iptables" && *b != "nftables" {
-		return nil, spec.Invalid("unknown ipmasq backend %q", *b)
+		return spec.Invalid("unknown ipmasq backend %q", *b)
 	}
 	if c.IPAM.Type == "" {
-		return nil, spec.Invalid("no plugin name provided")
+		return spec.Invalid("no plugin name provided")
 	}
-	return c, c.IPMasqOutside.Validate()
+	return c.IPMasqOutside.Validate()
+}
+
+func inputOf(r *plugin.Request) input {
+	return input{conf: plugin.ConfOf[Conf](r), network: r.Network, comment: endpoint.Comment(r)}
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, err := decode(r)
-	if err != nil {
-		return nil, err
-	}
 	k := kernel.Of(r)
 	env, err := k.Env(r)
 	if err != nil {
 		return nil, err
 	}
-	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r)}
+	in := inputOf(r)
 	if in.pair, err = endpoint.New(ctx, r, env, endpoint.AddressesOf(r)); err != nil {
 		return nil, err
 	}
 	if in.ipam, err = r.IPAMAdd(ctx); err != nil {
 		return nil, err
 	}
-	if err := endpoint.ValidateAnswer(conf.MTU, in.ipam); err != nil {
+	if err := endpoint.ValidateAnswer(in.conf.MTU, in.ipam); err != nil {
 		return nil, err
 	}
 	state, result, err := compile(in)
 	if err != nil {
 		return nil, err
 	}
-	rec := &record.Record{Plugin: name, Links: []string{in.pair.Host}}
+	rec := &record.Record{Links: []string{in.pair.Host}}
 	endpoint.Note(rec, state)
 	if err := k.Record(r, rec); err != nil {
 		return nil, err
@@ -122,25 +122,16 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	)
 }
 
-func del(ctx context.Context, r *plugin.Request) error { return endpoint.Detach(ctx, r, name) }
+func del(ctx context.Context, r *plugin.Request) error { return endpoint.Detach(ctx, r) }
 
-func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
-
-// checkOwn is CHECK without the IPAM plugin's part.
-func checkOwn(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	if r.Prev() == nil {
-		return spec.Invalid("ptp: Required prevResult missing")
-	}
+func check(ctx context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
 	env, err := k.Env(r)
 	if err != nil {
 		return err
 	}
-	in := input{conf: conf, network: r.Network, comment: endpoint.Comment(r), ipam: r.Prev()}
+	in := inputOf(r)
+	in.ipam = r.Prev()
 	if in.pair, err = endpoint.Found(r, env); err != nil {
 		return err
 	}
@@ -151,23 +142,17 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 	if rec, err := k.Records.Read(r.Network, r.Owner, name); err == nil && rec != nil {
 		repairable(state)
 	}
-	return endpoint.Check(ctx, r, env, name, state)
+	return endpoint.Check(ctx, r, env, state)
 }
 
-func gc(ctx context.Context, r *plugin.Request) error { return endpoint.Collect(ctx, r, name) }
-
-func status(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
+func status(_ context.Context, r *plugin.Request) error {
 	if _, err := kernel.Of(r).Host(); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 	}
-	if conf.IPMasq || len(conf.IPMasqOutside) > 0 {
+	if conf := plugin.ConfOf[Conf](r); conf.IPMasq || len(conf.IPMasqOutside) > 0 {
 		if err := endpoint.FirewallReady(r); err != nil {
 			return err
 		}
 	}
-	return endpoint.Ready(ctx, r)
+	return endpoint.Ready(r)
 }

@@ -13,12 +13,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// validate checks the configuration, and with it the answers that IPAM would give.
+// validate checks the answers that IPAM would give.
 func validate(r *plugin.Request) error {
-	c, err := decode(r)
-	if err != nil {
-		return err
-	}
+	c := plugin.ConfOf[Conf](r)
 	return endpoint.ValidateSamples(r, func(ipam *spec.Result) (*spec.Result, error) {
 		if err := endpoint.ValidateAnswer(c.MTU, ipam); err != nil {
 			return nil, err

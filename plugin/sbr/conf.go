@@ -39,15 +39,8 @@ type Conf struct {
 // maxTable is the largest number of a table, 32 bits without the sign.
 const maxTable = 1<<32 - 1
 
-func decode(r *plugin.Request) (*Conf, error) {
-	conf := new(Conf)
-	if err := r.Decode(conf); err != nil {
-		return nil, err
-	}
-	return conf, conf.validate()
-}
-
-func (c *Conf) validate() error {
+// Load validates the configuration.
+func (c *Conf) Load(*plugin.Request) error {
 	if c.Table != nil && (*c.Table < 1 || *c.Table > maxTable) {
 		return spec.Invalid("invalid table %d: must be between 1 and %d", *c.Table, maxTable)
 	}
@@ -71,12 +64,12 @@ func (c *Conf) validate() error {
 	return nil
 }
 
-// validate checks the gateways too, if the list shows the addresses.
+// validate checks the gateways, if the list shows the addresses.
 func validate(r *plugin.Request) error {
-	c, err := decode(r)
-	if err != nil || r.InList == nil {
-		return err
+	if r.InList == nil {
+		return nil
 	}
+	c := plugin.ConfOf[Conf](r)
 	for _, gw := range c.Gateways {
 		for _, answer := range r.InList.Answers {
 			if endpoint.HasFamily(answer.IPs, gw.Is4()) && !reaches(answer, gw) {
@@ -97,8 +90,8 @@ func reaches(answer *spec.Result, gw netip.Addr) bool {
 
 // doubts: the kernel has other uses for three tables.
 func doubts(r *plugin.Request) []string {
-	c, err := decode(r)
-	if err != nil || c.Table == nil || *c.Table < unix.RT_TABLE_DEFAULT || *c.Table > unix.RT_TABLE_LOCAL {
+	c := plugin.ConfOf[Conf](r)
+	if c.Table == nil || *c.Table < unix.RT_TABLE_DEFAULT || *c.Table > unix.RT_TABLE_LOCAL {
 		return nil
 	}
 	return []string{fmt.Sprintf("table %d is the kernel's, which looks it up for every source already", *c.Table)}
@@ -118,12 +111,8 @@ func (c *Conf) gateway(ip spec.IPConfig) netip.Addr {
 // sources are the addresses of the interface in the previous result. An address without an
 // interface counts as the interface's.
 func sources(r *plugin.Request) (ips []spec.IPConfig, err error) {
-	prev := r.Prev()
-	if prev == nil {
-		return nil, spec.Invalid("This plugin must be called as chained plugin")
-	}
-	for _, ip := range prev.IPs {
-		if in := prev.Of(ip); in == nil || in.Name == r.IfName {
+	for _, ip := range r.Prev().IPs {
+		if in := r.Prev().Of(ip); in == nil || in.Name == r.IfName {
 			ips = append(ips, ip)
 		}
 	}

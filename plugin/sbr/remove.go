@@ -21,7 +21,7 @@ import (
 
 // del removes the rules and moves the link's routes back.
 func del(ctx context.Context, r *plugin.Request) error {
-	return kernel.DelInside(ctx, r, name, func(c *nl.Conn, rec *record.Record) error { return release(ctx, r, c, rec) })
+	return kernel.DetachInside(r, func(c *nl.Conn, rec *record.Record) error { return release(ctx, r, c, rec) })
 }
 
 func release(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Record) error {
@@ -55,8 +55,8 @@ func owned(r *plugin.Request, c *nl.Conn, rec *record.Record, link netlink.Link)
 	if rec != nil {
 		return rec.Rules, nil
 	}
-	var conf Conf
-	if err := r.Decode(&conf); err != nil {
+	conf := plugin.ConfOf[Conf](r)
+	if _, err := r.Conf(); err != nil {
 		kernel.Warn(r, err)
 	}
 	rules, err := c.Rules()

@@ -23,7 +23,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const name = "sbr"
+const (
+	name   = "sbr"
+	noPrev = "This plugin must be called as chained plugin"
+)
 
 // firstTable is where the search for free tables begins.
 const firstTable = 100
@@ -35,20 +38,19 @@ var Plugin = plugin.Plugin{
 	About: "routes by source: traffic from an interface's address leaves by that interface",
 	Conf:  func() any { return new(Conf) },
 
+	NoPrev: plugin.NoPrev{Add: noPrev, Check: noPrev},
+
 	Validate: validate,
 	Doubts:   doubts,
 
 	Add:   add,
 	Del:   del,
 	Check: check,
-	GC:    gc,
+	GC:    kernel.CollectRecords,
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, err := decode(r)
-	if err != nil {
-		return nil, err
-	}
+	conf := plugin.ConfOf[Conf](r)
 	ips, err := sources(r)
 	if err != nil {
 		return nil, err
@@ -71,7 +73,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := k.Record(r, &record.Record{Plugin: name, Rules: rulesOf(conf, list)}); err != nil {
+	if err := k.Record(r, &record.Record{Rules: rulesOf(conf, list)}); err != nil {
 		return nil, err
 	}
 	return r.Prev(), k.Apply(ctx, r, env, state)
@@ -139,10 +141,7 @@ func rulesOf(conf *Conf, list []source) (rules []record.Rule) {
 // check compares with the previous result: for each address a rule, and in its table the
 // default route and the address's routes.
 func check(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
+	conf := plugin.ConfOf[Conf](r)
 	ips, err := sources(r)
 	if err != nil {
 		return err
@@ -183,14 +182,6 @@ func expected(r *plugin.Request, conf *Conf, list []source) (s netstate.State) {
 		s = append(s, o)
 	}
 	return s
-}
-
-// gc deletes the records of attachments that are gone: everything else was deleted with
-// their namespaces.
-func gc(ctx context.Context, r *plugin.Request) error {
-	k := kernel.Of(r)
-	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error { return k.Records.Remove(rec.Network, rec.Owner, name) })
-	return err
 }
 
 // linkOf returns the interface, or nil when it is gone.

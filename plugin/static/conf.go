@@ -29,6 +29,8 @@ type Conf struct {
 			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`
+
+	addrs []address // to assign
 }
 
 // IPAM is the section `ipam`.
@@ -62,31 +64,26 @@ type Address struct {
 	Gateway string `json:"gateway"`
 }
 
-// load reads the configuration and collects the addresses: those of the file, then IP in
-// CNI_ARGS, which adds; args.cni and runtimeConfig replace them.
-func load(r *plugin.Request) (*Conf, []address, error) {
-	var conf Conf
-	if err := r.Decode(&conf); err != nil {
-		return nil, nil, err
+// Load collects the addresses: those of the file, then IP in CNI_ARGS, which adds; args.cni
+// and runtimeConfig replace them.
+func (c *Conf) Load(r *plugin.Request) (err error) {
+	if c.IPAM == nil {
+		return spec.Invalid("IPAM config missing 'ipam' key")
 	}
-	if conf.IPAM == nil {
-		return nil, nil, spec.Invalid("IPAM config missing 'ipam' key")
+	if c.addrs, err = c.addresses(r); err == nil {
+		err = checkFamilies(c.addrs, r.Version)
 	}
-	addrs, err := conf.addresses(r)
-	if err == nil {
-		err = checkFamilies(addrs, r.Version)
-	}
-	for _, a := range addrs {
+	for _, a := range c.addrs {
 		if err == nil {
 			err = plugin.CheckPrefix(a.prefix)
 		}
 	}
-	for i, route := range conf.IPAM.Routes {
+	for i, route := range c.IPAM.Routes {
 		if err == nil && !route.Dst.IsValid() {
 			err = spec.Invalid("invalid route %d: no dst", i)
 		}
 	}
-	return &conf, addrs, err
+	return err
 }
 
 func (c *Conf) addresses(r *plugin.Request) ([]address, error) {

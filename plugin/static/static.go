@@ -21,25 +21,17 @@ var Plugin = plugin.Plugin{
 	About:        "gives the addresses the configuration names",
 	Capabilities: []string{"ips"},
 	Conf:         func() any { return new(Conf) },
-	Validate:     validate,
+	NoPrev:       plugin.NoPrev{Check: "Required prevResult missing"},
 	Doubts:       doubts,
 	Samples:      samples,
 
-	Add:    add,
-	Check:  check,
-	Status: status,
-}
-
-// validate decodes the configuration.
-func validate(r *plugin.Request) error {
-	_, _, err := load(r)
-	return err
+	Add:   add,
+	Check: check,
 }
 
 // doubts: addresses may come with each ADD, but not in most networks.
 func doubts(r *plugin.Request) []string {
-	_, addrs, err := load(r)
-	if err != nil || len(addrs) > 0 || r.InList != nil && r.InList.Granted["ips"] {
+	if len(plugin.ConfOf[Conf](r).addrs) > 0 || r.InList != nil && r.InList.Granted["ips"] {
 		return nil
 	}
 	return []string{"static gives no address: only CNI_ARGS could name one"}
@@ -47,24 +39,20 @@ func doubts(r *plugin.Request) []string {
 
 // samples is the one possible answer, unless the runtime replaces it.
 func samples(r *plugin.Request) []*spec.Result {
-	conf, addrs, err := load(r)
-	if err != nil || len(addrs) == 0 || r.InList.Granted["ips"] {
-		return nil
+	_, err := r.Conf()
+	if conf := plugin.ConfOf[Conf](r); err == nil && len(conf.addrs) > 0 && !r.InList.Granted["ips"] {
+		return []*spec.Result{conf.answer()}
 	}
-	return []*spec.Result{answer(conf, addrs)}
+	return nil
 }
 
 func add(_ context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, addrs, err := load(r)
-	if err != nil {
-		return nil, err
-	}
-	return answer(conf, addrs), nil
+	return plugin.ConfOf[Conf](r).answer(), nil
 }
 
-func answer(conf *Conf, addrs []address) *spec.Result {
-	result := &spec.Result{Routes: conf.IPAM.Routes, DNS: conf.IPAM.DNS}
-	for _, a := range addrs {
+func (c *Conf) answer() *spec.Result {
+	result := &spec.Result{Routes: c.IPAM.Routes, DNS: c.IPAM.DNS}
+	for _, a := range c.addrs {
 		result.IPs = append(result.IPs, spec.IPConfig{Address: a.prefix, Gateway: a.gateway})
 	}
 	return result
@@ -73,26 +61,12 @@ func answer(conf *Conf, addrs []address) *spec.Result {
 // check expects every configured address in the previous result, with its gateway if it has
 // one. (The reference accepts a missing address.)
 func check(_ context.Context, r *plugin.Request) error {
-	_, addrs, err := load(r)
-	if err != nil {
-		return err
-	}
-	prev := r.Prev()
-	if prev == nil {
-		return spec.Invalid("Required prevResult missing")
-	}
-	for _, a := range addrs {
-		if !a.in(prev.IPs) {
+	for _, a := range plugin.ConfOf[Conf](r).addrs {
+		if !a.in(r.Prev().IPs) {
 			return spec.Errorf(spec.CodeInternal, "static: Failed to match addr %v on interface %v", a.prefix.Addr(), r.IfName)
 		}
 	}
 	return nil
-}
-
-// status succeeds for any configuration that can be read; addresses may come with each ADD.
-func status(_ context.Context, r *plugin.Request) error {
-	_, _, err := load(r)
-	return err
 }
 
 // address is one address to assign.

@@ -20,8 +20,13 @@ func TestContract(t *testing.T) {
 }
 
 func request(conf, args, version string) *plugin.Request {
-	return &plugin.Request{Call: &spec.Call{Config: []byte(conf), Args: args, IfName: "eth0"}, Version: version,
+	return &plugin.Request{Plugin: &Plugin, Call: &spec.Call{Config: []byte(conf), Args: args, IfName: "eth0"}, Version: version,
 		Session: plugin.NewSession(nil)}
+}
+
+func load(r *plugin.Request) ([]address, error) {
+	_, err := r.Conf()
+	return plugin.ConfOf[Conf](r).addrs, err
 }
 
 // conf has two addresses, of which the first has a gateway, and extra keys.
@@ -41,7 +46,7 @@ func TestPrefixesThatCannotBeMeant(t *testing.T) {
 		{`{"ipam":{"type":"static","addresses":[{"address":"::5/0"}]}}`, "", "::5/0"},
 		{`{"ipam":{"type":"static","addresses":[{"address":"10.0.0.5/8"},{"address":"fd00::5/8"},{"address":"10.1.0.5/32"}]}}`, "", ""},
 	} {
-		_, _, err := load(request(tc.conf, tc.args, "1.1.0"))
+		_, err := load(request(tc.conf, tc.args, "1.1.0"))
 		if tc.refused == "" {
 			if err != nil {
 				t.Error(err)
@@ -63,7 +68,7 @@ func TestSources(t *testing.T) {
 		{conf(`"args":{"cni":{"ips":["10.9.0.2/24"]}},"runtimeConfig":{"IPs":["10.8.0.2/24","fd00::8/64"]}`), "", "10.8.0.2/24, fd00::8/64"},
 		{`{"ipam":{}}`, "", ""},
 	} {
-		_, addrs, err := load(request(tc.conf, tc.args, "1.0.0"))
+		addrs, err := load(request(tc.conf, tc.args, "1.0.0"))
 		if err != nil {
 			t.Errorf("%s %s: %v", tc.conf, tc.args, err)
 		}
@@ -102,7 +107,7 @@ func TestRefused(t *testing.T) {
 		if tc.version == "" {
 			tc.version = "1.0.0"
 		}
-		if _, _, err := load(request(tc.conf, tc.args, tc.version)); err == nil || err.Error() != tc.err {
+		if _, err := load(request(tc.conf, tc.args, tc.version)); err == nil || err.Error() != tc.err {
 			t.Errorf("%s %s: %v, want %s", tc.conf, tc.args, err, tc.err)
 		}
 	}
@@ -112,7 +117,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add(conf(""), "IP=10.2.0.9/24;GATEWAY=10.2.0.1")
 	f.Add(conf(`"runtimeConfig":{"ips":["10.8.0.2/24"]}`), "IP=,;GATEWAY=,")
 	f.Fuzz(func(t *testing.T, conf, args string) {
-		_, addrs, err := load(request(conf, args, "1.0.0"))
+		addrs, err := load(request(conf, args, "1.0.0"))
 		if err != nil {
 			return
 		}

@@ -4,6 +4,7 @@
 package tap
 
 import (
+	"cmp"
 	"net"
 
 	"github.com/patchbay-net/patchbay/plugin"
@@ -64,23 +65,14 @@ type Conf struct {
 	mac net.HardwareAddr
 }
 
-// decode reads and validates the configuration. The texts are the reference's.
-func decode(r *plugin.Request) (*Conf, error) {
-	c := new(Conf)
-	if err := r.Decode(c); err != nil {
-		return nil, err
-	}
-	args, err := r.CNIArgs()
+// Load validates the configuration. The texts are the reference's.
+func (c *Conf) Load(r *plugin.Request) error {
+	arg, err := endpoint.MACArg(r)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if mac, ok := spec.LookupArg(args, "MAC"); ok && mac != "" {
-		c.Mac = mac
-	}
-	if c.RuntimeConfig.Mac != "" {
-		c.Mac = c.RuntimeConfig.Mac
-	}
-	return c, c.validate()
+	c.Mac = cmp.Or(c.RuntimeConfig.Mac, arg, c.Mac)
+	return c.validate()
 }
 
 // mostMTU leaves room for an Ethernet header in a frame read from a tap.
@@ -91,13 +83,9 @@ const nobody = 1<<32 - 1
 
 func noID(id *uint32) bool { return id != nil && *id == nobody }
 
-// validate checks the configuration, and with it the answers that IPAM would give.
+// validate checks the answers that IPAM would give.
 func validate(r *plugin.Request) error {
-	c, err := decode(r)
-	if err != nil {
-		return err
-	}
-	return endpoint.ValidateSegment(r, c.MTU)
+	return endpoint.ValidateSegment(r, plugin.ConfOf[Conf](r).MTU)
 }
 
 func (c *Conf) validate() (err error) {

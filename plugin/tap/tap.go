@@ -33,6 +33,8 @@ var Plugin = plugin.Plugin{
 	Layer2:       true,
 	Capabilities: []string{"mac"},
 	Conf:         func() any { return new(Conf) },
+	NoPrev:       plugin.NoPrev{Check: "Required prevResult missing"},
+	Delegates:    true,
 
 	Helper: helper,
 
@@ -46,10 +48,7 @@ var Plugin = plugin.Plugin{
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, err := decode(r)
-	if err != nil {
-		return nil, err
-	}
+	conf := plugin.ConfOf[Conf](r)
 	env, err := kernel.Of(r).Env(r)
 	if err != nil {
 		return nil, err
@@ -78,26 +77,14 @@ func object(r *plugin.Request, conf *Conf, mac net.HardwareAddr) netstate.Tap {
 
 func single(r *plugin.Request, conf *Conf, link netstate.Tap) *endpoint.Single {
 	return &endpoint.Single{
-		Plugin: name, DNS: conf.DNS, MAC: link.MAC, MTU: conf.MTU, Link: netstate.State{link},
+		DNS: conf.DNS, MAC: link.MAC, MTU: conf.MTU, Link: netstate.State{link},
 		Exists: spec.Errorf(spec.CodeInternal, "failed to rename tap to %q: %w", r.IfName, unix.EEXIST),
 	}
 }
 
-func del(ctx context.Context, r *plugin.Request) error {
-	return endpoint.DetachSingle(ctx, r, name, endpoint.Delete(r, kind))
-}
+func del(ctx context.Context, r *plugin.Request) error { return endpoint.DetachLink(ctx, r, kind) }
 
-func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
-
-// checkOwn is CHECK without the IPAM plugin's part.
-func checkOwn(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	if r.Prev() == nil {
-		return spec.Invalid("Required prevResult missing")
-	}
+func check(ctx context.Context, r *plugin.Request) error {
 	env, err := kernel.Of(r).Env(r)
 	if err != nil {
 		return err
@@ -106,26 +93,21 @@ func checkOwn(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
+	conf := plugin.ConfOf[Conf](r)
 	return single(r, conf, object(r, conf, mac)).Check(ctx, r, env)
 }
 
-func gc(ctx context.Context, r *plugin.Request) error {
-	return endpoint.CollectSingle(ctx, r, name, endpoint.Delete(r, kind))
-}
+func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, kind) }
 
 // status fails on a node without /dev/net/tun, and for a label on a node without SELinux.
-func status(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
+func status(_ context.Context, r *plugin.Request) error {
 	if err := nl.CanTap(); err != nil {
 		return spec.Errorf(spec.CodeNotAvailable, "taps cannot be made: %w", err)
 	}
-	if conf.SelinuxContext != "" {
+	if conf := plugin.ConfOf[Conf](r); conf.SelinuxContext != "" {
 		if _, err := newLabelled(r, conf.SelinuxContext); err != nil {
 			return spec.Errorf(spec.CodeNotAvailable, "%w", err)
 		}
 	}
-	return endpoint.Ready(ctx, r)
+	return endpoint.Ready(r)
 }

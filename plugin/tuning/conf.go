@@ -141,27 +141,18 @@ func (s *Sysctls) merge(other Sysctls) {
 	}
 }
 
-// decode reads the configuration; precedence of the MAC address: args.cni,
-// runtimeConfig, CNI_ARGS, configuration.
-func decode(r *plugin.Request) (*Conf, error) {
-	conf := new(Conf)
-	if err := r.Decode(conf); err != nil {
-		return nil, err
-	}
-	args, err := r.CNIArgs()
+// Load merges what overrides the configuration, and validates it; precedence of the MAC
+// address: args.cni, runtimeConfig, CNI_ARGS, configuration.
+func (c *Conf) Load(r *plugin.Request) error {
+	arg, err := endpoint.MACArg(r)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if mac, ok := spec.LookupArg(args, "MAC"); ok && mac != "" {
-		conf.Mac = mac
+	c.Mac = cmp.Or(c.RuntimeConfig.Mac, arg, c.Mac)
+	if c.Args.CNI != nil {
+		c.override(c.Args.CNI)
 	}
-	if conf.RuntimeConfig.Mac != "" {
-		conf.Mac = conf.RuntimeConfig.Mac
-	}
-	if conf.Args.CNI != nil {
-		conf.override(conf.Args.CNI)
-	}
-	return conf, conf.validate()
+	return c.validate()
 }
 
 func (c *Conf) override(o *Overrides) {

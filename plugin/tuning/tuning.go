@@ -8,7 +8,6 @@ package tuning
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -19,7 +18,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const name = "tuning"
+const (
+	name   = "tuning"
+	noPrev = "Required prevResult missing"
+)
 
 // Plugin is the plugin.
 var Plugin = plugin.Plugin{
@@ -28,6 +30,7 @@ var Plugin = plugin.Plugin{
 	About:        "sets sysctls of the container and attributes of its interface",
 	Capabilities: []string{"mac"},
 	Conf:         func() any { return new(Conf) },
+	NoPrev:       plugin.NoPrev{Add: noPrev, Check: noPrev},
 
 	Validate: validate,
 	Doubts:   doubts,
@@ -39,16 +42,10 @@ var Plugin = plugin.Plugin{
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, err := decode(r)
-	if err != nil {
-		return nil, err
-	}
+	conf := plugin.ConfOf[Conf](r)
 	state, err := compile(r, conf)
 	if err != nil {
 		return nil, err
-	}
-	if r.Prev() == nil {
-		return nil, spec.Invalid("Required prevResult missing")
 	}
 	k := kernel.Of(r)
 	env, err := k.Env(r)
@@ -88,7 +85,7 @@ func backup(k *kernel.Kernel, r *plugin.Request, env *netstate.Env, conf *Conf) 
 		return spec.Invalid("failed to get %q: %w", r.IfName, err)
 	}
 	dir := dataDir(r, conf.DataDir)
-	if err := k.Record(r, &record.Record{Plugin: name, DataDir: dir}); err != nil {
+	if err := k.Record(r, &record.Record{DataDir: dir}); err != nil {
 		return err
 	}
 	path := backupPath(dir, r.ContainerID, r.IfName)
@@ -128,22 +125,19 @@ func adjust(r *plugin.Request, conf *Conf) *spec.Result {
 // a file that cannot be removed may fail a DEL.
 func del(_ context.Context, r *plugin.Request) error {
 	k := kernel.Of(r)
-	rec, err := k.Records.Take(r.Network, r.Owner, name)
-	if err != nil {
-		kernel.Warn(r, err)
-	}
-	dir := dirOnDel(r, rec)
-	path := backupPath(dir, r.ContainerID, r.IfName)
-	s, err := loadSaved(path)
-	if err != nil {
-		kernel.Warn(r, err)
-	}
-	if env, err := k.Env(r); err != nil {
-		kernel.Warn(r, err)
-	} else if env.Sandbox != nil {
-		restore(r, env.Sandbox, s)
-	}
-	return errors.Join(removeFile(path), k.Records.Remove(r.Network, r.Owner, name))
+	return k.Detach(r, nil, func(rec *record.Record) error {
+		path := backupPath(dirOnDel(r, rec), r.ContainerID, r.IfName)
+		s, err := loadSaved(path)
+		if err != nil {
+			kernel.Warn(r, err)
+		}
+		if env, err := k.Env(r); err != nil {
+			kernel.Warn(r, err)
+		} else if env.Sandbox != nil {
+			restore(r, env.Sandbox, s)
+		}
+		return removeFile(path)
+	})
 }
 
 // dirOnDel prefers the record: the configuration may have changed or be unreadable by now.
@@ -176,14 +170,7 @@ func restore(r *plugin.Request, c *nl.Conn, s saved) {
 }
 
 func check(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	if r.Prev() == nil {
-		return spec.Invalid("Required prevResult missing")
-	}
-	state, err := compile(r, conf)
+	state, err := compile(r, plugin.ConfOf[Conf](r))
 	if err != nil {
 		return err
 	}
@@ -197,12 +184,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 // gc removes the backups of attachments that are gone. Their devices were deleted with the
 // namespace, or were not restored, and the next ADD saves their values anew.
 func gc(ctx context.Context, r *plugin.Request) error {
-	k := kernel.Of(r)
-	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error {
-		if err := removeFile(backupPath(rec.DataDir, rec.ContainerID, rec.IfName)); err != nil {
-			return err
-		}
-		return k.Records.Remove(rec.Network, rec.Owner, name)
+	return kernel.Of(r).Sweep(ctx, r, func(rec *record.Record) error {
+		return removeFile(backupPath(rec.DataDir, rec.ContainerID, rec.IfName))
 	})
-	return err
 }

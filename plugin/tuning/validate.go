@@ -21,23 +21,16 @@ import (
 // anyName is used for the interface when it is not known; every namespace has it.
 const anyName = "lo"
 
-// validate checks the keys of sysctls too.
+// validate checks the keys of sysctls.
 func validate(r *plugin.Request) error {
-	c, err := decode(r)
-	if err != nil {
-		return err
-	}
-	_, err = resolveAll(c.Sysctl, anyName, r.Session.Paths.Etc)
+	_, err := resolveAll(plugin.ConfOf[Conf](r).Sysctl, anyName, r.Session.Paths.Etc)
 	return err
 }
 
 // doubts reports values that some kinds of interfaces refuse, and sysctls that a module may
 // add.
 func doubts(r *plugin.Request) (list []string) {
-	c, err := decode(r)
-	if err != nil {
-		return nil
-	}
+	c := plugin.ConfOf[Conf](r)
 	if endpoint.ValidateMTU(c.MTU) != nil {
 		list = append(list, fmt.Sprintf("mtu %d: most interfaces take %d to %d", c.MTU, endpoint.LeastMTU, endpoint.MostMTU))
 	}

@@ -48,34 +48,27 @@ type Conf struct {
 
 const maxVLAN = 4094
 
-// decode reads and validates the configuration. The texts are the reference's.
-func decode(r *plugin.Request) (*Conf, error) {
-	c := new(Conf)
-	if err := r.Decode(c); err != nil {
-		return nil, err
-	}
+// Load validates the configuration. The texts are the reference's.
+func (c *Conf) Load(*plugin.Request) error {
 	switch {
 	case c.Master == "":
-		return nil, spec.Invalid(`"master" field is required. It specifies the host interface name to create the VLAN for`)
+		return spec.Invalid(`"master" field is required. It specifies the host interface name to create the VLAN for`)
 	case c.VlanID < 0 || c.VlanID > maxVLAN:
-		return nil, spec.Invalid("invalid VLAN ID %d (must be between 0 and %d inclusive)", c.VlanID, maxVLAN)
+		return spec.Invalid("invalid VLAN ID %d (must be between 0 and %d inclusive)", c.VlanID, maxVLAN)
 	case c.IPAM.Type == "":
-		return nil, spec.Invalid("failed to execute IPAM delegate: no plugin name provided")
+		return spec.Invalid("failed to execute IPAM delegate: no plugin name provided")
 	}
-	return c, endpoint.ValidateMaster(c.Master)
+	return endpoint.ValidateMaster(c.Master)
 }
 
-// validate checks the configuration, and with it the answers that IPAM would give.
+// validate checks the MTU, and the answers that IPAM would give.
 func validate(r *plugin.Request) error {
-	c, err := decode(r)
-	if err != nil {
-		return err
-	}
+	c := plugin.ConfOf[Conf](r)
 	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
 }
 
 func doubts(r *plugin.Request) []string {
-	if c, err := decode(r); err == nil && c.VlanID == 0 {
+	if plugin.ConfOf[Conf](r).VlanID == 0 {
 		return []string{"vlanId is 0: such frames have a priority and are in no VLAN"}
 	}
 	return nil

@@ -15,11 +15,8 @@ import (
 
 // TestCompile compares the state of a configuration and IPAM's answer, as text.
 func TestCompile(t *testing.T) {
-	endpointtest.Goldens(t, func(t *testing.T, conf []byte, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error) {
-		parsed, err := decode(&plugin.Request{Call: &spec.Call{Config: conf}})
-		if err != nil {
-			t.Fatal(err)
-		}
+	endpointtest.Goldens(t, &Plugin, func(r *plugin.Request, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error) {
+		parsed := plugin.ConfOf[Conf](r)
 		c := child(parsed)
 		return c.Compile(c.Link(pair.Owner, pair.IfName, pair.NetNS), ipam)
 	})

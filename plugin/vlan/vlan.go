@@ -25,6 +25,9 @@ var Plugin = plugin.Plugin{
 	About: "puts a container into a VLAN of a link",
 	Conf:  func() any { return new(Conf) },
 
+	NoPrev:    plugin.NoPrev{Check: "vlan: Required prevResult missing"},
+	Delegates: true,
+
 	Validate: validate,
 	Doubts:   doubts,
 
@@ -36,42 +39,24 @@ var Plugin = plugin.Plugin{
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, err := decode(r)
-	if err != nil {
-		return nil, err
-	}
-	return child(conf).Attach(ctx, r)
+	return child(plugin.ConfOf[Conf](r)).Attach(ctx, r)
 }
 
 func child(c *Conf) *endpoint.Child {
 	return &endpoint.Child{
-		Plugin: name, Kind: netstate.VLAN{ID: c.VlanID, MTU: c.MTU},
+		Kind:   netstate.VLAN{ID: c.VlanID, MTU: c.MTU},
 		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, DAD: c.EnableDad, DNS: c.DNS,
 	}
 }
 
-func del(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Detach(ctx, r) }
+func del(ctx context.Context, r *plugin.Request) error { return endpoint.DetachLink(ctx, r, name) }
 
-func check(ctx context.Context, r *plugin.Request) error { return endpoint.WithIPAM(ctx, r, checkOwn) }
-
-// checkOwn is CHECK without the IPAM plugin's part.
-func checkOwn(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	if r.Prev() == nil {
-		return spec.Invalid("vlan: Required prevResult missing")
-	}
-	return child(conf).Check(ctx, r)
+func check(ctx context.Context, r *plugin.Request) error {
+	return child(plugin.ConfOf[Conf](r)).Check(ctx, r)
 }
 
-func gc(ctx context.Context, r *plugin.Request) error { return child(new(Conf)).Collect(ctx, r) }
+func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectLinks(ctx, r, name) }
 
-func status(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
-	return child(conf).Status(ctx, r, false)
+func status(_ context.Context, r *plugin.Request) error {
+	return child(plugin.ConfOf[Conf](r)).Status(r, false)
 }

@@ -25,21 +25,8 @@ type Conf struct {
 	Table uint32 `json:"table"`
 }
 
-func decode(r *plugin.Request) (*Conf, error) {
-	conf := new(Conf)
-	if err := r.Decode(conf); err != nil {
-		return nil, err
-	}
-	if err := conf.validate(r); err != nil {
-		return nil, err
-	}
-	if r.Prev() == nil {
-		return nil, spec.Invalid("missing prevResult from earlier plugin")
-	}
-	return conf, nil
-}
-
-func (c *Conf) validate(r *plugin.Request) error {
+// Load validates the configuration.
+func (c *Conf) Load(r *plugin.Request) error {
 	if c.VRFName == "" {
 		return spec.Invalid("configuration is expected to have a valid vrf name")
 	}

@@ -18,7 +18,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-const name = "vrf"
+const (
+	name   = "vrf"
+	noPrev = "missing prevResult from earlier plugin"
+)
 
 // Plugin is the plugin.
 var Plugin = plugin.Plugin{
@@ -27,33 +30,26 @@ var Plugin = plugin.Plugin{
 	About:      "puts the container's interface into a VRF, with a routing table of its own",
 	MinVersion: "0.3.1", // the reference's
 	Conf:       func() any { return new(Conf) },
+	NoPrev:     plugin.NoPrev{Add: noPrev, Check: noPrev},
 	Validate:   validate,
 
 	Add:    add,
 	Del:    del,
 	Check:  check,
-	GC:     gc,
+	GC:     kernel.CollectRecords,
 	Status: status,
 }
 
-// validate is decode without the previous result, which only a container has.
+// validate knows the names of interfaces that every container has.
 func validate(r *plugin.Request) error {
-	conf := new(Conf)
-	if err := r.Decode(conf); err != nil {
-		return err
+	if vrf := plugin.ConfOf[Conf](r).VRFName; vrf == "lo" {
+		return spec.Invalid("vrf %q cannot have the name of an existing interface", vrf)
 	}
-	if conf.VRFName == "lo" {
-		return spec.Invalid("vrf %q cannot have the name of an existing interface", conf.VRFName)
-	}
-	return conf.validate(r)
+	return nil
 }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
-	conf, err := decode(r)
-	if err != nil {
-		return nil, err
-	}
-	k := kernel.Of(r)
+	conf, k := plugin.ConfOf[Conf](r), kernel.Of(r)
 	env, err := k.Env(r)
 	if err != nil {
 		return nil, err
@@ -67,7 +63,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	rec := &record.Record{Plugin: name, VRF: &record.VRF{Name: conf.VRFName, Made: !there}}
+	rec := &record.Record{VRF: &record.VRF{Name: conf.VRFName, Made: !there}}
 	if err := keepRecord(k, r, env.Sandbox, rec); err != nil {
 		return nil, err
 	}
@@ -110,10 +106,7 @@ func compile(r *plugin.Request, conf *Conf, table int) netstate.State {
 
 // check expects the VRF, its member, and the result's routes in its table.
 func check(ctx context.Context, r *plugin.Request) error {
-	conf, err := decode(r)
-	if err != nil {
-		return err
-	}
+	conf := plugin.ConfOf[Conf](r)
 	env, err := kernel.Of(r).Env(r)
 	if err != nil {
 		return err
@@ -133,7 +126,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 
 // del takes the interface out of the VRF, and deletes the VRF when it was the last.
 func del(ctx context.Context, r *plugin.Request) error {
-	return kernel.DelInside(ctx, r, name, func(c *nl.Conn, rec *record.Record) error { return leave(ctx, r, c, rec) })
+	return kernel.DetachInside(r, func(c *nl.Conn, rec *record.Record) error { return leave(ctx, r, c, rec) })
 }
 
 func leave(ctx context.Context, r *plugin.Request, c *nl.Conn, rec *record.Record) error {
@@ -169,17 +162,8 @@ func whereabouts(r *plugin.Request, rec *record.Record) (vrfName string, made bo
 	if rec != nil && rec.VRF != nil {
 		return rec.VRF.Name, rec.VRF.Made
 	}
-	var conf Conf
-	if err := r.Decode(&conf); err != nil {
+	if _, err := r.Conf(); err != nil {
 		kernel.Warn(r, err)
 	}
-	return conf.VRFName, true
-}
-
-// gc deletes the records of attachments that are gone: their VRFs were deleted with their
-// namespaces.
-func gc(ctx context.Context, r *plugin.Request) error {
-	k := kernel.Of(r)
-	_, err := k.Sweep(ctx, r, name, func(rec *record.Record) error { return k.Records.Remove(rec.Network, rec.Owner, name) })
-	return err
+	return plugin.ConfOf[Conf](r).VRFName, true
 }

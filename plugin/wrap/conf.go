@@ -137,10 +137,10 @@ type wrapped struct {
 
 // load reads the whole configuration and refuses errors before any work.
 func load(r *plugin.Request) (*wrapped, error) {
-	conf := new(Conf)
-	if err := r.Decode(conf); err != nil {
+	if _, err := r.Conf(); err != nil {
 		return nil, err
 	}
+	conf := plugin.ConfOf[Conf](r)
 	w, err := loadPlugin(r, conf)
 	if err != nil {
 		return nil, err

@@ -109,9 +109,7 @@ func throughout(ctx context.Context, r *plugin.Request) error {
 
 // bare calls the plugin alone, with its configuration unchanged.
 func bare(ctx context.Context, r *plugin.Request, wrong error) error {
-	var conf Conf
-	_ = r.Decode(&conf) // the readable part of it
-	w, err := loadPlugin(r, &conf)
+	w, err := loadPlugin(r, plugin.ConfOf[Conf](r)) // the readable part of it
 	if err != nil {
 		return wrong
 	}
@@ -162,7 +160,7 @@ func versions(ctx context.Context, s *plugin.Session, call *spec.Call) []string 
 	}
 	inner := *call
 	inner.Config = conf.Plugin
-	out, err := s.Invoker().Invoke(ctx, head.Type, &inner)
+	out, err := s.Invoke(ctx, head.Type, &inner)
 	var theirs struct {
 		SupportedVersions []string `json:"supportedVersions"`
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -23,21 +24,21 @@ var update = flag.Bool("update", false, "write the goldens")
 
 // Compile is a plugin's pure part: the state and the result that it computes for a pair
 // from a configuration and IPAM's answer (nil: none).
-type Compile func(t *testing.T, conf []byte, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error)
+type Compile func(r *plugin.Request, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error)
 
 // Goldens compares a plugin's compile with the files of testdata/compile, each of which has
 // the configuration, IPAM's answer, the state and the result as text.
-func Goldens(t *testing.T, compile Compile) {
+func Goldens(t *testing.T, p *plugin.Plugin, compile Compile) {
 	files, err := filepath.Glob("testdata/compile/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no goldens", err)
 	}
 	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) { golden(t, file, compile) })
+		t.Run(filepath.Base(file), func(t *testing.T) { golden(t, file, p, compile) })
 	}
 }
 
-func golden(t *testing.T, file string, compile Compile) {
+func golden(t *testing.T, file string, p *plugin.Plugin, compile Compile) {
 	ar, err := txtar.ParseFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +48,7 @@ func golden(t *testing.T, file string, compile Compile) {
 	for _, f := range ar.Files {
 		part[f.Name] = f.Data
 	}
-	state, result := compiled(t, part["conf"], part["ipam"], compile)
+	state, result := compiled(t, p, part["conf"], part["ipam"], compile)
 	for i, f := range ar.Files {
 		switch f.Name {
 		case "state":
@@ -68,7 +69,7 @@ func golden(t *testing.T, file string, compile Compile) {
 	}
 }
 
-func compiled(t *testing.T, conf, ipam []byte, compile Compile) (state, result []byte) {
+func compiled(t *testing.T, p *plugin.Plugin, conf, ipam []byte, compile Compile) (state, result []byte) {
 	t.Helper()
 	pair := &endpoint.Pair{
 		Owner: "abcdefghijklmno", Host: "veth1", IfName: "eth0", NetNS: "/run/netns/c",
@@ -81,11 +82,15 @@ func compiled(t *testing.T, conf, ipam []byte, compile Compile) (state, result [
 			t.Fatal(err)
 		}
 	}
-	s, r, err := compile(t, conf, pair, addresses)
+	r := &plugin.Request{Plugin: p, Call: &spec.Call{Config: conf, IfName: pair.IfName, NetNS: pair.NetNS}, Owner: pair.Owner}
+	if _, err := r.Conf(); err != nil {
+		t.Fatal(err)
+	}
+	s, made, err := compile(r, pair, addresses)
 	if err != nil {
 		return []byte(err.Error() + "\n"), nil
 	}
-	result, err = json.MarshalIndent(r, "", "  ")
+	result, err = json.MarshalIndent(made, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
