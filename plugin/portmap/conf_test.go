@@ -20,8 +20,8 @@ func TestRefused(t *testing.T) {
 		name, conf, msg string
 		code            spec.Code
 	}{
-		{"no JSON", `{`, "failed to parse network configuration", spec.CodeDecoding},
-		{"a port that is text", one(`{"hostPort": "80", "containerPort": 80}`), "failed to parse network configuration", spec.CodeDecoding},
+		{"no JSON", `{`, "failed to load netconf", spec.CodeDecoding},
+		{"a port that is text", one(`{"hostPort": "80", "containerPort": 80}`), "failed to load netconf", spec.CodeDecoding},
 		{"host port 0", one(`{"containerPort": 80}`), "Invalid host port number: 0", spec.CodeInvalidConfig},
 		{"host port -1", one(`{"hostPort": -1, "containerPort": 80}`), "Invalid host port number: -1", spec.CodeInvalidConfig},
 		{"host port 65536", one(`{"hostPort": 65536, "containerPort": 80}`), "Invalid host port number: 65536", spec.CodeInvalidConfig},
