@@ -1,15 +1,34 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package chain is the runtime library: it loads network configurations and
+// runs their plugins as the specification asks a container runtime to
+// (SPEC.md sections 1 and 3).
+//
+//	rt := &chain.Runtime{Path: []string{"/opt/cni/bin"}}
+//	list, err := rt.Load("mynet")
+//	result, err := rt.Add(ctx, list, chain.Attachment{ContainerID: id, NetNS: ns, IfName: "eth0"})
+//
+// An ADD is a transaction: when a plugin fails, every plugin of the list gets a DEL. A DEL
+// calls every plugin, goes on after errors, and keeps the cached result until all of them
+// succeeded. File locks make operations on one container run one after another and keep GC
+// apart from ADD and DEL, also between processes.
+//
+// Results are cached in libcni's format and place, so that a runtime on libcni and one on
+// this library can take over from each other on a live node. docs/libcni.md lists the
+// differences from libcni, and tests check them.
 package chain
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -167,4 +186,115 @@ func (rt *Runtime) run(ctx context.Context, p *Plugin, r *request, call *spec.Ca
 		rt.Event(e)
 	}
 	return out, err
+}
+
+// Event describes one finished call of a plugin, for logs and traces.
+type Event struct {
+	Network     string
+	ContainerID string // empty for GC, STATUS and VERSION
+	IfName      string
+	Plugin      string // its type
+	Verb        spec.Verb
+	Rollback    bool // a DEL that rolls back a failed ADD
+	Start       time.Time
+	Duration    time.Duration
+	Output      int // bytes of standard output
+	Err         error
+}
+
+// Outcome is "ok" or "error".
+func (e *Event) Outcome() string {
+	if e.Err != nil {
+		return "error"
+	}
+	return "ok"
+}
+
+// Code is the CNI code of Err, 0 without one.
+func (e *Event) Code() spec.Code { return spec.ErrorCode(e.Err) }
+
+// Trace is W3C trace context, passed to the plugins unchanged (cni#1173).
+type Trace struct{ Parent, State, Baggage string }
+
+type traceKey struct{}
+
+// WithTrace returns a context whose plugin calls carry t.
+func WithTrace(ctx context.Context, t Trace) context.Context {
+	return context.WithValue(ctx, traceKey{}, t)
+}
+
+// trace is the context's, else that of the process's environment.
+func trace(ctx context.Context) Trace {
+	if t, ok := ctx.Value(traceKey{}).(Trace); ok {
+		return t
+	}
+	return Trace{os.Getenv("TRACEPARENT"), os.Getenv("TRACESTATE"), os.Getenv("BAGGAGE")}
+}
+
+// request derives a plugin's standard input from its object in the list (SPEC.md, "Deriving
+// request configuration"): the list's name and version, the keys that the runtime sets, and
+// its share of the capabilities. Keys that only the runtime may set are removed, in any
+// letter case, because plugins match keys in any case.
+type request struct {
+	list         *List
+	capabilities map[string]any // nil outside ADD, DEL and CHECK
+	prevResult   json.RawMessage
+	valid        *[]spec.Attachment // GC
+	listed       time.Time          // GC: when that list was begun
+}
+
+// config returns the request for one plugin.
+func (r *request) config(p *Plugin) ([]byte, error) {
+	var conf map[string]json.RawMessage
+	if err := json.Unmarshal(p.Raw, &conf); err != nil {
+		return nil, spec.Errorf(spec.CodeDecoding, "unmarshal existing network bytes: %w", err)
+	}
+	set := map[string]any{"name": r.list.Name, "cniVersion": r.list.CNIVersion}
+	if share := r.share(p); len(share) > 0 {
+		set["runtimeConfig"] = share
+	}
+	if len(r.prevResult) > 0 {
+		set["prevResult"] = r.prevResult
+	}
+	if r.valid != nil {
+		set["cni.dev/valid-attachments"] = *r.valid
+		set["cni.dev/attachments"] = *r.valid // the name in the 1.1.0 text (cni#1101)
+		set[clock.ListedKey] = r.listed
+	}
+	strip(conf, set)
+	for key, value := range set {
+		data, err := json.Marshal(value)
+		if err != nil {
+			return nil, fmt.Errorf("encode %s of plugin %s: %w", key, p, err)
+		}
+		conf[key] = data
+	}
+	return json.Marshal(conf)
+}
+
+// share is the intersection of the capabilities that the plugin declares and the caller
+// gives.
+func (r *request) share(p *Plugin) map[string]any {
+	out := map[string]any{}
+	for name, on := range p.Capabilities {
+		if value, ok := r.capabilities[name]; on && ok {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// strip removes the keys that must not come from the file, and those that set
+// replaces.
+func strip(conf map[string]json.RawMessage, set map[string]any) {
+	for key := range conf {
+		lower := strings.ToLower(key)
+		drop := lower == "capabilities" || lower == "prevresult" || strings.HasPrefix(lower, "cni.dev/")
+		for name := range set {
+			drop = drop || strings.EqualFold(key, name)
+		}
+		if drop {
+			delete(conf, key)
+		}
+	}
 }

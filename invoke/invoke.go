@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -50,3 +51,15 @@ type notFoundError struct{ msg string }
 func notFound(msg string) error          { return &notFoundError{msg} }
 func (e *notFoundError) Error() string   { return e.msg }
 func (e *notFoundError) Is(t error) bool { return t == ErrNotFound }
+
+// Within calls a plugin and ends the call after limit, which the error then says: a plugin
+// that hangs must not keep a GC from the others.
+func Within(ctx context.Context, limit time.Duration, in Invoker, pluginType string, call *spec.Call) ([]byte, error) {
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	out, err := in.Invoke(bounded, pluginType, call)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%s did not end within %v: %w", call.Verb, limit, err)
+	}
+	return out, err
+}

@@ -213,3 +213,126 @@ func compare(path string, was, is *Mark, ns *netns.NS) (State, string) {
 	}
 	return Unsure, "its namespace may be gone: " + path + " was bound again"
 }
+
+// Held are the network namespaces that processes hold: with an open file, with a thread in
+// it, or by a mount they see. They keep alive a namespace that is gone from its path.
+type Held struct {
+	links map[uint64][]string // by inode
+	boot  string
+}
+
+// HeldBy looks at every process visible at proc. Call it once, before declaring any number
+// of namespaces dead.
+func HeldBy(proc string) Held {
+	h := Held{links: make(map[uint64][]string)}
+	h.boot, _ = clock.BootID(proc)
+	for _, pattern := range []string{"fd/*", "task/[0-9]*/ns/net"} {
+		links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", pattern)) // the pattern is right
+		for _, link := range links {
+			var inode uint64
+			to, err := os.Readlink(link) // reading the link does not create the inode
+			if n, _ := fmt.Sscanf(to, "net:[%d]", &inode); err == nil && n == 1 {
+				h.links[inode] = append(h.links[inode], link)
+			}
+			if to != "/" {
+				continue
+			}
+			if m := markOf(link, ""); m != nil { // opened at a mount that is gone by now
+				h.links[m.Ino] = append(h.links[m.Ino], link)
+			}
+		}
+	}
+	h.mounted(proc)
+	return h
+}
+
+// mounted adds the namespaces that are bound in the mount namespace of any thread.
+func (h Held) mounted(proc string) {
+	threads, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "task", "[0-9]*")) // the pattern is right
+	views := make(map[string]bool)
+	for _, thread := range threads {
+		mounts, _ := os.Readlink(filepath.Join(thread, "ns", "mnt"))
+		root, _ := os.Readlink(filepath.Join(thread, "root")) // mountinfo omits mounts outside of it
+		if views[mounts+root] {
+			continue
+		}
+		views[mounts+root] = true
+		bound, _ := boundAt(filepath.Join(thread, "mountinfo")) // the thread may have ended
+		for _, b := range bound {
+			h.links[b.inode] = append(h.links[b.inode], filepath.Join(thread, "root", b.path))
+		}
+	}
+}
+
+// Doubt checks a verdict of dead, and its reason, that came from the path alone. It does
+// not find a namespace that only a socket holds, or a mount that no process sees.
+func (h Held) Doubt(was *Mark, why string) (State, string) {
+	if was == nil || was.before(h.boot) {
+		return Dead, why
+	}
+	state, where := match(was, h.links[was.Ino])
+	switch state {
+	case Alive:
+		return Alive, "its namespace is not at its path, but something holds it: " + where
+	case Unsure:
+		return Unsure, "its namespace is not at its path, and something may hold it: " + where
+	}
+	return Dead, why + " (no visible process holds it)"
+}
+
+// Place is where paths of namespaces are looked up: a directory or, for paths in procfs, a
+// PID namespace. Inside a pod, or a sandboxed unit, the same path can be another place
+// than on the host.
+type Place struct {
+	Dev uint64 `json:"dev"`
+	Ino uint64 `json:"ino"`
+}
+
+// placeOf returns the place of a path, or nil when it cannot be read.
+func placeOf(path string) *Place {
+	dir := filepath.Dir(path)
+	if strings.HasPrefix(path, "/proc/") {
+		dir = "/proc/self/ns/pid"
+	}
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil {
+		return nil
+	}
+	return &Place{uint64(st.Dev), st.Ino} //nolint:unconvert // Dev is 32 bits wide on some architectures
+}
+
+// isOf reports whether this is still the place of a path. nil, of an old record, matches.
+func (p *Place) isOf(path string) bool {
+	now := placeOf(path)
+	return p == nil || now != nil && *p == *now
+}
+
+// initPIDs is the inode of the initial PID namespace, which has every process
+// (PROC_PID_INIT_INO).
+const initPIDs = 0xEFFFFFFC
+
+// Told is At for callers that remove what is dead. Without a mark, a namespace is dead
+// only if nothing can be hidden: its directory is on the file system of runDir, which this
+// process shares with the plugins, or its path names a process and this process sees all
+// of them.
+func Told(path string, was *Mark, proc, runDir string) (State, string) {
+	state, why := At(path, was, proc)
+	if state == Dead && was == nil && !sees(path, runDir) {
+		return Unsure, path + " may be hidden from this process, and no record says what was there"
+	}
+	return state, why
+}
+
+// SeesProcesses reports whether this process sees all processes of the node.
+func SeesProcesses() bool {
+	place := placeOf("/proc/self/ns/net")
+	return place != nil && place.Ino == initPIDs
+}
+
+func sees(path, runDir string) bool {
+	if strings.HasPrefix(path, "/proc/") {
+		return SeesProcesses()
+	}
+	place, run := placeOf(path), placeOf(filepath.Join(runDir, "x"))
+	return place != nil && run != nil && run.Dev == place.Dev
+}

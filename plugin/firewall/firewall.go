@@ -68,7 +68,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := legacyDrops(r, p.subnets); err != nil {
+	if err := iptnft.LegacyDrops(r.Session.Paths.Proc, p.subnets); err != nil {
 		kernel.Warn(r, err)
 	}
 	earlier, _ := k.Records.Read(r.Network, r.Owner, name) // a broken one is replaced
@@ -120,7 +120,7 @@ func status(ctx context.Context, r *plugin.Request) error {
 		}
 		d.close()
 	}
-	if err := legacyDrops(r, nil); err != nil {
+	if err := iptnft.LegacyDrops(r.Session.Paths.Proc, nil); err != nil {
 		return spec.Errorf(spec.CodeLimited, "%w", err)
 	}
 	return nil

@@ -9,9 +9,16 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // firewalld's names on the system bus (FIREWALLD.DBUS(5)).
@@ -110,4 +117,146 @@ func isError(err error, name string) bool {
 		return true
 	}
 	return len(e.Body) > 0 && strings.HasPrefix(fmt.Sprint(e.Body[0]), name)
+}
+
+// source is an address in a zone of firewalld. Attachments of networks with equal subnets
+// share one, so it is a fact that each holds: the last holder removes it from the zone.
+type source struct {
+	daemon  *daemon // nil in a dry run, and on DEL when firewalld is gone
+	zone    string
+	address netip.Prefix
+	owner   owner.Key
+	records *record.Store
+}
+
+// fact is the name of the fact that the attachments hold.
+func (s source) fact() string { return factSource + s.zone + "-" + s.address.String() }
+
+// sourceOf reads the name of a fact. A zone may have hyphens, an address has none.
+func sourceOf(fact string) (s source, ok bool) {
+	name, ok := strings.CutPrefix(fact, factSource)
+	at := strings.LastIndexByte(name, '-')
+	if !ok || at < 0 {
+		return s, false
+	}
+	address, err := netip.ParsePrefix(name[at+1:])
+	return source{zone: name[:at], address: address}, err == nil
+}
+
+// String is the firewall-cmd command.
+func (s source) String() string {
+	return fmt.Sprintf("host: firewall-cmd --zone=%s --add-source=%s", s.zone, s.address)
+}
+
+// Ensure holds the source and adds it. The hold of an earlier ADD remains when this ADD
+// fails, and so does a source that was in the zone before any attachment held it.
+func (s source) Ensure(ctx context.Context, _ *netstate.Env) (netstate.Undo, error) {
+	held, first := s.records.Holds(s.fact(), s.owner), false
+	begin := func(*record.Fact) error { first = true; return nil }
+	if err := s.records.Hold(ctx, record.Fact{Name: s.fact()}, s.owner, begin); err != nil {
+		return nil, err
+	}
+	added, err := s.daemon.add(ctx, s.zone, s.address)
+	if held {
+		return nil, err
+	}
+	undo := func(ctx context.Context) error {
+		return s.records.Release(ctx, s.fact(), s.owner, func(record.Fact) error {
+			if first && !added {
+				return nil
+			}
+			return s.daemon.remove(ctx, s.zone, s.address)
+		})
+	}
+	if err != nil {
+		return nil, errors.Join(err, undo(context.WithoutCancel(ctx)))
+	}
+	return undo, nil
+}
+
+// leave releases the source. An attachment of an earlier release or of the reference plugin
+// does not hold it: leave holds it first, so that no other attachment adds it meanwhile.
+// That is impossible where state is read-only.
+func (s source) leave(ctx context.Context, r *plugin.Request) error {
+	if !s.records.Holds(s.fact(), s.owner) {
+		if s.daemon == nil {
+			return nil
+		}
+		err := s.records.Hold(ctx, record.Fact{Name: s.fact()}, s.owner, nil)
+		if errors.Is(err, syscall.EROFS) {
+			return s.remove(ctx, r)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return s.records.Release(ctx, s.fact(), s.owner, func(record.Fact) error { return s.remove(ctx, r) })
+}
+
+// remove removes the source from its zone. If firewalld fails, that is only a warning.
+func (s source) remove(ctx context.Context, r *plugin.Request) error {
+	if s.daemon == nil {
+		return nil
+	}
+	if err := s.daemon.remove(ctx, s.zone, s.address); err != nil {
+		kernel.Warn(r, err)
+	}
+	return nil
+}
+
+// Diff asks firewalld.
+func (s source) Diff(ctx context.Context, _ *netstate.Env) (string, error) {
+	yes, err := s.daemon.has(ctx, s.zone, s.address)
+	if err != nil || yes {
+		return "", err
+	}
+	return fmt.Sprintf("failed to find the address %v in %v zone (a reload of firewalld drops it, patchbay repair adds it again)", s.address, s.zone), nil
+}
+
+// sourcesOf returns the sources that a record names, and its facts that are none.
+func sourcesOf(rec *record.Record) (list []source, facts []string) {
+	for _, z := range rec.Zones() {
+		for _, a := range z.Sources {
+			list = append(list, source{zone: z.Zone, address: a})
+		}
+	}
+	named := len(list)
+	for _, fact := range rec.Shared {
+		s, ok := sourceOf(fact)
+		switch {
+		case !ok:
+			facts = append(facts, fact)
+		case !contains(list[:named], s):
+			list = append(list, s)
+		}
+	}
+	return list, facts
+}
+
+func contains(list []source, s source) bool {
+	for _, other := range list {
+		if other.fact() == s.fact() {
+			return true
+		}
+	}
+	return false
+}
+
+// leaveZones releases sources. A firewalld that has ended has forgotten them.
+func leaveZones(ctx context.Context, r *plugin.Request, k *kernel.Kernel, o owner.Key, list []source) error {
+	if len(list) == 0 {
+		return nil
+	}
+	d, err := connect(ctx)
+	if err == nil {
+		defer d.close()
+	} else if !errors.Is(err, errNoFirewalld) {
+		kernel.Warn(r, err)
+	}
+	var errs []error
+	for _, s := range list {
+		s.daemon, s.owner, s.records = d, o, k.Records
+		errs = append(errs, s.leave(ctx, r))
+	}
+	return errors.Join(errs...)
 }

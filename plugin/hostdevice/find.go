@@ -8,13 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -168,4 +173,125 @@ func (s sysfs) real(path string) string {
 func unplugged(path string) bool {
 	_, err := os.Lstat(path)
 	return path != "" && errors.Is(err, fs.ErrNotExist)
+}
+
+// describe reads the properties of a device before it leaves the host.
+func describe(host *nl.Conn, sys sysfs, link netlink.Link) (*record.Device, error) {
+	a := link.Attrs()
+	d := &record.Device{
+		Name: a.Name, Index: a.Index, Kind: link.Type(), MTU: a.MTU, Up: a.Flags&net.FlagUp != 0,
+		MAC: a.HardwareAddr.String(), Burnt: a.PermHWAddr.String(), Path: sys.path(a.Name), Alias: a.Alias,
+	}
+	if d.Alias == d.Name {
+		d.Alias = "" // our mark, of an ADD that was killed
+	}
+	if a.MasterIndex != 0 {
+		master, err := host.LinkAt(a.MasterIndex)
+		if err != nil {
+			return nil, fmt.Errorf("look up the master of %s: %w", a.Name, err)
+		}
+		d.Master = master.Attrs().Name
+	}
+	var err error
+	if d.Addrs, err = addresses(host, link); err != nil || !d.Up {
+		return d, err // a link that is down has no routes
+	}
+	d.Routes, err = routes(host, a.Index)
+	return d, err
+}
+
+// addresses lists the addresses that no other program would restore: not those that the
+// kernel makes (link-local), nor those that expire (DHCP, router advertisements).
+func addresses(host *nl.Conn, link netlink.Link) (list []record.DeviceAddr, err error) {
+	few, err := host.Addrs(link.Attrs().Index) // the library reads those of all links
+	if err != nil || !slices.ContainsFunc(few, func(a nl.Addr) bool { return persists(a.Prefix, int(a.Flags)) }) {
+		return nil, err
+	}
+	addrs, err := host.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
+	}
+	for _, a := range addrs {
+		prefix := nl.PrefixOf(a.IPNet)
+		if !persists(prefix, a.Flags) {
+			continue
+		}
+		list = append(list, record.DeviceAddr{
+			Prefix: prefix, Peer: nl.PrefixOf(a.Peer), Label: a.Label, Scope: a.Scope,
+			Flags: a.Flags & (unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD),
+		})
+	}
+	return list, nil
+}
+
+func persists(p netip.Prefix, flags int) bool {
+	return flags&unix.IFA_F_PERMANENT != 0 && !(p.Addr().Is6() && p.Addr().IsLinkLocalUnicast())
+}
+
+// routes lists the routes that the kernel does not derive from the addresses.
+func routes(host *nl.Conn, index int) (list []record.DeviceRoute, err error) {
+	filter := &netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_UNSPEC}
+	found, err := host.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes of link %d: %w", index, err)
+	}
+	for _, r := range found {
+		if r.Protocol == unix.RTPROT_KERNEL || r.Protocol == unix.RTPROT_RA || r.Type != unix.RTN_UNICAST {
+			continue
+		}
+		list = append(list, record.DeviceRoute{
+			Dst: nl.PrefixOf(r.Dst), Gateway: nl.AddrOf(r.Gw), Src: nl.AddrOf(r.Src), Table: r.Table, Priority: r.Priority,
+			Scope: int(r.Scope), Protocol: int(r.Protocol), MTU: r.MTU, AdvMSS: r.AdvMSS, Flags: r.Flags & int(netlink.FLAG_ONLINK),
+		})
+	}
+	return list, nil
+}
+
+// ipNet is nil for the invalid prefix: no peer, a default route.
+func ipNet(p netip.Prefix) *net.IPNet {
+	if !p.IsValid() {
+		return nil
+	}
+	return nl.IPNet(p)
+}
+
+// is reports whether a link is the device. Its name and namespace change with the move, its
+// index and address may change, and the container may remove the alias, which has its old
+// name. Then two properties must agree, one of them an address: other containers have an
+// eth0 with a low index too.
+func is(d *record.Device, link netlink.Link, ifName string) bool {
+	a := link.Attrs()
+	mac := d.MAC != "" && a.HardwareAddr.String() == d.MAC
+	burnt := d.Burnt != "" && a.PermHWAddr.String() == d.Burnt
+	index, name := a.Index == d.Index, a.Name == ifName
+	switch {
+	case link.Type() != d.Kind:
+		return false
+	case a.Alias == d.Name:
+		return mac || burnt || index || name
+	}
+	return mac && (burnt || index || name) || burnt && (index || name)
+}
+
+// search finds the device in a namespace, under any name; nil when it is not there.
+func search(c *nl.Conn, d *record.Device, ifName string) (netlink.Link, error) {
+	for _, name := range []string{ifName, d.Name} {
+		link, err := c.Link(name)
+		if err == nil && is(d, link, ifName) {
+			return link, nil
+		}
+		if err != nil && !nl.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	links, err := c.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		if is(d, l, ifName) {
+			return l, nil
+		}
+	}
+	return nil, nil
 }

@@ -9,10 +9,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 
 // move is the object: a device of the host in the container.
@@ -73,4 +79,202 @@ func (m move) Diff(_ context.Context, env *netstate.Env) (string, error) {
 		return fmt.Sprintf("Interface %s is not device %s of the host", m.ifName, m.device.Name), nil
 	}
 	return "", nil
+}
+
+// endTime is how long the kernel may take to end a namespace and return its real devices
+// after the last reference is gone.
+const endTime = 2 * time.Second
+
+// trip is a device and the namespaces where it may be.
+type trip struct {
+	*record.Device
+	ifName  string // in the container
+	sandbox *nl.Conn
+	host    *nl.Conn
+}
+
+// home moves the device to the host and restores its properties. It can be called again
+// after any interruption, and when nothing was done at all.
+func (t trip) home(ctx context.Context) error {
+	away := false
+	if t.sandbox != nil {
+		link, err := search(t.sandbox, t.Device, t.ifName)
+		if err != nil {
+			return err
+		}
+		if away = link != nil; away {
+			if err := t.out(link); err != nil {
+				return err
+			}
+		}
+	}
+	link, err := t.arrived(ctx)
+	if err != nil || link == nil {
+		return err
+	}
+	if !away && link.Attrs().Alias != t.Name {
+		return nil // it never left, or is restored
+	}
+	return t.restore(link)
+}
+
+// arrived finds the device on the host. A virtual device that is nowhere was deleted with
+// its namespace, and unplugged hardware does not come back.
+func (t trip) arrived(ctx context.Context) (netlink.Link, error) {
+	for end := time.Now().Add(endTime); ; {
+		link, err := search(t.host, t.Device, t.ifName)
+		if err != nil || link != nil || t.Kind != kindOfReal || unplugged(t.Path) {
+			return link, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("device %s (%s) is neither on the host nor in the container: %w", t.Name, t.MAC, kernel.ErrUnfinished)
+		}
+	}
+}
+
+// out moves the device out of the container. It sets the device's name first, so that no
+// program on the host (udev) sees another name and renames it.
+func (t trip) out(link netlink.Link) error {
+	index := link.Attrs().Index
+	if err := t.sandbox.SetLink(index, nl.LinkChange{Down: true, Alias: &t.Name}); err != nil {
+		return fmt.Errorf("set %s down: %w", t.ifName, err)
+	}
+	// The container may have another link of the name: then the device is renamed on the
+	// host.
+	if err := t.sandbox.SetLink(index, nl.LinkChange{Name: t.Name}); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("failed to rename device %q to %q: %w", link.Attrs().Name, t.Name, err)
+	}
+	own, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer own.Close() //nolint:errcheck // read only
+	return t.send(link, own.Fd())
+}
+
+// send moves the device to the host. When its name is taken there it gets the kernel's next
+// one, and it loses alternative names that are taken.
+func (t trip) send(link netlink.Link, hostNS int) (err error) {
+	index := link.Attrs().Index
+	for _, name := range []string{t.Name, fallback} {
+		err = t.sandbox.SetLink(index, nl.LinkChange{NetNS: hostNS, Name: name})
+		if !errors.Is(err, unix.EEXIST) {
+			break
+		}
+		if _, gone := t.sandbox.LinkAt(index); gone != nil {
+			return nil // it moved and was not renamed: restore does it
+		}
+		for _, alt := range link.Attrs().AltNames {
+			if _, err := t.host.Link(alt); err == nil {
+				_ = t.sandbox.LinkDelAltName(link, alt) // the next try reports it
+			}
+		}
+	}
+	if err != nil && !nl.IsNotFound(err) {
+		return fmt.Errorf("failed to move %q to hostNS: %w", t.Name, err)
+	}
+	return nil
+}
+
+// fallback is the pattern from which the kernel chooses the first free name, as it does
+// itself.
+const fallback = "dev%d"
+
+// restore restores the device's properties on the host. It removes the alias last: as long
+// as the alias exists, something is missing.
+func (t trip) restore(link netlink.Link) error {
+	index := link.Attrs().Index
+	errs := []error{t.rename(link), t.dress(link)}
+	if t.Up {
+		errs = append(errs, wrap("set it up", t.host.SetLink(index, nl.LinkChange{Up: true})))
+	}
+	for _, a := range t.Addrs {
+		errs = append(errs, t.addAddr(link, a))
+	}
+	for _, r := range t.Routes {
+		errs = append(errs, t.addRoute(index, r))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("restore device %s: %w: %w", t.Name, kernel.ErrUnfinished, err)
+	}
+	if err := t.host.SetLink(index, nl.LinkChange{Alias: &t.Alias}); err != nil && !nl.IsNotFound(err) {
+		return fmt.Errorf("failed to unset alias of %q: %w", t.Name, err)
+	}
+	return nil
+}
+
+func wrap(what string, err error) error {
+	if err == nil || nl.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// rename restores the device's name. Another link may have it by now.
+func (t trip) rename(link netlink.Link) error {
+	a := link.Attrs()
+	if a.Name == t.Name {
+		return nil
+	}
+	if a.Flags&net.FlagUp != 0 {
+		if err := t.host.SetLink(a.Index, nl.LinkChange{Down: true}); err != nil {
+			return wrap("set it down", err)
+		}
+	}
+	err := t.host.SetLink(a.Index, nl.LinkChange{Name: t.Name})
+	if errors.Is(err, unix.EEXIST) {
+		err = fmt.Errorf("the host has another %s; the device stays %s until that is gone: %w", t.Name, a.Name, err)
+	}
+	return wrap("rename", err)
+}
+
+// dress restores MAC, MTU and master where they differ.
+func (t trip) dress(link netlink.Link) error {
+	a, to := link.Attrs(), nl.LinkChange{}
+	if mac, err := net.ParseMAC(t.MAC); err == nil && a.HardwareAddr.String() != t.MAC {
+		to.MAC = mac
+	}
+	if t.MTU > 0 && a.MTU != t.MTU {
+		to.MTU = t.MTU
+	}
+	if to.MAC != nil || to.MTU != 0 {
+		if err := t.host.SetLink(a.Index, to); err != nil {
+			return wrap("restore address and MTU", err)
+		}
+	}
+	if t.Master == "" {
+		return nil
+	}
+	master, err := t.host.Link(t.Master)
+	if err != nil {
+		return wrap("find master", err)
+	}
+	return wrap("make it a port of "+t.Master, t.host.SetLink(a.Index, nl.LinkChange{Master: master.Attrs().Index}))
+}
+
+func (t trip) addAddr(link netlink.Link, a record.DeviceAddr) error {
+	addr := &netlink.Addr{IPNet: ipNet(a.Prefix), Peer: ipNet(a.Peer), Label: a.Label, Scope: a.Scope, Flags: a.Flags}
+	if a.Prefix.Addr().Is6() {
+		addr.Flags |= unix.IFA_F_NODAD // it had the address already
+	}
+	if err := t.host.AddrAdd(link, addr); err != nil && !errors.Is(err, unix.EEXIST) {
+		return wrap("address "+a.Prefix.String(), err)
+	}
+	return nil
+}
+
+func (t trip) addRoute(index int, r record.DeviceRoute) error {
+	msg := &netlink.Route{
+		LinkIndex: index, Dst: ipNet(r.Dst), Gw: r.Gateway.AsSlice(), Src: r.Src.AsSlice(), Table: r.Table, Priority: r.Priority,
+		Scope: netlink.Scope(r.Scope), Protocol: netlink.RouteProtocol(r.Protocol), MTU: r.MTU, AdvMSS: r.AdvMSS, Flags: r.Flags,
+	}
+	if err := t.host.RouteAdd(msg); err != nil && !errors.Is(err, unix.EEXIST) {
+		return wrap("route "+r.Dst.String(), err)
+	}
+	return nil
 }

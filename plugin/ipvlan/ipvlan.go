@@ -10,6 +10,7 @@
 package ipvlan
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/vishvananda/netlink"
@@ -90,4 +91,77 @@ func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectL
 func status(_ context.Context, r *plugin.Request) error {
 	conf := plugin.ConfOf[Conf](r)
 	return child(conf).Status(r, conf.IPAM.Type == "")
+}
+
+// Conf is the configuration.
+type Conf struct {
+	// Master is the parent link. Default: in a chain the one interface of the previous
+	// result, else the default route's.
+	// Reference: DEL fails when the default cannot be found, CHECK always.
+	Master string `json:"master"`
+
+	// Mode is l2, the container is on the master's segment; l3, the host routes between the
+	// containers, and the kernel sends no ARP or neighbour discovery for them; l3s, so that
+	// the host's firewall sees them. Default: l2.
+	// Reference: same.
+	Mode string `json:"mode"`
+
+	// MTU in bytes; 0 is the master's, and follows it. It may be more than the master's.
+	// Reference: ignores values below 0; not in the result.
+	MTU int `json:"mtu"`
+
+	// LinkInContainer says that the master is in the container.
+	// Reference: same.
+	LinkInContainer bool `json:"linkInContainer"`
+
+	// EnableDad looks for duplicates of the IPv6 addresses, 1-2 s.
+	// Reference: none, it always does.
+	EnableDad bool `json:"enabledad"`
+
+	// IPAM is the section of the IPAM plugin. In a chain it may be left out: then
+	// the link gets the addresses of the previous result.
+	// Reference: same.
+	IPAM struct {
+		// Type is the IPAM plugin; the section's other keys are its own.
+		// Reference: same.
+		Type string `json:"type"`
+	} `json:"ipam"`
+
+	// DNS replaces IPAM's when any of its keys is set.
+	// Reference: always replaces IPAM's.
+	DNS spec.DNS `json:"dns"`
+
+	mode netlink.IPVlanMode
+}
+
+// Load validates the configuration. The texts are the reference's.
+func (c *Conf) Load(*plugin.Request) error {
+	err := endpoint.ValidateMaster(c.Master)
+	if err != nil {
+		return err
+	}
+	c.mode, err = modeOf(c.Mode)
+	return err
+}
+
+// validate checks the MTU, and the answers that IPAM would give. In a
+// chain earlier plugins may have given the addresses.
+func validate(r *plugin.Request) error {
+	c := plugin.ConfOf[Conf](r)
+	if c.IPAM.Type == "" && r.InList != nil && r.InList.First {
+		return spec.Invalid("no plugin name provided")
+	}
+	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
+}
+
+func modeOf(s string) (netlink.IPVlanMode, error) {
+	switch s {
+	case "", "l2":
+		return netlink.IPVLAN_MODE_L2, nil
+	case "l3":
+		return netlink.IPVLAN_MODE_L3, nil
+	case "l3s":
+		return netlink.IPVLAN_MODE_L3S, nil
+	}
+	return 0, spec.Invalid("unknown ipvlan mode: %q", s)
 }

@@ -4,14 +4,18 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 )
@@ -103,4 +107,152 @@ func unnamed(elems []nft.Element, records []record.Standing) []nft.Element {
 			return s.Record == nil || slices.ContainsFunc(s.Record.Elements, e.SameKey)
 		})
 	})
+}
+
+// Derive reconstructs a torn record from everything that carries its owner: facts that no
+// readable record has, elements, links, and the attachment's names, if they are known
+// anywhere.
+func (k *Kernel) Derive(t record.Torn) (*record.Record, error) {
+	rec := &record.Record{Plugin: t.Plugin, Owner: t.Owner, Network: t.Network}
+	if t.Plugin == "tuning" {
+		rec.DataDir = filepath.Join(k.session.Paths.RunCNI, t.Plugin)
+	}
+	var err error
+	if rec.Shared, err = k.unclaimed(t); err != nil {
+		return nil, err
+	}
+	elems, err := k.OwnedElements()
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range elems {
+		if o, _ := nft.OwnerOf(e.Comment); o == string(t.Owner) {
+			rec.Elements = append(rec.Elements, e)
+		}
+	}
+	if rec.Links, err = k.marked(t.Owner); err != nil {
+		return nil, err
+	}
+	rec.ContainerID, rec.IfName = Names(k.session.Paths, t.Network, t.Owner, rec.Elements)
+	return rec, nil
+}
+
+// unclaimed returns the facts that the owner holds and that no other plugin's record of it
+// lists.
+func (k *Kernel) unclaimed(t record.Torn) (names []string, err error) {
+	held, err := k.Records.Held(t.Owner)
+	if err != nil || len(held) == 0 {
+		return nil, err
+	}
+	records, _, _ := k.Records.Scan(t.Network)
+	claimed := make(map[string]bool)
+	for _, r := range records {
+		for _, name := range r.Shared {
+			claimed[name] = claimed[name] || r.Owner == t.Owner
+		}
+	}
+	for _, name := range held {
+		if !claimed[name] {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// OwnedElements returns the elements of attachments, also those in the maps of conditions.
+// It lists all sets: for GC.
+func (k *Kernel) OwnedElements() ([]nft.Element, error) {
+	_, facts, _ := k.Records.Facts() // a broken fact has no maps
+	var maps []string
+	for _, f := range facts {
+		if f.Conditions != nil {
+			maps = append(maps, f.Conditions.Maps()...)
+		}
+	}
+	return k.NFT.Owned(maps...)
+}
+
+// marked returns the host's links with the owner in their alias, and the names that an ADD
+// may have given a link before marking it.
+func (k *Kernel) marked(o owner.Key) (names []string, err error) {
+	host, err := k.Host()
+	if err != nil {
+		return nil, err
+	}
+	links, err := host.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		if l.Attrs().Alias == o.Alias() {
+			names = append(names, l.Attrs().Name)
+		}
+	}
+	if unmarked := o.LinkName("veth", 0); !slices.Contains(names, unmarked) {
+		names = append(names, unmarked)
+	}
+	return names, nil
+}
+
+// Names finds container id and interface name of an owner in whatever still has them:
+// comments of elements, cached results, address files and tuning's backups. The owner is
+// their hash, so a match is proof; without one both are empty.
+func Names(p paths.Paths, network string, o owner.Key, elems []nft.Element) (id, ifName string) {
+	try := func(a, b string) bool {
+		if owner.Of(network, a, b) == o {
+			id, ifName = a, b
+		}
+		return ifName != ""
+	}
+	for _, e := range elems {
+		_, rest, _ := strings.Cut(e.Comment, " ")
+		if parts := strings.Split(rest, "/"); len(parts) == 3 && try(parts[1], parts[2]) {
+			return id, ifName
+		}
+	}
+	for _, at := range []struct{ pattern, prefix, suffix, sep string }{
+		{filepath.Join(p.CNI, "results", "*"), network + "-", "", "-"},
+		{filepath.Join(p.RunCNI, "tuning", "*"), "", ".json", "_"},
+	} {
+		found, _ := filepath.Glob(at.pattern)
+		for _, path := range found {
+			name, ok := strings.CutPrefix(strings.TrimSuffix(filepath.Base(path), at.suffix), at.prefix)
+			if ok && splits(name, at.sep, try) {
+				return id, ifName
+			}
+		}
+	}
+	found, _ := filepath.Glob(filepath.Join(p.CNI, "networks", network, "*"))
+	for _, path := range found {
+		text, err := os.ReadFile(path)
+		if a, b, ok := strings.Cut(strings.TrimSpace(string(text)), "\r\n"); err == nil && ok && try(a, b) {
+			return id, ifName
+		}
+	}
+	return "", ""
+}
+
+// splits tries every way to split name in two at sep, which both parts may contain.
+func splits(name, sep string, try func(a, b string) bool) bool {
+	for i := range len(name) {
+		if name[i:i+1] == sep && try(name[:i], name[i+1:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// collect keeps `patchbay repair` out until the session ends: it would restore what is
+// being removed.
+func (k *Kernel) collect(ctx context.Context, r *plugin.Request) {
+	if k.collecting {
+		return
+	}
+	k.collecting = true
+	done, err := k.Records.Collecting(ctx)
+	if err != nil {
+		Warn(r, err)
+		return
+	}
+	k.session.OnClose(done)
 }

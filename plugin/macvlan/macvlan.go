@@ -10,7 +10,9 @@
 package macvlan
 
 import (
+	"cmp"
 	"context"
+	"net"
 
 	"github.com/vishvananda/netlink"
 
@@ -68,4 +70,113 @@ func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectL
 
 func status(_ context.Context, r *plugin.Request) error {
 	return child(plugin.ConfOf[Conf](r)).Status(r, false)
+}
+
+// Conf is the configuration.
+type Conf struct {
+	// Master is the parent link. Default: the default route's.
+	// Reference: same.
+	Master string `json:"master"`
+
+	// Mode decides which containers on the master a container reaches: bridge, all;
+	// private, none; vepa, those to which the switch sends frames back; passthru, the only
+	// child gets all traffic. Default: bridge.
+	// Reference: same; passthru loses mac.
+	Mode string `json:"mode"`
+
+	// MTU in bytes, at most the master's; 0 is the master's.
+	// Reference: not in the result.
+	MTU int `json:"mtu"`
+
+	// Mac is the Ethernet address; without, one derived from the owner, the same when an
+	// ADD is repeated and different on every node.
+	// Reference: without, a random one, the same on clones of a machine.
+	Mac string `json:"mac"`
+
+	// LinkInContainer says that the master is in the container.
+	// Reference: same.
+	LinkInContainer bool `json:"linkInContainer"`
+
+	// BcQueueLen is how many broadcast frames may wait at the master; 0 is the kernel's
+	// 1000. The largest value of all children counts. Linux >= 5.11.
+	// Reference: same.
+	BcQueueLen uint32 `json:"bcqueuelen"`
+
+	// EnableDad looks for duplicates of the IPv6 addresses, 1-2 s.
+	// Reference: none, it always does.
+	EnableDad bool `json:"enabledad"`
+
+	// IPAM is the section of the IPAM plugin; without a type, layer 2 only.
+	// Reference: same.
+	IPAM struct {
+		// Type is the IPAM plugin; the section's other keys are its own.
+		// Reference: same.
+		Type string `json:"type"`
+	} `json:"ipam"`
+
+	// DNS replaces IPAM's when any of its keys is set.
+	// Reference: always replaces IPAM's.
+	DNS spec.DNS `json:"dns"`
+
+	RuntimeConfig struct {
+		// Mac overrides MAC= in CNI_ARGS, which overrides mac.
+		// Reference: same.
+		Mac string `json:"mac"`
+	} `json:"runtimeConfig"`
+
+	mac  net.HardwareAddr
+	mode netlink.MacvlanMode
+}
+
+// Load validates the configuration. The texts are the reference's.
+func (c *Conf) Load(r *plugin.Request) error {
+	err := endpoint.ValidateMaster(c.Master)
+	if err != nil {
+		return err
+	}
+	if c.mode, err = modeOf(c.Mode); err != nil {
+		return err
+	}
+	arg, err := endpoint.MACArg(r)
+	if err != nil {
+		return err
+	}
+	c.Mac = cmp.Or(c.RuntimeConfig.Mac, arg, c.Mac)
+	c.mac, err = parseMAC(c.Mac)
+	return err
+}
+
+// validate checks the MTU, and the answers that IPAM would give.
+func validate(r *plugin.Request) error {
+	c := plugin.ConfOf[Conf](r)
+	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
+}
+
+func modeOf(s string) (netlink.MacvlanMode, error) {
+	switch s {
+	case "", "bridge":
+		return netlink.MACVLAN_MODE_BRIDGE, nil
+	case "private":
+		return netlink.MACVLAN_MODE_PRIVATE, nil
+	case "vepa":
+		return netlink.MACVLAN_MODE_VEPA, nil
+	case "passthru":
+		return netlink.MACVLAN_MODE_PASSTHRU, nil
+	}
+	return 0, spec.Invalid("unknown macvlan mode: %q", s)
+}
+
+// parseMAC is nil for no address.
+func parseMAC(s string) (net.HardwareAddr, error) {
+	if s == "" {
+		return nil, nil
+	}
+	mac, err := net.ParseMAC(s)
+	switch {
+	case err != nil:
+		return nil, spec.Invalid("invalid args %.40v for MAC addr: %w", s, err)
+	case len(mac) != 6 || endpoint.ValidateMAC(mac) != nil:
+		return nil, spec.Invalid("invalid args %.40v for MAC addr: want six bytes, the first one even, not all zero", s)
+	}
+	return mac, nil
 }

@@ -15,7 +15,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -129,4 +131,95 @@ func gc(ctx context.Context, r *plugin.Request) error {
 // failed names the member of an error.
 func failed(m *plugin.Inner, err error, verb string) error {
 	return fmt.Errorf("plugin type=%q failed (%s): %w", m.Type, verb, err)
+}
+
+// load decodes every member. Nothing may run unless all are well-formed. For DEL and GC
+// load returns the well-formed ones beside the first error.
+func load(r *plugin.Request) (members []*plugin.Inner, err error) {
+	if _, err := r.Conf(); err != nil {
+		return nil, err
+	}
+	conf := plugin.ConfOf[Conf](r)
+	if len(conf.Plugins) == 0 {
+		return nil, spec.Invalid("error parsing configuration list: no plugins in list")
+	}
+	for i, raw := range conf.Plugins {
+		m, merr := loadMember(raw, r, conf)
+		if merr == nil {
+			members = append(members, m)
+		} else if err == nil {
+			err = spec.AsError(merr).WithDetails("member %d of %d in network %s", i+1, len(conf.Plugins), r.Network)
+		}
+	}
+	return members, err
+}
+
+func loadMember(raw json.RawMessage, r *plugin.Request, conf *Conf) (*plugin.Inner, error) {
+	m, err := plugin.NewInner(r, raw, plugin.Given{Caps: conf.RuntimeConfig, Args: conf.Args})
+	if err != nil {
+		return nil, err
+	}
+	if m.Type == name {
+		return nil, spec.Invalid("a patchbay plugin cannot be a member of another one")
+	}
+	return m, nil
+}
+
+// remaining are the members of a DEL or GC: those of the list and, when it is damaged,
+// those that have records, of this attachment or for a GC of any. It reports that the
+// configuration is wrong, but that must not keep anything from being removed. Only a member
+// of another program that cannot be read any more is lost.
+func remaining(r *plugin.Request) []*plugin.Inner {
+	members, err := load(r)
+	if err == nil {
+		return members
+	}
+	kernel.Warn(r, err)
+	return append(recorded(r, members), members...)
+}
+
+// recorded are the plugins with a record that are not among members, each with the part of
+// the configuration that DEL needs, in the order of a chain.
+func recorded(r *plugin.Request, members []*plugin.Inner) (list []*plugin.Inner) {
+	kinds := kindsOnRecord(r)
+	for _, m := range members {
+		delete(kinds, m.Type)
+	}
+	// DEL runs in reverse order: chained plugins first, addresses last.
+	for _, kind := range []plugin.Kind{plugin.IPAM, plugin.Interface, plugin.Chained} {
+		for _, p := range r.Session.Plugins {
+			if p.Kind != kind || !kinds[p.Name] {
+				continue
+			}
+			m, err := plugin.NewInner(r, fmt.Appendf(nil, `{"type":%q}`, p.Name), plugin.Given{})
+			if err != nil {
+				kernel.Warn(r, err)
+				continue
+			}
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// kindsOnRecord are the types of plugins that have records in the network, for a
+// DEL those of the attachment.
+func kindsOnRecord(r *plugin.Request) map[string]bool {
+	records, torn, err := kernel.Of(r).Records.Scan(r.Network)
+	if err != nil {
+		kernel.Warn(r, err)
+	}
+	kinds := make(map[string]bool)
+	note := func(kind string, o owner.Key) {
+		if r.Verb == spec.GC || o == r.Owner {
+			kinds[kind] = true
+		}
+	}
+	for _, rec := range records {
+		note(rec.Plugin, rec.Owner)
+	}
+	for _, t := range torn {
+		note(t.Plugin, t.Owner)
+	}
+	return kinds
 }

@@ -4,9 +4,19 @@
 package portmap
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-net/patchbay/internal/life"
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/owner"
@@ -181,4 +191,162 @@ func isOurs(fact string) bool {
 		}
 	}
 	return false
+}
+
+// claim is a published port: an element that another owner may have.
+type claim struct {
+	netstate.Element
+	k         *kernel.Kernel
+	container string
+	rec       *record.Record // nil in CHECK
+}
+
+// Ensure queues the claim. The owner of the port is known when the queue is committed, and
+// only then is it checked whether that owner lives.
+func (c claim) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
+	env.NFT.Claim(func(taken *nft.TakenError) error {
+		o := ownerOf(c.k, taken.Have)
+		switch {
+		case o.rec != nil && o.rec.ContainerID == c.container:
+			return c.k.Displace(c.rec, o.rec.Owner)
+		case o.alive:
+			return spec.Invalid("%w", &TakenError{Want: taken.Want, Holder: o.rec, owner: o.name}).
+				WithDetails("%s; the other's mapping is %s", taken.Want, taken.Have)
+		}
+		env.Warn(fmt.Errorf("took over %s, %s", taken.Have, o.gone()))
+		return nil
+	}, c.Element.Element)
+	return nil, nil
+}
+
+// TakenError reports that another container has a host port.
+type TakenError struct {
+	Want   nft.Element
+	Holder *record.Record // nil when it cannot be read
+	owner  string
+}
+
+// Error names the holder in full, for logs of runtimes.
+func (e *TakenError) Error() string { return "host port is taken by " + e.owner }
+
+// Port is the port as people write it: 8080/tcp, 127.0.0.1:53/udp.
+func (e *TakenError) Port() string {
+	return strings.TrimPrefix(e.Want.Meaning().What, "published port ")
+}
+
+// Lost reports nothing for a port that another attachment of the container has.
+func (c claim) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, error) {
+	lost, err := c.Element.Lost(ctx, env)
+	if len(lost) == 0 || err != nil {
+		return lost, err
+	}
+	have, ok, err := env.NFT.Get(c.Set, c.Key)
+	if ok && err == nil && c.siblings(have) {
+		return nil, nil
+	}
+	return lost, err
+}
+
+// siblings reports whether another attachment of the container made an element.
+func (c claim) siblings(have nft.Element) bool {
+	mine, _ := nft.OwnerOf(c.Comment)
+	o := ownerOf(c.k, have)
+	return o.rec != nil && o.rec.ContainerID == c.container && string(o.rec.Owner) != mine &&
+		slices.ContainsFunc(o.rec.Elements, func(e nft.Element) bool { return e.SameKey(have) && bytes.Equal(e.Data, have.Data) })
+}
+
+// holder is the owner of a published port.
+type holder struct {
+	name  string
+	rec   *record.Record // nil when it has none
+	alive bool
+}
+
+// gone explains why a port may be taken over.
+func (h holder) gone() string {
+	if h.name == "" {
+		return "which is no attachment's"
+	}
+	return "of " + h.name + ", which is gone"
+}
+
+// ownerOf names the owner of an element and reports whether it lives. It is dead when its
+// record or its namespace is gone. An owner that cannot be checked counts as alive.
+func ownerOf(k *kernel.Kernel, e nft.Element) holder {
+	key, ok := nft.OwnerOf(e.Comment)
+	if !ok {
+		return holder{}
+	}
+	h := holder{name: fmt.Sprintf("%q", e.Comment)}
+	rec, err := k.Records.Find(owner.Key(key), name)
+	if err != nil || rec == nil {
+		h.alive = err != nil
+		return h
+	}
+	h.name = fmt.Sprintf("container %s (network %s, interface %s)", rec.ContainerID, rec.Network, rec.IfName)
+	state, _ := k.Life(rec) // the address may have moved on: a virtual machine takes it off the pod's interface
+	h.rec, h.alive = rec, state != life.Dead
+	return h
+}
+
+// findRoute finds the interface that leads to the container: the bridge, or the host's end
+// of a veth. Without a route there is no way from 127.0.0.1 and no hairpin, and the
+// reference reports nothing. It refuses an address that the host has too: the ports would
+// lead to the host's own services, and the loopback interface would count as the way to the
+// container.
+func (p *plan) findRoute(r *plugin.Request, env *netstate.Env) error {
+	for i, a := range p.addrs {
+		link, err := routeTo(env, a.Addr())
+		switch {
+		case errors.Is(err, errLocal):
+			return spec.Invalid("cannot publish ports of %s: %w; give the container an address of its own", a.Addr(), err)
+		case err != nil || i > 0 || !p.snat || r.Session.Dry != nil:
+			continue
+		}
+		p.port = findPort(r, env, link)
+		p.setRoute(link.Attrs().Name)
+	}
+	if r.Session.Dry != nil && p.snat {
+		p.setRoute(firstHostInterface(r.Prev())) // no interface before the container exists
+	}
+	return nil
+}
+
+// setRoute sets the interface to the container, which only IPv4 uses.
+func (p *plan) setRoute(link string) {
+	if slices.ContainsFunc(p.addrs, func(a netip.Prefix) bool { return a.Addr().Is4() }) {
+		p.route = link
+	}
+}
+
+// errLocal is the kernel's answer for an address of its own.
+var errLocal = errors.New("the host has this address itself")
+
+func routeTo(env *netstate.Env, a netip.Addr) (netlink.Link, error) {
+	routes, err := env.Host.RouteGet(a.AsSlice())
+	if err != nil {
+		return nil, fmt.Errorf("find route to %s: %w", a, err)
+	}
+	for _, r := range routes {
+		if r.LinkIndex == 0 {
+			continue
+		}
+		link, err := env.Host.LinkByIndex(r.LinkIndex)
+		if err == nil && (r.Type == unix.RTN_LOCAL || link.Attrs().Flags&net.FlagLoopback != 0) {
+			err = errLocal
+		}
+		return link, err
+	}
+	return nil, fmt.Errorf("find route to %s: %w", a, unix.ENETUNREACH)
+}
+
+// firstHostInterface is the interface that a chain's first plugin names as the container's
+// route: the bridge, else the veth.
+func firstHostInterface(prev *spec.Result) string {
+	for _, i := range prev.Interfaces {
+		if i.Sandbox == "" {
+			return i.Name
+		}
+	}
+	return ""
 }

@@ -150,3 +150,23 @@ func gc(ctx context.Context, r *plugin.Request) error {
 	k.NFT.Queue(sweep(r.Network, k.Stays(r)))
 	return errors.Join(append(errs, k.NFT.Commit(ctx))...)
 }
+
+// doubts reports fields that Add silently ignores, as the reference does.
+func doubts(r *plugin.Request) (list []string) {
+	conf := plugin.ConfOf[Conf](r)
+	if conf.MasqAll && !conf.snat() {
+		list = append(list, "masqAll has no effect with snat false: nothing is masqueraded")
+	}
+	if in := r.InList; in != nil && !in.Granted["portMappings"] && len(conf.mappings) == 0 {
+		list = append(list, `it publishes nothing: without "capabilities": {"portMappings": true} no runtime tells it of ports`)
+	}
+	return list
+}
+
+// status reports whether we may change the firewall.
+func status(_ context.Context, r *plugin.Request) error {
+	if err := kernel.Of(r).NFT.Status(); err != nil {
+		return spec.Errorf(spec.CodeNotAvailable, "portmap cannot publish ports: %w", err)
+	}
+	return nil
+}

@@ -8,7 +8,9 @@ package static
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
@@ -83,4 +85,191 @@ func (a address) in(ips []spec.IPConfig) bool {
 		}
 	}
 	return false
+}
+
+// Conf is the part of the calling plugin's configuration that we read.
+type Conf struct {
+	IPAM *IPAM `json:"ipam"`
+
+	RuntimeConfig struct {
+		// IPs, in CIDR notation, replace all other addresses.
+		// Reference: same.
+		IPs []string `json:"ips"`
+	} `json:"runtimeConfig"`
+
+	Args struct {
+		CNI struct {
+			// IPs replace those of the configuration and of CNI_ARGS.
+			// Reference: same.
+			IPs []string `json:"ips"`
+		} `json:"cni"`
+	} `json:"args"`
+
+	addrs []address // to assign
+}
+
+// IPAM is the section `ipam`.
+type IPAM struct {
+	// Type is static.
+	// Reference: same.
+	Type string `json:"type"`
+
+	// Addresses may be empty; IP in CNI_ARGS, a list with commas, adds to them.
+	// Reference: CHECK accepts a missing one.
+	Addresses []Address `json:"addresses"`
+
+	// Routes are copied into the result.
+	// Reference: takes one without dst.
+	Routes []spec.Route `json:"routes"`
+
+	// DNS is copied into the result.
+	// Reference: same.
+	DNS spec.DNS `json:"dns"`
+}
+
+// Address is one address of the file, in CIDR notation, and its gateway.
+type Address struct {
+	// Address is in CIDR notation.
+	// Reference: same.
+	Address string `json:"address"`
+
+	// Gateway of this address. GATEWAY in CNI_ARGS becomes that of every address whose
+	// subnet contains it.
+	// Reference: GATEWAY reaches only the addresses of IP.
+	Gateway string `json:"gateway"`
+}
+
+// Load collects the addresses: those of the file, then IP in CNI_ARGS, which adds; args.cni
+// and runtimeConfig replace them.
+func (c *Conf) Load(r *plugin.Request) (err error) {
+	if c.IPAM == nil {
+		return spec.Invalid("IPAM config missing 'ipam' key")
+	}
+	if c.addrs, err = c.addresses(r); err == nil {
+		err = checkFamilies(c.addrs, r.Version)
+	}
+	for _, a := range c.addrs {
+		if err == nil {
+			err = plugin.CheckPrefix(a.prefix)
+		}
+	}
+	for i, route := range c.IPAM.Routes {
+		if err == nil && !route.Dst.IsValid() {
+			err = spec.Invalid("invalid route %d: no dst", i)
+		}
+	}
+	return err
+}
+
+func (c *Conf) addresses(r *plugin.Request) ([]address, error) {
+	addrs, err := c.IPAM.addresses()
+	if err != nil {
+		return nil, err
+	}
+	if addrs, err = withArgs(addrs, r); err != nil {
+		return nil, err
+	}
+	for _, ips := range [][]string{c.Args.CNI.IPs, c.RuntimeConfig.IPs} {
+		if len(ips) == 0 {
+			continue
+		}
+		if addrs, err = parseAll(ips, "an entry in the 'ips' field is NOT in CIDR notation, got: '%s'"); err != nil {
+			return nil, spec.Invalid("%w", err)
+		}
+	}
+	return addrs, nil
+}
+
+func (c *IPAM) addresses() ([]address, error) {
+	var out []address
+	for i, a := range c.Addresses {
+		p, ok := parseCIDR(a.Address)
+		if !ok {
+			return nil, spec.Invalid("the 'address' field is expected to be in CIDR notation, got: '%s'", a.Address)
+		}
+		gw, err := parseGateway(a.Gateway)
+		if err != nil {
+			return nil, spec.Invalid("invalid address %d: %w", i, err)
+		}
+		out = append(out, address{p, gw})
+	}
+	return out, nil
+}
+
+// withArgs appends the list IP of CNI_ARGS, and sets each GATEWAY of CNI_ARGS for every
+// address whose subnet contains it.
+func withArgs(addrs []address, r *plugin.Request) ([]address, error) {
+	args, err := r.CNIArgs()
+	if err != nil {
+		return nil, err
+	}
+	if list, ok := spec.LookupArg(args, "IP"); ok && list != "" {
+		more, err := parseAll(strings.Split(list, ","), "the 'ip' field is expected to be in CIDR notation, got: '%s'")
+		if err != nil {
+			return nil, spec.Errorf(spec.CodeInvalidEnvironment, "%w", err)
+		}
+		addrs = append(addrs, more...)
+	}
+	list, ok := spec.LookupArg(args, "GATEWAY")
+	if !ok || list == "" {
+		return addrs, nil
+	}
+	for _, text := range strings.Split(list, ",") {
+		gw, err := parseGateway(strings.TrimSpace(text))
+		if err != nil || !gw.IsValid() {
+			return nil, spec.Errorf(spec.CodeInvalidEnvironment, "invalid gateway address: %s", text)
+		}
+		for i := range addrs {
+			if addrs[i].prefix.Contains(gw) {
+				addrs[i].gateway = gw
+			}
+		}
+	}
+	return addrs, nil
+}
+
+// parseAll reads a list of addresses; format is the error text for an invalid one.
+func parseAll(list []string, format string) ([]address, error) {
+	out := make([]address, 0, len(list))
+	for _, s := range list {
+		s = strings.TrimSpace(s)
+		p, ok := parseCIDR(s)
+		if !ok {
+			return nil, fmt.Errorf(format, s)
+		}
+		out = append(out, address{prefix: p})
+	}
+	return out, nil
+}
+
+func parseCIDR(s string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(s)
+	return p, err == nil && !p.Addr().Is4In6()
+}
+
+// parseGateway reads an address; the empty text means none.
+func parseGateway(s string) (netip.Addr, error) {
+	if s == "" {
+		return netip.Addr{}, nil
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("invalid IP address: %s", s)
+	}
+	return a.Unmap(), nil
+}
+
+func checkFamilies(addrs []address, version string) error {
+	v4, v6 := 0, 0
+	for _, a := range addrs {
+		if a.prefix.Addr().Is4() {
+			v4++
+		} else {
+			v6++
+		}
+	}
+	if (v4 > 1 || v6 > 1) && !spec.AtLeast(version, "0.3.0") {
+		return spec.Invalid("CNI version %v does not support more than 1 address per family", version)
+	}
+	return nil
 }

@@ -8,6 +8,7 @@
 package vlan
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -59,4 +60,67 @@ func gc(ctx context.Context, r *plugin.Request) error { return endpoint.CollectL
 
 func status(_ context.Context, r *plugin.Request) error {
 	return child(plugin.ConfOf[Conf](r)).Status(r, false)
+}
+
+// Conf is the configuration.
+type Conf struct {
+	// Master is the parent link, required.
+	// Reference: DEL fails, and the address leaks, when it is gone.
+	Master string `json:"master"`
+
+	// VlanID is the VLAN, 0 to 4094. A link has one interface for each.
+	// Reference: same.
+	VlanID int `json:"vlanId"`
+
+	// MTU in bytes, at most the master's; 0 is the master's.
+	// Reference: not in the result.
+	MTU int `json:"mtu"`
+
+	// LinkInContainer says that the master is in the container.
+	// Reference: DEL fails when the namespace is gone.
+	LinkInContainer bool `json:"linkInContainer"`
+
+	// EnableDad looks for duplicates of the IPv6 addresses, 1-2 s.
+	// Reference: none, it always does.
+	EnableDad bool `json:"enabledad"`
+
+	// IPAM is the section of the IPAM plugin, required.
+	// Reference: same.
+	IPAM struct {
+		// Type is the IPAM plugin; the section's other keys are its own.
+		// Reference: same.
+		Type string `json:"type"`
+	} `json:"ipam"`
+
+	// DNS replaces IPAM's when any of its keys is set.
+	// Reference: always replaces IPAM's.
+	DNS spec.DNS `json:"dns"`
+}
+
+const maxVLAN = 4094
+
+// Load validates the configuration. The texts are the reference's.
+func (c *Conf) Load(*plugin.Request) error {
+	switch {
+	case c.Master == "":
+		return spec.Invalid(`"master" field is required. It specifies the host interface name to create the VLAN for`)
+	case c.VlanID < 0 || c.VlanID > maxVLAN:
+		return spec.Invalid("invalid VLAN ID %d (must be between 0 and %d inclusive)", c.VlanID, maxVLAN)
+	case c.IPAM.Type == "":
+		return spec.Invalid("failed to execute IPAM delegate: no plugin name provided")
+	}
+	return endpoint.ValidateMaster(c.Master)
+}
+
+// validate checks the MTU, and the answers that IPAM would give.
+func validate(r *plugin.Request) error {
+	c := plugin.ConfOf[Conf](r)
+	return cmp.Or(endpoint.ValidateMTU(c.MTU), endpoint.ValidateSegment(r, c.MTU))
+}
+
+func doubts(r *plugin.Request) []string {
+	if plugin.ConfOf[Conf](r).VlanID == 0 {
+		return []string{"vlanId is 0: such frames have a priority and are in no VLAN"}
+	}
+	return nil
 }

@@ -7,6 +7,7 @@
 package vrf
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -167,3 +169,34 @@ func whereabouts(r *plugin.Request, rec *record.Record) (vrfName string, made bo
 	}
 	return plugin.ConfOf[Conf](r).VRFName, true
 }
+
+// Conf is the configuration.
+type Conf struct {
+	// VRFName is the VRF in the container that the interface joins; required. It is made if
+	// it is missing, and removed with its last interface.
+	// Reference: also removes one that existed before.
+	VRFName string `json:"vrfname"`
+
+	// Table is the VRF's routing table. Without, it is the table of an existing VRF, or the
+	// first from 1 on that no VRF, rule or route has.
+	// Reference: looks only at other VRFs, so it may take a table of another program, or
+	// main.
+	Table uint32 `json:"table"`
+}
+
+// Load validates the configuration.
+func (c *Conf) Load(r *plugin.Request) error {
+	if c.VRFName == "" {
+		return spec.Invalid("configuration is expected to have a valid vrf name")
+	}
+	if err := cmp.Or(spec.ValidateIfName(c.VRFName), endpoint.ValidateNewName(c.VRFName)); err != nil {
+		return spec.Invalid("configuration is expected to have a valid vrf name: %q: %w", c.VRFName, err)
+	}
+	if c.VRFName == r.IfName {
+		return spec.Invalid("vrf %q cannot have the name of the interface", c.VRFName)
+	}
+	return nil
+}
+
+// status reports whether the kernel supports VRFs (CONFIG_NET_VRF, Linux 4.3).
+func status(_ context.Context, r *plugin.Request) error { return endpoint.KernelMakes(r, name) }

@@ -7,17 +7,30 @@ package endpointtest
 
 import (
 	"context"
+	"encoding/json"
+	"flag"
 	"fmt"
+	"io"
 	"net"
+	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/vishvananda/netlink"
 
+	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/invoke"
 	"github.com/patchbay-net/patchbay/plugin"
+	"github.com/patchbay-net/patchbay/plugin/endpoint"
+	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"
+	"github.com/patchbay-net/patchbay/test/nettest"
 	"github.com/patchbay-net/patchbay/test/nettest/node"
 )
 
@@ -178,3 +191,145 @@ func Static(addrs ...string) string {
 
 // Join is an address with a port.
 func Join(addr, port string) string { return net.JoinHostPort(addr, port) }
+
+// testKill: kill -9 at any moment of an ADD; DEL and GC each remove what it leaves.
+func testKill(w *World, c Child) {
+	w.Master("m0")
+	dir := plugintest.Install(w.T, c.Plugins[:2]...)
+	p := w.Pod("kill", c.on("m0", Dual))
+	tries := 60
+	if testing.Short() {
+		tries = 12
+	}
+	kills := nettest.NewKills(w, "ADD")
+	for n := 0; kills.More(tries); n++ {
+		kills.Try(func(after time.Duration) bool { return p.Killed(dir, after) })
+		w.collect(p, []spec.Verb{spec.Del, spec.GC}[n%2])
+		links, err := p.Conn().LinkList()
+		if err != nil || len(links) != 1 {
+			w.Fatalf("try %d: links %v (%v)", n, links, err)
+		}
+		w.Forgotten()
+	}
+}
+
+// Killed runs an ADD as a process, kills it (SIGKILL) after a time and reports whether the
+// kill came before its end.
+func (p *Pod) Killed(dir string, after time.Duration) bool {
+	p.w.Helper()
+	call := p.Call
+	call.Verb, call.Path, call.Config = spec.Add, []string{dir}, []byte("{"+p.Conf+"}")
+	ctx, cancel := context.WithTimeout(p.w.Context(), after)
+	defer cancel()
+	_, err := (&invoke.Exec{Stderr: io.Discard}).Run(ctx, filepath.Join(dir, p.w.kind), &call)
+	if ctx.Err() == nil {
+		Must(p.w, err)
+	}
+	return err != nil
+}
+
+// Misled gives a space neighbour entries for addresses, behind one of its links, with an
+// unused Ethernet address.
+func (w *World) Misled(s *node.Space, link string, addrs ...string) {
+	w.Helper()
+	l, err := s.Conn().Link(link)
+	Must(w, err)
+	for _, a := range addrs {
+		Must(w, s.Conn().NeighSet(&netlink.Neigh{
+			LinkIndex: l.Attrs().Index, IP: netip.MustParseAddr(a).AsSlice(),
+			HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 0x66}, State: netlink.NUD_STALE,
+		}))
+	}
+}
+
+// AtOnce expects that a pod is reached without waiting until its neighbours correct their
+// entries by themselves, which takes 5 s and more.
+func (w *World) AtOnce(from *node.Space, p *Pod, want ...string) {
+	w.Helper()
+	for n := range p.Result.IPs {
+		to := Join(p.IP(n), "80")
+		p.Serve("udp", to)
+		start := time.Now()
+		w.Want(to, from.Ask("udp", to), p.Name+" "+want[n])
+		if took := time.Since(start); took > 4*time.Second {
+			w.Errorf("%s answered after %v", to, took)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the goldens")
+
+// Compile is a plugin's pure part: the state and the result that it computes for a pair
+// from a configuration and IPAM's answer (nil: none).
+type Compile func(r *plugin.Request, pair *endpoint.Pair, ipam *spec.Result) (netstate.State, *spec.Result, error)
+
+// Goldens compares a plugin's compile with the files of testdata/compile, each of which has
+// the configuration, IPAM's answer, the state and the result as text.
+func Goldens(t *testing.T, p *plugin.Plugin, compile Compile) {
+	files, err := filepath.Glob("testdata/compile/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no goldens", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) { golden(t, file, p, compile) })
+	}
+}
+
+func golden(t *testing.T, file string, p *plugin.Plugin, compile Compile) {
+	ar, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := txtar.Format(ar)
+	part := map[string][]byte{}
+	for _, f := range ar.Files {
+		part[f.Name] = f.Data
+	}
+	state, result := compiled(t, p, part["conf"], part["ipam"], compile)
+	for i, f := range ar.Files {
+		switch f.Name {
+		case "state":
+			ar.Files[i].Data = state
+		case "result":
+			ar.Files[i].Data = result
+		}
+	}
+	got := txtar.Format(ar)
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Error(d)
+	}
+}
+
+func compiled(t *testing.T, p *plugin.Plugin, conf, ipam []byte, compile Compile) (state, result []byte) {
+	t.Helper()
+	pair := &endpoint.Pair{
+		Owner: "abcdefghijklmno", Host: "veth1", IfName: "eth0", NetNS: "/run/netns/c",
+		HostMAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2},
+	}
+	var addresses *spec.Result
+	if len(ipam) > 0 {
+		var err error
+		if addresses, err = spec.ParseResult(ipam, spec.Current); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &plugin.Request{Plugin: p, Call: &spec.Call{Config: conf, IfName: pair.IfName, NetNS: pair.NetNS}, Owner: pair.Owner}
+	if _, err := r.Conf(); err != nil {
+		t.Fatal(err)
+	}
+	s, made, err := compile(r, pair, addresses)
+	if err != nil {
+		return []byte(err.Error() + "\n"), nil
+	}
+	result, err = json.MarshalIndent(made, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []byte(s.String()), append(result, '\n')
+}
