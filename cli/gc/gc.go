@@ -120,7 +120,6 @@ func (c *collector) look(ctx context.Context) (*Report, error) {
 	report := &Report{Attachments: []*Attachment{}}
 	all := c.gather(ctx)
 	c.settle(ctx, all)
-	var dead []*Attachment
 	for _, a := range all {
 		a.State, a.Why = c.world.judge(a)
 		switch {
@@ -129,13 +128,10 @@ func (c *collector) look(ctx context.Context) (*Report, error) {
 			report.alive = append(report.alive, a)
 		case len(a.Objects) > 0:
 			report.Attachments = append(report.Attachments, a)
-			if a.State == Dead && a.ContainerID != "" {
-				dead = append(dead, a)
-			}
 		}
 	}
 	report.Stray = c.strays()
-	report.Legacy, err = legacyRules(ctx, c.Paths.Proc, dead)
+	report.Legacy, err = legacyRules(ctx, c.Paths.Proc, report.Attachments, func(a *Attachment) bool { return a.State == Dead })
 	c.fail(err)
 	return report, errors.Join(c.errs...)
 }
@@ -152,6 +148,11 @@ func (c *collector) apply(ctx context.Context, report *Report) error {
 			a.Error = err.Error()
 			errs = append(errs, fmt.Errorf("remove %s: %w", a.Name(), err))
 		}
+	}
+	if report.Legacy != nil {
+		var err error // an attachment that stays keeps its rules
+		report.Legacy, err = legacyRules(ctx, c.Paths.Proc, report.Attachments, func(a *Attachment) bool { return a.Removed })
+		errs = append(errs, err)
 	}
 	if report.Legacy != nil {
 		errs = append(errs, report.Legacy.Remove(ctx))

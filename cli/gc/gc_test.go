@@ -122,6 +122,38 @@ func TestReferenceLeftovers(t *testing.T) {
 	}
 }
 
+// An attachment that gc takes for dead, and that another process works on, keeps its rules
+// in iptables-legacy; they go with it later.
+func TestLegacyRulesOfABusyAttachment(t *testing.T) {
+	useIPTables(t, "iptables-legacy")
+	l := list(t, fmt.Sprintf(everything, ""))
+	theirs := runtimeOf(reftest.Plugins(t))
+	warm(t, theirs, l)
+	before := leak.Must(t)
+	path := attach(t, theirs, l, "busy", 1)
+	addr := address(t, theirs, "busy")
+	if err := netns.Delete(path); err != nil {
+		t.Fatal(err)
+	}
+	rules := strings.Count(saved(t, "iptables-legacy"), addr)
+	_, err := runtimeOf().Alone(t.Context(), l.Name, "busy", func(func(context.Context, *chain.List, chain.Attachment) error) error {
+		if r := collect(t, runtimeOf(), nil); len(r.Attachments) != 1 || r.Attachments[0].State != gc.Unsure || r.Legacy != nil {
+			t.Errorf("%+v, %+v", r.Attachments, r.Legacy)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := strings.Count(saved(t, "iptables-legacy"), addr); rules == 0 || left != rules {
+		t.Errorf("%d rules of %s, %d after gc", rules, addr, left)
+	}
+	if r := collect(t, runtimeOf(), nil); removed(r) != 1 || strings.Contains(saved(t, "iptables-legacy"), addr) {
+		t.Errorf("%+v\n%s", r.Attachments, saved(t, "iptables-legacy"))
+	}
+	leak.Nothing(t, before)
+}
+
 // useIPTables makes a form of iptables the one that the reference plugins call.
 func useIPTables(t *testing.T, form string) {
 	t.Helper()

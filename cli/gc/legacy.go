@@ -22,10 +22,11 @@ type Legacy struct {
 	Removed  bool
 }
 
-// legacyRules finds the rules of dead attachments: it runs iptables-legacy's own program to read its nat and filter tables, if the
-// kernel has them; the result is nil without rules. Where the program is missing, the note
-// says what to do.
-func legacyRules(ctx context.Context, proc string, list []*Attachment) (*Legacy, error) {
+// legacyRules finds the rules of those attachments that fit: it runs iptables-legacy's own
+// program to read its nat and filter tables, if the kernel has them; the result is nil
+// without rules. Where the program is missing, the note says what to do.
+func legacyRules(ctx context.Context, proc string, among []*Attachment, fits func(*Attachment) bool) (*Legacy, error) {
+	list := slices.DeleteFunc(slices.Clone(among), func(a *Attachment) bool { return a.ContainerID == "" || !fits(a) })
 	tables, err := iptnft.LegacyTables(proc)
 	if err != nil || len(list) == 0 {
 		return nil, err
