@@ -13,9 +13,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/store"
 )
 
 // Limits of a block's size.

@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/names"
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/store"
 )
 
 // Options configure an Agent.

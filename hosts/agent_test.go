@@ -19,10 +19,10 @@ import (
 
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/docker/state"
+	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/hosts/store/etcd"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/store"
-	"github.com/patchbay-net/patchbay/store/file"
 )
 
 // fakeFabric keeps the input of its last call.
@@ -177,7 +177,7 @@ func until(t *testing.T, what string, ok func() bool) {
 
 func openStore(t *testing.T) store.Store {
 	t.Helper()
-	s, err := file.Open(filepath.Join(t.TempDir(), "store"), file.Options{})
+	s, err := etcd.OpenAgent(t.Context(), "file://"+t.TempDir(), "")
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
 	return s

@@ -10,8 +10,8 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/mesh"
-	"github.com/patchbay-net/patchbay/store"
 )
 
 // apply brings this host into the desired state: configurations, the fabric and the names.

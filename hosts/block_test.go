@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/store"
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 

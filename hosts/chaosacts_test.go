@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
 // claim makes sure that this node holds a block of each subnet of a network. The cached

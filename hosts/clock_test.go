@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
 // full is a network of two blocks. Two hosts that are not present hold them; the first has

@@ -11,8 +11,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/mesh"
-	"github.com/patchbay-net/patchbay/store"
 )
 
 // facts describe this host for compile, which combines them with the world and reads

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
 // lines returns a desired state as text, for the tables of the tests.

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/clock"
-	"github.com/patchbay-net/patchbay/store"
 )
 
 // follow keeps the mirror equal to the store until ctx ends, and reports its errors.

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/clock"
-	"github.com/patchbay-net/patchbay/store"
 )
 
 var errAway = errors.New("the store is away")

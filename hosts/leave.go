@@ -13,9 +13,9 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/store"
 )
 
 // Leaving removes from a host what its agent made there. No agent may run meanwhile.

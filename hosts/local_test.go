@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/docker/state"
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
 // Container files of two versions of Docker: 20.10, and 29 with DNSNames.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
 // missing holds the objects that this host knows of and that a store without its data

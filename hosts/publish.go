@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
 // endpoints returns this host's own endpoints and those of its containers on networks of

@@ -10,8 +10,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/store"
 )
 
 // cniVersion is the version of the rendered configurations.

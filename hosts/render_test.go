@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/store"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

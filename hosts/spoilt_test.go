@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 

@@ -18,9 +18,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/terminal"
-	"github.com/patchbay-net/patchbay/store"
 )
 
 // status is the agent's report on this host, for ls.

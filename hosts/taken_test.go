@@ -7,7 +7,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
 // taken is a store in which host b takes a block while another host deletes it.

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/clock"
 	"github.com/patchbay-net/patchbay/internal/mesh"
-	"github.com/patchbay-net/patchbay/store"
 )
 
 // tendStore maintains this host's records in the store: its node, lease, blocks and

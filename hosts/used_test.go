@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
 // unreadable makes host-local's files of a network unreadable, as with EIO or EMFILE; that

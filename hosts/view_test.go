@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/hosts/names"
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
 var _ names.View = (*view)(nil)

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/patchbay-net/patchbay/store"
+	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
 // world is what a host knows of all hosts: the store's tables, or their last known content

@@ -14,12 +14,11 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts"
+	"github.com/patchbay-net/patchbay/hosts/store/etcd"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
 	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/terminal"
-	"github.com/patchbay-net/patchbay/store"
-	"github.com/patchbay-net/patchbay/store/engine"
 )
 
 const hostsLong = `Makes a CNI network span many hosts: each runs this agent, and all share one store.
@@ -37,6 +36,7 @@ const usualConfDir = "/etc/cni/net.d"
 // hostsCommand is `patchbayd hosts`.
 type hostsCommand struct {
 	storeFlag
+	Serve    string        `long:"serve" value-name:"ADDRESS[:PORT]?ca=FILE&cert=FILE&key=FILE" description:"serve the store of this host to other hosts, whose store is etcds://ADDRESS/hosts?ca=FILE&cert=FILE&key=FILE"`
 	Address  []string      `long:"address" value-name:"ADDRESS" description:"where other hosts reach this one, at most one of each family (default: those of the interface with the default route)"`
 	Name     string        `long:"name" value-name:"NAME" description:"name of this host (default: its hostname)"`
 	TTL      time.Duration `long:"ttl" value-name:"TIME" default:"30s" description:"how long after its last sign of life a host counts as gone"`
@@ -69,18 +69,9 @@ func newHostsCommand(a *app) *hostsCommand {
 
 // storeFlag names the store that all hosts share.
 type storeFlag struct {
-	Store string `long:"store" value-name:"URL" env:"PATCHBAY_STORE" description:"store of all hosts: etcd://HOST,HOST/CLUSTER, etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE, or file:///DIR for one host (default: that of /etc/patchbay/hosts.env, or file:///var/lib/patchbay/hosts)"`
+	Store string `long:"store" value-name:"URL" env:"PATCHBAY_STORE" description:"store of all hosts: etcd://HOST,HOST/CLUSTER, etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE, or file:///DIR for an etcd of this host's own (default: that of /etc/patchbay/hosts.env, or file:///var/lib/patchbay/hosts)"`
 
 	service string // the path of hosts.env
-}
-
-// open opens the store. An unreachable store is no error yet.
-func (f *storeFlag) open(where paths.Paths) (store.Store, error) {
-	url, err := f.url(where)
-	if err != nil {
-		return nil, err
-	}
-	return engine.Open(url)
 }
 
 // url is the store of the flag, else the service's, else one for this host alone.
@@ -110,10 +101,16 @@ func (c *hostsCommand) Execute(args []string) error {
 		return err
 	}
 	defer unlock()
-	if opts.Store, err = c.open(opts.Paths); err != nil {
+	url, err := c.url(opts.Paths)
+	if err != nil {
 		return err
 	}
-	defer opts.Store.Close() //nolint:errcheck // the process ends
+	s, err := etcd.OpenAgent(c.app.ctx, url, c.Serve)
+	if err != nil {
+		return err
+	}
+	defer s.Close() //nolint:errcheck // the process ends
+	opts.Store = s
 	fabric, err := mesh.Open(mesh.Options{Paths: opts.Paths, Wanted: filepath.Join(opts.Paths.State, "hosts"), Warn: func(err error) { logger.Print(err) }})
 	if err != nil {
 		return err

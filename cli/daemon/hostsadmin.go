@@ -14,9 +14,10 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts"
+	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/hosts/store/etcd"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/paths"
-	"github.com/patchbay-net/patchbay/store"
 )
 
 // admin is shared by the subcommands of `patchbayd hosts`.
@@ -32,7 +33,11 @@ const patience = 15 * time.Second
 func (a *admin) do(fn func(context.Context, hosts.Admin) error) error {
 	ctx, cancel := context.WithTimeout(a.app.ctx, patience)
 	defer cancel()
-	s, err := a.store.open(paths.Default())
+	url, err := a.store.url(paths.Default())
+	if err != nil {
+		return err
+	}
+	s, err := etcd.Open(ctx, url)
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/patchbay-net/patchbay/store"
-	"github.com/patchbay-net/patchbay/store/typed"
+	"github.com/patchbay-net/patchbay/hosts/store"
 )
 
 // Store is shared by all clients. It behaves as an etcd: one count of changes for all
@@ -38,7 +37,7 @@ type row struct {
 
 type change struct {
 	table string
-	typed.Change
+	store.Change
 	rev int64
 }
 
@@ -94,8 +93,8 @@ func (s *Store) commit(table, key string, r row, gone bool) store.Revision {
 	} else {
 		s.rows[table+"/"+key] = r
 	}
-	s.log = append(s.log, change{table, typed.Change{Row: typed.Row{Key: key, Data: r.data, Revision: typed.Revision(s.rev)}, Gone: gone}, s.rev})
-	return typed.Revision(s.rev)
+	s.log = append(s.log, change{table, store.Change{Row: store.Row{Key: key, Data: r.data, Revision: store.At(s.rev)}, Gone: gone}, s.rev})
+	return store.At(s.rev)
 }
 
 // Put writes raw data in the place of an object: of a newer schema, damaged, or from
@@ -104,7 +103,7 @@ func (s *Store) Put(table, key string, data []byte) { s.commit(table, key, row{d
 
 // Client is the store of one agent.
 type Client struct {
-	typed.Tables
+	store.Tables
 	s      *Store
 	closed bool
 
@@ -123,7 +122,7 @@ var ErrAway = errors.New("the store is away")
 // Client opens the store once more.
 func (s *Store) Client() *Client {
 	c := &Client{s: s}
-	c.Rows = func(table string) typed.Rows { return rows{c, table} }
+	c.Rows = func(table string) store.Rows { return rows{c, table} }
 	return c
 }
 
@@ -162,23 +161,23 @@ func (t rows) call(verb, key string, f func() error) error {
 	return t.c.call(verb+" "+t.table+" "+key, f)
 }
 
-func (t rows) Get(_ context.Context, key string) (out typed.Row, err error) {
+func (t rows) Get(_ context.Context, key string) (out store.Row, err error) {
 	err = t.call("get", key, func() error {
 		r, ok := t.at(key)
 		if !ok {
 			return store.ErrNotFound
 		}
-		out = typed.Row{Key: key, Data: r.data, Revision: typed.Revision(r.rev)}
+		out = store.Row{Key: key, Data: r.data, Revision: store.At(r.rev)}
 		return nil
 	})
 	return out, err
 }
 
-func (t rows) List(_ context.Context, prefix string) (out []typed.Row, at store.Revision, err error) {
+func (t rows) List(_ context.Context, prefix string) (out []store.Row, at store.Revision, err error) {
 	err = t.call("list", prefix, func() error {
 		for path, r := range t.c.s.rows {
 			if key, ok := strings.CutPrefix(path, t.table+"/"); ok && strings.HasPrefix(key, prefix) {
-				out = append(out, typed.Row{Key: key, Data: r.data, Revision: typed.Revision(r.rev)})
+				out = append(out, store.Row{Key: key, Data: r.data, Revision: store.At(r.rev)})
 			}
 		}
 		at = store.InHistory(t.c.s.rev, t.c.s.history())
@@ -210,7 +209,7 @@ func (t rows) Create(_ context.Context, key string, data []byte, l store.Lease) 
 func (t rows) Update(_ context.Context, key string, data []byte, read store.Revision) (at store.Revision, err error) {
 	err = t.call("update", key, func() error {
 		r, ok := t.at(key)
-		if !ok || typed.Revision(r.rev) != read {
+		if !ok || store.At(r.rev) != read {
 			return store.ErrConflict
 		}
 		at = t.c.s.commit(t.table, key, row{data: data, lease: r.lease}, false)
@@ -225,7 +224,7 @@ func (t rows) Delete(_ context.Context, key string, at store.Revision) error {
 		switch {
 		case !ok:
 			return nil
-		case at != "" && typed.Revision(r.rev) != at:
+		case at != "" && store.At(r.rev) != at:
 			return store.ErrConflict
 		}
 		t.c.s.commit(t.table, key, row{}, true)
@@ -238,10 +237,10 @@ func (t rows) Delete(_ context.Context, key string, at store.Revision) error {
 
 // Watch yields the pending changes and ends: the schedule decides when a client looks
 // again.
-func (t rows) Watch(_ context.Context, after store.Revision) iter.Seq2[typed.Change, error] {
-	return func(yield func(typed.Change, error) bool) {
+func (t rows) Watch(_ context.Context, after store.Revision) iter.Seq2[store.Change, error] {
+	return func(yield func(store.Change, error) bool) {
 		s := t.c.s
-		at, history, _ := typed.OfHistory(after)
+		at, history, _ := after.Split()
 		err := t.call("watch", "", func() error {
 			if history != s.history() || at > s.rev || at < s.compacted {
 				return store.ErrCompacted
@@ -249,7 +248,7 @@ func (t rows) Watch(_ context.Context, after store.Revision) iter.Seq2[typed.Cha
 			return nil
 		})
 		if err != nil {
-			yield(typed.Change{}, err)
+			yield(store.Change{}, err)
 			return
 		}
 		for _, c := range slices.Clone(s.log) {

@@ -1,0 +1,159 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+)
+
+// Open opens the store of a URL for a command, and waits for no etcd of other hosts:
+//
+//	file:///var/lib/patchbay/hosts
+//	etcd://HOST[:PORT][,HOST[:PORT]...]/CLUSTER
+//	etcds://USER@HOST/CLUSTER?ca=FILE&cert=FILE&key=FILE&password-file=FILE
+//
+// file is an etcd of this host's own, in that directory. The default port is 2379. etcds
+// uses TLS with the system's authorities, or those of ca; etcd with ca, cert or key uses
+// TLS, too. A password may follow the user in the URL, where the list of processes shows it
+// to other users.
+func Open(ctx context.Context, address string) (*Store, error) {
+	return openURL(ctx, address, false, nil)
+}
+
+// OpenAgent opens it for the agent, which serves a store of this host to commands, and to
+// other hosts at
+//
+//	HOST[:PORT]?ca=FILE&cert=FILE&key=FILE
+//
+// Who may write to the store is root on all hosts: so there is no way without TLS, and each
+// client needs a certificate of ca.
+func OpenAgent(ctx context.Context, address, listen string) (*Store, error) {
+	if listen == "" {
+		return openURL(ctx, address, true, nil)
+	}
+	host, query, _ := strings.Cut(listen, "?")
+	endpoint, err := withPort(host)
+	o := &Options{Endpoints: []string{endpoint}}
+	if err == nil {
+		err = parameters(o, query)
+	}
+	if err == nil && (o.TLS.CA == "" || o.TLS.Cert == "" || o.TLS.Key == "" || o.Password != "") {
+		err = errors.New("it needs ca, cert and key, and no more")
+	}
+	if err == nil {
+		_, err = o.TLS.serverConfig(nil)
+	}
+	if err == nil && !strings.HasPrefix(address, "file://") {
+		err = fmt.Errorf("the store is not of this host: it is %s", withoutPassword(address))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("serve the store at %q: %w", listen, err)
+	}
+	return openURL(ctx, address, true, o)
+}
+
+func openURL(ctx context.Context, address string, agent bool, listen *Options) (*Store, error) {
+	scheme, rest, _ := strings.Cut(address, "://")
+	switch scheme {
+	case "file":
+		if !filepath.IsAbs(rest) || strings.ContainsAny(rest, "?#%") {
+			return nil, fmt.Errorf("open store %q: it must be file:// with an absolute path", address)
+		}
+		return openLocal(ctx, rest, agent, listen)
+	case "etcd", "etcds":
+		o, err := options(rest)
+		if err != nil {
+			return nil, fmt.Errorf("open store %s: %w", withoutPassword(address), err)
+		}
+		o.TLS.On = scheme == "etcds"
+		return connect(o)
+	}
+	return nil, fmt.Errorf("open store %s: it must begin with file://, etcd:// or etcds://", withoutPassword(address))
+}
+
+// withoutPassword returns an address in a form that may be logged.
+func withoutPassword(address string) string {
+	begin := strings.Index(address, "://") + len("://")
+	at := strings.LastIndexByte(address, '@')
+	colon := strings.IndexByte(address[min(begin, len(address)):], ':')
+	if at < begin || colon < 0 || begin+colon > at {
+		return address
+	}
+	return address[:begin+colon] + ":..." + address[at:]
+}
+
+// options parses what follows etcd://. The library does not parse a list of hosts.
+func options(rest string) (o Options, err error) {
+	hosts, tail, _ := strings.Cut(rest, "/")
+	if i := strings.LastIndexByte(hosts, '@'); i >= 0 {
+		user, password, _ := strings.Cut(hosts[:i], ":")
+		o.User, err = url.PathUnescape(user)
+		var err2 error
+		o.Password, err2 = url.PathUnescape(password)
+		if err = errors.Join(err, err2); err != nil {
+			return o, errors.New("user or password: % is written %25")
+		}
+		hosts = hosts[i+1:]
+	}
+	for host := range strings.SplitSeq(hosts, ",") {
+		endpoint, err := withPort(host)
+		if err != nil {
+			return o, err
+		}
+		o.Endpoints = append(o.Endpoints, endpoint)
+	}
+	cluster, query, _ := strings.Cut(tail, "?")
+	o.Cluster = cluster
+	return o, parameters(&o, query)
+}
+
+// withPort returns host:port for a host, or for an IPv6 address with or without brackets.
+func withPort(host string) (string, error) {
+	if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return net.JoinHostPort(addr.String(), "2379"), nil
+	}
+	if !strings.Contains(host, ":") {
+		host += ":2379"
+	}
+	name, port, err := net.SplitHostPort(host)
+	if err != nil || name == "" || port == "" {
+		return "", fmt.Errorf("%q is not host:port", host)
+	}
+	return host, nil
+}
+
+func parameters(o *Options, query string) error {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return fmt.Errorf("parameters: %w", err)
+	}
+	for name, v := range values {
+		switch name {
+		case "ca":
+			o.TLS.CA = v[0]
+		case "cert":
+			o.TLS.Cert = v[0]
+		case "key":
+			o.TLS.Key = v[0]
+		case "password-file":
+			password, err := durable.ReadGiven(v[0])
+			if err != nil {
+				return fmt.Errorf("password: %w", err)
+			}
+			o.Password, o.PasswordFile = strings.TrimRight(string(password), "\r\n"), v[0]
+		default:
+			return fmt.Errorf("unknown parameter %q: use ca, cert, key or password-file", name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/test/nettest"
+)
+
+// newCluster starts three members.
+func newCluster(t *testing.T) (members []*server, endpoints []string) {
+	t.Helper()
+	nettest.Need(t, nettest.Program("etcd"))
+	var peers, initial []string
+	for i := range 3 {
+		peers = append(peers, "http://"+newPort())
+		initial = append(initial, fmt.Sprintf("m%d=%s", i, peers[i]))
+	}
+	for i, peer := range peers {
+		s := &server{t: t, endpoint: newPort()}
+		s.args = []string{
+			fmt.Sprint("--name=m", i), "--data-dir=" + filepath.Join(t.TempDir(), "data"), "--logger=zap", "--log-level=panic",
+			"--listen-client-urls=http://" + s.endpoint, "--advertise-client-urls=http://" + s.endpoint,
+			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=" + strings.Join(initial, ","),
+		}
+		s.start()
+		t.Cleanup(s.kill)
+		members, endpoints = append(members, s), append(endpoints, s.endpoint)
+	}
+	return members, endpoints
+}
+
+// One of three members is cut off, and its clients get no error: their watches, calls and
+// leases continue at another member.
+func TestMemberCutOff(t *testing.T) {
+	t.Parallel()
+	members, endpoints := newCluster(t)
+	o := Options{Endpoints: endpoints, Cluster: "blue", Timeout: patience}
+	stores := []*Store{open(t, o), open(t, o), open(t, o)}
+	ctx := t.Context()
+	_, revision, err := stores[0].Networks().List(ctx, "")
+	must(t, err)
+	var watches []<-chan string
+	for _, s := range stores {
+		watches = append(watches, watched(ctx, s.Networks(), revision), watched(ctx, s.Networks(), revision))
+	}
+	const ttl = 15 * time.Second // as long as a dead connection stays in use
+	var leases []store.Lease
+	for _, s := range stores {
+		l, err := s.Lease(ctx, ttl)
+		must(t, err)
+		leases = append(leases, l)
+	}
+	members[0].stop()
+	begin := time.Now()
+	again(t, func() error { _, err := stores[0].Networks().Create(ctx, network("n"), nil); return err })
+	t.Logf("written after %v", time.Since(begin))
+	for i, keys := range watches {
+		want(t, keys, "+n")
+		t.Logf("watch %d told after %v", i, time.Since(begin))
+	}
+	<-time.After(time.Until(begin.Add(ttl + ttl/3)))
+	members[0].signal(syscall.SIGCONT)
+	for i, l := range leases {
+		select {
+		case <-l.Lost():
+			t.Errorf("lease %d is lost", i)
+		default:
+		}
+	}
+}

@@ -1,0 +1,186 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package etcd keeps a store in etcd v3: in one that runs anyway, or in one that the agent
+// of a host starts and may serve to the others. Each cluster of hosts has a prefix of its
+// own, and needs no rights to any other key:
+//
+//	/patchbay/v1/CLUSTER/networks/x
+//
+// Compare-and-swap is a transaction on the revision of a key, a lease is one of etcd's.
+// Open sends no request: a host that boots while etcd is away has its store, and each call
+// reports what is wrong.
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/grpclog"
+
+	"github.com/patchbay-net/patchbay/hosts/store"
+)
+
+// Options are etcd's addresses and our credentials.
+type Options struct {
+	Endpoints      []string // host:port of its members, at least one, or unix:///PATH
+	Cluster        string   // the cluster that owns the prefix; a name that package store accepts
+	TLS            TLS
+	User, Password string
+	PasswordFile   string        // the file of Password; read again when etcd refuses the login
+	Timeout        time.Duration // of one call, if its ctx allows more; 0: 5 s
+}
+
+// Store is an etcd.
+type Store struct {
+	store.Tables
+	opts   Options
+	prefix string
+	life   *life
+
+	turn   chan struct{}    // held by the goroutine that reads or replaces client
+	client *clientv3.Client // nil until it could log in
+	made   secrets          // the secrets that client was created with
+
+	closed []func() // what Close does last, in reverse order
+}
+
+const defaultTimeout = 5 * time.Second
+
+// connect checks the options and reads the files they name. It does not wait for etcd.
+func connect(o Options) (*Store, error) {
+	if len(o.Endpoints) == 0 || o.Cluster == "" || strings.ContainsAny(o.Cluster, "/\x00") {
+		return nil, fmt.Errorf("open etcd: %q at %q: it needs the name of a cluster, and host:port of etcd", o.Cluster, o.Endpoints)
+	}
+	if (o.User == "") != (o.Password == "") {
+		return nil, errors.New("open etcd: user and password go together")
+	}
+	if _, err := o.secrets(); err != nil {
+		return nil, fmt.Errorf("open etcd: %w", err)
+	}
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
+	}
+	quietOnce()
+	s := &Store{opts: o, prefix: "/patchbay/v1/" + o.Cluster + "/", life: newLife(), turn: make(chan struct{}, 1)}
+	s.Rows = func(table string) store.Rows { return rows{s, s.prefix + table + "/"} }
+	return s, nil
+}
+
+// quietOnce keeps grpc from writing to stderr: our errors contain what it would log.
+// Nothing else in patchbayd uses grpc. A server's log has two files of fixed size, 4 MB
+// each instead of 64.
+func quietOnce() {
+	quiet.Do(func() {
+		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+		wal.SegmentSizeBytes = 4 << 20
+	})
+}
+
+var quiet sync.Once
+
+// dial returns the client. With a password the client must log in first, and etcd may be
+// away: ctx needs a deadline.
+func (s *Store) dial(ctx context.Context) (*clientv3.Client, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if s.client != nil || ctx.Err() != nil {
+		return s.client, ctx.Err()
+	}
+	made, err := s.opts.secrets()
+	if err != nil {
+		return nil, err
+	}
+	deadline, _ := ctx.Deadline()
+	scheme := "http://"
+	if made.tls != nil {
+		scheme = "https://"
+	}
+	var endpoints []string
+	for _, e := range s.opts.Endpoints {
+		if s.local() {
+			scheme = ""
+		}
+		endpoints = append(endpoints, scheme+e)
+	}
+	s.made = made
+	s.client, err = clientv3.New(clientv3.Config{
+		Endpoints: endpoints, TLS: made.tls, Username: s.opts.User, Password: made.password,
+		Context: s.life.ctx, DialTimeout: time.Until(deadline), Logger: zap.NewNop(),
+		// A member that hangs, or is behind a partition, answers no ping. Servers allow one
+		// in 5 s; grpc sends them at most every 10 s.
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(noteReason), grpc.WithChainStreamInterceptor(refuseSecond), grpc.WithConnectParams(reconnect())},
+	})
+	return s.client, err
+}
+
+// reconnect retries often enough that hosts are back soon after etcd is.
+func reconnect() grpc.ConnectParams {
+	return grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+		MinConnectTimeout: 3 * time.Second,
+	}
+}
+
+// call runs f with the client, within the time of one call.
+func (s *Store) call(ctx context.Context, f func(context.Context, *clientv3.Client) error) error {
+	ctx, done := s.life.until(ctx)
+	defer done()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	short, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	defer cancel()
+	short, why := withReason(short)
+	client, err := s.dial(short)
+	if err == nil {
+		err = f(short, client)
+	}
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%w (%s)", context.Cause(ctx), why.orElse(err))
+	}
+	if err = s.explain(err, why); !answered(err) {
+		s.renew(why.tokenIsStale())
+	}
+	return err
+}
+
+// Close implements store.Store.
+func (s *Store) Close() error {
+	s.life.end()
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	var err error
+	if s.client != nil {
+		err = s.client.Close()
+	}
+	for _, end := range slices.Backward(s.closed) {
+		end()
+	}
+	s.client, s.closed = nil, nil
+	if errors.Is(err, context.Canceled) {
+		return nil // its contexts were cancelled above
+	}
+	return err
+}
+
+// local reports whether it is the store of this host.
+func (s *Store) local() bool { return strings.HasPrefix(s.opts.Endpoints[0], "unix:") }
+
+var _ store.Store = (*Store)(nil)

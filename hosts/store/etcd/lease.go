@@ -1,0 +1,151 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/internal/clock"
+)
+
+// lease is a lease of etcd that this process renews. Its stream stays open as long as it
+// answers: each new one is a login, which costs etcd 0.1 s. A late stream is dropped, and
+// the next attempt goes to another member.
+type lease struct {
+	s    *Store
+	id   clientv3.LeaseID
+	lost chan struct{}
+	over func() // ends the renewal
+
+	ctx    context.Context //nolint:containedctx // of the stream
+	hangUp context.CancelFunc
+	stream pb.Lease_LeaseKeepAliveClient // nil: none is open
+}
+
+// Lease implements store.Store. etcd lengthens a ttl below its minimum: 1.5 times its
+// election timeout.
+func (s *Store) Lease(ctx context.Context, ttl time.Duration) (store.Lease, error) {
+	var granted *clientv3.LeaseGrantResponse
+	err := s.call(ctx, func(ctx context.Context, c *clientv3.Client) (err error) {
+		granted, err = c.Grant(ctx, int64(max((ttl+time.Second-1)/time.Second, 1)))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("begin lease: %w", err)
+	}
+	l := &lease{s: s, id: granted.ID, lost: make(chan struct{})}
+	ctx, done := s.life.until(ctx)
+	l.over = sync.OnceFunc(func() { done(); close(l.lost) })
+	s.life.work.Go(func() {
+		defer l.over()
+		defer l.drop()
+		l.keep(ctx, time.Duration(granted.TTL)*time.Second)
+	})
+	return l, nil
+}
+
+// Lost implements store.Lease.
+func (l *lease) Lost() <-chan struct{} { return l.lost }
+
+// keep renews until ctx ends or the lease is over. No other error ends it: an
+// engine that was unreachable for longer than a ttl may well still have the lease (etcd
+// gives each a full ttl when it starts), and all hosts would write their objects again at
+// once, just when it is back. An attempt has a third of the ttl, so that one that hangs
+// leaves time for another.
+func (l *lease) keep(ctx context.Context, ttl time.Duration) {
+	for wait := ttl / 4; ; {
+		clock.Sleep(ctx, wait+rand.N(wait/2)) // hosts must not renew at the same time
+		if ctx.Err() != nil {
+			return
+		}
+		attempt, cancel := context.WithTimeout(ctx, ttl/3)
+		err := l.renew(attempt)
+		cancel()
+		switch {
+		case err == nil:
+			wait = ttl / 4
+		case errors.Is(err, store.ErrLeaseOver):
+			return
+		default:
+			wait = ttl / 10
+		}
+	}
+}
+
+func (l *lease) renew(ctx context.Context) error {
+	return l.s.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
+		if l.hangUp == nil {
+			l.ctx, l.hangUp = context.WithCancel(l.s.life.ctx)
+		}
+		inTime := context.AfterFunc(ctx, l.hangUp)
+		left, err := l.exchange(c)
+		if !inTime() || err != nil {
+			l.drop()
+		}
+		if err == nil && left <= 0 {
+			err = store.ErrLeaseOver
+		}
+		return errors.Join(err, ctx.Err())
+	})
+}
+
+// exchange sends one request and returns the answer: how many seconds are left.
+func (l *lease) exchange(c *clientv3.Client) (left int64, err error) {
+	if l.stream == nil {
+		l.stream, err = pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(clientv3.WithRequireLeader(l.ctx), grpc.WaitForReady(true))
+		if err != nil {
+			return 0, rpctypes.Error(err)
+		}
+	}
+	if err := l.stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(l.id)}); err != nil {
+		return 0, rpctypes.Error(err)
+	}
+	answer, err := l.stream.Recv()
+	return answer.GetTTL(), rpctypes.Error(err)
+}
+
+// drop ends the stream.
+func (l *lease) drop() {
+	if l.hangUp != nil {
+		l.hangUp()
+	}
+	l.hangUp, l.stream = nil, nil
+}
+
+// End implements store.Lease.
+func (l *lease) End(ctx context.Context) error {
+	err := l.s.call(ctx, func(ctx context.Context, c *clientv3.Client) error {
+		_, err := c.Revoke(ctx, l.id)
+		return err
+	})
+	if err != nil && !errors.Is(err, store.ErrLeaseOver) {
+		return fmt.Errorf("end lease: %w", err)
+	}
+	l.over()
+	return nil
+}
+
+func (s *Store) leaseID(l store.Lease) (clientv3.LeaseID, error) {
+	ours, ok := l.(*lease)
+	if !ok || ours.s != s {
+		return 0, errors.New("the lease belongs to another store")
+	}
+	select {
+	case <-ours.Lost():
+		return 0, store.ErrLeaseOver
+	default:
+		return ours.id, nil
+	}
+}

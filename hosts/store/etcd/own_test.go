@@ -1,0 +1,268 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"bufio"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/patchbay-net/patchbay/hosts/store"
+	"github.com/patchbay-net/patchbay/internal/durable"
+	"github.com/patchbay-net/patchbay/test/nettest"
+)
+
+// asWriter names the directory of a writer, which is this program again.
+const asWriter = "PATCHBAY_TEST_WRITER"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(asWriter); dir != "" {
+		writeForever(dir)
+	}
+	nettest.Main(m)
+}
+
+// writeForever serves the store of a directory, changes networks in it, and prints each
+// change that is confirmed, until it is killed.
+func writeForever(dir string) {
+	ctx := context.Background()
+	s, err := OpenAgent(ctx, "file://"+dir, "")
+	for i := 0; err == nil; i++ {
+		name := fmt.Sprint("n", rand.IntN(5))
+		item, getErr := s.Networks().Get(ctx, name)
+		at := item.Revision
+		item.Object.Name, item.Object.MTU = name, i
+		switch {
+		case errors.Is(getErr, store.ErrNotFound):
+			at, err = s.Networks().Create(ctx, item.Object, nil)
+		case getErr != nil:
+			err = getErr
+		case i%3 == 0:
+			err, at = s.Networks().Delete(ctx, name, at), "gone"
+		default:
+			at, err = s.Networks().Update(ctx, item.Object, at)
+		}
+		fmt.Println(name, item.Object.MTU, at)
+	}
+	fmt.Println("failed", 0, err)
+	os.Exit(1)
+}
+
+// A process that serves its store is killed at any point. The next one has all that was
+// confirmed, and at most the change after that.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	confirmed := map[string]string{}
+	for range 12 {
+		last := runWriter(t, dir, time.Duration(rand.IntN(60_000))*time.Microsecond, confirmed)
+		s := openOwn(t, dir)
+		items, _, err := s.Networks().List(t.Context(), "")
+		must(t, err)
+		got := map[string]string{}
+		for _, i := range items {
+			got[i.Object.Name] = fmt.Sprint(i.Object.MTU, " ", i.Revision)
+		}
+		differ := 0
+		for n := range 5 {
+			if name := fmt.Sprint("n", n); got[name] != confirmed[name] {
+				differ++
+			}
+		}
+		if differ > 1 {
+			t.Errorf("there is %v, confirmed was %v, last %s", got, confirmed, last)
+		}
+		confirmed = got
+		must(t, s.Close())
+	}
+}
+
+// runWriter notes what a writer had confirmed for each name when it was killed.
+func runWriter(t *testing.T, dir string, life time.Duration, confirmed map[string]string) (last string) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), asWriter+"="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if last == "" {
+			time.AfterFunc(life, func() { _ = cmd.Process.Kill() })
+		}
+		last = lines.Text()
+		name, is, _ := strings.Cut(last, " ")
+		if name == "failed" {
+			t.Errorf("a writer failed: %s", is)
+		}
+		if confirmed[name] = is; strings.HasSuffix(is, "gone") {
+			delete(confirmed, name)
+		}
+	}
+	_ = cmd.Wait()
+	return last
+}
+
+// The agent serves commands. Without an agent a command serves itself, another one waits
+// for it, and so does an agent.
+func TestAgentAndCommands(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	command := func() *Store {
+		s, err := Open(t.Context(), "file://"+dir)
+		must(t, err)
+		return s
+	}
+	first := command()
+	_, err := first.Networks().Create(t.Context(), network("a"), nil)
+	must(t, err)
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if s, err := Open(short, "file://"+dir); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a second command: %v, %v", s, err)
+	}
+	agents := make(chan *Store)
+	go func() { agents <- openOwn(t, dir) }()
+	must(t, first.Close())
+	agent := <-agents
+	for range 2 {
+		s := command()
+		if items, _, err := s.Networks().List(t.Context(), ""); err != nil || len(items) != 1 {
+			t.Errorf("%v, %v", items, err)
+		}
+		must(t, s.Close())
+	}
+	late := command()
+	must(t, agent.Close())
+	late.opts.Timeout = time.Second
+	if _, err := late.Networks().Get(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "does patchbayd hosts run?") {
+		t.Errorf("the agent is gone: %v", err)
+	}
+	must(t, late.Close())
+	socket := filepath.Join(dir, "etcd", socketName)
+	if st, err := os.Stat(filepath.Dir(socket)); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("another user reaches the socket: %v, %v", st, err)
+	}
+}
+
+// The store of one host serves another, with certificates only.
+func TestServe(t *testing.T) {
+	t.Parallel()
+	ca, stranger := newAuthority(t), newAuthority(t)
+	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	ca.issue("server", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: both})
+	ca.issue("client", &x509.Certificate{ExtKeyUsage: both})
+	stranger.issue("client", &x509.Certificate{ExtKeyUsage: both})
+	files := func(a *authority, name string) string {
+		return "?ca=" + ca.path("ca.pem") + "&cert=" + a.path(name+".pem") + "&key=" + a.path(name+".key")
+	}
+	at, here := newPort(), "file://"+t.TempDir()
+	for _, wrong := range []string{at, at + "?ca=" + ca.path("ca.pem"), at + files(stranger, "server"), ":" + files(ca, "server"), at + files(ca, "server") + "&x=y"} {
+		if s, err := OpenAgent(t.Context(), here, wrong); err == nil {
+			t.Errorf("%s: %v", wrong, s)
+		}
+	}
+	if s, err := OpenAgent(t.Context(), "etcd://h/c", at+files(ca, "server")); err == nil || !strings.Contains(err.Error(), "not of this host") {
+		t.Errorf("it serves the store of others: %v, %v", s, err)
+	}
+	s, err := OpenAgent(t.Context(), here, at+files(ca, "server"))
+	must(t, err)
+	defer func() { must(t, s.Close()) }()
+	guest, err := Open(t.Context(), "etcds://"+at+"/"+Cluster+files(ca, "client"))
+	must(t, err)
+	_, err = guest.Networks().Create(t.Context(), network("a"), nil)
+	must(t, err)
+	want(t, watched(t.Context(), s.Networks(), ""), "+a")
+	must(t, guest.Close())
+	for name, query := range map[string]string{"a stranger": files(stranger, "client"), "without certificate": "?ca=" + ca.path("ca.pem")} {
+		s, err := Open(t.Context(), "etcds://"+at+"/"+Cluster+query)
+		must(t, err)
+		s.opts.Timeout = 2 * time.Second
+		if _, err := s.Networks().Get(t.Context(), "a"); err == nil || errors.Is(err, store.ErrNotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+		must(t, s.Close())
+	}
+}
+
+// A copy of the files is a store of its own. Damaged files are an error that names them.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := openOwn(t, dir)
+	_, err := s.Networks().Create(t.Context(), network("a"), nil)
+	must(t, err)
+	must(t, s.Close())
+	elsewhere := t.TempDir()
+	must(t, os.CopyFS(elsewhere, os.DirFS(dir)))
+	must(t, os.Chmod(filepath.Join(elsewhere, "etcd"), 0o700))
+	again, other := openOwn(t, dir), openOwn(t, elsewhere)
+	_, err = again.Networks().Create(t.Context(), network("b"), nil)
+	must(t, err)
+	if items, _, err := other.Networks().List(t.Context(), ""); err != nil || len(items) != 1 {
+		t.Errorf("the copy has %v, %v", items, err)
+	}
+	must(t, again.Close())
+	must(t, os.Truncate(filepath.Join(dir, "etcd/member/snap/db"), 7))
+	for range 2 {
+		if s, err := OpenAgent(t.Context(), "file://"+dir, ""); err == nil || !strings.Contains(err.Error(), dir+"/etcd") || !strings.Contains(err.Error(), "invalid database") {
+			t.Errorf("damaged: %v, %v", s, err)
+		}
+	}
+	must(t, os.Chmod(elsewhere, 0o777))
+	if s, err := Open(t.Context(), "file://"+elsewhere); !errors.Is(err, durable.ErrNotOurs) {
+		t.Errorf("others may write to it: %v, %v", s, err)
+	}
+}
+
+// The store of an earlier release is taken over once, and its files stay.
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"history": "X", "log/3": "{}", "leases/L.json": "{}",
+		"networks/a.json":           `{"revision":1,"value":{"schema":1,"object":{"name":"a","subnets":["10.1.0.0/16"],"transport":"auto"}}}`,
+		"networks/torn.json":        `{"revis`,
+		"networks/a.json~":          `{`,
+		"nodes/leased.json":         `{"revision":2,"lease":"L","value":{"schema":1,"object":{"id":"leased"}}}`,
+		"blocks/a,10.1.2.0-24.json": `{"revision":3,"value":{"schema":1,"object":{"network":"a","prefix":"10.1.2.0/24","node":"n"}}}`,
+		"endpoints/a,n,e.json":      `{"revision":4,"lease":"L","value":{"schema":1,"object":{"network":"a","node":"n","id":"e"}}}`,
+	} {
+		path := filepath.Join(dir, "v1", name)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+	}
+	for range 2 {
+		s := openOwn(t, dir)
+		_, err := s.Networks().Get(t.Context(), "a")
+		must(t, err)
+		_, _, err = s.Networks().List(t.Context(), "")
+		if keys := store.UnreadableKeys(err); !slices.Equal(keys, []string{"torn"}) {
+			t.Errorf("unreadable: %q", keys)
+		}
+		b, err := s.Blocks().Get(t.Context(), "a/10.1.2.0-24")
+		if err != nil || b.Object.Node != "n" {
+			t.Errorf("%+v, %v", b, err)
+		}
+		if items, _, err := s.Nodes().List(t.Context(), ""); err != nil || len(items) != 0 {
+			t.Errorf("nodes: %v, %v", items, err)
+		}
+		must(t, s.Close())
+		if _, err := os.Stat(filepath.Join(dir, "v1.taken-over/networks/a.json")); err != nil {
+			t.Error(err)
+		}
+	}
+}

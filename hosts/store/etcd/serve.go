@@ -1,0 +1,152 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/config"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/features"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+)
+
+// member is an etcd of one member in this process. It has no HTTP, and no port for other
+// members.
+type member struct {
+	etcd   *etcdserver.EtcdServer
+	fronts []*grpc.Server
+}
+
+// socketName is the socket in the directory of a server, for the processes of its host.
+const socketName = "socket"
+
+// startTimeout is how long a server may take to read its files and to elect itself.
+const startTimeout = time.Minute
+
+// start starts the server of a directory, at its socket and at the TLS address of listen,
+// if it has one.
+func start(ctx context.Context, dir string, listen *Options) (s *member, err error) {
+	quietOnce()
+	s = new(member)
+	defer func() {
+		if err != nil {
+			s.stop()
+		}
+	}()
+	failures := make(failure)
+	if err := s.read(ctx, memberConfig(dir, failures), failures); err != nil {
+		return s, fmt.Errorf("start etcd on the files of %s: %w: if they are damaged, move that directory away and start again: the hosts write again what they know, and networks must be created again", dir, err)
+	}
+	path := filepath.Join(dir, socketName)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // a killed server's
+		return s, err
+	}
+	if err := s.serve("unix", path, nil); err != nil || listen == nil {
+		return s, err
+	}
+	return s, s.serve("tcp", listen.Endpoints[0], &tls.Config{GetConfigForClient: listen.TLS.serverConfig, MinVersion: tls.VersionTLS12})
+}
+
+// memberConfig is for a small node: its data is a few MB, of which each host has a copy.
+func memberConfig(dir string, failures failure) config.ServerConfig {
+	const name = "one"
+	self := types.MustNewURLs([]string{"http://127.0.0.1:2380"}) // nothing listens there
+	return config.ServerConfig{
+		Name: name, DataDir: dir, PeerURLs: self, ClientURLs: self,
+		InitialPeerURLsMap: types.URLsMap{name: self}, InitialClusterToken: "patchbay", NewCluster: true,
+		SnapshotCount: 1000, SnapshotCatchUpEntries: 100, MaxSnapFiles: 2, MaxWALFiles: 2,
+		TickMs: 50, ElectionTicks: 5, InitialElectionTickAdvance: true,
+		AutoCompactionMode: "revision", AutoCompactionRetention: 1024, // changes that watchers can look back
+		QuotaBackendBytes: 512 << 20, BootstrapDefragThresholdMegabytes: 16,
+		MaxTxnOps: 128, MaxRequestBytes: 1536 << 10, MaxConcurrentStreams: math.MaxUint32,
+		AuthToken: "simple", TokenTTL: 300, V2Deprecation: config.V2DeprDefault, Metrics: "basic", MaxLearners: 1,
+		ServerFeatureGate: features.NewDefaultServerFeatureGate(name, nil),
+		Logger:            zap.New(zapcore.NewNopCore(), zap.WithFatalHook(failures), zap.WithPanicHook(failures)),
+	}
+}
+
+// failure makes an error of what etcd ends the process for, while it starts. Later it ends
+// the process, too: the service is started again.
+type failure chan error
+
+// OnWrite implements zapcore.CheckWriteHook. A logger without output still calls it.
+func (f failure) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
+	err := errors.New(e.Message)
+	for _, field := range fields {
+		if why, ok := field.Interface.(error); ok {
+			err = fmt.Errorf("%s: %w", e.Message, why)
+		}
+	}
+	select {
+	case f <- err:
+		runtime.Goexit()
+	default:
+		panic(fmt.Errorf("etcd: %w", err))
+	}
+}
+
+// read returns when the server has read its files and takes requests.
+func (s *member) read(ctx context.Context, c config.ServerConfig, failures failure) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	made := make(chan error, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				made <- fmt.Errorf("%v", p)
+			}
+		}()
+		var err error
+		if s.etcd, err = etcdserver.NewServer(c); err == nil {
+			s.etcd.Start()
+			<-s.etcd.ReadyNotify()
+		}
+		made <- err
+	}()
+	select {
+	case err := <-made:
+		return err
+	case err := <-failures:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// serve answers at an address. A client may ping every 5 seconds, as any etcd allows.
+func (s *member) serve(network, address string, conf *tls.Config) error {
+	l, err := net.Listen(network, address)
+	if err != nil {
+		return fmt.Errorf("serve the store: %w", err)
+	}
+	front := v3rpc.Server(s.etcd, conf, nil, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}))
+	s.fronts = append(s.fronts, front)
+	go front.Serve(l) //nolint:errcheck // it ends with stop
+	return nil
+}
+
+// stop ends all calls, and closes the files.
+func (s *member) stop() {
+	for _, front := range s.fronts {
+		front.Stop()
+	}
+	if s.etcd != nil {
+		s.etcd.Stop()
+	}
+}

@@ -1,0 +1,117 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/durable"
+)
+
+// TLS names files in PEM. etcd's certificate must be valid for the host of its endpoint.
+type TLS struct {
+	On        bool   // even without any file: with the system's authorities
+	CA        string // authorities that sign etcd's certificate, instead of the system's
+	Cert, Key string // ours
+}
+
+// secrets are the inputs of a client, from files that an operator may replace while it
+// runs.
+type secrets struct {
+	tls          *tls.Config // nil: without
+	ca, password string
+}
+
+// secrets reads the files, except the password's, which may be a pipe: it was read before.
+func (o *Options) secrets() (s secrets, err error) {
+	s.password = o.Password
+	s.tls, s.ca, err = o.TLS.config()
+	return s, err
+}
+
+// renew drops a client whose token is stale or whose secrets have changed: the next call
+// creates another one. A failed call runs it, without waiting for a call that is creating a
+// client.
+func (s *Store) renew(staleToken bool) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	default:
+		return
+	}
+	if data, err := durable.ReadConf(s.opts.PasswordFile); err == nil && len(data) > 0 {
+		s.opts.Password = strings.TrimRight(string(data), "\r\n")
+	}
+	now, err := s.opts.secrets()
+	if s.client == nil || err != nil || !staleToken && now.ca == s.made.ca && now.password == s.made.password {
+		return
+	}
+	_ = s.client.Close() // its streams end, and begin again with the next client
+	s.client = nil
+}
+
+// config returns nil without TLS. ca is the content of the file of authorities.
+func (t TLS) config() (c *tls.Config, ca string, err error) {
+	if t == (TLS{}) {
+		return nil, "", nil
+	}
+	if (t.Cert == "") != (t.Key == "") {
+		return nil, "", errors.New("TLS: certificate and key go together")
+	}
+	c = &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CA != "" {
+		if c.RootCAs, ca, err = t.authorities(); err != nil {
+			return nil, "", err
+		}
+	}
+	if t.Cert != "" {
+		if _, err := t.load(nil); err != nil {
+			return nil, "", err
+		}
+		c.GetClientCertificate = t.load
+	}
+	return c, ca, nil
+}
+
+// serverConfig reads all files for each connection: they may have been replaced.
+func (t TLS) serverConfig(*tls.ClientHelloInfo) (*tls.Config, error) {
+	clients, _, err := t.authorities()
+	if err != nil {
+		return nil, err
+	}
+	pair, err := t.load(nil)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{*pair},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
+	}, nil
+}
+
+func (t TLS) authorities() (pool *x509.CertPool, text string, err error) {
+	pem, err := os.ReadFile(t.CA)
+	if err != nil {
+		return nil, "", fmt.Errorf("TLS: %w", err)
+	}
+	pool = x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, "", fmt.Errorf("TLS: no certificate in %s", t.CA)
+	}
+	return pool, string(pem), nil
+}
+
+// load reads our certificate for each connection: it may have been renewed.
+func (t TLS) load(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	if err != nil {
+		return nil, fmt.Errorf("TLS: read %s and %s: %w", t.Cert, t.Key, err)
+	}
+	return &pair, nil
+}
