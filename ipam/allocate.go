@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -39,7 +40,7 @@ type Lease struct {
 
 // Allocate takes one address from each set, in order, round robin from the last one given
 // out. On an error it releases what it took.
-func Allocate(tx Tx, req *Request) ([]Lease, error) {
+func Allocate(tx *Tx, req *Request) ([]Lease, error) {
 	a := &allocation{tx: tx, Request: req, wanted: unique(req.Requested)}
 	leases, err := a.all()
 	if err == nil {
@@ -53,7 +54,7 @@ func Allocate(tx Tx, req *Request) ([]Lease, error) {
 
 type allocation struct {
 	*Request
-	tx     Tx
+	tx     *Tx
 	wanted []netip.Addr // not allocated yet
 	taken  []Reservation
 }
@@ -288,14 +289,17 @@ func spans(set RangeSet, cursor netip.Addr) []span {
 	return append(out, rest)
 }
 
-// Release releases every address of an owner, in any range. To hold none is no error. It
-// goes on after an error and returns what it released.
-func Release(tx Tx, o Owner) ([]Reservation, error) {
+// Release releases those addresses of an owner that match accepts, in any range; nil accepts
+// all. To hold none is no error. It goes on after an error and returns what it released.
+func Release(tx *Tx, o Owner, match func(Reservation) bool) ([]Reservation, error) {
 	held, err := tx.Held(o)
+	if match != nil {
+		held = slices.DeleteFunc(held, func(r Reservation) bool { return !match(r) })
+	}
 	return releaseAll(tx, held, err)
 }
 
-func releaseAll(tx Tx, all []Reservation, err error) ([]Reservation, error) {
+func releaseAll(tx *Tx, all []Reservation, err error) ([]Reservation, error) {
 	var done []Reservation
 	for _, r := range all {
 		if e := tx.Release(r); e != nil {
@@ -307,37 +311,32 @@ func releaseAll(tx Tx, all []Reservation, err error) ([]Reservation, error) {
 	return done, err
 }
 
-// Collect releases every reservation for which keep returns false, and sweeps (GC). It
-// keeps a file that names no owner, since that is no reservation of a container: operators
-// block addresses that way. keep gets an empty IfName for files without one.
-func Collect(tx Tx, keep func(Owner) bool) ([]Reservation, error) {
+// Stale sweeps, and lists the owners for which keep returns false (GC). A file that names no
+// owner is no reservation of a container: operators block addresses that way. keep gets an
+// empty IfName for files without one.
+func Stale(tx *Tx, keep func(Owner) bool) (map[Owner]bool, error) {
 	if err := tx.Sweep(); err != nil {
 		return nil, err
 	}
 	all, err := tx.List(false)
-	var dead []Reservation
+	owners := map[Owner]bool{}
 	for _, r := range all {
 		if r.Owner.ID != "" && !keep(r.Owner) {
-			dead = append(dead, r)
+			owners[r.Owner] = true
 		}
 	}
-	return releaseAll(tx, dead, err)
+	return owners, err
 }
 
 // Status reports whether an ADD would get an address from every set, including addresses that
 // it would reclaim. It costs as much as the ADD's search and takes nothing. The error wraps
 // ErrExhausted.
-func Status(tx Tx, sets []RangeSet, gone func(Reservation) bool) error {
+func Status(tx *Tx, sets []RangeSet, gone func(Reservation) bool) error {
 	a := &allocation{tx: tx, Request: &Request{Sets: sets, Gone: gone, Dry: true}}
 	for i, set := range sets {
-		if err := a.status(i, set); err != nil {
+		if _, err := a.next(i, set); err != nil {
 			return fmt.Errorf("range %d: %w", i, err)
 		}
 	}
 	return nil
-}
-
-func (a *allocation) status(i int, set RangeSet) error {
-	_, err := a.next(i, set)
-	return err
 }

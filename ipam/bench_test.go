@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/test/ipamtest"
 )
 
 // populate writes n reservations as the reference does, from 10.1.0.2 on.
@@ -52,10 +51,10 @@ func BenchmarkAddDel(b *testing.B) {
 	}
 }
 
-func benchAddDel(b *testing.B, store ipam.Store) {
-	sets := []ipam.RangeSet{ipamtest.Set(b, "10.1.0.0/16")}
+func benchAddDel(b *testing.B, store *ipam.FileStore) {
+	sets := []ipam.RangeSet{Set(b, "10.1.0.0/16")}
 	owner := ipam.Owner{ID: "bench", IfName: "eth0"}
-	step := func(fn func(tx ipam.Tx) error) {
+	step := func(fn func(tx *ipam.Tx) error) {
 		tx, err := store.Begin(context.Background(), ipam.Write)
 		if err != nil {
 			b.Fatal(err)
@@ -65,14 +64,14 @@ func benchAddDel(b *testing.B, store ipam.Store) {
 			b.Fatal(err)
 		}
 	}
-	step(func(tx ipam.Tx) error { return ipam.Status(tx, sets, nil) }) // builds the index
+	step(func(tx *ipam.Tx) error { return ipam.Status(tx, sets, nil) }) // builds the index
 	for b.Loop() {
-		step(func(tx ipam.Tx) error {
+		step(func(tx *ipam.Tx) error {
 			_, err := ipam.Allocate(tx, &ipam.Request{Owner: owner, Sets: sets})
 			return err
 		})
-		step(func(tx ipam.Tx) error {
-			_, err := ipam.Release(tx, owner)
+		step(func(tx *ipam.Tx) error {
+			_, err := ipam.Release(tx, owner, nil)
 			return err
 		})
 	}

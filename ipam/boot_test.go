@@ -13,11 +13,10 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/test/ipamtest"
 )
 
 func TestEarlierBoot(t *testing.T) {
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/29"))
+	b := newBed(t, Set(t, "10.1.0.0/29"))
 	gone := func(r ipam.Reservation) bool { return r.EarlierBoot && r.Owner != eth0("alive") }
 	for i, id := range []string{"a", "b", "alive", "late"} {
 		b.add(id, fmt.Sprint("10.1.0.", i+2))
@@ -59,7 +58,7 @@ func TestEarlierBoot(t *testing.T) {
 // A reservation that is taken over from an earlier boot belongs to this boot, also for an
 // index that knows nothing but the time of the file.
 func TestRenewTouchesTheFile(t *testing.T) {
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/29"))
+	b := newBed(t, Set(t, "10.1.0.0/29"))
 	b.add("c1", "10.1.0.2")
 	old := time.Now().Add(-2 * time.Hour)
 	if err := os.Chtimes(filepath.Join(b.dir, "10.1.0.2"), old, old); err != nil {

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/test/ipamtest"
 )
 
 // crashDir, when set, turns the test binary into a process that allocates and
@@ -53,7 +52,7 @@ func churn(dir string) {
 		if rand.IntN(2) == 0 {
 			// Duplicates and a full pool are valid answers too.
 			_, _ = ipam.Allocate(tx, &ipam.Request{Owner: o, Sets: sets})
-		} else if _, err := ipam.Release(tx, o); err != nil {
+		} else if _, err := ipam.Release(tx, o, nil); err != nil {
 			panic(err)
 		}
 		tx.Close()
@@ -181,7 +180,7 @@ func releaseAll(t *testing.T, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ipam.Release(tx, eth0(fmt.Sprint("c", n))); err != nil {
+		if _, err := ipam.Release(tx, eth0(fmt.Sprint("c", n)), nil); err != nil {
 			t.Fatal(err)
 		}
 		tx.Close()
@@ -206,7 +205,7 @@ func releaseAll(t *testing.T, dir string) {
 func TestManyProcesses(t *testing.T) {
 	dir := t.TempDir()
 	killRound(t, dir)
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/26"))
+	b := newBed(t, Set(t, "10.1.0.0/26"))
 	b.store = crashStore(dir)
 	seen := map[string]bool{}
 	for i := range 10 {

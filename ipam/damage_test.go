@@ -15,12 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/test/ipamtest"
 )
 
 // Files from before host-local 0.7 hold the id alone.
 func TestOldFiles(t *testing.T) {
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/29"))
+	b := newBed(t, Set(t, "10.1.0.0/29"))
 	b.add("other", "10.1.0.2")
 	b.write("10.1.0.3", "c1")
 	b.write("10.1.0.4", "c1\n")
@@ -32,7 +31,7 @@ func TestOldFiles(t *testing.T) {
 	b.del("c1", 2)
 	tx := b.begin(ipam.Existing)
 	defer tx.Close()
-	gone, err := ipam.Collect(tx, func(ipam.Owner) bool { return false })
+	gone, err := gc(tx, func(ipam.Owner) bool { return false })
 	if err != nil || len(gone) != 1 || gone[0].Owner != eth0("other") {
 		t.Errorf("collected %v, %v; want only other", gone, err)
 	}
@@ -51,7 +50,7 @@ func TestPlantedLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/24"))
+	b := newBed(t, Set(t, "10.1.0.0/24"))
 	b.add("c0", "10.1.0.2")
 	plant(b, "10.1.0.3")
 	if err := unix.Mkfifo(filepath.Join(b.dir, "10.1.0.4"), 0o600); err != nil {
@@ -94,7 +93,7 @@ func FuzzStateFile(f *testing.F) {
 	f.Add([]byte("c1\n"), []byte("fd00::1"), []byte{0})
 	f.Add([]byte("\x00\x00"), []byte("10.1.0.2\n"), make([]byte, 4096))
 	f.Fuzz(func(t *testing.T, content, cursor, index []byte) {
-		b := newBed(t, ipamtest.Set(t, "10.1.0.0/29"))
+		b := newBed(t, Set(t, "10.1.0.0/29"))
 		b.add("keep", "10.1.0.2")
 		b.write("10.1.0.3", string(content))
 		b.write("last_reserved_ip.0", string(cursor))
@@ -106,7 +105,7 @@ func FuzzStateFile(f *testing.F) {
 		}
 		mine := strings.TrimSpace(string(content)) == "c1\r\neth0" || strings.TrimSpace(string(content)) == "c1"
 		tx := b.begin(ipam.Existing)
-		got, err := ipam.Release(tx, eth0("c1"))
+		got, err := ipam.Release(tx, eth0("c1"), nil)
 		tx.Close()
 		if err != nil || mine != (len(got) == 1) {
 			t.Fatalf("%q: released %v, %v", content, got, err)

@@ -4,9 +4,8 @@
 // Package ipam gives out addresses: ranges, the allocator, and the store that
 // keeps reservations on disk in the layout of the reference's host-local.
 //
-// The three parts are independent. Range and RangeSet are values with the reference's rules
-// and texts. Allocate, Release, Collect and Status decide over a Tx and never touch a file.
-// FileStore is one Store; stores for many hosts implement the same two interfaces.
+// Range and RangeSet are values with the reference's rules and texts. Allocate, Release, Stale
+// and Status decide over a Tx and never touch a file; Tx is a transaction on a FileStore.
 //
 // # On disk
 //

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/ipam"
-	"github.com/patchbay-net/patchbay/test/ipamtest"
 )
 
 // bed is a store and its files.
@@ -38,7 +37,7 @@ func newBed(t *testing.T, sets ...ipam.RangeSet) *bed {
 	return b
 }
 
-func (b *bed) begin(m ipam.Mode) ipam.Tx {
+func (b *bed) begin(m ipam.Mode) *ipam.Tx {
 	b.Helper()
 	tx, err := b.store.Begin(context.Background(), m)
 	if err != nil {
@@ -75,7 +74,7 @@ func (b *bed) del(id string, want int) {
 	b.Helper()
 	tx := b.begin(ipam.Existing)
 	defer tx.Close()
-	got, err := ipam.Release(tx, eth0(id))
+	got, err := ipam.Release(tx, eth0(id), nil)
 	if err != nil || len(got) != want {
 		b.Fatalf("released %v, %v; want %d", got, err, want)
 	}
@@ -115,7 +114,7 @@ func (b *bed) ls() string {
 }
 
 func TestLayout(t *testing.T) {
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/24"), ipamtest.Set(t, "fd00::/64"))
+	b := newBed(t, Set(t, "10.1.0.0/24"), Set(t, "fd00::/64"))
 	b.add("c1", "10.1.0.2 fd00::2")
 	b.add("c2", "10.1.0.3 fd00::3")
 	b.del("c1", 2)
@@ -146,7 +145,7 @@ lock -rwxr-x--- ""
 func TestForeignChangeInTheSameTick(t *testing.T) {
 	for where, dir := range benchDirsT(t) {
 		t.Run(where, func(t *testing.T) {
-			b := newBed(t, ipamtest.Set(t, "10.1.0.0/16"))
+			b := newBed(t, Set(t, "10.1.0.0/16"))
 			b.store.DataDir, b.dir = dir, filepath.Join(dir, "net")
 			b.add("keep", "10.1.0.2")
 			for i := range 300 {
@@ -173,7 +172,7 @@ func benchDirsT(t *testing.T) map[string]string {
 // An operator changes files without the lock while we hold it: the stamp hides that from
 // the next call, which must still answer correctly.
 func TestUnlockedChangeWithinATransaction(t *testing.T) {
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/29")) // .2 to .6
+	b := newBed(t, Set(t, "10.1.0.0/29")) // .2 to .6
 	b.add("c2", "10.1.0.2")
 	b.add("c3", "10.1.0.3")
 	tx := b.begin(ipam.Write)
@@ -191,7 +190,7 @@ func TestUnlockedChangeWithinATransaction(t *testing.T) {
 
 // A pool that is full only in the index is scanned again.
 func TestFullOnlyInTheIndex(t *testing.T) {
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/29"))
+	b := newBed(t, Set(t, "10.1.0.0/29"))
 	for i := 2; i <= 5; i++ {
 		b.add(fmt.Sprint("c", i), fmt.Sprint("10.1.0.", i))
 	}
@@ -205,7 +204,7 @@ func TestFullOnlyInTheIndex(t *testing.T) {
 }
 
 func TestTornFiles(t *testing.T) {
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/29"))
+	b := newBed(t, Set(t, "10.1.0.0/29"))
 	b.add("c1", "10.1.0.2")
 	b.write("10.1.0.3", "")
 	b.write("10.1.0.4", " \r\n")
@@ -221,7 +220,7 @@ func TestTornFiles(t *testing.T) {
 	if err := ipam.Status(tx, b.sets, nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := ipam.Collect(tx, func(ipam.Owner) bool { return true }); err != nil {
+	if _, err := gc(tx, func(ipam.Owner) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
 	tx.Close()
@@ -239,7 +238,7 @@ func TestRefusedNames(t *testing.T) {
 			t.Errorf("network %q was accepted", n)
 		}
 	}
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/24"))
+	b := newBed(t, Set(t, "10.1.0.0/24"))
 	for _, o := range []ipam.Owner{{}, {ID: "c"}, {IfName: "eth0"}, {ID: "c\r\neth1", IfName: "eth0"}, {ID: "c", IfName: "e\n"},
 		{ID: "../c", IfName: "eth0"}, {ID: "c d", IfName: "eth0"}, {ID: "c", IfName: "\x00"}} {
 		if got, err := b.try(&ipam.Request{Owner: o}); err == nil {
@@ -249,7 +248,7 @@ func TestRefusedNames(t *testing.T) {
 }
 
 func TestLockWaits(t *testing.T) {
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/24"))
+	b := newBed(t, Set(t, "10.1.0.0/24"))
 	tx := b.begin(ipam.Write)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
@@ -284,7 +283,7 @@ func TestLockWaits(t *testing.T) {
 
 // Only mode Write creates anything; ReadOnly leaves no trace at all.
 func TestReadOnlyTouchesNothing(t *testing.T) {
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/24"))
+	b := newBed(t, Set(t, "10.1.0.0/24"))
 	for _, m := range []ipam.Mode{ipam.ReadOnly, ipam.Existing} {
 		b.begin(m).Close()
 		if _, err := os.Stat(b.dir); !errors.Is(err, fs.ErrNotExist) {
@@ -310,7 +309,7 @@ func TestReadOnlyTouchesNothing(t *testing.T) {
 
 // An index that cannot be written costs time and nothing else.
 func TestIndexCannotBeWritten(t *testing.T) {
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/24"))
+	b := newBed(t, Set(t, "10.1.0.0/24"))
 	if err := os.WriteFile(b.store.IndexDir, nil, 0o600); err != nil { // a file in place of the directory
 		t.Fatal(err)
 	}
@@ -322,7 +321,7 @@ func TestIndexCannotBeWritten(t *testing.T) {
 
 // The index grows while it is in use.
 func TestGrow(t *testing.T) {
-	b := newBed(t, ipamtest.Set(t, "10.1.0.0/20"), ipamtest.Set(t, "fd00::/64"))
+	b := newBed(t, Set(t, "10.1.0.0/20"), Set(t, "fd00::/64"))
 	for i := range 400 {
 		j := i + 2
 		b.add(fmt.Sprint("c", i), fmt.Sprintf("10.1.%d.%d fd00::%x", j>>8, j&255, j))

@@ -12,18 +12,17 @@ import (
 
 	"github.com/patchbay-net/patchbay/ipam"
 	"github.com/patchbay-net/patchbay/spec"
-	"github.com/patchbay-net/patchbay/test/ipamtest"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 
 func TestFileStore(t *testing.T) {
-	ipamtest.Run(t, func(t *testing.T) ipam.Store {
+	run(t, func(t *testing.T) *ipam.FileStore {
 		return &ipam.FileStore{DataDir: t.TempDir(), Network: "net", IndexDir: t.TempDir() + "/ipam"}
 	})
 }
 
 func TestFileStoreWithoutIndex(t *testing.T) {
-	ipamtest.Run(t, func(t *testing.T) ipam.Store {
+	run(t, func(t *testing.T) *ipam.FileStore {
 		return &ipam.FileStore{DataDir: t.TempDir(), Network: "net"}
 	})
 }

@@ -31,9 +31,10 @@ func ownerOf(content string) Owner {
 	return o
 }
 
-// fileTx is a transaction on a FileStore: a lock, and an index that fits the directory. dir
-// is nil when the directory does not exist.
-type fileTx struct {
+// Tx is a transaction on a FileStore: a lock, and an index that fits the directory. Each of
+// its methods is atomic: a process that dies between two of them leaves a valid store. dir is
+// nil when the directory does not exist.
+type Tx struct {
 	store  *FileStore
 	mode   Mode
 	dir    *dir
@@ -50,7 +51,7 @@ type fileTx struct {
 }
 
 // Close records the state of the directory that the index fits, and unlocks.
-func (t *fileTx) Close() {
+func (t *Tx) Close() {
 	t.commitIndex()
 	if t.indexFD >= 0 {
 		closeFD(t.indexFD)
@@ -63,13 +64,13 @@ func (t *fileTx) Close() {
 	}
 }
 
-func (t *fileTx) reservation(e entry, o Owner) Reservation {
+func (t *Tx) reservation(e entry, o Owner) Reservation {
 	return Reservation{Addr: e.addr, Owner: o, EarlierBoot: t.store.Boot.before(e.boot, e.time()), Since: e.time()}
 }
 
-// Held looks for the owner's files, and when there are none for those of an older version,
+// Held returns the addresses of an owner, in any order. It looks for the owner's files, and when there are none for those of an older version,
 // which hold the id alone.
-func (t *fileTx) Held(o Owner) ([]Reservation, error) {
+func (t *Tx) Held(o Owner) ([]Reservation, error) {
 	held, err := t.heldBy(o.content(), o)
 	if err == nil && len(held) == 0 {
 		held, err = t.heldBy(o.ID, Owner{ID: o.ID})
@@ -77,7 +78,7 @@ func (t *fileTx) Held(o Owner) ([]Reservation, error) {
 	return held, err
 }
 
-func (t *fileTx) heldBy(content string, o Owner) ([]Reservation, error) {
+func (t *Tx) heldBy(content string, o Owner) ([]Reservation, error) {
 	k := keyOf(content)
 	found, err := t.index.find(k)
 	if err == nil {
@@ -97,7 +98,7 @@ func (t *fileTx) heldBy(content string, o Owner) ([]Reservation, error) {
 }
 
 // verified checks each hit against its file.
-func (t *fileTx) verified(found []entry, o Owner) ([]Reservation, error) {
+func (t *Tx) verified(found []entry, o Owner) ([]Reservation, error) {
 	var held []Reservation
 	for _, e := range found {
 		f, err := t.dir.read(e.addr.String())
@@ -121,8 +122,8 @@ func entryOf(a netip.Addr, f file) entry {
 	return entry{key: keyOf(strings.TrimSpace(string(f.data))), addr: a, since: f.since.UnixNano()}
 }
 
-// Holder reads the file of an address.
-func (t *fileTx) Holder(a netip.Addr) (Reservation, bool, error) {
+// Holder returns the owner of an address; ok is false when it has none.
+func (t *Tx) Holder(a netip.Addr) (r Reservation, ok bool, err error) {
 	if t.dir == nil {
 		return Reservation{}, false, nil
 	}
@@ -137,7 +138,7 @@ func (t *fileTx) Holder(a netip.Addr) (Reservation, bool, error) {
 }
 
 // known adds to e the fields that only the index has.
-func (t *fileTx) known(e entry) entry {
+func (t *Tx) known(e entry) entry {
 	same, err := t.index.find(e.key)
 	for _, o := range same {
 		if err == nil && o.addr == e.addr && o.since == e.since {
@@ -147,8 +148,9 @@ func (t *fileTx) known(e entry) entry {
 	return e
 }
 
-// Free reads the index.
-func (t *fileTx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
+// Free returns the first address from first to last, both included, that is not known to be
+// taken. It is a hint; Claim decides.
+func (t *Tx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
 	a, ok, err := t.index.free(first, last)
 	if err == nil {
 		return a, ok, nil
@@ -159,8 +161,9 @@ func (t *fileTx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
 	return t.index.free(first, last)
 }
 
-// Claim links a complete file into the directory. A torn file counts as free.
-func (t *fileTx) Claim(o Owner, a netip.Addr) (bool, error) {
+// Claim takes an address, or returns false when another owner has it: then Free does not
+// offer it again. It links a complete file into the directory. A torn file counts as free.
+func (t *Tx) Claim(o Owner, a netip.Addr) (bool, error) {
 	if err := o.Validate(); err != nil {
 		return false, err
 	}
@@ -186,13 +189,14 @@ func (t *fileTx) Claim(o Owner, a netip.Addr) (bool, error) {
 }
 
 // removeTorn frees an address whose file a crash left empty.
-func (t *fileTx) removeTorn(name string) error {
+func (t *Tx) removeTorn(name string) error {
 	t.store.warn(t.dir.pathError("reuse", name, errTorn))
 	return t.dir.unlink(name)
 }
 
-// Sweep scans the directory and removes torn files. Every scan removes files of linkNamed.
-func (t *fileTx) Sweep() error {
+// Sweep scans the directory and removes what crashed processes left without an owner: torn
+// files. Every scan removes files of linkNamed.
+func (t *Tx) Sweep() error {
 	if t.dir == nil {
 		return nil
 	}
@@ -208,8 +212,8 @@ func (t *fileTx) Sweep() error {
 	return nil
 }
 
-// Renew sets the file's time to now and the index entry's boot to this one.
-func (t *fileTx) Renew(r Reservation) error {
+// Renew marks a reservation as made now, in this boot, by its file's time and in the index.
+func (t *Tx) Renew(r Reservation) error {
 	name := r.Addr.String()
 	if err := t.dir.touch(name); err != nil {
 		return err
@@ -225,8 +229,8 @@ func (t *fileTx) Renew(r Reservation) error {
 	return nil
 }
 
-// Release reads the file of an address again, and removes it.
-func (t *fileTx) Release(r Reservation) error {
+// Release frees an address if r.Owner still holds it.
+func (t *Tx) Release(r Reservation) error {
 	if t.dir == nil {
 		return nil
 	}
@@ -253,9 +257,10 @@ func (t *fileTx) Release(r Reservation) error {
 	return nil
 }
 
-// Cursor reads last_reserved_ip.N, in which the reference leaves an address. After a crash
+// Cursor returns the last address that was given out from a set, or the zero address. It
+// reads last_reserved_ip.N, in which the reference leaves an address. After a crash
 // the file may hold no address: then the search starts at the beginning.
-func (t *fileTx) Cursor(set int) netip.Addr {
+func (t *Tx) Cursor(set int) netip.Addr {
 	if t.dir == nil {
 		return netip.Addr{}
 	}
@@ -267,15 +272,15 @@ func (t *fileTx) Cursor(set int) netip.Addr {
 	return a
 }
 
-// SetCursor writes last_reserved_ip.N.
-func (t *fileTx) SetCursor(set int, a netip.Addr) error {
+// SetCursor stores the last address that was given out from a set.
+func (t *Tx) SetCursor(set int, a netip.Addr) error {
 	return t.dir.overwrite(cursorName(set), []byte(a.String()))
 }
 
 func cursorName(set int) string { return cursorPrefix + strconv.Itoa(set) }
 
-// List reads the owner of each entry from its file.
-func (t *fileTx) List(earlierBoot bool) ([]Reservation, error) {
+// List returns the reservations, all or only those of an earlier boot.
+func (t *Tx) List(earlierBoot bool) ([]Reservation, error) {
 	var want func(*entry) bool
 	if earlierBoot {
 		want = func(e *entry) bool { return t.store.Boot.before(e.boot, e.time()) }
@@ -295,7 +300,7 @@ func (t *fileTx) List(earlierBoot bool) ([]Reservation, error) {
 	return out, nil
 }
 
-func (t *fileTx) owner(a netip.Addr) (Owner, error) {
+func (t *Tx) owner(a netip.Addr) (Owner, error) {
 	if o, ok := t.owners[a]; ok {
 		return o, nil
 	}
@@ -303,8 +308,10 @@ func (t *fileTx) owner(a netip.Addr) (Owner, error) {
 	return ownerOf(string(f.data)), err
 }
 
-// Refresh scans the directory, unless only scans have shaped the index.
-func (t *fileTx) Refresh() (bool, error) {
+// Refresh drops hints that may be out of date and reports whether there were any: it scans
+// the directory, unless only scans have shaped the index. Callers use it before they report a
+// pool as full.
+func (t *Tx) Refresh() (bool, error) {
 	if t.dir == nil || t.index.head.exact == 1 && !t.changed && !t.suspect {
 		return false, nil
 	}

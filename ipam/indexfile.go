@@ -23,7 +23,7 @@ import (
 var errStale = errors.New("index is out of date")
 
 // loadIndex opens the index, or builds it when it does not fit the directory.
-func (t *fileTx) loadIndex() error {
+func (t *Tx) loadIndex() error {
 	if t.openIndex() == nil {
 		return nil
 	}
@@ -32,7 +32,7 @@ func (t *fileTx) loadIndex() error {
 
 // openIndex opens the index file. On errStale it still returns the index: a new one copies
 // from it what only an index knows.
-func (t *fileTx) openIndex() error {
+func (t *Tx) openIndex() error {
 	if t.store.IndexDir == "" {
 		return fs.ErrNotExist
 	}
@@ -91,7 +91,7 @@ func (d descriptor) WriteAt(p []byte, off int64) (int, error) {
 
 // rebuildIndex builds the index from the files. It scans again when the directory changes
 // meanwhile, and at last uses the index for this transaction only.
-func (t *fileTx) rebuildIndex() error {
+func (t *Tx) rebuildIndex() error {
 	if t.dir == nil {
 		t.index = buildIndex(nil)
 		return nil
@@ -125,7 +125,7 @@ type scan struct {
 	still   bool // the directory did not change meanwhile, as far as can be known
 }
 
-func (t *fileTx) scan() (*scan, error) {
+func (t *Tx) scan() (*scan, error) {
 	stamped := t.mode == ReadOnly || t.dir.stamp() == nil
 	before, err := t.dir.version()
 	if err != nil {
@@ -148,7 +148,7 @@ func (t *fileTx) scan() (*scan, error) {
 
 // scanFile adds a file to s if its name is an address, in the spelling that we and the
 // reference write.
-func (t *fileTx) scanFile(s *scan, name string) error {
+func (t *Tx) scanFile(s *scan, name string) error {
 	if strings.HasPrefix(name, tempPrefix) && t.mode != ReadOnly {
 		return t.dir.unlink(name) // of a process that died: we hold the lock
 	}
@@ -178,7 +178,7 @@ func (t *fileTx) scanFile(s *scan, name string) error {
 
 // keep makes x the index of this transaction and of the next ones: in its file if there may
 // be one, else in memory.
-func (t *fileTx) keep(x *index) {
+func (t *Tx) keep(x *index) {
 	if t.indexFD >= 0 {
 		closeFD(t.indexFD)
 		t.indexFD = -1
@@ -252,7 +252,7 @@ func createIn(path string) (int, error) {
 }
 
 // beginChange marks the index as unfinished before the first change.
-func (t *fileTx) beginChange() {
+func (t *Tx) beginChange() {
 	if t.changed {
 		return
 	}
@@ -266,7 +266,7 @@ func (t *fileTx) beginChange() {
 // commitIndex records the state of the directory that the index fits now. With the last
 // reservation it deletes the index: we leave nothing on a node without attachments, and an
 // empty directory is read faster than an index.
-func (t *fileTx) commitIndex() {
+func (t *Tx) commitIndex() {
 	if t.indexFD < 0 || t.mode == ReadOnly {
 		return
 	}
@@ -290,7 +290,7 @@ func (t *fileTx) commitIndex() {
 }
 
 // dropIndex removes an index that cannot be written: a wrong one must not remain.
-func (t *fileTx) dropIndex() {
+func (t *Tx) dropIndex() {
 	t.suspect = true
 	path := t.store.indexPath(t.dir)
 	os.Remove(path)
@@ -299,7 +299,7 @@ func (t *fileTx) dropIndex() {
 
 // insert adds an entry and makes room for it. If that fails the index is not used again;
 // the files are right.
-func (t *fileTx) insert(e entry) {
+func (t *Tx) insert(e entry) {
 	err := t.index.insert(e)
 	if errors.Is(err, errNoRoom) {
 		err = t.growIndex()
@@ -312,7 +312,7 @@ func (t *fileTx) insert(e entry) {
 	}
 }
 
-func (t *fileTx) growIndex() error {
+func (t *Tx) growIndex() error {
 	entries, err := t.index.all(nil)
 	if err != nil {
 		return err

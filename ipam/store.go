@@ -58,58 +58,6 @@ const (
 	ReadOnly             // change nothing at all (explain)
 )
 
-// Store is the reservations of one network.
-type Store interface {
-	// Begin starts a transaction and keeps other processes out until Close. It waits for
-	// them as long as ctx allows.
-	Begin(ctx context.Context, m Mode) (Tx, error)
-}
-
-// Tx is one transaction. Each of its methods is atomic: a process that dies between two of
-// them leaves a valid store.
-type Tx interface {
-	// Held returns the addresses of an owner, in any order.
-	Held(o Owner) ([]Reservation, error)
-
-	// Holder returns the owner of an address; ok is false when it has none.
-	Holder(a netip.Addr) (r Reservation, ok bool, err error)
-
-	// Free returns the first address from first to last, both included, that
-	// is not known to be taken. It is a hint; Claim decides.
-	Free(first, last netip.Addr) (a netip.Addr, ok bool, err error)
-
-	// Claim takes an address, or returns false when another owner has it. Free does not
-	// offer such an address again.
-	Claim(o Owner, a netip.Addr) (bool, error)
-
-	// Renew marks a reservation as made now, in this boot.
-	Renew(r Reservation) error
-
-	// Release frees an address if r.Owner still holds it.
-	Release(r Reservation) error
-
-	// Cursor returns the last address that was given out from a set, or the
-	// zero address.
-	Cursor(set int) netip.Addr
-
-	// SetCursor stores the last address that was given out from a set.
-	SetCursor(set int, a netip.Addr) error
-
-	// List returns the reservations, all or only those of an earlier boot.
-	List(earlierBoot bool) ([]Reservation, error)
-
-	// Refresh drops hints that may be out of date and reports whether there were any. Callers
-	// use it before they report a pool as full.
-	Refresh() (bool, error)
-
-	// Sweep removes what crashed processes left without an owner: empty and torn files.
-	// Refresh includes it.
-	Sweep() error
-
-	// Close ends the transaction.
-	Close()
-}
-
 // FileStore keeps the reservations of one network in the layout of the
 // reference's host-local.
 type FileStore struct {
@@ -132,26 +80,22 @@ func (s *FileStore) warn(err error) {
 	}
 }
 
-// Begin opens the state directory and locks it. With Existing and ReadOnly a missing
-// directory is an empty store, and is not created.
-func (s *FileStore) Begin(ctx context.Context, m Mode) (Tx, error) {
-	tx, err := s.begin(ctx, m)
+// Begin starts a transaction and keeps other processes out until Close. It waits for them as
+// long as ctx allows. With Existing and ReadOnly a missing directory is an empty store, and is
+// not created.
+func (s *FileStore) Begin(ctx context.Context, m Mode) (tx *Tx, err error) {
 	for range 10 { // for the case that the directory is removed while we open it
-		if !errors.Is(err, unix.ESTALE) {
+		if tx, err = s.begin(ctx, m); !errors.Is(err, unix.ESTALE) {
 			break
 		}
-		tx, err = s.begin(ctx, m)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return tx, nil
+	return tx, err
 }
 
-func (s *FileStore) begin(ctx context.Context, m Mode) (*fileTx, error) {
+func (s *FileStore) begin(ctx context.Context, m Mode) (*Tx, error) {
 	d, err := openDir(s.DataDir, s.Network, m == Write)
 	if m != Write && errors.Is(err, fs.ErrNotExist) {
-		return &fileTx{store: s, mode: m, lockFD: -1, indexFD: -1, index: buildIndex(nil)}, nil
+		return &Tx{store: s, mode: m, lockFD: -1, indexFD: -1, index: buildIndex(nil)}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -161,7 +105,7 @@ func (s *FileStore) begin(ctx context.Context, m Mode) (*fileTx, error) {
 		d.close()
 		return nil, err
 	}
-	tx := &fileTx{store: s, mode: m, dir: d, lockFD: fd, indexFD: -1}
+	tx := &Tx{store: s, mode: m, dir: d, lockFD: fd, indexFD: -1}
 	if err := tx.loadIndex(); err != nil {
 		tx.Close()
 		return nil, err

@@ -82,25 +82,14 @@ func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.
 	return errors.Join(errs...)
 }
 
-// stale sweeps a directory and lists the owners that are not valid. A file that names none
-// is an operator's, to block the address.
+// stale sweeps a directory and lists the owners that are not valid.
 func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Owner) bool) (map[ipam.Owner]bool, error) {
 	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
 	if err != nil {
 		return nil, err
 	}
 	defer tx.Close()
-	owners := map[ipam.Owner]bool{}
-	if err := tx.Sweep(); err != nil {
-		return nil, err
-	}
-	all, err := tx.List(false)
-	for _, res := range all {
-		if res.Owner.ID != "" && !keep(res.Owner) {
-			owners[res.Owner] = true
-		}
-	}
-	return owners, err
+	return ipam.Stale(tx, keep)
 }
 
 // gone returns the function that proves a reservation's attachment dead. The path of its

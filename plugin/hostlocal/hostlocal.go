@@ -164,7 +164,7 @@ func del(ctx context.Context, r *plugin.Request) error {
 }
 
 func release(ctx context.Context, r *plugin.Request, dir string) error {
-	return releaseOf(ctx, r, dir, me(r), func(ipam.Reservation) bool { return true })
+	return releaseOf(ctx, r, dir, me(r), nil)
 }
 
 // releaseOf releases those reservations of an owner that match.
@@ -174,14 +174,8 @@ func releaseOf(ctx context.Context, r *plugin.Request, dir string, o ipam.Owner,
 		return err
 	}
 	defer tx.Close()
-	held, err := tx.Held(o)
-	errs := []error{err}
-	for _, res := range held {
-		if match(res) {
-			errs = append(errs, tx.Release(res))
-		}
-	}
-	return errors.Join(errs...)
+	_, err = ipam.Release(tx, o, match)
+	return err
 }
 
 // check finds the reservation of this container and interface, and one for each

@@ -1,12 +1,7 @@
 // Copyright the Patchbay authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipamtest tests that every ipam.Store behaves the same:
-//
-//	func TestStore(t *testing.T) {
-//		storetest.Run(t, func(t *testing.T) ipam.Store { return newStore(t) })
-//	}
-package ipamtest
+package ipam_test
 
 import (
 	"context"
@@ -21,10 +16,10 @@ import (
 	"github.com/patchbay-net/patchbay/ipam"
 )
 
-// Run runs the suite. make returns an empty store that lasts as long as the test.
-func Run(t *testing.T, make func(t *testing.T) ipam.Store) {
+// run runs the suite on an empty store.
+func run(t *testing.T, store func(t *testing.T) *ipam.FileStore) {
 	for _, c := range cases() {
-		t.Run(c.name, func(t *testing.T) { c.run(&suite{t, make(t)}) })
+		t.Run(c.name, func(t *testing.T) { c.run(&suite{t, store(t)}) })
 	}
 }
 
@@ -53,7 +48,7 @@ func cases() []testCase {
 
 type suite struct {
 	*testing.T
-	store ipam.Store
+	store *ipam.FileStore
 }
 
 // Set parses "start-end@subnet" ranges, or plain subnets, into a canonical set.
@@ -78,7 +73,7 @@ func Set(t testing.TB, ranges ...string) ipam.RangeSet {
 	return set
 }
 
-func (s *suite) tx(fn func(tx ipam.Tx)) {
+func (s *suite) tx(fn func(tx *ipam.Tx)) {
 	s.Helper()
 	tx, err := s.store.Begin(context.Background(), ipam.Write)
 	if err != nil {
@@ -92,7 +87,7 @@ func owner(n int) ipam.Owner { return ipam.Owner{ID: fmt.Sprintf("c%d", n), IfNa
 
 func (s *suite) add(req *ipam.Request) (addrs []string, err error) {
 	s.Helper()
-	s.tx(func(tx ipam.Tx) {
+	s.tx(func(tx *ipam.Tx) {
 		var leases []ipam.Lease
 		leases, err = ipam.Allocate(tx, req)
 		for _, l := range leases {
@@ -119,8 +114,8 @@ func (s *suite) fails(req *ipam.Request, text string) {
 
 func (s *suite) release(n int) (out []string) {
 	s.Helper()
-	s.tx(func(tx ipam.Tx) {
-		rs, err := ipam.Release(tx, owner(n))
+	s.tx(func(tx *ipam.Tx) {
+		rs, err := ipam.Release(tx, owner(n), nil)
 		if err != nil {
 			s.Fatal(err)
 		}
@@ -242,8 +237,8 @@ func collect(s *suite) {
 	for n := range 10 {
 		s.want(n, fmt.Sprintf("10.1.0.%d", n+2), set)
 	}
-	s.tx(func(tx ipam.Tx) {
-		dead, err := ipam.Collect(tx, func(o ipam.Owner) bool { return o == owner(3) || o == owner(7) })
+	s.tx(func(tx *ipam.Tx) {
+		dead, err := gc(tx, func(o ipam.Owner) bool { return o == owner(3) || o == owner(7) })
 		if err != nil || len(dead) != 8 {
 			s.Fatal(dead, err)
 		}
@@ -274,13 +269,13 @@ func dry(s *suite) {
 
 func status(s *suite) {
 	sets := []ipam.RangeSet{Set(s, "fd00::/64"), Set(s, "10.1.0.0/30")}
-	s.tx(func(tx ipam.Tx) {
+	s.tx(func(tx *ipam.Tx) {
 		if err := ipam.Status(tx, sets, nil); err != nil {
 			s.Fatal(err)
 		}
 	})
 	s.want(1, "10.1.0.2", sets[1])
-	s.tx(func(tx ipam.Tx) {
+	s.tx(func(tx *ipam.Tx) {
 		err := ipam.Status(tx, sets, nil)
 		if !errors.Is(err, ipam.ErrExhausted) || err.Error() != "range 1: no IP addresses available in range set: 10.1.0.1-10.1.0.2" {
 			s.Fatal(err)
@@ -315,4 +310,14 @@ func manyCallers(s *suite) {
 		})
 	}
 	wg.Wait()
+}
+
+// gc releases the addresses of all owners but those to keep.
+func gc(tx *ipam.Tx, keep func(ipam.Owner) bool) (gone []ipam.Reservation, err error) {
+	owners, err := ipam.Stale(tx, keep)
+	for o := range owners {
+		released, rerr := ipam.Release(tx, o, nil)
+		gone, err = append(gone, released...), errors.Join(err, rerr)
+	}
+	return gone, err
 }
