@@ -23,7 +23,7 @@ import (
 // Linux 6.15 the kernel looks for a link of that name in the namespace of the request, and
 // the host has an eth0 too.
 type Child struct {
-	Kind      ChildKind
+	Kind      netlink.Link // *netlink.Macvlan, *netlink.IPVlan, *netlink.Vlan or *netlink.Dummy, with its options
 	Name      string
 	Temp      string // derived from the owner, so that DEL finds it
 	Master    string // "" for a kind without a master
@@ -33,16 +33,6 @@ type Child struct {
 	Owner     owner.Key        // goes into the ifalias
 	NetNS     string           // path of the sandbox, for people
 	AnyMaster bool             // Diff does not compare the master
-}
-
-// ChildKind is one of Macvlan, IPVlan and VLAN.
-type ChildKind interface {
-	// Type is the name of the kind in ip(8).
-	Type() string
-	fmt.Stringer
-	link(netlink.LinkAttrs) netlink.Link
-	// diff describes how a link of the kind differs.
-	diff(netlink.Link) string
 }
 
 // String is the ip command.
@@ -59,7 +49,7 @@ func (c Child) String() string {
 		s += fmt.Sprintf(" mtu %d", c.MTU)
 	}
 	return fmt.Sprintf("%s netns %s type %s; sandbox: ip link set %s name %s alias %s",
-		s, c.NetNS, c.Kind, c.Temp, c.Name, c.Owner.Alias())
+		s, c.NetNS, kindText(c.Kind), c.Temp, c.Name, c.Owner.Alias())
 }
 
 // Ensure makes the link and marks it.
@@ -76,7 +66,8 @@ func (c Child) Ensure(ctx context.Context, env *Env) (Undo, error) {
 		}
 		attrs.ParentIndex = master.Attrs().Index
 	}
-	if err := env.Conn(c.MasterIn).LinkAdd(c.Kind.link(attrs)); err != nil {
+	*c.Kind.Attrs() = attrs
+	if err := env.Conn(c.MasterIn).LinkAdd(c.Kind); err != nil {
 		return nil, fmt.Errorf("failed to create %s: %w", c.Kind.Type(), c.explain(err))
 	}
 	if err := c.adopt(env); err != nil {
@@ -91,7 +82,7 @@ func (c Child) explain(err error) error {
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("%w (%s is used otherwise: a port of a bridge or bond, or the master of links of another kind)", err, c.Master)
 	case errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("%w (%s has a %s already)", err, c.Master, c.Kind)
+		return fmt.Errorf("%w (%s has a %s already)", err, c.Master, kindText(c.Kind))
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("%w (the kernel has no %s: module %[2]s)", err, c.Kind.Type())
 	}
@@ -160,7 +151,7 @@ func (c Child) Diff(_ context.Context, env *Env) (string, error) {
 	case link.Type() != c.Kind.Type():
 		return fmt.Sprintf("Error: Container interface %s not of type %s", c.Name, c.Kind.Type()), nil
 	}
-	if d := c.Kind.diff(link); d != "" {
+	if d := c.diffKind(link); d != "" {
 		return d, nil
 	}
 	if has := link.Attrs().HardwareAddr; c.MAC != nil && !bytes.Equal(has, c.MAC) {

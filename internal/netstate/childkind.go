@@ -9,22 +9,21 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Macvlan is a link with an Ethernet address of its own.
-type Macvlan struct {
-	Mode       netlink.MacvlanMode
-	BCQueueLen uint32 // broadcast frames in the queue; 0 is the kernel's default
-}
-
-// Type is the kind's name.
-func (Macvlan) Type() string { return "macvlan" }
-
-// String is as in the ip command.
-func (m Macvlan) String() string {
-	s := "macvlan mode " + macvlanMode(m.Mode)
-	if m.BCQueueLen > 0 {
-		s += fmt.Sprintf(" bcqueuelen %d", m.BCQueueLen)
+// kindText is the kind of a link with its options, as in the ip command.
+func kindText(l netlink.Link) string {
+	switch l := l.(type) {
+	case *netlink.Macvlan:
+		s := "macvlan mode " + macvlanMode(l.Mode)
+		if l.BCQueueLen > 0 {
+			s += fmt.Sprintf(" bcqueuelen %d", l.BCQueueLen)
+		}
+		return s
+	case *netlink.IPVlan:
+		return "ipvlan mode " + ipvlanMode(l.Mode)
+	case *netlink.Vlan:
+		return fmt.Sprintf("vlan id %d", l.VlanId)
 	}
-	return s
+	return l.Type()
 }
 
 func macvlanMode(m netlink.MacvlanMode) string {
@@ -43,26 +42,6 @@ func macvlanMode(m netlink.MacvlanMode) string {
 	return fmt.Sprintf("%d", m)
 }
 
-func (m Macvlan) link(a netlink.LinkAttrs) netlink.Link {
-	return &netlink.Macvlan{LinkAttrs: a, Mode: m.Mode, BCQueueLen: m.BCQueueLen}
-}
-
-func (m Macvlan) diff(l netlink.Link) string {
-	if is, ok := l.(*netlink.Macvlan); ok && is.Mode != m.Mode {
-		return fmt.Sprintf("container macvlan mode %s does not match expected value: %s", macvlanMode(is.Mode), macvlanMode(m.Mode))
-	}
-	return ""
-}
-
-// IPVlan is a link that shares its master's Ethernet address.
-type IPVlan struct{ Mode netlink.IPVlanMode }
-
-// Type is the kind's name.
-func (IPVlan) Type() string { return "ipvlan" }
-
-// String is as in the ip command.
-func (i IPVlan) String() string { return "ipvlan mode " + ipvlanMode(i.Mode) }
-
 func ipvlanMode(m netlink.IPVlanMode) string {
 	switch m {
 	case netlink.IPVLAN_MODE_L2:
@@ -75,52 +54,24 @@ func ipvlanMode(m netlink.IPVlanMode) string {
 	return fmt.Sprintf("%d", m)
 }
 
-func (i IPVlan) link(a netlink.LinkAttrs) netlink.Link {
-	return &netlink.IPVlan{LinkAttrs: a, Mode: i.Mode}
-}
-
-func (i IPVlan) diff(l netlink.Link) string {
-	if is, ok := l.(*netlink.IPVlan); ok && is.Mode != i.Mode {
-		return fmt.Sprintf("Container IPVlan mode %s does not match expected value: %s", ipvlanMode(is.Mode), ipvlanMode(i.Mode))
+// diffKind describes how a link of the same kind differs in its options.
+func (c Child) diffKind(have netlink.Link) string {
+	switch have := have.(type) {
+	case *netlink.Macvlan:
+		if want := c.Kind.(*netlink.Macvlan); have.Mode != want.Mode {
+			return fmt.Sprintf("container macvlan mode %s does not match expected value: %s", macvlanMode(have.Mode), macvlanMode(want.Mode))
+		}
+	case *netlink.IPVlan:
+		if want := c.Kind.(*netlink.IPVlan); have.Mode != want.Mode {
+			return fmt.Sprintf("Container IPVlan mode %s does not match expected value: %s", ipvlanMode(have.Mode), ipvlanMode(want.Mode))
+		}
+	case *netlink.Vlan:
+		if want := c.Kind.(*netlink.Vlan); have.VlanId != want.VlanId {
+			return fmt.Sprintf("vlan: Interface %s has VLAN ID %d, configured is %d", have.Name, have.VlanId, want.VlanId)
+		}
+		if c.MTU != 0 && have.MTU != c.MTU {
+			return fmt.Sprintf("vlan: Interface %s has MTU %d, configured is %d", have.Name, have.MTU, c.MTU)
+		}
 	}
 	return ""
 }
-
-// VLAN is the interface to one VLAN (802.1Q) of the master.
-type VLAN struct {
-	ID  int
-	MTU int // expected by Diff; 0 for any
-}
-
-// Type is the kind's name.
-func (VLAN) Type() string { return "vlan" }
-
-// String is as in the ip command.
-func (v VLAN) String() string { return fmt.Sprintf("vlan id %d", v.ID) }
-
-func (v VLAN) link(a netlink.LinkAttrs) netlink.Link {
-	return &netlink.Vlan{LinkAttrs: a, VlanId: v.ID, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
-}
-
-func (v VLAN) diff(l netlink.Link) string {
-	if is, ok := l.(*netlink.Vlan); ok && is.VlanId != v.ID {
-		return fmt.Sprintf("vlan: Interface %s has VLAN ID %d, configured is %d", l.Attrs().Name, is.VlanId, v.ID)
-	}
-	if mtu := l.Attrs().MTU; v.MTU != 0 && mtu != v.MTU {
-		return fmt.Sprintf("vlan: Interface %s has MTU %d, configured is %d", l.Attrs().Name, mtu, v.MTU)
-	}
-	return ""
-}
-
-// Dummy is a device that drops what it sends.
-type Dummy struct{}
-
-// Type is the kind's name.
-func (Dummy) Type() string { return "dummy" }
-
-// String is as in the ip command.
-func (Dummy) String() string { return "dummy" }
-
-func (Dummy) link(a netlink.LinkAttrs) netlink.Link { return &netlink.Dummy{LinkAttrs: a} }
-
-func (Dummy) diff(netlink.Link) string { return "" }

@@ -10,6 +10,7 @@ import (
 	"context"
 	"net"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
@@ -76,7 +77,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 // repeated ADD gives the same.
 func single(r *plugin.Request, mac net.HardwareAddr) *endpoint.Single {
 	link := netstate.Child{
-		Kind: netstate.Dummy{}, Name: r.IfName, Temp: endpoint.TempName(r.Owner), MasterIn: netstate.Sandbox,
+		Kind: &netlink.Dummy{}, Name: r.IfName, Temp: endpoint.TempName(r.Owner), MasterIn: netstate.Sandbox,
 		MAC: mac, Owner: r.Owner, NetNS: r.NetNS,
 	}
 	return &endpoint.Single{

@@ -23,11 +23,11 @@ import (
 // Child is an attachment whose interface is a link on top of another one, its master. It
 // has the common code of macvlan, ipvlan and vlan.
 type Child struct {
-	Kind        netstate.ChildKind
-	Master      string // "": the interface of the default route
-	InContainer bool   // the master is in the container
-	MTU         int    // bytes; 0 is the master's
-	AnyMTU      bool   // it may exceed the master's
+	Kind        netlink.Link // see netstate.Child
+	Master      string       // "": the interface of the default route
+	InContainer bool         // the master is in the container
+	MTU         int          // bytes; 0 is the master's
+	AnyMTU      bool         // it may exceed the master's
 	MAC         net.HardwareAddr
 	DAD         bool     // look for duplicates of IPv6 addresses
 	NoARP       bool     // neighbours do not resolve the link's addresses

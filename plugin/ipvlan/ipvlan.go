@@ -15,7 +15,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
@@ -73,7 +72,7 @@ func inherit(c *endpoint.Child, prev *spec.Result, ipamType string) error {
 
 func child(c *Conf) *endpoint.Child {
 	return &endpoint.Child{
-		Kind:   netstate.IPVlan{Mode: c.mode},
+		Kind:   &netlink.IPVlan{Mode: c.mode},
 		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, AnyMTU: true, DAD: c.EnableDad, DNS: c.DNS,
 		NoARP: c.mode != netlink.IPVLAN_MODE_L2,
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
@@ -55,7 +54,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 
 func child(c *Conf) *endpoint.Child {
 	return &endpoint.Child{
-		Kind:   netstate.Macvlan{Mode: c.mode, BCQueueLen: c.BcQueueLen},
+		Kind:   &netlink.Macvlan{Mode: c.mode, BCQueueLen: c.BcQueueLen},
 		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, MAC: c.mac, DAD: c.EnableDad, DNS: c.DNS,
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/patchbay-net/patchbay/internal/netstate"
+	"github.com/vishvananda/netlink"
+
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/endpoint"
 	"github.com/patchbay-net/patchbay/spec"
@@ -45,7 +46,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 
 func child(c *Conf) *endpoint.Child {
 	return &endpoint.Child{
-		Kind:   netstate.VLAN{ID: c.VlanID, MTU: c.MTU},
+		Kind:   &netlink.Vlan{VlanId: c.VlanID, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q},
 		Master: c.Master, InContainer: c.LinkInContainer, MTU: c.MTU, DAD: c.EnableDad, DNS: c.DNS,
 	}
 }
