@@ -5,11 +5,12 @@ package dhcp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/patchbay-net/patchbay/dhcp/client"
 	"github.com/patchbay-net/patchbay/spec"
@@ -102,28 +103,11 @@ func (e *entry) acquire(ctx context.Context) error {
 	ctx, cancel := e.k.within(ctx, e.k.opts.ResendTimeout, errNoMoreTries)
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)() // a DEL meanwhile
-	errs := make([]error, len(e.addrs))
-	var both sync.WaitGroup
-	for i, a := range e.addrs {
-		both.Go(func() {
-			if errs[i] = e.ask(ctx, a); errs[i] != nil {
-				cancel()
-			}
-		})
+	both, ctx := errgroup.WithContext(ctx)
+	for _, a := range e.addrs {
+		both.Go(func() error { return e.ask(ctx, a) })
 	}
-	both.Wait()
-	return worst(errs)
-}
-
-// worst leaves out errors that only followed from another one.
-func worst(errs []error) error {
-	var first error
-	for _, err := range errs {
-		if err != nil && (first == nil || errors.Is(first, context.Canceled)) {
-			first = err
-		}
-	}
-	return first
+	return both.Wait()
 }
 
 // accept records a new grant.

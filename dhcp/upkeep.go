@@ -150,7 +150,7 @@ func (e *entry) change(from, to *client.Grant) {
 	if from.Address != to.Address {
 		e.k.opts.Log("%s: the server changed %s to %s", e, from.Address, to.Address)
 	}
-	if err := e.rec.Place.Change(from, to); err != nil {
+	if _, err := e.rec.Place.Change(from, to); err != nil {
 		e.k.opts.Log("%s: apply changed lease: %v", e, err)
 	}
 }
@@ -158,7 +158,7 @@ func (e *entry) change(from, to *client.Grant) {
 // lose stops using an address that expired or was refused: another client may have it
 // already.
 func (e *entry) lose(a *address) {
-	had, err := e.rec.Place.Withdraw(a.grant)
+	had, err := e.rec.Place.Change(a.grant, &client.Grant{})
 	if err != nil {
 		e.k.opts.Log("%s: withdraw %s: %v", e, a.grant.Address, err)
 	}
@@ -178,7 +178,7 @@ func (e *entry) regain(ctx context.Context, a *address) {
 		return
 	}
 	if a.Lost {
-		if err := e.rec.Place.Put(a.grant); err != nil {
+		if _, err := e.rec.Place.Change(&client.Grant{}, a.grant); err != nil {
 			e.k.opts.Log("%s: apply new lease: %v", e, err)
 		}
 	}

@@ -15,52 +15,33 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Withdraw removes the address and the routes that a plugin made from a grant. had reports
-// whether the interface had the address: the caller of ADD may not have configured it.
-func (p *Place) Withdraw(g *Grant) (had bool, err error) {
-	err = p.with(func(conn *nl.Conn, link netlink.Link) error {
-		if had, err = holds(conn, link, g.Address); !had {
-			return err
-		}
-		return g.remove(conn, link)
-	})
-	return had, err
-}
-
-// Put gives the interface a grant's address and routes; existing ones are kept.
-func (p *Place) Put(g *Grant) error {
-	return p.with(func(conn *nl.Conn, link netlink.Link) error {
-		if err := g.add(conn, link); err != nil {
-			return err
-		}
-		return conn.Announce(link, []netip.Addr{g.Address.Addr()})
-	})
-}
-
-// Change replaces one grant by another, if the interface has the first. It adds the new
-// address before it removes the old one. What both have is not changed: a later plugin
-// (sbr, vrf) may have moved the routes to a table of its own.
-func (p *Place) Change(from, to *Grant) error {
+// Change replaces one grant's address and routes by another's, if the interface has the first
+// address; had reports that, since the caller of ADD may not have configured it. The empty
+// grant stands for none, which every interface has. The new address is added before the old
+// one is removed. What both grants have is not changed: a later plugin (sbr, vrf) may have
+// moved the routes to a table of its own.
+func (p *Place) Change(from, to *Grant) (had bool, err error) {
 	gone, come := from.without(to), to.without(from)
 	if from.Address != to.Address {
 		gone, come = from, to // the kernel removes the routes with the address
+	} else if len(gone.Routes) == 0 && len(come.Routes) == 0 {
+		return true, nil
 	}
-	if !gone.Address.IsValid() && len(gone.Routes) == 0 && len(come.Routes) == 0 {
-		return nil
-	}
-	return p.with(func(conn *nl.Conn, link netlink.Link) error {
-		if had, err := holds(conn, link, from.Address); !had {
+	err = p.with(func(conn *nl.Conn, link netlink.Link) error {
+		if had, err = holds(conn, link, from.Address); !had {
 			return err
 		}
 		if err := addAddr(conn, link, to.Address); err != nil {
 			return err
 		}
+		// With the first address of a subnet the kernel removes the others: add it again.
 		err := errors.Join(gone.remove(conn, link), come.add(conn, link))
-		if from.Address != to.Address {
+		if to.Address.IsValid() && from.Address != to.Address {
 			err = errors.Join(err, conn.Announce(link, []netip.Addr{to.Address.Addr()}))
 		}
 		return err
 	})
+	return had, err
 }
 
 // Holds reports whether the interface has an address.
@@ -72,7 +53,11 @@ func (p *Place) Holds(a netip.Prefix) (had bool, err error) {
 	return had, err
 }
 
+// holds reports whether the interface has an address; it always has none.
 func holds(conn *nl.Conn, link netlink.Link, a netip.Prefix) (bool, error) {
+	if !a.IsValid() {
+		return true, nil
+	}
 	addrs, err := conn.Addrs(link.Attrs().Index)
 	for _, have := range addrs {
 		if have.Prefix == a {
@@ -115,10 +100,8 @@ func (g *Grant) via(r spec.Route) spec.Route {
 }
 
 func (g *Grant) add(conn *nl.Conn, link netlink.Link) error {
-	if g.Address.IsValid() {
-		if err := addAddr(conn, link, g.Address); err != nil {
-			return err
-		}
+	if err := addAddr(conn, link, g.Address); err != nil {
+		return err
 	}
 	for _, r := range g.Routes {
 		r = g.via(r)
@@ -144,9 +127,12 @@ func (g *Grant) remove(conn *nl.Conn, link netlink.Link) error {
 	return errors.Join(errs...)
 }
 
-// addAddr adds an address without looking for duplicates, since the server has given it to
-// no other client.
+// addAddr adds an address, if there is one, without looking for duplicates, since the server
+// has given it to no other client.
 func addAddr(conn *nl.Conn, link netlink.Link, a netip.Prefix) error {
+	if !a.IsValid() {
+		return nil
+	}
 	msg := &netlink.Addr{IPNet: nl.IPNet(a)}
 	if a.Addr().Is6() {
 		msg.Flags = unix.IFA_F_NODAD

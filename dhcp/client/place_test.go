@@ -31,18 +31,18 @@ func TestChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, two := setup("10.77.0.10/24", "10.77.0.1"), setup("10.78.0.10/24", "10.78.0.1")
-	router := setup("10.78.0.10/24", "10.78.0.9")
+	none, router := &client.Grant{}, setup("10.78.0.10/24", "10.78.0.9")
 	want := func(what string, addrs, routes []string) {
 		t.Helper()
 		if a, r := dhcptest.Addrs(t, ns), dhcptest.Routes(t, ns); !reflect.DeepEqual(a, addrs) || !reflect.DeepEqual(r, routes) {
 			t.Errorf("%s: %v %v", what, a, r)
 		}
 	}
-	if err := p.Change(one, two); err != nil {
+	if _, err := p.Change(one, two); err != nil {
 		t.Error(err)
 	}
 	want("nobody used the address", nil, nil)
-	if had, err := p.Withdraw(one); had || err != nil {
+	if had, err := p.Change(one, none); had || err != nil {
 		t.Errorf("%t, %v", had, err)
 	}
 	dhcptest.Configure(t, ns, "10.77.0.10/24", "10.77.0.1")
@@ -51,17 +51,17 @@ func TestChange(t *testing.T) {
 		from, to *client.Grant
 		addr, gw string
 	}{{"address", one, two, "10.78.0.10/24", "10.78.0.1"}, {"router", two, router, "10.78.0.10/24", "10.78.0.9"}, {"nothing", router, router, "10.78.0.10/24", "10.78.0.9"}} {
-		if err := p.Change(tc.from, tc.to); err != nil {
+		if _, err := p.Change(tc.from, tc.to); err != nil {
 			t.Errorf("%s: %v", tc.what, err)
 		}
 		want(tc.what, []string{tc.addr}, []string{"0.0.0.0/0 via " + tc.gw + " metric 0"})
 	}
-	if had, err := p.Withdraw(router); !had || err != nil {
+	if had, err := p.Change(router, none); !had || err != nil {
 		t.Errorf("%t, %v", had, err)
 	}
 	want("withdrawn", nil, nil)
 	for range 2 {
-		if err := p.Put(one); err != nil {
+		if _, err := p.Change(none, one); err != nil {
 			t.Error(err)
 		}
 	}

@@ -56,15 +56,6 @@ func (c *V4) modifiers() []dhcpv4.Modifier {
 	return mods
 }
 
-// broadcasting adds the broadcast flag if configured.
-func (c *V4) broadcasting() []dhcpv4.Modifier {
-	mods := c.modifiers()
-	if c.Broadcast {
-		mods = append(mods, dhcpv4.WithBroadcast(true))
-	}
-	return mods
-}
-
 // Parse reads a stored DHCPACK.
 func (c *V4) Parse(raw []byte) (*Grant, error) {
 	ack, err := decodeACK(raw)
@@ -108,7 +99,11 @@ func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant,
 		return nil, err
 	}
 	defer closeLater(client)
-	discover, err := dhcpv4.NewDiscovery(sock.mac, c.broadcasting()...)
+	mods := c.modifiers()
+	if c.Broadcast {
+		mods = append(mods, dhcpv4.WithBroadcast(true))
+	}
+	discover, err := dhcpv4.NewDiscovery(sock.mac, mods...)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +111,7 @@ func (c *V4) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant,
 	if err != nil {
 		return nil, fmt.Errorf("discover: %w", err)
 	}
-	request, err := dhcpv4.NewRequestFromOffer(offer, c.broadcasting()...)
+	request, err := dhcpv4.NewRequestFromOffer(offer, mods...)
 	if err != nil {
 		return nil, err
 	}

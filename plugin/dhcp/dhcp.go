@@ -87,20 +87,27 @@ func argsOf(r *plugin.Request) (*dhcprpc.Args, error) {
 	return a, nil
 }
 
-func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+// prepare is the configuration and the request of ADD and CHECK, for which the keeper works in
+// the namespace.
+func prepare(r *plugin.Request) (*dhcprpc.IPAM, *dhcprpc.Args, error) {
 	conf, err := load(r)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := r.CheckNetNS(); err != nil { // the keeper works in it
+	if err := r.CheckNetNS(); err != nil {
+		return nil, nil, err
+	}
+	args, err := argsOf(r)
+	return conf, args, err
+}
+
+func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
+	conf, args, err := prepare(r)
+	if err != nil {
 		return nil, err
 	}
 	if dry := r.Session.Dry; dry != nil {
 		return pretend(conf, dry), nil
-	}
-	args, err := argsOf(r)
-	if err != nil {
-		return nil, err
 	}
 	k, err := dial(ctx, conf)
 	if err != nil {
@@ -214,14 +221,7 @@ func socketOf(r *plugin.Request, rec *record.Record) string {
 
 // check expects the lease at the keeper and its addresses in the previous result.
 func check(ctx context.Context, r *plugin.Request) error {
-	conf, err := load(r)
-	if err != nil {
-		return err
-	}
-	if err := r.CheckNetNS(); err != nil {
-		return err
-	}
-	args, err := argsOf(r)
+	conf, args, err := prepare(r)
 	if err != nil {
 		return err
 	}

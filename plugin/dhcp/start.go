@@ -20,18 +20,15 @@ const program = "patchbayd"
 // findKeeper returns the path of patchbayd: beside this program, in PATH, or where packages
 // put it.
 func findKeeper() (string, error) {
-	var candidates []string
+	candidates := []string{program}
 	if self, err := os.Executable(); err == nil {
-		candidates = append(candidates, filepath.Join(filepath.Dir(self), program))
-	}
-	if path, err := exec.LookPath(program); err == nil {
-		candidates = append(candidates, path)
+		candidates = []string{filepath.Join(filepath.Dir(self), program), program}
 	}
 	for _, dir := range [...]string{"/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin"} {
 		candidates = append(candidates, filepath.Join(dir, program))
 	}
-	for _, path := range candidates {
-		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
+	for _, c := range candidates {
+		if path, err := exec.LookPath(c); err == nil {
 			return path, nil
 		}
 	}
