@@ -134,12 +134,37 @@ func (e *entry) result() (*spec.Result, error) {
 		out.IPs = append(out.IPs, spec.IPConfig{Address: g.Address, Gateway: g.Gateway})
 		out.Routes = append(out.Routes, g.Routes...)
 		out.DNS.Nameservers = append(out.DNS.Nameservers, g.DNS.Nameservers...)
-		out.DNS.Search = append(out.DNS.Search, domains(g.DNS.Search)...)
+		for _, d := range g.DNS.Search {
+			if isDomain(d) {
+				out.DNS.Search = append(out.DNS.Search, d)
+			}
+		}
 		if out.DNS.Domain == "" && isDomain(g.DNS.Domain) {
 			out.DNS.Domain = g.DNS.Domain
 		}
 	}
 	return out, nil
+}
+
+// isDomain reports whether a domain from a server consists of labels as RFC 1035 defines them,
+// or with the "_" of Active Directory. Runtimes write it to resolv.conf, where a newline in
+// it would start a line of the server's choice.
+func isDomain(s string) bool {
+	s = strings.TrimSuffix(s, ".")
+	if len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 || strings.ContainsFunc(label, foreign) {
+			return false
+		}
+	}
+	return true
+}
+
+// foreign reports whether no label may contain a rune.
+func foreign(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
 }
 
 // describe names for the log what is held and for how long.

@@ -293,14 +293,10 @@ func (k *Keeper) Collect(ctx context.Context, a *dhcprpc.Args) error {
 	if !ok {
 		listed = time.Now() // the runtime keeps ADDs out meanwhile
 	}
-	valid := map[spec.Attachment]bool{}
-	for _, at := range list {
-		valid[at] = true
-	}
 	k.mu.Lock()
 	var stale []*entry
 	for _, e := range k.entries {
-		known := valid[spec.Attachment{ContainerID: e.rec.ContainerID, IfName: e.rec.IfName}]
+		known := slices.Contains(list, spec.Attachment{ContainerID: e.rec.ContainerID, IfName: e.rec.IfName})
 		if e.rec.Network == head.Name && !known && e.settled() && !e.rec.Begun.After(listed) {
 			stale = append(stale, e)
 		}

@@ -64,13 +64,13 @@ func (c *V6) Acquire(ctx context.Context, p *Place, wait time.Duration) (*Grant,
 	defer client.Close() //nolint:errcheck // it was only read from
 	offer, err := c.solicit(ctx, client, link.HardwareAddr)
 	if err != nil {
-		return nil, fmt.Errorf("solicit: %w", err)
+		return nil, err
 	}
 	request, err := dhcpv6.NewRequestFromAdvertise(offer)
 	if err != nil {
 		return nil, err
 	}
-	reply, err := c.reply(ctx, client, request)
+	reply, err := c.exchange(ctx, client, request, isReply)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (c *V6) solicit(ctx context.Context, client *nclient6.Client, mac net.Hardw
 		return instead == nil
 	})
 	if err != nil && instead != nil {
-		return nil, instead
+		return nil, fmt.Errorf("%v: %w", m.MessageType, instead)
 	}
 	return offer, err
 }
@@ -113,7 +113,7 @@ func (c *V6) Extend(ctx context.Context, p *Place, g *Grant, rebind bool, wait t
 		return nil, err
 	}
 	defer client.Close() //nolint:errcheck // it was only read from
-	reply, err := c.reply(ctx, client, m)
+	reply, err := c.exchange(ctx, client, m, isReply)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (c *V6) anew(ctx context.Context, client *nclient6.Client, g *Grant, from *
 	if server := from.Options.ServerID(); server != nil {
 		m.UpdateOption(dhcpv6.OptServerID(server))
 	}
-	reply, err := c.reply(ctx, client, m)
+	reply, err := c.exchange(ctx, client, m, isReply)
 	if err != nil {
 		return nil, err
 	}
@@ -184,21 +184,19 @@ func (c *V6) message(g *Grant, kind dhcpv6.MessageType) (*dhcpv6.Message, error)
 	return m, nil
 }
 
-// reply sends a message and returns the reply.
-func (c *V6) reply(ctx context.Context, client *nclient6.Client, m *dhcpv6.Message) (*dhcpv6.Message, error) {
-	reply, err := c.exchange(ctx, client, m, nclient6.IsMessageType(dhcpv6.MessageTypeReply))
-	if err != nil {
-		return nil, fmt.Errorf("%v: %w", m.MessageType, err)
-	}
-	return reply, nil
-}
+// isReply matches the answer to all messages but SOLICIT.
+func isReply(m *dhcpv6.Message) bool { return m.MessageType == dhcpv6.MessageTypeReply }
 
+// exchange sends a message to every server and waits for a match.
 func (c *V6) exchange(ctx context.Context, client *nclient6.Client, m *dhcpv6.Message, match nclient6.Matcher) (*dhcpv6.Message, error) {
 	answer, err := client.SendAndRead(ctx, nclient6.AllDHCPRelayAgentsAndServers, m, match)
 	if errors.Is(err, nclient6.ErrNoResponse) {
-		return nil, fmt.Errorf("%w: %w", ErrSilent, err)
+		err = fmt.Errorf("%w: %w", ErrSilent, err)
 	}
-	return answer, err
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", m.MessageType, err)
+	}
+	return answer, nil
 }
 
 func (c *V6) open(ctx context.Context, p *Place, wait time.Duration) (*nclient6.Client, error) {

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
@@ -250,11 +251,7 @@ func match(r *plugin.Request, lease *spec.Result) error {
 		return nil
 	}
 	for _, want := range lease.IPs {
-		found := false
-		for _, have := range r.Prev().IPs {
-			found = found || have.Address.Addr() == want.Address.Addr()
-		}
-		if !found {
+		if !slices.ContainsFunc(r.Prev().IPs, func(have spec.IPConfig) bool { return have.Address.Addr() == want.Address.Addr() }) {
 			return spec.Errorf(spec.CodeInternal, "dhcp: Failed to match addr %v on interface %v", want.Address.Addr(), r.IfName).
 				WithDetails("the server has given the container another address since")
 		}
