@@ -137,9 +137,9 @@ func (a *Attachment) Gone() bool {
 	return state == life.Dead
 }
 
-// Compare joins Links and Firewall, and compares our table as a whole.
+// Compare joins links and Firewall, and compares our table as a whole.
 func (l *Look) Compare(ctx context.Context, a *Attachment) (*netstate.Differences, error) {
-	other, err := l.Links(ctx, a)
+	other, err := l.links(ctx, a)
 	lost, ferr := l.Firewall(ctx, a)
 	d := &netstate.Differences{Lost: lost, Other: other}
 	if len(a.Records) == 0 {
@@ -211,9 +211,9 @@ func (l *Look) fact(ctx context.Context, env *netstate.Env, name string) ([]nets
 	return lost, err
 }
 
-// Links compares the links of the host, and the container's interface with the addresses
+// links compares the links of the host, and the container's interface with the addresses
 // and routes of its result, if one is cached.
-func (l *Look) Links(ctx context.Context, a *Attachment) (diffs []string, err error) {
+func (l *Look) links(ctx context.Context, a *Attachment) (diffs []string, err error) {
 	host, err := l.kernel.Host()
 	if err != nil {
 		return nil, err

@@ -44,7 +44,7 @@ func attachments(ctx context.Context, n *Node) (found []Finding, err error) {
 	}
 	var lost, uncached []string
 	for _, a := range list {
-		diffs, lerr := look.Links(ctx, a)
+		diffs, lerr := look.links(ctx, a)
 		if lerr == nil && len(diffs) == 0 {
 			diffs = n.ask(ctx, a).Other
 		}
@@ -95,7 +95,7 @@ func brokenFiles(err error) (broken []error, others error) {
 // ask runs our plugins' CHECK once per attachment, and returns what is missing. It returns
 // nothing where no runtime caches the configuration.
 func (n *Node) ask(ctx context.Context, a *Attachment) *netstate.Differences {
-	key := owner.Of(a.Network, a.ContainerID, a.IfName)
+	key := a.Owner()
 	if d := n.asked[key]; d != nil {
 		return d
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft/follow"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/order"
+	"github.com/patchbay-net/patchbay/internal/record"
 )
 
 // ourTable compares our tables with what this program writes, and the elements of living
@@ -113,13 +114,9 @@ func (n *Network) routes() bool {
 	return slices.ContainsFunc(n.Members, func(m Member) bool { return m.Type == "bridge" && !m.Internal || m.Type == "ptp" })
 }
 
+// attached reports whether the plugin firewall has a record of the network.
 func (n *Node) attached(network string) bool {
-	for _, r := range n.records() {
-		if r.Network == network && r.Plugin == "firewall" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.records(), func(r *record.Record) bool { return r.Network == network && r.Plugin == "firewall" })
 }
 
 // sources are the addresses that need an accept, by the operator's chain: those in the
@@ -177,14 +174,7 @@ func foreignDrops(n *Node) (found []Finding, err error) {
 
 // inZone reports whether any attachment has a source in a zone.
 func (n *Node) inZone() bool {
-	return slices.ContainsFunc(n.liveSources(), netip.Prefix.IsValid)
-}
-
-func (n *Node) liveSources() (out []netip.Prefix) {
-	for _, r := range n.records() {
-		out = append(out, r.Sources...)
-	}
-	return out
+	return slices.ContainsFunc(n.records(), func(r *record.Record) bool { return slices.ContainsFunc(r.Sources, netip.Prefix.IsValid) })
 }
 
 // forwardDrops lists the base chains at the forward hook that drop by policy.
@@ -244,20 +234,12 @@ func (n *Node) allPass(d forwardDrop) (bool, error) {
 	return some, nil
 }
 
-func familyName(f nftables.TableFamily) (string, bool) {
-	switch f {
-	case nftables.TableFamilyINet:
-		return "inet", true
-	case nftables.TableFamilyIPv4:
-		return "ip", true
-	case nftables.TableFamilyIPv6:
-		return "ip6", true
-	case nftables.TableFamilyBridge:
-		return "bridge", true
-	case nftables.TableFamilyNetdev:
-		return "netdev", true
-	}
-	return "", false
+func familyName(f nftables.TableFamily) (name string, ok bool) {
+	name, ok = map[nftables.TableFamily]string{
+		nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
+		nftables.TableFamilyBridge: "bridge", nftables.TableFamilyNetdev: "netdev",
+	}[f]
+	return name, ok
 }
 
 // legacyDrops checks iptables-legacy, which netlink does not reach: no plugin of ours adds

@@ -79,7 +79,7 @@ func (n *Node) waysForward() (found []Finding, err error) {
 	if len(users) == 0 {
 		return nil, nil
 	}
-	ways, err := n.waysOutOf(unix.AF_INET)
+	ways, err := n.waysOut(unix.AF_INET)
 	for _, name := range ways {
 		key := "net/ipv4/conf/" + name + "/forwarding"
 		if v, ok := n.sysctlNumber(key); !ok || v != 0 {
@@ -126,7 +126,7 @@ func (n *Node) liveAddresses() map[string][]netip.Addr {
 // interface than their answers leave by: with more than one default route, or with policy
 // rules.
 func reversePaths(_ context.Context, n *Node) (found []Finding, err error) {
-	ways, err := n.waysOut()
+	ways, err := n.waysOut(unix.AF_UNSPEC)
 	if err != nil {
 		return nil, err
 	}
@@ -162,11 +162,8 @@ func (n *Node) strict(name string) bool {
 	return max(all, own) == 1
 }
 
-// waysOut are the links with a default route, in any table.
-func (n *Node) waysOut() ([]string, error) { return n.waysOutOf(unix.AF_UNSPEC) }
-
-// waysOutOf are the links with a default route of one family.
-func (n *Node) waysOutOf(family int) (names []string, err error) {
+// waysOut are the links with a default route of a family, or of any, in any table.
+func (n *Node) waysOut(family int) (names []string, err error) {
 	routes, err := n.routes()
 	if err != nil {
 		return nil, err

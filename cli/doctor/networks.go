@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
@@ -97,7 +98,7 @@ func (n *Node) ownLink(net *Network, r netlink.Route) bool {
 		return false
 	}
 	name := link.Attrs().Name
-	ways, _ := n.waysOut() // the route is one of those that it reads
+	ways, _ := n.waysOut(unix.AF_UNSPEC) // the route is one of those that it reads
 	return slices.ContainsFunc(net.Members, func(m Member) bool {
 		return m.bridge() == name || m.Master == name || m.Type == "ptp" && link.Type() == "veth" ||
 			m.Master == "" && (m.Type == "macvlan" || m.Type == "ipvlan") && slices.Contains(ways, name)
@@ -230,7 +231,7 @@ func join(list []netip.Prefix) string {
 // mtus finds containers with a larger MTU than the link of the default route, which lose
 // large packets where path MTU discovery is filtered, and bridges whose ports disagree.
 func mtus(_ context.Context, n *Node) (found []Finding, err error) {
-	ways, err := n.waysOut()
+	ways, err := n.waysOut(unix.AF_UNSPEC)
 	if err != nil {
 		return nil, err
 	}

@@ -70,6 +70,8 @@ type vetter struct {
 	list    *chain.List
 	data    []byte
 	found   []Finding
+
+	problems int // how many of the findings are problems
 }
 
 // find adds a finding at an offset in the list's file; -1 is unknown.
@@ -83,6 +85,9 @@ func (v *vetter) find(level Level, offset int64, err error) {
 		f.What = at + ": " + f.What
 	}
 	v.found = append(v.found, f)
+	if level == Problem {
+		v.problems++
+	}
 }
 
 func (v *vetter) problem(n *jsonat.Node, err error) { v.find(Problem, offsetOf(n), err) }
@@ -121,11 +126,11 @@ func (v *vetter) plugin(pluginType string, raw json.RawMessage, n *jsonat.Node, 
 
 // own lets a plugin of ours judge its configuration.
 func (v *vetter) own(p *plugin.Plugin, call *spec.Call, n *jsonat.Node, in plugin.InList) {
-	before := v.problems()
+	before := v.problems
 	if p.Conf != nil {
 		v.conf(n, reflect.TypeOf(p.Conf()), p.Name)
 	}
-	if v.problems() > before {
+	if v.problems > before {
 		return
 	}
 	v.capabilities(p, call, n, in.Granted)
@@ -142,15 +147,6 @@ func (v *vetter) judge(of, pluginType string, call *spec.Call, n *jsonat.Node, i
 	for _, d := range doubts {
 		v.warn(offsetOf(n), "%s: %s", of, d)
 	}
-}
-
-func (v *vetter) problems() (count int) {
-	for _, f := range v.found {
-		if f.Level == Problem {
-			count++
-		}
-	}
-	return count
 }
 
 // installed reports whether a plugin exists and supports the version.
@@ -215,11 +211,11 @@ func (v *vetter) ipam(of string, call *spec.Call, n *jsonat.Node, in plugin.InLi
 		v.problem(section, spec.Errorf(spec.CodeInvalidConfig, "%s.ipam: %s gives no addresses", of, p.Name))
 		return nil
 	}
-	before := v.problems()
+	before := v.problems
 	if t, ok := sectionOf(p); ok {
 		v.value(section, t, of+".ipam")
 	}
-	if v.problems() > before {
+	if v.problems > before {
 		return nil
 	}
 	in.First = false

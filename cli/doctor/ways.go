@@ -64,7 +64,7 @@ func ofOthers(rules []netlink.Rule) bool {
 
 // downLinks reports links to the outside that are down, with the networks that use them.
 func (n *Node) downLinks() (found []Finding, err error) {
-	out, err := n.waysOut()
+	out, err := n.waysOut(unix.AF_UNSPEC)
 	var users groups
 	for _, net := range n.Networks {
 		for _, name := range net.uplinks(out) {

@@ -41,7 +41,7 @@ func TestAskDriver(t *testing.T) {
 	if list, err := askDriver(t.Context(), o); len(list) > 0 || err != nil {
 		t.Errorf("a driver that never was is asked: %v %v", list, err)
 	}
-	if err := os.MkdirAll(filepath.Join(DriverState(o.Paths), "networks", "n"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(driverState(o.Paths), "networks", "n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	o.Driver = false

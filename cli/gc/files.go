@@ -202,8 +202,8 @@ func (c *collector) readLeases() {
 	}
 }
 
-// DriverState is the state directory of `patchbayd docker`.
-func DriverState(p paths.Paths) string { return filepath.Join(p.State, "docker") }
+// driverState is the state directory of `patchbayd docker`.
+func driverState(p paths.Paths) string { return filepath.Join(p.State, "docker") }
 
 // readDriver finds attachments that the Docker driver still has to detach: files that are
 // named after the container id of the plugin calls, which is the id of Docker's endpoint,
@@ -212,7 +212,7 @@ func DriverState(p paths.Paths) string { return filepath.Join(p.State, "docker")
 func (c *collector) readDriver() {
 	c.driver = make(map[string]bool)
 	for _, dir := range [...]string{"endpoints", "leases"} {
-		entries, err := os.ReadDir(filepath.Join(DriverState(c.Paths), dir))
+		entries, err := os.ReadDir(filepath.Join(driverState(c.Paths), dir))
 		c.fail(err)
 		for _, e := range entries {
 			if !durable.IsTemp(e.Name()) {

@@ -84,11 +84,7 @@ func parseIDs(text string) (map[string]bool, error) {
 func ask(ctx context.Context, argv []string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
-	out, err := output(ctx, argv)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return output(ctx, argv)
 }
 
 // output runs a program and returns its output, even when it fails.
@@ -100,18 +96,13 @@ func output(ctx context.Context, argv []string) ([]byte, error) {
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil, fmt.Errorf("run %s: %w", argv[0], errNoProgram)
 	}
+	if reason := strings.TrimSpace(stderr.String()); err != nil && reason != "" {
+		err = errors.Join(err, errors.New(reason))
+	}
 	if err != nil {
-		reason := strings.TrimSpace(stderr.String())
-		return out, fmt.Errorf("run %s: %w", strings.Join(argv, " "), errors.Join(err, textError(reason)))
+		return out, fmt.Errorf("run %s: %w", strings.Join(argv, " "), err)
 	}
 	return out, nil
-}
-
-func textError(s string) error {
-	if s == "" {
-		return nil
-	}
-	return errors.New(s)
 }
 
 // installed is where docs/docker.md installs the program, which may not be in a timer's
@@ -140,7 +131,7 @@ const driverTime = 5 * time.Minute
 // endpoints, networks and addresses; with Options.Apply it removes the dead ones. A node
 // that never ran the driver is skipped.
 func askDriver(ctx context.Context, o *Options) ([]*Attachment, error) {
-	if !o.Driver || !used(DriverState(o.Paths)) {
+	if !o.Driver || !used(driverState(o.Paths)) {
 		return nil, nil
 	}
 	program, err := DriverProgram()
