@@ -12,7 +12,6 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
-	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/netns"
@@ -25,8 +24,8 @@ type Conn struct {
 
 	proc   procfs
 	worker *netns.Worker
-	raw    *vnl.SocketHandle // see request
-	ipv6   map[int][]byte    // settings of links, by index
+	raw    *socket
+	ipv6   map[int][]byte // settings of links, by index
 }
 
 // Host opens a socket in the namespace of the process. proc is where procfs is.
@@ -50,7 +49,7 @@ func In(ns *netns.NS, proc string) (*Conn, error) {
 // Close closes the socket, the namespace and the thread that Do uses.
 func (c *Conn) Close() {
 	c.Handle.Close()
-	c.raw.Close()
+	c.raw.close()
 	c.proc.close()
 	if c.worker != nil {
 		c.worker.Close()
@@ -73,7 +72,7 @@ func (c *Conn) Do(fn func() error) error {
 
 // Cookie is netns.NS.Cookie of the socket's namespace; 0 on a kernel without cookies.
 func (c *Conn) Cookie() uint64 {
-	cookie, err := unix.GetsockoptUint64(c.raw.Socket.GetFd(), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	cookie, err := unix.GetsockoptUint64(c.raw.fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {
 		return 0
 	}

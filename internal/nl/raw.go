@@ -8,49 +8,44 @@ import (
 
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
-	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/netns"
 )
 
 // request sends one message that the library has no function for, and returns the answers
-// of a type (0: of any). It uses a socket of its own, on which the kernel honours filters
-// in requests (NETLINK_GET_STRICT_CHK, Linux >= 4.20).
+// of a type (0: of any).
 func (c *Conn) request(msgType, flags int, answer uint16, parts ...vnl.NetlinkRequestData) ([][]byte, error) {
 	req := vnl.NewNetlinkRequest(msgType, flags)
-	req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_ROUTE: c.raw}
 	for _, p := range parts {
 		req.AddData(p)
 	}
-	return req.Execute(unix.NETLINK_ROUTE, answer)
+	return c.raw.execute(req, answer)
 }
 
 // dial opens both sockets of a Conn in the namespace of the calling thread.
-func dial() (*netlink.Handle, *vnl.SocketHandle, error) {
+func dial() (*netlink.Handle, *socket, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := vnl.GetNetlinkSocketAt(vnetns.None(), vnetns.None(), unix.NETLINK_ROUTE)
+	s, err := openSocket()
 	if err != nil {
 		h.Close()
 		return nil, nil, err
 	}
-	// A kernel that refuses the option sends more than was requested.
-	_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
-	return h, &vnl.SocketHandle{Socket: s}, nil
+	return h, s, nil
 }
 
 // dialIn is dial in another namespace.
-func dialIn(ns *netns.NS) (h *netlink.Handle, raw *vnl.SocketHandle, err error) {
+func dialIn(ns *netns.NS) (h *netlink.Handle, raw *socket, err error) {
 	err = ns.Visit(func() error {
 		h, raw, err = dial()
 		return err
 	})
 	if err != nil && h != nil {
 		h.Close()
-		raw.Close()
+		raw.close()
 	}
 	return h, raw, err
 }

@@ -1,0 +1,123 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// socket is a route-netlink socket on which the kernel honours filters in requests
+// (NETLINK_GET_STRICT_CHK, Linux >= 4.20). The library's sockets clear 64 KiB of stack for
+// each datagram, so a process grows its stack for the first one, and use the poller, which a
+// request to the kernel never needs: its answers are there when the send call returns.
+type socket struct {
+	mu  sync.Mutex
+	fd  int
+	seq uint32
+	buf []byte
+}
+
+// openSocket opens a socket in the namespace of the calling thread.
+func openSocket() (*socket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, errors.Join(os.NewSyscallError("bind", err), unix.Close(fd))
+	}
+	// A kernel that refuses the option sends more than was requested.
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	return &socket{fd: fd}, nil
+}
+
+func (s *socket) close() { unix.Close(s.fd) } //nolint:errcheck // nothing to lose
+
+// execute sends a request and returns the answers of a type (0: of any). Beside the answers
+// of a dump that was interrupted the error is netlink.ErrDumpInterrupted.
+func (s *socket) execute(req *vnl.NetlinkRequest, kind uint16) ([][]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seq++
+	req.Seq = s.seq
+	if err := unix.Sendto(s.fd, req.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, err
+	}
+	got := answers{seq: s.seq, kind: kind}
+	for !got.complete {
+		msgs, err := s.receive()
+		for i := 0; err == nil && i < len(msgs); i++ {
+			err = got.add(msgs[i])
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if got.interrupted {
+		return got.list, netlink.ErrDumpInterrupted
+	}
+	return got.list, nil
+}
+
+// answers are what the kernel sent for one request.
+type answers struct {
+	seq  uint32
+	kind uint16
+	list [][]byte
+
+	interrupted, complete bool
+}
+
+// add takes one message. It skips the acknowledgement of an earlier request, which follows
+// the only message of its answer.
+func (a *answers) add(m syscall.NetlinkMessage) error {
+	if a.complete || m.Header.Seq != a.seq {
+		return nil
+	}
+	a.interrupted = a.interrupted || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
+	last := m.Header.Type == unix.NLMSG_DONE || m.Header.Type == unix.NLMSG_ERROR
+	a.complete = last || m.Header.Flags&unix.NLM_F_MULTI == 0
+	if last {
+		return errorOf(m)
+	}
+	if a.kind == 0 || m.Header.Type == a.kind {
+		a.list = append(a.list, m.Data)
+	}
+	return nil
+}
+
+// receive reads one datagram of the kernel.
+func (s *socket) receive() ([]syscall.NetlinkMessage, error) {
+	if s.buf == nil {
+		s.buf = make([]byte, vnl.RECEIVE_BUFFER_SIZE)
+	}
+	n, from, err := unix.Recvfrom(s.fd, s.buf, 0)
+	if err != nil {
+		return nil, err
+	}
+	if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != vnl.PidKernel {
+		return nil, fmt.Errorf("netlink message from %v, which is not the kernel", from)
+	}
+	return syscall.ParseNetlinkMessage(append([]byte(nil), s.buf[:n]...))
+}
+
+// errorOf is the error in the last message of an answer, nil in an acknowledgement.
+func errorOf(m syscall.NetlinkMessage) error {
+	if len(m.Data) < 4 {
+		return nil
+	}
+	if errno := int32(binary.NativeEndian.Uint32(m.Data)); errno != 0 {
+		return syscall.Errno(-errno)
+	}
+	return nil
+}
