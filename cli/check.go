@@ -71,21 +71,15 @@ type finding struct {
 	Details     []string `json:"details,omitempty"`     // the elements
 	Differences []string `json:"differences,omitempty"` // besides the firewall
 
-	name       string
-	cause      error
-	unrecorded bool
+	name  string
+	cause error
+	found *netstate.Differences
 }
 
-// check runs CHECK and sorts its findings.
-func (a *app) check(rt *chain.Runtime, list *chain.List, at chain.Attachment) *finding {
-	f := newFinding(list.Name, at)
-	return f.fill(rt.Check(a.ctx, list, at))
-}
-
-// checkOne is check, except that it reports a missing cached result when plugins refuse
-// for lack of one.
+// checkOne runs CHECK. It reports a missing cached result when plugins refuse for lack of
+// one.
 func (a *app) checkOne(rt *chain.Runtime, list *chain.List, at chain.Attachment) *finding {
-	f := a.check(rt, list, at)
+	f := newFinding(list.Name, at).fill(rt.Check(a.ctx, list, at))
 	cached, err := rt.Cached(list.Name, at)
 	if f.OK || err != nil || cached != nil && cached.Result != nil {
 		return f
@@ -119,19 +113,14 @@ func called(network, where, ifName string) string {
 }
 
 func (f *finding) fill(err error) *finding {
-	found := netstate.Found(err)
-	f.cause, f.OK, f.unrecorded = err, err == nil, found.Unrecorded
-	f.Missing, f.Details, f.Differences = found.What(), found.Details(), slices.Concat(found.Other, found.Tables)
+	f.cause, f.OK, f.found = err, err == nil, netstate.Found(err)
+	f.Missing, f.Details, f.Differences = f.found.What(), f.found.Details(), slices.Concat(f.found.Other, f.found.Tables)
 	return f
 }
 
 // text has one line for everything missing, and one for each other difference.
 func (f *finding) text(verbose bool) string {
-	d := netstate.Differences{Other: f.Differences, Unrecorded: f.unrecorded}
-	for _, what := range f.Missing {
-		d.Lost = append(d.Lost, netstate.Lost{What: what})
-	}
-	text := f.name + ": " + d.Error()
+	text := f.name + ": " + f.found.Error()
 	if verbose && len(f.Details) > 0 {
 		text += "\n" + strings.Join(f.Details, "\n")
 	}
