@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/cli/doctor"
-	"github.com/patchbay-net/patchbay/cli/gc"
 )
 
 const doctorLong = `Find what is wrong with the networking of this node and print what to do about
@@ -53,14 +52,7 @@ func (c *doctorCommand) Execute([]string) error {
 	if err := c.app.show(report, doctorText(report)); err != nil {
 		return unknown(err)
 	}
-	return verdict(report)
-}
-
-// unknown is a failure of doctor itself, with the exit status of monitoring plugins.
-func unknown(err error) error { return &failure{err: err, code: exitUnknown} }
-
-func verdict(r *doctor.Report) error {
-	switch r.Worst() {
+	switch report.Worst() {
 	case doctor.Problem:
 		return exit(exitProblems)
 	case doctor.Warning:
@@ -68,6 +60,9 @@ func verdict(r *doctor.Report) error {
 	}
 	return nil
 }
+
+// unknown is a failure of doctor itself, with the exit status of monitoring plugins.
+func unknown(err error) error { return &failure{err: err, code: exitUnknown} }
 
 func (c *doctorCommand) checks() (list []doctor.Check, err error) {
 	all := doctor.Checks()
@@ -95,18 +90,8 @@ func (c *doctorCommand) list(checks []doctor.Check) error {
 }
 
 func (c *doctorCommand) node() (*doctor.Node, error) {
-	rt := c.app.runtime(nil)
-	rt.Warn = nil // the checks report what it would warn of
-	n := &doctor.Node{
-		Paths: c.app.paths, ConfDir: confDir(c.app.getenv), Runtime: rt, NewSession: c.app.session,
-		GC: gc.Options{Paths: c.app.paths, Runtime: rt, NewSession: c.app.session, Grace: c.Grace},
-	}
-	if c.From == "" {
-		return n, nil
-	}
-	var err error
-	n.GC.Live, err = gc.Containers(c.app.ctx, string(c.From), c.app.stdin)
-	return n, err
+	o, err := c.app.gcOptions(c.From, c.Grace)
+	return &doctor.Node{Paths: o.Paths, ConfDir: confDir(c.app.getenv), Runtime: o.Runtime, NewSession: o.NewSession, GC: o}, err
 }
 
 // doctorText has a paragraph for each finding, problems first.

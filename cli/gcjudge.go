@@ -79,9 +79,11 @@ func of(a *gc.Attachment, known []*standing) *standing {
 	return s
 }
 
-// judge is gc.Judge without warnings; its callers report what cannot be read.
+// judge is gc.Judge without a runtime's list and a grace period.
 func (a *app) judge(ctx context.Context, network string) (*gc.Judged, error) {
-	o := gc.Options{Paths: a.paths, Runtime: a.runtime(nil), NewSession: a.session}
-	o.Runtime.Warn = nil
+	o, err := a.gcOptions("", 0)
+	if err != nil {
+		return nil, err
+	}
 	return gc.Judge(ctx, o, network)
 }

@@ -27,15 +27,11 @@ func (c *gcCommand) node() error {
 	if c.Grace < 0 {
 		return usage("", "--grace %v is negative", c.Grace)
 	}
-	o := gc.Options{Paths: c.app.paths, Runtime: c.app.runtime(nil), NewSession: c.app.session, Grace: c.Grace, Apply: c.Apply}
-	if c.From != "" {
-		o.Driver = c.From == "docker"
-		var err error
-		if o.Live, err = gc.Containers(c.app.ctx, string(c.From), c.app.stdin); err != nil {
-			return err
-		}
+	o, err := c.app.gcOptions(c.From, c.Grace)
+	if err != nil {
+		return err
 	}
-	o.Runtime.Warn = nil // gc reports what it cannot read
+	o.Apply, o.Driver = c.Apply, c.From == "docker"
 	report, err := gc.Run(c.app.ctx, o)
 	if report == nil {
 		return err
@@ -53,6 +49,16 @@ func (c *gcCommand) node() error {
 		c.app.hint("patchbay gc --apply removes what is dead")
 	}
 	return err
+}
+
+// gcOptions are for all that looks for what is dead. The callers report what cannot be read.
+func (a *app) gcOptions(from runtimeName, grace time.Duration) (o gc.Options, err error) {
+	o = gc.Options{Paths: a.paths, Runtime: a.runtime(nil), NewSession: a.session, Grace: grace}
+	o.Runtime.Warn = nil
+	if from != "" {
+		o.Live, err = gc.Containers(a.ctx, string(from), a.stdin)
+	}
+	return o, err
 }
 
 // reportList is the report as --json prints it. Objects without an attachment become
