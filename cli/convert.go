@@ -95,7 +95,13 @@ func convert(data []byte) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return withPlugins(outer, list.Name, list.CNIVersion, one), nil
+	out := map[string]any{"name": list.Name, "cniVersion": list.CNIVersion, "plugins": []*oneProcess{one}}
+	for key, value := range outer {
+		if out[key] == nil {
+			out[key] = value
+		}
+	}
+	return out, nil
 }
 
 // wrap makes the one plugin. It refuses members of type patchbay, as the plugin itself
@@ -166,14 +172,4 @@ func union(to, more map[string]bool) map[string]bool {
 		}
 	}
 	return to
-}
-
-// withPlugins keeps the outer keys of a list beside the one plugin.
-func withPlugins(outer map[string]json.RawMessage, name, version string, one *oneProcess) map[string]any {
-	out := make(map[string]any, len(outer)+3)
-	for key, value := range outer {
-		out[key] = value
-	}
-	out["name"], out["cniVersion"], out["plugins"] = name, version, []*oneProcess{one}
-	return out
 }

@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/patchbay-net/patchbay/internal/paths"
 )
 
 const demoLong = `Attach two containers to the built-in network and prove, over IPv4 and IPv6,
@@ -76,7 +74,8 @@ func (c *demoCommand) inside() error {
 	if err := privateRun(); err != nil {
 		return c.app.noNamespaces(err)
 	}
-	c.app.paths = demoPaths(c.app.paths)
+	p := &c.app.paths // all state is in the private /run
+	p.Run, p.State, p.CNI, p.NetNS = "/run/patchbay", "/run/state", "/run/cni", "/run/netns"
 	d := &demo{app: c.app}
 	err := d.run()
 	if c.JSON {
@@ -94,10 +93,4 @@ func privateRun() error {
 		return fmt.Errorf("mount tmpfs on /run: %w", err)
 	}
 	return nil
-}
-
-// demoPaths keep all state in the private /run.
-func demoPaths(p paths.Paths) paths.Paths {
-	p.Run, p.State, p.CNI, p.NetNS = "/run/patchbay", "/run/state", "/run/cni", "/run/netns"
-	return p
 }

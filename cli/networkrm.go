@@ -50,7 +50,11 @@ func (c *networkRemoveCommand) Execute([]string) error {
 	defer unlock()
 	done, errs := []*netfile.Removal{}, []error{}
 	for _, name := range c.Args.Networks {
-		r, err := c.removeNamed(m, string(name))
+		n, err := c.removable(string(name))
+		var r *netfile.Removal
+		if err == nil {
+			r, err = c.remove(m, n)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("remove network %s: %w", name, err))
 		}
@@ -63,15 +67,6 @@ func (c *networkRemoveCommand) Execute([]string) error {
 		errs = append(errs, c.app.printJSON(done))
 	}
 	return errors.Join(errs...)
-}
-
-// removeNamed removes one network, if it may go.
-func (c *networkRemoveCommand) removeNamed(m *netfile.Remover, name string) (*netfile.Removal, error) {
-	n, err := c.removable(name)
-	if err != nil {
-		return nil, err
-	}
-	return c.remove(m, n)
 }
 
 // removable finds a network and refuses one that must stay.
@@ -187,7 +182,14 @@ func (c *networkRemoveCommand) remove(m *netfile.Remover, n *network) (*netfile.
 			}
 		}
 	}
-	if err := rt.GC(c.app.ctx, chain.Keep{List: n.List, Now: func(context.Context) ([]spec.Attachment, error) { return c.valid(n) }}); err != nil {
+	alive := func(context.Context) (keep []spec.Attachment, err error) {
+		list, err := c.attached(n, true)
+		for _, s := range list {
+			keep = append(keep, s.key())
+		}
+		return keep, err
+	}
+	if err := rt.GC(c.app.ctx, chain.Keep{List: n.List, Now: alive}); err != nil {
 		return nil, err
 	}
 	return c.removeEmpty(m, rt, n)
@@ -209,15 +211,6 @@ func (c *networkRemoveCommand) removeEmpty(m *netfile.Remover, rt *chain.Runtime
 	return r, err
 }
 
-// valid returns the attachments that are not dead.
-func (c *networkRemoveCommand) valid(n *network) (keep []spec.Attachment, err error) {
-	list, err := c.attached(n, true)
-	for _, s := range list {
-		keep = append(keep, s.key())
-	}
-	return keep, err
-}
-
 // empty checks that no attachment is left.
 func (c *networkRemoveCommand) empty(n *network) error {
 	list, err := c.attached(n, !c.Force)
@@ -232,10 +225,7 @@ func (c *networkRemoveCommand) tell(r *netfile.Removal) error {
 	for _, s := range r.Left {
 		c.app.warn(fmt.Errorf("left: %s", s))
 	}
-	if c.JSON {
-		return nil
-	}
-	if len(r.Removed) == 0 {
+	if c.JSON || len(r.Removed) == 0 {
 		return nil
 	}
 	return c.app.print("removed " + strings.Join(r.Removed, "\nremoved ") + "\n")

@@ -21,10 +21,6 @@ type pluginCommand struct {
 	Help pluginHelpCommand `command:"help" description:"print the fields of a plugin's configuration"`
 }
 
-func newPluginCommand(a *app) *pluginCommand {
-	return &pluginCommand{List: pluginListCommand{app: a}, Help: pluginHelpCommand{app: a}}
-}
-
 type pluginListCommand struct {
 	app  *app
 	JSON bool `long:"json" description:"print a JSON array"`

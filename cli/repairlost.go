@@ -64,8 +64,10 @@ func (r *repairer) lacks(ctx context.Context, look *doctor.Look, a *doctor.Attac
 	case look.Unrecorded(a):
 		return fmt.Sprintf("its records below %s are lost, so its firewall elements are not known: "+
 			"attach it again (patchbay check NETWORK NETNS lists what is missing)", r.app.paths.Run)
-	case len(a.Records) == 0 || a.NetNS == "" || r.busy(a):
+	case len(a.Records) == 0 || a.NetNS == "":
 		return ""
+	case slices.ContainsFunc(a.Records, func(rec *record.Record) bool { return r.store.Busy(rec.Network, rec.Owner, rec.Plugin) }):
+		return "" // an ADD or DEL works on it
 	}
 	known, err := look.Firewall(ctx, a) // run has reported why these are missing
 	l, perr := chain.ParseList(a.Config)
@@ -77,9 +79,4 @@ func (r *repairer) lacks(ctx context.Context, look *doctor.Look, a *doctor.Attac
 		return ""
 	}
 	return fmt.Sprintf("%s missing, and its records below %s are lost: attach it again (patchbay del and add)", d.Sentence(), r.app.paths.Run)
-}
-
-// busy reports whether an ADD or DEL works on the attachment.
-func (r *repairer) busy(a *doctor.Attachment) bool {
-	return slices.ContainsFunc(a.Records, func(rec *record.Record) bool { return r.store.Busy(rec.Network, rec.Owner, rec.Plugin) })
 }

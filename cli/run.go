@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os/exec"
 	"slices"
 	"time"
@@ -194,7 +193,7 @@ func (a *app) leave(s *runState) error {
 func notRunnable(argv []string, err error) error {
 	f := &failure{err: fmt.Errorf("run %s: %w", argv[0], err), code: exitNotRunnable}
 	switch {
-	case errors.Is(err, exec.ErrNotFound) || isMissing(err):
+	case errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist):
 		f.code, f.hint = exitNotFound, "CMD is looked for in $PATH, or is a path to a program"
 	case errors.Is(err, fs.ErrPermission):
 		f.err = fmt.Errorf("run %s: it is not executable", argv[0])
@@ -204,7 +203,3 @@ func notRunnable(argv []string, err error) error {
 	}
 	return f
 }
-
-// newID names a run. Creating the run's file fails if it exists, so two runs cannot have
-// the same name.
-func newID() string { return fmt.Sprintf("run-%012x", rand.Uint64N(1<<48)) }

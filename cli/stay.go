@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,7 +48,7 @@ func (a *app) runDir() string { return filepath.Join(a.paths.Run, "run") }
 
 // newRunState writes the file of a new run and locks it.
 func (a *app) newRunState(networks []joined) (*runState, error) {
-	id := newID()
+	id := fmt.Sprintf("run-%012x", rand.Uint64N(1<<48)) // CreateLocked refuses an id that another run has
 	s := &runState{ID: id, NetNS: filepath.Join(a.paths.NetNS, "patchbay-"+id), joined: networks[0], More: networks[1:]}
 	data, err := json.Marshal(s)
 	if err != nil {
@@ -135,5 +136,3 @@ func (a *app) reapOne(path string) error {
 	}
 	return a.leave(s)
 }
-
-func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

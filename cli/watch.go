@@ -38,17 +38,12 @@ func (w watched) Invoke(ctx context.Context, pluginType string, call *spec.Call)
 	if w.app.verbose && call.Verb != spec.Version {
 		w.app.remark("%s: %s %s: started", conf.Name, call.Verb, pluginType)
 	}
-	defer w.app.remarkIfSlow("waiting for " + waitedFor(conf.Name, pluginType, conf.IPAM.Type) + "…")()
-	return w.Invoker.Invoke(ctx, pluginType, call)
-}
-
-// waitedFor describes the plugin to wait for: dhcp, rather than the plugin that delegates
-// to it.
-func waitedFor(network, pluginType, ipam string) string {
-	if ipam == "dhcp" {
-		return fmt.Sprintf("dhcp (%s of %s)", pluginType, network)
+	waited := fmt.Sprintf("%s of %s", pluginType, conf.Name)
+	if conf.IPAM.Type == "dhcp" { // the plugin to wait for, rather than the one that delegates to it
+		waited = fmt.Sprintf("dhcp (%s)", waited)
 	}
-	return fmt.Sprintf("%s of %s", pluginType, network)
+	defer w.app.remarkIfSlow("waiting for " + waited + "…")()
+	return w.Invoker.Invoke(ctx, pluginType, call)
 }
 
 // remarkIfSlow prints a remark unless done is called before.

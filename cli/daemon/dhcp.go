@@ -59,20 +59,16 @@ func (c *dhcpCommand) Execute(args []string) error {
 		return fmt.Errorf("Error getting listener: %w", err)
 	}
 	defer l.Close() //nolint:errcheck // the process ends
+	if c.PidFile == "" {
+		return c.serve(l)
+	}
 	if err := c.writePID(); err != nil {
 		return err
 	}
-	err = c.serve(l)
-	if c.PidFile != "" {
-		err = errors.Join(err, os.Remove(c.PidFile))
-	}
-	return err
+	return errors.Join(c.serve(l), os.Remove(c.PidFile))
 }
 
 func (c *dhcpCommand) writePID() error {
-	if c.PidFile == "" {
-		return nil
-	}
 	if err := durable.Write(c.PidFile, []byte(strconv.Itoa(os.Getpid()))); err != nil {
 		return fmt.Errorf("Error writing pidfile %q: %w", c.PidFile, err)
 	}

@@ -100,24 +100,16 @@ func (m *Maker) plan(w Wish) (*Made, error) {
 	for _, text := range warnings {
 		m.Warn(errors.New(text))
 	}
-	if err := m.judge(text); err != nil {
+	l, err := chain.ParseList(text)
+	if err == nil && m.Judge != nil {
+		err = m.Judge(l)
+	}
+	if err != nil {
 		return nil, err
 	}
 	made := &Made{Name: w.Name, Text: text}
 	made.File, err = m.file(dir, w.Name)
 	return made, err
-}
-
-// judge parses the text as for any other network and calls Judge.
-func (m *Maker) judge(text []byte) error {
-	if m.Judge == nil {
-		return nil
-	}
-	l, err := chain.ParseList(text)
-	if err != nil {
-		return err
-	}
-	return m.Judge(l)
 }
 
 // free checks that no network has the name.
