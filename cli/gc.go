@@ -4,10 +4,16 @@
 package cli
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/patchbay-net/patchbay/chain"
+	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -135,4 +141,200 @@ func (c *statusCommand) Execute([]string) error {
 		return err
 	}
 	return c.app.ready(c.app.ctx, n)
+}
+
+// judgement is the verdict of gc NETWORK on its network.
+type judgement struct {
+	app      *app
+	network  string
+	explicit bool // keep only the named ones
+	named    []spec.Attachment
+
+	judged       *gc.Judged
+	gone, unsure []judgedOne
+}
+
+// judgedOne is an attachment that gc NETWORK removes, or keeps because it is unsure.
+type judgedOne struct {
+	*standing
+	State gc.State `json:"state"`
+	Why   string   `json:"why,omitempty"`
+}
+
+// keep lists the attachments to keep: all that are not certain to be dead. The caller
+// makes sure that no ADD of this runtime runs; what another runtime attaches meanwhile is
+// newer than the list, and stays for that reason.
+func (j *judgement) keep(ctx context.Context) (keep []spec.Attachment, err error) {
+	known, unread := j.app.standing(j.network)
+	j.app.warn(unread)
+	if j.explicit {
+		for _, s := range known {
+			if !slices.Contains(j.named, s.key()) {
+				j.gone = append(j.gone, judgedOne{s, gc.Dead, ""})
+			}
+		}
+		return j.named, nil
+	}
+	if j.judged, err = j.app.judge(ctx, j.network); err != nil && unread == nil {
+		j.app.warn(err)
+	}
+	for _, a := range j.judged.Attachments {
+		keep = append(keep, j.sort(a, known)...)
+	}
+	return keep, nil
+}
+
+// sort notes the verdict on an attachment. One without names cannot be on the list.
+func (j *judgement) sort(a *gc.Attachment, known []*standing) (keep []spec.Attachment) {
+	s := of(a, known)
+	v := judgedOne{s, a.State, a.Why}
+	switch a.State {
+	case gc.Dead:
+		j.gone = append(j.gone, v)
+		return nil
+	case gc.Unsure:
+		j.unsure = append(j.unsure, v)
+	}
+	if a.ContainerID == "" {
+		return nil
+	}
+	return []spec.Attachment{s.key()}
+}
+
+// of is ps's entry for an attachment, or one with only its names.
+func of(a *gc.Attachment, known []*standing) *standing {
+	s := &standing{Network: a.Network, ContainerID: cmp.Or(a.ContainerID, "owner "+string(a.Owner)), IfName: a.IfName}
+	if i := slices.IndexFunc(known, func(x *standing) bool { return x.key() == s.key() }); i >= 0 {
+		return known[i]
+	}
+	return s
+}
+
+// judge is gc.Judge without a runtime's list and a grace period.
+func (a *app) judge(ctx context.Context, network string) (*gc.Judged, error) {
+	o, err := a.gcOptions("", 0)
+	if err != nil {
+		return nil, err
+	}
+	return gc.Judge(ctx, o, network)
+}
+
+// nodeFlags are those of gc without a network.
+type nodeFlags struct {
+	Apply bool          `long:"apply" description:"remove what is dead; without it only list it"`
+	From  runtimeName   `long:"from" value-name:"crictl|podman|docker|FILE" description:"treat containers that this runtime lists as alive; ids from FILE, one a line"`
+	Grace time.Duration `long:"grace" value-name:"DURATION" default:"1m" description:"keep what is younger"`
+}
+
+// node is gc without a network.
+func (c *gcCommand) node() error {
+	if c.All || len(c.Valid) > 0 || c.DryRun {
+		return usage("without NETWORK, gc looks at the whole node; --apply removes", "--all, --valid and --dry-run need a NETWORK")
+	}
+	if c.Grace < 0 {
+		return usage("", "--grace %v is negative", c.Grace)
+	}
+	o, err := c.app.gcOptions(c.From, c.Grace)
+	if err != nil {
+		return err
+	}
+	o.Apply, o.Driver = c.Apply, c.From == "docker"
+	report, err := gc.Run(c.app.ctx, o)
+	if report == nil {
+		return err
+	}
+	if c.JSON {
+		return errors.Join(c.app.printJSON(reportList(report)), err)
+	}
+	if perr := c.app.print(reportText(report)); perr != nil {
+		return perr
+	}
+	if l := report.Legacy; l != nil && l.Note != "" {
+		c.app.hint("%s; run the commands above where iptables-legacy is", l.Note)
+	}
+	if n := report.Dead(); n > 0 && !c.Apply {
+		c.app.hint("patchbay gc --apply removes what is dead")
+	}
+	return err
+}
+
+// gcOptions are for all that looks for what is dead. The callers report what cannot be read.
+func (a *app) gcOptions(from runtimeName, grace time.Duration) (o gc.Options, err error) {
+	o = gc.Options{Paths: a.paths, Runtime: a.runtime(nil), NewSession: a.session, Grace: grace}
+	o.Runtime.Warn = nil
+	if from != "" {
+		o.Live, err = gc.Containers(a.ctx, string(from), a.stdin)
+	}
+	return o, err
+}
+
+// reportList is the report as --json prints it. Objects without an attachment become
+// attachments without names. Living attachments are left to ps.
+func reportList(r *gc.Report) []*gc.Attachment {
+	list := append([]*gc.Attachment{}, r.Attachments...)
+	for _, s := range r.Stray {
+		s.Why = s.Said()
+		list = append(list, s)
+	}
+	if r.Legacy != nil {
+		rules := &gc.Attachment{State: gc.Dead, Why: whyLegacy, Removed: r.Legacy.Removed, Error: r.Legacy.Note}
+		for _, argv := range r.Legacy.Commands {
+			rules.Objects = append(rules.Objects, gc.Object{Kind: "command", Name: shellQuoted(argv...)})
+		}
+		list = append(list, rules)
+	}
+	return list
+}
+
+// whyLegacy is the reason for removing rules of iptables-legacy.
+const whyLegacy = "rules of a dead attachment in iptables-legacy"
+
+// reportText is a table with a row per object; a cell that repeats the one above is empty.
+func reportText(r *gc.Report) string {
+	t := newTable("STATE", "ATTACHMENT", "WHY", "OBJECT")
+	for _, a := range r.All() {
+		state, name, why := stateText(a.State, a.Removed), a.Name(), a.Said()
+		if a.Stray() {
+			name = ""
+		}
+		for _, o := range a.Objects {
+			t.row(state, name, why, o.Kind+" "+o.Name)
+			state, name, why = "", "", ""
+		}
+	}
+	if r.Legacy != nil {
+		for _, argv := range r.Legacy.Commands {
+			t.row(stateText(gc.Dead, r.Legacy.Removed), "", whyLegacy, shellQuoted(argv...))
+		}
+	}
+	if len(r.All()) == 0 && r.Legacy == nil {
+		return fmt.Sprintf("nothing is left over; %s\n", living(r.Alive))
+	}
+	return t.String() + living(r.Alive) + "\n"
+}
+
+func living(n int) string {
+	if n == 1 {
+		return "1 attachment lives"
+	}
+	return fmt.Sprintf("%d attachments live", n)
+}
+
+func stateText(s gc.State, removed bool) string {
+	if removed {
+		return "removed"
+	}
+	return string(s)
+}
+
+// shellQuoted is a command line that can be pasted into a shell.
+func shellQuoted(argv ...string) string {
+	out := make([]string, len(argv))
+	for i, w := range argv {
+		out[i] = w
+		if strings.ContainsAny(w, " \t\"'\\$`!*?[](){}<>|&;#~") || w == "" {
+			out[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(out, " ")
 }

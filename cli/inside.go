@@ -5,9 +5,13 @@ package cli
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -78,4 +82,113 @@ func forward(signals <-chan os.Signal, p *os.Process) {
 func foreground() bool {
 	group, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
 	return err == nil && group == unix.Getpgrp()
+}
+
+const (
+	resolvConf = "/etc/resolv.conf"
+
+	// systemdResolvConf has the real servers where resolv.conf names systemd-resolved on
+	// the loopback interface, which no other namespace reaches.
+	systemdResolvConf = "/run/systemd/resolve/resolv.conf"
+)
+
+// privateMounts gives the calling thread its own mounts: a sysfs that shows the
+// namespace's interfaces, and a resolv.conf that works there. Where a mount is not allowed
+// the command runs without it; only the new mount namespace is required, since no mount
+// may reach the machine's.
+func (a *app) privateMounts(dns spec.DNS) error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make mount namespace: %w", err)
+	}
+	if err := unix.Mount("", "/", "none", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	scratch := a.runDir()
+	if err := unix.Mount("tmpfs", scratch, "tmpfs", 0, "mode=0755"); err != nil {
+		a.warn(fmt.Errorf("mount tmpfs: %w", err))
+		return nil
+	}
+	if err := mountSysfs(filepath.Join(scratch, "cgroup")); err != nil {
+		a.warn(fmt.Errorf("show the namespace in /sys: %w", err))
+	}
+	if err := a.mountResolvConf(scratch, dns); err != nil {
+		a.warn(fmt.Errorf("replace %s: %w", resolvConf, err))
+	}
+	if err := unix.Unmount(scratch, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount tmpfs: %w", err)
+	}
+	return nil
+}
+
+// mountSysfs mounts the namespace's sysfs on /sys and keeps the control groups visible,
+// which `ip netns exec` loses. It creates the directory keep.
+func mountSysfs(keep string) error {
+	const cgroup = "/sys/fs/cgroup"
+	if err := os.Mkdir(keep, 0o755); err != nil {
+		return err
+	}
+	kept := unix.Mount(cgroup, keep, "none", unix.MS_BIND|unix.MS_REC, "") == nil
+	if err := unix.Mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return err
+	}
+	if kept {
+		return unix.Mount(keep, cgroup, "none", unix.MS_BIND|unix.MS_REC, "")
+	}
+	return nil
+}
+
+// mountResolvConf replaces resolv.conf by one with the network's name servers, or with the
+// machine's real ones where it uses a local stub.
+func (a *app) mountResolvConf(scratch string, dns spec.DNS) error {
+	file := filepath.Join(scratch, "resolv.conf")
+	switch {
+	case !dns.IsZero():
+		if err := os.WriteFile(file, []byte(resolvText(dns)), 0o644); err != nil {
+			return err
+		}
+	case !onlyLoopback(resolvConf):
+		return nil
+	case onlyLoopback(systemdResolvConf):
+		a.hint("%s names no server that the namespace can reach: names will not resolve there (the network's \"dns\" would be used)", resolvConf)
+		return nil
+	default:
+		file = systemdResolvConf
+	}
+	return unix.Mount(file, resolvConf, "none", unix.MS_BIND, "")
+}
+
+// resolvText formats dns as resolv.conf(5).
+func resolvText(dns spec.DNS) string {
+	var b strings.Builder
+	if len(dns.Search) > 0 {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(dns.Search, " "))
+	} else if dns.Domain != "" {
+		fmt.Fprintf(&b, "search %s\n", dns.Domain)
+	}
+	for _, s := range dns.Nameservers {
+		fmt.Fprintf(&b, "nameserver %s\n", s)
+	}
+	if len(dns.Options) > 0 {
+		fmt.Fprintf(&b, "options %s\n", strings.Join(dns.Options, " "))
+	}
+	return b.String()
+}
+
+// onlyLoopback reports whether a resolv.conf names no server outside this machine. A
+// missing file, or one without any server, means the loopback too.
+func onlyLoopback(file string) bool {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return true
+	}
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if addr, err := netip.ParseAddr(fields[1]); err == nil && !addr.IsLoopback() {
+			return false
+		}
+	}
+	return true
 }

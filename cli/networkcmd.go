@@ -4,9 +4,12 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/patchbay-net/patchbay/cli/doctor"
 	"github.com/patchbay-net/patchbay/spec"
 )
 
@@ -88,4 +91,34 @@ func (c *networkValidateCommand) Execute([]string) error {
 		c.app.hint("cniVersion %s has no GC and no STATUS; %s has", n.CNIVersion, spec.Current)
 	}
 	return c.app.printf("%s: valid, cniVersion %s, capabilities: %s\n", n.Name, n.CNIVersion, strings.Join(capabilities, " "))
+}
+
+// vet judges the configuration of a network. It prints warnings to standard error and also
+// returns them; all problems are in the error.
+func (a *app) vet(n *network) (warnings []string, err error) {
+	s := a.session()
+	defer s.Close()
+	var errs []error
+	for _, f := range doctor.Validate(a.ctx, a.runtime(n), s, n.List) {
+		if f.Level == doctor.Problem {
+			errs = append(errs, f)
+			continue
+		}
+		a.warn(f)
+		warnings = append(warnings, f.Error())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return warnings, fmt.Errorf("network %s: %w", n.Name, err)
+	}
+	return warnings, nil
+}
+
+// ready judges the configuration, and then runs STATUS.
+func (a *app) ready(ctx context.Context, n *network) error {
+	if _, err := a.vet(n); err != nil {
+		return err
+	}
+	s := a.session()
+	defer s.Close()
+	return doctor.Status(ctx, a.runtime(n), s, n.List)
 }

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/jessevdk/go-flags"
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/terminal"
 	"github.com/patchbay-net/patchbay/invoke"
@@ -245,4 +246,45 @@ func indented(v any) string {
 		panic("patchbay: encode output: " + err.Error())
 	}
 	return b.String()
+}
+
+// rootHint is the advice for an ordinary user.
+const rootHint = "sudo, or a user namespace; `patchbay demo` and `patchbay explain` run as any user"
+
+// needRoot refuses what only root can do, before anything is touched or printed. Root
+// without capabilities gets the kernel's errors instead.
+func needRoot(command string) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	return hinted(fmt.Errorf("%s needs root", command), rootHint)
+}
+
+// rootless puts a permission error behind one sentence that says that the command needs
+// root. Other errors stay as they are.
+func rootless(command string, err error) error {
+	if os.Geteuid() == 0 || !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return hinted(fmt.Errorf("%s needs root: %w", command, err), rootHint)
+}
+
+// The colours of a terminal.
+const (
+	red    = "31"
+	yellow = "33"
+	dim    = "2"
+)
+
+// coloured is text for standard error: coloured on a terminal, unless the user disables
+// that (https://no-color.org).
+func (a *app) coloured(colour, text string) string {
+	f, ok := a.stderr.(*os.File)
+	if !ok || a.getenv == nil || a.getenv("NO_COLOR") != "" || a.getenv("TERM") == "dumb" {
+		return text
+	}
+	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
