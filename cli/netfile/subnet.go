@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/patchbay-net/patchbay/internal/nft"
 )
 
 // Subnet is one range of addresses of a network.
@@ -162,11 +164,7 @@ func bounds(s string) (first, last netip.Addr, err error) {
 
 // lastOf is the last address of a prefix.
 func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
+	a, _ := netip.AddrFromSlice(nft.LastAddr(p))
 	return a
 }
 
