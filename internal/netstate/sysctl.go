@@ -8,9 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/record"
 )
 
 // Sysctls are kernel settings of one namespace, written in one trip into it. Values that
@@ -94,4 +98,166 @@ func (s Sysctls) Diff(_ context.Context, env *Env) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// LinkIPv6 is a setting below net/ipv6/conf/LINK.
+type LinkIPv6 struct {
+	Link  string
+	Conf  nl.IPv6Conf
+	Value int32
+}
+
+func (l LinkIPv6) setting() nl.Setting {
+	return nl.Setting{Key: "net/ipv6/conf/" + l.Link + "/" + l.Conf.String(), Value: strconv.Itoa(int(l.Value))}
+}
+
+// IPv6 is a list of settings of links in one namespace. Their values are read with the
+// links, at no cost; Ensure writes only those that differ.
+type IPv6 struct {
+	Where Where
+	List  []LinkIPv6
+
+	Needed string // see Sysctls
+}
+
+func (i IPv6) sysctls(list []LinkIPv6) Sysctls {
+	s := Sysctls{Where: i.Where, Needed: i.Needed}
+	for _, l := range list {
+		s.List = append(s.List, l.setting())
+	}
+	return s
+}
+
+// String is the sysctl command.
+func (i IPv6) String() string { return i.sysctls(i.List).String() }
+
+// Ensure writes what differs. For a link without IPv6, a needed setting is written all the
+// same, so that the kernel reports the error; another is skipped.
+func (i IPv6) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	list, err := i.differing(env)
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	return i.sysctls(list).Ensure(ctx, env)
+}
+
+func (i IPv6) differing(env *Env) (list []LinkIPv6, err error) {
+	for _, l := range i.List {
+		link, err := env.Link(i.Where, l.Link)
+		if err != nil {
+			return nil, err
+		}
+		is, ok := env.Conn(i.Where).IPv6Setting(link.Attrs().Index, l.Conf)
+		if ok && is != l.Value || !ok && i.Needed != "" {
+			list = append(list, l)
+		}
+	}
+	return list, nil
+}
+
+// Diff expects IPv6 to be enabled where it is needed. Operators and the tuning plugin may
+// change the other settings.
+func (i IPv6) Diff(_ context.Context, env *Env) (string, error) {
+	list, err := i.differing(env)
+	if err != nil {
+		return diffMissing(err)
+	}
+	for _, l := range list {
+		if l.Conf == nl.DisableIPv6 {
+			return fmt.Sprintf("sysctl is not %s", l.setting()), nil
+		}
+	}
+	return "", nil
+}
+
+// Forwarding switches forwarding on in the host's namespace. No DEL switches it off: other
+// programs may rely on it by then. network rm uses the recorded earlier value.
+type Forwarding struct {
+	IPv4, IPv6 bool
+	Link       string // of the host, that Diff looks at too; may be empty
+	Failed     string // text of a failure
+	Network    string // recorded with the earlier value
+}
+
+func (f Forwarding) families() (list []int) {
+	if f.IPv4 {
+		list = append(list, unix.AF_INET)
+	}
+	if f.IPv6 {
+		list = append(list, unix.AF_INET6)
+	}
+	return list
+}
+
+func forwardingKey(family int) nl.Setting {
+	if family == unix.AF_INET {
+		return nl.Setting{Key: "net/ipv4/ip_forward", Value: "1"}
+	}
+	return nl.Setting{Key: "net/ipv6/conf/all/forwarding", Value: "1"}
+}
+
+// String is the sysctl command.
+func (f Forwarding) String() string {
+	s := Sysctls{Where: Host}
+	for _, family := range f.families() {
+		s.List = append(s.List, forwardingKey(family))
+	}
+	return s.String()
+}
+
+// Ensure reads the setting by netlink, and writes the sysctl only if necessary.
+func (f Forwarding) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	s := Sysctls{Where: Host, Needed: f.Failed}
+	for _, family := range f.families() {
+		if on, err := env.Host.Forwarding(family); err != nil || !on {
+			s.List = append(s.List, forwardingKey(family))
+		}
+	}
+	if len(s.List) == 0 {
+		return nil, nil
+	}
+	f.note(env, s.List)
+	return s.Ensure(ctx, env)
+}
+
+// note records that forwarding was off, before it is switched on. Without the record it
+// stays on, so a failure harms nothing.
+func (f Forwarding) note(env *Env, keys []nl.Setting) {
+	for _, k := range keys {
+		if env.Records == nil {
+			return
+		}
+		before, err := env.Host.Sysctl(k.Key)
+		if err == nil && before != k.Value {
+			err = env.Records.NoteMade(record.MadeSysctl(k.Key), record.Made{Network: f.Network, Before: before})
+		}
+		if err != nil {
+			env.Warn(err)
+		}
+	}
+}
+
+// Diff expects forwarding, for IPv4 on the link too: the kernel drops packets that enter
+// through a link that does not forward. For IPv6 it looks only at the setting of all
+// interfaces.
+func (f Forwarding) Diff(_ context.Context, env *Env) (string, error) {
+	var errs []error
+	for _, family := range f.families() {
+		on, err := env.Host.Forwarding(family)
+		if err == nil && !on {
+			return fmt.Sprintf("sysctl is not %s", forwardingKey(family)), nil
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil || !f.IPv4 || f.Link == "" {
+		return "", err
+	}
+	link, err := env.Link(Host, f.Link)
+	if err != nil {
+		return diffMissing(err)
+	}
+	if on, err := env.Host.Forwards(unix.AF_INET, link.Attrs().Index); err != nil || on {
+		return "", err
+	}
+	return fmt.Sprintf("sysctl is not net/ipv4/conf/%s/forwarding=1", f.Link), nil
 }

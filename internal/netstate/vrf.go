@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/nl"
+	"github.com/patchbay-net/patchbay/internal/order"
 )
 
 // vrfAlias marks a VRF that we made. It names no owner: attachments share the VRF.
@@ -115,4 +118,224 @@ func DeleteEmptyVRF(c *nl.Conn, name string, anyway bool) error {
 		}
 	}
 	return DeleteLink(c, vrf)
+}
+
+// Member puts a link of the sandbox into a VRF. The kernel sets the link down and up on the
+// way, so Ensure restores what the kernel drops: the link's routes, in the VRF's table,
+// and, without keep_addr_on_down, its global IPv6 addresses.
+type Member struct{ Link, VRF string }
+
+// String is the ip command.
+func (m Member) String() string {
+	return fmt.Sprintf("sandbox: ip link set %s master %s, and its routes to the table of %s", m.Link, m.VRF, m.VRF)
+}
+
+// Ensure puts the link into the VRF; undo takes it out and restores the same.
+func (m Member) Ensure(ctx context.Context, env *Env) (Undo, error) {
+	c := env.Sandbox
+	link, err := c.Link(m.Link)
+	if err != nil {
+		return nil, fmt.Errorf("could not get link by name %s: %w", m.Link, err)
+	}
+	vrf, err := FindVRF(c, m.VRF)
+	if err == nil && vrf == nil {
+		err = fmt.Errorf("VRF %s not found", m.VRF)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := m.free(c, link); err != nil {
+		return nil, err
+	}
+	defer env.Forget(Sandbox, m.Link)
+	to := move{c: c, link: link, from: unix.RT_TABLE_MAIN, to: int(vrf.Table)}
+	back := move{c: c, link: link, from: int(vrf.Table), to: unix.RT_TABLE_MAIN}
+	undo := func(ctx context.Context) error {
+		return back.around(ctx, func() error { return ignoreGone(c.LinkSetNoMaster(link)) })
+	}
+	err = to.around(ctx, func() error {
+		if err := c.LinkSetMaster(link, vrf); err != nil {
+			return fmt.Errorf("could not set vrf %s as master of %s: %w", m.VRF, m.Link, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, undo(context.WithoutCancel(ctx)))
+	}
+	return undo, nil
+}
+
+func (m Member) free(c *nl.Conn, link netlink.Link) error {
+	index := link.Attrs().MasterIndex
+	if index == 0 {
+		return nil
+	}
+	master, err := c.LinkAt(index)
+	if err != nil {
+		return fmt.Errorf("interface %s has already a master set, could not retrieve the name: %w", m.Link, err)
+	}
+	return fmt.Errorf("interface %s has already a master set: %s", m.Link, master.Attrs().Name)
+}
+
+// Diff expects the link to be a member.
+func (m Member) Diff(_ context.Context, env *Env) (string, error) {
+	link, err := env.Sandbox.Link(m.Link)
+	if err != nil && !nl.IsNotFound(err) {
+		return "", err
+	}
+	vrf, verr := FindVRF(env.Sandbox, m.VRF)
+	if err != nil || verr != nil || vrf == nil || link.Attrs().MasterIndex != vrf.Index {
+		return fmt.Sprintf("failed to find %s associated to vrf %s", m.Link, m.VRF), nil //nolint:nilerr // then it is in none
+	}
+	return "", nil
+}
+
+func ignoreGone(err error) error {
+	if nl.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// move keeps addresses and routes of a link over a change of its master.
+type move struct {
+	c        *nl.Conn
+	link     netlink.Link
+	from, to int // routing tables
+}
+
+// around reads addresses and routes, makes the change and restores what was lost.
+func (m move) around(ctx context.Context, change func() error) error {
+	routes, err := m.c.LinkRoutes(m.link.Attrs().Index, m.from)
+	if err != nil {
+		return fmt.Errorf("failed getting all routes for %s: %w", m.link.Attrs().Name, err)
+	}
+	before, err := m.addresses()
+	if err != nil {
+		return fmt.Errorf("failed getting global ipv6 addresses before slaving interface: %w", err)
+	}
+	if err := change(); err != nil {
+		return err
+	}
+	if err := m.restoreAddresses(ctx, before); err != nil {
+		return err
+	}
+	return m.restoreRoutes(ctx, routes)
+}
+
+// addresses returns the link's global IPv6 addresses. IPv4 addresses remain in any case.
+func (m move) addresses() (out []netlink.Addr, err error) {
+	list, err := m.c.AddrList(m.link, netlink.FAMILY_V6)
+	for _, a := range list {
+		if a.Scope == int(netlink.SCOPE_UNIVERSE) {
+			out = append(out, a)
+		}
+	}
+	return out, err
+}
+
+func (m move) restoreAddresses(ctx context.Context, before []netlink.Addr) error {
+	after, err := m.addresses()
+	if err != nil {
+		return fmt.Errorf("failed getting global ipv6 addresses after slaving interface: %w", err)
+	}
+	for _, a := range before {
+		if slices.ContainsFunc(after, func(b netlink.Addr) bool { return a.Equal(b) }) {
+			continue
+		}
+		// It was checked for duplicates before, so it can be used at once.
+		a.Flags = a.Flags&unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD
+		if err := m.c.AddrAdd(m.link, &a); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("could not restore address %s to %s: %w", a.IPNet, m.link.Attrs().Name, err)
+		}
+	}
+	return m.usable(ctx, len(before))
+}
+
+// usableTime is how long the kernel may take to look for duplicates again, and linkUpTime
+// how long a link may take to get a carrier, without which the kernel does not begin.
+const (
+	usableTime = 5 * time.Second
+	linkUpTime = time.Second
+)
+
+// usable waits until the addresses can be used: then their routes exist.
+func (m move) usable(ctx context.Context, want int) error {
+	if want == 0 {
+		return nil
+	}
+	start := time.Now()
+	ready, err := m.poll(ctx, usableTime, func() (bool, error) {
+		ready, err := m.ready(want)
+		if err != nil || ready || time.Since(start) < linkUpTime {
+			return ready, err
+		}
+		link, err := m.c.LinkAt(m.link.Attrs().Index)
+		return err == nil && link.Attrs().OperState != netlink.OperUp, err
+	})
+	if err == nil && !ready {
+		err = fmt.Errorf("its addresses are not usable after %v", usableTime)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to settle addresses for %q: %w", m.link.Attrs().Name, err)
+	}
+	return nil
+}
+
+func (m move) ready(want int) (bool, error) {
+	now, err := m.addresses()
+	ready := 0
+	for _, a := range now {
+		if a.Flags&unix.IFA_F_TENTATIVE == 0 {
+			ready++
+		}
+	}
+	return ready >= want, err
+}
+
+// poll calls ask every few milliseconds.
+func (m move) poll(ctx context.Context, most time.Duration, ask func() (bool, error)) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	return until(ctx, tick.C, ask)
+}
+
+// restoreRoutes adds the routes that the kernel did not restore: it restores those of
+// addresses itself. Routes to a next hop come before the routes through it.
+func (m move) restoreRoutes(ctx context.Context, routes []netlink.Route) error {
+	order.Stable(routes, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) })
+	for _, r := range routes {
+		if r.Protocol == unix.RTPROT_KERNEL {
+			continue
+		}
+		r.Table = m.to
+		r.Flags &= int(netlink.FLAG_ONLINK)
+		for _, hop := range r.MultiPath {
+			hop.Flags &= int(netlink.FLAG_ONLINK)
+		}
+		if err := m.replace(ctx, &r); err != nil {
+			return fmt.Errorf("could not add route '%s via %s': %w", r.Dst, r.Gw, err)
+		}
+	}
+	return nil
+}
+
+// replaceTime is how long a next hop may take to be reachable after the link has come up.
+const replaceTime = time.Second
+
+func (m move) replace(ctx context.Context, r *netlink.Route) error {
+	var last error
+	_, err := m.poll(ctx, replaceTime, func() (bool, error) {
+		last = m.c.RouteReplace(r)
+		if errors.Is(last, unix.ENETUNREACH) || errors.Is(last, unix.EHOSTUNREACH) || errors.Is(last, unix.ENETDOWN) {
+			return false, nil
+		}
+		return true, last
+	})
+	if err == nil {
+		err = last
+	}
+	return err
 }

@@ -6,6 +6,7 @@ package nl
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -88,4 +89,54 @@ func (c *Conn) HasNeighbour(index int, addr netip.Addr) (bool, error) {
 		return false, fmt.Errorf("look up neighbour %s: %w", addr, err)
 	}
 	return true, nil
+}
+
+const ifaMulticast = 7 // IFA_MULTICAST, include/uapi/linux/if_addr.h
+
+// Joined lists the IPv6 multicast groups that a link is in.
+func (c *Conn) Joined(index int) ([]netip.Addr, error) {
+	groups, err := Retry(func() (groups []netip.Addr, err error) {
+		head := vnl.NewIfAddrmsg(unix.AF_INET6)
+		head.Index = uint32(index)
+		msgs, err := c.request(unix.RTM_GETMULTICAST, unix.NLM_F_DUMP, 0, head)
+		for _, m := range msgs {
+			head := vnl.DeserializeIfAddrmsg(m)
+			if int(head.Index) != index {
+				continue
+			}
+			for kind, value := range attributes(m[head.Len():]) {
+				if addr, ok := netip.AddrFromSlice(value); ok && kind == ifaMulticast {
+					groups = append(groups, addr)
+				}
+			}
+		}
+		return groups, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list multicast groups of link %d: %w", index, err)
+	}
+	return groups, nil
+}
+
+// IPNet is a prefix in the netlink library's form, with its host bits. It is never nil,
+// which would stand for a default route: for the invalid prefix both fields are nil.
+func IPNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// PrefixOf is the reverse of IPNet, with the address as AddrOf returns it. nil, which the
+// library uses for no peer and for some default routes, gives the invalid prefix.
+func PrefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(AddrOf(n.IP), bits)
+}
+
+// AddrOf is the address of the library's 4 or 16 bytes, an IPv4 address in IPv6 form as an
+// IPv4 address. Any other length gives the invalid address.
+func AddrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
 }

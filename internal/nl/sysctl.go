@@ -6,6 +6,8 @@ package nl
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,4 +70,121 @@ func writeError(s Setting, err error) error {
 		return fmt.Errorf("set sysctl %s: %w: %w", s, ErrReadOnly, err)
 	}
 	return fmt.Errorf("set sysctl %s: %w", s, err)
+}
+
+// procfs opens files below /proc/sys, through a mount of its own where it can.
+//
+// Every network namespace has entries of the same names there, and the kernel keeps those
+// of one mount in one hash chain. With 2,000 namespaces that had read one, opening any took
+// 350 µs instead of 9 µs (Linux 6.18), also on the host. A fresh, detached mount (15 µs)
+// has no chain and lengthens no other.
+type procfs struct {
+	path   string
+	root   int // descriptor of the mount; -1: use path
+	opened bool
+}
+
+// open opens a sysctl such as net/ipv4/ip_forward in the namespace of the
+// calling thread.
+func (p *procfs) open(key string, flags int) (int, error) {
+	root := filepath.Join(p.path, "sys")
+	path := filepath.Join(root, key)
+	if !strings.HasPrefix(path, root+"/") {
+		return -1, fmt.Errorf("sysctl key %q leads out of %s", key, root)
+	}
+	p.mount()
+	if p.root < 0 {
+		return retryOpen(unix.AT_FDCWD, path, flags)
+	}
+	return retryOpen(p.root, strings.TrimPrefix(path, p.path+"/"), flags)
+}
+
+func retryOpen(dir int, path string, flags int) (int, error) {
+	for {
+		fd, err := unix.Openat(dir, path, flags|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
+
+// mount makes the mount at the first use (Linux >= 5.8). A caller without the right (no
+// CAP_SYS_ADMIN, a seccomp filter) uses the path, and so do tests with a /proc of their
+// own. A /proc/sys that was made read-only must stay so.
+func (p *procfs) mount() {
+	if p.opened {
+		return
+	}
+	p.opened, p.root = true, -1
+	if p.path != "/proc" || readOnly(p.path+"/sys") {
+		return
+	}
+	fs, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fs) //nolint:errcheck // nothing was written
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return
+	}
+	if root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC); err == nil {
+		p.root = root
+	}
+}
+
+func readOnly(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Flags&unix.ST_RDONLY != 0
+}
+
+func (p *procfs) close() {
+	if p.opened && p.root >= 0 {
+		unix.Close(p.root) //nolint:errcheck // read only
+	}
+	p.opened = false
+}
+
+// read returns the value of a sysctl.
+func (p *procfs) read(key string) (string, error) {
+	fd, err := p.open(key, unix.O_RDONLY)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd) //nolint:errcheck // read only
+	return readValue(fd)
+}
+
+func readValue(fd int) (string, error) {
+	buf := make([]byte, 4096) // the longest sysctl
+	n, err := unix.Pread(fd, buf, 0)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(buf[:n])), nil
+}
+
+func (p *procfs) write(key, value string) error {
+	fd, err := p.open(key, unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	_, err = unix.Write(fd, []byte(value))
+	return errors.Join(err, unix.Close(fd))
+}
+
+// swap writes a value unless it is already set, and returns the earlier one. A file that
+// cannot be written is no error when it has the value.
+func (p *procfs) swap(key, value string) (was string, err error) {
+	fd, openErr := p.open(key, unix.O_RDWR)
+	if openErr != nil {
+		was, err = p.read(key)
+		if err == nil && was != value {
+			err = openErr
+		}
+		return was, err
+	}
+	if was, err = readValue(fd); err == nil && was != value {
+		_, err = unix.Pwrite(fd, []byte(value), 0)
+	}
+	return was, errors.Join(err, unix.Close(fd))
 }
