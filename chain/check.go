@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/patchbay-net/patchbay/spec"
 )
@@ -66,16 +65,7 @@ func (rt *Runtime) checkEach(ctx context.Context, list *List, a Attachment, ask 
 			return err
 		}))
 	}
-	return join(errs)
-}
-
-// join is errors.Join, but returns a single error unchanged.
-func join(errs []error) error {
-	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	if len(errs) == 1 {
-		return errs[0]
-	}
-	return errors.Join(errs...)
+	return spec.Join(errs...)
 }
 
 // checkRequest carries the whole result of the ADD. Without a cached one the plugins are
@@ -108,15 +98,12 @@ func (rt *Runtime) Status(ctx context.Context, list *List) error {
 	var errs []error
 	for i := range list.Plugins {
 		p := &list.Plugins[i]
-		err := rt.ask(ctx, p.Type, spec.Status, func(ctx context.Context) error {
+		errs = append(errs, rt.ask(ctx, p.Type, spec.Status, func(ctx context.Context) error {
 			_, err := rt.run(ctx, p, &request{list: list}, rt.call(ctx, spec.Status, &Attachment{}), false)
 			return err
-		})
-		if err != nil {
-			errs = append(errs, err)
-		}
+		}))
 	}
-	return join(errs)
+	return spec.Join(errs...)
 }
 
 // errSilent marks a plugin that does not answer, unlike one that answers with an error.

@@ -83,3 +83,22 @@ func CheckPrefixes(result *spec.Result) error {
 	}
 	return nil
 }
+
+// CheckRoutes refuses a route without destination, which the reference copies in a form that
+// no caller can read.
+func CheckRoutes(routes []spec.Route) error {
+	for i, r := range routes {
+		if !r.Dst.IsValid() {
+			return spec.Invalid("invalid route %d: no dst", i)
+		}
+	}
+	return nil
+}
+
+// CheckFamilies refuses more addresses of a family than the version can express.
+func (r *Request) CheckFamilies(v4, v6 int) error {
+	if (v4 > 1 || v6 > 1) && !spec.AtLeast(r.Version, "0.3.0") {
+		return spec.Invalid("CNI version %v does not support more than 1 address per family", r.Version)
+	}
+	return nil
+}

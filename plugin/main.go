@@ -93,7 +93,7 @@ func call(ctx context.Context, p *Plugin, s *Session, stdio Stdio) error {
 	}
 	if _, err = stdio.Stdout.Write(out); err != nil {
 		err = spec.Errorf(spec.CodeIO, "error writing the result to stdout: %w", err)
-		return join(err, detach(ctx, p, c, s, out))
+		return spec.Join(err, detach(ctx, p, c, s, out))
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 
@@ -55,12 +54,12 @@ func serveAdd(ctx context.Context, p *Plugin, call *spec.Call, prev *spec.Result
 func (r *Request) handle(ctx context.Context, outermost bool) (*spec.Result, error) {
 	result, err := r.run(ctx)
 	if outermost && (err == nil || r.Verb == spec.Del || r.Verb == spec.GC) {
-		err = join(err, finish(ctx, r)) // a removal is finished even if another step failed
+		err = spec.Join(err, finish(ctx, r)) // a removal is finished even if another step failed
 	}
 	if err == nil {
 		return result, nil
 	}
-	return nil, withVersion(join(err, takeBack(ctx, r, outermost)), r.Version)
+	return nil, withVersion(spec.Join(err, takeBack(ctx, r, outermost)), r.Version)
 }
 
 // takeBack rolls back a failed ADD: it discards queued work, undoes every step, and does
@@ -73,23 +72,12 @@ func takeBack(ctx context.Context, r *Request, outermost bool) error {
 	r.Session.forget()
 	err := r.undo.run(ctx)
 	if outermost {
-		err = join(err, r.Session.Flush(context.WithoutCancel(ctx)))
+		err = spec.Join(err, r.Session.Flush(context.WithoutCancel(ctx)))
 	}
 	if err != nil {
 		return fmt.Errorf("undo: %w", err)
 	}
 	return nil
-}
-
-// join is errors.Join, but returns a single error unchanged, with its code and details.
-func join(a, b error) error {
-	switch {
-	case a == nil:
-		return b
-	case b == nil:
-		return a
-	}
-	return errors.Join(a, b)
 }
 
 // finish does the queued work; a dry run has none.
@@ -117,10 +105,10 @@ func (r *Request) run(ctx context.Context) (result *spec.Result, err error) {
 		return r.add(ctx)
 	case spec.Check:
 		ipam := r.forward(ctx) // each whatever the other's result
-		return nil, join(ipam, r.check(ctx))
+		return nil, spec.Join(ipam, r.check(ctx))
 	case spec.GC:
 		err := r.call(ctx, r.Plugin.GC)
-		return nil, join(err, r.forward(ctx))
+		return nil, spec.Join(err, r.forward(ctx))
 	case spec.Status:
 		return nil, r.status(ctx)
 	}

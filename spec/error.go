@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Code is an error code of the specification (SPEC.md, "Error"). Codes of 100
@@ -82,6 +83,15 @@ func AsError(err error) *Error {
 	}
 	out := &Error{CNIVersion: e.CNIVersion, Code: e.Code, Msg: err.Error(), cause: err}
 	return out
+}
+
+// Join is errors.Join, but returns a single error unchanged, with its code and details.
+func Join(errs ...error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
 }
 
 // ErrorCode returns the code of err: 0 for nil, CodeInternal for an error

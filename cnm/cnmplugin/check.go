@@ -4,7 +4,6 @@
 package cnmplugin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -21,11 +20,7 @@ import (
 // still knows the endpoint.
 func check(ctx context.Context, r *plugin.Request) error {
 	ipam := r.IPAM(ctx, r.Verb)
-	own := checkOwn(ctx, r)
-	if ipam != nil && own != nil {
-		return errors.Join(ipam, own)
-	}
-	return cmp.Or(ipam, own)
+	return spec.Join(ipam, checkOwn(ctx, r))
 }
 
 // checkOwn is CHECK without the IPAM plugin's part.

@@ -146,15 +146,8 @@ func Collect(ctx context.Context, r *plugin.Request) error {
 		k.Withdraw(lost)
 		return k.NFT.Commit(ctx)
 	})
-	k.NFT.Queue(iptnft.Sweep(r.Network, living(k, r)))
+	k.SweepReference(r)
 	return errors.Join(err, lost, k.SweepAbandoned(ctx, r))
-}
-
-func living(k *kernel.Kernel, r *plugin.Request) (list []iptnft.Attachment) {
-	for _, a := range k.Stays(r) {
-		list = append(list, iptnft.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
-	}
-	return list
 }
 
 // takeDown removes everything from the kernel. The firewall's removals may take effect

@@ -140,10 +140,10 @@ func bringHome(r *plugin.Request) endpoint.TakeAway {
 		if in := holder(r, t.Device, rec); in != nil {
 			t.sandbox = in // whatever namespace the runtime names
 		}
-		if err := t.home(ctx); err != nil {
+		if err := t.home(ctx); err != nil || rec.Network == r.Network {
 			return err
 		}
-		return forget(r, rec)
+		return kernel.Of(r).Records.Remove(rec.Network, rec.Owner, name) // that of the network's other name
 	}
 }
 

@@ -235,12 +235,3 @@ func means(r *plugin.Request, d *record.Device) bool {
 	conf, sys := plugin.ConfOf[Conf](r), sysfs(r.Session.Paths.Sys)
 	return err == nil && sys.resolve(conf) == nil && sys.names(conf, d)
 }
-
-// forget removes the record of the network's other name. The caller removes that of this
-// name.
-func forget(r *plugin.Request, rec *record.Record) error {
-	if rec.Network == r.Network {
-		return nil
-	}
-	return kernel.Of(r).Records.Remove(rec.Network, rec.Owner, name)
-}

@@ -113,7 +113,7 @@ func (c *Conf) pool(r *plugin.Request) (p *pool, err error) {
 		return nil, spec.Invalid("IPAM config missing 'ipam' key")
 	}
 	p = &pool{routes: c.IPAM.Routes, resolvConf: c.IPAM.ResolvConf, dataDir: dataDir(r, c.IPAM.DataDir)}
-	if err := checkRoutes(p.routes); err != nil {
+	if err := plugin.CheckRoutes(p.routes); err != nil {
 		return nil, err
 	}
 	if p.requested, err = requested(r, c); err != nil {
@@ -122,7 +122,7 @@ func (c *Conf) pool(r *plugin.Request) (p *pool, err error) {
 	if p.sets, err = Sets(c.all()); err != nil {
 		return nil, spec.Invalid("%w", err)
 	}
-	return p, checkFamilies(p.sets, r.Version)
+	return p, r.CheckFamilies(ipam.Families(p.sets))
 }
 
 // all lists the sets in the order of the result: capability, flat, ranges.
@@ -147,25 +147,6 @@ func Sets(conf [][]Range) ([]ipam.RangeSet, error) {
 		}
 	}
 	return out, ipam.Canonicalize(out)
-}
-
-func checkFamilies(sets []ipam.RangeSet, version string) error {
-	v4, v6 := ipam.Families(sets)
-	if (v4 > 1 || v6 > 1) && !spec.AtLeast(version, "0.3.0") {
-		return spec.Invalid("CNI version %v does not support more than 1 address per family", version)
-	}
-	return nil
-}
-
-// checkRoutes refuses a route without destination, which the reference copies in a form
-// that no caller can read.
-func checkRoutes(routes []spec.Route) error {
-	for i, r := range routes {
-		if !r.Dst.IsValid() {
-			return spec.Invalid("invalid route %d: no dst", i)
-		}
-	}
-	return nil
 }
 
 // requested collects the addresses that CNI_ARGS, args.cni and the capability ask for.

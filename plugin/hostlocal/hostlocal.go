@@ -86,8 +86,13 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 func allocate(ctx context.Context, r *plugin.Request, p *pool) ([]ipam.Lease, error) {
 	prior := kernel.Of(r).Read(r)
 	refused := true
-	if prior != nil { // a living attachment that refuses us gets its record back
-		r.Undo(func(context.Context) error { return restore(r, prior, refused) })
+	if prior != nil && r.Session.Dry == nil {
+		r.Undo(func(context.Context) error {
+			if !refused {
+				return nil
+			}
+			return kernel.Of(r).Records.Write(prior) // a living attachment that refuses us gets its record back
+		})
 	}
 	if err := kernel.Of(r).Record(r, &record.Record{DataDir: p.dataDir}); err != nil {
 		return nil, err
@@ -102,13 +107,6 @@ func allocate(ctx context.Context, r *plugin.Request, p *pool) ([]ipam.Lease, er
 	refused = false
 	pushRelease(r, p, leases)
 	return leases, nil
-}
-
-func restore(r *plugin.Request, prior *record.Record, refused bool) error {
-	if !refused || r.Session.Dry != nil {
-		return nil
-	}
-	return kernel.Of(r).Records.Write(prior)
 }
 
 func fromStore(ctx context.Context, r *plugin.Request, p *pool, gone func(ipam.Reservation) bool) ([]ipam.Lease, error) {

@@ -6,7 +6,9 @@ package kernel
 import (
 	"context"
 	"errors"
+	"slices"
 
+	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
 	"github.com/patchbay-net/patchbay/internal/nl"
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
@@ -190,9 +192,13 @@ func (k *Kernel) newer(r *plugin.Request) (list []spec.Attachment) {
 	return list
 }
 
-// Stays returns the attachments whose objects a GC by names must keep: those on its list
-// and newer ones.
-func (k *Kernel) Stays(r *plugin.Request) []spec.Attachment {
+// SweepReference queues the removal of what the reference plugins left in the firewall for
+// attachments that are neither on a GC's list nor newer.
+func (k *Kernel) SweepReference(r *plugin.Request) {
 	valid, _ := r.Head.Valid()
-	return append(append([]spec.Attachment{}, valid...), k.newer(r)...)
+	var stay []iptnft.Attachment
+	for _, a := range slices.Concat(valid, k.newer(r)) {
+		stay = append(stay, iptnft.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
+	}
+	k.NFT.Queue(iptnft.Sweep(r.Network, stay))
 }

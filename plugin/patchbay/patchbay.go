@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/plugin"
@@ -85,17 +86,11 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return prev, nil
 }
 
-// del runs every member in reverse order, and goes on after errors.
+// del runs every member in reverse order.
 func del(ctx context.Context, r *plugin.Request) error {
 	members := remaining(r)
-	var errs []error
-	for i := len(members) - 1; i >= 0; i-- {
-		m := members[i]
-		if err := m.Do(ctx, spec.Del, r.Head.PrevResult); err != nil {
-			errs = append(errs, failed(m, err, "delete"))
-		}
-	}
-	return errors.Join(errs...)
+	slices.Reverse(members)
+	return errors.Join(each(ctx, r, members, "delete", r.Head.PrevResult)...)
 }
 
 // askAll is CHECK and STATUS: every member answers, as in a list of a runtime
@@ -105,27 +100,21 @@ func askAll(ctx context.Context, r *plugin.Request) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, m := range members {
-		if err := m.Do(ctx, r.Verb, r.Head.PrevResult); err != nil {
-			errs = append(errs, failed(m, err, string(r.Verb)))
-		}
-	}
-	if len(errs) == 1 {
-		return errs[0]
-	}
-	return errors.Join(errs...)
+	return spec.Join(each(ctx, r, members, string(r.Verb), r.Head.PrevResult)...)
 }
 
-// gc calls every member, and goes on after errors.
 func gc(ctx context.Context, r *plugin.Request) error {
-	var errs []error
-	for _, m := range remaining(r) {
-		if err := m.Do(ctx, spec.GC, nil); err != nil {
-			errs = append(errs, failed(m, err, "GC"))
+	return errors.Join(each(ctx, r, remaining(r), "GC", nil)...)
+}
+
+// each calls every member, and goes on after errors.
+func each(ctx context.Context, r *plugin.Request, members []*plugin.Inner, verb string, prev json.RawMessage) (errs []error) {
+	for _, m := range members {
+		if err := m.Do(ctx, r.Verb, prev); err != nil {
+			errs = append(errs, failed(m, err, verb))
 		}
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // failed names the member of an error.

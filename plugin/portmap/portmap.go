@@ -147,7 +147,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 		lost.Shared, _ = heldFacts(r, k, lost.Owner)
 		return remove(ctx, r, k, lost)
 	})}
-	k.NFT.Queue(sweep(r.Network, k.Stays(r)))
+	k.SweepReference(r)
 	return errors.Join(append(errs, k.NFT.Commit(ctx))...)
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/patchbay-net/patchbay/internal/record"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
-	"github.com/patchbay-net/patchbay/spec"
 )
 
 // remove removes everything of one attachment: for DEL and GC. Every step runs even if
@@ -54,15 +53,6 @@ func (p *plan) reference(r *plugin.Request) iptnft.Made {
 	ports := make(map[netip.Addr]int)
 	p.each(func(_ mapping, to netip.Addr) { ports[to]++ })
 	return kernel.Attachment(r).Publishing(slices.Collect(maps.Keys(ports)), func(a netip.Addr) int { return ports[a] })
-}
-
-// sweep is what the reference plugin made for attachments that are not valid any more.
-func sweep(network string, valid []spec.Attachment) nft.Extra {
-	keep := make([]iptnft.Attachment, len(valid))
-	for i, a := range valid {
-		keep[i] = iptnft.Attachment{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}
-	}
-	return iptnft.Sweep(network, keep)
 }
 
 // withoutRecord makes up a record from other sources: the facts that the owner holds, the

@@ -145,20 +145,24 @@ func (c *Conf) Load(r *plugin.Request) (err error) {
 	if c.IPAM == nil {
 		return spec.Invalid("IPAM config missing 'ipam' key")
 	}
-	if c.addrs, err = c.addresses(r); err == nil {
-		err = checkFamilies(c.addrs, r.Version)
+	if c.addrs, err = c.addresses(r); err != nil {
+		return err
+	}
+	v4 := 0
+	for _, a := range c.addrs {
+		if a.prefix.Addr().Is4() {
+			v4++
+		}
+	}
+	if err := r.CheckFamilies(v4, len(c.addrs)-v4); err != nil {
+		return err
 	}
 	for _, a := range c.addrs {
-		if err == nil {
-			err = plugin.CheckPrefix(a.prefix)
+		if err := plugin.CheckPrefix(a.prefix); err != nil {
+			return err
 		}
 	}
-	for i, route := range c.IPAM.Routes {
-		if err == nil && !route.Dst.IsValid() {
-			err = spec.Invalid("invalid route %d: no dst", i)
-		}
-	}
-	return err
+	return plugin.CheckRoutes(c.IPAM.Routes)
 }
 
 func (c *Conf) addresses(r *plugin.Request) ([]address, error) {
@@ -257,19 +261,4 @@ func parseGateway(s string) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("invalid IP address: %s", s)
 	}
 	return a.Unmap(), nil
-}
-
-func checkFamilies(addrs []address, version string) error {
-	v4, v6 := 0, 0
-	for _, a := range addrs {
-		if a.prefix.Addr().Is4() {
-			v4++
-		} else {
-			v6++
-		}
-	}
-	if (v4 > 1 || v6 > 1) && !spec.AtLeast(version, "0.3.0") {
-		return spec.Invalid("CNI version %v does not support more than 1 address per family", version)
-	}
-	return nil
 }

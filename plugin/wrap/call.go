@@ -149,15 +149,7 @@ func (w *wrapped) each(list []Command, stop bool, fn func(*Command) error) error
 			break
 		}
 	}
-	return join(errs)
-}
-
-// join returns a single error unchanged, with its code.
-func join(errs []error) error {
-	if len(errs) == 1 {
-		return errs[0]
-	}
-	return errors.Join(errs...)
+	return spec.Join(errs...)
 }
 
 // command runs one command and returns the patch that it printed, if it should print one. A
