@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -49,7 +50,7 @@ func start(ctx context.Context, dir string, listen *Options) (s *member, err err
 			s.stop()
 		}
 	}()
-	failures := make(failure)
+	failures := &failure{first: make(chan error, 1)}
 	if err := s.read(ctx, memberConfig(dir, failures), failures); err != nil {
 		return s, fmt.Errorf("start etcd on the files of %s: %w: if they are damaged, move that directory away and start again: the hosts write again what they know, and networks must be created again", dir, err)
 	}
@@ -64,7 +65,7 @@ func start(ctx context.Context, dir string, listen *Options) (s *member, err err
 }
 
 // memberConfig is for a small node: its data is a few MB, of which each host has a copy.
-func memberConfig(dir string, failures failure) config.ServerConfig {
+func memberConfig(dir string, failures *failure) config.ServerConfig {
 	const name = "one"
 	self := types.MustNewURLs([]string{"http://127.0.0.1:2380"}) // nothing listens there
 	return config.ServerConfig{
@@ -83,46 +84,54 @@ func memberConfig(dir string, failures failure) config.ServerConfig {
 
 // failure makes an error of what etcd ends the process for, while it starts. Later it ends
 // the process, too: the service is started again.
-type failure chan error
+type failure struct {
+	first   chan error
+	running atomic.Bool
+}
 
 // OnWrite implements zapcore.CheckWriteHook. A logger without output still calls it.
-func (f failure) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
+func (f *failure) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 	err := errors.New(e.Message)
 	for _, field := range fields {
 		if why, ok := field.Interface.(error); ok {
 			err = fmt.Errorf("%s: %w", e.Message, why)
 		}
 	}
-	select {
-	case f <- err:
-		runtime.Goexit()
-	default:
+	if f.running.Load() {
 		panic(fmt.Errorf("etcd: %w", err))
 	}
+	select {
+	case f.first <- err:
+	default: // it is not the first
+	}
+	runtime.Goexit()
 }
 
 // read returns when the server has read its files and takes requests.
-func (s *member) read(ctx context.Context, c config.ServerConfig, failures failure) error {
+func (s *member) read(ctx context.Context, c config.ServerConfig, failures *failure) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	made := make(chan error, 1)
+	made := make(chan *etcdserver.EtcdServer, 1)
 	go func() {
 		defer func() {
 			if p := recover(); p != nil {
-				made <- fmt.Errorf("%v", p)
+				failures.first <- fmt.Errorf("%v", p)
 			}
 		}()
-		var err error
-		if s.etcd, err = etcdserver.NewServer(c); err == nil {
-			s.etcd.Start()
-			<-s.etcd.ReadyNotify()
+		etcd, err := etcdserver.NewServer(c)
+		if err != nil {
+			failures.first <- err
+			return
 		}
-		made <- err
+		etcd.Start()
+		<-etcd.ReadyNotify()
+		made <- etcd
 	}()
 	select {
-	case err := <-made:
-		return err
-	case err := <-failures:
+	case s.etcd = <-made:
+		failures.running.Store(true)
+		return nil
+	case err := <-failures.first:
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
