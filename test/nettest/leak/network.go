@@ -15,12 +15,12 @@ import (
 // network lists links, their addresses, queueing disciplines and filters, and
 // the namespace's routes and policy rules.
 func network() (State, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	h, err := nl.Host("/proc")
 	if err != nil {
-		return nil, fmt.Errorf("open netlink: %w", err)
+		return nil, err
 	}
 	defer h.Close()
-	links, err := nl.Retry(h.LinkList)
+	links, err := h.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -40,9 +40,9 @@ func network() (State, error) {
 }
 
 // onLink lists what sits on one link. A link that is deleted meanwhile carries nothing.
-func onLink(h *netlink.Handle, l netlink.Link) (State, error) {
+func onLink(h *nl.Conn, l netlink.Link) (State, error) {
 	name := l.Type() + " " + l.Attrs().Name
-	addrs, err := nl.Retry(func() ([]netlink.Addr, error) { return h.AddrList(l, netlink.FAMILY_ALL) })
+	addrs, err := h.AddrList(l, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("list addresses of %s: %w", name, err)
 	}
@@ -52,7 +52,7 @@ func onLink(h *netlink.Handle, l netlink.Link) (State, error) {
 			s = append(s, line("address", name, a.IPNet))
 		}
 	}
-	qdiscs, err := nl.Retry(func() ([]netlink.Qdisc, error) { return h.QdiscList(l) })
+	qdiscs, err := h.QdiscList(l)
 	if err != nil {
 		return nil, fmt.Errorf("list qdiscs of %s: %w", name, err)
 	}
@@ -66,10 +66,8 @@ func onLink(h *netlink.Handle, l netlink.Link) (State, error) {
 
 // routing lists routes of every table and policy rules, without what the kernel
 // derives from addresses (table local) and links (link-local, multicast).
-func routing(h *netlink.Handle, names map[int]string) (State, error) {
-	routes, err := nl.Retry(func() ([]netlink.Route, error) {
-		return h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
-	})
+func routing(h *nl.Conn, names map[int]string) (State, error) {
+	routes, err := h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
@@ -80,7 +78,7 @@ func routing(h *netlink.Handle, names map[int]string) (State, error) {
 			s = append(s, line("route", names[r.LinkIndex], r.Dst, "via", r.Gw, "table", r.Table))
 		}
 	}
-	rules, err := nl.Retry(func() ([]netlink.Rule, error) { return h.RuleList(netlink.FAMILY_ALL) })
+	rules, err := h.RuleList(netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("list rules: %w", err)
 	}
