@@ -59,7 +59,7 @@ func (k *Keeper) newEntry(r *record) *entry {
 
 // String names the attachment as its client id does.
 func (e *entry) String() string {
-	return client.ClientID(e.rec.ContainerID, e.rec.Network, e.rec.IfName)
+	return client.ID(e.rec.ContainerID, e.rec.Network, e.rec.IfName)
 }
 
 // settled reports whether the entry's ADD has ended.

@@ -30,9 +30,9 @@ type V4 struct {
 // them for the type.
 const maxID = 254
 
-// ClientID is the reference's client id of an attachment, container/network/interface: an address
+// ID is the reference's client id of an attachment, container/network/interface: an address
 // survives a change of programs.
-func ClientID(containerID, network, ifName string) string {
+func ID(containerID, network, ifName string) string {
 	id := containerID + "/" + network + "/" + ifName
 	return id[:min(len(id), maxID)]
 }

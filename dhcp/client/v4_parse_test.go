@@ -98,10 +98,10 @@ func TestComplete(t *testing.T) {
 }
 
 func TestID(t *testing.T) {
-	if id := ClientID("c", "n", "eth0"); id != "c/n/eth0" {
+	if id := ID("c", "n", "eth0"); id != "c/n/eth0" {
 		t.Error(id)
 	}
-	if id := ClientID(strings.Repeat("c", 300), "n", "eth0"); len(id) != 254 {
+	if id := ID(strings.Repeat("c", 300), "n", "eth0"); len(id) != 254 {
 		t.Error(len(id))
 	}
 }
