@@ -62,7 +62,9 @@ func packagesOf(t reflect.Type, out map[string]bool, seen map[reflect.Type]bool)
 		packagesOf(t.Elem(), out, seen)
 	case reflect.Struct:
 		for i := range t.NumField() {
-			packagesOf(t.Field(i).Type, out, seen)
+			if f := t.Field(i); f.IsExported() || f.Anonymous { // as structFields: no other field is a key
+				packagesOf(f.Type, out, seen)
+			}
 		}
 	}
 }
