@@ -51,7 +51,7 @@ type Fabric interface {
 // Agent is the agent of one host.
 type Agent struct {
 	opts Options
-	self *identity
+	self string // this host's id
 	dir  string // below Paths.State
 	wall func() time.Time
 
@@ -111,14 +111,14 @@ func New(opts Options) (*Agent, error) {
 	if a.self, err = loadIdentity(a.dir); err != nil {
 		return nil, err
 	}
-	a.mirror.self, a.mirror.doubt = a.self.ID, opts.Reclaim
+	a.mirror.self, a.mirror.doubt = a.self, opts.Reclaim
 	a.problems.set("cache", a.mirror.load(a.dir))
 	a.mirror.tables = tablesOf(&a.mirror.cache) // objects that cannot be read keep these values
 	return a, nil
 }
 
 // ID returns the host's id.
-func (a *Agent) ID() string { return a.self.ID }
+func (a *Agent) ID() string { return a.self }
 
 // How often the agent looks at everything, whether or not anything changed.
 const (

@@ -37,7 +37,7 @@ func (a *Agent) apply(ctx context.Context, all bool) {
 	}
 	if len(a.opts.DNS) > 0 {
 		containers, _ := a.here()
-		a.view.look(&w, a.self.ID, containers)
+		a.view.look(&w, a.self, containers)
 	}
 	if may.sets() {
 		a.problems.set("names", a.names.Listen(d.names))
@@ -52,7 +52,7 @@ func (a *Agent) facts(w *world) *facts {
 	f.dns = a.opts.DNS
 	f.settled = func(network string) bool { return settled(a.opts.ConfDir, network) }
 	f.self, f.uplink = a.uplink()
-	f.self.ID = a.self.ID // even if the uplink is unknown
+	f.self.ID = a.self // even if the uplink is unknown
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f.copies, f.unread = a.copies, a.unread != ""

@@ -113,7 +113,7 @@ func TestRestartShowsNoGap(t *testing.T) {
 // Two hosts with one id are reported; a former agent of this host is not. The report stays
 // until the other host's endpoints have not come for duplicateExpiry.
 func TestDuplicateID(t *testing.T) {
-	a := &Agent{self: &identity{ID: "me"}, run: "own", others: map[string]time.Time{}}
+	a := &Agent{self: "me", run: "own", others: map[string]time.Time{}}
 	before := store.Endpoint{Network: presence, ID: "host.before", Node: "me"}
 	next := store.Endpoint{Network: "lan", ID: "e2.next", Node: "me"}
 	own := store.Endpoint{Network: "lan", ID: "e1.own", Node: "me"}
@@ -145,7 +145,7 @@ func TestDuplicateID(t *testing.T) {
 // One look reports a duplicate id once, and the report ends.
 func TestDuplicateIDReportedOnce(t *testing.T) {
 	now := time.Now()
-	a := &Agent{self: &identity{ID: "me"}, run: "own", checked: now, others: map[string]time.Time{"before": now.Add(-time.Hour)}}
+	a := &Agent{self: "me", run: "own", checked: now, others: map[string]time.Time{"before": now.Add(-time.Hour)}}
 	a.opts.Store, a.problems.log = openStore(t), t.Logf
 	a.published = map[string]store.Item[store.Endpoint]{}
 	for key, e := range a.endpoints(&world{}, nil) {

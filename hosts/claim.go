@@ -22,7 +22,7 @@ import (
 // claim makes sure that this node holds a block of each subnet of a network. The cached
 // world shows whether there is anything to do; each change uses the store's current state.
 func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
-	if h := holdingOf(n, a.self.ID, w.blocksOf(n.Name), w.Own[n.Name]); h.complete() && len(h.extra) == 0 {
+	if h := holdingOf(n, a.self, w.blocksOf(n.Name), w.Own[n.Name]); h.complete() && len(h.extra) == 0 {
 		a.mirror.remember(n.Name, h.have)
 		return nil
 	}
@@ -30,7 +30,7 @@ func (a *Agent) claim(ctx context.Context, w *world, n *store.Network) error {
 	if err != nil {
 		return err
 	}
-	h := holdingOf(n, a.self.ID, all, w.Own[n.Name])
+	h := holdingOf(n, a.self, all, w.Own[n.Name])
 	if len(h.lost) > 0 {
 		if err := a.yield(w, n, h.lost); err != nil {
 			return err
@@ -60,7 +60,7 @@ func (a *Agent) blocksNow(ctx context.Context, w *world, n *store.Network) ([]st
 	case err == nil:
 		all = append(all, beside(w.Missing.Blocks, n.Name, all)...)
 		for _, b := range beside(w.Blocks, n.Name, all) {
-			if b.Node != a.self.ID && possible(n, b.Prefix) { // given back, or another store answers now: the watch will show which
+			if b.Node != a.self && possible(n, b.Prefix) { // given back, or another store answers now: the watch will show which
 				return nil, fmt.Errorf("the store no longer has block %s of %s: waiting for the event of its deletion", b.Prefix, w.nodeName(b.Node))
 			}
 		}
@@ -144,12 +144,12 @@ func (a *Agent) claimOne(ctx context.Context, w *world, n *store.Network, subnet
 			return store.Block{}, err
 		}
 		if !ok {
-			prefix, ok = freeBlock(subnet, bitsOf(n, subnet), taken, a.self.ID+" "+n.Name)
+			prefix, ok = freeBlock(subnet, bitsOf(n, subnet), taken, a.self+" "+n.Name)
 		}
 		if !ok {
 			return a.reclaim(ctx, w, n, subnet, blocks)
 		}
-		b := store.Block{Network: n.Name, Prefix: prefix, Node: a.self.ID}
+		b := store.Block{Network: n.Name, Prefix: prefix, Node: a.self}
 		switch err := a.createBlock(ctx, b); {
 		case err == nil:
 			return b, nil
@@ -189,7 +189,7 @@ func (a *Agent) createBlock(ctx context.Context, b store.Block) error {
 	if !errors.Is(err, store.ErrExists) {
 		return err
 	}
-	if at, err := a.opts.Store.Blocks().Get(ctx, b.Key()); err == nil && at.Object.Node == a.self.ID {
+	if at, err := a.opts.Store.Blocks().Get(ctx, b.Key()); err == nil && at.Object.Node == a.self {
 		return nil // an earlier call created it, and its answer was lost
 	}
 	return err
@@ -224,7 +224,7 @@ func (a *Agent) reclaim(ctx context.Context, w *world, n *store.Network, subnet 
 		if h.present || h.lasts || !h.lasting && a.wall().Sub(h.seen) < a.opts.Reclaim {
 			continue
 		}
-		b := store.Block{Network: n.Name, Prefix: h.Prefix, Node: a.self.ID}
+		b := store.Block{Network: n.Name, Prefix: h.Prefix, Node: a.self}
 		if err := a.dropBlock(ctx, h.Block); err == nil && a.createBlock(ctx, b) == nil {
 			a.opts.Log("network %s: %s, the holder of block %s, has not been seen since %s", n.Name, h.name, h.Prefix, h.seen.Format(time.RFC3339))
 			return b, nil

@@ -39,7 +39,7 @@ func TestReclaimAsksNoClock(t *testing.T) {
 	for about, ahead := range map[string]time.Duration{"right": 0, "a year ahead": 365 * 24 * time.Hour, "of 1970": time.Until(time.Unix(0, 0))} {
 		for _, seen := range []time.Time{time.Now(), time.Unix(0, 0), time.Now().Add(365 * 24 * time.Hour)} {
 			s, w, n := full(t, seen)
-			a := &Agent{self: &identity{ID: "me"}, wall: func() time.Time { return time.Now().Add(ahead) }}
+			a := &Agent{self: "me", wall: func() time.Time { return time.Now().Add(ahead) }}
 			a.opts.Store, a.opts.Reclaim, a.opts.Log = s, 24*time.Hour, t.Logf
 			must(t, a.claim(t.Context(), w, &n))
 			if got := a.mirror.cache.Own["lan"]; !slices.Equal(got, prefixes("10.200.0.4/30")) {
@@ -90,7 +90,7 @@ func TestDoubtOnDisk(t *testing.T) {
 // free.
 func TestLostBlockIsReached(t *testing.T) {
 	s, w, n := full(t, time.Now())
-	a := &Agent{self: &identity{ID: "me"}, wall: time.Now}
+	a := &Agent{self: "me", wall: time.Now}
 	a.opts.Store, a.opts.Reclaim, a.opts.Log, a.opts.Paths.CNI = s, 24*time.Hour, t.Logf, t.TempDir()
 	_, err := s.Endpoints().Create(t.Context(), store.Endpoint{Network: lasting, Node: "second", ID: "host.x"}, nil)
 	must(t, err)
@@ -108,7 +108,7 @@ func TestLostBlockIsReached(t *testing.T) {
 // other one.
 func TestFormerBlockLostInRace(t *testing.T) {
 	s, w, n := full(t, time.Now())
-	a := &Agent{self: &identity{ID: "me"}, wall: time.Now}
+	a := &Agent{self: "me", wall: time.Now}
 	a.opts.Store, a.opts.Reclaim, a.opts.Log = s, 24*time.Hour, t.Logf
 	must(t, s.Blocks().Delete(t.Context(), "lan/10.200.0.4-30", ""))
 	w.Own = map[string][]netip.Prefix{"lan": prefixes("10.200.0.0/30")}
@@ -149,7 +149,7 @@ func TestBlockOfHostThatWaits(t *testing.T) {
 // that it knows as another host's.
 func TestClaimOfEmptiedStore(t *testing.T) {
 	s, w, n := full(t, time.Now())
-	a := &Agent{self: &identity{ID: "me"}, wall: time.Now}
+	a := &Agent{self: "me", wall: time.Now}
 	a.opts.Store, a.opts.Reclaim, a.opts.Log = s, 24*time.Hour, t.Logf
 	w.Blocks = []store.Block{{Network: "lan", Prefix: prefix("10.200.0.4/30"), Node: "second"}}
 	must(t, s.Blocks().Delete(t.Context(), "lan/10.200.0.4-30", ""))

@@ -118,7 +118,7 @@ func TestForgetBack(t *testing.T) {
 // An endpoint that has changed since the last event is not removed.
 func TestDropChanged(t *testing.T) {
 	s := openStore(t)
-	a := &Agent{self: &identity{ID: "me"}, published: map[string]store.Item[store.Endpoint]{}}
+	a := &Agent{self: "me", published: map[string]store.Item[store.Endpoint]{}}
 	a.opts.Store = s
 	was := store.Endpoint{Network: "lan", Node: "me", ID: "e.x", Names: []string{"web"}}
 	now := was

@@ -56,7 +56,7 @@ func TestInTheWayAgain(t *testing.T) {
 // block of one family: its containers run.
 func TestInTheWayLater(t *testing.T) {
 	bridge(t, "lan0", prefix("10.200.7.9/20"))
-	a := &Agent{self: &identity{ID: "me"}}
+	a := &Agent{self: "me"}
 	a.opts.Paths.Proc = "/proc"
 	n := lan()
 	n.Subnets, n.BlockBits6 = append(prefixes("fd00:200::/48"), n.Subnets...), 64

@@ -80,7 +80,7 @@ func TestPublishStopsWithoutLease(t *testing.T) {
 
 // crowded is a host with 20 containers that the store does not have.
 func crowded() (*world, *Agent) {
-	a := &Agent{self: &identity{ID: "me"}, run: "x", checked: time.Now(), others: map[string]time.Time{}, published: map[string]store.Item[store.Endpoint]{}}
+	a := &Agent{self: "me", run: "x", checked: time.Now(), others: map[string]time.Time{}, published: map[string]store.Item[store.Endpoint]{}}
 	for n := range byte(20) {
 		addr := netip.AddrFrom4([4]byte{10, 200, 1, 2 + n})
 		a.containers = append(a.containers, container{Network: "lan", ID: fmt.Sprint("e", n), Addrs: []netip.Addr{addr}})

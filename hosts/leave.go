@@ -118,9 +118,9 @@ func (l *Leaving) inStore(ctx context.Context) (w world, err error) {
 	if w, err = (Admin{l.Store}).read(ctx); err != nil {
 		err = fmt.Errorf("give back blocks: %w", err)
 	}
-	w.Blocks = slices.DeleteFunc(w.Blocks, func(b store.Block) bool { return b.Node != self.ID })
-	w.Endpoints = slices.DeleteFunc(w.Endpoints, func(e store.Endpoint) bool { return e.Node != self.ID })
-	w.Nodes = slices.DeleteFunc(w.Nodes, func(n store.Node) bool { return n.ID != self.ID })
+	w.Blocks = slices.DeleteFunc(w.Blocks, func(b store.Block) bool { return b.Node != self })
+	w.Endpoints = slices.DeleteFunc(w.Endpoints, func(e store.Endpoint) bool { return e.Node != self })
+	w.Nodes = slices.DeleteFunc(w.Nodes, func(n store.Node) bool { return n.ID != self })
 	return w, err
 }
 

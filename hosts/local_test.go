@@ -88,7 +88,7 @@ func TestUsable(t *testing.T) {
 	home.Name, home.Subnets = "home", prefixes("192.0.2.0/24")
 	home.BlockBits4 = 28
 	w := &world{Networks: []store.Network{second, broken, home, first}, Own: map[string][]netip.Prefix{"lan": prefixes("10.200.3.0/24")}}
-	a := &Agent{self: &identity{ID: "me"}}
+	a := &Agent{self: "me"}
 	a.opts.Paths.Proc = "/proc"
 	out, wrong := a.usable(w, []netip.Addr{netip.MustParseAddr("192.0.2.7")})
 	if len(out) != 1 || out[0].Name != "lan" || len(wrong) != 3 {

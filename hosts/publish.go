@@ -25,7 +25,7 @@ import (
 func (a *Agent) endpoints(w *world, here []container) map[string]store.Endpoint {
 	out := map[string]store.Endpoint{}
 	add := func(e store.Endpoint) {
-		e.Node, e.ID = a.self.ID, e.ID+"."+a.run
+		e.Node, e.ID = a.self, e.ID+"."+a.run
 		out[e.Key()] = e
 	}
 	add(store.Endpoint{Network: presence, ID: "host"})
@@ -89,7 +89,7 @@ func (a *Agent) publish(ctx context.Context, w *world) error {
 	}
 	var others []store.Endpoint
 	for _, e := range w.Endpoints {
-		if _, ok := want[e.Key()]; !ok && e.Node == a.self.ID && may.endpoint(&e) {
+		if _, ok := want[e.Key()]; !ok && e.Node == a.self && may.endpoint(&e) {
 			others = append(others, e)
 		}
 	}
@@ -126,7 +126,7 @@ func (a *Agent) duplicateID(others []store.Endpoint, now time.Time) error {
 	if now.Sub(a.duplicateSeen) >= duplicateExpiry {
 		return nil
 	}
-	return fmt.Errorf("another host has the id %s of this one: stop the agent on one of them, remove %s there, and start it", a.self.ID, filepath.Join(a.dir, identityFile))
+	return fmt.Errorf("another host has the id %s of this one: stop the agent on one of them, remove %s there, and start it", a.self, filepath.Join(a.dir, identityFile))
 }
 
 // check reads which endpoints the store has on this host's lease: another program may have
@@ -135,7 +135,7 @@ func (a *Agent) check(ctx context.Context, w *world) error {
 	published := map[string]store.Item[store.Endpoint]{}
 	for _, network := range append([]store.Network{{Name: presence}, {Name: lasting}}, w.Networks...) {
 		ctx, cancel := context.WithTimeout(ctx, callTime)
-		prefix := network.Name + "/" + a.self.ID + "/"
+		prefix := network.Name + "/" + a.self + "/"
 		items, _, err := a.opts.Store.Endpoints().List(ctx, prefix)
 		if cancel(); errors.Is(err, store.ErrUnreadable) { // an endpoint on this lease is put or dropped whatever it holds
 			for key := range a.published {

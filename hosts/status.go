@@ -33,7 +33,7 @@ const statusFile = "status.json"
 
 // saveStatus writes the current problems of this host.
 func (a *Agent) saveStatus() error {
-	data, err := json.Marshal(status{a.self.ID, a.problems.all()})
+	data, err := json.Marshal(status{a.self, a.problems.all()})
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (a *Agent) node() (store.Node, error) {
 			return store.Node{}, err
 		}
 	}
-	return store.Node{ID: a.self.ID, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self.ID).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0), Lasting: true}, nil
+	return store.Node{ID: a.self, Name: a.opts.Name, Underlay: addrs, VTEP: mesh.VTEP(a.self).String(), Port: a.opts.Port, Seen: a.wall().UTC().Round(0), Lasting: true}, nil
 }
 
 // seenEvery is how often this host updates the time in its record, beside the lease: that
@@ -159,7 +159,7 @@ func (a *Agent) ensureLease(ctx context.Context) error {
 		}
 		a.run, a.published, a.checked = random(3), map[string]store.Item[store.Endpoint]{}, time.Time{}
 	}
-	e := store.Endpoint{Network: lasting, Node: a.self.ID, ID: "host." + a.run}
+	e := store.Endpoint{Network: lasting, Node: a.self, ID: "host." + a.run}
 	if _, there := a.published[e.Key()]; there {
 		return nil
 	}
@@ -211,7 +211,7 @@ func (a *Agent) leave(ctx context.Context, w *world) error {
 	}
 	var errs []error
 	for _, b := range w.Blocks {
-		if b.Node != a.self.ID || !gone(b.Network) {
+		if b.Node != a.self || !gone(b.Network) {
 			continue
 		}
 		if _, err := a.opts.Store.Networks().Get(ctx, b.Network); !errors.Is(err, store.ErrNotFound) {

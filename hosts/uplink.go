@@ -73,7 +73,7 @@ func (w *world) begun(n *store.Network, subnet netip.Prefix, self string) bool {
 // host: the bridge would take packets of other hosts. A network that has started continues,
 // but not with the subnets of a former network of its name.
 func (a *Agent) inTheWay(w *world, n *store.Network) error {
-	fresh := slices.DeleteFunc(slices.Clone(n.Subnets), func(s netip.Prefix) bool { return w.begun(n, s, a.self.ID) })
+	fresh := slices.DeleteFunc(slices.Clone(n.Subnets), func(s netip.Prefix) bool { return w.begun(n, s, a.self) })
 	if len(fresh) == 0 {
 		return nil
 	}

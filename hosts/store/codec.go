@@ -9,10 +9,10 @@ import (
 	"fmt"
 )
 
-// Schema is the version of every stored object. It changes when an older Patchbay would
+// schema is the version of every stored object. It changes when an older Patchbay would
 // misread what a newer one writes. A new field that the older one may ignore does not
 // change it.
-const Schema = 1
+const schema = 1
 
 // maxObject is the largest size of an object in bytes: etcd accepts 1.5 MiB in one request,
 // and the rest of the request needs room.
@@ -32,7 +32,7 @@ func encode[T Object](object T) ([]byte, error) {
 	if len(data) > maxObject {
 		return nil, fmt.Errorf("it has %d bytes, %d at most", len(data), maxObject)
 	}
-	return marshal(stored{Schema: Schema, Object: data})
+	return marshal(stored{Schema: schema, Object: data})
 }
 
 // marshal is json.Marshal without the escaping of HTML: plugin configurations keep their
@@ -54,8 +54,8 @@ func (k kind[T]) decode(key string, data []byte) (object T, err error) {
 	if err := json.Unmarshal(data, &s); err != nil {
 		return object, fmt.Errorf("%w: damaged: %w", ErrUnreadable, err)
 	}
-	if s.Schema > Schema {
-		return object, fmt.Errorf("%w: of schema %d, this Patchbay reads %d: update it", ErrUnreadable, s.Schema, Schema)
+	if s.Schema > schema {
+		return object, fmt.Errorf("%w: of schema %d, this Patchbay reads %d: update it", ErrUnreadable, s.Schema, schema)
 	}
 	if s.Schema < 1 {
 		return object, fmt.Errorf("%w: damaged: it has no schema", ErrUnreadable)
