@@ -62,8 +62,8 @@ func (i *Inner) head() {
 	i.set("cniVersion", i.request.Version)
 	i.set("type", i.Type)
 	if valid, ok := i.request.Head.Valid(); ok {
-		i.set("cni.dev/valid-attachments", valid)
-		i.set("cni.dev/attachments", valid)
+		i.set(validKey, valid)
+		i.set(validOldKey, valid)
 		i.set(clock.ListedKey, i.request.Listed())
 	}
 }
@@ -115,8 +115,8 @@ func (i *Inner) SetConfig(data []byte) error {
 	if err := json.Unmarshal(data, &conf); err != nil {
 		return spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
 	}
-	delete(conf, "cni.dev/valid-attachments")
-	delete(conf, "cni.dev/attachments")
+	delete(conf, validKey)
+	delete(conf, validOldKey)
 	delete(conf, clock.ListedKey)
 	i.conf = conf
 	i.head()
@@ -125,7 +125,7 @@ func (i *Inner) SetConfig(data []byte) error {
 
 // Add calls ADD with prev as the previous result.
 func (i *Inner) Add(ctx context.Context, prev *spec.Result) (*spec.Result, error) {
-	call, err := i.Call(spec.Add, nil)
+	call, err := i.call(spec.Add, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (i *Inner) Add(ctx context.Context, prev *spec.Result) (*spec.Result, error
 
 // Do calls a verb that has no result.
 func (i *Inner) Do(ctx context.Context, verb spec.Verb, prev json.RawMessage) error {
-	call, err := i.Call(verb, prev)
+	call, err := i.call(verb, prev)
 	if err != nil {
 		return err
 	}
@@ -142,8 +142,8 @@ func (i *Inner) Do(ctx context.Context, verb spec.Verb, prev json.RawMessage) er
 	return err
 }
 
-// Call is a verb of the plugin with the environment of the request.
-func (i *Inner) Call(verb spec.Verb, prev json.RawMessage) (*spec.Call, error) {
+// call is a verb of the plugin with the environment of the request.
+func (i *Inner) call(verb spec.Verb, prev json.RawMessage) (*spec.Call, error) {
 	stdin, err := i.Config(prev)
 	if err != nil {
 		return nil, err

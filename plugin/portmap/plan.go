@@ -106,7 +106,7 @@ func (p *plan) unserved() (out []mapping) {
 	return out
 }
 
-// ports are the elements that other attachments may claim too.
+// ports are the elements that other attachments may publish too.
 func (p *plan) ports() (elems []nft.Element) {
 	p.each(func(m mapping, to netip.Addr) {
 		elems = append(elems, nft.Port(m.published(to), p.only, p.comment))
@@ -172,7 +172,7 @@ func (p *plan) compile(k *kernel.Kernel, rec *record.Record) (s netstate.State) 
 		s = append(s, netstate.Element{Element: e})
 	}
 	for _, e := range p.ports() {
-		s = append(s, claim{netstate.Element{Element: e}, k, p.id, rec})
+		s = append(s, hostPort{netstate.Element{Element: e}, k, p.id, rec})
 	}
 	return s
 }
@@ -193,17 +193,17 @@ func isOurs(fact string) bool {
 	return false
 }
 
-// claim is a published port: an element that another owner may have.
-type claim struct {
+// hostPort is a published port: an element that another owner may have.
+type hostPort struct {
 	netstate.Element
 	k         *kernel.Kernel
 	container string
 	rec       *record.Record // nil in CHECK
 }
 
-// Ensure queues the claim. The owner of the port is known when the queue is committed, and
+// Ensure queues the element. The owner of the port is known when the queue is committed, and
 // only then is it checked whether that owner lives.
-func (c claim) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
+func (c hostPort) Ensure(_ context.Context, env *netstate.Env) (netstate.Undo, error) {
 	env.NFT.Claim(func(taken *nft.TakenError) error {
 		o := ownerOf(c.k, taken.Have)
 		switch {
@@ -235,7 +235,7 @@ func (e *TakenError) Port() string {
 }
 
 // Lost reports nothing for a port that another attachment of the container has.
-func (c claim) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, error) {
+func (c hostPort) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, error) {
 	lost, err := c.Element.Lost(ctx, env)
 	if len(lost) == 0 || err != nil {
 		return lost, err
@@ -248,7 +248,7 @@ func (c claim) Lost(ctx context.Context, env *netstate.Env) ([]netstate.Lost, er
 }
 
 // siblings reports whether another attachment of the container made an element.
-func (c claim) siblings(have nft.Element) bool {
+func (c hostPort) siblings(have nft.Element) bool {
 	mine, _ := nft.OwnerOf(c.Comment)
 	o := ownerOf(c.k, have)
 	return o.rec != nil && o.rec.ContainerID == c.container && string(o.rec.Owner) != mine &&
