@@ -123,7 +123,7 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 	}
 	defer unlock()
 	records := record.New(or(rt.RunDir, DefaultRunDir))
-	release, stays, err := records.Seize(c.Network, owner.Of(c.Network, c.ContainerID, c.IfName), func(now []record.Standing) string {
+	release, stays, err := records.Seize(c.Network, owner.Of(c.Network, c.ContainerID, c.IfName), func(now []record.CurrentRecord) string {
 		return rt.reasonToKeep(k, c, now)
 	})
 	if err != nil || stays != "" {
@@ -137,7 +137,7 @@ func (rt *Runtime) delOne(ctx context.Context, k *Keep, c *Cached) error {
 
 // reasonToKeep returns why an attachment is kept: it was made, or made again, since the list was
 // begun. It returns "" when it is not kept.
-func (rt *Runtime) reasonToKeep(k *Keep, c *Cached, now []record.Standing) string {
+func (rt *Runtime) reasonToKeep(k *Keep, c *Cached, now []record.CurrentRecord) string {
 	const newer = "it is newer than the list of valid attachments"
 	for _, s := range now {
 		if s.Since.After(k.listed) {

@@ -273,7 +273,7 @@ func (a *app) gcOptions(from runtimeName, grace time.Duration) (o gc.Options, er
 func reportList(r *gc.Report) []*gc.Attachment {
 	list := append([]*gc.Attachment{}, r.Attachments...)
 	for _, s := range r.Stray {
-		s.Why = s.Said()
+		s.Why = s.Reason()
 		list = append(list, s)
 	}
 	if r.Legacy != nil {
@@ -293,7 +293,7 @@ const whyLegacy = "rules of a dead attachment in iptables-legacy"
 func reportText(r *gc.Report) string {
 	t := newTable("STATE", "ATTACHMENT", "WHY", "OBJECT")
 	for _, a := range r.All() {
-		state, name, why := stateText(a.State, a.Removed), a.Name(), a.Said()
+		state, name, why := stateText(a.State, a.Removed), a.Name(), a.Reason()
 		if a.Stray() {
 			name = ""
 		}

@@ -19,7 +19,7 @@ import (
 // networkCreateCommand writes the file of a new network.
 type networkCreateCommand struct {
 	app *app
-	netfile.Wish
+	netfile.Request
 	DryRun bool `long:"dry-run" description:"print the file and write nothing"`
 	JSON   bool `long:"json" description:"print name, path and configuration as a JSON object"`
 	Args   struct {
@@ -36,7 +36,7 @@ func (c *networkCreateCommand) Execute([]string) error {
 	}
 	defer host.Close()
 	m := &netfile.Maker{Dir: confDir(c.app.getenv), Host: host, Random: kernelRandom{}, Warn: c.app.warn, Judge: c.judge}
-	made, err := m.Create(c.app.ctx, c.Wish, c.DryRun)
+	made, err := m.Create(c.app.ctx, c.Request, c.DryRun)
 	if err != nil {
 		return c.explain(err)
 	}

@@ -158,7 +158,7 @@ func (a *app) standing(network string) ([]*standing, error) {
 	for _, s := range slices.Collect(maps.Values(all)) {
 		if network == "" || s.Network == network {
 			slices.Sort(s.Plugins)
-			s.state, _ = life.Told(s.NetNS, s.mark, a.paths.Proc, a.paths.Run)
+			s.state, _ = life.AtForRemoval(s.NetNS, s.mark, a.paths.Proc, a.paths.Run)
 			s.Alive = s.state == life.Alive || s.state == life.Unsure && s.NetNS != ""
 			list = append(list, s)
 		}

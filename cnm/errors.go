@@ -47,17 +47,17 @@ func (e *DriverError) Is(target error) bool {
 	return target == ErrNotImplemented && e.Status == http.StatusNotFound
 }
 
-// SaysMissing says whether a driver answered that it does not know a network, an endpoint
+// IsMissing says whether a driver answered that it does not know a network, an endpoint
 // or a pool. The protocol has no codes, only a text that each driver words differently;
 // so a wrong result must cost no more than one call.
-func SaysMissing(err error) bool {
+func IsMissing(err error) bool {
 	return says(err, "not found", "unknown", "no such", "not exist", "n't exist", "not known", "no network", "invalid network", "invalid pool", "missing network") ||
 		errors.Is(err, ErrNotImplemented)
 }
 
 // SaysExists says whether a driver answered that something exists already.
 func SaysExists(err error) bool {
-	return says(err, "exist", "already", "duplicate", "in use", "conflict") && !SaysMissing(err)
+	return says(err, "exist", "already", "duplicate", "in use", "conflict") && !IsMissing(err)
 }
 
 func says(err error, words ...string) bool {

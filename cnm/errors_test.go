@@ -31,7 +31,7 @@ func TestWords(t *testing.T) {
 	} {
 		err := fmt.Errorf("around: %w", &DriverError{"NetworkDriver.X", text, 200})
 		got := ""
-		if SaysMissing(err) {
+		if IsMissing(err) {
 			got = "missing"
 		}
 		if SaysExists(err) {
@@ -41,7 +41,7 @@ func TestWords(t *testing.T) {
 			t.Errorf("%q is understood as %q, want %q", text, got, want)
 		}
 	}
-	if err := errors.New("not found"); SaysMissing(err) || SaysExists(err) {
+	if err := errors.New("not found"); IsMissing(err) || SaysExists(err) {
 		t.Error("an error of ours is taken for the driver's")
 	}
 }

@@ -51,7 +51,7 @@ func FuzzAnswer(f *testing.F) {
 			if err != nil && !errors.As(err, &answered) && !errors.Is(err, ErrBadAnswer) {
 				t.Error(err)
 			}
-			SaysMissing(err)
+			IsMissing(err)
 			SaysExists(err)
 		}
 		if p := address.Address; p.IsValid() && p.Bits() > p.Addr().BitLen() {

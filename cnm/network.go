@@ -98,8 +98,8 @@ type PortBinding struct {
 // MACOption is the value of OptionMAC.
 func MACOption(mac net.HardwareAddr) []byte { return []byte(mac) }
 
-// Nothing is an empty request or answer.
-type Nothing struct{}
+// Empty is an empty request or answer.
+type Empty struct{}
 
 // Capabilities is the answer to NetworkDriver.GetCapabilities.
 type Capabilities struct {

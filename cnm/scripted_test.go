@@ -31,7 +31,7 @@ func say[T any](d *scripted, got any) (*T, error) {
 }
 
 func (d *scripted) do(got any) error {
-	_, err := say[Nothing](d, got)
+	_, err := say[Empty](d, got)
 	return err
 }
 
@@ -111,7 +111,7 @@ func callTyped(t *testing.T, c *Client, e exchange) (any, error) {
 	out := fn.Call(args)
 	err, _ := out[len(out)-1].Interface().(error)
 	if len(out) == 1 {
-		return Nothing{}, err
+		return Empty{}, err
 	}
 	return out[0].Interface(), err
 }

@@ -228,7 +228,7 @@ func order[In any, P request[In]](fn func(context.Context, P) error) methodFunc 
 		if err != nil {
 			return nil, err
 		}
-		return Nothing{}, fn(ctx, in)
+		return Empty{}, fn(ctx, in)
 	}
 }
 
@@ -239,7 +239,7 @@ func remove[In any, P request[In]](fn func(context.Context, P) error) methodFunc
 	next := order[In, P](fn)
 	return func(ctx context.Context, body []byte) (any, error) {
 		if len(body) == 0 {
-			return Nothing{}, nil
+			return Empty{}, nil
 		}
 		ctx, cancel := outlive(ctx)
 		defer cancel()

@@ -143,5 +143,5 @@ func (s Suite) refused(t *testing.T, r Refusal) {
 	if !strings.Contains(e.Error(), r.Msg) {
 		t.Errorf("message is %q, want %q in it", e.Error(), r.Msg)
 	}
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }

@@ -91,7 +91,7 @@ func (c *collector) everything(ctx context.Context) error {
 	return errors.Join(
 		each(ctx, s.Endpoints.List, func(e *state.Endpoint) error { return c.endpoint(ctx, e.ID) }),
 		each(ctx, s.Networks.List, func(n *state.Network) error { return c.network(ctx, n) }),
-		each(ctx, s.Leases.List, func(l *state.Lease) error { return c.lease(ctx, l) }),
+		each(ctx, s.Leases.List, func(l *state.Allocation) error { return c.lease(ctx, l) }),
 		each(ctx, s.Pools.List, c.pool))
 }
 
@@ -208,18 +208,18 @@ func (d *Driver) runsOn(network string) verdict {
 }
 
 // lease judges a lease without its lock and, unless it is alive, again with the lock held.
-func (c *collector) lease(ctx context.Context, l *state.Lease) error {
+func (c *collector) lease(ctx context.Context, l *state.Allocation) error {
 	if c.judgeLease(l).state == life.Alive {
 		return nil
 	}
 	ctx, cancel := c.d.limit(ctx)
 	defer cancel()
-	return c.d.knownLease(ctx, l.ID, func(l *state.Lease) error {
+	return c.d.knownLease(ctx, l.ID, func(l *state.Allocation) error {
 		return c.settle(kindAddresses, leaseName(l), c.judgeLease(l), func() error { return c.d.dropLease(ctx, l) })
 	})
 }
 
-func (c *collector) judgeLease(l *state.Lease) verdict {
+func (c *collector) judgeLease(l *state.Allocation) verdict {
 	f := c.facts()
 	f.docker = c.docker.ofLease(l)
 	switch used, err := c.d.used(l); {
@@ -234,7 +234,7 @@ func (c *collector) judgeLease(l *state.Lease) verdict {
 }
 
 // used says whether one of our endpoints uses a lease.
-func (d *Driver) used(l *state.Lease) (bool, error) {
+func (d *Driver) used(l *state.Allocation) (bool, error) {
 	if l.Endpoint == "" {
 		return false, nil
 	}
@@ -246,7 +246,7 @@ func (d *Driver) used(l *state.Lease) (bool, error) {
 }
 
 // leaseName is for people. A lease whose request was interrupted has no known address.
-func leaseName(l *state.Lease) string {
+func leaseName(l *state.Allocation) string {
 	return cmp.Or(strings.Trim(fmt.Sprint(l.Given), "[]"), "asked") + " of " + l.Network
 }
 

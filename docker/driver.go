@@ -186,7 +186,7 @@ func (d *Driver) known(ctx context.Context, id string, do func(context.Context, 
 }
 
 // knownLease calls do for a lease, with its lock. A missing lease is no error.
-func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Lease) error) error {
+func (d *Driver) knownLease(ctx context.Context, id string, do func(*state.Allocation) error) error {
 	return ifFound(locked(ctx, d, id, d.store.Leases.Get, do))
 }
 

@@ -278,7 +278,7 @@ func (s *dockerView) ofEndpoint(e *state.Endpoint) listing {
 
 // ofLease checks the containers of all networks, of any driver. The MAC address would be
 // enough, but some drivers show none.
-func (s *dockerView) ofLease(l *state.Lease) listing {
+func (s *dockerView) ofLease(l *state.Allocation) listing {
 	if s == nil || s.silent {
 		return notAsked
 	}

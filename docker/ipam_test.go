@@ -117,7 +117,7 @@ func TestSweepLease(t *testing.T) {
 	}
 	_, err = x.address(0, "02:42:00:00:00:02", "")
 	must(t, err)
-	must(t, n.driver.store.Leases.Save(&state.Lease{ID: leaseID("podnet", "02:42:00:00:00:03"), Network: "podnet", Config: []byte(bridgeNet)}))
+	must(t, n.driver.store.Leases.Save(&state.Allocation{ID: leaseID("podnet", "02:42:00:00:00:03"), Network: "podnet", Config: []byte(bridgeNet)}))
 	n.stop()
 	n.boot()
 	out := n.collect(false, kindAddresses+": no endpoint uses them", unusedLease)

@@ -57,7 +57,7 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 	defer release()
 	l, err := d.store.Leases.Get(id)
 	if errors.Is(err, state.ErrUnknown) {
-		l, err = &state.Lease{ID: id, Network: p.Network, Config: p.Config}, nil
+		l, err = &state.Allocation{ID: id, Network: p.Network, Config: p.Config}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (d *Driver) RequestAddress(ctx context.Context, in *cnm.RequestAddressReque
 // give answers from a lease. It calls the IPAM plugin if there is no lease yet, or if the
 // lease does not have the wanted address. A lease from before the last boot does not
 // count: the IPAM plugin may have given its addresses to another since.
-func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
+func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Allocation, wanted netip.Addr) (*cnm.RequestAddressResponse, error) {
 	if used, err := d.used(l); err != nil {
 		return nil, err
 	} else if !used { // its next endpoint is not known yet, even if the MAC address was used before
@@ -104,7 +104,7 @@ func (d *Driver) give(ctx context.Context, p *state.Pool, l *state.Lease, wanted
 
 // forDocker is an address in the form that Docker needs: a single one with ptp, which has
 // no subnet on its link.
-func forDocker(l *state.Lease, a netip.Prefix) netip.Prefix {
+func forDocker(l *state.Allocation, a netip.Prefix) netip.Prefix {
 	if list, err := chain.ParseList(l.Config); err == nil && first(list).Type == "ptp" {
 		return netip.PrefixFrom(a.Addr(), a.Addr().BitLen())
 	}
@@ -131,7 +131,7 @@ func asText(r *spec.Result) string {
 	return strings.Join(out, ", ")
 }
 
-func (d *Driver) saveLease(l *state.Lease) error {
+func (d *Driver) saveLease(l *state.Allocation) error {
 	l.Since = time.Now()
 	d.opts.step()
 	err := d.store.Leases.Save(l)
@@ -140,7 +140,7 @@ func (d *Driver) saveLease(l *state.Lease) error {
 }
 
 // ask calls the IPAM plugin, after releasing what it gave before.
-func (d *Driver) ask(ctx context.Context, l *state.Lease) error {
+func (d *Driver) ask(ctx context.Context, l *state.Allocation) error {
 	fresh := l.Since.IsZero() // for another lease, a killed call may have asked the plugin
 	l.Result, l.Boot = nil, d.boot
 	if err := d.saveLease(l); err != nil {
@@ -168,7 +168,7 @@ func (d *Driver) ask(ctx context.Context, l *state.Lease) error {
 
 // leaseList is a list for the IPAM plugin alone, with the first plugin's configuration,
 // as the first plugin would call it.
-func leaseList(l *state.Lease) (*chain.List, error) {
+func leaseList(l *state.Allocation) (*chain.List, error) {
 	list, err := chain.ParseList(l.Config)
 	if err != nil {
 		return nil, err
@@ -185,7 +185,7 @@ func leaseList(l *state.Lease) (*chain.List, error) {
 
 // leaseCall is what the IPAM plugin is called with. A namespace stands in for that of the
 // interface, which does not exist yet; a plugin refuses its caller's own.
-func (d *Driver) leaseCall(ctx context.Context, l *state.Lease) (list *chain.List, a chain.Attachment, err error) {
+func (d *Driver) leaseCall(ctx context.Context, l *state.Allocation) (list *chain.List, a chain.Attachment, err error) {
 	if list, err = leaseList(l); err != nil {
 		return nil, a, err
 	}
@@ -232,7 +232,7 @@ func (d *Driver) ReleaseAddress(ctx context.Context, in *cnm.ReleaseAddressReque
 }
 
 func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error {
-	return d.knownLease(ctx, id, func(l *state.Lease) error {
+	return d.knownLease(ctx, id, func(l *state.Allocation) error {
 		l.Given = slices.DeleteFunc(l.Given, func(a netip.Addr) bool { return a == addr })
 		if err := d.saveLease(l); err != nil || len(l.Given) > 0 {
 			return err
@@ -246,7 +246,7 @@ func (d *Driver) giveBack(ctx context.Context, id string, addr netip.Addr) error
 
 // dropLease releases a lease. One that cannot be released now remains in the state for
 // the collector.
-func (d *Driver) dropLease(ctx context.Context, l *state.Lease) error {
+func (d *Driver) dropLease(ctx context.Context, l *state.Allocation) error {
 	list, a, err := d.leaseCall(ctx, l)
 	if err != nil {
 		return err
@@ -299,7 +299,7 @@ func (d *Driver) freeAddress(ctx context.Context, network, id string, wanted net
 	return err
 }
 
-func takenBy(l *state.Lease) error {
+func takenBy(l *state.Allocation) error {
 	return fmt.Errorf("the MAC address is that of endpoint %.12s in network %s: choose another --mac-address", l.Endpoint, l.Network)
 }
 
@@ -326,7 +326,7 @@ func (d *Driver) leased(ctx context.Context, n *network, e *state.Endpoint) (any
 	return staticOf(l), nil
 }
 
-func staticOf(l *state.Lease) static {
+func staticOf(l *state.Allocation) static {
 	out := static{Type: "static", Routes: l.Result.Routes, DNS: l.Result.DNS}
 	for _, ip := range l.Result.IPs {
 		out.Addresses = append(out.Addresses, staticAddress{ip.Address, ip.Gateway})
@@ -345,7 +345,7 @@ const (
 // endLease unbinds an endpoint's lease, or gives it back. With --mac-address the lease
 // may already be the next endpoint's, which Docker created before the first was removed.
 func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseEnd) error {
-	return d.knownLease(ctx, id, func(l *state.Lease) error {
+	return d.knownLease(ctx, id, func(l *state.Allocation) error {
 		switch {
 		case l.Endpoint != endpointID:
 			return nil
@@ -358,8 +358,8 @@ func (d *Driver) endLease(ctx context.Context, id, endpointID string, end leaseE
 }
 
 // bind binds a lease to an endpoint; nil when there is none.
-func (d *Driver) bind(ctx context.Context, id, endpointID string) (bound *state.Lease, err error) {
-	err = d.knownLease(ctx, id, func(l *state.Lease) error {
+func (d *Driver) bind(ctx context.Context, id, endpointID string) (bound *state.Allocation, err error) {
+	err = d.knownLease(ctx, id, func(l *state.Allocation) error {
 		if bound = l; l.Endpoint == endpointID {
 			return nil
 		}

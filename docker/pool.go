@@ -72,7 +72,7 @@ func (d *Driver) RequestPool(ctx context.Context, in *cnm.RequestPoolRequest) (*
 // answers checks that the IPAM plugin exists and can be called. Addresses that were
 // requested from a plugin that never answered could not be released either.
 func (d *Driver) answers(ctx context.Context, p *state.Pool) error {
-	list, err := leaseList(&state.Lease{Config: p.Config})
+	list, err := leaseList(&state.Allocation{Config: p.Config})
 	if err == nil {
 		_, err = d.run[lease].Validate(ctx, list)
 	}

@@ -107,7 +107,7 @@ func (f *facts) awaiting(e *state.Endpoint) verdict {
 // lease is judged by its use: Docker requests an address first, and releases it last. An
 // address that Docker got and no endpoint of ours has may belong to a container on
 // another driver's network (-d macvlan --ipam-driver patchbay), which only Docker knows.
-func (f *facts) lease(l *state.Lease) verdict {
+func (f *facts) lease(l *state.Allocation) verdict {
 	switch {
 	case f.use.state != life.Dead:
 		return f.use

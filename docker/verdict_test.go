@@ -100,26 +100,26 @@ func TestVerdictOfLease(t *testing.T) {
 	given := []netip.Addr{netip.MustParseAddr("10.1.0.5")}
 	by, none, unknown := alive("an endpoint's"), dead("none's"), unsure("unknown")
 	for name, c := range map[string]struct {
-		l      state.Lease
+		l      state.Allocation
 		age    time.Duration
 		use    verdict
 		docker listing
 		want   life.State
 	}{
-		"an endpoint's":                      {state.Lease{Endpoint: "e", Given: given}, anHour, by, hasNot, life.Alive},
-		"an endpoint's from before the boot": {state.Lease{Endpoint: "e", Given: given, Boot: "before"}, anHour, by, notAsked, life.Alive},
-		"an endpoint's that cannot be read":  {state.Lease{Endpoint: "e", Given: given, Boot: "before"}, anHour, unknown, hasNot, life.Unsure},
-		"from before the boot":               {state.Lease{Given: given, Boot: "before"}, aSecond, none, has, life.Dead},
-		"of a driver that wrote no boot":     {state.Lease{Given: given}, anHour, none, notAsked, life.Alive},
-		"waits for its endpoint":             {state.Lease{Given: given, Boot: "now"}, anHour, none, notAsked, life.Alive},
-		"another driver's":                   {state.Lease{Given: given, Boot: "now"}, anHour, none, has, life.Alive},
-		"no container's":                     {state.Lease{Given: given, Boot: "now"}, anHour, none, hasNot, life.Dead},
-		"endpoint gone":                      {state.Lease{Endpoint: "e", Given: given, Boot: "now"}, anHour, none, notAsked, life.Dead},
-		"endpoint just gone":                 {state.Lease{Endpoint: "e", Given: given, Boot: "now"}, aSecond, none, notAsked, life.Alive},
-		"endpoint removed":                   {state.Lease{Unbound: true, Given: given, Boot: "now"}, anHour, none, has, life.Dead},
-		"endpoint just removed":              {state.Lease{Unbound: true, Given: given, Boot: "now"}, aSecond, none, notAsked, life.Alive},
-		"asked for, and never given":         {state.Lease{Boot: "now"}, anHour, none, notAsked, life.Dead},
-		"asked for":                          {state.Lease{Boot: "now"}, aSecond, none, notAsked, life.Alive},
+		"an endpoint's":                      {state.Allocation{Endpoint: "e", Given: given}, anHour, by, hasNot, life.Alive},
+		"an endpoint's from before the boot": {state.Allocation{Endpoint: "e", Given: given, Boot: "before"}, anHour, by, notAsked, life.Alive},
+		"an endpoint's that cannot be read":  {state.Allocation{Endpoint: "e", Given: given, Boot: "before"}, anHour, unknown, hasNot, life.Unsure},
+		"from before the boot":               {state.Allocation{Given: given, Boot: "before"}, aSecond, none, has, life.Dead},
+		"of a driver that wrote no boot":     {state.Allocation{Given: given}, anHour, none, notAsked, life.Alive},
+		"waits for its endpoint":             {state.Allocation{Given: given, Boot: "now"}, anHour, none, notAsked, life.Alive},
+		"another driver's":                   {state.Allocation{Given: given, Boot: "now"}, anHour, none, has, life.Alive},
+		"no container's":                     {state.Allocation{Given: given, Boot: "now"}, anHour, none, hasNot, life.Dead},
+		"endpoint gone":                      {state.Allocation{Endpoint: "e", Given: given, Boot: "now"}, anHour, none, notAsked, life.Dead},
+		"endpoint just gone":                 {state.Allocation{Endpoint: "e", Given: given, Boot: "now"}, aSecond, none, notAsked, life.Alive},
+		"endpoint removed":                   {state.Allocation{Unbound: true, Given: given, Boot: "now"}, anHour, none, has, life.Dead},
+		"endpoint just removed":              {state.Allocation{Unbound: true, Given: given, Boot: "now"}, aSecond, none, notAsked, life.Alive},
+		"asked for, and never given":         {state.Allocation{Boot: "now"}, anHour, none, notAsked, life.Dead},
+		"asked for":                          {state.Allocation{Boot: "now"}, aSecond, none, notAsked, life.Alive},
 	} {
 		f := facts{now: time.Now(), boot: "now", grace: time.Minute, docker: c.docker, use: c.use}
 		c.l.Since = f.now.Add(-c.age)
@@ -168,8 +168,8 @@ func TestListing(t *testing.T) {
 		addresses: []engineEndpoint{{mac: mac, addrs: []netip.Addr{addr}}},
 	}
 	silent := &dockerView{before: before, silent: true}
-	lease := func(network, mac string, since time.Time, given ...netip.Addr) *state.Lease {
-		return &state.Lease{ID: leaseID(network, mac), Network: network, Given: given, Since: since}
+	lease := func(network, mac string, since time.Time, given ...netip.Addr) *state.Allocation {
+		return &state.Allocation{ID: leaseID(network, mac), Network: network, Given: given, Since: since}
 	}
 	for name, c := range map[string]struct{ got, want listing }{
 		"network":                     {s.ofNetwork(&state.Network{ID: "n", Since: old}), has},

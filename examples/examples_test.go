@@ -82,7 +82,7 @@ func TestChain(t *testing.T) {
 	if err := rt.Del(t.Context(), list, b); err != nil {
 		t.Error(err)
 	}
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 func attach(t *testing.T, rt *chain.Runtime, list *chain.List, a chain.Attachment, address string) {

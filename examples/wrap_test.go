@@ -93,14 +93,14 @@ func TestAnnounce(t *testing.T) {
 			h.must(h.rt.Status(t.Context(), h.list))
 			h.must(h.rt.Del(t.Context(), h.list, h.at))
 			h.must(h.rt.Del(t.Context(), h.list, h.at))
-			leak.Nothing(t, before)
+			leak.NoLeaks(t, before)
 
 			h.must(os.RemoveAll(filepath.Join(h.root, "announced")))
 			h.must(os.WriteFile(filepath.Join(h.root, "announced"), nil, 0o600)) // a file where the hook needs a directory
 			if _, err := h.rt.Add(t.Context(), h.list, h.at); err == nil || !strings.Contains(err.Error(), "announce") {
 				t.Errorf("ADD without a place to announce: %v", err)
 			}
-			leak.Nothing(t, before)
+			leak.NoLeaks(t, before)
 		})
 	}
 }
@@ -121,7 +121,7 @@ func TestGate(t *testing.T) {
 	_, err := h.rt.Add(t.Context(), h.list, h.at)
 	h.must(err)
 	h.must(h.rt.Del(t.Context(), h.list, h.at))
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 	var steps []string
 	for line := range strings.Lines(h.read(filepath.Join(h.root, "log"))) {
 		var s struct{ Verb, Step, Name string }
@@ -150,7 +150,7 @@ func TestSecondInterface(t *testing.T) {
 	}
 	h.must(h.rt.Check(t.Context(), h.list, h.at))
 	h.must(h.rt.Del(t.Context(), h.list, h.at))
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 // TestShellWrapperIsOnThePage: the page shows the wrapper that is tested here.

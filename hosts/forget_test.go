@@ -102,7 +102,7 @@ func TestForgetBack(t *testing.T) {
 		"leave": func(s store.Store) error {
 			w, err := Admin{s}.read(t.Context())
 			must(t, err)
-			return (&Leaving{Store: s, Say: t.Logf}).giveBack(t.Context(), w)
+			return (&Leaving{Store: s, Log: t.Logf}).giveBack(t.Context(), w)
 		},
 	} {
 		s, _ := gone(t)

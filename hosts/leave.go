@@ -25,7 +25,7 @@ type Leaving struct {
 	ConfDir string                      // as the agent's
 	Force   bool                        // even if addresses of this host's blocks are in use
 	Clear   func(context.Context) error // removes what the fabric made
-	Say     func(format string, args ...any)
+	Log     func(format string, args ...any)
 
 	dir   string
 	links opener
@@ -52,7 +52,7 @@ func (l Leaving) Do(ctx context.Context) error {
 	}
 	removed, err := removeConfs(l.ConfDir, func(string) bool { return false })
 	for _, network := range removed {
-		l.Say("network %s: configuration removed", network)
+		l.Log("network %s: configuration removed", network)
 	}
 	if err := errors.Join(err, l.idle(own)); err != nil { // a runtime may have read a configuration before it was removed
 		return err
@@ -131,7 +131,7 @@ func (l *Leaving) giveBack(ctx context.Context, theirs world) error {
 	for _, b := range theirs.Blocks {
 		gone, err := deleteWhile(ctx, l.Store.Blocks(), b.Key(), func(now store.Block) bool { return now.Node == b.Node })
 		if errs = append(errs, err); gone {
-			l.Say("network %s: gave back block %s", b.Network, b.Prefix)
+			l.Log("network %s: gave back block %s", b.Network, b.Prefix)
 		}
 	}
 	for _, e := range theirs.Endpoints {
@@ -148,7 +148,7 @@ func (l *Leaving) giveBack(ctx context.Context, theirs world) error {
 
 // dropBridges removes the bridges that nothing uses.
 func (l *Leaving) dropBridges(w *world) error {
-	b, err := openBridges(l.links, l.Paths, w, l.Say)
+	b, err := openBridges(l.links, l.Paths, w, l.Log)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (l *Leaving) dropBridges(w *world) error {
 	for _, network := range w.Bridges {
 		gone, err := b.drop(network)
 		if errs = append(errs, err); !gone && err == nil {
-			l.Say("network %s: %s stays: it is in use", network, bridgeName(network))
+			l.Log("network %s: %s stays: it is in use", network, bridgeName(network))
 		}
 	}
 	return errors.Join(errs...)

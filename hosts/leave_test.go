@@ -33,7 +33,7 @@ func leaving(t *testing.T, g *gate) (h *host, l Leaving, block netip.Prefix, cle
 	h.stop()
 	cleared = new(int)
 	clear := func(context.Context) error { *cleared++; return nil }
-	return h, Leaving{Store: g, Paths: h.agent.opts.Paths, ConfDir: h.dir + "/net.d", Clear: clear, Say: h.log.add}, block, cleared
+	return h, Leaving{Store: g, Paths: h.agent.opts.Paths, ConfDir: h.dir + "/net.d", Clear: clear, Log: h.log.add}, block, cleared
 }
 
 // inStore counts the blocks, hosts and endpoints of a store.

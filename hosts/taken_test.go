@@ -34,7 +34,7 @@ func TestTakenMeanwhile(t *testing.T) {
 	for about, give := range map[string]func(store.Store, world) error{
 		"forget": func(s store.Store, _ world) error { _, err := Admin{s}.Forget(t.Context(), "a"); return err },
 		"leave": func(s store.Store, w world) error {
-			l := &Leaving{Store: s, Say: t.Logf}
+			l := &Leaving{Store: s, Log: t.Logf}
 			return l.giveBack(t.Context(), w)
 		},
 	} {

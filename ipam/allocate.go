@@ -17,7 +17,7 @@ var ErrExhausted = errors.New("no IP addresses available in range set")
 
 // Request asks for one address from each set.
 type Request struct {
-	Owner     Owner
+	Owner     Holder
 	Sets      []RangeSet   // canonical
 	Requested []netip.Addr // requested addresses; all of them or none
 
@@ -32,15 +32,15 @@ type Request struct {
 	Dry bool
 }
 
-// Lease is an address with its prefix length, and the gateway of its range.
-type Lease struct {
+// Grant is an address with its prefix length, and the gateway of its range.
+type Grant struct {
 	Address netip.Prefix
 	Gateway netip.Addr
 }
 
 // Allocate takes one address from each set, in order, round robin from the last one given
 // out. On an error it releases what it took.
-func Allocate(tx *Tx, req *Request) ([]Lease, error) {
+func Allocate(tx *Tx, req *Request) ([]Grant, error) {
 	a := &allocation{tx: tx, Request: req, wanted: unique(req.Requested)}
 	leases, err := a.all()
 	if err == nil {
@@ -71,15 +71,15 @@ func unique(in []netip.Addr) []netip.Addr {
 	return out
 }
 
-func (a *allocation) all() ([]Lease, error) {
-	leases := make([]Lease, 0, len(a.Sets))
+func (a *allocation) all() ([]Grant, error) {
+	leases := make([]Grant, 0, len(a.Sets))
 	for i, set := range a.Sets {
 		addr, err := a.one(i, set)
 		if err != nil {
 			return nil, fmt.Errorf("failed to allocate for range %d: %w", i, err)
 		}
 		r := set[set.Find(addr)]
-		leases = append(leases, Lease{netip.PrefixFrom(addr, r.Subnet.Bits()), r.Gateway})
+		leases = append(leases, Grant{netip.PrefixFrom(addr, r.Subnet.Bits()), r.Gateway})
 	}
 	if len(a.wanted) > 0 {
 		return nil, fmt.Errorf("failed to allocate all requested IPs:%s", list(a.wanted))
@@ -291,7 +291,7 @@ func spans(set RangeSet, cursor netip.Addr) []span {
 
 // Release releases those addresses of an owner that match accepts, in any range; nil accepts
 // all. To hold none is no error. It goes on after an error and returns what it released.
-func Release(tx *Tx, o Owner, match func(Reservation) bool) ([]Reservation, error) {
+func Release(tx *Tx, o Holder, match func(Reservation) bool) ([]Reservation, error) {
 	held, err := tx.Held(o)
 	if match != nil {
 		held = slices.DeleteFunc(held, func(r Reservation) bool { return !match(r) })
@@ -314,12 +314,12 @@ func releaseAll(tx *Tx, all []Reservation, err error) ([]Reservation, error) {
 // Stale sweeps, and lists the owners for which keep returns false (GC). A file that names no
 // owner is no reservation of a container: operators block addresses that way. keep gets an
 // empty IfName for files without one.
-func Stale(tx *Tx, keep func(Owner) bool) (map[Owner]bool, error) {
+func Stale(tx *Tx, keep func(Holder) bool) (map[Holder]bool, error) {
 	if err := tx.Sweep(); err != nil {
 		return nil, err
 	}
 	all, err := tx.List(false)
-	owners := map[Owner]bool{}
+	owners := map[Holder]bool{}
 	for _, r := range all {
 		if r.Owner.ID != "" && !keep(r.Owner) {
 			owners[r.Owner] = true

@@ -53,7 +53,7 @@ func BenchmarkAddDel(b *testing.B) {
 
 func benchAddDel(b *testing.B, store *ipam.FileStore) {
 	sets := []ipam.RangeSet{Set(b, "10.1.0.0/16")}
-	owner := ipam.Owner{ID: "bench", IfName: "eth0"}
+	owner := ipam.Holder{ID: "bench", IfName: "eth0"}
 	step := func(fn func(tx *ipam.Tx) error) {
 		tx, err := store.Begin(context.Background(), ipam.Write)
 		if err != nil {

@@ -31,7 +31,7 @@ func TestOldFiles(t *testing.T) {
 	b.del("c1", 2)
 	tx := b.begin(ipam.Existing)
 	defer tx.Close()
-	gone, err := gc(tx, func(ipam.Owner) bool { return false })
+	gone, err := gc(tx, func(ipam.Holder) bool { return false })
 	if err != nil || len(gone) != 1 || gone[0].Owner != eth0("other") {
 		t.Errorf("collected %v, %v; want only other", gone, err)
 	}

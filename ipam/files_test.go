@@ -46,7 +46,7 @@ func (b *bed) begin(m ipam.Mode) *ipam.Tx {
 	return tx
 }
 
-func eth0(id string) ipam.Owner { return ipam.Owner{ID: id, IfName: "eth0"} }
+func eth0(id string) ipam.Holder { return ipam.Holder{ID: id, IfName: "eth0"} }
 
 func (b *bed) try(req *ipam.Request) (string, error) {
 	b.Helper()
@@ -220,7 +220,7 @@ func TestTornFiles(t *testing.T) {
 	if err := ipam.Status(tx, b.sets, nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := gc(tx, func(ipam.Owner) bool { return true }); err != nil {
+	if _, err := gc(tx, func(ipam.Holder) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
 	tx.Close()
@@ -239,7 +239,7 @@ func TestRefusedNames(t *testing.T) {
 		}
 	}
 	b := newBed(t, Set(t, "10.1.0.0/24"))
-	for _, o := range []ipam.Owner{{}, {ID: "c"}, {IfName: "eth0"}, {ID: "c\r\neth1", IfName: "eth0"}, {ID: "c", IfName: "e\n"},
+	for _, o := range []ipam.Holder{{}, {ID: "c"}, {IfName: "eth0"}, {ID: "c\r\neth1", IfName: "eth0"}, {ID: "c", IfName: "e\n"},
 		{ID: "../c", IfName: "eth0"}, {ID: "c d", IfName: "eth0"}, {ID: "c", IfName: "\x00"}} {
 		if got, err := b.try(&ipam.Request{Owner: o}); err == nil {
 			t.Errorf("%q got %s", o, got)

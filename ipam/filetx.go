@@ -14,19 +14,19 @@ import (
 const separator = "\r\n"
 
 // content is the content of an address's file.
-func (o Owner) content() string { return o.ID + separator + o.IfName }
+func (o Holder) content() string { return o.ID + separator + o.IfName }
 
 // ownerOf reads the content of a file, also with the line ends that scripts write. The zero
 // Owner is one that we cannot name.
-func ownerOf(content string) Owner {
+func ownerOf(content string) Holder {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(content), "\n")
-	o := Owner{strings.TrimSpace(id), ifName}
+	o := Holder{strings.TrimSpace(id), ifName}
 	check := o
 	if check.IfName == "" {
 		check.IfName = "eth0"
 	}
 	if check.Validate() != nil {
-		return Owner{}
+		return Holder{}
 	}
 	return o
 }
@@ -46,7 +46,7 @@ type Tx struct {
 	suspect bool // the index was found wrong, or is not to be trusted next time
 
 	// What the last scan of this transaction found; nil without one.
-	owners map[netip.Addr]Owner
+	owners map[netip.Addr]Holder
 	torn   []string
 }
 
@@ -64,21 +64,21 @@ func (t *Tx) Close() {
 	}
 }
 
-func (t *Tx) reservation(e entry, o Owner) Reservation {
+func (t *Tx) reservation(e entry, o Holder) Reservation {
 	return Reservation{Addr: e.addr, Owner: o, EarlierBoot: t.store.Boot.before(e.boot, e.time()), Since: e.time()}
 }
 
 // Held returns the addresses of an owner, in any order. It looks for the owner's files, and when there are none for those of an older version,
 // which hold the id alone.
-func (t *Tx) Held(o Owner) ([]Reservation, error) {
+func (t *Tx) Held(o Holder) ([]Reservation, error) {
 	held, err := t.heldBy(o.content(), o)
 	if err == nil && len(held) == 0 {
-		held, err = t.heldBy(o.ID, Owner{ID: o.ID})
+		held, err = t.heldBy(o.ID, Holder{ID: o.ID})
 	}
 	return held, err
 }
 
-func (t *Tx) heldBy(content string, o Owner) ([]Reservation, error) {
+func (t *Tx) heldBy(content string, o Holder) ([]Reservation, error) {
 	k := keyOf(content)
 	found, err := t.index.find(k)
 	if err == nil {
@@ -98,7 +98,7 @@ func (t *Tx) heldBy(content string, o Owner) ([]Reservation, error) {
 }
 
 // verified checks each hit against its file.
-func (t *Tx) verified(found []entry, o Owner) ([]Reservation, error) {
+func (t *Tx) verified(found []entry, o Holder) ([]Reservation, error) {
 	var held []Reservation
 	for _, e := range found {
 		f, err := t.dir.read(e.addr.String())
@@ -163,7 +163,7 @@ func (t *Tx) Free(first, last netip.Addr) (netip.Addr, bool, error) {
 
 // Claim takes an address, or returns false when another owner has it: then Free does not
 // offer it again. It links a complete file into the directory. A torn file counts as free.
-func (t *Tx) Claim(o Owner, a netip.Addr) (bool, error) {
+func (t *Tx) Claim(o Holder, a netip.Addr) (bool, error) {
 	if err := o.Validate(); err != nil {
 		return false, err
 	}
@@ -300,7 +300,7 @@ func (t *Tx) List(earlierBoot bool) ([]Reservation, error) {
 	return out, nil
 }
 
-func (t *Tx) owner(a netip.Addr) (Owner, error) {
+func (t *Tx) owner(a netip.Addr) (Holder, error) {
 	if o, ok := t.owners[a]; ok {
 		return o, nil
 	}

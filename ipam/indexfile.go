@@ -119,7 +119,7 @@ func (t *Tx) rebuildIndex() error {
 // scan is the result of reading the directory.
 type scan struct {
 	entries []entry
-	owners  map[netip.Addr]Owner
+	owners  map[netip.Addr]Holder
 	torn    []string
 	dir     version
 	still   bool // the directory did not change meanwhile, as far as can be known
@@ -135,7 +135,7 @@ func (t *Tx) scan() (*scan, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &scan{owners: make(map[netip.Addr]Owner, len(names)), dir: before}
+	s := &scan{owners: make(map[netip.Addr]Holder, len(names)), dir: before}
 	for _, name := range names {
 		if err := t.scanFile(s, name); err != nil {
 			return nil, err

@@ -18,13 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Owner is the attachment that holds an address within a network. IfName is empty for files
+// Holder is the attachment that holds an address within a network. IfName is empty for files
 // of a host-local before 0.7, which hold the id alone.
-type Owner struct{ ID, IfName string }
+type Holder struct{ ID, IfName string }
 
 // Validate refuses an owner that a file could not represent: a line break separates the two
 // fields.
-func (o Owner) Validate() error {
+func (o Holder) Validate() error {
 	if o.ID == "" || o.IfName == "" {
 		return errors.New("container id or interface name is empty")
 	}
@@ -38,7 +38,7 @@ func (o Owner) Validate() error {
 // Reservation is one address and its owner.
 type Reservation struct {
 	Addr  netip.Addr
-	Owner Owner
+	Owner Holder
 
 	// EarlierBoot means that it was made before the node last booted, so that
 	// its namespace cannot exist any more.

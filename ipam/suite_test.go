@@ -83,12 +83,12 @@ func (s *suite) tx(fn func(tx *ipam.Tx)) {
 	fn(tx)
 }
 
-func owner(n int) ipam.Owner { return ipam.Owner{ID: fmt.Sprintf("c%d", n), IfName: "eth0"} }
+func owner(n int) ipam.Holder { return ipam.Holder{ID: fmt.Sprintf("c%d", n), IfName: "eth0"} }
 
 func (s *suite) add(req *ipam.Request) (addrs []string, err error) {
 	s.Helper()
 	s.tx(func(tx *ipam.Tx) {
-		var leases []ipam.Lease
+		var leases []ipam.Grant
 		leases, err = ipam.Allocate(tx, req)
 		for _, l := range leases {
 			addrs = append(addrs, l.Address.Addr().String())
@@ -197,7 +197,7 @@ func duplicate(s *suite) {
 	s.want(1, "10.1.0.2", set)
 	s.fails(&ipam.Request{Owner: owner(1), Sets: []ipam.RangeSet{set}},
 		"failed to allocate for range 0: 10.1.0.2 has been allocated to c1, duplicate allocation is not allowed")
-	other := ipam.Owner{ID: "c1", IfName: "eth1"}
+	other := ipam.Holder{ID: "c1", IfName: "eth1"}
 	if got, err := s.add(&ipam.Request{Owner: other, Sets: []ipam.RangeSet{set}}); err != nil || got[0] != "10.1.0.3" {
 		s.Fatal(got, err)
 	}
@@ -238,7 +238,7 @@ func collect(s *suite) {
 		s.want(n, fmt.Sprintf("10.1.0.%d", n+2), set)
 	}
 	s.tx(func(tx *ipam.Tx) {
-		dead, err := gc(tx, func(o ipam.Owner) bool { return o == owner(3) || o == owner(7) })
+		dead, err := gc(tx, func(o ipam.Holder) bool { return o == owner(3) || o == owner(7) })
 		if err != nil || len(dead) != 8 {
 			s.Fatal(dead, err)
 		}
@@ -313,7 +313,7 @@ func manyCallers(s *suite) {
 }
 
 // gc releases the addresses of all owners but those to keep.
-func gc(tx *ipam.Tx, keep func(ipam.Owner) bool) (gone []ipam.Reservation, err error) {
+func gc(tx *ipam.Tx, keep func(ipam.Holder) bool) (gone []ipam.Reservation, err error) {
 	owners, err := ipam.Stale(tx, keep)
 	for o := range owners {
 		released, rerr := ipam.Release(tx, o, nil)

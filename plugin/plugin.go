@@ -65,9 +65,9 @@ type Plugin struct {
 	// validate` for any version of the specification.
 	Validate func(*Request) error
 
-	// Doubts, which may be nil, returns settings that are valid for Validate and Add, as
+	// Warnings, which may be nil, returns settings that are valid for Validate and Add, as
 	// for the reference, but cannot be intended. `patchbay network validate` warns of them.
-	Doubts func(*Request) []string
+	Warnings func(*Request) []string
 
 	// Samples, which may be nil, are answers that an IPAM plugin's Add could give, as far
 	// as the configuration alone decides: together they use each of its ranges. The plugin

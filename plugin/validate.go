@@ -29,8 +29,8 @@ func (s *Session) Validate(pluginType string, c *spec.Call, in InList) (doubts [
 	if err := cmp.Or(r.validate(), r.expressible()); err != nil {
 		return nil, err
 	}
-	if r.Plugin.Doubts != nil {
-		doubts = r.Plugin.Doubts(r)
+	if r.Plugin.Warnings != nil {
+		doubts = r.Plugin.Warnings(r)
 	}
 	return doubts, nil
 }

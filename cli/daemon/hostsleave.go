@@ -61,7 +61,7 @@ func (c *hostsLeaveCommand) leave(where paths.Paths) error {
 		return hosts.Leaving{
 			Store: a.Store, Paths: where, ConfDir: dir, Force: c.Force,
 			Clear: func(ctx context.Context) error { return fabric.Clear(ctx, "") },
-			Say:   printLine,
+			Log:   printLine,
 		}.Do(ctx)
 	})
 }

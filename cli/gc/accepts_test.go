@@ -54,7 +54,7 @@ func TestLostAccept(t *testing.T) {
 		collect(t, rt, nil)
 		age(t)
 	}
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 	if got := iptables("-S"); strings.Contains(got, "PATCHBAY") {
 		t.Errorf("left:\n%s", got)
 	}

@@ -165,8 +165,8 @@ func (a *Attachment) Fix() string {
 	return a.fix
 }
 
-// Said is the reason for the verdict, with what to do.
-func (a *Attachment) Said() string {
+// Reason is the reason for the verdict, with what to do.
+func (a *Attachment) Reason() string {
 	if a.fix == "" {
 		return a.Why
 	}

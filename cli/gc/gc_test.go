@@ -117,7 +117,7 @@ func TestReferenceLeftovers(t *testing.T) {
 				t.Errorf("rules of %s:\n%s", dead, text)
 			}
 			detach(t, theirs, l, "alive", alive)
-			leak.Nothing(t, before)
+			leak.NoLeaks(t, before)
 		})
 	}
 }
@@ -151,7 +151,7 @@ func TestLegacyRulesOfABusyAttachment(t *testing.T) {
 	if r := collect(t, runtimeOf(), nil); removed(r) != 1 || strings.Contains(saved(t, "iptables-legacy"), addr) {
 		t.Errorf("%+v\n%s", r.Attachments, saved(t, "iptables-legacy"))
 	}
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 // useIPTables makes a form of iptables the one that the reference plugins call.
@@ -253,7 +253,7 @@ func TestLostCache(t *testing.T) {
 		collect(t, runtimeOf(), map[string]bool{})
 		age(t)
 	}
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 // age makes gc's first sightings an hour older.
@@ -342,7 +342,7 @@ func TestLostRunDirectory(t *testing.T) {
 		collect(t, rt, nil)
 		age(t)
 	}
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 // A bridge port whose peer's namespace is held only by an open file: gc reports it and

@@ -77,7 +77,7 @@ func TestMesh(t *testing.T) {
 	}
 	stands(false)
 	collect(t, runtimeOf(), nil) // drops its notes of objects that are gone
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 func strayMesh(r *gc.Report) (list []*gc.Attachment) {

@@ -48,7 +48,7 @@ func TestNetworkGCBesideAttachments(t *testing.T) {
 	containers.Wait()
 	close(stop)
 	collectors.Wait()
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 // living lists the attachments that are recorded or cached and not certain to be dead.

@@ -65,7 +65,7 @@ func TestGCBesideAttachments(t *testing.T) {
 	for range 2 {
 		collect(t, runtimeOf(), nil)
 	}
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 var bandwidth = regexp.MustCompile(`{"type":"bandwidth"[^}]*},`)

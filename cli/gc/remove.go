@@ -135,7 +135,7 @@ func (r *remover) leave(keep string, err error) error {
 
 // recheck judges the attachment once more, with its records locked and ADDs kept out, and
 // returns the reason to keep it.
-func (r *remover) recheck(list []record.Standing) (keep string) {
+func (r *remover) recheck(list []record.CurrentRecord) (keep string) {
 	for _, at := range list {
 		known := slices.ContainsFunc(r.a.records, func(k kept) bool { return k.plugin == at.Plugin })
 		if !known || at.Record != nil && r.a.ContainerID == "" {
@@ -312,7 +312,7 @@ func (r *remover) release(ctx context.Context, p pool) error {
 		return err
 	}
 	defer tx.Close()
-	held, err := tx.Held(ipam.Owner{ID: r.a.ContainerID, IfName: r.a.IfName})
+	held, err := tx.Held(ipam.Holder{ID: r.a.ContainerID, IfName: r.a.IfName})
 	errs := []error{err}
 	for _, res := range held {
 		if !mtime(p.file(res.Addr)).After(r.a.Since) {

@@ -26,7 +26,7 @@ func (c *collector) newWorld() *world {
 	w := &world{now: time.Now(), boot: c.boot.Since, grace: c.Grace, carries: c.carries, seesAll: life.SeesProcesses}
 	held := sync.OnceValue(func() life.Held { return life.HeldBy(proc) })
 	w.namespace = func(path string, was *life.Mark) (life.State, string) {
-		state, why := life.Told(path, was, proc, c.Paths.Run)
+		state, why := life.AtForRemoval(path, was, proc, c.Paths.Run)
 		if state == life.Dead && was != nil {
 			return held().Doubt(was, why)
 		}

@@ -38,7 +38,7 @@ type Made struct {
 
 // Create writes the file of a new network. With dry it only returns the text. It locks the
 // directory, so that two at a time do not choose the same subnet.
-func (m *Maker) Create(ctx context.Context, w Wish, dry bool) (*Made, error) {
+func (m *Maker) Create(ctx context.Context, w Request, dry bool) (*Made, error) {
 	if _, err := read(w); err != nil { // before a directory is made
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (m *Maker) TakeBack(ctx context.Context, made *Made) error {
 }
 
 // plan reads what is in use and computes the file.
-func (m *Maker) plan(w Wish) (*Made, error) {
+func (m *Maker) plan(w Request) (*Made, error) {
 	dir, err := chain.LoadDir(m.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("list networks: %w", err)

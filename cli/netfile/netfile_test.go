@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { nettest.Main(m) }
 
 // info describes the file of a wish.
-func info(t *testing.T, w Wish, taken *Taken) Info {
+func info(t *testing.T, w Request, taken *Taken) Info {
 	t.Helper()
 	w.Name = "n"
 	text, _, err := New(w, taken, bytes.NewReader(bytes.Repeat([]byte{7}, 100)))
@@ -54,23 +54,23 @@ func TestNew(t *testing.T) {
 	full := &Taken{Uses: []Use{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), What: "a VPN", Through: true}}}
 	for _, c := range []struct {
 		name    string
-		wish    Wish
+		wish    Request
 		taken   *Taken
 		subnets string
 		link    string
 	}{
-		{"the first free subnet and bridge", Wish{}, &Taken{}, "10.89.0.0/24", "pb1"},
-		{"around what is in use", Wish{}, busy, "10.89.3.0/24", "pb2"},
-		{"outside of a VPN", Wish{}, full, "172.20.0.0/24", "pb1"},
-		{"two families", Wish{IPv6: true}, &Taken{}, "10.89.0.0/24,fd07:707:707::/64", "pb1"},
-		{"two families, one given", Wish{IPv6: true, Subnets: []string{"10.1.0.0/16"}}, &Taken{}, "10.1.0.0/16,fd07:707:707::/64", "pb1"},
-		{"IPv6 alone", Wish{Subnets: []string{"fd00:89::/64"}}, &Taken{}, "fd00:89::/64", "pb1"},
-		{"IPv6 given, IPv4 wanted too", Wish{IPv6: true, Subnets: []string{"fd00:89::/64"}}, &Taken{}, "10.89.0.0/24,fd00:89::/64", "pb1"},
-		{"a part of a VPN's route", Wish{Subnets: []string{"10.89.0.0/24"}}, full, "10.89.0.0/24", "pb1"},
-		{"a bridge by name", Wish{Interface: "br7"}, busy, "10.89.3.0/24", "br7"},
-		{"in one process", Wish{One: true}, &Taken{}, "10.89.0.0/24", "pb1"},
-		{"macvlan in the host's own subnet", Wish{Driver: "macvlan", Options: []string{"parent=eth0"}, Subnets: []string{"10.89.0.0/24"}}, busy, "10.89.0.0/24", "eth0"},
-		{"macvlan with DHCP", Wish{Driver: "macvlan", Options: []string{"parent=eth0"}}, busy, "", "eth0"},
+		{"the first free subnet and bridge", Request{}, &Taken{}, "10.89.0.0/24", "pb1"},
+		{"around what is in use", Request{}, busy, "10.89.3.0/24", "pb2"},
+		{"outside of a VPN", Request{}, full, "172.20.0.0/24", "pb1"},
+		{"two families", Request{IPv6: true}, &Taken{}, "10.89.0.0/24,fd07:707:707::/64", "pb1"},
+		{"two families, one given", Request{IPv6: true, Subnets: []string{"10.1.0.0/16"}}, &Taken{}, "10.1.0.0/16,fd07:707:707::/64", "pb1"},
+		{"IPv6 alone", Request{Subnets: []string{"fd00:89::/64"}}, &Taken{}, "fd00:89::/64", "pb1"},
+		{"IPv6 given, IPv4 wanted too", Request{IPv6: true, Subnets: []string{"fd00:89::/64"}}, &Taken{}, "10.89.0.0/24,fd00:89::/64", "pb1"},
+		{"a part of a VPN's route", Request{Subnets: []string{"10.89.0.0/24"}}, full, "10.89.0.0/24", "pb1"},
+		{"a bridge by name", Request{Interface: "br7"}, busy, "10.89.3.0/24", "br7"},
+		{"in one process", Request{One: true}, &Taken{}, "10.89.0.0/24", "pb1"},
+		{"macvlan in the host's own subnet", Request{Driver: "macvlan", Options: []string{"parent=eth0"}, Subnets: []string{"10.89.0.0/24"}}, busy, "10.89.0.0/24", "eth0"},
+		{"macvlan with DHCP", Request{Driver: "macvlan", Options: []string{"parent=eth0"}}, busy, "", "eth0"},
 	} {
 		i := info(t, c.wish, c.taken)
 		if got := subnets(i); got != c.subnets || i.Interface != c.link {
@@ -80,7 +80,7 @@ func TestNew(t *testing.T) {
 }
 
 func TestDetails(t *testing.T) {
-	i := info(t, Wish{
+	i := info(t, Request{
 		Subnets: []string{"10.1.0.0/16", "fd00:1::/64"}, Gateways: []string{"10.1.255.254"}, Ranges: []string{"10.1.255.0/24", "fd00:1::100-fd00:1::1ff"},
 		DNS: []string{"192.0.2.53"}, Options: []string{"mtu=1400", "vlan=7", "isolate=true"},
 	}, &Taken{})
@@ -94,7 +94,7 @@ func TestDetails(t *testing.T) {
 	if i.MTU != 1400 || i.Vlan != 7 || i.Isolate != "same-bridge" || !slices.Equal(i.DNS, []string{"192.0.2.53"}) {
 		t.Errorf("%+v", i)
 	}
-	if i := info(t, Wish{Internal: true}, &Taken{}); !i.Internal || i.Subnets[0].Gateway.IsValid() {
+	if i := info(t, Request{Internal: true}, &Taken{}); !i.Internal || i.Subnets[0].Gateway.IsValid() {
 		t.Errorf("internal: %+v", i)
 	}
 }
@@ -104,56 +104,56 @@ func TestRefused(t *testing.T) {
 		"eth0": {MTU: 1500, Ethernet: true}, "lo": {MTU: 65536}, "eth1": {MTU: 1500, Ethernet: true, Port: "br0"},
 	}, Uses: []Use{{Prefix: netip.MustParsePrefix("10.88.0.0/16"), What: "10.88.0.0/16 of network podman"}}}
 	for _, c := range []struct {
-		wish Wish
+		wish Request
 		want string
 	}{
-		{Wish{Subnets: []string{"10.1.2.3/24"}}, "it is an address in a subnet"},
-		{Wish{Subnets: []string{"10.1.2.3"}}, "it is no subnet"},
-		{Wish{Subnets: []string{"0.0.0.0/0"}}, "it is too large for a network: a /8 is the largest there is"},
-		{Wish{Subnets: []string{"10.1.2.2/31"}}, "it is too small"},
-		{Wish{Subnets: []string{"127.1.0.0/16"}}, "no container can have an address of it"},
-		{Wish{Subnets: []string{"fe80::/64"}}, "no container can have an address of it"},
-		{Wish{Subnets: []string{"10.1.0.0/16", "10.1.2.0/24"}}, "it overlaps --subnet 10.1.0.0/16"},
-		{Wish{Subnets: []string{"10.88.4.0/24"}}, "subnet 10.88.4.0/24 overlaps 10.88.0.0/16 of network podman"},
-		{Wish{Subnets: []string{"10.0.0.0/8"}}, "overlaps 10.88.0.0/16 of network podman"},
-		{Wish{Gateways: []string{"10.1.0.1"}}, "it needs --subnet"},
-		{Wish{Subnets: []string{"10.1.0.0/24"}, Gateways: []string{"10.2.0.1"}}, "10.2.0.1 is in no --subnet"},
-		{Wish{Subnets: []string{"10.1.0.0/24"}, Gateways: []string{"10.1.0.255"}}, "first or last address"},
-		{Wish{Subnets: []string{"10.1.0.0/24"}, Gateways: []string{"10.1.0.1", "10.1.0.2"}}, "has the gateway 10.1.0.1 already"},
-		{Wish{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.128/23"}}, "it ends outside of 10.1.0.0/24"},
-		{Wish{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.9-10.1.0.8"}}, "the last address comes before the first"},
-		{Wish{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"nonsense"}}, "neither a prefix nor FIRST-LAST"},
-		{Wish{Driver: "calico"}, "knows no such driver"},
-		{Wish{Driver: "macvlan"}, "--parent"},
-		{Wish{Driver: "ipvlan", Options: []string{"parent=eth0"}}, "it needs --subnet"},
-		{Wish{Driver: "macvlan", IPv6: true, Options: []string{"parent=eth0"}}, "give the IPv6 subnet of that"},
-		{Wish{Driver: "macvlan", Options: []string{"parent=eth0", "mode=l2"}}, "has the modes bridge, private, vepa, passthru"},
-		{Wish{Options: []string{"parent=eth0"}}, "a bridge network has no such option, only isolate, mtu, vlan"},
-		{Wish{Options: []string{"mtu"}}, "an option is KEY=VALUE"},
-		{Wish{Options: []string{"mtu=9"}}, "a number from 68 to 65535"},
-		{Wish{Options: []string{"isolate=x"}}, "it is true"},
-		{Wish{Interface: "cni0"}, "two networks on one bridge"},
-		{Wish{Interface: "a/b"}, "--interface-name a/b"},
-		{Wish{Internal: true, Driver: "ptp"}, "nothing but its way out"},
-		{Wish{Internal: true, Driver: "macvlan", Options: []string{"parent=eth0"}}, "a macvlan is in the network of its parent"},
-		{Wish{DNS: []string{"x"}}, "it is no address"},
-		{Wish{Subnets: []string{"10.1.0.0/24", "fd00::/64", "10.2.0.0/24"}}, "--subnet 10.2.0.0/24: a bridge is the gateway of one IPv4 subnet"},
-		{Wish{IPv6: true, Options: []string{"mtu=1279"}}, "--option mtu=1279: IPv6 needs an MTU of at least 1280"},
-		{Wish{Driver: "ptp", Subnets: []string{"fd00::/64"}, Options: []string{"mtu=1000"}}, "IPv6 needs an MTU"},
-		{Wish{Subnets: []string{"::/64"}}, "no container can have an address of it"},
-		{Wish{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.1/32"}}, "it holds only 10.1.0.1, which is the gateway's"},
-		{Wish{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.0/31"}, Internal: true}, "it holds only 10.1.0.1"},
-		{Wish{Subnets: []string{"10.1.0.0/24"}, Gateways: []string{"10.1.0.9"}, Ranges: []string{"10.1.0.9-10.1.0.9"}}, "it holds only 10.1.0.9"},
-		{Wish{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.0/32"}}, "it holds only the first or last address of 10.1.0.0/24"},
-		{Wish{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.255/32"}}, "it holds only the first or last address"},
-		{Wish{Subnets: []string{"fd00::/64"}, Ranges: []string{"fd00::/128"}}, "it holds only the first or last address"},
-		{Wish{Interface: "all"}, "so no interface can have it"},
-		{Wish{Interface: "br%d"}, "leave the % out"},
-		{Wish{Interface: "averylongname1", Options: []string{"vlan=4000"}}, "would be averylongname1.4000"},
-		{Wish{Driver: "macvlan", Options: []string{"parent=lo"}}, "--parent lo: it is no Ethernet interface"},
-		{Wish{Driver: "ipvlan", Options: []string{"parent=lo"}, Subnets: []string{"10.1.0.0/24"}}, "--parent lo: it is no Ethernet interface"},
-		{Wish{Driver: "macvlan", Options: []string{"parent=eth1"}}, "it is a port of br0"},
-		{Wish{Driver: "macvlan", Options: []string{"parent=eth0", "mtu=1501"}}, "the MTU of eth0 is 1500"},
+		{Request{Subnets: []string{"10.1.2.3/24"}}, "it is an address in a subnet"},
+		{Request{Subnets: []string{"10.1.2.3"}}, "it is no subnet"},
+		{Request{Subnets: []string{"0.0.0.0/0"}}, "it is too large for a network: a /8 is the largest there is"},
+		{Request{Subnets: []string{"10.1.2.2/31"}}, "it is too small"},
+		{Request{Subnets: []string{"127.1.0.0/16"}}, "no container can have an address of it"},
+		{Request{Subnets: []string{"fe80::/64"}}, "no container can have an address of it"},
+		{Request{Subnets: []string{"10.1.0.0/16", "10.1.2.0/24"}}, "it overlaps --subnet 10.1.0.0/16"},
+		{Request{Subnets: []string{"10.88.4.0/24"}}, "subnet 10.88.4.0/24 overlaps 10.88.0.0/16 of network podman"},
+		{Request{Subnets: []string{"10.0.0.0/8"}}, "overlaps 10.88.0.0/16 of network podman"},
+		{Request{Gateways: []string{"10.1.0.1"}}, "it needs --subnet"},
+		{Request{Subnets: []string{"10.1.0.0/24"}, Gateways: []string{"10.2.0.1"}}, "10.2.0.1 is in no --subnet"},
+		{Request{Subnets: []string{"10.1.0.0/24"}, Gateways: []string{"10.1.0.255"}}, "first or last address"},
+		{Request{Subnets: []string{"10.1.0.0/24"}, Gateways: []string{"10.1.0.1", "10.1.0.2"}}, "has the gateway 10.1.0.1 already"},
+		{Request{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.128/23"}}, "it ends outside of 10.1.0.0/24"},
+		{Request{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.9-10.1.0.8"}}, "the last address comes before the first"},
+		{Request{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"nonsense"}}, "neither a prefix nor FIRST-LAST"},
+		{Request{Driver: "calico"}, "knows no such driver"},
+		{Request{Driver: "macvlan"}, "--parent"},
+		{Request{Driver: "ipvlan", Options: []string{"parent=eth0"}}, "it needs --subnet"},
+		{Request{Driver: "macvlan", IPv6: true, Options: []string{"parent=eth0"}}, "give the IPv6 subnet of that"},
+		{Request{Driver: "macvlan", Options: []string{"parent=eth0", "mode=l2"}}, "has the modes bridge, private, vepa, passthru"},
+		{Request{Options: []string{"parent=eth0"}}, "a bridge network has no such option, only isolate, mtu, vlan"},
+		{Request{Options: []string{"mtu"}}, "an option is KEY=VALUE"},
+		{Request{Options: []string{"mtu=9"}}, "a number from 68 to 65535"},
+		{Request{Options: []string{"isolate=x"}}, "it is true"},
+		{Request{Interface: "cni0"}, "two networks on one bridge"},
+		{Request{Interface: "a/b"}, "--interface-name a/b"},
+		{Request{Internal: true, Driver: "ptp"}, "nothing but its way out"},
+		{Request{Internal: true, Driver: "macvlan", Options: []string{"parent=eth0"}}, "a macvlan is in the network of its parent"},
+		{Request{DNS: []string{"x"}}, "it is no address"},
+		{Request{Subnets: []string{"10.1.0.0/24", "fd00::/64", "10.2.0.0/24"}}, "--subnet 10.2.0.0/24: a bridge is the gateway of one IPv4 subnet"},
+		{Request{IPv6: true, Options: []string{"mtu=1279"}}, "--option mtu=1279: IPv6 needs an MTU of at least 1280"},
+		{Request{Driver: "ptp", Subnets: []string{"fd00::/64"}, Options: []string{"mtu=1000"}}, "IPv6 needs an MTU"},
+		{Request{Subnets: []string{"::/64"}}, "no container can have an address of it"},
+		{Request{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.1/32"}}, "it holds only 10.1.0.1, which is the gateway's"},
+		{Request{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.0/31"}, Internal: true}, "it holds only 10.1.0.1"},
+		{Request{Subnets: []string{"10.1.0.0/24"}, Gateways: []string{"10.1.0.9"}, Ranges: []string{"10.1.0.9-10.1.0.9"}}, "it holds only 10.1.0.9"},
+		{Request{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.0/32"}}, "it holds only the first or last address of 10.1.0.0/24"},
+		{Request{Subnets: []string{"10.1.0.0/24"}, Ranges: []string{"10.1.0.255/32"}}, "it holds only the first or last address"},
+		{Request{Subnets: []string{"fd00::/64"}, Ranges: []string{"fd00::/128"}}, "it holds only the first or last address"},
+		{Request{Interface: "all"}, "so no interface can have it"},
+		{Request{Interface: "br%d"}, "leave the % out"},
+		{Request{Interface: "averylongname1", Options: []string{"vlan=4000"}}, "would be averylongname1.4000"},
+		{Request{Driver: "macvlan", Options: []string{"parent=lo"}}, "--parent lo: it is no Ethernet interface"},
+		{Request{Driver: "ipvlan", Options: []string{"parent=lo"}, Subnets: []string{"10.1.0.0/24"}}, "--parent lo: it is no Ethernet interface"},
+		{Request{Driver: "macvlan", Options: []string{"parent=eth1"}}, "it is a port of br0"},
+		{Request{Driver: "macvlan", Options: []string{"parent=eth0", "mtu=1501"}}, "the MTU of eth0 is 1500"},
 	} {
 		c.wish.Name = "n"
 		_, _, err := New(c.wish, taken, strings.NewReader("0123456789"))
@@ -161,7 +161,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%+v: %v, not %q", c.wish, err, c.want)
 		}
 	}
-	_, _, err := New(Wish{Name: "../x"}, taken, nil)
+	_, _, err := New(Request{Name: "../x"}, taken, nil)
 	if m := (*Mistake)(nil); !errors.As(err, &m) {
 		t.Errorf("a name that leads out: %v", err)
 	}
@@ -176,16 +176,16 @@ func TestPossible(t *testing.T) {
 	}
 	two := []string{"10.1.0.0/24", "10.2.0.0/24"}
 	for _, c := range []struct {
-		wish Wish
+		wish Request
 		warn string
 	}{
-		{Wish{Subnets: two, Internal: true}, ""},
-		{Wish{Subnets: two, Driver: "ptp"}, ""},
-		{Wish{Subnets: two, Driver: "macvlan", Options: []string{"parent=eth1"}}, "this host has no interface eth1 now"},
-		{Wish{Subnets: two, Driver: "ipvlan", Options: []string{"parent=eth0", "mtu=9000"}}, ""},
-		{Wish{Driver: "macvlan", Options: []string{"parent=eth0"}}, "network lan has the driver ipvlan on eth0"},
-		{Wish{Subnets: []string{"fd00:1::/64", "fd00:2::/64"}, Options: []string{"mtu=1280"}}, ""},
-		{Wish{Subnets: []string{"10.1.0.0/30"}, Options: []string{"mtu=68"}, Ranges: []string{"10.1.0.2/32"}}, ""},
+		{Request{Subnets: two, Internal: true}, ""},
+		{Request{Subnets: two, Driver: "ptp"}, ""},
+		{Request{Subnets: two, Driver: "macvlan", Options: []string{"parent=eth1"}}, "this host has no interface eth1 now"},
+		{Request{Subnets: two, Driver: "ipvlan", Options: []string{"parent=eth0", "mtu=9000"}}, ""},
+		{Request{Driver: "macvlan", Options: []string{"parent=eth0"}}, "network lan has the driver ipvlan on eth0"},
+		{Request{Subnets: []string{"fd00:1::/64", "fd00:2::/64"}, Options: []string{"mtu=1280"}}, ""},
+		{Request{Subnets: []string{"10.1.0.0/30"}, Options: []string{"mtu=68"}, Ranges: []string{"10.1.0.2/32"}}, ""},
 	} {
 		c.wish.Name = "n"
 		_, warnings, err := New(c.wish, taken, strings.NewReader("0123456789"))

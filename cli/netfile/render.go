@@ -26,7 +26,7 @@ type conflist struct {
 
 // New returns the text of the file for a wish, and warnings. random is read for an IPv6
 // prefix.
-func New(wish Wish, t *Taken, random io.Reader) (text []byte, warnings []string, err error) {
+func New(wish Request, t *Taken, random io.Reader) (text []byte, warnings []string, err error) {
 	w, err := read(wish)
 	if err != nil {
 		return nil, nil, err

@@ -171,7 +171,7 @@ func (i *ipam) request(ctx context.Context, pools *pool.State, p *pool.Pool, a *
 func (i *ipam) keep(ctx context.Context, p *pool.Pool, a *remote.Attachment, got netip.Prefix) error {
 	const method = "IpamDriver.RequestAddress"
 	if what, ok := p.Keeps(got.Addr()); ok {
-		return fmt.Errorf("driver %s: %w", a.Driver, remote.Twice(method, got, what))
+		return fmt.Errorf("driver %s: %w", a.Driver, remote.GivenTwice(method, got, what))
 	}
 	// From here on the undo decides whether to give it back.
 	a.Addresses = append(a.Addresses, remote.Address{PoolID: p.ID, Address: got, Gateway: p.Has.Addr()})
@@ -180,7 +180,7 @@ func (i *ipam) keep(ctx context.Context, p *pool.Pool, a *remote.Attachment, got
 		return err
 	}
 	defer unlock()
-	if err := i.store.Alone(i.r, name, method, got); err != nil {
+	if err := i.store.RefuseUsed(i.r, name, method, got); err != nil {
 		return fmt.Errorf("driver %s: %w", a.Driver, err)
 	}
 	return i.store.Write(i.r.Network, name, a)
@@ -244,7 +244,7 @@ func (i *ipam) releaseAll(ctx context.Context, a *remote.Attachment) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", cnm.ErrUnreachable, err) // for example, its certificate is gone
 	}
-	i.store.Ending(i.r, name, a)
+	i.store.MarkEnded(i.r, name, a)
 	for _, addr := range a.Addresses {
 		err := i.release(ctx, c, a, addr)
 		if cnm.Gone(err) {

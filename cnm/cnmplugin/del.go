@@ -152,7 +152,7 @@ func (w *work) endAtDriver(ctx context.Context, a *remote.Attachment) (unreached
 	id := &cnm.EndpointRequest{NetworkID: a.NetworkID, EndpointID: a.EndpointID}
 	c, unreached := w.reach(a)
 	if c != nil && unreached == nil {
-		w.store.Ending(w.r, name, a)
+		w.store.MarkEnded(w.r, name, a)
 	}
 	if a.Opened && unreached == nil {
 		unreached = w.ended(c.RevokeExternalConnectivity(ctx, id))
@@ -179,7 +179,7 @@ func (w *work) endAtDriver(ctx context.Context, a *remote.Attachment) (unreached
 // ended is answered for a call that ends something: what the driver does not know has
 // ended.
 func (w *work) ended(err error) error {
-	if cnm.SaysMissing(err) {
+	if cnm.IsMissing(err) {
 		return nil
 	}
 	return w.answered(err)

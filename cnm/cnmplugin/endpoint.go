@@ -51,7 +51,7 @@ func (w *work) createEndpoint(ctx context.Context) error {
 func (w *work) askEndpoint(ctx context.Context, in *cnm.CreateEndpointRequest) (*cnm.CreateEndpointResponse, error) {
 	out, err := w.client.CreateEndpoint(ctx, in)
 	switch {
-	case cnm.SaysMissing(err) && w.createAgain(ctx):
+	case cnm.IsMissing(err) && w.createAgain(ctx):
 	case cnm.SaysExists(err):
 		kernel.Warn(w.r, err)
 		lost := w.derived(&remote.Attachment{Owner: w.r.Owner, NetNS: w.r.NetNS})
@@ -80,7 +80,7 @@ func (w *work) keep(ctx context.Context) error {
 	}
 	defer unlock()
 	for _, p := range chosen {
-		if err := w.store.Alone(w.r, name, "NetworkDriver.CreateEndpoint", p); err != nil {
+		if err := w.store.RefuseUsed(w.r, name, "NetworkDriver.CreateEndpoint", p); err != nil {
 			return w.blame(err)
 		}
 	}

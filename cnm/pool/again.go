@@ -23,7 +23,7 @@ func (k *Keeper) Address(ctx context.Context, s *State, p *Pool, want netip.Addr
 		return netip.Prefix{}, err
 	}
 	got, err := k.address(ctx, p, want, options)
-	if !cnm.SaysMissing(err) {
+	if !cnm.IsMissing(err) {
 		return got, remote.Error(err)
 	}
 	if rerr := k.again(ctx, s, p); rerr != nil {

@@ -39,28 +39,28 @@ func (a *Attachment) has(addr netip.Addr) bool {
 		a.Interface != nil && (same(a.Interface.Address) || same(a.Interface.AddressIPv6))
 }
 
-// Alone refuses an address that a driver gave by a method although another container has
+// RefuseUsed refuses an address that a driver gave by a method although another container has
 // it. The caller holds the network's lock until it has recorded the address, so that of
 // two containers that get one address at once only one keeps it.
-func (s *Store) Alone(r *plugin.Request, pluginName, method string, p netip.Prefix) error {
+func (s *Store) RefuseUsed(r *plugin.Request, pluginName, method string, p netip.Prefix) error {
 	other, err := s.Holder(r.Network, pluginName, r.Owner, p.Addr())
 	if other == nil {
 		return err
 	}
-	return Twice(method, p, fmt.Sprintf("%s's of container %s", other.IfName, other.ContainerID))
+	return GivenTwice(method, p, fmt.Sprintf("%s's of container %s", other.IfName, other.ContainerID))
 }
 
-// Twice is the error of a driver that gave an address that is in use already.
-func Twice(method string, p netip.Prefix, whose string) error {
+// GivenTwice is the error of a driver that gave an address that is in use already.
+func GivenTwice(method string, p netip.Prefix, whose string) error {
 	return spec.Errorf(spec.CodeDecoding, "%s: %w: address %s is %s already", method, cnm.ErrBadAnswer, p, whose).
 		WithDetails("the driver gave it twice, for example because it lost its state; the present holder keeps it, and it was not given back. " +
 			"Attach again to get another; if the driver repeats this, reserve at the driver the addresses that patchbay ps lists")
 }
 
-// Ending records that an attachment is over before the driver is asked to end it: from
+// MarkEnded records that an attachment is over before the driver is asked to end it: from
 // then on its addresses may be another's. An attachment that was never written does not
 // need this.
-func (s *Store) Ending(r *plugin.Request, pluginName string, a *Attachment) {
+func (s *Store) MarkEnded(r *plugin.Request, pluginName string, a *Attachment) {
 	if a.Ended || a.ContainerID == "" {
 		return
 	}

@@ -35,7 +35,7 @@ type Store struct {
 	Networks  Kind[Network, *Network]
 	Endpoints Kind[Endpoint, *Endpoint]
 	Pools     Kind[Pool, *Pool]
-	Leases    Kind[Lease, *Lease]
+	Leases    Kind[Allocation, *Allocation]
 }
 
 // The names of the kinds' directories.

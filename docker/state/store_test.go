@@ -97,7 +97,7 @@ func TestOtherKinds(t *testing.T) {
 	s := open(t)
 	must(t, s.Networks.Save(&Network{ID: "n", Config: json.RawMessage(`{}`)}))
 	must(t, s.Pools.Save(&Pool{ID: "p", Config: json.RawMessage(`{}`), Prefix: prefix("10.1.0.0/16")}))
-	must(t, s.Leases.Save(&Lease{ID: "l", Config: json.RawMessage(`{}`), Wanted: []netip.Addr{addr("fd00::1")}}))
+	must(t, s.Leases.Save(&Allocation{ID: "l", Config: json.RawMessage(`{}`), Wanted: []netip.Addr{addr("fd00::1")}}))
 	nets, err := s.Networks.List()
 	must(t, err)
 	ls, err := s.Leases.List()

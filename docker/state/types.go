@@ -19,10 +19,10 @@ type schema struct {
 	Schema int `json:"schema"`
 }
 
-func (n *Network) key() (id string, version *int)  { return n.ID, &n.Schema }
-func (e *Endpoint) key() (id string, version *int) { return e.ID, &e.Schema }
-func (p *Pool) key() (id string, version *int)     { return p.ID, &p.Schema }
-func (l *Lease) key() (id string, version *int)    { return l.ID, &l.Schema }
+func (n *Network) key() (id string, version *int)    { return n.ID, &n.Schema }
+func (e *Endpoint) key() (id string, version *int)   { return e.ID, &e.Schema }
+func (p *Pool) key() (id string, version *int)       { return p.ID, &p.Schema }
+func (l *Allocation) key() (id string, version *int) { return l.ID, &l.Schema }
 
 // Network is one `docker network create`.
 type Network struct {
@@ -199,9 +199,9 @@ type Pool struct {
 	Since   time.Time         `json:"since"`
 }
 
-// Lease holds the addresses that the IPAM plugin gave for one MAC address: all families
+// Allocation holds the addresses that the IPAM plugin gave for one MAC address: all families
 // at once.
-type Lease struct {
+type Allocation struct {
 	schema
 	ID      string          `json:"id"`      // container id of the IPAM plugin's calls
 	Network string          `json:"network"` // name of the configuration

@@ -311,11 +311,11 @@ func (p *Place) isOf(path string) bool {
 // (PROC_PID_INIT_INO).
 const initPIDs = 0xEFFFFFFC
 
-// Told is At for callers that remove what is dead. Without a mark, a namespace is dead
+// AtForRemoval is At for callers that remove what is dead. Without a mark, a namespace is dead
 // only if nothing can be hidden: its directory is on the file system of runDir, which this
 // process shares with the plugins, or its path names a process and this process sees all
 // of them.
-func Told(path string, was *Mark, proc, runDir string) (State, string) {
+func AtForRemoval(path string, was *Mark, proc, runDir string) (State, string) {
 	state, why := At(path, was, proc)
 	if state == Dead && was == nil && !sees(path, runDir) {
 		return Unsure, path + " may be hidden from this process, and no record says what was there"

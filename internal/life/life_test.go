@@ -226,7 +226,7 @@ func TestTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]life.State{"/run/netns/missing": life.Dead, filepath.Join(other, "missing"): life.Unsure} {
-		if got, why := life.Told(path, nil, "/proc", "/run"); got != want {
+		if got, why := life.AtForRemoval(path, nil, "/proc", "/run"); got != want {
 			t.Errorf("%s: %v (%s), want %v", path, got, why, want)
 		}
 	}

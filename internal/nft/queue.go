@@ -17,7 +17,7 @@ type op struct {
 	remove bool // else add
 	el     Element
 	decide func(*TakenError) error // called when another owner has the key
-	heir   Heir                    // called when the element is removed; may be nil
+	heir   Replacement             // called when the element is removed; may be nil
 }
 
 // String is the operation in words.
@@ -28,9 +28,9 @@ func (o op) String() string {
 	return "add element " + o.el.String()
 }
 
-// Heir returns the element, of the same key, that replaces a removed one; ok is false when
+// Replacement returns the element, of the same key, that replaces a removed one; ok is false when
 // none does. It may be called more than once.
-type Heir func(gone Element) (next Element, ok bool)
+type Replacement func(gone Element) (next Element, ok bool)
 
 // ErrKeep is what decide of Claim returns to keep the other owner's element.
 var ErrKeep = errors.New("another owner keeps the element")
@@ -66,7 +66,9 @@ func (c *Conn) Remove(elems ...Element) { c.push(elems, op{remove: true}) }
 
 // Withdraw is Remove that calls heir for the replacement of each element that exists and is
 // removed; removal and replacement are one transaction.
-func (c *Conn) Withdraw(heir Heir, elems ...Element) { c.push(elems, op{remove: true, heir: heir}) }
+func (c *Conn) Withdraw(heir Replacement, elems ...Element) {
+	c.push(elems, op{remove: true, heir: heir})
+}
 
 // Merger is an Extra that can merge with another one. Plan reads what the kernel has, not
 // what other extras will do, so two extras that create the same chain must become one.

@@ -80,8 +80,8 @@ func (s *Store) SweepClaims() error {
 	return err
 }
 
-// Standing is a record that exists; Record is nil when it is torn.
-type Standing struct {
+// CurrentRecord is a record that exists; Record is nil when it is torn.
+type CurrentRecord struct {
 	Plugin string
 	Record *Record
 	Since  time.Time // when it was written
@@ -98,7 +98,7 @@ var errClaimed = errors.New("another gc has claimed it")
 // the attachment, if any; Seize itself returns one when another process works on the
 // attachment. If the attachment stays, Seize holds nothing. Otherwise release ends the
 // claim; the locks stay until the records are removed, Unlock or Close.
-func (s *Store) Seize(network string, o owner.Key, judge func([]Standing) (keepReason string)) (release func(), keepReason string, err error) {
+func (s *Store) Seize(network string, o owner.Key, judge func([]CurrentRecord) (keepReason string)) (release func(), keepReason string, err error) {
 	drop, err := s.Claim(network, o)
 	if errors.Is(err, errClaimed) {
 		return nil, InUse, nil
@@ -120,19 +120,19 @@ func (s *Store) Seize(network string, o owner.Key, judge func([]Standing) (keepR
 	return nil, keepReason, nil
 }
 
-// Standing returns the records of one owner, torn ones included.
-func (s *Store) Standing(network string, o owner.Key) (list []Standing) {
+// Current returns the records of one owner, torn ones included.
+func (s *Store) Current(network string, o owner.Key) (list []CurrentRecord) {
 	paths, _ := filepath.Glob(s.path(network, o, "*")) // of validated names
 	for _, path := range paths {
 		if r, err := s.readFound(path); !durable.IsTemp(path) && (r != nil || err != nil) {
-			list = append(list, Standing{Plugin: filepath.Base(path)[owner.Len+1:], Record: r})
+			list = append(list, CurrentRecord{Plugin: filepath.Base(path)[owner.Len+1:], Record: r})
 		}
 	}
 	return list
 }
 
 // takeAll locks and reads the records of one owner; free is false when one is in use.
-func (s *Store) takeAll(network string, o owner.Key) (list []Standing, taken []string, free bool) {
+func (s *Store) takeAll(network string, o owner.Key) (list []CurrentRecord, taken []string, free bool) {
 	paths, _ := filepath.Glob(s.path(network, o, "*")) // of validated names
 	for _, path := range paths {
 		if durable.IsTemp(path) {
@@ -151,7 +151,7 @@ func (s *Store) takeAll(network string, o owner.Key) (list []Standing, taken []s
 		if r == nil && err == nil {
 			continue // removed meanwhile
 		}
-		list = append(list, Standing{Plugin: filepath.Base(path)[owner.Len+1:], Record: r, Since: time.Unix(0, now.mtime)})
+		list = append(list, CurrentRecord{Plugin: filepath.Base(path)[owner.Len+1:], Record: r, Since: time.Unix(0, now.mtime)})
 	}
 	return list, taken, true
 }

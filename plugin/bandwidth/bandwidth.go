@@ -35,7 +35,7 @@ var Plugin = plugin.Plugin{
 	NoPrev:       plugin.NoPrev{Check: "must be called as a chained plugin"},
 
 	Validate: validate,
-	Doubts:   doubts,
+	Warnings: doubts,
 
 	Add:   add,
 	Del:   del,

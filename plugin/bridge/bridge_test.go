@@ -348,7 +348,7 @@ func TestIPAMNeedsLink(t *testing.T) {
 	before := leak.Must(t)
 	p := w.Pod("a", `"bridge": "tbr0", "isGateway": true, "ipMasq": true, "ipam": {"type": "asker"}`)
 	p.Refused("no lease")
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 	fail = nil
 	p.Add()
 	endpointtest.Must(t, p.Do(spec.Check))

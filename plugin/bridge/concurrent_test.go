@@ -28,7 +28,7 @@ func TestConcurrent(t *testing.T) {
 		each(t, pods[:round*4], func(p *endpointtest.Pod) error { return p.Do(spec.Del) })
 		each(t, pods[round*4:], func(p *endpointtest.Pod) error { return p.Do(spec.Check) })
 		each(t, pods, func(p *endpointtest.Pod) error { return p.Do(spec.Del) })
-		leak.Nothing(t, before)
+		leak.NoLeaks(t, before)
 	}
 }
 

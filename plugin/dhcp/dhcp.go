@@ -34,7 +34,7 @@ var Plugin = plugin.Plugin{
 	About:    "gets addresses from DHCP servers, through a keeper of leases",
 	Conf:     func() any { return new(dhcprpc.Conf) },
 	Validate: validate,
-	Doubts:   doubts,
+	Warnings: doubts,
 
 	Add:    add,
 	Del:    del,

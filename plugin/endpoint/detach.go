@@ -220,9 +220,9 @@ func deleteInside(env *netstate.Env, rec *record.Record) error {
 	return netstate.DeleteLink(env.Sandbox, link)
 }
 
-// TakeAway removes what a plugin put into a container's namespace. rec is nil when there is
+// Remover removes what a plugin put into a container's namespace. rec is nil when there is
 // no record.
-type TakeAway func(ctx context.Context, at Place, rec *record.Record) error
+type Remover func(ctx context.Context, at Place, rec *record.Record) error
 
 // Place is the namespace of a container that is being detached.
 type Place struct {
@@ -245,7 +245,7 @@ func CollectLinks(ctx context.Context, r *plugin.Request, kind string) error {
 	return CollectSingle(ctx, r, deleteLink(r, kind))
 }
 
-func deleteLink(r *plugin.Request, kind string) TakeAway {
+func deleteLink(r *plugin.Request, kind string) Remover {
 	return func(_ context.Context, at Place, rec *record.Record) error {
 		if at.Conn == nil {
 			return nil // it was deleted with the namespace
@@ -292,7 +292,7 @@ func own(at Place, ifName string, o owner.Key, kind string) (netlink.Link, error
 
 // DetachSingle is the DEL of a Single: it calls take and IPAM (see takeAndRelease), and
 // deletes the record last, unless take fails with kernel.ErrUnfinished.
-func DetachSingle(ctx context.Context, r *plugin.Request, take TakeAway) error {
+func DetachSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	k := kernel.Of(r)
 	return k.Detach(r, nil, func(rec *record.Record) error {
 		at := Place{Conn: openPlace(k, r, r.NetNS)}
@@ -332,7 +332,7 @@ func openPlace(k *kernel.Kernel, r *plugin.Request, path string) *nl.Conn {
 
 // CollectSingle is the GC of a Single: it calls take for each record that is not on the
 // list of valid attachments.
-func CollectSingle(ctx context.Context, r *plugin.Request, take TakeAway) error {
+func CollectSingle(ctx context.Context, r *plugin.Request, take Remover) error {
 	k := kernel.Of(r)
 	err := k.Sweep(ctx, r, func(rec *record.Record) error {
 		return take(ctx, Place{Conn: openPlace(k, r, rec.NetNS), Old: true}, rec)

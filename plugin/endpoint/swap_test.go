@@ -73,7 +73,7 @@ func TestSwapIn(t *testing.T) {
 					endpointtest.Must(t, p.Conn().LinkDel(p.Link("eth0")))
 				}
 				endpointtest.Must(t, p.Do(spec.Del))
-				leak.Nothing(t, before, state()...)
+				leak.NoLeaks(t, before, state()...)
 				endpointtest.Must(t, warm.Do(spec.Check))
 				endpointtest.Must(t, warm.Do(spec.Del))
 			})
@@ -114,5 +114,5 @@ func TestSwapOut(t *testing.T) {
 	w.Gone(p.Result.Interfaces[1].Name)
 	p.Conf += `, "cni.dev/valid-attachments": []`
 	endpointtest.Must(t, p.Do(spec.GC))
-	leak.Nothing(t, before, state()...)
+	leak.NoLeaks(t, before, state()...)
 }

@@ -48,7 +48,7 @@ var Plugin = plugin.Plugin{
 	MinVersion: "0.4.0",
 	Conf:       func() any { return new(Conf) },
 	NoPrev:     plugin.NoPrev{Add: noPrev, Check: noPrev},
-	Doubts:     doubts,
+	Warnings:   doubts,
 
 	Add:    add,
 	Del:    del,
@@ -99,7 +99,7 @@ func check(ctx context.Context, r *plugin.Request) error {
 	if rec, err := k.Records.Read(r.Network, r.Owner, name); err == nil && rec != nil && p.daemon == nil {
 		p.asAttached(k, rec)
 	}
-	return k.Excuse(r, iptnft.Accepting(addresses(ctx, r)), kernel.Check(ctx, env, p.compile(k)))
+	return k.AllowReference(r, iptnft.Accepting(addresses(ctx, r)), kernel.Check(ctx, env, p.compile(k)))
 }
 
 // gc removes what belongs to attachments that are not valid any more.

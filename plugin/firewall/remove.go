@@ -103,7 +103,7 @@ func addresses(ctx context.Context, r *plugin.Request) (out []netip.Addr) {
 		return nil
 	}
 	defer tx.Close()
-	held, err := tx.Held(ipam.Owner{ID: r.ContainerID, IfName: r.IfName})
+	held, err := tx.Held(ipam.Holder{ID: r.ContainerID, IfName: r.IfName})
 	if err != nil {
 		kernel.Warn(r, err)
 	}

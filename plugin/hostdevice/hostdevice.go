@@ -33,7 +33,7 @@ var Plugin = plugin.Plugin{
 	Delegates:    true,
 
 	Validate: validate,
-	Doubts:   doubts,
+	Warnings: doubts,
 
 	Add:    add,
 	Del:    del,
@@ -117,7 +117,7 @@ func gc(ctx context.Context, r *plugin.Request) error {
 
 // bringHome takes the device out of the container, or finds it on the host when the
 // namespace is gone.
-func bringHome(r *plugin.Request) endpoint.TakeAway {
+func bringHome(r *plugin.Request) endpoint.Remover {
 	return func(ctx context.Context, at endpoint.Place, rec *record.Record) error {
 		host, err := kernel.Of(r).Host()
 		if err != nil {

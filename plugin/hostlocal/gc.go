@@ -60,18 +60,18 @@ func gc(ctx context.Context, r *plugin.Request) error {
 
 // keeper reports whether an owner is still valid. One without an interface name,
 // from a file of an old version, is valid with its container.
-func keeper(valid []spec.Attachment) func(ipam.Owner) bool {
-	set := map[ipam.Owner]bool{}
+func keeper(valid []spec.Attachment) func(ipam.Holder) bool {
+	set := map[ipam.Holder]bool{}
 	for _, a := range valid {
-		set[ipam.Owner{ID: a.ContainerID, IfName: a.IfName}] = true
-		set[ipam.Owner{ID: a.ContainerID}] = true
+		set[ipam.Holder{ID: a.ContainerID, IfName: a.IfName}] = true
+		set[ipam.Holder{ID: a.ContainerID}] = true
 	}
-	return func(o ipam.Owner) bool { return set[o] }
+	return func(o ipam.Holder) bool { return set[o] }
 }
 
 // collect looks first, and then for each owner again, with the attachment's claim: it locks
 // the directory only for as long as one owner takes.
-func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Owner) bool) error {
+func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Holder) bool) error {
 	owners, err := stale(ctx, r, dir, keep)
 	errs := []error{err}
 	for o := range owners {
@@ -83,7 +83,7 @@ func collect(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.
 }
 
 // stale sweeps a directory and lists the owners that are not valid.
-func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Owner) bool) (map[ipam.Owner]bool, error) {
+func stale(ctx context.Context, r *plugin.Request, dir string, keep func(ipam.Holder) bool) (map[ipam.Holder]bool, error) {
 	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
 	if err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func abandoned(r *plugin.Request, path string, res ipam.Reservation) bool {
 
 // recordedNetNS reads our record; that of this request's owner is prior, since the current
 // one is this call's.
-func recordedNetNS(r *plugin.Request, prior *record.Record, o ipam.Owner) (path string, mark *life.Mark) {
+func recordedNetNS(r *plugin.Request, prior *record.Record, o ipam.Holder) (path string, mark *life.Mark) {
 	key := owner.Of(r.Network, o.ID, o.IfName)
 	rec := prior
 	if key != r.Owner {
@@ -158,7 +158,7 @@ func recordedNetNS(r *plugin.Request, prior *record.Record, o ipam.Owner) (path 
 }
 
 // cachedNetNS reads libcni's cache, whose format is its own (libcni/api.go).
-func cachedNetNS(r *plugin.Request, o ipam.Owner) string {
+func cachedNetNS(r *plugin.Request, o ipam.Holder) string {
 	file := filepath.Join(r.Session.Paths.CNI, "results", r.Network+"-"+o.ID+"-"+o.IfName)
 	data, err := os.ReadFile(file)
 	if err != nil {

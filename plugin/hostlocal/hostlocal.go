@@ -35,7 +35,7 @@ var Plugin = plugin.Plugin{
 	Capabilities: []string{"ipRanges", "ips"},
 	Conf:         func() any { return new(Conf) },
 	Validate:     validate,
-	Doubts:       doubts,
+	Warnings:     doubts,
 	Samples:      samples,
 
 	Add:    add,
@@ -60,7 +60,7 @@ func store(r *plugin.Request, dir string) *ipam.FileStore {
 	}
 }
 
-func me(r *plugin.Request) ipam.Owner { return ipam.Owner{ID: r.ContainerID, IfName: r.IfName} }
+func me(r *plugin.Request) ipam.Holder { return ipam.Holder{ID: r.ContainerID, IfName: r.IfName} }
 
 func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	p, err := load(r)
@@ -83,7 +83,7 @@ func add(ctx context.Context, r *plugin.Request) (*spec.Result, error) {
 	return result, nil
 }
 
-func allocate(ctx context.Context, r *plugin.Request, p *pool) ([]ipam.Lease, error) {
+func allocate(ctx context.Context, r *plugin.Request, p *pool) ([]ipam.Grant, error) {
 	prior := kernel.Of(r).Read(r)
 	refused := true
 	if prior != nil && r.Session.Dry == nil {
@@ -109,7 +109,7 @@ func allocate(ctx context.Context, r *plugin.Request, p *pool) ([]ipam.Lease, er
 	return leases, nil
 }
 
-func fromStore(ctx context.Context, r *plugin.Request, p *pool, gone func(ipam.Reservation) bool) ([]ipam.Lease, error) {
+func fromStore(ctx context.Context, r *plugin.Request, p *pool, gone func(ipam.Reservation) bool) ([]ipam.Grant, error) {
 	mode := ipam.Write
 	if r.Session.Dry != nil {
 		mode = ipam.ReadOnly
@@ -126,7 +126,7 @@ func fromStore(ctx context.Context, r *plugin.Request, p *pool, gone func(ipam.R
 
 // pushRelease pushes the release of the allocated addresses; in a dry run it writes them
 // down.
-func pushRelease(r *plugin.Request, p *pool, leases []ipam.Lease) {
+func pushRelease(r *plugin.Request, p *pool, leases []ipam.Grant) {
 	if r.Session.Dry == nil {
 		r.Undo(func(ctx context.Context) error { return release(ctx, r, p.dataDir) })
 		return
@@ -166,7 +166,7 @@ func release(ctx context.Context, r *plugin.Request, dir string) error {
 }
 
 // releaseOf releases those reservations of an owner that match.
-func releaseOf(ctx context.Context, r *plugin.Request, dir string, o ipam.Owner, match func(ipam.Reservation) bool) error {
+func releaseOf(ctx context.Context, r *plugin.Request, dir string, o ipam.Holder, match func(ipam.Reservation) bool) error {
 	tx, err := store(r, dir).Begin(ctx, ipam.Existing)
 	if err != nil {
 		return err

@@ -39,7 +39,7 @@ func (k *Kernel) SweepLost(r *plugin.Request, mine func(nft.Element) bool, remov
 	for o, elems := range lost {
 		errs = append(errs, k.Seize(r, o, func() error {
 			rec := &record.Record{Plugin: r.Plugin.Name, Network: r.Network, Owner: o}
-			rec.Elements = unnamed(elems, k.Records.Standing(r.Network, o))
+			rec.Elements = unnamed(elems, k.Records.Current(r.Network, o))
 			if len(rec.Elements) == 0 || k.keepsPair(r, o) {
 				return nil
 			}
@@ -101,9 +101,9 @@ func ofNetwork(network string, o owner.Key, comment string) bool {
 }
 
 // unnamed returns the elements that no record names. A torn record may name any.
-func unnamed(elems []nft.Element, records []record.Standing) []nft.Element {
+func unnamed(elems []nft.Element, records []record.CurrentRecord) []nft.Element {
 	return slices.DeleteFunc(elems, func(e nft.Element) bool {
-		return slices.ContainsFunc(records, func(s record.Standing) bool {
+		return slices.ContainsFunc(records, func(s record.CurrentRecord) bool {
 			return s.Record == nil || slices.ContainsFunc(s.Record.Elements, e.SameKey)
 		})
 	})

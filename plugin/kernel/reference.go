@@ -26,10 +26,10 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Excuse drops CHECK's error err for an attachment that the reference plugins made before
+// AllowReference drops CHECK's error err for an attachment that the reference plugins made before
 // our binaries replaced theirs: the plugin has no record of it, and the reference's
 // objects exist. They serve until the attachment's DEL.
-func (k *Kernel) Excuse(r *plugin.Request, theirs iptnft.Made, err error) error {
+func (k *Kernel) AllowReference(r *plugin.Request, theirs iptnft.Made, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (k *Kernel) SweepAbandoned(ctx context.Context, r *plugin.Request) error {
 // abandoned lists, with their addresses, the attachments that host-local's files name, but
 // neither the list of valid attachments in a GC request nor a record of the plugin. It reads
 // the files in their default directory.
-func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request) map[ipam.Owner][]netip.Addr {
+func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request) map[ipam.Holder][]netip.Addr {
 	keep, ok := r.Valid()
 	if !ok {
 		return nil
@@ -96,7 +96,7 @@ func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request) map[ipam.Owne
 	if err != nil {
 		Warn(r, err)
 	}
-	list := map[ipam.Owner][]netip.Addr{}
+	list := map[ipam.Holder][]netip.Addr{}
 	for _, h := range held {
 		o := h.Owner
 		if o.Validate() == nil && !keep(o.ID, o.IfName) && !h.Since.After(r.Listed()) && !k.recorded(r, o) {
@@ -107,7 +107,7 @@ func (k *Kernel) abandoned(ctx context.Context, r *plugin.Request) map[ipam.Owne
 }
 
 // recorded reports whether an attachment is or may be ours.
-func (k *Kernel) recorded(r *plugin.Request, o ipam.Owner) bool {
+func (k *Kernel) recorded(r *plugin.Request, o ipam.Holder) bool {
 	rec, err := k.Records.Read(r.Network, owner.Of(r.Network, o.ID, o.IfName), r.Plugin.Name)
 	return rec != nil || err != nil
 }

@@ -158,7 +158,7 @@ func (k *Kernel) sweepOne(r *plugin.Request, o owner.Key, remove func(*record.Re
 // record of the plugin stays locked until it is removed.
 func (k *Kernel) Seize(r *plugin.Request, o owner.Key, fn func() error) error {
 	var others []string
-	release, keepReason, err := k.Records.Seize(r.Network, o, func(now []record.Standing) string {
+	release, keepReason, err := k.Records.Seize(r.Network, o, func(now []record.CurrentRecord) string {
 		for _, s := range now {
 			if s.Since.After(r.Listed()) {
 				return "it is newer than the list of valid attachments"

@@ -74,7 +74,7 @@ func TestDelWithoutPlugins(t *testing.T) {
 				if err != nil || !strings.Contains(log, "warning") {
 					t.Errorf("%v, and on standard error %q", err, log)
 				}
-				leak.Nothing(t, before, dirs...)
+				leak.NoLeaks(t, before, dirs...)
 				if _, err := ask(spec.Del, ns, fields); err != nil {
 					t.Errorf("second DEL: %v", err)
 				}
@@ -104,7 +104,7 @@ func TestGCKeepsTheLiving(t *testing.T) {
 		if _, err := ask(spec.GC, ns, fields); err != nil {
 			t.Error(err)
 		}
-		leak.Nothing(t, before)
+		leak.NoLeaks(t, before)
 		if gone := before.Beyond(leak.Must(t)); len(gone) > 0 {
 			t.Errorf("GC %s removed\n%s", fields, gone)
 		}

@@ -50,7 +50,7 @@ var Plugin = plugin.Plugin{
 	Capabilities: []string{"portMappings"},
 	Conf:         func() any { return new(Conf) },
 	NoPrev:       plugin.NoPrev{Add: "must be called as chained plugin", Check: "Required prevResult missing"},
-	Doubts:       doubts,
+	Warnings:     doubts,
 
 	Add:    add,
 	Del:    del,
@@ -127,11 +127,11 @@ func check(ctx context.Context, r *plugin.Request) error {
 	}
 	rec, err := k.Records.Read(r.Network, r.Owner, name)
 	if err != nil || rec == nil {
-		return k.Excuse(r, p.reference(r), kernel.Check(ctx, env, p.compile(k, nil)))
+		return k.AllowReference(r, p.reference(r), kernel.Check(ctx, env, p.compile(k, nil)))
 	}
 	led := p.asRecorded(k, env, rec)
 	want := k.AsAttached(rec, append(p.compile(k, nil), led...), factHairpin, nft.Element.Neighbours)
-	return k.Excuse(r, p.reference(r), kernel.Check(ctx, env, want))
+	return k.AllowReference(r, p.reference(r), kernel.Check(ctx, env, want))
 }
 
 func isOfPorts(e nft.Element) bool { return !e.OfInterface() }

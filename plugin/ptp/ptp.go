@@ -34,7 +34,7 @@ var Plugin = plugin.Plugin{
 	Delegates: true,
 
 	Validate: validate,
-	Doubts:   doubts,
+	Warnings: doubts,
 
 	Add:    add,
 	Del:    del,

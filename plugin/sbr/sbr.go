@@ -43,7 +43,7 @@ var Plugin = plugin.Plugin{
 	NoPrev: plugin.NoPrev{Add: noPrev, Check: noPrev},
 
 	Validate: validate,
-	Doubts:   doubts,
+	Warnings: doubts,
 
 	Add:   add,
 	Del:   del,

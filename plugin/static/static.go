@@ -24,7 +24,7 @@ var Plugin = plugin.Plugin{
 	Capabilities: []string{"ips"},
 	Conf:         func() any { return new(Conf) },
 	NoPrev:       plugin.NoPrev{Check: "Required prevResult missing"},
-	Doubts:       doubts,
+	Warnings:     doubts,
 	Samples:      samples,
 
 	Add:   add,

@@ -33,7 +33,7 @@ var Plugin = plugin.Plugin{
 	NoPrev:       plugin.NoPrev{Add: noPrev, Check: noPrev},
 
 	Validate: validate,
-	Doubts:   doubts,
+	Warnings: doubts,
 
 	Add:   add,
 	Del:   del,

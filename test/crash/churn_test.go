@@ -117,7 +117,7 @@ func TestChurn(t *testing.T) {
 	if c.kill.killed.Load() < 10 || c.adds.Load() < 100 {
 		t.Error("too little happened to prove anything")
 	}
-	leak.Nothing(t, before, append(stateDirs(), paths.Default().State)...)
+	leak.NoLeaks(t, before, append(stateDirs(), paths.Default().State)...)
 }
 
 // uplink creates the master of the macvlan network, with a carrier.

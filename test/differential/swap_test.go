@@ -89,7 +89,7 @@ func swap(t *testing.T, w *world, row swapRow, release, ref, ours string) {
 	}
 	s.gc()
 	s.vanish(start)
-	leak.Nothing(t, start)
+	leak.NoLeaks(t, start)
 }
 
 // in lets our plugins remove what the reference made: by CHECK and DEL, by DEL after the
@@ -243,7 +243,7 @@ func (s *swapping) nothing(p *swapped, after string) {
 		return
 	}
 	s.vanish(p.made)
-	leak.Nothing(s, p.made)
+	leak.NoLeaks(s, p.made)
 	if s.Failed() {
 		s.Logf("that was after %s", after)
 	}

@@ -68,7 +68,7 @@ func upgrade(t *testing.T, olderDir, newerDir string) {
 		newer.del(n, p)
 		refused(t, outside, node4, p.hostPort)
 	}
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 // downgrade runs the older build on a node of the newer one, as after a rollback. Its DEL
@@ -89,7 +89,7 @@ func downgrade(t *testing.T, olderDir, newerDir string) {
 	newer.check(n, two)
 	newer.del(n, one)
 	newer.del(n, two)
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 // back returns a node to the older build, as docs/adr/0003 says: the newer one detaches what
@@ -109,7 +109,7 @@ func back(t *testing.T, olderDir, newerDir string) {
 		older.del(n, p)
 		refused(t, outside, node4, p.hostPort)
 	}
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 // namesSchemas expects the older build to refuse and to name both numbers.
@@ -148,7 +148,7 @@ func refuse(t *testing.T, older, newer *caller, n *network) {
 	}
 	newer.del(n, p)
 	deleteNamespace(t, p.id)
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 // TestRepair flushes the whole firewall under existing attachments, as a firewall's restart
@@ -174,14 +174,14 @@ func TestRepair(t *testing.T) {
 					for _, p := range []*pod{one, two} {
 						c.check(n, p)
 					}
-					leak.Nothing(t, standing)
+					leak.NoLeaks(t, standing)
 					if lost := standing.Beyond(leak.Must(t)); len(lost) > 0 {
 						t.Errorf("repair did not put back:\n%s", lost)
 					}
 				}
 				c.del(n, one)
 				c.del(n, two)
-				leak.Nothing(t, before)
+				leak.NoLeaks(t, before)
 			})
 		}
 	})

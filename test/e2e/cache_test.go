@@ -58,7 +58,7 @@ func takeOver(t *testing.T, n *network) {
 	if err := rt.DelCached(context.Background(), n.name, chain.Attachment{ContainerID: p.id, NetNS: nsPath(p.id), IfName: p.ifname}); err != nil {
 		t.Errorf("our DEL of what libcni attached: %v", err)
 	}
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 	noAddresses(t)
 
 	if _, err := rt.Add(context.Background(), list, attachment(conf)); err != nil {
@@ -73,7 +73,7 @@ func takeOver(t *testing.T, n *network) {
 	theyReadOurs(t, c, n, p, conf, res.Version())
 	c.check(n, p)
 	c.del(n, p)
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 // noAddresses deletes the reservations, so that the next pod gets the first address.

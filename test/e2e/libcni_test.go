@@ -82,7 +82,7 @@ func everyVerb(t *testing.T, n *network) {
 	c.del(n, two)
 	c.gc(n)
 	c.status(n)
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 // warm attaches and detaches once when the plugins are not ours, so that what the reference
@@ -178,7 +178,7 @@ func TestGCAlone(t *testing.T) {
 					deleteNamespace(t, lost.id)
 					run(t, "rm", cacheFile(n, lost))
 					c.gc(n, stays)
-					leak.Nothing(t, before)
+					leak.NoLeaks(t, before)
 					refused(t, outside, node4, lost.hostPort)
 					c.check(n, stays)
 					reaches(t, outside, node4, stays.hostPort, outside4)
@@ -206,7 +206,7 @@ func TestLoopback(t *testing.T) {
 				reaches(t, p.id, loopback4, 80, loopback4)
 				c.del(n, p)
 				c.del(n, p)
-				leak.Nothing(t, before)
+				leak.NoLeaks(t, before)
 			})
 		}
 	})
@@ -371,7 +371,7 @@ func TestFailedAdd(t *testing.T) {
 					t.Fatal("ADD with an unknown sysctl succeeded")
 				}
 				c.del(n, p)
-				leak.Nothing(t, before)
+				leak.NoLeaks(t, before)
 			})
 		}
 	})

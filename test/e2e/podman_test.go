@@ -123,7 +123,7 @@ func TestPodman(t *testing.T) {
 		p.do("rm", "-f", "-t", "0", "far")
 		refused(t, outside, node4, 18081)
 		p.do("rm", "-f", "-t", "0", "web", "both")
-		leak.Nothing(t, before)
+		leak.NoLeaks(t, before)
 		p.do("network", "rm", "n1", "n2")
 		if left := run(t, "find", "/var/lib/cni/results", "/run/netns", "-type", "f", "!", "-name", outside); ours() && left != "" {
 			t.Errorf("left behind:\n%s", left)

@@ -81,7 +81,7 @@ func swap(t *testing.T, main, backend string) {
 		s.gone(s.ours, p)
 	}
 	s.ours.gc(s.n)
-	leak.Nothing(t, before)
+	leak.NoLeaks(t, before)
 }
 
 // warm lets the reference make what it never removes.

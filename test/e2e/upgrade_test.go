@@ -59,7 +59,7 @@ func TestUpgrade(t *testing.T) {
 		cli(t, "gc")
 		run(t, "ip", "link", "del", "up0")
 		run(t, "ip", "link", "del", "up-br0") // a bridge stays, as the reference's
-		leak.Nothing(t, before)
+		leak.NoLeaks(t, before)
 	})
 }
 

@@ -86,10 +86,10 @@ func Must(t testing.TB, dirs ...string) State {
 	return s
 }
 
-// Nothing fails t when the node carries more than before and more than what outlives
+// NoLeaks fails t when the node carries more than before and more than what outlives
 // attachments by design (Standing). It looks again for at most 100 ms, because an nftables
 // element that DEL expires lives for 1 ms after the commit.
-func Nothing(t testing.TB, before State, dirs ...string) {
+func NoLeaks(t testing.TB, before State, dirs ...string) {
 	t.Helper()
 	var left State
 	for range 10 {

@@ -52,7 +52,7 @@ func TestTake(t *testing.T) {
 		t.Errorf("policy rules: %v, want one", rules)
 	}
 	undo()
-	leak.Nothing(t, before, dir)
+	leak.NoLeaks(t, before, dir)
 }
 
 // clutter creates one object of every kind and returns the function that removes them.

@@ -14,9 +14,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// Wish is the operator's request, with the flags of network create. The zero value of
+// Request is the operator's request, with the flags of network create. The zero value of
 // everything but Name is a bridge in a free IPv4 subnet.
-type Wish struct {
+type Request struct {
 	Name      string
 	Driver    string   `long:"driver" short:"d" value-name:"NAME" default:"bridge" description:"bridge, ptp, macvlan or ipvlan"`
 	Subnets   []string `long:"subnet" value-name:"SUBNET" description:"subnet of the containers (a free one); may be repeated, for IPv6 too"`
@@ -62,9 +62,9 @@ func options(driver string) []string {
 	return nil
 }
 
-// wanted is a validated Wish.
+// wanted is a validated Request.
 type wanted struct {
-	Wish
+	Request
 	subnets []Subnet
 	dns     []string
 	mtu     int
@@ -79,8 +79,8 @@ type wanted struct {
 func (w *wanted) child() bool { return w.Driver == driverMACVLAN || w.Driver == driverIPVLAN }
 
 // read refuses mistakes before reading anything of the host.
-func read(wish Wish) (*wanted, error) {
-	w := &wanted{Wish: wish}
+func read(wish Request) (*wanted, error) {
+	w := &wanted{Request: wish}
 	if w.Driver == "" {
 		w.Driver = driverBridge
 	}
