@@ -55,6 +55,15 @@ type Cached struct {
 	Since   time.Time    // of the ADD
 }
 
+// Pod is "namespace/name" of the Kubernetes pod that the ADD was for, or empty.
+func (c *Cached) Pod() string {
+	var args []spec.Arg
+	for _, a := range c.Args {
+		args = append(args, spec.Arg{Key: a[0], Value: a[1]})
+	}
+	return spec.Pod(args)
+}
+
 func (c *Cached) key() spec.Attachment {
 	return spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}
 }

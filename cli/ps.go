@@ -42,6 +42,7 @@ type standing struct {
 	Network     string        `json:"network"`
 	ContainerID string        `json:"containerID"`
 	IfName      string        `json:"ifname"`
+	Pod         string        `json:"pod,omitempty"` // of Kubernetes: "namespace/name"
 	NetNS       string        `json:"netns,omitempty"`
 	Alive       bool          `json:"alive"` // the namespace exists
 	PID         int           `json:"pid,omitempty"`
@@ -72,9 +73,18 @@ func (s *standing) key() spec.Attachment {
 func (c *psCommand) Execute([]string) error {
 	list, unseen := c.app.seen(c.Network)
 	c.app.findProcesses(list)
-	t := newTable("NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "PORTS", "NAMESPACE", "PROCESS")
+	heads := []string{"NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "PORTS", "NAMESPACE", "PROCESS"}
+	pods := slices.ContainsFunc(list, func(s *standing) bool { return s.Pod != "" })
+	if pods {
+		heads = slices.Insert(heads, 1, "POD")
+	}
+	t := newTable(heads...)
 	for _, s := range list {
-		t.row(c.row(s)...)
+		row := c.row(s)
+		if pods {
+			row = slices.Insert(row, 1, s.Pod)
+		}
+		t.row(row...)
 	}
 	return errors.Join(c.app.show(list, t.String()), unseen)
 }
@@ -143,6 +153,7 @@ func (a *app) standing(network string) ([]*standing, error) {
 	for _, c := range cached {
 		s := get(c.Network, c.ContainerID, c.IfName)
 		s.NetNS, s.Since, s.Cached, s.config = c.NetNS, c.Since, true, c.Config
+		s.Pod = c.Pod()
 		s.result(c.Result)
 		s.published(c.Capabilities)
 	}
@@ -150,6 +161,7 @@ func (a *app) standing(network string) ([]*standing, error) {
 	for _, r := range records {
 		s := get(r.Network, r.ContainerID, r.IfName)
 		s.at(r.NetNS, r.NetNSMark)
+		s.Pod = cmp.Or(s.Pod, r.Pod)
 		s.HostLinks = append(s.HostLinks, r.Links...)
 		s.Plugins = append(s.Plugins, r.Plugin)
 	}

@@ -150,6 +150,23 @@ func ParseArgs(s string) ([]Arg, error) {
 	return args, nil
 }
 
+// Pod returns "namespace/name" of the Kubernetes pod that a runtime's CNI_ARGS name
+// (K8S_POD_NAMESPACE, K8S_POD_NAME); empty without one, and for what no pod is called.
+func Pod(args []Arg) string {
+	namespace, _ := LookupArg(args, "K8S_POD_NAMESPACE")
+	name, _ := LookupArg(args, "K8S_POD_NAME")
+	if !isDNSName(namespace) || !isDNSName(name) {
+		return ""
+	}
+	return namespace + "/" + name
+}
+
+// isDNSName reports whether Kubernetes could have an object of this name (RFC 1123).
+func isDNSName(s string) bool {
+	const others = "abcdefghijklmnopqrstuvwxyz0123456789.-"
+	return s != "" && len(s) <= 253 && strings.Trim(s, others) == "" && strings.Trim(s, ".-") == s
+}
+
 // LookupArg returns the last value of key in CNI_ARGS, matched exactly.
 func LookupArg(args []Arg, key string) (value string, ok bool) {
 	for _, a := range args {

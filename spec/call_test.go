@@ -226,3 +226,23 @@ func FuzzEnviron(f *testing.F) {
 		}
 	})
 }
+
+func TestPod(t *testing.T) {
+	long := strings.Repeat("a", 254)
+	for args, want := range map[string]string{
+		"K8S_POD_NAME=web-0;IgnoreUnknown=1;K8S_POD_NAMESPACE=shop": "shop/web-0",
+		"K8S_POD_NAMESPACE=kube-system;K8S_POD_NAME=a.b":            "kube-system/a.b",
+		"K8S_POD_NAMESPACE=shop":                                    "",
+		"K8S_POD_NAMESPACE=shop;K8S_POD_NAME=":                      "",
+		"K8S_POD_NAMESPACE=shop;K8S_POD_NAME=\x1b[31mweb":           "",
+		"K8S_POD_NAMESPACE=shop;K8S_POD_NAME=we\nb":                 "",
+		"K8S_POD_NAMESPACE=../x;K8S_POD_NAME=web":                   "",
+		"K8S_POD_NAMESPACE=shop;K8S_POD_NAME=-web":                  "",
+		"K8S_POD_NAMESPACE=shop;K8S_POD_NAME=" + long:               "",
+	} {
+		list, err := spec.ParseArgs(args)
+		if got := spec.Pod(list); err != nil || got != want {
+			t.Errorf("%q: %q, %v, want %q", args, got, err, want)
+		}
+	}
+}

@@ -46,7 +46,19 @@ func (a *Attachment) Name() string {
 	if a.IfName != "eth0" {
 		name += "/" + a.IfName
 	}
+	if pod := a.pod(); pod != "" {
+		name += " of pod " + pod
+	}
 	return name
+}
+
+// pod is the Kubernetes pod of the attachment, from the cached result or a record.
+func (a *Attachment) pod() string {
+	pod := a.Cached.Pod()
+	for _, r := range a.Records {
+		pod = cmp.Or(pod, r.Pod)
+	}
+	return pod
 }
 
 // Owner is the key that marks every object of the attachment.

@@ -31,6 +31,7 @@ type Attachment struct {
 	Network     string    `json:"network,omitempty"`
 	ContainerID string    `json:"containerID,omitempty"`
 	IfName      string    `json:"ifname,omitempty"`
+	Pod         string    `json:"pod,omitempty"` // of Kubernetes: "namespace/name"
 	Owner       owner.Key `json:"owner,omitempty"`
 
 	State   State     `json:"state"`
@@ -151,7 +152,11 @@ func (a *Attachment) Name() string {
 	case a.ContainerID == "":
 		return cmp.Or(a.Network, "?") + " owner " + string(a.Owner)
 	}
-	return a.Network + " " + a.ContainerID + "/" + a.IfName
+	name := a.Network + " " + a.ContainerID + "/" + a.IfName
+	if a.Pod != "" {
+		name += " of pod " + a.Pod
+	}
+	return name
 }
 
 // Stray reports whether it is a single object without a known attachment.

@@ -4,6 +4,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,6 +45,7 @@ func (c *collector) readRecords(store *record.Store, ofDrivers bool) {
 		a := c.get(r.Network, r.ContainerID, r.IfName)
 		keep(a, r.Owner, r.Plugin, false)
 		a.at(r.NetNS, r.NetNSMark)
+		a.Pod = cmp.Or(a.Pod, r.Pod)
 		if ofDrivers {
 			a.attached(d, r.Plugin)
 			continue
@@ -98,6 +100,7 @@ func (c *collector) readCache() {
 		a := c.get(cached.Network, cached.ContainerID, cached.IfName)
 		a.cached = cached
 		a.at(cached.NetNS, nil)
+		a.Pod = cached.Pod()
 		a.seen(cached.Since)
 		a.addObject("cached result", cached.Network+"-"+cached.ContainerID+"-"+cached.IfName, false)
 		if cached.Result == nil {

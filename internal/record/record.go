@@ -39,6 +39,7 @@ type Record struct {
 	ContainerID string    `json:"containerID"`
 	IfName      string    `json:"ifname"`
 	NetNS       string    `json:"netns,omitempty"`
+	Pod         string    `json:"pod,omitempty"` // of Kubernetes: "namespace/name"
 
 	// NetNSMark distinguishes the namespace from a later one at the same path.
 	NetNSMark *life.Mark `json:"netnsMark,omitempty"`

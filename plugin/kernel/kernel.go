@@ -176,6 +176,9 @@ func (k *Kernel) Apply(ctx context.Context, r *plugin.Request, env *netstate.Env
 // an earlier ADD left (follow).
 func (k *Kernel) Record(r *plugin.Request, rec *record.Record) error {
 	name(r, rec)
+	if args, err := r.CNIArgs(); err == nil {
+		rec.Pod = spec.Pod(args)
+	}
 	if netns.Is(r.NetNS) { // IPAM plugins are called with any path, which later proves nothing about the attachment's life
 		rec.NetNS, rec.NetNSMark = r.NetNS, k.mark(r.NetNS)
 	}
