@@ -4,171 +4,290 @@
 package nft
 
 import (
-	"net"
+	"encoding/binary"
+	"fmt"
 	"net/netip"
+	"slices"
 
+	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 )
 
-// match is a sequence of expressions; an expression that does not match ends the rule.
-type match = []expr.Any
+// The chains. Base chains are named after their hook.
+const (
+	chainPrerouting  = "prerouting"
+	chainOutput      = "output"
+	chainPostrouting = "postrouting"
+	chainForward     = "forward"
+	chainRaw         = "raw"
+	chainHostPorts   = "hostports"
+	chainPublished   = "published"
+	chainHairpin     = "hairpin"
+	chainConditional = "conditional"
+	chainMasquerade  = "masquerading"
+	chainAdmin       = "admin" // the operator's: created empty, never flushed
+)
 
-// A concatenation fills consecutive 32-bit registers: NFT_REG_1 is the first four of them,
-// NFT_REG_2 the next. Rules are written as the kernel returns them, so that Verify can
-// compare.
-const reg1 = unix.NFT_REG_1
+// Priorities. Published ports come after kube-proxy and Docker (dstnat, -100): a Service
+// with the same port wins, as with the reference plugins since CVE-2019-9946. Masquerade
+// comes after every other program's source NAT (srcnat, 100), so an operator's rule wins.
+const (
+	prioPublish    = -95
+	prioMasquerade = 105
+	prioForward    = 0
+	prioSpoof      = -300
+	prioRaw        = -300 // before connection tracking
+)
 
-// reg32 is a 32-bit register by the name the kernel uses for it.
-func reg32(i int) uint32 {
-	if i%4 == 0 {
-		return uint32(reg1 + i/4)
-	}
-	return uint32(unix.NFT_REG32_00 + i)
+// chainSpec is one static chain. A chain without hook is the target of jumps.
+type chainSpec struct {
+	name  string
+	typ   nftables.ChainType
+	hook  *nftables.ChainHook
+	prio  int
+	rules []staticRule
+	// the chain is created and then left alone: its rules are not ours
+	keep bool
 }
 
-// rule joins expressions.
-func rule(parts ...match) match {
-	var r match
-	for _, p := range parts {
-		r = append(r, p...)
-	}
-	return r
+// staticRule is a rule with the comment a reader of `nft list` sees.
+type staticRule struct {
+	comment string
+	exprs   match
 }
 
-// family matches IPv4 or IPv6 packets.
-func family(v6 bool) match {
-	proto := byte(unix.NFPROTO_IPV4)
+// inetChains lists the chains of `inet patchbay`. The targets of jumps come first, so that
+// the jumps find them in the same transaction.
+func inetChains() []chainSpec {
+	guard := []staticRule{{"not by route_localnet from outside", loopbackGuard()}}
+	toPorts := []staticRule{{"", rule(toLocal(), jump(chainHostPorts))}}
+	return []chainSpec{
+		{name: chainAdmin, keep: true},
+		{name: chainConditional, keep: true},
+		{name: chainSameNet, keep: true},
+		{name: chainNeighbours, keep: true},
+		{name: chainHostPorts, rules: hostPortRules()},
+		{name: chainMasquerade, rules: []staticRule{{"within a network", jump(chainSameNet)}, {"", masquerade()}}},
+		{name: chainHairpin, rules: hairpinRules()},
+		{name: chainPublished, rules: publishedRules()},
+		{name: chainRaw, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioRaw, rules: guard},
+		{name: chainPrerouting, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, prio: prioPublish, rules: toPorts},
+		{name: chainOutput, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, prio: prioPublish, rules: toPorts},
+		{name: chainPostrouting, typ: nftables.ChainTypeNAT, hook: nftables.ChainHookPostrouting, prio: prioMasquerade, rules: postroutingRules()},
+		{name: chainForward, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, prio: prioForward, rules: forwardRules()},
+	}
+}
+
+// hostPortRules match a network with conditions before one without, and a mapping with a
+// host address before one for all addresses.
+func hostPortRules() []staticRule {
+	return []staticRule{
+		{"the kernel drops the answers", rule(toLoopback6(), verdict(expr.VerdictReturn))},
+		{"networks with conditions", jump(chainConditional)},
+		{"", dnatBy(false, true, SetHostPorts4)},
+		{"", dnatBy(true, true, SetHostPorts6)},
+		{"", dnatBy(false, false, SetPorts4)},
+		{"", dnatBy(true, false, SetPorts6)},
+	}
+}
+
+func postroutingRules() []staticRule {
+	ret := verdict(expr.VerdictReturn)
+	return []staticRule{
+		{"", rule(published(), jump(chainPublished))},
+		{"", rule(multicast(false), ret)},
+		{"", rule(multicast(true), ret)},
+		{"", rule(addrIn(false, true, SetMasqueraded4), jump(chainMasquerade))},
+		{"", rule(addrIn(true, true, SetMasqueraded6), jump(chainMasquerade))},
+		{"", rule(addrsIn(false, SetNoMasq4), ret)},
+		{"", rule(addrsIn(true, SetNoMasq6), ret)},
+		{"", rule(addrsIn(false, SetMasq4), masquerade())},
+		{"", rule(addrsIn(true, SetMasq6), masquerade())},
+	}
+}
+
+// forwardRules drop: a drop is final, even when other tables accept.
+func forwardRules() []staticRule {
+	in, out := loadMeta(expr.MetaKeyIIFNAME, reg1), loadMeta(expr.MetaKeyOIFNAME, reg1)
+	both := match{in, loadMeta(expr.MetaKeyOIFNAME, unix.NFT_REG_2)}
+	ret, drop := verdict(expr.VerdictReturn), verdict(expr.VerdictDrop)
+	return []staticRule{
+		{"overrides of the operator", jump(chainAdmin)},
+		{"", rule(both, match{inSet(SetApart, false)}, drop)},
+		{"", rule(both, match{inSet(SetInside, false)}, ret)},
+		{"", rule(match{in, inSet(SetInternal, false)}, drop)},
+		{"", rule(match{out, inSet(SetInternal, false)}, drop)},
+		{"", rule(both, match{inSet(SetBridgeOK, false)}, ret)},
+		{"", rule(match{in, inSet(SetIsolation, false), out, inSet(SetIsolation, false)}, drop)},
+	}
+}
+
+// bridgeChains lists the chains of `bridge patchbay`.
+func bridgeChains() []chainSpec {
+	iif := loadMeta(expr.MetaKeyIIFNAME, reg1)
+	return []chainSpec{{
+		name: chainPrerouting, typ: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, prio: prioSpoof,
+		rules: []staticRule{{"source MAC is not the container's", match{
+			iif, inSet(SetSpoofChecked, false),
+			iif, &expr.Payload{DestRegister: unix.NFT_REG_2, Base: expr.PayloadBaseLLHeader, Offset: 6, Len: 6},
+			inSet(SetSpoofAllowed, true), &expr.Verdict{Kind: expr.VerdictDrop},
+		}}},
+	}}
+}
+
+// layout is one of our tables.
+type layout struct {
+	family nftables.TableFamily
+	sets   []string
+	chains []chainSpec
+}
+
+func layoutOf(family nftables.TableFamily) layout {
+	if family == nftables.TableFamilyBridge {
+		return layout{family, bridgeSets(), bridgeChains()}
+	}
+	return layout{family, inetSets(), inetChains()}
+}
+
+func (l layout) table() *nftables.Table {
+	return &nftables.Table{Name: TableName, Family: l.family}
+}
+
+// spec is the specification of one of the table's own sets.
+func (l layout) spec(name string) setSpec {
+	if name == SetSchema {
+		return schemaSpec(l.family)
+	}
+	s, _ := specOf(name)
+	return s
+}
+
+// create queues the whole table. When two processes do so at once, the second transaction
+// fails as a whole (NLM_F_EXCL), so no rule exists twice.
+func (l layout) create(enc *nftables.Conn, schema uint16) error {
+	enc.CreateTable(l.table())
+	return l.fill(enc, nil, nil, schema)
+}
+
+// upgrade queues the changes from schema old to this one: it creates what is missing and
+// replaces the static rules. It keeps elements, and the chains whose rules are not ours.
+func (l layout) upgrade(enc *nftables.Conn, have []string, old, schema uint16) error {
+	return l.fill(enc, have, &old, schema)
+}
+
+// fill leaves out the sets that exist: nft -f writes their type in another way than we do,
+// and the kernel refuses a set that exists with another type.
+func (l layout) fill(enc *nftables.Conn, have []string, old *uint16, schema uint16) error {
+	for _, s := range l.sets {
+		if slices.Contains(have, s) {
+			continue
+		}
+		if err := enc.AddSet(l.spec(s).set(), nil); err != nil {
+			return fmt.Errorf("add set %s: %w", s, err)
+		}
+	}
+	for _, c := range l.chains {
+		c.add(enc, l.table(), old != nil)
+	}
+	set := schemaSpec(l.family).set()
+	if old != nil {
+		if err := enc.SetDeleteElements(set, []nftables.SetElement{{Key: number(0), Val: number(*old)}}); err != nil {
+			return fmt.Errorf("remove schema %d: %w", *old, err)
+		}
+	}
+	return enc.SetAddElements(set, []nftables.SetElement{{Key: number(0), Val: number(schema)}})
+}
+
+// add queues the chain and its rules.
+func (c chainSpec) add(enc *nftables.Conn, t *nftables.Table, flush bool) {
+	chain := &nftables.Chain{Name: c.name, Table: t}
+	if c.hook != nil {
+		accept := nftables.ChainPolicyAccept
+		chain.Type, chain.Hooknum, chain.Priority = c.typ, c.hook, nftables.ChainPriorityRef(nftables.ChainPriority(c.prio))
+		chain.Policy = &accept
+	}
+	enc.AddChain(chain)
+	if flush && !c.keep {
+		enc.FlushChain(chain)
+	}
+	for _, r := range c.rules {
+		enc.AddRule(r.rule(t, chain))
+	}
+}
+
+func (r staticRule) rule(t *nftables.Table, c *nftables.Chain) *nftables.Rule {
+	out := &nftables.Rule{Table: t, Chain: c, Exprs: r.exprs}
+	if r.comment != "" {
+		out.UserData = userdata.AppendString(nil, userdata.TypeComment, r.comment)
+	}
+	return out
+}
+
+// number is a key or value of the schema map.
+func number(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
+
+// native is a number in the byte order of the host, as marks and flags are kept.
+func native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
+
+// publishedRules match the published ports that snat is on for. Each protocol has a rule,
+// because nft (1.0.6) reads `ct original proto-dst` only after a match of the protocol:
+//
+//	meta l4proto tcp ip daddr . meta l4proto . ct original proto-dst @snat4 jump hairpin
+func publishedRules() (rules []staticRule) {
+	for _, v6 := range []bool{false, true} {
+		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
+			rules = append(rules, staticRule{"", rule(publishedIn(v6, proto), jump(chainHairpin))})
+		}
+	}
+	return rules
+}
+
+func publishedIn(v6 bool, proto byte) match {
+	set, word := SetSNAT4, 1
 	if v6 {
-		proto = unix.NFPROTO_IPV6
+		set, word = SetSNAT6, 4
 	}
-	return metaIs(expr.MetaKeyNFPROTO, expr.CmpOpEq, []byte{proto})
-}
-
-// metaIs compares metadata of the packet.
-func metaIs(key expr.MetaKey, op expr.CmpOp, data []byte) match {
-	return match{loadMeta(key, reg1), &expr.Cmp{Op: op, Register: reg1, Data: data}}
-}
-
-// MatchPrefix compares the source or destination address, as iptables-nft reads it.
-func MatchPrefix(p netip.Prefix, source bool, op expr.CmpOp) match {
-	p = p.Masked()
-	load := match{loadAddr(p.Addr().Is6(), source, reg1)}
-	return rule(load, masked(reg1, p.Bits(), p.Addr().BitLen()/8), match{&expr.Cmp{Op: op, Register: reg1, Data: p.Addr().AsSlice()}})
-}
-
-// masked clears the bits behind a prefix of so many bits in a register.
-func masked(reg uint32, bits, size int) match {
-	if bits == size*8 {
-		return nil
-	}
-	return match{bitwise(reg, net.CIDRMask(bits, size*8))}
-}
-
-// bitwise keeps the bits of a mask in a register.
-func bitwise(reg uint32, mask []byte) *expr.Bitwise {
-	return &expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
-}
-
-// loadAddr loads the source or destination address into a register.
-func loadAddr(v6, source bool, reg uint32) *expr.Payload {
-	offset, length := uint32(12), uint32(4)
-	if v6 {
-		offset, length = 8, 16
-	}
-	if !source {
-		offset += length
-	}
-	return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}
-}
-
-// loadPort loads the protocol and the destination port into the registers behind word
-// 32-bit registers.
-func loadPort(word int) match {
-	return match{
+	return rule(metaIs(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{proto}), family(v6), match{
+		loadAddr(v6, false, reg1),
 		loadMeta(expr.MetaKeyL4PROTO, reg32(word)),
-		&expr.Payload{DestRegister: reg32(word + 1), Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-	}
-}
-
-// inSet matches when the value that begins in register 1 is in the set.
-func inSet(set string, not bool) *expr.Lookup {
-	return &expr.Lookup{SourceRegister: reg1, SetName: set, Invert: not}
-}
-
-// addrsIn matches (source . destination) against a set.
-func addrsIn(v6 bool, set string) match {
-	second := reg32(1)
-	if v6 {
-		second = reg32(4)
-	}
-	return rule(family(v6), match{loadAddr(v6, true, reg1), loadAddr(v6, false, second), inSet(set, false)})
-}
-
-// addrIn matches one address against a set.
-func addrIn(v6, source bool, set string) match {
-	return rule(family(v6), match{loadAddr(v6, source, reg1), inSet(set, false)})
-}
-
-// dnatBy sends a packet that meets the conditions to the address and port that a map has
-// for its key. With host, the destination address is the first part of the key.
-func dnatBy(v6, host bool, name string, conditions ...expr.Any) match {
-	to, words := uint32(unix.NFPROTO_IPV4), 1
-	if v6 {
-		to, words = unix.NFPROTO_IPV6, 4
-	}
-	proto := reg32(words)
-	key := loadPort(0)
-	if host {
-		key = rule(match{loadAddr(v6, false, reg1)}, loadPort(words))
-	}
-	return rule(family(v6), conditions, key, match{
-		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: name},
-		&expr.NAT{
-			Type: expr.NATTypeDestNAT, Family: to, Specified: true,
-			RegAddrMin: reg1, RegAddrMax: reg1, RegProtoMin: proto, RegProtoMax: proto,
-		},
+		&expr.Ct{Key: expr.CtKeyPROTODST, Register: reg32(word + 1), Direction: 0}, // IP_CT_DIR_ORIGINAL
+		inSet(set, false),
 	})
 }
 
-// multicast matches packets to a multicast group.
-func multicast(v6 bool) match {
-	if v6 {
-		return rule(family(v6), match{
-			&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: 24, Len: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0xff}},
-		})
-	}
-	return rule(family(v6), MatchPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4), false, expr.CmpOpEq))
-}
-
-// toLocal matches packets to an address of this host.
-func toLocal() match {
-	return match{
-		&expr.Fib{Register: reg1, FlagDADDR: true, ResultADDRTYPE: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: native(unix.RTN_LOCAL)},
+// hairpinRules decide which traffic to a published port is masqueraded. All other traffic
+// keeps its source address.
+func hairpinRules() []staticRule {
+	return []staticRule{
+		{"from its own network, itself too", jump(chainNeighbours)},
+		{"", rule(inLoopback(true), masquerade())},
+		{"", rule(addrsIn(false, SetHairpin4), masquerade())},
+		{"", rule(addrsIn(true, SetHairpin6), masquerade())},
+		{"", rule(addrIn(false, false, SetMasqAll4), masquerade())},
+		{"", rule(addrIn(true, false, SetMasqAll6), masquerade())},
 	}
 }
 
-// published matches packets that arrived through a published port: ct status dnat.
-func published() match {
-	const ipsDstNAT = 1 << 5 // IPS_DST_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
-	return match{
-		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
-		bitwise(reg1, native(ipsDstNAT)),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)},
-	}
+// toLoopback6 matches packets to ::1. Sent to a container and masqueraded, the request
+// arrives, but the answer does not: Linux routes ::1 on the loopback device only, and IPv6
+// has no route_localnet. So a client gets a refusal at once and tries 127.0.0.1, or reaches
+// a server of the host.
+func toLoopback6() match {
+	return rule(family(true), MatchPrefix(netip.PrefixFrom(netip.IPv6Loopback(), 128), false, expr.CmpOpEq))
 }
 
-// loadMeta loads packet metadata into a register.
-func loadMeta(key expr.MetaKey, reg uint32) *expr.Meta {
-	return &expr.Meta{Key: key, Register: reg}
+// inLoopback matches a source or destination in 127.0.0.0/8.
+func inLoopback(source bool) match {
+	lo := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	return rule(family(false), MatchPrefix(lo, source, expr.CmpOpEq))
 }
 
-func masquerade() match { return match{&expr.Masq{}} }
-
-func verdict(kind expr.VerdictKind) match { return match{&expr.Verdict{Kind: kind}} }
-
-func jump(chain string) match {
-	return match{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}
+// loopbackGuard drops packets for 127.0.0.0/8 from guarded interfaces. It runs before
+// connection tracking restores the address in answers to 127.0.0.1.
+func loopbackGuard() match {
+	return rule(inLoopback(false), match{
+		loadMeta(expr.MetaKeyIIFNAME, reg1), inSet(SetLocalNet, false),
+	}, verdict(expr.VerdictDrop))
 }

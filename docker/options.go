@@ -1,0 +1,129 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docker
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The user's options of a network (-o).
+const (
+	optNetwork = "cni.network" // name of a configuration
+	optConf    = "cni.conf"    // or the configuration itself, or its file
+	optPortmap = "cni.portmap" // auto, off
+	optBridge  = "cni.gwbridge"
+	optMode    = "cni.mode" // auto, hold
+	optArgs    = "cni.args" // K=V;K=V, CNI_ARGS; also of an endpoint
+	optPrefix  = "cni.ifprefix"
+	optDNS     = "cni.dns"    // docker, replace
+	optLabels  = "cni.labels" // the prefix of labels' names, for CNI_ARGS
+	optIsolate = "cni.isolate"
+)
+
+// options are a network's decoded options.
+type options struct {
+	user          map[string]string // as given
+	network, conf string
+	portmap       bool // publish ports by our portmap if the chain has no plugin for them
+	gwbridge      bool // let Docker add docker_gwbridge if there is no default route
+	hold          bool // run the whole chain in the holding namespace
+	args          map[string]string
+	prefix        string // of the interface's name in the container
+	dns           bool   // write the chain's DNS into the container's resolv.conf
+	isolate       string // ingressPolicy of the network's firewall; empty: the configuration's
+	labels        string // prefix of the container's labels that plugins get; empty: none
+}
+
+// parseOptions refuses unknown options: a typing error must not make another network than
+// the user wanted.
+func parseOptions(in map[string]string) (*options, error) {
+	o := &options{user: in, portmap: true, prefix: "eth"}
+	for _, key := range slices.Sorted(maps.Keys(in)) {
+		if err := o.set(key, in[key]); err != nil {
+			return nil, err
+		}
+	}
+	if (o.network == "") == (o.conf == "") {
+		return nil, fmt.Errorf("name the CNI network with -o %s=NAME or -o %s=FILE", optNetwork, optConf)
+	}
+	if o.hold && o.labels != "" {
+		return nil, fmt.Errorf("%s: with %s=hold no plugin runs after the labels are known", optLabels, optMode)
+	}
+	return o, nil
+}
+
+func (o *options) set(key, value string) (err error) {
+	switch key {
+	case optNetwork:
+		o.network = value
+	case optConf:
+		o.conf = value
+	case optPortmap:
+		var off bool
+		off, err = choice(key, value, "auto", "off")
+		o.portmap = !off
+	case optMode:
+		o.hold, err = choice(key, value, "auto", "hold")
+	case optDNS:
+		o.dns, err = choice(key, value, "docker", "replace")
+	case optLabels:
+		if o.labels = value; value == "" {
+			err = fmt.Errorf("option %s: give the prefix of the labels' names", key)
+		}
+	case optIsolate:
+		policy, ok := map[string]string{"true": "same-bridge", "strict": "isolated"}[value]
+		if o.isolate = policy; !ok && value != "false" {
+			err = fmt.Errorf("option %s=%q: want true (other networks that have it, too, cannot reach it), strict (nor containers each other, by way of the host) or false", key, value)
+		}
+	case optBridge:
+		if o.gwbridge, err = strconv.ParseBool(value); err != nil {
+			err = fmt.Errorf("option %s=%q: want true or false", key, value)
+		}
+	case optArgs:
+		o.args, err = parseArgs(value)
+	case optPrefix:
+		o.prefix, err = value, validPrefix(value)
+	default:
+		err = fmt.Errorf("option %q is not one of this driver (docs/docker.md)", key)
+	}
+	return err
+}
+
+// choice is true for the second of two words.
+func choice(key, value, first, second string) (bool, error) {
+	if value != first && value != second {
+		return false, fmt.Errorf("option %s=%q: want %s or %s", key, value, first, second)
+	}
+	return value == second, nil
+}
+
+// maxPrefix leaves room for a number in an interface name.
+const maxPrefix = 11
+
+func validPrefix(s string) error {
+	if s == "" || len(s) > maxPrefix || strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' || c == '/' || c == ':' }) {
+		return fmt.Errorf("option %s=%q: want up to %d characters of an interface name", optPrefix, s, maxPrefix)
+	}
+	return nil
+}
+
+// parseArgs parses CNI_ARGS. It refuses names that this driver sets.
+func parseArgs(s string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, pair := range strings.Split(s, ";") {
+		k, v, ok := strings.Cut(pair, "=")
+		if !ok || k == "" {
+			return nil, fmt.Errorf("option %s: %q is not KEY=VALUE", optArgs, pair)
+		}
+		if k == "IP" || k == "MAC" || k == "IgnoreUnknown" {
+			return nil, fmt.Errorf("option %s: %s is Docker's to set (--ip, --mac-address)", optArgs, k)
+		}
+		out[k] = v
+	}
+	return out, nil
+}

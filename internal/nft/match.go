@@ -1,0 +1,174 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// match is a sequence of expressions; an expression that does not match ends the rule.
+type match = []expr.Any
+
+// A concatenation fills consecutive 32-bit registers: NFT_REG_1 is the first four of them,
+// NFT_REG_2 the next. Rules are written as the kernel returns them, so that Verify can
+// compare.
+const reg1 = unix.NFT_REG_1
+
+// reg32 is a 32-bit register by the name the kernel uses for it.
+func reg32(i int) uint32 {
+	if i%4 == 0 {
+		return uint32(reg1 + i/4)
+	}
+	return uint32(unix.NFT_REG32_00 + i)
+}
+
+// rule joins expressions.
+func rule(parts ...match) match {
+	var r match
+	for _, p := range parts {
+		r = append(r, p...)
+	}
+	return r
+}
+
+// family matches IPv4 or IPv6 packets.
+func family(v6 bool) match {
+	proto := byte(unix.NFPROTO_IPV4)
+	if v6 {
+		proto = unix.NFPROTO_IPV6
+	}
+	return metaIs(expr.MetaKeyNFPROTO, expr.CmpOpEq, []byte{proto})
+}
+
+// metaIs compares metadata of the packet.
+func metaIs(key expr.MetaKey, op expr.CmpOp, data []byte) match {
+	return match{loadMeta(key, reg1), &expr.Cmp{Op: op, Register: reg1, Data: data}}
+}
+
+// MatchPrefix compares the source or destination address, as iptables-nft reads it.
+func MatchPrefix(p netip.Prefix, source bool, op expr.CmpOp) match {
+	p = p.Masked()
+	load := match{loadAddr(p.Addr().Is6(), source, reg1)}
+	return rule(load, masked(reg1, p.Bits(), p.Addr().BitLen()/8), match{&expr.Cmp{Op: op, Register: reg1, Data: p.Addr().AsSlice()}})
+}
+
+// masked clears the bits behind a prefix of so many bits in a register.
+func masked(reg uint32, bits, size int) match {
+	if bits == size*8 {
+		return nil
+	}
+	return match{bitwise(reg, net.CIDRMask(bits, size*8))}
+}
+
+// bitwise keeps the bits of a mask in a register.
+func bitwise(reg uint32, mask []byte) *expr.Bitwise {
+	return &expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
+}
+
+// loadAddr loads the source or destination address into a register.
+func loadAddr(v6, source bool, reg uint32) *expr.Payload {
+	offset, length := uint32(12), uint32(4)
+	if v6 {
+		offset, length = 8, 16
+	}
+	if !source {
+		offset += length
+	}
+	return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}
+}
+
+// loadPort loads the protocol and the destination port into the registers behind word
+// 32-bit registers.
+func loadPort(word int) match {
+	return match{
+		loadMeta(expr.MetaKeyL4PROTO, reg32(word)),
+		&expr.Payload{DestRegister: reg32(word + 1), Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+	}
+}
+
+// inSet matches when the value that begins in register 1 is in the set.
+func inSet(set string, not bool) *expr.Lookup {
+	return &expr.Lookup{SourceRegister: reg1, SetName: set, Invert: not}
+}
+
+// addrsIn matches (source . destination) against a set.
+func addrsIn(v6 bool, set string) match {
+	second := reg32(1)
+	if v6 {
+		second = reg32(4)
+	}
+	return rule(family(v6), match{loadAddr(v6, true, reg1), loadAddr(v6, false, second), inSet(set, false)})
+}
+
+// addrIn matches one address against a set.
+func addrIn(v6, source bool, set string) match {
+	return rule(family(v6), match{loadAddr(v6, source, reg1), inSet(set, false)})
+}
+
+// dnatBy sends a packet that meets the conditions to the address and port that a map has
+// for its key. With host, the destination address is the first part of the key.
+func dnatBy(v6, host bool, name string, conditions ...expr.Any) match {
+	to, words := uint32(unix.NFPROTO_IPV4), 1
+	if v6 {
+		to, words = unix.NFPROTO_IPV6, 4
+	}
+	proto := reg32(words)
+	key := loadPort(0)
+	if host {
+		key = rule(match{loadAddr(v6, false, reg1)}, loadPort(words))
+	}
+	return rule(family(v6), conditions, key, match{
+		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: name},
+		&expr.NAT{
+			Type: expr.NATTypeDestNAT, Family: to, Specified: true,
+			RegAddrMin: reg1, RegAddrMax: reg1, RegProtoMin: proto, RegProtoMax: proto,
+		},
+	})
+}
+
+// multicast matches packets to a multicast group.
+func multicast(v6 bool) match {
+	if v6 {
+		return rule(family(v6), match{
+			&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: 24, Len: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0xff}},
+		})
+	}
+	return rule(family(v6), MatchPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{224}), 4), false, expr.CmpOpEq))
+}
+
+// toLocal matches packets to an address of this host.
+func toLocal() match {
+	return match{
+		&expr.Fib{Register: reg1, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: native(unix.RTN_LOCAL)},
+	}
+}
+
+// published matches packets that arrived through a published port: ct status dnat.
+func published() match {
+	const ipsDstNAT = 1 << 5 // IPS_DST_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
+	return match{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
+		bitwise(reg1, native(ipsDstNAT)),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)},
+	}
+}
+
+// loadMeta loads packet metadata into a register.
+func loadMeta(key expr.MetaKey, reg uint32) *expr.Meta {
+	return &expr.Meta{Key: key, Register: reg}
+}
+
+func masquerade() match { return match{&expr.Masq{}} }
+
+func verdict(kind expr.VerdictKind) match { return match{&expr.Verdict{Kind: kind}} }
+
+func jump(chain string) match {
+	return match{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}
+}
