@@ -203,8 +203,9 @@ func longTTL(reclaim time.Duration) time.Duration {
 	return reclaim * ttl / left
 }
 
-// leave gives back the blocks of removed networks. It asks the store again for each: a
-// network that cannot be read still exists.
+// leave gives back the blocks of removed networks. Before it drops a block, it
+// asks the store for the block's network: one that could not be read is missing from
+// w.Networks too, and its blocks must stay.
 func (a *Agent) leave(ctx context.Context, w *world) error {
 	gone := func(network string) bool {
 		return !slices.ContainsFunc(w.Networks, func(n store.Network) bool { return n.Name == network })

@@ -71,9 +71,9 @@ func mustSet(subnet string) ipam.RangeSet {
 	return set
 }
 
-// TestKill kills two processes at a time, at random points, and expects after each time:
-// every file complete, nothing else left, and an index that, whatever its state was, knows
-// every file.
+// TestKill kills two processes at random points, in each of many rounds. After each, every
+// address file is complete, no temporary file is left, and the index returns exactly the
+// addresses in the files, even if the kill left it behind them.
 func TestKill(t *testing.T) {
 	rounds := 60
 	if testing.Short() {

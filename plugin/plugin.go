@@ -5,14 +5,14 @@
 //
 // A plugin is a value: a Plugin with functions that take one Request and return one Result.
 // It never reads the environment, prints, exits or changes its thread's namespace. Main
-// runs it as a program, Builtin runs it inside another one; both refuse the same calls
-// before any work and write the same bytes.
+// runs a Plugin as a program, Builtin runs it inside another program. Both refuse the same
+// calls before any work, and write the same bytes.
 //
 //	func main() {
 //		os.Exit(plugin.Main(&plugin.Plugin{Name: "mine", Add: add, Del: del}))
 //	}
 //
-// A nil function means: accepted, nothing to do.
+// A call succeeds and does nothing where the Plugin has no function for its verb.
 package plugin
 
 import (

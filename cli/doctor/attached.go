@@ -251,8 +251,8 @@ func (l *Look) links(ctx context.Context, a *Attachment) (diffs []string, err er
 	return append(diffs, more...), err
 }
 
-// hostLinks returns the host's links from the records. Without a record it returns none: a
-// bridge in the result may belong to others.
+// hostLinks returns the names of the host's links that this attachment's records list, sorted
+// and each once. Without a record it returns none: a bridge in the result may belong to others.
 func (a *Attachment) hostLinks() (names []string) {
 	for _, r := range a.Records {
 		names = append(names, r.Links...)

@@ -210,9 +210,9 @@ func (c *collector) fromPool(a netip.Addr) bool {
 
 // strayElements finds elements of networks, such as a masquerade, that no shared fact
 // holds: the fact's file was torn when its last holder went, or the run directory was
-// lost. While an attachment of the network may live, it may need them. The elements were
-// read before the facts, and an ADD writes the fact first, so a new element always has its
-// fact here.
+// lost. While an attachment of the network may live, it may need them. gather
+// reads the elements before the facts, and an ADD writes its fact before its elements, so
+// the fact of each element here has been read too.
 func (c *collector) strayElements() {
 	for _, e := range c.ofNetworks {
 		needed := c.any(func(a *Attachment) bool { return a.Network == e.Comment && a.State != Dead })

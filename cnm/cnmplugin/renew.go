@@ -34,8 +34,8 @@ func (w *work) outdated(ctx context.Context, have *Network) (bool, error) {
 	return false, nil
 }
 
-// pools are those that the IPAM driver has given. It is asked again only if there are
-// none, or those of another configuration.
+// pools returns the recorded pools. It asks the IPAM driver only if the record has none,
+// lacks some, or is of another configuration.
 func (w *work) pools(ctx context.Context, opts cnm.Options) (v4, v6 []cnm.IPAMData, err error) {
 	if s := w.keeper.Given(); s != nil {
 		v4, v6 = s.Data()

@@ -154,7 +154,7 @@ func (r Route) text() string {
 	return fmt.Sprintf("{%v %v}", r.Dst, gatewayText(r.Gateway))
 }
 
-// find looks through the tables of a container.
+// find reports whether the container has the route, in r.Table or, if that is 0, in any table.
 func (r Route) find(conn *nl.Conn, link netlink.Link) (bool, error) {
 	family := netlink.FAMILY_V6
 	if r.Dst.Addr().Is4() {

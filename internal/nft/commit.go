@@ -230,8 +230,9 @@ func bySet(elems []Element, timeout time.Duration, do func(*nftables.Set, []nfta
 	return nil
 }
 
-// alone takes the lock for a plan. A plan that only adds sets for a length goes on without
-// the lock after a second: the rule of such a set may exist twice.
+// alone takes the lock for a plan. A plan without extras waits for it a second at most, and
+// then goes on without it: two processes may then both add the rule of a set for one prefix
+// length, which changes nothing.
 func (c *Conn) alone(ctx context.Context, p plan) error {
 	if len(p.extras) > 0 {
 		return c.lock(ctx)

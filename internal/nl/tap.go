@@ -85,8 +85,8 @@ func (c *Conn) CanMake(kind string) error {
 	return nil // EPERM decides nothing: an ADD may act in namespaces of the caller's own
 }
 
-// CanFilterVLANs returns why bridges have no VLANs; nil when they have, or when that is not
-// known. Nothing is made. A kernel with VLANs refuses the default VLAN; one without ignores
+// CanFilterVLANs returns an error if the kernel makes no bridges or was built without
+// CONFIG_BRIDGE_VLAN_FILTERING; nil if it can filter, or if that is not known. It makes nothing. A kernel with VLANs refuses the default VLAN; one without ignores
 // it and refuses the name. It would refuse the name first, too, before the bridge module is
 // loaded, so CanMake loads it.
 func (c *Conn) CanFilterVLANs() error {

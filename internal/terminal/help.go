@@ -50,7 +50,7 @@ func ActiveHelp(root *flags.Command, width int) string {
 	return text(chain, width)
 }
 
-// Help is the help of the command that words name.
+// Help returns the help text of the command whose path is words, or an error if there is none.
 func Help(root *flags.Command, words []string, width int) (string, error) {
 	chain := []*flags.Command{root}
 	for _, w := range words {

@@ -234,8 +234,8 @@ type Place struct {
 
 // DetachLink is the DEL of a Single that made its interface. kind is the library's name of
 // it ("tuntap"): an interface of the reference plugin has no mark, and one of another kind
-// belongs to another program. So does one without a mark where the namespace is known only
-// from a record.
+// belongs to another program. If only a record knows the namespace,
+// DetachLink also leaves an interface alone that has the name but no mark.
 func DetachLink(ctx context.Context, r *plugin.Request, kind string) error {
 	return DetachSingle(ctx, r, deleteLink(r, kind))
 }

@@ -120,12 +120,12 @@ type Conf struct {
 	MultiQueue bool `json:"multiQueue"`
 
 	// MTU in bytes; 0 is the kernel's.
-	// Reference: lost when owner and group are both given; not in the result.
+	// Reference: ignored when owner and group are both given; not in the result.
 	MTU int `json:"mtu"`
 
 	// Mac is the Ethernet address of the tap; without, one derived from the owner, the same
 	// when an ADD is repeated.
-	// Reference: lost when owner and group are both given; without, a random one.
+	// Reference: ignored when owner and group are both given; if empty, the kernel chooses one.
 	Mac string `json:"mac"`
 
 	// Owner is the id of the user who may open the tap; without, no user gets the right.

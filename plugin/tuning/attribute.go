@@ -70,7 +70,8 @@ func (a attribute) Diff(_ context.Context, env *netstate.Env) (string, error) {
 	return "", nil
 }
 
-// attributes compiles what a configuration sets, in the reference's order.
+// attributes returns the link attributes that c sets, in the order in which the reference
+// plugin sets them.
 func attributes(c *Conf, ifName string) (list []attribute) {
 	b := saved{Mac: canonicalMAC(c.Mac), MTU: c.MTU, Allmulti: c.Allmulti, TxQLen: c.TxQLen}
 	if c.Promisc {

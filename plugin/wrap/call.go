@@ -91,7 +91,8 @@ func (w *wrapped) stdin() ([]byte, error) {
 	return w.Config(prev)
 }
 
-// after runs the commands after a verb without result.
+// after runs the configured After commands of CHECK, STATUS, DEL and GC, which return no
+// result; afterAdd does it for ADD.
 func (w *wrapped) after(ctx context.Context, stop bool) error {
 	list := w.conf.Around[w.request.Verb].After
 	if len(list) == 0 {

@@ -184,7 +184,8 @@ func (w *world) record(v view, c call, verb spec.Verb, what string) map[string]a
 	return result
 }
 
-// inVersion returns a result of 1.1.0 in the form of an older version's runtime.
+// inVersion converts a result of 1.1.0 to the prevResult that a runtime of an older version
+// sends.
 func inVersion(result map[string]any, version any) map[string]any {
 	out := clone(result).(map[string]any)
 	v, _ := version.(string)

@@ -65,8 +65,9 @@ func tryLink(l netlink.Link) error {
 	return netlink.LinkDel(l)
 }
 
-// Program is a program of the machine that a test uses: go, nft, conntrack. scripts/setup
-// installs them all; the machine of the second kernel has few, and skips such a test.
+// Program returns the feature that an executable (go, nft, conntrack) is in PATH. scripts/setup
+// installs them here; the emulated machine of test/labs/vm has few, and a test that needs
+// another is skipped there.
 func Program(name string) Feature {
 	return Feature{"program " + name, func() error { _, err := exec.LookPath(name); return err }}
 }

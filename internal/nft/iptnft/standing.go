@@ -52,7 +52,8 @@ func (a Attachment) Publishing(addrs []netip.Addr, ports func(netip.Addr) int) M
 	return Made{tableNAT, addrs, func(c *nft.Conn, addr netip.Addr) (bool, error) { return a.publishes(c, addr, ports(addr)) }}
 }
 
-// Accepting is what the reference's firewall made.
+// Accepting describes what the reference plugin firewall leaves for addrs: an accept rule
+// for each address in CNI-FORWARD, to which FORWARD jumps.
 func Accepting(addrs []netip.Addr) Made { return Made{tableFilter, addrs, accepts} }
 
 func (a Attachment) masquerades(c *nft.Conn, addr netip.Addr) (bool, error) {
