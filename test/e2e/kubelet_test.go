@@ -33,6 +33,9 @@ func TestKubelet(t *testing.T) {
 		k.ready(time.Minute, "pods", "--all")
 		k.proveTraffic()
 		k.noLeaks("n1", "one", "two")
+		if out := k.node("n1", patchbay(), "ps"); ours() && (!strings.Contains(out, " default/one ") || !strings.Contains(out, " default/two ")) {
+			t.Errorf("ps does not name the pods:\n%s", out)
+		}
 
 		k.kubectl("delete", "pod", "one")
 		k.noLeaks("n1", "two")
