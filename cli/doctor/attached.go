@@ -54,7 +54,7 @@ func (a *Attachment) Name() string {
 
 // pod is the Kubernetes pod of the attachment, from the cached result or a record.
 func (a *Attachment) pod() string {
-	pod := a.Cached.Pod()
+	pod := a.Pod()
 	for _, r := range a.Records {
 		pod = cmp.Or(pod, r.Pod)
 	}
