@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/netns"
@@ -82,7 +85,10 @@ func TestDirectoryThatStaysLocked(t *testing.T) {
 // IsOwn tells namespaces apart, and reports what is none as Open does.
 func TestIsOwn(t *testing.T) {
 	path := nettest.NewNS(t, "other")
-	for at, want := range map[string]bool{path: false, "/proc/self/ns/net": true, "/proc/thread-self/ns/net": true} {
+	runtime.LockOSThread() // /proc/self is the first thread, which another test may have used up in its namespace
+	defer runtime.UnlockOSThread()
+	own := fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
+	for at, want := range map[string]bool{path: false, own: true, "/proc/thread-self/ns/net": true} {
 		if own, err := netns.IsOwn(at); err != nil || own != want {
 			t.Errorf("IsOwn(%s) is %v, %v", at, own, err)
 		}
