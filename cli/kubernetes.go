@@ -118,9 +118,9 @@ func (p pods) ownRanges() string {
 func (p pods) defaultRoutes() string {
 	var list []string
 	for _, n := range p.node {
-		dst := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		dst := "::/0"
 		if n.Addr().Is4() {
-			dst = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+			dst = "0.0.0.0/0"
 		}
 		if text := fmt.Sprintf(`{"dst": "%s"}`, dst); !slices.Contains(list, text) {
 			list = append(list, text)
@@ -137,20 +137,20 @@ func (a *app) writePods(p pods) (path string, changed bool, err error) {
 	if len(p.node) > 0 {
 		path, data = a.podNetwork(), p.config()
 	}
-	old, err := os.ReadFile(path)
+	old, err := durable.ReadConf(path)
 	switch {
 	case err == nil && bytes.Equal(old, data):
 		return path, false, nil
 	case err == nil && !ownPods(old):
-		return path, false, spec.Errorf(spec.CodeInvalidConfig, "install: %s is not of patchbay install --kubernetes: move it away", path)
+		return "", false, spec.Errorf(spec.CodeInvalidConfig, "install: %s is not of patchbay install --kubernetes: move it away", path)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return path, false, fmt.Errorf("install: %w", err)
+		return "", false, fmt.Errorf("install: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return path, false, fmt.Errorf("install: %w", err)
+		return "", false, fmt.Errorf("install: %w", err)
 	}
 	if err := durable.WriteDurable(path, data, 0o644); err != nil {
-		return path, false, fmt.Errorf("install: %w", err)
+		return "", false, fmt.Errorf("install: %w", err)
 	}
 	return path, true, nil
 }
@@ -158,12 +158,13 @@ func (a *app) writePods(p pods) (path string, changed bool, err error) {
 // ownPods reports whether a file was written by this command: by the mark of the template,
 // or because our form of a network says so.
 func ownPods(data []byte) bool {
-	return bytes.HasPrefix(data, []byte(templateMark)) || bytes.HasPrefix(data, pods{}.config()[:90])
+	head, _, _ := bytes.Cut(pods{}.config(), []byte(`"ipMasqOutside"`)) // the same for all prefixes
+	return bytes.HasPrefix(data, []byte(templateMark)) || bytes.HasPrefix(data, head)
 }
 
 // removePodTemplate removes the template, if it is ours. The network stays: pods use it.
 func (a *app) removePodTemplate() error {
-	data, err := os.ReadFile(a.podTemplate())
+	data, err := durable.ReadConf(a.podTemplate())
 	if err != nil || !bytes.HasPrefix(data, []byte(templateMark)) {
 		return nil //nolint:nilerr // no file of ours
 	}

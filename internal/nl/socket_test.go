@@ -18,7 +18,7 @@ func message(kind, flags uint16, data ...byte) syscall.NetlinkMessage {
 	return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind, Flags: flags, Seq: 7}, Data: data}
 }
 
-// The end of an answer, its error and what belongs to another request are told apart.
+// The reader distinguishes the end of an answer, its error, and an answer to another request.
 func TestAnswers(t *testing.T) {
 	other := message(unix.RTM_NEWLINK, 0, 'o')
 	other.Header.Seq = 6
