@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reexec runs this command line again in new namespaces, and ends with its status. A
-// variable in its environment names the original namespaces. In a new user namespace it is
-// root.
+// reexec starts this program again in new namespaces with the same arguments, waits for that
+// process and exits with its status. The environment variable named by variable holds the names
+// of the original namespaces. If flags ask for a user namespace, the new process is root in it.
 func (a *app) reexec(variable string, flags uintptr) error {
 	cmd := exec.CommandContext(a.ctx, "/proc/self/exe")
 	cmd.Args = append(os.Args[:1:1], a.args...)
@@ -27,14 +27,14 @@ func (a *app) reexec(variable string, flags uintptr) error {
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
 	}
-	// An interrupt lets it clean up. A kill leaves nothing either, since everything it
-	// makes is in namespaces that end with it.
+	// An interrupt becomes SIGTERM, so that the new process can clean up. If it is killed
+	// instead, nothing is left: everything it makes is in its namespaces, which end with it.
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	err := cmd.Run()
 	var ended *exec.ExitError
 	i, stopped := a.interrupted()
 	switch {
-	case stopped: // it got the signal too, and has reported it
+	case stopped: // the new process got the signal too, and has reported it
 		return exit(exitSignal + int(i.Signal))
 	case errors.As(err, &ended):
 		return status(err)
@@ -44,15 +44,16 @@ func (a *app) reexec(variable string, flags uintptr) error {
 	return nil
 }
 
-// namespaces names the mount and the network namespace of this process.
+// namespaces returns the kernel's names of this process's mount and network namespace.
 func namespaces() string {
-	mnt, _ := os.Readlink("/proc/self/ns/mnt") // without /proc both are empty and isInside refuses
+	mnt, _ := os.Readlink("/proc/self/ns/mnt") // without /proc both names are empty, and isInside returns an error
 	net, _ := os.Readlink("/proc/self/ns/net")
 	return mnt + " " + net
 }
 
-// isInside checks that this process has left the namespaces that variable names. If a user
-// sets the variable by hand, the process must not remount the machine's /run.
+// isInside returns an error unless this process has left the namespaces that the environment
+// variable names. It protects a user who sets the variable by hand: the process would remount
+// the machine's /run.
 func (a *app) isInside(variable string) error {
 	mnt, net, _ := strings.Cut(a.getenv(variable), " ")
 	ownMnt, ownNet, _ := strings.Cut(namespaces(), " ")

@@ -18,8 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// target holds the flags with which add, del and check name an attachment: cnitool's,
-// environment included, with flags for what cnitool fixes.
+// target holds the flags by which add, del and check name an attachment. It reads the same
+// environment variables as cnitool, and adds flags for the names that cnitool does not let the
+// user choose.
 type target struct {
 	app    *app
 	ID     *string `long:"id" value-name:"ID" description:"container id (derived from the namespace's path, as cnitool does)"`
@@ -63,10 +64,10 @@ func (c *target) resolve(name networkName, netns nsName) (*network, chain.Attach
 	return n, at, err
 }
 
-// ifName is the interface to use; an empty CNI_IFNAME counts as unset.
+// ifName returns the interface to use. An empty CNI_IFNAME means the default, eth0.
 func ifName(flag string) string { return cmp.Or(flag, "eth0") }
 
-// netnsPath turns an argument into a path: a bare name is a named namespace.
+// netnsPath returns the path of a namespace. A bare name means a namespace below /run/netns.
 func (a *app) netnsPath(arg string) (string, error) {
 	if !strings.Contains(arg, "/") {
 		return filepath.Join(a.paths.NetNS, arg), nil
@@ -78,14 +79,14 @@ func (a *app) netnsPath(arg string) (string, error) {
 	return path, nil
 }
 
-// containerID is cnitool's id for a namespace: "cnitool-" and the first 20 digits of the
-// SHA-512 of its path.
+// containerID returns the id that cnitool derives from a namespace: "cnitool-" and the first 20
+// hexadecimal digits of the SHA-512 of its path.
 func containerID(netns string) string {
 	sum := sha512.Sum512([]byte(netns))
 	return fmt.Sprintf("cnitool-%x", sum[:10])
 }
 
-// cniArgs splits CNI_ARGS; nil when there are none.
+// cniArgs splits CNI_ARGS into pairs of key and value. It returns nil if the variable is empty.
 func cniArgs(s string) (out [][2]string, err error) {
 	pairs, err := spec.ParseArgs(s)
 	if err != nil {
@@ -140,13 +141,14 @@ func (c *addCommand) Execute([]string) error {
 	if err == nil {
 		err = c.app.printAll(string(data) + "\n")
 	}
-	if err != nil && before == nil && berr == nil { // otherwise a working attachment may exist
+	if err != nil && before == nil && berr == nil { // otherwise an attachment that works may exist already
 		err = c.app.undoFailed(err, func(ctx context.Context) error { return rt.Del(ctx, n.List, at) })
 	}
 	return err
 }
 
-// undoFailed undoes an operation whose result was not printed, and adds the outcome to err.
+// undoFailed calls undo after an operation succeeded but its result could not be printed, and
+// adds the outcome to err.
 func (a *app) undoFailed(err error, undo func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), leaveTime)
 	defer cancel()
@@ -162,7 +164,8 @@ configuration of the ADD is cached.`
 
 type delCommand struct{ attachment }
 
-// Execute detaches, using the cached configuration if the file is gone.
+// Execute detaches the namespace. It uses the cached configuration if the network's file is
+// gone.
 func (c *delCommand) Execute([]string) error {
 	n, at, err := c.resolve(c.Args.Network, c.Args.NetNS)
 	if err == nil {

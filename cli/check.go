@@ -67,17 +67,17 @@ type finding struct {
 	IfName      string   `json:"ifname"`
 	NetNS       string   `json:"netns,omitempty"`
 	OK          bool     `json:"ok"`
-	Missing     []string `json:"missing,omitempty"`     // of the firewall, in a user's terms
-	Details     []string `json:"details,omitempty"`     // the elements
-	Differences []string `json:"differences,omitempty"` // besides the firewall
+	Missing     []string `json:"missing,omitempty"`     // firewall elements, described for a user
+	Details     []string `json:"details,omitempty"`     // the same elements, in the syntax of nft
+	Differences []string `json:"differences,omitempty"` // differences outside the firewall
 
 	name  string
 	cause error
 	found *netstate.Differences
 }
 
-// checkOne runs CHECK. It reports a missing cached result when plugins refuse for lack of
-// one.
+// checkOne runs CHECK. If plugins fail and the attachment has no cached result, it reports the
+// missing result instead.
 func (a *app) checkOne(rt *chain.Runtime, list *chain.List, at chain.Attachment) *finding {
 	f := newFinding(list.Name, at).fill(rt.Check(a.ctx, list, at))
 	cached, err := rt.Cached(list.Name, at)
@@ -87,7 +87,7 @@ func (a *app) checkOne(rt *chain.Runtime, list *chain.List, at chain.Attachment)
 	return f.fill(spec.Errorf(spec.ErrorCode(f.cause), "%s", a.uncached()))
 }
 
-// uncached explains why the inside of a container cannot be checked.
+// uncached returns the text of the error for an attachment without a cached result.
 func (a *app) uncached() string {
 	return fmt.Sprintf("no result of its ADD is below %s, so what it should have is not known (patchbay del and add)", filepath.Join(a.paths.CNI, "results"))
 }
@@ -102,8 +102,8 @@ func newFinding(network string, at chain.Attachment) *finding {
 	}
 }
 
-// called names an attachment in messages: network/container, or the namespace where the
-// container's id is only derived from it.
+// called names an attachment in messages as network/container. If the container's id was
+// derived from the namespace's path, it uses the last part of that path instead.
 func called(network, where, ifName string) string {
 	name := network + "/" + filepath.Base(where)
 	if ifName != "eth0" {
@@ -118,7 +118,7 @@ func (f *finding) fill(err error) *finding {
 	return f
 }
 
-// text has one line for everything missing, and one for each other difference.
+// text returns one line for everything that is missing, and one line for each other difference.
 func (f *finding) text(verbose bool) string {
 	text := f.name + ": " + f.found.Error()
 	if verbose && len(f.Details) > 0 {
@@ -127,8 +127,8 @@ func (f *finding) text(verbose bool) string {
 	return text
 }
 
-// tell is nil when nothing was found. The error has the code of the first failing plugin;
-// as JSON it has the elements in its details.
+// tell returns an error if CHECK found something, else nil. The error has the code of the first
+// failing plugin. With --json, its details list the missing firewall elements.
 func (c *checkCommand) tell(f *finding) error {
 	if f.OK {
 		return nil
@@ -143,7 +143,7 @@ func (c *checkCommand) tell(f *finding) error {
 	return &failure{err: e, code: exitFailure, hint: hintFor(f.cause)}
 }
 
-// all checks the attachments that runtimes have cached, and by their records the others.
+// all checks the attachments that runtimes have cached, and those that only have a record.
 func (c *checkCommand) all() error {
 	found, unseen := c.app.checkAll()
 	if unseen != nil {
@@ -173,8 +173,8 @@ func (c *checkCommand) report(found []*finding, bad int) string {
 	return b.String()
 }
 
-// checkAll runs CHECK for every attachment whose configuration is cached, and compares the
-// others only with the kernel. An attachment whose namespace is gone is skipped.
+// checkAll runs CHECK for every attachment with a cached configuration. For the others it only
+// compares their records with the kernel. It skips an attachment whose namespace is gone.
 func (a *app) checkAll() ([]*finding, error) {
 	s := a.session()
 	defer s.Close()

@@ -29,13 +29,13 @@ type app struct {
 	paths   paths.Paths
 	plugins []*plugin.Plugin
 	json    bool           // set by a command's --json: errors are JSON too
-	verbose bool           // set by a command's --verbose: print every call of a plugin
-	parsed  *flags.Command // the program; Active leads to the command that was typed
+	verbose bool           // set by a command's --verbose: report every call of a plugin
+	parsed  *flags.Command // the whole command line; its field Active leads to the command that was typed
 	after   func(time.Duration, func()) (stop func() bool)
 }
 
-// Main runs the command line of this process and returns the exit status.
-// plugins are those that may run in this process.
+// Main runs the command line of this process and returns the exit status. plugins lists the
+// plugins that may run inside this process.
 func Main(plugins []*plugin.Plugin) int {
 	return newApp(plugins).main()
 }
@@ -54,8 +54,8 @@ func newApp(plugins []*plugin.Plugin) *app {
 	}
 }
 
-// main parses and runs. An interrupt cancels the context, so that an ADD in progress is
-// undone before the process ends.
+// main parses the command line and runs the command. An interrupt cancels the context, so that
+// an ADD in progress is undone before the process ends.
 func (a *app) main() int {
 	defer a.interruptible()()
 	switch {
@@ -73,10 +73,10 @@ func (a *app) main() int {
 	return a.report(err)
 }
 
-// command is one line of the command table.
+// command describes one command for the parser.
 type command struct {
 	name, short, long string
-	data              any // flags and Execute
+	data              any // a struct with the flags and the method Execute
 	passThrough       bool
 }
 
@@ -110,16 +110,16 @@ func (a *app) execute(c flags.Commander, args []string) error {
 		return o != nil && o.Value() == true
 	}
 	a.json, a.verbose = given("json"), given("verbose")
-	if len(args) > 0 && !typed.PassAfterNonOption { // the others have no more arguments
+	if len(args) > 0 && !typed.PassAfterNonOption { // other commands accept no more arguments
 		return &failure{err: fmt.Errorf("unexpected argument %q", args[0]), code: a.mistake()}
 	}
 	return c.Execute(args)
 }
 
-// usageLine is the placeholder for the command and its arguments.
+// usageLine stands for the command and its arguments in the line "Usage:".
 const usageLine = "COMMAND"
 
-// about precedes the commands in help and man page.
+// about is the text before the list of commands, in the help and in the man page.
 const about = `Patchbay gives containers their networks. It is a runtime for the Container
 Network Interface, all its plugins, and the tools around them, in one file.
 
@@ -130,7 +130,7 @@ Network Interface, all its plugins, and the tools around them, in one file.
 Networks are read from $NETCONFPATH (/etc/cni/net.d); with none there, a
 built-in dual stack bridge called "patchbay" is used.`
 
-// commands is the command table in the order of help.
+// commands returns all commands, in the order of the help.
 func (a *app) commands() []command {
 	return []command{
 		{name: "run", short: "run a command attached to a network", long: runLong, data: &runCommand{app: a}, passThrough: true},

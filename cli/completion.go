@@ -27,8 +27,9 @@ type completionCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute prints the script. All three run the program itself, by the library's protocol:
-// GO_FLAGS_COMPLETION and the words so far.
+// Execute prints the script. At each completion the script runs patchbay itself with the
+// variable GO_FLAGS_COMPLETION set and the words typed so far as arguments: the protocol of the
+// library go-flags.
 func (c *completionCommand) Execute([]string) error {
 	switch c.Args.Shell {
 	case "bash":
@@ -55,12 +56,12 @@ end
 complete -c patchbay -a '(__patchbay_complete)'
 `
 
-// beginning returns the completions that begin with match.
+// beginning returns the elements of all that begin with match.
 func beginning(match string, all []flags.Completion) []flags.Completion {
 	return slices.DeleteFunc(all, func(c flags.Completion) bool { return !strings.HasPrefix(c.Item, match) })
 }
 
-// commandName is an argument that completes to a command.
+// commandName is an argument that the shell completes to a command.
 type commandName string
 
 // Complete lists the commands that begin with match.
@@ -71,19 +72,19 @@ func (*commandName) Complete(match string) (out []flags.Completion) {
 	return beginning(match, out)
 }
 
-// nsName is an argument that completes to a named namespace.
+// nsName is an argument that the shell completes to a namespace below /run/netns.
 type nsName string
 
 // Complete lists the namespaces that begin with match.
 func (*nsName) Complete(match string) (out []flags.Completion) {
-	entries, _ := os.ReadDir(paths.Default().NetNS) // without it there are no named namespaces
+	entries, _ := os.ReadDir(paths.Default().NetNS) // if the directory is missing, there are no named namespaces
 	for _, e := range entries {
 		out = append(out, flags.Completion{Item: e.Name()})
 	}
 	return beginning(match, out)
 }
 
-// checkID is a flag's value that completes to a check of doctor.
+// checkID is the value of a flag that the shell completes to a check of doctor.
 type checkID string
 
 // Complete lists the checks that begin with match.
@@ -94,22 +95,23 @@ func (*checkID) Complete(match string) (out []flags.Completion) {
 	return beginning(match, out)
 }
 
-// runtimeName is a flag's value that completes to a runtime that gc supports, or a file.
+// runtimeName is the value of a flag that the shell completes to a file, or to a runtime that
+// gc supports.
 type runtimeName string
 
-// Complete lists the runtimes, and files as the library does.
+// Complete lists the runtimes and the files that begin with match.
 func (*runtimeName) Complete(match string) []flags.Completion {
 	out := []flags.Completion{{Item: "crictl"}, {Item: "podman"}, {Item: "docker"}}
 	return append(beginning(match, out), new(flags.Filename).Complete(match)...)
 }
 
-// networkName is an argument that completes to a network.
+// networkName is an argument that the shell completes to a network.
 type networkName string
 
-// Complete lists the networks that begin with match. The library calls it outside any
-// command, so it reads the process's own environment.
+// Complete lists the networks that begin with match. The library calls it before any command
+// runs, so it reads the environment of the process itself.
 func (*networkName) Complete(match string) (out []flags.Completion) {
-	list, _ := networks(os.Getenv, paths.Default()) // a broken file completes to nothing
+	list, _ := networks(os.Getenv, paths.Default()) // a broken file is not offered
 	for _, n := range list {
 		out = append(out, flags.Completion{Item: n.Name})
 	}

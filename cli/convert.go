@@ -38,7 +38,7 @@ func (c *convertCommand) Execute([]string) error {
 	return c.app.printJSON(out)
 }
 
-// readInput reads a file, or standard input for "-".
+// readInput reads a file, or standard input if file is "-".
 func (a *app) readInput(file string) (data []byte, err error) {
 	if file == "-" {
 		if data, err = durable.ReadInput(a.stdin); err != nil {
@@ -52,7 +52,7 @@ func (a *app) readInput(file string) (data []byte, err error) {
 	return data, nil
 }
 
-// oneProcessType is the plugin that runs others in one process.
+// oneProcessType is the type of the plugin that runs other plugins in one process.
 const oneProcessType = "patchbay"
 
 // oneProcess is the configuration of a plugin of type patchbay.
@@ -62,8 +62,8 @@ type oneProcess struct {
 	Plugins      []json.RawMessage `json:"plugins"`
 }
 
-// convert wraps the plugins of a network in one of type patchbay. The outer keys stay as
-// they are.
+// convert puts all plugins of a network into one plugin of type patchbay. It does not change
+// the keys outside "plugins".
 func convert(data []byte) (map[string]any, error) {
 	var list struct {
 		Name       string            `json:"name"`
@@ -104,8 +104,8 @@ func convert(data []byte) (map[string]any, error) {
 	return out, nil
 }
 
-// wrap makes the one plugin. It refuses members of type patchbay, as the plugin itself
-// would.
+// wrap returns the plugin of type patchbay that contains members. It refuses a member that is
+// of this type itself, as the plugin would at ADD.
 func wrap(members []json.RawMessage) (*oneProcess, error) {
 	if len(members) == 0 {
 		return nil, spec.Errorf(spec.CodeInvalidConfig, "error parsing configuration list: no plugins in list")
@@ -125,18 +125,18 @@ func wrap(members []json.RawMessage) (*oneProcess, error) {
 	return one, nil
 }
 
-// wrapType is the plugin that calls another one, in this process if possible.
+// wrapType is the type of the plugin that calls another plugin, in this process if possible.
 const wrapType = "wrap"
 
-// member holds the keys of a plugin that convert needs.
+// member holds the keys of a plugin's configuration that convert reads.
 type member struct {
 	Type         string          `json:"type"`
 	Capabilities map[string]bool `json:"capabilities"`
-	Plugin       json.RawMessage `json:"plugin"` // of wrap
+	Plugin       json.RawMessage `json:"plugin"` // the configuration that a plugin of type wrap calls
 }
 
-// declared reads a member. To one of type wrap it adds the capabilities that the wrapped
-// plugin declares, which otherwise would not reach it.
+// declared decodes one plugin's configuration. To a plugin of type wrap it adds the
+// capabilities that the wrapped plugin declares: otherwise the runtime would not pass them.
 func declared(raw json.RawMessage) (m member, out json.RawMessage, err error) {
 	if err := json.Unmarshal(raw, &m); err != nil {
 		return m, nil, spec.Errorf(spec.CodeDecoding, "error parsing configuration: %w", err)
@@ -161,7 +161,7 @@ func declared(raw json.RawMessage) (m member, out json.RawMessage, err error) {
 	return m, out, err
 }
 
-// union adds the capabilities that more switches on.
+// union returns to, with the capabilities added that are true in more.
 func union(to, more map[string]bool) map[string]bool {
 	for name, on := range more {
 		if on && to == nil {

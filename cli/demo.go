@@ -23,7 +23,7 @@ All of it happens in separate namespaces: nothing touches this machine's
 network. An ordinary user can run it; nothing needs to be
 installed.`
 
-// demoInside is set in the process that runs inside the namespaces.
+// demoInside is an environment variable that is set in the process inside the new namespaces.
 const demoInside = "PATCHBAY_DEMO_INSIDE"
 
 type demoCommand struct {
@@ -43,7 +43,7 @@ func (c *demoCommand) Execute([]string) error {
 	return c.app.reexec(demoInside, flags)
 }
 
-// noNamespaces explains why this machine does not allow new namespaces.
+// noNamespaces adds to err why this machine does not allow new namespaces, and what to do.
 func (a *app) noNamespaces(err error) error {
 	read := func(key string) string {
 		data, rerr := os.ReadFile(filepath.Join(a.paths.Proc, "sys", key))
@@ -66,7 +66,7 @@ func (a *app) noNamespaces(err error) error {
 	return hinted(err, "in a container it needs the capabilities NET_ADMIN and SYS_ADMIN and no seccomp filter on unshare and mount")
 }
 
-// inside runs in the new namespaces.
+// inside runs the demo; this process is in the new namespaces already.
 func (c *demoCommand) inside() error {
 	if err := c.app.isInside(demoInside); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (c *demoCommand) inside() error {
 	if err := privateRun(); err != nil {
 		return c.app.noNamespaces(err)
 	}
-	p := &c.app.paths // all state is in the private /run
+	p := &c.app.paths // the private /run holds all state
 	p.Run, p.State, p.CNI, p.NetNS = "/run/patchbay", "/run/state", "/run/cni", "/run/netns"
 	d := &demo{app: c.app}
 	err := d.run()

@@ -23,18 +23,18 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// place is a namespace of the demo: the host, a container, or the outside world. It ends
-// with the process.
+// place is one network namespace of the demo: the host, a container, or the outside world. It
+// disappears when the process ends.
 type place struct {
 	*nl.Conn
 	name    string
 	path    string       // empty for the host
-	addrs   []netip.Addr // one per family, that of IPv4 first
-	gateway []netip.Addr // of each address
+	addrs   []netip.Addr // one per family, IPv4 first
+	gateway []netip.Addr // the gateway of each address
 	server  net.Listener
 }
 
-// newPlace creates a namespace and sets its loopback up.
+// newPlace creates a network namespace and sets its loopback interface up.
 func newPlace(p paths.Paths, name string) (*place, error) {
 	pl := &place{name: name, path: filepath.Join(p.NetNS, name)}
 	if err := netns.Create(pl.path); err != nil {
@@ -53,7 +53,8 @@ func newPlace(p paths.Paths, name string) (*place, error) {
 	return pl, nil
 }
 
-// setUp adds addresses to a link, without waiting for duplicate detection, and sets it up.
+// setUp adds addresses to a link and sets the link up. It does not wait for duplicate address
+// detection, which would delay IPv6.
 func setUp(c *nl.Conn, link string, prefixes ...netip.Prefix) error {
 	env := &netstate.Env{Host: c}
 	for _, p := range prefixes {
@@ -66,8 +67,8 @@ func setUp(c *nl.Conn, link string, prefixes ...netip.Prefix) error {
 	return err
 }
 
-// connect makes a link from p to another place, under the names of both ends. Each end has
-// the first or second address of every subnet.
+// connect makes a veth pair between p and to; link and peer name its two ends. From each
+// subnet, p's end gets the first address and the other end gets the second.
 func (p *place) connect(to *place, link, peer string, subnets []netip.Prefix) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = link
@@ -88,7 +89,7 @@ func (p *place) attachment() chain.Attachment {
 	return chain.Attachment{ContainerID: "demo-" + p.name, NetNS: p.path, IfName: "eth0"}
 }
 
-// learn stores the addresses of an ADD's result.
+// learn stores the addresses and gateways in the result of an ADD.
 func (p *place) learn(r *spec.Result) {
 	for _, ip := range r.IPs {
 		p.addrs = append(p.addrs, ip.Address.Addr())
@@ -96,8 +97,8 @@ func (p *place) learn(r *spec.Result) {
 	}
 }
 
-// serve answers every connection to a port with the address it comes from. The socket
-// stays in the namespace in which it was created, whatever thread serves it.
+// serve listens on a port and answers every connection with the client's address. The socket
+// stays in the namespace in which it was created, whichever thread serves it.
 func (p *place) serve(port int) error {
 	err := p.Do(func() (err error) {
 		p.server, err = net.Listen("tcp", fmt.Sprintf(":%d", port))
@@ -119,11 +120,12 @@ func (p *place) serve(port int) error {
 	return nil
 }
 
-// patience bounds one connection. On one machine an answer takes less than a
+// patience limits the time of one connection. Within one machine an answer takes less than a
 // millisecond.
 const patience = 2 * time.Second
 
-// ask connects from the namespace and returns the client address that the server saw.
+// ask connects to a server from this namespace, and returns the client address that the server
+// saw.
 func (p *place) ask(ctx context.Context, to netip.AddrPort) (seen netip.Addr, err error) {
 	var conn net.Conn
 	err = p.Do(func() (err error) {

@@ -15,17 +15,17 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nl"
 )
 
-// The ports of the demo: a container's, the one where it is published, and the outside
-// world's.
+// The ports of the demo: the web container's own port, the host's port that publishes it, and
+// the port of the server in the outside world.
 const (
 	webPort       = 80
 	publishedPort = 8080
 	worldPort     = 7
 )
 
-// uplinks are the subnets between the demo's host and its outside world, reserved for
-// documentation (RFC 5737, RFC 3849). The world has no route to the containers: it can
-// only answer masqueraded packets.
+// uplinks returns the subnets between the demo's host and its outside world. They are reserved
+// for documentation (RFC 5737, RFC 3849). The outside world has no route to the containers, so
+// it can answer only packets that were masqueraded.
 func uplinks() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:77::/64")}
 }
@@ -50,19 +50,19 @@ type demoReport struct {
 	Clean    bool     `json:"nothingLeft"`
 }
 
-// proof is the outcome for one path.
+// proof is the outcome of one trial.
 type proof struct {
 	Family string `json:"family"`
 	What   string `json:"what"`
 	From   string `json:"from"`
 	To     string `json:"to"`
-	Seen   string `json:"seen"` // the peer's address, as the server saw it
+	Seen   string `json:"seen"` // the client's address, as the server saw it
 	Why    string `json:"because,omitempty"`
 	Err    string `json:"error,omitempty"`
 }
 
-// run builds, proves and removes. Even after a failure everything ends with the
-// namespaces.
+// run attaches the containers, tries all paths, and detaches. If a step fails, the end of the
+// process removes the namespaces with everything in them.
 func (d *demo) run() (err error) {
 	start := time.Now()
 	if err := d.build(); err != nil {
@@ -85,7 +85,8 @@ func (d *demo) run() (err error) {
 	return d.say("\nAll %d proven in %d ms. This machine's own network was not touched.\n", len(d.report.Proofs), d.report.Took)
 }
 
-// build makes the outside world and the servers' namespaces.
+// build creates the namespaces of the outside world and of both containers, and connects the
+// world to the host.
 func (d *demo) build() (err error) {
 	if d.net, err = defaultNetwork(d.app.paths); err != nil {
 		return err
@@ -112,7 +113,7 @@ func (d *demo) build() (err error) {
 	return d.host.connect(d.world, "uplink", "eth0", subnets)
 }
 
-// attachAll gives both containers their network, web with a published port.
+// attachAll attaches both containers to the network. The container web also publishes a port.
 func (d *demo) attachAll() error {
 	d.report.Network = d.net.Name
 	if err := d.say("A private host, two containers on the built-in network %q, and an outside world.\n\n", d.net.Name); err != nil {
@@ -145,7 +146,7 @@ func (d *demo) attach(p *place, capabilities map[string]any) error {
 	return d.say("  %-8s %s, attached in %.1f ms\n", p.name, join(p.addrs), float64(took.Microseconds())/1000)
 }
 
-// prove tries every path in every family and counts the failures.
+// prove tries every path, once per address family, and counts the failures.
 func (d *demo) prove() (failed int) {
 	for i, client := range d.client.addrs {
 		family := "IPv6"
@@ -156,7 +157,7 @@ func (d *demo) prove() (failed int) {
 		for _, t := range d.trials(i) {
 			p := t.run(d.app.ctx)
 			if d.app.ctx.Err() != nil {
-				return failed // the signal ended it, so it proves nothing about the path
+				return failed // the signal ended this trial, so it proves nothing about the path
 			}
 			p.Family = family
 			d.report.Proofs = append(d.report.Proofs, p)
@@ -169,16 +170,16 @@ func (d *demo) prove() (failed int) {
 	return failed
 }
 
-// trial is one path to prove: the server must see the client with the address want.
+// trial is one path to try. The server must see a client with the address want.
 type trial struct {
 	what string
 	from *place
 	to   netip.AddrPort
-	want netip.Addr // invalid: any
+	want netip.Addr // if invalid, any address will do
 	why  string
 }
 
-// trials are the paths of the ith address family.
+// trials lists the paths to try for the ith address family.
 func (d *demo) trials(i int) []trial {
 	web, client, world, uplink, gateway := d.web.addrs[i], d.client.addrs[i], d.world.addrs[i], d.host.addrs[i], d.web.gateway[i]
 	at, published := netip.AddrPortFrom(web, webPort), netip.AddrPortFrom(uplink, publishedPort)
@@ -196,7 +197,7 @@ func (d *demo) trials(i int) []trial {
 	return append(out, trial{"way out", d.client, netip.AddrPortFrom(world, worldPort), uplink, "masqueraded"})
 }
 
-// run tries the path.
+// run tries one path.
 func (t *trial) run(ctx context.Context) proof {
 	p := proof{What: t.what, From: t.from.name, To: t.to.String(), Why: t.why}
 	seen, err := t.from.ask(ctx, t.to)
@@ -222,7 +223,7 @@ func (p *proof) line() string {
 	return fmt.Sprintf("  ok    %-32s %6s -> %-24s seen as %s%s\n", p.What, p.From, p.To, p.Seen, because)
 }
 
-// remove detaches both containers and looks for leftovers.
+// remove detaches both containers and fails if anything is left over.
 func (d *demo) remove() error {
 	var errs []error
 	for _, p := range []*place{d.client, d.web} {
@@ -242,8 +243,8 @@ func (d *demo) remove() error {
 	return d.say("\nRemoved: both containers detached; no address, port, link or record is left.\n")
 }
 
-// left lists objects that detaching should have removed. The bridge stays, as with every
-// bridge plugin: it may have other ports.
+// left lists objects that detaching should have removed. It ignores the bridge: every bridge
+// plugin leaves it, because other containers may use it.
 func (d *demo) left() (left []string, err error) {
 	links, err := d.host.LinkList()
 	if err != nil {

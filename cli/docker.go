@@ -27,7 +27,7 @@ type dockerCommand struct {
 	app *app
 }
 
-// Execute replaces this process with patchbayd.
+// Execute replaces this process with patchbayd, and passes the arguments.
 func (c *dockerCommand) Execute(args []string) error {
 	if len(args) == 0 {
 		return usage("the service itself is patchbayd docker", "name a command: ps, gc, install or uninstall")

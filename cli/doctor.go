@@ -61,7 +61,7 @@ func (c *doctorCommand) Execute([]string) error {
 	return nil
 }
 
-// unknown is a failure of doctor itself, with the exit status of monitoring plugins.
+// unknown marks err as a failure of doctor itself: status 3, "unknown" for monitoring plugins.
 func unknown(err error) error { return &failure{err: err, code: exitUnknown} }
 
 func (c *doctorCommand) checks() (list []doctor.Check, err error) {
@@ -94,7 +94,7 @@ func (c *doctorCommand) node() (*doctor.Node, error) {
 	return &doctor.Node{Paths: o.Paths, ConfDir: confDir(c.app.getenv), Runtime: o.Runtime, NewSession: o.NewSession, GC: o}, err
 }
 
-// doctorText has a paragraph for each finding, problems first.
+// doctorText returns a paragraph for each finding, problems before warnings.
 func doctorText(r *doctor.Report) string {
 	var b strings.Builder
 	for _, level := range [...]doctor.Level{doctor.Problem, doctor.Warning} {

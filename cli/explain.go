@@ -36,9 +36,10 @@ type explainCommand struct {
 	} `positional-args:"yes"`
 }
 
-// explainInside is set in the process in which an ordinary user may create and enter
-// network namespaces. Its host namespace is a new one too: a process that leaves the
-// machine's namespace could not return to it.
+// explainInside is set in the environment of the second process that explain starts for an
+// ordinary user. In its own user namespace, that process may create and enter network
+// namespaces. Its host namespace is a new one too, because after leaving the machine's network
+// namespace it could not return there.
 const explainInside = "PATCHBAY_EXPLAIN_INSIDE"
 
 // explanation is what explain prints.
@@ -48,13 +49,14 @@ type explanation struct {
 	Result  any            `json:"result"`
 }
 
-// pluginSteps is the state that one plugin compiled.
+// pluginSteps lists what one plugin would do.
 type pluginSteps struct {
 	Type  string   `json:"type"`
 	State []string `json:"state"`
 }
 
-// Execute runs an ADD in dry sessions, with the same runtime as a real one.
+// Execute runs an ADD with the same runtime as a real one, but plugins print their steps
+// instead of running them.
 func (c *explainCommand) Execute([]string) error {
 	if os.Geteuid() != 0 && c.app.getenv(explainInside) == "" {
 		c.app.hint("for an ordinary user the host counts as empty: existing links and rules are ignored")
@@ -103,7 +105,7 @@ func (c *explainCommand) explain(n *network) (*explanation, error) {
 	return dry.out, err
 }
 
-// rename gives the temporary namespace a path that reads like an example.
+// rename replaces the path of the temporary namespace by an example path in the result.
 func (e *explanation) rename(path string, r *spec.Result) {
 	const name = "/run/netns/example"
 	for _, p := range e.Plugins {
@@ -118,8 +120,8 @@ func (e *explanation) rename(path string, r *spec.Result) {
 	}
 }
 
-// netns is the namespace to explain with: the requested one, or a new one that ends with
-// this process.
+// netns returns the namespace to explain with: the one that the user named, or a new one that
+// ends with this process.
 func (c *explainCommand) netns(dry *dryInvoker) (path string, err error) {
 	if c.NetNS != "" {
 		return c.app.netnsPath(string(c.NetNS))
@@ -130,7 +132,8 @@ func (c *explainCommand) netns(dry *dryInvoker) (path string, err error) {
 	return path, nil
 }
 
-// emptyNamespace makes a namespace that lives as long as a thread of this process.
+// emptyNamespace creates a namespace. A thread of this process keeps it alive until end is
+// called.
 func emptyNamespace() (path string, end func(), err error) {
 	made, done := make(chan error), make(chan struct{})
 	var tid int
@@ -146,14 +149,14 @@ func emptyNamespace() (path string, end func(), err error) {
 	return fmt.Sprintf("/proc/self/task/%d/ns/net", tid), func() { close(done) }, nil
 }
 
-// dryInvoker calls plugins in sessions that print their state instead of applying it.
+// dryInvoker calls plugins in sessions that print the desired state instead of applying it.
 type dryInvoker struct {
 	app *app
 	out *explanation
 	end func()
 }
 
-// Invoke calls one plugin. It fails for plugins that are not in this process.
+// Invoke calls one plugin. It fails for a plugin that is not built into this program.
 func (d *dryInvoker) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
 	steps := &pluginSteps{Type: pluginType, State: []string{}}
 	d.out.Plugins = append(d.out.Plugins, steps)
@@ -175,7 +178,7 @@ func (d *dryInvoker) close() {
 	}
 }
 
-// text has one block per plugin, and the result.
+// text returns one block per plugin, and then the result.
 func (e *explanation) text(version string) string {
 	var b strings.Builder
 	for _, p := range e.Plugins {

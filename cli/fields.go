@@ -13,10 +13,11 @@ import (
 	"strings"
 )
 
-// fieldDocs are the comments of the configuration types, one line per field, with tabs
-// between: its Go path (without the type if the line before has the same type), what it
-// does, its default, and what differs from the reference. TestFieldDocs reads them from
-// the source and fails when the file is old (go test -run TestFieldDocs -update).
+// fieldDocs holds the comments on the fields of the configuration types, one line per field.
+// Tabs separate its four parts: the field's Go path (without the type if the line before has
+// the same type), what it does, its default, and how the reference differs. TestFieldDocs
+// compares the file with the source; `go test -run TestFieldDocs -update` writes the file
+// again.
 //
 //go:embed fields.txt
 var fieldDocs string
@@ -27,14 +28,14 @@ type field struct {
 	Type      string  `json:"type"`
 	Default   string  `json:"default,omitempty"`
 	Doc       string  `json:"doc,omitempty"`
-	Reference string  `json:"reference,omitempty"` // what differs from the reference
+	Reference string  `json:"reference,omitempty"` // how the reference plugin differs
 	Fields    []field `json:"fields,omitempty"`
 
-	name string // Go path
+	name string // the field's Go path in fieldDocs
 }
 
-// fieldsOf lists the keys that conf, a pointer to a struct, decodes, with its current
-// values as defaults.
+// fieldsOf lists the keys that conf, a pointer to a struct, decodes. The values that conf has
+// now are the defaults.
 func fieldsOf(conf any) []field {
 	v := reflect.Indirect(reflect.ValueOf(conf))
 	if v.Kind() != reflect.Struct {
@@ -43,10 +44,11 @@ func fieldsOf(conf any) []field {
 	return structFields(v, goName(v.Type(), ""), 0)
 }
 
-// module begins the path of each of our packages; fieldDocs omits it to save space.
+// module is the prefix of our packages' import paths. fieldDocs omits it to save space.
 const module = "github.com/patchbay-net/patchbay/"
 
-// goName is the path of a type in fieldDocs; an anonymous struct has its field's path.
+// goName returns the path of a type in fieldDocs. A struct type without a name has the path of
+// its field, at.
 func goName(t reflect.Type, at string) string {
 	if t.Name() == "" {
 		return at
@@ -54,7 +56,7 @@ func goName(t reflect.Type, at string) string {
 	return strings.TrimPrefix(t.PkgPath(), module) + "." + t.Name()
 }
 
-// deepest bounds types that contain themselves.
+// deepest is how many levels of nested types are listed, because a type may contain itself.
 const deepest = 6
 
 func structFields(v reflect.Value, at string, depth int) (out []field) {
@@ -84,8 +86,8 @@ func structFields(v reflect.Value, at string, depth int) (out []field) {
 	return out
 }
 
-// structOf finds the struct in a pointer, slice or map of structs; the result is invalid
-// when there is none or the type has its own UnmarshalJSON.
+// structOf returns the struct inside a pointer, slice or map. The result is invalid if there is
+// no struct, or if the type has its own UnmarshalJSON.
 func structOf(v reflect.Value) reflect.Value {
 	t := v.Type()
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
@@ -106,7 +108,7 @@ func decodesItself(t reflect.Type) bool {
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// typeWord describes a type in the terms of JSON and networks.
+// typeWord describes a type as a user of JSON does, such as "string" or "address".
 func typeWord(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[netip.Addr]():
@@ -135,7 +137,7 @@ func typeWord(t reflect.Type) string {
 	return "integer"
 }
 
-// defaultOf is the initial value of a field; empty for zero values.
+// defaultOf formats the initial value of a field. It returns "" for a zero value.
 func defaultOf(v reflect.Value) string {
 	if v.IsZero() || v.Kind() == reflect.Struct {
 		return ""
@@ -147,7 +149,7 @@ func defaultOf(v reflect.Value) string {
 	return string(data)
 }
 
-// docOf looks a field's comment up.
+// docOf finds a field's comment in fieldDocs.
 func docOf(name string) (doc, byDefault, reference string) {
 	of := ""
 	for line := range strings.Lines(fieldDocs) {
@@ -163,7 +165,7 @@ func docOf(name string) (doc, byDefault, reference string) {
 	return "", "", ""
 }
 
-// rows adds a field and the fields inside it.
+// rows adds rows for a field and for the fields inside it.
 func (f field) rows(t *table, indent string) {
 	doc := f.Doc
 	if f.Default != "" {

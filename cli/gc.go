@@ -49,7 +49,7 @@ type gcCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute collects and prints the known attachments that were removed.
+// Execute removes what is dead, and prints the attachments that it removed.
 func (c *gcCommand) Execute([]string) error {
 	if c.Args.Network == "" {
 		return c.node()
@@ -84,10 +84,11 @@ func (c *gcCommand) Execute([]string) error {
 	return c.print(j)
 }
 
-// explicit reports whether the flags list what stays, whatever is alive.
+// explicit reports whether the flags list the attachments to keep, so that gc need not find out
+// which are alive.
 func (c *gcCommand) explicit() bool { return c.All || len(c.Valid) > 0 }
 
-// named are the attachments of --valid.
+// named returns the attachments that --valid names.
 func (c *gcCommand) named() (keep []spec.Attachment, err error) {
 	for _, v := range c.Valid {
 		id, name, ok := strings.Cut(v, "/")
@@ -143,27 +144,27 @@ func (c *statusCommand) Execute([]string) error {
 	return c.app.ready(c.app.ctx, n)
 }
 
-// judgement is the verdict of gc NETWORK on its network.
+// judgement holds what gc NETWORK decided about the network's attachments.
 type judgement struct {
 	app      *app
 	network  string
-	explicit bool // keep only the named ones
+	explicit bool // keep only the attachments in named
 	named    []spec.Attachment
 
 	judged       *gc.Judged
 	gone, unsure []judgedOne
 }
 
-// judgedOne is an attachment that gc NETWORK removes, or keeps because it is unsure.
+// judgedOne is an attachment that gc NETWORK removes, or keeps because it may be alive.
 type judgedOne struct {
 	*standing
 	State gc.State `json:"state"`
 	Why   string   `json:"why,omitempty"`
 }
 
-// keep lists the attachments to keep: all that are not certain to be dead. The caller
-// makes sure that no ADD of this runtime runs; what another runtime attaches meanwhile is
-// newer than the list, and stays for that reason.
+// keep lists the attachments to keep: all that are not certainly dead. The caller makes sure
+// that no ADD of this runtime is running. What another runtime attaches meanwhile is newer than
+// the list, so it stays.
 func (j *judgement) keep(ctx context.Context) (keep []spec.Attachment, err error) {
 	known, unread := j.app.standing(j.network)
 	j.app.warn(unread)
@@ -184,7 +185,8 @@ func (j *judgement) keep(ctx context.Context) (keep []spec.Attachment, err error
 	return keep, nil
 }
 
-// sort notes the verdict on an attachment. One without names cannot be on the list.
+// sort stores the decision about one attachment, and returns its names if it stays. If its
+// container is not known, no list can name it, and sort returns nil.
 func (j *judgement) sort(a *gc.Attachment, known []*standing) (keep []spec.Attachment) {
 	s := of(a, known)
 	v := judgedOne{s, a.State, a.Why}
@@ -201,7 +203,8 @@ func (j *judgement) sort(a *gc.Attachment, known []*standing) (keep []spec.Attac
 	return []spec.Attachment{s.key()}
 }
 
-// of is ps's entry for an attachment, or one with only its names.
+// of returns the entry of known that describes a. If there is none, it returns an entry with
+// only a's names.
 func of(a *gc.Attachment, known []*standing) *standing {
 	s := &standing{Network: a.Network, ContainerID: cmp.Or(a.ContainerID, "owner "+string(a.Owner)), IfName: a.IfName}
 	if i := slices.IndexFunc(known, func(x *standing) bool { return x.key() == s.key() }); i >= 0 {
@@ -210,7 +213,7 @@ func of(a *gc.Attachment, known []*standing) *standing {
 	return s
 }
 
-// judge is gc.Judge without a runtime's list and a grace period.
+// judge calls gc.Judge without a list from a runtime and without a grace period.
 func (a *app) judge(ctx context.Context, network string) (*gc.Judged, error) {
 	o, err := a.gcOptions("", 0)
 	if err != nil {
@@ -219,14 +222,14 @@ func (a *app) judge(ctx context.Context, network string) (*gc.Judged, error) {
 	return gc.Judge(ctx, o, network)
 }
 
-// nodeFlags are those of gc without a network.
+// nodeFlags holds the flags of gc without a network.
 type nodeFlags struct {
 	Apply bool          `long:"apply" description:"remove what is dead; without it only list it"`
 	From  runtimeName   `long:"from" value-name:"crictl|podman|docker|FILE" description:"treat containers that this runtime lists as alive; ids from FILE, one a line"`
 	Grace time.Duration `long:"grace" value-name:"DURATION" default:"1m" description:"keep what is younger"`
 }
 
-// node is gc without a network.
+// node runs gc without a network: for the whole node.
 func (c *gcCommand) node() error {
 	if c.All || len(c.Valid) > 0 || c.DryRun {
 		return usage("without NETWORK, gc looks at the whole node; --apply removes", "--all, --valid and --dry-run need a NETWORK")
@@ -258,7 +261,8 @@ func (c *gcCommand) node() error {
 	return err
 }
 
-// gcOptions are for all that looks for what is dead. The callers report what cannot be read.
+// gcOptions returns the options of all commands that search for dead attachments. It turns off
+// the runtime's warnings, because the callers report files that cannot be read.
 func (a *app) gcOptions(from runtimeName, grace time.Duration) (o gc.Options, err error) {
 	o = gc.Options{Paths: a.paths, Runtime: a.runtime(nil), NewSession: a.session, Grace: grace}
 	o.Runtime.Warn = nil
@@ -268,8 +272,8 @@ func (a *app) gcOptions(from runtimeName, grace time.Duration) (o gc.Options, er
 	return o, err
 }
 
-// reportList is the report as --json prints it. Objects without an attachment become
-// attachments without names. Living attachments are left to ps.
+// reportList returns the list that --json prints. An object that belongs to no attachment
+// becomes an entry without names. Living attachments are not in it: ps lists them.
 func reportList(r *gc.Report) []*gc.Attachment {
 	list := append([]*gc.Attachment{}, r.Attachments...)
 	for _, s := range r.Stray {
@@ -286,10 +290,11 @@ func reportList(r *gc.Report) []*gc.Attachment {
 	return list
 }
 
-// whyLegacy is the reason for removing rules of iptables-legacy.
+// whyLegacy tells the user why gc removes rules of iptables-legacy.
 const whyLegacy = "rules of a dead attachment in iptables-legacy"
 
-// reportText is a table with a row per object; a cell that repeats the one above is empty.
+// reportText returns a table with one row per object. A cell is empty if it would repeat the
+// cell above.
 func reportText(r *gc.Report) string {
 	t := newTable("STATE", "ATTACHMENT", "WHY", "OBJECT")
 	for _, a := range r.All() {
@@ -327,7 +332,7 @@ func stateText(s gc.State, removed bool) string {
 	return string(s)
 }
 
-// shellQuoted is a command line that can be pasted into a shell.
+// shellQuoted formats a command line so that a user can paste it into a shell.
 func shellQuoted(argv ...string) string {
 	out := make([]string, len(argv))
 	for i, w := range argv {

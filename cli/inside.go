@@ -21,9 +21,9 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// inside runs a command in a namespace and returns its status as an exit. The command dies
-// with this process: its parent is the thread in the namespace, which lives until the command has
-// ended.
+// inside runs a command in a network namespace and returns its exit status as an error of type
+// exit. The kernel kills the command when the thread that started it ends; that thread waits
+// for the command, so the command ends early only if this process dies.
 func (a *app) inside(path string, dns spec.DNS, argv []string) error {
 	if err := a.ctx.Err(); err != nil {
 		return runFailure(err)
@@ -37,7 +37,7 @@ func (a *app) inside(path string, dns spec.DNS, argv []string) error {
 		return runFailure(err)
 	}
 	defer conn.Close()
-	if err := setUp(conn, "lo"); err != nil { // as every container expects
+	if err := setUp(conn, "lo"); err != nil { // a container's loopback interface is up
 		return runFailure(err)
 	}
 	if err := conn.Do(func() error { return a.privateMounts(dns) }); err != nil {
@@ -56,7 +56,7 @@ func (a *app) inside(path string, dns spec.DNS, argv []string) error {
 	return status(cmd.Wait())
 }
 
-// status converts the outcome of a command to an exit.
+// status turns the error of a finished command into an error of type exit.
 func status(err error) error {
 	var ended *exec.ExitError
 	if !errors.As(err, &ended) {
@@ -68,12 +68,12 @@ func status(err error) error {
 	return exit(ended.ExitCode())
 }
 
-// forward passes signals on to the command. The terminal sends its signals to both
-// processes, so forward only keeps them from ending this one.
+// forward passes signals on to the command. The terminal sends its own signals to both
+// processes: forward does not pass these on, it only keeps them from ending this process.
 func forward(signals <-chan os.Signal, p *os.Process) {
 	for s := range signals {
 		if fromTerminal := (s == unix.SIGINT || s == unix.SIGQUIT) && foreground(); !fromTerminal {
-			_ = p.Signal(s) // it may have ended
+			_ = p.Signal(s) // fails if the command has ended
 		}
 	}
 }
@@ -87,15 +87,16 @@ func foreground() bool {
 const (
 	resolvConf = "/etc/resolv.conf"
 
-	// systemdResolvConf has the real servers where resolv.conf names systemd-resolved on
-	// the loopback interface, which no other namespace reaches.
+	// systemdResolvConf names the real servers on a machine where resolv.conf names
+	// systemd-resolved. That one listens on the loopback interface, which no other namespace
+	// can reach.
 	systemdResolvConf = "/run/systemd/resolve/resolv.conf"
 )
 
-// privateMounts gives the calling thread its own mounts: a sysfs that shows the
-// namespace's interfaces, and a resolv.conf that works there. Where a mount is not allowed
-// the command runs without it; only the new mount namespace is required, since no mount
-// may reach the machine's.
+// privateMounts gives the calling thread its own mounts: a sysfs that shows the namespace's
+// interfaces, and a resolv.conf that works there. If the kernel forbids one of these mounts,
+// the command runs without it. Only the new mount namespace is required: without it, the mounts
+// would change the machine.
 func (a *app) privateMounts(dns spec.DNS) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make mount namespace: %w", err)
@@ -120,8 +121,8 @@ func (a *app) privateMounts(dns spec.DNS) error {
 	return nil
 }
 
-// mountSysfs mounts the namespace's sysfs on /sys and keeps the control groups visible,
-// which `ip netns exec` loses. It creates the directory keep.
+// mountSysfs mounts the namespace's sysfs on /sys. It keeps the control groups below /sys
+// visible, which `ip netns exec` does not, and creates the directory keep for that.
 func mountSysfs(keep string) error {
 	const cgroup = "/sys/fs/cgroup"
 	if err := os.Mkdir(keep, 0o755); err != nil {
@@ -137,8 +138,9 @@ func mountSysfs(keep string) error {
 	return nil
 }
 
-// mountResolvConf replaces resolv.conf by one with the network's name servers, or with the
-// machine's real ones where it uses a local stub.
+// mountResolvConf mounts another file over resolv.conf. It names the network's name servers; if
+// there are none and the machine uses a local stub resolver, it names the machine's real
+// servers.
 func (a *app) mountResolvConf(scratch string, dns spec.DNS) error {
 	file := filepath.Join(scratch, "resolv.conf")
 	switch {
@@ -174,8 +176,8 @@ func resolvText(dns spec.DNS) string {
 	return b.String()
 }
 
-// onlyLoopback reports whether a resolv.conf names no server outside this machine. A
-// missing file, or one without any server, means the loopback too.
+// onlyLoopback reports whether a resolv.conf names only servers on this machine. It also does
+// if the file is missing or names no server, since resolvers then ask this machine.
 func onlyLoopback(file string) bool {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -31,11 +31,11 @@ type inspectCommand struct {
 // inspected is a standing with details that only inspect prints.
 type inspected struct {
 	*standing
-	Chain []string `json:"chain,omitempty"` // the plugins of the ADD's configuration
+	Chain []string `json:"chain,omitempty"` // the plugins in the configuration of the ADD
 	Age   string   `json:"age,omitempty"`
 }
 
-// Execute prints the attachments of each name, and fails for a name without one.
+// Execute prints the attachments of each container, and fails for a container that has none.
 func (c *inspectCommand) Execute([]string) error {
 	list, err := c.app.seen("")
 	if err != nil {
@@ -54,7 +54,8 @@ func (c *inspectCommand) Execute([]string) error {
 	return errors.Join(append([]error{c.app.printJSON(out)}, errs...)...)
 }
 
-// find returns the attachments of one container.
+// find returns the attachments of one container. name is its id, the beginning of its id, or
+// its namespace.
 func (c *inspectCommand) find(list []*standing, name string) (found []*standing, err error) {
 	for _, s := range list {
 		if s.called(name, c.app.paths.NetNS) {
@@ -77,7 +78,7 @@ func (c *inspectCommand) find(list []*standing, name string) (found []*standing,
 	return found, nil
 }
 
-// called reports whether name is a container's id, the beginning of the id, or its
+// called reports whether name is the container's id, the beginning of that id, or its
 // namespace.
 func (s *standing) called(name, netns string) bool {
 	id, ifName, one := strings.Cut(name, "/")

@@ -61,15 +61,15 @@ type installed struct {
 	Build    string   `json:"build,omitempty"`
 	New      []string `json:"new,omitempty"`
 	Replaced []string `json:"replaced,omitempty"`
-	Kept     []string `json:"kept,omitempty"`     // up to date before
+	Kept     []string `json:"kept,omitempty"`     // were up to date
 	Restored []string `json:"restored,omitempty"` // from the backup
-	Removed  []string `json:"removed,omitempty"`  // only this program had them
+	Removed  []string `json:"removed,omitempty"`  // names that only this program had
 	Network  string   `json:"network,omitempty"`  // the file with the pods' network
 
 	networkChanged bool
 }
 
-// Execute makes all checks before the first change.
+// Execute makes all its checks before it changes anything.
 func (c *installCommand) Execute([]string) error {
 	names, err := c.names()
 	if err != nil {
@@ -98,7 +98,7 @@ func (c *installCommand) Execute([]string) error {
 	return errors.Join(c.tell(done), err)
 }
 
-// pods writes the network of the pods, or with --remove removes its template.
+// pods writes the configuration of the pods' network. With --remove it removes the template.
 func (c *installCommand) pods(done *installed, network pods) (err error) {
 	switch {
 	case c.Remove:
@@ -109,7 +109,8 @@ func (c *installCommand) pods(done *installed, network pods) (err error) {
 	return err
 }
 
-// tell prints what was done; if remove found nothing, the user may mean another directory.
+// tell prints what was done. If remove found nothing, it prints that, because the user may have
+// meant another directory.
 func (c *installCommand) tell(done *installed) error {
 	text := done.text()
 	if c.Remove && len(done.Removed) == 0 {
@@ -138,7 +139,7 @@ func (c *installCommand) do(in *installer, names []string) (*installed, error) {
 	return in.install(c.Source, names)
 }
 
-// names are the plugins to install; --only must name known ones.
+// names returns the names of the plugins to install. It refuses an unknown name in --only.
 func (c *installCommand) names() (names []string, err error) {
 	for _, p := range c.app.plugins {
 		names = append(names, p.Name)
@@ -185,7 +186,7 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// sameFile reports whether two paths are one inode; a missing file is never the same.
+// sameFile reports whether two paths are the same inode. If a file is missing, they are not.
 func sameFile(a, b string) bool {
 	x, err := os.Stat(a)
 	if err != nil {

@@ -22,22 +22,22 @@ import (
 	"github.com/patchbay-net/patchbay/internal/durable"
 )
 
-// buildPrefix begins the name of the single copy of a build in a directory; the plugins
-// are hard links to it. A hard link cannot dangle, so the copy of an older build can go
-// when its last name goes, and a starting pod always finds its plugins.
+// buildPrefix begins the name of the one copy of the program that a directory holds. The
+// plugins are hard links to that copy. Hard links stay valid when the copy's own name is
+// removed, so a pod that starts during an update always finds its plugins.
 const buildPrefix = ".patchbay-"
 
-// installer puts one build into a directory.
+// installer puts one version of the program into a directory.
 type installer struct {
 	dir, backup string
-	builds      []string // existing copies of our builds
-	foreign     []string // names of other programs
-	folders     []string // names that are directories
+	builds      []string // copies of this program that the directory has
+	foreign     []string // plugin names that belong to other programs
+	folders     []string // plugin names that are directories
 	present     map[string]bool
 }
 
-// open creates and locks the directory and reads its content. One installer works in a
-// directory at a time.
+// open creates and locks the directory and reads its content. The lock keeps a second installer
+// waiting.
 func (in *installer) open(ctx context.Context, names []string) (unlock func(), err error) {
 	if err := in.make(); err != nil {
 		return nil, err
@@ -53,8 +53,8 @@ func (in *installer) open(ctx context.Context, names []string) (unlock func(), e
 	return unlock, nil
 }
 
-// make creates the directory if its parent exists: a typing error in a path must not
-// become a tree. The runtimes' default directory is always allowed.
+// make creates the directory if its parent exists. It does not create parents, since a typing
+// error would then create a tree; only the runtimes' default directory is always created.
 func (in *installer) make() error {
 	err := os.Mkdir(in.dir, 0o755)
 	switch {
@@ -63,7 +63,7 @@ func (in *installer) make() error {
 	case errors.Is(err, fs.ErrNotExist):
 		return hinted(fmt.Errorf("install: there is no directory %s", filepath.Dir(in.dir)), "runtimes look in %s by default; mkdir -p makes another one", defaultPluginDir)
 	case errors.Is(err, fs.ErrExist):
-		return nil // plan reports a path that is no directory
+		return nil // if the path is not a directory, plan reports that
 	}
 	if err != nil {
 		return fmt.Errorf("install: %w", err)
@@ -71,8 +71,8 @@ func (in *installer) make() error {
 	return nil
 }
 
-// plan sorts the names into ours, foreign and missing. It removes temporary files of
-// killed installers.
+// plan sorts the names into our own, those of other programs, and missing ones. It removes
+// temporary files that killed installers left.
 func (in *installer) plan(names []string) error {
 	entries, err := os.ReadDir(in.dir)
 	if err != nil {
@@ -102,7 +102,7 @@ func (in *installer) plan(names []string) error {
 	return nil
 }
 
-// ours reports whether a name is a link to a build of ours in the directory.
+// ours reports whether a name is a hard link to a copy of this program in the directory.
 func (in *installer) ours(name string) bool {
 	for _, b := range in.builds {
 		if sameFile(filepath.Join(in.dir, b), filepath.Join(in.dir, name)) {
@@ -112,7 +112,7 @@ func (in *installer) ours(name string) bool {
 	return false
 }
 
-// install copies, links and then removes builds without a name.
+// install copies the program, links the names, and then removes older copies.
 func (in *installer) install(source string, names []string) (*installed, error) {
 	if err := in.keep(); err != nil {
 		return nil, err
@@ -135,8 +135,8 @@ func (in *installer) install(source string, names []string) (*installed, error) 
 	return done, durable.SyncDir(in.dir)
 }
 
-// keep backs up other vendors' programs. It never overwrites a file in the backup
-// directory: that may be the only copy.
+// keep backs up the other programs that install replaces. It never overwrites a file in the
+// backup directory, which may be the only copy.
 func (in *installer) keep() error {
 	if in.backup == "" || len(in.foreign) == 0 {
 		return nil
@@ -152,7 +152,8 @@ func (in *installer) keep() error {
 	return durable.SyncDir(in.backup)
 }
 
-// linkOrCopy makes a hard link, or copies across file systems and for symbolic links.
+// linkOrCopy makes a hard link. It copies if the target is on another file system or from is a
+// symbolic link.
 func linkOrCopy(from, to string) error {
 	fi, err := os.Lstat(from)
 	if err != nil {
@@ -168,7 +169,7 @@ func linkOrCopy(from, to string) error {
 	return err
 }
 
-// keepOne backs up one program.
+// keepOne backs up one program. It accepts an equal file in the backup.
 func (in *installer) keepOne(from, to string) error {
 	err := linkOrCopy(from, to)
 	switch {
@@ -182,8 +183,9 @@ func (in *installer) keepOne(from, to string) error {
 	return nil
 }
 
-// place gives a program a name in the directory by one rename, and adds the name to list.
-// rename(2) does nothing when both are the same file, and would leave the temporary name.
+// place gives a program a name in the directory by one rename, and adds the name to list. It
+// first checks whether the name is that file already: rename(2) would then do nothing, and the
+// temporary name would stay.
 func (in *installer) place(link func(from, to string) error, from, name string, done *installed, list *[]string) error {
 	to, tmp := filepath.Join(in.dir, name), filepath.Join(in.dir, "."+name+"~")
 	if sameFile(from, to) {
@@ -204,7 +206,8 @@ func (in *installer) place(link func(from, to string) error, from, name string, 
 	return nil
 }
 
-// forget removes older builds without a name. A process that runs one keeps it open.
+// forget removes older copies of the program that no plugin name links to. A process that still
+// runs such a copy is not disturbed.
 func (in *installer) forget(current string) {
 	for _, b := range in.builds {
 		path := filepath.Join(in.dir, b)
@@ -215,8 +218,8 @@ func (in *installer) forget(current string) {
 	}
 }
 
-// copyBuild stores source in dir under its content's hash, durably, and returns the name.
-// It keeps an existing complete copy.
+// copyBuild copies source into dir, under a name made from the hash of its content, and syncs
+// it to the disk. It keeps a complete copy that exists. It returns the name.
 func copyBuild(source, dir string) (string, error) {
 	tmp := filepath.Join(dir, fmt.Sprintf("%s%d~", buildPrefix, os.Getpid()))
 	sum, err := copyFile(source, tmp)
@@ -231,8 +234,8 @@ func copyBuild(source, dir string) (string, error) {
 	return name, errors.Join(err, os.Remove(tmp))
 }
 
-// copyFile makes a new file with a program's mode, syncs, and returns the hash of the content
-// in hexadecimal digits.
+// copyFile copies a program to a new file, syncs it, and returns the hash of the content in
+// hexadecimal digits.
 func copyFile(from, to string) (sum string, err error) {
 	src, err := os.Open(from)
 	if err != nil {
@@ -250,15 +253,15 @@ func copyFile(from, to string) (sum string, err error) {
 	return sum, errors.Join(dst.Chmod(0o755), dst.Sync())
 }
 
-// pieceSize is how much of a program is written at once. The kernel caches a file in pages
-// as large as the pieces, up to 2 MiB: every start of a program that was written in pieces
-// of 32 KiB, io.Copy's, takes 50 page faults and 0.3 ms more.
+// pieceSize is how many bytes of a program are written at once. The kernel caches a file in
+// pages as large as the pieces, up to 2 MiB. If a program was written in pieces of 32 KiB, as
+// io.Copy does, each start takes 50 more page faults and 0.3 ms longer.
 const pieceSize = 2 << 20
 
 // copyHashed copies in large pieces and returns the hash of the content.
 func copyHashed(dst io.Writer, src io.Reader) (sum string, err error) {
 	hash := sha256.New()
-	reader := struct{ io.Reader }{src} // a file's own copying uses smaller pieces
+	reader := struct{ io.Reader }{src} // hides the file's WriteTo, which uses smaller pieces
 	if _, err := io.CopyBuffer(io.MultiWriter(dst, hash), reader, make([]byte, pieceSize)); err != nil {
 		return "", err
 	}
@@ -272,9 +275,9 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// restore undoes an install: the programs in in.backup get their names in in.dir again,
-// each by one rename, and then the names that only this program has go. If it is killed,
-// the next restore completes it. The backup stays as it is.
+// restore undoes an install. First the programs in in.backup get their names in in.dir again,
+// each by one rename. Then the names that only this program has are removed. If restore is
+// killed, the next one completes it. The backup does not change.
 func (in *installer) restore(names []string, force bool) (*installed, error) {
 	kept, err := keptPrograms(in.backup)
 	if err != nil {
@@ -302,8 +305,8 @@ func (in *installer) restore(names []string, force bool) (*installed, error) {
 	return done, durable.SyncDir(in.dir)
 }
 
-// remove is restore for a directory without a backup. A directory under one of the names
-// is not ours: it stays, and the rest goes.
+// remove is restore for an install without a backup. If one of the plugin names is a directory,
+// it stays, and remove reports it after removing the rest.
 func (in *installer) remove(names []string) (*installed, error) {
 	done := &installed{Dir: in.dir}
 	if err := in.drop(names, done); err != nil {
@@ -315,7 +318,7 @@ func (in *installer) remove(names []string) (*installed, error) {
 	return done, durable.SyncDir(in.dir)
 }
 
-// drop removes our names, and copies without a name.
+// drop removes the plugin names of this program, and then its copies.
 func (in *installer) drop(names []string, done *installed) error {
 	for _, name := range names {
 		if !in.present[name] || !in.ours(name) {
@@ -347,7 +350,8 @@ func keptPrograms(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// sameContent reports whether two files are equal; an unreadable file is not.
+// sameContent reports whether two files have the same content. It returns false if it cannot
+// read one of them.
 func sameContent(a, b string) bool {
 	x, err := os.ReadFile(a)
 	if err != nil {

@@ -16,8 +16,8 @@ type interrupted struct{ syscall.Signal }
 
 func (i interrupted) Error() string { return "interrupted (" + i.String() + ")" }
 
-// interruptible ends the context at SIGINT and SIGTERM, with the signal as the cause. Both
-// stay caught until stop: a second one must not interrupt the cleanup.
+// interruptible cancels the context at SIGINT or SIGTERM, with the signal as the cause. Until
+// stop is called, a second signal does nothing, so that it cannot interrupt the cleanup.
 func (a *app) interruptible() (stop func()) {
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	signals := make(chan os.Signal, 1)
@@ -35,9 +35,9 @@ func (a *app) interruptible() (stop func()) {
 	}
 }
 
-// interrupted returns the signal that ended the context, if any.
+// interrupted returns the signal that cancelled the context, if one did.
 func (a *app) interrupted() (i interrupted, ok bool) {
-	if a.ctx == nil { // some tests report without a process
+	if a.ctx == nil { // some tests call report without a running command
 		return i, false
 	}
 	return i, errors.As(context.Cause(a.ctx), &i)

@@ -18,30 +18,32 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// templateMark begins the template, a comment of Go's templates. Only a file that begins
-// with it is ours to replace or to remove.
+// templateMark is the first line of the template, a comment in Go's template language. install
+// replaces or removes only a file that begins with it.
 const templateMark = "{{/* patchbay install --kubernetes */ -}}\n"
 
-// The ranges and routes of the pods in the template; containerd knows them when the kubelet
-// has told it the node's podCIDRs.
+// The parts of the template that list the pods' ranges and routes. containerd fills them in
+// when the kubelet has sent it the node's podCIDRs.
 const (
 	templateRanges = `{{range $i, $r := .PodCIDRRanges}}{{if $i}}, {{end}}[{"subnet": "{{$r}}"}]{{end}}`
 	templateRoutes = `{{range $i, $r := .Routes}}{{if $i}}, {{end}}{"dst": "{{$r}}"}{{end}}`
 )
 
-// pods is the network of a Kubernetes node that needs no agent.
+// pods describes the network of a Kubernetes node on which no agent runs.
 type pods struct {
-	cluster []netip.Prefix // all pods of the cluster: not masqueraded
-	node    []netip.Prefix // this node's pods; none: the runtime fills the template
+	cluster []netip.Prefix // the addresses of all pods of the cluster: traffic to them is not masqueraded
+	node    []netip.Prefix // the addresses of this node's pods; if empty, the runtime fills in the template
 }
 
-// podTemplate is where the template goes: beside the networks, where no runtime takes it for one.
+// podTemplate returns the path of the template. It is outside the directory of networks, where
+// a runtime would read it as a network.
 func (a *app) podTemplate() string { return filepath.Join(a.paths.Etc, "patchbay.template") }
 
-// podNetwork is where the network goes when the node's prefixes are given.
+// podNetwork returns the path of the network's file, which is written when the node's prefixes
+// are given.
 func (a *app) podNetwork() string { return filepath.Join(confDir(a.getenv), "10-pods.conflist") }
 
-// parsePods reads the prefixes of the command line.
+// parsePods parses the prefixes of --cluster-cidr and --pod-cidr.
 func parsePods(cluster, node []string) (p pods, err error) {
 	if p.cluster, err = prefixes("--cluster-cidr", cluster); err != nil {
 		return p, err
@@ -70,7 +72,8 @@ func prefixes(flag string, texts []string) (list []netip.Prefix, err error) {
 	return list, nil
 }
 
-// config is the network's configuration, for a runtime or as containerd's template.
+// config returns the network's configuration. Without node prefixes it is a template for
+// containerd.
 func (p pods) config() []byte {
 	ranges, routes := templateRanges, templateRoutes
 	if len(p.node) > 0 {
@@ -129,9 +132,9 @@ func (p pods) defaultRoutes() string {
 	return strings.Join(list, ", ")
 }
 
-// writePods puts the network down: the runtime's configuration when the node's prefixes are
-// given, else the template. It writes only what differs, since a runtime reads its
-// directory again after each change, and then pods wait (docs/kubernetes.md).
+// writePods writes the network's configuration if the node's prefixes are given, else the
+// template. It does not write a file that is up to date: a runtime reads its directory again
+// after each change, and new pods wait meanwhile (docs/kubernetes.md).
 func (a *app) writePods(p pods) (path string, changed bool, err error) {
 	path, data := a.podTemplate(), append([]byte(templateMark), p.config()...)
 	if len(p.node) > 0 {
@@ -155,14 +158,15 @@ func (a *app) writePods(p pods) (path string, changed bool, err error) {
 	return path, true, nil
 }
 
-// ownPods reports whether a file was written by this command: by the mark of the template,
-// or because our form of a network says so.
+// ownPods reports whether this command wrote the file: it begins with the template's mark, or
+// exactly as config begins.
 func ownPods(data []byte) bool {
-	head, _, _ := bytes.Cut(pods{}.config(), []byte(`"ipMasqOutside"`)) // the same for all prefixes
+	head, _, _ := bytes.Cut(pods{}.config(), []byte(`"ipMasqOutside"`)) // these bytes are the same for all prefixes
 	return bytes.HasPrefix(data, []byte(templateMark)) || bytes.HasPrefix(data, head)
 }
 
-// removePodTemplate removes the template, if it is ours. The network stays: pods use it.
+// removePodTemplate removes the template if install wrote it. It keeps the network's file,
+// because pods use it.
 func (a *app) removePodTemplate() error {
 	data, err := durable.ReadConf(a.podTemplate())
 	if err != nil || !bytes.HasPrefix(data, []byte(templateMark)) {
@@ -171,7 +175,7 @@ func (a *app) removePodTemplate() error {
 	return durable.Remove(a.podTemplate())
 }
 
-// podText says what was written, and what containerd must be told.
+// podText tells the user what was written and how to configure containerd.
 func podText(path string, changed bool) string {
 	state := "unchanged"
 	if changed {

@@ -21,28 +21,30 @@ import (
 	"github.com/patchbay-net/patchbay/plugin"
 )
 
-// defaultConfig is used where no network is configured.
+// defaultConfig is the configuration of the built-in network, for a machine without any
+// network's file.
 //
 //go:embed default.conflist
 var defaultConfig string
 
-// defaultPluginDir is where runtimes look by default.
+// defaultPluginDir is where runtimes search for plugins by default.
 const defaultPluginDir = "/opt/cni/bin"
 
-// askTime is how long a plugin may take to answer STATUS or VERSION.
+// askTime limits how long a plugin may take to answer STATUS or VERSION.
 const askTime = 5 * time.Second
 
-// network is a configuration and its origin. File is empty for the built-in default.
+// network is a network's configuration and the file it was read from. File is empty for the
+// built-in network.
 type network struct {
 	*chain.List
 	builtin bool
 }
 
-// defaultRange6 is the line of the default's IPv6 range, with the comma before it.
+// defaultRange6 is the text of the IPv6 range in default.conflist, with the comma before it.
 const defaultRange6 = `,
                             [{"subnet": "fdb6:1e5c:9a07::/64"}]`
 
-// defaultNetwork returns the built-in network, without IPv6 where the machine has none.
+// defaultNetwork returns the built-in network, without IPv6 if the machine has none.
 func defaultNetwork(p paths.Paths) (*network, error) {
 	config := defaultConfig
 	if !hasIPv6(p.Proc) {
@@ -55,7 +57,7 @@ func defaultNetwork(p paths.Paths) (*network, error) {
 	return &network{List: list, builtin: true}, nil
 }
 
-// hasIPv6 reports whether new interfaces of this machine get IPv6.
+// hasIPv6 reports whether the kernel gives IPv6 to new interfaces.
 func hasIPv6(proc string) bool {
 	if _, err := os.Stat(filepath.Join(proc, "net/if_inet6")); err != nil {
 		return false
@@ -64,7 +66,7 @@ func hasIPv6(proc string) bool {
 	return err == nil && strings.TrimSpace(string(off)) == "0"
 }
 
-// confDir is the directory of the networks.
+// confDir returns the directory of the networks' files.
 func confDir(getenv func(string) string) string {
 	if dir := getenv("NETCONFPATH"); dir != "" {
 		return dir
@@ -72,9 +74,9 @@ func confDir(getenv func(string) string) string {
 	return chain.DefaultConfDir
 }
 
-// networks lists the usable networks in a runtime's order of preference: the configured
-// ones, or the built-in one if there are none. The errors of broken files are joined; the
-// other networks are returned as well.
+// networks lists the networks in the order in which a runtime prefers them. If no network is
+// configured, it lists the built-in one. Files that cannot be read make an error, but the other
+// networks are returned as well.
 func networks(getenv func(string) string, p paths.Paths) (list []*network, err error) {
 	d, err := chain.LoadDir(confDir(getenv))
 	if err != nil {
@@ -94,11 +96,11 @@ func networks(getenv func(string) string, p paths.Paths) (list []*network, err e
 	return []*network{def}, err
 }
 
-// network finds a network by name or file. The built-in network's name finds it unless a
-// file has the same name.
+// network finds a network by name or by file. The name of the built-in network finds the
+// built-in network, unless a file defines a network of that name.
 func (a *app) network(name string) (*network, error) {
 	switch {
-	case name == "": // most likely an unset variable of a script
+	case name == "": // probably an unset variable in a script
 		return nil, usage("patchbay network ls lists the networks", "the network's name is empty")
 	case strings.Contains(name, "/") || filepath.Ext(name) == ".conflist":
 		list, err := given(name)
@@ -122,7 +124,7 @@ func (a *app) network(name string) (*network, error) {
 	return nil, hinted(&plainError{text, err}, "networks are read from $NETCONFPATH, now %s; patchbay network ls lists them", confDir(a.getenv))
 }
 
-// given loads the file that an operator named, which may be a pipe.
+// given loads the file that the user named. It may be a pipe.
 func given(file string) (*chain.List, error) {
 	data, err := durable.ReadGiven(file)
 	if err != nil {
@@ -131,7 +133,7 @@ func given(file string) (*chain.List, error) {
 	return chain.ParseFile(file, data)
 }
 
-// available lists the names of the networks, and warns of broken files.
+// available lists the names of the networks, and warns about broken files.
 func (a *app) available() (names []string) {
 	list, err := networks(a.getenv, a.paths)
 	a.warn(err)
@@ -146,9 +148,8 @@ func (a *app) available() (names []string) {
 	return names
 }
 
-// firstNetwork is the network that a runtime would use. A broken file must not make it use
-// another network than the operator intended, so it is an error when the broken file comes
-// first or alone.
+// firstNetwork returns the network that a runtime would use. It fails if a broken file comes
+// before all others or is the only one: the user meant that network, not another.
 func (a *app) firstNetwork() (*network, error) {
 	list, err := networks(a.getenv, a.paths)
 	if len(list) == 0 {
@@ -161,8 +162,8 @@ func (a *app) firstNetwork() (*network, error) {
 	return list[0], nil
 }
 
-// warnConfDir warns, when the built-in network is used, of a missing $NETCONFPATH: the
-// operator intended another network.
+// warnConfDir warns if the built-in network is used because $NETCONFPATH does not exist: the
+// user meant another network.
 func (a *app) warnConfDir() {
 	dir := a.getenv("NETCONFPATH")
 	if _, err := os.Stat(dir); dir != "" && errors.Is(err, fs.ErrNotExist) {
@@ -170,9 +171,9 @@ func (a *app) warnConfDir() {
 	}
 }
 
-// runtime returns a runtime for a network. The built-in network uses built-in
-// plugins only; a configured one finds its plugins as a container runtime
-// would, and those that are not installed are built in.
+// runtime returns a runtime for a network. For the built-in network it uses only the plugins in
+// this program. For a configured network it searches for plugins as a container runtime does,
+// and uses its own plugin where none is installed.
 func (a *app) runtime(n *network) *chain.Runtime {
 	rt := &chain.Runtime{
 		Path:     a.pluginPath(n),
@@ -197,8 +198,8 @@ func (a *app) session() *plugin.Session {
 	return s
 }
 
-// pluginPath is CNI_PATH. For the built-in network it is a directory that does not exist,
-// so that only this program's plugins are found.
+// pluginPath returns the directories of CNI_PATH. For the built-in network it returns a
+// directory that does not exist, so that only the plugins in this program are found.
 func (a *app) pluginPath(n *network) []string {
 	if n != nil && n.builtin {
 		return []string{filepath.Join(a.paths.Run, "no-plugins")}

@@ -48,7 +48,8 @@ type networkShowCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute prints the list as libcni would cache it, including plugins from other files.
+// Execute prints the configuration as libcni caches it, with the plugins that are loaded from
+// other files.
 func (c *networkShowCommand) Execute([]string) error {
 	n, err := c.app.network(string(c.Args.Network))
 	if err != nil {
@@ -65,7 +66,7 @@ type networkValidateCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute runs VERSION of every plugin, nested ones included, and lets each decode its
+// Execute calls VERSION of every plugin, also of nested ones, and lets each plugin decode its
 // configuration.
 func (c *networkValidateCommand) Execute([]string) error {
 	n, err := c.app.network(string(c.Args.Network))
@@ -93,8 +94,8 @@ func (c *networkValidateCommand) Execute([]string) error {
 	return c.app.printf("%s: valid, cniVersion %s, capabilities: %s\n", n.Name, n.CNIVersion, strings.Join(capabilities, " "))
 }
 
-// vet judges the configuration of a network. It prints warnings to standard error and also
-// returns them; all problems are in the error.
+// vet checks the configuration of a network. It prints warnings to standard error and also
+// returns them. The error lists all problems.
 func (a *app) vet(n *network) (warnings []string, err error) {
 	s := a.session()
 	defer s.Close()
@@ -113,7 +114,7 @@ func (a *app) vet(n *network) (warnings []string, err error) {
 	return warnings, nil
 }
 
-// ready judges the configuration, and then runs STATUS.
+// ready checks the configuration, and then calls STATUS.
 func (a *app) ready(ctx context.Context, n *network) error {
 	if _, err := a.vet(n); err != nil {
 		return err

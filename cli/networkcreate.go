@@ -27,7 +27,7 @@ type networkCreateCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute prints the path of the file, or the file.
+// Execute creates the file and prints its path. With --dry-run it prints the file instead.
 func (c *networkCreateCommand) Execute([]string) error {
 	c.Name = c.Args.Name
 	host, err := nl.Host(c.app.paths.Proc)
@@ -61,13 +61,13 @@ func (c *networkCreateCommand) text(made *netfile.Made) string {
 	return made.File + "\n"
 }
 
-// judge applies network validate to the network.
+// judge checks the new network as `network validate` does.
 func (c *networkCreateCommand) judge(l *chain.List) error {
 	_, err := c.app.vet(&network{List: l})
 	return err
 }
 
-// explain turns a mistake in a flag into a usage error.
+// explain turns an error about a flag's value into a usage error.
 func (c *networkCreateCommand) explain(err error) error {
 	var m *netfile.Mistake
 	if errors.As(err, &m) {
@@ -76,8 +76,8 @@ func (c *networkCreateCommand) explain(err error) error {
 	return fmt.Errorf("create network %s: %w", c.Name, err)
 }
 
-// kernelRandom reads the kernel's random bytes: crypto/rand would link mathematics and
-// ciphers that this program needs nowhere else, 60 KB.
+// kernelRandom reads random bytes from the kernel. crypto/rand would add 60 KB of mathematics
+// and ciphers that this program needs nowhere else.
 type kernelRandom struct{}
 
 func (kernelRandom) Read(p []byte) (int, error) { return unix.Getrandom(p, 0) }

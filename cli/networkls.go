@@ -26,7 +26,7 @@ type networkInfo struct {
 	Subnets     []string `json:"subnets,omitempty"`
 	Plugins     []string `json:"plugins"`
 	Attachments *int     `json:"attachments,omitempty"`
-	File        string   `json:"file,omitempty"` // empty for the built-in network
+	File        string   `json:"file,omitempty"` // empty if the network is built in
 }
 
 func (n *network) info() networkInfo {
@@ -38,7 +38,7 @@ func (n *network) info() networkInfo {
 	return i
 }
 
-// brokenInfo is a file that cannot be used.
+// brokenInfo describes a file that cannot be used.
 type brokenInfo struct {
 	File  string `json:"file"`
 	Error string `json:"error"`
@@ -49,7 +49,7 @@ type networkListCommand struct {
 	JSON bool `long:"json" description:"print a JSON array; a broken file is an object with file and error"`
 }
 
-// Execute lists the networks. With broken files it fails after printing the others.
+// Execute lists the networks. If files are broken, it fails after it has printed the others.
 func (c *networkListCommand) Execute([]string) error {
 	dir, err := chain.LoadDir(confDir(c.app.getenv))
 	if err != nil {
@@ -94,7 +94,7 @@ type networkInspectCommand struct {
 	} `positional-args:"yes"`
 }
 
-// inspectedNetwork uses podman's field names where they mean the same.
+// inspectedNetwork uses podman's name for a field that means the same.
 type inspectedNetwork struct {
 	Name       string            `json:"name"`
 	Driver     string            `json:"driver"`
@@ -124,7 +124,7 @@ type leaseSpan struct {
 	Last  netip.Addr `json:"end_ip,omitzero"`
 }
 
-// Execute prints the existing networks, and fails for a missing one.
+// Execute prints the networks that exist, and fails if one does not.
 func (c *networkInspectCommand) Execute([]string) error {
 	out := []*inspectedNetwork{}
 	var errs []error
@@ -150,7 +150,7 @@ func (n *network) inspect() *inspectedNetwork {
 		IPAM: map[string]string{"driver": cmp.Or(about.IPAM, "none")}, CNIVersion: n.CNIVersion, Plugins: about.Plugins,
 	}
 	if n.File != "" {
-		i.File, _ = filepath.Abs(n.File) // a file that was read has a path
+		i.File, _ = filepath.Abs(n.File) // cannot fail: the file was read under this path
 		if fi, err := os.Stat(n.File); err == nil {
 			i.Created = fi.ModTime()
 		}

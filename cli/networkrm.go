@@ -29,9 +29,9 @@ type networkRemoveCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute removes each network that may go, and reports why the others stay.
+// Execute removes each network that it may remove, and reports why the others stay.
 func (c *networkRemoveCommand) Execute([]string) error {
-	if slices.Contains(c.Args.Networks, "") { // before removing any
+	if slices.Contains(c.Args.Networks, "") { // checked before anything is removed
 		_, err := c.app.network("")
 		return err
 	}
@@ -69,7 +69,7 @@ func (c *networkRemoveCommand) Execute([]string) error {
 	return errors.Join(errs...)
 }
 
-// removable finds a network and refuses one that must stay.
+// removable finds a network, and returns an error if it must not be removed.
 func (c *networkRemoveCommand) removable(name string) (*network, error) {
 	if strings.Contains(name, "/") || strings.HasSuffix(name, ".conflist") {
 		return nil, usage("", "%s is a file: networks are removed by name", name)
@@ -85,8 +85,8 @@ func (c *networkRemoveCommand) removable(name string) (*network, error) {
 	return n, c.detachable(n)
 }
 
-// detachable refuses while there are living attachments that it must not, or cannot,
-// detach.
+// detachable returns an error if the network has living attachments, unless --force is given
+// and they can be detached.
 func (c *networkRemoveCommand) detachable(n *network) error {
 	list, err := c.attached(n, !c.Force)
 	if err != nil {
@@ -111,8 +111,9 @@ func (c *networkRemoveCommand) detachable(n *network) error {
 	return nil
 }
 
-// attached returns the attachments that keep a network: those that neither ps nor gc calls
-// dead. Without unsure, an attachment that only gc knows must be alive.
+// attached returns the attachments that keep a network from being removed: all that ps or gc
+// does not call dead. If unsure is false, an attachment that only gc found counts only if it is
+// surely alive.
 func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*standing, err error) {
 	known, err := c.app.standing(n.Name)
 	if err != nil {
@@ -134,12 +135,13 @@ func (c *networkRemoveCommand) attached(n *network, unsure bool) (list []*standi
 		}
 	}
 	order.Stable(list, func(x, y *standing) int { return cmp.Compare(x.name(), y.name()) })
-	list = slices.Compact(list) // both lists have the known ones
+	list = slices.Compact(list) // an attachment that ps and gc found is in it twice
 	ports, err := c.ports(n, judged.Nameless)
 	return append(list, ports...), err
 }
 
-// ports returns attachments without any trace but a living port on the network's bridge.
+// ports returns attachments of which only an interface on the network's bridge is left, if that
+// interface is alive.
 func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Attachment) (list []*standing, err error) {
 	s := c.app.session()
 	defer s.Close()
@@ -161,13 +163,12 @@ func (c *networkRemoveCommand) ports(n *network, nameless []*gc.Attachment) (lis
 	return list, nil
 }
 
-// living reports whether the container may exist: without a known namespace it counts as
-// alive.
+// living reports whether the container may exist. Without a known namespace it returns true.
 func (s *standing) living() bool { return s.Alive || s.NetNS == "" }
 
 func (s *standing) name() string { return s.ContainerID + "/" + s.IfName }
 
-// remove detaches, collects, removes.
+// remove detaches the attachments, collects what is dead, and removes the network.
 func (c *networkRemoveCommand) remove(m *netfile.Remover, n *network) (*netfile.Removal, error) {
 	rt := c.app.runtime(n)
 	list, err := c.app.standing(n.Name)
@@ -195,8 +196,9 @@ func (c *networkRemoveCommand) remove(m *netfile.Remover, n *network) (*netfile.
 	return c.removeEmpty(m, rt, n)
 }
 
-// removeEmpty checks again, with ADDs kept out: a waiting ADD then finds the file gone.
-// Other runtimes take no lock of ours; rm warns of what they attach after the check.
+// removeEmpty checks again that nothing is attached, and removes the network. It holds the lock
+// of the network's ADDs meanwhile, so an ADD that waits finds the file gone. Other runtimes do
+// not take that lock: removeEmpty warns about what they attach after the check.
 func (c *networkRemoveCommand) removeEmpty(m *netfile.Remover, rt *chain.Runtime, n *network) (r *netfile.Removal, err error) {
 	err = rt.Exclusive(c.app.ctx, n.Name, func() error {
 		err := c.empty(n)
@@ -211,7 +213,7 @@ func (c *networkRemoveCommand) removeEmpty(m *netfile.Remover, rt *chain.Runtime
 	return r, err
 }
 
-// empty checks that no attachment is left.
+// empty returns an error if the network has attachments.
 func (c *networkRemoveCommand) empty(n *network) error {
 	list, err := c.attached(n, !c.Force)
 	if err == nil && len(list) > 0 {
@@ -220,7 +222,7 @@ func (c *networkRemoveCommand) empty(n *network) error {
 	return err
 }
 
-// tell prints what was removed, and warns of what stays.
+// tell prints what was removed, and warns about what stays.
 func (c *networkRemoveCommand) tell(r *netfile.Removal) error {
 	for _, s := range r.Left {
 		c.app.warn(fmt.Errorf("left: %s", s))

@@ -11,7 +11,7 @@ import (
 	"github.com/patchbay-net/patchbay/plugin/portmap"
 )
 
-// plainError is an error with another text.
+// plainError prints another text than the error it wraps.
 type plainError struct {
 	text string
 	err  error
@@ -20,8 +20,9 @@ type plainError struct {
 func (e *plainError) Error() string { return e.text }
 func (e *plainError) Unwrap() error { return e.err }
 
-// plainly replaces the text of some errors of an ADD for netns, where a plugin uses the
-// reference's or a runtime's wording, by text that tells the user what to do.
+// plainly makes an error of an ADD readable for a user who typed the command. The plugins use
+// the words of the reference or of a runtime, so it replaces the text of some errors. netns is
+// the container's namespace.
 func plainly(err error, netns string) error {
 	var exists *netstate.VethExistsError
 	var taken *portmap.TakenError
@@ -42,7 +43,7 @@ func plainly(err error, netns string) error {
 	return err
 }
 
-// alreadyPublished names the container that has the port, and how to end it.
+// alreadyPublished names the container that has published the port, and how to end it.
 func alreadyPublished(taken *portmap.TakenError, err error) error {
 	h := taken.Holder
 	where := h.ContainerID

@@ -26,7 +26,7 @@ type pluginListCommand struct {
 	JSON bool `long:"json" description:"print a JSON array"`
 }
 
-// pluginInfo is a plugin as list and help print it.
+// pluginInfo describes a plugin as the commands list and help print it.
 type pluginInfo struct {
 	Type         string   `json:"type"`
 	Kind         string   `json:"kind"`
@@ -59,7 +59,7 @@ type pluginHelpCommand struct {
 	} `positional-args:"yes"`
 }
 
-// pluginName is an argument that completes to a plugin.
+// pluginName is an argument that the shell completes to a plugin.
 type pluginName string
 
 // Complete lists the plugins that begin with match.
@@ -70,7 +70,7 @@ func (*pluginName) Complete(match string) (out []flags.Completion) {
 	return beginning(match, out)
 }
 
-// Execute prints the fields.
+// Execute prints the fields of the plugin's configuration.
 func (c *pluginHelpCommand) Execute([]string) error {
 	p := c.app.plugin(string(c.Args.Name))
 	if p == nil {
@@ -83,7 +83,7 @@ func (c *pluginHelpCommand) Execute([]string) error {
 	return c.app.show(info, info.text())
 }
 
-// plugin returns a built-in plugin, or nil.
+// plugin returns the built-in plugin with this name, or nil.
 func (a *app) plugin(name string) *plugin.Plugin {
 	for _, p := range a.plugins {
 		if p.Name == name {

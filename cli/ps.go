@@ -44,32 +44,33 @@ type standing struct {
 	IfName      string        `json:"ifname"`
 	Pod         string        `json:"pod,omitempty"` // of Kubernetes: "namespace/name"
 	NetNS       string        `json:"netns,omitempty"`
-	Alive       bool          `json:"alive"` // the namespace exists
+	Alive       bool          `json:"alive"` // its namespace exists
 	PID         int           `json:"pid,omitempty"`
 	Process     string        `json:"process,omitempty"`
 	Addresses   []string      `json:"addresses,omitempty"`
 	MAC         string        `json:"mac,omitempty"`
 	Ports       []portMapping `json:"ports,omitempty"`
 	HostLinks   []string      `json:"hostLinks,omitempty"`
-	Plugins     []string      `json:"plugins,omitempty"` // those that keep a record
-	Driver      string        `json:"driver,omitempty"`  // Docker's driver that attached it
+	Plugins     []string      `json:"plugins,omitempty"` // the plugins that keep a record of it
+	Driver      string        `json:"driver,omitempty"`  // the Docker driver that attached it
 	Since       time.Time     `json:"since,omitzero"`
-	Cached      bool          `json:"cached"` // a runtime caches its result
+	Cached      bool          `json:"cached"` // a runtime has cached its result
 
-	Interfaces []spec.Interface `json:"interfaces,omitempty"` // of the result, host's and container's
+	Interfaces []spec.Interface `json:"interfaces,omitempty"` // from the result: the host's and the container's
 	Routes     []spec.Route     `json:"routes,omitempty"`
 
-	config []byte // of the ADD
+	config []byte // the configuration of the ADD
 
 	state life.State
-	mark  *life.Mark // of NetNS, if a record has it
+	mark  *life.Mark // identifies NetNS, if a record does
 }
 
 func (s *standing) key() spec.Attachment {
 	return spec.Attachment{ContainerID: s.ContainerID, IfName: s.IfName}
 }
 
-// Execute prints what is readable: an empty table would mean that there are no attachments.
+// Execute prints what can be read. If nothing can be read it fails: an empty table would mean
+// that nothing is attached.
 func (c *psCommand) Execute([]string) error {
 	list, unseen := c.app.seen(c.Network)
 	c.app.findProcesses(list)
@@ -89,11 +90,12 @@ func (c *psCommand) Execute([]string) error {
 	return errors.Join(c.app.show(list, t.String()), unseen)
 }
 
-// shortID is how many characters of an id distinguish containers, as in podman and Docker.
+// shortID is how many characters of a container's id are printed, as in podman and Docker.
 const shortID = 12
 
-// row fits in 100 columns with one published port and an address of each family. A
-// namespace below /run/netns is shown by its name, which our commands accept.
+// row returns the cells for one attachment. A row with one published port and one address per
+// family fits in 100 columns. A namespace below /run/netns is shown by its name, which our
+// commands accept.
 func (c *psCommand) row(s *standing) []string {
 	id, where := s.ContainerID, s.NetNS
 	if name, ok := strings.CutPrefix(where, c.app.paths.NetNS+"/"); ok && !c.NoTrunc {
@@ -106,7 +108,7 @@ func (c *psCommand) row(s *standing) []string {
 	case !s.Alive:
 		where += " (gone)"
 	case s.state == life.Unsure:
-		where += " (unsure)" // gc gives the reason
+		where += " (unsure)" // gc prints the reason
 	}
 	process := s.Process
 	if s.PID != 0 {
@@ -120,7 +122,8 @@ func (c *psCommand) row(s *standing) []string {
 	return []string{s.Network, id, s.IfName, strings.Join(addrs, ","), portsText(s.Ports), where, process}
 }
 
-// shortened cuts the middle out of a word: both ends of a path are informative.
+// shortened cuts characters from the middle of a word, because both ends of a path tell
+// something.
 func shortened(word string, most int) string {
 	if len(word) <= most {
 		return word
@@ -128,8 +131,8 @@ func shortened(word string, most int) string {
 	return word[:most/2-1] + ".." + word[len(word)-most/2+1:]
 }
 
-// seen is standing, where what cannot be read is a warning, or an error if only root could
-// read it.
+// seen returns the attachments of a network. If a file cannot be read, seen prints a warning.
+// If only root could read it, seen returns an error.
 func (a *app) seen(network string) (list []*standing, unseen error) {
 	list, err := a.standing(network)
 	if unseen = rootless(a.command(), err); unseen == err { //nolint:errorlint // the same error, not a wrapped one
@@ -139,7 +142,8 @@ func (a *app) seen(network string) (list []*standing, unseen error) {
 	return list, unseen
 }
 
-// standing joins cached results and records, of one network or of all ("").
+// standing merges cached results and records into one list, for one network or, if network is
+// "", for all.
 func (a *app) standing(network string) ([]*standing, error) {
 	all := map[owner.Key]*standing{}
 	get := func(network, id, ifName string) *standing {
@@ -181,8 +185,8 @@ func (a *app) standing(network string) ([]*standing, error) {
 	return list, errors.Join(cerr, rerr, derr)
 }
 
-// ofDrivers adds what patchbay-cnm attached through Docker's drivers. A detached one that
-// only waits for its driver is no attachment any more: gc reports it.
+// ofDrivers adds the attachments that patchbay-cnm made through Docker's drivers. It omits one
+// that has been detached and only waits for its driver: gc reports that.
 func (a *app) ofDrivers(get func(network, id, ifName string) *standing) error {
 	records, err := record.OfDrivers(a.paths.State).List("")
 	ended := map[owner.Key]bool{}
@@ -215,7 +219,7 @@ func (s *standing) byDriver(r *record.Record, d *record.Driver) {
 	}
 }
 
-// result stores the ADD's result.
+// result copies interfaces, routes, addresses and MAC from the result of the ADD.
 func (s *standing) result(r *spec.Result) {
 	if r == nil {
 		return
@@ -231,22 +235,23 @@ func (s *standing) result(r *spec.Result) {
 	}
 }
 
-// published stores the ports that the runtime requested, with keys in any case.
+// published stores the ports that the runtime asked to publish. The keys may be in upper or
+// lower case.
 func (s *standing) published(capabilities map[string]any) {
 	data, err := json.Marshal(capabilities["portMappings"])
 	var all []portMapping
 	if err != nil || json.Unmarshal(data, &all) != nil {
-		return // not our format
+		return // not the format of portMappings
 	}
 	for _, p := range all {
-		if p.HostPort != 0 { // a kubelet also lists ports that it does not publish
+		if p.HostPort != 0 { // a kubelet also lists container ports that are not published
 			p.Protocol = strings.ToLower(cmp.Or(p.Protocol, "tcp"))
 			s.Ports = append(s.Ports, p)
 		}
 	}
 }
 
-// at stores the namespace of a record.
+// at stores the namespace that a record names.
 func (s *standing) at(path string, mark *life.Mark) {
 	s.NetNS = cmp.Or(s.NetNS, path)
 	if s.NetNS == path && mark != nil {

@@ -27,8 +27,8 @@ type portMapping struct {
 	HostIP        string `json:"hostIP,omitempty"`
 }
 
-// parsePorts reads [IP:]HOST:CONTAINER[/PROTO], in which HOST and CONTAINER are
-// ports, or ranges FIRST-LAST of the same length. An IPv6 address is in brackets.
+// parsePorts parses [IP:]HOST:CONTAINER[/PROTO]. HOST and CONTAINER are ports, or ranges
+// FIRST-LAST of the same length. An IPv6 address is in brackets.
 func parsePorts(s string) (list []portMapping, err error) {
 	bad := func(why string) ([]portMapping, error) {
 		return nil, usage("such as 8080:80, 127.0.0.1:8080:80/tcp, [2001:db8::1]:53:53/udp, 8000-8010:8000-8010", "--publish %s: %s", s, why)
@@ -66,7 +66,8 @@ func parsePorts(s string) (list []portMapping, err error) {
 	return list, nil
 }
 
-// hostAddress parses an address; IPv6 needs brackets, since it has colons of its own.
+// hostAddress parses an address. An IPv6 address must be in brackets, because it contains
+// colons.
 func hostAddress(s string) (string, error) {
 	inside, bracket := strings.CutPrefix(s, "[")
 	inside, closed := strings.CutSuffix(inside, "]")
@@ -80,7 +81,7 @@ func hostAddress(s string) (string, error) {
 	return addr.String(), nil
 }
 
-// portRange reads PORT or FIRST-LAST.
+// portRange parses PORT or FIRST-LAST.
 func portRange(s string) (first uint16, n int, err error) {
 	low, high, ranged := strings.Cut(s, "-")
 	if !ranged {
@@ -105,8 +106,8 @@ func parsePortNumber(s string) (uint16, error) {
 	return uint16(n), err
 }
 
-// portsText formats ports as podman does: 0.0.0.0:8080->80/tcp, adjacent ones as one
-// range.
+// portsText formats ports as podman does, such as 0.0.0.0:8080->80/tcp. It prints adjacent
+// ports as one range.
 func portsText(ports []portMapping) string {
 	ports = slices.Clone(ports)
 	order.By(ports, func(x, y portMapping) int {
@@ -124,13 +125,13 @@ func portsText(ports []portMapping) string {
 	return strings.Join(words, ", ")
 }
 
-// next is the mapping n ports higher.
+// next returns the mapping whose two ports are n higher.
 func (p portMapping) next(n int) portMapping {
 	p.HostPort, p.ContainerPort = p.HostPort+uint16(n), p.ContainerPort+uint16(n)
 	return p
 }
 
-// text formats n adjacent ports.
+// text formats n adjacent ports, of which p is the first.
 func (p portMapping) text(n int) string {
 	at := cmp.Or(p.HostIP, "0.0.0.0")
 	if strings.Contains(at, ":") {
@@ -145,16 +146,16 @@ func (p portMapping) text(n int) string {
 	return fmt.Sprintf("%s:%s->%s/%s", at, span(p.HostPort), span(p.ContainerPort), p.Protocol)
 }
 
-// capabilityFlags holds flags for a container's capabilities. Some plugin of the network
-// must declare each of them.
+// capabilityFlags holds flags that set a container's capabilities. A plugin of the network must
+// declare each capability that is used.
 type capabilityFlags struct {
 	Ports []string `long:"publish" short:"p" value-name:"[IP:]HOST:CONTAINER[/PROTO]" description:"publish a port of the container, or a range FIRST-LAST of them; may be repeated"`
 	IPs   []string `long:"ip" value-name:"ADDRESS[/BITS]" description:"give the container this address; may be repeated"`
 	MAC   string   `long:"mac" value-name:"MAC" description:"give the container's interface this hardware address"`
 }
 
-// capabilities are those of CAP_ARGS, overridden by the flags. A flag that reaches no
-// plugin of the network is refused: otherwise the container would start without it.
+// capabilities returns the capabilities in CAP_ARGS, overridden by the flags. It refuses a flag
+// whose capability no plugin declares: otherwise the container would start without it.
 func (w *capabilityFlags) capabilities(a *app, n *network) (map[string]any, error) {
 	given, err := capArgs(a.getenv("CAP_ARGS"))
 	if err != nil {
@@ -206,12 +207,12 @@ func (w *capabilityFlags) flags() (map[string]any, error) {
 	return out, nil
 }
 
-// A published port silently takes the traffic away from a server of the host, as with the
-// reference's portmap. The plugin keeps that behaviour for runtimes, which know their
-// host; a user who types a port gets an error first. CAP_ARGS comes from a runtime and is
-// not checked.
+// A published port takes the traffic away from a server on the host, without any message; the
+// reference's portmap does the same. The plugin keeps this behaviour for runtimes, which know
+// their host. A user who types a port gets an error instead. Ports in CAP_ARGS come from a
+// runtime and are not checked.
 
-// free refuses a --publish of a port on which this host listens itself.
+// free returns an error if a process of this host listens on a port of --publish.
 func (w *capabilityFlags) free(a *app) error {
 	wanted, err := w.flags()
 	if err != nil {
@@ -233,15 +234,15 @@ func (w *capabilityFlags) free(a *app) error {
 	return nil
 }
 
-// socket is a socket of the host that receives on a port.
+// socket is a socket of the host that receives traffic on a port.
 type socket struct {
 	proto string
 	at    netip.AddrPort
 	inode string
 }
 
-// serves reports whether the socket may receive traffic for a published port. A socket on
-// [::] may receive IPv4 too.
+// serves reports whether the socket may receive traffic for a published port. A socket on [::]
+// may receive IPv4, too.
 func (s socket) serves(p portMapping) bool {
 	if s.proto != p.Protocol || s.at.Port() != p.HostPort {
 		return false
@@ -249,7 +250,7 @@ func (s socket) serves(p portMapping) bool {
 	want, err := netip.ParseAddr(p.HostIP)
 	have := s.at.Addr()
 	switch {
-	case err != nil || want == have || have == netip.IPv6Unspecified(): // without an address, every one
+	case err != nil || want == have || have == netip.IPv6Unspecified(): // a socket or mapping without an address means every address
 		return true
 	case want.Is4() != have.Is4():
 		return false
@@ -257,12 +258,12 @@ func (s socket) serves(p portMapping) bool {
 	return want.IsUnspecified() || have.IsUnspecified()
 }
 
-// hostSockets reads /proc/net. A file that cannot be read counts as empty: that must not
-// keep a container from its port.
+// hostSockets reads /proc/net. It takes a file that cannot be read for empty: that error must
+// not stop the container.
 func hostSockets(proc string) (out []socket) {
 	for _, table := range [...]struct{ proto, file, state string }{
 		{"tcp", "tcp", "0A"}, {"tcp", "tcp6", "0A"}, // TCP_LISTEN
-		{"udp", "udp", "07"}, {"udp", "udp6", "07"}, // TCP_CLOSE: it has no peer
+		{"udp", "udp", "07"}, {"udp", "udp6", "07"}, // TCP_CLOSE: a UDP socket without a peer
 	} {
 		text, err := os.ReadFile(filepath.Join(proc, "net", table.file))
 		if err != nil {
@@ -282,7 +283,8 @@ func hostSockets(proc string) (out []socket) {
 	return out
 }
 
-// procAddress parses the kernel's 0100007F:1F90: words in the machine's byte order.
+// procAddress parses the kernel's form of an address and port, such as 0100007F:1F90. The
+// address is in words of the machine's byte order.
 func procAddress(s string) (at netip.AddrPort, ok bool) {
 	host, port, _ := strings.Cut(s, ":")
 	words, err := hex.DecodeString(host)
@@ -297,9 +299,9 @@ func procAddress(s string) (at netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), ok
 }
 
-// holderOf names a process that has the socket, if /proc shows it.
+// holderOf returns the name of a process that has the socket open, if /proc shows one.
 func (s socket) holderOf(proc string) string {
-	fds, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd/*")) // the pattern is right
+	fds, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd/*")) // cannot fail: the pattern is valid
 	for _, fd := range fds {
 		if to, err := os.Readlink(fd); err != nil || to != "socket:["+s.inode+"]" {
 			continue

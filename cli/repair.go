@@ -38,13 +38,13 @@ type repairCommand struct {
 
 // repaired is what repair prints.
 type repaired struct {
-	Rules    []string `json:"rules,omitempty"`    // missing or changed before
+	Rules    []string `json:"rules,omitempty"`    // that were missing or had changed
 	Restored []string `json:"restored"`           // elements
-	Replaced []string `json:"replaced,omitempty"` // elements without an owner that stood in their place
+	Replaced []string `json:"replaced,omitempty"` // elements without an owner that had the same keys
 	Skipped  []string `json:"skipped,omitempty"`
 }
 
-// Execute repairs everything it can, and fails if something is left.
+// Execute repairs everything it can, and fails if something stays broken.
 func (c *repairCommand) Execute([]string) error {
 	if err := needRoot("repair"); err != nil {
 		return err
@@ -89,12 +89,13 @@ type repairer struct {
 
 	records   []*record.Record
 	torn      []record.Torn
-	ownerless map[string]bool // elements without a living owner, which one attachment replaces
-	accepted  bool            // no accept by address is missing from iptables
+	ownerless map[string]bool // elements without a living owner, which the attachment being repaired replaces
+	accepted  bool            // nothing is missing in iptables' rules that accept by address
 }
 
-// run repairs in this order: rules, networks, attachments. Each fact and each attachment
-// is a transaction, so that a refused one does not stop the others.
+// run repairs the rules first, then the networks, then the attachments. Each shared fact and
+// each attachment is a transaction of its own, so that the kernel can refuse one without
+// stopping the others.
 func (r *repairer) run(ctx context.Context) error {
 	done, err := r.store.Repairing(ctx)
 	if err != nil {
@@ -112,7 +113,7 @@ func (r *repairer) run(ctx context.Context) error {
 	for _, t := range torn {
 		errs = append(errs, t.Err)
 	}
-	// An attachment that took elements over from another one comes last.
+	// An attachment that took elements from another one comes after it.
 	order.Stable(records, func(a, b *record.Record) int { return cmp.Compare(len(a.Displaced), len(b.Displaced)) })
 	r.accepted, err = netstate.AllAccepted(r.env, records)
 	errs = append(errs, err)
@@ -123,8 +124,8 @@ func (r *repairer) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// fact restores what several attachments share. Besides elements that may be a chain of
-// conditions or a rule in another program's table.
+// fact restores the firewall state that several attachments share. That is elements, and
+// sometimes a chain of conditions or a rule in another program's table.
 func (r *repairer) fact(ctx context.Context, f record.Fact) error {
 	beside := f
 	beside.Elements = nil
@@ -140,7 +141,8 @@ func (r *repairer) fact(ctx context.Context, f record.Fact) error {
 	return err
 }
 
-// rules rewrites changed chains and rules. The first element recreates a missing table.
+// rules writes chains and rules again that have changed. If the whole table is missing, adding
+// the first element creates it.
 func (r *repairer) rules(ctx context.Context) error {
 	diffs, err := r.fw.Verify()
 	if err != nil || len(diffs) == 0 {
@@ -150,17 +152,17 @@ func (r *repairer) rules(ctx context.Context) error {
 	return r.fw.Rebuild(ctx)
 }
 
-// dead reports whether the namespace of a record is gone.
+// dead reports whether the namespace that a record names is gone.
 func (r *repairer) dead(rec *record.Record) bool {
 	state, _ := r.k.Life(rec)
 	return state == life.Dead
 }
 
-// named names an attachment in what repair prints.
+// named formats the name of an attachment for the output of repair.
 func named(network, id, ifName string) string { return fmt.Sprintf("%s %s/%s", network, id, ifName) }
 
-// take locks a record: an ADD or DEL comes before or after, never in between. The record is
-// nil if it is deleted, or an ADD or DEL is working on it.
+// take locks a record, so that an ADD or DEL runs before or after the repair, not during it. It
+// returns a nil record if the record is deleted, or if an ADD or DEL is working on it.
 func (r *repairer) take(listed *record.Record) (rec *record.Record, name string, unlock func(), err error) {
 	name = named(listed.Network, listed.ContainerID, listed.IfName)
 	rec, ok, err := r.store.TryTake(listed.Network, listed.Owner, listed.Plugin, settle)
@@ -171,8 +173,8 @@ func (r *repairer) take(listed *record.Record) (rec *record.Record, name string,
 	return rec, name, func() { r.store.Unlock(listed.Network, listed.Owner, listed.Plugin) }, err
 }
 
-// attachment restores one attachment's elements, with its record locked. One whose
-// namespace is gone is left to its DEL or GC.
+// attachment restores the firewall elements of one attachment while its record is locked. If
+// the namespace is gone, it does nothing, because DEL or GC will remove the attachment.
 func (r *repairer) attachment(ctx context.Context, listed *record.Record) error {
 	if len(listed.Elements)+len(listed.Sources)+len(listed.Accepts) == 0 {
 		return nil
@@ -204,8 +206,8 @@ func (r *repairer) attachment(ctx context.Context, listed *record.Record) error 
 	return errors.Join(zoneErr, acceptErr, err)
 }
 
-// accepts queues the addresses that iptables must accept, where it drops, and returns what
-// was missing.
+// accepts adds rules to iptables if it drops the attachment's packets: they accept the
+// attachment's addresses. It returns which ones were missing.
 func (r *repairer) accepts(ctx context.Context, rec *record.Record) (missing string, err error) {
 	if len(rec.Accepts) == 0 || r.accepted {
 		return "", nil
@@ -218,14 +220,16 @@ func (r *repairer) accepts(ctx context.Context, rec *record.Record) (missing str
 	return missing, err
 }
 
-// settle is how long repair waits for an ADD or DEL of one attachment. Both leave the
-// firewall in a correct state.
+// settle is how long repair waits for an ADD or DEL that works on the attachment. Repair may
+// skip the attachment then, because an ADD or DEL leaves the firewall correct.
 const settle = 2 * time.Second
 
-// taken decides which attachment gets an element that both rec and another attachment
-// need: the one that took it over from the other. If neither did, rec replaces an element
-// without a living owner; it takes a port from another attachment of its container, and
-// any address, and notes the other owner (an earlier release did not).
+// taken decides which attachment gets an element that rec and another attachment both need. If
+// one of them took the element from the other at its ADD, it gets the element again. Otherwise
+// rec gets an element whose owner is not alive, an element with an address, and a port of
+// another attachment of the same container. In the last two cases it stores the other owner in
+// rec.Displaced, which an earlier release did not. It does not take a port from another
+// container.
 func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 	key, _ := nft.OwnerOf(taken.Have.Comment)
 	from := owner.Key(key)
@@ -255,7 +259,7 @@ func (r *repairer) taken(rec *record.Record, taken *nft.TakenError) error {
 	return r.store.Rewrite(rec)
 }
 
-// commit commits the queue and notes which of the elements were missing.
+// commit commits the queued changes, and adds the elements that were missing to the output.
 func (r *repairer) commit(ctx context.Context, name string, elements []nft.Element) error {
 	var missing []string
 	for _, e := range elements {

@@ -22,7 +22,7 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// The exit codes (docs/cli.md).
+// The exit codes; docs/cli.md lists them.
 const (
 	exitOK          = 0
 	exitFailure     = 1
@@ -51,12 +51,12 @@ func hinted(err error, format string, args ...any) error {
 	return &failure{err: err, hint: fmt.Sprintf(format, args...), code: exitFailure}
 }
 
-// usage is a mistake on the command line.
+// usage returns an error for a mistake on the command line.
 func usage(hint, format string, args ...any) error {
 	return &failure{err: fmt.Errorf(format, args...), hint: hint, code: exitUsage}
 }
 
-// exit ends the program with a status, without a message.
+// exit is an error that ends the program with a status and prints no message.
 type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
@@ -88,7 +88,7 @@ func (a *app) report(err error) int {
 	return f.code
 }
 
-// command is the name of the command that was typed.
+// command returns the name of the command that was typed.
 func (a *app) command() string {
 	if a.parsed == nil || a.parsed.Active == nil {
 		return "patchbay"
@@ -96,7 +96,7 @@ func (a *app) command() string {
 	return a.parsed.Active.Name
 }
 
-// hintOf is the hint that an error carries.
+// hintOf returns the hint that err or an error in it carries.
 func hintOf(err error) string {
 	var f *failure
 	if errors.As(err, &f) {
@@ -105,7 +105,8 @@ func hintOf(err error) string {
 	return ""
 }
 
-// reportParse prints help as data, and a mistake as an error.
+// reportParse handles the result of parsing: it prints help to standard output, and a mistake
+// to standard error.
 func (a *app) reportParse(e *flags.Error) int {
 	if e.Type == flags.ErrHelp {
 		return a.report(a.print(terminal.ActiveHelp(a.parsed, a.width())))
@@ -113,7 +114,7 @@ func (a *app) reportParse(e *flags.Error) int {
 	msg, hint := e.Message, "patchbay --help lists the commands"
 	switch {
 	case a.parsed == nil || a.parsed.Active == nil:
-	case e.Type == flags.ErrCommandRequired: // the library's text lists them in backquotes
+	case e.Type == flags.ErrCommandRequired: // the library's own text has the commands in backquotes
 		msg = "name a command: " + strings.Join(a.below(), ", ")
 		hint = "see patchbay " + a.command() + " --help"
 	default:
@@ -123,9 +124,9 @@ func (a *app) reportParse(e *flags.Error) int {
 	return a.mistake()
 }
 
-// mistake is the status of a mistake on the command line.
+// mistake returns the exit status for a mistake on the command line.
 func (a *app) mistake() int {
-	if len(a.args) > 0 && a.args[0] == "doctor" { // its status 2 has another meaning
+	if len(a.args) > 0 && a.args[0] == "doctor" { // for doctor, status 2 means problems
 		return exitUnknown
 	}
 	return exitUsage
@@ -139,7 +140,7 @@ func (a *app) below() (names []string) {
 	return names
 }
 
-// width is the width of help texts.
+// width returns the width of help texts in columns.
 func (a *app) width() int {
 	f, ok := a.stdout.(*os.File)
 	if !ok {
@@ -148,7 +149,7 @@ func (a *app) width() int {
 	return terminal.Width(f)
 }
 
-// tidy removes the library's placeholder "any command" where a command is named.
+// tidy removes the library's placeholder for any command from a text about one command.
 func tidy(text string) string {
 	text = strings.ReplaceAll(text, "patchbay "+usageLine+" <command>", "patchbay "+usageLine)
 	lines := strings.SplitAfter(text, "\n")
@@ -160,7 +161,7 @@ func tidy(text string) string {
 	return strings.Join(lines, "")
 }
 
-// reportJSON prints the specification's error object, as a plugin does.
+// reportJSON prints the error object of the CNI specification, as a plugin does.
 func (a *app) reportJSON(err error) {
 	e := *spec.AsError(err)
 	if e.CNIVersion == "" {
@@ -188,7 +189,7 @@ func (a *app) warn(err error) {
 	}
 }
 
-// hintFor gives the usual advice for common errors.
+// hintFor returns the usual advice for a common error.
 func hintFor(err error) string {
 	var missing *fs.PathError
 	switch {
@@ -210,8 +211,8 @@ func (a *app) print(text string) error {
 	return nil
 }
 
-// printAll is print that returns an error when the reader is gone: otherwise a broken pipe
-// would end the process without cleanup.
+// printAll prints like print, but returns an error when the reader of the pipe is gone.
+// Otherwise SIGPIPE would end the process before its cleanup.
 func (a *app) printAll(text string) error {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGPIPE)
@@ -221,14 +222,14 @@ func (a *app) printAll(text string) error {
 
 func (a *app) printf(format string, args ...any) error { return a.print(fmt.Sprintf(format, args...)) }
 
-// printJSON writes v indented, as plugins write results. If the command fails as well, the
-// error goes to standard error as text, so that standard output stays one document.
+// printJSON writes v as indented JSON, as plugins write results. If the command fails as well,
+// its error goes to standard error as text, so that standard output stays one document.
 func (a *app) printJSON(v any) error {
 	a.json = false
 	return a.print(indented(v))
 }
 
-// show prints v for --json, and text without.
+// show prints v as JSON if --json is given, else text.
 func (a *app) show(v any, text string) error {
 	if a.json {
 		return a.printJSON(v)
@@ -236,7 +237,8 @@ func (a *app) show(v any, text string) error {
 	return a.print(text)
 }
 
-// indented encodes values that cannot fail to encode: our own types and decoded JSON.
+// indented encodes v. It panics on an error, because our own types and decoded JSON always can
+// be encoded.
 func indented(v any) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -248,11 +250,12 @@ func indented(v any) string {
 	return b.String()
 }
 
-// rootHint is the advice for an ordinary user.
+// rootHint is the hint for a user who is not root.
 const rootHint = "sudo, or a user namespace; `patchbay demo` and `patchbay explain` run as any user"
 
-// needRoot refuses what only root can do, before anything is touched or printed. Root
-// without capabilities gets the kernel's errors instead.
+// needRoot returns an error if the user is not root, before the command changes or prints
+// anything. It does not check capabilities: without them, the kernel's own errors say what is
+// missing.
 func needRoot(command string) error {
 	if os.Geteuid() == 0 {
 		return nil
@@ -260,8 +263,8 @@ func needRoot(command string) error {
 	return hinted(fmt.Errorf("%s needs root", command), rootHint)
 }
 
-// rootless puts a permission error behind one sentence that says that the command needs
-// root. Other errors stay as they are.
+// rootless turns a permission error into one that says that the command needs root. It returns
+// other errors unchanged.
 func rootless(command string, err error) error {
 	if os.Geteuid() == 0 || !errors.Is(err, fs.ErrPermission) {
 		return err
@@ -276,8 +279,8 @@ const (
 	dim    = "2"
 )
 
-// coloured is text for standard error: coloured on a terminal, unless the user disables
-// that (https://no-color.org).
+// coloured returns text for standard error. It adds a colour if standard error is a terminal
+// and the user has not disabled colours (https://no-color.org).
 func (a *app) coloured(colour, text string) string {
 	f, ok := a.stderr.(*os.File)
 	if !ok || a.getenv == nil || a.getenv("NO_COLOR") != "" || a.getenv("TERM") == "dumb" {

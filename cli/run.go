@@ -55,7 +55,7 @@ type runCommand struct {
 	} `positional-args:"yes"`
 }
 
-// Execute runs the command. A failure before it starts is status 125.
+// Execute runs the command. If anything fails before the command starts, the status is 125.
 func (c *runCommand) Execute(rest []string) error {
 	argv := append(c.Args.Command, rest...)
 	networks, err := c.networks()
@@ -75,14 +75,14 @@ func (c *runCommand) Execute(rest []string) error {
 	if c.Stdin && errors.As(err, &f) && f.code == exitNotFound {
 		f.hint = "-i is --interactive, as docker's; --ifname NAME names the interface"
 	}
-	// The command's status counts, even when detaching fails.
+	// If detaching fails as well, the exit status is still that of the command.
 	if eerr := c.app.leave(s); eerr != nil {
 		c.app.warn(fmt.Errorf("detach: %w", eerr))
 	}
 	return err
 }
 
-// networks reads every network before anything is created.
+// networks loads every network's configuration before anything is created.
 func (c *runCommand) networks() (list []joined, err error) {
 	found, err := c.named()
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *runCommand) networks() (list []joined, err error) {
 	return list, nil
 }
 
-// named returns the networks of the flags, or the first configured one.
+// named returns the networks that --network names, or else the first configured one.
 func (c *runCommand) named() (list []*network, err error) {
 	if len(c.Network) == 0 {
 		n, err := c.app.firstNetwork()
@@ -119,7 +119,7 @@ func (c *runCommand) named() (list []*network, err error) {
 	return list, nil
 }
 
-// ifName is the interface in the nth network.
+// ifName returns the name of the interface in the nth network.
 func (c *runCommand) ifName(n int) string {
 	switch {
 	case n < len(c.IfName):
@@ -130,7 +130,8 @@ func (c *runCommand) ifName(n int) string {
 	return fmt.Sprintf("eth%d", n)
 }
 
-// runFailure gives run's own failures their status. A usage error keeps its own.
+// runFailure gives the status 125 to an error that kept the command from starting. A usage
+// error keeps its own status.
 func runFailure(err error) error {
 	f := &failure{err: err, hint: hintFor(err), code: exitRun}
 	var known *failure
@@ -170,11 +171,11 @@ func (a *app) join(s *runState, j joined) (*spec.Result, error) {
 	return result, plainly(err, s.NetNS)
 }
 
-// leaveTime bounds the DELs at the end of a run.
+// leaveTime limits the time of all DELs at the end of a run.
 const leaveTime = time.Minute
 
-// leave detaches a run and removes its file, even after the context has ended. The
-// namespace goes last: until then DEL may work in it.
+// leave detaches a run and removes its file, also after the context was cancelled. It removes
+// the namespace last, because each DEL may work in it.
 func (a *app) leave(s *runState) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), leaveTime)
 	defer cancel()
@@ -187,7 +188,7 @@ func (a *app) leave(s *runState) error {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return errors.Join(err, s.unlock()) // the next run tries again
+		return errors.Join(err, s.unlock()) // the next run will clean up
 	}
 	if err := netns.Delete(s.NetNS); err != nil {
 		return errors.Join(err, s.unlock())
@@ -195,8 +196,8 @@ func (a *app) leave(s *runState) error {
 	return s.forget()
 }
 
-// notRunnable maps the failure to start a command to env(1)'s statuses. It sets its own
-// hint, without the one about root.
+// notRunnable sets the exit status and the hint for a command that could not be started. The
+// statuses are those of env(1).
 func notRunnable(argv []string, err error) error {
 	f := &failure{err: fmt.Errorf("run %s: %w", argv[0], err), code: exitNotRunnable}
 	switch {
@@ -211,10 +212,10 @@ func notRunnable(argv []string, err error) error {
 	return f
 }
 
-// runState is everything that a run has made, in a file below /run/patchbay/run that the run
-// keeps locked. A file without a lock belongs to a killed run. It is complete before
-// anything is made, including the configuration, because the network's own file may have
-// changed by the time of the cleanup.
+// runState lists everything that a run makes. It is a file below /run/patchbay/run that the run
+// keeps locked; a file without a lock belongs to a killed run. The run writes it before it
+// makes anything. It contains the configuration, because the network's own file may have
+// changed when the cleanup runs.
 type runState struct {
 	ID    string `json:"id"`
 	NetNS string `json:"netns"`
@@ -233,14 +234,14 @@ type joined struct {
 	Capabilities map[string]any `json:"capabilities,omitempty"`
 }
 
-// all lists the networks in the order of attaching.
+// all lists the networks in the order in which the run attaches them.
 func (s *runState) all() []joined { return append([]joined{s.joined}, s.More...) }
 
 func (a *app) runDir() string { return filepath.Join(a.paths.Run, "run") }
 
 // newRunState writes the file of a new run and locks it.
 func (a *app) newRunState(networks []joined) (*runState, error) {
-	id := fmt.Sprintf("run-%012x", rand.Uint64N(1<<48)) // CreateLocked refuses an id that another run has
+	id := fmt.Sprintf("run-%012x", rand.Uint64N(1<<48)) // CreateLocked fails if another run has this id
 	s := &runState{ID: id, NetNS: filepath.Join(a.paths.NetNS, "patchbay-"+id), joined: networks[0], More: networks[1:]}
 	data, err := json.Marshal(s)
 	if err != nil {
@@ -262,24 +263,24 @@ func (s *runState) attachment(j joined) chain.Attachment {
 	return chain.Attachment{ContainerID: s.ID, NetNS: s.NetNS, IfName: j.IfName, Capabilities: j.Capabilities}
 }
 
-// network is the network at the time of joining: its file may have changed since.
+// network returns the network with the configuration that the run attached, since the file may
+// have changed.
 func (j joined) network() (*network, error) {
 	list, err := chain.ParseList(j.Config)
 	return &network{List: list, builtin: j.Builtin}, err
 }
 
-// unlock leaves the cleanup to the next run.
+// unlock releases the file without removing it. The next run then does the cleanup.
 func (s *runState) unlock() error { return s.file.Close() }
 
-// forget removes the file, which stays locked until then, so that only one process cleans
-// up.
+// forget removes the file and then unlocks it. So only one process can clean up.
 func (s *runState) forget() error {
 	err := ignoreMissing(os.Remove(s.path))
 	return errors.Join(err, s.file.Close())
 }
 
-// reap cleans up after killed runs. A failure to clean up is only a warning: it must not
-// stop this run.
+// reap cleans up after runs that were killed. If that fails it only warns: this run must still
+// start.
 func (a *app) reap() {
 	if err := durable.CheckDir(a.paths.Run, "run"); err != nil {
 		a.warn(fmt.Errorf("clean up after earlier runs: %w", err))
@@ -299,8 +300,8 @@ func (a *app) reap() {
 	}
 }
 
-// reapOne takes the lock of a dead run and cleans up. It removes an invalid file: a run's
-// file appears complete.
+// reapOne takes the lock of a dead run and cleans up. It removes a file that is not valid: a
+// run never leaves an incomplete one.
 func (a *app) reapOne(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {

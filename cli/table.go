@@ -10,13 +10,13 @@ import (
 	"github.com/patchbay-net/patchbay/internal/terminal"
 )
 
-// table formats text in columns, two spaces apart.
+// table formats text in columns that are two spaces apart.
 type table struct {
 	rows   [][]string
-	widths []int // of the columns; the last cell of a row is not padded
+	widths []int // widths of the columns; the last cell of a row is not padded
 }
 
-// newTable returns a table, with a line of titles if any are given.
+// newTable returns a table. If titles are given, they are its first line.
 func newTable(head ...string) *table {
 	t := new(table)
 	if len(head) > 0 {

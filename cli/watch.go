@@ -14,39 +14,39 @@ import (
 	"github.com/patchbay-net/patchbay/spec"
 )
 
-// slowCall is how long a plugin may work before the command prints which plugin it waits
-// for: DHCP without a server takes half a minute.
+// slowCall is how long a command waits for a plugin before it prints which plugin that is. An
+// ADD with DHCP takes half a minute if no server answers.
 const slowCall = 2 * time.Second
 
-// verbosity is the flag of the commands that call plugins.
+// verbosity holds the flag --verbose of the commands that call plugins.
 type verbosity struct {
 	Verbose bool `long:"verbose" short:"v" description:"report each call of a plugin and its outcome on standard error"`
 }
 
-// watched calls plugins, and reports slow calls on standard error.
+// watched calls plugins and reports slow calls on standard error.
 type watched struct {
 	invoke.Invoker
 	app *app
 }
 
-// Invoke calls a plugin; with --verbose it also reports the start.
+// Invoke calls a plugin and reports the call if it is slow, or always with --verbose.
 func (w watched) Invoke(ctx context.Context, pluginType string, call *spec.Call) ([]byte, error) {
 	conf, err := spec.ParseConf(call.Config)
-	if err != nil { // the plugin reports what is wrong with it
+	if err != nil { // the plugin itself reports a wrong configuration
 		return w.Invoker.Invoke(ctx, pluginType, call)
 	}
 	if w.app.verbose && call.Verb != spec.Version {
 		w.app.remark("%s: %s %s: started", conf.Name, call.Verb, pluginType)
 	}
 	waited := fmt.Sprintf("%s of %s", pluginType, conf.Name)
-	if conf.IPAM.Type == "dhcp" { // the plugin to wait for, rather than the one that delegates to it
+	if conf.IPAM.Type == "dhcp" { // name dhcp, which waits for a server, instead of the plugin that calls it
 		waited = fmt.Sprintf("dhcp (%s)", waited)
 	}
 	defer w.app.remarkIfSlow("waiting for " + waited + "…")()
 	return w.Invoker.Invoke(ctx, pluginType, call)
 }
 
-// remarkIfSlow prints a remark unless done is called before.
+// remarkIfSlow prints text after slowCall, unless done is called first.
 func (a *app) remarkIfSlow(text string) (done func()) {
 	var mu sync.Mutex
 	over := false
@@ -65,10 +65,10 @@ func (a *app) remarkIfSlow(text string) (done func()) {
 	}
 }
 
-// after calls f when time has passed, unless stop is called before.
+// after calls f after d, unless stop is called first.
 func after(d time.Duration, f func()) (stop func() bool) { return time.AfterFunc(d, f).Stop }
 
-// logEvent is the Event of --verbose.
+// logEvent prints what the runtime reports with --verbose.
 func (a *app) logEvent(e chain.Event) {
 	call := fmt.Sprintf("%s: %s %s", e.Network, e.Verb, e.Plugin)
 	if e.Rollback {
