@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/paths"
 )
 
 // TestHostSockets: which sockets of the host conflict with which ports.

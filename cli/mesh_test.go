@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/patchbay-net/patchbay/internal/mesh"
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/paths"
 )
 
 // meshProgram is `mesh apply` and `mesh clear`: what an agent does and its end, on a host

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/nettest"
 )
 

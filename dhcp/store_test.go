@@ -12,8 +12,8 @@ import (
 
 	"github.com/patchbay-net/patchbay/dhcp/client"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
-	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/owner"
 )
 
 func recordOf(id string) *record {

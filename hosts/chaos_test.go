@@ -18,7 +18,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/mesh"
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 

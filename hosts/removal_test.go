@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/docker/state"
 	"github.com/patchbay-net/patchbay/hosts/store"
 	"github.com/patchbay-net/patchbay/internal/mesh"
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/paths"
 )
 
 func TestRemoval(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/docker/state"
 	"github.com/patchbay-net/patchbay/hosts/store"
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/paths"
 )
 
 // BenchmarkApply is one look at 500 hosts with 50 containers each, after one new container.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/hosts/store"
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/chaos"
 )
 

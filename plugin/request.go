@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
 )
 

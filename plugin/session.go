@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/clock"
-	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/paths"
 )
 
 // Session is the state that the calls of one outermost request share: where state is

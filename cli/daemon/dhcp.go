@@ -16,7 +16,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/dhcp"
 	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/paths"
 )
 
 const dhcpLong = `Keeps DHCP leases for the plugin dhcp, Patchbay's or the reference's: gets

@@ -18,8 +18,8 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker"
-	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/resident"
+	"github.com/patchbay-net/patchbay/paths"
 )
 
 const dockerLong = `Makes CNI networks available to Docker:

@@ -19,7 +19,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/docker"
 	"github.com/patchbay-net/patchbay/docker/state"
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/paths"
 )
 
 // gcFlags are the flags of `patchbayd docker gc`.

@@ -17,8 +17,8 @@ import (
 	"github.com/patchbay-net/patchbay/hosts/store/etcd"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
-	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/internal/terminal"
+	"github.com/patchbay-net/patchbay/paths"
 )
 
 const hostsLong = `Makes a CNI network span many hosts: each runs this agent, and all share one store.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/dist/systemd"
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/paths"
 )
 
 // Commands use the store and the directory of the agent that systemd has started.

@@ -12,7 +12,7 @@ import (
 	"github.com/patchbay-net/patchbay/hosts"
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/mesh"
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/paths"
 )
 
 // hostsLeaveCommand is `patchbayd hosts leave`.

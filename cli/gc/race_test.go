@@ -18,9 +18,9 @@ import (
 	"github.com/patchbay-net/patchbay/chain"
 	"github.com/patchbay-net/patchbay/cli/gc"
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/paths"
 	"github.com/patchbay-net/patchbay/netns"
+	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/test/nettest/leak"
 )
 

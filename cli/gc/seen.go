@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/internal/durable"
-	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/owner"
 )
 
 // seenFile holds when gc first saw objects that have no age of their own: links, elements

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/bridge"
 	"github.com/patchbay-net/patchbay/plugin/hostlocal"

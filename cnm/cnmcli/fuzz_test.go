@@ -17,8 +17,8 @@ import (
 
 	"github.com/patchbay-net/patchbay/cnm/dockerapi"
 	"github.com/patchbay-net/patchbay/cnm/remote"
-	"github.com/patchbay-net/patchbay/internal/owner"
-	"github.com/patchbay-net/patchbay/internal/paths"
+	"github.com/patchbay-net/patchbay/owner"
+	"github.com/patchbay-net/patchbay/paths"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/nettest"

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/cnm/remote"
-	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/spec"
 	"github.com/patchbay-net/patchbay/test/cnmtest"
 	"github.com/patchbay-net/patchbay/test/endpointtest"

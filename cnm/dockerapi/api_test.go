@@ -16,7 +16,7 @@ import (
 	"github.com/patchbay-net/patchbay/cnm"
 	"github.com/patchbay-net/patchbay/cnm/cnmplugin"
 	"github.com/patchbay-net/patchbay/cnm/remote"
-	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/owner"
 )
 
 func must(t *testing.T, err error) {

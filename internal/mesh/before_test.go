@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/owner"
 )
 
 // A new node has no masquerade of the mesh. One of an earlier release stays, and is

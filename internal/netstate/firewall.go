@@ -12,8 +12,8 @@ import (
 	"github.com/patchbay-net/patchbay/internal/nft"
 	"github.com/patchbay-net/patchbay/internal/nft/follow"
 	"github.com/patchbay-net/patchbay/internal/nft/iptnft"
-	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/owner"
 )
 
 // Element is one element of the table `inet patchbay` that belongs to one

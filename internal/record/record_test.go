@@ -18,7 +18,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/owner"
 )
 
 func sample(id string) *Record {

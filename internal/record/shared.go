@@ -20,7 +20,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/durable"
 	"github.com/patchbay-net/patchbay/internal/nft"
-	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/owner"
 )
 
 const (

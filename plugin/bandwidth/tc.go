@@ -14,7 +14,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
 	"github.com/patchbay-net/patchbay/internal/nl"
-	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )
 

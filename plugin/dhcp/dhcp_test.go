@@ -14,7 +14,7 @@ import (
 
 	"github.com/patchbay-net/patchbay/conformance"
 	"github.com/patchbay-net/patchbay/internal/dhcprpc"
-	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/plugintest"
 	"github.com/patchbay-net/patchbay/spec"

@@ -15,8 +15,8 @@ import (
 	"github.com/godbus/dbus/v5"
 
 	"github.com/patchbay-net/patchbay/internal/netstate"
-	"github.com/patchbay-net/patchbay/internal/owner"
 	"github.com/patchbay-net/patchbay/internal/record"
+	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/plugin/kernel"
 )

@@ -17,7 +17,7 @@ import (
 	"testing"
 
 	"github.com/patchbay-net/patchbay/conformance"
-	"github.com/patchbay-net/patchbay/internal/owner"
+	"github.com/patchbay-net/patchbay/owner"
 	"github.com/patchbay-net/patchbay/plugin"
 	"github.com/patchbay-net/patchbay/spec"
 )

@@ -1,0 +1,137 @@
+// Copyright the Patchbay authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package patchbay_test
+
+import (
+	"encoding/json"
+	"errors"
+	"go/importer"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// api are the packages that a program of another project imports.
+var api = []string{"spec", "invoke", "chain", "plugin", "ipam", "netns", "owner", "paths", "cnm", "conformance"}
+
+// Another project cannot name a type of a package below internal: it can neither declare a
+// variable of it nor write a function that takes it.
+func TestAPINamesNoInternalType(t *testing.T) {
+	imp := exportData(t)
+	for _, name := range api {
+		p, err := imp.Import(module + "/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := apiWalk{p: p, seen: make(map[types.Type]bool), report: t.Errorf}
+		for _, n := range p.Scope().Names() {
+			if o := p.Scope().Lookup(n); o.Exported() {
+				w.walk(name+"."+n, o.Type())
+			}
+		}
+	}
+}
+
+// exportData imports from what the compiler knows of each package.
+func exportData(t *testing.T) types.Importer {
+	t.Helper()
+	args := []string{"list", "-export", "-deps", "-json=ImportPath,Export"}
+	for _, name := range api {
+		args = append(args, "./"+name)
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string]string)
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct{ ImportPath, Export string }
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		files[p.ImportPath] = p.Export
+	}
+	return importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(files[path]) })
+}
+
+// apiWalk follows what a user of package p can reach.
+type apiWalk struct {
+	p      *types.Package
+	seen   map[types.Type]bool
+	report func(format string, args ...any)
+}
+
+func (w apiWalk) walk(at string, t types.Type) {
+	if w.seen[t] {
+		return
+	}
+	w.seen[t] = true
+	switch t := t.(type) {
+	case *types.Alias:
+		w.walk(at, types.Unalias(t))
+	case *types.Named:
+		w.named(at, t)
+	case *types.Struct:
+		for f := range t.Fields() {
+			if f.Exported() || f.Embedded() {
+				w.walk(at+"."+f.Name(), f.Type())
+			}
+		}
+	case *types.Interface:
+		for m := range t.Methods() {
+			w.walk(at+"."+m.Name(), m.Type())
+		}
+		for e := range t.EmbeddedTypes() {
+			w.walk(at, e)
+		}
+	case *types.Signature:
+		w.walk(at, t.Params())
+		w.walk(at, t.Results())
+		for p := range t.TypeParams().TypeParams() {
+			w.walk(at, p.Constraint())
+		}
+	case *types.Tuple:
+		for v := range t.Variables() {
+			w.walk(at, v.Type())
+		}
+	case *types.Map:
+		w.walk(at, t.Key())
+		w.walk(at, t.Elem())
+	case *types.Union:
+		for term := range t.Terms() {
+			w.walk(at, term.Type())
+		}
+	case interface{ Elem() types.Type }: // pointer, slice, array, channel
+		w.walk(at, t.Elem())
+	}
+}
+
+// named refuses a type of internal, and follows one of p; another package's is its own.
+func (w apiWalk) named(at string, t *types.Named) {
+	for arg := range t.TypeArgs().Types() {
+		w.walk(at, arg)
+	}
+	of := t.Obj().Pkg()
+	switch {
+	case of == nil: // error, comparable
+	case strings.HasPrefix(of.Path(), module+"/internal/"):
+		w.report("%s shows %s, which no other project can name", at, t)
+	case of == w.p:
+		at = of.Name() + "." + t.Obj().Name()
+		w.walk(at, t.Underlying())
+		for m := range t.Methods() {
+			if m.Exported() {
+				w.walk(at+"."+m.Name(), m.Signature())
+			}
+		}
+	}
+}
